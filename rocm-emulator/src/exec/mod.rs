@@ -1,0 +1,2 @@
+//! Runs kernels: workgroups on the host's cores, waves in lockstep, lanes as arrays.
+pub mod wave;

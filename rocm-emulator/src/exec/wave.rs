@@ -1,0 +1,91 @@
+//! The state of one wave.
+use crate::isa::sreg;
+
+/// One vector register: a 32-bit value per lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct Lanes<const W: usize>(pub [u32; W]);
+
+impl<const W: usize> Lanes<W> {
+    pub const fn splat(value: u32) -> Self {
+        Self([value; W])
+    }
+}
+
+/// The MODE register's parts that arithmetic depends on (hwreg 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    /// Rounding of f32: 0 nearest even, 1 +inf, 2 -inf, 3 zero.
+    pub round_32: u8,
+    /// Rounding of f16 and f64.
+    pub round_16_64: u8,
+    /// Denormals of f32: bit 0 allow inputs, bit 1 allow outputs.
+    pub denorm_32: u8,
+    /// Denormals of f16 and f64.
+    pub denorm_16_64: u8,
+    /// Clamp NaN to zero (DX10_CLAMP).
+    pub dx10_clamp: bool,
+    /// IEEE mode: signalling NaNs are quieted by min/max.
+    pub ieee: bool,
+}
+
+/// Registers of one wave of `W` lanes (32 or 64).
+pub struct Wave<const W: usize> {
+    /// Byte offset of the next instruction in the program's text.
+    pub pc: usize,
+    /// The scalar register file by canonical number ([`sreg`]): s0..s105, VCC, TTMP, NULL, M0, EXEC.
+    pub sgpr: [u32; 128],
+    pub scc: bool,
+    pub mode: Mode,
+    pub vgpr: Vec<Lanes<W>>,
+}
+
+impl<const W: usize> Wave<W> {
+    /// The execution mask; bits from `W` up are zero.
+    #[inline(always)]
+    pub fn exec(&self) -> u64 {
+        self.sgpr64(sreg::EXEC_LO) & Self::full()
+    }
+
+    /// The mask with every lane on.
+    #[inline(always)]
+    pub const fn full() -> u64 {
+        if W == 64 { u64::MAX } else { (1 << W) - 1 }
+    }
+
+    /// A scalar register pair.
+    #[inline(always)]
+    pub fn sgpr64(&self, n: u8) -> u64 {
+        let n = (n & 127) as usize;
+        u64::from(self.sgpr[n]) | (u64::from(self.sgpr[(n + 1) & 127]) << 32)
+    }
+
+    /// Writes a scalar register; NULL swallows the value.
+    #[inline(always)]
+    pub fn set_sgpr(&mut self, n: u8, value: u32) {
+        if n != sreg::NULL {
+            self.sgpr[(n & 127) as usize] = value;
+        }
+    }
+
+    /// Writes a scalar register pair; NULL swallows the value.
+    #[inline(always)]
+    pub fn set_sgpr64(&mut self, n: u8, value: u64) {
+        if n != sreg::NULL {
+            self.sgpr[(n & 127) as usize] = value as u32;
+            self.sgpr[((n + 1) & 127) as usize] = (value >> 32) as u32;
+        }
+    }
+
+    /// A lane mask from scalar registers: one register for wave32, a pair for wave64.
+    #[inline(always)]
+    pub fn mask(&self, n: u8) -> u64 {
+        if W == 64 { self.sgpr64(n) } else { u64::from(self.sgpr[(n & 127) as usize]) }
+    }
+
+    /// Writes a lane mask: one register for wave32, a pair for wave64.
+    #[inline(always)]
+    pub fn set_mask(&mut self, n: u8, value: u64) {
+        if W == 64 { self.set_sgpr64(n, value) } else { self.set_sgpr(n, value as u32) }
+    }
+}

@@ -1,0 +1,212 @@
+//! Machine code to instructions. An [`Inst`] is the same for every family; a family is a folder with
+//! its tables and its `decode`.
+//!
+//! Names are LLVM's mnemonics without the encoding suffix (`_e32`, `_e64`, `_dpp`, `_sdwa`), so that
+//! one implementation in [`crate::exec`] serves every encoding and every family that has the operation.
+
+pub mod rdna3;
+
+/// An instruction-set family: which decoder reads the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// gfx11xx, wave32.
+    Rdna3,
+}
+
+/// One operand. Register numbers are those of the first register; the width follows from the mnemonic.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Operand {
+    /// Not there (for `saddr`: `off`).
+    #[default]
+    None,
+    /// Vector register `v[n]`.
+    Vgpr(u16),
+    /// Scalar register file, by canonical number: see [`sreg`].
+    Scalar(u8),
+    /// The scalar condition code, read as 0 or 1.
+    Scc,
+    /// `vccz` / `execz` as sources.
+    VccZ,
+    ExecZ,
+    /// Inline integer (-16..=64) or 32-bit literal, as its 32 bits. A 64-bit integer operation
+    /// sign-extends an inline integer and zero- or sign-extends a literal as the ISA says; a 64-bit float
+    /// operation takes a literal as the high half.
+    Int(i32),
+    Literal(u32),
+    /// Inline float constant; its bits depend on the operation's type.
+    Float(InlineFloat),
+    /// Aperture bases and limits as sources.
+    SharedBase,
+    SharedLimit,
+    PrivateBase,
+    PrivateLimit,
+    /// `hwreg(id, offset, size)` of s_getreg/s_setreg.
+    HwReg { id: u8, offset: u8, size: u8 },
+}
+
+/// Canonical numbers of the scalar register file, the same for every family.
+pub mod sreg {
+    pub const VCC_LO: u8 = 106;
+    pub const VCC_HI: u8 = 107;
+    /// ttmp0..15 are 108..=123.
+    pub const TTMP0: u8 = 108;
+    /// Reads as 0, writes vanish.
+    pub const NULL: u8 = 124;
+    pub const M0: u8 = 125;
+    pub const EXEC_LO: u8 = 126;
+    pub const EXEC_HI: u8 = 127;
+}
+
+/// The inline float constants: ±0.5, ±1, ±2, ±4 and 1/(2π).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InlineFloat {
+    Half,
+    NegHalf,
+    One,
+    NegOne,
+    Two,
+    NegTwo,
+    Four,
+    NegFour,
+    InvTwoPi,
+}
+
+/// The encodings that exist in the families we know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    Sop1,
+    Sop2,
+    Sopk,
+    Sopc,
+    Sopp,
+    Smem,
+    Vop1,
+    Vop2,
+    Vop3,
+    /// VOP3 with a scalar destination besides the vector one.
+    Vop3Sd,
+    Vop3p,
+    Vopc,
+    Vopd,
+    Vinterp,
+    LdsDir,
+    Ds,
+    Flat,
+    Global,
+    Scratch,
+    Mubuf,
+    Mtbuf,
+    Mimg,
+    Exp,
+}
+
+/// A decoded instruction.
+///
+/// Operand order in `src`:
+/// - ALU: as LLVM prints them, after the destination(s). v_fmac/v_mac and the like: the accumulator is only `dst`.
+///   v_fmamk/v_fmaak, s_fmamk...: the literal stands at its printed place. e32 forms that read VCC implicitly
+///   (v_cndmask_b32_e32, v_addc) have `Operand::Scalar(VCC_LO)` as last source, e32 compares have it as `dst`,
+///   e32 carry-out forms as `dst2`. v_cmpx has `dst` = `Scalar(EXEC_LO)`.
+/// - SMEM: `[sbase, soffset or None]`, constant offset in `offset0`.
+/// - DS: `[addr, data0, data1]`, absent ones `None`; `offset0`, `offset1` (two-address forms; else only `offset0`).
+/// - FLAT/GLOBAL/SCRATCH: `[vaddr or None, data or None, saddr or None]`, constant offset in `offset0`;
+///   an atomic that returns has a `dst`.
+/// - MUBUF: `[vaddr or None, vdata or None, srsrc, soffset]`.
+/// - SOPP/SOPK immediates: `imm`. Branch targets: `imm` is the signed dword distance from the next instruction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inst {
+    pub name: &'static str,
+    pub encoding: Encoding,
+    /// Bytes: 4, 8, 12 (with literal or DPP dword).
+    pub size: u8,
+    pub dst: Operand,
+    /// Second destination: carry-out, v_div_scale's mask.
+    pub dst2: Operand,
+    pub src: [Operand; 4],
+    pub imm: i32,
+    pub offset0: i32,
+    pub offset1: i32,
+    pub mods: Mods,
+    pub dpp: Option<Dpp>,
+    /// The Y half of a dual-issue instruction; both halves read their sources before either writes.
+    pub pair: Option<Box<Inst>>,
+}
+
+/// Modifiers. Bit i of a mask belongs to source i.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mods {
+    pub neg: u8,
+    pub abs: u8,
+    /// VOP3P: neg of the high halves.
+    pub neg_hi: u8,
+    /// VOP3: take source i's high half (bit 3: write the destination's high half). VOP3P: op_sel.
+    /// True16 registers of e32 encodings are folded into this too.
+    pub op_sel: u8,
+    pub op_sel_hi: u8,
+    pub clamp: bool,
+    /// Output modifier: 0 none, 1 *2, 2 *4, 3 /2.
+    pub omod: u8,
+    pub glc: bool,
+    pub slc: bool,
+    pub dlc: bool,
+    pub gds: bool,
+    /// MUBUF addressing.
+    pub offen: bool,
+    pub idxen: bool,
+}
+
+/// Data-parallel primitives: where source 0 comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dpp {
+    pub control: DppControl,
+    pub row_mask: u8,
+    pub bank_mask: u8,
+    pub bound_ctrl: bool,
+    pub fetch_inactive: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DppControl {
+    QuadPerm([u8; 4]),
+    RowShl(u8),
+    RowShr(u8),
+    RowRor(u8),
+    RowMirror,
+    RowHalfMirror,
+    RowShare(u8),
+    RowXmask(u8),
+    /// gfx9 only: wave-wide shifts and rotates by one, row broadcasts.
+    WaveShl,
+    WaveRol,
+    WaveShr,
+    WaveRor,
+    RowBcast15,
+    RowBcast31,
+    /// Selectors of eight lanes, three bits each.
+    Dpp8([u8; 8]),
+}
+
+/// Bytes that are no instruction of the family.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no {family:?} instruction: 0x{word:08x} at offset 0x{offset:x}: {reason}")]
+pub struct DecodeError {
+    pub family: Family,
+    pub offset: usize,
+    pub word: u32,
+    pub reason: &'static str,
+}
+
+/// Decodes the instruction at `offset` bytes into `text`.
+pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
+    match family {
+        Family::Rdna3 => rdna3::decode(text, offset),
+    }
+}
+
+/// The instruction as llvm-objdump prints it (mnemonic with suffix, operands, modifiers).
+/// `address` is the instruction's own, for branch targets.
+pub fn format(family: Family, inst: &Inst, address: u64) -> String {
+    match family {
+        Family::Rdna3 => rdna3::format(inst, address),
+    }
+}
