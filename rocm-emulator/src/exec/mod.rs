@@ -1,2 +1,18 @@
 //! Runs kernels: workgroups on the host's cores, waves in lockstep, lanes as arrays.
+//!
+//! [`run`] executes one [`Launch`]: a [`KernelSpec`] of a [`Program`] over a grid, on the memory that an
+//! [`AddressSpace`] describes. It returns what was executed ([`Counters`]) or the first thing that went
+//! wrong ([`Fault`]); it knows nothing of streams, modules or HIP.
+
+mod address_space;
+mod counters;
+mod fault;
+mod launch;
+mod program;
 pub mod wave;
+
+pub use address_space::{AddressSpace, PRIVATE_APERTURE, Range, SHARED_APERTURE};
+pub use counters::Counters;
+pub use fault::{Access, Fault, FaultKind};
+pub use launch::{DEFAULT_INSTRUCTION_LIMIT, KernelSpec, Launch, run};
+pub use program::Program;

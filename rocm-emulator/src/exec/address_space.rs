@@ -1,0 +1,119 @@
+//! Which host memory a launch may touch. A device address is a host address.
+
+/// Flat addresses from here to +4 GiB are the workgroup's LDS.
+pub const SHARED_APERTURE: u64 = 0x0001_0000_0000_0000;
+/// Flat addresses from here to +4 GiB are the lane's private memory.
+pub const PRIVATE_APERTURE: u64 = 0x0002_0000_0000_0000;
+
+/// One live piece of device-visible memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// First address.
+    pub base: u64,
+    /// Bytes.
+    pub len: u64,
+    /// False for code and constant data.
+    pub writable: bool,
+}
+
+impl Range {
+    /// One past the last address.
+    pub fn end(&self) -> u64 {
+        self.base.saturating_add(self.len)
+    }
+
+    /// Whether `bytes` bytes from `address` on lie wholly inside.
+    #[inline(always)]
+    pub fn holds(&self, address: u64, bytes: u64) -> bool {
+        address >= self.base && address - self.base <= self.len && bytes <= self.len - (address - self.base)
+    }
+}
+
+/// A snapshot of the live ranges, sorted by address. Ranges must not overlap.
+#[derive(Clone, Debug, Default)]
+pub struct AddressSpace {
+    ranges: Vec<Range>,
+}
+
+impl AddressSpace {
+    /// Takes the ranges in any order; empty ones are dropped.
+    ///
+    /// # Safety
+    /// Until the last launch that uses this value has returned, every range must be mapped host memory
+    /// (readable, and writable where it says so), and the host must not hold references to its contents:
+    /// kernels read and write it from several threads.
+    pub unsafe fn from_ranges(mut ranges: Vec<Range>) -> Self {
+        ranges.retain(|range| range.len > 0);
+        ranges.sort_unstable_by_key(|range| range.base);
+        Self { ranges }
+    }
+
+    /// The ranges by address.
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges
+    }
+
+    /// The range that holds the byte at `address`.
+    pub fn find(&self, address: u64) -> Option<Range> {
+        let after = self.ranges.partition_point(|range| range.base <= address);
+        let range = *self.ranges.get(after.checked_sub(1)?)?;
+        range.holds(address, 1).then_some(range)
+    }
+
+    /// The range that starts or ends closest to `address`, for error messages.
+    pub fn nearest(&self, address: u64) -> Option<Range> {
+        let after = self.ranges.partition_point(|range| range.base <= address);
+        let below = after.checked_sub(1).and_then(|i| self.ranges.get(i));
+        let above = self.ranges.get(after);
+        match (below, above) {
+            (Some(b), Some(a)) => {
+                let to_below = address.saturating_sub(b.end());
+                Some(if to_below <= a.base - address { *b } else { *a })
+            }
+            (b, a) => b.or(a).copied(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space() -> AddressSpace {
+        let range = |base, len| Range { base, len, writable: true };
+        // SAFETY: the ranges are only looked up, never accessed.
+        unsafe { AddressSpace::from_ranges(vec![range(500, 10), range(100, 50), range(300, 0)]) }
+    }
+
+    #[test]
+    fn finds_by_address() {
+        let space = space();
+        assert_eq!(space.ranges().len(), 2);
+        assert_eq!(space.find(100).map(|r| r.base), Some(100));
+        assert_eq!(space.find(149).map(|r| r.base), Some(100));
+        assert_eq!(space.find(150), None);
+        assert_eq!(space.find(99), None);
+        assert_eq!(space.find(509).map(|r| r.base), Some(500));
+        assert_eq!(space.find(u64::MAX), None);
+    }
+
+    #[test]
+    fn nearest_is_by_distance() {
+        let space = space();
+        assert_eq!(space.nearest(0).map(|r| r.base), Some(100));
+        assert_eq!(space.nearest(160).map(|r| r.base), Some(100));
+        assert_eq!(space.nearest(499).map(|r| r.base), Some(500));
+        assert_eq!(space.nearest(9999).map(|r| r.base), Some(500));
+        assert_eq!(AddressSpace::default().nearest(1), None);
+    }
+
+    #[test]
+    fn an_access_must_fit_wholly() {
+        let range = Range { base: 100, len: 8, writable: true };
+        assert!(range.holds(100, 8));
+        assert!(!range.holds(101, 8));
+        assert!(!range.holds(99, 1));
+        assert!(range.holds(107, 1));
+        assert!(!range.holds(u64::MAX, 4));
+    }
+}
