@@ -1,1 +1,49 @@
-fn main() {}
+//! The project's own commands: each does its set-up itself and ends with one line that says how it went.
+mod demo;
+mod downstream;
+mod kernels;
+mod process;
+mod setup;
+mod symbols;
+mod test;
+mod weights;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Builds, shows and checks the ROCm fork of Candle")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// A real model on the software GPU, compared with the CPU device.
+    Demo(demo::Args),
+    /// Everything CI runs: format, lints, kernels, downstream, demo, unit, integration and doc tests.
+    Test(test::Args),
+    /// Compiles the kernels for some targets and prints their resource table.
+    Kernels(kernels::Args),
+    /// Builds and runs a scratch crate outside the workspace that uses the fork as the README says.
+    Downstream,
+    /// Compares the symbols the loader forwards with real ROCm libraries.
+    CheckSymbols {
+        /// Shared objects: libamdhip64.so.*, librocblas.so.*, libMIOpen.so.*.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+}
+
+fn main() -> Result<()> {
+    match Args::parse().command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Test(args) => test::run(&args),
+        Command::Kernels(args) => kernels::run(&args),
+        Command::Downstream => downstream::run(),
+        Command::CheckSymbols { files } => symbols::run(&files),
+    }
+}

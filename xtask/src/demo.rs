@@ -1,0 +1,95 @@
+//! `cargo xtask demo`: sentence embeddings on the software GPU and on the CPU device.
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::process::{self, cache, cargo, root};
+use crate::{setup, weights};
+
+/// The largest difference between the two devices' embeddings that still counts as the same result.
+const TOLERANCE: f64 = 1e-4;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The architecture that the software GPU plays.
+    #[arg(long, default_value = "gfx1100")]
+    arch: String,
+}
+
+pub fn run_demo(arch: &str) -> Result<()> {
+    setup::ensure(setup::DEMO)?;
+    let model = weights::ensure()?;
+    let report_path = cache().join("demo.json");
+    let sentences = root().join("examples/data/sentences.txt");
+    process::run(
+        cargo(&["run", "--quiet", "--features", "rocm-emulator", "--example", "sentence_embeddings", "--"])
+            .args(["--device", "rocm:0", "--compare", "cpu"])
+            .arg("--model")
+            .arg(&model)
+            .arg("--file")
+            .arg(&sentences)
+            .arg("--report")
+            .arg(&report_path)
+            .env("CANDLE_ROCM_ARCHS", arch)
+            .env("CANDLE_ROCM_DRIVER", format!("emulator:{arch}")),
+    )?;
+    let text = fs::read_to_string(&report_path)
+        .with_context(|| format!("the example left no report {}", report_path.display()))?;
+    println!("{}", summary(&serde_json::from_str(&text).context("the example's report is no JSON")?)?);
+    Ok(())
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    run_demo(&args.arch)
+}
+
+/// The closing line, if the two devices agree.
+fn summary(report: &Value) -> Result<String> {
+    let text = |key: &str| report[key].as_str().with_context(|| format!("the report lacks '{key}'"));
+    let number = |key: &str| report[key].as_f64().with_context(|| format!("the report lacks '{key}'"));
+    let difference = number("max_abs_diff")?;
+    let launched = number("kernels_launched")?;
+    if launched == 0.0 {
+        bail!("no kernel was launched: the example did not run on the device");
+    }
+    // A NaN must fail too, so the comparison is not turned round.
+    if !(difference < TOLERANCE) {
+        bail!("the devices disagree: max_abs_diff={difference:.2e}, allowed below {TOLERANCE:.0e}");
+    }
+    Ok(format!(
+        "demo: ok arch={} driver={} sentences={} max_abs_diff={difference:.2e} kernels_launched={launched}",
+        text("arch")?,
+        text("driver")?,
+        number("sentences")?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::summary;
+
+    fn report(difference: f64, launched: u64) -> serde_json::Value {
+        json!({"arch": "gfx1100", "driver": "emulator", "sentences": 16,
+               "max_abs_diff": difference, "kernels_launched": launched})
+    }
+
+    #[test]
+    fn agreement_is_summed_up_in_one_line() {
+        let line = summary(&report(2.5e-7, 420)).unwrap();
+        let expected =
+            "demo: ok arch=gfx1100 driver=emulator sentences=16 max_abs_diff=2.50e-7 kernels_launched=420";
+        assert_eq!(line, expected);
+    }
+
+    #[test]
+    fn disagreement_idleness_and_missing_figures_fail() {
+        assert!(summary(&report(1e-3, 420)).unwrap_err().to_string().contains("disagree"));
+        assert!(summary(&report(0.0, 0)).unwrap_err().to_string().contains("no kernel"));
+        // JSON has no NaN; serde_json writes null for it.
+        assert!(summary(&report(f64::NAN, 420)).unwrap_err().to_string().contains("max_abs_diff"));
+        assert!(summary(&json!({})).is_err());
+    }
+}

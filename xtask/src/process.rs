@@ -1,0 +1,61 @@
+//! Running other programs from the workspace's root.
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// The root of the workspace.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(1).unwrap_or(Path::new(".")).to_path_buf()
+}
+
+/// Downloads and other things that outlive `cargo clean`; not committed.
+pub fn cache() -> PathBuf {
+    root().join(".cache")
+}
+
+/// A command in the workspace's root.
+pub fn command<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).current_dir(root());
+    command
+}
+
+/// The cargo that runs us.
+pub fn cargo<S: AsRef<OsStr>>(args: &[S]) -> Command {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let mut command = command(&cargo, args);
+    // What cargo set for this process must not leak into the builds it starts.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// Runs a command, shown first; its failure is an error with the whole line.
+pub fn run(command: &mut Command) -> Result<()> {
+    let line = shown(command);
+    eprintln!("+ {line}");
+    let status = command.status().with_context(|| format!("cannot start: {line}"))?;
+    if !status.success() {
+        bail!("failed ({status}): {line}");
+    }
+    Ok(())
+}
+
+fn shown(command: &Command) -> String {
+    let mut words: Vec<String> = command
+        .get_envs()
+        .filter_map(|(name, value)| Some(format!("{}={}", name.to_string_lossy(), value?.to_string_lossy())))
+        .collect();
+    words.push(command.get_program().to_string_lossy().into_owned());
+    words.extend(command.get_args().map(|arg| {
+        let arg = arg.to_string_lossy();
+        if arg.contains(' ') { format!("'{arg}'") } else { arg.into_owned() }
+    }));
+    words.join(" ")
+}
