@@ -9,6 +9,7 @@ mod counters;
 mod fault;
 mod launch;
 mod program;
+pub mod vector;
 pub mod wave;
 
 pub use address_space::{AddressSpace, PRIVATE_APERTURE, Range, SHARED_APERTURE};
