@@ -42,30 +42,28 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 "#;
 
-/// The README's section, with a path instead of the git address.
-fn manifest(fork: &str) -> String {
-    format!(
+/// The manifest: the README's own dependency and patch lines, with the fork's real place and the software GPU.
+fn manifest(readme: &str, fork: &str) -> Result<String> {
+    let block = readme
+        .split("```toml\n")
+        .filter_map(|rest| rest.split("```").next())
+        .find(|block| block.contains("[patch.crates-io]"))
+        .context("README.md has no toml block with [patch.crates-io]")?;
+    let lines = block.replace("../candle-rocm", fork).replace("[\"rocm\"]", "[\"rocm-emulator\"]");
+    Ok(format!(
         r#"[package]
 name = "downstream"
 version = "0.1.0"
 edition = "2021"
 
-[dependencies]
-candle-core = {{ version = "=0.11.1", features = ["rocm-emulator"] }}
-candle-nn = {{ version = "=0.11.1", features = ["rocm"] }}
-candle-transformers = "=0.11.1"
-
-[patch.crates-io]
-candle-core = {{ path = "{fork}/candle-core" }}
-candle-nn = {{ path = "{fork}/candle-nn" }}
-
+{lines}
 [workspace]
 
 [profile.dev]
 opt-level = 1
 debug = false
 "#
-    )
+    ))
 }
 
 pub fn run() -> Result<()> {
@@ -73,7 +71,8 @@ pub fn run() -> Result<()> {
     // Outside the workspace's folder, so that neither its manifest nor its .cargo/config.toml is found.
     let place = std::env::temp_dir().join("candle-rocm-downstream");
     fs::create_dir_all(place.join("src")).with_context(|| format!("cannot create {}", place.display()))?;
-    fs::write(place.join("Cargo.toml"), manifest(&root().to_string_lossy()))?;
+    let readme = fs::read_to_string(root().join("README.md")).context("cannot read README.md")?;
+    fs::write(place.join("Cargo.toml"), manifest(&readme, &root().to_string_lossy())?)?;
     fs::write(place.join("src/main.rs"), MAIN)?;
     process::run(
         cargo(&["run", "--quiet"])
@@ -85,4 +84,19 @@ pub fn run() -> Result<()> {
     )?;
     println!("downstream: ok");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::manifest;
+
+    #[test]
+    fn manifest_takes_the_readmes_lines_and_puts_the_place_in() {
+        let readme = "```toml\n[env]\n```\n```toml\n[dependencies]\na = { features = [\"rocm\"] }\n\
+                      [patch.crates-io]\na = { path = \"../candle-rocm/a\" }\n```\n";
+        let text = manifest(readme, "/fork").unwrap();
+        assert!(text.contains("features = [\"rocm-emulator\"]"), "{text}");
+        assert!(text.contains("path = \"/fork/a\""), "{text}");
+        assert!(manifest("no block", "/fork").is_err());
+    }
 }

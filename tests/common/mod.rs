@@ -1,0 +1,76 @@
+//! What the whole-path tests share: one device for the process, and a small model made on the spot.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use candle_core::{DType, Device, Result};
+use candle_nn::{VarBuilder, VarMap};
+use candle_transformers::models::bert::{BertModel, Config, HiddenAct};
+use once_cell::sync::Lazy;
+
+/// The device under test: a real AMD GPU if there is one, else the software GPU.
+pub fn device() -> Device {
+    static DEVICE: Lazy<Device> = Lazy::new(|| {
+        if rocm_loader::driver().is_err() {
+            rocm_loader::select(rocm_loader::Choice::Emulator(vec!["gfx1100".into()]))
+                .expect("the software GPU");
+        }
+        Device::new_rocm(0).expect("device 0")
+    });
+    DEVICE.clone()
+}
+
+/// A BERT of a few thousand parameters, in the layout of a published checkpoint.
+pub fn config() -> Config {
+    Config {
+        vocab_size: 32,
+        hidden_size: 48,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        intermediate_size: 80,
+        hidden_act: HiddenAct::Gelu,
+        max_position_embeddings: 24,
+        type_vocab_size: 2,
+        ..Config::default()
+    }
+}
+
+/// Writes config.json, tokenizer.json and model.safetensors with random weights into `folder`.
+pub fn write_model(folder: &Path) -> Result<()> {
+    let config = config();
+    let vars = VarMap::new();
+    BertModel::load(VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu), &config)?;
+    vars.save(folder.join("model.safetensors"))?;
+    let words = "[UNK] [PAD] the a cat dog sleeps runs on under warm cold mat tree red blue fast slow";
+    let vocab: Vec<String> =
+        words.split(' ').enumerate().map(|(i, word)| format!("\"{word}\":{i}")).collect();
+    let tokenizer = format!(
+        r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],
+            "normalizer":{{"type":"Lowercase"}},"pre_tokenizer":{{"type":"Whitespace"}},"post_processor":null,
+            "decoder":null,"model":{{"type":"WordLevel","vocab":{{{}}},"unk_token":"[UNK]"}}}}"#,
+        vocab.join(",")
+    );
+    std::fs::write(folder.join("tokenizer.json"), tokenizer)?;
+    let json = serde_json::json!({
+        "vocab_size": config.vocab_size, "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_hidden_layers, "num_attention_heads": config.num_attention_heads,
+        "intermediate_size": config.intermediate_size, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+        "max_position_embeddings": config.max_position_embeddings, "type_vocab_size": config.type_vocab_size,
+        "initializer_range": 0.02, "layer_norm_eps": 1e-12, "pad_token_id": 1,
+        "position_embedding_type": "absolute", "use_cache": true, "model_type": "bert",
+    });
+    std::fs::write(folder.join("config.json"), json.to_string())?;
+    Ok(())
+}
+
+/// The built example program, run with these arguments on the software GPU.
+pub fn example(args: &[&str], envs: &[(&str, &str)]) -> Output {
+    let test = std::env::current_exe().expect("own path");
+    let folder: PathBuf = test.ancestors().nth(2).expect("target folder").into();
+    Command::new(folder.join("examples/sentence_embeddings"))
+        .args(args)
+        .env("CANDLE_ROCM_DRIVER", "emulator:gfx1100")
+        .envs(envs.iter().copied())
+        .output()
+        .expect("the example is built by cargo test")
+}
