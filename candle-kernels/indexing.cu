@@ -1,0 +1,196 @@
+// index_select, gather, scatter, scatter_add and index_add in place of upstream's: same names, arguments and
+// results, for every dtype. An index out of range stops nothing and touches no foreign memory: the kernel
+// writes down the first one in the module's fault record, yields 0 or skips the element, and goes on.
+#include "cuda_utils.cuh"
+#include <stdint.h>
+
+// Read by the host after it has waited for the stream; `op == 0` means no fault. Host memory, so that it
+// can be read without a copy.
+struct CandleFault {
+    uint32_t op;
+    uint32_t reserved;
+    int64_t index;
+    uint64_t bound;
+};
+
+// Set by the host once after loading the module; null switches the records off.
+extern "C" __device__ CandleFault *candle_fault;
+__device__ CandleFault *candle_fault = nullptr;
+
+enum CandleFaultOp : uint32_t {
+    FAULT_INDEX_SELECT = 1,
+    FAULT_GATHER = 2,
+    FAULT_SCATTER = 3,
+    FAULT_SCATTER_ADD = 4,
+    FAULT_INDEX_ADD = 5,
+};
+
+// The largest value of an index type stands for "no element": reads give 0, writes are left out.
+template <typename I>
+struct NoElement;
+template <>
+struct NoElement<uint8_t> {
+    static constexpr uint8_t value = 0xff;
+};
+template <>
+struct NoElement<int16_t> {
+    static constexpr int16_t value = 0x7fff;
+};
+template <>
+struct NoElement<int32_t> {
+    static constexpr int32_t value = 0x7fffffff;
+};
+template <>
+struct NoElement<uint32_t> {
+    static constexpr uint32_t value = 0xffffffffu;
+};
+template <>
+struct NoElement<int64_t> {
+    static constexpr int64_t value = 0x7fffffffffffffffll;
+};
+
+// True if `id` names one of `bound` elements. Reports it if it is neither that nor "no element".
+template <typename I>
+__device__ __forceinline__ bool names_element(I id, size_t bound, CandleFaultOp op) {
+    // A negative id becomes a huge number.
+    if ((uint64_t)(int64_t)id < (uint64_t)bound && id != NoElement<I>::value) {
+        return true;
+    }
+    CandleFault *fault = candle_fault;
+    if (id != NoElement<I>::value && fault != nullptr && fault->op == 0) {
+        fault->index = (int64_t)id;
+        fault->bound = bound;
+        fault->op = op;
+    }
+    return false;
+}
+
+// E4M3 has no arithmetic of its own: it is added in f32 and rounded once.
+template <typename T>
+__device__ __forceinline__ T add(T a, T b) {
+    return a + b;
+}
+template <>
+__device__ __forceinline__ __nv_fp8_e4m3 add(__nv_fp8_e4m3 a, __nv_fp8_e4m3 b) {
+    return __nv_fp8_e4m3((float)a + (float)b);
+}
+
+#define FOR_EACH(i, numel) \
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < numel; i += (size_t)blockDim.x * gridDim.x)
+
+// out[l, j, r] = inp[l, ids[j], r]; inp may be strided.
+template <typename T, typename I>
+__device__ void index_select(const size_t numel, const size_t num_dims, const size_t *info, const I *ids, const T *inp,
+                             T *out, const size_t left_size, const size_t src_dim_size, const size_t ids_dim_size,
+                             const size_t right_size) {
+    const size_t *dims = info;
+    const size_t *strides = info + num_dims;
+    const bool dense = is_contiguous(num_dims, dims, strides);
+    FOR_EACH(dst_i, numel) {
+        const size_t row = dst_i / right_size;
+        const size_t right_i = dst_i - row * right_size;
+        const size_t left_i = row / ids_dim_size;
+        const I id = ids[row - left_i * ids_dim_size];
+        if (!names_element(id, src_dim_size, FAULT_INDEX_SELECT)) {
+            out[dst_i] = static_cast<T>(0);
+            continue;
+        }
+        const size_t src_i = (left_i * src_dim_size + (size_t)id) * right_size + right_i;
+        out[dst_i] = inp[dense ? src_i : get_strided_index(src_i, num_dims, dims, strides)];
+    }
+}
+
+// out[l, j, r] = inp[l, ids[l, j, r], r].
+template <typename T, typename I>
+__device__ void gather(const size_t numel, const I *ids, const T *inp, T *out, const size_t left_size,
+                       const size_t src_dim_size, const size_t ids_dim_size, const size_t right_size) {
+    FOR_EACH(i, numel) {
+        const size_t row = i / right_size;
+        const size_t right_i = i - row * right_size;
+        const size_t left_i = row / ids_dim_size;
+        const I id = ids[i];
+        out[i] = names_element(id, src_dim_size, FAULT_GATHER)
+                     ? inp[(left_i * src_dim_size + (size_t)id) * right_size + right_i]
+                     : static_cast<T>(0);
+    }
+}
+
+// out[l, ids[l, j, r], r] = inp[l, j, r], or += if ADD. One thread walks along j, so that the order is fixed.
+template <bool ADD, typename T, typename I>
+__device__ void scatter(const I *ids, const T *inp, T *out, const size_t left_size, const size_t src_dim_size,
+                        const size_t dst_dim_size, const size_t right_size) {
+    FOR_EACH(i, left_size * right_size) {
+        const size_t left_i = i / right_size;
+        const size_t right_i = i - left_i * right_size;
+        for (size_t j = 0; j < src_dim_size; ++j) {
+            const size_t src_i = (left_i * src_dim_size + j) * right_size + right_i;
+            const I id = ids[src_i];
+            if (names_element(id, dst_dim_size, ADD ? FAULT_SCATTER_ADD : FAULT_SCATTER)) {
+                T *dst = out + (left_i * dst_dim_size + (size_t)id) * right_size + right_i;
+                *dst = ADD ? add(*dst, inp[src_i]) : inp[src_i];
+            }
+        }
+    }
+}
+
+// out[l, ids[j], r] += inp[l, j, r]. One thread walks along j, so that the order is fixed.
+template <typename T, typename I>
+__device__ void index_add(const I *ids, const size_t ids_dim_size, const T *inp, T *out, const size_t left_size,
+                          const size_t src_dim_size, const size_t dst_dim_size, const size_t right_size) {
+    FOR_EACH(i, left_size * right_size) {
+        const size_t left_i = i / right_size;
+        const size_t right_i = i - left_i * right_size;
+        for (size_t j = 0; j < ids_dim_size; ++j) {
+            const I id = ids[j];
+            if (names_element(id, dst_dim_size, FAULT_INDEX_ADD)) {
+                T *dst = out + (left_i * dst_dim_size + (size_t)id) * right_size + right_i;
+                *dst = add(*dst, inp[(left_i * ids_dim_size + j) * right_size + right_i]);
+            }
+        }
+    }
+}
+
+#define INDEX_OPS(T, T_NAME, I, I_NAME)                                                                               \
+    extern "C" __global__ void is_##I_NAME##_##T_NAME(                                                                \
+        const size_t numel, const size_t num_dims, const size_t *info, const I *ids, const T *inp, T *out,            \
+        const size_t left_size, const size_t src_dim_size, const size_t ids_dim_size, const size_t right_size) {      \
+        index_select(numel, num_dims, info, ids, inp, out, left_size, src_dim_size, ids_dim_size, right_size);        \
+    }                                                                                                                 \
+    extern "C" __global__ void gather_##I_NAME##_##T_NAME(                                                            \
+        const size_t numel, const I *ids, const T *inp, T *out, const size_t left_size, const size_t src_dim_size,    \
+        const size_t ids_dim_size, const size_t right_size) {                                                         \
+        gather(numel, ids, inp, out, left_size, src_dim_size, ids_dim_size, right_size);                              \
+    }                                                                                                                 \
+    extern "C" __global__ void s_##I_NAME##_##T_NAME(const I *ids, const T *inp, T *out, const size_t left_size,      \
+                                                     const size_t src_dim_size, const size_t dst_dim_size,            \
+                                                     const size_t right_size) {                                       \
+        scatter<false>(ids, inp, out, left_size, src_dim_size, dst_dim_size, right_size);                             \
+    }                                                                                                                 \
+    extern "C" __global__ void sa_##I_NAME##_##T_NAME(const I *ids, const T *inp, T *out, const size_t left_size,     \
+                                                      const size_t src_dim_size, const size_t dst_dim_size,           \
+                                                      const size_t right_size) {                                      \
+        scatter<true>(ids, inp, out, left_size, src_dim_size, dst_dim_size, right_size);                              \
+    }                                                                                                                 \
+    extern "C" __global__ void ia_##I_NAME##_##T_NAME(                                                                \
+        const I *ids, const size_t ids_dim_size, const T *inp, T *out, const size_t left_size,                        \
+        const size_t src_dim_size, const size_t dst_dim_size, const size_t right_size) {                              \
+        index_add(ids, ids_dim_size, inp, out, left_size, src_dim_size, dst_dim_size, right_size);                    \
+    }
+
+#define INDEX_OPS_FOR(T, T_NAME)        \
+    INDEX_OPS(T, T_NAME, uint8_t, u8)   \
+    INDEX_OPS(T, T_NAME, int16_t, i16)  \
+    INDEX_OPS(T, T_NAME, int32_t, i32)  \
+    INDEX_OPS(T, T_NAME, uint32_t, u32) \
+    INDEX_OPS(T, T_NAME, int64_t, i64)
+
+INDEX_OPS_FOR(uint8_t, u8)
+INDEX_OPS_FOR(int16_t, i16)
+INDEX_OPS_FOR(int32_t, i32)
+INDEX_OPS_FOR(uint32_t, u32)
+INDEX_OPS_FOR(int64_t, i64)
+INDEX_OPS_FOR(__half, f16)
+INDEX_OPS_FOR(__nv_bfloat16, bf16)
+INDEX_OPS_FOR(float, f32)
+INDEX_OPS_FOR(double, f64)
+INDEX_OPS_FOR(__nv_fp8_e4m3, f8e4m3)

@@ -1,0 +1,15 @@
+// The CUDA dialect that our kernel sources are written in, for AMD GPUs: qualifiers, types, built-in
+// variables and functions under their CUDA names, made of clang builtins and the ROCm device libraries.
+// Included before the first line of every hipified module. No HIP or C library header is needed.
+#pragma once
+
+#include "candle_hip/language.h"
+#include "candle_hip/types.h"
+#include "candle_hip/launch.h"
+#include "candle_hip/math.h"
+#include "candle_hip/half.h"
+#include "candle_hip/bfloat16.h"
+#include "candle_hip/float8.h"
+#include "candle_hip/packed.h"
+#include "candle_hip/wave.h"
+#include "candle_hip/atomic.h"

@@ -1,0 +1,78 @@
+// Atomic operations on global and LDS memory: relaxed, visible to the whole device, returning the old value.
+//
+// Floating-point additions are left to the compiler, which takes the machine's instruction only where that is
+// exact (it rounds and keeps subnormals like the plain addition), else a compare-and-swap loop.
+#pragma once
+
+#define CANDLE_ATOMIC(NAME, BUILTIN, T)                                                         \
+    CANDLE_DEVICE T NAME(T *address, T value) {                                                 \
+        return BUILTIN(address, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);             \
+    }
+CANDLE_ATOMIC(atomicAdd, __hip_atomic_fetch_add, int)
+CANDLE_ATOMIC(atomicAdd, __hip_atomic_fetch_add, unsigned int)
+CANDLE_ATOMIC(atomicAdd, __hip_atomic_fetch_add, unsigned long)
+CANDLE_ATOMIC(atomicAdd, __hip_atomic_fetch_add, unsigned long long)
+CANDLE_ATOMIC(atomicAdd, __hip_atomic_fetch_add, float)
+CANDLE_ATOMIC(atomicAdd, __hip_atomic_fetch_add, double)
+CANDLE_ATOMIC(atomicMax, __hip_atomic_fetch_max, int)
+CANDLE_ATOMIC(atomicMax, __hip_atomic_fetch_max, unsigned int)
+CANDLE_ATOMIC(atomicMax, __hip_atomic_fetch_max, long long)
+CANDLE_ATOMIC(atomicMax, __hip_atomic_fetch_max, unsigned long long)
+CANDLE_ATOMIC(atomicMin, __hip_atomic_fetch_min, int)
+CANDLE_ATOMIC(atomicMin, __hip_atomic_fetch_min, unsigned int)
+CANDLE_ATOMIC(atomicMin, __hip_atomic_fetch_min, long long)
+CANDLE_ATOMIC(atomicMin, __hip_atomic_fetch_min, unsigned long long)
+CANDLE_ATOMIC(atomicExch, __hip_atomic_exchange, unsigned int)
+#undef CANDLE_ATOMIC
+
+#define CANDLE_ATOMIC_CAS(T)                                                                                  \
+    CANDLE_DEVICE T atomicCAS(T *address, T expected, T desired) {                                            \
+        __hip_atomic_compare_exchange_strong(address, &expected, desired, __ATOMIC_RELAXED, __ATOMIC_RELAXED, \
+                                             __HIP_MEMORY_SCOPE_AGENT);                                       \
+        return expected;                                                                                      \
+    }
+CANDLE_ATOMIC_CAS(int)
+CANDLE_ATOMIC_CAS(unsigned int)
+CANDLE_ATOMIC_CAS(unsigned long long)
+#undef CANDLE_ATOMIC_CAS
+
+// The machine has no 16-bit compare-and-swap: it is done on the aligned 32-bit word around the value, whose
+// other half is written back as it was read.
+CANDLE_DEVICE unsigned short atomicCAS(unsigned short *address, unsigned short expected, unsigned short desired) {
+    const uintptr_t location = (uintptr_t)address;
+    unsigned int *word = (unsigned int *)(location & ~(uintptr_t)3);
+    const unsigned int shift = (unsigned int)(location & 2) * 8;
+    unsigned int seen = __hip_atomic_load(word, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+    while (true) {
+        const unsigned short current = (unsigned short)(seen >> shift);
+        if (current != expected) {
+            return current;
+        }
+        const unsigned int replaced = (seen & ~(0xffffu << shift)) | ((unsigned int)desired << shift);
+        const unsigned int before = atomicCAS(word, seen, replaced);
+        if (before == seen) {
+            return expected;
+        }
+        seen = before;
+    }
+}
+
+// Adds to a 16-bit value by compare-and-swap; compares bits, so that a NaN does not loop for ever.
+template <typename T>
+CANDLE_DEVICE T candle_atomic_add_16(T *address, T value) {
+    static_assert(sizeof(T) == 2, "a 16-bit type");
+    unsigned short *bits = (unsigned short *)address;
+    unsigned short old = __hip_atomic_load((volatile unsigned short *)bits, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+    while (true) {
+        const T sum = candle_bits<T>(old) + value;
+        const unsigned short before = atomicCAS(bits, old, candle_bits<unsigned short>(sum));
+        if (before == old) {
+            return candle_bits<T>(old);
+        }
+        old = before;
+    }
+}
+CANDLE_DEVICE __half atomicAdd(__half *address, __half value) { return candle_atomic_add_16(address, value); }
+CANDLE_DEVICE __nv_bfloat16 atomicAdd(__nv_bfloat16 *address, __nv_bfloat16 value) {
+    return candle_atomic_add_16(address, value);
+}

@@ -1,0 +1,73 @@
+// The 8-bit float E4M3 under CUDA's names: 4 exponent bits (bias 7), 3 mantissa bits, no infinities, one NaN
+// (0x7f, with either sign), largest value 448. Narrowing rounds to nearest even and saturates.
+#pragma once
+
+enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 };
+
+struct __nv_fp8_e4m3 {
+    unsigned char __x;
+
+    __nv_fp8_e4m3() = default;
+    __device__ __forceinline__ explicit __nv_fp8_e4m3(double value) : __x(encode(value)) {}
+    // Every type below is exact in f64, or rounds as on the CPU device when it goes through f32.
+    __device__ __forceinline__ explicit __nv_fp8_e4m3(float value) : __x(encode(value)) {}
+    __device__ __forceinline__ explicit __nv_fp8_e4m3(__half value) : __x(encode((float)value)) {}
+    __device__ __forceinline__ explicit __nv_fp8_e4m3(__nv_bfloat16 value) : __x(encode((float)value)) {}
+    __device__ __forceinline__ explicit __nv_fp8_e4m3(int value) : __x(encode((float)value)) {}
+    __device__ __forceinline__ explicit __nv_fp8_e4m3(unsigned int value) : __x(encode((float)value)) {}
+    __device__ __forceinline__ explicit __nv_fp8_e4m3(long value) : __x(encode((float)value)) {}
+    __device__ __forceinline__ explicit __nv_fp8_e4m3(unsigned long value) : __x(encode((float)value)) {}
+    __device__ __forceinline__ explicit __nv_fp8_e4m3(long long value) : __x(encode((float)value)) {}
+    __device__ __forceinline__ explicit __nv_fp8_e4m3(unsigned long long value) : __x(encode((float)value)) {}
+
+    __device__ __forceinline__ explicit operator float() const {
+        const unsigned int magnitude = __x & 0x7f;
+        const unsigned int sign = (unsigned int)(__x & 0x80) << 24;
+        if (magnitude == 0x7f) {
+            return candle_bits<float>(sign | 0x7fc00000);
+        }
+        // Normal numbers: move the exponent's bias from 7 to 127. Subnormals: multiples of 2^-9.
+        const float value = magnitude >= 8 ? candle_bits<float>((magnitude << 20) + ((127 - 7) << 23))
+                                           : (float)magnitude * 0.001953125f;
+        return candle_bits<float>(candle_bits<unsigned int>(value) | sign);
+    }
+
+  private:
+    static __device__ __forceinline__ unsigned char encode(float value) {
+        const unsigned int bits = candle_bits<unsigned int>(value);
+        const unsigned int magnitude = bits & 0x7fffffff;
+        const unsigned char sign = (unsigned char)((bits >> 24) & 0x80);
+        if (magnitude > 0x7f800000) {
+            return sign | 0x7f;
+        }
+        // 464 is half way between 448 and the 480 that the format does not have.
+        if (magnitude >= 0x43e80000) {
+            return sign | 0x7e;
+        }
+        if (magnitude < 0x3c800000) {
+            // Below 2^-6 results are multiples of 2^-9: adding 2^14 leaves those in the last mantissa bits,
+            // rounded to nearest even by the addition itself.
+            const float shifted = candle_bits<float>(magnitude) + 16384.0f;
+            return sign | (unsigned char)(candle_bits<unsigned int>(shifted) & 0xf);
+        }
+        const unsigned int rounded = magnitude + 0x7ffff + ((magnitude >> 20) & 1);
+        return sign | (unsigned char)((rounded >> 20) - ((127 - 7) << 3));
+    }
+    static __device__ __forceinline__ unsigned char encode(double value) {
+        // Round to odd in f32 first, so that the second rounding sees what the first one dropped.
+        const float nearest = (float)value;
+        unsigned int bits = candle_bits<unsigned int>(nearest);
+        if ((double)nearest != value && !isnan(value)) {
+            if (fabs((double)nearest) > fabs(value)) {
+                bits -= 1;
+            }
+            bits |= 1;
+        }
+        return encode(candle_bits<float>(bits));
+    }
+};
+
+// Exact: every E4M3 value is a half.
+CANDLE_DEVICE __half_raw __nv_cvt_fp8_to_halfraw(unsigned char bits, __nv_fp8_interpretation_t) {
+    return __half_raw{__half_as_ushort((__half)(float)candle_bits<__nv_fp8_e4m3>(bits))};
+}

@@ -1,0 +1,58 @@
+// Shuffles between the lanes of a wave.
+//
+// CUDA's warps have 32 lanes. A wave has 32 or 64: without an explicit width a shuffle works within aligned
+// groups of 32 lanes on both, so that kernels written for warps stay right; a kernel that means the whole wave
+// names a width of 64. The mask of participating lanes is not needed: lanes of a wave run in lockstep.
+// A lane that is switched off must not be read from (CUDA leaves that undefined; here it reads as zero).
+#pragma once
+
+// Index of this lane in its wave.
+CANDLE_DEVICE unsigned int candle_lane() {
+#if defined(__AMDGCN_WAVEFRONT_SIZE__) && __AMDGCN_WAVEFRONT_SIZE__ == 32
+    return __builtin_amdgcn_mbcnt_lo(~0u, 0u);
+#elif defined(__GFX9__)
+    return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
+#else
+    return __builtin_amdgcn_mbcnt_lo(~0u, 0u);
+#endif
+}
+
+// The value that lane `source` of the wave holds, moved in words of 32 bits.
+template <typename T>
+CANDLE_DEVICE T candle_read_lane(T value, unsigned int source) {
+    static_assert(sizeof(T) <= 16, "a shuffle moves at most 16 bytes");
+    constexpr int words = (sizeof(T) + 3) / 4;
+    int buffer[words] = {};
+    __builtin_memcpy(buffer, &value, sizeof(T));
+    for (int word = 0; word < words; ++word) {
+        buffer[word] = __builtin_amdgcn_ds_bpermute((int)(source * 4), buffer[word]);
+    }
+    __builtin_memcpy(&value, buffer, sizeof(T));
+    return value;
+}
+
+template <typename T>
+CANDLE_DEVICE T __shfl_sync(unsigned long long, T value, int source, int width = 32) {
+    const unsigned int lane = candle_lane();
+    return candle_read_lane(value, (lane & ~(width - 1u)) | ((unsigned int)source & (width - 1u)));
+}
+
+// A source outside of the group leaves a lane its own value.
+template <typename T>
+CANDLE_DEVICE T __shfl_xor_sync(unsigned long long, T value, int lane_mask, int width = 32) {
+    const unsigned int lane = candle_lane();
+    const unsigned int source = lane ^ (unsigned int)lane_mask;
+    return candle_read_lane(value, source >= (lane & ~(width - 1u)) + width ? lane : source);
+}
+
+template <typename T>
+CANDLE_DEVICE T __shfl_up_sync(unsigned long long, T value, unsigned int delta, int width = 32) {
+    const unsigned int lane = candle_lane();
+    return candle_read_lane(value, (lane & (width - 1u)) < delta ? lane : lane - delta);
+}
+
+template <typename T>
+CANDLE_DEVICE T __shfl_down_sync(unsigned long long, T value, unsigned int delta, int width = 32) {
+    const unsigned int lane = candle_lane();
+    return candle_read_lane(value, (lane & (width - 1u)) + delta >= (unsigned int)width ? lane : lane + delta);
+}
