@@ -1,12 +1,69 @@
-//! gfx11: RDNA3, wave32.
-use super::{DecodeError, Inst};
+//! gfx11: RDNA3, wave32. Encodings after AMD's "RDNA3 Instruction Set Architecture" reference guide; 16-bit
+//! operands of 32-bit encodings name halves of registers ("true16").
+
+mod fields;
+mod memory;
+mod rows;
+mod scalar;
+mod table;
+mod vector;
+
+use super::{DecodeError, Encoding, Inst, Mods, Operand};
+use fields::{Words, bits};
+use table::Row;
 
 /// Decodes the instruction at `offset` bytes into `text`.
-pub fn decode(_text: &[u8], _offset: usize) -> Result<Inst, DecodeError> {
-    unimplemented!("being built")
+pub fn decode(text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
+    let mut words = Words::new(text, offset);
+    let word = words.next()?;
+    let mut inst = match bits(word, 26, 6) {
+        0b00_0000..=0b01_1111 => vector::decode_short(&mut words, word),
+        0b10_0000..=0b10_1111 => scalar::decode_sop(&mut words, word),
+        0b11_0010 => vector::decode_dual(&mut words, word),
+        0b11_0011 => match bits(word, 24, 2) {
+            0 => vector::decode_vop3p(&mut words, word),
+            1 => vector::decode_vinterp(&mut words, word),
+            2 => vector::decode_lds_direct(&mut words, word),
+            _ => Err(words.error("the encoding is reserved")),
+        },
+        0b11_0101 => vector::decode_vop3(&mut words, word),
+        0b11_0110 => memory::decode_ds(&mut words, word),
+        0b11_0111 => memory::decode_flat(&mut words, word),
+        0b11_1000 => memory::decode_mubuf(&mut words, word),
+        0b11_1010 => Err(words.error("typed buffer instructions (MTBUF) are not decoded")),
+        0b11_1100 => Err(words.error("image instructions (MIMG) are not decoded")),
+        0b11_1101 => scalar::decode_smem(&mut words, word),
+        0b11_1110 => Err(words.error("exports (EXP) are not decoded")),
+        _ => Err(words.error("the encoding is reserved")),
+    }?;
+    inst.size = words.size();
+    Ok(inst)
 }
 
 /// The instruction as llvm-objdump prints it.
 pub fn format(_inst: &Inst, _address: u64) -> String {
     unimplemented!("being built")
+}
+
+/// The row of the opcode, or an error.
+fn find(words: &Words, row: Option<&'static Row>) -> Result<&'static Row, DecodeError> {
+    row.ok_or_else(|| words.error("unknown opcode of this encoding"))
+}
+
+/// An instruction of a row with nothing filled in.
+fn blank(row: &Row, encoding: Encoding) -> Inst {
+    Inst {
+        name: row.name,
+        encoding,
+        size: 0,
+        dst: Operand::None,
+        dst2: Operand::None,
+        src: [Operand::None; 4],
+        imm: 0,
+        offset0: 0,
+        offset1: 0,
+        mods: Mods::default(),
+        dpp: None,
+        pair: None,
+    }
 }
