@@ -1,0 +1,313 @@
+//! Which driver serves the calls: chosen once per process, by a variable, by the program, or by
+//! whether the machine has an AMD GPU.
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rocm_rs::hip::bindings as hip_types;
+
+use crate::error::LoadError;
+use crate::library::Library;
+use crate::tables::{hip, miopen, rocblas};
+use crate::{emulator, gpu};
+
+/// The environment variable that names the driver.
+pub const DRIVER_VARIABLE: &str = "CANDLE_ROCM_DRIVER";
+
+/// The architecture of the software GPU if none is named.
+pub const DEFAULT_EMULATED_ARCH: &str = "gfx1100";
+
+/// The kinds of driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DriverKind {
+    /// ROCm's own libraries, opened at run time.
+    Native,
+    /// The software GPU inside this executable.
+    Emulator,
+}
+
+/// A driver to use, as [`DRIVER_VARIABLE`] or a program names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// ROCm's own libraries.
+    Native,
+    /// The software GPU, one device per architecture; none named means [`DEFAULT_EMULATED_ARCH`].
+    Emulator(Vec<String>),
+}
+
+impl Choice {
+    /// What [`DRIVER_VARIABLE`] says; `None` if it is unset or empty.
+    ///
+    /// # Errors
+    /// [`LoadError::UnknownDriver`] for anything but the allowed values.
+    pub fn from_environment() -> Result<Option<Self>, LoadError> {
+        match std::env::var_os(DRIVER_VARIABLE) {
+            None => Ok(None),
+            Some(value) if value.is_empty() => Ok(None),
+            Some(value) => value.to_string_lossy().parse().map(Some),
+        }
+    }
+
+    /// The same choice with the default architecture filled in.
+    fn resolved(self) -> Self {
+        match self {
+            Self::Emulator(archs) if archs.is_empty() => {
+                Self::Emulator(vec![DEFAULT_EMULATED_ARCH.to_owned()])
+            }
+            other => other,
+        }
+    }
+}
+
+impl FromStr for Choice {
+    type Err = LoadError;
+
+    fn from_str(value: &str) -> Result<Self, LoadError> {
+        let unknown = || LoadError::UnknownDriver { value: value.to_owned() };
+        match value.trim() {
+            "native" => Ok(Self::Native),
+            "emulator" => Ok(Self::Emulator(Vec::new())),
+            other => {
+                let list = other.strip_prefix("emulator:").ok_or_else(unknown)?;
+                let archs: Vec<String> = list.split(',').map(|arch| arch.trim().to_owned()).collect();
+                if archs.iter().all(|arch| arch.starts_with("gfx")) {
+                    Ok(Self::Emulator(archs))
+                } else {
+                    Err(unknown())
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Native => f.write_str("native"),
+            Self::Emulator(archs) if archs.is_empty() => f.write_str("emulator"),
+            Self::Emulator(archs) => write!(f, "emulator:{}", archs.join(",")),
+        }
+    }
+}
+
+/// The driver of this process.
+#[derive(Debug)]
+pub struct Driver {
+    choice: Choice,
+}
+
+/// Versions as the driver reports them; `None` where the library is missing or does not say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Versions {
+    /// HIP runtime: major * 10_000_000 + minor * 100_000 + patch.
+    pub hip_runtime: Option<i32>,
+    /// HIP driver, in the same form.
+    pub hip_driver: Option<i32>,
+    /// rocBLAS' version string.
+    pub rocblas: Option<String>,
+    /// MIOpen's major, minor and patch.
+    pub miopen: Option<[usize; 3]>,
+}
+
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+/// Held while a driver starts. A failure is not kept, so a program may still select another driver.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// The driver of this process; the first call chooses it: [`DRIVER_VARIABLE`] if set, else native
+/// if the kernel reports an AMD GPU.
+///
+/// # Errors
+/// No GPU, no ROCm, an unknown driver in the variable, or a software GPU that is not compiled in
+/// or refuses its architectures; the text says which and what to do.
+pub fn driver() -> Result<&'static Driver, LoadError> {
+    match DRIVER.get() {
+        Some(driver) => Ok(driver),
+        None => start(None),
+    }
+}
+
+/// Chooses the driver from within the program, before its first use; the environment variable is
+/// then not looked at. Choosing the running driver again is no error.
+///
+/// # Errors
+/// [`LoadError::AlreadySelected`] if another driver runs; otherwise as [`driver`].
+pub fn select(choice: Choice) -> Result<(), LoadError> {
+    let wanted = choice.resolved();
+    let running = start(Some(&wanted))?;
+    if running.choice == wanted {
+        Ok(())
+    } else {
+        Err(LoadError::AlreadySelected { current: running.choice.to_string(), wanted: wanted.to_string() })
+    }
+}
+
+/// Starts the wanted driver, or the one that is named or found, unless one runs already.
+fn start(wanted: Option<&Choice>) -> Result<&'static Driver, LoadError> {
+    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(driver) = DRIVER.get() {
+        return Ok(driver);
+    }
+    let choice = match wanted {
+        Some(choice) => choice.clone(),
+        None => match Choice::from_environment()? {
+            Some(choice) => choice.resolved(),
+            None => gpu::find().map(|_| Choice::Native).map_err(|reason| LoadError::NoGpu { reason })?,
+        },
+    };
+    match &choice {
+        Choice::Native => Library::Hip.open().map(|_| ())?,
+        Choice::Emulator(archs) => emulator::start(archs)?,
+    }
+    Ok(DRIVER.get_or_init(|| Driver { choice }))
+}
+
+/// Whether a device can be expected: a driver, a device and the runtime are there. Opens no
+/// library and starts no driver; [`device_archs`] says for certain, and what is missing.
+pub fn is_available() -> bool {
+    if let Some(driver) = DRIVER.get() {
+        return driver.kind() == DriverKind::Emulator || gpu::find().is_ok();
+    }
+    match Choice::from_environment() {
+        Ok(Some(Choice::Emulator(_))) => cfg!(feature = "emulator"),
+        Ok(Some(Choice::Native) | None) => gpu::find().is_ok() && Library::Hip.is_installed(),
+        Err(_) => false,
+    }
+}
+
+/// The architecture of every device, in HIP's order, features included where the driver reports
+/// them (`gfx90a:sramecc+:xnack-`). Never empty.
+///
+/// # Errors
+/// As [`driver`]; [`LoadError::NoDevice`] if the runtime reports none.
+pub fn device_archs() -> Result<Vec<String>, LoadError> {
+    let driver = driver()?;
+    let no_device = |code| LoadError::NoDevice {
+        runtime: driver.description(),
+        code,
+        reason: gpu::reasons_for_no_device(),
+    };
+    let mut count: c_int = 0;
+    // SAFETY: `count` outlives the call, which writes one int.
+    let code = unsafe { hip::hipGetDeviceCount(&mut count) };
+    if code != hip_types::hipError_t_hipSuccess {
+        return Err(no_device(code));
+    }
+    if count <= 0 {
+        return Err(no_device(hip_types::hipError_t_hipErrorNoDevice));
+    }
+    (0..count)
+        .map(|ordinal| {
+            // SAFETY: the structure is plain integers, arrays and raw pointers: all zero is valid.
+            let mut properties: hip_types::hipDeviceProp_tR0600 = unsafe { std::mem::zeroed() };
+            // SAFETY: `properties` is the R0600 layout that this function fills.
+            let code = unsafe { hip::hipGetDevicePropertiesR0600(&mut properties, ordinal) };
+            if code == hip_types::hipError_t_hipSuccess {
+                Ok(text_of(&properties.gcnArchName))
+            } else {
+                Err(no_device(code))
+            }
+        })
+        .collect()
+}
+
+/// A C string in a fixed array, up to its terminator or the array's end.
+fn text_of(characters: &[c_char]) -> String {
+    let bytes: Vec<u8> = characters.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl Driver {
+    /// ROCm or the software GPU.
+    pub fn kind(&self) -> DriverKind {
+        match self.choice {
+            Choice::Native => DriverKind::Native,
+            Choice::Emulator(_) => DriverKind::Emulator,
+        }
+    }
+
+    /// One line for reports: what runs, from where. A result of the software GPU says so by this.
+    pub fn description(&self) -> String {
+        match &self.choice {
+            Choice::Native => match Library::Hip.open() {
+                Ok(opened) => format!("ROCm (HIP runtime {})", opened.path),
+                Err(error) => format!("ROCm ({error})"),
+            },
+            Choice::Emulator(archs) => format!("software GPU ({})", archs.join(", ")),
+        }
+    }
+
+    /// Asks every library for its version. Opens rocBLAS and MIOpen if they are not yet open, so
+    /// this is for reports, not for the way of an operation.
+    pub fn versions(&self) -> Versions {
+        let mut runtime: c_int = 0;
+        let mut driver: c_int = 0;
+        // SAFETY: both write one int, and both outlive the call.
+        let (runtime_code, driver_code) =
+            unsafe { (hip::hipRuntimeGetVersion(&mut runtime), hip::hipDriverGetVersion(&mut driver)) };
+        let mut parts = [0usize; 3];
+        let [major, minor, patch] = &mut parts;
+        // SAFETY: three distinct integers that outlive the call.
+        let miopen_code = unsafe { miopen::miopenGetVersion(major, minor, patch) };
+        Versions {
+            hip_runtime: (runtime_code == 0).then_some(runtime),
+            hip_driver: (driver_code == 0).then_some(driver),
+            rocblas: rocblas_version(),
+            miopen: (miopen_code == 0).then_some(parts),
+        }
+    }
+}
+
+fn rocblas_version() -> Option<String> {
+    let mut size = 0usize;
+    // SAFETY: writes one integer.
+    if unsafe { rocblas::rocblas_get_version_string_size(&mut size) } != 0 || size == 0 {
+        return None;
+    }
+    // One byte more than asked for, so that the text is terminated whatever the library counts.
+    let mut text = vec![0u8; size + 1];
+    // SAFETY: the buffer holds at least `size` bytes.
+    if unsafe { rocblas::rocblas_get_version_string(text.as_mut_ptr().cast::<c_char>(), size) } != 0 {
+        return None;
+    }
+    CStr::from_bytes_until_nul(&text).ok().map(|text| text.to_string_lossy().into_owned())
+}
+
+/// The address that serves a function: in a library of ROCm, or in the software GPU.
+pub(crate) fn resolve(
+    library: Library,
+    symbol: &'static str,
+    emulated: Option<*mut c_void>,
+) -> Result<*mut c_void, LoadError> {
+    match driver()?.kind() {
+        DriverKind::Native => library.open()?.address(symbol),
+        DriverKind::Emulator => emulated.ok_or(LoadError::NotEmulated { symbol }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_parsed_and_printed() {
+        let parsed = |text: &str| text.parse::<Choice>();
+        assert_eq!(parsed("native"), Ok(Choice::Native));
+        assert_eq!(parsed("emulator"), Ok(Choice::Emulator(vec![])));
+        let two = Choice::Emulator(vec!["gfx90a".to_owned(), "gfx1100".to_owned()]);
+        assert_eq!(parsed("emulator:gfx90a, gfx1100"), Ok(two.clone()));
+        assert_eq!(two.to_string(), "emulator:gfx90a,gfx1100");
+        for wrong in ["", "cuda", "emulator:", "emulator:gfx1100,", "emulator:rdna3", "Native"] {
+            assert_eq!(parsed(wrong), Err(LoadError::UnknownDriver { value: wrong.to_owned() }), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_driver_names_the_allowed_ones() {
+        let error = "cuda".parse::<Choice>().map_err(|error| error.to_string());
+        let text = error.err().unwrap_or_default();
+        for part in ["CANDLE_ROCM_DRIVER=\"cuda\"", "`native`", "`emulator`", "emulator:gfx1100"] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+    }
+}

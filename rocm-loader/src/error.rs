@@ -1,0 +1,159 @@
+//! What can go wrong between a HIP call and its driver, and the codes that C callers get for it.
+use std::cell::RefCell;
+
+use crate::driver::DRIVER_VARIABLE;
+use crate::library::Library;
+
+/// Why no driver, library or symbol serves a call. The text says what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// `CANDLE_ROCM_DRIVER` holds something else than a driver.
+    #[error(
+        "{DRIVER_VARIABLE}={value:?} names no driver: use `native` (ROCm), `emulator` or \
+         `emulator:ARCH[,ARCH...]` (the software GPU, e.g. `emulator:gfx1100`), or unset it"
+    )]
+    UnknownDriver {
+        /// The variable's value.
+        value: String,
+    },
+    /// The software GPU was asked for but is not part of this build.
+    #[error(
+        "the software GPU is not compiled in: build with the feature `rocm-emulator` of candle-core \
+         (`emulator` of rocm-loader)"
+    )]
+    EmulatorNotBuilt,
+    /// The software GPU did not accept its configuration.
+    #[error("the software GPU could not start as {archs:?}: {reason}")]
+    Emulator {
+        /// The architectures asked for.
+        archs: Vec<String>,
+        /// The emulator's own words.
+        reason: String,
+    },
+    /// A driver runs already, and it is another one.
+    #[error("this process already uses {current}; {wanted} can only be chosen before the first use")]
+    AlreadySelected {
+        /// The running driver.
+        current: String,
+        /// The driver asked for.
+        wanted: String,
+    },
+    /// No driver was named and there is no AMD GPU to choose one by.
+    #[error(
+        "no AMD GPU was found: {reason}. {DRIVER_VARIABLE}=native insists on ROCm; \
+         {DRIVER_VARIABLE}=emulator takes the software GPU{}",
+        if cfg!(feature = "emulator") { "" } else { " (which is not compiled in: feature `rocm-emulator`)" }
+    )]
+    NoGpu {
+        /// What was looked at and not found.
+        reason: String,
+    },
+    /// ROCm is there, and it reports no device.
+    #[error("{runtime} reports no usable GPU (HIP error {code}): {reason}")]
+    NoDevice {
+        /// The runtime that was asked.
+        runtime: String,
+        /// What `hipGetDeviceCount` returned.
+        code: u32,
+        /// Likely reasons, and what to do about each.
+        reason: String,
+    },
+    /// A library of ROCm was not found, or would not load.
+    #[error("{} of ROCm could not be opened: {reason}. {}", library.soname_stem(), library.advice())]
+    LibraryMissing {
+        /// The library.
+        library: Library,
+        /// Where it was looked for, and the loader's message if a file was there.
+        reason: String,
+    },
+    /// The library is there but lacks a function.
+    #[error("{path} has no function {symbol}: this ROCm is older or newer than rocm-rs' bindings")]
+    SymbolMissing {
+        /// The function.
+        symbol: &'static str,
+        /// The library that was searched.
+        path: String,
+    },
+    /// The software GPU does not offer a function.
+    #[error("the software GPU has no {symbol}: run on an AMD GPU ({DRIVER_VARIABLE}=native)")]
+    NotEmulated {
+        /// The function.
+        symbol: &'static str,
+    },
+    /// A file given to [`crate::symbols::check`] could not be read as a shared library.
+    #[error("{path}: {reason}")]
+    NotALibrary {
+        /// The file.
+        path: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl LoadError {
+    /// The `hipError_t` that a HIP call returns for this.
+    pub fn hip_error(&self) -> u32 {
+        use rocm_rs::hip::bindings as hip;
+        match self {
+            Self::UnknownDriver { .. } | Self::AlreadySelected { .. } => hip::hipError_t_hipErrorInvalidValue,
+            Self::NoGpu { .. } => hip::hipError_t_hipErrorNoDevice,
+            Self::NoDevice { code, .. } => *code,
+            Self::SymbolMissing { .. } => hip::hipError_t_hipErrorSharedObjectSymbolNotFound,
+            Self::NotEmulated { .. } => hip::hipError_t_hipErrorNotSupported,
+            Self::EmulatorNotBuilt
+            | Self::Emulator { .. }
+            | Self::LibraryMissing { .. }
+            | Self::NotALibrary { .. } => hip::hipError_t_hipErrorSharedObjectInitFailed,
+        }
+    }
+
+    /// The `rocblas_status` that a rocBLAS call returns for this.
+    pub fn rocblas_status(&self) -> u32 {
+        use rocm_rs::rocblas::ffi as rocblas;
+        match self {
+            Self::SymbolMissing { .. } | Self::NotEmulated { .. } => {
+                rocblas::rocblas_status__rocblas_status_not_implemented
+            }
+            _ => rocblas::rocblas_status__rocblas_status_internal_error,
+        }
+    }
+
+    /// The `miopenStatus_t` that a MIOpen call returns for this.
+    pub fn miopen_status(&self) -> u32 {
+        use rocm_rs::miopen::ffi as miopen;
+        match self {
+            Self::SymbolMissing { .. } | Self::NotEmulated { .. } => {
+                miopen::miopenStatus_t_miopenStatusNotImplemented
+            }
+            _ => miopen::miopenStatus_t_miopenStatusNotInitialized,
+        }
+    }
+}
+
+thread_local! {
+    static DETAIL: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Keeps the reason of a failing call for [`last_error`].
+pub(crate) fn record(error: &LoadError) {
+    // A thread that is being torn down has no place left for it; the error code still goes out.
+    let _ = DETAIL.try_with(|detail| *detail.borrow_mut() = Some(error.to_string()));
+}
+
+/// What the C error code of the last failing call could not say: the library or function that is
+/// missing (of this thread), else the software GPU's last fault. Reading a missing library or
+/// function clears it.
+pub fn last_error() -> Option<String> {
+    DETAIL.try_with(|detail| detail.borrow_mut().take()).ok().flatten().or_else(emulator_fault)
+}
+
+#[cfg(feature = "emulator")]
+fn emulator_fault() -> Option<String> {
+    rocm_emulator::last_fault()
+}
+
+#[cfg(not(feature = "emulator"))]
+fn emulator_fault() -> Option<String> {
+    None
+}

@@ -1,0 +1,206 @@
+//! Turns a table of C prototypes into the C functions themselves: each sends its call to the
+//! driver's function of the same name, which is looked up once.
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::driver;
+use crate::error::{LoadError, record};
+use crate::library::Library;
+
+/// A function that is forwarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Symbol {
+    /// The library that has it in ROCm.
+    pub library: Library,
+    /// Its C name.
+    pub name: &'static str,
+    /// Its prototype in Rust's notation, with rocm-rs' type names.
+    pub prototype: &'static str,
+    /// Whether the software GPU has it too.
+    pub emulated: bool,
+}
+
+/// Where a forwarded function was found; null until its first call.
+pub(crate) struct Target(AtomicPtr<c_void>);
+
+impl Target {
+    pub(crate) const fn unresolved() -> Self {
+        Self(AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    /// The address to call. After the first success this is one load: no lock, no allocation.
+    /// A failure is not kept: the next call looks again.
+    #[inline]
+    pub(crate) fn address(
+        &self,
+        library: Library,
+        symbol: &'static str,
+        emulated: Option<*mut c_void>,
+    ) -> Result<*mut c_void, LoadError> {
+        let address = self.0.load(Ordering::Acquire);
+        if address.is_null() { self.resolve(library, symbol, emulated) } else { Ok(address) }
+    }
+
+    #[cold]
+    fn resolve(
+        &self,
+        library: Library,
+        symbol: &'static str,
+        emulated: Option<*mut c_void>,
+    ) -> Result<*mut c_void, LoadError> {
+        let address = driver::resolve(library, symbol, emulated)?;
+        self.0.store(address, Ordering::Release);
+        Ok(address)
+    }
+}
+
+/// What a forwarded function returns when there is nothing to forward to.
+pub(crate) trait OnFailure {
+    fn on_failure(library: Library, error: &LoadError) -> Self;
+}
+
+/// `hipError_t`, `rocblas_status`, `miopenStatus_t`.
+impl OnFailure for u32 {
+    fn on_failure(library: Library, error: &LoadError) -> u32 {
+        record(error);
+        match library {
+            Library::Hip => error.hip_error(),
+            Library::RocBlas => error.rocblas_status(),
+            Library::MiOpen => error.miopen_status(),
+        }
+    }
+}
+
+/// The functions that put a code into words. They keep the detail of the call that failed before,
+/// and must not return null: rocm-rs and others read the text at once.
+impl OnFailure for *const c_char {
+    fn on_failure(_: Library, error: &LoadError) -> *const c_char {
+        let text = match error {
+            LoadError::UnknownDriver { .. } | LoadError::AlreadySelected { .. } => c"no such ROCm driver",
+            LoadError::NoGpu { .. } | LoadError::NoDevice { .. } => c"no AMD GPU was found",
+            LoadError::EmulatorNotBuilt | LoadError::Emulator { .. } => c"the software GPU could not start",
+            LoadError::LibraryMissing { .. } | LoadError::NotALibrary { .. } => {
+                c"a library of ROCm is missing"
+            }
+            LoadError::SymbolMissing { .. } => c"a function of ROCm is missing",
+            LoadError::NotEmulated { .. } => c"the software GPU does not have this function",
+        };
+        text.as_ptr()
+    }
+}
+
+/// Defines the forwarded functions of one library and the list of them.
+///
+/// After the library: `emulated` or `native_only`, then `public` or `private`, which says how rocm-rs
+/// keeps its own declaration. A public one is compared here; private ones by tests/bindings.rs.
+/// Needs in scope: the types of the prototypes, `declared` (rocm-rs' declarations of the library) and,
+/// for `emulated` functions, `emulated` (the module of the software GPU that has them).
+macro_rules! forward {
+    ($list:ident: $library:ident, $where:ident, $declaration:ident; $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {
+        pub(crate) const $list: &[$crate::forward::Symbol] = &[$($crate::forward::Symbol {
+            library: $crate::library::Library::$library,
+            name: stringify!($name),
+            prototype: stringify!(fn $name($($arg: $type),*) -> $result),
+            emulated: $crate::forward::is_emulated!($where),
+        }),*];
+
+        $(
+            // The prototype is the one that rocm-rs calls, and the one that the software GPU has.
+            $crate::forward::check_declared!($declaration $name, fn($($type),*) -> $result);
+            $crate::forward::check_emulated!($where $name, fn($($type),*) -> $result);
+
+            #[doc = concat!("Forwards `", stringify!($name), "` to the driver.")]
+            ///
+            /// # Safety
+            /// What the driver's function of this name asks for.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+                static TARGET: $crate::forward::Target = $crate::forward::Target::unresolved();
+                let library = $crate::library::Library::$library;
+                let emulated = $crate::forward::emulated_address!($where $name);
+                match TARGET.address(library, stringify!($name), emulated) {
+                    Ok(address) => {
+                        // SAFETY: the address is that of the driver's function of this name, which
+                        // has this prototype (checked above); the caller keeps its conditions.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut std::ffi::c_void,
+                                unsafe extern "C" fn($($type),*) -> $result,
+                            >(address)($($arg),*)
+                        }
+                    }
+                    Err(error) => <$result as $crate::forward::OnFailure>::on_failure(library, &error),
+                }
+            }
+        )*
+    };
+}
+pub(crate) use forward;
+
+/// Fails the build if rocm-rs declares another prototype.
+macro_rules! check_declared {
+    (public $name:ident, fn($($type:ty),*) -> $result:ty) => {
+        const _: unsafe extern "C" fn($($type),*) -> $result = declared::$name;
+    };
+    (private $($rest:tt)*) => {};
+}
+pub(crate) use check_declared;
+
+/// Whether a table's functions exist in the software GPU.
+macro_rules! is_emulated {
+    (emulated) => {
+        true
+    };
+    (native_only) => {
+        false
+    };
+}
+pub(crate) use is_emulated;
+
+/// The software GPU's function, if it has one and is part of this build.
+#[cfg(feature = "emulator")]
+macro_rules! emulated_address {
+    (emulated $name:ident) => {
+        Some(emulated::$name as *mut std::ffi::c_void)
+    };
+    (native_only $name:ident) => {
+        None
+    };
+}
+#[cfg(not(feature = "emulator"))]
+macro_rules! emulated_address {
+    ($where:ident $name:ident) => {
+        None
+    };
+}
+pub(crate) use emulated_address;
+
+/// Fails the build if the software GPU's function has another prototype.
+#[cfg(feature = "emulator")]
+macro_rules! check_emulated {
+    (emulated $name:ident, fn($($type:ty),*) -> $result:ty) => {
+        const _: () = assert!(
+            $crate::abi::same(
+                $name as unsafe extern "C" fn($($type),*) -> $result,
+                emulated::$name as unsafe extern "C" fn($($crate::forward::infer!($type)),*) -> _,
+            ),
+            concat!("the software GPU's ", stringify!($name), " differs from rocm-rs' prototype")
+        );
+    };
+    (native_only $($rest:tt)*) => {};
+}
+#[cfg(not(feature = "emulator"))]
+macro_rules! check_emulated {
+    ($($any:tt)*) => {};
+}
+pub(crate) use check_emulated;
+
+/// One inferred type per parameter.
+#[cfg(feature = "emulator")]
+macro_rules! infer {
+    ($type:ty) => {
+        _
+    };
+}
+#[cfg(feature = "emulator")]
+pub(crate) use infer;

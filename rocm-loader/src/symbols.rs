@@ -1,0 +1,124 @@
+//! The forwarded functions, and a comparison of them with real libraries of ROCm.
+//!
+//! The prototypes need no check at run time: each is compared with rocm-rs' bindings (and with the
+//! software GPU's function) when this crate is compiled.
+use std::collections::HashSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use object::{Object, ObjectSymbol};
+
+use crate::error::LoadError;
+pub use crate::forward::Symbol;
+use crate::library::Library;
+use crate::tables::{hip, miopen, rocblas};
+
+/// Every forwarded function, by library.
+pub fn all() -> impl Iterator<Item = &'static Symbol> {
+    [
+        hip::EMULATED,
+        hip::NATIVE_ONLY,
+        rocblas::EMULATED,
+        rocblas::EMULATED_PRIVATE,
+        miopen::NATIVE_ONLY,
+        miopen::NATIVE_ONLY_PRIVATE,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// One library file beside the functions that are forwarded to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LibraryReport {
+    /// The file.
+    pub file: PathBuf,
+    /// Which library it is, by its file name.
+    pub library: Library,
+    /// Functions it defines as dynamic symbols, of any name.
+    pub functions: usize,
+    /// Forwarded functions that it defines.
+    pub present: Vec<&'static str>,
+    /// Forwarded functions that it lacks.
+    pub missing: Vec<&'static str>,
+}
+
+/// The result of [`check`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SymbolReport {
+    /// One entry per file, in the order given.
+    pub libraries: Vec<LibraryReport>,
+    /// Forwarded functions whose prototype equals rocm-rs' bindings: all, or this would not compile.
+    pub prototypes: usize,
+    /// Of these, how many the software GPU has with the same calling convention.
+    pub emulated: usize,
+}
+
+impl SymbolReport {
+    /// Whether every file has every function that is forwarded to it.
+    pub fn is_complete(&self) -> bool {
+        self.libraries.iter().all(|library| library.missing.is_empty())
+    }
+}
+
+/// Compares the forwarded functions with the dynamic symbols of real library files, which are read
+/// and not run, so this needs neither a GPU nor the libraries' dependencies.
+///
+/// # Errors
+/// A file that cannot be read, is no ELF shared library, or is by its name none of the three.
+pub fn check(files: &[impl AsRef<Path>]) -> Result<SymbolReport, LoadError> {
+    let libraries = files.iter().map(|file| check_file(file.as_ref())).collect::<Result<_, _>>()?;
+    Ok(SymbolReport {
+        libraries,
+        prototypes: all().count(),
+        emulated: all().filter(|symbol| symbol.emulated).count(),
+    })
+}
+
+fn check_file(file: &Path) -> Result<LibraryReport, LoadError> {
+    let refuse = |reason: String| LoadError::NotALibrary { path: file.display().to_string(), reason };
+    let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let library = Library::ALL
+        .into_iter()
+        .find(|library| name.starts_with(library.soname_stem()))
+        .ok_or_else(|| {
+            let stems = Library::ALL.map(Library::soname_stem).join(", ");
+            refuse(format!("the name begins with none of {stems}"))
+        })?;
+    let bytes = std::fs::read(file).map_err(|error| refuse(error.to_string()))?;
+    let elf = object::File::parse(bytes.as_slice()).map_err(|error| refuse(error.to_string()))?;
+    let functions: HashSet<&str> = elf
+        .dynamic_symbols()
+        .filter(|symbol| symbol.is_definition())
+        .filter_map(|symbol| symbol.name().ok())
+        .collect();
+    if functions.is_empty() {
+        return Err(refuse("it defines no dynamic symbols".to_owned()));
+    }
+    let wanted = all().filter(|symbol| symbol.library == library).map(|symbol| symbol.name);
+    let (present, missing) = wanted.partition(|name| functions.contains(name));
+    Ok(LibraryReport { file: file.to_owned(), library, functions: functions.len(), present, missing })
+}
+
+impl fmt::Display for SymbolReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for report in &self.libraries {
+            let forwarded = report.present.len() + report.missing.len();
+            writeln!(
+                f,
+                "{}: {} of {forwarded} forwarded functions",
+                report.file.display(),
+                report.present.len()
+            )?;
+            for name in &report.missing {
+                writeln!(f, "  missing: {name}")?;
+            }
+        }
+        writeln!(
+            f,
+            "prototypes: {} equal rocm-rs' bindings (checked when compiled), {} of them in the software GPU too",
+            self.prototypes, self.emulated
+        )?;
+        let missing: usize = self.libraries.iter().map(|report| report.missing.len()).sum();
+        write!(f, "check-symbols: {} libraries, {missing} missing", self.libraries.len())
+    }
+}

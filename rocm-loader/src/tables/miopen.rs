@@ -1,0 +1,101 @@
+//! MIOpen's functions: handles, descriptors, forward convolutions. The software GPU has none of them.
+use std::ffi::{c_char, c_int, c_void};
+
+use declared::{
+    miopenConvAlgoPerf_t, miopenConvFwdAlgorithm_t, miopenConvSolution_t, miopenConvolutionDescriptor_t,
+    miopenConvolutionMode_t, miopenDataType_t, miopenHandle_t, miopenStatus_t, miopenTensorDescriptor_t,
+};
+use rocm_rs::hip::bindings::hipStream_t as miopenAcceleratorQueue_t;
+use rocm_rs::miopen::ffi as declared;
+
+use crate::forward::forward;
+
+forward! { NATIVE_ONLY: MiOpen, native_only, public;
+    fn miopenGetVersion(major: *mut usize, minor: *mut usize, patch: *mut usize) -> miopenStatus_t;
+    fn miopenGetErrorString(error: miopenStatus_t) -> *const c_char;
+    fn miopenCreate(handle: *mut miopenHandle_t) -> miopenStatus_t;
+    fn miopenDestroy(handle: miopenHandle_t) -> miopenStatus_t;
+
+    fn miopenCreateTensorDescriptor(tensorDesc: *mut miopenTensorDescriptor_t) -> miopenStatus_t;
+    fn miopenSet4dTensorDescriptor(
+        tensorDesc: miopenTensorDescriptor_t, dataType: miopenDataType_t, n: c_int, c: c_int, h: c_int, w:
+        c_int,
+    ) -> miopenStatus_t;
+    fn miopenSetTensorDescriptor(
+        tensorDesc: miopenTensorDescriptor_t, dataType: miopenDataType_t, nbDims: c_int, dimsA: *const
+        c_int, stridesA: *const c_int,
+    ) -> miopenStatus_t;
+    fn miopenDestroyTensorDescriptor(tensorDesc: miopenTensorDescriptor_t) -> miopenStatus_t;
+
+    fn miopenCreateConvolutionDescriptor(convDesc: *mut miopenConvolutionDescriptor_t) -> miopenStatus_t;
+    fn miopenInitConvolutionDescriptor(
+        convDesc: miopenConvolutionDescriptor_t, c_mode: miopenConvolutionMode_t, pad_h: c_int, pad_w:
+        c_int, stride_h: c_int, stride_w: c_int, dilation_h: c_int, dilation_w: c_int,
+    ) -> miopenStatus_t;
+    fn miopenInitConvolutionNdDescriptor(
+        convDesc: miopenConvolutionDescriptor_t, spatialDim: c_int, padA: *const c_int, strideA: *const
+        c_int, dilationA: *const c_int, c_mode: miopenConvolutionMode_t,
+    ) -> miopenStatus_t;
+    fn miopenSetConvolutionGroupCount(
+        convDesc: miopenConvolutionDescriptor_t, groupCount: c_int,
+    ) -> miopenStatus_t;
+    fn miopenDestroyConvolutionDescriptor(convDesc: miopenConvolutionDescriptor_t) -> miopenStatus_t;
+    fn miopenGetConvolutionNdForwardOutputDim(
+        convDesc: miopenConvolutionDescriptor_t, inputTensorDesc: miopenTensorDescriptor_t, filterDesc:
+        miopenTensorDescriptor_t, nDim: *mut c_int, outputTensorDimA: *mut c_int,
+    ) -> miopenStatus_t;
+
+    fn miopenConvolutionForwardGetWorkSpaceSize(
+        handle: miopenHandle_t, wDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t,
+        convDesc: miopenConvolutionDescriptor_t, yDesc: miopenTensorDescriptor_t, workSpaceSize: *mut
+        usize,
+    ) -> miopenStatus_t;
+    fn miopenFindConvolutionForwardAlgorithm(
+        handle: miopenHandle_t, xDesc: miopenTensorDescriptor_t, x: *const c_void, wDesc:
+        miopenTensorDescriptor_t, w: *const c_void, convDesc: miopenConvolutionDescriptor_t, yDesc:
+        miopenTensorDescriptor_t, y: *mut c_void, requestAlgoCount: c_int, returnedAlgoCount: *mut c_int,
+        perfResults: *mut miopenConvAlgoPerf_t, workSpace: *mut c_void, workSpaceSize: usize,
+        exhaustiveSearch: bool,
+    ) -> miopenStatus_t;
+    fn miopenConvolutionForward(
+        handle: miopenHandle_t, alpha: *const c_void, xDesc: miopenTensorDescriptor_t, x: *const c_void,
+        wDesc: miopenTensorDescriptor_t, w: *const c_void, convDesc: miopenConvolutionDescriptor_t, algo:
+        miopenConvFwdAlgorithm_t, beta: *const c_void, yDesc: miopenTensorDescriptor_t, y: *mut c_void,
+        workSpace: *mut c_void, workSpaceSize: usize,
+    ) -> miopenStatus_t;
+
+    fn miopenConvolutionForwardGetSolutionCount(
+        handle: miopenHandle_t, wDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t,
+        convDesc: miopenConvolutionDescriptor_t, yDesc: miopenTensorDescriptor_t, solutionCount: *mut
+        usize,
+    ) -> miopenStatus_t;
+    fn miopenConvolutionForwardGetSolution(
+        handle: miopenHandle_t, wDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t,
+        convDesc: miopenConvolutionDescriptor_t, yDesc: miopenTensorDescriptor_t, maxSolutionCount: usize,
+        solutionCount: *mut usize, solutions: *mut miopenConvSolution_t,
+    ) -> miopenStatus_t;
+}
+
+forward! { NATIVE_ONLY_PRIVATE: MiOpen, native_only, private;
+    fn miopenCreateWithStream(
+        handle: *mut miopenHandle_t, stream: miopenAcceleratorQueue_t,
+    ) -> miopenStatus_t;
+    fn miopenSetStream(handle: miopenHandle_t, streamID: miopenAcceleratorQueue_t) -> miopenStatus_t;
+    fn miopenGetStream(handle: miopenHandle_t, streamID: *mut miopenAcceleratorQueue_t) -> miopenStatus_t;
+
+    fn miopenConvolutionForwardGetSolutionWorkspaceSize(
+        handle: miopenHandle_t, wDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t,
+        convDesc: miopenConvolutionDescriptor_t, yDesc: miopenTensorDescriptor_t, solution_id: u64,
+        workSpaceSize: *mut usize,
+    ) -> miopenStatus_t;
+    fn miopenConvolutionForwardCompileSolution(
+        handle: miopenHandle_t, wDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t,
+        convDesc: miopenConvolutionDescriptor_t, yDesc: miopenTensorDescriptor_t, solution_id: u64,
+    ) -> miopenStatus_t;
+    fn miopenConvolutionForwardImmediate(
+        handle: miopenHandle_t, wDesc: miopenTensorDescriptor_t, w: *const c_void, xDesc:
+        miopenTensorDescriptor_t, x: *const c_void, convDesc: miopenConvolutionDescriptor_t, yDesc:
+        miopenTensorDescriptor_t, y: *mut c_void, workSpace: *mut c_void, workSpaceSize: usize,
+        solution_id: u64,
+    ) -> miopenStatus_t;
+}
