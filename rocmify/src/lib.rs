@@ -1,6 +1,15 @@
 //! Gives every place in Candle that names CUDA a ROCm twin.
 //!
 //! Upstream's sources are not in this repository: [`upstream`] finds the published crates at build
-//! time, and the rest of this library rewrites them.
+//! time, [`twins`] holds the general rule, [`core_rules`] and [`nn_rules`] the places that need more
+//! than that, and [`tree`] rewrites a crate as a whole. [`build_script`] is all that the build
+//! scripts of candle-core and candle-nn call.
 
+pub mod build_script;
+pub mod core_rules;
+pub mod nn_rules;
+pub mod rename;
+pub mod rules;
+pub mod tree;
+pub mod twins;
 pub mod upstream;

@@ -1,0 +1,57 @@
+//! What a special rule is: a named edit that must match exactly as often as it says.
+
+/// A place that the general rule cannot get right alone.
+///
+/// Rules are applied in the order of their list, after the general rule made its twins.
+#[derive(Debug, Clone, Copy)]
+pub struct Rule {
+    /// Names the rule in reports and errors.
+    pub name: &'static str,
+    /// The file below upstream's `src/`, or [`EVERY_FILE`].
+    pub file: &'static str,
+    /// How many places the rule must find, over all of its files.
+    pub expect: usize,
+    pub edit: Edit,
+}
+
+/// The `file` of a rule that looks at all of upstream's files.
+pub const EVERY_FILE: &str = "*";
+
+/// What a special rule does at the places it finds.
+#[derive(Debug, Clone, Copy)]
+pub enum Edit {
+    /// The whole file has a renamed twin of this name, beside it.
+    TwinFile(&'static str),
+    /// In the impl of `owner`, the twin of a method that only exists with the feature `cuda`
+    /// gets this body: its CUDA body is an implementation, not a dispatch.
+    MethodBody { owner: &'static str, method: &'static str, body: &'static str },
+    /// The twin of a match arm that only exists with the feature `cuda` gets this body.
+    /// The pattern is compared without white space.
+    ArmBody { pattern: &'static str, body: &'static str },
+    /// This text follows the anchor.
+    After { anchor: &'static str, insert: &'static str },
+    /// This text precedes the anchor.
+    Before { anchor: &'static str, insert: &'static str },
+    /// The text is replaced.
+    Replace { from: &'static str, to: &'static str },
+}
+
+/// All that rocmify must know of one upstream crate.
+#[derive(Debug, Clone, Copy)]
+pub struct CrateRules {
+    /// The crate's name in the registry.
+    pub name: &'static str,
+    /// Files, or folders with a trailing `/`, that upstream compiles with the feature `cuda` only:
+    /// they implement CUDA, and what they do is written by hand for ROCm.
+    pub cuda_only: &'static [&'static str],
+    /// How many mentions of CUDA outside of those files may stay without a twin. More means that
+    /// upstream names CUDA in a place that no rule knows.
+    pub left_alone: usize,
+    /// The special rules.
+    pub rules: &'static [Rule],
+    /// Further rules for a tree that comes in by `include!`, where exported macros may not be
+    /// named by their absolute path.
+    pub included_rules: &'static [Rule],
+    /// What the written-out crate's `lib.rs` says at its end: the modules that are ours.
+    pub own_modules: &'static str,
+}

@@ -1,0 +1,412 @@
+//! The general rule: wherever Candle dispatches on a device, the CUDA place gets a ROCm twin.
+//!
+//! The twin is upstream's own text with the names changed, put beside the original at the place
+//! that `syn` reports; nothing is printed anew, so comments and formatting stay.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use proc_macro2::{Span, TokenStream, TokenTree};
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Attribute, ImplItem, Item, Pat, TraitItem, UseTree};
+
+use crate::rename::{names_cuda, to_rocm};
+use crate::rules::{Edit, Rule};
+
+/// A place in upstream's file that a rule changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    /// Line in upstream's file, from 1.
+    pub line: usize,
+    /// The kind of twin, or the name of the special rule.
+    pub rule: &'static str,
+    /// The start of what was found there.
+    pub text: String,
+}
+
+/// What the general rule made of one file.
+#[derive(Debug)]
+pub struct Twinned {
+    pub text: String,
+    pub sites: Vec<Site>,
+    /// Identifiers that name CUDA and got no twin.
+    pub left: Vec<Site>,
+}
+
+/// Why the general rule stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum TwinError {
+    #[error("line {line} does not parse: {reason}")]
+    Parse { line: usize, reason: String },
+    #[error("line {line}: {what} exists with the feature cuda only, and no rule says what ROCm does there")]
+    NoBody { line: usize, what: String },
+    #[error("line {line}: the alternatives of one pattern name CUDA, and so does the arm's body")]
+    MixedPattern { line: usize },
+}
+
+/// Applies the general rule to a file, with the bodies that the special rules of this file give.
+///
+/// # Errors
+/// When the source does not parse, or names CUDA in a way that no twin can be made of.
+pub fn add_twins(source: &str, rules: &[&Rule]) -> Result<Twinned, TwinError> {
+    let file = syn::parse_file(source)
+        .map_err(|error| TwinError::Parse { line: error.span().start().line, reason: error.to_string() })?;
+    let mut twins = Twins { source, rules, ..Twins::default() };
+    twins.visit_file(&file);
+    if let Some(error) = twins.error {
+        return Err(error);
+    }
+    // What is left: identifiers outside of the places that were treated.
+    let mut left = Vec::new();
+    collect_left(file_tokens(source), &twins.treated, source, &mut left);
+    let mut text = String::with_capacity(source.len() * 5 / 4);
+    let mut done = 0;
+    for (at, inserts) in &twins.inserts {
+        text.push_str(&source[done..*at]);
+        inserts.iter().for_each(|insert| text.push_str(insert));
+        done = *at;
+    }
+    text.push_str(&source[done..]);
+    Ok(Twinned { text, sites: twins.sites, left })
+}
+
+fn file_tokens(source: &str) -> TokenStream {
+    // The file parsed a moment ago, so this cannot fail; an empty stream would only hide leftovers.
+    source.parse().unwrap_or_default()
+}
+
+fn collect_left(tokens: TokenStream, treated: &[Range<usize>], source: &str, left: &mut Vec<Site>) {
+    // Positions are counted from the start of `source` by its own parse, as in `treated`.
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => collect_left(group.stream(), treated, source, left),
+            TokenTree::Ident(ident) if names_cuda(&ident.to_string()) => {
+                let range = ident.span().byte_range();
+                if !treated.iter().any(|place| place.start <= range.start && range.end <= place.end) {
+                    let line = ident.span().start().line;
+                    let text = source.lines().nth(line - 1).unwrap_or_default().trim().to_owned();
+                    left.push(Site { line, rule: "left alone", text });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// How an item depends on the feature `cuda`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    /// Not at all.
+    Open,
+    /// `#[cfg(feature = "cuda")]`: an implementation.
+    Cuda,
+    /// `#[cfg(not(feature = "cuda"))]`: a stub.
+    NotCuda,
+    /// Some other condition that names CUDA, or a feature that implies it.
+    Other,
+}
+
+fn gate(attributes: &[Attribute]) -> Gate {
+    for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")) {
+        let syn::Meta::List(list) = &attribute.meta else { continue };
+        let condition: String = list.tokens.to_string().split_whitespace().collect();
+        return match condition.as_str() {
+            "feature=\"cuda\"" => Gate::Cuda,
+            "not(feature=\"cuda\")" => Gate::NotCuda,
+            "feature=\"cudnn\"" | "feature=\"cutile\"" | "feature=\"nccl\"" => Gate::Other,
+            other if names_cuda(other) => Gate::Other,
+            _ => continue,
+        };
+    }
+    Gate::Open
+}
+
+#[derive(Default)]
+struct Twins<'a> {
+    source: &'a str,
+    rules: &'a [&'a Rule],
+    /// What to insert, by byte offset.
+    inserts: BTreeMap<usize, Vec<String>>,
+    /// Places that need no further look: they have a twin, or are CUDA's implementation.
+    treated: Vec<Range<usize>>,
+    sites: Vec<Site>,
+    /// The type whose impl block is being visited.
+    owner: String,
+    error: Option<TwinError>,
+}
+
+impl<'a> Twins<'a> {
+    fn text(&self, range: &Range<usize>) -> &'a str {
+        &self.source[range.clone()]
+    }
+
+    fn fail(&mut self, error: TwinError) {
+        self.error.get_or_insert(error);
+    }
+
+    fn insert(&mut self, at: usize, text: String) {
+        self.inserts.entry(at).or_default().push(text);
+    }
+
+    fn record(&mut self, rule: &'static str, node: &Range<usize>) {
+        self.treated.push(node.clone());
+        let line = self.line(node.start);
+        let first = self.text(node).lines().find(|line| !line.trim_start().starts_with(['#', '/']));
+        self.sites.push(Site { line, rule, text: first.unwrap_or_default().trim().to_owned() });
+    }
+
+    fn line(&self, at: usize) -> usize {
+        self.source[..at].matches('\n').count() + 1
+    }
+
+    /// The white space before `at` on its line, or `None` when something else stands there.
+    fn indent(&self, at: usize) -> Option<&'a str> {
+        let start = self.source[..at].rfind('\n').map_or(0, |newline| newline + 1);
+        let before = &self.source[start..at];
+        before.chars().all(char::is_whitespace).then_some(before)
+    }
+
+    /// Where the line of `at` ends if only a comment follows there, else `at`.
+    fn after_comment(&self, at: usize) -> usize {
+        let rest = &self.source[at..];
+        let line = rest.lines().next().unwrap_or_default();
+        if line.trim_start().starts_with("//") { at + line.len() } else { at }
+    }
+
+    /// Puts `twin` behind the node, on lines of its own if the node has its own.
+    fn insert_behind(&mut self, node: &Range<usize>, comma: &str, blank_line: bool, twin: &str) {
+        let separator = match self.indent(node.start) {
+            Some(indent) => format!("{comma}{}\n{indent}", if blank_line { "\n" } else { "" }),
+            None => format!("{comma} "),
+        };
+        let at = if comma.is_empty() { self.after_comment(node.end) } else { node.end };
+        self.insert(at, format!("{separator}{twin}"));
+    }
+
+    fn clone_whole(&mut self, rule: &'static str, node: Span, comma: &str, blank_line: bool) {
+        let node = node.byte_range();
+        let twin = to_rocm(self.text(&node));
+        self.insert_behind(&node, comma, blank_line, &twin);
+        self.record(rule, &node);
+    }
+
+    /// Clones up to the body, which a special rule gives.
+    fn clone_with_body(
+        &mut self,
+        rule: &'static str,
+        node: Range<usize>,
+        head_end: usize,
+        body: &str,
+        blank: bool,
+    ) {
+        let indent = self.indent(node.start).unwrap_or_default();
+        let head = to_rocm(self.source[node.start..head_end].trim_end());
+        let twin = format!("{head} {{\n{indent}    {body}\n{indent}}}");
+        self.insert_behind(&node, "", blank, &twin);
+        self.record(rule, &node);
+    }
+
+    /// A method of a trait or an impl. Returns whether it was dealt with.
+    fn method(&mut self, node: Span, attributes: &[Attribute], name: &str, block: Option<Span>) -> bool {
+        let range = node.byte_range();
+        match (gate(attributes), names_cuda(name)) {
+            (Gate::Open | Gate::NotCuda, true) => {
+                self.clone_whole("method", node, "", true);
+                true
+            }
+            (Gate::Cuda, true) => {
+                let rules: &[&Rule] = self.rules;
+                let found = rules.iter().find_map(|rule| match rule.edit {
+                    Edit::MethodBody { owner, method, body } if owner == self.owner && method == name => {
+                        Some((rule.name, body))
+                    }
+                    _ => None,
+                });
+                match (found, block) {
+                    (Some((rule, body)), Some(block)) => {
+                        self.clone_with_body(rule, range, block.byte_range().start, body, true);
+                    }
+                    _ => {
+                        let line = self.line(range.start);
+                        let what = format!("{}::{name}", self.owner);
+                        self.fail(TwinError::NoBody { line, what });
+                    }
+                }
+                true
+            }
+            (Gate::Cuda | Gate::Other, _) => {
+                self.treated.push(range);
+                true
+            }
+            (Gate::Open | Gate::NotCuda, false) => false,
+        }
+    }
+
+    fn arm_body(&mut self, arm: &syn::Arm) {
+        let range = arm.span().byte_range();
+        let pattern: String =
+            self.text(&arm.pat.span().byte_range()).chars().filter(|c| !c.is_whitespace()).collect();
+        let rules: &[&Rule] = self.rules;
+        let found = rules.iter().find_map(|rule| match rule.edit {
+            Edit::ArmBody { pattern: wanted, body } if wanted == pattern => Some((rule.name, body)),
+            _ => None,
+        });
+        match found {
+            Some((rule, body)) => {
+                let head_end = arm.body.span().byte_range().start;
+                self.clone_with_body(rule, range, head_end, body, false);
+            }
+            None => {
+                let line = self.line(range.start);
+                self.fail(TwinError::NoBody { line, what: format!("the arm {pattern}") });
+            }
+        }
+    }
+
+    /// Twins inside a `use` list; whole-item twins are made by the caller.
+    fn use_leaves(&mut self, tree: &UseTree) {
+        match tree {
+            UseTree::Path(path) => self.use_leaves(&path.tree),
+            UseTree::Group(group) => {
+                for leaf in &group.items {
+                    let named = match leaf {
+                        UseTree::Name(name) => names_cuda(&name.ident.to_string()),
+                        UseTree::Rename(rename) => names_cuda(&rename.ident.to_string()),
+                        _ => false,
+                    };
+                    if named {
+                        let node = leaf.span().byte_range();
+                        let twin = to_rocm(self.text(&node));
+                        self.insert(node.end, format!(", {twin}"));
+                        self.record("import", &node);
+                    } else {
+                        self.use_leaves(leaf);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a `use` names CUDA in its path, so that its twin is a `use` of its own.
+fn path_names_cuda(tree: &UseTree) -> bool {
+    match tree {
+        UseTree::Path(path) => names_cuda(&path.ident.to_string()) || path_names_cuda(&path.tree),
+        UseTree::Name(name) => names_cuda(&name.ident.to_string()),
+        UseTree::Rename(rename) => names_cuda(&rename.ident.to_string()),
+        UseTree::Glob(_) | UseTree::Group(_) => false,
+    }
+}
+
+impl<'ast> Visit<'ast> for Twins<'_> {
+    fn visit_item(&mut self, item: &'ast Item) {
+        let node = item.span();
+        let range = node.byte_range();
+        match item {
+            Item::Use(item) => match gate(&item.attrs) {
+                Gate::Other => self.treated.push(range),
+                // A private import under the feature serves an implementation; a re-export is Candle's face.
+                Gate::Cuda if matches!(item.vis, syn::Visibility::Inherited) => self.treated.push(range),
+                _ if path_names_cuda(&item.tree) => self.clone_whole("re-export", node, "", false),
+                _ => self.use_leaves(&item.tree),
+            },
+            Item::Mod(item) => match gate(&item.attrs) {
+                Gate::Cuda | Gate::Other => self.treated.push(range),
+                _ if names_cuda(&item.ident.to_string()) => self.clone_whole("module", node, "", false),
+                _ => visit::visit_item_mod(self, item),
+            },
+            Item::Fn(item) => match gate(&item.attrs) {
+                Gate::Cuda | Gate::Other => self.treated.push(range),
+                _ if names_cuda(&item.sig.ident.to_string()) => self.clone_whole("function", node, "", true),
+                _ => visit::visit_item_fn(self, item),
+            },
+            Item::Impl(item) => {
+                let of_cuda = names_cuda(self.text(&item.self_ty.span().byte_range()))
+                    || item.trait_.as_ref().is_some_and(|(_, path, _)| {
+                        path.segments.iter().any(|segment| names_cuda(&segment.ident.to_string()))
+                    });
+                match gate(&item.attrs) {
+                    Gate::Cuda | Gate::Other => self.treated.push(range),
+                    _ if of_cuda => self.clone_whole("impl block", node, "", true),
+                    _ => {
+                        self.owner = self.text(&item.self_ty.span().byte_range()).to_owned();
+                        visit::visit_item_impl(self, item);
+                    }
+                }
+            }
+            Item::Struct(item) if gate(&item.attrs) == Gate::Cuda => self.treated.push(range),
+            other => visit::visit_item(self, other),
+        }
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        for variant in &item.variants {
+            if names_cuda(&variant.ident.to_string()) {
+                self.clone_whole("variant", variant.span(), ",", false);
+            }
+        }
+    }
+
+    fn visit_impl_item(&mut self, item: &'ast ImplItem) {
+        match item {
+            ImplItem::Fn(method) => {
+                let name = method.sig.ident.to_string();
+                if !self.method(item.span(), &method.attrs, &name, Some(method.block.span())) {
+                    visit::visit_impl_item_fn(self, method);
+                }
+            }
+            ImplItem::Macro(call) if names_cuda(&call.mac.tokens.to_string()) => {
+                self.clone_whole("macro call", item.span(), "", false);
+            }
+            other => visit::visit_impl_item(self, other),
+        }
+    }
+
+    fn visit_trait_item(&mut self, item: &'ast TraitItem) {
+        match item {
+            TraitItem::Fn(method) => {
+                let name = method.sig.ident.to_string();
+                let block = method.default.as_ref().map(|block| block.span());
+                if !self.method(item.span(), &method.attrs, &name, block) {
+                    visit::visit_trait_item_fn(self, method);
+                }
+            }
+            other => visit::visit_trait_item(self, other),
+        }
+    }
+
+    fn visit_arm(&mut self, arm: &'ast syn::Arm) {
+        let pattern = arm.pat.span().byte_range();
+        if !names_cuda(self.text(&pattern)) {
+            visit::visit_arm(self, arm);
+            return;
+        }
+        if gate(&arm.attrs) == Gate::Cuda {
+            self.arm_body(arm);
+            return;
+        }
+        if let Pat::Or(alternatives) = &arm.pat {
+            // Cloning the arm would repeat the other alternatives, so only CUDA's is doubled.
+            if names_cuda(self.text(&arm.body.span().byte_range())) {
+                let line = self.line(pattern.start);
+                self.fail(TwinError::MixedPattern { line });
+                return;
+            }
+            for case in &alternatives.cases {
+                let node = case.span().byte_range();
+                if names_cuda(self.text(&node)) {
+                    let twin = to_rocm(self.text(&node));
+                    self.insert(node.end, format!(" | {twin}"));
+                    self.record("alternative", &node);
+                }
+            }
+            return;
+        }
+        // A last arm may lack the comma that its twin needs before it.
+        let braced = matches!(*arm.body, syn::Expr::Block(_));
+        let comma = if arm.comma.is_none() && !braced { "," } else { "" };
+        self.clone_whole("arm", arm.span(), comma, false);
+    }
+}
