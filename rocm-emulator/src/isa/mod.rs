@@ -4,6 +4,7 @@
 //! Names are LLVM's mnemonics without the encoding suffix (`_e32`, `_e64`, `_dpp`, `_sdwa`), so that
 //! one implementation in [`crate::exec`] serves every encoding and every family that has the operation.
 
+pub mod check;
 pub mod rdna3;
 
 /// An instruction-set family: which decoder reads the code.
@@ -41,7 +42,11 @@ pub enum Operand {
     PrivateBase,
     PrivateLimit,
     /// `hwreg(id, offset, size)` of s_getreg/s_setreg.
-    HwReg { id: u8, offset: u8, size: u8 },
+    HwReg {
+        id: u8,
+        offset: u8,
+        size: u8,
+    },
 }
 
 /// Canonical numbers of the scalar register file, the same for every family.
@@ -208,5 +213,52 @@ pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, Decode
 pub fn format(family: Family, inst: &Inst, address: u64) -> String {
     match family {
         Family::Rdna3 => rdna3::format(inst, address),
+    }
+}
+
+impl InlineFloat {
+    /// The constant as f16 bits.
+    pub const fn bits_16(self) -> u16 {
+        match self {
+            Self::Half => 0x3800,
+            Self::NegHalf => 0xb800,
+            Self::One => 0x3c00,
+            Self::NegOne => 0xbc00,
+            Self::Two => 0x4000,
+            Self::NegTwo => 0xc000,
+            Self::Four => 0x4400,
+            Self::NegFour => 0xc400,
+            Self::InvTwoPi => 0x3118,
+        }
+    }
+
+    /// The constant as f32 bits.
+    pub const fn bits_32(self) -> u32 {
+        match self {
+            Self::Half => 0x3f00_0000,
+            Self::NegHalf => 0xbf00_0000,
+            Self::One => 0x3f80_0000,
+            Self::NegOne => 0xbf80_0000,
+            Self::Two => 0x4000_0000,
+            Self::NegTwo => 0xc000_0000,
+            Self::Four => 0x4080_0000,
+            Self::NegFour => 0xc080_0000,
+            Self::InvTwoPi => 0x3e22_f983,
+        }
+    }
+
+    /// The constant as f64 bits.
+    pub const fn bits_64(self) -> u64 {
+        match self {
+            Self::Half => 0x3fe0_0000_0000_0000,
+            Self::NegHalf => 0xbfe0_0000_0000_0000,
+            Self::One => 0x3ff0_0000_0000_0000,
+            Self::NegOne => 0xbff0_0000_0000_0000,
+            Self::Two => 0x4000_0000_0000_0000,
+            Self::NegTwo => 0xc000_0000_0000_0000,
+            Self::Four => 0x4010_0000_0000_0000,
+            Self::NegFour => 0xc010_0000_0000_0000,
+            Self::InvTwoPi => 0x3fc4_5f30_6dc9_c882,
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 mod fields;
 mod memory;
+mod print;
 mod rows;
 mod scalar;
 mod table;
@@ -10,6 +11,7 @@ mod vector;
 
 use super::{DecodeError, Encoding, Inst, Mods, Operand};
 use fields::{Words, bits};
+pub use print::format;
 use table::Row;
 
 /// Decodes the instruction at `offset` bytes into `text`.
@@ -38,11 +40,6 @@ pub fn decode(text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
     }?;
     inst.size = words.size();
     Ok(inst)
-}
-
-/// The instruction as llvm-objdump prints it.
-pub fn format(_inst: &Inst, _address: u64) -> String {
-    unimplemented!("being built")
 }
 
 /// The row of the opcode, or an error.

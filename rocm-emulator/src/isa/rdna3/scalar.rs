@@ -55,7 +55,9 @@ fn immediate(word: u32, row: &Row, encoding: Encoding, class: Class) -> i32 {
         // s_sendmsg_rtn has its message in the source field.
         (Encoding::Sop1, _) => bits(word, 0, 8) as i32,
         (_, Class::Branch) => signed(low, 16),
-        (Encoding::Sopk, _) if !row.name.ends_with("_u32") && !row.name.starts_with("s_waitcnt") => signed(low, 16),
+        (Encoding::Sopk, _) if !row.name.ends_with("_u32") && !row.name.starts_with("s_waitcnt") => {
+            signed(low, 16)
+        }
         _ => low as i32,
     }
 }

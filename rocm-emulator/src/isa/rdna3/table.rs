@@ -224,7 +224,9 @@ pub fn by_name(encoding: Encoding, name: &str) -> Option<&'static Row> {
         ];
         encodings
             .iter()
-            .flat_map(|(encoding, tables)| tables.iter().flat_map(|t| t.iter()).map(|row| ((*encoding, row.name), row)))
+            .flat_map(|(encoding, tables)| {
+                tables.iter().flat_map(|t| t.iter()).map(|row| ((*encoding, row.name), row))
+            })
             .collect()
     });
     NAMES.get(&(encoding, name)).copied()

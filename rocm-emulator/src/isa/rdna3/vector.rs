@@ -196,4 +196,3 @@ pub fn decode_dual(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     x.pair = Some(Box::new(y));
     Ok(x)
 }
-

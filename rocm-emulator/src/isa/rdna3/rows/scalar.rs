@@ -195,6 +195,7 @@ pub(crate) const SOPP: &[Row] = &[
     row(0x10, "s_trap", "i"),
     row(0x11, "s_round_mode", "i"),
     row(0x12, "s_denorm_mode", "i"),
+    row(0x1f, "s_code_end", ""),
     row(0x20, "s_branch", "r"),
     row(0x21, "s_cbranch_scc0", "r"),
     row(0x22, "s_cbranch_scc1", "r"),

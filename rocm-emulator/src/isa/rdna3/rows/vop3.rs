@@ -181,7 +181,4 @@ pub(crate) const VINTERP: &[Row] = &[
 ];
 
 /// LDSDIR.
-pub(crate) const LDSDIR: &[Row] = &[
-    row(0x00, "lds_param_load", "=v1"),
-    row(0x01, "lds_direct_load", "=v1"),
-];
+pub(crate) const LDSDIR: &[Row] = &[row(0x00, "lds_param_load", "=v1"), row(0x01, "lds_direct_load", "=v1")];

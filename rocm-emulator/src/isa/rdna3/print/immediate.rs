@@ -1,0 +1,155 @@
+//! The immediates of scalar instructions: counters, dependencies, messages, hardware registers.
+use super::super::super::{Inst, Operand};
+use super::super::table::Class;
+use std::fmt::Write;
+
+/// s_endpgm prints its immediate only if there is one.
+pub fn is_hidden(inst: &Inst, class: Class) -> bool {
+    class == Class::Immediate && inst.name == "s_endpgm" && inst.imm == 0
+}
+
+/// Writes the immediate that a slot of this class stands for; false if the class is a register's.
+pub fn write(text: &mut String, inst: &Inst, class: Class) -> bool {
+    let imm = inst.imm as u32 & 0xffff;
+    // Writing into a String cannot fail.
+    let _ = match class {
+        Class::Immediate if inst.name == "s_endpgm" => write!(text, "{imm}"),
+        Class::Immediate => write!(text, "0x{imm:x}"),
+        Class::Decimal if imm <= 64 => write!(text, "{imm}"),
+        Class::Decimal => write!(text, "0x{imm:x}"),
+        Class::Branch => write!(text, "{imm}"),
+        Class::Message => write_message(text, imm),
+        Class::HwReg => write_hardware_register(text, inst),
+        Class::Delay => write_delay(text, imm),
+        Class::WaitCount => write_wait_count(text, imm),
+        Class::Depctr => write_depctr(text, imm),
+        _ => return false,
+    };
+    true
+}
+
+fn write_message(text: &mut String, imm: u32) -> std::fmt::Result {
+    let name = match imm {
+        1 => "MSG_INTERRUPT",
+        2 => "MSG_HS_TESSFACTOR",
+        3 => "MSG_DEALLOC_VGPRS",
+        5 => "MSG_STALL_WAVE_GEN",
+        6 => "MSG_HALT_WAVES",
+        9 => "MSG_GS_ALLOC_REQ",
+        0x80 => "MSG_RTN_GET_DOORBELL",
+        0x81 => "MSG_RTN_GET_DDID",
+        0x82 => "MSG_RTN_GET_TMA",
+        0x83 => "MSG_RTN_GET_REALTIME",
+        0x84 => "MSG_RTN_SAVE_WAVE",
+        0x85 => "MSG_RTN_GET_TBA",
+        0x86 => "MSG_RTN_GET_TBA_TO_PC",
+        0..=0xff => return write!(text, "sendmsg({imm}, 0, 0)"),
+        _ => return write!(text, "{imm}"),
+    };
+    write!(text, "sendmsg({name})")
+}
+
+fn write_hardware_register(text: &mut String, inst: &Inst) -> std::fmt::Result {
+    let operand = if inst.dst == Operand::None || matches!(inst.src[0], Operand::HwReg { .. }) {
+        inst.src[0]
+    } else {
+        inst.dst
+    };
+    let Operand::HwReg { id, offset, size } = operand else {
+        return write!(text, "hwreg(?)");
+    };
+    let name = match id {
+        1 => "HW_REG_MODE",
+        2 => "HW_REG_STATUS",
+        3 => "HW_REG_TRAPSTS",
+        5 => "HW_REG_GPR_ALLOC",
+        6 => "HW_REG_LDS_ALLOC",
+        7 => "HW_REG_IB_STS",
+        15 => "HW_REG_SH_MEM_BASES",
+        18 => "HW_REG_PERF_SNAPSHOT_PC_LO",
+        19 => "HW_REG_PERF_SNAPSHOT_PC_HI",
+        20 => "HW_REG_FLAT_SCR_LO",
+        21 => "HW_REG_FLAT_SCR_HI",
+        23 => "HW_REG_HW_ID1",
+        24 => "HW_REG_HW_ID2",
+        27 => "HW_REG_PERF_SNAPSHOT_DATA",
+        29 => "HW_REG_SHADER_CYCLES",
+        _ => "",
+    };
+    match name {
+        "" => write!(text, "hwreg({id}")?,
+        _ => write!(text, "hwreg({name}")?,
+    }
+    if (offset, size) == (0, 32) { write!(text, ")") } else { write!(text, ", {offset}, {size})") }
+}
+
+/// s_delay_alu: two dependencies and how many instructions lie between.
+fn write_delay(text: &mut String, imm: u32) -> std::fmt::Result {
+    const DEPENDENCIES: [&str; 12] = [
+        "NO_DEP",
+        "VALU_DEP_1",
+        "VALU_DEP_2",
+        "VALU_DEP_3",
+        "VALU_DEP_4",
+        "TRANS32_DEP_1",
+        "TRANS32_DEP_2",
+        "TRANS32_DEP_3",
+        "FMA_ACCUM_CYCLE_1",
+        "SALU_CYCLE_1",
+        "SALU_CYCLE_2",
+        "SALU_CYCLE_3",
+    ];
+    const SKIPS: [&str; 6] = ["SAME", "NEXT", "SKIP_1", "SKIP_2", "SKIP_3", "SKIP_4"];
+    let fields = [
+        ("instid0", imm & 15, &DEPENDENCIES[..], "/* invalid instid value */"),
+        ("instskip", imm >> 4 & 7, &SKIPS[..], "/* invalid instskip value */"),
+        ("instid1", imm >> 7 & 15, &DEPENDENCIES[..], "/* invalid instid value */"),
+    ];
+    let mut separator = "";
+    for (field, value, names, invalid) in fields {
+        if value != 0 {
+            let name = names.get(value as usize).copied().unwrap_or(invalid);
+            write!(text, "{separator}{field}({name})")?;
+            separator = " | ";
+        }
+    }
+    if separator.is_empty() { write!(text, "0") } else { Ok(()) }
+}
+
+/// s_waitcnt: the counters that are waited for, or all if none is.
+fn write_wait_count(text: &mut String, imm: u32) -> std::fmt::Result {
+    let fields = [("vmcnt", imm >> 10 & 63, 63), ("expcnt", imm & 7, 7), ("lgkmcnt", imm >> 4 & 63, 63)];
+    write_fields(text, &fields)
+}
+
+/// s_waitcnt_depctr; with bits set that no field has, as a number.
+fn write_depctr(text: &mut String, imm: u32) -> std::fmt::Result {
+    /// Bits that belong to no field and are set by default.
+    const UNUSED: u32 = 0x0060;
+    if imm & UNUSED != 0 && imm & UNUSED != UNUSED {
+        return write!(text, "0x{imm:x}");
+    }
+    let fields = [
+        ("depctr_hold_cnt", imm >> 7 & 1, 1),
+        ("depctr_sa_sdst", imm & 1, 1),
+        ("depctr_va_vdst", imm >> 12 & 15, 15),
+        ("depctr_va_sdst", imm >> 9 & 7, 7),
+        ("depctr_va_ssrc", imm >> 8 & 1, 1),
+        ("depctr_va_vcc", imm >> 1 & 1, 1),
+        ("depctr_vm_vsrc", imm >> 2 & 7, 7),
+    ];
+    write_fields(text, &fields)
+}
+
+/// Writes `name(value)` of every field that differs from its maximum, or of all if none does.
+fn write_fields(text: &mut String, fields: &[(&str, u32, u32)]) -> std::fmt::Result {
+    let all = fields.iter().all(|(_, value, maximum)| value == maximum);
+    let mut separator = "";
+    for (name, value, maximum) in fields {
+        if all || value != maximum {
+            write!(text, "{separator}{name}({value})")?;
+            separator = " ";
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! Memory instructions: addresses, data, offsets, cache controls.
+use super::super::super::{Encoding, Inst, Mods, Operand};
+use super::super::memory::has_two_offsets;
+use super::super::table::{Class, Role, Row};
+use super::operand::write_register;
+use std::fmt::Write;
+
+/// Operands so far, for the commas between them.
+struct List<'a> {
+    text: &'a mut String,
+    separator: &'static str,
+}
+
+impl<'a> List<'a> {
+    fn new(text: &'a mut String) -> Self {
+        Self { text, separator: " " }
+    }
+
+    fn push(&mut self, operand: Operand, dwords: u8) {
+        self.text.push_str(self.separator);
+        self.separator = ", ";
+        write_register(self.text, operand, dwords);
+    }
+}
+
+pub fn write_ds(text: &mut String, inst: &Inst, row: &Row) {
+    let mut list = List::new(text);
+    for slot in row.slots() {
+        let operand = match slot.class {
+            Class::Address => inst.src[0],
+            Class::Data0 => inst.src[1],
+            Class::Data1 => inst.src[2],
+            _ => inst.dst,
+        };
+        list.push(operand, slot.dwords);
+    }
+    if inst.name == "ds_swizzle_b32" {
+        write_swizzle(text, inst.offset0 as u32 & 0xffff);
+    } else if has_two_offsets(inst.name) {
+        write_number(text, "offset0", inst.offset0);
+        write_number(text, "offset1", inst.offset1);
+    } else {
+        write_number(text, "offset", inst.offset0);
+    }
+    text.push_str(if inst.mods.gds { " gds" } else { "" });
+}
+
+/// The modes of ds_swizzle.
+fn write_swizzle(text: &mut String, imm: u32) {
+    let (and, or, xor) = (imm & 31, imm >> 5 & 31, imm >> 10 & 31);
+    let group = 32 - and;
+    // Writing into a String cannot fail.
+    let _ = match imm {
+        0 => Ok(()),
+        0xe000.. => write!(text, " offset:swizzle(FFT,{and})"),
+        0xc000.. => write!(text, " offset:swizzle(ROTATE,{},{or})", imm >> 10 & 1),
+        0x8000..0x8100 => {
+            let lane = |i: u32| imm >> (2 * i) & 3;
+            write!(text, " offset:swizzle(QUAD_PERM,{},{},{},{})", lane(0), lane(1), lane(2), lane(3))
+        }
+        0x8000.. => write!(text, " offset:{imm}"),
+        _ if and == 31 && or == 0 && xor.is_power_of_two() => write!(text, " offset:swizzle(SWAP,{xor})"),
+        _ if and == 31 && or == 0 && xor > 0 && (xor + 1).is_power_of_two() => {
+            write!(text, " offset:swizzle(REVERSE,{})", xor + 1)
+        }
+        _ if group > 1 && group.is_power_of_two() && or < group && xor == 0 => {
+            write!(text, " offset:swizzle(BROADCAST,{group},{or})")
+        }
+        _ => {
+            // What becomes of a lane number's bit: 0, 1, preserved, inverted.
+            let symbol = |bit: u32| match (or ^ xor, (and | or) ^ xor) {
+                (zero, one) if (zero ^ one) >> bit & 1 == 0 => ["0", "1"][(zero >> bit & 1) as usize],
+                (zero, _) => ["p", "i"][(zero >> bit & 1) as usize],
+            };
+            let mask: String = (0..5).rev().map(symbol).collect();
+            write!(text, " offset:swizzle(BITMASK_PERM,\"{mask}\")")
+        }
+    };
+}
+
+pub fn write_flat(text: &mut String, inst: &Inst, row: &Row) {
+    let mut list = List::new(text);
+    let [address, data, base, _] = inst.src;
+    for slot in row.destinations() {
+        if slot.role == Role::Destination || inst.dst != Operand::None {
+            list.push(inst.dst, slot.dwords);
+        }
+    }
+    // A scalar base leaves 32 bits of offset to the vector address.
+    let address_dwords = match inst.encoding {
+        Encoding::Scratch => 1,
+        Encoding::Global if base != Operand::None => 1,
+        _ => 2,
+    };
+    if address != Operand::None || inst.encoding == Encoding::Scratch {
+        list.push(address, address_dwords);
+    }
+    for slot in row.sources() {
+        list.push(data, slot.dwords);
+    }
+    match inst.encoding {
+        Encoding::Flat => {}
+        Encoding::Scratch => list.push(base, 1),
+        _ => list.push(base, 2),
+    }
+    write_number(text, "offset", inst.offset0);
+    write_cache_policy(text, &inst.mods);
+}
+
+pub fn write_mubuf(text: &mut String, inst: &Inst, row: &Row) {
+    if row.slots().next().is_none() {
+        return;
+    }
+    let mut list = List::new(text);
+    let [address, data, resource, offset] = inst.src;
+    let data = if data == Operand::None { inst.dst } else { data };
+    let dwords = row.sources().next().or(row.slots().next()).map_or(1, |slot| slot.dwords);
+    list.push(data, dwords);
+    list.push(address, if inst.mods.offen && inst.mods.idxen { 2 } else { 1 });
+    list.push(resource, 4);
+    list.push(offset, 1);
+    text.push_str(if inst.mods.idxen { " idxen" } else { "" });
+    text.push_str(if inst.mods.offen { " offen" } else { "" });
+    write_number(text, "offset", inst.offset0);
+    write_cache_policy(text, &inst.mods);
+}
+
+pub fn write_smem(text: &mut String, inst: &Inst, row: &Row) {
+    let Some(base) = row.sources().next() else { return };
+    let mut list = List::new(text);
+    for slot in row.destinations() {
+        list.push(inst.dst, slot.dwords);
+    }
+    list.push(inst.src[0], base.dwords);
+    let (sign, amount) = (if inst.offset0 < 0 { "-" } else { "" }, inst.offset0.unsigned_abs());
+    // Writing into a String cannot fail.
+    let _ = match (inst.src[1], amount) {
+        (Operand::None, 0) => write!(text, ", null"),
+        (Operand::None, _) => write!(text, ", {sign}0x{amount:x}"),
+        (offset, _) => {
+            list.push(offset, 1);
+            if amount == 0 { Ok(()) } else { write!(text, " offset:{sign}0x{amount:x}") }
+        }
+    };
+    write_cache_policy(text, &inst.mods);
+}
+
+fn write_cache_policy(text: &mut String, mods: &Mods) {
+    text.push_str(if mods.glc { " glc" } else { "" });
+    text.push_str(if mods.slc { " slc" } else { "" });
+    text.push_str(if mods.dlc { " dlc" } else { "" });
+}
+
+fn write_number(text: &mut String, name: &str, value: i32) {
+    if value != 0 {
+        let _ = write!(text, " {name}:{value}");
+    }
+}

@@ -1,0 +1,123 @@
+//! The text of an instruction, character for character as llvm-objdump 22 prints it.
+
+mod immediate;
+mod memory;
+mod modifier;
+mod operand;
+
+use super::super::{Encoding, Inst};
+use super::table::{self, Class, Role, Row};
+use std::fmt::Write;
+
+/// The instruction as llvm-objdump prints it. Branch targets are distances, so the address does not matter.
+pub fn format(inst: &Inst, _address: u64) -> String {
+    let Some(row) = table::by_name(inst.encoding, inst.name) else {
+        return format!("{} /* not a gfx11 instruction */", inst.name);
+    };
+    let mut text = String::with_capacity(64);
+    write_half(&mut text, inst, row);
+    if let Some(pair) = &inst.pair {
+        text.push_str(" :: ");
+        match table::by_name(pair.encoding, pair.name) {
+            Some(row) => write_half(&mut text, pair, row),
+            None => text.push_str(pair.name),
+        }
+    }
+    text
+}
+
+/// One instruction without its pair.
+fn write_half(text: &mut String, inst: &Inst, row: &Row) {
+    write_mnemonic(text, inst, row);
+    match inst.encoding {
+        Encoding::Ds => memory::write_ds(text, inst, row),
+        Encoding::Flat | Encoding::Global | Encoding::Scratch => memory::write_flat(text, inst, row),
+        Encoding::Mubuf => memory::write_mubuf(text, inst, row),
+        Encoding::Smem => memory::write_smem(text, inst, row),
+        _ => {
+            write_operands(text, inst, row);
+            modifier::write_all(text, inst, row);
+        }
+    }
+}
+
+/// The mnemonic with the suffix of its encoding.
+fn write_mnemonic(text: &mut String, inst: &Inst, row: &Row) {
+    if inst.encoding == Encoding::Vopd {
+        text.push_str("v_dual_");
+        text.push_str(inst.name.strip_prefix("v_").unwrap_or(inst.name));
+        return;
+    }
+    text.push_str(inst.name);
+    let two_encodings =
+        |short: Encoding| table::by_name(short, inst.name).is_some() && !has_one_encoding(inst.name, row);
+    match inst.encoding {
+        Encoding::Vop1 | Encoding::Vop2 if inst.dpp.is_some() => text.push_str("_dpp"),
+        Encoding::Vopc if inst.dpp.is_some() => {}
+        Encoding::Vop1 | Encoding::Vop2 | Encoding::Vopc if !has_one_encoding(inst.name, row) => {
+            text.push_str("_e32")
+        }
+        Encoding::Vop3 | Encoding::Vop3Sd | Encoding::Vop3p if inst.dpp.is_some() => {
+            text.push_str("_e64_dpp")
+        }
+        Encoding::Vop3 | Encoding::Vop3Sd
+            if [Encoding::Vop1, Encoding::Vop2, Encoding::Vopc].into_iter().any(two_encodings) =>
+        {
+            text.push_str("_e64")
+        }
+        _ => {}
+    }
+}
+
+/// Instructions of the 32-bit encodings without a VOP3 form, which carry no suffix.
+fn has_one_encoding(name: &str, row: &Row) -> bool {
+    const NAMES: [&str; 9] = [
+        "v_nop",
+        "v_pipeflush",
+        "v_readfirstlane_b32",
+        "v_swap_b32",
+        "v_swap_b16",
+        "v_permlane64_b32",
+        "v_swaprel_b32",
+        "v_dot2acc_f32_f16",
+        "v_pk_fmac_f16",
+    ];
+    NAMES.contains(&name) || row.slots().any(|slot| slot.class == Class::Literal)
+}
+
+/// The operands in the row's order, separated by commas.
+fn write_operands(text: &mut String, inst: &Inst, row: &Row) {
+    let mut separator = " ";
+    let (mut sources, mut destinations) = (0, 0);
+    for slot in row.slots() {
+        let index = if slot.role == Role::Source { &mut sources } else { &mut destinations };
+        let at = *index;
+        if slot.class == Class::Exec || is_silent(inst, slot.class, slot.role) {
+            *index += 1;
+            continue;
+        }
+        if immediate::is_hidden(inst, slot.class) {
+            continue;
+        }
+        text.push_str(separator);
+        separator = ", ";
+        if immediate::write(text, inst, slot.class) {
+            continue;
+        }
+        *index += 1;
+        if slot.role == Role::Source {
+            operand::write_source(text, inst, slot, at);
+        } else {
+            operand::write_destination(text, inst, slot, at);
+        }
+    }
+    if inst.encoding == Encoding::LdsDir && inst.name == "lds_param_load" {
+        let channel = ["x", "y", "z", "w"][(inst.offset1 & 3) as usize];
+        let _ = write!(text, ", attr{}.{channel}", inst.offset0);
+    }
+}
+
+/// The VCC of a dual-issue conditional move is not printed.
+fn is_silent(inst: &Inst, class: Class, role: Role) -> bool {
+    inst.encoding == Encoding::Vopd && class == Class::Mask && role == Role::Source
+}

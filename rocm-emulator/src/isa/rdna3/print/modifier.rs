@@ -1,0 +1,124 @@
+//! What follows the operands of vector ALU instructions: op_sel, signs of packed halves, clamp, DPP.
+use super::super::super::{Dpp, DppControl, Encoding, Inst};
+use super::super::table::{Class, Row};
+use super::operand::is_mixed;
+use std::fmt::Write;
+
+/// All modifiers of a vector ALU instruction.
+pub fn write_all(text: &mut String, inst: &Inst, row: &Row) {
+    // Writing into a String cannot fail.
+    let _ = match inst.encoding {
+        Encoding::Vop3p => write_packed(text, inst, row),
+        Encoding::Vop3 | Encoding::Vinterp => write_half_selection(text, inst, row),
+        _ => Ok(()),
+    };
+    text.push_str(if inst.mods.clamp { " clamp" } else { "" });
+    text.push_str(["", " mul:2", " mul:4", " div:2"][usize::from(inst.mods.omod & 3)]);
+    if let Some(dpp) = &inst.dpp {
+        let _ = write_dpp(text, dpp);
+    }
+    let _ = match inst.encoding {
+        Encoding::Vinterp => write!(text, " wait_exp:{}", inst.imm),
+        Encoding::LdsDir => write!(text, " wait_vdst:{}", inst.imm),
+        _ => Ok(()),
+    };
+}
+
+/// `op_sel` of VOP3: repeated though the registers show the halves.
+fn write_half_selection(text: &mut String, inst: &Inst, row: &Row) -> std::fmt::Result {
+    let op_sel = inst.mods.op_sel;
+    if inst.name.starts_with("v_permlane") {
+        if op_sel & 3 != 0 {
+            write!(text, " op_sel:[{},{}]", op_sel & 1, op_sel >> 1 & 1)?;
+        }
+        return Ok(());
+    }
+    if inst.name == "v_cndmask_b16" || !row.slots().any(|slot| slot.is_half()) {
+        return Ok(());
+    }
+    // v_fmac reads its destination as third source.
+    let sources = if inst.name == "v_fmac_f16" { 3 } else { row.sources().count() };
+    let mut bits: Vec<u8> = (0..sources).map(|at| op_sel >> at & 1).collect();
+    if row.destinations().all(|slot| slot.class != Class::Exec) {
+        bits.push(op_sel >> 3 & 1);
+    }
+    // A compare's result is a mask: its bit is listed, but no operand could set it alone.
+    if bits.contains(&1) { write_list(text, "op_sel", &bits) } else { Ok(()) }
+}
+
+fn write_packed(text: &mut String, inst: &Inst, row: &Row) -> std::fmt::Result {
+    let count = row.sources().count();
+    let list = |mask: u8| -> Vec<u8> { (0..count).map(|at| mask >> at & 1).collect() };
+    let mods = &inst.mods;
+    let mixed = is_mixed(inst.name);
+    let selects = !["v_dot4_", "v_dot8_", "v_wmma_"].iter().any(|prefix| inst.name.starts_with(prefix));
+    if selects {
+        let (low, high) = (list(mods.op_sel), list(mods.op_sel_hi));
+        if low.contains(&1) {
+            write_list(text, "op_sel", &low)?;
+        }
+        // A packed operation takes its second half from the high halves unless told otherwise.
+        if high.contains(&u8::from(mixed)) {
+            write_list(text, "op_sel_hi", &high)?;
+        }
+    }
+    if !mixed {
+        for (name, mask) in [("neg_lo", mods.neg), ("neg_hi", mods.neg_hi)] {
+            let bits = list(mask);
+            if bits.contains(&1) {
+                write_list(text, name, &bits)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_list(text: &mut String, name: &str, bits: &[u8]) -> std::fmt::Result {
+    write!(text, " {name}:[")?;
+    for (i, bit) in bits.iter().enumerate() {
+        write!(text, "{}{bit}", if i == 0 { "" } else { "," })?;
+    }
+    write!(text, "]")
+}
+
+fn write_dpp(text: &mut String, dpp: &Dpp) -> std::fmt::Result {
+    let full_row = match dpp.control {
+        DppControl::Dpp8(lanes) => {
+            write_list(text, "dpp8", &lanes)?;
+            false
+        }
+        DppControl::QuadPerm(lanes) => {
+            write_list(text, "quad_perm", &lanes)?;
+            true
+        }
+        other => {
+            let (name, amount) = match other {
+                DppControl::RowShl(n) => ("row_shl", Some(n)),
+                DppControl::RowShr(n) => ("row_shr", Some(n)),
+                DppControl::RowRor(n) => ("row_ror", Some(n)),
+                DppControl::RowShare(n) => ("row_share", Some(n)),
+                DppControl::RowXmask(n) => ("row_xmask", Some(n)),
+                DppControl::RowMirror => ("row_mirror", None),
+                DppControl::RowHalfMirror => ("row_half_mirror", None),
+                DppControl::WaveShl => ("wave_shl", Some(1)),
+                DppControl::WaveRol => ("wave_rol", Some(1)),
+                DppControl::WaveShr => ("wave_shr", Some(1)),
+                DppControl::WaveRor => ("wave_ror", Some(1)),
+                DppControl::RowBcast15 => ("row_bcast", Some(15)),
+                DppControl::RowBcast31 => ("row_bcast", Some(31)),
+                DppControl::QuadPerm(_) | DppControl::Dpp8(_) => return Ok(()),
+            };
+            write!(text, " {name}")?;
+            if let Some(amount) = amount {
+                write!(text, ":{amount}")?;
+            }
+            true
+        }
+    };
+    if full_row {
+        write!(text, " row_mask:0x{:x} bank_mask:0x{:x}", dpp.row_mask, dpp.bank_mask)?;
+    }
+    text.push_str(if dpp.bound_ctrl { " bound_ctrl:1" } else { "" });
+    text.push_str(if dpp.fetch_inactive { " fi:1" } else { "" });
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! Registers, constants and literals.
+use super::super::super::{Encoding, InlineFloat, Inst, Operand, sreg};
+use super::super::table::Slot;
+use std::fmt::Write;
+
+/// What a constant means to the operation, which decides how it is printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Any 32-bit operand.
+    Word,
+    Int16,
+    Float16,
+    /// A pair of halves with one literal.
+    PackedFloat16,
+    Int64,
+    Float64,
+}
+
+/// Source `at` with its modifiers.
+pub fn write_source(text: &mut String, inst: &Inst, slot: &Slot, at: usize) {
+    let operand = inst.src[at];
+    let bit = 1u8 << at;
+    let named = takes_named_modifiers(inst, slot);
+    let neg = named && inst.mods.neg & bit != 0;
+    let abs = named && inst.mods.abs & bit != 0;
+    let constant = matches!(operand, Operand::Int(_) | Operand::Float(_) | Operand::Literal(_));
+    // neg(1) is not -1.
+    let spelled = neg && !abs && constant;
+    text.push_str(if spelled {
+        "neg("
+    } else if neg {
+        "-"
+    } else {
+        ""
+    });
+    text.push_str(if abs { "|" } else { "" });
+    write_operand(text, operand, slot.dwords, kind(inst, slot));
+    write_half(text, operand, slot, inst.mods.op_sel & bit != 0);
+    text.push_str(if abs { "|" } else { "" });
+    text.push_str(if spelled { ")" } else { "" });
+}
+
+/// Destination `at`: 0 or 1.
+pub fn write_destination(text: &mut String, inst: &Inst, slot: &Slot, at: usize) {
+    let operand = if at == 0 { inst.dst } else { inst.dst2 };
+    write_operand(text, operand, slot.dwords, kind(inst, slot));
+    write_half(text, operand, slot, inst.mods.op_sel & 8 != 0);
+}
+
+fn write_half(text: &mut String, operand: Operand, slot: &Slot, high: bool) {
+    if slot.is_half() && matches!(operand, Operand::Vgpr(_)) {
+        text.push_str(if high { ".h" } else { ".l" });
+    }
+}
+
+/// Packed operations list their signs after the operands; 16-bit integer operations ignore them.
+fn takes_named_modifiers(inst: &Inst, slot: &Slot) -> bool {
+    match inst.encoding {
+        Encoding::Vop3p => is_mixed(inst.name),
+        _ => !slot.is_half() || kind(inst, slot) == Kind::Float16,
+    }
+}
+
+/// The mixed-precision FMAs: their bits mean other things than those of packed operations.
+pub fn is_mixed(name: &str) -> bool {
+    name.starts_with("v_fma_mix")
+}
+
+fn kind(inst: &Inst, slot: &Slot) -> Kind {
+    // The type of the sources is the last one of the name; a conversion's first type is its result's.
+    let float16 = inst.name.ends_with("_f16") || inst.name.starts_with("v_interp");
+    match (slot.dwords, inst.encoding) {
+        (_, Encoding::Vop3p) if is_mixed(inst.name) => Kind::Float16,
+        (_, Encoding::Vop3p) if inst.name.starts_with("v_pk_") && float16 => Kind::PackedFloat16,
+        (0, _) if float16 => Kind::Float16,
+        (0, _) => Kind::Int16,
+        (1, _) => Kind::Word,
+        _ if inst.name.contains("_f64") => Kind::Float64,
+        _ => Kind::Int64,
+    }
+}
+
+/// An operand that is no constant, or whose constants are 32-bit integers.
+pub fn write_register(text: &mut String, operand: Operand, dwords: u8) {
+    write_operand(text, operand, dwords, Kind::Word);
+}
+
+fn write_operand(text: &mut String, operand: Operand, dwords: u8, kind: Kind) {
+    // Writing into a String cannot fail.
+    let _ = match operand {
+        Operand::None => write!(text, "off"),
+        Operand::Vgpr(n) => write_numbered(text, 'v', n, dwords),
+        Operand::Scalar(n) => write_scalar(text, n, dwords),
+        Operand::Scc => write!(text, "src_scc"),
+        Operand::VccZ => write!(text, "src_vccz"),
+        Operand::ExecZ => write!(text, "src_execz"),
+        Operand::SharedBase => write!(text, "src_shared_base"),
+        Operand::SharedLimit => write!(text, "src_shared_limit"),
+        Operand::PrivateBase => write!(text, "src_private_base"),
+        Operand::PrivateLimit => write!(text, "src_private_limit"),
+        Operand::Int(value) => write!(text, "{value}"),
+        Operand::Float(value) => write!(text, "{}", float_text(value, kind)),
+        Operand::Literal(value) => write_literal(text, value, kind),
+        Operand::HwReg { .. } => write!(text, "hwreg"),
+    };
+}
+
+fn write_numbered(text: &mut String, letter: char, n: u16, dwords: u8) -> std::fmt::Result {
+    match dwords {
+        0 | 1 => write!(text, "{letter}{n}"),
+        _ => write!(text, "{letter}[{n}:{}]", n + u16::from(dwords) - 1),
+    }
+}
+
+fn write_scalar(text: &mut String, n: u8, dwords: u8) -> std::fmt::Result {
+    let wide = dwords > 1;
+    match n {
+        sreg::VCC_LO if wide => write!(text, "vcc"),
+        sreg::VCC_LO => write!(text, "vcc_lo"),
+        sreg::VCC_HI => write!(text, "vcc_hi"),
+        sreg::NULL => write!(text, "null"),
+        sreg::M0 => write!(text, "m0"),
+        sreg::EXEC_LO if wide => write!(text, "exec"),
+        sreg::EXEC_LO => write!(text, "exec_lo"),
+        sreg::EXEC_HI => write!(text, "exec_hi"),
+        sreg::TTMP0..sreg::NULL if wide => {
+            let first = n - sreg::TTMP0;
+            write!(text, "ttmp[{first}:{}]", first + dwords - 1)
+        }
+        sreg::TTMP0..sreg::NULL => write!(text, "ttmp{}", n - sreg::TTMP0),
+        _ => write_numbered(text, 's', u16::from(n), dwords),
+    }
+}
+
+fn float_text(value: InlineFloat, kind: Kind) -> &'static str {
+    match value {
+        InlineFloat::Half => "0.5",
+        InlineFloat::NegHalf => "-0.5",
+        InlineFloat::One => "1.0",
+        InlineFloat::NegOne => "-1.0",
+        InlineFloat::Two => "2.0",
+        InlineFloat::NegTwo => "-2.0",
+        InlineFloat::Four => "4.0",
+        InlineFloat::NegFour => "-4.0",
+        InlineFloat::InvTwoPi if matches!(kind, Kind::Int64 | Kind::Float64) => "0.15915494309189532",
+        InlineFloat::InvTwoPi => "0.15915494",
+    }
+}
+
+/// A literal; one that an inline constant could have stood for is marked `lit(...)`, so that assembling the
+/// text gives the same bytes again.
+fn write_literal(text: &mut String, value: u32, kind: Kind) -> std::fmt::Result {
+    const FLOATS: [InlineFloat; 9] = [
+        InlineFloat::Half,
+        InlineFloat::NegHalf,
+        InlineFloat::One,
+        InlineFloat::NegOne,
+        InlineFloat::Two,
+        InlineFloat::NegTwo,
+        InlineFloat::Four,
+        InlineFloat::NegFour,
+        InlineFloat::InvTwoPi,
+    ];
+    let small = (-16..=64).contains(&(value as i32));
+    let low = value as u16;
+    let (marked, printed) = match kind {
+        Kind::Word => (small || FLOATS.iter().any(|f| f.bits_32() == value), value),
+        Kind::Int16 => {
+            let marked = small || FLOATS.iter().any(|f| f.bits_32() == value);
+            (marked, if marked { value } else { u32::from(low) })
+        }
+        Kind::Float16 => {
+            let marked = (-16..=64).contains(&(low as i16)) || FLOATS.iter().any(|f| f.bits_16() == low);
+            (marked, if marked { value } else { u32::from(low) })
+        }
+        Kind::PackedFloat16 => (small || FLOATS.iter().any(|f| u32::from(f.bits_16()) == value), value),
+        Kind::Int64 => (value <= 64, value),
+        Kind::Float64 => {
+            // The literal is the high half; one that is an inline constant's is printed as that.
+            if value == 0 {
+                return write!(text, "0");
+            }
+            match FLOATS.iter().find(|f| f.bits_64() == u64::from(value) << 32) {
+                Some(float) => return write!(text, "{}", float_text(*float, kind)),
+                None => (false, value),
+            }
+        }
+    };
+    if marked { write!(text, "lit(0x{printed:x})") } else { write!(text, "0x{printed:x}") }
+}
