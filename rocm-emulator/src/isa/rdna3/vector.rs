@@ -150,9 +150,18 @@ pub fn decode_vop3p(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     inst.mods.op_sel = bits(word, 11, 3) as u8;
     inst.mods.op_sel_hi = (bits(high, 27, 2) | bits(word, 14, 1) << 2) as u8;
     inst.mods.clamp = bit(word, 15);
+    if is_mixed(row.name) {
+        inst.mods.abs = inst.mods.neg_hi;
+        inst.mods.neg_hi = 0;
+    }
     inst.dst = Operand::Vgpr(bits(word, 0, 8) as u16);
     long_sources(words, &mut inst, row, high)?;
     Ok(inst)
+}
+
+/// The mixed-precision FMAs: whole operands with a sign and an absolute value instead of packed halves.
+pub fn is_mixed(name: &str) -> bool {
+    name.starts_with("v_fma_mix")
 }
 
 /// Decodes VINTERP; `imm` is the number of exports to wait for.

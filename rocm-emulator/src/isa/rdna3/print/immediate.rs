@@ -29,7 +29,7 @@ pub fn write(text: &mut String, inst: &Inst, class: Class) -> bool {
 }
 
 fn write_message(text: &mut String, imm: u32) -> std::fmt::Result {
-    let name = match imm {
+    let name = match imm & 0xff {
         1 => "MSG_INTERRUPT",
         2 => "MSG_HS_TESSFACTOR",
         3 => "MSG_DEALLOC_VGPRS",
@@ -43,7 +43,7 @@ fn write_message(text: &mut String, imm: u32) -> std::fmt::Result {
         0x84 => "MSG_RTN_SAVE_WAVE",
         0x85 => "MSG_RTN_GET_TBA",
         0x86 => "MSG_RTN_GET_TBA_TO_PC",
-        0..=0xff => return write!(text, "sendmsg({imm}, 0, 0)"),
+        _ if imm <= 0xff => return write!(text, "sendmsg({imm}, 0, 0)"),
         _ => return write!(text, "{imm}"),
     };
     write!(text, "sendmsg({name})")
@@ -124,9 +124,9 @@ fn write_wait_count(text: &mut String, imm: u32) -> std::fmt::Result {
 
 /// s_waitcnt_depctr; with bits set that no field has, as a number.
 fn write_depctr(text: &mut String, imm: u32) -> std::fmt::Result {
-    /// Bits that belong to no field and are set by default.
+    /// Bits that belong to no field.
     const UNUSED: u32 = 0x0060;
-    if imm & UNUSED != 0 && imm & UNUSED != UNUSED {
+    if imm & UNUSED != 0 {
         return write!(text, "0x{imm:x}");
     }
     let fields = [

@@ -1,7 +1,7 @@
 //! What follows the operands of vector ALU instructions: op_sel, signs of packed halves, clamp, DPP.
 use super::super::super::{Dpp, DppControl, Encoding, Inst};
 use super::super::table::{Class, Row};
-use super::operand::is_mixed;
+use super::super::vector::is_mixed;
 use std::fmt::Write;
 
 /// All modifiers of a vector ALU instruction.
@@ -9,10 +9,13 @@ pub fn write_all(text: &mut String, inst: &Inst, row: &Row) {
     // Writing into a String cannot fail.
     let _ = match inst.encoding {
         Encoding::Vop3p => write_packed(text, inst, row),
-        Encoding::Vop3 | Encoding::Vinterp => write_half_selection(text, inst, row),
+        Encoding::Vop3 => write_half_selection(text, inst, row),
         _ => Ok(()),
     };
     text.push_str(if inst.mods.clamp { " clamp" } else { "" });
+    if inst.encoding == Encoding::Vinterp {
+        let _ = write_half_selection(text, inst, row);
+    }
     text.push_str(["", " mul:2", " mul:4", " div:2"][usize::from(inst.mods.omod & 3)]);
     if let Some(dpp) = &inst.dpp {
         let _ = write_dpp(text, dpp);
@@ -39,10 +42,15 @@ fn write_half_selection(text: &mut String, inst: &Inst, row: &Row) -> std::fmt::
     // v_fmac reads its destination as third source.
     let sources = if inst.name == "v_fmac_f16" { 3 } else { row.sources().count() };
     let mut bits: Vec<u8> = (0..sources).map(|at| op_sel >> at & 1).collect();
-    if row.destinations().all(|slot| slot.class != Class::Exec) {
+    // The bit of a mask is listed too, except with DPP.
+    let lists_destination = row.destinations().all(|slot| match slot.class {
+        Class::Exec => false,
+        Class::Mask => inst.dpp.is_none(),
+        _ => true,
+    });
+    if lists_destination {
         bits.push(op_sel >> 3 & 1);
     }
-    // A compare's result is a mask: its bit is listed, but no operand could set it alone.
     if bits.contains(&1) { write_list(text, "op_sel", &bits) } else { Ok(()) }
 }
 
@@ -51,7 +59,9 @@ fn write_packed(text: &mut String, inst: &Inst, row: &Row) -> std::fmt::Result {
     let list = |mask: u8| -> Vec<u8> { (0..count).map(|at| mask >> at & 1).collect() };
     let mods = &inst.mods;
     let mixed = is_mixed(inst.name);
-    let selects = !["v_dot4_", "v_dot8_", "v_wmma_"].iter().any(|prefix| inst.name.starts_with(prefix));
+    let selects = !["v_dot4_", "v_dot8_", "v_wmma_f32_", "v_wmma_i32_"]
+        .iter()
+        .any(|prefix| inst.name.starts_with(prefix));
     if selects {
         let (low, high) = (list(mods.op_sel), list(mods.op_sel_hi));
         if low.contains(&1) {

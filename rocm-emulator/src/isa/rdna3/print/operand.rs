@@ -1,6 +1,7 @@
 //! Registers, constants and literals.
 use super::super::super::{Encoding, InlineFloat, Inst, Operand, sreg};
-use super::super::table::Slot;
+use super::super::table::{Class, Slot};
+use super::super::vector::is_mixed;
 use std::fmt::Write;
 
 /// What a constant means to the operation, which decides how it is printed.
@@ -19,6 +20,9 @@ enum Kind {
 /// Source `at` with its modifiers.
 pub fn write_source(text: &mut String, inst: &Inst, slot: &Slot, at: usize) {
     let operand = inst.src[at];
+    if slot.class == Class::Literal {
+        return write_embedded_literal(text, operand, inst.encoding);
+    }
     let bit = 1u8 << at;
     let named = takes_named_modifiers(inst, slot);
     let neg = named && inst.mods.neg & bit != 0;
@@ -59,11 +63,6 @@ fn takes_named_modifiers(inst: &Inst, slot: &Slot) -> bool {
         Encoding::Vop3p => is_mixed(inst.name),
         _ => !slot.is_half() || kind(inst, slot) == Kind::Float16,
     }
-}
-
-/// The mixed-precision FMAs: their bits mean other things than those of packed operations.
-pub fn is_mixed(name: &str) -> bool {
-    name.starts_with("v_fma_mix")
 }
 
 fn kind(inst: &Inst, slot: &Slot) -> Kind {
@@ -147,20 +146,35 @@ fn float_text(value: InlineFloat, kind: Kind) -> &'static str {
     }
 }
 
+/// The inline float constants.
+const FLOATS: [InlineFloat; 9] = [
+    InlineFloat::Half,
+    InlineFloat::NegHalf,
+    InlineFloat::One,
+    InlineFloat::NegOne,
+    InlineFloat::Two,
+    InlineFloat::NegTwo,
+    InlineFloat::Four,
+    InlineFloat::NegFour,
+    InlineFloat::InvTwoPi,
+];
+
+/// The literal that an instruction always has: nothing else could stand there, so it is not marked.
+fn write_embedded_literal(text: &mut String, operand: Operand, encoding: Encoding) {
+    let Operand::Literal(value) = operand else { return write_operand(text, operand, 1, Kind::Word) };
+    let as_constant = encoding == Encoding::Sopk;
+    let float = FLOATS.iter().find(|f| f.bits_32() == value);
+    // Writing into a String cannot fail.
+    let _ = match (value as i32, float) {
+        (small @ -16..=64, _) if as_constant => write!(text, "{small}"),
+        (_, Some(float)) if as_constant => write!(text, "{}", float_text(*float, Kind::Word)),
+        _ => write!(text, "0x{value:x}"),
+    };
+}
+
 /// A literal; one that an inline constant could have stood for is marked `lit(...)`, so that assembling the
 /// text gives the same bytes again.
 fn write_literal(text: &mut String, value: u32, kind: Kind) -> std::fmt::Result {
-    const FLOATS: [InlineFloat; 9] = [
-        InlineFloat::Half,
-        InlineFloat::NegHalf,
-        InlineFloat::One,
-        InlineFloat::NegOne,
-        InlineFloat::Two,
-        InlineFloat::NegTwo,
-        InlineFloat::Four,
-        InlineFloat::NegFour,
-        InlineFloat::InvTwoPi,
-    ];
     let small = (-16..=64).contains(&(value as i32));
     let low = value as u16;
     let (marked, printed) = match kind {
