@@ -43,9 +43,13 @@ pub enum FaultKind {
     OutOfBounds { access: Access, lane: u32, address: u64, bytes: u32, nearest: Option<Range> },
     #[error("{access} of {bytes} bytes at 0x{address:x} by lane {lane} hits read-only memory{}", nearest_text(.nearest, *.address))]
     ReadOnly { access: Access, lane: u32, address: u64, bytes: u32, nearest: Option<Range> },
-    #[error("{access} of {bytes} bytes at LDS offset {address} by lane {lane}: the workgroup has {size} bytes of LDS")]
+    #[error(
+        "{access} of {bytes} bytes at LDS offset {address} by lane {lane}: the workgroup has {size} bytes of LDS"
+    )]
     LdsOutOfBounds { access: Access, lane: u32, address: u64, bytes: u32, size: u32 },
-    #[error("{access} of {bytes} bytes at private offset {address} by lane {lane}: a lane has {size} bytes of private memory")]
+    #[error(
+        "{access} of {bytes} bytes at private offset {address} by lane {lane}: a lane has {size} bytes of private memory"
+    )]
     PrivateOutOfBounds { access: Access, lane: u32, address: u64, bytes: u32, size: u32 },
     #[error("{access} of {bytes} bytes at 0x{address:x} by lane {lane} is not aligned")]
     Misaligned { access: Access, lane: u32, address: u64, bytes: u32 },
@@ -59,7 +63,9 @@ pub enum FaultKind {
     HardwareRegister(u8),
     #[error("trap {0} (__builtin_trap or a failed assertion of the device library)")]
     Trap(u32),
-    #[error("barrier divergence: {waiting} waves wait at a barrier that {ended} waves of the workgroup ended without reaching")]
+    #[error(
+        "barrier divergence: {waiting} waves wait at a barrier that {ended} waves of the workgroup ended without reaching"
+    )]
     BarrierDivergence { waiting: u32, ended: u32 },
     #[error("does not end: a wave ran {0} instructions")]
     DoesNotEnd(u64),

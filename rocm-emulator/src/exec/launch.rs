@@ -1,5 +1,11 @@
 //! One kernel launch: workgroups dealt to the host's cores.
-use super::{AddressSpace, Counters, Fault, FaultKind, Program};
+use super::initial_state::{DispatchPacket, InitialState, Pointers, private_bytes};
+use super::memory::{Global, Lds, Memory};
+use super::workgroup::{Dispatch, Waves};
+use super::{AddressSpace, Counters, Fault, FaultKind, Program, Range};
+use parking_lot::Mutex;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A wave that executes more instructions than this is taken to hang, unless the launch says otherwise.
 pub const DEFAULT_INSTRUCTION_LIMIT: u64 = 2_000_000_000;
@@ -46,17 +52,156 @@ pub struct Launch<'a> {
     pub instruction_limit: u64,
 }
 
+/// LDS of a workgroup on every gfx11 GPU.
+const MAX_LDS_BYTES: u32 = 64 << 10;
+const MAX_WORK_ITEMS: u64 = 1024;
+/// Launches that will execute fewer instructions than this stay on the calling thread: waking another costs more.
+const WORTH_SHARING: u64 = 3000;
+
+thread_local! {
+    static WAVES: RefCell<(Waves<32>, Lds)> = RefCell::default();
+}
+
 /// Runs a launch to its end.
 ///
 /// # Errors
 /// The fault of the lowest workgroup that had one. Memory written before it stays written.
 pub fn run(launch: &Launch) -> Result<Counters, Fault> {
-    Err(Fault {
-        kernel: launch.kernel.name.clone(),
-        pc: launch.kernel.entry,
+    let kernel = launch.kernel;
+    let bad = |text: String| Fault {
+        kernel: kernel.name.clone(),
+        pc: kernel.entry.saturating_sub(launch.program.text_address()),
         instruction: String::new(),
         workgroup: [0; 3],
         wave: 0,
-        kind: FaultKind::BadLaunch("the executor is not there yet".into()),
-    })
+        kind: FaultKind::BadLaunch(text),
+    };
+    let work_items: u64 = launch.block.iter().map(|&size| u64::from(size)).product();
+    if work_items == 0 || work_items > MAX_WORK_ITEMS {
+        return Err(bad(format!(
+            "workgroup {:?}: it must have 1 to {MAX_WORK_ITEMS} work-items",
+            launch.block
+        )));
+    }
+    let Some(groups) =
+        launch.grid.iter().try_fold(1u64, |product, &size| product.checked_mul(u64::from(size)))
+    else {
+        return Err(bad(format!("grid {:?} is too large", launch.grid)));
+    };
+    let lds_bytes = u64::from(kernel.lds_bytes) + u64::from(launch.dynamic_lds);
+    if lds_bytes > u64::from(MAX_LDS_BYTES) {
+        return Err(bad(format!("{lds_bytes} bytes of LDS: a workgroup has {MAX_LDS_BYTES}")));
+    }
+    if !kernel.wave32 {
+        return Err(bad("compiled for waves of 64 lanes, which this family is not run with".into()));
+    }
+    if launch.kernarg.len() < kernel.kernarg_bytes as usize {
+        let (has, wants) = (launch.kernarg.len(), kernel.kernarg_bytes);
+        return Err(bad(format!("an argument segment of {has} bytes: the kernel has {wants}")));
+    }
+    let Some(entry) = launch.program.offset_of(kernel.entry) else {
+        return Err(bad(format!("entry 0x{:x} is outside the code object's text", kernel.entry)));
+    };
+    let (entry, entry_step) = launch.program.function_at(entry);
+    // Scalar loads are widened up to their alignment, so the segment is padded.
+    let mut kernarg = vec![Block([0; 64]); launch.kernarg.len().div_ceil(64).max(1)];
+    for (block, bytes) in kernarg.iter_mut().zip(launch.kernarg.chunks(64)) {
+        block.0[..bytes.len()].copy_from_slice(bytes);
+    }
+    let kernarg_range =
+        Range { base: kernarg.as_ptr() as u64, len: 64 * kernarg.len() as u64, writable: false };
+    let packet = DispatchPacket::new(launch, kernarg_range.base);
+    let packet_range =
+        Range { base: &raw const packet as u64, len: size_of_val(&packet) as u64, writable: false };
+    let pointers = Pointers { packet: packet_range.base, kernarg: kernarg_range.base };
+    let dispatch = Dispatch {
+        launch,
+        initial: InitialState::new(kernel, &pointers),
+        entry,
+        entry_step,
+        private_bytes: private_bytes(kernel),
+        lds_bytes: lds_bytes as u32,
+        work_items: work_items as u32,
+    };
+    let queue = Queue {
+        dispatch: &dispatch,
+        own: [kernarg_range, packet_range],
+        groups,
+        next: AtomicU64::new(0),
+        faulty: AtomicU64::new(u64::MAX),
+        outcome: Mutex::new((Counters { launches: 1, ..Counters::default() }, None)),
+    };
+    queue.run(launch.threads);
+    let (counters, fault) = queue.outcome.into_inner();
+    fault.map_or(Ok(counters), Err)
+}
+
+/// A piece of the argument segment with its alignment.
+#[derive(Clone)]
+#[repr(C, align(64))]
+struct Block([u8; 64]);
+
+/// The workgroups of a launch, dealt in order.
+struct Queue<'a> {
+    dispatch: &'a Dispatch<'a>,
+    own: [Range; 2],
+    groups: u64,
+    next: AtomicU64,
+    /// The lowest workgroup that faulted.
+    faulty: AtomicU64,
+    outcome: Mutex<(Counters, Option<Fault>)>,
+}
+
+impl Queue<'_> {
+    fn run(&self, threads: usize) {
+        // The first workgroup tells how much work the others are.
+        let first = self.work(1);
+        let remaining = self.groups.saturating_sub(1);
+        if threads > 1 && remaining > 0 && first.saturating_mul(remaining) > WORTH_SHARING {
+            let others = (threads as u64 - 1).min(remaining);
+            rayon::in_place_scope(|scope| {
+                for _ in 0..others {
+                    scope.spawn(|_| {
+                        self.work(u64::MAX);
+                    });
+                }
+                self.work(u64::MAX);
+            });
+        } else {
+            self.work(u64::MAX);
+        }
+    }
+
+    /// Runs up to `most` workgroups of those that are left; returns how many instructions they were.
+    fn work(&self, most: u64) -> u64 {
+        WAVES.with_borrow_mut(|(waves, lds)| {
+            let mut memory = Memory {
+                global: Global::new(self.dispatch.launch.memory, self.own),
+                lds: std::mem::take(lds),
+                counters: Counters::default(),
+            };
+            for _ in 0..most {
+                let group = self.next.fetch_add(1, Ordering::Relaxed);
+                // Workgroups below a faulty one are still run, so that the lowest fault is reported.
+                if group >= self.groups || group > self.faulty.load(Ordering::Relaxed) {
+                    break;
+                }
+                if let Err(fault) = waves.run(self.dispatch, self.coordinates(group), &mut memory) {
+                    let mut outcome = self.outcome.lock();
+                    if self.faulty.fetch_min(group, Ordering::Relaxed) > group {
+                        outcome.1 = Some(fault);
+                    }
+                }
+            }
+            let instructions = memory.counters.instructions();
+            self.outcome.lock().0 += memory.counters;
+            *lds = memory.lds;
+            instructions
+        })
+    }
+
+    fn coordinates(&self, group: u64) -> [u32; 3] {
+        let [x, y, _] = self.dispatch.launch.grid.map(u64::from);
+        [(group % x) as u32, (group / x % y) as u32, (group / x / y) as u32]
+    }
 }

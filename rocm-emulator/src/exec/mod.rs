@@ -7,10 +7,14 @@
 mod address_space;
 mod counters;
 mod fault;
+mod initial_state;
 mod launch;
+mod memory;
 mod program;
+mod scalar;
 pub mod vector;
 pub mod wave;
+mod workgroup;
 
 pub use address_space::{AddressSpace, PRIVATE_APERTURE, Range, SHARED_APERTURE};
 pub use counters::Counters;

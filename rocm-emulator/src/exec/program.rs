@@ -1,17 +1,305 @@
 //! The machine code of one code object, decoded as it is reached.
-use crate::isa::Family;
+use super::memory::{self, MemoryStep, ScalarLoad};
+use super::scalar::{self, ScalarStep, Source};
+use super::vector::{self, VectorStep};
+use crate::isa::{self, DecodeError, Family, Inst, sreg};
+use parking_lot::RwLock;
+use std::collections::{BTreeMap, btree_map::Entry};
+use std::sync::Arc;
 
 /// The text of a code object. Shared by every launch of its kernels.
 pub struct Program {
     family: Family,
     text: Vec<u8>,
     text_address: u64,
+    /// Decoded functions by the offset of their first instruction.
+    functions: RwLock<BTreeMap<usize, Arc<Function<32>>>>,
 }
 
 impl Program {
     /// `text` is the code, and `text_address` the host address at which the loaded code object's text lies:
     /// PC-relative addresses are computed from it.
     pub fn load(family: Family, text: Vec<u8>, text_address: u64) -> Self {
-        Self { family, text, text_address }
+        Self { family, text, text_address, functions: RwLock::default() }
+    }
+
+    /// The host address of the text.
+    pub(super) fn text_address(&self) -> u64 {
+        self.text_address
+    }
+
+    /// The offset of an absolute address, if an instruction may lie there.
+    pub(super) fn offset_of(&self, address: u64) -> Option<usize> {
+        let offset = usize::try_from(address.checked_sub(self.text_address)?).ok()?;
+        (offset < self.text.len() && offset % 4 == 0).then_some(offset)
+    }
+
+    /// The decoded function that has an instruction at `offset`, and that instruction's step.
+    pub(super) fn function_at(&self, offset: usize) -> (Arc<Function<32>>, usize) {
+        if let Some(found) = Self::lookup(&self.functions.read(), offset) {
+            return found;
+        }
+        let mut functions = self.functions.write();
+        if let Some(found) = Self::lookup(&functions, offset) {
+            return found;
+        }
+        let function = Arc::new(Function::decode(self, offset));
+        let step = function.step_at(offset).unwrap_or(0);
+        functions.insert(offset, Arc::clone(&function));
+        (function, step)
+    }
+
+    fn lookup(
+        functions: &BTreeMap<usize, Arc<Function<32>>>,
+        offset: usize,
+    ) -> Option<(Arc<Function<32>>, usize)> {
+        // Nearly always the function before `offset` is the one.
+        functions
+            .range(..=offset)
+            .rev()
+            .find_map(|(_, function)| function.step_at(offset).map(|step| (Arc::clone(function), step)))
+    }
+
+    /// The instruction at `offset` as LLVM prints it, for messages.
+    pub(super) fn text_at(&self, offset: usize) -> String {
+        match isa::decode(self.family, &self.text, offset) {
+            Ok(inst) => isa::format(self.family, &inst, self.text_address + offset as u64),
+            Err(_) => "(not decoded)".into(),
+        }
+    }
+}
+
+/// One prepared instruction. Waits, hints and other no-ops have no step.
+pub(super) enum Step<const W: usize> {
+    Vector(VectorStep<W>),
+    Scalar(ScalarStep),
+    ScalarLoad(ScalarLoad),
+    Memory(MemoryStep),
+    /// Goes on at the step.
+    Branch(u32),
+    BranchIf(Condition, u32),
+    /// s_setpc, s_swappc: the link register pair, or NULL, gets the next instruction's address.
+    Jump {
+        target: Source,
+        link: u8,
+        next: u64,
+    },
+    /// s_call: as a jump to an absolute address.
+    Call {
+        target: u64,
+        link: u8,
+        next: u64,
+    },
+    Barrier,
+    End,
+    Trap(u32),
+    Unknown,
+    Undecodable(Box<DecodeError>),
+}
+
+/// What a conditional branch tests.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Condition {
+    SccZero,
+    SccOne,
+    VccZero,
+    VccNotZero,
+    ExecZero,
+    ExecNotZero,
+}
+
+/// The code that is reachable from an entry without indirect jumps.
+pub(super) struct Function<const W: usize> {
+    /// In the order of addresses: what falls through goes on at the next step.
+    pub(super) steps: Vec<Step<W>>,
+    /// The offset of each step's instruction.
+    pub(super) offsets: Vec<u32>,
+    /// Offset of the first decoded instruction.
+    first: usize,
+    /// Step by (offset - first) / 4; NO_STEP where no instruction starts.
+    by_offset: Vec<u32>,
+}
+
+const NO_STEP: u32 = u32::MAX;
+
+/// How control leaves an instruction.
+enum Flow {
+    Next,
+    Branch(usize),
+    BranchOrNext(usize),
+    Stop,
+}
+
+impl<const W: usize> Function<W> {
+    fn step_at(&self, offset: usize) -> Option<usize> {
+        let index = offset.checked_sub(self.first)? / 4;
+        self.by_offset.get(index).filter(|&&step| step != NO_STEP).map(|&step| step as usize)
+    }
+
+    /// Follows control flow from `entry`.
+    fn decode(program: &Program, entry: usize) -> Self {
+        let mut found: BTreeMap<usize, Result<Inst, DecodeError>> = BTreeMap::new();
+        let mut waiting = vec![entry];
+        while let Some(mut offset) = waiting.pop() {
+            while let Entry::Vacant(vacant) = found.entry(offset) {
+                let inst = isa::decode(program.family, &program.text, offset);
+                let flow = inst.as_ref().map_or(Flow::Stop, |inst| flow_of(program, inst, offset));
+                let next = offset + inst.as_ref().map_or(4, |inst| usize::from(inst.size));
+                vacant.insert(inst);
+                match flow {
+                    Flow::Next => offset = next,
+                    Flow::Branch(target) => offset = target,
+                    Flow::BranchOrNext(target) => {
+                        waiting.push(target);
+                        offset = next;
+                    }
+                    Flow::Stop => break,
+                }
+            }
+        }
+        Self::prepare(program, &found)
+    }
+
+    fn prepare(program: &Program, found: &BTreeMap<usize, Result<Inst, DecodeError>>) -> Self {
+        let first = found.first_key_value().map_or(0, |(&offset, _)| offset);
+        let last = found.last_key_value().map_or(0, |(&offset, _)| offset);
+        let mut by_offset = vec![NO_STEP; (last - first) / 4 + 1];
+        let mut count = 0;
+        for (&offset, inst) in found {
+            by_offset[(offset - first) / 4] = count;
+            // A no-op's step is that of the instruction after it.
+            count += u32::from(!inst.as_ref().is_ok_and(|inst| is_no_op(inst.name)));
+        }
+        let step_of = |offset: usize| {
+            let index = offset.checked_sub(first).map(|distance| distance / 4);
+            index.and_then(|index| by_offset.get(index)).copied().unwrap_or(NO_STEP)
+        };
+        let (mut steps, mut offsets) =
+            (Vec::with_capacity(count as usize), Vec::with_capacity(count as usize));
+        for (&offset, inst) in found {
+            let step = match inst {
+                Err(error) => Step::Undecodable(Box::new(error.clone())),
+                Ok(inst) if is_no_op(inst.name) => continue,
+                Ok(inst) => prepare(program, inst, offset, &step_of).unwrap_or(Step::Unknown),
+            };
+            steps.push(step);
+            offsets.push(offset as u32);
+        }
+        Self { steps, offsets, first, by_offset }
+    }
+}
+
+/// Instructions that change nothing a wave can see: counters are never outstanding here, and caches are coherent.
+fn is_no_op(name: &str) -> bool {
+    name.starts_with("s_waitcnt")
+        || matches!(
+            name,
+            "s_nop"
+                | "s_delay_alu"
+                | "s_clause"
+                | "s_sleep"
+                | "s_set_inst_prefetch_distance"
+                | "s_wait_idle"
+                | "s_wait_event"
+                | "s_wakeup"
+                | "s_setprio"
+                | "s_sendmsg"
+                | "s_incperflevel"
+                | "s_decperflevel"
+                | "s_ttracedata"
+                | "s_ttracedata_imm"
+                | "s_icache_inv"
+                | "s_dcache_inv"
+                | "s_gl1_inv"
+                | "s_version"
+                | "buffer_gl0_inv"
+                | "buffer_gl1_inv"
+                | "ds_nop"
+                | "v_nop"
+        )
+}
+
+/// Where a branch at `offset` goes; what lies outside the text becomes the text's end, which does not decode.
+fn branch_target(program: &Program, inst: &Inst, offset: usize) -> usize {
+    let distance = isize::from(i16::from(inst.size)) + 4 * inst.imm as isize;
+    let end = program.text.len().next_multiple_of(4);
+    offset.checked_add_signed(distance).map_or(end, |target| target.min(end))
+}
+
+fn flow_of(program: &Program, inst: &Inst, offset: usize) -> Flow {
+    match inst.name {
+        "s_branch" => Flow::Branch(branch_target(program, inst, offset)),
+        // A call comes back.
+        "s_call_b64" | "s_swappc_b64" => Flow::Next,
+        "s_setpc_b64" | "s_endpgm" | "s_endpgm_saved" | "s_sethalt" | "s_code_end" => Flow::Stop,
+        name if condition(name).is_some() => Flow::BranchOrNext(branch_target(program, inst, offset)),
+        _ => Flow::Next,
+    }
+}
+
+fn condition(name: &str) -> Option<Condition> {
+    Some(match name {
+        "s_cbranch_scc0" => Condition::SccZero,
+        "s_cbranch_scc1" => Condition::SccOne,
+        "s_cbranch_vccz" => Condition::VccZero,
+        "s_cbranch_vccnz" => Condition::VccNotZero,
+        "s_cbranch_execz" => Condition::ExecZero,
+        "s_cbranch_execnz" => Condition::ExecNotZero,
+        _ => return None,
+    })
+}
+
+/// The step of one instruction; `None` if the executor does not know it.
+fn prepare<const W: usize>(
+    program: &Program,
+    inst: &Inst,
+    offset: usize,
+    step_of: &dyn Fn(usize) -> u32,
+) -> Option<Step<W>> {
+    use crate::isa::Encoding;
+    let next = program.text_address + (offset + usize::from(inst.size)) as u64;
+    let target = || step_of(branch_target(program, inst, offset));
+    let link = match inst.dst {
+        isa::Operand::Scalar(n) => n,
+        _ => sreg::NULL,
+    };
+    if let Some(condition) = condition(inst.name) {
+        return Some(Step::BranchIf(condition, target()));
+    }
+    match inst.name {
+        "s_branch" => return Some(Step::Branch(target())),
+        "s_endpgm" | "s_endpgm_saved" => return Some(Step::End),
+        "s_barrier" => return Some(Step::Barrier),
+        "s_trap" => return Some(Step::Trap(inst.imm as u32)),
+        "s_setpc_b64" | "s_swappc_b64" => {
+            return Some(Step::Jump { target: Source::new(inst.src[0], true, false)?, link, next });
+        }
+        "s_call_b64" => {
+            let target = program.text_address.wrapping_add(branch_target(program, inst, offset) as u64);
+            return Some(Step::Call { target, link, next });
+        }
+        _ => {}
+    }
+    match inst.encoding {
+        Encoding::Sop1 | Encoding::Sop2 | Encoding::Sopc | Encoding::Sopk | Encoding::Sopp => {
+            scalar::prepare(inst, next).map(Step::Scalar)
+        }
+        Encoding::Smem => memory::prepare_scalar(inst).map(Step::ScalarLoad),
+        Encoding::Ds | Encoding::Flat | Encoding::Global | Encoding::Scratch => {
+            memory::prepare(inst).map(Step::Memory)
+        }
+        Encoding::Vop1
+        | Encoding::Vop2
+        | Encoding::Vop3
+        | Encoding::Vop3Sd
+        | Encoding::Vop3p
+        | Encoding::Vopc
+        | Encoding::Vopd => vector::prepare(inst).map(Step::Vector),
+        Encoding::Vinterp
+        | Encoding::LdsDir
+        | Encoding::Mubuf
+        | Encoding::Mtbuf
+        | Encoding::Mimg
+        | Encoding::Exp => None,
     }
 }

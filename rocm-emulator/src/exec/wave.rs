@@ -29,6 +29,30 @@ pub struct Mode {
     pub ieee: bool,
 }
 
+impl Mode {
+    /// The register as s_getreg reads it.
+    pub const fn bits(&self) -> u32 {
+        self.round_32 as u32
+            | (self.round_16_64 as u32) << 2
+            | (self.denorm_32 as u32) << 4
+            | (self.denorm_16_64 as u32) << 6
+            | (self.dx10_clamp as u32) << 8
+            | (self.ieee as u32) << 9
+    }
+
+    /// From the register's bits; those that are not modelled are dropped.
+    pub const fn from_bits(bits: u32) -> Self {
+        Self {
+            round_32: (bits & 3) as u8,
+            round_16_64: (bits >> 2 & 3) as u8,
+            denorm_32: (bits >> 4 & 3) as u8,
+            denorm_16_64: (bits >> 6 & 3) as u8,
+            dx10_clamp: bits >> 8 & 1 != 0,
+            ieee: bits >> 9 & 1 != 0,
+        }
+    }
+}
+
 /// Registers of one wave of `W` lanes (32 or 64).
 pub struct Wave<const W: usize> {
     /// Byte offset of the next instruction in the program's text.

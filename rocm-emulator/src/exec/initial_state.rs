@@ -1,0 +1,171 @@
+//! What a wave's registers hold when it starts: the AMDHSA ABI of gfx11 (LLVM's "User Guide for AMDGPU Backend",
+//! "Initial Kernel Execution State").
+use super::wave::{Lanes, Mode, Wave};
+use super::{KernelSpec, Launch};
+use crate::isa::sreg;
+
+/// Kernel code properties: user SGPRs that the kernel wants, in this order.
+mod property {
+    pub const PRIVATE_SEGMENT_BUFFER: u16 = 1 << 0;
+    pub const DISPATCH_PTR: u16 = 1 << 1;
+    pub const QUEUE_PTR: u16 = 1 << 2;
+    pub const KERNARG_SEGMENT_PTR: u16 = 1 << 3;
+    pub const DISPATCH_ID: u16 = 1 << 4;
+    pub const FLAT_SCRATCH_INIT: u16 = 1 << 5;
+    pub const PRIVATE_SEGMENT_SIZE: u16 = 1 << 6;
+    pub const DYNAMIC_STACK: u16 = 1 << 11;
+}
+
+/// Private bytes that a kernel with recursion or indirect calls gets besides its fixed ones.
+const DYNAMIC_STACK_BYTES: u32 = 16 << 10;
+
+/// Registers that are kept per wave: the encodings reach 256, and the last one may start a tuple.
+pub(super) const VGPRS: usize = 256 + 16;
+
+/// Private bytes of a lane.
+pub(super) fn private_bytes(kernel: &KernelSpec) -> u32 {
+    let dynamic = kernel.code_properties & property::DYNAMIC_STACK != 0;
+    kernel.private_bytes.saturating_add(if dynamic { DYNAMIC_STACK_BYTES } else { 0 })
+}
+
+/// The AQL packet that the dispatch pointer shows (HSA runtime specification, kernel dispatch packet).
+#[repr(C, align(64))]
+#[derive(Default)]
+pub(super) struct DispatchPacket {
+    header: u16,
+    setup: u16,
+    workgroup_size: [u16; 3],
+    reserved0: u16,
+    grid_size: [u32; 3],
+    private_segment_size: u32,
+    group_segment_size: u32,
+    kernel_object: u64,
+    kernarg_address: u64,
+    reserved2: u64,
+    completion_signal: u64,
+}
+
+impl DispatchPacket {
+    pub(super) fn new(launch: &Launch, kernarg_address: u64) -> Self {
+        let work_items = |axis: usize| launch.grid[axis].saturating_mul(launch.block[axis]);
+        Self {
+            // A kernel dispatch.
+            header: 2,
+            setup: 3,
+            workgroup_size: launch.block.map(|size| size as u16),
+            grid_size: [work_items(0), work_items(1), work_items(2)],
+            private_segment_size: private_bytes(launch.kernel),
+            group_segment_size: launch.kernel.lds_bytes + launch.dynamic_lds,
+            kernarg_address,
+            ..Self::default()
+        }
+    }
+}
+
+/// Addresses that user SGPRs hold.
+pub(super) struct Pointers {
+    pub(super) packet: u64,
+    pub(super) kernarg: u64,
+}
+
+/// The registers that are the same in every wave of a launch, and where the workgroup's coordinates go.
+pub(super) struct InitialState {
+    sgpr: [u32; 128],
+    mode: Mode,
+    /// First SGPR after the user SGPRs, and which of x, y, z, info follow.
+    system: usize,
+    system_enabled: [bool; 4],
+    /// Axes of the work-item id in v0.
+    id_axes: u32,
+    vgprs: usize,
+}
+
+impl InitialState {
+    pub(super) fn new(kernel: &KernelSpec, pointers: &Pointers) -> Self {
+        let mut sgpr = [0u32; 128];
+        let mut next = 0;
+        let mut user = |property: u16, values: &[u32]| {
+            if kernel.code_properties & property != 0 {
+                sgpr[next..next + values.len()].copy_from_slice(values);
+                next += values.len();
+            }
+        };
+        let pair = |address: u64| [address as u32, (address >> 32) as u32];
+        // gfx11 addresses scratch without a buffer descriptor or an initial value.
+        user(property::PRIVATE_SEGMENT_BUFFER, &[0; 4]);
+        user(property::DISPATCH_PTR, &pair(pointers.packet));
+        user(property::QUEUE_PTR, &[0; 2]);
+        user(property::KERNARG_SEGMENT_PTR, &pair(pointers.kernarg));
+        user(property::DISPATCH_ID, &[0; 2]);
+        user(property::FLAT_SCRATCH_INIT, &[0; 2]);
+        user(property::PRIVATE_SEGMENT_SIZE, &[private_bytes(kernel)]);
+        let rsrc1 = kernel.rsrc1;
+        let bits = |at: u32, count: u32| (rsrc1 >> at & ((1 << count) - 1)) as u8;
+        let mode = Mode {
+            round_32: bits(12, 2),
+            round_16_64: bits(14, 2),
+            denorm_32: bits(16, 2),
+            denorm_16_64: bits(18, 2),
+            dx10_clamp: bits(21, 1) != 0,
+            ieee: bits(23, 1) != 0,
+        };
+        let rsrc2 = kernel.rsrc2;
+        Self {
+            sgpr,
+            mode,
+            system: (rsrc2 >> 1 & 31) as usize,
+            system_enabled: [7, 8, 9, 10].map(|bit| rsrc2 >> bit & 1 != 0),
+            id_axes: 1 + (rsrc2 >> 11 & 3).min(2),
+            vgprs: (kernel.vgprs as usize).clamp(1, VGPRS),
+        }
+    }
+
+    /// Sets up wave number `index` of a workgroup.
+    pub(super) fn apply<const W: usize>(
+        &self,
+        wave: &mut Wave<W>,
+        index: u32,
+        workgroup: [u32; 3],
+        block: [u32; 3],
+    ) {
+        wave.sgpr = self.sgpr;
+        wave.scc = false;
+        wave.mode = self.mode;
+        let mut next = self.system;
+        let values = [workgroup[0], workgroup[1], workgroup[2], 0];
+        for (&enabled, value) in self.system_enabled.iter().zip(values) {
+            if enabled {
+                wave.sgpr[next] = value;
+                next += 1;
+            }
+        }
+        wave.vgpr.resize(VGPRS, Lanes::splat(0));
+        wave.vgpr[..self.vgprs].fill(Lanes::splat(0));
+        // Work-item ids of x, y, z in 10 bits each.
+        let [x_size, y_size, z_size] = block;
+        let first = index * W as u32;
+        let (mut x, mut y, mut z) = (first % x_size, first / x_size % y_size, first / x_size / y_size);
+        let mut exec = 0u64;
+        for (lane, id) in wave.vgpr[0].0.iter_mut().enumerate() {
+            if z >= z_size {
+                break;
+            }
+            exec |= 1 << lane;
+            *id = x;
+            if self.id_axes > 1 {
+                *id |= y << 10;
+            }
+            if self.id_axes > 2 {
+                *id |= z << 20;
+            }
+            x += 1;
+            if x == x_size {
+                (x, y) = (0, y + 1);
+            }
+            if y == y_size {
+                (y, z) = (0, z + 1);
+            }
+        }
+        wave.set_sgpr64(sreg::EXEC_LO, exec);
+    }
+}

@@ -1,0 +1,168 @@
+//! Read-modify-write operations. Workgroups run on several host threads, so they are the host's atomics.
+use super::{MemoryResult, Region, lanes::active, write_lanes};
+use crate::exec::wave::Wave;
+use crate::exec::{Access, FaultKind};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// From the old value, the source and the second operand (compare value or mask) to the new value.
+#[derive(Clone, Copy)]
+pub(super) enum AtomicOperation {
+    Narrow(fn(u32, u32, u32) -> u32),
+    Wide(fn(u64, u64, u64) -> u64),
+}
+
+fn f32_op(op: fn(f32, f32) -> f32, a: u32, b: u32) -> u32 {
+    op(f32::from_bits(a), f32::from_bits(b)).to_bits()
+}
+
+/// The smaller; the old value stays if the source is not smaller, so a NaN never replaces a number.
+fn smaller<T: PartialOrd>(old: T, source: T) -> T {
+    if source < old { source } else { old }
+}
+
+fn larger<T: PartialOrd>(old: T, source: T) -> T {
+    if source > old { source } else { old }
+}
+
+/// The operation of a name such as `add_u32` or `cmpswap_b64`: LLVM's suffix without `atomic_` or `_rtn`.
+pub(super) fn find(name: &str) -> Option<AtomicOperation> {
+    use AtomicOperation::{Narrow, Wide};
+    Some(match name {
+        "add_u32" => Narrow(|old, s, _| old.wrapping_add(s)),
+        "sub_u32" => Narrow(|old, s, _| old.wrapping_sub(s)),
+        "rsub_u32" => Narrow(|old, s, _| s.wrapping_sub(old)),
+        "csub_u32" => Narrow(|old, s, _| old.saturating_sub(s)),
+        "inc_u32" => Narrow(|old, s, _| if old >= s { 0 } else { old + 1 }),
+        "dec_u32" => Narrow(|old, s, _| if old == 0 || old > s { s } else { old - 1 }),
+        "wrap_b32" => Narrow(|old, s, t| if old >= s { old - s } else { old.wrapping_add(t) }),
+        "min_i32" => Narrow(|old, s, _| (old as i32).min(s as i32) as u32),
+        "max_i32" => Narrow(|old, s, _| (old as i32).max(s as i32) as u32),
+        "min_u32" => Narrow(|old, s, _| old.min(s)),
+        "max_u32" => Narrow(|old, s, _| old.max(s)),
+        "and_b32" => Narrow(|old, s, _| old & s),
+        "or_b32" => Narrow(|old, s, _| old | s),
+        "xor_b32" => Narrow(|old, s, _| old ^ s),
+        "mskor_b32" => Narrow(|old, s, t| old & !s | t),
+        "swap_b32" | "storexchg_b32" => Narrow(|_, s, _| s),
+        "cmpswap_b32" | "cmpstore_b32" => Narrow(|old, s, compare| if old == compare { s } else { old }),
+        "cmpswap_f32" | "cmpstore_f32" => {
+            Narrow(|old, s, t| if f32::from_bits(old) == f32::from_bits(t) { s } else { old })
+        }
+        "add_f32" => Narrow(|old, s, _| f32_op(|a, b| a + b, old, s)),
+        "min_f32" => Narrow(|old, s, _| f32_op(smaller, old, s)),
+        "max_f32" => Narrow(|old, s, _| f32_op(larger, old, s)),
+        "add_u64" => Wide(|old, s, _| old.wrapping_add(s)),
+        "sub_u64" => Wide(|old, s, _| old.wrapping_sub(s)),
+        "rsub_u64" => Wide(|old, s, _| s.wrapping_sub(old)),
+        "inc_u64" => Wide(|old, s, _| if old >= s { 0 } else { old + 1 }),
+        "dec_u64" => Wide(|old, s, _| if old == 0 || old > s { s } else { old - 1 }),
+        "min_i64" => Wide(|old, s, _| (old as i64).min(s as i64) as u64),
+        "max_i64" => Wide(|old, s, _| (old as i64).max(s as i64) as u64),
+        "min_u64" => Wide(|old, s, _| old.min(s)),
+        "max_u64" => Wide(|old, s, _| old.max(s)),
+        "and_b64" => Wide(|old, s, _| old & s),
+        "or_b64" => Wide(|old, s, _| old | s),
+        "xor_b64" => Wide(|old, s, _| old ^ s),
+        "mskor_b64" => Wide(|old, s, t| old & !s | t),
+        "swap_b64" | "storexchg_b64" => Wide(|_, s, _| s),
+        "cmpswap_b64" | "cmpstore_b64" => Wide(|old, s, compare| if old == compare { s } else { old }),
+        "cmpstore_f64" => Wide(|old, s, t| if f64::from_bits(old) == f64::from_bits(t) { s } else { old }),
+        "min_f64" => Wide(|old, s, _| smaller(f64::from_bits(old), f64::from_bits(s)).to_bits()),
+        "max_f64" => Wide(|old, s, _| larger(f64::from_bits(old), f64::from_bits(s)).to_bits()),
+        _ => return None,
+    })
+}
+
+impl AtomicOperation {
+    pub(super) fn bytes(self) -> u64 {
+        match self {
+            Self::Narrow(_) => 4,
+            Self::Wide(_) => 8,
+        }
+    }
+
+    /// Registers of one value.
+    pub(super) fn registers(self) -> u16 {
+        match self {
+            Self::Narrow(_) => 1,
+            Self::Wide(_) => 2,
+        }
+    }
+
+    /// The values of an operand that starts at a register.
+    pub(super) fn operand<const W: usize>(self, wave: &Wave<W>, register: usize) -> [u64; W] {
+        let low = &wave.vgpr[register].0;
+        match self {
+            Self::Narrow(_) => low.map(u64::from),
+            Self::Wide(_) => {
+                let high = &wave.vgpr[register + 1].0;
+                std::array::from_fn(|lane| u64::from(low[lane]) | u64::from(high[lane]) << 32)
+            }
+        }
+    }
+
+    /// Runs it on all active lanes, in the order of lanes.
+    pub(super) fn run<const W: usize, R: Region>(
+        self,
+        region: &mut R,
+        wave: &mut Wave<W>,
+        addresses: &[u64; W],
+        exec: u64,
+        data: [usize; 2],
+        dst: Option<u16>,
+    ) -> MemoryResult<()> {
+        let (source, second) = (self.operand(wave, data[0]), self.operand(wave, data[1]));
+        self.run_with(region, wave, addresses, exec, &source, &second, dst)
+    }
+
+    /// The same with operands at hand.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn run_with<const W: usize, R: Region>(
+        self,
+        region: &mut R,
+        wave: &mut Wave<W>,
+        addresses: &[u64; W],
+        exec: u64,
+        source: &[u64; W],
+        second: &[u64; W],
+        dst: Option<u16>,
+    ) -> MemoryResult<()> {
+        let mut old = [0u64; W];
+        let bytes = self.bytes();
+        for lane in active(exec) {
+            let address = addresses[lane];
+            let place = region.locate(lane, address, bytes, Access::Atomic)?;
+            if place as u64 % bytes != 0 {
+                let (lane, bytes) = (lane as u32, bytes as u32);
+                return Err(Box::new(FaultKind::Misaligned { access: Access::Atomic, lane, address, bytes }));
+            }
+            old[lane] = match self {
+                Self::Narrow(op) => {
+                    // SAFETY: the region allowed reading and writing 4 aligned bytes; kernels' own races on
+                    // them are between atomics, or their own fault.
+                    let place = unsafe { AtomicU32::from_ptr(place.cast()) };
+                    let (source, second) = (source[lane] as u32, second[lane] as u32);
+                    let update = |old| Some(op(old, source, second));
+                    match place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update) {
+                        Ok(old) | Err(old) => u64::from(old),
+                    }
+                }
+                Self::Wide(op) => {
+                    // SAFETY: as above, with 8 bytes.
+                    let place = unsafe { AtomicU64::from_ptr(place.cast()) };
+                    let update = |old| Some(op(old, source[lane], second[lane]));
+                    match place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update) {
+                        Ok(old) | Err(old) => old,
+                    }
+                }
+            };
+        }
+        if let Some(dst) = dst.map(usize::from) {
+            write_lanes(&mut wave.vgpr[dst], &old.map(|value| value as u32), exec);
+            if matches!(self, Self::Wide(_)) {
+                write_lanes(&mut wave.vgpr[dst + 1], &old.map(|value| (value >> 32) as u32), exec);
+            }
+        }
+        Ok(())
+    }
+}

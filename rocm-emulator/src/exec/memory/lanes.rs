@@ -1,0 +1,266 @@
+//! Loads and stores of all lanes.
+use super::{MemoryResult, Region, write_lanes};
+use crate::exec::Access;
+use crate::exec::wave::Wave;
+
+/// What a load makes of the bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum LoadFormat {
+    U8,
+    I8,
+    U16,
+    I16,
+    /// Into one half of the register; the other half stays.
+    LowU8,
+    LowI8,
+    Low16,
+    HighU8,
+    HighI8,
+    High16,
+    /// Whole registers.
+    Dword1,
+    Dword2,
+    Dword3,
+    Dword4,
+}
+
+impl LoadFormat {
+    pub(super) fn bytes(self) -> u64 {
+        match self {
+            Self::U8 | Self::I8 | Self::LowU8 | Self::LowI8 | Self::HighU8 | Self::HighI8 => 1,
+            Self::U16 | Self::I16 | Self::Low16 | Self::High16 => 2,
+            Self::Dword1 => 4,
+            Self::Dword2 => 8,
+            Self::Dword3 => 12,
+            Self::Dword4 => 16,
+        }
+    }
+
+    /// Registers that it fills.
+    pub(super) fn registers(self) -> usize {
+        self.bytes().div_ceil(4) as usize
+    }
+}
+
+/// What a store takes from the registers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum StoreFormat {
+    Byte,
+    Short,
+    /// From the register's high half.
+    HighByte,
+    HighShort,
+    Dword1,
+    Dword2,
+    Dword3,
+    Dword4,
+}
+
+impl StoreFormat {
+    pub(super) fn bytes(self) -> u64 {
+        match self {
+            Self::Byte | Self::HighByte => 1,
+            Self::Short | Self::HighShort => 2,
+            Self::Dword1 => 4,
+            Self::Dword2 => 8,
+            Self::Dword3 => 12,
+            Self::Dword4 => 16,
+        }
+    }
+}
+
+/// The lanes of a mask, lowest first.
+#[inline(always)]
+pub(super) fn active(mut exec: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lane = exec.trailing_zeros() as usize;
+        (exec != 0).then(|| {
+            exec &= exec - 1;
+            lane
+        })
+    })
+}
+
+/// Whether lane i's address is lane 0's plus `i * bytes`.
+#[inline(always)]
+fn is_contiguous<const W: usize>(addresses: &[u64; W], bytes: u64) -> bool {
+    let first = addresses[0];
+    let mut difference = 0;
+    for (lane, &address) in addresses.iter().enumerate() {
+        difference |= address ^ first.wrapping_add(lane as u64 * bytes);
+    }
+    difference == 0
+}
+
+/// # Safety
+/// `from` must be readable for `B` bytes.
+#[inline(always)]
+unsafe fn read<const B: usize>(from: *const u8) -> [u32; 4] {
+    // SAFETY: `B` bytes are readable, and each arm reads `B`. Nothing about alignment is assumed.
+    unsafe {
+        match B {
+            1 => [u32::from(from.read()), 0, 0, 0],
+            2 => [u32::from(from.cast::<u16>().read_unaligned()), 0, 0, 0],
+            4 => [from.cast::<u32>().read_unaligned(), 0, 0, 0],
+            8 => {
+                let [a, b] = from.cast::<[u32; 2]>().read_unaligned();
+                [a, b, 0, 0]
+            }
+            12 => {
+                let [a, b, c] = from.cast::<[u32; 3]>().read_unaligned();
+                [a, b, c, 0]
+            }
+            _ => from.cast::<[u32; 4]>().read_unaligned(),
+        }
+    }
+}
+
+/// # Safety
+/// `to` must be writable for `B` bytes.
+#[inline(always)]
+unsafe fn write<const B: usize>(to: *mut u8, value: [u32; 4]) {
+    let [a, b, c, _] = value;
+    // SAFETY: `B` bytes are writable, and each arm writes `B`. Nothing about alignment is assumed.
+    unsafe {
+        match B {
+            1 => to.write(a as u8),
+            2 => to.cast::<u16>().write_unaligned(a as u16),
+            4 => to.cast::<u32>().write_unaligned(a),
+            8 => to.cast::<[u32; 2]>().write_unaligned([a, b]),
+            12 => to.cast::<[u32; 3]>().write_unaligned([a, b, c]),
+            _ => to.cast::<[u32; 4]>().write_unaligned(value),
+        }
+    }
+}
+
+/// Loads `B` bytes per lane into `B / 4` registers (at least one), extended by zeros.
+#[inline(always)]
+fn gather<const B: usize, const W: usize, R: Region>(
+    region: &mut R,
+    addresses: &[u64; W],
+    exec: u64,
+    out: &mut [[u32; W]; 4],
+) -> MemoryResult<()> {
+    let registers = B.div_ceil(4);
+    if exec == Wave::<W>::full() && is_contiguous(addresses, B as u64) {
+        if let Some(piece) = region.locate_piece(addresses[0], (B * W) as u64, Access::Load) {
+            for lane in 0..W {
+                // SAFETY: the region allowed `B * W` bytes from `piece` on.
+                let value = unsafe { read::<B>(piece.add(lane * B)) };
+                for register in 0..registers {
+                    out[register][lane] = value[register];
+                }
+            }
+            return Ok(());
+        }
+    }
+    for lane in active(exec) {
+        let place = region.locate(lane, addresses[lane], B as u64, Access::Load)?;
+        // SAFETY: the region allowed `B` bytes from `place` on.
+        let value = unsafe { read::<B>(place) };
+        for register in 0..registers {
+            out[register][lane] = value[register];
+        }
+    }
+    Ok(())
+}
+
+/// Stores `B` bytes per lane from up to four registers.
+#[inline(always)]
+fn scatter<const B: usize, const W: usize, R: Region>(
+    region: &mut R,
+    addresses: &[u64; W],
+    exec: u64,
+    data: [&[u32; W]; 4],
+) -> MemoryResult<()> {
+    if exec == Wave::<W>::full() && is_contiguous(addresses, B as u64) {
+        if let Some(piece) = region.locate_piece(addresses[0], (B * W) as u64, Access::Store) {
+            for lane in 0..W {
+                // SAFETY: the region allowed `B * W` bytes from `piece` on.
+                unsafe { write::<B>(piece.add(lane * B), data.map(|register| register[lane])) };
+            }
+            return Ok(());
+        }
+    }
+    for lane in active(exec) {
+        let place = region.locate(lane, addresses[lane], B as u64, Access::Store)?;
+        // SAFETY: the region allowed `B` bytes from `place` on.
+        unsafe { write::<B>(place, data.map(|register| register[lane])) };
+    }
+    Ok(())
+}
+
+/// Loads all active lanes; registers are written only if no lane faults.
+#[inline(always)]
+pub(super) fn load<const W: usize, R: Region>(
+    region: &mut R,
+    wave: &mut Wave<W>,
+    addresses: &[u64; W],
+    exec: u64,
+    format: LoadFormat,
+    dst: usize,
+) -> MemoryResult<()> {
+    let mut out = [[0; W]; 4];
+    match format.bytes() {
+        1 => gather::<1, W, R>(region, addresses, exec, &mut out)?,
+        2 => gather::<2, W, R>(region, addresses, exec, &mut out)?,
+        4 => gather::<4, W, R>(region, addresses, exec, &mut out)?,
+        8 => gather::<8, W, R>(region, addresses, exec, &mut out)?,
+        12 => gather::<12, W, R>(region, addresses, exec, &mut out)?,
+        _ => gather::<16, W, R>(region, addresses, exec, &mut out)?,
+    }
+    let old = &wave.vgpr[dst].0;
+    let first = &mut out[0];
+    match format {
+        LoadFormat::I8 => first.iter_mut().for_each(|v| *v = *v as i8 as u32),
+        LoadFormat::I16 => first.iter_mut().for_each(|v| *v = *v as i16 as u32),
+        LoadFormat::LowU8 | LoadFormat::Low16 => {
+            first.iter_mut().zip(old).for_each(|(v, old)| *v |= old & 0xffff_0000);
+        }
+        LoadFormat::LowI8 => {
+            first.iter_mut().zip(old).for_each(|(v, old)| *v = *v as i8 as u32 & 0xffff | old & 0xffff_0000);
+        }
+        LoadFormat::HighU8 | LoadFormat::High16 => {
+            first.iter_mut().zip(old).for_each(|(v, old)| *v = *v << 16 | old & 0xffff);
+        }
+        LoadFormat::HighI8 => {
+            first.iter_mut().zip(old).for_each(|(v, old)| *v = (*v as i8 as u32) << 16 | old & 0xffff);
+        }
+        _ => {}
+    }
+    for (register, values) in out.iter().enumerate().take(format.registers()) {
+        write_lanes(&mut wave.vgpr[dst + register], values, exec);
+    }
+    Ok(())
+}
+
+/// Stores all active lanes, in the order of lanes.
+#[inline(always)]
+pub(super) fn store<const W: usize, R: Region>(
+    region: &mut R,
+    wave: &Wave<W>,
+    addresses: &[u64; W],
+    exec: u64,
+    format: StoreFormat,
+    data: usize,
+) -> MemoryResult<()> {
+    let register = |n: usize| &wave.vgpr[data + n].0;
+    let one = [register(0); 4];
+    let high = || register(0).map(|value| value >> 16);
+    match format {
+        StoreFormat::Byte => scatter::<1, W, R>(region, addresses, exec, one),
+        StoreFormat::Short => scatter::<2, W, R>(region, addresses, exec, one),
+        StoreFormat::HighByte => scatter::<1, W, R>(region, addresses, exec, [&high(); 4]),
+        StoreFormat::HighShort => scatter::<2, W, R>(region, addresses, exec, [&high(); 4]),
+        StoreFormat::Dword1 => scatter::<4, W, R>(region, addresses, exec, one),
+        StoreFormat::Dword2 => {
+            scatter::<8, W, R>(region, addresses, exec, [register(0), register(1), register(1), register(1)])
+        }
+        StoreFormat::Dword3 => {
+            scatter::<12, W, R>(region, addresses, exec, [register(0), register(1), register(2), register(2)])
+        }
+        StoreFormat::Dword4 => {
+            scatter::<16, W, R>(region, addresses, exec, [register(0), register(1), register(2), register(3)])
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Memory instructions: FLAT, GLOBAL, SCRATCH, DS and scalar loads.
+//!
+//! A lane's address becomes a host pointer by way of a [`region::Region`], which checks it: global memory, the
+//! workgroup's LDS, the lane's private memory. The data movement ([`lanes`]) and the atomics ([`atomics`]) are
+//! the same for all of them.
+mod atomics;
+mod exchange;
+mod lanes;
+mod prepare;
+mod region;
+mod scalar_load;
+
+use super::wave::{Lanes, Wave};
+use super::{Counters, FaultKind, PRIVATE_APERTURE, SHARED_APERTURE};
+use atomics::AtomicOperation;
+use exchange::Exchange;
+use lanes::{LoadFormat, StoreFormat};
+pub(super) use prepare::prepare;
+use region::Region;
+pub(super) use region::{Global, Lds, Private};
+pub(super) use scalar_load::{ScalarLoad, prepare as prepare_scalar};
+
+/// Faults are rare and large.
+pub(super) type MemoryResult<T> = Result<T, Box<FaultKind>>;
+
+/// The memory that a workgroup sees.
+pub(super) struct Memory<'a> {
+    pub(super) global: Global<'a>,
+    pub(super) lds: Lds,
+    pub(super) counters: Counters,
+}
+
+/// Which memory an instruction addresses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Space {
+    Global,
+    Flat,
+    Lds,
+    Private,
+}
+
+/// What is done at the address.
+#[derive(Clone, Copy)]
+enum Action {
+    Load(LoadFormat),
+    Store(StoreFormat),
+    /// Of two places: the distances from the address, and the format of each.
+    LoadTwo(LoadFormat, [u32; 2]),
+    StoreTwo(StoreFormat, [u32; 2]),
+    Atomic(AtomicOperation),
+    AtomicTwo(AtomicOperation, [u32; 2]),
+    /// Between lanes, no memory involved; or the append counter.
+    Exchange(Exchange),
+}
+
+/// A prepared vector memory instruction.
+#[derive(Clone, Copy)]
+pub(super) struct MemoryStep {
+    space: Space,
+    action: Action,
+    /// The register (pair) with the lanes' addresses.
+    address: Option<u16>,
+    /// The scalar register (pair) that is added.
+    base: Option<u8>,
+    offset: i32,
+    /// Data registers; the second is LDS' own second operand, or follows the first.
+    data: [u16; 2],
+    /// Where loads and returning atomics write.
+    dst: Option<u16>,
+}
+
+impl MemoryStep {
+    /// Executes the instruction. `slot` tells instructions apart, for the cache of ranges.
+    #[inline]
+    pub(super) fn run<const W: usize>(
+        &self,
+        wave: &mut Wave<W>,
+        memory: &mut Memory,
+        private: &mut Private,
+        slot: usize,
+    ) -> MemoryResult<()> {
+        let exec = wave.exec();
+        match self.space {
+            Space::Global => memory.counters.global_memory += 1,
+            Space::Flat => memory.counters.global_memory += 1,
+            Space::Lds => memory.counters.lds += 1,
+            Space::Private => memory.counters.scratch += 1,
+        }
+        if let Action::Exchange(exchange) = self.action {
+            return exchange.run(self, wave, &mut memory.lds);
+        }
+        if exec == 0 {
+            return Ok(());
+        }
+        let mut addresses = [0; W];
+        self.addresses(wave, &mut addresses);
+        match self.space {
+            Space::Global => {
+                memory.global.select(slot);
+                self.count(memory, exec);
+                self.access(&mut memory.global, wave, &addresses, exec)
+            }
+            Space::Lds => self.access(&mut memory.lds, wave, &addresses, exec),
+            Space::Private => self.access(private, wave, &addresses, exec),
+            Space::Flat => {
+                memory.global.select(slot);
+                self.flat(wave, memory, private, addresses, exec)
+            }
+        }
+    }
+
+    /// The address of every lane; inactive lanes' are meaningless.
+    #[inline(always)]
+    fn addresses<const W: usize>(&self, wave: &Wave<W>, out: &mut [u64; W]) {
+        let offset = i64::from(self.offset) as u64;
+        match (self.space, self.address, self.base) {
+            (Space::Global | Space::Flat, Some(v), None) => {
+                let (low, high) = (&wave.vgpr[usize::from(v)].0, &wave.vgpr[usize::from(v) + 1].0);
+                for lane in 0..W {
+                    out[lane] = (u64::from(low[lane]) | u64::from(high[lane]) << 32).wrapping_add(offset);
+                }
+            }
+            (Space::Global | Space::Flat, v, base) => {
+                let base = base.map_or(0, |base| wave.sgpr64(base)).wrapping_add(offset);
+                match v {
+                    Some(v) => {
+                        let low = &wave.vgpr[usize::from(v)].0;
+                        for lane in 0..W {
+                            out[lane] = base.wrapping_add(u64::from(low[lane]));
+                        }
+                    }
+                    None => *out = [base; W],
+                }
+            }
+            // 32-bit addresses.
+            (Space::Lds | Space::Private, v, base) => {
+                let base = base.map_or(0, |base| wave.sgpr[usize::from(base & 127)]);
+                let base = base.wrapping_add(offset as u32);
+                match v {
+                    Some(v) => {
+                        let low = &wave.vgpr[usize::from(v)].0;
+                        for lane in 0..W {
+                            out[lane] = u64::from(low[lane].wrapping_add(base));
+                        }
+                    }
+                    None => *out = [u64::from(base); W],
+                }
+            }
+        }
+    }
+
+    /// Splits the lanes by aperture.
+    fn flat<const W: usize>(
+        &self,
+        wave: &mut Wave<W>,
+        memory: &mut Memory,
+        private: &mut Private,
+        mut addresses: [u64; W],
+        exec: u64,
+    ) -> MemoryResult<()> {
+        let (mut in_lds, mut in_private) = (0, 0);
+        for (lane, address) in addresses.iter_mut().enumerate() {
+            let aperture = *address & !u64::from(u32::MAX);
+            if aperture == SHARED_APERTURE || aperture == PRIVATE_APERTURE {
+                *address &= u64::from(u32::MAX);
+                let mask = if aperture == SHARED_APERTURE { &mut in_lds } else { &mut in_private };
+                *mask |= exec & 1 << lane;
+            }
+        }
+        let in_global = exec & !(in_lds | in_private);
+        if in_global != 0 {
+            self.count(memory, in_global);
+            self.access(&mut memory.global, wave, &addresses, in_global)?;
+        }
+        if in_lds != 0 {
+            self.access(&mut memory.lds, wave, &addresses, in_lds)?;
+        }
+        if in_private != 0 {
+            self.access(private, wave, &addresses, in_private)?;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn count(&self, memory: &mut Memory, exec: u64) {
+        let lanes = u64::from(exec.count_ones());
+        match self.action {
+            Action::Load(format) => memory.counters.bytes_loaded += lanes * format.bytes(),
+            Action::Store(format) => memory.counters.bytes_stored += lanes * format.bytes(),
+            Action::Atomic(operation) => {
+                memory.counters.bytes_loaded += lanes * operation.bytes();
+                memory.counters.bytes_stored += lanes * operation.bytes();
+            }
+            // Only LDS has these.
+            Action::LoadTwo(..) | Action::StoreTwo(..) | Action::AtomicTwo(..) | Action::Exchange(_) => {}
+        }
+    }
+
+    #[inline(always)]
+    fn access<const W: usize, R: Region>(
+        &self,
+        region: &mut R,
+        wave: &mut Wave<W>,
+        addresses: &[u64; W],
+        exec: u64,
+    ) -> MemoryResult<()> {
+        let dst = usize::from(self.dst.unwrap_or(0));
+        let [data0, data1] = self.data.map(usize::from);
+        match self.action {
+            Action::Load(format) => lanes::load(region, wave, addresses, exec, format, dst),
+            Action::Store(format) => lanes::store(region, wave, addresses, exec, format, data0),
+            Action::LoadTwo(format, distances) => {
+                let second = dst + format.registers();
+                for (distance, dst) in distances.into_iter().zip([dst, second]) {
+                    lanes::load(region, wave, &moved(addresses, distance), exec, format, dst)?;
+                }
+                Ok(())
+            }
+            Action::StoreTwo(format, distances) => {
+                for (distance, data) in distances.into_iter().zip([data0, data1]) {
+                    lanes::store(region, wave, &moved(addresses, distance), exec, format, data)?;
+                }
+                Ok(())
+            }
+            Action::Atomic(operation) => {
+                operation.run(region, wave, addresses, exec, [data0, data1], self.dst)
+            }
+            Action::AtomicTwo(operation, distances) => {
+                let second = self.dst.map(|dst| dst + operation.registers());
+                // Both operands are read before the first result is written.
+                let operands = [operation.operand(wave, data0), operation.operand(wave, data1)];
+                for ((distance, operand), dst) in distances.into_iter().zip(operands).zip([self.dst, second])
+                {
+                    operation.run_with(
+                        region,
+                        wave,
+                        &moved(addresses, distance),
+                        exec,
+                        &operand,
+                        &operand,
+                        dst,
+                    )?;
+                }
+                Ok(())
+            }
+            Action::Exchange(_) => Ok(()),
+        }
+    }
+}
+
+/// The 32-bit addresses at a distance.
+#[inline(always)]
+fn moved<const W: usize>(addresses: &[u64; W], distance: u32) -> [u64; W] {
+    addresses.map(|address| u64::from((address as u32).wrapping_add(distance)))
+}
+
+/// Writes the active lanes of a register.
+#[inline(always)]
+fn write_lanes<const W: usize>(register: &mut Lanes<W>, values: &[u32; W], exec: u64) {
+    if exec == Wave::<W>::full() {
+        register.0 = *values;
+    } else {
+        for lane in 0..W {
+            if exec >> lane & 1 != 0 {
+                register.0[lane] = values[lane];
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! From a decoded memory instruction to its step.
+use super::atomics;
+use super::{Action, Exchange, LoadFormat, MemoryStep, Space, StoreFormat};
+use crate::isa::{Encoding, Inst, Operand};
+
+/// `None` if the instruction is unknown here.
+pub(in crate::exec) fn prepare(inst: &Inst) -> Option<MemoryStep> {
+    let (space, prefix) = match inst.encoding {
+        Encoding::Global => (Space::Global, "global_"),
+        Encoding::Flat => (Space::Flat, "flat_"),
+        Encoding::Scratch => (Space::Private, "scratch_"),
+        Encoding::Ds if !inst.mods.gds => (Space::Lds, "ds_"),
+        _ => return None,
+    };
+    let name = inst.name.strip_prefix(prefix)?;
+    let action = if space == Space::Lds { lds_action(name, inst)? } else { flat_action(name)? };
+    let register = |operand| match operand {
+        Operand::Vgpr(n) => Some(n),
+        _ => None,
+    };
+    let data0 = register(inst.src[1]).unwrap_or(0);
+    // LDS has a second data operand; elsewhere the compare value follows the new value.
+    let data1 = match (space, action) {
+        (Space::Lds, _) => register(inst.src[2]).unwrap_or(0),
+        (_, Action::Atomic(operation)) => data0 + operation.registers(),
+        _ => 0,
+    };
+    let base = match inst.src[2] {
+        Operand::Scalar(n) if space != Space::Lds => Some(n),
+        _ => None,
+    };
+    let two = matches!(action, Action::LoadTwo(..) | Action::StoreTwo(..) | Action::AtomicTwo(..));
+    Some(MemoryStep {
+        space,
+        action,
+        address: register(inst.src[0]),
+        base,
+        offset: if two { 0 } else { inst.offset0 },
+        data: [data0, data1],
+        dst: register(inst.dst),
+    })
+}
+
+/// FLAT, GLOBAL and SCRATCH.
+fn flat_action(name: &str) -> Option<Action> {
+    if let Some(operation) = name.strip_prefix("atomic_") {
+        return atomics::find(operation).map(Action::Atomic);
+    }
+    Some(match name {
+        "load_u8" => Action::Load(LoadFormat::U8),
+        "load_i8" => Action::Load(LoadFormat::I8),
+        "load_u16" => Action::Load(LoadFormat::U16),
+        "load_i16" => Action::Load(LoadFormat::I16),
+        "load_d16_u8" => Action::Load(LoadFormat::LowU8),
+        "load_d16_i8" => Action::Load(LoadFormat::LowI8),
+        "load_d16_b16" => Action::Load(LoadFormat::Low16),
+        "load_d16_hi_u8" => Action::Load(LoadFormat::HighU8),
+        "load_d16_hi_i8" => Action::Load(LoadFormat::HighI8),
+        "load_d16_hi_b16" => Action::Load(LoadFormat::High16),
+        "load_b32" => Action::Load(LoadFormat::Dword1),
+        "load_b64" => Action::Load(LoadFormat::Dword2),
+        "load_b96" => Action::Load(LoadFormat::Dword3),
+        "load_b128" => Action::Load(LoadFormat::Dword4),
+        "store_b8" => Action::Store(StoreFormat::Byte),
+        "store_b16" => Action::Store(StoreFormat::Short),
+        "store_d16_hi_b8" => Action::Store(StoreFormat::HighByte),
+        "store_d16_hi_b16" => Action::Store(StoreFormat::HighShort),
+        "store_b32" => Action::Store(StoreFormat::Dword1),
+        "store_b64" => Action::Store(StoreFormat::Dword2),
+        "store_b96" => Action::Store(StoreFormat::Dword3),
+        "store_b128" => Action::Store(StoreFormat::Dword4),
+        _ => return None,
+    })
+}
+
+/// DS.
+fn lds_action(name: &str, inst: &Inst) -> Option<Action> {
+    // Two-address forms count their offsets in elements, or in 64 elements.
+    let distances = |bytes: u32| {
+        let unit = if name.contains("_stride64") { 64 * bytes } else { bytes };
+        [inst.offset0 as u32 * unit, inst.offset1 as u32 * unit]
+    };
+    Some(match name {
+        "load_u8" => Action::Load(LoadFormat::U8),
+        "load_i8" => Action::Load(LoadFormat::I8),
+        "load_u16" => Action::Load(LoadFormat::U16),
+        "load_i16" => Action::Load(LoadFormat::I16),
+        "load_u8_d16" => Action::Load(LoadFormat::LowU8),
+        "load_i8_d16" => Action::Load(LoadFormat::LowI8),
+        "load_u16_d16" => Action::Load(LoadFormat::Low16),
+        "load_u8_d16_hi" => Action::Load(LoadFormat::HighU8),
+        "load_i8_d16_hi" => Action::Load(LoadFormat::HighI8),
+        "load_u16_d16_hi" => Action::Load(LoadFormat::High16),
+        "load_b32" => Action::Load(LoadFormat::Dword1),
+        "load_b64" => Action::Load(LoadFormat::Dword2),
+        "load_b96" => Action::Load(LoadFormat::Dword3),
+        "load_b128" => Action::Load(LoadFormat::Dword4),
+        "load_2addr_b32" | "load_2addr_stride64_b32" => Action::LoadTwo(LoadFormat::Dword1, distances(4)),
+        "load_2addr_b64" | "load_2addr_stride64_b64" => Action::LoadTwo(LoadFormat::Dword2, distances(8)),
+        "store_b8" => Action::Store(StoreFormat::Byte),
+        "store_b16" => Action::Store(StoreFormat::Short),
+        "store_b8_d16_hi" => Action::Store(StoreFormat::HighByte),
+        "store_b16_d16_hi" => Action::Store(StoreFormat::HighShort),
+        "store_b32" => Action::Store(StoreFormat::Dword1),
+        "store_b64" => Action::Store(StoreFormat::Dword2),
+        "store_b96" => Action::Store(StoreFormat::Dword3),
+        "store_b128" => Action::Store(StoreFormat::Dword4),
+        "store_2addr_b32" | "store_2addr_stride64_b32" => Action::StoreTwo(StoreFormat::Dword1, distances(4)),
+        "store_2addr_b64" | "store_2addr_stride64_b64" => Action::StoreTwo(StoreFormat::Dword2, distances(8)),
+        "permute_b32" => Action::Exchange(Exchange::Permute),
+        "bpermute_b32" => Action::Exchange(Exchange::BackwardPermute),
+        "swizzle_b32" => Action::Exchange(Exchange::Swizzle),
+        "append" => Action::Exchange(Exchange::Append),
+        "consume" => Action::Exchange(Exchange::Consume),
+        "storexchg_2addr_rtn_b32" | "storexchg_2addr_stride64_rtn_b32" => {
+            Action::AtomicTwo(atomics::find("storexchg_b32")?, distances(4))
+        }
+        "storexchg_2addr_rtn_b64" | "storexchg_2addr_stride64_rtn_b64" => {
+            Action::AtomicTwo(atomics::find("storexchg_b64")?, distances(8))
+        }
+        _ => Action::Atomic(atomics::find(&name.replacen("_rtn", "", 1))?),
+    })
+}

@@ -1,0 +1,153 @@
+//! From a lane's address to a host pointer, checked.
+use super::MemoryResult;
+use crate::exec::{Access, AddressSpace, FaultKind, Range};
+
+/// A kind of memory.
+pub(super) trait Region {
+    /// The place of `bytes` bytes at `address` for `lane`, or the fault.
+    ///
+    /// The pointer may be read, and written if `access` is not a load, for `bytes` bytes until the launch ends.
+    fn locate(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8>;
+
+    /// The place of one piece that several lanes share, if it is allowed as a whole.
+    fn locate_piece(&mut self, address: u64, bytes: u64, access: Access) -> Option<*mut u8>;
+}
+
+const SLOTS: usize = 32;
+
+/// Global memory: the live ranges, and the launch's own argument segment and dispatch packet.
+pub(in crate::exec) struct Global<'a> {
+    space: &'a AddressSpace,
+    own: [Range; 2],
+    /// The range that an instruction hit last: it will hit it again.
+    recent: [Range; SLOTS],
+    slot: usize,
+}
+
+const NOTHING: Range = Range { base: 0, len: 0, writable: false };
+
+impl<'a> Global<'a> {
+    /// `own`: ranges that only this launch sees. They must stay readable while it runs.
+    pub(in crate::exec) fn new(space: &'a AddressSpace, own: [Range; 2]) -> Self {
+        Self { space, own, recent: [NOTHING; SLOTS], slot: 0 }
+    }
+
+    /// Chooses the cache entry of an instruction.
+    #[inline(always)]
+    pub(super) fn select(&mut self, slot: usize) {
+        self.slot = slot % SLOTS;
+    }
+
+    #[cold]
+    fn search(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8> {
+        let own = self.own.iter().find(|range| range.holds(address, bytes)).copied();
+        let found = own.or_else(|| self.space.find(address)).filter(|range| range.holds(address, bytes));
+        let (lane, bytes) = (lane as u32, bytes as u32);
+        match found {
+            Some(range) if range.writable || access == Access::Load => {
+                self.recent[self.slot] = range;
+                Ok(address as *mut u8)
+            }
+            Some(range) => {
+                Err(Box::new(FaultKind::ReadOnly { access, lane, address, bytes, nearest: Some(range) }))
+            }
+            None => {
+                let nearest = self.space.nearest(address);
+                Err(Box::new(FaultKind::OutOfBounds { access, lane, address, bytes, nearest }))
+            }
+        }
+    }
+}
+
+impl Region for Global<'_> {
+    #[inline(always)]
+    fn locate(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8> {
+        let range = &self.recent[self.slot];
+        if range.holds(address, bytes) && (range.writable || access == Access::Load) {
+            return Ok(address as *mut u8);
+        }
+        self.search(lane, address, bytes, access)
+    }
+
+    #[inline(always)]
+    fn locate_piece(&mut self, address: u64, bytes: u64, access: Access) -> Option<*mut u8> {
+        self.locate(0, address, bytes, access).ok()
+    }
+}
+
+/// A workgroup's LDS.
+#[derive(Default)]
+pub(in crate::exec) struct Lds {
+    /// In 16-byte units, for alignment.
+    storage: Vec<u128>,
+    size: u32,
+}
+
+impl Lds {
+    /// Makes it `size` bytes of ones: an element that is read before it is written is a NaN or -1, not a
+    /// plausible 0.
+    pub(in crate::exec) fn reset(&mut self, size: u32) {
+        let units = (size as usize).div_ceil(16);
+        self.storage.clear();
+        self.storage.resize(units, u128::MAX);
+        self.size = size;
+    }
+}
+
+impl Region for Lds {
+    #[inline(always)]
+    fn locate(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8> {
+        self.locate_piece(address, bytes, access).ok_or_else(|| {
+            let (lane, bytes) = (lane as u32, bytes as u32);
+            Box::new(FaultKind::LdsOutOfBounds { access, lane, address, bytes, size: self.size })
+        })
+    }
+
+    #[inline(always)]
+    fn locate_piece(&mut self, address: u64, bytes: u64, _access: Access) -> Option<*mut u8> {
+        let fits = address.checked_add(bytes)? <= u64::from(self.size);
+        // SAFETY: the storage holds at least `size` bytes, and the piece ends within them.
+        fits.then(|| unsafe { self.storage.as_mut_ptr().cast::<u8>().add(address as usize) })
+    }
+}
+
+/// The private memory of a wave's lanes, one lane's after the other's.
+#[derive(Default)]
+pub(in crate::exec) struct Private {
+    storage: Vec<u128>,
+    /// Bytes of one lane.
+    size: u32,
+    /// 16-byte units from one lane to the next.
+    stride: usize,
+}
+
+impl Private {
+    /// Makes it `size` bytes of zeros for each of `lanes` lanes.
+    pub(in crate::exec) fn reset(&mut self, size: u32, lanes: usize) {
+        self.stride = (size as usize).div_ceil(16);
+        self.storage.clear();
+        self.storage.resize(self.stride * lanes, 0);
+        self.size = size;
+    }
+}
+
+impl Region for Private {
+    #[inline(always)]
+    fn locate(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8> {
+        let fits = address <= u64::from(self.size) && bytes <= u64::from(self.size) - address;
+        match self.storage.get_mut(lane * self.stride..) {
+            // SAFETY: each lane has `stride` units of 16 bytes, at least `size` bytes, and the piece ends within them.
+            Some(own) if fits => Ok(unsafe { own.as_mut_ptr().cast::<u8>().add(address as usize) }),
+            _ => {
+                let (lane, bytes) = (lane as u32, bytes as u32);
+                Err(Box::new(FaultKind::PrivateOutOfBounds { access, lane, address, bytes, size: self.size }))
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn locate_piece(&mut self, _address: u64, _bytes: u64, _access: Access) -> Option<*mut u8> {
+        // No two lanes share a piece.
+        None
+    }
+}

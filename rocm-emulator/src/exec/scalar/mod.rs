@@ -1,0 +1,230 @@
+//! The scalar unit: SOP1, SOP2, SOPC, SOPK and the arithmetic part of SOPP.
+//!
+//! [`prepare`] resolves mnemonic and operands once; [`ScalarStep::run`] reads two sources, calls the operation
+//! and writes the destination.
+mod hardware_registers;
+mod operations;
+
+use super::wave::Wave;
+use super::{PRIVATE_APERTURE, SHARED_APERTURE};
+use crate::isa::{Encoding, InlineFloat, Inst, Operand, sreg};
+pub(super) use hardware_registers::HardwareRegister;
+use operations::Operation;
+
+/// Where a scalar value comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Source {
+    Register(u8),
+    Constant(u64),
+    Scc,
+    VccZ,
+    ExecZ,
+}
+
+impl Source {
+    /// Resolves an operand of an operation on `wide` (64-bit) values; `signed` ones extend a literal's sign.
+    pub(super) fn new(operand: Operand, wide: bool, signed: bool) -> Option<Self> {
+        Some(match operand {
+            Operand::Scalar(n) => Self::Register(n),
+            Operand::Int(value) => Self::Constant(i64::from(value) as u64),
+            Operand::Literal(value) if wide && signed => Self::Constant(i64::from(value as i32) as u64),
+            Operand::Literal(value) => Self::Constant(u64::from(value)),
+            Operand::Float(value) => Self::Constant(float_bits(value, wide)),
+            Operand::Scc => Self::Scc,
+            Operand::VccZ => Self::VccZ,
+            Operand::ExecZ => Self::ExecZ,
+            Operand::SharedBase => Self::Constant(SHARED_APERTURE),
+            Operand::SharedLimit => Self::Constant(SHARED_APERTURE + u64::from(u32::MAX)),
+            Operand::PrivateBase => Self::Constant(PRIVATE_APERTURE),
+            Operand::PrivateLimit => Self::Constant(PRIVATE_APERTURE + u64::from(u32::MAX)),
+            Operand::None | Operand::Vgpr(_) | Operand::HwReg { .. } => return None,
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn read32<const W: usize>(self, wave: &Wave<W>) -> u32 {
+        match self {
+            Self::Register(n) => wave.sgpr[usize::from(n & 127)],
+            other => other.read64(wave) as u32,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn read64<const W: usize>(self, wave: &Wave<W>) -> u64 {
+        match self {
+            Self::Register(n) => wave.sgpr64(n),
+            Self::Constant(value) => value,
+            Self::Scc => u64::from(wave.scc),
+            Self::VccZ => u64::from(wave.mask(sreg::VCC_LO) == 0),
+            Self::ExecZ => u64::from(wave.exec() == 0),
+        }
+    }
+}
+
+/// An inline float constant as the bits of an f64 or an f32.
+fn float_bits(value: InlineFloat, wide: bool) -> u64 {
+    let number = match value {
+        InlineFloat::Half => 0.5,
+        InlineFloat::NegHalf => -0.5,
+        InlineFloat::One => 1.0,
+        InlineFloat::NegOne => -1.0,
+        InlineFloat::Two => 2.0,
+        InlineFloat::NegTwo => -2.0,
+        InlineFloat::Four => 4.0,
+        InlineFloat::NegFour => -4.0,
+        // 1/(2 pi), as the ISA gives its bits.
+        InlineFloat::InvTwoPi if wide => return 0x3fc4_5f30_6dc9_c882,
+        InlineFloat::InvTwoPi => return 0x3e22_f983,
+    };
+    if wide { f64::to_bits(number) } else { u64::from((number as f32).to_bits()) }
+}
+
+/// A prepared scalar instruction.
+#[derive(Clone, Copy)]
+pub(super) struct ScalarStep {
+    operation: Operation,
+    dst: u8,
+    sources: [Source; 2],
+}
+
+/// Resolves a scalar ALU instruction; `None` if it is unknown here.
+/// `next_address` is the absolute address of the instruction after it (s_getpc).
+pub(super) fn prepare(inst: &Inst, next_address: u64) -> Option<ScalarStep> {
+    let dst = match inst.dst {
+        Operand::Scalar(n) => n,
+        _ => sreg::NULL,
+    };
+    let constant = Source::Constant(i64::from(inst.imm) as u64);
+    let step = |operation, sources| Some(ScalarStep { operation, dst, sources });
+    let none = Source::Constant(0);
+    match inst.name {
+        "s_getpc_b64" => return step(Operation::Plain64(|a, _| a), [Source::Constant(next_address), none]),
+        "s_round_mode" => return step(Operation::RoundMode, [constant, none]),
+        "s_denorm_mode" => return step(Operation::DenormMode, [constant, none]),
+        // A message that returns: nothing of the host's is shown to a kernel.
+        "s_sendmsg_rtn_b32" => return step(Operation::Plain32(|a, _| a), [none, none]),
+        "s_sendmsg_rtn_b64" => return step(Operation::Plain64(|a, _| a), [none, none]),
+        "s_getreg_b32" => {
+            let register = HardwareRegister::new(inst.src[0])?;
+            return step(Operation::GetRegister(register), [none, none]);
+        }
+        "s_setreg_b32" | "s_setreg_imm32_b32" => {
+            let register = HardwareRegister::new(inst.dst)?;
+            return step(Operation::SetRegister(register), [Source::new(inst.src[0], false, false)?, none]);
+        }
+        _ => {}
+    }
+    let operation = operations::find(inst.name)?;
+    let (wide, signed) = (operation.is_wide(), inst.name.ends_with("_i64"));
+    let source = |operand| Source::new(operand, wide, signed);
+    let old = Source::Register(dst);
+    let sources = match inst.encoding {
+        // Compares read the register that the encoding calls its destination.
+        Encoding::Sopk if inst.name.starts_with("s_cmpk") => [source(inst.src[0])?, constant],
+        Encoding::Sopk => [constant, old],
+        Encoding::Sop1 => [source(inst.src[0])?, old],
+        _ => [source(inst.src[0])?, source(inst.src[1])?],
+    };
+    step(operation, sources)
+}
+
+impl ScalarStep {
+    /// Executes the instruction.
+    #[inline]
+    pub(super) fn run<const W: usize>(&self, wave: &mut Wave<W>) {
+        let [first, second] = self.sources;
+        let dst = self.dst;
+        match self.operation {
+            Operation::Plain32(op) => {
+                let value = op(first.read32(wave), second.read32(wave));
+                wave.set_sgpr(dst, value);
+            }
+            Operation::NonZero32(op) => {
+                let value = op(first.read32(wave), second.read32(wave));
+                wave.scc = value != 0;
+                wave.set_sgpr(dst, value);
+            }
+            Operation::Carry32(op) => {
+                let (value, scc) = op(first.read32(wave), second.read32(wave), wave.scc);
+                wave.scc = scc;
+                wave.set_sgpr(dst, value);
+            }
+            Operation::Choose32(op) => {
+                let value = op(first.read32(wave), second.read32(wave), wave.scc);
+                wave.set_sgpr(dst, value);
+            }
+            Operation::Plain64(op) => {
+                let value = op(first.read64(wave), second.read64(wave));
+                wave.set_sgpr64(dst, value);
+            }
+            Operation::NonZero64(op) => {
+                let value = op(first.read64(wave), second.read64(wave));
+                wave.scc = value != 0;
+                wave.set_sgpr64(dst, value);
+            }
+            Operation::Choose64(op) => {
+                let value = op(first.read64(wave), second.read64(wave), wave.scc);
+                wave.set_sgpr64(dst, value);
+            }
+            Operation::Count64(op) => {
+                let value = op(first.read64(wave));
+                wave.set_sgpr(dst, value);
+            }
+            Operation::CountNonZero64(op) => {
+                let value = op(first.read64(wave));
+                wave.scc = value != 0;
+                wave.set_sgpr(dst, value);
+            }
+            Operation::Compare32(op) => wave.scc = op(first.read32(wave), second.read32(wave)),
+            Operation::Compare64(op) => wave.scc = op(first.read64(wave), second.read64(wave)),
+            Operation::SaveExec32(op) => {
+                let exec = wave.sgpr[usize::from(sreg::EXEC_LO)];
+                let value = op(u64::from(first.read32(wave)), u64::from(exec)) as u32;
+                wave.set_sgpr(dst, exec);
+                wave.set_sgpr(sreg::EXEC_LO, value);
+                wave.scc = value != 0;
+            }
+            Operation::SaveExec64(op) => {
+                let exec = wave.sgpr64(sreg::EXEC_LO);
+                let value = op(first.read64(wave), exec);
+                wave.set_sgpr64(dst, exec);
+                wave.set_sgpr64(sreg::EXEC_LO, value);
+                wave.scc = value != 0;
+            }
+            Operation::WriteExec32(op) => {
+                let exec = wave.sgpr[usize::from(sreg::EXEC_LO)];
+                let value = op(u64::from(first.read32(wave)), u64::from(exec)) as u32;
+                wave.set_sgpr(dst, value);
+                wave.set_sgpr(sreg::EXEC_LO, value);
+                wave.scc = value != 0;
+            }
+            Operation::WriteExec64(op) => {
+                let value = op(first.read64(wave), wave.sgpr64(sreg::EXEC_LO));
+                wave.set_sgpr64(dst, value);
+                wave.set_sgpr64(sreg::EXEC_LO, value);
+                wave.scc = value != 0;
+            }
+            Operation::RoundMode => {
+                let bits = first.read32(wave) as u8;
+                wave.mode.round_32 = bits & 3;
+                wave.mode.round_16_64 = (bits >> 2) & 3;
+            }
+            Operation::DenormMode => {
+                let bits = first.read32(wave) as u8;
+                wave.mode.denorm_32 = bits & 3;
+                wave.mode.denorm_16_64 = (bits >> 2) & 3;
+            }
+            Operation::GetRegister(register) => {
+                let value = register.read(wave);
+                wave.set_sgpr(dst, value);
+            }
+            Operation::SetRegister(register) => {
+                let value = first.read32(wave);
+                register.write(wave, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

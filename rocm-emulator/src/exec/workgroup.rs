@@ -1,0 +1,262 @@
+//! One workgroup: its waves take turns on one host thread, each running until a barrier or its end.
+use super::initial_state::InitialState;
+use super::memory::{Memory, Private};
+use super::program::{Condition, Function, Program, Step};
+use super::wave::{Mode, Wave};
+use super::{Fault, FaultKind, Launch};
+use crate::isa::sreg;
+use std::sync::Arc;
+
+/// A wave that shares its workgroup with others gives way to them after so many instructions, so that waiting
+/// for another wave through LDS ends.
+const TURN: u64 = 1 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Ready,
+    AtBarrier,
+    Ended,
+}
+
+/// A wave and where it stands.
+struct Running<const W: usize> {
+    wave: Wave<W>,
+    private: Private,
+    function: Arc<Function<W>>,
+    /// The next step in the function.
+    next: usize,
+    state: State,
+    executed: u64,
+}
+
+/// The waves' storage, kept from workgroup to workgroup and launch to launch.
+#[derive(Default)]
+pub(super) struct Waves<const W: usize> {
+    running: Vec<Running<W>>,
+}
+
+/// What the workgroups of a launch share.
+pub(super) struct Dispatch<'a> {
+    pub(super) launch: &'a Launch<'a>,
+    pub(super) initial: InitialState,
+    pub(super) entry: Arc<Function<32>>,
+    /// The entry's step in its function.
+    pub(super) entry_step: usize,
+    pub(super) private_bytes: u32,
+    pub(super) lds_bytes: u32,
+    /// Work-items of a workgroup.
+    pub(super) work_items: u32,
+}
+
+/// Why a wave stopped running.
+enum Stop {
+    Barrier,
+    End,
+    Turn,
+}
+
+impl Waves<32> {
+    /// Runs one workgroup to its end.
+    pub(super) fn run(
+        &mut self,
+        dispatch: &Dispatch,
+        workgroup: [u32; 3],
+        memory: &mut Memory,
+    ) -> Result<(), Fault> {
+        let count = dispatch.work_items.div_ceil(32) as usize;
+        self.set_up(dispatch, workgroup, count);
+        memory.lds.reset(dispatch.lds_bytes);
+        let running = &mut self.running[..count];
+        loop {
+            for (index, wave) in running.iter_mut().enumerate().filter(|(_, wave)| wave.state == State::Ready)
+            {
+                match wave.run(dispatch, memory, count > 1) {
+                    Ok(Stop::Barrier) => wave.state = State::AtBarrier,
+                    Ok(Stop::End) => wave.state = State::Ended,
+                    Ok(Stop::Turn) => {}
+                    Err(kind) => return Err(wave.fault(dispatch, workgroup, index, *kind)),
+                }
+            }
+            let in_state = |state| running.iter().filter(|wave| wave.state == state).count();
+            if in_state(State::Ready) > 0 {
+                continue;
+            }
+            let (waiting, ended) = (in_state(State::AtBarrier), in_state(State::Ended));
+            if waiting == 0 {
+                memory.counters.workgroups += 1;
+                memory.counters.waves += count as u64;
+                return Ok(());
+            }
+            if ended > 0 {
+                let kind = FaultKind::BarrierDivergence { waiting: waiting as u32, ended: ended as u32 };
+                let index = running.iter().position(|wave| wave.state == State::AtBarrier).unwrap_or(0);
+                // The barrier is the step before the next one.
+                running[index].next = running[index].next.saturating_sub(1);
+                return Err(running[index].fault(dispatch, workgroup, index, kind));
+            }
+            running.iter_mut().for_each(|wave| wave.state = State::Ready);
+        }
+    }
+
+    fn set_up(&mut self, dispatch: &Dispatch, workgroup: [u32; 3], count: usize) {
+        while self.running.len() < count {
+            self.running.push(Running {
+                wave: Wave { pc: 0, sgpr: [0; 128], scc: false, mode: Mode::from_bits(0), vgpr: Vec::new() },
+                private: Private::default(),
+                function: Arc::clone(&dispatch.entry),
+                next: 0,
+                state: State::Ready,
+                executed: 0,
+            });
+        }
+        for (index, running) in self.running[..count].iter_mut().enumerate() {
+            dispatch.initial.apply(&mut running.wave, index as u32, workgroup, dispatch.launch.block);
+            running.private.reset(dispatch.private_bytes, 32);
+            if !Arc::ptr_eq(&running.function, &dispatch.entry) {
+                running.function = Arc::clone(&dispatch.entry);
+            }
+            running.next = dispatch.entry_step;
+            running.state = State::Ready;
+            running.executed = 0;
+        }
+    }
+}
+
+impl Running<32> {
+    /// Runs until the wave stops. After a fault, `next` is the step of the instruction that caused it.
+    fn run(
+        &mut self,
+        dispatch: &Dispatch,
+        memory: &mut Memory,
+        shares: bool,
+    ) -> Result<Stop, Box<FaultKind>> {
+        let limit = dispatch.launch.instruction_limit;
+        let turn_end = if shares { self.executed.saturating_add(TURN).min(limit) } else { limit };
+        let program = dispatch.launch.program;
+        // Once per function: calls and returns change it.
+        'function: loop {
+            let function = Arc::clone(&self.function);
+            let steps = &function.steps[..];
+            let mut next = self.next;
+            // Where counting of executed instructions goes on.
+            let mut counted = next;
+            loop {
+                let Some(step) = steps.get(next) else {
+                    let target = program.text_address();
+                    return Err(Box::new(FaultKind::BadJump { target }));
+                };
+                let at = next;
+                next += 1;
+                match step {
+                    Step::Vector(step) => {
+                        memory.counters.vector += 1;
+                        step.run(&mut self.wave);
+                        continue;
+                    }
+                    Step::Scalar(step) => {
+                        memory.counters.scalar += 1;
+                        step.run(&mut self.wave);
+                        continue;
+                    }
+                    Step::Memory(step) => {
+                        if let Err(fault) = step.run(&mut self.wave, memory, &mut self.private, at) {
+                            self.next = at;
+                            return Err(fault);
+                        }
+                        continue;
+                    }
+                    Step::ScalarLoad(step) => {
+                        if let Err(fault) = step.run(&mut self.wave, memory, at) {
+                            self.next = at;
+                            return Err(fault);
+                        }
+                        continue;
+                    }
+                    _ => {}
+                }
+                // Whatever follows leaves the straight line.
+                memory.counters.flow += 1;
+                self.executed += (next - counted) as u64;
+                self.next = at;
+                let jump = match step {
+                    Step::Branch(target) => {
+                        next = *target as usize;
+                        None
+                    }
+                    Step::BranchIf(condition, target) => {
+                        if condition.holds(&self.wave) {
+                            next = *target as usize;
+                        }
+                        None
+                    }
+                    Step::Jump { target, link, next } => {
+                        let target = target.read64(&self.wave);
+                        self.wave.set_sgpr64(*link, *next);
+                        Some(target)
+                    }
+                    Step::Call { target, link, next } => {
+                        self.wave.set_sgpr64(*link, *next);
+                        Some(*target)
+                    }
+                    Step::Barrier if !shares => None,
+                    Step::Barrier => {
+                        self.next = next;
+                        return Ok(Stop::Barrier);
+                    }
+                    Step::End => return Ok(Stop::End),
+                    Step::Trap(number) => return Err(Box::new(FaultKind::Trap(*number))),
+                    Step::Undecodable(error) => {
+                        return Err(Box::new(FaultKind::Undecodable((**error).clone())));
+                    }
+                    _ => return Err(Box::new(FaultKind::UnknownInstruction)),
+                };
+                if let Some(target) = jump {
+                    let Some(offset) = program.offset_of(target) else {
+                        return Err(Box::new(FaultKind::BadJump { target }));
+                    };
+                    (self.function, next) = program.function_at(offset);
+                }
+                counted = next;
+                if self.executed >= turn_end {
+                    if self.executed >= limit {
+                        return Err(Box::new(FaultKind::DoesNotEnd(self.executed)));
+                    }
+                    self.next = next;
+                    return Ok(Stop::Turn);
+                }
+                if jump.is_some() {
+                    self.next = next;
+                    continue 'function;
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn fault(&self, dispatch: &Dispatch, workgroup: [u32; 3], index: usize, kind: FaultKind) -> Fault {
+        let program: &Program = dispatch.launch.program;
+        let offset = self.function.offsets.get(self.next).copied().unwrap_or_default();
+        Fault {
+            kernel: dispatch.launch.kernel.name.clone(),
+            pc: u64::from(offset),
+            instruction: program.text_at(offset as usize),
+            workgroup,
+            wave: index as u32,
+            kind,
+        }
+    }
+}
+
+impl Condition {
+    #[inline(always)]
+    fn holds<const W: usize>(self, wave: &Wave<W>) -> bool {
+        match self {
+            Self::SccZero => !wave.scc,
+            Self::SccOne => wave.scc,
+            Self::VccZero => wave.mask(sreg::VCC_LO) == 0,
+            Self::VccNotZero => wave.mask(sreg::VCC_LO) != 0,
+            Self::ExecZero => wave.exec() == 0,
+            Self::ExecNotZero => wave.exec() != 0,
+        }
+    }
+}
