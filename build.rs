@@ -1,1 +1,40 @@
-fn main() {}
+//! Build script of `hip-kernels`: hipifies the kernels, compiles them for every target, embeds them.
+
+use std::env;
+use std::error::Error;
+use std::path::PathBuf;
+
+use hip_kernels_build::{Options, build, compiler, embed, pipeline, target};
+
+fn main() -> Result<(), String> {
+    // `Display`, not `Debug`: the messages say what to install.
+    run().map_err(|error| error.to_string())
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let out_dir = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets no OUT_DIR")?);
+    let archs = env::var(target::ARCHS_VARIABLE).ok();
+    let options = Options::new(target::choose(archs.as_deref())?, &out_dir);
+
+    // Rust files are not listed: touching one recompiles no kernel.
+    for dir in [&options.kernels_dir, &options.include_dir] {
+        println!("cargo::rerun-if-changed={}", dir.display());
+    }
+    for variable in [
+        target::ARCHS_VARIABLE,
+        compiler::CLANG_VARIABLE,
+        compiler::DEVICE_LIBS_VARIABLE,
+        compiler::ROCM_VARIABLE,
+        pipeline::CACHE_VARIABLE,
+    ] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    rocmify::upstream::print_rerun_lines();
+
+    let report = build(&options, &|step| {
+        eprintln!("[{}/{}] {} for {}", step.done, step.total, step.module, step.target);
+    })?;
+    let objects = report.into_objects()?;
+    embed::embed(&objects, &options.targets, &out_dir)?;
+    Ok(())
+}

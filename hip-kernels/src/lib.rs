@@ -1,1 +1,17 @@
-//! Being built.
+//! Candle's kernels as AMD code objects: compiled when this crate is built, embedded compressed, and found
+//! by module and GPU architecture.
+//!
+//! ```
+//! use hip_kernels::{Module, archs, code_object};
+//!
+//! let object = code_object(Module::Unary, archs()[0])?;
+//! assert_eq!(object.bytes[..4], *b"\x7fELF");
+//! # Ok::<(), hip_kernels::KernelError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod lookup;
+mod module;
+
+pub use lookup::{CodeObject, KernelError, archs, code_object};
+pub use module::Module;

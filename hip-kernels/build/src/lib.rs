@@ -1,1 +1,21 @@
-//! Being built.
+//! From CUDA sources to AMD code objects: finds upstream's kernels, translates them ([`hipify`]),
+//! compiles every module for every target with a clang that has the AMDGPU target ([`compiler`]), and
+//! reads back what each kernel costs ([`resources`]).
+//!
+//! Used by the build script of `hip-kernels`, and by hand:
+//! `cargo run -p hip-kernels-build -- --archs gfx90a,gfx11-generic`.
+
+pub mod compiler;
+pub mod embed;
+mod error;
+pub mod hipify;
+mod lexer;
+mod metadata;
+pub mod pipeline;
+pub mod resources;
+pub mod sources;
+pub mod target;
+
+pub use error::BuildError;
+pub use pipeline::{BuiltObject, Failure, Options, Progress, Report, build};
+pub use target::Target;

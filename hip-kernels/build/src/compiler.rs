@@ -1,0 +1,339 @@
+//! Finds a clang that compiles for AMD GPUs, and runs it.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{BuildError, Target};
+
+/// Path of the clang (or amdclang++) to use.
+pub const CLANG_VARIABLE: &str = "CANDLE_ROCM_CLANG";
+/// Folder that holds `ocml.bc`.
+pub const DEVICE_LIBS_VARIABLE: &str = "CANDLE_ROCM_DEVICE_LIBS";
+/// Folder of a ROCm installation.
+pub const ROCM_VARIABLE: &str = "ROCM_PATH";
+
+/// The oldest plain clang that knows the generic targets. ROCm's own is taken as it is.
+const OLDEST_CLANG: u32 = 19;
+const NEWEST_CLANG: u32 = 24;
+
+/// Every flag that decides what the machine code is, apart from the target's own.
+///
+/// * `-ffp-contract=on`: a product and a sum in one expression may become one fused operation, as with
+///   nvcc; across expressions and statements every operation rounds.
+/// * No flag of the fast-math family: infinities, NaN and subnormals are what IEEE 754 says, division and
+///   square root are correctly rounded. Workgroups may have up to 1024 threads (clang's default).
+/// * Neither HIP's nor the system's headers are read.
+const FLAGS: &[&str] = &[
+    "-x",
+    "hip",
+    "-std=c++17",
+    "--cuda-device-only",
+    "-nogpuinc",
+    "-nogpulib",
+    "-nostdinc",
+    "--no-gpu-bundle-output",
+    "-fuse-cuid=none",
+    "-O3",
+    "-ffp-contract=on",
+    "-Wno-unused-command-line-argument",
+];
+
+/// A compiler that was found to be usable, with the device library.
+#[derive(Debug, Clone)]
+pub struct Compiler {
+    path: PathBuf,
+    version: String,
+    ocml: PathBuf,
+}
+
+impl Compiler {
+    /// Finds a compiler: [`CLANG_VARIABLE`], else ROCm's ([`ROCM_VARIABLE`], `/opt/rocm`), else a plain
+    /// clang on `PATH`, newest first. And `ocml.bc`: [`DEVICE_LIBS_VARIABLE`], else in ROCm, beside the
+    /// compiler, or where distributions put it.
+    ///
+    /// # Errors
+    /// [`BuildError::NoCompiler`], [`BuildError::UnusableCompiler`], [`BuildError::NoDeviceLibraries`].
+    pub fn discover() -> Result<Self, BuildError> {
+        let rocm = rocm_dirs(variable(ROCM_VARIABLE));
+        let (path, version) = match variable(CLANG_VARIABLE) {
+            Some(path) => {
+                let path = PathBuf::from(path);
+                let version = probe(&path).map_err(|reason| BuildError::UnusableCompiler {
+                    variable: CLANG_VARIABLE,
+                    path: path.clone(),
+                    reason,
+                })?;
+                (path, version)
+            }
+            None => first_usable(&candidates(&rocm))?,
+        };
+        let ocml = find_ocml(&library_dirs(&rocm, &path))?;
+        Ok(Self { path, version, ocml })
+    }
+
+    /// The first line that the compiler says of itself.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Where the compiler lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The device library that kernels are linked with.
+    pub fn ocml(&self) -> &Path {
+        &self.ocml
+    }
+
+    /// What decides the machine code besides sources, headers and libraries: to be hashed.
+    pub fn fingerprint(&self, target: &Target) -> String {
+        format!(
+            "{}\n{} {} -mcode-object-version={}\n{}",
+            self.version,
+            FLAGS.join(" "),
+            target,
+            target.code_object_version(),
+            device_library_settings(target)
+        )
+    }
+
+    /// Compiles and links one source to one code object. `include` are the folders of headers,
+    /// `prelude` is the header read before the first line.
+    ///
+    /// The inner error is what the compiler said.
+    ///
+    /// # Errors
+    /// [`BuildError::Io`] if the compiler does not start or a file cannot be written.
+    pub fn compile(
+        &self,
+        source: &Path,
+        target: &Target,
+        include: &[&Path],
+        prelude: &str,
+        object: &Path,
+    ) -> Result<Result<(), String>, BuildError> {
+        let settings = match self.settings_bitcode(target, object)? {
+            Ok(settings) => settings,
+            Err(message) => return Ok(Err(message)),
+        };
+        let mut command = Command::new(&self.path);
+        command.args(FLAGS);
+        command.arg(format!("--offload-arch={target}"));
+        command.arg(format!("-mcode-object-version={}", target.code_object_version()));
+        for library in [self.ocml.as_path(), &settings] {
+            command.args(["-Xclang", "-mlink-builtin-bitcode", "-Xclang"]).arg(library);
+        }
+        for dir in include {
+            command.arg("-I").arg(dir);
+        }
+        command.args(["-include", prelude]).arg("-o").arg(object).arg(source);
+        run(command)
+    }
+
+    /// The constants by which the device library is set up, as bitcode beside `object`. ROCm ships them as
+    /// one file per setting; which files there are differs between releases, so they are written here.
+    fn settings_bitcode(
+        &self,
+        target: &Target,
+        object: &Path,
+    ) -> Result<Result<PathBuf, String>, BuildError> {
+        let text = object.with_extension("settings.ll");
+        let bitcode = object.with_extension("settings.bc");
+        fs::write(&text, device_library_settings(target)).map_err(BuildError::io("cannot write", &text))?;
+        let mut command = Command::new(&self.path);
+        command.args(["--target=amdgcn-amd-amdhsa", "-nogpulib", "-x", "ir", "-c", "-emit-llvm", "-o"]);
+        command.arg(&bitcode).arg(&text);
+        Ok(run(command)?.map(|()| bitcode))
+    }
+}
+
+/// LLVM IR of the settings (names and meaning: ROCm device libraries, `doc/OCML.md` and `oclc/inc/oclc.h`):
+/// IEEE semantics throughout.
+fn device_library_settings(target: &Target) -> String {
+    let settings = [
+        ("ISA_version", "i32", target.isa_version()),
+        ("wavefrontsize64", "i8", u32::from(target.wave_size() == 64)),
+        ("finite_only_opt", "i8", 0),
+        ("unsafe_math_opt", "i8", 0),
+        ("daz_opt", "i8", 0),
+        ("correctly_rounded_sqrt32", "i8", 1),
+        ("ABI_version", "i32", target.code_object_version() * 100),
+    ];
+    let mut text = String::from("target triple = \"amdgcn-amd-amdhsa\"\n");
+    for (name, kind, value) in settings {
+        text.push_str(&format!(
+            "@__oclc_{name} = linkonce_odr protected local_unnamed_addr addrspace(4) constant {kind} {value}\n"
+        ));
+    }
+    text
+}
+
+fn run(mut command: Command) -> Result<Result<(), String>, BuildError> {
+    let program = PathBuf::from(command.get_program());
+    let output = command.output().map_err(BuildError::io("cannot start", &program))?;
+    if output.status.success() {
+        return Ok(Ok(()));
+    }
+    let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Ok(Err(if text.is_empty() {
+        format!("{} ended with {}", program.display(), output.status)
+    } else {
+        text
+    }))
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn rocm_dirs(chosen: Option<OsString>) -> Vec<PathBuf> {
+    chosen.map(PathBuf::from).into_iter().chain([PathBuf::from("/opt/rocm")]).collect()
+}
+
+/// Compilers to try, best first.
+fn candidates(rocm: &[PathBuf]) -> Vec<PathBuf> {
+    let in_rocm = ["bin/amdclang++", "lib/llvm/bin/clang++", "llvm/bin/clang++", "bin/hipcc"];
+    let mut candidates: Vec<PathBuf> =
+        rocm.iter().flat_map(|dir| in_rocm.iter().map(move |name| dir.join(name))).collect();
+    candidates
+        .extend((OLDEST_CLANG..=NEWEST_CLANG).rev().map(|version| PathBuf::from(format!("clang-{version}"))));
+    candidates.push(PathBuf::from("clang"));
+    candidates
+}
+
+fn first_usable(candidates: &[PathBuf]) -> Result<(PathBuf, String), BuildError> {
+    let mut tried = Vec::new();
+    for candidate in candidates {
+        match probe(candidate) {
+            Ok(version) => return Ok((candidate.clone(), version)),
+            Err(reason) => tried.push(format!("{} ({reason})", candidate.display())),
+        }
+    }
+    Err(BuildError::NoCompiler { tried: tried.join(", ") })
+}
+
+/// The compiler's version line, or why it cannot be used.
+fn probe(path: &Path) -> Result<String, String> {
+    let ask = |arguments: &[&str]| -> Result<String, String> {
+        let output = Command::new(path).args(arguments).output().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => "not found".to_owned(),
+            _ => error.to_string(),
+        })?;
+        if !output.status.success() {
+            return Err(format!("`{}` failed", arguments.join(" ")));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let version = ask(&["--version"])?;
+    let line =
+        version.lines().find(|line| line.contains("clang version")).ok_or("is no clang")?.trim().to_owned();
+    // Vendors' clang (AMD, Apple) count differently; AMD's is built for this.
+    if !line.starts_with("AMD") && clang_major(&line).is_none_or(|major| major < OLDEST_CLANG) {
+        return Err(format!("{line}: clang {OLDEST_CLANG} or later is needed"));
+    }
+    if !ask(&["--print-targets"])?.contains("amdgcn") {
+        return Err("has no AMDGPU target".to_owned());
+    }
+    let linker = ask(&["--print-prog-name=ld.lld"])?;
+    if !Path::new(linker.trim()).is_file() && !on_path("ld.lld") {
+        return Err("its linker ld.lld is missing: install lld".to_owned());
+    }
+    Ok(line)
+}
+
+/// `22` of "Debian clang version 22.1.8 ...".
+fn clang_major(line: &str) -> Option<u32> {
+    let (_, version) = line.split_once("clang version ")?;
+    version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+fn on_path(program: &str) -> bool {
+    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
+
+/// Folders that may hold `ocml.bc`, best first.
+fn library_dirs(rocm: &[PathBuf], compiler: &Path) -> Vec<PathBuf> {
+    if let Some(dir) = variable(DEVICE_LIBS_VARIABLE) {
+        return vec![PathBuf::from(dir)];
+    }
+    let mut dirs: Vec<PathBuf> = variable("HIP_DEVICE_LIB_PATH").map(PathBuf::from).into_iter().collect();
+    dirs.extend(rocm.iter().map(|dir| dir.join("amdgcn/bitcode")));
+    if let Ok(output) = Command::new(compiler).arg("--print-resource-dir").output() {
+        let resources = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+        dirs.extend([resources.join("lib/amdgcn/bitcode"), resources.join("amdgcn/bitcode")]);
+    }
+    dirs.extend(
+        ["/usr/lib/amdgcn/bitcode", "/usr/lib64/amdgcn/bitcode", "/usr/amdgcn/bitcode"].map(PathBuf::from),
+    );
+    // Debian's multiarch folders, and the clang that Fedora built the library for.
+    for (parent, below) in [
+        ("/usr/lib", "amdgcn/bitcode"),
+        ("/usr/lib/clang", "amdgcn/bitcode"),
+        ("/usr/lib/clang", "lib/amdgcn/bitcode"),
+        ("/usr/lib64/rocm/llvm/lib/clang", "amdgcn/bitcode"),
+        ("/usr/lib64/rocm/llvm/lib/clang", "lib/amdgcn/bitcode"),
+    ] {
+        let mut found: Vec<PathBuf> = fs::read_dir(parent)
+            .map(|entries| entries.flatten().map(|entry| entry.path().join(below)).collect())
+            .unwrap_or_default();
+        found.retain(|dir| dir.is_dir());
+        found.sort();
+        dirs.extend(found.into_iter().rev());
+    }
+    dirs
+}
+
+fn find_ocml(dirs: &[PathBuf]) -> Result<PathBuf, BuildError> {
+    dirs.iter().map(|dir| dir.join("ocml.bc")).find(|path| path.is_file()).ok_or_else(|| {
+        let tried: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+        BuildError::NoDeviceLibraries { tried: tried.join(", ") }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_every_vendors_line() {
+        assert_eq!(clang_major("Debian clang version 22.1.8 (++2026)"), Some(22));
+        assert_eq!(clang_major("clang version 19.0.0git"), Some(19));
+        assert_eq!(clang_major("gcc (Debian) 12"), None);
+    }
+
+    #[test]
+    fn without_a_compiler_the_error_says_what_to_install() {
+        let missing = [PathBuf::from("/nonexistent/clang"), PathBuf::from("/bin/true")];
+        let text = first_usable(&missing).unwrap_err().to_string();
+        for part in [
+            "/nonexistent/clang (not found)",
+            "/bin/true (is no clang)",
+            "apt-get install clang-22 lld-22 rocm-device-libs",
+            "dnf install clang lld rocm-device-libs",
+            CLANG_VARIABLE,
+            ROCM_VARIABLE,
+        ] {
+            assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn without_the_device_library_the_error_says_what_to_install() {
+        let text = find_ocml(&[PathBuf::from("/nonexistent")]).unwrap_err().to_string();
+        for part in ["/nonexistent", "apt-get install rocm-device-libs", DEVICE_LIBS_VARIABLE] {
+            assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn rocm_comes_before_the_distributions_clang() {
+        let list = candidates(&rocm_dirs(Some("/r".into())));
+        assert_eq!(list[0], Path::new("/r/bin/amdclang++"));
+        assert_eq!(list[4], Path::new("/opt/rocm/bin/amdclang++"));
+        assert_eq!(list[8], Path::new("clang-24"));
+    }
+}

@@ -1,0 +1,286 @@
+//! Compiles every module for every target: in parallel, and only what changed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+
+use crate::compiler::Compiler;
+use crate::resources::{KernelResources, ResourceTable};
+use crate::sources::{MODULES, PRELUDE, Tree};
+use crate::{BuildError, Target};
+
+/// Folder that keeps compiled code objects between builds, shared by all that name it.
+pub const CACHE_VARIABLE: &str = "CANDLE_ROCM_KERNEL_CACHE";
+
+/// Level 19 of zstd: the objects are packed once per change and unpacked in milliseconds.
+const COMPRESSION_LEVEL: i32 = 19;
+
+/// What to build, and where.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The targets.
+    pub targets: Vec<Target>,
+    /// Our kernel sources (`candle-kernels/` of this repository).
+    pub kernels_dir: PathBuf,
+    /// The compatibility headers (`hip-kernels/include/`).
+    pub include_dir: PathBuf,
+    /// Where hipified sources are written.
+    pub work_dir: PathBuf,
+    /// Where code objects are kept by the hash of all that they are made of.
+    pub cache_dir: PathBuf,
+    /// Compilers to run at once.
+    pub jobs: usize,
+}
+
+impl Options {
+    /// For the sources of this repository, with the cache at [`CACHE_VARIABLE`] or in `work_dir`, and as
+    /// many jobs as cargo has (`NUM_JOBS`) or the machine has cores.
+    pub fn new(targets: Vec<Target>, work_dir: &Path) -> Self {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let cache = std::env::var_os(CACHE_VARIABLE).filter(|dir| !dir.is_empty());
+        let jobs = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok());
+        Self {
+            targets,
+            kernels_dir: here.join("../../candle-kernels"),
+            include_dir: here.join("../include"),
+            work_dir: work_dir.to_owned(),
+            cache_dir: cache.map_or_else(|| work_dir.join("cache"), PathBuf::from),
+            jobs: jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)),
+        }
+    }
+}
+
+/// One step forward, for a progress display.
+#[derive(Debug, Clone)]
+pub struct Progress<'a> {
+    /// Code objects finished, this one included.
+    pub done: usize,
+    /// Code objects in all.
+    pub total: usize,
+    /// The module just finished.
+    pub module: &'a str,
+    /// Its target.
+    pub target: &'a str,
+    /// How long the compiler ran; `None` if nothing had changed.
+    pub compiled_in: Option<Duration>,
+}
+
+/// A code object that was built.
+#[derive(Debug, Clone)]
+pub struct BuiltObject {
+    /// Its module.
+    pub module: &'static str,
+    /// Its target.
+    pub target: Target,
+    /// The code object.
+    pub path: PathBuf,
+    /// The same, compressed with zstd.
+    pub compressed: PathBuf,
+    /// Size of the code object in bytes.
+    pub size: u64,
+    /// Size after compression in bytes.
+    pub compressed_size: u64,
+    /// How long the compiler ran; `None` if it was in the cache.
+    pub compiled_in: Option<Duration>,
+    /// What its kernels cost.
+    pub kernels: Vec<KernelResources>,
+}
+
+/// A module that did not compile for a target.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// The module.
+    pub module: &'static str,
+    /// The target.
+    pub target: Target,
+    /// What the compiler said.
+    pub message: String,
+}
+
+/// The outcome of a build.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The compiler's version line.
+    pub compiler: String,
+    /// What was built, by module and target in the order asked for.
+    pub objects: Vec<BuiltObject>,
+    /// What was not.
+    pub failures: Vec<Failure>,
+}
+
+impl Report {
+    /// The objects, if all were built.
+    ///
+    /// # Errors
+    /// [`BuildError::Compile`] with every failure.
+    pub fn into_objects(self) -> Result<Vec<BuiltObject>, BuildError> {
+        if self.failures.is_empty() { Ok(self.objects) } else { Err(BuildError::Compile(self.failures)) }
+    }
+
+    /// What every kernel costs on every target.
+    pub fn resources(&self) -> ResourceTable {
+        ResourceTable(self.objects.iter().flat_map(|object| object.kernels.iter().cloned()).collect())
+    }
+}
+
+/// Builds all modules for all targets; calls `progress` after each code object, from any thread.
+///
+/// A module that does not compile is in [`Report::failures`]; the others are built all the same.
+///
+/// # Errors
+/// When there is no compiler, the sources cannot be found or translated, or a file cannot be written.
+pub fn build(options: &Options, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Result<Report, BuildError> {
+    let compiler = Compiler::discover()?;
+    let tree = Tree::create(&options.kernels_dir, &options.include_dir, &options.work_dir)?;
+    fs::create_dir_all(&options.cache_dir).map_err(BuildError::io("cannot create", &options.cache_dir))?;
+
+    let mut common = Sha256::new();
+    for file in tree.headers().iter().map(PathBuf::as_path).chain([compiler.ocml()]) {
+        hash_file(&mut common, file)?;
+    }
+    // Module by module, so that the long ones of every target come first.
+    let jobs: Vec<(&'static str, &Target)> = MODULES
+        .iter()
+        .flat_map(|module| options.targets.iter().map(move |target| (*module, target)))
+        .collect();
+    let workshop = Workshop { compiler: &compiler, tree: &tree, options, common };
+
+    let next = AtomicUsize::new(0);
+    let done = AtomicUsize::new(0);
+    let results: Vec<Mutex<Option<Result<Outcome, BuildError>>>> =
+        jobs.iter().map(|_| Mutex::new(None)).collect();
+    let work = || {
+        while let Some((index, &(module, target))) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|index| Some((index, jobs.get(index)?)))
+        {
+            let result = workshop.make(module, target);
+            let compiled_in = match &result {
+                Ok(Ok(object)) => object.compiled_in,
+                _ => None,
+            };
+            if let Ok(mut slot) = results[index].lock() {
+                *slot = Some(result);
+            }
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            progress(Progress { done, total: jobs.len(), module, target: target.name(), compiled_in });
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..options.jobs.clamp(1, jobs.len().max(1)) {
+            scope.spawn(work);
+        }
+    });
+
+    let mut report =
+        Report { compiler: compiler.version().to_owned(), objects: Vec::new(), failures: Vec::new() };
+    for result in results.into_iter().filter_map(|slot| slot.into_inner().ok().flatten()) {
+        match result? {
+            Ok(object) => report.objects.push(object),
+            Err(failure) => report.failures.push(failure),
+        }
+    }
+    let position = |target: &Target| options.targets.iter().position(|t| t == target);
+    report.objects.sort_by_key(|object| (object.module, position(&object.target)));
+    Ok(report)
+}
+
+type Outcome = Result<BuiltObject, Failure>;
+
+/// What all jobs share.
+struct Workshop<'a> {
+    compiler: &'a Compiler,
+    tree: &'a Tree,
+    options: &'a Options,
+    /// Everything that is the same for all modules and targets.
+    common: Sha256,
+}
+
+impl Workshop<'_> {
+    fn make(&self, module: &'static str, target: &Target) -> Result<Outcome, BuildError> {
+        let source = self.tree.source(module);
+        let mut hash = self.common.clone();
+        hash.update(self.compiler.fingerprint(target));
+        hash_file(&mut hash, &source)?;
+        let hash: String = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let path = self.options.cache_dir.join(format!("{module}-{target}-{hash}.hsaco"));
+        let compressed = path.with_extension("hsaco.zst");
+
+        let mut compiled_in = None;
+        if !path.is_file() || !compressed.is_file() {
+            let started = Instant::now();
+            // Other builds may share the cache: files appear whole or not at all.
+            let unfinished = path.with_extension(format!("{}.part", std::process::id()));
+            let include = [self.options.include_dir.as_path(), self.tree.dir()];
+            let outcome = self.compiler.compile(&source, target, &include, PRELUDE, &unfinished)?;
+            for leftover in ["settings.ll", "settings.bc"] {
+                let _ = fs::remove_file(unfinished.with_extension(leftover));
+            }
+            if let Err(message) = outcome {
+                return Ok(Err(Failure { module, target: target.clone(), message }));
+            }
+            let bytes = fs::read(&unfinished).map_err(BuildError::io("cannot read", &unfinished))?;
+            let packed = zstd::bulk::compress(&bytes, COMPRESSION_LEVEL)
+                .map_err(BuildError::io("cannot compress", &unfinished))?;
+            let unfinished_packed = unfinished.with_extension("zst.part");
+            fs::write(&unfinished_packed, packed)
+                .map_err(BuildError::io("cannot write", &unfinished_packed))?;
+            for (from, to) in [(&unfinished, &path), (&unfinished_packed, &compressed)] {
+                fs::rename(from, to).map_err(BuildError::io("cannot write", to))?;
+            }
+            compiled_in = Some(started.elapsed());
+        }
+
+        let bytes = fs::read(&path).map_err(BuildError::io("cannot read", &path))?;
+        let kernels = KernelResources::read(module, target, &bytes)
+            .map_err(|message| BuildError::CodeObject { path: path.clone(), message })?;
+        let compressed_size =
+            fs::metadata(&compressed).map_err(BuildError::io("cannot read", &compressed))?.len();
+        let size = bytes.len() as u64;
+        Ok(Ok(BuiltObject {
+            module,
+            target: target.clone(),
+            path,
+            compressed,
+            size,
+            compressed_size,
+            compiled_in,
+            kernels,
+        }))
+    }
+}
+
+/// Compiles one source that is no module (a test's kernels) for one target into `work_dir`.
+///
+/// # Errors
+/// As [`build`]; [`BuildError::Compile`] if the compiler refuses it.
+pub fn compile_one(
+    name: &'static str,
+    source: &Path,
+    target: &Target,
+    work_dir: &Path,
+) -> Result<Vec<u8>, BuildError> {
+    let options = Options::new(vec![target.clone()], work_dir);
+    let compiler = Compiler::discover()?;
+    fs::create_dir_all(work_dir).map_err(BuildError::io("cannot create", work_dir))?;
+    let object = work_dir.join(format!("{name}.hsaco"));
+    match compiler.compile(source, target, &[&options.include_dir], PRELUDE, &object)? {
+        Ok(()) => fs::read(&object).map_err(BuildError::io("cannot read", &object)),
+        Err(message) => {
+            Err(BuildError::Compile(vec![Failure { module: name, target: target.clone(), message }]))
+        }
+    }
+}
+
+fn hash_file(hash: &mut Sha256, file: &Path) -> Result<(), BuildError> {
+    let bytes = fs::read(file).map_err(BuildError::io("cannot read", file))?;
+    // The length keeps two files from trading bytes.
+    hash.update(file.file_name().unwrap_or_default().as_encoded_bytes());
+    hash.update((bytes.len() as u64).to_le_bytes());
+    hash.update(&bytes);
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! The GPU architectures that code objects are compiled for.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use crate::BuildError;
+
+/// Names the targets to build for, comma-separated.
+pub const ARCHS_VARIABLE: &str = "CANDLE_ROCM_ARCHS";
+
+/// What is built when [`ARCHS_VARIABLE`] is not set and this machine has no AMD GPU: few objects that
+/// reach every GPU of the last generations.
+pub const DEFAULT: &[&str] =
+    &["gfx908", "gfx90a", "gfx9-4-generic", "gfx10-3-generic", "gfx11-generic", "gfx12-generic"];
+
+/// Where the Linux driver lists the GPUs of this machine.
+const TOPOLOGY: &str = "/sys/class/kfd/kfd/topology/nodes";
+
+/// One GPU architecture, exact (`gfx90a`) or generic (`gfx11-generic`).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Target {
+    name: String,
+    major: u32,
+    minor: u32,
+    stepping: u32,
+}
+
+impl Target {
+    /// Reads a name as the compiler spells it.
+    ///
+    /// # Errors
+    /// [`BuildError::UnknownTarget`].
+    pub fn parse(name: &str) -> Result<Self, BuildError> {
+        let unknown = || BuildError::UnknownTarget { name: name.to_owned() };
+        let version = name.strip_prefix("gfx").ok_or_else(unknown)?;
+        let (major, minor, stepping) = match version.strip_suffix("-generic") {
+            Some(family) => {
+                let (major, minor) = family.split_once('-').unwrap_or((family, "0"));
+                (major.parse().ok(), minor.parse().ok(), Some(0))
+            }
+            // The last two digits are minor version and stepping, in hexadecimal.
+            None if version.len() >= 3 && version.is_ascii() => {
+                let (rest, stepping) = version.split_at(version.len() - 1);
+                let (major, minor) = rest.split_at(rest.len() - 1);
+                (
+                    major.parse().ok(),
+                    u32::from_str_radix(minor, 16).ok(),
+                    u32::from_str_radix(stepping, 16).ok(),
+                )
+            }
+            None => (None, None, None),
+        };
+        match (major, minor, stepping) {
+            (Some(major @ 9..), Some(minor), Some(stepping)) => {
+                Ok(Self { name: name.to_owned(), major, minor, stepping })
+            }
+            _ => Err(unknown()),
+        }
+    }
+
+    /// The name as the compiler spells it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The generation: 9 (GCN, CDNA), 10 to 12 (RDNA 1/2, 3, 4).
+    pub fn major(&self) -> u32 {
+        self.major
+    }
+
+    /// Whether one object runs on a whole family.
+    pub fn is_generic(&self) -> bool {
+        self.name.ends_with("-generic")
+    }
+
+    /// Lanes per wave in the compiler's default mode.
+    pub fn wave_size(&self) -> u32 {
+        if self.major >= 10 { 32 } else { 64 }
+    }
+
+    /// Generic targets came with version 6; version 5 is what older ROCm releases can load.
+    pub fn code_object_version(&self) -> u32 {
+        if self.is_generic() { 6 } else { 5 }
+    }
+
+    /// The number by which the device libraries know the ISA (`__oclc_ISA_version`).
+    pub fn isa_version(&self) -> u32 {
+        self.major * 1000 + self.minor * 100 + self.stepping
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// Reads a comma-separated list; repetitions count once.
+///
+/// # Errors
+/// [`BuildError::UnknownTarget`] for an entry that is none; also for an empty list.
+pub fn parse_list(list: &str) -> Result<Vec<Target>, BuildError> {
+    let mut targets = Vec::new();
+    for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        let target = Target::parse(name)?;
+        if !targets.contains(&target) {
+            targets.push(target);
+        }
+    }
+    if targets.is_empty() {
+        return Err(BuildError::UnknownTarget { name: list.to_owned() });
+    }
+    Ok(targets)
+}
+
+/// The targets to build for: `list` (the value of [`ARCHS_VARIABLE`]) if given and not blank, else the
+/// GPUs of this machine, else [`DEFAULT`].
+///
+/// # Errors
+/// [`BuildError::UnknownTarget`].
+pub fn choose(list: Option<&str>) -> Result<Vec<Target>, BuildError> {
+    match list.filter(|list| !list.trim().is_empty()) {
+        Some(list) => parse_list(list),
+        None => {
+            let detected = detect(Path::new(TOPOLOGY));
+            if detected.is_empty() {
+                DEFAULT.iter().map(|name| Target::parse(name)).collect()
+            } else {
+                Ok(detected)
+            }
+        }
+    }
+}
+
+/// The GPUs that the driver lists below `topology`, each architecture once; empty without a driver.
+fn detect(topology: &Path) -> Vec<Target> {
+    let Ok(nodes) = fs::read_dir(topology) else { return Vec::new() };
+    let mut targets: Vec<Target> = nodes
+        .flatten()
+        .filter_map(|node| fs::read_to_string(node.path().join("properties")).ok())
+        .filter_map(|properties| {
+            let version = properties.lines().find_map(|line| line.strip_prefix("gfx_target_version "))?;
+            from_kfd_version(version.trim().parse().ok()?)
+        })
+        .collect();
+    targets.sort();
+    targets.dedup();
+    targets
+}
+
+/// The driver writes major, minor and stepping as two decimal digits each: 90010 is gfx90a. CPUs have 0.
+fn from_kfd_version(version: u32) -> Option<Target> {
+    let (major, minor, stepping) = (version / 10_000, version / 100 % 100, version % 100);
+    Target::parse(&format!("gfx{major}{minor:x}{stepping:x}")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn isa_versions_are_the_device_libraries_numbers() {
+        let numbers = [
+            ("gfx908", 9008),
+            ("gfx90a", 9010),
+            ("gfx942", 9402),
+            ("gfx950", 9500),
+            ("gfx1030", 10300),
+            ("gfx1100", 11000),
+            ("gfx1151", 11501),
+            ("gfx1201", 12001),
+            ("gfx9-4-generic", 9400),
+            ("gfx10-3-generic", 10300),
+            ("gfx11-generic", 11000),
+        ];
+        for (name, number) in numbers {
+            assert_eq!(Target::parse(name).unwrap().isa_version(), number, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_target_is_refused() {
+        for name in ["", "gfx", "sm_80", "gfx9", "gfx-generic", "gfxabc", "gfx803", "gfx1 1"] {
+            assert!(Target::parse(name).is_err(), "{name}");
+        }
+        assert!(parse_list(" , ").is_err());
+    }
+
+    #[test]
+    fn lists_are_trimmed_and_deduplicated() {
+        let names: Vec<_> = parse_list("gfx90a, gfx11-generic,gfx90a,")
+            .unwrap()
+            .iter()
+            .map(|t| t.name().to_owned())
+            .collect();
+        assert_eq!(names, ["gfx90a", "gfx11-generic"]);
+    }
+
+    #[test]
+    fn gpus_are_read_from_the_drivers_topology() {
+        let dir = tempfile::tempdir().unwrap();
+        for (node, version) in [("0", 0), ("1", 110_000), ("2", 90_010), ("3", 110_000)] {
+            let node = dir.path().join(node);
+            fs::create_dir(&node).unwrap();
+            fs::write(node.join("properties"), format!("cpu_cores_count 4\ngfx_target_version {version}\n"))
+                .unwrap();
+        }
+        let names: Vec<_> = detect(dir.path()).iter().map(|t| t.name().to_owned()).collect();
+        assert_eq!(names, ["gfx1100", "gfx90a"]);
+        assert!(detect(&dir.path().join("missing")).is_empty());
+    }
+}

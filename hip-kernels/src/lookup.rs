@@ -1,0 +1,186 @@
+//! Finds the code object for a module and a GPU.
+
+use crate::Module;
+
+/// A code object as the build script left it.
+struct Embedded {
+    module: &'static str,
+    target: &'static str,
+    /// Bytes after decompression.
+    size: usize,
+    compressed: &'static [u8],
+}
+
+include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
+
+/// Generic targets and the architectures that their objects run on (LLVM's AMDGPUUsage, "Generic
+/// Processor Versioning").
+const GENERIC: &[(&str, &[&str])] = &[
+    ("gfx9-generic", &["gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"]),
+    ("gfx9-4-generic", &["gfx940", "gfx941", "gfx942", "gfx950"]),
+    ("gfx10-1-generic", &["gfx1010", "gfx1011", "gfx1012", "gfx1013"]),
+    ("gfx10-3-generic", &["gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"]),
+    (
+        "gfx11-generic",
+        &["gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"],
+    ),
+    ("gfx12-generic", &["gfx1200", "gfx1201"]),
+];
+
+/// A code object, ready to load.
+#[derive(Debug, Clone)]
+pub struct CodeObject {
+    /// The target that it was compiled for: the GPU's own, or a generic one.
+    pub target: &'static str,
+    /// The ELF file.
+    pub bytes: Vec<u8>,
+}
+
+/// Why there is no code object for a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KernelError {
+    /// Nothing in this binary runs on the GPU.
+    #[error(
+        "this binary has no kernels for {arch}: it was built for {held}. \
+         Rebuild with CANDLE_ROCM_ARCHS={fitting} in the environment ({choices} would fit)"
+    )]
+    NoCodeObject {
+        /// The GPU's architecture.
+        arch: String,
+        /// What the binary holds, comma-separated.
+        held: String,
+        /// A value for `CANDLE_ROCM_ARCHS` that keeps what there is and adds what fits.
+        fitting: String,
+        /// The targets that fit.
+        choices: String,
+    },
+
+    /// The embedded bytes cannot be unpacked.
+    #[error(
+        "the code object of module {module} for {target} in this binary is damaged: {detail}. Build it again"
+    )]
+    Damaged {
+        /// The module.
+        module: &'static str,
+        /// The target.
+        target: &'static str,
+        /// What the decompressor said.
+        detail: String,
+    },
+}
+
+/// The targets that this binary has kernels for.
+pub fn archs() -> &'static [&'static str] {
+    TARGETS
+}
+
+/// The code object of `module` for a GPU of architecture `arch`, which may carry feature suffixes as HIP
+/// reports them (`gfx90a:sramecc+:xnack-`). An object for exactly this architecture comes before a
+/// generic one.
+///
+/// # Errors
+/// [`KernelError::NoCodeObject`] if nothing in the binary fits the GPU.
+pub fn code_object(module: Module, arch: &str) -> Result<CodeObject, KernelError> {
+    let arch = without_features(arch);
+    let target = choose(arch, TARGETS).ok_or_else(|| no_code_object(arch, TARGETS))?;
+    let embedded = EMBEDDED
+        .iter()
+        .find(|embedded| embedded.module == module.name() && embedded.target == target)
+        .ok_or_else(|| no_code_object(arch, TARGETS))?;
+    unpack(embedded)
+}
+
+fn unpack(embedded: &Embedded) -> Result<CodeObject, KernelError> {
+    let damaged =
+        |detail: String| KernelError::Damaged { module: embedded.module, target: embedded.target, detail };
+    let bytes = zstd::bulk::decompress(embedded.compressed, embedded.size)
+        .map_err(|error| damaged(error.to_string()))?;
+    if bytes.len() != embedded.size {
+        return Err(damaged(format!("{} of {} bytes", bytes.len(), embedded.size)));
+    }
+    Ok(CodeObject { target: embedded.target, bytes })
+}
+
+fn without_features(arch: &str) -> &str {
+    arch.split(':').next().unwrap_or(arch)
+}
+
+/// The targets that run on `arch`, best first.
+fn fitting(arch: &str) -> impl Iterator<Item = &str> {
+    let generic =
+        GENERIC.iter().filter(move |(_, members)| members.contains(&arch)).map(|(generic, _)| *generic);
+    std::iter::once(arch).chain(generic)
+}
+
+fn choose(arch: &str, held: &[&'static str]) -> Option<&'static str> {
+    fitting(arch).find_map(|target| held.iter().find(|held| **held == target).copied())
+}
+
+fn no_code_object(arch: &str, held: &[&str]) -> KernelError {
+    KernelError::NoCodeObject {
+        arch: arch.to_owned(),
+        held: held.join(", "),
+        fitting: held.iter().copied().chain([arch]).collect::<Vec<_>>().join(","),
+        choices: fitting(arch).collect::<Vec<_>>().join(" or "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exact_comes_before_generic() {
+        assert_eq!(choose("gfx1100", &["gfx11-generic", "gfx1100"]), Some("gfx1100"));
+        assert_eq!(choose("gfx1102", &["gfx11-generic", "gfx1100"]), Some("gfx11-generic"));
+        assert_eq!(choose("gfx942", &["gfx90a", "gfx9-4-generic"]), Some("gfx9-4-generic"));
+        // The same generation is not enough.
+        assert_eq!(choose("gfx90a", &["gfx908", "gfx9-4-generic"]), None);
+        assert_eq!(choose("gfx1010", &["gfx10-3-generic"]), None);
+    }
+
+    #[test]
+    fn features_are_not_part_of_the_name() {
+        assert_eq!(without_features("gfx90a:sramecc+:xnack-"), "gfx90a");
+        assert_eq!(without_features("gfx1100"), "gfx1100");
+    }
+
+    #[test]
+    fn the_error_says_what_there_is_and_what_to_set() {
+        let text = no_code_object("gfx1036", &["gfx90a", "gfx11-generic"]).to_string();
+        for part in [
+            "no kernels for gfx1036",
+            "built for gfx90a, gfx11-generic",
+            "CANDLE_ROCM_ARCHS=gfx90a,gfx11-generic,gfx1036",
+            "gfx1036 or gfx10-3-generic would fit",
+        ] {
+            assert!(text.contains(part), "{part:?} is missing in: {text}");
+        }
+    }
+
+    #[test]
+    fn an_architecture_that_does_not_exist_fits_nothing() {
+        let error = code_object(Module::Unary, "gfx000:xnack+").unwrap_err();
+        assert!(matches!(error, KernelError::NoCodeObject { arch, .. } if arch == "gfx000"));
+    }
+
+    #[test]
+    fn every_module_is_there_for_every_target() {
+        for target in archs() {
+            for module in Module::ALL {
+                let object = code_object(module, target).unwrap();
+                assert_eq!(object.target, *target);
+                // A 64-bit little-endian ELF file for machine 224, AMDGPU.
+                assert_eq!(object.bytes[..6], [0x7f, b'E', b'L', b'F', 2, 1], "{module} for {target}");
+                assert_eq!(object.bytes[18..20], 224u16.to_le_bytes(), "{module} for {target}");
+            }
+        }
+        assert_eq!(EMBEDDED.len(), archs().len() * Module::ALL.len());
+    }
+
+    #[test]
+    fn damaged_bytes_are_an_error() {
+        let damaged = Embedded { module: "unary", target: "gfx1100", size: 10, compressed: b"not zstd" };
+        assert!(matches!(unpack(&damaged), Err(KernelError::Damaged { .. })));
+    }
+}

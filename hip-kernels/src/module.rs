@@ -1,0 +1,74 @@
+//! The kernel modules.
+
+use std::fmt;
+
+/// A kernel module: one source, one code object per target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Module {
+    /// `x * mul + add`.
+    Affine,
+    /// Operations and comparisons of two tensors.
+    Binary,
+    /// Conversions between dtypes.
+    Cast,
+    /// Convolutions, pooling, upsampling.
+    Conv,
+    /// Constants and two-dimensional copies.
+    Fill,
+    /// index_select, gather, scatter, scatter_add, index_add.
+    Indexing,
+    /// Quantized weights.
+    Quantized,
+    /// Uniform and normal random numbers.
+    Random,
+    /// Sums, extrema, softmax, norms, rotary embeddings.
+    Reduce,
+    /// Sorting of rows.
+    Sort,
+    /// `where`.
+    Ternary,
+    /// Operations of one tensor, and strided copies.
+    Unary,
+}
+
+impl Module {
+    /// All modules.
+    pub const ALL: [Module; 12] = [
+        Module::Affine,
+        Module::Binary,
+        Module::Cast,
+        Module::Conv,
+        Module::Fill,
+        Module::Indexing,
+        Module::Quantized,
+        Module::Random,
+        Module::Reduce,
+        Module::Sort,
+        Module::Ternary,
+        Module::Unary,
+    ];
+
+    /// The name of its source without the ending.
+    pub fn name(self) -> &'static str {
+        match self {
+            Module::Affine => "affine",
+            Module::Binary => "binary",
+            Module::Cast => "cast",
+            Module::Conv => "conv",
+            Module::Fill => "fill",
+            Module::Indexing => "indexing",
+            Module::Quantized => "quantized",
+            Module::Random => "random",
+            Module::Reduce => "reduce",
+            Module::Sort => "sort",
+            Module::Ternary => "ternary",
+            Module::Unary => "unary",
+        }
+    }
+}
+
+impl fmt::Display for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
