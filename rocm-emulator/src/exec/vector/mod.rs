@@ -2,29 +2,150 @@
 //!
 //! [`prepare`] resolves an instruction once: operands to register numbers and constant bits, the mnemonic to a
 //! function compiled for this host. [`VectorStep::run`] is then one indirect call over all lanes.
-use super::wave::Wave;
-use crate::isa::Inst;
+//!
+//! What an instruction means stands in the tables of [`float32`], [`integer`] and the like, one line each;
+//! [`kind`] says how operands are seen, [`operand`] where they come from, [`operation`] how a line becomes a
+//! loop over lanes, [`general`] what happens under an unusual mode register.
+mod alias;
+mod carry;
+mod compare;
+mod convert;
+mod cross_lane;
+mod division;
+mod dpp;
+mod float16;
+mod float32;
+mod float64;
+mod general;
+mod half;
+mod integer;
+mod integer16;
+mod kind;
+mod operand;
+mod operation;
+mod packed;
+mod soft;
+mod transcendental;
+mod vopd;
 
-/// What a prepared instruction acts on.
-#[derive(Clone, Debug)]
-struct Operands {}
+use self::kind::Format;
+use self::operand::{Operands, Target};
+use self::operation::{Action, Entry};
+use super::wave::Wave;
+use crate::isa::{Encoding, Inst, Operand, sreg};
 
 /// A prepared vector instruction for waves of `W` lanes.
 #[derive(Clone)]
-pub struct VectorStep<const W: usize> {
-    action: fn(&Operands, &mut Wave<W>),
-    operands: Operands,
+pub struct VectorStep<const W: usize>(Step<W>);
+
+#[derive(Clone)]
+enum Step<const W: usize> {
+    Single(Action<W>, Operands),
+    Pair(Box<vopd::Pair<W>>),
 }
 
 impl<const W: usize> VectorStep<W> {
     /// Executes the instruction on all active lanes. The program counter stays where it is.
     #[inline]
     pub fn run(&self, wave: &mut Wave<W>) {
-        (self.action)(&self.operands, wave)
+        match &self.0 {
+            // SAFETY: actions are chosen by `Entry::of` for the features of this host, or need none.
+            Step::Single(action, operands) => unsafe { action(operands, wave) },
+            Step::Pair(pair) => pair.run(wave),
+        }
     }
 }
 
 /// Resolves a vector ALU instruction; `None` if it is unknown here.
-pub fn prepare<const W: usize>(_inst: &Inst) -> Option<VectorStep<W>> {
-    None
+pub fn prepare<const W: usize>(inst: &Inst) -> Option<VectorStep<W>> {
+    match &inst.pair {
+        None => prepare_single(inst),
+        Some(second) => Some(VectorStep(Step::Pair(Box::new(vopd::Pair::new(inst, second)?)))),
+    }
+}
+
+fn prepare_single<const W: usize>(inst: &Inst) -> Option<VectorStep<W>> {
+    let mnemonic = match inst.name.strip_prefix("v_dual_") {
+        Some(rest) => &format!("v_{rest}"),
+        None => inst.name,
+    };
+    if let Some((action, formats)) = cross_lane::select(mnemonic) {
+        let operands = Operands { flags: cross_lane::flags(inst), ..operand::resolve(inst, formats)? };
+        return Some(VectorStep(Step::Single(action, operands)));
+    }
+    let rewrite = alias::rewrite(mnemonic);
+    let entry: Entry<W> = choose(&rewrite.mnemonic, inst)?;
+    let inst = &completed(inst, mnemonic, rewrite.accumulate);
+    let mut operands = operand::resolve(inst, entry.sources)?;
+    operands.invert = rewrite.invert;
+    if rewrite.swap {
+        operands.src.swap(0, 1);
+    }
+    if mnemonic == "v_fma_mixhi_f16" {
+        operands.dst_high = true;
+    }
+    let fits = match entry.result {
+        Format::Mask => matches!(operands.dst, Target::Scalar(_)),
+        _ => matches!(operands.dst, Target::Vgpr(_)),
+    };
+    fits.then_some(VectorStep(Step::Single(entry.action, operands)))
+}
+
+/// The operation of a mnemonic, or that of its modifiers where they make it another one: the signs of integer
+/// dot products, the saturation of integers. (Floats are clamped where results are stored.)
+fn choose<const W: usize>(mnemonic: &str, inst: &Inst) -> Option<Entry<W>> {
+    let signs = inst.mods.neg & 3;
+    let signed = format!("{mnemonic} neg:{signs}");
+    let mnemonic = if signs != 0 && is_integer_dot(mnemonic) { &signed } else { mnemonic };
+    let entry = select(mnemonic)?;
+    match entry.result {
+        Format::Bits16 | Format::Bits32 | Format::Bits64 | Format::Signed64 | Format::PackedInt
+            if inst.mods.clamp =>
+        {
+            select(&format!("{mnemonic} clamp"))
+        }
+        _ => Some(entry),
+    }
+}
+
+/// Dot products whose sources are signed by the neg modifier.
+fn is_integer_dot(mnemonic: &str) -> bool {
+    mnemonic.ends_with("_iu8") || mnemonic.ends_with("_iu4")
+}
+
+/// The instruction with its implicit operands and modifiers spelled out.
+fn completed(inst: &Inst, mnemonic: &str, accumulate: bool) -> Inst {
+    let mut inst = inst.clone();
+    let packed = mnemonic.starts_with("v_pk_") || mnemonic.starts_with("v_dot2");
+    if packed && inst.encoding != Encoding::Vop3p {
+        inst.mods.op_sel_hi = 7;
+    }
+    if accumulate {
+        inst.src[2] = inst.dst;
+        // A half accumulates in the half that it writes.
+        inst.mods.op_sel = inst.mods.op_sel & !4 | inst.mods.op_sel >> 1 & 4;
+    }
+    if mnemonic.starts_with("v_div_fmas") {
+        inst.src[3] = Operand::Scalar(sreg::VCC_LO);
+    }
+    // The sources' signs of integer dot products have become another operation.
+    if is_integer_dot(mnemonic) {
+        inst.mods.neg = 0;
+    }
+    inst
+}
+
+fn select<const W: usize>(mnemonic: &str) -> Option<Entry<W>> {
+    float32::select(mnemonic)
+        .or_else(|| integer::select(mnemonic))
+        .or_else(|| compare::select(mnemonic))
+        .or_else(|| convert::select(mnemonic))
+        .or_else(|| carry::select(mnemonic))
+        .or_else(|| transcendental::select(mnemonic))
+        .or_else(|| packed::select(mnemonic))
+        .or_else(|| float16::select(mnemonic))
+        .or_else(|| integer16::select(mnemonic))
+        .or_else(|| float64::select(mnemonic))
+        .or_else(|| division::select(mnemonic))
+        .or_else(|| division::select_fmas(mnemonic))
 }

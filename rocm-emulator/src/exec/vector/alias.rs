@@ -1,0 +1,102 @@
+//! Mnemonics that are other operations with sources swapped, the result complemented, or the destination as
+//! an addend.
+
+/// How an instruction is carried out by another operation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rewrite {
+    pub mnemonic: String,
+    /// Sources 0 and 1 change places.
+    pub swap: bool,
+    /// A compare's condition is complemented.
+    pub invert: bool,
+    /// The destination is source 2.
+    pub accumulate: bool,
+}
+
+const SWAPPED: &[(&str, &str)] = &[
+    ("v_subrev_f32", "v_sub_f32"),
+    ("v_subrev_f16", "v_sub_f16"),
+    ("v_subrev_nc_u32", "v_sub_nc_u32"),
+    ("v_subrev_co_u32", "v_sub_co_u32"),
+    ("v_subrev_co_ci_u32", "v_sub_co_ci_u32"),
+];
+
+const ACCUMULATING: &[(&str, &str)] = &[
+    ("v_fmac_f16", "v_fma_f16"),
+    ("v_fmac_f32", "v_fma_f32"),
+    ("v_fmac_dx9_zero_f32", "v_fma_dx9_zero_f32"),
+    ("v_pk_fmac_f16", "v_pk_fma_f16"),
+    ("v_dot2acc_f32_f16", "v_dot2_f32_f16"),
+    ("v_dot2acc_f32_bf16", "v_dot2_f32_bf16"),
+];
+
+const RENAMED: &[(&str, &str)] = &[
+    ("v_fmamk_f16", "v_fma_f16"),
+    ("v_fmamk_f32", "v_fma_f32"),
+    ("v_fmaak_f16", "v_fma_f16"),
+    ("v_fmaak_f32", "v_fma_f32"),
+    ("v_cvt_pkrtz_f16_f32", "v_cvt_pk_rtz_f16_f32"),
+];
+
+/// Relations: mnemonic part, the relation that is there, swapped, complemented.
+const FLOAT_RELATIONS: &[(&str, &str, bool, bool)] = &[
+    ("lt", "lt", false, false),
+    ("le", "le", false, false),
+    ("eq", "eq", false, false),
+    ("lg", "lg", false, false),
+    ("o", "o", false, false),
+    ("class", "class", false, false),
+    ("gt", "lt", true, false),
+    ("ge", "le", true, false),
+    ("u", "o", false, true),
+    ("nge", "le", true, true),
+    ("ngt", "lt", true, true),
+    ("nle", "le", false, true),
+    ("nlt", "lt", false, true),
+    ("nlg", "lg", false, true),
+    ("neq", "eq", false, true),
+];
+
+const INTEGER_RELATIONS: &[(&str, &str, bool, bool)] = &[
+    ("lt", "lt", false, false),
+    ("le", "le", false, false),
+    ("eq", "eq", false, false),
+    ("gt", "lt", true, false),
+    ("ge", "le", true, false),
+    ("ne", "eq", false, true),
+];
+
+/// The operation that carries out `mnemonic`.
+pub fn rewrite(mnemonic: &str) -> Rewrite {
+    let find = |table: &[(&str, &str)]| {
+        table.iter().find(|(name, _)| *name == mnemonic).map(|(_, base)| (*base).to_string())
+    };
+    if let Some(compare) = rewrite_compare(mnemonic) {
+        compare
+    } else if let Some(mnemonic) = find(SWAPPED) {
+        Rewrite { mnemonic, swap: true, ..Default::default() }
+    } else if let Some(mnemonic) = find(ACCUMULATING) {
+        Rewrite { mnemonic, accumulate: true, ..Default::default() }
+    } else {
+        Rewrite { mnemonic: find(RENAMED).unwrap_or_else(|| mnemonic.to_string()), ..Default::default() }
+    }
+}
+
+fn rewrite_compare(mnemonic: &str) -> Option<Rewrite> {
+    let rest = mnemonic.strip_prefix("v_cmp_").or_else(|| mnemonic.strip_prefix("v_cmpx_"))?;
+    let (relation, format) = rest.rsplit_once('_')?;
+    if let "f" | "t" | "tru" = relation {
+        let invert = relation != "f";
+        return Some(Rewrite { mnemonic: "v_cmp_f_u32".to_string(), invert, ..Default::default() });
+    }
+    let relations = if format.starts_with('f') { FLOAT_RELATIONS } else { INTEGER_RELATIONS };
+    let (_, base, swap, invert) = relations.iter().find(|(name, ..)| *name == relation)?;
+    // Equality of 16 and 32 bits does not depend on the sign.
+    let format = match (*base, format) {
+        ("eq", "i16") => "u16",
+        ("eq", "i32") => "u32",
+        (_, format) => format,
+    };
+    let mnemonic = format!("v_cmp_{base}_{format}");
+    Some(Rewrite { mnemonic, swap: *swap, invert: *invert, accumulate: false })
+}

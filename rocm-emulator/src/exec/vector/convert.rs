@@ -1,0 +1,79 @@
+//! Conversions between number formats. Float to integer truncates and saturates; NaN gives 0.
+use super::half;
+use super::kind::{F16, F32, F64, I16, I32, U16, U32};
+use super::operation::operations;
+
+operations! { select;
+    "v_cvt_f32_i32" F32FromI32 (a: I32) -> F32 { a as f32 }
+    "v_cvt_f32_u32" F32FromU32 (a: U32) -> F32 { a as f32 }
+    "v_cvt_i32_f32" I32FromF32 (a: F32) -> I32 { a as i32 }
+    "v_cvt_u32_f32" U32FromF32 (a: F32) -> U32 { a as u32 }
+    "v_cvt_f16_f32" F16FromF32 [Convert] (a: F32) -> F16 { a }
+    "v_cvt_f32_f16" F32FromF16 [Convert] (a: F16) -> F32 { a }
+    "v_cvt_f32_f64" F32FromF64 [Convert] (a: F64) -> F32 { a as f32 }
+    "v_cvt_f64_f32" F64FromF32 [Convert] (a: F32) -> F64 { f64::from(a) }
+    "v_cvt_f64_i32" F64FromI32 (a: I32) -> F64 { f64::from(a) }
+    "v_cvt_f64_u32" F64FromU32 (a: U32) -> F64 { f64::from(a) }
+    "v_cvt_i32_f64" I32FromF64 (a: F64) -> I32 { a as i32 }
+    "v_cvt_u32_f64" U32FromF64 (a: F64) -> U32 { a as u32 }
+    "v_cvt_f16_u16" F16FromU16 (a: U16) -> F16 { f32::from(a) }
+    "v_cvt_f16_i16" F16FromI16 (a: I16) -> F16 { f32::from(a) }
+    "v_cvt_u16_f16" U16FromF16 (a: F16) -> U16 { (a as i32).clamp(0, 0xffff) as u16 }
+    "v_cvt_i16_f16" I16FromF16 (a: F16) -> I16 { (a as i32).clamp(-0x8000, 0x7fff) as i16 }
+    "v_cvt_i32_i16" I32FromI16 (a: I16) -> I32 { i32::from(a) }
+    "v_cvt_u32_u16" U32FromU16 (a: U16) -> U32 { u32::from(a) }
+    "v_cvt_nearest_i32_f32" NearestI32 (a: F32) -> I32 { (f64::from(a) + 0.5).floor() as i32 }
+    "v_cvt_floor_i32_f32" FloorI32 (a: F32) -> I32 { a.floor() as i32 }
+    // A signed nibble in sixteenths.
+    "v_cvt_off_f32_i4" OffsetF32 (a: U32) -> F32 { ((a << 28) as i32 >> 28) as f32 / 16.0 }
+    "v_cvt_f32_ubyte0" F32FromByte0 (a: U32) -> F32 { (a & 0xff) as f32 }
+    "v_cvt_f32_ubyte1" F32FromByte1 (a: U32) -> F32 { (a >> 8 & 0xff) as f32 }
+    "v_cvt_f32_ubyte2" F32FromByte2 (a: U32) -> F32 { (a >> 16 & 0xff) as f32 }
+    "v_cvt_f32_ubyte3" F32FromByte3 (a: U32) -> F32 { (a >> 24) as f32 }
+
+    "v_cvt_pk_rtz_f16_f32" PairF16TowardZero (a: F32, b: F32) -> U32 {
+        half::narrow_toward_zero(a) | half::narrow_toward_zero(b) << 16
+    }
+    "v_cvt_pk_i16_f32" PairI16FromF32 (a: F32, b: F32) -> U32 { pair_i16(a as i32, b as i32) }
+    "v_cvt_pk_u16_f32" PairU16FromF32 (a: F32, b: F32) -> U32 { pair_u16(a as u32, b as u32) }
+    "v_cvt_pk_i16_i32" PairI16FromI32 (a: I32, b: I32) -> U32 { pair_i16(a, b) }
+    "v_cvt_pk_u16_u32" PairU16FromU32 (a: U32, b: U32) -> U32 { pair_u16(a, b) }
+    "v_cvt_pk_u8_f32" ByteFromF32 (a: F32, byte: U32, rest: U32) -> U32 {
+        let shift = (byte & 3) * 8;
+        rest & !(0xff << shift) | ((a as i32).clamp(0, 255) as u32) << shift
+    }
+    "v_cvt_pk_norm_i16_f32" PairNormI16FromF32 (a: F32, b: F32) -> U32 { pair_i16(signed_norm(a), signed_norm(b)) }
+    "v_cvt_pk_norm_u16_f32" PairNormU16FromF32 (a: F32, b: F32) -> U32 { pair_u16(norm(a), norm(b)) }
+    "v_cvt_pk_norm_i16_f16" PairNormI16FromF16 (a: F16, b: F16) -> U32 { pair_i16(signed_norm(a), signed_norm(b)) }
+    "v_cvt_pk_norm_u16_f16" PairNormU16FromF16 (a: F16, b: F16) -> U32 { pair_u16(norm(a), norm(b)) }
+    "v_cvt_norm_i16_f16" NormI16 (a: F16) -> I16 { signed_norm(a) as i16 }
+    "v_cvt_norm_u16_f16" NormU16 (a: F16) -> U16 { norm(a) as u16 }
+    "v_sat_pk_u8_i16" PairBytes (a: U32) -> U16 {
+        let byte = |value: i16| value.clamp(0, 255) as u16;
+        byte(a as i16) | byte((a >> 16) as i16) << 8
+    }
+    "v_pack_b32_f16" PackHalves (a: U16, b: U16) -> U32 { u32::from(a) | u32::from(b) << 16 }
+}
+
+#[inline(always)]
+fn pair_i16(a: i32, b: i32) -> u32 {
+    let low = |value: i32| value.clamp(-0x8000, 0x7fff) as u32 & 0xffff;
+    low(a) | low(b) << 16
+}
+
+#[inline(always)]
+fn pair_u16(a: u32, b: u32) -> u32 {
+    a.min(0xffff) | b.min(0xffff) << 16
+}
+
+/// -1..=1 to -32767..=32767.
+#[inline(always)]
+fn signed_norm(value: f32) -> i32 {
+    (f64::from(value).clamp(-1.0, 1.0) * 32767.0).round_ties_even() as i32
+}
+
+/// 0..=1 to 0..=65535.
+#[inline(always)]
+fn norm(value: f32) -> u32 {
+    (f64::from(value).clamp(0.0, 1.0) * 65535.0).round_ties_even() as u32
+}

@@ -1,0 +1,172 @@
+//! Instructions that move values between lanes or between the register files.
+use std::mem::MaybeUninit;
+
+use super::kind::Format;
+use super::operand::{self, Operands, Source, Target};
+use super::operation::Action;
+use crate::exec::wave::Wave;
+use crate::isa::{Inst, sreg};
+
+/// The instruction's function and the formats of its sources.
+pub fn select<const W: usize>(mnemonic: &str) -> Option<(Action<W>, &'static [Format])> {
+    const ONE: &[Format] = &[Format::Bits32];
+    const TWO: &[Format] = &[Format::Bits32; 2];
+    const THREE: &[Format] = &[Format::Bits32; 3];
+    Some(match mnemonic {
+        "v_nop" | "v_pipeflush" => (nothing, &[]),
+        "v_readfirstlane_b32" => (read_first_lane, ONE),
+        "v_readlane_b32" => (read_lane, TWO),
+        "v_writelane_b32" => (write_lane, TWO),
+        "v_permlane16_b32" => (permute_row::<W, 0>, THREE),
+        "v_permlanex16_b32" => (permute_row::<W, 16>, THREE),
+        "v_permlane64_b32" => (swap_halves, ONE),
+        "v_mbcnt_lo_u32_b32" => (count_below::<W, 0>, TWO),
+        "v_mbcnt_hi_u32_b32" => (count_below::<W, 32>, TWO),
+        "v_swap_b32" => (swap_registers, ONE),
+        "v_swap_b16" => (swap_register_halves, ONE),
+        "v_movreld_b32" => (move_to_relative, ONE),
+        "v_movrels_b32" => (move_from_relative, ONE),
+        "v_movrelsd_b32" => (move_relative, ONE),
+        _ => return None,
+    })
+}
+
+/// What these instructions keep in [`Operands::flags`]: the op_sel bits.
+pub fn flags(inst: &Inst) -> u8 {
+    inst.mods.op_sel
+}
+
+fn lanes<const W: usize>(wave: &Wave<W>, source: &Source) -> [u32; W] {
+    *operand::fetch32(wave, source, &mut MaybeUninit::uninit())
+}
+
+/// The value of a scalar or constant source.
+fn scalar<const W: usize>(wave: &Wave<W>, source: &Source) -> u32 {
+    lanes(wave, source)[0]
+}
+
+fn set_scalar<const W: usize>(operands: &Operands, wave: &mut Wave<W>, value: u32) {
+    if let Target::Scalar(n) = operands.dst {
+        wave.set_sgpr(n, value);
+    }
+}
+
+fn nothing<const W: usize>(_operands: &Operands, _wave: &mut Wave<W>) {}
+
+/// The lowest active lane, or lane 0 if none is.
+fn read_first_lane<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    let lane = match wave.exec() {
+        0 => 0,
+        exec => exec.trailing_zeros() as usize,
+    };
+    let value = lanes(wave, &operands.src[0])[lane];
+    set_scalar(operands, wave, value);
+}
+
+fn read_lane<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    let lane = scalar(wave, &operands.src[1]) as usize % W;
+    let value = lanes(wave, &operands.src[0])[lane];
+    set_scalar(operands, wave, value);
+}
+
+/// Writes one lane whether it is active or not.
+fn write_lane<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    let Target::Vgpr(n) = operands.dst else { return };
+    let value = scalar(wave, &operands.src[0]);
+    let lane = scalar(wave, &operands.src[1]) as usize % W;
+    if let Some(register) = wave.vgpr.get_mut(n as usize) {
+        register.0[lane] = value;
+    }
+}
+
+/// A swizzle within each row of 16 lanes, reading the neighbour row if `OTHER` is 16. op_sel bit 0 fetches
+/// from inactive lanes; otherwise such a source gives 0 with bit 1 and leaves the destination without.
+fn permute_row<const W: usize, const OTHER: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    let Target::Vgpr(n) = operands.dst else { return };
+    let values = lanes(wave, &operands.src[0]);
+    let low = u64::from(scalar(wave, &operands.src[1]));
+    let select = low | u64::from(scalar(wave, &operands.src[2])) << 32;
+    let exec = wave.exec();
+    let (mut out, mut mask) = ([0; W], exec);
+    for (lane, value) in out.iter_mut().enumerate() {
+        let source = ((lane & !15) ^ OTHER) + (select >> (4 * (lane & 15)) & 15) as usize;
+        if operands.flags & 1 != 0 || exec >> source & 1 != 0 {
+            *value = values[source];
+        } else if operands.flags & 2 == 0 {
+            mask &= !(1 << lane);
+        }
+    }
+    operand::write_register(wave, n, mask, &out);
+}
+
+/// Lanes 0..32 and 32..64 of a wave of 64 change places; a wave of 32 keeps its register.
+fn swap_halves<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    if W != 64 {
+        return;
+    }
+    let mut values = lanes(wave, &operands.src[0]);
+    values.rotate_left(W / 2);
+    operand::store32(operands, wave, &values);
+}
+
+/// Counts the mask bits below each lane's own, in the low or high word.
+fn count_below<const W: usize, const FIRST: u32>(operands: &Operands, wave: &mut Wave<W>) {
+    let mut out = lanes(wave, &operands.src[1]);
+    let masks = lanes(wave, &operands.src[0]);
+    for (lane, value) in out.iter_mut().enumerate() {
+        let below = ((1u64 << lane) - 1) >> FIRST;
+        *value = value.wrapping_add((masks[lane] & below as u32).count_ones());
+    }
+    operand::store32(operands, wave, &out);
+}
+
+fn swap_registers<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    let (Target::Vgpr(a), Source::Vgpr(b)) = (operands.dst, &operands.src[0]) else { return };
+    let (first, second, exec) = (*operand::vgpr(wave, a), *operand::vgpr(wave, *b), wave.exec());
+    operand::write_register(wave, a, exec, &second);
+    operand::write_register(wave, *b, exec, &first);
+}
+
+/// op_sel chooses the halves: bit 0 of the source, bit 3 of the destination.
+fn swap_register_halves<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    let (Target::Vgpr(a), Source::Vgpr(b)) = (operands.dst, &operands.src[0]) else { return };
+    let (a, b) = (a as usize, *b as usize);
+    let shift = |high: bool| if high { 16 } else { 0 };
+    let (to, from) = (shift(operands.flags & 8 != 0), shift(operands.flags & 1 != 0));
+    if a.max(b) >= wave.vgpr.len() {
+        return;
+    }
+    let exec = wave.exec();
+    for lane in (0..W).filter(|lane| exec >> lane & 1 != 0) {
+        let first = wave.vgpr[a].0[lane] >> to & 0xffff;
+        let second = wave.vgpr[b].0[lane] >> from & 0xffff;
+        let first_register = &mut wave.vgpr[a].0[lane];
+        *first_register = *first_register & !(0xffff << to) | second << to;
+        let second_register = &mut wave.vgpr[b].0[lane];
+        *second_register = *second_register & !(0xffff << from) | first << from;
+    }
+}
+
+/// A register's number plus M0; beyond the wave's registers it reads 0 and swallows writes.
+fn relative<const W: usize>(wave: &Wave<W>, n: u16) -> u16 {
+    let n = u32::from(n).saturating_add(wave.sgpr[sreg::M0 as usize]);
+    u16::try_from(n).unwrap_or(u16::MAX)
+}
+
+fn move_to_relative<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    let Target::Vgpr(n) = operands.dst else { return };
+    let (values, mask) = (lanes(wave, &operands.src[0]), operands.write_mask(wave));
+    operand::write_register(wave, relative(wave, n), mask, &values);
+}
+
+fn move_from_relative<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    let Source::Vgpr(n) = &operands.src[0] else { return };
+    let values = *operand::vgpr(wave, relative(wave, *n));
+    operand::store32(operands, wave, &values);
+}
+
+fn move_relative<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    let (Target::Vgpr(to), Source::Vgpr(from)) = (operands.dst, &operands.src[0]) else { return };
+    let (values, mask) = (*operand::vgpr(wave, relative(wave, *from)), operands.write_mask(wave));
+    operand::write_register(wave, relative(wave, to), mask, &values);
+}

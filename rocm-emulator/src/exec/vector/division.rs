@@ -1,0 +1,213 @@
+//! The steps of correctly rounded division (scale, multiply-add, fix up), and v_trig_preop_f64.
+//!
+//! The compiler's sequence: v_div_scale on denominator and numerator, v_rcp and Newton steps by v_fma, then
+//! v_div_fmas, which undoes the scaling, and v_div_fixup, which puts in what the steps cannot give.
+use super::kind::{F16, F32, F64, Mask, U32};
+use super::operand::{self, Operands};
+use super::operation::{Action, Entry, Operation, operations};
+use super::{float32, float64, soft};
+use crate::exec::wave::Wave;
+
+operations! { select;
+    "v_div_scale_f32" ScaleF32 (a: F32, den: F32, num: F32) -> F32 { scale32(a, den, num).0 }
+        carry { scale32(a, den, num).1 }
+    "v_div_scale_f64" ScaleF64 (a: F64, den: F64, num: F64) -> F64 { scale64(a, den, num).0 }
+        carry { scale64(a, den, num).1 }
+    "v_div_fixup_f16" FixupF16 (q: F16, den: F16, num: F16) -> F16 {
+        let sign = den.is_sign_negative() != num.is_sign_negative();
+        fixup(q, den, num, sign).unwrap_or(q.abs().copysign(if sign { -1.0 } else { 1.0 }))
+    }
+    "v_div_fixup_f32" FixupF32 (q: F32, den: F32, num: F32) -> F32 { fixup32(q, den, num) }
+    "v_div_fixup_f64" FixupF64 (q: F64, den: F64, num: F64) -> F64 { fixup64(q, den, num) }
+    "v_trig_preop_f64" TrigPreop (a: F64, segment: U32) -> F64 { trig_preop(a, segment) }
+}
+
+operations! { _plain;
+    "v_div_fmas_f32" PlainF32 [Fma] (a: F32, b: F32, c: F32) -> F32 { a.mul_add(b, c) }
+    "v_div_fmas_f64" PlainF64 [Fma] (a: F64, b: F64, c: F64) -> F64 { a.mul_add(b, c) }
+}
+
+operations! { _scaled;
+    "v_div_fmas_f32" ScaledF32 (a: F32, b: F32, c: F32, scaled: Mask) -> F32 {
+        if scaled { unscale32(a, b, c) } else { a.mul_add(b, c) }
+    }
+    "v_div_fmas_f64" ScaledF64 (a: F64, b: F64, c: F64, scaled: Mask) -> F64 {
+        if scaled { unscale64(a, b, c) } else { a.mul_add(b, c) }
+    }
+}
+
+/// v_div_fmas: a fourth source holds the mask of lanes to unscale, which is empty as a rule.
+pub fn select_fmas<const W: usize>(mnemonic: &str) -> Option<Entry<W>> {
+    let (scaled, action): (Entry<W>, Action<W>) = match mnemonic {
+        "v_div_fmas_f32" => (Entry::of::<ScaledF32>(), fmas::<PlainF32, ScaledF32, W>),
+        "v_div_fmas_f64" => (Entry::of::<ScaledF64>(), fmas::<PlainF64, ScaledF64, W>),
+        _ => return None,
+    };
+    Some(Entry { action, ..scaled })
+}
+
+fn fmas<P: Operation, S: Operation, const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    let scaled = operand::fetch_mask(wave, &operands.src[3]) & wave.exec() != 0;
+    let action = if scaled { Entry::<W>::of::<S>().action } else { Entry::<W>::of::<P>().action };
+    // SAFETY: `Entry::of` chose a function for this host.
+    unsafe { action(operands, wave) }
+}
+
+/// v_div_scale_f32: a source scaled for the division num/den, and whether the quotient must be scaled back.
+#[inline(always)]
+fn scale32(a: f32, den: f32, num: f32) -> (f32, bool) {
+    let exponent = |x: f32| (x.to_bits() >> 23 & 0xff) as i32;
+    let quotient = (f64::from(num) / f64::from(den)).abs();
+    let tiny = f64::from(f32::MIN_POSITIVE);
+    let quotient_denormal = quotient < tiny;
+    let reciprocal_denormal = (1.0 / f64::from(den)).abs() < tiny;
+    let (up, down) = (a * 18_446_744_073_709_551_616.0, float32::ldexp(a, -64));
+    if num == 0.0 || den == 0.0 {
+        (f32::NAN, false)
+    } else if exponent(num) - exponent(den) >= 96 {
+        (if a == den { up } else { a }, true)
+    } else if exponent(den) == 0 {
+        (up, false)
+    } else if reciprocal_denormal && quotient_denormal {
+        (if a == den { down } else { a }, true)
+    } else if reciprocal_denormal {
+        (down, false)
+    } else if quotient_denormal {
+        (if a == num { up } else { a }, true)
+    } else if exponent(num) <= 23 {
+        (up, false)
+    } else {
+        (a, false)
+    }
+}
+
+/// v_div_scale_f64.
+#[inline(always)]
+fn scale64(a: f64, den: f64, num: f64) -> (f64, bool) {
+    let exponent = |x: f64| (x.to_bits() >> 52 & 0x7ff) as i32;
+    let quotient_denormal = (num / den).abs() < f64::MIN_POSITIVE;
+    let reciprocal_denormal = (1.0 / den).abs() < f64::MIN_POSITIVE;
+    let (up, down) = (a * f64::from_bits((1023 + 128) << 52), float64::ldexp(a, -128));
+    if num == 0.0 || den == 0.0 {
+        (f64::NAN, false)
+    } else if exponent(num) - exponent(den) >= 768 {
+        (if a == den { up } else { a }, true)
+    } else if exponent(den) == 0 {
+        (up, false)
+    } else if reciprocal_denormal && quotient_denormal {
+        (if a == den { down } else { a }, true)
+    } else if reciprocal_denormal {
+        (down, false)
+    } else if quotient_denormal {
+        (if a == num { up } else { a }, true)
+    } else if exponent(num) <= 53 {
+        (up, false)
+    } else {
+        (a, false)
+    }
+}
+
+/// (a * b + c) * 2^±64, rounded once: up for a quotient that was scaled down, and the reverse.
+#[inline(always)]
+fn unscale32(a: f32, b: f32, c: f32) -> f32 {
+    let scale = if c.abs() >= 2.0 { 64 } else { -64 };
+    let [a, b, c] = [a, b, c].map(|x| u64::from(x.to_bits()));
+    f32::from_bits(soft::fma(a, b, c, scale, &soft::SINGLE, soft::Rounding::NearestEven) as u32)
+}
+
+/// (a * b + c) * 2^±128, rounded once.
+#[inline(always)]
+fn unscale64(a: f64, b: f64, c: f64) -> f64 {
+    let scale = if c.abs() >= 2.0 { 128 } else { -128 };
+    let [a, b, c] = [a, b, c].map(f64::to_bits);
+    f64::from_bits(soft::fma(a, b, c, scale, &soft::DOUBLE, soft::Rounding::NearestEven))
+}
+
+/// The quotients that follow from the operands' classes alone.
+#[inline(always)]
+fn fixup(q: f32, den: f32, num: f32, sign: bool) -> Option<f32> {
+    let signed = |x: f32| if sign { -x } else { x };
+    let infinite = f32::is_infinite;
+    if num.is_nan() {
+        Some(num + num)
+    } else if den.is_nan() {
+        Some(den + den)
+    } else if (den == 0.0 && num == 0.0) || (infinite(den) && infinite(num)) {
+        Some(f32::from_bits(0xffc0_0000))
+    } else if den == 0.0 || infinite(num) {
+        Some(signed(f32::INFINITY))
+    } else if infinite(den) || num == 0.0 {
+        Some(signed(0.0))
+    } else if q.is_nan() {
+        // The Newton steps of a quotient beyond all numbers end so.
+        Some(signed(f32::INFINITY))
+    } else {
+        None
+    }
+}
+
+#[inline(always)]
+fn fixup32(q: f32, den: f32, num: f32) -> f32 {
+    let exponent = |x: f32| (x.to_bits() >> 23 & 0xff) as i32;
+    let sign = den.is_sign_negative() != num.is_sign_negative();
+    let magnitude = if exponent(num) - exponent(den) < -150 { 0.0 } else { q.abs() };
+    fixup(q, den, num, sign).unwrap_or(if sign { -magnitude } else { magnitude })
+}
+
+#[inline(always)]
+fn fixup64(q: f64, den: f64, num: f64) -> f64 {
+    let exponent = |x: f64| (x.to_bits() >> 52 & 0x7ff) as i32;
+    let sign = den.is_sign_negative() != num.is_sign_negative();
+    let signed = |x: f64| if sign { -x } else { x };
+    if num.is_nan() {
+        num + num
+    } else if den.is_nan() {
+        den + den
+    } else if (den == 0.0 && num == 0.0) || (den.is_infinite() && num.is_infinite()) {
+        f64::from_bits(0xfff8_0000_0000_0000)
+    } else if den == 0.0 || num.is_infinite() {
+        signed(f64::INFINITY)
+    } else if den.is_infinite() || num == 0.0 || exponent(num) - exponent(den) < -1075 {
+        signed(0.0)
+    } else if q.is_nan() {
+        signed(f64::INFINITY)
+    } else {
+        signed(q.abs())
+    }
+}
+
+/// The first 1201 bits of 2/pi after the point, from the highest down.
+const TWO_OVER_PI: [u64; 19] = [
+    0xa2f9836e4e441529,
+    0xfc2757d1f534ddc0,
+    0xdb6295993c439041,
+    0xfe5163abdebbc561,
+    0xb7246e3a424dd2e0,
+    0x06492eea09d1921c,
+    0xfe1deb1cb129a73e,
+    0xe88235f52ebb4484,
+    0xe99c7026b45f7e41,
+    0x3991d639835339f4,
+    0x9c845f8bbdf9283b,
+    0x1ff897ffde05980f,
+    0xef2f118b5a0a6d1f,
+    0x6d367ecf27cb09b7,
+    0x4f463f669e5fea2d,
+    0x7527bac7ebe5f17b,
+    0x3d0739f78a5292ea,
+    0x6bfb5fb11f8d5d08,
+    0x56033046fc7b0000,
+];
+
+/// 53 bits of 2/pi, from where they matter for an argument of a's size and the given segment.
+#[inline(always)]
+fn trig_preop(a: f64, segment: u32) -> f64 {
+    let exponent = (a.to_bits() >> 52 & 0x7ff) as i32;
+    let shift = (segment & 31) as i32 * 53 + (exponent - 1077).max(0);
+    let (word, bit) = ((shift / 64) as usize, shift % 64);
+    let at = |i: usize| u128::from(TWO_OVER_PI.get(i).copied().unwrap_or(0));
+    let window = at(word) << 64 | at(word + 1);
+    let bits = (window << bit >> 75) as u64;
+    let scale = -53 - shift + if exponent >= 1968 { 128 } else { 0 };
+    float64::ldexp(bits as f64, scale)
+}

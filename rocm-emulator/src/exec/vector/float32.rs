@@ -1,0 +1,107 @@
+//! f32 arithmetic.
+use super::kind::{B32, F32, I32, U32};
+use super::operation::operations;
+
+operations! { select;
+    "v_add_f32" Add [Add] (a: F32, b: F32) -> F32 { a + b }
+    "v_sub_f32" Sub [Sub] (a: F32, b: F32) -> F32 { a - b }
+    "v_mul_f32" Mul [Mul] (a: F32, b: F32) -> F32 { a * b }
+    "v_fma_f32" Fma [Fma] (a: F32, b: F32, c: F32) -> F32 { a.mul_add(b, c) }
+    "v_mul_dx9_zero_f32" MulDx9Zero (a: F32, b: F32) -> F32 { if a == 0.0 || b == 0.0 { 0.0 } else { a * b } }
+    "v_fma_dx9_zero_f32" FmaDx9Zero (a: F32, b: F32, c: F32) -> F32 {
+        if a == 0.0 || b == 0.0 { c } else { a.mul_add(b, c) }
+    }
+    "v_min_f32" Min [MinMax] (a: F32, b: F32) -> F32 { minimum(a, b) }
+    "v_max_f32" Max [MinMax] (a: F32, b: F32) -> F32 { maximum(a, b) }
+    "v_min3_f32" Min3 [MinMax] (a: F32, b: F32, c: F32) -> F32 { minimum(minimum(a, b), c) }
+    "v_max3_f32" Max3 [MinMax] (a: F32, b: F32, c: F32) -> F32 { maximum(maximum(a, b), c) }
+    "v_med3_f32" Med3 [MinMax] (a: F32, b: F32, c: F32) -> F32 { median(a, b, c) }
+    "v_minmax_f32" MinMax [MinMax] (a: F32, b: F32, c: F32) -> F32 { maximum(minimum(a, b), c) }
+    "v_maxmin_f32" MaxMin [MinMax] (a: F32, b: F32, c: F32) -> F32 { minimum(maximum(a, b), c) }
+    "v_mullit_f32" Mullit (a: F32, b: F32, c: F32) -> F32 {
+        let dark = b <= f32::MIN || b.is_nan() || c <= 0.0 || c.is_nan();
+        if dark { f32::MIN } else { a * b }
+    }
+    "v_trunc_f32" Trunc (a: F32) -> F32 { a.trunc() }
+    "v_ceil_f32" Ceil (a: F32) -> F32 { a.ceil() }
+    "v_floor_f32" Floor (a: F32) -> F32 { a.floor() }
+    "v_rndne_f32" RoundEven (a: F32) -> F32 { a.round_ties_even() }
+    "v_fract_f32" Fract (a: F32) -> F32 { fract(a) }
+    "v_ldexp_f32" Ldexp (a: F32, n: I32) -> F32 { ldexp(a, n) }
+    "v_frexp_mant_f32" FrexpMantissa (a: F32) -> F32 { frexp(a).0 }
+    "v_frexp_exp_i32_f32" FrexpExponent (a: F32) -> I32 { frexp(a).1 }
+    "v_mov_b32" Move (a: B32) -> U32 { a }
+}
+
+/// An integer with the order of the floats; -0 comes before +0.
+#[inline(always)]
+fn key(value: f32) -> i32 {
+    let bits = value.to_bits() as i32;
+    bits ^ ((bits >> 31) as u32 >> 1) as i32
+}
+
+#[inline(always)]
+fn signalling(value: f32) -> bool {
+    (value.to_bits() & 0x7fff_ffff).wrapping_sub(0x7f80_0001) < 0x3f_ffff
+}
+
+#[inline(always)]
+fn quiet(value: f32) -> f32 {
+    f32::from_bits(value.to_bits() | 0x40_0000)
+}
+
+/// What an order chose, unless an operand is no number: a signalling NaN wins, a quiet one loses.
+#[inline(always)]
+fn choose(a: f32, b: f32, chosen: f32) -> f32 {
+    let number = if a.is_nan() { b } else { chosen };
+    let number = if b.is_nan() { a } else { number };
+    let number = if signalling(b) { quiet(b) } else { number };
+    if signalling(a) { quiet(a) } else { number }
+}
+
+/// v_min_f32 in IEEE mode.
+#[inline(always)]
+pub fn minimum(a: f32, b: f32) -> f32 {
+    choose(a, b, if key(a) < key(b) { a } else { b })
+}
+
+/// v_max_f32 in IEEE mode.
+#[inline(always)]
+pub fn maximum(a: f32, b: f32) -> f32 {
+    choose(a, b, if key(a) > key(b) { a } else { b })
+}
+
+/// v_med3_f32: the minimum if an operand is no number.
+#[inline(always)]
+pub fn median(a: f32, b: f32, c: f32) -> f32 {
+    let largest = maximum(maximum(a, b), c);
+    let rest = if largest == b { maximum(a, c) } else { maximum(a, b) };
+    let rest = if largest == a { maximum(b, c) } else { rest };
+    if a.is_nan() || b.is_nan() || c.is_nan() { minimum(minimum(a, b), c) } else { rest }
+}
+
+/// The part above the next lower integer, always less than 1.
+#[inline(always)]
+pub fn fract(value: f32) -> f32 {
+    let part = value - value.floor();
+    if part >= 1.0 { f32::from_bits(0x3f7f_ffff) } else { part }
+}
+
+/// value * 2^n, rounded once.
+#[inline(always)]
+pub fn ldexp(value: f32, n: i32) -> f32 {
+    // Every f32 scaled by a power within these bounds is exact in f64; beyond them all results are 0 or infinite.
+    let n = n.clamp(-400, 400);
+    (f64::from(value) * f64::from_bits(((1023 + n) as u64) << 52)) as f32
+}
+
+/// Mantissa in [0.5, 1) and exponent; specials keep their value and have exponent 0.
+#[inline(always)]
+pub fn frexp(value: f32) -> (f32, i32) {
+    let wide = f64::from(value);
+    let bits = wide.to_bits();
+    let exponent = (bits >> 52 & 0x7ff) as i32 - 1022;
+    let mantissa = f64::from_bits(bits & !(0x7ff << 52) | 1022 << 52) as f32;
+    let special = value == 0.0 || value.is_nan() || value.is_infinite();
+    if special { (value, 0) } else { (mantissa, exponent) }
+}

@@ -1,0 +1,170 @@
+//! Float operations under an unusual mode: directed rounding, flushed denormals, IEEE off. Lane by lane.
+use std::mem::MaybeUninit;
+
+use super::kind::{self, Format};
+use super::operand::{self, Operands, Source};
+use super::operation::Form;
+use super::{half, soft};
+use crate::exec::wave::{Mode, Wave};
+
+/// An operation as data.
+pub struct Behaviour {
+    pub sources: &'static [Format],
+    pub result: Format,
+    pub form: Form,
+    pub lane: fn([u64; 4]) -> u64,
+    pub carry: Option<fn([u64; 4]) -> bool>,
+}
+
+/// Nearest-even with denormals, as HIP kernels start: what the fast functions assume.
+#[inline(always)]
+pub fn is_usual(mode: &Mode, form: Form) -> bool {
+    (mode.round_32 | mode.round_16_64) == 0
+        && (mode.denorm_32 & mode.denorm_16_64) == 3
+        && (mode.ieee || !matches!(form, Form::MinMax))
+}
+
+/// Executes `behaviour` on every lane under the wave's mode.
+#[inline(never)]
+pub fn run<const W: usize>(behaviour: &Behaviour, operands: &Operands, wave: &mut Wave<W>) {
+    let mode = wave.mode;
+    let mut lanes = [[0u64; 4]; W];
+    for (i, format) in behaviour.sources.iter().enumerate() {
+        let source = fetch(wave, &operands.src[i], *format);
+        for (lane, bits) in lanes.iter_mut().zip(source) {
+            lane[i] = flush(*format, bits, mode, 1);
+            if behaviour.form == Form::MinMax && !mode.ieee {
+                lane[i] = quiet(*format, lane[i]);
+            }
+        }
+    }
+    let mut out = [0u64; W];
+    let mut carry = [0u32; W];
+    for i in 0..W {
+        let bits = compute(behaviour, lanes[i], mode);
+        out[i] = flush(behaviour.result, bits, mode, 2);
+        carry[i] = behaviour.carry.is_some_and(|carry| carry(lanes[i])).into();
+    }
+    let active = operands.write_mask(wave);
+    store(behaviour.result, operands, wave, &out);
+    if behaviour.carry.is_some() {
+        operand::store_mask(operands.dst2, false, wave, active, operand::collect(&carry));
+    }
+}
+
+fn fetch<const W: usize>(wave: &Wave<W>, source: &Source, format: Format) -> [u64; W] {
+    match format {
+        Format::Bits64 | Format::Signed64 | Format::Double => {
+            *operand::fetch64(wave, source, &mut MaybeUninit::uninit())
+        }
+        Format::Mask => operand::expand::<W>(operand::fetch_mask(wave, source)).map(u64::from),
+        Format::Bits16 | Format::Half => {
+            operand::fetch32(wave, source, &mut MaybeUninit::uninit()).map(|x| u64::from(x & 0xffff))
+        }
+        _ => operand::fetch32(wave, source, &mut MaybeUninit::uninit()).map(u64::from),
+    }
+}
+
+fn store<const W: usize>(format: Format, operands: &Operands, wave: &mut Wave<W>, out: &[u64; W]) {
+    let nan_to_zero = wave.mode.dx10_clamp;
+    let single = |value: f32| kind::shape_single(operands, nan_to_zero, value);
+    match format {
+        Format::Double => {
+            let shaped = out.map(|x| kind::shape_double(operands, nan_to_zero, f64::from_bits(x)).to_bits());
+            operand::store64(operands, wave, if operands.shapes_output() { &shaped } else { out });
+        }
+        Format::Bits64 | Format::Signed64 => operand::store64(operands, wave, out),
+        Format::Mask => {
+            let active = operands.write_mask(wave);
+            let mask = operand::collect(&out.map(|x| x as u32));
+            operand::store_mask(operands.dst, operands.invert, wave, active, mask);
+        }
+        Format::Half if operands.shapes_output() => {
+            operand::store16(operands, wave, &out.map(|x| half::narrow(single(half::widen(x as u32)))));
+        }
+        Format::Half | Format::Bits16 => operand::store16(operands, wave, &out.map(|x| x as u32)),
+        Format::Single | Format::Mix if operands.shapes_output() => {
+            operand::store32(operands, wave, &out.map(|x| single(f32::from_bits(x as u32)).to_bits()));
+        }
+        Format::PackedHalf if operands.shapes_output() => {
+            let half = |bits: u32| half::narrow(single(half::widen(bits & 0xffff)));
+            operand::store32(operands, wave, &out.map(|x| half(x as u32) | half((x >> 16) as u32) << 16));
+        }
+        _ => operand::store32(operands, wave, &out.map(|x| x as u32)),
+    }
+}
+
+fn compute(behaviour: &Behaviour, lane: [u64; 4], mode: Mode) -> u64 {
+    if behaviour.result == Format::PackedHalf && behaviour.sources.iter().all(|f| *f == Format::PackedHalf) {
+        let rounding = soft::Rounding::from_mode(mode.round_16_64);
+        let halves = |shift: u32| lane.map(|bits| bits >> shift & 0xffff);
+        let part = |halves: [u64; 4]| arithmetic(behaviour.form, halves, &soft::HALF, rounding);
+        return match (part(halves(0)), part(halves(16))) {
+            (Some(low), Some(high)) => low | high << 16,
+            _ => (behaviour.lane)(lane),
+        };
+    }
+    let Some((from, rounding)) = layout(behaviour.sources[0], mode) else {
+        return (behaviour.lane)(lane);
+    };
+    let Some((to, to_rounding)) = layout(behaviour.result, mode) else {
+        return (behaviour.lane)(lane);
+    };
+    if behaviour.form == Form::Convert {
+        return soft::convert(lane[0], from, to, to_rounding);
+    }
+    match arithmetic(behaviour.form, lane, from, rounding) {
+        None => (behaviour.lane)(lane),
+        Some(bits) if behaviour.sources[0] == Format::Mix => soft::convert(bits, from, to, to_rounding),
+        Some(bits) => bits,
+    }
+}
+
+fn arithmetic(form: Form, lane: [u64; 4], layout: &soft::Layout, rounding: soft::Rounding) -> Option<u64> {
+    let [a, b, c, _] = lane;
+    Some(match form {
+        Form::Add => soft::add(a, b, layout, rounding),
+        Form::Sub => soft::add(a, b ^ layout.sign(), layout, rounding),
+        Form::Mul => soft::multiply(a, b, layout, rounding),
+        Form::Fma => soft::fma(a, b, c, 0, layout, rounding),
+        Form::Other | Form::Convert | Form::MinMax => return None,
+    })
+}
+
+fn layout(format: Format, mode: Mode) -> Option<(&'static soft::Layout, soft::Rounding)> {
+    let single = soft::Rounding::from_mode(mode.round_32);
+    let other = soft::Rounding::from_mode(mode.round_16_64);
+    match format {
+        Format::Half => Some((&soft::HALF, other)),
+        Format::Single | Format::Mix => Some((&soft::SINGLE, single)),
+        Format::Double => Some((&soft::DOUBLE, other)),
+        _ => None,
+    }
+}
+
+/// Replaces denormals by zeros of their sign unless the mode allows them (`allow`: 1 inputs, 2 outputs).
+fn flush(format: Format, bits: u64, mode: Mode, allow: u8) -> u64 {
+    let one = |layout: &soft::Layout, denormals: u8, bits: u64| {
+        if denormals & allow == 0 && layout.is_denormal(bits) { bits & layout.sign() } else { bits }
+    };
+    match format {
+        Format::Half => one(&soft::HALF, mode.denorm_16_64, bits),
+        Format::Single | Format::Mix => one(&soft::SINGLE, mode.denorm_32, bits),
+        Format::Double => one(&soft::DOUBLE, mode.denorm_16_64, bits),
+        Format::PackedHalf => {
+            let half = |bits| one(&soft::HALF, mode.denorm_16_64, bits);
+            half(bits & 0xffff) | half(bits >> 16 & 0xffff) << 16
+        }
+        _ => bits,
+    }
+}
+
+fn quiet(format: Format, bits: u64) -> u64 {
+    match format {
+        Format::Half => soft::HALF.quiet(bits),
+        Format::Single | Format::Mix => soft::SINGLE.quiet(bits),
+        Format::Double => soft::DOUBLE.quiet(bits),
+        Format::PackedHalf => soft::HALF.quiet(bits & 0xffff) | soft::HALF.quiet(bits >> 16 & 0xffff) << 16,
+        _ => bits,
+    }
+}

@@ -1,0 +1,132 @@
+//! 32-bit and 64-bit integer operations.
+use super::kind::{I32, I64, U32, U64};
+use super::operation::operations;
+
+operations! { select;
+    "v_add_nc_u32" Add (a: U32, b: U32) -> U32 { a.wrapping_add(b) }
+    "v_sub_nc_u32" Sub (a: U32, b: U32) -> U32 { a.wrapping_sub(b) }
+    "v_add_nc_i32" AddSigned (a: I32, b: I32) -> I32 { a.wrapping_add(b) }
+    "v_sub_nc_i32" SubSigned (a: I32, b: I32) -> I32 { a.wrapping_sub(b) }
+    "v_add_nc_u32 clamp" AddSaturate (a: U32, b: U32) -> U32 { a.saturating_add(b) }
+    "v_sub_nc_u32 clamp" SubSaturate (a: U32, b: U32) -> U32 { a.saturating_sub(b) }
+    "v_add_nc_i32 clamp" AddSignedSaturate (a: I32, b: I32) -> I32 { a.saturating_add(b) }
+    "v_sub_nc_i32 clamp" SubSignedSaturate (a: I32, b: I32) -> I32 { a.saturating_sub(b) }
+    "v_add3_u32" Add3 (a: U32, b: U32, c: U32) -> U32 { a.wrapping_add(b).wrapping_add(c) }
+    "v_lshl_add_u32" ShiftAdd (a: U32, b: U32, c: U32) -> U32 { (a << (b & 31)).wrapping_add(c) }
+    "v_add_lshl_u32" AddShift (a: U32, b: U32, c: U32) -> U32 { a.wrapping_add(b) << (c & 31) }
+    "v_xad_u32" XorAdd (a: U32, b: U32, c: U32) -> U32 { (a ^ b).wrapping_add(c) }
+    "v_min_u32" Min (a: U32, b: U32) -> U32 { a.min(b) }
+    "v_max_u32" Max (a: U32, b: U32) -> U32 { a.max(b) }
+    "v_min_i32" MinSigned (a: I32, b: I32) -> I32 { a.min(b) }
+    "v_max_i32" MaxSigned (a: I32, b: I32) -> I32 { a.max(b) }
+    "v_min3_u32" Min3 (a: U32, b: U32, c: U32) -> U32 { a.min(b).min(c) }
+    "v_max3_u32" Max3 (a: U32, b: U32, c: U32) -> U32 { a.max(b).max(c) }
+    "v_med3_u32" Med3 (a: U32, b: U32, c: U32) -> U32 { a.min(b).max(a.max(b).min(c)) }
+    "v_min3_i32" Min3Signed (a: I32, b: I32, c: I32) -> I32 { a.min(b).min(c) }
+    "v_max3_i32" Max3Signed (a: I32, b: I32, c: I32) -> I32 { a.max(b).max(c) }
+    "v_med3_i32" Med3Signed (a: I32, b: I32, c: I32) -> I32 { a.min(b).max(a.max(b).min(c)) }
+    "v_minmax_u32" MinMax (a: U32, b: U32, c: U32) -> U32 { a.min(b).max(c) }
+    "v_maxmin_u32" MaxMin (a: U32, b: U32, c: U32) -> U32 { a.max(b).min(c) }
+    "v_minmax_i32" MinMaxSigned (a: I32, b: I32, c: I32) -> I32 { a.min(b).max(c) }
+    "v_maxmin_i32" MaxMinSigned (a: I32, b: I32, c: I32) -> I32 { a.max(b).min(c) }
+
+    "v_mul_lo_u32" MulLow (a: U32, b: U32) -> U32 { a.wrapping_mul(b) }
+    "v_mul_hi_u32" MulHigh (a: U32, b: U32) -> U32 { (u64::from(a) * u64::from(b) >> 32) as u32 }
+    "v_mul_hi_i32" MulHighSigned (a: I32, b: I32) -> I32 { (i64::from(a) * i64::from(b) >> 32) as i32 }
+    "v_mul_u32_u24" Mul24 (a: U32, b: U32) -> U32 { low24(a).wrapping_mul(low24(b)) }
+    "v_mul_i32_i24" Mul24Signed (a: U32, b: U32) -> I32 { signed24(a).wrapping_mul(signed24(b)) }
+    "v_mul_hi_u32_u24" MulHigh24 (a: U32, b: U32) -> U32 { (u64::from(low24(a)) * u64::from(low24(b)) >> 32) as u32 }
+    "v_mul_hi_i32_i24" MulHigh24Signed (a: U32, b: U32) -> I32 {
+        (i64::from(signed24(a)) * i64::from(signed24(b)) >> 32) as i32
+    }
+    "v_mad_u32_u24" Mad24 (a: U32, b: U32, c: U32) -> U32 { low24(a).wrapping_mul(low24(b)).wrapping_add(c) }
+    "v_mad_i32_i24" Mad24Signed (a: U32, b: U32, c: I32) -> I32 {
+        signed24(a).wrapping_mul(signed24(b)).wrapping_add(c)
+    }
+
+    "v_and_b32" And (a: U32, b: U32) -> U32 { a & b }
+    "v_or_b32" Or (a: U32, b: U32) -> U32 { a | b }
+    "v_xor_b32" Xor (a: U32, b: U32) -> U32 { a ^ b }
+    "v_xnor_b32" Xnor (a: U32, b: U32) -> U32 { !(a ^ b) }
+    "v_not_b32" Not (a: U32) -> U32 { !a }
+    "v_or3_b32" Or3 (a: U32, b: U32, c: U32) -> U32 { a | b | c }
+    "v_xor3_b32" Xor3 (a: U32, b: U32, c: U32) -> U32 { a ^ b ^ c }
+    "v_and_or_b32" AndOr (a: U32, b: U32, c: U32) -> U32 { a & b | c }
+    "v_lshl_or_b32" ShiftOr (a: U32, b: U32, c: U32) -> U32 { a << (b & 31) | c }
+    "v_bfi_b32" BitFieldInsert (a: U32, b: U32, c: U32) -> U32 { a & b | !a & c }
+    "v_bfm_b32" BitFieldMask (a: U32, b: U32) -> U32 { ((1 << (a & 31)) - 1) << (b & 31) }
+    "v_bfe_u32" BitField (a: U32, b: U32, c: U32) -> U32 { a >> (b & 31) & ((1 << (c & 31)) - 1) }
+    "v_bfe_i32" BitFieldSigned (a: I32, b: U32, c: U32) -> I32 {
+        let unused = 32 - (c & 31);
+        // A width of 0 shifts everything out, which needs two steps.
+        ((a >> (b & 31)) << (unused - 1) << 1) >> (unused - 1) >> 1
+    }
+    "v_lshlrev_b32" ShiftLeft (n: U32, a: U32) -> U32 { a << (n & 31) }
+    "v_lshrrev_b32" ShiftRight (n: U32, a: U32) -> U32 { a >> (n & 31) }
+    "v_ashrrev_i32" ShiftRightSigned (n: U32, a: I32) -> I32 { a >> (n & 31) }
+    "v_lshlrev_b64" ShiftLeft64 (n: U32, a: U64) -> U64 { a << (n & 63) }
+    "v_lshrrev_b64" ShiftRight64 (n: U32, a: U64) -> U64 { a >> (n & 63) }
+    "v_ashrrev_i64" ShiftRightSigned64 (n: U32, a: I64) -> I64 { a >> (n & 63) }
+    "v_alignbit_b32" AlignBit (a: U32, b: U32, c: U32) -> U32 { align(a, b, c & 31) }
+    "v_alignbyte_b32" AlignByte (a: U32, b: U32, c: U32) -> U32 { align(a, b, (c & 3) * 8) }
+    "v_perm_b32" Permute (a: U32, b: U32, c: U32) -> U32 {
+        let data = u64::from(a) << 32 | u64::from(b);
+        byte(data, c & 0xff) | byte(data, c >> 8 & 0xff) << 8 | byte(data, c >> 16 & 0xff) << 16 | byte(data, c >> 24) << 24
+    }
+
+    "v_bfrev_b32" Reverse (a: U32) -> U32 { a.reverse_bits() }
+    "v_bcnt_u32_b32" CountOnes (a: U32, b: U32) -> U32 { a.count_ones().wrapping_add(b) }
+    "v_clz_i32_u32" LeadingZeros (a: U32) -> I32 { if a == 0 { -1 } else { a.leading_zeros() as i32 } }
+    "v_ctz_i32_b32" TrailingZeros (a: U32) -> I32 { if a == 0 { -1 } else { a.trailing_zeros() as i32 } }
+    "v_cls_i32" LeadingSigns (a: U32) -> I32 {
+        let changes = a ^ ((a as i32) >> 31) as u32;
+        if changes == 0 { -1 } else { changes.leading_zeros() as i32 }
+    }
+
+    "v_sad_u8" SadBytes (a: U32, b: U32, c: U32) -> U32 { sad(a, b, 8, |_| true).wrapping_add(c) }
+    "v_sad_hi_u8" SadBytesHigh (a: U32, b: U32, c: U32) -> U32 { (sad(a, b, 8, |_| true) << 16).wrapping_add(c) }
+    "v_msad_u8" SadBytesMasked (a: U32, b: U32, c: U32) -> U32 { sad(a, b, 8, |y| y != 0).wrapping_add(c) }
+    "v_sad_u16" SadHalves (a: U32, b: U32, c: U32) -> U32 { sad(a, b, 16, |_| true).wrapping_add(c) }
+    "v_sad_u32" SadWords (a: U32, b: U32, c: U32) -> U32 { a.abs_diff(b).wrapping_add(c) }
+    "v_lerp_u8" LerpBytes (a: U32, b: U32, c: U32) -> U32 {
+        let mean = |shift: u32| ((a >> shift & 0xff) + (b >> shift & 0xff) + (c >> shift & 1)) >> 1 << shift;
+        mean(0) | mean(8) | mean(16) | mean(24)
+    }
+}
+
+#[inline(always)]
+fn low24(value: u32) -> u32 {
+    value & 0xff_ffff
+}
+
+#[inline(always)]
+fn signed24(value: u32) -> i32 {
+    (value << 8) as i32 >> 8
+}
+
+#[inline(always)]
+fn align(high: u32, low: u32, shift: u32) -> u32 {
+    low >> shift | high << 1 << (31 - shift)
+}
+
+/// A byte of v_perm_b32: 0..=7 chooses, 8..=11 repeats the sign of an odd byte, 12 is 0, more is 0xff.
+#[inline(always)]
+fn byte(data: u64, select: u32) -> u32 {
+    let chosen = (data >> ((select & 7) * 8)) as u32 & 0xff;
+    let sign = ((data >> ((select & 3) * 16 + 15)) as u32 & 1) * 0xff;
+    let special = if select < 12 { sign } else { 0xff };
+    let special = if select == 12 { 0 } else { special };
+    if select < 8 { chosen } else { special }
+}
+
+/// The sum of absolute differences of parts of `width` bits that `counts` accepts by `b`'s part.
+#[inline(always)]
+fn sad(a: u32, b: u32, width: u32, counts: impl Fn(u32) -> bool) -> u32 {
+    let part = u32::MAX >> (32 - width);
+    let mut sum = 0;
+    for i in 0..32 / width {
+        let (x, y) = (a >> (i * width) & part, b >> (i * width) & part);
+        sum += if counts(y) { x.abs_diff(y) } else { 0 };
+    }
+    sum
+}

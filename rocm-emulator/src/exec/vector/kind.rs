@@ -1,0 +1,310 @@
+//! Kinds of operands: how an operation sees the bits of a lane.
+use std::mem::MaybeUninit;
+
+use super::half;
+use super::operand::{self, Operands, Source};
+use crate::exec::wave::Wave;
+
+/// How wide an operand is and how constants and sign modifiers apply to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Bits16,
+    /// f16.
+    Half,
+    Bits32,
+    /// f32.
+    Single,
+    /// Two f16 in one register.
+    PackedHalf,
+    /// Two 16-bit integers in one register.
+    PackedInt,
+    /// f32 or one f16 of a register, by op_sel_hi.
+    Mix,
+    Bits64,
+    /// A 64-bit integer whose literals are sign-extended.
+    Signed64,
+    /// f64.
+    Double,
+    /// One bit per lane in scalar registers.
+    Mask,
+}
+
+/// The view of an operand.
+pub trait Kind: 'static {
+    /// What an operation computes with.
+    type Value: Copy;
+    /// How a lane holds it.
+    type Raw: Copy + Default;
+    const FORMAT: Format;
+    /// The mode register's rounding and denormal bits matter.
+    const FLOAT: bool = false;
+
+    fn fetch<'a, const W: usize>(
+        wave: &'a Wave<W>,
+        source: &Source,
+        room: &'a mut MaybeUninit<[Self::Raw; W]>,
+    ) -> &'a [Self::Raw; W];
+    fn store<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [Self::Raw; W]);
+    fn unpack(raw: Self::Raw) -> Self::Value;
+    fn pack(value: Self::Value) -> Self::Raw;
+    fn widen(raw: Self::Raw) -> u64;
+    fn narrow(bits: u64) -> Self::Raw;
+}
+
+/// Defines a kind that lives in 32-bit lanes: name, value type, format, float, store function, conversions.
+macro_rules! kind32 {
+    ($(#[$doc:meta])* $name:ident: $value:ty, $format:ident, $float:literal, $store:path,
+     |$raw:ident| $unpack:expr, |$v:ident| $pack:expr) => {
+        $(#[$doc])*
+        pub struct $name;
+
+        impl Kind for $name {
+            type Value = $value;
+            type Raw = u32;
+            const FORMAT: Format = Format::$format;
+            const FLOAT: bool = $float;
+
+            #[inline(always)]
+            fn fetch<'a, const W: usize>(
+                wave: &'a Wave<W>,
+                source: &Source,
+                room: &'a mut MaybeUninit<[u32; W]>,
+            ) -> &'a [u32; W] {
+                operand::fetch32(wave, source, room)
+            }
+            #[inline(always)]
+            fn store<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
+                $store(operands, wave, out)
+            }
+            #[inline(always)]
+            fn unpack($raw: u32) -> $value {
+                $unpack
+            }
+            #[inline(always)]
+            fn pack($v: $value) -> u32 {
+                $pack
+            }
+            #[inline(always)]
+            fn widen(raw: u32) -> u64 {
+                u64::from(raw)
+            }
+            #[inline(always)]
+            fn narrow(bits: u64) -> u32 {
+                bits as u32
+            }
+        }
+    };
+}
+
+/// Defines a kind that lives in 64-bit lanes.
+macro_rules! kind64 {
+    ($(#[$doc:meta])* $name:ident: $value:ty, $format:ident, $float:literal, $store:path,
+     |$raw:ident| $unpack:expr, |$v:ident| $pack:expr) => {
+        $(#[$doc])*
+        pub struct $name;
+
+        impl Kind for $name {
+            type Value = $value;
+            type Raw = u64;
+            const FORMAT: Format = Format::$format;
+            const FLOAT: bool = $float;
+
+            #[inline(always)]
+            fn fetch<'a, const W: usize>(
+                wave: &'a Wave<W>,
+                source: &Source,
+                room: &'a mut MaybeUninit<[u64; W]>,
+            ) -> &'a [u64; W] {
+                operand::fetch64(wave, source, room)
+            }
+            #[inline(always)]
+            fn store<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u64; W]) {
+                $store(operands, wave, out)
+            }
+            #[inline(always)]
+            fn unpack($raw: u64) -> $value {
+                $unpack
+            }
+            #[inline(always)]
+            fn pack($v: $value) -> u64 {
+                $pack
+            }
+            #[inline(always)]
+            fn widen(raw: u64) -> u64 {
+                raw
+            }
+            #[inline(always)]
+            fn narrow(bits: u64) -> u64 {
+                bits
+            }
+        }
+    };
+}
+
+kind32!(/// 32 bits, unsigned.
+    U32: u32, Bits32, false, store_int, |raw| raw, |v| v);
+kind32!(/// 32 bits, signed.
+    I32: i32, Bits32, false, store_int, |raw| raw as i32, |v| v as u32);
+kind32!(/// 16 bits, unsigned.
+    U16: u16, Bits16, false, store_int16, |raw| raw as u16, |v| u32::from(v));
+kind32!(/// 16 bits, signed.
+    I16: i16, Bits16, false, store_int16, |raw| raw as i16, |v| u32::from(v as u16));
+kind32!(/// f32.
+    F32: f32, Single, true, store_single, |raw| f32::from_bits(raw), |v| v.to_bits());
+kind32!(/// The bits of an f32 where the value is not rounded: sign modifiers apply, the mode does not.
+    B32: u32, Single, false, store_int, |raw| raw, |v| v);
+kind32!(/// The bits of an f16 where the value is not rounded: sign modifiers apply, the mode does not.
+    B16: u16, Half, false, store_int16, |raw| raw as u16, |v| u32::from(v));
+kind32!(/// f16, computed with as f32: exact on the way in, rounded to nearest even on the way out.
+    F16: f32, Half, true, store_half, |raw| half::widen(raw & 0xffff), |v| half::narrow(v));
+kind32!(/// Two f16.
+    H2: [f32; 2], PackedHalf, true, store_packed_half,
+    |raw| [half::widen(raw & 0xffff), half::widen(raw >> 16)],
+    |v| half::narrow(v[0]) | half::narrow(v[1]) << 16);
+kind32!(/// Two unsigned 16-bit integers.
+    P16: [u16; 2], PackedInt, false, store_int,
+    |raw| [raw as u16, (raw >> 16) as u16], |v| u32::from(v[0]) | u32::from(v[1]) << 16);
+kind32!(/// Source of v_fma_mix: f32, or f16 widened.
+    Mixed: f32, Mix, true, store_single, |raw| f32::from_bits(raw), |v| v.to_bits());
+kind64!(/// 64 bits, unsigned.
+    U64: u64, Bits64, false, operand::store64, |raw| raw, |v| v);
+kind64!(/// 64 bits, signed.
+    I64: i64, Signed64, false, operand::store64, |raw| raw as i64, |v| v as u64);
+kind64!(/// f64.
+    F64: f64, Double, true, store_double, |raw| f64::from_bits(raw), |v| v.to_bits());
+kind64!(/// The bits of an f64 where the value is not rounded.
+    B64: u64, Double, false, operand::store64, |raw| raw, |v| v);
+
+/// A lane's bit of a scalar mask.
+pub struct Mask;
+
+impl Kind for Mask {
+    type Value = bool;
+    type Raw = u32;
+    const FORMAT: Format = Format::Mask;
+
+    #[inline(always)]
+    fn fetch<'a, const W: usize>(
+        wave: &'a Wave<W>,
+        source: &Source,
+        room: &'a mut MaybeUninit<[u32; W]>,
+    ) -> &'a [u32; W] {
+        room.write(operand::expand(operand::fetch_mask(wave, source)))
+    }
+    #[inline(always)]
+    fn store<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
+        let active = operands.write_mask(wave);
+        operand::store_mask(operands.dst, operands.invert, wave, active, operand::collect(out));
+    }
+    #[inline(always)]
+    fn unpack(raw: u32) -> bool {
+        raw != 0
+    }
+    #[inline(always)]
+    fn pack(value: bool) -> u32 {
+        u32::from(value)
+    }
+    #[inline(always)]
+    fn widen(raw: u32) -> u64 {
+        u64::from(raw)
+    }
+    #[inline(always)]
+    fn narrow(bits: u64) -> u32 {
+        bits as u32
+    }
+}
+
+#[inline(always)]
+fn store_int<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
+    operand::store32(operands, wave, out);
+}
+
+#[inline(always)]
+fn store_int16<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
+    operand::store16(operands, wave, out);
+}
+
+#[inline(always)]
+fn store_single<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
+    if operands.shapes_output() {
+        let nan_to_zero = wave.mode.dx10_clamp;
+        out.iter_mut().for_each(|x| *x = shape_single(operands, nan_to_zero, f32::from_bits(*x)).to_bits());
+    }
+    operand::store32(operands, wave, out);
+}
+
+#[inline(always)]
+fn store_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
+    if operands.shapes_output() {
+        let nan_to_zero = wave.mode.dx10_clamp;
+        out.iter_mut()
+            .for_each(|x| *x = half::narrow(shape_single(operands, nan_to_zero, half::widen(*x & 0xffff))));
+    }
+    operand::store16(operands, wave, out);
+}
+
+#[inline(always)]
+fn store_packed_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
+    if operands.shapes_output() {
+        let nan_to_zero = wave.mode.dx10_clamp;
+        out.iter_mut()
+            .for_each(|x| *x = H2::pack(H2::unpack(*x).map(|v| shape_single(operands, nan_to_zero, v))));
+    }
+    operand::store32(operands, wave, out);
+}
+
+#[inline(always)]
+fn store_double<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u64; W]) {
+    if operands.shapes_output() {
+        let nan_to_zero = wave.mode.dx10_clamp;
+        out.iter_mut().for_each(|x| *x = shape_double(operands, nan_to_zero, f64::from_bits(*x)).to_bits());
+    }
+    operand::store64(operands, wave, out);
+}
+
+/// Applies omod, then clamp.
+#[inline(never)]
+pub fn shape_single(operands: &Operands, nan_to_zero: bool, value: f32) -> f32 {
+    let scaled = value * [1.0, 2.0, 4.0, 0.5][(operands.omod & 3) as usize];
+    match operands.clamp {
+        false => scaled,
+        true if scaled.is_nan() => {
+            if nan_to_zero {
+                0.0
+            } else {
+                scaled
+            }
+        }
+        // A negative zero becomes a positive one.
+        true => {
+            if scaled > 0.0 {
+                scaled.min(1.0)
+            } else {
+                0.0
+            }
+        }
+    }
+}
+
+/// Applies omod, then clamp.
+#[inline(never)]
+pub fn shape_double(operands: &Operands, nan_to_zero: bool, value: f64) -> f64 {
+    let scaled = value * [1.0, 2.0, 4.0, 0.5][(operands.omod & 3) as usize];
+    match operands.clamp {
+        false => scaled,
+        true if scaled.is_nan() => {
+            if nan_to_zero {
+                0.0
+            } else {
+                scaled
+            }
+        }
+        true => {
+            if scaled > 0.0 {
+                scaled.min(1.0)
+            } else {
+                0.0
+            }
+        }
+    }
+}

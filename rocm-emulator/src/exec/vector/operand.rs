@@ -1,0 +1,457 @@
+//! Operands resolved at preparation: where a source's lanes come from, where results go.
+use std::mem::MaybeUninit;
+
+use super::dpp::DppPattern;
+use super::kind::Format;
+use crate::exec::wave::Wave;
+use crate::isa::{InlineFloat, Inst, Operand, sreg};
+
+/// Where the lanes of one source come from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A vector register (or the first of a pair), as it is.
+    Vgpr(u16),
+    /// A scalar register (or the first of a pair), the same for all lanes.
+    Scalar(u8),
+    /// A constant with its modifiers applied, the same for all lanes.
+    Constant(u64),
+    Status(Status),
+    /// Anything that is changed on its way.
+    Modified(Box<Modified>),
+}
+
+/// One-bit scalar sources.
+#[derive(Clone, Copy, Debug)]
+pub enum Status {
+    Scc,
+    VccZ,
+    ExecZ,
+}
+
+/// A source with a permutation, a choice of halves, or a change of sign.
+#[derive(Clone, Debug)]
+pub struct Modified {
+    base: Source,
+    dpp: Option<DppPattern>,
+    select: Select,
+    keep: u64,
+    flip: u64,
+}
+
+/// Which halves of a 32-bit register an operation sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Select {
+    Whole,
+    /// The upper 16 bits, moved down.
+    High,
+    /// Packed: the low and the high operation each take the upper half if set.
+    Pair {
+        low: bool,
+        high: bool,
+    },
+    /// v_fma_mix: one half as f16, widened to f32.
+    Widened {
+        high: bool,
+    },
+}
+
+/// Where results go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    None,
+    Vgpr(u16),
+    /// A scalar register: a value or a lane mask.
+    Scalar(u8),
+}
+
+/// What a prepared instruction acts on.
+#[derive(Clone, Debug)]
+pub struct Operands {
+    pub src: [Source; 4],
+    pub dst: Target,
+    pub dst2: Target,
+    /// 16-bit results go to the upper half.
+    pub dst_high: bool,
+    /// Compares: the condition's complement.
+    pub invert: bool,
+    pub clamp: bool,
+    /// Output modifier: 0 none, 1 *2, 2 *4, 3 /2.
+    pub omod: u8,
+    /// Lanes that DPP may write; the rest of the pattern is in source 0.
+    pub dpp: Option<DppPattern>,
+    /// Operation-specific bits of the modifiers.
+    pub flags: u8,
+}
+
+impl Operands {
+    /// Lanes whose results are written.
+    #[inline(always)]
+    pub fn write_mask<const W: usize>(&self, wave: &Wave<W>) -> u64 {
+        let exec = wave.exec();
+        match &self.dpp {
+            None => exec,
+            Some(pattern) => exec & pattern.write_mask::<W>(exec),
+        }
+    }
+
+    /// Whether float results pass through omod or clamp.
+    #[inline(always)]
+    pub fn shapes_output(&self) -> bool {
+        self.clamp || self.omod != 0
+    }
+}
+
+/// Resolves the sources and destinations of `inst` for the given source formats. `None` if an operand is of a
+/// sort that vector instructions do not take.
+pub fn resolve(inst: &Inst, formats: &[Format]) -> Option<Operands> {
+    let mut src = [Source::Constant(0), Source::Constant(0), Source::Constant(0), Source::Constant(0)];
+    for (i, format) in formats.iter().enumerate() {
+        src[i] = source(inst, i, *format)?;
+    }
+    Some(Operands {
+        src,
+        dst: target(inst.dst)?,
+        dst2: target(inst.dst2)?,
+        dst_high: inst.mods.op_sel & 8 != 0,
+        invert: false,
+        clamp: inst.mods.clamp,
+        omod: inst.mods.omod,
+        dpp: inst.dpp.as_ref().map(DppPattern::new),
+        flags: 0,
+    })
+}
+
+fn target(operand: Operand) -> Option<Target> {
+    match operand {
+        Operand::None => Some(Target::None),
+        Operand::Vgpr(n) => Some(Target::Vgpr(n)),
+        Operand::Scalar(n) => Some(Target::Scalar(n)),
+        _ => None,
+    }
+}
+
+fn source(inst: &Inst, index: usize, format: Format) -> Option<Source> {
+    let mods = &inst.mods;
+    let bit = |mask: u8| mask >> index & 1 != 0;
+    let select = match format {
+        Format::Bits16 | Format::Half if bit(mods.op_sel) => Select::High,
+        Format::PackedHalf | Format::PackedInt => match (bit(mods.op_sel), bit(mods.op_sel_hi)) {
+            (false, true) => Select::Whole,
+            (low, high) => Select::Pair { low, high },
+        },
+        Format::Mix if bit(mods.op_sel_hi) => Select::Widened { high: bit(mods.op_sel) },
+        _ => Select::Whole,
+    };
+    let base = match inst.src[index] {
+        Operand::Vgpr(n) => Source::Vgpr(n),
+        Operand::Scalar(n) => Source::Scalar(n),
+        Operand::Scc => Source::Status(Status::Scc),
+        Operand::VccZ => Source::Status(Status::VccZ),
+        Operand::ExecZ => Source::Status(Status::ExecZ),
+        constant => Source::Constant(constant_bits(constant, format, select)?),
+    };
+    // A constant of 16 bits has no upper half to choose.
+    let select = match (&base, select) {
+        (Source::Constant(_), Select::High) => Select::Whole,
+        (_, select) => select,
+    };
+    let sign: u64 = match format {
+        Format::Bits16 | Format::Half => 0x8000,
+        Format::Bits64 | Format::Signed64 | Format::Double => 1 << 63,
+        Format::PackedHalf | Format::PackedInt | Format::Mask => 0,
+        _ => 0x8000_0000,
+    };
+    let (mut keep, mut flip) = (u64::MAX, 0);
+    match format {
+        Format::PackedHalf => {
+            flip |= if bit(mods.neg) { 0x8000 } else { 0 };
+            flip |= if bit(mods.neg_hi) { 0x8000_0000 } else { 0 };
+        }
+        // v_fma_mix has its abs where packed operations have neg_hi.
+        Format::Mix => {
+            keep = if bit(mods.neg_hi) || bit(mods.abs) { !sign } else { keep };
+            flip = if bit(mods.neg) { sign } else { 0 };
+        }
+        _ => {
+            keep = if bit(mods.abs) { !sign } else { keep };
+            flip = if bit(mods.neg) { sign } else { 0 };
+        }
+    }
+    let dpp = if index == 0 { inst.dpp.as_ref().map(DppPattern::new) } else { None };
+    if select == Select::Whole && dpp.is_none() {
+        if keep == u64::MAX && flip == 0 {
+            return Some(base);
+        }
+        if let Source::Constant(bits) = base {
+            return Some(Source::Constant(bits & keep ^ flip));
+        }
+    }
+    Some(Source::Modified(Box::new(Modified { base, dpp, select, keep, flip })))
+}
+
+/// The bits of a constant for an operation of the given format.
+fn constant_bits(operand: Operand, format: Format, select: Select) -> Option<u64> {
+    let half = |bits: u16| u64::from(bits);
+    Some(match (operand, format) {
+        (Operand::Int(value), Format::Bits16 | Format::Half) => half(value as u16),
+        (Operand::Int(value), Format::Bits64 | Format::Signed64 | Format::Double | Format::Mask) => {
+            i64::from(value) as u64
+        }
+        (Operand::Int(value), _) => u64::from(value as u32),
+        (Operand::Literal(bits), Format::Bits16 | Format::Half) => half(bits as u16),
+        (Operand::Literal(bits), Format::Double) => u64::from(bits) << 32,
+        (Operand::Literal(bits), Format::Signed64) => i64::from(bits as i32) as u64,
+        (Operand::Literal(bits), _) => u64::from(bits),
+        (Operand::Float(value), Format::Bits16 | Format::Half | Format::PackedHalf) => half(half_bits(value)),
+        (Operand::Float(value), Format::Mix) if matches!(select, Select::Widened { .. }) => {
+            half(half_bits(value))
+        }
+        (Operand::Float(value), Format::Bits64 | Format::Signed64 | Format::Double) => double_bits(value),
+        (Operand::Float(value), _) => u64::from(single_bits(value)),
+        _ => return None,
+    })
+}
+
+fn half_bits(value: InlineFloat) -> u16 {
+    match value {
+        InlineFloat::Half => 0x3800,
+        InlineFloat::NegHalf => 0xb800,
+        InlineFloat::One => 0x3c00,
+        InlineFloat::NegOne => 0xbc00,
+        InlineFloat::Two => 0x4000,
+        InlineFloat::NegTwo => 0xc000,
+        InlineFloat::Four => 0x4400,
+        InlineFloat::NegFour => 0xc400,
+        InlineFloat::InvTwoPi => 0x3118,
+    }
+}
+
+fn single_bits(value: InlineFloat) -> u32 {
+    match value {
+        InlineFloat::InvTwoPi => 0x3e22_f983,
+        other => (exact_value(other) as f32).to_bits(),
+    }
+}
+
+fn double_bits(value: InlineFloat) -> u64 {
+    match value {
+        InlineFloat::InvTwoPi => 0x3fc4_5f30_6dc9_c882,
+        other => exact_value(other).to_bits(),
+    }
+}
+
+fn exact_value(value: InlineFloat) -> f64 {
+    match value {
+        InlineFloat::Half => 0.5,
+        InlineFloat::NegHalf => -0.5,
+        InlineFloat::One => 1.0,
+        InlineFloat::NegOne => -1.0,
+        InlineFloat::Two => 2.0,
+        InlineFloat::NegTwo => -2.0,
+        InlineFloat::Four => 4.0,
+        InlineFloat::NegFour => -4.0,
+        InlineFloat::InvTwoPi => std::f64::consts::FRAC_1_PI / 2.0,
+    }
+}
+
+/// All ones in each lane whose bit of `mask` is set.
+#[inline(always)]
+pub fn expand<const W: usize>(mask: u64) -> [u32; W] {
+    let halves = [mask as u32, (mask >> 32) as u32];
+    let mut lanes = [0; W];
+    for (i, lane) in lanes.iter_mut().enumerate() {
+        *lane = (halves[i / 32] >> (i % 32) & 1).wrapping_neg();
+    }
+    lanes
+}
+
+/// A mask with the lowest bit of each lane.
+#[inline(always)]
+pub fn collect<const W: usize>(lanes: &[u32; W]) -> u64 {
+    let mut mask = 0;
+    for (half, chunk) in lanes.chunks(32).enumerate() {
+        let mut bits = 0u32;
+        for (i, lane) in chunk.iter().enumerate() {
+            bits |= (lane & 1) << i;
+        }
+        mask |= u64::from(bits) << (32 * half);
+    }
+    mask
+}
+
+/// A register's lanes; registers beyond the wave's read as zero.
+#[inline(always)]
+pub fn vgpr<const W: usize>(wave: &Wave<W>, n: u16) -> &[u32; W] {
+    match wave.vgpr.get(n as usize) {
+        Some(lanes) => &lanes.0,
+        None => const { &[0; W] },
+    }
+}
+
+/// The 32-bit lanes of a source.
+#[inline(always)]
+pub fn fetch32<'a, const W: usize>(
+    wave: &'a Wave<W>,
+    source: &Source,
+    room: &'a mut MaybeUninit<[u32; W]>,
+) -> &'a [u32; W] {
+    match source {
+        Source::Vgpr(n) => vgpr(wave, *n),
+        Source::Scalar(n) => room.write([wave.sgpr[(n & 127) as usize]; W]),
+        Source::Constant(bits) => room.write([*bits as u32; W]),
+        other => room.write(fetch32_rare(wave, other)),
+    }
+}
+
+#[inline(never)]
+fn fetch32_rare<const W: usize>(wave: &Wave<W>, source: &Source) -> [u32; W] {
+    match source {
+        Source::Vgpr(n) => *vgpr(wave, *n),
+        Source::Scalar(n) => [wave.sgpr[(n & 127) as usize]; W],
+        Source::Constant(bits) => [*bits as u32; W],
+        Source::Status(status) => [status.read(wave); W],
+        Source::Modified(modified) => {
+            let mut lanes = fetch32_rare(wave, &modified.base);
+            if let Some(pattern) = &modified.dpp {
+                lanes = pattern.permute(&lanes, wave.exec());
+            }
+            match modified.select {
+                Select::Whole => {}
+                Select::High => lanes.iter_mut().for_each(|x| *x >>= 16),
+                Select::Pair { low, high } => {
+                    let (low, high) = (if low { 16 } else { 0 }, if high { 16 } else { 0 });
+                    lanes.iter_mut().for_each(|x| *x = (*x >> low & 0xffff) | (*x >> high) << 16);
+                }
+                Select::Widened { high } => {
+                    let shift = if high { 16 } else { 0 };
+                    lanes.iter_mut().for_each(|x| *x = super::half::widen(*x >> shift & 0xffff).to_bits());
+                }
+            }
+            let (keep, flip) = (modified.keep as u32, modified.flip as u32);
+            lanes.iter_mut().for_each(|x| *x = *x & keep ^ flip);
+            lanes
+        }
+    }
+}
+
+/// The 64-bit lanes of a source: register pairs.
+#[inline(always)]
+pub fn fetch64<'a, const W: usize>(
+    wave: &'a Wave<W>,
+    source: &Source,
+    room: &'a mut MaybeUninit<[u64; W]>,
+) -> &'a [u64; W] {
+    match source {
+        Source::Vgpr(n) => room.write(join(vgpr(wave, *n), vgpr(wave, n.saturating_add(1)))),
+        other => room.write(fetch64_rare(wave, other)),
+    }
+}
+
+#[inline(always)]
+fn join<const W: usize>(low: &[u32; W], high: &[u32; W]) -> [u64; W] {
+    let mut lanes = [0; W];
+    for i in 0..W {
+        lanes[i] = u64::from(low[i]) | u64::from(high[i]) << 32;
+    }
+    lanes
+}
+
+#[inline(never)]
+fn fetch64_rare<const W: usize>(wave: &Wave<W>, source: &Source) -> [u64; W] {
+    match source {
+        Source::Vgpr(n) => join(vgpr(wave, *n), vgpr(wave, n.saturating_add(1))),
+        Source::Scalar(n) => [wave.sgpr64(*n); W],
+        Source::Constant(bits) => [*bits; W],
+        Source::Status(status) => [u64::from(status.read(wave)); W],
+        Source::Modified(modified) => {
+            let mut lanes = fetch64_rare(wave, &modified.base);
+            if let Some(pattern) = &modified.dpp {
+                let low = pattern.permute(&lanes.map(|x| x as u32), wave.exec());
+                let high = pattern.permute(&lanes.map(|x| (x >> 32) as u32), wave.exec());
+                lanes = join(&low, &high);
+            }
+            let (keep, flip) = (modified.keep, modified.flip);
+            lanes.iter_mut().for_each(|x| *x = *x & keep ^ flip);
+            lanes
+        }
+    }
+}
+
+/// The lane mask of a source.
+#[inline(always)]
+pub fn fetch_mask<const W: usize>(wave: &Wave<W>, source: &Source) -> u64 {
+    match source {
+        Source::Scalar(n) => wave.mask(*n),
+        Source::Constant(bits) => *bits,
+        _ => 0,
+    }
+}
+
+impl Status {
+    fn read<const W: usize>(self, wave: &Wave<W>) -> u32 {
+        match self {
+            Status::Scc => u32::from(wave.scc),
+            Status::VccZ => u32::from(wave.mask(sreg::VCC_LO) == 0),
+            Status::ExecZ => u32::from(wave.exec() == 0),
+        }
+    }
+}
+
+/// Writes the active lanes of a 32-bit result.
+#[inline(always)]
+pub fn store32<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &[u32; W]) {
+    let Target::Vgpr(n) = operands.dst else { return };
+    let mask = operands.write_mask(wave);
+    write_register(wave, n, mask, out);
+}
+
+/// Writes the lanes of `mask` to register `n`; registers beyond the wave's swallow them.
+#[inline(always)]
+pub fn write_register<const W: usize>(wave: &mut Wave<W>, n: u16, mask: u64, out: &[u32; W]) {
+    let Some(register) = wave.vgpr.get_mut(n as usize) else { return };
+    if mask == Wave::<W>::full() {
+        register.0 = *out;
+    } else {
+        let lanes = expand::<W>(mask);
+        for i in 0..W {
+            register.0[i] = out[i] & lanes[i] | register.0[i] & !lanes[i];
+        }
+    }
+}
+
+/// Writes the active lanes of a 16-bit result to its half; the other half stays.
+#[inline(always)]
+pub fn store16<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &[u32; W]) {
+    let Target::Vgpr(n) = operands.dst else { return };
+    let mask = operands.write_mask(wave);
+    let Some(register) = wave.vgpr.get_mut(n as usize) else { return };
+    let lanes = expand::<W>(mask);
+    let (shift, half) = if operands.dst_high { (16, 0xffff_0000) } else { (0, 0xffff) };
+    for i in 0..W {
+        let written = lanes[i] & half;
+        register.0[i] = out[i] << shift & written | register.0[i] & !written;
+    }
+}
+
+/// Writes the active lanes of a 64-bit result to a register pair.
+#[inline(always)]
+pub fn store64<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &[u64; W]) {
+    let Target::Vgpr(n) = operands.dst else { return };
+    let mask = operands.write_mask(wave);
+    let (mut low, mut high) = ([0; W], [0; W]);
+    for i in 0..W {
+        low[i] = out[i] as u32;
+        high[i] = (out[i] >> 32) as u32;
+    }
+    write_register(wave, n, mask, &low);
+    write_register(wave, n.saturating_add(1), mask, &high);
+}
+
+/// Writes a lane mask to a scalar destination; inactive lanes give 0.
+#[inline(always)]
+pub fn store_mask<const W: usize>(target: Target, invert: bool, wave: &mut Wave<W>, active: u64, mask: u64) {
+    if let Target::Scalar(n) = target {
+        let mask = if invert { !mask } else { mask };
+        wave.set_mask(n, mask & active);
+    }
+}

@@ -1,0 +1,252 @@
+//! Operations and how they become functions over all lanes.
+//!
+//! An [`Operation`] says what happens in one lane. [`Entry::of`] compiles it twice: for every x86-64, and for
+//! one with AVX2 and FMA; which of them runs is decided once, when an instruction is prepared.
+use std::mem::MaybeUninit;
+
+use super::general::{self, Behaviour};
+use super::kind::{Format, Kind};
+use super::operand::{self, Operands};
+use crate::exec::wave::Wave;
+
+/// How a result is rounded when the mode register asks for something else than nearest-even.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Rounding does not matter or is the operation's own.
+    Other,
+    Add,
+    Sub,
+    Mul,
+    Fma,
+    /// A conversion from the source's float format to the result's.
+    Convert,
+    /// Quiets signalling NaNs first unless the mode says IEEE.
+    MinMax,
+}
+
+/// What happens in one lane.
+pub trait Operation: 'static {
+    type Sources: Sources;
+    type Result: Kind;
+    const FORM: Form = Form::Other;
+    /// The second destination is a lane mask of [`Self::carry`].
+    const CARRY: bool = false;
+
+    fn apply(values: <Self::Sources as Sources>::Values) -> <Self::Result as Kind>::Value;
+
+    #[inline(always)]
+    fn carry(_values: <Self::Sources as Sources>::Values) -> bool {
+        false
+    }
+}
+
+/// The sources of an operation: a tuple of one to four kinds.
+pub trait Sources: 'static {
+    type Values: Copy;
+    const FORMATS: &'static [Format];
+    const FLOAT: bool;
+
+    /// Applies `O` to every lane.
+    fn map<O: Operation<Sources = Self>, const W: usize>(
+        wave: &Wave<W>,
+        operands: &Operands,
+        out: &mut [<O::Result as Kind>::Raw; W],
+        carry: &mut [u32; W],
+    );
+
+    /// One lane from bits.
+    fn from_bits(bits: [u64; 4]) -> Self::Values;
+}
+
+macro_rules! sources {
+    ($($kind:ident $index:tt),*) => {
+        impl<$($kind: Kind),*> Sources for ($($kind,)*) {
+            type Values = ($($kind::Value,)*);
+            const FORMATS: &'static [Format] = &[$($kind::FORMAT),*];
+            const FLOAT: bool = false $(|| $kind::FLOAT)*;
+
+            #[inline(always)]
+            fn map<O: Operation<Sources = Self>, const W: usize>(
+                wave: &Wave<W>,
+                operands: &Operands,
+                out: &mut [<O::Result as Kind>::Raw; W],
+                carry: &mut [u32; W],
+            ) {
+                let mut rooms = ($(MaybeUninit::<[$kind::Raw; W]>::uninit(),)*);
+                let lanes = ($($kind::fetch(wave, &operands.src[$index], &mut rooms.$index),)*);
+                for i in 0..W {
+                    out[i] = O::Result::pack(O::apply(($($kind::unpack(lanes.$index[i]),)*)));
+                }
+                if O::CARRY {
+                    for i in 0..W {
+                        carry[i] = u32::from(O::carry(($($kind::unpack(lanes.$index[i]),)*)));
+                    }
+                }
+            }
+
+            #[inline(always)]
+            fn from_bits(bits: [u64; 4]) -> Self::Values {
+                ($($kind::unpack($kind::narrow(bits[$index])),)*)
+            }
+        }
+    };
+}
+
+sources!(A 0);
+sources!(A 0, B 1);
+sources!(A 0, B 1, C 2);
+sources!(A 0, B 1, C 2, D 3);
+
+/// A function that executes a prepared instruction.
+///
+/// # Safety
+/// The host has the CPU features that the function was compiled for.
+pub type Action<const W: usize> = unsafe fn(&Operands, &mut Wave<W>);
+
+/// An operation as the table of mnemonics holds it.
+#[derive(Clone, Copy)]
+pub struct Entry<const W: usize> {
+    pub action: Action<W>,
+    pub sources: &'static [Format],
+    pub result: Format,
+}
+
+impl<const W: usize> Entry<W> {
+    /// The fastest compilation of `O` for this host.
+    pub fn of<O: Operation>() -> Self {
+        Self { action: action::<O, W>(), sources: O::Sources::FORMATS, result: O::Result::FORMAT }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn action<O: Operation, const W: usize>() -> Action<W> {
+    if wide_vectors() { on_wide_vectors::<O, W> } else { on_any::<O, W> }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn action<O: Operation, const W: usize>() -> Action<W> {
+    on_any::<O, W>
+}
+
+/// Whether the host has all features that [`on_wide_vectors`] is compiled for.
+#[cfg(target_arch = "x86_64")]
+pub fn wide_vectors() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("lzcnt")
+}
+
+/// # Safety
+/// [`wide_vectors`] must be true.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt")]
+unsafe fn on_wide_vectors<O: Operation, const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    all_lanes::<O, W>(operands, wave);
+}
+
+/// # Safety
+/// None is needed; the signature is [`Action`]'s.
+pub unsafe fn on_any<O: Operation, const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    all_lanes::<O, W>(operands, wave);
+}
+
+#[inline(always)]
+fn all_lanes<O: Operation, const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    if (O::Sources::FLOAT || O::Result::FLOAT) && !general::is_usual(&wave.mode, O::FORM) {
+        return general::run(const { &behaviour::<O>() }, operands, wave);
+    }
+    let mut out = [Default::default(); W];
+    let mut carry = [0; W];
+    O::Sources::map::<O, W>(wave, operands, &mut out, &mut carry);
+    if O::CARRY {
+        let active = operands.write_mask(wave);
+        O::Result::store(operands, wave, &mut out);
+        operand::store_mask(operands.dst2, false, wave, active, operand::collect(&carry));
+    } else {
+        O::Result::store(operands, wave, &mut out);
+    }
+}
+
+const fn behaviour<O: Operation>() -> Behaviour {
+    Behaviour {
+        sources: O::Sources::FORMATS,
+        result: O::Result::FORMAT,
+        form: O::FORM,
+        lane: one_lane::<O>,
+        carry: if O::CARRY { Some(one_carry::<O>) } else { None },
+    }
+}
+
+fn one_lane<O: Operation>(bits: [u64; 4]) -> u64 {
+    O::Result::widen(O::Result::pack(O::apply(O::Sources::from_bits(bits))))
+}
+
+fn one_carry<O: Operation>(bits: [u64; 4]) -> bool {
+    O::carry(O::Sources::from_bits(bits))
+}
+
+/// A table of operations, one per line: `"mnemonic" TypeName [Form] (source: Kind, ...) -> Kind { body }`, the
+/// form left out where rounding does not matter; `carry { body }` follows where a lane mask is the second
+/// result. The table becomes the function `$select`, from mnemonic to [`Entry`].
+macro_rules! operations {
+    ($select:ident; $(
+        $mnemonic:literal $name:ident $([$form:ident])? ($($sources:tt)*) -> $result:ident $body:block
+        $(carry $carry:block)?
+    )*) => {
+        $(
+            $crate::exec::vector::operation::operation! {
+                $name ($($sources)*) $result
+                { $(const FORM: $crate::exec::vector::operation::Form =
+                    $crate::exec::vector::operation::Form::$form;)? }
+                $body $($carry)?
+            }
+        )*
+
+        /// The operation of this subject with the given mnemonic.
+        pub fn $select<const W: usize>(mnemonic: &str) -> Option<$crate::exec::vector::operation::Entry<W>> {
+            Some(match mnemonic {
+                $($mnemonic => $crate::exec::vector::operation::Entry::of::<$name>(),)*
+                _ => return None,
+            })
+        }
+    };
+}
+
+/// One line of [`operations`]: the type, and its [`Operation`].
+macro_rules! operation {
+    ($name:ident $sources:tt $result:ident { $($more:tt)* } $body:block $carry:block) => {
+        $crate::exec::vector::operation::operation! {
+            $name $sources $result
+            {
+                $($more)*
+                const CARRY: bool = true;
+                $crate::exec::vector::operation::lane! { carry $sources bool, $carry }
+            }
+            $body
+        }
+    };
+    ($name:ident ($($arg:ident: $kind:ident),*) $result:ident { $($more:tt)* } $body:block) => {
+        pub struct $name;
+        impl $crate::exec::vector::operation::Operation for $name {
+            type Sources = ($($kind,)*);
+            type Result = $result;
+            $crate::exec::vector::operation::lane! {
+                apply ($($arg: $kind),*) <$result as $crate::exec::vector::kind::Kind>::Value, $body
+            }
+            $($more)*
+        }
+    };
+}
+
+/// A function of one lane's values.
+macro_rules! lane {
+    ($function:ident ($($arg:ident: $kind:ident),*) $output:ty, $body:block) => {
+        #[inline(always)]
+        #[allow(unused_variables)]
+        fn $function(($($arg,)*): ($(<$kind as $crate::exec::vector::kind::Kind>::Value,)*)) -> $output $body
+    };
+}
+pub(super) use {lane, operation, operations};

@@ -1,0 +1,90 @@
+//! VOP3P: two 16-bit operations at once, dot products, mixed-precision multiply-add.
+use super::half;
+use super::kind::{F16, F32, H2, Mixed, P16, U32};
+use super::operation::operations;
+
+operations! { select;
+    "v_pk_add_f16" Add [Add] (a: H2, b: H2) -> H2 { [a[0] + b[0], a[1] + b[1]] }
+    "v_pk_mul_f16" Mul [Mul] (a: H2, b: H2) -> H2 { [a[0] * b[0], a[1] * b[1]] }
+    "v_pk_fma_f16" Fma [Fma] (a: H2, b: H2, c: H2) -> H2 { [half::fma(a[0], b[0], c[0]), half::fma(a[1], b[1], c[1])] }
+    "v_pk_min_f16" Min [MinMax] (a: H2, b: H2) -> H2 { each_float(a, b, super::float32::minimum) }
+    "v_pk_max_f16" Max [MinMax] (a: H2, b: H2) -> H2 { each_float(a, b, super::float32::maximum) }
+    "v_pk_add_u16" AddU16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_add) }
+    "v_pk_sub_u16" SubU16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_sub) }
+    "v_pk_add_i16" AddI16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_add) }
+    "v_pk_sub_i16" SubI16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_sub) }
+    "v_pk_add_u16 clamp" AddU16Saturate (a: P16, b: P16) -> P16 { each(a, b, u16::saturating_add) }
+    "v_pk_sub_u16 clamp" SubU16Saturate (a: P16, b: P16) -> P16 { each(a, b, u16::saturating_sub) }
+    "v_pk_add_i16 clamp" AddI16Saturate (a: P16, b: P16) -> P16 { each_signed(a, b, i16::saturating_add) }
+    "v_pk_sub_i16 clamp" SubI16Saturate (a: P16, b: P16) -> P16 { each_signed(a, b, i16::saturating_sub) }
+    "v_pk_mul_lo_u16" MulLow (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_mul) }
+    "v_pk_mad_u16" MadU16 (a: P16, b: P16, c: P16) -> P16 { each(each(a, b, u16::wrapping_mul), c, u16::wrapping_add) }
+    "v_pk_mad_i16" MadI16 (a: P16, b: P16, c: P16) -> P16 { each(each(a, b, u16::wrapping_mul), c, u16::wrapping_add) }
+    "v_pk_min_u16" MinU16 (a: P16, b: P16) -> P16 { each(a, b, u16::min) }
+    "v_pk_max_u16" MaxU16 (a: P16, b: P16) -> P16 { each(a, b, u16::max) }
+    "v_pk_min_i16" MinI16 (a: P16, b: P16) -> P16 { each_signed(a, b, i16::min) }
+    "v_pk_max_i16" MaxI16 (a: P16, b: P16) -> P16 { each_signed(a, b, i16::max) }
+    "v_pk_lshlrev_b16" ShiftLeft (n: P16, a: P16) -> P16 { each(n, a, |n, a| ((u32::from(a)) << (n & 15)) as u16) }
+    "v_pk_lshrrev_b16" ShiftRight (n: P16, a: P16) -> P16 { each(n, a, |n, a| ((u32::from(a)) >> (n & 15)) as u16) }
+    "v_pk_ashrrev_i16" ShiftRightSigned (n: P16, a: P16) -> P16 {
+        each_signed(n, a, |n, a| ((i32::from(a)) >> (n & 15)) as i16)
+    }
+
+    "v_fma_mix_f32" Mix [Fma] (a: Mixed, b: Mixed, c: Mixed) -> F32 { a.mul_add(b, c) }
+    "v_fma_mixlo_f16" MixLow [Fma] (a: Mixed, b: Mixed, c: Mixed) -> F16 { a.mul_add(b, c) }
+    "v_fma_mixhi_f16" MixHigh [Fma] (a: Mixed, b: Mixed, c: Mixed) -> F16 { a.mul_add(b, c) }
+
+    "v_dot2_f32_f16" Dot2 (a: H2, b: H2, c: F32) -> F32 { a[1] * b[1] + (a[0] * b[0] + c) }
+    "v_dot2_f32_bf16" Dot2Brain (a: P16, b: P16, c: F32) -> F32 {
+        let wide = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+        wide(a[1]) * wide(b[1]) + (wide(a[0]) * wide(b[0]) + c)
+    }
+    // By the signs of the sources: neither, the first, the second, both.
+    "v_dot4_i32_iu8" Dot4 (a: U32, b: U32, c: U32) -> U32 { dot4(a, b, c, false, false) }
+    "v_dot4_i32_iu8 neg:1" Dot4SignedA (a: U32, b: U32, c: U32) -> U32 { dot4(a, b, c, true, false) }
+    "v_dot4_i32_iu8 neg:2" Dot4SignedB (a: U32, b: U32, c: U32) -> U32 { dot4(a, b, c, false, true) }
+    "v_dot4_i32_iu8 neg:3" Dot4Signed (a: U32, b: U32, c: U32) -> U32 { dot4(a, b, c, true, true) }
+    "v_dot4_u32_u8" Dot4Unsigned (a: U32, b: U32, c: U32) -> U32 { dot4(a, b, c, false, false) }
+    "v_dot8_i32_iu4" Dot8 (a: U32, b: U32, c: U32) -> U32 { dot8(a, b, c, false, false) }
+    "v_dot8_i32_iu4 neg:1" Dot8SignedA (a: U32, b: U32, c: U32) -> U32 { dot8(a, b, c, true, false) }
+    "v_dot8_i32_iu4 neg:2" Dot8SignedB (a: U32, b: U32, c: U32) -> U32 { dot8(a, b, c, false, true) }
+    "v_dot8_i32_iu4 neg:3" Dot8Signed (a: U32, b: U32, c: U32) -> U32 { dot8(a, b, c, true, true) }
+    "v_dot8_u32_u4" Dot8Unsigned (a: U32, b: U32, c: U32) -> U32 { dot8(a, b, c, false, false) }
+}
+
+#[inline(always)]
+fn each_float(a: [f32; 2], b: [f32; 2], f: impl Fn(f32, f32) -> f32) -> [f32; 2] {
+    [f(a[0], b[0]), f(a[1], b[1])]
+}
+
+#[inline(always)]
+fn each(a: [u16; 2], b: [u16; 2], f: impl Fn(u16, u16) -> u16) -> [u16; 2] {
+    [f(a[0], b[0]), f(a[1], b[1])]
+}
+
+#[inline(always)]
+fn each_signed(a: [u16; 2], b: [u16; 2], f: impl Fn(i16, i16) -> i16) -> [u16; 2] {
+    [f(a[0] as i16, b[0] as i16) as u16, f(a[1] as i16, b[1] as i16) as u16]
+}
+
+/// The bits of width `BITS` at `shift`, sign-extended if asked for.
+#[inline(always)]
+fn part<const BITS: u32>(value: u32, shift: u32, signed: bool) -> i32 {
+    let top = (value << (32 - BITS - shift)) as i32;
+    if signed { top >> (32 - BITS) } else { (top as u32 >> (32 - BITS)) as i32 }
+}
+
+#[inline(always)]
+fn dot4(a: u32, b: u32, c: u32, a_signed: bool, b_signed: bool) -> u32 {
+    let product = |shift: u32| part::<8>(a, shift, a_signed) * part::<8>(b, shift, b_signed);
+    (c as i32).wrapping_add(product(0) + product(8) + (product(16) + product(24))) as u32
+}
+
+#[inline(always)]
+fn dot8(a: u32, b: u32, c: u32, a_signed: bool, b_signed: bool) -> u32 {
+    let mut sum = c as i32;
+    for i in 0..8 {
+        sum = sum.wrapping_add(part::<4>(a, 4 * i, a_signed) * part::<4>(b, 4 * i, b_signed));
+    }
+    sum as u32
+}
