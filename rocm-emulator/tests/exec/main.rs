@@ -1,0 +1,4 @@
+//! Runs the fixtures' machine code and compares with plain Rust.
+mod code_object;
+mod faults;
+mod results;
