@@ -4,12 +4,50 @@
 //! The rooms, from the outside in:
 //!
 //! - [`api`]: the HIP functions, with HIP's names, arguments and error codes.
-//! - [`rocblas`]: the rocBLAS functions, computed on the host.
+//! - `rocblas`: the rocBLAS functions, computed on the host.
 //! - [`runtime`]: devices, allocations, streams, events, modules: what the HIP functions act on.
 //! - [`code_object`]: ELF, metadata notes, kernel descriptors, relocations.
 //! - [`isa`]: machine code to [`isa::Inst`], one folder per instruction-set family.
 //! - [`exec`]: runs a kernel's waves; knows memory and registers, and nothing of HIP.
 //!
 //! A device address is a host address. Nothing here knows Candle.
+//!
+//! The process says once which devices it wants ([`configure`]); until then the HIP functions report that
+//! there is none.
+pub mod api;
+pub mod code_object;
 pub mod exec;
 pub mod isa;
+pub mod runtime;
+
+pub use runtime::{
+    ConfigureError, DEFAULT_TOTAL_MEMORY, Options, configure, configure_with, is_configured, last_fault,
+};
+
+/// The architectures of the configured devices, as gcnArchName says them; none before [`configure`].
+pub fn device_archs() -> Vec<&'static str> {
+    let archs = |runtime: &runtime::Runtime| {
+        runtime.devices().iter().map(|device| device.arch.gcn_arch_name).collect()
+    };
+    runtime::runtime().map(archs).unwrap_or_default()
+}
+
+/// The architectures that [`configure`] accepts.
+pub fn known_archs() -> impl Iterator<Item = &'static str> {
+    runtime::arch::ARCHS.iter().map(|arch| arch.name)
+}
+
+/// What was wrong with this thread's last failing HIP call, with handles, sizes and devices.
+pub fn last_error() -> Option<String> {
+    runtime::last_detail()
+}
+
+/// Kernel launches that the process has enqueued.
+pub fn launch_count() -> u64 {
+    runtime::runtime().map(runtime::Runtime::launch_count).unwrap_or(0)
+}
+
+/// What was executed so far, by kernel name: repeatable to the digit once the streams are idle.
+pub fn counters() -> std::collections::BTreeMap<String, exec::Counters> {
+    runtime::runtime().map(runtime::Runtime::counters).unwrap_or_default()
+}

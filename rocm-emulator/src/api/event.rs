@@ -1,0 +1,93 @@
+//! Events.
+use super::*;
+use crate::runtime::{Command, Event, may_wait};
+use std::sync::Arc;
+
+/// Event flags that HIP knows: blocking sync, no timing, interprocess, no system fence, release to device
+/// and to system.
+const KNOWN_FLAGS: u32 = 1 | 2 | 4 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
+
+/// Creates an event on the current device.
+pub unsafe extern "C" fn hipEventCreate(event: *mut hipEvent_t) -> hipError_t {
+    // SAFETY: the caller's pointer.
+    unsafe { hipEventCreateWithFlags(event, hipEventDefault) }
+}
+
+/// Creates an event with flags on the current device.
+pub unsafe extern "C" fn hipEventCreateWithFlags(event: *mut hipEvent_t, flags: u32) -> hipError_t {
+    call("hipEventCreateWithFlags", |runtime| {
+        if flags & !KNOWN_FLAGS != 0 || event.is_null() {
+            return fail(ErrorCode::InvalidValue, format!("flags 0x{flags:x}, event {event:?}"));
+        }
+        let device = runtime.current_device()?.ordinal;
+        // SAFETY: the caller's pointer.
+        unsafe { put(event, runtime.events.insert(Arc::new(Event::new(device, flags)))) }
+    })
+}
+
+/// Ends an event; recordings under way still happen.
+pub unsafe extern "C" fn hipEventDestroy(event: hipEvent_t) -> hipError_t {
+    call("hipEventDestroy", |runtime| match runtime.events.remove(event) {
+        Some(_) => Ok(()),
+        None => fail(ErrorCode::InvalidHandle, format!("{event:?} is no event")),
+    })
+}
+
+/// Records an event on a stream.
+pub unsafe extern "C" fn hipEventRecord(event: hipEvent_t, stream: hipStream_t) -> hipError_t {
+    call("hipEventRecord", |runtime| {
+        let event = runtime.event(event)?;
+        runtime.record(&event, &*runtime.stream(stream)?)
+    })
+}
+
+/// Waits until the last recording is reached; an event that was never recorded is.
+pub unsafe extern "C" fn hipEventSynchronize(event: hipEvent_t) -> hipError_t {
+    call("hipEventSynchronize", |runtime| {
+        let Some(recording) = runtime.event(event)?.last() else { return Ok(()) };
+        may_wait()?;
+        recording.wait();
+        recording.take_fault().map_or(Ok(()), Err)
+    })
+}
+
+/// Whether the last recording is reached: hipErrorNotReady if not.
+pub unsafe extern "C" fn hipEventQuery(event: hipEvent_t) -> hipError_t {
+    call("hipEventQuery", |runtime| match runtime.event(event)?.last() {
+        Some(recording) if recording.time().is_none() => {
+            fail(ErrorCode::NotReady, "the event is not reached yet")
+        }
+        _ => Ok(()),
+    })
+}
+
+/// Milliseconds between two reached recordings.
+pub unsafe extern "C" fn hipEventElapsedTime(
+    ms: *mut f32,
+    start: hipEvent_t,
+    stop: hipEvent_t,
+) -> hipError_t {
+    call("hipEventElapsedTime", |runtime| {
+        let milliseconds = Event::elapsed(&*runtime.event(start)?, &*runtime.event(stop)?)?;
+        // SAFETY: the caller's pointer.
+        unsafe { put(ms, milliseconds) }
+    })
+}
+
+/// Later work of the stream waits for the event's last recording.
+pub unsafe extern "C" fn hipStreamWaitEvent(
+    stream: hipStream_t,
+    event: hipEvent_t,
+    flags: u32,
+) -> hipError_t {
+    call("hipStreamWaitEvent", |runtime| {
+        if flags > 1 {
+            return fail(ErrorCode::InvalidValue, format!("flags 0x{flags:x}"));
+        }
+        let stream = runtime.stream(stream)?;
+        match runtime.event(event)?.last() {
+            Some(recording) => runtime.device(stream.device)?.submit(&stream, Command::WaitFor(recording)),
+            None => Ok(()),
+        }
+    })
+}

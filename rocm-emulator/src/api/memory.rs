@@ -1,0 +1,362 @@
+//! Memory: allocation, copies, fills.
+use super::*;
+use crate::runtime::{Direction, Found, Kind, Transfer};
+use std::ffi::c_void;
+
+/// Host allocation flags that HIP knows: portable, mapped, write-combined, uncached, NUMA, (non-)coherent.
+const KNOWN_HOST_FLAGS: u32 = 1 | 2 | 4 | 0x1000_0000 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
+
+fn address<T: ?Sized>(pointer: *const T) -> usize {
+    pointer.cast::<c_void>().expose_provenance()
+}
+
+/// Memory of the current device, 256-byte aligned. Zero bytes give null.
+pub unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t {
+    call("hipMalloc", |runtime| {
+        if ptr.is_null() {
+            return fail(ErrorCode::InvalidValue, "the pointer for the result is null");
+        }
+        let device = runtime.current_device()?.ordinal;
+        let base = if size == 0 { 0 } else { runtime.memory.allocate_device(device, size)? };
+        // SAFETY: the caller's pointer.
+        unsafe { put(ptr, std::ptr::with_exposed_provenance_mut(base)) }
+    })
+}
+
+/// Gives device memory back after waiting for its device. Null is fine.
+pub unsafe extern "C" fn hipFree(ptr: *mut c_void) -> hipError_t {
+    call("hipFree", |runtime| if ptr.is_null() { Ok(()) } else { runtime.free_device(address(ptr)) })
+}
+
+/// Pinned host memory, which all devices see at its own address.
+pub unsafe extern "C" fn hipHostMalloc(ptr: *mut *mut c_void, size: usize, flags: u32) -> hipError_t {
+    call("hipHostMalloc", |runtime| {
+        if ptr.is_null() || flags & !KNOWN_HOST_FLAGS != 0 {
+            return fail(ErrorCode::InvalidValue, format!("result {ptr:?}, flags 0x{flags:x}"));
+        }
+        let base = if size == 0 { 0 } else { runtime.memory.allocate_pinned(size, flags)? };
+        // SAFETY: the caller's pointer.
+        unsafe { put(ptr, std::ptr::with_exposed_provenance_mut(base)) }
+    })
+}
+
+/// Gives pinned memory back after waiting for all devices. Null is fine.
+pub unsafe extern "C" fn hipHostFree(ptr: *mut c_void) -> hipError_t {
+    call("hipHostFree", |runtime| if ptr.is_null() { Ok(()) } else { runtime.free_pinned(address(ptr)) })
+}
+
+/// The device address of pinned or registered memory: its own.
+pub unsafe extern "C" fn hipHostGetDevicePointer(
+    devPtr: *mut *mut c_void,
+    hstPtr: *mut c_void,
+    flags: u32,
+) -> hipError_t {
+    call("hipHostGetDevicePointer", |runtime| {
+        if flags != 0 {
+            return fail(ErrorCode::InvalidValue, format!("flags 0x{flags:x}"));
+        }
+        match runtime.memory.find(address(hstPtr)) {
+            // SAFETY: the caller's pointer.
+            Some(Found { kind: Kind::Pinned { .. } | Kind::Registered, .. }) => unsafe {
+                put(devPtr, hstPtr)
+            },
+            _ => fail(ErrorCode::InvalidValue, format!("{hstPtr:?} is no pinned host memory")),
+        }
+    })
+}
+
+/// Makes the caller's memory visible to all devices.
+pub unsafe extern "C" fn hipHostRegister(hostPtr: *mut c_void, sizeBytes: usize, flags: u32) -> hipError_t {
+    let _ = flags;
+    call("hipHostRegister", |runtime| {
+        if hostPtr.is_null() || sizeBytes == 0 {
+            return fail(ErrorCode::InvalidValue, format!("{sizeBytes} bytes at {hostPtr:?}"));
+        }
+        // SAFETY: the caller keeps the memory mapped until hipHostUnregister.
+        unsafe { runtime.memory.adopt(address(hostPtr), sizeBytes, Kind::Registered) }
+    })
+}
+
+/// Ends what [`hipHostRegister`] began.
+pub unsafe extern "C" fn hipHostUnregister(hostPtr: *mut c_void) -> hipError_t {
+    call("hipHostUnregister", |runtime| {
+        let base = address(hostPtr);
+        let kind = runtime.memory.find(base).map(|found| (found.base, found.kind));
+        if kind != Some((base, Kind::Registered)) {
+            return fail(ErrorCode::HostMemoryNotRegistered, format!("{hostPtr:?} is not registered"));
+        }
+        for device in runtime.devices() {
+            device.drain()?;
+        }
+        runtime.memory.forget(base);
+        Ok(())
+    })
+}
+
+/// What an address is; hipErrorInvalidValue for memory that HIP does not know.
+pub unsafe extern "C" fn hipPointerGetAttributes(
+    attributes: *mut hipPointerAttribute_t,
+    ptr: *const c_void,
+) -> hipError_t {
+    call("hipPointerGetAttributes", |runtime| {
+        let Some(found) = runtime.memory.find(address(ptr)) else {
+            return fail(ErrorCode::InvalidValue, format!("{ptr:?} is no memory that HIP knows"));
+        };
+        let device = found.kind.device();
+        let host = if device.is_none() { ptr.cast_mut() } else { std::ptr::null_mut() };
+        let flags = if let Kind::Pinned { flags } = found.kind { flags } else { 0 };
+        let answer = hipPointerAttribute_t {
+            r#type: if device.is_some() { 2 } else { 1 },
+            device: device.unwrap_or(0) as i32,
+            devicePointer: ptr.cast_mut(),
+            hostPointer: host,
+            isManaged: 0,
+            allocationFlags: flags,
+        };
+        // SAFETY: the caller's pointer.
+        unsafe { put(attributes, answer) }
+    })
+}
+
+/// Free and total bytes of the current device.
+pub unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipError_t {
+    call("hipMemGetInfo", |runtime| {
+        let (free_bytes, total_bytes) = runtime.memory.info(runtime.current_device()?.ordinal);
+        // SAFETY: the caller's pointers; HIP allows each to be null.
+        unsafe {
+            if !free.is_null() {
+                put(free, free_bytes as usize)?;
+            }
+            if !total.is_null() {
+                put(total, total_bytes as usize)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// One row of a copy, on a stream.
+///
+/// # Safety
+/// As hipMemcpyAsync.
+unsafe fn copy_row(
+    name: &str,
+    (dst, src, bytes): (*mut c_void, *const c_void, usize),
+    direction: Result<Direction>,
+    (stream, wait): (hipStream_t, bool),
+) -> hipError_t {
+    call(name, |runtime| {
+        let transfer = Transfer::linear(address(dst), address(src), bytes, direction?);
+        // SAFETY: the caller's memory.
+        unsafe { runtime.copy(&runtime.stream(stream)?, transfer, wait) }
+    })
+}
+
+/// Copies and waits.
+pub unsafe extern "C" fn hipMemcpy(
+    dst: *mut c_void,
+    src: *const c_void,
+    sizeBytes: usize,
+    kind: hipMemcpyKind,
+) -> hipError_t {
+    let direction = Direction::from_kind(kind);
+    // SAFETY: the caller's memory.
+    unsafe { copy_row("hipMemcpy", (dst, src, sizeBytes), direction, (std::ptr::null_mut(), true)) }
+}
+
+/// Copies on a stream. Pageable host memory is read at the call; a copy into it waits.
+pub unsafe extern "C" fn hipMemcpyAsync(
+    dst: *mut c_void,
+    src: *const c_void,
+    sizeBytes: usize,
+    kind: hipMemcpyKind,
+    stream: hipStream_t,
+) -> hipError_t {
+    let direction = Direction::from_kind(kind);
+    // SAFETY: the caller's memory.
+    unsafe { copy_row("hipMemcpyAsync", (dst, src, sizeBytes), direction, (stream, false)) }
+}
+
+/// Copies to the device and waits.
+pub unsafe extern "C" fn hipMemcpyHtoD(
+    dst: hipDeviceptr_t,
+    src: *const c_void,
+    sizeBytes: usize,
+) -> hipError_t {
+    let (direction, null) = (Ok(Direction::HostToDevice), std::ptr::null_mut());
+    // SAFETY: the caller's memory.
+    unsafe { copy_row("hipMemcpyHtoD", (dst, src, sizeBytes), direction, (null, true)) }
+}
+
+/// Copies to the host and waits.
+pub unsafe extern "C" fn hipMemcpyDtoH(
+    dst: *mut c_void,
+    src: hipDeviceptr_t,
+    sizeBytes: usize,
+) -> hipError_t {
+    let (direction, null) = (Ok(Direction::DeviceToHost), std::ptr::null_mut());
+    // SAFETY: the caller's memory.
+    unsafe { copy_row("hipMemcpyDtoH", (dst, src, sizeBytes), direction, (null, true)) }
+}
+
+/// Copies between device memory and waits.
+pub unsafe extern "C" fn hipMemcpyDtoD(
+    dst: hipDeviceptr_t,
+    src: hipDeviceptr_t,
+    sizeBytes: usize,
+) -> hipError_t {
+    let (direction, null) = (Ok(Direction::DeviceToDevice), std::ptr::null_mut());
+    // SAFETY: the caller's memory.
+    unsafe { copy_row("hipMemcpyDtoD", (dst, src, sizeBytes), direction, (null, true)) }
+}
+
+/// Copies to the device on a stream.
+pub unsafe extern "C" fn hipMemcpyHtoDAsync(
+    dst: hipDeviceptr_t,
+    src: *const c_void,
+    sizeBytes: usize,
+    stream: hipStream_t,
+) -> hipError_t {
+    let direction = Ok(Direction::HostToDevice);
+    // SAFETY: the caller's memory.
+    unsafe { copy_row("hipMemcpyHtoDAsync", (dst, src, sizeBytes), direction, (stream, false)) }
+}
+
+/// Copies to the host on a stream.
+pub unsafe extern "C" fn hipMemcpyDtoHAsync(
+    dst: *mut c_void,
+    src: hipDeviceptr_t,
+    sizeBytes: usize,
+    stream: hipStream_t,
+) -> hipError_t {
+    let direction = Ok(Direction::DeviceToHost);
+    // SAFETY: the caller's memory.
+    unsafe { copy_row("hipMemcpyDtoHAsync", (dst, src, sizeBytes), direction, (stream, false)) }
+}
+
+/// Copies between device memory on a stream.
+pub unsafe extern "C" fn hipMemcpyDtoDAsync(
+    dst: hipDeviceptr_t,
+    src: hipDeviceptr_t,
+    sizeBytes: usize,
+    stream: hipStream_t,
+) -> hipError_t {
+    let direction = Ok(Direction::DeviceToDevice);
+    // SAFETY: the caller's memory.
+    unsafe { copy_row("hipMemcpyDtoDAsync", (dst, src, sizeBytes), direction, (stream, false)) }
+}
+
+/// Copies rows of `width` bytes that lie a pitch apart, on a stream.
+pub unsafe extern "C" fn hipMemcpy2DAsync(
+    dst: *mut c_void,
+    dpitch: usize,
+    src: *const c_void,
+    spitch: usize,
+    width: usize,
+    height: usize,
+    kind: hipMemcpyKind,
+    stream: hipStream_t,
+) -> hipError_t {
+    call("hipMemcpy2DAsync", |runtime| {
+        let transfer = Transfer {
+            target: address(dst),
+            target_pitch: dpitch,
+            source: address(src),
+            source_pitch: spitch,
+            width,
+            rows: height,
+            direction: Direction::from_kind(kind)?,
+        };
+        // SAFETY: the caller's memory.
+        unsafe { runtime.copy(&runtime.stream(stream)?, transfer, false) }
+    })
+}
+
+/// Copies between devices and waits.
+pub unsafe extern "C" fn hipMemcpyPeer(
+    dst: *mut c_void,
+    dstDeviceId: i32,
+    src: *const c_void,
+    srcDeviceId: i32,
+    sizeBytes: usize,
+) -> hipError_t {
+    call("hipMemcpyPeer", |runtime| {
+        let stream = runtime.stream(std::ptr::null_mut())?;
+        let target = (address(dst), ordinal(dstDeviceId)?);
+        let source = (address(src), ordinal(srcDeviceId)?);
+        // SAFETY: device memory only.
+        unsafe { runtime.copy_peer(&stream, target, source, sizeBytes, true) }
+    })
+}
+
+/// Copies between devices on a stream of one of them.
+pub unsafe extern "C" fn hipMemcpyPeerAsync(
+    dst: *mut c_void,
+    dstDeviceId: i32,
+    src: *const c_void,
+    srcDevice: i32,
+    sizeBytes: usize,
+    stream: hipStream_t,
+) -> hipError_t {
+    call("hipMemcpyPeerAsync", |runtime| {
+        let target = (address(dst), ordinal(dstDeviceId)?);
+        let source = (address(src), ordinal(srcDevice)?);
+        // SAFETY: device memory only.
+        unsafe { runtime.copy_peer(&runtime.stream(stream)?, target, source, sizeBytes, false) }
+    })
+}
+
+/// Fills on a stream.
+fn fill(
+    name: &str,
+    target: *mut c_void,
+    (value, width, count): (u32, usize, usize),
+    (stream, wait): (hipStream_t, bool),
+) -> hipError_t {
+    call(name, |runtime| runtime.fill(&runtime.stream(stream)?, address(target), value, width, count, wait))
+}
+
+/// Sets bytes, ordered by the null stream.
+pub unsafe extern "C" fn hipMemset(dst: *mut c_void, value: i32, sizeBytes: usize) -> hipError_t {
+    fill("hipMemset", dst, (value as u32, 1, sizeBytes), (std::ptr::null_mut(), true))
+}
+
+/// Sets bytes on a stream.
+pub unsafe extern "C" fn hipMemsetAsync(
+    dst: *mut c_void,
+    value: i32,
+    sizeBytes: usize,
+    stream: hipStream_t,
+) -> hipError_t {
+    fill("hipMemsetAsync", dst, (value as u32, 1, sizeBytes), (stream, false))
+}
+
+/// Sets bytes on a stream.
+pub unsafe extern "C" fn hipMemsetD8Async(
+    dest: hipDeviceptr_t,
+    value: u8,
+    count: usize,
+    stream: hipStream_t,
+) -> hipError_t {
+    fill("hipMemsetD8Async", dest, (u32::from(value), 1, count), (stream, false))
+}
+
+/// Sets 16-bit words on a stream.
+pub unsafe extern "C" fn hipMemsetD16Async(
+    dest: hipDeviceptr_t,
+    value: u16,
+    count: usize,
+    stream: hipStream_t,
+) -> hipError_t {
+    fill("hipMemsetD16Async", dest, (u32::from(value), 2, count), (stream, false))
+}
+
+/// Sets 32-bit words on a stream.
+pub unsafe extern "C" fn hipMemsetD32Async(
+    dst: hipDeviceptr_t,
+    value: i32,
+    count: usize,
+    stream: hipStream_t,
+) -> hipError_t {
+    fill("hipMemsetD32Async", dst, (value as u32, 4, count), (stream, false))
+}

@@ -1,0 +1,204 @@
+//! Modules, functions and launches.
+use super::*;
+use crate::code_object::{Target, copy_image, extract};
+use crate::runtime::{MAX_WORKGROUP_SIZE, PreparedLaunch, Shape};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Loads a code object from a file.
+pub unsafe extern "C" fn hipModuleLoad(module: *mut hipModule_t, fname: *const c_char) -> hipError_t {
+    call("hipModuleLoad", |runtime| {
+        // SAFETY: the caller's string.
+        let path = unsafe { text(fname)? };
+        let Ok(bytes) = std::fs::read(path) else {
+            return fail(ErrorCode::FileNotFound, format!("{path} cannot be read"));
+        };
+        let wanted = bundle_filter(runtime)?;
+        let handle = runtime.load_module(&extract(&bytes, wanted)?)?;
+        // SAFETY: the caller's pointer.
+        unsafe { put(module, handle) }
+    })
+}
+
+/// Loads a code object (or offload bundle) that lies in memory.
+pub unsafe extern "C" fn hipModuleLoadData(module: *mut hipModule_t, image: *const c_void) -> hipError_t {
+    // SAFETY: the caller's pointers.
+    call("hipModuleLoadData", |runtime| unsafe { load_image(runtime, module, image) })
+}
+
+/// [`hipModuleLoadData`]; the compiler options do not concern compiled code.
+pub unsafe extern "C" fn hipModuleLoadDataEx(
+    module: *mut hipModule_t,
+    image: *const c_void,
+    numOptions: u32,
+    options: *mut hipJitOption,
+    optionValues: *mut *mut c_void,
+) -> hipError_t {
+    let _ = (numOptions, options, optionValues);
+    // SAFETY: the caller's pointers.
+    call("hipModuleLoadDataEx", |runtime| unsafe { load_image(runtime, module, image) })
+}
+
+/// Chooses the entry of an offload bundle that fits the current device.
+fn bundle_filter(runtime: &Runtime) -> Result<impl Fn(&str) -> bool> {
+    let arch = runtime.current_device()?.arch;
+    Ok(move |target: &str| Target::name_fits(target, arch.name, arch.generic, arch.gcn_arch_name))
+}
+
+/// # Safety
+/// `module` must be valid for a write, `image` point to a code object or bundle.
+unsafe fn load_image(runtime: &Runtime, module: *mut hipModule_t, image: *const c_void) -> Result<()> {
+    if module.is_null() || image.is_null() {
+        return fail(ErrorCode::InvalidValue, format!("module {module:?}, image {image:?}"));
+    }
+    let wanted = bundle_filter(runtime)?;
+    // SAFETY: the caller vouches for the image.
+    let bytes = unsafe { copy_image(image.cast(), wanted)? };
+    let handle = runtime.load_module(&bytes)?;
+    // SAFETY: the caller's pointer.
+    unsafe { put(module, handle) }
+}
+
+/// Ends a module. Launches under way finish.
+pub unsafe extern "C" fn hipModuleUnload(module: hipModule_t) -> hipError_t {
+    call("hipModuleUnload", |runtime| runtime.unload_module(module))
+}
+
+/// A kernel by name. Every call makes a handle, which lives as long as the module.
+pub unsafe extern "C" fn hipModuleGetFunction(
+    function: *mut hipFunction_t,
+    module: hipModule_t,
+    kname: *const c_char,
+) -> hipError_t {
+    call("hipModuleGetFunction", |runtime| {
+        // SAFETY: the caller's string and pointer.
+        unsafe {
+            let found = runtime.module(module)?.function(text(kname)?)?;
+            if function.is_null() {
+                return fail(ErrorCode::InvalidValue, "the pointer for the result is null");
+            }
+            put(function, runtime.functions.insert(Arc::new(found)))
+        }
+    })
+}
+
+/// Address and size of a global variable; either pointer may be null.
+pub unsafe extern "C" fn hipModuleGetGlobal(
+    dptr: *mut hipDeviceptr_t,
+    bytes: *mut usize,
+    hmod: hipModule_t,
+    name: *const c_char,
+) -> hipError_t {
+    call("hipModuleGetGlobal", |runtime| {
+        // SAFETY: the caller's string and pointers.
+        unsafe {
+            let (address, size) = runtime.module(hmod)?.global(text(name)?)?;
+            if !dptr.is_null() {
+                put(dptr, std::ptr::with_exposed_provenance_mut(address))?;
+            }
+            if !bytes.is_null() {
+                put(bytes, size)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Launches a kernel on a stream: `gridDim*` counts workgroups, `sharedMemBytes` is dynamic LDS.
+pub unsafe extern "C" fn hipModuleLaunchKernel(
+    f: hipFunction_t,
+    gridDimX: u32,
+    gridDimY: u32,
+    gridDimZ: u32,
+    blockDimX: u32,
+    blockDimY: u32,
+    blockDimZ: u32,
+    sharedMemBytes: u32,
+    stream: hipStream_t,
+    kernelParams: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> hipError_t {
+    call("hipModuleLaunchKernel", |runtime| {
+        let function = runtime.function(f)?;
+        let stream = runtime.stream(stream)?;
+        let shape = Shape {
+            grid: [gridDimX, gridDimY, gridDimZ],
+            block: [blockDimX, blockDimY, blockDimZ],
+            dynamic_lds: sharedMemBytes,
+        };
+        let arch = runtime.device(stream.device)?.arch;
+        // SAFETY: the caller's arguments.
+        let launch = unsafe { PreparedLaunch::new(arch, Arc::clone(&function), shape, kernelParams, extra)? };
+        runtime.launch(&stream, &function, launch)
+    })
+}
+
+/// Launches a kernel that a compiler put into the host executable: there are none for the software GPU.
+pub unsafe extern "C" fn hipLaunchKernel(
+    function_address: *const c_void,
+    numBlocks: dim3,
+    dimBlocks: dim3,
+    args: *mut *mut c_void,
+    sharedMemBytes: usize,
+    stream: hipStream_t,
+) -> hipError_t {
+    let _ = (numBlocks, dimBlocks, args, sharedMemBytes, stream);
+    answer("hipLaunchKernel", || {
+        fail(
+            ErrorCode::NotSupported,
+            format!(
+                "{function_address:?}: the software GPU launches kernels of modules only (hipModuleLaunchKernel)"
+            ),
+        )
+    })
+}
+
+/// A property of a kernel, by HIP_FUNC_ATTRIBUTE number.
+pub unsafe extern "C" fn hipFuncGetAttribute(
+    value: *mut i32,
+    attrib: hipFunction_attribute,
+    hfunc: hipFunction_t,
+) -> hipError_t {
+    call("hipFuncGetAttribute", |runtime| {
+        let function = runtime.function(hfunc)?;
+        let arch = runtime.device(function.module.device)?.arch;
+        let number = match attrib {
+            // MAX_THREADS_PER_BLOCK
+            0 => function.kernel.metadata.max_workgroup_size.min(MAX_WORKGROUP_SIZE),
+            // SHARED_SIZE_BYTES
+            1 => function.spec.lds_bytes,
+            // CONST_SIZE_BYTES, CACHE_MODE_CA, PREFERRED_SHARED_MEMORY_CARVEOUT
+            2 | 7 | 9 => 0,
+            // LOCAL_SIZE_BYTES
+            3 => function.spec.private_bytes,
+            // NUM_REGS
+            4 => function.kernel.metadata.vgprs,
+            // PTX_VERSION, BINARY_VERSION
+            5 | 6 => arch.major * 10 + arch.minor,
+            // MAX_DYNAMIC_SHARED_SIZE_BYTES
+            8 => arch.lds_per_workgroup.saturating_sub(function.spec.lds_bytes),
+            _ => return fail(ErrorCode::InvalidValue, format!("attribute {attrib} of a function")),
+        };
+        // SAFETY: the caller's pointer.
+        unsafe { put(value, number as i32) }
+    })
+}
+
+/// Workgroups of a kernel that fit on a multiprocessor at once.
+pub unsafe extern "C" fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
+    numBlocks: *mut i32,
+    f: hipFunction_t,
+    blockSize: i32,
+    dynSharedMemPerBlk: usize,
+) -> hipError_t {
+    call("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor", |runtime| {
+        let function = runtime.function(f)?;
+        let block = match u32::try_from(blockSize) {
+            Ok(block) if (1..=MAX_WORKGROUP_SIZE).contains(&block) => block,
+            _ => return fail(ErrorCode::InvalidValue, format!("a block of {blockSize} work-items")),
+        };
+        let blocks = function.workgroups_per_multiprocessor(block, dynSharedMemPerBlk);
+        // SAFETY: the caller's pointer.
+        unsafe { put(numBlocks, blocks as i32) }
+    })
+}

@@ -1,0 +1,66 @@
+//! A code object in memory.
+use super::{CodeObject, CodeObjectError, RelocationKind};
+use crate::runtime::HostBuffer;
+
+/// A segment at its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadedSegment {
+    pub address: usize,
+    pub size: usize,
+    pub writable: bool,
+}
+
+/// A loaded code object: its segments lie in one host buffer at their distances, relocated.
+#[derive(Debug)]
+pub struct Image {
+    buffer: HostBuffer,
+    pub segments: Vec<LoadedSegment>,
+}
+
+impl Image {
+    /// Loads and relocates.
+    ///
+    /// # Errors
+    /// `OutOfMemory` when the host has no memory for the segments, `Corrupt` when a relocation lies outside.
+    pub fn load(object: &CodeObject) -> Result<Self, CodeObjectError> {
+        let bytes = usize::try_from(object.end).map_err(|_| CodeObjectError::OutOfMemory(usize::MAX))?;
+        let mut buffer =
+            HostBuffer::new(bytes, object.alignment as usize).ok_or(CodeObjectError::OutOfMemory(bytes))?;
+        let misplaced = || CodeObjectError::Corrupt("a segment or relocation lies outside".into());
+        for segment in &object.segments {
+            if !buffer.write(segment.address as usize, &segment.data) {
+                return Err(misplaced());
+            }
+        }
+        let base = buffer.base() as u64;
+        for relocation in &object.relocations {
+            let target = base.wrapping_add(relocation.symbol).wrapping_add(relocation.addend as u64);
+            let place = base.wrapping_add(relocation.address);
+            let (value, width) = match relocation.kind {
+                RelocationKind::Relative64 | RelocationKind::Absolute64 => (target, 8),
+                RelocationKind::Relative64ToPlace => (target.wrapping_sub(place), 8),
+                RelocationKind::Relative32ToPlace => (target.wrapping_sub(place), 4),
+                RelocationKind::Absolute32 | RelocationKind::Absolute32Low => (target, 4),
+                RelocationKind::Absolute32High => (target >> 32, 4),
+            };
+            if !buffer.write(relocation.address as usize, &value.to_le_bytes()[..width]) {
+                return Err(misplaced());
+            }
+        }
+        let segments = object
+            .segments
+            .iter()
+            .map(|segment| LoadedSegment {
+                address: buffer.base() + segment.address as usize,
+                size: segment.size as usize,
+                writable: segment.writable,
+            })
+            .collect();
+        Ok(Self { buffer, segments })
+    }
+
+    /// Where an address of the file lies now.
+    pub fn address(&self, before: u64) -> usize {
+        self.buffer.base() + before as usize
+    }
+}

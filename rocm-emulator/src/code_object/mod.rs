@@ -1,0 +1,38 @@
+//! AMD code objects (`.hsaco`): ELF64 for the machine EM_AMDGPU, versions 3 to 6.
+//!
+//! [`CodeObject::parse`] reads one without trusting a byte of it; [`Image::load`] puts it into memory.
+
+mod bundle;
+mod descriptor;
+mod elf;
+mod extent;
+mod image;
+mod metadata;
+mod target;
+
+pub use bundle::{BundleEntry, entries as bundle_entries, is_bundle};
+pub use descriptor::KernelDescriptor;
+pub use elf::{CodeObject, Kernel, Relocation, RelocationKind, Segment, Symbol};
+pub use extent::{copy_image, extract};
+pub use image::{Image, LoadedSegment};
+pub use metadata::{Argument, HiddenArgument, KernelMetadata, ValueKind};
+pub use target::{Feature, Target};
+
+/// What is wrong with a code object.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodeObjectError {
+    #[error("not a code object: {0}")]
+    NotACodeObject(String),
+    #[error("corrupt code object: {0}")]
+    Corrupt(String),
+    #[error("unsupported code object: {0}")]
+    Unsupported(String),
+    #[error("the code object is for {object}, the device is {device}")]
+    WrongTarget { object: String, device: String },
+    #[error("out of host memory: the code object needs {0} bytes")]
+    OutOfMemory(usize),
+}
+
+fn corrupt<T>(what: impl Into<String>) -> Result<T, CodeObjectError> {
+    Err(CodeObjectError::Corrupt(what.into()))
+}

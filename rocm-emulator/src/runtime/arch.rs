@@ -1,0 +1,110 @@
+//! The chips that the software GPU can be: one row per architecture.
+use crate::isa::Family;
+
+/// What host code can ask about a chip. The sizes are those of a real chip of the architecture, so that
+/// code which picks grids and tiles by them behaves as it would there; the speeds are nominal.
+#[derive(Debug)]
+pub struct ArchSpec {
+    /// LLVM's processor name.
+    pub name: &'static str,
+    /// What hipDeviceProp_t::gcnArchName says: the name with the feature suffixes of the chip.
+    pub gcn_arch_name: &'static str,
+    /// The generic target that includes this chip.
+    pub generic: &'static str,
+    pub family: Family,
+    /// hipDeviceProp_t::major and minor.
+    pub major: u32,
+    pub minor: u32,
+    pub stepping: u32,
+    pub wave_size: u32,
+    /// What HIP counts as multiprocessors (workgroup processors on RDNA).
+    pub multiprocessors: u32,
+    /// SIMDs per multiprocessor, as the occupancy calculation counts them.
+    pub simds: u32,
+    pub waves_per_simd: u32,
+    /// Vector registers of a lane's slice of a SIMD's file, and the unit in which they are allotted.
+    pub vgprs_per_simd: u32,
+    pub vgpr_granule: u32,
+    /// LDS bytes that one workgroup may have, and that a multiprocessor has.
+    pub lds_per_workgroup: u32,
+    pub lds_per_multiprocessor: u32,
+    pub l2_cache_bytes: u32,
+    pub clock_khz: u32,
+    pub memory_clock_khz: u32,
+    pub memory_bus_bits: u32,
+}
+
+/// Every chip there is.
+pub const ARCHS: &[ArchSpec] = &[
+    ArchSpec {
+        name: "gfx1100",
+        gcn_arch_name: "gfx1100",
+        generic: "gfx11-generic",
+        family: Family::Rdna3,
+        major: 11,
+        minor: 0,
+        stepping: 0,
+        wave_size: 32,
+        multiprocessors: 48,
+        simds: 4,
+        waves_per_simd: 16,
+        vgprs_per_simd: 1536,
+        vgpr_granule: 24,
+        lds_per_workgroup: 64 << 10,
+        lds_per_multiprocessor: 128 << 10,
+        l2_cache_bytes: 6 << 20,
+        clock_khz: 2_500_000,
+        memory_clock_khz: 1_250_000,
+        memory_bus_bits: 384,
+    },
+    ArchSpec {
+        name: "gfx1102",
+        gcn_arch_name: "gfx1102",
+        generic: "gfx11-generic",
+        family: Family::Rdna3,
+        major: 11,
+        minor: 0,
+        stepping: 2,
+        wave_size: 32,
+        multiprocessors: 16,
+        simds: 4,
+        waves_per_simd: 16,
+        vgprs_per_simd: 1024,
+        vgpr_granule: 16,
+        lds_per_workgroup: 64 << 10,
+        lds_per_multiprocessor: 128 << 10,
+        l2_cache_bytes: 2 << 20,
+        clock_khz: 2_600_000,
+        memory_clock_khz: 1_125_000,
+        memory_bus_bits: 128,
+    },
+];
+
+/// The row of an architecture; feature suffixes (`:xnack-`) are ignored.
+pub fn find(name: &str) -> Option<&'static ArchSpec> {
+    let processor = name.split(':').next()?;
+    ARCHS.iter().find(|arch| arch.name == processor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_with_and_without_features() {
+        assert_eq!(find("gfx1100").map(|a| a.name), Some("gfx1100"));
+        assert_eq!(find("gfx1102:xnack-").map(|a| a.name), Some("gfx1102"));
+        assert!(find("gfx90").is_none());
+        assert!(find("").is_none());
+    }
+
+    #[test]
+    fn rows_are_consistent() {
+        for arch in ARCHS {
+            assert!(arch.gcn_arch_name.starts_with(arch.name));
+            assert_eq!(arch.name, format!("gfx{}{:x}{:x}", arch.major, arch.minor, arch.stepping));
+            assert_eq!(arch.vgprs_per_simd % arch.vgpr_granule, 0);
+            assert!(arch.lds_per_workgroup <= arch.lds_per_multiprocessor);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What streams do: one command at a time, on the stream's thread.
+use super::error::{ErrorCode, HipError, Result};
+use super::event::Recording;
+use super::launch::PreparedLaunch;
+use super::stream::{Marker, Queue};
+use super::{fault, runtime, thread_state};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// hipStreamCallback_t, without its Option.
+pub type Callback = unsafe extern "C" fn(stream: *mut c_void, status: u32, user_data: *mut c_void);
+
+/// A pointer of the caller that travels to the stream's thread.
+pub struct UserPointer(pub *mut c_void);
+
+// SAFETY: HIP hands such pointers to another thread by definition; the runtime never dereferences them.
+unsafe impl Send for UserPointer {}
+
+/// Work of this crate's libraries (rocBLAS) that a stream does on the host.
+pub type HostWork = Box<dyn FnOnce() -> Result<()> + Send>;
+
+/// One command of a stream.
+pub enum Command {
+    Launch(Box<PreparedLaunch>),
+    Copy(Copy),
+    Fill(Fill),
+    Host(HostWork),
+    Record(Arc<Recording>),
+    WaitFor(Arc<Recording>),
+    WaitForStreams(Vec<Marker>),
+    Callback { function: Callback, stream: UserPointer, user_data: UserPointer },
+}
+
+/// Where the bytes of a copy come from.
+pub enum Source {
+    /// Live memory.
+    Address(usize),
+    /// Pageable host memory as it was at the call.
+    Captured(Vec<u8>),
+}
+
+/// A copy of `rows` rows of `width` bytes; rows lie `*_pitch` bytes apart.
+pub struct Copy {
+    pub target: usize,
+    pub target_pitch: usize,
+    pub source: Source,
+    pub source_pitch: usize,
+    pub width: usize,
+    pub rows: usize,
+}
+
+impl Copy {
+    /// One row.
+    pub fn linear(target: usize, source: Source, bytes: usize) -> Self {
+        Self { target, target_pitch: bytes, source, source_pitch: bytes, width: bytes, rows: 1 }
+    }
+
+    /// Copies.
+    ///
+    /// # Safety
+    /// Both sides must be mapped for all rows, the target writable, and nobody may hold a reference to it.
+    pub unsafe fn run(&self) {
+        let source = match &self.source {
+            Source::Address(address) => std::ptr::with_exposed_provenance::<u8>(*address),
+            Source::Captured(bytes) => bytes.as_ptr(),
+        };
+        let target = std::ptr::with_exposed_provenance_mut::<u8>(self.target);
+        for row in 0..self.rows {
+            // SAFETY: the caller vouches for both sides; `copy` allows them to overlap.
+            unsafe {
+                let from = source.add(row * self.source_pitch);
+                std::ptr::copy(from, target.add(row * self.target_pitch), self.width);
+            }
+        }
+    }
+}
+
+/// `count` elements set to the low `width` (1, 2 or 4) bytes of `value`.
+pub struct Fill {
+    pub target: usize,
+    pub value: u32,
+    pub width: usize,
+    pub count: usize,
+}
+
+impl Fill {
+    /// Fills.
+    ///
+    /// # Safety
+    /// `count * width` bytes at `target` must be mapped and writable, and nobody may hold a reference to them.
+    pub unsafe fn run(&self) {
+        let bytes = self.value.to_le_bytes();
+        let target = std::ptr::with_exposed_provenance_mut::<u8>(self.target);
+        if bytes[..self.width].iter().all(|byte| *byte == bytes[0]) {
+            // SAFETY: the caller vouches for the range.
+            unsafe { target.write_bytes(bytes[0], self.count * self.width) };
+            return;
+        }
+        for element in 0..self.count {
+            // SAFETY: the caller vouches for the range; the element may be unaligned, so bytes are copied.
+            unsafe {
+                let place = target.add(element * self.width);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, self.width);
+            }
+        }
+    }
+}
+
+impl Command {
+    /// Does the command on the calling thread. A failure is also noted as the process's last fault.
+    pub fn run(self, queue: &Queue) -> Result<()> {
+        let outcome = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_inner(queue))) {
+            Ok(outcome) => outcome,
+            Err(panic) => Err(HipError::new(
+                ErrorCode::LaunchFailure,
+                format!("the software GPU failed: {}", fault::panic_text(panic.as_ref())),
+            )),
+        };
+        if let Err(error) = &outcome {
+            fault::note(error);
+        }
+        outcome
+    }
+
+    fn run_inner(self, queue: &Queue) -> Result<()> {
+        match self {
+            Self::Launch(launch) => launch.run()?,
+            Self::Copy(copy) => {
+                let _running = runtime()?.memory.running();
+                // SAFETY: the ranges were live when the copy was enqueued, and hipFree waits for the device
+                // before it ends one. Host memory is the caller's to keep, as in HIP.
+                unsafe { copy.run() };
+            }
+            Self::Fill(fill) => {
+                let _running = runtime()?.memory.running();
+                // SAFETY: as for copies.
+                unsafe { fill.run() };
+            }
+            Self::Host(work) => {
+                let _running = runtime()?.memory.running();
+                work()?;
+            }
+            Self::Record(recording) => recording.reach(),
+            Self::WaitFor(recording) => recording.wait(),
+            Self::WaitForStreams(markers) => markers.iter().for_each(Marker::wait),
+            Self::Callback { function, stream, user_data } => {
+                let status = queue.peek_fault().map_or(0, |fault| fault.code as u32);
+                let _inside = thread_state::enter_callback();
+                // SAFETY: the caller of hipStreamAddCallback vouched for the function and its data.
+                unsafe { function(stream.0, status, user_data.0) };
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fills_repeat_their_low_bytes() {
+        let mut bytes = [9u8; 13];
+        let target = bytes.as_mut_ptr().expose_provenance();
+        let fill = |width, count, value| {
+            // SAFETY: the ranges below lie in `bytes`, which is only read afterwards.
+            unsafe { Fill { target: target + 1, value, width, count }.run() }
+        };
+        fill(4, 2, 0x0403_0201);
+        fill(2, 1, 0xffff_0605);
+        fill(1, 1, 0x77);
+        assert_eq!(bytes, [9, 0x77, 6, 3, 4, 1, 2, 3, 4, 9, 9, 9, 9]);
+    }
+
+    #[test]
+    fn copies_take_pitches() {
+        let source: Vec<u8> = (0..12).collect();
+        let mut target = [99u8; 10];
+        let copy = Copy {
+            target: target.as_mut_ptr().expose_provenance(),
+            target_pitch: 5,
+            source: Source::Captured(source),
+            source_pitch: 4,
+            width: 3,
+            rows: 2,
+        };
+        // SAFETY: both sides hold two rows at their pitch.
+        unsafe { copy.run() };
+        assert_eq!(target, [0, 1, 2, 99, 99, 4, 5, 6, 99, 99]);
+    }
+}

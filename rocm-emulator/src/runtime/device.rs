@@ -1,0 +1,197 @@
+//! Devices: a chip, its streams, and what it sees of memory.
+use super::arch::ArchSpec;
+use super::error::{ErrorCode, HipError, Result, fail};
+use super::memory::Memory;
+use super::stream::{Marker, Ordering, Stream};
+use super::{command::Command, thread_state};
+use crate::exec::AddressSpace;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+
+/// A software GPU.
+pub struct Device {
+    pub ordinal: usize,
+    pub arch: &'static ArchSpec,
+    null_stream: Arc<Stream>,
+    streams: Mutex<Vec<Weak<Stream>>>,
+    /// Devices whose memory this one's kernels may touch.
+    peers: Mutex<BTreeSet<usize>>,
+    /// The last address space and the memory's generation that it shows.
+    seen: Mutex<Option<(u64, Arc<AddressSpace>)>>,
+}
+
+impl Device {
+    /// A device without work.
+    pub fn new(ordinal: usize, arch: &'static ArchSpec) -> Self {
+        Self {
+            ordinal,
+            arch,
+            null_stream: Arc::new(Stream::new(ordinal, 0, 0, Ordering::Null)),
+            streams: Mutex::default(),
+            peers: Mutex::default(),
+            seen: Mutex::default(),
+        }
+    }
+
+    /// hipDeviceProp_t::name.
+    pub fn name(&self) -> String {
+        format!("Software GPU ({})", self.arch.name)
+    }
+
+    /// PCI address, as hipDeviceGetPCIBusId prints it. The domain is one that no real bus has.
+    pub fn pci_bus_id(&self) -> String {
+        format!("ffff:{:02x}:00.0", self.ordinal)
+    }
+
+    /// The stream that a null handle means.
+    pub fn null_stream(&self) -> &Arc<Stream> {
+        &self.null_stream
+    }
+
+    /// A stream of this device.
+    pub fn create_stream(&self, flags: u32, priority: i32) -> Arc<Stream> {
+        let ordering =
+            if flags & super::stream::NON_BLOCKING != 0 { Ordering::NonBlocking } else { Ordering::Blocking };
+        let stream = Arc::new(Stream::new(self.ordinal, flags, priority, ordering));
+        let mut streams = self.streams.lock();
+        streams.retain(|stream| stream.strong_count() > 0);
+        streams.push(Arc::downgrade(&stream));
+        stream
+    }
+
+    fn live_streams(&self) -> Vec<Arc<Stream>> {
+        self.streams.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// What work on `stream` has to wait for by the null stream's rules.
+    fn dependencies(&self, stream: &Stream) -> Vec<Marker> {
+        match stream.ordering {
+            Ordering::NonBlocking => Vec::new(),
+            Ordering::Blocking => self.null_stream.queue().pending().into_iter().collect(),
+            Ordering::Null => self
+                .live_streams()
+                .iter()
+                .filter(|stream| stream.ordering == Ordering::Blocking)
+                .filter_map(|stream| stream.queue().pending())
+                .collect(),
+        }
+    }
+
+    /// Waits for what the null stream's rules put before new work on `stream`.
+    pub fn wait_for_dependencies(&self, stream: &Stream) {
+        self.dependencies(stream).iter().for_each(Marker::wait);
+    }
+
+    /// Enqueues a command, after what the null stream's rules put before it.
+    ///
+    /// # Errors
+    /// Those of [`super::stream::Queue::push`].
+    pub fn submit(&self, stream: &Stream, command: Command) -> Result<()> {
+        let dependencies = self.dependencies(stream);
+        let wait = (!dependencies.is_empty()).then_some(Command::WaitForStreams(dependencies));
+        stream.queue().push(wait.into_iter().chain([command]))
+    }
+
+    /// The streams that waiting for `stream` waits for: the null stream takes the blocking ones along.
+    fn joined(&self, stream: &Arc<Stream>) -> Vec<Arc<Stream>> {
+        let mut streams = vec![Arc::clone(stream)];
+        if stream.ordering == Ordering::Null {
+            streams.extend(self.live_streams().into_iter().filter(|s| s.ordering == Ordering::Blocking));
+        }
+        streams
+    }
+
+    fn wait_for(streams: &[Arc<Stream>]) -> Result<()> {
+        thread_state::may_wait()?;
+        streams.iter().for_each(|stream| stream.queue().wait());
+        let faults: Vec<HipError> = streams.iter().filter_map(|stream| stream.queue().take_fault()).collect();
+        faults.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Waits for a stream.
+    ///
+    /// # Errors
+    /// The first failure of its work that nobody was told yet.
+    pub fn synchronize_stream(&self, stream: &Arc<Stream>) -> Result<()> {
+        Self::wait_for(&self.joined(stream))
+    }
+
+    /// Whether a stream's work has finished.
+    ///
+    /// # Errors
+    /// `NotReady`, or the first failure that nobody was told yet.
+    pub fn query_stream(&self, stream: &Arc<Stream>) -> Result<()> {
+        let streams = self.joined(stream);
+        if streams.iter().any(|stream| !stream.queue().is_idle()) {
+            return fail(ErrorCode::NotReady, "the stream still has work");
+        }
+        Self::wait_for(&streams)
+    }
+
+    /// Waits for all streams.
+    ///
+    /// # Errors
+    /// The first failure that nobody was told yet.
+    pub fn synchronize(&self) -> Result<()> {
+        let mut streams = self.live_streams();
+        streams.push(Arc::clone(&self.null_stream));
+        Self::wait_for(&streams)
+    }
+
+    /// Waits for all streams; failures stay for those who ask for them.
+    ///
+    /// # Errors
+    /// `IllegalState` inside of a stream callback.
+    pub fn drain(&self) -> Result<()> {
+        thread_state::may_wait()?;
+        self.live_streams().iter().for_each(|stream| stream.queue().wait());
+        self.null_stream.queue().wait();
+        Ok(())
+    }
+
+    /// Lets this device's kernels touch a peer's memory.
+    ///
+    /// # Errors
+    /// `PeerAccessAlreadyEnabled`.
+    pub fn enable_peer(&self, memory: &Memory, peer: usize) -> Result<()> {
+        if !self.peers.lock().insert(peer) {
+            return fail(
+                ErrorCode::PeerAccessAlreadyEnabled,
+                format!("device {} already sees device {peer}", self.ordinal),
+            );
+        }
+        memory.touch();
+        Ok(())
+    }
+
+    /// Ends what [`Self::enable_peer`] began.
+    ///
+    /// # Errors
+    /// `PeerAccessNotEnabled`.
+    pub fn disable_peer(&self, memory: &Memory, peer: usize) -> Result<()> {
+        if !self.peers.lock().remove(&peer) {
+            return fail(
+                ErrorCode::PeerAccessNotEnabled,
+                format!("device {} does not see device {peer}", self.ordinal),
+            );
+        }
+        memory.touch();
+        Ok(())
+    }
+
+    /// What kernels may touch now. The caller holds [`Memory::running`].
+    pub fn address_space(&self, memory: &Memory) -> Arc<AddressSpace> {
+        let mut seen = self.seen.lock();
+        let generation = memory.generation();
+        match &*seen {
+            Some((shown, space)) if *shown == generation => Arc::clone(space),
+            _ => {
+                let peers: Vec<usize> = self.peers.lock().iter().copied().collect();
+                let space = memory.address_space(self.ordinal, &peers);
+                *seen = Some((generation, Arc::clone(&space)));
+                space
+            }
+        }
+    }
+}

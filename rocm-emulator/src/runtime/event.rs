@@ -1,0 +1,111 @@
+//! Events: moments in streams, with the time at which they were reached.
+use super::error::{ErrorCode, HipError, Result, fail};
+use super::stream::Queue;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// hipEventDisableTiming.
+pub const DISABLE_TIMING: u32 = 2;
+
+/// An event. It stands for the last moment that was recorded with it.
+pub struct Event {
+    pub device: usize,
+    pub flags: u32,
+    last: Mutex<Option<Arc<Recording>>>,
+}
+
+/// One recording of an event: reached when the stream comes to it.
+pub struct Recording {
+    queue: Arc<Queue>,
+    reached: Mutex<Option<Instant>>,
+    arrival: Condvar,
+}
+
+impl Recording {
+    /// A moment in `queue` that is not reached yet.
+    pub fn new(queue: Arc<Queue>) -> Arc<Self> {
+        Arc::new(Self { queue, reached: Mutex::new(None), arrival: Condvar::new() })
+    }
+
+    /// The stream is here now.
+    pub fn reach(&self) {
+        *self.reached.lock() = Some(Instant::now());
+        self.arrival.notify_all();
+    }
+
+    /// Returns when the stream has come here.
+    pub fn wait(&self) {
+        let mut reached = self.reached.lock();
+        while reached.is_none() {
+            self.arrival.wait(&mut reached);
+        }
+    }
+
+    /// When the stream came here.
+    pub fn time(&self) -> Option<Instant> {
+        *self.reached.lock()
+    }
+
+    /// The failure of the stream before the moment, which nobody has been told yet; it is told now.
+    pub fn take_fault(&self) -> Option<HipError> {
+        self.queue.take_fault()
+    }
+}
+
+impl Event {
+    /// An event that was never recorded.
+    pub fn new(device: usize, flags: u32) -> Self {
+        Self { device, flags, last: Mutex::new(None) }
+    }
+
+    /// From now on the event stands for this recording.
+    pub fn set(&self, recording: Arc<Recording>) {
+        *self.last.lock() = Some(recording);
+    }
+
+    /// The last recording.
+    pub fn last(&self) -> Option<Arc<Recording>> {
+        self.last.lock().clone()
+    }
+
+    /// Milliseconds from `start` to `stop`.
+    ///
+    /// # Errors
+    /// `InvalidHandle` when one keeps no time or was never recorded, `NotReady` when one is not reached.
+    pub fn elapsed(start: &Self, stop: &Self) -> Result<f32> {
+        if (start.flags | stop.flags) & DISABLE_TIMING != 0 {
+            return fail(ErrorCode::InvalidHandle, "the event was created with hipEventDisableTiming");
+        }
+        let (Some(first), Some(second)) = (start.last(), stop.last()) else {
+            return fail(ErrorCode::InvalidHandle, "the event was never recorded");
+        };
+        let (Some(from), Some(to)) = (first.time(), second.time()) else {
+            return fail(ErrorCode::NotReady, "the event is not reached yet");
+        };
+        let seconds = if to >= from { (to - from).as_secs_f64() } else { -(from - to).as_secs_f64() };
+        Ok((seconds * 1e3) as f32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_needs_two_reached_recordings() {
+        let (start, stop) = (Event::new(0, 0), Event::new(0, 0));
+        assert_eq!(Event::elapsed(&start, &stop).unwrap_err().code, ErrorCode::InvalidHandle);
+        let (first, second) = (Recording::new(Arc::default()), Recording::new(Arc::default()));
+        start.set(first.clone());
+        stop.set(second.clone());
+        first.reach();
+        assert_eq!(Event::elapsed(&start, &stop).unwrap_err().code, ErrorCode::NotReady);
+        second.reach();
+        let forward = Event::elapsed(&start, &stop).unwrap();
+        assert!(forward >= 0.0);
+        assert_eq!(Event::elapsed(&stop, &start).unwrap(), -forward);
+        let untimed = Event::new(0, DISABLE_TIMING);
+        assert_eq!(Event::elapsed(&start, &untimed).unwrap_err().code, ErrorCode::InvalidHandle);
+    }
+}

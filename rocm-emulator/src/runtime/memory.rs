@@ -1,0 +1,470 @@
+//! Live memory: device allocations, pinned host memory, and the segments of loaded code objects.
+use super::error::{ErrorCode, Result, fail};
+use crate::exec::{AddressSpace, Range};
+use parking_lot::RwLock;
+use std::alloc::Layout;
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Alignment of every allocation, as on the hardware.
+pub const ALIGNMENT: usize = 256;
+/// Bytes on both sides of an allocation that belong to no other, so that small overruns are seen.
+const GUARD: usize = 256;
+
+/// Zeroed host memory that is committed when it is first touched.
+#[derive(Debug)]
+pub struct HostBuffer {
+    raw: NonNull<u8>,
+    layout: Layout,
+    base: usize,
+    len: usize,
+}
+
+// SAFETY: the buffer is plain memory that it owns; whoever reads or writes it through its address takes
+// care of races, as for any device memory.
+unsafe impl Send for HostBuffer {}
+// SAFETY: as above; no method hands out references into it.
+unsafe impl Sync for HostBuffer {}
+
+impl HostBuffer {
+    /// `len` bytes at a multiple of `alignment` (a power of two), with a guard on both sides.
+    /// `None` when the host has no such memory.
+    pub fn new(len: usize, alignment: usize) -> Option<Self> {
+        let size = len.checked_add(2 * GUARD)?.checked_add(alignment)?;
+        // The allocator gives lazily committed zero pages only for its natural alignment, so align by hand.
+        let layout = Layout::from_size_align(size, 16).ok()?;
+        // SAFETY: the layout's size is not zero.
+        let raw = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
+        let base = (raw.as_ptr().expose_provenance() + GUARD).next_multiple_of(alignment);
+        Some(Self { raw, layout, base, len })
+    }
+
+    /// The first address.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Writes `byte` everywhere; only for a buffer that nobody else uses yet.
+    fn fill(&mut self, byte: u8) {
+        // SAFETY: base..base+len lies inside the allocation, and `&mut self` says that it is not shared.
+        unsafe {
+            std::ptr::with_exposed_provenance_mut::<u8>(self.base).write_bytes(byte, self.len);
+        }
+    }
+
+    /// Copies `bytes` to `offset`; only for a buffer that nobody else uses yet. False where they do not fit.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> bool {
+        if offset > self.len || bytes.len() > self.len - offset {
+            return false;
+        }
+        // SAFETY: the target lies inside the allocation (checked above) and is not shared (`&mut self`).
+        unsafe {
+            let target = std::ptr::with_exposed_provenance_mut::<u8>(self.base + offset);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+        }
+        true
+    }
+}
+
+impl Drop for HostBuffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with the same layout.
+        unsafe { std::alloc::dealloc(self.raw.as_ptr(), self.layout) }
+    }
+}
+
+/// What a live range is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// hipMalloc on this device.
+    Device(usize),
+    /// hipHostMalloc: every device sees it.
+    Pinned { flags: u32 },
+    /// hipHostRegister: the caller's own memory.
+    Registered,
+    /// A segment of a code object loaded on this device.
+    Code { device: usize, writable: bool },
+}
+
+impl Kind {
+    /// Whether the range is memory of a device, and of which one.
+    pub fn device(self) -> Option<usize> {
+        match self {
+            Self::Device(device) | Self::Code { device, .. } => Some(device),
+            Self::Pinned { .. } | Self::Registered => None,
+        }
+    }
+}
+
+/// A live range that was looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub base: usize,
+    pub len: usize,
+    pub kind: Kind,
+}
+
+#[derive(Debug)]
+struct Allocation {
+    len: usize,
+    kind: Kind,
+    /// None where somebody else owns the memory (registered memory, code objects).
+    backing: Option<HostBuffer>,
+}
+
+#[derive(Default)]
+struct Table {
+    live: BTreeMap<usize, Allocation>,
+    /// Bytes in use by device.
+    used: Vec<u64>,
+}
+
+/// The table of live ranges of all devices.
+pub struct Memory {
+    table: RwLock<Table>,
+    total: u64,
+    poison: Option<u8>,
+    /// Grows with every change of what devices may see.
+    generation: AtomicU64,
+    /// Held shared while a command touches memory, exclusively for a moment before memory goes back to the
+    /// host: so nothing is pulled away under a running kernel.
+    in_flight: RwLock<()>,
+}
+
+impl Memory {
+    /// `total` bytes for each of `devices` devices.
+    pub fn new(devices: usize, total: u64, poison: Option<u8>) -> Self {
+        Self {
+            table: RwLock::new(Table { live: BTreeMap::new(), used: vec![0; devices] }),
+            total,
+            poison,
+            generation: AtomicU64::new(1),
+            in_flight: RwLock::new(()),
+        }
+    }
+
+    /// Device memory: its address, a multiple of [`ALIGNMENT`].
+    ///
+    /// # Errors
+    /// `OutOfMemory` when the device's total would be exceeded or the host refuses.
+    pub fn allocate_device(&self, device: usize, len: usize) -> Result<usize> {
+        let charged = charge(len);
+        {
+            let mut table = self.table.write();
+            let Some(used) = table.used.get_mut(device) else {
+                return fail(ErrorCode::InvalidDevice, format!("there is no device {device}"));
+            };
+            if charged > self.total - *used {
+                return fail(
+                    ErrorCode::OutOfMemory,
+                    format!(
+                        "device {device}: {len} bytes asked for, {} of {} bytes free",
+                        self.total - *used,
+                        self.total
+                    ),
+                );
+            }
+            *used += charged;
+        }
+        let Some(mut buffer) = HostBuffer::new(len, ALIGNMENT) else {
+            self.table.write().used[device] -= charged;
+            return fail(
+                ErrorCode::OutOfMemory,
+                format!("device {device}: the host has no {len} bytes for it"),
+            );
+        };
+        if let Some(byte) = self.poison {
+            buffer.fill(byte);
+        }
+        Ok(self.insert(buffer, Kind::Device(device)))
+    }
+
+    /// Host memory that every device sees.
+    ///
+    /// # Errors
+    /// `OutOfMemory` when the host refuses.
+    pub fn allocate_pinned(&self, len: usize, flags: u32) -> Result<usize> {
+        match HostBuffer::new(len, 4096) {
+            Some(buffer) => Ok(self.insert(buffer, Kind::Pinned { flags })),
+            None => fail(ErrorCode::OutOfMemory, format!("the host has no {len} bytes to pin")),
+        }
+    }
+
+    fn insert(&self, buffer: HostBuffer, kind: Kind) -> usize {
+        let (base, len) = (buffer.base(), buffer.len());
+        self.table.write().live.insert(base, Allocation { len, kind, backing: Some(buffer) });
+        self.generation.fetch_add(1, Ordering::Release);
+        base
+    }
+
+    /// Makes memory of somebody else known: registered host memory or a code object's segment.
+    ///
+    /// # Errors
+    /// `HostMemoryAlreadyRegistered` when it overlaps a known range.
+    ///
+    /// # Safety
+    /// The range must stay mapped (and writable, unless the kind says otherwise) until [`Self::forget`].
+    pub unsafe fn adopt(&self, base: usize, len: usize, kind: Kind) -> Result<()> {
+        let mut table = self.table.write();
+        let end = base.saturating_add(len);
+        let below = table.live.range(..end).next_back();
+        if below.is_some_and(|(other, allocation)| other + allocation.len > base) {
+            return fail(
+                ErrorCode::HostMemoryAlreadyRegistered,
+                format!("{len} bytes at 0x{base:x} overlap memory that is already known"),
+            );
+        }
+        table.live.insert(base, Allocation { len, kind, backing: None });
+        drop(table);
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends a range that [`Self::adopt`] began; returns when no running command can touch it any more.
+    /// False when there was none.
+    pub fn forget(&self, base: usize) -> bool {
+        let removed = {
+            let mut table = self.table.write();
+            match table.live.get(&base) {
+                Some(allocation) if allocation.backing.is_none() => table.live.remove(&base),
+                _ => None,
+            }
+        };
+        self.generation.fetch_add(1, Ordering::Release);
+        self.wait_for_running();
+        removed.is_some()
+    }
+
+    /// Gives an allocation back to the host. The caller has waited for the work that uses it.
+    ///
+    /// # Errors
+    /// `InvalidValue` when `base` is not the start of a live allocation that `wanted` accepts.
+    pub fn free(&self, base: usize, wanted: impl Fn(Kind) -> bool, call: &str) -> Result<()> {
+        let allocation = {
+            let mut table = self.table.write();
+            match table.live.get(&base) {
+                Some(found) if found.backing.is_some() && wanted(found.kind) => {}
+                _ => return fail(ErrorCode::InvalidValue, self.not_freeable(&table, base, call)),
+            }
+            let allocation = table.live.remove(&base);
+            if let Some(Allocation { kind: Kind::Device(device), len, .. }) = allocation {
+                table.used[device] -= charge(len);
+            }
+            allocation
+        };
+        self.generation.fetch_add(1, Ordering::Release);
+        self.wait_for_running();
+        drop(allocation);
+        Ok(())
+    }
+
+    fn not_freeable(&self, table: &Table, base: usize, call: &str) -> String {
+        match find(table, base) {
+            None => format!("{call}: 0x{base:x} is no live allocation (freed twice, or never allocated)"),
+            Some(found) if found.base != base => format!(
+                "{call}: 0x{base:x} lies {} bytes inside an allocation, not at its start",
+                base - found.base
+            ),
+            Some(found) => format!("{call}: 0x{base:x} is of another kind: {:?}", found.kind),
+        }
+    }
+
+    /// Ends every allocation of a device. The caller has waited for the device.
+    pub fn free_all(&self, device: usize) {
+        let removed: Vec<Allocation> = {
+            let mut table = self.table.write();
+            let gone = |kind| kind == Kind::Device(device);
+            let bases: Vec<usize> =
+                table.live.iter().filter(|(_, a)| gone(a.kind)).map(|(base, _)| *base).collect();
+            table.used[device] = 0;
+            bases.iter().filter_map(|base| table.live.remove(base)).collect()
+        };
+        self.generation.fetch_add(1, Ordering::Release);
+        self.wait_for_running();
+        drop(removed);
+    }
+
+    /// The live range that holds `address` (its last byte's successor counts for empty accesses only).
+    pub fn find(&self, address: usize) -> Option<Found> {
+        find(&self.table.read(), address)
+    }
+
+    /// Free and total bytes of a device.
+    pub fn info(&self, device: usize) -> (u64, u64) {
+        let used = self.table.read().used.get(device).copied().unwrap_or(0);
+        (self.total - used, self.total)
+    }
+
+    /// Number of live device and pinned allocations.
+    pub fn live_allocations(&self) -> usize {
+        self.table.read().live.values().filter(|allocation| allocation.backing.is_some()).count()
+    }
+
+    /// A number that changes whenever [`Self::address_space`] would.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Says that what devices may see has changed for another reason (peer access).
+    pub fn touch(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// What kernels on `device` may touch: its own memory, that of `peers`, and the host's pinned memory.
+    pub fn address_space(&self, device: usize, peers: &[usize]) -> Arc<AddressSpace> {
+        let sees = |kind: Kind| kind.device().is_none_or(|owner| owner == device || peers.contains(&owner));
+        let ranges: Vec<Range> = self
+            .table
+            .read()
+            .live
+            .iter()
+            .filter(|(_, allocation)| sees(allocation.kind))
+            .map(|(base, allocation)| Range {
+                base: *base as u64,
+                len: allocation.len as u64,
+                writable: !matches!(allocation.kind, Kind::Code { writable: false, .. }),
+            })
+            .collect();
+        // SAFETY: live ranges are mapped, and nothing goes back to the host while a command holds
+        // `running` (see `wait_for_running`); the runtime keeps no references into device memory.
+        Arc::new(unsafe { AddressSpace::from_ranges(ranges) })
+    }
+
+    /// To be held while a command touches memory.
+    pub fn running(&self) -> parking_lot::RwLockReadGuard<'_, ()> {
+        self.in_flight.read()
+    }
+
+    /// Returns when every command that was touching memory has finished; later ones do not see what was
+    /// removed before.
+    fn wait_for_running(&self) {
+        drop(self.in_flight.write());
+    }
+}
+
+/// What an allocation counts for.
+fn charge(len: usize) -> u64 {
+    (len as u64).checked_next_multiple_of(ALIGNMENT as u64).unwrap_or(u64::MAX)
+}
+
+fn find(table: &Table, address: usize) -> Option<Found> {
+    let (base, allocation) = table.live.range(..=address).next_back()?;
+    let inside = address - base < allocation.len;
+    inside.then_some(Found { base: *base, len: allocation.len, kind: allocation.kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANY: fn(Kind) -> bool = |_| true;
+
+    #[test]
+    fn allocations_are_aligned_apart_and_zero() {
+        let memory = Memory::new(1, 1 << 30, None);
+        let bases: Vec<usize> =
+            [1, 100, 257, 5000].iter().map(|len| memory.allocate_device(0, *len).unwrap()).collect();
+        for (base, len) in bases.iter().zip([1, 100, 257, 5000]) {
+            assert_eq!(base % ALIGNMENT, 0);
+            let found = memory.find(base + len - 1).unwrap();
+            assert_eq!((found.base, found.len, found.kind), (*base, len, Kind::Device(0)));
+            assert_eq!(memory.find(base + len), None);
+            assert_eq!(memory.find(base - 1), None);
+            // SAFETY: the byte lies in a live allocation.
+            assert_eq!(unsafe { *std::ptr::with_exposed_provenance::<u8>(base + len - 1) }, 0);
+        }
+    }
+
+    #[test]
+    fn the_total_is_kept() {
+        let memory = Memory::new(2, 10_240, None);
+        let first = memory.allocate_device(0, 10_000).unwrap();
+        assert_eq!(memory.info(0), (0, 10_240));
+        assert_eq!(memory.info(1), (10_240, 10_240));
+        let error = memory.allocate_device(0, 1).unwrap_err();
+        assert_eq!(error.code, ErrorCode::OutOfMemory);
+        assert!(error.detail.contains("0 of 10240"), "{error}");
+        memory.free(first, ANY, "hipFree").unwrap();
+        assert_eq!(memory.info(0), (10_240, 10_240));
+        assert_eq!(memory.allocate_device(0, usize::MAX).unwrap_err().code, ErrorCode::OutOfMemory);
+        assert_eq!(memory.allocate_device(5, 1).unwrap_err().code, ErrorCode::InvalidDevice);
+        assert_eq!(memory.info(0), (10_240, 10_240));
+    }
+
+    #[test]
+    fn a_huge_promise_costs_nothing() {
+        let memory = Memory::new(1, 64 << 30, None);
+        let base = memory.allocate_device(0, 8 << 30).unwrap();
+        assert_eq!(memory.info(0).0, 56 << 30);
+        memory.free(base, ANY, "hipFree").unwrap();
+    }
+
+    #[test]
+    fn only_starts_of_live_allocations_are_freed() {
+        let memory = Memory::new(1, 1 << 20, None);
+        let base = memory.allocate_device(0, 100).unwrap();
+        let inside = memory.free(base + 8, ANY, "hipFree").unwrap_err();
+        assert!(inside.detail.contains("8 bytes inside"), "{inside}");
+        let kind = memory.free(base, |kind| matches!(kind, Kind::Pinned { .. }), "hipHostFree").unwrap_err();
+        assert!(kind.detail.contains("another kind"), "{kind}");
+        memory.free(base, ANY, "hipFree").unwrap();
+        let twice = memory.free(base, ANY, "hipFree").unwrap_err();
+        assert_eq!(twice.code, ErrorCode::InvalidValue);
+        assert!(twice.detail.contains("freed twice"), "{twice}");
+    }
+
+    #[test]
+    fn poison_fills_fresh_memory() {
+        let memory = Memory::new(1, 1 << 20, Some(0xab));
+        let base = memory.allocate_device(0, 300).unwrap();
+        // SAFETY: the bytes are a live allocation of 300 bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(base), 300) };
+        assert!(bytes.iter().all(|byte| *byte == 0xab));
+    }
+
+    #[test]
+    fn devices_see_their_own_and_their_peers_memory() {
+        let memory = Memory::new(2, 1 << 20, None);
+        let own = memory.allocate_device(0, 64).unwrap() as u64;
+        let other = memory.allocate_device(1, 64).unwrap() as u64;
+        let pinned = memory.allocate_pinned(64, 0).unwrap() as u64;
+        let alone = memory.address_space(0, &[]);
+        assert!(alone.find(own).is_some() && alone.find(pinned).is_some());
+        assert_eq!(alone.find(other), None);
+        assert!(memory.address_space(0, &[1]).find(other).is_some());
+    }
+
+    #[test]
+    fn adopted_ranges_do_not_overlap() {
+        let memory = Memory::new(1, 1 << 20, None);
+        let mut bytes = vec![0u8; 64];
+        let base = bytes.as_mut_ptr().expose_provenance();
+        // SAFETY: the vector outlives the ranges; none of them is accessed.
+        unsafe {
+            memory.adopt(base, 32, Kind::Registered).unwrap();
+            for (offset, len) in [(0, 8), (31, 8), (16, 1)] {
+                let error = memory.adopt(base + offset, len, Kind::Registered).unwrap_err();
+                assert_eq!(error.code, ErrorCode::HostMemoryAlreadyRegistered);
+            }
+            memory.adopt(base + 32, 32, Kind::Code { device: 0, writable: false }).unwrap();
+        }
+        let space = memory.address_space(0, &[]);
+        assert_eq!(space.find(base as u64 + 40).map(|range| range.writable), Some(false));
+        assert!(memory.free(base, ANY, "hipFree").is_err());
+        assert!(memory.forget(base) && !memory.forget(base));
+        assert!(memory.forget(base + 32));
+        drop(bytes);
+    }
+}

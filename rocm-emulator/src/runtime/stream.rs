@@ -1,0 +1,175 @@
+//! Streams: queues of commands, each worked off in order by a thread of its own.
+//!
+//! The null stream is HIP's legacy one: its commands wait for all earlier work of the device's blocking
+//! streams, whose later commands wait for it. Non-blocking streams know nothing of it.
+use super::command::Command;
+use super::error::{ErrorCode, HipError, Result, fail};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// hipStreamNonBlocking.
+pub const NON_BLOCKING: u32 = 1;
+
+/// How a stream takes part in the null stream's ordering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ordering {
+    Null,
+    Blocking,
+    NonBlocking,
+}
+
+/// A stream of a device.
+pub struct Stream {
+    pub device: usize,
+    pub flags: u32,
+    pub priority: i32,
+    pub ordering: Ordering,
+    queue: Arc<Queue>,
+}
+
+impl Stream {
+    /// A stream without work. Its thread starts with the first command.
+    pub fn new(device: usize, flags: u32, priority: i32, ordering: Ordering) -> Self {
+        Self { device, flags, priority, ordering, queue: Arc::default() }
+    }
+
+    /// The stream's queue, to wait for it.
+    pub fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+/// The commands of one stream.
+#[derive(Default)]
+pub struct Queue {
+    state: Mutex<State>,
+    /// For the thread: there is a command, or the queue was closed.
+    work: Condvar,
+    /// For those who wait: a command has finished.
+    progress: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    commands: VecDeque<Command>,
+    enqueued: u64,
+    completed: u64,
+    started: bool,
+    closed: bool,
+    /// The first failure that nobody has been told yet.
+    fault: Option<HipError>,
+}
+
+/// A moment in a queue: everything enqueued before.
+pub struct Marker {
+    queue: Arc<Queue>,
+    sequence: u64,
+}
+
+impl Marker {
+    /// Returns when all that was enqueued before the marker has finished.
+    pub fn wait(&self) {
+        self.queue.wait_until(self.sequence);
+    }
+}
+
+impl Queue {
+    /// Enqueues commands; they run in order, and others' commands may come between. Returns at once.
+    ///
+    /// # Errors
+    /// `OperatingSystem` when the stream's thread cannot be started.
+    pub fn push(self: &Arc<Self>, commands: impl IntoIterator<Item = Command>) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return fail(ErrorCode::ContextIsDestroyed, "the stream is being destroyed");
+        }
+        if !state.started {
+            let queue = Arc::clone(self);
+            let thread =
+                std::thread::Builder::new().name("rocm-stream".into()).spawn(move || queue.work_off());
+            if let Err(error) = thread {
+                return fail(ErrorCode::OperatingSystem, format!("no thread for a stream: {error}"));
+            }
+            state.started = true;
+        }
+        let before = state.commands.len();
+        state.commands.extend(commands);
+        state.enqueued += (state.commands.len() - before) as u64;
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// A marker after everything enqueued so far; None when all of it has finished.
+    pub fn pending(self: &Arc<Self>) -> Option<Marker> {
+        let state = self.state.lock();
+        (state.completed < state.enqueued)
+            .then(|| Marker { queue: Arc::clone(self), sequence: state.enqueued })
+    }
+
+    /// Whether all that was enqueued has finished.
+    pub fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.completed == state.enqueued
+    }
+
+    /// Returns when all that is enqueued now has finished.
+    pub fn wait(&self) {
+        let sequence = self.state.lock().enqueued;
+        self.wait_until(sequence);
+    }
+
+    fn wait_until(&self, sequence: u64) {
+        let mut state = self.state.lock();
+        while state.completed < sequence {
+            self.progress.wait(&mut state);
+        }
+    }
+
+    /// The failure that nobody has been told yet; it is told now.
+    pub fn take_fault(&self) -> Option<HipError> {
+        self.state.lock().fault.take()
+    }
+
+    /// The failure that nobody has been told yet.
+    pub fn peek_fault(&self) -> Option<HipError> {
+        self.state.lock().fault.clone()
+    }
+
+    fn close(&self) {
+        self.state.lock().closed = true;
+        self.work.notify_one();
+    }
+
+    /// The stream's thread: until the queue is closed and empty.
+    fn work_off(&self) {
+        loop {
+            let command = {
+                let mut state = self.state.lock();
+                loop {
+                    if let Some(command) = state.commands.pop_front() {
+                        break command;
+                    }
+                    if state.closed {
+                        return;
+                    }
+                    self.work.wait(&mut state);
+                }
+            };
+            let outcome = command.run(self);
+            let mut state = self.state.lock();
+            if let Err(error) = outcome {
+                state.fault.get_or_insert(error);
+            }
+            state.completed += 1;
+            drop(state);
+            self.progress.notify_all();
+        }
+    }
+}

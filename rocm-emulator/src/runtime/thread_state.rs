@@ -1,0 +1,64 @@
+//! What HIP keeps per host thread: the current device and the last error.
+use super::error::{ErrorCode, HipError, Result, fail};
+use std::cell::{Cell, RefCell};
+
+thread_local! {
+    static DEVICE: Cell<usize> = const { Cell::new(0) };
+    static LAST_ERROR: Cell<u32> = const { Cell::new(0) };
+    static DETAIL: RefCell<Option<String>> = const { RefCell::new(None) };
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The thread's current device.
+pub fn device() -> usize {
+    DEVICE.get()
+}
+
+/// Changes the thread's current device.
+pub fn set_device(device: usize) {
+    DEVICE.set(device);
+}
+
+/// Keeps a failure for hipGetLastError; `NotReady` is an answer, not a failure.
+pub fn note(error: &HipError) {
+    if error.code != ErrorCode::NotReady {
+        LAST_ERROR.set(error.code as u32);
+    }
+    DETAIL.with_borrow_mut(|detail| *detail = Some(error.to_string()));
+}
+
+/// The last failure's code, and whether it stays for the next asker.
+pub fn last_error(keep: bool) -> u32 {
+    if keep { LAST_ERROR.get() } else { LAST_ERROR.replace(0) }
+}
+
+/// The text of this thread's last failing call.
+pub fn last_detail() -> Option<String> {
+    DETAIL.with_borrow(Clone::clone)
+}
+
+/// Until the value is dropped, the thread is inside of a stream callback.
+pub struct InCallback(());
+
+/// The thread enters a stream callback.
+pub fn enter_callback() -> InCallback {
+    IN_CALLBACK.set(true);
+    InCallback(())
+}
+
+impl Drop for InCallback {
+    fn drop(&mut self) {
+        IN_CALLBACK.set(false);
+    }
+}
+
+/// To be asked before waiting for a stream.
+///
+/// # Errors
+/// `IllegalState` inside of a callback: it would wait for itself.
+pub fn may_wait() -> Result<()> {
+    if IN_CALLBACK.get() {
+        return fail(ErrorCode::IllegalState, "a stream callback may not wait for streams, or free memory");
+    }
+    Ok(())
+}
