@@ -7,8 +7,10 @@
 
 pub mod build_script;
 pub mod core_rules;
+pub mod fork;
 pub mod nn_rules;
 pub mod rename;
+pub mod report;
 pub mod rules;
 pub mod tree;
 pub mod twins;

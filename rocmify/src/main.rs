@@ -1,12 +1,14 @@
 //! The command `rocmify`: shows what the rules do to upstream, and writes the fork out.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
 use rocmify::core_rules::CANDLE_CORE;
+use rocmify::fork::write_fork;
 use rocmify::nn_rules::CANDLE_NN;
+use rocmify::report::Report;
 use rocmify::tree::{Form, Tree};
 use rocmify::upstream;
 
@@ -14,12 +16,15 @@ use rocmify::upstream;
 #[derive(Parser)]
 #[command(arg_required_else_help = true)]
 struct Arguments {
-    /// Print every rule with its sites and counts.
+    /// Print every rule with its sites and counts; fail if one does not fit.
     #[arg(long)]
     check: bool,
     /// Write the whole fork out as plain crates.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// The repository that holds candle-core/src/rocm_backend and its kin.
+    #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."))]
+    workspace: PathBuf,
 }
 
 fn main() -> ExitCode {
@@ -33,18 +38,23 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let work_dir = std::env::temp_dir().join("rocmify");
+    let workspace = arguments.workspace.canonicalize()?;
+    let work_dir = workspace.join("target").join("rocmify");
+    if arguments.check {
+        check(&work_dir)?;
+    }
+    if let Some(out) = &arguments.out {
+        write_fork(&workspace, out, &work_dir)?;
+        println!("wrote {0}/candle-core and {0}/candle-nn", out.display());
+    }
+    Ok(())
+}
+
+fn check(work_dir: &Path) -> Result<(), Box<dyn Error>> {
     for rules in [CANDLE_CORE, CANDLE_NN] {
-        for dir in upstream::locate(&[rules.name], upstream::VERSION, &work_dir)? {
+        for dir in upstream::locate(&[rules.name], upstream::VERSION, work_dir)? {
             let tree = Tree::rewrite(&rules, &dir, upstream::VERSION, Form::Included)?;
-            if arguments.check {
-                for place in &tree.sites {
-                    println!("{}:{} {} {}", place.file, place.site.line, place.site.rule, place.site.text);
-                }
-            }
-            if let Some(out) = &arguments.out {
-                tree.write(&out.join(rules.name))?;
-            }
+            print!("{}", Report { rules: &rules, tree: &tree, version: upstream::VERSION });
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! The special rules for candle-nn.
 
-use crate::rules::{CrateRules, Edit, Rule};
+use crate::rules::{CrateRules, Edit, OwnModule, Rule};
 
 pub const CANDLE_NN: CrateRules = CrateRules {
     name: "candle-nn",
@@ -8,7 +8,7 @@ pub const CANDLE_NN: CrateRules = CrateRules {
     left_alone: 0,
     rules: RULES,
     included_rules: &[],
-    own_modules: "\n#[cfg(feature = \"rocm\")]\nmod rocm;\n",
+    own_modules: &[OwnModule { name: "rocm", public: false }],
 };
 
 /// The fused operations: their ROCm bodies are functions of `candle-nn/src/rocm.rs`.

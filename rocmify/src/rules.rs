@@ -52,6 +52,13 @@ pub struct CrateRules {
     /// Further rules for a tree that comes in by `include!`, where exported macros may not be
     /// named by their absolute path.
     pub included_rules: &'static [Rule],
-    /// What the written-out crate's `lib.rs` says at its end: the modules that are ours.
-    pub own_modules: &'static str,
+    /// The modules that are written by hand in this repository, in the crate's own `src/`.
+    pub own_modules: &'static [OwnModule],
+}
+
+/// A module of ours, which exists with the feature `rocm` only.
+#[derive(Debug, Clone, Copy)]
+pub struct OwnModule {
+    pub name: &'static str,
+    pub public: bool,
 }

@@ -92,7 +92,13 @@ impl Tree {
             }
             Form::Plain => {
                 if let Some(text) = tree.files.get_mut("lib.rs") {
-                    text.push_str(rules.own_modules);
+                    for module in rules.own_modules {
+                        let visibility = if module.public { "pub " } else { "" };
+                        text.push_str(&format!(
+                            "\n#[cfg(feature = \"rocm\")]\n{visibility}mod {};\n",
+                            module.name
+                        ));
+                    }
                 }
             }
         }

@@ -410,3 +410,327 @@ impl<'ast> Visit<'ast> for Twins<'_> {
         self.clone_whole("arm", arm.span(), comma, false);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn twinned(source: &str) -> String {
+        add_twins(source, &[]).unwrap().text
+    }
+
+    #[test]
+    fn an_arm_is_doubled_with_its_comments_and_odd_formatting() {
+        let source = "fn f(d: &Device) -> u8 {
+    match d {
+        Device::Cpu => 0,
+        // Counted by ordinal.
+        Device::Cuda(c)   =>   { // the cuda device
+            c.ordinal( )
+        }
+        Device::Metal(_) => 2,
+    }
+}
+";
+        let expected = "fn f(d: &Device) -> u8 {
+    match d {
+        Device::Cpu => 0,
+        // Counted by ordinal.
+        Device::Cuda(c)   =>   { // the cuda device
+            c.ordinal( )
+        }
+        Device::Rocm(c)   =>   { // the rocm device
+            c.ordinal( )
+        }
+        Device::Metal(_) => 2,
+    }
+}
+";
+        assert_eq!(twinned(source), expected);
+    }
+
+    #[test]
+    fn a_last_arm_without_a_comma_gets_one() {
+        let source =
+            "fn f() {\n    match d {\n        D::Cpu => a(),\n        D::Cuda(x) => b(x)\n    }\n}\n";
+        let expected = "fn f() {\n    match d {\n        D::Cpu => a(),\n        D::Cuda(x) => b(x),\n        D::Rocm(x) => b(x)\n    }\n}\n";
+        assert_eq!(twinned(source), expected);
+    }
+
+    #[test]
+    fn a_comment_behind_an_arm_stays_with_it() {
+        let source =
+            "fn f() {\n    match d {\n        D::Cuda(x) => b(x), // fast\n        _ => c(),\n    }\n}\n";
+        let expected = "fn f() {\n    match d {\n        D::Cuda(x) => b(x), // fast\n        D::Rocm(x) => b(x),\n        _ => c(),\n    }\n}\n";
+        assert_eq!(twinned(source), expected);
+    }
+
+    #[test]
+    fn an_arm_inside_a_twinned_arm_is_not_doubled_again() {
+        let source = "fn f() {
+    match q {
+        Q::Cuda(q) => match s {
+            S::Cuda(s) => q.go(s),
+            _ => no(),
+        },
+        Q::Cpu => match s {
+            S::Cuda(s) => up(s),
+            _ => no(),
+        },
+    }
+}
+";
+        let expected = "fn f() {
+    match q {
+        Q::Cuda(q) => match s {
+            S::Cuda(s) => q.go(s),
+            _ => no(),
+        },
+        Q::Rocm(q) => match s {
+            S::Rocm(s) => q.go(s),
+            _ => no(),
+        },
+        Q::Cpu => match s {
+            S::Cuda(s) => up(s),
+            S::Rocm(s) => up(s),
+            _ => no(),
+        },
+    }
+}
+";
+        assert_eq!(twinned(source), expected);
+    }
+
+    #[test]
+    fn of_alternatives_only_the_cuda_one_is_doubled() {
+        let source = "fn f() -> bool {\n    match d {\n        D::Cuda(_) | D::Metal(_) => true,\n        D::Cpu => false,\n    }\n}\n";
+        let expected = "fn f() -> bool {\n    match d {\n        D::Cuda(_) | D::Rocm(_) | D::Metal(_) => true,\n        D::Cpu => false,\n    }\n}\n";
+        assert_eq!(twinned(source), expected);
+    }
+
+    #[test]
+    fn variants_keep_their_docs_and_attributes() {
+        let source = "enum Error {
+    /// From CUDA.
+    #[error(\"no cuda\")]
+    Cuda(u8),
+    NoCuda
+}
+";
+        let expected = "enum Error {
+    /// From CUDA.
+    #[error(\"no cuda\")]
+    Cuda(u8),
+    /// From ROCm.
+    #[error(\"no rocm\")]
+    Rocm(u8),
+    NoCuda,
+    NoRocm
+}
+";
+        assert_eq!(twinned(source), expected);
+    }
+
+    #[test]
+    fn methods_of_types_and_traits_are_doubled() {
+        let source = "impl Device {
+    /// Opens a CUDA device.
+    pub fn new_cuda(i: usize) -> Self {
+        Self::Cuda(i)
+    }
+}
+
+trait Op {
+    fn cuda_fwd(&self, s: &CudaStorage) -> u8;
+}
+";
+        let expected = "impl Device {
+    /// Opens a CUDA device.
+    pub fn new_cuda(i: usize) -> Self {
+        Self::Cuda(i)
+    }
+
+    /// Opens a ROCm device.
+    pub fn new_rocm(i: usize) -> Self {
+        Self::Rocm(i)
+    }
+}
+
+trait Op {
+    fn cuda_fwd(&self, s: &CudaStorage) -> u8;
+
+    fn rocm_fwd(&self, s: &RocmStorage) -> u8;
+}
+";
+        assert_eq!(twinned(source), expected);
+    }
+
+    #[test]
+    fn impl_blocks_functions_and_macro_calls_are_doubled() {
+        let source = "impl From<u8> for CudaError {
+    fn from(_: u8) -> Self {
+        Self
+    }
+}
+
+fn cuda_there() -> bool {
+    true
+}
+
+impl Op for X {
+    forward!(cuda_fwd, CudaStorage);
+    forward!(cpu_fwd, CpuStorage);
+}
+";
+        let text = twinned(source);
+        assert!(text.contains(
+            "}\n\nimpl From<u8> for RocmError {\n    fn from(_: u8) -> Self {\n        Self\n    }\n}\n"
+        ));
+        assert!(text.contains("}\n\nfn rocm_there() -> bool {\n    true\n}\n"));
+        assert!(text.contains(
+            "    forward!(cuda_fwd, CudaStorage);\n    forward!(rocm_fwd, RocmStorage);\n    forward!(cpu_fwd, CpuStorage);\n"
+        ));
+    }
+
+    #[test]
+    fn imports_are_doubled_in_their_list_and_reexports_as_a_whole() {
+        let source = "use crate::{CpuStorage, CudaStorage, Layout};
+mod dummy_cuda;
+#[cfg(feature = \"cuda\")]
+pub use cuda_backend as cuda;
+#[cfg(not(feature = \"cuda\"))]
+mod cuda {
+    pub use super::dummy_cuda::*;
+}
+pub use cuda::{CudaDevice, CudaStorage};
+";
+        let expected = "use crate::{CpuStorage, CudaStorage, RocmStorage, Layout};
+mod dummy_cuda;
+mod dummy_rocm;
+#[cfg(feature = \"cuda\")]
+pub use cuda_backend as cuda;
+#[cfg(feature = \"rocm\")]
+pub use rocm_backend as rocm;
+#[cfg(not(feature = \"cuda\"))]
+mod cuda {
+    pub use super::dummy_cuda::*;
+}
+#[cfg(not(feature = \"rocm\"))]
+mod rocm {
+    pub use super::dummy_rocm::*;
+}
+pub use cuda::{CudaDevice, CudaStorage};
+pub use rocm::{RocmDevice, RocmStorage};
+";
+        assert_eq!(twinned(source), expected);
+    }
+
+    #[test]
+    fn what_implements_cuda_stays_alone() {
+        let source = "#[cfg(feature = \"cuda\")]
+mod cuda {
+    fn cuda_fwd(c: Cuda) {}
+}
+#[cfg(feature = \"cuda\")]
+use x::cuda_backend::ffi;
+#[cfg(feature = \"cudnn\")]
+pub use cuda_backend::cudnn;
+impl Q {
+    #[cfg(feature = \"cuda\")]
+    fn guard(&self) {
+        match self {
+            Q::Cuda(c) => c.guard(),
+            Q::Cpu => {}
+        }
+    }
+}
+";
+        let twinned = add_twins(source, &[]).unwrap();
+        assert_eq!(twinned.text, source);
+        assert_eq!(twinned.left, []);
+    }
+
+    const FUSED: &str = "impl Op for Norm {
+    #[cfg(feature = \"cuda\")]
+    fn cuda_fwd(&self, s: &CudaStorage) -> Result<CudaStorage> {
+        use cudarc::driver::CudaSlice;
+        launch(s)
+    }
+}
+";
+
+    #[test]
+    fn a_body_that_only_cuda_has_comes_from_a_rule() {
+        let rule = Rule {
+            name: "norm",
+            file: "ops.rs",
+            expect: 1,
+            edit: Edit::MethodBody {
+                owner: "Norm",
+                method: "cuda_fwd",
+                body: "crate::rocm::norm(self.eps, s)",
+            },
+        };
+        let twinned = add_twins(FUSED, &[&rule]).unwrap();
+        let expected = FUSED.strip_suffix("}\n").unwrap().to_owned()
+            + "
+    #[cfg(feature = \"rocm\")]
+    fn rocm_fwd(&self, s: &RocmStorage) -> Result<RocmStorage> {
+        crate::rocm::norm(self.eps, s)
+    }
+}
+";
+        assert_eq!(twinned.text, expected);
+        assert_eq!(twinned.sites.len(), 1);
+        assert_eq!((twinned.sites[0].rule, twinned.sites[0].line), ("norm", 2));
+    }
+
+    #[test]
+    fn a_body_that_only_cuda_has_and_no_rule_names_is_an_error() {
+        let error = add_twins(FUSED, &[]).unwrap_err();
+        assert!(matches!(&error, TwinError::NoBody { line: 2, what } if what == "Norm::cuda_fwd"), "{error}");
+        let arm = "fn f() {\n    match d {\n        #[cfg(feature = \"cuda\")]\n        D::Cuda(c) => c.go(),\n        _ => {}\n    }\n}\n";
+        let error = add_twins(arm, &[]).unwrap_err();
+        assert!(
+            matches!(&error, TwinError::NoBody { line: 3, what } if what == "the arm D::Cuda(c)"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_arm_that_only_cuda_has_gets_the_body_of_a_rule() {
+        let source = "fn f() {\n    match d {\n        #[cfg(feature = \"cuda\")]\n        D::Cuda(c) => {\n            c.go()\n        }\n        _ => {}\n    }\n}\n";
+        let edit = Edit::ArmBody { pattern: "D::Cuda(c)", body: "c.walk()" };
+        let rule = Rule { name: "go", file: "f.rs", expect: 1, edit };
+        let expected = "fn f() {\n    match d {\n        #[cfg(feature = \"cuda\")]\n        D::Cuda(c) => {\n            c.go()\n        }\n        #[cfg(feature = \"rocm\")]\n        D::Rocm(c) => {\n            c.walk()\n        }\n        _ => {}\n    }\n}\n";
+        assert_eq!(add_twins(source, &[&rule]).unwrap().text, expected);
+    }
+
+    #[test]
+    fn mentions_without_a_twin_are_reported() {
+        let source = "fn f(s: &Storage) {\n    if let Storage::Cuda(c) = s {\n        c.go();\n    }\n}\n";
+        let twinned = add_twins(source, &[]).unwrap();
+        assert_eq!(twinned.text, source);
+        assert_eq!(twinned.left.len(), 1);
+        assert_eq!(twinned.left[0].line, 2);
+    }
+
+    #[test]
+    fn text_beyond_ascii_does_not_shift_the_places() {
+        let source = "// naïve – 日本\nenum D {\n    Cuda(u8), // ü\n    Cpu,\n}\n";
+        let expected = "// naïve – 日本\nenum D {\n    Cuda(u8),\n    Rocm(u8), // ü\n    Cpu,\n}\n";
+        assert_eq!(twinned(source), expected);
+    }
+
+    #[test]
+    fn a_file_without_cuda_stays_byte_for_byte() {
+        let source = "  fn  f ( )->u8{1}//x\r\n\n\n";
+        assert_eq!(twinned(source), source);
+    }
+
+    #[test]
+    fn source_that_does_not_parse_is_an_error_with_its_line() {
+        let error = add_twins("fn f() {}\nfn {\n", &[]).unwrap_err();
+        assert!(matches!(error, TwinError::Parse { line: 2, .. }), "{error}");
+    }
+}

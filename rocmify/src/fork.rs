@@ -1,0 +1,142 @@
+//! Writes the whole fork out as plain crates that build by themselves.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::core_rules::CANDLE_CORE;
+use crate::nn_rules::CANDLE_NN;
+use crate::rules::CrateRules;
+use crate::tree::{Form, Tree, TreeError};
+use crate::upstream::{self, LocateError};
+
+/// Why the fork could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum ForkError {
+    #[error(transparent)]
+    Locate(#[from] LocateError),
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    #[error("{path}: {source}")]
+    Io { path: String, source: std::io::Error },
+}
+
+/// Writes `out/candle-core` and `out/candle-nn`, a workspace around them, and the settings they need.
+///
+/// `workspace` is this repository: our own modules are copied from it, and the crates that are wholly
+/// ours (the loader, the kernels) stay there and are named by absolute path.
+/// `work_dir` is for [`upstream::locate`].
+///
+/// # Errors
+/// When upstream cannot be found, a rule does not fit, or a file cannot be read or written.
+pub fn write_fork(workspace: &Path, out: &Path, work_dir: &Path) -> Result<(), ForkError> {
+    let crates = [CANDLE_CORE, CANDLE_NN];
+    for rules in &crates {
+        for upstream in upstream::locate(&[rules.name], upstream::VERSION, work_dir)? {
+            write_crate(rules, &upstream, workspace, out)?;
+        }
+    }
+    let members: Vec<_> = crates.iter().map(|rules| format!("\"{}\"", rules.name)).collect();
+    let manifest = format!("[workspace]\nresolver = \"2\"\nmembers = [{}]\n", members.join(", "));
+    write(&out.join("Cargo.toml"), &manifest)?;
+    copy(&workspace.join(".cargo/config.toml"), &out.join(".cargo/config.toml"))?;
+    // The versions that this repository was tested with.
+    copy(&workspace.join("Cargo.lock"), &out.join("Cargo.lock"))
+}
+
+fn write_crate(rules: &CrateRules, upstream: &Path, workspace: &Path, out: &Path) -> Result<(), ForkError> {
+    let ours = workspace.join(rules.name);
+    let dir = out.join(rules.name);
+    Tree::rewrite(rules, upstream, upstream::VERSION, Form::Plain)?.write(&dir.join("src"))?;
+    for module in rules.own_modules {
+        let file = format!("{}.rs", module.name);
+        if ours.join("src").join(&file).is_file() {
+            copy(&ours.join("src").join(&file), &dir.join("src").join(&file))?;
+        } else {
+            copy(&ours.join("src").join(module.name), &dir.join("src").join(module.name))?;
+        }
+    }
+    let license = upstream.join("LICENSE");
+    if license.is_file() {
+        copy(&license, &dir.join("LICENSE"))?;
+    }
+    let manifest = ours.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest).map_err(|source| io(&manifest, source))?;
+    write(&dir.join("Cargo.toml"), &plain_manifest(&text, workspace))
+}
+
+/// The manifest of a crate without a build script: upstream's sources are in place, so nothing has to
+/// be rewritten, and what is not beside it is named by absolute path.
+fn plain_manifest(text: &str, workspace: &Path) -> String {
+    let mut plain = String::new();
+    let mut in_build_dependencies = false;
+    for line in text.lines() {
+        if line.starts_with('[') {
+            in_build_dependencies = line == "[build-dependencies]";
+        }
+        if in_build_dependencies {
+            continue;
+        }
+        let beside = line.contains("\"../candle-core\"") || line.contains("\"../candle-nn\"");
+        if beside {
+            plain.push_str(line);
+        } else {
+            // Forward slashes are paths on Windows too, and need no escape in TOML.
+            let root = workspace.display().to_string().replace('\\', "/");
+            plain.push_str(&line.replace("path = \"../", &format!("path = \"{root}/")));
+        }
+        plain.push('\n');
+    }
+    plain.truncate(plain.trim_end().len());
+    plain.push('\n');
+    plain
+}
+
+/// Copies a file, or a folder with all that is in it.
+fn copy(from: &Path, to: &Path) -> Result<(), ForkError> {
+    if from.is_dir() {
+        for entry in fs::read_dir(from).map_err(|source| io(from, source))? {
+            let path: PathBuf = entry.map_err(|source| io(from, source))?.path();
+            if let Some(name) = path.file_name() {
+                copy(&path, &to.join(name))?;
+            }
+        }
+        return Ok(());
+    }
+    let text = fs::read_to_string(from).map_err(|source| io(from, source))?;
+    write(to, &text)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), ForkError> {
+    if fs::read_to_string(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(|source| io(parent, source))?;
+    }
+    fs::write(path, text).map_err(|source| io(path, source))
+}
+
+fn io(path: &Path, source: std::io::Error) -> ForkError {
+    ForkError::Io { path: path.display().to_string(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_manifest_has_no_build_script_and_no_path_into_nowhere() {
+        let text = "[dependencies]\n\
+                    candle = { path = \"../candle-core\", package = \"candle-core\" }\n\
+                    rocm-loader = { path = \"../rocm-loader\", optional = true }\n\n\
+                    [build-dependencies]\n\
+                    rocmify = { path = \"../rocmify\" }\n";
+        let plain = plain_manifest(text, Path::new("/home/me/fork"));
+        assert_eq!(
+            plain,
+            "[dependencies]\n\
+             candle = { path = \"../candle-core\", package = \"candle-core\" }\n\
+             rocm-loader = { path = \"/home/me/fork/rocm-loader\", optional = true }\n"
+        );
+    }
+}
