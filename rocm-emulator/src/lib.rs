@@ -4,7 +4,7 @@
 //! The rooms, from the outside in:
 //!
 //! - [`api`]: the HIP functions, with HIP's names, arguments and error codes.
-//! - `rocblas`: the rocBLAS functions, computed on the host.
+//! - [`rocblas`]: the rocBLAS functions, computed on the host.
 //! - [`runtime`]: devices, allocations, streams, events, modules: what the HIP functions act on.
 //! - [`code_object`]: ELF, metadata notes, kernel descriptors, relocations.
 //! - [`isa`]: machine code to [`isa::Inst`], one folder per instruction-set family.
@@ -18,6 +18,7 @@ pub mod api;
 pub mod code_object;
 pub mod exec;
 pub mod isa;
+pub mod rocblas;
 pub mod runtime;
 
 pub use runtime::{

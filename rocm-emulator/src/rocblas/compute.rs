@@ -1,0 +1,234 @@
+//! Runs a product on the host: f64, f32 and i32 where they lie, f16, bf16 and i8 through widened
+//! copies, so that a result is rounded once.
+use super::element::{Accumulator, Element, Input, Output};
+use super::problem::{Matrices, Place, Problem, Reads};
+use super::types::{DataType, Operation};
+use crate::exec::AddressSpace;
+use crate::runtime::{ErrorCode, HipError, Result};
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+/// Multiplications below which a product is not worth a second thread.
+const SERIAL_WORK: usize = 1 << 18;
+
+/// Computes a problem that passed [`Problem::check`].
+///
+/// # Errors
+/// `IllegalAddress` if a matrix does not lie in live memory of the device; nothing is written then.
+///
+/// # Safety
+/// The ranges of `memory` must stay mapped during the call, and nobody may hold references into them.
+pub unsafe fn run(problem: &Problem, memory: &AddressSpace, threads: usize) -> Result<()> {
+    use DataType::{Bf16, F16, F32, F64, I8, I32};
+    // SAFETY (all arms): as the caller promises.
+    unsafe {
+        match (problem.types.input, problem.types.output) {
+            (F64, F64) => run_as::<f64, f64, f64>(problem, memory, threads),
+            (F32, F32) => run_as::<f32, f32, f32>(problem, memory, threads),
+            (F16, F16) => run_as::<f16, f16, f32>(problem, memory, threads),
+            (F16, F32) => run_as::<f16, f32, f32>(problem, memory, threads),
+            (Bf16, Bf16) => run_as::<bf16, bf16, f32>(problem, memory, threads),
+            (Bf16, F32) => run_as::<bf16, f32, f32>(problem, memory, threads),
+            (I8, I32) => run_as::<i8, i32, i32>(problem, memory, threads),
+            (input, output) => {
+                let text = format!("{}: no product of {input:?} to {output:?}", problem.function);
+                Err(HipError::new(ErrorCode::NotSupported, text))
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`run`].
+unsafe fn run_as<In: Element<W>, Out: Element<W>, W: Accumulator>(
+    problem: &Problem,
+    memory: &AddressSpace,
+    threads: usize,
+) -> Result<()> {
+    let alpha = W::from_scalar(problem.scalar(memory, problem.alpha)?);
+    let beta = W::from_scalar(problem.scalar(memory, problem.beta)?);
+    let reads = Reads { inputs: problem.k > 0 && alpha != W::ZERO, c: beta != W::ZERO };
+    let batch = problem.matrices(memory, reads)?;
+
+    // A matrix that all products share is widened once.
+    let shared = |place: Place| batch.len() > 1 && matches!(place, Place::Strided { stride: 0, .. });
+    let mut product = Product::<In, W> {
+        problem,
+        alpha,
+        beta,
+        reads,
+        shared_a: None,
+        shared_b: None,
+        threads: 1,
+        input: std::marker::PhantomData,
+    };
+    if let (true, false, Some(first)) = (reads.inputs, In::IS_ACCUMULATOR, batch.first()) {
+        // SAFETY: both matrices were checked to lie in live memory.
+        unsafe {
+            product.shared_a = shared(problem.a.place).then(|| product.widened_a(first.a));
+            product.shared_b = shared(problem.b.place).then(|| product.widened_b(first.b));
+        }
+    }
+
+    let size = |n: i32| n as usize;
+    let work = size(problem.m).saturating_mul(size(problem.n)).saturating_mul(size(problem.k).max(1));
+    let threads = if work.saturating_mul(batch.len()) < SERIAL_WORK { 1 } else { threads };
+    if threads > 1 && batch.len() >= threads && outputs_are_apart(problem) {
+        // SAFETY: every matrix was checked, and no two products write the same element.
+        batch.par_iter().for_each(|matrices| unsafe { product.run::<Out>(*matrices) });
+    } else {
+        product.threads = threads;
+        // SAFETY: every matrix was checked.
+        batch.iter().for_each(|matrices| unsafe { product.run::<Out>(*matrices) });
+    }
+    Ok(())
+}
+
+/// Whether no two products of the batch write the same element, as far as strides can tell.
+fn outputs_are_apart(problem: &Problem) -> bool {
+    match problem.d.place {
+        Place::Strided { stride, .. } => stride.unsigned_abs() >= problem.n as u64 * problem.d.ld as u64,
+        Place::Pointers { .. } => false,
+    }
+}
+
+/// What the products of a batch have in common.
+struct Product<'a, In, W> {
+    problem: &'a Problem,
+    alpha: W,
+    beta: W,
+    reads: Reads,
+    shared_a: Option<Vec<W>>,
+    shared_b: Option<Vec<W>>,
+    /// Threads for one product.
+    threads: usize,
+    input: std::marker::PhantomData<In>,
+}
+
+impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
+    /// One product.
+    ///
+    /// # Safety
+    /// The matrices must be live for their sizes, D writable and apart from A and B.
+    unsafe fn run<Out: Element<W>>(&self, at: Matrices) {
+        let problem = self.problem;
+        let (rows, columns) = (problem.m as usize, problem.n as usize);
+        let d = Output {
+            data: std::ptr::with_exposed_provenance_mut::<Out>(at.d),
+            rows,
+            columns,
+            ld: problem.d.ld as usize,
+        };
+        // SAFETY (all blocks): the caller vouches for the matrices; the loops stay inside their sizes.
+        if Out::IS_ACCUMULATOR {
+            let d = Output { data: d.data.cast::<W>(), rows, columns, ld: d.ld };
+            unsafe {
+                if self.reads.c && at.c != at.d {
+                    self.take_c::<Out>(at.c, d);
+                }
+                self.multiply_into(d, at);
+            }
+        } else {
+            let mut sums = vec![W::ZERO; rows * columns];
+            let wide = Output { data: sums.as_mut_ptr(), rows, columns, ld: rows };
+            unsafe {
+                if self.reads.c {
+                    self.take_c::<Out>(at.c, wide);
+                }
+                self.multiply_into(wide, at);
+            }
+            for (column, sums) in sums.chunks_exact(rows).enumerate() {
+                for (row, sum) in sums.iter().enumerate() {
+                    unsafe { d.data.add(column * d.ld + row).write(Out::narrow(*sum)) };
+                }
+            }
+        }
+    }
+
+    /// Puts C where the result will be.
+    unsafe fn take_c<Out: Element<W>>(&self, c: usize, into: Output<W>) {
+        let c = std::ptr::with_exposed_provenance::<Out>(c);
+        for column in 0..into.columns {
+            for row in 0..into.rows {
+                // SAFETY: the caller vouches for both matrices.
+                unsafe {
+                    let value = c.add(column * self.problem.c.ld as usize + row).read().widen();
+                    into.data.add(column * into.ld + row).write(value);
+                }
+            }
+        }
+    }
+
+    /// dst = beta * dst + alpha * op(A) * op(B), reading neither dst nor A and B where they do not count.
+    unsafe fn multiply_into(&self, dst: Output<W>, at: Matrices) {
+        if !self.reads.inputs {
+            for column in 0..dst.columns {
+                for row in 0..dst.rows {
+                    // SAFETY: the caller vouches for dst.
+                    unsafe {
+                        let place = dst.data.add(column * dst.ld + row);
+                        let value = if self.reads.c { place.read().multiply(self.beta) } else { W::ZERO };
+                        place.write(value);
+                    }
+                }
+            }
+            return;
+        }
+        let problem = self.problem;
+        // SAFETY: the caller vouches for A and B; widened copies have the sizes of what they replace.
+        unsafe {
+            let own_a = (!In::IS_ACCUMULATOR && self.shared_a.is_none()).then(|| self.widened_a(at.a));
+            let own_b = (!In::IS_ACCUMULATOR && self.shared_b.is_none()).then(|| self.widened_b(at.b));
+            let a = input(&own_a, &self.shared_a, at.a, problem.op_a, problem.stored_a().0, problem.a.ld);
+            let b = input(&own_b, &self.shared_b, at.b, problem.op_b, problem.stored_b().0, problem.b.ld);
+            W::gemm(dst, a, b, self.alpha, self.beta, problem.k as usize, self.threads);
+        }
+    }
+
+    unsafe fn widened_a(&self, address: usize) -> Vec<W> {
+        // SAFETY: as the caller promises.
+        unsafe { widened::<In, W>(address, self.problem.stored_a(), self.problem.a.ld as usize) }
+    }
+
+    unsafe fn widened_b(&self, address: usize) -> Vec<W> {
+        // SAFETY: as the caller promises.
+        unsafe { widened::<In, W>(address, self.problem.stored_b(), self.problem.b.ld as usize) }
+    }
+}
+
+/// A dense copy of a matrix in the type that is computed in.
+///
+/// # Safety
+/// `rows` x `columns` elements with that leading dimension must be live at `address`.
+unsafe fn widened<In: Element<W>, W: Accumulator>(
+    address: usize,
+    (rows, columns): (usize, usize),
+    ld: usize,
+) -> Vec<W> {
+    let source = std::ptr::with_exposed_provenance::<In>(address);
+    let mut copy = Vec::with_capacity(rows * columns);
+    for column in 0..columns {
+        // SAFETY: the caller vouches for the matrix.
+        copy.extend((0..rows).map(|row| unsafe { source.add(column * ld + row).read() }.widen()));
+    }
+    copy
+}
+
+/// A side of the product: its own widened copy, the batch's, or the matrix where it lies.
+fn input<W>(
+    own: &Option<Vec<W>>,
+    shared: &Option<Vec<W>>,
+    address: usize,
+    operation: Operation,
+    rows: usize,
+    ld: i32,
+) -> Input<W> {
+    let (data, ld) = match own.as_ref().or(shared.as_ref()) {
+        Some(copy) => (copy.as_ptr(), rows),
+        None => (std::ptr::with_exposed_provenance::<W>(address), ld as usize),
+    };
+    match operation {
+        Operation::None => Input { data, row_step: 1, column_step: ld },
+        Operation::Transpose => Input { data, row_step: ld, column_step: 1 },
+    }
+}

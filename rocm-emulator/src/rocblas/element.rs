@@ -1,0 +1,167 @@
+//! Element types: how each is widened to the type that is computed in, and rounded back once.
+use super::types::DataType;
+use half::{bf16, f16};
+use std::ffi::c_void;
+
+/// A type that products are computed in.
+pub trait Accumulator: Copy + PartialEq + Send + Sync + 'static {
+    const ZERO: Self;
+
+    /// A scalar from the double that holds it exactly.
+    fn from_scalar(value: f64) -> Self;
+    fn multiply(self, other: Self) -> Self;
+
+    /// dst = beta * dst + alpha * lhs * rhs; dst is not read if beta is zero.
+    ///
+    /// # Safety
+    /// All three matrices must be readable, dst writable and apart from the others, for the sizes and
+    /// strides given.
+    unsafe fn gemm(
+        dst: Output<Self>,
+        lhs: Input<Self>,
+        rhs: Input<Self>,
+        alpha: Self,
+        beta: Self,
+        k: usize,
+        threads: usize,
+    );
+}
+
+/// A column-major matrix that is written.
+#[derive(Clone, Copy)]
+pub struct Output<T> {
+    pub data: *mut T,
+    pub rows: usize,
+    pub columns: usize,
+    pub ld: usize,
+}
+
+/// A matrix that is read, with the steps between its rows and between its columns.
+#[derive(Clone, Copy)]
+pub struct Input<T> {
+    pub data: *const T,
+    pub row_step: usize,
+    pub column_step: usize,
+}
+
+macro_rules! floating_point {
+    ($($type:ty),*) => {$(
+        impl Accumulator for $type {
+            const ZERO: Self = 0.0;
+
+            fn from_scalar(value: f64) -> Self {
+                value as $type
+            }
+
+            fn multiply(self, other: Self) -> Self {
+                self * other
+            }
+
+            unsafe fn gemm(
+                dst: Output<Self>, lhs: Input<Self>, rhs: Input<Self>, alpha: Self, beta: Self, k: usize, threads: usize,
+            ) {
+                let parallelism =
+                    if threads > 1 { gemm::Parallelism::Rayon(threads) } else { gemm::Parallelism::None };
+                // SAFETY: the caller vouches for the three matrices. This crate's alpha scales what is
+                // there already, its beta the product.
+                unsafe {
+                    gemm::gemm(
+                        dst.rows, dst.columns, k,
+                        dst.data, dst.ld as isize, 1, beta != 0.0,
+                        lhs.data, lhs.column_step as isize, lhs.row_step as isize,
+                        rhs.data, rhs.column_step as isize, rhs.row_step as isize,
+                        beta, alpha, false, false, false, parallelism,
+                    );
+                }
+            }
+        }
+    )*};
+}
+floating_point!(f32, f64);
+
+impl Accumulator for i32 {
+    const ZERO: Self = 0;
+
+    fn from_scalar(value: f64) -> Self {
+        value as i32
+    }
+
+    fn multiply(self, other: Self) -> Self {
+        self.wrapping_mul(other)
+    }
+
+    unsafe fn gemm(
+        dst: Output<Self>,
+        lhs: Input<Self>,
+        rhs: Input<Self>,
+        alpha: Self,
+        beta: Self,
+        k: usize,
+        _: usize,
+    ) {
+        for column in 0..dst.columns {
+            for row in 0..dst.rows {
+                // SAFETY: the caller vouches for the three matrices.
+                unsafe {
+                    let mut sum = 0i32;
+                    for depth in 0..k {
+                        let left = *lhs.data.add(row * lhs.row_step + depth * lhs.column_step);
+                        let right = *rhs.data.add(depth * rhs.row_step + column * rhs.column_step);
+                        sum = sum.wrapping_add(left.wrapping_mul(right));
+                    }
+                    let place = dst.data.add(column * dst.ld + row);
+                    let before = if beta == 0 { 0 } else { (*place).wrapping_mul(beta) };
+                    *place = before.wrapping_add(sum.wrapping_mul(alpha));
+                }
+            }
+        }
+    }
+}
+
+/// A type that matrices are stored in, computed in `W`.
+pub trait Element<W>: Copy + Send + Sync + 'static {
+    /// Whether it is `W` itself, so that no copy is needed.
+    const IS_ACCUMULATOR: bool;
+    fn widen(self) -> W;
+    fn narrow(value: W) -> Self;
+}
+
+macro_rules! elements {
+    ($($type:ty => $work:ty, $same:literal, $widen:expr, $narrow:expr;)*) => {$(
+        impl Element<$work> for $type {
+            const IS_ACCUMULATOR: bool = $same;
+            fn widen(self) -> $work {
+                $widen(self)
+            }
+            fn narrow(value: $work) -> Self {
+                $narrow(value)
+            }
+        }
+    )*};
+}
+elements! {
+    f64 => f64, true, std::convert::identity, std::convert::identity;
+    f32 => f32, true, std::convert::identity, std::convert::identity;
+    i32 => i32, true, std::convert::identity, std::convert::identity;
+    f16 => f32, false, f16::to_f32, f16::from_f32;
+    bf16 => f32, false, bf16::to_f32, bf16::from_f32;
+    i8 => i32, false, i32::from, |value| value as i8;
+}
+
+/// Reads alpha or beta.
+///
+/// # Safety
+/// `place` must hold a value of that type, aligned.
+pub unsafe fn read_scalar(kind: DataType, place: *const c_void) -> f64 {
+    // SAFETY: the caller vouches for the pointer and its type.
+    unsafe {
+        match kind {
+            DataType::F16 => place.cast::<f16>().read().to_f64(),
+            DataType::Bf16 => place.cast::<bf16>().read().to_f64(),
+            DataType::F32 => f64::from(place.cast::<f32>().read()),
+            DataType::F64 => place.cast::<f64>().read(),
+            DataType::I8 => f64::from(place.cast::<i8>().read()),
+            DataType::I32 => f64::from(place.cast::<i32>().read()),
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! The C functions, as rocBLAS 4 and 5 declare them.
+use super::handle::{self, PointerMode};
+use super::problem::{Operand, Place, Problem, Scalar};
+use super::types::{DataType, Operation, Status, Types, status_name};
+use super::{compute, element};
+use crate::runtime::{self, ErrorCode, HipError, runtime};
+use half::f16;
+use std::ffi::{CStr, c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What `rocblas_get_version_string` says: the interface's version, and that this is not AMD's library.
+const VERSION: &CStr = c"4.4.0.software";
+
+type Outcome = Result<(), Status>;
+
+/// Runs a function's body; a panic becomes `InternalError`.
+fn call(function: &str, body: impl FnOnce() -> Outcome) -> u32 {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => Status::Success as u32,
+        Ok(Err(status)) => status as u32,
+        Err(panic) => {
+            let text =
+                format!("{function}: the software GPU failed: {}", runtime::panic_text(panic.as_ref()));
+            runtime::note(&HipError::new(ErrorCode::Unknown, text));
+            Status::InternalError as u32
+        }
+    }
+}
+
+/// Writes a result through a pointer of the caller.
+///
+/// # Safety
+/// `place` must be null or valid for a write.
+unsafe fn put<T>(place: *mut T, value: T) -> Outcome {
+    if place.is_null() {
+        return Err(Status::InvalidPointer);
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { place.write(value) };
+    Ok(())
+}
+
+/// Makes a handle on the current device, with its null stream and pointer mode host.
+pub unsafe extern "C" fn rocblas_create_handle(handle: *mut *mut c_void) -> u32 {
+    call("rocblas_create_handle", || {
+        if handle.is_null() {
+            return Err(Status::InvalidHandle);
+        }
+        // SAFETY: the caller's pointer.
+        unsafe { put(handle, handle::create()?) }
+    })
+}
+
+/// Ends a handle.
+pub unsafe extern "C" fn rocblas_destroy_handle(handle: *mut c_void) -> u32 {
+    call("rocblas_destroy_handle", || handle::destroy(handle))
+}
+
+/// Sets the stream that later work goes to; it must belong to the handle's device.
+pub unsafe extern "C" fn rocblas_set_stream(handle: *mut c_void, stream: *mut c_void) -> u32 {
+    call("rocblas_set_stream", || {
+        let handle = handle::get(handle)?;
+        handle::stream_on(handle.device, stream.addr()).ok_or(Status::InvalidValue)?;
+        handle.change(|settings| settings.stream = stream.addr());
+        Ok(())
+    })
+}
+
+/// The stream that work goes to.
+pub unsafe extern "C" fn rocblas_get_stream(handle: *mut c_void, stream: *mut *mut c_void) -> u32 {
+    call("rocblas_get_stream", || {
+        let settings = handle::get(handle)?.settings();
+        // SAFETY: the caller's pointer.
+        unsafe { put(stream, std::ptr::without_provenance_mut(settings.stream)) }
+    })
+}
+
+/// Says whether alpha and beta lie in host memory (0) or device memory (1).
+pub unsafe extern "C" fn rocblas_set_pointer_mode(handle: *mut c_void, pointer_mode: u32) -> u32 {
+    call("rocblas_set_pointer_mode", || {
+        let handle = handle::get(handle)?;
+        let mode = match pointer_mode {
+            0 => PointerMode::Host,
+            1 => PointerMode::Device,
+            _ => return Err(Status::InvalidValue),
+        };
+        handle.change(|settings| settings.pointer_mode = mode);
+        Ok(())
+    })
+}
+
+/// Where alpha and beta lie.
+pub unsafe extern "C" fn rocblas_get_pointer_mode(handle: *mut c_void, pointer_mode: *mut u32) -> u32 {
+    call("rocblas_get_pointer_mode", || {
+        let settings = handle::get(handle)?.settings();
+        // SAFETY: the caller's pointer.
+        unsafe { put(pointer_mode, settings.pointer_mode as u32) }
+    })
+}
+
+/// Allows atomic additions (1) or not (0). Results here never depend on it.
+pub unsafe extern "C" fn rocblas_set_atomics_mode(handle: *mut c_void, atomics_mode: u32) -> u32 {
+    call("rocblas_set_atomics_mode", || {
+        let handle = handle::get(handle)?;
+        if atomics_mode > 1 {
+            return Err(Status::InvalidValue);
+        }
+        handle.change(|settings| settings.atomics_mode = atomics_mode);
+        Ok(())
+    })
+}
+
+/// Whether atomic additions are allowed.
+pub unsafe extern "C" fn rocblas_get_atomics_mode(handle: *mut c_void, atomics_mode: *mut u32) -> u32 {
+    call("rocblas_get_atomics_mode", || {
+        let settings = handle::get(handle)?.settings();
+        // SAFETY: the caller's pointer.
+        unsafe { put(atomics_mode, settings.atomics_mode) }
+    })
+}
+
+/// Offers device memory to work in. Products here need none, so it is only checked.
+pub unsafe extern "C" fn rocblas_set_workspace(handle: *mut c_void, addr: *mut c_void, size: usize) -> u32 {
+    call("rocblas_set_workspace", || {
+        let handle = handle::get(handle)?;
+        if addr.is_null() {
+            return Ok(());
+        }
+        let runtime = runtime().map_err(|_| Status::InternalError)?;
+        runtime.check_range(handle.device, addr.addr(), size, "the workspace").map_err(|error| {
+            runtime::note(&error);
+            Status::InvalidPointer
+        })
+    })
+}
+
+/// The name of a status.
+pub unsafe extern "C" fn rocblas_status_to_string(status: u32) -> *const c_char {
+    status_name(status).as_ptr()
+}
+
+/// Bytes that [`rocblas_get_version_string`] writes, terminator included.
+pub unsafe extern "C" fn rocblas_get_version_string_size(len: *mut usize) -> u32 {
+    // SAFETY: the caller's pointer.
+    call("rocblas_get_version_string_size", || unsafe { put(len, VERSION.to_bytes_with_nul().len()) })
+}
+
+/// The version as text.
+pub unsafe extern "C" fn rocblas_get_version_string(buf: *mut c_char, len: usize) -> u32 {
+    call("rocblas_get_version_string", || {
+        let text = VERSION.to_bytes_with_nul();
+        if buf.is_null() {
+            return Err(Status::InvalidPointer);
+        }
+        if len < text.len() {
+            return Err(Status::InvalidSize);
+        }
+        // SAFETY: the caller vouches for `len` bytes, and the text fits.
+        unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast::<c_char>(), buf, text.len()) };
+        Ok(())
+    })
+}
+
+/// The element types as a function gives them.
+enum TypeCodes {
+    Uniform(DataType),
+    Codes { a: u32, b: u32, c: u32, d: u32, compute: u32 },
+}
+
+impl TypeCodes {
+    fn types(self) -> Result<Types, Status> {
+        match self {
+            Self::Uniform(all) => Ok(Types::uniform(all)),
+            Self::Codes { a, b, c, d, compute } => {
+                let new = DataType::new;
+                Types::new(new(a)?, new(b)?, new(c)?, new(d)?, new(compute)?)
+            }
+        }
+    }
+}
+
+/// The arguments of a gemm function that are not checked yet.
+struct Request {
+    function: &'static str,
+    operations: [u32; 2],
+    sizes: [i32; 3],
+    types: TypeCodes,
+    alpha: *const c_void,
+    beta: *const c_void,
+    a: Operand,
+    b: Operand,
+    c: Operand,
+    d: Operand,
+    batch: i32,
+}
+
+impl Request {
+    /// Checks the request and enqueues it on the handle's stream.
+    ///
+    /// # Safety
+    /// In pointer mode host, alpha and beta must be null or point to a value of the compute type.
+    unsafe fn submit(self, handle: *mut c_void) -> u32 {
+        call(self.function, || {
+            let handle = handle::get(handle)?;
+            let [op_a, op_b] = self.operations;
+            let [m, n, k] = self.sizes;
+            let types = self.types.types()?;
+            let mode = handle.settings().pointer_mode;
+            let scalar = |pointer: *const c_void| match mode {
+                _ if pointer.is_null() => Scalar::Missing,
+                PointerMode::Device => Scalar::Device(pointer.expose_provenance()),
+                // SAFETY: the caller vouches for a value of the compute type.
+                PointerMode::Host => Scalar::Host(unsafe { element::read_scalar(types.scalar, pointer) }),
+            };
+            let problem = Problem {
+                function: self.function,
+                types,
+                op_a: Operation::new(op_a)?,
+                op_b: Operation::new(op_b)?,
+                m,
+                n,
+                k,
+                alpha: scalar(self.alpha),
+                beta: scalar(self.beta),
+                a: self.a,
+                b: self.b,
+                c: self.c,
+                d: self.d,
+                batch: self.batch,
+            };
+            match problem.check() {
+                Status::Continue => enqueue(&handle, problem),
+                Status::Success => Ok(()),
+                status => Err(status),
+            }
+        })
+    }
+}
+
+/// Puts a checked problem into the stream's order.
+fn enqueue(handle: &handle::Handle, problem: Problem) -> Outcome {
+    let stream = handle.stream()?;
+    let internal = |error: HipError| {
+        runtime::note(&error);
+        Status::InternalError
+    };
+    let runtime = runtime().map_err(internal)?;
+    let device = runtime.device(handle.device).map_err(internal)?;
+    let work = Box::new(move || {
+        let memory = device.address_space(&runtime.memory);
+        // SAFETY: the stream keeps live memory mapped while its work runs, and the runtime holds no
+        // references into it.
+        unsafe { compute::run(&problem, &memory, runtime.options.threads) }
+    });
+    runtime.submit_host_work(&stream, work).map_err(internal)
+}
+
+/// A matrix of a batch whose members lie a fixed number of elements apart.
+fn strided<T>(pointer: *const T, ld: i32, stride: i64) -> Operand {
+    Operand { place: Place::Strided { base: pointer.expose_provenance(), stride }, ld }
+}
+
+/// A matrix of a batch whose members are listed in device memory.
+fn listed(array: *const c_void, ld: i32) -> Operand {
+    Operand { place: Place::Pointers { array: array.expose_provenance() }, ld }
+}
+
+/// C = alpha * op(A) * op(B) + beta * C, for one element type.
+macro_rules! uniform_gemm {
+    ($single:ident, $batched:ident, $type:ty, $kind:expr) => {
+        #[doc = concat!("C = alpha * op(A) * op(B) + beta * C in `", stringify!($type), "`.")]
+        pub unsafe extern "C" fn $single(
+            handle: *mut c_void,
+            transA: u32,
+            transB: u32,
+            m: i32,
+            n: i32,
+            k: i32,
+            alpha: *const $type,
+            A: *const $type,
+            lda: i32,
+            B: *const $type,
+            ldb: i32,
+            beta: *const $type,
+            C: *mut $type,
+            ldc: i32,
+        ) -> u32 {
+            let c = strided(C, ldc, 0);
+            let request = Request {
+                function: stringify!($single),
+                operations: [transA, transB],
+                sizes: [m, n, k],
+                types: TypeCodes::Uniform($kind),
+                alpha: alpha.cast(),
+                beta: beta.cast(),
+                a: strided(A, lda, 0),
+                b: strided(B, ldb, 0),
+                c,
+                d: c,
+                batch: 1,
+            };
+            // SAFETY: the caller's pointers.
+            unsafe { request.submit(handle) }
+        }
+
+        #[doc = concat!("A batch of C = alpha * op(A) * op(B) + beta * C in `", stringify!($type), "`.")]
+        pub unsafe extern "C" fn $batched(
+            handle: *mut c_void,
+            transA: u32,
+            transB: u32,
+            m: i32,
+            n: i32,
+            k: i32,
+            alpha: *const $type,
+            A: *const $type,
+            lda: i32,
+            stride_a: i64,
+            B: *const $type,
+            ldb: i32,
+            stride_b: i64,
+            beta: *const $type,
+            C: *mut $type,
+            ldc: i32,
+            stride_c: i64,
+            batch_count: i32,
+        ) -> u32 {
+            let c = strided(C, ldc, stride_c);
+            let request = Request {
+                function: stringify!($batched),
+                operations: [transA, transB],
+                sizes: [m, n, k],
+                types: TypeCodes::Uniform($kind),
+                alpha: alpha.cast(),
+                beta: beta.cast(),
+                a: strided(A, lda, stride_a),
+                b: strided(B, ldb, stride_b),
+                c,
+                d: c,
+                batch: batch_count,
+            };
+            // SAFETY: the caller's pointers.
+            unsafe { request.submit(handle) }
+        }
+    };
+}
+uniform_gemm!(rocblas_sgemm, rocblas_sgemm_strided_batched, f32, DataType::F32);
+uniform_gemm!(rocblas_dgemm, rocblas_dgemm_strided_batched, f64, DataType::F64);
+uniform_gemm!(rocblas_hgemm, rocblas_hgemm_strided_batched, f16, DataType::F16);
+
+/// D = alpha * op(A) * op(B) + beta * C with element types by argument. `algo`, `solution_index` and
+/// `flags` choose among AMD's kernels and have no effect here.
+pub unsafe extern "C" fn rocblas_gemm_ex(
+    handle: *mut c_void,
+    transA: u32,
+    transB: u32,
+    m: i32,
+    n: i32,
+    k: i32,
+    alpha: *const c_void,
+    a: *const c_void,
+    a_type: u32,
+    lda: i32,
+    b: *const c_void,
+    b_type: u32,
+    ldb: i32,
+    beta: *const c_void,
+    c: *const c_void,
+    c_type: u32,
+    ldc: i32,
+    d: *mut c_void,
+    d_type: u32,
+    ldd: i32,
+    compute_type: u32,
+    _algo: u32,
+    _solution_index: i32,
+    _flags: u32,
+) -> u32 {
+    let request = Request {
+        function: "rocblas_gemm_ex",
+        operations: [transA, transB],
+        sizes: [m, n, k],
+        types: TypeCodes::Codes { a: a_type, b: b_type, c: c_type, d: d_type, compute: compute_type },
+        alpha,
+        beta,
+        a: strided(a, lda, 0),
+        b: strided(b, ldb, 0),
+        c: strided(c, ldc, 0),
+        d: strided(d, ldd, 0),
+        batch: 1,
+    };
+    // SAFETY: the caller's pointers.
+    unsafe { request.submit(handle) }
+}
+
+/// [`rocblas_gemm_ex`] for a batch whose matrices are listed in device memory.
+pub unsafe extern "C" fn rocblas_gemm_batched_ex(
+    handle: *mut c_void,
+    transA: u32,
+    transB: u32,
+    m: i32,
+    n: i32,
+    k: i32,
+    alpha: *const c_void,
+    a: *const c_void,
+    a_type: u32,
+    lda: i32,
+    b: *const c_void,
+    b_type: u32,
+    ldb: i32,
+    beta: *const c_void,
+    c: *const c_void,
+    c_type: u32,
+    ldc: i32,
+    d: *mut c_void,
+    d_type: u32,
+    ldd: i32,
+    batch_count: i32,
+    compute_type: u32,
+    _algo: u32,
+    _solution_index: i32,
+    _flags: u32,
+) -> u32 {
+    let request = Request {
+        function: "rocblas_gemm_batched_ex",
+        operations: [transA, transB],
+        sizes: [m, n, k],
+        types: TypeCodes::Codes { a: a_type, b: b_type, c: c_type, d: d_type, compute: compute_type },
+        alpha,
+        beta,
+        a: listed(a, lda),
+        b: listed(b, ldb),
+        c: listed(c, ldc),
+        d: listed(d, ldd),
+        batch: batch_count,
+    };
+    // SAFETY: the caller's pointers.
+    unsafe { request.submit(handle) }
+}
+
+/// [`rocblas_gemm_ex`] for a batch whose matrices lie a fixed number of elements apart.
+pub unsafe extern "C" fn rocblas_gemm_strided_batched_ex(
+    handle: *mut c_void,
+    transA: u32,
+    transB: u32,
+    m: i32,
+    n: i32,
+    k: i32,
+    alpha: *const c_void,
+    a: *const c_void,
+    a_type: u32,
+    lda: i32,
+    stride_a: i64,
+    b: *const c_void,
+    b_type: u32,
+    ldb: i32,
+    stride_b: i64,
+    beta: *const c_void,
+    c: *const c_void,
+    c_type: u32,
+    ldc: i32,
+    stride_c: i64,
+    d: *mut c_void,
+    d_type: u32,
+    ldd: i32,
+    stride_d: i64,
+    batch_count: i32,
+    compute_type: u32,
+    _algo: u32,
+    _solution_index: i32,
+    _flags: u32,
+) -> u32 {
+    let request = Request {
+        function: "rocblas_gemm_strided_batched_ex",
+        operations: [transA, transB],
+        sizes: [m, n, k],
+        types: TypeCodes::Codes { a: a_type, b: b_type, c: c_type, d: d_type, compute: compute_type },
+        alpha,
+        beta,
+        a: strided(a, lda, stride_a),
+        b: strided(b, ldb, stride_b),
+        c: strided(c, ldc, stride_c),
+        d: strided(d, ldd, stride_d),
+        batch: batch_count,
+    };
+    // SAFETY: the caller's pointers.
+    unsafe { request.submit(handle) }
+}

@@ -1,0 +1,254 @@
+//! A matrix product as it was asked for: D = alpha * op(A) * op(B) + beta * C, column-major, in a
+//! batch; checked at the call as rocBLAS does, and against live memory when it runs.
+use super::element;
+use super::types::{Operation, Status, Types};
+use crate::exec::AddressSpace;
+use crate::runtime::{ErrorCode, HipError, Result};
+
+/// Where the matrices of a batch lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Matrix i at `base + i * stride` elements.
+    Strided { base: usize, stride: i64 },
+    /// An array of matrix addresses, in device memory.
+    Pointers { array: usize },
+}
+
+impl Place {
+    fn is_null(self) -> bool {
+        matches!(self, Self::Strided { base: 0, .. } | Self::Pointers { array: 0 })
+    }
+}
+
+/// One side of the product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operand {
+    pub place: Place,
+    /// Elements from one column to the next.
+    pub ld: i32,
+}
+
+/// alpha or beta.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scalar {
+    /// Read at the call. Every scalar type fits a double exactly.
+    Host(f64),
+    /// An address in device memory, read when the work runs.
+    Device(usize),
+    /// The pointer was null.
+    Missing,
+}
+
+/// The arguments of any gemm function.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// The C function, for messages.
+    pub function: &'static str,
+    pub types: Types,
+    pub op_a: Operation,
+    pub op_b: Operation,
+    pub m: i32,
+    pub n: i32,
+    pub k: i32,
+    pub alpha: Scalar,
+    pub beta: Scalar,
+    pub a: Operand,
+    pub b: Operand,
+    pub c: Operand,
+    pub d: Operand,
+    pub batch: i32,
+}
+
+/// The addresses of one product of the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrices {
+    pub a: usize,
+    pub b: usize,
+    pub c: usize,
+    pub d: usize,
+}
+
+impl Problem {
+    /// rocBLAS' checks at the call, in its order. `Continue` means that there is something to do.
+    pub fn check(&self) -> Status {
+        let (rows_a, _) = self.stored_a();
+        let (rows_b, _) = self.stored_b();
+        let sizes = [self.m, self.n, self.k, self.batch];
+        if sizes.iter().any(|size| *size < 0)
+            || (self.a.ld as i64) < rows_a as i64
+            || (self.b.ld as i64) < rows_b as i64
+            || self.c.ld < self.m
+            || self.d.ld < self.m
+        {
+            return Status::InvalidSize;
+        }
+        if self.m == 0 || self.n == 0 || self.batch == 0 {
+            return Status::Success;
+        }
+        if self.beta == Scalar::Missing || (self.k > 0 && self.alpha == Scalar::Missing) {
+            return Status::InvalidPointer;
+        }
+        let in_place = self.c.place == self.d.place;
+        if in_place && self.c.ld != self.d.ld {
+            return Status::InvalidValue;
+        }
+        let without_product = self.k == 0 || self.alpha == Scalar::Host(0.0);
+        if without_product && in_place && self.beta == Scalar::Host(1.0) {
+            return Status::Success;
+        }
+        let inputs_missing = !without_product && (self.a.place.is_null() || self.b.place.is_null());
+        if inputs_missing || self.c.place.is_null() || self.d.place.is_null() {
+            return Status::InvalidPointer;
+        }
+        Status::Continue
+    }
+
+    /// Rows and columns of A as it is stored.
+    pub fn stored_a(&self) -> (usize, usize) {
+        stored(self.op_a, self.m, self.k)
+    }
+
+    /// Rows and columns of B as it is stored.
+    pub fn stored_b(&self) -> (usize, usize) {
+        stored(self.op_b, self.k, self.n)
+    }
+
+    /// The addresses of every product, each matrix checked to lie in live memory of the device.
+    /// A and B are left out if they are not read, C likewise.
+    pub fn matrices(&self, memory: &AddressSpace, reads: Reads) -> Result<Vec<Matrices>> {
+        let out = (self.m as usize, self.n as usize);
+        let (input, output) = (self.types.input.bytes(), self.types.output.bytes());
+        (0..self.batch as usize)
+            .map(|index| {
+                let locate = |name, operand, shape, bytes, wanted| {
+                    self.locate(memory, name, operand, shape, bytes, index, wanted)
+                };
+                Ok(Matrices {
+                    a: locate("A", self.a, self.stored_a(), input, Access::read_if(reads.inputs))?,
+                    b: locate("B", self.b, self.stored_b(), input, Access::read_if(reads.inputs))?,
+                    c: locate("C", self.c, out, output, Access::read_if(reads.c))?,
+                    d: locate("D", self.d, out, output, Access::Write)?,
+                })
+            })
+            .collect()
+    }
+
+    #[allow(clippy::too_many_arguments)] // one per part of the message
+    fn locate(
+        &self,
+        memory: &AddressSpace,
+        name: &str,
+        operand: Operand,
+        (rows, columns): (usize, usize),
+        element: usize,
+        index: usize,
+        access: Access,
+    ) -> Result<usize> {
+        if access == Access::None {
+            return Ok(0);
+        }
+        let address = match operand.place {
+            Place::Strided { base, stride } => {
+                let offset = (index as i64).wrapping_mul(stride).wrapping_mul(element as i64);
+                base.wrapping_add_signed(offset as isize)
+            }
+            Place::Pointers { array } => {
+                let slot = array.wrapping_add(index * size_of::<usize>());
+                self.require(
+                    memory,
+                    &format!("the address of matrix {name}"),
+                    slot,
+                    size_of::<usize>(),
+                    8,
+                    index,
+                    false,
+                )?;
+                // SAFETY: the slot lies in live memory of the device and is aligned.
+                unsafe { std::ptr::with_exposed_provenance::<usize>(slot).read() }
+            }
+        };
+        if rows > 0 && columns > 0 {
+            let bytes = ((columns - 1) * operand.ld as usize + rows).saturating_mul(element);
+            let what = format!("matrix {name} ({rows} x {columns}, leading dimension {})", operand.ld);
+            self.require(memory, &what, address, bytes, element, index, access == Access::Write)?;
+        }
+        Ok(address)
+    }
+
+    /// Requires live, aligned, and where asked writable memory.
+    #[allow(clippy::too_many_arguments)] // one per part of the message
+    fn require(
+        &self,
+        memory: &AddressSpace,
+        what: &str,
+        address: usize,
+        bytes: usize,
+        alignment: usize,
+        index: usize,
+        write: bool,
+    ) -> Result<()> {
+        let refuse = |why: String| {
+            let function = self.function;
+            let text =
+                format!("{function}: {what} of product {index}, {bytes} bytes at 0x{address:x}, {why}");
+            Err(HipError::new(ErrorCode::IllegalAddress, text))
+        };
+        if !address.is_multiple_of(alignment) {
+            return refuse(format!("is not aligned to {alignment} bytes"));
+        }
+        match memory.find(address as u64) {
+            Some(range) if !range.holds(address as u64, bytes as u64) => {
+                let over = address as u64 + bytes as u64 - range.end();
+                refuse(format!("reaches {over} bytes past the end of its allocation of {} bytes", range.len))
+            }
+            Some(range) if write && !range.writable => refuse("is not writable".to_owned()),
+            Some(_) => Ok(()),
+            None => refuse("is no live memory of the device".to_owned()),
+        }
+    }
+
+    /// The value of a scalar that lies in device memory is read now; the caller gives the reader.
+    pub fn scalar(&self, memory: &AddressSpace, scalar: Scalar) -> Result<f64> {
+        match scalar {
+            Scalar::Host(value) => Ok(value),
+            Scalar::Missing => Ok(0.0),
+            Scalar::Device(address) => {
+                let bytes = self.types.scalar.bytes();
+                self.require(memory, "a scalar", address, bytes, bytes, 0, false)?;
+                // SAFETY: the address lies in live memory of the device and is aligned.
+                Ok(unsafe {
+                    element::read_scalar(self.types.scalar, std::ptr::with_exposed_provenance(address))
+                })
+            }
+        }
+    }
+}
+
+/// Which matrices a product reads: none of A and B if alpha or k is 0, not C if beta is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reads {
+    pub inputs: bool,
+    pub c: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    None,
+    Read,
+    Write,
+}
+
+impl Access {
+    fn read_if(read: bool) -> Self {
+        if read { Self::Read } else { Self::None }
+    }
+}
+
+/// Rows and columns in memory of a matrix that is `rows` x `columns` after its operation.
+fn stored(operation: Operation, rows: i32, columns: i32) -> (usize, usize) {
+    let (rows, columns) = (rows.max(0) as usize, columns.max(0) as usize);
+    match operation {
+        Operation::None => (rows, columns),
+        Operation::Transpose => (columns, rows),
+    }
+}

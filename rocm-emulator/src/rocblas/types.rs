@@ -1,0 +1,170 @@
+//! rocBLAS' enumerations, and which combinations of element types a product may have.
+use std::ffi::CStr;
+
+/// `rocblas_status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Status {
+    Success = 0,
+    InvalidHandle = 1,
+    NotImplemented = 2,
+    InvalidPointer = 3,
+    InvalidSize = 4,
+    MemoryError = 5,
+    InternalError = 6,
+    PerfDegraded = 7,
+    SizeQueryMismatch = 8,
+    SizeIncreased = 9,
+    SizeUnchanged = 10,
+    InvalidValue = 11,
+    Continue = 12,
+    CheckNumericsFail = 13,
+    ExcludedFromBuild = 14,
+    ArchMismatch = 15,
+}
+
+/// The name that `rocblas_status_to_string` gives a code.
+pub fn status_name(code: u32) -> &'static CStr {
+    const NAMES: [&CStr; 16] = [
+        c"rocblas_status_success",
+        c"rocblas_status_invalid_handle",
+        c"rocblas_status_not_implemented",
+        c"rocblas_status_invalid_pointer",
+        c"rocblas_status_invalid_size",
+        c"rocblas_status_memory_error",
+        c"rocblas_status_internal_error",
+        c"rocblas_status_perf_degraded",
+        c"rocblas_status_size_query_mismatch",
+        c"rocblas_status_size_increased",
+        c"rocblas_status_size_unchanged",
+        c"rocblas_status_invalid_value",
+        c"rocblas_status_continue",
+        c"rocblas_status_check_numerics_fail",
+        c"rocblas_status_excluded_from_build",
+        c"rocblas_status_arch_mismatch",
+    ];
+    NAMES.get(code as usize).copied().unwrap_or(c"<undefined rocblas_status value>")
+}
+
+/// How a matrix enters the product. Real matrices: the conjugate transpose is the transpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    None,
+    Transpose,
+}
+
+impl Operation {
+    /// From `rocblas_operation`.
+    pub fn new(code: u32) -> Result<Self, Status> {
+        match code {
+            111 => Ok(Self::None),
+            112 | 113 => Ok(Self::Transpose),
+            _ => Err(Status::InvalidValue),
+        }
+    }
+}
+
+/// An element type (`rocblas_datatype`) that products here may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataType {
+    F16,
+    F32,
+    F64,
+    I8,
+    I32,
+    Bf16,
+}
+
+impl DataType {
+    /// From `rocblas_datatype`; complex and unsigned types are not implemented.
+    pub fn new(code: u32) -> Result<Self, Status> {
+        match code {
+            150 => Ok(Self::F16),
+            151 => Ok(Self::F32),
+            152 => Ok(Self::F64),
+            160 => Ok(Self::I8),
+            162 => Ok(Self::I32),
+            168 => Ok(Self::Bf16),
+            _ => Err(Status::NotImplemented),
+        }
+    }
+
+    /// Bytes of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::I8 => 1,
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 | Self::I32 => 4,
+            Self::F64 => 8,
+        }
+    }
+}
+
+/// The element types of a product: of A and B, of C and D, and of alpha and beta.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Types {
+    pub input: DataType,
+    pub output: DataType,
+    pub scalar: DataType,
+}
+
+impl Types {
+    /// The combinations that rocBLAS documents for `gemm_ex`, of the real types above.
+    pub fn new(
+        a: DataType,
+        b: DataType,
+        c: DataType,
+        d: DataType,
+        compute: DataType,
+    ) -> Result<Self, Status> {
+        use DataType::{Bf16, F16, F32, F64, I8, I32};
+        let supported = matches!(
+            (a, c, compute),
+            (F64, F64, F64)
+                | (F32, F32, F32)
+                | (F16, F16, F16 | F32)
+                | (F16, F32, F32)
+                | (Bf16, Bf16 | F32, F32)
+                | (I8, I32, I32)
+        );
+        if a == b && c == d && supported {
+            Ok(Self { input: a, output: c, scalar: compute })
+        } else {
+            Err(Status::NotImplemented)
+        }
+    }
+
+    /// All of one type.
+    pub fn uniform(all: DataType) -> Self {
+        Self { input: all, output: all, scalar: all }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_names_are_in_the_order_of_their_codes() {
+        assert_eq!(status_name(Status::InvalidSize as u32), c"rocblas_status_invalid_size");
+        assert_eq!(status_name(Status::ArchMismatch as u32), c"rocblas_status_arch_mismatch");
+        assert_eq!(status_name(16), c"<undefined rocblas_status value>");
+    }
+
+    #[test]
+    fn mixed_types_are_refused() {
+        use DataType::{Bf16, F16, F32, F64, I8, I32};
+        assert!(Types::new(F16, F16, F32, F32, F32).is_ok());
+        assert!(Types::new(I8, I8, I32, I32, I32).is_ok());
+        for (a, b, c, d, compute) in [
+            (F16, Bf16, F16, F16, F32),
+            (F16, F16, F16, F32, F32),
+            (F32, F32, F32, F32, F64),
+            (Bf16, Bf16, Bf16, Bf16, Bf16),
+            (I8, I8, I8, I8, I32),
+            (F64, F64, F32, F32, F64),
+        ] {
+            assert_eq!(Types::new(a, b, c, d, compute), Err(Status::NotImplemented));
+        }
+    }
+}
