@@ -14,3 +14,45 @@ pub(crate) fn start(archs: &[String]) -> Result<(), LoadError> {
 pub(crate) fn start(_archs: &[String]) -> Result<(), LoadError> {
     Err(LoadError::EmulatorNotBuilt)
 }
+
+/// What the software GPU has to say about a failing call of this thread, or its last fault.
+#[cfg(feature = "emulator")]
+pub(crate) fn last_error() -> Option<String> {
+    rocm_emulator::last_error().or_else(rocm_emulator::last_fault)
+}
+
+/// Without the feature there is nothing to say.
+#[cfg(not(feature = "emulator"))]
+pub(crate) fn last_error() -> Option<String> {
+    None
+}
+
+/// The one structure that travels by pointer and is filled by the driver must have rocm-rs' layout.
+#[cfg(feature = "emulator")]
+mod properties {
+    use rocm_emulator::api::hipDeviceProp_tR0600 as Ours;
+    use rocm_rs::hip::bindings::hipDeviceProp_tR0600 as Declared;
+    use std::mem::offset_of;
+
+    const _: () =
+        assert!(size_of::<Ours>() == size_of::<Declared>() && align_of::<Ours>() == align_of::<Declared>());
+
+    macro_rules! same_offsets {
+        ($($field:ident)*) => {
+            $(const _: () = assert!(
+                offset_of!(Ours, $field) == offset_of!(Declared, $field),
+                concat!("the software GPU has hipDeviceProp_tR0600.", stringify!($field), " elsewhere")
+            );)*
+        };
+    }
+    same_offsets! {
+        name uuid luid luidDeviceNodeMask totalGlobalMem sharedMemPerBlock regsPerBlock warpSize memPitch
+        maxThreadsPerBlock maxThreadsDim maxGridSize clockRate totalConstMem major minor textureAlignment
+        multiProcessorCount integrated canMapHostMemory computeMode surfaceAlignment concurrentKernels
+        ECCEnabled pciBusID pciDeviceID pciDomainID unifiedAddressing memoryClockRate memoryBusWidth l2CacheSize
+        maxThreadsPerMultiProcessor sharedMemPerMultiprocessor regsPerMultiprocessor managedMemory
+        cooperativeLaunch sharedMemPerBlockOptin maxBlocksPerMultiProcessor reservedSharedMemPerBlock
+        memoryPoolsSupported reserved hipReserved gcnArchName maxSharedMemoryPerMultiProcessor
+        clockInstructionRate arch hdpMemFlushCntl hdpRegFlushCntl isLargeBar asicRevision
+    }
+}

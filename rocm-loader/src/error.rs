@@ -141,19 +141,9 @@ pub(crate) fn record(error: &LoadError) {
     let _ = DETAIL.try_with(|detail| *detail.borrow_mut() = Some(error.to_string()));
 }
 
-/// What the C error code of the last failing call could not say: the library or function that is
-/// missing (of this thread), else the software GPU's last fault. Reading a missing library or
-/// function clears it.
+/// What the C error code of a call that just failed on this thread could not say: the library or
+/// function that is missing, else the software GPU's words (the call's arguments, or the kernel fault).
+/// To be asked right after a failing call; reading what the loader itself has to say clears it.
 pub fn last_error() -> Option<String> {
-    DETAIL.try_with(|detail| detail.borrow_mut().take()).ok().flatten().or_else(emulator_fault)
-}
-
-#[cfg(feature = "emulator")]
-fn emulator_fault() -> Option<String> {
-    rocm_emulator::last_fault()
-}
-
-#[cfg(not(feature = "emulator"))]
-fn emulator_fault() -> Option<String> {
-    None
+    DETAIL.try_with(|detail| detail.borrow_mut().take()).ok().flatten().or_else(crate::emulator::last_error)
 }
