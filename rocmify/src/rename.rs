@@ -5,6 +5,11 @@ pub fn names_cuda(text: &str) -> bool {
     text.contains("cuda") || text.contains("Cuda") || text.contains("CUDA")
 }
 
+/// Whether text names ROCm as the renaming spells it: then it was renamed before.
+pub fn names_rocm(text: &str) -> bool {
+    text.contains("rocm") || text.contains("Rocm")
+}
+
 /// Renames every mention of CUDA: `Cuda` to `Rocm`, `cuda` to `rocm`, and `CUDA` to `ROCm` in prose
 /// but to `ROCM` inside an identifier. All else stays byte for byte.
 pub fn to_rocm(text: &str) -> String {

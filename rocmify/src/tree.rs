@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::rename::{names_cuda, to_rocm};
+use crate::rename::{names_cuda, names_rocm, to_rocm};
 use crate::rules::{CrateRules, EVERY_FILE, Edit, Rule};
 use crate::twins::{Site, TwinError, add_twins};
 
@@ -52,6 +52,8 @@ pub enum TreeError {
         "{name} {version} names CUDA in {found} places that no rule knows, {expect} were expected:\n{places}"
     )]
     Left { name: String, version: String, expect: usize, found: usize, places: String },
+    #[error("{name} {version}, {file}: names ROCm already, so its twins would be there twice")]
+    NamesRocm { name: String, version: String, file: String },
     #[error("{name} {version}: lib.rs starts with an inner attribute, which an included file may not")]
     InnerAttribute { name: String, version: String },
 }
@@ -106,6 +108,13 @@ impl Tree {
     }
 
     fn general_rule(&mut self, rules: &CrateRules, version: &str) -> Result<(), TreeError> {
+        if let Some((file, _)) = self.files.iter().find(|(_, text)| names_rocm(text)) {
+            return Err(TreeError::NamesRocm {
+                name: rules.name.to_owned(),
+                version: version.to_owned(),
+                file: file.clone(),
+            });
+        }
         let mut twin_files = Vec::new();
         for (file, text) in &mut self.files {
             let of_file = |rule: &&Rule| rule.file == file.as_str();
