@@ -141,16 +141,27 @@ impl InitialState {
         }
         wave.vgpr.resize(VGPRS, Lanes::splat(0));
         wave.vgpr[..self.vgprs].fill(Lanes::splat(0));
-        // Work-item ids of x, y, z in 10 bits each.
-        let [x_size, y_size, z_size] = block;
-        let first = index * W as u32;
-        let (mut x, mut y, mut z) = (first % x_size, first / x_size % y_size, first / x_size / y_size);
-        let mut exec = 0u64;
-        for (lane, id) in wave.vgpr[0].0.iter_mut().enumerate() {
-            if z >= z_size {
-                break;
+        let exec = self.set_ids(&mut wave.vgpr[0], index * W as u32, block);
+        wave.set_sgpr64(sreg::EXEC_LO, exec);
+    }
+
+    /// Writes the work-item ids of x, y, z in 10 bits each; returns the mask of lanes that have one.
+    fn set_ids<const W: usize>(
+        &self,
+        ids: &mut Lanes<W>,
+        first: u32,
+        [x_size, y_size, z_size]: [u32; 3],
+    ) -> u64 {
+        let count = (x_size * y_size * z_size - first).min(W as u32);
+        if count == W as u32 && first + count <= x_size {
+            // A whole wave of the first row.
+            for (lane, id) in ids.0.iter_mut().enumerate() {
+                *id = first + lane as u32;
             }
-            exec |= 1 << lane;
+            return Wave::<W>::full();
+        }
+        let (mut x, mut y, mut z) = (first % x_size, first / x_size % y_size, first / x_size / y_size);
+        for id in ids.0.iter_mut().take(count as usize) {
             *id = x;
             if self.id_axes > 1 {
                 *id |= y << 10;
@@ -166,6 +177,6 @@ impl InitialState {
                 (y, z) = (0, z + 1);
             }
         }
-        wave.set_sgpr64(sreg::EXEC_LO, exec);
+        if count == 64 { u64::MAX } else { (1 << count) - 1 }
     }
 }

@@ -1,6 +1,6 @@
 //! One kernel launch: workgroups dealt to the host's cores.
 use super::initial_state::{DispatchPacket, InitialState, Pointers, private_bytes};
-use super::memory::{Global, Lds, Memory};
+use super::memory::{Global, Lds, Memory, wide_vectors};
 use super::workgroup::{Dispatch, Waves};
 use super::{AddressSpace, Counters, Fault, FaultKind, Program, Range};
 use parking_lot::Mutex;
@@ -179,6 +179,7 @@ impl Queue<'_> {
                 global: Global::new(self.dispatch.launch.memory, self.own),
                 lds: std::mem::take(lds),
                 counters: Counters::default(),
+                wide_vectors: wide_vectors(),
             };
             for _ in 0..most {
                 let group = self.next.fetch_add(1, Ordering::Relaxed);

@@ -110,7 +110,7 @@ impl CodeObject {
             kernels.push(KernelSpec {
                 name: name.to_owned(),
                 entry: base.wrapping_add(symbol.address()).wrapping_add(entry),
-                vgprs: 256,
+                vgprs: 8 * ((word(48) & 63) + 1),
                 sgprs: 106,
                 lds_bytes: word(0),
                 private_bytes: word(4),

@@ -133,36 +133,35 @@ unsafe fn write<const B: usize>(to: *mut u8, value: [u32; 4]) {
     }
 }
 
-/// Loads `B` bytes per lane into `B / 4` registers (at least one), extended by zeros.
+/// Loads `B` bytes per lane into `N` registers, extended by zeros.
 #[inline(always)]
-fn gather<const B: usize, const W: usize, R: Region>(
+fn gather<const B: usize, const N: usize, const W: usize, R: Region>(
     region: &mut R,
     addresses: &[u64; W],
     exec: u64,
-    out: &mut [[u32; W]; 4],
-) -> MemoryResult<()> {
-    let registers = B.div_ceil(4);
+) -> MemoryResult<[[u32; W]; N]> {
+    let mut out = [[0; W]; N];
     if exec == Wave::<W>::full() && is_contiguous(addresses, B as u64) {
         if let Some(piece) = region.locate_piece(addresses[0], (B * W) as u64, Access::Load) {
             for lane in 0..W {
                 // SAFETY: the region allowed `B * W` bytes from `piece` on.
                 let value = unsafe { read::<B>(piece.add(lane * B)) };
-                for register in 0..registers {
+                for register in 0..N {
                     out[register][lane] = value[register];
                 }
             }
-            return Ok(());
+            return Ok(out);
         }
     }
     for lane in active(exec) {
         let place = region.locate(lane, addresses[lane], B as u64, Access::Load)?;
         // SAFETY: the region allowed `B` bytes from `place` on.
         let value = unsafe { read::<B>(place) };
-        for register in 0..registers {
+        for register in 0..N {
             out[register][lane] = value[register];
         }
     }
-    Ok(())
+    Ok(out)
 }
 
 /// Stores `B` bytes per lane from up to four registers.
@@ -200,38 +199,51 @@ pub(super) fn load<const W: usize, R: Region>(
     format: LoadFormat,
     dst: usize,
 ) -> MemoryResult<()> {
-    let mut out = [[0; W]; 4];
-    match format.bytes() {
-        1 => gather::<1, W, R>(region, addresses, exec, &mut out)?,
-        2 => gather::<2, W, R>(region, addresses, exec, &mut out)?,
-        4 => gather::<4, W, R>(region, addresses, exec, &mut out)?,
-        8 => gather::<8, W, R>(region, addresses, exec, &mut out)?,
-        12 => gather::<12, W, R>(region, addresses, exec, &mut out)?,
-        _ => gather::<16, W, R>(region, addresses, exec, &mut out)?,
-    }
-    let old = &wave.vgpr[dst].0;
-    let first = &mut out[0];
     match format {
-        LoadFormat::I8 => first.iter_mut().for_each(|v| *v = *v as i8 as u32),
-        LoadFormat::I16 => first.iter_mut().for_each(|v| *v = *v as i16 as u32),
-        LoadFormat::LowU8 | LoadFormat::Low16 => {
-            first.iter_mut().zip(old).for_each(|(v, old)| *v |= old & 0xffff_0000);
+        LoadFormat::Dword1 => write_all(wave, dst, &gather::<4, 1, W, R>(region, addresses, exec)?, exec),
+        LoadFormat::Dword2 => write_all(wave, dst, &gather::<8, 2, W, R>(region, addresses, exec)?, exec),
+        LoadFormat::Dword3 => write_all(wave, dst, &gather::<12, 3, W, R>(region, addresses, exec)?, exec),
+        LoadFormat::Dword4 => write_all(wave, dst, &gather::<16, 4, W, R>(region, addresses, exec)?, exec),
+        _ => {
+            let [mut values] = match format.bytes() {
+                1 => gather::<1, 1, W, R>(region, addresses, exec)?,
+                _ => gather::<2, 1, W, R>(region, addresses, exec)?,
+            };
+            extend(format, &mut values, &wave.vgpr[dst].0);
+            write_all(wave, dst, &[values], exec);
         }
-        LoadFormat::LowI8 => {
-            first.iter_mut().zip(old).for_each(|(v, old)| *v = *v as i8 as u32 & 0xffff | old & 0xffff_0000);
-        }
-        LoadFormat::HighU8 | LoadFormat::High16 => {
-            first.iter_mut().zip(old).for_each(|(v, old)| *v = *v << 16 | old & 0xffff);
-        }
-        LoadFormat::HighI8 => {
-            first.iter_mut().zip(old).for_each(|(v, old)| *v = (*v as i8 as u32) << 16 | old & 0xffff);
-        }
-        _ => {}
-    }
-    for (register, values) in out.iter().enumerate().take(format.registers()) {
-        write_lanes(&mut wave.vgpr[dst + register], values, exec);
     }
     Ok(())
+}
+
+#[inline(always)]
+fn write_all<const N: usize, const W: usize>(
+    wave: &mut Wave<W>,
+    dst: usize,
+    values: &[[u32; W]; N],
+    exec: u64,
+) {
+    for (register, values) in values.iter().enumerate() {
+        write_lanes(&mut wave.vgpr[dst + register], values, exec);
+    }
+}
+
+/// From zero-extended bytes to what the format puts into the register.
+#[inline(always)]
+fn extend<const W: usize>(format: LoadFormat, values: &mut [u32; W], old: &[u32; W]) {
+    let with_old = values.iter_mut().zip(old);
+    match format {
+        LoadFormat::I8 => with_old.for_each(|(v, _)| *v = *v as i8 as u32),
+        LoadFormat::I16 => with_old.for_each(|(v, _)| *v = *v as i16 as u32),
+        LoadFormat::LowU8 | LoadFormat::Low16 => with_old.for_each(|(v, old)| *v |= old & 0xffff_0000),
+        LoadFormat::LowI8 => {
+            with_old.for_each(|(v, old)| *v = *v as i8 as u32 & 0xffff | old & 0xffff_0000);
+        }
+        LoadFormat::HighU8 | LoadFormat::High16 => with_old.for_each(|(v, old)| *v = *v << 16 | old & 0xffff),
+        LoadFormat::HighI8 => with_old.for_each(|(v, old)| *v = (*v as i8 as u32) << 16 | old & 0xffff),
+        // Zero-extended, or whole registers.
+        _ => {}
+    }
 }
 
 /// Stores all active lanes, in the order of lanes.

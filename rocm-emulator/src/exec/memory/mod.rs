@@ -28,6 +28,22 @@ pub(super) struct Memory<'a> {
     pub(super) global: Global<'a>,
     pub(super) lds: Lds,
     pub(super) counters: Counters,
+    /// [`wide_vectors`] of this host.
+    pub(super) wide_vectors: bool,
+}
+
+/// Whether the host has all features that the wide compilation of the memory unit wants.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn wide_vectors() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("lzcnt")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn wide_vectors() -> bool {
+    false
 }
 
 /// Which memory an instruction addresses.
@@ -73,6 +89,36 @@ impl MemoryStep {
     /// Executes the instruction. `slot` tells instructions apart, for the cache of ranges.
     #[inline]
     pub(super) fn run<const W: usize>(
+        &self,
+        wave: &mut Wave<W>,
+        memory: &mut Memory,
+        private: &mut Private,
+        slot: usize,
+    ) -> MemoryResult<()> {
+        #[cfg(target_arch = "x86_64")]
+        if memory.wide_vectors {
+            // SAFETY: the host has the features.
+            return unsafe { self.run_on_wide_vectors(wave, memory, private, slot) };
+        }
+        self.run_on_any(wave, memory, private, slot)
+    }
+
+    /// # Safety
+    /// [`wide_vectors`] must be true.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
+    unsafe fn run_on_wide_vectors<const W: usize>(
+        &self,
+        wave: &mut Wave<W>,
+        memory: &mut Memory,
+        private: &mut Private,
+        slot: usize,
+    ) -> MemoryResult<()> {
+        self.run_on_any(wave, memory, private, slot)
+    }
+
+    #[inline(always)]
+    fn run_on_any<const W: usize>(
         &self,
         wave: &mut Wave<W>,
         memory: &mut Memory,
@@ -150,6 +196,7 @@ impl MemoryStep {
     }
 
     /// Splits the lanes by aperture.
+    #[inline(always)]
     fn flat<const W: usize>(
         &self,
         wave: &mut Wave<W>,
