@@ -95,3 +95,56 @@ fn parse_line(line: &str) -> Option<Line<'_>> {
     }
     (!code.is_empty()).then(|| Line { text: text.trim_end(), address, code })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "
+k.hsaco:\tfile format elf64-amdgpu
+
+Disassembly of section .text:
+
+0000000000001000 <k>:
+\ts_load_b128 s[4:7], s[0:1], null                           // 000000001000: F4080100 F8000000
+\ts_cbranch_scc1 330                                         // 000000001008: BFA2014A <k+0x534>
+\ts_endpgm                                                   // 00000000100C: BFB00000
+";
+
+    fn text() -> Vec<u8> {
+        let words = [0xf408_0100u32, 0xf800_0000, 0xbfa2_014a, 0xbfb0_0000, 0, 0xbf9f_0000];
+        words.into_iter().flat_map(u32::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn equal_texts_are_counted() {
+        assert_eq!(compare_with_objdump(Family::Rdna3, &text(), 0x1000, OUTPUT), Ok(3));
+    }
+
+    #[test]
+    fn every_kind_of_difference_is_reported() {
+        let find = |text: &[u8], output: &str| {
+            compare_with_objdump(Family::Rdna3, text, 0x1000, output).expect_err("they differ")
+        };
+        let renamed = find(&text(), &OUTPUT.replace("s_endpgm", "s_nop 0"));
+        let (ours, theirs) = ("s_endpgm".to_string(), "s_nop 0".to_string());
+        assert_eq!(renamed, [Mismatch::Text { address: 0x100c, ours, theirs }]);
+
+        let mut changed = text();
+        changed[12] = 1;
+        let theirs = "s_endpgm".to_string();
+        assert_eq!(find(&changed, OUTPUT), [Mismatch::OtherCode { address: 0x100c, theirs }]);
+
+        let longer = OUTPUT.replace("BFB00000", "BFB00000 00000000");
+        assert_eq!(find(&text(), &longer), [Mismatch::Size { address: 0x100c, ours: 4, theirs: 8 }]);
+
+        let shorter = OUTPUT.replace("\ts_endpgm", "s_endpgm");
+        assert_eq!(find(&text(), &shorter), [Mismatch::Uncovered { address: 0x100c }]);
+
+        // 0xbf860000 has no opcode.
+        let mut unknown = text();
+        unknown[12..16].copy_from_slice(&0xbf86_0000u32.to_le_bytes());
+        let found = find(&unknown, &OUTPUT.replace("BFB00000", "BF860000"));
+        assert!(matches!(&found[..], [Mismatch::Undecoded { address: 0x100c, .. }]), "{found:?}");
+    }
+}

@@ -117,7 +117,12 @@ pub enum Encoding {
 /// - FLAT/GLOBAL/SCRATCH: `[vaddr or None, data or None, saddr or None]`, constant offset in `offset0`;
 ///   an atomic that returns has a `dst`.
 /// - MUBUF: `[vaddr or None, vdata or None, srsrc, soffset]`.
-/// - SOPP/SOPK immediates: `imm`. Branch targets: `imm` is the signed dword distance from the next instruction.
+/// - SOPP/SOPK immediates: `imm`, in SOPK with the sign extended except in unsigned compares and waits. Branch
+///   targets: `imm` is the signed dword distance from the next instruction. s_sendmsg_rtn: `imm` is the message.
+///   s_setreg: `dst` is the hardware register, `src[0]` the value; s_getreg: `src[0]` is the hardware register.
+/// - VOPD: this is the X half, `pair` the Y half; both have the names of the single instructions (v_fmac_f32, not
+///   v_dual_fmac_f32).
+/// - VINTERP, LDSDIR: `imm` is the count to wait for; lds_param_load: attribute and channel in the offsets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inst {
     pub name: &'static str,
@@ -142,7 +147,7 @@ pub struct Inst {
 pub struct Mods {
     pub neg: u8,
     pub abs: u8,
-    /// VOP3P: neg of the high halves.
+    /// VOP3P: neg of the high halves. v_fma_mix has `neg` and `abs` of its whole operands instead.
     pub neg_hi: u8,
     /// VOP3: take source i's high half (bit 3: write the destination's high half). VOP3P: op_sel.
     /// True16 registers of e32 encodings are folded into this too.

@@ -9,6 +9,9 @@ mod scalar;
 mod table;
 mod vector;
 
+#[cfg(test)]
+mod tests;
+
 use super::{DecodeError, Encoding, Inst, Mods, Operand};
 use fields::{Words, bits};
 pub use print::format;

@@ -197,37 +197,50 @@ pub fn vop3(op: u32) -> Option<&'static Row> {
     }
 }
 
+/// The rows of every encoding that has a table of its own.
+const TABLES: [(Encoding, &[Row]); 20] = [
+    (Encoding::Sop1, scalar::SOP1),
+    (Encoding::Sop2, scalar::SOP2),
+    (Encoding::Sopc, scalar::SOPC),
+    (Encoding::Sopk, scalar::SOPK),
+    (Encoding::Sopp, scalar::SOPP),
+    (Encoding::Smem, scalar::SMEM),
+    (Encoding::Vop1, vop1::VOP1),
+    (Encoding::Vop2, vop2::VOP2),
+    (Encoding::Vopc, vopc::VOPC),
+    (Encoding::Vop3, vop3::VOP3),
+    (Encoding::Vop3Sd, vop3::VOP3),
+    (Encoding::Vop3p, vop3::VOP3P),
+    (Encoding::Vopd, vop2::VOPD),
+    (Encoding::Vinterp, vop3::VINTERP),
+    (Encoding::LdsDir, vop3::LDSDIR),
+    (Encoding::Ds, lds::DS),
+    (Encoding::Flat, memory::FLAT),
+    (Encoding::Global, memory::GLOBAL),
+    (Encoding::Scratch, memory::SCRATCH),
+    (Encoding::Mubuf, memory::MUBUF),
+];
+
+/// Every row under the encoding in which it appears.
+pub fn all() -> impl Iterator<Item = (Encoding, &'static Row)> {
+    TABLES.iter().flat_map(|(encoding, rows)| rows.iter().map(|row| (*encoding, row))).filter(
+        |(encoding, row)| match encoding {
+            Encoding::Vop3 => row.destinations().count() < 2,
+            Encoding::Vop3Sd => row.destinations().count() == 2,
+            _ => true,
+        },
+    )
+}
+
 /// The row of a decoded instruction, to print it.
 pub fn by_name(encoding: Encoding, name: &str) -> Option<&'static Row> {
-    static NAMES: LazyLock<HashMap<(Encoding, &'static str), &'static Row>> = LazyLock::new(|| {
-        let encodings: [(Encoding, &[&'static [Row]]); 20] = [
-            (Encoding::Sop1, &[scalar::SOP1]),
-            (Encoding::Sop2, &[scalar::SOP2]),
-            (Encoding::Sopc, &[scalar::SOPC]),
-            (Encoding::Sopk, &[scalar::SOPK]),
-            (Encoding::Sopp, &[scalar::SOPP]),
-            (Encoding::Smem, &[scalar::SMEM]),
-            (Encoding::Vop1, &[vop1::VOP1]),
-            (Encoding::Vop2, &[vop2::VOP2]),
-            (Encoding::Vopc, &[vopc::VOPC]),
-            (Encoding::Vop3, &[vopc::VOPC, vop2::VOP2, vop1::VOP1, vop3::VOP3]),
-            (Encoding::Vop3Sd, &[vop2::VOP2, vop3::VOP3]),
-            (Encoding::Vop3p, &[vop3::VOP3P]),
-            (Encoding::Vopd, &[vop2::VOPD]),
-            (Encoding::Vinterp, &[vop3::VINTERP]),
-            (Encoding::LdsDir, &[vop3::LDSDIR]),
-            (Encoding::Ds, &[lds::DS]),
-            (Encoding::Flat, &[memory::FLAT]),
-            (Encoding::Global, &[memory::GLOBAL]),
-            (Encoding::Scratch, &[memory::SCRATCH]),
-            (Encoding::Mubuf, &[memory::MUBUF]),
-        ];
-        encodings
-            .iter()
-            .flat_map(|(encoding, tables)| {
-                tables.iter().flat_map(|t| t.iter()).map(|row| ((*encoding, row.name), row))
-            })
-            .collect()
-    });
-    NAMES.get(&(encoding, name)).copied()
+    static NAMES: LazyLock<HashMap<(Encoding, &'static str), &'static Row>> =
+        LazyLock::new(|| all().map(|(encoding, row)| ((encoding, row.name), row)).collect());
+    let get = |encoding| NAMES.get(&(encoding, name)).copied();
+    // VOP3 repeats the rows of the 32-bit encodings.
+    let repeated = || [Encoding::Vop1, Encoding::Vop2, Encoding::Vopc].into_iter().find_map(get);
+    match encoding {
+        Encoding::Vop3 | Encoding::Vop3Sd => get(encoding).or_else(repeated),
+        _ => get(encoding),
+    }
 }

@@ -53,12 +53,12 @@ fn write_swizzle(text: &mut String, imm: u32) {
     let _ = match imm {
         0 => Ok(()),
         0xe000.. => write!(text, " offset:swizzle(FFT,{and})"),
-        0xc000.. => write!(text, " offset:swizzle(ROTATE,{},{or})", imm >> 10 & 1),
+        0xc000..0xe000 => write!(text, " offset:swizzle(ROTATE,{},{or})", imm >> 10 & 1),
         0x8000..0x8100 => {
             let lane = |i: u32| imm >> (2 * i) & 3;
             write!(text, " offset:swizzle(QUAD_PERM,{},{},{},{})", lane(0), lane(1), lane(2), lane(3))
         }
-        0x8000.. => write!(text, " offset:{imm}"),
+        0x8100..0xc000 => write!(text, " offset:{imm}"),
         _ if and == 31 && or == 0 && xor.is_power_of_two() => write!(text, " offset:swizzle(SWAP,{xor})"),
         _ if and == 31 && or == 0 && xor > 0 && (xor + 1).is_power_of_two() => {
             write!(text, " offset:swizzle(REVERSE,{})", xor + 1)

@@ -11,8 +11,10 @@ enum Kind {
     Word,
     Int16,
     Float16,
-    /// A pair of halves with one literal.
+    Bfloat16,
+    /// Pairs of halves with one literal.
     PackedFloat16,
+    PackedBfloat16,
     Int64,
     Float64,
 }
@@ -24,10 +26,15 @@ pub fn write_source(text: &mut String, inst: &Inst, slot: &Slot, at: usize) {
         return write_embedded_literal(text, operand, inst.encoding);
     }
     let bit = 1u8 << at;
-    let named = takes_named_modifiers(inst, slot);
+    let named = takes_named_modifiers(inst, at);
     let neg = named && inst.mods.neg & bit != 0;
     let abs = named && inst.mods.abs & bit != 0;
-    let constant = matches!(operand, Operand::Int(_) | Operand::Float(_) | Operand::Literal(_));
+    let kind = kind(inst, slot, at);
+    let constant = match operand {
+        Operand::Int(_) | Operand::Float(_) => true,
+        Operand::Literal(value) => !is_marked(value, kind),
+        _ => false,
+    };
     // neg(1) is not -1.
     let spelled = neg && !abs && constant;
     text.push_str(if spelled {
@@ -38,7 +45,7 @@ pub fn write_source(text: &mut String, inst: &Inst, slot: &Slot, at: usize) {
         ""
     });
     text.push_str(if abs { "|" } else { "" });
-    write_operand(text, operand, slot.dwords, kind(inst, slot));
+    write_operand(text, operand, slot.dwords, kind);
     write_half(text, operand, slot, inst.mods.op_sel & bit != 0);
     text.push_str(if abs { "|" } else { "" });
     text.push_str(if spelled { ")" } else { "" });
@@ -47,7 +54,7 @@ pub fn write_source(text: &mut String, inst: &Inst, slot: &Slot, at: usize) {
 /// Destination `at`: 0 or 1.
 pub fn write_destination(text: &mut String, inst: &Inst, slot: &Slot, at: usize) {
     let operand = if at == 0 { inst.dst } else { inst.dst2 };
-    write_operand(text, operand, slot.dwords, kind(inst, slot));
+    write_operand(text, operand, slot.dwords, kind(inst, slot, at));
     write_half(text, operand, slot, inst.mods.op_sel & 8 != 0);
 }
 
@@ -57,24 +64,39 @@ fn write_half(text: &mut String, operand: Operand, slot: &Slot, high: bool) {
     }
 }
 
-/// Packed operations list their signs after the operands; 16-bit integer operations ignore them.
-fn takes_named_modifiers(inst: &Inst, slot: &Slot) -> bool {
-    match inst.encoding {
-        Encoding::Vop3p => is_mixed(inst.name),
-        _ => !slot.is_half() || kind(inst, slot) == Kind::Float16,
+/// Whether a sign or absolute value of source `at` is printed with the operand. Packed operations list them
+/// after the operands; integer operands ignore them.
+fn takes_named_modifiers(inst: &Inst, at: usize) -> bool {
+    let name = inst.name;
+    if inst.encoding == Encoding::Vop3p {
+        return is_mixed(name);
     }
+    if ["v_ldexp_", "v_trig_preop_", "v_cvt_pk_u8_", "v_cmpx_class_f32", "v_cmpx_class_f64"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+    {
+        return at == 0;
+    }
+    let integer = ["_i16", "_u16", "_b16"].iter().any(|suffix| name.ends_with(suffix));
+    !(integer && name != "v_cndmask_b16" || name.starts_with("v_align"))
 }
 
-fn kind(inst: &Inst, slot: &Slot) -> Kind {
+fn kind(inst: &Inst, slot: &Slot, at: usize) -> Kind {
+    let name = inst.name;
     // The type of the sources is the last one of the name; a conversion's first type is its result's.
-    let float16 = inst.name.ends_with("_f16") || inst.name.starts_with("v_interp");
-    match (slot.dwords, inst.encoding) {
-        (_, Encoding::Vop3p) if is_mixed(inst.name) => Kind::Float16,
-        (_, Encoding::Vop3p) if inst.name.starts_with("v_pk_") && float16 => Kind::PackedFloat16,
-        (0, _) if float16 => Kind::Float16,
-        (0, _) => Kind::Int16,
-        (1, _) => Kind::Word,
-        _ if inst.name.contains("_f64") => Kind::Float64,
+    let bfloat16 = name.ends_with("_bf16");
+    let float16 = name.ends_with("_f16") || name.starts_with("v_interp_");
+    let packed = name.starts_with("v_dot2") || name.starts_with("v_pk_") && inst.encoding == Encoding::Vop3p;
+    match slot.dwords {
+        0 if bfloat16 => Kind::Bfloat16,
+        0 if name == "v_ldexp_f16" && at == 1 => Kind::Int16,
+        0 if float16 => Kind::Float16,
+        0 => Kind::Int16,
+        1 if is_mixed(name) => Kind::Float16,
+        1 if packed && bfloat16 => Kind::PackedBfloat16,
+        1 if packed && float16 => Kind::PackedFloat16,
+        1 => Kind::Word,
+        _ if name.contains("_f64") => Kind::Float64,
         _ => Kind::Int64,
     }
 }
@@ -172,33 +194,41 @@ fn write_embedded_literal(text: &mut String, operand: Operand, encoding: Encodin
     };
 }
 
-/// A literal; one that an inline constant could have stood for is marked `lit(...)`, so that assembling the
-/// text gives the same bytes again.
+/// Writes a literal of this kind.
 fn write_literal(text: &mut String, value: u32, kind: Kind) -> std::fmt::Result {
-    let small = (-16..=64).contains(&(value as i32));
-    let low = value as u16;
-    let (marked, printed) = match kind {
-        Kind::Word => (small || FLOATS.iter().any(|f| f.bits_32() == value), value),
-        Kind::Int16 => {
-            let marked = small || FLOATS.iter().any(|f| f.bits_32() == value);
-            (marked, if marked { value } else { u32::from(low) })
+    if kind == Kind::Float64 {
+        // The literal is the high half; one that is an inline constant's is printed as that.
+        if value == 0 {
+            return write!(text, "0");
         }
-        Kind::Float16 => {
-            let marked = (-16..=64).contains(&(low as i16)) || FLOATS.iter().any(|f| f.bits_16() == low);
-            (marked, if marked { value } else { u32::from(low) })
+        if let Some(float) = FLOATS.iter().find(|f| f.bits_64() == u64::from(value) << 32) {
+            return write!(text, "{}", float_text(*float, kind));
         }
-        Kind::PackedFloat16 => (small || FLOATS.iter().any(|f| u32::from(f.bits_16()) == value), value),
-        Kind::Int64 => (value <= 64, value),
-        Kind::Float64 => {
-            // The literal is the high half; one that is an inline constant's is printed as that.
-            if value == 0 {
-                return write!(text, "0");
-            }
-            match FLOATS.iter().find(|f| f.bits_64() == u64::from(value) << 32) {
-                Some(float) => return write!(text, "{}", float_text(*float, kind)),
-                None => (false, value),
-            }
-        }
+    }
+    if is_marked(value, kind) {
+        return write!(text, "lit(0x{value:x})");
+    }
+    let halves = matches!(kind, Kind::Int16 | Kind::Float16 | Kind::Bfloat16);
+    write!(text, "0x{:x}", if halves { value & 0xffff } else { value })
+}
+
+/// A literal that an inline constant could have stood for is marked `lit(...)`, so that assembling the text gives
+/// the same bytes again.
+fn is_marked(value: u32, kind: Kind) -> bool {
+    let is_float = |half: u16| {
+        let bits = |float: &InlineFloat| match kind {
+            // The upper half of an f32 is a bf16.
+            Kind::Bfloat16 | Kind::PackedBfloat16 => (float.bits_32() >> 16) as u16,
+            _ => float.bits_16(),
+        };
+        FLOATS.iter().any(|float| bits(float) == half)
     };
-    if marked { write!(text, "lit(0x{printed:x})") } else { write!(text, "0x{printed:x}") }
+    let small = (-16..=64).contains(&(value as i32));
+    match kind {
+        Kind::Word | Kind::Int16 => small || FLOATS.iter().any(|f| f.bits_32() == value),
+        Kind::Float16 | Kind::Bfloat16 => (-16..=64).contains(&(value as i16)) || is_float(value as u16),
+        Kind::PackedFloat16 | Kind::PackedBfloat16 => small || u16::try_from(value).is_ok_and(is_float),
+        Kind::Int64 => value <= 64,
+        Kind::Float64 => false,
+    }
 }

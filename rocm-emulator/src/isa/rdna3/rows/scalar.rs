@@ -151,7 +151,7 @@ pub(crate) const SOPC: &[Row] = &[
 /// SOPK: a 16-bit immediate and a register.
 pub(crate) const SOPK: &[Row] = &[
     row(0x00, "s_movk_i32", "=s1 i"),
-    row(0x01, "s_version", "i"),
+    row(0x01, "s_version", "n"),
     row(0x02, "s_cmovk_i32", "=s1 i"),
     row(0x03, "s_cmpk_eq_i32", "s1 i"),
     row(0x04, "s_cmpk_lg_i32", "s1 i"),
