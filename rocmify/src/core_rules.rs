@@ -34,7 +34,7 @@ const RULES: &[Rule] = &[
         expect: 1,
         edit: Edit::Before {
             anchor: "#[cfg(not(feature = \"rocm\"))]\nmod rocm {",
-            insert: "#[cfg(feature = \"rocm\")]\npub use crate::quantized_rocm as rocm;\n",
+            insert: "#[cfg(feature = \"rocm\")]\npub mod rocm {\n    pub use crate::quantized_rocm::*;\n}\n",
         },
     },
     Rule {
