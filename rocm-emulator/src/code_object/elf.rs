@@ -13,7 +13,7 @@ const ABI_VERSIONS: std::ops::RangeInclusive<u8> = 1..=4;
 /// Note type of the metadata, with the owner `AMDGPU`.
 const NT_AMDGPU_METADATA: u32 = 32;
 /// A loaded code object larger than this is not believed.
-const MAX_LOADED_BYTES: u64 = 4 << 30;
+const MAX_LOADED_BYTES: u64 = 1 << 30;
 
 /// A PT_LOAD segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -277,7 +277,7 @@ impl File<'_> {
         Ok((symbols, relocations))
     }
 
-    /// The kernels of the metadata note; a code object without one has none.
+    /// The kernels of the metadata note, which every code object has.
     fn metadata(&self) -> Result<Vec<KernelMetadata>, CodeObjectError> {
         let headers = self.header.program_headers(self.endian, self.bytes).map_err(read_error)?;
         for header in headers {
@@ -290,7 +290,7 @@ impl File<'_> {
                 }
             }
         }
-        Ok(Vec::new())
+        corrupt("it has no metadata")
     }
 }
 

@@ -147,7 +147,7 @@ fn elf_len(source: &impl Source, at: u64) -> Result<usize, CodeObjectError> {
 mod tests {
     use super::*;
 
-    const FIXTURE: &[u8] = include_bytes!("../../tests/fixtures/basics_gfx1100.hsaco");
+    const FIXTURE: &[u8] = include_bytes!("../../tests/fixtures/runtime.hsaco");
 
     #[test]
     fn the_headers_give_the_length() {

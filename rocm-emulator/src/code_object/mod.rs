@@ -36,3 +36,6 @@ pub enum CodeObjectError {
 fn corrupt<T>(what: impl Into<String>) -> Result<T, CodeObjectError> {
     Err(CodeObjectError::Corrupt(what.into()))
 }
+
+#[cfg(test)]
+mod tests;
