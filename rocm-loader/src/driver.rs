@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rocm_rs::hip::bindings as hip_types;
 
-use crate::error::LoadError;
+use crate::error::{LoadError, forget};
 use crate::library::Library;
 use crate::tables::{hip, miopen, rocblas};
 use crate::{emulator, gpu};
@@ -249,12 +249,15 @@ impl Driver {
         let [major, minor, patch] = &mut parts;
         // SAFETY: three distinct integers that outlive the call.
         let miopen_code = unsafe { miopen::miopenGetVersion(major, minor, patch) };
-        Versions {
+        let versions = Versions {
             hip_runtime: (runtime_code == 0).then_some(runtime),
             hip_driver: (driver_code == 0).then_some(driver),
             rocblas: rocblas_version(),
             miopen: (miopen_code == 0).then_some(parts),
-        }
+        };
+        // A library that is missing here is an answer, not the reason of a later failure.
+        forget();
+        versions
     }
 }
 

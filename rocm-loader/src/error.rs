@@ -141,6 +141,11 @@ pub(crate) fn record(error: &LoadError) {
     let _ = DETAIL.try_with(|detail| *detail.borrow_mut() = Some(error.to_string()));
 }
 
+/// Drops what [`record`] kept.
+pub(crate) fn forget() {
+    let _ = DETAIL.try_with(|detail| detail.borrow_mut().take());
+}
+
 /// What the C error code of a call that just failed on this thread could not say: the library or
 /// function that is missing, else the software GPU's words (the call's arguments, or the kernel fault).
 /// To be asked right after a failing call; reading what the loader itself has to say clears it.

@@ -1,0 +1,65 @@
+//! Prints what rocm-rs gets to see through the loader: availability, driver, versions, devices, and
+//! the outcome of a few calls. Tests run it with different drivers; users may, to see what is missing.
+use rocm_rs::hip;
+use rocm_rs::rocblas::ffi;
+
+fn main() {
+    println!("available: {}", rocm_loader::is_available());
+    match rocm_loader::driver() {
+        Ok(driver) => {
+            println!("driver: {:?}: {}", driver.kind(), driver.description());
+            let versions = driver.versions();
+            println!("hip runtime: {:?}", versions.hip_runtime);
+            println!("hip driver: {:?}", versions.hip_driver);
+            println!("rocblas: {:?}", versions.rocblas);
+            println!("miopen: {:?}", versions.miopen);
+        }
+        Err(error) => println!("driver: {error}"),
+    }
+    match rocm_loader::device_archs() {
+        Ok(archs) => println!("devices: {archs:?}"),
+        Err(error) => println!("devices: {error}"),
+    }
+    report("count", hip::device_count().map_err(|error| error.to_string()));
+    report("memory", memory().map_err(|error| error.to_string()));
+    report("oversize", hip::DeviceMemory::<u8>::new(1 << 50).map(drop).map_err(|error| error.to_string()));
+    report("init", hip::init().map_err(|error| error.to_string()));
+    report("stream", stream().map_err(|error| error.to_string()));
+    report(
+        "module",
+        hip::Module::load_data(b"not a code object").map(drop).map_err(|error| error.to_string()),
+    );
+    report("rocblas", rocblas());
+    report("miopen", rocm_rs::miopen::Handle::new().map(drop).map_err(|error| error.to_string()));
+}
+
+/// Allocates and frees on the device.
+fn memory() -> hip::Result<usize> {
+    hip::DeviceMemory::<f32>::new(256).map(|memory| memory.size())
+}
+
+/// Makes and waits for a stream.
+fn stream() -> hip::Result<()> {
+    hip::Device::new(0)?.get_stream()?.synchronize()
+}
+
+/// Makes and ends a rocBLAS handle.
+fn rocblas() -> Result<(), String> {
+    let mut handle = std::ptr::null_mut();
+    // SAFETY: the handle's place outlives both calls.
+    unsafe {
+        match ffi::rocblas_create_handle(&mut handle) {
+            ffi::rocblas_status__rocblas_status_success => {}
+            status => return Err(format!("rocBLAS status {status}")),
+        }
+        ffi::rocblas_destroy_handle(handle);
+    }
+    Ok(())
+}
+
+fn report<T: std::fmt::Debug>(what: &str, outcome: Result<T, String>) {
+    match outcome {
+        Ok(value) => println!("{what}: ok {value:?}"),
+        Err(error) => println!("{what}: {error} [{}]", rocm_loader::last_error().unwrap_or_default()),
+    }
+}

@@ -1,0 +1,56 @@
+//! `symbols::check` against libraries built here: one that lacks functions, and files that are none.
+use std::error::Error;
+use std::process::Command;
+
+use rocm_loader::{Library, symbols};
+
+#[test]
+fn a_library_is_compared_function_by_function() -> Result<(), Box<dyn Error>> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("libamdhip64.so.6");
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc)
+        .args(["--edition=2024", "--crate-type=cdylib", "--crate-name=amdhip64", "-o"])
+        .arg(&file)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/amdhip64.rs"))
+        .output()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let report = symbols::check(&[&file])?;
+    assert!(!report.is_complete());
+    let library = &report.libraries[0];
+    assert_eq!(library.library, Library::Hip);
+    assert!(library.present.contains(&"hipMalloc") && library.missing.contains(&"hipModuleLaunchKernel"));
+    let forwarded = symbols::all().filter(|symbol| symbol.library == Library::Hip).count();
+    assert_eq!(library.present.len() + library.missing.len(), forwarded);
+    assert_eq!(report.prototypes, symbols::all().count());
+    let text = report.to_string();
+    assert!(
+        text.contains("missing: hipModuleLaunchKernel") && !text.contains("missing: hipMalloc\n"),
+        "{text}"
+    );
+    Ok(())
+}
+
+#[test]
+fn what_is_no_library_of_rocm_is_refused() -> Result<(), Box<dyn Error>> {
+    let folder = tempfile::tempdir()?;
+    let refused = |name: &str| {
+        let file = folder.path().join(name);
+        symbols::check(&[file]).map_err(|error| error.to_string()).err().unwrap_or_default()
+    };
+    assert!(refused("libm.so.6").contains("begins with none of libamdhip64.so"));
+    assert!(refused("librocblas.so.4").contains("librocblas.so.4"), "a file that is not there");
+    std::fs::write(folder.path().join("libMIOpen.so.1"), "text")?;
+    assert!(refused("libMIOpen.so.1").contains("libMIOpen.so.1"));
+    Ok(())
+}
+
+#[test]
+fn names_are_unique() {
+    let mut names: Vec<&str> = symbols::all().map(|symbol| symbol.name).collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}

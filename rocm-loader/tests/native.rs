@@ -1,0 +1,189 @@
+//! The native driver against a stand-in for libamdhip64 that is built here. The choice of a driver
+//! is made once per process, so each case runs `rocm-probe` in a process of its own.
+use std::collections::HashMap;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+/// What the probe printed, line by line.
+struct Report(HashMap<String, String>);
+
+impl Report {
+    fn line(&self, key: &str) -> &str {
+        self.0.get(key).map_or("(no such line)", String::as_str)
+    }
+
+    #[track_caller]
+    fn has(&self, key: &str, parts: &[&str]) {
+        let line = self.line(key);
+        for part in parts {
+            assert!(line.contains(part), "{key}: {part:?} is not in {line:?}");
+        }
+    }
+}
+
+/// Runs the probe without any ROCm variable but those given; it must end by itself, without a signal.
+fn probe(variables: &[(&str, &str)]) -> Result<Report, Box<dyn Error>> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rocm-probe"));
+    for name in [
+        "CANDLE_ROCM_DRIVER",
+        "ROCM_PATH",
+        "LD_LIBRARY_PATH",
+        "HSA_OVERRIDE_GFX_VERSION",
+        "HIP_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+    ] {
+        command.env_remove(name);
+    }
+    let output = command.envs(variables.iter().copied()).output()?;
+    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout)?;
+    let lines = text.lines().filter_map(|line| line.split_once(": "));
+    Ok(Report(lines.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()))
+}
+
+/// Builds the stand-in as ROOT/lib/NAME.
+fn build(root: &Path, name: &str) -> Result<PathBuf, Box<dyn Error>> {
+    let folder = root.join("lib");
+    std::fs::create_dir_all(&folder)?;
+    let file = folder.join(name);
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc)
+        .args(["--edition=2024", "--crate-type=cdylib", "--crate-name=amdhip64", "-o"])
+        .arg(&file)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/amdhip64.rs"))
+        .output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into());
+    }
+    Ok(file)
+}
+
+#[test]
+fn calls_go_to_the_library_and_what_it_lacks_is_an_error() -> Outcome {
+    let root = tempfile::tempdir()?;
+    let file = build(root.path(), "libamdhip64.so.7")?;
+    let path = root.path().to_string_lossy();
+    let report = probe(&[("CANDLE_ROCM_DRIVER", "native"), ("ROCM_PATH", &path), ("FAKE_DEVICES", "2")])?;
+    report.has("driver", &["Native", "HIP runtime", &file.to_string_lossy()]);
+    assert_eq!(report.line("hip runtime"), "Some(70123456)");
+    assert_eq!(report.line("hip driver"), "Some(70123457)");
+    assert_eq!(report.line("devices"), r#"["gfx1100", "gfx90a:sramecc+:xnack-"]"#);
+    assert_eq!(report.line("count"), "ok 2");
+    assert_eq!(report.line("memory"), "ok 1024");
+    // An error of the library itself keeps its code and text, and the loader adds nothing.
+    assert_eq!(report.line("oversize"), "HIP error 2: hipErrorOutOfMemory - fake error text []");
+    // Functions that the library lacks.
+    report.has("init", &["HIP error 302", "has no function hipInit", &file.to_string_lossy()]);
+    report.has("stream", &["HIP error 302", "has no function hipStreamCreate"]);
+    report.has("module", &["HIP error 302", "has no function hipModuleLoadData"]);
+    // A library that is not there, unless this machine has a real one.
+    if report.line("rocblas") != "ok ()" {
+        report.has("rocblas", &["rocBLAS status 6", "librocblas.so", "could not be opened", "librocblas4"]);
+    }
+    Ok(())
+}
+
+#[test]
+fn rocm_7_is_preferred_to_rocm_6() -> Outcome {
+    let root = tempfile::tempdir()?;
+    let seven = build(root.path(), "libamdhip64.so.7")?;
+    let six = root.path().join("lib/libamdhip64.so.6");
+    std::fs::rename(&seven, &six)?;
+    let path = root.path().to_string_lossy().into_owned();
+    let variables = [("CANDLE_ROCM_DRIVER", "native"), ("ROCM_PATH", path.as_str()), ("FAKE_DEVICES", "1")];
+    probe(&variables)?.has("driver", &["libamdhip64.so.6"]);
+    std::fs::copy(&six, &seven)?;
+    probe(&variables)?.has("driver", &["libamdhip64.so.7"]);
+    Ok(())
+}
+
+#[test]
+fn rocm_without_a_gpu_says_what_may_hide_it() -> Outcome {
+    let root = tempfile::tempdir()?;
+    build(root.path(), "libamdhip64.so.6")?;
+    let path = root.path().to_string_lossy();
+    let report = probe(&[
+        ("CANDLE_ROCM_DRIVER", "native"),
+        ("ROCM_PATH", &path),
+        ("HSA_OVERRIDE_GFX_VERSION", ""),
+        ("ROCR_VISIBLE_DEVICES", "7"),
+    ])?;
+    report.has("driver", &["Native"]);
+    report.has("devices", &["reports no usable GPU (HIP error 100)", "libamdhip64.so.6"]);
+    report.has("devices", &["HSA_OVERRIDE_GFX_VERSION is set but empty", r#"ROCR_VISIBLE_DEVICES="7""#]);
+    report.has("count", &["HIP error 100"]);
+    Ok(())
+}
+
+#[test]
+fn a_file_that_is_no_library_is_named() -> Outcome {
+    let root = tempfile::tempdir()?;
+    std::fs::create_dir_all(root.path().join("lib"))?;
+    let file = root.path().join("lib/libamdhip64.so.7");
+    std::fs::write(&file, "not an ELF file at all")?;
+    let path = root.path().to_string_lossy();
+    let report = probe(&[("CANDLE_ROCM_DRIVER", "native"), ("ROCM_PATH", &path)])?;
+    if !report.line("driver").contains("Native") {
+        report.has("driver", &["could not be opened", &file.to_string_lossy()]);
+        report.has("count", &["HIP error 303", &file.to_string_lossy()]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_wrong_driver_names_the_right_ones() -> Outcome {
+    let report = probe(&[("CANDLE_ROCM_DRIVER", "cuda")])?;
+    assert_eq!(report.line("available"), "false");
+    for key in ["driver", "devices", "count", "rocblas"] {
+        report.has(key, &[r#"CANDLE_ROCM_DRIVER="cuda""#, "`native`", "`emulator`"]);
+    }
+    report.has("count", &["HIP error 1:"]);
+    Ok(())
+}
+
+#[test]
+fn without_a_gpu_there_is_no_driver_unless_one_is_named() -> Outcome {
+    if Path::new("/dev/kfd").exists() || Path::new("/dev/dxg").exists() {
+        return Ok(()); // this machine may have a GPU, and then native is right
+    }
+    let report = probe(&[])?;
+    assert_eq!(report.line("available"), "false");
+    for key in ["driver", "devices", "count", "memory", "stream", "module"] {
+        report.has(key, &["no AMD GPU was found", "/dev/kfd", "CANDLE_ROCM_DRIVER=emulator"]);
+    }
+    report.has("count", &["HIP error 100"]);
+    Ok(())
+}
+
+#[cfg(not(feature = "emulator"))]
+#[test]
+fn a_software_gpu_that_is_not_built_in_is_said() -> Outcome {
+    let report = probe(&[("CANDLE_ROCM_DRIVER", "emulator")])?;
+    assert_eq!(report.line("available"), "false");
+    report.has("driver", &["not compiled in", "rocm-emulator"]);
+    report.has("count", &["HIP error 303"]);
+    Ok(())
+}
+
+#[cfg(feature = "emulator")]
+#[test]
+fn the_software_gpu_serves_the_same_calls() -> Outcome {
+    let report = probe(&[("CANDLE_ROCM_DRIVER", "emulator:gfx1100,gfx1100")])?;
+    assert_eq!(report.line("available"), "true");
+    report.has("driver", &["Emulator", "software GPU (gfx1100, gfx1100)"]);
+    assert_eq!(report.line("devices"), r#"["gfx1100", "gfx1100"]"#);
+    assert_eq!(report.line("count"), "ok 2");
+    assert_eq!(report.line("memory"), "ok 1024");
+    assert_eq!(report.line("stream"), "ok ()");
+    assert_eq!(report.line("rocblas"), "ok ()");
+    report.has("oversize", &["HIP error 2", "hipMalloc"]);
+    report.has("module", &["HIP error 200"]);
+    report.has("miopen", &["the software GPU has no miopenCreate"]);
+    let report = probe(&[("CANDLE_ROCM_DRIVER", "emulator:gfx000")])?;
+    report.has("driver", &["gfx000", "gfx1100"]);
+    report.has("count", &["HIP error 303"]);
+    Ok(())
+}
