@@ -92,3 +92,10 @@ CANDLE_DEVICE float min(float x, float y) { return fminf(x, y); }
 CANDLE_DEVICE float max(float x, float y) { return fmaxf(x, y); }
 CANDLE_DEVICE double min(double x, double y) { return fmin(x, y); }
 CANDLE_DEVICE double max(double x, double y) { return fmax(x, y); }
+
+// Upstream's own names for extrema, of the integers that its cuda_utils.cuh leaves out. They stand here
+// because its templates look them up where they are defined.
+CANDLE_DEVICE int16_t ming(int16_t x, int16_t y) { return y < x ? y : x; }
+CANDLE_DEVICE int16_t maxg(int16_t x, int16_t y) { return x < y ? y : x; }
+CANDLE_DEVICE int32_t ming(int32_t x, int32_t y) { return min(x, y); }
+CANDLE_DEVICE int32_t maxg(int32_t x, int32_t y) { return max(x, y); }

@@ -8,13 +8,13 @@
 
 // Index of this lane in its wave.
 CANDLE_DEVICE unsigned int candle_lane() {
-#if defined(__AMDGCN_WAVEFRONT_SIZE__) && __AMDGCN_WAVEFRONT_SIZE__ == 32
-    return __builtin_amdgcn_mbcnt_lo(~0u, 0u);
-#elif defined(__GFX9__)
-    return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
-#else
-    return __builtin_amdgcn_mbcnt_lo(~0u, 0u);
-#endif
+    const unsigned int low = __builtin_amdgcn_mbcnt_lo(~0u, 0u);
+    return __builtin_amdgcn_wavefrontsize() == 64 ? __builtin_amdgcn_mbcnt_hi(~0u, low) : low;
+}
+
+// No group is wider than the wave.
+CANDLE_DEVICE unsigned int candle_group_width(int width) {
+    return min((unsigned int)width, (unsigned int)__builtin_amdgcn_wavefrontsize());
 }
 
 // The value that lane `source` of the wave holds, moved in words of 32 bits.
@@ -33,26 +33,29 @@ CANDLE_DEVICE T candle_read_lane(T value, unsigned int source) {
 
 template <typename T>
 CANDLE_DEVICE T __shfl_sync(unsigned long long, T value, int source, int width = 32) {
-    const unsigned int lane = candle_lane();
-    return candle_read_lane(value, (lane & ~(width - 1u)) | ((unsigned int)source & (width - 1u)));
+    const unsigned int mask = candle_group_width(width) - 1;
+    return candle_read_lane(value, (candle_lane() & ~mask) | ((unsigned int)source & mask));
 }
 
-// A source outside of the group leaves a lane its own value.
+// A source outside of the group leaves a lane its own value, here and below.
 template <typename T>
 CANDLE_DEVICE T __shfl_xor_sync(unsigned long long, T value, int lane_mask, int width = 32) {
     const unsigned int lane = candle_lane();
+    const unsigned int last = lane | (candle_group_width(width) - 1);
     const unsigned int source = lane ^ (unsigned int)lane_mask;
-    return candle_read_lane(value, source >= (lane & ~(width - 1u)) + width ? lane : source);
+    return candle_read_lane(value, source > last ? lane : source);
 }
 
 template <typename T>
 CANDLE_DEVICE T __shfl_up_sync(unsigned long long, T value, unsigned int delta, int width = 32) {
     const unsigned int lane = candle_lane();
-    return candle_read_lane(value, (lane & (width - 1u)) < delta ? lane : lane - delta);
+    const unsigned int within = lane & (candle_group_width(width) - 1);
+    return candle_read_lane(value, within < delta ? lane : lane - delta);
 }
 
 template <typename T>
 CANDLE_DEVICE T __shfl_down_sync(unsigned long long, T value, unsigned int delta, int width = 32) {
     const unsigned int lane = candle_lane();
-    return candle_read_lane(value, (lane & (width - 1u)) + delta >= (unsigned int)width ? lane : lane + delta);
+    const unsigned int last = lane | (candle_group_width(width) - 1);
+    return candle_read_lane(value, delta > last - lane ? lane : lane + delta);
 }

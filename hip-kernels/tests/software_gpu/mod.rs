@@ -1,0 +1,135 @@
+//! Launches kernels on the software GPU through its HIP functions.
+use std::ffi::{CString, c_void};
+use std::marker::PhantomData;
+
+use rocm_emulator::api;
+
+/// The architecture that the tests run on.
+pub const ARCH: &str = "gfx1100";
+/// Its lanes per wave.
+pub const WAVE: usize = 32;
+
+/// Numbers that may be copied byte by byte.
+pub trait Element: Copy + Default {}
+impl Element for u8 {}
+impl Element for u16 {}
+impl Element for u32 {}
+impl Element for i32 {}
+impl Element for u64 {}
+impl Element for usize {}
+
+fn check(code: u32, call: &str) {
+    assert_eq!(code, 0, "{call}: {:?} {:?}", rocm_emulator::last_error(), rocm_emulator::last_fault());
+}
+
+/// A loaded code object.
+pub struct Module(*mut c_void);
+
+/// Device memory for `len` elements.
+pub struct Buffer<T> {
+    address: *mut c_void,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl Module {
+    pub fn load(code_object: &[u8]) -> Self {
+        rocm_emulator::configure(&[ARCH]).unwrap();
+        let mut module = std::ptr::null_mut();
+        // SAFETY: the image is a whole code object and the result pointer is a local.
+        check(
+            unsafe { api::hipModuleLoadData(&mut module, code_object.as_ptr().cast()) },
+            "hipModuleLoadData",
+        );
+        Self(module)
+    }
+
+    /// Launches and waits. `arguments` are addresses of the kernel's arguments, in order.
+    pub fn launch(&self, kernel: &str, grid: [u32; 3], block: [u32; 3], arguments: &mut [*mut c_void]) {
+        let name = CString::new(kernel).unwrap();
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the name ends with a zero byte and the result pointer is a local.
+        check(unsafe { api::hipModuleGetFunction(&mut function, self.0, name.as_ptr()) }, kernel);
+        let stream = std::ptr::null_mut();
+        // SAFETY: every argument pointer is valid for the size that the kernel's metadata states: the caller's
+        // promise, checked by reading the results.
+        let code = unsafe {
+            api::hipModuleLaunchKernel(
+                function,
+                grid[0],
+                grid[1],
+                grid[2],
+                block[0],
+                block[1],
+                block[2],
+                0,
+                stream,
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        check(code, kernel);
+        // SAFETY: the null stream always exists.
+        check(unsafe { api::hipStreamSynchronize(stream) }, kernel);
+    }
+
+    /// Launches one thread per element in blocks of 256.
+    pub fn launch_linear(&self, kernel: &str, count: usize, arguments: &mut [*mut c_void]) {
+        self.launch(kernel, [count.div_ceil(256) as u32, 1, 1], [256, 1, 1], arguments);
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this module's own and no launch is pending: launches wait.
+        unsafe { api::hipModuleUnload(self.0) };
+    }
+}
+
+impl<T: Element> Buffer<T> {
+    pub fn new(values: &[T]) -> Self {
+        let mut address = std::ptr::null_mut();
+        let bytes = size_of_val(values);
+        // SAFETY: the result pointer is a local; the copy reads `bytes` from the slice.
+        unsafe {
+            check(api::hipMalloc(&mut address, bytes), "hipMalloc");
+            check(
+                api::hipMemcpy(address, values.as_ptr().cast(), bytes, api::hipMemcpyHostToDevice),
+                "hipMemcpy",
+            );
+        }
+        Self { address, len: values.len(), element: PhantomData }
+    }
+
+    pub fn zeroed(len: usize) -> Self {
+        Self::new(&vec![T::default(); len])
+    }
+
+    pub fn read(&self) -> Vec<T> {
+        let mut values = vec![T::default(); self.len];
+        let bytes = size_of_val(values.as_slice());
+        // SAFETY: the copy writes `bytes` into the vector, which has that many.
+        let code = unsafe {
+            api::hipMemcpy(values.as_mut_ptr().cast(), self.address, bytes, api::hipMemcpyDeviceToHost)
+        };
+        check(code, "hipMemcpy");
+        values
+    }
+
+    /// As a kernel argument.
+    pub fn argument(&self) -> *mut c_void {
+        (&raw const self.address).cast_mut().cast()
+    }
+}
+
+impl<T> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        // SAFETY: the address came from hipMalloc and no launch is pending: launches wait.
+        unsafe { api::hipFree(self.address) };
+    }
+}
+
+/// A value as a kernel argument.
+pub fn argument<T: Copy>(value: &T) -> *mut c_void {
+    (&raw const *value).cast_mut().cast()
+}
