@@ -140,19 +140,24 @@ impl MemoryStep {
         }
         let mut addresses = [0; W];
         self.addresses(wave, &mut addresses);
-        match self.space {
-            Space::Global => {
-                memory.global.select(slot);
-                self.count(memory, exec);
-                self.access(&mut memory.global, wave, &addresses, exec)
-            }
-            Space::Lds => self.access(&mut memory.lds, wave, &addresses, exec),
-            Space::Private => self.access(private, wave, &addresses, exec),
-            Space::Flat => {
-                memory.global.select(slot);
-                self.flat(wave, memory, private, addresses, exec)
-            }
+        memory.global.select(slot);
+        let [in_global, in_lds, in_private] = match self.space {
+            Space::Global => [exec, 0, 0],
+            Space::Lds => [0, exec, 0],
+            Space::Private => [0, 0, exec],
+            Space::Flat => by_aperture(&mut addresses, exec),
+        };
+        if in_global != 0 {
+            self.count(memory, in_global);
+            self.access(&mut memory.global, wave, &addresses, in_global)?;
         }
+        if in_lds != 0 {
+            self.access(&mut memory.lds, wave, &addresses, in_lds)?;
+        }
+        if in_private != 0 {
+            self.access(private, wave, &addresses, in_private)?;
+        }
+        Ok(())
     }
 
     /// The address of every lane; inactive lanes' are meaningless.
@@ -195,39 +200,6 @@ impl MemoryStep {
         }
     }
 
-    /// Splits the lanes by aperture.
-    #[inline(always)]
-    fn flat<const W: usize>(
-        &self,
-        wave: &mut Wave<W>,
-        memory: &mut Memory,
-        private: &mut Private,
-        mut addresses: [u64; W],
-        exec: u64,
-    ) -> MemoryResult<()> {
-        let (mut in_lds, mut in_private) = (0, 0);
-        for (lane, address) in addresses.iter_mut().enumerate() {
-            let aperture = *address & !u64::from(u32::MAX);
-            if aperture == SHARED_APERTURE || aperture == PRIVATE_APERTURE {
-                *address &= u64::from(u32::MAX);
-                let mask = if aperture == SHARED_APERTURE { &mut in_lds } else { &mut in_private };
-                *mask |= exec & 1 << lane;
-            }
-        }
-        let in_global = exec & !(in_lds | in_private);
-        if in_global != 0 {
-            self.count(memory, in_global);
-            self.access(&mut memory.global, wave, &addresses, in_global)?;
-        }
-        if in_lds != 0 {
-            self.access(&mut memory.lds, wave, &addresses, in_lds)?;
-        }
-        if in_private != 0 {
-            self.access(private, wave, &addresses, in_private)?;
-        }
-        Ok(())
-    }
-
     #[inline(always)]
     fn count(&self, memory: &mut Memory, exec: u64) {
         let lanes = u64::from(exec.count_ones());
@@ -256,14 +228,14 @@ impl MemoryStep {
         match self.action {
             Action::Load(format) => lanes::load(region, wave, addresses, exec, format, dst),
             Action::Store(format) => lanes::store(region, wave, addresses, exec, format, data0),
-            Action::LoadTwo(format, distances) => {
+            Action::LoadTwo(format, distances) if R::IS_LDS => {
                 let second = dst + format.registers();
                 for (distance, dst) in distances.into_iter().zip([dst, second]) {
                     lanes::load(region, wave, &moved(addresses, distance), exec, format, dst)?;
                 }
                 Ok(())
             }
-            Action::StoreTwo(format, distances) => {
+            Action::StoreTwo(format, distances) if R::IS_LDS => {
                 for (distance, data) in distances.into_iter().zip([data0, data1]) {
                     lanes::store(region, wave, &moved(addresses, distance), exec, format, data)?;
                 }
@@ -272,7 +244,7 @@ impl MemoryStep {
             Action::Atomic(operation) => {
                 operation.run(region, wave, addresses, exec, [data0, data1], self.dst)
             }
-            Action::AtomicTwo(operation, distances) => {
+            Action::AtomicTwo(operation, distances) if R::IS_LDS => {
                 let second = self.dst.map(|dst| dst + operation.registers());
                 // Both operands are read before the first result is written.
                 let operands = [operation.operand(wave, data0), operation.operand(wave, data1)];
@@ -290,9 +262,28 @@ impl MemoryStep {
                 }
                 Ok(())
             }
-            Action::Exchange(_) => Ok(()),
+            // Prepared for LDS only; exchanges have run already.
+            Action::LoadTwo(..) | Action::StoreTwo(..) | Action::AtomicTwo(..) | Action::Exchange(_) => {
+                Ok(())
+            }
         }
     }
+}
+
+/// Splits lanes with flat addresses into those of global memory, LDS and private memory. The latter two's
+/// addresses become offsets.
+#[inline(always)]
+fn by_aperture<const W: usize>(addresses: &mut [u64; W], exec: u64) -> [u64; 3] {
+    let (mut in_lds, mut in_private) = (0, 0);
+    for (lane, address) in addresses.iter_mut().enumerate() {
+        let aperture = *address & !u64::from(u32::MAX);
+        if aperture == SHARED_APERTURE || aperture == PRIVATE_APERTURE {
+            *address &= u64::from(u32::MAX);
+            let mask = if aperture == SHARED_APERTURE { &mut in_lds } else { &mut in_private };
+            *mask |= exec & 1 << lane;
+        }
+    }
+    [exec & !(in_lds | in_private), in_lds, in_private]
 }
 
 /// The 32-bit addresses at a distance.

@@ -4,6 +4,9 @@ use crate::exec::{Access, AddressSpace, FaultKind, Range};
 
 /// A kind of memory.
 pub(super) trait Region {
+    /// Only LDS has two-address instructions.
+    const IS_LDS: bool = false;
+
     /// The place of `bytes` bytes at `address` for `lane`, or the fault.
     ///
     /// The pointer may be read, and written if `access` is not a load, for `bytes` bytes until the launch ends.
@@ -95,6 +98,8 @@ impl Lds {
 }
 
 impl Region for Lds {
+    const IS_LDS: bool = true;
+
     #[inline(always)]
     fn locate(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8> {
         self.locate_piece(address, bytes, access).ok_or_else(|| {

@@ -1,1 +1,232 @@
-//! Unit tests.
+//! Scalar instructions against plain arithmetic.
+use super::*;
+use crate::exec::wave::{Lanes, Mode};
+use crate::isa::Mods;
+
+const S: Operand = Operand::Scalar(10);
+
+fn wave() -> Wave<32> {
+    Wave { pc: 0, sgpr: [0; 128], scc: false, mode: Mode::from_bits(0xf0), vgpr: vec![Lanes::splat(0); 4] }
+}
+
+fn inst(name: &'static str, encoding: Encoding, dst: Operand, src: &[Operand]) -> Inst {
+    let mut sources = [Operand::None; 4];
+    sources[..src.len()].copy_from_slice(src);
+    Inst {
+        name,
+        encoding,
+        size: 4,
+        dst,
+        dst2: Operand::None,
+        src: sources,
+        imm: 0,
+        offset0: 0,
+        offset1: 0,
+        mods: Mods::default(),
+        dpp: None,
+        pair: None,
+    }
+}
+
+/// Runs `name s[10:11], s[20:21], s[30:31]` and returns s[10:11] and SCC.
+fn binary(name: &'static str, a: u64, b: u64, scc: bool) -> (u64, bool) {
+    let mut wave = wave();
+    wave.scc = scc;
+    wave.set_sgpr64(20, a);
+    wave.set_sgpr64(30, b);
+    let encoding = if name.starts_with("s_cmp") || name.starts_with("s_bitcmp") {
+        Encoding::Sopc
+    } else {
+        Encoding::Sop2
+    };
+    let step = prepare(&inst(name, encoding, S, &[Operand::Scalar(20), Operand::Scalar(30)]), 0).expect(name);
+    step.run(&mut wave);
+    (wave.sgpr64(10), wave.scc)
+}
+
+/// Runs `name s[10:11], s[20:21]` with an old destination.
+fn unary(name: &'static str, a: u64, old: u64) -> (u64, bool) {
+    let mut wave = wave();
+    wave.set_sgpr64(10, old);
+    wave.set_sgpr64(20, a);
+    prepare(&inst(name, Encoding::Sop1, S, &[Operand::Scalar(20)]), 0).expect(name).run(&mut wave);
+    (wave.sgpr64(10), wave.scc)
+}
+
+#[test]
+fn sums_carry() {
+    assert_eq!(binary("s_add_u32", 0xffff_ffff, 2, false), (1, true));
+    assert_eq!(binary("s_add_u32", 5, 2, true), (7, false));
+    assert_eq!(binary("s_addc_u32", 0xffff_ffff, 0, true), (0, true));
+    assert_eq!(binary("s_addc_u32", 0xffff_fffe, 0, true), (0xffff_ffff, false));
+    assert_eq!(binary("s_sub_u32", 1, 2, false), (0xffff_ffff, true));
+    assert_eq!(binary("s_subb_u32", 5, 5, true), (0xffff_ffff, true));
+    assert_eq!(binary("s_subb_u32", 6, 5, true), (0, false));
+    // Signed overflow.
+    assert_eq!(binary("s_add_i32", 0x7fff_ffff, 1, false), (0x8000_0000, true));
+    assert_eq!(binary("s_add_i32", 0xffff_ffff, 1, false), (0, false));
+    assert_eq!(binary("s_sub_i32", 0x8000_0000, 1, false), (0x7fff_ffff, true));
+    assert_eq!(binary("s_lshl3_add_u32", 0x2000_0000, 7, false), (7, true));
+    assert_eq!(binary("s_absdiff_i32", 3, 10, false), (7, true));
+}
+
+#[test]
+fn products() {
+    assert_eq!(binary("s_mul_i32", 0x10001, 0x10001, true), (0x20001, true));
+    assert_eq!(binary("s_mul_hi_u32", 0xffff_ffff, 0xffff_ffff, false).0, 0xffff_fffe);
+    assert_eq!(binary("s_mul_hi_i32", 0xffff_ffff, 0xffff_ffff, false).0, 0);
+    assert_eq!(binary("s_mul_hi_i32", 0xffff_ffff, 3, false).0, 0xffff_ffff);
+}
+
+#[test]
+fn shifts_and_fields() {
+    assert_eq!(binary("s_lshl_b32", 3, 33, false), (6, true));
+    assert_eq!(binary("s_lshl_b32", 0x8000_0000, 1, true), (0, false));
+    assert_eq!(binary("s_ashr_i32", 0x8000_0000, 31, false), (0xffff_ffff, true));
+    assert_eq!(binary("s_lshl_b64", 1, 40, false), (1 << 40, true));
+    assert_eq!(binary("s_ashr_i64", 1 << 63, 63, false).0, u64::MAX);
+    // Offset 4, width 8.
+    assert_eq!(binary("s_bfe_u32", 0xabcd, 8 << 16 | 4, false), (0xbc, true));
+    assert_eq!(binary("s_bfe_i32", 0xabcd, 8 << 16 | 4, false).0, 0xffff_ffbc);
+    assert_eq!(binary("s_bfe_i32", 0xabcd, 0, true), (0, false));
+    assert_eq!(binary("s_bfe_i32", 0x8000_0000, 32 << 16 | 4, false).0, 0xf800_0000);
+    assert_eq!(binary("s_bfe_u64", 0xabcd_0000_0000, 16 << 16 | 32, false).0, 0xabcd);
+    assert_eq!(binary("s_bfe_i64", 0xabcd_0000_0000, 16 << 16 | 32, false).0, 0xffff_ffff_ffff_abcd);
+    assert_eq!(binary("s_bfm_b32", 5, 3, true), (0b1111_1000, true));
+    assert_eq!(binary("s_pack_ll_b32_b16", 0x1111_2222, 0x3333_4444, false).0, 0x4444_2222);
+    assert_eq!(binary("s_pack_lh_b32_b16", 0x1111_2222, 0x3333_4444, false).0, 0x3333_2222);
+    assert_eq!(binary("s_pack_hh_b32_b16", 0x1111_2222, 0x3333_4444, false).0, 0x3333_1111);
+    assert_eq!(binary("s_pack_hl_b32_b16", 0x1111_2222, 0x3333_4444, false).0, 0x4444_1111);
+}
+
+#[test]
+fn counts_of_bits() {
+    assert_eq!(unary("s_ctz_i32_b32", 0x50, 0).0, 4);
+    assert_eq!(unary("s_ctz_i32_b32", 0, 0).0, 0xffff_ffff);
+    assert_eq!(unary("s_clz_i32_u32", 0x50, 0).0, 25);
+    assert_eq!(unary("s_clz_i32_u64", 1 << 40, 0).0, 23);
+    assert_eq!(unary("s_cls_i32", 0xffff_ff00, 0).0, 24);
+    assert_eq!(unary("s_cls_i32", 0, 0).0, 0xffff_ffff);
+    assert_eq!(unary("s_bcnt1_i32_b64", u64::MAX, 0), (64, true));
+    assert_eq!(unary("s_bcnt0_i32_b32", 0xffff_ffff, 0), (0, false));
+    assert_eq!(unary("s_brev_b32", 1, 0).0, 0x8000_0000);
+    assert_eq!(unary("s_bitset1_b32", 35, 1).0, 9);
+    assert_eq!(unary("s_bitset0_b32", 3, 9).0, 1);
+    assert_eq!(unary("s_bitset1_b64", 40, 1).0, 1 << 40 | 1);
+    assert_eq!(unary("s_sext_i32_i8", 0x180, 0).0, 0xffff_ff80);
+    assert_eq!(unary("s_sext_i32_i16", 0x7fff, 0).0, 0x7fff);
+    assert_eq!(unary("s_quadmask_b32", 0x0100_0010, 0).0, 0b100_0010);
+    assert_eq!(unary("s_wqm_b32", 0x0100_0010, 0).0, 0x0f00_00f0);
+    assert_eq!(unary("s_bitreplicate_b64_b32", 0b101, 0).0, 0b11_0011);
+}
+
+#[test]
+fn compares_and_choices() {
+    assert!(binary("s_cmp_lt_i32", 0xffff_ffff, 0, false).1);
+    assert!(!binary("s_cmp_lt_u32", 0xffff_ffff, 0, true).1);
+    assert!(binary("s_cmp_lg_u64", 1 << 32, 0, false).1);
+    assert!(binary("s_bitcmp1_b32", 4, 2, false).1);
+    assert!(binary("s_bitcmp0_b64", 4, 40, false).1);
+    assert_eq!(binary("s_cselect_b32", 1, 2, true).0, 1);
+    assert_eq!(binary("s_cselect_b64", 1, 2 << 40, false).0, 2 << 40);
+    assert_eq!(binary("s_min_i32", 0xffff_ffff, 1, false), (0xffff_ffff, true));
+    assert_eq!(binary("s_max_u32", 0xffff_ffff, 1, false), (0xffff_ffff, true));
+}
+
+#[test]
+fn immediates_of_sopk() {
+    let mut wave = wave();
+    wave.sgpr[10] = 7;
+    let mut run = |name, dst, src: &[Operand], imm| {
+        let step = prepare(&Inst { imm, ..inst(name, Encoding::Sopk, dst, src) }, 0).expect(name);
+        step.run(&mut wave);
+        (wave.sgpr[10], wave.scc)
+    };
+    assert_eq!(run("s_addk_i32", S, &[], -9), (-2i32 as u32, false));
+    assert_eq!(run("s_mulk_i32", S, &[], -3), (6, false));
+    assert_eq!(run("s_cmpk_eq_u32", Operand::None, &[S], 6), (6, true));
+    assert_eq!(run("s_cmovk_i32", S, &[], 5), (5, true));
+    assert_eq!(run("s_cmpk_gt_i32", Operand::None, &[S], 5), (5, false));
+    assert_eq!(run("s_cmovk_i32", S, &[], 8), (5, false));
+    assert_eq!(run("s_movk_i32", S, &[], -1), (u32::MAX, false));
+}
+
+#[test]
+fn exec_is_saved_and_changed() {
+    // (mnemonic, EXEC afterwards) for source 0b0011 and EXEC 0b0101, low four bits.
+    for (name, expected) in [
+        ("s_and_saveexec_b32", 0b0001),
+        ("s_or_saveexec_b32", 0b0111),
+        ("s_xor_saveexec_b32", 0b0110),
+        ("s_nand_saveexec_b32", 0b1110),
+        ("s_nor_saveexec_b32", 0b1000),
+        ("s_xnor_saveexec_b32", 0b1001),
+        ("s_and_not0_saveexec_b32", 0b0100),
+        ("s_or_not0_saveexec_b32", 0b1101),
+        ("s_and_not1_saveexec_b32", 0b0010),
+        ("s_or_not1_saveexec_b32", 0b1011),
+    ] {
+        let mut wave = wave();
+        wave.sgpr[20] = 0b0011;
+        wave.sgpr[126] = 0b0101;
+        prepare(&inst(name, Encoding::Sop1, S, &[Operand::Scalar(20)]), 0).expect(name).run(&mut wave);
+        assert_eq!(wave.sgpr[126] & 15, expected, "{name}");
+        assert_eq!(wave.sgpr[10], 0b0101, "{name}");
+        assert!(wave.scc, "{name}");
+    }
+    let mut wave = wave();
+    wave.sgpr[20] = 0b0001;
+    wave.sgpr[126] = 0b0001;
+    let step = prepare(&inst("s_and_not1_wrexec_b32", Encoding::Sop1, S, &[Operand::Scalar(20)]), 0);
+    step.expect("known").run(&mut wave);
+    assert_eq!((wave.sgpr[126], wave.sgpr[10], wave.scc), (0, 0, false));
+}
+
+#[test]
+fn literals_and_special_sources() {
+    let read =
+        |operand, wide, signed| Source::new(operand, wide, signed).map(|source| source.read64(&wave()));
+    assert_eq!(read(Operand::Int(-1), true, false), Some(u64::MAX));
+    assert_eq!(read(Operand::Literal(0x8000_0000), true, false), Some(0x8000_0000));
+    assert_eq!(read(Operand::Literal(0x8000_0000), true, true), Some(0xffff_ffff_8000_0000));
+    assert_eq!(read(Operand::Float(InlineFloat::NegTwo), false, false), Some(0xc000_0000));
+    assert_eq!(read(Operand::Float(InlineFloat::One), true, false), Some(1.0f64.to_bits()));
+    assert_eq!(read(Operand::SharedBase, true, false), Some(SHARED_APERTURE));
+    assert_eq!(read(Operand::VccZ, false, false), Some(1));
+    assert_eq!(read(Operand::Vgpr(0), false, false), None);
+}
+
+#[test]
+fn the_mode_register_has_fields() {
+    let mut wave = wave();
+    let field = |offset, size| Operand::HwReg { id: 1, offset, size };
+    // Denormals of f32 off.
+    let set = inst("s_setreg_imm32_b32", Encoding::Sopk, field(4, 2), &[Operand::Literal(0)]);
+    prepare(&set, 0).expect("known").run(&mut wave);
+    assert_eq!((wave.mode.denorm_32, wave.mode.denorm_16_64), (0, 3));
+    prepare(&inst("s_getreg_b32", Encoding::Sopk, S, &[field(6, 2)]), 0).expect("known").run(&mut wave);
+    assert_eq!(wave.sgpr[10], 3);
+    let round = Inst { imm: 0b0110, ..inst("s_round_mode", Encoding::Sopp, Operand::None, &[]) };
+    prepare(&round, 0).expect("known").run(&mut wave);
+    assert_eq!((wave.mode.round_32, wave.mode.round_16_64), (2, 1));
+    assert!(
+        prepare(
+            &inst("s_getreg_b32", Encoding::Sopk, S, &[Operand::HwReg { id: 40, offset: 0, size: 1 }]),
+            0
+        )
+        .is_none()
+    );
+}
+
+#[test]
+fn null_swallows_and_unknown_names_are_refused() {
+    let mut wave = wave();
+    let null = Operand::Scalar(sreg::NULL);
+    prepare(&inst("s_mov_b64", Encoding::Sop1, null, &[Operand::Int(5)]), 0).expect("known").run(&mut wave);
+    assert_eq!(wave.sgpr[124], 0);
+    assert_eq!(wave.sgpr[125], 0);
+    assert!(prepare(&inst("s_rfe_b64", Encoding::Sop1, S, &[S]), 0).is_none());
+    let step = prepare(&inst("s_getpc_b64", Encoding::Sop1, S, &[]), 0x1_2345_6788);
+    step.expect("known").run(&mut wave);
+    assert_eq!(wave.sgpr64(10), 0x1_2345_6788);
+}
