@@ -24,9 +24,9 @@ operations! { select;
         (i64::from(a) * i64::from(b)).wrapping_add(c)
     } carry {
         let product = i64::from(a) * i64::from(b);
-        // The 65th bit of the sum of two sign-extended numbers.
+        // The 65th bit of the sum of two sign-extended numbers is the sign that does not overflow.
         let sum = product.wrapping_add(c);
-        ((product & c) | ((product | c) & !sum)) < 0
+        (sum ^ ((product ^ sum) & (c ^ sum))) < 0
     }
     "v_cndmask_b32" Choose (a: B32, b: B32, condition: Mask) -> U32 { if condition { b } else { a } }
     "v_cndmask_b16" Choose16 (a: B16, b: B16, condition: Mask) -> U16 { if condition { b } else { a } }

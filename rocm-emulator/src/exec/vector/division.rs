@@ -5,7 +5,7 @@
 use super::kind::{F16, F32, F64, Mask, U32};
 use super::operand::{self, Operands};
 use super::operation::{Action, Entry, Operation, operations};
-use super::{float32, float64, soft};
+use super::{float64, soft};
 use crate::exec::wave::Wave;
 
 operations! { select;
@@ -13,10 +13,7 @@ operations! { select;
         carry { scale32(a, den, num).1 }
     "v_div_scale_f64" ScaleF64 (a: F64, den: F64, num: F64) -> F64 { scale64(a, den, num).0 }
         carry { scale64(a, den, num).1 }
-    "v_div_fixup_f16" FixupF16 (q: F16, den: F16, num: F16) -> F16 {
-        let sign = den.is_sign_negative() != num.is_sign_negative();
-        fixup(q, den, num, sign).unwrap_or(q.abs().copysign(if sign { -1.0 } else { 1.0 }))
-    }
+    "v_div_fixup_f16" FixupF16 (q: F16, den: F16, num: F16) -> F16 { fixup(q.abs(), den, num) }
     "v_div_fixup_f32" FixupF32 (q: F32, den: F32, num: F32) -> F32 { fixup32(q, den, num) }
     "v_div_fixup_f64" FixupF64 (q: F64, den: F64, num: F64) -> F64 { fixup64(q, den, num) }
     "v_trig_preop_f64" TrigPreop (a: F64, segment: U32) -> F64 { trig_preop(a, segment) }
@@ -57,11 +54,10 @@ fn fmas<P: Operation, S: Operation, const W: usize>(operands: &Operands, wave: &
 #[inline(always)]
 fn scale32(a: f32, den: f32, num: f32) -> (f32, bool) {
     let exponent = |x: f32| (x.to_bits() >> 23 & 0xff) as i32;
-    let quotient = (f64::from(num) / f64::from(den)).abs();
-    let tiny = f64::from(f32::MIN_POSITIVE);
-    let quotient_denormal = quotient < tiny;
-    let reciprocal_denormal = (1.0 / f64::from(den)).abs() < tiny;
-    let (up, down) = (a * 18_446_744_073_709_551_616.0, float32::ldexp(a, -64));
+    // The scaling is exact, so it does no harm that a few normal numbers count as denormal here.
+    let quotient_denormal = exponent(num) - exponent(den) <= -126;
+    let reciprocal_denormal = exponent(den) >= 253;
+    let (up, down) = (a * f32::from_bits((127 + 64) << 23), a * f32::from_bits((127 - 64) << 23));
     if num == 0.0 || den == 0.0 {
         (f32::NAN, false)
     } else if exponent(num) - exponent(den) >= 96 {
@@ -85,9 +81,9 @@ fn scale32(a: f32, den: f32, num: f32) -> (f32, bool) {
 #[inline(always)]
 fn scale64(a: f64, den: f64, num: f64) -> (f64, bool) {
     let exponent = |x: f64| (x.to_bits() >> 52 & 0x7ff) as i32;
-    let quotient_denormal = (num / den).abs() < f64::MIN_POSITIVE;
-    let reciprocal_denormal = (1.0 / den).abs() < f64::MIN_POSITIVE;
-    let (up, down) = (a * f64::from_bits((1023 + 128) << 52), float64::ldexp(a, -128));
+    let quotient_denormal = exponent(num) - exponent(den) <= -1022;
+    let reciprocal_denormal = exponent(den) >= 2045;
+    let (up, down) = (a * f64::from_bits((1023 + 128) << 52), a * f64::from_bits((1023 - 128) << 52));
     if num == 0.0 || den == 0.0 {
         (f64::NAN, false)
     } else if exponent(num) - exponent(den) >= 768 {
@@ -123,57 +119,41 @@ fn unscale64(a: f64, b: f64, c: f64) -> f64 {
     f64::from_bits(soft::fma(a, b, c, scale, &soft::DOUBLE, soft::Rounding::NearestEven))
 }
 
-/// The quotients that follow from the operands' classes alone.
+/// The magnitude of a quotient with its sign, or what follows from the operands' classes alone.
 #[inline(always)]
-fn fixup(q: f32, den: f32, num: f32, sign: bool) -> Option<f32> {
-    let signed = |x: f32| if sign { -x } else { x };
-    let infinite = f32::is_infinite;
-    if num.is_nan() {
-        Some(num + num)
-    } else if den.is_nan() {
-        Some(den + den)
-    } else if (den == 0.0 && num == 0.0) || (infinite(den) && infinite(num)) {
-        Some(f32::from_bits(0xffc0_0000))
-    } else if den == 0.0 || infinite(num) {
-        Some(signed(f32::INFINITY))
-    } else if infinite(den) || num == 0.0 {
-        Some(signed(0.0))
-    } else if q.is_nan() {
-        // The Newton steps of a quotient beyond all numbers end so.
-        Some(signed(f32::INFINITY))
-    } else {
-        None
-    }
+fn fixup(magnitude: f32, den: f32, num: f32) -> f32 {
+    // The Newton steps of a quotient beyond all numbers end in NaN.
+    let value = if magnitude.is_nan() { f32::INFINITY } else { magnitude };
+    let value = if den.is_infinite() | (num == 0.0) { 0.0 } else { value };
+    let value = if (den == 0.0) | num.is_infinite() { f32::INFINITY } else { value };
+    let sign = (den.to_bits() ^ num.to_bits()) & 0x8000_0000;
+    let value = f32::from_bits(value.to_bits() | sign);
+    let undefined = ((den == 0.0) & (num == 0.0)) | (den.is_infinite() & num.is_infinite());
+    let value = if undefined { f32::from_bits(0xffc0_0000) } else { value };
+    let value = if den.is_nan() { den + den } else { value };
+    if num.is_nan() { num + num } else { value }
 }
 
 #[inline(always)]
 fn fixup32(q: f32, den: f32, num: f32) -> f32 {
     let exponent = |x: f32| (x.to_bits() >> 23 & 0xff) as i32;
-    let sign = den.is_sign_negative() != num.is_sign_negative();
-    let magnitude = if exponent(num) - exponent(den) < -150 { 0.0 } else { q.abs() };
-    fixup(q, den, num, sign).unwrap_or(if sign { -magnitude } else { magnitude })
+    let vanishes = exponent(num) - exponent(den) < -150;
+    fixup(if vanishes { 0.0 } else { q.abs() }, den, num)
 }
 
 #[inline(always)]
 fn fixup64(q: f64, den: f64, num: f64) -> f64 {
     let exponent = |x: f64| (x.to_bits() >> 52 & 0x7ff) as i32;
-    let sign = den.is_sign_negative() != num.is_sign_negative();
-    let signed = |x: f64| if sign { -x } else { x };
-    if num.is_nan() {
-        num + num
-    } else if den.is_nan() {
-        den + den
-    } else if (den == 0.0 && num == 0.0) || (den.is_infinite() && num.is_infinite()) {
-        f64::from_bits(0xfff8_0000_0000_0000)
-    } else if den == 0.0 || num.is_infinite() {
-        signed(f64::INFINITY)
-    } else if den.is_infinite() || num == 0.0 || exponent(num) - exponent(den) < -1075 {
-        signed(0.0)
-    } else if q.is_nan() {
-        signed(f64::INFINITY)
-    } else {
-        signed(q.abs())
-    }
+    let vanishes = exponent(num) - exponent(den) < -1075;
+    let value = if q.is_nan() { f64::INFINITY } else { q.abs() };
+    let value = if vanishes | den.is_infinite() | (num == 0.0) { 0.0 } else { value };
+    let value = if (den == 0.0) | num.is_infinite() { f64::INFINITY } else { value };
+    let sign = (den.to_bits() ^ num.to_bits()) & 1 << 63;
+    let value = f64::from_bits(value.to_bits() | sign);
+    let undefined = ((den == 0.0) & (num == 0.0)) | (den.is_infinite() & num.is_infinite());
+    let value = if undefined { f64::from_bits(0xfff8_0000_0000_0000) } else { value };
+    let value = if den.is_nan() { den + den } else { value };
+    if num.is_nan() { num + num } else { value }
 }
 
 /// The first 1201 bits of 2/pi after the point, from the highest down.

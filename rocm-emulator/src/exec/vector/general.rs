@@ -43,7 +43,7 @@ pub fn run<const W: usize>(behaviour: &Behaviour, operands: &Operands, wave: &mu
     for i in 0..W {
         let bits = compute(behaviour, lanes[i], mode);
         out[i] = flush(behaviour.result, bits, mode, 2);
-        carry[i] = behaviour.carry.is_some_and(|carry| carry(lanes[i])).into();
+        carry[i] = u32::from(behaviour.carry.is_some_and(|carry| carry(lanes[i]))).wrapping_neg();
     }
     let active = operands.write_mask(wave);
     store(behaviour.result, operands, wave, &out);
@@ -104,11 +104,18 @@ fn compute(behaviour: &Behaviour, lane: [u64; 4], mode: Mode) -> u64 {
             _ => (behaviour.lane)(lane),
         };
     }
-    let Some((from, rounding)) = layout(behaviour.sources[0], mode) else {
-        return (behaviour.lane)(lane);
-    };
     let Some((to, to_rounding)) = layout(behaviour.result, mode) else {
         return (behaviour.lane)(lane);
+    };
+    // Integers of up to 32 bits are exact in f64.
+    let from_integer = |value: f64| soft::convert(value.to_bits(), &soft::DOUBLE, to, to_rounding);
+    let Some((from, rounding)) = layout(behaviour.sources[0], mode) else {
+        return match (behaviour.form, behaviour.sources[0]) {
+            (Form::FromSigned, Format::Bits16) => from_integer(f64::from(lane[0] as i16)),
+            (Form::FromSigned, _) => from_integer(f64::from(lane[0] as i32)),
+            (Form::FromUnsigned, _) => from_integer(f64::from(lane[0] as u32)),
+            _ => (behaviour.lane)(lane),
+        };
     };
     if behaviour.form == Form::Convert {
         return soft::convert(lane[0], from, to, to_rounding);
@@ -127,7 +134,7 @@ fn arithmetic(form: Form, lane: [u64; 4], layout: &soft::Layout, rounding: soft:
         Form::Sub => soft::add(a, b ^ layout.sign(), layout, rounding),
         Form::Mul => soft::multiply(a, b, layout, rounding),
         Form::Fma => soft::fma(a, b, c, 0, layout, rounding),
-        Form::Other | Form::Convert | Form::MinMax => return None,
+        Form::Other | Form::Convert | Form::FromSigned | Form::FromUnsigned | Form::MinMax => return None,
     })
 }
 

@@ -5,9 +5,12 @@
 pub fn widen(bits: u32) -> f32 {
     let sign = (bits & 0x8000) << 16;
     let magnitude = bits & 0x7fff;
-    // 2^112 makes up for the difference of the exponent biases, for denormals too.
-    let finite = (f32::from_bits(magnitude << 13) * f32::from_bits(0x7780_0000)).to_bits();
+    // The exponent biases differ by 112. Denormals are multiples of 2^-24; as floats of the host they would
+    // be slow.
+    let normal = (magnitude << 13) + (112 << 23);
+    let denormal = (magnitude as i32 as f32 * f32::from_bits(0x3380_0000)).to_bits();
     let special = magnitude << 13 | 0x7f80_0000;
+    let finite = if magnitude < 0x400 { denormal } else { normal };
     f32::from_bits(sign | if magnitude >= 0x7c00 { special } else { finite })
 }
 
@@ -55,6 +58,7 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
     let bits = sum.to_bits();
     let outward = (error > 0.0) == (sum > 0.0);
     let odd = if outward { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
-    let inexact = error > 0.0 || error < 0.0;
+    // NaN is no error: it comes of infinite operands.
+    let inexact = error.abs() > 0.0;
     f32::from_bits(if inexact && bits & 1 == 0 { odd } else { bits })
 }

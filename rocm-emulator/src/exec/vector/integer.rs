@@ -31,13 +31,13 @@ operations! { select;
     "v_maxmin_i32" MaxMinSigned (a: I32, b: I32, c: I32) -> I32 { a.max(b).min(c) }
 
     "v_mul_lo_u32" MulLow (a: U32, b: U32) -> U32 { a.wrapping_mul(b) }
-    "v_mul_hi_u32" MulHigh (a: U32, b: U32) -> U32 { (u64::from(a) * u64::from(b) >> 32) as u32 }
-    "v_mul_hi_i32" MulHighSigned (a: I32, b: I32) -> I32 { (i64::from(a) * i64::from(b) >> 32) as i32 }
+    "v_mul_hi_u32" MulHigh (a: U32, b: U32) -> U32 { ((u64::from(a) * u64::from(b)) >> 32) as u32 }
+    "v_mul_hi_i32" MulHighSigned (a: I32, b: I32) -> I32 { ((i64::from(a) * i64::from(b)) >> 32) as i32 }
     "v_mul_u32_u24" Mul24 (a: U32, b: U32) -> U32 { low24(a).wrapping_mul(low24(b)) }
     "v_mul_i32_i24" Mul24Signed (a: U32, b: U32) -> I32 { signed24(a).wrapping_mul(signed24(b)) }
-    "v_mul_hi_u32_u24" MulHigh24 (a: U32, b: U32) -> U32 { (u64::from(low24(a)) * u64::from(low24(b)) >> 32) as u32 }
+    "v_mul_hi_u32_u24" MulHigh24 (a: U32, b: U32) -> U32 { ((u64::from(low24(a)) * u64::from(low24(b))) >> 32) as u32 }
     "v_mul_hi_i32_i24" MulHigh24Signed (a: U32, b: U32) -> I32 {
-        (i64::from(signed24(a)) * i64::from(signed24(b)) >> 32) as i32
+        ((i64::from(signed24(a)) * i64::from(signed24(b))) >> 32) as i32
     }
     "v_mad_u32_u24" Mad24 (a: U32, b: U32, c: U32) -> U32 { low24(a).wrapping_mul(low24(b)).wrapping_add(c) }
     "v_mad_i32_i24" Mad24Signed (a: U32, b: U32, c: I32) -> I32 {
@@ -70,8 +70,8 @@ operations! { select;
     "v_alignbit_b32" AlignBit (a: U32, b: U32, c: U32) -> U32 { align(a, b, c & 31) }
     "v_alignbyte_b32" AlignByte (a: U32, b: U32, c: U32) -> U32 { align(a, b, (c & 3) * 8) }
     "v_perm_b32" Permute (a: U32, b: U32, c: U32) -> U32 {
-        let data = u64::from(a) << 32 | u64::from(b);
-        byte(data, c & 0xff) | byte(data, c >> 8 & 0xff) << 8 | byte(data, c >> 16 & 0xff) << 16 | byte(data, c >> 24) << 24
+        let at = |shift: u32| byte(a, b, c >> shift & 0xff) << shift;
+        at(0) | at(8) | at(16) | at(24)
     }
 
     "v_bfrev_b32" Reverse (a: U32) -> U32 { a.reverse_bits() }
@@ -111,9 +111,11 @@ fn align(high: u32, low: u32, shift: u32) -> u32 {
 
 /// A byte of v_perm_b32: 0..=7 chooses, 8..=11 repeats the sign of an odd byte, 12 is 0, more is 0xff.
 #[inline(always)]
-fn byte(data: u64, select: u32) -> u32 {
-    let chosen = (data >> ((select & 7) * 8)) as u32 & 0xff;
-    let sign = ((data >> ((select & 3) * 16 + 15)) as u32 & 1) * 0xff;
+fn byte(high: u32, low: u32, select: u32) -> u32 {
+    let word = if select & 4 == 0 { low } else { high };
+    let chosen = word >> ((select & 3) * 8) & 0xff;
+    let word = if select & 2 == 0 { low } else { high };
+    let sign = (word >> ((select & 1) * 16 + 15) & 1) * 0xff;
     let special = if select < 12 { sign } else { 0xff };
     let special = if select == 12 { 0 } else { special };
     if select < 8 { chosen } else { special }

@@ -202,7 +202,7 @@ impl Kind for Mask {
     }
     #[inline(always)]
     fn pack(value: bool) -> u32 {
-        u32::from(value)
+        u32::from(value).wrapping_neg()
     }
     #[inline(always)]
     fn widen(raw: u32) -> u64 {

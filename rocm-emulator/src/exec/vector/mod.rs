@@ -25,6 +25,8 @@ mod operand;
 mod operation;
 mod packed;
 mod soft;
+#[cfg(test)]
+mod tests;
 mod transcendental;
 mod vopd;
 

@@ -55,6 +55,20 @@ pub enum Select {
     },
 }
 
+impl Select {
+    /// What the operation sees of a register.
+    #[inline(always)]
+    fn apply(self, bits: u32) -> u32 {
+        let half = |high: bool| if high { bits >> 16 } else { bits & 0xffff };
+        match self {
+            Select::Whole => bits,
+            Select::High => bits >> 16,
+            Select::Pair { low, high } => half(low) | half(high) << 16,
+            Select::Widened { high } => super::half::widen(half(high)).to_bits(),
+        }
+    }
+}
+
 /// Where results go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -123,7 +137,7 @@ pub fn resolve(inst: &Inst, formats: &[Format]) -> Option<Operands> {
 
 fn target(operand: Operand) -> Option<Target> {
     match operand {
-        Operand::None => Some(Target::None),
+        Operand::None | Operand::Scalar(sreg::NULL) => Some(Target::None),
         Operand::Vgpr(n) => Some(Target::Vgpr(n)),
         Operand::Scalar(n) => Some(Target::Scalar(n)),
         _ => None,
@@ -178,15 +192,15 @@ fn source(inst: &Inst, index: usize, format: Format) -> Option<Source> {
         }
     }
     let dpp = if index == 0 { inst.dpp.as_ref().map(DppPattern::new) } else { None };
-    if select == Select::Whole && dpp.is_none() {
-        if keep == u64::MAX && flip == 0 {
-            return Some(base);
+    match base {
+        // A 64-bit format has no halves to select.
+        Source::Constant(bits) if dpp.is_none() => {
+            let bits = if select == Select::Whole { bits } else { u64::from(select.apply(bits as u32)) };
+            Some(Source::Constant(bits & keep ^ flip))
         }
-        if let Source::Constant(bits) = base {
-            return Some(Source::Constant(bits & keep ^ flip));
-        }
+        base if select == Select::Whole && dpp.is_none() && keep == u64::MAX && flip == 0 => Some(base),
+        base => Some(Source::Modified(Box::new(Modified { base, dpp, select, keep, flip }))),
     }
-    Some(Source::Modified(Box::new(Modified { base, dpp, select, keep, flip })))
 }
 
 /// The bits of a constant for an operation of the given format.
@@ -265,18 +279,35 @@ pub fn expand<const W: usize>(mask: u64) -> [u32; W] {
     lanes
 }
 
-/// A mask with the lowest bit of each lane.
+/// A mask of the lanes that are all ones; lanes are all ones or zero.
 #[inline(always)]
 pub fn collect<const W: usize>(lanes: &[u32; W]) -> u64 {
-    let mut mask = 0;
-    for (half, chunk) in lanes.chunks(32).enumerate() {
-        let mut bits = 0u32;
-        for (i, lane) in chunk.iter().enumerate() {
-            bits |= (lane & 1) << i;
-        }
-        mask |= u64::from(bits) << (32 * half);
+    let (groups, _) = lanes.as_chunks::<16>();
+    groups.iter().enumerate().fold(0, |mask, (i, group)| mask | u64::from(collect16(group)) << (16 * i))
+}
+
+/// Packs the lanes to bytes and takes their signs: the compiler finds no good code for a loop over bits.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn collect16(lanes: &[u32; 16]) -> u16 {
+    use std::arch::x86_64::{_mm_movemask_epi8, _mm_packs_epi16, _mm_packs_epi32, _mm_set_epi32};
+    let four = |i: usize| {
+        let [a, b, c, d] = [lanes[i], lanes[i + 1], lanes[i + 2], lanes[i + 3]].map(|x| x as i32);
+        // SAFETY: every x86-64 has SSE2.
+        unsafe { _mm_set_epi32(d, c, b, a) }
+    };
+    // SAFETY: every x86-64 has SSE2.
+    unsafe {
+        let low = _mm_packs_epi32(four(0), four(4));
+        let high = _mm_packs_epi32(four(8), four(12));
+        _mm_movemask_epi8(_mm_packs_epi16(low, high)) as u16
     }
-    mask
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn collect16(lanes: &[u32; 16]) -> u16 {
+    lanes.iter().enumerate().fold(0, |mask, (i, lane)| mask | (lane & 1 << i) as u16)
 }
 
 /// A register's lanes; registers beyond the wave's read as zero.
@@ -315,17 +346,8 @@ fn fetch32_rare<const W: usize>(wave: &Wave<W>, source: &Source) -> [u32; W] {
             if let Some(pattern) = &modified.dpp {
                 lanes = pattern.permute(&lanes, wave.exec());
             }
-            match modified.select {
-                Select::Whole => {}
-                Select::High => lanes.iter_mut().for_each(|x| *x >>= 16),
-                Select::Pair { low, high } => {
-                    let (low, high) = (if low { 16 } else { 0 }, if high { 16 } else { 0 });
-                    lanes.iter_mut().for_each(|x| *x = (*x >> low & 0xffff) | (*x >> high) << 16);
-                }
-                Select::Widened { high } => {
-                    let shift = if high { 16 } else { 0 };
-                    lanes.iter_mut().for_each(|x| *x = super::half::widen(*x >> shift & 0xffff).to_bits());
-                }
+            if modified.select != Select::Whole {
+                lanes.iter_mut().for_each(|x| *x = modified.select.apply(*x));
             }
             let (keep, flip) = (modified.keep as u32, modified.flip as u32);
             lanes.iter_mut().for_each(|x| *x = *x & keep ^ flip);

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 
 use super::general::{self, Behaviour};
 use super::kind::{Format, Kind};
-use super::operand::{self, Operands};
+use super::operand::{self, Operands, Target};
 use crate::exec::wave::Wave;
 
 /// How a result is rounded when the mode register asks for something else than nearest-even.
@@ -20,6 +20,9 @@ pub enum Form {
     Fma,
     /// A conversion from the source's float format to the result's.
     Convert,
+    /// A conversion from an integer, signed or not.
+    FromSigned,
+    FromUnsigned,
     /// Quiets signalling NaNs first unless the mode says IEEE.
     MinMax,
 }
@@ -77,9 +80,9 @@ macro_rules! sources {
                 for i in 0..W {
                     out[i] = O::Result::pack(O::apply(($($kind::unpack(lanes.$index[i]),)*)));
                 }
-                if O::CARRY {
+                if O::CARRY && operands.dst2 != Target::None {
                     for i in 0..W {
-                        carry[i] = u32::from(O::carry(($($kind::unpack(lanes.$index[i]),)*)));
+                        carry[i] = u32::from(O::carry(($($kind::unpack(lanes.$index[i]),)*))).wrapping_neg();
                     }
                 }
             }
@@ -128,9 +131,19 @@ fn action<O: Operation, const W: usize>() -> Action<W> {
     on_any::<O, W>
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Tests the code for any host on one with wide vectors.
+    pub static BASELINE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// Whether the host has all features that [`on_wide_vectors`] is compiled for.
 #[cfg(target_arch = "x86_64")]
-pub fn wide_vectors() -> bool {
+fn wide_vectors() -> bool {
+    #[cfg(test)]
+    if BASELINE.get() {
+        return false;
+    }
     is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
         && is_x86_feature_detected!("f16c")
@@ -149,7 +162,7 @@ unsafe fn on_wide_vectors<O: Operation, const W: usize>(operands: &Operands, wav
 
 /// # Safety
 /// None is needed; the signature is [`Action`]'s.
-pub unsafe fn on_any<O: Operation, const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+unsafe fn on_any<O: Operation, const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     all_lanes::<O, W>(operands, wave);
 }
 

@@ -166,10 +166,8 @@ impl Exact {
         };
         let kept = kept as u64 + u64::from(up);
         // A carry out of the fraction moves to the exponent by itself.
-        let step = (leading - layout.min_exponent()) as u64;
-        let hidden = 1u64 << layout.fraction_bits;
-        let magnitude = (step << layout.fraction_bits).saturating_add(kept);
-        debug_assert!(step == 0 || kept >= hidden);
+        let step = ((leading - layout.min_exponent()) as u64).min(1 << layout.exponent_bits);
+        let magnitude = (step << layout.fraction_bits) + kept;
         if magnitude < layout.infinity() {
             return sign | magnitude;
         }

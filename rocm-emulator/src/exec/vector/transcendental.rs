@@ -33,10 +33,12 @@ fn reciprocal(value: f32) -> f32 {
     without_denormals(1.0 / without_denormals(value))
 }
 
+/// 1.5 * 2^52: a smaller number that is added to it is rounded to an integer.
+const SHIFT: f64 = 6_755_399_441_055_744.0;
+
 /// The nearest integer of a value below 2^31, without a call.
 #[inline(always)]
 fn nearest(value: f64) -> f64 {
-    const SHIFT: f64 = 6_755_399_441_055_744.0;
     (value + SHIFT) - SHIFT
 }
 
@@ -45,7 +47,9 @@ fn nearest(value: f64) -> f64 {
 pub fn exp2(x: f64) -> f64 {
     let x = if x > 1000.0 { 1000.0 } else { x };
     let x = if x < -1000.0 { -1000.0 } else { x };
-    let whole = nearest(x);
+    // The low bits of the shifted number are the nearest integer.
+    let shifted = x + SHIFT;
+    let whole = shifted - SHIFT;
     let t = (x - whole) * LN_2;
     // e^t by its series; |t| <= ln(2)/2.
     let series = [
@@ -60,7 +64,7 @@ pub fn exp2(x: f64) -> f64 {
         1.0,
     ];
     let power = series.iter().fold(0.0, |sum, factor| sum * t + factor) * t + 1.0;
-    power * f64::from_bits(((whole + 1023.0) as i32 as u64) << 52)
+    power * f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52)
 }
 
 /// log2 of an f32: of m * 2^e with m around 1, by the series of atanh.
