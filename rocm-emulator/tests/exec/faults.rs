@@ -37,6 +37,20 @@ fn a_load_out_of_bounds_names_lane_and_address() {
 }
 
 #[test]
+fn the_lowest_workgroup_is_reported_whatever_the_threads_do() {
+    let code = CodeObject::fixture("memory");
+    let x = vec![1f32; 1000];
+    let mut y = vec![2f32; 64 * 200];
+    let arguments = args().f32(2.0).pointer(&x).pointer(&y);
+    let memory = [readable(&x), writable(&mut y)];
+    for _ in 0..50 {
+        let fault =
+            code.launch("saxpy_unchecked", Shape::new(200, 64), &arguments, &memory).expect_err("faults");
+        assert_eq!(fault.workgroup, [1000 / 64, 0, 0]);
+    }
+}
+
+#[test]
 fn a_store_to_read_only_memory() {
     let code = CodeObject::fixture("memory");
     let (x, y) = (vec![1f32; 32], vec![2f32; 32]);

@@ -1,4 +1,5 @@
 //! Runs the fixtures' machine code and compares with plain Rust.
 mod code_object;
 mod faults;
+mod raw_code;
 mod results;

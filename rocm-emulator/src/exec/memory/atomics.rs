@@ -132,7 +132,7 @@ impl AtomicOperation {
         for lane in active(exec) {
             let address = addresses[lane];
             let place = region.locate(lane, address, bytes, Access::Atomic)?;
-            if place as u64 % bytes != 0 {
+            if !(place as u64).is_multiple_of(bytes) {
                 let (lane, bytes) = (lane as u32, bytes as u32);
                 return Err(Box::new(FaultKind::Misaligned { access: Access::Atomic, lane, address, bytes }));
             }

@@ -141,17 +141,18 @@ fn gather<const B: usize, const N: usize, const W: usize, R: Region>(
     exec: u64,
 ) -> MemoryResult<[[u32; W]; N]> {
     let mut out = [[0; W]; N];
-    if exec == Wave::<W>::full() && is_contiguous(addresses, B as u64) {
-        if let Some(piece) = region.locate_piece(addresses[0], (B * W) as u64, Access::Load) {
-            for lane in 0..W {
-                // SAFETY: the region allowed `B * W` bytes from `piece` on.
-                let value = unsafe { read::<B>(piece.add(lane * B)) };
-                for register in 0..N {
-                    out[register][lane] = value[register];
-                }
+    if exec == Wave::<W>::full()
+        && is_contiguous(addresses, B as u64)
+        && let Some(piece) = region.locate_piece(addresses[0], (B * W) as u64, Access::Load)
+    {
+        for lane in 0..W {
+            // SAFETY: the region allowed `B * W` bytes from `piece` on.
+            let value = unsafe { read::<B>(piece.add(lane * B)) };
+            for register in 0..N {
+                out[register][lane] = value[register];
             }
-            return Ok(out);
         }
+        return Ok(out);
     }
     for lane in active(exec) {
         let place = region.locate(lane, addresses[lane], B as u64, Access::Load)?;
@@ -172,14 +173,15 @@ fn scatter<const B: usize, const W: usize, R: Region>(
     exec: u64,
     data: [&[u32; W]; 4],
 ) -> MemoryResult<()> {
-    if exec == Wave::<W>::full() && is_contiguous(addresses, B as u64) {
-        if let Some(piece) = region.locate_piece(addresses[0], (B * W) as u64, Access::Store) {
-            for lane in 0..W {
-                // SAFETY: the region allowed `B * W` bytes from `piece` on.
-                unsafe { write::<B>(piece.add(lane * B), data.map(|register| register[lane])) };
-            }
-            return Ok(());
+    if exec == Wave::<W>::full()
+        && is_contiguous(addresses, B as u64)
+        && let Some(piece) = region.locate_piece(addresses[0], (B * W) as u64, Access::Store)
+    {
+        for lane in 0..W {
+            // SAFETY: the region allowed `B * W` bytes from `piece` on.
+            unsafe { write::<B>(piece.add(lane * B), data.map(|register| register[lane])) };
         }
+        return Ok(());
     }
     for lane in active(exec) {
         let place = region.locate(lane, addresses[lane], B as u64, Access::Store)?;

@@ -3,6 +3,10 @@
 //! A lane's address becomes a host pointer by way of a [`region::Region`], which checks it: global memory, the
 //! workgroup's LDS, the lane's private memory. The data movement ([`lanes`]) and the atomics ([`atomics`]) are
 //! the same for all of them.
+
+// A lane number indexes several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
 mod atomics;
 mod exchange;
 mod lanes;
