@@ -415,11 +415,8 @@ fn dot_product_of_bytes() {
         ],
     );
     for (index, got) in results.read().into_iter().enumerate() {
-        let dot = a[index]
-            .to_le_bytes()
-            .iter()
-            .zip(b[index].to_le_bytes())
-            .map(|(&a, b)| a as i8 as i32 * b as i8 as i32);
+        let (left, right) = (a[index].to_le_bytes(), b[index].to_le_bytes());
+        let dot = left.iter().zip(right).map(|(&left, right)| i32::from(left as i8) * i32::from(right as i8));
         assert_eq!(got, c[index].wrapping_add(dot.sum()), "{:x} . {:x}", a[index], b[index]);
     }
 }

@@ -1,4 +1,5 @@
 //! Launches kernels on the software GPU through its HIP functions.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 use std::ffi::{CString, c_void};
 use std::marker::PhantomData;
 
@@ -10,13 +11,26 @@ pub const ARCH: &str = "gfx1100";
 pub const WAVE: usize = 32;
 
 /// Numbers that may be copied byte by byte.
-pub trait Element: Copy + Default {}
-impl Element for u8 {}
-impl Element for u16 {}
-impl Element for u32 {}
-impl Element for i32 {}
-impl Element for u64 {}
-impl Element for usize {}
+pub trait Element: Copy + Default {
+    /// The bytes in memory.
+    fn to_bytes(self) -> Vec<u8>;
+}
+
+macro_rules! elements {
+    ($($type:ty),*) => {
+        $(impl Element for $type {
+            fn to_bytes(self) -> Vec<u8> {
+                self.to_le_bytes().to_vec()
+            }
+        })*
+    };
+}
+elements!(u8, u16, u32, i32, u64, usize);
+
+/// Asks for the device; every call after the first changes nothing.
+fn configure() {
+    rocm_emulator::configure(&[ARCH]).unwrap();
+}
 
 fn check(code: u32, call: &str) {
     assert_eq!(code, 0, "{call}: {:?} {:?}", rocm_emulator::last_error(), rocm_emulator::last_fault());
@@ -34,7 +48,7 @@ pub struct Buffer<T> {
 
 impl Module {
     pub fn load(code_object: &[u8]) -> Self {
-        rocm_emulator::configure(&[ARCH]).unwrap();
+        configure();
         let mut module = std::ptr::null_mut();
         // SAFETY: the image is a whole code object and the result pointer is a local.
         check(
@@ -73,6 +87,24 @@ impl Module {
         check(unsafe { api::hipStreamSynchronize(stream) }, kernel);
     }
 
+    /// Writes the address of `buffer` to a global pointer of the code object.
+    pub fn set_pointer<T>(&self, name: &str, buffer: &Buffer<T>) {
+        let name = CString::new(name).unwrap();
+        let mut global = std::ptr::null_mut();
+        let mut size = 0usize;
+        // SAFETY: the name ends with a zero byte, the result pointers are locals, and the global has the size of
+        // a pointer, which is asserted before the copy.
+        unsafe {
+            check(
+                api::hipModuleGetGlobal(&mut global, &mut size, self.0, name.as_ptr()),
+                "hipModuleGetGlobal",
+            );
+            assert_eq!(size, size_of::<*mut c_void>());
+            let source = (&raw const buffer.address).cast();
+            check(api::hipMemcpy(global, source, size, api::hipMemcpyHostToDevice), "hipMemcpy");
+        }
+    }
+
     /// Launches one thread per element in blocks of 256.
     pub fn launch_linear(&self, kernel: &str, count: usize, arguments: &mut [*mut c_void]) {
         self.launch(kernel, [count.div_ceil(256) as u32, 1, 1], [256, 1, 1], arguments);
@@ -88,6 +120,7 @@ impl Drop for Module {
 
 impl<T: Element> Buffer<T> {
     pub fn new(values: &[T]) -> Self {
+        configure();
         let mut address = std::ptr::null_mut();
         let bytes = size_of_val(values);
         // SAFETY: the result pointer is a local; the copy reads `bytes` from the slice.
