@@ -1,0 +1,376 @@
+//! A ROCm device: one GPU, one stream, and what is loaded on it.
+use super::buffer::Buffer;
+use super::error::notes;
+use super::fault::FaultRecord;
+use super::kernels::{KernelCache, ModuleId};
+use super::launch::RocmKernel;
+use super::random::Rng;
+use super::staging::Staging;
+use super::RocmError;
+use crate::Result;
+use rocm_rs::hip::{self, bindings};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Unique identifier of a stream on a GPU: devices with the same id work in one order on the same memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceId(usize);
+
+impl DeviceId {
+    fn new() -> Self {
+        static COUNTER: AtomicUsize = AtomicUsize::new(1);
+        Self(COUNTER.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A GPU as Candle sees it. Cheap to clone; clones share the stream, the loaded kernels and the random state.
+///
+/// Every `RocmDevice::new` of one ordinal shares the stream and the kernels of the others while any of them lives,
+/// so that tensors made through either may meet in one operation; the random state is each one's own.
+#[derive(Clone)]
+pub struct RocmDevice {
+    pub(super) state: Arc<DeviceState>,
+    pub(super) rng: Arc<Mutex<Rng>>,
+}
+
+impl std::fmt::Debug for RocmDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RocmDevice({}, {:?})", self.state.label(), self.state.id)
+    }
+}
+
+/// What the clones of a device share. Fields are dropped from the top: the stream goes last.
+pub(super) struct DeviceState {
+    pub(super) id: DeviceId,
+    pub(super) ordinal: usize,
+    hip: hip::Device,
+    arch: String,
+    name: String,
+    pub(super) blas: Mutex<Option<super::matmul::Blas>>,
+    kernels: KernelCache,
+    pub(super) faults: FaultRecord,
+    pub(super) staging: Mutex<Option<Staging>>,
+    pub(super) launches: AtomicU64,
+    pub(super) stream: hip::Stream,
+}
+
+// SAFETY: stream and device handles are plain handles that HIP lets any thread use; each use binds the device to
+// the calling thread first. Everything else in here is Send by itself.
+unsafe impl Send for DeviceState {}
+// SAFETY: as above; HIP serialises concurrent calls on one stream.
+unsafe impl Sync for DeviceState {}
+
+impl Drop for DeviceState {
+    fn drop(&mut self) {
+        // Nothing may be unloaded under a running kernel. Errors have nobody left to go to.
+        if self.bind().is_ok() {
+            let _ = self.stream.synchronize();
+        }
+    }
+}
+
+impl DeviceState {
+    fn open(ordinal: usize) -> Result<Self> {
+        let driver = rocm_loader::driver().map_err(RocmError::from)?;
+        let label = || format!("rocm:{ordinal}");
+        let count = check(hip::get_device_count(), label, || "hipGetDeviceCount".to_string())? as usize;
+        if ordinal >= count {
+            return Err(RocmError::NoSuchDevice { ordinal, count, driver: driver.description() }.into());
+        }
+        let hip = check(hip::Device::new(ordinal as i32), label, || "hipGetDeviceCount".to_string())?;
+        check(hip.set_current(), label, || format!("hipSetDevice({ordinal})"))?;
+        let (arch, name) = identify(ordinal)?;
+        let stream =
+            check(hip.get_stream_with_flags(hip::stream::stream_flags::NON_BLOCKING), label, || {
+                "hipStreamCreateWithFlags(hipStreamNonBlocking)".to_string()
+            })?;
+        Ok(Self {
+            id: DeviceId::new(),
+            ordinal,
+            hip,
+            arch,
+            name,
+            blas: Mutex::new(None),
+            kernels: KernelCache::new(),
+            faults: FaultRecord::default(),
+            staging: Mutex::new(None),
+            launches: AtomicU64::new(0),
+            stream,
+        })
+    }
+
+    /// `rocm:0 (gfx1100)`, as errors name the device.
+    pub(super) fn label(&self) -> String {
+        format!("rocm:{} ({})", self.ordinal, self.arch)
+    }
+
+    /// Makes this the calling thread's current device: HIP keeps one per thread, and others may have changed it.
+    pub(super) fn bind(&self) -> Result<()> {
+        self.check(self.hip.set_current(), || format!("hipSetDevice({})", self.ordinal))
+    }
+
+    /// Turns HIP's result into ours; `call` is only made up on failure.
+    pub(super) fn check<T>(&self, result: hip::Result<T>, call: impl FnOnce() -> String) -> Result<T> {
+        check(result, || self.label(), call)
+    }
+
+    /// The same for a raw status code.
+    pub(super) fn check_code(&self, code: bindings::hipError_t, call: impl FnOnce() -> String) -> Result<()> {
+        self.check(hip::Error::from_hip_error(code), call)
+    }
+
+    /// Waits for the stream, then reports an index fault that a kernel has left since the last time.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        self.bind()?;
+        self.check(self.stream.synchronize(), || "hipStreamSynchronize".to_string())?;
+        self.faults.take(self)
+    }
+
+    pub(super) fn raw_stream(&self) -> bindings::hipStream_t {
+        self.stream.as_raw()
+    }
+}
+
+/// Arch (`gfx90a:sramecc+:xnack-`) and marketing name of a GPU.
+fn identify(ordinal: usize) -> Result<(String, String)> {
+    // SAFETY: a plain C struct of numbers and arrays, for which all zeros is a valid value.
+    let mut properties: bindings::hipDeviceProp_tR0600 = unsafe { std::mem::zeroed() };
+    // SAFETY: HIP fills the struct of this version (R0600) and keeps no pointer to it.
+    let code = unsafe { bindings::hipGetDevicePropertiesR0600(&mut properties, ordinal as i32) };
+    check(
+        hip::Error::from_hip_error::<()>(code),
+        || format!("rocm:{ordinal}"),
+        || format!("hipGetDeviceProperties({ordinal})"),
+    )?;
+    let text = |field: &[std::ffi::c_char]| {
+        // SAFETY: c_char has the size and alignment of u8, and the slice is as long as the field.
+        let bytes = unsafe { std::slice::from_raw_parts(field.as_ptr().cast::<u8>(), field.len()) };
+        CStr::from_bytes_until_nul(bytes).map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
+    };
+    Ok((text(&properties.gcnArchName), text(&properties.name)))
+}
+
+fn check<T>(
+    result: hip::Result<T>,
+    device: impl FnOnce() -> String,
+    call: impl FnOnce() -> String,
+) -> Result<T> {
+    match result {
+        Ok(value) => Ok(value),
+        Err(error) => {
+            let notes = notes(Some(error.code()));
+            // HIP keeps the last error for whoever asks next; it has been told here.
+            let _ = hip::get_last_error();
+            Err(RocmError::Hip { call: call(), device: device(), error, notes }.into())
+        }
+    }
+}
+
+/// The state that `RocmDevice::new` shares, by ordinal. Weak: a device that nobody uses is closed.
+static OPEN: Mutex<Vec<Weak<DeviceState>>> = Mutex::new(Vec::new());
+
+impl RocmDevice {
+    /// Opens GPU `ordinal`, or joins the one that is open already.
+    ///
+    /// # Errors
+    /// If there is no driver (what is missing is named), no such GPU (how many there are is said), or HIP fails.
+    pub(super) fn open(ordinal: usize) -> Result<Self> {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|state| state.strong_count() > 0);
+        let shared = open.iter().filter_map(Weak::upgrade).find(|state| state.ordinal == ordinal);
+        let state = match shared {
+            Some(state) => state,
+            None => {
+                let state = Arc::new(DeviceState::open(ordinal)?);
+                open.push(Arc::downgrade(&state));
+                state
+            }
+        };
+        Ok(Self { state, rng: Arc::new(Mutex::new(Rng::default())) })
+    }
+
+    /// Opens GPU `ordinal` with a stream of its own, shared with no other device.
+    ///
+    /// # Errors
+    /// As [`crate::Device::new_rocm`].
+    pub fn new_with_stream(ordinal: usize) -> Result<Self> {
+        let state = Arc::new(DeviceState::open(ordinal)?);
+        Ok(Self { state, rng: Arc::new(Mutex::new(Rng::default())) })
+    }
+
+    pub fn id(&self) -> DeviceId {
+        self.state.id
+    }
+
+    /// The GPU's number, as in `rocm:0`.
+    pub fn ordinal(&self) -> usize {
+        self.state.ordinal
+    }
+
+    /// The GPU's architecture as the driver names it: `gfx1100`, `gfx90a:sramecc+:xnack-`.
+    pub fn arch(&self) -> &str {
+        &self.state.arch
+    }
+
+    /// The GPU's marketing name.
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    /// The driver all ROCm devices of this process use, with its versions.
+    ///
+    /// # Errors
+    /// None once a device is open.
+    pub fn driver(&self) -> Result<&'static rocm_loader::Driver> {
+        Ok(rocm_loader::driver().map_err(RocmError::from)?)
+    }
+
+    /// `native` or `emulator`: results made on the emulator should say so.
+    pub fn driver_name(&self) -> &'static str {
+        match rocm_loader::driver().map(|driver| driver.kind()) {
+            Ok(rocm_loader::DriverKind::Emulator) => "emulator",
+            Ok(rocm_loader::DriverKind::Native) => "native",
+            Err(_) => "none",
+        }
+    }
+
+    /// Kernels launched on this device's stream so far, library calls (rocBLAS) and copies not counted.
+    pub fn kernels_launched(&self) -> u64 {
+        self.state.launches.load(Ordering::Relaxed)
+    }
+
+    /// Free and total memory of the GPU in bytes.
+    ///
+    /// # Errors
+    /// If HIP fails.
+    pub fn memory_info(&self) -> Result<(usize, usize)> {
+        self.state.bind()?;
+        let info = self.state.check(hip::memory_info(), || "hipMemGetInfo".to_string())?;
+        Ok((info.free, info.total))
+    }
+
+    /// The stream on which everything of this device is ordered, for calls into other libraries.
+    pub fn stream(&self) -> &hip::Stream {
+        &self.state.stream
+    }
+
+    /// Makes this the calling thread's current HIP device, as calls into other libraries need it.
+    ///
+    /// # Errors
+    /// If HIP fails.
+    pub fn bind_to_thread(&self) -> Result<()> {
+        self.state.bind()
+    }
+
+    /// Uninitialised memory for `len` elements.
+    ///
+    /// # Errors
+    /// [`RocmError::OutOfMemory`] if the device has not that much.
+    ///
+    /// # Safety
+    /// The memory must be written before it is read.
+    pub unsafe fn alloc<T>(&self, len: usize) -> Result<Buffer<T>> {
+        Buffer::new(&self.state, len)
+    }
+
+    /// Memory for `len` elements, all bits zero.
+    ///
+    /// # Errors
+    /// As [`Self::alloc`].
+    pub fn alloc_zeros<T: Copy>(&self, len: usize) -> Result<Buffer<T>> {
+        let buffer = Buffer::new(&self.state, len)?;
+        super::copy::clear(&self.state, buffer.ptr(), buffer.size_in_bytes())?;
+        Ok(buffer)
+    }
+
+    /// Copies `data` to new device memory. `data` may be reused at once.
+    ///
+    /// # Errors
+    /// As [`Self::alloc`], or if the copy fails.
+    pub fn clone_htod<T: Copy>(&self, data: &[T]) -> Result<Buffer<T>> {
+        let buffer = Buffer::new(&self.state, data.len())?;
+        super::copy::upload(&self.state, data, buffer.ptr())?;
+        Ok(buffer)
+    }
+
+    /// Copies a buffer to the host. Waits for all work on the stream, and reports what failed in it.
+    ///
+    /// # Errors
+    /// If the copy fails, or something enqueued before it did.
+    pub fn clone_dtoh<T: Copy>(&self, buffer: &Buffer<T>) -> Result<Vec<T>> {
+        super::copy::download(&self.state, buffer)
+    }
+
+    /// The kernel whose name is the parts of `name` joined by underscores: `&["softmax", "f32"]` is `softmax_f32`.
+    /// Loads its module on first use; from the second time on it is a lookup without lock or allocation.
+    ///
+    /// # Errors
+    /// [`RocmError::MissingKernel`] if the module has no such kernel, [`RocmError::CodeObject`] if the binary holds
+    /// nothing for this GPU.
+    pub fn kernel<'a, 'm>(
+        &'a self,
+        module: impl Into<ModuleId<'m>>,
+        name: &[&str],
+    ) -> Result<RocmKernel<'a>> {
+        let module = module.into();
+        let state = &*self.state;
+        let kernel = match state.kernels.get(module, name) {
+            Some(kernel) => kernel,
+            None => {
+                state.bind()?;
+                state.kernels.load(module, name, &|| state.label(), || match module {
+                    ModuleId::Shipped(shipped) => state.load_shipped(shipped),
+                    ModuleId::Custom(name) => Err(RocmError::Unsupported(format!(
+                        "module {name} has not been loaded on {}: call custom_kernel",
+                        state.label()
+                    ))
+                    .into()),
+                })?
+            }
+        };
+        Ok(RocmKernel { kernel, state })
+    }
+
+    /// Kernel `name` of the caller's own code object, which is loaded under `module` on first use. A code object is
+    /// what `clang --offload-arch=... --cuda-device-only` or hipcc's `--genco` writes.
+    ///
+    /// # Errors
+    /// If HIP does not accept the code object for this GPU, or it has no such kernel.
+    pub fn custom_kernel<'a>(
+        &'a self,
+        module: &str,
+        code_object: &[u8],
+        name: &str,
+    ) -> Result<RocmKernel<'a>> {
+        let id = ModuleId::Custom(module);
+        let state = &*self.state;
+        let kernel = match state.kernels.get(id, &[name]) {
+            Some(kernel) => kernel,
+            None => {
+                state.bind()?;
+                state
+                    .kernels
+                    .load(id, &[name], &|| state.label(), || state.load_module(module, code_object))?
+            }
+        };
+        Ok(RocmKernel { kernel, state })
+    }
+}
+
+impl DeviceState {
+    fn load_module(&self, name: &str, code_object: &[u8]) -> Result<hip::Module> {
+        self.check(hip::Module::load_data(code_object), || {
+            format!("hipModuleLoadData({name}, {} B)", code_object.len())
+        })
+    }
+
+    fn load_shipped(&self, module: hip_kernels::Module) -> Result<hip::Module> {
+        let code_object = hip_kernels::code_object(module, &self.arch).map_err(RocmError::from)?;
+        let loaded = self.load_module(module.name(), &code_object.bytes)?;
+        if module == hip_kernels::Module::Indexing {
+            self.faults.attach(self, &loaded)?;
+        }
+        Ok(loaded)
+    }
+}

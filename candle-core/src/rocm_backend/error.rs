@@ -1,0 +1,134 @@
+//! What can go wrong on a ROCm device, and what to do about it.
+use crate::{DType, Layout};
+use rocm_rs::{hip, rocblas};
+
+/// An error of the ROCm backend. Reaches the caller as [`crate::Error::Rocm`].
+///
+/// A failed call leaves the device usable: whatever state HIP keeps about it is cleared.
+#[derive(Debug, thiserror::Error)]
+pub enum RocmError {
+    /// No usable driver: ROCm is missing, there is no GPU, or `CANDLE_ROCM_DRIVER` asks for what is not there.
+    #[error(transparent)]
+    Driver(#[from] rocm_loader::LoadError),
+
+    /// This binary holds no code object that fits the GPU, or it is damaged.
+    #[error(transparent)]
+    CodeObject(#[from] hip_kernels::KernelError),
+
+    /// A HIP call failed, or a kernel launched before it did.
+    #[error("{call} failed on {device}: {error}{notes}")]
+    Hip {
+        /// The call, with the sizes it was given.
+        call: String,
+        device: String,
+        error: hip::Error,
+        /// The driver's own words and advice, each after a semicolon; may be empty.
+        notes: String,
+    },
+
+    /// A rocBLAS call failed.
+    #[error("{call} failed on {device}: {error}{notes}")]
+    Rocblas { call: String, device: String, error: rocblas::Error, notes: String },
+
+    #[error(
+        "out of device memory on {device}: {requested} bytes requested, {free} of {total} bytes free; \
+         drop tensors that are no longer needed, or use a smaller batch, a shorter context or a smaller dtype"
+    )]
+    OutOfMemory { requested: usize, free: usize, total: usize, device: String },
+
+    #[error("rocm:{ordinal} does not exist: {driver} has {count} device(s), numbered from 0")]
+    NoSuchDevice { ordinal: usize, count: usize, driver: String },
+
+    /// A kernel met an index outside its tensor. It read or wrote nothing there.
+    #[error("{op}: index {index} is out of range for a dimension of size {bound} (on {device})")]
+    IndexOutOfRange { op: &'static str, index: i64, bound: u64, device: String },
+
+    #[error("no kernel {kernel} in module {module} (on {device}): the operation is not there yet for this dtype on ROCm")]
+    MissingKernel { module: String, kernel: String, device: String },
+
+    #[error("{op} is not there yet on ROCm for dtype {dtype:?}")]
+    UnsupportedDtype { op: &'static str, dtype: DType },
+
+    #[error("{op}: dtype mismatch, lhs: {lhs:?}, rhs: {rhs:?}")]
+    DtypeMismatch { op: &'static str, lhs: DType, rhs: DType },
+
+    #[error("{msg}, expected: {expected:?}, got: {got:?}")]
+    UnexpectedDType { msg: &'static str, expected: DType, got: DType },
+
+    #[error("{op}: {elements} elements are more than a kernel can index ({limit}); split the tensor")]
+    TooManyElements { op: &'static str, elements: usize, limit: usize },
+
+    #[error("{op}: a layout of {dims} dimensions that cannot be merged is too long for a kernel argument ({limit} at most); make the tensor contiguous first")]
+    TooManyDims { op: &'static str, dims: usize, limit: usize },
+
+    #[error("{op}: layout {layout:?} reaches beyond its buffer of {len} elements")]
+    OutOfBounds { op: &'static str, layout: Layout, len: usize },
+
+    #[error("matmul: lhs {lhs:?} and rhs {rhs:?} do not fit (b, m, n, k) = {bmnk:?}")]
+    MatMulShape { lhs: Layout, rhs: Layout, bmnk: (usize, usize, usize, usize) },
+
+    #[error("kernel {kernel}: {message}")]
+    Launch { kernel: String, message: String },
+
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+impl From<RocmError> for crate::Error {
+    fn from(error: RocmError) -> Self {
+        crate::Error::Rocm(Box::new(error)).bt()
+    }
+}
+
+/// What the driver says about the last failing call of this thread, and what HIP's code usually means.
+pub(super) fn notes(code: Option<u32>) -> String {
+    let mut notes = String::new();
+    if let Some(detail) = rocm_loader::last_error() {
+        notes.push_str("; ");
+        notes.push_str(&detail);
+    }
+    if let Some(advice) = code.and_then(advice) {
+        notes.push_str("; ");
+        notes.push_str(advice);
+    }
+    notes
+}
+
+/// Codes of `hipError_t` (hip/hip_runtime_api.h) whose plain text leaves the reader alone.
+fn advice(code: u32) -> Option<&'static str> {
+    match code {
+        100 => Some("no AMD GPU is visible: look at ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and the permissions of /dev/kfd"),
+        200 => Some("the code object is damaged or of another format; rebuild with the kernels' sources unchanged"),
+        209 => Some("the binary holds no kernels for this GPU; set CANDLE_ROCM_ARCHS to its arch and rebuild"),
+        700 | 719 => Some(
+            "a kernel launched earlier on this stream was stopped; what it and its successors computed is lost, the device can be used on",
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn out_of_memory_says_how_much_and_where() {
+        let error = RocmError::OutOfMemory {
+            requested: 4096,
+            free: 100,
+            total: 1000,
+            device: "rocm:1 (gfx1100)".to_string(),
+        };
+        let text = error.to_string();
+        for part in ["4096 bytes requested", "100 of 1000 bytes free", "rocm:1 (gfx1100)"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_arrive_as_the_rocm_variant() {
+        let error: crate::Error = RocmError::UnsupportedDtype { op: "matmul", dtype: DType::U8 }.into();
+        let text = error.to_string();
+        assert!(text.contains("matmul") && text.contains("U8"), "{text}");
+    }
+}

@@ -1,0 +1,96 @@
+//! The record in which indexing kernels leave an index that was out of range.
+use super::device::DeviceState;
+use super::RocmError;
+use crate::Result;
+use rocm_rs::hip::{self, bindings};
+use std::ffi::c_void;
+use std::sync::OnceLock;
+
+/// `CandleFault` of candle-kernels/indexing.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Fault {
+    /// Which op, see [`op_name`]; 0 while nothing happened.
+    op: u32,
+    reserved: u32,
+    index: i64,
+    bound: u64,
+}
+
+/// The global of the module that points to the record.
+const GLOBAL: &str = "candle_fault";
+
+/// Pinned host memory that the device writes to: reading it after a wait costs no copy.
+#[derive(Default)]
+pub(super) struct FaultRecord(OnceLock<Pinned>);
+
+struct Pinned(hip::PinnedMemory<Fault>);
+
+// SAFETY: the allocation is fixed and owned; it is read and written through volatile accesses only.
+unsafe impl Send for Pinned {}
+// SAFETY: as above. Two threads that take a fault at once may both report it, which is harmless.
+unsafe impl Sync for Pinned {}
+
+impl FaultRecord {
+    /// Allocates the record and tells the freshly loaded indexing module where it is. The device is bound.
+    pub(super) fn attach(&self, state: &DeviceState, module: &hip::Module) -> Result<()> {
+        let record = match self.0.get() {
+            Some(record) => record,
+            None => {
+                let flags = hip::ffi::hipHostMallocMapped | hip::ffi::hipHostMallocCoherent;
+                let mut memory = state.check(hip::PinnedMemory::<Fault>::with_flags(1, flags), || {
+                    "hipHostMalloc(index fault record)".to_string()
+                })?;
+                // SAFETY: one Fault was allocated, all its bit patterns are valid, and no kernel knows it yet.
+                unsafe { memory.as_mut_ptr().write(Fault { op: 0, reserved: 0, index: 0, bound: 0 }) };
+                self.0.get_or_init(|| Pinned(memory))
+            }
+        };
+        let device_ptr =
+            state.check(record.0.get_device_pointer(), || "hipHostGetDevicePointer".to_string())?;
+        let global = state
+            .check(module.get_global::<*mut c_void>(GLOBAL), || format!("hipModuleGetGlobal({GLOBAL})"))?;
+        // SAFETY: the global is a pointer, so the copy stays within it, and the source lives until the call returns
+        // (hipMemcpy waits).
+        let code = unsafe {
+            bindings::hipMemcpy(
+                global.cast(),
+                (&raw const device_ptr).cast(),
+                size_of::<*mut c_void>(),
+                bindings::hipMemcpyKind_hipMemcpyHostToDevice,
+            )
+        };
+        state.check_code(code, || format!("hipMemcpy({GLOBAL})"))
+    }
+
+    /// Reports and clears what the kernels have left. The stream has been waited for.
+    pub(super) fn take(&self, state: &DeviceState) -> Result<()> {
+        let Some(record) = self.0.get() else { return Ok(()) };
+        let ptr = record.0.as_ptr().cast_mut();
+        // SAFETY: the record lives as long as the device; no kernel of this stream is running.
+        let fault = unsafe { ptr.read_volatile() };
+        if fault.op == 0 {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        unsafe { ptr.write_volatile(Fault { op: 0, reserved: 0, index: 0, bound: 0 }) };
+        Err(RocmError::IndexOutOfRange {
+            op: op_name(fault.op),
+            index: fault.index,
+            bound: fault.bound,
+            device: state.label(),
+        }
+        .into())
+    }
+}
+
+fn op_name(op: u32) -> &'static str {
+    match op {
+        1 => "index-select",
+        2 => "gather",
+        3 => "scatter",
+        4 => "scatter-add",
+        5 => "index-add",
+        _ => "indexing",
+    }
+}

@@ -1,0 +1,355 @@
+//! Matrix products through rocBLAS.
+//!
+//! rocBLAS is column-major: a row-major C = A B is its C' = B' A', so the right side goes in first and m and n change
+//! places. Whatever strides BLAS can express is used where it lies; anything else is made dense first.
+use super::device::DeviceState;
+use super::launch::DevicePtr;
+use super::storage::RocmStorage;
+use super::{error::notes, strided, RocmError};
+use crate::{DType, Layout, Result};
+use half::f16;
+use rocm_rs::rocblas::{self, ffi};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::PoisonError;
+
+unsafe extern "C" {
+    /// rocBLAS' product of any dtype over a batch, D = alpha op(A) op(B) + beta C. rocm-rs binds it but keeps it to
+    /// itself; rocm-loader defines the symbol.
+    fn rocblas_gemm_strided_batched_ex(
+        handle: ffi::rocblas_handle,
+        trans_a: ffi::rocblas_operation,
+        trans_b: ffi::rocblas_operation,
+        m: ffi::rocblas_int,
+        n: ffi::rocblas_int,
+        k: ffi::rocblas_int,
+        alpha: *const c_void,
+        a: *const c_void,
+        a_type: ffi::rocblas_datatype,
+        lda: ffi::rocblas_int,
+        stride_a: ffi::rocblas_stride,
+        b: *const c_void,
+        b_type: ffi::rocblas_datatype,
+        ldb: ffi::rocblas_int,
+        stride_b: ffi::rocblas_stride,
+        beta: *const c_void,
+        c: *const c_void,
+        c_type: ffi::rocblas_datatype,
+        ldc: ffi::rocblas_int,
+        stride_c: ffi::rocblas_stride,
+        d: *mut c_void,
+        d_type: ffi::rocblas_datatype,
+        ldd: ffi::rocblas_int,
+        stride_d: ffi::rocblas_stride,
+        batch_count: ffi::rocblas_int,
+        compute_type: ffi::rocblas_datatype,
+        algo: ffi::rocblas_gemm_algo,
+        solution_index: i32,
+        flags: u32,
+    ) -> ffi::rocblas_status;
+}
+
+/// A device's rocBLAS handle, made at the first product and bound to the device's stream.
+pub(super) struct Blas(rocblas::Handle);
+
+// SAFETY: a handle may be used from any thread, one at a time; it lives under the device's mutex.
+unsafe impl Send for Blas {}
+
+impl Blas {
+    fn new(state: &DeviceState) -> Result<Self> {
+        let handle = check(state, rocblas::Handle::new(), || "rocblas_create_handle".to_string())?;
+        check(state, handle.set_stream(&state.stream), || "rocblas_set_stream".to_string())?;
+        Ok(Self(handle))
+    }
+}
+
+fn check<T>(state: &DeviceState, result: rocblas::Result<T>, call: impl FnOnce() -> String) -> Result<T> {
+    result.map_err(|error| {
+        let notes = notes(None);
+        let _ = rocm_rs::hip::get_last_error();
+        RocmError::Rocblas { call: call(), device: state.label(), error, notes }.into()
+    })
+}
+
+/// One side of a product as BLAS sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Operand {
+    /// Whether rows are apart by 1 and columns by the leading dimension, instead of the other way round.
+    transposed: bool,
+    leading: usize,
+    /// Elements from one matrix of the batch to the next; 0 where all share one.
+    batch_stride: usize,
+}
+
+impl Operand {
+    /// How BLAS can read the matrices of `layout`, if it can.
+    fn of(layout: &Layout, rows: usize, columns: usize) -> Option<Self> {
+        let (dims, strides) = (layout.dims(), layout.stride());
+        let rank = dims.len();
+        let (row_stride, column_stride) = (strides[rank - 2], strides[rank - 1]);
+        // The stride along a dim of size 1 is never walked.
+        let (transposed, leading) =
+            if (column_stride == 1 || columns == 1) && (row_stride >= columns || rows == 1) {
+                (false, if rows == 1 { columns } else { row_stride })
+            } else if (row_stride == 1 || rows == 1) && (column_stride >= rows || columns == 1) {
+                (true, if columns == 1 { rows } else { column_stride })
+            } else {
+                return None;
+            };
+        let batch_stride = batch_stride(&dims[..rank - 2], &strides[..rank - 2])?;
+        Some(Self { transposed, leading: leading.max(1), batch_stride })
+    }
+
+    fn dense(rows: usize, columns: usize) -> Self {
+        Self { transposed: false, leading: columns.max(1), batch_stride: rows * columns }
+    }
+
+    fn operation(self) -> ffi::rocblas_operation {
+        if self.transposed {
+            ffi::rocblas_operation__rocblas_operation_transpose
+        } else {
+            ffi::rocblas_operation__rocblas_operation_none
+        }
+    }
+}
+
+/// The single stride that walks through all batch dims in order, if there is one.
+fn batch_stride(dims: &[usize], strides: &[usize]) -> Option<usize> {
+    let mut walked = None;
+    let mut next_outer = 0;
+    for (&dim, &stride) in dims.iter().zip(strides).rev().filter(|(&dim, _)| dim != 1) {
+        match walked {
+            None => walked = Some(stride),
+            Some(_) if stride != next_outer => return None,
+            Some(_) => {}
+        }
+        next_outer = stride.checked_mul(dim)?;
+    }
+    Some(walked.unwrap_or(0))
+}
+
+/// `lhs` (b, m, k) times `rhs` (b, k, n), as a dense (b, m, n). For f16, bf16, f32 and f64; f16 and bf16 are summed in
+/// f32 unless reduced precision is allowed.
+pub(super) fn matmul(
+    lhs: &RocmStorage,
+    rhs: &RocmStorage,
+    bmnk: (usize, usize, usize, usize),
+    lhs_layout: &Layout,
+    rhs_layout: &Layout,
+) -> Result<RocmStorage> {
+    const OP: &str = "matmul";
+    let (b, m, n, k) = bmnk;
+    let dtype = lhs.slice.dtype();
+    if dtype != rhs.slice.dtype() {
+        return Err(RocmError::DtypeMismatch { op: OP, lhs: dtype, rhs: rhs.slice.dtype() }.into());
+    }
+    if !matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
+        return Err(crate::Error::UnsupportedDTypeForOp(dtype, OP).bt());
+    }
+    let fits = |layout: &Layout, rows, columns| {
+        matches!(layout.dims(), [batch @ .., r, c]
+            if *r == rows && *c == columns && batch.iter().product::<usize>() == b)
+    };
+    if !fits(lhs_layout, m, k) || !fits(rhs_layout, k, n) {
+        let (lhs, rhs) = (lhs_layout.clone(), rhs_layout.clone());
+        return Err(RocmError::MatMulShape { lhs, rhs, bmnk }.into());
+    }
+    if k == 0 {
+        return strided::zeros(&lhs.device, dtype, b * m * n);
+    }
+    // SAFETY: every element is written by the product.
+    let dst = unsafe { RocmStorage::alloc(&lhs.device, dtype, b * m * n, OP)? };
+    if b * m * n == 0 {
+        return Ok(dst);
+    }
+    lhs.order_after(rhs)?;
+    let (dense_lhs, dense_rhs);
+    let (a, a_ptr) = match Operand::of(lhs_layout, m, k) {
+        Some(operand) => (operand, lhs.ptr(lhs_layout, OP)?),
+        None => {
+            dense_lhs = lhs.dense(lhs_layout, OP)?;
+            (Operand::dense(m, k), dense_lhs.slice.ptr())
+        }
+    };
+    let (w, w_ptr) = match Operand::of(rhs_layout, k, n) {
+        Some(operand) => (operand, rhs.ptr(rhs_layout, OP)?),
+        None => {
+            dense_rhs = rhs.dense(rhs_layout, OP)?;
+            (Operand::dense(k, n), dense_rhs.slice.ptr())
+        }
+    };
+    // All batches times one matrix, with rows that follow each other: one taller product.
+    let (b, m) = if b > 1 && w.batch_stride == 0 && !a.transposed && a.batch_stride == m * a.leading {
+        (1, b * m)
+    } else {
+        (b, m)
+    };
+    gemm(&lhs.device.state, dtype, (b, m, n, k), (a, a_ptr), (w, w_ptr), dst.slice.ptr())?;
+    Ok(dst)
+}
+
+fn gemm(
+    state: &DeviceState,
+    dtype: DType,
+    (b, m, n, k): (usize, usize, usize, usize),
+    (a, a_ptr): (Operand, DevicePtr),
+    (w, w_ptr): (Operand, DevicePtr),
+    c_ptr: DevicePtr,
+) -> Result<()> {
+    let int = |value: usize| {
+        i32::try_from(value).map_err(|_| {
+            let limit = i32::MAX as usize;
+            crate::Error::from(RocmError::TooManyElements { op: "matmul", elements: value, limit })
+        })
+    };
+    let data_type = match dtype {
+        DType::F16 => ffi::rocblas_datatype__rocblas_datatype_f16_r,
+        DType::BF16 => ffi::rocblas_datatype__rocblas_datatype_bf16_r,
+        DType::F64 => ffi::rocblas_datatype__rocblas_datatype_f64_r,
+        _ => ffi::rocblas_datatype__rocblas_datatype_f32_r,
+    };
+    // The factors have the type that is computed in.
+    let (one_f16, zero_f16) = (f16::ONE, f16::ZERO);
+    let (one_f32, zero_f32) = (1f32, 0f32);
+    let (one_f64, zero_f64) = (1f64, 0f64);
+    fn address<T>(value: &T) -> *const c_void {
+        (value as *const T).cast()
+    }
+    let (compute_type, alpha, beta) = match dtype {
+        DType::F16 if gemm_reduced_precision_f16() => (data_type, address(&one_f16), address(&zero_f16)),
+        DType::F64 => (data_type, address(&one_f64), address(&zero_f64)),
+        _ => (ffi::rocblas_datatype__rocblas_datatype_f32_r, address(&one_f32), address(&zero_f32)),
+    };
+    let (rows, columns, inner, batches) = (int(n)?, int(m)?, int(k)?, int(b)?);
+    let (lda, ldb, ldc) = (int(w.leading)?, int(a.leading)?, int(n)?);
+    state.bind()?;
+    let mut blas = state.blas.lock().unwrap_or_else(PoisonError::into_inner);
+    let handle = match &*blas {
+        Some(blas) => blas.0.as_raw(),
+        None => blas.insert(Blas::new(state)?).0.as_raw(),
+    };
+    // SAFETY: the operands were checked against their buffers, the output holds b * m * n elements; the factors are
+    // read during the call (pointer mode host, the handle's default); the handle is locked.
+    let status = unsafe {
+        rocblas_gemm_strided_batched_ex(
+            handle,
+            w.operation(),
+            a.operation(),
+            rows,
+            columns,
+            inner,
+            alpha,
+            w_ptr.0,
+            data_type,
+            lda,
+            w.batch_stride as i64,
+            a_ptr.0,
+            data_type,
+            ldb,
+            a.batch_stride as i64,
+            beta,
+            c_ptr.0,
+            data_type,
+            ldc,
+            (m * n) as i64,
+            c_ptr.0,
+            data_type,
+            ldc,
+            (m * n) as i64,
+            batches,
+            compute_type,
+            ffi::rocblas_gemm_algo__rocblas_gemm_algo_standard,
+            0,
+            ffi::rocblas_gemm_flags__rocblas_gemm_flags_none,
+        )
+    };
+    let result = match status {
+        ffi::rocblas_status__rocblas_status_success => Ok(()),
+        status => Err(rocblas::Error::new(status)),
+    };
+    check(state, result, || {
+        format!("rocblas_gemm_strided_batched_ex({dtype:?}, batch {b}, m {m}, n {n}, k {k})")
+    })
+}
+
+// Off by default: products of narrow floats are summed in f32.
+static REDUCED_F16: AtomicBool = AtomicBool::new(false);
+static REDUCED_BF16: AtomicBool = AtomicBool::new(false);
+static REDUCED_F32: AtomicBool = AtomicBool::new(false);
+
+/// Whether f16 products may be summed in f16.
+pub fn gemm_reduced_precision_f16() -> bool {
+    REDUCED_F16.load(Ordering::Relaxed)
+}
+
+/// Lets f16 products be summed in f16.
+pub fn set_gemm_reduced_precision_f16(allowed: bool) {
+    REDUCED_F16.store(allowed, Ordering::Relaxed);
+}
+
+/// Whether bf16 products may be summed in less than f32. rocBLAS has no such mode: kept, without effect.
+pub fn gemm_reduced_precision_bf16() -> bool {
+    REDUCED_BF16.load(Ordering::Relaxed)
+}
+
+/// See [`gemm_reduced_precision_bf16`].
+pub fn set_gemm_reduced_precision_bf16(allowed: bool) {
+    REDUCED_BF16.store(allowed, Ordering::Relaxed);
+}
+
+/// Whether f32 products may be computed with fewer bits. No AMD GPU needs it here: kept, without effect.
+pub fn gemm_reduced_precision_f32() -> bool {
+    REDUCED_F32.load(Ordering::Relaxed)
+}
+
+/// See [`gemm_reduced_precision_f32`].
+pub fn set_gemm_reduced_precision_f32(allowed: bool) {
+    REDUCED_F32.store(allowed, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Shape;
+
+    fn operand(dims: &[usize], strides: &[usize]) -> Option<Operand> {
+        let layout = Layout::new(Shape::from(dims), strides.to_vec(), 0);
+        let [.., rows, columns] = dims else { return None };
+        Operand::of(&layout, *rows, *columns)
+    }
+
+    #[test]
+    fn rows_columns_and_batches_as_blas_sees_them() {
+        let op = |transposed, leading, batch_stride| Some(Operand { transposed, leading, batch_stride });
+        assert_eq!(operand(&[2, 3, 4], &[12, 4, 1]), op(false, 4, 12));
+        assert_eq!(operand(&[2, 3, 4], &[12, 1, 3]), op(true, 3, 12));
+        // A narrowed row keeps its parent's leading dimension.
+        assert_eq!(operand(&[3, 4], &[10, 1]), op(false, 10, 0));
+        // Heads of an attention, (b, h, t, d) from (b, t, h, d): the batch dims do not walk as one.
+        assert_eq!(operand(&[2, 5, 3, 4], &[60, 4, 20, 1]), None);
+        assert_eq!(operand(&[1, 5, 3, 4], &[60, 4, 20, 1]), op(false, 20, 4));
+        // Broadcast over all batches, and over one of two.
+        assert_eq!(operand(&[2, 5, 3, 4], &[0, 0, 4, 1]), op(false, 4, 0));
+        assert_eq!(operand(&[2, 5, 3, 4], &[12, 0, 4, 1]), None);
+        // Neither rows nor columns are dense.
+        assert_eq!(operand(&[3, 4], &[8, 2]), None);
+        // A broadcast row has no leading dimension.
+        assert_eq!(operand(&[3, 4], &[0, 1]), None);
+    }
+
+    #[test]
+    fn single_rows_and_columns_ignore_their_stride() {
+        assert_eq!(
+            operand(&[1, 4], &[99, 1]),
+            Some(Operand { transposed: false, leading: 4, batch_stride: 0 })
+        );
+        assert_eq!(
+            operand(&[4, 1], &[5, 99]),
+            Some(Operand { transposed: false, leading: 5, batch_stride: 0 })
+        );
+        assert_eq!(
+            operand(&[1, 4], &[1, 7]),
+            Some(Operand { transposed: true, leading: 7, batch_stride: 0 })
+        );
+    }
+}

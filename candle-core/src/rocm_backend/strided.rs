@@ -1,0 +1,121 @@
+//! Copies within a device that follow a layout, and filling with a value.
+use super::device::RocmDevice;
+use super::launch::LaunchConfig;
+use super::layout::Strided;
+use super::storage::{carrier, RocmStorage};
+use super::{copy, RocmError};
+use crate::scalar::Scalar;
+use crate::{DType, Layout, Result};
+use hip_kernels::Module;
+
+/// Copies what `layout` shows of `src` densely to `dst`, from element `dst_offset` on.
+pub(super) fn copy_strided(
+    src: &RocmStorage,
+    layout: &Layout,
+    dst: &mut RocmStorage,
+    dst_offset: usize,
+) -> Result<()> {
+    const OP: &str = "copy";
+    let dtype = same_dtype(src, dst, OP)?;
+    let elements = layout.shape().elem_count();
+    if elements == 0 {
+        return Ok(());
+    }
+    let to = Layout::contiguous_with_offset(elements, dst_offset);
+    let (from, to) = (src.ptr(layout, OP)?, dst.ptr(&to, OP)?);
+    dst.order_after(src)?;
+    if layout.is_contiguous() {
+        return copy::within(&dst.device.state, from, to, elements * dtype.size_in_bytes());
+    }
+    let strided = Strided::of(OP, &[layout])?;
+    let kernel = dst.device.kernel(Module::Unary, &["ucopy", carrier(dtype, OP)?])?;
+    let launch = kernel.launch(LaunchConfig::for_elements(OP, elements)?);
+    // SAFETY: ucopy(numel, num_dims, info, inp, out); both ends were checked against their buffers.
+    unsafe { launch.arg(&elements).strided(&strided).arg(&from).arg(&to).run() }
+}
+
+/// `d1` rows of `d2` elements, each side with its own row stride and offset, all in elements.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn copy2d(
+    src: &RocmStorage,
+    dst: &mut RocmStorage,
+    d1: usize,
+    d2: usize,
+    src_stride: usize,
+    dst_stride: usize,
+    src_offset: usize,
+    dst_offset: usize,
+) -> Result<()> {
+    const OP: &str = "copy2d";
+    let dtype = same_dtype(src, dst, OP)?;
+    if d1 == 0 || d2 == 0 {
+        return Ok(());
+    }
+    let rows = |stride, offset| Layout::new((d1, d2).into(), vec![stride, 1], offset);
+    let from = src.ptr(&rows(src_stride, src_offset), OP)?;
+    let to = dst.ptr(&rows(dst_stride, dst_offset), OP)?;
+    dst.order_after(src)?;
+    let elements = d1 * d2;
+    let config = LaunchConfig::for_elements(OP, elements)?;
+    let highest = (d1 - 1) * src_stride.max(dst_stride) + d2;
+    if u32::try_from(highest).is_err() {
+        let limit = u32::MAX as usize;
+        return Err(RocmError::TooManyElements { op: OP, elements: highest, limit }.into());
+    }
+    let (rows, columns) = (d1 as u32, d2 as u32);
+    let (src_stride, dst_stride) = (src_stride as u32, dst_stride as u32);
+    let kernel = dst.device.kernel(Module::Fill, &["copy2d", carrier(dtype, OP)?])?;
+    let launch = kernel.launch(config).arg(&from).arg(&to).arg(&rows).arg(&columns);
+    // SAFETY: copy2d(src, dst, d1, d2, src_s, dst_s); both ends were checked against their buffers.
+    unsafe { launch.arg(&src_stride).arg(&dst_stride).run() }
+}
+
+/// Writes `value` to every element that `layout` shows.
+pub(super) fn const_set(dst: &mut RocmStorage, value: Scalar, layout: &Layout) -> Result<()> {
+    const OP: &str = "const-set";
+    let (dtype, given) = (dst.slice.dtype(), value.dtype());
+    if dtype != given {
+        return Err(RocmError::DtypeMismatch { op: OP, lhs: dtype, rhs: given }.into());
+    }
+    let elements = layout.shape().elem_count();
+    if elements == 0 {
+        return Ok(());
+    }
+    let to = dst.ptr(layout, OP)?;
+    let strided = Strided::of(OP, &[layout])?;
+    let bits = carried(value);
+    let kernel = dst.device.kernel(Module::Fill, &["const_set", carrier(dtype, OP)?])?;
+    let launch = kernel.launch(LaunchConfig::for_elements(OP, elements)?);
+    // SAFETY: const_set(numel, num_dims, info, value, out) of an element with the same size.
+    unsafe { launch.arg(&elements).strided(&strided).scalar(&bits).arg(&to).run() }
+}
+
+/// The bits of `value` as the element of its [`carrier`] (an f16 is passed as 16 bits).
+fn carried(value: Scalar) -> Scalar {
+    match value {
+        Scalar::F8E4M3(v) => Scalar::U8(v.to_bits()),
+        Scalar::BF16(v) => Scalar::F16(half::f16::from_bits(v.to_bits())),
+        Scalar::I16(v) => Scalar::F16(half::f16::from_bits(v as u16)),
+        Scalar::I32(v) => Scalar::U32(v as u32),
+        Scalar::F32(v) => Scalar::U32(v.to_bits()),
+        Scalar::F64(v) => Scalar::I64(v.to_bits() as i64),
+        same @ (Scalar::U8(_) | Scalar::U32(_) | Scalar::I64(_) | Scalar::F16(_)) => same,
+    }
+}
+
+/// A dense storage of zeros.
+pub(super) fn zeros(device: &RocmDevice, dtype: DType, elements: usize) -> Result<RocmStorage> {
+    // SAFETY: cleared right below.
+    let storage = unsafe { RocmStorage::alloc(device, dtype, elements, "zeros")? };
+    copy::clear(&device.state, storage.slice.ptr(), storage.slice.size_in_bytes())?;
+    Ok(storage)
+}
+
+fn same_dtype(src: &RocmStorage, dst: &RocmStorage, op: &'static str) -> Result<DType> {
+    let (lhs, rhs) = (src.slice.dtype(), dst.slice.dtype());
+    if lhs == rhs {
+        Ok(lhs)
+    } else {
+        Err(RocmError::DtypeMismatch { op, lhs, rhs }.into())
+    }
+}
