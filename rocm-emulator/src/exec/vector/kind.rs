@@ -227,8 +227,7 @@ fn store_int16<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mu
 #[inline(always)]
 fn store_single<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
     if operands.shapes_output() {
-        let nan_to_zero = wave.mode.dx10_clamp;
-        out.iter_mut().for_each(|x| *x = shape_single(operands, nan_to_zero, f32::from_bits(*x)).to_bits());
+        shape_singles(operands, wave.mode.dx10_clamp, out);
     }
     operand::store32(operands, wave, out);
 }
@@ -236,9 +235,7 @@ fn store_single<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &m
 #[inline(always)]
 fn store_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
     if operands.shapes_output() {
-        let nan_to_zero = wave.mode.dx10_clamp;
-        out.iter_mut()
-            .for_each(|x| *x = half::narrow(shape_single(operands, nan_to_zero, half::widen(*x & 0xffff))));
+        shape_halves(operands, wave.mode.dx10_clamp, out);
     }
     operand::store16(operands, wave, out);
 }
@@ -246,9 +243,7 @@ fn store_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut
 #[inline(always)]
 fn store_packed_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
     if operands.shapes_output() {
-        let nan_to_zero = wave.mode.dx10_clamp;
-        out.iter_mut()
-            .for_each(|x| *x = H2::pack(H2::unpack(*x).map(|v| shape_single(operands, nan_to_zero, v))));
+        shape_halves(operands, wave.mode.dx10_clamp, out);
     }
     operand::store32(operands, wave, out);
 }
@@ -256,55 +251,43 @@ fn store_packed_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, ou
 #[inline(always)]
 fn store_double<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u64; W]) {
     if operands.shapes_output() {
-        let nan_to_zero = wave.mode.dx10_clamp;
-        out.iter_mut().for_each(|x| *x = shape_double(operands, nan_to_zero, f64::from_bits(*x)).to_bits());
+        shape_doubles(operands, wave.mode.dx10_clamp, out);
     }
     operand::store64(operands, wave, out);
 }
 
-/// Applies omod, then clamp.
 #[inline(never)]
-pub fn shape_single(operands: &Operands, nan_to_zero: bool, value: f32) -> f32 {
-    let scaled = value * [1.0, 2.0, 4.0, 0.5][(operands.omod & 3) as usize];
-    match operands.clamp {
-        false => scaled,
-        true if scaled.is_nan() => {
-            if nan_to_zero {
-                0.0
-            } else {
-                scaled
-            }
-        }
-        // A negative zero becomes a positive one.
-        true => {
-            if scaled > 0.0 {
-                scaled.min(1.0)
-            } else {
-                0.0
-            }
-        }
-    }
+fn shape_singles(operands: &Operands, nan_to_zero: bool, out: &mut [u32]) {
+    out.iter_mut().for_each(|x| *x = shape_single(operands, nan_to_zero, f32::from_bits(*x)).to_bits());
 }
 
-/// Applies omod, then clamp.
 #[inline(never)]
+fn shape_halves(operands: &Operands, nan_to_zero: bool, out: &mut [u32]) {
+    let shape = |bits| half::narrow(shape_single(operands, nan_to_zero, half::widen(bits)));
+    out.iter_mut().for_each(|x| *x = shape(*x & 0xffff) | shape(*x >> 16) << 16);
+}
+
+#[inline(never)]
+fn shape_doubles(operands: &Operands, nan_to_zero: bool, out: &mut [u64]) {
+    out.iter_mut().for_each(|x| *x = shape_double(operands, nan_to_zero, f64::from_bits(*x)).to_bits());
+}
+
+/// Applies omod, then clamp, by which a negative zero becomes a positive one.
+#[inline(always)]
+pub fn shape_single(operands: &Operands, nan_to_zero: bool, value: f32) -> f32 {
+    let scaled = value * [1.0, 2.0, 4.0, 0.5][(operands.omod & 3) as usize];
+    let inside = if scaled > 1.0 { 1.0 } else { scaled };
+    let inside = if inside > 0.0 { inside } else { 0.0 };
+    let keeps = !operands.clamp || (scaled.is_nan() && !nan_to_zero);
+    if keeps { scaled } else { inside }
+}
+
+/// Applies omod, then clamp, by which a negative zero becomes a positive one.
+#[inline(always)]
 pub fn shape_double(operands: &Operands, nan_to_zero: bool, value: f64) -> f64 {
     let scaled = value * [1.0, 2.0, 4.0, 0.5][(operands.omod & 3) as usize];
-    match operands.clamp {
-        false => scaled,
-        true if scaled.is_nan() => {
-            if nan_to_zero {
-                0.0
-            } else {
-                scaled
-            }
-        }
-        true => {
-            if scaled > 0.0 {
-                scaled.min(1.0)
-            } else {
-                0.0
-            }
-        }
-    }
+    let inside = if scaled > 1.0 { 1.0 } else { scaled };
+    let inside = if inside > 0.0 { inside } else { 0.0 };
+    let keeps = !operands.clamp || (scaled.is_nan() && !nan_to_zero);
+    if keeps { scaled } else { inside }
 }

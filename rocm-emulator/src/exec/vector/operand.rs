@@ -330,30 +330,42 @@ pub fn fetch32<'a, const W: usize>(
         Source::Vgpr(n) => vgpr(wave, *n),
         Source::Scalar(n) => room.write([wave.sgpr[(n & 127) as usize]; W]),
         Source::Constant(bits) => room.write([*bits as u32; W]),
-        other => room.write(fetch32_rare(wave, other)),
+        other => fetch32_rare(wave, other, room),
     }
 }
 
 #[inline(never)]
-fn fetch32_rare<const W: usize>(wave: &Wave<W>, source: &Source) -> [u32; W] {
-    match source {
-        Source::Vgpr(n) => *vgpr(wave, *n),
-        Source::Scalar(n) => [wave.sgpr[(n & 127) as usize]; W],
-        Source::Constant(bits) => [*bits as u32; W],
-        Source::Status(status) => [status.read(wave); W],
-        Source::Modified(modified) => {
-            let mut lanes = fetch32_rare(wave, &modified.base);
-            if let Some(pattern) = &modified.dpp {
-                lanes = pattern.permute(&lanes, wave.exec());
-            }
-            if modified.select != Select::Whole {
-                lanes.iter_mut().for_each(|x| *x = modified.select.apply(*x));
-            }
-            let (keep, flip) = (modified.keep as u32, modified.flip as u32);
-            lanes.iter_mut().for_each(|x| *x = *x & keep ^ flip);
-            lanes
-        }
+fn fetch32_rare<'a, const W: usize>(
+    wave: &'a Wave<W>,
+    source: &Source,
+    room: &'a mut MaybeUninit<[u32; W]>,
+) -> &'a [u32; W] {
+    let modified = match source {
+        Source::Modified(modified) => modified,
+        Source::Status(status) => return room.write([status.read(wave); W]),
+        plain => return fetch32(wave, plain, room),
+    };
+    let mut base_room = MaybeUninit::uninit();
+    let mut base = fetch32(wave, &modified.base, &mut base_room);
+    let permuted;
+    if let Some(pattern) = &modified.dpp {
+        permuted = pattern.permute(base, wave.exec());
+        base = &permuted;
     }
+    let (keep, flip) = (modified.keep as u32, modified.flip as u32);
+    // Each choice is a loop of its own, which vectorises.
+    room.write(match modified.select {
+        Select::Whole => base.map(|x| x & keep ^ flip),
+        Select::High => base.map(|x| x >> 16 & keep ^ flip),
+        Select::Pair { low, high } => {
+            let (low, high) = (u32::from(low) * 16, u32::from(high) * 16);
+            base.map(|x| ((x >> low & 0xffff) | (x >> high) << 16) & keep ^ flip)
+        }
+        Select::Widened { high } => {
+            let shift = u32::from(high) * 16;
+            base.map(|x| super::half::widen(x >> shift & 0xffff).to_bits() & keep ^ flip)
+        }
+    })
 }
 
 /// The 64-bit lanes of a source: register pairs.
