@@ -40,7 +40,7 @@ fn promised_memory_is_not_committed() {
     let _promised = Buffer::new(12 << 30);
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split_whitespace().nth(1).unwrap().parse().unwrap();
-    assert!(pages * 4096 < 200 << 20, "{} MB resident", pages * 4096 >> 20);
+    assert!(pages * 4096 < 200 << 20, "{} MB resident", (pages * 4096) >> 20);
 }
 
 #[test]

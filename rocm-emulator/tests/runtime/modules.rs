@@ -120,7 +120,7 @@ fn functions_and_globals_are_found_by_name() {
     launch_one(globals, null_mut(), &mut [arg(&out.0)]);
     assert_eq!(out.read::<u32>(1), [8], "the kernel counts");
     // SAFETY: the global holds four bytes.
-    ok(unsafe { hipMemcpyHtoD(address, (&raw const *&100u32).cast(), 4) });
+    ok(unsafe { hipMemcpyHtoD(address, arg(&100u32), 4) });
     launch_one(globals, null_mut(), &mut [arg(&out.0)]);
     assert_eq!(out.read::<u32>(1), [100]);
     // Another module has its own.
