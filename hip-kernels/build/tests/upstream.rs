@@ -41,8 +41,8 @@ fn every_layout_of_a_kernel_is_passed_by_value_and_nothing_else() {
         assert_eq!(changes.layouts, wanted, "{name}");
         assert_eq!(text.matches(LAYOUT_TYPE).count(), wanted, "{name}");
         kernels_with_layout += wanted;
-        let mut directives = text.lines().filter(|line| line.trim_start().starts_with('#'));
-        assert!(directives.all(|line| !line.contains("__CUDA_ARCH__")), "{name}");
+        let mut code = text.lines().filter_map(|line| line.split("//").next());
+        assert!(code.all(|line| !line.contains("__CUDA_ARCH__")), "{name}");
         assert_eq!(text.lines().count(), source.lines().count(), "{name}: lines stay where they were");
     }
     assert!(kernels_with_layout > 40, "{kernels_with_layout}");
@@ -57,7 +57,7 @@ fn our_sources_replace_and_extend_upstreams() {
         Tree::create(&ours, &here.join("../include"), work_dir.path()).unwrap_or_else(|e| panic!("{e}"));
     let text = |module: &str| fs::read_to_string(tree.source(module)).unwrap();
     for module in MODULES {
-        assert!(text(module).contains("__global__"), "{module}");
+        assert!(tree.source(module).is_file(), "{module}");
     }
     // Replaced: ours alone. Extended: upstream's and ours.
     assert!(text("indexing").contains("candle_fault") && !text("indexing").contains("IS_OP("));
