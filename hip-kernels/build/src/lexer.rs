@@ -59,8 +59,8 @@ pub fn tokens(source: &str) -> Vec<Token<'_>> {
 fn next(rest: &str, first: char) -> (Kind, usize) {
     if rest.starts_with("//") {
         (Kind::Comment, line_comment_length(rest))
-    } else if rest.starts_with("/*") {
-        (Kind::Comment, rest[2..].find("*/").map_or(rest.len(), |end| end + 4))
+    } else if let Some(comment) = rest.strip_prefix("/*") {
+        (Kind::Comment, comment.find("*/").map_or(rest.len(), |end| end + 4))
     } else if first.is_whitespace() || continues_line(rest) {
         (Kind::Space, space_length(rest))
     } else if let Some(length) = literal_length(rest) {
