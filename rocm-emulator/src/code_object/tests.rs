@@ -9,10 +9,7 @@ fn a_compilers_object_is_read() {
     let object = CodeObject::parse(RUNTIME).unwrap();
     assert_eq!(object.target.to_string(), "gfx1100");
     let kernels: Vec<&str> = object.kernels.keys().map(String::as_str).collect();
-    assert_eq!(
-        kernels,
-        ["append", "at_most_64", "globals", "reverse", "store_at", "trap", "wait_for_flag"]
-    );
+    assert_eq!(kernels, ["append", "at_most_64", "globals", "reverse", "store_at", "trap", "wait_for_flag"]);
     let append = &object.kernels["append"];
     assert_eq!(append.metadata.kernarg_bytes, 12);
     assert_eq!(append.metadata.wave_size, 32);
