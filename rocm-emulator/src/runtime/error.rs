@@ -75,8 +75,6 @@ pub enum ErrorCode {
     CapturedEvent = 907,
     StreamCaptureWrongThread = 908,
     GraphExecUpdateFailure = 910,
-    InvalidChannelDescriptor = 911,
-    InvalidTexture = 912,
     Unknown = 999,
     RuntimeMemory = 1052,
     RuntimeOther = 1053,
@@ -281,12 +279,6 @@ const TEXTS: &[(ErrorCode, &CStr, &CStr)] = &[
         c"hipErrorGraphExecUpdateFailure",
         c"the graph update was not performed because it included changes which violated constraints specific to instantiated graph update",
     ),
-    (
-        E::InvalidChannelDescriptor,
-        c"hipErrorInvalidChannelDescriptor",
-        c"invalid channel descriptor",
-    ),
-    (E::InvalidTexture, c"hipErrorInvalidTexture", c"invalid texture"),
     (E::Unknown, c"hipErrorUnknown", c"unknown error"),
     (E::RuntimeMemory, c"hipErrorRuntimeMemory", c"runtime memory call returned error"),
     (
@@ -294,7 +286,7 @@ const TEXTS: &[(ErrorCode, &CStr, &CStr)] = &[
         c"hipErrorRuntimeOther",
         c"runtime call other than memory returned error",
     ),
-    (E::Tbd, c"hipErrorTbd", c"to be determined/implemented"),
+    (E::Tbd, c"hipErrorTbd", c"unknown error"),
 ];
 
 /// The name of a code as hipGetErrorName gives it; unlisted codes are `hipErrorUnknown`.
