@@ -355,17 +355,27 @@ fn fetch32_rare<'a, const W: usize>(
     let (keep, flip) = (modified.keep as u32, modified.flip as u32);
     // Each choice is a loop of its own, which vectorises.
     room.write(match modified.select {
-        Select::Whole => base.map(|x| x & keep ^ flip),
-        Select::High => base.map(|x| x >> 16 & keep ^ flip),
+        Select::Whole => each(base, |x| x & keep ^ flip),
+        Select::High => each(base, |x| x >> 16 & keep ^ flip),
         Select::Pair { low, high } => {
             let (low, high) = (u32::from(low) * 16, u32::from(high) * 16);
-            base.map(|x| ((x >> low & 0xffff) | (x >> high) << 16) & keep ^ flip)
+            each(base, |x| ((x >> low & 0xffff) | (x >> high) << 16) & keep ^ flip)
         }
         Select::Widened { high } => {
             let shift = u32::from(high) * 16;
-            base.map(|x| super::half::widen(x >> shift & 0xffff).to_bits() & keep ^ flip)
+            each(base, |x| super::half::widen(x >> shift & 0xffff).to_bits() & keep ^ flip)
         }
     })
+}
+
+/// Maps the lanes; unlike `array::map`, this vectorises.
+#[inline(always)]
+fn each<const W: usize>(lanes: &[u32; W], f: impl Fn(u32) -> u32) -> [u32; W] {
+    let mut out = [0; W];
+    for i in 0..W {
+        out[i] = f(lanes[i]);
+    }
+    out
 }
 
 /// The 64-bit lanes of a source: register pairs.
