@@ -9,7 +9,6 @@ use super::staging::Staging;
 use super::RocmError;
 use crate::Result;
 use rocm_rs::hip::{self, bindings};
-use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -72,15 +71,16 @@ impl Drop for DeviceState {
 
 impl DeviceState {
     fn open(ordinal: usize) -> Result<Self> {
-        let driver = rocm_loader::driver().map_err(RocmError::from)?;
-        let label = || format!("rocm:{ordinal}");
-        let count = check(hip::get_device_count(), label, || "hipGetDeviceCount".to_string())? as usize;
-        if ordinal >= count {
-            return Err(RocmError::NoSuchDevice { ordinal, count, driver: driver.description() }.into());
-        }
+        // Names what is missing, be it the driver, the runtime or the device.
+        let archs = rocm_loader::device_archs().map_err(RocmError::from)?;
+        let Some(arch) = archs.get(ordinal).cloned() else {
+            let driver = rocm_loader::driver().map_err(RocmError::from)?.description();
+            return Err(RocmError::NoSuchDevice { ordinal, count: archs.len(), driver }.into());
+        };
+        let label = || format!("rocm:{ordinal} ({arch})");
         let hip = check(hip::Device::new(ordinal as i32), label, || "hipGetDeviceCount".to_string())?;
         check(hip.set_current(), label, || format!("hipSetDevice({ordinal})"))?;
-        let (arch, name) = identify(ordinal)?;
+        let name = marketing_name(ordinal)?;
         let stream =
             check(hip.get_stream_with_flags(hip::stream::stream_flags::NON_BLOCKING), label, || {
                 "hipStreamCreateWithFlags(hipStreamNonBlocking)".to_string()
@@ -132,23 +132,12 @@ impl DeviceState {
     }
 }
 
-/// Arch (`gfx90a:sramecc+:xnack-`) and marketing name of a GPU.
-fn identify(ordinal: usize) -> Result<(String, String)> {
-    // SAFETY: a plain C struct of numbers and arrays, for which all zeros is a valid value.
-    let mut properties: bindings::hipDeviceProp_tR0600 = unsafe { std::mem::zeroed() };
-    // SAFETY: HIP fills the struct of this version (R0600) and keeps no pointer to it.
-    let code = unsafe { bindings::hipGetDevicePropertiesR0600(&mut properties, ordinal as i32) };
-    check(
-        hip::Error::from_hip_error::<()>(code),
-        || format!("rocm:{ordinal}"),
-        || format!("hipGetDeviceProperties({ordinal})"),
-    )?;
-    let text = |field: &[std::ffi::c_char]| {
-        // SAFETY: c_char has the size and alignment of u8, and the slice is as long as the field.
-        let bytes = unsafe { std::slice::from_raw_parts(field.as_ptr().cast::<u8>(), field.len()) };
-        CStr::from_bytes_until_nul(bytes).map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
-    };
-    Ok((text(&properties.gcnArchName), text(&properties.name)))
+/// The name under which the GPU is sold.
+fn marketing_name(ordinal: usize) -> Result<String> {
+    let properties = hip::get_device_properties(ordinal as i32);
+    let label = || format!("rocm:{ordinal}");
+    let properties = check(properties, label, || format!("hipGetDeviceProperties({ordinal})"))?;
+    Ok(properties.name)
 }
 
 fn check<T>(

@@ -63,24 +63,8 @@ pub(super) fn affine(src: &RocmStorage, layout: &Layout, mul: f64, add: f64) -> 
     Ok(dst)
 }
 
-/// Casts to `to`. A pair without a kernel of its own goes through f32 if one side is a narrow float, which is how the
-/// CPU converts those too; other missing pairs are an error.
+/// Casts to `to`, as the CPU does: towards zero and to the nearest value that an integer can hold.
 pub(super) fn cast(src: &RocmStorage, layout: &Layout, to: DType) -> Result<RocmStorage> {
-    let from = src.slice.dtype();
-    let narrow = |dtype| matches!(dtype, DType::F16 | DType::BF16 | DType::F8E4M3);
-    match cast_directly(src, layout, to) {
-        Err(error) if is_missing_kernel(&error) && (narrow(from) || narrow(to)) && from != DType::F32 => {
-            let wide = cast_directly(src, layout, DType::F32)?;
-            if to == DType::F32 {
-                return Ok(wide);
-            }
-            cast_directly(&wide, &Layout::contiguous(layout.shape()), to)
-        }
-        done => done,
-    }
-}
-
-fn cast_directly(src: &RocmStorage, layout: &Layout, to: DType) -> Result<RocmStorage> {
     const OP: &str = "to_dtype";
     let from = src.slice.dtype();
     let elements = layout.shape().elem_count();
@@ -96,16 +80,6 @@ fn cast_directly(src: &RocmStorage, layout: &Layout, to: DType) -> Result<RocmSt
     // SAFETY: cast(numel, num_dims, info, inp, out).
     unsafe { launch.arg(&elements).strided(&strided).arg(&inp).arg(&out).run()? };
     Ok(dst)
-}
-
-fn is_missing_kernel(error: &crate::Error) -> bool {
-    match error {
-        crate::Error::Rocm(inner) => {
-            matches!(inner.downcast_ref::<RocmError>(), Some(RocmError::MissingKernel { .. }))
-        }
-        crate::Error::WithBacktrace { inner, .. } => is_missing_kernel(inner),
-        _ => false,
-    }
 }
 
 /// `kernel` of module binary on pairs of elements; the layouts have the same dims. `result` is the dtype of the
@@ -160,7 +134,7 @@ pub(super) fn where_cond(
 ) -> Result<RocmStorage> {
     const OP: &str = "where-cond";
     let condition = match cond.slice.dtype() {
-        dtype @ (DType::U8 | DType::U32 | DType::I64) => dtype.as_str(),
+        dtype @ (DType::U8 | DType::U32 | DType::I16 | DType::I32 | DType::I64) => dtype.as_str(),
         dtype => return Err(RocmError::UnsupportedDtype { op: "where-cond (condition)", dtype }.into()),
     };
     let dtype = t.slice.dtype();

@@ -1,0 +1,186 @@
+use super::fixture::*;
+use candle_core::backend::BackendStorage;
+use candle_core::{DType, Device, DeviceLocation, Storage, Tensor};
+
+const ALL: [DType; 10] = [
+    DType::U8,
+    DType::U32,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::F32,
+    DType::F64,
+    DType::F16,
+    DType::BF16,
+    DType::F8E4M3,
+];
+
+#[test]
+fn to_the_device_and_back() {
+    let device = rocm();
+    for dtype in ALL {
+        for count in [0, 1, 1000] {
+            let cpu = tensor(&[count], dtype, 100.0);
+            let gpu = cpu.to_device(&device).unwrap();
+            assert_eq!((gpu.dtype(), gpu.device().location()), (dtype, DeviceLocation::Rocm { gpu_id: 0 }));
+            assert_close(&gpu, &cpu, 0.0, &format!("{dtype:?} {count}"));
+        }
+    }
+}
+
+/// Above the size of the upload ring, and many small ones that wrap around it.
+#[test]
+fn uploads_of_every_size_arrive_in_order() {
+    let device = rocm();
+    let large: Vec<u32> = (0..1 << 20).collect();
+    let gpu = Tensor::from_slice(&large, large.len(), &device).unwrap();
+    assert_eq!(gpu.to_vec1::<u32>().unwrap(), large);
+    let small: Vec<Tensor> = (0..40u32)
+        .map(|i| Tensor::from_vec((0..30_000).map(|j| i * 30_000 + j).collect(), 30_000, &device).unwrap())
+        .collect();
+    for (i, t) in small.iter().enumerate() {
+        let first = i as u32 * 30_000;
+        assert_eq!(t.to_vec1::<u32>().unwrap(), (first..first + 30_000).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn contiguous_copies_follow_every_layout() {
+    let device = rocm();
+    for dtype in ALL {
+        let cpu = tensor(&DIMS, dtype, 60.0);
+        let gpu = cpu.to_device(&device).unwrap();
+        for (view_name, view) in VIEWS {
+            let got = view(&gpu).unwrap().contiguous().unwrap();
+            assert!(got.is_contiguous());
+            assert_close(&got, &view(&cpu).unwrap(), 0.0, &format!("{dtype:?} {view_name}"));
+        }
+    }
+}
+
+#[test]
+fn concatenating_along_every_dim() {
+    let device = rocm();
+    for dtype in ALL {
+        let (a, b) = (tensor(&DIMS, dtype, 60.0), tensor(&DIMS, dtype, 30.0));
+        let (gpu_a, gpu_b) = (a.to_device(&device).unwrap(), b.to_device(&device).unwrap());
+        for dim in 0..3 {
+            let expected = Tensor::cat(&[&a, &b, &a], dim).unwrap();
+            let got = Tensor::cat(&[&gpu_a, &gpu_b, &gpu_a], dim).unwrap();
+            assert_close(&got, &expected, 0.0, &format!("cat {dtype:?} dim {dim}"));
+        }
+    }
+}
+
+#[test]
+fn slices_are_written_in_place() {
+    let device = rocm();
+    let (cpu, src) = (tensor(&[4, 6], DType::F32, 9.0), tensor(&[4, 2], DType::F32, 5.0));
+    let (gpu, gpu_src) = (cpu.to_device(&device).unwrap(), src.to_device(&device).unwrap());
+    cpu.slice_set(&src, 1, 3).unwrap();
+    gpu.slice_set(&gpu_src, 1, 3).unwrap();
+    assert_close(&gpu, &cpu, 0.0, "slice_set");
+}
+
+#[test]
+fn zeros_ones_and_full() {
+    let device = rocm();
+    for dtype in ALL {
+        let zeros = Tensor::zeros((3, 5), dtype, &device).unwrap();
+        assert_close_values(&to_f64(&zeros), &[0.0; 15], 0.0, &format!("zeros {dtype:?}"));
+        let ones = Tensor::ones((3, 5), dtype, &device).unwrap();
+        assert_close_values(&to_f64(&ones), &[1.0; 15], 0.0, &format!("ones {dtype:?}"));
+    }
+    let full = Tensor::full(-2.5f32, (2, 3), &device).unwrap();
+    assert_eq!(full.to_vec2::<f32>().unwrap(), [[-2.5; 3]; 2]);
+}
+
+#[test]
+fn filling_follows_the_layout() {
+    let device = rocm();
+    for dtype in ALL.into_iter().filter(|d| *d != DType::F8E4M3) {
+        let (cpu, gpu) =
+            (tensor(&[4, 6], dtype, 60.0), tensor(&[4, 6], dtype, 60.0).to_device(&device).unwrap());
+        for t in [&cpu, &gpu] {
+            t.narrow(1, 2, 3).unwrap().t().unwrap().one_set().unwrap();
+        }
+        assert_close(&gpu, &cpu, 0.0, &format!("one_set {dtype:?}"));
+    }
+}
+
+#[test]
+fn from_one_device_to_the_other() {
+    let (first, second) = (rocm(), rocm_device(1));
+    for dtype in ALL {
+        let cpu = tensor(&[3, 7], dtype, 60.0);
+        let here = cpu.to_device(&first).unwrap();
+        let there = here.to_device(&second).unwrap();
+        assert_eq!(there.device().location(), DeviceLocation::Rocm { gpu_id: 1 });
+        assert_close(&there, &cpu, 0.0, &format!("{dtype:?}"));
+        drop(here);
+        assert_close(&there.to_device(&first).unwrap(), &cpu, 0.0, &format!("{dtype:?} and back"));
+    }
+    let (here, there) = (Tensor::ones(2, DType::F32, &first), Tensor::ones(2, DType::F32, &second));
+    let error = (here.unwrap() + there.unwrap()).unwrap_err().to_string();
+    assert!(error.contains("device mismatch"), "{error}");
+}
+
+#[test]
+fn packed_dtypes_are_kept_as_bytes() {
+    let device = rocm();
+    let rocm = device.as_rocm_device().unwrap();
+    let bytes = [1u8, 2, 250, 255];
+    for dtype in [DType::F6E2M3, DType::F6E3M2, DType::F4, DType::F8E8M0] {
+        let storage = rocm.storage_from_raw_bytes(&bytes, dtype).unwrap();
+        assert_eq!(storage.dtype(), dtype);
+        let back = match storage.to_cpu_storage().unwrap() {
+            candle_core::CpuStorage::F6E2M3(v)
+            | candle_core::CpuStorage::F6E3M2(v)
+            | candle_core::CpuStorage::F4(v)
+            | candle_core::CpuStorage::F8E8M0(v) => v,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(back, bytes);
+    }
+    assert!(rocm.storage_from_raw_bytes(&bytes, DType::F32).is_err());
+}
+
+#[test]
+fn one_launch_per_operation() {
+    let device = rocm_device(1);
+    let rocm = device.as_rocm_device().unwrap().clone();
+    let own = Device::Rocm(candle_core::RocmDevice::new_with_stream(rocm.ordinal()).unwrap());
+    let counted = own.as_rocm_device().unwrap();
+    let t = tensor(&DIMS, DType::F32, 3.0).to_device(&own).unwrap();
+    let view = t.transpose(0, 2).unwrap();
+    let mut before = counted.kernels_launched();
+    let mut one_more = |what: &str| {
+        let now = counted.kernels_launched();
+        assert_eq!(now, before + 1, "{what}");
+        before = now;
+    };
+    view.exp().unwrap();
+    one_more("unary");
+    (&view + &view).unwrap();
+    one_more("binary");
+    view.affine(2.0, 1.0).unwrap();
+    one_more("affine");
+    view.sum(1).unwrap();
+    one_more("sum");
+    view.contiguous().unwrap();
+    one_more("copy");
+    view.to_dtype(DType::F16).unwrap();
+    one_more("cast");
+}
+
+#[test]
+fn typed_access_for_custom_operations() {
+    let device = rocm();
+    let t = Tensor::new(&[1f32, 2.0, 3.0], &device).unwrap();
+    let (storage, _) = t.storage_and_layout();
+    let Storage::Rocm(storage) = &*storage else { panic!("not on a ROCm device") };
+    let buffer = storage.as_rocm_slice::<f32>().unwrap();
+    assert_eq!(buffer.len(), 3);
+    assert_eq!(storage.device().clone_dtoh(buffer).unwrap(), [1.0, 2.0, 3.0]);
+    assert!(storage.as_rocm_slice::<u8>().is_err());
+}

@@ -1,0 +1,159 @@
+//! Bad input and faults: one clear error each, and the device works afterwards.
+use super::fixture::*;
+use candle_core::rocm::hip_kernels::{self, Module};
+use candle_core::{DType, Device, Tensor};
+
+#[track_caller]
+fn assert_works(device: &Device) {
+    let t = Tensor::new(&[1f32, 2.0], device).unwrap();
+    assert_eq!((&t + &t).unwrap().to_vec1::<f32>().unwrap(), [2.0, 4.0]);
+}
+
+#[track_caller]
+fn assert_says(error: candle_core::Error, parts: &[&str]) {
+    let text = error.to_string();
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+/// A stream of its own, so that no other test's faults arrive here.
+fn own_device() -> Device {
+    rocm();
+    Device::new_rocm_with_stream(0).unwrap()
+}
+
+#[test]
+fn an_ordinal_out_of_range_says_how_many_devices_there_are() {
+    let device = rocm();
+    assert_says(Device::new_rocm(99).unwrap_err(), &["rocm:99 does not exist", "2 device(s)"]);
+    assert_works(&device);
+}
+
+#[test]
+fn an_index_out_of_range_is_reported_when_data_comes_back() {
+    let device = own_device();
+    let table = Tensor::ones((5, 3), DType::F32, &device).unwrap();
+    let ids = Tensor::new(&[1u32, 7, 2], &device).unwrap();
+    let rows = table.index_select(&ids, 0).unwrap();
+    let error = rows.to_vec2::<f32>().unwrap_err();
+    assert_says(error, &["index-select", "index 7", "size 5", "rocm:0"]);
+    // Told once; the element is 0, its neighbours are right.
+    assert_eq!(rows.to_vec2::<f32>().unwrap(), [[1.0; 3], [0.0; 3], [1.0; 3]]);
+    assert_works(&device);
+}
+
+#[test]
+fn every_indexing_operation_checks_its_indices() {
+    let device = own_device();
+    let t = Tensor::ones((2, 3), DType::F32, &device).unwrap();
+    let ids = Tensor::new(&[[0i64, -1, 9], [0, 0, 0]], &device).unwrap();
+    let cases = [
+        ("gather", t.gather(&ids, 1)),
+        ("scatter", t.scatter(&ids, &t, 1)),
+        ("scatter-add", t.scatter_add(&ids, &t, 1)),
+        ("index-add", t.index_add(&ids.get(0).unwrap(), &t, 1)),
+    ];
+    // All were launched before any was waited for: the first fault is the one that is kept.
+    for (name, result) in &cases {
+        assert!(result.is_ok(), "{name}");
+    }
+    assert_says(device.synchronize().unwrap_err(), &["gather", "out of range", "size 3"]);
+    for (name, op) in [("scatter", 1), ("scatter-add", 2), ("index-add", 3)] {
+        let again = match op {
+            1 => t.scatter(&ids, &t, 1),
+            2 => t.scatter_add(&ids, &t, 1),
+            _ => t.index_add(&ids.get(0).unwrap(), &t, 1),
+        };
+        assert!(again.is_ok());
+        assert_says(device.synchronize().unwrap_err(), &[name, "out of range"]);
+    }
+    assert_works(&device);
+}
+
+#[test]
+fn more_memory_than_there_is() {
+    let device = own_device();
+    let error = Tensor::zeros((1 << 40, 4), DType::F64, &device).unwrap_err();
+    let requested = (1u64 << 45).to_string();
+    assert_says(error, &["out of device memory", &requested, "bytes free", "rocm:0 (gfx1100)"]);
+    assert_works(&device);
+    let error = Tensor::zeros((1usize << 62, 1), DType::F64, &device).unwrap_err();
+    assert_says(error, &["out of device memory"]);
+    assert_works(&device);
+}
+
+#[test]
+fn operations_without_a_kernel_name_themselves() {
+    let device = own_device();
+    let ints = Tensor::ones(4, DType::U32, &device).unwrap();
+    assert_says(ints.exp().unwrap_err(), &["uexp_u32", "not there yet"]);
+    assert_says(ints.powf(2.0).unwrap_err(), &["upowf"]);
+    let floats = Tensor::ones((1, 1, 4), DType::F32, &device).unwrap();
+    assert_says(floats.upsample_nearest1d(8).unwrap_err(), &["upsample_nearest1d", "F32"]);
+    assert_works(&device);
+}
+
+#[test]
+fn a_damaged_code_object_is_refused() {
+    let device = own_device();
+    let rocm = device.as_rocm_device().unwrap();
+    let mut bytes = hip_kernels::code_object(Module::Unary, rocm.arch()).unwrap().bytes;
+    for byte in bytes.iter_mut().take(64) {
+        *byte = 0xa5;
+    }
+    assert_says(
+        rocm.custom_kernel("damaged", &bytes, "uexp_f32").err().unwrap(),
+        &["hipModuleLoadData", "damaged"],
+    );
+    assert_works(&device);
+}
+
+#[test]
+fn a_kernel_of_ones_own() {
+    use candle_core::rocm::{LaunchConfig, Strided};
+    let device = own_device();
+    let rocm = device.as_rocm_device().unwrap();
+    let code_object = hip_kernels::code_object(Module::Unary, rocm.arch()).unwrap();
+    let kernel = rocm.custom_kernel("mine", &code_object.bytes, "uneg_f32").unwrap();
+    let input = rocm.clone_htod(&[1f32, -2.0, 3.0]).unwrap();
+    let output = rocm.alloc_zeros::<f32>(3).unwrap();
+    let launch = kernel.launch(LaunchConfig::for_elements("neg", 3).unwrap());
+    // SAFETY: uneg(numel, num_dims, info, inp, out).
+    unsafe {
+        launch.arg(&3usize).strided(&Strided::CONTIGUOUS).arg(&input.ptr()).arg(&output.ptr()).run().unwrap()
+    };
+    assert_eq!(rocm.clone_dtoh(&output).unwrap(), [-1.0, 2.0, -3.0]);
+    assert_says(rocm.custom_kernel("mine", &code_object.bytes, "absent").err().unwrap(), &["absent", "mine"]);
+    assert_works(&device);
+}
+
+/// The software GPU checks every access; the fault comes back from the next call that waits.
+#[test]
+fn a_kernel_that_reads_out_of_bounds() {
+    use candle_core::rocm::{DevicePtr, LaunchConfig, Strided};
+    let device = own_device();
+    let rocm = device.as_rocm_device().unwrap();
+    if rocm.driver_name() != "emulator" {
+        return;
+    }
+    let output = rocm.alloc_zeros::<f32>(4).unwrap();
+    let nowhere = DevicePtr(0x1000 as *mut _);
+    let kernel = rocm.kernel(Module::Unary, &["uneg", "f32"]).unwrap();
+    let launch = kernel.launch(LaunchConfig::for_elements("neg", 4).unwrap());
+    // SAFETY: none - the emulator is asked to find out.
+    unsafe {
+        launch.arg(&4usize).strided(&Strided::CONTIGUOUS).arg(&nowhere).arg(&output.ptr()).run().unwrap()
+    };
+    assert_says(device.synchronize().unwrap_err(), &["hipStreamSynchronize", "uneg_f32", "rocm:0 (gfx1100)"]);
+    assert_works(&device);
+}
+
+#[test]
+fn another_driver_cannot_be_chosen_later() {
+    use candle_core::rocm::rocm_loader::Choice;
+    let device = rocm();
+    let error = candle_core::rocm::select_driver(Choice::Emulator(vec!["gfx1030".to_string()])).unwrap_err();
+    assert_says(error, &["already"]);
+    assert_works(&device);
+}

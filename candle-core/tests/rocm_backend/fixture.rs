@@ -1,0 +1,110 @@
+//! The device under test, views to look at tensors through, and the comparison.
+use candle_core::rocm::rocm_loader::{Choice, DRIVER_VARIABLE};
+use candle_core::{DType, Device, Result, Tensor};
+
+/// The first ROCm device: of two software GPUs unless the environment names a driver.
+pub fn rocm() -> Device {
+    rocm_device(0)
+}
+
+pub fn rocm_device(ordinal: usize) -> Device {
+    if std::env::var_os(DRIVER_VARIABLE).is_none() {
+        let two = Choice::Emulator(vec!["gfx1100".to_string(), "gfx1100".to_string()]);
+        candle_core::rocm::select_driver(two).unwrap();
+    }
+    Device::new_rocm(ordinal).unwrap()
+}
+
+/// `count` numbers in about [-limit, limit] without a pattern that strides could hide behind.
+pub fn numbers(count: usize, limit: f64) -> Vec<f64> {
+    (0..count).map(|i| (i as f64 * 12.9898 + 0.5).sin() * limit).collect()
+}
+
+/// A tensor of such numbers on the CPU, rounded to `dtype`.
+pub fn tensor(dims: &[usize], dtype: DType, limit: f64) -> Tensor {
+    let count = dims.iter().product();
+    let mut values = numbers(count, limit);
+    if matches!(dtype, DType::U8 | DType::U32) {
+        values.iter_mut().for_each(|v| *v = v.abs());
+    }
+    if dtype.is_int() {
+        values.iter_mut().for_each(|v| *v = v.trunc());
+    }
+    from_f64(&values, dims, dtype)
+}
+
+/// Values on the CPU in any dtype.
+pub fn from_f64(values: &[f64], dims: &[usize], dtype: DType) -> Tensor {
+    let cpu = &Device::Cpu;
+    match dtype {
+        DType::I16 => {
+            let v: Vec<i16> = values.iter().map(|v| *v as i16).collect();
+            Tensor::from_vec(v, dims, cpu).unwrap()
+        }
+        DType::I32 => {
+            let v: Vec<i32> = values.iter().map(|v| *v as i32).collect();
+            Tensor::from_vec(v, dims, cpu).unwrap()
+        }
+        dtype => Tensor::from_slice(values, dims, cpu).unwrap().to_dtype(dtype).unwrap(),
+    }
+}
+
+/// A way to look at a tensor of rank 3.
+pub type View = fn(&Tensor) -> Result<Tensor>;
+
+/// Dense, transposed both ways, narrowed with an offset, broadcast, and several at once.
+pub const VIEWS: [(&str, View); 6] = [
+    ("dense", |t| Ok(t.clone())),
+    ("last dims transposed", |t| t.transpose(1, 2)),
+    ("first and last transposed", |t| t.transpose(0, 2)),
+    ("narrowed", |t| t.narrow(1, 1, 2)?.narrow(2, 1, 3)),
+    ("broadcast", |t| t.narrow(1, 2, 1)?.broadcast_as(t.shape())),
+    ("narrowed and transposed", |t| t.narrow(0, 1, 1)?.narrow(2, 2, 2)?.transpose(1, 2)),
+];
+
+/// Dims that all views can be made of.
+pub const DIMS: [usize; 3] = [2, 4, 5];
+
+pub fn to_f64(t: &Tensor) -> Vec<f64> {
+    let t = t.to_device(&Device::Cpu).unwrap().flatten_all().unwrap();
+    match t.dtype() {
+        DType::I16 => t.to_vec1::<i16>().unwrap().into_iter().map(f64::from).collect(),
+        DType::I32 => t.to_vec1::<i32>().unwrap().into_iter().map(f64::from).collect(),
+        DType::F8E4M3 => {
+            t.to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap().into_iter().map(f64::from).collect()
+        }
+        _ => t.to_dtype(DType::F64).unwrap().to_vec1().unwrap(),
+    }
+}
+
+/// What one rounding to a dtype may change, relative.
+pub fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 1e-14,
+        DType::F32 => 2e-6,
+        DType::F16 => 2e-3,
+        DType::BF16 => 1.6e-2,
+        DType::F8E4M3 => 0.13,
+        _ => 0.0,
+    }
+}
+
+/// Shape and dtype are the same, and no element is further from the expected one than `tolerance`, relative to it
+/// and to 1.
+#[track_caller]
+pub fn assert_close(got: &Tensor, expected: &Tensor, tolerance: f64, what: &str) {
+    assert_eq!(got.dims(), expected.dims(), "{what}: shape");
+    assert_close_values(&to_f64(got), &to_f64(expected), tolerance, what);
+}
+
+#[track_caller]
+pub fn assert_close_values(got: &[f64], expected: &[f64], tolerance: f64, what: &str) {
+    assert_eq!(got.len(), expected.len(), "{what}: length");
+    for (i, (g, e)) in got.iter().zip(expected).enumerate() {
+        let same = g == e || (g.is_nan() && e.is_nan());
+        assert!(
+            same || (g - e).abs() <= tolerance * (1.0 + e.abs()),
+            "{what}: element {i} is {g}, expected {e}"
+        );
+    }
+}

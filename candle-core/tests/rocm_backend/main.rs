@@ -1,0 +1,14 @@
+//! Every operation of the ROCm backend against the CPU device, on the software GPU (or the driver that
+//! `CANDLE_ROCM_DRIVER` names).
+#![cfg(feature = "rocm-emulator")]
+
+mod concurrency;
+mod conv;
+mod copies;
+mod elementwise;
+mod errors;
+mod fixture;
+mod indexing;
+mod matmul;
+mod random;
+mod reduce;

@@ -1,0 +1,140 @@
+use super::fixture::*;
+use candle_core::{DType, Device, Result, Tensor};
+
+const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
+
+/// The product by its definition, in f64. Dims (b, m, k) and (b, k, n).
+fn product(lhs: &Tensor, rhs: &Tensor) -> Vec<f64> {
+    let (b, m, k) = lhs.dims3().unwrap();
+    let n = rhs.dim(2).unwrap();
+    let (x, y) = (to_f64(lhs), to_f64(rhs));
+    let mut out = vec![0.0; b * m * n];
+    for batch in 0..b {
+        for i in 0..m {
+            for j in 0..n {
+                out[(batch * m + i) * n + j] =
+                    (0..k).map(|l| x[(batch * m + i) * k + l] * y[(batch * k + l) * n + j]).sum();
+            }
+        }
+    }
+    out
+}
+
+/// How an operand may lie, given its dims: made from a tensor of other dims by views.
+type Lie = fn(&[usize; 3], DType, &Device) -> Result<Tensor>;
+
+const LIES: [(&str, Lie); 7] = [
+    ("dense", |d, dtype, device| tensor(d, dtype, 1.0).to_device(device)),
+    ("transposed", |d, dtype, device| {
+        tensor(&[d[0], d[2], d[1]], dtype, 1.0).to_device(device)?.transpose(1, 2)
+    }),
+    ("wider rows", |d, dtype, device| {
+        tensor(&[d[0], d[1], d[2] + 3], dtype, 1.0).to_device(device)?.narrow(2, 2, d[2])
+    }),
+    ("every other row's batch", |d, dtype, device| {
+        tensor(&[d[1], d[0], d[2]], dtype, 1.0).to_device(device)?.transpose(0, 1)
+    }),
+    ("batches broadcast", |d, dtype, device| {
+        tensor(&[1, d[1], d[2]], dtype, 1.0).to_device(device)?.broadcast_as(&d[..])
+    }),
+    ("rows broadcast", |d, dtype, device| {
+        tensor(&[d[0], 1, d[2]], dtype, 1.0).to_device(device)?.broadcast_as(&d[..])
+    }),
+    ("all dims reversed, with an offset", |d, dtype, device| {
+        let wide = tensor(&[d[2] + 1, d[1], d[0]], dtype, 1.0).to_device(device)?;
+        wide.narrow(0, 1, d[2])?.transpose(0, 2)
+    }),
+];
+
+#[test]
+fn products_of_all_layouts() {
+    let device = rocm();
+    for dtype in FLOATS {
+        for (b, m, n, k) in
+            [(1, 3, 4, 5), (3, 4, 5, 6), (2, 1, 5, 3), (2, 4, 1, 3), (2, 3, 4, 1), (4, 1, 1, 1)]
+        {
+            for (left_name, left) in LIES {
+                for (right_name, right) in LIES {
+                    let lhs = left(&[b, m, k], dtype, &device).unwrap();
+                    let rhs = right(&[b, k, n], dtype, &device).unwrap();
+                    let got = lhs.matmul(&rhs).unwrap();
+                    assert_eq!((got.dims(), got.dtype()), (&[b, m, n][..], dtype));
+                    let what = format!("{dtype:?} ({b}, {m}, {n}, {k}) {left_name} by {right_name}");
+                    assert_close_values(&to_f64(&got), &product(&lhs, &rhs), epsilon(dtype), &what);
+                }
+            }
+        }
+    }
+}
+
+/// (batch, heads, ...) as attention multiplies them: the batch dims do not walk as one.
+#[test]
+fn products_over_two_batch_dims() {
+    let device = rocm();
+    let heads = |dims: [usize; 4]| {
+        tensor(&dims, DType::F32, 1.0).to_device(&device).unwrap().transpose(1, 2).unwrap()
+    };
+    let (q, k) = (heads([2, 3, 4, 5]), heads([2, 6, 4, 5]));
+    let scores = q.matmul(&k.t().unwrap()).unwrap();
+    assert_eq!(scores.dims(), [2, 4, 3, 6]);
+    let flat = |t: &Tensor, r, c| t.contiguous().unwrap().reshape((8, r, c)).unwrap();
+    let expected = product(&flat(&q, 3, 5), &flat(&k.t().unwrap(), 5, 6));
+    assert_close_values(&to_f64(&scores), &expected, 1e-6, "q k'");
+    // One group of keys for two heads each: stride 0 within the batch.
+    let shared = heads([2, 6, 2, 5]).unsqueeze(2).unwrap().broadcast_as((2, 2, 2, 6, 5)).unwrap();
+    let shared = shared.reshape((2, 4, 6, 5)).unwrap().t().unwrap();
+    let expected = product(&flat(&q, 3, 5), &flat(&shared, 5, 6));
+    assert_close_values(&to_f64(&q.matmul(&shared).unwrap()), &expected, 1e-6, "grouped");
+}
+
+#[test]
+fn one_matrix_for_all_batches() {
+    let device = rocm();
+    let lhs = tensor(&[3, 4, 5], DType::F32, 1.0).to_device(&device).unwrap();
+    let rhs = tensor(&[5, 6], DType::F32, 1.0).to_device(&device).unwrap();
+    let got = lhs.broadcast_matmul(&rhs).unwrap();
+    let expected = product(&lhs, &rhs.unsqueeze(0).unwrap().broadcast_as((3, 5, 6)).unwrap());
+    assert_close_values(&to_f64(&got), &expected, 1e-6, "broadcast_matmul");
+}
+
+#[test]
+fn sizes_of_zero() {
+    let device = rocm();
+    let zeros = |dims: (usize, usize)| Tensor::zeros(dims, DType::F32, &device).unwrap();
+    assert_eq!(zeros((0, 3)).matmul(&zeros((3, 2))).unwrap().dims(), [0, 2]);
+    let empty_sums = zeros((2, 0)).matmul(&zeros((0, 3))).unwrap();
+    assert_eq!(empty_sums.to_vec2::<f32>().unwrap(), [[0.0; 3]; 2]);
+}
+
+#[test]
+fn larger_products_in_every_dtype() {
+    let device = rocm();
+    for dtype in FLOATS {
+        let lhs = tensor(&[1, 65, 130], dtype, 0.5).to_device(&device).unwrap();
+        let rhs = tensor(&[1, 130, 33], dtype, 0.5).to_device(&device).unwrap();
+        let got = lhs.matmul(&rhs).unwrap();
+        let tolerance = if dtype == DType::F32 { 1e-5 } else { epsilon(dtype) };
+        assert_close_values(&to_f64(&got), &product(&lhs, &rhs), tolerance, &format!("{dtype:?}"));
+    }
+}
+
+#[test]
+fn integers_are_refused_by_name() {
+    let device = rocm();
+    let ones = Tensor::ones((2, 2), DType::U32, &device).unwrap();
+    let error = ones.matmul(&ones).unwrap_err().to_string();
+    assert!(error.contains("matmul") && error.contains("U32"), "{error}");
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_refused_as_on_the_cpu() {
+    let device = rocm();
+    let (lhs, rhs) = ((2, 3), (4, 5));
+    let of = |dims: (usize, usize), device: &Device| Tensor::ones(dims, DType::F32, device).unwrap();
+    let first_line = |device: &Device| {
+        let error = of(lhs, device).matmul(&of(rhs, device)).unwrap_err().to_string();
+        // Without the backtrace.
+        error.lines().next().unwrap_or_default().to_string()
+    };
+    assert_eq!(first_line(&device), first_line(&Device::Cpu));
+}

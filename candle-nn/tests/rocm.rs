@@ -1,0 +1,168 @@
+//! The fused layers on ROCm against the CPU device, on the software GPU.
+#![cfg(feature = "rocm-emulator")]
+use candle::rocm::rocm_loader::{Choice, DRIVER_VARIABLE};
+use candle::{DType, Device, Result, Tensor};
+use candle_nn::{ops, rotary_emb};
+
+const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
+
+fn rocm() -> Device {
+    if std::env::var_os(DRIVER_VARIABLE).is_none() {
+        candle::rocm::select_driver(Choice::Emulator(vec!["gfx1100".to_string()])).unwrap();
+    }
+    Device::new_rocm(0).unwrap()
+}
+
+/// Numbers in about [-limit, limit], on the CPU, rounded to `dtype`.
+fn tensor(dims: &[usize], dtype: DType, limit: f64) -> Tensor {
+    let count: usize = dims.iter().product();
+    let values: Vec<f64> = (0..count).map(|i| (i as f64 * 12.9898 + 0.5).sin() * limit).collect();
+    Tensor::from_vec(values, dims, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+}
+
+/// What a few roundings to a dtype may change, relative to the value and to 1.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        // The norms sum in f32, whatever the dtype.
+        DType::F64 | DType::F32 => 1e-5,
+        DType::F16 => 4e-3,
+        _ => 3e-2,
+    }
+}
+
+#[track_caller]
+fn assert_close(got: &Tensor, expected: &Tensor, tolerance: f64, what: &str) {
+    assert_eq!(got.dims(), expected.dims(), "{what}");
+    let values = |t: &Tensor| {
+        let t = t.to_device(&Device::Cpu).unwrap().flatten_all().unwrap();
+        t.to_dtype(DType::F64).unwrap().to_vec1::<f64>().unwrap()
+    };
+    for (i, (g, e)) in values(got).iter().zip(values(expected)).enumerate() {
+        assert!((g - e).abs() <= tolerance * (1.0 + e.abs()), "{what}: element {i} is {g}, expected {e}");
+    }
+}
+
+fn wide(t: &Tensor) -> Tensor {
+    t.to_dtype(DType::F64).unwrap()
+}
+
+#[test]
+fn softmax_of_short_and_long_rows() {
+    let device = rocm();
+    for dtype in FLOATS {
+        for columns in [1, 5, 32, 33, 200] {
+            let x = tensor(&[2, 3, columns], dtype, 4.0);
+            // By its definition, in f64.
+            let e = wide(&x).exp().unwrap();
+            let expected = e.broadcast_div(&e.sum_keepdim(2).unwrap()).unwrap();
+            let got = ops::softmax_last_dim(&x.to_device(&device).unwrap()).unwrap();
+            assert_eq!(got.dtype(), dtype);
+            assert_close(&got, &expected, tolerance(dtype), &format!("softmax {dtype:?} {columns}"));
+        }
+    }
+}
+
+#[test]
+fn softmax_of_large_numbers_does_not_overflow() {
+    let device = rocm();
+    let x = Tensor::new(&[[1000f32, 1001.0, -1000.0]], &device).unwrap();
+    let got = ops::softmax_last_dim(&x).unwrap();
+    let e = 1f64 / (1.0 + 1f64.exp());
+    let expected = Tensor::new(&[[e, 1.0 - e, 0.0]], &Device::Cpu).unwrap();
+    assert_close(&got, &expected, 1e-6, "softmax");
+}
+
+#[test]
+fn softmax_of_a_strided_tensor_is_refused() {
+    let device = rocm();
+    let x = tensor(&[4, 4], DType::F32, 1.0).to_device(&device).unwrap().t().unwrap();
+    let error = ops::softmax_last_dim(&x).unwrap_err().to_string();
+    assert!(error.contains("softmax-last-dim") && error.contains("contiguous"), "{error}");
+}
+
+#[test]
+fn norms_of_short_and_long_rows() {
+    let device = rocm();
+    for dtype in FLOATS {
+        for columns in [8, 31, 384, 1024, 1500] {
+            let (x, alpha) = (tensor(&[3, columns], dtype, 2.0), tensor(&[columns], dtype, 1.5));
+            let beta = tensor(&[columns], dtype, 0.5);
+            let to = |t: &Tensor| t.to_device(&device).unwrap();
+            let (w, a, b) = (wide(&x), wide(&alpha), wide(&beta));
+            let mean_of_squares = w.sqr().unwrap().mean_keepdim(1).unwrap();
+            let scale = (mean_of_squares + 1e-5).unwrap().sqrt().unwrap();
+            let expected = w.broadcast_div(&scale).unwrap().broadcast_mul(&a).unwrap();
+            let got = ops::rms_norm(&to(&x), &to(&alpha), 1e-5).unwrap();
+            assert_close(&got, &expected, tolerance(dtype), &format!("rms_norm {dtype:?} {columns}"));
+
+            let centred = w.broadcast_sub(&w.mean_keepdim(1).unwrap()).unwrap();
+            let variance = centred.sqr().unwrap().mean_keepdim(1).unwrap();
+            let scaled = centred.broadcast_div(&(variance + 1e-5).unwrap().sqrt().unwrap()).unwrap();
+            let expected = scaled.broadcast_mul(&a).unwrap().broadcast_add(&b).unwrap();
+            let got = ops::layer_norm(&to(&x), &to(&alpha), &to(&beta), 1e-5).unwrap();
+            assert_close(&got, &expected, tolerance(dtype), &format!("layer_norm {dtype:?} {columns}"));
+        }
+    }
+}
+
+#[test]
+fn weights_that_do_not_fit_their_rows_are_refused() {
+    let device = rocm();
+    let x = tensor(&[2, 8], DType::F32, 1.0).to_device(&device).unwrap();
+    let alpha = tensor(&[7], DType::F32, 1.0).to_device(&device).unwrap();
+    assert!(ops::rms_norm(&x, &alpha, 1e-5).is_err());
+}
+
+#[test]
+fn sigmoid_follows_the_layout() {
+    let device = rocm();
+    for dtype in FLOATS {
+        let x = tensor(&[3, 4, 5], dtype, 4.0);
+        for view in
+            [|t: &Tensor| Ok(t.clone()), |t: &Tensor| t.transpose(0, 2), |t: &Tensor| t.narrow(1, 1, 2)]
+                as [fn(&Tensor) -> Result<Tensor>; 3]
+        {
+            let w = wide(&view(&x).unwrap());
+            let expected = (w.neg().unwrap().exp().unwrap() + 1.0).unwrap().recip().unwrap();
+            let got = ops::sigmoid(&view(&x.to_device(&device).unwrap()).unwrap()).unwrap();
+            assert_close(&got, &expected, tolerance(dtype), &format!("sigmoid {dtype:?}"));
+        }
+    }
+}
+
+type Rope = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
+
+#[test]
+fn rotary_embeddings_with_shared_and_own_angles() {
+    let device = rocm();
+    // The plain variants of the CPU are written with tensor operations; rope_thd swaps two dims.
+    let slow_thd: Rope = |x, cos, sin| {
+        rotary_emb::rope_slow(&x.transpose(1, 2)?.contiguous()?, cos, sin)?.transpose(1, 2)?.contiguous()
+    };
+    let kinds: [(&str, Rope, Rope, [usize; 4]); 3] = [
+        ("rope", rotary_emb::rope, rotary_emb::rope_slow, [2, 3, 5, 8]),
+        ("rope_i", rotary_emb::rope_i, rotary_emb::rope_i_slow, [2, 3, 5, 8]),
+        ("rope_thd", rotary_emb::rope_thd, slow_thd, [2, 5, 3, 8]),
+    ];
+    for dtype in FLOATS {
+        for (name, fused, slow, dims) in kinds {
+            let x = tensor(&dims, dtype, 2.0);
+            let (cos, sin) = (tensor(&[5, 4], dtype, 1.0), tensor(&[5, 4], dtype, 0.7));
+            let to = |t: &Tensor| t.to_device(&device).unwrap();
+            let expected = slow(&wide(&x), &wide(&cos), &wide(&sin)).unwrap();
+            let got = fused(&to(&x), &to(&cos), &to(&sin)).unwrap();
+            assert_close(&got, &expected, tolerance(dtype), &format!("{name} {dtype:?}"));
+
+            // Angles of their own for each of the two batches.
+            let (cos, sin) = (tensor(&[2, 5, 4], dtype, 1.0), tensor(&[2, 5, 4], dtype, 0.7));
+            let got = fused(&to(&x), &to(&cos), &to(&sin)).unwrap();
+            for batch in 0..2 {
+                let pick = |t: &Tensor| wide(&t.get(batch).unwrap());
+                let own = wide(&x.narrow(0, batch, 1).unwrap());
+                let expected = slow(&own, &pick(&cos), &pick(&sin)).unwrap();
+                let part = got.narrow(0, batch, 1).unwrap();
+                assert_close(&part, &expected, tolerance(dtype), &format!("{name} {dtype:?} batch {batch}"));
+            }
+        }
+    }
+}
