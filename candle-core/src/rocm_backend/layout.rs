@@ -1,6 +1,6 @@
 //! Dims and strides as kernels take them: by value, merged as far as the strides allow.
 use super::RocmError;
-use crate::Layout;
+use crate::{Layout, Result};
 
 /// Words in the by-value layout argument of a kernel (`CandleLayout` on the device side).
 const WORDS: usize = 32;
@@ -27,7 +27,7 @@ impl Strided {
     ///
     /// # Errors
     /// [`RocmError::TooManyDims`] if the result does not fit the kernel argument.
-    pub fn of(op: &'static str, operands: &[&Layout]) -> Result<Self, RocmError> {
+    pub fn of(op: &'static str, operands: &[&Layout]) -> Result<Self> {
         if operands.iter().all(|l| l.is_contiguous()) {
             return Ok(Self::CONTIGUOUS);
         }
@@ -39,10 +39,10 @@ impl Strided {
     /// Dims and strides of a reduction: what is kept first, what is reduced last, at least one dim.
     /// Merging stops at the border, and the last dim is kept even if its size is 1: the kernels of
     /// argmin and argmax count along it.
-    pub fn of_reduction(op: &'static str, layout: &Layout, reduced: &[usize]) -> Result<Self, RocmError> {
+    pub fn of_reduction(op: &'static str, layout: &Layout, reduced: &[usize]) -> Result<Self> {
         let rank = layout.dims().len();
         if rank > WORDS {
-            return Err(RocmError::TooManyDims { op, dims: rank, limit: WORDS / 2 });
+            return Err(RocmError::TooManyDims { op, dims: rank, limit: WORDS / 2 }.into());
         }
         let mut order = [0usize; WORDS];
         let mut dims = [0usize; WORDS];
@@ -64,11 +64,11 @@ impl Strided {
     }
 
     /// Dims and strides of each operand as they are, for kernels that need every dim in its place.
-    pub fn verbatim(op: &'static str, lists: &[&[usize]]) -> Result<KernelLayout, RocmError> {
+    pub fn verbatim(op: &'static str, lists: &[&[usize]]) -> Result<KernelLayout> {
         let mut words = [0; WORDS];
         let len: usize = lists.iter().map(|l| l.len()).sum();
         if len > WORDS {
-            return Err(RocmError::TooManyDims { op, dims: len, limit: WORDS });
+            return Err(RocmError::TooManyDims { op, dims: len, limit: WORDS }.into());
         }
         for (word, value) in words.iter_mut().zip(lists.iter().flat_map(|l| l.iter())) {
             *word = *value;
@@ -84,7 +84,7 @@ impl Strided {
         lists: usize,
         strides: impl Fn(usize) -> I,
         borders: &[usize],
-    ) -> Result<Self, RocmError> {
+    ) -> Result<Self> {
         let limit = WORDS / lists;
         let mut merged_dims = [0usize; WORDS];
         // `last[i]` is the innermost dim of group i: its strides are the group's.
@@ -109,7 +109,7 @@ impl Strided {
                 last[count - 1] = dim;
             } else {
                 if count == limit {
-                    return Err(RocmError::TooManyDims { op, dims: dims.len(), limit });
+                    return Err(RocmError::TooManyDims { op, dims: dims.len(), limit }.into());
                 }
                 merged_dims[count] = size;
                 last[count] = dim;
@@ -237,7 +237,8 @@ mod tests {
         let strides: Vec<usize> = (0..12).map(|d| 3usize.pow(12 - d)).collect();
         let l = layout(&dims, &strides);
         assert!(Strided::of("test", &[&l]).is_ok());
-        assert!(matches!(Strided::of("test", &[&l, &l]), Err(RocmError::TooManyDims { limit: 10, .. })));
+        let error = Strided::of("test", &[&l, &l]).unwrap_err().to_string();
+        assert!(error.contains("12 dimensions") && error.contains("10 at most"), "{error}");
     }
 
     #[test]

@@ -57,8 +57,8 @@ fn gather_along_every_dim() {
         for dtype in DATA {
             let cpu = tensor(&DIMS, dtype, 60.0);
             let gpu = cpu.to_device(&device).unwrap();
-            for dim in 0..3 {
-                let values: Vec<f64> = (0..40).map(|i| ((i * 3) % DIMS[dim]) as f64).collect();
+            for (dim, size) in DIMS.into_iter().enumerate() {
+                let values: Vec<f64> = (0..40).map(|i| ((i * 3) % size) as f64).collect();
                 let ids = from_f64(&values, &DIMS, ids_dtype);
                 let expected = cpu.gather(&ids, dim).unwrap();
                 let got = gpu.gather(&ids.to_device(&device).unwrap(), dim).unwrap();
