@@ -1,0 +1,50 @@
+//! Every shipped code object, decoded by the software GPU and by llvm-objdump: no instruction may differ.
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use object::{Object, ObjectSection};
+use rocm_emulator::isa::{Family, check::compare_with_objdump};
+
+fn family(target: &str) -> Option<Family> {
+    target.starts_with("gfx11").then_some(Family::Rdna3)
+}
+
+fn objdump(path: &std::path::Path) -> Result<String> {
+    let program = std::env::var("CANDLE_ROCM_OBJDUMP").unwrap_or_else(|_| "llvm-objdump-22".into());
+    let output = Command::new(&program)
+        .args(["--disassemble"])
+        .arg(path)
+        .output()
+        .with_context(|| format!("cannot run {program}: install llvm-22 or set CANDLE_ROCM_OBJDUMP"))?;
+    if !output.status.success() {
+        bail!("{program} failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[test]
+fn all_shipped_code_objects_decode_as_llvm_says() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut instructions = 0;
+    for (&arch, family) in hip_kernels::archs().iter().filter_map(|arch| Some((arch, family(arch)?))) {
+        for module in hip_kernels::Module::ALL {
+            let object = hip_kernels::code_object(module, arch)?;
+            let path = folder.path().join(format!("{}-{arch}.hsaco", module.name()));
+            std::fs::write(&path, &object.bytes)?;
+            let elf = object::File::parse(&*object.bytes)?;
+            let text = elf.section_by_name(".text").context("no .text")?;
+            match compare_with_objdump(family, text.data()?, text.address(), &objdump(&path)?) {
+                Ok(count) => instructions += count,
+                Err(mismatches) => bail!(
+                    "{} on {arch}: {} mismatches, the first: {:#?}",
+                    module.name(),
+                    mismatches.len(),
+                    mismatches.first()
+                ),
+            }
+        }
+    }
+    println!("{instructions} instructions decoded as llvm-objdump does");
+    assert!(instructions > 100_000, "only {instructions} instructions were compared");
+    Ok(())
+}

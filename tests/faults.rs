@@ -1,0 +1,132 @@
+//! Bad input and faults: one clear error each, and a device that works afterwards.
+mod common;
+
+use candle_core::backend::BackendStorage;
+use candle_core::rocm::{LaunchConfig, hip_kernels::Module};
+use candle_core::{DType, Device, Result, Storage, Tensor};
+use serial_test::serial;
+
+/// The device still computes.
+fn assert_usable(device: &Device) -> Result<()> {
+    let x = Tensor::new(&[1f32, 2., 3.], device)?;
+    assert_eq!((&x + &x)?.to_vec1::<f32>()?, [2., 4., 6.]);
+    Ok(())
+}
+
+fn message<T: std::fmt::Debug>(result: Result<T>) -> String {
+    result.expect_err("this must fail").to_string()
+}
+
+#[test]
+#[serial]
+fn an_ordinal_out_of_range_says_how_many_devices_there_are() -> Result<()> {
+    let device = common::device();
+    let text = message(Device::new_rocm(99));
+    assert!(text.contains("rocm:99") && text.contains("1 device"), "{text}");
+    assert_usable(&device)
+}
+
+#[test]
+#[serial]
+fn an_index_out_of_range_is_named_when_data_comes_back() -> Result<()> {
+    let device = common::device();
+    let table = Tensor::arange(0f32, 12., &device)?.reshape((4, 3))?;
+    let rows = Tensor::new(&[0u32, 7], &device)?;
+    let text = message(table.index_select(&rows, 0).and_then(|t| t.to_vec2::<f32>()));
+    assert!(text.contains("index_select") && text.contains('7') && text.contains('4'), "{text}");
+    assert_usable(&device)?;
+
+    let places = Tensor::new(&[[0i64, -2, 1]], &device)?;
+    let text = message(table.gather(&places, 0).and_then(|t| t.to_vec2::<f32>()));
+    assert!(text.contains("gather") && text.contains("-2"), "{text}");
+    assert_usable(&device)
+}
+
+#[test]
+#[serial]
+fn running_out_of_memory_names_the_sizes() -> Result<()> {
+    let device = common::device();
+    // 2^47 bytes: more than any GPU has.
+    let text = message(Tensor::zeros(1usize << 45, DType::F32, &device));
+    assert!(text.contains("out of device memory") && text.contains("140737488355328"), "{text}");
+    assert_usable(&device)
+}
+
+#[test]
+#[serial]
+fn a_damaged_code_object_is_refused() -> anyhow::Result<()> {
+    let device = common::device();
+    let rocm = device.as_rocm_device()?;
+    let mut object = hip_kernels::code_object(Module::Fill, rocm.arch())?.bytes;
+    object[..4].copy_from_slice(b"oops");
+    let text = message(rocm.custom_kernel(&object, "fill_f32").map(drop));
+    assert!(text.contains("fill_f32") || text.contains("hipModuleLoadData"), "{text}");
+    assert_usable(&device)?;
+    Ok(())
+}
+
+#[test]
+#[serial]
+fn a_kernel_that_reads_out_of_bounds_is_stopped_and_named() -> Result<()> {
+    let device = common::device();
+    let rocm = device.as_rocm_device()?;
+    if rocm.driver_name() != "emulator" {
+        // Real hardware may read on, or kill the process.
+        return Ok(());
+    }
+    let small = Tensor::zeros(4, DType::F32, &device)?;
+    let far = 1usize << 20;
+    {
+        let (storage, layout) = small.storage_and_layout();
+        let Storage::Rocm(storage) = &*storage else { panic!("not on the device") };
+        let out = unsafe { rocm.alloc::<f32>(far)? };
+        let kernel = rocm.kernel(Module::Unary, &["ucopy_f32"])?;
+        let launch = kernel.launch(LaunchConfig::for_elements("copy", far)?);
+        let strided = candle_core::rocm::Strided::contiguous();
+        let (from, to) = (storage.ptr(layout, "copy")?, out.ptr());
+        // SAFETY: the arguments of a unary kernel; that `far` is too much for the source is the point, and
+        // only the software GPU gets here.
+        unsafe { launch.arg(&far).strided(&strided).arg(&from).arg(&to).run()? };
+        assert_eq!(storage.dtype(), DType::F32);
+    }
+    let text = message(device.synchronize());
+    assert!(text.contains("ucopy_f32") && text.contains("0x"), "{text}");
+    assert_usable(&device)
+}
+
+#[test]
+fn no_rocm_installed_is_said_without_a_crash() {
+    let nowhere = tempfile::tempdir().expect("a folder");
+    let path = nowhere.path().to_string_lossy().into_owned();
+    let output = common::example(
+        &["--model", &path, "a", "b"],
+        &[("CANDLE_ROCM_DRIVER", "native"), ("ROCM_PATH", &path)],
+    );
+    let text = String::from_utf8_lossy(&output.stderr);
+    // A machine that has ROCm gets as far as the missing model.
+    assert!(!output.status.success() && !text.contains("panicked"), "{text}");
+    assert!(text.contains("libamdhip64") || text.contains("tokenizer"), "{text}");
+}
+
+#[test]
+fn an_unknown_driver_is_refused_with_the_known_ones() {
+    let output = common::example(&["--model", ".", "a", "b"], &[("CANDLE_ROCM_DRIVER", "cuda")]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("native") && text.contains("emulator"), "{text}");
+}
+
+#[test]
+fn an_arch_that_is_not_in_the_binary_is_named_with_what_to_set() -> anyhow::Result<()> {
+    // Wherever the tests run, one of these two is not in the binary.
+    let absent = ["gfx1102", "gfx1101"].into_iter().find(|arch| !hip_kernels::archs().contains(arch));
+    let (Some(arch), false) = (absent, hip_kernels::archs().contains(&"gfx11-generic")) else { return Ok(()) };
+    let folder = tempfile::tempdir()?;
+    common::write_model(folder.path())?;
+    let model = folder.path().to_string_lossy().into_owned();
+    let driver = format!("emulator:{arch}");
+    let output = common::example(&["--model", &model, "the cat", "a dog"], &[("CANDLE_ROCM_DRIVER", &driver)]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && !text.contains("panicked"), "{text}");
+    assert!(text.contains(arch) && text.contains("CANDLE_ROCM_ARCHS") && text.contains("gfx1100"), "{text}");
+    Ok(())
+}
