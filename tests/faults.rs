@@ -2,8 +2,8 @@
 mod common;
 
 use candle_core::backend::BackendStorage;
-use candle_core::rocm::{LaunchConfig, hip_kernels::Module};
-use candle_core::{DType, Device, Result, Storage, Tensor};
+use candle_core::rocm::{LaunchConfig, Strided, hip_kernels::Module};
+use candle_core::{DType, Device, Layout, Result, Storage, Tensor};
 use serial_test::serial;
 
 /// The device still computes.
@@ -33,7 +33,7 @@ fn an_index_out_of_range_is_named_when_data_comes_back() -> Result<()> {
     let table = Tensor::arange(0f32, 12., &device)?.reshape((4, 3))?;
     let rows = Tensor::new(&[0u32, 7], &device)?;
     let text = message(table.index_select(&rows, 0).and_then(|t| t.to_vec2::<f32>()));
-    assert!(text.contains("index_select") && text.contains('7') && text.contains('4'), "{text}");
+    assert!(text.contains("index-select: index 7 is out of range for a dimension of size 4"), "{text}");
     assert_usable(&device)?;
 
     let places = Tensor::new(&[[0i64, -2, 1]], &device)?;
@@ -59,8 +59,8 @@ fn a_damaged_code_object_is_refused() -> anyhow::Result<()> {
     let rocm = device.as_rocm_device()?;
     let mut object = hip_kernels::code_object(Module::Fill, rocm.arch())?.bytes;
     object[..4].copy_from_slice(b"oops");
-    let text = message(rocm.custom_kernel(&object, "fill_f32").map(drop));
-    assert!(text.contains("fill_f32") || text.contains("hipModuleLoadData"), "{text}");
+    let text = message(rocm.custom_kernel("damaged", &object, "fill_f32").map(drop));
+    assert!(text.contains("hipModuleLoadData(damaged"), "{text}");
     assert_usable(&device)?;
     Ok(())
 }
@@ -82,7 +82,7 @@ fn a_kernel_that_reads_out_of_bounds_is_stopped_and_named() -> Result<()> {
         let out = unsafe { rocm.alloc::<f32>(far)? };
         let kernel = rocm.kernel(Module::Unary, &["ucopy_f32"])?;
         let launch = kernel.launch(LaunchConfig::for_elements("copy", far)?);
-        let strided = candle_core::rocm::Strided::contiguous();
+        let strided = Strided::of("copy", &[&Layout::contiguous(far)])?;
         let (from, to) = (storage.ptr(layout, "copy")?, out.ptr());
         // SAFETY: the arguments of a unary kernel; that `far` is too much for the source is the point, and
         // only the software GPU gets here.
@@ -117,14 +117,17 @@ fn an_unknown_driver_is_refused_with_the_known_ones() {
 
 #[test]
 fn an_arch_that_is_not_in_the_binary_is_named_with_what_to_set() -> anyhow::Result<()> {
-    // Wherever the tests run, one of these two is not in the binary.
-    let absent = ["gfx1102", "gfx1101"].into_iter().find(|arch| !hip_kernels::archs().contains(arch));
-    let (Some(arch), false) = (absent, hip_kernels::archs().contains(&"gfx11-generic")) else { return Ok(()) };
+    // The software GPU can play this one, and no test builds for it.
+    let arch = "gfx1102";
+    if hip_kernels::archs().iter().any(|target| [arch, "gfx11-generic"].contains(target)) {
+        return Ok(());
+    }
     let folder = tempfile::tempdir()?;
     common::write_model(folder.path())?;
     let model = folder.path().to_string_lossy().into_owned();
     let driver = format!("emulator:{arch}");
-    let output = common::example(&["--model", &model, "the cat", "a dog"], &[("CANDLE_ROCM_DRIVER", &driver)]);
+    let output =
+        common::example(&["--model", &model, "the cat", "a dog"], &[("CANDLE_ROCM_DRIVER", &driver)]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && !text.contains("panicked"), "{text}");
     assert!(text.contains(arch) && text.contains("CANDLE_ROCM_ARCHS") && text.contains("gfx1100"), "{text}");
