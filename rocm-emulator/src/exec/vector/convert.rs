@@ -3,13 +3,19 @@ use super::half;
 use super::kind::{F16, F32, F64, I16, I32, U16, U32};
 use super::operation::operations;
 
+/// Host conversions may keep a signalling NaN; the hardware's never do.
+#[inline(always)]
+fn quieted(value: f32) -> f32 {
+    if value.is_nan() { f32::from_bits(value.to_bits() | 0x40_0000) } else { value }
+}
+
 operations! { select;
     "v_cvt_f32_i32" F32FromI32 [FromSigned] (a: I32) -> F32 { a as f32 }
     "v_cvt_f32_u32" F32FromU32 [FromUnsigned] (a: U32) -> F32 { a as f32 }
     "v_cvt_i32_f32" I32FromF32 (a: F32) -> I32 { to_i32(a) }
     "v_cvt_u32_f32" U32FromF32 (a: F32) -> U32 { to_u32(a) }
     "v_cvt_f16_f32" F16FromF32 [Convert] (a: F32) -> F16 { a }
-    "v_cvt_f32_f16" F32FromF16 [Convert] (a: F16) -> F32 { a }
+    "v_cvt_f32_f16" F32FromF16 [Convert] (a: F16) -> F32 { quieted(a) }
     "v_cvt_f32_f64" F32FromF64 [Convert] (a: F64) -> F32 { a as f32 }
     "v_cvt_f64_f32" F64FromF32 [Convert] (a: F32) -> F64 { f64::from(a) }
     "v_cvt_f64_i32" F64FromI32 (a: I32) -> F64 { f64::from(a) }

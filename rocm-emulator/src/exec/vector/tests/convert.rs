@@ -41,6 +41,16 @@ fn between_floats() {
 }
 
 #[test]
+fn widening_quiets_signalling_nans() {
+    check_inst(
+        &inst("v_cvt_f32_f16"),
+        &[[0x7c01, 0, 0], [0xfdff, 0, 0]],
+        |(x, _)| x as u32 & 0x7fc0_0000,
+        |_| 0x7fc0_0000,
+    );
+}
+
+#[test]
 fn from_integers() {
     let inputs = inputs_u32();
     // Rounded by comparing with the neighbours of the f64, which is exact.
