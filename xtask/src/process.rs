@@ -1,7 +1,8 @@
 //! Running other programs from the workspace's root.
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -45,6 +46,28 @@ pub fn run(command: &mut Command) -> Result<()> {
         bail!("failed ({status}): {line}");
     }
     Ok(())
+}
+
+/// Runs a command as [`run`] does and gives back what it wrote to its standard output, which is shown as it comes.
+pub fn tee(command: &mut Command) -> Result<String> {
+    let line = shown(command);
+    eprintln!("+ {line}");
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start: {line}"))?;
+    let mut output = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        for text in BufReader::new(stdout).lines() {
+            let text = text.with_context(|| format!("cannot read what this writes: {line}"))?;
+            println!("{text}");
+            output.push_str(&text);
+            output.push('\n');
+        }
+    }
+    let status = child.wait().with_context(|| format!("cannot wait for: {line}"))?;
+    if !status.success() {
+        bail!("failed ({status}): {line}");
+    }
+    Ok(output)
 }
 
 fn shown(command: &Command) -> String {

@@ -1,4 +1,6 @@
 //! `cargo xtask test`: everything CI runs, the test runner last.
+use std::fmt;
+
 use anyhow::Result;
 
 use crate::process::{self, cargo};
@@ -27,5 +29,65 @@ pub fn run(args: &Args) -> Result<()> {
         downstream::run()?;
         demo::run_demo(ARCH)?;
     }
-    process::run(cargo(&["test"]).args(FEATURES).env("CANDLE_ROCM_ARCHS", ARCH))
+    // The examples of the documentation first, so that the last lines are those of the tests.
+    let targets: [&[&str]; 2] = [&["--doc"], &["--lib", "--bins", "--tests", "--examples"]];
+    let mut total = Summary::default();
+    for target in targets {
+        let output =
+            process::tee(cargo(&["test"]).args(FEATURES).args(target).env("CANDLE_ROCM_ARCHS", ARCH))?;
+        output.lines().for_each(|line| total.add(line));
+    }
+    println!("{total}");
+    Ok(())
+}
+
+/// What all test binaries together did.
+#[derive(Default)]
+struct Summary {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Summary {
+    /// Adds a line like `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; others do not count.
+    fn add(&mut self, line: &str) {
+        let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
+        else {
+            return;
+        };
+        for (number, what) in counts.split("; ").filter_map(|count| count.split_once(' ')) {
+            let number: u64 = number.parse().unwrap_or(0);
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.ignored += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.ignored)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Summary;
+
+    #[test]
+    fn results_of_several_binaries_add_up() {
+        let mut total = Summary::default();
+        total.add(
+            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 1.09s",
+        );
+        total.add(
+            "test result: FAILED. 20 passed; 2 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0s",
+        );
+        total.add("test names::passed ... ok");
+        assert_eq!(total.to_string(), "23 passed, 2 failed, 1 skipped");
+    }
 }
