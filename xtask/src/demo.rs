@@ -53,8 +53,7 @@ fn summary(report: &Value) -> Result<String> {
     if launched == 0.0 {
         bail!("no kernel was launched: the example did not run on the device");
     }
-    // A NaN must fail too, so the comparison is not turned round.
-    if !(difference < TOLERANCE) {
+    if difference.is_nan() || difference >= TOLERANCE {
         bail!("the devices disagree: max_abs_diff={difference:.2e}, allowed below {TOLERANCE:.0e}");
     }
     Ok(format!(
