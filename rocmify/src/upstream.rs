@@ -136,7 +136,8 @@ fn locate_with_cargo(name: &str, version: &str, work_dir: &Path) -> Result<PathB
         if let Some(host) = host_triple() {
             command.arg("--filter-platform").arg(host);
         }
-        command.arg("--manifest-path").arg(&manifest);
+        // From the stub's own folder, so that work_dir may be relative.
+        command.args(["--manifest-path", "Cargo.toml"]);
         command.current_dir(&stub);
         stdout = output(&mut command)?;
         if stdout.is_ok() {
@@ -215,4 +216,20 @@ fn write(path: &Path, text: &str) -> Result<(), LocateError> {
         fs::create_dir_all(parent).map_err(at)?;
     }
     fs::write(path, text).map_err(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relative_work_dir_serves_as_well() {
+        let here = std::env::current_dir().unwrap();
+        let up = here.components().skip(1).map(|_| "..").collect::<PathBuf>();
+        let place = std::env::temp_dir().join(format!("rocmify-relative-{}", std::process::id()));
+        let relative = up.join(place.strip_prefix("/").unwrap());
+        let found = locate_with_cargo("candle-kernels", VERSION, &relative);
+        fs::remove_dir_all(&place).unwrap();
+        assert!(found.unwrap().join("Cargo.toml").is_file());
+    }
 }
