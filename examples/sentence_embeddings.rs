@@ -204,8 +204,7 @@ fn bert(model: &Path, device: &Device) -> Result<BertModel> {
         .with_context(|| format!("the weights {} cannot be used", path.display()))?;
     let vars = VarBuilder::from_buffered_safetensors(weights, DType::F32, device)
         .with_context(|| format!("cannot load the weights {}", path.display()))?;
-    BertModel::load(vars, &config)
-        .with_context(|| format!("the weights {} do not fit config.json", path.display()))
+    BertModel::load(vars, &config).with_context(|| format!("cannot build the model from {}", path.display()))
 }
 
 /// Weights of an integer type would be converted without a word and give nonsense.
