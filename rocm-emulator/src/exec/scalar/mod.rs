@@ -7,7 +7,7 @@ mod operations;
 
 use super::wave::Wave;
 use super::{PRIVATE_APERTURE, SHARED_APERTURE};
-use crate::isa::{Encoding, InlineFloat, Inst, Operand, sreg};
+use crate::isa::{Encoding, Inst, Operand, sreg};
 pub(super) use hardware_registers::HardwareRegister;
 use operations::Operation;
 
@@ -29,7 +29,8 @@ impl Source {
             Operand::Int(value) => Self::Constant(i64::from(value) as u64),
             Operand::Literal(value) if wide && signed => Self::Constant(i64::from(value as i32) as u64),
             Operand::Literal(value) => Self::Constant(u64::from(value)),
-            Operand::Float(value) => Self::Constant(float_bits(value, wide)),
+            Operand::Float(value) if wide => Self::Constant(value.bits_64()),
+            Operand::Float(value) => Self::Constant(value.bits_32().into()),
             Operand::Scc => Self::Scc,
             Operand::VccZ => Self::VccZ,
             Operand::ExecZ => Self::ExecZ,
@@ -59,24 +60,6 @@ impl Source {
             Self::ExecZ => u64::from(wave.exec() == 0),
         }
     }
-}
-
-/// An inline float constant as the bits of an f64 or an f32.
-fn float_bits(value: InlineFloat, wide: bool) -> u64 {
-    let number = match value {
-        InlineFloat::Half => 0.5,
-        InlineFloat::NegHalf => -0.5,
-        InlineFloat::One => 1.0,
-        InlineFloat::NegOne => -1.0,
-        InlineFloat::Two => 2.0,
-        InlineFloat::NegTwo => -2.0,
-        InlineFloat::Four => 4.0,
-        InlineFloat::NegFour => -4.0,
-        // 1/(2 pi), as the ISA gives its bits.
-        InlineFloat::InvTwoPi if wide => return 0x3fc4_5f30_6dc9_c882,
-        InlineFloat::InvTwoPi => return 0x3e22_f983,
-    };
-    if wide { f64::to_bits(number) } else { u64::from((number as f32).to_bits()) }
 }
 
 /// A prepared scalar instruction.

@@ -1,7 +1,7 @@
 //! Scalar instructions against plain arithmetic.
 use super::*;
 use crate::exec::wave::{Lanes, Mode};
-use crate::isa::Mods;
+use crate::isa::{InlineFloat, Mods};
 
 const S: Operand = Operand::Scalar(10);
 

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use super::dpp::DppPattern;
 use super::kind::Format;
 use crate::exec::wave::Wave;
-use crate::isa::{InlineFloat, Inst, Operand, sreg};
+use crate::isa::{Inst, Operand, sreg};
 
 /// Where the lanes of one source come from.
 #[derive(Clone, Debug)]
@@ -216,56 +216,14 @@ fn constant_bits(operand: Operand, format: Format, select: Select) -> Option<u64
         (Operand::Literal(bits), Format::Double) => u64::from(bits) << 32,
         (Operand::Literal(bits), Format::Signed64) => i64::from(bits as i32) as u64,
         (Operand::Literal(bits), _) => u64::from(bits),
-        (Operand::Float(value), Format::Bits16 | Format::Half | Format::PackedHalf) => half(half_bits(value)),
+        (Operand::Float(value), Format::Bits16 | Format::Half | Format::PackedHalf) => half(value.bits_16()),
         (Operand::Float(value), Format::Mix) if matches!(select, Select::Widened { .. }) => {
-            half(half_bits(value))
+            half(value.bits_16())
         }
-        (Operand::Float(value), Format::Bits64 | Format::Signed64 | Format::Double) => double_bits(value),
-        (Operand::Float(value), _) => u64::from(single_bits(value)),
+        (Operand::Float(value), Format::Bits64 | Format::Signed64 | Format::Double) => value.bits_64(),
+        (Operand::Float(value), _) => u64::from(value.bits_32()),
         _ => return None,
     })
-}
-
-fn half_bits(value: InlineFloat) -> u16 {
-    match value {
-        InlineFloat::Half => 0x3800,
-        InlineFloat::NegHalf => 0xb800,
-        InlineFloat::One => 0x3c00,
-        InlineFloat::NegOne => 0xbc00,
-        InlineFloat::Two => 0x4000,
-        InlineFloat::NegTwo => 0xc000,
-        InlineFloat::Four => 0x4400,
-        InlineFloat::NegFour => 0xc400,
-        InlineFloat::InvTwoPi => 0x3118,
-    }
-}
-
-fn single_bits(value: InlineFloat) -> u32 {
-    match value {
-        InlineFloat::InvTwoPi => 0x3e22_f983,
-        other => (exact_value(other) as f32).to_bits(),
-    }
-}
-
-fn double_bits(value: InlineFloat) -> u64 {
-    match value {
-        InlineFloat::InvTwoPi => 0x3fc4_5f30_6dc9_c882,
-        other => exact_value(other).to_bits(),
-    }
-}
-
-fn exact_value(value: InlineFloat) -> f64 {
-    match value {
-        InlineFloat::Half => 0.5,
-        InlineFloat::NegHalf => -0.5,
-        InlineFloat::One => 1.0,
-        InlineFloat::NegOne => -1.0,
-        InlineFloat::Two => 2.0,
-        InlineFloat::NegTwo => -2.0,
-        InlineFloat::Four => 4.0,
-        InlineFloat::NegFour => -4.0,
-        InlineFloat::InvTwoPi => std::f64::consts::FRAC_1_PI / 2.0,
-    }
 }
 
 /// All ones in each lane whose bit of `mask` is set.
