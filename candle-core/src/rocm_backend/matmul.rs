@@ -13,42 +13,6 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::PoisonError;
 
-unsafe extern "C" {
-    /// rocBLAS' product of any dtype over a batch, D = alpha op(A) op(B) + beta C. rocm-rs binds it but keeps it to
-    /// itself; rocm-loader defines the symbol.
-    fn rocblas_gemm_strided_batched_ex(
-        handle: ffi::rocblas_handle,
-        trans_a: ffi::rocblas_operation,
-        trans_b: ffi::rocblas_operation,
-        m: ffi::rocblas_int,
-        n: ffi::rocblas_int,
-        k: ffi::rocblas_int,
-        alpha: *const c_void,
-        a: *const c_void,
-        a_type: ffi::rocblas_datatype,
-        lda: ffi::rocblas_int,
-        stride_a: ffi::rocblas_stride,
-        b: *const c_void,
-        b_type: ffi::rocblas_datatype,
-        ldb: ffi::rocblas_int,
-        stride_b: ffi::rocblas_stride,
-        beta: *const c_void,
-        c: *const c_void,
-        c_type: ffi::rocblas_datatype,
-        ldc: ffi::rocblas_int,
-        stride_c: ffi::rocblas_stride,
-        d: *mut c_void,
-        d_type: ffi::rocblas_datatype,
-        ldd: ffi::rocblas_int,
-        stride_d: ffi::rocblas_stride,
-        batch_count: ffi::rocblas_int,
-        compute_type: ffi::rocblas_datatype,
-        algo: ffi::rocblas_gemm_algo,
-        solution_index: i32,
-        flags: u32,
-    ) -> ffi::rocblas_status;
-}
-
 /// A device's rocBLAS handle, made at the first product and bound to the device's stream.
 pub(super) struct Blas(rocblas::Handle);
 
@@ -231,7 +195,8 @@ fn gemm(
     // SAFETY: the operands were checked against their buffers, the output holds b * m * n elements; the factors are
     // read during the call (pointer mode host, the handle's default); the handle is locked.
     let status = unsafe {
-        rocblas_gemm_strided_batched_ex(
+        // rocm-rs binds it but keeps it to itself.
+        rocm_loader::rocblas::rocblas_gemm_strided_batched_ex(
             handle,
             w.operation(),
             a.operation(),

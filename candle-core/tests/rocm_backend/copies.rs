@@ -2,19 +2,6 @@ use super::fixture::*;
 use candle_core::backend::BackendStorage;
 use candle_core::{DType, Device, DeviceLocation, Storage, Tensor};
 
-const ALL: [DType; 10] = [
-    DType::U8,
-    DType::U32,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::F32,
-    DType::F64,
-    DType::F16,
-    DType::BF16,
-    DType::F8E4M3,
-];
-
 #[test]
 fn to_the_device_and_back() {
     let device = rocm();

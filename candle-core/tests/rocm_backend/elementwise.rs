@@ -1,20 +1,6 @@
 use super::fixture::*;
 use candle_core::{DType, Device, Result, Tensor};
 
-const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
-const ALL: [DType; 10] = [
-    DType::U8,
-    DType::U32,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::F32,
-    DType::F64,
-    DType::F16,
-    DType::BF16,
-    DType::F8E4M3,
-];
-
 type Unary = fn(&Tensor) -> Result<Tensor>;
 
 const UNARY: [(&str, Unary); 21] = [

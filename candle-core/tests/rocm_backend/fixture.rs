@@ -2,6 +2,23 @@
 use candle_core::rocm::rocm_loader::{Choice, DRIVER_VARIABLE};
 use candle_core::{DType, Device, Result, Tensor};
 
+/// The dtypes that compute with fractions and have every kernel.
+pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
+
+/// Every dtype that computes.
+pub const ALL: [DType; 10] = [
+    DType::U8,
+    DType::U32,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::F32,
+    DType::F64,
+    DType::F16,
+    DType::BF16,
+    DType::F8E4M3,
+];
+
 /// The first ROCm device: of two software GPUs unless the environment names a driver.
 pub fn rocm() -> Device {
     rocm_device(0)

@@ -1,8 +1,6 @@
 use super::fixture::*;
 use candle_core::{DType, Device, Result, Tensor};
 
-const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
-
 /// The product by its definition, in f64. Dims (b, m, k) and (b, k, n).
 fn product(lhs: &Tensor, rhs: &Tensor) -> Vec<f64> {
     let (b, m, k) = lhs.dims3().unwrap();
