@@ -1,7 +1,8 @@
 //! Candle's backend traits, each method sent to the file of its subject.
 use super::device::RocmDevice;
+use super::error::unsupported_dtype;
 use super::storage::{RocmStorage, RocmStorageSlice};
-use super::{conv, elementwise, indexing, matmul, random, reduce, strided, RocmError};
+use super::{conv, elementwise, indexing, matmul, random, reduce, strided};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
@@ -99,7 +100,7 @@ impl RocmDevice {
             DType::F6E3M2 => CpuStorageRef::F6E3M2(data),
             DType::F4 => CpuStorageRef::F4(data),
             DType::F8E8M0 => CpuStorageRef::F8E8M0(data),
-            dtype => return Err(RocmError::UnsupportedDtype { op: "storage_from_raw_bytes", dtype }.into()),
+            dtype => return Err(unsupported_dtype("storage_from_raw_bytes", dtype)),
         };
         let slice = RocmStorageSlice::upload(self, bytes)?;
         Ok(RocmStorage { slice, device: self.clone() })
@@ -200,7 +201,7 @@ impl BackendStorage for RocmStorage {
     }
 
     fn upsample_nearest1d(&self, _: &Layout, _: usize) -> Result<Self> {
-        Err(RocmError::UnsupportedDtype { op: "upsample_nearest1d", dtype: self.slice.dtype() }.into())
+        Err(unsupported_dtype("upsample_nearest1d", self.slice.dtype()))
     }
 
     fn upsample_nearest2d(&self, l: &Layout, out_h: usize, out_w: usize) -> Result<Self> {

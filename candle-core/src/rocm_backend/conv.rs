@@ -1,6 +1,7 @@
 //! Convolutions, pooling and resizing of (batch, channel, ...) tensors.
 //!
 //! Float convolutions unfold their input (im2col) and multiply; integer ones use the direct kernels.
+use super::error::dtype_mismatch;
 use super::launch::LaunchConfig;
 use super::layout::Strided;
 use super::storage::RocmStorage;
@@ -23,7 +24,7 @@ fn check_rank(op: &'static str, layout: &Layout, rank: usize) -> Result<()> {
 fn check_dtypes(op: &'static str, src: &RocmStorage, kernel: &RocmStorage) -> Result<()> {
     let (lhs, rhs) = (src.slice.dtype(), kernel.slice.dtype());
     if lhs != rhs {
-        return Err(RocmError::DtypeMismatch { op, lhs, rhs }.into());
+        return Err(dtype_mismatch(op, lhs, rhs));
     }
     src.order_after(kernel)
 }

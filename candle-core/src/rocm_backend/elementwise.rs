@@ -1,8 +1,8 @@
 //! Operations on each element by itself: unary, affine, powers, casts, binary, comparisons, where.
+use super::error::{dtype_mismatch, unsupported_dtype};
 use super::launch::LaunchConfig;
 use super::layout::Strided;
 use super::storage::{carrier, RocmStorage};
-use super::RocmError;
 use crate::op::CmpOp;
 use crate::scalar::Scalar;
 use crate::{DType, Layout, Result};
@@ -94,7 +94,7 @@ pub(super) fn binary(
 ) -> Result<RocmStorage> {
     let dtype = lhs.slice.dtype();
     if dtype != rhs.slice.dtype() {
-        return Err(RocmError::DtypeMismatch { op: kernel, lhs: dtype, rhs: rhs.slice.dtype() }.into());
+        return Err(dtype_mismatch(kernel, dtype, rhs.slice.dtype()));
     }
     let elements = lhs_layout.shape().elem_count();
     // SAFETY: every element is written by the kernel.
@@ -135,11 +135,11 @@ pub(super) fn where_cond(
     const OP: &str = "where-cond";
     let condition = match cond.slice.dtype() {
         dtype @ (DType::U8 | DType::U32 | DType::I16 | DType::I32 | DType::I64) => dtype.as_str(),
-        dtype => return Err(RocmError::UnsupportedDtype { op: "where-cond (condition)", dtype }.into()),
+        dtype => return Err(unsupported_dtype(OP, dtype)),
     };
     let dtype = t.slice.dtype();
     if dtype != f.slice.dtype() {
-        return Err(RocmError::DtypeMismatch { op: OP, lhs: dtype, rhs: f.slice.dtype() }.into());
+        return Err(dtype_mismatch(OP, dtype, f.slice.dtype()));
     }
     let elements = cond_layout.shape().elem_count();
     // SAFETY: every element is written by the kernel.
@@ -175,7 +175,7 @@ fn scalar(value: f64, dtype: DType, op: &'static str) -> Result<Scalar> {
         DType::F64 => Scalar::F64(value),
         DType::F8E4M3 => Scalar::F8E4M3(F8E4M3::from_f64(value)),
         DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0 => {
-            return Err(RocmError::UnsupportedDtype { op, dtype }.into())
+            return Err(unsupported_dtype(op, dtype))
         }
     })
 }

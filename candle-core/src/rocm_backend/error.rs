@@ -46,15 +46,6 @@ pub enum RocmError {
     #[error("no kernel {kernel} in module {module} (on {device}): the operation is not there yet for this dtype on ROCm")]
     MissingKernel { module: String, kernel: String, device: String },
 
-    #[error("{op} is not there yet on ROCm for dtype {dtype:?}")]
-    UnsupportedDtype { op: &'static str, dtype: DType },
-
-    #[error("{op}: dtype mismatch, lhs: {lhs:?}, rhs: {rhs:?}")]
-    DtypeMismatch { op: &'static str, lhs: DType, rhs: DType },
-
-    #[error("{msg}, expected: {expected:?}, got: {got:?}")]
-    UnexpectedDType { msg: &'static str, expected: DType, got: DType },
-
     #[error("{op}: {elements} elements are more than a kernel can index ({limit}); split the tensor")]
     TooManyElements { op: &'static str, elements: usize, limit: usize },
 
@@ -78,6 +69,16 @@ impl From<RocmError> for crate::Error {
     fn from(error: RocmError) -> Self {
         crate::Error::Rocm(Box::new(error)).bt()
     }
+}
+
+/// What the CPU device says of a dtype that `op` does not take.
+pub(super) fn unsupported_dtype(op: &'static str, dtype: DType) -> crate::Error {
+    crate::Error::UnsupportedDTypeForOp(dtype, op).bt()
+}
+
+/// What the CPU device says of operands whose dtypes differ.
+pub(super) fn dtype_mismatch(op: &'static str, lhs: DType, rhs: DType) -> crate::Error {
+    crate::Error::DTypeMismatchBinaryOp { lhs, rhs, op }.bt()
 }
 
 /// What the driver says about the last failing call of this thread, and what HIP's code usually means.
@@ -127,8 +128,16 @@ mod tests {
 
     #[test]
     fn errors_arrive_as_the_rocm_variant() {
-        let error: crate::Error = RocmError::UnsupportedDtype { op: "matmul", dtype: DType::U8 }.into();
-        let text = error.to_string();
-        assert!(text.contains("matmul") && text.contains("U8"), "{text}");
+        let error: crate::Error = RocmError::Unsupported("what is asked for".to_string()).into();
+        assert!(error.to_string().contains("what is asked for"), "{error}");
+    }
+
+    #[test]
+    fn refused_dtypes_are_the_cpu_devices_errors() {
+        // With RUST_BACKTRACE set the error is wrapped, so the texts are compared.
+        let error = unsupported_dtype("matmul", DType::U8).to_string();
+        assert!(error.contains("unsupported dtype U8 for op matmul"), "{error}");
+        let error = dtype_mismatch("add", DType::U8, DType::F32).to_string();
+        assert!(error.contains("dtype mismatch in add, lhs: U8, rhs: F32"), "{error}");
     }
 }

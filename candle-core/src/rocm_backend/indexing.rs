@@ -1,10 +1,10 @@
 //! Selecting, gathering, scattering and adding by index.
 //!
 //! An index out of range reads nothing and writes nothing; it is reported by the next call that waits for the device.
+use super::error::{dtype_mismatch, unsupported_dtype};
 use super::launch::LaunchConfig;
 use super::layout::Strided;
 use super::storage::RocmStorage;
-use super::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::Module;
 
@@ -20,7 +20,7 @@ pub(super) fn index_select(
     let (left, size, right) = split(layout, dim);
     let count = ids_layout.shape().elem_count();
     let elements = count * left * right;
-    let names = ["is", ids_dtype(ids)?, dtype(src)];
+    let names = ["is", ids_dtype(ids, OP)?, dtype(src)];
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), elements, OP)? };
     if elements == 0 {
@@ -59,7 +59,7 @@ pub(super) fn gather(
     let (left, size, right) = split(layout, dim);
     let count = ids_layout.dims()[dim];
     let elements = ids_layout.shape().elem_count();
-    let names = ["gather", ids_dtype(ids)?, dtype(src)];
+    let names = ["gather", ids_dtype(ids, OP)?, dtype(src)];
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), elements, OP)? };
     if elements == 0 {
@@ -97,7 +97,7 @@ pub(super) fn scatter(
     if left * size * right == 0 {
         return Ok(());
     }
-    let names = [kernel, ids_dtype(ids)?, dtype(dst)];
+    let names = [kernel, ids_dtype(ids, op)?, dtype(dst)];
     dst.order_after(ids)?;
     dst.order_after(src)?;
     let kernel = dst.device.kernel(Module::Indexing, &names)?;
@@ -121,7 +121,7 @@ pub(super) fn index_add(
     same_dtype(base, src, OP)?;
     let index = ids.contiguous_ptr(ids_layout, OP)?;
     let from = src.contiguous_ptr(src_layout, OP)?;
-    let names = ["ia", ids_dtype(ids)?, dtype(base)];
+    let names = ["ia", ids_dtype(ids, OP)?, dtype(base)];
     let dst = base.dense(layout, OP)?;
     let (left, size, right) = split(src_layout, dim);
     let dst_size = layout.dims()[dim];
@@ -156,17 +156,14 @@ fn same_dtype(dst: &RocmStorage, src: &RocmStorage, op: &'static str) -> Result<
     if lhs == rhs {
         Ok(())
     } else {
-        Err(RocmError::DtypeMismatch { op, lhs, rhs }.into())
+        Err(dtype_mismatch(op, lhs, rhs))
     }
 }
 
 /// The dtype of the ids as kernels are named by it.
-fn ids_dtype(ids: &RocmStorage) -> Result<&'static str> {
+fn ids_dtype(ids: &RocmStorage, op: &'static str) -> Result<&'static str> {
     match ids.slice.dtype() {
         dtype @ (DType::U8 | DType::U32 | DType::I16 | DType::I32 | DType::I64) => Ok(dtype.as_str()),
-        got => {
-            let msg = "ids should be u8, u32, i16, i32 or i64";
-            Err(RocmError::UnexpectedDType { msg, expected: DType::U32, got }.into())
-        }
+        dtype => Err(unsupported_dtype(op, dtype)),
     }
 }

@@ -3,9 +3,10 @@
 //! rocBLAS is column-major: a row-major C = A B is its C' = B' A', so the right side goes in first and m and n change
 //! places. Whatever strides BLAS can express is used where it lies; anything else is made dense first.
 use super::device::DeviceState;
+use super::error::{dtype_mismatch, notes};
 use super::launch::DevicePtr;
 use super::storage::RocmStorage;
-use super::{error::notes, strided, RocmError};
+use super::{strided, RocmError};
 use crate::{DType, Layout, Result};
 use half::f16;
 use rocm_rs::rocblas::{self, ffi};
@@ -105,7 +106,7 @@ pub(super) fn matmul(
     let (b, m, n, k) = bmnk;
     let dtype = lhs.slice.dtype();
     if dtype != rhs.slice.dtype() {
-        return Err(RocmError::DtypeMismatch { op: OP, lhs: dtype, rhs: rhs.slice.dtype() }.into());
+        return Err(dtype_mismatch(OP, dtype, rhs.slice.dtype()));
     }
     if !matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
         return Err(crate::Error::UnsupportedDTypeForOp(dtype, OP).bt());

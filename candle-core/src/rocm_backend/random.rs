@@ -1,8 +1,8 @@
 //! Random numbers made on the device by Philox4x32-10: the same seed gives the same numbers on every GPU.
 use super::device::RocmDevice;
+use super::error::unsupported_dtype;
 use super::launch::LaunchConfig;
 use super::storage::RocmStorage;
-use super::RocmError;
 use crate::{DType, Result};
 use hip_kernels::Module;
 use std::sync::{MutexGuard, PoisonError};
@@ -59,7 +59,7 @@ pub(super) fn fill(
     let per_block = match dtype {
         DType::F32 | DType::F16 | DType::BF16 => 4,
         DType::F64 => 2,
-        _ => return Err(RocmError::UnsupportedDtype { op: kernel, dtype }.into()),
+        _ => return Err(unsupported_dtype(kernel, dtype)),
     };
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(device, dtype, elements, kernel)? };

@@ -1,6 +1,7 @@
 //! What a tensor on a ROCm device holds: a typed buffer and its device.
 use super::buffer::Buffer;
 use super::device::{DeviceState, RocmDevice};
+use super::error::unsupported_dtype;
 use super::launch::DevicePtr;
 use super::layout::extent;
 use super::{copy, RocmError};
@@ -90,9 +91,7 @@ impl RocmStorageSlice {
             DType::F64 => S::F64(Buffer::new(state, len)?),
             DType::F8E4M3 => S::F8E4M3(Buffer::new(state, len)?),
             DType::F8E8M0 => S::F8E8M0(Buffer::new(state, len)?),
-            DType::F6E2M3 | DType::F6E3M2 | DType::F4 => {
-                return Err(RocmError::UnsupportedDtype { op, dtype }.into())
-            }
+            DType::F6E2M3 | DType::F6E3M2 | DType::F4 => return Err(unsupported_dtype(op, dtype)),
         })
     }
 
@@ -227,7 +226,7 @@ impl RocmStorage {
     /// Uninitialised storage for `elements` elements of `dtype`; `op` is named in errors.
     ///
     /// # Errors
-    /// [`RocmError::OutOfMemory`], or [`RocmError::UnsupportedDtype`] for the packed dtypes.
+    /// [`RocmError::OutOfMemory`], or [`crate::Error::UnsupportedDTypeForOp`] for the packed dtypes.
     ///
     /// # Safety
     /// The storage must be written before it is read.
@@ -298,6 +297,6 @@ pub(super) fn carrier(dtype: DType, op: &'static str) -> Result<&'static str> {
         DType::F16 | DType::BF16 | DType::I16 => Ok("f16"),
         DType::U32 | DType::I32 | DType::F32 => Ok("u32"),
         DType::I64 | DType::F64 => Ok("i64"),
-        DType::F6E2M3 | DType::F6E3M2 | DType::F4 => Err(RocmError::UnsupportedDtype { op, dtype }.into()),
+        DType::F6E2M3 | DType::F6E3M2 | DType::F4 => Err(unsupported_dtype(op, dtype)),
     }
 }

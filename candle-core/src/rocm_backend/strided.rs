@@ -1,5 +1,6 @@
 //! Copies within a device that follow a layout, and filling with a value.
 use super::device::RocmDevice;
+use super::error::dtype_mismatch;
 use super::launch::LaunchConfig;
 use super::layout::Strided;
 use super::storage::{carrier, RocmStorage};
@@ -75,7 +76,7 @@ pub(super) fn const_set(dst: &mut RocmStorage, value: Scalar, layout: &Layout) -
     const OP: &str = "const-set";
     let (dtype, given) = (dst.slice.dtype(), value.dtype());
     if dtype != given {
-        return Err(RocmError::DtypeMismatch { op: OP, lhs: dtype, rhs: given }.into());
+        return Err(dtype_mismatch(OP, dtype, given));
     }
     let elements = layout.shape().elem_count();
     if elements == 0 {
@@ -116,6 +117,6 @@ fn same_dtype(src: &RocmStorage, dst: &RocmStorage, op: &'static str) -> Result<
     if lhs == rhs {
         Ok(lhs)
     } else {
-        Err(RocmError::DtypeMismatch { op, lhs, rhs }.into())
+        Err(dtype_mismatch(op, lhs, rhs))
     }
 }
