@@ -263,9 +263,13 @@ impl RocmStorage {
         self.ptr(layout, op)
     }
 
-    /// Lets the stream of `self` come after all that `other` still waits for, if they are not on the same one.
-    /// Tensors of one GPU may meet in an operation even if they were made through different streams.
-    pub(super) fn order_after(&self, other: &Self) -> Result<()> {
+    /// Lets the stream of `self` come after all that `other` still waits for, if they are not on the same
+    /// one. Tensors of one GPU may meet in an operation even if they were made through different streams: an
+    /// operation of several operands calls this for each further one.
+    ///
+    /// # Errors
+    /// What went wrong in work that `other` waited for.
+    pub fn order_after(&self, other: &Self) -> Result<()> {
         if self.device.state.id != other.device.state.id {
             other.device.state.synchronize()?;
         }
