@@ -1,56 +1,16 @@
-//! The fused layers on ROCm against the CPU device, on the software GPU.
+//! The fused layers on ROCm against their formulas in f64: softmax, norms, sigmoid, rotary embeddings.
 #![cfg(feature = "rocm-emulator")]
-use candle::rocm::rocm_loader::{Choice, DRIVER_VARIABLE};
+mod common;
+
 use candle::{DType, Device, Result, Tensor};
 use candle_nn::{ops, rotary_emb};
-
-const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
-
-fn rocm() -> Device {
-    if std::env::var_os(DRIVER_VARIABLE).is_none() {
-        candle::rocm::select_driver(Choice::Emulator(vec!["gfx1100".to_string()])).unwrap();
-    }
-    Device::new_rocm(0).unwrap()
-}
-
-/// Numbers in about [-limit, limit], on the CPU, rounded to `dtype`.
-fn tensor(dims: &[usize], dtype: DType, limit: f64) -> Tensor {
-    let count: usize = dims.iter().product();
-    let values: Vec<f64> = (0..count).map(|i| (i as f64 * 12.9898 + 0.5).sin() * limit).collect();
-    Tensor::from_vec(values, dims, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
-}
-
-/// What a few roundings to a dtype may change, relative to the value and to 1.
-fn tolerance(dtype: DType) -> f64 {
-    match dtype {
-        // The norms sum in f32, whatever the dtype.
-        DType::F64 | DType::F32 => 1e-5,
-        DType::F16 => 4e-3,
-        _ => 3e-2,
-    }
-}
-
-#[track_caller]
-fn assert_close(got: &Tensor, expected: &Tensor, tolerance: f64, what: &str) {
-    assert_eq!(got.dims(), expected.dims(), "{what}");
-    let values = |t: &Tensor| {
-        let t = t.to_device(&Device::Cpu).unwrap().flatten_all().unwrap();
-        t.to_dtype(DType::F64).unwrap().to_vec1::<f64>().unwrap()
-    };
-    for (i, (g, e)) in values(got).iter().zip(values(expected)).enumerate() {
-        assert!((g - e).abs() <= tolerance * (1.0 + e.abs()), "{what}: element {i} is {g}, expected {e}");
-    }
-}
-
-fn wide(t: &Tensor) -> Tensor {
-    t.to_dtype(DType::F64).unwrap()
-}
+use common::{assert_close, rocm, tensor, tolerance, wide, FLOATS};
 
 #[test]
 fn softmax_of_short_and_long_rows() {
     let device = rocm();
     for dtype in FLOATS {
-        for columns in [1, 5, 32, 33, 200] {
+        for columns in [1, 31, 32, 33, 1023, 1024, 1025, 5000] {
             let x = tensor(&[2, 3, columns], dtype, 4.0);
             // By its definition, in f64.
             let e = wide(&x).exp().unwrap();
@@ -84,7 +44,7 @@ fn softmax_of_a_strided_tensor_is_refused() {
 fn norms_of_short_and_long_rows() {
     let device = rocm();
     for dtype in FLOATS {
-        for columns in [8, 31, 384, 1024, 1500] {
+        for columns in [1, 31, 32, 33, 1023, 1024, 1025, 5000] {
             let (x, alpha) = (tensor(&[3, columns], dtype, 2.0), tensor(&[columns], dtype, 1.5));
             let beta = tensor(&[columns], dtype, 0.5);
             let to = |t: &Tensor| t.to_device(&device).unwrap();

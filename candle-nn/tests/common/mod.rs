@@ -1,0 +1,82 @@
+//! What the tests of the layers share: the software GPU, tensors made of sines, and comparing.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+use candle::rocm::rocm_loader::{Choice, DRIVER_VARIABLE};
+use candle::{DType, Device, Error, Result, Tensor};
+
+pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
+
+/// The device under test: the software GPU, unless the environment names another driver.
+pub fn rocm() -> Device {
+    if std::env::var_os(DRIVER_VARIABLE).is_none() {
+        candle::rocm::select_driver(Choice::Emulator(vec!["gfx1100".to_string()])).unwrap();
+    }
+    Device::new_rocm(0).unwrap()
+}
+
+/// The same with a stream of its own, whose launches no other test adds to.
+pub fn rocm_alone() -> Device {
+    rocm();
+    Device::new_rocm_with_stream(0).unwrap()
+}
+
+/// Numbers in about [-limit, limit], on the CPU, rounded to `dtype`.
+pub fn tensor(dims: &[usize], dtype: DType, limit: f64) -> Tensor {
+    let count: usize = dims.iter().product();
+    let values: Vec<f64> = (0..count).map(|i| (i as f64 * 12.9898 + 0.5).sin() * limit).collect();
+    Tensor::from_vec(values, dims, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+}
+
+/// What a few roundings to a dtype may change, relative to the value and to 1.
+pub fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        // The norms sum in f32, whatever the dtype.
+        DType::F64 | DType::F32 => 1e-5,
+        DType::F16 => 4e-3,
+        _ => 3e-2,
+    }
+}
+
+/// All elements in f64.
+pub fn values(t: &Tensor) -> Vec<f64> {
+    let t = t.to_device(&Device::Cpu).unwrap().flatten_all().unwrap();
+    t.to_dtype(DType::F64).unwrap().to_vec1::<f64>().unwrap()
+}
+
+/// Equal within `tolerance`, relative to the value and to 1; NaN equals NaN, infinities themselves.
+#[track_caller]
+pub fn assert_close(got: &Tensor, expected: &Tensor, tolerance: f64, what: &str) {
+    assert_eq!(got.dims(), expected.dims(), "{what}");
+    for (i, (g, e)) in values(got).into_iter().zip(values(expected)).enumerate() {
+        let same = g == e || (g.is_nan() && e.is_nan()) || (g - e).abs() <= tolerance * (1.0 + e.abs());
+        assert!(same, "{what}: element {i} is {g}, expected {e}");
+    }
+}
+
+pub fn wide(t: &Tensor) -> Tensor {
+    t.to_dtype(DType::F64).unwrap()
+}
+
+/// An error without its backtrace and context.
+pub fn inner(error: &Error) -> &Error {
+    match error {
+        Error::WithBacktrace { inner: error, .. } => inner(error),
+        Error::Context { inner: error, .. } | Error::WithPath { inner: error, .. } => inner(error),
+        error => error,
+    }
+}
+
+/// The variant of an error.
+#[track_caller]
+pub fn kind<T>(result: Result<T>) -> &'static str {
+    let Err(error) = result else { panic!("there is no error") };
+    match inner(&error) {
+        Error::BroadcastIncompatibleShapes { .. } => "BroadcastIncompatibleShapes",
+        Error::DeviceMismatchBinaryOp { .. } => "DeviceMismatchBinaryOp",
+        Error::DTypeMismatchBinaryOp { .. } => "DTypeMismatchBinaryOp",
+        Error::Msg(_) => "Msg",
+        Error::ShapeMismatchBinaryOp { .. } => "ShapeMismatchBinaryOp",
+        Error::UnexpectedNumberOfDims { .. } => "UnexpectedNumberOfDims",
+        Error::UnsupportedDTypeForOp(..) => "UnsupportedDTypeForOp",
+        other => panic!("another error: {other}"),
+    }
+}
