@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Module {
     /// `x * mul + add`.
     Affine,
+    /// Scaled dot product attention.
+    Attention,
     /// Operations and comparisons of two tensors.
     Binary,
     /// Conversions between dtypes.
@@ -33,8 +35,9 @@ pub enum Module {
 
 impl Module {
     /// All modules.
-    pub const ALL: [Module; 12] = [
+    pub const ALL: [Module; 13] = [
         Module::Affine,
+        Module::Attention,
         Module::Binary,
         Module::Cast,
         Module::Conv,
@@ -52,6 +55,7 @@ impl Module {
     pub fn name(self) -> &'static str {
         match self {
             Module::Affine => "affine",
+            Module::Attention => "attention",
             Module::Binary => "binary",
             Module::Cast => "cast",
             Module::Conv => "conv",

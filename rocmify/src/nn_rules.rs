@@ -11,7 +11,7 @@ pub const CANDLE_NN: CrateRules = CrateRules {
     own_modules: &[OwnModule { name: "rocm", public: false }],
 };
 
-/// The fused operations: their ROCm bodies are functions of `candle-nn/src/rocm.rs`.
+/// The fused operations: their ROCm bodies are functions of `candle-nn/src/rocm/`.
 const RULES: &[Rule] = &[
     delegate("sigmoid", "ops.rs", "Sigmoid", "crate::rocm::sigmoid(storage, layout)"),
     delegate("softmax", "ops.rs", "SoftmaxLastDim", "crate::rocm::softmax_last_dim(storage, layout)"),
@@ -24,9 +24,54 @@ const RULES: &[Rule] = &[
     ),
     delegate("rope-i", "rotary_emb.rs", "RotaryEmbI", "crate::rocm::rope_i(s1, l1, s2, l2, s3, l3)"),
     delegate("rope", "rotary_emb.rs", "RotaryEmb", "crate::rocm::rope(s1, l1, s2, l2, s3, l3)"),
+    // Upstream has this one for Metal only, so there is no method to make a twin of.
+    Rule {
+        name: "sdpa",
+        file: "ops.rs",
+        expect: 1,
+        edit: Edit::After { anchor: "candle::bail!(\"SDPA has no cpu impl\")\n    }\n", insert: SDPA },
+    },
+    Rule {
+        name: "sdpa-docs",
+        file: "ops.rs",
+        expect: 1,
+        edit: Edit::Before { anchor: "/// ## On Metal:\n/// - If `seq` == 1:\n", insert: SDPA_DOCS },
+    },
     delegate("rope-thd", "rotary_emb.rs", "RotaryEmbThd", "crate::rocm::rope_thd(s1, l1, s2, l2, s3, l3)"),
 ];
 
 const fn delegate(name: &'static str, file: &'static str, owner: &'static str, body: &'static str) -> Rule {
     Rule { name, file, expect: 1, edit: Edit::MethodBody { owner, method: "cuda_fwd", body } }
 }
+
+const SDPA: &str = r#"
+    #[cfg(feature = "rocm")]
+    fn rocm_fwd(
+        &self,
+        q: &candle::RocmStorage,
+        q_l: &Layout,
+        k: &candle::RocmStorage,
+        k_l: &Layout,
+        v: &candle::RocmStorage,
+        v_l: &Layout,
+    ) -> Result<(candle::RocmStorage, Shape)> {
+        let attention = crate::rocm::Attention {
+            scale: self.scale,
+            softcap: self.softcapping,
+            mask: self.mask.as_ref(),
+            causal: self.do_causal,
+        };
+        attention.forward((q, q_l), (k, k_l), (v, v_l))
+    }
+"#;
+
+const SDPA_DOCS: &str = "\
+/// ## On ROCm:
+/// - f16, bf16 and f32, summed up in f32; one launch for any `seq` and `kv_seq`
+/// - Strides are arbitrary; any `hidden` up to 2048, any `v_hidden`
+/// - The mask has the dtype of `q` and is broadcast to its full shape
+/// - Masking, causal masking and softcapping combine
+/// - Causal: the last query sees every key, each one before it one key less
+/// - A query that may look at no key gives zeros
+///
+";

@@ -2,6 +2,7 @@
 //!
 //! | file | operations | kernels |
 //! |---|---|---|
+//! | `attention` | sdpa | `candle-kernels/attention.cu` |
 //! | `norm` | softmax_last_dim, rms_norm, layer_norm | module `reduce` |
 //! | `rotary` | rope, rope_i, rope_thd | module `reduce` |
 //! | here | sigmoid | module `unary` |
@@ -10,9 +11,11 @@ use candle::rocm::hip_kernels::Module;
 use candle::rocm::{DevicePtr, LaunchConfig, RocmStorage, Strided};
 use candle::{DType, Error, Layout, Result, Shape};
 
+mod attention;
 mod norm;
 mod rotary;
 
+pub use attention::Attention;
 pub use norm::{layer_norm, rms_norm, softmax_last_dim};
 pub use rotary::{rope, rope_i, rope_thd};
 

@@ -8,8 +8,8 @@ use rocmify::upstream;
 use crate::BuildError;
 use crate::hipify::hipify;
 
-/// Every kernel module. All but `random` exist upstream. The order is that of compile time, longest first,
-/// so that the longest does not begin last.
+/// Every kernel module. All but `attention` and `random` exist upstream. The order is that of compile time,
+/// longest first, so that the longest does not begin last.
 pub const MODULES: &[&str] = &[
     "quantized",
     "binary",
@@ -19,6 +19,7 @@ pub const MODULES: &[&str] = &[
     "conv",
     "ternary",
     "reduce",
+    "attention",
     "random",
     "affine",
     "sort",
