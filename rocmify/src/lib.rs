@@ -3,7 +3,7 @@
 //! Upstream's sources are not in this repository: [`upstream`] finds the published crates at build
 //! time, [`twins`] holds the general rule, [`core_rules`] and [`nn_rules`] the places that need more
 //! than that, and [`tree`] rewrites a crate as a whole. [`build_script`] is all that the build
-//! scripts of candle-core and candle-nn call.
+//! scripts of candle-core and candle-nn call. [`suites`] does the same for upstream's own tests.
 
 pub mod build_script;
 pub mod core_rules;
@@ -12,6 +12,9 @@ pub mod nn_rules;
 pub mod rename;
 pub mod report;
 pub mod rules;
+pub mod suite_rules;
+pub mod suites;
 pub mod tree;
 pub mod twins;
 pub mod upstream;
+mod words;

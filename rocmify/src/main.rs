@@ -9,6 +9,7 @@ use rocmify::core_rules::CANDLE_CORE;
 use rocmify::fork::write_fork;
 use rocmify::nn_rules::CANDLE_NN;
 use rocmify::report::Report;
+use rocmify::suites::rocmify_suites;
 use rocmify::tree::{Form, Tree};
 use rocmify::upstream;
 
@@ -55,6 +56,9 @@ fn check(work_dir: &Path) -> Result<(), Box<dyn Error>> {
         for dir in upstream::locate(&[rules.name], upstream::VERSION, work_dir)? {
             let tree = Tree::rewrite(&rules, &dir, upstream::VERSION, Form::Included)?;
             print!("{}", Report { rules: &rules, tree: &tree, version: upstream::VERSION });
+            let suites = rocmify_suites(rules.name, &dir)?;
+            let tests: usize = suites.iter().map(|suite| suite.tests.len()).sum();
+            println!("{}: {tests} tests for the ROCm device in {} files\n", rules.name, suites.len());
         }
     }
     Ok(())

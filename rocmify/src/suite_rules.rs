@@ -1,0 +1,203 @@
+//! What is expected of upstream's test files on the ROCm device: how many tests each has, which of them
+//! may fail for now, and which are not run there.
+
+/// A test file of upstream's.
+#[derive(Debug, Clone, Copy)]
+pub struct SuiteRules {
+    /// The crate whose `tests/` holds the file.
+    pub crate_name: &'static str,
+    /// The file's name without its extension.
+    pub name: &'static str,
+    /// How many tests `test_device!` makes, a macro that wraps it counting once.
+    pub device: usize,
+    /// How many tests for the CPU device have a twin.
+    pub twins: usize,
+    /// How many tests for Metal are compiled for ROCm.
+    pub metal: usize,
+    /// Why the whole file is left out, if it is.
+    pub left_out: Option<&'static str>,
+}
+
+/// Tests of one file that share a fate and its reason.
+#[derive(Debug, Clone, Copy)]
+pub struct Listed {
+    pub suite: &'static str,
+    /// Names as in upstream's file, with the modules that they lie in.
+    pub tests: &'static [&'static str],
+    pub reason: &'static str,
+}
+
+const fn core(name: &'static str, device: usize, twins: usize, metal: usize) -> SuiteRules {
+    SuiteRules { crate_name: "candle-core", name, device, twins, metal, left_out: None }
+}
+
+const fn nn(name: &'static str, device: usize, twins: usize, metal: usize) -> SuiteRules {
+    SuiteRules { crate_name: "candle-nn", name, device, twins, metal, left_out: None }
+}
+
+const fn left_out(rules: SuiteRules, reason: &'static str) -> SuiteRules {
+    SuiteRules { left_out: Some(reason), ..rules }
+}
+
+/// Every test file, with its number of ROCm tests: by `test_device!`, as a twin, from Metal.
+pub const SUITES: &[SuiteRules] = &[
+    core("bilinear_tests", 12, 0, 0),
+    core("conv_tests", 9, 0, 0),
+    core("custom_op_tests", 0, 0, 0),
+    left_out(core("cutile_tests", 0, 0, 0), "tests kernels in NVIDIA's tile language"),
+    core("display_tests", 0, 0, 0),
+    core("gguf_tests", 0, 1, 0),
+    core("grad_tests", 9, 1, 0),
+    core("indexing_tests", 0, 4, 0),
+    core("layout_tests", 1, 1, 0),
+    core("matmul_tests", 10, 2, 0),
+    core("metal_concurrent_tests", 0, 0, 1),
+    core("pool_tests", 4, 0, 0),
+    core("pth_tests", 0, 0, 0),
+    core("quantized_tests", 15, 0, 0),
+    core("serialization_tests", 0, 1, 0),
+    core("tensor_tests", 37, 13, 0),
+    nn("batch_norm", 0, 2, 0),
+    nn("bf16_add_bisect", 0, 1, 0),
+    nn("bf16_conv_bench", 0, 0, 0),
+    nn("bf16_cpu_ops", 0, 2, 0),
+    nn("cpu_flash_attn", 0, 0, 0),
+    left_out(nn("cutile_moe", 0, 0, 0), "tests kernels in NVIDIA's tile language"),
+    nn("group_norm", 0, 1, 0),
+    nn("kv_cache", 0, 2, 0),
+    nn("layer_norm", 0, 4, 0),
+    nn("loss", 0, 3, 0),
+    nn("one_hot", 0, 4, 0),
+    nn("ops", 10, 1, 0),
+    nn("optim", 0, 4, 0),
+    nn("rnn", 0, 2, 0),
+    nn("sdpa", 0, 0, 5),
+    nn("varlen_flash_attention", 0, 6, 0),
+];
+
+/// ROCm tests that may fail. They run all the same: one that passes must be struck off.
+pub const SKIPPED: &[Listed] = &[Listed {
+    suite: "quantized_tests",
+    tests: &[
+        "quantized_matmul",
+        "quantized_matmul_neg",
+        "qmm_batch",
+        "quantize_q4_0",
+        "quantize_q4_1",
+        "quantize_q5_0",
+        "quantize_q5_1",
+        "quantize_q2k",
+        "quantize_q3k",
+        "quantize_q4k",
+        "quantize_q5k",
+        "quantize_q6k",
+        "quantize_q8k",
+        "quantized_matmul!",
+        "from_data_dequant_matches_canonical_when_caller_passes_cow_owned",
+    ],
+    reason: "the ROCm device has no quantized storage yet",
+}];
+
+/// Tests for the CPU device, Metal or CUDA that have no ROCm twin.
+pub const NOT_TWINNED: &[Listed] = &[
+    Listed {
+        suite: "custom_op_tests",
+        tests: &[
+            "custom_op1_no_backward",
+            "custom_op1_with_backward",
+            "inplace_op1",
+            "inplace_op_shared_storage_errors_instead_of_deadlocking",
+        ],
+        reason: "their custom ops have a cpu_fwd only",
+    },
+    Listed {
+        suite: "display_tests",
+        tests: &["display_scalar", "display_vector", "display_multi_dim"],
+        reason: "upstream prints a tensor's device unless it is the CPU, and they compare the text",
+    },
+    Listed {
+        suite: "metal_concurrent_tests",
+        tests: &["concurrent_quantized_data_roundtrip"],
+        reason: "the ROCm device has no quantized storage yet",
+    },
+    Listed {
+        suite: "quantized_tests",
+        tests: &[
+            "test_matmul_mm",
+            "quantized_embedding_cpu",
+            "quantized_embedding_metal",
+            "imatrix_quantize_q6k",
+            "imatrix_quantize_q5k",
+            "imatrix_quantize_q4k",
+            "imatrix_quantize_q3k",
+            "imatrix_quantize_q2k",
+            "quantized_matmul_q4_0_repacked_cpu",
+            "quantized_matmul_q8_0_repacked_cpu",
+            "quantized_matmul_q6k_repacked_cpu",
+            "quantized_matmul_q5k_repacked_cpu",
+            "quantized_matmul_q4k_repacked_cpu",
+            "quantized_matmul_q4k_repacked_gemv_cpu",
+            "quantized_matmul_q4_0_repacked_gemv_cpu",
+            "quantized_matmul_q5k_repacked_gemv_cpu",
+            "quantized_matmul_q6k_repacked_gemv_cpu",
+            "quantized_matmul_q8_0_repacked_gemv_cpu",
+            "quantized_matmul_q4k_repack_fallback_cpu",
+            "quantized_matmul_q2k",
+            "quantized_matmul_q3k",
+            "quantized_matmul_q4k",
+            "quantized_matmul_q5k",
+            "quantized_matmul_q6k",
+            "quantized_matmul_q8k",
+            "qmatmul_repack_matches_reference_across_m",
+            "indexed_gemv_matches_reference",
+            "bf16_lhs_matmul_matches_f32",
+            "qmatmul_batched_rows_match_single_row_cpu",
+            "bench_qmatmul_prefill_cpu",
+        ],
+        reason: "the ROCm device has no quantized storage yet; most are about the CPU's block formats",
+    },
+    Listed {
+        suite: "tensor_tests",
+        tests: &["index_select_fail"],
+        reason: "it wants the error at once; a GPU reports it when data next comes back to the host",
+    },
+    Listed {
+        suite: "tensor_tests",
+        tests: &["transfers_cuda_to_device", "allocates_twice_when_transferring_to_same_device"],
+        reason: "they call cudarc, CUDA's driver interface",
+    },
+    Listed {
+        suite: "bf16_conv_bench",
+        tests: &["bf16_lfm_op_timings"],
+        reason: "a benchmark that asserts nothing, with 50 million elements at a time",
+    },
+    Listed {
+        suite: "cpu_flash_attn",
+        tests: &[
+            "causal_decode_b1",
+            "causal_prefill_b1",
+            "causal_prefill_with_offset",
+            "causal_decode_gqa",
+            "standard_no_mask_b1",
+            "standard_with_mask_b1",
+            "interleaved_kv_decode",
+        ],
+        reason: "attention::flash_attn works on the CPU's storage only",
+    },
+    Listed {
+        suite: "varlen_flash_attention",
+        tests: &[
+            "tests::test_prefill_noncausal_cpu_flash_f32",
+            "tests::test_prefill_noncausal_cpu_flash_f16",
+            "tests::test_prefill_causal_cpu_flash_f32",
+            "tests::test_prefill_causal_cpu_flash_f16",
+            "tests::test_prefill_gqa_cpu_flash_f32",
+            "tests::test_prefill_gqa_causal_cpu_flash_f32",
+            "tests::test_fused_vs_unfused_noncausal_f32",
+            "tests::test_fused_vs_unfused_causal_f32",
+            "tests::test_fused_vs_unfused_noncausal_f16",
+            "tests::test_fused_vs_unfused_causal_f16",
+        ],
+        reason: "flash_attn_varlen_cpu works on the CPU's storage only",
+    },
+];
