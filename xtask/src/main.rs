@@ -6,9 +6,11 @@ mod process;
 mod setup;
 mod symbols;
 mod test;
+mod upstream_tests;
 mod weights;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -24,8 +26,10 @@ struct Args {
 enum Command {
     /// A real model on the software GPU, compared with the CPU device.
     Demo(demo::Args),
-    /// Everything CI runs: format, lints, kernels, downstream, demo, unit, integration and doc tests.
+    /// Everything CI runs: format, lints, kernels, downstream, demo, upstream's tests, and our own.
     Test(test::Args),
+    /// Upstream's own tests on the ROCm device, with the software GPU.
+    UpstreamTests(upstream_tests::Args),
     /// Compiles the kernels for some targets and prints their resource table.
     Kernels(kernels::Args),
     /// Builds and runs a scratch crate outside the workspace that uses the fork as the README says.
@@ -38,10 +42,21 @@ enum Command {
     },
 }
 
-fn main() -> Result<()> {
-    match Args::parse().command {
+fn main() -> ExitCode {
+    match run(Args::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
         Command::Demo(args) => demo::run(&args),
         Command::Test(args) => test::run(&args),
+        Command::UpstreamTests(args) => upstream_tests::run(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::Downstream => downstream::run(),
         Command::CheckSymbols { files } => symbols::run(&files),

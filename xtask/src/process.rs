@@ -70,7 +70,8 @@ pub fn tee(command: &mut Command) -> Result<String> {
     Ok(output)
 }
 
-fn shown(command: &Command) -> String {
+/// The line that a user would type.
+pub fn shown(command: &Command) -> String {
     let mut words: Vec<String> = command
         .get_envs()
         .filter_map(|(name, value)| Some(format!("{}={}", name.to_string_lossy(), value?.to_string_lossy())))

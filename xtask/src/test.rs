@@ -1,10 +1,10 @@
 //! `cargo xtask test`: everything CI runs, the test runner last.
 use std::fmt;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::process::{self, cargo};
-use crate::{demo, downstream, kernels, setup};
+use crate::{demo, downstream, kernels, setup, upstream_tests};
 
 /// Builds with the software GPU in, for one target: what all checks of the workspace share.
 const FEATURES: [&str; 3] = ["--workspace", "--features", "candle-rocm/rocm-emulator"];
@@ -12,7 +12,8 @@ const ARCH: &str = "gfx1100";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only the tests: no format, no lints, no other targets, no downstream crate, no demo.
+    /// Only our own tests: no format, no lints, no other targets, no downstream crate, no demo, none of
+    /// upstream's tests.
     #[arg(long)]
     quick: bool,
 }
@@ -28,6 +29,9 @@ pub fn run(args: &Args) -> Result<()> {
         kernels::run_for(kernels::EVERY_ARCH, true)?;
         downstream::run()?;
         demo::run_demo(ARCH)?;
+        if !upstream_tests::run_suites(ARCH, &[])? {
+            bail!("upstream's own tests do not do on {ARCH} what rocmify/src/suite_rules.rs says");
+        }
     }
     // The examples of the documentation first, so that the last lines are those of the tests.
     let targets: [&[&str]; 2] = [&["--doc"], &["--lib", "--bins", "--tests", "--examples"]];

@@ -1,0 +1,418 @@
+//! `cargo xtask upstream-tests`: upstream's own test files on the ROCm device.
+//!
+//! The files are taken from where the fork's sources come from, rewritten by [`rocmify::suites`] below
+//! `target/upstream-tests/`, built as the test of the package `upstream-tests`, and run with the software
+//! GPU, one process per file. Which tests count, may fail or stay alone: `rocmify/src/suite_rules.rs`.
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rocmify::suite_rules::NOT_TWINNED;
+use rocmify::suites::{RocmTest, Suite, rocmify_suites};
+use rocmify::upstream::{self, VERSION};
+use serde_json::Value;
+
+use crate::process::{self, cargo, root};
+use crate::setup;
+
+/// The software GPU's own list of what it can be.
+const CHIPS: &str = include_str!("../../rocm-emulator/src/runtime/arch.rs");
+const PACKAGE: &str = "upstream-tests";
+/// Names the folder of the rewritten files to the build.
+const SUITES_VARIABLE: &str = "CANDLE_UPSTREAM_SUITES";
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The architecture that the software GPU plays.
+    #[arg(long, default_value = "gfx1100")]
+    arch: String,
+    /// Only these suites, comma-separated.
+    #[arg(long, value_delimiter = ',')]
+    suites: Vec<String>,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    if !run_suites(&args.arch, &args.suites)? {
+        // The summary is the last line, so no error follows it.
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+/// Runs the named suites, or all. Returns whether every test does what the lists say.
+///
+/// # Errors
+/// When the tests cannot be found, rewritten, built or started, or are not those of the lists.
+pub fn run_suites(arch: &str, only: &[String]) -> Result<bool> {
+    check_arch(arch)?;
+    setup::ensure(setup::KERNELS)?;
+    let place = target_dir()?.join(PACKAGE);
+    let suites = write_suites(&place)?;
+    if let Some(unknown) = only.iter().find(|name| !suites.iter().any(|suite| suite.rules.name == **name)) {
+        let names: Vec<_> = suites.iter().map(|suite| suite.rules.name).collect();
+        bail!("upstream has no suite '{unknown}'; it has {}", names.join(", "));
+    }
+    let program = build(arch, &place)?;
+    let missing = missing(&program, &suites)?;
+    if !missing.is_empty() {
+        bail!("these tests were found in upstream's files but not built: {}", missing.join(", "));
+    }
+    let chosen = |suite: &&Suite| only.is_empty() || only.iter().any(|name| name == suite.rules.name);
+    let mut total = Counts::default();
+    let mut stale = Vec::new();
+    for suite in suites.iter().filter(chosen) {
+        let started = Instant::now();
+        let functions: Vec<&str> =
+            suite.tests.iter().flat_map(|test| &test.functions).map(String::as_str).collect();
+        let results = if functions.is_empty() {
+            Results::default()
+        } else {
+            let name = suite.rules.name;
+            let mut command = Command::new(&program);
+            command.args(["--exact", "--color=never"]);
+            command.args(functions.iter().map(|function| format!("{name}::{function}")));
+            command.current_dir(place.join(suite.rules.crate_name));
+            command.env("CANDLE_ROCM_DRIVER", format!("emulator:{arch}")).env("RUST_BACKTRACE", "0");
+            Results::of(&mut command)?
+        };
+        let outcome = judge(suite, &results);
+        println!("{}", line(suite, &outcome.counts, started.elapsed()));
+        for listed in NOT_TWINNED.iter().filter(|listed| listed.suite == suite.rules.name) {
+            println!(
+                "  not on the device: {} of the CPU, Metal or CUDA: {}",
+                listed.tests.len(),
+                listed.reason
+            );
+        }
+        outcome.notes.iter().for_each(|note| println!("{note}"));
+        total.add(&outcome.counts);
+        stale.extend(outcome.stale);
+    }
+    for test in &stale {
+        println!("stale: {test} passes, strike it off SKIPPED in rocmify/src/suite_rules.rs");
+    }
+    println!("upstream {arch}: {total}");
+    Ok(total.failed == 0 && stale.is_empty())
+}
+
+fn check_arch(arch: &str) -> Result<()> {
+    let known: Vec<_> = chips().collect();
+    if !known.contains(&arch) {
+        bail!("the software GPU has no architecture {arch:?}; it can be {}", known.join(", "));
+    }
+    Ok(())
+}
+
+fn chips() -> impl Iterator<Item = &'static str> {
+    CHIPS.lines().filter_map(|line| line.trim().strip_prefix("name: \"")?.strip_suffix("\","))
+}
+
+/// Where cargo builds, as an absolute path.
+fn target_dir() -> Result<PathBuf> {
+    let output =
+        cargo(&["metadata", "--format-version=1", "--no-deps"]).output().context("cargo metadata")?;
+    if !output.status.success() {
+        bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")?;
+    Ok(PathBuf::from(metadata["target_directory"].as_str().context("cargo metadata lacks target_directory")?))
+}
+
+/// Rewrites every suite below `place`, with the files that they read beside them.
+fn write_suites(place: &Path) -> Result<Vec<Suite>> {
+    let mut all = Vec::new();
+    let mut modules = String::new();
+    for name in ["candle-core", "candle-nn"] {
+        let dir = upstream::locate(&[name], VERSION, place)?.remove(0);
+        let suites = rocmify_suites(name, &dir)?;
+        for suite in suites.iter().filter(|suite| !suite.tests.is_empty()) {
+            write(&place.join(format!("{}.rs", suite.rules.name)), suite.text.as_bytes())?;
+            modules.push_str(&format!("mod {};\n", suite.rules.name));
+        }
+        // The tests name their files from the folder of their crate.
+        let data = dir.join("tests");
+        for entry in fs::read_dir(&data).with_context(|| format!("cannot read {}", data.display()))? {
+            let path = entry?.path();
+            if path.is_file() && path.extension().is_none_or(|extension| extension != "rs") {
+                let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+                write(&place.join(name).join("tests").join(path.file_name().unwrap_or_default()), &bytes)?;
+            }
+        }
+        fs::create_dir_all(place.join(name))?;
+        all.extend(suites);
+    }
+    write(&place.join("suites.rs"), modules.as_bytes())?;
+    Ok(all)
+}
+
+/// Leaves a file that would not change alone, so that it is not built again.
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    if fs::read(path).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+    }
+    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Builds the program of all suites. The selection is that of `cargo xtask test`, so that both share every
+/// artifact.
+fn build(arch: &str, place: &Path) -> Result<PathBuf> {
+    let mut command = cargo(&["test", "--quiet", "--no-run", "--message-format=json-render-diagnostics"]);
+    command.args(["--workspace", "--features"]);
+    command.arg(format!("candle-rocm/rocm-emulator,{PACKAGE}/rocm-emulator")).args(["--test", "suites"]);
+    command.env("CANDLE_ROCM_ARCHS", arch).env(SUITES_VARIABLE, place);
+    eprintln!("+ {}", process::shown(&command));
+    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!("upstream's tests do not build for the ROCm device: the compiler's words are above");
+    }
+    let ours = root().join(PACKAGE).join("Cargo.toml");
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["manifest_path"].as_str().is_some_and(|path| Path::new(path) == ours))
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .context("cargo named no program of upstream's tests")
+}
+
+/// Which tests the built program lacks: what is not built cannot fail.
+fn missing(program: &Path, suites: &[Suite]) -> Result<Vec<String>> {
+    let output = Command::new(program).args(["--list", "--format=terse"]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let built: BTreeSet<&str> = text.lines().filter_map(|line| line.strip_suffix(": test")).collect();
+    let wanted = suites.iter().flat_map(|suite| {
+        let functions = suite.tests.iter().flat_map(|test| &test.functions);
+        functions.map(|function| format!("{}::{function}", suite.rules.name))
+    });
+    Ok(wanted.filter(|test| !built.contains(test.as_str())).collect())
+}
+
+/// What one process said of its test functions, and how it ended.
+#[derive(Default)]
+struct Results {
+    passed: BTreeSet<String>,
+    /// What a failed test printed.
+    failed: BTreeMap<String, String>,
+    /// How the process ended, if it did not end by itself.
+    end: Option<String>,
+}
+
+impl Results {
+    fn of(command: &mut Command) -> Result<Self> {
+        let output = command.stderr(Stdio::piped()).output().context("cannot start upstream's tests")?;
+        let mut results = Self::parse(&String::from_utf8_lossy(&output.stdout));
+        // 101 is how the test harness says that tests failed.
+        if !matches!(output.status.code(), Some(0 | 101)) {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let last: Vec<_> = errors.lines().rev().take(3).collect();
+            let last: Vec<_> = last.into_iter().rev().collect();
+            results.end = Some(format!("the process ended by {}: {}", output.status, last.join(" / ")));
+        }
+        Ok(results)
+    }
+
+    /// Reads the output of Rust's test harness.
+    fn parse(output: &str) -> Self {
+        let mut results = Self::default();
+        let mut of: Option<String> = None;
+        for text in output.lines() {
+            if let Some(name) = text.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"))
+            {
+                of = Some(name.to_owned());
+            } else if text == "failures:" || text.starts_with("test result: ") {
+                of = None;
+            } else if let Some(name) = &of {
+                let said = results.failed.entry(name.clone()).or_default();
+                said.push_str(text);
+                said.push('\n');
+            } else if let Some((name, word)) =
+                text.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
+            {
+                // A test that must panic has a note behind its name.
+                let name = name.trim_end_matches(" - should panic").to_owned();
+                if word == "ok" {
+                    results.passed.insert(name);
+                } else {
+                    results.failed.entry(name).or_default();
+                }
+            }
+        }
+        results
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+#[derive(Default)]
+struct Outcome {
+    counts: Counts,
+    /// Lines about failures and skips.
+    notes: Vec<String>,
+    /// Listed skips that pass.
+    stale: Vec<String>,
+}
+
+/// A test passes when all of its functions do; one without a result failed.
+fn judge(suite: &Suite, results: &Results) -> Outcome {
+    let mut outcome = Outcome::default();
+    for RocmTest { name, functions, skipped, .. } in &suite.tests {
+        let full = |function: &String| format!("{}::{function}", suite.rules.name);
+        let failing: Vec<String> =
+            functions.iter().map(full).filter(|function| !results.passed.contains(function)).collect();
+        match (failing.is_empty(), skipped) {
+            (true, None) => outcome.counts.passed += 1,
+            (true, Some(_)) => {
+                outcome.counts.passed += 1;
+                outcome.stale.push(format!("{}::{name}", suite.rules.name));
+            }
+            (false, Some(reason)) => {
+                outcome.counts.skipped += 1;
+                let functions = functions.len();
+                let of = if functions > 1 { format!(" ({functions} tests)") } else { String::new() };
+                outcome.notes.push(format!("  skipped {name}{of}: {reason}"));
+            }
+            (false, None) => {
+                outcome.counts.failed += 1;
+                for function in failing {
+                    let said = results.failed.get(&function).map(String::as_str);
+                    let end = results.end.as_deref().unwrap_or("it gave no result");
+                    outcome.notes.push(format!("  FAILED {function}: {}", message(said.unwrap_or(end))));
+                }
+            }
+        }
+    }
+    outcome
+}
+
+/// The panic or the error in what a failed test printed, on one line.
+fn message(said: &str) -> String {
+    let start = |line: &&str| line.contains("panicked at ") || line.starts_with("Error: ");
+    let mut lines: Vec<&str> = said.lines().skip_while(|line| !start(line)).collect();
+    if lines.is_empty() {
+        lines = said.lines().collect();
+    }
+    let wanted = lines.iter().map(|line| line.trim()).take_while(|line| !line.starts_with("note: "));
+    wanted.filter(|line| !line.is_empty()).take(6).collect::<Vec<_>>().join(" | ")
+}
+
+fn line(suite: &Suite, counts: &Counts, took: Duration) -> String {
+    let name = suite.rules.name;
+    match (suite.rules.left_out, suite.tests.is_empty()) {
+        (Some(reason), _) => format!("{name}: {counts} (left out: {reason})"),
+        (None, true) => format!("{name}: {counts} (no test for the device)"),
+        (None, false) => format!("{name}: {counts} ({:.1} s)", took.as_secs_f64()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rocmify::suite_rules::SUITES;
+    use rocmify::suites::Kind;
+
+    use super::*;
+
+    const OUTPUT: &str = "
+running 4 tests
+test tensor_tests::zeros::rocm ... ok
+test tensor_tests::on_rocm::pow ... FAILED
+test tensor_tests::loud - should panic ... ok
+test tensor_tests::slow ... ignored
+
+failures:
+
+---- tensor_tests::on_rocm::pow stdout ----
+
+thread 'tensor_tests::on_rocm::pow' panicked at tensor_tests.rs:7:5:
+assertion `left == right` failed
+  left: 1
+ right: 2
+note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
+
+
+failures:
+    tensor_tests::on_rocm::pow
+
+test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 400 filtered out; finished in 0.02s
+";
+
+    fn test(name: &str, functions: &[&str], skipped: Option<&'static str>) -> RocmTest {
+        let functions = functions.iter().map(|function| (*function).to_owned()).collect();
+        RocmTest { name: name.to_owned(), kind: Kind::Device, functions, skipped }
+    }
+
+    fn judged(tests: Vec<RocmTest>, results: &Results) -> Outcome {
+        let rules = SUITES.iter().find(|rules| rules.name == "tensor_tests").unwrap();
+        judge(&Suite { rules, text: String::new(), tests }, results)
+    }
+
+    #[test]
+    fn a_failure_is_named_with_its_panic() {
+        let outcome = judged(
+            vec![test("zeros", &["zeros::rocm"], None), test("pow", &["on_rocm::pow"], None)],
+            &Results::parse(OUTPUT),
+        );
+        assert_eq!(outcome.counts.to_string(), "1 passed, 1 failed, 0 skipped");
+        assert_eq!(
+            outcome.notes,
+            ["  FAILED tensor_tests::on_rocm::pow: thread 'tensor_tests::on_rocm::pow' panicked at \
+              tensor_tests.rs:7:5: | assertion `left == right` failed | left: 1 | right: 2"]
+        );
+    }
+
+    #[test]
+    fn what_gave_no_result_or_was_ignored_failed() {
+        let mut results = Results::parse(OUTPUT);
+        let tests = || vec![test("gone", &["gone::rocm"], None), test("slow", &["slow"], None)];
+        assert_eq!(judged(tests(), &results).counts.failed, 2);
+        results.end = Some("the process ended by signal: 11".to_owned());
+        let notes = judged(tests(), &results).notes;
+        assert_eq!(notes[0], "  FAILED tensor_tests::gone::rocm: the process ended by signal: 11");
+    }
+
+    #[test]
+    fn a_listed_skip_may_fail_but_not_pass() {
+        let results = Results::parse(OUTPUT);
+        let outcome = judged(
+            vec![
+                test("pow", &["on_rocm::pow"], Some("not there yet")),
+                test("both!", &["zeros::rocm", "on_rocm::pow"], Some("half there")),
+                test("zeros", &["zeros::rocm"], Some("not there yet")),
+            ],
+            &results,
+        );
+        assert_eq!(outcome.counts.to_string(), "1 passed, 0 failed, 2 skipped");
+        assert_eq!(outcome.stale, ["tensor_tests::zeros"]);
+        assert_eq!(outcome.notes[1], "  skipped both! (2 tests): half there");
+    }
+
+    #[test]
+    fn chips_are_those_of_the_software_gpu() {
+        assert!(check_arch("gfx1100").is_ok());
+        let error = check_arch("gfx9999").unwrap_err().to_string();
+        assert!(error.contains("gfx9999") && error.contains("gfx1100, "), "{error}");
+    }
+}
