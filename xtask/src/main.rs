@@ -1,6 +1,7 @@
 //! The project's own commands: each does its set-up itself and ends with one line that says how it went.
 mod demo;
 mod downstream;
+mod harness;
 mod kernels;
 mod process;
 mod setup;

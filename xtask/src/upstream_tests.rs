@@ -3,7 +3,7 @@
 //! The files are taken from where the fork's sources come from, rewritten by [`rocmify::suites`] below
 //! `target/upstream-tests/`, built as the test of the package `upstream-tests`, and run with the software
 //! GPU, one process per file. Which tests count, may fail or stay alone: `rocmify/src/suite_rules.rs`.
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,6 +15,7 @@ use rocmify::suites::{RocmTest, Suite, rocmify_suites};
 use rocmify::upstream::{self, VERSION};
 use serde_json::Value;
 
+use crate::harness::Results;
 use crate::process::{self, cargo, root};
 use crate::setup;
 
@@ -23,6 +24,8 @@ const CHIPS: &str = include_str!("../../rocm-emulator/src/runtime/arch.rs");
 const PACKAGE: &str = "upstream-tests";
 /// Names the folder of the rewritten files to the build.
 const SUITES_VARIABLE: &str = "CANDLE_UPSTREAM_SUITES";
+/// A suite that takes longer hangs: the longest takes seconds.
+const LIMIT: Duration = Duration::from_secs(600);
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -60,24 +63,16 @@ pub fn run_suites(arch: &str, only: &[String]) -> Result<bool> {
     if !missing.is_empty() {
         bail!("these tests were found in upstream's files but not built: {}", missing.join(", "));
     }
+    let idle = pass_without_device(&program, &place, &suites)?;
+    if !idle.is_empty() {
+        bail!("these tests pass without any device, so they do not test one: {}", idle.join(", "));
+    }
     let chosen = |suite: &&Suite| only.is_empty() || only.iter().any(|name| name == suite.rules.name);
     let mut total = Counts::default();
     let mut stale = Vec::new();
     for suite in suites.iter().filter(chosen) {
         let started = Instant::now();
-        let functions: Vec<&str> =
-            suite.tests.iter().flat_map(|test| &test.functions).map(String::as_str).collect();
-        let results = if functions.is_empty() {
-            Results::default()
-        } else {
-            let name = suite.rules.name;
-            let mut command = Command::new(&program);
-            command.args(["--exact", "--color=never"]);
-            command.args(functions.iter().map(|function| format!("{name}::{function}")));
-            command.current_dir(place.join(suite.rules.crate_name));
-            command.env("CANDLE_ROCM_DRIVER", format!("emulator:{arch}")).env("RUST_BACKTRACE", "0");
-            Results::of(&mut command)?
-        };
+        let results = run_suite(&program, &place, suite, &format!("emulator:{arch}"))?;
         let outcome = judge(suite, &results);
         println!("{}", line(suite, &outcome.counts, started.elapsed()));
         for listed in NOT_TWINNED.iter().filter(|listed| listed.suite == suite.rules.name) {
@@ -192,58 +187,28 @@ fn missing(program: &Path, suites: &[Suite]) -> Result<Vec<String>> {
     Ok(wanted.filter(|test| !built.contains(test.as_str())).collect())
 }
 
-/// What one process said of its test functions, and how it ended.
-#[derive(Default)]
-struct Results {
-    passed: BTreeSet<String>,
-    /// What a failed test printed.
-    failed: BTreeMap<String, String>,
-    /// How the process ended, if it did not end by itself.
-    end: Option<String>,
+/// Runs the ROCm tests of a suite in one process, from the folder that they name their files from.
+fn run_suite(program: &Path, place: &Path, suite: &Suite, driver: &str) -> Result<Results> {
+    if suite.tests.is_empty() {
+        return Ok(Results::default());
+    }
+    let name = suite.rules.name;
+    let functions = suite.tests.iter().flat_map(|test| &test.functions);
+    let mut command = Command::new(program);
+    command.args(["--exact", "--color=never"]);
+    command.args(functions.map(|function| format!("{name}::{function}")));
+    command.current_dir(place.join(suite.rules.crate_name));
+    command.env("CANDLE_ROCM_DRIVER", driver).env("RUST_BACKTRACE", "0");
+    Results::of(&mut command, LIMIT)
 }
 
-impl Results {
-    fn of(command: &mut Command) -> Result<Self> {
-        let output = command.stderr(Stdio::piped()).output().context("cannot start upstream's tests")?;
-        let mut results = Self::parse(&String::from_utf8_lossy(&output.stdout));
-        // 101 is how the test harness says that tests failed.
-        if !matches!(output.status.code(), Some(0 | 101)) {
-            let errors = String::from_utf8_lossy(&output.stderr);
-            let last: Vec<_> = errors.lines().rev().take(3).collect();
-            let last: Vec<_> = last.into_iter().rev().collect();
-            results.end = Some(format!("the process ended by {}: {}", output.status, last.join(" / ")));
-        }
-        Ok(results)
+/// The control: with a driver that does not exist, every test of the device must fail.
+fn pass_without_device(program: &Path, place: &Path, suites: &[Suite]) -> Result<Vec<String>> {
+    let mut passed = Vec::new();
+    for suite in suites {
+        passed.extend(run_suite(program, place, suite, "no device")?.passed);
     }
-
-    /// Reads the output of Rust's test harness.
-    fn parse(output: &str) -> Self {
-        let mut results = Self::default();
-        let mut of: Option<String> = None;
-        for text in output.lines() {
-            if let Some(name) = text.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"))
-            {
-                of = Some(name.to_owned());
-            } else if text == "failures:" || text.starts_with("test result: ") {
-                of = None;
-            } else if let Some(name) = &of {
-                let said = results.failed.entry(name.clone()).or_default();
-                said.push_str(text);
-                said.push('\n');
-            } else if let Some((name, word)) =
-                text.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
-            {
-                // A test that must panic has a note behind its name.
-                let name = name.trim_end_matches(" - should panic").to_owned();
-                if word == "ok" {
-                    results.passed.insert(name);
-                } else {
-                    results.failed.entry(name).or_default();
-                }
-            }
-        }
-        results
-    }
+    Ok(passed)
 }
 
 #[derive(Default)]
