@@ -13,5 +13,5 @@
 mod lookup;
 mod module;
 
-pub use lookup::{CodeObject, KernelError, archs, code_object};
+pub use lookup::{CodeObject, KernelError, archs, best_target, code_object};
 pub use module::Module;

@@ -82,7 +82,7 @@ pub fn archs() -> &'static [&'static str] {
 /// [`KernelError::NoCodeObject`] if nothing in the binary fits the GPU.
 pub fn code_object(module: Module, arch: &str) -> Result<CodeObject, KernelError> {
     let arch = without_features(arch);
-    let target = choose(arch, TARGETS).ok_or_else(|| no_code_object(arch, TARGETS))?;
+    let target = best_target(arch, TARGETS).ok_or_else(|| no_code_object(arch, TARGETS))?;
     let embedded = EMBEDDED
         .iter()
         .find(|embedded| embedded.module == module.name() && embedded.target == target)
@@ -112,8 +112,14 @@ fn fitting(arch: &str) -> impl Iterator<Item = &str> {
     std::iter::once(arch).chain(generic)
 }
 
-fn choose(arch: &str, held: &[&'static str]) -> Option<&'static str> {
-    fitting(arch).find_map(|target| held.iter().find(|held| **held == target).copied())
+/// The one of the targets `held` whose code objects run on a GPU of architecture `arch` (with or without
+/// feature suffixes), an exact one before a generic one. For code objects of your own:
+///
+/// ```
+/// assert_eq!(hip_kernels::best_target("gfx1102", &["gfx90a", "gfx11-generic"]), Some("gfx11-generic"));
+/// ```
+pub fn best_target<'a>(arch: &str, held: &[&'a str]) -> Option<&'a str> {
+    fitting(without_features(arch)).find_map(|target| held.iter().find(|held| **held == target).copied())
 }
 
 fn no_code_object(arch: &str, held: &[&str]) -> KernelError {
@@ -131,12 +137,12 @@ mod tests {
 
     #[test]
     fn exact_comes_before_generic() {
-        assert_eq!(choose("gfx1100", &["gfx11-generic", "gfx1100"]), Some("gfx1100"));
-        assert_eq!(choose("gfx1102", &["gfx11-generic", "gfx1100"]), Some("gfx11-generic"));
-        assert_eq!(choose("gfx942", &["gfx90a", "gfx9-4-generic"]), Some("gfx9-4-generic"));
+        assert_eq!(best_target("gfx1100", &["gfx11-generic", "gfx1100"]), Some("gfx1100"));
+        assert_eq!(best_target("gfx1102", &["gfx11-generic", "gfx1100"]), Some("gfx11-generic"));
+        assert_eq!(best_target("gfx942", &["gfx90a", "gfx9-4-generic"]), Some("gfx9-4-generic"));
         // The same generation is not enough.
-        assert_eq!(choose("gfx90a", &["gfx908", "gfx9-4-generic"]), None);
-        assert_eq!(choose("gfx1010", &["gfx10-3-generic"]), None);
+        assert_eq!(best_target("gfx90a", &["gfx908", "gfx9-4-generic"]), None);
+        assert_eq!(best_target("gfx1010", &["gfx10-3-generic"]), None);
     }
 
     #[test]
