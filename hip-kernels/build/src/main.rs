@@ -1,10 +1,11 @@
-//! Builds the kernels for any targets and prints what each kernel costs.
+//! Builds the kernels for any targets and prints what each kernel costs; or one source of the caller's own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use hip_kernels_build::{BuildError, Options, Progress, Report, build, target};
+use hip_kernels_build::pipeline::compile_own;
+use hip_kernels_build::{BuildError, Options, Progress, Report, Target, build, target};
 
 #[derive(Parser)]
 #[command(about = "Builds the kernels for any targets and prints what each kernel costs")]
@@ -18,11 +19,23 @@ struct Arguments {
     /// Leave the resource table out
     #[arg(long)]
     quiet: bool,
+    /// Compile this file of your own instead, with candle_hip.h included before its first line
+    #[arg(long, requires = "out")]
+    source: Option<PathBuf>,
+    /// Folder for the code objects of --source: NAME-TARGET.hsaco
+    #[arg(long, requires = "source")]
+    out: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(report) => {
+    let arguments = Arguments::parse();
+    let outcome = match (&arguments.source, &arguments.out) {
+        (Some(source), Some(out)) => own_source(&arguments, source, out).map(|()| None),
+        _ => run(&arguments).map(Some),
+    };
+    match outcome {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(report)) => {
             println!("kernels: {} code objects, {} failed", report.objects.len(), report.failures.len());
             if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
@@ -33,10 +46,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &Arguments) -> Result<Report, BuildError> {
+fn targets(arguments: &Arguments) -> Result<Vec<Target>, BuildError> {
     let from_environment = std::env::var(target::ARCHS_VARIABLE).ok();
-    let targets = target::choose(arguments.archs.as_deref().or(from_environment.as_deref()))?;
-    let report = build(&Options::new(targets, &arguments.work_dir), &print_progress)?;
+    target::choose(arguments.archs.as_deref().or(from_environment.as_deref()))
+}
+
+fn own_source(arguments: &Arguments, source: &Path, out: &Path) -> Result<(), BuildError> {
+    for (path, size) in compile_own(source, &targets(arguments)?, out, &arguments.work_dir)? {
+        println!("{}: {size} bytes", path.display());
+    }
+    Ok(())
+}
+
+fn run(arguments: &Arguments) -> Result<Report, BuildError> {
+    let report = build(&Options::new(targets(arguments)?, &arguments.work_dir), &print_progress)?;
     if !arguments.quiet {
         print!("{}", report.resources());
     }

@@ -276,6 +276,29 @@ pub fn compile_one(
     }
 }
 
+/// Compiles a source of the caller's own for every target into `out/NAME-TARGET.hsaco`, NAME being its file
+/// name without the ending. Gives back the files and their sizes.
+///
+/// # Errors
+/// As [`compile_one`].
+pub fn compile_own(
+    source: &Path,
+    targets: &[Target],
+    out: &Path,
+    work_dir: &Path,
+) -> Result<Vec<(PathBuf, usize)>, BuildError> {
+    fs::create_dir_all(out).map_err(BuildError::io("cannot create", out))?;
+    let name = source.file_stem().unwrap_or_default().to_string_lossy();
+    let mut objects = Vec::new();
+    for target in targets {
+        let object = compile_one("source", source, target, work_dir)?;
+        let path = out.join(format!("{name}-{target}.hsaco"));
+        fs::write(&path, &object).map_err(BuildError::io("cannot write", &path))?;
+        objects.push((path, object.len()));
+    }
+    Ok(objects)
+}
+
 fn hash_file(hash: &mut Sha256, file: &Path) -> Result<(), BuildError> {
     let bytes = fs::read(file).map_err(BuildError::io("cannot read", file))?;
     // The length keeps two files from trading bytes.
