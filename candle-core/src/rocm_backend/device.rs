@@ -296,7 +296,8 @@ impl RocmDevice {
     ///
     /// # Errors
     /// [`RocmError::MissingKernel`] if the module has no such kernel, [`RocmError::CodeObject`] if the binary holds
-    /// nothing for this GPU.
+    /// nothing for this GPU, as [`Self::custom_kernel`] for
+    /// the caller's own.
     pub fn kernel<'a, 'm>(
         &'a self,
         module: impl Into<ModuleId<'m>>,
@@ -310,44 +311,48 @@ impl RocmDevice {
                 state.bind()?;
                 state.kernels.load(module, name, &|| state.label(), || match module {
                     ModuleId::Shipped(shipped) => state.load_shipped(shipped),
-                    ModuleId::Custom(name) => Err(RocmError::Unsupported(format!(
-                        "module {name} has not been loaded on {}: call custom_kernel",
-                        state.label()
-                    ))
-                    .into()),
+                    ModuleId::Custom { name, code_object } => state.load_custom(name, code_object),
                 })?
             }
         };
         Ok(RocmKernel { kernel, state })
     }
 
-    /// Kernel `name` of the caller's own code object, which is loaded under `module` on first use. A code object is
-    /// what `clang --offload-arch=... --cuda-device-only` or hipcc's `--genco` writes.
+    /// Kernel `name` of the caller's own code object, the counterpart of `CudaDevice::get_or_load_custom_func`.
+    ///
+    /// A code object is what `hipcc --genco` or `clang --offload-arch=... --cuda-device-only` writes; one target per
+    /// file, see [`hip_kernels::best_target`](super::hip_kernels::best_target) for choosing among several. It is
+    /// loaded on first use and stays until the device goes. `module` only names it, in errors and for the eye: the
+    /// same name with other bytes is another module, so that two users of a name do not meet and a code object that
+    /// was built anew is not taken for the old one. From the second time on this is a lookup without lock or
+    /// allocation, which compares the bytes.
     ///
     /// # Errors
-    /// If HIP does not accept the code object for this GPU, or it has no such kernel.
+    /// [`RocmError::CustomModule`] if the bytes are no whole code object or have no such kernel, [`RocmError::Hip`] if
+    /// HIP does not accept it for this GPU.
     pub fn custom_kernel<'a>(
         &'a self,
         module: &str,
         code_object: &[u8],
         name: &str,
     ) -> Result<RocmKernel<'a>> {
-        let id = ModuleId::Custom(module);
-        let state = &*self.state;
-        let kernel = match state.kernels.get(id, &[name]) {
-            Some(kernel) => kernel,
-            None => {
-                state.bind()?;
-                state
-                    .kernels
-                    .load(id, &[name], &|| state.label(), || state.load_module(module, code_object))?
-            }
-        };
-        Ok(RocmKernel { kernel, state })
+        self.kernel(ModuleId::Custom { name: module, code_object }, &[name])
     }
 }
 
 impl DeviceState {
+    fn load_custom(&self, module: &str, code_object: &[u8]) -> Result<hip::Module> {
+        super::code_object::check(code_object).map_err(|wrong| RocmError::CustomModule {
+            module: module.to_string(),
+            device: self.label(),
+            reason: format!(
+                "hipModuleLoadData was not tried with these {} bytes: {wrong}",
+                code_object.len()
+            ),
+        })?;
+        self.load_module(module, code_object)
+    }
+
     fn load_module(&self, name: &str, code_object: &[u8]) -> Result<hip::Module> {
         self.check(hip::Module::load_data(code_object), || {
             format!("hipModuleLoadData({name}, {} B)", code_object.len())

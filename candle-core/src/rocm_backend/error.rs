@@ -46,6 +46,10 @@ pub enum RocmError {
     #[error("no kernel {kernel} in module {module} (on {device}): the operation is not there yet for this dtype on ROCm")]
     MissingKernel { module: String, kernel: String, device: String },
 
+    /// The caller's own code object, or a kernel that it has not.
+    #[error("custom module {module} on {device}: {reason}")]
+    CustomModule { module: String, device: String, reason: String },
+
     #[error("{op}: {elements} elements are more than a kernel can index ({limit}); split the tensor")]
     TooManyElements { op: &'static str, elements: usize, limit: usize },
 
@@ -100,7 +104,7 @@ fn advice(code: u32) -> Option<&'static str> {
     match code {
         100 => Some("no AMD GPU is visible: look at ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and the permissions of /dev/kfd"),
         200 => Some("the code object is damaged or of another format; rebuild with the kernels' sources unchanged"),
-        209 => Some("the binary holds no kernels for this GPU; set CANDLE_ROCM_ARCHS to its arch and rebuild"),
+        209 => Some("the code object was compiled for another GPU: compile it for this one's arch"),
         700 | 719 => Some(
             "a kernel launched earlier on this stream was stopped; what it and its successors computed is lost, the device can be used on",
         ),

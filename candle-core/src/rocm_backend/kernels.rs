@@ -1,15 +1,15 @@
 //! The kernels a device has loaded: found without a lock or an allocation after their first use.
 use super::RocmError;
 use rocm_rs::hip;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Which module a kernel is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModuleId<'a> {
     /// One that ships with this crate, compiled for every arch of the binary.
     Shipped(hip_kernels::Module),
-    /// One that the caller loaded from its own code object, under this name.
-    Custom(&'a str),
+    /// The caller's own. The code object is a part of what it is: two of the same name never meet.
+    Custom { name: &'a str, code_object: &'a [u8] },
 }
 
 impl From<hip_kernels::Module> for ModuleId<'_> {
@@ -22,19 +22,43 @@ impl<'a> ModuleId<'a> {
     pub fn name(&self) -> &'a str {
         match self {
             Self::Shipped(module) => module.name(),
-            Self::Custom(name) => name,
+            Self::Custom { name, .. } => name,
+        }
+    }
+}
+
+/// A [`ModuleId`] that outlives the call. Modules and kernels share the copy of a code object.
+#[derive(Clone)]
+enum OwnedId {
+    Shipped(hip_kernels::Module),
+    Custom { name: Arc<str>, code_object: Arc<[u8]> },
+}
+
+impl OwnedId {
+    fn of(id: ModuleId) -> Self {
+        match id {
+            ModuleId::Shipped(module) => Self::Shipped(module),
+            ModuleId::Custom { name, code_object } => {
+                Self::Custom { name: name.into(), code_object: code_object.into() }
+            }
         }
     }
 
-    fn is_custom(&self) -> bool {
-        matches!(self, Self::Custom(_))
+    /// Compares all bytes of a code object: an address may hold another one by now.
+    fn is(&self, id: ModuleId) -> bool {
+        match (self, id) {
+            (Self::Shipped(own), ModuleId::Shipped(other)) => *own == other,
+            (Self::Custom { name, code_object }, ModuleId::Custom { name: other, code_object: bytes }) => {
+                **name == *other && **code_object == *bytes
+            }
+            _ => false,
+        }
     }
 }
 
 /// A kernel, ready to launch on the device that loaded it.
 pub(super) struct Kernel {
-    module: String,
-    custom: bool,
+    module: OwnedId,
     name: String,
     pub(super) function: hip::Function,
 }
@@ -51,7 +75,7 @@ impl Kernel {
     }
 
     fn is(&self, module: ModuleId, name: &[&str]) -> bool {
-        self.custom == module.is_custom() && self.module == module.name() && is_joined(&self.name, name)
+        is_joined(&self.name, name) && self.module.is(module)
     }
 }
 
@@ -60,8 +84,7 @@ impl Kernel {
 struct Modules(Vec<LoadedModule>);
 
 struct LoadedModule {
-    name: String,
-    custom: bool,
+    id: OwnedId,
     module: hip::Module,
 }
 
@@ -94,8 +117,8 @@ impl KernelCache {
         None
     }
 
-    /// Finds or loads a kernel. `load` makes the module the first time it is needed, `device` is for messages.
-    /// The caller has bound the device.
+    /// Finds or loads a kernel. `load` makes the module the first time it is needed, `device` is for
+    /// messages. The caller has bound the device.
     pub(super) fn load(
         &self,
         module: ModuleId,
@@ -107,16 +130,11 @@ impl KernelCache {
         if let Some(kernel) = self.get(module, name) {
             return Ok(kernel);
         }
-        let known = modules.0.iter().position(|m| m.custom == module.is_custom() && m.name == module.name());
-        let index = match known {
+        let index = match modules.0.iter().position(|loaded| loaded.id.is(module)) {
             Some(index) => index,
             None => {
                 let loaded = load()?;
-                modules.0.push(LoadedModule {
-                    name: module.name().to_string(),
-                    custom: module.is_custom(),
-                    module: loaded,
-                });
+                modules.0.push(LoadedModule { id: OwnedId::of(module), module: loaded });
                 modules.0.len() - 1
             }
         };
@@ -124,14 +142,20 @@ impl KernelCache {
         let function = modules.0[index].module.get_function(&joined).map_err(|_| {
             // Clears the error that HIP keeps for the next caller of hipGetLastError.
             let _ = hip::get_last_error();
-            RocmError::MissingKernel {
-                module: module.name().to_string(),
-                kernel: joined.clone(),
-                device: device(),
+            match module {
+                ModuleId::Shipped(module) => RocmError::MissingKernel {
+                    module: module.name().to_string(),
+                    kernel: joined.clone(),
+                    device: device(),
+                },
+                ModuleId::Custom { name, .. } => RocmError::CustomModule {
+                    module: name.to_string(),
+                    device: device(),
+                    reason: format!("it has no kernel {joined} (declared as extern \"C\" __global__?)"),
+                },
             }
         })?;
-        let kernel =
-            Kernel { module: module.name().to_string(), custom: module.is_custom(), name: joined, function };
+        let kernel = Kernel { module: modules.0[index].id.clone(), name: joined, function };
         // The mutex makes this the only writer: a slot that is free stays so until it is filled here.
         match self.probe(module, name).find(|slot| slot.get().is_none()) {
             Some(slot) => Ok(slot.get_or_init(|| kernel)),

@@ -7,7 +7,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `device`, `kernels`, `launch`, `layout` | the device, its loaded kernels, launching one |
+//! | `device`, `kernels`, `code_object`, `launch`, `layout` | the device, its loaded kernels, launching one |
 //! | `storage`, `buffer`, `copy`, `staging` | device memory, and getting data in and out |
 //! | `elementwise`, `reduce`, `indexing`, `matmul`, `conv`, `strided`, `random` | the operations |
 //! | `backend` | Candle's traits |
@@ -38,9 +38,10 @@
 //! ```
 //!
 //! A kernel of your own is loaded with [`RocmDevice::custom_kernel`] from a code object compiled for the device's
-//! [`arch`](RocmDevice::arch).
+//! [`arch`](RocmDevice::arch): `docs/custom-kernels.md` and `examples/custom_kernel/` show how.
 mod backend;
 mod buffer;
+mod code_object;
 mod conv;
 mod copy;
 mod device;
