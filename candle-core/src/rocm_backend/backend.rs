@@ -112,7 +112,7 @@ impl BackendStorage for RocmStorage {
 
     /// A copy of the whole storage, whatever part of it the layout shows.
     fn try_clone(&self, _: &Layout) -> Result<Self> {
-        self.transfer_to_device(&self.device)
+        strided::duplicate(self)
     }
 
     fn dtype(&self) -> DType {
@@ -133,11 +133,11 @@ impl BackendStorage for RocmStorage {
     }
 
     fn powf(&self, layout: &Layout, exponent: f64) -> Result<Self> {
-        elementwise::unary(self, layout, "upowf", Some(exponent))
+        elementwise::unary(self, layout, "powf", "upowf", Some(exponent))
     }
 
     fn elu(&self, layout: &Layout, alpha: f64) -> Result<Self> {
-        elementwise::unary(self, layout, "uelu", Some(alpha))
+        elementwise::unary(self, layout, "elu", "uelu", Some(alpha))
     }
 
     fn reduce_op(&self, op: ReduceOp, layout: &Layout, dims: &[usize]) -> Result<Self> {
@@ -145,7 +145,7 @@ impl BackendStorage for RocmStorage {
     }
 
     fn cmp(&self, op: CmpOp, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self> {
-        elementwise::binary(self, lhs_l, rhs, rhs_l, elementwise::cmp_kernel(op), Some(DType::U8))
+        elementwise::binary(self, lhs_l, rhs, rhs_l, "cmp", elementwise::cmp_kernel(op), Some(DType::U8))
     }
 
     fn to_dtype(&self, layout: &Layout, dtype: DType) -> Result<Self> {
@@ -153,11 +153,11 @@ impl BackendStorage for RocmStorage {
     }
 
     fn unary_impl<U: UnaryOpT>(&self, layout: &Layout) -> Result<Self> {
-        elementwise::unary(self, layout, U::KERNEL, None)
+        elementwise::unary(self, layout, U::NAME, U::KERNEL, None)
     }
 
     fn binary_impl<B: BinaryOpT>(&self, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self> {
-        elementwise::binary(self, lhs_l, rhs, rhs_l, B::KERNEL, None)
+        elementwise::binary(self, lhs_l, rhs, rhs_l, B::NAME, B::KERNEL, None)
     }
 
     fn where_cond(&self, l: &Layout, t: &Self, t_l: &Layout, f: &Self, f_l: &Layout) -> Result<Self> {

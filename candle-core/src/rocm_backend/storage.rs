@@ -76,7 +76,7 @@ macro_rules! map_buffer {
 }
 
 impl RocmStorageSlice {
-    /// Uninitialised memory for `len` elements of `dtype`. The packed dtypes have no element size and are refused.
+    /// Uninitialised memory for `len` elements of `dtype`. The packed dtypes are refused, as on the CPU device.
     pub(super) fn alloc(device: &RocmDevice, dtype: DType, len: usize, op: &'static str) -> Result<Self> {
         let state = &device.state;
         Ok(match dtype {
@@ -90,8 +90,9 @@ impl RocmStorageSlice {
             DType::F32 => S::F32(Buffer::new(state, len)?),
             DType::F64 => S::F64(Buffer::new(state, len)?),
             DType::F8E4M3 => S::F8E4M3(Buffer::new(state, len)?),
-            DType::F8E8M0 => S::F8E8M0(Buffer::new(state, len)?),
-            DType::F6E2M3 | DType::F6E3M2 | DType::F4 => return Err(unsupported_dtype(op, dtype)),
+            DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0 => {
+                return Err(unsupported_dtype(op, dtype));
+            }
         })
     }
 
@@ -142,6 +143,11 @@ impl RocmStorageSlice {
 
     pub(super) fn download(&self, state: &DeviceState) -> Result<CpuStorage> {
         Ok(map_buffer!(self, S, b => copy::download(state, b)?, CpuStorage))
+    }
+
+    /// Uninitialised memory of the same dtype, length and device.
+    pub(super) fn alloc_like(&self) -> Result<Self> {
+        Ok(map_buffer!(self, S, b => Buffer::new(b.state(), b.len())?, S))
     }
 
     fn across(&self, to: &RocmDevice) -> Result<Self> {
@@ -294,13 +300,18 @@ impl RocmStorage {
     }
 }
 
-/// The dtype whose kernels move the elements of `dtype`: one of the same size.
-pub(super) fn carrier(dtype: DType, op: &'static str) -> Result<&'static str> {
+/// Whether `dtype` is one whose bytes are only moved: no operation computes with them.
+pub(super) fn is_packed(dtype: DType) -> bool {
+    matches!(dtype, DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0)
+}
+
+/// The dtype whose kernels move the elements of `dtype`: one of the same size. Packed dtypes are moved by bytes.
+pub(super) fn carrier(dtype: DType) -> &'static str {
     match dtype {
-        DType::U8 | DType::F8E4M3 | DType::F8E8M0 => Ok("u8"),
-        DType::F16 | DType::BF16 | DType::I16 => Ok("f16"),
-        DType::U32 | DType::I32 | DType::F32 => Ok("u32"),
-        DType::I64 | DType::F64 => Ok("i64"),
-        DType::F6E2M3 | DType::F6E3M2 | DType::F4 => Err(unsupported_dtype(op, dtype)),
+        DType::F16 | DType::BF16 | DType::I16 => "f16",
+        DType::U32 | DType::I32 | DType::F32 => "u32",
+        DType::I64 | DType::F64 => "i64",
+        DType::U8 | DType::F8E4M3 => "u8",
+        DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0 => "u8",
     }
 }

@@ -1,7 +1,7 @@
 //! Copies within a device that follow a layout, and filling with a value.
 use super::device::RocmDevice;
 use super::error::dtype_mismatch;
-use super::launch::LaunchConfig;
+use super::launch::{DevicePtr, LaunchConfig, MAX_ELEMENTS};
 use super::layout::Strided;
 use super::storage::{carrier, RocmStorage};
 use super::{copy, RocmError};
@@ -25,14 +25,36 @@ pub(super) fn copy_strided(
     let to = Layout::contiguous_with_offset(elements, dst_offset);
     let (from, to) = (src.ptr(layout, OP)?, dst.ptr(&to, OP)?);
     dst.order_after(src)?;
-    if layout.is_contiguous() {
-        return copy::within(&dst.device.state, from, to, elements * dtype.size_in_bytes());
+    run_copy(&dst.device, OP, dtype, elements, &Strided::of(OP, &[layout])?, from, to)
+}
+
+/// A copy of the whole storage, whatever part of it a layout shows. Does not wait.
+pub(super) fn duplicate(src: &RocmStorage) -> Result<RocmStorage> {
+    const OP: &str = "copy";
+    let dst = RocmStorage { slice: src.slice.alloc_like()?, device: src.device.clone() };
+    let (from, to, len) = (src.slice.ptr(), dst.slice.ptr(), src.slice.len());
+    if len > MAX_ELEMENTS {
+        copy::within(&src.device.state, from, to, src.slice.size_in_bytes())?;
+    } else if len > 0 {
+        run_copy(&src.device, OP, src.slice.dtype(), len, &Strided::CONTIGUOUS, from, to)?;
     }
-    let strided = Strided::of(OP, &[layout])?;
-    let kernel = dst.device.kernel(Module::Unary, &["ucopy", carrier(dtype, OP)?])?;
-    let launch = kernel.launch(LaunchConfig::for_elements(OP, elements)?);
-    // SAFETY: ucopy(numel, num_dims, info, inp, out); both ends were checked against their buffers.
-    unsafe { launch.arg(&elements).strided(&strided).arg(&from).arg(&to).run() }
+    Ok(dst)
+}
+
+/// One launch that copies `elements` elements; both ends hold them.
+fn run_copy(
+    device: &RocmDevice,
+    op: &'static str,
+    dtype: DType,
+    elements: usize,
+    strided: &Strided,
+    from: DevicePtr,
+    to: DevicePtr,
+) -> Result<()> {
+    let kernel = device.kernel(Module::Unary, &["ucopy", carrier(dtype)])?;
+    let launch = kernel.launch(LaunchConfig::for_elements(op, elements)?);
+    // SAFETY: ucopy(numel, num_dims, info, inp, out); the callers have checked both ends.
+    unsafe { launch.arg(&elements).strided(strided).arg(&from).arg(&to).run() }
 }
 
 /// `d1` rows of `d2` elements, each side with its own row stride and offset, all in elements.
@@ -65,7 +87,7 @@ pub(super) fn copy2d(
     }
     let (rows, columns) = (d1 as u32, d2 as u32);
     let (src_stride, dst_stride) = (src_stride as u32, dst_stride as u32);
-    let kernel = dst.device.kernel(Module::Fill, &["copy2d", carrier(dtype, OP)?])?;
+    let kernel = dst.device.kernel(Module::Fill, &["copy2d", carrier(dtype)])?;
     let launch = kernel.launch(config).arg(&from).arg(&to).arg(&rows).arg(&columns);
     // SAFETY: copy2d(src, dst, d1, d2, src_s, dst_s); both ends were checked against their buffers.
     unsafe { launch.arg(&src_stride).arg(&dst_stride).run() }
@@ -76,7 +98,8 @@ pub(super) fn const_set(dst: &mut RocmStorage, value: Scalar, layout: &Layout) -
     const OP: &str = "const-set";
     let (dtype, given) = (dst.slice.dtype(), value.dtype());
     if dtype != given {
-        return Err(dtype_mismatch(OP, dtype, given));
+        let message = format!("{OP} dtype mismatch, expected {dtype:?} but got {given:?}");
+        return Err(crate::Error::Msg(message).bt());
     }
     let elements = layout.shape().elem_count();
     if elements == 0 {
@@ -85,10 +108,19 @@ pub(super) fn const_set(dst: &mut RocmStorage, value: Scalar, layout: &Layout) -
     let to = dst.ptr(layout, OP)?;
     let strided = Strided::of(OP, &[layout])?;
     let bits = carried(value);
-    let kernel = dst.device.kernel(Module::Fill, &["const_set", carrier(dtype, OP)?])?;
+    let kernel = dst.device.kernel(Module::Fill, &["const_set", carrier(dtype)])?;
     let launch = kernel.launch(LaunchConfig::for_elements(OP, elements)?);
     // SAFETY: const_set(numel, num_dims, info, value, out) of an element with the same size.
     unsafe { launch.arg(&elements).strided(&strided).scalar(&bits).arg(&to).run() }
+}
+
+/// Zeros in the dtype of `src` and the shape of `layout`, by one launch.
+pub(super) fn zeros_of(src: &RocmStorage, layout: &Layout, op: &'static str) -> Result<RocmStorage> {
+    let dtype = src.slice.dtype();
+    // SAFETY: every element is written below.
+    let mut dst = unsafe { RocmStorage::alloc(&src.device, dtype, layout.shape().elem_count(), op)? };
+    const_set(&mut dst, Scalar::zero(dtype), &Layout::contiguous(layout.shape()))?;
+    Ok(dst)
 }
 
 /// The bits of `value` as the element of its [`carrier`] (an f16 is passed as 16 bits).

@@ -1,6 +1,6 @@
 use super::fixture::*;
 use candle_core::backend::BackendStorage;
-use candle_core::{DType, Device, DeviceLocation, Storage, Tensor};
+use candle_core::{CpuStorage, DType, Device, DeviceLocation, Storage, Tensor};
 
 #[test]
 fn to_the_device_and_back() {
@@ -85,7 +85,7 @@ fn zeros_ones_and_full() {
 #[test]
 fn filling_follows_the_layout() {
     let device = rocm();
-    for dtype in ALL.into_iter().filter(|d| *d != DType::F8E4M3) {
+    for dtype in ALL {
         let (cpu, gpu) =
             (tensor(&[4, 6], dtype, 60.0), tensor(&[4, 6], dtype, 60.0).to_device(&device).unwrap());
         for t in [&cpu, &gpu] {
@@ -132,6 +132,76 @@ fn packed_dtypes_are_kept_as_bytes() {
     assert!(rocm.storage_from_raw_bytes(&bytes, DType::F32).is_err());
 }
 
+/// A tensor of a packed dtype, an element a byte, on either device.
+fn packed_tensor(dtype: DType, device: &Device) -> Tensor {
+    let bytes: Vec<u8> = (0..6).map(|i| i * 40 + 3).collect();
+    let storage = match device {
+        Device::Rocm(rocm) => Storage::Rocm(rocm.storage_from_raw_bytes(&bytes, dtype).unwrap()),
+        _ => Storage::Cpu(match dtype {
+            DType::F6E2M3 => CpuStorage::F6E2M3(bytes),
+            DType::F6E3M2 => CpuStorage::F6E3M2(bytes),
+            DType::F4 => CpuStorage::F4(bytes),
+            _ => CpuStorage::F8E8M0(bytes),
+        }),
+    };
+    Tensor::from_storage(storage, (2, 3), candle_core::op::BackpropOp::none(), false)
+}
+
+fn packed_bytes(t: &Tensor) -> Vec<u8> {
+    let t = t.to_device(&Device::Cpu).unwrap();
+    let (storage, _) = t.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(
+            CpuStorage::F6E2M3(v) | CpuStorage::F6E3M2(v) | CpuStorage::F4(v) | CpuStorage::F8E8M0(v),
+        ) => v.clone(),
+        _ => panic!("not a packed dtype"),
+    }
+}
+
+/// Without the backtrace that RUST_BACKTRACE adds to it.
+fn first_line(error: candle_core::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_string()
+}
+
+#[test]
+fn packed_dtypes_are_moved_and_refused_as_on_the_cpu() {
+    let device = rocm();
+    for dtype in [DType::F6E2M3, DType::F6E3M2, DType::F4, DType::F8E8M0] {
+        let (cpu, gpu) = (packed_tensor(dtype, &Device::Cpu), packed_tensor(dtype, &device));
+        assert_eq!(packed_bytes(&gpu.copy().unwrap()), packed_bytes(&cpu), "{dtype:?}");
+        type Op = fn(&Tensor) -> candle_core::Result<Tensor>;
+        let refused: [(&str, Op); 14] = [
+            ("exp", |t| t.exp()),
+            ("abs", |t| t.abs()),
+            ("powf", |t| t.powf(2.0)),
+            ("elu", |t| t.elu(1.0)),
+            ("affine", |t| t.affine(2.0, 1.0)),
+            ("add", |t| t + t),
+            ("eq", |t| t.eq(t)),
+            ("where", |t| Tensor::zeros(t.dims(), DType::U8, t.device())?.where_cond(t, t)),
+            ("where of", |t| t.where_cond(t, t)),
+            ("sum", |t| t.sum(1)),
+            ("argmax", |t| t.argmax(1)),
+            ("argsort", |t| t.arg_sort_last_dim(true)),
+            ("cast", |t| t.to_dtype(DType::F32)),
+            ("contiguous", |t| t.t()?.contiguous()),
+        ];
+        for (name, op) in refused {
+            let (expected, got) = (op(&cpu).unwrap_err(), op(&gpu).unwrap_err());
+            // The CPU device names the helper that it went through, not always the operation.
+            let kind = |text: String| text.split(" for op ").next().unwrap_or_default().to_string();
+            let kind = |text: String| kind(text).split(" in ").next().unwrap_or_default().to_string();
+            assert_eq!(kind(first_line(got)), kind(first_line(expected)), "{name} {dtype:?}");
+        }
+        for (name, op) in
+            [("zeros", Tensor::zeros((2, 3), dtype, &device)), ("ones", Tensor::ones(3, dtype, &device))]
+        {
+            let error = op.unwrap_err().to_string();
+            assert!(error.contains(&format!("unsupported dtype {dtype:?}")), "{name}: {error}");
+        }
+    }
+}
+
 #[test]
 fn one_launch_per_operation() {
     let device = rocm_device(1);
@@ -140,6 +210,7 @@ fn one_launch_per_operation() {
     let counted = own.as_rocm_device().unwrap();
     let t = tensor(&DIMS, DType::F32, 3.0).to_device(&own).unwrap();
     let view = t.transpose(0, 2).unwrap();
+    let (ints, bytes) = (t.to_dtype(DType::I32).unwrap(), t.to_dtype(DType::U8).unwrap());
     let mut before = counted.kernels_launched();
     let mut one_more = |what: &str| {
         let now = counted.kernels_launched();
@@ -148,6 +219,10 @@ fn one_launch_per_operation() {
     };
     view.exp().unwrap();
     one_more("unary");
+    ints.gelu().unwrap();
+    one_more("unary of integers that is 0");
+    ints.ceil().unwrap();
+    one_more("unary of integers that is a copy");
     (&view + &view).unwrap();
     one_more("binary");
     view.affine(2.0, 1.0).unwrap();
@@ -156,6 +231,18 @@ fn one_launch_per_operation() {
     one_more("sum");
     view.contiguous().unwrap();
     one_more("copy");
+    t.copy().unwrap();
+    one_more("copy of a whole storage");
+    t.force_contiguous().unwrap();
+    one_more("dense copy");
+    t.one_set().unwrap();
+    one_more("fill");
+    view.max(0).unwrap();
+    one_more("max");
+    view.le(&view).unwrap();
+    one_more("cmp");
+    bytes.where_cond(&t, &t).unwrap();
+    one_more("where");
     view.to_dtype(DType::F16).unwrap();
     one_more("cast");
 }

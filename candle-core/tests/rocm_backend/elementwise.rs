@@ -3,64 +3,150 @@ use candle_core::{DType, Device, Result, Tensor};
 
 type Unary = fn(&Tensor) -> Result<Tensor>;
 
-const UNARY: [(&str, Unary); 21] = [
-    ("neg", |t| t.neg()),
-    ("recip", |t| (t + 7.0)?.recip()),
-    ("exp", |t| t.exp()),
-    ("log", |t| t.abs()?.log()),
-    ("sin", |t| t.sin()),
-    ("cos", |t| t.cos()),
-    ("tanh", |t| t.tanh()),
-    ("erf", |t| t.erf()),
-    ("ceil", |t| t.ceil()),
-    ("floor", |t| t.floor()),
-    ("round", |t| t.round()),
-    ("abs", |t| t.abs()),
-    ("sqr", |t| t.sqr()),
-    ("sqrt", |t| t.abs()?.sqrt()),
-    ("gelu", |t| t.gelu()),
-    ("gelu_erf", |t| t.gelu_erf()),
-    ("relu", |t| t.relu()),
-    ("silu", |t| t.silu()),
-    ("sign", |t| t.sign()),
-    ("elu", |t| t.elu(0.7)),
-    ("powf", |t| (t.abs()? + 0.5)?.powf(1.7)),
+/// Name, operation, and whether the CPU device's result must be met to the last bit (signs of zeros included).
+const UNARY: [(&str, Unary, bool); 21] = [
+    ("neg", |t| t.neg(), true),
+    ("recip", |t| t.recip(), true),
+    ("exp", |t| t.exp(), false),
+    ("log", |t| t.log(), false),
+    ("sin", |t| t.sin(), false),
+    ("cos", |t| t.cos(), false),
+    ("tanh", |t| t.tanh(), false),
+    ("erf", |t| t.erf(), false),
+    ("ceil", |t| t.ceil(), true),
+    ("floor", |t| t.floor(), true),
+    ("round", |t| t.round(), true),
+    ("abs", |t| t.abs(), true),
+    ("sqr", |t| t.sqr(), true),
+    ("sqrt", |t| t.sqrt(), true),
+    ("gelu", |t| t.gelu(), false),
+    ("gelu_erf", |t| t.gelu_erf(), false),
+    ("relu", |t| t.relu(), true),
+    ("silu", |t| t.silu(), false),
+    ("sign", |t| t.sign(), true),
+    ("elu", |t| t.elu(0.7), false),
+    ("powf", |t| t.powf(1.7), false),
 ];
 
-/// The reference is computed in f64 from the rounded input: the CPU's own half-precision results are rounded twice.
-fn in_f64(t: &Tensor) -> Tensor {
-    t.to_dtype(DType::F64).unwrap()
+/// Values at which roundings and functions differ, if they do.
+const SPECIAL: [f64; 30] = [
+    f64::NAN,
+    f64::INFINITY,
+    f64::NEG_INFINITY,
+    0.0,
+    -0.0,
+    0.25,
+    -0.25,
+    0.5,
+    -0.5,
+    1.0,
+    -1.0,
+    1.5,
+    -1.5,
+    2.5,
+    -2.5,
+    3.5,
+    -3.5,
+    3.75,
+    -3.75,
+    5.0,
+    -5.0,
+    9.0,
+    -9.0,
+    448.0,
+    -448.0,
+    1e-3,
+    -1e-3,
+    0.015625,
+    7.0,
+    -7.0,
+];
+
+/// All dims of [`DIMS`] filled with special values and others.
+fn special_tensor(dtype: DType) -> Tensor {
+    let mut values = SPECIAL.to_vec();
+    values.extend(numbers(10, 6.0));
+    from_f64(&values, &DIMS, dtype)
+}
+
+fn is_float(dtype: DType) -> bool {
+    !dtype.is_int()
+}
+
+/// The same numbers, NaN where there is NaN, and the same signs of zeros.
+#[track_caller]
+fn assert_identical(got: &Tensor, expected: &Tensor, what: &str) {
+    assert_eq!(got.dims(), expected.dims(), "{what}: shape");
+    assert_eq!(got.dtype(), expected.dtype(), "{what}: dtype");
+    for (i, (g, e)) in to_f64(got).into_iter().zip(to_f64(expected)).enumerate() {
+        let same = (g.is_nan() && e.is_nan()) || (g == e && g.is_sign_negative() == e.is_sign_negative());
+        assert!(same, "{what}: element {i} is {g}, expected {e}");
+    }
 }
 
 #[test]
-fn unary_operations_follow_every_layout() {
+fn functions_of_floats_follow_every_layout() {
     let device = rocm();
-    for dtype in FLOATS {
-        let cpu = tensor(&DIMS, dtype, 3.0);
+    for dtype in ALL.into_iter().filter(|d| is_float(*d)) {
+        let cpu = special_tensor(dtype);
         let gpu = cpu.to_device(&device).unwrap();
-        for (name, op) in UNARY {
+        for (name, op, exact) in UNARY {
             for (view_name, view) in VIEWS {
-                let expected = op(&in_f64(&view(&cpu).unwrap())).unwrap();
+                let expected = op(&view(&cpu).unwrap()).unwrap();
                 let got = op(&view(&gpu).unwrap()).unwrap();
-                assert_eq!(got.dtype(), dtype);
-                // Intermediate values are rounded to the dtype as well; powers and exponentials amplify that.
-                let tolerance = epsilon(dtype) * 8.0;
-                assert_close(&got, &expected, tolerance, &format!("{name} {dtype:?} {view_name}"));
+                let what = format!("{name} {dtype:?} {view_name}");
+                if exact {
+                    assert_identical(&got, &expected, &what);
+                } else {
+                    assert_close(&got, &expected, epsilon(dtype), &what);
+                }
             }
         }
     }
 }
 
+/// The functions that the CPU device computes for integers; the others it does not.
+const OF_INTEGERS: [&str; 10] =
+    ["abs", "ceil", "floor", "round", "relu", "sign", "gelu", "gelu_erf", "erf", "silu"];
+
 #[test]
-fn affine_works_on_numbers_of_all_kinds() {
+fn functions_of_integers() {
     let device = rocm();
-    for dtype in ALL.into_iter().filter(|d| *d != DType::F8E4M3) {
-        let cpu = tensor(&DIMS, dtype, 20.0);
+    for dtype in ALL.into_iter().filter(|d| d.is_int()) {
+        let cpu = tensor(&DIMS, dtype, 100.0);
         let gpu = cpu.to_device(&device).unwrap();
-        for (view_name, view) in VIEWS {
-            let expected = view(&cpu).unwrap().affine(3.0, 2.0).unwrap();
-            let got = view(&gpu).unwrap().affine(3.0, 2.0).unwrap();
-            assert_close(&got, &expected, 4.0 * epsilon(dtype), &format!("affine {dtype:?} {view_name}"));
+        for (name, op, _) in UNARY {
+            if !OF_INTEGERS.contains(&name) {
+                let error = op(&gpu).unwrap_err().to_string();
+                assert!(error.contains(&format!("unsupported dtype {dtype:?} for op {name}")), "{error}");
+                continue;
+            }
+            for (view_name, view) in VIEWS {
+                let expected = op(&view(&cpu).unwrap()).unwrap();
+                let got = op(&view(&gpu).unwrap()).unwrap();
+                assert_identical(&got, &expected, &format!("{name} {dtype:?} {view_name}"));
+            }
+        }
+    }
+    // The lowest value has no positive counterpart.
+    let lowest = Tensor::new(&[i16::MIN, 5], &device).unwrap();
+    assert_eq!(lowest.abs().unwrap().to_vec1::<i16>().unwrap(), [i16::MIN, 5]);
+    let lowest = Tensor::new(&[i64::MIN, -5], &device).unwrap();
+    assert_eq!(lowest.abs().unwrap().to_vec1::<i64>().unwrap(), [i64::MIN, 5]);
+}
+
+#[test]
+fn affine_rounds_as_the_cpu_does() {
+    let device = rocm();
+    for dtype in ALL {
+        let cpu = if is_float(dtype) { special_tensor(dtype) } else { tensor(&DIMS, dtype, 60.0) };
+        let gpu = cpu.to_device(&device).unwrap();
+        for (mul, add) in [(3.0, 2.0), (0.3, -1.1), (-1.0, 0.0), (1e9, 1e9)] {
+            for (view_name, view) in VIEWS {
+                let expected = view(&cpu).unwrap().affine(mul, add).unwrap();
+                let got = view(&gpu).unwrap().affine(mul, add).unwrap();
+                assert_identical(&got, &expected, &format!("* {mul} + {add} {dtype:?} {view_name}"));
+            }
         }
     }
 }
@@ -79,10 +165,15 @@ const BINARY: [(&str, Binary); 6] = [
 #[test]
 fn binary_operations_follow_every_layout() {
     let device = rocm();
-    for dtype in [DType::U8, DType::U32, DType::I64, DType::F32, DType::F64, DType::F16, DType::BF16] {
-        // Larger on the left so that unsigned differences stay positive, and no divisor is 0.
-        let lhs = (tensor(&DIMS, DType::F64, 9.0).abs().unwrap() + 20.0).unwrap().to_dtype(dtype).unwrap();
-        let rhs = (tensor(&DIMS, DType::F64, 8.0).abs().unwrap() + 1.0).unwrap().to_dtype(dtype).unwrap();
+    for dtype in ALL {
+        // Sums and products of integers leave their range; no integer divisor is 0.
+        let (lhs, rhs) = if is_float(dtype) {
+            (special_tensor(dtype), special_tensor(dtype).transpose(0, 2).unwrap().reshape(&DIMS).unwrap())
+        } else {
+            let ones = tensor(&DIMS, DType::F64, 0.0).affine(0.0, 1.0).unwrap().to_dtype(dtype).unwrap();
+            let odd = tensor(&DIMS, dtype, 100.0).affine(2.0, 0.0).unwrap();
+            (tensor(&DIMS, dtype, 30_000.0), (odd + ones).unwrap())
+        };
         let row = rhs.narrow(0, 0, 1).unwrap().narrow(1, 0, 1).unwrap().contiguous().unwrap();
         let (gpu_lhs, gpu_rhs) = (lhs.to_device(&device).unwrap(), rhs.to_device(&device).unwrap());
         let gpu_row = row.to_device(&device).unwrap();
@@ -96,16 +187,27 @@ fn binary_operations_follow_every_layout() {
                     let expected = op(&l, &r).unwrap();
                     let got = op(&left(&gpu_lhs).unwrap(), &right(&gpu_rhs).unwrap()).unwrap();
                     let what = format!("{name} {dtype:?} {left_name} with {right_name}");
-                    assert_close(&got, &expected, epsilon(dtype), &what);
+                    assert_identical(&got, &expected, &what);
                 }
             }
-            let got = op(&gpu_lhs, &gpu_row).unwrap();
-            assert_close(
-                &got,
-                &op(&lhs, &row).unwrap(),
-                epsilon(dtype),
-                &format!("{name} {dtype:?} with a row"),
-            );
+            let what = format!("{name} {dtype:?} with a row");
+            assert_identical(&op(&gpu_lhs, &gpu_row).unwrap(), &op(&lhs, &row).unwrap(), &what);
+        }
+    }
+}
+
+#[test]
+fn extrema_of_two_keep_a_nan_on_the_left() {
+    let device = rocm();
+    for dtype in ALL.into_iter().filter(|d| is_float(*d)) {
+        let lhs = from_f64(&[f64::NAN, 1.0, f64::NAN, -0.0, 0.0], &[5], dtype).to_device(&device).unwrap();
+        let rhs = from_f64(&[1.0, f64::NAN, f64::NAN, 0.0, -0.0], &[5], dtype).to_device(&device).unwrap();
+        for got in [lhs.maximum(&rhs).unwrap(), lhs.minimum(&rhs).unwrap()] {
+            let got = to_f64(&got);
+            let nans: Vec<bool> = got.iter().map(|v| v.is_nan()).collect();
+            assert_eq!(nans, [true, false, true, false, false], "{dtype:?}");
+            assert_eq!(got[1], 1.0, "{dtype:?}");
+            assert_eq!([got[3].is_sign_negative(), got[4].is_sign_negative()], [true, false], "{dtype:?}");
         }
     }
 }
@@ -122,9 +224,13 @@ fn comparisons_give_bytes() {
         ("gt", |a, b| a.gt(b)),
         ("ge", |a, b| a.ge(b)),
     ];
-    for dtype in [DType::U8, DType::U32, DType::I64, DType::F32, DType::F64, DType::F16, DType::BF16] {
-        let values: Vec<f64> = (0..40).map(|i| f64::from(i % 7)).collect();
-        let others: Vec<f64> = (0..40).map(|i| f64::from(i % 5)).collect();
+    for dtype in ALL {
+        let mut values: Vec<f64> = (0..40).map(|i| f64::from(i % 7)).collect();
+        let mut others: Vec<f64> = (0..40).map(|i| f64::from(i % 5)).collect();
+        if is_float(dtype) {
+            values[..6].copy_from_slice(&[f64::NAN, 1.0, f64::NAN, -0.0, f64::INFINITY, f64::NEG_INFINITY]);
+            others[..6].copy_from_slice(&[1.0, f64::NAN, f64::NAN, 0.0, f64::INFINITY, 3.0]);
+        }
         let (lhs, rhs) = (from_f64(&values, &DIMS, dtype), from_f64(&others, &DIMS, dtype));
         let (gpu_lhs, gpu_rhs) = (lhs.to_device(&device).unwrap(), rhs.to_device(&device).unwrap());
         for (name, op) in compare {
@@ -145,7 +251,7 @@ fn where_takes_from_either_side() {
         let bits: Vec<f64> = (0..40).map(|i| f64::from((i * i) % 3)).collect();
         let cond = from_f64(&bits, &DIMS, condition);
         let gpu_cond = cond.to_device(&device).unwrap();
-        for dtype in ALL.into_iter().filter(|d| *d != DType::F8E4M3) {
+        for dtype in ALL {
             let (on_true, on_false) = (tensor(&DIMS, dtype, 50.0), tensor(&DIMS, dtype, 9.0));
             let (gpu_true, gpu_false) =
                 (on_true.to_device(&device).unwrap(), on_false.to_device(&device).unwrap());
@@ -217,29 +323,47 @@ fn empty_tensors_stay_empty() {
     assert_eq!(empty.affine(2.0, 1.0).unwrap().to_device(&Device::Cpu).unwrap().dims(), [0, 3]);
 }
 
-/// The vector paths of the kernels start at 16-byte boundaries and end at multiples of 4 or 8 elements.
+#[test]
+fn scalars_and_many_dims() {
+    let device = rocm();
+    for dtype in ALL {
+        for dims in [&[][..], &[1], &[2, 1, 3, 2, 2], &[2, 2, 2, 2, 2, 2, 3]] {
+            let cpu = tensor(dims, dtype, 7.0);
+            let gpu = cpu.to_device(&device).unwrap();
+            let what = format!("{dtype:?} {dims:?}");
+            let last = dims.len().saturating_sub(1);
+            // Nothing but a permutation of the outer dims can be merged.
+            let view = |t: &Tensor| t.transpose(0, last).unwrap().transpose(0, last / 2).unwrap();
+            let (c, g) = if dims.is_empty() { (cpu, gpu) } else { (view(&cpu), view(&gpu)) };
+            assert_identical(&g.abs().unwrap(), &c.abs().unwrap(), &format!("abs {what}"));
+            assert_identical(&(&g + &g).unwrap(), &(&c + &c).unwrap(), &format!("add {what}"));
+            assert_identical(&g.maximum(&g).unwrap(), &c.maximum(&c).unwrap(), &format!("maximum {what}"));
+            assert_identical(
+                &g.affine(2.0, 1.0).unwrap(),
+                &c.affine(2.0, 1.0).unwrap(),
+                &format!("affine {what}"),
+            );
+            assert_identical(&g.le(&g).unwrap(), &c.le(&c).unwrap(), &format!("le {what}"));
+            assert_identical(&g.contiguous().unwrap(), &c.contiguous().unwrap(), &format!("copy {what}"));
+        }
+    }
+}
+
+/// The vector paths of the kernels start at 16-byte boundaries and end at multiples of 2 to 16 elements.
 #[test]
 fn lengths_and_offsets_around_the_vector_paths() {
     let device = rocm();
-    for dtype in [DType::F32, DType::BF16] {
+    for dtype in ALL {
         let cpu = tensor(&[600], dtype, 5.0);
         let gpu = cpu.to_device(&device).unwrap();
-        for (start, len) in [(0, 3), (0, 4), (0, 9), (1, 8), (4, 16), (3, 257), (0, 600)] {
+        for (start, len) in [(0, 1), (0, 3), (0, 4), (0, 9), (1, 8), (4, 16), (16, 33), (3, 257), (0, 600)] {
             let (c, g) = (cpu.narrow(0, start, len).unwrap(), gpu.narrow(0, start, len).unwrap());
-            let expected = (in_f64(&c) + in_f64(&c)).unwrap();
-            assert_close(
-                &(&g + &g).unwrap(),
-                &expected,
-                epsilon(dtype),
-                &format!("add {dtype:?} {start} {len}"),
-            );
-            let expected = in_f64(&c).silu().unwrap();
-            assert_close(
-                &g.silu().unwrap(),
-                &expected,
-                4.0 * epsilon(dtype),
-                &format!("silu {dtype:?} {start} {len}"),
-            );
+            let what = format!("{dtype:?} {start} {len}");
+            assert_identical(&(&g + &g).unwrap(), &(&c + &c).unwrap(), &format!("add {what}"));
+            assert_identical(&g.relu().unwrap(), &c.relu().unwrap(), &format!("relu {what}"));
+            assert_identical(&g.copy().unwrap(), &c, &format!("copy {what}"));
+            let joined = Tensor::cat(&[&g, &g], 0).unwrap();
+            assert_identical(&joined, &Tensor::cat(&[&c, &c], 0).unwrap(), &format!("cat {what}"));
         }
     }
 }

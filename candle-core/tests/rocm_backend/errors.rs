@@ -84,11 +84,17 @@ fn more_memory_than_there_is() {
 }
 
 #[test]
-fn operations_without_a_kernel_name_themselves() {
+fn dtypes_that_the_cpu_refuses_are_refused_alike() {
     let device = own_device();
     let ints = Tensor::ones(4, DType::U32, &device).unwrap();
-    assert_says(ints.exp().unwrap_err(), &["uexp_u32", "not there yet"]);
-    assert_says(ints.powf(2.0).unwrap_err(), &["upowf"]);
+    let floats = Tensor::ones(4, DType::F32, &device).unwrap();
+    assert_says(ints.exp().unwrap_err(), &["unsupported dtype U32 for op exp"]);
+    assert_says(ints.powf(2.0).unwrap_err(), &["unsupported dtype U32 for op powf"]);
+    assert_says(ints.elu(2.0).unwrap_err(), &["unsupported dtype U32 for op elu"]);
+    assert_says((&ints + &floats).unwrap_err(), &["dtype mismatch in add, lhs: U32, rhs: F32"]);
+    assert_says(ints.lt(&floats).unwrap_err(), &["dtype mismatch in"]);
+    assert_says(ints.where_cond(&ints, &floats).unwrap_err(), &["dtype mismatch in where"]);
+    assert_says(floats.where_cond(&ints, &ints).unwrap_err(), &["unsupported dtype F32 for op where-cond"]);
     let floats = Tensor::ones((1, 1, 4), DType::F32, &device).unwrap();
     assert_says(floats.upsample_nearest1d(8).unwrap_err(), &["upsample_nearest1d", "F32"]);
     assert_works(&device);

@@ -71,3 +71,26 @@ struct __nv_fp8_e4m3 {
 CANDLE_DEVICE __half_raw __nv_cvt_fp8_to_halfraw(unsigned char bits, __nv_fp8_interpretation_t) {
     return __half_raw{__half_as_ushort((__half)(float)candle_bits<__nv_fp8_e4m3>(bits))};
 }
+
+// Arithmetic is done in f32 and rounded after every operation; comparisons are exact.
+#define CANDLE_F8_ARITHMETIC(OP)                                              \
+    CANDLE_DEVICE __nv_fp8_e4m3 operator OP(__nv_fp8_e4m3 a, __nv_fp8_e4m3 b) { \
+        return __nv_fp8_e4m3((float)a OP (float)b);                           \
+    }
+#define CANDLE_F8_COMPARISON(OP) \
+    CANDLE_DEVICE bool operator OP(__nv_fp8_e4m3 a, __nv_fp8_e4m3 b) { return (float)a OP (float)b; }
+CANDLE_F8_ARITHMETIC(+)
+CANDLE_F8_ARITHMETIC(-)
+CANDLE_F8_ARITHMETIC(*)
+CANDLE_F8_ARITHMETIC(/)
+CANDLE_F8_COMPARISON(==)
+CANDLE_F8_COMPARISON(!=)
+CANDLE_F8_COMPARISON(<)
+CANDLE_F8_COMPARISON(<=)
+CANDLE_F8_COMPARISON(>)
+CANDLE_F8_COMPARISON(>=)
+#undef CANDLE_F8_ARITHMETIC
+#undef CANDLE_F8_COMPARISON
+CANDLE_DEVICE __nv_fp8_e4m3 operator-(__nv_fp8_e4m3 a) {
+    return candle_bits<__nv_fp8_e4m3>((unsigned char)(a.__x ^ 0x80));
+}

@@ -51,3 +51,15 @@ struct CandleLayout {
     size_t v[32];
     __device__ __forceinline__ operator const size_t *() const { return v; }
 };
+
+// Where element `index` in row-major order lies, in elements. Indices and dims are below 2^32, so that the
+// divisions need not be 64 bits wide; the outermost dim needs none. No dims stand for contiguous data.
+CANDLE_DEVICE size_t candle_offset(unsigned int index, size_t num_dims, const size_t *dims, const size_t *strides) {
+    size_t offset = 0;
+    for (int d = (int)num_dims - 1; d > 0; --d) {
+        const unsigned int size = (unsigned int)dims[d];
+        offset += (size_t)(index % size) * strides[d];
+        index /= size;
+    }
+    return num_dims == 0 ? index : offset + index * strides[0];
+}
