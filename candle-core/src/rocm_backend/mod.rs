@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `device`, `kernels`, `code_object`, `launch`, `layout` | the device, its loaded kernels, launching one |
 //! | `storage`, `buffer`, `copy`, `staging` | device memory, and getting data in and out |
-//! | `elementwise`, `reduce`, `indexing`, `matmul`, `conv`, `strided`, `random` | the operations |
+//! | `elementwise`, `reduce`, `sort`, `indexing`, `matmul`, `conv`, `strided`, `random` | the operations |
 //! | `backend` | Candle's traits |
 //! | `error`, `fault` | what goes wrong |
 //!
@@ -55,6 +55,7 @@ mod layout;
 mod matmul;
 mod random;
 mod reduce;
+mod sort;
 mod staging;
 mod storage;
 mod strided;
@@ -69,7 +70,7 @@ pub use matmul::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,
 };
-pub use reduce::arg_sort;
+pub use sort::arg_sort;
 pub use storage::{RocmDType, RocmStorage, RocmStorageSlice};
 
 pub use {hip_kernels, rocm_loader, rocm_rs};

@@ -1,10 +1,10 @@
-//! Sums, extrema and their places over any set of dims; sorting along the last one.
+//! Sums, extrema and their places over any set of dims.
 use super::launch::LaunchConfig;
 use super::layout::Strided;
 use super::storage::RocmStorage;
-use super::{strided, RocmError};
+use super::strided;
 use crate::op::ReduceOp;
-use crate::{DType, Layout, Result, Shape};
+use crate::{DType, Layout, Result};
 use hip_kernels::Module;
 
 /// The most threads one workgroup of a reduction has: the kernels keep one element of LDS per thread.
@@ -64,43 +64,4 @@ fn workgroup_per_result(op: &'static str, results: usize, per_result: usize) -> 
         block /= 2;
     }
     LaunchConfig::for_rows(op, results, block as u32)
-}
-
-/// The order that sorts each row of `last_dim` elements, as u32 indices. Not stable; NaN has no fixed place.
-///
-/// # Errors
-/// [`crate::Error::RequiresContiguous`] for a strided layout; an error naming the dtype where there is no kernel; rows
-/// that do not fit a workgroup's LDS.
-pub fn arg_sort(
-    storage: &RocmStorage,
-    layout: &Layout,
-    asc: bool,
-    last_dim: usize,
-) -> Result<(RocmStorage, Shape)> {
-    const OP: &str = "argsort";
-    let elements = layout.shape().elem_count();
-    let from = storage.contiguous_ptr(layout, OP)?;
-    // SAFETY: every index is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&storage.device, DType::U32, elements, OP)? };
-    if elements == 0 || last_dim == 0 {
-        return Ok((dst, layout.shape().clone()));
-    }
-    // The bitonic network sorts a power of two of columns, one 32-bit index each, in LDS: 64 KiB on every AMD GPU.
-    let padded = last_dim.next_power_of_two();
-    const LDS: usize = 64 * 1024;
-    if padded * size_of::<u32>() > LDS {
-        return Err(
-            RocmError::TooManyElements { op: OP, elements: last_dim, limit: LDS / size_of::<u32>() }.into()
-        );
-    }
-    let to = dst.slice.ptr();
-    let direction = if asc { "asort_asc" } else { "asort_desc" };
-    let kernel = storage.device.kernel(Module::Sort, &[direction, storage.slice.dtype().as_str()])?;
-    let mut config = LaunchConfig::for_rows(OP, elements / last_dim, padded.min(MAX_BLOCK) as u32)?;
-    config.lds_bytes = (padded * size_of::<u32>()) as u32;
-    let (columns, padded) = (last_dim as i32, padded as i32);
-    let launch = kernel.launch(config).arg(&from).arg(&to);
-    // SAFETY: asort(x, dst, ncols, ncols_pad) with 4 bytes of dynamic LDS per padded column.
-    unsafe { launch.arg(&columns).arg(&padded).run()? };
-    Ok((dst, layout.shape().clone()))
 }

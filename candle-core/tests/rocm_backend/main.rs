@@ -12,3 +12,4 @@ mod indexing;
 mod matmul;
 mod random;
 mod reduce;
+mod sort;
