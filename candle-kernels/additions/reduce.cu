@@ -1,25 +1,166 @@
-// Reductions of the integers that upstream's reduce.cu leaves out.
+// Sums, extrema and their places over any set of dims, for all dtypes: what the backend uses instead of upstream's
+// fast_* kernels. Those keep one workgroup per result however long it is, sum f16 in f16, lack three dtypes, and
+// disagree with the CPU device about NaN and ties.
+//
+// The layout has the dims that are kept first, then those that are reduced. `width` threads share a result (a power
+// of two), so a workgroup has blockDim.x / width of them; gridDim.y cuts each result's elements into parts that a
+// second launch reduces again. Threads are numbered along the reduced elements, or across the results if `across`
+// is not 0: whichever lie closer together in memory. Part p of result r is written to place p * results + r.
 
-#define REDUCE_IDENTITIES(T)                                            \
-    template <>                                                         \
-    __device__ __forceinline__ T reduce_init_lowest<T>() {              \
-        return ::cuda::std::numeric_limits<T>::lowest();                \
-    }                                                                   \
-    template <>                                                         \
-    __device__ __forceinline__ T reduce_init_highest<T>() {             \
-        return ::cuda::std::numeric_limits<T>::max();                   \
+struct ReductionTask {
+    unsigned int lane, pitch; // this thread's number within its result, and how far apart in LDS its neighbours are
+    unsigned int result, begin, end;
+    size_t base;
+    bool writes;
+};
+
+__device__ __forceinline__ ReductionTask reduction_task(unsigned int results, unsigned int per_result, unsigned int width,
+                                                        unsigned int across, size_t kept_dims, size_t num_dims,
+                                                        const size_t *info) {
+    ReductionTask task;
+    const unsigned int groups = blockDim.x / width;
+    const unsigned int group = across ? threadIdx.x % groups : threadIdx.x / width;
+    task.lane = across ? threadIdx.x / groups : threadIdx.x % width;
+    task.pitch = across ? groups : 1;
+    task.result = blockIdx.x * groups + group;
+    const unsigned int part = (per_result + gridDim.y - 1) / gridDim.y;
+    const bool within = task.result < results;
+    task.begin = min(blockIdx.y * part, per_result);
+    task.end = within ? min(task.begin + part, per_result) : task.begin;
+    task.base = within ? candle_offset(task.result, kept_dims, info, info + num_dims) : 0;
+    task.writes = within && task.lane == 0;
+    return task;
+}
+
+// A workgroup has at most this many threads.
+#define REDUCTION_BLOCK 256
+
+template <typename Acc, typename In, typename Out>
+__device__ void reduce_sum(const size_t results, const size_t per_result, const unsigned int width,
+                           const unsigned int across, const size_t kept_dims, const size_t num_dims,
+                           const size_t *info, const In *src, Out *dst) {
+    __shared__ Acc shared[REDUCTION_BLOCK];
+    const ReductionTask task = reduction_task(results, per_result, width, across, kept_dims, num_dims, info);
+    const size_t *dims = info + kept_dims, *strides = info + num_dims + kept_dims;
+    Acc sum = 0;
+    for (unsigned int e = task.begin + task.lane; e < task.end; e += width) {
+        sum += (Acc)src[task.base + candle_offset(e, num_dims - kept_dims, dims, strides)];
     }
-REDUCE_IDENTITIES(int16_t)
-REDUCE_IDENTITIES(int32_t)
-
-FAST_OP(int16_t, fast_min_i16, fast_max_i16, fast_argmin_i16, fast_argmax_i16, fast_sum_i16)
-FAST_OP(int32_t, fast_min_i32, fast_max_i32, fast_argmin_i32, fast_argmax_i32, fast_sum_i32)
-
-#define SMALL_SUM(T, NAME)                                                                                        \
-    extern "C" __global__ void fast_sum_small_##NAME(const size_t dst_el, const size_t el_to_sum_per_block,      \
-                                                     const size_t num_dims, const size_t *info, const T *src,    \
-                                                     T *dst) {                                                   \
-        fast_sum_small_impl(dst_el, el_to_sum_per_block, num_dims, info, src, dst);                              \
+    if (width > 1) {
+        shared[threadIdx.x] = sum;
+        for (unsigned int half = width / 2; half > 0; half /= 2) {
+            __syncthreads();
+            if (task.lane < half) {
+                sum += shared[threadIdx.x + half * task.pitch];
+                shared[threadIdx.x] = sum;
+            }
+        }
     }
-SMALL_SUM(int16_t, i16)
-SMALL_SUM(int32_t, i32)
+    if (task.writes) {
+        dst[blockIdx.y * results + task.result] = (Out)sum;
+    }
+}
+
+// The best element so far and its place. As if the elements came one by one and each replaced the last if it was
+// strictly better: a NaN in place 0 stays, any other NaN is passed over, of equal elements the first counts.
+template <typename T, bool MAX>
+struct Extreme {
+    static constexpr uint32_t NONE = 0xffffffff;
+    T value;
+    uint32_t place;
+
+    __device__ __forceinline__ void take(T x, uint32_t at) {
+        const bool first_nan = at == 0 && x != x;
+        if (at == NONE || (x != x && !first_nan) || (place == 0 && value != value)) {
+            return;
+        }
+        const bool better = MAX ? value < x : value > x;
+        if (place == NONE || first_nan || better || (value == x && at < place)) {
+            value = x;
+            place = at;
+        }
+    }
+};
+
+// The elements are all of src's, or those at the `candidates` that parts have left; a part without any leaves NONE.
+template <bool MAX, typename T>
+__device__ void reduce_extreme(const size_t results, const size_t per_result, const unsigned int width,
+                               const unsigned int across, const size_t kept_dims, const size_t num_dims,
+                               const size_t *info, const T *src, const uint32_t *candidates, T *values,
+                               uint32_t *places) {
+    __shared__ T shared_values[REDUCTION_BLOCK];
+    __shared__ uint32_t shared_places[REDUCTION_BLOCK];
+    const ReductionTask task = reduction_task(results, per_result, width, across, kept_dims, num_dims, info);
+    const size_t *dims = info + kept_dims, *strides = info + num_dims + kept_dims;
+    Extreme<T, MAX> best = {T(), Extreme<T, MAX>::NONE};
+    for (unsigned int e = task.begin + task.lane; e < task.end; e += width) {
+        const uint32_t at = candidates ? candidates[e * results + task.result] : e;
+        if (at != best.NONE) {
+            best.take(src[task.base + candle_offset(at, num_dims - kept_dims, dims, strides)], at);
+        }
+    }
+    if (width > 1) {
+        shared_values[threadIdx.x] = best.value;
+        shared_places[threadIdx.x] = best.place;
+        for (unsigned int half = width / 2; half > 0; half /= 2) {
+            __syncthreads();
+            if (task.lane < half) {
+                const unsigned int other = threadIdx.x + half * task.pitch;
+                best.take(shared_values[other], shared_places[other]);
+                shared_values[threadIdx.x] = best.value;
+                shared_places[threadIdx.x] = best.place;
+            }
+        }
+    }
+    if (task.writes && values) {
+        values[task.result] = best.value;
+    }
+    if (task.writes && places) {
+        places[blockIdx.y * results + task.result] = best.place;
+    }
+}
+
+#define REDUCE_SUM(ACC, IN, OUT, NAME)                                                                              \
+    extern "C" __global__ void reduce_sum_##NAME(                                                                   \
+        const size_t results, const size_t per_result, const unsigned int width, const unsigned int across,         \
+        const size_t kept_dims, const size_t num_dims, const size_t *info, const IN *src, OUT *dst) {               \
+        reduce_sum<ACC>(results, per_result, width, across, kept_dims, num_dims, info, src, dst);                   \
+    }
+// Integers wrap; f64 and f32 are summed in their own precision.
+REDUCE_SUM(uint8_t, uint8_t, uint8_t, u8)
+REDUCE_SUM(uint32_t, uint32_t, uint32_t, u32)
+REDUCE_SUM(uint16_t, int16_t, int16_t, i16)
+REDUCE_SUM(uint32_t, int32_t, int32_t, i32)
+REDUCE_SUM(uint64_t, int64_t, int64_t, i64)
+REDUCE_SUM(float, float, float, f32)
+REDUCE_SUM(double, double, double, f64)
+// Narrow floats are summed in f32 and rounded once: sums of parts stay f32 between the launches.
+#define REDUCE_SUM_NARROW(T, NAME)             \
+    REDUCE_SUM(float, T, T, NAME)              \
+    REDUCE_SUM(float, T, float, NAME##_f32)    \
+    REDUCE_SUM(float, float, T, f32_##NAME)
+REDUCE_SUM_NARROW(__half, f16)
+REDUCE_SUM_NARROW(__nv_bfloat16, bf16)
+REDUCE_SUM_NARROW(__nv_fp8_e4m3, f8e4m3)
+
+#define REDUCE_EXTREME(MAX, T, NAME)                                                                                \
+    extern "C" __global__ void NAME(                                                                                \
+        const size_t results, const size_t per_result, const unsigned int width, const unsigned int across,         \
+        const size_t kept_dims, const size_t num_dims, const size_t *info, const T *src,                            \
+        const uint32_t *candidates, T *values, uint32_t *places) {                                                  \
+        reduce_extreme<MAX>(results, per_result, width, across, kept_dims, num_dims, info, src, candidates,         \
+                            values, places);                                                                        \
+    }
+#define REDUCE_EXTREMA(T, NAME)                    \
+    REDUCE_EXTREME(false, T, reduce_min_##NAME)    \
+    REDUCE_EXTREME(true, T, reduce_max_##NAME)
+REDUCE_EXTREMA(uint8_t, u8)
+REDUCE_EXTREMA(uint32_t, u32)
+REDUCE_EXTREMA(int16_t, i16)
+REDUCE_EXTREMA(int32_t, i32)
+REDUCE_EXTREMA(int64_t, i64)
+REDUCE_EXTREMA(__half, f16)
+REDUCE_EXTREMA(__nv_bfloat16, bf16)
+REDUCE_EXTREMA(float, f32)
+REDUCE_EXTREMA(double, f64)
+REDUCE_EXTREMA(__nv_fp8_e4m3, f8e4m3)

@@ -33,34 +33,35 @@ impl Strided {
         }
         let Some(first) = operands.first() else { return Ok(Self::CONTIGUOUS) };
         let strides = |dim: usize| operands.iter().map(move |l| l.stride()[dim]);
-        Self::merged(op, first.dims(), 1 + operands.len(), strides, &[])
+        Ok(Self::merged(op, first.dims(), 1 + operands.len(), strides, 0)?.0)
     }
 
-    /// Dims and strides of a reduction: what is kept first, what is reduced last, at least one dim.
-    /// Merging stops at the border, and the last dim is kept even if its size is 1: the kernels of
-    /// argmin and argmax count along it.
-    pub fn of_reduction(op: &'static str, layout: &Layout, reduced: &[usize]) -> Result<Self> {
+    /// Dims and strides of a reduction: what is kept first, what is reduced last, each in the layout's own order and
+    /// merged as far as its strides allow.
+    ///
+    /// # Errors
+    /// [`RocmError::TooManyDims`] if the result does not fit the kernel argument.
+    pub(super) fn of_reduction(op: &'static str, layout: &Layout, reduced: &[usize]) -> Result<Reduction> {
         let rank = layout.dims().len();
         if rank > WORDS {
             return Err(RocmError::TooManyDims { op, dims: rank, limit: WORDS / 2 }.into());
         }
         let mut order = [0usize; WORDS];
         let mut dims = [0usize; WORDS];
-        let kept = (0..rank).filter(|d| !reduced.contains(d));
-        for (place, dim) in kept.chain(reduced.iter().copied()).take(rank).enumerate() {
+        let (kept, last) = (|d: &usize| !reduced.contains(d), |d: &usize| reduced.contains(d));
+        for (place, dim) in (0..rank).filter(kept).chain((0..rank).filter(last)).enumerate() {
             order[place] = dim;
             dims[place] = layout.dims()[dim];
         }
+        let border = (0..rank).filter(kept).count();
         let stride = |place: usize| std::iter::once(layout.stride()[order[place]]);
-        let border = [rank - reduced.len().min(rank), rank.saturating_sub(1)];
-        let borders = if reduced.len() == 1 { &border[..] } else { &border[..1] };
-        let packed = Self::merged(op, &dims[..rank], 2, stride, borders)?;
-        if packed.num_dims > 0 {
-            return Ok(packed);
-        }
-        let mut words = [0; WORDS];
-        (words[0], words[1]) = (1, 1);
-        Ok(Self { num_dims: 1, layout: KernelLayout(words) })
+        let (strided, kept_dims) = Self::merged(op, &dims[..rank], 2, stride, border)?;
+        let strides = &strided.layout.0[strided.num_dims..2 * strided.num_dims];
+        let across = match strides.split_at(kept_dims) {
+            ([.., kept], [.., reduced]) => kept < reduced,
+            _ => false,
+        };
+        Ok(Reduction { strided, kept_dims, across })
     }
 
     /// Dims and strides of each operand as they are, for kernels that need every dim in its place.
@@ -76,30 +77,26 @@ impl Strided {
         Ok(KernelLayout(words))
     }
 
-    /// `lists` counts the dims and every stride list. No dim in `borders` is merged into the one before it, and a
-    /// border dim that is the last one stays even if its size is 1.
+    /// `lists` counts the dims and every stride list. The dim at `border` is not merged into the one before it; the
+    /// second result is the number of merged dims before it.
     fn merged<I: Iterator<Item = usize> + Clone>(
         op: &'static str,
         dims: &[usize],
         lists: usize,
         strides: impl Fn(usize) -> I,
-        borders: &[usize],
-    ) -> Result<Self> {
+        border: usize,
+    ) -> Result<(Self, usize)> {
         let limit = WORDS / lists;
         let mut merged_dims = [0usize; WORDS];
         // `last[i]` is the innermost dim of group i: its strides are the group's.
         let mut last = [0usize; WORDS];
         let mut count = 0;
-        let mut previous: Option<usize> = None;
-        let mut border_passed = true;
         for (dim, &size) in dims.iter().enumerate() {
-            border_passed |= borders.contains(&dim);
-            let must_stay = borders.contains(&dim) && dim + 1 == dims.len();
-            if size == 1 && !must_stay {
+            if size == 1 {
                 continue;
             }
-            let joins = match previous {
-                Some(outer) if !border_passed => {
+            let joins = match last[..count].last() {
+                Some(&outer) if (outer < border) == (dim < border) => {
                     strides(outer).zip(strides(dim)).all(|(outer, inner)| outer == inner * size)
                 }
                 _ => false,
@@ -115,8 +112,6 @@ impl Strided {
                 last[count] = dim;
                 count += 1;
             }
-            previous = Some(dim);
-            border_passed = false;
         }
         let mut words = [0; WORDS];
         words[..count].copy_from_slice(&merged_dims[..count]);
@@ -125,8 +120,27 @@ impl Strided {
                 words[(1 + list) * count + group] = stride;
             }
         }
-        Ok(Self { num_dims: count, layout: KernelLayout(words) })
+        let before = last[..count].iter().filter(|&&dim| dim < border).count();
+        Ok((Self { num_dims: count, layout: KernelLayout(words) }, before))
     }
+
+    /// One kept dim and one reduced dim, in elements: the sums that parts of a reduction leave.
+    pub(super) fn of_parts(results: usize, parts: usize) -> Reduction {
+        let mut words = [0; WORDS];
+        words[..4].copy_from_slice(&[results, parts, 1, results]);
+        let strided = Self { num_dims: 2, layout: KernelLayout(words) };
+        Reduction { strided, kept_dims: 1, across: results > 1 }
+    }
+}
+
+/// The layout of a reduction, as its kernels take it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reduction {
+    pub strided: Strided,
+    /// How many of the dims are kept; the others follow and are reduced.
+    pub kept_dims: usize,
+    /// Whether neighbouring results lie closer together than neighbouring elements of one result.
+    pub across: bool,
 }
 
 /// One past the highest element that `layout` reaches, or `None` if that overflows. 0 for an empty layout.
@@ -210,25 +224,30 @@ mod tests {
     #[test]
     fn reductions_keep_the_border() {
         let l = Layout::contiguous((2, 3, 4));
-        let packed = Strided::of_reduction("test", &l, &[1]).unwrap();
-        assert_eq!(packed.num_dims, 3);
-        assert_eq!(packed.layout.0[..6], [2, 4, 3, 12, 1, 4]);
-        let packed = Strided::of_reduction("test", &l, &[2]).unwrap();
-        assert_eq!(packed.num_dims, 2);
-        assert_eq!(packed.layout.0[..4], [6, 4, 4, 1]);
-        let packed = Strided::of_reduction("test", &l, &[0, 1, 2]).unwrap();
-        assert_eq!(packed.layout.0[..2], [24, 1]);
-        assert_eq!(packed.num_dims, 1);
+        // dims to reduce, words, dims kept, whether results are closer together than elements
+        type Case<'a> = (&'a [usize], &'a [usize], usize, bool);
+        let cases: [Case; 6] = [
+            (&[1], &[2, 4, 3, 12, 1, 4], 2, true),
+            (&[2], &[6, 4, 4, 1], 1, false),
+            (&[0], &[12, 2, 1, 12], 1, true),
+            (&[2, 0], &[3, 2, 4, 4, 12, 1], 1, false),
+            (&[0, 1, 2], &[24, 1], 0, false),
+            (&[], &[24, 1], 1, false),
+        ];
+        for (reduced, words, kept, across) in cases {
+            let got = Strided::of_reduction("test", &l, reduced).unwrap();
+            assert_eq!(got.strided.num_dims, words.len() / 2, "{reduced:?}");
+            assert_eq!(got.strided.layout.0[..words.len()], *words, "{reduced:?}");
+            assert_eq!((got.kept_dims, got.across), (kept, across), "{reduced:?}");
+        }
     }
 
     #[test]
-    fn reducing_a_unit_dim_keeps_it_last() {
-        let l = Layout::contiguous((5, 1));
-        let packed = Strided::of_reduction("test", &l, &[1]).unwrap();
-        assert_eq!(packed.num_dims, 2);
-        assert_eq!(packed.layout.0[..2], [5, 1]);
-        let scalar = Layout::contiguous(());
-        assert_eq!(Strided::of_reduction("test", &scalar, &[]).unwrap().num_dims, 1);
+    fn unit_dims_of_reductions_are_left_out() {
+        let got = Strided::of_reduction("test", &Layout::contiguous((5, 1)), &[1]).unwrap();
+        assert_eq!((got.strided.num_dims, got.kept_dims), (1, 1));
+        let scalar = Strided::of_reduction("test", &Layout::contiguous(()), &[]).unwrap();
+        assert_eq!((scalar.strided.num_dims, scalar.kept_dims), (0, 0));
     }
 
     #[test]

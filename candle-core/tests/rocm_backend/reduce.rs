@@ -1,79 +1,135 @@
 use super::fixture::*;
 use candle_core::{DType, Device, Result, Tensor};
 
-const DTYPES: [DType; 7] =
-    [DType::F32, DType::F64, DType::F16, DType::BF16, DType::U8, DType::U32, DType::I64];
-
 /// The exact result from the values in f64, rounded by nobody.
-fn reference(t: &Tensor) -> Tensor {
-    t.to_device(&Device::Cpu).unwrap().to_dtype(DType::F64).unwrap()
+fn in_f64(t: &Tensor) -> Tensor {
+    let values = to_f64(t);
+    Tensor::from_vec(values, t.dims(), &Device::Cpu).unwrap()
+}
+
+/// `from_f64` of what is already a tensor: one rounding.
+fn rounded(t: &Tensor, dtype: DType) -> Tensor {
+    from_f64(&to_f64(t), t.dims(), dtype)
 }
 
 #[test]
 fn sums_over_every_dim_and_layout() {
     let device = rocm();
-    for dtype in DTYPES {
-        let cpu = tensor(&DIMS, dtype, 6.0);
+    for dtype in ALL {
+        // Quarters: every partial sum is exact in f32, so that only the last rounding is left.
+        let cpu = tensor(&DIMS, DType::F64, 6.0).affine(4.0, 0.0).unwrap().round().unwrap();
+        let cpu = rounded(&cpu.affine(0.25, 0.0).unwrap().abs().unwrap(), dtype);
         let gpu = cpu.to_device(&device).unwrap();
         for (view_name, view) in VIEWS {
             let (c, g) = (view(&cpu).unwrap(), view(&gpu).unwrap());
-            for dims in [&[0usize][..], &[1], &[2], &[0, 1], &[0, 2], &[1, 2], &[0, 1, 2]] {
-                let expected = reference(&c).sum(dims).unwrap();
+            for dims in [&[0usize][..], &[1], &[2], &[0, 1], &[0, 2], &[2, 1], &[0, 1, 2]] {
+                let expected = rounded(&in_f64(&c.contiguous().unwrap()).sum(dims).unwrap(), dtype);
                 let got = g.sum(dims).unwrap();
-                assert_close(
-                    &got,
-                    &expected,
-                    8.0 * epsilon(dtype),
-                    &format!("sum {dtype:?} {view_name} {dims:?}"),
-                );
+                assert_eq!(got.dtype(), dtype);
+                assert_close(&got, &expected, 0.0, &format!("sum {dtype:?} {view_name} {dims:?}"));
             }
         }
     }
 }
 
+/// Shapes whose plans differ: short and long results, few and many, and all of it across.
+const SHAPES: [[usize; 2]; 16] = [
+    [3, 31],
+    [3, 32],
+    [3, 33],
+    [3, 65],
+    [3, 255],
+    [3, 1025],
+    [3, 2500],
+    [1, 100_000],
+    [2, 70_001],
+    [70, 4099],
+    [300, 3],
+    [20_001, 2],
+    [5000, 17],
+    [40, 1],
+    [1, 1],
+    [2, 300_000],
+];
+
 #[test]
-fn long_rows_are_summed_by_a_workgroup() {
+fn sums_of_all_lengths() {
     let device = rocm();
-    for dtype in [DType::F32, DType::F64, DType::BF16, DType::I64] {
-        for columns in [31, 32, 33, 63, 65, 255, 1024, 1025, 2500] {
-            // Sixteenths (wholes for integers): every partial sum is exact in f32.
-            let values = numbers(3 * columns, 4.0).into_iter().map(|v| (v * 16.0).round() / 16.0);
-            let cpu = from_f64(&values.collect::<Vec<_>>(), &[3, columns], dtype);
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16, DType::F8E4M3, DType::U32, DType::I64] {
+        for dims in SHAPES {
+            // Sixteenths (wholes for integers) of changing sign: every partial sum is exact in f32.
+            let values = numbers(dims[0] * dims[1], 4.0).into_iter().map(|v| (v * 16.0).round() / 16.0);
+            let values: Vec<f64> =
+                if dtype.is_int() { values.map(|v| v.abs().trunc()).collect() } else { values.collect() };
+            let cpu = from_f64(&values, &dims, dtype);
             let gpu = cpu.to_device(&device).unwrap();
-            let expected = reference(&cpu).sum(1).unwrap();
-            let tolerance = if dtype == DType::BF16 { epsilon(dtype) } else { 0.0 };
-            assert_close(&gpu.sum(1).unwrap(), &expected, tolerance, &format!("sum {dtype:?} of {columns}"));
-            // The same numbers as columns: every row is strided.
-            let strided = gpu.t().unwrap().contiguous().unwrap().t().unwrap();
-            assert_close(
-                &strided.sum(1).unwrap(),
-                &expected,
-                tolerance,
-                &format!("strided {dtype:?} of {columns}"),
-            );
+            for dim in [0, 1] {
+                let expected = rounded(&in_f64(&cpu).sum(dim).unwrap(), dtype);
+                let what = format!("sum of dim {dim} of {dims:?} {dtype:?}");
+                assert_close(&gpu.sum(dim).unwrap(), &expected, 0.0, &what);
+                // The same numbers the other way round in memory.
+                let strided = gpu.t().unwrap().contiguous().unwrap().t().unwrap();
+                assert_close(&strided.sum(dim).unwrap(), &expected, 0.0, &format!("strided {what}"));
+            }
+            let expected = rounded(&in_f64(&cpu).sum_all().unwrap(), dtype);
+            assert_close(&gpu.sum_all().unwrap(), &expected, 0.0, &format!("sum of all {dims:?} {dtype:?}"));
         }
+    }
+}
+
+#[test]
+fn integer_sums_wrap() {
+    let device = rocm();
+    let bytes: Vec<u8> = (0..5000u32).map(|i| (i * 7) as u8).collect();
+    let expected = bytes.iter().fold(0u8, |sum, v| sum.wrapping_add(*v));
+    let t = Tensor::from_vec(bytes, 5000, &device).unwrap();
+    assert_eq!(t.sum_all().unwrap().to_scalar::<u8>().unwrap(), expected);
+    let shorts: Vec<i16> = (0..5000i32).map(|i| (i * 777) as i16).collect();
+    let expected = shorts.iter().fold(0i16, |sum, v| sum.wrapping_add(*v));
+    let t = Tensor::from_vec(shorts, 5000, &device).unwrap();
+    assert_eq!(t.sum_all().unwrap().to_scalar::<i16>().unwrap(), expected);
+    let longs = vec![i64::MAX / 3; 100_000];
+    let expected = longs.iter().fold(0i64, |sum, v| sum.wrapping_add(*v));
+    let t = Tensor::from_vec(longs, 100_000, &device).unwrap();
+    assert_eq!(t.sum_all().unwrap().to_scalar::<i64>().unwrap(), expected);
+}
+
+/// In f16 itself 4096 ones would end at 2048, where adding one more changes nothing.
+#[test]
+fn narrow_floats_are_summed_in_f32() {
+    let device = rocm();
+    for (dtype, count) in [(DType::F16, 4096), (DType::BF16, 1000), (DType::F8E4M3, 300)] {
+        let ones = Tensor::ones((2, count), dtype, &device).unwrap();
+        let expected = rounded(&from_f64(&[count as f64; 2], &[2], DType::F64), dtype);
+        assert_close(&ones.sum(1).unwrap(), &expected, 0.0, &format!("{dtype:?}"));
     }
 }
 
 type Reduce = fn(&Tensor, usize) -> Result<Tensor>;
 
+const EXTREMA: [(&str, Reduce); 4] = [
+    ("min", |t, d| t.min(d)),
+    ("max", |t, d| t.max(d)),
+    ("argmin", |t, d| t.argmin(d)),
+    ("argmax", |t, d| t.argmax(d)),
+];
+
 #[test]
 fn extrema_and_their_places() {
     let device = rocm();
-    let ops: [(&str, Reduce); 4] = [
-        ("min", |t, d| t.min(d)),
-        ("max", |t, d| t.max(d)),
-        ("argmin", |t, d| t.argmin(d)),
-        ("argmax", |t, d| t.argmax(d)),
-    ];
-    for dtype in DTYPES {
-        // All values differ, so that a place is unambiguous: a permutation of 0..40.
-        let values: Vec<f64> = (0..40).map(|i| f64::from((i * 17 + 5) % 40)).collect();
+    for dtype in ALL {
+        // Many ties; for floats NaN in first places, in others, and zeros of both signs.
+        let mut values: Vec<f64> = (0..40).map(|i| f64::from((i * 17 + 5) % 7)).collect();
+        if !dtype.is_int() {
+            for at in [0, 6, 7, 21, 22, 23, 24, 39] {
+                values[at] = f64::NAN;
+            }
+            values.iter_mut().step_by(3).for_each(|v| *v = -*v);
+        }
         let cpu = from_f64(&values, &DIMS, dtype);
         let gpu = cpu.to_device(&device).unwrap();
-        for (name, op) in ops {
-            // A broadcast dim repeats its values: there the place is anybody's choice.
-            for (view_name, view) in VIEWS.into_iter().filter(|(name, _)| *name != "broadcast") {
+        for (name, op) in EXTREMA {
+            for (view_name, view) in VIEWS {
                 for dim in 0..3 {
                     let expected = op(&view(&cpu).unwrap(), dim).unwrap();
                     let got = op(&view(&gpu).unwrap(), dim).unwrap();
@@ -86,25 +142,99 @@ fn extrema_and_their_places() {
 }
 
 #[test]
-fn places_in_dims_of_size_one_and_in_long_rows() {
+fn extrema_of_all_lengths() {
     let device = rocm();
-    let cpu = tensor(&[5, 1], DType::F32, 3.0);
-    let got = cpu.to_device(&device).unwrap().argmax(1).unwrap();
-    assert_eq!(got.to_vec1::<u32>().unwrap(), [0; 5]);
-    let cpu = tensor(&[2, 3000], DType::F32, 1000.0);
-    let gpu = cpu.to_device(&device).unwrap();
-    assert_close(&gpu.argmax(1).unwrap(), &cpu.argmax(1).unwrap(), 0.0, "argmax of 3000");
-    assert_close(&gpu.argmin(1).unwrap(), &cpu.argmin(1).unwrap(), 0.0, "argmin of 3000");
+    for dtype in ALL {
+        for dims in SHAPES {
+            let count = dims[0] * dims[1];
+            // Each extremum is met in several places: of all dtypes, f8e4m3 has the fewest values.
+            let mut values: Vec<f64> = (0..count).map(|i| ((i * 7919) % 10007 % 97) as f64).collect();
+            if !dtype.is_int() && count > 3 {
+                values[1] = f64::NAN;
+                values[count - 1] = f64::NAN;
+                values[count / 2] = f64::NAN;
+            }
+            let cpu = from_f64(&values, &dims, dtype);
+            let gpu = cpu.to_device(&device).unwrap();
+            let strided = gpu.t().unwrap().contiguous().unwrap().t().unwrap();
+            for (name, op) in EXTREMA {
+                for dim in [0, 1] {
+                    let expected = op(&cpu, dim).unwrap();
+                    let what = format!("{name} of dim {dim} of {dims:?} {dtype:?}");
+                    assert_close(&op(&gpu, dim).unwrap(), &expected, 0.0, &what);
+                    assert_close(&op(&strided, dim).unwrap(), &expected, 0.0, &format!("strided {what}"));
+                }
+            }
+        }
+    }
+}
+
+/// A NaN in first place stays, wherever the workgroup that meets it is.
+#[test]
+fn a_first_nan_is_the_extremum_of_a_long_row() {
+    let device = rocm();
+    let mut values = vec![1f32; 200_000];
+    values[0] = f32::NAN;
+    values[150_000] = 9.0;
+    let gpu = Tensor::from_vec(values.clone(), (1, 200_000), &device).unwrap();
+    assert!(gpu.max(1).unwrap().to_vec1::<f32>().unwrap()[0].is_nan());
+    assert_eq!(gpu.argmin(1).unwrap().to_vec1::<u32>().unwrap(), [0]);
+    values.swap(0, 70_000);
+    let gpu = Tensor::from_vec(values, (1, 200_000), &device).unwrap();
+    assert_eq!(gpu.max(1).unwrap().to_vec1::<f32>().unwrap(), [9.0]);
+    assert_eq!(gpu.argmax(1).unwrap().to_vec1::<u32>().unwrap(), [150_000]);
+    let nothing_else = Tensor::full(f32::NAN, (2, 100_000), &device).unwrap();
+    assert_eq!(nothing_else.argmax(1).unwrap().to_vec1::<u32>().unwrap(), [0, 0]);
 }
 
 #[test]
-fn reducing_nothing() {
+fn at_most_two_launches() {
+    rocm();
+    let device = Device::new_rocm_with_stream(0).unwrap();
+    let counter = device.as_rocm_device().unwrap();
+    for dims in SHAPES {
+        let t = Tensor::ones(&dims[..], DType::F16, &device).unwrap();
+        for dim in [0, 1] {
+            for (name, op) in [("sum", (|t, d| t.sum(d)) as Reduce), EXTREMA[1], EXTREMA[3]] {
+                let before = counter.kernels_launched();
+                op(&t, dim).unwrap();
+                let launches = counter.kernels_launched() - before;
+                assert!((1..=2).contains(&launches), "{name} of dim {dim} of {dims:?}: {launches}");
+            }
+        }
+    }
+}
+
+#[test]
+fn reducing_nothing_and_scalars() {
     let device = rocm();
-    let empty = Tensor::zeros((2, 0), DType::F32, &device).unwrap();
-    assert_eq!(empty.sum(1).unwrap().to_vec1::<f32>().unwrap(), [0.0, 0.0]);
-    assert!(empty.max(1).is_err());
-    let scalar = Tensor::new(3f32, &device).unwrap();
-    assert_eq!(scalar.sum_all().unwrap().to_scalar::<f32>().unwrap(), 3.0);
+    for dtype in ALL {
+        let empty = Tensor::zeros((2, 0), dtype, &device).unwrap();
+        assert_close_values(&to_f64(&empty.sum(1).unwrap()), &[0.0, 0.0], 0.0, "sum of nothing");
+        assert_eq!(empty.sum(0).unwrap().dims(), [0]);
+        let error = empty.max(1).unwrap_err().to_string();
+        assert!(error.contains("empty tensor for reduce"), "{error}");
+        let scalar = Tensor::ones((), dtype, &device).unwrap();
+        assert_close_values(&to_f64(&scalar.sum_all().unwrap()), &[1.0], 0.0, "sum of a scalar");
+        let ones = Tensor::ones((5, 1), dtype, &device).unwrap();
+        assert_eq!(ones.argmax(1).unwrap().to_vec1::<u32>().unwrap(), [0; 5]);
+    }
+}
+
+#[test]
+fn many_dims() {
+    let device = rocm();
+    let cpu = tensor(&[2, 3, 2, 2, 3, 2], DType::F32, 9.0);
+    let gpu = cpu.to_device(&device).unwrap();
+    let view = |t: &Tensor| t.permute((5, 0, 3, 1, 4, 2)).unwrap();
+    for dims in [&[1usize, 3, 5][..], &[0, 2, 4], &[5], &[0]] {
+        let expected = in_f64(&view(&cpu).contiguous().unwrap()).sum(dims).unwrap();
+        assert_close(&view(&gpu).sum(dims).unwrap(), &expected, 1e-6, &format!("sum {dims:?}"));
+    }
+    for dim in 0..6 {
+        let (c, g) = (view(&cpu), view(&gpu));
+        assert_close(&g.argmax(dim).unwrap(), &c.argmax(dim).unwrap(), 0.0, &format!("argmax {dim}"));
+    }
 }
 
 #[test]
