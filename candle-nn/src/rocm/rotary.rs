@@ -3,7 +3,7 @@ use super::{output, MAX_ELEMENTS};
 use candle::backend::BackendStorage;
 use candle::rocm::hip_kernels::Module;
 use candle::rocm::{DevicePtr, LaunchConfig, RocmStorage};
-use candle::{bail, Layout, Result, Shape};
+use candle::{bail, DType, Layout, Result, Shape};
 
 /// What the three rotary embeddings share: checked operands and the launch of half as many threads as
 /// elements.
@@ -28,8 +28,10 @@ impl<'a> Rope<'a> {
         (cos, lcos): (&RocmStorage, &Layout),
         (sin, lsin): (&RocmStorage, &Layout),
     ) -> Result<Self> {
-        if x.dtype() != cos.dtype() || x.dtype() != sin.dtype() {
-            bail!("{op}: dtype mismatch, x: {:?}, cos: {:?}, sin: {:?}", x.dtype(), cos.dtype(), sin.dtype());
+        let dtypes = [x.dtype(), cos.dtype(), sin.dtype()];
+        let known = matches!(x.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64);
+        if !known || dtypes != [x.dtype(); 3] {
+            bail!("unsupported dtype for {op} {dtypes:?}");
         }
         let dims = lx.shape().dims4()?;
         if dims.3 % 2 != 0 {
@@ -50,8 +52,12 @@ impl<'a> Rope<'a> {
         let batch_stride = if per_batch { (elements / dims.0.max(1)) as u32 } else { 0 };
         x.order_after(cos)?;
         x.order_after(sin)?;
-        let from = x.contiguous_ptr(lx, op)?;
-        let (cos, sin) = (cos.contiguous_ptr(lcos, op)?, sin.contiguous_ptr(lsin, op)?);
+        for (name, layout) in [("src", lx), ("cos", lcos), ("sin", lsin)] {
+            if !layout.is_contiguous() {
+                bail!("{op}: {name} has to be contiguous");
+            }
+        }
+        let (from, cos, sin) = (x.ptr(lx, op)?, cos.ptr(lcos, op)?, sin.ptr(lsin, op)?);
         Ok(Self { op, x, layout: lx, dims, from, cos, sin, batch_stride })
     }
 

@@ -42,13 +42,23 @@ pub fn values(t: &Tensor) -> Vec<f64> {
     t.to_dtype(DType::F64).unwrap().to_vec1::<f64>().unwrap()
 }
 
-/// Equal within `tolerance`, relative to the value and to 1; NaN equals NaN, infinities themselves.
+/// The first element that is not equal within `tolerance`, relative to the value and to 1. NaN equals NaN,
+/// infinities themselves.
+pub fn difference(got: &Tensor, expected: &Tensor, tolerance: f64) -> Option<String> {
+    if got.dims() != expected.dims() {
+        return Some(format!("shape {:?}, expected {:?}", got.dims(), expected.dims()));
+    }
+    let same =
+        |g: f64, e: f64| g == e || (g.is_nan() && e.is_nan()) || (g - e).abs() <= tolerance * (1.0 + e.abs());
+    let pairs = values(got).into_iter().zip(values(expected));
+    let (i, (g, e)) = pairs.enumerate().find(|(_, (g, e))| !same(*g, *e))?;
+    Some(format!("element {i} is {g}, expected {e}"))
+}
+
 #[track_caller]
 pub fn assert_close(got: &Tensor, expected: &Tensor, tolerance: f64, what: &str) {
-    assert_eq!(got.dims(), expected.dims(), "{what}");
-    for (i, (g, e)) in values(got).into_iter().zip(values(expected)).enumerate() {
-        let same = g == e || (g.is_nan() && e.is_nan()) || (g - e).abs() <= tolerance * (1.0 + e.abs());
-        assert!(same, "{what}: element {i} is {g}, expected {e}");
+    if let Some(difference) = difference(got, expected, tolerance) {
+        panic!("{what}: {difference}");
     }
 }
 
