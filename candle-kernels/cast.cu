@@ -64,11 +64,8 @@ __device__ __forceinline__ To convert(From value) {
 
 template <typename From, typename To>
 __device__ void cast(const size_t numel, const size_t num_dims, const size_t *info, const From *inp, To *out) {
-    const size_t *dims = info;
-    const size_t *strides = info + num_dims;
-    const bool dense = is_contiguous(num_dims, dims, strides);
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < numel; i += (size_t)blockDim.x * gridDim.x) {
-        out[i] = convert<To>(inp[dense ? i : get_strided_index(i, num_dims, dims, strides)]);
+    for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < numel; i += blockDim.x * gridDim.x) {
+        out[i] = convert<To>(inp[candle_offset(i, num_dims, info, info + num_dims)]);
     }
 }
 

@@ -105,7 +105,7 @@ impl Sort<'_> {
         let [keys, other_keys, places] = buffers.each_ref().map(|buffer| buffer.slice.ptr());
         // Pairs change roles with each pass, so that the last one ends in `to`.
         let (mut source, mut target) = ((keys, places), (other_keys, to));
-        if passes % 2 == 0 {
+        if passes.is_multiple_of(2) {
             std::mem::swap(&mut source.1, &mut target.1);
         }
         self.tiles(source)?;

@@ -1,10 +1,10 @@
 //! Copies within a device that follow a layout, and filling with a value.
+use super::copy;
 use super::device::RocmDevice;
 use super::error::dtype_mismatch;
 use super::launch::{DevicePtr, LaunchConfig, MAX_ELEMENTS};
 use super::layout::Strided;
 use super::storage::{carrier, RocmStorage};
-use super::{copy, RocmError};
 use crate::scalar::Scalar;
 use crate::{DType, Layout, Result};
 use hip_kernels::Module;
@@ -80,13 +80,7 @@ pub(super) fn copy2d(
     dst.order_after(src)?;
     let elements = d1 * d2;
     let config = LaunchConfig::for_elements(OP, elements)?;
-    let highest = (d1 - 1) * src_stride.max(dst_stride) + d2;
-    if u32::try_from(highest).is_err() {
-        let limit = u32::MAX as usize;
-        return Err(RocmError::TooManyElements { op: OP, elements: highest, limit }.into());
-    }
     let (rows, columns) = (d1 as u32, d2 as u32);
-    let (src_stride, dst_stride) = (src_stride as u32, dst_stride as u32);
     let kernel = dst.device.kernel(Module::Fill, &["copy2d", carrier(dtype)])?;
     let launch = kernel.launch(config).arg(&from).arg(&to).arg(&rows).arg(&columns);
     // SAFETY: copy2d(src, dst, d1, d2, src_s, dst_s); both ends were checked against their buffers.
