@@ -31,7 +31,7 @@ __device__ __forceinline__ double unit(uint32_t low, uint32_t high) {
     return (double)((((uint64_t)high << 32) | low) >> 11) * 0x1p-53;
 }
 
-// Four numbers of a block (16-bit types and f32), computed in f32.
+// Four numbers of a block (f32 and narrower types), computed in f32.
 template <typename T>
 struct Numbers {
     static constexpr int PER_BLOCK = 4;
@@ -73,14 +73,37 @@ struct Numbers<double> {
     }
 };
 
-// Rounding to a narrow type, or lo + u * (hi - lo) itself, may reach hi: [lo, hi) stays half open.
-template <typename T>
-__device__ __forceinline__ T below(T value, double lo, double hi) {
-    return (double)(float)value < hi ? value : (T)lo;
-}
+template <int BYTES>
+struct Bits;
 template <>
-__device__ __forceinline__ double below(double value, double lo, double hi) {
-    return value < hi ? value : lo;
+struct Bits<1> {
+    typedef uint8_t type;
+};
+template <>
+struct Bits<2> {
+    typedef uint16_t type;
+};
+template <>
+struct Bits<4> {
+    typedef uint32_t type;
+};
+template <>
+struct Bits<8> {
+    typedef uint64_t type;
+};
+
+// Rounding to a narrow type, or lo + u * (hi - lo) itself, may reach hi: [lo, hi) stays half open. hi is a value of
+// type T, and what lies next below it is not less than lo.
+template <typename T, typename W>
+__device__ __forceinline__ T below(W value, double hi) {
+    typedef typename Bits<sizeof(T)>::type B;
+    const T rounded = (T)value;
+    if ((double)(W)rounded < hi) {
+        return rounded;
+    }
+    constexpr B sign = (B)1 << (sizeof(T) * 8 - 1);
+    const B bits = candle_bits<B>((T)(W)hi);
+    return candle_bits<T>(hi > 0.0 ? (B)(bits - 1) : hi < 0.0 ? (B)(bits + 1) : (B)(sign | 1));
 }
 
 template <typename T>
@@ -92,7 +115,7 @@ __device__ void rand_uniform(const size_t numel, uint64_t seed, uint64_t offset,
         numbers.uniform(philox(seed, offset + b), lo, hi);
         for (int i = 0; i < N; ++i) {
             if (b * N + i < numel) {
-                out[b * N + i] = below<T>((T)numbers.value[i], lo, hi);
+                out[b * N + i] = below<T>(numbers.value[i], hi);
             }
         }
     }
@@ -130,3 +153,4 @@ RANDOM_OPS(float, f32)
 RANDOM_OPS(double, f64)
 RANDOM_OPS(__half, f16)
 RANDOM_OPS(__nv_bfloat16, bf16)
+RANDOM_OPS(__nv_fp8_e4m3, f8e4m3)

@@ -108,6 +108,25 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        name: "narrow-uniform-numbers",
+        file: "device.rs",
+        expect: 1,
+        edit: Edit::Replace { from: UNIFORM_BY_WAY_OF_F32, to: UNIFORM },
+    },
+    Rule {
+        name: "narrow-normal-numbers",
+        file: "device.rs",
+        expect: 1,
+        edit: Edit::Replace { from: NORMAL_BY_WAY_OF_F32, to: NORMAL },
+    },
+    // The method of the trait hides the type's own, and calls itself until the stack is full.
+    Rule {
+        name: "f8e4m3-to-f64",
+        file: "dtype.rs",
+        expect: 1,
+        edit: Edit::Replace { from: "|v: f8e4m3| v.to_f64()", to: "|v: f8e4m3| f8e4m3::to_f64(&v)" },
+    },
+    Rule {
         name: "test-device",
         file: "test_utils.rs",
         expect: 1,
@@ -127,6 +146,31 @@ const RULES: &[Rule] = &[
         },
     },
 ];
+
+/// ROCm makes f16 and bf16 themselves: one launch, and rounding cannot reach the upper end.
+const UNIFORM_BY_WAY_OF_F32: &str = r"                if dtype == DType::F16 || dtype == DType::BF16 {
+                    let storage = device.rand_uniform(shape, DType::F32, lo, up)?;
+                    Storage::Rocm(storage).to_dtype(&crate::Layout::contiguous(shape), dtype)
+                } else {
+                    let storage = device.rand_uniform(shape, dtype, lo, up)?;
+                    Ok(Storage::Rocm(storage))
+                }
+";
+const UNIFORM: &str = r"                let storage = device.rand_uniform(shape, dtype, lo, up)?;
+                Ok(Storage::Rocm(storage))
+";
+
+const NORMAL_BY_WAY_OF_F32: &str = r"                if dtype == DType::F16 || dtype == DType::BF16 {
+                    let storage = device.rand_normal(shape, DType::F32, mean, std)?;
+                    Storage::Rocm(storage).to_dtype(&crate::Layout::contiguous(shape), dtype)
+                } else {
+                    let storage = device.rand_normal(shape, dtype, mean, std)?;
+                    Ok(Storage::Rocm(storage))
+                }
+";
+const NORMAL: &str = r"                let storage = device.rand_normal(shape, dtype, mean, std)?;
+                Ok(Storage::Rocm(storage))
+";
 
 const IS_ROCM_AVAILABLE: &str = r"    /// Whether a ROCm device can be used now: false without a driver, a device or the runtime. Makes no context.
     pub fn is_rocm_available() -> bool {

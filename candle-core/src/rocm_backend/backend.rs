@@ -38,11 +38,11 @@ impl BackendDevice for RocmDevice {
     }
 
     fn rand_uniform(&self, shape: &Shape, dtype: DType, lo: f64, up: f64) -> Result<RocmStorage> {
-        random::fill(self, "rand_uniform", dtype, shape.elem_count(), lo, up)
+        random::uniform(self, dtype, shape.elem_count(), lo, up)
     }
 
     fn rand_normal(&self, shape: &Shape, dtype: DType, mean: f64, std: f64) -> Result<RocmStorage> {
-        random::fill(self, "rand_normal", dtype, shape.elem_count(), mean, std)
+        random::normal(self, dtype, shape.elem_count(), mean, std)
     }
 
     unsafe fn alloc_uninit(&self, shape: &Shape, dtype: DType) -> Result<RocmStorage> {

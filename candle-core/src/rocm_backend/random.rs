@@ -4,6 +4,8 @@ use super::error::unsupported_dtype;
 use super::launch::LaunchConfig;
 use super::storage::RocmStorage;
 use crate::{DType, Result};
+use float8::F8E4M3;
+use half::{bf16, f16};
 use hip_kernels::Module;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -45,34 +47,82 @@ impl RocmDevice {
     }
 }
 
-/// Numbers evenly spread over `[low, high)`: `uniform`; or of a normal distribution with mean `low` and standard
-/// deviation `high`: `normal`. For f16, bf16, f32 and f64.
-pub(super) fn fill(
+/// Numbers evenly spread over `[low, high)`: `rand_uniform`.
+///
+/// # Errors
+/// As on the CPU device: for dtypes that are no floats, and for ranges that are empty or not finite in the dtype.
+pub(super) fn uniform(
     device: &RocmDevice,
-    kernel: &'static str,
     dtype: DType,
     elements: usize,
     low: f64,
     high: f64,
 ) -> Result<RocmStorage> {
-    // A block is four 32-bit words; an f64 takes two of them.
-    let per_block = match dtype {
-        DType::F32 | DType::F16 | DType::BF16 => 4,
-        DType::F64 => 2,
-        _ => return Err(unsupported_dtype(kernel, dtype)),
-    };
+    const OP: &str = "rand_uniform";
+    let (low, high) = (rounded(low, dtype, OP)?, rounded(high, dtype, OP)?);
+    let finite = low.is_finite() && high.is_finite() && rounded(high - low, dtype, OP)?.is_finite();
+    if !finite {
+        return Err(crate::Error::wrap(rand::distr::uniform::Error::NonFinite));
+    }
+    if low >= high {
+        return Err(crate::Error::wrap(rand::distr::uniform::Error::EmptyRange));
+    }
+    fill(device, OP, dtype, elements, low, high)
+}
+
+/// Numbers of a normal distribution: `rand_normal`.
+///
+/// # Errors
+/// As on the CPU device: for dtypes that are no floats, and for a deviation that is not finite in the dtype.
+pub(super) fn normal(
+    device: &RocmDevice,
+    dtype: DType,
+    elements: usize,
+    mean: f64,
+    deviation: f64,
+) -> Result<RocmStorage> {
+    const OP: &str = "rand_normal";
+    let (mean, deviation) = (rounded(mean, dtype, OP)?, rounded(deviation, dtype, OP)?);
+    if !deviation.is_finite() {
+        return Err(crate::Error::wrap(rand_distr::NormalError::BadVariance));
+    }
+    fill(device, OP, dtype, elements, mean, deviation)
+}
+
+/// `value` as the dtype has it.
+fn rounded(value: f64, dtype: DType, op: &'static str) -> Result<f64> {
+    match dtype {
+        DType::F64 => Ok(value),
+        DType::F32 => Ok(f64::from(value as f32)),
+        DType::F16 => Ok(f16::from_f64(value).to_f64()),
+        DType::BF16 => Ok(bf16::from_f64(value).to_f64()),
+        DType::F8E4M3 => Ok(f64::from(F8E4M3::from_f64(value).to_f32())),
+        _ => Err(unsupported_dtype(op, dtype)),
+    }
+}
+
+fn fill(
+    device: &RocmDevice,
+    kernel: &'static str,
+    dtype: DType,
+    elements: usize,
+    first: f64,
+    second: f64,
+) -> Result<RocmStorage> {
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(device, dtype, elements, kernel)? };
     if elements == 0 {
         return Ok(dst);
     }
+    // A block is four 32-bit words; an f64 takes two of them.
+    let per_block = if dtype == DType::F64 { 2 } else { 4 };
     let blocks = elements.div_ceil(per_block);
     let function = device.kernel(Module::Random, &[kernel, dtype.as_str()])?;
     let config = LaunchConfig::for_elements(kernel, blocks)?;
-    let (seed, first) = device.draw(blocks as u64);
+    let (seed, block) = device.draw(blocks as u64);
     let to = dst.slice.ptr();
-    let launch = function.launch(config).arg(&elements).arg(&seed).arg(&first);
-    // SAFETY: (numel, seed, offset, low, high, out).
-    unsafe { launch.arg(&low).arg(&high).arg(&to).run()? };
+    let launch = function.launch(config).arg(&elements).arg(&seed).arg(&block);
+    // SAFETY: (numel, seed, offset, low or mean, high or deviation, out).
+    unsafe { launch.arg(&first).arg(&second).arg(&to).run()? };
     Ok(dst)
 }

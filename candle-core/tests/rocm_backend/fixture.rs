@@ -125,3 +125,34 @@ pub fn assert_close_values(got: &[f64], expected: &[f64], tolerance: f64, what: 
         );
     }
 }
+
+/// The kind of an error, without its backtrace.
+pub fn kind(error: &candle_core::Error) -> std::mem::Discriminant<candle_core::Error> {
+    match error {
+        candle_core::Error::WithBacktrace { inner, .. } => kind(inner),
+        error => std::mem::discriminant(error),
+    }
+}
+
+/// Both devices refuse, with the same kind of error.
+#[track_caller]
+pub fn assert_refused_alike<T, U>(got: Result<T>, expected: Result<U>, what: &str) {
+    let (Err(got), Err(expected)) = (got, expected) else { panic!("{what}: not refused on both devices") };
+    assert_eq!(kind(&got), kind(&expected), "{what}: {got} instead of {expected}");
+}
+
+/// Ways to look at a tensor of rank 4.
+pub type View4 = (&'static str, fn(&Tensor) -> Result<Tensor>);
+
+/// Dense, with channels last, narrowed in all dims, and broadcast over the batch.
+pub const VIEWS4: [View4; 4] = [
+    ("dense", |t| Ok(t.clone())),
+    ("channels last", |t| t.permute((0, 2, 3, 1))?.contiguous()?.permute((0, 3, 1, 2))),
+    ("narrowed", |t| {
+        let wide = t.pad_with_zeros(0, 1, 0)?.pad_with_zeros(1, 1, 1)?.pad_with_zeros(2, 2, 1)?;
+        let wide = wide.pad_with_zeros(3, 1, 2)?;
+        let d = t.dims();
+        wide.narrow(0, 1, d[0])?.narrow(1, 1, d[1])?.narrow(2, 2, d[2])?.narrow(3, 1, d[3])
+    }),
+    ("one image for all", |t| t.narrow(0, 0, 1)?.broadcast_as(t.shape())),
+];

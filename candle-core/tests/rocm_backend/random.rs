@@ -1,6 +1,8 @@
 use super::fixture::*;
 use candle_core::{DType, Device, Tensor};
 
+const FRACTIONS: [DType; 5] = [DType::F32, DType::F64, DType::F16, DType::BF16, DType::F8E4M3];
+
 /// A device whose random state nobody else draws from.
 fn seeded(seed: u64) -> Device {
     let device = rocm();
@@ -56,20 +58,41 @@ fn the_same_seed_gives_the_same_numbers() {
 #[test]
 fn uniform_numbers_stay_in_their_range() {
     let device = seeded(1);
-    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+    for dtype in FRACTIONS {
         let t = Tensor::zeros(20_000, dtype, &device).unwrap().rand_like(-2.0, 3.0).unwrap();
         assert_eq!(t.dtype(), dtype);
         let values = to_f64(&t);
-        assert!(values.iter().all(|v| (-2.0..=3.0).contains(v)), "{dtype:?}");
+        assert!(values.iter().all(|v| (-2.0..3.0).contains(v)), "{dtype:?}");
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         assert!((mean - 0.5).abs() < 0.05, "{dtype:?} mean {mean}");
+        // Negative ranges up to 0, which rounding reaches from below.
+        let t = Tensor::zeros(20_000, dtype, &device).unwrap().rand_like(-1.0, 0.0).unwrap();
+        let values = to_f64(&t);
+        assert!(values.iter().all(|v| (-1.0..0.0).contains(v)), "{dtype:?}");
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        assert!((mean + 0.5).abs() < 0.02, "{dtype:?} mean {mean}");
     }
+}
+
+#[test]
+fn tensors_of_narrow_random_numbers() {
+    use half::{bf16, f16};
+    let device = seeded(5);
+    let (half, one) = (f16::from_f32(0.5), f16::ONE);
+    let t = Tensor::rand(half, one, (20, 50), &device).unwrap();
+    assert_eq!((t.dtype(), t.dims()), (DType::F16, &[20, 50][..]));
+    assert!(to_f64(&t).iter().all(|v| (0.5..1.0).contains(v)));
+    let t = Tensor::randn(bf16::ZERO, bf16::ONE, (20, 50), &device).unwrap();
+    assert_eq!((t.dtype(), t.dims()), (DType::BF16, &[20, 50][..]));
+    let t8 = Tensor::rand(float8::F8E4M3::ZERO, float8::F8E4M3::ONE, 50, &device).unwrap();
+    assert!(t8.dtype() == DType::F8E4M3 && to_f64(&t8).iter().all(|v| (0.0..1.0).contains(v)));
+    assert!(to_f64(&t).iter().any(|v| *v < 0.0) && to_f64(&t).iter().all(|v| v.abs() < 7.0));
 }
 
 #[test]
 fn normal_numbers_have_their_mean_and_deviation() {
     let device = seeded(2);
-    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+    for dtype in FRACTIONS {
         let t = Tensor::zeros(20_001, dtype, &device).unwrap().randn_like(1.0, 2.0).unwrap();
         let values = to_f64(&t);
         let n = values.len() as f64;
@@ -81,8 +104,28 @@ fn normal_numbers_have_their_mean_and_deviation() {
 }
 
 #[test]
-fn integers_have_no_random_numbers() {
+fn what_the_cpu_refuses_is_refused() {
     let device = seeded(3);
-    let error = Tensor::zeros(4, DType::U32, &device).unwrap().rand_like(0.0, 1.0).unwrap_err().to_string();
-    assert!(error.contains("rand_uniform") && error.contains("U32"), "{error}");
+    for dtype in ALL {
+        let (t, g) =
+            (Tensor::zeros(4, dtype, &Device::Cpu).unwrap(), Tensor::zeros(4, dtype, &device).unwrap());
+        if dtype.is_int() {
+            assert_refused_alike(g.rand_like(0.0, 1.0), t.rand_like(0.0, 1.0), &format!("uniform {dtype:?}"));
+            assert_refused_alike(
+                g.randn_like(0.0, 1.0),
+                t.randn_like(0.0, 1.0),
+                &format!("normal {dtype:?}"),
+            );
+            continue;
+        }
+        // Empty, and empty once both ends are rounded.
+        for (low, high) in [(1.0, 1.0), (2.0, 1.0), (1.0, 1.0 + 1e-17)] {
+            let what = format!("{dtype:?} {low} {high}");
+            assert_refused_alike(g.rand_like(low, high), t.rand_like(low, high), &what);
+        }
+    }
+    let (t, g) = (Tensor::zeros(4, DType::F16, &Device::Cpu), Tensor::zeros(4, DType::F16, &device));
+    let (t, g) = (t.unwrap(), g.unwrap());
+    assert_refused_alike(g.rand_like(0.0, 1e6), t.rand_like(0.0, 1e6), "beyond f16");
+    assert_refused_alike(g.randn_like(0.0, 1e6), t.randn_like(0.0, 1e6), "a deviation beyond f16");
 }
