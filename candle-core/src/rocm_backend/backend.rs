@@ -2,7 +2,7 @@
 use super::device::RocmDevice;
 use super::error::unsupported_dtype;
 use super::storage::{RocmStorage, RocmStorageSlice};
-use super::{conv, elementwise, indexing, matmul, random, reduce, strided};
+use super::{conv, elementwise, indexing, matmul, pool, random, reduce, strided};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
@@ -193,19 +193,19 @@ impl BackendStorage for RocmStorage {
     }
 
     fn avg_pool2d(&self, l: &Layout, k: (usize, usize), stride: (usize, usize)) -> Result<Self> {
-        conv::pool2d(self, l, "avg_pool2d", k, stride)
+        pool::pool2d(self, l, "avg_pool2d", k, stride)
     }
 
     fn max_pool2d(&self, l: &Layout, k: (usize, usize), stride: (usize, usize)) -> Result<Self> {
-        conv::pool2d(self, l, "max_pool2d", k, stride)
+        pool::pool2d(self, l, "max_pool2d", k, stride)
     }
 
-    fn upsample_nearest1d(&self, _: &Layout, _: usize) -> Result<Self> {
-        Err(unsupported_dtype("upsample_nearest1d", self.slice.dtype()))
+    fn upsample_nearest1d(&self, l: &Layout, size: usize) -> Result<Self> {
+        pool::upsample_nearest1d(self, l, size)
     }
 
     fn upsample_nearest2d(&self, l: &Layout, out_h: usize, out_w: usize) -> Result<Self> {
-        conv::upsample_nearest2d(self, l, out_h, out_w)
+        pool::upsample_nearest2d(self, l, out_h, out_w)
     }
 
     fn upsample_bilinear2d(
@@ -217,7 +217,7 @@ impl BackendStorage for RocmStorage {
         scale_h: Option<f64>,
         scale_w: Option<f64>,
     ) -> Result<Self> {
-        conv::upsample_bilinear2d(self, l, (out_h, out_w), align_corners, scale_h, scale_w)
+        pool::upsample_bilinear2d(self, l, (out_h, out_w), align_corners, scale_h, scale_w)
     }
 
     fn gather(&self, l: &Layout, ids: &Self, ids_l: &Layout, dim: usize) -> Result<Self> {

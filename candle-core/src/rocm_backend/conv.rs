@@ -1,35 +1,87 @@
-//! Convolutions, pooling and resizing of (batch, channel, ...) tensors.
+//! Convolutions of (batch, channel, length) and (batch, channel, height, width), plain and transposed.
 //!
-//! Float convolutions unfold their input (im2col) and multiply; integer ones use the direct kernels.
-use super::error::dtype_mismatch;
-use super::launch::LaunchConfig;
+//! A plain one is a matrix product with the unfolded input (im2col), made in pieces of bounded size; or of the input
+//! itself where kernels have one element; or, for very few output channels, one kernel that walks the windows. One of
+//! a single dimension is one of height 1. Transposed ones have a direct kernel for every dtype.
+use super::error::{dtype_mismatch, unsupported_dtype};
+use super::launch::{DevicePtr, LaunchConfig, BLOCK};
 use super::layout::Strided;
-use super::storage::RocmStorage;
-use super::{matmul, RocmError};
+use super::matmul::{multiplies, product, Output};
+use super::storage::{carrier, is_packed, RocmStorage};
+use super::RocmError;
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use crate::{DType, Layout, Result};
 use hip_kernels::Module;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-fn is_float(storage: &RocmStorage) -> bool {
-    matches!(storage.slice.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+/// Up to this many output channels it costs less to walk the windows than to unfold them.
+const DIRECT_CHANNELS: usize = 4;
+
+static WORKSPACE: AtomicUsize = AtomicUsize::new(64 << 20);
+
+/// How many bytes the unfolded input of a convolution may take.
+pub fn conv_workspace() -> usize {
+    WORKSPACE.load(Ordering::Relaxed)
 }
 
-fn check_rank(op: &'static str, layout: &Layout, rank: usize) -> Result<()> {
-    if layout.dims().len() == rank {
-        return Ok(());
+/// Bounds the memory that a convolution takes for its unfolded input; larger ones are computed in pieces.
+/// 64 MiB unless set. One output place is always unfolded whole.
+pub fn set_conv_workspace(bytes: usize) {
+    WORKSPACE.store(bytes, Ordering::Relaxed);
+}
+
+/// The sizes along one dimension.
+#[derive(Clone, Copy)]
+struct Axis {
+    size: usize,
+    taps: usize,
+    padding: usize,
+    stride: usize,
+    dilation: usize,
+}
+
+impl Axis {
+    /// The vertical axis of a convolution of one dimension.
+    const FLAT: Self = Self { size: 1, taps: 1, padding: 0, stride: 1, dilation: 1 };
+
+    /// The size of the output, if the window fits at least once.
+    fn out(self, op: &'static str) -> Result<usize> {
+        let places = || {
+            let span = self.taps.checked_sub(1)?.checked_mul(self.dilation)?;
+            let padded = self.size.checked_add(self.padding.checked_mul(2)?)?;
+            padded.checked_sub(span)?.checked_sub(1)?.checked_div(self.stride)?.checked_add(1)
+        };
+        places().ok_or_else(|| self.misfit(op))
     }
-    Err(RocmError::Unsupported(format!("{op}: expected {rank} dims, got {:?}", layout.dims())).into())
-}
 
-fn check_dtypes(op: &'static str, src: &RocmStorage, kernel: &RocmStorage) -> Result<()> {
-    let (lhs, rhs) = (src.slice.dtype(), kernel.slice.dtype());
-    if lhs != rhs {
-        return Err(dtype_mismatch(op, lhs, rhs));
+    /// The size of a transposed convolution's output.
+    fn transposed_out(self, op: &'static str, output_padding: usize) -> Result<usize> {
+        let places = || {
+            let span = self.taps.checked_sub(1)?.checked_mul(self.dilation)?;
+            let walked = self.size.checked_sub(1)?.checked_mul(self.stride)?;
+            let full = walked.checked_add(span)?.checked_add(output_padding)?.checked_add(1)?;
+            full.checked_sub(self.padding.checked_mul(2)?)
+        };
+        // The kernel divides by the stride.
+        places().filter(|_| self.stride > 0).ok_or_else(|| self.misfit(op))
     }
-    src.order_after(kernel)
+
+    fn misfit(self, op: &'static str) -> crate::Error {
+        let Self { size, taps, padding, stride, dilation } = self;
+        RocmError::Unsupported(format!(
+            "{op}: a kernel of {taps} with padding {padding}, stride {stride} and dilation {dilation} gives no output \
+             for {size} elements"
+        ))
+        .into()
+    }
+
+    /// Whether output places are the input's.
+    fn is_pointwise(self) -> bool {
+        self.taps == 1 && self.padding == 0 && self.stride == 1
+    }
 }
 
-/// (b, c_in, l) with a kernel (c_out, c_in, k) to (b, c_out, l_out).
+/// (b, c_in, l) with a kernel (c_out, c_in, k) to (b, c_out, l_out), for the dtypes of matmul.
 pub(super) fn conv1d(
     src: &RocmStorage,
     layout: &Layout,
@@ -38,40 +90,15 @@ pub(super) fn conv1d(
     p: &ParamsConv1D,
 ) -> Result<RocmStorage> {
     const OP: &str = "conv1d";
-    check_rank(OP, layout, 3)?;
-    check_dtypes(OP, src, kernel)?;
-    let l_out = p.l_out();
-    let dtype = src.slice.dtype().as_str();
-    let from = src.ptr(layout, OP)?;
-    if is_float(src) {
-        let (rows, columns) = (p.b_size * l_out, p.c_in * p.k_size);
-        // SAFETY: every element is written by the kernel.
-        let unfolded = unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), rows * columns, OP)? };
-        let to = unfolded.slice.ptr();
-        let info = Strided::verbatim(OP, &[layout.dims(), layout.stride()])?;
-        let threads = p.b_size * l_out * p.c_in;
-        let function = src.device.kernel(Module::Conv, &["im2col1d", dtype])?;
-        let launch = function.launch(LaunchConfig::for_elements(OP, threads)?);
-        let launch = launch.arg(&threads).arg(&l_out).arg(&p.k_size).arg(&p.stride).arg(&p.padding);
-        // SAFETY: im2col1d(numel, l_out, l_k, stride, padding, dilation, info, src, dst).
-        unsafe { launch.arg(&p.dilation).arg(&info).arg(&from).arg(&to).run()? };
-        return product(kernel, kernel_layout, &unfolded, p.b_size, p.c_out, l_out, columns);
-    }
-    let weights = kernel.ptr(kernel_layout, OP)?;
-    // SAFETY: every element is written by the kernel.
-    let elements = p.b_size * p.c_out * l_out;
-    let dst = unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), elements, OP)? };
-    let info = verbatim2(OP, layout, kernel_layout)?;
-    let (numel, to) = (layout.shape().elem_count(), dst.slice.ptr());
-    let function = src.device.kernel(Module::Conv, &[OP, dtype])?;
-    let launch = function.launch(LaunchConfig::for_elements(OP, elements)?);
-    let launch = launch.arg(&numel).arg(&l_out).arg(&p.stride).arg(&p.padding).arg(&p.dilation);
-    // SAFETY: conv1d(src_numel, l_out, stride, padding, dilation, info, src, kernel, dst).
-    unsafe { launch.arg(&info).arg(&from).arg(&weights).arg(&to).run()? };
-    Ok(dst)
+    check_rank(layout, 3)?;
+    check_rank(kernel_layout, 3)?;
+    let (padding, stride, dilation) = (p.padding, p.stride, p.dilation);
+    let w = Axis { size: p.l_in, taps: p.k_size, padding, stride, dilation };
+    let (layout, kernel_layout) = (flat(layout), flat(kernel_layout));
+    convolve(OP, src, &layout, kernel, &kernel_layout, (p.b_size, p.c_in, p.c_out), (Axis::FLAT, w))
 }
 
-/// (b, c_in, h, w) with a kernel (c_out, c_in, k_h, k_w) to (b, c_out, h_out, w_out).
+/// (b, c_in, h, w) with a kernel (c_out, c_in, k_h, k_w) to (b, c_out, h_out, w_out), for the dtypes of matmul.
 pub(super) fn conv2d(
     src: &RocmStorage,
     layout: &Layout,
@@ -79,64 +106,177 @@ pub(super) fn conv2d(
     kernel_layout: &Layout,
     p: &ParamsConv2D,
 ) -> Result<RocmStorage> {
-    const OP: &str = "conv2d";
-    check_rank(OP, layout, 4)?;
-    check_dtypes(OP, src, kernel)?;
-    let (h_out, w_out) = (p.out_h(), p.out_w());
-    let dtype = src.slice.dtype().as_str();
-    let from = src.ptr(layout, OP)?;
-    if is_float(src) {
-        let columns = p.c_in * p.k_h * p.k_w;
-        let elements = p.b_size * h_out * w_out * columns;
-        // SAFETY: every element is written by the kernel.
-        let unfolded = unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), elements, OP)? };
-        let to = unfolded.slice.ptr();
-        let info = Strided::verbatim(OP, &[layout.dims(), layout.stride()])?;
-        let function = src.device.kernel(Module::Conv, &["im2col", dtype])?;
-        let launch = function.launch(LaunchConfig::for_elements(OP, elements)?);
-        let launch = launch.arg(&elements).arg(&h_out).arg(&w_out).arg(&p.k_h).arg(&p.k_w).arg(&p.stride);
-        // SAFETY: im2col(numel, h_out, w_out, h_k, w_k, stride, padding, dilation, info, src, dst).
-        unsafe { launch.arg(&p.padding).arg(&p.dilation).arg(&info).arg(&from).arg(&to).run()? };
-        return product(kernel, kernel_layout, &unfolded, p.b_size, p.c_out, h_out * w_out, columns);
-    }
-    let weights = kernel.ptr(kernel_layout, OP)?;
-    let elements = p.b_size * p.c_out * h_out * w_out;
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), elements, OP)? };
-    let info = verbatim2(OP, layout, kernel_layout)?;
-    let (numel, to) = (layout.shape().elem_count(), dst.slice.ptr());
-    let function = src.device.kernel(Module::Conv, &[OP, dtype])?;
-    let launch = function.launch(LaunchConfig::for_elements(OP, elements)?);
-    let launch = launch.arg(&numel).arg(&w_out).arg(&h_out).arg(&p.stride).arg(&p.padding).arg(&p.dilation);
-    // SAFETY: conv2d(src_numel, w_out, h_out, stride, padding, dilation, info, src, kernel, dst).
-    unsafe { launch.arg(&info).arg(&from).arg(&weights).arg(&to).run()? };
-    Ok(dst)
+    check_rank(layout, 4)?;
+    check_rank(kernel_layout, 4)?;
+    let (padding, stride, dilation) = (p.padding, p.stride, p.dilation);
+    let h = Axis { size: p.i_h, taps: p.k_h, padding, stride, dilation };
+    let w = Axis { size: p.i_w, taps: p.k_w, padding, stride, dilation };
+    convolve("conv2d", src, layout, kernel, kernel_layout, (p.b_size, p.c_in, p.c_out), (h, w))
 }
 
-/// Kernel (c_out, columns) times the unfolded input (b, places, columns), transposed: (b, c_out, places), which is
-/// the result as it should lie.
-fn product(
+/// The layout of (b, c, l) as (b, c, 1, l).
+fn flat(layout: &Layout) -> Layout {
+    let (dims, strides) = (layout.dims(), layout.stride());
+    let strides = vec![strides[0], strides[1], 0, strides[2]];
+    Layout::new((dims[0], dims[1], 1, dims[2]).into(), strides, layout.start_offset())
+}
+
+fn convolve(
+    op: &'static str,
+    src: &RocmStorage,
+    layout: &Layout,
     kernel: &RocmStorage,
     kernel_layout: &Layout,
-    unfolded: &RocmStorage,
-    batch: usize,
-    c_out: usize,
-    places: usize,
-    columns: usize,
+    (batch, c_in, c_out): (usize, usize, usize),
+    (h, w): (Axis, Axis),
 ) -> Result<RocmStorage> {
+    check_dtypes(op, src, kernel)?;
+    let dtype = src.slice.dtype();
+    if !multiplies(dtype) {
+        return Err(unsupported_dtype(op, dtype));
+    }
+    let (h_out, w_out) = (h.out(op)?, w.out(op)?);
+    let (places, columns) = (h_out * w_out, c_in * h.taps * w.taps);
+    let elements = batch * c_out * places;
+    if columns == 0 {
+        return super::strided::zeros(&src.device, dtype, elements);
+    }
+    // SAFETY: every element is written by the products below, or by the kernel.
+    let dst = unsafe { RocmStorage::alloc(&src.device, dtype, elements, op)? };
+    let out = dst.slice.ptr();
+    if elements == 0 {
+        return Ok(dst);
+    }
+    if c_out <= DIRECT_CHANNELS {
+        let sizes = (h_out, w_out);
+        return walk(op, "conv", src, layout, kernel, kernel_layout, (h, w), sizes, dst);
+    }
     let dense;
     let (kernel, offset) = if kernel_layout.is_contiguous() {
         (kernel, kernel_layout.start_offset())
     } else {
-        dense = kernel.dense(kernel_layout, "conv")?;
+        dense = kernel.dense(kernel_layout, op)?;
         (&dense, 0)
     };
-    let lhs = Layout::new((batch, c_out, columns).into(), vec![0, columns, 1], offset);
-    let rhs = Layout::contiguous((batch, places, columns)).transpose(1, 2)?;
-    matmul::matmul(kernel, unfolded, (batch, c_out, places, columns), &lhs, &rhs)
+    src.order_after(kernel)?;
+    // A kernel row times what each place sees is the output as it should lie: (c_out, places).
+    let rows = |images: usize| Layout::new((images, c_out, columns).into(), vec![0, columns, 1], offset);
+    let output = |image: usize, first: usize| Output {
+        ptr: element(out, dtype, image * c_out * places + first),
+        row_stride: places,
+        batch_stride: c_out * places,
+    };
+    if h.is_pointwise() && w.is_pointwise() {
+        if let Some(seen) = merged_places(layout) {
+            product(kernel, src, (batch, c_out, places, columns), &rows(batch), &seen, output(0, 0))?;
+            return Ok(dst);
+        }
+    }
+    let pieces = Pieces::of(batch, places, columns * dtype.size_in_bytes(), conv_workspace());
+    let room = pieces.images * pieces.places * columns;
+    // SAFETY: each piece is written before it is multiplied.
+    let unfolded = unsafe { RocmStorage::alloc(&src.device, dtype, room, op)? };
+    let function = src.device.kernel(Module::Conv, &["unfold", carrier(dtype)])?;
+    let info = Strided::verbatim(op, &[layout.dims(), layout.stride()])?;
+    let (from, to) = (src.ptr(layout, op)?, unfolded.slice.ptr());
+    for (image, images, first, count) in pieces.all(batch, places) {
+        let from = element(from, dtype, image * layout.stride()[0]);
+        let grid = (
+            (count as u64).div_ceil(u64::from(BLOCK)) as u32,
+            columns.min(MAX_GRID) as u32,
+            images.min(MAX_GRID) as u32,
+        );
+        let launch = function.launch(LaunchConfig { grid, block: (BLOCK, 1, 1), lds_bytes: 0 });
+        let launch = launch.arg(&first).arg(&count).arg(&images).arg(&w_out).arg(&h.taps).arg(&w.taps);
+        let launch = launch.arg(&w.stride).arg(&w.dilation).arg(&h.padding).arg(&w.padding);
+        // SAFETY: unfold(first, places, images, w_out, k_h, k_w, stride, dilation, padding_y, padding_x, info, src,
+        // dst); `from` was checked for all images, and the workspace has room for the largest piece.
+        unsafe { launch.arg(&info).arg(&from).arg(&to).run()? };
+        let seen = Layout::contiguous((images, columns, count));
+        let bmnk = (images, c_out, count, columns);
+        product(kernel, &unfolded, bmnk, &rows(images), &seen, output(image, first))?;
+    }
+    Ok(dst)
 }
 
-/// Transposed convolution: (b, c_in, l) with a kernel (c_in, c_out, k) to (b, c_out, l_out).
+/// The most workgroups in y and z that every GPU takes.
+const MAX_GRID: usize = 65535;
+
+/// One launch for the whole of a convolution: each thread walks the window of its element.
+#[allow(clippy::too_many_arguments)]
+fn walk(
+    op: &'static str,
+    name: &'static str,
+    src: &RocmStorage,
+    layout: &Layout,
+    kernel: &RocmStorage,
+    kernel_layout: &Layout,
+    (h, w): (Axis, Axis),
+    (h_out, w_out): (usize, usize),
+    dst: RocmStorage,
+) -> Result<RocmStorage> {
+    let lists = [layout.dims(), layout.stride(), kernel_layout.dims(), kernel_layout.stride()];
+    let info = Strided::verbatim(op, &lists)?;
+    let (from, weights, to) = (src.ptr(layout, op)?, kernel.ptr(kernel_layout, op)?, dst.slice.ptr());
+    src.order_after(kernel)?;
+    let function = src.device.kernel(Module::Conv, &[name, src.slice.dtype().as_str()])?;
+    let launch = function.launch(LaunchConfig::for_elements(op, dst.slice.len())?);
+    let launch = launch.arg(&h_out).arg(&w_out).arg(&w.stride).arg(&w.dilation).arg(&h.padding);
+    // SAFETY: conv, conv_transpose(h_out, w_out, stride, dilation, padding_y, padding_x, info, src, kernel, dst).
+    unsafe { launch.arg(&w.padding).arg(&info).arg(&from).arg(&weights).arg(&to).run()? };
+    Ok(dst)
+}
+
+/// (b, c, h, w) as (b, c, h * w), if one stride walks through all places.
+fn merged_places(layout: &Layout) -> Option<Layout> {
+    let (dims, s) = (layout.dims(), layout.stride());
+    let stride = if dims[3] == 1 { s[2] } else { s[3] };
+    if dims[2] != 1 && dims[3] != 1 && s[2] != dims[3] * s[3] {
+        return None;
+    }
+    let dims = (dims[0], dims[1], dims[2] * dims[3]);
+    Some(Layout::new(dims.into(), vec![s[0], s[1], stride], layout.start_offset()))
+}
+
+/// How an unfolded input is cut: into groups of whole images, or a single image into runs of places.
+#[derive(Debug, PartialEq, Eq)]
+struct Pieces {
+    images: usize,
+    places: usize,
+}
+
+impl Pieces {
+    fn of(batch: usize, places: usize, bytes_per_place: usize, limit: usize) -> Self {
+        let fitting = limit / bytes_per_place.max(1);
+        if fitting >= places {
+            return Self { images: (fitting / places.max(1)).clamp(1, batch.max(1)), places };
+        }
+        // Whole waves, so that the products stay aligned.
+        let places = if fitting >= 64 { fitting / 64 * 64 } else { fitting.max(1) };
+        Self { images: 1, places }
+    }
+
+    /// First image, number of images, first place and number of places of each piece.
+    fn all(
+        &self,
+        batch: usize,
+        places: usize,
+    ) -> impl Iterator<Item = (usize, usize, usize, usize)> + use<'_> {
+        (0..batch).step_by(self.images).flat_map(move |image| {
+            let images = self.images.min(batch - image);
+            (0..places)
+                .step_by(self.places)
+                .map(move |first| (image, images, first, self.places.min(places - first)))
+        })
+    }
+}
+
+/// The address of an element further on.
+fn element(ptr: DevicePtr, dtype: DType, elements: usize) -> DevicePtr {
+    DevicePtr(ptr.0.wrapping_byte_add(elements * dtype.size_in_bytes()))
+}
+
+/// (b, c_in, l) with a kernel (c_in, c_out, k) to (b, c_out, l_out), for every dtype.
 pub(super) fn conv_transpose1d(
     src: &RocmStorage,
     layout: &Layout,
@@ -145,24 +285,17 @@ pub(super) fn conv_transpose1d(
     p: &ParamsConvTranspose1D,
 ) -> Result<RocmStorage> {
     const OP: &str = "conv_transpose1d";
-    check_rank(OP, layout, 3)?;
-    check_dtypes(OP, src, kernel)?;
-    let l_out = p.l_out();
-    let elements = p.b_size * p.c_out * l_out;
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), elements, OP)? };
-    let (from, weights, to) = (src.ptr(layout, OP)?, kernel.ptr(kernel_layout, OP)?, dst.slice.ptr());
-    let info = verbatim2(OP, layout, kernel_layout)?;
-    let numel = layout.shape().elem_count();
-    let function = src.device.kernel(Module::Conv, &[OP, src.slice.dtype().as_str()])?;
-    let launch = function.launch(LaunchConfig::for_elements(OP, elements)?);
-    let launch = launch.arg(&numel).arg(&l_out).arg(&p.stride).arg(&p.padding).arg(&p.output_padding);
-    // SAFETY: conv_transpose1d(src_numel, l_out, stride, padding, out_padding, dilation, info, src, kernel, dst).
-    unsafe { launch.arg(&p.dilation).arg(&info).arg(&from).arg(&weights).arg(&to).run()? };
-    Ok(dst)
+    check_rank(layout, 3)?;
+    check_rank(kernel_layout, 3)?;
+    let (padding, stride, dilation) = (p.padding, p.stride, p.dilation);
+    let w = Axis { size: p.l_in, taps: p.k_size, padding, stride, dilation };
+    let sizes = (1, w.transposed_out(OP, p.output_padding)?);
+    let (layout, kernel_layout) = (flat(layout), flat(kernel_layout));
+    let dst = transposed_result(OP, src, kernel, p.b_size * p.c_out, sizes)?;
+    walk(OP, "conv_transpose", src, &layout, kernel, &kernel_layout, (Axis::FLAT, w), sizes, dst)
 }
 
-/// Transposed convolution: (b, c_in, h, w) with a kernel (c_in, c_out, k_h, k_w) to (b, c_out, h_out, w_out).
+/// (b, c_in, h, w) with a kernel (c_in, c_out, k_h, k_w) to (b, c_out, h_out, w_out), for every dtype.
 pub(super) fn conv_transpose2d(
     src: &RocmStorage,
     layout: &Layout,
@@ -171,107 +304,49 @@ pub(super) fn conv_transpose2d(
     p: &ParamsConvTranspose2D,
 ) -> Result<RocmStorage> {
     const OP: &str = "conv_transpose2d";
-    check_rank(OP, layout, 4)?;
-    check_dtypes(OP, src, kernel)?;
-    let (w_out, h_out) = (p.out_w(), p.out_h());
-    let elements = p.b_size * p.c_out * h_out * w_out;
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), elements, OP)? };
-    let (from, weights, to) = (src.ptr(layout, OP)?, kernel.ptr(kernel_layout, OP)?, dst.slice.ptr());
-    let info = verbatim2(OP, layout, kernel_layout)?;
-    let numel = layout.shape().elem_count();
-    let function = src.device.kernel(Module::Conv, &[OP, src.slice.dtype().as_str()])?;
-    let launch = function.launch(LaunchConfig::for_elements(OP, elements)?);
-    let launch = launch.arg(&numel).arg(&w_out).arg(&h_out).arg(&p.stride).arg(&p.padding);
-    let launch = launch.arg(&p.output_padding).arg(&p.dilation).arg(&info).arg(&from);
-    // SAFETY: conv_transpose2d(src_numel, w_out, h_out, stride, padding, out_padding, dilation, info, src, kernel, dst).
-    unsafe { launch.arg(&weights).arg(&to).run()? };
-    Ok(dst)
+    check_rank(layout, 4)?;
+    check_rank(kernel_layout, 4)?;
+    let (padding, stride, dilation) = (p.padding, p.stride, p.dilation);
+    let h = Axis { size: p.i_h, taps: p.k_h, padding, stride, dilation };
+    let w = Axis { size: p.i_w, taps: p.k_w, padding, stride, dilation };
+    let sizes = (h.transposed_out(OP, p.output_padding)?, w.transposed_out(OP, p.output_padding)?);
+    let dst = transposed_result(OP, src, kernel, p.b_size * p.c_out, sizes)?;
+    walk(OP, "conv_transpose", src, layout, kernel, kernel_layout, (h, w), sizes, dst)
 }
 
-/// `avg_pool2d` or `max_pool2d` over windows of `k`, (b, c, h, w); `k` and `stride` are (height, width).
-pub(super) fn pool2d(
-    src: &RocmStorage,
-    layout: &Layout,
+fn transposed_result(
     op: &'static str,
-    k: (usize, usize),
-    stride: (usize, usize),
-) -> Result<RocmStorage> {
-    check_rank(op, layout, 4)?;
-    let dims = layout.dims();
-    let places = |size: usize, k: usize, stride: usize| match size.checked_sub(k) {
-        Some(rest) if stride > 0 => Ok(rest / stride + 1),
-        _ => Err(crate::Error::from(RocmError::Unsupported(format!(
-            "{op}: a window of {k} with stride {stride} does not fit {size} elements"
-        )))),
-    };
-    let elements = dims[0] * dims[1] * places(dims[2], k.0, stride.0)? * places(dims[3], k.1, stride.1)?;
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), elements, op)? };
-    let (from, to) = (src.ptr(layout, op)?, dst.slice.ptr());
-    let info = Strided::verbatim(op, &[dims, layout.stride()])?;
-    let numel = layout.shape().elem_count();
-    let function = src.device.kernel(Module::Conv, &[op, src.slice.dtype().as_str()])?;
-    let launch = function.launch(LaunchConfig::for_elements(op, elements)?);
-    let launch = launch.arg(&numel).arg(&k.0).arg(&k.1).arg(&stride.0).arg(&stride.1);
-    // SAFETY: pool2d(src_numel, w_k, h_k, w_stride, h_stride, info, src, dst); what the kernel calls w is dims[2].
-    unsafe { launch.arg(&info).arg(&from).arg(&to).run()? };
-    Ok(dst)
-}
-
-/// (b, c, h, w) to (b, c, out_h, out_w), the nearest element each.
-pub(super) fn upsample_nearest2d(
     src: &RocmStorage,
-    layout: &Layout,
-    out_h: usize,
-    out_w: usize,
+    kernel: &RocmStorage,
+    planes: usize,
+    (h_out, w_out): (usize, usize),
 ) -> Result<RocmStorage> {
-    const OP: &str = "upsample_nearest2d";
-    check_rank(OP, layout, 4)?;
-    let dims = layout.dims();
-    let elements = dims[0] * dims[1] * out_h * out_w;
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), elements, OP)? };
-    let (from, to) = (src.ptr(layout, OP)?, dst.slice.ptr());
-    let info = Strided::verbatim(OP, &[dims, layout.stride()])?;
-    let (scale_h, scale_w) = (dims[2] as f64 / out_h as f64, dims[3] as f64 / out_w as f64);
-    let function = src.device.kernel(Module::Conv, &[OP, src.slice.dtype().as_str()])?;
-    let launch = function.launch(LaunchConfig::for_elements(OP, elements)?);
-    let launch = launch.arg(&out_h).arg(&out_w).arg(&scale_h).arg(&scale_w);
-    // SAFETY: upsample_nearest2d(w_out, h_out, w_scale, h_scale, info, src, dst); the kernel's w is dims[2].
-    unsafe { launch.arg(&info).arg(&from).arg(&to).run()? };
-    Ok(dst)
+    check_dtypes(op, src, kernel)?;
+    // SAFETY: every element is written by the kernel, also where no input reaches.
+    unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), planes * h_out * w_out, op) }
 }
 
-/// (b, c, h, w) to (b, c, out_h, out_w) by weighting the four nearest elements.
-pub(super) fn upsample_bilinear2d(
-    src: &RocmStorage,
-    layout: &Layout,
-    (out_h, out_w): (usize, usize),
-    align_corners: bool,
-    scale_h: Option<f64>,
-    scale_w: Option<f64>,
-) -> Result<RocmStorage> {
-    const OP: &str = "upsample_bilinear2d";
-    check_rank(OP, layout, 4)?;
-    let dims = layout.dims();
-    let elements = dims[0] * dims[1] * out_h * out_w;
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), elements, OP)? };
-    let (from, to) = (src.ptr(layout, OP)?, dst.slice.ptr());
-    let info = Strided::verbatim(OP, &[dims, layout.stride()])?;
-    let (has_h, has_w) = (scale_h.is_some(), scale_w.is_some());
-    let (scale_h, scale_w) = (scale_h.unwrap_or(0.0), scale_w.unwrap_or(0.0));
-    let function = src.device.kernel(Module::Conv, &[OP, src.slice.dtype().as_str()])?;
-    let launch = function.launch(LaunchConfig::for_elements(OP, elements)?);
-    let launch = launch.arg(&out_w).arg(&out_h).arg(&align_corners).arg(&has_h).arg(&scale_h);
-    // SAFETY: upsample_bilinear2d(w_out, h_out, align_corners, has_scale_h, scale_h, has_scale_w, scale_w, info, src,
-    // dst).
-    unsafe { launch.arg(&has_w).arg(&scale_w).arg(&info).arg(&from).arg(&to).run()? };
-    Ok(dst)
+pub(super) fn check_rank(layout: &Layout, expected: usize) -> Result<()> {
+    let got = layout.dims().len();
+    if got == expected {
+        return Ok(());
+    }
+    Err(crate::Error::UnexpectedNumberOfDims { expected, got, shape: layout.shape().clone() }.bt())
 }
 
-/// Dims and strides of the input, then those of the kernel.
-fn verbatim2(op: &'static str, src: &Layout, kernel: &Layout) -> Result<super::KernelLayout> {
-    Strided::verbatim(op, &[src.dims(), src.stride(), kernel.dims(), kernel.stride()])
+/// Both have the same dtype, and it is one that computes.
+fn check_dtypes(op: &'static str, src: &RocmStorage, kernel: &RocmStorage) -> Result<()> {
+    let (lhs, rhs) = (src.slice.dtype(), kernel.slice.dtype());
+    if lhs != rhs {
+        return Err(dtype_mismatch(op, lhs, rhs));
+    }
+    check_computes(op, lhs)
+}
+
+/// The packed dtypes are moved, but not computed with.
+pub(super) fn check_computes(op: &'static str, dtype: DType) -> Result<()> {
+    if is_packed(dtype) {
+        return Err(unsupported_dtype(op, dtype));
+    }
+    Ok(())
 }

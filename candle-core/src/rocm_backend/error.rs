@@ -59,9 +59,6 @@ pub enum RocmError {
     #[error("{op}: layout {layout:?} reaches beyond its buffer of {len} elements")]
     OutOfBounds { op: &'static str, layout: Layout, len: usize },
 
-    #[error("matmul: lhs {lhs:?} and rhs {rhs:?} do not fit (b, m, n, k) = {bmnk:?}")]
-    MatMulShape { lhs: Layout, rhs: Layout, bmnk: (usize, usize, usize, usize) },
-
     #[error("kernel {kernel}: {message}")]
     Launch { kernel: String, message: String },
 

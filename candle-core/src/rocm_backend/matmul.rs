@@ -3,16 +3,19 @@
 //! rocBLAS is column-major: a row-major C = A B is its C' = B' A', so the right side goes in first and m and n change
 //! places. Whatever strides BLAS can express is used where it lies; anything else is made dense first.
 use super::device::DeviceState;
-use super::error::{dtype_mismatch, notes};
+use super::error::{dtype_mismatch, notes, unsupported_dtype};
 use super::launch::DevicePtr;
 use super::storage::RocmStorage;
 use super::{strided, RocmError};
+use crate::error::MatMulUnexpectedStriding;
 use crate::{DType, Layout, Result};
 use half::f16;
 use rocm_rs::rocblas::{self, ffi};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::PoisonError;
+
+const OP: &str = "matmul";
 
 /// A device's rocBLAS handle, made at the first product and bound to the device's stream.
 pub(super) struct Blas(rocblas::Handle);
@@ -102,22 +105,13 @@ pub(super) fn matmul(
     lhs_layout: &Layout,
     rhs_layout: &Layout,
 ) -> Result<RocmStorage> {
-    const OP: &str = "matmul";
     let (b, m, n, k) = bmnk;
     let dtype = lhs.slice.dtype();
     if dtype != rhs.slice.dtype() {
         return Err(dtype_mismatch(OP, dtype, rhs.slice.dtype()));
     }
-    if !matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
-        return Err(crate::Error::UnsupportedDTypeForOp(dtype, OP).bt());
-    }
-    let fits = |layout: &Layout, rows, columns| {
-        matches!(layout.dims(), [batch @ .., r, c]
-            if *r == rows && *c == columns && batch.iter().product::<usize>() == b)
-    };
-    if !fits(lhs_layout, m, k) || !fits(rhs_layout, k, n) {
-        let (lhs, rhs) = (lhs_layout.clone(), rhs_layout.clone());
-        return Err(RocmError::MatMulShape { lhs, rhs, bmnk }.into());
+    if !multiplies(dtype) {
+        return Err(unsupported_dtype(OP, dtype));
     }
     if k == 0 {
         return strided::zeros(&lhs.device, dtype, b * m * n);
@@ -126,6 +120,47 @@ pub(super) fn matmul(
     let dst = unsafe { RocmStorage::alloc(&lhs.device, dtype, b * m * n, OP)? };
     if b * m * n == 0 {
         return Ok(dst);
+    }
+    let out = Output { ptr: dst.slice.ptr(), row_stride: n, batch_stride: m * n };
+    product(lhs, rhs, bmnk, lhs_layout, rhs_layout, out)?;
+    Ok(dst)
+}
+
+/// Whether there are products of this dtype: f16, bf16, f32 and f64, as on the CPU device.
+pub(super) fn multiplies(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+}
+
+/// Where a product (b, m, n) is written: rows are dense, and apart by `row_stride` elements.
+pub(super) struct Output {
+    pub ptr: DevicePtr,
+    pub row_stride: usize,
+    pub batch_stride: usize,
+}
+
+/// The same into memory that is there, for sizes and operands of one dtype that [`matmul`] would take, none of them 0.
+/// The output has the room that its strides say.
+pub(super) fn product(
+    lhs: &RocmStorage,
+    rhs: &RocmStorage,
+    bmnk: (usize, usize, usize, usize),
+    lhs_layout: &Layout,
+    rhs_layout: &Layout,
+    out: Output,
+) -> Result<()> {
+    let (b, m, n, k) = bmnk;
+    let fits = |layout: &Layout, rows, columns| {
+        matches!(layout.dims(), [batch @ .., r, c]
+            if *r == rows && *c == columns && batch.iter().product::<usize>() == b)
+    };
+    if !fits(lhs_layout, m, k) || !fits(rhs_layout, k, n) {
+        return Err(crate::Error::MatMulUnexpectedStriding(Box::new(MatMulUnexpectedStriding {
+            lhs_l: lhs_layout.clone(),
+            rhs_l: rhs_layout.clone(),
+            bmnk,
+            msg: "the dims do not fit the sizes",
+        }))
+        .bt());
     }
     lhs.order_after(rhs)?;
     let (dense_lhs, dense_rhs);
@@ -144,13 +179,9 @@ pub(super) fn matmul(
         }
     };
     // All batches times one matrix, with rows that follow each other: one taller product.
-    let (b, m) = if b > 1 && w.batch_stride == 0 && !a.transposed && a.batch_stride == m * a.leading {
-        (1, b * m)
-    } else {
-        (b, m)
-    };
-    gemm(&lhs.device.state, dtype, (b, m, n, k), (a, a_ptr), (w, w_ptr), dst.slice.ptr())?;
-    Ok(dst)
+    let joins = !a.transposed && a.batch_stride == m * a.leading && out.batch_stride == m * out.row_stride;
+    let (b, m) = if b > 1 && w.batch_stride == 0 && joins { (1, b * m) } else { (b, m) };
+    gemm(&lhs.device.state, lhs.slice.dtype(), (b, m, n, k), (a, a_ptr), (w, w_ptr), out)
 }
 
 fn gemm(
@@ -159,12 +190,12 @@ fn gemm(
     (b, m, n, k): (usize, usize, usize, usize),
     (a, a_ptr): (Operand, DevicePtr),
     (w, w_ptr): (Operand, DevicePtr),
-    c_ptr: DevicePtr,
+    out: Output,
 ) -> Result<()> {
     let int = |value: usize| {
         i32::try_from(value).map_err(|_| {
             let limit = i32::MAX as usize;
-            crate::Error::from(RocmError::TooManyElements { op: "matmul", elements: value, limit })
+            crate::Error::from(RocmError::TooManyElements { op: OP, elements: value, limit })
         })
     };
     let data_type = match dtype {
@@ -186,7 +217,7 @@ fn gemm(
         _ => (ffi::rocblas_datatype__rocblas_datatype_f32_r, address(&one_f32), address(&zero_f32)),
     };
     let (rows, columns, inner, batches) = (int(n)?, int(m)?, int(k)?, int(b)?);
-    let (lda, ldb, ldc) = (int(w.leading)?, int(a.leading)?, int(n)?);
+    let (lda, ldb, ldc) = (int(w.leading)?, int(a.leading)?, int(out.row_stride)?);
     state.bind()?;
     let mut blas = state.blas.lock().unwrap_or_else(PoisonError::into_inner);
     let handle = match &*blas {
@@ -214,14 +245,14 @@ fn gemm(
             ldb,
             a.batch_stride as i64,
             beta,
-            c_ptr.0,
+            out.ptr.0,
             data_type,
             ldc,
-            (m * n) as i64,
-            c_ptr.0,
+            out.batch_stride as i64,
+            out.ptr.0,
             data_type,
             ldc,
-            (m * n) as i64,
+            out.batch_stride as i64,
             batches,
             compute_type,
             ffi::rocblas_gemm_algo__rocblas_gemm_algo_standard,

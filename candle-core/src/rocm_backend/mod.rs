@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `device`, `kernels`, `code_object`, `launch`, `layout` | the device, its loaded kernels, launching one |
 //! | `storage`, `buffer`, `copy`, `staging` | device memory, and getting data in and out |
-//! | `elementwise`, `reduce`, `sort`, `indexing`, `matmul`, `conv`, `strided`, `random` | the operations |
+//! | `elementwise`, `reduce`, `sort`, `indexing`, `matmul`, `conv`, `pool`, `strided`, `random` | the operations |
 //! | `backend` | Candle's traits |
 //! | `error`, `fault` | what goes wrong |
 //!
@@ -53,6 +53,7 @@ mod kernels;
 mod launch;
 mod layout;
 mod matmul;
+mod pool;
 mod random;
 mod reduce;
 mod sort;
@@ -61,6 +62,7 @@ mod storage;
 mod strided;
 
 pub use buffer::Buffer;
+pub use conv::{conv_workspace, set_conv_workspace};
 pub use device::{DeviceId, RocmDevice};
 pub use error::RocmError;
 pub use kernels::ModuleId;

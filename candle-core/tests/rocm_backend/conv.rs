@@ -1,107 +1,294 @@
 use super::fixture::*;
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
-const FLOATS: [DType; 3] = [DType::F32, DType::F64, DType::F16];
-
-/// The CPU's result in f64 of the rounded inputs.
-fn wide(t: &Tensor) -> Tensor {
-    t.to_dtype(DType::F64).unwrap()
+#[derive(Clone, Copy, Debug)]
+struct Params {
+    padding: usize,
+    output_padding: usize,
+    stride: usize,
+    dilation: usize,
+    groups: usize,
 }
 
+const fn params(
+    padding: usize,
+    output_padding: usize,
+    stride: usize,
+    dilation: usize,
+    groups: usize,
+) -> Params {
+    Params { padding, output_padding, stride, dilation, groups }
+}
+
+const PLAIN: [Params; 6] = [
+    params(0, 0, 1, 1, 1),
+    params(1, 0, 1, 1, 1),
+    params(2, 0, 2, 1, 1),
+    params(1, 0, 1, 2, 1),
+    params(3, 0, 3, 2, 2),
+    params(0, 0, 2, 1, 2),
+];
+
+const TRANSPOSED: [Params; 6] = [
+    params(0, 0, 1, 1, 1),
+    params(0, 0, 2, 1, 1),
+    params(1, 1, 2, 1, 1),
+    params(1, 0, 1, 2, 1),
+    params(2, 2, 3, 2, 1),
+    params(0, 1, 2, 3, 1),
+];
+
+/// The element that a tap at a place sees, if there is one; or, of a transposed convolution, where its product goes.
+fn seen(
+    place: usize,
+    tap: usize,
+    (padding, stride, dilation): (usize, usize, usize),
+    size: usize,
+) -> Option<usize> {
+    (place * stride + tap * dilation).checked_sub(padding).filter(|at| *at < size)
+}
+
+/// A convolution by its definition, in f64: (b, c, h, w) with (c_out, c_in, k_h, k_w), (padding, stride, dilation) per
+/// axis.
+fn convolution(x: &Tensor, k: &Tensor, groups: usize, [v, u]: [(usize, usize, usize); 2]) -> Tensor {
+    let (b, c, h, w) = x.dims4().unwrap();
+    let (c_out, c_in, k_h, k_w) = k.dims4().unwrap();
+    let size = |n: usize, k: usize, (padding, stride, dilation): (usize, usize, usize)| {
+        (n + 2 * padding - dilation * (k - 1) - 1) / stride + 1
+    };
+    let (h_out, w_out) = (size(h, k_h, v), size(w, k_w, u));
+    let (xs, ks) = (to_f64(x), to_f64(k));
+    let mut out = Vec::with_capacity(b * c_out * h_out * w_out);
+    for (i, o) in (0..b).flat_map(|i| (0..c_out).map(move |o| (i, o))) {
+        let first_channel = o / (c_out / groups) * c_in;
+        for (y, x) in (0..h_out).flat_map(|y| (0..w_out).map(move |x| (y, x))) {
+            let mut sum = 0.0;
+            for (tap_y, tap_x) in (0..k_h).flat_map(|y| (0..k_w).map(move |x| (y, x))) {
+                if let (Some(y), Some(x)) = (seen(y, tap_y, v, h), seen(x, tap_x, u, w)) {
+                    for channel in 0..c_in {
+                        sum += xs[((i * c + first_channel + channel) * h + y) * w + x]
+                            * ks[((o * c_in + channel) * k_h + tap_y) * k_w + tap_x];
+                    }
+                }
+            }
+            out.push(sum);
+        }
+    }
+    Tensor::from_vec(out, (b, c_out, h_out, w_out), &Device::Cpu).unwrap()
+}
+
+/// A transposed convolution by its definition, in f64: (b, c, h, w) with (c, c_out, k_h, k_w), (padding, output padding,
+/// stride, dilation) per axis.
+fn transposed(x: &Tensor, k: &Tensor, [v, u]: [(usize, usize, usize, usize); 2]) -> Tensor {
+    let (b, c, h, w) = x.dims4().unwrap();
+    let (_, c_out, k_h, k_w) = k.dims4().unwrap();
+    let size =
+        |n: usize, k: usize, (padding, output_padding, stride, dilation): (usize, usize, usize, usize)| {
+            (n - 1) * stride + dilation * (k - 1) + output_padding + 1 - 2 * padding
+        };
+    let (h_out, w_out) = (size(h, k_h, v), size(w, k_w, u));
+    let (xs, ks) = (to_f64(x), to_f64(k));
+    let mut out = vec![0.0; b * c_out * h_out * w_out];
+    for (i, channel) in (0..b).flat_map(|i| (0..c).map(move |c| (i, c))) {
+        for (y, x) in (0..h).flat_map(|y| (0..w).map(move |x| (y, x))) {
+            for (tap_y, tap_x) in (0..k_h).flat_map(|y| (0..k_w).map(move |x| (y, x))) {
+                let (v, u) = ((v.0, v.2, v.3), (u.0, u.2, u.3));
+                if let (Some(to_y), Some(to_x)) = (seen(y, tap_y, v, h_out), seen(x, tap_x, u, w_out)) {
+                    for o in 0..c_out {
+                        out[((i * c_out + o) * h_out + to_y) * w_out + to_x] += xs
+                            [((i * c + channel) * h + y) * w + x]
+                            * ks[((channel * c_out + o) * k_h + tap_y) * k_w + tap_x];
+                    }
+                }
+            }
+        }
+    }
+    Tensor::from_vec(out, (b, c_out, h_out, w_out), &Device::Cpu).unwrap()
+}
+
+const FLAT: (usize, usize, usize) = (0, 1, 1);
+
+/// Six output channels are multiplied with the unfolded input, four are walked directly, and kernels of one element
+/// multiply the input itself.
 #[test]
-fn conv1d_with_padding_stride_and_dilation() {
+fn convolutions_of_one_dimension() {
     let device = rocm();
     for dtype in FLOATS {
-        let (x, k) = (tensor(&[2, 3, 11], dtype, 1.0), tensor(&[4, 3, 3], dtype, 1.0));
-        let (gx, gk) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
-        for (padding, stride, dilation) in [(0, 1, 1), (1, 1, 1), (2, 2, 1), (1, 1, 2)] {
-            let expected = wide(&x).conv1d(&wide(&k), padding, stride, dilation, 1).unwrap();
-            let got = gx.conv1d(&gk, padding, stride, dilation, 1).unwrap();
-            assert_close(
-                &got,
-                &expected,
-                4.0 * epsilon(dtype),
-                &format!("{dtype:?} {padding} {stride} {dilation}"),
-            );
+        for (c_out, k) in [(12, 3), (4, 3), (12, 1)] {
+            for p in PLAIN {
+                let x = tensor(&[2, 4, 11], dtype, 1.0);
+                let k = tensor(&[c_out, 4 / p.groups, k], dtype, 1.0);
+                let axis = (p.padding, p.stride, p.dilation);
+                let (x4, k4) = (x.unsqueeze(2).unwrap(), k.unsqueeze(2).unwrap());
+                let expected = convolution(&x4, &k4, p.groups, [FLAT, axis]).squeeze(2).unwrap();
+                let (x, k) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
+                let got = x.conv1d(&k, p.padding, p.stride, p.dilation, p.groups).unwrap();
+                assert_eq!(got.dtype(), dtype);
+                assert_close(&got, &expected, 4.0 * epsilon(dtype), &format!("{dtype:?} {c_out} {p:?}"));
+            }
         }
     }
 }
 
 #[test]
-fn conv2d_with_padding_stride_dilation_and_groups() {
+fn convolutions_of_two_dimensions() {
     let device = rocm();
     for dtype in FLOATS {
-        let (x, k) = (tensor(&[2, 4, 7, 9], dtype, 1.0), tensor(&[6, 4, 3, 2], dtype, 1.0));
-        let (gx, gk) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
-        for (padding, stride, dilation) in [(0, 1, 1), (1, 1, 1), (2, 2, 1), (1, 1, 2)] {
-            let expected = wide(&x).conv2d(&wide(&k), padding, stride, dilation, 1).unwrap();
-            let got = gx.conv2d(&gk, padding, stride, dilation, 1).unwrap();
-            assert_close(
-                &got,
-                &expected,
-                4.0 * epsilon(dtype),
-                &format!("{dtype:?} {padding} {stride} {dilation}"),
-            );
-        }
-        let k = tensor(&[6, 2, 3, 2], dtype, 1.0);
-        let expected = wide(&x).conv2d(&wide(&k), 1, 1, 1, 2).unwrap();
-        let got = gx.conv2d(&k.to_device(&device).unwrap(), 1, 1, 1, 2).unwrap();
-        assert_close(&got, &expected, 4.0 * epsilon(dtype), &format!("{dtype:?} groups"));
-    }
-}
-
-#[test]
-fn conv2d_of_views() {
-    let device = rocm();
-    let (x, k) = (tensor(&[1, 9, 7, 3], DType::F32, 1.0), tensor(&[3, 3, 3, 5], DType::F32, 1.0));
-    let channels_first = |t: &Tensor| t.permute((0, 3, 1, 2)).unwrap();
-    let kernel = |t: &Tensor| t.permute((3, 0, 1, 2)).unwrap();
-    let expected =
-        channels_first(&x).contiguous().unwrap().conv2d(&kernel(&k).contiguous().unwrap(), 1, 1, 1, 1);
-    let (gx, gk) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
-    let got = channels_first(&gx).conv2d(&kernel(&gk), 1, 1, 1, 1).unwrap();
-    assert_close(&got, &expected.unwrap(), 1e-5, "conv2d of views");
-}
-
-/// Batch 1: the CPU is wrong for larger ones with the plainest parameters.
-#[test]
-fn transposed_convolutions() {
-    let device = rocm();
-    let (x, k) = (tensor(&[1, 3, 5], DType::F32, 1.0), tensor(&[3, 4, 3], DType::F32, 1.0));
-    let (gx, gk) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
-    for (padding, output_padding, stride, dilation) in [(0, 0, 1, 1), (1, 1, 2, 1), (1, 0, 1, 2)] {
-        let expected = x.conv_transpose1d(&k, padding, output_padding, stride, dilation, 1).unwrap();
-        let got = gx.conv_transpose1d(&gk, padding, output_padding, stride, dilation, 1).unwrap();
-        assert_close(&got, &expected, 1e-5, &format!("1d {padding} {output_padding} {stride} {dilation}"));
-    }
-    let (x, k) = (tensor(&[2, 3, 4, 5], DType::F32, 1.0), tensor(&[3, 4, 3, 3], DType::F32, 1.0));
-    let (gx, gk) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
-    for (padding, output_padding, stride, dilation) in [(0, 0, 1, 1), (1, 1, 2, 1), (1, 0, 1, 2)] {
-        let expected = x.conv_transpose2d(&k, padding, output_padding, stride, dilation).unwrap();
-        let got = gx.conv_transpose2d(&gk, padding, output_padding, stride, dilation).unwrap();
-        assert_close(&got, &expected, 1e-5, &format!("2d {padding} {output_padding} {stride} {dilation}"));
-    }
-}
-
-#[test]
-fn pooling_and_resizing() {
-    let device = rocm();
-    let x = tensor(&[2, 3, 6, 8], DType::F32, 5.0);
-    let g = x.to_device(&device).unwrap();
-    for (k, stride) in [((2, 2), (2, 2)), ((3, 2), (1, 2)), ((2, 3), (2, 1))] {
-        let what = format!("{k:?} {stride:?}");
-        let expected = x.avg_pool2d_with_stride(k, stride).unwrap();
-        assert_close(&g.avg_pool2d_with_stride(k, stride).unwrap(), &expected, 1e-6, &format!("avg {what}"));
-        let expected = x.max_pool2d_with_stride(k, stride).unwrap();
-        assert_close(&g.max_pool2d_with_stride(k, stride).unwrap(), &expected, 0.0, &format!("max {what}"));
-    }
-    for (h, w) in [(12, 16), (7, 5)] {
-        let expected = x.upsample_nearest2d(h, w).unwrap();
-        assert_close(&g.upsample_nearest2d(h, w).unwrap(), &expected, 0.0, &format!("nearest {h} {w}"));
-        for align in [false, true] {
-            let expected = x.upsample_bilinear2d(h, w, align).unwrap();
-            let got = g.upsample_bilinear2d(h, w, align).unwrap();
-            assert_close(&got, &expected, 1e-5, &format!("bilinear {h} {w} {align}"));
+        for (c_out, (k_h, k_w)) in [(12, (3, 2)), (4, (3, 2)), (12, (1, 1)), (10, (1, 2))] {
+            for p in PLAIN {
+                let x = tensor(&[2, 4, 7, 9], dtype, 1.0);
+                let k = tensor(&[c_out, 4 / p.groups, k_h, k_w], dtype, 1.0);
+                let axis = (p.padding, p.stride, p.dilation);
+                let expected = convolution(&x, &k, p.groups, [axis, axis]);
+                let (x, k) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
+                let got = x.conv2d(&k, p.padding, p.stride, p.dilation, p.groups).unwrap();
+                assert_eq!(got.dtype(), dtype);
+                assert_close(&got, &expected, 4.0 * epsilon(dtype), &format!("{dtype:?} {c_out} {p:?}"));
+            }
         }
     }
+}
+
+#[test]
+fn convolutions_of_views() {
+    let device = rocm();
+    for (c_out, (k_h, k_w), padding) in [(6, (3, 2), 1), (3, (3, 2), 1), (6, (1, 1), 0)] {
+        for (x_name, x_view) in VIEWS4 {
+            for (k_name, k_view) in VIEWS4 {
+                let x = tensor(&[2, 3, 6, 5], DType::F32, 1.0).to_device(&device).unwrap();
+                let k = tensor(&[c_out, 3, k_h, k_w], DType::F32, 1.0).to_device(&device).unwrap();
+                let (x, k) = (x_view(&x).unwrap(), k_view(&k).unwrap());
+                let expected = convolution(&x, &k, 1, [(padding, 1, 1); 2]);
+                let got = x.conv2d(&k, padding, 1, 1, 1).unwrap();
+                assert_close(&got, &expected, 1e-5, &format!("{c_out}: {x_name} by {k_name}"));
+            }
+        }
+    }
+    // The CPU is wrong here: the kernel is a strided tensor.
+    let x = tensor(&[2, 9, 3], DType::F32, 1.0).to_device(&device).unwrap().transpose(1, 2).unwrap();
+    let k = tensor(&[2, 3, 6], DType::F32, 1.0).to_device(&device).unwrap().transpose(0, 2).unwrap();
+    let expected = convolution(&x.unsqueeze(2).unwrap(), &k.unsqueeze(2).unwrap(), 1, [FLAT, (1, 1, 1)]);
+    let got = x.conv1d(&k, 1, 1, 1, 1).unwrap();
+    assert_close(&got, &expected.squeeze(2).unwrap(), 1e-5, "conv1d of transposed");
+}
+
+/// The unfolded input is made in pieces: groups of images, or runs of places of one image.
+#[test]
+fn a_bounded_workspace_changes_nothing() {
+    use candle_core::rocm::{conv_workspace, set_conv_workspace};
+    rocm();
+    let device = Device::new_rocm_with_stream(0).unwrap();
+    let x = tensor(&[3, 4, 12, 13], DType::F32, 1.0).to_device(&device).unwrap();
+    let k = tensor(&[8, 4, 3, 3], DType::F32, 1.0).to_device(&device).unwrap();
+    let expected = convolution(&x, &k, 1, [(1, 1, 1); 2]);
+    let whole = conv_workspace();
+    let launches = || device.as_rocm_device().unwrap().kernels_launched();
+    // 36 columns of 4 bytes at each of 156 places: all images, two, one, 128 places, one place.
+    for (bytes, pieces) in [(whole, 1), (2 * 22_464, 2), (22_464, 3), (18_500, 6), (1, 3 * 156)] {
+        set_conv_workspace(bytes);
+        let before = launches();
+        let got = x.conv2d(&k, 1, 1, 1, 1);
+        let launched = launches() - before;
+        set_conv_workspace(whole);
+        assert_close(&got.unwrap(), &expected, 1e-5, &format!("{bytes} bytes"));
+        assert_eq!(launched, pieces, "{bytes} bytes");
+    }
+}
+
+#[test]
+fn transposed_convolutions_of_every_dtype() {
+    let device = rocm();
+    for dtype in ALL {
+        let limit = if dtype.is_int() { 9.0 } else { 1.0 };
+        let x = tensor(&[2, 3, 4, 5], dtype, limit);
+        let k = tensor(&[3, 4, 3, 2], dtype, limit);
+        let (x1, k1) = (tensor(&[2, 3, 5], dtype, limit), tensor(&[3, 4, 3], dtype, limit));
+        let on_device = |t: &Tensor| t.to_device(&device).unwrap();
+        // The CPU device's integers wrap around.
+        let wrapped =
+            |t: Tensor| if dtype == DType::U8 { from_f64(&mod_256(&t), t.dims(), dtype) } else { t };
+        for p in TRANSPOSED {
+            let what = format!("{dtype:?} {p:?}");
+            let axis = (p.padding, p.output_padding, p.stride, p.dilation);
+            let expected = wrapped(transposed(&x, &k, [axis, axis]));
+            let got = on_device(&x)
+                .conv_transpose2d(&on_device(&k), p.padding, p.output_padding, p.stride, p.dilation)
+                .unwrap();
+            assert_eq!(got.dtype(), dtype);
+            assert_close(&got, &expected, 4.0 * epsilon(dtype), &format!("2d {what}"));
+            let (x4, k4) = (x1.unsqueeze(2).unwrap(), k1.unsqueeze(2).unwrap());
+            let expected = wrapped(transposed(&x4, &k4, [(0, 0, 1, 1), axis]).squeeze(2).unwrap());
+            let got = on_device(&x1)
+                .conv_transpose1d(&on_device(&k1), p.padding, p.output_padding, p.stride, p.dilation, 1)
+                .unwrap();
+            assert_close(&got, &expected, 4.0 * epsilon(dtype), &format!("1d {what}"));
+        }
+    }
+}
+
+fn mod_256(t: &Tensor) -> Vec<f64> {
+    to_f64(t).into_iter().map(|v| v.rem_euclid(256.0)).collect()
+}
+
+#[test]
+fn transposed_convolutions_of_views_and_groups() {
+    let device = rocm();
+    for (x_name, x_view) in VIEWS4 {
+        for (k_name, k_view) in VIEWS4 {
+            let x = x_view(&tensor(&[2, 3, 4, 5], DType::F32, 1.0).to_device(&device).unwrap()).unwrap();
+            let k = k_view(&tensor(&[3, 4, 3, 2], DType::F32, 1.0).to_device(&device).unwrap()).unwrap();
+            let expected = transposed(&x, &k, [(1, 1, 2, 1); 2]);
+            let got = x.conv_transpose2d(&k, 1, 1, 2, 1).unwrap();
+            assert_close(&got, &expected, 1e-5, &format!("{x_name} by {k_name}"));
+        }
+    }
+    let x = tensor(&[1, 4, 5], DType::F32, 1.0);
+    let k = tensor(&[4, 3, 3], DType::F32, 1.0);
+    let expected = x.conv_transpose1d(&k, 1, 0, 2, 1, 2).unwrap();
+    let got = x
+        .to_device(&device)
+        .unwrap()
+        .conv_transpose1d(&k.to_device(&device).unwrap(), 1, 0, 2, 1, 2)
+        .unwrap();
+    assert_close(&got, &expected, 1e-5, "groups");
+}
+
+#[test]
+fn dtypes_without_products_are_refused_as_on_the_cpu() {
+    let device = rocm();
+    let both = |dims: &[usize], dtype| {
+        let t = tensor(dims, dtype, 3.0);
+        (t.to_device(&device).unwrap(), t)
+    };
+    for dtype in ALL.into_iter().filter(|dtype| !FLOATS.contains(dtype)) {
+        let ((gx, x), (gk, k)) = (both(&[1, 2, 5], dtype), both(&[6, 2, 3], dtype));
+        let conv1d = |x: &Tensor, k: &Tensor| -> Result<Tensor> { x.conv1d(k, 0, 1, 1, 1) };
+        assert_refused_alike(conv1d(&gx, &gk), conv1d(&x, &k), &format!("conv1d {dtype:?}"));
+        let ((gx, x), (gk, k)) = (both(&[1, 2, 5, 5], dtype), both(&[6, 2, 3, 3], dtype));
+        let conv2d = |x: &Tensor, k: &Tensor| -> Result<Tensor> { x.conv2d(k, 0, 1, 1, 1) };
+        assert_refused_alike(conv2d(&gx, &gk), conv2d(&x, &k), &format!("conv2d {dtype:?}"));
+    }
+    let ((gx, x), (gk, k)) = (both(&[1, 2, 5], DType::F32), both(&[6, 2, 3], DType::F64));
+    let transposed = |x: &Tensor, k: &Tensor| x.conv_transpose1d(&k.t()?.contiguous()?, 1, 0, 1, 1, 1);
+    let k_of = |k: &Tensor| k.permute((1, 2, 0)).unwrap();
+    assert_refused_alike(transposed(&gx, &k_of(&gk)), transposed(&x, &k_of(&k)), "mixed dtypes");
+}
+
+#[test]
+fn windows_that_do_not_fit_are_errors() {
+    let device = rocm();
+    let zeros = |dims: &[usize]| Tensor::zeros(dims, DType::F32, &device).unwrap();
+    let cases = [
+        zeros(&[1, 1, 4]).conv1d(&zeros(&[1, 1, 5]), 0, 1, 1, 1),
+        zeros(&[1, 1, 4]).conv1d(&zeros(&[1, 1, 3]), 0, 0, 1, 1),
+        zeros(&[1, 1, 4, 4]).conv2d(&zeros(&[1, 1, 3, 3]), 0, 1, 2, 1),
+        zeros(&[1, 1, 0]).conv_transpose1d(&zeros(&[1, 1, 3]), 0, 0, 1, 1, 1),
+        zeros(&[1, 1, 1, 1]).conv_transpose2d(&zeros(&[1, 1, 1, 1]), 1, 0, 1, 1),
+    ];
+    for (i, case) in cases.into_iter().enumerate() {
+        let error = case.unwrap_err().to_string();
+        assert!(error.contains("conv") && error.contains("no output"), "{i}: {error}");
+    }
+    let empty = zeros(&[0, 2, 4, 4]).conv2d(&zeros(&[3, 2, 3, 3]), 0, 1, 1, 1).unwrap();
+    assert_eq!(empty.dims(), [0, 3, 2, 2]);
 }

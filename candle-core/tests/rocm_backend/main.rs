@@ -10,6 +10,8 @@ mod errors;
 mod fixture;
 mod indexing;
 mod matmul;
+mod pool;
 mod random;
 mod reduce;
 mod sort;
+mod upsample;

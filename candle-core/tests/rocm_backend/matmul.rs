@@ -98,10 +98,19 @@ fn one_matrix_for_all_batches() {
 #[test]
 fn sizes_of_zero() {
     let device = rocm();
-    let zeros = |dims: (usize, usize)| Tensor::zeros(dims, DType::F32, &device).unwrap();
-    assert_eq!(zeros((0, 3)).matmul(&zeros((3, 2))).unwrap().dims(), [0, 2]);
-    let empty_sums = zeros((2, 0)).matmul(&zeros((0, 3))).unwrap();
-    assert_eq!(empty_sums.to_vec2::<f32>().unwrap(), [[0.0; 3]; 2]);
+    for dtype in FLOATS {
+        for (b, m, n, k) in [(0, 2, 3, 4), (2, 0, 3, 4), (2, 3, 0, 4), (2, 3, 4, 0)] {
+            let zeros = |dims: (usize, usize, usize)| Tensor::zeros(dims, dtype, &device).unwrap();
+            for got in [
+                zeros((b, m, k)).matmul(&zeros((b, k, n))),
+                zeros((b, k, m)).t().unwrap().matmul(&zeros((b, n, k)).t().unwrap()),
+            ] {
+                let got = got.unwrap();
+                assert_eq!(got.dims(), [b, m, n]);
+                assert_eq!(to_f64(&got), vec![0.0; b * m * n], "{dtype:?} {b} {m} {n} {k}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -117,11 +126,15 @@ fn larger_products_in_every_dtype() {
 }
 
 #[test]
-fn integers_are_refused_by_name() {
+fn other_dtypes_are_refused_as_on_the_cpu() {
     let device = rocm();
-    let ones = Tensor::ones((2, 2), DType::U32, &device).unwrap();
-    let error = ones.matmul(&ones).unwrap_err().to_string();
-    assert!(error.contains("matmul") && error.contains("U32"), "{error}");
+    for dtype in ALL.into_iter().filter(|dtype| !FLOATS.contains(dtype)) {
+        let (t, g) = (tensor(&[2, 2], dtype, 3.0), tensor(&[2, 2], dtype, 3.0).to_device(&device).unwrap());
+        assert_refused_alike(g.matmul(&g), t.matmul(&t), &format!("{dtype:?}"));
+    }
+    let (f32, f64) = (tensor(&[2, 2], DType::F32, 3.0), tensor(&[2, 2], DType::F64, 3.0));
+    let on_device = |t: &Tensor| t.to_device(&device).unwrap();
+    assert_refused_alike(on_device(&f32).matmul(&on_device(&f64)), f32.matmul(&f64), "mixed dtypes");
 }
 
 #[test]

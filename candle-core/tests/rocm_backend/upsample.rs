@@ -1,0 +1,103 @@
+use super::fixture::*;
+use candle_core::{DType, Device, Tensor};
+
+const SIZES: [(usize, usize); 5] = [(12, 16), (7, 5), (6, 9), (1, 1), (13, 3)];
+
+#[test]
+fn nearest_of_every_dtype_and_view() {
+    let device = rocm();
+    for dtype in ALL {
+        let dense = tensor(&[2, 3, 6, 8], dtype, 60.0);
+        for (name, view) in VIEWS4 {
+            let x = view(&dense).unwrap();
+            let g = view(&dense.to_device(&device).unwrap()).unwrap();
+            for (h, w) in SIZES {
+                let what = format!("{dtype:?} {name} {h} {w}");
+                let got = g.upsample_nearest2d(h, w).unwrap();
+                assert_eq!(got.dtype(), dtype);
+                assert_close(&got, &x.upsample_nearest2d(h, w).unwrap(), 0.0, &format!("2d {what}"));
+                let (x, g) = (x.get_on_dim(2, 1).unwrap(), g.get_on_dim(2, 1).unwrap());
+                let got = g.upsample_nearest1d(w).unwrap();
+                assert_eq!(got.dtype(), dtype);
+                assert_close(&got, &x.upsample_nearest1d(w).unwrap(), 0.0, &format!("1d {what}"));
+            }
+        }
+    }
+}
+
+/// The source index is the CPU's for every pair of sizes, also where the step is not exact.
+#[test]
+fn nearest_picks_the_cpus_element() {
+    let device = rocm();
+    for from in [1usize, 2, 3, 7, 10, 49] {
+        let x = Tensor::arange(0u32, from as u32, &Device::Cpu).unwrap().reshape((1, 1, from)).unwrap();
+        let g = x.to_device(&device).unwrap();
+        for to in [0, 1, 2, 3, 5, 9, 21, 70, 147, 490] {
+            let got = g.upsample_nearest1d(to).unwrap();
+            assert_close(&got, &x.upsample_nearest1d(to).unwrap(), 0.0, &format!("{from} to {to}"));
+        }
+    }
+}
+
+/// Of dense tensors: where the size stays, the CPU gives the whole storage instead of what a view shows.
+#[test]
+fn bilinear_of_every_dtype_and_view() {
+    let device = rocm();
+    for dtype in ALL {
+        let dense = tensor(&[2, 3, 6, 8], dtype, 60.0);
+        for (name, view) in VIEWS4 {
+            let x = view(&dense).unwrap().contiguous().unwrap();
+            let g = view(&dense.to_device(&device).unwrap()).unwrap();
+            for (h, w) in SIZES.into_iter().chain([(6, 8)]) {
+                for align in [false, true] {
+                    let expected = x.upsample_bilinear2d(h, w, align).unwrap();
+                    let got = g.upsample_bilinear2d(h, w, align).unwrap();
+                    assert_eq!(got.dtype(), dtype);
+                    // On the CPU these are rounded once more, on their way through f32.
+                    let twice = matches!(dtype, DType::F16 | DType::BF16 | DType::F8E4M3);
+                    let tolerance = if twice { epsilon(dtype) } else { 0.0 };
+                    assert_close(&got, &expected, tolerance, &format!("{dtype:?} {name} {h} {w} {align}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bilinear_by_factors_and_with_extreme_values() {
+    let device = rocm();
+    let x = tensor(&[1, 2, 5, 7], DType::F64, 3.0);
+    for (h, w, align) in [(2.0, 1.5, false), (1.3, 0.7, false), (2.6, 1.9, true)] {
+        let expected = x.upsample_bilinear2d_with_scale(h, w, align).unwrap();
+        let got = x.to_device(&device).unwrap().upsample_bilinear2d_with_scale(h, w, align).unwrap();
+        assert_close(&got, &expected, 0.0, &format!("{h} {w} {align}"));
+    }
+    let edges = Tensor::new(&[[i64::MAX, i64::MAX, i64::MIN, -1]], &Device::Cpu).unwrap();
+    let edges = edges.reshape((1, 1, 2, 2)).unwrap();
+    let expected = edges.upsample_bilinear2d(3, 5, false).unwrap();
+    let got = edges.to_device(&device).unwrap().upsample_bilinear2d(3, 5, false).unwrap();
+    assert_eq!(
+        got.flatten_all().unwrap().to_vec1::<i64>().unwrap(),
+        expected.flatten_all().unwrap().to_vec1::<i64>().unwrap()
+    );
+    let odd = Tensor::new(&[[1f32, f32::NAN], [f32::INFINITY, -2.0]], &Device::Cpu).unwrap();
+    let odd = odd.reshape((1, 1, 2, 2)).unwrap();
+    let expected = odd.upsample_bilinear2d(4, 3, false).unwrap();
+    assert_close(
+        &odd.to_device(&device).unwrap().upsample_bilinear2d(4, 3, false).unwrap(),
+        &expected,
+        0.0,
+        "NaN",
+    );
+}
+
+#[test]
+fn nothing_cannot_be_resized_to_something() {
+    let device = rocm();
+    let zeros = |dims: &[usize]| Tensor::zeros(dims, DType::F32, &device).unwrap();
+    let error = zeros(&[1, 1, 0]).upsample_nearest1d(3).unwrap_err().to_string();
+    assert!(error.contains("upsample_nearest1d"), "{error}");
+    assert!(zeros(&[1, 1, 0, 2]).upsample_nearest2d(3, 3).is_err());
+    assert!(zeros(&[1, 1, 2, 0]).upsample_bilinear2d(3, 3, false).is_err());
+    assert_eq!(zeros(&[1, 1, 2, 2]).upsample_nearest2d(0, 3).unwrap().dims(), [1, 1, 0, 3]);
+}
