@@ -18,7 +18,7 @@ fn layout(dims: &[usize], strides: &[usize]) -> [usize; 32] {
     layout
 }
 
-/// `CandleFault` as four 64-bit words: op, index, bound.
+/// `CandleFault` as 64-bit words: op (and the turn in the upper half), index, bound.
 const FAULT_WORDS: usize = 3;
 
 /// Loads the indexing module with a fault record.
@@ -32,19 +32,20 @@ fn indexing() -> (Module, Buffer<u64>) {
 #[test]
 fn index_select_reads_rows_and_reports_the_first_wrong_index() {
     let (module, record) = indexing();
-    // A 3x4 matrix, seen transposed: 4 rows of 3, row stride 1, column stride 4.
+    // A 4x3 matrix; every other id is one.
     let source: Vec<u32> = (0..12).map(|i| 100 + i).collect();
-    let view = layout(&[4, 3], &[1, 4]);
     let source_buffer = Buffer::new(&source);
     let run = |ids: &[u64]| {
         let numel = ids.len() * 3;
-        let (ids_buffer, out) = (Buffer::new(ids), Buffer::<u32>::zeroed(numel));
+        let view = layout(&[ids.len()], &[2]);
+        let spread: Vec<u64> = ids.iter().flat_map(|&id| [id, 77]).collect();
+        let (ids_buffer, out) = (Buffer::new(&spread), Buffer::<u32>::zeroed(numel));
         module.launch_linear(
             "is_i64_u32",
             numel,
             &mut [
                 argument(&numel),
-                argument(&2usize),
+                argument(&1usize),
                 argument(&view),
                 ids_buffer.argument(),
                 source_buffer.argument(),
@@ -57,7 +58,7 @@ fn index_select_reads_rows_and_reports_the_first_wrong_index() {
         );
         out.read()
     };
-    let row = |id: usize| (0..3).map(move |column| 100 + (column * 4 + id) as u32);
+    let row = |id: usize| (0..3).map(move |column| 100 + (id * 3 + column) as u32);
     // The largest i64 stands for no row.
     assert_eq!(run(&[3, i64::MAX as u64, 0]), row(3).chain([0, 0, 0]).chain(row(0)).collect::<Vec<_>>());
     assert_eq!(record.read(), [0, 0, 0]);
@@ -66,6 +67,13 @@ fn index_select_reads_rows_and_reports_the_first_wrong_index() {
     // The first fault stays until the host clears it; negative indices are faults too.
     assert_eq!(run(&[-1i64 as u64, 0]), [0, 0, 0].into_iter().chain(row(0)).collect::<Vec<_>>());
     assert_eq!(record.read(), [1, 4, 4]);
+    // Cleared without the next turn nothing is written, for a lane may still be about to; with it the next one is.
+    record.write(&[0, 0, 0]);
+    run(&[5]);
+    assert_eq!(record.read(), [0, 0, 0]);
+    record.write(&[1 << 32, 0, 0]);
+    run(&[6]);
+    assert_eq!(record.read(), [1 << 32 | 1, 6, 4]);
 }
 
 #[test]
@@ -77,9 +85,9 @@ fn gather_and_scatter_skip_what_is_out_of_range() {
     let ids: Vec<u32> = vec![2, 7, 0, 1];
     let ids_buffer = Buffer::new(&ids);
     let out = Buffer::<u32>::zeroed(4);
-    let sizes = [2usize, 3, 2, 1];
+    let sizes = [2usize, 3, 2, 1, 1];
     module.launch_linear(
-        "gather_u32_f32",
+        "gather_u32_u32",
         4,
         &mut [
             argument(&4usize),
@@ -90,6 +98,7 @@ fn gather_and_scatter_skip_what_is_out_of_range() {
             argument(&sizes[1]),
             argument(&sizes[2]),
             argument(&sizes[3]),
+            argument(&sizes[4]),
         ],
     );
     assert_eq!(out.read(), [source[2], 0, source[3], source[4]]);
@@ -101,7 +110,7 @@ fn gather_and_scatter_skip_what_is_out_of_range() {
     let values = Buffer::new(&[1.0f32, 2.0, 3.0, 4.0].map(f32::to_bits));
     let target = Buffer::new(&[10.0f32; 6].map(f32::to_bits));
     let sizes = [2usize, 2, 3, 1];
-    for kernel in ["sa_u32_f32", "s_u32_f32"] {
+    for kernel in ["sa_u32_f32", "s_u32_u32"] {
         module.launch_linear(
             kernel,
             2,

@@ -4,7 +4,8 @@ use super::RocmError;
 use crate::Result;
 use rocm_rs::hip::{self, bindings};
 use std::ffi::c_void;
-use std::sync::OnceLock;
+use std::sync::atomic::{fence, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// `CandleFault` of candle-kernels/indexing.cu.
 #[repr(C)]
@@ -12,7 +13,8 @@ use std::sync::OnceLock;
 struct Fault {
     /// Which op, see [`op_name`]; 0 while nothing happened.
     op: u32,
-    reserved: u32,
+    /// How many faults were taken. The device counts how many it wrote, and writes only while the two are equal.
+    turn: u32,
     index: i64,
     bound: u64,
 }
@@ -24,11 +26,15 @@ const GLOBAL: &str = "candle_fault";
 #[derive(Default)]
 pub(super) struct FaultRecord(OnceLock<Pinned>);
 
-struct Pinned(hip::PinnedMemory<Fault>);
+struct Pinned {
+    record: hip::PinnedMemory<Fault>,
+    /// Held while a fault is taken, so that each is taken once.
+    taking: Mutex<()>,
+}
 
 // SAFETY: the allocation is fixed and owned; it is read and written through volatile accesses only.
 unsafe impl Send for Pinned {}
-// SAFETY: as above. Two threads that take a fault at once may both report it, which is harmless.
+// SAFETY: as above, and writing takes the mutex.
 unsafe impl Sync for Pinned {}
 
 impl FaultRecord {
@@ -42,12 +48,12 @@ impl FaultRecord {
                     "hipHostMalloc(index fault record)".to_string()
                 })?;
                 // SAFETY: one Fault was allocated, all its bit patterns are valid, and no kernel knows it yet.
-                unsafe { memory.as_mut_ptr().write(Fault { op: 0, reserved: 0, index: 0, bound: 0 }) };
-                self.0.get_or_init(|| Pinned(memory))
+                unsafe { memory.as_mut_ptr().write(Fault { op: 0, turn: 0, index: 0, bound: 0 }) };
+                self.0.get_or_init(|| Pinned { record: memory, taking: Mutex::new(()) })
             }
         };
         let device_ptr =
-            state.check(record.0.get_device_pointer(), || "hipHostGetDevicePointer".to_string())?;
+            state.check(record.record.get_device_pointer(), || "hipHostGetDevicePointer".to_string())?;
         let global = state
             .check(module.get_global::<*mut c_void>(GLOBAL), || format!("hipModuleGetGlobal({GLOBAL})"))?;
         // SAFETY: the global is a pointer, so the copy stays within it, and the source lives until the call returns
@@ -65,15 +71,25 @@ impl FaultRecord {
 
     /// Reports and clears what the kernels have left. The stream has been waited for.
     pub(super) fn take(&self, state: &DeviceState) -> Result<()> {
-        let Some(record) = self.0.get() else { return Ok(()) };
-        let ptr = record.0.as_ptr().cast_mut();
-        // SAFETY: the record lives as long as the device; no kernel of this stream is running.
-        let fault = unsafe { ptr.read_volatile() };
-        if fault.op == 0 {
+        let Some(pinned) = self.0.get() else { return Ok(()) };
+        let ptr = pinned.record.as_ptr().cast_mut();
+        // SAFETY: the record lives as long as the device.
+        let op = || unsafe { (&raw const (*ptr).op).read_volatile() };
+        if op() == 0 {
             return Ok(());
         }
+        let _taking = pinned.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        if op() == 0 {
+            return Ok(());
+        }
+        // SAFETY: as above; while `op` is set no kernel writes the record, also not one that another thread enqueued.
+        let fault = unsafe { ptr.read_volatile() };
         // SAFETY: as above.
-        unsafe { ptr.write_volatile(Fault { op: 0, reserved: 0, index: 0, bound: 0 }) };
+        unsafe {
+            (&raw mut (*ptr).turn).write_volatile(fault.turn.wrapping_add(1));
+            fence(Ordering::SeqCst);
+            (&raw mut (*ptr).op).write_volatile(0);
+        }
         Err(RocmError::IndexOutOfRange {
             op: op_name(fault.op),
             index: fault.index,

@@ -1,14 +1,20 @@
 //! Selecting, gathering, scattering and adding by index.
 //!
 //! An index out of range reads nothing and writes nothing; it is reported by the next call that waits for the device.
+use super::conv::{check_computes, check_rank};
 use super::error::{dtype_mismatch, unsupported_dtype};
 use super::launch::LaunchConfig;
 use super::layout::Strided;
-use super::storage::RocmStorage;
+use super::storage::{carrier, RocmStorage};
 use crate::{DType, Layout, Result};
 use hip_kernels::Module;
 
-/// `dst[l, j, r] = src[l, ids[j], r]`, the dims before `dim` flattened to l, those after it to r.
+/// The ids that ops which only move elements take, and those that adding ops take: as on the CPU device.
+const MOVING_IDS: &[DType] = &[DType::U8, DType::U32, DType::I64];
+const ADDING_IDS: &[DType] = &[DType::U8, DType::U32, DType::I16, DType::I32, DType::I64];
+
+/// `dst[l, j, r] = src[l, ids[j], r]`, the dims before `dim` flattened to l, those after it to r. The ids may be
+/// strided.
 pub(super) fn index_select(
     src: &RocmStorage,
     ids: &RocmStorage,
@@ -17,30 +23,27 @@ pub(super) fn index_select(
     dim: usize,
 ) -> Result<RocmStorage> {
     const OP: &str = "index-select";
+    check_computes(OP, src.slice.dtype())?;
+    let names = ["is", ids_dtype(ids, MOVING_IDS, OP)?, carrier(src.slice.dtype())];
+    check_rank(ids_layout, 1)?;
+    let from = src.contiguous_ptr(layout, OP)?;
+    let index = ids.ptr(ids_layout, OP)?;
     let (left, size, right) = split(layout, dim);
     let count = ids_layout.shape().elem_count();
     let elements = count * left * right;
-    let names = ["is", ids_dtype(ids, OP)?, dtype(src)];
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), elements, OP)? };
     if elements == 0 {
         return Ok(dst);
     }
     src.order_after(ids)?;
-    // The kernel follows the strides of the source; the ids must be dense.
-    let dense;
-    let index = if ids_layout.is_contiguous() {
-        ids.ptr(ids_layout, OP)?
-    } else {
-        dense = ids.dense(ids_layout, OP)?;
-        dense.slice.ptr()
-    };
-    let (from, to) = (src.ptr(layout, OP)?, dst.slice.ptr());
-    let strided = Strided::of(OP, &[layout])?;
+    let to = dst.slice.ptr();
+    let strided = Strided::of(OP, &[ids_layout])?;
     let kernel = src.device.kernel(Module::Indexing, &names)?;
     let launch = kernel.launch(LaunchConfig::for_elements(OP, elements)?);
     let launch = launch.arg(&elements).strided(&strided).arg(&index).arg(&from).arg(&to);
-    // SAFETY: is(numel, num_dims, info, ids, inp, out, left, src_dim, ids_dim, right); the kernel checks each index.
+    // SAFETY: is(numel, num_dims, info of the ids, ids, inp, out, left, src_dim, ids_dim, right); the kernel checks each
+    // index.
     unsafe { launch.arg(&left).arg(&size).arg(&count).arg(&right).run()? };
     Ok(dst)
 }
@@ -54,12 +57,13 @@ pub(super) fn gather(
     dim: usize,
 ) -> Result<RocmStorage> {
     const OP: &str = "gather";
+    check_computes(OP, src.slice.dtype())?;
+    let names = ["gather", ids_dtype(ids, MOVING_IDS, OP)?, carrier(src.slice.dtype())];
     let index = ids.contiguous_ptr(ids_layout, OP)?;
     let from = src.contiguous_ptr(layout, OP)?;
-    let (left, size, right) = split(layout, dim);
-    let count = ids_layout.dims()[dim];
+    let (_, size, src_right) = split(layout, dim);
+    let (left, count, right) = split(ids_layout, dim);
     let elements = ids_layout.shape().elem_count();
-    let names = ["gather", ids_dtype(ids, OP)?, dtype(src)];
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), elements, OP)? };
     if elements == 0 {
@@ -69,9 +73,9 @@ pub(super) fn gather(
     let to = dst.slice.ptr();
     let kernel = src.device.kernel(Module::Indexing, &names)?;
     let launch = kernel.launch(LaunchConfig::for_elements(OP, elements)?);
-    let launch = launch.arg(&elements).arg(&index).arg(&from).arg(&to);
-    // SAFETY: gather(numel, ids, inp, out, left, src_dim, ids_dim, right); the kernel checks each index.
-    unsafe { launch.arg(&left).arg(&size).arg(&count).arg(&right).run()? };
+    let launch = launch.arg(&elements).arg(&index).arg(&from).arg(&to).arg(&left).arg(&size);
+    // SAFETY: gather(numel, ids, inp, out, left, src_dim, ids_dim, right, src_right); the kernel checks each index.
+    unsafe { launch.arg(&count).arg(&right).arg(&src_right).run()? };
     Ok(dst)
 }
 
@@ -87,8 +91,11 @@ pub(super) fn scatter(
     dim: usize,
     add: bool,
 ) -> Result<()> {
-    let (op, kernel) = if add { ("scatter-add", "sa") } else { ("scatter", "s") };
+    let dtype = dst.slice.dtype();
+    let op = if add { "scatter-add" } else { "scatter" };
+    let ids_name = ids_dtype(ids, if add { ADDING_IDS } else { MOVING_IDS }, op)?;
     same_dtype(dst, src, op)?;
+    let names = if add { ["sa", ids_name, dtype.as_str()] } else { ["s", ids_name, carrier(dtype)] };
     let index = ids.contiguous_ptr(ids_layout, op)?;
     let to = dst.contiguous_ptr(layout, op)?;
     let from = src.contiguous_ptr(src_layout, op)?;
@@ -97,7 +104,6 @@ pub(super) fn scatter(
     if left * size * right == 0 {
         return Ok(());
     }
-    let names = [kernel, ids_dtype(ids, op)?, dtype(dst)];
     dst.order_after(ids)?;
     dst.order_after(src)?;
     let kernel = dst.device.kernel(Module::Indexing, &names)?;
@@ -118,10 +124,10 @@ pub(super) fn index_add(
     dim: usize,
 ) -> Result<RocmStorage> {
     const OP: &str = "index-add";
-    same_dtype(base, src, OP)?;
+    let names = ["ia", ids_dtype(ids, ADDING_IDS, OP)?, base.slice.dtype().as_str()];
     let index = ids.contiguous_ptr(ids_layout, OP)?;
+    same_dtype(base, src, OP)?;
     let from = src.contiguous_ptr(src_layout, OP)?;
-    let names = ["ia", ids_dtype(ids, OP)?, dtype(base)];
     let dst = base.dense(layout, OP)?;
     let (left, size, right) = split(src_layout, dim);
     let dst_size = layout.dims()[dim];
@@ -147,23 +153,21 @@ fn split(layout: &Layout, dim: usize) -> (usize, usize, usize) {
     (dims[..dim].iter().product(), dims[dim], dims[dim + 1..].iter().product())
 }
 
-fn dtype(storage: &RocmStorage) -> &'static str {
-    storage.slice.dtype().as_str()
-}
-
+/// The data have one dtype, and it is one that computes.
 fn same_dtype(dst: &RocmStorage, src: &RocmStorage, op: &'static str) -> Result<()> {
     let (lhs, rhs) = (dst.slice.dtype(), src.slice.dtype());
-    if lhs == rhs {
-        Ok(())
-    } else {
-        Err(dtype_mismatch(op, lhs, rhs))
+    if lhs != rhs {
+        return Err(dtype_mismatch(op, lhs, rhs));
     }
+    check_computes(op, lhs)
 }
 
 /// The dtype of the ids as kernels are named by it.
-fn ids_dtype(ids: &RocmStorage, op: &'static str) -> Result<&'static str> {
-    match ids.slice.dtype() {
-        dtype @ (DType::U8 | DType::U32 | DType::I16 | DType::I32 | DType::I64) => Ok(dtype.as_str()),
-        dtype => Err(unsupported_dtype(op, dtype)),
+fn ids_dtype(ids: &RocmStorage, taken: &[DType], op: &'static str) -> Result<&'static str> {
+    let dtype = ids.slice.dtype();
+    if taken.contains(&dtype) {
+        Ok(dtype.as_str())
+    } else {
+        Err(unsupported_dtype(op, dtype))
     }
 }

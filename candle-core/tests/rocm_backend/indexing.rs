@@ -1,17 +1,17 @@
 use super::fixture::*;
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
-const IDS: [DType; 3] = [DType::U8, DType::U32, DType::I64];
-const DATA: [DType; 8] =
-    [DType::F32, DType::F64, DType::F16, DType::BF16, DType::U8, DType::U32, DType::I64, DType::I32];
+/// The dtypes of ids that the CPU device takes: where elements are moved, and where they are added.
+const MOVING_IDS: [DType; 3] = [DType::U8, DType::U32, DType::I64];
+const ADDING_IDS: [DType; 5] = [DType::U8, DType::U32, DType::I16, DType::I32, DType::I64];
 
 #[test]
 fn index_select_along_every_dim() {
     let device = rocm();
-    for ids_dtype in IDS {
+    for ids_dtype in MOVING_IDS {
         let ids = from_f64(&[1.0, 0.0, 1.0, 1.0], &[4], ids_dtype);
         let gpu_ids = ids.to_device(&device).unwrap();
-        for dtype in DATA {
+        for dtype in ALL {
             let cpu = tensor(&DIMS, dtype, 60.0);
             let gpu = cpu.to_device(&device).unwrap();
             for dim in 0..3 {
@@ -42,19 +42,80 @@ fn index_select_from_a_view_with_strided_ids() {
     assert_close(&got, &expected.unwrap(), 0.0, "strided ids");
 }
 
+/// Of each dtype that ids may have, as its largest value.
+fn largest(ids: DType) -> Tensor {
+    let cpu = &Device::Cpu;
+    match ids {
+        DType::U8 => Tensor::new(&[0u8, u8::MAX, 2], cpu),
+        DType::U32 => Tensor::new(&[0u32, u32::MAX, 2], cpu),
+        DType::I16 => Tensor::new(&[0i16, i16::MAX, 2], cpu),
+        DType::I32 => Tensor::new(&[0i32, i32::MAX, 2], cpu),
+        _ => Tensor::new(&[0i64, i64::MAX, 2], cpu),
+    }
+    .unwrap()
+}
+
 #[test]
 fn the_largest_index_stands_for_no_element() {
     let device = rocm();
-    let gpu = tensor(&[3, 2], DType::F32, 9.0).to_device(&device).unwrap();
-    let got = gpu.index_select(&Tensor::new(&[u32::MAX], &device).unwrap(), 0).unwrap();
-    assert_eq!(got.to_vec2::<f32>().unwrap(), [[0.0, 0.0]]);
+    // 256 rows: the largest u8 would be one of them.
+    let (base, src) = (tensor(&[256, 2], DType::F32, 9.0), tensor(&[3, 2], DType::F32, 5.0));
+    let (gpu_base, gpu_src) = (base.to_device(&device).unwrap(), src.to_device(&device).unwrap());
+    for ids_dtype in ADDING_IDS {
+        let ids = largest(ids_dtype);
+        // The same id for both columns.
+        let wide = Tensor::stack(&[&ids, &ids], 1).unwrap();
+        let (gpu_ids, gpu_wide) = (ids.to_device(&device).unwrap(), wide.to_device(&device).unwrap());
+        type Op = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> Result<Tensor>;
+        let adding: [(&str, Op); 2] = [
+            ("scatter_add", |base, _, wide, src| base.scatter_add(wide, src, 0)),
+            ("index_add", |base, ids, _, src| base.index_add(ids, src, 0)),
+        ];
+        let moving: [(&str, Op); 3] = [
+            ("index_select", |base, ids, _, _| base.index_select(ids, 0)),
+            ("gather", |base, _, wide, _| base.gather(wide, 0)),
+            ("scatter", |base, _, wide, src| base.scatter(wide, src, 0)),
+        ];
+        let moving = moving.into_iter().filter(|_| MOVING_IDS.contains(&ids_dtype));
+        for (name, op) in adding.into_iter().chain(moving) {
+            let expected = op(&base, &ids, &wide, &src).unwrap();
+            let got = op(&gpu_base, &gpu_ids, &gpu_wide, &gpu_src).unwrap();
+            assert_close(&got, &expected, 0.0, &format!("{name} {ids_dtype:?}"));
+        }
+    }
+}
+
+#[test]
+fn dtypes_of_ids_are_refused_as_on_the_cpu() {
+    let device = rocm();
+    let (t, g) =
+        (tensor(&[3, 2], DType::F32, 9.0), tensor(&[3, 2], DType::F32, 9.0).to_device(&device).unwrap());
+    type Op = fn(&Tensor, &Tensor) -> Result<Tensor>;
+    let ops: [(&str, Op); 5] = [
+        ("index_select", |t, ids| t.index_select(&ids.get_on_dim(1, 0)?.contiguous()?, 0)),
+        ("gather", |t, ids| t.gather(ids, 0)),
+        ("scatter", |t, ids| t.scatter(ids, &t.affine(2.0, 0.0)?, 0)),
+        ("scatter_add", |t, ids| t.scatter_add(ids, &t.affine(2.0, 0.0)?, 0)),
+        ("index_add", |t, ids| t.index_add(&ids.get_on_dim(1, 0)?.contiguous()?, t, 0)),
+    ];
+    for ids_dtype in ALL {
+        let ids = from_f64(&[0.0, 1.0, 2.0, 0.0, 1.0, 2.0], &[3, 2], ids_dtype);
+        let gpu_ids = ids.to_device(&device).unwrap();
+        for (name, op) in ops {
+            let what = format!("{name} {ids_dtype:?}");
+            match op(&t, &ids) {
+                Ok(expected) => assert_close(&op(&g, &gpu_ids).unwrap(), &expected, 0.0, &what),
+                refused => assert_refused_alike(op(&g, &gpu_ids), refused, &what),
+            }
+        }
+    }
 }
 
 #[test]
 fn gather_along_every_dim() {
     let device = rocm();
-    for ids_dtype in IDS {
-        for dtype in DATA {
+    for ids_dtype in MOVING_IDS {
+        for dtype in ALL {
             let cpu = tensor(&DIMS, dtype, 60.0);
             let gpu = cpu.to_device(&device).unwrap();
             for (dim, size) in DIMS.into_iter().enumerate() {
@@ -68,36 +129,70 @@ fn gather_along_every_dim() {
     }
 }
 
+/// With fewer ids than elements in the other dims.
+#[test]
+fn gather_of_a_part() {
+    let device = rocm();
+    let cpu = tensor(&[3, 4, 5], DType::F32, 60.0);
+    let gpu = cpu.to_device(&device).unwrap();
+    for (dims, dim) in
+        [([2, 4, 5], 1), ([3, 4, 3], 1), ([3, 2, 5], 2), ([7, 2, 3], 0), ([2, 2, 9], 2), ([1, 1, 1], 1)]
+    {
+        let count: usize = dims.iter().product();
+        let values: Vec<f64> = (0..count).map(|i| (i * 2 % [3, 4, 5][dim]) as f64).collect();
+        let ids = from_f64(&values, &dims, DType::U32);
+        let expected = cpu.gather(&ids, dim).unwrap();
+        let got = gpu.gather(&ids.to_device(&device).unwrap(), dim).unwrap();
+        assert_close(&got, &expected, 0.0, &format!("{dims:?} along {dim}"));
+    }
+}
+
+/// Each place once or several times: the last of what is set stays, and sums are rounded after every addition, in the
+/// order of the source.
 #[test]
 fn scatter_sets_and_adds() {
     let device = rocm();
-    for ids_dtype in IDS {
-        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I64] {
+    for ids_dtype in ADDING_IDS {
+        for dtype in ALL {
             let (base, src) = (tensor(&DIMS, dtype, 60.0), tensor(&DIMS, dtype, 7.0));
             let (gpu_base, gpu_src) = (base.to_device(&device).unwrap(), src.to_device(&device).unwrap());
             for dim in 0..3 {
-                // Every place once, so that the order of writes does not matter to `scatter`.
-                let right: usize = DIMS[dim + 1..].iter().product();
-                let values: Vec<f64> = (0..40).map(|i| ((i / right + 1) % DIMS[dim]) as f64).collect();
+                let values: Vec<f64> = (0..40).map(|i| (i * i % 7 % DIMS[dim]) as f64).collect();
                 let ids = from_f64(&values, &DIMS, ids_dtype);
                 let gpu_ids = ids.to_device(&device).unwrap();
                 let what = format!("{dtype:?} {ids_dtype:?} dim {dim}");
-                let expected = base.scatter(&ids, &src, dim).unwrap();
-                let got = gpu_base.scatter(&gpu_ids, &gpu_src, dim).unwrap();
-                assert_close(&got, &expected, 0.0, &format!("scatter {what}"));
                 let expected = base.scatter_add(&ids, &src, dim).unwrap();
                 let got = gpu_base.scatter_add(&gpu_ids, &gpu_src, dim).unwrap();
-                assert_close(&got, &expected, epsilon(dtype), &format!("scatter_add {what}"));
+                assert_close(&got, &expected, 0.0, &format!("scatter_add {what}"));
+                if MOVING_IDS.contains(&ids_dtype) {
+                    let expected = base.scatter(&ids, &src, dim).unwrap();
+                    let got = gpu_base.scatter(&gpu_ids, &gpu_src, dim).unwrap();
+                    assert_close(&got, &expected, 0.0, &format!("scatter {what}"));
+                }
             }
         }
     }
 }
 
 #[test]
+fn scatter_in_place() {
+    let device = rocm();
+    let (base, src) = (tensor(&[3, 4], DType::F32, 9.0), tensor(&[2, 4], DType::F32, 7.0));
+    let ids = Tensor::new(&[[2u32, 0, 1, 1], [0, 0, 2, 1]], &Device::Cpu).unwrap();
+    let (gpu_src, gpu_ids) = (src.to_device(&device).unwrap(), ids.to_device(&device).unwrap());
+    let gpu_base = base.to_device(&device).unwrap();
+    for (base, ids, src) in [(&base, &ids, &src), (&gpu_base, &gpu_ids, &gpu_src)] {
+        base.scatter_set(ids, src, 0).unwrap();
+        base.scatter_add_set(ids, src, 0).unwrap();
+    }
+    assert_close(&gpu_base, &base, 0.0, "in place");
+}
+
+#[test]
 fn index_add_with_repeated_indices() {
     let device = rocm();
-    for ids_dtype in IDS {
-        for dtype in [DType::F32, DType::F64, DType::U32, DType::I64] {
+    for ids_dtype in ADDING_IDS {
+        for dtype in ALL {
             for dim in 0..3 {
                 let base = tensor(&DIMS, dtype, 60.0);
                 let mut dims = DIMS;
@@ -111,7 +206,7 @@ fn index_add_with_repeated_indices() {
                     .index_add(&ids.to_device(&device).unwrap(), &src.to_device(&device).unwrap(), dim)
                     .unwrap();
                 let what = format!("index_add {dtype:?} {ids_dtype:?} dim {dim}");
-                assert_close(&got, &expected, epsilon(dtype), &what);
+                assert_close(&got, &expected, 0.0, &what);
             }
         }
     }
@@ -133,8 +228,86 @@ fn index_add_to_a_narrowed_base() {
 #[test]
 fn strided_operands_are_refused_as_on_the_cpu() {
     let device = rocm();
-    let gpu = tensor(&[4, 4], DType::F32, 9.0).to_device(&device).unwrap().t().unwrap();
-    let ids = Tensor::zeros((4, 4), DType::U32, &device).unwrap();
-    let error = gpu.gather(&ids, 0).unwrap_err().to_string();
-    assert!(error.contains("gather") && error.contains("contiguous"), "{error}");
+    let cpu = tensor(&[4, 4], DType::F32, 9.0);
+    let gpu = cpu.to_device(&device).unwrap();
+    let ids = Tensor::zeros((4, 4), DType::U32, &Device::Cpu).unwrap();
+    let gpu_ids = ids.to_device(&device).unwrap();
+    let row = |ids: &Tensor| ids.get(0).unwrap();
+    let column = |ids: &Tensor| ids.get_on_dim(1, 0).unwrap();
+    let t = |t: &Tensor| t.t().unwrap();
+    let cases: [(&str, Result<Tensor>, Result<Tensor>); 8] = [
+        ("gather", t(&gpu).gather(&gpu_ids, 0), t(&cpu).gather(&ids, 0)),
+        ("gather ids", gpu.gather(&t(&gpu_ids), 0), cpu.gather(&t(&ids), 0)),
+        ("scatter", gpu.scatter(&gpu_ids, &t(&gpu), 0), cpu.scatter(&ids, &t(&cpu), 0)),
+        ("scatter ids", gpu.scatter(&t(&gpu_ids), &gpu, 0), cpu.scatter(&t(&ids), &cpu, 0)),
+        ("scatter_add", gpu.scatter_add(&gpu_ids, &t(&gpu), 0), cpu.scatter_add(&ids, &t(&cpu), 0)),
+        ("index_select", t(&gpu).index_select(&row(&gpu_ids), 0), t(&cpu).index_select(&row(&ids), 0)),
+        ("index_add", gpu.index_add(&row(&gpu_ids), &t(&gpu), 0), cpu.index_add(&row(&ids), &t(&cpu), 0)),
+        ("index_add ids", gpu.index_add(&column(&gpu_ids), &gpu, 0), cpu.index_add(&column(&ids), &cpu, 0)),
+    ];
+    for (name, got, expected) in cases {
+        assert_refused_alike(got, expected, name);
+    }
+    // Strided bases are fine on both.
+    let expected = t(&cpu).index_add(&row(&ids), &cpu, 0).unwrap();
+    assert_close(&t(&gpu).index_add(&row(&gpu_ids), &gpu, 0).unwrap(), &expected, 0.0, "strided base");
+}
+
+#[test]
+fn sizes_of_zero() {
+    let device = rocm();
+    let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, &device).unwrap();
+    let (t, none) = (zeros(&[3, 2], DType::F32), zeros(&[0], DType::U32));
+    assert_eq!(t.index_select(&none, 0).unwrap().dims(), [0, 2]);
+    assert_eq!(t.gather(&zeros(&[0, 2], DType::U32), 0).unwrap().dims(), [0, 2]);
+    let empty = zeros(&[0, 2], DType::F32);
+    assert_eq!(t.index_add(&none, &empty, 0).unwrap().to_vec2::<f32>().unwrap(), [[0.0; 2]; 3]);
+    assert_eq!(t.scatter_add(&zeros(&[0, 2], DType::U32), &empty, 0).unwrap().dims(), [3, 2]);
+    // Nothing can be taken from nothing.
+    let one = zeros(&[1], DType::U32);
+    let own = Device::new_rocm_with_stream(0).unwrap();
+    let taken = empty.to_device(&own).unwrap().index_select(&one.to_device(&own).unwrap(), 0).unwrap();
+    let error = taken.to_vec2::<f32>().unwrap_err().to_string();
+    assert!(error.contains("index-select") && error.contains("size 0"), "{error}");
+}
+
+/// An embedding is an index_select of its table.
+#[test]
+fn an_embedding_names_the_index_that_is_out_of_range() {
+    rocm();
+    let device = Device::new_rocm_with_stream(0).unwrap();
+    let table = Tensor::ones((10, 4), DType::F16, &device).unwrap();
+    let ids = Tensor::new(&[[3u32, 9], [10, 0]], &device).unwrap();
+    let rows = table.embedding(&ids.flatten_all().unwrap()).unwrap();
+    let error = rows.to_vec2::<half::f16>().unwrap_err().to_string();
+    assert!(
+        error.contains("index-select") && error.contains("index 10") && error.contains("size 10"),
+        "{error}"
+    );
+}
+
+/// Thousands of lanes of several workgroups report at once: the record names an index and the bound that it broke. After
+/// it was read, the next fault is kept.
+#[test]
+fn a_fault_of_many_lanes_is_told_whole() {
+    rocm();
+    let device = Device::new_rocm_with_stream(0).unwrap();
+    for round in 0..20usize {
+        let bound = 2 + round;
+        // Every lane has an index of its own, of which the bound is the remainder.
+        let wrong: Vec<i64> = (1..=4096).map(|i| (i * 1000 + bound) as i64).collect();
+        let ids = Tensor::from_vec(wrong, 4096, &device).unwrap();
+        let data = Tensor::ones(bound, DType::F32, &device).unwrap();
+        let (op, got) = match round % 2 {
+            0 => ("index-select", data.index_select(&ids, 0)),
+            _ => ("gather", data.gather(&ids, 0)),
+        };
+        let error = got.unwrap().to_vec1::<f32>().unwrap_err().to_string();
+        let number = |name: &str| -> usize {
+            let (_, rest) = error.split_once(name).unwrap();
+            rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+        };
+        assert!(error.contains(op), "{error}");
+        assert_eq!((number("of size "), number("index ") % 1000), (bound, bound), "{error}");
+    }
 }

@@ -45,6 +45,9 @@ CANDLE_DEVICE void __syncthreads() {
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
+// What this thread has written is seen by the host and other devices before what it writes from here on.
+CANDLE_DEVICE void __threadfence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
+
 // Dims and strides of one launch, in the kernel argument segment instead of a buffer that the host would
 // have to upload first: what a kernel's `const size_t *info` points to upstream, in the same order.
 struct CandleLayout {

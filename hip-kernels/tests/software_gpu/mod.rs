@@ -149,6 +149,16 @@ impl<T: Element> Buffer<T> {
         values
     }
 
+    pub fn write(&self, values: &[T]) {
+        assert_eq!(values.len(), self.len);
+        let bytes = size_of_val(values);
+        // SAFETY: the copy reads `bytes` from the slice, and the buffer has that many.
+        let code = unsafe {
+            api::hipMemcpy(self.address, values.as_ptr().cast(), bytes, api::hipMemcpyHostToDevice)
+        };
+        check(code, "hipMemcpy");
+    }
+
     /// As a kernel argument.
     pub fn argument(&self) -> *mut c_void {
         (&raw const self.address).cast_mut().cast()
