@@ -142,7 +142,7 @@ pub(super) fn binary(
     lhs.order_after(rhs)?;
     let strided = Strided::of(op, &[lhs_layout, rhs_layout])?;
     let function = lhs.device.kernel(Module::Binary, &[kernel, dtype.as_str()])?;
-    let launch = function.launch(LaunchConfig::for_elements(op, elements)?);
+    let launch = function.launch(LaunchConfig::for_packs(op, elements, &strided)?);
     // SAFETY: (numel, num_dims, dims_and_strides, lhs, rhs, out); both inputs were checked against their buffers.
     unsafe { launch.arg(&elements).strided(&strided).arg(&x).arg(&y).arg(&out).run()? };
     Ok(dst)

@@ -41,6 +41,15 @@ impl LaunchConfig {
         Ok(Self { grid: (grid, 1, 1), block: (BLOCK, 1, 1), lds_bytes: 0 })
     }
 
+    /// The same for kernels that take dense elements in packs of 16 bytes: of those a thread has at least two.
+    pub(super) fn for_packs(op: &'static str, elements: usize, strided: &Strided) -> Result<Self> {
+        let mut config = Self::for_elements(op, elements)?;
+        if strided.num_dims == 0 {
+            config.grid.0 = config.grid.0.div_ceil(2);
+        }
+        Ok(config)
+    }
+
     /// `rows` workgroups of `block` threads in x.
     ///
     /// # Errors

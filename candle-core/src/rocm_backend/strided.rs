@@ -25,26 +25,39 @@ pub(super) fn copy_strided(
     let to = Layout::contiguous_with_offset(elements, dst_offset);
     let (from, to) = (src.ptr(layout, OP)?, dst.ptr(&to, OP)?);
     dst.order_after(src)?;
-    run_copy(&dst.device, OP, dtype, elements, &Strided::of(OP, &[layout])?, from, to)
+    if layout.is_contiguous() {
+        return copy_dense(&dst.device, dtype, elements, from, to);
+    }
+    run_copy(&dst.device, dtype, elements, &Strided::of(OP, &[layout])?, from, to)
 }
 
 /// A copy of the whole storage, whatever part of it a layout shows. Does not wait.
 pub(super) fn duplicate(src: &RocmStorage) -> Result<RocmStorage> {
-    const OP: &str = "copy";
     let dst = RocmStorage { slice: src.slice.alloc_like()?, device: src.device.clone() };
     let (from, to, len) = (src.slice.ptr(), dst.slice.ptr(), src.slice.len());
-    if len > MAX_ELEMENTS {
-        copy::within(&src.device.state, from, to, src.slice.size_in_bytes())?;
-    } else if len > 0 {
-        run_copy(&src.device, OP, src.slice.dtype(), len, &Strided::CONTIGUOUS, from, to)?;
+    if len > 0 {
+        copy_dense(&src.device, src.slice.dtype(), len, from, to)?;
     }
     Ok(dst)
+}
+
+/// A kernel costs less than a memory copy of HIP, but counts elements in 32 bits.
+fn copy_dense(
+    device: &RocmDevice,
+    dtype: DType,
+    elements: usize,
+    from: DevicePtr,
+    to: DevicePtr,
+) -> Result<()> {
+    if elements > MAX_ELEMENTS {
+        return copy::within(&device.state, from, to, elements * dtype.size_in_bytes().max(1));
+    }
+    run_copy(device, dtype, elements, &Strided::CONTIGUOUS, from, to)
 }
 
 /// One launch that copies `elements` elements; both ends hold them.
 fn run_copy(
     device: &RocmDevice,
-    op: &'static str,
     dtype: DType,
     elements: usize,
     strided: &Strided,
@@ -52,7 +65,7 @@ fn run_copy(
     to: DevicePtr,
 ) -> Result<()> {
     let kernel = device.kernel(Module::Unary, &["ucopy", carrier(dtype)])?;
-    let launch = kernel.launch(LaunchConfig::for_elements(op, elements)?);
+    let launch = kernel.launch(LaunchConfig::for_packs("copy", elements, strided)?);
     // SAFETY: ucopy(numel, num_dims, info, inp, out); the callers have checked both ends.
     unsafe { launch.arg(&elements).strided(strided).arg(&from).arg(&to).run() }
 }

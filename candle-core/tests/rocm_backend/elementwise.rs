@@ -317,10 +317,32 @@ fn casts_to_narrow_floats_round_as_the_cpu_does() {
 #[test]
 fn empty_tensors_stay_empty() {
     let device = rocm();
-    let empty = Tensor::zeros((0, 3), DType::F32, &device).unwrap();
-    assert_eq!(empty.exp().unwrap().dims(), [0, 3]);
-    assert_eq!((&empty + &empty).unwrap().dims(), [0, 3]);
-    assert_eq!(empty.affine(2.0, 1.0).unwrap().to_device(&Device::Cpu).unwrap().dims(), [0, 3]);
+    type Op = fn(&Tensor) -> Result<Tensor>;
+    let ops: [(&str, Op); 10] = [
+        ("abs", |t| t.abs()),
+        ("erf", |t| t.erf()),
+        ("affine", |t| t.affine(2.0, 1.0)),
+        ("add", |t| t + t),
+        ("maximum", |t| t.maximum(t)),
+        ("le", |t| t.le(t)),
+        ("where", |t| t.to_dtype(DType::U8)?.where_cond(t, t)),
+        ("cast", |t| t.to_dtype(DType::F16)),
+        ("transposed copy", |t| t.t()?.contiguous()),
+        ("copy", |t| t.copy()),
+    ];
+    for dtype in ALL {
+        for dims in [&[0usize, 3][..], &[3, 0], &[2, 0, 4]] {
+            let cpu = Tensor::zeros(dims, dtype, &Device::Cpu).unwrap();
+            let gpu = cpu.to_device(&device).unwrap();
+            for (name, op) in ops {
+                assert_identical(
+                    &op(&gpu).unwrap(),
+                    &op(&cpu).unwrap(),
+                    &format!("{name} {dtype:?} {dims:?}"),
+                );
+            }
+        }
+    }
 }
 
 #[test]
