@@ -144,3 +144,44 @@ fn other_bytes_under_the_same_name_are_another_module() -> Result<()> {
     assert_eq!(rocm.custom_kernel("mine", &first, "softsign_f16")?.name(), "softsign_f16");
     Ok(())
 }
+
+/// Code objects of several targets in one file, as `hipcc --genco` writes it: a header, an entry per target
+/// (offset, size, length of the name, name), the first one for the host and empty, then the objects, aligned.
+fn bundle(targets: &[&str]) -> Result<Vec<u8>> {
+    let mut entries = vec![("host-x86_64-unknown-linux--".to_string(), &[][..])];
+    for target in targets {
+        entries.push((format!("hipv4-amdgcn-amd-amdhsa--{target}"), code_object(target)?));
+    }
+    let header = 32 + entries.iter().map(|(name, _)| 24 + name.len()).sum::<usize>();
+    let mut bytes = b"__CLANG_OFFLOAD_BUNDLE__".to_vec();
+    bytes.extend((entries.len() as u64).to_le_bytes());
+    let mut offset = header.next_multiple_of(4096);
+    for (name, object) in &entries {
+        for word in [offset, object.len(), name.len()] {
+            bytes.extend((word as u64).to_le_bytes());
+        }
+        bytes.extend(name.as_bytes());
+        offset += object.len().next_multiple_of(4096);
+    }
+    for (_, object) in &entries {
+        bytes.resize(bytes.len().next_multiple_of(4096), 0);
+        bytes.extend_from_slice(object);
+    }
+    Ok(bytes)
+}
+
+#[test]
+#[serial]
+fn a_bundle_of_several_targets_is_loaded() -> Result<()> {
+    let device = common::device();
+    let rocm = device.as_rocm_device()?;
+    let arch = rocm.arch().split(':').next().unwrap_or_default();
+    let other = if arch == "gfx90a" { "gfx908" } else { "gfx90a" };
+    let bytes = bundle(&[other, arch])?;
+    assert_eq!(run(rocm, &bytes, "softsign_f32")?, [0.5; 4]);
+    let text = refusal(rocm.custom_kernel("half", &bytes[..bytes.len() - 100], "softsign_f32"));
+    assert!(text.contains("cut off"), "{text}");
+    let text = refusal(rocm.custom_kernel("foreign", &bundle(&[other])?, "softsign_f32"));
+    assert!(text.contains("hipModuleLoadData(foreign"), "{text}");
+    Ok(())
+}
