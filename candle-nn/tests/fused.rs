@@ -4,7 +4,7 @@ mod common;
 
 use candle::{DType, Device, Result, Tensor};
 use candle_nn::{ops, rotary_emb};
-use common::{assert_close, rocm, tensor, tolerance, wide, FLOATS};
+use common::{assert_close, rocm, rocm_alone, tensor, tolerance, wide, FLOATS};
 
 #[test]
 fn softmax_of_short_and_long_rows() {
@@ -125,4 +125,40 @@ fn rotary_embeddings_with_shared_and_own_angles() {
             }
         }
     }
+}
+
+/// Weights that were made on another stream of the same GPU are waited for.
+#[test]
+fn operands_of_two_streams() {
+    let (device, other) = (rocm(), rocm_alone());
+    // Freed memory would be waited for, so that everything is kept.
+    let kept = std::cell::RefCell::new(Vec::new());
+    let large = Tensor::ones((400, 400), DType::F32, &other).unwrap();
+    // Written only after a product that takes its time.
+    let late = |dims: &[usize]| {
+        let t = tensor(dims, DType::F32, 1.0).to_device(&other).unwrap();
+        let product = large.matmul(&large).unwrap();
+        let late = (&t * 1.0).unwrap();
+        kept.borrow_mut().extend([t, product, late.clone()]);
+        late
+    };
+    let here = |dims: &[usize]| tensor(dims, DType::F32, 1.0).to_device(&device).unwrap();
+    let x = here(&[3, 2000]);
+    let (got, expected) = (
+        ops::layer_norm(&x, &late(&[2000]), &late(&[2000]), 1e-5).unwrap(),
+        ops::layer_norm(&x, &here(&[2000]), &here(&[2000]), 1e-5).unwrap(),
+    );
+    assert_close(&got, &expected, 0.0, "layer_norm");
+    let x = here(&[1, 2, 64, 16]);
+    let (got, expected) = (
+        rotary_emb::rope(&x, &late(&[64, 8]), &late(&[64, 8])).unwrap(),
+        rotary_emb::rope(&x, &here(&[64, 8]), &here(&[64, 8])).unwrap(),
+    );
+    assert_close(&got, &expected, 0.0, "rope");
+    let dims = [1, 2, 64, 16];
+    let (got, expected) = (
+        ops::sdpa(&x, &late(&dims), &late(&dims), Some(&late(&[64, 64])), false, 0.2, 1.0).unwrap(),
+        ops::sdpa(&x, &here(&dims), &here(&dims), Some(&here(&[64, 64])), false, 0.2, 1.0).unwrap(),
+    );
+    assert_close(&got, &expected, 0.0, "sdpa");
 }
