@@ -156,8 +156,8 @@ fn scatter_sets_and_adds() {
         for dtype in ALL {
             let (base, src) = (tensor(&DIMS, dtype, 60.0), tensor(&DIMS, dtype, 7.0));
             let (gpu_base, gpu_src) = (base.to_device(&device).unwrap(), src.to_device(&device).unwrap());
-            for dim in 0..3 {
-                let values: Vec<f64> = (0..40).map(|i| (i * i % 7 % DIMS[dim]) as f64).collect();
+            for (dim, size) in DIMS.into_iter().enumerate() {
+                let values: Vec<f64> = (0..40).map(|i| (i * i % 7 % size) as f64).collect();
                 let ids = from_f64(&values, &DIMS, ids_dtype);
                 let gpu_ids = ids.to_device(&device).unwrap();
                 let what = format!("{dtype:?} {ids_dtype:?} dim {dim}");
