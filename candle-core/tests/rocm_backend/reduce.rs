@@ -1,5 +1,7 @@
 use super::fixture::*;
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::backend::BackendStorage;
+use candle_core::op::{BackpropOp, ReduceOp};
+use candle_core::{DType, Device, Result, Storage, Tensor};
 
 /// The exact result from the values in f64, rounded by nobody.
 fn in_f64(t: &Tensor) -> Tensor {
@@ -185,6 +187,36 @@ fn a_first_nan_is_the_extremum_of_a_long_row() {
     assert_eq!(gpu.argmax(1).unwrap().to_vec1::<u32>().unwrap(), [150_000]);
     let nothing_else = Tensor::full(f32::NAN, (2, 100_000), &device).unwrap();
     assert_eq!(nothing_else.argmax(1).unwrap().to_vec1::<u32>().unwrap(), [0, 0]);
+}
+
+/// The CPU device has extrema of one dim only; several are the same as one dim that holds them in row-major order.
+#[test]
+fn extrema_over_several_dims() {
+    let device = rocm();
+    let mut values: Vec<f64> = (0..40).map(|i| f64::from((i * 17 + 5) % 7)).collect();
+    values[9] = f64::NAN;
+    let cpu = from_f64(&values, &DIMS, DType::F32);
+    let gpu = cpu.to_device(&device).unwrap();
+    for (dims, order, size) in
+        [([2usize, 0], [1usize, 0, 2], 10), ([0, 1], [2, 0, 1], 8), ([1, 2], [0, 1, 2], 20)]
+    {
+        let together = cpu.permute(order).unwrap().reshape(((), size)).unwrap();
+        let (storage, layout) = gpu.storage_and_layout();
+        let Storage::Rocm(storage) = &*storage else { panic!("not on a ROCm device") };
+        let reduce = |op| {
+            let reduced = Storage::Rocm(storage.reduce_op(op, layout, &dims).unwrap());
+            Tensor::from_storage(reduced, together.dims()[0], BackpropOp::none(), false)
+        };
+        let cases = [
+            (reduce(ReduceOp::Min), together.min(1)),
+            (reduce(ReduceOp::Max), together.max(1)),
+            (reduce(ReduceOp::ArgMin), together.argmin(1)),
+            (reduce(ReduceOp::ArgMax), together.argmax(1)),
+        ];
+        for (i, (got, expected)) in cases.into_iter().enumerate() {
+            assert_close(&got, &expected.unwrap(), 0.0, &format!("{dims:?}, case {i}"));
+        }
+    }
 }
 
 #[test]
