@@ -171,6 +171,34 @@ fn convnet_with_adamw() {
     check::<AdamW>(&CONVNET, adamw);
 }
 
+/// Weights saved from the device make the same network on the CPU, and back.
+#[test]
+#[serial]
+fn weights_go_through_a_file() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("weights.safetensors");
+    let (inputs, _) = spirals()?;
+    let network = |device: &Device, load: bool| -> Result<Tensor> {
+        let mut vars = VarMap::new();
+        let network = mlp(VarBuilder::from_varmap(&vars, DType::F32, device))?;
+        if load {
+            vars.load(&file)?;
+        } else {
+            vars.save(&file)?;
+        }
+        network(&inputs.to_device(device)?)?.to_device(&Device::Cpu)
+    };
+    let saved = network(&common::device(), false)?;
+    for device in [Device::Cpu, common::device()] {
+        let loaded = network(&device, true)?;
+        let difference = (loaded - &saved)?.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
+        assert!(difference < 1e-5, "{device:?}: {difference}");
+    }
+    // The weights were drawn at random: no two classes look alike.
+    assert!(saved.flatten_all()?.abs()?.max(0)?.to_scalar::<f32>()? > 1e-3);
+    Ok(())
+}
+
 /// Gradients of layers that the networks above do not have, from one backward pass each.
 #[test]
 #[serial]

@@ -318,18 +318,19 @@ impl RocmDevice {
         Ok(RocmKernel { kernel, state })
     }
 
-    /// Kernel `name` of the caller's own code object, the counterpart of `CudaDevice::get_or_load_custom_func`.
+    /// Kernel `name` of the caller's own code object, the counterpart of
+    /// `CudaDevice::get_or_load_custom_func`.
     ///
-    /// A code object is what `hipcc --genco` or `clang --offload-arch=... --cuda-device-only` writes; one target per
-    /// file, see [`hip_kernels::best_target`](super::hip_kernels::best_target) for choosing among several. It is
-    /// loaded on first use and stays until the device goes. `module` only names it, in errors and for the eye: the
-    /// same name with other bytes is another module, so that two users of a name do not meet and a code object that
-    /// was built anew is not taken for the old one. From the second time on this is a lookup without lock or
-    /// allocation, which compares the bytes.
+    /// A code object is what `hipcc --genco` or `clang --offload-arch=... --cuda-device-only` writes; one
+    /// target per file, see [`hip_kernels::best_target`](super::hip_kernels::best_target) for choosing among
+    /// several. It is loaded on first use and stays until the device goes. `module` only names it, in errors
+    /// and for the eye: the same name with other bytes is another module, so that two users of a name do not
+    /// meet and a code object that was built anew is not taken for the old one. From the second time on this
+    /// is a lookup without lock or allocation, which compares the bytes.
     ///
     /// # Errors
-    /// [`RocmError::CustomModule`] if the bytes are no whole code object or have no such kernel, [`RocmError::Hip`] if
-    /// HIP does not accept it for this GPU.
+    /// [`RocmError::CustomModule`] if the bytes are no whole code object or have no such kernel,
+    /// [`RocmError::Hip`] if HIP does not accept it for this GPU.
     pub fn custom_kernel<'a>(
         &'a self,
         module: &str,
