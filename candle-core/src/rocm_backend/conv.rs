@@ -4,7 +4,7 @@
 //! itself where kernels have one element; or, for very few output channels, one kernel that walks the windows. One of
 //! a single dimension is one of height 1. Transposed ones have a direct kernel for every dtype.
 use super::error::{dtype_mismatch, unsupported_dtype};
-use super::launch::{DevicePtr, LaunchConfig, BLOCK};
+use super::launch::{DevicePtr, LaunchConfig, BLOCK, MAX_ELEMENTS};
 use super::layout::Strided;
 use super::matmul::{multiplies, product, Output};
 use super::storage::{carrier, is_packed, RocmStorage};
@@ -51,6 +51,7 @@ impl Axis {
             let padded = self.size.checked_add(self.padding.checked_mul(2)?)?;
             padded.checked_sub(span)?.checked_sub(1)?.checked_div(self.stride)?.checked_add(1)
         };
+        self.counted(op, self.padding.saturating_mul(2))?;
         places().ok_or_else(|| self.misfit(op))
     }
 
@@ -63,7 +64,22 @@ impl Axis {
             full.checked_sub(self.padding.checked_mul(2)?)
         };
         // The kernel divides by the stride.
-        places().filter(|_| self.stride > 0).ok_or_else(|| self.misfit(op))
+        let out = places().filter(|_| self.stride > 0).ok_or_else(|| self.misfit(op))?;
+        self.counted(op, out)?;
+        Ok(out)
+    }
+
+    /// The kernels count along a dimension, and what is `beside` its elements, in 32 bits.
+    fn counted(self, op: &'static str, beside: usize) -> Result<()> {
+        let Self { size, taps, padding, stride, dilation } = self;
+        let spans = [size, padding, stride, dilation, taps.saturating_mul(dilation), beside];
+        let limit = i32::MAX as usize / 2;
+        match spans.into_iter().max() {
+            Some(elements) if elements > limit => {
+                Err(RocmError::TooManyElements { op, elements, limit }.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn misfit(self, op: &'static str) -> crate::Error {
@@ -138,6 +154,9 @@ fn convolve(
     let (h_out, w_out) = (h.out(op)?, w.out(op)?);
     let (places, columns) = (h_out * w_out, c_in * h.taps * w.taps);
     let elements = batch * c_out * places;
+    if places > MAX_ELEMENTS {
+        return Err(RocmError::TooManyElements { op, elements: places, limit: MAX_ELEMENTS }.into());
+    }
     if columns == 0 {
         return super::strided::zeros(&src.device, dtype, elements);
     }
@@ -349,4 +368,34 @@ pub(super) fn check_computes(op: &'static str, dtype: DType) -> Result<()> {
         return Err(unsupported_dtype(op, dtype));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn covered(batch: usize, places: usize, limit: usize) -> Vec<(usize, usize, usize, usize)> {
+        Pieces::of(batch, places, 4, limit).all(batch, places).collect()
+    }
+
+    #[test]
+    fn pieces_are_images_or_runs_of_places() {
+        assert_eq!(covered(3, 100, 4000), [(0, 3, 0, 100)]);
+        assert_eq!(covered(3, 100, 800), [(0, 2, 0, 100), (2, 1, 0, 100)]);
+        assert_eq!(covered(2, 100, 399), [(0, 1, 0, 64), (0, 1, 64, 36), (1, 1, 0, 64), (1, 1, 64, 36)]);
+        assert_eq!(covered(1, 3, 0), [(0, 1, 0, 1), (0, 1, 1, 1), (0, 1, 2, 1)]);
+        assert_eq!(covered(0, 3, 800), []);
+    }
+
+    #[test]
+    fn sizes_that_32_bits_cannot_count_are_refused() {
+        let axis = |size, padding, stride| Axis { size, taps: 3, padding, stride, dilation: 1 };
+        assert_eq!(axis(10, 1, 2).out("conv1d").unwrap(), 5);
+        assert_eq!(axis(5, 1, 2).transposed_out("conv_transpose1d", 1).unwrap(), 10);
+        for odd in [axis(1 << 33, 0, 1), axis(10, 1 << 32, 1), axis(10, 0, 1 << 32), axis(10, usize::MAX, 1)]
+        {
+            assert!(odd.out("conv1d").is_err());
+            assert!(odd.transposed_out("conv_transpose1d", 0).is_err());
+        }
+    }
 }
