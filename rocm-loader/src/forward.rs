@@ -1,6 +1,8 @@
 //! Turns a table of C prototypes into the C functions themselves: each sends its call to the
 //! driver's function of the same name, which is looked up once.
 use std::ffi::{c_char, c_void};
+#[cfg(feature = "emulator")]
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::driver;
@@ -20,12 +22,28 @@ pub struct Symbol {
     pub emulated: bool,
 }
 
-/// Where a forwarded function was found; null until its first call.
-pub(crate) struct Target(AtomicPtr<c_void>);
+/// One forwarded function at run time.
+pub(crate) struct Target {
+    /// Where it was found; null until its first call.
+    address: AtomicPtr<c_void>,
+    /// How often it was called. Only where the software GPU is linked in: production builds count nothing.
+    #[cfg(feature = "emulator")]
+    calls: AtomicU64,
+}
 
 impl Target {
     pub(crate) const fn unresolved() -> Self {
-        Self(AtomicPtr::new(std::ptr::null_mut()))
+        Self {
+            address: AtomicPtr::new(std::ptr::null_mut()),
+            #[cfg(feature = "emulator")]
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    /// How often the function was called.
+    #[cfg(feature = "emulator")]
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
     }
 
     /// The address to call. After the first success this is one load: no lock, no allocation.
@@ -37,7 +55,9 @@ impl Target {
         symbol: &'static str,
         emulated: Option<*mut c_void>,
     ) -> Result<*mut c_void, LoadError> {
-        let address = self.0.load(Ordering::Acquire);
+        #[cfg(feature = "emulator")]
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let address = self.address.load(Ordering::Acquire);
         if address.is_null() { self.resolve(library, symbol, emulated) } else { Ok(address) }
     }
 
@@ -49,7 +69,7 @@ impl Target {
         emulated: Option<*mut c_void>,
     ) -> Result<*mut c_void, LoadError> {
         let address = driver::resolve(library, symbol, emulated)?;
-        self.0.store(address, Ordering::Release);
+        self.address.store(address, Ordering::Release);
         Ok(address)
     }
 }
@@ -104,6 +124,18 @@ macro_rules! forward {
             emulated: $crate::forward::is_emulated!($where),
         }),*];
 
+        /// The state of each function, under its name.
+        #[allow(non_snake_case, non_upper_case_globals, reason = "named as the list and as in C")]
+        pub(crate) mod $list {
+            use $crate::forward::Target;
+
+            $(pub(crate) static $name: Target = Target::unresolved();)*
+
+            /// In the order of the list.
+            #[cfg(feature = "emulator")]
+            pub(crate) static ALL: &[&Target] = &[$(&$name),*];
+        }
+
         $(
             // The prototype is the one that rocm-rs calls, and the one that the software GPU has.
             $crate::forward::check_declared!($declaration $name, fn($($type),*) -> $result);
@@ -115,10 +147,9 @@ macro_rules! forward {
             /// What the driver's function of this name asks for.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
-                static TARGET: $crate::forward::Target = $crate::forward::Target::unresolved();
                 let library = $crate::library::Library::$library;
                 let emulated = $crate::forward::emulated_address!($where $name);
-                match TARGET.address(library, stringify!($name), emulated) {
+                match $list::$name.address(library, stringify!($name), emulated) {
                     Ok(address) => {
                         // SAFETY: the address is that of the driver's function of this name, which
                         // has this prototype (checked above); the caller keeps its conditions.

@@ -12,7 +12,8 @@
 //! - The driver is chosen once per process, by [`select`] or `CANDLE_ROCM_DRIVER`
 //!   (`native`, `emulator`, `emulator:ARCH[,ARCH...]`), else native if there is an AMD GPU.
 //! - A function is looked up at its first call; from then on a call costs one atomic load more than
-//!   a direct one. No lock, no allocation.
+//!   a direct one. No lock, no allocation. With the feature `emulator` it is counted too
+//!   (`symbols::calls`), so that tests can say how many calls an operation makes.
 //! - What is missing never aborts: the call returns an error code, and [`last_error`] says what is
 //!   missing and what to install or set. HIP functions return `hipErrorNoDevice` (no driver and no
 //!   GPU), `hipErrorSharedObjectInitFailed` (no library), `hipErrorSharedObjectSymbolNotFound` (no

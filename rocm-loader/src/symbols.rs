@@ -27,6 +27,22 @@ pub fn all() -> impl Iterator<Item = &'static Symbol> {
     .flatten()
 }
 
+/// How often each forwarded function has been called in this process, by its C name. A call that found nothing
+/// to forward to counts too. The counters are those of the whole process: take the difference of two readings
+/// while nothing else uses a device.
+#[cfg(feature = "emulator")]
+pub fn calls() -> impl Iterator<Item = (&'static str, u64)> {
+    let targets = [
+        hip::EMULATED::ALL,
+        hip::NATIVE_ONLY::ALL,
+        rocblas::EMULATED::ALL,
+        rocblas::EMULATED_PRIVATE::ALL,
+        miopen::NATIVE_ONLY::ALL,
+        miopen::NATIVE_ONLY_PRIVATE::ALL,
+    ];
+    all().map(|symbol| symbol.name).zip(targets.into_iter().flatten().map(|target| target.calls()))
+}
+
 /// One library file beside the functions that are forwarded to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LibraryReport {
@@ -120,5 +136,22 @@ impl fmt::Display for SymbolReport {
         )?;
         let missing: usize = self.libraries.iter().map(|report| report.missing.len()).sum();
         write!(f, "check-symbols: {} libraries, {missing} missing", self.libraries.len())
+    }
+}
+
+#[cfg(all(test, feature = "emulator"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_counted_under_its_name() {
+        let count = |wanted: &str| calls().find(|(name, _)| *name == wanted).map(|(_, count)| count);
+        let before = count("hipPeekAtLastError").unwrap();
+        // SAFETY: it takes no arguments.
+        unsafe { hip::hipPeekAtLastError() };
+        // Other tests of this process may have called it too.
+        assert!(count("hipPeekAtLastError").unwrap() > before);
+        assert_eq!(count("hipLaunchKernel"), Some(0));
+        assert!(calls().map(|(name, _)| name).eq(all().map(|symbol| symbol.name)));
     }
 }
