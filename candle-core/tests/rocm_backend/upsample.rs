@@ -101,3 +101,13 @@ fn nothing_cannot_be_resized_to_something() {
     assert!(zeros(&[1, 1, 2, 0]).upsample_bilinear2d(3, 3, false).is_err());
     assert_eq!(zeros(&[1, 1, 2, 2]).upsample_nearest2d(0, 3).unwrap().dims(), [1, 1, 0, 3]);
 }
+
+/// To the same size it is a copy: a neighbour of weight 0 takes no part, even if it is not finite.
+#[test]
+fn bilinear_to_the_same_size_copies() {
+    let values = [1f32, f32::INFINITY, 2.0, f32::NAN, -3.0, 4.0];
+    let x =
+        Tensor::new(&values, &Device::Cpu).unwrap().reshape((1, 1, 2, 3)).unwrap().transpose(2, 3).unwrap();
+    let got = x.to_device(&rocm()).unwrap().upsample_bilinear2d(3, 2, false).unwrap();
+    assert_close(&got, &x, 0.0, "bilinear to 3 x 2");
+}
