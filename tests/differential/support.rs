@@ -1,0 +1,141 @@
+//! Which operations support which dtypes: ROCm beside the CPU device. README.md lists the difference.
+use std::collections::{BTreeMap, BTreeSet};
+
+use candle_core::{DType, Device, Error};
+use serial_test::serial;
+
+use crate::devices::{Outcome, attempt, first_line, innermost};
+use crate::strategy::{DTYPES, typical};
+use crate::{common, ops};
+
+const BEGIN: &str = "<!-- support: begin -->";
+const END: &str = "<!-- support: end -->";
+const MISSING: &str = "Computed by the CPU device and not by ROCm: ";
+const BEYOND: &str = "Computed by ROCm and not by the CPU device: ";
+
+/// Operations and dtypes that only one of the two devices computes.
+#[derive(Default, Debug, PartialEq)]
+pub struct Differences {
+    missing: BTreeSet<(String, &'static str)>,
+    beyond: BTreeSet<(String, &'static str)>,
+}
+
+impl Differences {
+    /// As README.md says.
+    pub fn of_readme() -> Self {
+        let readme = include_str!("../../README.md");
+        let block = readme.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END));
+        Self::read(block.expect("README.md has the markers of the support table").0)
+    }
+
+    /// Two lines of `op (dtype, dtype); op (dtype)` or `none`.
+    fn read(block: &str) -> Self {
+        let list = |start: &str| {
+            let line = block.lines().find_map(|line| line.strip_prefix(start)).unwrap_or_default();
+            let mut set = BTreeSet::new();
+            for entry in line.trim_end_matches('.').split("; ").filter(|entry| *entry != "none") {
+                let (op, dtypes) = entry.trim_end_matches(')').split_once(" (").unwrap_or((entry, ""));
+                let dtypes = DTYPES
+                    .map(|d| d.as_str())
+                    .into_iter()
+                    .filter(|d| dtypes.split(", ").any(|name| name == *d));
+                set.extend(dtypes.map(|dtype| (op.trim_matches('`').to_string(), dtype)));
+            }
+            set
+        };
+        Self { missing: list(MISSING), beyond: list(BEYOND) }
+    }
+
+    /// The lines that [`Self::read`] reads.
+    fn write(&self) -> String {
+        let list = |set: &BTreeSet<(String, &'static str)>| {
+            let mut by_op: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+            for (op, dtype) in set {
+                by_op.entry(op).or_default().push(dtype);
+            }
+            let entries: Vec<String> =
+                by_op.iter().map(|(op, dtypes)| format!("`{op}` ({})", dtypes.join(", "))).collect();
+            if entries.is_empty() { "none".to_string() } else { entries.join("; ") }
+        };
+        format!("{MISSING}{}.\n\n{BEYOND}{}.", list(&self.missing), list(&self.beyond))
+    }
+
+    pub fn is_missing(&self, op: &str, dtype: DType) -> bool {
+        self.missing.contains(&(op.to_string(), dtype.as_str()))
+    }
+
+    pub fn is_beyond(&self, op: &str, dtype: DType) -> bool {
+        self.beyond.contains(&(op.to_string(), dtype.as_str()))
+    }
+}
+
+#[test]
+#[serial]
+fn rocm_supports_what_the_cpu_device_supports_but_for_what_the_readme_lists() {
+    let device = common::device();
+    let mut found = Differences::default();
+    let (mut supported, mut wrong) = (0, Vec::new());
+    for op in ops::table() {
+        for dtype in DTYPES {
+            let case = typical(op, dtype);
+            let (cpu, rocm) = (attempt(op, &case, &Device::Cpu), attempt(op, &case, &device));
+            let entry = (op.name.clone(), dtype.as_str());
+            match (&cpu, &rocm) {
+                (Outcome::Computed(_), Outcome::Computed(_)) => supported += 1,
+                (Outcome::Computed(_), _) => {
+                    found.missing.insert(entry);
+                }
+                (_, Outcome::Computed(_)) => {
+                    found.beyond.insert(entry);
+                }
+                _ => {}
+            }
+            // A refusal names the dtype, or is the CPU's own.
+            let fine = match (&cpu, &rocm) {
+                (_, Outcome::Computed(_)) => true,
+                (_, Outcome::Refused(error))
+                    if matches!(innermost(error), Error::UnsupportedDTypeForOp(..)) =>
+                {
+                    true
+                }
+                (Outcome::Refused(expected), Outcome::Refused(error)) => {
+                    std::mem::discriminant(innermost(expected)) == std::mem::discriminant(innermost(error))
+                }
+                _ => false,
+            };
+            if !fine {
+                wrong.push(format!("{case}: {}, the CPU: {}", describe(&rocm), describe(&cpu)));
+            }
+        }
+    }
+    println!(
+        "support: {} operations, {} dtypes: {supported} combinations on both, {} missing, {} beyond the CPU",
+        ops::table().len(),
+        DTYPES.len(),
+        found.missing.len(),
+        found.beyond.len()
+    );
+    wrong.iter().for_each(|line| println!("  {line}"));
+    let written = found.write();
+    assert!(found == Differences::of_readme(), "README.md must say between its markers:\n\n{written}\n");
+    assert!(wrong.is_empty(), "{} refusals are of the wrong kind", wrong.len());
+}
+
+fn describe(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Refused(error) => first_line(error),
+        other => other.describe(),
+    }
+}
+
+#[test]
+fn the_list_reads_back() {
+    let entry = |op: &str, dtype| (op.to_string(), dtype);
+    let some = Differences {
+        missing: [entry("sum", "u8"), entry("sum", "f8e4m3"), entry("to_dtype/f16", "i16")].into(),
+        beyond: [].into(),
+    };
+    assert_eq!(Differences::read(&some.write()), some);
+    assert!(some.is_missing("sum", DType::U8) && !some.is_missing("sum", DType::F16));
+    assert_eq!(Differences::read(&Differences::default().write()), Differences::default());
+}
