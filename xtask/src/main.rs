@@ -1,6 +1,7 @@
 //! The project's own commands: each does its set-up itself and ends with one line that says how it went.
 mod demo;
 mod downstream;
+mod fuzz;
 mod harness;
 mod kernels;
 mod process;
@@ -31,6 +32,8 @@ enum Command {
     Test(test::Args),
     /// Upstream's own tests on the ROCm device, with the software GPU.
     UpstreamTests(upstream_tests::Args),
+    /// Random operations on ROCm compared with the CPU device.
+    Fuzz(fuzz::Args),
     /// Compiles the kernels for some targets and prints their resource table.
     Kernels(kernels::Args),
     /// Builds and runs a scratch crate outside the workspace that uses the fork as the README says.
@@ -58,6 +61,7 @@ fn run(command: Command) -> Result<()> {
         Command::Demo(args) => demo::run(&args),
         Command::Test(args) => test::run(&args),
         Command::UpstreamTests(args) => upstream_tests::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::Downstream => downstream::run(),
         Command::CheckSymbols { files } => symbols::run(&files),

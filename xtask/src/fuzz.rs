@@ -1,0 +1,44 @@
+//! `cargo xtask fuzz`: the differential fuzzer for longer, or for one case.
+use anyhow::Result;
+
+use crate::process::{self, cargo};
+use crate::setup;
+
+const TEST: &str = "fuzz::random_cases";
+const ARCH: &str = "gfx1100";
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// How many random cases.
+    #[arg(long, default_value_t = 2000)]
+    cases: u64,
+    /// The same seed gives the same cases.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only one operation: a name of the table (`gather/u32`), or of a family (`gather`).
+    #[arg(long)]
+    op: Option<String>,
+    /// Replay one case, as a failure prints it.
+    #[arg(long, conflicts_with_all = ["cases", "seed", "op"])]
+    case: Option<String>,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    setup::ensure(setup::KERNELS)?;
+    let target = ["test", "--quiet", "--package", "candle-rocm", "--features", "rocm-emulator"];
+    let mut command = cargo(&target);
+    command.args(["--test", "differential", "--", "--exact", TEST, "--nocapture"]);
+    command.env("CANDLE_ROCM_ARCHS", ARCH);
+    match &args.case {
+        Some(case) => command.env("CANDLE_FUZZ_CASE", case),
+        None => {
+            command.env("CANDLE_FUZZ_CASES", args.cases.to_string());
+            command.env("CANDLE_FUZZ_SEED", args.seed.to_string());
+            match &args.op {
+                Some(op) => command.env("CANDLE_FUZZ_OP", op),
+                None => &mut command,
+            }
+        }
+    };
+    process::run(&mut command)
+}
