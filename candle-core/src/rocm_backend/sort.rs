@@ -16,7 +16,7 @@ const MERGED_PER_THREAD: usize = 8;
 ///
 /// Stable in both directions; NaN is larger than any number. Rows of up to 1024 elements take one launch and
 /// O(n log² n) comparisons; longer ones are merged from sorted tiles of that size, O(n log n) in
-/// 1 + ⌈log2(n / 1024)⌉ launches, with memory for one key and two indices per element and again as many keys.
+/// 1 + ⌈log2(n / 1024)⌉ launches, with memory for two keys and an index per element besides the result.
 ///
 /// # Errors
 /// [`crate::Error::RequiresContiguous`] for a strided layout, [`crate::Error::UnsupportedDTypeForOp`] for the packed
@@ -60,7 +60,7 @@ struct Sort<'a> {
 }
 
 impl Sort<'_> {
-    /// The dtype of keys of twice 16 or twice 32 bits.
+    /// The dtype that holds a key, and the keys' name in kernels: 64 bits where the elements have as many.
     fn key_dtype(&self) -> (DType, &'static str) {
         match self.storage.slice.dtype() {
             DType::I64 | DType::F64 => (DType::I64, "u64"),
