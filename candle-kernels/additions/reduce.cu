@@ -126,13 +126,13 @@ __device__ void reduce_extreme(const size_t results, const size_t per_result, co
         const size_t kept_dims, const size_t num_dims, const size_t *info, const IN *src, OUT *dst) {               \
         reduce_sum<ACC>(results, per_result, width, across, kept_dims, num_dims, info, src, dst);                   \
     }
-// Integers wrap; f64 and f32 are summed in their own precision.
+// Integers wrap. f32 is summed in f64, so that the result does not depend on how its elements are dealt out.
 REDUCE_SUM(uint8_t, uint8_t, uint8_t, u8)
 REDUCE_SUM(uint32_t, uint32_t, uint32_t, u32)
 REDUCE_SUM(uint16_t, int16_t, int16_t, i16)
 REDUCE_SUM(uint32_t, int32_t, int32_t, i32)
 REDUCE_SUM(uint64_t, int64_t, int64_t, i64)
-REDUCE_SUM(float, float, float, f32)
+REDUCE_SUM(double, float, float, f32)
 REDUCE_SUM(double, double, double, f64)
 // Narrow floats are summed in f32 and rounded once: sums of parts stay f32 between the launches.
 #define REDUCE_SUM_NARROW(T, NAME)             \
