@@ -66,14 +66,9 @@ pub(super) fn upsample_nearest2d(
 ) -> Result<RocmStorage> {
     const OP: &str = "upsample_nearest2d";
     check_rank(layout, 4)?;
-    let dims = layout.dims();
-    check_computes(OP, src.slice.dtype())?;
-    if dims[2..] == [h_out, w_out] {
-        // As on the CPU: a neighbour of weight 0 that is not finite would make it NaN.
-        return src.dense(layout, OP);
-    }
     let dst = resized(OP, src, layout, &[h_out, w_out])?;
     let (from, to) = (src.ptr(layout, OP)?, dst.slice.ptr());
+    let dims = layout.dims();
     let info = Strided::verbatim(OP, &[dims, layout.stride()])?;
     let (h_step, w_step) = (dims[2] as f64 / h_out as f64, dims[3] as f64 / w_out as f64);
     let function = src.device.kernel(Module::Conv, &[OP, carrier(src.slice.dtype())])?;
@@ -95,9 +90,14 @@ pub(super) fn upsample_bilinear2d(
 ) -> Result<RocmStorage> {
     const OP: &str = "upsample_bilinear2d";
     check_rank(layout, 4)?;
+    let dims = layout.dims();
+    check_computes(OP, src.slice.dtype())?;
+    if dims[2..] == [h_out, w_out] {
+        // As on the CPU: a neighbour of weight 0 that is not finite would make it NaN.
+        return src.dense(layout, OP);
+    }
     let dst = resized(OP, src, layout, &[h_out, w_out])?;
     let (from, to) = (src.ptr(layout, OP)?, dst.slice.ptr());
-    let dims = layout.dims();
     let info = Strided::verbatim(OP, &[dims, layout.stride()])?;
     // Of the input, per place of the output.
     let step = |size: usize, out: usize, scale: Option<f64>| match scale {
