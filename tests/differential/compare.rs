@@ -30,8 +30,8 @@ pub enum Compare {
     Is(fn(&Case, &[f64]) -> std::result::Result<(), String>),
 }
 
-/// `|got - reference| <= 2u * ulps * |reference| + 2u * terms * scale + floor`, where both ends of the
-/// interval are then rounded to the dtype.
+/// `|got - reference| <= 2u * ulps * |reference| + 2u * terms * scale + floor * (1 + terms)`, where both ends
+/// of the interval are then rounded to the dtype.
 pub struct Bound {
     ulps: f64,
     terms: Terms,
@@ -115,8 +115,10 @@ impl Bound {
         };
         let step = 2.0 * roundoff(computed);
         let terms = (self.terms)(case);
-        let bound =
-            reference.iter().zip(&scale).map(|(r, s)| step * (self.ulps * r.abs() + terms * s) + floor);
+        let bound = reference
+            .iter()
+            .zip(&scale)
+            .map(|(r, s)| step * (self.ulps * r.abs() + terms * s) + floor * (1.0 + terms));
         Ok(bound.collect())
     }
 }
