@@ -22,8 +22,8 @@ const MAX_PARTS: usize = 1024;
 /// Reduces `dims` of `layout`. The result is dense, its dims those that are kept; places count along the reduced
 /// dims in row-major order.
 ///
-/// Sums start from 0: integers wrap, narrow floats are summed in f32 and rounded once. Extrema start from the first
-/// element and are replaced only by strictly better ones: a NaN in first place stays, others are passed over.
+/// Sums start from 0: integers wrap, f32 is summed in f64 and narrower floats in f32, then rounded. Extrema start from
+/// the first element and are replaced only by strictly better ones: a NaN in first place stays, others are passed over.
 pub(super) fn reduce(
     src: &RocmStorage,
     op: ReduceOp,
