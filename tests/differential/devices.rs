@@ -208,7 +208,12 @@ fn compared(op: &Op, case: &Case, got: &Tensor, cpu: &Outcome) -> std::result::R
             let reference = run(case, &operands).map_err(text)?;
             let numbers = compare::to_f64(&reference).map_err(text)?;
             let bound = bound.of(case, &run, &operands, &numbers).map_err(text)?;
-            compare::close(got, reference.dims(), case.dtype, &numbers, &bound, expected)
+            // Of some views upstream's CPU device makes results whose storage is shorter than their shape.
+            let own = expected.and_then(|own| match guarded(|| own.force_contiguous()) {
+                Outcome::Computed(own) => Some(own),
+                _ => None,
+            });
+            compare::close(got, reference.dims(), case.dtype, &numbers, &bound, own.as_ref())
         }
         (Compare::Close(_), _) => {
             // Integers: the CPU device on dense operands.
