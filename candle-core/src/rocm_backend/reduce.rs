@@ -79,7 +79,9 @@ struct Plan {
 impl Task {
     fn plan(&self, max_parts: usize) -> Result<Plan> {
         let Self { results, per_result, layout } = *self;
-        let most = floor_power_of_two(per_result / PER_THREAD).min(BLOCK);
+        // HIP counts the threads in 32 bits.
+        let countable = floor_power_of_two(MAX_ELEMENTS / results);
+        let most = floor_power_of_two(per_result / PER_THREAD).min(BLOCK).min(countable);
         let wanted = (ENOUGH_THREADS / results).next_power_of_two();
         let width = if layout.across {
             // Some 32 neighbouring results keep the accesses of a wave together.
