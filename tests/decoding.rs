@@ -6,7 +6,13 @@ use object::{Object, ObjectSection};
 use rocm_emulator::isa::{Family, check::compare_with_objdump};
 
 fn family(target: &str) -> Option<Family> {
-    target.starts_with("gfx11").then_some(Family::Rdna3)
+    Some(match target {
+        "gfx908" => Family::Cdna1,
+        "gfx90a" => Family::Cdna2,
+        "gfx942" | "gfx9-4-generic" => Family::Cdna3,
+        _ if target.starts_with("gfx11") => Family::Rdna3,
+        _ => return None,
+    })
 }
 
 fn objdump(path: &std::path::Path) -> Result<String> {

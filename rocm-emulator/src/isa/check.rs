@@ -78,8 +78,11 @@ fn compare_line(family: Family, text: &[u8], text_address: u64, line: &Line) -> 
 /// Words that llvm-objdump leaves out: zeros between functions and what follows the last one.
 fn is_filling(family: Family, word: &[u8]) -> bool {
     const S_CODE_END: [u8; 4] = 0xbf9f_0000u32.to_le_bytes();
+    const S_NOP: [u8; 4] = 0xbf80_0000u32.to_le_bytes();
     match family {
         Family::Rdna3 => word == [0; 4] || word == S_CODE_END,
+        // The padding after a gfx9 kernel is s_nop.
+        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => word == [0; 4] || word == S_NOP,
     }
 }
 

@@ -4,14 +4,44 @@
 //! Names are LLVM's mnemonics without the encoding suffix (`_e32`, `_e64`, `_dpp`, `_sdwa`), so that
 //! one implementation in [`crate::exec`] serves every encoding and every family that has the operation.
 
+pub mod cdna;
 pub mod check;
+mod fields;
+mod print;
 pub mod rdna3;
+#[cfg(test)]
+mod round_trip;
+mod scalar;
+mod table;
 
 /// An instruction-set family: which decoder reads the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// gfx11xx, wave32.
     Rdna3,
+    /// gfx908, wave64.
+    Cdna1,
+    /// gfx90a, wave64.
+    Cdna2,
+    /// gfx942 and gfx9-4-generic, wave64.
+    Cdna3,
+}
+
+impl Family {
+    pub(crate) const fn is_gfx9(self) -> bool {
+        matches!(self, Self::Cdna1 | Self::Cdna2 | Self::Cdna3)
+    }
+
+    /// The canonical number of the scalar register with this 7-bit operand code; `None` if there is none.
+    const fn scalar_register(self, code: u8) -> Option<u8> {
+        match (code, self.is_gfx9()) {
+            (0..=127, false) => Some(code),
+            // gfx9 has M0 where later families have NULL.
+            (124, true) => Some(sreg::M0),
+            (0..=123 | 126 | 127, true) => Some(code),
+            _ => None,
+        }
+    }
 }
 
 /// One operand. Register numbers are those of the first register; the width follows from the mnemonic.
@@ -22,6 +52,8 @@ pub enum Operand {
     None,
     /// Vector register `v[n]`.
     Vgpr(u16),
+    /// Accumulation register `a[n]`.
+    Agpr(u16),
     /// Scalar register file, by canonical number: see [`sreg`].
     Scalar(u8),
     /// The scalar condition code, read as 0 or 1.
@@ -51,6 +83,9 @@ pub enum Operand {
 
 /// Canonical numbers of the scalar register file, the same for every family.
 pub mod sreg {
+    /// On gfx9, flat_scratch is 102 and 103, xnack_mask 104 and 105; elsewhere these are s102..s105.
+    pub const FLAT_SCRATCH_LO: u8 = 102;
+    pub const XNACK_MASK_LO: u8 = 104;
     pub const VCC_LO: u8 = 106;
     pub const VCC_HI: u8 = 107;
     /// ttmp0..15 are 108..=123.
@@ -111,7 +146,7 @@ pub enum Encoding {
 /// - ALU: as LLVM prints them, after the destination(s). v_fmac/v_mac and the like: the accumulator is only `dst`.
 ///   v_fmamk/v_fmaak, s_fmamk...: the literal stands at its printed place. e32 forms that read VCC implicitly
 ///   (v_cndmask_b32_e32, v_addc) have `Operand::Scalar(VCC_LO)` as last source, e32 compares have it as `dst`,
-///   e32 carry-out forms as `dst2`. v_cmpx has `dst` = `Scalar(EXEC_LO)`.
+///   e32 carry-out forms as `dst2`. v_cmpx has `dst` = `Scalar(EXEC_LO)`; gfx9's writes the mask in `dst` and EXEC.
 /// - SMEM: `[sbase, soffset or None]`, constant offset in `offset0`.
 /// - DS: `[addr, data0, data1]`, absent ones `None`; `offset0`, `offset1` (two-address forms; else only `offset0`).
 /// - FLAT/GLOBAL/SCRATCH: `[vaddr or None, data or None, saddr or None]`, constant offset in `offset0`;
@@ -127,7 +162,7 @@ pub enum Encoding {
 pub struct Inst {
     pub name: &'static str,
     pub encoding: Encoding,
-    /// Bytes: 4, 8, 12 (with literal or DPP dword).
+    /// Bytes: 4, 8, 12 (with literal, DPP or SDWA dword).
     pub size: u8,
     pub dst: Operand,
     /// Second destination: carry-out, v_div_scale's mask.
@@ -138,6 +173,7 @@ pub struct Inst {
     pub offset1: i32,
     pub mods: Mods,
     pub dpp: Option<Dpp>,
+    pub sdwa: Option<Sdwa>,
     /// The Y half of a dual-issue instruction; both halves read their sources before either writes.
     pub pair: Option<Box<Inst>>,
 }
@@ -160,9 +196,51 @@ pub struct Mods {
     pub slc: bool,
     pub dlc: bool,
     pub gds: bool,
+    /// gfx90a. gfx942 calls glc, slc and scc sc0, nt and sc1.
+    pub scc: bool,
+    /// A load to LDS, which has no data register.
+    pub lds: bool,
     /// MUBUF addressing.
     pub offen: bool,
     pub idxen: bool,
+    /// gfx9 SMEM: a constant offset, be it 0, is encoded beside the register.
+    pub with_constant: bool,
+    /// MFMA: broadcast of A's blocks (size and number), permutation of B's lanes (f64 on gfx942: `neg`).
+    pub cbsz: u8,
+    pub abid: u8,
+    pub blgp: u8,
+}
+
+/// Sub-dword addressing: which part of each operand takes part. Bit i of `sext` belongs to source i.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sdwa {
+    /// `None` for compares, which write a whole mask.
+    pub dst: Option<(SdwaSelect, SdwaUnused)>,
+    pub src: [SdwaSelect; 2],
+    /// Sign-extend the selected part.
+    pub sext: u8,
+}
+
+/// The part of a dword.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SdwaSelect {
+    Byte0,
+    Byte1,
+    Byte2,
+    Byte3,
+    Word0,
+    Word1,
+    Dword,
+}
+
+/// What becomes of the destination's other bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SdwaUnused {
+    /// Zero.
+    Pad,
+    /// The sign of the result.
+    SignExtend,
+    Preserve,
 }
 
 /// Data-parallel primitives: where source 0 comes from.
@@ -183,6 +261,7 @@ pub enum DppControl {
     RowRor(u8),
     RowMirror,
     RowHalfMirror,
+    /// Also gfx9's row_newbcast.
     RowShare(u8),
     RowXmask(u8),
     /// gfx9 only: wave-wide shifts and rotates by one, row broadcasts.
@@ -210,6 +289,7 @@ pub struct DecodeError {
 pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
     match family {
         Family::Rdna3 => rdna3::decode(text, offset),
+        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => cdna::decode(family, text, offset),
     }
 }
 
@@ -218,6 +298,7 @@ pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, Decode
 pub fn format(family: Family, inst: &Inst, address: u64) -> String {
     match family {
         Family::Rdna3 => rdna3::format(inst, address),
+        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => cdna::format(family, inst, address),
     }
 }
 

@@ -31,6 +31,7 @@ fn inst(name: &'static str, encoding: Encoding, dst: Option<u16>, src: [Operand;
         offset1: 0,
         mods: Mods::default(),
         dpp: None,
+        sdwa: None,
         pair: None,
     }
 }

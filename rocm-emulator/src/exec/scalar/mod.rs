@@ -38,7 +38,7 @@ impl Source {
             Operand::SharedLimit => Self::Constant(SHARED_APERTURE + u64::from(u32::MAX)),
             Operand::PrivateBase => Self::Constant(PRIVATE_APERTURE),
             Operand::PrivateLimit => Self::Constant(PRIVATE_APERTURE + u64::from(u32::MAX)),
-            Operand::None | Operand::Vgpr(_) | Operand::HwReg { .. } => return None,
+            Operand::None | Operand::Vgpr(_) | Operand::Agpr(_) | Operand::HwReg { .. } => return None,
         })
     }
 

@@ -24,6 +24,7 @@ fn inst(name: &'static str, encoding: Encoding, dst: Operand, src: &[Operand]) -
         offset1: 0,
         mods: Mods::default(),
         dpp: None,
+        sdwa: None,
         pair: None,
     }
 }

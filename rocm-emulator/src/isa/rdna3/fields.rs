@@ -1,161 +1,32 @@
-//! Bit fields, operand codes and the words that follow an instruction.
-use super::super::{DecodeError, Dpp, DppControl, Family, InlineFloat, Operand, sreg};
+//! The operand codes that are gfx11's own.
+use super::super::fields::{DPP16, DppWord, bits, dpp16};
+use super::super::{Dpp, DppControl, Operand, sreg};
 
 /// Operand codes that announce another dword.
 pub const DPP8: u32 = 233;
 pub const DPP8_FETCH_INACTIVE: u32 = 234;
-pub const DPP16: u32 = 250;
-pub const LITERAL: u32 = 255;
-/// First vector register among the 9-bit operand codes.
-pub const FIRST_VGPR: u32 = 256;
-
-/// `width` bits of `word` from `low` up.
-pub const fn bits(word: u32, low: u32, width: u32) -> u32 {
-    (word >> low) & ((1 << width) - 1)
-}
-
-pub const fn bit(word: u32, at: u32) -> bool {
-    word >> at & 1 != 0
-}
-
-/// The `width` low bits of `value` as a signed number.
-pub const fn signed(value: u32, width: u32) -> i32 {
-    ((value << (32 - width)) as i32) >> (32 - width)
-}
-
-/// Reads the dwords of one instruction.
-pub struct Words<'a> {
-    text: &'a [u8],
-    start: usize,
-    size: usize,
-    literal: Option<u32>,
-}
-
-impl<'a> Words<'a> {
-    pub fn new(text: &'a [u8], start: usize) -> Self {
-        Self { text, start, size: 0, literal: None }
-    }
-
-    /// Bytes read so far.
-    pub fn size(&self) -> u8 {
-        self.size as u8
-    }
-
-    /// An error about this instruction.
-    pub fn error(&self, reason: &'static str) -> DecodeError {
-        let word = self.word_at(self.start).unwrap_or(0);
-        DecodeError { family: Family::Rdna3, offset: self.start, word, reason }
-    }
-
-    pub fn next(&mut self) -> Result<u32, DecodeError> {
-        let at = self.start.checked_add(self.size).ok_or_else(|| self.error("offset out of range"))?;
-        let word = self.word_at(at).ok_or_else(|| self.error("the text ends within the instruction"))?;
-        self.size += 4;
-        Ok(word)
-    }
-
-    fn word_at(&self, at: usize) -> Option<u32> {
-        let bytes = self.text.get(at..at.checked_add(4)?)?;
-        Some(u32::from_le_bytes(bytes.try_into().ok()?))
-    }
-
-    /// The literal dword; several operands may name it, it stands there once.
-    pub fn literal(&mut self) -> Result<u32, DecodeError> {
-        match self.literal {
-            Some(literal) => Ok(literal),
-            None => {
-                let literal = self.next()?;
-                self.literal = Some(literal);
-                Ok(literal)
-            }
-        }
-    }
-
-    /// A 9-bit source: a scalar source, or a vector register.
-    pub fn source(&mut self, code: u32) -> Result<Operand, DecodeError> {
-        if code >= FIRST_VGPR {
-            return Ok(Operand::Vgpr((code - FIRST_VGPR) as u16));
-        }
-        self.scalar_source(code)
-    }
-
-    /// An 8-bit source: a scalar register, a constant or the literal.
-    pub fn scalar_source(&mut self, code: u32) -> Result<Operand, DecodeError> {
-        Ok(match code {
-            0..=127 => Operand::Scalar(code as u8),
-            128..=192 => Operand::Int(code as i32 - 128),
-            193..=208 => Operand::Int(192 - code as i32),
-            235 => Operand::SharedBase,
-            236 => Operand::SharedLimit,
-            237 => Operand::PrivateBase,
-            238 => Operand::PrivateLimit,
-            240 => Operand::Float(InlineFloat::Half),
-            241 => Operand::Float(InlineFloat::NegHalf),
-            242 => Operand::Float(InlineFloat::One),
-            243 => Operand::Float(InlineFloat::NegOne),
-            244 => Operand::Float(InlineFloat::Two),
-            245 => Operand::Float(InlineFloat::NegTwo),
-            246 => Operand::Float(InlineFloat::Four),
-            247 => Operand::Float(InlineFloat::NegFour),
-            248 => Operand::Float(InlineFloat::InvTwoPi),
-            251 => Operand::VccZ,
-            252 => Operand::ExecZ,
-            253 => Operand::Scc,
-            LITERAL => Operand::Literal(self.literal()?),
-            _ => return Err(self.error("the operand code is reserved")),
-        })
-    }
-}
 
 /// A scalar register that may be absent: NULL stands for none.
 pub const fn optional_scalar(code: u32) -> Operand {
     if code as u8 == sreg::NULL { Operand::None } else { Operand::Scalar(code as u8) }
 }
 
-/// A DPP dword and the vector register that stands there for source 0.
-pub struct DppWord {
-    pub dpp: Dpp,
-    pub src0: u16,
-    /// Source modifiers (only the 16-bit form carries them), bit i for source i.
-    pub neg: u8,
-    pub abs: u8,
-}
-
 /// Decodes the dword after an instruction whose source 0 is `code` ([`DPP16`], [`DPP8`]...).
 pub fn dpp(code: u32, word: u32) -> Option<DppWord> {
-    let src0 = bits(word, 0, 8) as u16;
-    if code != DPP16 {
-        let lanes = std::array::from_fn(|lane| bits(word, 8 + 3 * lane as u32, 3) as u8);
-        let dpp = Dpp {
-            control: DppControl::Dpp8(lanes),
-            row_mask: 15,
-            bank_mask: 15,
-            bound_ctrl: false,
-            fetch_inactive: code == DPP8_FETCH_INACTIVE,
-        };
-        return Some(DppWord { dpp, src0, neg: 0, abs: 0 });
+    if code == DPP16 {
+        return dpp16(word, |control| match control {
+            0x150..=0x15f => Some(DppControl::RowShare(control as u8 & 15)),
+            0x160..=0x16f => Some(DppControl::RowXmask(control as u8 & 15)),
+            _ => None,
+        });
     }
-    let control = bits(word, 8, 9);
-    let amount = (control & 15) as u8;
-    let control = match control {
-        0x000..=0x0ff => DppControl::QuadPerm(std::array::from_fn(|i| (control >> (2 * i) & 3) as u8)),
-        0x101..=0x10f => DppControl::RowShl(amount),
-        0x111..=0x11f => DppControl::RowShr(amount),
-        0x121..=0x12f => DppControl::RowRor(amount),
-        0x140 => DppControl::RowMirror,
-        0x141 => DppControl::RowHalfMirror,
-        0x150..=0x15f => DppControl::RowShare(amount),
-        0x160..=0x16f => DppControl::RowXmask(amount),
-        _ => return None,
-    };
+    let lanes = std::array::from_fn(|lane| bits(word, 8 + 3 * lane as u32, 3) as u8);
     let dpp = Dpp {
-        control,
-        row_mask: bits(word, 28, 4) as u8,
-        bank_mask: bits(word, 24, 4) as u8,
-        bound_ctrl: bit(word, 19),
-        fetch_inactive: bit(word, 18),
+        control: DppControl::Dpp8(lanes),
+        row_mask: 15,
+        bank_mask: 15,
+        bound_ctrl: false,
+        fetch_inactive: code == DPP8_FETCH_INACTIVE,
     };
-    let neg = bits(word, 20, 1) | bits(word, 22, 1) << 1;
-    let abs = bits(word, 21, 1) | bits(word, 23, 1) << 1;
-    Some(DppWord { dpp, src0, neg: neg as u8, abs: abs as u8 })
+    Some(DppWord { dpp, src0: bits(word, 0, 8) as u16, neg: 0, abs: 0 })
 }

@@ -1,13 +1,14 @@
 //! Decodes the vector memory encodings: DS, FLAT, GLOBAL, SCRATCH, MUBUF.
+use super::super::fields::{Words, bit, bits, signed};
+use super::super::table::{Class, Role, Row, blank};
 use super::super::{DecodeError, Encoding, Inst, Operand};
-use super::fields::{Words, bit, bits, optional_scalar, signed};
-use super::table::{self, Class, Role, Row};
-use super::{blank, find};
+use super::fields::optional_scalar;
+use super::table;
 
 /// Decodes an LDS (or GDS) access.
 pub fn decode_ds(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = find(words, table::DS.get(bits(word, 18, 8)))?;
+    let row = words.known(table::DS.get(bits(word, 18, 8)))?;
     let mut inst = blank(row, Encoding::Ds);
     inst.mods.gds = bit(word, 17);
     if has_two_offsets(row.name) {
@@ -46,7 +47,7 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         2 => (Encoding::Global, table::GLOBAL.get(op)),
         _ => return Err(words.error("the memory segment is reserved")),
     };
-    let row = find(words, row)?;
+    let row = words.known(row)?;
     let mut inst = blank(row, encoding);
     inst.mods.dlc = bit(word, 13);
     inst.mods.glc = bit(word, 14);
@@ -69,7 +70,7 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
 /// Decodes a buffer access.
 pub fn decode_mubuf(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = find(words, table::MUBUF.get(bits(word, 18, 8)))?;
+    let row = words.known(table::MUBUF.get(bits(word, 18, 8)))?;
     let mut inst = blank(row, Encoding::Mubuf);
     inst.mods.slc = bit(word, 12);
     inst.mods.dlc = bit(word, 13);

@@ -12,18 +12,18 @@ mod vector;
 #[cfg(test)]
 mod tests;
 
-use super::{DecodeError, Encoding, Inst, Mods, Operand};
-use fields::{Words, bits};
+use super::fields::{Words, bits};
+use super::scalar::decode_sop;
+use super::{DecodeError, Family, Inst};
 pub use print::format;
-use table::Row;
 
 /// Decodes the instruction at `offset` bytes into `text`.
 pub fn decode(text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
-    let mut words = Words::new(text, offset);
+    let mut words = Words::new(Family::Rdna3, text, offset);
     let word = words.next()?;
     let mut inst = match bits(word, 26, 6) {
         0b00_0000..=0b01_1111 => vector::decode_short(&mut words, word),
-        0b10_0000..=0b10_1111 => scalar::decode_sop(&mut words, word),
+        0b10_0000..=0b10_1111 => decode_sop(&mut words, word, &table::SOP),
         0b11_0010 => vector::decode_dual(&mut words, word),
         0b11_0011 => match bits(word, 24, 2) {
             0 => vector::decode_vop3p(&mut words, word),
@@ -43,27 +43,4 @@ pub fn decode(text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
     }?;
     inst.size = words.size();
     Ok(inst)
-}
-
-/// The row of the opcode, or an error.
-fn find(words: &Words, row: Option<&'static Row>) -> Result<&'static Row, DecodeError> {
-    row.ok_or_else(|| words.error("unknown opcode of this encoding"))
-}
-
-/// An instruction of a row with nothing filled in.
-fn blank(row: &Row, encoding: Encoding) -> Inst {
-    Inst {
-        name: row.name,
-        encoding,
-        size: 0,
-        dst: Operand::None,
-        dst2: Operand::None,
-        src: [Operand::None; 4],
-        imm: 0,
-        offset0: 0,
-        offset1: 0,
-        mods: Mods::default(),
-        dpp: None,
-        pair: None,
-    }
 }

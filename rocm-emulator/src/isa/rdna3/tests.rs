@@ -1,24 +1,9 @@
 //! Decoding against llvm-mc: `tests/fixtures/gfx1100.txt` holds code words and the text that llvm-mc prints for them.
-use super::super::{DppControl, Encoding, InlineFloat, Inst, Operand, sreg};
-use super::{decode, format, table};
-use std::collections::HashSet;
+use super::super::round_trip::{self, code};
+use super::super::{DppControl, Encoding, Family, InlineFloat, Inst, Operand, sreg};
+use super::{decode, table};
 
-/// (code, text) of every line of the fixture.
-fn fixture() -> Vec<(Vec<u8>, &'static str)> {
-    include_str!("../../../tests/fixtures/gfx1100.txt")
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .map(|line| {
-            let (words, text) = line.split_once("  ").expect("code, two blanks, text");
-            (code(words), text)
-        })
-        .collect()
-}
-
-fn code(words: &str) -> Vec<u8> {
-    let word = |word| u32::from_str_radix(word, 16).expect("a hexadecimal word");
-    words.split(' ').flat_map(|w| word(w).to_le_bytes()).collect()
-}
+const FIXTURE: &str = include_str!("../../../tests/fixtures/gfx1100.txt");
 
 fn inst(words: &str) -> Inst {
     decode(&code(words), 0).expect("a valid instruction")
@@ -26,71 +11,17 @@ fn inst(words: &str) -> Inst {
 
 #[test]
 fn every_fixture_line_decodes_to_its_text() {
-    let lines = fixture();
-    assert!(lines.len() > 4000, "only {} lines", lines.len());
-    for (code, text) in lines {
-        let inst = decode(&code, 0).unwrap_or_else(|error| panic!("{text}: {error}"));
-        assert_eq!(format(&inst, 0), text, "{code:02x?}");
-        assert_eq!(usize::from(inst.size), code.len(), "{text}");
-    }
+    round_trip::assert_decodes(Family::Rdna3, FIXTURE, 4000);
 }
 
 #[test]
 fn the_fixture_covers_every_row() {
-    let mut seen = HashSet::new();
-    for (code, text) in fixture() {
-        let inst = decode(&code, 0).unwrap_or_else(|error| panic!("{text}: {error}"));
-        seen.extend(inst.pair.as_deref().map(|pair| (pair.encoding, pair.name)));
-        seen.insert((inst.encoding, inst.name));
-    }
-    // A row of VOP1, VOP2 or VOPC is covered in its own encoding; VOP3 repeats it.
-    let missing: Vec<_> =
-        table::all().filter(|(encoding, row)| !seen.contains(&(*encoding, row.name))).collect();
-    assert!(missing.is_empty(), "{missing:?}");
-}
-
-/// A generator of well-mixed words (SplitMix64).
-fn words(mut state: u64) -> impl Iterator<Item = u32> {
-    std::iter::repeat_with(move || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed >> 32) as u32
-    })
+    round_trip::assert_covers(Family::Rdna3, FIXTURE, table::all());
 }
 
 #[test]
 fn any_bytes_decode_or_give_an_error() {
-    let mut source = words(1);
-    let mut decoded = 0;
-    for _ in 0..300_000 {
-        let text: Vec<u8> = source.by_ref().take(4).flat_map(u32::to_le_bytes).collect();
-        match decode(&text, 0) {
-            Ok(inst) => {
-                decoded += 1;
-                assert!([4, 8, 12].contains(&inst.size), "{inst:?}");
-                let printed = format(&inst, 0);
-                assert!(!printed.contains("not a gfx11 instruction"), "{inst:?}");
-            }
-            Err(error) => assert_eq!(error.offset, 0),
-        }
-        // A text that ends within the instruction must not be read beyond its end.
-        for length in 0..text.len() {
-            if let Ok(inst) = decode(&text[..length], 0) {
-                assert!(usize::from(inst.size) <= length);
-            }
-        }
-    }
-    assert!(decoded > 100_000, "{decoded}");
-}
-
-#[test]
-fn offsets_outside_the_text_are_errors() {
-    let text = code("bf800000");
-    for offset in [1, 4, 5, usize::MAX - 3, usize::MAX] {
-        let error = decode(&text, offset).expect_err("outside");
-        assert_eq!(error.offset, offset);
-    }
+    round_trip::assert_total(Family::Rdna3);
 }
 
 #[test]

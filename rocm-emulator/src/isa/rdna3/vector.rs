@@ -1,8 +1,8 @@
 //! Decodes the vector ALU encodings: VOP1, VOP2, VOPC, VOP3, VOP3SD, VOP3P, VOPD, VINTERP, LDSDIR.
+use super::super::fields::{DPP16, DppWord, Words, bit, bits};
+use super::super::table::{Class, Row, Slot, blank};
 use super::super::{DecodeError, Encoding, Inst, Mods, Operand, sreg};
-use super::fields::{self, DppWord, Words, bit, bits};
-use super::table::{self, Class, Row, Slot};
-use super::{blank, find};
+use super::{fields, table};
 
 /// The bit of a true16 operand of a 32-bit encoding that selects the high half.
 const HIGH_HALF: u16 = 0x80;
@@ -16,7 +16,7 @@ pub fn decode_short(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         0b011_1110 => (Encoding::Vopc, table::VOPC.get(bits(word, 17, 8))),
         op => (Encoding::Vop2, table::VOP2.get(op)),
     };
-    let row = find(words, row)?;
+    let row = words.known(row)?;
     let mut inst = blank(row, encoding);
     if row.slots().next().is_none() {
         return Ok(inst);
@@ -86,7 +86,7 @@ fn half_folded(operand: Operand, slot: &Slot, mods: &mut Mods, at: usize) -> Ope
 
 /// The DPP dword, if source 0 announces one.
 fn dpp_word(words: &mut Words, code: u32) -> Result<Option<DppWord>, DecodeError> {
-    if !matches!(code, fields::DPP16 | fields::DPP8 | fields::DPP8_FETCH_INACTIVE) {
+    if !matches!(code, DPP16 | fields::DPP8 | fields::DPP8_FETCH_INACTIVE) {
         return Ok(None);
     }
     let word = words.next()?;
@@ -99,7 +99,7 @@ fn dpp_word(words: &mut Words, code: u32) -> Result<Option<DppWord>, DecodeError
 /// Decodes VOP3 and VOP3SD.
 pub fn decode_vop3(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = find(words, table::vop3(bits(word, 16, 10)))?;
+    let row = words.known(table::vop3(bits(word, 16, 10)))?;
     if row.name == "v_nop" || row.sources().any(|slot| slot.class == Class::Literal) {
         return Err(words.error("the instruction has no VOP3 form"));
     }
@@ -143,7 +143,7 @@ fn long_sources(words: &mut Words, inst: &mut Inst, row: &Row, high: u32) -> Res
 /// Decodes VOP3P.
 pub fn decode_vop3p(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = find(words, table::VOP3P.get(bits(word, 16, 7)))?;
+    let row = words.known(table::VOP3P.get(bits(word, 16, 7)))?;
     let mut inst = blank(row, Encoding::Vop3p);
     inst.mods.neg = bits(high, 29, 3) as u8;
     inst.mods.neg_hi = bits(word, 8, 3) as u8;
@@ -167,7 +167,7 @@ pub fn is_mixed(name: &str) -> bool {
 /// Decodes VINTERP; `imm` is the number of exports to wait for.
 pub fn decode_vinterp(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = find(words, table::VINTERP.get(bits(word, 16, 7)))?;
+    let row = words.known(table::VINTERP.get(bits(word, 16, 7)))?;
     let mut inst = blank(row, Encoding::Vinterp);
     inst.mods.neg = bits(high, 29, 3) as u8;
     inst.mods.op_sel = bits(word, 11, 4) as u8;
@@ -180,7 +180,7 @@ pub fn decode_vinterp(words: &mut Words, word: u32) -> Result<Inst, DecodeError>
 
 /// Decodes LDSDIR; `offset0` is the attribute, `offset1` its channel, `imm` the number of VALU results to wait for.
 pub fn decode_lds_direct(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
-    let row = find(words, table::LDSDIR.get(bits(word, 20, 2)))?;
+    let row = words.known(table::LDSDIR.get(bits(word, 20, 2)))?;
     let mut inst = blank(row, Encoding::LdsDir);
     inst.dst = Operand::Vgpr(bits(word, 0, 8) as u16);
     inst.offset0 = bits(word, 10, 6) as i32;
@@ -192,8 +192,8 @@ pub fn decode_lds_direct(words: &mut Words, word: u32) -> Result<Inst, DecodeErr
 /// Decodes VOPD: the X half, with the Y half as its `pair`.
 pub fn decode_dual(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row_x = find(words, table::VOPD.get(bits(word, 22, 4)))?;
-    let row_y = find(words, table::VOPD.get(bits(word, 17, 5)))?;
+    let row_x = words.known(table::VOPD.get(bits(word, 22, 4)))?;
+    let row_y = words.known(table::VOPD.get(bits(word, 17, 5)))?;
     let vdst_x = bits(high, 24, 8);
     // The halves write different banks: the low bit of Y's register is the inverse of X's.
     let vdst_y = bits(high, 17, 7) << 1 | (!vdst_x & 1);

@@ -57,6 +57,7 @@ pub fn inst(name: &'static str) -> Inst {
             ..Mods::default()
         },
         dpp: None,
+        sdwa: None,
         pair: None,
     }
 }

@@ -1,6 +1,7 @@
 //! The immediates of scalar instructions: counters, dependencies, messages, hardware registers.
-use super::super::super::{Inst, Operand};
-use super::super::table::Class;
+use super::super::super::Inst;
+use super::super::super::print::immediate::{write_decimal, write_fields, write_hardware_register};
+use super::super::super::table::Class;
 use std::fmt::Write;
 
 /// s_endpgm prints its immediate only if there is one.
@@ -15,11 +16,10 @@ pub fn write(text: &mut String, inst: &Inst, class: Class) -> bool {
     let _ = match class {
         Class::Immediate if inst.name == "s_endpgm" => write!(text, "{imm}"),
         Class::Immediate => write!(text, "0x{imm:x}"),
-        Class::Decimal if imm <= 64 => write!(text, "{imm}"),
-        Class::Decimal => write!(text, "0x{imm:x}"),
+        Class::Decimal => write_decimal(text, imm),
         Class::Branch => write!(text, "{imm}"),
         Class::Message => write_message(text, imm),
-        Class::HwReg => write_hardware_register(text, inst),
+        Class::HwReg => write_hardware_register(text, inst, HARDWARE_REGISTERS),
         Class::Delay => write_delay(text, imm),
         Class::WaitCount => write_wait_count(text, imm),
         Class::Depctr => write_depctr(text, imm),
@@ -49,39 +49,24 @@ fn write_message(text: &mut String, imm: u32) -> std::fmt::Result {
     write!(text, "sendmsg({name})")
 }
 
-fn write_hardware_register(text: &mut String, inst: &Inst) -> std::fmt::Result {
-    let operand = if inst.dst == Operand::None || matches!(inst.src[0], Operand::HwReg { .. }) {
-        inst.src[0]
-    } else {
-        inst.dst
-    };
-    let Operand::HwReg { id, offset, size } = operand else {
-        return write!(text, "hwreg(?)");
-    };
-    let name = match id {
-        1 => "HW_REG_MODE",
-        2 => "HW_REG_STATUS",
-        3 => "HW_REG_TRAPSTS",
-        5 => "HW_REG_GPR_ALLOC",
-        6 => "HW_REG_LDS_ALLOC",
-        7 => "HW_REG_IB_STS",
-        15 => "HW_REG_SH_MEM_BASES",
-        18 => "HW_REG_PERF_SNAPSHOT_PC_LO",
-        19 => "HW_REG_PERF_SNAPSHOT_PC_HI",
-        20 => "HW_REG_FLAT_SCR_LO",
-        21 => "HW_REG_FLAT_SCR_HI",
-        23 => "HW_REG_HW_ID1",
-        24 => "HW_REG_HW_ID2",
-        27 => "HW_REG_PERF_SNAPSHOT_DATA",
-        29 => "HW_REG_SHADER_CYCLES",
-        _ => "",
-    };
-    match name {
-        "" => write!(text, "hwreg({id}")?,
-        _ => write!(text, "hwreg({name}")?,
-    }
-    if (offset, size) == (0, 32) { write!(text, ")") } else { write!(text, ", {offset}, {size})") }
-}
+/// The hardware registers that have names.
+const HARDWARE_REGISTERS: &[(u8, &str)] = &[
+    (1, "HW_REG_MODE"),
+    (2, "HW_REG_STATUS"),
+    (3, "HW_REG_TRAPSTS"),
+    (5, "HW_REG_GPR_ALLOC"),
+    (6, "HW_REG_LDS_ALLOC"),
+    (7, "HW_REG_IB_STS"),
+    (15, "HW_REG_SH_MEM_BASES"),
+    (18, "HW_REG_PERF_SNAPSHOT_PC_LO"),
+    (19, "HW_REG_PERF_SNAPSHOT_PC_HI"),
+    (20, "HW_REG_FLAT_SCR_LO"),
+    (21, "HW_REG_FLAT_SCR_HI"),
+    (23, "HW_REG_HW_ID1"),
+    (24, "HW_REG_HW_ID2"),
+    (27, "HW_REG_PERF_SNAPSHOT_DATA"),
+    (29, "HW_REG_SHADER_CYCLES"),
+];
 
 /// s_delay_alu: two dependencies and how many instructions lie between.
 fn write_delay(text: &mut String, imm: u32) -> std::fmt::Result {
@@ -139,17 +124,4 @@ fn write_depctr(text: &mut String, imm: u32) -> std::fmt::Result {
         ("depctr_vm_vsrc", imm >> 2 & 7, 7),
     ];
     write_fields(text, &fields)
-}
-
-/// Writes `name(value)` of every field that differs from its maximum, or of all if none does.
-fn write_fields(text: &mut String, fields: &[(&str, u32, u32)]) -> std::fmt::Result {
-    let all = fields.iter().all(|(_, value, maximum)| value == maximum);
-    let mut separator = "";
-    for (name, value, maximum) in fields {
-        if all || value != maximum {
-            write!(text, "{separator}{name}({value})")?;
-            separator = " ";
-        }
-    }
-    Ok(())
 }

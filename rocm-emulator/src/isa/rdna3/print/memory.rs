@@ -1,30 +1,12 @@
 //! Memory instructions: addresses, data, offsets, cache controls.
-use super::super::super::{Encoding, Inst, Mods, Operand};
+use super::super::super::print::memory::{List, write_number, write_swizzle};
+use super::super::super::table::{Class, Role, Row};
+use super::super::super::{Encoding, Family, Inst, Mods, Operand};
 use super::super::memory::has_two_offsets;
-use super::super::table::{Class, Role, Row};
-use super::operand::write_register;
 use std::fmt::Write;
 
-/// Operands so far, for the commas between them.
-struct List<'a> {
-    text: &'a mut String,
-    separator: &'static str,
-}
-
-impl<'a> List<'a> {
-    fn new(text: &'a mut String) -> Self {
-        Self { text, separator: " " }
-    }
-
-    fn push(&mut self, operand: Operand, dwords: u8) {
-        self.text.push_str(self.separator);
-        self.separator = ", ";
-        write_register(self.text, operand, dwords);
-    }
-}
-
 pub fn write_ds(text: &mut String, inst: &Inst, row: &Row) {
-    let mut list = List::new(text);
+    let mut list = List::new(text, Family::Rdna3);
     for slot in row.slots() {
         let operand = match slot.class {
             Class::Address => inst.src[0],
@@ -45,41 +27,8 @@ pub fn write_ds(text: &mut String, inst: &Inst, row: &Row) {
     text.push_str(if inst.mods.gds { " gds" } else { "" });
 }
 
-/// The modes of ds_swizzle.
-fn write_swizzle(text: &mut String, imm: u32) {
-    let (and, or, xor) = (imm & 31, imm >> 5 & 31, imm >> 10 & 31);
-    let group = 32 - and;
-    // Writing into a String cannot fail.
-    let _ = match imm {
-        0 => Ok(()),
-        0xe000.. => write!(text, " offset:swizzle(FFT,{and})"),
-        0xc000..0xe000 => write!(text, " offset:swizzle(ROTATE,{},{or})", imm >> 10 & 1),
-        0x8000..0x8100 => {
-            let lane = |i: u32| imm >> (2 * i) & 3;
-            write!(text, " offset:swizzle(QUAD_PERM,{},{},{},{})", lane(0), lane(1), lane(2), lane(3))
-        }
-        0x8100..0xc000 => write!(text, " offset:{imm}"),
-        _ if and == 31 && or == 0 && xor.is_power_of_two() => write!(text, " offset:swizzle(SWAP,{xor})"),
-        _ if and == 31 && or == 0 && xor > 0 && (xor + 1).is_power_of_two() => {
-            write!(text, " offset:swizzle(REVERSE,{})", xor + 1)
-        }
-        _ if group > 1 && group.is_power_of_two() && or < group && xor == 0 => {
-            write!(text, " offset:swizzle(BROADCAST,{group},{or})")
-        }
-        _ => {
-            // What becomes of a lane number's bit: 0, 1, preserved, inverted.
-            let symbol = |bit: u32| match (or ^ xor, (and | or) ^ xor) {
-                (zero, one) if (zero ^ one) >> bit & 1 == 0 => ["0", "1"][(zero >> bit & 1) as usize],
-                (zero, _) => ["p", "i"][(zero >> bit & 1) as usize],
-            };
-            let mask: String = (0..5).rev().map(symbol).collect();
-            write!(text, " offset:swizzle(BITMASK_PERM,\"{mask}\")")
-        }
-    };
-}
-
 pub fn write_flat(text: &mut String, inst: &Inst, row: &Row) {
-    let mut list = List::new(text);
+    let mut list = List::new(text, Family::Rdna3);
     let [address, data, base, _] = inst.src;
     for slot in row.destinations() {
         if slot.role == Role::Destination || inst.dst != Operand::None {
@@ -111,7 +60,7 @@ pub fn write_mubuf(text: &mut String, inst: &Inst, row: &Row) {
     if row.slots().next().is_none() {
         return;
     }
-    let mut list = List::new(text);
+    let mut list = List::new(text, Family::Rdna3);
     let [address, data, resource, offset] = inst.src;
     let data = if data == Operand::None { inst.dst } else { data };
     let dwords = row.sources().next().or(row.slots().next()).map_or(1, |slot| slot.dwords);
@@ -127,7 +76,7 @@ pub fn write_mubuf(text: &mut String, inst: &Inst, row: &Row) {
 
 pub fn write_smem(text: &mut String, inst: &Inst, row: &Row) {
     let Some(base) = row.sources().next() else { return };
-    let mut list = List::new(text);
+    let mut list = List::new(text, Family::Rdna3);
     for slot in row.destinations() {
         list.push(inst.dst, slot.dwords);
     }
@@ -149,10 +98,4 @@ fn write_cache_policy(text: &mut String, mods: &Mods) {
     text.push_str(if mods.glc { " glc" } else { "" });
     text.push_str(if mods.slc { " slc" } else { "" });
     text.push_str(if mods.dlc { " dlc" } else { "" });
-}
-
-fn write_number(text: &mut String, name: &str, value: i32) {
-    if value != 0 {
-        let _ = write!(text, " {name}:{value}");
-    }
 }

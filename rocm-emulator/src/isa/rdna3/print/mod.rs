@@ -5,20 +5,21 @@ mod memory;
 mod modifier;
 mod operand;
 
+use super::super::table::{Class, Role, Row};
 use super::super::{Encoding, Inst};
-use super::table::{self, Class, Role, Row};
+use super::table::NAMES;
 use std::fmt::Write;
 
 /// The instruction as llvm-objdump prints it. Branch targets are distances, so the address does not matter.
 pub fn format(inst: &Inst, _address: u64) -> String {
-    let Some(row) = table::by_name(inst.encoding, inst.name) else {
+    let Some(row) = NAMES.get(inst.encoding, inst.name) else {
         return format!("{} /* not a gfx11 instruction */", inst.name);
     };
     let mut text = String::with_capacity(64);
     write_half(&mut text, inst, row);
     if let Some(pair) = &inst.pair {
         text.push_str(" :: ");
-        match table::by_name(pair.encoding, pair.name) {
+        match NAMES.get(pair.encoding, pair.name) {
             Some(row) => write_half(&mut text, pair, row),
             None => text.push_str(pair.name),
         }
@@ -49,8 +50,6 @@ fn write_mnemonic(text: &mut String, inst: &Inst, row: &Row) {
         return;
     }
     text.push_str(inst.name);
-    let two_encodings =
-        |short: Encoding| table::by_name(short, inst.name).is_some() && !has_one_encoding(inst.name, row);
     match inst.encoding {
         Encoding::Vop1 | Encoding::Vop2 if inst.dpp.is_some() => text.push_str("_dpp"),
         Encoding::Vopc if inst.dpp.is_some() => {}
@@ -61,7 +60,7 @@ fn write_mnemonic(text: &mut String, inst: &Inst, row: &Row) {
             text.push_str("_e64_dpp")
         }
         Encoding::Vop3 | Encoding::Vop3Sd
-            if [Encoding::Vop1, Encoding::Vop2, Encoding::Vopc].into_iter().any(two_encodings) =>
+            if NAMES.get_short(inst.name).is_some() && !has_one_encoding(inst.name, row) =>
         {
             text.push_str("_e64")
         }

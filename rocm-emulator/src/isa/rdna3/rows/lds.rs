@@ -1,5 +1,5 @@
 //! Rows of the LDS encoding.
-use super::super::table::{Row, row};
+use crate::isa::table::{Row, row};
 
 /// DS: accesses to LDS (and GDS).
 pub(crate) const DS: &[Row] = &[

@@ -1,5 +1,5 @@
 //! Rows of the vector memory encodings.
-use super::super::table::{Row, row};
+use crate::isa::table::{Row, row};
 
 /// FLAT, segment 0. The address operands follow from the segment.
 pub(crate) const FLAT: &[Row] = &[

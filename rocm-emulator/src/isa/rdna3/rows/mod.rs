@@ -1,4 +1,4 @@
-//! The instructions of gfx11: opcode, name, operands. See [`super::table::row`] for the notation.
+//! The instructions of gfx11: opcode, name, operands. See [`crate::isa::table::row`] for the notation.
 pub(super) mod lds;
 pub(super) mod memory;
 pub(super) mod scalar;

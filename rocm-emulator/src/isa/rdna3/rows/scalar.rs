@@ -1,5 +1,5 @@
 //! Rows of the scalar encodings.
-use super::super::table::{Row, row};
+use crate::isa::table::{Row, row};
 
 /// SOP1: one source, one destination.
 pub(crate) const SOP1: &[Row] = &[

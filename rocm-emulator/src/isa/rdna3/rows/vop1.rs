@@ -1,5 +1,5 @@
 //! Rows of the one-source vector encoding.
-use super::super::table::{Row, row};
+use crate::isa::table::{Row, row};
 
 /// VOP1; in VOP3 the opcode is 0x180 higher.
 pub(crate) const VOP1: &[Row] = &[

@@ -1,5 +1,5 @@
 //! Rows of the two-source vector encoding and of dual issue.
-use super::super::table::{Row, row};
+use crate::isa::table::{Row, row};
 
 /// VOP2; in VOP3 the opcode is 0x100 higher and every source may be any register.
 pub(crate) const VOP2: &[Row] = &[

@@ -1,5 +1,5 @@
 //! Rows of the vector encodings of 64 bits.
-use super::super::table::{Row, row};
+use crate::isa::table::{Row, row};
 
 /// Opcodes that exist only as VOP3 (0x200 and up).
 pub(crate) const VOP3: &[Row] = &[

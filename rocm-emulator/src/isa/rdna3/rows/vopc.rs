@@ -1,5 +1,5 @@
 //! Rows of the vector compares.
-use super::super::table::{Row, row};
+use crate::isa::table::{Row, row};
 
 /// VOPC; in VOP3 the opcode is the same.
 pub(crate) const VOPC: &[Row] = &[

@@ -1,0 +1,71 @@
+//! What memory instructions of every family share: lists of registers, offsets, swizzles.
+use super::super::{Family, Operand};
+use super::immediate::write_decimal;
+use super::operand::write_register;
+use std::fmt::Write;
+
+/// Operands so far, for the commas between them.
+pub struct List<'a> {
+    text: &'a mut String,
+    family: Family,
+    separator: &'static str,
+}
+
+impl<'a> List<'a> {
+    pub fn new(text: &'a mut String, family: Family) -> Self {
+        Self { text, family, separator: " " }
+    }
+
+    pub fn push_immediate(&mut self, value: u32) {
+        self.text.push_str(self.separator);
+        self.separator = ", ";
+        // Writing into a String cannot fail.
+        let _ = write_decimal(self.text, value);
+    }
+
+    pub fn push(&mut self, operand: Operand, dwords: u8) {
+        self.text.push_str(self.separator);
+        self.separator = ", ";
+        write_register(self.text, self.family, operand, dwords);
+    }
+}
+
+/// ` name:value`, if there is one.
+pub fn write_number(text: &mut String, name: &str, value: i32) {
+    if value != 0 {
+        let _ = write!(text, " {name}:{value}");
+    }
+}
+
+/// The modes of ds_swizzle.
+pub fn write_swizzle(text: &mut String, imm: u32) {
+    let (and, or, xor) = (imm & 31, imm >> 5 & 31, imm >> 10 & 31);
+    let group = 32 - and;
+    // Writing into a String cannot fail.
+    let _ = match imm {
+        0 => Ok(()),
+        0xe000.. => write!(text, " offset:swizzle(FFT,{and})"),
+        0xc000..0xe000 => write!(text, " offset:swizzle(ROTATE,{},{or})", imm >> 10 & 1),
+        0x8000..0x8100 => {
+            let lane = |i: u32| imm >> (2 * i) & 3;
+            write!(text, " offset:swizzle(QUAD_PERM,{},{},{},{})", lane(0), lane(1), lane(2), lane(3))
+        }
+        0x8100..0xc000 => write!(text, " offset:{imm}"),
+        _ if and == 31 && or == 0 && xor.is_power_of_two() => write!(text, " offset:swizzle(SWAP,{xor})"),
+        _ if and == 31 && or == 0 && xor > 0 && (xor + 1).is_power_of_two() => {
+            write!(text, " offset:swizzle(REVERSE,{})", xor + 1)
+        }
+        _ if group > 1 && group.is_power_of_two() && or < group && xor == 0 => {
+            write!(text, " offset:swizzle(BROADCAST,{group},{or})")
+        }
+        _ => {
+            // What becomes of a lane number's bit: 0, 1, preserved, inverted.
+            let symbol = |bit: u32| match (or ^ xor, (and | or) ^ xor) {
+                (zero, one) if (zero ^ one) >> bit & 1 == 0 => ["0", "1"][(zero >> bit & 1) as usize],
+                (zero, _) => ["p", "i"][(zero >> bit & 1) as usize],
+            };
+            let mask: String = (0..5).rev().map(symbol).collect();
+            write!(text, " offset:swizzle(BITMASK_PERM,\"{mask}\")")
+        }
+    };
+}

@@ -1,0 +1,198 @@
+//! Registers, constants and literals.
+use super::super::{Encoding, Family, InlineFloat, Operand, sreg};
+use std::fmt::Write;
+
+/// What a constant means to the operation, which decides how it is printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Any 32-bit operand.
+    Word,
+    Int16,
+    Float16,
+    Bfloat16,
+    /// Pairs of halves with one literal.
+    PackedFloat16,
+    PackedBfloat16,
+    Int64,
+    Float64,
+}
+
+/// How an operand is printed besides its register or value.
+#[derive(Clone, Copy, Default)]
+pub struct Signs {
+    pub neg: bool,
+    pub abs: bool,
+    /// `sext(...)` of SDWA.
+    pub sext: bool,
+    /// `.l` or `.h` of a register.
+    pub half: &'static str,
+}
+
+/// A source with its modifiers.
+pub fn write_signed(
+    text: &mut String,
+    family: Family,
+    operand: Operand,
+    dwords: u8,
+    kind: Kind,
+    signs: Signs,
+) {
+    let Signs { neg, abs, sext, half } = signs;
+    let constant = match operand {
+        Operand::Int(_) | Operand::Float(_) => true,
+        Operand::Literal(value) => !is_marked(value, kind),
+        _ => false,
+    };
+    // neg(1) is not -1.
+    let spelled = neg && !abs && constant;
+    text.push_str(match (spelled, neg) {
+        (true, _) => "neg(",
+        (false, true) => "-",
+        (false, false) => "",
+    });
+    text.push_str(if abs { "|" } else { "" });
+    text.push_str(if sext { "sext(" } else { "" });
+    write_operand(text, family, operand, dwords, kind);
+    text.push_str(half);
+    text.push_str(if sext { ")" } else { "" });
+    text.push_str(if abs { "|" } else { "" });
+    text.push_str(if spelled { ")" } else { "" });
+}
+
+/// An operand that is no constant, or whose constants are 32-bit integers.
+pub fn write_register(text: &mut String, family: Family, operand: Operand, dwords: u8) {
+    write_operand(text, family, operand, dwords, Kind::Word);
+}
+
+pub fn write_operand(text: &mut String, family: Family, operand: Operand, dwords: u8, kind: Kind) {
+    // Writing into a String cannot fail.
+    let _ = match operand {
+        Operand::None => write!(text, "off"),
+        Operand::Vgpr(n) => write_numbered(text, 'v', n, dwords),
+        Operand::Agpr(n) => write_numbered(text, 'a', n, dwords),
+        Operand::Scalar(n) => write_scalar(text, family, n, dwords),
+        Operand::Scc => write!(text, "src_scc"),
+        Operand::VccZ => write!(text, "src_vccz"),
+        Operand::ExecZ => write!(text, "src_execz"),
+        Operand::SharedBase => write!(text, "src_shared_base"),
+        Operand::SharedLimit => write!(text, "src_shared_limit"),
+        Operand::PrivateBase => write!(text, "src_private_base"),
+        Operand::PrivateLimit => write!(text, "src_private_limit"),
+        Operand::Int(value) => write!(text, "{value}"),
+        Operand::Float(value) => write!(text, "{}", float_text(value, kind)),
+        Operand::Literal(value) => write_literal(text, value, kind),
+        Operand::HwReg { .. } => write!(text, "hwreg"),
+    };
+}
+
+fn write_numbered(text: &mut String, letter: char, n: u16, dwords: u8) -> std::fmt::Result {
+    match dwords {
+        0 | 1 => write!(text, "{letter}{n}"),
+        _ => write!(text, "{letter}[{n}:{}]", n + u16::from(dwords) - 1),
+    }
+}
+
+fn write_scalar(text: &mut String, family: Family, n: u8, dwords: u8) -> std::fmt::Result {
+    let wide = dwords > 1;
+    match n {
+        102..106 if family.is_gfx9() => {
+            let name = if n < 104 { "flat_scratch" } else { "xnack_mask" };
+            let part = if wide { "" } else { ["_lo", "_hi"][usize::from(n & 1)] };
+            write!(text, "{name}{part}")
+        }
+        sreg::VCC_LO if wide => write!(text, "vcc"),
+        sreg::VCC_LO => write!(text, "vcc_lo"),
+        sreg::VCC_HI => write!(text, "vcc_hi"),
+        sreg::NULL => write!(text, "null"),
+        sreg::M0 => write!(text, "m0"),
+        sreg::EXEC_LO if wide => write!(text, "exec"),
+        sreg::EXEC_LO => write!(text, "exec_lo"),
+        sreg::EXEC_HI => write!(text, "exec_hi"),
+        sreg::TTMP0..sreg::NULL if wide => {
+            let first = n - sreg::TTMP0;
+            write!(text, "ttmp[{first}:{}]", first + dwords - 1)
+        }
+        sreg::TTMP0..sreg::NULL => write!(text, "ttmp{}", n - sreg::TTMP0),
+        _ => write_numbered(text, 's', u16::from(n), dwords),
+    }
+}
+
+fn float_text(value: InlineFloat, kind: Kind) -> &'static str {
+    match value {
+        InlineFloat::Half => "0.5",
+        InlineFloat::NegHalf => "-0.5",
+        InlineFloat::One => "1.0",
+        InlineFloat::NegOne => "-1.0",
+        InlineFloat::Two => "2.0",
+        InlineFloat::NegTwo => "-2.0",
+        InlineFloat::Four => "4.0",
+        InlineFloat::NegFour => "-4.0",
+        InlineFloat::InvTwoPi if matches!(kind, Kind::Int64 | Kind::Float64) => "0.15915494309189532",
+        InlineFloat::InvTwoPi => "0.15915494",
+    }
+}
+
+/// The inline float constants.
+const FLOATS: [InlineFloat; 9] = [
+    InlineFloat::Half,
+    InlineFloat::NegHalf,
+    InlineFloat::One,
+    InlineFloat::NegOne,
+    InlineFloat::Two,
+    InlineFloat::NegTwo,
+    InlineFloat::Four,
+    InlineFloat::NegFour,
+    InlineFloat::InvTwoPi,
+];
+
+/// The literal that an instruction always has: nothing else could stand there, so it is not marked.
+pub fn write_embedded_literal(text: &mut String, family: Family, operand: Operand, encoding: Encoding) {
+    let Operand::Literal(value) = operand else { return write_register(text, family, operand, 1) };
+    let as_constant = encoding == Encoding::Sopk;
+    let float = FLOATS.iter().find(|f| f.bits_32() == value);
+    // Writing into a String cannot fail.
+    let _ = match (value as i32, float) {
+        (small @ -16..=64, _) if as_constant => write!(text, "{small}"),
+        (_, Some(float)) if as_constant => write!(text, "{}", float_text(*float, Kind::Word)),
+        _ => write!(text, "0x{value:x}"),
+    };
+}
+
+/// Writes a literal of this kind.
+fn write_literal(text: &mut String, value: u32, kind: Kind) -> std::fmt::Result {
+    if kind == Kind::Float64 {
+        // The literal is the high half; one that is an inline constant's is printed as that.
+        if value == 0 {
+            return write!(text, "0");
+        }
+        if let Some(float) = FLOATS.iter().find(|f| f.bits_64() == u64::from(value) << 32) {
+            return write!(text, "{}", float_text(*float, kind));
+        }
+    }
+    if is_marked(value, kind) {
+        return write!(text, "lit(0x{value:x})");
+    }
+    let halves = matches!(kind, Kind::Int16 | Kind::Float16 | Kind::Bfloat16);
+    write!(text, "0x{:x}", if halves { value & 0xffff } else { value })
+}
+
+/// A literal that an inline constant could have stood for is marked `lit(...)`, so that assembling the text gives
+/// the same bytes again.
+fn is_marked(value: u32, kind: Kind) -> bool {
+    let is_float = |half: u16| {
+        let bits = |float: &InlineFloat| match kind {
+            // The upper half of an f32 is a bf16.
+            Kind::Bfloat16 | Kind::PackedBfloat16 => (float.bits_32() >> 16) as u16,
+            _ => float.bits_16(),
+        };
+        FLOATS.iter().any(|float| bits(float) == half)
+    };
+    let small = (-16..=64).contains(&(value as i32));
+    match kind {
+        Kind::Word | Kind::Int16 => small || FLOATS.iter().any(|f| f.bits_32() == value),
+        Kind::Float16 | Kind::Bfloat16 => (-16..=64).contains(&(value as i16)) || is_float(value as u16),
+        Kind::PackedFloat16 | Kind::PackedBfloat16 => small || u16::try_from(value).is_ok_and(is_float),
+        Kind::Int64 => value <= 64,
+        Kind::Float64 => false,
+    }
+}
