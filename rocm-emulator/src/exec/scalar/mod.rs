@@ -25,6 +25,8 @@ impl Source {
     /// Resolves an operand of an operation on `wide` (64-bit) values; `signed` ones extend a literal's sign.
     pub(super) fn new(operand: Operand, wide: bool, signed: bool) -> Option<Self> {
         Some(match operand {
+            // The second register of a pair would be M0.
+            Operand::Scalar(sreg::NULL) => Self::Constant(0),
             Operand::Scalar(n) => Self::Register(n),
             Operand::Int(value) => Self::Constant(i64::from(value) as u64),
             Operand::Literal(value) if wide && signed => Self::Constant(i64::from(value as i32) as u64),

@@ -6,6 +6,10 @@ use crate::isa::{InlineFloat, Mods};
 const S: Operand = Operand::Scalar(10);
 
 fn wave() -> Wave<32> {
+    wave_of()
+}
+
+fn wave_of<const W: usize>() -> Wave<W> {
     Wave { pc: 0, sgpr: [0; 128], scc: false, mode: Mode::from_bits(0xf0), vgpr: vec![Lanes::splat(0); 4] }
 }
 
@@ -152,28 +156,34 @@ fn immediates_of_sopk() {
     assert_eq!(run("s_movk_i32", S, &[], -1), (u32::MAX, false));
 }
 
+/// Stem and EXEC afterwards, for source 0b0011 and EXEC 0b0101: four bits of them.
+const SAVING_EXEC: [(&str, u64); 10] = [
+    ("s_and_saveexec", 0b0001),
+    ("s_or_saveexec", 0b0111),
+    ("s_xor_saveexec", 0b0110),
+    ("s_nand_saveexec", 0b1110),
+    ("s_nor_saveexec", 0b1000),
+    ("s_xnor_saveexec", 0b1001),
+    ("s_and_not0_saveexec", 0b0100),
+    ("s_or_not0_saveexec", 0b1101),
+    ("s_and_not1_saveexec", 0b0010),
+    ("s_or_not1_saveexec", 0b1011),
+];
+
 #[test]
 fn exec_is_saved_and_changed() {
-    // (mnemonic, EXEC afterwards) for source 0b0011 and EXEC 0b0101, low four bits.
-    for (name, expected) in [
-        ("s_and_saveexec_b32", 0b0001),
-        ("s_or_saveexec_b32", 0b0111),
-        ("s_xor_saveexec_b32", 0b0110),
-        ("s_nand_saveexec_b32", 0b1110),
-        ("s_nor_saveexec_b32", 0b1000),
-        ("s_xnor_saveexec_b32", 0b1001),
-        ("s_and_not0_saveexec_b32", 0b0100),
-        ("s_or_not0_saveexec_b32", 0b1101),
-        ("s_and_not1_saveexec_b32", 0b0010),
-        ("s_or_not1_saveexec_b32", 0b1011),
-    ] {
-        let mut wave = wave();
-        wave.sgpr[20] = 0b0011;
-        wave.sgpr[126] = 0b0101;
-        prepare(&inst(name, Encoding::Sop1, S, &[Operand::Scalar(20)]), 0).expect(name).run(&mut wave);
-        assert_eq!(wave.sgpr[126] & 15, expected, "{name}");
-        assert_eq!(wave.sgpr[10], 0b0101, "{name}");
-        assert!(wave.scc, "{name}");
+    for (stem, expected) in SAVING_EXEC {
+        // The 64-bit forms are tried on bits of the upper half.
+        for (bits, at) in [(32, 0), (64, 40)] {
+            let name: &'static str = format!("{stem}_b{bits}").leak();
+            let mut wave: Wave<64> = wave_of();
+            wave.set_sgpr64(20, 0b0011 << at);
+            wave.set_sgpr64(126, 0b0101 << at);
+            prepare(&inst(name, Encoding::Sop1, S, &[Operand::Scalar(20)]), 0).expect(name).run(&mut wave);
+            assert_eq!(wave.exec() >> at & 15, expected, "{name}");
+            assert_eq!(wave.sgpr64(10), 0b0101 << at, "{name}");
+            assert!(wave.scc, "{name}");
+        }
     }
     let mut wave = wave();
     wave.sgpr[20] = 0b0001;
@@ -181,6 +191,13 @@ fn exec_is_saved_and_changed() {
     let step = prepare(&inst("s_and_not1_wrexec_b32", Encoding::Sop1, S, &[Operand::Scalar(20)]), 0);
     step.expect("known").run(&mut wave);
     assert_eq!((wave.sgpr[126], wave.sgpr[10], wave.scc), (0, 0, false));
+    // Zero in wave32 means the low half, in wave64 both.
+    let (mut narrow, mut wide) = (self::wave(), wave_of::<64>());
+    (narrow.sgpr[127], wide.sgpr[127]) = (1, 1);
+    (narrow.sgpr[107], wide.sgpr[107]) = (1, 1);
+    let zero = |source: Source| (source.read64(&narrow), source.read64(&wide));
+    assert_eq!(zero(Source::ExecZ), (1, 0));
+    assert_eq!(zero(Source::VccZ), (1, 0));
 }
 
 #[test]
@@ -226,6 +243,10 @@ fn null_swallows_and_unknown_names_are_refused() {
     prepare(&inst("s_mov_b64", Encoding::Sop1, null, &[Operand::Int(5)]), 0).expect("known").run(&mut wave);
     assert_eq!(wave.sgpr[124], 0);
     assert_eq!(wave.sgpr[125], 0);
+    // The register after NULL is M0, which is no part of a pair.
+    wave.sgpr[125] = 7;
+    prepare(&inst("s_mov_b64", Encoding::Sop1, S, &[null]), 0).expect("known").run(&mut wave);
+    assert_eq!(wave.sgpr64(10), 0);
     assert!(prepare(&inst("s_rfe_b64", Encoding::Sop1, S, &[S]), 0).is_none());
     let step = prepare(&inst("s_getpc_b64", Encoding::Sop1, S, &[]), 0x1_2345_6788);
     step.expect("known").run(&mut wave);

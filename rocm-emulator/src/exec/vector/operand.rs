@@ -158,6 +158,8 @@ fn source(inst: &Inst, index: usize, format: Format) -> Option<Source> {
     };
     let base = match inst.src[index] {
         Operand::Vgpr(n) => Source::Vgpr(n),
+        // The second register of a pair would be M0.
+        Operand::Scalar(sreg::NULL) => Source::Constant(0),
         Operand::Scalar(n) => Source::Scalar(n),
         Operand::Scc => Source::Status(Status::Scc),
         Operand::VccZ => Source::Status(Status::VccZ),
