@@ -4,7 +4,7 @@
 #[path = "../tests/exec/code_object.rs"]
 mod code_object;
 
-use code_object::{Arguments, CodeObject, Shape, readable, writable};
+use code_object::{Arguments, CodeObject, Shape, WAVE_SIZES, readable, writable};
 use rocm_emulator::exec::Counters;
 use std::time::{Duration, Instant};
 
@@ -46,10 +46,10 @@ fn measure(name: &str, mut launch: impl FnMut() -> Counters) {
 }
 
 fn main() {
-    for threads in [1, 2] {
-        println!("threads: {threads}");
+    for (threads, lanes) in [1, 2].into_iter().flat_map(|threads| WAVE_SIZES.map(|lanes| (threads, lanes))) {
+        println!("threads: {threads}, lanes of a wave: {lanes}");
         let shape = |grid, block| Shape { threads, ..Shape::new(grid, block) };
-        let memory = CodeObject::fixture("memory");
+        let memory = CodeObject::for_waves("memory", lanes);
         for n in [1usize, 1 << 10, 1 << 18] {
             let (x, mut y) = (vec![1f32; n], vec![2f32; n]);
             let arguments = Arguments::default().u32(n as u32).f32(0.5).pointer(&x).pointer(&y);
@@ -66,14 +66,14 @@ fn main() {
         measure("strided bytes", || {
             memory.launch("strided_copy", shape(n as u32 / 256, 256), &arguments, &ranges).expect("no fault")
         });
-        let lds = CodeObject::fixture("lds");
+        let lds = CodeObject::for_waves("lds", lanes);
         let (x, mut sums) = (vec![1u32; 1 << 16], vec![0u32; 256]);
         let arguments = Arguments::default().pointer(&x).pointer(&sums);
         let ranges = [readable(&x), writable(&mut sums)];
         measure("block sum", || {
             lds.launch("block_sum", shape(256, 256), &arguments, &ranges).expect("no fault")
         });
-        let control = CodeObject::fixture("control");
+        let control = CodeObject::for_waves("control", lanes);
         let n = 1usize << 12;
         let mut steps = vec![0u32; n];
         let arguments = Arguments::default().u32(n as u32).pointer(&steps);

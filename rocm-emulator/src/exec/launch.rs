@@ -1,7 +1,8 @@
 //! One kernel launch: workgroups dealt to the host's cores.
 use super::initial_state::{DispatchPacket, InitialState, Pointers, private_bytes};
 use super::memory::{Global, Lds, Memory, wide_vectors};
-use super::workgroup::{Dispatch, Waves};
+use super::wave_size::{KeptWaves, PerWaveSize, WaveSizes};
+use super::workgroup::Dispatch;
 use super::{AddressSpace, Counters, Fault, FaultKind, Program, Range};
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -59,7 +60,7 @@ const MAX_WORK_ITEMS: u64 = 1024;
 const WORTH_SHARING: u64 = 3000;
 
 thread_local! {
-    static WAVES: RefCell<(Waves<32>, Lds)> = RefCell::default();
+    static WAVES: RefCell<(KeptWaves, Lds)> = RefCell::default();
 }
 
 /// Runs a launch to its end.
@@ -92,9 +93,6 @@ pub fn run(launch: &Launch) -> Result<Counters, Fault> {
     if lds_bytes > u64::from(MAX_LDS_BYTES) {
         return Err(bad(format!("{lds_bytes} bytes of LDS: a workgroup has {MAX_LDS_BYTES}")));
     }
-    if !kernel.wave32 {
-        return Err(bad("compiled for waves of 64 lanes, which this family is not run with".into()));
-    }
     if launch.kernarg.len() < kernel.kernarg_bytes as usize {
         let (has, wants) = (launch.kernarg.len(), kernel.kernarg_bytes);
         return Err(bad(format!("an argument segment of {has} bytes: the kernel has {wants}")));
@@ -102,6 +100,24 @@ pub fn run(launch: &Launch) -> Result<Counters, Fault> {
     let Some(entry) = launch.program.offset_of(kernel.entry) else {
         return Err(bad(format!("entry 0x{:x} is outside the code object's text", kernel.entry)));
     };
+    let lds_bytes = lds_bytes as u32;
+    if kernel.wave32 {
+        run_waves::<32>(launch, entry, lds_bytes, groups)
+    } else {
+        run_waves::<64>(launch, entry, lds_bytes, groups)
+    }
+}
+
+/// Runs a checked launch with waves of `W` lanes from the instruction at `entry` on.
+fn run_waves<const W: usize>(
+    launch: &Launch,
+    entry: usize,
+    lds_bytes: u32,
+    groups: u64,
+) -> Result<Counters, Fault>
+where
+    WaveSizes: PerWaveSize<W>,
+{
     let (entry, entry_step) = launch.program.function_at(entry);
     // Scalar loads are widened up to their alignment, so the segment is padded.
     let mut kernarg = vec![Block([0; 64]); launch.kernarg.len().div_ceil(64).max(1)];
@@ -116,12 +132,12 @@ pub fn run(launch: &Launch) -> Result<Counters, Fault> {
     let pointers = Pointers { packet: packet_range.base, kernarg: kernarg_range.base };
     let dispatch = Dispatch {
         launch,
-        initial: InitialState::new(kernel, &pointers),
+        initial: InitialState::new(launch.kernel, &pointers),
         entry,
         entry_step,
-        private_bytes: private_bytes(kernel),
-        lds_bytes: lds_bytes as u32,
-        work_items: work_items as u32,
+        private_bytes: private_bytes(launch.kernel),
+        lds_bytes,
+        work_items: launch.block.iter().product(),
     };
     let queue = Queue {
         dispatch: &dispatch,
@@ -142,8 +158,8 @@ pub fn run(launch: &Launch) -> Result<Counters, Fault> {
 struct Block([u8; 64]);
 
 /// The workgroups of a launch, dealt in order.
-struct Queue<'a> {
-    dispatch: &'a Dispatch<'a>,
+struct Queue<'a, const W: usize> {
+    dispatch: &'a Dispatch<'a, W>,
     own: [Range; 2],
     groups: u64,
     next: AtomicU64,
@@ -152,7 +168,10 @@ struct Queue<'a> {
     outcome: Mutex<(Counters, Option<Fault>)>,
 }
 
-impl Queue<'_> {
+impl<const W: usize> Queue<'_, W>
+where
+    WaveSizes: PerWaveSize<W>,
+{
     fn run(&self, threads: usize) {
         // The first workgroup tells how much work the others are.
         let first = self.work(1);
@@ -174,7 +193,8 @@ impl Queue<'_> {
 
     /// Runs up to `most` workgroups of those that are left; returns how many instructions they were.
     fn work(&self, most: u64) -> u64 {
-        WAVES.with_borrow_mut(|(waves, lds)| {
+        WAVES.with_borrow_mut(|(kept, lds)| {
+            let waves = WaveSizes::waves(kept);
             let mut memory = Memory {
                 global: Global::new(self.dispatch.launch.memory, self.own),
                 lds: std::mem::take(lds),

@@ -14,6 +14,7 @@ mod program;
 mod scalar;
 pub mod vector;
 pub mod wave;
+mod wave_size;
 mod workgroup;
 
 pub use address_space::{AddressSpace, PRIVATE_APERTURE, Range, SHARED_APERTURE};

@@ -2,6 +2,7 @@
 use super::memory::{self, MemoryStep, ScalarLoad};
 use super::scalar::{self, ScalarStep, Source};
 use super::vector::{self, VectorStep};
+use super::wave_size::{PerWaveSize, WaveSizes};
 use crate::isa::{self, DecodeError, Family, Inst, sreg};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, btree_map::Entry};
@@ -12,15 +13,19 @@ pub struct Program {
     family: Family,
     text: Vec<u8>,
     text_address: u64,
-    /// Decoded functions by the offset of their first instruction.
-    functions: RwLock<BTreeMap<usize, Arc<Function<32>>>>,
+    /// Functions decoded for waves of 32 lanes, and of 64.
+    pub(super) narrow: Functions<32>,
+    pub(super) wide: Functions<64>,
 }
+
+/// Decoded functions by the offset of their first instruction.
+pub(super) type Functions<const W: usize> = RwLock<BTreeMap<usize, Arc<Function<W>>>>;
 
 impl Program {
     /// `text` is the code, and `text_address` the host address at which the loaded code object's text lies:
     /// PC-relative addresses are computed from it.
     pub fn load(family: Family, text: Vec<u8>, text_address: u64) -> Self {
-        Self { family, text, text_address, functions: RwLock::default() }
+        Self { family, text, text_address, narrow: RwLock::default(), wide: RwLock::default() }
     }
 
     /// The host address of the text.
@@ -35,29 +40,23 @@ impl Program {
     }
 
     /// The decoded function that has an instruction at `offset`, and that instruction's step.
-    pub(super) fn function_at(&self, offset: usize) -> (Arc<Function<32>>, usize) {
-        if let Some(found) = Self::lookup(&self.functions.read(), offset) {
+    #[inline(never)]
+    pub(super) fn function_at<const W: usize>(&self, offset: usize) -> (Arc<Function<W>>, usize)
+    where
+        WaveSizes: PerWaveSize<W>,
+    {
+        let functions = WaveSizes::functions(self);
+        if let Some(found) = lookup(&functions.read(), offset) {
             return found;
         }
-        let mut functions = self.functions.write();
-        if let Some(found) = Self::lookup(&functions, offset) {
+        let mut functions = functions.write();
+        if let Some(found) = lookup(&functions, offset) {
             return found;
         }
         let function = Arc::new(Function::decode(self, offset));
         let step = function.step_at(offset).unwrap_or(0);
         functions.insert(offset, Arc::clone(&function));
         (function, step)
-    }
-
-    fn lookup(
-        functions: &BTreeMap<usize, Arc<Function<32>>>,
-        offset: usize,
-    ) -> Option<(Arc<Function<32>>, usize)> {
-        // Nearly always the function before `offset` is the one.
-        functions
-            .range(..=offset)
-            .rev()
-            .find_map(|(_, function)| function.step_at(offset).map(|step| (Arc::clone(function), step)))
     }
 
     /// The instruction at `offset` as LLVM prints it, for messages.
@@ -67,6 +66,17 @@ impl Program {
             Err(_) => "(not decoded)".into(),
         }
     }
+}
+
+fn lookup<const W: usize>(
+    functions: &BTreeMap<usize, Arc<Function<W>>>,
+    offset: usize,
+) -> Option<(Arc<Function<W>>, usize)> {
+    // Nearly always the function before `offset` is the one.
+    functions
+        .range(..=offset)
+        .rev()
+        .find_map(|(_, function)| function.step_at(offset).map(|step| (Arc::clone(function), step)))
 }
 
 /// One prepared instruction. Waits, hints and other no-ops have no step.
@@ -286,7 +296,7 @@ fn prepare<const W: usize>(
         }
         Encoding::Smem => memory::prepare_scalar(inst).map(Step::ScalarLoad),
         Encoding::Ds | Encoding::Flat | Encoding::Global | Encoding::Scratch => {
-            memory::prepare(inst).map(Step::Memory)
+            memory::prepare(inst, program.family).map(Step::Memory)
         }
         Encoding::Vop1
         | Encoding::Vop2

@@ -3,6 +3,7 @@ use super::initial_state::InitialState;
 use super::memory::{Memory, Private};
 use super::program::{Condition, Function, Program, Step};
 use super::wave::{Mode, Wave};
+use super::wave_size::{PerWaveSize, WaveSizes};
 use super::{Fault, FaultKind, Launch};
 use crate::isa::sreg;
 use std::sync::Arc;
@@ -36,10 +37,10 @@ pub(super) struct Waves<const W: usize> {
 }
 
 /// What the workgroups of a launch share.
-pub(super) struct Dispatch<'a> {
+pub(super) struct Dispatch<'a, const W: usize> {
     pub(super) launch: &'a Launch<'a>,
     pub(super) initial: InitialState,
-    pub(super) entry: Arc<Function<32>>,
+    pub(super) entry: Arc<Function<W>>,
     /// The entry's step in its function.
     pub(super) entry_step: usize,
     pub(super) private_bytes: u32,
@@ -55,15 +56,18 @@ enum Stop {
     Turn,
 }
 
-impl Waves<32> {
+impl<const W: usize> Waves<W>
+where
+    WaveSizes: PerWaveSize<W>,
+{
     /// Runs one workgroup to its end.
     pub(super) fn run(
         &mut self,
-        dispatch: &Dispatch,
+        dispatch: &Dispatch<W>,
         workgroup: [u32; 3],
         memory: &mut Memory,
     ) -> Result<(), Fault> {
-        let count = dispatch.work_items.div_ceil(32) as usize;
+        let count = dispatch.work_items.div_ceil(W as u32) as usize;
         self.set_up(dispatch, workgroup, count);
         memory.lds.reset(dispatch.lds_bytes);
         let running = &mut self.running[..count];
@@ -98,7 +102,7 @@ impl Waves<32> {
         }
     }
 
-    fn set_up(&mut self, dispatch: &Dispatch, workgroup: [u32; 3], count: usize) {
+    fn set_up(&mut self, dispatch: &Dispatch<W>, workgroup: [u32; 3], count: usize) {
         while self.running.len() < count {
             self.running.push(Running {
                 wave: Wave { pc: 0, sgpr: [0; 128], scc: false, mode: Mode::from_bits(0), vgpr: Vec::new() },
@@ -111,7 +115,7 @@ impl Waves<32> {
         }
         for (index, running) in self.running[..count].iter_mut().enumerate() {
             dispatch.initial.apply(&mut running.wave, index as u32, workgroup, dispatch.launch.block);
-            running.private.reset(dispatch.private_bytes, 32);
+            running.private.reset(dispatch.private_bytes, W);
             if !Arc::ptr_eq(&running.function, &dispatch.entry) {
                 running.function = Arc::clone(&dispatch.entry);
             }
@@ -122,11 +126,14 @@ impl Waves<32> {
     }
 }
 
-impl Running<32> {
+impl<const W: usize> Running<W>
+where
+    WaveSizes: PerWaveSize<W>,
+{
     /// Runs until the wave stops. After a fault, `next` is the step of the instruction that caused it.
     fn run(
         &mut self,
-        dispatch: &Dispatch,
+        dispatch: &Dispatch<W>,
         memory: &mut Memory,
         shares: bool,
     ) -> Result<Stop, Box<FaultKind>> {
@@ -233,7 +240,7 @@ impl Running<32> {
     }
 
     #[cold]
-    fn fault(&self, dispatch: &Dispatch, workgroup: [u32; 3], index: usize, kind: FaultKind) -> Fault {
+    fn fault(&self, dispatch: &Dispatch<W>, workgroup: [u32; 3], index: usize, kind: FaultKind) -> Fault {
         let program: &Program = dispatch.launch.program;
         let offset = self.function.offsets.get(self.next).copied().unwrap_or_default();
         Fault {

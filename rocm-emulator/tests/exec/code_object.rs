@@ -8,6 +8,9 @@ use rocm_emulator::exec::{
 use rocm_emulator::isa::Family;
 use std::path::Path;
 
+/// Lanes of a wave that fixtures are compiled for.
+pub const WAVE_SIZES: [u32; 2] = [32, 64];
+
 /// A loaded code object.
 pub struct CodeObject {
     /// The segments, as they lie in memory.
@@ -73,9 +76,15 @@ pub fn readable<T>(values: &[T]) -> Range {
 }
 
 impl CodeObject {
-    /// Reads `tests/fixtures/NAME.hsaco`.
+    /// Reads `tests/fixtures/NAME.hsaco`, compiled for waves of 32 lanes.
     pub fn fixture(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(format!("{name}.hsaco"));
+        Self::for_waves(name, 32)
+    }
+
+    /// The fixture as it was compiled for waves of `lanes` lanes.
+    pub fn for_waves(name: &str, lanes: u32) -> Self {
+        let file = if lanes == 32 { format!("{name}.hsaco") } else { format!("{name}.wave{lanes}.hsaco") };
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(file);
         Self::load(&std::fs::read(path).expect("the fixture is there"))
     }
 
@@ -107,10 +116,11 @@ impl CodeObject {
                 u32::from_le_bytes(memory[at + offset..at + offset + 4].try_into().expect("4 bytes"))
             };
             let entry = u64::from(word(16)) | u64::from(word(20)) << 32;
+            let wave32 = word(56) >> 10 & 1 != 0;
             kernels.push(KernelSpec {
                 name: name.to_owned(),
                 entry: base.wrapping_add(symbol.address()).wrapping_add(entry),
-                vgprs: 8 * ((word(48) & 63) + 1),
+                vgprs: if wave32 { 8 } else { 4 } * ((word(48) & 63) + 1),
                 sgprs: 106,
                 lds_bytes: word(0),
                 private_bytes: word(4),
@@ -119,7 +129,7 @@ impl CodeObject {
                 rsrc1: word(48),
                 rsrc2: word(52),
                 code_properties: word(56) as u16,
-                wave32: word(56) >> 10 & 1 != 0,
+                wave32,
             });
         }
         let program = Program::load(Family::Rdna3, memory, base);

@@ -1,5 +1,5 @@
 //! Kernels that go wrong: what is reported, and that the next launch runs.
-use super::code_object::{Arguments, CodeObject, Shape, readable, writable};
+use super::code_object::{Arguments, CodeObject, Shape, WAVE_SIZES, readable, writable};
 use rocm_emulator::exec::{Access, FaultKind};
 
 fn args() -> Arguments {
@@ -8,45 +8,50 @@ fn args() -> Arguments {
 
 #[test]
 fn a_load_out_of_bounds_names_lane_and_address() {
-    let code = CodeObject::fixture("memory");
-    let x = vec![1f32; 100];
-    let mut y = vec![2f32; 128];
-    let arguments = args().f32(2.0).pointer(&x).pointer(&y);
-    let memory = [readable(&x), writable(&mut y)];
-    let shape = Shape::new(2, 64);
-    let fault = code.launch("saxpy_unchecked", shape, &arguments, &memory).expect_err("reads past x");
-    let end = memory[0].end();
-    assert_eq!(fault.kernel, "saxpy_unchecked");
-    assert_eq!((fault.workgroup, fault.wave), ([1, 0, 0], 1));
-    let FaultKind::OutOfBounds { access: Access::Load, lane: 4, address, bytes: 4, nearest } = fault.kind
-    else {
-        panic!("{fault}");
-    };
-    assert_eq!(address, end);
-    assert_eq!(nearest, Some(memory[0]));
-    let text = fault.to_string();
-    assert!(text.contains("global_load_b32") && text.contains("lane 4"), "{text}");
-    // Workgroups below the faulty one have run.
-    assert_eq!(y[..64], [4.0; 64]);
+    for lanes in WAVE_SIZES {
+        let code = CodeObject::for_waves("memory", lanes);
+        let x = vec![1f32; 100];
+        let mut y = vec![2f32; 128];
+        let arguments = args().f32(2.0).pointer(&x).pointer(&y);
+        let memory = [readable(&x), writable(&mut y)];
+        let shape = Shape::new(2, 64);
+        let fault = code.launch("saxpy_unchecked", shape, &arguments, &memory).expect_err("reads past x");
+        let end = memory[0].end();
+        assert_eq!(fault.kernel, "saxpy_unchecked");
+        // Work-item 36 of the second workgroup.
+        assert_eq!((fault.workgroup, fault.wave), ([1, 0, 0], 36 / lanes));
+        let FaultKind::OutOfBounds { access: Access::Load, lane, address, bytes: 4, nearest } = fault.kind
+        else {
+            panic!("{fault}");
+        };
+        assert_eq!((lane, address), (36 % lanes, end));
+        assert_eq!(nearest, Some(memory[0]));
+        let text = fault.to_string();
+        assert!(text.contains("global_load_b32") && text.contains(&format!("lane {lane}")), "{text}");
+        // Workgroups below the faulty one have run.
+        assert_eq!(y[..64], [4.0; 64]);
 
-    // The same launch with enough memory.
-    let x = vec![1f32; 128];
-    let arguments = args().f32(2.0).pointer(&x).pointer(&y);
-    let memory = [readable(&x), writable(&mut y)];
-    code.launch("saxpy_unchecked", shape, &arguments, &memory).expect("no fault");
+        // The same launch with enough memory.
+        let x = vec![1f32; 128];
+        let arguments = args().f32(2.0).pointer(&x).pointer(&y);
+        let memory = [readable(&x), writable(&mut y)];
+        code.launch("saxpy_unchecked", shape, &arguments, &memory).expect("no fault");
+    }
 }
 
 #[test]
 fn the_lowest_workgroup_is_reported_whatever_the_threads_do() {
-    let code = CodeObject::fixture("memory");
-    let x = vec![1f32; 1000];
-    let mut y = vec![2f32; 64 * 200];
-    let arguments = args().f32(2.0).pointer(&x).pointer(&y);
-    let memory = [readable(&x), writable(&mut y)];
-    for _ in 0..50 {
-        let fault =
-            code.launch("saxpy_unchecked", Shape::new(200, 64), &arguments, &memory).expect_err("faults");
-        assert_eq!(fault.workgroup, [1000 / 64, 0, 0]);
+    for lanes in WAVE_SIZES {
+        let code = CodeObject::for_waves("memory", lanes);
+        let x = vec![1f32; 1000];
+        let mut y = vec![2f32; 64 * 200];
+        let arguments = args().f32(2.0).pointer(&x).pointer(&y);
+        let memory = [readable(&x), writable(&mut y)];
+        for _ in 0..50 {
+            let fault =
+                code.launch("saxpy_unchecked", Shape::new(200, 64), &arguments, &memory).expect_err("faults");
+            assert_eq!(fault.workgroup, [1000 / 64, 0, 0]);
+        }
     }
 }
 
@@ -64,15 +69,23 @@ fn a_store_to_read_only_memory() {
 
 #[test]
 fn lds_is_as_large_as_it_was_asked_for() {
-    let code = CodeObject::fixture("lds");
-    let mut x: Vec<u32> = (0..64).collect();
-    let arguments = args().pointer(&x);
-    let shape = Shape { dynamic_lds: 50 * 4, ..Shape::new(1, 64) };
-    let fault = code.launch("reverse", shape, &arguments, &[writable(&mut x)]).expect_err("too little LDS");
-    let expected =
-        FaultKind::LdsOutOfBounds { access: Access::Store, lane: 18, address: 200, bytes: 4, size: 200 };
-    assert_eq!(fault.kind, expected);
-    assert_eq!(fault.wave, 1);
+    for lanes in WAVE_SIZES {
+        let code = CodeObject::for_waves("lds", lanes);
+        let mut x: Vec<u32> = (0..64).collect();
+        let arguments = args().pointer(&x);
+        let shape = Shape { dynamic_lds: 50 * 4, ..Shape::new(1, 64) };
+        let fault =
+            code.launch("reverse", shape, &arguments, &[writable(&mut x)]).expect_err("too little LDS");
+        let expected = FaultKind::LdsOutOfBounds {
+            access: Access::Store,
+            lane: 50 % lanes,
+            address: 200,
+            bytes: 4,
+            size: 200,
+        };
+        assert_eq!(fault.kind, expected);
+        assert_eq!(fault.wave, 50 / lanes);
+    }
 }
 
 #[test]
@@ -91,14 +104,16 @@ fn a_loop_without_end_stops() {
 
 #[test]
 fn a_barrier_that_not_all_waves_reach() {
-    let code = CodeObject::fixture("lds");
-    let mut x = vec![0u32; 1];
-    let arguments = args().pointer(&x);
-    let shape = Shape::new(1, 96);
-    let fault =
-        code.launch("divergent_barrier", shape, &arguments, &[writable(&mut x)]).expect_err("diverges");
-    assert_eq!(fault.kind, FaultKind::BarrierDivergence { waiting: 2, ended: 1 });
-    assert!(fault.instruction.contains("s_barrier"), "{fault}");
+    for lanes in WAVE_SIZES {
+        let code = CodeObject::for_waves("lds", lanes);
+        let mut x = vec![0u32; 1];
+        let arguments = args().pointer(&x);
+        let shape = Shape::new(1, 3 * lanes);
+        let fault =
+            code.launch("divergent_barrier", shape, &arguments, &[writable(&mut x)]).expect_err("diverges");
+        assert_eq!(fault.kind, FaultKind::BarrierDivergence { waiting: 2, ended: 1 });
+        assert!(fault.instruction.contains("s_barrier"), "{fault}");
+    }
 }
 
 #[test]

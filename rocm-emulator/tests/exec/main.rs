@@ -3,3 +3,4 @@ mod code_object;
 mod faults;
 mod raw_code;
 mod results;
+mod waves;

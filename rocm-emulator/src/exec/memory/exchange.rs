@@ -7,10 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Exchange {
-    /// Lane i sends to the lane that its address names.
-    Permute,
-    /// Lane i takes from the lane that its address names.
-    BackwardPermute,
+    /// Lane i sends to the lane that its address names among the aligned `reach` lanes that i belongs to.
+    Permute {
+        reach: usize,
+    },
+    /// Lane i takes from the lane that its address names among those.
+    BackwardPermute {
+        reach: usize,
+    },
     /// A fixed pattern in the 16-bit offset.
     Swizzle,
     /// Adds or subtracts the number of active lanes at M0 + offset; every lane gets the old value.
@@ -51,18 +55,20 @@ impl Exchange {
         let is_active = |lane: usize| exec >> lane & 1 != 0;
         let address = step.address.map_or([0; W], |register| wave.vgpr[usize::from(register)].0);
         let data = wave.vgpr[usize::from(step.data[0])].0;
-        // The lane within 32, and the half of the wave it is in.
-        let named = |lane: usize| (address[lane].wrapping_add(offset) / 4 % 32) as usize;
+        let named = |lane: usize, reach: usize| {
+            let reach = reach.min(W);
+            lane / reach * reach + address[lane].wrapping_add(offset) as usize / 4 % reach
+        };
         let mut out = [0; W];
         match self {
-            Self::Permute => {
+            Self::Permute { reach } => {
                 for lane in (0..W).filter(|&lane| is_active(lane)) {
-                    out[named(lane)] = data[lane];
+                    out[named(lane, reach)] = data[lane];
                 }
             }
-            Self::BackwardPermute => {
+            Self::BackwardPermute { reach } => {
                 for lane in 0..W {
-                    let source = named(lane);
+                    let source = named(lane, reach);
                     out[lane] = if is_active(source) { data[source] } else { 0 };
                 }
             }

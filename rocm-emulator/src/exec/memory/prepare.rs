@@ -1,10 +1,10 @@
 //! From a decoded memory instruction to its step.
 use super::atomics;
 use super::{Action, Exchange, LoadFormat, MemoryStep, Space, StoreFormat};
-use crate::isa::{Encoding, Inst, Operand};
+use crate::isa::{Encoding, Family, Inst, Operand};
 
 /// `None` if the instruction is unknown here.
-pub(in crate::exec) fn prepare(inst: &Inst) -> Option<MemoryStep> {
+pub(in crate::exec) fn prepare(inst: &Inst, family: Family) -> Option<MemoryStep> {
     let (space, prefix) = match inst.encoding {
         Encoding::Global => (Space::Global, "global_"),
         Encoding::Flat => (Space::Flat, "flat_"),
@@ -13,7 +13,7 @@ pub(in crate::exec) fn prepare(inst: &Inst) -> Option<MemoryStep> {
         _ => return None,
     };
     let name = inst.name.strip_prefix(prefix)?;
-    let action = if space == Space::Lds { lds_action(name, inst)? } else { flat_action(name)? };
+    let action = if space == Space::Lds { lds_action(name, inst, family)? } else { flat_action(name)? };
     let register = |operand| match operand {
         Operand::Vgpr(n) => Some(n),
         _ => None,
@@ -74,7 +74,12 @@ fn flat_action(name: &str) -> Option<Action> {
 }
 
 /// DS.
-fn lds_action(name: &str, inst: &Inst) -> Option<Action> {
+fn lds_action(name: &str, inst: &Inst, family: Family) -> Option<Action> {
+    // A permutation stays within 32 lanes on gfx10 and gfx11, whatever the wave; elsewhere it spans the wave.
+    let reach = match family {
+        Family::Rdna3 => 32,
+        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => 64,
+    };
     // Two-address forms count their offsets in elements, or in 64 elements.
     let distances = |bytes: u32| {
         let unit = if name.contains("_stride64") { 64 * bytes } else { bytes };
@@ -107,8 +112,8 @@ fn lds_action(name: &str, inst: &Inst) -> Option<Action> {
         "store_b128" => Action::Store(StoreFormat::Dword4),
         "store_2addr_b32" | "store_2addr_stride64_b32" => Action::StoreTwo(StoreFormat::Dword1, distances(4)),
         "store_2addr_b64" | "store_2addr_stride64_b64" => Action::StoreTwo(StoreFormat::Dword2, distances(8)),
-        "permute_b32" => Action::Exchange(Exchange::Permute),
-        "bpermute_b32" => Action::Exchange(Exchange::BackwardPermute),
+        "permute_b32" => Action::Exchange(Exchange::Permute { reach }),
+        "bpermute_b32" => Action::Exchange(Exchange::BackwardPermute { reach }),
         "swizzle_b32" => Action::Exchange(Exchange::Swizzle),
         "append" => Action::Exchange(Exchange::Append),
         "consume" => Action::Exchange(Exchange::Consume),

@@ -1,12 +1,14 @@
 //! Memory instructions on hand-made waves.
+mod wave64;
+
 use super::*;
 use crate::exec::wave::Mode;
 use crate::exec::{Access, AddressSpace, Range};
-use crate::isa::{Encoding, Inst, Mods, Operand};
+use crate::isa::{Encoding, Family, Inst, Mods, Operand};
 
 const NOTHING: Range = Range { base: 0, len: 0, writable: false };
 
-fn wave() -> Wave<32> {
+fn wave<const W: usize>() -> Wave<W> {
     let mut wave = Wave {
         pc: 0,
         sgpr: [0; 128],
@@ -14,7 +16,7 @@ fn wave() -> Wave<32> {
         mode: Mode::from_bits(0xf0),
         vgpr: vec![Lanes::splat(0); 32],
     };
-    wave.set_sgpr64(126, Wave::<32>::full());
+    wave.set_sgpr64(126, Wave::<W>::full());
     wave
 }
 
@@ -41,19 +43,19 @@ const DATA: Operand = Operand::Vgpr(8);
 const DST: u16 = 16;
 
 /// Runs an instruction with LDS of 4096 bytes and 64 private bytes per lane, on both compilations.
-struct Bench {
-    wave: Wave<32>,
+struct Bench<const W: usize> {
+    wave: Wave<W>,
     lds: Lds,
     private: Private,
     ranges: Vec<Range>,
     wide: bool,
 }
 
-impl Bench {
+impl<const W: usize> Bench<W> {
     fn new(wide: bool) -> Self {
         let (mut lds, mut private) = (Lds::default(), Private::default());
         lds.reset(4096);
-        private.reset(64, 32);
+        private.reset(64, W);
         Self { wave: wave(), lds, private, ranges: Vec::new(), wide: wide && wide_vectors() }
     }
 
@@ -66,7 +68,12 @@ impl Bench {
             counters: Counters::default(),
             wide_vectors: self.wide,
         };
-        let result = prepare(inst).expect(inst.name).run(&mut self.wave, &mut memory, &mut self.private, 3);
+        let result = prepare(inst, Family::Rdna3).expect(inst.name).run(
+            &mut self.wave,
+            &mut memory,
+            &mut self.private,
+            3,
+        );
         self.lds = memory.lds;
         result.map(|()| memory.counters)
     }
@@ -78,7 +85,7 @@ impl Bench {
 
     /// Sets the address registers to `base + lane * step`.
     fn addresses(&mut self, base: u64, step: u64) {
-        for lane in 0..32 {
+        for lane in 0..W {
             let address = base + step * lane as u64;
             self.wave.vgpr[2].0[lane] = address as u32;
             self.wave.vgpr[3].0[lane] = (address >> 32) as u32;
@@ -98,6 +105,11 @@ fn lds(name: &'static str) -> Inst {
 
 #[test]
 fn loads_of_every_format() {
+    loads_of_every_format_of_a_wave::<32>();
+    loads_of_every_format_of_a_wave::<64>();
+}
+
+fn loads_of_every_format_of_a_wave<const W: usize>() {
     let bytes: Vec<u8> = (0..1024u32).map(|i| (i * 89 + 130) as u8).collect();
     // (mnemonic, bytes read, the register's value from the bytes and its old value 0x1234_5678)
     type Value = fn(u32) -> u32;
@@ -117,14 +129,14 @@ fn loads_of_every_format() {
         for (name, size, value) in formats {
             // Contiguous, strided, and the same address in all lanes.
             for step in [size, 9, 0] {
-                let mut bench = Bench::new(wide);
+                let mut bench = Bench::<W>::new(wide);
                 let mut memory = bytes.clone();
                 bench.range(&mut memory);
                 bench.addresses(bench.ranges[0].base, step as u64);
                 bench.wave.vgpr[usize::from(DST)] = Lanes::splat(0x1234_5678);
                 let counters = bench.run(&global(name, 5)).expect("in bounds");
-                assert_eq!(counters.bytes_loaded, 32 * size as u64);
-                for lane in 0..32 {
+                assert_eq!(counters.bytes_loaded, (W * size) as u64);
+                for lane in 0..W {
                     let at = lane * step + 5;
                     let raw = (0..size).map(|k| u32::from(bytes[at + k]) << (8 * k)).sum();
                     assert_eq!(bench.wave.vgpr[usize::from(DST)].0[lane], value(raw), "{name} step {step}");
@@ -136,6 +148,11 @@ fn loads_of_every_format() {
 
 #[test]
 fn dwords_go_out_and_come_back_in_every_space() {
+    dwords_go_out_and_come_back_in_every_space_of_a_wave::<32>();
+    dwords_go_out_and_come_back_in_every_space_of_a_wave::<64>();
+}
+
+fn dwords_go_out_and_come_back_in_every_space_of_a_wave<const W: usize>() {
     let names = [
         ("load_b32", "store_b32", 1),
         ("load_b64", "store_b64", 2),
@@ -144,12 +161,12 @@ fn dwords_go_out_and_come_back_in_every_space() {
     ];
     for wide in [false, true] {
         for (load, store, registers) in names {
-            for exec in [u64::from(u32::MAX), 0x8001_00f0] {
+            for exec in [u64::MAX, 0x8001_00f0_8001_00f0].map(|exec| exec & Wave::<W>::full()) {
                 for (prefix, encoding) in
                     [("global_", Encoding::Global), ("ds_", Encoding::Ds), ("scratch_", Encoding::Scratch)]
                 {
-                    let mut bench = Bench::new(wide);
-                    let mut memory = vec![0u32; 256];
+                    let mut bench = Bench::<W>::new(wide);
+                    let mut memory = vec![0u32; 512];
                     bench.range(&mut memory);
                     bench.wave.set_sgpr64(126, exec);
                     for k in 0..4 {
@@ -167,7 +184,7 @@ fn dwords_go_out_and_come_back_in_every_space() {
                     bench.run(&inst(name(store), encoding, None, operands, 8)).expect("in bounds");
                     bench.run(&inst(name(load), encoding, Some(DST), operands, 8)).expect("in bounds");
                     for k in 0..4 {
-                        for lane in 0..32 {
+                        for lane in 0..W {
                             let written = exec >> lane & 1 != 0 && k < registers as usize;
                             let expected = if written { (lane * 10 + k) as u32 + 1000 } else { 0 };
                             let got = bench.wave.vgpr[usize::from(DST) + k].0[lane];
@@ -182,7 +199,7 @@ fn dwords_go_out_and_come_back_in_every_space() {
 
 #[test]
 fn scalar_base_and_32_bit_offsets() {
-    let mut bench = Bench::new(true);
+    let mut bench = Bench::<32>::new(true);
     let mut memory: Vec<u32> = (0..64).map(|i| i * 3).collect();
     bench.range(&mut memory);
     bench.wave.set_sgpr64(4, bench.ranges[0].base);
@@ -208,7 +225,7 @@ fn stores_of_parts() {
         ("global_store_d16_hi_b8", 1, 16),
         ("global_store_d16_hi_b16", 2, 16),
     ] {
-        let mut bench = Bench::new(true);
+        let mut bench = Bench::<32>::new(true);
         let mut memory = vec![0xeeu8; 160];
         bench.range(&mut memory);
         bench.addresses(bench.ranges[0].base, 4);
@@ -227,7 +244,7 @@ fn stores_of_parts() {
 
 #[test]
 fn faults_name_the_first_bad_lane() {
-    let mut bench = Bench::new(true);
+    let mut bench = Bench::<32>::new(true);
     let mut memory = vec![0u32; 40];
     bench.range(&mut memory);
     let base = bench.ranges[0].base;
@@ -295,7 +312,7 @@ fn atomics_of_32_bits() {
         ("global_atomic_max_f32", f(1.5), f(f32::NAN), 0, f(1.5)),
         ("global_atomic_cmpswap_f32", f(0.0), f(3.0), f(-0.0), f(3.0)),
     ] {
-        let mut bench = Bench::new(true);
+        let mut bench = Bench::<32>::new(true);
         let mut memory = vec![old; 32];
         bench.range(&mut memory);
         bench.addresses(bench.ranges[0].base, 4);
@@ -321,7 +338,7 @@ fn atomics_of_64_bits() {
         ("global_atomic_cmpswap_b64", 1 << 40, 7, 1 << 41, 1 << 40),
         ("global_atomic_swap_b64", 1, 1 << 50, 0, 1 << 50),
     ] {
-        let mut bench = Bench::new(true);
+        let mut bench = Bench::<32>::new(true);
         let mut memory = vec![old; 32];
         bench.range(&mut memory);
         bench.addresses(bench.ranges[0].base, 8);
@@ -338,7 +355,7 @@ fn atomics_of_64_bits() {
 
 #[test]
 fn lanes_on_one_counter_see_each_other() {
-    let mut bench = Bench::new(true);
+    let mut bench = Bench::<32>::new(true);
     let mut memory = vec![100u32];
     bench.range(&mut memory);
     bench.addresses(bench.ranges[0].base, 0);
@@ -360,7 +377,7 @@ fn lds_atomics_take_the_second_operand_from_its_own_register() {
         ("ds_add_rtn_f32", 1.0f32.to_bits(), 2.0f32.to_bits(), 0, 3.0f32.to_bits()),
         ("ds_storexchg_rtn_b32", 5, 7, 0, 7),
     ] {
-        let mut bench = Bench::new(true);
+        let mut bench = Bench::<32>::new(true);
         bench.addresses(64, 4);
         bench.wave.vgpr[8] = Lanes::splat(old);
         bench.run(&lds("ds_store_b32")).expect("in bounds");
@@ -375,7 +392,7 @@ fn lds_atomics_take_the_second_operand_from_its_own_register() {
 #[test]
 fn two_addresses() {
     for (suffix, unit) in [("2addr_b32", 4), ("2addr_stride64_b32", 256)] {
-        let mut bench = Bench::new(true);
+        let mut bench = Bench::<32>::new(true);
         bench.addresses(0, 4);
         bench.wave.vgpr[8].0 = std::array::from_fn(|lane| lane as u32 + 500);
         bench.wave.vgpr[12].0 = std::array::from_fn(|lane| lane as u32 + 900);
@@ -401,7 +418,7 @@ fn two_addresses() {
 #[test]
 fn lanes_exchange() {
     let run = |name, pattern: i32, address: fn(u32) -> u32, exec: u64| {
-        let mut bench = Bench::new(true);
+        let mut bench = Bench::<32>::new(true);
         bench.wave.set_sgpr64(126, exec);
         bench.wave.vgpr[2].0 = std::array::from_fn(|lane| address(lane as u32));
         bench.wave.vgpr[8].0 = std::array::from_fn(|lane| lane as u32 + 100);
@@ -430,7 +447,7 @@ fn lanes_exchange() {
 
 #[test]
 fn append_counts_active_lanes() {
-    let mut bench = Bench::new(true);
+    let mut bench = Bench::<32>::new(true);
     bench.addresses(256, 0);
     bench.wave.vgpr[8] = Lanes::splat(10);
     bench.run(&lds("ds_store_b32")).expect("in bounds");
@@ -448,7 +465,7 @@ fn append_counts_active_lanes() {
 
 #[test]
 fn flat_addresses_are_split_by_aperture() {
-    let mut bench = Bench::new(true);
+    let mut bench = Bench::<32>::new(true);
     let mut memory = vec![7u32; 32];
     bench.range(&mut memory);
     let base = bench.ranges[0].base;
@@ -484,7 +501,7 @@ fn scalar_loads() {
         counters: Counters::default(),
         wide_vectors: false,
     };
-    let mut wave = wave();
+    let mut wave = wave::<32>();
     wave.set_sgpr64(2, base);
     wave.sgpr[4] = 8;
     let load = |name, offset, register| Inst {
@@ -516,9 +533,9 @@ fn scalar_loads() {
 #[test]
 fn unknown_instructions_are_refused() {
     for name in ["ds_gws_init", "ds_bvh_stack_rtn_b32", "ds_ordered_count"] {
-        assert!(prepare(&lds(name)).is_none(), "{name}");
+        assert!(prepare(&lds(name), Family::Rdna3).is_none(), "{name}");
     }
-    assert!(prepare(&global("global_load_lds_b32", 0)).is_none());
+    assert!(prepare(&global("global_load_lds_b32", 0), Family::Rdna3).is_none());
     let gds = Inst { mods: Mods { gds: true, ..Mods::default() }, ..lds("ds_add_u32") };
-    assert!(prepare(&gds).is_none());
+    assert!(prepare(&gds, Family::Rdna3).is_none());
 }

@@ -10,6 +10,7 @@ mod mnemonics;
 mod mode;
 mod packed;
 mod transcendental;
+mod wave64;
 
 use super::operation::BASELINE;
 use super::{VectorStep, prepare};
@@ -26,11 +27,16 @@ pub const CARRY_IN: u8 = 30;
 pub const DST: u16 = 20;
 pub const MASK: u8 = 40;
 
-/// A wave with all lanes on.
+/// A wave of 32 lanes, all of them on.
 pub fn wave() -> Wave<32> {
+    wave_of()
+}
+
+/// A wave of any size with all lanes on.
+pub fn wave_of<const W: usize>() -> Wave<W> {
     let mut wave =
         Wave { pc: 0, sgpr: [0; 128], scc: false, mode: MODE, vgpr: vec![Lanes::splat(0xdead_beef); 32] };
-    wave.sgpr[126] = u32::MAX;
+    wave.set_sgpr64(126, Wave::<W>::full());
     wave
 }
 
@@ -63,18 +69,18 @@ pub fn inst(name: &'static str) -> Inst {
 }
 
 /// Prepares an instruction that must be known.
-pub fn step(inst: &Inst) -> VectorStep<32> {
+pub fn step<const W: usize>(inst: &Inst) -> VectorStep<W> {
     prepare(inst).unwrap_or_else(|| panic!("{} is unknown", inst.name))
 }
 
 /// Writes 64 bits to a register pair.
-pub fn set(wave: &mut Wave<32>, register: u16, lane: usize, bits: u64) {
+pub fn set<const W: usize>(wave: &mut Wave<W>, register: u16, lane: usize, bits: u64) {
     wave.vgpr[register as usize].0[lane] = bits as u32;
     wave.vgpr[register as usize + 1].0[lane] = (bits >> 32) as u32;
 }
 
 /// Reads 64 bits from a register pair.
-pub fn get(wave: &Wave<32>, register: u16, lane: usize) -> u64 {
+pub fn get<const W: usize>(wave: &Wave<W>, register: u16, lane: usize) -> u64 {
     let half = |n: usize| u64::from(wave.vgpr[register as usize + n].0[lane]);
     half(0) | half(1) << 32
 }
@@ -82,8 +88,8 @@ pub fn get(wave: &Wave<32>, register: u16, lane: usize) -> u64 {
 /// What an instruction left in a lane: the destination pair and the mask bit.
 pub type Outcome = (u64, bool);
 
-/// Runs `inst` on all inputs, 32 at a time, as compiled for any host and for this one, and compares every
-/// lane by `same(outcome, expected)`. The lane's carry-in is the third value's lowest bit.
+/// Runs `inst` on all inputs in waves of 32 and of 64 lanes, as compiled for any host and for this one, and
+/// compares what `observe` makes of every lane. The lane's carry-in is the third value's lowest bit.
 pub fn check_inst<T: PartialEq + std::fmt::Debug>(
     inst: &Inst,
     inputs: &[[u64; 3]],
@@ -91,26 +97,37 @@ pub fn check_inst<T: PartialEq + std::fmt::Debug>(
     expect: impl Fn([u64; 3]) -> T,
 ) {
     assert!(!inputs.is_empty());
+    check_wave_size::<32, T>(inst, inputs, &observe, &expect);
+    check_wave_size::<64, T>(inst, inputs, &observe, &expect);
+}
+
+fn check_wave_size<const W: usize, T: PartialEq + std::fmt::Debug>(
+    inst: &Inst,
+    inputs: &[[u64; 3]],
+    observe: &dyn Fn(Outcome) -> T,
+    expect: &dyn Fn([u64; 3]) -> T,
+) {
     for baseline in [true, false] {
         BASELINE.set(baseline);
         let step = step(inst);
-        for chunk in inputs.chunks(32) {
-            let mut wave = wave();
-            wave.sgpr[CARRY_IN as usize] = 0;
+        for chunk in inputs.chunks(W) {
+            let mut wave = wave_of::<W>();
+            let mut carry_in = 0;
             for (lane, values) in chunk.iter().enumerate() {
                 for (register, bits) in SOURCES.iter().zip(values) {
                     set(&mut wave, *register, lane, *bits);
                 }
-                wave.sgpr[CARRY_IN as usize] |= (values[2] as u32 & 1) << lane;
+                carry_in |= (values[2] & 1) << lane;
             }
+            wave.set_mask(CARRY_IN, carry_in);
             step.run(&mut wave);
             for (lane, values) in chunk.iter().enumerate() {
-                let mask = wave.sgpr[MASK as usize] >> lane & 1 != 0;
+                let mask = wave.mask(MASK) >> lane & 1 != 0;
                 let outcome = observe((get(&wave, DST, lane), mask));
                 let expected = expect(*values);
                 assert!(
                     outcome == expected,
-                    "{} of {values:x?}: {outcome:x?}, expected {expected:x?} (baseline: {baseline})",
+                    "{} of {values:x?}: {outcome:x?}, expected {expected:x?} ({W} lanes, baseline: {baseline})",
                     inst.name
                 );
             }
