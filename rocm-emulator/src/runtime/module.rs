@@ -151,9 +151,10 @@ impl Function {
     pub fn workgroups_per_multiprocessor(&self, block: u32, dynamic_lds: usize) -> u32 {
         let arch = self.arch;
         let waves = block.div_ceil(if self.spec.wave32 { 32 } else { 64 }).max(1);
-        // The register file is counted per lane of a wave of the native size: wave64 takes twice as much.
+        // File and granule are counted for waves of the native size: a wave of twice as many lanes takes twice
+        // the registers, in granules of half as many.
         let width = if self.spec.wave32 { 1 } else { 64 / arch.wave_size };
-        let registers = self.spec.vgprs.next_multiple_of(arch.vgpr_granule) * width;
+        let registers = (self.spec.vgprs * width).next_multiple_of(arch.vgpr_granule);
         let per_simd = (arch.vgprs_per_simd / registers.max(1)).min(arch.waves_per_simd);
         let by_waves = per_simd * arch.simds / waves;
         let lds = self.spec.lds_bytes as usize + dynamic_lds;

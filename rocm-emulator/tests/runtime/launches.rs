@@ -116,3 +116,26 @@ fn impossible_shapes_are_refused() {
     ok(shape(small, [1; 3], [64, 1, 1], 0));
     assert_eq!(out.read::<u32>(1), [64]);
 }
+
+#[test]
+fn a_kernel_has_waves_of_its_own_size() {
+    let _gpu = gpu();
+    for (file, lanes) in [("memory.hsaco", 32), ("memory.wave64.hsaco", 64)] {
+        let module = Module::load(file);
+        let saxpy = module.function("saxpy");
+        let (n, a) = (1000u32, 3f32);
+        let x: Vec<f32> = (0..n).map(|i| i as f32 * 0.5).collect();
+        let (x_device, y) = (Buffer::of(&x), Buffer::of(&vec![2f32; n as usize]));
+        let before = rocm_emulator::counters().get("saxpy").copied().unwrap_or_default();
+        let args = &mut [arg(&n), arg(&a), arg(&x_device.0), arg(&y.0)];
+        ok(launch(saxpy, [8, 1, 1], [128, 1, 1], 0, null_mut(), args));
+        assert_eq!(y.read::<f32>(n as usize), x.iter().map(|x| 3.0 * x + 2.0).collect::<Vec<_>>());
+        let after = rocm_emulator::counters()["saxpy"];
+        assert_eq!(after.waves - before.waves, 1024 / lanes, "{file}");
+        // Few registers: 16 waves on each of the four SIMDs, whatever their size.
+        let mut blocks = 0;
+        // SAFETY: a valid pointer for the result.
+        ok(unsafe { hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, saxpy, 1024, 0) });
+        assert_eq!(blocks as u64, 4 * 16 / (1024 / lanes), "{file}");
+    }
+}
