@@ -124,6 +124,9 @@ impl Compiler {
         command.args(FLAGS);
         command.arg(format!("--offload-arch={target}"));
         command.arg(format!("-mcode-object-version={}", target.code_object_version()));
+        if target.major() >= 10 && target.wave_size() == 64 {
+            command.arg("-mwavefrontsize64");
+        }
         for library in [self.ocml.as_path(), &settings] {
             command.args(["-Xclang", "-mlink-builtin-bitcode", "-Xclang"]).arg(library);
         }

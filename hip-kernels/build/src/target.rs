@@ -24,6 +24,7 @@ pub struct Target {
     major: u32,
     minor: u32,
     stepping: u32,
+    wave64: bool,
 }
 
 impl Target {
@@ -53,7 +54,7 @@ impl Target {
         };
         match (major, minor, stepping) {
             (Some(major @ 9..), Some(minor), Some(stepping)) => {
-                Ok(Self { name: name.to_owned(), major, minor, stepping })
+                Ok(Self { name: name.to_owned(), major, minor, stepping, wave64: major < 10 })
             }
             _ => Err(unknown()),
         }
@@ -74,9 +75,14 @@ impl Target {
         self.name.ends_with("-generic")
     }
 
-    /// Lanes per wave in the compiler's default mode.
+    /// The same processor with waves of 64 lanes, which gfx10 and later have besides their native 32.
+    pub fn with_wave64(self) -> Self {
+        Self { wave64: true, ..self }
+    }
+
+    /// Lanes per wave: those of the compiler's default mode, unless [`Self::with_wave64`] says otherwise.
     pub fn wave_size(&self) -> u32 {
-        if self.major >= 10 { 32 } else { 64 }
+        if self.wave64 { 64 } else { 32 }
     }
 
     /// Generic targets came with version 6; version 5 is what older ROCm releases can load.

@@ -60,6 +60,18 @@ impl Module {
 
     /// Launches and waits. `arguments` are addresses of the kernel's arguments, in order.
     pub fn launch(&self, kernel: &str, grid: [u32; 3], block: [u32; 3], arguments: &mut [*mut c_void]) {
+        self.launch_with_lds(kernel, grid, block, 0, arguments);
+    }
+
+    /// The same with so many bytes of dynamic LDS.
+    pub fn launch_with_lds(
+        &self,
+        kernel: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        lds: u32,
+        arguments: &mut [*mut c_void],
+    ) {
         let name = CString::new(kernel).unwrap();
         let mut function = std::ptr::null_mut();
         // SAFETY: the name ends with a zero byte and the result pointer is a local.
@@ -76,7 +88,7 @@ impl Module {
                 block[0],
                 block[1],
                 block[2],
-                0,
+                lds,
                 stream,
                 arguments.as_mut_ptr(),
                 std::ptr::null_mut(),

@@ -1,0 +1,313 @@
+//! The shipped kernels compiled for waves of 64 lanes against the same kernels with waves of 32, bit by bit.
+mod software_gpu;
+
+use std::path::Path;
+
+use hip_kernels::code_object;
+use hip_kernels_build::compiler::Compiler;
+use hip_kernels_build::sources::{PRELUDE, Tree};
+use hip_kernels_build::target::Target;
+use rocm_emulator::code_object::{CodeObject, ValueKind};
+use software_gpu::{ARCH, Buffer, Module};
+
+/// A module for both wave sizes.
+struct Both {
+    modules: [Module; 2],
+    /// Kernels with the sizes of their arguments.
+    kernels: Vec<(String, Vec<u32>)>,
+}
+
+/// A kernel argument.
+enum Argument {
+    Value(Vec<u8>),
+    In(Vec<u8>),
+    /// So many bytes, of which the kernel writes some.
+    Out(usize),
+    Null,
+}
+use Argument::{In, Null, Out};
+
+fn value<const N: usize>(bytes: [u8; N]) -> Argument {
+    Argument::Value(bytes.to_vec())
+}
+
+fn size(value: usize) -> Argument {
+    self::value(value.to_le_bytes())
+}
+
+fn int(value: u32) -> Argument {
+    self::value(value.to_le_bytes())
+}
+
+/// Dims, then strides, as kernels take them by value.
+fn layout(dims: &[usize], strides: &[usize]) -> Argument {
+    let words = dims.iter().chain(strides).copied().chain(std::iter::repeat(0)).take(32);
+    Argument::Value(words.flat_map(usize::to_le_bytes).collect())
+}
+
+/// How a kernel is launched.
+struct Shape {
+    grid: [u32; 3],
+    block: [u32; 3],
+    lds: u32,
+}
+
+fn linear(count: usize) -> Shape {
+    rows(count.div_ceil(256), 256)
+}
+
+fn rows(rows: usize, block: u32) -> Shape {
+    Shape { grid: [rows as u32, 1, 1], block: [block, 1, 1], lds: 0 }
+}
+
+impl Both {
+    fn load(module: hip_kernels::Module) -> Self {
+        let narrow = code_object(module, ARCH).unwrap().bytes;
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let work_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("wave64-{}", module.name()));
+        std::fs::create_dir_all(&work_dir).unwrap();
+        let include = here.join("include");
+        let tree = Tree::create(&here.join("../candle-kernels"), &include, &work_dir).unwrap();
+        let target = Target::parse(ARCH).unwrap().with_wave64();
+        let path = work_dir.join("wave64.hsaco");
+        Compiler::discover()
+            .unwrap()
+            .compile(&tree.source(module.name()), &target, &[&include, tree.dir()], PRELUDE, &path)
+            .unwrap()
+            .unwrap_or_else(|message| panic!("{message}"));
+        let wide = std::fs::read(&path).unwrap();
+        let object = CodeObject::parse(&wide).unwrap();
+        assert!(object.kernels.values().all(|kernel| !kernel.descriptor.wave32()));
+        let kernels = object.kernels.iter().map(|(name, kernel)| {
+            let arguments = kernel.metadata.arguments.iter();
+            let explicit = arguments.filter(|argument| !matches!(argument.kind, ValueKind::Hidden(_)));
+            (name.clone(), explicit.map(|argument| argument.size).collect())
+        });
+        Self { modules: [Module::load(&narrow), Module::load(&wide)], kernels: kernels.collect() }
+    }
+
+    /// Kernels whose names start so and that take arguments of these sizes.
+    fn kernels(&self, prefix: &str, sizes: &[u32]) -> Vec<&str> {
+        let fits = |(name, found): &&(String, Vec<u32>)| name.starts_with(prefix) && found == sizes;
+        let names: Vec<&str> = self.kernels.iter().filter(fits).map(|(name, _)| name.as_str()).collect();
+        assert!(!names.is_empty(), "no kernel {prefix} with arguments of {sizes:?} bytes");
+        names
+    }
+
+    /// Runs a kernel with both wave sizes; whatever it writes must be the same.
+    fn compare(&self, kernel: &str, shape: &Shape, arguments: &[Argument]) {
+        const UNTOUCHED: u8 = 0xa5;
+        let [narrow, wide] = self.modules.each_ref().map(|module| {
+            let buffers: Vec<Option<Buffer<u8>>> = arguments
+                .iter()
+                .map(|argument| match argument {
+                    In(bytes) => Some(Buffer::new(bytes)),
+                    Out(bytes) => Some(Buffer::new(&vec![UNTOUCHED; *bytes])),
+                    Argument::Value(_) | Null => None,
+                })
+                .collect();
+            let null = 0usize;
+            let mut pointers: Vec<_> = arguments
+                .iter()
+                .zip(&buffers)
+                .map(|(argument, buffer)| match (argument, buffer) {
+                    (_, Some(buffer)) => buffer.argument(),
+                    (Argument::Value(bytes), None) => bytes.as_ptr().cast_mut().cast(),
+                    _ => software_gpu::argument(&null),
+                })
+                .collect();
+            module.launch_with_lds(kernel, shape.grid, shape.block, shape.lds, &mut pointers);
+            let written = arguments.iter().zip(&buffers).filter(|(argument, _)| matches!(argument, Out(_)));
+            written.filter_map(|(_, buffer)| Some(buffer.as_ref()?.read())).collect::<Vec<_>>()
+        });
+        assert!(narrow.iter().flatten().any(|&byte| byte != UNTOUCHED), "{kernel} wrote nothing");
+        for (narrow, wide) in narrow.iter().zip(&wide) {
+            let differs = narrow.iter().zip(wide).position(|(a, b)| a != b);
+            assert_eq!(differs, None, "{kernel}: the first byte that depends on the wave size");
+        }
+    }
+}
+
+/// Bytes without a pattern.
+fn noise(count: usize) -> Vec<u8> {
+    let mut state = 0x853c_49e6_748f_ea9bu64;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 56) as u8
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// Elements of a dtype: floats of magnitudes from 1/8 to 1, any integers.
+fn elements(dtype: &str, count: usize) -> Vec<u8> {
+    let (width, top): (usize, &[(u8, u8)]) = match dtype {
+        // What the highest byte and the one before it keep and get.
+        "f64" => (8, &[(0x80, 0x3f), (0x1f, 0xc0)]),
+        "f32" | "bf16" => (if dtype == "f32" { 4 } else { 2 }, &[(0x80, 0x3f), (0x7f, 0x00)]),
+        "f16" => (2, &[(0x83, 0x38)]),
+        "f8e4m3" => (1, &[(0x87, 0x30)]),
+        "u8" => (1, &[]),
+        "i16" => (2, &[]),
+        "i64" => (8, &[]),
+        _ => (4, &[]),
+    };
+    let mut bytes = noise(width * count);
+    for element in bytes.chunks_mut(width) {
+        for (byte, (keep, set)) in element.iter_mut().rev().zip(top) {
+            *byte = *byte & keep | set;
+        }
+    }
+    bytes
+}
+
+/// The dtype at the end of a kernel's name.
+fn dtype(kernel: &str) -> &str {
+    kernel.rsplit('_').next().unwrap_or_default()
+}
+
+#[test]
+fn unary() {
+    let both = Both::load(hip_kernels::Module::Unary);
+    // The last wave of either size is partial.
+    let (height, width) = (23, 41);
+    let numel = height * width;
+    for strides in [[width, 1], [1, height]] {
+        let arguments = |parameter: &[u8]| {
+            let mut list = vec![size(numel), size(2), layout(&[height, width], &strides)];
+            list.extend((!parameter.is_empty()).then(|| Argument::Value(parameter.to_vec())));
+            // Any bits, so NaN, infinities and what takes the long ways; enough bytes for any dtype.
+            list.extend([In(noise(8 * numel)), Out(8 * numel)]);
+            list
+        };
+        for kernel in both.kernels("u", &[8, 8, 256, 8, 8]) {
+            both.compare(kernel, &linear(numel), &arguments(&[]));
+        }
+        for parameter in [&[0x3c][..], &[0, 0x3e], &1.5f32.to_le_bytes(), &1.5f64.to_le_bytes()] {
+            for kernel in both.kernels("u", &[8, 8, 256, parameter.len() as u32, 8, 8]) {
+                both.compare(kernel, &linear(numel), &arguments(parameter));
+            }
+        }
+    }
+}
+
+#[test]
+fn reductions() {
+    let both = Both::load(hip_kernels::Module::Reduce);
+    let (results, each) = (7, 150);
+    let of_rows = |width: u32, across: u32| {
+        [size(results), size(each), int(width), int(across), size(1), size(2)].into_iter()
+    };
+    for (width, across, strides) in [(128, 0, [each, 1]), (8, 1, [1, results]), (1, 0, [each, 1])] {
+        let shape = rows(results.div_ceil(256 / width as usize), 256);
+        let layout = || [layout(&[results, each], &strides)];
+        for kernel in both.kernels("reduce_sum_", &[8, 8, 4, 4, 8, 8, 256, 8, 8]) {
+            let mut source = kernel.trim_start_matches("reduce_sum_").split('_');
+            let input = elements(source.next().unwrap_or_default(), results * each);
+            let arguments: Vec<_> =
+                of_rows(width, across).chain(layout()).chain([In(input), Out(8 * results)]).collect();
+            both.compare(kernel, &shape, &arguments);
+        }
+        for kernel in both.kernels("reduce_", &[8, 8, 4, 4, 8, 8, 256, 8, 8, 8, 8]) {
+            let buffers = [In(noise(8 * results * each)), Null, Out(8 * results), Out(4 * results)];
+            let arguments: Vec<_> = of_rows(width, across).chain(layout()).chain(buffers).collect();
+            both.compare(kernel, &shape, &arguments);
+        }
+    }
+}
+
+#[test]
+fn rows_are_normalised() {
+    let both = Both::load(hip_kernels::Module::Reduce);
+    let (count, columns) = (5, 77);
+    let tail = |block: u32| [int(columns as u32), int(block), value(1e-5f32.to_le_bytes())];
+    for name in both.kernels("softmax_", &[8, 8, 4]) {
+        let numbers = elements(dtype(name), count * columns);
+        let bytes = numbers.len();
+        let shape = Shape { block: [1, 32, 1], ..rows(count, 1) };
+        both.compare(name, &shape, &[In(numbers), Out(bytes), int(columns as u32)]);
+    }
+    for block in [32, 1024] {
+        for name in both.kernels("rmsnorm_", &[8, 8, 8, 4, 4, 4]) {
+            let numbers = elements(dtype(name), count * columns);
+            let (bytes, weights) = (numbers.len(), elements(dtype(name), columns));
+            let arguments: Vec<_> =
+                [In(numbers), Out(bytes), In(weights)].into_iter().chain(tail(block)).collect();
+            both.compare(name, &rows(count, block), &arguments);
+        }
+        for name in both.kernels("layernorm_", &[8, 8, 8, 8, 4, 4, 4]) {
+            let numbers = elements(dtype(name), count * columns);
+            let (bytes, weights) = (numbers.len(), || In(elements(dtype(name), columns)));
+            let arguments: Vec<_> =
+                [In(numbers), Out(bytes), weights(), weights()].into_iter().chain(tail(block)).collect();
+            both.compare(name, &rows(count, block), &arguments);
+        }
+    }
+}
+
+#[test]
+fn sorting() {
+    let both = Both::load(hip_kernels::Module::Sort);
+    for (columns, padded, block) in [(100, 128, 64), (100, 128, 128), (600, 1024, 512)] {
+        let (count, lds) = (3, 12 * padded);
+        for kernel in both.kernels("asort_", &[8, 8, 4, 4]) {
+            let arguments =
+                [In(noise(8 * count * columns)), Out(4 * count * columns), int(columns as u32), int(padded)];
+            both.compare(kernel, &Shape { lds, ..rows(count, block) }, &arguments);
+        }
+        let tile = 64;
+        for kernel in both.kernels("asort_tiles_", &[8, 8, 8, 4, 4]) {
+            let numel = count * columns;
+            let arguments =
+                [In(noise(8 * numel)), Out(8 * numel), Out(4 * numel), int(columns as u32), int(tile)];
+            let shape = Shape { lds: 12 * tile, ..rows(count * columns.div_ceil(tile as usize), tile) };
+            both.compare(kernel, &shape, &arguments);
+        }
+    }
+}
+
+#[test]
+fn indexing() {
+    let both = Both::load(hip_kernels::Module::Indexing);
+    let record = Buffer::<u64>::zeroed(3);
+    both.modules.iter().for_each(|module| module.set_pointer("candle_fault", &record));
+    // Left, dim of the source, indices, right.
+    let (left, dim, count, right) = (3, 19, 11, 5);
+    let places = |kernel: &str, total: usize, bound: usize| {
+        let width = match kernel.split('_').nth(1).unwrap_or_default() {
+            "u8" => 1,
+            "i16" => 2,
+            "i64" => 8,
+            _ => 4,
+        };
+        let place = |i: usize| (i * 7 % bound).to_le_bytes()[..width].to_vec();
+        In((0..total).flat_map(place).collect())
+    };
+    let numbers = |total: usize| In(noise(8 * total));
+    let sizes = |sizes: [usize; 4]| sizes.map(size).into_iter();
+    let numel = left * count * right;
+    for kernel in both.kernels("is_", &[8, 8, 256, 8, 8, 8, 8, 8, 8, 8]) {
+        let ids = layout(&[count], &[1]);
+        let head = [size(numel), size(1), ids, places(kernel, count, dim), numbers(left * dim * right)];
+        let arguments: Vec<_> =
+            head.into_iter().chain([Out(8 * numel)]).chain(sizes([left, dim, count, right])).collect();
+        both.compare(kernel, &linear(numel), &arguments);
+    }
+    for kernel in both.kernels("gather_", &[8; 9]) {
+        let head = [size(numel), places(kernel, numel, dim), numbers(left * dim * right), Out(8 * numel)];
+        let tail = sizes([left, dim, count, right]).chain([size(right)]);
+        let arguments: Vec<_> = head.into_iter().chain(tail).collect();
+        both.compare(kernel, &linear(numel), &arguments);
+    }
+    for kernel in both.kernels("s", &[8; 7]) {
+        let head = [places(kernel, numel, dim), numbers(numel), Out(8 * left * dim * right)];
+        let tail = [left, count, dim, right].map(size);
+        let arguments: Vec<_> = head.into_iter().chain(tail).collect();
+        both.compare(kernel, &linear(left * right), &arguments);
+    }
+    for kernel in both.kernels("ia_", &[8; 8]) {
+        let head = [places(kernel, count, dim), size(count), numbers(numel), Out(8 * left * dim * right)];
+        let arguments: Vec<_> = head.into_iter().chain(sizes([left, count, dim, right])).collect();
+        both.compare(kernel, &linear(left * right), &arguments);
+    }
+    assert_eq!(record.read(), [0, 0, 0], "no index is out of range");
+}
