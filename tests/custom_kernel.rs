@@ -17,16 +17,16 @@ fn input(dtype: DType) -> Result<Tensor> {
 #[serial]
 fn the_operation_gives_the_cpus_result() -> Result<()> {
     let device = common::device();
-    for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F16, 1e-2)] {
+    for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F16, 4e-3)] {
         let x = input(dtype)?;
         // A whole tensor, one that starts within its storage, and an empty one.
         for part in [x.clone(), x.narrow(0, 3, 5)?, x.narrow(0, 0, 0)?] {
             let expected = part.apply_op1(Softsign { scale: 2.5 })?;
             let got = part.to_device(&device)?.apply_op1(Softsign { scale: 2.5 })?;
             assert_eq!((got.dims(), got.dtype()), (expected.dims(), dtype));
-            let difference =
-                (got.to_device(&Device::Cpu)? - &expected)?.to_dtype(DType::F64)?.abs()?.sum_all()?;
-            assert!(difference.to_scalar::<f64>()? <= tolerance * expected.elem_count() as f64, "{dtype:?}");
+            let difference = (got.to_device(&Device::Cpu)? - &expected)?.to_dtype(DType::F64)?.abs()?;
+            let differences = difference.flatten_all()?.to_vec1::<f64>()?;
+            assert!(differences.iter().all(|d| *d <= tolerance), "{dtype:?}: {differences:?}");
         }
     }
     Ok(())
@@ -42,6 +42,7 @@ fn the_operation_has_a_gradient() -> Result<()> {
         gradients.get(&x).ok_or_else(|| Error::msg("no gradient"))?.flatten_all()?.to_vec1()
     };
     let (got, expected) = (gradient(&common::device())?, gradient(&Device::Cpu)?);
+    assert_eq!(got.len(), expected.len());
     for (got, expected) in got.iter().zip(&expected) {
         assert!((got - expected).abs() < 1e-5, "{got} {expected}");
     }

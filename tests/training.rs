@@ -139,7 +139,7 @@ fn check<O: Optimizer>(task: &Task, config: impl Fn() -> O::Config) {
     let [cpu, rocm] = run().unwrap();
     println!("loss before and after {STEPS} steps: CPU {cpu:?}, ROCm {rocm:?}");
     assert!((cpu[0] - rocm[0]).abs() < 1e-5, "before: CPU {}, ROCm {}", cpu[0], rocm[0]);
-    assert!((cpu[1] - rocm[1]).abs() < 1e-3, "after: CPU {}, ROCm {}", cpu[1], rocm[1]);
+    assert!((cpu[1] - rocm[1]).abs() < 1e-3 * cpu[1].min(1.0), "after: CPU {}, ROCm {}", cpu[1], rocm[1]);
     assert!(rocm[1] < 0.5 * rocm[0], "nothing was learnt: {rocm:?}");
 }
 

@@ -10,7 +10,7 @@ const ARCH: &str = "gfx1100";
 #[derive(clap::Args)]
 pub struct Args {
     /// How many random cases.
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     cases: u64,
     /// The same seed gives the same cases.
     #[arg(long, default_value_t = 1)]

@@ -2,8 +2,10 @@
 //!
 //! The way of an operation: a method of [`RocmStorage`] checks its operands, allocates the result, finds the kernel
 //! ([`RocmDevice::kernel`]: a lookup after the first use) and launches it on the device's one stream
-//! ([`RocmKernel::launch`]: arguments on the stack, dims and strides by value). Nothing on this way waits for the GPU;
-//! the host waits where data comes back, and that is where a fault of an earlier kernel is reported.
+//! ([`RocmKernel::launch`]: arguments on the stack, dims and strides by value). The host waits
+//! where data comes back, and that is where a fault of an earlier kernel is reported; and where memory is given back,
+//! since `hipFree` waits: a dropped tensor's, or that of an operation's own (long reductions and sorts, unfolded
+//! convolutions).
 //!
 //! | file | subject |
 //! |---|---|

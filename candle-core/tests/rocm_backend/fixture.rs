@@ -94,7 +94,7 @@ pub fn to_f64(t: &Tensor) -> Vec<f64> {
     }
 }
 
-/// What one rounding to a dtype may change, relative.
+/// What a few roundings to a dtype may change, relative.
 pub fn epsilon(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-14,
@@ -106,7 +106,7 @@ pub fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// Shape and dtype are the same, and no element is further from the expected one than `tolerance`, relative to it
+/// The shape is the same, and no element is further from the expected one than `tolerance`, relative to it
 /// and to 1.
 #[track_caller]
 pub fn assert_close(got: &Tensor, expected: &Tensor, tolerance: f64, what: &str) {
