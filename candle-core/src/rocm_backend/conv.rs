@@ -181,6 +181,7 @@ fn convolve(
     // A kernel row times what each place sees is the output as it should lie: (c_out, places).
     let rows = |images: usize| Layout::new((images, c_out, columns).into(), vec![0, columns, 1], offset);
     let output = |image: usize, first: usize| Output {
+        state: &src.device.state,
         ptr: element(out, dtype, image * c_out * places + first),
         row_stride: places,
         batch_stride: c_out * places,

@@ -127,6 +127,14 @@ impl DeviceState {
         self.faults.take(self)
     }
 
+    /// Lets this stream come after all that `other` still has to do, if it is another.
+    pub(super) fn order_after(&self, other: &Self) -> Result<()> {
+        if self.id != other.id {
+            other.synchronize()?;
+        }
+        Ok(())
+    }
+
     pub(super) fn raw_stream(&self) -> bindings::hipStream_t {
         self.stream.as_raw()
     }
@@ -180,6 +188,9 @@ impl RocmDevice {
     }
 
     /// Opens GPU `ordinal` with a stream of its own, shared with no other device.
+    ///
+    /// An operation waits for what its operands' streams have still to do, but a later write into an operand in place
+    /// does not wait for the operation: call `synchronize` on the operation's device before.
     ///
     /// # Errors
     /// As [`crate::Device::new_rocm`].

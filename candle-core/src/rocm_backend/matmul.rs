@@ -121,7 +121,7 @@ pub(super) fn matmul(
     if b * m * n == 0 {
         return Ok(dst);
     }
-    let out = Output { ptr: dst.slice.ptr(), row_stride: n, batch_stride: m * n };
+    let out = Output { state: &lhs.device.state, ptr: dst.slice.ptr(), row_stride: n, batch_stride: m * n };
     product(lhs, rhs, bmnk, lhs_layout, rhs_layout, out)?;
     Ok(dst)
 }
@@ -131,8 +131,9 @@ pub(super) fn multiplies(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
 }
 
-/// Where a product (b, m, n) is written: rows are dense, and apart by `row_stride` elements.
-pub(super) struct Output {
+/// Where a product (b, m, n) is written, and on whose stream: rows are dense, and apart by `row_stride` elements.
+pub(super) struct Output<'a> {
+    pub state: &'a DeviceState,
     pub ptr: DevicePtr,
     pub row_stride: usize,
     pub batch_stride: usize,
@@ -162,7 +163,6 @@ pub(super) fn product(
         }))
         .bt());
     }
-    lhs.order_after(rhs)?;
     let (dense_lhs, dense_rhs);
     let (a, a_ptr) = match Operand::of(lhs_layout, m, k) {
         Some(operand) => (operand, lhs.ptr(lhs_layout, OP)?),
@@ -181,17 +181,20 @@ pub(super) fn product(
     // All batches times one matrix, with rows that follow each other: one taller product.
     let joins = !a.transposed && a.batch_stride == m * a.leading && out.batch_stride == m * out.row_stride;
     let (b, m) = if b > 1 && w.batch_stride == 0 && joins { (1, b * m) } else { (b, m) };
-    gemm(&lhs.device.state, lhs.slice.dtype(), (b, m, n, k), (a, a_ptr), (w, w_ptr), out)
+    // Each operand was made dense on its own stream.
+    out.state.order_after(&lhs.device.state)?;
+    out.state.order_after(&rhs.device.state)?;
+    gemm(lhs.slice.dtype(), (b, m, n, k), (a, a_ptr), (w, w_ptr), out)
 }
 
 fn gemm(
-    state: &DeviceState,
     dtype: DType,
     (b, m, n, k): (usize, usize, usize, usize),
     (a, a_ptr): (Operand, DevicePtr),
     (w, w_ptr): (Operand, DevicePtr),
     out: Output,
 ) -> Result<()> {
+    let state = out.state;
     let int = |value: usize| {
         i32::try_from(value).map_err(|_| {
             let limit = i32::MAX as usize;

@@ -276,10 +276,7 @@ impl RocmStorage {
     /// # Errors
     /// What went wrong in work that `other` waited for.
     pub fn order_after(&self, other: &Self) -> Result<()> {
-        if self.device.state.id != other.device.state.id {
-            other.device.state.synchronize()?;
-        }
-        Ok(())
+        self.device.state.order_after(&other.device.state)
     }
 
     /// Copies the storage to another device, or to another stream of the same GPU. Waits for the copy.

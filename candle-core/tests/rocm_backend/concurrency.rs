@@ -70,3 +70,21 @@ fn streams_of_one_gpu_wait_for_each_other() {
         assert_eq!((y + x).unwrap().to_vec1::<f32>().unwrap(), [2.0 * i as f32 + 3.0; 1000]);
     }
 }
+
+/// Products run where their result lies, after whatever made an operand of another stream dense.
+#[test]
+fn products_of_two_streams_wait_for_each_other() {
+    let (shared, own) = (rocm(), Device::new_rocm_with_stream(0).unwrap());
+    for i in 0..10 {
+        let weights = Tensor::full(i as f32, (8, 3, 3, 3), &shared).unwrap().affine(2.0, 1.0).unwrap();
+        let x = Tensor::full(1f32, (2, 3, 20, 20), &own).unwrap();
+        let y = x.conv2d(&weights, 0, 1, 1, 1).unwrap();
+        assert_eq!(y.flatten_all().unwrap().to_vec1::<f32>().unwrap(), [27.0 * (2 * i + 1) as f32; 5184]);
+
+        // No stride of BLAS walks along k here.
+        let row = Tensor::full(i as f32, (1, 64), &shared).unwrap().affine(1.0, 1.0).unwrap();
+        let a = Tensor::full(1f32, (16, 64), &own).unwrap();
+        let product = a.matmul(&row.broadcast_as((64, 64)).unwrap()).unwrap();
+        assert_eq!(product.flatten_all().unwrap().to_vec1::<f32>().unwrap(), [64.0 * (i + 1) as f32; 1024]);
+    }
+}

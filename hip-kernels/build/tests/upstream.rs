@@ -61,5 +61,5 @@ fn our_sources_replace_and_extend_upstreams() {
     }
     // Replaced: ours alone. Extended: upstream's and ours.
     assert!(text("indexing").contains("candle_fault") && !text("indexing").contains("IS_OP("));
-    assert!(text("reduce").contains("softmax_f32") && text("reduce").contains("reduce_sum_f32"));
+    assert!(text("reduce").contains("softmax_f32") && text("reduce").contains("reduce_extreme"));
 }
