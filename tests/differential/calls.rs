@@ -1,10 +1,11 @@
 //! How many calls of HIP each operation makes, counted in the loader.
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use candle_core::{DType, Device};
 use serial_test::serial;
 
 use crate::case::{Case, Operand, View};
+use crate::devices::{Outcome, attempt};
 use crate::ops::{self, Launches, Op};
 use crate::strategy::{DTYPES, typical};
 use crate::{common, devices};
@@ -83,7 +84,7 @@ fn layouts(op: &Op, dtype: DType) -> Vec<Case> {
 #[serial]
 fn operations_make_the_calls_that_their_entries_say() {
     let device = common::device();
-    let (mut counted, mut wrong) = (0, Vec::new());
+    let (mut counted, mut wrong, mut names) = (0, Vec::new(), HashSet::new());
     for op in ops::table() {
         for dtype in DTYPES {
             if op.name == format!("to_dtype/{}", dtype.as_str()) {
@@ -94,6 +95,7 @@ fn operations_make_the_calls_that_their_entries_say() {
                 // What is refused, for its dtype or its layout, is the subject of other tests.
                 let Ok(made) = Made::by(op, &case, &device) else { continue };
                 counted += 1;
+                names.insert(op.name.as_str());
                 let (launches, copies, waits) = (made.of(&LAUNCHES), made.of(&COPIES), made.of(&WAITS));
                 let fine = match op.calls.launches {
                     Launches::Exactly(count) => launches == count,
@@ -114,6 +116,15 @@ fn operations_make_the_calls_that_their_entries_say() {
         wrong.len()
     );
     wrong.iter().for_each(|line| println!("  {line}"));
+    // Each operation that the CPU device computes on some dtype has been counted.
+    let computes =
+        |op: &Op, dtype| matches!(attempt(op, &typical(op, dtype), &Device::Cpu), Outcome::Computed(_));
+    let left_out: Vec<&str> = ops::table()
+        .iter()
+        .filter(|op| !names.contains(op.name.as_str()) && DTYPES.iter().any(|dtype| computes(op, *dtype)))
+        .map(|op| op.name.as_str())
+        .collect();
+    assert!(left_out.is_empty(), "no case is counted of {left_out:?}");
     assert!(wrong.is_empty(), "{} cases make other calls than their entries say", wrong.len());
 }
 

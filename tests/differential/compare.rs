@@ -30,8 +30,8 @@ pub enum Compare {
     Is(fn(&Case, &[f64]) -> std::result::Result<(), String>),
 }
 
-/// `|got - reference| <= 2u * ulps * |reference| + 2u * terms * scale + floor * (1 + terms)`, where both ends
-/// of the interval are then rounded to the dtype.
+/// `|got - reference| <= 2u * ulps * |reference| + floor + terms * (2v * scale + floor of v)`, where `v` is what
+/// one rounding of the sums changes, and both ends of the interval are then rounded to the dtype.
 pub struct Bound {
     ulps: f64,
     terms: Terms,
@@ -39,12 +39,21 @@ pub struct Bound {
     sums: bool,
     underflows: bool,
     in_f32: bool,
+    stepwise: bool,
 }
 
 impl Bound {
     /// Relative to the result.
     pub fn ulps(ulps: f64) -> Self {
-        Self { ulps, terms: Box::new(|_| 0.0), scale: None, sums: false, underflows: false, in_f32: false }
+        Self {
+            ulps,
+            terms: Box::new(|_| 0.0),
+            scale: None,
+            sums: false,
+            underflows: false,
+            in_f32: false,
+            stepwise: false,
+        }
     }
 
     /// An intermediate result may overflow or underflow where the result itself is a denormal.
@@ -56,6 +65,12 @@ impl Bound {
     /// The operation computes in f32 whatever its operands are.
     pub fn in_f32(mut self) -> Self {
         self.in_f32 = true;
+        self
+    }
+
+    /// Each step is rounded to the dtype; otherwise sums of small floats are made in f32.
+    pub fn stepwise(mut self) -> Self {
+        self.stepwise = true;
         self
     }
 
@@ -78,7 +93,7 @@ impl Bound {
         self
     }
 
-    /// A sum with so many roundings one after the other: each changes the result by up to `u` times the sum
+    /// A sum with so many roundings one after the other: each changes the result by up to `v` times the sum
     /// of the magnitudes, which is what the operation gives on the operands' magnitudes.
     pub fn sum(mut self, roundings: impl Fn(&Case) -> f64 + Send + Sync + 'static) -> Self {
         // One u for the product, one for the sum.
@@ -96,8 +111,11 @@ impl Bound {
         reference: &[f64],
     ) -> Result<Vec<f64>> {
         let computed = if self.in_f32 && case.dtype == DType::F64 { DType::F32 } else { case.dtype };
-        let (smallest, normal, _) = ends(computed);
-        let floor = if self.underflows { normal } else { smallest };
+        let added = if self.stepwise || computed == DType::F64 { computed } else { DType::F32 };
+        let floor = |dtype| {
+            let (smallest, normal, _) = ends(dtype);
+            if self.underflows { normal } else { smallest }
+        };
         let scale = match &self.scale {
             Some(scale) => Some(scale(case, operands)?),
             None if self.sums => {
@@ -113,12 +131,12 @@ impl Bound {
             Some(scale) => to_f64(&scale)?,
             None => vec![0.0; reference.len()],
         };
-        let step = 2.0 * roundoff(computed);
+        let (step, add) = (2.0 * roundoff(computed), 2.0 * roundoff(added));
         let terms = (self.terms)(case);
         let bound = reference
             .iter()
             .zip(&scale)
-            .map(|(r, s)| step * (self.ulps * r.abs() + terms * s) + floor * (1.0 + terms));
+            .map(|(r, s)| step * self.ulps * r.abs() + floor(computed) + terms * (add * s + floor(added)));
         Ok(bound.collect())
     }
 }
@@ -137,8 +155,6 @@ pub fn to_f64(t: &Tensor) -> Result<Vec<f64>> {
         return Ok(Vec::new());
     }
     let flat = t.to_device(&Device::Cpu)?.flatten_all()?;
-    // The CPU's own way from f8e4m3 to f64 is not to be trusted.
-    let flat = if flat.dtype() == DType::F8E4M3 { flat.to_dtype(DType::F32)? } else { flat };
     match flat.dtype() {
         DType::I16 => Ok(flat.to_vec1::<i16>()?.into_iter().map(f64::from).collect()),
         DType::I32 => Ok(flat.to_vec1::<i32>()?.into_iter().map(f64::from).collect()),
@@ -272,7 +288,10 @@ pub fn close(
         } else if overflows {
             // Some of the allowed results are too large for the dtype: infinity, or NaN or the largest in
             // f8e4m3.
-            !(g.is_finite() && (g - r).abs() > bound[i] && g.abs() < ends(dtype).2)
+            let far = g.is_finite() && (g - r).abs() > bound[i] && g.abs() < ends(dtype).2;
+            let wrong_nan = g.is_nan() && dtype != DType::F8E4M3;
+            let wrong_sign = g.abs() >= ends(dtype).2 && g.signum() != r.signum();
+            !(far || wrong_nan || wrong_sign)
         } else {
             low[i] <= g && g <= high[i]
         };

@@ -185,7 +185,6 @@ fn broken() -> &'static [Op] {
         domain: Box::new(|_, _| crate::values::Domain::Any),
         compare: crate::compare::Compare::Bits,
         calls: ops::ONE_LAUNCH,
-        cpu_hangs: &[],
         takes_more: false,
     }]))
 }

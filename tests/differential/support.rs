@@ -90,17 +90,19 @@ fn rocm_supports_what_the_cpu_device_supports_but_for_what_the_readme_lists() {
                 }
                 _ => {}
             }
-            // A refusal names the dtype, or is the CPU's own.
+            // A refusal names a dtype of the case, its own or its indexes', or is the CPU's own.
+            let named = |dtype: DType| {
+                dtype == case.dtype || case.operands.iter().any(|operand| operand.dtype == Some(dtype))
+            };
             let fine = match (&cpu, &rocm) {
                 (_, Outcome::Computed(_)) => true,
-                (_, Outcome::Refused(error))
-                    if matches!(innermost(error), Error::UnsupportedDTypeForOp(..)) =>
-                {
-                    true
-                }
-                (Outcome::Refused(expected), Outcome::Refused(error)) => {
-                    std::mem::discriminant(innermost(expected)) == std::mem::discriminant(innermost(error))
-                }
+                (cpu, Outcome::Refused(error)) => match (innermost(error), cpu) {
+                    (Error::UnsupportedDTypeForOp(dtype, _), _) => named(*dtype),
+                    (error, Outcome::Refused(expected)) => {
+                        std::mem::discriminant(innermost(expected)) == std::mem::discriminant(error)
+                    }
+                    _ => false,
+                },
                 _ => false,
             };
             if !fine {

@@ -81,8 +81,6 @@ pub struct Op {
     pub domain: DomainOf,
     pub compare: Compare,
     pub calls: Calls,
-    /// Dtypes on which the CPU device never comes back.
-    pub cpu_hangs: &'static [DType],
     /// Whether ROCm may compute with layouts that the CPU device refuses, and with parameters for which the
     /// CPU device refuses a dtype that it has otherwise.
     pub takes_more: bool,
@@ -104,7 +102,6 @@ impl Op {
             domain: Box::new(|_, _| Domain::Any),
             compare: Compare::Bits,
             calls: ONE_LAUNCH,
-            cpu_hangs: &[],
             takes_more: false,
         }
     }
@@ -133,11 +130,6 @@ impl Op {
         reference: impl Fn(&Case, &[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
     ) -> Self {
         self.reference = Some(Box::new(reference));
-        self
-    }
-
-    fn hanging_on_the_cpu(mut self, dtypes: &'static [DType]) -> Self {
-        self.cpu_hangs = dtypes;
         self
     }
 

@@ -1,7 +1,7 @@
 //! Convolutions, pooling and upsampling.
-use candle_core::{DType, Result, Tensor};
+use candle_core::{Result, Tensor};
 
-use super::{Calls, Launches, Op, Plan, at_most, summable};
+use super::{Calls, Op, Plan, at_most, summable};
 use crate::case::Case;
 use crate::compare::{Bound, Compare};
 use crate::strategy::Choices;
@@ -14,8 +14,8 @@ pub fn ops() -> Vec<Op> {
     ops
 }
 
-/// Through columns and a product, for each group; then the groups are joined.
-const CONVOLUTION: Calls = Calls { launches: Launches::AtMost(16), copies: 4 };
+/// The examples have one group: a dense copy of the kernel, columns and a product, or one direct launch.
+const CONVOLUTION: Calls = at_most(3);
 
 fn convolutions() -> Vec<Op> {
     // Every output is a sum over the kernel's elements.
@@ -36,9 +36,10 @@ fn convolutions() -> Vec<Op> {
                 t[0].conv1d(&t[1], padding, stride, dilation, groups)
             },
         ),
+        // More output channels than the direct kernel takes: through columns.
         Op::new(
             "conv2d",
-            format!("{ones} x=2x2x5x6 k=3x2x2x3"),
+            format!("{ones} x=2x2x5x6 k=5x2x2x3"),
             |c| conv(c, 2, false),
             move |case, t| {
                 let (padding, _, stride, dilation, groups) = params(case);
@@ -92,7 +93,7 @@ fn item_by_item(case: &Case, t: &[Tensor]) -> Result<Tensor> {
 fn conv(c: &mut Choices, spatial: usize, transposed: bool) -> Plan {
     let groups = if spatial == 2 && transposed { 1 } else { c.one_of(&[1, 1, 2, 3]) };
     let batch = c.between(1, 2);
-    let (c_in, c_out) = (groups * c.between(1, 3), groups * c.between(1, 3));
+    let (c_in, c_out) = (groups * c.between(1, 3), groups * c.between(1, 6));
     let mut x = vec![batch, c_in];
     let mut k = if transposed { vec![c_in, c_out / groups] } else { vec![c_out, c_in / groups] };
     for _ in 0..spatial {
@@ -158,9 +159,6 @@ fn pooling() -> Vec<Op> {
     ]
 }
 
-/// `WithDType::to_f64` of upstream calls itself here.
-const TO_F64: [DType; 1] = [DType::F8E4M3];
-
 fn upsampling() -> Vec<Op> {
     // Four products with weights that add up to 1. A weight is the fraction of a coordinate: it loses as much
     // as the coordinate is large.
@@ -189,8 +187,7 @@ fn upsampling() -> Vec<Op> {
             },
         )
         .within(bound())
-        .on(|case, _| summable(case.dtype))
-        .hanging_on_the_cpu(&TO_F64),
+        .on(|case, _| summable(case.dtype)),
         Op::new(
             "upsample_bilinear2d_with_scale",
             "scale=[1.5,2] corners=[0] x=2x2x3x2",
@@ -206,7 +203,6 @@ fn upsampling() -> Vec<Op> {
         )
         .within(bound())
         .on(|case, _| summable(case.dtype))
-        .hanging_on_the_cpu(&TO_F64)
         .calling(at_most(1)),
     ]
 }
