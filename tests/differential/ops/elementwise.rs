@@ -1,5 +1,5 @@
 //! Operations on each element by itself.
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use super::{Op, Plan};
 use crate::case::Case;
@@ -10,11 +10,13 @@ use crate::values::Domain;
 pub fn ops() -> Vec<Op> {
     let mut ops = unary();
     ops.extend(parametrised());
-    ops.extend(
-        DTYPES.map(|to| {
-            Op::new(format!("to_dtype/{}", to.as_str()), "x=3x4", one, move |_, t| t[0].to_dtype(to))
-        }),
-    );
+    ops.extend(DTYPES.map(|to| {
+        let run = move |_: &Case, t: &[Tensor]| match (t[0].device(), t[0].dtype(), to) {
+            (Device::Cpu, DType::F64, DType::F16 | DType::BF16) => keeping_ties(&t[0])?.to_dtype(to),
+            _ => t[0].to_dtype(to),
+        };
+        Op::new(format!("to_dtype/{}", to.as_str()), "x=3x4", one, run)
+    }));
     ops.extend(binary());
     ops.extend(comparisons());
     ops.extend(["u8", "u32", "i16", "i32", "i64", "f32"].map(where_cond));
@@ -24,6 +26,17 @@ pub fn ops() -> Vec<Op> {
 fn one(c: &mut Choices) -> Plan {
     let dims = c.shape(0, 4);
     Plan::of([c.operand("x", &dims)])
+}
+
+/// The CPU device drops the low half of an f64 before it rounds to 16 bits, and takes for a tie what is none: here the
+/// lowest bit that it looks at says whether there was more.
+fn keeping_ties(t: &Tensor) -> Result<Tensor> {
+    let sticky = |x: f64| {
+        let bits = x.to_bits();
+        f64::from_bits(if bits as u32 == 0 { bits } else { bits | 1 << 32 })
+    };
+    let values = t.force_contiguous()?.flatten_all()?.to_vec1::<f64>()?.into_iter().map(sticky).collect();
+    Tensor::from_vec(values, t.shape(), &Device::Cpu)
 }
 
 fn unary() -> Vec<Op> {
