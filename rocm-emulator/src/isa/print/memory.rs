@@ -1,5 +1,6 @@
 //! What memory instructions of every family share: lists of registers, offsets, swizzles.
-use super::super::{Family, Operand};
+use super::super::table::{Class, Row};
+use super::super::{Family, Inst, Operand};
 use super::immediate::write_decimal;
 use super::operand::write_register;
 use std::fmt::Write;
@@ -37,8 +38,31 @@ pub fn write_number(text: &mut String, name: &str, value: i32) {
     }
 }
 
+/// LDS instructions; `two_offsets`: each of two addresses has its own.
+pub fn write_ds(text: &mut String, family: Family, inst: &Inst, row: &Row, two_offsets: bool) {
+    let mut list = List::new(text, family);
+    for slot in row.slots() {
+        let operand = match slot.class {
+            Class::Address => inst.src[0],
+            Class::Data0 => inst.src[1],
+            Class::Data1 => inst.src[2],
+            _ => inst.dst,
+        };
+        list.push(operand, slot.dwords);
+    }
+    if inst.name == "ds_swizzle_b32" {
+        write_swizzle(text, inst.offset0 as u32 & 0xffff);
+    } else if two_offsets {
+        write_number(text, "offset0", inst.offset0);
+        write_number(text, "offset1", inst.offset1);
+    } else {
+        write_number(text, "offset", inst.offset0);
+    }
+    text.push_str(if inst.mods.gds { " gds" } else { "" });
+}
+
 /// The modes of ds_swizzle.
-pub fn write_swizzle(text: &mut String, imm: u32) {
+fn write_swizzle(text: &mut String, imm: u32) {
     let (and, or, xor) = (imm & 31, imm >> 5 & 31, imm >> 10 & 31);
     let group = 32 - and;
     // Writing into a String cannot fail.

@@ -1,31 +1,8 @@
 //! Memory instructions: addresses, data, offsets, cache controls.
-use super::super::super::print::memory::{List, write_number, write_swizzle};
+use super::super::super::print::memory::{List, write_number};
 use super::super::super::table::{Class, Role, Row};
 use super::super::super::{Encoding, Family, Inst, Mods, Operand};
-use super::super::memory::has_two_offsets;
 use std::fmt::Write;
-
-pub fn write_ds(text: &mut String, family: Family, inst: &Inst, row: &Row) {
-    let mut list = List::new(text, family);
-    for slot in row.slots() {
-        let operand = match slot.class {
-            Class::Address => inst.src[0],
-            Class::Data0 => inst.src[1],
-            Class::Data1 => inst.src[2],
-            _ => inst.dst,
-        };
-        list.push(operand, slot.dwords);
-    }
-    if inst.name == "ds_swizzle_b32" {
-        write_swizzle(text, inst.offset0 as u32 & 0xffff);
-    } else if has_two_offsets(inst.name) {
-        write_number(text, "offset0", inst.offset0);
-        write_number(text, "offset1", inst.offset1);
-    } else {
-        write_number(text, "offset", inst.offset0);
-    }
-    text.push_str(if inst.mods.gds { " gds" } else { "" });
-}
 
 pub fn write_flat(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     let mut list = List::new(text, family);

@@ -5,8 +5,10 @@ mod memory;
 mod modifier;
 mod operand;
 
+use super::super::print::memory::write_ds;
 use super::super::table::{Role, Row};
 use super::super::{Encoding, Family, Inst};
+use super::memory::has_two_offsets;
 use super::table::tables;
 use super::vector::has_one_form;
 
@@ -18,7 +20,7 @@ pub fn format(family: Family, inst: &Inst, _address: u64) -> String {
     let mut text = String::with_capacity(64);
     write_mnemonic(&mut text, family, inst, row);
     match inst.encoding {
-        Encoding::Ds => memory::write_ds(&mut text, family, inst, row),
+        Encoding::Ds => write_ds(&mut text, family, inst, row, has_two_offsets(inst.name)),
         Encoding::Flat | Encoding::Global | Encoding::Scratch => {
             memory::write_flat(&mut text, family, inst, row)
         }

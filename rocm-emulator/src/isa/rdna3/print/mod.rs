@@ -5,8 +5,10 @@ mod memory;
 mod modifier;
 mod operand;
 
+use super::super::print::memory::write_ds;
 use super::super::table::{Class, Role, Row};
-use super::super::{Encoding, Inst};
+use super::super::{Encoding, Family, Inst};
+use super::memory::has_two_offsets;
 use super::table::NAMES;
 use std::fmt::Write;
 
@@ -31,7 +33,7 @@ pub fn format(inst: &Inst, _address: u64) -> String {
 fn write_half(text: &mut String, inst: &Inst, row: &Row) {
     write_mnemonic(text, inst, row);
     match inst.encoding {
-        Encoding::Ds => memory::write_ds(text, inst, row),
+        Encoding::Ds => write_ds(text, Family::Rdna3, inst, row, has_two_offsets(inst.name)),
         Encoding::Flat | Encoding::Global | Encoding::Scratch => memory::write_flat(text, inst, row),
         Encoding::Mubuf => memory::write_mubuf(text, inst, row),
         Encoding::Smem => memory::write_smem(text, inst, row),
