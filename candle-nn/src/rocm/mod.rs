@@ -9,7 +9,7 @@
 use candle::backend::BackendStorage;
 use candle::rocm::hip_kernels::Module;
 use candle::rocm::{DevicePtr, LaunchConfig, RocmStorage, Strided};
-use candle::{DType, Error, Layout, Result, Shape};
+use candle::{bail, DType, Error, Layout, Result, Shape};
 
 mod attention;
 mod norm;
@@ -25,7 +25,7 @@ const MAX_ELEMENTS: usize = i32::MAX as usize;
 /// 1 / (1 + exp(-x)), any strides, for f16, bf16, f32 and f64.
 pub fn sigmoid(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
     const OP: &str = "sigmoid";
-    if !matches!(x.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
+    if !has_kernels(x.dtype()) {
         return Err(Error::UnsupportedDTypeForOp(x.dtype(), OP).bt());
     }
     let elements = layout.shape().elem_count();
@@ -45,4 +45,17 @@ pub fn sigmoid(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)>
 /// Where a kernel writes: the first element of a fresh storage.
 fn output(dst: &RocmStorage) -> Result<DevicePtr> {
     dst.ptr(&Layout::contiguous(()), "output")
+}
+
+/// The dtypes of every fused operation but `sdpa`.
+fn has_kernels(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+}
+
+/// Where an operand begins that has to be contiguous; `name` is named in the error if it is not.
+fn contiguous(op: &'static str, name: &str, x: &RocmStorage, layout: &Layout) -> Result<DevicePtr> {
+    if !layout.is_contiguous() {
+        bail!("{op}: {name} has to be contiguous");
+    }
+    x.ptr(layout, op)
 }

@@ -1,10 +1,10 @@
 //! Softmax and the norms over the last dim of a contiguous tensor: the kernels softmax, rmsnorm and layernorm
 //! of module `reduce`, one workgroup per row.
-use super::{output, MAX_ELEMENTS};
+use super::{contiguous, has_kernels, output, MAX_ELEMENTS};
 use candle::backend::BackendStorage;
 use candle::rocm::hip_kernels::Module;
 use candle::rocm::{DevicePtr, LaunchConfig, RocmStorage};
-use candle::{bail, DType, Layout, Result, Shape};
+use candle::{bail, Layout, Result, Shape};
 
 /// Threads that share a row in the softmax kernel: it combines them with shuffles of this width.
 const SOFTMAX_THREADS: u32 = 32;
@@ -21,7 +21,7 @@ struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     fn of(op: &'static str, x: &'a RocmStorage, layout: &'a Layout) -> Result<Self> {
-        if !matches!(x.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
+        if !has_kernels(x.dtype()) {
             bail!("unsupported dtype for {op} {:?}", x.dtype());
         }
         let from = contiguous(op, "input", x, layout)?;
@@ -68,13 +68,6 @@ impl<'a> Rows<'a> {
         }
         Ok((dst, self.shape.clone()))
     }
-}
-
-fn contiguous(op: &'static str, name: &str, x: &RocmStorage, layout: &Layout) -> Result<DevicePtr> {
-    if !layout.is_contiguous() {
-        bail!("{op}: {name} has to be contiguous");
-    }
-    x.ptr(layout, op)
 }
 
 /// Softmax over the last dim, for f16, bf16, f32 and f64.

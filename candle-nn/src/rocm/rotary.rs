@@ -1,9 +1,9 @@
 //! Rotary embeddings: the kernels rope, rope_i and rope_thd of module `reduce`.
-use super::{output, MAX_ELEMENTS};
+use super::{contiguous, has_kernels, output, MAX_ELEMENTS};
 use candle::backend::BackendStorage;
 use candle::rocm::hip_kernels::Module;
 use candle::rocm::{DevicePtr, LaunchConfig, RocmStorage};
-use candle::{bail, DType, Layout, Result, Shape};
+use candle::{bail, Layout, Result, Shape};
 
 /// What the three rotary embeddings share: checked operands and the launch of half as many threads as
 /// elements.
@@ -29,8 +29,7 @@ impl<'a> Rope<'a> {
         (sin, lsin): (&RocmStorage, &Layout),
     ) -> Result<Self> {
         let dtypes = [x.dtype(), cos.dtype(), sin.dtype()];
-        let known = matches!(x.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64);
-        if !known || dtypes != [x.dtype(); 3] {
+        if !has_kernels(x.dtype()) || dtypes != [x.dtype(); 3] {
             bail!("unsupported dtype for {op} {dtypes:?}");
         }
         let dims = lx.shape().dims4()?;
@@ -52,12 +51,8 @@ impl<'a> Rope<'a> {
         let batch_stride = if per_batch { (elements / dims.0.max(1)) as u32 } else { 0 };
         x.order_after(cos)?;
         x.order_after(sin)?;
-        for (name, layout) in [("src", lx), ("cos", lcos), ("sin", lsin)] {
-            if !layout.is_contiguous() {
-                bail!("{op}: {name} has to be contiguous");
-            }
-        }
-        let (from, cos, sin) = (x.ptr(lx, op)?, cos.ptr(lcos, op)?, sin.ptr(lsin, op)?);
+        let from = contiguous(op, "src", x, lx)?;
+        let (cos, sin) = (contiguous(op, "cos", cos, lcos)?, contiguous(op, "sin", sin, lsin)?);
         Ok(Self { op, x, layout: lx, dims, from, cos, sin, batch_stride })
     }
 
