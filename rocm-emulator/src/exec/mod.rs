@@ -5,6 +5,7 @@
 //! wrong ([`Fault`]); it knows nothing of streams, modules or HIP.
 
 mod address_space;
+mod check;
 mod counters;
 mod fault;
 mod initial_state;
@@ -18,6 +19,7 @@ mod wave_size;
 mod workgroup;
 
 pub use address_space::{AddressSpace, PRIVATE_APERTURE, Range, SHARED_APERTURE};
+pub use check::Checks;
 pub use counters::Counters;
 pub use fault::{Access, Fault, FaultKind};
 pub use launch::{DEFAULT_INSTRUCTION_LIMIT, KernelSpec, Launch, run};

@@ -20,7 +20,8 @@ mod transfer;
 
 pub use command::{Callback, Command, HostWork, UserPointer};
 pub use config::{
-    ConfigureError, DEFAULT_TOTAL_MEMORY, MEMORY_VARIABLE, Options, POISON_VARIABLE, THREADS_VARIABLE,
+    ConfigureError, DEFAULT_TOTAL_MEMORY, EMULATOR_VARIABLE, MEMORY_VARIABLE, Options, POISON_VARIABLE,
+    THREADS_VARIABLE,
 };
 pub use device::Device;
 pub use error::{ErrorCode, HipError, Result, error_name, error_text};

@@ -1,0 +1,257 @@
+//! The environment's settings: `CANDLE_ROCM_EMULATOR=key=value;key=value`, and a variable each for three of them.
+use super::{ConfigureError, Options};
+use crate::exec::Checks;
+use std::ffi::OsString;
+
+/// The variable with all settings.
+pub const EMULATOR_VARIABLE: &str = "CANDLE_ROCM_EMULATOR";
+/// Variables for one setting each.
+pub const MEMORY_VARIABLE: &str = "CANDLE_ROCM_EMULATOR_MEMORY";
+pub const THREADS_VARIABLE: &str = "CANDLE_ROCM_EMULATOR_THREADS";
+pub const POISON_VARIABLE: &str = "CANDLE_ROCM_EMULATOR_POISON";
+
+const SINGLE: [(&str, &str); 3] =
+    [(MEMORY_VARIABLE, "memory"), (THREADS_VARIABLE, "threads"), (POISON_VARIABLE, "poison")];
+
+/// One setting.
+struct Setting {
+    key: &'static str,
+    /// What values look like, for messages.
+    wanted: &'static str,
+    /// Sets the option; `None` if the value is not understood.
+    set: fn(&mut Options, &str) -> Option<()>,
+}
+
+const SETTINGS: &[Setting] = &[
+    Setting {
+        key: "check",
+        wanted: "a list of memory, race and init, like memory,race",
+        set: |options, text| {
+            options.checks = parse_checks(text)?;
+            Some(())
+        },
+    },
+    Setting {
+        key: "max_instructions",
+        wanted: "a number from 1",
+        set: |options, text| {
+            options.instruction_limit = text.parse().ok().filter(|limit| *limit > 0)?;
+            Some(())
+        },
+    },
+    Setting {
+        key: "seed",
+        wanted: "a number",
+        set: |options, text| {
+            options.seed = Some(text.parse().ok()?);
+            Some(())
+        },
+    },
+    Setting {
+        key: "profile",
+        wanted: "the name of a file",
+        set: |options, text| {
+            options.profile = Some(text.into());
+            Some(())
+        },
+    },
+    Setting {
+        key: "memory",
+        wanted: "bytes, like 8G or 512M",
+        set: |options, text| {
+            options.total_memory = parse_bytes(text)?;
+            Some(())
+        },
+    },
+    Setting {
+        key: "threads",
+        wanted: "a number from 1 to 1024",
+        set: |options, text| {
+            options.threads = text.parse().ok().filter(|n| (1..=1024).contains(n))?;
+            Some(())
+        },
+    },
+    Setting {
+        key: "poison",
+        wanted: "a byte, like 255 or 0xff",
+        set: |options, text| {
+            options.poison = Some(parse_byte(text)?);
+            Some(())
+        },
+    },
+];
+
+fn known() -> String {
+    SETTINGS.iter().map(|setting| setting.key).collect::<Vec<_>>().join(", ")
+}
+
+fn find(variable: &'static str, key: &str) -> Result<&'static Setting, ConfigureError> {
+    let unknown = || ConfigureError::UnknownKey { variable, key: key.into(), known: known() };
+    SETTINGS.iter().find(|setting| setting.key == key).ok_or_else(unknown)
+}
+
+impl Setting {
+    fn apply(
+        &self,
+        options: &mut Options,
+        variable: &'static str,
+        value: &str,
+    ) -> Result<(), ConfigureError> {
+        let Self { key, wanted, .. } = *self;
+        let bad = || ConfigureError::Setting { variable, key, value: value.into(), wanted };
+        match value.trim() {
+            "" => Err(bad()),
+            value => (self.set)(options, value).ok_or_else(bad),
+        }
+    }
+}
+
+/// The defaults, overridden by the variables that `lookup` finds. Empty ones count as unset.
+pub(super) fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Options, ConfigureError> {
+    let text = |variable: &'static str| match lookup(variable).map(OsString::into_string) {
+        Some(Ok(text)) if text.trim().is_empty() => Ok(None),
+        Some(Ok(text)) => Ok(Some(text)),
+        Some(Err(value)) => {
+            Err(ConfigureError::NotText { variable, value: value.to_string_lossy().into_owned() })
+        }
+        None => Ok(None),
+    };
+    let mut options = Options::default();
+    for (variable, key) in SINGLE {
+        if let Some(value) = text(variable)? {
+            find(variable, key)?.apply(&mut options, variable, &value)?;
+        }
+    }
+    if let Some(list) = text(EMULATOR_VARIABLE)? {
+        read_list(&mut options, &list)?;
+    }
+    Ok(options)
+}
+
+fn read_list(options: &mut Options, list: &str) -> Result<(), ConfigureError> {
+    let variable = EMULATOR_VARIABLE;
+    let mut seen = Vec::new();
+    for part in list.split(';').map(str::trim).filter(|part| !part.is_empty()) {
+        let Some((key, value)) = part.split_once('=') else {
+            return Err(ConfigureError::NoKey { variable, text: part.into(), known: known() });
+        };
+        let setting = find(variable, key.trim())?;
+        if seen.contains(&setting.key) {
+            return Err(ConfigureError::Twice { variable, key: setting.key });
+        }
+        seen.push(setting.key);
+        setting.apply(options, variable, value)?;
+    }
+    Ok(())
+}
+
+fn parse_checks(text: &str) -> Option<Checks> {
+    let mut checks = Checks::default();
+    for name in text.split(',') {
+        match name.trim() {
+            "memory" => checks.memory = true,
+            "race" => checks.race = true,
+            "init" => checks.init = true,
+            _ => return None,
+        }
+    }
+    Some(checks)
+}
+
+fn parse_bytes(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 10),
+        b'm' | b'M' => (&text[..text.len() - 1], 20),
+        b'g' | b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
+}
+
+fn parse_byte(text: &str) -> Option<u8> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u8::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn from(variables: &[(&str, &str)]) -> Result<Options, ConfigureError> {
+        read(|asked| variables.iter().find(|(name, _)| *name == asked).map(|(_, value)| value.into()))
+    }
+
+    #[test]
+    fn the_list_sets_every_option() {
+        let all = "check=memory, init ; max_instructions=5;seed=9;profile=a b.json;memory=3G;threads=2;poison=0xff;";
+        let options = from(&[(EMULATOR_VARIABLE, all)]).unwrap();
+        let expected = Options {
+            total_memory: 3 << 30,
+            threads: 2,
+            poison: Some(255),
+            instruction_limit: 5,
+            checks: Checks { memory: true, race: false, init: true },
+            seed: Some(9),
+            profile: Some(Path::new("a b.json").into()),
+        };
+        assert_eq!(options, expected);
+    }
+
+    #[test]
+    fn single_variables_override_defaults_and_the_list_overrides_them() {
+        assert_eq!(from(&[("NONE", "1"), (EMULATOR_VARIABLE, " ; ")]), Ok(Options::default()));
+        let single = |name, value| from(&[(name, value)]).unwrap();
+        assert_eq!(single(MEMORY_VARIABLE, "3G").total_memory, 3 << 30);
+        assert_eq!(single(MEMORY_VARIABLE, "1000").total_memory, 1000);
+        assert_eq!(single(THREADS_VARIABLE, " 7 ").threads, 7);
+        assert_eq!(single(POISON_VARIABLE, "0xFf").poison, Some(255));
+        assert_eq!(single(POISON_VARIABLE, "").poison, None);
+        let both = from(&[(THREADS_VARIABLE, "7"), (EMULATOR_VARIABLE, "threads=3")]).unwrap();
+        assert_eq!(both.threads, 3);
+    }
+
+    #[test]
+    fn bad_values_are_named() {
+        for (name, value) in [
+            (MEMORY_VARIABLE, "many"),
+            (MEMORY_VARIABLE, "0"),
+            (MEMORY_VARIABLE, "99999999999G"),
+            (MEMORY_VARIABLE, "é"),
+            (THREADS_VARIABLE, "0"),
+            (THREADS_VARIABLE, "-1"),
+            (POISON_VARIABLE, "256"),
+        ] {
+            let error = from(&[(name, value)]).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(value), "{error}");
+        }
+        for (part, wanted) in [
+            ("check=memory,speed", "race and init"),
+            ("check=", "race and init"),
+            ("max_instructions=0", "a number from 1"),
+            ("seed=-1", "a number"),
+            ("profile=", "file"),
+            ("memory=x", "8G"),
+            ("threads=1025", "1024"),
+            ("poison=0x100", "0xff"),
+        ] {
+            let error = from(&[(EMULATOR_VARIABLE, part)]).unwrap_err().to_string();
+            let (key, value) = part.split_once('=').unwrap();
+            for part in [EMULATOR_VARIABLE, key, value, wanted] {
+                assert!(error.contains(part), "{part}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_setting_is_named_with_those_that_are() {
+        for (list, named) in [("seed=1;cheque=race", "cheque"), ("race", "race"), ("=5", "\"\"")] {
+            let error = from(&[(EMULATOR_VARIABLE, list)]).unwrap_err().to_string();
+            assert!(error.contains(named) && error.contains(&known()), "{error}");
+        }
+        let error = from(&[(EMULATOR_VARIABLE, "seed=1; seed=2")]).unwrap_err().to_string();
+        assert!(error.contains("seed is given twice"), "{error}");
+    }
+}
