@@ -1,9 +1,10 @@
 //! One kernel launch: workgroups dealt to the host's cores.
 use super::initial_state::{DispatchPacket, InitialState, Pointers, private_bytes};
 use super::memory::{Global, Lds, Memory, wide_vectors};
+use super::watch::Watch;
 use super::wave_size::{KeptWaves, PerWaveSize, WaveSizes};
 use super::workgroup::Dispatch;
-use super::{AddressSpace, Counters, Fault, FaultKind, Program, Range};
+use super::{AddressSpace, Counters, Fault, FaultKind, Program, Range, shuffle};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,6 +52,21 @@ pub struct Launch<'a> {
     pub threads: usize,
     /// Instructions one wave may execute: [`DEFAULT_INSTRUCTION_LIMIT`], or less to catch hangs sooner.
     pub instruction_limit: u64,
+    pub scrutiny: Scrutiny,
+}
+
+/// How a launch is disturbed and looked at. The default is neither, and costs nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scrutiny {
+    /// Waves and workgroups take turns in an order that this number decides, on one host thread.
+    pub seed: Option<u64>,
+}
+
+impl Scrutiny {
+    /// Whether instructions have to be looked at one by one.
+    fn watches(&self) -> bool {
+        self.seed.is_some()
+    }
 }
 
 /// LDS of a workgroup on every gfx11 GPU.
@@ -66,7 +82,8 @@ thread_local! {
 /// Runs a launch to its end.
 ///
 /// # Errors
-/// The fault of the lowest workgroup that had one. Memory written before it stays written.
+/// The fault of the lowest workgroup that had one; with a seed, the first that happened. Memory written before it
+/// stays written.
 pub fn run(launch: &Launch) -> Result<Counters, Fault> {
     let kernel = launch.kernel;
     let bad = |text: String| Fault {
@@ -147,7 +164,10 @@ where
         faulty: AtomicU64::new(u64::MAX),
         outcome: Mutex::new((Counters { launches: 1, ..Counters::default() }, None)),
     };
-    queue.run(launch.threads);
+    match launch.scrutiny.seed {
+        Some(seed) => queue.run_shuffled(seed),
+        None => queue.run(launch.threads),
+    }
     let (counters, fault) = queue.outcome.into_inner();
     fault.map_or(Ok(counters), Err)
 }
@@ -195,19 +215,23 @@ where
     fn work(&self, most: u64) -> u64 {
         WAVES.with_borrow_mut(|(kept, lds)| {
             let waves = WaveSizes::waves(kept);
-            let mut memory = Memory {
-                global: Global::new(self.dispatch.launch.memory, self.own),
-                lds: std::mem::take(lds),
-                counters: Counters::default(),
-                wide_vectors: wide_vectors(),
-            };
+            let mut memory = self.memory();
+            memory.lds = std::mem::take(lds);
+            let mut watch = Watch::default();
+            let watched = self.dispatch.launch.scrutiny.watches();
             for _ in 0..most {
                 let group = self.next.fetch_add(1, Ordering::Relaxed);
                 // Workgroups below a faulty one are still run, so that the lowest fault is reported.
                 if group >= self.groups || group > self.faulty.load(Ordering::Relaxed) {
                     break;
                 }
-                if let Err(fault) = waves.run(self.dispatch, self.coordinates(group), &mut memory) {
+                let at = self.coordinates(group);
+                let outcome = if watched {
+                    waves.run::<true>(self.dispatch, at, &mut memory, &mut watch)
+                } else {
+                    waves.run::<false>(self.dispatch, at, &mut memory, &mut watch)
+                };
+                if let Err(fault) = outcome {
                     let mut outcome = self.outcome.lock();
                     if self.faulty.fetch_min(group, Ordering::Relaxed) > group {
                         outcome.1 = Some(fault);
@@ -219,6 +243,25 @@ where
             *lds = memory.lds;
             instructions
         })
+    }
+
+    /// Runs all workgroups in an order that the seed decides, up to the first fault.
+    fn run_shuffled(&self, seed: u64) {
+        let mut memory = self.memory();
+        let coordinates = |group| self.coordinates(group);
+        let fault = shuffle::run(self.dispatch, self.groups, coordinates, &mut memory, seed).err();
+        let mut outcome = self.outcome.lock();
+        outcome.0 += memory.counters;
+        outcome.1 = fault;
+    }
+
+    fn memory(&self) -> Memory<'_> {
+        Memory {
+            global: Global::new(self.dispatch.launch.memory, self.own),
+            lds: Lds::default(),
+            counters: Counters::default(),
+            wide_vectors: wide_vectors(),
+        }
     }
 
     fn coordinates(&self, group: u64) -> [u32; 3] {

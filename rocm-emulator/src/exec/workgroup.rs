@@ -1,7 +1,10 @@
 //! One workgroup: its waves take turns on one host thread, each running until a barrier or its end.
+//!
+//! The loop over instructions is compiled twice: as it is, and with a [`Watch`] in front of each instruction.
 use super::initial_state::InitialState;
-use super::memory::{Memory, Private};
+use super::memory::{Lds, Memory, Private};
 use super::program::{Condition, Function, Program, Step};
+use super::watch::Watch;
 use super::wave::{Mode, Wave};
 use super::wave_size::{PerWaveSize, WaveSizes};
 use super::{Fault, FaultKind, Launch};
@@ -34,6 +37,8 @@ struct Running<const W: usize> {
 #[derive(Default)]
 pub(super) struct Waves<const W: usize> {
     running: Vec<Running<W>>,
+    /// How many of them the current workgroup has.
+    count: usize,
 }
 
 /// What the workgroups of a launch share.
@@ -61,45 +66,86 @@ where
     WaveSizes: PerWaveSize<W>,
 {
     /// Runs one workgroup to its end.
-    pub(super) fn run(
+    pub(super) fn run<const WATCHED: bool>(
         &mut self,
         dispatch: &Dispatch<W>,
         workgroup: [u32; 3],
         memory: &mut Memory,
+        watch: &mut Watch,
     ) -> Result<(), Fault> {
-        let count = dispatch.work_items.div_ceil(W as u32) as usize;
-        self.set_up(dispatch, workgroup, count);
-        memory.lds.reset(dispatch.lds_bytes);
-        let running = &mut self.running[..count];
+        let count = self.begin(dispatch, workgroup, &mut memory.lds);
         loop {
-            for (index, wave) in running.iter_mut().enumerate().filter(|(_, wave)| wave.state == State::Ready)
-            {
-                match wave.run(dispatch, memory, count > 1) {
-                    Ok(Stop::Barrier) => wave.state = State::AtBarrier,
-                    Ok(Stop::End) => wave.state = State::Ended,
-                    Ok(Stop::Turn) => {}
-                    Err(kind) => return Err(wave.fault(dispatch, workgroup, index, *kind)),
+            for index in 0..count {
+                if self.is_ready(index) {
+                    self.turn::<WATCHED>(dispatch, workgroup, index, memory, watch)?;
                 }
             }
-            let in_state = |state| running.iter().filter(|wave| wave.state == state).count();
-            if in_state(State::Ready) > 0 {
-                continue;
-            }
-            let (waiting, ended) = (in_state(State::AtBarrier), in_state(State::Ended));
-            if waiting == 0 {
-                memory.counters.workgroups += 1;
-                memory.counters.waves += count as u64;
+            if self.settle(dispatch, workgroup, memory)? {
                 return Ok(());
             }
-            if ended > 0 {
-                let kind = FaultKind::BarrierDivergence { waiting: waiting as u32, ended: ended as u32 };
-                let index = running.iter().position(|wave| wave.state == State::AtBarrier).unwrap_or(0);
-                // The barrier is the step before the next one.
-                running[index].next = running[index].next.saturating_sub(1);
-                return Err(running[index].fault(dispatch, workgroup, index, kind));
-            }
-            running.iter_mut().for_each(|wave| wave.state = State::Ready);
         }
+    }
+
+    /// Puts the waves of a workgroup at their first instruction; returns how many they are.
+    pub(super) fn begin(&mut self, dispatch: &Dispatch<W>, workgroup: [u32; 3], lds: &mut Lds) -> usize {
+        self.count = dispatch.work_items.div_ceil(W as u32) as usize;
+        self.set_up(dispatch, workgroup, self.count);
+        lds.reset(dispatch.lds_bytes);
+        self.count
+    }
+
+    /// Whether a wave can run: it has not ended and does not wait at a barrier.
+    pub(super) fn is_ready(&self, index: usize) -> bool {
+        self.running[index].state == State::Ready
+    }
+
+    /// Runs a ready wave until it stops.
+    pub(super) fn turn<const WATCHED: bool>(
+        &mut self,
+        dispatch: &Dispatch<W>,
+        workgroup: [u32; 3],
+        index: usize,
+        memory: &mut Memory,
+        watch: &mut Watch,
+    ) -> Result<(), Fault> {
+        let shares = self.count > 1;
+        let wave = &mut self.running[index];
+        match wave.run::<WATCHED>(dispatch, memory, shares, watch) {
+            Ok(Stop::Barrier) => wave.state = State::AtBarrier,
+            Ok(Stop::End) => wave.state = State::Ended,
+            Ok(Stop::Turn) => {}
+            Err(kind) => return Err(wave.fault(dispatch, workgroup, index, *kind)),
+        }
+        Ok(())
+    }
+
+    /// Lets waves go on that have met at a barrier; true if all waves have ended.
+    pub(super) fn settle(
+        &mut self,
+        dispatch: &Dispatch<W>,
+        workgroup: [u32; 3],
+        memory: &mut Memory,
+    ) -> Result<bool, Fault> {
+        let running = &mut self.running[..self.count];
+        let in_state = |state| running.iter().filter(|wave| wave.state == state).count();
+        if in_state(State::Ready) > 0 {
+            return Ok(false);
+        }
+        let (waiting, ended) = (in_state(State::AtBarrier), in_state(State::Ended));
+        if waiting == 0 {
+            memory.counters.workgroups += 1;
+            memory.counters.waves += self.count as u64;
+            return Ok(true);
+        }
+        if ended > 0 {
+            let kind = FaultKind::BarrierDivergence { waiting: waiting as u32, ended: ended as u32 };
+            let index = running.iter().position(|wave| wave.state == State::AtBarrier).unwrap_or(0);
+            // The barrier is the step before the next one.
+            running[index].next = running[index].next.saturating_sub(1);
+            return Err(running[index].fault(dispatch, workgroup, index, kind));
+        }
+        running.iter_mut().for_each(|wave| wave.state = State::Ready);
+        Ok(false)
     }
 
     fn set_up(&mut self, dispatch: &Dispatch<W>, workgroup: [u32; 3], count: usize) {
@@ -131,11 +177,12 @@ where
     WaveSizes: PerWaveSize<W>,
 {
     /// Runs until the wave stops. After a fault, `next` is the step of the instruction that caused it.
-    fn run(
+    fn run<const WATCHED: bool>(
         &mut self,
         dispatch: &Dispatch<W>,
         memory: &mut Memory,
         shares: bool,
+        watch: &mut Watch,
     ) -> Result<Stop, Box<FaultKind>> {
         let limit = dispatch.launch.instruction_limit;
         let turn_end = if shares { self.executed.saturating_add(TURN).min(limit) } else { limit };
@@ -153,6 +200,11 @@ where
                     return Err(Box::new(FaultKind::BadJump { target }));
                 };
                 let at = next;
+                if WATCHED && !watch.before(step, &self.wave) {
+                    self.executed += (at - counted) as u64;
+                    self.next = at;
+                    return Ok(Stop::Turn);
+                }
                 next += 1;
                 match step {
                     Step::Vector(step) => {

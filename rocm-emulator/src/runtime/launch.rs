@@ -203,6 +203,7 @@ impl PreparedLaunch {
                 memory: &memory,
                 threads: runtime.options.threads,
                 instruction_limit: runtime.options.instruction_limit,
+                scrutiny: exec::Scrutiny::default(),
             })
         };
         match outcome {

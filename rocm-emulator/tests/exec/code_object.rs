@@ -3,7 +3,7 @@ use object::elf::{FileHeader64, PT_LOAD};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
 use rocm_emulator::exec::{
-    AddressSpace, Counters, DEFAULT_INSTRUCTION_LIMIT, Fault, KernelSpec, Launch, Program, Range,
+    AddressSpace, Counters, DEFAULT_INSTRUCTION_LIMIT, Fault, KernelSpec, Launch, Program, Range, Scrutiny,
 };
 use rocm_emulator::isa::Family;
 use std::path::Path;
@@ -51,6 +51,7 @@ pub struct Shape {
     pub dynamic_lds: u32,
     pub threads: usize,
     pub instruction_limit: u64,
+    pub scrutiny: Scrutiny,
 }
 
 impl Shape {
@@ -61,6 +62,7 @@ impl Shape {
             dynamic_lds: 0,
             threads: 2,
             instruction_limit: DEFAULT_INSTRUCTION_LIMIT,
+            scrutiny: Scrutiny::default(),
         }
     }
 }
@@ -165,6 +167,7 @@ impl CodeObject {
             memory: &memory,
             threads: shape.threads,
             instruction_limit: shape.instruction_limit,
+            scrutiny: shape.scrutiny,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Runs the fixtures' machine code and compares with plain Rust.
 mod code_object;
 mod faults;
+mod order;
 mod raw_code;
 mod results;
 mod waves;
