@@ -46,7 +46,8 @@ impl KernelDescriptor {
         self.code_properties & (1 << 10) != 0
     }
 
-    /// Vector registers allotted per lane: granules of 8 with wave32 and of 4 with wave64 (`granule`).
+    /// Vector registers allotted per lane. A granule is 8 with wave32, 4 with wave64, and 8 on gfx90a and gfx942,
+    /// where it counts accumulation registers too.
     pub fn vgprs(&self, granule: u32) -> u32 {
         ((self.rsrc1 & 0x3f) + 1) * granule
     }

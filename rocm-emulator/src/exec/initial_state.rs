@@ -1,8 +1,8 @@
-//! What a wave's registers hold when it starts: the AMDHSA ABI of gfx11 (LLVM's "User Guide for AMDGPU Backend",
-//! "Initial Kernel Execution State").
-use super::wave::{Lanes, Mode, Wave};
+//! What a wave's registers hold when it starts: the AMDHSA ABI (LLVM's "User Guide for AMDGPU Backend", "Initial
+//! Kernel Execution State").
+use super::wave::{FIRST_AGPR, Lanes, Mode, VGPRS, VGPRS_AND_AGPRS, Wave};
 use super::{KernelSpec, Launch};
-use crate::isa::sreg;
+use crate::isa::{Family, sreg};
 
 /// Kernel code properties: user SGPRs that the kernel wants, in this order.
 mod property {
@@ -18,9 +18,6 @@ mod property {
 
 /// Private bytes that a kernel with recursion or indirect calls gets besides its fixed ones.
 const DYNAMIC_STACK_BYTES: u32 = 16 << 10;
-
-/// Registers that are kept per wave: the encodings reach 256, and the last one may start a tuple.
-pub(super) const VGPRS: usize = 256 + 16;
 
 /// Private bytes of a lane.
 pub(super) fn private_bytes(kernel: &KernelSpec) -> u32 {
@@ -62,6 +59,24 @@ impl DispatchPacket {
     }
 }
 
+/// The descriptor of gfx908's scratch: swizzled by lane (ADD_TID_ENABLE), without limit.
+const SCRATCH_BUFFER: [u32; 4] = [0, 0, u32::MAX, 1 << 23];
+
+/// The kernel's vector registers and accumulation registers.
+fn register_counts(family: Family, kernel: &KernelSpec) -> (usize, usize) {
+    let registers = kernel.vgprs as usize;
+    match family {
+        // Two files of the same size.
+        Family::Cdna1 => (registers, registers),
+        // One file, of which the accumulation registers are the end (ACCUM_OFFSET).
+        Family::Cdna2 | Family::Cdna3 => {
+            let vgprs = registers.min((kernel.rsrc3 as usize & 0x3f) * 4 + 4);
+            (vgprs, registers - vgprs)
+        }
+        _ => (registers, 0),
+    }
+}
+
 /// Addresses that user SGPRs hold.
 pub(super) struct Pointers {
     pub(super) packet: u64,
@@ -75,13 +90,18 @@ pub(super) struct InitialState {
     /// First SGPR after the user SGPRs, and which of x, y, z, info follow.
     system: usize,
     system_enabled: [bool; 4],
-    /// Axes of the work-item id in v0.
+    /// Axes of the work-item id.
     id_axes: u32,
+    /// Each axis has a register of its own (gfx908); else v0 holds all of them in 10 bits each.
+    separate_ids: bool,
+    /// Registers that are kept, of them the kernel's vector registers and accumulation registers.
+    registers: usize,
     vgprs: usize,
+    agprs: usize,
 }
 
 impl InitialState {
-    pub(super) fn new(kernel: &KernelSpec, pointers: &Pointers) -> Self {
+    pub(super) fn new(family: Family, kernel: &KernelSpec, pointers: &Pointers) -> Self {
         let mut sgpr = [0u32; 128];
         let mut next = 0;
         let mut user = |property: u16, values: &[u32]| {
@@ -91,12 +111,13 @@ impl InitialState {
             }
         };
         let pair = |address: u64| [address as u32, (address >> 32) as u32];
-        // gfx11 addresses scratch without a buffer descriptor or an initial value.
-        user(property::PRIVATE_SEGMENT_BUFFER, &[0; 4]);
+        // Where scratch is addressed through a buffer, its base is 0: private addresses count from there.
+        user(property::PRIVATE_SEGMENT_BUFFER, &SCRATCH_BUFFER);
         user(property::DISPATCH_PTR, &pair(pointers.packet));
         user(property::QUEUE_PTR, &[0; 2]);
         user(property::KERNARG_SEGMENT_PTR, &pair(pointers.kernarg));
         user(property::DISPATCH_ID, &[0; 2]);
+        // The base to which a kernel of gfx908 or gfx90a sets FLAT_SCRATCH.
         user(property::FLAT_SCRATCH_INIT, &[0; 2]);
         user(property::PRIVATE_SEGMENT_SIZE, &[private_bytes(kernel)]);
         let rsrc1 = kernel.rsrc1;
@@ -110,13 +131,17 @@ impl InitialState {
             ieee: bits(23, 1) != 0,
         };
         let rsrc2 = kernel.rsrc2;
+        let (vgprs, agprs) = register_counts(family, kernel);
         Self {
             sgpr,
             mode,
             system: (rsrc2 >> 1 & 31) as usize,
             system_enabled: [7, 8, 9, 10].map(|bit| rsrc2 >> bit & 1 != 0),
             id_axes: 1 + (rsrc2 >> 11 & 3).min(2),
-            vgprs: (kernel.vgprs as usize).clamp(1, VGPRS),
+            separate_ids: family == Family::Cdna1,
+            registers: if family.is_gfx9() { VGPRS_AND_AGPRS } else { VGPRS },
+            vgprs: vgprs.clamp(1, VGPRS),
+            agprs: agprs.min(VGPRS),
         }
     }
 
@@ -139,9 +164,19 @@ impl InitialState {
                 next += 1;
             }
         }
-        wave.vgpr.resize(VGPRS, Lanes::splat(0));
+        wave.vgpr.resize(self.registers, Lanes::splat(0));
         wave.vgpr[..self.vgprs].fill(Lanes::splat(0));
+        if self.agprs > 0 {
+            let first = usize::from(FIRST_AGPR);
+            wave.vgpr[first..first + self.agprs].fill(Lanes::splat(0));
+        }
         let exec = self.set_ids(&mut wave.vgpr[0], index * W as u32, block);
+        if self.separate_ids {
+            let packed = wave.vgpr[0];
+            for axis in 0..3 {
+                wave.vgpr[axis] = Lanes(packed.0.map(|ids| ids >> (10 * axis) & 0x3ff));
+            }
+        }
         wave.set_sgpr64(sreg::EXEC_LO, exec);
     }
 

@@ -149,7 +149,7 @@ where
     let pointers = Pointers { packet: packet_range.base, kernarg: kernarg_range.base };
     let dispatch = Dispatch {
         launch,
-        initial: InitialState::new(launch.kernel, &pointers),
+        initial: InitialState::new(launch.program.family(), launch.kernel, &pointers),
         entry,
         entry_step,
         private_bytes: private_bytes(launch.kernel),

@@ -5,6 +5,7 @@
 //! wrong ([`Fault`]); it knows nothing of streams, modules or HIP.
 
 mod address_space;
+mod canonical;
 mod check;
 mod counters;
 mod fault;

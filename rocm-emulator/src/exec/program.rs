@@ -1,4 +1,5 @@
 //! The machine code of one code object, decoded as it is reached.
+use super::canonical::canonical;
 use super::memory::{self, MemoryStep, ScalarLoad};
 use super::scalar::{self, ScalarStep, Source};
 use super::vector::{self, VectorStep};
@@ -26,6 +27,11 @@ impl Program {
     /// PC-relative addresses are computed from it.
     pub fn load(family: Family, text: Vec<u8>, text_address: u64) -> Self {
         Self { family, text, text_address, narrow: RwLock::default(), wide: RwLock::default() }
+    }
+
+    /// The family of the chip that the code is for.
+    pub(super) fn family(&self) -> Family {
+        self.family
     }
 
     /// The host address of the text.
@@ -152,7 +158,8 @@ impl<const W: usize> Function<W> {
         let mut waiting = vec![entry];
         while let Some(mut offset) = waiting.pop() {
             while let Entry::Vacant(vacant) = found.entry(offset) {
-                let inst = isa::decode(program.family, &program.text, offset);
+                let inst = isa::decode(program.family, &program.text, offset)
+                    .map(|inst| canonical(program.family, inst));
                 let flow = inst.as_ref().map_or(Flow::Stop, |inst| flow_of(program, inst, offset));
                 let next = offset + inst.as_ref().map_or(4, |inst| usize::from(inst.size));
                 vacant.insert(inst);

@@ -1,6 +1,13 @@
 //! The state of one wave.
 use crate::isa::sreg;
 
+/// Registers of a lane that instructions name, and those behind them into which a tuple at the end may reach.
+pub const VGPRS: usize = 256 + 16;
+/// gfx9's accumulation registers lie behind the vector registers.
+pub const FIRST_AGPR: u16 = VGPRS as u16;
+/// Registers of a lane with accumulation registers.
+pub const VGPRS_AND_AGPRS: usize = 2 * VGPRS;
+
 /// One vector register: a 32-bit value per lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]

@@ -4,6 +4,7 @@ use super::memory::{Kind, Memory};
 use super::{arch::ArchSpec, runtime};
 use crate::code_object::{CodeObject, CodeObjectError, Image, Kernel, Symbol, ValueKind};
 use crate::exec::{KernelSpec, Program};
+use crate::isa::Family;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -83,12 +84,13 @@ impl Module {
         };
         let descriptor = &kernel.descriptor;
         let wave32 = descriptor.wave32();
+        let unified = matches!(self.arch.family, Family::Cdna2 | Family::Cdna3);
         Ok(Function {
             module: Arc::clone(self),
             spec: KernelSpec {
                 name: name.to_string(),
                 entry: self.image.address(kernel.entry) as u64,
-                vgprs: descriptor.vgprs(if wave32 { 8 } else { 4 }),
+                vgprs: descriptor.vgprs(if wave32 || unified { 8 } else { 4 }),
                 sgprs: kernel.metadata.sgprs,
                 lds_bytes: descriptor.lds_bytes,
                 private_bytes: descriptor.private_bytes,

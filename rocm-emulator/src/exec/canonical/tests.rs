@@ -1,0 +1,67 @@
+//! Names and operands of other families.
+use super::*;
+use crate::isa::{Encoding, Mods, Operand};
+
+fn inst(name: &'static str) -> Inst {
+    let register = Operand::Vgpr;
+    Inst {
+        name,
+        encoding: Encoding::Ds,
+        size: 8,
+        dst: register(1),
+        dst2: Operand::None,
+        src: [register(2), register(3), register(4), Operand::None],
+        imm: 0,
+        offset0: 0,
+        offset1: 0,
+        mods: Mods::default(),
+        dpp: None,
+        sdwa: None,
+        pair: None,
+    }
+}
+
+#[test]
+fn gfx9_names_become_gfx11_names() {
+    for (own, expected) in [
+        ("global_load_dwordx3", "global_load_b96"),
+        ("scratch_store_short_d16_hi", "scratch_store_d16_hi_b16"),
+        ("flat_atomic_smax_x2", "flat_atomic_max_i64"),
+        ("global_atomic_add_f32", "global_atomic_add_f32"),
+        ("ds_read2st64_b64", "ds_load_2addr_stride64_b64"),
+        ("ds_wrxchg_rtn_b32", "ds_storexchg_rtn_b32"),
+        ("ds_bpermute_b32", "ds_bpermute_b32"),
+        ("s_load_dwordx16", "s_load_b512"),
+        ("s_andn2_saveexec_b64", "s_and_not1_saveexec_b64"),
+        ("v_subbrev_co_u32", "v_subrev_co_ci_u32"),
+        ("v_ffbl_b32", "v_ctz_i32_b32"),
+        ("v_accvgpr_read_b32", "v_mov_b32"),
+        ("buffer_wbinvl1_vol", "s_nop"),
+        ("v_add_f32", "v_add_f32"),
+    ] {
+        assert_eq!(canonical(Family::Cdna2, inst(own)).name, expected, "{own}");
+    }
+}
+
+#[test]
+fn gfx11_instructions_stay() {
+    assert_eq!(canonical(Family::Rdna3, inst("v_add_u32")), inst("v_add_u32"));
+}
+
+#[test]
+fn compared_and_new_value_change_places() {
+    let stored = canonical(Family::Cdna1, inst("ds_cmpst_rtn_b64"));
+    assert_eq!(stored.name, "ds_cmpstore_rtn_b64");
+    assert_eq!(
+        stored.src,
+        [2, 4, 3].map(Operand::Vgpr).into_iter().chain([Operand::None]).collect::<Vec<_>>()[..]
+    );
+}
+
+#[test]
+fn accumulation_registers_are_behind_the_others() {
+    let mut load = inst("global_load_dwordx4");
+    load.dst = Operand::Agpr(255);
+    let Operand::Vgpr(register) = canonical(Family::Cdna2, load).dst else { panic!("no register") };
+    assert!(register > 255 + 4);
+}
