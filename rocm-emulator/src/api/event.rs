@@ -53,11 +53,13 @@ pub unsafe extern "C" fn hipEventSynchronize(event: hipEvent_t) -> hipError_t {
 
 /// Whether the last recording is reached: hipErrorNotReady if not.
 pub unsafe extern "C" fn hipEventQuery(event: hipEvent_t) -> hipError_t {
-    call("hipEventQuery", |runtime| match runtime.event(event)?.last() {
-        Some(recording) if recording.time().is_none() => {
-            fail(ErrorCode::NotReady, "the event is not reached yet")
+    call("hipEventQuery", |runtime| {
+        let Some(recording) = runtime.event(event)?.last() else { return Ok(()) };
+        recording.poll();
+        match recording.time() {
+            Some(_) => Ok(()),
+            None => fail(ErrorCode::NotReady, "the event is not reached yet"),
         }
-        _ => Ok(()),
     })
 }
 

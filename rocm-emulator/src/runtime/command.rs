@@ -107,6 +107,15 @@ impl Fill {
 }
 
 impl Command {
+    /// Whether the command could run without waiting for another stream.
+    pub fn is_ready(&self) -> bool {
+        match self {
+            Self::WaitFor(recording) => recording.time().is_some(),
+            Self::WaitForStreams(markers) => markers.iter().all(Marker::is_reached),
+            _ => true,
+        }
+    }
+
     /// Does the command on the calling thread. A failure is also noted as the process's last fault.
     pub fn run(self, queue: &Queue) -> Result<()> {
         let outcome = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_inner(queue))) {
@@ -124,7 +133,7 @@ impl Command {
 
     fn run_inner(self, queue: &Queue) -> Result<()> {
         match self {
-            Self::Launch(launch) => launch.run()?,
+            Self::Launch(launch) => launch.run(queue)?,
             Self::Copy(copy) => {
                 let _running = runtime()?.memory.running();
                 // SAFETY: the ranges were live when the copy was enqueued, and hipFree waits for the device

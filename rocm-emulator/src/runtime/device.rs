@@ -3,7 +3,7 @@ use super::arch::ArchSpec;
 use super::error::{ErrorCode, HipError, Result, fail};
 use super::memory::Memory;
 use super::stream::{Marker, Ordering, Stream};
-use super::{command::Command, thread_state};
+use super::{Scheduler, command::Command, thread_state};
 use crate::exec::AddressSpace;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -19,18 +19,21 @@ pub struct Device {
     peers: Mutex<BTreeSet<usize>>,
     /// The last address space and the memory's generation that it shows.
     seen: Mutex<Option<(u64, Arc<AddressSpace>)>>,
+    /// Who runs the streams' commands, if they have no threads.
+    scheduler: Option<Arc<Scheduler>>,
 }
 
 impl Device {
     /// A device without work.
-    pub fn new(ordinal: usize, arch: &'static ArchSpec) -> Self {
+    pub fn new(ordinal: usize, arch: &'static ArchSpec, scheduler: Option<Arc<Scheduler>>) -> Self {
         Self {
             ordinal,
             arch,
-            null_stream: Arc::new(Stream::new(ordinal, 0, 0, Ordering::Null)),
+            null_stream: Arc::new(Stream::new(ordinal, 0, 0, Ordering::Null, scheduler.clone())),
             streams: Mutex::default(),
             peers: Mutex::default(),
             seen: Mutex::default(),
+            scheduler,
         }
     }
 
@@ -53,7 +56,7 @@ impl Device {
     pub fn create_stream(&self, flags: u32, priority: i32) -> Arc<Stream> {
         let ordering =
             if flags & super::stream::NON_BLOCKING != 0 { Ordering::NonBlocking } else { Ordering::Blocking };
-        let stream = Arc::new(Stream::new(self.ordinal, flags, priority, ordering));
+        let stream = Arc::new(Stream::new(self.ordinal, flags, priority, ordering, self.scheduler.clone()));
         let mut streams = self.streams.lock();
         streams.retain(|stream| stream.strong_count() > 0);
         streams.push(Arc::downgrade(&stream));
@@ -122,6 +125,7 @@ impl Device {
     /// # Errors
     /// `NotReady`, or the first failure that nobody was told yet.
     pub fn query_stream(&self, stream: &Arc<Stream>) -> Result<()> {
+        stream.queue().poll();
         let streams = self.joined(stream);
         if streams.iter().any(|stream| !stream.queue().is_idle()) {
             return fail(ErrorCode::NotReady, "the stream still has work");

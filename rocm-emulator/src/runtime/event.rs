@@ -36,6 +36,9 @@ impl Recording {
 
     /// Returns when the stream has come here.
     pub fn wait(&self) {
+        if let Some(scheduler) = self.queue.scheduler() {
+            return scheduler.run_until(|| self.time().is_some());
+        }
         let mut reached = self.reached.lock();
         while reached.is_none() {
             self.arrival.wait(&mut reached);
@@ -45,6 +48,11 @@ impl Recording {
     /// When the stream came here.
     pub fn time(&self) -> Option<Instant> {
         *self.reached.lock()
+    }
+
+    /// The host asks whether the stream has come here, without waiting.
+    pub fn poll(&self) {
+        self.queue.poll();
     }
 
     /// The failure of the stream before the moment, which nobody has been told yet; it is told now.

@@ -1,7 +1,7 @@
 //! Launches: checks, the kernel argument segment, and the call into the executor.
 use super::error::{ErrorCode, Result, fail};
 use super::module::Function;
-use super::{arch::ArchSpec, fault, runtime};
+use super::{arch::ArchSpec, fault, runtime, stream::Queue};
 use crate::code_object::{HiddenArgument, ValueKind};
 use crate::exec::{self, PRIVATE_APERTURE, SHARED_APERTURE};
 use std::ffi::c_void;
@@ -183,11 +183,11 @@ impl PreparedLaunch {
         &self.kernarg
     }
 
-    /// Runs the launch on the calling thread.
+    /// Runs the launch on the calling thread, as the next one of a stream.
     ///
     /// # Errors
     /// `IllegalAddress` or `LaunchFailure` with the fault's text.
-    pub fn run(&self) -> Result<()> {
+    pub fn run(&self, queue: &Queue) -> Result<()> {
         let runtime = runtime()?;
         let device = runtime.device(self.function.module.device)?;
         let outcome = {
@@ -203,7 +203,7 @@ impl PreparedLaunch {
                 memory: &memory,
                 threads: runtime.options.threads,
                 instruction_limit: runtime.options.instruction_limit,
-                scrutiny: exec::Scrutiny::default(),
+                scrutiny: exec::Scrutiny { seed: queue.seed_of_launch(&self.function.spec.name) },
             })
         };
         match outcome {

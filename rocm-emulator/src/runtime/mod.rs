@@ -14,6 +14,7 @@ mod handle;
 mod launch;
 mod memory;
 mod module;
+mod scheduler;
 mod stream;
 mod thread_state;
 mod transfer;
@@ -30,6 +31,7 @@ pub use fault::{last_fault, panic_text};
 pub use launch::{MAX_WORKGROUP_SIZE, PreparedLaunch, Shape};
 pub use memory::{ALIGNMENT, Found, HostBuffer, Kind, Memory};
 pub use module::{Function, Module};
+pub use scheduler::Scheduler;
 pub use stream::{NON_BLOCKING, Ordering, Queue, Stream};
 pub use thread_state::{last_detail, last_error, may_wait, note, set_device};
 pub use transfer::{Direction, Transfer};
@@ -110,9 +112,14 @@ pub fn runtime() -> Result<&'static Runtime> {
 
 impl Runtime {
     fn new(rows: &[&'static arch::ArchSpec], options: Options) -> Self {
+        let scheduler = options.seed.map(|seed| Arc::new(Scheduler::new(seed)));
         Self {
             memory: Memory::new(rows.len(), options.total_memory, options.poison),
-            devices: rows.iter().enumerate().map(|(n, arch)| Device::new(n, arch)).collect(),
+            devices: rows
+                .iter()
+                .enumerate()
+                .map(|(n, arch)| Device::new(n, arch, scheduler.clone()))
+                .collect(),
             options,
             streams: Handles::new(1),
             events: Handles::new(2),

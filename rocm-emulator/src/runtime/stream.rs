@@ -1,9 +1,10 @@
-//! Streams: queues of commands, each worked off in order by a thread of its own.
+//! Streams: queues of commands, each worked off in order by a thread of its own, or all of them by a [`Scheduler`].
 //!
 //! The null stream is HIP's legacy one: its commands wait for all earlier work of the device's blocking
 //! streams, whose later commands wait for it. Non-blocking streams know nothing of it.
 use super::command::Command;
 use super::error::{ErrorCode, HipError, Result, fail};
+use super::scheduler::Scheduler;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,9 +30,16 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream without work. Its thread starts with the first command.
-    pub fn new(device: usize, flags: u32, priority: i32, ordering: Ordering) -> Self {
-        Self { device, flags, priority, ordering, queue: Arc::default() }
+    /// A stream without work. Its thread starts with the first command, if no scheduler runs its commands.
+    pub fn new(
+        device: usize,
+        flags: u32,
+        priority: i32,
+        ordering: Ordering,
+        scheduler: Option<Arc<Scheduler>>,
+    ) -> Self {
+        let queue = Arc::new(Queue { scheduler, ..Queue::default() });
+        Self { device, flags, priority, ordering, queue }
     }
 
     /// The stream's queue, to wait for it.
@@ -54,6 +62,8 @@ pub struct Queue {
     work: Condvar,
     /// For those who wait: a command has finished.
     progress: Condvar,
+    /// Who runs the commands, instead of a thread.
+    scheduler: Option<Arc<Scheduler>>,
 }
 
 #[derive(Default)]
@@ -61,6 +71,8 @@ struct State {
     commands: VecDeque<Command>,
     enqueued: u64,
     completed: u64,
+    /// Launches that have been run.
+    launches: u64,
     started: bool,
     closed: bool,
     /// The first failure that nobody has been told yet.
@@ -78,6 +90,11 @@ impl Marker {
     pub fn wait(&self) {
         self.queue.wait_until(self.sequence);
     }
+
+    /// Whether all that was enqueued before the marker has finished.
+    pub fn is_reached(&self) -> bool {
+        self.queue.has_completed(self.sequence)
+    }
 }
 
 impl Queue {
@@ -90,7 +107,7 @@ impl Queue {
         if state.closed {
             return fail(ErrorCode::ContextIsDestroyed, "the stream is being destroyed");
         }
-        if !state.started {
+        if !state.started && self.scheduler.is_none() {
             let queue = Arc::clone(self);
             let thread =
                 std::thread::Builder::new().name("rocm-stream".into()).spawn(move || queue.work_off());
@@ -103,6 +120,10 @@ impl Queue {
         state.commands.extend(commands);
         state.enqueued += (state.commands.len() - before) as u64;
         self.work.notify_one();
+        drop(state);
+        if let Some(scheduler) = &self.scheduler {
+            scheduler.admit(self);
+        }
         Ok(())
     }
 
@@ -125,7 +146,14 @@ impl Queue {
         self.wait_until(sequence);
     }
 
+    fn has_completed(&self, sequence: u64) -> bool {
+        self.state.lock().completed >= sequence
+    }
+
     fn wait_until(&self, sequence: u64) {
+        if let Some(scheduler) = &self.scheduler {
+            return scheduler.run_until(|| self.has_completed(sequence));
+        }
         let mut state = self.state.lock();
         while state.completed < sequence {
             self.progress.wait(&mut state);
@@ -140,6 +168,55 @@ impl Queue {
     /// The failure that nobody has been told yet.
     pub fn peek_fault(&self) -> Option<HipError> {
         self.state.lock().fault.clone()
+    }
+
+    /// Who runs the commands, if not a thread.
+    pub fn scheduler(&self) -> Option<&Scheduler> {
+        self.scheduler.as_deref()
+    }
+
+    /// The host asks how far the stream is, without waiting.
+    pub fn poll(&self) {
+        if let Some(scheduler) = &self.scheduler {
+            scheduler.poll();
+        }
+    }
+
+    /// The seed of the launch that is about to run, which is counted.
+    pub fn seed_of_launch(&self, kernel: &str) -> Option<u64> {
+        let scheduler = self.scheduler.as_ref()?;
+        let mut state = self.state.lock();
+        state.launches += 1;
+        Some(scheduler.seed_of_launch(kernel, state.launches))
+    }
+
+    /// Commands that have not begun.
+    pub fn waiting(&self) -> usize {
+        self.state.lock().commands.len()
+    }
+
+    /// Whether there is a next command that waits for no other stream.
+    pub fn is_ready(&self) -> bool {
+        self.state.lock().commands.front().is_some_and(Command::is_ready)
+    }
+
+    /// Runs the next command, if there is one, on the calling thread.
+    pub fn run_next(&self) {
+        let next = self.state.lock().commands.pop_front();
+        if let Some(command) = next {
+            self.finish(command);
+        }
+    }
+
+    fn finish(&self, command: Command) {
+        let outcome = command.run(self);
+        let mut state = self.state.lock();
+        if let Err(error) = outcome {
+            state.fault.get_or_insert(error);
+        }
+        state.completed += 1;
+        drop(state);
+        self.progress.notify_all();
     }
 
     fn close(&self) {
@@ -162,14 +239,7 @@ impl Queue {
                     self.work.wait(&mut state);
                 }
             };
-            let outcome = command.run(self);
-            let mut state = self.state.lock();
-            if let Err(error) = outcome {
-                state.fault.get_or_insert(error);
-            }
-            state.completed += 1;
-            drop(state);
-            self.progress.notify_all();
+            self.finish(command);
         }
     }
 }

@@ -1,0 +1,105 @@
+//! Seeds between streams and against the host: programs that forget to wait fail under some, always in the same way.
+//! A seed is the process's, so each program runs in a process of its own.
+#[allow(dead_code)]
+#[path = "../runtime/gpu.rs"]
+mod gpu;
+mod programs;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+/// What continuous integration uses.
+const SEEDS: [u64; 3] = [1, 2, 3];
+
+/// The result that a program prints under a seed.
+fn result(program: &str, seed: u64) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "programs::run", "--nocapture"])
+        .env(programs::VARIABLE, program)
+        .env("CANDLE_ROCM_EMULATOR", format!("seed={seed};threads=2"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{program}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    let result = text.lines().find_map(|line| line.split_once(programs::RESULT)).map(|(_, result)| result);
+    result.unwrap_or_else(|| panic!("{program}: {text}")).to_owned()
+}
+
+/// The program's result under each seed; the same twice.
+fn results(program: &str) -> Vec<String> {
+    let of_seed = |seed| {
+        let first = result(program, seed);
+        assert_eq!(result(program, seed), first, "{program}: seed {seed} gives the same result again");
+        first
+    };
+    SEEDS.map(of_seed).to_vec()
+}
+
+/// A program with a mistake is found out by one of the seeds.
+#[track_caller]
+fn found_out(program: &str, right: &str) {
+    let results = results(program);
+    assert!(results.iter().any(|result| result != right), "{program}: {results:?}");
+}
+
+#[track_caller]
+fn always(program: &str, right: &str) {
+    assert_eq!(results(program), [right; SEEDS.len()], "{program}");
+}
+
+#[test]
+fn a_missing_wait_between_streams_shows() {
+    found_out("streams without an event", "12");
+    always("streams with an event", "12");
+}
+
+#[test]
+fn reading_pinned_memory_too_early_shows() {
+    found_out("pinned memory read at once", "7");
+    always("pinned memory read after waiting", "7");
+}
+
+#[test]
+fn changing_the_pinned_source_of_a_copy_shows() {
+    found_out("pinned source changed", "1");
+    always("pinned source changed after waiting", "1");
+}
+
+#[test]
+fn pageable_sources_may_change() {
+    always("pageable source changed", "1");
+}
+
+#[test]
+fn the_null_stream_orders_blocking_streams() {
+    always("null stream", "123");
+    found_out("null stream and a non-blocking one", "12");
+}
+
+#[test]
+fn asking_often_enough_is_waiting() {
+    always("queries of a stream", "123456789");
+    always("queries of an event", "123456789");
+}
+
+#[test]
+fn callbacks_may_enqueue() {
+    always("callback", "12");
+}
+
+#[test]
+fn a_fault_surfaces_where_it_is_waited_for() {
+    always("fault", "700 0");
+}
+
+#[test]
+fn many_commands_and_threads_come_to_an_end() {
+    always("many commands", "1000");
+    always("many threads", "8000");
+}
+
+#[test]
+fn schedules_differ_between_seeds_only() {
+    let schedules: BTreeSet<String> = results("schedule").into_iter().collect();
+    assert_eq!(schedules.len(), SEEDS.len(), "{schedules:?}");
+}

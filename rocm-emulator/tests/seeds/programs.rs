@@ -1,0 +1,238 @@
+//! The programs, right and wrong. Each prints what it has computed.
+use crate::gpu::*;
+use rocm_emulator::api::*;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Names the program.
+pub const VARIABLE: &str = "ROCM_EMULATOR_TEST_PROGRAM";
+/// Stands before the result.
+pub const RESULT: &str = "the result is ";
+
+#[test]
+#[ignore = "the other tests run it in processes of their own"]
+fn run() {
+    let Ok(program) = std::env::var(VARIABLE) else { return };
+    rocm_emulator::configure(&["gfx1100"]).unwrap();
+    let result = match program.as_str() {
+        "streams without an event" => two_streams(false),
+        "streams with an event" => two_streams(true),
+        "pinned memory read at once" => read_pinned(false),
+        "pinned memory read after waiting" => read_pinned(true),
+        "pinned source changed" => change_source(true, false),
+        "pinned source changed after waiting" => change_source(true, true),
+        "pageable source changed" => change_source(false, false),
+        "null stream" => null_stream(),
+        "null stream and a non-blocking one" => null_and_free_stream(),
+        "queries of a stream" => queries(false),
+        "queries of an event" => queries(true),
+        "callback" => enqueue_in_callback(),
+        "fault" => fault(),
+        "many commands" => many_commands(),
+        "many threads" => many_threads(),
+        "schedule" => schedule(),
+        other => panic!("no program {other:?}"),
+    };
+    println!("{RESULT}{result}");
+}
+
+/// Appends digits to a number on the device.
+struct Append {
+    _module: Module,
+    function: hipFunction_t,
+}
+
+impl Append {
+    fn load() -> Self {
+        let module = Module::load("runtime.hsaco");
+        let function = module.function("append");
+        Self { _module: module, function }
+    }
+
+    fn digit(&self, stream: hipStream_t, place: &Buffer, digit: u32) {
+        launch_one(self.function, stream, &mut [arg(&place.0), arg(&digit)]);
+    }
+}
+
+fn number(place: &Buffer) -> String {
+    // SAFETY: no arguments.
+    ok(unsafe { hipDeviceSynchronize() });
+    place.read::<u32>(1)[0].to_string()
+}
+
+fn event() -> hipEvent_t {
+    let mut event = null_mut();
+    // SAFETY: a valid pointer.
+    ok(unsafe { hipEventCreate(&mut event) });
+    event
+}
+
+fn pinned(value: u32) -> *mut u32 {
+    let mut ptr = null_mut();
+    // SAFETY: a valid pointer; afterwards four live bytes.
+    unsafe {
+        ok(hipHostMalloc(&mut ptr, 4, 0));
+        ptr.cast::<u32>().write(value);
+    }
+    ptr.cast()
+}
+
+fn two_streams(with_event: bool) -> String {
+    let (append, place) = (Append::load(), Buffer::of(&[0u32]));
+    let (first, second) = (Stream::new(hipStreamNonBlocking), Stream::new(hipStreamNonBlocking));
+    append.digit(first.0, &place, 1);
+    if with_event {
+        let event = event();
+        // SAFETY: handles may be anything.
+        unsafe {
+            ok(hipEventRecord(event, first.0));
+            ok(hipStreamWaitEvent(second.0, event, 0));
+        }
+    }
+    append.digit(second.0, &place, 2);
+    number(&place)
+}
+
+fn read_pinned(waits: bool) -> String {
+    let (stream, host) = (Stream::new(hipStreamNonBlocking), pinned(0));
+    let device = Buffer::of(&[7u32]);
+    // SAFETY: both sides hold four bytes.
+    unsafe {
+        ok(hipMemcpyAsync(host.cast(), device.0, 4, hipMemcpyDeviceToHost, stream.0));
+        if waits {
+            ok(stream.synchronize());
+        }
+        host.read_volatile().to_string()
+    }
+}
+
+fn change_source(is_pinned: bool, waits: bool) -> String {
+    let (stream, device) = (Stream::new(hipStreamNonBlocking), Buffer::of(&[0u32]));
+    let mut pageable = 1u32;
+    let source: *mut u32 = if is_pinned { pinned(1) } else { &raw mut pageable };
+    // SAFETY: both sides hold four bytes.
+    unsafe {
+        ok(hipMemcpyAsync(device.0, source.cast(), 4, hipMemcpyHostToDevice, stream.0));
+        if waits {
+            ok(stream.synchronize());
+        }
+        source.write_volatile(2);
+    }
+    ok(stream.synchronize());
+    device.read::<u32>(1)[0].to_string()
+}
+
+fn null_stream() -> String {
+    let (append, place) = (Append::load(), Buffer::of(&[0u32]));
+    let (first, second) = (Stream::new(hipStreamDefault), Stream::new(hipStreamDefault));
+    append.digit(first.0, &place, 1);
+    append.digit(null_mut(), &place, 2);
+    append.digit(second.0, &place, 3);
+    number(&place)
+}
+
+fn null_and_free_stream() -> String {
+    let (append, place) = (Append::load(), Buffer::of(&[0u32]));
+    let free = Stream::new(hipStreamNonBlocking);
+    append.digit(free.0, &place, 1);
+    append.digit(null_mut(), &place, 2);
+    number(&place)
+}
+
+fn queries(of_event: bool) -> String {
+    let (append, place) = (Append::load(), Buffer::of(&[0u32]));
+    let stream = Stream::new(hipStreamNonBlocking);
+    (1..=9).for_each(|digit| append.digit(stream.0, &place, digit));
+    let event = event();
+    // SAFETY: handles may be anything.
+    unsafe {
+        ok(hipEventRecord(event, stream.0));
+        while (if of_event { hipEventQuery(event) } else { stream.query() }) != 0 {}
+    }
+    number(&place)
+}
+
+struct Further {
+    append: Append,
+    place: Buffer,
+    other: Stream,
+}
+
+unsafe extern "C" fn append_further(_: hipStream_t, _: hipError_t, data: *mut c_void) {
+    // SAFETY: the program passes a `Further` that outlives the streams' work.
+    let further = unsafe { &*data.cast::<Further>() };
+    further.append.digit(further.other.0, &further.place, 2);
+}
+
+fn enqueue_in_callback() -> String {
+    let stream = Stream::new(hipStreamNonBlocking);
+    let further = Further {
+        append: Append::load(),
+        place: Buffer::of(&[0u32]),
+        other: Stream::new(hipStreamNonBlocking),
+    };
+    further.append.digit(stream.0, &further.place, 1);
+    // SAFETY: the data lives until the streams are synchronised.
+    ok(unsafe { hipStreamAddCallback(stream.0, Some(append_further), arg(&further), 0) });
+    ok(stream.synchronize());
+    ok(further.other.synchronize());
+    number(&further.place)
+}
+
+fn fault() -> String {
+    let append = Append::load();
+    let (faulty, other) = (Stream::new(hipStreamNonBlocking), Stream::new(hipStreamNonBlocking));
+    let nowhere = Buffer(std::ptr::without_provenance_mut(64));
+    append.digit(faulty.0, &nowhere, 1);
+    std::mem::forget(nowhere);
+    let codes = (faulty.synchronize(), other.synchronize());
+    format!("{} {}", codes.0, codes.1)
+}
+
+fn many_commands() -> String {
+    let module = Module::load("order.hsaco");
+    let (count, place) = (module.function("counted_updates"), Buffer::of(&[0u32]));
+    let streams: Vec<Stream> = (0..5).map(|n| Stream::new(n & 1)).collect();
+    for n in 0..1000 {
+        launch_one(count, streams[n % 5].0, &mut [arg(&place.0)]);
+    }
+    number(&place)
+}
+
+fn many_threads() -> String {
+    let module = Module::load("order.hsaco");
+    let count = module.function("counted_updates") as usize;
+    let sum = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let (stream, place) = (Stream::new(hipStreamNonBlocking), Buffer::of(&[0u32]));
+                for n in 0..10 {
+                    let args = &mut [arg(&place.0)];
+                    ok(launch(count as hipFunction_t, [100, 1, 1], [1; 3], 0, stream.0, args));
+                    if n % 3 == 0 {
+                        ok(stream.synchronize());
+                    }
+                }
+                ok(stream.synchronize());
+                sum.fetch_add(place.read::<u32>(1)[0], Ordering::Relaxed);
+            });
+        }
+    });
+    sum.into_inner().to_string()
+}
+
+/// The order in which the commands of nine streams come.
+fn schedule() -> String {
+    let (append, place) = (Append::load(), Buffer::of(&[0u32]));
+    let streams: Vec<Stream> = (0..9).map(|_| Stream::new(hipStreamNonBlocking)).collect();
+    let mut found = Vec::new();
+    for _ in 0..4 {
+        for (digit, stream) in (1..).zip(&streams) {
+            append.digit(stream.0, &place, digit);
+        }
+        found.push(number(&place));
+    }
+    found.join(" ")
+}
