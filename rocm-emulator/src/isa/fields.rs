@@ -22,6 +22,11 @@ pub const fn signed(value: u32, width: u32) -> i32 {
     ((value << (32 - width)) as i32) >> (32 - width)
 }
 
+/// The mixed-precision FMAs: whole operands with a sign and an absolute value instead of packed halves.
+pub fn is_mixed(name: &str) -> bool {
+    name.starts_with("v_fma_mix")
+}
+
 /// Reads the dwords of one instruction.
 pub struct Words<'a> {
     pub family: Family,

@@ -8,15 +8,19 @@ pub mod cdna;
 pub mod check;
 mod fields;
 mod print;
+pub mod rdna2;
 pub mod rdna3;
 #[cfg(test)]
 mod round_trip;
 mod scalar;
+mod sdwa;
 mod table;
 
 /// An instruction-set family: which decoder reads the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
+    /// gfx103x and gfx10-3-generic, wave32.
+    Rdna2,
     /// gfx11xx, wave32.
     Rdna3,
     /// gfx908, wave64.
@@ -34,11 +38,12 @@ impl Family {
 
     /// The canonical number of the scalar register with this 7-bit operand code; `None` if there is none.
     const fn scalar_register(self, code: u8) -> Option<u8> {
-        match (code, self.is_gfx9()) {
-            (0..=127, false) => Some(code),
-            // gfx9 has M0 where later families have NULL.
-            (124, true) => Some(sreg::M0),
-            (0..=123 | 126 | 127, true) => Some(code),
+        match (code, self) {
+            // Before gfx11, M0 is where later families have NULL; gfx9 has no NULL.
+            (124, Self::Rdna2 | Self::Cdna1 | Self::Cdna2 | Self::Cdna3) => Some(sreg::M0),
+            (125, Self::Rdna2) => Some(sreg::NULL),
+            (125, Self::Cdna1 | Self::Cdna2 | Self::Cdna3) => None,
+            (0..=127, _) => Some(code),
             _ => None,
         }
     }
@@ -288,6 +293,7 @@ pub struct DecodeError {
 /// Decodes the instruction at `offset` bytes into `text`.
 pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
     match family {
+        Family::Rdna2 => rdna2::decode(text, offset),
         Family::Rdna3 => rdna3::decode(text, offset),
         Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => cdna::decode(family, text, offset),
     }
@@ -297,6 +303,7 @@ pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, Decode
 /// `address` is the instruction's own, for branch targets.
 pub fn format(family: Family, inst: &Inst, address: u64) -> String {
     match family {
+        Family::Rdna2 => rdna2::format(inst, address),
         Family::Rdna3 => rdna3::format(inst, address),
         Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => cdna::format(family, inst, address),
     }

@@ -1,8 +1,9 @@
 //! Decodes the vector ALU encodings: VOP1, VOP2, VOPC with their SDWA and DPP forms, VOP3, VOP3SD, VOP3P.
-use super::super::fields::{DPP16, LITERAL, Words, bit, bits};
+use super::super::fields::{DPP16, LITERAL, Words, bit, bits, is_mixed};
+use super::super::sdwa::{SDWA, sdwa, sdwa_source};
 use super::super::table::{Class, Row, Slot, blank};
 use super::super::{DecodeError, Encoding, Family, Inst, Operand, sreg};
-use super::fields::{self, SDWA, sdwa_source};
+use super::fields;
 use super::table::tables;
 
 /// The first opcode that is not the VOP3 form of a 32-bit encoding.
@@ -42,7 +43,7 @@ pub fn decode_short(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         } else {
             let compares = encoding == Encoding::Vopc;
             let reserved = || words.error("an SDWA selector is reserved");
-            let sdwa = fields::sdwa(extra, compares).ok_or_else(reserved)?;
+            let sdwa = sdwa(extra, compares).ok_or_else(reserved)?;
             (inst.mods.neg, inst.mods.abs) = (sdwa.neg, sdwa.abs);
             inst.sdwa = Some(sdwa.sdwa);
             if !compares {
@@ -178,11 +179,6 @@ pub fn decode_vop3p(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         inst.mods.neg_hi = 0;
     }
     Ok(inst)
-}
-
-/// The mixed-precision FMAs: whole operands with a sign and an absolute value instead of packed halves.
-pub fn is_mixed(name: &str) -> bool {
-    name.starts_with("v_fma_mix")
 }
 
 /// v_mfma and v_smfmac.

@@ -3,3 +3,5 @@ pub mod immediate;
 pub mod memory;
 pub mod modifier;
 pub mod operand;
+pub mod rdna;
+pub mod slot;

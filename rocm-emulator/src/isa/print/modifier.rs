@@ -1,5 +1,7 @@
 //! Modifiers that are lists, and DPP.
-use super::super::{Dpp, DppControl, Family};
+use super::super::fields::is_mixed;
+use super::super::table::Row;
+use super::super::{Dpp, DppControl, Family, Inst};
 use std::fmt::Write;
 
 /// ` name:[0,1,...]`
@@ -9,6 +11,34 @@ pub fn write_list(text: &mut String, name: &str, bits: &[u8]) -> std::fmt::Resul
         write!(text, "{}{bit}", if i == 0 { "" } else { "," })?;
     }
     write!(text, "]")
+}
+
+/// Selected halves and signs of a packed operation; dot products of bytes select nothing.
+pub fn write_packed(text: &mut String, inst: &Inst, row: &Row) -> std::fmt::Result {
+    let count = row.sources().count();
+    let list = |mask: u8| -> Vec<u8> { (0..count).map(|at| mask >> at & 1).collect() };
+    let mods = &inst.mods;
+    let mixed = is_mixed(inst.name);
+    let selects = !["v_dot4_", "v_dot8_", "v_accvgpr_"].iter().any(|prefix| inst.name.starts_with(prefix));
+    if selects {
+        let (low, high) = (list(mods.op_sel), list(mods.op_sel_hi));
+        if low.contains(&1) {
+            write_list(text, "op_sel", &low)?;
+        }
+        // A packed operation takes its second half from the high halves unless told otherwise.
+        if high.contains(&u8::from(mixed)) {
+            write_list(text, "op_sel_hi", &high)?;
+        }
+    }
+    if !mixed {
+        for (name, mask) in [("neg_lo", mods.neg), ("neg_hi", mods.neg_hi)] {
+            let bits = list(mask);
+            if bits.contains(&1) {
+                write_list(text, name, &bits)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The DPP control and masks.

@@ -1,7 +1,7 @@
 //! gfx11: RDNA3, wave32. Encodings after AMD's "RDNA3 Instruction Set Architecture" reference guide; 16-bit
 //! operands of 32-bit encodings name halves of registers ("true16").
 
-mod fields;
+pub(super) mod fields;
 mod memory;
 mod print;
 mod rows;

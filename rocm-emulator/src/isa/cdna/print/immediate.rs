@@ -1,5 +1,7 @@
 //! The immediates of scalar instructions: counters, messages, hardware registers, indexed operands.
-use super::super::super::print::immediate::{write_decimal, write_fields, write_hardware_register};
+use super::super::super::print::immediate::{
+    write_decimal, write_fields, write_hardware_register, write_message,
+};
 use super::super::super::table::Class;
 use super::super::super::{Family, Inst};
 use std::fmt::Write;
@@ -18,41 +20,13 @@ pub fn write(text: &mut String, family: Family, inst: &Inst, class: Class) -> bo
         Class::Immediate => write!(text, "0x{imm:x}"),
         Class::Decimal => write_decimal(text, imm),
         Class::Branch => write!(text, "{imm}"),
-        Class::Message => write_message(text, imm),
+        Class::Message => write_message(text, family, imm),
         Class::HwReg => write_hardware_register(text, inst, hardware_registers(family)),
         Class::WaitCount => write_wait_count(text, imm),
         Class::GprIndex => write_indexed(text, imm),
         _ => return false,
     };
     true
-}
-
-/// s_sendmsg: bits beside message, operation and stream matter only to a message without a name.
-fn write_message(text: &mut String, imm: u32) -> std::fmt::Result {
-    const GS_OPERATIONS: [&str; 4] = ["GS_OP_NOP", "GS_OP_CUT", "GS_OP_EMIT", "GS_OP_EMIT_CUT"];
-    const USED: u32 = 0x37f;
-    let (message, operation, stream) = (imm & 15, imm >> 4 & 7, imm >> 8 & 3);
-    let name = match (message, operation, stream) {
-        (2 | 3, 1..=3, _) => {
-            let name = if message == 2 { "MSG_GS" } else { "MSG_GS_DONE" };
-            return write!(text, "sendmsg({name}, {}, {stream})", GS_OPERATIONS[operation as usize]);
-        }
-        (3, 0, 0) => "MSG_GS_DONE, GS_OP_NOP",
-        (1, 0, 0) => "MSG_INTERRUPT",
-        (4, 0, 0) => "MSG_SAVEWAVE",
-        (5, 0, 0) => "MSG_STALL_WAVE_GEN",
-        (6, 0, 0) => "MSG_HALT_WAVES",
-        (7, 0, 0) => "MSG_ORDERED_PS_DONE",
-        (8, 0, 0) => "MSG_EARLY_PRIM_DEALLOC",
-        (9, 0, 0) => "MSG_GS_ALLOC_REQ",
-        (10, 0, 0) => "MSG_GET_DOORBELL",
-        (15, 1, 0) => "MSG_SYSMSG, SYSMSG_OP_ECC_ERR_INTERRUPT",
-        (15, 2, 0) => "MSG_SYSMSG, SYSMSG_OP_REG_RD",
-        (15, 4, 0) => "MSG_SYSMSG, SYSMSG_OP_TTRACE_PC",
-        _ if imm & !USED == 0 => return write!(text, "sendmsg({message}, {operation}, {stream})"),
-        _ => return write!(text, "{imm}"),
-    };
-    write!(text, "sendmsg({name})")
 }
 
 /// The hardware registers that have names; those of gfx942 alone are the last ones.

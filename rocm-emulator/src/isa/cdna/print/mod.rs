@@ -3,9 +3,9 @@
 mod immediate;
 mod memory;
 mod modifier;
-mod operand;
 
 use super::super::print::memory::write_ds;
+use super::super::print::slot::{write_destination, write_source};
 use super::super::table::{Role, Row};
 use super::super::{Encoding, Family, Inst};
 use super::memory::has_two_offsets;
@@ -68,10 +68,10 @@ fn write_operands(text: &mut String, family: Family, inst: &Inst, row: &Row) {
             continue;
         }
         if slot.role == Role::Source {
-            operand::write_source(text, family, inst, slot, sources);
+            write_source(text, family, inst, slot, sources);
             sources += 1;
         } else {
-            operand::write_destination(text, family, inst, slot, destinations);
+            write_destination(text, family, inst, slot, destinations);
             destinations += 1;
         }
     }

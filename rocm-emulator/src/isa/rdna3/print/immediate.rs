@@ -1,6 +1,8 @@
 //! The immediates of scalar instructions: counters, dependencies, messages, hardware registers.
 use super::super::super::Inst;
-use super::super::super::print::immediate::{write_decimal, write_fields, write_hardware_register};
+use super::super::super::print::immediate::{
+    write_decimal, write_depctr, write_fields, write_hardware_register,
+};
 use super::super::super::table::Class;
 use std::fmt::Write;
 
@@ -104,24 +106,5 @@ fn write_delay(text: &mut String, imm: u32) -> std::fmt::Result {
 /// s_waitcnt: the counters that are waited for, or all if none is.
 fn write_wait_count(text: &mut String, imm: u32) -> std::fmt::Result {
     let fields = [("vmcnt", imm >> 10 & 63, 63), ("expcnt", imm & 7, 7), ("lgkmcnt", imm >> 4 & 63, 63)];
-    write_fields(text, &fields)
-}
-
-/// s_waitcnt_depctr; with bits set that no field has, as a number.
-fn write_depctr(text: &mut String, imm: u32) -> std::fmt::Result {
-    /// Bits that belong to no field.
-    const UNUSED: u32 = 0x0060;
-    if imm & UNUSED != 0 {
-        return write!(text, "0x{imm:x}");
-    }
-    let fields = [
-        ("depctr_hold_cnt", imm >> 7 & 1, 1),
-        ("depctr_sa_sdst", imm & 1, 1),
-        ("depctr_va_vdst", imm >> 12 & 15, 15),
-        ("depctr_va_sdst", imm >> 9 & 7, 7),
-        ("depctr_va_ssrc", imm >> 8 & 1, 1),
-        ("depctr_va_vcc", imm >> 1 & 1, 1),
-        ("depctr_vm_vsrc", imm >> 2 & 7, 7),
-    ];
     write_fields(text, &fields)
 }

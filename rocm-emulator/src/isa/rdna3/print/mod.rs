@@ -1,11 +1,11 @@
 //! The text of an instruction, character for character as llvm-objdump 22 prints it.
 
 mod immediate;
-mod memory;
 mod modifier;
 mod operand;
 
 use super::super::print::memory::write_ds;
+use super::super::print::rdna as memory;
 use super::super::table::{Class, Role, Row};
 use super::super::{Encoding, Family, Inst};
 use super::memory::has_two_offsets;
@@ -34,9 +34,9 @@ fn write_half(text: &mut String, inst: &Inst, row: &Row) {
     write_mnemonic(text, inst, row);
     match inst.encoding {
         Encoding::Ds => write_ds(text, Family::Rdna3, inst, row, has_two_offsets(inst.name)),
-        Encoding::Flat | Encoding::Global | Encoding::Scratch => memory::write_flat(text, inst, row),
-        Encoding::Mubuf => memory::write_mubuf(text, inst, row),
-        Encoding::Smem => memory::write_smem(text, inst, row),
+        Encoding::Flat | Encoding::Global | Encoding::Scratch => memory::write_flat(text, Family::Rdna3, inst, row),
+        Encoding::Mubuf => memory::write_mubuf(text, Family::Rdna3, inst, row),
+        Encoding::Smem => memory::write_smem(text, Family::Rdna3, inst, row),
         _ => {
             write_operands(text, inst, row);
             modifier::write_all(text, inst, row);

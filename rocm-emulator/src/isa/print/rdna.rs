@@ -1,14 +1,14 @@
-//! Memory instructions: addresses, data, offsets, cache controls.
-use super::super::super::print::memory::{List, write_number};
-use super::super::super::table::{Role, Row};
-use super::super::super::{Encoding, Family, Inst, Mods, Operand};
+//! Memory instructions of gfx10 and gfx11: addresses, data, offsets, cache controls.
+use super::memory::{List, write_number};
+use super::super::table::{Class, Role, Row};
+use super::super::{Encoding, Family, Inst, Mods, Operand};
 use std::fmt::Write;
 
-pub fn write_flat(text: &mut String, inst: &Inst, row: &Row) {
-    let mut list = List::new(text, Family::Rdna3);
+pub fn write_flat(text: &mut String, family: Family, inst: &Inst, row: &Row) {
+    let mut list = List::new(text, family);
     let [address, data, base, _] = inst.src;
     for slot in row.destinations() {
-        if slot.role == Role::Destination || inst.dst != Operand::None {
+        if inst.dst != Operand::None {
             list.push(inst.dst, slot.dwords);
         }
     }
@@ -31,17 +31,20 @@ pub fn write_flat(text: &mut String, inst: &Inst, row: &Row) {
     }
     write_number(text, "offset", inst.offset0);
     write_cache_policy(text, &inst.mods);
+    text.push_str(if inst.mods.lds { " lds" } else { "" });
 }
 
-pub fn write_mubuf(text: &mut String, inst: &Inst, row: &Row) {
+pub fn write_mubuf(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     if row.slots().next().is_none() {
         return;
     }
-    let mut list = List::new(text, Family::Rdna3);
+    let mut list = List::new(text, family);
     let [address, data, resource, offset] = inst.src;
     let data = if data == Operand::None { inst.dst } else { data };
     let dwords = row.sources().next().or(row.slots().next()).map_or(1, |slot| slot.dwords);
-    list.push(data, dwords);
+    if !inst.mods.lds || data != Operand::None {
+        list.push(data, dwords);
+    }
     list.push(address, if inst.mods.offen && inst.mods.idxen { 2 } else { 1 });
     list.push(resource, 4);
     list.push(offset, 1);
@@ -49,21 +52,25 @@ pub fn write_mubuf(text: &mut String, inst: &Inst, row: &Row) {
     text.push_str(if inst.mods.offen { " offen" } else { "" });
     write_number(text, "offset", inst.offset0);
     write_cache_policy(text, &inst.mods);
+    text.push_str(if inst.mods.lds { " lds" } else { "" });
 }
 
-pub fn write_smem(text: &mut String, inst: &Inst, row: &Row) {
-    let Some(base) = row.sources().next() else { return };
-    let mut list = List::new(text, Family::Rdna3);
-    for slot in row.destinations() {
-        list.push(inst.dst, slot.dwords);
+pub fn write_smem(text: &mut String, family: Family, inst: &Inst, row: &Row) {
+    let mut list = List::new(text, family);
+    for slot in row.slots() {
+        match (slot.class, slot.role) {
+            (Class::Decimal, _) => list.push_immediate(inst.imm as u32),
+            (_, Role::Source) => list.push(inst.src[0], slot.dwords),
+            _ => list.push(inst.dst, slot.dwords),
+        }
     }
-    list.push(inst.src[0], base.dwords);
     let (sign, amount) = (if inst.offset0 < 0 { "-" } else { "" }, inst.offset0.unsigned_abs());
     // Writing into a String cannot fail.
-    let _ = match (inst.src[1], amount) {
-        (Operand::None, 0) => write!(text, ", null"),
-        (Operand::None, _) => write!(text, ", {sign}0x{amount:x}"),
-        (offset, _) => {
+    let _ = match (inst.src[0], inst.src[1], amount) {
+        (Operand::None, ..) => Ok(()),
+        (_, Operand::None, 0) => write!(text, ", null"),
+        (_, Operand::None, _) => write!(text, ", {sign}0x{amount:x}"),
+        (_, offset, _) => {
             list.push(offset, 1);
             if amount == 0 { Ok(()) } else { write!(text, " offset:{sign}0x{amount:x}") }
         }

@@ -1,0 +1,89 @@
+//! Sub-dword addressing (SDWA), which gfx9 and gfx10 have: its dword and how it is printed.
+use super::fields::{Words, bit, bits};
+use super::{DecodeError, Operand, Sdwa, SdwaSelect, SdwaUnused};
+use std::fmt::Write;
+
+/// The operand code that announces an SDWA dword.
+pub const SDWA: u32 = 249;
+
+/// An SDWA dword besides its operands.
+pub struct SdwaWord {
+    pub sdwa: Sdwa,
+    /// Bit i for source i.
+    pub neg: u8,
+    pub abs: u8,
+}
+
+/// Decodes an SDWA dword; a compare (`writes_mask`) has a scalar destination where others select a part.
+pub fn sdwa(word: u32, writes_mask: bool) -> Option<SdwaWord> {
+    let dst = match writes_mask {
+        true => None,
+        false => Some((select(bits(word, 8, 3))?, unused(bits(word, 11, 2))?)),
+    };
+    let sdwa = Sdwa {
+        dst,
+        src: [select(bits(word, 16, 3))?, select(bits(word, 24, 3))?],
+        sext: (bits(word, 19, 1) | bits(word, 27, 1) << 1) as u8,
+    };
+    let neg = (bits(word, 20, 1) | bits(word, 28, 1) << 1) as u8;
+    let abs = (bits(word, 21, 1) | bits(word, 29, 1) << 1) as u8;
+    Some(SdwaWord { sdwa, neg, abs })
+}
+
+/// A source of SDWA: a vector register, or with bit `scalar` a scalar source that is no literal.
+pub fn sdwa_source(words: &mut Words, word: u32, code: u32, scalar: u32) -> Result<Operand, DecodeError> {
+    match bit(word, scalar) {
+        false => Ok(Operand::Vgpr(code as u16)),
+        true => words.scalar_source(code),
+    }
+}
+
+fn select(code: u32) -> Option<SdwaSelect> {
+    Some(match code {
+        0 => SdwaSelect::Byte0,
+        1 => SdwaSelect::Byte1,
+        2 => SdwaSelect::Byte2,
+        3 => SdwaSelect::Byte3,
+        4 => SdwaSelect::Word0,
+        5 => SdwaSelect::Word1,
+        6 => SdwaSelect::Dword,
+        _ => return None,
+    })
+}
+
+fn unused(code: u32) -> Option<SdwaUnused> {
+    Some(match code {
+        0 => SdwaUnused::Pad,
+        1 => SdwaUnused::SignExtend,
+        2 => SdwaUnused::Preserve,
+        _ => return None,
+    })
+}
+
+/// What is selected, as it stands after the operands.
+pub fn write_sdwa(text: &mut String, sdwa: &Sdwa, sources: usize) -> std::fmt::Result {
+    if let Some((select, unused)) = sdwa.dst {
+        let unused = match unused {
+            SdwaUnused::Pad => "UNUSED_PAD",
+            SdwaUnused::SignExtend => "UNUSED_SEXT",
+            SdwaUnused::Preserve => "UNUSED_PRESERVE",
+        };
+        write!(text, " dst_sel:{} dst_unused:{unused}", selected(select))?;
+    }
+    for (at, select) in sdwa.src.iter().enumerate().take(sources) {
+        write!(text, " src{at}_sel:{}", selected(*select))?;
+    }
+    Ok(())
+}
+
+fn selected(select: SdwaSelect) -> &'static str {
+    match select {
+        SdwaSelect::Byte0 => "BYTE_0",
+        SdwaSelect::Byte1 => "BYTE_1",
+        SdwaSelect::Byte2 => "BYTE_2",
+        SdwaSelect::Byte3 => "BYTE_3",
+        SdwaSelect::Word0 => "WORD_0",
+        SdwaSelect::Word1 => "WORD_1",
+        SdwaSelect::Dword => "DWORD",
+    }
+}
