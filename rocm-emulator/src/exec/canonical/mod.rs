@@ -1,5 +1,6 @@
 //! One set of mnemonics for the executor: gfx11's. What another family calls differently, or encodes with other
 //! operands, becomes gfx11's instruction here, once per decoded instruction. Faults print the family's own name.
+mod gfx10;
 mod gfx9;
 
 use crate::isa::{Family, Inst};
@@ -12,6 +13,7 @@ type Pair = (&'static str, &'static str);
 /// The instruction as the executor knows it.
 pub(super) fn canonical(family: Family, mut inst: Inst) -> Inst {
     match family {
+        Family::Rdna2 => gfx10::rewrite(&mut inst),
         Family::Rdna3 => {}
         Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => gfx9::rewrite(family, &mut inst),
     }

@@ -1,7 +1,7 @@
 //! Memory instructions of gfx10 and gfx11: addresses, data, offsets, cache controls.
-use super::memory::{List, write_number};
 use super::super::table::{Class, Role, Row};
 use super::super::{Encoding, Family, Inst, Mods, Operand};
+use super::memory::{List, write_number};
 use std::fmt::Write;
 
 pub fn write_flat(text: &mut String, family: Family, inst: &Inst, row: &Row) {

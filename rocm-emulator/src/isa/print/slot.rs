@@ -1,8 +1,8 @@
 //! Operands of gfx9's and gfx10's vector ALU: which modifiers they are printed with, and what a constant means.
 use super::super::fields::is_mixed;
-use super::operand::{Kind, Signs, write_embedded_literal, write_operand, write_signed};
 use super::super::table::{Class, Slot};
 use super::super::{Encoding, Family, Inst};
+use super::operand::{Kind, Signs, write_embedded_literal, write_operand, write_signed};
 
 /// Source `at` with its modifiers.
 pub fn write_source(text: &mut String, family: Family, inst: &Inst, slot: &Slot, at: usize) {

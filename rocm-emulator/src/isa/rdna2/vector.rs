@@ -95,9 +95,9 @@ pub fn has_one_form(row: &Row) -> bool {
     NAMES.contains(&row.name) || row.slots().any(|slot| slot.class == Class::Literal)
 }
 
-/// The dot products have a DPP form though they have no other one.
+/// What accumulates has a DPP form though it has no other one.
 fn has_dpp_form(row: &Row) -> bool {
-    !has_one_form(row) || row.name.starts_with("v_dot")
+    !has_one_form(row) || row.name.starts_with("v_dot") || row.name == "v_pk_fmac_f16"
 }
 
 /// Decodes VOP3 and VOP3SD.

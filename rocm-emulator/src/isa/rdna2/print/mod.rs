@@ -21,7 +21,9 @@ pub fn format(inst: &Inst, _address: u64) -> String {
     write_mnemonic(&mut text, inst, row);
     match inst.encoding {
         Encoding::Ds => write_ds(&mut text, Family::Rdna2, inst, row, has_two_offsets(inst.name)),
-        Encoding::Flat | Encoding::Global | Encoding::Scratch => rdna::write_flat(&mut text, Family::Rdna2, inst, row),
+        Encoding::Flat | Encoding::Global | Encoding::Scratch => {
+            rdna::write_flat(&mut text, Family::Rdna2, inst, row)
+        }
         Encoding::Mubuf => rdna::write_mubuf(&mut text, Family::Rdna2, inst, row),
         Encoding::Smem => rdna::write_smem(&mut text, Family::Rdna2, inst, row),
         _ => {

@@ -28,7 +28,11 @@ pub fn write_all(text: &mut String, inst: &Inst, row: &Row) {
 fn write_half_selection(text: &mut String, inst: &Inst, row: &Row) -> std::fmt::Result {
     let op_sel = inst.mods.op_sel;
     if inst.name.starts_with("v_permlane") {
-        return if op_sel & 3 == 0 { Ok(()) } else { write!(text, " op_sel:[{},{}]", op_sel & 1, op_sel >> 1 & 1) };
+        return if op_sel & 3 == 0 {
+            Ok(())
+        } else {
+            write!(text, " op_sel:[{},{}]", op_sel & 1, op_sel >> 1 & 1)
+        };
     }
     if NAMES.get_short(inst.name).is_some() || !row.slots().any(|slot| slot.is_half()) {
         return Ok(());

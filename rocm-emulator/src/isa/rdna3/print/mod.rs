@@ -34,7 +34,9 @@ fn write_half(text: &mut String, inst: &Inst, row: &Row) {
     write_mnemonic(text, inst, row);
     match inst.encoding {
         Encoding::Ds => write_ds(text, Family::Rdna3, inst, row, has_two_offsets(inst.name)),
-        Encoding::Flat | Encoding::Global | Encoding::Scratch => memory::write_flat(text, Family::Rdna3, inst, row),
+        Encoding::Flat | Encoding::Global | Encoding::Scratch => {
+            memory::write_flat(text, Family::Rdna3, inst, row)
+        }
         Encoding::Mubuf => memory::write_mubuf(text, Family::Rdna3, inst, row),
         Encoding::Smem => memory::write_smem(text, Family::Rdna3, inst, row),
         _ => {
