@@ -1,4 +1,6 @@
 //! Which host memory a launch may touch. A device address is a host address.
+use super::{FreedRange, FreedRanges};
+use std::sync::Arc;
 
 /// Flat addresses from here to +4 GiB are the workgroup's LDS.
 pub const SHARED_APERTURE: u64 = 0x0001_0000_0000_0000;
@@ -33,6 +35,8 @@ impl Range {
 #[derive(Clone, Debug, Default)]
 pub struct AddressSpace {
     ranges: Vec<Range>,
+    /// For messages.
+    freed: Option<Arc<FreedRanges>>,
 }
 
 impl AddressSpace {
@@ -45,7 +49,18 @@ impl AddressSpace {
     pub unsafe fn from_ranges(mut ranges: Vec<Range>) -> Self {
         ranges.retain(|range| range.len > 0);
         ranges.sort_unstable_by_key(|range| range.base);
-        Self { ranges }
+        Self { ranges, freed: None }
+    }
+
+    /// Names accesses to what was freed.
+    pub fn with_freed(mut self, freed: Arc<FreedRanges>) -> Self {
+        self.freed = Some(freed);
+        self
+    }
+
+    /// The freed allocation that was at `address`, as far as is known.
+    pub fn freed_at(&self, address: u64) -> Option<FreedRange> {
+        self.freed.as_ref()?.find(address)
     }
 
     /// The ranges by address.

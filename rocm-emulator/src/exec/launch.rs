@@ -72,6 +72,8 @@ impl Scrutiny {
 /// LDS of a workgroup on every gfx11 GPU.
 const MAX_LDS_BYTES: u32 = 64 << 10;
 const MAX_WORK_ITEMS: u64 = 1024;
+/// What every kernel may rely on (LLVM's "Kernel Dispatch": 16 bytes).
+const KERNARG_ALIGNMENT: usize = 16;
 /// Launches that will execute fewer instructions than this stay on the calling thread: waking another costs more.
 const WORTH_SHARING: u64 = 3000;
 
@@ -136,13 +138,14 @@ where
     WaveSizes: PerWaveSize<W>,
 {
     let (entry, entry_step) = launch.program.function_at(entry);
-    // Scalar loads are widened up to their alignment, so the segment is padded.
+    // Whole blocks, for the segment's alignment.
     let mut kernarg = vec![Block([0; 64]); launch.kernarg.len().div_ceil(64).max(1)];
     for (block, bytes) in kernarg.iter_mut().zip(launch.kernarg.chunks(64)) {
         block.0[..bytes.len()].copy_from_slice(bytes);
     }
-    let kernarg_range =
-        Range { base: kernarg.as_ptr() as u64, len: 64 * kernarg.len() as u64, writable: false };
+    // Compilers widen scalar loads up to their alignment.
+    let kernarg_bytes = launch.kernarg.len().next_multiple_of(KERNARG_ALIGNMENT) as u64;
+    let kernarg_range = Range { base: kernarg.as_ptr() as u64, len: kernarg_bytes, writable: false };
     let packet = DispatchPacket::new(launch, kernarg_range.base);
     let packet_range =
         Range { base: &raw const packet as u64, len: size_of_val(&packet) as u64, writable: false };

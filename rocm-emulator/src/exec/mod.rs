@@ -23,9 +23,9 @@ mod wave_size;
 mod workgroup;
 
 pub use address_space::{AddressSpace, PRIVATE_APERTURE, Range, SHARED_APERTURE};
-pub use check::Checks;
+pub use check::{Checks, FreedRange, FreedRanges};
 pub use counters::Counters;
-pub use fault::{Access, Fault, FaultKind};
+pub use fault::{Access, EarlierAccess, Fault, FaultKind, Place};
 pub use launch::{DEFAULT_INSTRUCTION_LIMIT, KernelSpec, Launch, Scrutiny, run};
 pub use program::Program;
 pub(crate) use random::Random;

@@ -19,9 +19,11 @@ pub(super) fn note(error: &HipError) {
 /// `LaunchFailure`.
 pub(super) fn to_error(fault: &Fault) -> HipError {
     let code = match fault.kind {
-        FaultKind::OutOfBounds { .. } | FaultKind::ReadOnly { .. } | FaultKind::Misaligned { .. } => {
-            ErrorCode::IllegalAddress
-        }
+        FaultKind::OutOfBounds { .. }
+        | FaultKind::UseAfterFree { .. }
+        | FaultKind::ReadOnly { .. }
+        | FaultKind::KernargOutOfBounds { .. }
+        | FaultKind::Misaligned { .. } => ErrorCode::IllegalAddress,
         _ => ErrorCode::LaunchFailure,
     };
     HipError::new(code, fault.to_string())

@@ -114,7 +114,7 @@ impl Runtime {
     fn new(rows: &[&'static arch::ArchSpec], options: Options) -> Self {
         let scheduler = options.seed.map(|seed| Arc::new(Scheduler::new(seed)));
         Self {
-            memory: Memory::new(rows.len(), options.total_memory, options.poison),
+            memory: Memory::new(rows.len(), options.total_memory, options.poison, options.checks),
             devices: rows
                 .iter()
                 .enumerate()

@@ -1,4 +1,7 @@
 //! What a launch is checked for besides what is always checked.
+mod freed;
+
+pub use freed::{FreedRange, FreedRanges};
 
 /// The checks that cost time or memory, and are therefore asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

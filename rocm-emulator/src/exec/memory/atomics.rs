@@ -133,8 +133,8 @@ impl AtomicOperation {
             let address = addresses[lane];
             let place = region.locate(lane, address, bytes, Access::Atomic)?;
             if !(place as u64).is_multiple_of(bytes) {
-                let (lane, bytes) = (lane as u32, bytes as u32);
-                return Err(Box::new(FaultKind::Misaligned { access: Access::Atomic, lane, address, bytes }));
+                let (lane, bytes, place) = (lane as u32, bytes as u32, region.place(address));
+                return Err(Box::new(FaultKind::Misaligned { access: Access::Atomic, lane, bytes, place }));
             }
             old[lane] = match self {
                 Self::Narrow(op) => {

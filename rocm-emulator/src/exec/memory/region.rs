@@ -1,6 +1,6 @@
 //! From a lane's address to a host pointer, checked.
 use super::MemoryResult;
-use crate::exec::{Access, AddressSpace, FaultKind, Range};
+use crate::exec::{Access, AddressSpace, FaultKind, Place, Range};
 
 /// A kind of memory.
 pub(super) trait Region {
@@ -12,15 +12,21 @@ pub(super) trait Region {
     /// The pointer may be read, and written if `access` is not a load, for `bytes` bytes until the launch ends.
     fn locate(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8>;
 
+    /// What a message says about an address.
+    fn place(&self, address: u64) -> Place;
+
     /// The place of one piece that several lanes share, if it is allowed as a whole.
     fn locate_piece(&mut self, address: u64, bytes: u64, access: Access) -> Option<*mut u8>;
 }
 
 const SLOTS: usize = 32;
+/// An access that misses everything, but not by more than this the argument segment's end, was meant for it.
+const KERNARG_SURROUNDINGS: u64 = 256;
 
 /// Global memory: the live ranges, and the launch's own argument segment and dispatch packet.
 pub(in crate::exec) struct Global<'a> {
     space: &'a AddressSpace,
+    /// The argument segment and the dispatch packet.
     own: [Range; 2],
     /// The range that an instruction hit last: it will hit it again.
     recent: [Range; SLOTS],
@@ -30,7 +36,8 @@ pub(in crate::exec) struct Global<'a> {
 const NOTHING: Range = Range { base: 0, len: 0, writable: false };
 
 impl<'a> Global<'a> {
-    /// `own`: ranges that only this launch sees. They must stay readable while it runs.
+    /// `own`: ranges that only this launch sees, its argument segment first. They must stay readable while it
+    /// runs.
     pub(in crate::exec) fn new(space: &'a AddressSpace, own: [Range; 2]) -> Self {
         Self { space, own, recent: [NOTHING; SLOTS], slot: 0 }
     }
@@ -54,15 +61,36 @@ impl<'a> Global<'a> {
             Some(range) => {
                 Err(Box::new(FaultKind::ReadOnly { access, lane, address, bytes, nearest: Some(range) }))
             }
-            None => {
-                let nearest = self.space.nearest(address);
-                Err(Box::new(FaultKind::OutOfBounds { access, lane, address, bytes, nearest }))
+            None => Err(Box::new(self.outside(lane, address, bytes, access))),
+        }
+    }
+
+    /// What is wrong with an access that no live range holds.
+    fn outside(&self, lane: u32, address: u64, bytes: u32, access: Access) -> FaultKind {
+        let [kernarg, _] = self.own;
+        let offset = address.wrapping_sub(kernarg.base) as i64;
+        let nearest = self.space.nearest(address);
+        let is_near =
+            |range: Range| range.holds(address, 1) || range.end().abs_diff(address) <= KERNARG_SURROUNDINGS;
+        if is_near(kernarg) && self.space.find(address).is_none() && self.space.freed_at(address).is_none() {
+            return FaultKind::KernargOutOfBounds { access, lane, offset, bytes, size: kernarg.len };
+        }
+        match self.space.freed_at(address) {
+            // An access that begins in live memory and leaves it is out of bounds, whatever was there before.
+            Some(freed) if self.space.find(address).is_none() => {
+                FaultKind::UseAfterFree { access, lane, address, bytes, freed }
             }
+            _ => FaultKind::OutOfBounds { access, lane, address, bytes, nearest },
         }
     }
 }
 
 impl Region for Global<'_> {
+    #[cold]
+    fn place(&self, address: u64) -> Place {
+        Place::Global { address, nearest: self.space.nearest(address) }
+    }
+
     #[inline(always)]
     fn locate(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8> {
         let range = &self.recent[self.slot];
@@ -99,6 +127,11 @@ impl Lds {
 
 impl Region for Lds {
     const IS_LDS: bool = true;
+
+    #[cold]
+    fn place(&self, offset: u64) -> Place {
+        Place::Lds { offset, size: self.size }
+    }
 
     #[inline(always)]
     fn locate(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8> {
@@ -137,6 +170,11 @@ impl Private {
 }
 
 impl Region for Private {
+    #[cold]
+    fn place(&self, offset: u64) -> Place {
+        Place::Private { offset, size: self.size }
+    }
+
     #[inline(always)]
     fn locate(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8> {
         let fits = address <= u64::from(self.size) && bytes <= u64::from(self.size) - address;

@@ -1,7 +1,7 @@
 //! Scalar memory loads.
 use super::{Memory, MemoryResult, Region};
-use crate::exec::Access;
 use crate::exec::wave::Wave;
+use crate::exec::{Access, FaultKind};
 use crate::isa::{Inst, Operand};
 
 /// A prepared s_load.
@@ -42,9 +42,14 @@ impl ScalarLoad {
     ) -> MemoryResult<()> {
         let register = self.offset_register.map_or(0, |n| wave.sgpr[usize::from(n & 127)]);
         let address = wave.sgpr64(self.base).wrapping_add(i64::from(self.offset) as u64);
-        // The two low bits of an address do not reach the memory.
-        let address = address.wrapping_add(u64::from(register)) & !3;
+        let address = address.wrapping_add(u64::from(register));
         let bytes = 4 * u64::from(self.dwords);
+        // The two low bits do not reach the memory: hardware reads something else, silently.
+        if address & 3 != 0 {
+            let place = memory.global.place(address);
+            let access = Access::Load;
+            return Err(Box::new(FaultKind::Misaligned { access, lane: 0, bytes: bytes as u32, place }));
+        }
         memory.counters.scalar_memory += 1;
         memory.counters.bytes_loaded += bytes;
         memory.global.select(slot);

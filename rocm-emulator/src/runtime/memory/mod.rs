@@ -1,89 +1,18 @@
 //! Live memory: device allocations, pinned host memory, and the segments of loaded code objects.
+mod buffer;
+mod quarantine;
+
 use super::error::{ErrorCode, Result, fail};
-use crate::exec::{AddressSpace, Range};
-use parking_lot::RwLock;
-use std::alloc::Layout;
+use crate::exec::{AddressSpace, Checks, FreedRanges, Range};
+pub use buffer::HostBuffer;
+use parking_lot::{Mutex, RwLock};
+use quarantine::{Quarantine, RED_ZONE};
 use std::collections::BTreeMap;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Alignment of every allocation, as on the hardware.
 pub const ALIGNMENT: usize = 256;
-/// Bytes on both sides of an allocation that belong to no other, so that small overruns are seen.
-const GUARD: usize = 256;
-
-/// Zeroed host memory that is committed when it is first touched.
-#[derive(Debug)]
-pub struct HostBuffer {
-    raw: NonNull<u8>,
-    layout: Layout,
-    base: usize,
-    len: usize,
-}
-
-// SAFETY: the buffer is plain memory that it owns; whoever reads or writes it through its address takes
-// care of races, as for any device memory.
-unsafe impl Send for HostBuffer {}
-// SAFETY: as above; no method hands out references into it.
-unsafe impl Sync for HostBuffer {}
-
-impl HostBuffer {
-    /// `len` bytes at a multiple of `alignment` (a power of two), with a guard on both sides.
-    /// `None` when the host has no such memory.
-    pub fn new(len: usize, alignment: usize) -> Option<Self> {
-        let size = len.checked_add(2 * GUARD)?.checked_add(alignment)?;
-        // The allocator gives lazily committed zero pages only for its natural alignment, so align by hand.
-        let layout = Layout::from_size_align(size, 16).ok()?;
-        // SAFETY: the layout's size is not zero.
-        let raw = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        let base = (raw.as_ptr().expose_provenance() + GUARD).next_multiple_of(alignment);
-        Some(Self { raw, layout, base, len })
-    }
-
-    /// The first address.
-    pub fn base(&self) -> usize {
-        self.base
-    }
-
-    /// Bytes.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Writes `byte` everywhere; only for a buffer that nobody else uses yet.
-    fn fill(&mut self, byte: u8) {
-        // SAFETY: base..base+len lies inside the allocation, and `&mut self` says that it is not shared.
-        unsafe {
-            std::ptr::with_exposed_provenance_mut::<u8>(self.base).write_bytes(byte, self.len);
-        }
-    }
-
-    /// Copies `bytes` to `offset`; only for a buffer that nobody else uses yet. False where they do not fit.
-    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> bool {
-        if offset > self.len || bytes.len() > self.len - offset {
-            return false;
-        }
-        // SAFETY: the target lies inside the allocation (checked above) and is not shared (`&mut self`).
-        unsafe {
-            let target = std::ptr::with_exposed_provenance_mut::<u8>(self.base + offset);
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
-        }
-        true
-    }
-}
-
-impl Drop for HostBuffer {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with the same layout.
-        unsafe { std::alloc::dealloc(self.raw.as_ptr(), self.layout) }
-    }
-}
 
 /// What a live range is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +65,10 @@ pub struct Memory {
     table: RwLock<Table>,
     total: u64,
     poison: Option<u8>,
+    /// What was freed last, for messages.
+    freed: Arc<FreedRanges>,
+    /// Where freed memory goes if memory is checked.
+    quarantine: Option<Mutex<Quarantine>>,
     /// Grows with every change of what devices may see.
     generation: AtomicU64,
     /// Held shared while a command touches memory, exclusively for a moment before memory goes back to the
@@ -145,11 +78,13 @@ pub struct Memory {
 
 impl Memory {
     /// `total` bytes for each of `devices` devices.
-    pub fn new(devices: usize, total: u64, poison: Option<u8>) -> Self {
+    pub fn new(devices: usize, total: u64, poison: Option<u8>, checks: Checks) -> Self {
         Self {
             table: RwLock::new(Table { live: BTreeMap::new(), used: vec![0; devices] }),
             total,
             poison,
+            freed: Arc::default(),
+            quarantine: checks.memory.then(Mutex::default),
             generation: AtomicU64::new(1),
             in_flight: RwLock::new(()),
         }
@@ -178,7 +113,7 @@ impl Memory {
             }
             *used += charged;
         }
-        let Some(mut buffer) = HostBuffer::new(len, ALIGNMENT) else {
+        let Some(mut buffer) = self.buffer(len, ALIGNMENT) else {
             self.table.write().used[device] -= charged;
             return fail(
                 ErrorCode::OutOfMemory,
@@ -196,9 +131,16 @@ impl Memory {
     /// # Errors
     /// `OutOfMemory` when the host refuses.
     pub fn allocate_pinned(&self, len: usize, flags: u32) -> Result<usize> {
-        match HostBuffer::new(len, 4096) {
+        match self.buffer(len, 4096) {
             Some(buffer) => Ok(self.insert(buffer, Kind::Pinned { flags })),
             None => fail(ErrorCode::OutOfMemory, format!("the host has no {len} bytes to pin")),
+        }
+    }
+
+    fn buffer(&self, len: usize, alignment: usize) -> Option<HostBuffer> {
+        match self.quarantine {
+            Some(_) => HostBuffer::with_guard(len, alignment, RED_ZONE),
+            None => HostBuffer::new(len, alignment),
         }
     }
 
@@ -266,13 +208,29 @@ impl Memory {
         };
         self.generation.fetch_add(1, Ordering::Release);
         self.wait_for_running();
-        drop(allocation);
+        self.release(base, allocation);
         Ok(())
+    }
+
+    /// Lets go of allocations that nobody sees any more.
+    fn release(&self, base: usize, allocation: Option<Allocation>) {
+        let Some(Allocation { len, backing: Some(buffer), .. }) = allocation else { return };
+        self.freed.note(base as u64, len as u64);
+        if let Some(quarantine) = &self.quarantine {
+            let gone = quarantine.lock().keep(buffer);
+            drop(gone);
+        }
     }
 
     fn not_freeable(&self, table: &Table, base: usize, call: &str) -> String {
         match find(table, base) {
-            None => format!("{call}: 0x{base:x} is no live allocation (freed twice, or never allocated)"),
+            None => match self.freed.find(base as u64) {
+                Some(freed) => format!(
+                    "{call}: 0x{base:x} was freed before: an allocation of {} bytes ({} others were freed later)",
+                    freed.len, freed.since
+                ),
+                None => format!("{call}: 0x{base:x} is no live allocation"),
+            },
             Some(found) if found.base != base => format!(
                 "{call}: 0x{base:x} lies {} bytes inside an allocation, not at its start",
                 base - found.base
@@ -283,17 +241,17 @@ impl Memory {
 
     /// Ends every allocation of a device. The caller has waited for the device.
     pub fn free_all(&self, device: usize) {
-        let removed: Vec<Allocation> = {
+        let removed: Vec<(usize, Option<Allocation>)> = {
             let mut table = self.table.write();
             let gone = |kind| kind == Kind::Device(device);
             let bases: Vec<usize> =
                 table.live.iter().filter(|(_, a)| gone(a.kind)).map(|(base, _)| *base).collect();
             table.used[device] = 0;
-            bases.iter().filter_map(|base| table.live.remove(base)).collect()
+            bases.iter().map(|base| (*base, table.live.remove(base))).collect()
         };
         self.generation.fetch_add(1, Ordering::Release);
         self.wait_for_running();
-        drop(removed);
+        removed.into_iter().for_each(|(base, allocation)| self.release(base, allocation));
     }
 
     /// The live range that holds `address` (its last byte's successor counts for empty accesses only).
@@ -339,7 +297,7 @@ impl Memory {
             .collect();
         // SAFETY: live ranges are mapped, and nothing goes back to the host while a command holds
         // `running` (see `wait_for_running`); the runtime keeps no references into device memory.
-        Arc::new(unsafe { AddressSpace::from_ranges(ranges) })
+        Arc::new(unsafe { AddressSpace::from_ranges(ranges) }.with_freed(Arc::clone(&self.freed)))
     }
 
     /// To be held while a command touches memory.
@@ -373,7 +331,7 @@ mod tests {
 
     #[test]
     fn allocations_are_aligned_apart_and_zero() {
-        let memory = Memory::new(1, 1 << 30, None);
+        let memory = Memory::new(1, 1 << 30, None, Checks::default());
         let bases: Vec<usize> =
             [1, 100, 257, 5000].iter().map(|len| memory.allocate_device(0, *len).unwrap()).collect();
         for (base, len) in bases.iter().zip([1, 100, 257, 5000]) {
@@ -389,7 +347,7 @@ mod tests {
 
     #[test]
     fn the_total_is_kept() {
-        let memory = Memory::new(2, 10_240, None);
+        let memory = Memory::new(2, 10_240, None, Checks::default());
         let first = memory.allocate_device(0, 10_000).unwrap();
         assert_eq!(memory.info(0), (0, 10_240));
         assert_eq!(memory.info(1), (10_240, 10_240));
@@ -405,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_huge_promise_costs_nothing() {
-        let memory = Memory::new(1, 64 << 30, None);
+        let memory = Memory::new(1, 64 << 30, None, Checks::default());
         let base = memory.allocate_device(0, 8 << 30).unwrap();
         assert_eq!(memory.info(0).0, 56 << 30);
         memory.free(base, ANY, "hipFree").unwrap();
@@ -413,7 +371,7 @@ mod tests {
 
     #[test]
     fn only_starts_of_live_allocations_are_freed() {
-        let memory = Memory::new(1, 1 << 20, None);
+        let memory = Memory::new(1, 1 << 20, None, Checks::default());
         let base = memory.allocate_device(0, 100).unwrap();
         let inside = memory.free(base + 8, ANY, "hipFree").unwrap_err();
         assert!(inside.detail.contains("8 bytes inside"), "{inside}");
@@ -422,12 +380,31 @@ mod tests {
         memory.free(base, ANY, "hipFree").unwrap();
         let twice = memory.free(base, ANY, "hipFree").unwrap_err();
         assert_eq!(twice.code, ErrorCode::InvalidValue);
-        assert!(twice.detail.contains("freed twice"), "{twice}");
+        assert!(twice.detail.contains("was freed before: an allocation of 100 bytes"), "{twice}");
+    }
+
+    #[test]
+    fn checked_memory_is_not_reused_and_has_red_zones() {
+        let memory = Memory::new(1, 1 << 30, None, Checks { memory: true, ..Checks::default() });
+        let mut bases = Vec::new();
+        for _ in 0..100 {
+            let base = memory.allocate_device(0, 1000).unwrap();
+            assert!(bases.iter().all(|other| base.abs_diff(*other) >= RED_ZONE + 1000));
+            bases.push(base);
+            memory.free(base, ANY, "hipFree").unwrap();
+        }
+        let space = memory.address_space(0, &[]);
+        assert_eq!(
+            space.freed_at(bases[0] as u64 + 999).map(|freed| (freed.len, freed.since)),
+            Some((1000, 99))
+        );
+        assert_eq!(space.freed_at(bases[0] as u64 + 1000), None);
+        assert_eq!(memory.info(0).0, 1 << 30);
     }
 
     #[test]
     fn poison_fills_fresh_memory() {
-        let memory = Memory::new(1, 1 << 20, Some(0xab));
+        let memory = Memory::new(1, 1 << 20, Some(0xab), Checks::default());
         let base = memory.allocate_device(0, 300).unwrap();
         // SAFETY: the bytes are a live allocation of 300 bytes.
         let bytes = unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(base), 300) };
@@ -436,7 +413,7 @@ mod tests {
 
     #[test]
     fn devices_see_their_own_and_their_peers_memory() {
-        let memory = Memory::new(2, 1 << 20, None);
+        let memory = Memory::new(2, 1 << 20, None, Checks::default());
         let own = memory.allocate_device(0, 64).unwrap() as u64;
         let other = memory.allocate_device(1, 64).unwrap() as u64;
         let pinned = memory.allocate_pinned(64, 0).unwrap() as u64;
@@ -448,7 +425,7 @@ mod tests {
 
     #[test]
     fn adopted_ranges_do_not_overlap() {
-        let memory = Memory::new(1, 1 << 20, None);
+        let memory = Memory::new(1, 1 << 20, None, Checks::default());
         let mut bytes = vec![0u8; 64];
         let base = bytes.as_mut_ptr().expose_provenance();
         // SAFETY: the vector outlives the ranges; none of them is accessed.
