@@ -1,5 +1,5 @@
 //! Which host memory a launch may touch. A device address is a host address.
-use super::{FreedRange, FreedRanges};
+use super::{FreedRange, FreedRanges, Missing, RangeHistories, RangeHistory};
 use std::sync::Arc;
 
 /// Flat addresses from here to +4 GiB are the workgroup's LDS.
@@ -37,6 +37,8 @@ pub struct AddressSpace {
     ranges: Vec<Range>,
     /// For messages.
     freed: Option<Arc<FreedRanges>>,
+    /// For checks; what is not there has been written by the host.
+    histories: RangeHistories,
 }
 
 impl AddressSpace {
@@ -49,13 +51,39 @@ impl AddressSpace {
     pub unsafe fn from_ranges(mut ranges: Vec<Range>) -> Self {
         ranges.retain(|range| range.len > 0);
         ranges.sort_unstable_by_key(|range| range.base);
-        Self { ranges, freed: None }
+        Self { ranges, freed: None, histories: RangeHistories::new() }
     }
 
     /// Names accesses to what was freed.
     pub fn with_freed(mut self, freed: Arc<FreedRanges>) -> Self {
         self.freed = Some(freed);
         self
+    }
+
+    /// Says what checks have to know of ranges.
+    pub fn with_histories(mut self, histories: RangeHistories) -> Self {
+        self.histories = histories;
+        self
+    }
+
+    /// What is known of the range that begins at `base`.
+    pub fn history(&self, base: u64) -> Option<&RangeHistory> {
+        self.histories.get(&base)
+    }
+
+    /// What nothing has written of a live piece of memory, as far as is known.
+    pub fn missing(&self, address: u64, bytes: u64) -> Option<Missing> {
+        let range = self.find(address)?;
+        self.history(range.base)?.written.as_ref()?.missing(address - range.base, bytes)
+    }
+
+    /// Says that the host writes a live piece of memory.
+    pub fn note_written(&self, address: u64, bytes: u64) {
+        if let Some(range) = self.find(address)
+            && let Some(written) = self.history(range.base).and_then(|history| history.written.as_ref())
+        {
+            written.set(address - range.base, bytes);
+        }
     }
 
     /// The freed allocation that was at `address`, as far as is known.

@@ -1,10 +1,11 @@
 //! One kernel launch: workgroups dealt to the host's cores.
+use super::check::Checker;
 use super::initial_state::{DispatchPacket, InitialState, Pointers, private_bytes};
 use super::memory::{Global, Lds, Memory, wide_vectors};
 use super::watch::Watch;
 use super::wave_size::{KeptWaves, PerWaveSize, WaveSizes};
 use super::workgroup::Dispatch;
-use super::{AddressSpace, Counters, Fault, FaultKind, Program, Range, shuffle};
+use super::{AddressSpace, Checks, Counters, Fault, FaultKind, Program, Range, shuffle};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,12 +61,14 @@ pub struct Launch<'a> {
 pub struct Scrutiny {
     /// Waves and workgroups take turns in an order that this number decides, on one host thread.
     pub seed: Option<u64>,
+    /// What accesses are checked for.
+    pub checks: Checks,
 }
 
 impl Scrutiny {
     /// Whether instructions have to be looked at one by one.
     fn watches(&self) -> bool {
-        self.seed.is_some()
+        self.seed.is_some() || self.checks.watches_accesses()
     }
 }
 
@@ -169,6 +172,8 @@ where
     };
     match launch.scrutiny.seed {
         Some(seed) => queue.run_shuffled(seed),
+        // One thread sees all accesses, in the same order every time.
+        None if launch.scrutiny.checks.race => drop(queue.work(u64::MAX)),
         None => queue.run(launch.threads),
     }
     let (counters, fault) = queue.outcome.into_inner();
@@ -243,6 +248,7 @@ where
             }
             let instructions = memory.counters.instructions();
             self.outcome.lock().0 += memory.counters;
+            memory.lds.forget();
             *lds = memory.lds;
             instructions
         })
@@ -259,10 +265,13 @@ where
     }
 
     fn memory(&self) -> Memory<'_> {
+        let checks = self.dispatch.launch.scrutiny.checks;
+        let checker = checks.watches_accesses().then(|| Checker::new(checks));
         Memory {
-            global: Global::new(self.dispatch.launch.memory, self.own),
+            global: Global::new(self.dispatch.launch.memory, self.own).checked_by(checker.clone()),
             lds: Lds::default(),
             counters: Counters::default(),
+            checker,
             wide_vectors: wide_vectors(),
         }
     }

@@ -23,7 +23,7 @@ mod wave_size;
 mod workgroup;
 
 pub use address_space::{AddressSpace, PRIVATE_APERTURE, Range, SHARED_APERTURE};
-pub use check::{Checks, FreedRange, FreedRanges};
+pub use check::{Checks, FreedRange, FreedRanges, Missing, RangeHistories, RangeHistory, Written};
 pub use counters::Counters;
 pub use fault::{Access, EarlierAccess, Fault, FaultKind, Place};
 pub use launch::{DEFAULT_INSTRUCTION_LIMIT, KernelSpec, Launch, Scrutiny, run};

@@ -45,7 +45,7 @@ where
         {
             let (mut waves, mut lds) = spare.pop().unwrap_or_default();
             let workgroup = coordinates(group);
-            let count = waves.begin(dispatch, workgroup, &mut lds);
+            let count = waves.begin(dispatch, workgroup, &mut lds, memory.checker.as_ref());
             under_way.push(UnderWay { waves, count, lds, workgroup });
         }
         if under_way.is_empty() {

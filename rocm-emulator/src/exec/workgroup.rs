@@ -1,6 +1,7 @@
 //! One workgroup: its waves take turns on one host thread, each running until a barrier or its end.
 //!
 //! The loop over instructions is compiled twice: as it is, and with a [`Watch`] in front of each instruction.
+use super::check::SharedChecker;
 use super::initial_state::InitialState;
 use super::memory::{Lds, Memory, Private};
 use super::program::{Condition, Function, Program, Step};
@@ -73,7 +74,7 @@ where
         memory: &mut Memory,
         watch: &mut Watch,
     ) -> Result<(), Fault> {
-        let count = self.begin(dispatch, workgroup, &mut memory.lds);
+        let count = self.begin(dispatch, workgroup, &mut memory.lds, memory.checker.as_ref());
         loop {
             for index in 0..count {
                 if self.is_ready(index) {
@@ -87,10 +88,16 @@ where
     }
 
     /// Puts the waves of a workgroup at their first instruction; returns how many they are.
-    pub(super) fn begin(&mut self, dispatch: &Dispatch<W>, workgroup: [u32; 3], lds: &mut Lds) -> usize {
+    pub(super) fn begin(
+        &mut self,
+        dispatch: &Dispatch<W>,
+        workgroup: [u32; 3],
+        lds: &mut Lds,
+        checker: Option<&SharedChecker>,
+    ) -> usize {
         self.count = dispatch.work_items.div_ceil(W as u32) as usize;
         self.set_up(dispatch, workgroup, self.count);
-        lds.reset(dispatch.lds_bytes);
+        lds.reset(dispatch.lds_bytes, checker);
         self.count
     }
 
@@ -110,6 +117,9 @@ where
     ) -> Result<(), Fault> {
         let shares = self.count > 1;
         let wave = &mut self.running[index];
+        if let Some(checker) = &memory.checker {
+            checker.borrow_mut().turn(workgroup, index);
+        }
         match wave.run::<WATCHED>(dispatch, memory, shares, watch) {
             Ok(Stop::Barrier) => wave.state = State::AtBarrier,
             Ok(Stop::End) => wave.state = State::Ended,
@@ -145,6 +155,9 @@ where
             return Err(running[index].fault(dispatch, workgroup, index, kind));
         }
         running.iter_mut().for_each(|wave| wave.state = State::Ready);
+        if let Some(checker) = &memory.checker {
+            checker.borrow_mut().barrier(workgroup);
+        }
         Ok(false)
     }
 
@@ -204,6 +217,11 @@ where
                     self.executed += (at - counted) as u64;
                     self.next = at;
                     return Ok(Stop::Turn);
+                }
+                if WATCHED && let Some(checker) = &memory.checker {
+                    let offset = function.offsets.get(at).copied().unwrap_or_default();
+                    let is_atomic_load = matches!(step, Step::Memory(step) if step.is_atomic_load);
+                    checker.borrow_mut().at(offset, is_atomic_load);
                 }
                 next += 1;
                 match step {
@@ -292,8 +310,11 @@ where
     }
 
     #[cold]
-    fn fault(&self, dispatch: &Dispatch<W>, workgroup: [u32; 3], index: usize, kind: FaultKind) -> Fault {
+    fn fault(&self, dispatch: &Dispatch<W>, workgroup: [u32; 3], index: usize, mut kind: FaultKind) -> Fault {
         let program: &Program = dispatch.launch.program;
+        if let FaultKind::Race { earlier, .. } = &mut kind {
+            earlier.instruction = program.text_at(earlier.pc as usize);
+        }
         let offset = self.function.offsets.get(self.next).copied().unwrap_or_default();
         Fault {
             kernel: dispatch.launch.kernel.name.clone(),

@@ -171,8 +171,26 @@ impl Problem {
             let bytes = ((columns - 1) * operand.ld as usize + rows).saturating_mul(element);
             let what = format!("matrix {name} ({rows} x {columns}, leading dimension {})", operand.ld);
             self.require(memory, &what, address, bytes, element, index, access == Access::Write)?;
+            for column in 0..columns {
+                let place = (address + column * operand.ld as usize * element) as u64;
+                let bytes = (rows * element) as u64;
+                if access == Access::Write {
+                    memory.note_written(place, bytes);
+                } else if let Some(missing) = memory.missing(place, bytes) {
+                    return Err(self.uninitialised(&what, index, column, missing.first as usize / element));
+                }
+            }
         }
         Ok(address)
+    }
+
+    fn uninitialised(&self, what: &str, index: usize, column: usize, row: usize) -> HipError {
+        let function = self.function;
+        let text = format!(
+            "uninitialised memory: {function} reads {what} of product {index}; nothing has written row {row} of \
+             column {column}"
+        );
+        HipError::new(ErrorCode::LaunchFailure, text)
     }
 
     /// Requires live, aligned, and where asked writable memory.

@@ -135,13 +135,17 @@ impl Command {
         match self {
             Self::Launch(launch) => launch.run(queue)?,
             Self::Copy(copy) => {
-                let _running = runtime()?.memory.running();
+                let memory = &runtime()?.memory;
+                let _running = memory.running();
+                memory.note_copy(&copy)?;
                 // SAFETY: the ranges were live when the copy was enqueued, and hipFree waits for the device
                 // before it ends one. Host memory is the caller's to keep, as in HIP.
                 unsafe { copy.run() };
             }
             Self::Fill(fill) => {
-                let _running = runtime()?.memory.running();
+                let memory = &runtime()?.memory;
+                let _running = memory.running();
+                memory.note_fill(&fill);
                 // SAFETY: as for copies.
                 unsafe { fill.run() };
             }

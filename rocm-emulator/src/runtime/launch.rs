@@ -203,7 +203,10 @@ impl PreparedLaunch {
                 memory: &memory,
                 threads: runtime.options.threads,
                 instruction_limit: runtime.options.instruction_limit,
-                scrutiny: exec::Scrutiny { seed: queue.seed_of_launch(&self.function.spec.name) },
+                scrutiny: exec::Scrutiny {
+                    seed: queue.seed_of_launch(&self.function.spec.name),
+                    checks: runtime.options.checks,
+                },
             })
         };
         match outcome {

@@ -98,8 +98,10 @@ impl Runtime {
             device.wait_for_dependencies(stream);
             device.synchronize_stream(stream)?;
             let _running = self.memory.running();
+            let copy = copy(Source::Address(source));
+            self.memory.note_copy(&copy)?;
             // SAFETY: known ranges were checked; the caller vouches for pageable ones.
-            unsafe { copy(Source::Address(source)).run() };
+            unsafe { copy.run() };
             return Ok(());
         }
         let source = if captured {

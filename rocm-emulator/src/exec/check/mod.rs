@@ -1,7 +1,23 @@
-//! What a launch is checked for besides what is always checked.
+//! What a launch is checked for besides what is always checked: reads of memory that nobody has written
+//! ([`written`]), and accesses that nothing orders ([`cells`], [`clock`]).
+//!
+//! [`super::memory`]'s regions ask for every access of a launch that is checked; otherwise nothing here runs.
+
+mod cells;
+mod clock;
 mod freed;
+mod written;
+
+use super::{Access, EarlierAccess, FaultKind, Place};
+use cells::Cells;
+use clock::Clock;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
 
 pub use freed::{FreedRange, FreedRanges};
+pub use written::{Missing, Written};
 
 /// The checks that cost time or memory, and are therefore asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,4 +28,165 @@ pub struct Checks {
     pub race: bool,
     /// Reads of device memory and LDS that nobody has written.
     pub init: bool,
+}
+
+impl Checks {
+    /// Whether accesses have to be looked at one by one.
+    pub(super) fn watches_accesses(self) -> bool {
+        self.race || self.init
+    }
+}
+
+/// What the checks know of a range of an address space.
+#[derive(Clone, Debug, Default)]
+pub struct RangeHistory {
+    /// The bytes that have been written; without it, all of them.
+    pub written: Option<Arc<Written>>,
+    /// Memory that the host uses at the same time, so that order is the program's own affair.
+    pub shared_with_host: bool,
+}
+
+/// Histories by the first address of their range.
+pub type RangeHistories = BTreeMap<u64, RangeHistory>;
+
+/// An access of one lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaneAccess {
+    pub(super) access: Access,
+    pub(super) lane: usize,
+    /// The address, or the offset into LDS.
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+}
+
+/// The checks of one host thread of a launch; shared by the regions of its memory.
+pub(super) type SharedChecker = Rc<RefCell<Checker>>;
+
+/// What the checks remember of a launch.
+#[derive(Debug)]
+pub(super) struct Checker {
+    checks: Checks,
+    clock: Clock,
+    global: Cells,
+    /// An atomic load, which waits for another wave: a race that is meant.
+    waits: bool,
+}
+
+/// What the checks remember of a workgroup's LDS.
+#[derive(Debug)]
+pub(super) struct LdsHistory {
+    checker: SharedChecker,
+    written: Written,
+    cells: Cells,
+}
+
+impl Checker {
+    pub(super) fn new(checks: Checks) -> SharedChecker {
+        Rc::new(RefCell::new(Self {
+            checks,
+            clock: Clock::default(),
+            global: Cells::default(),
+            waits: false,
+        }))
+    }
+
+    /// A wave goes on.
+    pub(super) fn turn(&mut self, workgroup: [u32; 3], wave: usize) {
+        if self.checks.race {
+            self.clock.turn(workgroup, wave as u32);
+        }
+    }
+
+    /// All waves of a workgroup have met.
+    pub(super) fn barrier(&mut self, workgroup: [u32; 3]) {
+        self.clock.barrier(workgroup);
+    }
+
+    /// The memory instruction that runs next: its offset in the text, and whether it is an atomic load.
+    pub(super) fn at(&mut self, offset: u32, waits: bool) {
+        self.clock.at(offset);
+        self.waits = waits;
+    }
+
+    /// Checks an access to a range of global memory that begins at `base`.
+    pub(super) fn global(
+        &mut self,
+        history: Option<&RangeHistory>,
+        base: u64,
+        lane: LaneAccess,
+        place: impl Fn() -> Place,
+    ) -> Result<(), Box<FaultKind>> {
+        let written = history.and_then(|history| history.written.as_deref());
+        if let Some(written) = written.filter(|_| self.checks.init) {
+            check_written(written, lane.address - base, lane, &place)?;
+        }
+        let shared_with_host = history.is_some_and(|history| history.shared_with_host);
+        if self.checks.race && !self.waits && !shared_with_host {
+            check_order(&self.clock, &mut self.global, lane, &place)?;
+        }
+        Ok(())
+    }
+}
+
+impl LdsHistory {
+    /// Of the LDS of a workgroup that begins.
+    pub(super) fn new(checker: &SharedChecker, bytes: u32) -> Self {
+        Self { checker: Rc::clone(checker), written: Written::new(bytes.into()), cells: Cells::default() }
+    }
+
+    /// Checks an access that lies in LDS.
+    pub(super) fn access(&mut self, lane: LaneAccess, size: u32) -> Result<(), Box<FaultKind>> {
+        let place = || Place::Lds { offset: lane.address, size };
+        let checker = self.checker.borrow();
+        if checker.checks.init {
+            check_written(&self.written, lane.address, lane, &place)?;
+        }
+        if checker.checks.race {
+            check_order(&checker.clock, &mut self.cells, lane, &place)?;
+        }
+        Ok(())
+    }
+}
+
+fn check_written(
+    written: &Written,
+    offset: u64,
+    lane: LaneAccess,
+    place: &impl Fn() -> Place,
+) -> Result<(), Box<FaultKind>> {
+    let LaneAccess { access, lane, bytes, .. } = lane;
+    if access != Access::Store
+        && let Some(missing) = written.missing(offset, bytes)
+    {
+        let (lane, bytes, place) = (lane as u32, bytes as u32, place());
+        let (first, unset) = (missing.first as u32, missing.count as u32);
+        return Err(Box::new(FaultKind::Uninitialised { access, lane, bytes, first, unset, place }));
+    }
+    if access != Access::Load {
+        written.set(offset, bytes);
+    }
+    Ok(())
+}
+
+fn check_order(
+    clock: &Clock,
+    cells: &mut Cells,
+    lane: LaneAccess,
+    place: &impl Fn() -> Place,
+) -> Result<(), Box<FaultKind>> {
+    let LaneAccess { access, lane, address, bytes } = lane;
+    let Some((kind, record)) = cells.access(clock, access, address, bytes, clock.record(lane as u32)) else {
+        return Ok(());
+    };
+    let (workgroup, wave) = clock.who(record);
+    let earlier = EarlierAccess {
+        access: kind,
+        pc: record.offset(),
+        instruction: String::new(),
+        workgroup,
+        wave,
+        lane: record.lane(),
+    };
+    let (lane, bytes, place) = (lane as u32, bytes as u32, place());
+    Err(Box::new(FaultKind::Race { access, lane, bytes, place, earlier: Box::new(earlier) }))
 }

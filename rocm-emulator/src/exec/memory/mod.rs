@@ -14,6 +14,7 @@ mod prepare;
 mod region;
 mod scalar_load;
 
+use super::check::SharedChecker;
 use super::wave::{Lanes, Wave};
 use super::{Counters, FaultKind, PRIVATE_APERTURE, SHARED_APERTURE};
 use atomics::AtomicOperation;
@@ -32,6 +33,8 @@ pub(super) struct Memory<'a> {
     pub(super) global: Global<'a>,
     pub(super) lds: Lds,
     pub(super) counters: Counters,
+    /// What the regions ask about accesses.
+    pub(super) checker: Option<SharedChecker>,
     /// [`wide_vectors`] of this host.
     pub(super) wide_vectors: bool,
 }
@@ -87,6 +90,8 @@ pub(super) struct MemoryStep {
     data: [u16; 2],
     /// Where loads and returning atomics write.
     dst: Option<u16>,
+    /// An atomic load: one that other caches than the wave's own have to answer.
+    pub(super) is_atomic_load: bool,
 }
 
 impl MemoryStep {

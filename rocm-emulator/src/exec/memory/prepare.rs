@@ -38,6 +38,7 @@ pub(in crate::exec) fn prepare(inst: &Inst, family: Family) -> Option<MemoryStep
         offset: if two { 0 } else { inst.offset0 },
         data: [data0, data1],
         dst: register(inst.dst),
+        is_atomic_load: matches!(action, Action::Load(_)) && (inst.mods.glc || inst.mods.scc),
     })
 }
 

@@ -1,5 +1,6 @@
 //! From a lane's address to a host pointer, checked.
 use super::MemoryResult;
+use crate::exec::check::{LaneAccess, LdsHistory, SharedChecker};
 use crate::exec::{Access, AddressSpace, FaultKind, Place, Range};
 
 /// A kind of memory.
@@ -31,6 +32,8 @@ pub(in crate::exec) struct Global<'a> {
     /// The range that an instruction hit last: it will hit it again.
     recent: [Range; SLOTS],
     slot: usize,
+    /// Asked about every access; then nothing is kept in `recent`.
+    checker: Option<SharedChecker>,
 }
 
 const NOTHING: Range = Range { base: 0, len: 0, writable: false };
@@ -39,7 +42,13 @@ impl<'a> Global<'a> {
     /// `own`: ranges that only this launch sees, its argument segment first. They must stay readable while it
     /// runs.
     pub(in crate::exec) fn new(space: &'a AddressSpace, own: [Range; 2]) -> Self {
-        Self { space, own, recent: [NOTHING; SLOTS], slot: 0 }
+        Self { space, own, recent: [NOTHING; SLOTS], slot: 0, checker: None }
+    }
+
+    /// Checks every access.
+    pub(in crate::exec) fn checked_by(mut self, checker: Option<SharedChecker>) -> Self {
+        self.checker = checker;
+        self
     }
 
     /// Chooses the cache entry of an instruction.
@@ -52,6 +61,16 @@ impl<'a> Global<'a> {
     fn search(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8> {
         let own = self.own.iter().find(|range| range.holds(address, bytes)).copied();
         let found = own.or_else(|| self.space.find(address)).filter(|range| range.holds(address, bytes));
+        if let (Some(range), Some(checker)) = (found, &self.checker)
+            && (range.writable || access == Access::Load)
+        {
+            if own.is_none() {
+                let (history, place) = (self.space.history(range.base), || self.place(address));
+                let access = LaneAccess { access, lane, address, bytes };
+                checker.borrow_mut().global(history, range.base, access, place)?;
+            }
+            return Ok(address as *mut u8);
+        }
         let (lane, bytes) = (lane as u32, bytes as u32);
         match found {
             Some(range) if range.writable || access == Access::Load => {
@@ -102,7 +121,12 @@ impl Region for Global<'_> {
 
     #[inline(always)]
     fn locate_piece(&mut self, address: u64, bytes: u64, access: Access) -> Option<*mut u8> {
-        self.locate(0, address, bytes, access).ok()
+        let range = &self.recent[self.slot];
+        if range.holds(address, bytes) && (range.writable || access == Access::Load) {
+            return Some(address as *mut u8);
+        }
+        // Checks want to know the lanes.
+        if self.checker.is_some() { None } else { self.search(0, address, bytes, access).ok() }
     }
 }
 
@@ -112,16 +136,49 @@ pub(in crate::exec) struct Lds {
     /// In 16-byte units, for alignment.
     storage: Vec<u128>,
     size: u32,
+    /// Bytes that may be accessed without more ado: all or, if accesses are checked, none.
+    open: u32,
+    history: Option<Box<LdsHistory>>,
 }
 
 impl Lds {
     /// Makes it `size` bytes of ones: an element that is read before it is written is a NaN or -1, not a
     /// plausible 0.
-    pub(in crate::exec) fn reset(&mut self, size: u32) {
+    pub(in crate::exec) fn reset(&mut self, size: u32, checker: Option<&SharedChecker>) {
         let units = (size as usize).div_ceil(16);
         self.storage.clear();
         self.storage.resize(units, u128::MAX);
         self.size = size;
+        self.history = checker.map(|checker| Box::new(LdsHistory::new(checker, size)));
+        self.open = if self.history.is_some() { 0 } else { size };
+    }
+
+    /// Lets go of what checks remember of it.
+    pub(in crate::exec) fn forget(&mut self) {
+        self.history = None;
+    }
+
+    /// [`Region::locate`] for what is not open.
+    #[cold]
+    fn locate_checked(
+        &mut self,
+        lane: usize,
+        address: u64,
+        bytes: u64,
+        access: Access,
+    ) -> MemoryResult<*mut u8> {
+        let size = self.size;
+        match &mut self.history {
+            Some(history) if address.checked_add(bytes).is_some_and(|end| end <= size.into()) => {
+                history.access(LaneAccess { access, lane, address, bytes }, size)?;
+                // SAFETY: the storage holds at least `size` bytes, and the access ends within them.
+                Ok(unsafe { self.storage.as_mut_ptr().cast::<u8>().add(address as usize) })
+            }
+            _ => {
+                let (lane, bytes) = (lane as u32, bytes as u32);
+                Err(Box::new(FaultKind::LdsOutOfBounds { access, lane, address, bytes, size }))
+            }
+        }
     }
 }
 
@@ -135,16 +192,16 @@ impl Region for Lds {
 
     #[inline(always)]
     fn locate(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8> {
-        self.locate_piece(address, bytes, access).ok_or_else(|| {
-            let (lane, bytes) = (lane as u32, bytes as u32);
-            Box::new(FaultKind::LdsOutOfBounds { access, lane, address, bytes, size: self.size })
-        })
+        match self.locate_piece(address, bytes, access) {
+            Some(place) => Ok(place),
+            None => self.locate_checked(lane, address, bytes, access),
+        }
     }
 
     #[inline(always)]
     fn locate_piece(&mut self, address: u64, bytes: u64, _access: Access) -> Option<*mut u8> {
-        let fits = address.checked_add(bytes)? <= u64::from(self.size);
-        // SAFETY: the storage holds at least `size` bytes, and the piece ends within them.
+        let fits = address.checked_add(bytes)? <= u64::from(self.open);
+        // SAFETY: the storage holds at least `open` bytes, and the piece ends within them.
         fits.then(|| unsafe { self.storage.as_mut_ptr().cast::<u8>().add(address as usize) })
     }
 }

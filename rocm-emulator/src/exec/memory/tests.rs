@@ -54,7 +54,7 @@ struct Bench<const W: usize> {
 impl<const W: usize> Bench<W> {
     fn new(wide: bool) -> Self {
         let (mut lds, mut private) = (Lds::default(), Private::default());
-        lds.reset(4096);
+        lds.reset(4096, None);
         private.reset(64, W);
         Self { wave: wave(), lds, private, ranges: Vec::new(), wide: wide && wide_vectors() }
     }
@@ -66,6 +66,7 @@ impl<const W: usize> Bench<W> {
             global: Global::new(&space, [NOTHING; 2]),
             lds: std::mem::take(&mut self.lds),
             counters: Counters::default(),
+            checker: None,
             wide_vectors: self.wide,
         };
         let result = prepare(inst, Family::Rdna3).expect(inst.name).run(
@@ -499,6 +500,7 @@ fn scalar_loads() {
         global: Global::new(&space, [NOTHING; 2]),
         lds: Lds::default(),
         counters: Counters::default(),
+        checker: None,
         wide_vectors: false,
     };
     let mut wave = wave::<32>();

@@ -1,9 +1,10 @@
 //! Live memory: device allocations, pinned host memory, and the segments of loaded code objects.
 mod buffer;
+mod initialisation;
 mod quarantine;
 
 use super::error::{ErrorCode, Result, fail};
-use crate::exec::{AddressSpace, Checks, FreedRanges, Range};
+use crate::exec::{AddressSpace, Checks, FreedRanges, Range, RangeHistories, RangeHistory, Written};
 pub use buffer::HostBuffer;
 use parking_lot::{Mutex, RwLock};
 use quarantine::{Quarantine, RED_ZONE};
@@ -51,6 +52,15 @@ struct Allocation {
     kind: Kind,
     /// None where somebody else owns the memory (registered memory, code objects).
     backing: Option<HostBuffer>,
+    /// Which bytes have been written, if that is checked.
+    written: Option<Arc<Written>>,
+}
+
+impl Allocation {
+    fn history(&self) -> RangeHistory {
+        let shared_with_host = matches!(self.kind, Kind::Pinned { .. } | Kind::Registered);
+        RangeHistory { written: self.written.clone(), shared_with_host }
+    }
 }
 
 #[derive(Default)]
@@ -65,6 +75,7 @@ pub struct Memory {
     table: RwLock<Table>,
     total: u64,
     poison: Option<u8>,
+    checks: Checks,
     /// What was freed last, for messages.
     freed: Arc<FreedRanges>,
     /// Where freed memory goes if memory is checked.
@@ -83,6 +94,7 @@ impl Memory {
             table: RwLock::new(Table { live: BTreeMap::new(), used: vec![0; devices] }),
             total,
             poison,
+            checks,
             freed: Arc::default(),
             quarantine: checks.memory.then(Mutex::default),
             generation: AtomicU64::new(1),
@@ -146,7 +158,10 @@ impl Memory {
 
     fn insert(&self, buffer: HostBuffer, kind: Kind) -> usize {
         let (base, len) = (buffer.base(), buffer.len());
-        self.table.write().live.insert(base, Allocation { len, kind, backing: Some(buffer) });
+        // What the host writes into its memory cannot be seen.
+        let tracked = self.checks.init && matches!(kind, Kind::Device(_));
+        let written = tracked.then(|| Arc::new(Written::new(len as u64)));
+        self.table.write().live.insert(base, Allocation { len, kind, backing: Some(buffer), written });
         self.generation.fetch_add(1, Ordering::Release);
         base
     }
@@ -168,7 +183,7 @@ impl Memory {
                 format!("{len} bytes at 0x{base:x} overlap memory that is already known"),
             );
         }
-        table.live.insert(base, Allocation { len, kind, backing: None });
+        table.live.insert(base, Allocation { len, kind, backing: None, written: None });
         drop(table);
         self.generation.fetch_add(1, Ordering::Release);
         Ok(())
@@ -226,7 +241,7 @@ impl Memory {
         match find(table, base) {
             None => match self.freed.find(base as u64) {
                 Some(freed) => format!(
-                    "{call}: 0x{base:x} was freed before: an allocation of {} bytes ({} others were freed later)",
+                    "{call}: 0x{base:x} is freed twice: it was an allocation of {} bytes ({} others were freed since)",
                     freed.len, freed.since
                 ),
                 None => format!("{call}: 0x{base:x} is no live allocation"),
@@ -283,9 +298,8 @@ impl Memory {
     /// What kernels on `device` may touch: its own memory, that of `peers`, and the host's pinned memory.
     pub fn address_space(&self, device: usize, peers: &[usize]) -> Arc<AddressSpace> {
         let sees = |kind: Kind| kind.device().is_none_or(|owner| owner == device || peers.contains(&owner));
-        let ranges: Vec<Range> = self
-            .table
-            .read()
+        let table = self.table.read();
+        let ranges: Vec<Range> = table
             .live
             .iter()
             .filter(|(_, allocation)| sees(allocation.kind))
@@ -295,9 +309,17 @@ impl Memory {
                 writable: !matches!(allocation.kind, Kind::Code { writable: false, .. }),
             })
             .collect();
+        let histories = if self.checks.race || self.checks.init {
+            let live = table.live.iter().filter(|(_, allocation)| sees(allocation.kind));
+            live.map(|(base, allocation)| (*base as u64, allocation.history())).collect()
+        } else {
+            RangeHistories::new()
+        };
+        drop(table);
         // SAFETY: live ranges are mapped, and nothing goes back to the host while a command holds
         // `running` (see `wait_for_running`); the runtime keeps no references into device memory.
-        Arc::new(unsafe { AddressSpace::from_ranges(ranges) }.with_freed(Arc::clone(&self.freed)))
+        let space = unsafe { AddressSpace::from_ranges(ranges) };
+        Arc::new(space.with_freed(Arc::clone(&self.freed)).with_histories(histories))
     }
 
     /// To be held while a command touches memory.
@@ -380,7 +402,7 @@ mod tests {
         memory.free(base, ANY, "hipFree").unwrap();
         let twice = memory.free(base, ANY, "hipFree").unwrap_err();
         assert_eq!(twice.code, ErrorCode::InvalidValue);
-        assert!(twice.detail.contains("was freed before: an allocation of 100 bytes"), "{twice}");
+        assert!(twice.detail.contains("freed twice: it was an allocation of 100 bytes"), "{twice}");
     }
 
     #[test]

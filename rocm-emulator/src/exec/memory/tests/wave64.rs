@@ -14,6 +14,7 @@ fn exchange(inst: &Inst, action: Option<Action>, address: fn(u32) -> u32, exec: 
         global: Global::new(&space, [NOTHING; 2]),
         lds: Lds::default(),
         counters: Counters::default(),
+        checker: None,
         wide_vectors: wide_vectors(),
     };
     step.run(&mut bench.wave, &mut memory, &mut bench.private, 0).expect("no memory involved");

@@ -1,0 +1,218 @@
+//! Who touched which bytes last.
+use super::clock::{Clock, Record, Relation};
+use crate::exec::Access;
+use std::collections::HashMap;
+
+/// Bytes whose cells are made at once.
+const PAGE: u64 = 4096;
+
+/// What is remembered of some bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    /// The last plain store. One is enough: a second one that it is not ordered with has been reported.
+    store: Record,
+    atomics: [Record; 2],
+    loads: [Record; 2],
+}
+
+/// The cells of a page: of four bytes each as long as no access is finer.
+#[derive(Debug)]
+struct Page {
+    /// Log2 of the bytes of a cell.
+    shift: u32,
+    cells: Vec<Cell>,
+}
+
+impl Page {
+    fn new() -> Self {
+        Self { shift: 2, cells: vec![Cell::default(); PAGE as usize / 4] }
+    }
+
+    /// Splits the cells until an address lies on the border of two.
+    fn refine(&mut self, address: u64) {
+        let shift = address.trailing_zeros().min(self.shift);
+        let parts = 1 << (self.shift - shift);
+        if parts > 1 {
+            self.cells = self.cells.iter().flat_map(|cell| std::iter::repeat_n(*cell, parts)).collect();
+            self.shift = shift;
+        }
+    }
+}
+
+/// The cells of one memory.
+#[derive(Debug, Default)]
+pub(super) struct Cells {
+    pages: Vec<Page>,
+    /// Index of a page by its number.
+    by_number: HashMap<u64, usize>,
+    /// The page that was found last.
+    recent: Option<(u64, usize)>,
+}
+
+impl Cells {
+    fn page(&mut self, number: u64) -> &mut Page {
+        let index = match self.recent {
+            Some((recent, index)) if recent == number => index,
+            _ => {
+                let index = *self.by_number.entry(number).or_insert(self.pages.len());
+                if index == self.pages.len() {
+                    self.pages.push(Page::new());
+                }
+                self.recent = Some((number, index));
+                index
+            }
+        };
+        &mut self.pages[index]
+    }
+
+    /// Notes an access. Returns the earlier one that nothing orders it with, if there is such a one.
+    pub(super) fn access(
+        &mut self,
+        clock: &Clock,
+        access: Access,
+        address: u64,
+        bytes: u64,
+        now: Record,
+    ) -> Option<(Access, Record)> {
+        let (mut at, end) = (address, address + bytes);
+        while at < end {
+            let page = self.page(at / PAGE);
+            let stop = end.min((at / PAGE + 1) * PAGE);
+            page.refine(at);
+            page.refine(stop);
+            let cell = |address: u64| ((address - at / PAGE * PAGE) >> page.shift) as usize;
+            let touched = cell(at)..cell(stop);
+            for cell in &mut page.cells[touched] {
+                if let Some(race) = judge(clock, cell, access, now) {
+                    return Some(race);
+                }
+            }
+            at = stop;
+        }
+        None
+    }
+}
+
+/// Atomics do not race with each other; with plain loads of another workgroup they are taken to be meant.
+fn judge(clock: &Clock, cell: &mut Cell, access: Access, now: Record) -> Option<(Access, Record)> {
+    let any = |record: &&Record| clock.relation(**record) != Relation::Before;
+    let beside = |record: &&Record| clock.relation(**record) == Relation::Beside;
+    let store = Some(&cell.store).filter(any).map(|record| (Access::Store, *record));
+    let atomic = |record: &Record| (Access::Atomic, *record);
+    let load = |record: &Record| (Access::Load, *record);
+    let race = match access {
+        Access::Load => store.or_else(|| cell.atomics.iter().find(beside).map(atomic)),
+        Access::Store => store
+            .or_else(|| cell.atomics.iter().find(any).map(atomic))
+            .or_else(|| cell.loads.iter().find(any).map(load)),
+        Access::Atomic => store.or_else(|| cell.loads.iter().find(beside).map(load)),
+    };
+    match access {
+        Access::Load => clock.remember(&mut cell.loads, now),
+        Access::Store => cell.store = now,
+        Access::Atomic => clock.remember(&mut cell.atomics, now),
+    }
+    race
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GROUP: [u32; 3] = [0, 0, 0];
+    const OTHER: [u32; 3] = [1, 0, 0];
+
+    /// Runs accesses of (workgroup, wave) to bytes, with barriers of the workgroup where bytes are empty; returns
+    /// which access raced, and with what kind of access of whom.
+    fn race(
+        steps: &[([u32; 3], u32, Access, std::ops::Range<u64>)],
+    ) -> Option<(usize, Access, [u32; 3], u32)> {
+        let (mut clock, mut cells) = (Clock::default(), Cells::default());
+        for (index, (group, wave, access, bytes)) in steps.iter().enumerate() {
+            if bytes.is_empty() {
+                clock.barrier(*group);
+                continue;
+            }
+            clock.turn(*group, *wave);
+            clock.at(4 * index as u32);
+            let now = clock.record(*wave);
+            let found = cells.access(&clock, *access, bytes.start, bytes.end - bytes.start, now);
+            if let Some((kind, earlier)) = found {
+                assert!(earlier.offset() < 4 * index as u64);
+                let (group, wave) = clock.who(earlier);
+                assert_eq!(earlier.lane(), wave);
+                return Some((index, kind, group, wave));
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn waves_of_a_workgroup_race_between_barriers() {
+        use Access::{Load, Store};
+        let touch = |wave, access, bytes| (GROUP, wave, access, bytes);
+        let barrier = (GROUP, 0, Load, 0..0);
+        assert_eq!(race(&[touch(0, Store, 0..4), touch(1, Load, 0..4)]), Some((1, Store, GROUP, 0)));
+        assert_eq!(race(&[touch(0, Load, 0..4), touch(1, Store, 0..4)]), Some((1, Load, GROUP, 0)));
+        assert_eq!(race(&[touch(0, Store, 0..4), touch(1, Store, 0..4)]), Some((1, Store, GROUP, 0)));
+        assert_eq!(race(&[touch(0, Load, 0..4), touch(1, Load, 0..4)]), None);
+        assert_eq!(race(&[touch(0, Store, 0..4), barrier.clone(), touch(1, Load, 0..4)]), None);
+        assert_eq!(race(&[touch(0, Store, 0..4), touch(0, Load, 0..4)]), None);
+        // The reader that came before the last one.
+        let readers = [touch(0, Load, 0..4), touch(1, Load, 0..4), touch(1, Store, 0..4)];
+        assert_eq!(race(&readers), Some((2, Load, GROUP, 0)));
+        // A barrier orders one of two readers only.
+        let late = [touch(0, Load, 0..4), barrier, touch(1, Load, 0..4), touch(0, Store, 0..4)];
+        assert_eq!(race(&late), Some((3, Load, GROUP, 1)));
+    }
+
+    #[test]
+    fn bytes_beside_each_other_do_not_race() {
+        use Access::{Load, Store};
+        let touch = |wave, access, bytes| (GROUP, wave, access, bytes);
+        let apart =
+            [touch(0, Store, 4..5), touch(1, Store, 5..6), touch(2, Store, 6..8), touch(3, Store, 2..4)];
+        assert_eq!(race(&apart), None);
+        let wide = [touch(0, Store, 5..6), touch(1, Load, 4..8)];
+        assert_eq!(race(&wide), Some((1, Store, GROUP, 0)));
+        // The whole word was written before its cells were split.
+        let split = [touch(0, Store, 4..8), touch(0, Store, 6..7), touch(1, Load, 7..8)];
+        assert_eq!(race(&split), Some((2, Store, GROUP, 0)));
+        let pages = [touch(0, Store, 4094..4095), touch(1, Load, 4090..4100)];
+        assert_eq!(race(&pages), Some((1, Store, GROUP, 0)));
+        assert_eq!(race(&[touch(0, Store, 4097..4098), touch(1, Load, 4090..4097)]), None);
+    }
+
+    #[test]
+    fn workgroups_race_whatever_their_barriers() {
+        use Access::{Load, Store};
+        let barrier = (GROUP, 0, Load, 0..0);
+        let touch = |group, access| (group, 0, access, 0..4);
+        assert_eq!(
+            race(&[touch(GROUP, Store), barrier.clone(), touch(OTHER, Load)]),
+            Some((2, Store, GROUP, 0))
+        );
+        assert_eq!(race(&[touch(GROUP, Load), barrier, touch(OTHER, Store)]), Some((2, Load, GROUP, 0)));
+        let readers = [touch(GROUP, Load), touch(OTHER, Load), touch(OTHER, Store)];
+        assert_eq!(race(&readers), Some((2, Load, GROUP, 0)));
+        // Interleaved: the group whose read is older writes.
+        let readers = [touch(GROUP, Load), touch(OTHER, Load), touch(GROUP, Store)];
+        assert_eq!(race(&readers), Some((2, Load, OTHER, 0)));
+    }
+
+    #[test]
+    fn atomics_race_with_plain_accesses_only() {
+        use Access::{Atomic, Load, Store};
+        let touch = |group, wave, access| (group, wave, access, 0..4);
+        assert_eq!(race(&[touch(GROUP, 0, Atomic), touch(GROUP, 1, Atomic), touch(OTHER, 0, Atomic)]), None);
+        assert_eq!(race(&[touch(GROUP, 0, Atomic), touch(GROUP, 1, Load)]), Some((1, Atomic, GROUP, 0)));
+        assert_eq!(race(&[touch(GROUP, 0, Load), touch(GROUP, 1, Atomic)]), Some((1, Load, GROUP, 0)));
+        assert_eq!(race(&[touch(GROUP, 0, Atomic), touch(OTHER, 0, Load)]), None);
+        assert_eq!(race(&[touch(GROUP, 0, Atomic), touch(OTHER, 0, Store)]), Some((1, Atomic, GROUP, 0)));
+        // Set to zero by one workgroup, added to by all.
+        let cleared = [touch(GROUP, 0, Store), touch(GROUP, 0, Atomic), touch(OTHER, 0, Atomic)];
+        assert_eq!(race(&cleared), Some((2, Store, GROUP, 0)));
+        let late = [touch(GROUP, 0, Atomic), touch(OTHER, 0, Atomic), touch(OTHER, 0, Store)];
+        assert_eq!(race(&late), Some((2, Atomic, GROUP, 0)));
+    }
+}
