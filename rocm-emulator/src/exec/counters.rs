@@ -1,4 +1,5 @@
 //! What a launch executed: repeatable to the digit.
+use super::Profile;
 
 /// Sums over all waves of a launch, or of many launches (`+=`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct Counters {
     pub bytes_loaded: u64,
     /// Bytes that lanes wrote to global memory; an atomic counts on both sides.
     pub bytes_stored: u64,
+    /// What is counted only if it is asked for; zeros otherwise.
+    pub profile: Profile,
 }
 
 impl Counters {
@@ -56,5 +59,6 @@ impl std::ops::AddAssign for Counters {
         self.flow += other.flow;
         self.bytes_loaded += other.bytes_loaded;
         self.bytes_stored += other.bytes_stored;
+        self.profile += other.profile;
     }
 }

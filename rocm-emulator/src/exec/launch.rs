@@ -63,12 +63,14 @@ pub struct Scrutiny {
     pub seed: Option<u64>,
     /// What accesses are checked for.
     pub checks: Checks,
+    /// Whether [`Counters::profile`] is filled in.
+    pub profile: bool,
 }
 
 impl Scrutiny {
     /// Whether instructions have to be looked at one by one.
     fn watches(&self) -> bool {
-        self.seed.is_some() || self.checks.watches_accesses()
+        self.seed.is_some() || self.profile || self.checks.watches_accesses()
     }
 }
 
@@ -225,7 +227,7 @@ where
             let waves = WaveSizes::waves(kept);
             let mut memory = self.memory();
             memory.lds = std::mem::take(lds);
-            let mut watch = Watch::default();
+            let mut watch = Watch::new(self.dispatch.launch.scrutiny.profile);
             let watched = self.dispatch.launch.scrutiny.watches();
             for _ in 0..most {
                 let group = self.next.fetch_add(1, Ordering::Relaxed);
@@ -246,6 +248,7 @@ where
                     }
                 }
             }
+            memory.counters.profile = watch.profile();
             let instructions = memory.counters.instructions();
             self.outcome.lock().0 += memory.counters;
             memory.lds.forget();
@@ -257,8 +260,11 @@ where
     /// Runs all workgroups in an order that the seed decides, up to the first fault.
     fn run_shuffled(&self, seed: u64) {
         let mut memory = self.memory();
+        let mut watch = Watch::new(self.dispatch.launch.scrutiny.profile);
         let coordinates = |group| self.coordinates(group);
-        let fault = shuffle::run(self.dispatch, self.groups, coordinates, &mut memory, seed).err();
+        let fault =
+            shuffle::run(self.dispatch, self.groups, coordinates, &mut memory, &mut watch, seed).err();
+        memory.counters.profile = watch.profile();
         let mut outcome = self.outcome.lock();
         outcome.0 += memory.counters;
         outcome.1 = fault;

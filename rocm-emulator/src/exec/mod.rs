@@ -12,6 +12,7 @@ mod fault;
 mod initial_state;
 mod launch;
 mod memory;
+mod profile;
 mod program;
 mod random;
 mod scalar;
@@ -27,5 +28,6 @@ pub use check::{Checks, FreedRange, FreedRanges, Missing, RangeHistories, RangeH
 pub use counters::Counters;
 pub use fault::{Access, EarlierAccess, Fault, FaultKind, Place};
 pub use launch::{DEFAULT_INSTRUCTION_LIMIT, KernelSpec, Launch, Scrutiny, run};
+pub use profile::Profile;
 pub use program::Program;
 pub(crate) use random::Random;

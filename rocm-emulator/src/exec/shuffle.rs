@@ -28,6 +28,7 @@ pub(super) fn run<const W: usize>(
     groups: u64,
     coordinates: impl Fn(u64) -> [u32; 3],
     memory: &mut Memory,
+    watch: &mut Watch,
     seed: u64,
 ) -> Result<(), Fault>
 where
@@ -38,7 +39,6 @@ where
     let at_once = 1 + random.below(MOST_AT_ONCE) as usize;
     let mut under_way: Vec<UnderWay<W>> = Vec::new();
     let mut spare: Vec<(Waves<W>, Lds)> = Vec::new();
-    let mut watch = Watch::default();
     loop {
         while under_way.len() < at_once
             && let Some(group) = order.next(&mut random)
@@ -54,7 +54,7 @@ where
         let chosen = random.below(under_way.len() as u64) as usize;
         let group = &mut under_way[chosen];
         std::mem::swap(&mut memory.lds, &mut group.lds);
-        let outcome = group.step(dispatch, memory, &mut watch, &mut random);
+        let outcome = group.step(dispatch, memory, watch, &mut random);
         std::mem::swap(&mut memory.lds, &mut group.lds);
         if outcome? {
             let group = under_way.swap_remove(chosen);

@@ -200,6 +200,9 @@ where
         let limit = dispatch.launch.instruction_limit;
         let turn_end = if shares { self.executed.saturating_add(TURN).min(limit) } else { limit };
         let program = dispatch.launch.program;
+        if WATCHED {
+            watch.resume(&self.wave);
+        }
         // Once per function: calls and returns change it.
         'function: loop {
             let function = Arc::clone(&self.function);

@@ -206,6 +206,7 @@ impl PreparedLaunch {
                 scrutiny: exec::Scrutiny {
                     seed: queue.seed_of_launch(&self.function.spec.name),
                     checks: runtime.options.checks,
+                    profile: runtime.options.profile.is_some(),
                 },
             })
         };

@@ -2,6 +2,7 @@
 mod code_object;
 mod faults;
 mod order;
+mod profile;
 mod raw_code;
 mod results;
 mod waves;

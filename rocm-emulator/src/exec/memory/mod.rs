@@ -13,10 +13,11 @@ mod lanes;
 mod prepare;
 mod region;
 mod scalar_load;
+mod touch;
 
 use super::check::SharedChecker;
 use super::wave::{Lanes, Wave};
-use super::{Counters, FaultKind, PRIVATE_APERTURE, SHARED_APERTURE};
+use super::{Access, Counters, FaultKind, PRIVATE_APERTURE, SHARED_APERTURE};
 use atomics::AtomicOperation;
 use exchange::Exchange;
 use lanes::{LoadFormat, StoreFormat};
@@ -24,6 +25,7 @@ pub(super) use prepare::prepare;
 use region::Region;
 pub(super) use region::{Global, Lds, Private};
 pub(super) use scalar_load::{ScalarLoad, prepare as prepare_scalar};
+pub(super) use touch::{Room, Touch};
 
 /// Faults are rare and large.
 pub(super) type MemoryResult<T> = Result<T, Box<FaultKind>>;

@@ -1,0 +1,61 @@
+//! Which memory an instruction is about to touch: for those who look on.
+use super::{Access, Action, MemoryStep, Space, by_aperture, moved};
+use crate::exec::wave::Wave;
+
+/// The memory that lanes touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::exec) enum Room {
+    Global,
+    Lds,
+    Private,
+}
+
+/// One access of the lanes of a wave.
+pub(in crate::exec) struct Touch<'a, const W: usize> {
+    pub(in crate::exec) room: Room,
+    pub(in crate::exec) access: Access,
+    /// The lanes that take part; the others' addresses are meaningless.
+    pub(in crate::exec) lanes: u64,
+    pub(in crate::exec) addresses: &'a [u64; W],
+    /// Bytes of each lane.
+    pub(in crate::exec) bytes: u64,
+}
+
+impl MemoryStep {
+    /// Shows the accesses that the instruction will make. Those with two addresses make two; exchanges of lanes
+    /// touch no memory, and the append counter is left out.
+    pub(in crate::exec) fn touches<const W: usize>(&self, wave: &Wave<W>, mut see: impl FnMut(Touch<W>)) {
+        let exec = wave.exec();
+        let (access, bytes, distances) = match self.action {
+            Action::Load(format) => (Access::Load, format.bytes(), None),
+            Action::Store(format) => (Access::Store, format.bytes(), None),
+            Action::Atomic(operation) => (Access::Atomic, operation.bytes(), None),
+            Action::LoadTwo(format, distances) => (Access::Load, format.bytes(), Some(distances)),
+            Action::StoreTwo(format, distances) => (Access::Store, format.bytes(), Some(distances)),
+            Action::AtomicTwo(operation, distances) => (Access::Atomic, operation.bytes(), Some(distances)),
+            Action::Exchange(_) => return,
+        };
+        let mut addresses = [0; W];
+        self.addresses(wave, &mut addresses);
+        let rooms = match self.space {
+            Space::Global => [exec, 0, 0],
+            Space::Lds => [0, exec, 0],
+            Space::Private => [0, 0, exec],
+            Space::Flat => by_aperture(&mut addresses, exec),
+        };
+        for (room, lanes) in [Room::Global, Room::Lds, Room::Private].into_iter().zip(rooms) {
+            if lanes == 0 {
+                continue;
+            }
+            match distances {
+                None => see(Touch { room, access, lanes, addresses: &addresses, bytes }),
+                Some(distances) => {
+                    for distance in distances {
+                        let addresses = &moved(&addresses, distance);
+                        see(Touch { room, access, lanes, addresses, bytes });
+                    }
+                }
+            }
+        }
+    }
+}

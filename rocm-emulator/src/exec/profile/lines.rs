@@ -1,0 +1,89 @@
+//! Coalescing: how many lines of memory the lanes of one access touch.
+use crate::exec::memory::Touch;
+
+/// Bytes of a line, as powers of two.
+const SHIFTS: [u32; 2] = [6, 7];
+
+/// Lines of 64 and of 128 bytes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Lines {
+    /// Different lines that the access touches.
+    pub(super) touched: [u64; 2],
+    /// Lines that its bytes would fill, each byte once, if they lay together.
+    pub(super) fewest: [u64; 2],
+}
+
+pub(super) fn of<const W: usize>(touch: &Touch<W>) -> Lines {
+    let mut starts = [0; W];
+    let mut count = 0;
+    for lane in (0..W).filter(|lane| touch.lanes >> lane & 1 != 0) {
+        starts[count] = touch.addresses[lane];
+        count += 1;
+    }
+    let starts = &mut starts[..count];
+    starts.sort_unstable();
+    let mut lines = Lines::default();
+    // One past the last byte, and the last line of each size, that were counted.
+    let (mut end, mut last) = (0, [None; 2]);
+    let mut bytes = 0;
+    for &start in starts.iter() {
+        let own_end = start.saturating_add(touch.bytes);
+        bytes += own_end - start.max(end).min(own_end);
+        end = own_end;
+        for (size, shift) in SHIFTS.into_iter().enumerate() {
+            let (first, final_one) = (start >> shift, (own_end - 1) >> shift);
+            let next = last[size].map_or(first, |last: u64| first.max(last + 1));
+            lines.touched[size] += (final_one + 1).saturating_sub(next);
+            last[size] = Some(final_one);
+        }
+    }
+    lines.fewest = SHIFTS.map(|shift| bytes.div_ceil(1 << shift));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::Access;
+    use crate::exec::memory::Room;
+
+    fn lines(lanes: u64, bytes: u64, address: impl Fn(u64) -> u64) -> Lines {
+        let addresses = &std::array::from_fn::<u64, 32, _>(|lane| address(lane as u64));
+        of(&Touch { room: Room::Global, access: Access::Load, lanes, addresses, bytes })
+    }
+
+    const ALL: u64 = 0xffff_ffff;
+
+    fn lines_of(touched: [u64; 2], fewest: [u64; 2]) -> Lines {
+        Lines { touched, fewest }
+    }
+
+    #[test]
+    fn neighbours_share_lines() {
+        assert_eq!(lines(ALL, 4, |lane| 0x1000 + 4 * lane), lines_of([2, 1], [2, 1]));
+        assert_eq!(lines(ALL, 16, |lane| 0x1000 + 16 * lane), lines_of([8, 4], [8, 4]));
+        // The order of lanes does not matter.
+        assert_eq!(lines(ALL, 4, |lane| 0x1000 + 4 * (31 - lane)), lines_of([2, 1], [2, 1]));
+    }
+
+    #[test]
+    fn what_begins_within_a_line_touches_one_more() {
+        assert_eq!(lines(ALL, 4, |lane| 0x1004 + 4 * lane), lines_of([3, 2], [2, 1]));
+        // One element over the edge of both sizes.
+        assert_eq!(lines(1, 8, |_| 0x107c), lines_of([2, 2], [1, 1]));
+    }
+
+    #[test]
+    fn distant_lanes_have_lines_of_their_own() {
+        assert_eq!(lines(ALL, 4, |lane| 0x1000 + 256 * lane), lines_of([32, 32], [2, 1]));
+        assert_eq!(lines(ALL, 4, |lane| 0x1000 + 64 * lane), lines_of([32, 16], [2, 1]));
+        assert_eq!(lines(0xff, 4, |lane| 0x1000 + 128 * lane), lines_of([8, 8], [1, 1]));
+    }
+
+    #[test]
+    fn the_same_bytes_count_once() {
+        assert_eq!(lines(ALL, 4, |_| 0x1000), lines_of([1, 1], [1, 1]));
+        assert_eq!(lines(ALL, 16, |lane| 0x1000 + 4 * lane), lines_of([3, 2], [3, 2]));
+        assert_eq!(lines(ALL, 4, |lane| 0x1000 + lane / 16 * 1024), lines_of([2, 2], [1, 1]));
+    }
+}
