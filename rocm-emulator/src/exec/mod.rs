@@ -16,6 +16,8 @@ mod profile;
 mod program;
 mod random;
 mod scalar;
+#[cfg(test)]
+mod shipped;
 mod shuffle;
 pub mod vector;
 mod watch;

@@ -302,7 +302,7 @@ fn prepare<const W: usize>(
             scalar::prepare(inst, next).map(Step::Scalar)
         }
         Encoding::Smem => memory::prepare_scalar(inst).map(Step::ScalarLoad),
-        Encoding::Ds | Encoding::Flat | Encoding::Global | Encoding::Scratch => {
+        Encoding::Ds | Encoding::Flat | Encoding::Global | Encoding::Scratch | Encoding::Mubuf => {
             memory::prepare(inst, program.family).map(Step::Memory)
         }
         Encoding::Vop1
@@ -312,11 +312,6 @@ fn prepare<const W: usize>(
         | Encoding::Vop3p
         | Encoding::Vopc
         | Encoding::Vopd => vector::prepare(inst).map(Step::Vector),
-        Encoding::Vinterp
-        | Encoding::LdsDir
-        | Encoding::Mubuf
-        | Encoding::Mtbuf
-        | Encoding::Mimg
-        | Encoding::Exp => None,
+        Encoding::Vinterp | Encoding::LdsDir | Encoding::Mtbuf | Encoding::Mimg | Encoding::Exp => None,
     }
 }

@@ -1,7 +1,7 @@
 //! gfx9's names and operands: gfx908, gfx90a, gfx942.
 use super::{Names, Pair, before_gfx11, swap_compared};
 use crate::exec::wave::FIRST_AGPR;
-use crate::isa::{Family, Inst, Operand};
+use crate::isa::{Encoding, Inst, Operand, Sdwa, SdwaSelect, SdwaUnused};
 use std::sync::LazyLock;
 
 /// gfx9 has no carry-less additions with a name of their own, nor `_nc_`.
@@ -19,6 +19,11 @@ const VECTOR: &[Pair] = &[
     ("v_addc_co_u32", "v_add_co_ci_u32"),
     ("v_subb_co_u32", "v_sub_co_ci_u32"),
     ("v_subbrev_co_u32", "v_subrev_co_ci_u32"),
+    ("v_mad_legacy_f16", "v_mad_f16"),
+    ("v_mad_legacy_u16", "v_mad_u16"),
+    ("v_mad_legacy_i16", "v_mad_i16"),
+    ("v_fma_legacy_f16", "v_fma_f16"),
+    ("v_div_fixup_legacy_f16", "v_div_fixup_f16"),
     // Accumulation registers lie behind the vector registers.
     ("v_accvgpr_read_b32", "v_mov_b32"),
     ("v_accvgpr_write_b32", "v_mov_b32"),
@@ -38,7 +43,46 @@ const NO_OPS: &[Pair] = &[
 
 static NAMES: LazyLock<Names> = LazyLock::new(|| before_gfx11(&[VECTOR, NO_OPS]));
 
-pub(super) fn rewrite(_family: Family, inst: &mut Inst) {
+/// 16-bit operations that keep the half they do not write: those that choose halves by op_sel, and the
+/// multiply-adds that accumulate or have a literal. All others of gfx9 clear it (LLVM's zeroesHigh16BitsOfDest).
+const KEEPING: &[&str] = &[
+    "v_mad_f16",
+    "v_mad_u16",
+    "v_mad_i16",
+    "v_fma_f16",
+    "v_div_fixup_f16",
+    "v_min3_f16",
+    "v_min3_i16",
+    "v_min3_u16",
+    "v_max3_f16",
+    "v_max3_i16",
+    "v_max3_u16",
+    "v_med3_f16",
+    "v_med3_i16",
+    "v_med3_u16",
+    "v_add_i16",
+    "v_sub_i16",
+    "v_mac_f16",
+    "v_madmk_f16",
+    "v_madak_f16",
+    "v_fmac_f16",
+    "v_fmamk_f16",
+    "v_fmaak_f16",
+];
+
+/// A whole register as destination: what a 16-bit result does not fill is cleared.
+const WHOLE: Sdwa =
+    Sdwa { dst: Some((SdwaSelect::Dword, SdwaUnused::Pad)), src: [SdwaSelect::Dword; 2], sext: 0 };
+
+pub(super) fn rewrite(inst: &mut Inst) {
+    let short = matches!(inst.encoding, Encoding::Vop1 | Encoding::Vop2 | Encoding::Vop3);
+    if short && inst.sdwa.is_none() && inst.name.contains("16") && !KEEPING.contains(&inst.name) {
+        inst.sdwa = Some(WHOLE);
+    }
+    // It has one choice per source, where packed operations have two.
+    if inst.name == "v_pk_mov_b32" {
+        inst.mods.op_sel_hi = inst.mods.op_sel;
+    }
     NAMES.apply(inst);
     swap_compared(inst);
     for operand in inst.src.iter_mut().chain([&mut inst.dst]) {

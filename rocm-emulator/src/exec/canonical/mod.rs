@@ -15,7 +15,7 @@ pub(super) fn canonical(family: Family, mut inst: Inst) -> Inst {
     match family {
         Family::Rdna2 => gfx10::rewrite(&mut inst),
         Family::Rdna3 => {}
-        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => gfx9::rewrite(family, &mut inst),
+        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => gfx9::rewrite(&mut inst),
     }
     inst
 }
@@ -50,7 +50,7 @@ macro_rules! with_prefixes {
 }
 
 /// Vector memory, named after data types until gfx11.
-const FLAT: [&[Pair]; 3] = *with_prefixes!(["flat_" "global_" "scratch_"] {
+const FLAT: [&[Pair]; 4] = *with_prefixes!(["flat_" "global_" "scratch_" "buffer_"] {
     "load_ubyte" "load_u8"
     "load_sbyte" "load_i8"
     "load_ushort" "load_u16"
@@ -228,8 +228,8 @@ const CACHES: [Pair; 6] = [
 
 /// Renames what gfx9 and gfx10 share besides names of their `own`.
 fn before_gfx11(own: &[&[Pair]]) -> Names {
-    let shared: [&[Pair]; 7] = [FLAT[0], FLAT[1], FLAT[2], LDS[0], SCALAR[0], VECTOR[0], &CACHES];
-    Names::new(&[&shared[..], own].concat())
+    let shared = [LDS[0], SCALAR[0], VECTOR[0], &CACHES];
+    Names::new(&[&FLAT[..], &shared, own].concat())
 }
 
 /// Puts the operands of a compare and store in LDS in gfx11's order, and gives it gfx11's name.

@@ -1,5 +1,6 @@
 //! Read-modify-write operations. Workgroups run on several host threads, so they are the host's atomics.
 use super::{MemoryResult, Region, lanes::active, write_lanes};
+use crate::exec::vector::half::{narrow, widen};
 use crate::exec::wave::Wave;
 use crate::exec::{Access, FaultKind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -13,6 +14,17 @@ pub(super) enum AtomicOperation {
 
 fn f32_op(op: fn(f32, f32) -> f32, a: u32, b: u32) -> u32 {
     op(f32::from_bits(a), f32::from_bits(b)).to_bits()
+}
+
+fn each_half(a: u32, b: u32, op: impl Fn(u32, u32) -> u32) -> u32 {
+    op(a & 0xffff, b & 0xffff) | op(a >> 16, b >> 16) << 16
+}
+
+/// The sum of two bf16, rounded to nearest even; f32 holds enough places to round twice.
+fn add_bf16(a: u32, b: u32) -> u32 {
+    let sum = f32::from_bits(a << 16) + f32::from_bits(b << 16);
+    let bits = sum.to_bits();
+    if sum.is_nan() { bits >> 16 | 0x40 } else { bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16 }
 }
 
 /// The smaller; the old value stays if the source is not smaller, so a NaN never replaces a number.
@@ -66,7 +78,12 @@ pub(super) fn find(name: &str) -> Option<AtomicOperation> {
         "mskor_b64" => Wide(|old, s, t| old & !s | t),
         "swap_b64" | "storexchg_b64" => Wide(|_, s, _| s),
         "cmpswap_b64" | "cmpstore_b64" => Wide(|old, s, compare| if old == compare { s } else { old }),
-        "cmpstore_f64" => Wide(|old, s, t| if f64::from_bits(old) == f64::from_bits(t) { s } else { old }),
+        "add_f64" => Wide(|old, s, _| (f64::from_bits(old) + f64::from_bits(s)).to_bits()),
+        "pk_add_f16" => Narrow(|old, s, _| each_half(old, s, |a, b| narrow(widen(a) + widen(b)))),
+        "pk_add_bf16" => Narrow(|old, s, _| each_half(old, s, add_bf16)),
+        "cmpswap_f64" | "cmpstore_f64" => {
+            Wide(|old, s, t| if f64::from_bits(old) == f64::from_bits(t) { s } else { old })
+        }
         "min_f64" => Wide(|old, s, _| smaller(f64::from_bits(old), f64::from_bits(s)).to_bits()),
         "max_f64" => Wide(|old, s, _| larger(f64::from_bits(old), f64::from_bits(s)).to_bits()),
         _ => return None,

@@ -62,6 +62,11 @@ enum Space {
     Flat,
     Lds,
     Private,
+    /// Private memory through the buffer whose descriptor is in these registers (gfx908). The scalar offset
+    /// counts the bytes of all lanes.
+    ScratchBuffer {
+        resource: u8,
+    },
 }
 
 /// What is done at the address.
@@ -142,6 +147,13 @@ impl MemoryStep {
             Space::Flat => memory.counters.global_memory += 1,
             Space::Lds => memory.counters.lds += 1,
             Space::Private => memory.counters.scratch += 1,
+            Space::ScratchBuffer { resource } => {
+                memory.counters.scratch += 1;
+                // ADD_TID_ENABLE: addresses are swizzled by lane, as only scratch is.
+                if wave.sgpr[usize::from((resource + 3) & 127)] & 1 << 23 == 0 {
+                    return Err(Box::new(FaultKind::UnknownInstruction));
+                }
+            }
         }
         if let Action::Exchange(exchange) = self.action {
             return exchange.run(self, wave, &mut memory.lds);
@@ -155,7 +167,7 @@ impl MemoryStep {
         let [in_global, in_lds, in_private] = match self.space {
             Space::Global => [exec, 0, 0],
             Space::Lds => [0, exec, 0],
-            Space::Private => [0, 0, exec],
+            Space::Private | Space::ScratchBuffer { .. } => [0, 0, exec],
             Space::Flat => by_aperture(&mut addresses, exec),
         };
         if in_global != 0 {
@@ -195,8 +207,10 @@ impl MemoryStep {
                 }
             }
             // 32-bit addresses.
-            (Space::Lds | Space::Private, v, base) => {
+            (Space::Lds | Space::Private | Space::ScratchBuffer { .. }, v, base) => {
                 let base = base.map_or(0, |base| wave.sgpr[usize::from(base & 127)]);
+                let swizzled = matches!(self.space, Space::ScratchBuffer { .. });
+                let base = if swizzled { base / W as u32 } else { base };
                 let base = base.wrapping_add(offset as u32);
                 match v {
                     Some(v) => {

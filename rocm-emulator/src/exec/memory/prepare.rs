@@ -10,6 +10,7 @@ pub(in crate::exec) fn prepare(inst: &Inst, family: Family) -> Option<MemoryStep
         Encoding::Flat => (Space::Flat, "flat_"),
         Encoding::Scratch => (Space::Private, "scratch_"),
         Encoding::Ds if !inst.mods.gds => (Space::Lds, "ds_"),
+        Encoding::Mubuf => return prepare_buffer(inst),
         _ => return None,
     };
     let name = inst.name.strip_prefix(prefix)?;
@@ -39,6 +40,36 @@ pub(in crate::exec) fn prepare(inst: &Inst, family: Family) -> Option<MemoryStep
         data: [data0, data1],
         dst: register(inst.dst),
         is_atomic_load: matches!(action, Action::Load(_)) && (inst.mods.glc || inst.mods.scc),
+    })
+}
+
+/// Scratch through a buffer: what gfx908 compilers use instead of SCRATCH. Other buffers are unknown here.
+fn prepare_buffer(inst: &Inst) -> Option<MemoryStep> {
+    let Operand::Scalar(resource) = inst.src[2] else { return None };
+    let base = match inst.src[3] {
+        Operand::Scalar(n) => Some(n),
+        Operand::Int(0) => None,
+        _ => return None,
+    };
+    if inst.mods.idxen || inst.mods.lds {
+        return None;
+    }
+    let (Operand::Vgpr(data), address) =
+        (if inst.dst == Operand::None { inst.src[1] } else { inst.dst }, inst.src[0])
+    else {
+        return None;
+    };
+    Some(MemoryStep {
+        space: Space::ScratchBuffer { resource },
+        action: flat_action(inst.name.strip_prefix("buffer_")?)?,
+        address: match address {
+            Operand::Vgpr(n) => Some(n),
+            _ => None,
+        },
+        base,
+        offset: inst.offset0,
+        data: [data, 0],
+        dst: Some(data),
     })
 }
 

@@ -26,6 +26,13 @@ const ACCUMULATING: &[(&str, &str)] = &[
     ("v_fmac_f32", "v_fma_f32"),
     ("v_fmac_dx9_zero_f32", "v_fma_dx9_zero_f32"),
     ("v_pk_fmac_f16", "v_pk_fma_f16"),
+    ("v_fmac_f64", "v_fma_f64"),
+    ("v_mac_f16", "v_mad_f16"),
+    ("v_mac_f32", "v_mad_f32"),
+    ("v_mac_legacy_f32", "v_mad_legacy_f32"),
+    ("v_dot4c_i32_i8", "v_dot4_i32_iu8 neg:3"),
+    ("v_dot8c_i32_i4", "v_dot8_i32_iu4 neg:3"),
+    ("v_dot2c_i32_i16", "v_dot2_i32_i16"),
     ("v_dot2acc_f32_f16", "v_dot2_f32_f16"),
     ("v_dot2acc_f32_bf16", "v_dot2_f32_bf16"),
 ];
@@ -35,6 +42,12 @@ const RENAMED: &[(&str, &str)] = &[
     ("v_fmamk_f32", "v_fma_f32"),
     ("v_fmaak_f16", "v_fma_f16"),
     ("v_fmaak_f32", "v_fma_f32"),
+    ("v_madmk_f16", "v_mad_f16"),
+    ("v_madmk_f32", "v_mad_f32"),
+    ("v_madak_f16", "v_mad_f16"),
+    ("v_madak_f32", "v_mad_f32"),
+    ("v_dot4_i32_i8", "v_dot4_i32_iu8 neg:3"),
+    ("v_dot8_i32_i4", "v_dot8_i32_iu4 neg:3"),
     ("v_cvt_pkrtz_f16_f32", "v_cvt_pk_rtz_f16_f32"),
 ];
 

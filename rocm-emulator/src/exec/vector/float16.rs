@@ -9,6 +9,7 @@ operations! { select;
     "v_sub_f16" Sub [Sub] (a: F16, b: F16) -> F16 { a - b }
     "v_mul_f16" Mul [Mul] (a: F16, b: F16) -> F16 { a * b }
     "v_fma_f16" Fma [Fma] (a: F16, b: F16, c: F16) -> F16 { half::fma(a, b, c) }
+    "v_mad_f16" Mad [Mad] (a: F16, b: F16, c: F16) -> F16 { half::widen(half::narrow(a * b)) + c }
     "v_min_f16" Min [MinMax] (a: F16, b: F16) -> F16 { minimum(a, b) }
     "v_max_f16" Max [MinMax] (a: F16, b: F16) -> F16 { maximum(a, b) }
     "v_min3_f16" Min3 [MinMax] (a: F16, b: F16, c: F16) -> F16 { minimum(minimum(a, b), c) }

@@ -7,6 +7,11 @@ operations! { select;
     "v_sub_f32" Sub [Sub] (a: F32, b: F32) -> F32 { a - b }
     "v_mul_f32" Mul [Mul] (a: F32, b: F32) -> F32 { a * b }
     "v_fma_f32" Fma [Fma] (a: F32, b: F32, c: F32) -> F32 { a.mul_add(b, c) }
+    // gfx9's multiply-add knows no denormals, whatever the mode.
+    "v_mad_f32" Mad [Mad] (a: F32, b: F32, c: F32) -> F32 { mad(a, b, c) }
+    "v_mad_legacy_f32" MadDx9Zero (a: F32, b: F32, c: F32) -> F32 {
+        if a == 0.0 || b == 0.0 { flushed(c) } else { mad(a, b, c) }
+    }
     "v_mul_dx9_zero_f32" MulDx9Zero (a: F32, b: F32) -> F32 { if a == 0.0 || b == 0.0 { 0.0 } else { a * b } }
     "v_fma_dx9_zero_f32" FmaDx9Zero (a: F32, b: F32, c: F32) -> F32 {
         if a == 0.0 || b == 0.0 { c } else { a.mul_add(b, c) }
@@ -31,6 +36,18 @@ operations! { select;
     "v_frexp_mant_f32" FrexpMantissa (a: F32) -> F32 { frexp(a).0 }
     "v_frexp_exp_i32_f32" FrexpExponent (a: F32) -> I32 { frexp(a).1 }
     "v_mov_b32" Move (a: B32) -> U32 { a }
+}
+
+/// A denormal becomes a zero of its sign.
+#[inline(always)]
+fn flushed(value: f32) -> f32 {
+    let bits = value.to_bits();
+    f32::from_bits(if bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits })
+}
+
+#[inline(always)]
+fn mad(a: f32, b: f32, c: f32) -> f32 {
+    flushed(flushed(flushed(a) * flushed(b)) + flushed(c))
 }
 
 /// An integer with the order of the floats; -0 comes before +0.

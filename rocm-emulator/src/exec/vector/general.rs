@@ -54,7 +54,7 @@ pub fn run<const W: usize>(behaviour: &Behaviour, operands: &Operands, wave: &mu
 
 fn fetch<const W: usize>(wave: &Wave<W>, source: &Source, format: Format) -> [u64; W] {
     match format {
-        Format::Bits64 | Format::Signed64 | Format::Double => {
+        Format::Bits64 | Format::Signed64 | Format::PackedSingle | Format::Double => {
             *operand::fetch64(wave, source, &mut MaybeUninit::uninit())
         }
         Format::Mask => operand::expand::<W>(operand::fetch_mask(wave, source)).map(u64::from),
@@ -73,11 +73,16 @@ fn store<const W: usize>(format: Format, operands: &Operands, wave: &mut Wave<W>
             let shaped = out.map(|x| kind::shape_double(operands, nan_to_zero, f64::from_bits(x)).to_bits());
             operand::store64(operands, wave, if operands.shapes_output() { &shaped } else { out });
         }
-        Format::Bits64 | Format::Signed64 => operand::store64(operands, wave, out),
+        Format::PackedSingle if operands.shapes_output() => {
+            let mut shaped = *out;
+            kind::shape_packed_singles(operands, nan_to_zero, &mut shaped);
+            operand::store64(operands, wave, &shaped);
+        }
+        Format::Bits64 | Format::Signed64 | Format::PackedSingle => operand::store64(operands, wave, out),
         Format::Mask => {
             let active = operands.write_mask(wave);
             let mask = operand::collect(&out.map(|x| x as u32));
-            operand::store_mask(operands.dst, operands.invert, wave, active, mask);
+            operand::store_masks(operands, wave, active, mask);
         }
         Format::Half if operands.shapes_output() => {
             operand::store16(operands, wave, &out.map(|x| half::narrow(single(half::widen(x as u32)))));
@@ -101,6 +106,17 @@ fn compute(behaviour: &Behaviour, lane: [u64; 4], mode: Mode) -> u64 {
         let part = |halves: [u64; 4]| arithmetic(behaviour.form, halves, &soft::HALF, rounding);
         return match (part(halves(0)), part(halves(16))) {
             (Some(low), Some(high)) => low | high << 16,
+            _ => (behaviour.lane)(lane),
+        };
+    }
+    if behaviour.result == Format::PackedSingle {
+        let rounding = soft::Rounding::from_mode(mode.round_32);
+        let part = |shift: u32| {
+            let words = lane.map(|bits| bits >> shift & 0xffff_ffff);
+            arithmetic(behaviour.form, words, &soft::SINGLE, rounding)
+        };
+        return match (part(0), part(32)) {
+            (Some(low), Some(high)) => low | high << 32,
             _ => (behaviour.lane)(lane),
         };
     }
@@ -134,6 +150,18 @@ fn arithmetic(form: Form, lane: [u64; 4], layout: &soft::Layout, rounding: soft:
         Form::Sub => soft::add(a, b ^ layout.sign(), layout, rounding),
         Form::Mul => soft::multiply(a, b, layout, rounding),
         Form::Fma => soft::fma(a, b, c, 0, layout, rounding),
+        Form::Mad => {
+            // Without denormals whatever the mode, except in f16.
+            let flushed = |bits| {
+                if layout.fraction_bits > 10 && layout.is_denormal(bits) {
+                    bits & layout.sign()
+                } else {
+                    bits
+                }
+            };
+            let product = flushed(soft::multiply(flushed(a), flushed(b), layout, rounding));
+            flushed(soft::add(product, flushed(c), layout, rounding))
+        }
         Form::Other | Form::Convert | Form::FromSigned | Form::FromUnsigned | Form::MinMax => return None,
     })
 }
@@ -161,6 +189,10 @@ fn flush(format: Format, bits: u64, mode: Mode, allow: u8) -> u64 {
         Format::PackedHalf => {
             let half = |bits| one(&soft::HALF, mode.denorm_16_64, bits);
             half(bits & 0xffff) | half(bits >> 16 & 0xffff) << 16
+        }
+        Format::PackedSingle => {
+            let word = |bits| one(&soft::SINGLE, mode.denorm_32, bits);
+            word(bits & 0xffff_ffff) | word(bits >> 32) << 32
         }
         _ => bits,
     }

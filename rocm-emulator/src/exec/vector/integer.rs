@@ -11,6 +11,8 @@ operations! { select;
     "v_sub_nc_u32 clamp" SubSaturate (a: U32, b: U32) -> U32 { a.saturating_sub(b) }
     "v_add_nc_i32 clamp" AddSignedSaturate (a: I32, b: I32) -> I32 { a.saturating_add(b) }
     "v_sub_nc_i32 clamp" SubSignedSaturate (a: I32, b: I32) -> I32 { a.saturating_sub(b) }
+    "v_lshl_add_u64" ShiftAdd64 (a: U64, n: U32, b: U64) -> U64 { (a << (n & 7)).wrapping_add(b) }
+    "v_mov_b64" Move64 (a: U64) -> U64 { a }
     "v_add3_u32" Add3 (a: U32, b: U32, c: U32) -> U32 { a.wrapping_add(b).wrapping_add(c) }
     "v_lshl_add_u32" ShiftAdd (a: U32, b: U32, c: U32) -> U32 { (a << (b & 31)).wrapping_add(c) }
     "v_add_lshl_u32" AddShift (a: U32, b: U32, c: U32) -> U32 { a.wrapping_add(b) << (c & 31) }

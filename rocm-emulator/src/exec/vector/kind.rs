@@ -23,6 +23,8 @@ pub enum Format {
     Bits64,
     /// A 64-bit integer whose literals are sign-extended.
     Signed64,
+    /// Two f32, or two 32-bit values, in a register pair.
+    PackedSingle,
     /// f64.
     Double,
     /// One bit per lane in scalar registers.
@@ -170,6 +172,13 @@ kind64!(/// 64 bits, unsigned.
     U64: u64, Bits64, false, operand::store64, |raw| raw, |v| v);
 kind64!(/// 64 bits, signed.
     I64: i64, Signed64, false, operand::store64, |raw| raw as i64, |v| v as u64);
+kind64!(/// Two f32.
+    S2: [f32; 2], PackedSingle, true, store_packed_single,
+    |raw| [f32::from_bits(raw as u32), f32::from_bits((raw >> 32) as u32)],
+    |v| u64::from(v[0].to_bits()) | u64::from(v[1].to_bits()) << 32);
+kind64!(/// Two 32-bit values.
+    W2: [u32; 2], PackedSingle, false, operand::store64,
+    |raw| [raw as u32, (raw >> 32) as u32], |v| u64::from(v[0]) | u64::from(v[1]) << 32);
 kind64!(/// f64.
     F64: f64, Double, true, store_double, |raw| f64::from_bits(raw), |v| v.to_bits());
 kind64!(/// The bits of an f64 where the value is not rounded.
@@ -194,7 +203,7 @@ impl Kind for Mask {
     #[inline(always)]
     fn store<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
         let active = operands.write_mask(wave);
-        operand::store_mask(operands.dst, operands.invert, wave, active, operand::collect(out));
+        operand::store_masks(operands, wave, active, operand::collect(out));
     }
     #[inline(always)]
     fn unpack(raw: u32) -> bool {
@@ -249,6 +258,14 @@ fn store_packed_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, ou
 }
 
 #[inline(always)]
+fn store_packed_single<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u64; W]) {
+    if operands.shapes_output() {
+        shape_packed_singles(operands, wave.mode.dx10_clamp, out);
+    }
+    operand::store64(operands, wave, out);
+}
+
+#[inline(always)]
 fn store_double<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u64; W]) {
     if operands.shapes_output() {
         shape_doubles(operands, wave.mode.dx10_clamp, out);
@@ -265,6 +282,12 @@ fn shape_singles(operands: &Operands, nan_to_zero: bool, out: &mut [u32]) {
 fn shape_halves(operands: &Operands, nan_to_zero: bool, out: &mut [u32]) {
     let shape = |bits| half::narrow(shape_single(operands, nan_to_zero, half::widen(bits)));
     out.iter_mut().for_each(|x| *x = shape(*x & 0xffff) | shape(*x >> 16) << 16);
+}
+
+#[inline(never)]
+pub fn shape_packed_singles(operands: &Operands, nan_to_zero: bool, out: &mut [u64]) {
+    let shape = |bits: u32| u64::from(shape_single(operands, nan_to_zero, f32::from_bits(bits)).to_bits());
+    out.iter_mut().for_each(|x| *x = shape(*x as u32) | shape((*x >> 32) as u32) << 32);
 }
 
 #[inline(never)]

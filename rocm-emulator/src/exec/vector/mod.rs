@@ -17,7 +17,7 @@ mod float16;
 mod float32;
 mod float64;
 mod general;
-mod half;
+pub(super) mod half;
 mod integer;
 mod integer16;
 mod kind;
@@ -34,7 +34,7 @@ use self::kind::Format;
 use self::operand::{Operands, Target};
 use self::operation::{Action, Entry};
 use super::wave::Wave;
-use crate::isa::{Encoding, Inst, Operand, sreg};
+use crate::isa::{Encoding, Inst, Operand, Sdwa, SdwaSelect, sreg};
 
 /// A prepared vector instruction for waves of `W` lanes.
 #[derive(Clone)]
@@ -86,9 +86,17 @@ fn prepare_single<const W: usize>(inst: &Inst) -> Option<VectorStep<W>> {
     if mnemonic == "v_fma_mixhi_f16" {
         operands.dst_high = true;
     }
+    let halves = matches!(entry.result, Format::Bits16 | Format::Half);
+    if let Some(Sdwa { dst: Some((SdwaSelect::Dword, _)), .. }) = inst.sdwa {
+        operands.clears = halves;
+    }
+    let exec = Target::Scalar(sreg::EXEC_LO);
+    if mnemonic.starts_with("v_cmpx_") && operands.dst != exec {
+        operands.dst2 = exec;
+    }
     let fits = match entry.result {
         Format::Mask => matches!(operands.dst, Target::Scalar(_)),
-        _ => matches!(operands.dst, Target::Vgpr(_)),
+        _ => matches!(operands.dst, Target::Vgpr(_) | Target::Part(..)),
     };
     fits.then_some(VectorStep(Step::Single(entry.action, operands)))
 }

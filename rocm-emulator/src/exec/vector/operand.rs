@@ -4,7 +4,8 @@ use std::mem::MaybeUninit;
 use super::dpp::DppPattern;
 use super::kind::Format;
 use crate::exec::wave::Wave;
-use crate::isa::{Inst, Operand, sreg};
+use crate::exec::{PRIVATE_APERTURE, SHARED_APERTURE};
+use crate::isa::{Inst, Operand, Sdwa, SdwaSelect, SdwaUnused, sreg};
 
 /// Where the lanes of one source come from.
 #[derive(Clone, Debug)]
@@ -53,6 +54,40 @@ pub enum Select {
     Widened {
         high: bool,
     },
+    /// SDWA: a byte or half, extended by zeros or its sign.
+    Part {
+        part: Part,
+        signed: bool,
+    },
+}
+
+/// A byte or half of a dword.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    shift: u8,
+    width: u8,
+}
+
+impl Part {
+    /// `None` for the whole dword.
+    fn of(select: SdwaSelect) -> Option<Self> {
+        let (shift, width) = match select {
+            SdwaSelect::Byte0 => (0, 8),
+            SdwaSelect::Byte1 => (8, 8),
+            SdwaSelect::Byte2 => (16, 8),
+            SdwaSelect::Byte3 => (24, 8),
+            SdwaSelect::Word0 => (0, 16),
+            SdwaSelect::Word1 => (16, 16),
+            SdwaSelect::Dword => return None,
+        };
+        Some(Self { shift, width })
+    }
+
+    #[inline(always)]
+    fn apply(self, bits: u32, signed: bool) -> u32 {
+        let top = bits << (32 - self.shift - self.width);
+        if signed { (top as i32 >> (32 - self.width)) as u32 } else { top >> (32 - self.width) }
+    }
 }
 
 impl Select {
@@ -65,6 +100,17 @@ impl Select {
             Select::High => bits >> 16,
             Select::Pair { low, high } => half(low) | half(high) << 16,
             Select::Widened { high } => super::half::widen(half(high)).to_bits(),
+            Select::Part { part, signed } => part.apply(bits, signed),
+        }
+    }
+
+    /// What a packed operation sees of a register pair.
+    #[inline(always)]
+    fn apply_pair(self, bits: u64) -> u64 {
+        let word = |high: bool| if high { bits >> 32 } else { bits & 0xffff_ffff };
+        match self {
+            Select::Pair { low, high } => word(low) | word(high) << 32,
+            _ => bits,
         }
     }
 }
@@ -76,6 +122,8 @@ pub enum Target {
     Vgpr(u16),
     /// A scalar register: a value or a lane mask.
     Scalar(u8),
+    /// SDWA: a byte or half of a vector register, and what becomes of the rest.
+    Part(u16, Part, SdwaUnused),
 }
 
 /// What a prepared instruction acts on.
@@ -86,6 +134,8 @@ pub struct Operands {
     pub dst2: Target,
     /// 16-bit results go to the upper half.
     pub dst_high: bool,
+    /// 16-bit results clear the other half (gfx9).
+    pub clears: bool,
     /// Compares: the condition's complement.
     pub invert: bool,
     pub clamp: bool,
@@ -124,9 +174,10 @@ pub fn resolve(inst: &Inst, formats: &[Format]) -> Option<Operands> {
     }
     Some(Operands {
         src,
-        dst: target(inst.dst)?,
+        dst: part_target(target(inst.dst)?, inst.sdwa.as_ref())?,
         dst2: target(inst.dst2)?,
         dst_high: inst.mods.op_sel & 8 != 0,
+        clears: false,
         invert: false,
         clamp: inst.mods.clamp,
         omod: inst.mods.omod,
@@ -144,15 +195,31 @@ fn target(operand: Operand) -> Option<Target> {
     }
 }
 
+/// The destination with what SDWA selects of it.
+fn part_target(whole: Target, sdwa: Option<&Sdwa>) -> Option<Target> {
+    let Some(Sdwa { dst: Some((select, unused)), .. }) = sdwa else { return Some(whole) };
+    match (Part::of(*select), whole) {
+        (None, whole) => Some(whole),
+        (Some(part), Target::Vgpr(n)) => Some(Target::Part(n, part, *unused)),
+        _ => None,
+    }
+}
+
 fn source(inst: &Inst, index: usize, format: Format) -> Option<Source> {
     let mods = &inst.mods;
     let bit = |mask: u8| mask >> index & 1 != 0;
+    let part = inst.sdwa.as_ref().filter(|_| index < 2).and_then(|sdwa| Part::of(sdwa.src[index]));
     let select = match format {
+        _ if part.is_some() => {
+            Select::Part { part: part?, signed: inst.sdwa.is_some_and(|sdwa| bit(sdwa.sext)) }
+        }
         Format::Bits16 | Format::Half if bit(mods.op_sel) => Select::High,
-        Format::PackedHalf | Format::PackedInt => match (bit(mods.op_sel), bit(mods.op_sel_hi)) {
-            (false, true) => Select::Whole,
-            (low, high) => Select::Pair { low, high },
-        },
+        Format::PackedHalf | Format::PackedInt | Format::PackedSingle => {
+            match (bit(mods.op_sel), bit(mods.op_sel_hi)) {
+                (false, true) => Select::Whole,
+                (low, high) => Select::Pair { low, high },
+            }
+        }
         Format::Mix if bit(mods.op_sel_hi) => Select::Widened { high: bit(mods.op_sel) },
         _ => Select::Whole,
     };
@@ -174,7 +241,7 @@ fn source(inst: &Inst, index: usize, format: Format) -> Option<Source> {
     let sign: u64 = match format {
         Format::Bits16 | Format::Half => 0x8000,
         Format::Bits64 | Format::Signed64 | Format::Double => 1 << 63,
-        Format::PackedHalf | Format::PackedInt | Format::Mask => 0,
+        Format::PackedHalf | Format::PackedInt | Format::PackedSingle | Format::Mask => 0,
         _ => 0x8000_0000,
     };
     let (mut keep, mut flip) = (u64::MAX, 0);
@@ -182,6 +249,10 @@ fn source(inst: &Inst, index: usize, format: Format) -> Option<Source> {
         Format::PackedHalf => {
             flip |= if bit(mods.neg) { 0x8000 } else { 0 };
             flip |= if bit(mods.neg_hi) { 0x8000_0000 } else { 0 };
+        }
+        Format::PackedSingle => {
+            flip |= if bit(mods.neg) { 1 << 31 } else { 0 };
+            flip |= if bit(mods.neg_hi) { 1 << 63 } else { 0 };
         }
         // v_fma_mix has its abs where packed operations have neg_hi.
         Format::Mix => {
@@ -195,9 +266,13 @@ fn source(inst: &Inst, index: usize, format: Format) -> Option<Source> {
     }
     let dpp = if index == 0 { inst.dpp.as_ref().map(DppPattern::new) } else { None };
     match base {
-        // A 64-bit format has no halves to select.
         Source::Constant(bits) if dpp.is_none() => {
-            let bits = if select == Select::Whole { bits } else { u64::from(select.apply(bits as u32)) };
+            let bits = match select {
+                Select::Whole => bits,
+                select if format == Format::PackedSingle => select.apply_pair(bits),
+                // Another 64-bit format has no halves to select.
+                select => u64::from(select.apply(bits as u32)),
+            };
             Some(Source::Constant(bits & keep ^ flip))
         }
         base if select == Select::Whole && dpp.is_none() && keep == u64::MAX && flip == 0 => Some(base),
@@ -209,6 +284,10 @@ fn source(inst: &Inst, index: usize, format: Format) -> Option<Source> {
 fn constant_bits(operand: Operand, format: Format, select: Select) -> Option<u64> {
     let half = |bits: u16| u64::from(bits);
     Some(match (operand, format) {
+        (Operand::SharedBase, _) => SHARED_APERTURE,
+        (Operand::SharedLimit, _) => SHARED_APERTURE + u64::from(u32::MAX),
+        (Operand::PrivateBase, _) => PRIVATE_APERTURE,
+        (Operand::PrivateLimit, _) => PRIVATE_APERTURE + u64::from(u32::MAX),
         (Operand::Int(value), Format::Bits16 | Format::Half) => half(value as u16),
         (Operand::Int(value), Format::Bits64 | Format::Signed64 | Format::Double | Format::Mask) => {
             i64::from(value) as u64
@@ -325,6 +404,7 @@ fn fetch32_rare<'a, const W: usize>(
             let shift = u32::from(high) * 16;
             each(base, |x| super::half::widen(x >> shift & 0xffff).to_bits() & keep ^ flip)
         }
+        Select::Part { part, signed } => each(base, |x| part.apply(x, signed) & keep ^ flip),
     })
 }
 
@@ -375,7 +455,7 @@ fn fetch64_rare<const W: usize>(wave: &Wave<W>, source: &Source) -> [u64; W] {
                 lanes = join(&low, &high);
             }
             let (keep, flip) = (modified.keep, modified.flip);
-            lanes.iter_mut().for_each(|x| *x = *x & keep ^ flip);
+            lanes.iter_mut().for_each(|x| *x = modified.select.apply_pair(*x) & keep ^ flip);
             lanes
         }
     }
@@ -404,9 +484,30 @@ impl Status {
 /// Writes the active lanes of a 32-bit result.
 #[inline(always)]
 pub fn store32<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &[u32; W]) {
-    let Target::Vgpr(n) = operands.dst else { return };
+    let Target::Vgpr(n) = operands.dst else { return store_part(operands, wave, out) };
     let mask = operands.write_mask(wave);
     write_register(wave, n, mask, out);
+}
+
+/// Writes the active lanes of a result to the part that SDWA selects.
+#[inline(never)]
+fn store_part<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &[u32; W]) {
+    let Target::Part(n, part, unused) = operands.dst else { return };
+    let mask = operands.write_mask(wave);
+    let field = (u32::MAX >> (32 - part.width)) << part.shift;
+    let sign = 1 << (part.shift + part.width - 1);
+    let values = std::array::from_fn(|i| {
+        let old = wave.vgpr.get(n as usize).map_or(0, |register| register.0[i]);
+        let value = out[i] << part.shift & field;
+        match unused {
+            SdwaUnused::Pad => value,
+            // Ones from the sign upwards.
+            SdwaUnused::SignExtend if value & sign != 0 => value | (sign as i32).wrapping_neg() as u32,
+            SdwaUnused::SignExtend => value,
+            SdwaUnused::Preserve => value | old & !field,
+        }
+    });
+    write_register(wave, n, mask, &values);
 }
 
 /// Writes the lanes of `mask` to register `n`; registers beyond the wave's swallow them.
@@ -423,14 +524,15 @@ pub fn write_register<const W: usize>(wave: &mut Wave<W>, n: u16, mask: u64, out
     }
 }
 
-/// Writes the active lanes of a 16-bit result to its half; the other half stays.
+/// Writes the active lanes of a 16-bit result to its half; the other half stays, or is cleared on gfx9.
 #[inline(always)]
 pub fn store16<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &[u32; W]) {
-    let Target::Vgpr(n) = operands.dst else { return };
+    let Target::Vgpr(n) = operands.dst else { return store_part(operands, wave, out) };
     let mask = operands.write_mask(wave);
     let Some(register) = wave.vgpr.get_mut(n as usize) else { return };
     let lanes = expand::<W>(mask);
     let (shift, half) = if operands.dst_high { (16, 0xffff_0000) } else { (0, 0xffff) };
+    let half = if operands.clears { u32::MAX } else { half };
     for i in 0..W {
         let written = lanes[i] & half;
         register.0[i] = out[i] << shift & written | register.0[i] & !written;
@@ -449,6 +551,15 @@ pub fn store64<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &[u
     }
     write_register(wave, n, mask, &low);
     write_register(wave, n.saturating_add(1), mask, &high);
+}
+
+/// Writes the mask of a compare to its destinations; gfx9's v_cmpx has two.
+#[inline(always)]
+pub fn store_masks<const W: usize>(operands: &Operands, wave: &mut Wave<W>, active: u64, mask: u64) {
+    store_mask(operands.dst, operands.invert, wave, active, mask);
+    if operands.dst2 != Target::None {
+        store_mask(operands.dst2, operands.invert, wave, active, mask);
+    }
 }
 
 /// Writes a lane mask to a scalar destination; inactive lanes give 0.

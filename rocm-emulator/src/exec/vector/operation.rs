@@ -18,6 +18,8 @@ pub enum Form {
     Sub,
     Mul,
     Fma,
+    /// Product and sum are rounded apart.
+    Mad,
     /// A conversion from the source's float format to the result's.
     Convert,
     /// A conversion from an integer, signed or not.

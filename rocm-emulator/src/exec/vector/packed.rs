@@ -1,6 +1,6 @@
 //! VOP3P: two 16-bit operations at once, dot products, mixed-precision multiply-add.
 use super::half;
-use super::kind::{F16, F32, H2, Mixed, P16, U32};
+use super::kind::{F16, F32, H2, Mixed, P16, S2, U32, W2};
 use super::operation::operations;
 
 operations! { select;
@@ -9,6 +9,10 @@ operations! { select;
     "v_pk_fma_f16" Fma [Fma] (a: H2, b: H2, c: H2) -> H2 { [half::fma(a[0], b[0], c[0]), half::fma(a[1], b[1], c[1])] }
     "v_pk_min_f16" Min [MinMax] (a: H2, b: H2) -> H2 { each_float(a, b, super::float32::minimum) }
     "v_pk_max_f16" Max [MinMax] (a: H2, b: H2) -> H2 { each_float(a, b, super::float32::maximum) }
+    "v_pk_add_f32" AddF32 [Add] (a: S2, b: S2) -> S2 { [a[0] + b[0], a[1] + b[1]] }
+    "v_pk_mul_f32" MulF32 [Mul] (a: S2, b: S2) -> S2 { [a[0] * b[0], a[1] * b[1]] }
+    "v_pk_fma_f32" FmaF32 [Fma] (a: S2, b: S2, c: S2) -> S2 { [a[0].mul_add(b[0], c[0]), a[1].mul_add(b[1], c[1])] }
+    "v_pk_mov_b32" MoveWords (a: W2, b: W2) -> W2 { [a[0], b[1]] }
     "v_pk_add_u16" AddU16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_add) }
     "v_pk_sub_u16" SubU16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_sub) }
     "v_pk_add_i16" AddI16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_add) }
@@ -38,6 +42,14 @@ operations! { select;
     "v_dot2_f32_bf16" Dot2Brain (a: P16, b: P16, c: F32) -> F32 {
         let wide = |bits: u16| f32::from_bits(u32::from(bits) << 16);
         wide(a[1]) * wide(b[1]) + (wide(a[0]) * wide(b[0]) + c)
+    }
+    "v_dot2_i32_i16" Dot2Int (a: P16, b: P16, c: U32) -> U32 {
+        let product = |i: usize| i32::from(a[i] as i16) * i32::from(b[i] as i16);
+        c.wrapping_add(product(0) as u32).wrapping_add(product(1) as u32)
+    }
+    "v_dot2_u32_u16" Dot2Unsigned (a: P16, b: P16, c: U32) -> U32 {
+        let product = |i: usize| u32::from(a[i]) * u32::from(b[i]);
+        c.wrapping_add(product(0)).wrapping_add(product(1))
     }
     // By the signs of the sources: neither, the first, the second, both.
     "v_dot4_i32_iu8" Dot4 (a: U32, b: U32, c: U32) -> U32 { dot4(a, b, c, false, false) }

@@ -26,7 +26,7 @@ fn every_shipped_mnemonic_is_known() {
 fn unknown_instructions_and_operands_are_refused() {
     assert!(prepare::<32>(&inst("v_no_such_thing")).is_none());
     let mut odd = inst("v_add_f32");
-    odd.src[1] = Operand::SharedBase;
+    odd.src[1] = Operand::HwReg { id: 1, offset: 0, size: 32 };
     assert!(prepare::<32>(&odd).is_none());
     let mut scalar_result = inst("v_add_f32");
     scalar_result.dst = Operand::Scalar(3);
