@@ -70,6 +70,7 @@ fn prepare_buffer(inst: &Inst) -> Option<MemoryStep> {
         offset: inst.offset0,
         data: [data, 0],
         dst: Some(data),
+        is_atomic_load: false,
     })
 }
 

@@ -40,7 +40,7 @@ impl MemoryStep {
         let rooms = match self.space {
             Space::Global => [exec, 0, 0],
             Space::Lds => [0, exec, 0],
-            Space::Private => [0, 0, exec],
+            Space::Private | Space::ScratchBuffer { .. } => [0, 0, exec],
             Space::Flat => by_aperture(&mut addresses, exec),
         };
         for (room, lanes) in [Room::Global, Room::Lds, Room::Private].into_iter().zip(rooms) {
