@@ -10,6 +10,7 @@ mod fields;
 mod print;
 pub mod rdna2;
 pub mod rdna3;
+pub mod rdna4;
 #[cfg(test)]
 mod round_trip;
 mod scalar;
@@ -23,6 +24,8 @@ pub enum Family {
     Rdna2,
     /// gfx11xx, wave32.
     Rdna3,
+    /// gfx12xx, wave32.
+    Rdna4,
     /// gfx908, wave64.
     Cdna1,
     /// gfx90a, wave64.
@@ -201,6 +204,9 @@ pub struct Mods {
     pub slc: bool,
     pub dlc: bool,
     pub gds: bool,
+    /// gfx12: the temporal hint and the scope of a memory access, in place of glc, slc and dlc.
+    pub th: u8,
+    pub scope: u8,
     /// gfx90a. gfx942 calls glc, slc and scc sc0, nt and sc1.
     pub scc: bool,
     /// A load to LDS, which has no data register.
@@ -295,6 +301,7 @@ pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, Decode
     match family {
         Family::Rdna2 => rdna2::decode(text, offset),
         Family::Rdna3 => rdna3::decode(text, offset),
+        Family::Rdna4 => rdna4::decode(text, offset),
         Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => cdna::decode(family, text, offset),
     }
 }
@@ -305,6 +312,7 @@ pub fn format(family: Family, inst: &Inst, address: u64) -> String {
     match family {
         Family::Rdna2 => rdna2::format(inst, address),
         Family::Rdna3 => rdna3::format(inst, address),
+        Family::Rdna4 => rdna4::format(inst, address),
         Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => cdna::format(family, inst, address),
     }
 }

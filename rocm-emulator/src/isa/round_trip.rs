@@ -20,11 +20,19 @@ fn lines(fixture: &str) -> impl Iterator<Item = (Vec<u8>, &str)> {
 /// Every line decodes to its text and its number of bytes.
 pub fn assert_decodes(family: Family, fixture: &str, at_least: usize) {
     assert!(lines(fixture).count() > at_least, "only {} lines", lines(fixture).count());
+    let mut mismatches = Vec::new();
     for (code, text) in lines(fixture) {
-        let inst = decode(family, &code, 0).unwrap_or_else(|error| panic!("{text}: {error}"));
-        assert_eq!(format(family, &inst, 0), text, "{code:02x?}");
-        assert_eq!(usize::from(inst.size), code.len(), "{text}");
+        match decode(family, &code, 0) {
+            Err(error) => mismatches.push(format!("{text}: {error}")),
+            Ok(inst) => {
+                let ours = format(family, &inst, 0);
+                if ours != text || usize::from(inst.size) != code.len() {
+                    mismatches.push(format!("{text}: {ours}, {} bytes of {code:02x?}", inst.size));
+                }
+            }
+        }
     }
+    assert!(mismatches.is_empty(), "{} lines:\n{}", mismatches.len(), mismatches.join("\n"));
 }
 
 /// Every row appears in the fixture; one of VOP1, VOP2 or VOPC in its own encoding.

@@ -23,12 +23,14 @@ pub fn decode_sop(words: &mut Words, word: u32, sop: &Sop) -> Result<Inst, Decod
     };
     let row = words.known(row)?;
     let mut inst = blank(row, encoding);
-    let (mut sources, register_sources) = (0, encoding != Encoding::Sopk);
+    // A literal among the sources has no field.
+    let (mut sources, mut fields, register_sources) = (0, 0, encoding != Encoding::Sopk);
     for slot in row.slots() {
         let operand = match (slot.class, slot.role) {
             (Class::HwReg, _) => hardware_register(word),
             (Class::Scalar, Role::Source) if register_sources => {
-                words.scalar_source(bits(word, 8 * sources, 8))?
+                fields += 1;
+                words.scalar_source(bits(word, 8 * (fields - 1), 8))?
             }
             (Class::Scalar, _) => words.scalar_register(bits(word, 16, 7))?,
             (Class::Literal, _) => Operand::Literal(words.literal()?),
@@ -40,7 +42,7 @@ pub fn decode_sop(words: &mut Words, word: u32, sop: &Sop) -> Result<Inst, Decod
         if slot.role == Role::Destination {
             inst.dst = operand;
         } else {
-            inst.src[sources as usize] = operand;
+            inst.src[sources] = operand;
             sources += 1;
         }
     }

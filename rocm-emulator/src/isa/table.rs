@@ -164,7 +164,9 @@ const fn class(letter: u8) -> Class {
 /// Rows of one encoding by opcode.
 pub struct Table<const N: usize> {
     rows: &'static [Row],
-    /// Position in `rows` plus one; 0: no such opcode.
+    /// Rows of another family, which this one has too.
+    shared: &'static [Row],
+    /// Position in `rows` and then `shared`, plus one; 0: no such opcode.
     position: [u16; N],
 }
 
@@ -175,21 +177,27 @@ impl<const N: usize> Table<N> {
 
     /// The rows that one of these chips has.
     pub const fn on(rows: &'static [Row], chips: u8) -> Self {
+        Self::with_shared(rows, &[], chips)
+    }
+
+    /// The rows of both lists that one of these chips has.
+    pub const fn with_shared(rows: &'static [Row], shared: &'static [Row], chips: u8) -> Self {
         let mut position = [0; N];
         let mut i = 0;
-        while i < rows.len() {
-            if rows[i].is_on(chips) {
-                assert!(position[rows[i].op as usize] == 0, "two rows of one encoding have the same opcode");
-                position[rows[i].op as usize] = i as u16 + 1;
+        while i < rows.len() + shared.len() {
+            let row = if i < rows.len() { rows[i] } else { shared[i - rows.len()] };
+            if row.is_on(chips) {
+                assert!(position[row.op as usize] == 0, "two rows of one encoding have the same opcode");
+                position[row.op as usize] = i as u16 + 1;
             }
             i += 1;
         }
-        Self { rows, position }
+        Self { rows, shared, position }
     }
 
     pub fn get(&self, op: u32) -> Option<&'static Row> {
-        let position = *self.position.get(op as usize)?;
-        self.rows.get(usize::from(position).checked_sub(1)?)
+        let at = usize::from(*self.position.get(op as usize)?).checked_sub(1)?;
+        self.rows.get(at).or_else(|| self.shared.get(at.wrapping_sub(self.rows.len())))
     }
 }
 

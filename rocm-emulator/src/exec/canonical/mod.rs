@@ -1,6 +1,7 @@
 //! One set of mnemonics for the executor: gfx11's. What another family calls differently, or encodes with other
 //! operands, becomes gfx11's instruction here, once per decoded instruction. Faults print the family's own name.
 mod gfx10;
+mod gfx12;
 mod gfx9;
 
 use crate::isa::{Family, Inst};
@@ -15,6 +16,7 @@ pub(super) fn canonical(family: Family, mut inst: Inst) -> Inst {
     match family {
         Family::Rdna2 => gfx10::rewrite(&mut inst),
         Family::Rdna3 => {}
+        Family::Rdna4 => gfx12::rewrite(&mut inst),
         Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => gfx9::rewrite(&mut inst),
     }
     inst
@@ -48,6 +50,8 @@ macro_rules! with_prefixes {
         &[$((concat!($prefix, $name), concat!($prefix, $canonical))),*] as &[Pair]
     };
 }
+
+use with_prefixes;
 
 /// Vector memory, named after data types until gfx11.
 const FLAT: [&[Pair]; 4] = *with_prefixes!(["flat_" "global_" "scratch_" "buffer_"] {

@@ -111,7 +111,7 @@ fn lds_action(name: &str, inst: &Inst, family: Family) -> Option<Action> {
     // A permutation stays within 32 lanes on gfx10 and gfx11, whatever the wave; elsewhere it spans the wave.
     let reach = match family {
         Family::Rdna2 | Family::Rdna3 => 32,
-        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => 64,
+        Family::Rdna4 | Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => 64,
     };
     // Two-address forms count their offsets in elements, or in 64 elements.
     let distances = |bytes: u32| {

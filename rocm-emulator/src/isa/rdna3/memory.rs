@@ -3,12 +3,12 @@ use super::super::fields::{Words, bit, bits, signed};
 use super::super::table::{Class, Role, Row, blank};
 use super::super::{DecodeError, Encoding, Inst, Operand};
 use super::fields::optional_scalar;
-use super::table;
+use super::table::{GFX11, Tables};
 
 /// Decodes an LDS (or GDS) access.
-pub fn decode_ds(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
+pub fn decode_ds(words: &mut Words, word: u32, tables: &Tables) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = words.known(table::DS.get(bits(word, 18, 8)))?;
+    let row = words.known(tables.ds.get(bits(word, 18, 8)))?;
     let mut inst = blank(row, Encoding::Ds);
     inst.mods.gds = bit(word, 17);
     if has_two_offsets(row.name) {
@@ -42,9 +42,9 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
     let op = bits(word, 18, 7);
     let (encoding, row) = match bits(word, 16, 2) {
-        0 => (Encoding::Flat, table::FLAT.get(op)),
-        1 => (Encoding::Scratch, table::SCRATCH.get(op)),
-        2 => (Encoding::Global, table::GLOBAL.get(op)),
+        0 => (Encoding::Flat, GFX11.flat.get(op)),
+        1 => (Encoding::Scratch, GFX11.scratch.get(op)),
+        2 => (Encoding::Global, GFX11.global.get(op)),
         _ => return Err(words.error("the memory segment is reserved")),
     };
     let row = words.known(row)?;
@@ -70,7 +70,7 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
 /// Decodes a buffer access.
 pub fn decode_mubuf(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = words.known(table::MUBUF.get(bits(word, 18, 8)))?;
+    let row = words.known(GFX11.mubuf.get(bits(word, 18, 8)))?;
     let mut inst = blank(row, Encoding::Mubuf);
     inst.mods.slc = bit(word, 12);
     inst.mods.dlc = bit(word, 13);

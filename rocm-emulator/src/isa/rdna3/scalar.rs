@@ -3,12 +3,12 @@ use super::super::fields::{Words, bit, bits, signed};
 use super::super::table::blank;
 use super::super::{DecodeError, Encoding, Inst, Operand};
 use super::fields::optional_scalar;
-use super::table;
+use super::table::GFX11;
 
 /// Decodes a scalar memory instruction.
 pub fn decode_smem(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = words.known(table::SMEM.get(bits(word, 18, 8)))?;
+    let row = words.known(GFX11.smem.get(bits(word, 18, 8)))?;
     let mut inst = blank(row, Encoding::Smem);
     inst.mods.glc = bit(word, 14);
     inst.mods.dlc = bit(word, 13);

@@ -2,43 +2,70 @@
 use super::super::Encoding;
 use super::super::scalar::Sop;
 use super::super::table::{self, Names, Row, Rows, Table};
-use super::rows::{lds, memory, scalar, vop1, vop2, vop3, vopc};
+use super::rows::{RDNA3, lds, memory, scalar, vop1, vop2, vop3, vopc};
 use std::sync::LazyLock;
 
-pub static SOP: Sop = Sop {
-    sop1: Table::new(scalar::SOP1),
-    sop2: Table::new(scalar::SOP2),
-    sopc: Table::new(scalar::SOPC),
-    sopk: Table::new(scalar::SOPK),
-    sopp: Table::new(scalar::SOPP),
-};
-pub static SMEM: Table<256> = Table::new(scalar::SMEM);
-pub static VOP1: Table<256> = Table::new(vop1::VOP1);
-pub static VOP2: Table<64> = Table::new(vop2::VOP2);
-pub static VOPD: Table<32> = Table::new(vop2::VOPD);
-pub static VOPC: Table<256> = Table::new(vopc::VOPC);
-pub static VOP3P: Table<128> = Table::new(vop3::VOP3P);
-pub static VINTERP: Table<128> = Table::new(vop3::VINTERP);
-pub static LDSDIR: Table<4> = Table::new(vop3::LDSDIR);
-pub static DS: Table<256> = Table::new(lds::DS);
-pub static FLAT: Table<128> = Table::new(memory::FLAT);
-pub static SCRATCH: Table<128> = Table::new(memory::SCRATCH);
-pub static GLOBAL: Table<128> = Table::new(memory::GLOBAL);
-pub static MUBUF: Table<256> = Table::new(memory::MUBUF);
-static VOP3_ONLY: Table<1024> = Table::new(vop3::VOP3);
+/// What a chip of gfx11 or gfx12 can decode.
+pub struct Tables {
+    pub sop: Sop,
+    pub smem: Table<256>,
+    pub vop1: Table<128>,
+    pub vop2: Table<64>,
+    pub vopd: Table<32>,
+    pub vopc: Table<256>,
+    /// Opcodes that exist only as VOP3.
+    pub vop3: Table<1024>,
+    pub vop3p: Table<128>,
+    pub vinterp: Table<128>,
+    pub ldsdir: Table<4>,
+    pub ds: Table<256>,
+    pub flat: Table<256>,
+    pub scratch: Table<256>,
+    pub global: Table<256>,
+    pub mubuf: Table<256>,
+    /// The rows by name.
+    pub names: LazyLock<Names>,
+}
 
-/// The row of a VOP3 opcode: the first 0x200 repeat VOPC, VOP2 and VOP1.
-pub fn vop3(op: u32) -> Option<&'static Row> {
-    match op {
-        0..0x100 => VOPC.get(op),
-        0x100..0x180 => VOP2.get(op - 0x100),
-        0x180..0x200 => VOP1.get(op - 0x180),
-        _ => VOP3_ONLY.get(op),
+impl Tables {
+    /// The row of a VOP3 opcode: the first 0x200 repeat VOPC, VOP2 and VOP1.
+    pub fn vop3(&self, op: u32) -> Option<&'static Row> {
+        match op {
+            0..0x100 => self.vopc.get(op),
+            0x100..0x180 => self.vop2.get(op - 0x100),
+            0x180..0x200 => self.vop1.get(op - 0x180),
+            _ => self.vop3.get(op),
+        }
     }
 }
 
-/// The rows of every encoding that has a table of its own.
-const TABLES: [Rows; 20] = [
+pub static GFX11: Tables = Tables {
+    sop: Sop {
+        sop1: Table::on(scalar::SOP1, RDNA3),
+        sop2: Table::on(scalar::SOP2, RDNA3),
+        sopc: Table::on(scalar::SOPC, RDNA3),
+        sopk: Table::on(scalar::SOPK, RDNA3),
+        sopp: Table::on(scalar::SOPP, RDNA3),
+    },
+    smem: Table::on(scalar::SMEM, RDNA3),
+    vop1: Table::on(vop1::VOP1, RDNA3),
+    vop2: Table::on(vop2::VOP2, RDNA3),
+    vopd: Table::on(vop2::VOPD, RDNA3),
+    vopc: Table::on(vopc::VOPC, RDNA3),
+    vop3: Table::on(vop3::VOP3, RDNA3),
+    vop3p: Table::on(vop3::VOP3P, RDNA3),
+    vinterp: Table::on(vop3::VINTERP, RDNA3),
+    ldsdir: Table::on(vop3::LDSDIR, RDNA3),
+    ds: Table::on(lds::DS, RDNA3),
+    flat: Table::on(memory::FLAT, RDNA3),
+    scratch: Table::on(memory::SCRATCH, RDNA3),
+    global: Table::on(memory::GLOBAL, RDNA3),
+    mubuf: Table::on(memory::MUBUF, RDNA3),
+    names: LazyLock::new(|| Names::new(all())),
+};
+
+/// The rows of every encoding that has a table of its own; gfx12 shares those that are not marked as gfx11's.
+pub const TABLES: [Rows; 20] = [
     (Encoding::Sop1, scalar::SOP1),
     (Encoding::Sop2, scalar::SOP2),
     (Encoding::Sopc, scalar::SOPC),
@@ -61,10 +88,7 @@ const TABLES: [Rows; 20] = [
     (Encoding::Mubuf, memory::MUBUF),
 ];
 
-/// Every row under the encoding in which it appears.
+/// Every row of gfx11 under the encoding in which it appears.
 pub fn all() -> impl Iterator<Item = (Encoding, &'static Row)> {
-    table::all(&TABLES)
+    table::all(&TABLES).filter(|(_, row)| row.is_on(RDNA3))
 }
-
-/// The rows by name.
-pub static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new(all()));

@@ -1,8 +1,9 @@
 //! Decodes the vector ALU encodings: VOP1, VOP2, VOPC, VOP3, VOP3SD, VOP3P, VOPD, VINTERP, LDSDIR.
 use super::super::fields::{DPP16, DppWord, Words, bit, bits};
 use super::super::table::{Class, Row, Slot, blank};
-use super::super::{DecodeError, Encoding, Inst, Mods, Operand, sreg};
-use super::{fields, table};
+use super::super::{DecodeError, Encoding, Family, Inst, Mods, Operand, sreg};
+use super::fields;
+use super::table::Tables;
 
 /// The bit of a true16 operand of a 32-bit encoding that selects the high half.
 const HIGH_HALF: u16 = 0x80;
@@ -10,11 +11,11 @@ const HIGH_HALF: u16 = 0x80;
 const DESTINATION: usize = 3;
 
 /// Decodes VOP1, VOP2 and VOPC (the highest bit is 0).
-pub fn decode_short(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
+pub fn decode_short(words: &mut Words, word: u32, tables: &Tables) -> Result<Inst, DecodeError> {
     let (encoding, row) = match bits(word, 25, 7) {
-        0b011_1111 => (Encoding::Vop1, table::VOP1.get(bits(word, 9, 8))),
-        0b011_1110 => (Encoding::Vopc, table::VOPC.get(bits(word, 17, 8))),
-        op => (Encoding::Vop2, table::VOP2.get(op)),
+        0b011_1111 => (Encoding::Vop1, tables.vop1.get(bits(word, 9, 8))),
+        0b011_1110 => (Encoding::Vopc, tables.vopc.get(bits(word, 17, 8))),
+        op => (Encoding::Vop2, tables.vop2.get(op)),
     };
     let row = words.known(row)?;
     let mut inst = blank(row, encoding);
@@ -97,9 +98,9 @@ fn dpp_word(words: &mut Words, code: u32) -> Result<Option<DppWord>, DecodeError
 }
 
 /// Decodes VOP3 and VOP3SD.
-pub fn decode_vop3(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
+pub fn decode_vop3(words: &mut Words, word: u32, tables: &Tables) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = words.known(table::vop3(bits(word, 16, 10)))?;
+    let row = words.known(tables.vop3(bits(word, 16, 10)))?;
     if row.name == "v_nop" || row.sources().any(|slot| slot.class == Class::Literal) {
         return Err(words.error("the instruction has no VOP3 form"));
     }
@@ -141,9 +142,9 @@ fn long_sources(words: &mut Words, inst: &mut Inst, row: &Row, high: u32) -> Res
 }
 
 /// Decodes VOP3P.
-pub fn decode_vop3p(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
+pub fn decode_vop3p(words: &mut Words, word: u32, tables: &Tables) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = words.known(table::VOP3P.get(bits(word, 16, 7)))?;
+    let row = words.known(tables.vop3p.get(bits(word, 16, 7)))?;
     let mut inst = blank(row, Encoding::Vop3p);
     inst.mods.neg = bits(high, 29, 3) as u8;
     inst.mods.neg_hi = bits(word, 8, 3) as u8;
@@ -165,9 +166,9 @@ pub fn is_mixed(name: &str) -> bool {
 }
 
 /// Decodes VINTERP; `imm` is the number of exports to wait for.
-pub fn decode_vinterp(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
+pub fn decode_vinterp(words: &mut Words, word: u32, tables: &Tables) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = words.known(table::VINTERP.get(bits(word, 16, 7)))?;
+    let row = words.known(tables.vinterp.get(bits(word, 16, 7)))?;
     let mut inst = blank(row, Encoding::Vinterp);
     inst.mods.neg = bits(high, 29, 3) as u8;
     inst.mods.op_sel = bits(word, 11, 4) as u8;
@@ -178,22 +179,23 @@ pub fn decode_vinterp(words: &mut Words, word: u32) -> Result<Inst, DecodeError>
     Ok(inst)
 }
 
-/// Decodes LDSDIR; `offset0` is the attribute, `offset1` its channel, `imm` the number of VALU results to wait for.
-pub fn decode_lds_direct(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
-    let row = words.known(table::LDSDIR.get(bits(word, 20, 2)))?;
+/// Decodes LDSDIR; `offset0` is the attribute, `offset1` its channel, `imm` the number of VALU results to wait for;
+/// on gfx12 bit 7 says whether to wait for vector memory's sources too.
+pub fn decode_lds_direct(words: &mut Words, word: u32, tables: &Tables) -> Result<Inst, DecodeError> {
+    let row = words.known(tables.ldsdir.get(bits(word, 20, 2)))?;
     let mut inst = blank(row, Encoding::LdsDir);
     inst.dst = Operand::Vgpr(bits(word, 0, 8) as u16);
     inst.offset0 = bits(word, 10, 6) as i32;
     inst.offset1 = bits(word, 8, 2) as i32;
-    inst.imm = bits(word, 16, 4) as i32;
+    inst.imm = bits(word, 16, if words.family == Family::Rdna4 { 8 } else { 4 }) as i32;
     Ok(inst)
 }
 
 /// Decodes VOPD: the X half, with the Y half as its `pair`.
-pub fn decode_dual(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
+pub fn decode_dual(words: &mut Words, word: u32, tables: &Tables) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row_x = words.known(table::VOPD.get(bits(word, 22, 4)))?;
-    let row_y = words.known(table::VOPD.get(bits(word, 17, 5)))?;
+    let row_x = words.known(tables.vopd.get(bits(word, 22, 4)))?;
+    let row_y = words.known(tables.vopd.get(bits(word, 17, 5)))?;
     let vdst_x = bits(high, 24, 8);
     // The halves write different banks: the low bit of Y's register is the inverse of X's.
     let vdst_y = bits(high, 17, 7) << 1 | (!vdst_x & 1);

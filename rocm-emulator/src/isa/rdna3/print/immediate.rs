@@ -1,9 +1,9 @@
 //! The immediates of scalar instructions: counters, dependencies, messages, hardware registers.
-use super::super::super::Inst;
 use super::super::super::print::immediate::{
     write_decimal, write_depctr, write_fields, write_hardware_register,
 };
 use super::super::super::table::Class;
+use super::super::super::{Family, Inst};
 use std::fmt::Write;
 
 /// s_endpgm prints its immediate only if there is one.
@@ -12,7 +12,7 @@ pub fn is_hidden(inst: &Inst, class: Class) -> bool {
 }
 
 /// Writes the immediate that a slot of this class stands for; false if the class is a register's.
-pub fn write(text: &mut String, inst: &Inst, class: Class) -> bool {
+pub fn write(text: &mut String, family: Family, inst: &Inst, class: Class) -> bool {
     let imm = inst.imm as u32 & 0xffff;
     // Writing into a String cannot fail.
     let _ = match class {
@@ -20,7 +20,10 @@ pub fn write(text: &mut String, inst: &Inst, class: Class) -> bool {
         Class::Immediate => write!(text, "0x{imm:x}"),
         Class::Decimal => write_decimal(text, imm),
         Class::Branch => write!(text, "{imm}"),
-        Class::Message => write_message(text, imm),
+        Class::Message => write_message(text, family, imm),
+        Class::HwReg if family == Family::Rdna4 => {
+            write_hardware_register(text, inst, GFX12_HARDWARE_REGISTERS)
+        }
         Class::HwReg => write_hardware_register(text, inst, HARDWARE_REGISTERS),
         Class::Delay => write_delay(text, imm),
         Class::WaitCount => write_wait_count(text, imm),
@@ -30,13 +33,13 @@ pub fn write(text: &mut String, inst: &Inst, class: Class) -> bool {
     true
 }
 
-fn write_message(text: &mut String, imm: u32) -> std::fmt::Result {
+fn write_message(text: &mut String, family: Family, imm: u32) -> std::fmt::Result {
     let name = match imm & 0xff {
         1 => "MSG_INTERRUPT",
         2 => "MSG_HS_TESSFACTOR",
         3 => "MSG_DEALLOC_VGPRS",
-        5 => "MSG_STALL_WAVE_GEN",
-        6 => "MSG_HALT_WAVES",
+        5 if family == Family::Rdna3 => "MSG_STALL_WAVE_GEN",
+        6 if family == Family::Rdna3 => "MSG_HALT_WAVES",
         9 => "MSG_GS_ALLOC_REQ",
         0x80 => "MSG_RTN_GET_DOORBELL",
         0x81 => "MSG_RTN_GET_DDID",
@@ -45,6 +48,7 @@ fn write_message(text: &mut String, imm: u32) -> std::fmt::Result {
         0x84 => "MSG_RTN_SAVE_WAVE",
         0x85 => "MSG_RTN_GET_TBA",
         0x86 => "MSG_RTN_GET_TBA_TO_PC",
+        0x87 if family == Family::Rdna4 => "MSG_RTN_GET_SE_AID_ID",
         _ if imm <= 0xff => return write!(text, "sendmsg({imm}, 0, 0)"),
         _ => return write!(text, "{imm}"),
     };
@@ -68,6 +72,32 @@ const HARDWARE_REGISTERS: &[(u8, &str)] = &[
     (24, "HW_REG_HW_ID2"),
     (27, "HW_REG_PERF_SNAPSHOT_DATA"),
     (29, "HW_REG_SHADER_CYCLES"),
+];
+
+const GFX12_HARDWARE_REGISTERS: &[(u8, &str)] = &[
+    (1, "HW_REG_WAVE_MODE"),
+    (2, "HW_REG_WAVE_STATUS"),
+    (4, "HW_REG_WAVE_STATE_PRIV"),
+    (5, "HW_REG_WAVE_GPR_ALLOC"),
+    (6, "HW_REG_WAVE_LDS_ALLOC"),
+    (7, "HW_REG_IB_STS"),
+    (10, "HW_REG_PERF_SNAPSHOT_DATA"),
+    (11, "HW_REG_PERF_SNAPSHOT_PC_LO"),
+    (12, "HW_REG_PERF_SNAPSHOT_PC_HI"),
+    (15, "HW_REG_PERF_SNAPSHOT_DATA1"),
+    (16, "HW_REG_PERF_SNAPSHOT_DATA2"),
+    (17, "HW_REG_WAVE_EXCP_FLAG_PRIV"),
+    (18, "HW_REG_WAVE_EXCP_FLAG_USER"),
+    (19, "HW_REG_WAVE_TRAP_CTRL"),
+    (20, "HW_REG_WAVE_SCRATCH_BASE_LO"),
+    (21, "HW_REG_WAVE_SCRATCH_BASE_HI"),
+    (23, "HW_REG_WAVE_HW_ID1"),
+    (24, "HW_REG_WAVE_HW_ID2"),
+    (26, "HW_REG_WAVE_SCHED_MODE"),
+    (29, "HW_REG_SHADER_CYCLES_LO"),
+    (30, "HW_REG_SHADER_CYCLES_HI"),
+    (31, "HW_REG_WAVE_DVGPR_ALLOC_LO"),
+    (32, "HW_REG_WAVE_DVGPR_ALLOC_HI"),
 ];
 
 /// s_delay_alu: two dependencies and how many instructions lie between.

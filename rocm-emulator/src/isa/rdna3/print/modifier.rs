@@ -6,7 +6,7 @@ use super::super::vector::is_mixed;
 use std::fmt::Write;
 
 /// All modifiers of a vector ALU instruction.
-pub fn write_all(text: &mut String, inst: &Inst, row: &Row) {
+pub fn write_all(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     // Writing into a String cannot fail.
     let _ = match inst.encoding {
         Encoding::Vop3p => write_packed(text, inst, row),
@@ -19,10 +19,13 @@ pub fn write_all(text: &mut String, inst: &Inst, row: &Row) {
     }
     text.push_str(["", " mul:2", " mul:4", " div:2"][usize::from(inst.mods.omod & 3)]);
     if let Some(dpp) = &inst.dpp {
-        let _ = write_dpp(text, Family::Rdna3, dpp);
+        let _ = write_dpp(text, family, dpp);
     }
     let _ = match inst.encoding {
         Encoding::Vinterp => write!(text, " wait_exp:{}", inst.imm),
+        Encoding::LdsDir if family == Family::Rdna4 => {
+            write!(text, " wait_va_vdst:{} wait_vm_vsrc:{}", inst.imm & 15, inst.imm >> 7 & 1)
+        }
         Encoding::LdsDir => write!(text, " wait_vdst:{}", inst.imm),
         _ => Ok(()),
     };
@@ -31,6 +34,9 @@ pub fn write_all(text: &mut String, inst: &Inst, row: &Row) {
 /// `op_sel` of VOP3: repeated though the registers show the halves.
 fn write_half_selection(text: &mut String, inst: &Inst, row: &Row) -> std::fmt::Result {
     let op_sel = inst.mods.op_sel;
+    if let Some(byte) = selected_byte(inst) {
+        return if byte == 0 { Ok(()) } else { write!(text, " byte_sel:{byte}") };
+    }
     if inst.name.starts_with("v_permlane") {
         if op_sel & 3 != 0 {
             write!(text, " op_sel:[{},{}]", op_sel & 1, op_sel >> 1 & 1)?;
@@ -55,6 +61,16 @@ fn write_half_selection(text: &mut String, inst: &Inst, row: &Row) -> std::fmt::
     if bits.contains(&1) { write_list(text, "op_sel", &bits) } else { Ok(()) }
 }
 
+/// The byte of a register that holds an 8-bit float: a conversion's source, or what stochastic rounding writes.
+pub fn selected_byte(inst: &Inst) -> Option<u8> {
+    let op_sel = inst.mods.op_sel;
+    match inst.name {
+        "v_cvt_f32_fp8" | "v_cvt_f32_bf8" => Some((op_sel & 1) << 1 | op_sel >> 1 & 1),
+        "v_cvt_sr_fp8_f32" | "v_cvt_sr_bf8_f32" => Some(op_sel >> 2 & 3),
+        _ => None,
+    }
+}
+
 fn write_packed(text: &mut String, inst: &Inst, row: &Row) -> std::fmt::Result {
     let count = row.sources().count();
     let list = |mask: u8| -> Vec<u8> { (0..count).map(|at| mask >> at & 1).collect() };
@@ -63,7 +79,12 @@ fn write_packed(text: &mut String, inst: &Inst, row: &Row) -> std::fmt::Result {
     let selects = !["v_dot4_", "v_dot8_", "v_wmma_f32_", "v_wmma_i32_"]
         .iter()
         .any(|prefix| inst.name.starts_with(prefix));
-    if selects {
+    if inst.name.starts_with("v_swmmac_") {
+        // Which of the index register's parts belongs to the matrix.
+        if mods.op_sel != 0 {
+            write!(text, " index_key:{}", mods.op_sel)?;
+        }
+    } else if selects {
         let (low, high) = (list(mods.op_sel), list(mods.op_sel_hi));
         if low.contains(&1) {
             write_list(text, "op_sel", &low)?;

@@ -5,10 +5,10 @@ use super::super::super::{Encoding, Family, Inst, Operand};
 use super::super::vector::is_mixed;
 
 /// Source `at` with its modifiers.
-pub fn write_source(text: &mut String, inst: &Inst, slot: &Slot, at: usize) {
+pub fn write_source(text: &mut String, family: Family, inst: &Inst, slot: &Slot, at: usize) {
     let operand = inst.src[at];
     if slot.class == Class::Literal {
-        return write_embedded_literal(text, Family::Rdna3, operand, inst.encoding);
+        return write_embedded_literal(text, family, operand, inst.encoding);
     }
     let bit = 1u8 << at;
     let named = takes_named_modifiers(inst, at);
@@ -16,23 +16,29 @@ pub fn write_source(text: &mut String, inst: &Inst, slot: &Slot, at: usize) {
         neg: named && inst.mods.neg & bit != 0,
         abs: named && inst.mods.abs & bit != 0,
         sext: false,
-        half: half(operand, slot, inst.mods.op_sel & bit != 0),
+        half: half(operand, slot, family, inst, inst.mods.op_sel & bit != 0),
     };
-    write_signed(text, Family::Rdna3, operand, slot.dwords, kind(inst, slot, at), signs);
+    write_signed(text, family, operand, slot.dwords, kind(inst, slot, at), signs);
 }
 
 /// Destination `at`: 0 or 1.
-pub fn write_destination(text: &mut String, inst: &Inst, slot: &Slot, at: usize) {
+pub fn write_destination(text: &mut String, family: Family, inst: &Inst, slot: &Slot, at: usize) {
     let operand = if at == 0 { inst.dst } else { inst.dst2 };
-    write_operand(text, Family::Rdna3, operand, slot.dwords, kind(inst, slot, at));
-    text.push_str(half(operand, slot, inst.mods.op_sel & 8 != 0));
+    write_operand(text, family, operand, slot.dwords, kind(inst, slot, at));
+    text.push_str(half(operand, slot, family, inst, inst.mods.op_sel & 8 != 0));
 }
 
-fn half(operand: Operand, slot: &Slot, high: bool) -> &'static str {
+fn half(operand: Operand, slot: &Slot, family: Family, inst: &Inst, high: bool) -> &'static str {
     match operand {
-        Operand::Vgpr(_) if slot.is_half() => [".l", ".h"][usize::from(high)],
+        Operand::Vgpr(_) if slot.is_half() && shows_halves(family, inst) => [".l", ".h"][usize::from(high)],
         _ => "",
     }
+}
+
+/// LLVM names low halves of registers on gfx11. On gfx12 it does where a high half is named, or could be in an
+/// instruction that exists for that.
+pub fn shows_halves(family: Family, inst: &Inst) -> bool {
+    family != Family::Rdna4 || inst.mods.op_sel != 0 || matches!(inst.name, "v_mov_b16" | "v_swap_b16")
 }
 
 /// Whether a sign or absolute value of source `at` is printed with the operand. Packed operations list them

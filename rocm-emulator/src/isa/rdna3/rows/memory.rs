@@ -1,4 +1,5 @@
 //! Rows of the vector memory encodings.
+use super::RDNA3;
 use crate::isa::table::{Row, row};
 
 /// FLAT, segment 0. The address operands follow from the segment.
@@ -51,9 +52,9 @@ pub(crate) const FLAT: &[Row] = &[
     row(0x4b, "flat_atomic_xor_b64", "?v2 d2"),
     row(0x4c, "flat_atomic_inc_u64", "?v2 d2"),
     row(0x4d, "flat_atomic_dec_u64", "?v2 d2"),
-    row(0x50, "flat_atomic_cmpswap_f32", "?v1 d2"),
-    row(0x51, "flat_atomic_min_f32", "?v1 d1"),
-    row(0x52, "flat_atomic_max_f32", "?v1 d1"),
+    row(0x50, "flat_atomic_cmpswap_f32", "?v1 d2").on(RDNA3),
+    row(0x51, "flat_atomic_min_f32", "?v1 d1").on(RDNA3),
+    row(0x52, "flat_atomic_max_f32", "?v1 d1").on(RDNA3),
     row(0x56, "flat_atomic_add_f32", "?v1 d1"),
 ];
 
@@ -87,7 +88,7 @@ pub(crate) const GLOBAL: &[Row] = &[
     row(0x34, "global_atomic_cmpswap_b32", "?v1 d2"),
     row(0x35, "global_atomic_add_u32", "?v1 d1"),
     row(0x36, "global_atomic_sub_u32", "?v1 d1"),
-    row(0x37, "global_atomic_csub_u32", "?v1 d1"),
+    row(0x37, "global_atomic_csub_u32", "?v1 d1").on(RDNA3),
     row(0x38, "global_atomic_min_i32", "?v1 d1"),
     row(0x39, "global_atomic_min_u32", "?v1 d1"),
     row(0x3a, "global_atomic_max_i32", "?v1 d1"),
@@ -110,9 +111,9 @@ pub(crate) const GLOBAL: &[Row] = &[
     row(0x4b, "global_atomic_xor_b64", "?v2 d2"),
     row(0x4c, "global_atomic_inc_u64", "?v2 d2"),
     row(0x4d, "global_atomic_dec_u64", "?v2 d2"),
-    row(0x50, "global_atomic_cmpswap_f32", "?v1 d2"),
-    row(0x51, "global_atomic_min_f32", "?v1 d1"),
-    row(0x52, "global_atomic_max_f32", "?v1 d1"),
+    row(0x50, "global_atomic_cmpswap_f32", "?v1 d2").on(RDNA3),
+    row(0x51, "global_atomic_min_f32", "?v1 d1").on(RDNA3),
+    row(0x52, "global_atomic_max_f32", "?v1 d1").on(RDNA3),
     row(0x56, "global_atomic_add_f32", "?v1 d1"),
 ];
 
@@ -184,13 +185,13 @@ pub(crate) const MUBUF: &[Row] = &[
     row(0x25, "buffer_store_d16_hi_b16", "d1"),
     row(0x26, "buffer_load_d16_hi_format_x", "=v1"),
     row(0x27, "buffer_store_d16_hi_format_x", "d1"),
-    row(0x2b, "buffer_gl0_inv", ""),
-    row(0x2c, "buffer_gl1_inv", ""),
+    row(0x2b, "buffer_gl0_inv", "").on(RDNA3),
+    row(0x2c, "buffer_gl1_inv", "").on(RDNA3),
     row(0x33, "buffer_atomic_swap_b32", "?v1 d1"),
     row(0x34, "buffer_atomic_cmpswap_b32", "?v2 d2"),
     row(0x35, "buffer_atomic_add_u32", "?v1 d1"),
     row(0x36, "buffer_atomic_sub_u32", "?v1 d1"),
-    row(0x37, "buffer_atomic_csub_u32", "?v1 d1"),
+    row(0x37, "buffer_atomic_csub_u32", "?v1 d1").on(RDNA3),
     row(0x38, "buffer_atomic_min_i32", "?v1 d1"),
     row(0x39, "buffer_atomic_min_u32", "?v1 d1"),
     row(0x3a, "buffer_atomic_max_i32", "?v1 d1"),
@@ -213,8 +214,8 @@ pub(crate) const MUBUF: &[Row] = &[
     row(0x4b, "buffer_atomic_xor_b64", "?v2 d2"),
     row(0x4c, "buffer_atomic_inc_u64", "?v2 d2"),
     row(0x4d, "buffer_atomic_dec_u64", "?v2 d2"),
-    row(0x50, "buffer_atomic_cmpswap_f32", "?v2 d2"),
-    row(0x51, "buffer_atomic_min_f32", "?v1 d1"),
-    row(0x52, "buffer_atomic_max_f32", "?v1 d1"),
+    row(0x50, "buffer_atomic_cmpswap_f32", "?v2 d2").on(RDNA3),
+    row(0x51, "buffer_atomic_min_f32", "?v1 d1").on(RDNA3),
+    row(0x52, "buffer_atomic_max_f32", "?v1 d1").on(RDNA3),
     row(0x56, "buffer_atomic_add_f32", "?v1 d1"),
 ];

@@ -1,22 +1,23 @@
 //! Rows of the two-source vector encoding and of dual issue.
+use super::RDNA3;
 use crate::isa::table::{Row, row};
 
 /// VOP2; in VOP3 the opcode is 0x100 higher and every source may be any register.
 pub(crate) const VOP2: &[Row] = &[
     row(0x01, "v_cndmask_b32", "=v1 x1 v1 b"),
-    row(0x02, "v_dot2acc_f32_f16", "=v1 x1 v1"),
+    row(0x02, "v_dot2acc_f32_f16", "=v1 x1 v1").on(RDNA3),
     row(0x03, "v_add_f32", "=v1 x1 v1"),
     row(0x04, "v_sub_f32", "=v1 x1 v1"),
     row(0x05, "v_subrev_f32", "=v1 x1 v1"),
-    row(0x06, "v_fmac_dx9_zero_f32", "=v1 x1 v1"),
+    row(0x06, "v_fmac_dx9_zero_f32", "=v1 x1 v1").on(RDNA3),
     row(0x07, "v_mul_dx9_zero_f32", "=v1 x1 v1"),
     row(0x08, "v_mul_f32", "=v1 x1 v1"),
     row(0x09, "v_mul_i32_i24", "=v1 x1 v1"),
     row(0x0a, "v_mul_hi_i32_i24", "=v1 x1 v1"),
     row(0x0b, "v_mul_u32_u24", "=v1 x1 v1"),
     row(0x0c, "v_mul_hi_u32_u24", "=v1 x1 v1"),
-    row(0x0f, "v_min_f32", "=v1 x1 v1"),
-    row(0x10, "v_max_f32", "=v1 x1 v1"),
+    row(0x0f, "v_min_f32", "=v1 x1 v1").on(RDNA3),
+    row(0x10, "v_max_f32", "=v1 x1 v1").on(RDNA3),
     row(0x11, "v_min_i32", "=v1 x1 v1"),
     row(0x12, "v_max_i32", "=v1 x1 v1"),
     row(0x13, "v_min_u32", "=v1 x1 v1"),
@@ -45,8 +46,8 @@ pub(crate) const VOP2: &[Row] = &[
     row(0x36, "v_fmac_f16", "=vh xh vh"),
     row(0x37, "v_fmamk_f16", "=vh xh k vh"),
     row(0x38, "v_fmaak_f16", "=vh xh vh k"),
-    row(0x39, "v_max_f16", "=vh xh vh"),
-    row(0x3a, "v_min_f16", "=vh xh vh"),
+    row(0x39, "v_max_f16", "=vh xh vh").on(RDNA3),
+    row(0x3a, "v_min_f16", "=vh xh vh").on(RDNA3),
     row(0x3b, "v_ldexp_f16", "=vh xh vh"),
     row(0x3c, "v_pk_fmac_f16", "=v1 x1 v1"),
 ];
@@ -63,8 +64,8 @@ pub(crate) const VOPD: &[Row] = &[
     row(0x07, "v_mul_dx9_zero_f32", "=v1 x1 v1"),
     row(0x08, "v_mov_b32", "=v1 x1"),
     row(0x09, "v_cndmask_b32", "=v1 x1 v1 b"),
-    row(0x0a, "v_max_f32", "=v1 x1 v1"),
-    row(0x0b, "v_min_f32", "=v1 x1 v1"),
+    row(0x0a, "v_max_f32", "=v1 x1 v1").on(RDNA3),
+    row(0x0b, "v_min_f32", "=v1 x1 v1").on(RDNA3),
     row(0x0c, "v_dot2acc_f32_f16", "=v1 x1 v1"),
     row(0x0d, "v_dot2acc_f32_bf16", "=v1 x1 v1"),
     row(0x10, "v_add_nc_u32", "=v1 x1 v1"),

@@ -1,0 +1,47 @@
+//! gfx1200, gfx1201 and gfx12-generic: RDNA4, wave32. Encodings after AMD's "RDNA4 Instruction Set Architecture"
+//! reference guide. The ALU is encoded as gfx11's, with which it shares decoder and rows; memory instructions
+//! are encoded anew.
+
+mod memory;
+mod print;
+mod rows;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+use super::fields::{Words, bits};
+use super::rdna3::memory::decode_ds;
+use super::rdna3::vector;
+use super::scalar::decode_sop;
+use super::{DecodeError, Family, Inst};
+pub use print::format;
+use table::GFX12;
+
+/// Decodes the instruction at `offset` bytes into `text`.
+pub fn decode(text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
+    let mut words = Words::new(Family::Rdna4, text, offset);
+    let word = words.next()?;
+    let mut inst = match bits(word, 26, 6) {
+        0b00_0000..=0b01_1111 => vector::decode_short(&mut words, word, &GFX12),
+        0b10_0000..=0b10_1111 => decode_sop(&mut words, word, &GFX12.sop),
+        0b11_0001 => memory::decode_buffer(&mut words, word),
+        0b11_0010 => vector::decode_dual(&mut words, word, &GFX12),
+        0b11_0011 => match bits(word, 24, 2) {
+            0 => vector::decode_vop3p(&mut words, word, &GFX12),
+            1 => vector::decode_vinterp(&mut words, word, &GFX12),
+            2 => vector::decode_lds_direct(&mut words, word, &GFX12),
+            _ => Err(words.error("the encoding is reserved")),
+        },
+        0b11_0100 => Err(words.error("image instructions (VIMAGE) are not decoded")),
+        0b11_0101 => vector::decode_vop3(&mut words, word, &GFX12),
+        0b11_0110 => decode_ds(&mut words, word, &GFX12),
+        0b11_1001 => Err(words.error("image instructions (VSAMPLE) are not decoded")),
+        0b11_1011 => memory::decode_flat(&mut words, word),
+        0b11_1101 => memory::decode_smem(&mut words, word),
+        0b11_1110 => Err(words.error("exports (VEXPORT) are not decoded")),
+        _ => Err(words.error("the encoding is reserved")),
+    }?;
+    inst.size = words.size();
+    Ok(inst)
+}
