@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::process::{self, cache, cargo, root};
-use crate::{setup, weights};
+use crate::{chips, setup, weights};
 
 /// The largest difference between the two devices' embeddings that still counts as the same result.
 const TOLERANCE: f64 = 1e-4;
@@ -13,11 +13,13 @@ const TOLERANCE: f64 = 1e-4;
 #[derive(clap::Args)]
 pub struct Args {
     /// The architecture that the software GPU plays.
-    #[arg(long, default_value = "gfx1100")]
+    #[arg(long, default_value = chips::DEFAULT)]
     arch: String,
 }
 
-pub fn run_demo(arch: &str) -> Result<()> {
+/// Runs the demo on the software GPU of `arch`, with the code objects of `archs` (comma-separated) built in.
+pub fn run_demo(arch: &str, archs: &str) -> Result<()> {
+    chips::check(arch)?;
     setup::ensure(setup::DEMO)?;
     let model = weights::ensure()?;
     let report_path = cache().join("demo.json");
@@ -31,7 +33,7 @@ pub fn run_demo(arch: &str) -> Result<()> {
             .arg(&sentences)
             .arg("--report")
             .arg(&report_path)
-            .env("CANDLE_ROCM_ARCHS", arch)
+            .env("CANDLE_ROCM_ARCHS", archs)
             .env("CANDLE_ROCM_DRIVER", format!("emulator:{arch}")),
     )?;
     let text = fs::read_to_string(&report_path)
@@ -41,7 +43,7 @@ pub fn run_demo(arch: &str) -> Result<()> {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    run_demo(&args.arch)
+    run_demo(&args.arch, &args.arch)
 }
 
 /// The closing line, if the two devices agree.

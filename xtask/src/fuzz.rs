@@ -1,14 +1,17 @@
 //! `cargo xtask fuzz`: the differential fuzzer for longer, or for one case.
 use anyhow::Result;
 
+use crate::chips::{self, Play};
 use crate::process::{self, cargo};
 use crate::setup;
 
 const TEST: &str = "fuzz::random_cases";
-const ARCH: &str = "gfx1100";
 
 #[derive(clap::Args)]
 pub struct Args {
+    /// The architecture that the software GPU plays.
+    #[arg(long, default_value = chips::DEFAULT)]
+    arch: String,
     /// How many random cases.
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     cases: u64,
@@ -24,11 +27,13 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    chips::check(&args.arch)?;
     setup::ensure(setup::KERNELS)?;
     let target = ["test", "--quiet", "--package", "candle-rocm", "--features", "rocm-emulator"];
     let mut command = cargo(&target);
     command.args(["--test", "differential", "--", "--exact", TEST, "--nocapture"]);
-    command.env("CANDLE_ROCM_ARCHS", ARCH);
+    command.env("CANDLE_ROCM_ARCHS", &args.arch);
+    Play::of(&args.arch).choose_for(&mut command);
     match &args.case {
         Some(case) => command.env("CANDLE_FUZZ_CASE", case),
         None => {

@@ -1,4 +1,5 @@
 //! The project's own commands: each does its set-up itself and ends with one line that says how it went.
+mod chips;
 mod demo;
 mod downstream;
 mod fuzz;

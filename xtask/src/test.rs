@@ -3,12 +3,27 @@ use std::fmt;
 
 use anyhow::{Result, bail};
 
+use crate::chips::{self, Play};
 use crate::process::{self, cargo};
 use crate::{demo, downstream, kernels, setup, upstream_tests};
 
-/// Builds with the software GPU in, for one target: what all checks of the workspace share.
+/// Builds with the software GPU in: what all checks of the workspace share.
 const FEATURES: [&str; 3] = ["--workspace", "--features", "candle-rocm/rocm-emulator"];
-const ARCH: &str = "gfx1100";
+
+/// The software GPUs that upstream's tests and the fuzzer run on: every family, every order of three seeds, all
+/// checks.
+const PLAYS: &[Play] = &[
+    Play::of("gfx1100"),
+    Play::of("gfx90a"),
+    Play::of("gfx942"),
+    Play::of("gfx1030"),
+    Play::of("gfx1201"),
+    Play::with("gfx1100", "seed=1"),
+    Play::with("gfx90a", "seed=2"),
+    Play::with("gfx1201", "seed=3"),
+    Play::with("gfx1100", "check=memory,race,init"),
+    Play::with("gfx90a", "check=memory,race,init"),
+];
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -19,18 +34,19 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    let archs = chips::TESTED.join(",");
     setup::ensure(setup::TEST)?;
     if !args.quick {
         process::run(&mut cargo(&["fmt", "--all", "--", "--check"]))?;
         let clippy = ["--all-targets", "--", "--deny", "warnings"];
         process::run(
-            cargo(&["clippy", "--quiet"]).args(FEATURES).args(clippy).env("CANDLE_ROCM_ARCHS", ARCH),
+            cargo(&["clippy", "--quiet"]).args(FEATURES).args(clippy).env("CANDLE_ROCM_ARCHS", &archs),
         )?;
         kernels::run_for(kernels::EVERY_ARCH, true)?;
         downstream::run()?;
-        demo::run_demo(ARCH)?;
-        if !upstream_tests::run_suites(ARCH, &[])? {
-            bail!("upstream's own tests do not do on {ARCH} what rocmify/src/suite_rules.rs says");
+        demo::run_demo(chips::DEFAULT, &archs)?;
+        if !upstream_tests::run_suites(PLAYS, &archs, &[])? {
+            bail!("upstream's own tests do not do what rocmify/src/suite_rules.rs says");
         }
     }
     // The examples of the documentation first, so that the last lines are those of the tests.
@@ -38,8 +54,16 @@ pub fn run(args: &Args) -> Result<()> {
     let mut total = Summary::default();
     for target in targets {
         let output =
-            process::tee(cargo(&["test"]).args(FEATURES).args(target).env("CANDLE_ROCM_ARCHS", ARCH))?;
+            process::tee(cargo(&["test"]).args(FEATURES).args(target).env("CANDLE_ROCM_ARCHS", &archs))?;
         output.lines().for_each(|line| total.add(line));
+    }
+    // The first of them is what the tests above ran on.
+    for play in PLAYS.iter().filter(|_| !args.quick).skip(1) {
+        println!("random operations on {play}:");
+        let mut command = cargo(&["test", "--quiet"]);
+        command.args(FEATURES).args(["--test", "differential"]).env("CANDLE_ROCM_ARCHS", &archs);
+        play.choose_for(&mut command);
+        process::tee(&mut command)?.lines().for_each(|line| total.add(line));
     }
     println!("{total}");
     Ok(())
