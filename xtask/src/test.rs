@@ -10,19 +10,15 @@ use crate::{demo, downstream, kernels, setup, upstream_tests};
 /// Builds with the software GPU in: what all checks of the workspace share.
 const FEATURES: [&str; 3] = ["--workspace", "--features", "candle-rocm/rocm-emulator"];
 
-/// The software GPUs that upstream's tests and the fuzzer run on: every family, every order of three seeds, all
-/// checks.
+/// The software GPUs that upstream's tests and the fuzzer run on: every family that executes, and the orders of three
+/// seeds.
 const PLAYS: &[Play] = &[
     Play::of("gfx1100"),
     Play::of("gfx90a"),
     Play::of("gfx942"),
-    Play::of("gfx1030"),
-    Play::of("gfx1201"),
     Play::with("gfx1100", "seed=1"),
     Play::with("gfx90a", "seed=2"),
-    Play::with("gfx1201", "seed=3"),
-    Play::with("gfx1100", "check=memory,race,init"),
-    Play::with("gfx90a", "check=memory,race,init"),
+    Play::with("gfx1100", "seed=3"),
 ];
 
 #[derive(clap::Args)]
