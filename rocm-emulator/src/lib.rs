@@ -48,6 +48,15 @@ pub fn launch_count() -> u64 {
     runtime::runtime().map(runtime::Runtime::launch_count).unwrap_or(0)
 }
 
+/// Writes the profile of what was executed so far, where the options ask for one; it is written anyway when the
+/// process ends.
+///
+/// # Errors
+/// Those of writing the file.
+pub fn write_profile() -> std::io::Result<()> {
+    runtime::runtime().map_or(Ok(()), runtime::Runtime::write_profile)
+}
+
 /// What was executed so far, by kernel name: repeatable to the digit once the streams are idle.
 pub fn counters() -> std::collections::BTreeMap<String, exec::Counters> {
     runtime::runtime().map(runtime::Runtime::counters).unwrap_or_default()

@@ -22,13 +22,16 @@ pub unsafe extern "C" fn hipRuntimeGetVersion(runtimeVersion: *mut i32) -> hipEr
     answer("hipRuntimeGetVersion", || unsafe { put(runtimeVersion, HIP_VERSION) })
 }
 
-/// Number of devices; hipErrorNoDevice and 0 before [`crate::configure`].
+/// Number of visible devices; hipErrorNoDevice and 0 if there is none or before [`crate::configure`].
 pub unsafe extern "C" fn hipGetDeviceCount(count: *mut i32) -> hipError_t {
     answer("hipGetDeviceCount", || {
-        let devices = runtime::runtime().map(|runtime| runtime.devices().len() as i32);
+        let devices = runtime::runtime().map_or(0, |runtime| runtime.devices().len());
         // SAFETY: the caller's pointer.
-        unsafe { put(count, *devices.as_ref().unwrap_or(&0))? };
-        devices.map(drop)
+        unsafe { put(count, devices as i32)? };
+        match devices {
+            0 => fail(ErrorCode::NoDevice, "there is no software GPU, or the environment hides all of them"),
+            _ => Ok(()),
+        }
     })
 }
 

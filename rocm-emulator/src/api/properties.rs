@@ -18,7 +18,7 @@ pub(super) fn properties(runtime: &Runtime, device: &Device) -> hipDeviceProp_tR
     let arch = device.arch;
     set_text(&mut prop.name, &device.name());
     set_text(&mut prop.gcnArchName, arch.gcn_arch_name);
-    set_text(&mut prop.uuid.bytes, &format!("SWGPU-{:010}", device.ordinal));
+    set_text(&mut prop.uuid.bytes, &format!("SWGPU-{:010}", device.slot));
     prop.totalGlobalMem = runtime.options.total_memory as usize;
     prop.sharedMemPerBlock = arch.lds_per_workgroup as usize;
     prop.regsPerBlock = REGISTERS;
@@ -34,7 +34,7 @@ pub(super) fn properties(runtime: &Runtime, device: &Device) -> hipDeviceProp_tR
     prop.multiProcessorCount = arch.multiprocessors as i32;
     prop.canMapHostMemory = 1;
     prop.concurrentKernels = 1;
-    prop.pciBusID = device.ordinal as i32;
+    prop.pciBusID = device.slot as i32;
     prop.pciDomainID = 0xffff;
     prop.asyncEngineCount = 1;
     prop.unifiedAddressing = 1;

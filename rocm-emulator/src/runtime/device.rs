@@ -12,6 +12,8 @@ use std::sync::{Arc, Weak};
 /// A software GPU.
 pub struct Device {
     pub ordinal: usize,
+    /// Its place among all devices, also those that the process does not see.
+    pub slot: usize,
     pub arch: &'static ArchSpec,
     null_stream: Arc<Stream>,
     streams: Mutex<Vec<Weak<Stream>>>,
@@ -25,9 +27,15 @@ pub struct Device {
 
 impl Device {
     /// A device without work.
-    pub fn new(ordinal: usize, arch: &'static ArchSpec, scheduler: Option<Arc<Scheduler>>) -> Self {
+    pub fn new(
+        ordinal: usize,
+        slot: usize,
+        arch: &'static ArchSpec,
+        scheduler: Option<Arc<Scheduler>>,
+    ) -> Self {
         Self {
             ordinal,
+            slot,
             arch,
             null_stream: Arc::new(Stream::new(ordinal, 0, 0, Ordering::Null, scheduler.clone())),
             streams: Mutex::default(),
@@ -44,7 +52,7 @@ impl Device {
 
     /// PCI address, as hipDeviceGetPCIBusId prints it. The domain is one that no real bus has.
     pub fn pci_bus_id(&self) -> String {
-        format!("ffff:{:02x}:00.0", self.ordinal)
+        format!("ffff:{:02x}:00.0", self.slot)
     }
 
     /// The stream that a null handle means.
@@ -182,6 +190,12 @@ impl Device {
         }
         memory.touch();
         Ok(())
+    }
+
+    /// Ends all of what [`Self::enable_peer`] began.
+    pub fn forget_peers(&self, memory: &Memory) {
+        self.peers.lock().clear();
+        memory.touch();
     }
 
     /// What kernels may touch now. The caller holds [`Memory::running`].

@@ -80,8 +80,14 @@ impl Event {
     /// Milliseconds from `start` to `stop`.
     ///
     /// # Errors
-    /// `InvalidHandle` when one keeps no time or was never recorded, `NotReady` when one is not reached.
+    /// `InvalidHandle` when they are on different devices, or one keeps no time or was never recorded, `NotReady` when one is not reached.
     pub fn elapsed(start: &Self, stop: &Self) -> Result<f32> {
+        if start.device != stop.device {
+            return fail(
+                ErrorCode::InvalidHandle,
+                format!("the events are on devices {} and {}", start.device, stop.device),
+            );
+        }
         if (start.flags | stop.flags) & DISABLE_TIMING != 0 {
             return fail(ErrorCode::InvalidHandle, "the event was created with hipEventDisableTiming");
         }

@@ -212,7 +212,7 @@ impl PreparedLaunch {
         };
         match outcome {
             Ok(counters) => {
-                runtime.count(&self.function.spec.name, counters);
+                runtime.count(&self.function, counters);
                 Ok(())
             }
             Err(fault) => Err(fault::to_error(&fault)),

@@ -4,6 +4,7 @@
 //! HIP's code and the particulars.
 
 pub mod arch;
+mod at_exit;
 mod command;
 mod config;
 mod device;
@@ -14,10 +15,12 @@ mod handle;
 mod launch;
 mod memory;
 mod module;
+mod profile;
 mod scheduler;
 mod stream;
 mod thread_state;
 mod transfer;
+mod visible;
 
 pub use command::{Callback, Command, HostWork, UserPointer};
 pub use config::{
@@ -31,6 +34,7 @@ pub use fault::{last_fault, panic_text};
 pub use launch::{MAX_WORKGROUP_SIZE, PreparedLaunch, Shape};
 pub use memory::{ALIGNMENT, Found, HostBuffer, Kind, Memory};
 pub use module::{Function, Module};
+pub use profile::ProfileBook;
 pub use scheduler::Scheduler;
 pub use stream::{NON_BLOCKING, Ordering, Queue, Stream};
 pub use thread_state::{last_detail, last_error, may_wait, note, set_device};
@@ -43,6 +47,7 @@ use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, atomic};
 
@@ -57,6 +62,8 @@ pub struct Runtime {
     pub functions: Handles<Function>,
     launches: AtomicU64,
     counters: Mutex<BTreeMap<String, Counters>>,
+    /// What goes to the file that the options name.
+    profile: Option<ProfileBook>,
 }
 
 static RUNTIME: OnceLock<Runtime> = OnceLock::new();
@@ -65,33 +72,63 @@ static RUNTIME: OnceLock<Runtime> = OnceLock::new();
 const STREAM_LEGACY: usize = 1;
 const STREAM_PER_THREAD: usize = 2;
 
-/// Decides once for the process which devices there are (one per architecture name), with the options of
-/// the environment ([`Options::from_env`]). Asking again for the same is no error.
+/// Decides once for the process which devices there are (one per architecture name, of which the environment may
+/// hide some: `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`), with the options of the environment
+/// ([`Options::from_env`]). Asking again for the same is no error.
 ///
 /// # Errors
 /// [`ConfigureError`] for unknown architectures, none at all, a variable that does not parse, or a second,
 /// different wish.
 pub fn configure(archs: &[&str]) -> std::result::Result<(), ConfigureError> {
-    configure_with(archs, Options::from_env()?)
+    let rows = config::resolve(archs)?;
+    let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let visible = visible::devices(rows.len(), lookup);
+    start(visible.into_iter().map(|slot| (slot, rows[slot])).collect(), Options::from_env()?)
 }
 
-/// [`configure`], with options that do not come from the environment.
+/// [`configure`], with all devices visible and options that do not come from the environment.
 ///
 /// # Errors
 /// As [`configure`].
 pub fn configure_with(archs: &[&str], options: Options) -> std::result::Result<(), ConfigureError> {
-    let rows = config::resolve(archs)?;
-    let runtime = RUNTIME.get_or_init(|| Runtime::new(&rows, options.clone()));
-    let same_archs =
-        runtime.devices.iter().map(|device| device.arch.name).eq(rows.iter().map(|row| row.name));
-    if same_archs && runtime.options == options {
+    start(config::resolve(archs)?.into_iter().enumerate().collect(), options)
+}
+
+/// Devices by the slot that they sit in.
+type Slots = Vec<(usize, &'static arch::ArchSpec)>;
+
+fn start(slots: Slots, options: Options) -> std::result::Result<(), ConfigureError> {
+    static STARTING: Mutex<()> = Mutex::new(());
+    let _starting = STARTING.lock();
+    let runtime = match RUNTIME.get() {
+        Some(runtime) => runtime,
+        None => {
+            let profile = options.profile.as_ref().map(|file| open_profile(file)).transpose()?;
+            RUNTIME.get_or_init(|| Runtime::new(&slots, options.clone(), profile))
+        }
+    };
+    let current: Slots = runtime.devices.iter().map(|device| (device.slot, device.arch)).collect();
+    let plain = |slots: &Slots| slots.iter().map(|(slot, arch)| (*slot, arch.name)).collect::<Vec<_>>();
+    if plain(&current) == plain(&slots) && runtime.options == options {
         return Ok(());
     }
-    let describe = |names: Vec<&str>, options: &Options| format!("{} with {options:?}", names.join(","));
+    let describe = |slots: &Slots, options: &Options| {
+        let names: Vec<&str> = slots.iter().map(|(_, arch)| arch.name).collect();
+        format!("{} with {options:?}", names.join(","))
+    };
     Err(ConfigureError::AlreadyConfigured {
-        current: describe(runtime.devices.iter().map(|device| device.arch.name).collect(), &runtime.options),
-        wanted: describe(rows.iter().map(|row| row.name).collect(), &options),
+        current: describe(&current, &runtime.options),
+        wanted: describe(&slots, &options),
     })
+}
+
+fn open_profile(file: &Path) -> std::result::Result<ProfileBook, ConfigureError> {
+    let refused = |reason: String| ConfigureError::Profile { file: file.display().to_string(), reason };
+    let book = ProfileBook::create(file.to_path_buf()).map_err(|error| refused(error.to_string()))?;
+    match at_exit::write_profile() {
+        true => Ok(book),
+        false => Err(refused("the host cannot write it when the process ends".into())),
+    }
 }
 
 /// Whether [`configure`] has been called.
@@ -111,14 +148,14 @@ pub fn runtime() -> Result<&'static Runtime> {
 }
 
 impl Runtime {
-    fn new(rows: &[&'static arch::ArchSpec], options: Options) -> Self {
+    fn new(slots: &Slots, options: Options, profile: Option<ProfileBook>) -> Self {
         let scheduler = options.seed.map(|seed| Arc::new(Scheduler::new(seed)));
         Self {
-            memory: Memory::new(rows.len(), options.total_memory, options.poison, options.checks),
-            devices: rows
+            memory: Memory::new(slots.len(), options.total_memory, options.poison, options.checks),
+            devices: slots
                 .iter()
                 .enumerate()
-                .map(|(n, arch)| Device::new(n, arch, scheduler.clone()))
+                .map(|(n, (slot, arch))| Device::new(n, *slot, arch, scheduler.clone()))
                 .collect(),
             options,
             streams: Handles::new(1),
@@ -127,6 +164,7 @@ impl Runtime {
             functions: Handles::new(4),
             launches: AtomicU64::new(0),
             counters: Mutex::default(),
+            profile,
         }
     }
 
@@ -342,6 +380,7 @@ impl Runtime {
         drop(self.functions.remove_where(|function| function.module.device == ordinal));
         drop(self.modules.remove_where(|module| module.device == ordinal));
         self.memory.free_all(ordinal);
+        device.forget_peers(&self.memory);
         outcome
     }
 
@@ -351,7 +390,11 @@ impl Runtime {
     }
 
     /// Adds what a launch executed.
-    fn count(&self, kernel: &str, counters: Counters) {
+    fn count(&self, function: &Function, counters: Counters) {
+        if let (Some(profile), Ok(device)) = (&self.profile, self.device(function.module.device)) {
+            profile.add(device.arch.name, function, counters);
+        }
+        let kernel = &function.spec.name;
         let mut table = self.counters.lock();
         match table.get_mut(kernel) {
             Some(sum) => *sum += counters,
@@ -359,6 +402,26 @@ impl Runtime {
                 table.insert(kernel.to_string(), counters);
             }
         }
+    }
+
+    /// Writes the profile of what was executed so far, where the options ask for one.
+    ///
+    /// # Errors
+    /// Those of writing the file.
+    pub fn write_profile(&self) -> std::io::Result<()> {
+        self.profile.as_ref().map_or(Ok(()), ProfileBook::write)
+    }
+
+    /// Waits for what the streams still do, and writes the profile. Commands that a seed has put off are never run:
+    /// nobody waited for them.
+    fn finish_profile(&self) -> std::io::Result<()> {
+        if self.options.seed.is_none() {
+            for device in &self.devices {
+                // Refused only in a callback of a stream, which cannot wait for itself.
+                let _ = device.drain();
+            }
+        }
+        self.write_profile()
     }
 
     /// What was executed so far, by kernel.

@@ -56,8 +56,8 @@ fn ordinals_out_of_range_are_errors() {
         ok(hipInit(0));
         assert_eq!(hipInit(1), 1);
         ok(hipGetDeviceCount(&mut count));
-        assert_eq!(count, 2);
-        for wrong in [-1, 2, i32::MAX] {
+        assert_eq!(count, 3);
+        for wrong in [-1, 3, i32::MAX] {
             assert_eq!(hipSetDevice(wrong), 101);
             assert_eq!(hipDeviceGet(&mut device, wrong), 101);
             assert_eq!(hipGetDevicePropertiesR0600(&mut std::mem::zeroed(), wrong), 101);
@@ -65,7 +65,7 @@ fn ordinals_out_of_range_are_errors() {
         ok(hipGetDevice(&mut device));
         assert_eq!(device, 0, "the current device is as before");
     }
-    assert_eq!(rocm_emulator::device_archs(), ["gfx1100", "gfx1102"]);
+    assert_eq!(rocm_emulator::device_archs(), ["gfx1100", "gfx1102", "gfx90a:sramecc+:xnack-"]);
 }
 
 #[test]

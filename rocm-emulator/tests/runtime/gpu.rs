@@ -5,15 +5,17 @@ use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// The devices.
+pub const ARCHS: [&str; 3] = ["gfx1100", "gfx1102", "gfx90a"];
 /// Bytes of each device.
 pub const TOTAL_MEMORY: u64 = 16 << 30;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Two devices (gfx1100, gfx1102) for one test at a time: faults, counters and memory are the process's.
+/// Three devices, two of one family and one of another, for one test at a time: faults, counters and memory are the process's.
 pub fn gpu() -> MutexGuard<'static, ()> {
     let options = Options { total_memory: TOTAL_MEMORY, threads: 2, ..Options::default() };
-    rocm_emulator::configure_with(&["gfx1100", "gfx1102"], options).unwrap();
+    rocm_emulator::configure_with(&ARCHS, options).unwrap();
     let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     set_device(0);
     guard

@@ -1,4 +1,5 @@
-//! The HIP functions as a C program calls them, on two software GPUs.
+//! The HIP functions as a C program calls them, on three software GPUs.
+mod archs;
 mod devices;
 mod faults;
 mod gpu;

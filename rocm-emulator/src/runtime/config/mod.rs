@@ -76,6 +76,8 @@ pub enum ConfigureError {
     NoKey { variable: &'static str, text: String, known: String },
     #[error("{variable}: {key} is given twice")]
     Twice { variable: &'static str, key: &'static str },
+    #[error("the software GPU cannot write its profile to {file}: {reason}")]
+    Profile { file: String, reason: String },
     #[error("{variable}={value:?} is no UTF-8")]
     NotText { variable: &'static str, value: String },
 }

@@ -14,8 +14,14 @@ pub const RESULT: &str = "the result is ";
 #[ignore = "the other tests run it in processes of their own"]
 fn run() {
     let Ok(program) = std::env::var(VARIABLE) else { return };
-    rocm_emulator::configure(&["gfx1100"]).unwrap();
+    let configured = rocm_emulator::configure(&ARCHS);
+    if program == "configure" {
+        return println!("{RESULT}{}", configured.map_or_else(|error| error.to_string(), |()| String::new()));
+    }
+    configured.unwrap();
     let result = match program.as_str() {
+        "devices" => devices(),
+        "profiled" => profiled(),
         "streams without an event" => two_streams(false),
         "streams with an event" => two_streams(true),
         "pinned memory read at once" => read_pinned(false),
@@ -45,7 +51,8 @@ struct Append {
 
 impl Append {
     fn load() -> Self {
-        let module = Module::load("runtime.hsaco");
+        let on_cdna = rocm_emulator::device_archs()[0].starts_with("gfx90a");
+        let module = Module::load(if on_cdna { "runtime.gfx90a.hsaco" } else { "runtime.hsaco" });
         let function = module.function("append");
         Self { _module: module, function }
     }
@@ -235,4 +242,40 @@ fn schedule() -> String {
         found.push(number(&place));
     }
     found.join(" ")
+}
+
+fn devices() -> String {
+    let mut count = -1;
+    // SAFETY: valid pointers.
+    let code = unsafe { hipGetDeviceCount(&mut count) };
+    assert_eq!(count as usize, rocm_emulator::device_archs().len());
+    let mut text = String::new();
+    for (ordinal, arch) in rocm_emulator::device_archs().into_iter().enumerate() {
+        let mut bus = [0; 16];
+        // SAFETY: the buffer has as many bytes.
+        ok(unsafe { hipDeviceGetPCIBusId(bus.as_mut_ptr(), 16, ordinal as i32) });
+        let slot: String = bus[5..7].iter().map(|&byte| byte as u8 as char).collect();
+        text += &format!("{}@{slot} ", arch.split(':').next().unwrap());
+    }
+    format!("{text}code {code}")
+}
+
+/// Two launches of one kernel, one of another, and one that nobody waits for.
+fn profiled() -> String {
+    let module = Module::load("profile.hsaco");
+    let (x, y) = (Buffer::of(&[1u32; 1024]), Buffer::new(4096));
+    let (banks, strided) = (module.function("banks"), module.function("strided"));
+    let (two, far, half) = (2u32, 32u32, 16u32);
+    for _ in 0..2 {
+        ok(launch(banks, [3, 1, 1], [32, 1, 1], 0, null_mut(), &mut [arg(&y.0), arg(&two)]));
+    }
+    let args = &mut [arg(&x.0), arg(&y.0), arg(&far)];
+    ok(launch(strided, [1; 3], [32, 1, 1], 0, null_mut(), args));
+    // SAFETY: no arguments.
+    ok(unsafe { hipDeviceSynchronize() });
+    let part = module.function("part_of_the_lanes");
+    ok(launch(part, [1; 3], [32, 1, 1], 0, null_mut(), &mut [arg(&y.0), arg(&half)]));
+    // Ending any of them would wait.
+    std::mem::forget((x, y, module));
+    "done".into()
 }

@@ -1,35 +1,17 @@
 //! Seeds between streams and against the host: programs that forget to wait fail under some, always in the same way.
-//! A seed is the process's, so each program runs in a process of its own.
-#[allow(dead_code)]
-#[path = "../runtime/gpu.rs"]
-mod gpu;
-mod programs;
-
+use crate::result;
 use std::collections::BTreeSet;
-use std::process::Command;
 
 /// What continuous integration uses.
 const SEEDS: [u64; 3] = [1, 2, 3];
 
-/// The result that a program prints under a seed.
-fn result(program: &str, seed: u64) -> String {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "programs::run", "--nocapture"])
-        .env(programs::VARIABLE, program)
-        .env("CANDLE_ROCM_EMULATOR", format!("seed={seed};threads=2"))
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{program}: {text}{}", String::from_utf8_lossy(&output.stderr));
-    let result = text.lines().find_map(|line| line.split_once(programs::RESULT)).map(|(_, result)| result);
-    result.unwrap_or_else(|| panic!("{program}: {text}")).to_owned()
-}
-
 /// The program's result under each seed; the same twice.
 fn results(program: &str) -> Vec<String> {
     let of_seed = |seed| {
-        let first = result(program, seed);
-        assert_eq!(result(program, seed), first, "{program}: seed {seed} gives the same result again");
+        let settings = format!("seed={seed};threads=2");
+        let run = || result(program, &[("CANDLE_ROCM_EMULATOR", &settings)]);
+        let first = run();
+        assert_eq!(run(), first, "{program}: seed {seed} gives the same result again");
         first
     };
     SEEDS.map(of_seed).to_vec()

@@ -1,0 +1,216 @@
+//! The profile of the process: what each kernel executed, written as JSON when the process ends.
+//!
+//! It holds whole numbers and names only, in the order of names: no times and no addresses, so that two runs of a
+//! program write the same bytes.
+use super::module::Function;
+use crate::exec::{Counters, Profile};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// Sums by kernel, for one file.
+pub struct ProfileBook {
+    file: PathBuf,
+    kernels: Mutex<BTreeMap<Kernel, Counters>>,
+}
+
+/// A kernel, and what its code object says that it needs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kernel {
+    name: String,
+    arch: &'static str,
+    wave_size: u32,
+    vgprs: u32,
+    agprs: u32,
+    sgprs: u32,
+    lds_bytes: u32,
+    private_bytes: u32,
+}
+
+impl ProfileBook {
+    /// An empty book; its file is written at once, so that a wrong name shows before there is anything to lose.
+    ///
+    /// # Errors
+    /// Those of writing the file.
+    pub fn create(file: PathBuf) -> std::io::Result<Self> {
+        let book = Self { file, kernels: Mutex::default() };
+        book.write()?;
+        Ok(book)
+    }
+
+    /// Adds a launch.
+    pub fn add(&self, arch: &'static str, function: &Function, counters: Counters) {
+        let (spec, metadata) = (&function.spec, &function.kernel.metadata);
+        let kernel = Kernel {
+            name: spec.name.clone(),
+            arch,
+            wave_size: if spec.wave32 { 32 } else { 64 },
+            vgprs: metadata.vgprs,
+            agprs: metadata.agprs,
+            sgprs: metadata.sgprs,
+            lds_bytes: spec.lds_bytes,
+            private_bytes: spec.private_bytes,
+        };
+        *self.kernels.lock().entry(kernel).or_default() += counters;
+    }
+
+    /// Writes the file anew, whole or not at all.
+    ///
+    /// # Errors
+    /// Those of writing the file.
+    pub fn write(&self) -> std::io::Result<()> {
+        let text = text(&self.kernels.lock());
+        let mut name = self.file.file_name().unwrap_or_default().to_os_string();
+        name.push(format!(".{}", std::process::id()));
+        let unfinished = self.file.with_file_name(name);
+        let written =
+            std::fs::write(&unfinished, text).and_then(|()| std::fs::rename(&unfinished, &self.file));
+        if written.is_err() {
+            // The first error counts.
+            let _ = std::fs::remove_file(&unfinished);
+        }
+        written
+    }
+
+    /// The file's name.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+}
+
+/// Name and value of one line.
+type Field<'a> = (&'a str, String);
+
+fn text(kernels: &BTreeMap<Kernel, Counters>) -> String {
+    let objects: Vec<String> = kernels.iter().map(|(kernel, counters)| object(kernel, counters)).collect();
+    let separator = if objects.is_empty() { "" } else { "\n" };
+    format!("{{\"format\": 1, \"kernels\": [{separator}{}{separator}]}}\n", objects.join(",\n"))
+}
+
+fn object(kernel: &Kernel, counters: &Counters) -> String {
+    let Counters { launches, workgroups, waves, vector, scalar, scalar_memory, .. } = *counters;
+    let Counters { global_memory, lds, scratch, flow, bytes_loaded, bytes_stored, profile, .. } = *counters;
+    let number = |name, value: u64| (name, value.to_string());
+    let group = |name, fields: &[(&'static str, u64)]| -> Field {
+        (name, braces(&fields.iter().map(|&(name, value)| number(name, value)).collect::<Vec<_>>(), " "))
+    };
+    let Profile { lanes, active_lanes, branches, splits, barriers, .. } = profile;
+    braces(
+        &[
+            ("name", quoted(&kernel.name)),
+            ("arch", quoted(kernel.arch)),
+            group(
+                "resources",
+                &[
+                    ("wave_size", kernel.wave_size.into()),
+                    ("vgprs", kernel.vgprs.into()),
+                    ("agprs", kernel.agprs.into()),
+                    ("sgprs", kernel.sgprs.into()),
+                    ("lds_bytes", kernel.lds_bytes.into()),
+                    ("private_bytes", kernel.private_bytes.into()),
+                ],
+            ),
+            number("launches", launches),
+            number("workgroups", workgroups),
+            number("waves", waves),
+            group(
+                "instructions",
+                &[
+                    ("total", counters.instructions()),
+                    ("vector", vector),
+                    ("scalar", scalar),
+                    ("scalar_memory", scalar_memory),
+                    ("global_memory", global_memory),
+                    ("lds", lds),
+                    ("scratch", scratch),
+                    ("flow", flow),
+                ],
+            ),
+            group(
+                "bytes",
+                &[
+                    ("loaded", bytes_loaded),
+                    ("stored", bytes_stored),
+                    ("lds_loaded", profile.lds_bytes_loaded),
+                    ("lds_stored", profile.lds_bytes_stored),
+                    ("scratch_loaded", profile.scratch_bytes_loaded),
+                    ("scratch_stored", profile.scratch_bytes_stored),
+                ],
+            ),
+            group(
+                "coalescing",
+                &[
+                    ("accesses", profile.accesses),
+                    ("lines_64", profile.lines_64),
+                    ("fewest_lines_64", profile.fewest_lines_64),
+                    ("lines_128", profile.lines_128),
+                    ("fewest_lines_128", profile.fewest_lines_128),
+                ],
+            ),
+            group(
+                "lds",
+                &[
+                    ("accesses", profile.lds_accesses),
+                    ("steps", profile.lds_steps),
+                    ("bank_conflicts", profile.bank_conflicts),
+                ],
+            ),
+            group(
+                "divergence",
+                &[
+                    ("lanes", lanes),
+                    ("active_lanes", active_lanes),
+                    ("branches", branches),
+                    ("splits", splits),
+                    ("barriers", barriers),
+                ],
+            ),
+        ],
+        "\n  ",
+    )
+}
+
+fn braces(fields: &[Field], gap: &str) -> String {
+    let fields: Vec<String> =
+        fields.iter().map(|(name, value)| format!("{}: {value}", quoted(name))).collect();
+    format!("{{{}}}", fields.join(&format!(",{gap}")))
+}
+
+fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            // Writing to a string cannot fail.
+            c if c < ' ' => drop(write!(out, "\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_quoted() {
+        assert_eq!(quoted("a\"b\\c\n\u{e9}"), "\"a\\\"b\\\\c\\u000a\u{e9}\"");
+    }
+
+    #[test]
+    fn an_unwritable_file_is_an_error() {
+        let nowhere = std::env::temp_dir().join("no such folder").join("profile.json");
+        assert!(ProfileBook::create(nowhere).is_err());
+    }
+
+    #[test]
+    fn an_empty_book_is_written() {
+        let file = std::env::temp_dir().join(format!("empty-profile-{}.json", std::process::id()));
+        let book = ProfileBook::create(file.clone()).unwrap();
+        assert_eq!(std::fs::read_to_string(book.file()).unwrap(), "{\"format\": 1, \"kernels\": []}\n");
+        std::fs::remove_file(file).unwrap();
+    }
+}

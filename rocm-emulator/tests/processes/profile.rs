@@ -1,0 +1,86 @@
+//! The profile that a process leaves.
+use crate::result;
+use std::path::{Path, PathBuf};
+
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("rocm-emulator-{name}-{}.json", std::process::id())))
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(&self.0).unwrap()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn run(file: &Path, further: &str) -> String {
+    result("profiled", &[("CANDLE_ROCM_EMULATOR", &format!("profile={}{further}", file.display()))])
+}
+
+/// What a kernel's object must have: two launches of three workgroups of one wave each.
+const BANKS: &str = r#"{"name": "banks",
+  "arch": "gfx1100",
+  "resources": {"wave_size": 32, "vgprs": 5, "agprs": 0, "sgprs": 4, "lds_bytes": 8192, "private_bytes": 0},
+  "launches": 2,
+  "workgroups": 6,
+  "waves": 6,"#;
+
+#[test]
+fn a_process_leaves_the_profile_of_its_kernels() {
+    let file = File::new("profile");
+    assert_eq!(run(&file.0, ""), "done");
+    let text = file.text();
+    assert!(text.contains(BANKS), "{text}");
+    // Stride 2: each load meets once in every bank.
+    assert!(text.contains(r#""lds": {"accesses": 12, "steps": 12, "bank_conflicts": 6}"#), "{text}");
+    // 32 lanes, a line of 128 bytes for each, and one for what they store.
+    assert!(
+        text.contains(
+            r#""coalescing": {"accesses": 2, "lines_64": 34, "fewest_lines_64": 4, "lines_128": 33, "fewest_lines_128": 2}"#
+        ),
+        "{text}"
+    );
+    // Launched last, and nobody waited for it.
+    assert!(text.contains(r#""name": "part_of_the_lanes""#), "{text}");
+    assert!(text.contains(
+        r#""divergence": {"lanes": 256, "active_lanes": 208, "branches": 1, "splits": 1, "barriers": 0}"#
+    ));
+    // In the order of names, twice the same.
+    let places: Vec<usize> =
+        ["banks", "part_of", "strided"].iter().map(|name| text.find(&format!("\"{name}")).unwrap()).collect();
+    assert!(places.is_sorted());
+    let again = File::new("profile-again");
+    run(&again.0, ";threads=2");
+    assert_eq!(again.text(), text);
+}
+
+#[test]
+fn a_seed_changes_nothing_but_what_nobody_waits_for() {
+    let (plain, seeded) = (File::new("plain"), File::new("seeded"));
+    run(&plain.0, "");
+    run(&seeded.0, ";seed=1");
+    let (plain, seeded) = (plain.text(), seeded.text());
+    let of_banks =
+        |text: &str| text[text.find(BANKS).unwrap()..text.find("part_of").unwrap_or(text.len())].len();
+    assert!(of_banks(&plain) > BANKS.len());
+    let object = |text: &str| {
+        let from = text.find(r#"{"name": "strided""#).unwrap();
+        text[from..].to_owned()
+    };
+    assert_eq!(object(&plain), object(&seeded));
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named_at_the_start() {
+    let nowhere = std::env::temp_dir().join("no such folder").join("p.json");
+    let setting = format!("profile={}", nowhere.display());
+    let text = result("configure", &[("CANDLE_ROCM_EMULATOR", &setting)]);
+    assert!(text.contains("no such folder") && text.contains("profile"), "{text}");
+}
