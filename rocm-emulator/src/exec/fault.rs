@@ -28,7 +28,7 @@ pub struct Fault {
     /// Address of the instruction, as an offset into the program's text.
     pub pc: u64,
     /// The instruction as LLVM prints it; empty where none was reached.
-    pub instruction: String,
+    pub instruction: Box<str>,
     /// The workgroup's coordinates in the grid.
     pub workgroup: [u32; 3],
     /// The wave in its workgroup.

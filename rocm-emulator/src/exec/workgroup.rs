@@ -322,7 +322,7 @@ where
         Fault {
             kernel: dispatch.launch.kernel.name.clone(),
             pc: u64::from(offset),
-            instruction: program.text_at(offset as usize),
+            instruction: program.text_at(offset as usize).into(),
             workgroup,
             wave: index as u32,
             kind,
