@@ -6,6 +6,7 @@ mod fuzz;
 mod harness;
 mod kernels;
 mod process;
+mod profile;
 mod setup;
 mod symbols;
 mod test;
@@ -35,6 +36,8 @@ enum Command {
     UpstreamTests(upstream_tests::Args),
     /// Random operations on ROCm compared with the CPU device.
     Fuzz(fuzz::Args),
+    /// Runs an example on the software GPU and shows which kernels it spends its instructions in.
+    Profile(profile::Args),
     /// Compiles the kernels for some targets and prints their resource table.
     Kernels(kernels::Args),
     /// Builds and runs a scratch crate outside the workspace that uses the fork as the README says.
@@ -63,6 +66,7 @@ fn run(command: Command) -> Result<()> {
         Command::Test(args) => test::run(&args),
         Command::UpstreamTests(args) => upstream_tests::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Profile(args) => profile::run(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::Downstream => downstream::run(),
         Command::CheckSymbols { files } => symbols::run(&files),

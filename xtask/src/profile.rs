@@ -1,0 +1,214 @@
+//! `cargo xtask profile EXAMPLE`: which kernels an example spends its instructions in, on the software GPU.
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::process::{self, cache, cargo, root};
+use crate::{chips, setup, weights};
+
+/// The example that needs weights, and gets them if it is given no arguments.
+const EMBEDDINGS: &str = "sentence_embeddings";
+const OPTIONS: &str = "CANDLE_ROCM_EMULATOR";
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// An example of the root package, like sentence_embeddings or custom_kernel.
+    example: String,
+    /// The architecture that the software GPU plays.
+    #[arg(long, default_value = chips::DEFAULT)]
+    arch: String,
+    /// How many kernels to show.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
+    top: u16,
+    /// The example's own arguments.
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    chips::check(&args.arch)?;
+    setup::ensure(setup::DEMO)?;
+    fs::create_dir_all(cache()).with_context(|| format!("cannot create {}", cache().display()))?;
+    let file = cache().join("profile.json");
+    let mut command =
+        cargo(&["run", "--quiet", "--features", "rocm-emulator", "--example", &args.example, "--"]);
+    add_arguments(&mut command, args)?;
+    let further = std::env::var(OPTIONS).ok();
+    command
+        .env("CANDLE_ROCM_ARCHS", &args.arch)
+        .env("CANDLE_ROCM_DRIVER", format!("emulator:{}", args.arch))
+        .env(OPTIONS, options(&file.to_string_lossy(), further.as_deref()));
+    process::run(&mut command)?;
+    let text =
+        fs::read_to_string(&file).with_context(|| format!("the example left no {}", file.display()))?;
+    let profile = serde_json::from_str(&text).context("the profile is no JSON")?;
+    println!("{}", table(&profile, args.top.into())?);
+    println!("profile: ok arch={} example={} file={}", args.arch, args.example, file.display());
+    Ok(())
+}
+
+fn add_arguments(command: &mut Command, args: &Args) -> Result<()> {
+    if args.example != EMBEDDINGS || !args.args.is_empty() {
+        command.args(&args.args);
+        return Ok(());
+    }
+    command.args(["--device", "rocm:0", "--model"]).arg(weights::ensure()?);
+    command.arg("--file").arg(root().join("examples/data/sentences.txt"));
+    Ok(())
+}
+
+/// The software GPU's options: the profile, and what the caller has set.
+fn options(file: &str, further: Option<&str>) -> String {
+    match further.map(str::trim).filter(|text| !text.is_empty()) {
+        Some(further) => format!("{further};profile={file}"),
+        None => format!("profile={file}"),
+    }
+}
+
+/// What a row shows of a kernel.
+struct Row {
+    name: String,
+    launches: u64,
+    instructions: u64,
+    bytes: u64,
+    /// Lines of 64 bytes that accesses touched, and the fewest that could do.
+    lines: [u64; 2],
+    conflicts: u64,
+    active: u64,
+    lanes: u64,
+}
+
+impl Row {
+    fn of(kernel: &Value) -> Result<Self> {
+        let number = |path: &str| {
+            kernel.pointer(path).and_then(Value::as_u64).with_context(|| format!("a kernel lacks {path}"))
+        };
+        Ok(Self {
+            name: kernel["name"].as_str().context("a kernel has no name")?.to_owned(),
+            launches: number("/launches")?,
+            instructions: number("/instructions/total")?,
+            bytes: number("/bytes/loaded")? + number("/bytes/stored")?,
+            lines: [number("/coalescing/lines_64")?, number("/coalescing/fewest_lines_64")?],
+            conflicts: number("/lds/bank_conflicts")?,
+            active: number("/divergence/active_lanes")?,
+            lanes: number("/divergence/lanes")?,
+        })
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.launches += other.launches;
+        self.instructions += other.instructions;
+        self.bytes += other.bytes;
+        self.lines = [self.lines[0] + other.lines[0], self.lines[1] + other.lines[1]];
+        self.conflicts += other.conflicts;
+        self.active += other.active;
+        self.lanes += other.lanes;
+    }
+
+    fn cells(&self) -> [String; 7] {
+        let quotient = |a: u64, b: u64, scale: f64, digits: usize| match b {
+            0 => "-".to_owned(),
+            _ => format!("{:.digits$}", a as f64 / b as f64 * scale),
+        };
+        [
+            self.name.clone(),
+            self.launches.to_string(),
+            self.instructions.to_string(),
+            self.bytes.to_string(),
+            quotient(self.lines[0], self.lines[1], 1.0, 2),
+            self.conflicts.to_string(),
+            quotient(self.active, self.lanes, 100.0, 1),
+        ]
+    }
+}
+
+const HEADER: [&str; 7] =
+    ["kernel", "launches", "instructions", "bytes", "lines/ideal", "bank conflicts", "active lanes %"];
+
+/// The kernels with the most instructions, and the sum of all.
+fn table(profile: &Value, top: usize) -> Result<String> {
+    let kernels = profile["kernels"].as_array().context("the profile has no kernels")?;
+    let mut rows = kernels.iter().map(Row::of).collect::<Result<Vec<_>>>()?;
+    if rows.is_empty() {
+        bail!("no kernel was launched: the example did not run on the device");
+    }
+    rows.sort_by(|a, b| b.instructions.cmp(&a.instructions).then_with(|| a.name.cmp(&b.name)));
+    let mut sum = Row {
+        name: format!("all {} kernels", rows.len()),
+        launches: 0,
+        instructions: 0,
+        bytes: 0,
+        lines: [0; 2],
+        conflicts: 0,
+        active: 0,
+        lanes: 0,
+    };
+    rows.iter().for_each(|row| sum.add(row));
+    let mut lines = vec![HEADER.map(str::to_owned)];
+    lines.extend(rows.iter().take(top).map(Row::cells));
+    lines.push(sum.cells());
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let texts = lines.iter().map(|line| {
+        let mut text = format!("{:<1$}", line[0], widths[0]);
+        for (cell, width) in line.iter().zip(widths).skip(1) {
+            text += &format!("  {cell:>width$}");
+        }
+        text
+    });
+    Ok(texts.collect::<Vec<_>>().join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{options, table};
+
+    fn kernel(name: &str, instructions: u64, lines: [u64; 2], lanes: [u64; 2]) -> Value {
+        json!({
+            "name": name,
+            "launches": 3,
+            "instructions": {"total": instructions},
+            "bytes": {"loaded": 1000, "stored": 24},
+            "coalescing": {"lines_64": lines[0], "fewest_lines_64": lines[1]},
+            "lds": {"bank_conflicts": 7},
+            "divergence": {"active_lanes": lanes[0], "lanes": lanes[1]},
+        })
+    }
+
+    #[test]
+    fn the_busiest_kernels_come_first() {
+        let profile = json!({"kernels": [
+            kernel("small", 10, [4, 4], [32, 32]),
+            kernel("idle", 0, [0, 0], [0, 0]),
+            kernel("large", 2000, [12, 4], [16, 64]),
+        ]});
+        let expected = "\
+kernel         launches  instructions  bytes  lines/ideal  bank conflicts  active lanes %
+large                 3          2000   1024         3.00               7            25.0
+small                 3            10   1024         1.00               7           100.0
+all 3 kernels         9          2010   3072         2.00              21            50.0";
+        assert_eq!(table(&profile, 2).unwrap(), expected);
+        let all = table(&profile, 9).unwrap();
+        assert!(all.lines().nth(3).unwrap().starts_with("idle"), "{all}");
+        assert!(all.lines().nth(3).unwrap().split_whitespace().filter(|cell| *cell == "-").count() == 2);
+    }
+
+    #[test]
+    fn an_empty_or_damaged_profile_is_an_error() {
+        assert!(table(&json!({"kernels": []}), 5).unwrap_err().to_string().contains("no kernel"));
+        let error = table(&json!({"kernels": [{"name": "a"}]}), 5).unwrap_err().to_string();
+        assert!(error.contains("launches"), "{error}");
+        assert!(table(&json!({}), 5).is_err());
+    }
+
+    #[test]
+    fn the_callers_options_stay() {
+        assert_eq!(options("f.json", None), "profile=f.json");
+        assert_eq!(options("f.json", Some(" ")), "profile=f.json");
+        assert_eq!(options("f.json", Some("seed=3")), "seed=3;profile=f.json");
+    }
+}
