@@ -37,7 +37,8 @@ fn every_shipped_mnemonic_has_a_step() {
             }
             tried.insert(name);
             // Operands of the fixture are random: none of these forms ships.
-            let ships = ![" gds", " clamp", " idxen"].iter().any(|form| text.contains(form));
+            let odd_buffer = text.starts_with("buffer_") && text.contains(", src_");
+            let ships = ![" gds", " clamp", " idxen"].iter().any(|form| text.contains(form)) && !odd_buffer;
             if ships && !is_known(family, &code) {
                 unknown.push(text);
             }
