@@ -1,7 +1,7 @@
 //! One kernel launch: workgroups dealt to the host's cores.
 use super::check::Checker;
 use super::initial_state::{DispatchPacket, InitialState, Pointers, private_bytes};
-use super::memory::{Global, Lds, Memory, wide_vectors};
+use super::memory::{Global, KERNARG_SURROUNDINGS, Lds, Memory, wide_vectors};
 use super::watch::Watch;
 use super::wave_size::{KeptWaves, PerWaveSize, WaveSizes};
 use super::workgroup::Dispatch;
@@ -143,8 +143,9 @@ where
     WaveSizes: PerWaveSize<W>,
 {
     let (entry, entry_step) = launch.program.function_at(entry);
-    // Whole blocks, for the segment's alignment.
-    let mut kernarg = vec![Block([0; 64]); launch.kernarg.len().div_ceil(64).max(1)];
+    // Whole blocks, for the segment's alignment; what surrounds it is nobody's.
+    let blocks = (launch.kernarg.len() + KERNARG_SURROUNDINGS as usize).div_ceil(64);
+    let mut kernarg = vec![Block([0; 64]); blocks];
     for (block, bytes) in kernarg.iter_mut().zip(launch.kernarg.chunks(64)) {
         block.0[..bytes.len()].copy_from_slice(bytes);
     }

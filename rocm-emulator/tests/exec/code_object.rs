@@ -3,7 +3,8 @@ use object::elf::{FileHeader64, PT_LOAD};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
 use rocm_emulator::exec::{
-    AddressSpace, Counters, DEFAULT_INSTRUCTION_LIMIT, Fault, KernelSpec, Launch, Program, Range, Scrutiny,
+    AddressSpace, Counters, DEFAULT_INSTRUCTION_LIMIT, Fault, KernelSpec, Launch, Program, Range,
+    RangeHistories, Scrutiny,
 };
 use rocm_emulator::isa::Family;
 use std::path::Path;
@@ -146,6 +147,18 @@ impl CodeObject {
         arguments: &Arguments,
         ranges: &[Range],
     ) -> Result<Counters, Fault> {
+        self.launch_with_histories(kernel, shape, arguments, ranges, RangeHistories::new())
+    }
+
+    /// The same on memory that checks know something about.
+    pub fn launch_with_histories(
+        &self,
+        kernel: &str,
+        shape: Shape,
+        arguments: &Arguments,
+        ranges: &[Range],
+        histories: RangeHistories,
+    ) -> Result<Counters, Fault> {
         let kernel = self.kernels.iter().find(|spec| spec.name == kernel).expect("the kernel is there");
         let mut kernarg = arguments.0.clone();
         // Hidden arguments of code object version 5: workgroup counts and sizes.
@@ -156,7 +169,7 @@ impl CodeObject {
         let mut ranges = ranges.to_vec();
         ranges.push(readable(&self.image));
         // SAFETY: the ranges are live slices of the test, which does not use them while the launch runs.
-        let memory = unsafe { AddressSpace::from_ranges(ranges) };
+        let memory = unsafe { AddressSpace::from_ranges(ranges) }.with_histories(histories);
         rocm_emulator::exec::run(&Launch {
             program: &self.program,
             kernel,

@@ -1,4 +1,5 @@
 //! Runs the fixtures' machine code and compares with plain Rust.
+mod broken;
 mod code_object;
 mod faults;
 mod order;

@@ -23,7 +23,7 @@ use exchange::Exchange;
 use lanes::{LoadFormat, StoreFormat};
 pub(super) use prepare::prepare;
 use region::Region;
-pub(super) use region::{Global, Lds, Private};
+pub(super) use region::{Global, KERNARG_SURROUNDINGS, Lds, Private};
 pub(super) use scalar_load::{ScalarLoad, prepare as prepare_scalar};
 pub(super) use touch::{Room, Touch};
 

@@ -22,7 +22,7 @@ pub(super) trait Region {
 
 const SLOTS: usize = 32;
 /// An access that misses everything, but not by more than this the argument segment's end, was meant for it.
-const KERNARG_SURROUNDINGS: u64 = 256;
+pub(in crate::exec) const KERNARG_SURROUNDINGS: u64 = 256;
 
 /// Global memory: the live ranges, and the launch's own argument segment and dispatch packet.
 pub(in crate::exec) struct Global<'a> {
