@@ -11,6 +11,7 @@ mod counters;
 mod fault;
 mod initial_state;
 mod launch;
+mod matrix;
 mod memory;
 mod profile;
 mod program;

@@ -1,5 +1,6 @@
 //! The machine code of one code object, decoded as it is reached.
 use super::canonical::canonical;
+use super::matrix;
 use super::memory::{self, MemoryStep, ScalarLoad};
 use super::scalar::{self, ScalarStep, Source};
 use super::vector::{self, VectorStep};
@@ -304,6 +305,9 @@ fn prepare<const W: usize>(
         Encoding::Smem => memory::prepare_scalar(inst).map(Step::ScalarLoad),
         Encoding::Ds | Encoding::Flat | Encoding::Global | Encoding::Scratch | Encoding::Mubuf => {
             memory::prepare(inst, program.family).map(Step::Memory)
+        }
+        Encoding::Vop3p if matrix::is_product(inst.name) => {
+            matrix::prepare::<W>(inst, program.family).map(VectorStep::matrix).map(Step::Vector)
         }
         Encoding::Vop1
         | Encoding::Vop2

@@ -33,6 +33,7 @@ mod vopd;
 use self::kind::Format;
 use self::operand::{Operands, Target};
 use self::operation::{Action, Entry};
+use super::matrix::MatrixStep;
 use super::wave::Wave;
 use crate::isa::{Encoding, Inst, Operand, Sdwa, SdwaSelect, sreg};
 
@@ -44,6 +45,7 @@ pub struct VectorStep<const W: usize>(Step<W>);
 enum Step<const W: usize> {
     Single(Action<W>, Operands),
     Pair(Box<vopd::Pair<W>>),
+    Matrix(Box<MatrixStep>),
 }
 
 impl<const W: usize> VectorStep<W> {
@@ -54,7 +56,13 @@ impl<const W: usize> VectorStep<W> {
             // SAFETY: actions are chosen by `Entry::of` for the features of this host, or need none.
             Step::Single(action, operands) => unsafe { action(operands, wave) },
             Step::Pair(pair) => pair.run(wave),
+            Step::Matrix(product) => product.run(wave),
         }
+    }
+
+    /// A matrix product, which has operands of its own.
+    pub(super) fn matrix(product: MatrixStep) -> Self {
+        Self(Step::Matrix(Box::new(product)))
     }
 }
 

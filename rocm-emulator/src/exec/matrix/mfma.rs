@@ -1,0 +1,213 @@
+//! gfx9's matrix multiply-add (v_mfma, v_smfmac): D = A * B + C on blocks of matrices that are spread over the
+//! registers and lanes of a wave of 64, whatever EXEC and MODE say. Layouts after AMD's matrix instruction
+//! calculator; [`arithmetic`] says how the products of floats are added.
+mod arithmetic;
+mod element;
+mod shape;
+#[cfg(test)]
+mod tests;
+
+use crate::exec::wave::{FIRST_AGPR, Lanes, Wave};
+use crate::isa::{Family, Inst, Operand};
+use arithmetic::Arithmetic;
+use element::Element;
+use shape::{LANES, Shape};
+
+/// Registers of the largest result.
+const MOST_REGISTERS: usize = 32;
+/// Elements of the largest block of A or B.
+const MOST_ELEMENTS: usize = 1024;
+/// Products of the longest sum.
+const MOST_PRODUCTS: usize = 64;
+
+/// A prepared matrix product.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::exec) struct Product {
+    shape: Shape,
+    arithmetic: Arithmetic,
+    dst: u16,
+    a: u16,
+    b: u16,
+    addend: Addend,
+    /// Sparse A: the register that says which elements its values are.
+    places: Option<u16>,
+    /// Every 2^cbsz blocks of A are replaced by the one of them with this number.
+    cbsz: u8,
+    abid: u8,
+    /// How the lanes of B are permuted; for f64 the signs of A, B and C.
+    blgp: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Addend {
+    Registers(u16),
+    /// The bits of one value for all elements.
+    Constant(u64),
+}
+
+/// `None` if the instruction is unknown here, or the waves have not 64 lanes.
+pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<Product> {
+    if W != LANES {
+        return None;
+    }
+    let shape = Shape::of(inst.name)?;
+    let [a, b, last] = [inst.src[0], inst.src[1], inst.src[2]];
+    let results = shape.result_registers();
+    let dst = registers(inst.dst, results)?;
+    let (addend, places) = match (last, shape.a) {
+        _ if shape.sparse => (Addend::Registers(dst), Some(registers(last, 1)?)),
+        (Operand::Int(value), Element::F64) => (Addend::Constant(i64::from(value) as u64), None),
+        (Operand::Int(value), _) => (Addend::Constant(u64::from(value as u32)), None),
+        (Operand::Float(value), Element::F64) => (Addend::Constant(value.bits_64()), None),
+        (Operand::Float(value), _) => (Addend::Constant(value.bits_32().into()), None),
+        (registered, _) => (Addend::Registers(registers(registered, results)?), None),
+    };
+    Some(Product {
+        shape,
+        arithmetic: Arithmetic::of(family, &shape),
+        dst,
+        a: registers(a, shape.a_registers())?,
+        b: registers(b, shape.b_registers())?,
+        addend,
+        places,
+        cbsz: inst.mods.cbsz,
+        abid: inst.mods.abid,
+        blgp: inst.mods.blgp,
+    })
+}
+
+/// The first of `count` registers, all of which exist.
+fn registers(operand: Operand, count: usize) -> Option<u16> {
+    let Operand::Vgpr(first) = operand else { return None };
+    let last = usize::from(first % FIRST_AGPR) + count - 1;
+    (last < 256).then_some(first)
+}
+
+impl Product {
+    /// Executes the product.
+    #[inline(never)]
+    pub(super) fn run<const W: usize>(&self, wave: &mut Wave<W>) {
+        let mut out = [Lanes::splat(0); MOST_REGISTERS];
+        match self.shape.a {
+            Element::I8 => {
+                let value = |bits: u64| i32::from(bits as i8);
+                self.multiply(wave, &mut out, value, value, |addend, a, b| {
+                    let products = a.iter().zip(b).map(|(a, b)| a * b);
+                    u64::from(products.fold(addend as u32, |sum, product| sum.wrapping_add(product as u32)))
+                });
+            }
+            Element::F64 => {
+                let sign = |bit: u8| if self.blgp >> bit & 1 != 0 { 1u64 << 63 } else { 0 };
+                let [a_sign, b_sign, c_sign] = [0, 1, 2].map(sign);
+                let signed = |sign: u64| move |bits: u64| f64::from_bits(bits ^ sign);
+                let (a, b) = (signed(a_sign), signed(b_sign));
+                self.multiply(wave, &mut out, a, b, |addend, a, b| {
+                    let addend = f64::from_bits(addend ^ c_sign);
+                    a.iter().zip(b).fold(addend, |sum, (a, b)| a.mul_add(*b, sum)).to_bits()
+                });
+            }
+            _ => {
+                let value = |element: Element| move |bits: u64| element.value(bits as u32);
+                let (a, b) = (value(self.shape.a), value(self.shape.b));
+                self.multiply(wave, &mut out, a, b, |addend, a, b| {
+                    let sum = self.arithmetic.add_products(f32::from_bits(addend as u32), a, b);
+                    u64::from(sum.to_bits())
+                });
+            }
+        }
+        let first = usize::from(self.dst);
+        let results = first..first + self.shape.result_registers();
+        if let Some(registers) = wave.vgpr.get_mut(results) {
+            registers.iter_mut().zip(&out).for_each(|(register, lanes)| *register = *lanes);
+        }
+    }
+
+    /// Computes every element of the result. `dot` has the bits of the addend, a row of A and a column of B.
+    fn multiply<const W: usize, T: Copy + Default>(
+        &self,
+        wave: &Wave<W>,
+        out: &mut [Lanes<W>; MOST_REGISTERS],
+        a_value: impl Fn(u64) -> T,
+        b_value: impl Fn(u64) -> T,
+        dot: impl Fn(u64, &[T], &[T]) -> u64,
+    ) {
+        let shape = &self.shape;
+        let (a_k, b_k) = (shape.a_k(), shape.k);
+        let (mut a, mut b) = ([T::default(); MOST_ELEMENTS], [T::default(); MOST_ELEMENTS]);
+        let mut places = [0u8; MOST_ELEMENTS];
+        for block in 0..shape.blocks() {
+            for row in 0..shape.side {
+                for k in 0..a_k {
+                    let (item, lane) = shape.input_place(self.a_block(block), row, k, shape.a_per_lane());
+                    a[row * a_k + k] = a_value(shape.a.bits(wave, self.a, item, lane));
+                    places[row * a_k + k] = self.place(wave, k, item, lane);
+                }
+                for k in 0..b_k {
+                    let (item, lane) = shape.input_place(block, row, k, shape.per_lane);
+                    b[row * b_k + k] = b_value(shape.b.bits(wave, self.b, item, self.b_lane(lane)));
+                }
+            }
+            for i in 0..shape.side {
+                let (row, places) = (&a[i * a_k..][..a_k], &places[i * a_k..][..a_k]);
+                for j in 0..shape.side {
+                    let column = &b[j * b_k..][..b_k];
+                    let mut chosen = [T::default(); MOST_PRODUCTS];
+                    let column = match self.places {
+                        None => column,
+                        Some(_) => {
+                            let values = places.iter().map(|place| column[usize::from(*place)]);
+                            chosen.iter_mut().zip(values).for_each(|(chosen, value)| *chosen = value);
+                            &chosen[..a_k]
+                        }
+                    };
+                    let (item, lane) = shape.result_place(block, i, j);
+                    let addend = match self.addend {
+                        Addend::Constant(bits) => bits,
+                        Addend::Registers(n) => shape.a.result_bits(wave, n, item, lane),
+                    };
+                    let bits = dot(addend, row, column);
+                    if shape.a == Element::F64 {
+                        out[2 * item].0[lane] = bits as u32;
+                        out[2 * item + 1].0[lane] = (bits >> 32) as u32;
+                    } else {
+                        out[item].0[lane] = bits as u32;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The block of A that takes part in a block's product.
+    fn a_block(&self, block: usize) -> usize {
+        match self.cbsz {
+            0 => block,
+            _ if self.shape.sparse => block,
+            cbsz => ((block >> cbsz << cbsz) + usize::from(self.abid)) % self.shape.blocks(),
+        }
+    }
+
+    /// The row of B by which A's `k`th stored element of a row is multiplied.
+    fn place<const W: usize>(&self, wave: &Wave<W>, k: usize, item: usize, lane: usize) -> u8 {
+        let Some(register) = self.places else { return k as u8 };
+        // Two bits for each of a lane's elements; the register holds several such sets, of which abid chooses
+        // one unless cbsz says that it is the first.
+        let set_bits = 2 * self.shape.a_per_lane();
+        let set = if self.cbsz & 3 == 0 { usize::from(self.abid) % (32 / set_bits) } else { 0 };
+        let bits = Element::F32.bits(wave, register, 0, lane) >> (set * set_bits + 2 * item);
+        // Two of four are stored.
+        (k / 2 * 4) as u8 + (bits & 3) as u8
+    }
+
+    /// The lane whose value of B takes part in place of `lane`'s.
+    fn b_lane(&self, lane: usize) -> usize {
+        match self.blgp {
+            _ if self.shape.a == Element::F64 => lane,
+            0 => lane,
+            // The lower or upper half in both; all lanes 16 further; one of the four quarters in all.
+            1 => lane % 32,
+            2 => lane % 32 + 32,
+            3 => (lane + 16) % LANES,
+            quarter => lane % 16 + 16 * usize::from(quarter - 4),
+        }
+    }
+}
