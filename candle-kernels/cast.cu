@@ -62,9 +62,42 @@ __device__ __forceinline__ To convert(From value) {
     }
 }
 
+// Elements that a thread converts at once: accesses of 16 bytes on the wider side, 8 elements at most.
+template <typename From, typename To>
+struct CastPack {
+    static constexpr unsigned int wider = sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To);
+    static constexpr unsigned int width = wider == 1 ? 8 : 16 / wider;
+};
+
+template <typename T, unsigned int N>
+struct alignas(N * sizeof(T)) Elements { T v[N]; };
+
 template <typename From, typename To>
 __device__ void cast(const size_t numel, const size_t num_dims, const size_t *info, const From *inp, To *out) {
-    for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < numel; i += blockDim.x * gridDim.x) {
+    constexpr unsigned int width = CastPack<From, To>::width;
+    const unsigned int step = blockDim.x * gridDim.x;
+    unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (num_dims == 0) {
+        // The rest are the elements after the last whole pack, or all of them.
+        unsigned int packed = 0;
+        if ((size_t)inp % (width * sizeof(From)) == 0 && (size_t)out % (width * sizeof(To)) == 0) {
+            const unsigned int packs = (unsigned int)numel / width;
+            for (; i < packs; i += step) {
+                const Elements<From, width> from = ((const Elements<From, width> *)inp)[i];
+                Elements<To, width> to;
+                for (unsigned int j = 0; j < width; ++j) {
+                    to.v[j] = convert<To>(from.v[j]);
+                }
+                ((Elements<To, width> *)out)[i] = to;
+            }
+            packed = packs * width;
+        }
+        for (i = packed + blockIdx.x * blockDim.x + threadIdx.x; i < numel; i += step) {
+            out[i] = convert<To>(inp[i]);
+        }
+        return;
+    }
+    for (; i < numel; i += step) {
         out[i] = convert<To>(inp[candle_offset(i, num_dims, info, info + num_dims)]);
     }
 }

@@ -35,6 +35,10 @@ __device__ __forceinline__ ReductionTask reduction_task(unsigned int results, un
 // A workgroup has at most this many threads.
 #define REDUCTION_BLOCK 256
 
+// As many elements as one 16-byte access moves.
+template <typename T>
+struct alignas(16) ReductionPack { T v[16 / sizeof(T)]; };
+
 template <typename Acc, typename In, typename Out>
 __device__ void reduce_sum(const size_t results, const size_t per_result, const unsigned int width,
                            const unsigned int across, const size_t kept_dims, const size_t num_dims,
@@ -43,8 +47,29 @@ __device__ void reduce_sum(const size_t results, const size_t per_result, const 
     const ReductionTask task = reduction_task(results, per_result, width, across, kept_dims, num_dims, info);
     const size_t *dims = info + kept_dims, *strides = info + num_dims + kept_dims;
     Acc sum = 0;
-    for (unsigned int e = task.begin + task.lane; e < task.end; e += width) {
-        sum += (Acc)src[task.base + candle_offset(e, num_dims - kept_dims, dims, strides)];
+    unsigned int e = task.begin + task.lane;
+    if (num_dims <= kept_dims + 1) {
+        // One reduced dim: its elements lie at one distance, and next to each other can be read in packs.
+        const size_t stride = num_dims == kept_dims ? 1 : strides[0];
+        const In *from = src + task.base;
+        if (stride == 1 && is_aligned_16(from + task.begin)) {
+            constexpr unsigned int elements = 16 / sizeof(In);
+            const unsigned int packs = (task.end - task.begin) / elements;
+            for (unsigned int p = task.lane; p < packs; p += width) {
+                const ReductionPack<In> pack = ((const ReductionPack<In> *)(from + task.begin))[p];
+                for (unsigned int j = 0; j < elements; ++j) {
+                    sum += (Acc)pack.v[j];
+                }
+            }
+            e += packs * elements;
+        }
+        for (; e < task.end; e += width) {
+            sum += (Acc)from[e * stride];
+        }
+    } else {
+        for (; e < task.end; e += width) {
+            sum += (Acc)src[task.base + candle_offset(e, num_dims - kept_dims, dims, strides)];
+        }
     }
     if (width > 1) {
         shared[threadIdx.x] = sum;

@@ -114,7 +114,9 @@ pub(super) fn cast(src: &RocmStorage, layout: &Layout, to: DType) -> Result<Rocm
     }
     let (inp, out) = (src.ptr(layout, OP)?, dst.slice.ptr());
     let strided = Strided::of(OP, &[layout])?;
-    let launch = kernel.launch(LaunchConfig::for_elements(OP, elements)?);
+    // As CastPack in cast.cu.
+    let width = (16 / from.size_in_bytes().max(to.size_in_bytes())).min(8);
+    let launch = kernel.launch(LaunchConfig::for_packs(OP, elements, &strided, width)?);
     // SAFETY: cast(numel, num_dims, info, inp, out).
     unsafe { launch.arg(&elements).strided(&strided).arg(&inp).arg(&out).run()? };
     Ok(dst)
@@ -142,7 +144,8 @@ pub(super) fn binary(
     lhs.order_after(rhs)?;
     let strided = Strided::of(op, &[lhs_layout, rhs_layout])?;
     let function = lhs.device.kernel(Module::Binary, &[kernel, dtype.as_str()])?;
-    let launch = function.launch(LaunchConfig::for_packs(op, elements, &strided)?);
+    let launch =
+        function.launch(LaunchConfig::for_packs(op, elements, &strided, 16 / dtype.size_in_bytes())?);
     // SAFETY: (numel, num_dims, dims_and_strides, lhs, rhs, out); both inputs were checked against their buffers.
     unsafe { launch.arg(&elements).strided(&strided).arg(&x).arg(&y).arg(&out).run()? };
     Ok(dst)

@@ -41,11 +41,16 @@ impl LaunchConfig {
         Ok(Self { grid: (grid, 1, 1), block: (BLOCK, 1, 1), lds_bytes: 0 })
     }
 
-    /// The same for kernels that take dense elements in packs of 16 bytes: of those a thread has at least two.
-    pub(super) fn for_packs(op: &'static str, elements: usize, strided: &Strided) -> Result<Self> {
-        let mut config = Self::for_elements(op, elements)?;
+    /// The same for kernels that take dense elements in packs of `width`: one thread per pack.
+    pub(super) fn for_packs(
+        op: &'static str,
+        elements: usize,
+        strided: &Strided,
+        width: usize,
+    ) -> Result<Self> {
+        let config = Self::for_elements(op, elements)?;
         if strided.num_dims == 0 {
-            config.grid.0 = config.grid.0.div_ceil(2);
+            return Self::for_elements(op, elements.div_ceil(width));
         }
         Ok(config)
     }

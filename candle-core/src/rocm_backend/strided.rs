@@ -65,7 +65,7 @@ fn run_copy(
     to: DevicePtr,
 ) -> Result<()> {
     let kernel = device.kernel(Module::Unary, &["ucopy", carrier(dtype)])?;
-    let launch = kernel.launch(LaunchConfig::for_packs("copy", elements, strided)?);
+    let launch = kernel.launch(LaunchConfig::for_packs("copy", elements, strided, 2)?);
     // SAFETY: ucopy(numel, num_dims, info, inp, out); the callers have checked both ends.
     unsafe { launch.arg(&elements).strided(strided).arg(&from).arg(&to).run() }
 }
