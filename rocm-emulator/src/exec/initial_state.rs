@@ -90,6 +90,8 @@ pub(super) struct InitialState {
     /// First SGPR after the user SGPRs, and which of x, y, z, info follow.
     system: usize,
     system_enabled: [bool; 4],
+    /// The workgroup's coordinates are in TTMP registers (gfx12).
+    in_ttmp: bool,
     /// Axes of the work-item id.
     id_axes: u32,
     /// Each axis has a register of its own (gfx908); else v0 holds all of them in 10 bits each.
@@ -127,8 +129,9 @@ impl InitialState {
             round_16_64: bits(14, 2),
             denorm_32: bits(16, 2),
             denorm_16_64: bits(18, 2),
-            dx10_clamp: bits(21, 1) != 0,
-            ieee: bits(23, 1) != 0,
+            // gfx12 has no such modes: a clamped NaN is zero, and minima have names of their own.
+            dx10_clamp: family == Family::Rdna4 || bits(21, 1) != 0,
+            ieee: family != Family::Rdna4 && bits(23, 1) != 0,
         };
         let rsrc2 = kernel.rsrc2;
         let (vgprs, agprs) = register_counts(family, kernel);
@@ -137,6 +140,7 @@ impl InitialState {
             mode,
             system: (rsrc2 >> 1 & 31) as usize,
             system_enabled: [7, 8, 9, 10].map(|bit| rsrc2 >> bit & 1 != 0),
+            in_ttmp: family == Family::Rdna4,
             id_axes: 1 + (rsrc2 >> 11 & 3).min(2),
             separate_ids: family == Family::Cdna1,
             registers: if family.is_gfx9() { VGPRS_AND_AGPRS } else { VGPRS },
@@ -156,12 +160,15 @@ impl InitialState {
         wave.sgpr = self.sgpr;
         wave.scc = false;
         wave.mode = self.mode;
-        let mut next = self.system;
         let values = [workgroup[0], workgroup[1], workgroup[2], 0];
-        for (&enabled, value) in self.system_enabled.iter().zip(values) {
-            if enabled {
-                wave.sgpr[next] = value;
-                next += 1;
+        if self.in_ttmp {
+            let ttmp = usize::from(sreg::TTMP0);
+            wave.sgpr[ttmp + 9] = workgroup[0];
+            wave.sgpr[ttmp + 7] = workgroup[1] & 0xffff | workgroup[2] << 16;
+        } else {
+            let enabled = values.into_iter().zip(self.system_enabled).filter(|(_, enabled)| *enabled);
+            for (at, (value, _)) in enabled.enumerate() {
+                wave.sgpr[self.system + at] = value;
             }
         }
         wave.vgpr.resize(self.registers, Lanes::splat(0));

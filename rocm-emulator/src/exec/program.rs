@@ -2,7 +2,7 @@
 use super::canonical::canonical;
 use super::matrix;
 use super::memory::{self, MemoryStep, ScalarLoad};
-use super::scalar::{self, ScalarStep, Source};
+use super::scalar::{self, FloatStep, ScalarStep, Source};
 use super::vector::{self, VectorStep};
 use super::wave_size::{PerWaveSize, WaveSizes};
 use crate::isa::{self, DecodeError, Family, Inst, sreg};
@@ -90,6 +90,7 @@ fn lookup<const W: usize>(
 pub(super) enum Step<const W: usize> {
     Vector(VectorStep<W>),
     Scalar(ScalarStep),
+    ScalarFloat(Box<FloatStep>),
     ScalarLoad(ScalarLoad),
     Memory(MemoryStep),
     /// Goes on at the step.
@@ -108,6 +109,11 @@ pub(super) enum Step<const W: usize> {
         next: u64,
     },
     Barrier,
+    /// gfx12's two parts of a barrier: the wave has come to it, and may not go on before all have.
+    Signal,
+    /// The same, and SCC says whether it is the first.
+    SignalFirst,
+    Wait,
     End,
     Trap(u32),
     Unknown,
@@ -288,6 +294,12 @@ fn prepare<const W: usize>(
         "s_branch" => return Some(Step::Branch(target())),
         "s_endpgm" | "s_endpgm_saved" => return Some(Step::End),
         "s_barrier" => return Some(Step::Barrier),
+        // -1 is the workgroup's barrier; there are no others here.
+        "s_barrier_signal" => return (inst.src[0] == isa::Operand::Int(-1)).then_some(Step::Signal),
+        "s_barrier_signal_isfirst" => {
+            return (inst.src[0] == isa::Operand::Int(-1)).then_some(Step::SignalFirst);
+        }
+        "s_barrier_wait" => return (inst.imm as i16 == -1).then_some(Step::Wait),
         "s_trap" => return Some(Step::Trap(inst.imm as u32)),
         "s_setpc_b64" | "s_swappc_b64" => {
             return Some(Step::Jump { target: Source::new(inst.src[0], true, false)?, link, next });
@@ -298,9 +310,11 @@ fn prepare<const W: usize>(
         }
         _ => {}
     }
+    let float = || scalar::prepare_float(inst).map(|step| Step::ScalarFloat(Box::new(step)));
     match inst.encoding {
+        Encoding::Vop3 if inst.name.starts_with("v_s_") => float(),
         Encoding::Sop1 | Encoding::Sop2 | Encoding::Sopc | Encoding::Sopk | Encoding::Sopp => {
-            scalar::prepare(inst, next).map(Step::Scalar)
+            scalar::prepare(inst, next).map(Step::Scalar).or_else(float)
         }
         Encoding::Smem => memory::prepare_scalar(inst).map(Step::ScalarLoad),
         Encoding::Ds | Encoding::Flat | Encoding::Global | Encoding::Scratch | Encoding::Mubuf => {

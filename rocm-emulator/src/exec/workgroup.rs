@@ -20,6 +20,8 @@ const TURN: u64 = 1 << 20;
 enum State {
     Ready,
     AtBarrier,
+    /// At the second part of a barrier, which not all waves have signalled yet.
+    AwaitsSignals,
     Ended,
 }
 
@@ -32,6 +34,9 @@ struct Running<const W: usize> {
     next: usize,
     state: State,
     executed: u64,
+    /// How often the wave has signalled its workgroup's barrier, and waited at it.
+    signals: u32,
+    waits: u32,
 }
 
 /// The waves' storage, kept from workgroup to workgroup and launch to launch.
@@ -40,6 +45,8 @@ pub(super) struct Waves<const W: usize> {
     running: Vec<Running<W>>,
     /// How many of them the current workgroup has.
     count: usize,
+    /// How often all of them have signalled the workgroup's barrier.
+    signalled: u32,
 }
 
 /// What the workgroups of a launch share.
@@ -58,6 +65,8 @@ pub(super) struct Dispatch<'a, const W: usize> {
 /// Why a wave stopped running.
 enum Stop {
     Barrier,
+    SignalFirst,
+    Wait,
     End,
     Turn,
 }
@@ -96,6 +105,7 @@ where
         checker: Option<&SharedChecker>,
     ) -> usize {
         self.count = dispatch.work_items.div_ceil(W as u32) as usize;
+        self.signalled = 0;
         self.set_up(dispatch, workgroup, self.count);
         lds.reset(dispatch.lds_bytes, checker);
         self.count
@@ -122,11 +132,46 @@ where
         }
         match wave.run::<WATCHED>(dispatch, memory, shares, watch) {
             Ok(Stop::Barrier) => wave.state = State::AtBarrier,
+            Ok(Stop::SignalFirst) => self.signal_first(index),
+            Ok(Stop::Wait) => {
+                wave.waits += 1;
+                wave.state = State::AwaitsSignals;
+            }
             Ok(Stop::End) => wave.state = State::Ended,
             Ok(Stop::Turn) => {}
             Err(kind) => return Err(wave.fault(dispatch, workgroup, index, *kind)),
         }
+        if self.running[index].signals > 0 {
+            self.release_signalled(workgroup, memory);
+        }
         Ok(())
+    }
+
+    /// A wave signals; SCC says whether it is the first to signal this time.
+    #[cold]
+    fn signal_first(&mut self, index: usize) {
+        let times = self.running[index].signals + 1;
+        let is_first = self.running[..self.count].iter().all(|other| other.signals < times);
+        let wave = &mut self.running[index];
+        wave.signals = times;
+        wave.wave.scc = is_first;
+    }
+
+    /// Lets waves go on whose barrier every wave has signalled.
+    fn release_signalled(&mut self, workgroup: [u32; 3], memory: &mut Memory) {
+        let running = &mut self.running[..self.count];
+        let complete = running.iter().map(|wave| wave.signals).min().unwrap_or(0);
+        for wave in running.iter_mut().filter(|wave| wave.state == State::AwaitsSignals) {
+            if wave.waits <= complete {
+                wave.state = State::Ready;
+            }
+        }
+        if complete > self.signalled {
+            self.signalled = complete;
+            if let Some(checker) = &memory.checker {
+                checker.borrow_mut().barrier(workgroup);
+            }
+        }
     }
 
     /// Lets waves go on that have met at a barrier; true if all waves have ended.
@@ -141,15 +186,17 @@ where
         if in_state(State::Ready) > 0 {
             return Ok(false);
         }
-        let (waiting, ended) = (in_state(State::AtBarrier), in_state(State::Ended));
+        let (waiting, ended) =
+            (in_state(State::AtBarrier) + in_state(State::AwaitsSignals), in_state(State::Ended));
         if waiting == 0 {
             memory.counters.workgroups += 1;
             memory.counters.waves += self.count as u64;
             return Ok(true);
         }
-        if ended > 0 {
+        // What awaits signals here would wait for ever.
+        if ended > 0 || in_state(State::AwaitsSignals) > 0 {
             let kind = FaultKind::BarrierDivergence { waiting: waiting as u32, ended: ended as u32 };
-            let index = running.iter().position(|wave| wave.state == State::AtBarrier).unwrap_or(0);
+            let index = running.iter().position(|wave| wave.state != State::Ended).unwrap_or(0);
             // The barrier is the step before the next one.
             running[index].next = running[index].next.saturating_sub(1);
             return Err(running[index].fault(dispatch, workgroup, index, kind));
@@ -170,6 +217,8 @@ where
                 next: 0,
                 state: State::Ready,
                 executed: 0,
+                signals: 0,
+                waits: 0,
             });
         }
         for (index, running) in self.running[..count].iter_mut().enumerate() {
@@ -181,6 +230,7 @@ where
             running.next = dispatch.entry_step;
             running.state = State::Ready;
             running.executed = 0;
+            (running.signals, running.waits) = (0, 0);
         }
     }
 }
@@ -238,6 +288,11 @@ where
                         step.run(&mut self.wave);
                         continue;
                     }
+                    Step::ScalarFloat(step) => {
+                        memory.counters.scalar += 1;
+                        step.run(&mut self.wave);
+                        continue;
+                    }
                     Step::Memory(step) => {
                         if let Err(fault) = step.run(&mut self.wave, memory, &mut self.private, at) {
                             self.next = at;
@@ -278,10 +333,22 @@ where
                         self.wave.set_sgpr64(*link, *next);
                         Some(*target)
                     }
-                    Step::Barrier if !shares => None,
+                    Step::Signal => {
+                        self.signals += 1;
+                        None
+                    }
+                    Step::SignalFirst => {
+                        self.next = next;
+                        return Ok(Stop::SignalFirst);
+                    }
+                    Step::Barrier | Step::Wait if !shares => None,
                     Step::Barrier => {
                         self.next = next;
                         return Ok(Stop::Barrier);
+                    }
+                    Step::Wait => {
+                        self.next = next;
+                        return Ok(Stop::Wait);
                     }
                     Step::End => return Ok(Stop::End),
                     Step::Trap(number) => return Err(Box::new(FaultKind::Trap(*number))),

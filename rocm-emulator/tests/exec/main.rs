@@ -6,4 +6,5 @@ mod order;
 mod profile;
 mod raw_code;
 mod results;
+mod split_barriers;
 mod waves;

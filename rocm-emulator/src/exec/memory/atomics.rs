@@ -44,6 +44,7 @@ pub(super) fn find(name: &str) -> Option<AtomicOperation> {
         "sub_u32" => Narrow(|old, s, _| old.wrapping_sub(s)),
         "rsub_u32" => Narrow(|old, s, _| s.wrapping_sub(old)),
         "csub_u32" => Narrow(|old, s, _| old.saturating_sub(s)),
+        "cond_sub_u32" => Narrow(|old, s, _| if old >= s { old - s } else { old }),
         "inc_u32" => Narrow(|old, s, _| if old >= s { 0 } else { old + 1 }),
         "dec_u32" => Narrow(|old, s, _| if old == 0 || old > s { s } else { old - 1 }),
         "wrap_b32" => Narrow(|old, s, t| if old >= s { old - s } else { old.wrapping_add(t) }),

@@ -39,7 +39,8 @@ pub(in crate::exec) fn prepare(inst: &Inst, family: Family) -> Option<MemoryStep
         offset: if two { 0 } else { inst.offset0 },
         data: [data0, data1],
         dst: register(inst.dst),
-        is_atomic_load: matches!(action, Action::Load(_)) && (inst.mods.glc || inst.mods.scc),
+        is_atomic_load: matches!(action, Action::Load(_))
+            && (inst.mods.glc || inst.mods.scc || inst.mods.scope != 0),
     })
 }
 
@@ -158,4 +159,36 @@ fn lds_action(name: &str, inst: &Inst, family: Family) -> Option<Action> {
         }
         _ => Action::Atomic(atomics::find(&name.replacen("_rtn", "", 1))?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::canonical::canonical;
+    use crate::isa;
+
+    #[test]
+    fn loads_beyond_the_workgroup_are_atomic() {
+        let cases: [(Family, &[u32], bool); 9] = [
+            // global_load_b32, without and with glc
+            (Family::Rdna3, &[0xdc52_0000, 0x0102_0000], false),
+            (Family::Rdna3, &[0xdc52_4000, 0x0102_0000], true),
+            // global_load_dword, without, with sc0 and with sc1
+            (Family::Cdna3, &[0xdc50_8000, 0x0102_0000], false),
+            (Family::Cdna3, &[0xdc51_8000, 0x0102_0000], true),
+            (Family::Cdna3, &[0xde50_8000, 0x0102_0000], true),
+            // global_load_b32, and with scope:SCOPE_DEV
+            (Family::Rdna4, &[0xee05_0002, 0x0000_0001, 0], false),
+            (Family::Rdna4, &[0xee05_0002, 0x0008_0001, 0], true),
+            // flat_load_b64 with scope:SCOPE_SE; global_store_b32 with scope:SCOPE_DEV
+            (Family::Rdna4, &[0xec05_407c, 0x0004_0002, 0], true),
+            (Family::Rdna4, &[0xee06_8002, 0x0088_0000, 0], false),
+        ];
+        for (family, words, expected) in cases {
+            let text: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let inst = canonical(family, isa::decode(family, &text, 0).expect("a valid instruction"));
+            let step = prepare(&inst, family).expect("a known instruction");
+            assert_eq!(step.is_atomic_load, expected, "{family:?} {words:08x?}");
+        }
+    }
 }

@@ -4,11 +4,34 @@ use crate::exec::wave::Wave;
 use crate::exec::{Access, FaultKind};
 use crate::isa::{Inst, Operand};
 
+/// What is loaded.
+#[derive(Clone, Copy, Debug)]
+enum Width {
+    Dwords(u8),
+    /// gfx12: one register gets a byte or two, extended.
+    Byte {
+        signed: bool,
+    },
+    Short {
+        signed: bool,
+    },
+}
+
+impl Width {
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Dwords(count) => 4 * u64::from(count),
+            Self::Byte { .. } => 1,
+            Self::Short { .. } => 2,
+        }
+    }
+}
+
 /// A prepared s_load.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::exec) struct ScalarLoad {
     dst: u8,
-    dwords: u8,
+    width: Width,
     base: u8,
     offset_register: Option<u8>,
     offset: i32,
@@ -16,12 +39,17 @@ pub(in crate::exec) struct ScalarLoad {
 
 /// `None` if the instruction is unknown here.
 pub(in crate::exec) fn prepare(inst: &Inst) -> Option<ScalarLoad> {
-    let dwords = match inst.name {
-        "s_load_b32" => 1,
-        "s_load_b64" => 2,
-        "s_load_b128" => 4,
-        "s_load_b256" => 8,
-        "s_load_b512" => 16,
+    let width = match inst.name {
+        "s_load_b32" => Width::Dwords(1),
+        "s_load_b64" => Width::Dwords(2),
+        "s_load_b96" => Width::Dwords(3),
+        "s_load_b128" => Width::Dwords(4),
+        "s_load_b256" => Width::Dwords(8),
+        "s_load_b512" => Width::Dwords(16),
+        "s_load_u8" => Width::Byte { signed: false },
+        "s_load_i8" => Width::Byte { signed: true },
+        "s_load_u16" => Width::Short { signed: false },
+        "s_load_i16" => Width::Short { signed: true },
         _ => return None,
     };
     let (Operand::Scalar(dst), Operand::Scalar(base)) = (inst.dst, inst.src[0]) else { return None };
@@ -29,7 +57,7 @@ pub(in crate::exec) fn prepare(inst: &Inst) -> Option<ScalarLoad> {
         Operand::Scalar(n) => Some(n),
         _ => None,
     };
-    Some(ScalarLoad { dst, dwords, base, offset_register, offset: inst.offset0 })
+    Some(ScalarLoad { dst, width, base, offset_register, offset: inst.offset0 })
 }
 
 impl ScalarLoad {
@@ -43,9 +71,9 @@ impl ScalarLoad {
         let register = self.offset_register.map_or(0, |n| wave.sgpr[usize::from(n & 127)]);
         let address = wave.sgpr64(self.base).wrapping_add(i64::from(self.offset) as u64);
         let address = address.wrapping_add(u64::from(register));
-        let bytes = 4 * u64::from(self.dwords);
-        // The two low bits do not reach the memory: hardware reads something else, silently.
-        if address & 3 != 0 {
+        let bytes = self.width.bytes();
+        // The low bits do not reach the memory: hardware reads something else, silently.
+        if address & (bytes.min(4) - 1) != 0 {
             let place = memory.global.place(address);
             let access = Access::Load;
             return Err(Box::new(FaultKind::Misaligned { access, lane: 0, bytes: bytes as u32, place }));
@@ -53,11 +81,23 @@ impl ScalarLoad {
         memory.counters.scalar_memory += 1;
         memory.counters.bytes_loaded += bytes;
         memory.global.select(slot);
-        let place = memory.global.locate(0, address, bytes, Access::Load)?.cast::<u32>();
-        for n in 0..self.dwords {
-            // SAFETY: the region allowed `dwords` dwords from `place` on.
-            let value = unsafe { place.add(usize::from(n)).read_unaligned() };
-            wave.set_sgpr(self.dst + n, value);
+        let place = memory.global.locate(0, address, bytes, Access::Load)?;
+        // SAFETY: the region allowed as many bytes from `place` on as each arm reads.
+        unsafe {
+            match self.width {
+                Width::Dwords(count) => {
+                    for n in 0..count {
+                        let value = place.cast::<u32>().add(usize::from(n)).read_unaligned();
+                        wave.set_sgpr(self.dst + n, value);
+                    }
+                }
+                Width::Byte { signed: false } => wave.set_sgpr(self.dst, place.read().into()),
+                Width::Byte { signed: true } => wave.set_sgpr(self.dst, place.read() as i8 as u32),
+                Width::Short { signed } => {
+                    let value = place.cast::<u16>().read_unaligned();
+                    wave.set_sgpr(self.dst, if signed { value as i16 as u32 } else { value.into() });
+                }
+            }
         }
         Ok(())
     }

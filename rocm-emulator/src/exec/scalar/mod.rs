@@ -2,12 +2,14 @@
 //!
 //! [`prepare`] resolves mnemonic and operands once; [`ScalarStep::run`] reads two sources, calls the operation
 //! and writes the destination.
+mod float;
 mod hardware_registers;
 mod operations;
 
 use super::wave::Wave;
 use super::{PRIVATE_APERTURE, SHARED_APERTURE};
 use crate::isa::{Encoding, Inst, Operand, sreg};
+pub(super) use float::{FloatStep, prepare as prepare_float};
 pub(super) use hardware_registers::HardwareRegister;
 use operations::Operation;
 

@@ -155,6 +155,9 @@ pub(super) fn find(name: &str) -> Option<Operation> {
             let difference = i64::from(a) - i64::from(b) - i64::from(borrow);
             (difference as u32, difference < 0)
         }),
+        "s_add_nc_u64" => Plain64(u64::wrapping_add),
+        "s_sub_nc_u64" => Plain64(u64::wrapping_sub),
+        "s_mul_u64" => Plain64(u64::wrapping_mul),
         "s_absdiff_i32" => NonZero32(|a, b| (a as i32).wrapping_sub(b as i32).wrapping_abs() as u32),
         "s_lshl1_add_u32" => Carry32(|a, b, _| shift_add(a, b, 1)),
         "s_lshl2_add_u32" => Carry32(|a, b, _| shift_add(a, b, 2)),

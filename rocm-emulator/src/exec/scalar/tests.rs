@@ -252,3 +252,130 @@ fn null_swallows_and_unknown_names_are_refused() {
     step.expect("known").run(&mut wave);
     assert_eq!(wave.sgpr64(10), 0x1_2345_6788);
 }
+
+/// Runs a float of the scalar unit on s20, s30 and the old s10; returns s10 and SCC.
+fn float(name: &'static str, encoding: Encoding, [a, b, old]: [u32; 3]) -> (u32, bool) {
+    let mut wave = wave();
+    (wave.sgpr[20], wave.sgpr[30], wave.sgpr[10]) = (a, b, old);
+    let step =
+        prepare_float(&inst(name, encoding, S, &[Operand::Scalar(20), Operand::Scalar(30)])).expect(name);
+    step.run(&mut wave);
+    (wave.sgpr[10], wave.scc)
+}
+
+const FLOATS: [f32; 11] =
+    [0.0, -0.0, 1.0, -1.5, 3.25e7, -2.75, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40, f32::MAX];
+
+type Float = fn(f32, f32, f32) -> f32;
+
+#[test]
+fn scalar_floats_are_ieee() {
+    let cases: [(&str, Float); 4] = [
+        ("s_add_f32", |a, b, _| a + b),
+        ("s_sub_f32", |a, b, _| a - b),
+        ("s_mul_f32", |a, b, _| a * b),
+        ("s_fmac_f32", |a, b, old| a.mul_add(b, old)),
+    ];
+    for (name, expected) in cases {
+        for a in FLOATS {
+            for b in FLOATS {
+                let found = float(name, Encoding::Sop2, [a, b, 2.5].map(f32::to_bits)).0;
+                let (found, expected) = (f32::from_bits(found), expected(a, b, 2.5));
+                let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
+                assert!(same, "{name} {a} {b}: {found} {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn scalar_minima_know_nan_and_the_sign_of_zero() {
+    let below = |a: f32, b: f32| a < b || a == b && a.is_sign_negative() && !b.is_sign_negative();
+    for a in FLOATS {
+        for b in FLOATS {
+            let least = if below(a, b) { a } else { b };
+            let number = if a.is_nan() { b } else { if b.is_nan() { a } else { least } };
+            let or_nan = if a.is_nan() || b.is_nan() { f32::NAN } else { least };
+            for (name, expected) in [("s_min_num_f32", number), ("s_minimum_f32", or_nan)] {
+                let found = f32::from_bits(float(name, Encoding::Sop2, [a.to_bits(), b.to_bits(), 0]).0);
+                let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
+                assert!(same, "{name} {a} {b}: {found} {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn scalar_floats_compare() {
+    use std::cmp::Ordering::{Equal, Greater, Less};
+    // The orders of the operands for which the condition holds; none if one is no number.
+    let cases = [
+        ("s_cmp_lt_f32", vec![Some(Less)]),
+        ("s_cmp_ge_f32", vec![Some(Greater), Some(Equal)]),
+        ("s_cmp_lg_f32", vec![Some(Less), Some(Greater)]),
+        ("s_cmp_neq_f32", vec![Some(Less), Some(Greater), None]),
+        ("s_cmp_ngt_f32", vec![Some(Less), Some(Equal), None]),
+        ("s_cmp_nlg_f32", vec![Some(Equal), None]),
+        ("s_cmp_o_f32", vec![Some(Less), Some(Equal), Some(Greater)]),
+        ("s_cmp_u_f32", vec![None]),
+    ];
+    for (name, orders) in cases {
+        for a in FLOATS {
+            for b in FLOATS {
+                let (old, found) = float(name, Encoding::Sopc, [a.to_bits(), b.to_bits(), 77]);
+                assert_eq!((old, found), (77, orders.contains(&a.partial_cmp(&b))), "{name} {a} {b}");
+            }
+        }
+    }
+}
+
+#[test]
+fn scalar_conversions() {
+    let convert = |name, a: u32| float(name, Encoding::Sop1, [a, 0, 0]).0;
+    assert_eq!(convert("s_cvt_f32_i32", -3i32 as u32), (-3.0f32).to_bits());
+    assert_eq!(convert("s_cvt_f32_u32", u32::MAX), 4_294_967_296.0f32.to_bits());
+    assert_eq!(convert("s_cvt_u32_f32", (-1.0f32).to_bits()), 0);
+    assert_eq!(convert("s_cvt_i32_f32", 1e20f32.to_bits()), i32::MAX as u32);
+    assert_eq!(convert("s_trunc_f32", (-2.75f32).to_bits()), (-2.0f32).to_bits());
+    assert_eq!(convert("s_rndne_f32", 2.5f32.to_bits()), 2.0f32.to_bits());
+    // f16: 1.0 is 0x3c00, -2.0 is 0xc000.
+    assert_eq!(convert("s_cvt_f16_f32", 1.0f32.to_bits()), 0x3c00);
+    assert_eq!(convert("s_cvt_f32_f16", 0xc000_3c00), 1.0f32.to_bits());
+    assert_eq!(convert("s_cvt_hi_f32_f16", 0xc000_3c00), (-2.0f32).to_bits());
+    assert_eq!(float("s_add_f16", Encoding::Sop2, [0xffff_3c00, 0x3c00, 0]).0, 0x4000);
+    assert!(float("s_cmp_lt_f16", Encoding::Sopc, [0xc000, 0x3c00, 0]).1);
+}
+
+#[test]
+fn inline_floats_have_the_width_of_the_operation() {
+    let one = Operand::Float(InlineFloat::One);
+    for (name, expected) in [("s_add_f16", 0x4000), ("s_add_f32", 2.0f32.to_bits())] {
+        let mut wave = wave();
+        prepare_float(&inst(name, Encoding::Sop2, S, &[one, one])).expect(name).run(&mut wave);
+        assert_eq!(wave.sgpr[10], expected, "{name}");
+    }
+}
+
+#[test]
+fn transcendentals_of_scalars_take_signs() {
+    let mut reciprocal = inst("v_s_rcp_f32", Encoding::Vop3, S, &[Operand::Scalar(20)]);
+    (reciprocal.mods.abs, reciprocal.mods.neg) = (1, 1);
+    let mut wave = wave();
+    wave.sgpr[20] = (-4.0f32).to_bits();
+    prepare_float(&reciprocal).expect("known").run(&mut wave);
+    assert_eq!(f32::from_bits(wave.sgpr[10]), -0.25);
+    reciprocal.mods.clamp = true;
+    assert!(prepare_float(&reciprocal).is_none(), "not implemented");
+}
+
+#[test]
+fn whole_sums_and_products_of_64_bits() {
+    let (a, b) = (0xfedc_ba98_7654_3210, 0x0123_4567_89ab_cdef_u64);
+    for (name, expected) in [
+        ("s_add_nc_u64", b.wrapping_add(a)),
+        ("s_sub_nc_u64", a.wrapping_sub(b)),
+        ("s_mul_u64", b.wrapping_mul(a)),
+    ] {
+        assert_eq!(binary(name, a, b, true), (expected, true), "{name}");
+    }
+}

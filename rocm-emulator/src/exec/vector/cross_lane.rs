@@ -19,6 +19,8 @@ pub fn select<const W: usize>(mnemonic: &str) -> Option<(Action<W>, &'static [Fo
         "v_writelane_b32" => (write_lane, TWO),
         "v_permlane16_b32" => (permute_row::<W, 0>, THREE),
         "v_permlanex16_b32" => (permute_row::<W, 16>, THREE),
+        "v_permlane16_var_b32" => (permute_row_by_lane::<W, 0>, TWO),
+        "v_permlanex16_var_b32" => (permute_row_by_lane::<W, 16>, TWO),
         "v_permlane64_b32" => (swap_halves, ONE),
         "v_mbcnt_lo_u32_b32" => (count_below::<W, 0>, TWO),
         "v_mbcnt_hi_u32_b32" => (count_below::<W, 32>, TWO),
@@ -82,14 +84,29 @@ fn write_lane<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
 /// A swizzle within each row of 16 lanes, reading the neighbour row if `OTHER` is 16. op_sel bit 0 fetches
 /// from inactive lanes; otherwise such a source gives 0 with bit 1 and leaves the destination without.
 fn permute_row<const W: usize, const OTHER: usize>(operands: &Operands, wave: &mut Wave<W>) {
-    let Target::Vgpr(n) = operands.dst else { return };
-    let values = lanes(wave, &operands.src[0]);
     let low = u64::from(scalar(wave, &operands.src[1]));
     let select = low | u64::from(scalar(wave, &operands.src[2])) << 32;
+    fetch_in_row::<W, OTHER>(operands, wave, |lane| (select >> (4 * (lane & 15)) & 15) as usize);
+}
+
+/// The same swizzle with each lane's source in a vector register.
+fn permute_row_by_lane<const W: usize, const OTHER: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    let select = lanes(wave, &operands.src[1]);
+    fetch_in_row::<W, OTHER>(operands, wave, |lane| (select[lane] & 15) as usize);
+}
+
+/// Each lane takes source 0 from the place of a row that `place` names.
+fn fetch_in_row<const W: usize, const OTHER: usize>(
+    operands: &Operands,
+    wave: &mut Wave<W>,
+    place: impl Fn(usize) -> usize,
+) {
+    let Target::Vgpr(n) = operands.dst else { return };
+    let values = lanes(wave, &operands.src[0]);
     let exec = wave.exec();
     let (mut out, mut mask) = ([0; W], exec);
     for (lane, value) in out.iter_mut().enumerate() {
-        let source = ((lane & !15) ^ OTHER) + (select >> (4 * (lane & 15)) & 15) as usize;
+        let source = ((lane & !15) ^ OTHER) + place(lane);
         if operands.flags & 1 != 0 || exec >> source & 1 != 0 {
             *value = values[source];
         } else if operands.flags & 2 == 0 {

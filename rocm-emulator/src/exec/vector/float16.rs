@@ -1,5 +1,7 @@
 //! f16 arithmetic: computed in f32, rounded once.
-use super::float32::{frexp, maximum, median, minimum};
+use super::float32::{
+    frexp, max_number, max_or_nan, maximum, median, median_number, min_number, min_or_nan, minimum,
+};
 use super::half;
 use super::kind::{B16, F16, I16, U16};
 use super::operation::operations;
@@ -17,6 +19,19 @@ operations! { select;
     "v_med3_f16" Med3 [MinMax] (a: F16, b: F16, c: F16) -> F16 { median(a, b, c) }
     "v_minmax_f16" MinMax [MinMax] (a: F16, b: F16, c: F16) -> F16 { maximum(minimum(a, b), c) }
     "v_maxmin_f16" MaxMin [MinMax] (a: F16, b: F16, c: F16) -> F16 { minimum(maximum(a, b), c) }
+    "v_min_num_f16" MinNumber (a: F16, b: F16) -> F16 { min_number(a, b) }
+    "v_max_num_f16" MaxNumber (a: F16, b: F16) -> F16 { max_number(a, b) }
+    "v_min3_num_f16" Min3Number (a: F16, b: F16, c: F16) -> F16 { min_number(min_number(a, b), c) }
+    "v_max3_num_f16" Max3Number (a: F16, b: F16, c: F16) -> F16 { max_number(max_number(a, b), c) }
+    "v_med3_num_f16" Med3Number (a: F16, b: F16, c: F16) -> F16 { median_number(a, b, c) }
+    "v_minmax_num_f16" MinMaxNumber (a: F16, b: F16, c: F16) -> F16 { max_number(min_number(a, b), c) }
+    "v_maxmin_num_f16" MaxMinNumber (a: F16, b: F16, c: F16) -> F16 { min_number(max_number(a, b), c) }
+    "v_minimum_f16" Minimum2 (a: F16, b: F16) -> F16 { min_or_nan(a, b) }
+    "v_maximum_f16" Maximum2 (a: F16, b: F16) -> F16 { max_or_nan(a, b) }
+    "v_minimum3_f16" Minimum3 (a: F16, b: F16, c: F16) -> F16 { min_or_nan(min_or_nan(a, b), c) }
+    "v_maximum3_f16" Maximum3 (a: F16, b: F16, c: F16) -> F16 { max_or_nan(max_or_nan(a, b), c) }
+    "v_minimummaximum_f16" MinimumMaximum (a: F16, b: F16, c: F16) -> F16 { max_or_nan(min_or_nan(a, b), c) }
+    "v_maximumminimum_f16" MaximumMinimum (a: F16, b: F16, c: F16) -> F16 { min_or_nan(max_or_nan(a, b), c) }
     "v_trunc_f16" Trunc (a: F16) -> F16 { a.trunc() }
     "v_ceil_f16" Ceil (a: F16) -> F16 { a.ceil() }
     "v_floor_f16" Floor (a: F16) -> F16 { a.floor() }

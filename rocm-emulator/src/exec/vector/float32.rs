@@ -23,6 +23,19 @@ operations! { select;
     "v_med3_f32" Med3 [MinMax] (a: F32, b: F32, c: F32) -> F32 { median(a, b, c) }
     "v_minmax_f32" MinMax [MinMax] (a: F32, b: F32, c: F32) -> F32 { maximum(minimum(a, b), c) }
     "v_maxmin_f32" MaxMin [MinMax] (a: F32, b: F32, c: F32) -> F32 { minimum(maximum(a, b), c) }
+    "v_min_num_f32" MinNumber (a: F32, b: F32) -> F32 { min_number(a, b) }
+    "v_max_num_f32" MaxNumber (a: F32, b: F32) -> F32 { max_number(a, b) }
+    "v_min3_num_f32" Min3Number (a: F32, b: F32, c: F32) -> F32 { min_number(min_number(a, b), c) }
+    "v_max3_num_f32" Max3Number (a: F32, b: F32, c: F32) -> F32 { max_number(max_number(a, b), c) }
+    "v_med3_num_f32" Med3Number (a: F32, b: F32, c: F32) -> F32 { median_number(a, b, c) }
+    "v_minmax_num_f32" MinMaxNumber (a: F32, b: F32, c: F32) -> F32 { max_number(min_number(a, b), c) }
+    "v_maxmin_num_f32" MaxMinNumber (a: F32, b: F32, c: F32) -> F32 { min_number(max_number(a, b), c) }
+    "v_minimum_f32" Minimum2 (a: F32, b: F32) -> F32 { min_or_nan(a, b) }
+    "v_maximum_f32" Maximum2 (a: F32, b: F32) -> F32 { max_or_nan(a, b) }
+    "v_minimum3_f32" Minimum3 (a: F32, b: F32, c: F32) -> F32 { min_or_nan(min_or_nan(a, b), c) }
+    "v_maximum3_f32" Maximum3 (a: F32, b: F32, c: F32) -> F32 { max_or_nan(max_or_nan(a, b), c) }
+    "v_minimummaximum_f32" MinimumMaximum (a: F32, b: F32, c: F32) -> F32 { max_or_nan(min_or_nan(a, b), c) }
+    "v_maximumminimum_f32" MaximumMinimum (a: F32, b: F32, c: F32) -> F32 { min_or_nan(max_or_nan(a, b), c) }
     "v_mullit_f32" Mullit (a: F32, b: F32, c: F32) -> F32 {
         let dark = b <= f32::MIN || b.is_nan() || c <= 0.0 || c.is_nan();
         if dark { f32::MIN } else { a * b }
@@ -95,6 +108,55 @@ pub fn median(a: f32, b: f32, c: f32) -> f32 {
     let rest = if largest == b { maximum(a, c) } else { maximum(a, b) };
     let rest = if largest == a { maximum(b, c) } else { rest };
     if a.is_nan() || b.is_nan() || c.is_nan() { minimum(minimum(a, b), c) } else { rest }
+}
+
+/// What an order chose, unless an operand is no number: then the other one, and a quiet NaN if neither is.
+#[inline(always)]
+fn choose_number(a: f32, b: f32, chosen: f32) -> f32 {
+    let number = if a.is_nan() { b } else { chosen };
+    let number = if b.is_nan() { a } else { number };
+    if number.is_nan() { quiet(number) } else { number }
+}
+
+/// What an order chose, unless an operand is no number: then that, a signalling one first, made quiet.
+#[inline(always)]
+fn choose_nan(a: f32, b: f32, chosen: f32) -> f32 {
+    let value = if b.is_nan() { quiet(b) } else { chosen };
+    let value = if a.is_nan() { quiet(a) } else { value };
+    if signalling(b) && !signalling(a) { quiet(b) } else { value }
+}
+
+/// v_min_num of gfx12: IEEE 754-2019's minimumNumber.
+#[inline(always)]
+pub fn min_number(a: f32, b: f32) -> f32 {
+    choose_number(a, b, if key(a) < key(b) { a } else { b })
+}
+
+/// v_max_num of gfx12: IEEE 754-2019's maximumNumber.
+#[inline(always)]
+pub fn max_number(a: f32, b: f32) -> f32 {
+    choose_number(a, b, if key(a) > key(b) { a } else { b })
+}
+
+/// v_minimum of gfx12: IEEE 754-2019's minimum, by which NaN propagates.
+#[inline(always)]
+pub fn min_or_nan(a: f32, b: f32) -> f32 {
+    choose_nan(a, b, if key(a) < key(b) { a } else { b })
+}
+
+/// v_maximum of gfx12: IEEE 754-2019's maximum, by which NaN propagates.
+#[inline(always)]
+pub fn max_or_nan(a: f32, b: f32) -> f32 {
+    choose_nan(a, b, if key(a) > key(b) { a } else { b })
+}
+
+/// v_med3_num_f32: the minimum if an operand is no number.
+#[inline(always)]
+pub fn median_number(a: f32, b: f32, c: f32) -> f32 {
+    let largest = max_number(max_number(a, b), c);
+    let rest = if largest == b { max_number(a, c) } else { max_number(a, b) };
+    let rest = if largest == a { max_number(b, c) } else { rest };
+    if a.is_nan() || b.is_nan() || c.is_nan() { min_number(min_number(a, b), c) } else { rest }
 }
 
 /// The part above the next lower integer, always less than 1.

@@ -8,6 +8,10 @@ operations! { select;
     "v_fma_f64" Fma [Fma] (a: F64, b: F64, c: F64) -> F64 { a.mul_add(b, c) }
     "v_min_f64" Min [MinMax] (a: F64, b: F64) -> F64 { minimum(a, b) }
     "v_max_f64" Max [MinMax] (a: F64, b: F64) -> F64 { maximum(a, b) }
+    "v_min_num_f64" MinNumber (a: F64, b: F64) -> F64 { min_number(a, b) }
+    "v_max_num_f64" MaxNumber (a: F64, b: F64) -> F64 { max_number(a, b) }
+    "v_minimum_f64" Minimum (a: F64, b: F64) -> F64 { min_or_nan(a, b) }
+    "v_maximum_f64" Maximum (a: F64, b: F64) -> F64 { max_or_nan(a, b) }
     "v_trunc_f64" Trunc (a: F64) -> F64 { a.trunc() }
     "v_ceil_f64" Ceil (a: F64) -> F64 { a.ceil() }
     "v_floor_f64" Floor (a: F64) -> F64 { a.floor() }
@@ -53,6 +57,46 @@ fn minimum(a: f64, b: f64) -> f64 {
 #[inline(always)]
 fn maximum(a: f64, b: f64) -> f64 {
     choose(a, b, if key(a) > key(b) { a } else { b })
+}
+
+/// What an order chose, unless an operand is no number: then the other one, and a quiet NaN if neither is.
+#[inline(always)]
+fn choose_number(a: f64, b: f64, chosen: f64) -> f64 {
+    let number = if a.is_nan() { b } else { chosen };
+    let number = if b.is_nan() { a } else { number };
+    if number.is_nan() { quiet(number) } else { number }
+}
+
+/// What an order chose, unless an operand is no number: then that, a signalling one first, made quiet.
+#[inline(always)]
+fn choose_nan(a: f64, b: f64, chosen: f64) -> f64 {
+    let value = if b.is_nan() { quiet(b) } else { chosen };
+    let value = if a.is_nan() { quiet(a) } else { value };
+    if signalling(b) && !signalling(a) { quiet(b) } else { value }
+}
+
+/// v_min_num of gfx12: IEEE 754-2019's minimumNumber.
+#[inline(always)]
+fn min_number(a: f64, b: f64) -> f64 {
+    choose_number(a, b, if key(a) < key(b) { a } else { b })
+}
+
+/// v_max_num of gfx12: IEEE 754-2019's maximumNumber.
+#[inline(always)]
+fn max_number(a: f64, b: f64) -> f64 {
+    choose_number(a, b, if key(a) > key(b) { a } else { b })
+}
+
+/// v_minimum of gfx12: IEEE 754-2019's minimum, by which NaN propagates.
+#[inline(always)]
+fn min_or_nan(a: f64, b: f64) -> f64 {
+    choose_nan(a, b, if key(a) < key(b) { a } else { b })
+}
+
+/// v_maximum of gfx12: IEEE 754-2019's maximum, by which NaN propagates.
+#[inline(always)]
+fn max_or_nan(a: f64, b: f64) -> f64 {
+    choose_nan(a, b, if key(a) > key(b) { a } else { b })
 }
 
 #[inline(always)]

@@ -52,6 +52,17 @@ pub fn run<const W: usize>(behaviour: &Behaviour, operands: &Operands, wave: &mu
     }
 }
 
+/// One lane of `behaviour` under a mode: from source bits to the result's bits.
+pub fn one(behaviour: &Behaviour, mut lane: [u64; 4], mode: Mode) -> u64 {
+    if is_usual(&mode, behaviour.form) {
+        return (behaviour.lane)(lane);
+    }
+    for (bits, format) in lane.iter_mut().zip(behaviour.sources) {
+        *bits = flush(*format, *bits, mode, 1);
+    }
+    flush(behaviour.result, compute(behaviour, lane, mode), mode, 2)
+}
+
 fn fetch<const W: usize>(wave: &Wave<W>, source: &Source, format: Format) -> [u64; W] {
     match format {
         Format::Bits64 | Format::Signed64 | Format::PackedSingle | Format::Double => {

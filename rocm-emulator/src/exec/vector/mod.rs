@@ -30,7 +30,8 @@ mod tests;
 mod transcendental;
 mod vopd;
 
-use self::kind::Format;
+pub(super) use self::general::{Behaviour, one};
+pub(super) use self::kind::Format;
 use self::operand::{Operands, Target};
 use self::operation::{Action, Entry};
 use super::matrix::MatrixStep;
@@ -72,6 +73,14 @@ pub fn prepare<const W: usize>(inst: &Inst) -> Option<VectorStep<W>> {
         None => prepare_single(inst),
         Some(second) => Some(VectorStep(Step::Pair(Box::new(vopd::Pair::new(inst, second)?)))),
     }
+}
+
+/// The operation of a mnemonic for a single lane, as the scalar unit computes it, and how the mnemonic is carried out
+/// by it.
+pub(super) fn single_lane(mnemonic: &str) -> Option<(&'static Behaviour, alias::Rewrite)> {
+    let rewrite = alias::rewrite(mnemonic);
+    let entry: Entry<32> = select(&rewrite.mnemonic)?;
+    Some((entry.behaviour, rewrite))
 }
 
 fn prepare_single<const W: usize>(inst: &Inst) -> Option<VectorStep<W>> {

@@ -112,6 +112,8 @@ pub type Action<const W: usize> = unsafe fn(&Operands, &mut Wave<W>);
 #[derive(Clone, Copy)]
 pub struct Entry<const W: usize> {
     pub action: Action<W>,
+    /// The same lane by lane, under any mode.
+    pub behaviour: &'static Behaviour,
     pub sources: &'static [Format],
     pub result: Format,
 }
@@ -119,7 +121,12 @@ pub struct Entry<const W: usize> {
 impl<const W: usize> Entry<W> {
     /// The fastest compilation of `O` for this host.
     pub fn of<O: Operation>() -> Self {
-        Self { action: action::<O, W>(), sources: O::Sources::FORMATS, result: O::Result::FORMAT }
+        Self {
+            action: action::<O, W>(),
+            behaviour: const { &behaviour::<O>() },
+            sources: O::Sources::FORMATS,
+            result: O::Result::FORMAT,
+        }
     }
 }
 

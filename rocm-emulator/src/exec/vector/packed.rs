@@ -13,6 +13,10 @@ operations! { select;
     "v_pk_mul_f32" MulF32 [Mul] (a: S2, b: S2) -> S2 { [a[0] * b[0], a[1] * b[1]] }
     "v_pk_fma_f32" FmaF32 [Fma] (a: S2, b: S2, c: S2) -> S2 { [a[0].mul_add(b[0], c[0]), a[1].mul_add(b[1], c[1])] }
     "v_pk_mov_b32" MoveWords (a: W2, b: W2) -> W2 { [a[0], b[1]] }
+    "v_pk_min_num_f16" MinNumber (a: H2, b: H2) -> H2 { each_float(a, b, super::float32::min_number) }
+    "v_pk_max_num_f16" MaxNumber (a: H2, b: H2) -> H2 { each_float(a, b, super::float32::max_number) }
+    "v_pk_minimum_f16" Minimum (a: H2, b: H2) -> H2 { each_float(a, b, super::float32::min_or_nan) }
+    "v_pk_maximum_f16" Maximum (a: H2, b: H2) -> H2 { each_float(a, b, super::float32::max_or_nan) }
     "v_pk_add_u16" AddU16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_add) }
     "v_pk_sub_u16" SubU16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_sub) }
     "v_pk_add_i16" AddI16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_add) }

@@ -149,6 +149,18 @@ fn permuting_rows() {
             assert_eq!(wave.vgpr[DST as usize].0[lane], expected, "{name} {op_sel}");
         }
     }
+    // Each lane names its source.
+    for (name, other) in [("v_permlane16_var_b32", 0), ("v_permlanex16_var_b32", 16)] {
+        let mut wave = counting();
+        for lane in 0..32u32 {
+            wave.vgpr[4].0[lane as usize] = 0xfff0 | (7 * lane + 3) & 15;
+        }
+        step(&inst(name)).run(&mut wave);
+        for lane in 0..32usize {
+            let source = (lane & 16 ^ other) + (7 * lane + 3) % 16;
+            assert_eq!(wave.vgpr[DST as usize].0[lane], 100 + source as u32, "{name} {lane}");
+        }
+    }
     let mut wave = counting();
     step(&inst("v_permlane64_b32")).run(&mut wave);
     assert_eq!(wave.vgpr[DST as usize], Lanes::splat(7));

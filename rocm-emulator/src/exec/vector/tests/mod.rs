@@ -2,6 +2,7 @@
 mod compare;
 mod convert;
 mod division;
+mod extrema;
 mod float;
 mod half;
 mod integer;
