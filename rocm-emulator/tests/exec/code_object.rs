@@ -86,12 +86,17 @@ impl CodeObject {
 
     /// The fixture as it was compiled for waves of `lanes` lanes.
     pub fn for_waves(name: &str, lanes: u32) -> Self {
-        let file = if lanes == 32 { format!("{name}.hsaco") } else { format!("{name}.wave{lanes}.hsaco") };
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(file);
-        Self::load(&std::fs::read(path).expect("the fixture is there"))
+        let name = if lanes == 32 { name.to_owned() } else { format!("{name}.wave{lanes}") };
+        Self::for_chip(&name, Family::Rdna3)
     }
 
-    pub fn load(bytes: &[u8]) -> Self {
+    /// Reads `tests/fixtures/NAME.hsaco`, compiled for a chip of the family.
+    pub fn for_chip(name: &str, family: Family) -> Self {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(format!("{name}.hsaco"));
+        Self::load(&std::fs::read(path).expect("the fixture is there"), family)
+    }
+
+    pub fn load(bytes: &[u8], family: Family) -> Self {
         let header = FileHeader64::<Endianness>::parse(bytes).expect("an ELF file");
         let endian = header.endian().expect("an ELF file");
         let segments = header.program_headers(endian, bytes).expect("program headers");
@@ -123,7 +128,8 @@ impl CodeObject {
             kernels.push(KernelSpec {
                 name: name.to_owned(),
                 entry: base.wrapping_add(symbol.address()).wrapping_add(entry),
-                vgprs: if wave32 { 8 } else { 4 } * ((word(48) & 63) + 1),
+                vgprs: if wave32 || matches!(family, Family::Cdna2 | Family::Cdna3) { 8 } else { 4 }
+                    * ((word(48) & 63) + 1),
                 sgprs: 106,
                 lds_bytes: word(0),
                 private_bytes: word(4),
@@ -135,7 +141,7 @@ impl CodeObject {
                 wave32,
             });
         }
-        let program = Program::load(Family::Rdna3, memory, base);
+        let program = Program::load(family, memory, base);
         Self { image, program, kernels }
     }
 

@@ -2,6 +2,7 @@
 mod broken;
 mod code_object;
 mod faults;
+mod matrix;
 mod order;
 mod profile;
 mod raw_code;

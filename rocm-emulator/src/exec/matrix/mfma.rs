@@ -34,7 +34,7 @@ pub(in crate::exec) struct Product {
     /// Every 2^cbsz blocks of A are replaced by the one of them with this number.
     cbsz: u8,
     abid: u8,
-    /// How the lanes of B are permuted; for f64 the signs of A, B and C.
+    /// How the lanes of B are permuted; for gfx942's f64 the signs of A, B and C.
     blgp: u8,
 }
 
@@ -45,12 +45,20 @@ enum Addend {
     Constant(u64),
 }
 
-/// `None` if the instruction is unknown here, or the waves have not 64 lanes.
+/// `None` if the instruction or its modifiers are unknown here, or the waves have not 64 lanes.
 pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<Product> {
     if W != LANES {
         return None;
     }
     let shape = Shape::of(inst.name)?;
+    let mods = &inst.mods;
+    if !shape.sparse && (1 << mods.cbsz > shape.blocks() || 1 << mods.cbsz <= mods.abid) {
+        return None;
+    }
+    // gfx90a has neither signs nor permutations for f64.
+    if shape.a == Element::F64 && family != Family::Cdna3 && mods.blgp != 0 {
+        return None;
+    }
     let [a, b, last] = [inst.src[0], inst.src[1], inst.src[2]];
     let results = shape.result_registers();
     let dst = registers(inst.dst, results)?;
@@ -70,9 +78,9 @@ pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<Pro
         b: registers(b, shape.b_registers())?,
         addend,
         places,
-        cbsz: inst.mods.cbsz,
-        abid: inst.mods.abid,
-        blgp: inst.mods.blgp,
+        cbsz: mods.cbsz,
+        abid: mods.abid,
+        blgp: mods.blgp,
     })
 }
 
@@ -182,7 +190,7 @@ impl Product {
         match self.cbsz {
             0 => block,
             _ if self.shape.sparse => block,
-            cbsz => ((block >> cbsz << cbsz) + usize::from(self.abid)) % self.shape.blocks(),
+            cbsz => (block >> cbsz << cbsz) + usize::from(self.abid),
         }
     }
 

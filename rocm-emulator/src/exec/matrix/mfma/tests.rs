@@ -374,6 +374,22 @@ fn tuples_beyond_the_registers_are_unknown() {
 }
 
 #[test]
+fn modifiers_beyond_the_shape_are_unknown() {
+    for (family, name, cbsz, abid, blgp, known) in [
+        (Family::Cdna2, "v_mfma_f32_4x4x1f32", 4, 15, 7, true),
+        (Family::Cdna2, "v_mfma_f32_4x4x1f32", 5, 0, 0, false),
+        (Family::Cdna2, "v_mfma_f32_4x4x1f32", 1, 2, 0, false),
+        (Family::Cdna2, "v_mfma_f32_32x32x2f32", 1, 0, 0, false),
+        (Family::Cdna2, "v_mfma_f64_4x4x4f64", 0, 0, 1, false),
+        (Family::Cdna3, "v_mfma_f64_4x4x4_4b_f64", 0, 0, 1, true),
+    ] {
+        let mut inst = instruction(family, name);
+        (inst.mods.cbsz, inst.mods.abid, inst.mods.blgp) = (cbsz, abid, blgp);
+        assert_eq!(prepare::<64>(&inst, family).is_some(), known, "{name} {:?}", inst.mods);
+    }
+}
+
+#[test]
 fn integers_wrap() {
     // -128 * -128 four times.
     let sum = one(Family::Cdna1, "v_mfma_i32_4x4x4i8", 0x8080_8080, 0x8080_8080, i32::MAX as u32).to_bits();
