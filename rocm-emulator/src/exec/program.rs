@@ -200,13 +200,20 @@ impl<const W: usize> Function<W> {
         };
         let (mut steps, mut offsets) =
             (Vec::with_capacity(count as usize), Vec::with_capacity(count as usize));
+        let mut accesses = 0usize;
         for (&offset, inst) in found {
             let step = match inst {
                 Err(error) => Step::Undecodable(Box::new(error.clone())),
                 Ok(inst) if is_no_op(inst.name) => continue,
                 Ok(inst) => prepare(program, inst, offset, &step_of).unwrap_or(Step::Unknown),
             };
-            steps.push(step);
+            let slot = accesses as u8;
+            accesses += usize::from(matches!(step, Step::Memory(_) | Step::ScalarLoad(_)));
+            steps.push(match step {
+                Step::Memory(step) => Step::Memory(step.in_slot(slot)),
+                Step::ScalarLoad(step) => Step::ScalarLoad(step.in_slot(slot)),
+                step => step,
+            });
             offsets.push(offset as u32);
         }
         Self { steps, offsets, first, by_offset }

@@ -294,14 +294,14 @@ where
                         continue;
                     }
                     Step::Memory(step) => {
-                        if let Err(fault) = step.run(&mut self.wave, memory, &mut self.private, at) {
+                        if let Err(fault) = step.run(&mut self.wave, memory, &mut self.private) {
                             self.next = at;
                             return Err(fault);
                         }
                         continue;
                     }
                     Step::ScalarLoad(step) => {
-                        if let Err(fault) = step.run(&mut self.wave, memory, at) {
+                        if let Err(fault) = step.run(&mut self.wave, memory) {
                             self.next = at;
                             return Err(fault);
                         }

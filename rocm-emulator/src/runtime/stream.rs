@@ -5,9 +5,9 @@
 use super::command::Command;
 use super::error::{ErrorCode, HipError, Result, fail};
 use super::scheduler::Scheduler;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// hipStreamNonBlocking.
 pub const NON_BLOCKING: u32 = 1;
@@ -77,6 +77,33 @@ struct State {
     closed: bool,
     /// The first failure that nobody has been told yet.
     fault: Option<HipError>,
+}
+
+/// How long a thread watches for a change before it sleeps: about as long as it takes to wake one.
+struct Patience {
+    turns: u32,
+}
+
+impl Default for Patience {
+    /// None on a host with one core, where nothing changes while one looks.
+    fn default() -> Self {
+        static TURNS: LazyLock<u32> = LazyLock::new(|| {
+            if std::thread::available_parallelism().is_ok_and(|n| n.get() > 1) { 20 } else { 0 }
+        });
+        Self { turns: *TURNS }
+    }
+}
+
+impl Patience {
+    /// Leaves the queue to others for a moment; false when it is time to sleep.
+    fn spin(&mut self, state: &mut MutexGuard<State>) -> bool {
+        if self.turns == 0 {
+            return false;
+        }
+        self.turns -= 1;
+        MutexGuard::unlocked(state, || (0..16).for_each(|_| std::hint::spin_loop()));
+        true
+    }
 }
 
 /// A moment in a queue: everything enqueued before.
@@ -155,8 +182,11 @@ impl Queue {
             return scheduler.run_until(|| self.has_completed(sequence));
         }
         let mut state = self.state.lock();
+        let mut patience = Patience::default();
         while state.completed < sequence {
-            self.progress.wait(&mut state);
+            if !patience.spin(&mut state) {
+                self.progress.wait(&mut state);
+            }
         }
     }
 
@@ -229,6 +259,7 @@ impl Queue {
         loop {
             let command = {
                 let mut state = self.state.lock();
+                let mut patience = Patience::default();
                 loop {
                     if let Some(command) = state.commands.pop_front() {
                         break command;
@@ -236,7 +267,9 @@ impl Queue {
                     if state.closed {
                         return;
                     }
-                    self.work.wait(&mut state);
+                    if !patience.spin(&mut state) {
+                        self.work.wait(&mut state);
+                    }
                 }
             };
             self.finish(command);

@@ -99,24 +99,30 @@ pub(super) struct MemoryStep {
     dst: Option<u16>,
     /// An atomic load: one that other caches than the wave's own have to answer.
     pub(super) is_atomic_load: bool,
+    /// Tells instructions apart, for the cache of ranges.
+    slot: u8,
 }
 
 impl MemoryStep {
-    /// Executes the instruction. `slot` tells instructions apart, for the cache of ranges.
+    /// Takes the entry that is its own in the cache of ranges.
+    pub(super) fn in_slot(self, slot: u8) -> Self {
+        Self { slot, ..self }
+    }
+
+    /// Executes the instruction.
     #[inline]
     pub(super) fn run<const W: usize>(
         &self,
         wave: &mut Wave<W>,
         memory: &mut Memory,
         private: &mut Private,
-        slot: usize,
     ) -> MemoryResult<()> {
         #[cfg(target_arch = "x86_64")]
         if memory.wide_vectors {
             // SAFETY: the host has the features.
-            return unsafe { self.run_on_wide_vectors(wave, memory, private, slot) };
+            return unsafe { self.run_on_wide_vectors(wave, memory, private) };
         }
-        self.run_on_any(wave, memory, private, slot)
+        self.run_on_any(wave, memory, private)
     }
 
     /// # Safety
@@ -128,9 +134,8 @@ impl MemoryStep {
         wave: &mut Wave<W>,
         memory: &mut Memory,
         private: &mut Private,
-        slot: usize,
     ) -> MemoryResult<()> {
-        self.run_on_any(wave, memory, private, slot)
+        self.run_on_any(wave, memory, private)
     }
 
     #[inline(always)]
@@ -139,7 +144,6 @@ impl MemoryStep {
         wave: &mut Wave<W>,
         memory: &mut Memory,
         private: &mut Private,
-        slot: usize,
     ) -> MemoryResult<()> {
         let exec = wave.exec();
         match self.space {
@@ -163,7 +167,7 @@ impl MemoryStep {
         }
         let mut addresses = [0; W];
         self.addresses(wave, &mut addresses);
-        memory.global.select(slot);
+        memory.global.select(self.slot);
         let [in_global, in_lds, in_private] = match self.space {
             Space::Global => [exec, 0, 0],
             Space::Lds => [0, exec, 0],

@@ -41,6 +41,7 @@ pub(in crate::exec) fn prepare(inst: &Inst, family: Family) -> Option<MemoryStep
         dst: register(inst.dst),
         is_atomic_load: matches!(action, Action::Load(_))
             && (inst.mods.glc || inst.mods.scc || inst.mods.scope != 0),
+        slot: 0,
     })
 }
 
@@ -72,6 +73,7 @@ fn prepare_buffer(inst: &Inst) -> Option<MemoryStep> {
         data: [data, 0],
         dst: Some(data),
         is_atomic_load: false,
+        slot: 0,
     })
 }
 

@@ -20,7 +20,8 @@ pub(super) trait Region {
     fn locate_piece(&mut self, address: u64, bytes: u64, access: Access) -> Option<*mut u8>;
 }
 
-const SLOTS: usize = 32;
+/// Instructions that access global memory are numbered within their function; more than this share entries.
+const SLOTS: usize = 64;
 /// An access that misses everything, but not by more than this the argument segment's end, was meant for it.
 pub(in crate::exec) const KERNARG_SURROUNDINGS: u64 = 256;
 
@@ -53,8 +54,8 @@ impl<'a> Global<'a> {
 
     /// Chooses the cache entry of an instruction.
     #[inline(always)]
-    pub(super) fn select(&mut self, slot: usize) {
-        self.slot = slot % SLOTS;
+    pub(super) fn select(&mut self, slot: u8) {
+        self.slot = usize::from(slot) % SLOTS;
     }
 
     #[cold]

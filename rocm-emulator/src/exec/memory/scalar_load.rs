@@ -35,6 +35,8 @@ pub(in crate::exec) struct ScalarLoad {
     base: u8,
     offset_register: Option<u8>,
     offset: i32,
+    /// Tells instructions apart, for the cache of ranges.
+    slot: u8,
 }
 
 /// `None` if the instruction is unknown here.
@@ -57,16 +59,20 @@ pub(in crate::exec) fn prepare(inst: &Inst) -> Option<ScalarLoad> {
         Operand::Scalar(n) => Some(n),
         _ => None,
     };
-    Some(ScalarLoad { dst, width, base, offset_register, offset: inst.offset0 })
+    Some(ScalarLoad { dst, width, base, offset_register, offset: inst.offset0, slot: 0 })
 }
 
 impl ScalarLoad {
+    /// Takes the entry that is its own in the cache of ranges.
+    pub(in crate::exec) fn in_slot(self, slot: u8) -> Self {
+        Self { slot, ..self }
+    }
+
     #[inline]
     pub(in crate::exec) fn run<const W: usize>(
         &self,
         wave: &mut Wave<W>,
         memory: &mut Memory,
-        slot: usize,
     ) -> MemoryResult<()> {
         let register = self.offset_register.map_or(0, |n| wave.sgpr[usize::from(n & 127)]);
         let address = wave.sgpr64(self.base).wrapping_add(i64::from(self.offset) as u64);
@@ -80,7 +86,7 @@ impl ScalarLoad {
         }
         memory.counters.scalar_memory += 1;
         memory.counters.bytes_loaded += bytes;
-        memory.global.select(slot);
+        memory.global.select(self.slot);
         let place = memory.global.locate(0, address, bytes, Access::Load)?;
         // SAFETY: the region allowed as many bytes from `place` on as each arm reads.
         unsafe {

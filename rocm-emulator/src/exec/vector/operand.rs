@@ -142,7 +142,7 @@ pub struct Operands {
     /// Output modifier: 0 none, 1 *2, 2 *4, 3 /2.
     pub omod: u8,
     /// Lanes that DPP may write; the rest of the pattern is in source 0.
-    pub dpp: Option<DppPattern>,
+    pub dpp: Option<Box<DppPattern>>,
     /// Operation-specific bits of the modifiers.
     pub flags: u8,
 }
@@ -181,7 +181,7 @@ pub fn resolve(inst: &Inst, formats: &[Format]) -> Option<Operands> {
         invert: false,
         clamp: inst.mods.clamp,
         omod: inst.mods.omod,
-        dpp: inst.dpp.as_ref().map(DppPattern::new),
+        dpp: inst.dpp.as_ref().map(|dpp| Box::new(DppPattern::new(dpp))),
         flags: 0,
     })
 }
