@@ -94,10 +94,15 @@ pub fn run(part: &str) -> Result<()> {
     }
 }
 
+/// An architecture without its target features.
+pub fn without_features(arch: &str) -> &str {
+    arch.split_once(':').map_or(arch, |(name, _)| name)
+}
+
 /// The device's architecture.
 fn arch(device: &Device) -> &str {
     match device {
-        Device::Rocm(rocm) => rocm.arch(),
+        Device::Rocm(rocm) => without_features(rocm.arch()),
         _ => "the CPU device",
     }
 }

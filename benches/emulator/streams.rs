@@ -1,5 +1,5 @@
 //! Streams of vector instructions, and launches that do nothing.
-use super::measure::time;
+use super::measure::{time, without_features};
 use anyhow::Result;
 use candle_core::backend::BackendDevice;
 use candle_core::rocm::{LaunchConfig, RocmDevice, RocmStorage};
@@ -19,7 +19,7 @@ const LAUNCHES: usize = 2000;
 const ROUNDS: usize = 5;
 
 fn code_object(device: &RocmDevice) -> candle_core::Result<&'static [u8]> {
-    match CODE_OBJECTS.iter().find(|(target, _)| *target == device.arch()) {
+    match CODE_OBJECTS.iter().find(|(target, _)| *target == without_features(device.arch())) {
         Some((_, bytes)) => Ok(bytes),
         None => bail!("streams.cu was not compiled for {}", device.arch()),
     }
