@@ -1,6 +1,5 @@
 //! Host memory that stands for the memory of a device.
-use std::alloc::Layout;
-use std::ptr::NonNull;
+use super::pages::Pages;
 
 /// Bytes on both sides of an allocation that belong to no other, so that small overruns are seen.
 const GUARD: usize = 256;
@@ -8,8 +7,8 @@ const GUARD: usize = 256;
 /// Zeroed host memory that is committed when it is first touched.
 #[derive(Debug)]
 pub struct HostBuffer {
-    raw: NonNull<u8>,
-    layout: Layout,
+    /// Keeps the memory.
+    _pages: Pages,
     base: usize,
     len: usize,
 }
@@ -30,12 +29,9 @@ impl HostBuffer {
     /// The same with `guard` bytes on both sides.
     pub fn with_guard(len: usize, alignment: usize, guard: usize) -> Option<Self> {
         let size = len.checked_add(guard.checked_mul(2)?)?.checked_add(alignment)?;
-        // The allocator gives lazily committed zero pages only for its natural alignment, so align by hand.
-        let layout = Layout::from_size_align(size, 16).ok()?;
-        // SAFETY: the layout's size is not zero.
-        let raw = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        let base = (raw.as_ptr().expose_provenance() + guard).next_multiple_of(alignment);
-        Some(Self { raw, layout, base, len })
+        let pages = Pages::new(size)?;
+        let base = (pages.start().as_ptr().expose_provenance() + guard).next_multiple_of(alignment);
+        Some(Self { _pages: pages, base, len })
     }
 
     /// The first address.
@@ -72,12 +68,5 @@ impl HostBuffer {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
         }
         true
-    }
-}
-
-impl Drop for HostBuffer {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with the same layout.
-        unsafe { std::alloc::dealloc(self.raw.as_ptr(), self.layout) }
     }
 }

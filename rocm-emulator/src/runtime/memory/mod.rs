@@ -1,6 +1,7 @@
 //! Live memory: device allocations, pinned host memory, and the segments of loaded code objects.
 mod buffer;
 mod initialisation;
+mod pages;
 mod quarantine;
 
 use super::error::{ErrorCode, Result, fail};
