@@ -1,4 +1,4 @@
-//! What streams do: one command at a time, on the stream's thread.
+//! What streams do: one command at a time.
 use super::error::{ErrorCode, HipError, Result};
 use super::event::Recording;
 use super::launch::PreparedLaunch;
@@ -114,6 +114,12 @@ impl Command {
             Self::WaitForStreams(markers) => markers.iter().all(Marker::is_reached),
             _ => true,
         }
+    }
+
+    /// Whether it makes no difference which thread runs the command: it neither waits for other streams nor calls
+    /// what the host has passed in.
+    pub fn runs_anywhere(&self) -> bool {
+        matches!(self, Self::Launch(_) | Self::Copy(_) | Self::Fill(_) | Self::Host(_) | Self::Record(_))
     }
 
     /// Does the command on the calling thread. A failure is also noted as the process's last fault.

@@ -1,5 +1,8 @@
 //! Streams: queues of commands, each worked off in order by a thread of its own, or all of them by a [`Scheduler`].
 //!
+//! Who waits for a stream whose thread has not come to the next command runs it instead of watching: two changes of
+//! threads cost more than a small kernel.
+//!
 //! The null stream is HIP's legacy one: its commands wait for all earlier work of the device's blocking
 //! streams, whose later commands wait for it. Non-blocking streams know nothing of it.
 use super::command::Command;
@@ -75,8 +78,21 @@ struct State {
     launches: u64,
     started: bool,
     closed: bool,
+    /// A command is being run, by the stream's thread or by one that waits for it.
+    running: bool,
     /// The first failure that nobody has been told yet.
     fault: Option<HipError>,
+}
+
+impl State {
+    /// Takes the next command, if it is accepted and the one before it has finished. It counts as running.
+    fn next_if(&mut self, accepts: impl FnOnce(&Command) -> bool) -> Option<Command> {
+        if self.running || !self.commands.front().is_some_and(accepts) {
+            return None;
+        }
+        self.running = true;
+        self.commands.pop_front()
+    }
 }
 
 /// How long a thread watches for a change before it sleeps: about as long as it takes to wake one.
@@ -146,8 +162,8 @@ impl Queue {
         let before = state.commands.len();
         state.commands.extend(commands);
         state.enqueued += (state.commands.len() - before) as u64;
-        self.work.notify_one();
         drop(state);
+        self.work.notify_one();
         if let Some(scheduler) = &self.scheduler {
             scheduler.admit(self);
         }
@@ -181,12 +197,25 @@ impl Queue {
         if let Some(scheduler) = &self.scheduler {
             return scheduler.run_until(|| self.has_completed(sequence));
         }
+        // A thread of the pool may take up other work inside a launch, which must then not end up here again.
+        let helps = rayon::current_thread_index().is_none();
         let mut state = self.state.lock();
         let mut patience = Patience::default();
         while state.completed < sequence {
+            if helps && let Some(command) = state.next_if(Command::runs_anywhere) {
+                MutexGuard::unlocked(&mut state, || self.finish(command));
+                continue;
+            }
+            if !state.running {
+                self.work.notify_one();
+            }
             if !patience.spin(&mut state) {
                 self.progress.wait(&mut state);
             }
+        }
+        // The thread may have gone to sleep beside a command that ran here.
+        if !state.running && !state.commands.is_empty() {
+            self.work.notify_one();
         }
     }
 
@@ -245,6 +274,7 @@ impl Queue {
             state.fault.get_or_insert(error);
         }
         state.completed += 1;
+        state.running = false;
         drop(state);
         self.progress.notify_all();
     }
@@ -261,13 +291,13 @@ impl Queue {
                 let mut state = self.state.lock();
                 let mut patience = Patience::default();
                 loop {
-                    if let Some(command) = state.commands.pop_front() {
+                    if let Some(command) = state.next_if(|_| true) {
                         break command;
                     }
-                    if state.closed {
+                    if state.closed && state.commands.is_empty() {
                         return;
                     }
-                    if !patience.spin(&mut state) {
+                    if state.running || !patience.spin(&mut state) {
                         self.work.wait(&mut state);
                     }
                 }

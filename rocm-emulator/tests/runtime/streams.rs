@@ -213,6 +213,40 @@ fn callbacks_run_in_order_and_may_not_wait() {
     assert_eq!(called.nested.load(Ordering::SeqCst), 401, "it would have waited for itself");
 }
 
+unsafe extern "C" fn count(_stream: hipStream_t, _status: hipError_t, data: *mut c_void) {
+    // SAFETY: the test passes a counter that outlives the stream's work.
+    unsafe { &*data.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
+}
+
+#[test]
+fn those_who_wait_keep_the_order() {
+    let _gpu = gpu();
+    let (kernels, calls) = (Kernels::load(), AtomicU32::new(0));
+    let (stream, place) = (Stream::new(hipStreamNonBlocking), Buffer::of(&[0u32]));
+    for round in 1..=200 {
+        // SAFETY: the address is that of a live buffer.
+        ok(unsafe { hipMemsetAsync(place.0, 0, 4, stream.0) });
+        // Several wait at once, while commands of all sorts arrive.
+        std::thread::scope(|scope| {
+            let handle = stream.0 as usize;
+            for _ in 0..3 {
+                // SAFETY: the stream lives until the scope ends.
+                scope.spawn(move || ok(unsafe { hipStreamSynchronize(handle as hipStream_t) }));
+            }
+            for digit in 1..=9 {
+                kernels.append(stream.0, &place, digit);
+                if digit % 4 == 0 {
+                    // SAFETY: the counter outlives the stream's work.
+                    ok(unsafe { hipStreamAddCallback(stream.0, Some(count), arg(&calls), 0) });
+                }
+            }
+        });
+        ok(stream.synchronize());
+        assert_eq!(place.read::<u32>(1), [123_456_789]);
+        assert_eq!(calls.load(Ordering::SeqCst), 2 * round);
+    }
+}
+
 #[test]
 fn freeing_waits_for_the_device() {
     let _gpu = gpu();
