@@ -232,7 +232,7 @@ fn write_all<const N: usize, const W: usize>(
 
 /// From zero-extended bytes to what the format puts into the register.
 #[inline(always)]
-fn extend<const W: usize>(format: LoadFormat, values: &mut [u32; W], old: &[u32; W]) {
+pub(super) fn extend<const W: usize>(format: LoadFormat, values: &mut [u32; W], old: &[u32; W]) {
     let with_old = values.iter_mut().zip(old);
     match format {
         LoadFormat::I8 => with_old.for_each(|(v, _)| *v = *v as i8 as u32),

@@ -10,6 +10,7 @@
 mod atomics;
 mod exchange;
 mod lanes;
+mod pieces;
 mod prepare;
 mod region;
 mod scalar_load;
@@ -99,6 +100,8 @@ pub(super) struct MemoryStep {
     dst: Option<u16>,
     /// An atomic load: one that other caches than the wave's own have to answer.
     pub(super) is_atomic_load: bool,
+    /// [`pieces::distance`].
+    distance: Option<u8>,
     /// Tells instructions apart, for the cache of ranges.
     slot: u8,
 }
@@ -158,6 +161,9 @@ impl MemoryStep {
                     return Err(Box::new(FaultKind::UnknownInstruction));
                 }
             }
+        }
+        if self.run_in_one_piece(wave, memory) {
+            return Ok(());
         }
         if let Action::Exchange(exchange) = self.action {
             return exchange.run(self, wave, &mut memory.lds);

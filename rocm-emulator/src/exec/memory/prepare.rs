@@ -1,6 +1,6 @@
 //! From a decoded memory instruction to its step.
-use super::atomics;
 use super::{Action, Exchange, LoadFormat, MemoryStep, Space, StoreFormat};
+use super::{atomics, pieces};
 use crate::isa::{Encoding, Family, Inst, Operand};
 
 /// `None` if the instruction is unknown here.
@@ -41,6 +41,7 @@ pub(in crate::exec) fn prepare(inst: &Inst, family: Family) -> Option<MemoryStep
         dst: register(inst.dst),
         is_atomic_load: matches!(action, Action::Load(_))
             && (inst.mods.glc || inst.mods.scc || inst.mods.scope != 0),
+        distance: pieces::distance(space, action),
         slot: 0,
     })
 }
@@ -73,6 +74,7 @@ fn prepare_buffer(inst: &Inst) -> Option<MemoryStep> {
         data: [data, 0],
         dst: Some(data),
         is_atomic_load: false,
+        distance: None,
         slot: 0,
     })
 }
