@@ -172,10 +172,11 @@ impl InitialState {
             }
         }
         wave.vgpr.resize(self.registers, Lanes::splat(0));
-        wave.vgpr[..self.vgprs].fill(Lanes::splat(0));
+        // Arrays one by one become one call that clears memory.
+        wave.vgpr[..self.vgprs].iter_mut().for_each(|register| register.0 = [0; W]);
+        let first = usize::from(FIRST_AGPR);
         if self.agprs > 0 {
-            let first = usize::from(FIRST_AGPR);
-            wave.vgpr[first..first + self.agprs].fill(Lanes::splat(0));
+            wave.vgpr[first..first + self.agprs].iter_mut().for_each(|register| register.0 = [0; W]);
         }
         let exec = self.set_ids(&mut wave.vgpr[0], index * W as u32, block);
         if self.separate_ids {

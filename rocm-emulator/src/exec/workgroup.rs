@@ -250,25 +250,25 @@ where
         let limit = dispatch.launch.instruction_limit;
         let turn_end = if shares { self.executed.saturating_add(TURN).min(limit) } else { limit };
         let program = dispatch.launch.program;
+        let Self { wave, private, function, next: next_of_wave, executed, signals, .. } = self;
         if WATCHED {
-            watch.resume(&self.wave);
+            watch.resume(wave);
         }
         // Once per function: calls and returns change it.
-        'function: loop {
-            let function = Arc::clone(&self.function);
+        loop {
             let steps = &function.steps[..];
-            let mut next = self.next;
+            let mut next = *next_of_wave;
             // Where counting of executed instructions goes on.
             let mut counted = next;
-            loop {
+            let elsewhere = loop {
                 let Some(step) = steps.get(next) else {
                     let target = program.text_address();
                     return Err(Box::new(FaultKind::BadJump { target }));
                 };
                 let at = next;
-                if WATCHED && !watch.before(step, &self.wave) {
-                    self.executed += (at - counted) as u64;
-                    self.next = at;
+                if WATCHED && !watch.before(step, wave) {
+                    *executed += (at - counted) as u64;
+                    *next_of_wave = at;
                     return Ok(Stop::Turn);
                 }
                 if WATCHED && let Some(checker) = &memory.checker {
@@ -277,77 +277,74 @@ where
                     checker.borrow_mut().at(offset, is_atomic_load);
                 }
                 next += 1;
-                match step {
-                    Step::Vector(step) => {
-                        memory.counters.vector += 1;
-                        step.run(&mut self.wave);
-                        continue;
+                // Tests one after the other are foreseen better than a table's jump.
+                if let Step::Vector(step) = step {
+                    memory.counters.vector += 1;
+                    step.run(wave);
+                    continue;
+                }
+                if let Step::Scalar(step) = step {
+                    memory.counters.scalar += 1;
+                    step.run(wave);
+                    continue;
+                }
+                if let Step::ScalarFloat(step) = step {
+                    memory.counters.scalar += 1;
+                    step.run(wave);
+                    continue;
+                }
+                let accessed = match step {
+                    Step::Memory(step) => Some(step.run(wave, memory, private)),
+                    Step::ScalarLoad(step) => Some(step.run(wave, memory)),
+                    _ => None,
+                };
+                match accessed {
+                    Some(Ok(())) => continue,
+                    Some(Err(fault)) => {
+                        *next_of_wave = at;
+                        return Err(fault);
                     }
-                    Step::Scalar(step) => {
-                        memory.counters.scalar += 1;
-                        step.run(&mut self.wave);
-                        continue;
-                    }
-                    Step::ScalarFloat(step) => {
-                        memory.counters.scalar += 1;
-                        step.run(&mut self.wave);
-                        continue;
-                    }
-                    Step::Memory(step) => {
-                        if let Err(fault) = step.run(&mut self.wave, memory, &mut self.private) {
-                            self.next = at;
-                            return Err(fault);
-                        }
-                        continue;
-                    }
-                    Step::ScalarLoad(step) => {
-                        if let Err(fault) = step.run(&mut self.wave, memory) {
-                            self.next = at;
-                            return Err(fault);
-                        }
-                        continue;
-                    }
-                    _ => {}
+                    None => {}
                 }
                 // Whatever follows leaves the straight line.
                 memory.counters.flow += 1;
-                self.executed += (next - counted) as u64;
-                self.next = at;
+                *executed += (next - counted) as u64;
+                *next_of_wave = at;
                 let jump = match step {
                     Step::Branch(target) => {
                         next = *target as usize;
                         None
                     }
                     Step::BranchIf(condition, target) => {
-                        if condition.holds(&self.wave) {
+                        if condition.holds(wave) {
                             next = *target as usize;
                         }
                         None
                     }
                     Step::Jump { target, link, next } => {
-                        let target = target.read64(&self.wave);
-                        self.wave.set_sgpr64(*link, *next);
+                        let target = target.read64(wave);
+                        wave.set_sgpr64(*link, *next);
                         Some(target)
                     }
                     Step::Call { target, link, next } => {
-                        self.wave.set_sgpr64(*link, *next);
+                        wave.set_sgpr64(*link, *next);
                         Some(*target)
                     }
                     Step::Signal => {
-                        self.signals += 1;
+                        *signals += 1;
                         None
                     }
                     Step::SignalFirst => {
-                        self.next = next;
+                        *next_of_wave = next;
                         return Ok(Stop::SignalFirst);
                     }
                     Step::Barrier | Step::Wait if !shares => None,
                     Step::Barrier => {
-                        self.next = next;
+                        *next_of_wave = next;
                         return Ok(Stop::Barrier);
                     }
                     Step::Wait => {
-                        self.next = next;
+                        *next_of_wave = next;
                         return Ok(Stop::Wait);
                     }
                     Step::End => return Ok(Stop::End),
@@ -357,25 +354,30 @@ where
                     }
                     _ => return Err(Box::new(FaultKind::UnknownInstruction)),
                 };
-                if let Some(target) = jump {
-                    let Some(offset) = program.offset_of(target) else {
-                        return Err(Box::new(FaultKind::BadJump { target }));
-                    };
-                    (self.function, next) = program.function_at(offset);
-                }
+                let elsewhere = match jump {
+                    None => None,
+                    Some(target) => match program.offset_of(target) {
+                        None => return Err(Box::new(FaultKind::BadJump { target })),
+                        Some(offset) => Some(program.function_at(offset)),
+                    },
+                };
                 counted = next;
-                if self.executed >= turn_end {
-                    if self.executed >= limit {
-                        return Err(Box::new(FaultKind::DoesNotEnd(self.executed)));
+                if *executed >= turn_end {
+                    if *executed >= limit {
+                        return Err(Box::new(FaultKind::DoesNotEnd(*executed)));
                     }
-                    self.next = next;
+                    let Some((to, first)) = elsewhere else {
+                        *next_of_wave = next;
+                        return Ok(Stop::Turn);
+                    };
+                    (*function, *next_of_wave) = (to, first);
                     return Ok(Stop::Turn);
                 }
-                if jump.is_some() {
-                    self.next = next;
-                    continue 'function;
+                if let Some(elsewhere) = elsewhere {
+                    break elsewhere;
                 }
-            }
+            };
+            (*function, *next_of_wave) = elsewhere;
         }
     }
 

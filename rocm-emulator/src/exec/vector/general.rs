@@ -19,8 +19,7 @@ pub struct Behaviour {
 /// Nearest-even with denormals, as HIP kernels start: what the fast functions assume.
 #[inline(always)]
 pub fn is_usual(mode: &Mode, form: Form) -> bool {
-    (mode.round_32 | mode.round_16_64) == 0
-        && (mode.denorm_32 & mode.denorm_16_64) == 3
+    [mode.round_32, mode.round_16_64, mode.denorm_32, mode.denorm_16_64] == [0, 0, 3, 3]
         && (mode.ieee || !matches!(form, Form::MinMax))
 }
 

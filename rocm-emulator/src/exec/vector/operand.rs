@@ -427,6 +427,8 @@ pub fn fetch64<'a, const W: usize>(
 ) -> &'a [u64; W] {
     match source {
         Source::Vgpr(n) => room.write(join(vgpr(wave, *n), vgpr(wave, n.saturating_add(1)))),
+        Source::Scalar(n) => room.write([wave.sgpr64(*n); W]),
+        Source::Constant(bits) => room.write([*bits; W]),
         other => room.write(fetch64_rare(wave, other)),
     }
 }

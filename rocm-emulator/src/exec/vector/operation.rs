@@ -51,13 +51,13 @@ pub trait Sources: 'static {
     const FORMATS: &'static [Format];
     const FLOAT: bool;
 
-    /// Applies `O` to every lane.
-    fn map<O: Operation<Sources = Self>, const W: usize>(
+    /// Applies `O` to every lane; the results are in `room`.
+    fn map<'a, O: Operation<Sources = Self>, const W: usize>(
         wave: &Wave<W>,
         operands: &Operands,
-        out: &mut [<O::Result as Kind>::Raw; W],
+        room: &'a mut MaybeUninit<[<O::Result as Kind>::Raw; W]>,
         carry: &mut [u32; W],
-    );
+    ) -> &'a mut [<O::Result as Kind>::Raw; W];
 
     /// One lane from bits.
     fn from_bits(bits: [u64; 4]) -> Self::Values;
@@ -71,14 +71,16 @@ macro_rules! sources {
             const FLOAT: bool = false $(|| $kind::FLOAT)*;
 
             #[inline(always)]
-            fn map<O: Operation<Sources = Self>, const W: usize>(
+            fn map<'a, O: Operation<Sources = Self>, const W: usize>(
                 wave: &Wave<W>,
                 operands: &Operands,
-                out: &mut [<O::Result as Kind>::Raw; W],
+                room: &'a mut MaybeUninit<[<O::Result as Kind>::Raw; W]>,
                 carry: &mut [u32; W],
-            ) {
+            ) -> &'a mut [<O::Result as Kind>::Raw; W] {
                 let mut rooms = ($(MaybeUninit::<[$kind::Raw; W]>::uninit(),)*);
                 let lanes = ($($kind::fetch(wave, &operands.src[$index], &mut rooms.$index),)*);
+                // Next to the loop that writes them again, the zeros cost nothing.
+                let out = room.write([Default::default(); W]);
                 for i in 0..W {
                     out[i] = O::Result::pack(O::apply(($($kind::unpack(lanes.$index[i]),)*)));
                 }
@@ -87,6 +89,7 @@ macro_rules! sources {
                         carry[i] = u32::from(O::carry(($($kind::unpack(lanes.$index[i]),)*))).wrapping_neg();
                     }
                 }
+                out
             }
 
             #[inline(always)]
@@ -180,15 +183,15 @@ fn all_lanes<O: Operation, const W: usize>(operands: &Operands, wave: &mut Wave<
     if (O::Sources::FLOAT || O::Result::FLOAT) && !general::is_usual(&wave.mode, O::FORM) {
         return general::run(const { &behaviour::<O>() }, operands, wave);
     }
-    let mut out = [Default::default(); W];
+    let mut room = MaybeUninit::uninit();
     let mut carry = [0; W];
-    O::Sources::map::<O, W>(wave, operands, &mut out, &mut carry);
+    let out = O::Sources::map::<O, W>(wave, operands, &mut room, &mut carry);
     if O::CARRY {
         let active = operands.write_mask(wave);
-        O::Result::store(operands, wave, &mut out);
+        O::Result::store(operands, wave, out);
         operand::store_mask(operands.dst2, false, wave, active, operand::collect(&carry));
     } else {
-        O::Result::store(operands, wave, &mut out);
+        O::Result::store(operands, wave, out);
     }
 }
 
