@@ -1,4 +1,5 @@
 //! Memory instructions on hand-made waves.
+mod pieces;
 mod wave64;
 
 use super::*;
@@ -73,7 +74,6 @@ impl<const W: usize> Bench<W> {
             &mut self.wave,
             &mut memory,
             &mut self.private,
-            3,
         );
         self.lds = memory.lds;
         result.map(|()| memory.counters)
@@ -521,15 +521,15 @@ fn scalar_loads() {
     {
         wave.sgpr[40..60].fill(0);
         let step = prepare_scalar(&load(name, 16, Operand::Scalar(4))).expect(name);
-        step.run(&mut wave, &mut memory, 0).expect("in bounds");
+        step.run(&mut wave, &mut memory).expect("in bounds");
         let expected: Vec<u32> = (0..20).map(|i| if i < count { 106 + i } else { 0 }).collect();
         assert_eq!(wave.sgpr[40..60], expected, "{name}");
     }
     let past = prepare_scalar(&load("s_load_b64", 252, Operand::None)).expect("known");
-    let fault = past.run(&mut wave, &mut memory, 0).expect_err("out of bounds");
+    let fault = past.run(&mut wave, &mut memory).expect_err("out of bounds");
     assert!(matches!(*fault, FaultKind::OutOfBounds { bytes: 8, .. }), "{fault}");
     let before = prepare_scalar(&load("s_load_b32", -4, Operand::None)).expect("known");
-    before.run(&mut wave, &mut memory, 0).expect_err("out of bounds");
+    before.run(&mut wave, &mut memory).expect_err("out of bounds");
 }
 
 #[test]

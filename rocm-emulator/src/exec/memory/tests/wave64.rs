@@ -17,7 +17,7 @@ fn exchange(inst: &Inst, action: Option<Action>, address: fn(u32) -> u32, exec: 
         checker: None,
         wide_vectors: wide_vectors(),
     };
-    step.run(&mut bench.wave, &mut memory, &mut bench.private, 0).expect("no memory involved");
+    step.run(&mut bench.wave, &mut memory, &mut bench.private).expect("no memory involved");
     bench.wave.vgpr[usize::from(DST)].0
 }
 
