@@ -1,9 +1,10 @@
 //! The machine code of one code object, decoded as it is reached.
+use super::Counters;
 use super::canonical::canonical;
 use super::matrix;
 use super::memory::{self, MemoryStep, ScalarLoad};
 use super::scalar::{self, FloatStep, ScalarStep, Source};
-use super::vector::{self, VectorStep};
+use super::vector::{self, Rare, Single, VectorStep};
 use super::wave_size::{PerWaveSize, WaveSizes};
 use crate::isa::{self, DecodeError, Family, Inst, sreg};
 use parking_lot::RwLock;
@@ -86,9 +87,12 @@ fn lookup<const W: usize>(
         .find_map(|(_, function)| function.step_at(offset).map(|step| (Arc::clone(function), step)))
 }
 
-/// One prepared instruction. Waits, hints and other no-ops have no step.
+/// One prepared instruction. Waits, hints and other no-ops have no step. What kind it is has a byte of its own, which
+/// is faster to tell apart than the unused values of a field.
+#[repr(u8)]
 pub(super) enum Step<const W: usize> {
-    Vector(VectorStep<W>),
+    Vector(Single<W>),
+    RareVector(Rare<W>),
     Scalar(ScalarStep),
     ScalarFloat(Box<FloatStep>),
     ScalarLoad(ScalarLoad),
@@ -120,6 +124,15 @@ pub(super) enum Step<const W: usize> {
     Undecodable(Box<DecodeError>),
 }
 
+impl<const W: usize> From<VectorStep<W>> for Step<W> {
+    fn from(step: VectorStep<W>) -> Self {
+        match step {
+            VectorStep::Single(step) => Self::Vector(step),
+            VectorStep::Rare(step) => Self::RareVector(step),
+        }
+    }
+}
+
 /// What a conditional branch tests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Condition {
@@ -137,10 +150,19 @@ pub(super) struct Function<const W: usize> {
     pub(super) steps: Vec<Step<W>>,
     /// The offset of each step's instruction.
     pub(super) offsets: Vec<u32>,
+    /// How many steps of a sort come before each step, and before the end.
+    before: Vec<Sorts>,
     /// Offset of the first decoded instruction.
     first: usize,
     /// Step by (offset - first) / 4; NO_STEP where no instruction starts.
     by_offset: Vec<u32>,
+}
+
+/// Numbers of steps that are counted where the straight line ends.
+#[derive(Clone, Copy, Default)]
+struct Sorts {
+    vector: u32,
+    scalar: u32,
 }
 
 const NO_STEP: u32 = u32::MAX;
@@ -157,6 +179,15 @@ impl<const W: usize> Function<W> {
     fn step_at(&self, offset: usize) -> Option<usize> {
         let index = offset.checked_sub(self.first)? / 4;
         self.by_offset.get(index).filter(|&&step| step != NO_STEP).map(|&step| step as usize)
+    }
+
+    /// Counts the vector and scalar instructions from one step up to another one that follows in a straight line.
+    #[inline(always)]
+    pub(super) fn count(&self, from: usize, to: usize, counters: &mut Counters) {
+        if let (Some(from), Some(to)) = (self.before.get(from), self.before.get(to)) {
+            counters.vector += u64::from(to.vector - from.vector);
+            counters.scalar += u64::from(to.scalar - from.scalar);
+        }
     }
 
     /// Follows control flow from `entry`.
@@ -216,7 +247,14 @@ impl<const W: usize> Function<W> {
             });
             offsets.push(offset as u32);
         }
-        Self { steps, offsets, first, by_offset }
+        let mut before = vec![Sorts::default()];
+        let mut sum = Sorts::default();
+        for step in &steps {
+            sum.vector += u32::from(matches!(step, Step::Vector(_) | Step::RareVector(_)));
+            sum.scalar += u32::from(matches!(step, Step::Scalar(_) | Step::ScalarFloat(_)));
+            before.push(sum);
+        }
+        Self { steps, offsets, before, first, by_offset }
     }
 }
 
@@ -328,7 +366,7 @@ fn prepare<const W: usize>(
             memory::prepare(inst, program.family).map(Step::Memory)
         }
         Encoding::Vop3p if matrix::is_product(inst.name) => {
-            matrix::prepare::<W>(inst, program.family).map(VectorStep::matrix).map(Step::Vector)
+            matrix::prepare::<W>(inst, program.family).map(Rare::matrix).map(Step::RareVector)
         }
         Encoding::Vop1
         | Encoding::Vop2
@@ -336,7 +374,7 @@ fn prepare<const W: usize>(
         | Encoding::Vop3Sd
         | Encoding::Vop3p
         | Encoding::Vopc
-        | Encoding::Vopd => vector::prepare(inst).map(Step::Vector),
+        | Encoding::Vopd => vector::prepare(inst).map(Step::from),
         Encoding::Vinterp | Encoding::LdsDir | Encoding::Mtbuf | Encoding::Mimg | Encoding::Exp => None,
     }
 }

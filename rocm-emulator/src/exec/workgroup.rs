@@ -261,54 +261,58 @@ where
             // Where counting of executed instructions goes on.
             let mut counted = next;
             let elsewhere = loop {
-                let Some(step) = steps.get(next) else {
-                    let target = program.text_address();
-                    return Err(Box::new(FaultKind::BadJump { target }));
-                };
-                let at = next;
-                if WATCHED && !watch.before(step, wave) {
-                    *executed += (at - counted) as u64;
-                    *next_of_wave = at;
-                    return Ok(Stop::Turn);
-                }
-                if WATCHED && let Some(checker) = &memory.checker {
-                    let offset = function.offsets.get(at).copied().unwrap_or_default();
-                    let is_atomic_load = matches!(step, Step::Memory(step) if step.is_atomic_load);
-                    checker.borrow_mut().at(offset, is_atomic_load);
-                }
-                next += 1;
-                // Tests one after the other are foreseen better than a table's jump.
-                if let Step::Vector(step) = step {
-                    memory.counters.vector += 1;
-                    step.run(wave);
-                    continue;
-                }
-                if let Step::Scalar(step) = step {
-                    memory.counters.scalar += 1;
-                    step.run(wave);
-                    continue;
-                }
-                if let Step::ScalarFloat(step) = step {
-                    memory.counters.scalar += 1;
-                    step.run(wave);
-                    continue;
-                }
-                let accessed = match step {
-                    Step::Memory(step) => Some(step.run(wave, memory, private)),
-                    Step::ScalarLoad(step) => Some(step.run(wave, memory)),
-                    _ => None,
-                };
-                match accessed {
-                    Some(Ok(())) => continue,
-                    Some(Err(fault)) => {
-                        *next_of_wave = at;
+                let mut following = steps.get(next..).unwrap_or_default().iter();
+                let step = loop {
+                    let Some(step) = following.next() else {
+                        let target = program.text_address();
+                        return Err(Box::new(FaultKind::BadJump { target }));
+                    };
+                    if WATCHED {
+                        let at = steps.len() - following.len() - 1;
+                        if !watch.before(step, wave) {
+                            *executed += (at - counted) as u64;
+                            function.count(counted, at, &mut memory.counters);
+                            *next_of_wave = at;
+                            return Ok(Stop::Turn);
+                        }
+                        if let Some(checker) = &memory.checker {
+                            let offset = function.offsets.get(at).copied().unwrap_or_default();
+                            let is_atomic_load = matches!(step, Step::Memory(step) if step.is_atomic_load);
+                            checker.borrow_mut().at(offset, is_atomic_load);
+                        }
+                    }
+                    let outcome = match step {
+                        Step::Vector(step) => {
+                            step.run(wave);
+                            continue;
+                        }
+                        Step::Scalar(step) => {
+                            step.run(wave);
+                            continue;
+                        }
+                        Step::RareVector(step) => {
+                            step.run(wave);
+                            continue;
+                        }
+                        Step::ScalarFloat(step) => {
+                            step.run(wave);
+                            continue;
+                        }
+                        Step::Memory(step) => step.run(wave, memory, private),
+                        Step::ScalarLoad(step) => step.run(wave, memory),
+                        _ => break step,
+                    };
+                    if let Err(fault) = outcome {
+                        *next_of_wave = steps.len() - following.len() - 1;
                         return Err(fault);
                     }
-                    None => {}
-                }
+                };
+                let at = steps.len() - following.len() - 1;
+                next = at + 1;
                 // Whatever follows leaves the straight line.
                 memory.counters.flow += 1;
                 *executed += (next - counted) as u64;
+                function.count(counted, next, &mut memory.counters);
                 *next_of_wave = at;
                 let jump = match step {
                     Step::Branch(target) => {

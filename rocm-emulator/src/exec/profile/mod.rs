@@ -83,7 +83,7 @@ impl Profiler {
     /// An instruction is executed.
     pub(super) fn count<const W: usize>(&mut self, step: &Step<W>, wave: &Wave<W>) {
         match step {
-            Step::Vector(_) => self.count_lanes(wave),
+            Step::Vector(_) | Step::RareVector(_) => self.count_lanes(wave),
             Step::Memory(step) => {
                 self.count_lanes(wave);
                 step.touches(wave, |touch| self.count_touch(&touch));

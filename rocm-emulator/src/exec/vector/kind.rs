@@ -235,7 +235,7 @@ fn store_int16<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mu
 
 #[inline(always)]
 fn store_single<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
-    if operands.shapes_output() {
+    if operands.direct.is_none() && operands.shapes_output() {
         shape_singles(operands, wave.mode.dx10_clamp, out);
     }
     operand::store32(operands, wave, out);
@@ -251,7 +251,7 @@ fn store_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut
 
 #[inline(always)]
 fn store_packed_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
-    if operands.shapes_output() {
+    if operands.direct.is_none() && operands.shapes_output() {
         shape_halves(operands, wave.mode.dx10_clamp, out);
     }
     operand::store32(operands, wave, out);

@@ -40,38 +40,54 @@ use crate::isa::{Encoding, Inst, Operand, Sdwa, SdwaSelect, sreg};
 
 /// A prepared vector instruction for waves of `W` lanes.
 #[derive(Clone)]
-pub struct VectorStep<const W: usize>(Step<W>);
+pub(super) enum VectorStep<const W: usize> {
+    Single(Single<W>),
+    Rare(Rare<W>),
+}
 
+/// An instruction that is one operation on all lanes.
 #[derive(Clone)]
-enum Step<const W: usize> {
-    Single(Action<W>, Operands),
+pub(super) struct Single<const W: usize> {
+    action: Action<W>,
+    operands: Operands,
+}
+
+/// An instruction that is more than that.
+#[derive(Clone)]
+pub(super) enum Rare<const W: usize> {
     Pair(Box<vopd::Pair<W>>),
     Matrix(Box<MatrixStep>),
 }
 
-impl<const W: usize> VectorStep<W> {
+impl<const W: usize> Single<W> {
     /// Executes the instruction on all active lanes. The program counter stays where it is.
-    #[inline]
+    #[inline(always)]
     pub fn run(&self, wave: &mut Wave<W>) {
-        match &self.0 {
-            // SAFETY: actions are chosen by `Entry::of` for the features of this host, or need none.
-            Step::Single(action, operands) => unsafe { action(operands, wave) },
-            Step::Pair(pair) => pair.run(wave),
-            Step::Matrix(product) => product.run(wave),
-        }
+        // SAFETY: actions are chosen by `Entry::of` for the features of this host, or need none.
+        unsafe { (self.action)(&self.operands, wave) }
     }
+}
 
+impl<const W: usize> Rare<W> {
     /// A matrix product, which has operands of its own.
     pub(super) fn matrix(product: MatrixStep) -> Self {
-        Self(Step::Matrix(Box::new(product)))
+        Self::Matrix(Box::new(product))
+    }
+
+    /// Executes the instruction on all active lanes. The program counter stays where it is.
+    pub fn run(&self, wave: &mut Wave<W>) {
+        match self {
+            Self::Pair(pair) => pair.run(wave),
+            Self::Matrix(product) => product.run(wave),
+        }
     }
 }
 
 /// Resolves a vector ALU instruction; `None` if it is unknown here.
-pub fn prepare<const W: usize>(inst: &Inst) -> Option<VectorStep<W>> {
+pub(super) fn prepare<const W: usize>(inst: &Inst) -> Option<VectorStep<W>> {
     match &inst.pair {
-        None => prepare_single(inst),
-        Some(second) => Some(VectorStep(Step::Pair(Box::new(vopd::Pair::new(inst, second)?)))),
+        None => prepare_single(inst).map(VectorStep::Single),
+        Some(second) => Some(VectorStep::Rare(Rare::Pair(Box::new(vopd::Pair::new(inst, second)?)))),
     }
 }
 
@@ -83,14 +99,14 @@ pub(super) fn single_lane(mnemonic: &str) -> Option<(&'static Behaviour, alias::
     Some((entry.behaviour, rewrite))
 }
 
-fn prepare_single<const W: usize>(inst: &Inst) -> Option<VectorStep<W>> {
+fn prepare_single<const W: usize>(inst: &Inst) -> Option<Single<W>> {
     let mnemonic = match inst.name.strip_prefix("v_dual_") {
         Some(rest) => &format!("v_{rest}"),
         None => inst.name,
     };
     if let Some((action, formats)) = cross_lane::select(mnemonic) {
         let operands = Operands { flags: cross_lane::flags(inst), ..operand::resolve(inst, formats)? };
-        return Some(VectorStep(Step::Single(action, operands)));
+        return Some(Single { action, operands });
     }
     let rewrite = alias::rewrite(mnemonic);
     let entry: Entry<W> = choose(&rewrite.mnemonic, inst)?;
@@ -115,7 +131,7 @@ fn prepare_single<const W: usize>(inst: &Inst) -> Option<VectorStep<W>> {
         Format::Mask => matches!(operands.dst, Target::Scalar(_)),
         _ => matches!(operands.dst, Target::Vgpr(_) | Target::Part(..)),
     };
-    fits.then_some(VectorStep(Step::Single(entry.action, operands)))
+    fits.then_some(Single { action: entry.action, operands })
 }
 
 /// The operation of a mnemonic, or that of its modifiers where they make it another one: the signs of integer

@@ -132,6 +132,9 @@ pub struct Operands {
     pub src: [Source; 4],
     pub dst: Target,
     pub dst2: Target,
+    /// The vector register that results of 32 bits are written to, if they are written as they are in all lanes that
+    /// EXEC lets through.
+    pub direct: Option<u16>,
     /// 16-bit results go to the upper half.
     pub dst_high: bool,
     /// 16-bit results clear the other half (gfx9).
@@ -172,9 +175,15 @@ pub fn resolve(inst: &Inst, formats: &[Format]) -> Option<Operands> {
     for (i, format) in formats.iter().enumerate() {
         src[i] = source(inst, i, *format)?;
     }
+    let dst = part_target(target(inst.dst)?, inst.sdwa.as_ref())?;
+    let direct = match dst {
+        Target::Vgpr(n) if !inst.mods.clamp && inst.mods.omod == 0 && inst.dpp.is_none() => Some(n),
+        _ => None,
+    };
     Some(Operands {
         src,
-        dst: part_target(target(inst.dst)?, inst.sdwa.as_ref())?,
+        dst,
+        direct,
         dst2: target(inst.dst2)?,
         dst_high: inst.mods.op_sel & 8 != 0,
         clears: false,
@@ -486,6 +495,10 @@ impl Status {
 /// Writes the active lanes of a 32-bit result.
 #[inline(always)]
 pub fn store32<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &[u32; W]) {
+    if let Some(n) = operands.direct {
+        let exec = wave.exec();
+        return write_register(wave, n, exec, out);
+    }
     let Target::Vgpr(n) = operands.dst else { return store_part(operands, wave, out) };
     let mask = operands.write_mask(wave);
     write_register(wave, n, mask, out);

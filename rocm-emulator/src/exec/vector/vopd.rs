@@ -1,13 +1,13 @@
 //! VOPD: two instructions of which both read before either writes.
-use super::VectorStep;
+use super::Single;
 use crate::exec::wave::Wave;
 use crate::isa::{Inst, Operand, sreg};
 
 /// The two halves of a dual instruction.
 #[derive(Clone)]
 pub struct Pair<const W: usize> {
-    first: VectorStep<W>,
-    second: VectorStep<W>,
+    first: Single<W>,
+    second: Single<W>,
     /// The second half reads what the first half writes: the first result must wait.
     entangled: Option<u16>,
 }

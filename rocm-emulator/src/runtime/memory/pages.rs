@@ -67,13 +67,12 @@ mod tests {
             let pages = Pages::new(size).unwrap();
             let start = pages.start();
             assert_eq!(start.as_ptr().addr() % 16, 0);
-            for offset in [0, size / 2, size - 1] {
-                // SAFETY: the offset is below the size, and the memory is this test's own.
-                unsafe {
-                    assert_eq!(start.add(offset).read(), 0);
-                    start.add(offset).write(7);
-                    assert_eq!(start.add(offset).read(), 7);
-                }
+            // SAFETY: the offsets are below the size, and the memory is this test's own.
+            unsafe {
+                let places = [0, size / 2, size - 1].map(|offset| start.add(offset));
+                places.iter().for_each(|place| assert_eq!(place.read(), 0));
+                places.iter().for_each(|place| place.write(7));
+                places.iter().for_each(|place| assert_eq!(place.read(), 7));
             }
         }
     }

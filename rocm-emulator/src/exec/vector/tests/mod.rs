@@ -69,6 +69,15 @@ pub fn inst(name: &'static str) -> Inst {
     }
 }
 
+impl<const W: usize> VectorStep<W> {
+    pub fn run(&self, wave: &mut Wave<W>) {
+        match self {
+            Self::Single(step) => step.run(wave),
+            Self::Rare(step) => step.run(wave),
+        }
+    }
+}
+
 /// Prepares an instruction that must be known.
 pub fn step<const W: usize>(inst: &Inst) -> VectorStep<W> {
     prepare(inst).unwrap_or_else(|| panic!("{} is unknown", inst.name))
