@@ -59,7 +59,7 @@ impl DispatchPacket {
     }
 }
 
-/// The descriptor of gfx908's scratch: swizzled by lane (ADD_TID_ENABLE), without limit.
+/// The descriptor of gfx908's and gfx10's scratch: swizzled by lane (ADD_TID_ENABLE), without limit.
 const SCRATCH_BUFFER: [u32; 4] = [0, 0, u32::MAX, 1 << 23];
 
 /// The kernel's vector registers and accumulation registers.
@@ -94,7 +94,7 @@ pub(super) struct InitialState {
     in_ttmp: bool,
     /// Axes of the work-item id.
     id_axes: u32,
-    /// Each axis has a register of its own (gfx908); else v0 holds all of them in 10 bits each.
+    /// Each axis has a register of its own (gfx908, gfx10); else v0 holds all of them in 10 bits each.
     separate_ids: bool,
     /// Registers that are kept, of them the kernel's vector registers and accumulation registers.
     registers: usize,
@@ -119,7 +119,7 @@ impl InitialState {
         user(property::QUEUE_PTR, &[0; 2]);
         user(property::KERNARG_SEGMENT_PTR, &pair(pointers.kernarg));
         user(property::DISPATCH_ID, &[0; 2]);
-        // The base to which a kernel of gfx908 or gfx90a sets FLAT_SCRATCH.
+        // The base to which a kernel of gfx908, gfx90a or gfx10 sets FLAT_SCRATCH.
         user(property::FLAT_SCRATCH_INIT, &[0; 2]);
         user(property::PRIVATE_SEGMENT_SIZE, &[private_bytes(kernel)]);
         let rsrc1 = kernel.rsrc1;
@@ -142,7 +142,7 @@ impl InitialState {
             system_enabled: [7, 8, 9, 10].map(|bit| rsrc2 >> bit & 1 != 0),
             in_ttmp: family == Family::Rdna4,
             id_axes: 1 + (rsrc2 >> 11 & 3).min(2),
-            separate_ids: family == Family::Cdna1,
+            separate_ids: matches!(family, Family::Cdna1 | Family::Rdna2),
             registers: if family.is_gfx9() { VGPRS_AND_AGPRS } else { VGPRS },
             vgprs: vgprs.clamp(1, VGPRS),
             agprs: agprs.min(VGPRS),

@@ -44,6 +44,23 @@ fn gfx9_names_become_gfx11_names() {
 }
 
 #[test]
+fn gfx10_names_become_gfx11_names() {
+    for (own, expected) in [
+        ("global_load_sbyte_d16_hi", "global_load_d16_hi_i8"),
+        ("ds_write2st64_b64", "ds_store_2addr_stride64_b64"),
+        ("s_orn2_b32", "s_or_not1_b32"),
+        ("s_inst_prefetch", "s_set_inst_prefetch_distance"),
+        ("buffer_gl0_inv", "s_nop"),
+        ("v_cmpx_tru_f64", "v_cmpx_t_f64"),
+        ("v_ffbh_i32", "v_cls_i32"),
+        // Not gfx9's: it carries nothing.
+        ("v_add_nc_u32", "v_add_nc_u32"),
+    ] {
+        assert_eq!(canonical(Family::Rdna2, inst(own)).name, expected, "{own}");
+    }
+}
+
+#[test]
 fn gfx12_names_become_gfx11_names() {
     for (own, expected) in [
         ("s_add_co_ci_u32", "s_addc_u32"),

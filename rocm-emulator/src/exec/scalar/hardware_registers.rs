@@ -25,11 +25,12 @@ impl HardwareRegister {
     /// `None` for registers that are not there.
     pub(super) fn new(operand: Operand) -> Option<Self> {
         let Operand::HwReg { id, offset, size } = operand else { return None };
-        // Numbers of gfx11: MODE, STATUS, TRAPSTS, GPR_ALLOC, LDS_ALLOC, SH_MEM_BASES, HW_ID1, HW_ID2.
+        // Numbers of gfx10 and gfx11: MODE, STATUS, TRAPSTS, GPR_ALLOC, LDS_ALLOC, SH_MEM_BASES, FLAT_SCR (which gfx10's
+        // kernels set to where private memory begins: it is 0 here), HW_ID1, HW_ID2.
         let kind = match id {
             1 => Kind::Mode,
             15 => Kind::MemoryBases,
-            2 | 3 | 5 | 6 | 23 | 24 => Kind::Zero,
+            2 | 3 | 5 | 6 | 20 | 21 | 23 | 24 => Kind::Zero,
             _ => return None,
         };
         Some(Self { kind, offset: offset & 31, size })

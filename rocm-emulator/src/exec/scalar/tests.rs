@@ -237,6 +237,20 @@ fn the_mode_register_has_fields() {
 }
 
 #[test]
+fn flat_scratch_stays_where_private_memory_begins() {
+    let mut wave = wave();
+    for id in [20, 21] {
+        let half = Operand::HwReg { id, offset: 0, size: 32 };
+        wave.sgpr[20] = 0x1234;
+        let set = inst("s_setreg_b32", Encoding::Sopk, half, &[Operand::Scalar(20)]);
+        prepare(&set, 0).expect("known").run(&mut wave);
+        wave.sgpr[10] = 7;
+        prepare(&inst("s_getreg_b32", Encoding::Sopk, S, &[half]), 0).expect("known").run(&mut wave);
+        assert_eq!(wave.sgpr[10], 0, "{id}");
+    }
+}
+
+#[test]
 fn null_swallows_and_unknown_names_are_refused() {
     let mut wave = wave();
     let null = Operand::Scalar(sreg::NULL);

@@ -128,7 +128,8 @@ fn prepare_single<const W: usize>(inst: &Inst) -> Option<Single<W>> {
         operands.dst2 = exec;
     }
     let fits = match entry.result {
-        Format::Mask => matches!(operands.dst, Target::Scalar(_)),
+        // A mask may vanish in NULL.
+        Format::Mask => matches!(inst.dst, Operand::Scalar(_)),
         _ => matches!(operands.dst, Target::Vgpr(_) | Target::Part(..)),
     };
     fits.then_some(Single { action: entry.action, operands })

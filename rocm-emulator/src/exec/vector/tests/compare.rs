@@ -2,6 +2,7 @@
 use std::cmp::Ordering::{self, Equal, Greater, Less};
 
 use super::*;
+use crate::isa::sreg;
 
 /// A relation and the orders of its operands that satisfy it.
 type Relation<O> = (&'static str, fn(O) -> bool);
@@ -168,4 +169,14 @@ fn inactive_lanes_give_zero_and_cmpx_narrows_exec() {
     step(&narrowing).run(&mut wave);
     assert_eq!(wave.sgpr[126], 0xff00_fe00);
     assert_eq!(wave.sgpr[127], 0);
+}
+
+#[test]
+fn a_mask_may_vanish_but_a_number_needs_a_register() {
+    let mut wave = wave();
+    let vanishing = |name| Inst { dst: Operand::Scalar(sreg::NULL), ..inst(name) };
+    step(&vanishing("v_cmp_eq_u32")).run(&mut wave);
+    assert_eq!(wave.sgpr[usize::from(sreg::NULL)], 0);
+    assert_eq!(wave.sgpr[usize::from(sreg::EXEC_LO)], u32::MAX);
+    assert!(prepare::<32>(&vanishing("v_add_f32")).is_none());
 }
