@@ -16,6 +16,7 @@ const PLAYS: &[Play] = &[
     Play::of("gfx1100"),
     Play::of("gfx90a"),
     Play::of("gfx942"),
+    Play::of("gfx1030"),
     Play::with("gfx1100", "seed=1"),
     Play::with("gfx90a", "seed=2"),
     Play::with("gfx1100", "seed=3"),
