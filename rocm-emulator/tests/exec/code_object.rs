@@ -12,6 +12,31 @@ use std::path::Path;
 /// Lanes of a wave that fixtures are compiled for.
 pub const WAVE_SIZES: [u32; 2] = [32, 64];
 
+/// What a fixture is compiled for.
+#[derive(Clone, Copy, Debug)]
+pub struct Build {
+    family: Family,
+    /// Of the file's name.
+    suffix: &'static str,
+    /// Of a wave.
+    pub lanes: u32,
+}
+
+const fn build(family: Family, suffix: &'static str, lanes: u32) -> Build {
+    Build { family, suffix, lanes }
+}
+
+/// Of gfx11 in waves of both sizes, and of the other families' chips.
+pub const BUILDS: [Build; 7] = [
+    build(Family::Rdna3, "", 32),
+    build(Family::Rdna3, ".wave64", 64),
+    build(Family::Rdna2, ".gfx1030", 32),
+    build(Family::Rdna4, ".gfx1201", 32),
+    build(Family::Cdna1, ".gfx908", 64),
+    build(Family::Cdna2, ".gfx90a", 64),
+    build(Family::Cdna3, ".gfx942", 64),
+];
+
 /// A loaded code object.
 pub struct CodeObject {
     /// The segments, as they lie in memory.
@@ -84,10 +109,14 @@ impl CodeObject {
         Self::for_waves(name, 32)
     }
 
-    /// The fixture as it was compiled for waves of `lanes` lanes.
+    /// The fixture as it was compiled for gfx11's waves of `lanes` lanes.
     pub fn for_waves(name: &str, lanes: u32) -> Self {
-        let name = if lanes == 32 { name.to_owned() } else { format!("{name}.wave{lanes}") };
-        Self::for_chip(&name, Family::Rdna3)
+        let [narrow, wide, ..] = BUILDS;
+        Self::of(name, if lanes == 32 { narrow } else { wide })
+    }
+
+    pub fn of(name: &str, build: Build) -> Self {
+        Self::for_chip(&format!("{name}{}", build.suffix), build.family)
     }
 
     /// Reads `tests/fixtures/NAME.hsaco`, compiled for a chip of the family.

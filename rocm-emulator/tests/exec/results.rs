@@ -1,5 +1,5 @@
 //! Kernels that end, against formulas.
-use super::code_object::{Arguments, CodeObject, Shape, WAVE_SIZES, readable, writable};
+use super::code_object::{Arguments, BUILDS, CodeObject, Shape, readable, writable};
 
 fn args() -> Arguments {
     Arguments::default()
@@ -7,8 +7,8 @@ fn args() -> Arguments {
 
 #[test]
 fn saxpy_with_a_partial_last_wave() {
-    for lanes in WAVE_SIZES {
-        let code = CodeObject::for_waves("memory", lanes);
+    for build in BUILDS {
+        let code = CodeObject::of("memory", build);
         for n in [1, 31, 32, 33, 1000] {
             let x: Vec<f32> = (0..n).map(|i| i as f32 * 0.25 - 7.0).collect();
             let mut y: Vec<f32> = (0..n).map(|i| 100.0 - i as f32).collect();
@@ -19,7 +19,7 @@ fn saxpy_with_a_partial_last_wave() {
                 code.launch("saxpy", shape, &arguments, &[readable(&x), writable(&mut y)]).expect("no fault");
             assert_eq!(y, expected);
             assert_eq!(counters.launches, 1);
-            assert_eq!(counters.waves, u64::from(n.div_ceil(256) * 256 / lanes));
+            assert_eq!(counters.waves, u64::from(n.div_ceil(256) * 256 / build.lanes));
             assert_eq!(counters.bytes_stored, u64::from(n) * 4);
         }
     }
@@ -27,8 +27,8 @@ fn saxpy_with_a_partial_last_wave() {
 
 #[test]
 fn strided_bytes() {
-    for lanes in WAVE_SIZES {
-        let code = CodeObject::for_waves("memory", lanes);
+    for build in BUILDS {
+        let code = CodeObject::of("memory", build);
         let (n, stride) = (500, 7);
         let src: Vec<u8> = (0..n * stride).map(|i| (i * 13 % 251) as u8).collect();
         let mut dst = vec![0u8; n as usize];
@@ -42,8 +42,8 @@ fn strided_bytes() {
 
 #[test]
 fn atomics_of_several_workgroups() {
-    for lanes in WAVE_SIZES {
-        let code = CodeObject::for_waves("memory", lanes);
+    for build in BUILDS {
+        let code = CodeObject::of("memory", build);
         let n = 3000u32;
         let keys: Vec<u32> = (0..n).map(|i| i * i % 7).collect();
         let (mut count, mut sum) = (vec![0u32; 7], vec![0u64; 7]);
@@ -71,8 +71,8 @@ fn atomics_of_several_workgroups() {
 
 #[test]
 fn private_arrays() {
-    for lanes in WAVE_SIZES {
-        let code = CodeObject::for_waves("work_items", lanes);
+    for build in BUILDS {
+        let code = CodeObject::of("work_items", build);
         let n = 96usize;
         let x: Vec<u32> = (0..n * 8).map(|i| (i * 37 % 101) as u32).collect();
         let mut y = vec![0u32; n];
@@ -98,8 +98,8 @@ fn private_arrays() {
 
 #[test]
 fn coordinates_in_three_dimensions() {
-    for lanes in WAVE_SIZES {
-        let code = CodeObject::for_waves("work_items", lanes);
+    for build in BUILDS {
+        let code = CodeObject::of("work_items", build);
         let (grid, block) = ([2, 2, 3], [5, 3, 4]);
         let mut x = vec![u32::MAX; 2 * 2 * 3 * 5 * 3 * 4];
         let arguments = args().pointer(&x);
@@ -122,8 +122,8 @@ fn triples([x, y, z]: [u32; 3]) -> impl Iterator<Item = (u32, u32, u32)> {
 
 #[test]
 fn block_reduction_through_lds() {
-    for lanes in WAVE_SIZES {
-        let code = CodeObject::for_waves("lds", lanes);
+    for build in BUILDS {
+        let code = CodeObject::of("lds", build);
         let x: Vec<u32> = (0..256 * 9).map(|i: u32| i.wrapping_mul(2_654_435_761)).collect();
         let mut sums = vec![0u32; 9];
         let arguments = args().pointer(&x).pointer(&sums);
@@ -137,8 +137,8 @@ fn block_reduction_through_lds() {
 
 #[test]
 fn dynamic_lds() {
-    for lanes in WAVE_SIZES {
-        let code = CodeObject::for_waves("lds", lanes);
+    for build in BUILDS {
+        let code = CodeObject::of("lds", build);
         let mut x: Vec<u32> = (0..3 * 96).collect();
         let mut expected = x.clone();
         expected.chunks_mut(96).for_each(<[u32]>::reverse);
@@ -151,8 +151,8 @@ fn dynamic_lds() {
 
 #[test]
 fn flat_pointers_reach_all_three_memories() {
-    for lanes in WAVE_SIZES {
-        let code = CodeObject::for_waves("lds", lanes);
+    for build in BUILDS {
+        let code = CodeObject::of("lds", build);
         for which in 0..3 {
             let mut x: Vec<u32> = (0..64).map(|t| t * 1000).collect();
             let arguments = args().u32(which).pointer(&x);
@@ -172,8 +172,8 @@ fn flat_pointers_reach_all_three_memories() {
 
 #[test]
 fn waves_that_wait_for_each_other_take_turns() {
-    for lanes in WAVE_SIZES {
-        let code = CodeObject::for_waves("lds", lanes);
+    for build in BUILDS {
+        let code = CodeObject::of("lds", build);
         let mut x = vec![0u32; 128];
         let arguments = args().pointer(&x);
         code.launch("wave_handshake", Shape::new(1, 128), &arguments, &[writable(&mut x)]).expect("no fault");
@@ -183,8 +183,8 @@ fn waves_that_wait_for_each_other_take_turns() {
 
 #[test]
 fn lanes_leave_a_loop_one_by_one() {
-    for lanes in WAVE_SIZES {
-        let code = CodeObject::for_waves("control", lanes);
+    for build in BUILDS {
+        let code = CodeObject::of("control", build);
         let n = 200u32;
         let mut steps = vec![0u32; n as usize];
         let arguments = args().u32(n).pointer(&steps);
@@ -205,8 +205,8 @@ fn lanes_leave_a_loop_one_by_one() {
 
 #[test]
 fn recursive_calls() {
-    for lanes in WAVE_SIZES {
-        let code = CodeObject::for_waves("control", lanes);
+    for build in BUILDS {
+        let code = CodeObject::of("control", build);
         let mut x = vec![0u32; 64];
         let arguments = args().pointer(&x);
         code.launch("recursion", Shape::new(2, 32), &arguments, &[writable(&mut x)]).expect("no fault");
@@ -218,8 +218,8 @@ fn recursive_calls() {
 
 #[test]
 fn counters_do_not_depend_on_threads() {
-    for lanes in WAVE_SIZES {
-        let code = CodeObject::for_waves("lds", lanes);
+    for build in BUILDS {
+        let code = CodeObject::of("lds", build);
         let x = vec![3u32; 256 * 40];
         let mut sums = vec![0u32; 40];
         let arguments = args().pointer(&x).pointer(&sums);
