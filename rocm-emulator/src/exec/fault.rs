@@ -19,21 +19,45 @@ impl std::fmt::Display for Access {
     }
 }
 
-/// The first thing that went wrong in a launch.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("kernel {kernel}: {kind}; at `{instruction}` (pc 0x{pc:x}), workgroup {workgroup:?}, wave {wave}")]
+/// The first thing that went wrong in a launch. Its text is a report of several lines.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
     /// The kernel's name.
     pub kernel: String,
     /// Address of the instruction, as an offset into the program's text.
     pub pc: u64,
-    /// The instruction as LLVM prints it; empty where none was reached.
-    pub instruction: Box<str>,
+    pub site: Box<Site>,
     /// The workgroup's coordinates in the grid.
     pub workgroup: [u32; 3],
     /// The wave in its workgroup.
     pub wave: u32,
     pub kind: FaultKind,
+}
+
+impl std::error::Error for Fault {}
+
+/// What a report says about the instruction and the work-items that executed it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Site {
+    /// The instruction as LLVM prints it; empty where none was reached.
+    pub instruction: String,
+    /// The instructions around it: offsets into the text, and what LLVM prints.
+    pub listing: Vec<(u64, String)>,
+    /// The kernel's first instruction, as an offset into the text.
+    pub entry: u64,
+    /// Work-items of a workgroup in x, y, z.
+    pub block: [u32; 3],
+    /// Lanes of a wave.
+    pub lanes: u32,
+}
+
+impl Site {
+    /// The coordinates of a lane's work-item in its workgroup.
+    pub fn work_item(&self, wave: u32, lane: u32) -> [u32; 3] {
+        let [x, y, _] = self.block.map(|size| size.max(1));
+        let index = wave * self.lanes + lane;
+        [index % x, index / x % y, index / x / y]
+    }
 }
 
 /// Where an access went.
@@ -45,17 +69,6 @@ pub enum Place {
     Lds { offset: u64, size: u32 },
     /// An offset into the lane's private memory, and how much a lane has.
     Private { offset: u64, size: u32 },
-}
-
-impl Place {
-    /// What surrounds the place, to be put after the message.
-    fn surroundings(&self) -> String {
-        match self {
-            Self::Global { address, nearest } => nearest_text(nearest, *address),
-            Self::Lds { size, .. } => format!("; the workgroup has {size} bytes of LDS"),
-            Self::Private { size, .. } => format!("; a lane has {size} bytes of private memory"),
-        }
-    }
 }
 
 impl std::fmt::Display for Place {
@@ -78,44 +91,36 @@ pub struct EarlierAccess {
     pub workgroup: [u32; 3],
     pub wave: u32,
     pub lane: u32,
+    /// Whether its workgroup is another one.
+    pub elsewhere: bool,
 }
 
 /// Kinds of faults.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FaultKind {
-    #[error("{access} of {bytes} bytes at 0x{address:x} by lane {lane} is outside every allocation{}", nearest_text(.nearest, *.address))]
+    #[error("out of bounds: {access} of {} at 0x{address:x}, outside every allocation", Bytes(*.bytes))]
     OutOfBounds { access: Access, lane: u32, address: u64, bytes: u32, nearest: Option<Range> },
-    #[error(
-        "use after free: {access} of {bytes} bytes at 0x{address:x} by lane {lane}, {} bytes after the start of an allocation of {} bytes at 0x{:x} that was freed ({} others were freed later)",
-        .address - .freed.base, .freed.len, .freed.base, .freed.since
-    )]
+    #[error("use after free: {access} of {} at 0x{address:x}", Bytes(*.bytes))]
     UseAfterFree { access: Access, lane: u32, address: u64, bytes: u32, freed: FreedRange },
-    #[error("{access} of {bytes} bytes at 0x{address:x} by lane {lane} hits read-only memory{}", nearest_text(.nearest, *.address))]
+    #[error("read-only: {access} of {} at 0x{address:x}, which is read-only memory", Bytes(*.bytes))]
     ReadOnly { access: Access, lane: u32, address: u64, bytes: u32, nearest: Option<Range> },
-    #[error(
-        "{access} of {bytes} bytes by lane {lane} at offset {offset} of the kernel argument segment: it has {size} bytes"
-    )]
+    #[error("out of bounds: {access} of {} at offset {offset} of the kernel argument segment", Bytes(*.bytes))]
     KernargOutOfBounds { access: Access, lane: u32, offset: i64, bytes: u32, size: u64 },
-    #[error(
-        "{access} of {bytes} bytes at LDS offset {address} by lane {lane}: the workgroup has {size} bytes of LDS"
-    )]
+    #[error("out of bounds: {access} of {} at LDS offset {address}", Bytes(*.bytes))]
     LdsOutOfBounds { access: Access, lane: u32, address: u64, bytes: u32, size: u32 },
-    #[error(
-        "{access} of {bytes} bytes at private offset {address} by lane {lane}: a lane has {size} bytes of private memory"
-    )]
+    #[error("out of bounds: {access} of {} at private offset {address}", Bytes(*.bytes))]
     PrivateOutOfBounds { access: Access, lane: u32, address: u64, bytes: u32, size: u32 },
-    #[error("{access} of {bytes} bytes at {place} by lane {lane} is not aligned{}", .place.surroundings())]
+    #[error("misaligned: {access} of {} at {place}, which is not aligned", Bytes(*.bytes))]
     Misaligned { access: Access, lane: u32, bytes: u32, place: Place },
     /// `unset` of the bytes, from byte `first` on.
     #[error(
-        "uninitialised memory: {access} of {bytes} bytes at {place} by lane {lane}, {unset} of which nothing has written, byte {first} first{}",
-        .place.surroundings()
+        "uninitialised memory: {access} of {} at {place}, {}",
+        Bytes(*.bytes), unwritten(*.bytes, *.first, *.unset)
     )]
     Uninitialised { access: Access, lane: u32, bytes: u32, first: u32, unset: u32, place: Place },
     #[error(
-        "data race: {access} of {bytes} bytes at {place} by lane {lane}, and nothing orders it after the {} by workgroup {:?}, wave {}, lane {} at `{}` (pc 0x{:x}){}",
-        .earlier.access, .earlier.workgroup, .earlier.wave, .earlier.lane, .earlier.instruction, .earlier.pc,
-        .place.surroundings()
+        "data race: {access} of {} at {place}, and nothing orders it with the {} of another {}",
+        Bytes(*.bytes), .earlier.access, if .earlier.elsewhere { "workgroup" } else { "wave" }
     )]
     Race { access: Access, lane: u32, bytes: u32, place: Place, earlier: Box<EarlierAccess> },
     #[error("unknown instruction")]
@@ -132,26 +137,27 @@ pub enum FaultKind {
         "barrier divergence: {waiting} waves wait at a barrier that {ended} waves of the workgroup ended without reaching"
     )]
     BarrierDivergence { waiting: u32, ended: u32 },
-    #[error("does not end: a wave ran {0} instructions")]
+    #[error(
+        "does not end: a wave ran {0} instructions (max_instructions in CANDLE_ROCM_EMULATOR allows more)"
+    )]
     DoesNotEnd(u64),
     #[error("bad launch: {0}")]
     BadLaunch(String),
 }
 
-fn nearest_text(nearest: &Option<Range>, address: u64) -> String {
-    match nearest {
-        None => "; there is no allocation".into(),
-        Some(range) if address >= range.base => format!(
-            "; the nearest is 0x{:x}, {} bytes, and the access lies {} bytes after its start",
-            range.base,
-            range.len,
-            address - range.base
-        ),
-        Some(range) => format!(
-            "; the nearest is 0x{:x}, {} bytes, and the access lies {} bytes before its start",
-            range.base,
-            range.len,
-            range.base - address
-        ),
+/// An amount of memory.
+struct Bytes(u32);
+
+impl std::fmt::Display for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{} byte{}", self.0, if self.0 == 1 { "" } else { "s" })
+    }
+}
+
+fn unwritten(bytes: u32, first: u32, unset: u32) -> String {
+    match (first, unset) {
+        (_, unset) if unset == bytes => "which nothing has written".into(),
+        (0, unset) => format!("{unset} of which nothing has written"),
+        (first, unset) => format!("{unset} of which nothing has written, the first of them at byte {first}"),
     }
 }

@@ -96,7 +96,7 @@ pub fn run(launch: &Launch) -> Result<Counters, Fault> {
     let bad = |text: String| Fault {
         kernel: kernel.name.clone(),
         pc: kernel.entry.saturating_sub(launch.program.text_address()),
-        instruction: Box::default(),
+        site: Box::default(),
         workgroup: [0; 3],
         wave: 0,
         kind: FaultKind::BadLaunch(text),

@@ -16,6 +16,7 @@ mod memory;
 mod profile;
 mod program;
 mod random;
+mod report;
 mod scalar;
 #[cfg(test)]
 mod shipped;
@@ -29,7 +30,7 @@ mod workgroup;
 pub use address_space::{AddressSpace, PRIVATE_APERTURE, Range, SHARED_APERTURE};
 pub use check::{Checks, FreedRange, FreedRanges, Missing, RangeHistories, RangeHistory, Written};
 pub use counters::Counters;
-pub use fault::{Access, EarlierAccess, Fault, FaultKind, Place};
+pub use fault::{Access, EarlierAccess, Fault, FaultKind, Place, Site};
 pub use launch::{DEFAULT_INSTRUCTION_LIMIT, KernelSpec, Launch, Scrutiny, run};
 pub use profile::Profile;
 pub use program::Program;

@@ -67,6 +67,19 @@ impl Program {
         (function, step)
     }
 
+    /// The instructions from `first` to the one behind `offset`, for messages.
+    pub(super) fn listing(&self, first: usize, offset: usize) -> Vec<(u64, String)> {
+        let (mut lines, mut at) = (Vec::new(), first);
+        while let Ok(inst) = isa::decode(self.family, &self.text, at) {
+            lines.push((at as u64, isa::format(self.family, &inst, self.text_address + at as u64)));
+            if at > offset || inst.name == "s_endpgm" {
+                break;
+            }
+            at += usize::from(inst.size);
+        }
+        lines
+    }
+
     /// The instruction at `offset` as LLVM prints it, for messages.
     pub(super) fn text_at(&self, offset: usize) -> String {
         match isa::decode(self.family, &self.text, offset) {

@@ -1,20 +1,24 @@
 //! One workgroup: its waves take turns on one host thread, each running until a barrier or its end.
 //!
 //! The loop over instructions is compiled twice: as it is, and with a [`Watch`] in front of each instruction.
-use super::check::SharedChecker;
+use super::check::{Kind, SharedChecker};
 use super::initial_state::InitialState;
 use super::memory::{Lds, Memory, Private};
 use super::program::{Condition, Function, Program, Step};
 use super::watch::Watch;
 use super::wave::{Mode, Wave};
 use super::wave_size::{PerWaveSize, WaveSizes};
-use super::{Fault, FaultKind, Launch};
+use super::{Fault, FaultKind, Launch, Site};
 use crate::isa::sreg;
 use std::sync::Arc;
 
 /// A wave that shares its workgroup with others gives way to them after so many instructions, so that waiting
 /// for another wave through LDS ends.
 const TURN: u64 = 1 << 20;
+
+/// Steps before a faulty one that its report lists, if they are no more than so many bytes away.
+const LISTED_BEFORE: usize = 3;
+const MOST_LISTED: usize = 96;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
@@ -277,8 +281,8 @@ where
                         }
                         if let Some(checker) = &memory.checker {
                             let offset = function.offsets.get(at).copied().unwrap_or_default();
-                            let is_atomic_load = matches!(step, Step::Memory(step) if step.is_atomic_load);
-                            checker.borrow_mut().at(offset, is_atomic_load);
+                            let kind = if let Step::Memory(step) = step { step.kind() } else { Kind::Other };
+                            checker.borrow_mut().at(offset, kind);
                         }
                     }
                     let outcome = match step {
@@ -391,15 +395,18 @@ where
         if let FaultKind::Race { earlier, .. } = &mut kind {
             earlier.instruction = program.text_at(earlier.pc as usize);
         }
-        let offset = self.function.offsets.get(self.next).copied().unwrap_or_default();
-        Fault {
-            kernel: dispatch.launch.kernel.name.clone(),
-            pc: u64::from(offset),
-            instruction: program.text_at(offset as usize).into(),
-            workgroup,
-            wave: index as u32,
-            kind,
-        }
+        let offset = |step: usize| self.function.offsets.get(step).map_or(0, |&offset| offset as usize);
+        let (at, before) = (offset(self.next), offset(self.next.saturating_sub(LISTED_BEFORE)));
+        let is_near = at.checked_sub(before).is_some_and(|distance| distance <= MOST_LISTED);
+        let site = Site {
+            instruction: program.text_at(at),
+            listing: program.listing(if is_near { before } else { at }, at),
+            entry: dispatch.launch.kernel.entry.saturating_sub(program.text_address()),
+            block: dispatch.launch.block,
+            lanes: W as u32,
+        };
+        let kernel = dispatch.launch.kernel.name.clone();
+        Fault { kernel, pc: at as u64, site: Box::new(site), workgroup, wave: index as u32, kind }
     }
 }
 

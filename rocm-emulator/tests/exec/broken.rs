@@ -54,6 +54,12 @@ fn corpus(w: u32) -> Vec<(&'static str, Call, Caught)> {
         ("cleared_by_one", FOUR_GROUPS, ByRace),
         ("cleared_by_one_mended", FOUR_GROUPS, Never),
         ("neighbour_workgroup", FOUR_GROUPS, ByRace),
+        ("peeked_counter", FOUR_GROUPS, ByRace),
+        ("peeked_counter_mended", FOUR_GROUPS, Never),
+        ("swapped_maximum", FOUR_GROUPS, Never),
+        ("swapped_lds_maximum", Y_ONLY, Never),
+        ("lds_flag", Y_ONLY, ByRace),
+        ("lds_flag_mended", Y_ONLY, Never),
         ("half_initialised_lds", CALL, ByInit),
         ("half_initialised_lds_mended", CALL, Never),
         ("accumulate", Y_FRESH, ByInit),
@@ -129,7 +135,7 @@ fn each_is_caught_by_the_check_that_is_meant_for_it() {
                 };
                 assert_eq!(by, caught, "{what}");
                 assert_eq!(fault.kernel, kernel);
-                assert!(!fault.instruction.is_empty(), "{what}");
+                assert!(!fault.site.instruction.is_empty(), "{what}");
             }
         }
     }
@@ -169,11 +175,17 @@ fn a_race_in_lds_names_both_accesses() {
         let offset = u64::from(4 * lanes);
         assert_eq!(*place, Place::Lds { offset, size: 8 * lanes });
         assert_eq!((fault.wave, earlier.wave, earlier.lane, earlier.access), (1, 0, 0, Access::Load));
-        assert!(fault.instruction.starts_with("ds_store_b32"), "{fault}");
+        assert!(fault.site.instruction.starts_with("ds_store_b32"), "{fault}");
         assert!(earlier.instruction.starts_with("ds_load_b32") && earlier.pc > fault.pc, "{fault}");
         assert_parts(
             &fault,
-            &["data race", "missing_barrier", &format!("LDS offset {offset}"), "load by workgroup [0, 0, 0]"],
+            &[
+                "data race",
+                "missing_barrier",
+                &format!("LDS offset {offset}"),
+                "load at `ds_load_b32",
+                "by workgroup [0, 0, 0], wave 0, lane 0",
+            ],
         );
     }
 }
@@ -188,7 +200,15 @@ fn a_race_between_workgroups_names_both_and_the_allocation() {
     assert_eq!(earlier.pc, fault.pc);
     let Place::Global { address, nearest: Some(range) } = *place else { panic!("{fault}") };
     assert_eq!((address, range.len), (range.base, 4096));
-    assert_parts(&fault, &["store by workgroup [0, 0, 0], wave 0, lane 0", "global_store_b32", "4096 bytes"]);
+    assert_parts(
+        &fault,
+        &[
+            "nothing orders it with the store of another workgroup",
+            "by workgroup [0, 0, 0], wave 0, lane 0, work-item [0, 0, 0]",
+            "global_store_b32",
+            "byte 0 of an allocation of 4096 bytes",
+        ],
+    );
 }
 
 #[test]
@@ -201,11 +221,14 @@ fn an_uninitialised_load_names_the_first_missing_byte() {
     assert_eq!((lds.kind.clone(), lds.wave), (expected, 0));
     assert_parts(&lds, &["uninitialised", "ds_load_b32", "LDS offset 4", "256 bytes of LDS"]);
     let global = fault(32, "accumulate", Y_FRESH);
-    assert_parts(&global, &["uninitialised", "global_load_b32", "lane 0", "4 of which", "4096 bytes"]);
+    assert_parts(
+        &global,
+        &["uninitialised", "global_load_b32", "lane 0", "which nothing has written", "4096 bytes"],
+    );
     let atomic = fault(32, "accumulate_atomically", Call { written: [true, false], ..Y_ONLY });
     assert_parts(&atomic, &["uninitialised", "atomic of 4 bytes", "global_atomic_add_u32"]);
     let uniform = fault(32, "uniform_value", Call { written: [false, true], ..CALL });
-    assert_parts(&uniform, &["uninitialised", "s_load_b32", "and the access lies 12 bytes after its start"]);
+    assert_parts(&uniform, &["uninitialised", "s_load_b32", "byte 12 of an allocation of 1024 bytes"]);
 }
 
 #[test]
@@ -221,9 +244,35 @@ fn what_is_always_checked_is_named() {
     let lds = fault(32, "odd_lds_atomic", numbered(5));
     assert_parts(&lds, &["LDS offset 5", "is not aligned", "32 bytes of LDS"]);
     let scalar = fault(32, "odd_scalar_load", Call { x: true, ..numbered(9) });
-    assert_parts(&scalar, &["load of 4 bytes", "is not aligned", "s_load_b32", "9 bytes after its start"]);
+    assert_parts(&scalar, &["load of 4 bytes", "is not aligned", "s_load_b32", "byte 9 of"]);
     let private = fault(32, "private_overrun", numbered(32));
     assert!(matches!(private.kind, FaultKind::PrivateOutOfBounds { .. }), "{private}");
     let global = fault(32, "one_too_many", Call { len: 5, ..numbered(5) });
     assert!(matches!(global.kind, FaultKind::OutOfBounds { lane: 5, .. }), "{global}");
+}
+
+#[test]
+fn every_report_answers_all_questions() {
+    for lanes in WAVE_SIZES {
+        for (kernel, call, caught) in corpus(lanes).into_iter().filter(|(_, _, caught)| *caught != Never) {
+            let text = fault(lanes, kernel, call).to_string();
+            println!("{text}\n");
+            let lines: Vec<&str> = text.lines().collect();
+            assert!(lines[0].starts_with(&format!("kernel {kernel}: ")), "{text}");
+            assert!(
+                lines[1].starts_with("  at      `") && lines[1].contains(&format!(", {kernel} + 0x")),
+                "{text}"
+            );
+            let parts = ["  by      workgroup [", ", wave ", ", lane ", ", work-item ["];
+            assert!(parts.iter().all(|part| lines[2].contains(part)), "{text}");
+            assert!(lines.iter().any(|line| line.starts_with("  memory  ")), "{text}");
+            assert_eq!(caught == ByRace, text.contains("\n  races   with the "), "{text}");
+            // The listing marks the instruction of the second line.
+            let (_, marked) =
+                text.split_once("\n        > 0x").or(text.split_once("\n  code  > 0x")).expect("a listing");
+            let marked =
+                marked.lines().next().and_then(|line| line.split_once("  ")).expect("offset and text");
+            assert!(lines[1].contains(&format!("`{}` (pc 0x{},", marked.1, marked.0)), "{text}");
+        }
+    }
 }

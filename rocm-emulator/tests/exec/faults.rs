@@ -112,7 +112,7 @@ fn a_barrier_that_not_all_waves_reach() {
         let fault =
             code.launch("divergent_barrier", shape, &arguments, &[writable(&mut x)]).expect_err("diverges");
         assert_eq!(fault.kind, FaultKind::BarrierDivergence { waiting: 2, ended: 1 });
-        assert!(fault.instruction.contains("s_barrier"), "{fault}");
+        assert!(fault.site.instruction.contains("s_barrier"), "{fault}");
     }
 }
 

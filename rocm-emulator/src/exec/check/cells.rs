@@ -93,19 +93,18 @@ impl Cells {
     }
 }
 
-/// Atomics do not race with each other; with plain loads of another workgroup they are taken to be meant.
+/// Atomics do not race with each other, nor loads with compare-and-swaps: a loop of these begins with a plain load.
 fn judge(clock: &Clock, cell: &mut Cell, access: Access, now: Record) -> Option<(Access, Record)> {
-    let any = |record: &&Record| clock.relation(**record) != Relation::Before;
-    let beside = |record: &&Record| clock.relation(**record) == Relation::Beside;
-    let store = Some(&cell.store).filter(any).map(|record| (Access::Store, *record));
+    let unordered = |record: &&Record| clock.relation(**record) != Relation::Before;
+    let store = Some(&cell.store).filter(unordered).map(|record| (Access::Store, *record));
     let atomic = |record: &Record| (Access::Atomic, *record);
     let load = |record: &Record| (Access::Load, *record);
+    let mut atomics = cell.atomics.iter().filter(unordered);
+    let mut loads = cell.loads.iter().filter(unordered);
     let race = match access {
-        Access::Load => store.or_else(|| cell.atomics.iter().find(beside).map(atomic)),
-        Access::Store => store
-            .or_else(|| cell.atomics.iter().find(any).map(atomic))
-            .or_else(|| cell.loads.iter().find(any).map(load)),
-        Access::Atomic => store.or_else(|| cell.loads.iter().find(beside).map(load)),
+        Access::Load => store.or_else(|| atomics.find(|record| !record.is_compare()).map(atomic)),
+        Access::Store => store.or_else(|| atomics.next().map(atomic)).or_else(|| loads.next().map(load)),
+        Access::Atomic => store.or_else(|| loads.find(|_| !now.is_compare()).map(load)),
     };
     match access {
         Access::Load => clock.remember(&mut cell.loads, now),
@@ -117,6 +116,7 @@ fn judge(clock: &Clock, cell: &mut Cell, access: Access, now: Record) -> Option<
 
 #[cfg(test)]
 mod tests {
+    use super::super::clock::Kind;
     use super::*;
 
     const GROUP: [u32; 3] = [0, 0, 0];
@@ -134,7 +134,7 @@ mod tests {
                 continue;
             }
             clock.turn(*group, *wave);
-            clock.at(4 * index as u32);
+            clock.at(4 * index as u32, Kind::Other);
             let now = clock.record(*wave);
             let found = cells.access(&clock, *access, bytes.start, bytes.end - bytes.start, now);
             if let Some((kind, earlier)) = found {
@@ -207,12 +207,34 @@ mod tests {
         assert_eq!(race(&[touch(GROUP, 0, Atomic), touch(GROUP, 1, Atomic), touch(OTHER, 0, Atomic)]), None);
         assert_eq!(race(&[touch(GROUP, 0, Atomic), touch(GROUP, 1, Load)]), Some((1, Atomic, GROUP, 0)));
         assert_eq!(race(&[touch(GROUP, 0, Load), touch(GROUP, 1, Atomic)]), Some((1, Load, GROUP, 0)));
-        assert_eq!(race(&[touch(GROUP, 0, Atomic), touch(OTHER, 0, Load)]), None);
+        assert_eq!(race(&[touch(GROUP, 0, Atomic), touch(OTHER, 0, Load)]), Some((1, Atomic, GROUP, 0)));
+        assert_eq!(race(&[touch(GROUP, 0, Load), touch(OTHER, 0, Atomic)]), Some((1, Load, GROUP, 0)));
         assert_eq!(race(&[touch(GROUP, 0, Atomic), touch(OTHER, 0, Store)]), Some((1, Atomic, GROUP, 0)));
         // Set to zero by one workgroup, added to by all.
         let cleared = [touch(GROUP, 0, Store), touch(GROUP, 0, Atomic), touch(OTHER, 0, Atomic)];
         assert_eq!(race(&cleared), Some((2, Store, GROUP, 0)));
         let late = [touch(GROUP, 0, Atomic), touch(OTHER, 0, Atomic), touch(OTHER, 0, Store)];
         assert_eq!(race(&late), Some((2, Atomic, GROUP, 0)));
+    }
+
+    #[test]
+    fn a_load_beside_a_compare_and_swap_is_a_guess() {
+        use Access::{Atomic, Load, Store};
+        for (first, second, races) in [
+            (Load, Atomic, false),
+            (Atomic, Load, false),
+            (Atomic, Atomic, false),
+            (Store, Atomic, true),
+            (Atomic, Store, true),
+        ] {
+            let (mut clock, mut cells) = (Clock::default(), Cells::default());
+            let mut found = None;
+            for (group, access) in [(GROUP, first), (OTHER, second)] {
+                clock.turn(group, 0);
+                clock.at(0, if access == Atomic { Kind::Compare } else { Kind::Other });
+                found = cells.access(&clock, access, 0, 4, clock.record(0));
+            }
+            assert_eq!(found.is_some(), races, "{first}, {second}");
+        }
     }
 }

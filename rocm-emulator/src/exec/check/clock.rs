@@ -32,7 +32,12 @@ pub(super) struct Record {
 impl Record {
     /// The instruction's offset in the text.
     pub(super) fn offset(self) -> u64 {
-        u64::from(self.site >> LANE_BITS) * 4
+        u64::from((self.site & !COMPARES) >> LANE_BITS) * 4
+    }
+
+    /// Whether it was a compare-and-swap.
+    pub(super) fn is_compare(self) -> bool {
+        self.site & COMPARES != 0
     }
 
     pub(super) fn lane(self) -> u32 {
@@ -40,8 +45,21 @@ impl Record {
     }
 }
 
-/// 64 lanes; the rest of a site is the instruction's offset in dwords.
+/// 64 lanes; above them in a site is the instruction's offset in dwords.
 const LANE_BITS: u32 = 6;
+/// The uppermost bit of a site.
+const COMPARES: u32 = 1 << 31;
+
+/// What the race check has to know of an instruction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::exec) enum Kind {
+    #[default]
+    Other,
+    /// An atomic load: one that other caches than the wave's own have to answer.
+    AtomicLoad,
+    /// A compare-and-swap.
+    Compare,
+}
 
 /// The segments of a launch.
 #[derive(Debug, Default)]
@@ -52,8 +70,9 @@ pub(super) struct Clock {
     epochs: HashMap<[u32; 3], (u32, u32)>,
     /// The segment that runs.
     now: Option<Segment>,
-    /// Instruction's offset in dwords.
-    offset: u32,
+    /// The upper bits of the instruction's site.
+    site: u32,
+    kind: Kind,
 }
 
 impl Clock {
@@ -76,13 +95,19 @@ impl Clock {
     }
 
     /// The instruction that runs.
-    pub(super) fn at(&mut self, offset: u32) {
-        self.offset = offset / 4;
+    pub(super) fn at(&mut self, offset: u32, kind: Kind) {
+        self.site = (offset / 4) << LANE_BITS | if kind == Kind::Compare { COMPARES } else { 0 };
+        self.kind = kind;
+    }
+
+    /// What it is.
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
     }
 
     /// The present access of a lane.
     pub(super) fn record(&self, lane: u32) -> Record {
-        Record { segment: self.segments.len() as u32, site: self.offset << LANE_BITS | lane }
+        Record { segment: self.segments.len() as u32, site: self.site | lane }
     }
 
     fn segment(&self, record: Record) -> Option<Segment> {

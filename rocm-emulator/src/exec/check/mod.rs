@@ -10,7 +10,8 @@ mod written;
 
 use super::{Access, EarlierAccess, FaultKind, Place};
 use cells::Cells;
-use clock::Clock;
+pub(super) use clock::Kind;
+use clock::{Clock, Relation};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -68,8 +69,6 @@ pub(super) struct Checker {
     checks: Checks,
     clock: Clock,
     global: Cells,
-    /// An atomic load, which waits for another wave: a race that is meant.
-    waits: bool,
 }
 
 /// What the checks remember of a workgroup's LDS.
@@ -82,12 +81,7 @@ pub(super) struct LdsHistory {
 
 impl Checker {
     pub(super) fn new(checks: Checks) -> SharedChecker {
-        Rc::new(RefCell::new(Self {
-            checks,
-            clock: Clock::default(),
-            global: Cells::default(),
-            waits: false,
-        }))
+        Rc::new(RefCell::new(Self { checks, clock: Clock::default(), global: Cells::default() }))
     }
 
     /// A wave goes on.
@@ -102,10 +96,9 @@ impl Checker {
         self.clock.barrier(workgroup);
     }
 
-    /// The memory instruction that runs next: its offset in the text, and whether it is an atomic load.
-    pub(super) fn at(&mut self, offset: u32, waits: bool) {
-        self.clock.at(offset);
-        self.waits = waits;
+    /// The memory instruction that runs next, by its offset in the text.
+    pub(super) fn at(&mut self, offset: u32, kind: Kind) {
+        self.clock.at(offset, kind);
     }
 
     /// Checks an access to a range of global memory that begins at `base`.
@@ -121,7 +114,9 @@ impl Checker {
             check_written(written, lane.address - base, lane, &place)?;
         }
         let shared_with_host = history.is_some_and(|history| history.shared_with_host);
-        if self.checks.race && !self.waits && !shared_with_host {
+        // An atomic load waits for another wave: a race that is meant.
+        let waits = self.clock.kind() == Kind::AtomicLoad;
+        if self.checks.race && !waits && !shared_with_host {
             check_order(&self.clock, &mut self.global, lane, &place)?;
         }
         Ok(())
@@ -186,6 +181,7 @@ fn check_order(
         workgroup,
         wave,
         lane: record.lane(),
+        elsewhere: clock.relation(record) == Relation::Elsewhere,
     };
     let (lane, bytes, place) = (lane as u32, bytes as u32, place());
     Err(Box::new(FaultKind::Race { access, lane, bytes, place, earlier: Box::new(earlier) }))

@@ -16,7 +16,7 @@ mod region;
 mod scalar_load;
 mod touch;
 
-use super::check::SharedChecker;
+use super::check::{Kind, SharedChecker};
 use super::wave::{Lanes, Wave};
 use super::{Access, Counters, FaultKind, PRIVATE_APERTURE, SHARED_APERTURE};
 use atomics::AtomicOperation;
@@ -88,6 +88,8 @@ enum Action {
 #[derive(Clone, Copy)]
 pub(super) struct MemoryStep {
     space: Space,
+    /// A compare-and-swap.
+    is_compare: bool,
     action: Action,
     /// The register (pair) with the lanes' addresses.
     address: Option<u16>,
@@ -110,6 +112,15 @@ impl MemoryStep {
     /// Takes the entry that is its own in the cache of ranges.
     pub(super) fn in_slot(self, slot: u8) -> Self {
         Self { slot, ..self }
+    }
+
+    /// What the race check has to know of it.
+    pub(super) fn kind(&self) -> Kind {
+        match (self.is_atomic_load, self.is_compare) {
+            (true, _) => Kind::AtomicLoad,
+            (_, true) => Kind::Compare,
+            _ => Kind::Other,
+        }
     }
 
     /// Executes the instruction.

@@ -33,6 +33,7 @@ pub(in crate::exec) fn prepare(inst: &Inst, family: Family) -> Option<MemoryStep
     let two = matches!(action, Action::LoadTwo(..) | Action::StoreTwo(..) | Action::AtomicTwo(..));
     Some(MemoryStep {
         space,
+        is_compare: matches!(action, Action::Atomic(_) | Action::AtomicTwo(..)) && name.contains("cmp"),
         action,
         address: register(inst.src[0]),
         base,
@@ -64,6 +65,7 @@ fn prepare_buffer(inst: &Inst) -> Option<MemoryStep> {
     };
     Some(MemoryStep {
         space: Space::ScratchBuffer { resource },
+        is_compare: false,
         action: flat_action(inst.name.strip_prefix("buffer_")?)?,
         address: match address {
             Operand::Vgpr(n) => Some(n),
