@@ -1,4 +1,6 @@
 //! What the environment decides once per process: each program of [`programs`] runs in a process of its own.
+mod checked;
+mod checks;
 #[allow(dead_code)]
 #[path = "../runtime/gpu.rs"]
 mod gpu;

@@ -1,5 +1,5 @@
 //! The programs, right and wrong. Each prints what it has computed.
-use crate::gpu::*;
+use crate::{checked, gpu::*};
 use rocm_emulator::api::*;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -38,7 +38,7 @@ fn run() {
         "many commands" => many_commands(),
         "many threads" => many_threads(),
         "schedule" => schedule(),
-        other => panic!("no program {other:?}"),
+        other => checked::run(other),
     };
     println!("{RESULT}{result}");
 }

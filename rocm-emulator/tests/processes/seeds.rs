@@ -36,6 +36,13 @@ fn a_missing_wait_between_streams_shows() {
 }
 
 #[test]
+fn a_kernel_that_needs_the_order_of_workgroups_shows() {
+    let total = (0..8).fold(0, |total, group| total * 3 + group);
+    found_out("chained workgroups", &format!("[{total}]"));
+    always("counted updates", "8");
+}
+
+#[test]
 fn reading_pinned_memory_too_early_shows() {
     found_out("pinned memory read at once", "7");
     always("pinned memory read after waiting", "7");

@@ -118,6 +118,32 @@ fn impossible_shapes_are_refused() {
 }
 
 #[test]
+fn every_family_keeps_to_its_limits() {
+    let _gpu = gpu();
+    for (device, file) in [(0, "runtime.hsaco"), (2, "runtime.gfx90a.hsaco")] {
+        set_device(device);
+        let (module, data) = (Module::load(file), Buffer::of(&(0..1024).collect::<Vec<u32>>()));
+        let reverse = module.function("reverse");
+        let attempt = |grid, block, lds| launch(reverse, grid, block, lds, null_mut(), &mut [arg(&data.0)]);
+        for (grid, block, lds, code, named) in [
+            ([1; 3], [1025, 1, 1], 0, 9, "1024 work-items"),
+            ([1; 3], [16, 16, 5], 0, 9, "[16, 16, 5]"),
+            ([1 << 22, 1, 1], [1024, 1, 1], 0, 9, "2^32 work-items"),
+            ([1, 1 << 31, 1], [1, 2, 1], 0, 9, "2^32 work-items"),
+            ([1; 3], [64, 1, 1], (64 << 10) + 4, 1, "a workgroup has 65536"),
+        ] {
+            assert_eq!(attempt(grid, block, lds), code, "device {device}: {grid:?} {block:?} {lds}");
+            let detail = rocm_emulator::last_error().unwrap();
+            assert!(detail.contains("kernel reverse") && detail.contains(named), "{named}: {detail}");
+        }
+        // All that there is.
+        ok(attempt([1; 3], [1024, 1, 1], 64 << 10));
+        assert_eq!(data.read::<u32>(1024), (0..1024).rev().collect::<Vec<u32>>());
+    }
+    set_device(0);
+}
+
+#[test]
 fn a_kernel_has_waves_of_its_own_size() {
     let _gpu = gpu();
     for (file, lanes) in [("memory.hsaco", 32), ("memory.wave64.hsaco", 64)] {

@@ -1,0 +1,180 @@
+//! Programs that checks look at, right and wrong. Each prints what the runtime said.
+use crate::gpu::*;
+use rocm_emulator::{api::*, rocblas};
+use std::ptr::null_mut;
+
+const NONE: u32 = 111;
+
+/// Runs a program by its name.
+pub fn run(program: &str) -> String {
+    match program {
+        "kernel reads fresh memory" => of_kernel(Buffer::new(4)),
+        "host reads fresh memory" => host_reads(),
+        "written memory" => written(),
+        "copied gaps" => copied_gaps(),
+        "products" => products(),
+        "freed memory in use again" => reused(),
+        "far overrun" => far_overrun(),
+        "lost updates" => updates("lost_updates"),
+        "counted updates" => updates("counted_updates"),
+        "chained workgroups" => chained(),
+        "endless" => endless(),
+        other => panic!("no program {other:?}"),
+    }
+}
+
+/// The code, and what is said of it on one line.
+fn said(code: hipError_t) -> String {
+    let text = rocm_emulator::last_error().filter(|_| code != 0).unwrap_or_default();
+    format!("{code} {}", text.replace('\n', " | "))
+}
+
+/// What becomes of a kernel that reads and writes a word.
+fn of_kernel(place: Buffer) -> String {
+    let on_cdna = rocm_emulator::device_archs()[0].starts_with("gfx90a");
+    let module = Module::load(if on_cdna { "runtime.gfx90a.hsaco" } else { "runtime.hsaco" });
+    let (stream, digit) = (Stream::new(hipStreamNonBlocking), 1u32);
+    launch_one(module.function("append"), stream.0, &mut [arg(&place.0), arg(&digit)]);
+    said(stream.synchronize())
+}
+
+fn host_reads() -> String {
+    let (place, mut word) = (Buffer::new(8), 0u64);
+    // SAFETY: both sides hold eight bytes.
+    unsafe {
+        ok(hipMemset(place.0, 0, 5));
+        said(hipMemcpy((&raw mut word).cast(), place.0, 8, hipMemcpyDeviceToHost))
+    }
+}
+
+/// Everything that writes a word of device memory, and whether a kernel may read it then.
+fn written() -> String {
+    let (stream, source) = (Stream::new(hipStreamNonBlocking), Buffer::of(&[1u32, 2]));
+    let module = Module::load("runtime.hsaco");
+    let (index, value, word) = (0u64, 3u32, 4u32);
+    let mut pinned = null_mut();
+    // SAFETY: a valid pointer for the result.
+    ok(unsafe { hipHostMalloc(&mut pinned, 8, 0) });
+    set_device(1);
+    let elsewhere = Buffer::of(&[5u32]);
+    set_device(0);
+    let host = (&raw const word).cast();
+    let ways: [(&str, &dyn Fn(&Buffer) -> hipError_t); 11] = [
+        // SAFETY: all sides hold the bytes that are copied or filled, here and below.
+        ("copy from the host", &|place| unsafe { hipMemcpyHtoD(place.0, host, 4) }),
+        ("copy from pinned memory", &|place| unsafe {
+            hipMemcpyAsync(place.0, pinned, 4, hipMemcpyHostToDevice, stream.0)
+        }),
+        ("copy on the device", &|place| unsafe { hipMemcpyDtoDAsync(place.0, source.0, 4, stream.0) }),
+        ("copy of rows", &|place| unsafe {
+            hipMemcpy2DAsync(place.0, 2, source.0, 4, 2, 2, hipMemcpyDeviceToDevice, stream.0)
+        }),
+        ("copy from another device", &|place| unsafe {
+            hipMemcpyPeerAsync(place.0, 0, elsewhere.0, 1, 4, stream.0)
+        }),
+        ("fill", &|place| unsafe { hipMemset(place.0, 0, 4) }),
+        ("fill on a stream", &|place| unsafe { hipMemsetAsync(place.0, 0, 4, stream.0) }),
+        ("bytes", &|place| unsafe { hipMemsetD8Async(place.0, 0, 4, stream.0) }),
+        ("halves", &|place| unsafe { hipMemsetD16Async(place.0, 0, 2, stream.0) }),
+        ("words", &|place| unsafe { hipMemsetD32Async(place.0, 0, 1, stream.0) }),
+        ("kernel", &|place| {
+            launch_one(module.function("store_at"), stream.0, &mut [arg(&place.0), arg(&index), arg(&value)]);
+            0
+        }),
+    ];
+    let mut found = String::new();
+    for (way, write) in ways {
+        let place = Buffer::new(4);
+        ok(write(&place));
+        ok(stream.synchronize());
+        found += &format!("{way} {};", of_kernel(place).trim());
+    }
+    // SAFETY: the runtime checks the address.
+    ok(unsafe { hipHostFree(pinned) });
+    found
+}
+
+/// A copy on the device copies the gaps, too: the second word was never written.
+fn copied_gaps() -> String {
+    let (from, to) = (Buffer::new(8), Buffer::new(8));
+    // SAFETY: both sides hold eight bytes.
+    unsafe {
+        ok(hipMemset(from.0, 1, 4));
+        ok(hipMemcpyDtoD(to.0, from.0, 8));
+    }
+    let second = Buffer(to.0.wrapping_byte_add(4));
+    let gap = of_kernel(second);
+    format!("{};{gap}", of_kernel(to))
+}
+
+/// Products of 2 by 2 matrices: which parts have been written, beta, and what is said.
+fn products() -> String {
+    let (stream, mut handle) = (Stream::new(hipStreamNonBlocking), null_mut());
+    // SAFETY: a valid pointer for the result; handles may be anything.
+    unsafe {
+        assert_eq!(rocblas::rocblas_create_handle(&mut handle), 0);
+        assert_eq!(rocblas::rocblas_set_stream(handle, stream.0), 0);
+    }
+    let matrix = |is_written: bool| if is_written { Buffer::of(&[1f32; 4]) } else { Buffer::new(16) };
+    let mut found = Vec::new();
+    for (a_written, c_written, beta) in
+        [(true, false, 0f32), (true, true, 1.0), (false, true, 0.0), (true, false, 1.0)]
+    {
+        let (a, b, c) = (matrix(a_written), matrix(true), matrix(c_written));
+        let (one, [a, b, c_ptr]) = (1f32, [&a, &b, &c].map(|buffer| buffer.0.cast::<f32>()));
+        // SAFETY: all addresses are allocations of four floats.
+        let status =
+            unsafe { rocblas::rocblas_sgemm(handle, NONE, NONE, 2, 2, 2, &one, a, 2, b, 2, &beta, c_ptr, 2) };
+        assert_eq!(status, 0);
+        let product = said(stream.synchronize());
+        // What the product has written may be read.
+        found.push(if product.starts_with('0') { format!("{:?}", c.read::<f32>(4)) } else { product });
+    }
+    // SAFETY: handles may be anything.
+    unsafe { rocblas::rocblas_destroy_handle(handle) };
+    found.join(" // ")
+}
+
+/// A kernel stores to memory that was freed, and perhaps given to somebody else.
+fn reused() -> String {
+    let first = Buffer::new(4096);
+    let address = first.0;
+    drop(first);
+    let others: Vec<Buffer> = (0..64).map(|_| Buffer::of(&[7u32; 1024])).collect();
+    let is_reused = others.iter().any(|other| other.0 == address);
+    let outcome = of_kernel(Buffer(address));
+    std::mem::forget(others);
+    format!("{} {outcome}", if is_reused { "reused" } else { "apart" })
+}
+
+/// A kernel stores 12 KiB behind a buffer that has many neighbours.
+fn far_overrun() -> String {
+    let buffers: Vec<Buffer> = (0..64).map(|_| Buffer::of(&[7u32; 64])).collect();
+    let behind = |buffer: &Buffer| of_kernel(Buffer(buffer.0.wrapping_byte_add(256 + (12 << 10))));
+    let found: Vec<String> = buffers.iter().map(|buffer| behind(buffer)[..1].to_owned()).collect();
+    std::mem::forget(buffers);
+    found.concat()
+}
+
+fn updates(kernel: &str) -> String {
+    let (module, place) = (Module::load("order.hsaco"), Buffer::of(&[0u32]));
+    let stream = Stream::new(hipStreamNonBlocking);
+    ok(launch(module.function(kernel), [8, 1, 1], [1; 3], 0, stream.0, &mut [arg(&place.0)]));
+    let outcome = said(stream.synchronize());
+    if outcome.starts_with('0') { place.read::<u32>(1)[0].to_string() } else { outcome }
+}
+
+fn chained() -> String {
+    let (module, total) = (Module::load("order.hsaco"), Buffer::of(&[0u32]));
+    let (out, function) = (Buffer::of(&[0u32; 8]), module.function("chained_workgroups"));
+    ok(launch(function, [8, 1, 1], [1; 3], 0, null_mut(), &mut [arg(&total.0), arg(&out.0)]));
+    format!("{:?}", total.read::<u32>(1))
+}
+
+fn endless() -> String {
+    let (module, stream) = (Module::load("runtime.hsaco"), Stream::new(hipStreamNonBlocking));
+    // Nobody sets it.
+    let flag = Buffer::of(&[0u32]);
+    launch_one(module.function("wait_for_flag"), stream.0, &mut [arg(&flag.0)]);
+    said(stream.synchronize())
+}
