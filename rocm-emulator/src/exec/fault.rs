@@ -102,7 +102,7 @@ pub enum FaultKind {
     OutOfBounds { access: Access, lane: u32, address: u64, bytes: u32, nearest: Option<Range> },
     #[error("use after free: {access} of {} at 0x{address:x}", Bytes(*.bytes))]
     UseAfterFree { access: Access, lane: u32, address: u64, bytes: u32, freed: FreedRange },
-    #[error("read-only: {access} of {} at 0x{address:x}, which is read-only memory", Bytes(*.bytes))]
+    #[error("read-only memory: {access} of {} at 0x{address:x}", Bytes(*.bytes))]
     ReadOnly { access: Access, lane: u32, address: u64, bytes: u32, nearest: Option<Range> },
     #[error("out of bounds: {access} of {} at offset {offset} of the kernel argument segment", Bytes(*.bytes))]
     KernargOutOfBounds { access: Access, lane: u32, offset: i64, bytes: u32, size: u64 },
@@ -110,7 +110,7 @@ pub enum FaultKind {
     LdsOutOfBounds { access: Access, lane: u32, address: u64, bytes: u32, size: u32 },
     #[error("out of bounds: {access} of {} at private offset {address}", Bytes(*.bytes))]
     PrivateOutOfBounds { access: Access, lane: u32, address: u64, bytes: u32, size: u32 },
-    #[error("misaligned: {access} of {} at {place}, which is not aligned", Bytes(*.bytes))]
+    #[error("misaligned: {access} of {} at {place}", Bytes(*.bytes))]
     Misaligned { access: Access, lane: u32, bytes: u32, place: Place },
     /// `unset` of the bytes, from byte `first` on.
     #[error(

@@ -240,11 +240,11 @@ fn what_is_always_checked_is_named() {
     );
     assert_parts(&arguments, &["offset 160 of the kernel argument segment", "flat_load_b32"]);
     let atomic = fault(32, "odd_atomic", numbered(6));
-    assert_parts(&atomic, &["atomic of 4 bytes", "is not aligned", "4096 bytes", "atomic_add_u32"]);
+    assert_parts(&atomic, &["atomic of 4 bytes", "misaligned: ", "4096 bytes", "atomic_add_u32"]);
     let lds = fault(32, "odd_lds_atomic", numbered(5));
-    assert_parts(&lds, &["LDS offset 5", "is not aligned", "32 bytes of LDS"]);
+    assert_parts(&lds, &["LDS offset 5", "misaligned: ", "32 bytes of LDS"]);
     let scalar = fault(32, "odd_scalar_load", Call { x: true, ..numbered(9) });
-    assert_parts(&scalar, &["load of 4 bytes", "is not aligned", "s_load_b32", "byte 9 of"]);
+    assert_parts(&scalar, &["load of 4 bytes", "misaligned: ", "s_load_b32", "byte 9 of"]);
     let private = fault(32, "private_overrun", numbered(32));
     assert!(matches!(private.kind, FaultKind::PrivateOutOfBounds { .. }), "{private}");
     let global = fault(32, "one_too_many", Call { len: 5, ..numbered(5) });

@@ -47,6 +47,9 @@ fn host_reads() -> String {
     }
 }
 
+/// A way to write a word, and what HIP says.
+type Way<'a> = (&'a str, &'a dyn Fn(&Buffer) -> hipError_t);
+
 /// Everything that writes a word of device memory, and whether a kernel may read it then.
 fn written() -> String {
     let (stream, source) = (Stream::new(hipStreamNonBlocking), Buffer::of(&[1u32, 2]));
@@ -59,7 +62,7 @@ fn written() -> String {
     let elsewhere = Buffer::of(&[5u32]);
     set_device(0);
     let host = (&raw const word).cast();
-    let ways: [(&str, &dyn Fn(&Buffer) -> hipError_t); 11] = [
+    let ways: [Way; 11] = [
         // SAFETY: all sides hold the bytes that are copied or filled, here and below.
         ("copy from the host", &|place| unsafe { hipMemcpyHtoD(place.0, host, 4) }),
         ("copy from pinned memory", &|place| unsafe {
