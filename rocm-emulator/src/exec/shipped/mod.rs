@@ -22,7 +22,7 @@ fn parse(line: &str) -> Option<(Vec<u8>, &str)> {
 
 fn is_known(family: Family, code: &[u8]) -> bool {
     // What falls through ends here (s_endpgm).
-    let end = if family == Family::Rdna4 { 0xbfb0_0000u32 } else { 0xbf81_0000 };
+    let end = if matches!(family, Family::Rdna3 | Family::Rdna4) { 0xbfb0_0000u32 } else { 0xbf81_0000 };
     let program = Program::load(family, [code, &end.to_le_bytes()].concat(), 0x1000);
     if family.is_gfx9() { has_step::<64>(&program) } else { has_step::<32>(&program) }
 }
@@ -64,5 +64,19 @@ fn every_shipped_mnemonic_has_a_step() {
         let untried: Vec<_> = shipped.difference(&tried).collect();
         assert!(unknown.is_empty(), "{family:?}: {} unknown: {unknown:#?}", unknown.len());
         assert!(untried.is_empty(), "{family:?}: not in the fixture: {untried:?}");
+    }
+}
+
+#[test]
+fn every_dual_instruction_has_a_step() {
+    for (family, fixture, count) in [
+        (Family::Rdna3, include_str!("../../../tests/fixtures/gfx1100.txt"), 1000),
+        (Family::Rdna4, include_str!("../../../tests/fixtures/gfx1201.txt"), 50),
+    ] {
+        let dual = || fixture.lines().filter_map(parse).filter(|(_, text)| text.contains(" :: "));
+        assert!(dual().count() > count);
+        let unknown: Vec<_> =
+            dual().filter(|(code, _)| !is_known(family, code)).map(|(_, text)| text).collect();
+        assert!(unknown.is_empty(), "{family:?}: {unknown:#?}");
     }
 }
