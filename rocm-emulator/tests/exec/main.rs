@@ -9,3 +9,4 @@ mod raw_code;
 mod results;
 mod split_barriers;
 mod waves;
+mod wmma;

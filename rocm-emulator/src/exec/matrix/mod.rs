@@ -1,5 +1,6 @@
 //! Matrix products of a whole wave.
 mod mfma;
+mod wmma;
 
 use super::wave::Wave;
 use crate::isa::{Family, Inst};
@@ -8,6 +9,7 @@ use crate::isa::{Family, Inst};
 #[derive(Clone, Debug)]
 pub(super) enum MatrixStep {
     Mfma(mfma::Product),
+    Wmma(wmma::Product),
 }
 
 impl MatrixStep {
@@ -15,17 +17,19 @@ impl MatrixStep {
     pub(super) fn run<const W: usize>(&self, wave: &mut Wave<W>) {
         match self {
             Self::Mfma(product) => product.run(wave),
+            Self::Wmma(product) => product.run(wave),
         }
     }
 }
 
 /// Whether the mnemonic is that of a matrix product.
 pub(super) fn is_product(name: &str) -> bool {
-    const PREFIXES: [&str; 2] = ["v_mfma_", "v_smfmac_"];
+    const PREFIXES: [&str; 4] = ["v_mfma_", "v_smfmac_", "v_wmma_", "v_swmmac_"];
     PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// `None` if the instruction is unknown here.
 pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<MatrixStep> {
-    mfma::prepare::<W>(inst, family).map(MatrixStep::Mfma)
+    let wmma = || wmma::prepare::<W>(inst, family).map(MatrixStep::Wmma);
+    mfma::prepare::<W>(inst, family).map(MatrixStep::Mfma).or_else(wmma)
 }

@@ -1,0 +1,103 @@
+//! The types of matrix elements: their values, and rounding to them.
+use crate::exec::vector::half;
+
+/// An element of A or B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Element {
+    F16,
+    Bf16,
+    /// OCP's 8-bit floats: four exponent bits, one NaN and no infinity; or five, and all that IEEE 754 has.
+    Fp8,
+    Bf8,
+    /// Integers, signed or not as the instruction says.
+    Int8,
+    Int4,
+}
+
+impl Element {
+    pub(super) const fn bits(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 16,
+            Self::Fp8 | Self::Bf8 | Self::Int8 => 8,
+            Self::Int4 => 4,
+        }
+    }
+
+    pub(super) const fn is_integer(self) -> bool {
+        matches!(self, Self::Int8 | Self::Int4)
+    }
+
+    /// The value of a float.
+    #[inline(always)]
+    pub(super) fn value(self, bits: u32) -> f64 {
+        f64::from(match self {
+            Self::F16 => half::widen(bits),
+            Self::Bf16 => f32::from_bits(bits << 16),
+            // Its finite numbers are those of a wider float with the same fraction, scaled; so are E5M2's of f16.
+            Self::Fp8 if bits & 0x7f == 0x7f => f32::NAN,
+            Self::Fp8 => 256.0 * half::widen((bits & 0x80) << 8 | (bits & 0x7f) << 7),
+            Self::Bf8 => half::widen(bits << 8),
+            Self::Int8 | Self::Int4 => bits as f32,
+        })
+    }
+
+    /// The value of an integer.
+    #[inline(always)]
+    pub(super) fn integer(self, bits: u32, signed: bool) -> i64 {
+        let unused = 32 - self.bits() as u32;
+        if signed { i64::from((bits << unused) as i32 >> unused) } else { bits.into() }
+    }
+}
+
+/// An element of C and D.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sum {
+    F32,
+    F16,
+    Bf16,
+    I32,
+}
+
+impl Sum {
+    pub(super) const fn is_packed(self) -> bool {
+        matches!(self, Self::F16 | Self::Bf16)
+    }
+
+    /// The value of a float.
+    #[inline(always)]
+    pub(super) fn value(self, bits: u32) -> f64 {
+        f64::from(match self {
+            Self::F16 => half::widen(bits),
+            Self::Bf16 => f32::from_bits(bits << 16),
+            Self::F32 | Self::I32 => f32::from_bits(bits),
+        })
+    }
+
+    /// The bits of a float, rounded to the nearest, ties to even.
+    #[inline(always)]
+    pub(super) fn rounded(self, value: f64) -> u32 {
+        match self {
+            Self::F16 => half::narrow(rounded_to_odd(value)),
+            Self::Bf16 => narrow_to_bf16(rounded_to_odd(value)),
+            Self::F32 | Self::I32 => (value as f32).to_bits(),
+        }
+    }
+}
+
+/// To f32 such that a later rounding to fewer bits sees whether anything was lost.
+#[inline(always)]
+fn rounded_to_odd(value: f64) -> f32 {
+    let near = value as f32;
+    let back = f64::from(near);
+    let bits = near.to_bits();
+    if back == value || value.is_nan() || bits & 1 != 0 {
+        return near;
+    }
+    f32::from_bits(if back.abs() < value.abs() { bits + 1 } else { bits - 1 })
+}
+
+#[inline(always)]
+fn narrow_to_bf16(value: f32) -> u32 {
+    let bits = value.to_bits();
+    if value.is_nan() { bits >> 16 | 0x40 } else { (bits + 0x7fff + (bits >> 16 & 1)) >> 16 }
+}
