@@ -1,6 +1,6 @@
 //! The machine code of one code object, decoded as it is reached.
 use super::Counters;
-use super::canonical::canonical;
+use super::canonical::{canonical, index_registers};
 use super::matrix;
 use super::memory::{self, MemoryStep, ScalarLoad};
 use super::scalar::{self, FloatStep, ScalarStep, Source};
@@ -225,6 +225,9 @@ impl<const W: usize> Function<W> {
                 }
             }
         }
+        if program.family.is_gfx9() {
+            index_registers(&mut found);
+        }
         Self::prepare(program, &found)
     }
 
@@ -284,6 +287,7 @@ fn is_no_op(name: &str) -> bool {
                 | "s_wait_idle"
                 | "s_wait_event"
                 | "s_wakeup"
+                | "s_set_gpr_idx_off"
                 | "s_setprio"
                 | "s_sendmsg"
                 | "s_incperflevel"

@@ -2,6 +2,7 @@
 mod broken;
 mod code_object;
 mod faults;
+mod gfx9;
 mod matrix;
 mod order;
 mod profile;

@@ -4,6 +4,8 @@ mod gfx10;
 mod gfx12;
 mod gfx9;
 
+pub(super) use gfx9::index_registers;
+
 use crate::isa::{Family, Inst};
 use std::collections::HashMap;
 use std::sync::LazyLock;

@@ -1,6 +1,6 @@
 //! Names and operands of other families.
 use super::*;
-use crate::isa::{Encoding, Mods, Operand};
+use crate::isa::{Encoding, Mods, Operand, SdwaSelect, SdwaUnused};
 
 fn inst(name: &'static str) -> Inst {
     let register = Operand::Vgpr;
@@ -98,4 +98,52 @@ fn accumulation_registers_are_behind_the_others() {
     load.dst = Operand::Agpr(255);
     let Operand::Vgpr(register) = canonical(Family::Cdna2, load).dst else { panic!("no register") };
     assert!(register > 255 + 4);
+}
+
+/// What becomes of instructions that follow each other, after their number of bytes.
+fn indexed(names: &[(&'static str, i32)]) -> Vec<&'static str> {
+    let insts = names
+        .iter()
+        .enumerate()
+        .map(|(at, (name, imm))| (8 * at, Ok(Inst { imm: *imm, encoding: Encoding::Vop1, ..inst(name) })));
+    let mut found = insts.collect();
+    index_registers(&mut found);
+    found.into_values().filter_map(|inst| inst.ok().map(|inst| inst.name)).collect()
+}
+
+#[test]
+fn moves_are_indexed_between_on_and_off() {
+    for (mode, expected) in [
+        (1, "v_mov_b32 gpr_idx:src"),
+        (8, "v_mov_b32 gpr_idx:dst"),
+        (9, "v_mov_b32 gpr_idx:both"),
+        // Moves have no second source.
+        (2, "v_unknown gpr_idx"),
+    ] {
+        let code = [
+            ("v_mov_b32", 0),
+            ("s_set_gpr_idx_on", mode),
+            ("s_nop", 0),
+            ("v_mov_b32", 0),
+            ("s_set_gpr_idx_off", 0),
+            ("v_mov_b32", 0),
+        ];
+        let names = indexed(&code);
+        assert_eq!([names[0], names[3], names[5]], ["v_mov_b32", expected, "v_mov_b32"]);
+    }
+}
+
+#[test]
+fn other_indexed_instructions_are_unknown() {
+    let code = [("s_set_gpr_idx_on", 1), ("v_add_f32", 0), ("s_branch", 0), ("v_add_f32", 0)];
+    assert_eq!(indexed(&code)[1..], ["v_unknown gpr_idx", "s_branch", "v_add_f32"]);
+}
+
+#[test]
+fn random_rounding_writes_a_byte() {
+    let mut convert = inst("v_cvt_sr_fp8_f32");
+    convert.mods.op_sel = 0b1000;
+    let convert = canonical(Family::Cdna3, convert);
+    let expected = Some((SdwaSelect::Byte2, SdwaUnused::Preserve));
+    assert_eq!((convert.name, convert.sdwa.map(|sdwa| sdwa.dst)), ("v_cvt_sr_fp8_f32 fnuz", Some(expected)));
 }

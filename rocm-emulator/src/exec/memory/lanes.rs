@@ -1,5 +1,5 @@
 //! Loads and stores of all lanes.
-use super::{MemoryResult, Region, write_lanes};
+use super::{Memory, MemoryResult, Region, write_lanes};
 use crate::exec::Access;
 use crate::exec::wave::Wave;
 
@@ -207,15 +207,48 @@ pub(super) fn load<const W: usize, R: Region>(
         LoadFormat::Dword3 => write_all(wave, dst, &gather::<12, 3, W, R>(region, addresses, exec)?, exec),
         LoadFormat::Dword4 => write_all(wave, dst, &gather::<16, 4, W, R>(region, addresses, exec)?, exec),
         _ => {
-            let [mut values] = match format.bytes() {
-                1 => gather::<1, 1, W, R>(region, addresses, exec)?,
-                _ => gather::<2, 1, W, R>(region, addresses, exec)?,
-            };
-            extend(format, &mut values, &wave.vgpr[dst].0);
+            let values = gather_part(region, addresses, exec, format, &wave.vgpr[dst].0)?;
             write_all(wave, dst, &[values], exec);
         }
     }
     Ok(())
+}
+
+/// Loads bytes or halves, and makes of them and the old values what the format puts into the register.
+#[inline(always)]
+fn gather_part<const W: usize, R: Region>(
+    region: &mut R,
+    addresses: &[u64; W],
+    exec: u64,
+    format: LoadFormat,
+    old: &[u32; W],
+) -> MemoryResult<[u32; W]> {
+    let [mut values] = match format.bytes() {
+        1 => gather::<1, 1, W, R>(region, addresses, exec)?,
+        _ => gather::<2, 1, W, R>(region, addresses, exec)?,
+    };
+    extend(format, &mut values, old);
+    Ok(values)
+}
+
+/// Loads from global memory, and stores each lane's dword in LDS, where those of all lanes follow each other.
+#[inline(never)]
+pub(super) fn load_to_lds<const W: usize>(
+    memory: &mut Memory,
+    addresses: &[u64; W],
+    exec: u64,
+    format: LoadFormat,
+    first: u32,
+) -> MemoryResult<()> {
+    let values = match format {
+        LoadFormat::Dword1 => {
+            let [values] = gather::<4, 1, W, _>(&mut memory.global, addresses, exec)?;
+            values
+        }
+        _ => gather_part(&mut memory.global, addresses, exec, format, &[0; W])?,
+    };
+    let places = std::array::from_fn(|lane| u64::from(first.wrapping_add(4 * lane as u32)));
+    scatter::<4, W, _>(&mut memory.lds, &places, exec, [&values; 4])
 }
 
 #[inline(always)]

@@ -19,6 +19,7 @@ mod touch;
 use super::check::{Kind, SharedChecker};
 use super::wave::{Lanes, Wave};
 use super::{Access, Counters, FaultKind, PRIVATE_APERTURE, SHARED_APERTURE};
+use crate::isa::sreg;
 use atomics::AtomicOperation;
 use exchange::Exchange;
 use lanes::{LoadFormat, StoreFormat};
@@ -75,6 +76,8 @@ enum Space {
 enum Action {
     Load(LoadFormat),
     Store(StoreFormat),
+    /// From global memory to LDS, a dword for each lane (gfx9).
+    LoadToLds(LoadFormat),
     /// Of two places: the distances from the address, and the format of each.
     LoadTwo(LoadFormat, [u32; 2]),
     StoreTwo(StoreFormat, [u32; 2]),
@@ -176,8 +179,10 @@ impl MemoryStep {
         if self.run_in_one_piece(wave, memory) {
             return Ok(());
         }
-        if let Action::Exchange(exchange) = self.action {
-            return exchange.run(self, wave, &mut memory.lds);
+        match self.action {
+            Action::Exchange(exchange) => return exchange.run(self, wave, &mut memory.lds),
+            Action::LoadToLds(format) => return self.load_to_lds(wave, memory, format),
+            _ => {}
         }
         if exec == 0 {
             return Ok(());
@@ -202,6 +207,23 @@ impl MemoryStep {
             self.access(private, wave, &addresses, in_private)?;
         }
         Ok(())
+    }
+
+    /// Moves a dword of each lane from global memory to LDS, from M0 and the offset on.
+    #[inline(never)]
+    fn load_to_lds<const W: usize>(
+        &self,
+        wave: &Wave<W>,
+        memory: &mut Memory,
+        format: LoadFormat,
+    ) -> MemoryResult<()> {
+        let exec = wave.exec();
+        let mut addresses = [0; W];
+        self.addresses(wave, &mut addresses);
+        memory.global.select(self.slot);
+        self.count(memory, exec);
+        let first = (wave.sgpr[usize::from(sreg::M0)] & 0xffff).wrapping_add(self.offset as u32);
+        lanes::load_to_lds(memory, &addresses, exec, format, first)
     }
 
     /// The address of every lane; inactive lanes' are meaningless.
@@ -250,7 +272,9 @@ impl MemoryStep {
     fn count(&self, memory: &mut Memory, exec: u64) {
         let lanes = u64::from(exec.count_ones());
         match self.action {
-            Action::Load(format) => memory.counters.bytes_loaded += lanes * format.bytes(),
+            Action::Load(format) | Action::LoadToLds(format) => {
+                memory.counters.bytes_loaded += lanes * format.bytes();
+            }
             Action::Store(format) => memory.counters.bytes_stored += lanes * format.bytes(),
             Action::Atomic(operation) => {
                 memory.counters.bytes_loaded += lanes * operation.bytes();
@@ -308,10 +332,12 @@ impl MemoryStep {
                 }
                 Ok(())
             }
-            // Prepared for LDS only; exchanges have run already.
-            Action::LoadTwo(..) | Action::StoreTwo(..) | Action::AtomicTwo(..) | Action::Exchange(_) => {
-                Ok(())
-            }
+            // Prepared for LDS only; exchanges and loads to LDS have run already.
+            Action::LoadTwo(..)
+            | Action::StoreTwo(..)
+            | Action::AtomicTwo(..)
+            | Action::Exchange(_)
+            | Action::LoadToLds(_) => Ok(()),
         }
     }
 }

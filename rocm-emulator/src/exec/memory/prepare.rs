@@ -14,7 +14,12 @@ pub(in crate::exec) fn prepare(inst: &Inst, family: Family) -> Option<MemoryStep
         _ => return None,
     };
     let name = inst.name.strip_prefix(prefix)?;
-    let action = if space == Space::Lds { lds_action(name, inst, family)? } else { flat_action(name)? };
+    let action = match (space, inst.mods.lds) {
+        (Space::Lds, _) => lds_action(name, inst, family)?,
+        (Space::Global, true) => to_lds(flat_action(name)?)?,
+        (_, true) => return None,
+        (_, false) => flat_action(name)?,
+    };
     let register = |operand| match operand {
         Operand::Vgpr(n) => Some(n),
         _ => None,
@@ -111,6 +116,15 @@ fn flat_action(name: &str) -> Option<Action> {
         "store_b128" => Action::Store(StoreFormat::Dword4),
         _ => return None,
     })
+}
+
+/// A load whose data goes to LDS; there are none of several dwords or into halves.
+fn to_lds(action: Action) -> Option<Action> {
+    use LoadFormat::{Dword1, I8, I16, U8, U16};
+    match action {
+        Action::Load(format @ (U8 | I8 | U16 | I16 | Dword1)) => Some(Action::LoadToLds(format)),
+        _ => None,
+    }
 }
 
 /// DS.

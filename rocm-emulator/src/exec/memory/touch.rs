@@ -23,11 +23,11 @@ pub(in crate::exec) struct Touch<'a, const W: usize> {
 
 impl MemoryStep {
     /// Shows the accesses that the instruction will make. Those with two addresses make two; exchanges of lanes
-    /// touch no memory, and the append counter is left out.
+    /// touch no memory; the append counter and what loads to LDS write there are left out.
     pub(in crate::exec) fn touches<const W: usize>(&self, wave: &Wave<W>, mut see: impl FnMut(Touch<W>)) {
         let exec = wave.exec();
         let (access, bytes, distances) = match self.action {
-            Action::Load(format) => (Access::Load, format.bytes(), None),
+            Action::Load(format) | Action::LoadToLds(format) => (Access::Load, format.bytes(), None),
             Action::Store(format) => (Access::Store, format.bytes(), None),
             Action::Atomic(operation) => (Access::Atomic, operation.bytes(), None),
             Action::LoadTwo(format, distances) => (Access::Load, format.bytes(), Some(distances)),

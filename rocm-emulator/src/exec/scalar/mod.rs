@@ -91,6 +91,18 @@ pub(super) fn prepare(inst: &Inst, next_address: u64) -> Option<ScalarStep> {
         // A message that returns: nothing of the host's is shown to a kernel.
         "s_sendmsg_rtn_b32" => return step(Operation::Plain32(|a, _| a), [none, none]),
         "s_sendmsg_rtn_b64" => return step(Operation::Plain64(|a, _| a), [none, none]),
+        "s_set_gpr_idx_on" => {
+            return step(
+                Operation::SetIndex { mode: true },
+                [Source::new(inst.src[0], false, false)?, constant],
+            );
+        }
+        "s_set_gpr_idx_idx" => {
+            return step(
+                Operation::SetIndex { mode: false },
+                [Source::new(inst.src[0], false, false)?, none],
+            );
+        }
         "s_getreg_b32" => {
             let register = HardwareRegister::new(inst.src[0])?;
             return step(Operation::GetRegister(register), [none, none]);
@@ -200,6 +212,12 @@ impl ScalarStep {
                 let bits = first.read32(wave) as u8;
                 wave.mode.denorm_32 = bits & 3;
                 wave.mode.denorm_16_64 = (bits >> 2) & 3;
+            }
+            Operation::SetIndex { mode } => {
+                let fields = first.read32(wave) & 0xff | (second.read32(wave) & 15) << 12;
+                let kept = if mode { !0xf0ff } else { !0xff };
+                let m0 = &mut wave.sgpr[usize::from(sreg::M0)];
+                *m0 = *m0 & kept | fields;
             }
             Operation::GetRegister(register) => {
                 let value = register.read(wave);

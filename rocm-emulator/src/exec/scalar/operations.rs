@@ -30,6 +30,10 @@ pub(super) enum Operation {
     DenormMode,
     GetRegister(HardwareRegister),
     SetRegister(HardwareRegister),
+    /// gfx9's register index in M0, and which operands have it.
+    SetIndex {
+        mode: bool,
+    },
 }
 
 impl Operation {

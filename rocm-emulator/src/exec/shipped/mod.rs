@@ -1,8 +1,8 @@
-//! The project's code objects as a to-do list, but gfx11's: `*.txt` hold their mnemonics with suffixes. Every encoding of
-//! them that the decoder's fixtures hold must have a step.
+//! The project's code objects as a to-do list, but gfx11's: `gfx*.txt` hold their mnemonics with suffixes. Every encoding
+//! of them that the decoder's fixtures hold must have a step; so must the forms of other kernels in `compiled.*.txt`.
 use super::program::{Program, Step};
 use super::wave_size::{PerWaveSize, WaveSizes};
-use crate::isa::Family;
+use crate::isa::{self, Family};
 
 const TARGETS: [(Family, &str, &str); 5] = [
     (Family::Rdna2, include_str!("gfx1030.txt"), include_str!("../../../tests/fixtures/gfx1030.txt")),
@@ -78,5 +78,22 @@ fn every_dual_instruction_has_a_step() {
         let unknown: Vec<_> =
             dual().filter(|(code, _)| !is_known(family, code)).map(|(_, text)| text).collect();
         assert!(unknown.is_empty(), "{family:?}: {unknown:#?}");
+    }
+}
+
+#[test]
+fn what_compilers_write_besides_has_a_step() {
+    for (family, lines) in [
+        (Family::Cdna1, include_str!("compiled.gfx908.txt")),
+        (Family::Cdna2, include_str!("compiled.gfx90a.txt")),
+        (Family::Cdna3, include_str!("compiled.gfx942.txt")),
+    ] {
+        let forms: Vec<_> = lines.lines().filter_map(parse).collect();
+        assert!(forms.len() > 400);
+        for (code, text) in forms {
+            let inst = isa::decode(family, &code, 0).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(isa::format(family, &inst, 0), text, "{family:?}");
+            assert!(is_known(family, &code), "{family:?}: {text}");
+        }
     }
 }

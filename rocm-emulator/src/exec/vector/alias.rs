@@ -17,6 +17,7 @@ const SWAPPED: &[(&str, &str)] = &[
     ("v_subrev_f32", "v_sub_f32"),
     ("v_subrev_f16", "v_sub_f16"),
     ("v_subrev_nc_u32", "v_sub_nc_u32"),
+    ("v_subrev_nc_u16", "v_sub_nc_u16"),
     ("v_subrev_co_u32", "v_sub_co_u32"),
     ("v_subrev_co_ci_u32", "v_sub_co_ci_u32"),
 ];
@@ -48,6 +49,8 @@ const RENAMED: &[(&str, &str)] = &[
     ("v_madak_f32", "v_mad_f32"),
     ("v_dot4_i32_i8", "v_dot4_i32_iu8 neg:3"),
     ("v_dot8_i32_i4", "v_dot8_i32_iu4 neg:3"),
+    ("v_exp_legacy_f32", "v_exp_f32"),
+    ("v_log_legacy_f32", "v_log_f32"),
     ("v_cvt_pkrtz_f16_f32", "v_cvt_pk_rtz_f16_f32"),
 ];
 

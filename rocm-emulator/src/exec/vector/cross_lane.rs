@@ -1,6 +1,8 @@
-//! Instructions that move values between lanes or between the register files.
+//! Instructions that move values between lanes or between the register files, or have operands of other widths than
+//! the tables know.
 use std::mem::MaybeUninit;
 
+use super::integer;
 use super::kind::Format;
 use super::operand::{self, Operands, Source, Target};
 use super::operation::Action;
@@ -24,11 +26,15 @@ pub fn select<const W: usize>(mnemonic: &str) -> Option<(Action<W>, &'static [Fo
         "v_permlane64_b32" => (swap_halves, ONE),
         "v_mbcnt_lo_u32_b32" => (count_below::<W, 0>, TWO),
         "v_mbcnt_hi_u32_b32" => (count_below::<W, 32>, TWO),
+        "v_mqsad_u32_u8" => (sad_into_four, &[Format::Bits64, Format::Bits32, Format::Bits32]),
         "v_swap_b32" => (swap_registers, ONE),
         "v_swap_b16" => (swap_register_halves, ONE),
         "v_movreld_b32" => (move_to_relative, ONE),
         "v_movrels_b32" => (move_from_relative, ONE),
         "v_movrelsd_b32" => (move_relative, ONE),
+        "v_mov_b32 gpr_idx:src" => (move_indexed::<W, true, false>, ONE),
+        "v_mov_b32 gpr_idx:dst" => (move_indexed::<W, false, true>, ONE),
+        "v_mov_b32 gpr_idx:both" => (move_indexed::<W, true, true>, ONE),
         _ => return None,
     })
 }
@@ -186,4 +192,33 @@ fn move_relative<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     let (Target::Vgpr(to), Source::Vgpr(from)) = (operands.dst, &operands.src[0]) else { return };
     let (values, mask) = (*operand::vgpr(wave, relative(wave, *from)), operands.write_mask(wave));
     operand::write_register(wave, relative(wave, to), mask, &values);
+}
+
+/// gfx9's register indexing: M0 holds the index in 8 bits, and other things above. Only vector registers have one.
+fn move_indexed<const W: usize, const SRC: bool, const DST: bool>(operands: &Operands, wave: &mut Wave<W>) {
+    let index = (wave.sgpr[sreg::M0 as usize] & 0xff) as u16;
+    let (values, mask) = match &operands.src[0] {
+        Source::Vgpr(n) if SRC => (*operand::vgpr(wave, n + index), operands.write_mask(wave)),
+        source => (lanes(wave, source), operands.write_mask(wave)),
+    };
+    let Target::Vgpr(n) = operands.dst else { return };
+    operand::write_register(wave, if DST { n + index } else { n }, mask, &values);
+}
+
+/// The sums of absolute differences of bytes at four places of source 0, where the byte of source 1 is not 0, each
+/// added to one of four registers.
+fn sad_into_four<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+    let (Target::Vgpr(to), Source::Vgpr(addends)) = (operands.dst, &operands.src[2]) else { return };
+    let bytes = *operand::fetch64(wave, &operands.src[0], &mut MaybeUninit::uninit());
+    let (masks, exec) = (lanes(wave, &operands.src[1]), wave.exec());
+    let sums: [[u32; W]; 4] = std::array::from_fn(|i| {
+        let addend = operand::vgpr(wave, addends + i as u16);
+        std::array::from_fn(|lane| {
+            let sum = integer::sad((bytes[lane] >> (8 * i)) as u32, masks[lane], 8, |byte| byte != 0);
+            sum.wrapping_add(addend[lane])
+        })
+    });
+    for (i, sums) in sums.iter().enumerate() {
+        operand::write_register(wave, to + i as u16, exec, sums);
+    }
 }

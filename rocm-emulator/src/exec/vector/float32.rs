@@ -40,6 +40,10 @@ operations! { select;
         let dark = b <= f32::MIN || b.is_nan() || c <= 0.0 || c.is_nan();
         if dark { f32::MIN } else { a * b }
     }
+    "v_cubeid_f32" CubeFace (x: F32, y: F32, z: F32) -> F32 { cube(x, y, z).face }
+    "v_cubesc_f32" CubeS (x: F32, y: F32, z: F32) -> F32 { cube(x, y, z).s }
+    "v_cubetc_f32" CubeT (x: F32, y: F32, z: F32) -> F32 { cube(x, y, z).t }
+    "v_cubema_f32" CubeMajor (x: F32, y: F32, z: F32) -> F32 { cube(x, y, z).twice_major }
     "v_trunc_f32" Trunc (a: F32) -> F32 { a.trunc() }
     "v_ceil_f32" Ceil (a: F32) -> F32 { a.ceil() }
     "v_floor_f32" Floor (a: F32) -> F32 { a.floor() }
@@ -183,4 +187,31 @@ pub fn frexp(value: f32) -> (f32, i32) {
     let mantissa = f64::from_bits(bits & !(0x7ff << 52) | 1022 << 52) as f32;
     let special = value == 0.0 || value.is_nan() || value.is_infinite();
     if special { (value, 0) } else { (mantissa, exponent) }
+}
+
+/// Where a direction meets a cube.
+struct CubePoint {
+    face: f32,
+    s: f32,
+    t: f32,
+    twice_major: f32,
+}
+
+/// The faces are +x, -x, +y, -y, +z, -z; of equal coordinates z counts before y and x.
+#[inline(always)]
+fn cube(x: f32, y: f32, z: f32) -> CubePoint {
+    let (width, height, depth) = (x.abs(), y.abs(), z.abs());
+    let point = |major: f32, face: f32, s: f32, t: f32| CubePoint {
+        face: if major < 0.0 { face + 1.0 } else { face },
+        s,
+        t,
+        twice_major: 2.0 * major,
+    };
+    if depth >= width && depth >= height {
+        point(z, 4.0, if z < 0.0 { -x } else { x }, -y)
+    } else if height >= width {
+        point(y, 2.0, x, if y < 0.0 { -z } else { z })
+    } else {
+        point(x, 0.0, if x < 0.0 { z } else { -z }, -y)
+    }
 }

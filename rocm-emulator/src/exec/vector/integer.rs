@@ -90,6 +90,8 @@ operations! { select;
     "v_msad_u8" SadBytesMasked (a: U32, b: U32, c: U32) -> U32 { sad(a, b, 8, |y| y != 0).wrapping_add(c) }
     "v_sad_u16" SadHalves (a: U32, b: U32, c: U32) -> U32 { sad(a, b, 16, |_| true).wrapping_add(c) }
     "v_sad_u32" SadWords (a: U32, b: U32, c: U32) -> U32 { a.abs_diff(b).wrapping_add(c) }
+    "v_qsad_pk_u16_u8" SadFour (a: U64, b: U32, c: U64) -> U64 { sad_four(a, b, c, |_| true) }
+    "v_mqsad_pk_u16_u8" SadFourMasked (a: U64, b: U32, c: U64) -> U64 { sad_four(a, b, c, |y| y != 0) }
     "v_lerp_u8" LerpBytes (a: U32, b: U32, c: U32) -> U32 {
         let mean = |shift: u32| ((a >> shift & 0xff) + (b >> shift & 0xff) + (c >> shift & 1)) >> 1 << shift;
         mean(0) | mean(8) | mean(16) | mean(24)
@@ -125,7 +127,7 @@ fn byte(high: u32, low: u32, select: u32) -> u32 {
 
 /// The sum of absolute differences of parts of `width` bits that `counts` accepts by `b`'s part.
 #[inline(always)]
-fn sad(a: u32, b: u32, width: u32, counts: impl Fn(u32) -> bool) -> u32 {
+pub fn sad(a: u32, b: u32, width: u32, counts: impl Fn(u32) -> bool) -> u32 {
     let part = u32::MAX >> (32 - width);
     let mut sum = 0;
     for i in 0..32 / width {
@@ -133,4 +135,13 @@ fn sad(a: u32, b: u32, width: u32, counts: impl Fn(u32) -> bool) -> u32 {
         sum += if counts(y) { x.abs_diff(y) } else { 0 };
     }
     sum
+}
+
+/// The sums of absolute differences of bytes at four places of `a`, each added to 16 bits of `c`.
+#[inline(always)]
+fn sad_four(a: u64, b: u32, c: u64, counts: impl Fn(u32) -> bool) -> u64 {
+    (0..4).fold(0, |result, i| {
+        let sum = sad((a >> (8 * i)) as u32, b, 8, &counts) as u16;
+        result | u64::from(sum.wrapping_add((c >> (16 * i)) as u16)) << (16 * i)
+    })
 }

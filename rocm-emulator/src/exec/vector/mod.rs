@@ -24,6 +24,7 @@ mod kind;
 mod operand;
 mod operation;
 mod packed;
+pub(super) mod small_float;
 mod soft;
 #[cfg(test)]
 mod tests;
@@ -187,6 +188,7 @@ fn select<const W: usize>(mnemonic: &str) -> Option<Entry<W>> {
         .or_else(|| carry::select(mnemonic))
         .or_else(|| transcendental::select(mnemonic))
         .or_else(|| packed::select(mnemonic))
+        .or_else(|| small_float::select(mnemonic))
         .or_else(|| float16::select(mnemonic))
         .or_else(|| integer16::select(mnemonic))
         .or_else(|| float64::select(mnemonic))

@@ -1,6 +1,6 @@
 //! VOP3P: two 16-bit operations at once, dot products, mixed-precision multiply-add.
 use super::half;
-use super::kind::{F16, F32, H2, Mixed, P16, S2, U32, W2};
+use super::kind::{F16, F32, H2, I32, Mixed, P16, S2, U32, W2};
 use super::operation::operations;
 
 operations! { select;
@@ -47,25 +47,53 @@ operations! { select;
         let wide = |bits: u16| f32::from_bits(u32::from(bits) << 16);
         wide(a[1]) * wide(b[1]) + (wide(a[0]) * wide(b[0]) + c)
     }
-    "v_dot2_i32_i16" Dot2Int (a: P16, b: P16, c: U32) -> U32 {
-        let product = |i: usize| i32::from(a[i] as i16) * i32::from(b[i] as i16);
-        c.wrapping_add(product(0) as u32).wrapping_add(product(1) as u32)
-    }
-    "v_dot2_u32_u16" Dot2Unsigned (a: P16, b: P16, c: U32) -> U32 {
-        let product = |i: usize| u32::from(a[i]) * u32::from(b[i]);
-        c.wrapping_add(product(0)).wrapping_add(product(1))
+    "v_dot2_i32_i16" Dot2Int (a: P16, b: P16, c: U32) -> U32 { dot2(a, b, c) as u32 }
+    "v_dot2_i32_i16 clamp" Dot2IntSaturate (a: P16, b: P16, c: U32) -> U32 { saturated(dot2(a, b, c)) }
+    "v_dot2_u32_u16" Dot2Unsigned (a: P16, b: P16, c: U32) -> U32 { dot2_unsigned(a, b, c) as u32 }
+    "v_dot2_u32_u16 clamp" Dot2UnsignedSaturate (a: P16, b: P16, c: U32) -> U32 {
+        saturated_unsigned(dot2_unsigned(a, b, c))
     }
     // By the signs of the sources: neither, the first, the second, both.
-    "v_dot4_i32_iu8" Dot4 (a: U32, b: U32, c: U32) -> U32 { dot4(a, b, c, false, false) }
-    "v_dot4_i32_iu8 neg:1" Dot4SignedA (a: U32, b: U32, c: U32) -> U32 { dot4(a, b, c, true, false) }
-    "v_dot4_i32_iu8 neg:2" Dot4SignedB (a: U32, b: U32, c: U32) -> U32 { dot4(a, b, c, false, true) }
-    "v_dot4_i32_iu8 neg:3" Dot4Signed (a: U32, b: U32, c: U32) -> U32 { dot4(a, b, c, true, true) }
-    "v_dot4_u32_u8" Dot4Unsigned (a: U32, b: U32, c: U32) -> U32 { dot4(a, b, c, false, false) }
-    "v_dot8_i32_iu4" Dot8 (a: U32, b: U32, c: U32) -> U32 { dot8(a, b, c, false, false) }
-    "v_dot8_i32_iu4 neg:1" Dot8SignedA (a: U32, b: U32, c: U32) -> U32 { dot8(a, b, c, true, false) }
-    "v_dot8_i32_iu4 neg:2" Dot8SignedB (a: U32, b: U32, c: U32) -> U32 { dot8(a, b, c, false, true) }
-    "v_dot8_i32_iu4 neg:3" Dot8Signed (a: U32, b: U32, c: U32) -> U32 { dot8(a, b, c, true, true) }
-    "v_dot8_u32_u4" Dot8Unsigned (a: U32, b: U32, c: U32) -> U32 { dot8(a, b, c, false, false) }
+    "v_dot4_i32_iu8" Dot4 (a: U32, b: U32, c: I32) -> U32 { dot4(a, b, c.into(), false, false) as u32 }
+    "v_dot4_i32_iu8 clamp" Dot4Saturate (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot4(a, b, c.into(), false, false))
+    }
+    "v_dot4_i32_iu8 neg:1" Dot4SignedA (a: U32, b: U32, c: I32) -> U32 { dot4(a, b, c.into(), true, false) as u32 }
+    "v_dot4_i32_iu8 neg:1 clamp" Dot4SignedASaturate (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot4(a, b, c.into(), true, false))
+    }
+    "v_dot4_i32_iu8 neg:2" Dot4SignedB (a: U32, b: U32, c: I32) -> U32 { dot4(a, b, c.into(), false, true) as u32 }
+    "v_dot4_i32_iu8 neg:2 clamp" Dot4SignedBSaturate (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot4(a, b, c.into(), false, true))
+    }
+    "v_dot4_i32_iu8 neg:3" Dot4Signed (a: U32, b: U32, c: I32) -> U32 { dot4(a, b, c.into(), true, true) as u32 }
+    "v_dot4_i32_iu8 neg:3 clamp" Dot4SignedSaturate (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot4(a, b, c.into(), true, true))
+    }
+    "v_dot4_u32_u8" Dot4Unsigned (a: U32, b: U32, c: U32) -> U32 { dot4(a, b, c.into(), false, false) as u32 }
+    "v_dot4_u32_u8 clamp" Dot4UnsignedSaturate (a: U32, b: U32, c: U32) -> U32 {
+        saturated_unsigned(dot4(a, b, c.into(), false, false) as u64)
+    }
+    "v_dot8_i32_iu4" Dot8 (a: U32, b: U32, c: I32) -> U32 { dot8(a, b, c.into(), false, false) as u32 }
+    "v_dot8_i32_iu4 clamp" Dot8Saturate (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot8(a, b, c.into(), false, false))
+    }
+    "v_dot8_i32_iu4 neg:1" Dot8SignedA (a: U32, b: U32, c: I32) -> U32 { dot8(a, b, c.into(), true, false) as u32 }
+    "v_dot8_i32_iu4 neg:1 clamp" Dot8SignedASaturate (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot8(a, b, c.into(), true, false))
+    }
+    "v_dot8_i32_iu4 neg:2" Dot8SignedB (a: U32, b: U32, c: I32) -> U32 { dot8(a, b, c.into(), false, true) as u32 }
+    "v_dot8_i32_iu4 neg:2 clamp" Dot8SignedBSaturate (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot8(a, b, c.into(), false, true))
+    }
+    "v_dot8_i32_iu4 neg:3" Dot8Signed (a: U32, b: U32, c: I32) -> U32 { dot8(a, b, c.into(), true, true) as u32 }
+    "v_dot8_i32_iu4 neg:3 clamp" Dot8SignedSaturate (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot8(a, b, c.into(), true, true))
+    }
+    "v_dot8_u32_u4" Dot8Unsigned (a: U32, b: U32, c: U32) -> U32 { dot8(a, b, c.into(), false, false) as u32 }
+    "v_dot8_u32_u4 clamp" Dot8UnsignedSaturate (a: U32, b: U32, c: U32) -> U32 {
+        saturated_unsigned(dot8(a, b, c.into(), false, false) as u64)
+    }
 }
 
 #[inline(always)]
@@ -91,16 +119,35 @@ fn part<const BITS: u32>(value: u32, shift: u32, signed: bool) -> i32 {
 }
 
 #[inline(always)]
-fn dot4(a: u32, b: u32, c: u32, a_signed: bool, b_signed: bool) -> u32 {
-    let product = |shift: u32| part::<8>(a, shift, a_signed) * part::<8>(b, shift, b_signed);
-    (c as i32).wrapping_add(product(0) + product(8) + (product(16) + product(24))) as u32
+fn dot2(a: [u16; 2], b: [u16; 2], c: u32) -> i64 {
+    let product = |i: usize| i64::from(a[i] as i16) * i64::from(b[i] as i16);
+    i64::from(c as i32) + product(0) + product(1)
 }
 
 #[inline(always)]
-fn dot8(a: u32, b: u32, c: u32, a_signed: bool, b_signed: bool) -> u32 {
-    let mut sum = c as i32;
-    for i in 0..8 {
-        sum = sum.wrapping_add(part::<4>(a, 4 * i, a_signed) * part::<4>(b, 4 * i, b_signed));
-    }
-    sum as u32
+fn dot2_unsigned(a: [u16; 2], b: [u16; 2], c: u32) -> u64 {
+    let product = |i: usize| u64::from(a[i]) * u64::from(b[i]);
+    u64::from(c) + product(0) + product(1)
+}
+
+#[inline(always)]
+fn dot4(a: u32, b: u32, c: i64, a_signed: bool, b_signed: bool) -> i64 {
+    let product = |shift: u32| part::<8>(a, shift, a_signed) * part::<8>(b, shift, b_signed);
+    c + i64::from(product(0) + product(8) + (product(16) + product(24)))
+}
+
+#[inline(always)]
+fn dot8(a: u32, b: u32, c: i64, a_signed: bool, b_signed: bool) -> i64 {
+    let product = |i: u32| part::<4>(a, 4 * i, a_signed) * part::<4>(b, 4 * i, b_signed);
+    c + i64::from((0..8).map(product).sum::<i32>())
+}
+
+#[inline(always)]
+fn saturated(sum: i64) -> u32 {
+    sum.clamp(i32::MIN.into(), i32::MAX.into()) as u32
+}
+
+#[inline(always)]
+fn saturated_unsigned(sum: u64) -> u32 {
+    sum.min(u32::MAX.into()) as u32
 }

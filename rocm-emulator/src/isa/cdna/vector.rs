@@ -2,7 +2,7 @@
 use super::super::fields::{DPP16, LITERAL, Words, bit, bits, is_mixed};
 use super::super::sdwa::{SDWA, sdwa, sdwa_source};
 use super::super::table::{Class, Row, Slot, blank};
-use super::super::{DecodeError, Encoding, Family, Inst, Operand, sreg};
+use super::super::{DecodeError, Encoding, Family, Inst, Operand, Sdwa, sreg};
 use super::fields;
 use super::table::tables;
 
@@ -46,6 +46,9 @@ pub fn decode_short(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
             let sdwa = sdwa(extra, compares).ok_or_else(reserved)?;
             (inst.mods.neg, inst.mods.abs) = (sdwa.neg, sdwa.abs);
             inst.sdwa = Some(sdwa.sdwa);
+            if reads_small_floats(row) {
+                inst.sdwa = Some(Sdwa { dst: None, ..sdwa.sdwa });
+            }
             if !compares {
                 inst.mods.clamp = bit(extra, 13);
                 inst.mods.omod = bits(extra, 14, 2) as u8;
@@ -74,6 +77,11 @@ pub fn decode_short(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         };
     }
     Ok(inst)
+}
+
+/// Conversions from 8-bit floats, whose SDWA form has a choice of the source alone.
+fn reads_small_floats(row: &Row) -> bool {
+    ["_fp8", "_bf8"].iter().any(|suffix| row.name.ends_with(suffix))
 }
 
 /// Instructions of the 32-bit encodings without SDWA, DPP and VOP3 forms.

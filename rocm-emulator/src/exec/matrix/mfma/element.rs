@@ -1,5 +1,5 @@
 //! The types of matrix elements, and where their bits lie in registers.
-use crate::exec::vector::half;
+use crate::exec::vector::{half, small_float};
 use crate::exec::wave::Wave;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,8 +11,7 @@ pub(super) enum Element {
     F16,
     Bf16,
     I8,
-    /// gfx942's 8-bit floats have no infinities and no negative zero, whose code is the only NaN (FNUZ): four
-    /// exponent bits and bias 8, or five and bias 16.
+    /// gfx942's 8-bit floats ([`small_float`]).
     Fp8,
     Bf8,
 }
@@ -59,8 +58,8 @@ impl Element {
         match self {
             Self::F16 => half::widen(bits),
             Self::Bf16 => f32::from_bits(bits << 16),
-            Self::Fp8 => small_float::<3>(bits),
-            Self::Bf8 => small_float::<2>(bits),
+            Self::Fp8 => small_float::value::<{ small_float::FP8 }>(bits),
+            Self::Bf8 => small_float::value::<{ small_float::BF8 }>(bits),
             Self::Xf32 => f32::from_bits(bits & !0x1fff),
             Self::F32 | Self::F64 | Self::I8 => f32::from_bits(bits),
         }
@@ -80,20 +79,4 @@ impl Element {
 #[inline(always)]
 fn dword<const W: usize>(wave: &Wave<W>, first: u16, n: usize, lane: usize) -> u64 {
     wave.vgpr.get(usize::from(first) + n).map_or(0, |register| u64::from(register.0[lane]))
-}
-
-/// An 8-bit float with this many fraction bits; the bias is half the number of exponents.
-fn small_float<const FRACTION: u32>(bits: u32) -> f32 {
-    if bits == 0x80 {
-        return f32::NAN;
-    }
-    let exponent_bits = 7 - FRACTION;
-    let bias = 1 << (exponent_bits - 1);
-    let exponent = (bits >> FRACTION & ((1 << exponent_bits) - 1)) as i32;
-    let fraction = bits & ((1 << FRACTION) - 1);
-    let significand = if exponent == 0 { fraction } else { fraction | 1 << FRACTION };
-    let power = exponent.max(1) - bias - FRACTION as i32;
-    // Exact: all are normal numbers of f32.
-    let magnitude = significand as f32 * f32::from_bits(((127 + power) as u32) << 23);
-    if bits & 0x80 != 0 { -magnitude } else { magnitude }
 }
