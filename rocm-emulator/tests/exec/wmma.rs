@@ -187,7 +187,8 @@ fn sums_of_integers() {
     let unsigned: Value<u8> = |bits| bits.into();
     let nibble: Value<u8> = |bits| f64::from(bits & 15);
     let signed_nibble: Value<u8> = |bits| f64::from((bits << 4) as i8 >> 4);
-    let kernels: [(&str, Value<u8>, Value<u8>, &[Chip]); 4] = [
+    type Kernel = (&'static str, Value<u8>, Value<u8>, &'static [Chip]);
+    let kernels: [Kernel; 4] = [
         ("i32_iu8", signed, unsigned, &CHIPS),
         ("i32_iu8_clamped", signed, signed, &CHIPS),
         ("i32_iu4", nibble, signed_nibble, &CHIPS),
