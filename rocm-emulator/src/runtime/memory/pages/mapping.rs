@@ -4,7 +4,8 @@ use std::ptr::NonNull;
 
 /// Pieces of so many bytes are worth a mapping.
 pub const LARGE: usize = 1 << 20;
-const HUGE_PAGE: usize = 2 << 20;
+/// Their sizes are rounded up to multiples of this, so that more of them fit.
+const UNIT: usize = 64 << 10;
 /// Bytes that wait for reuse at most.
 const CAPACITY: usize = 256 << 20;
 
@@ -25,7 +26,7 @@ static RETIRED: Mutex<Vec<Mapping>> = Mutex::new(Vec::new());
 impl Mapping {
     /// At least `size` zeros from [`Self::start`] on.
     pub fn new(size: usize) -> Option<Self> {
-        let bytes = size.checked_next_multiple_of(HUGE_PAGE)?.checked_add(HUGE_PAGE)?;
+        let bytes = size.checked_next_multiple_of(UNIT)?;
         let retired = {
             let mut retired = RETIRED.lock();
             let place = retired.iter().rposition(|mapping| mapping.bytes == bytes);
@@ -54,18 +55,12 @@ impl Mapping {
         if address == libc::MAP_FAILED {
             return None;
         }
-        let mapping = Self { address: NonNull::new(address.cast())?, bytes };
-        // SAFETY: the range lies in the mapping. Where there are no huge pages the advice fails, and nothing is lost.
-        let _ =
-            unsafe { libc::madvise(mapping.start().as_ptr().cast(), bytes - HUGE_PAGE, libc::MADV_HUGEPAGE) };
-        Some(mapping)
+        Some(Self { address: NonNull::new(address.cast())?, bytes })
     }
 
-    /// The first address, a multiple of the size of huge pages.
+    /// The first address, that of a page.
     pub fn start(&self) -> NonNull<u8> {
-        let address = self.address.as_ptr().addr();
-        // SAFETY: less than a huge page is skipped, and the mapping is that much longer than what is used of it.
-        unsafe { self.address.add(address.next_multiple_of(HUGE_PAGE) - address) }
+        self.address
     }
 
     /// Keeps the memory for reuse or gives it back to the host; the caller uses it no more.
