@@ -3,6 +3,10 @@ use super::lanes::extend;
 use super::{Action, LoadFormat, Memory, MemoryStep, Region, Space, StoreFormat};
 use crate::exec::Access;
 use crate::exec::wave::{Lanes, Wave};
+use std::mem::MaybeUninit;
+
+/// What 64 lanes move at most, in units of 16 bytes.
+const MOST_UNITS: usize = 64;
 
 /// How far lanes lie apart if their accesses are to be one piece: the power of two. `None` where that is not tried.
 pub(super) fn distance(space: Space, action: Action) -> Option<u8> {
@@ -15,29 +19,66 @@ pub(super) fn distance(space: Space, action: Action) -> Option<u8> {
     bytes.is_power_of_two().then(|| bytes.trailing_zeros() as u8)
 }
 
-/// Whether lane i's value is lane 0's plus `i << shift`, without an overflow.
+/// All ones for the first `count` lanes: a mask keeps loops free of branches.
 #[inline(always)]
-fn is_ramp<const W: usize>(values: &[u32; W], shift: u8) -> bool {
+fn counts(lane: usize, count: usize) -> u32 {
+    u32::from((lane as u32) < count as u32).wrapping_neg()
+}
+
+/// Whether in the first `count` lanes, lane i's value is lane 0's plus `i << shift`, without an overflow.
+#[inline(always)]
+fn is_ramp<const W: usize>(values: &[u32; W], count: usize, shift: u8) -> bool {
     let (first, shift) = (values[0], u32::from(shift & 7));
     let mut difference = 0;
     for (lane, value) in values.iter().enumerate() {
-        difference |= value ^ first.wrapping_add((lane as u32) << shift);
+        let apart = value ^ first.wrapping_add((lane as u32) << shift);
+        difference |= apart & counts(lane, count);
     }
     difference == 0 && first.checked_add((W as u32) << shift).is_some()
 }
 
+/// Whether the first `count` lanes have the same value.
+#[inline(always)]
+fn are_equal<const W: usize>(values: &[u32; W], count: usize) -> bool {
+    let mut difference = 0;
+    for (lane, value) in values.iter().enumerate() {
+        difference |= (value ^ values[0]) & counts(lane, count);
+    }
+    difference == 0
+}
+
 impl MemoryStep {
-    /// Executes the instruction if all lanes are on and access one piece that is allowed as a whole. False if not:
-    /// then nothing has happened.
+    /// Executes the instruction if the lanes that are on are the first ones and access one piece that is allowed as a
+    /// whole. False if not: then nothing has happened.
     #[inline(always)]
     pub(super) fn run_in_one_piece<const W: usize>(&self, wave: &mut Wave<W>, memory: &mut Memory) -> bool {
         let (Some(shift), Some(register)) = (self.distance, self.address) else { return false };
-        let low = &wave.vgpr[usize::from(register)].0;
-        if wave.exec() != Wave::<W>::full() || !is_ramp(low, shift) {
+        let exec = wave.exec();
+        if exec == Wave::<W>::full() {
+            self.run_of_first(wave, memory, shift, usize::from(register), W)
+        } else if exec & exec.wrapping_add(1) == 0 && exec != 0 {
+            self.run_of_first(wave, memory, shift, usize::from(register), exec.trailing_ones() as usize)
+        } else {
+            false
+        }
+    }
+
+    /// The same of the first `count` lanes. Where that is all of them, it is known when this is compiled.
+    #[inline(always)]
+    fn run_of_first<const W: usize>(
+        &self,
+        wave: &mut Wave<W>,
+        memory: &mut Memory,
+        shift: u8,
+        register: usize,
+        count: usize,
+    ) -> bool {
+        let low = &wave.vgpr[register].0;
+        if !is_ramp(low, count, shift) {
             return false;
         }
         let offset = i64::from(self.offset) as u64;
-        let bytes = (W as u64) << shift;
+        let bytes = (count as u64) << shift;
         let access = if matches!(self.action, Action::Store(_)) { Access::Store } else { Access::Load };
         let piece = if self.space == Space::Lds {
             // There is no scalar base, and a piece that ends within LDS does not wrap.
@@ -47,8 +88,8 @@ impl MemoryStep {
             let upper = match self.base {
                 Some(base) => wave.sgpr64(base),
                 None => {
-                    let high = &wave.vgpr[usize::from(register) + 1].0;
-                    if high.iter().fold(0, |difference, value| difference | value ^ high[0]) != 0 {
+                    let high = &wave.vgpr[register + 1].0;
+                    if !are_equal(high, count) {
                         return false;
                     }
                     u64::from(high[0]) << 32
@@ -73,15 +114,38 @@ impl MemoryStep {
             piece
         };
         let Some(piece) = piece else { return false };
+        // Lanes that are off have no bytes in the piece: theirs are those of a copy.
+        let mut copy = MaybeUninit::<[u128; MOST_UNITS]>::uninit();
+        let whole = if count == W { piece } else { copy.as_mut_ptr().cast() };
         match self.action {
             Action::Load(format) => {
                 let dst = usize::from(self.dst.unwrap_or(0));
-                // SAFETY: the region allowed to read all lanes' bytes from `piece` on.
-                unsafe { load(wave, format, dst, piece) };
+                if count == W {
+                    // SAFETY: the region allowed to read all lanes' bytes from `piece` on.
+                    unsafe { load(wave, format, dst, whole) };
+                    return true;
+                }
+                let count_of = format.registers();
+                let before: [Lanes<W>; 4] = std::array::from_fn(|n| wave.vgpr[dst + n.min(count_of - 1)]);
+                // SAFETY: the region allowed to read as many bytes from `piece` on; the copy has room for all lanes'.
+                unsafe {
+                    whole.write_bytes(0, W << shift);
+                    std::ptr::copy_nonoverlapping(piece, whole, bytes as usize);
+                    load(wave, format, dst, whole);
+                }
+                for (register, before) in wave.vgpr[dst..][..count_of].iter_mut().zip(before) {
+                    register.0[count..].copy_from_slice(&before.0[count..]);
+                }
             }
             Action::Store(format) => {
-                // SAFETY: the region allowed to write all lanes' bytes from `piece` on.
-                unsafe { store(wave, format, usize::from(self.data[0]), piece) };
+                // SAFETY: the region allowed to write as many bytes from `piece` on as there are lanes; the copy has
+                // room for all lanes'.
+                unsafe {
+                    store(wave, format, usize::from(self.data[0]), whole);
+                    if count < W {
+                        std::ptr::copy_nonoverlapping(whole, piece, bytes as usize);
+                    }
+                }
             }
             _ => return false,
         }

@@ -50,7 +50,8 @@ impl Source {
     pub(super) fn read32<const W: usize>(self, wave: &Wave<W>) -> u32 {
         match self {
             Self::Register(n) => wave.sgpr[usize::from(n & 127)],
-            other => other.read64(wave) as u32,
+            Self::Constant(value) => value as u32,
+            status => status.read_status(wave) as u32,
         }
     }
 
@@ -59,6 +60,14 @@ impl Source {
         match self {
             Self::Register(n) => wave.sgpr64(n),
             Self::Constant(value) => value,
+            status => status.read_status(wave),
+        }
+    }
+
+    #[cold]
+    fn read_status<const W: usize>(self, wave: &Wave<W>) -> u64 {
+        match self {
+            Self::Register(_) | Self::Constant(_) => 0,
             Self::Scc => u64::from(wave.scc),
             Self::VccZ => u64::from(wave.mask(sreg::VCC_LO) == 0),
             Self::ExecZ => u64::from(wave.exec() == 0),

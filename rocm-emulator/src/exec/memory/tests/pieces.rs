@@ -8,41 +8,73 @@ fn based(name: &'static str, offset: i32) -> Inst {
     inst
 }
 
-fn tuples_of_a_wave<const W: usize>() {
+/// Loads and stores by the first `count` lanes; the other lanes' addresses are nobody's.
+fn first_lanes<const W: usize>(
+    wide: bool,
+    count: usize,
+    load: &'static str,
+    store: &'static str,
+    dwords: usize,
+) {
+    let words: Vec<u32> = (0..5 * W as u32).map(|i| i.wrapping_mul(0x9e37_79b9)).collect();
+    let mut bench = Bench::<W>::new(wide);
+    bench.wave.set_sgpr64(126, Wave::<W>::full() >> (W - count));
+    let (mut from, mut to) = (words.clone(), vec![7u32; 5 * W]);
+    bench.range(&mut from);
+    bench.range(&mut to);
+    // One dword behind the base, by the instruction's offset less the lanes'.
+    bench.addresses(64, 4 * dwords as u64);
+    bench.wave.vgpr[2].0[count..].fill(0x7777_7777);
+    bench.wave.vgpr[usize::from(DST)..][..dwords].fill(Lanes::splat(99));
+    bench.wave.set_sgpr64(4, bench.ranges[0].base);
+    let counters = bench.run(&based(load, 4 - 64)).expect("in bounds");
+    assert_eq!(counters.bytes_loaded, (4 * dwords * count) as u64);
+    for (lane, n) in (0..W).flat_map(|lane| (0..dwords).map(move |n| (lane, n))) {
+        let register = bench.wave.vgpr[usize::from(DST) + n].0[lane];
+        let expected = if lane < count { words[1 + lane * dwords + n] } else { 99 };
+        assert_eq!(register, expected, "{load} lane {lane} of {count}");
+        bench.wave.vgpr[8 + n].0[lane] = register;
+    }
+    bench.wave.set_sgpr64(4, bench.ranges[1].base);
+    let counters = bench.run(&based(store, 4 - 64)).expect("in bounds");
+    assert_eq!(counters.bytes_stored, (4 * dwords * count) as u64);
+    let end = 1 + dwords * count;
+    assert_eq!((to[0], &to[1..end]), (7, &words[1..end]), "{store} of {count}");
+    assert!(to[end..].iter().all(|word| *word == 7), "{store} of {count}");
+}
+
+#[test]
+fn tuples_of_the_first_lanes() {
     let names = [
         ("global_load_b32", "global_store_b32", 1),
         ("global_load_b64", "global_store_b64", 2),
         ("global_load_b128", "global_store_b128", 4),
     ];
-    let words: Vec<u32> = (0..5 * W as u32).map(|i| i.wrapping_mul(0x9e37_79b9)).collect();
     for (wide, (load, store, dwords)) in [false, true].into_iter().flat_map(|wide| names.map(|n| (wide, n))) {
-        let mut bench = Bench::<W>::new(wide);
-        let (mut from, mut to) = (words.clone(), vec![7u32; 5 * W]);
-        bench.range(&mut from);
-        bench.range(&mut to);
-        // One dword behind the base, by the instruction's offset less the lanes'.
-        bench.addresses(64, 4 * dwords as u64);
-        bench.wave.set_sgpr64(4, bench.ranges[0].base);
-        let counters = bench.run(&based(load, 4 - 64)).expect("in bounds");
-        assert_eq!(counters.bytes_loaded, (4 * dwords * W) as u64);
-        for (lane, n) in (0..W).flat_map(|lane| (0..dwords).map(move |n| (lane, n))) {
-            let register = bench.wave.vgpr[usize::from(DST) + n].0[lane];
-            assert_eq!(register, words[1 + lane * dwords + n], "{load} lane {lane}");
-            bench.wave.vgpr[8 + n].0[lane] = register;
-        }
-        bench.wave.set_sgpr64(4, bench.ranges[1].base);
-        let counters = bench.run(&based(store, 4 - 64)).expect("in bounds");
-        assert_eq!(counters.bytes_stored, (4 * dwords * W) as u64);
-        let end = 1 + dwords * W;
-        assert_eq!((to[0], &to[1..end]), (7, &words[1..end]), "{store}");
-        assert!(to[end..].iter().all(|word| *word == 7), "{store}");
+        [1, 5, 31, 32].iter().for_each(|count| first_lanes::<32>(wide, *count, load, store, dwords));
+        [1, 32, 33, 64].iter().for_each(|count| first_lanes::<64>(wide, *count, load, store, dwords));
     }
 }
 
 #[test]
-fn tuples_of_all_lanes() {
-    tuples_of_a_wave::<32>();
-    tuples_of_a_wave::<64>();
+fn the_first_bytes_and_halves_of_lds() {
+    for (store, load, size) in [("ds_store_b8", "ds_load_u8", 1usize), ("ds_store_b16", "ds_load_u16", 2)] {
+        let mut bench = Bench::<64>::new(true);
+        bench.wave.set_sgpr64(126, (1 << 40) - 1);
+        bench.addresses(100, size as u64);
+        bench.wave.vgpr[8].0 = std::array::from_fn(|lane| lane as u32 * 0x0101_0101);
+        bench.wave.vgpr[usize::from(DST)] = Lanes::splat(5);
+        bench.run(&lds(store)).expect("in bounds");
+        bench.run(&lds(load)).expect("in bounds");
+        for (lane, value) in bench.wave.vgpr[usize::from(DST)].0.into_iter().enumerate() {
+            let expected = if size == 1 { lane as u32 } else { lane as u32 * 0x0101 };
+            assert_eq!(value, if lane < 40 { expected } else { 5 }, "{load} lane {lane}");
+        }
+        // Memory behind the last lane's is as it was: all ones.
+        bench.addresses(100 + 40 * size as u64, size as u64);
+        bench.run(&lds(load)).expect("in bounds");
+        assert_eq!(bench.wave.vgpr[usize::from(DST)].0[0], u32::MAX >> (32 - 8 * size));
+    }
 }
 
 #[test]
