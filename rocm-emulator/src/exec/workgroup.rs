@@ -306,6 +306,7 @@ where
                         Step::ScalarLoad(step) => step.run(wave, memory),
                         _ => break step,
                     };
+                    let outcome = if WATCHED { outcome.and_then(|()| memory.settle()) } else { outcome };
                     if let Err(fault) = outcome {
                         *next_of_wave = steps.len() - following.len() - 1;
                         return Err(fault);

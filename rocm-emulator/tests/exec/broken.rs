@@ -51,6 +51,8 @@ fn corpus(w: u32) -> Vec<(&'static str, Call, Caught)> {
         ("neighbouring_bytes", numbered(2 * w), ByRace),
         ("last_workgroup", FOUR_GROUPS, ByRace),
         ("last_workgroup_mended", FOUR_GROUPS, Never),
+        ("same_value", FOUR_GROUPS, Never),
+        ("same_value_in_lds", Y_ONLY, Never),
         ("cleared_by_one", FOUR_GROUPS, ByRace),
         ("cleared_by_one_mended", FOUR_GROUPS, Never),
         ("neighbour_workgroup", FOUR_GROUPS, ByRace),

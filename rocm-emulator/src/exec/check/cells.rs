@@ -65,7 +65,8 @@ impl Cells {
         &mut self.pages[index]
     }
 
-    /// Notes an access. Returns the earlier one that nothing orders it with, if there is such a one.
+    /// Notes an access. Returns the earlier one that nothing orders it with, if there is such a one; a store only if
+    /// there is no other.
     pub(super) fn access(
         &mut self,
         clock: &Clock,
@@ -73,7 +74,8 @@ impl Cells {
         address: u64,
         bytes: u64,
         now: Record,
-    ) -> Option<(Access, Record)> {
+    ) -> Option<Conflict> {
+        let mut stores: Option<Conflict> = None;
         let (mut at, end) = (address, address + bytes);
         while at < end {
             let page = self.page(at / PAGE);
@@ -81,16 +83,30 @@ impl Cells {
             page.refine(at);
             page.refine(stop);
             let cell = |address: u64| ((address - at / PAGE * PAGE) >> page.shift) as usize;
-            let touched = cell(at)..cell(stop);
-            for cell in &mut page.cells[touched] {
-                if let Some(race) = judge(clock, cell, access, now) {
-                    return Some(race);
+            let (first, width) = (cell(at), 1 << page.shift);
+            for (cell, start) in page.cells[first..cell(stop)].iter_mut().zip((at..).step_by(width)) {
+                let Some((earlier, record)) = judge(clock, cell, access, now) else { continue };
+                let end = start + width as u64;
+                let found = Conflict { access: earlier, record, start, end };
+                if (access, earlier) != (Access::Store, Access::Store) {
+                    return Some(found);
                 }
+                stores.get_or_insert(found).end = end;
             }
             at = stop;
         }
-        None
+        stores
     }
+}
+
+/// An earlier access that nothing orders with the present one, and the bytes where they meet: between two stores,
+/// from the first to the last of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Conflict {
+    pub(super) access: Access,
+    pub(super) record: Record,
+    pub(super) start: u64,
+    pub(super) end: u64,
 }
 
 /// Atomics do not race with each other, nor loads with compare-and-swaps: a loop of these begins with a plain load.
@@ -137,7 +153,8 @@ mod tests {
             clock.at(4 * index as u32, Kind::Other);
             let now = clock.record(*wave);
             let found = cells.access(&clock, *access, bytes.start, bytes.end - bytes.start, now);
-            if let Some((kind, earlier)) = found {
+            if let Some(Conflict { access: kind, record: earlier, start, end }) = found {
+                assert!(bytes.contains(&start) && end <= bytes.end);
                 assert!(earlier.offset() < 4 * index as u64);
                 let (group, wave) = clock.who(earlier);
                 assert_eq!(earlier.lane(), wave);

@@ -8,8 +8,9 @@ mod clock;
 mod freed;
 mod written;
 
+use super::memory::Snapshot;
 use super::{Access, EarlierAccess, FaultKind, Place};
-use cells::Cells;
+use cells::{Cells, Conflict};
 pub(super) use clock::Kind;
 use clock::{Clock, Relation};
 use std::cell::RefCell;
@@ -69,6 +70,16 @@ pub(super) struct Checker {
     checks: Checks,
     clock: Clock,
     global: Cells,
+    /// Of the instruction that runs.
+    doubts: Vec<(Doubt, Snapshot)>,
+}
+
+/// Two stores in no order: a race unless the later one leaves what it finds.
+#[derive(Debug)]
+pub(super) struct Doubt {
+    kind: Box<FaultKind>,
+    /// The bytes that both store, counted from the first one of the access.
+    pub(super) bytes: std::ops::Range<u64>,
 }
 
 /// What the checks remember of a workgroup's LDS.
@@ -81,7 +92,12 @@ pub(super) struct LdsHistory {
 
 impl Checker {
     pub(super) fn new(checks: Checks) -> SharedChecker {
-        Rc::new(RefCell::new(Self { checks, clock: Clock::default(), global: Cells::default() }))
+        Rc::new(RefCell::new(Self {
+            checks,
+            clock: Clock::default(),
+            global: Cells::default(),
+            doubts: Vec::new(),
+        }))
     }
 
     /// A wave goes on.
@@ -101,6 +117,19 @@ impl Checker {
         self.clock.at(offset, kind);
     }
 
+    /// Keeps a doubt until the instruction has stored.
+    pub(super) fn doubt(&mut self, doubt: Doubt, before: Snapshot) {
+        self.doubts.push((doubt, before));
+    }
+
+    /// The instruction has stored.
+    pub(super) fn settle(&mut self) -> Result<(), Box<FaultKind>> {
+        match self.doubts.drain(..).find(|(_, before)| before.has_changed()) {
+            Some((doubt, _)) => Err(doubt.kind),
+            None => Ok(()),
+        }
+    }
+
     /// Checks an access to a range of global memory that begins at `base`.
     pub(super) fn global(
         &mut self,
@@ -108,7 +137,7 @@ impl Checker {
         base: u64,
         lane: LaneAccess,
         place: impl Fn() -> Place,
-    ) -> Result<(), Box<FaultKind>> {
+    ) -> Result<Option<Doubt>, Box<FaultKind>> {
         let written = history.and_then(|history| history.written.as_deref());
         if let Some(written) = written.filter(|_| self.checks.init) {
             check_written(written, lane.address - base, lane, &place)?;
@@ -117,9 +146,9 @@ impl Checker {
         // An atomic load waits for another wave: a race that is meant.
         let waits = self.clock.kind() == Kind::AtomicLoad;
         if self.checks.race && !waits && !shared_with_host {
-            check_order(&self.clock, &mut self.global, lane, &place)?;
+            return check_order(&self.clock, &mut self.global, lane, &place);
         }
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -130,16 +159,21 @@ impl LdsHistory {
     }
 
     /// Checks an access that lies in LDS.
-    pub(super) fn access(&mut self, lane: LaneAccess, size: u32) -> Result<(), Box<FaultKind>> {
+    pub(super) fn access(&mut self, lane: LaneAccess, size: u32) -> Result<Option<Doubt>, Box<FaultKind>> {
         let place = || Place::Lds { offset: lane.address, size };
         let checker = self.checker.borrow();
         if checker.checks.init {
             check_written(&self.written, lane.address, lane, &place)?;
         }
         if checker.checks.race {
-            check_order(&checker.clock, &mut self.cells, lane, &place)?;
+            return check_order(&checker.clock, &mut self.cells, lane, &place);
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Keeps a doubt until the instruction has stored.
+    pub(super) fn doubt(&mut self, doubt: Doubt, before: Snapshot) {
+        self.checker.borrow_mut().doubt(doubt, before);
     }
 }
 
@@ -168,11 +202,12 @@ fn check_order(
     cells: &mut Cells,
     lane: LaneAccess,
     place: &impl Fn() -> Place,
-) -> Result<(), Box<FaultKind>> {
+) -> Result<Option<Doubt>, Box<FaultKind>> {
     let LaneAccess { access, lane, address, bytes } = lane;
-    let Some((kind, record)) = cells.access(clock, access, address, bytes, clock.record(lane as u32)) else {
-        return Ok(());
+    let Some(conflict) = cells.access(clock, access, address, bytes, clock.record(lane as u32)) else {
+        return Ok(None);
     };
+    let Conflict { access: kind, record, start, end } = conflict;
     let (workgroup, wave) = clock.who(record);
     let earlier = EarlierAccess {
         access: kind,
@@ -184,5 +219,11 @@ fn check_order(
         elsewhere: clock.relation(record) == Relation::Elsewhere,
     };
     let (lane, bytes, place) = (lane as u32, bytes as u32, place());
-    Err(Box::new(FaultKind::Race { access, lane, bytes, place, earlier: Box::new(earlier) }))
+    let race = Box::new(FaultKind::Race { access, lane, bytes, place, earlier: Box::new(earlier) });
+    match (access, kind) {
+        (Access::Store, Access::Store) => {
+            Ok(Some(Doubt { kind: race, bytes: start - address..end - address }))
+        }
+        _ => Err(race),
+    }
 }

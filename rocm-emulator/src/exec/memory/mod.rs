@@ -25,7 +25,7 @@ use exchange::Exchange;
 use lanes::{LoadFormat, StoreFormat};
 pub(super) use prepare::prepare;
 use region::Region;
-pub(super) use region::{Global, KERNARG_SURROUNDINGS, Lds, Private};
+pub(super) use region::{Global, KERNARG_SURROUNDINGS, Lds, Private, Snapshot};
 pub(super) use scalar_load::{ScalarLoad, prepare as prepare_scalar};
 pub(super) use touch::{Room, Touch};
 
@@ -41,6 +41,13 @@ pub(super) struct Memory<'a> {
     pub(super) checker: Option<SharedChecker>,
     /// [`wide_vectors`] of this host.
     pub(super) wide_vectors: bool,
+}
+
+impl Memory<'_> {
+    /// What is decided only when an instruction has stored.
+    pub(super) fn settle(&self) -> MemoryResult<()> {
+        self.checker.as_ref().map_or(Ok(()), |checker| checker.borrow_mut().settle())
+    }
 }
 
 /// Whether the host has all features that the wide compilation of the memory unit wants.

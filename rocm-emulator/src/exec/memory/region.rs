@@ -68,7 +68,12 @@ impl<'a> Global<'a> {
             if own.is_none() {
                 let (history, place) = (self.space.history(range.base), || self.place(address));
                 let access = LaneAccess { access, lane, address, bytes };
-                checker.borrow_mut().global(history, range.base, access, place)?;
+                let doubt = checker.borrow_mut().global(history, range.base, access, place)?;
+                if let Some(doubt) = doubt {
+                    // SAFETY: the range holds the access, and stays readable while the launch runs.
+                    let before = unsafe { Snapshot::take(address as *const u8, &doubt.bytes) };
+                    checker.borrow_mut().doubt(doubt, before);
+                }
             }
             return Ok(address as *mut u8);
         }
@@ -131,6 +136,33 @@ impl Region for Global<'_> {
     }
 }
 
+/// What lay somewhere before an instruction stored there.
+#[derive(Debug)]
+pub(in crate::exec) struct Snapshot {
+    place: *const u8,
+    bytes: Vec<u8>,
+}
+
+impl Snapshot {
+    /// # Safety
+    /// The bytes, counted from `place` on, must be readable until the snapshot has been asked.
+    unsafe fn take(place: *const u8, bytes: &std::ops::Range<u64>) -> Self {
+        // SAFETY: the caller's promise.
+        let (place, bytes) = unsafe {
+            let place = place.add(bytes.start as usize);
+            (place, std::slice::from_raw_parts(place, (bytes.end - bytes.start) as usize).to_vec())
+        };
+        Self { place, bytes }
+    }
+
+    /// Whether something else lies there now.
+    pub(in crate::exec) fn has_changed(&self) -> bool {
+        // SAFETY: readable by the promise of [`Self::take`]; launches that are checked run on one thread.
+        let now = unsafe { std::slice::from_raw_parts(self.place, self.bytes.len()) };
+        now != self.bytes
+    }
+}
+
 /// A workgroup's LDS.
 #[derive(Default)]
 pub(in crate::exec) struct Lds {
@@ -171,9 +203,15 @@ impl Lds {
         let size = self.size;
         match &mut self.history {
             Some(history) if address.checked_add(bytes).is_some_and(|end| end <= size.into()) => {
-                history.access(LaneAccess { access, lane, address, bytes }, size)?;
+                let doubt = history.access(LaneAccess { access, lane, address, bytes }, size)?;
                 // SAFETY: the storage holds at least `size` bytes, and the access ends within them.
-                Ok(unsafe { self.storage.as_mut_ptr().cast::<u8>().add(address as usize) })
+                let place = unsafe { self.storage.as_mut_ptr().cast::<u8>().add(address as usize) };
+                if let Some(doubt) = doubt {
+                    // SAFETY: as above; a workgroup's LDS stays where it is until the workgroup ends.
+                    let before = unsafe { Snapshot::take(place, &doubt.bytes) };
+                    history.doubt(doubt, before);
+                }
+                Ok(place)
             }
             _ => {
                 let (lane, bytes) = (lane as u32, bytes as u32);
