@@ -86,6 +86,11 @@ thread_local! {
     static WAVES: RefCell<(KeptWaves, Lds)> = RefCell::default();
 }
 
+/// Whether the calling thread can run launches: one that ends has let go of what it keeps for them.
+pub fn can_run_here() -> bool {
+    WAVES.try_with(|_| ()).is_ok()
+}
+
 /// Runs a launch to its end.
 ///
 /// # Errors

@@ -31,7 +31,7 @@ pub use address_space::{AddressSpace, PRIVATE_APERTURE, Range, SHARED_APERTURE};
 pub use check::{Checks, FreedRange, FreedRanges, Missing, RangeHistories, RangeHistory, Written};
 pub use counters::Counters;
 pub use fault::{Access, EarlierAccess, Fault, FaultKind, Place, Site};
-pub use launch::{DEFAULT_INSTRUCTION_LIMIT, KernelSpec, Launch, Scrutiny, run};
+pub use launch::{DEFAULT_INSTRUCTION_LIMIT, KernelSpec, Launch, Scrutiny, can_run_here, run};
 pub use profile::Profile;
 pub use program::Program;
 pub(crate) use random::Random;

@@ -8,6 +8,7 @@
 use super::command::Command;
 use super::error::{ErrorCode, HipError, Result, fail};
 use super::scheduler::Scheduler;
+use crate::exec;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock};
@@ -198,7 +199,7 @@ impl Queue {
             return scheduler.run_until(|| self.has_completed(sequence));
         }
         // A thread of the pool may take up other work inside a launch, which must then not end up here again.
-        let helps = rayon::current_thread_index().is_none();
+        let helps = rayon::current_thread_index().is_none() && exec::can_run_here();
         let mut state = self.state.lock();
         let mut patience = Patience::default();
         while state.completed < sequence {

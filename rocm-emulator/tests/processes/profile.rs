@@ -62,6 +62,15 @@ fn a_process_leaves_the_profile_of_its_kernels() {
 }
 
 #[test]
+fn launches_are_counted_that_nobody_waits_for() {
+    let file = File::new("end");
+    let setting = format!("profile={}", file.0.display());
+    assert_eq!(result("ends at once", &[("CANDLE_ROCM_EMULATOR", &setting)]), "done");
+    let text = file.text();
+    assert!(text.contains(r#""launches": 201,"#), "{text}");
+}
+
+#[test]
 fn a_seed_changes_nothing_but_what_nobody_waits_for() {
     let (plain, seeded) = (File::new("plain"), File::new("seeded"));
     run(&plain.0, "");

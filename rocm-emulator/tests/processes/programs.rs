@@ -22,6 +22,7 @@ fn run() {
     let result = match program.as_str() {
         "devices" => devices(),
         "profiled" => profiled(),
+        "ends at once" => end_at_once(),
         "streams without an event" => two_streams(false),
         "streams with an event" => two_streams(true),
         "pinned memory read at once" => read_pinned(false),
@@ -258,6 +259,17 @@ fn devices() -> String {
         text += &format!("{}@{slot} ", arch.split(':').next().unwrap());
     }
     format!("{text}code {code}")
+}
+
+/// A launch that is waited for, 200 that are not, and the end of the process on the same thread.
+fn end_at_once() -> String {
+    let (append, place) = (Append::load(), Buffer::of(&[0u32]));
+    append.digit(null_mut(), &place, 1);
+    // SAFETY: no arguments.
+    ok(unsafe { hipDeviceSynchronize() });
+    (0..200).for_each(|_| append.digit(null_mut(), &place, 1));
+    println!("{RESULT}done");
+    std::process::exit(0)
 }
 
 /// Two launches of one kernel, one of another, and one that nobody waits for.
