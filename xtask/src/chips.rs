@@ -10,7 +10,7 @@ const LIST: &str = include_str!("../../rocm-emulator/src/runtime/arch.rs");
 pub const DEFAULT: &str = "gfx1100";
 
 /// The architectures that tests run on: those of every family that the software GPU executes.
-pub const TESTED: &[&str] = &["gfx1100", "gfx1030", "gfx90a", "gfx942"];
+pub const TESTED: &[&str] = &["gfx1100", "gfx1030", "gfx1201", "gfx90a", "gfx942"];
 
 /// A software GPU: its architecture and its options, as `CANDLE_ROCM_EMULATOR` takes them.
 #[derive(Clone, Copy, Debug)]

@@ -17,9 +17,10 @@ const PLAYS: &[Play] = &[
     Play::of("gfx90a"),
     Play::of("gfx942"),
     Play::of("gfx1030"),
+    Play::of("gfx1201"),
     Play::with("gfx1100", "seed=1"),
     Play::with("gfx90a", "seed=2"),
-    Play::with("gfx1100", "seed=3"),
+    Play::with("gfx1201", "seed=3"),
 ];
 
 #[derive(clap::Args)]
