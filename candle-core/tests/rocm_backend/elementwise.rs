@@ -1,10 +1,10 @@
 use super::fixture::*;
 use candle_core::{DType, Device, Result, Tensor};
 
-type Unary = fn(&Tensor) -> Result<Tensor>;
+pub type Unary = fn(&Tensor) -> Result<Tensor>;
 
 /// Name, operation, and whether the CPU device's result must be met to the last bit (signs of zeros included).
-const UNARY: [(&str, Unary, bool); 21] = [
+pub const UNARY: [(&str, Unary, bool); 21] = [
     ("neg", |t| t.neg(), true),
     ("recip", |t| t.recip(), true),
     ("exp", |t| t.exp(), false),
@@ -63,13 +63,13 @@ const SPECIAL: [f64; 30] = [
 ];
 
 /// All dims of [`DIMS`] filled with special values and others.
-fn special_tensor(dtype: DType) -> Tensor {
+pub fn special_tensor(dtype: DType) -> Tensor {
     let mut values = SPECIAL.to_vec();
     values.extend(numbers(10, 6.0));
     from_f64(&values, &DIMS, dtype)
 }
 
-fn is_float(dtype: DType) -> bool {
+pub fn is_float(dtype: DType) -> bool {
     !dtype.is_int()
 }
 
@@ -106,7 +106,7 @@ fn functions_of_floats_follow_every_layout() {
 }
 
 /// The functions that the CPU device computes for integers; the others it does not.
-const OF_INTEGERS: [&str; 10] =
+pub const OF_INTEGERS: [&str; 10] =
     ["abs", "ceil", "floor", "round", "relu", "sign", "gelu", "gelu_erf", "erf", "silu"];
 
 #[test]
@@ -151,9 +151,9 @@ fn affine_rounds_as_the_cpu_does() {
     }
 }
 
-type Binary = fn(&Tensor, &Tensor) -> Result<Tensor>;
+pub type Binary = fn(&Tensor, &Tensor) -> Result<Tensor>;
 
-const BINARY: [(&str, Binary); 6] = [
+pub const BINARY: [(&str, Binary); 6] = [
     ("add", |a, b| a.broadcast_add(b)),
     ("sub", |a, b| a.broadcast_sub(b)),
     ("mul", |a, b| a.broadcast_mul(b)),

@@ -7,6 +7,7 @@ mod conv;
 mod copies;
 mod elementwise;
 mod errors;
+mod families;
 mod fixture;
 mod indexing;
 mod matmul;
