@@ -108,6 +108,8 @@ pub(super) fn const_set(dst: &mut RocmStorage, value: Scalar, layout: &Layout) -
         let message = format!("{OP} dtype mismatch, expected {dtype:?} but got {given:?}");
         return Err(crate::Error::Msg(message).bt());
     }
+    // One thread for each element in memory, not for each that is seen.
+    let layout = &without_repeats(layout);
     let elements = layout.shape().elem_count();
     if elements == 0 {
         return Ok(());
@@ -119,6 +121,13 @@ pub(super) fn const_set(dst: &mut RocmStorage, value: Scalar, layout: &Layout) -
     let launch = kernel.launch(LaunchConfig::for_elements(OP, elements)?);
     // SAFETY: const_set(numel, num_dims, info, value, out) of an element with the same size.
     unsafe { launch.arg(&elements).strided(&strided).scalar(&bits).arg(&to).run() }
+}
+
+/// The same memory with each element seen once: broadcast dims become 1.
+fn without_repeats(layout: &Layout) -> Layout {
+    let dims = layout.dims().iter().zip(layout.stride());
+    let once: Vec<usize> = dims.map(|(&dim, &stride)| if stride == 0 { dim.min(1) } else { dim }).collect();
+    Layout::new(once.into(), layout.stride().to_vec(), layout.start_offset())
 }
 
 /// Zeros in the dtype of `src` and the shape of `layout`, by one launch.
@@ -157,5 +166,23 @@ fn same_dtype(src: &RocmStorage, dst: &RocmStorage, op: &'static str) -> Result<
         Ok(lhs)
     } else {
         Err(dtype_mismatch(op, lhs, rhs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broadcast_dims_are_written_once() {
+        let once = |dims: &[usize], strides: &[usize]| {
+            let layout = without_repeats(&Layout::new(dims.into(), strides.to_vec(), 3));
+            assert_eq!((layout.stride(), layout.start_offset()), (strides, 3));
+            layout.dims().to_vec()
+        };
+        assert_eq!(once(&[16, 7], &[0, 1]), [1, 7]);
+        assert_eq!(once(&[2, 33, 4], &[33, 1, 0]), [2, 33, 1]);
+        assert_eq!(once(&[0, 5], &[0, 1]), [0, 5]);
+        assert_eq!(once(&[3, 5], &[5, 1]), [3, 5]);
     }
 }
