@@ -2,7 +2,7 @@
 use super::{Memory, MemoryResult, Region};
 use crate::exec::wave::Wave;
 use crate::exec::{Access, FaultKind};
-use crate::isa::{Inst, Operand};
+use crate::isa::{Inst, Operand, sreg};
 
 /// What is loaded.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +94,8 @@ impl ScalarLoad {
                 Width::Dwords(count) => {
                     for n in 0..count {
                         let value = place.cast::<u32>().add(usize::from(n)).read_unaligned();
-                        wave.set_sgpr(self.dst + n, value);
+                        // All of it is dropped; the register behind NULL is M0.
+                        wave.set_sgpr(if self.dst == sreg::NULL { sreg::NULL } else { self.dst + n }, value);
                     }
                 }
                 Width::Byte { signed: false } => wave.set_sgpr(self.dst, place.read().into()),

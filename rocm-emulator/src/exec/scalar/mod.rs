@@ -131,9 +131,15 @@ pub(super) fn prepare(inst: &Inst, next_address: u64) -> Option<ScalarStep> {
         Encoding::Sopk if inst.name.starts_with("s_cmpk") => [source(inst.src[0])?, constant],
         Encoding::Sopk => [constant, old],
         Encoding::Sop1 => [source(inst.src[0])?, old],
+        _ if has_count(inst.name) => [source(inst.src[0])?, Source::new(inst.src[1], false, false)?],
         _ => [source(inst.src[0])?, source(inst.src[1])?],
     };
     step(operation, sources)
+}
+
+/// 64-bit operations whose second source is 32 bits wide, which matters to float constants.
+fn has_count(name: &str) -> bool {
+    ["s_lshl_", "s_lshr_", "s_ashr_", "s_bfe_", "s_bitcmp"].iter().any(|stem| name.starts_with(stem))
 }
 
 impl ScalarStep {

@@ -1,6 +1,6 @@
 //! Conversions between number formats. Float to integer truncates and saturates; NaN gives 0.
 use super::half;
-use super::kind::{F16, F32, F64, I16, I32, U16, U32};
+use super::kind::{B16, F16, F32, F64, I16, I32, U16, U32};
 use super::operation::operations;
 
 /// Host conversions may keep a signalling NaN; the hardware's never do.
@@ -58,7 +58,7 @@ operations! { select;
         let byte = |value: i16| value.clamp(0, 255) as u16;
         byte(a as i16) | byte((a >> 16) as i16) << 8
     }
-    "v_pack_b32_f16" PackHalves (a: U16, b: U16) -> U32 { u32::from(a) | u32::from(b) << 16 }
+    "v_pack_b32_f16" PackHalves (a: B16, b: B16) -> U32 { u32::from(a) | u32::from(b) << 16 }
 }
 
 #[inline(always)]

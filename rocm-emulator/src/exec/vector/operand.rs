@@ -255,6 +255,13 @@ fn source(inst: &Inst, index: usize, format: Format) -> Option<Source> {
     };
     let (mut keep, mut flip) = (u64::MAX, 0);
     match format {
+        // Signs are floats' alone.
+        Format::Bits16
+        | Format::Bits32
+        | Format::Bits64
+        | Format::Signed64
+        | Format::PackedInt
+        | Format::Mask => {}
         Format::PackedHalf => {
             flip |= if bit(mods.neg) { 0x8000 } else { 0 };
             flip |= if bit(mods.neg_hi) { 0x8000_0000 } else { 0 };
