@@ -1,10 +1,11 @@
 //! Float operations under an unusual mode: directed rounding, flushed denormals, IEEE off. Lane by lane.
 use std::mem::MaybeUninit;
 
-use super::kind::{self, Format};
+use super::kind::Format;
 use super::operand::{self, Operands, Source};
 use super::operation::Form;
-use super::{half, soft};
+use super::shape::{self, Shaping};
+use super::soft;
 use crate::exec::wave::{Mode, Wave};
 
 /// An operation as data.
@@ -76,16 +77,15 @@ fn fetch<const W: usize>(wave: &Wave<W>, source: &Source, format: Format) -> [u6
 }
 
 fn store<const W: usize>(format: Format, operands: &Operands, wave: &mut Wave<W>, out: &[u64; W]) {
-    let nan_to_zero = wave.mode.dx10_clamp;
-    let single = |value: f32| kind::shape_single(operands, nan_to_zero, value);
     match format {
         Format::Double => {
-            let shaped = out.map(|x| kind::shape_double(operands, nan_to_zero, f64::from_bits(x)).to_bits());
+            let shaping = Shaping::of_doubles(operands, wave.mode);
+            let shaped = out.map(|x| shaping.double(f64::from_bits(x)).to_bits());
             operand::store64(operands, wave, if operands.shapes_output() { &shaped } else { out });
         }
         Format::PackedSingle if operands.shapes_output() => {
             let mut shaped = *out;
-            kind::shape_packed_singles(operands, nan_to_zero, &mut shaped);
+            shape::packed_singles(Shaping::of_singles(operands, wave.mode), &mut shaped);
             operand::store64(operands, wave, &shaped);
         }
         Format::Bits64 | Format::Signed64 | Format::PackedSingle => operand::store64(operands, wave, out),
@@ -95,15 +95,19 @@ fn store<const W: usize>(format: Format, operands: &Operands, wave: &mut Wave<W>
             operand::store_masks(operands, wave, active, mask);
         }
         Format::Half if operands.shapes_output() => {
-            operand::store16(operands, wave, &out.map(|x| half::narrow(single(half::widen(x as u32)))));
+            let shaping = Shaping::of_halves(operands, wave.mode);
+            operand::store16(operands, wave, &out.map(|x| shaping.half(x as u32)));
         }
         Format::Half | Format::Bits16 => operand::store16(operands, wave, &out.map(|x| x as u32)),
         Format::Single | Format::Mix if operands.shapes_output() => {
-            operand::store32(operands, wave, &out.map(|x| single(f32::from_bits(x as u32)).to_bits()));
+            let shaping = Shaping::of_singles(operands, wave.mode);
+            let shape = |x| shaping.single(f32::from_bits(x as u32)).to_bits();
+            operand::store32(operands, wave, &out.map(shape));
         }
         Format::PackedHalf if operands.shapes_output() => {
-            let half = |bits: u32| half::narrow(single(half::widen(bits & 0xffff)));
-            operand::store32(operands, wave, &out.map(|x| half(x as u32) | half((x >> 16) as u32) << 16));
+            let shaping = Shaping::of_halves(operands, wave.mode);
+            let half = |bits: u64| shaping.half(bits as u32 & 0xffff);
+            operand::store32(operands, wave, &out.map(|x| half(x) | half(x >> 16) << 16));
         }
         _ => operand::store32(operands, wave, &out.map(|x| x as u32)),
     }

@@ -3,6 +3,7 @@ use std::mem::MaybeUninit;
 
 use super::half;
 use super::operand::{self, Operands, Source};
+use super::shape::{self, Shaping};
 use crate::exec::wave::Wave;
 
 /// How wide an operand is and how constants and sign modifiers apply to it.
@@ -236,7 +237,7 @@ fn store_int16<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mu
 #[inline(always)]
 fn store_single<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
     if operands.direct.is_none() && operands.shapes_output() {
-        shape_singles(operands, wave.mode.dx10_clamp, out);
+        shape::singles(Shaping::of_singles(operands, wave.mode), out);
     }
     operand::store32(operands, wave, out);
 }
@@ -244,7 +245,7 @@ fn store_single<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &m
 #[inline(always)]
 fn store_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
     if operands.shapes_output() {
-        shape_halves(operands, wave.mode.dx10_clamp, out);
+        shape::halves(Shaping::of_halves(operands, wave.mode), out);
     }
     operand::store16(operands, wave, out);
 }
@@ -252,7 +253,7 @@ fn store_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut
 #[inline(always)]
 fn store_packed_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
     if operands.direct.is_none() && operands.shapes_output() {
-        shape_halves(operands, wave.mode.dx10_clamp, out);
+        shape::halves(Shaping::of_halves(operands, wave.mode), out);
     }
     operand::store32(operands, wave, out);
 }
@@ -260,7 +261,7 @@ fn store_packed_half<const W: usize>(operands: &Operands, wave: &mut Wave<W>, ou
 #[inline(always)]
 fn store_packed_single<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u64; W]) {
     if operands.shapes_output() {
-        shape_packed_singles(operands, wave.mode.dx10_clamp, out);
+        shape::packed_singles(Shaping::of_singles(operands, wave.mode), out);
     }
     operand::store64(operands, wave, out);
 }
@@ -268,49 +269,7 @@ fn store_packed_single<const W: usize>(operands: &Operands, wave: &mut Wave<W>, 
 #[inline(always)]
 fn store_double<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u64; W]) {
     if operands.shapes_output() {
-        shape_doubles(operands, wave.mode.dx10_clamp, out);
+        shape::doubles(Shaping::of_doubles(operands, wave.mode), out);
     }
     operand::store64(operands, wave, out);
-}
-
-#[inline(never)]
-fn shape_singles(operands: &Operands, nan_to_zero: bool, out: &mut [u32]) {
-    out.iter_mut().for_each(|x| *x = shape_single(operands, nan_to_zero, f32::from_bits(*x)).to_bits());
-}
-
-#[inline(never)]
-fn shape_halves(operands: &Operands, nan_to_zero: bool, out: &mut [u32]) {
-    let shape = |bits| half::narrow(shape_single(operands, nan_to_zero, half::widen(bits)));
-    out.iter_mut().for_each(|x| *x = shape(*x & 0xffff) | shape(*x >> 16) << 16);
-}
-
-#[inline(never)]
-pub fn shape_packed_singles(operands: &Operands, nan_to_zero: bool, out: &mut [u64]) {
-    let shape = |bits: u32| u64::from(shape_single(operands, nan_to_zero, f32::from_bits(bits)).to_bits());
-    out.iter_mut().for_each(|x| *x = shape(*x as u32) | shape((*x >> 32) as u32) << 32);
-}
-
-#[inline(never)]
-fn shape_doubles(operands: &Operands, nan_to_zero: bool, out: &mut [u64]) {
-    out.iter_mut().for_each(|x| *x = shape_double(operands, nan_to_zero, f64::from_bits(*x)).to_bits());
-}
-
-/// Applies omod, then clamp, by which a negative zero becomes a positive one.
-#[inline(always)]
-pub fn shape_single(operands: &Operands, nan_to_zero: bool, value: f32) -> f32 {
-    let scaled = value * [1.0, 2.0, 4.0, 0.5][(operands.omod & 3) as usize];
-    let inside = if scaled > 1.0 { 1.0 } else { scaled };
-    let inside = if inside > 0.0 { inside } else { 0.0 };
-    let keeps = !operands.clamp || (scaled.is_nan() && !nan_to_zero);
-    if keeps { scaled } else { inside }
-}
-
-/// Applies omod, then clamp, by which a negative zero becomes a positive one.
-#[inline(always)]
-pub fn shape_double(operands: &Operands, nan_to_zero: bool, value: f64) -> f64 {
-    let scaled = value * [1.0, 2.0, 4.0, 0.5][(operands.omod & 3) as usize];
-    let inside = if scaled > 1.0 { 1.0 } else { scaled };
-    let inside = if inside > 0.0 { inside } else { 0.0 };
-    let keeps = !operands.clamp || (scaled.is_nan() && !nan_to_zero);
-    if keeps { scaled } else { inside }
 }

@@ -24,6 +24,7 @@ mod kind;
 mod operand;
 mod operation;
 mod packed;
+mod shape;
 pub(super) mod small_float;
 mod soft;
 #[cfg(test)]
