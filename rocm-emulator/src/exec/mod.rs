@@ -19,6 +19,8 @@ mod random;
 mod report;
 mod scalar;
 #[cfg(test)]
+mod semantics;
+#[cfg(test)]
 mod shipped;
 mod shuffle;
 pub mod vector;

@@ -112,6 +112,11 @@ where
         self.signalled = 0;
         self.set_up(dispatch, workgroup, self.count);
         lds.reset(dispatch.lds_bytes, checker);
+        #[cfg(test)]
+        {
+            let first = &mut self.running[0];
+            super::semantics::machine::enter(&mut first.wave, &mut first.private, lds);
+        }
         self.count
     }
 
@@ -134,7 +139,10 @@ where
         if let Some(checker) = &memory.checker {
             checker.borrow_mut().turn(workgroup, index);
         }
-        match wave.run::<WATCHED>(dispatch, memory, shares, watch) {
+        let stop = wave.run::<WATCHED>(dispatch, memory, shares, watch);
+        #[cfg(test)]
+        super::semantics::machine::leave(&wave.wave, &mut wave.private, &mut memory.lds);
+        match stop {
             Ok(Stop::Barrier) => wave.state = State::AtBarrier,
             Ok(Stop::SignalFirst) => self.signal_first(index),
             Ok(Stop::Wait) => {

@@ -219,6 +219,13 @@ impl Lds {
             }
         }
     }
+
+    /// All of it, for tests.
+    #[cfg(test)]
+    pub(in crate::exec) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the storage holds at least `size` bytes, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.storage.as_mut_ptr().cast(), self.size as usize) }
+    }
 }
 
 impl Region for Lds {
@@ -262,6 +269,14 @@ impl Private {
         self.storage.clear();
         self.storage.resize(self.stride * lanes, 0);
         self.size = size;
+    }
+
+    /// All of a lane's, for tests.
+    #[cfg(test)]
+    pub(in crate::exec) fn bytes(&mut self, lane: usize) -> &mut [u8] {
+        let own = &mut self.storage[lane * self.stride..(lane + 1) * self.stride];
+        // SAFETY: a lane has `stride` units of 16 bytes, at least `size` bytes, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(own.as_mut_ptr().cast(), self.size as usize) }
     }
 }
 

@@ -1,0 +1,124 @@
+//! Results that may differ from the expected bits, and by how much.
+use super::number::{self, Format, Rounding};
+use super::state::State;
+use crate::isa::{Inst, Operand};
+
+/// A result that may differ from the expected bits, but not by how it likes.
+#[derive(Clone, Debug)]
+pub struct Loose {
+    pub place: Place,
+    /// The bits of the value from this one on.
+    pub shift: u32,
+    pub bits: u32,
+    pub how: Tolerance,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    Vector(u16, usize),
+    Scalar(u8),
+    /// One lane's bit of a mask.
+    Bit(u8, usize),
+}
+
+#[derive(Clone, Debug)]
+pub enum Tolerance {
+    /// Any quiet NaN.
+    Nan(Format),
+    /// Within so many units in the last place of a value.
+    Near(Format, f64, f64),
+    Anything,
+}
+
+/// Takes over what was found where it is as good as what was expected.
+pub fn reconcile(found: &State, expected: &mut State, loose: &[Loose]) {
+    for Loose { place, shift, bits, how } in loose {
+        let mask = if *bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+        let read = |state: &State| match place {
+            Place::Vector(n, lane) if *bits == 64 => state.vector_pair(*n, *lane),
+            Place::Vector(n, lane) => state.vector(*n, *lane).into(),
+            Place::Scalar(n) if *bits == 64 => state.pair(*n),
+            Place::Scalar(n) => state.scalar(*n).into(),
+            Place::Bit(n, lane) => state.mask(*n) >> lane & 1,
+        };
+        let value = read(found) >> shift & mask;
+        let wanted = read(expected) >> shift & mask;
+        let good = match how {
+            Tolerance::Anything => true,
+            Tolerance::Nan(format) => format.is_nan(value),
+            Tolerance::Near(format, near, ulps) => value == wanted || is_near(*format, value, *near, *ulps),
+        };
+        if !good {
+            continue;
+        }
+        let merged = read(expected) & !(mask << shift) | value << shift;
+        match place {
+            Place::Vector(n, lane) => {
+                expected.set_vector(*n, *lane, merged as u32);
+                if *bits == 64 {
+                    expected.set_vector(n + 1, *lane, (merged >> 32) as u32);
+                }
+            }
+            Place::Scalar(n) if *bits == 64 => expected.set_pair(*n, merged),
+            Place::Scalar(n) => expected.set_scalar(*n, merged as u32),
+            Place::Bit(n, lane) => {
+                let others = expected.mask(*n) & !(1 << lane);
+                expected.set_mask(*n, others | value << lane);
+            }
+        }
+    }
+}
+
+/// NaNs that float atomics leave are alike.
+pub fn reconcile_memory(inst: &Inst, found: &State, expected: &mut State) {
+    let format = match inst.name.rsplit_once("_f") {
+        Some((_, "64")) => number::F64,
+        Some((stem, "32")) if stem.contains("atomic") || stem.starts_with("ds_") => number::F32,
+        _ => return,
+    };
+    let bytes = if format == number::F64 { 8 } else { 4 };
+    let value = |bytes: &[u8]| bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
+    let alike = |found: &[u8], expected: &mut [u8]| {
+        for (found, expected) in found.chunks(bytes).zip(expected.chunks_mut(bytes)) {
+            if found != expected && format.is_nan(value(found)) && format.is_nan(value(expected)) {
+                expected.copy_from_slice(found);
+            }
+        }
+    };
+    alike(&found.global, &mut expected.global);
+    alike(&found.lds, &mut expected.lds);
+    for (found, expected) in found.private.iter().zip(&mut expected.private) {
+        alike(found, expected);
+    }
+    if let Operand::Vgpr(n) = inst.dst {
+        for lane in 0..expected.lanes {
+            let (got, wanted) = (found.vector_pair(n, lane), expected.vector_pair(n, lane));
+            let mask = if bytes == 8 { u64::MAX } else { 0xffff_ffff };
+            if got != wanted && format.is_nan(got & mask) && format.is_nan(wanted & mask) {
+                expected.set_vector(n, lane, got as u32);
+                if bytes == 8 {
+                    expected.set_vector(n + 1, lane, (got >> 32) as u32);
+                }
+            }
+        }
+    }
+}
+
+/// Within `ulps` units in the last place of the exact value; specials must be the same.
+fn is_near(format: Format, bits: u64, near: f64, ulps: f64) -> bool {
+    let found = format.read(bits);
+    if near.is_nan() || found.is_nan() {
+        return near.is_nan() && found.is_nan();
+    }
+    let value = found.to_f64();
+    let sign_agrees = value == 0.0 && near == 0.0 || value.is_sign_negative() == near.is_sign_negative();
+    if near.is_infinite() || near == 0.0 || value == near {
+        return value == near && sign_agrees;
+    }
+    let least = 2 - (1 << (format.exponent - 1));
+    let exponent = ((near.abs().to_bits() >> 52) as i32 - 1023).max(least);
+    let unit = 2f64.powi(exponent - format.fraction as i32);
+    let limit = number::Exact::new(false, 1, 1 << (format.exponent - 1)).rounded(number::F64, Rounding::Even);
+    let value = if value.is_infinite() { f64::from_bits(limit).copysign(value) } else { value };
+    (value - near).abs() <= ulps * unit && sign_agrees
+}
