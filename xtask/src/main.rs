@@ -4,6 +4,7 @@ mod demo;
 mod downstream;
 mod fuzz;
 mod harness;
+mod isa_coverage;
 mod kernels;
 mod process;
 mod profile;
@@ -38,6 +39,8 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Runs an example on the software GPU and shows which kernels it spends its instructions in.
     Profile(profile::Args),
+    /// How many of the shipped instructions the software GPU decodes, executes and is tested on; fails if too few.
+    IsaCoverage(isa_coverage::Args),
     /// Compiles the kernels for some targets and prints their resource table.
     Kernels(kernels::Args),
     /// Builds and runs a scratch crate outside the workspace that uses the fork as the README says.
@@ -67,6 +70,7 @@ fn run(command: Command) -> Result<()> {
         Command::UpstreamTests(args) => upstream_tests::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::IsaCoverage(args) => isa_coverage::run(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::Downstream => downstream::run(),
         Command::CheckSymbols { files } => symbols::run(&files),
