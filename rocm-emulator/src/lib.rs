@@ -22,7 +22,8 @@ pub mod rocblas;
 pub mod runtime;
 
 pub use runtime::{
-    ConfigureError, DEFAULT_TOTAL_MEMORY, Options, configure, configure_with, is_configured, last_fault,
+    ConfigureError, DEFAULT_TOTAL_MEMORY, Injection, Options, calls, configure, configure_with, inject,
+    is_configured, last_fault, release_stalled,
 };
 
 /// The architectures of the configured devices, as gcnArchName says them; none before [`configure`].
@@ -46,6 +47,14 @@ pub fn last_error() -> Option<String> {
 /// Kernel launches that the process has enqueued.
 pub fn launch_count() -> u64 {
     runtime::runtime().map(runtime::Runtime::launch_count).unwrap_or(0)
+}
+
+/// How often work was given to a null stream, or somebody waited for one. Each such call waits for other streams, and
+/// on hardware for other users of the device.
+pub fn null_stream_uses() -> u64 {
+    let uses =
+        |runtime: &runtime::Runtime| runtime.devices().iter().map(runtime::Device::null_stream_uses).sum();
+    runtime::runtime().map(uses).unwrap_or(0)
 }
 
 /// Writes the profile of what was executed so far, where the options ask for one; it is written anyway when the

@@ -9,13 +9,16 @@ const KNOWN_FLAGS: u32 = 1 | 2 | 4 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
 /// Creates an event on the current device.
 pub unsafe extern "C" fn hipEventCreate(event: *mut hipEvent_t) -> hipError_t {
-    // SAFETY: the caller's pointer.
-    unsafe { hipEventCreateWithFlags(event, hipEventDefault) }
+    create("hipEventCreate", event, hipEventDefault)
 }
 
 /// Creates an event with flags on the current device.
 pub unsafe extern "C" fn hipEventCreateWithFlags(event: *mut hipEvent_t, flags: u32) -> hipError_t {
-    call("hipEventCreateWithFlags", |runtime| {
+    create("hipEventCreateWithFlags", event, flags)
+}
+
+fn create(name: &str, event: *mut hipEvent_t, flags: u32) -> hipError_t {
+    call(name, |runtime| {
         if flags & !KNOWN_FLAGS != 0 || event.is_null() {
             return fail(ErrorCode::InvalidValue, format!("flags 0x{flags:x}, event {event:?}"));
         }

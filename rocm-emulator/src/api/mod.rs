@@ -40,7 +40,10 @@ fn call(name: &str, body: impl FnOnce(&'static Runtime) -> Result<()>) -> hipErr
 
 /// [`call`] for functions that work without a device.
 fn answer(name: &str, body: impl FnOnce() -> Result<()>) -> hipError_t {
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        runtime::called(name)?;
+        body()
+    }));
     let mut error = match outcome {
         Ok(Ok(())) => return ErrorCode::Success as u32,
         Ok(Err(error)) => error,

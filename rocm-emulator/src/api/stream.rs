@@ -9,14 +9,12 @@ const GREATEST_PRIORITY: i32 = -1;
 
 /// Creates a blocking stream on the current device.
 pub unsafe extern "C" fn hipStreamCreate(stream: *mut hipStream_t) -> hipError_t {
-    // SAFETY: the caller's pointer.
-    unsafe { hipStreamCreateWithPriority(stream, hipStreamDefault, 0) }
+    create("hipStreamCreate", stream, hipStreamDefault, 0)
 }
 
 /// Creates a stream on the current device: hipStreamDefault or hipStreamNonBlocking.
 pub unsafe extern "C" fn hipStreamCreateWithFlags(stream: *mut hipStream_t, flags: u32) -> hipError_t {
-    // SAFETY: the caller's pointer.
-    unsafe { hipStreamCreateWithPriority(stream, flags, 0) }
+    create("hipStreamCreateWithFlags", stream, flags, 0)
 }
 
 /// Creates a stream with a priority, which is clamped to the range there is.
@@ -25,7 +23,11 @@ pub unsafe extern "C" fn hipStreamCreateWithPriority(
     flags: u32,
     priority: i32,
 ) -> hipError_t {
-    call("hipStreamCreateWithPriority", |runtime| {
+    create("hipStreamCreateWithPriority", stream, flags, priority)
+}
+
+fn create(name: &str, stream: *mut hipStream_t, flags: u32, priority: i32) -> hipError_t {
+    call(name, |runtime| {
         if flags > hipStreamNonBlocking || stream.is_null() {
             return fail(ErrorCode::InvalidValue, format!("flags 0x{flags:x}, stream {stream:?}"));
         }

@@ -15,6 +15,10 @@ type Outcome = Result<(), Status>;
 
 /// Runs a function's body; a panic becomes `InternalError`.
 fn call(function: &str, body: impl FnOnce() -> Outcome) -> u32 {
+    if let Err(error) = runtime::called(function) {
+        runtime::note(&HipError::new(error.code, format!("{function}: {}", error.detail)));
+        return Status::InternalError as u32;
+    }
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Status::Success as u32,
         Ok(Err(status)) => status as u32,

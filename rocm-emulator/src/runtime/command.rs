@@ -3,7 +3,7 @@ use super::error::{ErrorCode, HipError, Result};
 use super::event::Recording;
 use super::launch::PreparedLaunch;
 use super::stream::{Marker, Queue};
-use super::{fault, runtime, thread_state};
+use super::{fault, injection, runtime, thread_state};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -22,6 +22,7 @@ pub type HostWork = Box<dyn FnOnce() -> Result<()> + Send>;
 /// One command of a stream.
 pub enum Command {
     Launch(Box<PreparedLaunch>),
+    Stall(injection::Stall),
     Copy(Copy),
     Fill(Fill),
     Host(HostWork),
@@ -140,6 +141,7 @@ impl Command {
     fn run_inner(self, queue: &Queue) -> Result<()> {
         match self {
             Self::Launch(launch) => launch.run(queue)?,
+            Self::Stall(stall) => stall.wait(),
             Self::Copy(copy) => {
                 let memory = &runtime()?.memory;
                 let _running = memory.running();

@@ -7,6 +7,7 @@ use super::{Scheduler, command::Command, thread_state};
 use crate::exec::AddressSpace;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::sync::atomic::{self, AtomicU64};
 use std::sync::{Arc, Weak};
 
 /// A software GPU.
@@ -16,6 +17,7 @@ pub struct Device {
     pub slot: usize,
     pub arch: &'static ArchSpec,
     null_stream: Arc<Stream>,
+    null_stream_uses: AtomicU64,
     streams: Mutex<Vec<Weak<Stream>>>,
     /// Devices whose memory this one's kernels may touch.
     peers: Mutex<BTreeSet<usize>>,
@@ -37,6 +39,7 @@ impl Device {
             ordinal,
             slot,
             arch,
+            null_stream_uses: AtomicU64::new(0),
             null_stream: Arc::new(Stream::new(ordinal, 0, 0, Ordering::Null, scheduler.clone())),
             streams: Mutex::default(),
             peers: Mutex::default(),
@@ -53,6 +56,18 @@ impl Device {
     /// PCI address, as hipDeviceGetPCIBusId prints it. The domain is one that no real bus has.
     pub fn pci_bus_id(&self) -> String {
         format!("ffff:{:02x}:00.0", self.slot)
+    }
+
+    /// Counts work on the null stream and waiting for it.
+    fn note_use(&self, stream: &Stream) {
+        if stream.ordering == Ordering::Null {
+            self.null_stream_uses.fetch_add(1, atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// How often work was given to the null stream, or somebody waited for it.
+    pub fn null_stream_uses(&self) -> u64 {
+        self.null_stream_uses.load(atomic::Ordering::Relaxed)
     }
 
     /// The stream that a null handle means.
@@ -99,6 +114,7 @@ impl Device {
     /// # Errors
     /// Those of [`super::stream::Queue::push`].
     pub fn submit(&self, stream: &Stream, command: Command) -> Result<()> {
+        self.note_use(stream);
         let dependencies = self.dependencies(stream);
         let wait = (!dependencies.is_empty()).then_some(Command::WaitForStreams(dependencies));
         stream.queue().push(wait.into_iter().chain([command]))
@@ -125,6 +141,7 @@ impl Device {
     /// # Errors
     /// The first failure of its work that nobody was told yet.
     pub fn synchronize_stream(&self, stream: &Arc<Stream>) -> Result<()> {
+        self.note_use(stream);
         Self::wait_for(&self.joined(stream))
     }
 

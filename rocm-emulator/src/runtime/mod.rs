@@ -12,6 +12,7 @@ mod error;
 mod event;
 mod fault;
 mod handle;
+mod injection;
 mod launch;
 mod memory;
 mod module;
@@ -31,6 +32,7 @@ pub use device::Device;
 pub use error::{ErrorCode, HipError, Result, error_name, error_text};
 pub use event::{Event, Recording};
 pub use fault::{last_fault, panic_text};
+pub use injection::{Injection, called, calls, inject, release_stalled};
 pub use launch::{MAX_WORKGROUP_SIZE, PreparedLaunch, Shape};
 pub use memory::{ALIGNMENT, Found, HostBuffer, Kind, Memory};
 pub use module::{Function, Module};
@@ -104,6 +106,7 @@ fn start(slots: Slots, options: Options) -> std::result::Result<(), ConfigureErr
         Some(runtime) => runtime,
         None => {
             let profile = options.profile.as_ref().map(|file| open_profile(file)).transpose()?;
+            inject(options.injection.clone());
             RUNTIME.get_or_init(|| Runtime::new(&slots, options.clone(), profile))
         }
     };
@@ -289,7 +292,11 @@ impl Runtime {
                 ),
             );
         }
-        self.device(stream.device)?.submit(stream, Command::Launch(Box::new(launch)))?;
+        let device = self.device(stream.device)?;
+        if let Some(stall) = injection::launching() {
+            device.submit(stream, Command::Stall(stall))?;
+        }
+        device.submit(stream, Command::Launch(Box::new(launch)))?;
         self.launches.fetch_add(1, atomic::Ordering::Relaxed);
         Ok(())
     }

@@ -3,6 +3,7 @@ mod archs;
 mod devices;
 mod faults;
 mod gpu;
+mod injection;
 mod launches;
 mod memory;
 mod modules;

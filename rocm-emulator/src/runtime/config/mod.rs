@@ -1,6 +1,7 @@
 //! How many devices there are, how large they are and how strict: decided once per process.
 mod settings;
 
+use super::Injection;
 use super::arch;
 use crate::exec::Checks;
 use std::path::PathBuf;
@@ -29,6 +30,8 @@ pub struct Options {
     pub seed: Option<u64>,
     /// The file that gets the profile of all launches.
     pub profile: Option<PathBuf>,
+    /// What is to fail, and when.
+    pub injection: Injection,
 }
 
 impl Default for Options {
@@ -41,6 +44,7 @@ impl Default for Options {
             checks: Checks::default(),
             seed: None,
             profile: None,
+            injection: Injection::default(),
         }
     }
 }
@@ -76,6 +80,8 @@ pub enum ConfigureError {
     NoKey { variable: &'static str, text: String, known: String },
     #[error("{variable}: {key} is given twice")]
     Twice { variable: &'static str, key: &'static str },
+    #[error("{variable}: {first} and {second} exclude each other: {reason}")]
+    Contradiction { variable: &'static str, first: &'static str, second: &'static str, reason: &'static str },
     #[error("the software GPU cannot write its profile to {file}: {reason}")]
     Profile { file: String, reason: String },
     #[error("{variable}={value:?} is no UTF-8")]

@@ -56,6 +56,38 @@ const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        key: "fail",
+        wanted: "a list of functions and which of their calls, like hipMalloc:7,hipModuleLaunchKernel:1",
+        set: |options, text| {
+            options.injection.failing = text.split(',').map(parse_call).collect::<Option<_>>()?;
+            Some(())
+        },
+    },
+    Setting {
+        key: "lose",
+        wanted: "a function and which of its calls, like hipModuleLaunchKernel:3",
+        set: |options, text| {
+            options.injection.lost = Some(parse_call(text)?);
+            Some(())
+        },
+    },
+    Setting {
+        key: "largest",
+        wanted: "bytes, like 8G or 512M",
+        set: |options, text| {
+            options.injection.largest = Some(parse_bytes(text)?);
+            Some(())
+        },
+    },
+    Setting {
+        key: "stall",
+        wanted: "a number from 1",
+        set: |options, text| {
+            options.injection.stalled = Some(text.parse().ok().filter(|launch| *launch > 0)?);
+            Some(())
+        },
+    },
+    Setting {
         key: "memory",
         wanted: "bytes, like 8G or 512M",
         set: |options, text| {
@@ -142,6 +174,10 @@ fn read_list(options: &mut Options, list: &str) -> Result<(), ConfigureError> {
         seen.push(setting.key);
         setting.apply(options, variable, value)?;
     }
+    if options.seed.is_some() && options.injection.stalled.is_some() {
+        let reason = "with a seed the waiting thread runs the launches itself";
+        return Err(ConfigureError::Contradiction { variable, first: "seed", second: "stall", reason });
+    }
     Ok(())
 }
 
@@ -156,6 +192,12 @@ fn parse_checks(text: &str) -> Option<Checks> {
         }
     }
     Some(checks)
+}
+
+fn parse_call(text: &str) -> Option<(String, u64)> {
+    let (function, nth) = text.trim().split_once(':')?;
+    let is_name = function.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !function.is_empty();
+    Some((function.to_string(), nth.parse().ok().filter(|nth| is_name && *nth > 0)?))
 }
 
 fn parse_bytes(text: &str) -> Option<u64> {
@@ -178,6 +220,7 @@ fn parse_byte(text: &str) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::Injection;
     use std::path::Path;
 
     fn from(variables: &[(&str, &str)]) -> Result<Options, ConfigureError> {
@@ -186,7 +229,7 @@ mod tests {
 
     #[test]
     fn the_list_sets_every_option() {
-        let all = "check=memory, init ; max_instructions=5;seed=9;profile=a b.json;memory=3G;threads=2;poison=0xff;";
+        let all = "check=memory, init ; max_instructions=5;profile=a b.json;fail=hipMalloc:7, hipFree:1;lose=hipFree:2;largest=1M;stall=4;memory=3G;threads=2;poison=0xff;";
         let options = from(&[(EMULATOR_VARIABLE, all)]).unwrap();
         let expected = Options {
             total_memory: 3 << 30,
@@ -194,8 +237,14 @@ mod tests {
             poison: Some(255),
             instruction_limit: 5,
             checks: Checks { memory: true, race: false, init: true },
-            seed: Some(9),
+            seed: None,
             profile: Some(Path::new("a b.json").into()),
+            injection: Injection {
+                failing: vec![("hipMalloc".into(), 7), ("hipFree".into(), 1)],
+                lost: Some(("hipFree".into(), 2)),
+                largest: Some(1 << 20),
+                stalled: Some(4),
+            },
         };
         assert_eq!(options, expected);
     }
@@ -233,6 +282,12 @@ mod tests {
             ("max_instructions=0", "a number from 1"),
             ("seed=-1", "a number"),
             ("profile=", "file"),
+            ("fail=hipMalloc", "hipMalloc:7"),
+            ("fail=hipMalloc:0", "hipMalloc:7"),
+            ("fail=hip-Malloc:1,", "hipMalloc:7"),
+            ("lose=:1", "which of its calls"),
+            ("largest=0", "8G"),
+            ("stall=0", "a number from 1"),
             ("memory=x", "8G"),
             ("threads=1025", "1024"),
             ("poison=0x100", "0xff"),
@@ -251,6 +306,9 @@ mod tests {
             let error = from(&[(EMULATOR_VARIABLE, list)]).unwrap_err().to_string();
             assert!(error.contains(named) && error.contains(&known()), "{error}");
         }
+        assert_eq!(from(&[(EMULATOR_VARIABLE, "seed=9")]).unwrap().seed, Some(9));
+        let error = from(&[(EMULATOR_VARIABLE, "seed=1;stall=2")]).unwrap_err().to_string();
+        assert!(error.contains("seed and stall exclude each other"), "{error}");
         let error = from(&[(EMULATOR_VARIABLE, "seed=1; seed=2")]).unwrap_err().to_string();
         assert!(error.contains("seed is given twice"), "{error}");
     }

@@ -5,6 +5,7 @@ mod pages;
 mod quarantine;
 
 use super::error::{ErrorCode, Result, fail};
+use super::injection;
 use crate::exec::{AddressSpace, Checks, FreedRanges, Range, RangeHistories, RangeHistory, Written};
 pub use buffer::HostBuffer;
 use parking_lot::{Mutex, RwLock};
@@ -108,6 +109,7 @@ impl Memory {
     /// # Errors
     /// `OutOfMemory` when the device's total would be exceeded or the host refuses.
     pub fn allocate_device(&self, device: usize, len: usize) -> Result<usize> {
+        injection::requested(len)?;
         let charged = charge(len);
         {
             let mut table = self.table.write();
