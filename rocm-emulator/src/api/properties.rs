@@ -32,6 +32,7 @@ pub(super) fn properties(runtime: &Runtime, device: &Device) -> hipDeviceProp_tR
     prop.major = arch.major as i32;
     prop.minor = arch.minor as i32;
     prop.multiProcessorCount = arch.multiprocessors as i32;
+    prop.integrated = i32::from(arch.integrated);
     prop.canMapHostMemory = 1;
     prop.concurrentKernels = 1;
     prop.pciBusID = device.slot as i32;

@@ -32,6 +32,8 @@ pub struct ArchSpec {
     pub clock_khz: u32,
     pub memory_clock_khz: u32,
     pub memory_bus_bits: u32,
+    /// Whether the chip is built into a processor, whose memory it uses.
+    pub integrated: bool,
 }
 
 /// Every chip there is.
@@ -56,6 +58,7 @@ pub const ARCHS: &[ArchSpec] = &[
         clock_khz: 1_502_000,
         memory_clock_khz: 1_200_000,
         memory_bus_bits: 4096,
+        integrated: false,
     },
     ArchSpec {
         name: "gfx90a",
@@ -77,6 +80,7 @@ pub const ARCHS: &[ArchSpec] = &[
         clock_khz: 1_700_000,
         memory_clock_khz: 1_600_000,
         memory_bus_bits: 4096,
+        integrated: false,
     },
     ArchSpec {
         name: "gfx942",
@@ -98,6 +102,7 @@ pub const ARCHS: &[ArchSpec] = &[
         clock_khz: 2_100_000,
         memory_clock_khz: 1_300_000,
         memory_bus_bits: 8192,
+        integrated: false,
     },
     ArchSpec {
         name: "gfx1030",
@@ -119,6 +124,7 @@ pub const ARCHS: &[ArchSpec] = &[
         clock_khz: 2_250_000,
         memory_clock_khz: 1_000_000,
         memory_bus_bits: 256,
+        integrated: false,
     },
     ArchSpec {
         name: "gfx1100",
@@ -140,6 +146,7 @@ pub const ARCHS: &[ArchSpec] = &[
         clock_khz: 2_500_000,
         memory_clock_khz: 1_250_000,
         memory_bus_bits: 384,
+        integrated: false,
     },
     ArchSpec {
         name: "gfx1102",
@@ -161,6 +168,29 @@ pub const ARCHS: &[ArchSpec] = &[
         clock_khz: 2_600_000,
         memory_clock_khz: 1_125_000,
         memory_bus_bits: 128,
+        integrated: false,
+    },
+    ArchSpec {
+        name: "gfx1103",
+        gcn_arch_name: "gfx1103",
+        generic: "gfx11-generic",
+        family: Family::Rdna3,
+        major: 11,
+        minor: 0,
+        stepping: 3,
+        wave_size: 32,
+        multiprocessors: 6,
+        simds: 4,
+        waves_per_simd: 16,
+        vgprs_per_simd: 1024,
+        vgpr_granule: 16,
+        lds_per_workgroup: 64 << 10,
+        lds_per_multiprocessor: 128 << 10,
+        l2_cache_bytes: 2 << 20,
+        clock_khz: 2_700_000,
+        memory_clock_khz: 2_800_000,
+        memory_bus_bits: 128,
+        integrated: true,
     },
     ArchSpec {
         name: "gfx1200",
@@ -182,6 +212,7 @@ pub const ARCHS: &[ArchSpec] = &[
         clock_khz: 3_130_000,
         memory_clock_khz: 1_259_000,
         memory_bus_bits: 128,
+        integrated: false,
     },
     ArchSpec {
         name: "gfx1201",
@@ -203,6 +234,7 @@ pub const ARCHS: &[ArchSpec] = &[
         clock_khz: 2_970_000,
         memory_clock_khz: 1_259_000,
         memory_bus_bits: 256,
+        integrated: false,
     },
 ];
 
