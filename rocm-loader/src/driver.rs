@@ -182,19 +182,23 @@ pub fn is_available() -> bool {
 /// As [`driver`]; [`LoadError::NoDevice`] if the runtime reports none.
 pub fn device_archs() -> Result<Vec<String>, LoadError> {
     let driver = driver()?;
-    let no_device = |code| LoadError::NoDevice {
+    let no_device = |call, code| LoadError::NoDevice {
         runtime: driver.description(),
+        call,
         code,
-        reason: gpu::reasons_for_no_device(),
+        reason: match driver.kind() {
+            DriverKind::Native => gpu::reasons_for_no_device(),
+            DriverKind::Emulator => emulator::last_error().unwrap_or_else(|| "it says no more".to_owned()),
+        },
     };
     let mut count: c_int = 0;
     // SAFETY: `count` outlives the call, which writes one int.
     let code = unsafe { hip::hipGetDeviceCount(&mut count) };
     if code != hip_types::hipError_t_hipSuccess {
-        return Err(no_device(code));
+        return Err(no_device("hipGetDeviceCount", code));
     }
     if count <= 0 {
-        return Err(no_device(hip_types::hipError_t_hipErrorNoDevice));
+        return Err(no_device("hipGetDeviceCount", hip_types::hipError_t_hipErrorNoDevice));
     }
     (0..count)
         .map(|ordinal| {
@@ -205,7 +209,7 @@ pub fn device_archs() -> Result<Vec<String>, LoadError> {
             if code == hip_types::hipError_t_hipSuccess {
                 Ok(text_of(&properties.gcnArchName))
             } else {
-                Err(no_device(code))
+                Err(no_device("hipGetDevicePropertiesR0600", code))
             }
         })
         .collect()

@@ -50,11 +50,13 @@ pub enum LoadError {
         reason: String,
     },
     /// ROCm is there, and it reports no device.
-    #[error("{runtime} reports no usable GPU (HIP error {code}): {reason}")]
+    #[error("{runtime} reports no usable GPU ({call}, HIP error {code}): {reason}")]
     NoDevice {
         /// The runtime that was asked.
         runtime: String,
-        /// What `hipGetDeviceCount` returned.
+        /// The HIP function that said so.
+        call: &'static str,
+        /// What it returned.
         code: u32,
         /// Likely reasons, and what to do about each.
         reason: String,

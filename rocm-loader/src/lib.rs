@@ -27,6 +27,7 @@
 mod abi;
 mod driver;
 mod emulator;
+mod environment;
 mod error;
 mod forward;
 mod gpu;
@@ -40,5 +41,6 @@ pub use driver::{
     Choice, DEFAULT_EMULATED_ARCH, DRIVER_VARIABLE, Driver, DriverKind, Versions, device_archs, driver,
     is_available, select,
 };
+pub use environment::{Variable, environment};
 pub use error::{LoadError, last_error};
 pub use library::{Library, ROCM_PATH_VARIABLE};

@@ -99,10 +99,15 @@ impl Library {
 
     /// Whether a file of this name lies where it would be opened from, without opening it.
     pub(crate) fn is_installed(self) -> bool {
+        self.file().is_some()
+    }
+
+    /// The file that would be opened, if there is one; nothing is opened.
+    pub fn file(self) -> Option<PathBuf> {
         let folders = rocm_folders().into_iter().chain(system_folders());
         folders
             .flat_map(|folder| self.file_names().iter().map(move |name| folder.join(name)))
-            .any(|f| f.exists())
+            .find(|file| file.exists())
     }
 
     fn find_and_open(self) -> Result<Opened, LoadError> {

@@ -112,7 +112,7 @@ fn rocm_without_a_gpu_says_what_may_hide_it() -> Outcome {
         ("ROCR_VISIBLE_DEVICES", "7"),
     ])?;
     report.has("driver", &["Native"]);
-    report.has("devices", &["reports no usable GPU (HIP error 100)", "libamdhip64.so.6"]);
+    report.has("devices", &["reports no usable GPU (hipGetDeviceCount, HIP error 100)", "libamdhip64.so.6"]);
     report.has("devices", &["HSA_OVERRIDE_GFX_VERSION is set but empty", r#"ROCR_VISIBLE_DEVICES="7""#]);
     report.has("count", &["HIP error 100"]);
     Ok(())

@@ -1,0 +1,130 @@
+//! Variables of the environment that change what ROCm does.
+
+/// A variable that is set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    pub name: &'static str,
+    pub value: String,
+    /// What harm it does; `None` if it does none.
+    pub harm: Option<&'static str>,
+}
+
+struct Known {
+    name: &'static str,
+    harm: fn(&str) -> Option<&'static str>,
+}
+
+const fn harmless(name: &'static str) -> Known {
+    Known { name, harm: |_| None }
+}
+
+fn unless_zero(value: &str, harm: &'static str) -> Option<&'static str> {
+    (!matches!(value.trim(), "" | "0")).then_some(harm)
+}
+
+const HIDES: &str = "GPUs that it leaves out are not there, and the others are numbered anew";
+
+/// What is looked for, in the order of reports.
+const KNOWN: &[Known] = &[
+    Known {
+        name: "HSA_OVERRIDE_GFX_VERSION",
+        harm: |value| {
+            Some(match value.is_empty() {
+                true => "empty, it makes ROCm see no GPU: unset it",
+                false => {
+                    "kernels of another GPU are run, which may compute wrong results or hang: unset it, kernels \
+                          for this GPU are in the binary or can be built"
+                }
+            })
+        },
+    },
+    Known { name: "HIP_VISIBLE_DEVICES", harm: |_| Some(HIDES) },
+    Known { name: "ROCR_VISIBLE_DEVICES", harm: |_| Some(HIDES) },
+    Known {
+        name: "CUDA_VISIBLE_DEVICES",
+        harm: |_| Some("HIP obeys it too: GPUs that it leaves out are not there"),
+    },
+    Known { name: "GPU_DEVICE_ORDINAL", harm: |_| Some(HIDES) },
+    Known {
+        name: "HSA_XNACK",
+        harm: |value| {
+            unless_zero(value, "code objects for xnack- GPUs do not load while page faults are retried")
+        },
+    },
+    Known {
+        name: "HIP_LAUNCH_BLOCKING",
+        harm: |value| unless_zero(value, "every launch waits for its kernel: slow"),
+    },
+    Known {
+        name: "AMD_SERIALIZE_KERNEL",
+        harm: |value| unless_zero(value, "every launch waits for its kernel: slow"),
+    },
+    Known { name: "AMD_SERIALIZE_COPY", harm: |value| unless_zero(value, "every copy is waited for: slow") },
+    Known {
+        name: "HSA_ENABLE_SDMA",
+        harm: |value| {
+            (value.trim() == "0").then_some("copies take compute units instead of copy engines: slow")
+        },
+    },
+    Known { name: "AMD_LOG_LEVEL", harm: |value| unless_zero(value, "every call is logged: slow") },
+    Known { name: "ROCBLAS_LAYER", harm: |value| unless_zero(value, "every rocBLAS call is logged: slow") },
+    Known {
+        name: "ROCBLAS_TENSILE_LIBPATH",
+        harm: |_| Some("rocBLAS takes its kernels from there, which must be those of its own version"),
+    },
+    Known { name: "HSA_TOOLS_LIB", harm: |_| Some("a profiler is loaded into the process: slow") },
+    Known {
+        name: "MIOPEN_FIND_ENFORCE",
+        harm: |value| unless_zero(value, "the first convolution of each shape searches, for minutes"),
+    },
+    harmless("MIOPEN_FIND_MODE"),
+    harmless("GPU_MAX_HW_QUEUES"),
+    harmless("ROCM_PATH"),
+    harmless("LD_LIBRARY_PATH"),
+    harmless("CANDLE_ROCM_DRIVER"),
+    harmless("CANDLE_ROCM_DEADLINE"),
+    harmless("CANDLE_ROCM_MEMORY_SHARE"),
+    harmless("CANDLE_ROCM_MEMORY_PARKED"),
+    harmless("CANDLE_ROCM_EMULATOR"),
+];
+
+/// The variables that are set and change what ROCm or the software GPU does, with the harm that each does.
+pub fn environment() -> Vec<Variable> {
+    found(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+}
+
+fn found(lookup: impl Fn(&str) -> Option<String>) -> Vec<Variable> {
+    let variable = |known: &Known| {
+        let value = lookup(known.name)?;
+        Some(Variable { name: known.name, harm: (known.harm)(&value), value })
+    };
+    KNOWN.iter().filter_map(variable).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(name: &str, value: &str) -> Vec<Variable> {
+        found(|asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn harm_depends_on_the_value() {
+        let harm = |name, value| one(name, value)[0].harm;
+        assert!(harm("HSA_OVERRIDE_GFX_VERSION", "").is_some_and(|text| text.contains("no GPU")));
+        assert!(
+            harm("HSA_OVERRIDE_GFX_VERSION", "11.0.0").is_some_and(|text| text.contains("wrong results"))
+        );
+        assert!(harm("HIP_LAUNCH_BLOCKING", "1").is_some() && harm("HIP_LAUNCH_BLOCKING", "0").is_none());
+        assert!(harm("HSA_ENABLE_SDMA", "0").is_some() && harm("HSA_ENABLE_SDMA", "1").is_none());
+        assert!(harm("ROCM_PATH", "/x").is_none());
+    }
+
+    #[test]
+    fn only_known_variables_are_listed() {
+        assert_eq!(one("HOME", "/root"), []);
+        let set = one("ROCM_PATH", "/x");
+        assert_eq!((set.len(), set[0].name, set[0].value.as_str()), (1, "ROCM_PATH", "/x"));
+    }
+}
