@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use candle_core::rocm::RocmDevice;
 use candle_core::{DType, Device, IndexOp, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::bert::{BertModel, Config};
@@ -23,8 +24,8 @@ struct Args {
     /// Folder with config.json, tokenizer.json and model.safetensors.
     #[arg(long)]
     model: PathBuf,
-    /// Where to run: `cpu` or `rocm:N`.
-    #[arg(long, default_value = "rocm:0")]
+    /// Where to run: `cpu`, `rocm:N`, or `rocm` for the first GPU that is not built into the processor.
+    #[arg(long, default_value = "rocm")]
     device: String,
     /// Run on this device too and report the largest difference and both times.
     #[arg(long)]
@@ -95,15 +96,18 @@ fn sentences(args: &Args) -> Result<Vec<String>> {
     Ok(sentences)
 }
 
-/// Parses `cpu` or `rocm:N`.
+/// Parses `cpu`, `rocm` or `rocm:N`.
 fn device(name: &str) -> Result<Device> {
     match name.split_once(':') {
         None if name == "cpu" => Ok(Device::Cpu),
+        None if name == "rocm" => RocmDevice::default_ordinal()
+            .and_then(Device::new_rocm)
+            .with_context(|| format!("cannot open device '{name}'")),
         Some(("rocm", ordinal)) => {
             let ordinal = ordinal.parse().with_context(|| format!("no device number in '{name}'"))?;
             Device::new_rocm(ordinal).with_context(|| format!("cannot open device '{name}'"))
         }
-        _ => bail!("unknown device '{name}': use cpu or rocm:N"),
+        _ => bail!("unknown device '{name}': use cpu, rocm or rocm:N"),
     }
 }
 

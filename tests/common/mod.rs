@@ -1,24 +1,14 @@
 //! What the whole-path tests share: one device for the process, and a small model made on the spot.
-#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
+mod gpu;
+
+pub use gpu::{Gpu, device, gpu};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use candle_core::{DType, Device, Result};
 use candle_nn::{VarBuilder, VarMap};
 use candle_transformers::models::bert::{BertModel, Config, HiddenAct};
-use once_cell::sync::Lazy;
-
-/// The device under test: a real AMD GPU if there is one, else the software GPU.
-pub fn device() -> Device {
-    static DEVICE: Lazy<Device> = Lazy::new(|| {
-        if rocm_loader::driver().is_err() {
-            rocm_loader::select(rocm_loader::Choice::Emulator(vec!["gfx1100".into()]))
-                .expect("the software GPU");
-        }
-        Device::new_rocm(0).expect("device 0")
-    });
-    DEVICE.clone()
-}
 
 /// A BERT of a few thousand parameters, in the layout of a published checkpoint.
 pub fn config() -> Config {

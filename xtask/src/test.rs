@@ -21,6 +21,8 @@ const PLAYS: &[Play] = &[
     Play::with("gfx1100", "seed=1"),
     Play::with("gfx90a", "seed=2"),
     Play::with("gfx1201", "seed=3"),
+    // Whoever waits for more than his own stream fails.
+    Play::with("gfx1100", "fail=hipDeviceSynchronize:1,hipMemcpy:1,hipMemset:1,hipStreamCreate:1"),
 ];
 
 #[derive(clap::Args)]

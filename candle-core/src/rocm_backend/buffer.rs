@@ -1,42 +1,30 @@
-//! Typed device memory. The one place where device memory is got and given back.
+//! Typed device memory. The one place where tensors get and give back device memory.
 use super::device::DeviceState;
 use super::launch::DevicePtr;
 use super::RocmError;
 use crate::Result;
 use rocm_rs::hip;
-use std::mem::ManuallyDrop;
-use std::sync::Arc;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// `len` elements of type `T` in the memory of one device, freed on drop.
+/// `len` elements of type `T` in the memory of one device, given back on drop.
 ///
 /// Made by [`RocmDevice::alloc`](super::RocmDevice::alloc) and its kin. An empty buffer has a null pointer.
 pub struct Buffer<T> {
-    memory: ManuallyDrop<hip::DeviceMemory<T>>,
+    address: usize,
     len: usize,
     state: Arc<DeviceState>,
+    /// Other streams that were given work on this memory.
+    users: Mutex<Vec<Weak<DeviceState>>>,
+    elements: PhantomData<T>,
 }
-
-// SAFETY: the pointer is an address in device memory, never dereferenced on the host; HIP's calls may be made from
-// any thread once the device is bound, which every use here does.
-unsafe impl<T: Send> Send for Buffer<T> {}
-// SAFETY: as above; shared use only reads the address.
-unsafe impl<T: Sync> Sync for Buffer<T> {}
 
 impl<T> Buffer<T> {
     /// Uninitialised memory for `len` elements.
     pub(super) fn new(state: &Arc<DeviceState>, len: usize) -> Result<Self> {
-        let Some(bytes) = len.checked_mul(size_of::<T>()) else {
-            return Err(out_of_memory(state, usize::MAX));
-        };
-        state.bind()?;
-        match hip::DeviceMemory::new(len) {
-            Ok(memory) => Ok(Self { memory: ManuallyDrop::new(memory), len, state: state.clone() }),
-            Err(error) if error.is_out_of_memory() => {
-                let _ = hip::get_last_error();
-                Err(out_of_memory(state, bytes))
-            }
-            Err(error) => state.check(Err(error), || format!("hipMalloc({bytes} B)")),
-        }
+        let bytes = len.saturating_mul(size_of::<T>());
+        let address = if bytes == 0 { 0 } else { state.take_memory(bytes)? };
+        Ok(Self { address, len, state: state.clone(), users: Mutex::default(), elements: PhantomData })
     }
 
     /// Number of elements.
@@ -54,7 +42,7 @@ impl<T> Buffer<T> {
 
     /// The address of the first element.
     pub fn ptr(&self) -> DevicePtr {
-        DevicePtr(self.memory.as_ptr())
+        DevicePtr(std::ptr::with_exposed_provenance_mut(self.address))
     }
 
     /// The address of element `offset`.
@@ -70,22 +58,51 @@ impl<T> Buffer<T> {
             ))
             .into());
         }
-        Ok(DevicePtr(self.memory.as_ptr().wrapping_byte_add(offset * size_of::<T>())))
+        Ok(DevicePtr(self.ptr().0.wrapping_byte_add(offset * size_of::<T>())))
     }
 
     pub(super) fn state(&self) -> &Arc<DeviceState> {
         &self.state
     }
+
+    /// Notes that work on `other`'s stream uses this memory: it is not reused before that work is done.
+    pub(super) fn used_by(&self, other: &Arc<DeviceState>) {
+        if other.id == self.state.id || self.address == 0 {
+            return;
+        }
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if !users.iter().any(|user| std::ptr::eq(user.as_ptr(), Arc::as_ptr(other))) {
+            users.push(Arc::downgrade(other));
+        }
+    }
 }
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
-        // hipFree waits for what is still running on the device, so work on this buffer is over when it goes.
-        // An error cannot be reported from here, and there is nothing to be done about one.
-        let _ = self.state.bind();
-        // SAFETY: dropped once, and not used after.
-        unsafe { ManuallyDrop::drop(&mut self.memory) }
+        if self.address == 0 {
+            return;
+        }
+        let users = self.users.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // A device that is gone has waited for its stream.
+        for user in users.iter().filter_map(Weak::upgrade) {
+            if wait_for(&self.state, &user).is_err() {
+                let _ = user.synchronize();
+            }
+        }
+        self.state.give_memory(self.address);
     }
+}
+
+/// Lets the stream of `state` go on only after what the stream of `other` has to do now.
+fn wait_for(state: &DeviceState, other: &DeviceState) -> Result<()> {
+    let disable_timing = 2;
+    other.bind()?;
+    let call = || "hipEventRecord".to_string();
+    let event =
+        other.check(hip::Event::with_flags(disable_timing), || "hipEventCreateWithFlags".to_string())?;
+    other.check(event.record(&other.stream), call)?;
+    state.bind()?;
+    state.check(state.stream.wait_event(&event, 0), || "hipStreamWaitEvent".to_string())
 }
 
 impl<T> std::fmt::Debug for Buffer<T> {
@@ -93,9 +110,4 @@ impl<T> std::fmt::Debug for Buffer<T> {
         let name = std::any::type_name::<T>();
         write!(f, "Buffer<{name}>({} elements on {})", self.len, self.state.label())
     }
-}
-
-fn out_of_memory(state: &DeviceState, requested: usize) -> crate::Error {
-    let (free, total) = hip::memory_info().map(|m| (m.free, m.total)).unwrap_or_default();
-    RocmError::OutOfMemory { requested, free, total, device: state.label() }.into()
 }

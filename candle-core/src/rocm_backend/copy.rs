@@ -51,12 +51,15 @@ pub(super) fn upload<T: Copy>(state: &DeviceState, data: &[T], dst: DevicePtr) -
         let code = unsafe { bindings::hipMemcpyAsync(dst.0, src.cast(), bytes, kind, state.raw_stream()) };
         return state.check_code(code, call);
     }
-    // SAFETY: `data` outlives the copy, which is waited for below.
+    // With a deadline, only the copy itself may be waited for without one: nothing is left before it.
+    state.finish_if_limited("before uploading")?;
+    // SAFETY: `data` outlives the copy, which is waited for below; if that fails, the call has waited for pageable
+    // memory itself.
     let code =
         unsafe { bindings::hipMemcpyAsync(dst.0, data.as_ptr().cast(), bytes, kind, state.raw_stream()) };
     state.check_code(code, call)?;
     // An asynchronous copy may still read pageable memory after the call has returned.
-    state.check(state.stream.synchronize(), || "hipStreamSynchronize (upload)".to_string())
+    state.finish("uploading")
 }
 
 /// Copies a buffer to the host and waits for it; reports whatever failed on the stream before.
@@ -67,6 +70,9 @@ pub(super) fn download<T: Copy>(state: &DeviceState, buffer: &Buffer<T>) -> Resu
         state.bind()?;
         let kind = bindings::hipMemcpyKind_hipMemcpyDeviceToHost;
         let dst = host.as_mut_ptr().cast();
+        // A copy to pageable memory waits inside of the call, which knows no deadline; and one that is given up must
+        // not write to memory that is gone.
+        state.finish_if_limited("before downloading")?;
         // SAFETY: `host` has room for the whole buffer and is kept until the copy has been waited for.
         let code = unsafe { bindings::hipMemcpyAsync(dst, buffer.ptr().0, bytes, kind, state.raw_stream()) };
         let copied = state.check_code(code, || format!("hipMemcpyAsync(device to host, {bytes} B)"));

@@ -4,13 +4,16 @@ use super::error::notes;
 use super::fault::FaultRecord;
 use super::kernels::{KernelCache, ModuleId};
 use super::launch::RocmKernel;
+use super::memory::{Memory, MemoryStats, Trouble};
 use super::random::Rng;
 use super::staging::Staging;
+use super::wait::{deadline_from_env, StreamWait, Unfinished};
 use super::RocmError;
 use crate::Result;
 use rocm_rs::hip::{self, bindings};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// Unique identifier of a stream on a GPU: devices with the same id work in one order on the same memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,6 +54,8 @@ pub(super) struct DeviceState {
     pub(super) faults: FaultRecord,
     pub(super) staging: Mutex<Option<Staging>>,
     pub(super) launches: AtomicU64,
+    pub(super) memory: Memory,
+    pub(super) wait: Arc<StreamWait>,
     pub(super) stream: hip::Stream,
 }
 
@@ -63,8 +68,8 @@ unsafe impl Sync for DeviceState {}
 impl Drop for DeviceState {
     fn drop(&mut self) {
         // Nothing may be unloaded under a running kernel. Errors have nobody left to go to.
-        if self.bind().is_ok() {
-            let _ = self.stream.synchronize();
+        if self.bind().is_ok() && matches!(self.wait.finish(), Err(Unfinished::Overdue { .. })) {
+            self.abandon();
         }
     }
 }
@@ -80,11 +85,17 @@ impl DeviceState {
         let label = || format!("rocm:{ordinal} ({arch})");
         let hip = check(hip::Device::new(ordinal as i32), label, || "hipGetDeviceCount".to_string())?;
         check(hip.set_current(), label, || format!("hipSetDevice({ordinal})"))?;
-        let name = marketing_name(ordinal)?;
+        let name = properties(ordinal)?.name;
         let stream =
             check(hip.get_stream_with_flags(hip::stream::stream_flags::NON_BLOCKING), label, || {
                 "hipStreamCreateWithFlags(hipStreamNonBlocking)".to_string()
             })?;
+        let deadline = deadline_from_env().map_err(RocmError::Setting)?;
+        let wait = Arc::new(StreamWait::of(&stream, deadline));
+        let memory = Memory::of_bound_device(wait.clone()).or_else(|trouble| match trouble {
+            Trouble::Hip((error, of)) => check(Err(error), label, || of),
+            Trouble::Setting(text) => Err(RocmError::Setting(text).into()),
+        })?;
         Ok(Self {
             id: DeviceId::new(),
             ordinal,
@@ -96,6 +107,8 @@ impl DeviceState {
             faults: FaultRecord::default(),
             staging: Mutex::new(None),
             launches: AtomicU64::new(0),
+            memory,
+            wait,
             stream,
         })
     }
@@ -123,8 +136,61 @@ impl DeviceState {
     /// Waits for the stream, then reports an index fault that a kernel has left since the last time.
     pub(super) fn synchronize(&self) -> Result<()> {
         self.bind()?;
-        self.check(self.stream.synchronize(), || "hipStreamSynchronize".to_string())?;
+        self.finish("waiting for the device")?;
         self.faults.take(self)
+    }
+
+    /// Waits for the stream. The device is bound.
+    ///
+    /// # Errors
+    /// What failed on it, or that the deadline has passed; `purpose` says what was waited for.
+    pub(super) fn finish(&self, purpose: &'static str) -> Result<()> {
+        match self.wait.finish() {
+            Ok(()) => Ok(()),
+            Err(Unfinished::Failed(error)) => {
+                self.check(Err(error), || format!("hipStreamSynchronize ({purpose})"))
+            }
+            Err(Unfinished::Overdue { after, recent }) => {
+                let launches = match recent.is_empty() {
+                    true => "no kernel since the deadline was set".to_string(),
+                    false => recent.join(", "),
+                };
+                let seconds = after.as_secs_f64();
+                Err(RocmError::Overdue { device: self.label(), seconds, purpose, launches }.into())
+            }
+        }
+    }
+
+    /// [`Self::finish`], but only if there is a deadline: for what comes before a call that waits by itself.
+    pub(super) fn finish_if_limited(&self, purpose: &'static str) -> Result<()> {
+        self.wait.deadline().map_or(Ok(()), |_| self.finish(purpose))
+    }
+
+    /// Leaves everything to the end of the process: giving back would wait for a stream that does not end.
+    fn abandon(&mut self) {
+        fn leave<T>(place: &mut Mutex<Option<T>>) {
+            std::mem::forget(place.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        }
+        leave(&mut self.blas);
+        leave(&mut self.staging);
+        std::mem::forget(std::mem::replace(&mut self.kernels, KernelCache::new()));
+        std::mem::forget(std::mem::take(&mut self.faults));
+        self.memory.abandon();
+        // A stream without a handle is not destroyed.
+        std::mem::forget(std::mem::replace(&mut self.stream, hip::Stream::from_raw(std::ptr::null_mut())));
+    }
+
+    /// Has the other streams of this GPU give back what they have parked. Returns whether there was anything.
+    pub(super) fn siblings_give_back(&self) -> bool {
+        let open = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let siblings: Vec<Arc<Self>> = open
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|state| state.ordinal == self.ordinal && state.id != self.id)
+            .collect();
+        // A state whose last clone this is locks the list when it is dropped.
+        drop(open);
+        siblings.iter().any(|state| state.give_back_parked().is_ok_and(|bytes| bytes > 0))
     }
 
     /// Lets this stream come after all that `other` still has to do, if it is another.
@@ -140,12 +206,22 @@ impl DeviceState {
     }
 }
 
-/// The name under which the GPU is sold.
-fn marketing_name(ordinal: usize) -> Result<String> {
+/// What is asked of a GPU without opening it.
+pub(super) struct Properties {
+    /// The name under which it is sold.
+    pub(super) name: String,
+    /// Whether it is built into the processor and uses its memory.
+    pub(super) integrated: bool,
+    pub(super) total_memory: usize,
+}
+
+/// The properties of GPU `ordinal`.
+pub(super) fn properties(ordinal: usize) -> Result<Properties> {
     let properties = hip::get_device_properties(ordinal as i32);
     let label = || format!("rocm:{ordinal}");
     let properties = check(properties, label, || format!("hipGetDeviceProperties({ordinal})"))?;
-    Ok(properties.name)
+    let (integrated, total_memory) = (properties.integrated != 0, properties.total_global_mem);
+    Ok(Properties { name: properties.name, integrated, total_memory })
 }
 
 fn check<T>(
@@ -164,6 +240,18 @@ fn check<T>(
     }
 }
 
+/// Every open state.
+static ALL: Mutex<Vec<Weak<DeviceState>>> = Mutex::new(Vec::new());
+
+/// Enters a state into [`ALL`].
+fn registered(state: DeviceState) -> Arc<DeviceState> {
+    let state = Arc::new(state);
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|state| state.strong_count() > 0);
+    all.push(Arc::downgrade(&state));
+    state
+}
+
 /// The state that `RocmDevice::new` shares, by ordinal. Weak: a device that nobody uses is closed.
 static OPEN: Mutex<Vec<Weak<DeviceState>>> = Mutex::new(Vec::new());
 
@@ -179,7 +267,7 @@ impl RocmDevice {
         let state = match shared {
             Some(state) => state,
             None => {
-                let state = Arc::new(DeviceState::open(ordinal)?);
+                let state = registered(DeviceState::open(ordinal)?);
                 open.push(Arc::downgrade(&state));
                 state
             }
@@ -195,7 +283,7 @@ impl RocmDevice {
     /// # Errors
     /// As [`crate::Device::new_rocm`].
     pub fn new_with_stream(ordinal: usize) -> Result<Self> {
-        let state = Arc::new(DeviceState::open(ordinal)?);
+        let state = registered(DeviceState::open(ordinal)?);
         Ok(Self { state, rng: Arc::new(Mutex::new(Rng::default())) })
     }
 
@@ -248,6 +336,80 @@ impl RocmDevice {
         self.state.bind()?;
         let info = self.state.check(hip::memory_info(), || "hipMemGetInfo".to_string())?;
         Ok((info.free, info.total))
+    }
+
+    /// What the memory of this device is used for.
+    pub fn memory_stats(&self) -> MemoryStats {
+        self.state.memory_stats()
+    }
+
+    /// Gives the memory that is parked for reuse back to the driver; returns how many bytes. Waits for the device,
+    /// as hipFree does. Only worth it before other programs or libraries need the memory.
+    ///
+    /// # Errors
+    /// If HIP fails.
+    pub fn empty_cache(&self) -> Result<usize> {
+        self.state.give_back_parked()
+    }
+
+    /// Bytes that tensors could still use: free on the GPU, or parked for reuse and not bound by a live tensor.
+    ///
+    /// # Errors
+    /// If HIP fails.
+    pub fn free_memory(&self) -> Result<usize> {
+        let stats = self.memory_stats();
+        Ok(self.memory_info()?.0.saturating_add(stats.parked - stats.held))
+    }
+
+    /// The largest request that is granted now: by default 70 percent of [`Self::free_memory`], see
+    /// [`Self::set_memory_share`].
+    ///
+    /// # Errors
+    /// If HIP fails.
+    pub fn safe_alloc_size(&self) -> Result<usize> {
+        self.state.allowed_memory()
+    }
+
+    /// Whether one request for `bytes` bytes would be granted now.
+    ///
+    /// # Errors
+    /// If HIP fails.
+    pub fn can_allocate(&self, bytes: usize) -> Result<bool> {
+        Ok(bytes <= self.safe_alloc_size()?)
+    }
+
+    /// Sets the share of the free memory that one request may take, in percent. `CANDLE_ROCM_MEMORY_SHARE` sets it
+    /// for devices that are opened later; the default is 70, which leaves a desktop alive.
+    ///
+    /// # Errors
+    /// [`RocmError::Setting`] for anything but 1 to 100.
+    pub fn set_memory_share(&self, percent: u8) -> Result<()> {
+        self.state.set_memory_share(percent)
+    }
+
+    /// Sets how many bytes may be parked for reuse, and gives back what is more; 0 turns reuse off.
+    /// `CANDLE_ROCM_MEMORY_PARKED` sets it for devices that are opened later; the default is an eighth of the GPU's
+    /// memory, and 0 on the software GPU, which checks the bounds of what the driver gave.
+    ///
+    /// # Errors
+    /// If HIP fails.
+    pub fn set_parked_memory(&self, bytes: usize) -> Result<()> {
+        self.state.set_parked_memory(bytes)
+    }
+
+    /// How long the host waits for this device at most. None by default; `CANDLE_ROCM_DEADLINE` sets it for devices
+    /// that are opened later.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.state.wait.deadline()
+    }
+
+    /// Sets how long the host waits for this device at most: what takes longer is an error that names the last
+    /// launches, instead of a hang. A kernel that does not end cannot be stopped; the device's memory then stays taken
+    /// until the process ends.
+    ///
+    /// With a deadline the host asks the stream again and again instead of sleeping until it is woken.
+    pub fn set_deadline(&self, deadline: Option<Duration>) {
+        self.state.wait.set_deadline(deadline);
     }
 
     /// The stream on which everything of this device is ordered, for calls into other libraries.

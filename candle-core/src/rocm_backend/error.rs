@@ -36,6 +36,28 @@ pub enum RocmError {
     )]
     OutOfMemory { requested: usize, free: usize, total: usize, device: String },
 
+    #[error(
+        "{requested} bytes requested on {device}, but one request may take {allowed} bytes now, {share}% of the free \
+         memory ({free} of {total} bytes are free): the rest is left to the desktop and the driver; raise it with \
+         CANDLE_ROCM_MEMORY_SHARE=percent or RocmDevice::set_memory_share"
+    )]
+    BeyondShare { requested: usize, allowed: usize, share: u8, free: usize, total: usize, device: String },
+
+    #[error(
+        "{device} has not finished after {seconds:.3} s, the deadline that was set ({purpose}); last launched: \
+         {launches}; wait longer (CANDLE_ROCM_DEADLINE=seconds or RocmDevice::set_deadline), or take the GPU to be \
+         stuck: its memory stays taken until the process ends"
+    )]
+    Overdue { device: String, seconds: f64, purpose: &'static str, launches: String },
+
+    /// The GPU computes, but wrongly.
+    #[error("{device} computes wrongly: {computation}; do not trust its results (HSA_OVERRIDE_GFX_VERSION is a cause)")]
+    WrongResult { device: String, computation: String },
+
+    /// A variable or a value that is not understood.
+    #[error("{0}")]
+    Setting(String),
+
     #[error("rocm:{ordinal} does not exist: {driver} has {count} device(s), numbered from 0")]
     NoSuchDevice { ordinal: usize, count: usize, driver: String },
 

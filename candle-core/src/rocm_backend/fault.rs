@@ -1,8 +1,9 @@
 //! The record in which indexing kernels leave an index that was out of range.
 use super::device::DeviceState;
+use super::launch::DevicePtr;
 use super::RocmError;
 use crate::Result;
-use rocm_rs::hip::{self, bindings};
+use rocm_rs::hip;
 use std::ffi::c_void;
 use std::sync::atomic::{fence, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -56,17 +57,8 @@ impl FaultRecord {
             state.check(record.record.get_device_pointer(), || "hipHostGetDevicePointer".to_string())?;
         let global = state
             .check(module.get_global::<*mut c_void>(GLOBAL), || format!("hipModuleGetGlobal({GLOBAL})"))?;
-        // SAFETY: the global is a pointer, so the copy stays within it, and the source lives until the call returns
-        // (hipMemcpy waits).
-        let code = unsafe {
-            bindings::hipMemcpy(
-                global.cast(),
-                (&raw const device_ptr).cast(),
-                size_of::<*mut c_void>(),
-                bindings::hipMemcpyKind_hipMemcpyHostToDevice,
-            )
-        };
-        state.check_code(code, || format!("hipMemcpy({GLOBAL})"))
+        // The module's kernels run on the same stream, after the copy.
+        super::copy::upload(state, &[device_ptr], DevicePtr(global.cast()))
     }
 
     /// Reports and clears what the kernels have left. The stream has been waited for.

@@ -1,4 +1,5 @@
 //! The kernels a device has loaded: found without a lock or an allocation after their first use.
+use super::error::notes;
 use super::RocmError;
 use rocm_rs::hip;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -59,7 +60,7 @@ impl OwnedId {
 /// A kernel, ready to launch on the device that loaded it.
 pub(super) struct Kernel {
     module: OwnedId,
-    name: String,
+    name: Arc<str>,
     pub(super) function: hip::Function,
 }
 
@@ -70,7 +71,7 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
-    pub(super) fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &Arc<str> {
         &self.name
     }
 
@@ -139,10 +140,16 @@ impl KernelCache {
             }
         };
         let joined = name.join("_");
-        let function = modules.0[index].module.get_function(&joined).map_err(|_| {
+        let function = modules.0[index].module.get_function(&joined).map_err(|error| {
             // Clears the error that HIP keeps for the next caller of hipGetLastError.
             let _ = hip::get_last_error();
             match module {
+                _ if error.code() != hip::bindings::hipError_t_hipErrorNotFound => RocmError::Hip {
+                    call: format!("hipModuleGetFunction({joined})"),
+                    device: device(),
+                    notes: notes(Some(error.code())),
+                    error,
+                },
                 ModuleId::Shipped(module) => RocmError::MissingKernel {
                     module: module.name().to_string(),
                     kernel: joined.clone(),
@@ -155,12 +162,12 @@ impl KernelCache {
                 },
             }
         })?;
-        let kernel = Kernel { module: modules.0[index].id.clone(), name: joined, function };
+        let kernel = Kernel { module: modules.0[index].id.clone(), name: joined.into(), function };
         // The mutex makes this the only writer: a slot that is free stays so until it is filled here.
         match self.probe(module, name).find(|slot| slot.get().is_none()) {
             Some(slot) => Ok(slot.get_or_init(|| kernel)),
             None => Err(RocmError::Launch {
-                kernel: kernel.name,
+                kernel: kernel.name.to_string(),
                 message: format!("more than {SLOTS} different kernels on {}", device()),
             }
             .into()),

@@ -201,6 +201,7 @@ impl<'a> Launch<'a> {
             )
         })?;
         self.state.launches.fetch_add(1, Ordering::Relaxed);
+        self.state.wait.launched(self.kernel.name());
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use half::f16;
 use rocm_rs::rocblas::{self, ffi};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 const OP: &str = "matmul";
 
@@ -133,7 +133,7 @@ pub(super) fn multiplies(dtype: DType) -> bool {
 
 /// Where a product (b, m, n) is written, and on whose stream: rows are dense, and apart by `row_stride` elements.
 pub(super) struct Output<'a> {
-    pub state: &'a DeviceState,
+    pub state: &'a Arc<DeviceState>,
     pub ptr: DevicePtr,
     pub row_stride: usize,
     pub batch_stride: usize,
@@ -164,18 +164,18 @@ pub(super) fn product(
         .bt());
     }
     let (dense_lhs, dense_rhs);
-    let (a, a_ptr) = match Operand::of(lhs_layout, m, k) {
-        Some(operand) => (operand, lhs.ptr(lhs_layout, OP)?),
+    let (a, a_ptr, a_memory) = match Operand::of(lhs_layout, m, k) {
+        Some(operand) => (operand, lhs.ptr(lhs_layout, OP)?, &lhs.slice),
         None => {
             dense_lhs = lhs.dense(lhs_layout, OP)?;
-            (Operand::dense(m, k), dense_lhs.slice.ptr())
+            (Operand::dense(m, k), dense_lhs.slice.ptr(), &dense_lhs.slice)
         }
     };
-    let (w, w_ptr) = match Operand::of(rhs_layout, k, n) {
-        Some(operand) => (operand, rhs.ptr(rhs_layout, OP)?),
+    let (w, w_ptr, w_memory) = match Operand::of(rhs_layout, k, n) {
+        Some(operand) => (operand, rhs.ptr(rhs_layout, OP)?, &rhs.slice),
         None => {
             dense_rhs = rhs.dense(rhs_layout, OP)?;
-            (Operand::dense(k, n), dense_rhs.slice.ptr())
+            (Operand::dense(k, n), dense_rhs.slice.ptr(), &dense_rhs.slice)
         }
     };
     // All batches times one matrix, with rows that follow each other: one taller product.
@@ -184,6 +184,8 @@ pub(super) fn product(
     // Each operand was made dense on its own stream.
     out.state.order_after(&lhs.device.state)?;
     out.state.order_after(&rhs.device.state)?;
+    a_memory.used_by(out.state);
+    w_memory.used_by(out.state);
     gemm(lhs.slice.dtype(), (b, m, n, k), (a, a_ptr), (w, w_ptr), out)
 }
 

@@ -3,17 +3,17 @@
 //! The way of an operation: a method of [`RocmStorage`] checks its operands, allocates the result, finds the kernel
 //! ([`RocmDevice::kernel`]: a lookup after the first use) and launches it on the device's one stream
 //! ([`RocmKernel::launch`]: arguments on the stack, dims and strides by value). The host waits
-//! where data comes back, and that is where a fault of an earlier kernel is reported; and where memory is given back,
-//! since `hipFree` waits: a dropped tensor's, or that of an operation's own (long reductions and sorts, unfolded
-//! convolutions).
+//! where data comes back, and that is where a fault of an earlier kernel is reported. Memory is reused without asking
+//! the driver (`memory`), since `hipFree` would wait.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `device`, `kernels`, `code_object`, `launch`, `layout` | the device, its loaded kernels, launching one |
-//! | `storage`, `buffer`, `copy`, `staging` | device memory, and getting data in and out |
+//! | `memory`, `buffer`, `storage`, `copy`, `staging` | device memory, and getting data in and out |
 //! | `elementwise`, `reduce`, `sort`, `indexing`, `matmul`, `conv`, `pool`, `strided`, `random` | the operations |
+//! | `availability`, `doctor` | asking before opening, and what a report needs |
 //! | `backend` | Candle's traits |
-//! | `error`, `fault` | what goes wrong |
+//! | `wait`, `error`, `fault` | waiting, and what goes wrong |
 //!
 //! # Custom operations
 //!
@@ -41,12 +41,14 @@
 //!
 //! A kernel of your own is loaded with [`RocmDevice::custom_kernel`] from a code object compiled for the device's
 //! [`arch`](RocmDevice::arch): `docs/custom-kernels.md` and `examples/custom_kernel/` show how.
+mod availability;
 mod backend;
 mod buffer;
 mod code_object;
 mod conv;
 mod copy;
 mod device;
+mod doctor;
 mod elementwise;
 mod error;
 mod fault;
@@ -55,6 +57,7 @@ mod kernels;
 mod launch;
 mod layout;
 mod matmul;
+mod memory;
 mod pool;
 mod random;
 mod reduce;
@@ -62,10 +65,12 @@ mod sort;
 mod staging;
 mod storage;
 mod strided;
+mod wait;
 
 pub use buffer::Buffer;
 pub use conv::{conv_workspace, set_conv_workspace};
 pub use device::{DeviceId, RocmDevice};
+pub use doctor::{GpuReport, LibraryReport, Report};
 pub use error::RocmError;
 pub use kernels::ModuleId;
 pub use launch::{DevicePtr, KernelArg, Launch, LaunchConfig, RocmKernel};
@@ -74,8 +79,10 @@ pub use matmul::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,
 };
+pub use memory::{MemoryStats, PARKED_VARIABLE, SHARE_VARIABLE};
 pub use sort::arg_sort;
 pub use storage::{RocmDType, RocmStorage, RocmStorageSlice};
+pub use wait::DEADLINE_VARIABLE;
 
 pub use {hip_kernels, rocm_loader, rocm_rs};
 

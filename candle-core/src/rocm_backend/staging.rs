@@ -38,7 +38,7 @@ impl Staging {
         bytes: usize,
     ) -> Result<*const u8> {
         if self.next + bytes > RING {
-            state.check(state.stream.synchronize(), || "hipStreamSynchronize (upload ring)".to_string())?;
+            state.finish("the upload ring is full")?;
             self.next = 0;
         }
         let part = &mut self.memory.as_slice_mut()[self.next..self.next + bytes];

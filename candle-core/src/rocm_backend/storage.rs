@@ -128,6 +128,11 @@ impl RocmStorageSlice {
         each_buffer!(self, b => b.size_in_bytes())
     }
 
+    /// Notes that work on the stream of `state` uses this memory.
+    pub(super) fn used_by(&self, state: &std::sync::Arc<DeviceState>) {
+        each_buffer!(self, b => b.used_by(state))
+    }
+
     pub(super) fn ptr(&self) -> DevicePtr {
         each_buffer!(self, b => b.ptr())
     }
@@ -276,7 +281,9 @@ impl RocmStorage {
     /// # Errors
     /// What went wrong in work that `other` waited for.
     pub fn order_after(&self, other: &Self) -> Result<()> {
-        self.device.state.order_after(&other.device.state)
+        self.device.state.order_after(&other.device.state)?;
+        other.slice.used_by(&self.device.state);
+        Ok(())
     }
 
     /// Copies the storage to another device, or to another stream of the same GPU. Waits for the copy.

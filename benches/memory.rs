@@ -1,0 +1,79 @@
+//! What memory costs: the allocator of the ROCm device beside plain hipMalloc and hipFree, in one run.
+//!
+//! ```text
+//! cargo bench --features rocm --bench memory
+//! ```
+//!
+//! On a machine without an AMD GPU: `CANDLE_ROCM_DRIVER=emulator` and the feature `rocm-emulator`. Its hipFree waits
+//! for the device as ROCm's does, but costs neither page tables nor a kernel call: its figures say nothing of hardware.
+use candle_core::rocm::RocmDevice;
+use candle_core::rocm::rocm_rs::hip::DeviceMemory;
+use candle_core::{DType, Device, Result, Tensor};
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use std::hint::black_box;
+
+const SIZES: [(usize, &str); 4] =
+    [(4 << 10, "4 KiB"), (256 << 10, "256 KiB"), (4 << 20, "4 MiB"), (64 << 20, "64 MiB")];
+/// Tensors in use at once in a step.
+const HELD: usize = 16;
+
+fn open() -> Result<RocmDevice> {
+    let device = RocmDevice::new_checked(RocmDevice::default_ordinal()?)?;
+    println!(
+        "rocm:{} {}, {}, {} driver",
+        device.ordinal(),
+        device.name(),
+        device.arch(),
+        device.driver_name()
+    );
+    // The software GPU reuses memory only if asked to.
+    device.set_parked_memory(device.memory_info()?.1 / 8)?;
+    Ok(device)
+}
+
+/// Memory that is got and given back, with nothing in between.
+fn pairs(criterion: &mut Criterion, device: &RocmDevice) {
+    let mut group = criterion.benchmark_group("get and give back");
+    for (bytes, label) in SIZES {
+        group.bench_function(BenchmarkId::new("hipMalloc and hipFree", label), |bencher| {
+            device.bind_to_thread().expect("the device is there");
+            bencher.iter(|| black_box(DeviceMemory::<u8>::new(bytes).expect("memory")));
+        });
+        group.bench_function(BenchmarkId::new("allocator", label), |bencher| {
+            // SAFETY: nothing reads it.
+            bencher.iter(|| black_box(unsafe { device.alloc::<u8>(bytes) }.expect("memory")));
+        });
+    }
+    group.finish();
+}
+
+/// A chain of additions whose intermediate results are dropped, with and without reuse.
+fn temporaries(criterion: &mut Criterion, device: &RocmDevice) {
+    let mut group = criterion.benchmark_group("a chain of additions");
+    let parked = device.memory_info().expect("sizes").1 / 8;
+    let x = Tensor::ones(16 << 10, DType::F32, &Device::Rocm(device.clone())).expect("a tensor");
+    for (label, parked) in [("hipMalloc and hipFree", 0), ("allocator", parked)] {
+        device.set_parked_memory(parked).expect("memory is given back");
+        group.bench_function(label, |bencher| {
+            bencher.iter(|| {
+                let sum = (0..HELD).try_fold(x.clone(), |sum, _| sum + &x).expect("sums");
+                sum.device().synchronize().expect("the device works");
+            });
+        });
+    }
+    group.finish();
+}
+
+fn benches(criterion: &mut Criterion) {
+    match open() {
+        Ok(device) => {
+            pairs(criterion, &device);
+            temporaries(criterion, &device);
+            println!("{:?}", device.memory_stats());
+        }
+        Err(error) => println!("skipped: {error}"),
+    }
+}
+
+criterion_group!(memory, benches);
+criterion_main!(memory);

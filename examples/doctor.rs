@@ -1,0 +1,85 @@
+//! Says what this machine has for Candle on ROCm, what is missing, and what to do first.
+//!
+//! ```text
+//! cargo run --features rocm --example doctor
+//! cargo run --features rocm --example doctor -- --json
+//! ```
+//!
+//! Ends with status 0 if a model would run on some GPU here, else with 1.
+use candle_core::rocm::{GpuReport, Report};
+use clap::Parser;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// Says what this machine has for Candle on ROCm.
+#[derive(Parser)]
+struct Args {
+    /// Print JSON instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let report = Report::gather();
+    match args.json {
+        true => println!("{:#}", json(&report)),
+        false => println!("{report}"),
+    }
+    if report.is_healthy() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn json(report: &Report) -> Value {
+    let versions = report.versions.as_ref().map(|versions| {
+        json!({
+            "hip_runtime": versions.hip_runtime,
+            "hip_driver": versions.hip_driver,
+            "rocblas": versions.rocblas,
+            "miopen": versions.miopen,
+        })
+    });
+    let libraries: Vec<Value> = report
+        .libraries
+        .iter()
+        .map(|library| {
+            json!({
+                "name": library.name,
+                "file": library.file,
+                "without_kernels": library.without_kernels,
+            })
+        })
+        .collect();
+    let variables: Vec<Value> = report
+        .variables
+        .iter()
+        .map(|variable| json!({ "name": variable.name, "value": variable.value, "harm": variable.harm }))
+        .collect();
+    json!({
+        "healthy": report.is_healthy(),
+        "driver": report.driver.as_ref().ok(),
+        "missing": report.driver.as_ref().err(),
+        "emulated": report.emulated,
+        "versions": versions,
+        "gpus": report.gpus.iter().map(gpu).collect::<Vec<_>>(),
+        "default_ordinal": report.default_ordinal,
+        "embedded": report.embedded,
+        "libraries": libraries,
+        "variables": variables,
+        "advice": report.advice,
+    })
+}
+
+fn gpu(gpu: &GpuReport) -> Value {
+    let trial =
+        gpu.trial.as_ref().map(|outcome| outcome.as_ref().map_or_else(Clone::clone, |()| "computes".into()));
+    json!({
+        "ordinal": gpu.ordinal,
+        "name": gpu.name,
+        "arch": gpu.arch,
+        "integrated": gpu.integrated,
+        "total_memory": gpu.total_memory,
+        "free_memory": gpu.free_memory.as_ref().ok(),
+        "code_object": gpu.code_object,
+        "trial": trial,
+    })
+}

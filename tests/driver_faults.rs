@@ -1,0 +1,234 @@
+//! A driver that fails: every call that a forward and a training step make, one after another. Each failure is one
+//! error that names the call, nothing leaks or hangs, and the next step succeeds.
+mod common;
+
+use candle_core::rocm::{RocmDevice, RocmError};
+use candle_core::{DType, Device, Error, Result, Tensor, Var};
+use candle_nn::{Optimizer, SGD, loss, ops};
+use rocm_emulator::{Injection, inject, release_stalled};
+use serial_test::serial;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// So many calls of one function are made to fail at most, spread over all it is called for.
+const SAMPLES: u64 = 10;
+
+/// Calls whose failure nobody can be told: they give something back, or are asked only for more particulars.
+const SILENT: &[&str] = &[
+    "hipFree",
+    "hipHostFree",
+    "hipModuleUnload",
+    "hipStreamDestroy",
+    "hipEventDestroy",
+    "rocblas_destroy_handle",
+    "hipGetLastError",
+    "hipGetErrorName",
+    "hipGetErrorString",
+];
+
+/// Ends what was asked for, also when the test fails.
+struct Asked;
+
+impl Asked {
+    fn of(injection: Injection) -> Self {
+        inject(injection);
+        Self
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        inject(Injection::default());
+    }
+}
+
+/// Whether failures can be asked for: not of an AMD GPU.
+fn software(gpu: &common::Gpu) -> bool {
+    let software = gpu.rocm().driver_name() == "emulator";
+    if !software {
+        println!("skipped: only the software GPU fails on demand");
+    }
+    software
+}
+
+fn numbers(count: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 37 % 101) as f32 - 50.0) / 60.0).collect()
+}
+
+/// A convolution, a normalised hidden layer, attention-like products, one step of training: the loss before and after.
+fn train(device: &Device) -> Result<[f32; 2]> {
+    let weight = |count: usize, shape: &[usize]| Var::from_vec(numbers(count), shape, device);
+    let (conv, dense) = (weight(36, &[4, 1, 3, 3])?, weight(4 * 36 * 5, &[4 * 36, 5])?);
+    let x = Tensor::from_vec(numbers(3 * 64), (3, 1, 8, 8), device)?;
+    let classes = Tensor::from_vec(vec![0u32, 2, 4], 3, device)?;
+    let mut optimizer = SGD::new(vec![conv.clone(), dense.clone()], 0.05)?;
+    let logits = |conv: &Tensor, dense: &Tensor| -> Result<Tensor> {
+        let hidden = x.conv2d(conv, 0, 1, 1, 1)?.relu()?.flatten_from(1)?;
+        ops::silu(&hidden)?.matmul(dense)
+    };
+    let before = loss::cross_entropy(&logits(&conv, &dense)?, &classes)?;
+    optimizer.backward_step(&before)?;
+    let after = loss::cross_entropy(&logits(&conv, &dense)?, &classes)?;
+    Ok([before.to_scalar()?, after.to_scalar()?])
+}
+
+/// On a device of its own, so that opening it, loading its kernels and closing it are among the calls.
+fn train_on_fresh_device() -> Result<[f32; 2]> {
+    let device = RocmDevice::new_with_stream(0)?;
+    device.set_parked_memory(64 << 20)?;
+    train(&Device::Rocm(device))
+}
+
+/// Calls of each function so far.
+fn calls() -> BTreeMap<&'static str, u64> {
+    rocm_loader::symbols::calls().collect()
+}
+
+#[test]
+#[serial(gpu)]
+fn every_failing_call_is_one_error_and_the_next_step_succeeds() -> Result<()> {
+    let Some(gpu) = common::gpu() else { return Ok(()) };
+    if !software(&gpu) {
+        return Ok(());
+    }
+    let expected = train(&Device::Cpu)?;
+    let close =
+        |losses: [f32; 2]| losses.iter().zip(expected).all(|(got, wanted)| (got - wanted).abs() < 1e-4);
+    let before = calls();
+    assert!(close(train_on_fresh_device()?));
+    let made: Vec<(&str, u64)> = calls()
+        .into_iter()
+        .map(|(name, count)| (name, count - before.get(name).copied().unwrap_or(0)))
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    assert!(made.len() > 12, "{made:?}");
+    let mut failures = 0;
+    for (name, count) in made {
+        let free = gpu.rocm().memory_info()?.0;
+        for sample in 0..SAMPLES.min(count) {
+            let nth = 1 + if count <= SAMPLES { sample } else { sample * (count - 1) / (SAMPLES - 1) };
+            let asked = Asked::of(Injection { failing: vec![(name.into(), nth)], ..Injection::default() });
+            let outcome = train_on_fresh_device();
+            let happened = rocm_emulator::calls().get(name).is_some_and(|calls| *calls >= nth);
+            drop(asked);
+            match outcome {
+                Err(error) => {
+                    failures += 1;
+                    let text = error.to_string();
+                    let memory = matches!(name, "hipMalloc") && text.contains("out of device memory");
+                    assert!(memory || text.contains(name), "{name}:{nth} is not named: {text}");
+                }
+                Ok(losses) => {
+                    assert!(SILENT.contains(&name) || !happened, "{name}:{nth} failed, and nobody was told");
+                    assert!(close(losses), "{name}:{nth} changed the result to {losses:?}");
+                }
+            }
+            let again = train_on_fresh_device().unwrap_or_else(|e| panic!("after {name}:{nth}: {e}"));
+            assert!(close(again), "after {name}:{nth} the losses are {again:?}");
+        }
+        let lost = free.saturating_sub(gpu.rocm().memory_info()?.0);
+        assert!(lost == 0 || SILENT.contains(&name), "failures of {name} have leaked {lost} bytes");
+    }
+    assert!(failures > 60, "only {failures} failures were told");
+    // What a failing hipFree leaves behind is the driver's loss, not a leak of ours.
+    std::mem::forget(gpu);
+    Ok(())
+}
+
+#[test]
+#[serial(gpu)]
+fn a_lost_device_fails_everything_and_hangs_nothing() -> Result<()> {
+    let Some(gpu) = common::gpu() else { return Ok(()) };
+    if !software(&gpu) {
+        return Ok(());
+    }
+    let device = RocmDevice::new_with_stream(0)?;
+    let lost = Some(("hipModuleLaunchKernel".into(), 3));
+    let asked = Asked::of(Injection { lost, ..Injection::default() });
+    let error = train(&Device::Rocm(device.clone())).expect_err("the device is lost").to_string();
+    assert!(error.contains("hipModuleLaunchKernel"), "{error}");
+    assert!(train(&Device::Rocm(device.clone())).is_err() && device.memory_info().is_err());
+    drop(device);
+    drop(asked);
+    assert!(train_on_fresh_device().is_ok());
+    // Memory could not be given back while the device was lost.
+    std::mem::forget(gpu);
+    Ok(())
+}
+
+#[test]
+#[serial(gpu)]
+fn large_requests_that_the_driver_refuses_are_out_of_memory() -> Result<()> {
+    let Some(gpu) = common::gpu() else { return Ok(()) };
+    if !software(&gpu) {
+        return Ok(());
+    }
+    let device = gpu.device();
+    gpu.reuse_memory();
+    let _asked = Asked::of(Injection { largest: Some(1 << 20), ..Injection::default() });
+    let error = Tensor::zeros(1 << 20, DType::F32, &device).expect_err("4 MiB").to_string();
+    assert!(error.contains("out of device memory") && error.contains("4194304"), "{error}");
+    // Blocks that would share a larger segment get one of their own.
+    let small = Tensor::ones(1000, DType::F32, &device)?;
+    assert_eq!(small.sum_all()?.to_scalar::<f32>()?, 1000.0);
+    Ok(())
+}
+
+/// The error itself, without the backtrace around it.
+fn rocm_error(error: &Error) -> Option<&RocmError> {
+    match error {
+        Error::WithBacktrace { inner, .. } | Error::Context { inner, .. } => rocm_error(inner),
+        Error::Rocm(error) => error.downcast_ref(),
+        _ => None,
+    }
+}
+
+#[test]
+#[serial(gpu)]
+fn a_stuck_stream_is_an_error_at_the_deadline() -> Result<()> {
+    let Some(gpu) = common::gpu() else { return Ok(()) };
+    if !software(&gpu) {
+        return Ok(());
+    }
+    let rocm = RocmDevice::new_with_stream(0)?;
+    let device = Device::Rocm(rocm.clone());
+    let x = Tensor::ones(1000, DType::F32, &device)?;
+    rocm.set_deadline(Some(Duration::from_millis(50)));
+    assert_eq!(x.sum_all()?.to_scalar::<f32>()?, 1000.0);
+    let asked = Asked::of(Injection { stalled: Some(1), ..Injection::default() });
+    let y = x.affine(2.0, 1.0)?.exp()?;
+    let error = y.to_vec1::<f32>().expect_err("the stream is stuck");
+    assert!(matches!(rocm_error(&error), Some(RocmError::Overdue { .. })), "{error}");
+    let text = error.to_string();
+    for part in ["affine_f32", "uexp_f32", "CANDLE_ROCM_DEADLINE", "0.05"] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+    // Dropping does not wait either, and leaves the memory to the end of the process, or to better times.
+    drop(y);
+    release_stalled();
+    drop(asked);
+    rocm.set_deadline(Some(Duration::from_secs(60)));
+    device.synchronize()?;
+    assert_eq!(x.sum_all()?.to_scalar::<f32>()?, 1000.0);
+    std::mem::forget(gpu);
+    Ok(())
+}
+
+#[test]
+#[serial(gpu)]
+fn a_stuck_device_can_be_dropped() -> Result<()> {
+    let Some(gpu) = common::gpu() else { return Ok(()) };
+    if !software(&gpu) {
+        return Ok(());
+    }
+    let rocm = RocmDevice::new_with_stream(0)?;
+    rocm.set_deadline(Some(Duration::from_millis(20)));
+    let x = Tensor::ones(1000, DType::F32, &Device::Rocm(rocm.clone()))?;
+    let asked = Asked::of(Injection { stalled: Some(1), ..Injection::default() });
+    let y = x.affine(2.0, 1.0)?;
+    drop((x, y, rocm));
+    drop(asked);
+    assert!(train_on_fresh_device().is_ok());
+    std::mem::forget(gpu);
+    Ok(())
+}
