@@ -9,9 +9,11 @@ mod kernels;
 mod process;
 mod profile;
 mod setup;
+mod stress;
 mod symbols;
 mod test;
 mod upstream_tests;
+mod valgrind;
 mod weights;
 
 use std::path::PathBuf;
@@ -41,6 +43,10 @@ enum Command {
     Profile(profile::Args),
     /// How many of the shipped instructions the software GPU decodes, executes and is tested on; fails if too few.
     IsaCoverage(isa_coverage::Args),
+    /// Wears the GPU: allocation storms, drifting shapes, many threads, two devices; nothing may be lost.
+    Stress(stress::Args),
+    /// The unit tests of what handles raw memory (loader, allocator, launches) under valgrind.
+    Valgrind,
     /// Compiles the kernels for some targets and prints their resource table.
     Kernels(kernels::Args),
     /// Builds and runs a scratch crate outside the workspace that uses the fork as the README says.
@@ -71,6 +77,8 @@ fn run(command: Command) -> Result<()> {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::IsaCoverage(args) => isa_coverage::run(&args),
+        Command::Valgrind => valgrind::run(),
+        Command::Stress(args) => stress::run(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::Downstream => downstream::run(),
         Command::CheckSymbols { files } => symbols::run(&files),

@@ -48,10 +48,18 @@ const CC: Need = Need {
     why: "links Rust programs and builds zstd",
 };
 
+const MEMORY_CHECKER: Need = Need {
+    probe: Probe::Program("valgrind", &["--version"]),
+    packages: &["valgrind"],
+    why: "finds wrong and leaked memory",
+};
+
 /// For building the kernels.
 pub const KERNELS: &[Need] = &[CC, CLANG, DEVICE_LIBS];
 /// For the demo.
 pub const DEMO: &[Need] = &[CC, CLANG, DEVICE_LIBS, PIP];
+/// For looking for wrong and leaked memory.
+pub const VALGRIND: &[Need] = &[CC, CLANG, DEVICE_LIBS, MEMORY_CHECKER];
 /// For all tests.
 pub const TEST: &[Need] = &[CC, CLANG, DEVICE_LIBS, OBJDUMP, PIP];
 

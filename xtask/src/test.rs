@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 
 use crate::chips::{self, Play};
 use crate::process::{self, cargo};
-use crate::{demo, downstream, kernels, setup, upstream_tests};
+use crate::{demo, downstream, kernels, setup, stress, upstream_tests};
 
 /// Builds with the software GPU in: what all checks of the workspace share.
 const FEATURES: [&str; 3] = ["--workspace", "--features", "candle-rocm/rocm-emulator"];
@@ -45,6 +45,7 @@ pub fn run(args: &Args) -> Result<()> {
         kernels::run_for(kernels::EVERY_ARCH, true)?;
         downstream::run()?;
         demo::run_demo(chips::DEFAULT, &archs)?;
+        stress::run_on_software(stress::SHORT_MINUTES, 1, &archs)?;
         if !upstream_tests::run_suites(PLAYS, &archs, &[])? {
             bail!("upstream's own tests do not do what rocmify/src/suite_rules.rs says");
         }

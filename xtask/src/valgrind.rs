@@ -1,0 +1,66 @@
+//! `cargo xtask valgrind`: the unit tests of what handles raw memory, under valgrind.
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::process::{self, cargo, command};
+use crate::setup;
+
+/// Unit tests of one crate.
+struct Room {
+    package: &'static str,
+    features: &'static [&'static str],
+    /// Names that tests begin with; all if empty.
+    tests: &'static [&'static str],
+    /// Those that valgrind cannot follow.
+    skipped: &'static [&'static str],
+}
+
+/// The loader, the allocator, and what puts launches together.
+const ROOMS: &[Room] = &[
+    Room { package: "rocm-loader", features: &["--features", "emulator"], tests: &[], skipped: &[] },
+    Room {
+        package: "candle-core",
+        features: &["--features", "rocm-emulator"],
+        tests: &[
+            "rocm_backend::memory",
+            "rocm_backend::wait",
+            "rocm_backend::launch",
+            "rocm_backend::layout",
+        ],
+        // loom switches stacks by itself.
+        skipped: &["shared::tests"],
+    },
+];
+
+/// Fails if valgrind has anything to say.
+pub fn run() -> Result<()> {
+    setup::ensure(setup::VALGRIND)?;
+    for room in ROOMS {
+        let program = build(room)?;
+        let mut valgrind = command("valgrind", &["--quiet", "--error-exitcode=9", "--leak-check=full"]);
+        valgrind.arg("--errors-for-leak-kinds=definite").arg(program).args(room.tests);
+        for name in room.skipped {
+            valgrind.args(["--skip", name]);
+        }
+        process::run(valgrind.arg("--test-threads=1"))?;
+    }
+    println!("valgrind: ok");
+    Ok(())
+}
+
+/// The program of a crate's unit tests.
+fn build(room: &Room) -> Result<PathBuf> {
+    let mut build = cargo(&["test", "--quiet", "--no-run", "--message-format=json", "--lib"]);
+    build.args(["--package", room.package]).args(room.features).stderr(std::process::Stdio::inherit());
+    let output = build.output().context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!("the tests of {} do not build", room.package);
+    }
+    String::from_utf8(output.stdout)?
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .with_context(|| format!("cargo named no program for the tests of {}", room.package))
+}
