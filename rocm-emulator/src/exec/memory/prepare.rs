@@ -6,8 +6,6 @@ use crate::isa::{Encoding, Family, Inst, Operand};
 /// `None` if the instruction is unknown here.
 pub(in crate::exec) fn prepare(inst: &Inst, family: Family) -> Option<MemoryStep> {
     let (space, prefix) = match inst.encoding {
-        // From memory to LDS.
-        _ if inst.mods.lds => return None,
         Encoding::Global => (Space::Global, "global_"),
         Encoding::Flat => (Space::Flat, "flat_"),
         Encoding::Scratch => (Space::Private, "scratch_"),

@@ -124,12 +124,14 @@ fn inputs_of(inst: &Inst, before: &State, difference: &str) -> String {
     inst.src.iter().chain([&inst.dst]).map(show).collect()
 }
 
-/// Encodings that mean nothing: masks in vector registers, and buffers that are not scratch.
+/// Encodings that mean nothing: masks in vector registers, and buffers that are not scratch. Loads to LDS, which do not
+/// ship, are left to the kernels that use them.
 fn is_meaningful(inst: &Inst) -> bool {
     let mask = inst.name.contains("_cndmask_") && matches!(inst.src[2], isa::Operand::Vgpr(_));
     let buffer = inst.encoding == isa::Encoding::Mubuf && formula::access(inst.name).is_some();
     let scratch = matches!(inst.src[2], isa::Operand::Scalar(n) if n < 100) && !inst.mods.idxen;
-    !mask && (!buffer || scratch)
+    let to_lds = inst.mods.lds && inst.encoding != isa::Encoding::Ds;
+    !mask && !to_lds && (!buffer || scratch)
 }
 
 /// Runs the cases of every encoding that `is_wanted` lets through by its text.

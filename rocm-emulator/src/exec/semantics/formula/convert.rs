@@ -63,7 +63,7 @@ pub const ROWS: &[Row] = &[
     each("v_mov_b32 v_accvgpr_read_b32 v_accvgpr_write_b32 v_accvgpr_mov_b32", "r32 -> u32", |x| {
         Out::bits(x.u(0))
     }),
-    each("v_mov_b64", "r64 -> u64", |x| Out::bits(x.u(0))),
+    each("v_mov_b64", "u64 -> u64", |x| Out::bits(x.u(0))),
     each("v_mov_b16", "r16 -> u16", |x| Out::bits(x.u(0))),
     each("v_cndmask_b32", "r32 r32 mask -> u32", |x| Out::bits(x.u(if x.bits[2] != 0 { 1 } else { 0 }))),
     each("v_cndmask_b16", "r16 r16 mask -> u16", |x| Out::bits(x.u(if x.bits[2] != 0 { 1 } else { 0 }))),
