@@ -26,6 +26,9 @@ const SILENT: &[&str] = &[
     "hipGetErrorString",
 ];
 
+/// Calls that are made where something is given back, too, and whose failure is silent there.
+const SILENT_IN_DROPS: &[&str] = &["hipSetDevice", "hipStreamSynchronize"];
+
 /// Ends what was asked for, also when the test fails.
 struct Asked;
 
@@ -74,8 +77,12 @@ fn train(device: &Device) -> Result<[f32; 2]> {
 
 /// On a device of its own, so that opening it, loading its kernels and closing it are among the calls.
 fn train_on_fresh_device() -> Result<[f32; 2]> {
+    train_parking(64 << 20)
+}
+
+fn train_parking(bytes: usize) -> Result<[f32; 2]> {
     let device = RocmDevice::new_with_stream(0)?;
-    device.set_parked_memory(64 << 20)?;
+    device.set_parked_memory(bytes)?;
     train(&Device::Rocm(device))
 }
 
@@ -105,10 +112,13 @@ fn every_failing_call_is_one_error_and_the_next_step_succeeds() -> Result<()> {
     let mut failures = 0;
     for (name, count) in made {
         let free = gpu.rocm().memory_info()?.0;
+        let told_before = failures;
         for sample in 0..SAMPLES.min(count) {
             let nth = 1 + if count <= SAMPLES { sample } else { sample * (count - 1) / (SAMPLES - 1) };
             let asked = Asked::of(Injection { failing: vec![(name.into(), nth)], ..Injection::default() });
-            let outcome = train_on_fresh_device();
+            // With reuse, a segment that is refused is asked for again, smaller.
+            let parked = if name == "hipMalloc" { 0 } else { 64 << 20 };
+            let outcome = train_parking(parked);
             let happened = rocm_emulator::calls().get(name).is_some_and(|calls| *calls >= nth);
             drop(asked);
             match outcome {
@@ -119,13 +129,15 @@ fn every_failing_call_is_one_error_and_the_next_step_succeeds() -> Result<()> {
                     assert!(memory || text.contains(name), "{name}:{nth} is not named: {text}");
                 }
                 Ok(losses) => {
-                    assert!(SILENT.contains(&name) || !happened, "{name}:{nth} failed, and nobody was told");
+                    let may_be_silent = SILENT.contains(&name) || SILENT_IN_DROPS.contains(&name);
+                    assert!(may_be_silent || !happened, "{name}:{nth} failed, and nobody was told");
                     assert!(close(losses), "{name}:{nth} changed the result to {losses:?}");
                 }
             }
             let again = train_on_fresh_device().unwrap_or_else(|e| panic!("after {name}:{nth}: {e}"));
             assert!(close(again), "after {name}:{nth} the losses are {again:?}");
         }
+        assert!(SILENT.contains(&name) || failures > told_before, "no failure of {name} was told");
         let lost = free.saturating_sub(gpu.rocm().memory_info()?.0);
         assert!(lost == 0 || SILENT.contains(&name), "failures of {name} have leaked {lost} bytes");
     }

@@ -8,7 +8,10 @@ use std::process::Command;
 /// rocm-rs' source folder, as cargo knows it.
 fn rocm_rs() -> Result<PathBuf, Box<dyn Error>> {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--offline", "--manifest-path"])
+        // Crates of other platforms need not have been fetched.
+        .args(["metadata", "--format-version", "1", "--offline", "--filter-platform"])
+        .arg(format!("{}-unknown-linux-gnu", std::env::consts::ARCH))
+        .arg("--manifest-path")
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
         .output()?;
     if !output.status.success() {

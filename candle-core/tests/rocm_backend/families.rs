@@ -47,20 +47,30 @@ fn on_two_families() {
     assert!(error.contains("device mismatch"), "{error}");
 }
 
-/// The bits of all elements.
+/// The bits of all elements. Every NaN counts as the same: IEEE 754 leaves open which one comes out.
 fn bits(t: &Tensor) -> Result<Vec<u64>> {
     let t = t.to_device(&Device::Cpu)?.flatten_all()?;
+    let float = |is_nan: bool, bits: u64| if is_nan { u64::MAX } else { bits };
     Ok(match t.dtype() {
         DType::U8 => t.to_vec1::<u8>()?.into_iter().map(u64::from).collect(),
         DType::U32 => t.to_vec1::<u32>()?.into_iter().map(u64::from).collect(),
         DType::I16 => t.to_vec1::<i16>()?.into_iter().map(|v| v as u64).collect(),
         DType::I32 => t.to_vec1::<i32>()?.into_iter().map(|v| v as u64).collect(),
         DType::I64 => t.to_vec1::<i64>()?.into_iter().map(|v| v as u64).collect(),
-        DType::F16 => t.to_vec1::<half::f16>()?.into_iter().map(|v| v.to_bits().into()).collect(),
-        DType::BF16 => t.to_vec1::<half::bf16>()?.into_iter().map(|v| v.to_bits().into()).collect(),
-        DType::F8E4M3 => t.to_vec1::<float8::F8E4M3>()?.into_iter().map(|v| v.to_bits().into()).collect(),
-        DType::F32 => t.to_vec1::<f32>()?.into_iter().map(|v| v.to_bits().into()).collect(),
-        _ => t.to_vec1::<f64>()?.into_iter().map(f64::to_bits).collect(),
+        DType::F16 => {
+            t.to_vec1::<half::f16>()?.into_iter().map(|v| float(v.is_nan(), v.to_bits().into())).collect()
+        }
+        DType::BF16 => {
+            t.to_vec1::<half::bf16>()?.into_iter().map(|v| float(v.is_nan(), v.to_bits().into())).collect()
+        }
+        DType::F8E4M3 => {
+            let values = t.to_vec1::<float8::F8E4M3>()?;
+            values.into_iter().map(|v| float(v.to_f32().is_nan(), v.to_bits().into())).collect()
+        }
+        DType::F32 => {
+            t.to_vec1::<f32>()?.into_iter().map(|v| float(v.is_nan(), v.to_bits().into())).collect()
+        }
+        _ => t.to_vec1::<f64>()?.into_iter().map(|v| float(v.is_nan(), v.to_bits())).collect(),
     })
 }
 
