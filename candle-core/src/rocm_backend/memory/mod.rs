@@ -10,8 +10,10 @@
 //! | `arena` | which blocks are free, which lie side by side |
 //! | `pool` | when to reuse, when to ask the driver, when to give back |
 //! | `shared` | the pool under its lock, and making room with other streams of the GPU |
+//! | `interface` | what users ask and set |
 //! | `limits` | how much one request may take, how much may be parked |
 mod arena;
+mod interface;
 mod limits;
 mod pool;
 #[cfg(test)]
