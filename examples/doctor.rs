@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Ends with status 0 if a model would run on some GPU here, else with 1.
-use candle_core::rocm::{GpuReport, Report};
+use candle_core::rocm::{GpuReport, Report, RocmDevice};
 use clap::Parser;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -56,6 +56,7 @@ fn json(report: &Report) -> Value {
         .collect();
     json!({
         "healthy": report.is_healthy(),
+        "available": RocmDevice::gpu_available(),
         "driver": report.driver.as_ref().ok(),
         "missing": report.driver.as_ref().err(),
         "emulated": report.emulated,

@@ -30,6 +30,8 @@ fn json(envs: &[(&str, &str)]) -> Value {
     let output = doctor(&["--json"], envs);
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["healthy"], output.status.success());
+    // Without opening anything, as the report that opens everything.
+    assert_eq!(report["available"], report["driver"].is_string());
     report
 }
 
