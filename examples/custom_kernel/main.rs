@@ -4,11 +4,12 @@
 //! there is no AMD GPU). `docs/custom-kernels.md` tells how the kernel was compiled.
 mod softsign;
 
+use candle_core::rocm::RocmDevice;
 use candle_core::{Device, Result, Tensor, Var};
 use softsign::Softsign;
 
 fn main() -> Result<()> {
-    let device = Device::new_rocm(0)?;
+    let device = Device::new_rocm(RocmDevice::default_ordinal()?)?;
     let rocm = device.as_rocm_device()?;
     println!("rocm:{} is {} ({}), driver: {}", rocm.ordinal(), rocm.name(), rocm.arch(), rocm.driver_name());
 
