@@ -1,6 +1,6 @@
 //! What memory instructions of every family share: lists of registers, offsets, swizzles.
 use super::super::table::{Class, Row};
-use super::super::{Family, Inst, Operand};
+use super::super::{Encoding, Family, Inst, Operand};
 use super::immediate::write_decimal;
 use super::operand::write_register;
 use std::fmt::Write;
@@ -92,4 +92,32 @@ fn write_swizzle(text: &mut String, imm: u32) {
             write!(text, " offset:swizzle(BITMASK_PERM,\"{mask}\")")
         }
     };
+}
+
+/// The operands of a flat, global or scratch instruction: result, address, data, base.
+pub fn write_flat_operands(text: &mut String, family: Family, inst: &Inst, row: &Row) {
+    let mut list = List::new(text, family);
+    let [address, data, base, _] = inst.src;
+    for slot in row.destinations() {
+        if inst.dst != Operand::None {
+            list.push(inst.dst, slot.dwords);
+        }
+    }
+    // A scalar base leaves 32 bits of offset to the vector address.
+    let address_dwords = match inst.encoding {
+        Encoding::Scratch => 1,
+        Encoding::Global if base != Operand::None => 1,
+        _ => 2,
+    };
+    if address != Operand::None || inst.encoding == Encoding::Scratch {
+        list.push(address, address_dwords);
+    }
+    for slot in row.sources() {
+        list.push(data, slot.dwords);
+    }
+    match inst.encoding {
+        Encoding::Flat => {}
+        Encoding::Scratch => list.push(base, 1),
+        _ => list.push(base, 2),
+    }
 }

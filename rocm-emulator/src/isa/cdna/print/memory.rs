@@ -1,32 +1,11 @@
 //! Memory instructions: addresses, data, offsets, cache controls.
-use super::super::super::print::memory::{List, write_number};
+use super::super::super::print::memory::{List, write_flat_operands, write_number};
 use super::super::super::table::{Class, Role, Row};
-use super::super::super::{Encoding, Family, Inst, Mods, Operand};
+use super::super::super::{Family, Inst, Mods, Operand};
 use std::fmt::Write;
 
 pub fn write_flat(text: &mut String, family: Family, inst: &Inst, row: &Row) {
-    let mut list = List::new(text, family);
-    let [address, data, base, _] = inst.src;
-    for slot in row.destinations() {
-        if inst.dst != Operand::None {
-            list.push(inst.dst, slot.dwords);
-        }
-    }
-    // A scalar base leaves 32 bits of offset to the vector address.
-    let address_dwords = match inst.encoding {
-        Encoding::Scratch => 1,
-        Encoding::Global if base != Operand::None => 1,
-        _ => 2,
-    };
-    list.push(address, address_dwords);
-    for slot in row.sources() {
-        list.push(data, slot.dwords);
-    }
-    match inst.encoding {
-        Encoding::Flat => {}
-        Encoding::Scratch => list.push(base, 1),
-        _ => list.push(base, 2),
-    }
+    write_flat_operands(text, family, inst, row);
     write_number(text, "offset", inst.offset0);
     write_cache_policy(text, family, &inst.mods);
     write_to_lds(text, inst);

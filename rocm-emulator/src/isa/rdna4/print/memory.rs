@@ -1,5 +1,5 @@
 //! Memory instructions: addresses, data, offsets, temporal hints and scopes.
-use super::super::super::print::memory::{List, write_ds, write_number};
+use super::super::super::print::memory::{List, write_ds, write_flat_operands, write_number};
 use super::super::super::rdna3::memory::has_two_offsets;
 use super::super::super::table::{Class, Role, Row};
 use super::super::super::{Encoding, Family, Inst, Operand};
@@ -21,30 +21,7 @@ fn write_flat(text: &mut String, inst: &Inst, row: &Row) {
     if row.slots().next().is_none() {
         return;
     }
-    let mut list = List::new(text, Family::Rdna4);
-    let [address, data, base, _] = inst.src;
-    for slot in row.destinations() {
-        if inst.dst != Operand::None {
-            list.push(inst.dst, slot.dwords);
-        }
-    }
-    // A scalar base leaves 32 bits of offset to the vector address.
-    let address_dwords = match inst.encoding {
-        Encoding::Scratch => 1,
-        Encoding::Global if base != Operand::None => 1,
-        _ => 2,
-    };
-    if address != Operand::None || inst.encoding == Encoding::Scratch {
-        list.push(address, address_dwords);
-    }
-    for slot in row.sources() {
-        list.push(data, slot.dwords);
-    }
-    match inst.encoding {
-        Encoding::Flat => {}
-        Encoding::Scratch => list.push(base, 1),
-        _ => list.push(base, 2),
-    }
+    write_flat_operands(text, Family::Rdna4, inst, row);
     write_number(text, "offset", inst.offset0);
 }
 
