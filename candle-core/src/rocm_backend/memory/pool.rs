@@ -163,12 +163,14 @@ impl<D: Driver> Pool<D> {
     }
 
     /// Gives idle segments back to the driver until at most `most` bytes are parked: what was not used for longest
-    /// first, since the largest may be what the next step of a loop asks for.
-    pub(super) fn give_back_idle(&mut self, most: usize) {
+    /// first, since the largest may be what the next step of a loop asks for. Returns the bytes that are parked no more.
+    pub(super) fn give_back_idle(&mut self, most: usize) -> usize {
+        let before = self.arenas.free_bytes();
         while self.arenas.free_bytes() > most {
-            let Some(address) = self.arenas.remove_oldest() else { return };
+            let Some(address) = self.arenas.remove_oldest() else { break };
             self.release(address);
         }
+        before - self.arenas.free_bytes()
     }
 
     fn release(&mut self, address: usize) {

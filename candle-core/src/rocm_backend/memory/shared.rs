@@ -53,11 +53,7 @@ impl<D: Driver, L: Lock<Pool<D>>> Shared<D, L> {
 
     /// Gives what is parked back to the driver as far as it can be; returns the bytes.
     pub(super) fn give_back_parked(&self) -> usize {
-        self.pool.with(|pool| {
-            let before = pool.stats().parked;
-            pool.give_back_idle(0);
-            before - pool.stats().parked
-        })
+        self.pool.with(|pool| pool.give_back_idle(0))
     }
 
     pub(super) fn stats(&self) -> MemoryStats {
