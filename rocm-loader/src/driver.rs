@@ -142,6 +142,11 @@ pub fn select(choice: Choice) -> Result<(), LoadError> {
     }
 }
 
+/// Whether the software GPU is the driver; false before a driver runs.
+pub(crate) fn is_emulated() -> bool {
+    DRIVER.get().is_some_and(|driver| driver.kind() == DriverKind::Emulator)
+}
+
 /// Starts the wanted driver, or the one that is named or found, unless one runs already.
 fn start(wanted: Option<&Choice>) -> Result<&'static Driver, LoadError> {
     let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);

@@ -113,10 +113,11 @@ impl OnFailure for *const c_char {
 ///
 /// After the library: `emulated` or `native_only`, then `public` or `private`, which says how rocm-rs
 /// keeps its own declaration. A public one is compared here; private ones by tests/bindings.rs.
+/// A prototype may be followed by `=> |result| ...`, which runs after each call that reached the driver.
 /// Needs in scope: the types of the prototypes, `declared` (rocm-rs' declarations of the library) and,
 /// for `emulated` functions, `emulated` (the module of the software GPU that has them).
 macro_rules! forward {
-    ($list:ident: $library:ident, $where:ident, $declaration:ident; $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {
+    ($list:ident: $library:ident, $where:ident, $declaration:ident; $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $(=> $after:expr)?;)*) => {
         pub(crate) const $list: &[$crate::forward::Symbol] = &[$($crate::forward::Symbol {
             library: $crate::library::Library::$library,
             name: stringify!($name),
@@ -153,12 +154,14 @@ macro_rules! forward {
                     Ok(address) => {
                         // SAFETY: the address is that of the driver's function of this name, which
                         // has this prototype (checked above); the caller keeps its conditions.
-                        unsafe {
+                        let result = unsafe {
                             std::mem::transmute::<
                                 *mut std::ffi::c_void,
                                 unsafe extern "C" fn($($type),*) -> $result,
                             >(address)($($arg),*)
-                        }
+                        };
+                        $(($after)(result);)?
+                        result
                     }
                     Err(error) => <$result as $crate::forward::OnFailure>::on_failure(library, &error),
                 }

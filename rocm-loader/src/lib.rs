@@ -25,6 +25,7 @@
 //!   device. [`is_available`] asks the kernel and the file system only.
 #[cfg(any(feature = "emulator", test))]
 mod abi;
+mod bound;
 mod driver;
 mod emulator;
 mod environment;
@@ -32,11 +33,13 @@ mod error;
 mod forward;
 mod gpu;
 mod library;
+pub mod parts;
 pub mod symbols;
 mod tables;
 
 pub use tables::{hip, miopen, rocblas};
 
+pub use bound::bound_device;
 pub use driver::{
     Choice, DEFAULT_EMULATED_ARCH, DRIVER_VARIABLE, Driver, DriverKind, Versions, device_archs, driver,
     is_available, select,

@@ -10,6 +10,7 @@ use declared::{
 use rocm_emulator::api as emulated;
 use rocm_rs::hip::bindings as declared;
 
+use crate::bound;
 use crate::forward::forward;
 
 forward! { EMULATED: Hip, emulated, public;
@@ -24,7 +25,7 @@ forward! { EMULATED: Hip, emulated, public;
 
     fn hipGetDeviceCount(count: *mut c_int) -> hipError_t;
     fn hipGetDevice(deviceId: *mut c_int) -> hipError_t;
-    fn hipSetDevice(deviceId: c_int) -> hipError_t;
+    fn hipSetDevice(deviceId: c_int) -> hipError_t => |code| bound::chosen(deviceId, code);
     fn hipDeviceGet(device: *mut hipDevice_t, ordinal: c_int) -> hipError_t;
     fn hipDeviceGetName(name: *mut c_char, len: c_int, device: hipDevice_t) -> hipError_t;
     fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_t) -> hipError_t;
@@ -39,14 +40,14 @@ forward! { EMULATED: Hip, emulated, public;
     ) -> hipError_t;
     fn hipDeviceEnablePeerAccess(peerDeviceId: c_int, flags: c_uint) -> hipError_t;
     fn hipDeviceSynchronize() -> hipError_t;
-    fn hipDeviceReset() -> hipError_t;
+    fn hipDeviceReset() -> hipError_t => |_| bound::forget();
 
-    fn hipCtxCreate(ctx: *mut hipCtx_t, flags: c_uint, device: hipDevice_t) -> hipError_t;
-    fn hipCtxDestroy(ctx: hipCtx_t) -> hipError_t;
+    fn hipCtxCreate(ctx: *mut hipCtx_t, flags: c_uint, device: hipDevice_t) -> hipError_t => |_| bound::forget();
+    fn hipCtxDestroy(ctx: hipCtx_t) -> hipError_t => |_| bound::forget();
     fn hipCtxGetCurrent(ctx: *mut hipCtx_t) -> hipError_t;
-    fn hipCtxSetCurrent(ctx: hipCtx_t) -> hipError_t;
+    fn hipCtxSetCurrent(ctx: hipCtx_t) -> hipError_t => |_| bound::forget();
     fn hipDevicePrimaryCtxRetain(pctx: *mut hipCtx_t, dev: hipDevice_t) -> hipError_t;
-    fn hipDevicePrimaryCtxRelease(dev: hipDevice_t) -> hipError_t;
+    fn hipDevicePrimaryCtxRelease(dev: hipDevice_t) -> hipError_t => |_| bound::forget();
 
     fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t;
     fn hipFree(ptr: *mut c_void) -> hipError_t;
