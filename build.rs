@@ -4,7 +4,7 @@ use std::env;
 use std::error::Error;
 use std::path::PathBuf;
 
-use hip_kernels_build::{Options, build, compiler, embed, pipeline, target};
+use hip_kernels_build::{Options, bindings, build, compiler, embed, pipeline, target};
 
 fn main() -> Result<(), String> {
     // `Display`, not `Debug`: the messages say what to install.
@@ -31,6 +31,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     }
     rocmify::upstream::print_rerun_lines();
 
+    bindings::write_rust(&out_dir)?;
     let report = build(&options, &|step| {
         eprintln!("[{}/{}] {} for {}", step.done, step.total, step.module, step.target);
     })?;

@@ -1,6 +1,5 @@
-// out = inp * mul + add in the tensor's dtype, in place of upstream's: same names and arguments. The product is
-// rounded before the sum, as on the CPU device; integers wrap. Upstream lets the compiler fuse the two, and rounds
-// f8e4m3 only once.
+// out = inp * mul + add in the tensor's dtype. The product is rounded before the sum, as on the CPU device; integers
+// wrap.
 #include "cuda_utils.cuh"
 #include <stdint.h>
 

@@ -6,9 +6,9 @@
 #include <stdint.h>
 
 // Lanes that share a query. It is the width of every shuffle, and divides the wave of every GPU.
-constexpr int GROUP = 32;
+constexpr int GROUP = CANDLE_ATTENTION_GROUP;
 // Groups in a workgroup.
-constexpr int GROUPS = 8;
+constexpr int GROUPS = CANDLE_ATTENTION_GROUPS;
 
 __device__ __forceinline__ float group_max(float x) {
     for (int step = GROUP / 2; step > 0; step /= 2) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ float softmax_base(float top) { return top == -INFINI
 // mask.
 template <typename T, int ROWS, int COLUMNS>
 __device__ void attention(const T *q, const T *k, const T *v, const T *mask, T *out, const size_t *info,
-                          const float scale, const float softcap, const int causal) {
+                          const float scale, const float softcap, const unsigned int causal) {
     constexpr int SPLITS = GROUPS / ROWS;
     const size_t heads = info[0], key_heads = info[1], queries = info[2], keys = info[3];
     const size_t width = info[4], value_width = info[5];
@@ -155,7 +155,7 @@ __device__ void attention(const T *q, const T *k, const T *v, const T *mask, T *
 #define SDPA_KERNEL(T, T_NAME, KIND, ROWS, COLUMNS, WIDE)                                                \
     extern "C" __global__ void __launch_bounds__(GROUPS * GROUP) sdpa_##KIND##_##WIDE##_##T_NAME(        \
         const T *q, const T *k, const T *v, const T *mask, T *out, const size_t *info, const float scale, \
-        const float softcap, const int causal) {                                                         \
+        const float softcap, const unsigned int causal) {                                                         \
         static_assert(COLUMNS * GROUP == WIDE, "the name tells the width");                              \
         attention<T, ROWS, COLUMNS>(q, k, v, mask, out, info, scale, softcap, causal);                   \
     }

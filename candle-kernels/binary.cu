@@ -1,8 +1,7 @@
-// Arithmetic and comparisons of two tensors for all dtypes, in place of upstream's: same names and arguments.
+// Arithmetic and comparisons of two tensors for all dtypes.
 // Results are the CPU device's: every operation rounds once, integers wrap, and
 //     minimum(x, y) = x > y ? y : x,    maximum(x, y) = x < y ? y : x,
-// so that a NaN on the left stays and one on the right gives way. Upstream has no i16 and i32, and its extrema treat
-// NaN differently for each dtype.
+// so that a NaN on the left stays and one on the right gives way.
 #include "cuda_utils.cuh"
 #include <stdint.h>
 
@@ -42,9 +41,9 @@ COMPARISON(Le, <=)
 COMPARISON(Gt, >)
 COMPARISON(Ge, >=)
 
-// As many elements as one 16-byte access moves.
+// As many elements as one access moves.
 template <typename T>
-struct alignas(16) Pack { T v[16 / sizeof(T)]; };
+struct alignas(CANDLE_PACK_BYTES) Pack { T v[CANDLE_PACK_BYTES / sizeof(T)]; };
 
 template <typename F, typename T, typename R>
 __device__ void zip(const size_t numel, const size_t num_dims, const size_t *info, const T *lhs, const T *rhs, R *out) {
@@ -67,7 +66,7 @@ __device__ void zip(const size_t numel, const size_t num_dims, const size_t *inf
     }
     if constexpr (sizeof(T) == sizeof(R)) {
         if (is_aligned_16(lhs) && is_aligned_16(rhs) && is_aligned_16(out)) {
-            constexpr unsigned int width = 16 / sizeof(T);
+            constexpr unsigned int width = CANDLE_PACK_BYTES / sizeof(T);
             const unsigned int packs = (unsigned int)numel / width;
             for (; i < packs; i += step) {
                 const Pack<T> x = ((const Pack<T> *)lhs)[i], y = ((const Pack<T> *)rhs)[i];

@@ -1,6 +1,5 @@
-// Conversions between all dtypes, in place of upstream's: same names and arguments. Upstream lacks most pairs
-// with i16, i32 and f8e4m3, and leaves floats that an integer cannot hold undefined. Here they convert as on
-// the CPU device (Rust's `as`): towards zero, out-of-range values to the nearest integer, NaN to 0.
+// Conversions between all dtypes, as on the CPU device (Rust's `as`): floats to integers towards zero, out-of-range
+// values to the nearest integer, NaN to 0.
 #include "cuda_utils.cuh"
 #include <stdint.h>
 
@@ -62,11 +61,12 @@ __device__ __forceinline__ To convert(From value) {
     }
 }
 
-// Elements that a thread converts at once: accesses of 16 bytes on the wider side, 8 elements at most.
+// Elements that a thread converts at once: as many as one access moves on the wider side, CANDLE_CAST_PACK at most.
 template <typename From, typename To>
 struct CastPack {
     static constexpr unsigned int wider = sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To);
-    static constexpr unsigned int width = wider == 1 ? 8 : 16 / wider;
+    static constexpr unsigned int widest = CANDLE_PACK_BYTES / wider;
+    static constexpr unsigned int width = widest < CANDLE_CAST_PACK ? widest : CANDLE_CAST_PACK;
 };
 
 template <typename T, unsigned int N>
@@ -108,25 +108,44 @@ __device__ void cast(const size_t numel, const size_t num_dims, const size_t *in
         cast(numel, num_dims, info, inp, out);                                                                     \
     }
 
-#define CAST_FROM(FROM, FROM_NAME)                  \
-    CAST_OP(FROM, FROM_NAME, uint8_t, u8)           \
-    CAST_OP(FROM, FROM_NAME, uint32_t, u32)         \
-    CAST_OP(FROM, FROM_NAME, int16_t, i16)          \
-    CAST_OP(FROM, FROM_NAME, int32_t, i32)          \
-    CAST_OP(FROM, FROM_NAME, int64_t, i64)          \
-    CAST_OP(FROM, FROM_NAME, __nv_bfloat16, bf16)   \
-    CAST_OP(FROM, FROM_NAME, __half, f16)           \
-    CAST_OP(FROM, FROM_NAME, float, f32)            \
-    CAST_OP(FROM, FROM_NAME, double, f64)           \
-    CAST_OP(FROM, FROM_NAME, __nv_fp8_e4m3, f8e4m3)
+#define CAST_BOTH(A, A_NAME, B, B_NAME)     \
+    CAST_OP(A, A_NAME, B, B_NAME)           \
+    CAST_OP(B, B_NAME, A, A_NAME)
 
-CAST_FROM(uint8_t, u8)
-CAST_FROM(uint32_t, u32)
-CAST_FROM(int16_t, i16)
-CAST_FROM(int32_t, i32)
-CAST_FROM(int64_t, i64)
-CAST_FROM(__nv_bfloat16, bf16)
-CAST_FROM(__half, f16)
-CAST_FROM(float, f32)
-CAST_FROM(double, f64)
-CAST_FROM(__nv_fp8_e4m3, f8e4m3)
+// A dtype with all that stand before it: every pair once in each direction, and none with itself.
+#define CAST_u32(T, NAME) \
+    CAST_BOTH(T, NAME, uint8_t, u8)
+#define CAST_i16(T, NAME) \
+    CAST_u32(T, NAME) \
+    CAST_BOTH(T, NAME, uint32_t, u32)
+#define CAST_i32(T, NAME) \
+    CAST_i16(T, NAME) \
+    CAST_BOTH(T, NAME, int16_t, i16)
+#define CAST_i64(T, NAME) \
+    CAST_i32(T, NAME) \
+    CAST_BOTH(T, NAME, int32_t, i32)
+#define CAST_bf16(T, NAME) \
+    CAST_i64(T, NAME) \
+    CAST_BOTH(T, NAME, int64_t, i64)
+#define CAST_f16(T, NAME) \
+    CAST_bf16(T, NAME) \
+    CAST_BOTH(T, NAME, __nv_bfloat16, bf16)
+#define CAST_f32(T, NAME) \
+    CAST_f16(T, NAME) \
+    CAST_BOTH(T, NAME, __half, f16)
+#define CAST_f64(T, NAME) \
+    CAST_f32(T, NAME) \
+    CAST_BOTH(T, NAME, float, f32)
+#define CAST_f8e4m3(T, NAME) \
+    CAST_f64(T, NAME) \
+    CAST_BOTH(T, NAME, double, f64)
+
+CAST_u32(uint32_t, u32)
+CAST_i16(int16_t, i16)
+CAST_i32(int32_t, i32)
+CAST_i64(int64_t, i64)
+CAST_bf16(__nv_bfloat16, bf16)
+CAST_f16(__half, f16)
+CAST_f32(float, f32)
+CAST_f64(double, f64)
+CAST_f8e4m3(__nv_fp8_e4m3, f8e4m3)

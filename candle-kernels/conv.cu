@@ -1,7 +1,5 @@
-// Convolutions, transposed convolutions, pooling and resizing of (batch, channel, height, width), in place of
-// upstream's conv.cu: every dtype that the CPU device has, and its results. Pooling and the nearest upsampling keep
-// upstream's names and arguments. `conv`, `conv_transpose` and `unfold` stand for upstream's kernels of one and of two
-// dimensions, of which the first is the second with height 1. `info` holds the dims, then the strides of the input.
+// Convolutions, transposed convolutions, pooling and resizing of (batch, channel, height, width): every dtype that the
+// CPU device has, and its results. One dimension is two with height 1. `info` holds the dims, then the strides of the input.
 // One thread computes one element; launches have at most 2^31 of them, so 32 bits count them all.
 #include "cuda_utils.cuh"
 #include <stdint.h>
@@ -87,11 +85,6 @@ struct Place {
         batch = plane / channels;
         channel = plane - batch * channels;
     }
-};
-
-// Strides of the input (batch, channel, y, x), and of the kernel (output channel, input channel, y, x).
-struct Strides {
-    size_t batch, channel, y, x;
 };
 
 // dst[b, o, y, x] = sum over c and taps of src[b, c, source] * kernel[o, c, tap]; transposed, the kernel's first two
@@ -219,13 +212,13 @@ __device__ __forceinline__ size_t nearest(uint32_t at, double step, size_t size)
 }
 
 template <typename T>
-__device__ void upsample_nearest(const uint32_t h_out, const uint32_t w_out, const double h_step, const double w_step,
-                                 const size_t batch, const size_t channels, const size_t h_in, const size_t w_in,
-                                 const Strides s, const T *src, T *dst) {
-    const Place place(thread_index(), (uint32_t)channels, h_out, w_out);
-    if (place.batch < batch) {
-        dst[thread_index()] = src[place.batch * s.batch + place.channel * s.channel +
-                                  nearest(place.y, h_step, h_in) * s.y + nearest(place.x, w_step, w_in) * s.x];
+__device__ void upsample_nearest2d(const size_t h_out, const size_t w_out, const double h_step, const double w_step,
+                                   const size_t *info, const T *src, T *dst) {
+    const size_t *s = info + 4;
+    const Place place(thread_index(), (uint32_t)info[1], (uint32_t)h_out, (uint32_t)w_out);
+    if (place.batch < info[0]) {
+        dst[thread_index()] = src[place.batch * s[0] + place.channel * s[1] +
+                                  nearest(place.y, h_step, info[2]) * s[2] + nearest(place.x, w_step, info[3]) * s[3]];
     }
 }
 
@@ -281,14 +274,14 @@ CONVOLUTION(conv, false, double, f64)
 
 #define OPS(T, T_NAME)                                                                                              \
     CONVOLUTION(conv_transpose, true, T, T_NAME)                                                                    \
-    extern "C" __global__ void avg_pool2d_##T_NAME(const size_t src_numel, const size_t k_h, const size_t k_w,      \
-                                                   const size_t stride_h, const size_t stride_w,                    \
-                                                   const size_t *info, const T *src, T *dst) {                      \
+    extern "C" __global__ void avg_pool2d_##T_NAME(const size_t k_h, const size_t k_w, const size_t stride_h,       \
+                                                   const size_t stride_w, const size_t *info, const T *src,         \
+                                                   T *dst) {                                                        \
         avg_pool2d(k_h, k_w, stride_h, stride_w, info, src, dst);                                                   \
     }                                                                                                               \
-    extern "C" __global__ void max_pool2d_##T_NAME(const size_t src_numel, const size_t k_h, const size_t k_w,      \
-                                                   const size_t stride_h, const size_t stride_w,                    \
-                                                   const size_t *info, const T *src, T *dst) {                      \
+    extern "C" __global__ void max_pool2d_##T_NAME(const size_t k_h, const size_t k_w, const size_t stride_h,       \
+                                                   const size_t stride_w, const size_t *info, const T *src,         \
+                                                   T *dst) {                                                        \
         max_pool2d(k_h, k_w, stride_h, stride_w, info, src, dst);                                                   \
     }                                                                                                               \
     extern "C" __global__ void upsample_bilinear2d_##T_NAME(                                                        \
@@ -322,16 +315,10 @@ UNFOLD(uint32_t, u32)
 UNFOLD(int64_t, i64)
 
 #define UPSAMPLE_NEAREST(T, T_NAME)                                                                                   \
-    extern "C" __global__ void upsample_nearest1d_##T_NAME(const size_t l_out, const double step, const size_t *info, \
-                                                           const T *src, T *dst) {                                    \
-        upsample_nearest(1, (uint32_t)l_out, 0.0, step, info[0], info[1], 1, info[2],                                 \
-                         Strides{info[3], info[4], 0, info[5]}, src, dst);                                            \
-    }                                                                                                                 \
     extern "C" __global__ void upsample_nearest2d_##T_NAME(const size_t h_out, const size_t w_out,                    \
                                                            const double h_step, const double w_step,                  \
                                                            const size_t *info, const T *src, T *dst) {                \
-        upsample_nearest((uint32_t)h_out, (uint32_t)w_out, h_step, w_step, info[0], info[1], info[2], info[3],        \
-                         Strides{info[4], info[5], info[6], info[7]}, src, dst);                                      \
+        upsample_nearest2d(h_out, w_out, h_step, w_step, info, src, dst);                                             \
     }
 
 UPSAMPLE_NEAREST(uint8_t, u8)

@@ -1,6 +1,5 @@
-// Constants and copies of rows, in place of upstream's: same names and arguments, but for the strides of copy2d, which
-// are 64 bits wide here. Elements are only moved, so there is one kernel per size of element, and the backend uses it
-// for every dtype of that size.
+// Constants and copies of rows. Elements are only moved, so there is one kernel per size of element, and the backend
+// uses it for every dtype of that size.
 #include "cuda_utils.cuh"
 #include <stdint.h>
 
@@ -23,8 +22,8 @@ __device__ void copy2d(const T *src, T *dst, uint32_t d1, uint32_t d2, uint64_t 
 
 #define FILL_OPS(T, NAME)                                                                                         \
     extern "C" __global__ void const_set_##NAME(const size_t numel, const size_t num_dims, const size_t *info,    \
-                                                const T inp, T *out) {                                            \
-        const_set(numel, num_dims, info, inp, out);                                                               \
+                                                const T value, T *out) {                                          \
+        const_set(numel, num_dims, info, value, out);                                                             \
     }                                                                                                             \
     extern "C" __global__ void copy2d_##NAME(const T *src, T *dst, uint32_t d1, uint32_t d2, uint64_t src_s,      \
                                              uint64_t dst_s) {                                                    \

@@ -1,5 +1,4 @@
-// index_select, gather, scatter, scatter_add and index_add in place of upstream's: same names and arguments (gather
-// takes one more), the CPU device's results. The first three only move elements: one kernel per size, named by the
+// index_select, gather, scatter, scatter_add and index_add with the CPU device's results. The first three only move elements: one kernel per size, named by the
 // dtype that carries it. An index out of range stops nothing and touches no foreign memory: the kernel writes down the
 // first one in the module's fault record, yields 0 or skips the element, and goes on.
 #include "cuda_utils.cuh"
@@ -21,14 +20,6 @@ __device__ CandleFault *candle_fault = nullptr;
 
 // How many faults were written. In device memory: not every link to the host's carries atomic operations.
 __device__ uint32_t faults_written = 0;
-
-enum CandleFaultOp : uint32_t {
-    FAULT_INDEX_SELECT = 1,
-    FAULT_GATHER = 2,
-    FAULT_SCATTER = 3,
-    FAULT_SCATTER_ADD = 4,
-    FAULT_INDEX_ADD = 5,
-};
 
 // The largest value of an index type stands for "no element": reads give 0, writes are left out.
 template <typename I>
@@ -72,7 +63,7 @@ __device__ __forceinline__ void report(int64_t index, uint64_t bound, uint32_t o
 
 // True if `id` names one of `bound` elements. Reports it if it is neither that nor "no element".
 template <typename I>
-__device__ __forceinline__ bool names_element(I id, size_t bound, CandleFaultOp op) {
+__device__ __forceinline__ bool names_element(I id, size_t bound, uint32_t op) {
     // A negative id becomes a huge number.
     if ((uint64_t)(int64_t)id < (uint64_t)bound && id != NoElement<I>::value) {
         return true;
@@ -108,7 +99,7 @@ __device__ void index_select(const size_t numel, const size_t num_dims, const si
         const uint32_t right_i = dst_i - row * (uint32_t)right_size;
         const uint32_t left_i = row / (uint32_t)ids_dim_size;
         const I id = ids[(row - left_i * (uint32_t)ids_dim_size) * ids_stride];
-        out[dst_i] = names_element(id, src_dim_size, FAULT_INDEX_SELECT)
+        out[dst_i] = names_element(id, src_dim_size, CANDLE_FAULT_INDEX_SELECT)
                          ? inp[(left_i * src_dim_size + (size_t)id) * right_size + right_i]
                          : static_cast<T>(0);
     }
@@ -125,7 +116,7 @@ __device__ void gather(const size_t numel, const I *ids, const T *inp, T *out, c
         const uint32_t right_i = i - row * (uint32_t)right_size;
         const uint32_t left_i = row / (uint32_t)ids_dim_size;
         const I id = ids[i];
-        out[i] = names_element(id, src_dim_size, FAULT_GATHER)
+        out[i] = names_element(id, src_dim_size, CANDLE_FAULT_GATHER)
                      ? inp[(left_i * src_dim_size + (size_t)id) * src_right_size + right_i]
                      : static_cast<T>(0);
     }
@@ -141,7 +132,7 @@ __device__ void scatter(const I *ids, const T *inp, T *out, const size_t left_si
         for (size_t j = 0; j < src_dim_size; ++j) {
             const size_t src_i = (left_i * src_dim_size + j) * right_size + right_i;
             const I id = ids[src_i];
-            if (names_element(id, dst_dim_size, ADD ? FAULT_SCATTER_ADD : FAULT_SCATTER)) {
+            if (names_element(id, dst_dim_size, ADD ? CANDLE_FAULT_SCATTER_ADD : CANDLE_FAULT_SCATTER)) {
                 T *dst = out + (left_i * dst_dim_size + (size_t)id) * right_size + right_i;
                 *dst = ADD ? add(*dst, inp[src_i]) : inp[src_i];
             }
@@ -158,7 +149,7 @@ __device__ void index_add(const I *ids, const size_t ids_dim_size, const T *inp,
         const uint32_t right_i = i - left_i * (uint32_t)right_size;
         for (size_t j = 0; j < ids_dim_size; ++j) {
             const I id = ids[j];
-            if (names_element(id, dst_dim_size, FAULT_INDEX_ADD)) {
+            if (names_element(id, dst_dim_size, CANDLE_FAULT_INDEX_ADD)) {
                 T *dst = out + (left_i * dst_dim_size + (size_t)id) * right_size + right_i;
                 *dst = add(*dst, inp[(left_i * ids_dim_size + j) * right_size + right_i]);
             }

@@ -139,14 +139,14 @@ __device__ void rand_normal(const size_t numel, uint64_t seed, uint64_t offset, 
 // One thread per Philox block and grid-stride step: numel / 4 threads (f64: numel / 2) do all the work.
 #define RANDOM_OPS(T, T_NAME)                                                                                 \
     extern "C" __global__ void rand_uniform_##T_NAME(const size_t numel, const uint64_t seed,                 \
-                                                     const uint64_t offset, const double lo, const double hi, \
-                                                     T *out) {                                                \
-        rand_uniform(numel, seed, offset, lo, hi, out);                                                       \
+                                                     const uint64_t offset, const double first,               \
+                                                     const double second, T *out) {                           \
+        rand_uniform(numel, seed, offset, first, second, out);                                                \
     }                                                                                                         \
     extern "C" __global__ void rand_normal_##T_NAME(const size_t numel, const uint64_t seed,                  \
-                                                    const uint64_t offset, const double mean,                 \
-                                                    const double std, T *out) {                               \
-        rand_normal(numel, seed, offset, mean, std, out);                                                     \
+                                                    const uint64_t offset, const double first,                \
+                                                    const double second, T *out) {                            \
+        rand_normal(numel, seed, offset, first, second, out);                                                 \
     }
 
 RANDOM_OPS(float, f32)

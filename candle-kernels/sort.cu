@@ -1,5 +1,4 @@
-// The order that sorts rows, for all dtypes, in place of upstream's: asort_* keep names and arguments. Stable in both
-// directions; NaN is larger than any number, so last in ascending order and first in descending order.
+// The order that sorts rows, for all dtypes. Stable in both directions; NaN is larger than any number, so last in ascending order and first in descending order.
 //
 // Each element becomes an unsigned key whose order is the element's (turned round for descending order); equal keys
 // keep the order of their places. A row that fits a tile is sorted within a workgroup's LDS by a bitonic network over
@@ -64,7 +63,7 @@ __device__ void sort_tile(const T *row, unsigned int start, unsigned int count, 
 }
 
 template <bool DESCENDING, typename T>
-__device__ void asort(const T *x, uint32_t *dst, const int ncols, const int ncols_pad) {
+__device__ void asort(const T *x, uint32_t *dst, const unsigned int ncols, const unsigned int ncols_pad) {
     typedef decltype(sort_key(*x)) K;
     K *keys = (K *)sort_shared;
     uint32_t *places = (uint32_t *)(keys + ncols_pad);
@@ -77,12 +76,12 @@ __device__ void asort(const T *x, uint32_t *dst, const int ncols, const int ncol
 
 // One workgroup per tile of a row; the last tile of a row may be short.
 template <bool DESCENDING, typename T, typename K>
-__device__ void asort_tiles(const T *x, K *keys, uint32_t *places, const int ncols, const int tile) {
+__device__ void asort_tiles(const T *x, K *keys, uint32_t *places, const unsigned int ncols, const unsigned int tile) {
     K *tile_keys = (K *)sort_shared;
     uint32_t *tile_places = (uint32_t *)(tile_keys + tile);
     const unsigned int tiles = (ncols + tile - 1) / tile;
     const size_t row = (size_t)(blockIdx.x / tiles) * ncols;
-    const unsigned int start = blockIdx.x % tiles * tile, count = min((unsigned int)tile, ncols - start);
+    const unsigned int start = blockIdx.x % tiles * tile, count = min(tile, ncols - start);
     sort_tile<DESCENDING>(x + row, start, count, tile, tile_keys, tile_places);
     for (unsigned int i = threadIdx.x; i < count; i += blockDim.x) {
         keys[row + start + i] = tile_keys[i];
@@ -90,20 +89,18 @@ __device__ void asort_tiles(const T *x, K *keys, uint32_t *places, const int nco
     }
 }
 
-// Each thread writes this many consecutive elements of a merged row (the backend counts threads by it).
-#define MERGED_PER_THREAD 8
-
-// Merges neighbouring sorted runs of `run` elements within each row. Where a thread's elements come from is found by
+// Merges neighbouring sorted runs of `run` elements within each row; each thread writes CANDLE_SORT_MERGED consecutive
+// elements. Where a thread's elements come from is found by
 // bisection (merge path): of equal keys those of the first run, whose places are lower, come first.
 template <typename K>
 __device__ void asort_merge(const K *keys, const uint32_t *places, K *keys_out, uint32_t *places_out,
                             const size_t threads, const unsigned int ncols, const unsigned int run) {
-    const unsigned int per_row = (ncols + MERGED_PER_THREAD - 1) / MERGED_PER_THREAD;
+    const unsigned int per_row = (ncols + CANDLE_SORT_MERGED - 1) / CANDLE_SORT_MERGED;
     const size_t thread = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (thread >= threads) {
         return;
     }
-    const unsigned int at = (unsigned int)thread % per_row * MERGED_PER_THREAD;
+    const unsigned int at = (unsigned int)thread % per_row * CANDLE_SORT_MERGED;
     const size_t row = (size_t)((unsigned int)thread / per_row) * ncols;
     const unsigned int start = at / run / 2 * run * 2;
     const unsigned int middle = min(start + run, ncols), stop = min(middle + run, ncols);
@@ -119,7 +116,7 @@ __device__ void asort_merge(const K *keys, const uint32_t *places, K *keys_out, 
         }
     }
     unsigned int i = low, j = skip - low;
-    const unsigned int end = min(at + MERGED_PER_THREAD, stop);
+    const unsigned int end = min(at + CANDLE_SORT_MERGED, stop);
     for (unsigned int to = at; to < end; ++to) {
         const bool first = j >= b_len || (i < a_len && a[i] <= b[j]);
         const size_t from = row + (first ? start + i : middle + j);
@@ -132,31 +129,28 @@ __device__ void asort_merge(const K *keys, const uint32_t *places, K *keys_out, 
     }
 }
 
-#define ASORT_OP(T, K, NAME)                                                                                          \
-    extern "C" __global__ void asort_asc_##NAME(const T *x, uint32_t *dst, const int ncols, int ncols_pad) {          \
-        asort<false>(x, dst, ncols, ncols_pad);                                                                       \
+#define ASORT_OP(T, K, ORDER, DESCENDING, NAME)                                                                       \
+    extern "C" __global__ void asort_##ORDER##_##NAME(const T *x, uint32_t *dst, const unsigned int ncols,            \
+                                                      const unsigned int ncols_pad) {                                 \
+        asort<DESCENDING>(x, dst, ncols, ncols_pad);                                                                  \
     }                                                                                                                 \
-    extern "C" __global__ void asort_desc_##NAME(const T *x, uint32_t *dst, const int ncols, int ncols_pad) {         \
-        asort<true>(x, dst, ncols, ncols_pad);                                                                        \
-    }                                                                                                                 \
-    extern "C" __global__ void asort_tiles_asc_##NAME(const T *x, K *keys, uint32_t *places, const int ncols,         \
-                                                      const int tile) {                                               \
-        asort_tiles<false>(x, keys, places, ncols, tile);                                                             \
-    }                                                                                                                 \
-    extern "C" __global__ void asort_tiles_desc_##NAME(const T *x, K *keys, uint32_t *places, const int ncols,        \
-                                                       const int tile) {                                              \
-        asort_tiles<true>(x, keys, places, ncols, tile);                                                              \
+    extern "C" __global__ void asort_tiles_##ORDER##_##NAME(const T *x, K *keys, uint32_t *places,                    \
+                                                            const unsigned int ncols, const unsigned int tile) {      \
+        asort_tiles<DESCENDING>(x, keys, places, ncols, tile);                                                        \
     }
-ASORT_OP(uint8_t, uint32_t, u8)
-ASORT_OP(uint32_t, uint32_t, u32)
-ASORT_OP(int16_t, uint32_t, i16)
-ASORT_OP(int32_t, uint32_t, i32)
-ASORT_OP(int64_t, uint64_t, i64)
-ASORT_OP(__nv_bfloat16, uint32_t, bf16)
-ASORT_OP(__half, uint32_t, f16)
-ASORT_OP(float, uint32_t, f32)
-ASORT_OP(double, uint64_t, f64)
-ASORT_OP(__nv_fp8_e4m3, uint32_t, f8e4m3)
+#define ASORT_OPS(T, K, NAME)            \
+    ASORT_OP(T, K, asc, false, NAME)     \
+    ASORT_OP(T, K, desc, true, NAME)
+ASORT_OPS(uint8_t, uint32_t, u8)
+ASORT_OPS(uint32_t, uint32_t, u32)
+ASORT_OPS(int16_t, uint32_t, i16)
+ASORT_OPS(int32_t, uint32_t, i32)
+ASORT_OPS(int64_t, uint64_t, i64)
+ASORT_OPS(__nv_bfloat16, uint32_t, bf16)
+ASORT_OPS(__half, uint32_t, f16)
+ASORT_OPS(float, uint32_t, f32)
+ASORT_OPS(double, uint64_t, f64)
+ASORT_OPS(__nv_fp8_e4m3, uint32_t, f8e4m3)
 
 #define ASORT_MERGE(K, NAME)                                                                                          \
     extern "C" __global__ void asort_merge_##NAME(const K *keys, const uint32_t *places, K *keys_out,                 \

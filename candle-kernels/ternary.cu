@@ -1,6 +1,5 @@
-// out = condition ? t : f, in place of upstream's: same names and arguments. Elements are only moved, so there is one
-// kernel per size of element, and the backend uses it for every dtype of that size. Upstream has a kernel for each
-// dtype, and takes every index apart three times with 64-bit divisions.
+// out = condition ? t : f. Elements are only moved, so there is one kernel per size of element, and the backend uses it
+// for every dtype of that size.
 #include "cuda_utils.cuh"
 #include <stdint.h>
 

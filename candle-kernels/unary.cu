@@ -1,6 +1,5 @@
-// Functions of one element for all dtypes, in place of upstream's: same names and arguments. Results are the CPU
-// device's: each operation rounds to the dtype (functions of narrow floats are computed in f32), NaN and zeros as
-// Rust's functions have them. Upstream has no integers and no f8e4m3 that the CUDA backend could find.
+// Functions of one element for all dtypes. Results are the CPU device's: each operation rounds to the dtype (functions
+// of narrow floats are computed in f32), NaN and zeros as Rust's functions have them.
 #include "cuda_utils.cuh"
 #include <stdint.h>
 
@@ -32,7 +31,6 @@ FUNCTION(Erf, WIDE(erfg))
 FUNCTION(Ceil, WIDE(ceilg))
 FUNCTION(Floor, WIDE(floorg))
 FUNCTION(Round, WIDE(roundg))
-FUNCTION(NormCdf, WIDE(normcdfg))
 FUNCTION(Abs, WIDE(absg))
 FUNCTION(Sqrt, WIDE(sqrtg))
 FUNCTION(Sqr, x * x)
@@ -99,9 +97,9 @@ struct IntegerSign {
     static __device__ __forceinline__ T of(T x) { return (T)((x > 0) - (x < 0)); }
 };
 
-// As many elements as one 16-byte access moves.
+// As many elements as one access moves.
 template <typename T>
-struct alignas(16) Pack { T v[16 / sizeof(T)]; };
+struct alignas(CANDLE_PACK_BYTES) Pack { T v[CANDLE_PACK_BYTES / sizeof(T)]; };
 
 // PACKED: the function is cheap enough to repeat for every element of a pack.
 template <bool PACKED, typename T, typename F>
@@ -111,7 +109,7 @@ __device__ __forceinline__ void map(const size_t numel, const size_t num_dims, c
     unsigned int i = blockIdx.x * blockDim.x + threadIdx.x;
     if constexpr (PACKED) {
         if (num_dims == 0 && is_aligned_16(inp) && is_aligned_16(out)) {
-            constexpr unsigned int width = 16 / sizeof(T);
+            constexpr unsigned int width = CANDLE_PACK_BYTES / sizeof(T);
             const unsigned int packs = (unsigned int)numel / width;
             for (; i < packs; i += step) {
                 Pack<T> pack = ((const Pack<T> *)inp)[i];
@@ -149,7 +147,6 @@ __device__ void map2(const size_t numel, const size_t num_dims, const size_t *in
     }
 
 #define FLOAT_OPS(T, NAME)                             \
-    UNARY_OP(Copy, true, T, ucopy_##NAME)              \
     UNARY_OP(Neg, true, T, uneg_##NAME)                \
     UNARY_OP(Abs, true, T, uabs_##NAME)                \
     UNARY_OP(Sqr, true, T, usqr_##NAME)                \
@@ -163,14 +160,12 @@ __device__ void map2(const size_t numel, const size_t num_dims, const size_t *in
     UNARY_OP(Cos, false, T, ucos_##NAME)               \
     UNARY_OP(Tanh, false, T, utanh_##NAME)             \
     UNARY_OP(Erf, false, T, uerf_##NAME)               \
-    UNARY_OP(NormCdf, false, T, unormcdf_##NAME)       \
     UNARY_OP(Ceil, false, T, uceil_##NAME)             \
     UNARY_OP(Floor, false, T, ufloor_##NAME)           \
     UNARY_OP(Round, false, T, uround_##NAME)           \
     UNARY_OP(Gelu, false, T, ugelu_##NAME)             \
     UNARY_OP(GeluErf, false, T, ugelu_erf_##NAME)      \
     UNARY_OP(Silu, false, T, usilu_##NAME)             \
-    UNARY_OP(Sigmoid, false, T, usigmoid_##NAME)       \
     UNARY_OP1(Elu, T, uelu_##NAME)                     \
     UNARY_OP1(Powf, T, upowf_##NAME)
 FLOAT_OPS(__nv_bfloat16, bf16)
@@ -179,16 +174,24 @@ FLOAT_OPS(float, f32)
 FLOAT_OPS(double, f64)
 FLOAT_OPS(__nv_fp8_e4m3, f8e4m3)
 
-// Ceil, floor and round of integers are copies.
-#define INTEGER_OPS(T, NAME)                           \
-    UNARY_OP(Copy, true, T, ucopy_##NAME)              \
-    UNARY_OP(IntegerSign, false, T, usign_##NAME)
+UNARY_OP(Sigmoid, false, __nv_bfloat16, usigmoid_bf16)
+UNARY_OP(Sigmoid, false, __half, usigmoid_f16)
+UNARY_OP(Sigmoid, false, float, usigmoid_f32)
+UNARY_OP(Sigmoid, false, double, usigmoid_f64)
+
+// A copy only moves elements: one kernel per size, named by the dtype that carries it. Ceil, floor and round of
+// integers are copies.
+UNARY_OP(Copy, true, uint8_t, ucopy_u8)
+UNARY_OP(Copy, true, uint16_t, ucopy_f16)
+UNARY_OP(Copy, true, uint32_t, ucopy_u32)
+UNARY_OP(Copy, true, uint64_t, ucopy_i64)
+
+UNARY_OP(IntegerSign, false, uint8_t, usign_u8)
+UNARY_OP(IntegerSign, false, uint32_t, usign_u32)
 #define SIGNED_OPS(T, NAME)                            \
-    INTEGER_OPS(T, NAME)                               \
+    UNARY_OP(IntegerSign, false, T, usign_##NAME)      \
     UNARY_OP(IntegerAbs, false, T, uabs_##NAME)        \
     UNARY_OP(Relu, false, T, urelu_##NAME)
-INTEGER_OPS(uint8_t, u8)
-INTEGER_OPS(uint32_t, u32)
 SIGNED_OPS(int16_t, i16)
 SIGNED_OPS(int32_t, i32)
 SIGNED_OPS(int64_t, i64)

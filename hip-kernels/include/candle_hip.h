@@ -3,6 +3,7 @@
 // Included before the first line of every hipified module. No HIP or C library header is needed.
 #pragma once
 
+#include "candle_contract.h"
 #include "candle_hip/language.h"
 #include "candle_hip/types.h"
 #include "candle_hip/launch.h"

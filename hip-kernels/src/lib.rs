@@ -9,7 +9,9 @@
 //! # Ok::<(), hip_kernels::KernelError>(())
 //! ```
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
+pub mod contract;
 mod lookup;
 mod module;
 

@@ -19,12 +19,16 @@ pub enum Module {
     Fill,
     /// index_select, gather, scatter, scatter_add, index_add.
     Indexing,
-    /// Quantized weights.
-    Quantized,
+    /// Products of matrices.
+    Product,
     /// Uniform and normal random numbers.
     Random,
-    /// Sums, extrema, softmax, norms, rotary embeddings.
+    /// Sums and extrema.
     Reduce,
+    /// Rotary embeddings.
+    Rotary,
+    /// Softmax and norms of rows.
+    Rows,
     /// Sorting of rows.
     Sort,
     /// `where`.
@@ -35,7 +39,7 @@ pub enum Module {
 
 impl Module {
     /// All modules.
-    pub const ALL: [Module; 13] = [
+    pub const ALL: [Module; 15] = [
         Module::Affine,
         Module::Attention,
         Module::Binary,
@@ -43,9 +47,11 @@ impl Module {
         Module::Conv,
         Module::Fill,
         Module::Indexing,
-        Module::Quantized,
+        Module::Product,
         Module::Random,
         Module::Reduce,
+        Module::Rotary,
+        Module::Rows,
         Module::Sort,
         Module::Ternary,
         Module::Unary,
@@ -61,9 +67,11 @@ impl Module {
             Module::Conv => "conv",
             Module::Fill => "fill",
             Module::Indexing => "indexing",
-            Module::Quantized => "quantized",
+            Module::Product => "product",
             Module::Random => "random",
             Module::Reduce => "reduce",
+            Module::Rotary => "rotary",
+            Module::Rows => "rows",
             Module::Sort => "sort",
             Module::Ternary => "ternary",
             Module::Unary => "unary",

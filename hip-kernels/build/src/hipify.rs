@@ -1,13 +1,13 @@
 //! The translation of CUDA kernel sources for our compatibility headers.
 //!
 //! The headers in `hip-kernels/include` give CUDA's names a meaning on AMD GPUs, so only this much has
-//! to change in the sources: which headers are read, the names in [`NAMES`], the spelling of the E4M3
-//! dtype, and how kernels receive dims and strides. Comments and literals are never touched.
+//! to change in the sources: which headers are read, the names in [`NAMES`], and how kernels receive dims
+//! and strides. Comments and literals are never touched.
 
 use crate::BuildError;
 use crate::lexer::{Kind, Token, tokens};
 
-/// Headers of CUDA and of the C and C++ libraries that upstream's kernels include. All that the kernels
+/// Headers of CUDA and of the C and C++ libraries that sources may include. All that the kernels
 /// use of them is in `candle_hip.h`, which is included before the first line, so the directive is dropped.
 /// Quoted `.cuh` headers are hipified like the kernels and stay. Any other header is an error.
 pub const PROVIDED_HEADERS: &[&str] =
@@ -18,10 +18,6 @@ pub const NAMES: &[(&str, &str)] = &[
     // The compute capability: clang must not define it for AMD GPUs, our headers do under their own name.
     ("__CUDA_ARCH__", "CANDLE_CUDA_ARCH"),
 ];
-
-/// Spellings of the E4M3 dtype in kernel names, and Candle's own (`DType::as_str`). CUDA's type names,
-/// which begin with `__`, keep theirs.
-pub const DTYPE_SPELLINGS: &[(&str, &str)] = &[("_fp8_e4m3", "_f8e4m3"), ("_f8_e4m3", "_f8e4m3")];
 
 /// The by-value struct that takes the place of a kernel's `const size_t *` parameter. It converts to
 /// `const size_t *`, so that kernel bodies stay as they are.
@@ -34,8 +30,6 @@ pub struct Changes {
     pub headers: usize,
     /// Names replaced from [`NAMES`].
     pub names: usize,
-    /// Identifiers respelled by [`DTYPE_SPELLINGS`].
-    pub dtypes: usize,
     /// Kernel parameters passed by value.
     pub layouts: usize,
 }
@@ -71,9 +65,6 @@ pub fn hipify(file: &str, source: &str) -> Result<(String, Changes), BuildError>
                 if let Some((_, ours)) = NAMES.iter().find(|(cuda, _)| *cuda == token.text) {
                     replaced[at] = Some((*ours).to_owned());
                     changes.names += 1;
-                } else if let Some(respelled) = respell_dtype(token.text) {
-                    replaced[at] = Some(respelled);
-                    changes.dtypes += 1;
                 }
             }
             _ => {}
@@ -111,15 +102,6 @@ pub fn hipify(file: &str, source: &str) -> Result<(String, Changes), BuildError>
         .map(|(token, replacement)| replacement.as_deref().unwrap_or(token.text))
         .collect();
     Ok((text, changes))
-}
-
-fn respell_dtype(name: &str) -> Option<String> {
-    if name.starts_with("__") {
-        return None;
-    }
-    let respelled =
-        DTYPE_SPELLINGS.iter().fold(name.to_owned(), |name, (theirs, ours)| name.replace(theirs, ours));
-    (respelled != name).then_some(respelled)
 }
 
 /// For every `__global__ ... NAME(`: its parameters, each as the range of its tokens.
@@ -180,7 +162,7 @@ mod tests {
 
     #[test]
     fn comments_and_strings_stay() {
-        let source = "// __CUDA_ARCH__ ucopy_f8_e4m3\n/* __CUDA_ARCH__ */ const char *s = \"__CUDA_ARCH__\";";
+        let source = "// __CUDA_ARCH__\n/* __CUDA_ARCH__ */ const char *s = \"__CUDA_ARCH__\";";
         assert_eq!(translated(source), source);
     }
 
@@ -189,14 +171,6 @@ mod tests {
         assert_eq!(
             translated("#if __CUDA_ARCH__ >= 800 && MY__CUDA_ARCH__"),
             "#if CANDLE_CUDA_ARCH >= 800 && MY__CUDA_ARCH__"
-        );
-    }
-
-    #[test]
-    fn the_dtype_is_respelled_but_not_the_type() {
-        assert_eq!(
-            translated("OP(__nv_fp8_e4m3, cast_f8_e4m3_f8_e4m3) OP(x, where_u8_fp8_e4m3)"),
-            "OP(__nv_fp8_e4m3, cast_f8e4m3_f8e4m3) OP(x, where_u8_f8e4m3)"
         );
     }
 

@@ -1,11 +1,14 @@
-//! From CUDA sources to AMD code objects: finds upstream's kernels, translates them ([`hipify`]),
-//! compiles every module for every target with a clang that has the AMDGPU target ([`compiler`]), and
+//! From CUDA sources to AMD code objects: translates the kernels of `candle-kernels` ([`hipify`]), compiles
+//! every module for every target with a clang that has the AMDGPU target ([`compiler`]), and
 //! reads back what each kernel costs ([`resources`]).
 //!
 //! Used by the build script of `hip-kernels`, and by hand:
 //! `cargo run -p hip-kernels-build -- --archs gfx90a,gfx11-generic`.
 
+pub mod bindings;
 pub mod compiler;
+#[path = "../../../candle-kernels/contract.rs"]
+pub mod contract;
 pub mod embed;
 mod error;
 pub mod hipify;

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::compiler::Compiler;
 use crate::resources::{KernelResources, ResourceTable};
-use crate::sources::{MODULES, PRELUDE, Tree};
+use crate::sources::{PRELUDE, Tree, modules, write_header};
 use crate::{BuildError, Target};
 
 /// Folder that keeps compiled code objects between builds, shared by all that name it.
@@ -144,9 +144,9 @@ pub fn build(options: &Options, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Res
         hash_file(&mut common, file)?;
     }
     // Module by module, so that the long ones of every target come first.
-    let jobs: Vec<(&'static str, &Target)> = MODULES
-        .iter()
-        .flat_map(|module| options.targets.iter().map(move |target| (*module, target)))
+    let jobs: Vec<(&'static str, &Target)> = modules()
+        .into_iter()
+        .flat_map(|module| options.targets.iter().map(move |target| (module, target)))
         .collect();
     let workshop = Workshop { compiler: &compiler, tree: &tree, options, common };
 
@@ -266,9 +266,9 @@ pub fn compile_one(
 ) -> Result<Vec<u8>, BuildError> {
     let options = Options::new(vec![target.clone()], work_dir);
     let compiler = Compiler::discover()?;
-    fs::create_dir_all(work_dir).map_err(BuildError::io("cannot create", work_dir))?;
+    write_header(work_dir)?;
     let object = work_dir.join(format!("{name}.hsaco"));
-    match compiler.compile(source, target, &[&options.include_dir], PRELUDE, &object)? {
+    match compiler.compile(source, target, &[&options.include_dir, work_dir], PRELUDE, &object)? {
         Ok(()) => fs::read(&object).map_err(BuildError::io("cannot read", &object)),
         Err(message) => {
             Err(BuildError::Compile(vec![Failure { module: name, target: target.clone(), message }]))

@@ -6,31 +6,30 @@ use std::path::{Path, PathBuf};
 use rocmify::upstream;
 
 use crate::BuildError;
+use crate::bindings::{self, kernels_of};
+use crate::contract::families;
 use crate::hipify::hipify;
-
-/// Every kernel module. All but `attention` and `random` exist upstream. The order is that of compile time,
-/// longest first, so that the longest does not begin last.
-pub const MODULES: &[&str] = &[
-    "quantized",
-    "binary",
-    "indexing",
-    "unary",
-    "cast",
-    "conv",
-    "ternary",
-    "reduce",
-    "attention",
-    "random",
-    "affine",
-    "sort",
-    "fill",
-];
 
 /// Upstream's crate that holds the kernels.
 const UPSTREAM_CRATE: &str = "candle-kernels";
 
+/// What our sources include of it.
+const UPSTREAM_HEADERS: [&str; 2] = ["cuda_utils.cuh", "compatibility.cuh"];
+
 /// The header that is included before the first line of every module.
 pub const PRELUDE: &str = "candle_hip.h";
+
+/// The modules of the table, those with most kernels first: they take longest to compile, and must not begin last.
+pub fn modules() -> Vec<&'static str> {
+    let families = families();
+    let kernels = |module: &str| -> usize {
+        let own = families.iter().filter(|family| family.module == module);
+        own.map(|family| kernels_of(family).len()).sum()
+    };
+    let mut modules = bindings::modules(&families);
+    modules.sort_by_key(|module| std::cmp::Reverse(kernels(module)));
+    modules
+}
 
 /// A folder of hipified sources, ready to compile.
 #[derive(Debug)]
@@ -40,38 +39,25 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Hipifies all sources into `work_dir/hipified`.
+    /// Hipifies all sources into `work_dir/hipified`, and writes the header of the table's constants there.
     ///
-    /// `ours` is our `candle-kernels` folder: a file `NAME.cu` there takes the place of upstream's, and
-    /// `additions/NAME.cu` is compiled after upstream's in the same translation unit. `include` holds the
-    /// compatibility headers.
+    /// `ours` is our `candle-kernels` folder, `include` holds the compatibility headers.
     ///
     /// # Errors
     /// When upstream's crate cannot be located, a source cannot be translated, or a file cannot be
     /// read or written.
     pub fn create(ours: &Path, include: &Path, work_dir: &Path) -> Result<Self, BuildError> {
         let crates = upstream::locate(&[UPSTREAM_CRATE], upstream::VERSION, work_dir)?;
-        let theirs: Vec<PathBuf> = crates.iter().map(|dir| dir.join("src")).collect();
         let dir = work_dir.join("hipified");
-        fs::create_dir_all(&dir).map_err(BuildError::io("cannot create", &dir))?;
-
         let mut headers = files_below(include)?;
-        for source in theirs.iter().map(|dir| files_in(dir)).collect::<Result<Vec<_>, _>>()?.concat() {
-            if source.extension().is_some_and(|extension| extension == "cuh") {
-                headers.push(translate(&source, None, &dir)?);
-            }
+        headers.push(write_header(&dir)?);
+        for header in
+            crates.iter().flat_map(|theirs| UPSTREAM_HEADERS.map(|name| theirs.join("src").join(name)))
+        {
+            headers.push(translate(&header, &dir)?);
         }
-        for module in MODULES {
-            let name = format!("{module}.cu");
-            let replacement = ours.join(&name);
-            if replacement.is_file() {
-                translate(&replacement, None, &dir)?;
-                continue;
-            }
-            let addition = Some(ours.join("additions").join(&name)).filter(|path| path.is_file());
-            for upstream in &theirs {
-                translate(&upstream.join(&name), addition.as_deref(), &dir)?;
-            }
+        for module in modules() {
+            translate(&ours.join(format!("{module}.cu")), &dir)?;
         }
         headers.sort();
         Ok(Self { dir, headers })
@@ -93,26 +79,28 @@ impl Tree {
     }
 }
 
-/// Hipifies `source` into `dir` under its own name, with `addition` after it.
-fn translate(source: &Path, addition: Option<&Path>, dir: &Path) -> Result<PathBuf, BuildError> {
+/// Writes the header of the table's constants into `dir`, which is created if it is missing.
+pub(crate) fn write_header(dir: &Path) -> Result<PathBuf, BuildError> {
+    fs::create_dir_all(dir).map_err(BuildError::io("cannot create", dir))?;
+    let path = dir.join(bindings::HEADER_FILE);
+    write_if_changed(&path, &bindings::header())?;
+    Ok(path)
+}
+
+/// Hipifies `source` into `dir` under its own name.
+fn translate(source: &Path, dir: &Path) -> Result<PathBuf, BuildError> {
     let name = source.file_name().unwrap_or_default();
-    let mut text = hipified_text(source)?;
-    if let Some(addition) = addition {
-        text.push('\n');
-        text.push_str(&hipified_text(addition)?);
-    }
+    let text = fs::read_to_string(source).map_err(BuildError::io("cannot read", source))?;
     let target = dir.join(name);
-    if fs::read_to_string(&target).is_ok_and(|old| old == text) {
-        return Ok(target);
-    }
-    fs::write(&target, text).map_err(BuildError::io("cannot write", &target))?;
+    write_if_changed(&target, &hipify(&name.to_string_lossy(), &text)?.0)?;
     Ok(target)
 }
 
-fn hipified_text(source: &Path) -> Result<String, BuildError> {
-    let text = fs::read_to_string(source).map_err(BuildError::io("cannot read", source))?;
-    let name = source.file_name().unwrap_or_default().to_string_lossy();
-    Ok(hipify(&name, &text)?.0)
+fn write_if_changed(path: &Path, text: &str) -> Result<(), BuildError> {
+    if fs::read_to_string(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    fs::write(path, text).map_err(BuildError::io("cannot write", path))
 }
 
 fn files_in(dir: &Path) -> Result<Vec<PathBuf>, BuildError> {

@@ -51,7 +51,7 @@ CANDLE_DEVICE void __threadfence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_
 // Dims and strides of one launch, in the kernel argument segment instead of a buffer that the host would
 // have to upload first: what a kernel's `const size_t *info` points to upstream, in the same order.
 struct CandleLayout {
-    size_t v[32];
+    size_t v[CANDLE_LAYOUT_WORDS];
     __device__ __forceinline__ operator const size_t *() const { return v; }
 };
 

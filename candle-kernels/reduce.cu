@@ -1,11 +1,11 @@
-// Sums, extrema and their places over any set of dims, for all dtypes: what the backend uses instead of upstream's
-// fast_* kernels. Those keep one workgroup per result however long it is, sum f16 in f16, lack three dtypes, and
-// disagree with the CPU device about NaN and ties.
+// Sums, extrema and their places over any set of dims, for all dtypes.
 //
 // The layout has the dims that are kept first, then those that are reduced. `width` threads share a result (a power
 // of two), so a workgroup has blockDim.x / width of them; gridDim.y cuts each result's elements into parts that a
 // second launch reduces again. Threads are numbered along the reduced elements, or across the results if `across`
 // is not 0: whichever lie closer together in memory. Part p of result r is written to place p * results + r.
+#include "cuda_utils.cuh"
+#include <stdint.h>
 
 struct ReductionTask {
     unsigned int lane, pitch; // this thread's number within its result, and how far apart in LDS its neighbours are
@@ -32,18 +32,15 @@ __device__ __forceinline__ ReductionTask reduction_task(unsigned int results, un
     return task;
 }
 
-// A workgroup has at most this many threads.
-#define REDUCTION_BLOCK 256
-
-// As many elements as one 16-byte access moves.
+// As many elements as one access moves.
 template <typename T>
-struct alignas(16) ReductionPack { T v[16 / sizeof(T)]; };
+struct alignas(CANDLE_PACK_BYTES) ReductionPack { T v[CANDLE_PACK_BYTES / sizeof(T)]; };
 
 template <typename Acc, typename In, typename Out>
 __device__ void reduce_sum(const size_t results, const size_t per_result, const unsigned int width,
                            const unsigned int across, const size_t kept_dims, const size_t num_dims,
                            const size_t *info, const In *src, Out *dst) {
-    __shared__ Acc shared[REDUCTION_BLOCK];
+    __shared__ Acc shared[CANDLE_BLOCK];
     const ReductionTask task = reduction_task(results, per_result, width, across, kept_dims, num_dims, info);
     const size_t *dims = info + kept_dims, *strides = info + num_dims + kept_dims;
     Acc sum = 0;
@@ -53,7 +50,7 @@ __device__ void reduce_sum(const size_t results, const size_t per_result, const 
         const size_t stride = num_dims == kept_dims ? 1 : strides[0];
         const In *from = src + task.base;
         if (stride == 1 && is_aligned_16(from + task.begin)) {
-            constexpr unsigned int elements = 16 / sizeof(In);
+            constexpr unsigned int elements = CANDLE_PACK_BYTES / sizeof(In);
             const unsigned int packs = (task.end - task.begin) / elements;
             for (unsigned int p = task.lane; p < packs; p += width) {
                 const ReductionPack<In> pack = ((const ReductionPack<In> *)(from + task.begin))[p];
@@ -113,8 +110,8 @@ __device__ void reduce_extreme(const size_t results, const size_t per_result, co
                                const unsigned int across, const size_t kept_dims, const size_t num_dims,
                                const size_t *info, const T *src, const uint32_t *candidates, T *values,
                                uint32_t *places) {
-    __shared__ T shared_values[REDUCTION_BLOCK];
-    __shared__ uint32_t shared_places[REDUCTION_BLOCK];
+    __shared__ T shared_values[CANDLE_BLOCK];
+    __shared__ uint32_t shared_places[CANDLE_BLOCK];
     const ReductionTask task = reduction_task(results, per_result, width, across, kept_dims, num_dims, info);
     const size_t *dims = info + kept_dims, *strides = info + num_dims + kept_dims;
     Extreme<T, MAX> best = {T(), Extreme<T, MAX>::NONE};
@@ -152,16 +149,16 @@ __device__ void reduce_extreme(const size_t results, const size_t per_result, co
         reduce_sum<ACC>(results, per_result, width, across, kept_dims, num_dims, info, src, dst);                   \
     }
 // Integers wrap. f32 is summed in f64, so that the result does not depend on how its elements are dealt out.
-REDUCE_SUM(uint8_t, uint8_t, uint8_t, u8)
-REDUCE_SUM(uint32_t, uint32_t, uint32_t, u32)
-REDUCE_SUM(uint16_t, int16_t, int16_t, i16)
-REDUCE_SUM(uint32_t, int32_t, int32_t, i32)
-REDUCE_SUM(uint64_t, int64_t, int64_t, i64)
-REDUCE_SUM(double, float, float, f32)
-REDUCE_SUM(double, double, double, f64)
+REDUCE_SUM(uint8_t, uint8_t, uint8_t, u8_u8)
+REDUCE_SUM(uint32_t, uint32_t, uint32_t, u32_u32)
+REDUCE_SUM(uint16_t, int16_t, int16_t, i16_i16)
+REDUCE_SUM(uint32_t, int32_t, int32_t, i32_i32)
+REDUCE_SUM(uint64_t, int64_t, int64_t, i64_i64)
+REDUCE_SUM(double, float, float, f32_f32)
+REDUCE_SUM(double, double, double, f64_f64)
 // Narrow floats are summed in f32 and rounded once: sums of parts stay f32 between the launches.
 #define REDUCE_SUM_NARROW(T, NAME)             \
-    REDUCE_SUM(float, T, T, NAME)              \
+    REDUCE_SUM(float, T, T, NAME##_##NAME)     \
     REDUCE_SUM(float, T, float, NAME##_f32)    \
     REDUCE_SUM(float, float, T, f32_##NAME)
 REDUCE_SUM_NARROW(__half, f16)

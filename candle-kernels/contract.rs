@@ -1,0 +1,711 @@
+//! The contract between the kernels in this folder and the host: every kernel that ships, with its arguments, and
+//! the constants that both sides use.
+//!
+//! The build reads this table (crate `hip-kernels-build`) and makes three things of it: the header
+//! `candle_contract.h` with the constants, the Rust side of each family (crate `hip-kernels`, module `contract`: a
+//! struct of its arguments, the numbers of its kernels), and a check of every compiled code object: a kernel that is
+//! missing, one that is not in here, or an argument of another name, place, size or kind fails the build.
+
+/// How an argument is passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// `size_t`, `uint64_t`.
+    Usize,
+    /// `unsigned int`.
+    U32,
+    /// `float`.
+    F32,
+    /// `double`.
+    F64,
+    /// `bool`.
+    Bool,
+    /// Dims and strides by value: `const size_t *` in the sources, `CandleLayout` after hipify.
+    Layout,
+    /// A pointer into device memory. May be null where the argument's text says so.
+    Pointer,
+    /// One element of the dtype that the axis of this name has.
+    Element(&'static str),
+}
+
+/// An argument of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Argument {
+    /// Its name in the sources, and of the field in Rust.
+    pub name: &'static str,
+    /// How it is passed.
+    pub pass: Pass,
+    /// What it is, for the documentation of the field.
+    pub meaning: &'static str,
+}
+
+/// What a part of a kernel's name may be.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// The name in braces.
+    pub name: &'static str,
+    /// Dtypes, of the type `Element` in Rust; else names, of an enumeration of their own.
+    pub is_dtype: bool,
+    /// The values, as they stand in the name.
+    pub values: Vec<&'static str>,
+}
+
+/// Kernels that differ only in what their axes say.
+#[derive(Clone, Debug)]
+pub struct Family {
+    /// The name of its struct in Rust.
+    pub name: &'static str,
+    /// The source file without its ending.
+    pub module: &'static str,
+    /// Names of the kernels, each axis in braces.
+    pub kernels: &'static str,
+    /// Each is a set of axes, in the order of the name, all combinations of which exist; together they are the family.
+    pub variants: Vec<Vec<Axis>>,
+    /// In the order of the kernel's parameters.
+    pub arguments: Vec<Argument>,
+    /// The most threads of a workgroup. Kernels of single elements are launched with just as many.
+    pub block: u32,
+    /// Bytes of dense elements that a thread moves at once; 0 where it takes one element at a time.
+    pub pack_bytes: u32,
+    /// Whether the launch sets the size of LDS.
+    pub dynamic_lds: bool,
+    /// What the kernels compute, for the documentation of the struct.
+    pub meaning: &'static str,
+}
+
+/// A number that kernels and host share: `CANDLE_NAME` in C, `NAME` in Rust.
+#[derive(Clone, Copy, Debug)]
+pub struct Constant {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value.
+    pub value: u32,
+    /// What it says.
+    pub meaning: &'static str,
+}
+
+/// All constants.
+pub const CONSTANTS: &[Constant] = &[
+    constant("LAYOUT_WORDS", 32, "Words of a by-value layout: dims, then the strides of each operand."),
+    constant("BLOCK", 256, "Threads of a workgroup, where nothing else is said."),
+    constant("PACK_BYTES", 16, "What one access of a lane moves at most."),
+    constant("CAST_PACK", 8, "The most elements that a thread casts at once."),
+    constant("SORT_TILE", 1024, "The most elements that one workgroup sorts."),
+    constant("SORT_MERGED", 8, "Elements that each thread of a merge writes."),
+    constant("ROW_BLOCK", 1024, "The most threads that share a row of softmax or a norm."),
+    constant("ATTENTION_GROUP", 32, "Lanes that share a query."),
+    constant("ATTENTION_GROUPS", 8, "Groups of a workgroup."),
+    constant("PRODUCT_TILE", 16, "Rows and columns of a workgroup's part of a product."),
+    constant("FAULT_INDEX_SELECT", 1, "The operation that met an index out of range; 0 is none."),
+    constant("FAULT_GATHER", 2, "As FAULT_INDEX_SELECT."),
+    constant("FAULT_SCATTER", 3, "As FAULT_INDEX_SELECT."),
+    constant("FAULT_SCATTER_ADD", 4, "As FAULT_INDEX_SELECT."),
+    constant("FAULT_INDEX_ADD", 5, "As FAULT_INDEX_SELECT."),
+];
+
+/// Every dtype that computes, named as `DType::as_str` names it.
+pub const ELEMENTS: &[&str] = &["u8", "u32", "i16", "i32", "i64", "bf16", "f16", "f32", "f64", "f8e4m3"];
+const FLOATS: &[&str] = &["bf16", "f16", "f32", "f64", "f8e4m3"];
+/// What upstream's fused layers and products take.
+const WIDER_FLOATS: &[&str] = &["bf16", "f16", "f32", "f64"];
+const INTEGERS: &[&str] = &["u8", "u32", "i16", "i32", "i64"];
+const SIGNED: &[&str] = &["i16", "i32", "i64"];
+/// Elements that are only moved: one dtype of each size stands for all of it.
+const CARRIERS: &[&str] = &["u8", "f16", "u32", "i64"];
+/// Ids of operations that move elements, and of those that add.
+const MOVING_IDS: &[&str] = &["u8", "u32", "i64"];
+const ADDING_IDS: &[&str] = INTEGERS;
+
+/// All families. The kernels are numbered in this order.
+pub fn families() -> Vec<Family> {
+    [elementwise(), moving(), indexing(), reductions(), rows(), sorting(), windows(), products()].concat()
+}
+
+fn elementwise() -> Vec<Family> {
+    let floats = [
+        "neg", "abs", "sqr", "relu", "sign", "recip", "sqrt", "exp", "log", "sin", "cos", "tanh", "erf",
+        "ceil", "floor", "round", "gelu", "gelu_erf", "silu",
+    ];
+    vec![
+        Family {
+            variants: vec![
+                vec![names("op", &floats), dtypes("dtype", FLOATS)],
+                vec![names("op", &["sigmoid"]), dtypes("dtype", WIDER_FLOATS)],
+                vec![names("op", &["sign"]), dtypes("dtype", INTEGERS)],
+                vec![names("op", &["abs", "relu"]), dtypes("dtype", SIGNED)],
+                vec![names("op", &["copy"]), dtypes("dtype", CARRIERS)],
+            ],
+            pack_bytes: 16,
+            ..family("Unary", "unary", "u{op}_{dtype}", "A function of each element.", strided(&[INP, OUT]))
+        },
+        Family {
+            variants: vec![vec![names("op", &["elu", "powf"]), dtypes("dtype", FLOATS)]],
+            ..family(
+                "UnaryWithParameter",
+                "unary",
+                "u{op}_{dtype}",
+                "A function of each element and a parameter.",
+                strided(&[arg("param", Pass::Element("dtype"), "alpha or exponent"), INP, OUT]),
+            )
+        },
+        Family {
+            variants: vec![vec![dtypes("dtype", ELEMENTS)]],
+            ..family(
+                "Affine",
+                "affine",
+                "affine_{dtype}",
+                "`inp * mul + add`.",
+                strided(&[
+                    INP,
+                    OUT,
+                    arg("mul", Pass::Element("dtype"), "factor"),
+                    arg("add", Pass::Element("dtype"), "summand"),
+                ]),
+            )
+        },
+        Family {
+            variants: vec![vec![
+                names(
+                    "op",
+                    &[
+                        "badd", "bsub", "bmul", "bdiv", "bminimum", "bmaximum", "eq", "ne", "lt", "le", "gt",
+                        "ge",
+                    ],
+                ),
+                dtypes("dtype", ELEMENTS),
+            ]],
+            pack_bytes: 16,
+            ..family(
+                "Binary",
+                "binary",
+                "{op}_{dtype}",
+                "Arithmetic of two tensors, or comparisons: 0 or 1 in u8.",
+                strided(&[LHS, RHS, OUT]),
+            )
+        },
+        Family {
+            // A dtype is not cast to itself.
+            variants: ELEMENTS
+                .iter()
+                .map(|from| {
+                    let others: Vec<_> = ELEMENTS.iter().copied().filter(|to| to != from).collect();
+                    vec![dtypes("from", &[*from]), dtypes("to", &others)]
+                })
+                .collect(),
+            pack_bytes: 16,
+            ..family("Cast", "cast", "cast_{from}_{to}", "Conversion to another dtype.", strided(&[INP, OUT]))
+        },
+        Family {
+            variants: vec![vec![dtypes("condition", INTEGERS), dtypes("carrier", CARRIERS)]],
+            ..family(
+                "Where",
+                "ternary",
+                "where_{condition}_{carrier}",
+                "`ids ? t : f`.",
+                strided(&[
+                    arg("ids", Pass::Pointer, "the condition"),
+                    arg("t", Pass::Pointer, "taken where the condition is not 0"),
+                    arg("f", Pass::Pointer, "taken elsewhere"),
+                    OUT,
+                ]),
+            )
+        },
+        Family {
+            variants: vec![vec![names("kind", &["uniform", "normal"]), dtypes("dtype", FLOATS)]],
+            ..family(
+                "Random",
+                "random",
+                "rand_{kind}_{dtype}",
+                "Random numbers from Philox counter blocks.",
+                vec![
+                    NUMEL,
+                    arg("seed", Pass::Usize, "key of the sequence"),
+                    arg("offset", Pass::Usize, "first counter block"),
+                    arg("first", Pass::F64, "lower bound, or mean"),
+                    arg("second", Pass::F64, "upper bound, or standard deviation"),
+                    OUT,
+                ],
+            )
+        },
+    ]
+}
+
+fn moving() -> Vec<Family> {
+    vec![
+        Family {
+            variants: vec![vec![dtypes("carrier", CARRIERS)]],
+            ..family(
+                "ConstSet",
+                "fill",
+                "const_set_{carrier}",
+                "Writes one value to every element that the layout shows.",
+                strided(&[arg("value", Pass::Element("carrier"), "what is written"), OUT]),
+            )
+        },
+        Family {
+            variants: vec![vec![dtypes("carrier", CARRIERS)]],
+            ..family(
+                "Copy2d",
+                "fill",
+                "copy2d_{carrier}",
+                "Copies rows, each side with its own distance between them.",
+                vec![
+                    arg("src", Pass::Pointer, "first element read"),
+                    arg("dst", Pass::Pointer, "first element written"),
+                    arg("d1", Pass::U32, "rows"),
+                    arg("d2", Pass::U32, "elements of a row"),
+                    arg("src_s", Pass::Usize, "elements from row to row of the source"),
+                    arg("dst_s", Pass::Usize, "elements from row to row of the destination"),
+                ],
+            )
+        },
+    ]
+}
+
+fn indexing() -> Vec<Family> {
+    let ids = arg("ids", Pass::Pointer, "the indices");
+    let left = arg("left_size", Pass::Usize, "elements of the dims before the indexed one");
+    let src = arg("src_dim_size", Pass::Usize, "the indexed dim of the source");
+    let dst = arg("dst_dim_size", Pass::Usize, "the indexed dim of the destination");
+    let ids_dim = arg("ids_dim_size", Pass::Usize, "ids along the dim");
+    let right = arg("right_size", Pass::Usize, "elements of the dims after the indexed one");
+    let moving = |ids| vec![vec![dtypes("ids", ids), dtypes("carrier", CARRIERS)]];
+    let adding = |ids| vec![vec![dtypes("ids", ids), dtypes("dtype", ELEMENTS)]];
+    vec![
+        Family {
+            variants: moving(MOVING_IDS),
+            ..family(
+                "IndexSelect",
+                "indexing",
+                "is_{ids}_{carrier}",
+                "`out[l, j, r] = inp[l, ids[j], r]`; the layout is that of the ids.",
+                strided(&[ids, INP, OUT, left, src, ids_dim, right]),
+            )
+        },
+        Family {
+            variants: moving(MOVING_IDS),
+            ..family(
+                "Gather",
+                "indexing",
+                "gather_{ids}_{carrier}",
+                "`out[l, j, r] = inp[l, ids[l, j, r], r]`.",
+                vec![
+                    NUMEL,
+                    ids,
+                    INP,
+                    OUT,
+                    left,
+                    src,
+                    ids_dim,
+                    right,
+                    arg("src_right_size", Pass::Usize, "`right_size` of the source"),
+                ],
+            )
+        },
+        Family {
+            variants: moving(MOVING_IDS),
+            ..family(
+                "Scatter",
+                "indexing",
+                "s_{ids}_{carrier}",
+                "`out[l, ids[l, j, r], r] = inp[l, j, r]`.",
+                vec![ids, INP, OUT, left, src, dst, right],
+            )
+        },
+        Family {
+            variants: adding(ADDING_IDS),
+            ..family(
+                "ScatterAdd",
+                "indexing",
+                "sa_{ids}_{dtype}",
+                "`out[l, ids[l, j, r], r] += inp[l, j, r]`.",
+                vec![ids, INP, OUT, left, src, dst, right],
+            )
+        },
+        Family {
+            variants: adding(ADDING_IDS),
+            ..family(
+                "IndexAdd",
+                "indexing",
+                "ia_{ids}_{dtype}",
+                "`out[l, ids[j], r] += inp[l, j, r]`.",
+                vec![ids, ids_dim, INP, OUT, left, src, dst, right],
+            )
+        },
+    ]
+}
+
+fn reductions() -> Vec<Family> {
+    let shared = [
+        arg("results", Pass::Usize, "how many results there are"),
+        arg("per_result", Pass::Usize, "elements of each"),
+        arg("width", Pass::U32, "threads of a result and part, a power of two"),
+        arg("across", Pass::U32, "not 0 if threads are numbered across the results"),
+        arg("kept_dims", Pass::Usize, "dims that are kept; the others follow and are reduced"),
+        NUM_DIMS,
+        INFO,
+        arg("src", Pass::Pointer, "the elements"),
+    ];
+    let narrow = ["bf16", "f16", "f8e4m3"];
+    let mut sums: Vec<Vec<Axis>> =
+        ELEMENTS.iter().map(|dtype| vec![dtypes("from", &[*dtype]), dtypes("to", &[*dtype])]).collect();
+    // Parts of narrow floats stay f32 between the launches.
+    sums.push(vec![dtypes("from", &narrow), dtypes("to", &["f32"])]);
+    sums.push(vec![dtypes("from", &["f32"]), dtypes("to", &narrow)]);
+    vec![
+        Family {
+            variants: sums,
+            ..family(
+                "ReduceSum",
+                "reduce",
+                "reduce_sum_{from}_{to}",
+                "Sums over any dims; y of the grid counts parts.",
+                [&shared[..], &[arg("dst", Pass::Pointer, "a sum for each part and result")]].concat(),
+            )
+        },
+        Family {
+            variants: vec![vec![names("op", &["min", "max"]), dtypes("dtype", ELEMENTS)]],
+            ..family(
+                "ReduceExtreme",
+                "reduce",
+                "reduce_{op}_{dtype}",
+                "Extrema and their places over any dims; y of the grid counts parts.",
+                [
+                    &shared[..],
+                    &[
+                        arg(
+                            "candidates",
+                            Pass::Pointer,
+                            "places that parts have left; null for all elements",
+                        ),
+                        arg("values", Pass::Pointer, "the extrema; may be null"),
+                        arg("places", Pass::Pointer, "their places as u32; may be null"),
+                    ],
+                ]
+                .concat(),
+            )
+        },
+    ]
+}
+
+fn rows() -> Vec<Family> {
+    let src = arg("src", Pass::Pointer, "dense rows");
+    let dst = arg("dst", Pass::Pointer, "dense rows");
+    let alpha = arg("alpha", Pass::Pointer, "a factor for each column");
+    let beta = arg("beta", Pass::Pointer, "a summand for each column");
+    let columns = arg("columns", Pass::U32, "elements of a row");
+    let eps = arg("eps", Pass::F32, "added to the mean square or variance");
+    let by_row = |name, kernels, meaning, arguments| Family {
+        variants: vec![vec![dtypes("dtype", WIDER_FLOATS)]],
+        block: 1024,
+        ..family(name, "rows", kernels, meaning, arguments)
+    };
+    vec![
+        by_row(
+            "Softmax",
+            "softmax_{dtype}",
+            "Softmax of each row, a workgroup each.",
+            vec![src, dst, columns],
+        ),
+        by_row(
+            "RmsNorm",
+            "rmsnorm_{dtype}",
+            "`src / sqrt(mean(src^2) + eps) * alpha` of each row, a workgroup each.",
+            vec![src, dst, alpha, columns, eps],
+        ),
+        by_row(
+            "LayerNorm",
+            "layernorm_{dtype}",
+            "`(src - mean) / sqrt(variance + eps) * alpha + beta` of each row, a workgroup each.",
+            vec![src, dst, alpha, beta, columns, eps],
+        ),
+        Family {
+            variants: vec![vec![names("pairs", &["neighbours", "halves"]), dtypes("dtype", WIDER_FLOATS)]],
+            ..family(
+                "Rope",
+                "rotary",
+                "rope_{pairs}_{dtype}",
+                "Turns pairs of each row by the angles of its position: of neighbours, or of both halves.",
+                vec![
+                    arg("numel", Pass::Usize, "pairs in all"),
+                    arg("half", Pass::U32, "pairs of a row"),
+                    arg("rows", Pass::U32, "rows of a batch"),
+                    arg("inner", Pass::U32, "consecutive rows that share a position"),
+                    arg("positions", Pass::U32, "positions"),
+                    arg("batch_stride", Pass::U32, "angles of a batch; 0 where all batches share them"),
+                    src,
+                    arg("cos", Pass::Pointer, "cosines, `half` for each position"),
+                    arg("sin", Pass::Pointer, "sines, likewise"),
+                    dst,
+                ],
+            )
+        },
+    ]
+}
+
+fn sorting() -> Vec<Family> {
+    let order = || names("order", &["asc", "desc"]);
+    let columns = arg("ncols", Pass::U32, "elements of a row");
+    vec![
+        Family {
+            variants: vec![vec![order(), dtypes("dtype", ELEMENTS)]],
+            dynamic_lds: true,
+            ..family(
+                "SortRows",
+                "sort",
+                "asort_{order}_{dtype}",
+                "The order of each row, sorted by one workgroup in LDS.",
+                vec![
+                    arg("x", Pass::Pointer, "dense rows"),
+                    arg("dst", Pass::Pointer, "places as u32"),
+                    columns,
+                    arg("ncols_pad", Pass::U32, "the power of two not below `ncols`"),
+                ],
+            )
+        },
+        Family {
+            variants: vec![vec![order(), dtypes("dtype", ELEMENTS)]],
+            dynamic_lds: true,
+            ..family(
+                "SortTiles",
+                "sort",
+                "asort_tiles_{order}_{dtype}",
+                "Sorts each tile of each row by itself.",
+                vec![
+                    arg("x", Pass::Pointer, "dense rows"),
+                    arg("keys", Pass::Pointer, "a key for each element"),
+                    arg("places", Pass::Pointer, "its place in the row, as u32"),
+                    columns,
+                    arg("tile", Pass::U32, "elements of a tile"),
+                ],
+            )
+        },
+        Family {
+            variants: vec![vec![names("key", &["u32", "u64"])]],
+            ..family(
+                "SortMerge",
+                "sort",
+                "asort_merge_{key}",
+                "Merges neighbouring sorted runs of each row.",
+                vec![
+                    arg("keys", Pass::Pointer, "sorted runs"),
+                    arg("places", Pass::Pointer, "their places"),
+                    arg("keys_out", Pass::Pointer, "merged runs; may be null"),
+                    arg("places_out", Pass::Pointer, "their places"),
+                    arg("threads", Pass::Usize, "threads that have elements to write"),
+                    columns,
+                    arg("run", Pass::U32, "elements of a run"),
+                ],
+            )
+        },
+    ]
+}
+
+fn windows() -> Vec<Family> {
+    let src = arg("src", Pass::Pointer, "the input");
+    let dst = arg("dst", Pass::Pointer, "the dense output");
+    let sizes =
+        [arg("h_out", Pass::Usize, "rows of the output"), arg("w_out", Pass::Usize, "columns of the output")];
+    let steps = [
+        arg("stride", Pass::Usize, "stride of the window"),
+        arg("dilation", Pass::Usize, "distance of its taps"),
+        arg("padding_y", Pass::Usize, "padding above and below"),
+        arg("padding_x", Pass::Usize, "padding left and right"),
+    ];
+    let resize = [
+        arg("h_step", Pass::F64, "rows of the input per row of the output"),
+        arg("w_step", Pass::F64, "columns likewise"),
+    ];
+    vec![
+        Family {
+            variants: vec![
+                vec![names("kind", &["conv"]), dtypes("dtype", WIDER_FLOATS)],
+                vec![names("kind", &["conv_transpose"]), dtypes("dtype", ELEMENTS)],
+            ],
+            ..family(
+                "Convolution",
+                "conv",
+                "{kind}_{dtype}",
+                "A convolution, each thread walking the window of its element.",
+                [&sizes[..], &steps, &[INFO, src, arg("kernel", Pass::Pointer, "the weights"), dst]].concat(),
+            )
+        },
+        Family {
+            variants: vec![vec![dtypes("carrier", &["f16", "u32", "i64"])]],
+            ..family(
+                "Unfold",
+                "conv",
+                "unfold_{carrier}",
+                "What each output place sees, as the columns of a matrix.",
+                [
+                    &[
+                        arg("first", Pass::Usize, "first output place"),
+                        arg("places", Pass::Usize, "output places"),
+                        arg("images", Pass::Usize, "images"),
+                        sizes[1],
+                        arg("k_h", Pass::Usize, "rows of the window"),
+                        arg("k_w", Pass::Usize, "columns of the window"),
+                    ],
+                    &steps[..],
+                    &[INFO, src, dst],
+                ]
+                .concat(),
+            )
+        },
+        Family {
+            variants: vec![vec![names("kind", &["avg", "max"]), dtypes("dtype", ELEMENTS)]],
+            ..family(
+                "Pool",
+                "conv",
+                "{kind}_pool2d_{dtype}",
+                "Pooling of windows.",
+                vec![
+                    arg("k_h", Pass::Usize, "rows of the window"),
+                    arg("k_w", Pass::Usize, "columns of the window"),
+                    arg("stride_h", Pass::Usize, "rows from window to window"),
+                    arg("stride_w", Pass::Usize, "columns from window to window"),
+                    INFO,
+                    src,
+                    dst,
+                ],
+            )
+        },
+        Family {
+            variants: vec![vec![dtypes("carrier", CARRIERS)]],
+            ..family(
+                "UpsampleNearest",
+                "conv",
+                "upsample_nearest2d_{carrier}",
+                "The nearest element of each place.",
+                [&sizes[..], &resize, &[INFO, src, dst]].concat(),
+            )
+        },
+        Family {
+            variants: vec![vec![dtypes("dtype", ELEMENTS)]],
+            ..family(
+                "UpsampleBilinear",
+                "conv",
+                "upsample_bilinear2d_{dtype}",
+                "The four nearest elements of each place, weighted.",
+                [
+                    &sizes[..],
+                    &[arg("align_corners", Pass::Bool, "whether the corners of input and output meet")],
+                    &resize,
+                    &[INFO, src, dst],
+                ]
+                .concat(),
+            )
+        },
+    ]
+}
+
+fn products() -> Vec<Family> {
+    let stride = |name, meaning| arg(name, Pass::Usize, meaning);
+    vec![
+        Family {
+            variants: vec![vec![
+                names("kind", &["tile", "row"]),
+                names("columns", &["64", "128", "256", "512"]),
+                dtypes("dtype", &["f32", "f16", "bf16"]),
+            ]],
+            dynamic_lds: true,
+            ..family(
+                "Attention",
+                "attention",
+                "sdpa_{kind}_{columns}_{dtype}",
+                "Scaled dot product attention: a query per group of lanes, or per workgroup.",
+                vec![
+                    arg("q", Pass::Pointer, "queries"),
+                    arg("k", Pass::Pointer, "keys"),
+                    arg("v", Pass::Pointer, "values"),
+                    arg("mask", Pass::Pointer, "summands of the scores; may be null"),
+                    OUT,
+                    INFO,
+                    arg("scale", Pass::F32, "factor of the scores"),
+                    arg("softcap", Pass::F32, "bound of the scores; 1 for none"),
+                    arg(
+                        "causal",
+                        Pass::U32,
+                        "not 0 if the last query sees every key, each before it one less",
+                    ),
+                ],
+            )
+        },
+        Family {
+            variants: vec![vec![dtypes("dtype", WIDER_FLOATS)]],
+            ..family(
+                "Product",
+                "product",
+                "product_{dtype}",
+                "`c = a b` in tiles, for GPUs that rocBLAS has no kernels for; z of the grid counts batches.",
+                vec![
+                    arg("a", Pass::Pointer, "left side"),
+                    arg("b", Pass::Pointer, "right side"),
+                    arg("c", Pass::Pointer, "result; its rows are dense"),
+                    arg("m", Pass::U32, "rows of the result"),
+                    arg("n", Pass::U32, "columns of the result"),
+                    arg("k", Pass::U32, "columns of the left side"),
+                    arg("batches", Pass::U32, "products"),
+                    stride("a_row", "elements from row to row of the left side"),
+                    stride("a_column", "elements from column to column of the left side"),
+                    stride("a_batch", "elements from product to product of the left side"),
+                    stride("b_row", "elements from row to row of the right side"),
+                    stride("b_column", "elements from column to column of the right side"),
+                    stride("b_batch", "elements from product to product of the right side"),
+                    stride("c_row", "elements from row to row of the result"),
+                    stride("c_batch", "elements from product to product of the result"),
+                ],
+            )
+        },
+    ]
+}
+
+const NUMEL: Argument = arg("numel", Pass::Usize, "elements in all");
+const NUM_DIMS: Argument = arg("num_dims", Pass::Usize, "dims in `info`; 0 if everything is contiguous");
+const INFO: Argument = arg("info", Pass::Layout, "dims, then the strides of each operand");
+const INP: Argument = arg("inp", Pass::Pointer, "the input");
+const LHS: Argument = arg("lhs", Pass::Pointer, "left operand");
+const RHS: Argument = arg("rhs", Pass::Pointer, "right operand");
+const OUT: Argument = arg("out", Pass::Pointer, "the dense output");
+
+/// The arguments of a kernel that follows a layout.
+fn strided(rest: &[Argument]) -> Vec<Argument> {
+    [&[NUMEL, NUM_DIMS, INFO], rest].concat()
+}
+
+const fn arg(name: &'static str, pass: Pass, meaning: &'static str) -> Argument {
+    Argument { name, pass, meaning }
+}
+
+const fn constant(name: &'static str, value: u32, meaning: &'static str) -> Constant {
+    Constant { name, value, meaning }
+}
+
+fn names(name: &'static str, values: &[&'static str]) -> Axis {
+    Axis { name, is_dtype: false, values: values.to_vec() }
+}
+
+fn dtypes(name: &'static str, values: &[&'static str]) -> Axis {
+    Axis { name, is_dtype: true, values: values.to_vec() }
+}
+
+/// A family without variants, one element per thread, in workgroups of 256.
+fn family(
+    name: &'static str,
+    module: &'static str,
+    kernels: &'static str,
+    meaning: &'static str,
+    arguments: Vec<Argument>,
+) -> Family {
+    let variants = Vec::new();
+    Family {
+        name,
+        module,
+        kernels,
+        variants,
+        arguments,
+        block: 256,
+        pack_bytes: 0,
+        dynamic_lds: false,
+        meaning,
+    }
+}

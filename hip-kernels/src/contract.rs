@@ -1,0 +1,275 @@
+//! The host's side of the kernels: the arguments of each family as a struct, and the numbers of its kernels.
+//!
+//! Most of this module is made from the table `candle-kernels/contract.rs`, against which the build also holds every
+//! compiled code object: an argument that is passed here is one that the kernel has.
+//!
+//! ```
+//! use hip_kernels::contract::{Element, KernelFamily, Unary, UnaryOp};
+//!
+//! let kernel = Unary::kernel(UnaryOp::Exp, Element::F16).ok_or("no such kernel")?;
+//! assert_eq!(kernel.id().name(), "uexp_f16");
+//! assert_eq!(Unary::BLOCK, 256);
+//! # Ok::<(), &str>(())
+//! ```
+
+use std::ffi::c_void;
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::Module;
+
+/// The type of an element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// 8 bits, unsigned.
+    U8,
+    /// 32 bits, unsigned.
+    U32,
+    /// 16 bits, signed.
+    I16,
+    /// 32 bits, signed.
+    I32,
+    /// 64 bits, signed.
+    I64,
+    /// The upper half of an f32.
+    Bf16,
+    /// IEEE 754 binary16.
+    F16,
+    /// IEEE 754 binary32.
+    F32,
+    /// IEEE 754 binary64.
+    F64,
+    /// 4 bits of exponent, 3 of mantissa, no infinities.
+    F8e4m3,
+}
+
+impl Element {
+    /// All of them; `element as usize` is its place here.
+    pub const ALL: [Self; 10] = [
+        Self::U8,
+        Self::U32,
+        Self::I16,
+        Self::I32,
+        Self::I64,
+        Self::Bf16,
+        Self::F16,
+        Self::F32,
+        Self::F64,
+        Self::F8e4m3,
+    ];
+
+    /// The name, as it stands in the names of kernels.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::U8 => "u8",
+            Self::U32 => "u32",
+            Self::I16 => "i16",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::F8e4m3 => "f8e4m3",
+        }
+    }
+}
+
+/// An address in device memory.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DevicePtr(pub *mut c_void);
+
+impl DevicePtr {
+    /// No address.
+    pub const NULL: Self = Self(std::ptr::null_mut());
+}
+
+/// Dims, then the strides of each operand, packed: an argument that kernels take by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelLayout(pub [usize; LAYOUT_WORDS]);
+
+/// The bits of one element of any dtype, in the low bytes. The device reads as many bytes as the dtype has.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bits(pub u64);
+
+/// The number of a kernel, below [`KernelId::COUNT`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KernelId(u16);
+
+impl KernelId {
+    /// How many kernels there are.
+    pub const COUNT: usize = COUNT;
+
+    /// The number.
+    #[inline]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// The name in the code object.
+    pub fn name(self) -> &'static str {
+        KERNELS[self.index()].0
+    }
+
+    /// The module whose code object has it.
+    pub fn module(self) -> Module {
+        FAMILIES[KERNELS[self.index()].1].1
+    }
+
+    /// The name of its family.
+    pub fn family(self) -> &'static str {
+        FAMILIES[KERNELS[self.index()].1].0
+    }
+
+    /// Every kernel, by number.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..).take(COUNT).map(Self)
+    }
+}
+
+impl fmt::Debug for KernelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name(), self.0)
+    }
+}
+
+/// Kernels that take the same arguments, which are the fields of the implementing struct.
+pub trait KernelFamily {
+    /// The family's name.
+    const NAME: &'static str;
+    /// The most threads of a workgroup; kernels of single elements are launched with just as many.
+    const BLOCK: u32;
+    /// Bytes of dense elements that a thread moves at once; 0 where it takes one element at a time.
+    const PACK_BYTES: usize;
+    /// Whether the launch sets the size of LDS.
+    const DYNAMIC_LDS: bool;
+    /// The address of each argument.
+    type Arguments: AsRef<[*const c_void]>;
+    /// The addresses of the arguments in the kernel's order, valid as long as `self` is borrowed.
+    fn arguments(&self) -> Self::Arguments;
+}
+
+/// A kernel that takes the arguments `F`.
+pub struct KernelOf<F>(KernelId, PhantomData<fn(F)>);
+
+impl<F> KernelOf<F> {
+    /// Which kernel it is.
+    #[inline]
+    pub fn id(self) -> KernelId {
+        self.0
+    }
+
+    /// The kernel of an entry of a family's table.
+    #[inline]
+    fn of(number: u16) -> Option<Self> {
+        (number != NONE).then_some(Self(KernelId(number), PhantomData))
+    }
+}
+
+impl<F> Clone for KernelOf<F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for KernelOf<F> {}
+
+impl<F> fmt::Debug for KernelOf<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a family's table holds where there is no kernel.
+const NONE: u16 = u16::MAX;
+
+/// Whether two names are the same, at compile time too.
+const fn same(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut at = 0;
+    while at < a.len() && at < b.len() && a[at] == b[at] {
+        at += 1;
+    }
+    at == a.len() && at == b.len()
+}
+
+include!(concat!(env!("OUT_DIR"), "/contract.rs"));
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn name<F>(kernel: Option<KernelOf<F>>) -> Option<&'static str> {
+        kernel.map(|kernel| kernel.id().name())
+    }
+
+    #[test]
+    fn kernels_are_found_by_the_values_of_their_axes() {
+        assert_eq!(name(Unary::kernel(UnaryOp::GeluErf, Element::Bf16)), Some("ugelu_erf_bf16"));
+        assert_eq!(name(Cast::kernel(Element::F8e4m3, Element::U8)), Some("cast_f8e4m3_u8"));
+        assert_eq!(name(Gather::kernel(Element::I64, Element::F16)), Some("gather_i64_f16"));
+        let attention = Attention::kernel(AttentionKind::Row, AttentionColumns::C128, Element::F16);
+        assert_eq!(name(attention), Some("sdpa_row_128_f16"));
+        assert_eq!(name(ReduceSum::kernel(Element::F32, Element::F16)), Some("reduce_sum_f32_f16"));
+    }
+
+    #[test]
+    fn combinations_that_do_not_exist_are_none() {
+        assert_eq!(name(Unary::kernel(UnaryOp::Sigmoid, Element::F8e4m3)), None);
+        assert_eq!(name(Unary::kernel(UnaryOp::Exp, Element::U8)), None);
+        assert_eq!(name(Cast::kernel(Element::F32, Element::F32)), None);
+        assert_eq!(name(Softmax::kernel(Element::U32)), None);
+        assert_eq!(name(ReduceSum::kernel(Element::F64, Element::F32)), None);
+    }
+
+    #[test]
+    fn numbers_are_dense_and_names_unique() {
+        let ids: Vec<KernelId> = KernelId::all().collect();
+        assert!(ids.iter().enumerate().all(|(at, id)| id.index() == at));
+        assert_eq!(ids.len(), KernelId::COUNT);
+        let names: HashSet<&str> = ids.iter().map(|id| id.name()).collect();
+        assert_eq!(names.len(), KernelId::COUNT);
+        assert!(names.contains("uneg_f32"));
+    }
+
+    #[test]
+    fn every_module_has_kernels() {
+        let used: HashSet<Module> = KernelId::all().map(KernelId::module).collect();
+        assert_eq!(used, HashSet::from(Module::ALL));
+        let kernel = Product::kernel(Element::F64).unwrap().id();
+        assert_eq!((kernel.module(), kernel.family()), (Module::Product, "Product"));
+    }
+
+    #[test]
+    fn arguments_are_the_addresses_of_the_fields_in_order() {
+        let info = KernelLayout([0; LAYOUT_WORDS]);
+        let unary = Unary { numel: 1, num_dims: 2, info: &info, inp: DevicePtr::NULL, out: DevicePtr::NULL };
+        let expected: [*const c_void; 5] = [
+            std::ptr::from_ref(&unary.numel).cast(),
+            std::ptr::from_ref(&unary.num_dims).cast(),
+            std::ptr::from_ref(&info).cast(),
+            std::ptr::from_ref(&unary.inp).cast(),
+            std::ptr::from_ref(&unary.out).cast(),
+        ];
+        assert_eq!(unary.arguments(), expected);
+    }
+
+    #[test]
+    fn names_lead_back_to_their_values() {
+        const GELU: Option<UnaryOp> = UnaryOp::of("gelu");
+        assert_eq!(GELU, Some(UnaryOp::Gelu));
+        for op in UnaryOp::ALL {
+            assert_eq!(UnaryOp::of(op.name()), Some(op));
+        }
+        assert_eq!((UnaryOp::of("gel"), UnaryOp::of(""), UnaryOp::of("gelu_")), (None, None, None));
+        for (at, element) in Element::ALL.into_iter().enumerate() {
+            assert_eq!(element as usize, at);
+            assert!(Cast::kernel(element, Element::U32).is_some() || element == Element::U32);
+        }
+    }
+}
