@@ -13,7 +13,6 @@ pub mod embed;
 mod error;
 pub mod hipify;
 mod lexer;
-mod metadata;
 pub mod pipeline;
 pub mod resources;
 pub mod sources;

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use amdgpu_code_object::{KernelMetadata, kernels};
+
 use crate::Target;
-use crate::metadata::{self, KernelMetadata};
 
 /// The registers of one SIMD unit: sizes in registers per lane, or per wave for scalar ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +54,7 @@ impl KernelResources {
     /// The error is a message about the code object.
     pub fn read(module: &str, target: &Target, code_object: &[u8]) -> Result<Vec<Self>, String> {
         let file = register_file(target);
-        let kernels = metadata::kernels(code_object)?;
-        Ok(kernels
+        Ok(kernels(code_object)?
             .into_iter()
             .map(|kernel| Self {
                 module: module.to_owned(),
@@ -131,6 +131,7 @@ mod tests {
             arguments: 0,
             wave_size: 32,
             max_workgroup: 1024,
+            explicit: Vec::new(),
         }
     }
 

@@ -1,0 +1,15 @@
+//! Reads AMD code objects: whether the bytes are all of one, which kernels it has, what they cost and what arguments
+//! they take. Any bytes may be given: what is cut off or hostile is an error.
+//!
+//! ```
+//! let error = amdgpu_code_object::kernels(b"not a code object").unwrap_err();
+//! assert!(error.contains("64-bit ELF file"));
+//! ```
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod container;
+mod metadata;
+
+pub use container::check;
+pub use metadata::{ArgumentKind, ArgumentMetadata, KernelMetadata, kernels};

@@ -1,0 +1,177 @@
+//! What a code object says of its kernels: the `NT_AMDGPU_METADATA` note, MessagePack inside ELF
+//! (LLVM's AMDGPUUsage, "Code Object Metadata").
+
+use object::LittleEndian;
+use object::read::elf::{FileHeader, ProgramHeader};
+use rmpv::ValueRef;
+
+use crate::container::{Header, elf_files};
+
+/// Type of the note, under the name `AMDGPU`.
+const NT_AMDGPU_METADATA: u32 = 32;
+
+/// The compiler's figures for one kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelMetadata {
+    /// Name by which it is launched.
+    pub name: String,
+    /// Vector registers per lane, accumulation registers included where they are a part of the same file.
+    pub vgprs: u32,
+    /// Accumulation registers per lane (CDNA).
+    pub agprs: u32,
+    /// Scalar registers per wave.
+    pub sgprs: u32,
+    /// Vector registers saved to memory for lack of room.
+    pub vgpr_spills: u32,
+    /// Scalar registers saved for lack of room.
+    pub sgpr_spills: u32,
+    /// LDS bytes per workgroup, dynamic ones not counted.
+    pub lds: u32,
+    /// Scratch bytes per lane.
+    pub scratch: u32,
+    /// Kernel argument bytes, hidden arguments included.
+    pub arguments: u32,
+    /// Lanes per wave.
+    pub wave_size: u32,
+    /// The most threads that a workgroup may have.
+    pub max_workgroup: u32,
+    /// The arguments that a launch passes, in their order; hidden ones left out.
+    pub explicit: Vec<ArgumentMetadata>,
+}
+
+/// An argument of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArgumentMetadata {
+    /// Its name in the source, where the compiler left it.
+    pub name: Option<String>,
+    /// Where it lies in the kernel argument segment, in bytes.
+    pub offset: u32,
+    /// Its bytes.
+    pub size: u32,
+    /// What it is.
+    pub kind: ArgumentKind,
+}
+
+/// What an argument is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArgumentKind {
+    /// A number or struct that is copied.
+    ByValue,
+    /// An address in device memory.
+    Pointer,
+    /// Anything else: an address in LDS, an image, a sampler, a pipe, a queue.
+    Other,
+}
+
+/// Reads every kernel in a code object, sorted by name. A kernel that a bundle has for several targets is there once.
+///
+/// # Errors
+/// What is missing or wrong, as a clause; also what [`check`](crate::check) says.
+pub fn kernels(code_object: &[u8]) -> Result<Vec<KernelMetadata>, String> {
+    let mut kernels = Vec::new();
+    for file in elf_files(code_object)? {
+        kernels.extend(kernels_of(file)?);
+    }
+    // Stable: of the same name the first stays.
+    kernels.sort_by(|a: &KernelMetadata, b| a.name.cmp(&b.name));
+    kernels.dedup_by(|a, b| a.name == b.name);
+    Ok(kernels)
+}
+
+fn kernels_of(file: &[u8]) -> Result<Vec<KernelMetadata>, String> {
+    let note = metadata_note(file)
+        .map_err(|error| format!("its notes cannot be read: {error}"))?
+        .ok_or("it has no AMDGPU metadata note")?;
+    let document =
+        rmpv::decode::read_value_ref(&mut &note[..]).map_err(|error| format!("its metadata: {error}"))?;
+    let kernels = list(&document, "amdhsa.kernels").ok_or("its metadata has no kernels")?;
+    kernels.iter().map(kernel).collect()
+}
+
+fn metadata_note(file: &[u8]) -> Result<Option<&[u8]>, object::Error> {
+    let header = Header::parse(file)?;
+    for segment in header.program_headers(LittleEndian, file)? {
+        let Some(mut notes) = segment.notes(LittleEndian, file)? else { continue };
+        while let Some(note) = notes.next()? {
+            if note.name() == b"AMDGPU" && note.n_type(LittleEndian) == NT_AMDGPU_METADATA {
+                return Ok(Some(note.desc()));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn kernel(kernel: &ValueRef<'_>) -> Result<KernelMetadata, String> {
+    let name = text(kernel, ".name").ok_or("its metadata has a kernel without a name")?;
+    let number = |key: &str| {
+        number(kernel, key).ok_or_else(|| format!("the metadata of kernel {name} has no number {key}"))
+    };
+    let mut explicit = Vec::new();
+    // A kernel without arguments has no list of them.
+    for (index, entry) in list(kernel, ".args").unwrap_or_default().iter().enumerate() {
+        let argument =
+            argument(entry).ok_or_else(|| format!("the metadata of kernel {name}: argument {index}"))?;
+        explicit.extend(argument);
+    }
+    Ok(KernelMetadata {
+        vgprs: number(".vgpr_count")?,
+        // Only CDNA has the field.
+        agprs: number(".agpr_count").unwrap_or(0),
+        sgprs: number(".sgpr_count")?,
+        vgpr_spills: number(".vgpr_spill_count")?,
+        sgpr_spills: number(".sgpr_spill_count")?,
+        lds: number(".group_segment_fixed_size")?,
+        scratch: number(".private_segment_fixed_size")?,
+        arguments: number(".kernarg_segment_size")?,
+        wave_size: number(".wavefront_size")?,
+        max_workgroup: number(".max_flat_workgroup_size")?,
+        explicit,
+        name: name.to_owned(),
+    })
+}
+
+/// `Some(None)` for a hidden argument, which the runtime fills in.
+fn argument(entry: &ValueRef<'_>) -> Option<Option<ArgumentMetadata>> {
+    let kind = match text(entry, ".value_kind")? {
+        kind if kind.starts_with("hidden_") => return Some(None),
+        "by_value" => ArgumentKind::ByValue,
+        "global_buffer" => ArgumentKind::Pointer,
+        _ => ArgumentKind::Other,
+    };
+    let name = text(entry, ".name").map(str::to_owned);
+    Some(Some(ArgumentMetadata {
+        name,
+        offset: number(entry, ".offset")?,
+        size: number(entry, ".size")?,
+        kind,
+    }))
+}
+
+fn field<'a>(map: &'a ValueRef<'_>, key: &str) -> Option<&'a ValueRef<'a>> {
+    let ValueRef::Map(entries) = map else { return None };
+    entries
+        .iter()
+        .find(|(name, _)| matches!(name, ValueRef::String(name) if name.as_str() == Some(key)))
+        .map(|(_, value)| value)
+}
+
+fn text<'a>(map: &'a ValueRef<'_>, key: &str) -> Option<&'a str> {
+    match field(map, key)? {
+        ValueRef::String(text) => text.as_str(),
+        _ => None,
+    }
+}
+
+fn number(map: &ValueRef<'_>, key: &str) -> Option<u32> {
+    match field(map, key)? {
+        ValueRef::Integer(number) => number.as_u64().and_then(|number| u32::try_from(number).ok()),
+        _ => None,
+    }
+}
+
+fn list<'a>(map: &'a ValueRef<'_>, key: &str) -> Option<&'a [ValueRef<'a>]> {
+    match field(map, key)? {
+        ValueRef::Array(list) => Some(list),
+        _ => None,
+    }
+}
