@@ -25,6 +25,7 @@ const NEWEST_CLANG: u32 = 24;
 ///   nvcc; across expressions and statements every operation rounds.
 /// * No flag of the fast-math family: infinities, NaN and subnormals are what IEEE 754 says, division and
 ///   square root are correctly rounded. Workgroups may have up to 1024 threads (clang's default).
+/// * Arguments keep their names, which the build checks.
 /// * Neither HIP's nor the system's headers are read.
 const FLAGS: &[&str] = &[
     "-x",
@@ -38,6 +39,7 @@ const FLAGS: &[&str] = &[
     "-fuse-cuid=none",
     "-O3",
     "-ffp-contract=on",
+    "-fno-discard-value-names",
     "-Wno-unused-command-line-argument",
 ];
 

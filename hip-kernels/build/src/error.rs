@@ -75,6 +75,10 @@ pub enum BuildError {
     #[error("{}", display_failures(.0))]
     Compile(Vec<crate::Failure>),
 
+    /// Kernels differ from the table.
+    #[error("{}", display_disagreements(.0))]
+    Contract(Vec<crate::check::Disagreement>),
+
     /// A compiled code object is not what it should be.
     #[error("code object {path}: {message}")]
     CodeObject {
@@ -108,6 +112,14 @@ fn display_failures(failures: &[crate::Failure]) -> String {
     let mut text = format!("{} kernel module(s) did not compile:", failures.len());
     for failure in failures {
         text.push_str(&format!("\n--- {} for {}\n{}", failure.module, failure.target, failure.message));
+    }
+    text
+}
+
+fn display_disagreements(disagreements: &[crate::check::Disagreement]) -> String {
+    let mut text = String::from("kernels differ from the table candle-kernels/contract.rs:");
+    for disagreement in disagreements {
+        text.push_str(&format!("\n{disagreement}"));
     }
     text
 }

@@ -6,6 +6,7 @@
 //! `cargo run -p hip-kernels-build -- --archs gfx90a,gfx11-generic`.
 
 pub mod bindings;
+pub mod check;
 pub mod compiler;
 #[path = "../../../candle-kernels/contract.rs"]
 pub mod contract;

@@ -75,6 +75,9 @@ fn run(arguments: &Arguments) -> Result<Report, BuildError> {
             object.kernels.iter().filter(|kernel| kernel.spills()).count()
         );
     }
+    for disagreement in report.disagreements() {
+        eprintln!("{disagreement}");
+    }
     for failure in &report.failures {
         eprintln!("--- {} for {} failed:\n{}", failure.module, failure.target, failure.message);
     }

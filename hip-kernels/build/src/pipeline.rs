@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
+use crate::check::{Disagreement, disagreements};
 use crate::compiler::Compiler;
+use crate::contract::{Family, families};
 use crate::resources::{KernelResources, ResourceTable};
 use crate::sources::{PRELUDE, Tree, modules, write_header};
 use crate::{BuildError, Target};
@@ -89,6 +91,8 @@ pub struct BuiltObject {
     pub compiled_in: Option<Duration>,
     /// What its kernels cost.
     pub kernels: Vec<KernelResources>,
+    /// Where it differs from the table.
+    pub disagreements: Vec<Disagreement>,
 }
 
 /// A module that did not compile for a target.
@@ -117,9 +121,18 @@ impl Report {
     /// The objects, if all were built.
     ///
     /// # Errors
-    /// [`BuildError::Compile`] with every failure.
+    /// [`BuildError::Compile`] with every failure; [`BuildError::Contract`] with every difference to the table.
     pub fn into_objects(self) -> Result<Vec<BuiltObject>, BuildError> {
-        if self.failures.is_empty() { Ok(self.objects) } else { Err(BuildError::Compile(self.failures)) }
+        if !self.failures.is_empty() {
+            return Err(BuildError::Compile(self.failures));
+        }
+        let disagreements: Vec<_> = self.disagreements().cloned().collect();
+        if disagreements.is_empty() { Ok(self.objects) } else { Err(BuildError::Contract(disagreements)) }
+    }
+
+    /// Where the objects differ from the table.
+    pub fn disagreements(&self) -> impl Iterator<Item = &Disagreement> {
+        self.objects.iter().flat_map(|object| &object.disagreements)
     }
 
     /// What every kernel costs on every target.
@@ -148,7 +161,7 @@ pub fn build(options: &Options, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Res
         .into_iter()
         .flat_map(|module| options.targets.iter().map(move |target| (module, target)))
         .collect();
-    let workshop = Workshop { compiler: &compiler, tree: &tree, options, common };
+    let workshop = Workshop { compiler: &compiler, tree: &tree, options, families: families(), common };
 
     let next = AtomicUsize::new(0);
     let done = AtomicUsize::new(0);
@@ -196,6 +209,7 @@ struct Workshop<'a> {
     compiler: &'a Compiler,
     tree: &'a Tree,
     options: &'a Options,
+    families: Vec<Family>,
     /// Everything that is the same for all modules and targets.
     common: Sha256,
 }
@@ -238,6 +252,8 @@ impl Workshop<'_> {
         let bytes = fs::read(&path).map_err(BuildError::io("cannot read", &path))?;
         let kernels = KernelResources::read(module, target, &bytes)
             .map_err(|message| BuildError::CodeObject { path: path.clone(), message })?;
+        let compiled: Vec<_> = kernels.iter().map(|resources| resources.kernel.clone()).collect();
+        let disagreements = disagreements(&self.families, module, target, &compiled);
         let compressed_size =
             fs::metadata(&compressed).map_err(BuildError::io("cannot read", &compressed))?.len();
         let size = bytes.len() as u64;
@@ -250,6 +266,7 @@ impl Workshop<'_> {
             compressed_size,
             compiled_in,
             kernels,
+            disagreements,
         }))
     }
 }

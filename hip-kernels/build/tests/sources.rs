@@ -1,0 +1,67 @@
+//! The translation of the real sources.
+
+use std::fs;
+use std::path::Path;
+
+use hip_kernels_build::bindings::HEADER_FILE;
+use hip_kernels_build::hipify::{LAYOUT_TYPE, hipify};
+use hip_kernels_build::sources::{Tree, modules};
+
+fn folder(path: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+#[test]
+fn every_layout_of_a_kernel_is_passed_by_value_and_nothing_else() {
+    let mut kernels_with_layout = 0;
+    for module in modules() {
+        let name = format!("{module}.cu");
+        let source = fs::read_to_string(folder("../../candle-kernels").join(&name)).unwrap();
+        let (text, changes) = hipify(&name, &source).unwrap();
+        // No parenthesis within the parameters; those of launch bounds come before.
+        let wanted = source
+            .split("__global__")
+            .skip(1)
+            .filter(|after| {
+                let parameters = after.split('{').next().unwrap_or_default();
+                parameters.contains("size_t *info")
+            })
+            .count();
+        assert_eq!(changes.layouts, wanted, "{name}");
+        assert_eq!(text.matches(LAYOUT_TYPE).count(), wanted, "{name}");
+        kernels_with_layout += wanted;
+        assert_eq!(text.lines().count(), source.lines().count(), "{name}: lines stay where they were");
+    }
+    assert!(kernels_with_layout > 15, "{kernels_with_layout}");
+}
+
+#[test]
+fn a_tree_has_every_module_and_what_they_include() {
+    let work_dir = tempfile::tempdir().unwrap();
+    let ours = folder("../../candle-kernels");
+    let tree =
+        Tree::create(&ours, &folder("../include"), work_dir.path()).unwrap_or_else(|error| panic!("{error}"));
+    for module in modules() {
+        assert!(tree.source(module).is_file(), "{module}");
+    }
+    let header = fs::read_to_string(tree.dir().join(HEADER_FILE)).unwrap();
+    assert!(header.contains("#define CANDLE_SORT_TILE 1024\n"), "{header}");
+    for header in ["cuda_utils.cuh", "compatibility.cuh"] {
+        let text = fs::read_to_string(tree.dir().join(header)).unwrap();
+        let mut code = text.lines().filter_map(|line| line.split("//").next());
+        assert!(code.all(|line| !line.contains("__CUDA_ARCH__")), "{header}");
+    }
+}
+
+#[test]
+fn every_source_is_a_module_of_the_table() {
+    let files = fs::read_dir(folder("../../candle-kernels")).unwrap().flatten();
+    let mut sources: Vec<String> = files
+        .map(|file| file.file_name().to_string_lossy().into_owned())
+        .filter_map(|name| name.strip_suffix(".cu").map(str::to_owned))
+        .collect();
+    let mut modules = modules();
+    sources.sort();
+    modules.sort_unstable();
+    assert_eq!(sources, modules);
+}
