@@ -282,7 +282,12 @@ fn rocblas_version() -> Option<String> {
     if unsafe { rocblas::rocblas_get_version_string(text.as_mut_ptr().cast::<c_char>(), size) } != 0 {
         return None;
     }
-    CStr::from_bytes_until_nul(&text).ok().map(|text| text.to_string_lossy().into_owned())
+    CStr::from_bytes_until_nul(&text).ok().map(|text| version_text(&text.to_string_lossy()))
+}
+
+/// rocBLAS ends its version with a dot where its build has no name: `4.4.0.`.
+fn version_text(text: &str) -> String {
+    text.trim().trim_end_matches('.').to_owned()
 }
 
 /// The address that serves a function: in a library of ROCm, or in the software GPU.
@@ -312,6 +317,13 @@ mod tests {
         for wrong in ["", "cuda", "emulator:", "emulator:gfx1100,", "emulator:rdna3", "Native"] {
             assert_eq!(parsed(wrong), Err(LoadError::UnknownDriver { value: wrong.to_owned() }), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_version_has_no_dot_at_its_end() {
+        assert_eq!(version_text("4.4.0.3ff0dc8d."), "4.4.0.3ff0dc8d");
+        assert_eq!(version_text("4.4.0. "), "4.4.0");
+        assert_eq!(version_text("5.0.2"), "5.0.2");
     }
 
     #[test]

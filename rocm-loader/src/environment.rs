@@ -3,7 +3,9 @@
 /// A variable that is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {
+    /// Its name.
     pub name: &'static str,
+    /// What it is set to.
     pub value: String,
     /// What harm it does; `None` if it does none.
     pub harm: Option<&'static str>,

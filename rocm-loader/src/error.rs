@@ -83,6 +83,25 @@ pub enum LoadError {
         /// The function.
         symbol: &'static str,
     },
+    /// rocBLAS has no kernels for a GPU, and would end the process at the first product.
+    #[error(
+        "rocBLAS has no Tensile files for {arch} (looked in: {folders}; there for: {present}). Install rocBLAS' \
+         kernels for {arch} (AMD's packages hold them in rocblas, Fedora's in rocblas; Debian's hold fewer \
+         architectures), or set ROCBLAS_TENSILE_LIBPATH to a folder of the same version that has them. Until then \
+         plain products of ours are used, which are slower. HSA_OVERRIDE_GFX_VERSION, which passes the GPU off \
+         as another one, is the last resort: results may be wrong"
+    )]
+    NoTensileFiles {
+        /// The architecture without its features.
+        arch: String,
+        /// Where rocBLAS looks.
+        folders: String,
+        /// The architectures that have files there.
+        present: String,
+    },
+    /// The process is ending, and this is the thread that ends it.
+    #[error("the process is ending: its exit handlers cannot use a device any more")]
+    ProcessEnds,
     /// A file given to [`crate::symbols::check`] could not be read as a shared library.
     #[error("{path}: {reason}")]
     NotALibrary {
@@ -103,9 +122,11 @@ impl LoadError {
             Self::NoDevice { code, .. } => *code,
             Self::SymbolMissing { .. } => hip::hipError_t_hipErrorSharedObjectSymbolNotFound,
             Self::NotEmulated { .. } => hip::hipError_t_hipErrorNotSupported,
+            Self::ProcessEnds => hip::hipError_t_hipErrorDeinitialized,
             Self::EmulatorNotBuilt
             | Self::Emulator { .. }
             | Self::LibraryMissing { .. }
+            | Self::NoTensileFiles { .. }
             | Self::NotALibrary { .. } => hip::hipError_t_hipErrorSharedObjectInitFailed,
         }
     }

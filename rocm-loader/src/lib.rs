@@ -11,14 +11,25 @@
 //!
 //! - The driver is chosen once per process, by [`select`] or `CANDLE_ROCM_DRIVER`
 //!   (`native`, `emulator`, `emulator:ARCH[,ARCH...]`), else native if there is an AMD GPU.
-//! - A function is looked up at its first call; from then on a call costs one atomic load more than
-//!   a direct one. No lock, no allocation. With the feature `emulator` it is counted too
-//!   (`symbols::calls`), so that tests can say how many calls an operation makes.
+//! - A function is looked up at its first call; from then on a call costs two loads, one exchange and one store
+//!   more than a direct one, all in cache lines that no other thread writes. No lock, no allocation. With the
+//!   feature `emulator` it is counted too (`symbols::calls`), so that tests can say how many calls an operation
+//!   makes.
+//! - [`bound_device`] is the device that the thread chose last, so that a caller may leave out a `hipSetDevice`
+//!   that would change nothing. Calls that may change the device make it `None`.
+//! - When the process ends, an exit handler that runs before those of the driver's libraries waits for the calls
+//!   in flight (10 seconds at most) and stops later ones: on other threads they do not return, on the thread that
+//!   ends the process they return an error (`hipErrorDeinitialized`). [`is_ending`] says so. This holds for every
+//!   driver.
+//! - rocBLAS ends the process at the first product if it has no Tensile files for the GPU: ask
+//!   [`tensile::files_for`] before.
+//! - [`parts`] tells the software GPU which parts of an allocation a pool has handed out; other drivers are told
+//!   nothing.
 //! - What is missing never aborts: the call returns an error code, and [`last_error`] says what is
 //!   missing and what to install or set. HIP functions return `hipErrorNoDevice` (no driver and no
 //!   GPU), `hipErrorSharedObjectInitFailed` (no library), `hipErrorSharedObjectSymbolNotFound` (no
-//!   function), `hipErrorNotSupported` (not in the software GPU) or `hipErrorInvalidValue` (no such
-//!   driver); rocBLAS functions `rocblas_status_internal_error` (no library) or
+//!   function), `hipErrorNotSupported` (not in the software GPU), `hipErrorDeinitialized` (the process ends) or
+//!   `hipErrorInvalidValue` (no such driver); rocBLAS functions `rocblas_status_internal_error` (no library) or
 //!   `rocblas_status_not_implemented` (no function); MIOpen functions `miopenStatusNotInitialized` or
 //!   `miopenStatusNotImplemented`. Functions that return text always return a valid one.
 //! - [`device_archs`] tells which of driver, runtime and device is missing; call it before opening a
@@ -28,6 +39,7 @@ mod abi;
 mod bound;
 mod driver;
 mod emulator;
+mod ending;
 mod environment;
 mod error;
 mod forward;
@@ -36,6 +48,7 @@ mod library;
 pub mod parts;
 pub mod symbols;
 mod tables;
+pub mod tensile;
 
 pub use tables::{hip, miopen, rocblas};
 
@@ -44,6 +57,7 @@ pub use driver::{
     Choice, DEFAULT_EMULATED_ARCH, DRIVER_VARIABLE, Driver, DriverKind, Versions, device_archs, driver,
     is_available, select,
 };
+pub use ending::is_ending;
 pub use environment::{Variable, environment};
 pub use error::{LoadError, last_error};
 pub use library::{Library, ROCM_PATH_VARIABLE};

@@ -2,7 +2,8 @@
 //!
 //! HIP registers handlers that run at exit, so unloading it would leave them dangling: every
 //! opened library lives in a static, which Rust never drops.
-use std::ffi::c_void;
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -42,6 +43,41 @@ impl Opened {
         let address = *found;
         if address.is_null() { Err(missing()) } else { Ok(address) }
     }
+
+    /// The file that was opened; `None` if the system's loader does not say.
+    pub(crate) fn file(&self, symbol: &'static str) -> Option<PathBuf> {
+        if self.path.contains('/') {
+            return Some(PathBuf::from(&self.path));
+        }
+        file_of(self.address(symbol).ok()?)
+    }
+}
+
+/// C's `Dl_info`.
+#[repr(C)]
+struct SymbolInfo {
+    file: *const c_char,
+    base: *mut c_void,
+    name: *const c_char,
+    address: *mut c_void,
+}
+
+unsafe extern "C" {
+    /// Which file an address of this process was loaded from. 0 if from none.
+    fn dladdr(address: *const c_void, info: *mut SymbolInfo) -> c_int;
+}
+
+/// The shared library that a function lies in.
+fn file_of(function: *const c_void) -> Option<PathBuf> {
+    let null = std::ptr::null_mut();
+    let mut info = SymbolInfo { file: std::ptr::null(), base: null, name: std::ptr::null(), address: null };
+    // SAFETY: `info` has the layout of C's structure and outlives the call.
+    if unsafe { dladdr(function, &mut info) } == 0 || info.file.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's own text, which lives as long as the library: for ever.
+    let file = unsafe { CStr::from_ptr(info.file) };
+    Some(PathBuf::from(OsStr::from_bytes(file.to_bytes())))
 }
 
 impl Library {
@@ -181,4 +217,19 @@ fn library_subfolders() -> [&'static str; 3] {
         "lib64",
         if cfg!(target_arch = "aarch64") { "lib/aarch64-linux-gnu" } else { "lib/x86_64-linux-gnu" },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_says_which_file_it_is_in() {
+        // C's own library is opened by its bare name.
+        let library = open_file(Path::new("libc.so.6")).expect("every program has it open");
+        let opened = Opened { library, path: "libc.so.6".to_owned() };
+        let file = opened.file("qsort").expect("a path");
+        assert!(file.is_absolute() && file.ends_with("libc.so.6") && file.exists(), "{file:?}");
+        assert_eq!(file_of(std::ptr::null()), None);
+    }
 }

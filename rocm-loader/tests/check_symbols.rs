@@ -1,6 +1,7 @@
 //! `symbols::check` against libraries built here: one that lacks functions, and files that are none.
+mod fake;
+
 use std::error::Error;
-use std::process::Command;
 
 use rocm_loader::{Library, symbols};
 
@@ -8,13 +9,7 @@ use rocm_loader::{Library, symbols};
 fn a_library_is_compared_function_by_function() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("libamdhip64.so.6");
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let output = Command::new(rustc)
-        .args(["--edition=2024", "--crate-type=cdylib", "--crate-name=amdhip64", "-o"])
-        .arg(&file)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/amdhip64.rs"))
-        .output()?;
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fake::build("amdhip64.rs", &file)?;
 
     let report = symbols::check(&[&file])?;
     assert!(!report.is_complete());

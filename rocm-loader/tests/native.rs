@@ -1,5 +1,7 @@
 //! The native driver against a stand-in for libamdhip64 that is built here. The choice of a driver
 //! is made once per process, so each case runs `rocm-probe` in a process of its own.
+mod fake;
+
 use std::collections::HashMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -34,6 +36,7 @@ fn probe(variables: &[(&str, &str)]) -> Result<Report, Box<dyn Error>> {
         "HSA_OVERRIDE_GFX_VERSION",
         "HIP_VISIBLE_DEVICES",
         "ROCR_VISIBLE_DEVICES",
+        "ROCBLAS_TENSILE_LIBPATH",
     ] {
         command.env_remove(name);
     }
@@ -49,15 +52,7 @@ fn build(root: &Path, name: &str) -> Result<PathBuf, Box<dyn Error>> {
     let folder = root.join("lib");
     std::fs::create_dir_all(&folder)?;
     let file = folder.join(name);
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let output = Command::new(rustc)
-        .args(["--edition=2024", "--crate-type=cdylib", "--crate-name=amdhip64", "-o"])
-        .arg(&file)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/amdhip64.rs"))
-        .output()?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into());
-    }
+    fake::build("amdhip64.rs", &file)?;
     Ok(file)
 }
 
@@ -83,6 +78,32 @@ fn calls_go_to_the_library_and_what_it_lacks_is_an_error() -> Outcome {
     if report.line("rocblas") != "ok ()" {
         report.has("rocblas", &["rocBLAS status 6", "librocblas.so", "could not be opened", "librocblas4"]);
     }
+    Ok(())
+}
+
+#[test]
+fn missing_tensile_files_are_said_before_a_product() -> Outcome {
+    let root = tempfile::tempdir()?;
+    build(root.path(), "libamdhip64.so.7")?;
+    build(root.path(), "librocblas.so.5")?;
+    let files = root.path().join("lib/rocblas/library");
+    std::fs::create_dir_all(&files)?;
+    std::fs::write(files.join("TensileLibrary_lazy_gfx90a.dat"), "")?;
+    let path = root.path().to_string_lossy().into_owned();
+    let variables = [("CANDLE_ROCM_DRIVER", "native"), ("ROCM_PATH", path.as_str()), ("FAKE_DEVICES", "2")];
+    let report = probe(&variables)?;
+    let folder = files.to_string_lossy();
+    report.has("tensile gfx1100", &["no Tensile files for gfx1100", &folder, "there for: gfx90a"]);
+    assert_eq!(report.line("tensile gfx90a:sramecc+:xnack-"), format!("ok Some({files:?})"));
+    // The variable replaces the folder beside the library.
+    let other = root.path().join("other");
+    std::fs::create_dir(&other)?;
+    std::fs::write(other.join("Kernels.so-000-gfx1100.hsaco"), "")?;
+    let other_path = other.to_string_lossy();
+    let told = [variables.as_slice(), &[("ROCBLAS_TENSILE_LIBPATH", &other_path)]].concat();
+    let report = probe(&told)?;
+    assert_eq!(report.line("tensile gfx1100"), format!("ok Some({other:?})"));
+    report.has("tensile gfx90a:sramecc+:xnack-", &["no Tensile files for gfx90a", &other_path]);
     Ok(())
 }
 

@@ -17,7 +17,13 @@ fn main() {
         Err(error) => println!("driver: {error}"),
     }
     match rocm_loader::device_archs() {
-        Ok(archs) => println!("devices: {archs:?}"),
+        Ok(archs) => {
+            println!("devices: {archs:?}");
+            for arch in archs {
+                let outcome = rocm_loader::tensile::files_for(&arch).map_err(|error| error.to_string());
+                report(&format!("tensile {arch}"), outcome);
+            }
+        }
         Err(error) => println!("devices: {error}"),
     }
     report("count", hip::device_count().map_err(|error| error.to_string()));
