@@ -16,17 +16,28 @@ pub struct Args {
     /// Leave the resource table out.
     #[arg(long)]
     quiet: bool,
+    /// Renew the committed table of what kernels cost instead of comparing with it.
+    #[arg(long)]
+    write_table: bool,
 }
 
+/// The committed table of what every kernel costs.
+const TABLE: &str = "hip-kernels/resources.tsv";
+
+/// Builds the kernels and compares what they cost with the committed table.
 pub fn run_for(archs: &str, quiet: bool) -> Result<()> {
-    setup::ensure(setup::KERNELS)?;
-    let mut args = vec!["run", "--quiet", "--package", "hip-kernels-build", "--", "--archs", archs];
-    if quiet {
-        args.push("--quiet");
-    }
-    process::run(&mut cargo(&args))
+    build(archs, quiet, &[])
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    run_for(&args.archs, args.quiet)
+    build(&args.archs, args.quiet, if args.write_table { &["--write"] } else { &[] })
+}
+
+fn build(archs: &str, quiet: bool, more: &[&str]) -> Result<()> {
+    setup::ensure(setup::KERNELS)?;
+    let mut args = vec!["run", "--quiet", "--package", "hip-kernels-build", "--"];
+    args.extend(["--archs", archs, "--compare", TABLE]);
+    args.extend(quiet.then_some("--quiet"));
+    args.extend(more);
+    process::run(&mut cargo(&args))
 }

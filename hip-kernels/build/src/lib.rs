@@ -7,6 +7,7 @@
 
 pub mod bindings;
 pub mod check;
+pub mod comparison;
 pub mod compiler;
 #[path = "../../../candle-kernels/contract.rs"]
 pub mod contract;

@@ -1,10 +1,14 @@
 //! Builds the kernels for any targets and prints what each kernel costs; or one source of the caller's own.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use hip_kernels_build::check::{Difference, Disagreement};
+use hip_kernels_build::comparison;
 use hip_kernels_build::pipeline::compile_own;
+use hip_kernels_build::resources::ResourceTable;
 use hip_kernels_build::{BuildError, Options, Progress, Report, Target, build, target};
 
 #[derive(Parser)]
@@ -19,6 +23,12 @@ struct Arguments {
     /// Leave the resource table out
     #[arg(long)]
     quiet: bool,
+    /// Fail where kernels cost more than in this table, or differ from it under the compiler that it was made by
+    #[arg(long)]
+    compare: Option<PathBuf>,
+    /// Write that table anew instead
+    #[arg(long, requires = "compare")]
+    write: bool,
     /// Compile this file of your own instead, with candle_hip.h included before its first line
     #[arg(long, requires = "out")]
     source: Option<PathBuf>,
@@ -30,15 +40,11 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match (&arguments.source, &arguments.out) {
-        (Some(source), Some(out)) => own_source(&arguments, source, out).map(|()| None),
-        _ => run(&arguments).map(Some),
+        (Some(source), Some(out)) => own_source(&arguments, source, out).map_err(|error| error.to_string()),
+        _ => run(&arguments),
     };
     match outcome {
-        Ok(None) => ExitCode::SUCCESS,
-        Ok(Some(report)) => {
-            println!("kernels: {} code objects, {} failed", report.objects.len(), report.failures.len());
-            if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE
@@ -58,30 +64,74 @@ fn own_source(arguments: &Arguments, source: &Path, out: &Path) -> Result<(), Bu
     Ok(())
 }
 
-fn run(arguments: &Arguments) -> Result<Report, BuildError> {
-    let report = build(&Options::new(targets(arguments)?, &arguments.work_dir), &print_progress)?;
+fn run(arguments: &Arguments) -> Result<(), String> {
+    let targets = targets(arguments).map_err(|error| error.to_string())?;
+    let report = build(&Options::new(targets, &arguments.work_dir), &print_progress)
+        .map_err(|error| error.to_string())?;
+    let resources = report.resources();
     if !arguments.quiet {
-        print!("{}", report.resources());
+        print!("{resources}");
     }
+    print_objects(&report);
+    let spilling: Vec<_> = resources.0.iter().filter(|row| row.spills() > 0).collect();
+    for row in &spilling {
+        println!("{} on {} spills {} registers", row.kernel.name, row.target, row.spills());
+    }
+    let compared = match &arguments.compare {
+        Some(table) => compare(table, arguments.write, &report, &resources),
+        None => Ok(()),
+    };
+    let unused = |found: &&Disagreement| found.difference == Difference::Unused;
+    let differing = report.objects.iter().filter(|object| !object.disagreements.is_empty()).count();
+    println!(
+        "kernels: {} code objects, {} failed, {} unused, {} spills",
+        report.objects.len(),
+        report.failures.len() + differing,
+        report.disagreements().filter(unused).count(),
+        spilling.iter().map(|row| row.spills()).sum::<u32>()
+    );
+    report.into_objects().map_err(|error| error.to_string())?;
+    compared
+}
+
+/// Compares the figures with the table of a file, or writes it.
+fn compare(path: &Path, write: bool, report: &Report, resources: &ResourceTable) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    if write {
+        return fs::write(path, comparison::render(&report.compiler, resources)?).map_err(failed);
+    }
+    let table = fs::read_to_string(path).map_err(failed)?;
+    let compared = comparison::compare(&table, &report.compiler, resources)?;
+    if compared.tolerated > 0 {
+        println!(
+            "{} figures differ from {}, none is worse: another compiler",
+            compared.tolerated,
+            path.display()
+        );
+    }
+    if compared.failures.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "{}\n{} figures differ from {}. If that is meant: cargo xtask kernels --write-table",
+        compared.failures.join("\n"),
+        compared.failures.len(),
+        path.display()
+    ))
+}
+
+fn print_objects(report: &Report) {
     eprintln!("compiler: {}", report.compiler);
     for object in &report.objects {
         eprintln!(
-            "{:<10} {:<16} {:>8} bytes, {:>7} compressed, {} kernels, {} spilling",
+            "{:<10} {:<16} {:>8} bytes, {:>7} compressed, {} kernels",
             object.module,
             object.target.name(),
             object.size,
             object.compressed_size,
             object.kernels.len(),
-            object.kernels.iter().filter(|kernel| kernel.spills()).count()
         );
     }
-    for disagreement in report.disagreements() {
-        eprintln!("{disagreement}");
-    }
-    for failure in &report.failures {
-        eprintln!("--- {} for {} failed:\n{}", failure.module, failure.target, failure.message);
-    }
-    Ok(report)
 }
 
 fn print_progress(step: Progress<'_>) {

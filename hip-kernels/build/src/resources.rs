@@ -65,9 +65,9 @@ impl KernelResources {
             .collect())
     }
 
-    /// Whether registers had to be saved to memory.
-    pub fn spills(&self) -> bool {
-        self.kernel.vgpr_spills > 0 || self.kernel.sgpr_spills > 0
+    /// Registers that had to be saved to memory.
+    pub fn spills(&self) -> u32 {
+        self.kernel.vgpr_spills + self.kernel.sgpr_spills
     }
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for ResourceTable {
                 kernel.sgprs,
                 kernel.lds,
                 kernel.scratch,
-                kernel.vgpr_spills + kernel.sgpr_spills,
+                row.spills(),
                 row.max_waves
             )?;
         }
