@@ -4,6 +4,7 @@
 //! The rooms, from the outside in:
 //!
 //! - [`api`]: the HIP functions, with HIP's names, arguments and error codes.
+//! - [`parts`]: what an allocator says of the allocations that it divides.
 //! - [`rocblas`]: the rocBLAS functions, computed on the host.
 //! - [`runtime`]: devices, allocations, streams, events, modules: what the HIP functions act on.
 //! - [`code_object`]: ELF, metadata notes, kernel descriptors, relocations.
@@ -18,6 +19,7 @@ pub mod api;
 pub mod code_object;
 pub mod exec;
 pub mod isa;
+pub mod parts;
 pub mod rocblas;
 pub mod runtime;
 

@@ -1,4 +1,5 @@
 //! Which host memory a launch may touch. A device address is a host address.
+use super::report::{freed_text, nearest_text};
 use super::{FreedRange, FreedRanges, Missing, RangeHistories, RangeHistory};
 use std::sync::Arc;
 
@@ -60,7 +61,7 @@ impl AddressSpace {
         self
     }
 
-    /// Says what checks have to know of ranges.
+    /// Says what checks have to know of ranges, by address.
     pub fn with_histories(mut self, histories: RangeHistories) -> Self {
         self.histories = histories;
         self
@@ -68,7 +69,8 @@ impl AddressSpace {
 
     /// What is known of the range that begins at `base`.
     pub fn history(&self, base: u64) -> Option<&RangeHistory> {
-        self.histories.get(&base)
+        let index = self.histories.binary_search_by_key(&base, |(base, _)| *base).ok()?;
+        Some(&self.histories[index].1)
     }
 
     /// What nothing has written of a live piece of memory, as far as is known.
@@ -89,6 +91,15 @@ impl AddressSpace {
     /// The freed allocation that was at `address`, as far as is known.
     pub fn freed_at(&self, address: u64) -> Option<FreedRange> {
         self.freed.as_ref()?.find(address)
+    }
+
+    /// What is wrong with an access that no range holds, and what lies there.
+    pub fn outside(&self, address: u64, bytes: u64) -> (&'static str, String) {
+        match self.freed_at(address) {
+            // An access that begins in live memory and leaves it is out of bounds, whatever was there before.
+            Some(freed) if self.find(address).is_none() => ("use after free", freed_text(freed, address)),
+            _ => ("out of bounds", nearest_text(self.nearest(address), address, bytes)),
+        }
     }
 
     /// The ranges by address.

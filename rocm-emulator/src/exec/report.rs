@@ -1,5 +1,5 @@
 //! A fault as a kernel's author wants to read it: what happened, who did it, what lies there, and the code around it.
-use super::{EarlierAccess, Fault, FaultKind, Place, Range, Site};
+use super::{EarlierAccess, Fault, FaultKind, FreedRange, Place, Range, Site};
 use std::fmt::{Display, Formatter, Result};
 
 /// Addresses below this come from a null pointer and an index.
@@ -77,20 +77,10 @@ impl FaultKind {
     fn surroundings(&self) -> Option<String> {
         match *self {
             Self::OutOfBounds { address, bytes, nearest, .. }
-            | Self::ReadOnly { address, bytes, nearest, .. } => Some(nearest_text(nearest, address, bytes)),
-            Self::UseAfterFree { address, freed, .. } => {
-                let later = match freed.since {
-                    0 => "nothing was freed after it".into(),
-                    1 => "one other allocation was freed after it".into(),
-                    count => format!("{count} other allocations were freed after it"),
-                };
-                Some(format!(
-                    "byte {} of an allocation of {} bytes at 0x{:x} that has been freed; {later}",
-                    address - freed.base,
-                    freed.len,
-                    freed.base
-                ))
+            | Self::ReadOnly { address, bytes, nearest, .. } => {
+                Some(nearest_text(nearest, address, bytes.into()))
             }
+            Self::UseAfterFree { address, freed, .. } => Some(freed_text(freed, address)),
             Self::KernargOutOfBounds { size, .. } => {
                 Some(format!("the kernel has {size} bytes of arguments"))
             }
@@ -99,7 +89,7 @@ impl FaultKind {
             Self::Misaligned { place, bytes, .. }
             | Self::Uninitialised { place, bytes, .. }
             | Self::Race { place, bytes, .. } => Some(match place {
-                Place::Global { address, nearest } => nearest_text(nearest, address, bytes),
+                Place::Global { address, nearest } => nearest_text(nearest, address, bytes.into()),
                 Place::Lds { size, .. } => lds_text(size),
                 Place::Private { size, .. } => private_text(size),
             }),
@@ -116,15 +106,30 @@ fn private_text(size: u32) -> String {
     format!("a lane has {size} bytes of private memory")
 }
 
-fn nearest_text(nearest: Option<Range>, address: u64, bytes: u32) -> String {
+/// What lay at an address.
+pub(super) fn freed_text(freed: FreedRange, address: u64) -> String {
+    let later = match freed.since {
+        0 => "nothing was freed after it".into(),
+        1 => "one other allocation was freed after it".into(),
+        count => format!("{count} other allocations were freed after it"),
+    };
+    let FreedRange { base, len, .. } = freed;
+    format!(
+        "byte {} of an allocation of {len} bytes at 0x{base:x} that has been freed; {later}",
+        address - base
+    )
+}
+
+/// What lies at an address, or nearest to it.
+pub(super) fn nearest_text(nearest: Option<Range>, address: u64, bytes: u64) -> String {
     let Some(range) = nearest else { return "there is no allocation".into() };
     let Range { base, len, .. } = range;
     let within = |offset: u64| format!("byte {offset} of an allocation of {len} bytes at 0x{base:x}");
-    if range.holds(address, bytes.into()) {
+    if range.holds(address, bytes) {
         return within(address - base);
     }
     if range.holds(address, 1) {
-        let over = address + u64::from(bytes) - range.end();
+        let over = address.saturating_add(bytes) - range.end();
         return format!("{}, {over} bytes beyond its end", within(address - base));
     }
     let place = match (address.checked_sub(range.end()), base.saturating_sub(address)) {
@@ -139,7 +144,7 @@ fn nearest_text(nearest: Option<Range>, address: u64, bytes: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::{Access, FreedRange};
+    use crate::exec::Access;
 
     const RANGE: Range = Range { base: 0x10_0000, len: 20, writable: true };
 

@@ -221,7 +221,10 @@ impl Problem {
             }
             Some(range) if write && !range.writable => refuse("is not writable".to_owned()),
             Some(_) => Ok(()),
-            None => refuse("is no live memory of the device".to_owned()),
+            None => {
+                let (wrong, there) = memory.outside(address as u64, bytes as u64);
+                refuse(format!("is no live memory of the device ({wrong}: {there})"))
+            }
         }
     }
 

@@ -29,7 +29,20 @@ pub enum Command {
     Record(Arc<Recording>),
     WaitFor(Arc<Recording>),
     WaitForStreams(Vec<Marker>),
-    Callback { function: Callback, stream: UserPointer, user_data: UserPointer },
+    Callback {
+        function: Callback,
+        stream: UserPointer,
+        user_data: UserPointer,
+    },
+    /// A part of an allocation is live from here on.
+    TakePart {
+        address: usize,
+        len: usize,
+    },
+    /// The part that begins here is freed.
+    GivePart {
+        address: usize,
+    },
 }
 
 /// Where the bytes of a copy come from.
@@ -121,6 +134,12 @@ impl Command {
     /// what the host has passed in.
     pub fn runs_anywhere(&self) -> bool {
         matches!(self, Self::Launch(_) | Self::Copy(_) | Self::Fill(_) | Self::Host(_) | Self::Record(_))
+            || self.can_wait()
+    }
+
+    /// Whether it is early enough to run the command when another one comes, or somebody waits or asks.
+    pub fn can_wait(&self) -> bool {
+        matches!(self, Self::TakePart { .. } | Self::GivePart { .. })
     }
 
     /// Does the command on the calling thread. A failure is also noted as the process's last fault.
@@ -145,7 +164,7 @@ impl Command {
             Self::Copy(copy) => {
                 let memory = &runtime()?.memory;
                 let _running = memory.running();
-                memory.note_copy(&copy)?;
+                memory.check_copy(&copy)?;
                 // SAFETY: the ranges were live when the copy was enqueued, and hipFree waits for the device
                 // before it ends one. Host memory is the caller's to keep, as in HIP.
                 unsafe { copy.run() };
@@ -153,7 +172,7 @@ impl Command {
             Self::Fill(fill) => {
                 let memory = &runtime()?.memory;
                 let _running = memory.running();
-                memory.note_fill(&fill);
+                memory.check_fill(&fill)?;
                 // SAFETY: as for copies.
                 unsafe { fill.run() };
             }
@@ -164,6 +183,8 @@ impl Command {
             Self::Record(recording) => recording.reach(),
             Self::WaitFor(recording) => recording.wait(),
             Self::WaitForStreams(markers) => markers.iter().for_each(Marker::wait),
+            Self::TakePart { address, len } => runtime()?.memory.begin_part(address, len)?,
+            Self::GivePart { address } => runtime()?.memory.end_part(address)?,
             Self::Callback { function, stream, user_data } => {
                 let status = queue.peek_fault().map_or(0, |fault| fault.code as u32);
                 let _inside = thread_state::enter_callback();

@@ -115,6 +115,14 @@ impl Device {
     /// Those of [`super::stream::Queue::push`].
     pub fn submit(&self, stream: &Stream, command: Command) -> Result<()> {
         self.note_use(stream);
+        self.enqueue(stream, command)
+    }
+
+    /// The same for a command that is no work of the device's.
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    pub fn enqueue(&self, stream: &Stream, command: Command) -> Result<()> {
         let dependencies = self.dependencies(stream);
         let wait = (!dependencies.is_empty()).then_some(Command::WaitForStreams(dependencies));
         stream.queue().push(wait.into_iter().chain([command]))
@@ -150,8 +158,8 @@ impl Device {
     /// # Errors
     /// `NotReady`, or the first failure that nobody was told yet.
     pub fn query_stream(&self, stream: &Arc<Stream>) -> Result<()> {
-        stream.queue().poll();
         let streams = self.joined(stream);
+        streams.iter().for_each(|stream| stream.queue().poll());
         if streams.iter().any(|stream| !stream.queue().is_idle()) {
             return fail(ErrorCode::NotReady, "the stream still has work");
         }

@@ -326,6 +326,34 @@ impl Runtime {
         self.device(stream.device)?.submit(stream, Command::Host(work))
     }
 
+    /// Says that a part of a device allocation is live, its contents never written, from here on in a stream's order.
+    /// False where it is empty, not within one live allocation, or overlaps a live part.
+    ///
+    /// # Errors
+    /// Those of [`Device::enqueue`].
+    pub fn take_part(&self, stream: &Stream, address: usize, len: usize) -> Result<bool> {
+        if !self.memory.promise_part(address, len) {
+            return Ok(false);
+        }
+        let taken = self.device(stream.device)?.enqueue(stream, Command::TakePart { address, len });
+        if taken.is_err() {
+            self.memory.withdraw_part(address);
+        }
+        taken.map(|()| true)
+    }
+
+    /// Says that a part is freed from here on in a stream's order. False where no live part begins there.
+    ///
+    /// # Errors
+    /// Those of [`Device::enqueue`].
+    pub fn give_part(&self, stream: &Stream, address: usize) -> Result<bool> {
+        if !self.memory.withdraw_part(address) {
+            return Ok(false);
+        }
+        self.device(stream.device)?.enqueue(stream, Command::GivePart { address })?;
+        Ok(true)
+    }
+
     /// Checks that `bytes` bytes at `address` lie in one live allocation that `device` may touch.
     ///
     /// # Errors

@@ -163,8 +163,11 @@ impl Queue {
         let before = state.commands.len();
         state.commands.extend(commands);
         state.enqueued += (state.commands.len() - before) as u64;
+        let wakes = !state.commands.iter().skip(before).all(Command::can_wait);
         drop(state);
-        self.work.notify_one();
+        if wakes {
+            self.work.notify_one();
+        }
         if let Some(scheduler) = &self.scheduler {
             scheduler.admit(self);
         }
@@ -237,8 +240,9 @@ impl Queue {
 
     /// The host asks how far the stream is, without waiting.
     pub fn poll(&self) {
-        if let Some(scheduler) = &self.scheduler {
-            scheduler.poll();
+        match &self.scheduler {
+            Some(scheduler) => scheduler.poll(),
+            None => drop(self.work.notify_one()),
         }
     }
 

@@ -99,7 +99,7 @@ impl Runtime {
             device.synchronize_stream(stream)?;
             let _running = self.memory.running();
             let copy = copy(Source::Address(source));
-            self.memory.note_copy(&copy)?;
+            self.memory.check_copy(&copy)?;
             // SAFETY: known ranges were checked; the caller vouches for pageable ones.
             unsafe { copy.run() };
             return Ok(());

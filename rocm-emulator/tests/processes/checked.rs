@@ -1,6 +1,6 @@
 //! Programs that checks look at, right and wrong. Each prints what the runtime said.
 use crate::gpu::*;
-use rocm_emulator::{api::*, rocblas};
+use rocm_emulator::{api::*, parts, rocblas};
 use std::ptr::null_mut;
 
 const NONE: u32 = 111;
@@ -15,6 +15,9 @@ pub fn run(program: &str) -> String {
         "products" => products(),
         "freed memory in use again" => reused(),
         "far overrun" => far_overrun(),
+        "a part taken twice" => part_taken_twice(),
+        "a part under poison" => poisoned_part(),
+        "parts in order" => parts_in_order(),
         "lost updates" => updates("lost_updates"),
         "counted updates" => updates("counted_updates"),
         "chained workgroups" => chained(),
@@ -152,6 +155,60 @@ fn reused() -> String {
     let outcome = of_kernel(Buffer(address));
     std::mem::forget(others);
     format!("{} {outcome}", if is_reused { "reused" } else { "apart" })
+}
+
+/// Takes the first 64 bytes of a segment, and fills them if asked to; the host waits.
+fn take(segment: &Buffer, fill: bool) -> Buffer {
+    assert!(parts::taken(null_mut(), segment.0.addr(), 64));
+    // SAFETY: the runtime checks the address.
+    unsafe {
+        if fill {
+            ok(hipMemset(segment.0, 0, 64));
+        }
+        ok(hipDeviceSynchronize());
+    }
+    Buffer(segment.0)
+}
+
+fn give(part: Buffer) {
+    assert!(parts::given(null_mut(), part.0.addr()));
+    std::mem::forget(part);
+}
+
+/// What a kernel finds that reads a part: after it was filled, and when the same bytes are taken again.
+fn part_taken_twice() -> String {
+    let segment = Buffer::of(&[1u32; 64]);
+    let (kernel_reads, mut found) = (|part: &Buffer| of_kernel(Buffer(part.0)), Vec::new());
+    for fill in [true, false] {
+        let part = take(&segment, fill);
+        // The kernel's owner frees what it reads: an address that is not the start of an allocation stays.
+        found.push(kernel_reads(&Buffer(part.0.wrapping_byte_add(8))));
+        give(part);
+    }
+    found.join(" // ")
+}
+
+fn poisoned_part() -> String {
+    let segment = Buffer::of(&[1u32; 64]);
+    give(take(&segment, true));
+    let part = take(&segment, false);
+    let found = format!("{:x?}", part.read::<u32>(2));
+    give(part);
+    found
+}
+
+/// The same bytes again and again, each time written and used by a kernel.
+fn parts_in_order() -> String {
+    let (module, segment) = (Module::load("runtime.hsaco"), Buffer::new(256));
+    let (stream, digit, place) = (Stream::new(hipStreamNonBlocking), 1u32, segment.0.addr());
+    for _ in 0..100 {
+        assert!(parts::taken(stream.0, place, 64));
+        // SAFETY: the runtime checks the address.
+        ok(unsafe { hipMemsetAsync(segment.0, 0, 64, stream.0) });
+        launch_one(module.function("append"), stream.0, &mut [arg(&segment.0), arg(&digit)]);
+        assert!(parts::given(stream.0, place));
+    }
+    said(stream.synchronize())
 }
 
 /// A kernel stores 12 KiB behind a buffer that has many neighbours.

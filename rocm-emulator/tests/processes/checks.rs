@@ -91,6 +91,25 @@ fn red_zones_are_wide() {
 }
 
 #[test]
+fn a_part_that_is_taken_again_counts_as_never_written() {
+    let found = under("check=init", "a part taken twice");
+    let (first, second) = found.split_once(" // ").unwrap();
+    assert_eq!(first, "0 ");
+    for part in ["719 ", "uninitialised memory: load of 4 bytes", "byte 8 of an allocation of 64 bytes"] {
+        assert!(second.contains(part), "{part}: {second}");
+    }
+    for settings in without("init") {
+        assert_eq!(under(&settings, "a part taken twice"), "0  // 0 ", "{settings}");
+    }
+}
+
+#[test]
+fn poison_fills_parts_that_are_taken() {
+    assert_eq!(under("poison=0xab", "a part under poison"), "[abababab, abababab]");
+    assert_eq!(under("", "a part under poison"), "[0, 0]");
+}
+
+#[test]
 fn races_surface_where_they_are_waited_for() {
     says(
         "check=race",

@@ -88,6 +88,11 @@ fn many_commands_and_threads_come_to_an_end() {
 }
 
 #[test]
+fn parts_are_taken_and_given_back_in_order() {
+    always("parts in order", "0 ");
+}
+
+#[test]
 fn schedules_differ_between_seeds_only() {
     let schedules: BTreeSet<String> = results("schedule").into_iter().collect();
     assert_eq!(schedules.len(), SEEDS.len(), "{schedules:?}");

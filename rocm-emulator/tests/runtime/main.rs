@@ -7,4 +7,5 @@ mod injection;
 mod launches;
 mod memory;
 mod modules;
+mod parts;
 mod streams;

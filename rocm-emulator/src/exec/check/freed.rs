@@ -19,29 +19,40 @@ pub struct FreedRange {
 /// The allocations that were freed last.
 #[derive(Debug, Default)]
 pub struct FreedRanges {
-    /// Base and length, latest last.
-    ranges: Mutex<VecDeque<(u64, u64)>>,
+    book: Mutex<Book>,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    /// Latest last; here `since` is how many were freed up to it.
+    ranges: VecDeque<FreedRange>,
+    freed: u64,
 }
 
 impl FreedRanges {
     /// Remembers a range; the oldest is forgotten if there are too many.
     pub fn note(&self, base: u64, len: u64) {
-        let mut ranges = self.ranges.lock();
-        if ranges.len() == REMEMBERED {
-            ranges.pop_front();
+        let mut book = self.book.lock();
+        if book.ranges.len() == REMEMBERED {
+            book.ranges.pop_front();
         }
-        ranges.push_back((base, len));
+        book.freed += 1;
+        let since = book.freed;
+        book.ranges.push_back(FreedRange { base, len, since });
+    }
+
+    /// Forgets what overlaps a range.
+    pub fn forget(&self, base: u64, len: u64) {
+        let overlaps = |range: &FreedRange| range.base < base + len && base < range.base + range.len;
+        self.book.lock().ranges.retain(|range| !overlaps(range));
     }
 
     /// The range that was freed last among those that held `address`.
     pub fn find(&self, address: u64) -> Option<FreedRange> {
-        let ranges = self.ranges.lock();
-        let (since, (base, len)) = ranges
-            .iter()
-            .rev()
-            .enumerate()
-            .find(|(_, (base, len))| address >= *base && address - base < *len)?;
-        Some(FreedRange { base: *base, len: *len, since: since as u64 })
+        let book = self.book.lock();
+        let holds = |range: &&FreedRange| address >= range.base && address - range.base < range.len;
+        let found = book.ranges.iter().rev().find(holds)?;
+        Some(FreedRange { since: book.freed - found.since, ..*found })
     }
 }
 
@@ -59,6 +70,9 @@ mod tests {
         assert_eq!(freed.find(149), Some(FreedRange { base: 100, len: 50, since: 2 }));
         assert_eq!(freed.find(150), None);
         assert_eq!(freed.find(99), None);
+        freed.forget(125, 5);
+        assert_eq!(freed.find(125), None);
+        assert_eq!(freed.find(500), Some(FreedRange { base: 500, len: 1, since: 0 }));
     }
 
     #[test]

@@ -14,7 +14,6 @@ use cells::{Cells, Conflict};
 pub(super) use clock::Kind;
 use clock::{Clock, Relation};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -48,8 +47,8 @@ pub struct RangeHistory {
     pub shared_with_host: bool,
 }
 
-/// Histories by the first address of their range.
-pub type RangeHistories = BTreeMap<u64, RangeHistory>;
+/// Histories with the first address of their range, sorted by it.
+pub type RangeHistories = Vec<(u64, RangeHistory)>;
 
 /// An access of one lane.
 #[derive(Clone, Copy, Debug)]

@@ -1,26 +1,27 @@
-//! What copies and fills mean for the check of uninitialised memory.
-use super::{ErrorCode, Memory, Result, fail};
+//! What copies and fills may touch, and what they mean for the check of uninitialised memory.
+use super::{ErrorCode, Memory, Result, fail, holding};
 use crate::exec::Written;
 use crate::runtime::command::{Copy, Fill, Source};
 use std::sync::Arc;
 
-/// The history of an allocation and an offset into it.
+/// The history of a part of an allocation and an offset into it.
 type Tracked = (Arc<Written>, u64);
 
 impl Memory {
     fn tracked(&self, address: usize) -> Option<Tracked> {
         let table = self.table.read();
-        let (base, allocation) = table.live.range(..=address).next_back()?;
-        let inside = address - base < allocation.len;
-        let written = allocation.written.as_ref().filter(|_| inside)?;
-        Some((Arc::clone(written), (address - base) as u64))
+        let (_, allocation) = holding(&table, address)?;
+        let part = allocation.parts.find(address)?;
+        Some((Arc::clone(part.written.as_ref()?), (address - part.base) as u64))
     }
 
     /// A copy that is about to be made: between devices it copies what is written, to the host it has to be.
     ///
     /// # Errors
-    /// `LaunchFailure` when the host would get bytes that nothing has written.
-    pub(in crate::runtime) fn note_copy(&self, copy: &Copy) -> Result<()> {
+    /// `IllegalAddress` when it leaves live memory, `LaunchFailure` when the host would get bytes that nothing has
+    /// written.
+    pub(in crate::runtime) fn check_copy(&self, copy: &Copy) -> Result<()> {
+        self.check_copy_bounds(copy)?;
         if !self.checks.init {
             return Ok(());
         }
@@ -55,11 +56,16 @@ impl Memory {
     }
 
     /// A fill that is about to be made.
-    pub(in crate::runtime) fn note_fill(&self, fill: &Fill) {
+    ///
+    /// # Errors
+    /// `IllegalAddress` when it leaves live memory.
+    pub(in crate::runtime) fn check_fill(&self, fill: &Fill) -> Result<()> {
+        self.check_fill_bounds(fill)?;
         if self.checks.init
             && let Some((target, offset)) = self.tracked(fill.target)
         {
             target.set(offset, (fill.count * fill.width) as u64);
         }
+        Ok(())
     }
 }

@@ -2,6 +2,7 @@
 mod buffer;
 mod initialisation;
 mod pages;
+mod parts;
 mod quarantine;
 
 use super::error::{ErrorCode, Result, fail};
@@ -9,6 +10,7 @@ use super::injection;
 use crate::exec::{AddressSpace, Checks, FreedRanges, Range, RangeHistories, RangeHistory, Written};
 pub use buffer::HostBuffer;
 use parking_lot::{Mutex, RwLock};
+use parts::Parts;
 use quarantine::{Quarantine, RED_ZONE};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,15 +56,8 @@ struct Allocation {
     kind: Kind,
     /// None where somebody else owns the memory (registered memory, code objects).
     backing: Option<HostBuffer>,
-    /// Which bytes have been written, if that is checked.
-    written: Option<Arc<Written>>,
-}
-
-impl Allocation {
-    fn history(&self) -> RangeHistory {
-        let shared_with_host = matches!(self.kind, Kind::Pinned { .. } | Kind::Registered);
-        RangeHistory { written: self.written.clone(), shared_with_host }
-    }
+    /// What commands may touch of it.
+    parts: Parts,
 }
 
 #[derive(Default)]
@@ -75,6 +70,8 @@ struct Table {
 /// The table of live ranges of all devices.
 pub struct Memory {
     table: RwLock<Table>,
+    /// Base and length of the parts that are live for the host; commands take and give them later.
+    promised: Mutex<BTreeMap<usize, usize>>,
     total: u64,
     poison: Option<u8>,
     checks: Checks,
@@ -94,6 +91,7 @@ impl Memory {
     pub fn new(devices: usize, total: u64, poison: Option<u8>, checks: Checks) -> Self {
         Self {
             table: RwLock::new(Table { live: BTreeMap::new(), used: vec![0; devices] }),
+            promised: Mutex::default(),
             total,
             poison,
             checks,
@@ -164,7 +162,8 @@ impl Memory {
         // What the host writes into its memory cannot be seen.
         let tracked = self.checks.init && matches!(kind, Kind::Device(_));
         let written = tracked.then(|| Arc::new(Written::new(len as u64)));
-        self.table.write().live.insert(base, Allocation { len, kind, backing: Some(buffer), written });
+        let parts = Parts::whole(base, len, written);
+        self.table.write().live.insert(base, Allocation { len, kind, backing: Some(buffer), parts });
         self.generation.fetch_add(1, Ordering::Release);
         base
     }
@@ -186,7 +185,9 @@ impl Memory {
                 format!("{len} bytes at 0x{base:x} overlap memory that is already known"),
             );
         }
-        table.live.insert(base, Allocation { len, kind, backing: None, written: None });
+        table
+            .live
+            .insert(base, Allocation { len, kind, backing: None, parts: Parts::whole(base, len, None) });
         drop(table);
         self.generation.fetch_add(1, Ordering::Release);
         Ok(())
@@ -233,6 +234,7 @@ impl Memory {
     /// Lets go of allocations that nobody sees any more.
     fn release(&self, base: usize, allocation: Option<Allocation>) {
         let Some(Allocation { len, backing: Some(buffer), .. }) = allocation else { return };
+        self.withdraw_parts(base, len);
         self.freed.note(base as u64, len as u64);
         if let Some(quarantine) = &self.quarantine {
             let gone = quarantine.lock().keep(buffer);
@@ -293,7 +295,7 @@ impl Memory {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Says that what devices may see has changed for another reason (peer access).
+    /// Says that what devices may see has changed.
     pub fn touch(&self) {
         self.generation.fetch_add(1, Ordering::Release);
     }
@@ -301,23 +303,19 @@ impl Memory {
     /// What kernels on `device` may touch: its own memory, that of `peers`, and the host's pinned memory.
     pub fn address_space(&self, device: usize, peers: &[usize]) -> Arc<AddressSpace> {
         let sees = |kind: Kind| kind.device().is_none_or(|owner| owner == device || peers.contains(&owner));
+        let (mut ranges, mut histories) = (Vec::new(), RangeHistories::new());
         let table = self.table.read();
-        let ranges: Vec<Range> = table
-            .live
-            .iter()
-            .filter(|(_, allocation)| sees(allocation.kind))
-            .map(|(base, allocation)| Range {
-                base: *base as u64,
-                len: allocation.len as u64,
-                writable: !matches!(allocation.kind, Kind::Code { writable: false, .. }),
-            })
-            .collect();
-        let histories = if self.checks.race || self.checks.init {
-            let live = table.live.iter().filter(|(_, allocation)| sees(allocation.kind));
-            live.map(|(base, allocation)| (*base as u64, allocation.history())).collect()
-        } else {
-            RangeHistories::new()
-        };
+        for allocation in table.live.values().filter(|allocation| sees(allocation.kind)) {
+            let writable = !matches!(allocation.kind, Kind::Code { writable: false, .. });
+            let parts = allocation.parts.iter();
+            ranges.extend(parts.map(|part| Range { base: part.base as u64, len: part.len as u64, writable }));
+            if self.checks.race || self.checks.init {
+                let shared_with_host = matches!(allocation.kind, Kind::Pinned { .. } | Kind::Registered);
+                histories.extend(allocation.parts.iter().map(|part| {
+                    (part.base as u64, RangeHistory { written: part.written.clone(), shared_with_host })
+                }));
+            }
+        }
         drop(table);
         // SAFETY: live ranges are mapped, and nothing goes back to the host while a command holds
         // `running` (see `wait_for_running`); the runtime keeps no references into device memory.
@@ -343,9 +341,14 @@ fn charge(len: usize) -> u64 {
 }
 
 fn find(table: &Table, address: usize) -> Option<Found> {
+    let (base, allocation) = holding(table, address)?;
+    Some(Found { base, len: allocation.len, kind: allocation.kind })
+}
+
+/// The live allocation that holds the byte at `address`, and its base.
+fn holding(table: &Table, address: usize) -> Option<(usize, &Allocation)> {
     let (base, allocation) = table.live.range(..=address).next_back()?;
-    let inside = address - base < allocation.len;
-    inside.then_some(Found { base: *base, len: allocation.len, kind: allocation.kind })
+    (address - base < allocation.len).then_some((*base, allocation))
 }
 
 #[cfg(test)]

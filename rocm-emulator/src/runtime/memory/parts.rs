@@ -1,0 +1,228 @@
+//! The parts of an allocation. An allocation that the program uses directly is one part; one that an allocator
+//! divides has those that the allocator has handed out, and between them lies nothing.
+use super::{ErrorCode, Kind, Memory, Result, Table, fail, holding};
+use crate::exec::Written;
+use crate::runtime::command::{Copy, Fill, Source};
+use std::sync::Arc;
+
+/// A live part.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) base: usize,
+    pub(super) len: usize,
+    /// Which bytes have been written, if that is checked.
+    pub(super) written: Option<Arc<Written>>,
+}
+
+impl Part {
+    fn holds(&self, address: usize, bytes: usize) -> bool {
+        address >= self.base && address - self.base < self.len && bytes <= self.len - (address - self.base)
+    }
+}
+
+/// The live parts of one allocation, as the commands that have been run leave them.
+#[derive(Debug)]
+pub(super) struct Parts {
+    /// Whether an allocator hands out parts.
+    divided: bool,
+    /// By address.
+    live: Vec<Part>,
+}
+
+impl Parts {
+    /// Of an allocation that is not divided.
+    pub(super) fn whole(base: usize, len: usize, written: Option<Arc<Written>>) -> Self {
+        Self { divided: false, live: vec![Part { base, len, written }] }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Part> {
+        self.live.iter()
+    }
+
+    /// The part that holds the byte at `address`.
+    pub(super) fn find(&self, address: usize) -> Option<&Part> {
+        let after = self.live.partition_point(|part| part.base <= address);
+        self.live.get(after.checked_sub(1)?).filter(|part| part.holds(address, 1))
+    }
+
+    fn hold(&self, address: usize, bytes: usize) -> bool {
+        self.find(address).is_some_and(|part| part.holds(address, bytes))
+    }
+
+    /// Adds a part; false where it overlaps another. The first one divides the allocation.
+    fn add(&mut self, part: Part) -> bool {
+        if !self.divided {
+            *self = Self { divided: true, live: Vec::new() };
+        }
+        let place = self.live.partition_point(|other| other.base < part.base + part.len);
+        let below = place.checked_sub(1).and_then(|below| self.live.get(below));
+        if below.is_some_and(|below| below.base + below.len > part.base) {
+            return false;
+        }
+        self.live.insert(place, part);
+        true
+    }
+
+    /// Removes the part that begins at `base`, if the allocation is divided.
+    fn remove(&mut self, base: usize) -> Option<Part> {
+        let place = self.live.binary_search_by_key(&base, |part| part.base).ok()?;
+        self.divided.then(|| self.live.remove(place))
+    }
+}
+
+/// Rows of `width` bytes that lie `pitch` bytes apart.
+struct Rows {
+    address: usize,
+    pitch: usize,
+    width: usize,
+    count: usize,
+}
+
+impl Memory {
+    /// Notes at the call that a part is to be taken. False where it is empty, not within one device allocation, or
+    /// overlaps a part that was taken and not given back by an earlier call.
+    pub(in crate::runtime) fn promise_part(&self, address: usize, len: usize) -> bool {
+        let within = self.find(address).is_some_and(|found| {
+            matches!(found.kind, Kind::Device(_)) && len <= found.len - (address - found.base)
+        });
+        if len == 0 || !within {
+            return false;
+        }
+        let mut promised = self.promised.lock();
+        let below = promised.range(..address + len).next_back();
+        if below.is_some_and(|(base, len)| base + len > address) {
+            return false;
+        }
+        promised.insert(address, len);
+        true
+    }
+
+    /// Notes at the call that the part is to be given back; false where no part begins there.
+    pub(in crate::runtime) fn withdraw_part(&self, address: usize) -> bool {
+        self.promised.lock().remove(&address).is_some()
+    }
+
+    /// Forgets the parts of an allocation that is freed.
+    pub(super) fn withdraw_parts(&self, base: usize, len: usize) {
+        let mut promised = self.promised.lock();
+        let bases: Vec<usize> = promised.range(base..base + len).map(|(base, _)| *base).collect();
+        for base in bases {
+            promised.remove(&base);
+        }
+    }
+
+    /// Begins the life of a part, in stream order.
+    ///
+    /// # Errors
+    /// `IllegalAddress` where it overlaps a part whose end another stream has not reached, or the allocation is gone.
+    pub(in crate::runtime) fn begin_part(&self, address: usize, len: usize) -> Result<()> {
+        let running = self.running();
+        let mut table = self.table.write();
+        let Some((base, allocation)) = holding_mut(&mut table, address) else {
+            return fail(
+                ErrorCode::IllegalAddress,
+                format!("a part is taken at 0x{address:x}, where no allocation is live"),
+            );
+        };
+        let written = self.checks.init.then(|| Arc::new(Written::new(len as u64)));
+        if !allocation.parts.divided {
+            // Of allocations that the host had at these addresses before.
+            self.freed.forget(base as u64, allocation.len as u64);
+        }
+        if !allocation.parts.add(Part { base: address, len, written }) {
+            return fail(
+                ErrorCode::IllegalAddress,
+                format!(
+                    "{len} bytes at 0x{address:x} are taken from an allocation while a part that overlaps them is \
+                     live: nothing orders the stream that gives that part back with this one"
+                ),
+            );
+        }
+        drop(table);
+        self.touch();
+        if let Some(byte) = self.poison {
+            let target = std::ptr::with_exposed_provenance_mut::<u8>(address);
+            // SAFETY: the part lies in a live allocation, which stays mapped while `running` is held, and the
+            // runtime keeps no references into device memory.
+            unsafe { target.write_bytes(byte, len) };
+        }
+        drop(running);
+        Ok(())
+    }
+
+    /// Ends the life of a part, in stream order.
+    ///
+    /// # Errors
+    /// `IllegalAddress` where the stream that takes it has not reached its beginning.
+    pub(in crate::runtime) fn end_part(&self, address: usize) -> Result<()> {
+        let mut table = self.table.write();
+        // The allocation may have been freed, and its parts with it.
+        let Some((_, allocation)) = holding_mut(&mut table, address) else { return Ok(()) };
+        let Some(part) = allocation.parts.remove(address) else {
+            return fail(
+                ErrorCode::IllegalAddress,
+                format!(
+                    "the part at 0x{address:x} is given back before it is taken: nothing orders the stream that \
+                     takes it with this one"
+                ),
+            );
+        };
+        drop(table);
+        self.freed.note(part.base as u64, part.len as u64);
+        self.touch();
+        Ok(())
+    }
+
+    /// Checks that a copy that is about to be made stays within live parts.
+    ///
+    /// # Errors
+    /// `IllegalAddress`, saying what lies there.
+    pub(super) fn check_copy_bounds(&self, copy: &Copy) -> Result<()> {
+        let Copy { target, target_pitch, source_pitch, width, rows: count, .. } = *copy;
+        self.check_rows("a copy to", Rows { address: target, pitch: target_pitch, width, count })?;
+        match copy.source {
+            Source::Address(address) => {
+                self.check_rows("a copy from", Rows { address, pitch: source_pitch, width, count })
+            }
+            Source::Captured(_) => Ok(()),
+        }
+    }
+
+    /// The same for a fill.
+    ///
+    /// # Errors
+    /// As [`Self::check_copy_bounds`].
+    pub(super) fn check_fill_bounds(&self, fill: &Fill) -> Result<()> {
+        let width = fill.count * fill.width;
+        self.check_rows("a fill of", Rows { address: fill.target, pitch: width, width, count: 1 })
+    }
+
+    fn check_rows(&self, what: &str, rows: Rows) -> Result<()> {
+        let Rows { address, pitch, width, count } = rows;
+        let (kind, outside) = {
+            let table = self.table.read();
+            // What is not known is the host's pageable memory.
+            let Some((_, allocation)) = holding(&table, address) else { return Ok(()) };
+            let parts = &allocation.parts;
+            if parts.hold(address, (count - 1) * pitch + width) {
+                return Ok(());
+            }
+            let mut places = (0..count).map(|row| address + row * pitch);
+            match places.find(|place| !parts.hold(*place, width)) {
+                Some(place) => (allocation.kind, place),
+                None => return Ok(()),
+            }
+        };
+        let space = self.address_space(kind.device().unwrap_or(0), &[]);
+        let (wrong, there) = space.outside(outside as u64, width as u64);
+        fail(
+            ErrorCode::IllegalAddress,
+            format!("{wrong}: {what} {width} bytes at 0x{outside:x}\n  memory  {there}"),
+        )
+    }
+}
+
+fn holding_mut(table: &mut Table, address: usize) -> Option<(usize, &mut super::Allocation)> {
+    let (base, allocation) = table.live.range_mut(..=address).next_back()?;
+    (address - base < allocation.len).then_some((*base, allocation))
+}
