@@ -1,4 +1,6 @@
 //! The software GPU as a driver: started here, and checked to have the C interface it stands in for.
+use rocm_rs::hip::bindings::hipStream_t;
+
 use crate::error::LoadError;
 
 /// Starts one software device per architecture.
@@ -25,6 +27,30 @@ pub(crate) fn last_error() -> Option<String> {
 #[cfg(not(feature = "emulator"))]
 pub(crate) fn last_error() -> Option<String> {
     None
+}
+
+/// Part of an allocation is in use from here on; false if the software GPU refuses it.
+#[cfg(feature = "emulator")]
+pub(crate) fn part_taken(stream: hipStream_t, address: usize, len: usize) -> bool {
+    rocm_emulator::parts::taken(stream.cast(), address, len)
+}
+
+/// Part of an allocation is given back; false if the software GPU refuses it.
+#[cfg(feature = "emulator")]
+pub(crate) fn part_given(stream: hipStream_t, address: usize) -> bool {
+    rocm_emulator::parts::given(stream.cast(), address)
+}
+
+/// Without the feature nobody refuses.
+#[cfg(not(feature = "emulator"))]
+pub(crate) fn part_taken(_: hipStream_t, _: usize, _: usize) -> bool {
+    true
+}
+
+/// Without the feature nobody refuses.
+#[cfg(not(feature = "emulator"))]
+pub(crate) fn part_given(_: hipStream_t, _: usize) -> bool {
+    true
 }
 
 /// The one structure that travels by pointer and is filled by the driver must have rocm-rs' layout.

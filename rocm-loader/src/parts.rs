@@ -2,7 +2,7 @@
 //! checks allocations. With any other driver nothing happens.
 use rocm_rs::hip::bindings::hipStream_t;
 
-use crate::driver;
+use crate::{driver, emulator};
 
 /// Whether somebody listens: true where the software GPU is the driver. One atomic load; starts no driver.
 pub fn are_watched() -> bool {
@@ -13,22 +13,15 @@ pub fn are_watched() -> bool {
 /// of `stream`; nothing has been written to them.
 pub fn taken(stream: hipStream_t, address: usize, len: usize) {
     if are_watched() {
-        forward::taken(stream, address, len);
+        let accepted = emulator::part_taken(stream, address, len);
+        debug_assert!(accepted, "{len} bytes at {address:#x} are not a free part of an allocation");
     }
 }
 
 /// What [`taken`] handed out at `address` is given back, in the order of `stream`.
 pub fn given(stream: hipStream_t, address: usize) {
     if are_watched() {
-        forward::given(stream, address);
+        let accepted = emulator::part_given(stream, address);
+        debug_assert!(accepted, "no live part begins at {address:#x}");
     }
-}
-
-/// The software GPU does not listen yet.
-mod forward {
-    use super::hipStream_t;
-
-    pub(super) fn taken(_: hipStream_t, _: usize, _: usize) {}
-
-    pub(super) fn given(_: hipStream_t, _: usize) {}
 }

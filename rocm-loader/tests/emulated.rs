@@ -1,0 +1,60 @@
+//! What the loader adds to the calls, on two software GPUs.
+#![cfg(feature = "emulator")]
+
+use std::error::Error;
+
+use rocm_loader::{Choice, bound_device, hip, parts};
+
+fn select() -> Result<(), rocm_loader::LoadError> {
+    rocm_loader::select(Choice::Emulator(vec!["gfx1100".into(), "gfx90a".into()]))
+}
+
+#[test]
+fn the_bound_device_follows_what_the_thread_calls() -> Result<(), Box<dyn Error>> {
+    select()?;
+    assert_eq!(bound_device(), None);
+    // SAFETY: these functions take integers or write one integer, whose place outlives the call.
+    unsafe {
+        assert_eq!(hip::hipSetDevice(1), 0);
+        assert_eq!(bound_device(), Some(1));
+        assert_eq!(hip::hipGetDeviceCount(&mut 0), 0);
+        assert_eq!(bound_device(), Some(1), "asking changes nothing");
+        assert_ne!(hip::hipSetDevice(2), 0);
+        assert_eq!(bound_device(), None, "it failed");
+        assert_eq!(hip::hipSetDevice(0), 0);
+        assert_eq!(std::thread::spawn(bound_device).join().ok(), Some(None));
+        assert_eq!(bound_device(), Some(0));
+        hip::hipCtxSetCurrent(std::ptr::null_mut());
+        assert_eq!(bound_device(), None);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_part_that_is_taken_divides_its_allocation() -> Result<(), Box<dyn Error>> {
+    select()?;
+    assert!(parts::are_watched());
+    let null_stream = std::ptr::null_mut();
+    let mut segment = std::ptr::null_mut();
+    // SAFETY: the segment is 64 KiB, and every fill begins and ends in it.
+    unsafe {
+        assert_eq!(hip::hipMalloc(&mut segment, 1 << 16), 0);
+        let fills = |offset: usize| {
+            let code = hip::hipMemset(segment.byte_add(offset), 0, 4096);
+            (code == 0) && hip::hipDeviceSynchronize() == 0
+        };
+        assert!(fills(8192), "the whole segment is one allocation");
+        parts::taken(null_stream, segment.addr(), 4096);
+        assert!(fills(0));
+        parts::given(null_stream, segment.addr());
+        assert!(!fills(0), "it was given back");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_software_gpu_needs_no_tensile_files() -> Result<(), Box<dyn Error>> {
+    select()?;
+    assert_eq!(rocm_loader::tensile::files_for("gfx1100")?, None);
+    Ok(())
+}
