@@ -2,6 +2,7 @@
 
 use crate::rules::{CrateRules, EVERY_FILE, Edit, OwnModule, Rule};
 
+/// All that is special in candle-core.
 pub const CANDLE_CORE: CrateRules = CrateRules {
     name: "candle-core",
     cuda_only: &["cuda_backend/", "quantized/cuda.rs", "quantized/fast_mmq.rs", "quantized/fast_mmvq.rs"],

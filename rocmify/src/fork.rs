@@ -11,6 +11,7 @@ use crate::upstream::{self, LocateError};
 
 /// Why the fork could not be written.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the texts say what each is")]
 pub enum ForkError {
     #[error(transparent)]
     Locate(#[from] LocateError),

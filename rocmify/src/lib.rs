@@ -16,5 +16,6 @@ pub mod suite_rules;
 pub mod suites;
 pub mod tree;
 pub mod twins;
+mod unpacked;
 pub mod upstream;
 mod words;

@@ -2,6 +2,7 @@
 
 use crate::rules::{CrateRules, Edit, OwnModule, Rule};
 
+/// All that is special in candle-nn.
 pub const CANDLE_NN: CrateRules = CrateRules {
     name: "candle-nn",
     cuda_only: &["moe/cutile.rs"],

@@ -8,8 +8,11 @@ use crate::tree::{FileSite, Tree};
 
 /// Every rule of a crate with its sites and counts, one site a line.
 pub struct Report<'a> {
+    /// The crate's rules.
     pub rules: &'a CrateRules,
+    /// What they made of it.
     pub tree: &'a Tree,
+    /// Upstream's version.
     pub version: &'a str,
 }
 

@@ -11,6 +11,7 @@ pub struct Rule {
     pub file: &'static str,
     /// How many places the rule must find, over all of its files.
     pub expect: usize,
+    /// What it does there.
     pub edit: Edit,
 }
 
@@ -19,6 +20,7 @@ pub const EVERY_FILE: &str = "*";
 
 /// What a special rule does at the places it finds.
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "the fields are what the sentences of the variants name")]
 pub enum Edit {
     /// The whole file has a renamed twin of this name, beside it.
     TwinFile(&'static str),
@@ -59,6 +61,8 @@ pub struct CrateRules {
 /// A module of ours, which exists with the feature `rocm` only.
 #[derive(Debug, Clone, Copy)]
 pub struct OwnModule {
+    /// Its name.
     pub name: &'static str,
+    /// Whether it is `pub`.
     pub public: bool,
 }

@@ -21,9 +21,11 @@ pub struct SuiteRules {
 /// Tests of one file that share a fate and its reason.
 #[derive(Debug, Clone, Copy)]
 pub struct Listed {
+    /// The file's name without its extension.
     pub suite: &'static str,
     /// Names as in upstream's file, with the modules that they lie in.
     pub tests: &'static [&'static str],
+    /// Why.
     pub reason: &'static str,
 }
 

@@ -23,6 +23,7 @@ use crate::words::{Word, called, cpu_places, imports_cpu, path_follows, words};
 /// One of upstream's test files, made to test the ROCm device.
 #[derive(Debug)]
 pub struct Suite {
+    /// What is expected of it.
     pub rules: &'static SuiteRules,
     /// The text of a module named like the suite.
     pub text: String,
@@ -35,6 +36,7 @@ pub struct Suite {
 pub struct RocmTest {
     /// Its name in upstream's file; of a macro that wraps `test_device!`, the macro's name with a `!`.
     pub name: String,
+    /// Where it comes from.
     pub kind: Kind,
     /// The test functions that it consists of, by their path below the suite. Only a macro has several.
     pub functions: Vec<String>,
@@ -55,6 +57,7 @@ pub enum Kind {
 
 /// Why a test file could not be rewritten.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the texts say what each is")]
 pub enum SuiteError {
     #[error("{path}: {source}")]
     Io { path: String, source: std::io::Error },

@@ -21,7 +21,9 @@ pub enum Form {
 /// A site and the file that it lies in, below upstream's `src/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileSite {
+    /// The file's path.
     pub file: String,
+    /// The place in it.
     pub site: Site,
 }
 
@@ -38,6 +40,7 @@ pub struct Tree {
 
 /// Why a crate could not be rewritten.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the texts say what each is")]
 pub enum TreeError {
     #[error("{path}: {source}")]
     Io { path: String, source: std::io::Error },

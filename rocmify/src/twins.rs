@@ -28,7 +28,9 @@ pub struct Site {
 /// What the general rule made of one file.
 #[derive(Debug)]
 pub struct Twinned {
+    /// The file with its twins.
     pub text: String,
+    /// Where they are.
     pub sites: Vec<Site>,
     /// Identifiers that name CUDA and got no twin.
     pub left: Vec<Site>,
@@ -36,6 +38,7 @@ pub struct Twinned {
 
 /// Why the general rule stopped.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the texts say what each is")]
 pub enum TwinError {
     #[error("line {line} does not parse: {reason}")]
     Parse { line: usize, reason: String },

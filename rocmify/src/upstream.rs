@@ -1,8 +1,8 @@
 //! Finds the sources of upstream's published crates.
 //!
-//! The order is: the folder named by `CANDLE_UPSTREAM_DIR`, else whatever cargo fetches for a
-//! stub manifest that pins the exact version. Cargo does the fetching, so mirrors, proxies and
-//! vendored registries keep working, and the stub stays outside the caller's dependency graph,
+//! The order is: the folder named by `CANDLE_UPSTREAM_DIR`; a crate that cargo or `cargo vendor` has unpacked
+//! already; else whatever cargo fetches for a stub manifest that pins the exact version. Cargo does the
+//! fetching, so mirrors and proxies keep working, and the stub stays outside the caller's dependency graph,
 //! so that a `[patch.crates-io]` downstream cannot point upstream at the fork itself.
 
 use std::env;
@@ -13,6 +13,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::unpacked::Places;
+
 /// The release of Candle that the rules are written for.
 pub const VERSION: &str = "0.11.1";
 
@@ -21,6 +23,7 @@ pub const DIR_VARIABLE: &str = "CANDLE_UPSTREAM_DIR";
 
 /// Why upstream's sources could not be found, and what to do.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the texts say what each is")]
 pub enum LocateError {
     #[error(
         "{DIR_VARIABLE} is {dir}, but neither {dir}/{name} nor {dir}/{name}-{version} holds a Cargo.toml: \
@@ -35,7 +38,9 @@ pub enum LocateError {
 
     #[error(
         "cargo could not fetch {name} {version}:\n{stderr}\n\
-         Go online once, or vendor the crates, or set {DIR_VARIABLE} to a Candle {version} checkout."
+         Nor is it unpacked in cargo's registry or in a folder that cargo's configuration names as a source. \
+         Go online once, or vendor the crates (docs/offline.md), or set {DIR_VARIABLE} to a Candle {version} \
+         checkout or a folder of unpacked crates."
     )]
     Fetch { name: String, version: String, stderr: String },
 
@@ -56,19 +61,20 @@ pub enum LocateError {
 ///
 /// `version` is exact, for instance `"0.11.1"`. `work_dir` is a folder that the stub manifests may
 /// be written to, normally a build script's `OUT_DIR`; it is created when missing.
-/// Once the crates were fetched, this needs no network.
+/// Once the crates were fetched or vendored, this needs no network and runs no cargo.
 ///
 /// # Errors
 /// When a crate cannot be found or fetched, or has another version; the text says what to do.
 pub fn locate(names: &[&str], version: &str, work_dir: &Path) -> Result<Vec<PathBuf>, LocateError> {
-    let chosen_dir = env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty());
-    names
-        .iter()
-        .map(|name| match &chosen_dir {
-            Some(dir) => locate_in_dir(name, version, Path::new(dir)),
-            None => locate_with_cargo(name, version, work_dir),
-        })
-        .collect()
+    if let Some(dir) = env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()) {
+        return names.iter().map(|name| locate_in_dir(name, version, Path::new(&dir))).collect();
+    }
+    let places = Places::of_this_build(work_dir);
+    let locate = |name: &&str| match places.find(name, version) {
+        Some(dir) => Ok(dir),
+        None => locate_with_cargo(name, version, work_dir),
+    };
+    names.iter().map(locate).collect()
 }
 
 /// Prints the `cargo::rerun-if-*` lines that a build script needs after [`locate`].

@@ -1,0 +1,182 @@
+//! Crates that cargo or `cargo vendor` has unpacked already: found by their folders, without running cargo.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where unpacked crates may lie.
+pub(crate) struct Places {
+    /// Cargo's own folder, with its registry and its configuration.
+    pub(crate) cargo_home: Option<PathBuf>,
+    /// Folders that cargo's configuration is looked for in and above.
+    pub(crate) inside: Vec<PathBuf>,
+}
+
+impl Places {
+    /// Those of this build. Cargo does not tell a build script where it was started: the shell's folder, the
+    /// package's and the one that the build writes to stand for it.
+    pub(crate) fn of_this_build(work_dir: &Path) -> Self {
+        let named =
+            |variable: &str| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+        Self {
+            cargo_home: named("CARGO_HOME").or_else(|| Some(named("HOME")?.join(".cargo"))),
+            inside: [named("PWD"), env::current_dir().ok(), std::path::absolute(work_dir).ok()]
+                .into_iter()
+                .flatten()
+                .collect(),
+        }
+    }
+
+    /// The folder of a crate of exactly this version: from the registry's unpacked crates, whichever registry that
+    /// is, else from a directory source, whether or not the configuration makes use of it.
+    pub(crate) fn find(&self, name: &str, version: &str) -> Option<PathBuf> {
+        let versioned = format!("{name}-{version}");
+        let registries = self.cargo_home.iter().flat_map(|home| folders(&home.join("registry/src")));
+        // Cargo leaves the mark when all of the crate is there.
+        let unpacked = registries
+            .map(|registry| registry.join(&versioned))
+            .filter(|path| path.join(".cargo-ok").exists());
+        let vendored = self.configurations().into_iter().flat_map(|file| directory_sources(&file));
+        let vendored = vendored.flat_map(|source| [source.join(&versioned), source.join(name)]);
+        unpacked.chain(vendored).find(|path| is_package(path, name, version))
+    }
+
+    /// Cargo's configuration files, nearest first.
+    fn configurations(&self) -> Vec<PathBuf> {
+        let above =
+            self.inside.iter().flat_map(|folder| folder.ancestors()).map(|folder| folder.join(".cargo"));
+        let mut files = Vec::new();
+        for folder in above.chain(self.cargo_home.clone()) {
+            for file in [folder.join("config.toml"), folder.join("config")] {
+                if file.is_file() && !files.contains(&file) {
+                    files.push(file);
+                }
+            }
+        }
+        files
+    }
+}
+
+fn folders(folder: &Path) -> std::vec::IntoIter<PathBuf> {
+    let mut paths: Vec<_> =
+        fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.into_iter()
+}
+
+/// What `directory` keys in `[source.*]` of a configuration file name. Such paths begin at the folder that holds
+/// the file's own folder.
+fn directory_sources(file: &Path) -> Vec<PathBuf> {
+    let Some(base) = file.parent().and_then(Path::parent) else { return Vec::new() };
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let mut in_sources = false;
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if line.starts_with('[') {
+            in_sources = line.starts_with("[source");
+        }
+        if (in_sources || line.starts_with("source."))
+            && let Some(directory) = value(line, "directory")
+        {
+            found.push(base.join(directory));
+        }
+    }
+    found
+}
+
+/// Whether a folder's manifest is that of a published package of this name and version.
+fn is_package(folder: &Path, name: &str, version: &str) -> bool {
+    let text = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
+    let lines = text.lines().map(str::trim).skip_while(|line| *line != "[package]").skip(1);
+    let package: Vec<_> = lines.take_while(|line| !line.starts_with('[')).collect();
+    let field =
+        |key: &str| package.iter().filter(|line| line.starts_with(key)).find_map(|line| value(line, key));
+    field("name") == Some(name) && field("version") == Some(version)
+}
+
+/// The quoted text behind `key =` in a line of TOML.
+fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let line = if line.starts_with('#') { "" } else { line };
+    line.match_indices(key).find_map(|(at, _)| {
+        let text = line[at + key.len()..].trim_start().strip_prefix('=')?.trim_start();
+        let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+        text[1..].split(quote).next()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: &str = "candle-kernels";
+    const VERSION: &str = "0.11.1";
+
+    fn write(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().expect("a file in a folder")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    }
+
+    /// A published crate's folder.
+    fn package(folder: &Path, version: &str) {
+        let text = format!(
+            "# made by cargo\n[package]\nedition = \"2021\"\nname = \"{NAME}\"\nversion = \"{version}\"\n\n[dependencies.x]\nversion = \"1\"\n"
+        );
+        write(&folder.join("Cargo.toml"), &text);
+    }
+
+    fn places(root: &Path) -> Places {
+        Places { cargo_home: Some(root.join("home/.cargo")), inside: vec![root.join("work/app/target/out")] }
+    }
+
+    #[test]
+    fn a_crate_that_the_registry_unpacked_is_used_when_it_is_whole() {
+        let root = tempfile::tempdir().expect("a folder");
+        let places = places(root.path());
+        assert_eq!(places.find(NAME, VERSION), None);
+        let folder = root.path().join("home/.cargo/registry/src/some-registry/candle-kernels-0.11.1");
+        package(&folder, VERSION);
+        assert_eq!(places.find(NAME, VERSION), None, "cargo has not finished it");
+        write(&folder.join(".cargo-ok"), "");
+        assert_eq!(places.find(NAME, VERSION), Some(folder));
+        assert_eq!(places.find(NAME, "0.11.2"), None);
+        assert_eq!(places.find("candle", VERSION), None);
+    }
+
+    #[test]
+    fn a_vendored_crate_is_found_by_the_configuration_above_the_build() {
+        let ways = [
+            "[source.the-registry]\nreplace-with = \"vendored\"\n\n[source.vendored]\ndirectory = \"third_party\"\n",
+            "source.vendored.directory = 'third_party'\n",
+            "[source]\nvendored = { directory = \"third_party\" }\n",
+        ];
+        for text in ways {
+            for folder in [NAME, "candle-kernels-0.11.1"] {
+                let root = tempfile::tempdir().expect("a folder");
+                write(&root.path().join("work/.cargo/config.toml"), text);
+                let folder = root.path().join("work/third_party").join(folder);
+                package(&folder, VERSION);
+                assert_eq!(places(root.path()).find(NAME, VERSION), Some(folder), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn cargo_homes_configuration_counts_and_other_versions_do_not() {
+        let root = tempfile::tempdir().expect("a folder");
+        let vendor = root.path().join("vendor");
+        let config = format!("[source.vendored]\n# directory = \"nowhere\"\ndirectory = {:?}\n", vendor);
+        write(&root.path().join("home/.cargo/config.toml"), &config);
+        package(&vendor.join(NAME), "0.11.0");
+        assert_eq!(places(root.path()).find(NAME, VERSION), None);
+        package(&vendor.join("candle-kernels-0.11.1"), VERSION);
+        assert_eq!(places(root.path()).find(NAME, VERSION), Some(vendor.join("candle-kernels-0.11.1")));
+    }
+
+    #[test]
+    fn a_directory_of_another_section_is_no_source() {
+        let root = tempfile::tempdir().expect("a folder");
+        write(&root.path().join("work/.cargo/config.toml"), "[build]\ndirectory = \"third_party\"\n");
+        package(&root.path().join("work/third_party").join(NAME), VERSION);
+        assert_eq!(places(root.path()).find(NAME, VERSION), None);
+    }
+}
