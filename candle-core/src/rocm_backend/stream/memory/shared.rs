@@ -1,5 +1,6 @@
 //! A pool that several threads use at once, and that makes room with others on the same GPU.
-use super::pool::{Driver, MemoryStats, Pool, Refusal};
+use super::arena::BlockId;
+use super::pool::{Driver, MemoryStats, Pool, Refusal, Taken};
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
@@ -31,28 +32,30 @@ impl<D: Driver, L: Lock<Pool<D>>> Shared<D, L> {
         Self { pool: L::of(pool), driver: PhantomData }
     }
 
-    /// Memory of at least `bytes` bytes. Before it is refused, `others_give_back` has other pools of the GPU give back
-    /// what they have parked, and says whether there was anything.
+    /// Memory of at least `bytes` bytes. Where this pool finds none, also after giving back what is idle in it,
+    /// `siblings_give_back` is called once, without the lock: it has all other pools of the GPU give back what is idle
+    /// in them, and says whether any had something. If so, the request is tried once more before it is refused.
     pub(super) fn take(
         &self,
         bytes: usize,
-        others_give_back: impl Fn() -> bool,
-    ) -> Result<usize, Refusal<D::Error>> {
-        match self.pool.with(|pool| pool.take(bytes)) {
-            Err(Refusal::OutOfMemory { .. } | Refusal::BeyondShare { .. }) if others_give_back() => {
-                self.pool.with(|pool| pool.take(bytes))
-            }
-            outcome => outcome,
+        siblings_give_back: impl FnOnce() -> bool,
+    ) -> Result<Taken, Refusal<D::Error>> {
+        let outcome = self.pool.with(|pool| pool.take(bytes));
+        let short = matches!(outcome, Err(Refusal::OutOfMemory { .. } | Refusal::BeyondReserve { .. }));
+        if short && siblings_give_back() {
+            self.pool.with(|pool| pool.take(bytes))
+        } else {
+            outcome
         }
     }
 
-    /// Takes memory back that [`Self::take`] gave. Returns false if it is none of it.
-    pub(super) fn give(&self, address: usize) -> bool {
-        self.pool.with(|pool| pool.give(address))
+    /// Takes memory back that [`Self::take`] gave.
+    pub(super) fn give(&self, block: BlockId) {
+        self.pool.with(|pool| pool.give(block));
     }
 
-    /// Gives what is parked back to the driver as far as it can be; returns the bytes.
-    pub(super) fn give_back_parked(&self) -> usize {
+    /// Gives all idle segments back to the driver; returns how many bytes.
+    pub(super) fn give_back_idle(&self) -> usize {
         self.pool.with(|pool| pool.give_back_idle(0))
     }
 
@@ -126,11 +129,10 @@ mod tests {
 
     type LoomPool = Shared<Gpu, loom::sync::Mutex<Pool<Gpu>>>;
 
-    fn two_pools() -> (Gpu, [Arc<LoomPool>; 2]) {
+    fn pools<const N: usize>() -> (Gpu, [Arc<LoomPool>; N]) {
         let gpu = Gpu(Arc::new((AtomicUsize::new(0), AtomicUsize::new(MIB))));
-        let limits = Limits { share: 100, parked: usize::MAX };
-        let pool = || Arc::new(Shared::new(Pool::new(gpu.clone(), limits)));
-        let pools = [pool(), pool()];
+        let limits = Limits { share: 100, parked: None, reserve: 0, idle: None };
+        let pools = std::array::from_fn(|_| Arc::new(Shared::new(Pool::new(gpu.clone(), limits, 0))));
         (gpu, pools)
     }
 
@@ -144,21 +146,22 @@ mod tests {
     #[test]
     fn threads_of_one_pool_never_get_the_same_memory() {
         model(|| {
-            let (gpu, [pool, _]) = two_pools();
+            let (gpu, [pool]) = pools();
             let thread = |pool: Arc<LoomPool>| {
                 move || {
                     let (a, b) = (pool.take(3 * MIB, || false).unwrap(), pool.take(1000, || false).unwrap());
-                    assert!(pool.give(a));
+                    pool.give(a.block);
                     b
                 }
             };
             let other = loom::thread::spawn(thread(pool.clone()));
             let (mine, others) = (thread(pool.clone())(), other.join().unwrap());
-            assert_ne!(mine, others);
-            assert!(pool.give(mine) && pool.give(others) && !pool.give(mine));
+            assert_ne!(mine.address, others.address);
+            pool.give(mine.block);
+            pool.give(others.block);
             let stats = pool.stats();
             assert_eq!((stats.live, stats.held), (0, 0));
-            assert_eq!(pool.give_back_parked(), stats.parked);
+            assert_eq!(pool.give_back_idle(), stats.parked);
             assert_eq!(gpu.info(), Ok((TOTAL, TOTAL)));
         });
     }
@@ -166,29 +169,52 @@ mod tests {
     #[test]
     fn pools_of_one_gpu_make_room_for_each_other() {
         model(|| {
-            let (gpu, pools) = two_pools();
-            // Either parks more than the other leaves free.
-            let parked = pools[1].take(60 * MIB, || false).unwrap();
-            assert!(pools[1].give(parked));
+            let (gpu, pools) = pools::<2>();
+            // Either keeps more than the other leaves free.
+            let kept = pools[1].take(60 * MIB, || false).unwrap();
+            pools[1].give(kept.block);
             let thread = |mine: Arc<LoomPool>, other: Arc<LoomPool>| {
                 move || {
-                    let taken = mine.take(45 * MIB, || other.give_back_parked() > 0);
-                    taken.map(|address| assert!(mine.give(address))).is_ok()
+                    let taken = mine.take(45 * MIB, || other.give_back_idle() > 0);
+                    taken.map(|taken| mine.give(taken.block)).is_ok()
                 }
             };
             let [first, second] = pools.clone();
             let other = loom::thread::spawn(thread(first, second));
             let [first, second] = pools.clone();
             let outcomes = [thread(second, first)(), other.join().unwrap()];
-            // Refused is only who came while the other was using what had been parked.
+            // Refused is only who came while the other was using what had been idle.
             assert!(outcomes.contains(&true));
             pools.iter().for_each(|pool| assert_eq!(pool.stats().live, 0));
-            let all = pools[0].take(90 * MIB, || pools[1].give_back_parked() > 0);
-            assert!(all.is_ok_and(|address| pools[0].give(address)));
+            let all = pools[0].take(90 * MIB, || pools[1].give_back_idle() > 0);
+            pools[0].give(all.unwrap().block);
             for pool in &pools {
-                pool.give_back_parked();
+                pool.give_back_idle();
             }
             assert_eq!(gpu.info(), Ok((TOTAL, TOTAL)));
+        });
+    }
+
+    #[test]
+    fn all_siblings_give_back_before_a_refusal_and_are_asked_once() {
+        model(|| {
+            let (gpu, [mine, siblings @ ..]) = pools::<4>();
+            let kept: Vec<_> = siblings.iter().map(|pool| pool.take(30 * MIB, || false).unwrap()).collect();
+            siblings.iter().zip(kept).for_each(|(pool, taken)| pool.give(taken.block));
+            let mut asked = 0;
+            let taken = mine.take(100 * MIB, || {
+                asked += 1;
+                siblings.iter().map(|pool| pool.give_back_idle()).sum::<usize>() > 0
+            });
+            mine.give(taken.unwrap().block);
+            assert_eq!((asked, gpu.info()), (1, Ok((0, TOTAL))));
+            let mut asked = 0;
+            let refused = mine.take(101 * MIB, || {
+                asked += 1;
+                false
+            });
+            assert!(matches!(refused, Err(Refusal::OutOfMemory { free: TOTAL, .. })));
+            assert_eq!(asked, 1);
         });
     }
 }

@@ -1,0 +1,160 @@
+use super::*;
+
+const SEGMENT: usize = 1 << 20;
+const BASE: usize = 0x1000_0000;
+const ANY: usize = usize::MAX;
+
+/// Segments of the first kind, side by side as a driver may hand them out.
+fn arena(segments: &[usize]) -> Arena {
+    let mut arena = Arena::default();
+    for (i, len) in segments.iter().enumerate() {
+        arena.add_segment(BASE + segments[..i].iter().sum::<usize>(), *len, 0);
+    }
+    arena
+}
+
+/// Takes as the pool does: what has the size, else a part.
+fn take(arena: &mut Arena, len: usize) -> Option<BlockId> {
+    arena.take(len).or_else(|| arena.carve(sizes::kind(len), len, ANY))
+}
+
+#[test]
+fn a_block_comes_from_the_smallest_that_holds_it() {
+    let mut arena = arena(&[4 * SEGMENT, SEGMENT]);
+    let inside = arena.carve(0, SEGMENT, ANY).unwrap();
+    assert_eq!((arena.address(inside), arena.len(inside)), (BASE + 4 * SEGMENT, SEGMENT));
+    let first = arena.carve(0, SEGMENT, ANY).unwrap();
+    assert_eq!((arena.address(first), arena.sums().free()), (BASE, 3 * SEGMENT));
+    assert_eq!(arena.carve(0, 4 * SEGMENT, ANY), None);
+    assert_eq!(arena.carve(0, SEGMENT, 2 * SEGMENT), None);
+}
+
+#[test]
+fn what_is_given_back_is_the_next_of_its_size() {
+    let mut arena = arena(&[SEGMENT]);
+    let [a, b] = [256, 512].map(|len| arena.carve(0, len, ANY).unwrap());
+    let at = arena.address(b);
+    assert_eq!(arena.take(512), None);
+    assert_eq!(arena.give(b), Some(Given { segment: 0, idle: false }));
+    assert_eq!(arena.take(256), None);
+    let again = arena.take(512).unwrap();
+    assert_eq!(arena.address(again), at);
+    assert_eq!(arena.give(a), Some(Given { segment: 0, idle: false }));
+}
+
+#[test]
+fn neighbours_join_but_segments_do_not() {
+    let mut arena = arena(&[SEGMENT, SEGMENT]);
+    let blocks: Vec<_> = (0..8).map(|_| take(&mut arena, SEGMENT / 4).unwrap()).collect();
+    let first: Vec<_> = blocks.iter().map(|&block| arena.address(block)).collect();
+    assert_eq!((arena.sums().free(), arena.largest_idle()), (0, None));
+    for i in [1, 3, 2, 0, 4, 6, 7, 5] {
+        assert!(arena.give(blocks[i]).is_some());
+    }
+    assert_eq!(arena.carve(0, SEGMENT, ANY), None);
+    arena.join(0);
+    assert_eq!(arena.carve(0, SEGMENT + 1, ANY), None);
+    let mut whole = [(); 2].map(|()| arena.carve(0, SEGMENT, ANY).unwrap()).map(|block| arena.address(block));
+    whole.sort_unstable();
+    let least = *first.iter().min().unwrap();
+    assert_eq!(whole, [least, least + SEGMENT]);
+}
+
+#[test]
+fn a_rest_shorter_than_a_step_stays_with_its_block() {
+    let mut arena = Arena::default();
+    arena.add_segment(BASE, 17 * SEGMENT, sizes::LARGE);
+    let block = arena.carve(sizes::LARGE, 16 * SEGMENT, ANY).unwrap();
+    assert_eq!((arena.len(block), arena.sums().free()), (17 * SEGMENT, 0));
+    arena.give(block).unwrap();
+    assert_eq!(arena.take(16 * SEGMENT).map(|block| arena.len(block)), Some(17 * SEGMENT));
+}
+
+#[test]
+fn only_blocks_in_use_are_given_back() {
+    let mut arena = arena(&[SEGMENT]);
+    let block = take(&mut arena, 256).unwrap();
+    assert_eq!(arena.give(BlockId(block.0 + 1)), None);
+    assert_eq!(arena.give(BlockId(1000)), None);
+    assert!(arena.give(block).is_some());
+    assert_eq!(arena.give(block), None);
+}
+
+#[test]
+fn idle_segments_are_known_by_size_and_age() {
+    let mut arena = arena(&[SEGMENT, 3 * SEGMENT, 2 * SEGMENT]);
+    let used = [3, 2, 1].map(|n| arena.carve(0, n * SEGMENT, ANY).unwrap());
+    assert_eq!((arena.largest_idle(), arena.oldest_idle(), arena.sums().idle), (None, None, 0));
+    for block in [used[1], used[0], used[2]] {
+        assert!(arena.give(block).is_some_and(|given| given.idle));
+    }
+    assert_eq!((arena.largest_idle(), arena.oldest_idle()), (Some(1), Some(2)));
+    assert_eq!((arena.remove(1), arena.remove(2)), (3 * SEGMENT, 2 * SEGMENT));
+    assert_eq!((arena.largest_idle(), arena.oldest_idle()), (Some(0), Some(0)));
+    assert_eq!((arena.sums().free(), arena.sums().held, arena.sums().idle), (SEGMENT, SEGMENT, SEGMENT));
+    // Its number is used again.
+    assert_eq!(arena.add_segment(BASE, SEGMENT, 0), 2);
+}
+
+#[test]
+fn idle_time_begins_with_the_first_look_that_finds_it() {
+    let mut arena = arena(&[SEGMENT]);
+    let [time, seconds] = [Duration::from_secs(10), Duration::from_secs(1)];
+    let block = take(&mut arena, SEGMENT).unwrap();
+    assert_eq!(arena.idle_for(time, 1000 * seconds), None);
+    arena.give(block).unwrap();
+    assert_eq!(arena.idle_for(time, 2000 * seconds), None);
+    assert_eq!(arena.idle_for(time, 2009 * seconds), None);
+    // Used in between, however shortly: it begins anew.
+    let block = take(&mut arena, SEGMENT).unwrap();
+    assert_eq!(arena.idle_for(time, 2011 * seconds), None);
+    arena.give(block).unwrap();
+    assert_eq!(arena.idle_for(time, 2012 * seconds), None);
+    assert_eq!(arena.idle_for(time, 2021 * seconds), None);
+    assert_eq!(arena.idle_for(time, 2022 * seconds), Some(0));
+}
+
+/// Random takes, gives, joins and removals against a list of what is in use: blocks never overlap, nothing is lost.
+#[test]
+fn blocks_never_overlap_and_nothing_is_lost() {
+    let mut state = 7u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % below
+    };
+    let mut arena = arena(&[2 * SEGMENT; 4]);
+    let mut used: Vec<(BlockId, usize, usize)> = Vec::new();
+    for _ in 0..20_000 {
+        match random(64) {
+            0 => arena.join(0),
+            1 => {
+                if let Some(segment) = arena.largest_idle() {
+                    assert_eq!(arena.remove(segment), 2 * SEGMENT);
+                    arena.add_segment(BASE + 2 * SEGMENT * (100 + random(1 << 30)), 2 * SEGMENT, 0);
+                }
+            }
+            2..32 if !used.is_empty() => {
+                let (block, ..) = used.swap_remove(random(used.len()));
+                assert!(arena.give(block).is_some());
+            }
+            _ => {
+                let wanted = sizes::block(1 + random(SEGMENT / 3)).unwrap();
+                let Some(block) = take(&mut arena, wanted) else { continue };
+                let (address, len) = (arena.address(block), arena.len(block));
+                assert!(len >= wanted && len - wanted < sizes::step(wanted));
+                assert!(used.iter().all(|&(_, at, l)| address + len <= at || at + l <= address));
+                used.push((block, address, len));
+            }
+        }
+        let in_use: usize = used.iter().map(|(.., len)| len).sum();
+        let sums = arena.sums();
+        assert_eq!((sums.live, sums.free(), sums.held), (in_use, 8 * SEGMENT - in_use, 8 * SEGMENT));
+        assert!(arena.scattered_bytes() + sums.idle <= sums.free());
+    }
+    used.into_iter().for_each(|(block, ..)| assert!(arena.give(block).is_some()));
+    arena.join(0);
+    assert_eq!((arena.sums().idle, arena.scattered_bytes()), (8 * SEGMENT, 0));
+    for _ in 0..4 {
+        assert!(arena.carve(0, 2 * SEGMENT, ANY).is_some());
+    }
+}

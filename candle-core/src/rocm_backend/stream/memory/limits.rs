@@ -1,0 +1,176 @@
+//! What stays free, what may be kept and for how long, and what one request should take.
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// What stays free on the card: bytes, with an optional K, M or G, or a part of the card like `3%`.
+pub const RESERVE_VARIABLE: &str = "CANDLE_ROCM_MEMORY_RESERVE";
+/// Seconds after which memory that nothing uses goes back to the driver; never if unset or 0.
+pub const IDLE_VARIABLE: &str = "CANDLE_ROCM_MEMORY_IDLE";
+/// Bytes that may be kept for reuse, with an optional K, M or G; 0 turns reuse off, unset is without bound.
+pub const PARKED_VARIABLE: &str = "CANDLE_ROCM_MEMORY_PARKED";
+/// The share of the free memory that is advised for one request, in percent: 1 to 100.
+pub const SHARE_VARIABLE: &str = "CANDLE_ROCM_MEMORY_SHARE";
+
+const DEFAULT_SHARE: u8 = 70;
+
+/// The limits of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Percent of the free memory that is advised for one request.
+    pub(super) share: u8,
+    /// Bytes that may be free in segments of ours.
+    pub(super) parked: Option<usize>,
+    /// Bytes that stay free on the card.
+    pub(super) reserve: usize,
+    /// After this time without use memory goes back.
+    pub(super) idle: Option<Duration>,
+}
+
+impl Limits {
+    /// The defaults for a card of `total` bytes, overridden by the environment.
+    pub(super) fn of(total: usize, shared_with_display: bool) -> Result<Self, String> {
+        Self::from_lookup(total, shared_with_display, |name| std::env::var_os(name))
+    }
+
+    fn from_lookup(
+        total: usize,
+        shared_with_display: bool,
+        lookup: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, String> {
+        let text = |name: &str| {
+            let value = lookup(name)?.to_string_lossy().trim().to_string();
+            (!value.is_empty()).then_some(value)
+        };
+        Ok(Self {
+            share: read(SHARE_VARIABLE, text, "percent of the free memory, 1 to 100", percent)?
+                .map_or(DEFAULT_SHARE, |share| share as u8),
+            parked: read(PARKED_VARIABLE, text, "bytes, like 512M or 2G, or 0", bytes)?,
+            reserve: read(RESERVE_VARIABLE, text, "bytes, like 512M or 2G, or percent, like 3%", |text| {
+                part_of(total, text).or_else(|| bytes(text))
+            })?
+            .unwrap_or_else(|| default_reserve(total, shared_with_display)),
+            idle: read(IDLE_VARIABLE, text, "seconds, like 30 or 0.5", seconds)?
+                .filter(|time| !time.is_zero()),
+        })
+    }
+
+    /// How many of `free` bytes the share is.
+    pub(super) fn share_of(&self, free: usize) -> usize {
+        percent_of(free, self.share.into())
+    }
+}
+
+/// The larger of 5% and 512 MB if the card draws a screen, else of 1% and 128 MB; but no more than a quarter of a small
+/// one.
+fn default_reserve(total: usize, shared_with_display: bool) -> usize {
+    let (percent, least) = if shared_with_display { (5, 512 << 20) } else { (1, 128 << 20) };
+    percent_of(total, percent).max(least).min(total / 4)
+}
+
+fn read<T>(
+    name: &str,
+    text: impl Fn(&str) -> Option<String>,
+    wanted: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, String> {
+    let Some(text) = text(name) else { return Ok(None) };
+    let error = || format!("{name}={text} is not understood; wanted {wanted}");
+    parse(&text).map(Some).ok_or_else(error)
+}
+
+fn percent_of(bytes: usize, percent: usize) -> usize {
+    // At most 100 percent, so that it fits again.
+    (bytes as u128 * percent as u128 / 100) as usize
+}
+
+fn percent(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|share| (1..=100).contains(share))
+}
+
+fn part_of(total: usize, text: &str) -> Option<usize> {
+    let percent = text.strip_suffix('%')?.parse().ok().filter(|&percent| percent < 100)?;
+    Some(percent_of(total, percent))
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    Duration::try_from_secs_f64(text.parse().ok()?).ok()
+}
+
+fn bytes(text: &str) -> Option<usize> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 10),
+        b'm' | b'M' => (&text[..text.len() - 1], 20),
+        b'g' | b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: usize = 1 << 30;
+
+    fn limits(name: &str, value: &str) -> Result<Limits, String> {
+        Limits::from_lookup(100 * GIB, false, |asked| (asked == name).then(|| value.into()))
+    }
+
+    #[test]
+    fn by_default_memory_is_kept_and_a_little_stays_free() {
+        let limits = limits("NONE", "").unwrap();
+        assert_eq!(limits, Limits { share: 70, parked: None, reserve: GIB, idle: None });
+        assert_eq!(limits.share_of(1000), 700);
+        assert_eq!(limits.share_of(usize::MAX), usize::MAX / 100 * 70 + (usize::MAX % 100) * 70 / 100);
+    }
+
+    #[test]
+    fn a_card_with_a_display_keeps_more_free() {
+        let mib = 1 << 20;
+        for (total, displayless, display) in [
+            (100 * GIB, GIB, 5 * GIB),
+            (8 * GIB, 128 * mib, 512 * mib),
+            (GIB, 128 * mib, 256 * mib),
+            (256 * mib, 64 * mib, 64 * mib),
+        ] {
+            assert_eq!(default_reserve(total, false), displayless, "{total}");
+            assert_eq!(default_reserve(total, true), display, "{total}");
+        }
+    }
+
+    #[test]
+    fn variables_override_them() {
+        assert_eq!(limits(SHARE_VARIABLE, "95").map(|l| l.share), Ok(95));
+        for (text, parked) in [(" 3M ", Some(3 << 20)), ("0", Some(0)), ("", None)] {
+            assert_eq!(limits(PARKED_VARIABLE, text).map(|l| l.parked), Ok(parked));
+        }
+        for (text, reserve) in
+            [("3%", 3 * GIB), ("0", 0), ("0%", 0), ("2G", 2 * GIB), ("100", 100), ("", GIB)]
+        {
+            assert_eq!(limits(RESERVE_VARIABLE, text).map(|l| l.reserve), Ok(reserve), "{text}");
+        }
+        for (text, millis) in [("30", Some(30_000)), ("0.5", Some(500)), ("0", None), ("", None)] {
+            assert_eq!(limits(IDLE_VARIABLE, text).map(|l| l.idle), Ok(millis.map(Duration::from_millis)));
+        }
+    }
+
+    #[test]
+    fn bad_values_are_named() {
+        for (name, value) in [
+            (SHARE_VARIABLE, "0"),
+            (SHARE_VARIABLE, "101"),
+            (SHARE_VARIABLE, "0.7"),
+            (PARKED_VARIABLE, "much"),
+            (PARKED_VARIABLE, "99999999999G"),
+            (RESERVE_VARIABLE, "100%"),
+            (RESERVE_VARIABLE, "%"),
+            (RESERVE_VARIABLE, "-1"),
+            (IDLE_VARIABLE, "soon"),
+            (IDLE_VARIABLE, "-1"),
+            (IDLE_VARIABLE, "inf"),
+        ] {
+            let error = limits(name, value).unwrap_err();
+            assert!(error.contains(name) && error.contains(value), "{error}");
+        }
+    }
+}
