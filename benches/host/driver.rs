@@ -15,10 +15,15 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Compiles the driver. It reports the first architecture that this program has kernels for.
+    /// Compiles the driver. It reports an architecture that this program has kernels for.
     pub fn build() -> Result<Self> {
-        let arch =
-            *hip_kernels::archs().first().context("this program holds no kernels: CANDLE_ROCM_ARCHS")?;
+        let held = hip_kernels::archs();
+        // No GPU reports a generic target: where only such are held, a GPU that they are for.
+        let exact = held.iter().copied().filter(|target| !target.ends_with("-generic"));
+        let arch = exact
+            .chain(["gfx1100", "gfx1030", "gfx942", "gfx1200"])
+            .find(|arch| hip_kernels::best_target(arch, held).is_some())
+            .with_context(|| format!("this program has kernels for {held:?} only"))?;
         let root = tempfile::tempdir()?;
         let source = root.path().join("amdhip64.rs");
         // Whoever asks rocBLAS' folder whether there are products for the GPU finds some.
@@ -46,7 +51,7 @@ impl Driver {
         let mut command = Command::new(words.next().context("no program")?);
         command.args(words).args(arguments).stderr(Stdio::inherit());
         command.env("ROCM_PATH", self.root.path()).env("CANDLE_ROCM_DRIVER", "native");
-        command.env("HOST_BENCH_ARCH", self.arch);
+        command.env("HOST_BENCH_ARCH", self.arch).env_remove("ROCBLAS_TENSILE_LIBPATH");
         let output = command.output().context("cannot start the bench again")?;
         ensure!(output.status.success(), "the measuring process: {}", output.status);
         Ok(String::from_utf8(output.stdout)?)
