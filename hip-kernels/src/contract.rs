@@ -146,6 +146,8 @@ pub trait KernelFamily {
     const PACK_BYTES: usize;
     /// Whether the launch sets the size of LDS.
     const DYNAMIC_LDS: bool;
+    /// The family itself, whatever its arguments borrow.
+    type Any: 'static;
     /// The address of each argument.
     type Arguments: AsRef<[*const c_void]>;
     /// The addresses of the arguments in the kernel's order, valid as long as `self` is borrowed.

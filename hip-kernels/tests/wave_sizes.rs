@@ -217,29 +217,23 @@ fn reductions() {
 
 #[test]
 fn rows_are_normalised() {
-    let both = Both::load(hip_kernels::Module::Reduce);
+    let both = Both::load(hip_kernels::Module::Rows);
     let (count, columns) = (5, 77);
-    let tail = |block: u32| [int(columns as u32), int(block), value(1e-5f32.to_le_bytes())];
-    for name in both.kernels("softmax_", &[8, 8, 4]) {
-        let numbers = elements(dtype(name), count * columns);
-        let bytes = numbers.len();
-        let shape = Shape { block: [1, 32, 1], ..rows(count, 1) };
-        both.compare(name, &shape, &[In(numbers), Out(bytes), int(columns as u32)]);
-    }
-    for block in [32, 1024] {
-        for name in both.kernels("rmsnorm_", &[8, 8, 8, 4, 4, 4]) {
-            let numbers = elements(dtype(name), count * columns);
-            let (bytes, weights) = (numbers.len(), elements(dtype(name), columns));
-            let arguments: Vec<_> =
-                [In(numbers), Out(bytes), In(weights)].into_iter().chain(tail(block)).collect();
-            both.compare(name, &rows(count, block), &arguments);
+    let tail = || [int(columns as u32), value(1e-5f32.to_le_bytes())];
+    let numbers = |name: &str| In(elements(dtype(name), count * columns));
+    let weights = |name: &str| In(elements(dtype(name), columns));
+    let result = || Out(8 * count * columns);
+    for block in [32, 64, 1024] {
+        for name in both.kernels("softmax_", &[8, 8, 4]) {
+            both.compare(name, &rows(count, block), &[numbers(name), result(), int(columns as u32)]);
         }
-        for name in both.kernels("layernorm_", &[8, 8, 8, 8, 4, 4, 4]) {
-            let numbers = elements(dtype(name), count * columns);
-            let (bytes, weights) = (numbers.len(), || In(elements(dtype(name), columns)));
-            let arguments: Vec<_> =
-                [In(numbers), Out(bytes), weights(), weights()].into_iter().chain(tail(block)).collect();
-            both.compare(name, &rows(count, block), &arguments);
+        for name in both.kernels("rmsnorm_", &[8, 8, 8, 4, 4]) {
+            let head = [numbers(name), result(), weights(name)];
+            both.compare(name, &rows(count, block), &head.into_iter().chain(tail()).collect::<Vec<_>>());
+        }
+        for name in both.kernels("layernorm_", &[8, 8, 8, 8, 4, 4]) {
+            let head = [numbers(name), result(), weights(name), weights(name)];
+            both.compare(name, &rows(count, block), &head.into_iter().chain(tail()).collect::<Vec<_>>());
         }
     }
 }

@@ -153,6 +153,7 @@ fn enumeration(text: &mut String, family: &Family, axis: &Axis) {
 /// The struct of a family's arguments.
 fn arguments(text: &mut String, family: &Family) {
     let count = family.arguments.len();
+    let any = format!("{}{}", family.name, lifetime(family, "'static"));
     line(text, &format!("/// {}\n///\n/// Kernels `{}`.", family.meaning, family.kernels));
     line(text, "#[derive(Clone, Copy, Debug)]");
     line(text, &format!("pub struct {}{} {{", family.name, lifetime(family, "'a")));
@@ -165,6 +166,7 @@ fn arguments(text: &mut String, family: &Family) {
     line(text, &format!("    const BLOCK: u32 = {};", family.block));
     line(text, &format!("    const PACK_BYTES: usize = {};", family.pack_bytes));
     line(text, &format!("    const DYNAMIC_LDS: bool = {};", family.dynamic_lds));
+    line(text, &format!("    type Any = {any};"));
     line(text, &format!("    type Arguments = [*const c_void; {count}];"));
     line(text, "    #[inline]\n    fn arguments(&self) -> Self::Arguments {\n        [");
     for argument in &family.arguments {
@@ -194,9 +196,10 @@ fn lookup(text: &mut String, family: &Family, kernels: &[Kernel], first: usize) 
         true => format!("{} as usize", axis.name),
         false => format!("({place}) * {} + {} as usize", places(axis).len(), axis.name),
     });
+    let any = format!("{}{}", family.name, lifetime(family, "'static"));
     line(text, &format!("impl {}{} {{", family.name, lifetime(family, "'_")));
     line(text, "    /// The kernel for these, if there is one.\n    #[inline]");
-    line(text, &format!("    pub fn kernel({}) -> Option<KernelOf<Self>> {{", parameters.join(", ")));
+    line(text, &format!("    pub fn kernel({}) -> Option<KernelOf<{any}>> {{", parameters.join(", ")));
     line(text, &format!("        static TABLE: [u16; {size}] = [{}];", table.join(", ")));
     line(text, &format!("        KernelOf::of(TABLE[{place}])\n    }}\n}}"));
 }

@@ -9,6 +9,8 @@ use rocm_emulator::api;
 pub const ARCH: &str = "gfx1100";
 /// Its lanes per wave.
 pub const WAVE: usize = 32;
+/// The devices: the first is that of every thread that selects none, the second has waves of 64 lanes.
+pub const DEVICES: [&str; 2] = [ARCH, "gfx90a"];
 
 /// Numbers that may be copied byte by byte.
 pub trait Element: Copy + Default {
@@ -29,7 +31,15 @@ elements!(u8, u16, u32, i32, u64, usize);
 
 /// Asks for the device; every call after the first changes nothing.
 fn configure() {
-    rocm_emulator::configure(&[ARCH]).unwrap();
+    rocm_emulator::configure(&DEVICES).unwrap();
+}
+
+/// Has this thread's modules and buffers be those of the device of an architecture.
+pub fn select(arch: &str) {
+    configure();
+    let device = DEVICES.iter().position(|known| *known == arch).unwrap();
+    // SAFETY: it takes a number and checks it.
+    check(unsafe { api::hipSetDevice(device as i32) }, "hipSetDevice");
 }
 
 fn check(code: u32, call: &str) {
@@ -169,6 +179,11 @@ impl<T: Element> Buffer<T> {
             api::hipMemcpy(self.address, values.as_ptr().cast(), bytes, api::hipMemcpyHostToDevice)
         };
         check(code, "hipMemcpy");
+    }
+
+    /// Where it lies.
+    pub fn address(&self) -> *mut c_void {
+        self.address
     }
 
     /// As a kernel argument.
