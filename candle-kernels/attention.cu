@@ -74,6 +74,8 @@ __device__ void attention(const T *q, const T *k, const T *v, const T *mask, T *
     const size_t seen = query + 1 + keys > queries ? query + 1 + keys - queries : 0;
     const size_t end = causal ? min(seen, keys) : keys;
 
+    // The columns from this lane's first one on.
+    const unsigned int columns = first_column < value_width ? (unsigned int)(value_width - first_column) : 0;
     float top = -INFINITY, sum = 0.0f;
     float result[COLUMNS] = {};
     for (size_t first = split * GROUP; first < end; first += SPLITS * GROUP) {
@@ -105,10 +107,11 @@ __device__ void attention(const T *q, const T *k, const T *v, const T *mask, T *
         for (int i = 0; i < count; ++i) {
             const float w = __shfl_sync(~0u, weight, i, GROUP);
             const T *from = v + (first + i) * v_strides[2];
-            for (int j = 0; j < COLUMNS; ++j) {
-                if (first_column + j * GROUP < value_width) {
-                    result[j] += w * static_cast<float>(from[j * GROUP * v_strides[3]]);
+            for (unsigned int j = 0; j < COLUMNS; ++j) {
+                if (j * GROUP < columns) {
+                    result[j] += w * static_cast<float>(*from);
                 }
+                from += GROUP * v_strides[3];
             }
         }
     }
@@ -117,7 +120,7 @@ __device__ void attention(const T *q, const T *k, const T *v, const T *mask, T *
     out += ((batch * heads + head) * queries + query) * value_width + first_column;
     if constexpr (SPLITS == 1) {
         for (int j = 0; j < COLUMNS; ++j) {
-            if (first_column + j * GROUP < value_width) {
+            if (j * GROUP < columns) {
                 out[j * GROUP] = static_cast<T>(sum == 0.0f ? 0.0f : result[j] / sum);
             }
         }
@@ -139,7 +142,7 @@ __device__ void attention(const T *q, const T *k, const T *v, const T *mask, T *
             total += sums[i] * expf(tops[i] - base);
         }
         for (int j = group; j < COLUMNS; j += GROUPS) {
-            if (first_column + j * GROUP < value_width) {
+            if (j * GROUP < columns) {
                 float value = 0.0f;
                 for (int i = 0; i < GROUPS; ++i) {
                     value += parts[i][j * GROUP + lane] * expf(tops[i] - base);

@@ -135,16 +135,26 @@ fn check_rows<T: Dtype>(
     }
 }
 
+/// What each addition rounds off is added at the end: as exact as if the sum were rounded once.
+fn sum(values: impl Iterator<Item = f64>) -> f64 {
+    let (total, rest) = values.fold((0.0f64, 0.0), |(total, rest), x| {
+        let next = total + x;
+        let lost = if total.abs() > x.abs() { total - next + x } else { x - next + total };
+        (next, rest + lost)
+    });
+    total + rest
+}
+
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = values.len() as f64;
-    values.sum::<f64>() / count
+    sum(values) / count
 }
 
 fn check_all_rows<T: Dtype>(arch: &str) {
     let grid = [ROWS as u32, 1, 1];
     let softmax = |row: &[f64]| {
         let top = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = row.iter().map(|x| (x - top).exp()).sum();
+        let sum = sum(row.iter().map(|x| (x - top).exp()));
         row.iter().map(|x| (x - top).exp() / sum).collect()
     };
     let run = |src: &Numbers<T>, dst: &Numbers<T>, columns: u32, block: u32| {
