@@ -176,7 +176,6 @@ fn large_requests_that_the_driver_refuses_are_out_of_memory() -> Result<()> {
         return Ok(());
     }
     let device = gpu.device();
-    gpu.reuse_memory();
     let _asked = Asked::of(Injection { largest: Some(1 << 20), ..Injection::default() });
     let error = Tensor::zeros(1 << 20, DType::F32, &device).expect_err("4 MiB").to_string();
     assert!(error.contains("out of device memory") && error.contains("4194304"), "{error}");

@@ -2,7 +2,11 @@
 mod common;
 
 use candle_core::backend::BackendStorage;
-use candle_core::rocm::{LaunchConfig, Strided, hip_kernels::Module};
+use candle_core::rocm::hip_kernels::{
+    Module,
+    contract::{Element, Unary, UnaryOp},
+};
+use candle_core::rocm::{LaunchConfig, Strided};
 use candle_core::{DType, Device, Layout, Result, Storage, Tensor};
 use serial_test::serial;
 
@@ -79,18 +83,18 @@ fn a_kernel_that_reads_out_of_bounds_is_stopped_and_named() -> Result<()> {
     {
         let (storage, layout) = small.storage_and_layout();
         let Storage::Rocm(storage) = &*storage else { panic!("not on the device") };
-        let out = unsafe { rocm.alloc::<f32>(far)? };
-        let kernel = rocm.kernel(Module::Unary, &["ucopy_f32"])?;
-        let launch = kernel.launch(LaunchConfig::for_elements("copy", far)?);
-        let strided = Strided::of("copy", &[&Layout::contiguous(far)])?;
-        let (from, to) = (storage.ptr(layout, "copy")?, out.ptr());
-        // SAFETY: the arguments of a unary kernel; that `far` is too much for the source is the point, and
-        // only the software GPU gets here.
-        unsafe { launch.arg(&far).strided(&strided).arg(&from).arg(&to).run()? };
+        // SAFETY: it is never read.
+        let dst = unsafe { rocm.alloc::<u32>(far)? };
+        let Strided { num_dims, layout: info } = &Strided::CONTIGUOUS;
+        let (inp, out) = (storage.ptr(layout, "copy")?, dst.ptr());
+        let arguments = Unary { numel: far, num_dims: *num_dims, info, inp, out };
+        let kernel = Unary::kernel(UnaryOp::Copy, Element::U32).expect("the copy");
+        // SAFETY: none: that `far` is too much for the source is the point, and only the software GPU gets here.
+        unsafe { rocm.launch(kernel, LaunchConfig::for_elements("copy", far)?, &arguments)? };
         assert_eq!(storage.dtype(), DType::F32);
     }
     let text = message(device.synchronize());
-    assert!(text.contains("ucopy_f32") && text.contains("0x"), "{text}");
+    assert!(text.contains("ucopy_u32") && text.contains("0x"), "{text}");
     assert_usable(&device)
 }
 

@@ -19,7 +19,7 @@ static SHARED: Lazy<Result<RocmDevice, String>> = Lazy::new(|| {
         let (arch, name, driver) = (device.arch(), device.name(), device.driver_name());
         let safe = mib(device.safe_alloc_size()?);
         Ok(format!(
-            "rocm:{} {name}, {arch}, {driver} driver: {} MiB free of {}, one request may take {safe} MiB",
+            "rocm:{} {name}, {arch}, {driver} driver: {} MiB free of {}, {safe} MiB may safely be asked for at once",
             device.ordinal(),
             mib(free),
             mib(total),
@@ -66,12 +66,6 @@ impl Gpu {
         Device::Rocm(self.device.clone())
     }
 
-    /// Has memory reused, as it is on hardware, until the test ends.
-    pub fn reuse_memory(&self) {
-        let total = self.device.memory_info().expect("the GPU says how much memory it has").1;
-        self.device.set_parked_memory(total / 8).expect("nothing is given back");
-    }
-
     /// Fails if anything waited for more than its own stream, since the process began.
     #[track_caller]
     pub fn assert_only_own_stream(&self) {
@@ -108,9 +102,6 @@ impl Drop for Gpu {
             let software = self.device.driver_name() == "emulator";
             self.assert_no_leak(if software { 0.0 } else { 1.0 });
             self.assert_only_own_stream();
-            if software {
-                self.device.set_parked_memory(0).expect("nothing is parked");
-            }
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Candle's backend traits, each method sent to the file of its subject.
 use super::device::RocmDevice;
 use super::error::unsupported_dtype;
+use super::ops::{conv, elementwise, indexing, matmul, pooling, random, reduce, strided};
 use super::storage::{RocmStorage, RocmStorageSlice};
-use super::{conv, elementwise, indexing, matmul, pool, random, reduce, strided};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
 use crate::scalar::Scalar;
 use crate::{CpuStorage, CpuStorageRef, DType, DeviceLocation, Layout, Result, Shape, WithDType};
+use hip_kernels::contract::{PoolKind, UnaryWithParameterOp};
 
 impl BackendDevice for RocmDevice {
     type Storage = RocmStorage;
@@ -133,11 +134,11 @@ impl BackendStorage for RocmStorage {
     }
 
     fn powf(&self, layout: &Layout, exponent: f64) -> Result<Self> {
-        elementwise::unary(self, layout, "powf", "upowf", Some(exponent))
+        elementwise::with_parameter(self, layout, UnaryWithParameterOp::Powf, "powf", exponent)
     }
 
     fn elu(&self, layout: &Layout, alpha: f64) -> Result<Self> {
-        elementwise::unary(self, layout, "elu", "uelu", Some(alpha))
+        elementwise::with_parameter(self, layout, UnaryWithParameterOp::Elu, "elu", alpha)
     }
 
     fn reduce_op(&self, op: ReduceOp, layout: &Layout, dims: &[usize]) -> Result<Self> {
@@ -145,7 +146,7 @@ impl BackendStorage for RocmStorage {
     }
 
     fn cmp(&self, op: CmpOp, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self> {
-        elementwise::binary(self, lhs_l, rhs, rhs_l, "cmp", elementwise::cmp_kernel(op), Some(DType::U8))
+        elementwise::compare(self, op, rhs, lhs_l, rhs_l)
     }
 
     fn to_dtype(&self, layout: &Layout, dtype: DType) -> Result<Self> {
@@ -153,11 +154,11 @@ impl BackendStorage for RocmStorage {
     }
 
     fn unary_impl<U: UnaryOpT>(&self, layout: &Layout) -> Result<Self> {
-        elementwise::unary(self, layout, U::NAME, U::KERNEL, None)
+        elementwise::unary::<U>(self, layout)
     }
 
     fn binary_impl<B: BinaryOpT>(&self, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self> {
-        elementwise::binary(self, lhs_l, rhs, rhs_l, B::NAME, B::KERNEL, None)
+        elementwise::binary::<B>(self, lhs_l, rhs, rhs_l)
     }
 
     fn where_cond(&self, l: &Layout, t: &Self, t_l: &Layout, f: &Self, f_l: &Layout) -> Result<Self> {
@@ -193,19 +194,19 @@ impl BackendStorage for RocmStorage {
     }
 
     fn avg_pool2d(&self, l: &Layout, k: (usize, usize), stride: (usize, usize)) -> Result<Self> {
-        pool::pool2d(self, l, "avg_pool2d", k, stride)
+        pooling::pool2d(self, l, PoolKind::Avg, k, stride)
     }
 
     fn max_pool2d(&self, l: &Layout, k: (usize, usize), stride: (usize, usize)) -> Result<Self> {
-        pool::pool2d(self, l, "max_pool2d", k, stride)
+        pooling::pool2d(self, l, PoolKind::Max, k, stride)
     }
 
     fn upsample_nearest1d(&self, l: &Layout, size: usize) -> Result<Self> {
-        pool::upsample_nearest1d(self, l, size)
+        pooling::upsample_nearest1d(self, l, size)
     }
 
     fn upsample_nearest2d(&self, l: &Layout, out_h: usize, out_w: usize) -> Result<Self> {
-        pool::upsample_nearest2d(self, l, out_h, out_w)
+        pooling::upsample_nearest2d(self, l, out_h, out_w)
     }
 
     fn upsample_bilinear2d(
@@ -217,7 +218,7 @@ impl BackendStorage for RocmStorage {
         scale_h: Option<f64>,
         scale_w: Option<f64>,
     ) -> Result<Self> {
-        pool::upsample_bilinear2d(self, l, (out_h, out_w), align_corners, scale_h, scale_w)
+        pooling::upsample_bilinear2d(self, l, (out_h, out_w), align_corners, scale_h, scale_w)
     }
 
     fn gather(&self, l: &Layout, ids: &Self, ids_l: &Layout, dim: usize) -> Result<Self> {

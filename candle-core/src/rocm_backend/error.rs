@@ -20,7 +20,9 @@ pub enum RocmError {
     Hip {
         /// The call, with the sizes it was given.
         call: String,
+        /// As `rocm:0 (gfx1100)`.
         device: String,
+        /// HIP's own.
         error: hip::Error,
         /// The driver's own words and advice, each after a semicolon; may be empty.
         notes: String,
@@ -28,62 +30,182 @@ pub enum RocmError {
 
     /// A rocBLAS call failed.
     #[error("{call} failed on {device}: {error}{notes}")]
-    Rocblas { call: String, device: String, error: rocblas::Error, notes: String },
+    Rocblas {
+        /// The call, with the sizes it was given.
+        call: String,
+        /// As `rocm:0 (gfx1100)`.
+        device: String,
+        /// rocBLAS' own.
+        error: rocblas::Error,
+        /// As of [`Self::Hip`].
+        notes: String,
+    },
 
+    /// The GPU has not that much memory, even with all that is kept for reuse given back.
     #[error(
         "out of device memory on {device}: {requested} bytes requested, {free} of {total} bytes free; \
          drop tensors that are no longer needed, or use a smaller batch, a shorter context or a smaller dtype"
     )]
-    OutOfMemory { requested: usize, free: usize, total: usize, device: String },
+    OutOfMemory {
+        /// Bytes.
+        requested: usize,
+        /// Bytes that HIP reports as free.
+        free: usize,
+        /// Bytes of the GPU.
+        total: usize,
+        /// As `rocm:0 (gfx1100)`.
+        device: String,
+    },
 
+    /// The request would leave less than the reserve.
     #[error(
-        "{requested} bytes requested on {device}, but one request may take {allowed} bytes now, {share}% of the free \
-         memory ({free} of {total} bytes are free): the rest is left to the desktop and the driver; raise it with \
-         CANDLE_ROCM_MEMORY_SHARE=percent or RocmDevice::set_memory_share"
+        "{requested} bytes requested on {device}, where {free} of {total} bytes are free and {reserve} bytes are kept \
+         free for the desktop, the driver and libraries; lower that with CANDLE_ROCM_MEMORY_RESERVE=bytes or \
+         RocmDevice::set_memory_reserve, drop tensors that are no longer needed, or use a smaller batch"
     )]
-    BeyondShare { requested: usize, allowed: usize, share: u8, free: usize, total: usize, device: String },
+    BeyondReserve {
+        /// Bytes.
+        requested: usize,
+        /// Bytes that stay free.
+        reserve: usize,
+        /// Bytes that HIP reports as free.
+        free: usize,
+        /// Bytes of the GPU.
+        total: usize,
+        /// As `rocm:0 (gfx1100)`.
+        device: String,
+    },
 
+    /// The deadline for waiting has passed.
     #[error(
         "{device} has not finished after {seconds:.3} s, the deadline that was set ({purpose}); last launched: \
          {launches}; wait longer (CANDLE_ROCM_DEADLINE=seconds or RocmDevice::set_deadline), or take the GPU to be \
          stuck: its memory stays taken until the process ends"
     )]
-    Overdue { device: String, seconds: f64, purpose: &'static str, launches: String },
+    Overdue {
+        /// As `rocm:0 (gfx1100)`.
+        device: String,
+        /// How long was waited.
+        seconds: f64,
+        /// What was waited for.
+        purpose: &'static str,
+        /// The last kernels, separated by commas.
+        launches: String,
+    },
 
     /// The GPU computes, but wrongly.
     #[error("{device} computes wrongly: {computation}; do not trust its results (HSA_OVERRIDE_GFX_VERSION is a cause)")]
-    WrongResult { device: String, computation: String },
+    WrongResult {
+        /// As `rocm:0 (gfx1100)`.
+        device: String,
+        /// What was computed, what came out, what must.
+        computation: String,
+    },
 
     /// A variable or a value that is not understood.
     #[error("{0}")]
     Setting(String),
 
+    /// There is no GPU of this number.
     #[error("rocm:{ordinal} does not exist: {driver} has {count} device(s), numbered from 0")]
-    NoSuchDevice { ordinal: usize, count: usize, driver: String },
+    NoSuchDevice {
+        /// The number asked for.
+        ordinal: usize,
+        /// How many there are.
+        count: usize,
+        /// What was asked.
+        driver: String,
+    },
 
     /// A kernel met an index outside its tensor. It read or wrote nothing there.
     #[error("{op}: index {index} is out of range for a dimension of size {bound} (on {device})")]
-    IndexOutOfRange { op: &'static str, index: i64, bound: u64, device: String },
+    IndexOutOfRange {
+        /// The operation.
+        op: &'static str,
+        /// The index.
+        index: i64,
+        /// The size of the dimension.
+        bound: u64,
+        /// As `rocm:0 (gfx1100)`.
+        device: String,
+    },
 
-    #[error("no kernel {kernel} in module {module} (on {device}): the operation is not there yet for this dtype on ROCm")]
-    MissingKernel { module: String, kernel: String, device: String },
+    /// A code object of this binary lacks a kernel of the contract.
+    #[error("no kernel {kernel} in module {module} (on {device}): this binary's code objects are damaged, build it anew")]
+    MissingKernel {
+        /// The module.
+        module: String,
+        /// The kernel.
+        kernel: String,
+        /// As `rocm:0 (gfx1100)`.
+        device: String,
+    },
 
     /// The caller's own code object, or a kernel that it has not.
     #[error("custom module {module} on {device}: {reason}")]
-    CustomModule { module: String, device: String, reason: String },
+    CustomModule {
+        /// The name it was given.
+        module: String,
+        /// As `rocm:0 (gfx1100)`.
+        device: String,
+        /// What is wrong.
+        reason: String,
+    },
 
+    /// The arguments of a launch are not those of the caller's kernel. Nothing was launched.
+    #[error("kernel {kernel} on {device}: {message}")]
+    Arguments {
+        /// The kernel.
+        kernel: String,
+        /// As `rocm:0 (gfx1100)`.
+        device: String,
+        /// Which argument, what it takes and what was given.
+        message: String,
+    },
+
+    /// More elements than one launch counts, where they cannot be cut.
     #[error("{op}: {elements} elements are more than a kernel can index ({limit}); split the tensor")]
-    TooManyElements { op: &'static str, elements: usize, limit: usize },
+    TooManyElements {
+        /// The operation.
+        op: &'static str,
+        /// How many there are.
+        elements: usize,
+        /// How many there may be.
+        limit: usize,
+    },
 
+    /// A layout that does not fit a kernel argument.
     #[error("{op}: a layout of {dims} dimensions that cannot be merged is too long for a kernel argument ({limit} at most); make the tensor contiguous first")]
-    TooManyDims { op: &'static str, dims: usize, limit: usize },
+    TooManyDims {
+        /// The operation.
+        op: &'static str,
+        /// Dimensions of the layout.
+        dims: usize,
+        /// How many there may be.
+        limit: usize,
+    },
 
+    /// A layout that shows more than there is.
     #[error("{op}: layout {layout:?} reaches beyond its buffer of {len} elements")]
-    OutOfBounds { op: &'static str, layout: Layout, len: usize },
+    OutOfBounds {
+        /// The operation.
+        op: &'static str,
+        /// The layout.
+        layout: Layout,
+        /// Elements of the buffer.
+        len: usize,
+    },
 
+    /// A launch that the kernel does not take.
     #[error("kernel {kernel}: {message}")]
-    Launch { kernel: String, message: String },
+    Launch {
+        /// The kernel.
+        kernel: String,
+        /// What it takes and what was given.
+        message: String,
+    },
 
+    /// What cannot be done.
     #[error("{0}")]
     Unsupported(String),
 }
@@ -95,17 +217,17 @@ impl From<RocmError> for crate::Error {
 }
 
 /// What the CPU device says of a dtype that `op` does not take.
-pub(super) fn unsupported_dtype(op: &'static str, dtype: DType) -> crate::Error {
+pub(crate) fn unsupported_dtype(op: &'static str, dtype: DType) -> crate::Error {
     crate::Error::UnsupportedDTypeForOp(dtype, op).bt()
 }
 
 /// What the CPU device says of operands whose dtypes differ.
-pub(super) fn dtype_mismatch(op: &'static str, lhs: DType, rhs: DType) -> crate::Error {
+pub(crate) fn dtype_mismatch(op: &'static str, lhs: DType, rhs: DType) -> crate::Error {
     crate::Error::DTypeMismatchBinaryOp { lhs, rhs, op }.bt()
 }
 
 /// What the driver says about the last failing call of this thread, and what HIP's code usually means.
-pub(super) fn notes(code: Option<u32>) -> String {
+pub(crate) fn notes(code: Option<u32>) -> String {
     let mut notes = String::new();
     if let Some(detail) = rocm_loader::last_error() {
         notes.push_str("; ");

@@ -1,21 +1,24 @@
-//! Dims and strides as kernels take them: by value, merged as far as the strides allow.
+//! Dims and strides as kernels take them: by value, merged as far as the strides allow; and tensors cut into pieces
+//! that one launch can count.
+use super::device::{max_elements, Launch};
 use super::RocmError;
 use crate::{Layout, Result};
-
-/// Words in the by-value layout argument of a kernel (`CandleLayout` on the device side).
-const WORDS: usize = 32;
-
-/// The layout argument of a kernel: dims, then one stride list per operand, in elements.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct KernelLayout([usize; WORDS]);
+use hip_kernels::contract::{KernelLayout, LAYOUT_WORDS as WORDS};
 
 /// A [`KernelLayout`] with the number of dims that it describes.
 #[derive(Clone, Copy, Debug)]
 pub struct Strided {
     /// 0 stands for "everything is contiguous".
     pub num_dims: usize,
+    /// Dims, then the strides of each operand, in elements.
     pub layout: KernelLayout,
+}
+
+impl<'a> Launch<'a> {
+    /// Adds the number of dims and the layout itself, the pair that kernels take that follow a layout.
+    pub fn strided(self, strided: &'a Strided) -> Self {
+        self.arg(&strided.num_dims).arg(&strided.layout)
+    }
 }
 
 impl Strided {
@@ -41,7 +44,7 @@ impl Strided {
     ///
     /// # Errors
     /// [`RocmError::TooManyDims`] if the result does not fit the kernel argument.
-    pub(super) fn of_reduction(op: &'static str, layout: &Layout, reduced: &[usize]) -> Result<Reduction> {
+    pub(crate) fn of_reduction(op: &'static str, layout: &Layout, reduced: &[usize]) -> Result<Reduction> {
         let rank = layout.dims().len();
         if rank > WORDS {
             return Err(RocmError::TooManyDims { op, dims: rank, limit: WORDS / 2 }.into());
@@ -125,7 +128,7 @@ impl Strided {
     }
 
     /// One kept dim and one reduced dim, in elements: the sums that parts of a reduction leave.
-    pub(super) fn of_parts(results: usize, parts: usize) -> Reduction {
+    pub(crate) fn of_parts(results: usize, parts: usize) -> Reduction {
         let mut words = [0; WORDS];
         words[..4].copy_from_slice(&[results, parts, 1, results]);
         let strided = Self { num_dims: 2, layout: KernelLayout(words) };
@@ -135,7 +138,7 @@ impl Strided {
 
 /// The layout of a reduction, as its kernels take it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reduction {
+pub(crate) struct Reduction {
     pub strided: Strided,
     /// How many of the dims are kept; the others follow and are reduced.
     pub kept_dims: usize,
@@ -143,8 +146,76 @@ pub(super) struct Reduction {
     pub across: bool,
 }
 
+/// A part of an operation on elements: the layouts of its operands, and how many elements of the dense result come
+/// before it.
+pub(crate) struct Piece {
+    pub layouts: Vec<Layout>,
+    pub first: usize,
+}
+
+/// Calls `work` for each piece of an operation on elements whose operands have `layouts` of the same dims: with the
+/// layouts of the piece, the number of elements before it, and its own. Nearly always there is one.
+///
+/// # Errors
+/// The first of `work`.
+#[inline]
+pub(crate) fn in_pieces<const N: usize>(
+    layouts: [&Layout; N],
+    mut work: impl FnMut([&Layout; N], usize, usize) -> Result<()>,
+) -> Result<()> {
+    let elements = layouts[0].shape().elem_count();
+    match elements {
+        0 => Ok(()),
+        elements if elements <= max_elements() => work(layouts, 0, elements),
+        _ => pieces(&layouts, max_elements()).iter().try_for_each(|piece| {
+            let elements = piece.layouts[0].shape().elem_count();
+            work(std::array::from_fn(|operand| &piece.layouts[operand]), piece.first, elements)
+        }),
+    }
+}
+
+/// Cuts along the outermost dims, so that no piece has more than `limit` elements and their results follow each other.
+#[cold]
+pub(crate) fn pieces(layouts: &[&Layout], limit: usize) -> Vec<Piece> {
+    let dims = layouts[0].dims();
+    // Dims from `cut + 1` on stay whole, `cut` itself is cut into runs, those before it into single places.
+    let mut inner = 1;
+    let mut cut = dims.len();
+    while cut > 0 && inner <= limit {
+        cut -= 1;
+        if inner * dims[cut] > limit {
+            break;
+        }
+        inner *= dims[cut];
+    }
+    let run = (limit / inner).max(1);
+    let outer: usize = dims[..cut].iter().product();
+    let mut pieces = Vec::new();
+    let mut first = 0;
+    for place in 0..outer {
+        for begin in (0..dims[cut]).step_by(run) {
+            let len = run.min(dims[cut] - begin);
+            let layouts = layouts.iter().map(|layout| {
+                let mut offset = layout.start_offset() + begin * layout.stride()[cut];
+                let mut rest = place;
+                for dim in (0..cut).rev() {
+                    offset += rest % dims[dim] * layout.stride()[dim];
+                    rest /= dims[dim];
+                }
+                let mut shape = dims.to_vec();
+                shape[..cut].fill(1);
+                shape[cut] = len;
+                Layout::new(shape.into(), layout.stride().to_vec(), offset)
+            });
+            pieces.push(Piece { layouts: layouts.collect(), first });
+            first += len * inner;
+        }
+    }
+    pieces
+}
+
 /// One past the highest element that `layout` reaches, or `None` if that overflows. 0 for an empty layout.
-pub(super) fn extent(layout: &Layout) -> Option<usize> {
+pub(crate) fn extent(layout: &Layout) -> Option<usize> {
     let mut highest = layout.start_offset();
     for (&dim, &stride) in layout.dims().iter().zip(layout.stride()) {
         if dim == 0 {
@@ -258,6 +329,27 @@ mod tests {
         assert!(Strided::of("test", &[&l]).is_ok());
         let error = Strided::of("test", &[&l, &l]).unwrap_err().to_string();
         assert!(error.contains("12 dimensions") && error.contains("10 at most"), "{error}");
+    }
+
+    /// The elements of a layout, in the order of its dense copy.
+    fn elements(l: &Layout) -> Vec<usize> {
+        (0..l.shape().elem_count()).map(|i| l.start_offset() + expected(l, i)).collect()
+    }
+
+    #[test]
+    fn pieces_are_the_whole_in_order() {
+        let whole = layout(&[3, 4, 5], &[100, 1, 7]);
+        let other = layout(&[3, 4, 5], &[0, 5, 1]);
+        for limit in [1, 2, 3, 5, 7, 10, 19, 20, 21, 59] {
+            let (mut seen, mut seen_of_other) = (Vec::new(), Vec::new());
+            for piece in pieces(&[&whole, &other], limit) {
+                assert_eq!(piece.first, seen.len());
+                assert!((1..=limit).contains(&piece.layouts[0].shape().elem_count()));
+                seen.extend(elements(&piece.layouts[0]));
+                seen_of_other.extend(elements(&piece.layouts[1]));
+            }
+            assert_eq!((seen, seen_of_other), (elements(&whole), elements(&other)), "{limit}");
+        }
     }
 
     #[test]

@@ -1,88 +1,72 @@
 //! ROCm as a Candle device.
 //!
-//! The way of an operation: a method of [`RocmStorage`] checks its operands, allocates the result, finds the kernel
-//! ([`RocmDevice::kernel`]: a lookup after the first use) and launches it on the device's one stream
-//! ([`RocmKernel::launch`]: arguments on the stack, dims and strides by value). The host waits
-//! where data comes back, and that is where a fault of an earlier kernel is reported. Memory is reused without asking
-//! the driver (`memory`), since `hipFree` would wait.
+//! The way of an operation: a method of [`RocmStorage`] checks its operands, allocates the result, picks the kernel by
+//! its number in the contract ([`hip_kernels::contract`]) and launches it on the device's one stream
+//! ([`RocmDevice::launch`]: arguments on the stack, dims and strides by value). The host waits where data comes back,
+//! and that is where a fault of an earlier kernel is reported. Memory is reused without asking the driver.
 //!
-//! | file | subject |
+//! The floors, from the top; a file uses only what lies below it, and `tests/floors.rs` holds that:
+//!
+//! | file or folder | subject |
 //! |---|---|
-//! | `device`, `kernels`, `code_object`, `launch`, `layout` | the device, its loaded kernels, launching one |
-//! | `memory`, `buffer`, `storage`, `copy`, `staging` | device memory, and getting data in and out |
-//! | `elementwise`, `reduce`, `sort`, `indexing`, `matmul`, `conv`, `pool`, `strided`, `random` | the operations |
-//! | `availability`, `doctor` | asking before opening, and what a report needs |
-//! | `backend` | Candle's traits |
-//! | `wait`, `error`, `fault` | waiting, and what goes wrong |
+//! | `backend` | Candle's traits, each method sent to the file of its subject |
+//! | `ops/` | the operations: `elementwise`, `reduce`, `sort`, `indexing`, `matmul`, `conv`, `pooling`, `strided`, `random` |
+//! | `storage`, `layout` | what a tensor holds; dims and strides as kernels take them |
+//! | `device/` | a GPU: its kernels, launching one, its libraries, faults, asking before opening |
+//! | `stream/` | a stream: binding, ordering, waiting, memory, moving data |
+//! | `error` | what goes wrong |
 //!
 //! # Custom operations
 //!
 //! `CustomOp1::rocm_fwd` and its kin get storages and layouts, and give back a new storage:
 //!
 //! ```no_run
-//! use candle_core::rocm::{hip_kernels::Module, LaunchConfig, RocmStorage, Strided};
-//! use candle_core::{backend::BackendStorage, Layout, Result, Shape};
+//! use candle_core::rocm::hip_kernels::contract::{Element, Unary, UnaryOp};
+//! use candle_core::rocm::{LaunchConfig, RocmStorage, Strided};
+//! use candle_core::{backend::BackendStorage, Error, Layout, Result, Shape};
 //!
 //! /// exp(x), with a kernel that ships.
 //! fn exp(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
 //!     let device = x.device();
-//!     let elements = layout.shape().elem_count();
+//!     let numel = layout.shape().elem_count();
+//!     let kernel = Unary::kernel(UnaryOp::Exp, Element::F32).ok_or(Error::msg("no exp"))?;
 //!     // SAFETY: every element is written by the kernel below.
-//!     let out = unsafe { device.alloc::<f32>(elements)? };
-//!     let (from, to) = (x.ptr(layout, "exp")?, out.ptr());
-//!     let strided = Strided::of("exp", &[layout])?;
-//!     let kernel = device.kernel(Module::Unary, &["uexp_f32"])?;
-//!     let launch = kernel.launch(LaunchConfig::for_elements("exp", elements)?);
-//!     // SAFETY: the arguments of every unary kernel: (numel, num_dims, info, inp, out).
-//!     unsafe { launch.arg(&elements).strided(&strided).arg(&from).arg(&to).run()? };
-//!     Ok((RocmStorage::wrap_rocm_slice(out, device.clone()), layout.shape().clone()))
+//!     let dst = unsafe { device.alloc::<f32>(numel)? };
+//!     let (inp, out) = (x.ptr(layout, "exp")?, dst.ptr());
+//!     let Strided { num_dims, layout: info } = &Strided::of("exp", &[layout])?;
+//!     let arguments = Unary { numel, num_dims: *num_dims, info, inp, out };
+//!     // SAFETY: the layout was checked against the input, and the output has as many elements.
+//!     unsafe { device.launch(kernel, LaunchConfig::for_elements("exp", numel)?, &arguments)? };
+//!     Ok((RocmStorage::wrap_rocm_slice(dst, device.clone()), layout.shape().clone()))
 //! }
 //! ```
 //!
 //! A kernel of your own is loaded with [`RocmDevice::custom_kernel`] from a code object compiled for the device's
 //! [`arch`](RocmDevice::arch): `docs/custom-kernels.md` and `examples/custom_kernel/` show how.
-mod availability;
+#![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 mod backend;
-mod buffer;
-mod code_object;
-mod conv;
-mod copy;
 mod device;
-mod doctor;
-mod elementwise;
 mod error;
-mod fault;
-mod indexing;
-mod kernels;
-mod launch;
 mod layout;
-mod matmul;
-mod memory;
-mod pool;
-mod random;
-mod reduce;
-mod sort;
-mod staging;
+mod ops;
 mod storage;
-mod strided;
-mod wait;
+mod stream;
 
-pub use buffer::Buffer;
-pub use conv::{conv_workspace, set_conv_workspace};
-pub use device::{DeviceId, RocmDevice};
-pub use doctor::{GpuReport, LibraryReport, Report};
+pub use device::{
+    DeviceId, GpuReport, KernelArg, Launch, LaunchConfig, LibraryReport, Report, RocmDevice, RocmKernel,
+};
 pub use error::RocmError;
-pub use kernels::ModuleId;
-pub use launch::{DevicePtr, KernelArg, Launch, LaunchConfig, RocmKernel};
-pub use layout::{KernelLayout, Strided};
-pub use matmul::{
+pub use hip_kernels::contract::{DevicePtr, KernelLayout};
+pub use layout::Strided;
+pub use ops::conv::{conv_workspace, set_conv_workspace};
+pub use ops::matmul::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,
 };
-pub use memory::{MemoryStats, PARKED_VARIABLE, SHARE_VARIABLE};
-pub use sort::arg_sort;
+pub use ops::sort::arg_sort;
 pub use storage::{RocmDType, RocmStorage, RocmStorageSlice};
-pub use wait::DEADLINE_VARIABLE;
+pub use stream::memory::{MemoryStats, IDLE_VARIABLE, PARKED_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
+pub use stream::{Buffer, DeviceElement, ZeroableElement, DEADLINE_VARIABLE};
 
 pub use {hip_kernels, rocm_loader, rocm_rs};
 
@@ -92,4 +76,11 @@ pub use {hip_kernels, rocm_loader, rocm_rs};
 /// If another driver is in use already, or the one asked for is not there.
 pub fn select_driver(choice: rocm_loader::Choice) -> crate::Result<()> {
     Ok(rocm_loader::select(choice).map_err(RocmError::from)?)
+}
+
+/// Has every launch count at most so many elements instead of 2^31, so that larger tensors are cut: for tests of what
+/// happens to tensors above 2^31 elements. `None` is the default.
+#[doc(hidden)]
+pub fn set_launch_limit(elements: Option<usize>) {
+    device::set_max_elements(elements);
 }

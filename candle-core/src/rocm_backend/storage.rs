@@ -1,31 +1,45 @@
 //! What a tensor on a ROCm device holds: a typed buffer and its device.
-use super::buffer::Buffer;
 use super::device::{DeviceState, RocmDevice};
 use super::error::unsupported_dtype;
-use super::launch::DevicePtr;
 use super::layout::extent;
-use super::{copy, RocmError};
+use super::stream::{across, Buffer, DeviceElement, Stream};
+use super::RocmError;
 use crate::{CpuStorage, CpuStorageRef, DType, Layout, Result};
 use float8::F8E4M3;
 use half::{bf16, f16};
+use hip_kernels::contract::{DevicePtr, Element};
+use std::sync::Arc;
 
 /// One device buffer of a tensor's elements, by dtype.
 #[derive(Debug)]
 pub enum RocmStorageSlice {
+    /// Elements of this dtype.
     U8(Buffer<u8>),
+    /// Elements of this dtype.
     U32(Buffer<u32>),
+    /// Elements of this dtype.
     I16(Buffer<i16>),
+    /// Elements of this dtype.
     I32(Buffer<i32>),
+    /// Elements of this dtype.
     I64(Buffer<i64>),
+    /// Elements of this dtype.
     BF16(Buffer<bf16>),
+    /// Elements of this dtype.
     F16(Buffer<f16>),
+    /// Elements of this dtype.
     F32(Buffer<f32>),
+    /// Elements of this dtype.
     F64(Buffer<f64>),
+    /// Elements of this dtype.
     F8E4M3(Buffer<F8E4M3>),
-    // The packed dtypes: raw bytes, to be moved but not computed with.
+    /// A packed dtype: raw bytes, to be moved but not computed with.
     F6E2M3(Buffer<u8>),
+    /// A packed dtype.
     F6E3M2(Buffer<u8>),
+    /// A packed dtype.
     F4(Buffer<u8>),
+    /// A packed dtype.
     F8E8M0(Buffer<u8>),
 }
 
@@ -77,25 +91,26 @@ macro_rules! map_buffer {
 
 impl RocmStorageSlice {
     /// Uninitialised memory for `len` elements of `dtype`. The packed dtypes are refused, as on the CPU device.
-    pub(super) fn alloc(device: &RocmDevice, dtype: DType, len: usize, op: &'static str) -> Result<Self> {
-        let state = &device.state;
+    pub(crate) fn alloc(device: &RocmDevice, dtype: DType, len: usize, op: &'static str) -> Result<Self> {
+        let stream = &device.state.stream;
         Ok(match dtype {
-            DType::U8 => S::U8(Buffer::new(state, len)?),
-            DType::U32 => S::U32(Buffer::new(state, len)?),
-            DType::I16 => S::I16(Buffer::new(state, len)?),
-            DType::I32 => S::I32(Buffer::new(state, len)?),
-            DType::I64 => S::I64(Buffer::new(state, len)?),
-            DType::BF16 => S::BF16(Buffer::new(state, len)?),
-            DType::F16 => S::F16(Buffer::new(state, len)?),
-            DType::F32 => S::F32(Buffer::new(state, len)?),
-            DType::F64 => S::F64(Buffer::new(state, len)?),
-            DType::F8E4M3 => S::F8E4M3(Buffer::new(state, len)?),
+            DType::U8 => S::U8(Buffer::on(stream, len)?),
+            DType::U32 => S::U32(Buffer::on(stream, len)?),
+            DType::I16 => S::I16(Buffer::on(stream, len)?),
+            DType::I32 => S::I32(Buffer::on(stream, len)?),
+            DType::I64 => S::I64(Buffer::on(stream, len)?),
+            DType::BF16 => S::BF16(Buffer::on(stream, len)?),
+            DType::F16 => S::F16(Buffer::on(stream, len)?),
+            DType::F32 => S::F32(Buffer::on(stream, len)?),
+            DType::F64 => S::F64(Buffer::on(stream, len)?),
+            DType::F8E4M3 => S::F8E4M3(Buffer::on(stream, len)?),
             DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0 => {
                 return Err(unsupported_dtype(op, dtype));
             }
         })
     }
 
+    /// The dtype of the elements.
     pub fn dtype(&self) -> DType {
         match self {
             S::U8(_) => DType::U8,
@@ -120,20 +135,21 @@ impl RocmStorageSlice {
         each_buffer!(self, b => b.len())
     }
 
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    pub(super) fn size_in_bytes(&self) -> usize {
+    pub(crate) fn size_in_bytes(&self) -> usize {
         each_buffer!(self, b => b.size_in_bytes())
     }
 
-    /// Notes that work on the stream of `state` uses this memory.
-    pub(super) fn used_by(&self, state: &std::sync::Arc<DeviceState>) {
-        each_buffer!(self, b => b.used_by(state))
+    /// Notes that work on `stream` uses this memory.
+    pub(crate) fn used_by(&self, stream: &Arc<Stream>) {
+        each_buffer!(self, b => b.used_by(stream))
     }
 
-    pub(super) fn ptr(&self) -> DevicePtr {
+    pub(crate) fn ptr(&self) -> DevicePtr {
         each_buffer!(self, b => b.ptr())
     }
 
@@ -141,36 +157,48 @@ impl RocmStorageSlice {
         each_buffer!(self, b => b.ptr_at(offset))
     }
 
-    pub(super) fn upload(device: &RocmDevice, data: CpuStorageRef<'_>) -> Result<Self> {
+    pub(crate) fn upload(device: &RocmDevice, data: CpuStorageRef<'_>) -> Result<Self> {
         use CpuStorageRef as C;
         Ok(map_buffer!(data, C, host => device.clone_htod(host)?, S))
     }
 
-    pub(super) fn download(&self, state: &DeviceState) -> Result<CpuStorage> {
-        Ok(map_buffer!(self, S, b => copy::download(state, b)?, CpuStorage))
+    pub(crate) fn download(&self, state: &DeviceState) -> Result<CpuStorage> {
+        Ok(map_buffer!(self, S, b => state.download(b)?, CpuStorage))
     }
 
     /// Uninitialised memory of the same dtype, length and device.
-    pub(super) fn alloc_like(&self) -> Result<Self> {
-        Ok(map_buffer!(self, S, b => Buffer::new(b.state(), b.len())?, S))
+    pub(crate) fn alloc_like(&self) -> Result<Self> {
+        Ok(map_buffer!(self, S, b => Buffer::on(b.stream(), b.len())?, S))
     }
 
     fn across(&self, to: &RocmDevice) -> Result<Self> {
-        Ok(map_buffer!(self, S, b => copy::across(b, &to.state)?, S))
+        Ok(map_buffer!(self, S, b => across(b, &to.state.stream)?, S))
     }
 }
 
 /// A tensor's elements on a ROCm device.
 #[derive(Debug)]
 pub struct RocmStorage {
+    /// The elements.
     pub slice: RocmStorageSlice,
+    /// Where operations on them are enqueued.
     pub device: RocmDevice,
 }
 
 /// A Rust type that is the element of one dtype.
-pub trait RocmDType: Copy + Sized {
+pub trait RocmDType: DeviceElement {
+    /// See [`RocmStorage::as_rocm_slice`].
+    ///
+    /// # Errors
+    /// [`crate::Error::UnexpectedDType`] if the storage holds another dtype.
     fn as_rocm_slice(storage: &RocmStorage) -> Result<&Buffer<Self>>;
+    /// The same for writing.
+    ///
+    /// # Errors
+    /// As [`Self::as_rocm_slice`].
     fn as_rocm_slice_mut(storage: &mut RocmStorage) -> Result<&mut Buffer<Self>>;
+
+    /// See [`RocmStorage::wrap_rocm_slice`].
     fn wrap_rocm_slice(slice: Buffer<Self>, device: RocmDevice) -> RocmStorage;
 }
 
@@ -281,41 +309,62 @@ impl RocmStorage {
     /// # Errors
     /// What went wrong in work that `other` waited for.
     pub fn order_after(&self, other: &Self) -> Result<()> {
-        self.device.state.order_after(&other.device.state)?;
-        other.slice.used_by(&self.device.state);
+        let (mine, theirs) = (&self.device.state, &other.device.state);
+        if mine.id() != theirs.id() {
+            mine.order_after(theirs)?;
+            other.slice.used_by(&mine.stream);
+        }
         Ok(())
     }
 
-    /// Copies the storage to another device, or to another stream of the same GPU. Waits for the copy.
+    /// Copies the storage to another device, or to another stream of the same GPU, in the order of both streams. The
+    /// host does not wait, unless the GPUs cannot reach each other.
     ///
     /// # Errors
-    /// If the other device has not the memory, or the copy fails.
+    /// If the other device has not the memory, or the copy fails; what fails later is reported when `dst` is waited for.
     pub fn transfer_to_device(&self, dst: &RocmDevice) -> Result<Self> {
+        dst.state.order_after(&self.device.state)?;
         Ok(Self { slice: self.slice.across(dst)?, device: dst.clone() })
-    }
-
-    /// A dense copy of what `layout` shows.
-    pub(super) fn dense(&self, layout: &Layout, op: &'static str) -> Result<Self> {
-        let elements = layout.shape().elem_count();
-        // SAFETY: written by the copy below.
-        let mut dst = unsafe { Self::alloc(&self.device, self.slice.dtype(), elements, op)? };
-        super::strided::copy_strided(self, layout, &mut dst, 0)?;
-        Ok(dst)
     }
 }
 
 /// Whether `dtype` is one whose bytes are only moved: no operation computes with them.
-pub(super) fn is_packed(dtype: DType) -> bool {
+pub(crate) fn is_packed(dtype: DType) -> bool {
     matches!(dtype, DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0)
 }
 
-/// The dtype whose kernels move the elements of `dtype`: one of the same size. Packed dtypes are moved by bytes.
-pub(super) fn carrier(dtype: DType) -> &'static str {
+/// The element that kernels compute with; none for the packed dtypes.
+#[inline]
+pub(crate) fn element(dtype: DType) -> Option<Element> {
+    Some(match dtype {
+        DType::U8 => Element::U8,
+        DType::U32 => Element::U32,
+        DType::I16 => Element::I16,
+        DType::I32 => Element::I32,
+        DType::I64 => Element::I64,
+        DType::BF16 => Element::Bf16,
+        DType::F16 => Element::F16,
+        DType::F32 => Element::F32,
+        DType::F64 => Element::F64,
+        DType::F8E4M3 => Element::F8e4m3,
+        DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0 => return None,
+    })
+}
+
+/// The element whose kernels move those of `dtype`: one of the same size. Packed dtypes are moved by bytes.
+#[inline]
+pub(crate) fn carrier(dtype: DType) -> Element {
     match dtype {
-        DType::F16 | DType::BF16 | DType::I16 => "f16",
-        DType::U32 | DType::I32 | DType::F32 => "u32",
-        DType::I64 | DType::F64 => "i64",
-        DType::U8 | DType::F8E4M3 => "u8",
-        DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0 => "u8",
+        DType::F16 | DType::BF16 | DType::I16 => Element::F16,
+        DType::U32 | DType::I32 | DType::F32 => Element::U32,
+        DType::I64 | DType::F64 => Element::I64,
+        DType::U8 | DType::F8E4M3 => Element::U8,
+        DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0 => Element::U8,
     }
+}
+
+/// The address of an element further on.
+#[inline]
+pub(crate) fn further(ptr: DevicePtr, dtype: DType, elements: usize) -> DevicePtr {
+    DevicePtr(ptr.0.wrapping_byte_add(elements * dtype.size_in_bytes().max(1)))
 }

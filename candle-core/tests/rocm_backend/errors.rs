@@ -138,9 +138,86 @@ fn a_kernel_of_ones_own() {
     assert_works(&device);
 }
 
+/// Number and sizes are held against the code object's metadata before anything is launched.
+#[test]
+fn wrong_arguments_of_a_kernel_of_ones_own() {
+    use candle_core::rocm::{LaunchConfig, Strided};
+    let device = own_device();
+    let rocm = device.as_rocm_device().unwrap();
+    let code_object = hip_kernels::code_object(Module::Unary, rocm.arch()).unwrap();
+    let kernel = rocm.custom_kernel("mine", &code_object.bytes, "uneg_f32").unwrap();
+    let output = rocm.alloc_zeros::<f32>(3).unwrap();
+    let launch = || kernel.launch(LaunchConfig::for_elements("neg", 3).unwrap());
+    // SAFETY: neither launch comes to be.
+    let (too_few, too_small) = unsafe {
+        (
+            launch().arg(&3usize).strided(&Strided::CONTIGUOUS).arg(&output.ptr()).run().unwrap_err(),
+            launch()
+                .arg(&3u32)
+                .strided(&Strided::CONTIGUOUS)
+                .arg(&output.ptr())
+                .arg(&output.ptr())
+                .run()
+                .unwrap_err(),
+        )
+    };
+    assert_says(too_few, &["uneg_f32", "4 arguments are given", "it takes 5", &label(&device)]);
+    assert_says(too_small, &["uneg_f32", "argument 0 (numel)", "has 8 bytes", "4 bytes are given"]);
+    let before = rocm.kernels_launched();
+    assert_works(&device);
+    assert!(rocm.kernels_launched() > before);
+}
+
+/// A geometry that a shipped kernel does not take is refused before the driver sees it.
+#[test]
+fn workgroups_that_a_kernel_does_not_take() {
+    use candle_core::rocm::hip_kernels::contract::{Element, Unary, UnaryOp};
+    use candle_core::rocm::{LaunchConfig, Strided};
+    let device = own_device();
+    let rocm = device.as_rocm_device().unwrap();
+    let output = rocm.alloc_zeros::<f32>(4).unwrap();
+    let kernel = Unary::kernel(UnaryOp::Neg, Element::F32).unwrap();
+    let info = &Strided::CONTIGUOUS.layout;
+    let arguments = Unary { numel: 4, num_dims: 0, info, inp: output.ptr(), out: output.ptr() };
+    let wide = LaunchConfig { grid: (1, 1, 1), block: (512, 1, 1), lds_bytes: 0 };
+    // SAFETY: input and output hold 4 elements; neither launch comes to be.
+    let errors = unsafe {
+        [
+            rocm.launch(kernel, wide, &arguments).unwrap_err(),
+            rocm.launch(kernel, LaunchConfig { block: (32, 1, 1), lds_bytes: 64, ..wide }, &arguments)
+                .unwrap_err(),
+        ]
+    };
+    for error in errors {
+        assert_says(error, &["uneg_f32", "up to 256 threads", "no dynamic LDS"]);
+    }
+    assert_works(&device);
+}
+
+/// What was computed from a bad index on another stream is not handed out silently.
+#[test]
+fn an_index_fault_on_a_device_that_is_copied_from() {
+    let (here, there) = (own_device(), own_device());
+    let table = Tensor::ones((5, 3), DType::F32, &here).unwrap();
+    let ids = Tensor::new(&[1u32, 7, 2], &here).unwrap();
+    let rows = table.index_select(&ids, 0).unwrap();
+    let copy = rows.to_device(&there).unwrap();
+    assert_says(copy.to_vec2::<f32>().unwrap_err(), &["index-select", "index 7", "size 5"]);
+    // Told once, on whichever device is asked first.
+    assert_eq!(copy.to_vec2::<f32>().unwrap()[0], [1.0; 3]);
+    here.synchronize().unwrap();
+    // Also when the other device is gone before anybody asks.
+    let rows = table.index_select(&ids, 0).unwrap();
+    let copy = rows.to_device(&there).unwrap();
+    drop((rows, ids, table, here));
+    assert_says(copy.to_vec2::<f32>().unwrap_err(), &["index-select", "index 7"]);
+    assert_works(&there);
+}
+
 /// The software GPU checks every access; the fault comes back from the next call that waits.
 #[test]
 fn a_kernel_that_reads_out_of_bounds() {
+    use candle_core::rocm::hip_kernels::contract::{Element, Unary, UnaryOp};
     use candle_core::rocm::{DevicePtr, LaunchConfig, Strided};
     let device = own_device();
     let rocm = device.as_rocm_device().unwrap();
@@ -149,12 +226,11 @@ fn a_kernel_that_reads_out_of_bounds() {
     }
     let output = rocm.alloc_zeros::<f32>(4).unwrap();
     let nowhere = DevicePtr(0x1000 as *mut _);
-    let kernel = rocm.kernel(Module::Unary, &["uneg", "f32"]).unwrap();
-    let launch = kernel.launch(LaunchConfig::for_elements("neg", 4).unwrap());
+    let kernel = Unary::kernel(UnaryOp::Neg, Element::F32).unwrap();
+    let info = &Strided::CONTIGUOUS.layout;
+    let arguments = Unary { numel: 4, num_dims: 0, info, inp: nowhere, out: output.ptr() };
     // SAFETY: none - the emulator is asked to find out.
-    unsafe {
-        launch.arg(&4usize).strided(&Strided::CONTIGUOUS).arg(&nowhere).arg(&output.ptr()).run().unwrap()
-    };
+    unsafe { rocm.launch(kernel, LaunchConfig::for_elements("neg", 4).unwrap(), &arguments).unwrap() };
     assert_says(device.synchronize().unwrap_err(), &["hipStreamSynchronize", "uneg_f32", &label(&device)]);
     assert_works(&device);
 }

@@ -1,18 +1,21 @@
 //! Scaled dot product attention: the kernels of `candle-kernels/attention.cu`.
-use super::output;
+use super::{element, output};
 use candle::backend::{BackendDevice, BackendStorage};
-use candle::rocm::hip_kernels::Module;
+use candle::rocm::hip_kernels::contract::{
+    self, AttentionColumns, AttentionKind, KernelFamily, ATTENTION_GROUPS as GROUPS,
+};
 use candle::rocm::{DevicePtr, LaunchConfig, RocmStorage, Strided};
 use candle::{bail, DType, Error, Layout, Result, Shape, Storage, Tensor};
 
 const OP: &str = "sdpa";
 
-/// Threads per workgroup: eight groups of 32 in the kernels.
-const THREADS: u32 = 256;
-const GROUPS: usize = 8;
-
 /// Value columns that a workgroup can make; a wider value takes several workgroups.
-const COLUMNS: [(usize, &str); 4] = [(64, "64"), (128, "128"), (256, "256"), (512, "512")];
+const COLUMNS: [(usize, AttentionColumns); 4] = [
+    (64, AttentionColumns::C64),
+    (128, AttentionColumns::C128),
+    (256, AttentionColumns::C256),
+    (512, AttentionColumns::C512),
+];
 
 /// The widest head whose queries fit the LDS of a workgroup (64 KiB).
 const MAX_WIDTH: usize = 64 * 1024 / size_of::<f32>() / GROUPS;
@@ -88,25 +91,34 @@ impl Attention<'_> {
         let info = Strided::verbatim(OP, &[&sizes, q.1.stride(), k.1.stride(), v.1.stride(), &mask_strides])?;
         // Few queries share keys and values anyhow: then all groups of a workgroup take parts of one query's
         // keys.
-        let (kind, rows) = if queries < GROUPS { ("row", 1) } else { ("tile", GROUPS) };
+        let (kind, rows) =
+            if queries < GROUPS { (AttentionKind::Row, 1) } else { (AttentionKind::Tile, GROUPS) };
         let widest = COLUMNS[COLUMNS.len() - 1];
         let (columns, wide) = COLUMNS.into_iter().find(|(c, _)| value_width <= *c).unwrap_or(widest);
         let pieces = value_width.div_ceil(columns);
+        let threads = contract::Attention::BLOCK;
         let workgroups = batch * key_heads * (heads / key_heads * queries).div_ceil(rows);
         // HIP counts the threads of all pieces together.
-        LaunchConfig::for_rows(OP, workgroups.saturating_mul(pieces), THREADS)?;
-        let mut config = LaunchConfig::for_rows(OP, workgroups, THREADS)?;
+        LaunchConfig::for_rows(OP, workgroups.saturating_mul(pieces), threads)?;
+        let mut config = LaunchConfig::for_rows(OP, workgroups, threads)?;
         config.grid.1 = pieces as u32;
         config.lds_bytes = (rows * width * size_of::<f32>()) as u32;
 
-        let (from, keys, values) = (q.0.ptr(q.1, OP)?, k.0.ptr(k.1, OP)?, v.0.ptr(v.1, OP)?);
-        let to = output(&dst)?;
-        let causal = i32::from(self.causal);
-        let kernel = device.kernel(Module::Attention, &[OP, kind, wide, dtype.as_str()])?;
-        let launch = kernel.launch(config).arg(&from).arg(&keys).arg(&values).arg(&mask).arg(&to);
-        // SAFETY: sdpa(q, k, v, mask, out, info, scale, softcap, causal); all layouts were checked against
-        // their buffers and each other.
-        unsafe { launch.arg(&info).arg(&self.scale).arg(&self.softcap).arg(&causal).run()? };
+        let kernel = element(dtype).and_then(|element| contract::Attention::kernel(kind, wide, element));
+        let kernel = kernel.ok_or_else(|| Error::UnsupportedDTypeForOp(dtype, OP).bt())?;
+        let arguments = contract::Attention {
+            q: q.0.ptr(q.1, OP)?,
+            k: k.0.ptr(k.1, OP)?,
+            v: v.0.ptr(v.1, OP)?,
+            mask,
+            out: output(&dst)?,
+            info: &info,
+            scale: self.scale,
+            softcap: self.softcap,
+            causal: u32::from(self.causal),
+        };
+        // SAFETY: all layouts were checked against their buffers and each other.
+        unsafe { device.launch(kernel, config, &arguments)? };
         Ok((dst, shape))
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! | file | operations | kernels |
 //! |---|---|---|
-//! | `attention` | sdpa | `candle-kernels/attention.cu` |
-//! | `norm` | softmax_last_dim, rms_norm, layer_norm | module `reduce` |
-//! | `rotary` | rope, rope_i, rope_thd | module `reduce` |
+//! | `attention` | sdpa | module `attention` |
+//! | `norm` | softmax_last_dim, rms_norm, layer_norm | module `rows` |
+//! | `rotary` | rope, rope_i, rope_thd | module `rotary` |
 //! | here | sigmoid | module `unary` |
 use candle::backend::BackendStorage;
-use candle::rocm::hip_kernels::Module;
+use candle::rocm::hip_kernels::contract::{Element, KernelOf, Unary, UnaryOp};
 use candle::rocm::{DevicePtr, LaunchConfig, RocmStorage, Strided};
 use candle::{bail, DType, Error, Layout, Result, Shape};
 
@@ -19,25 +19,25 @@ pub use attention::Attention;
 pub use norm::{layer_norm, rms_norm, softmax_last_dim};
 pub use rotary::{rope, rope_i, rope_thd};
 
-/// The kernels of norms and rotary embeddings number the elements of a tensor with an `int`.
-const MAX_ELEMENTS: usize = i32::MAX as usize;
-
 /// 1 / (1 + exp(-x)), any strides, for f16, bf16, f32 and f64.
+///
+/// # Errors
+/// For other dtypes, or if there is no memory for the result.
 pub fn sigmoid(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
     const OP: &str = "sigmoid";
-    if !has_kernels(x.dtype()) {
-        return Err(Error::UnsupportedDTypeForOp(x.dtype(), OP).bt());
-    }
-    let elements = layout.shape().elem_count();
+    let dtype = x.dtype();
+    let unsupported = || Error::UnsupportedDTypeForOp(dtype, OP).bt();
+    let kernel = element(dtype).and_then(|element| Unary::kernel(UnaryOp::Sigmoid, element));
+    let kernel = kernel.ok_or_else(unsupported)?;
+    let numel = layout.shape().elem_count();
     // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(x.device(), x.dtype(), elements, OP)? };
-    if elements > 0 {
-        let (from, to) = (x.ptr(layout, OP)?, output(&dst)?);
-        let strided = Strided::of(OP, &[layout])?;
-        let kernel = x.device().kernel(Module::Unary, &["usigmoid", x.dtype().as_str()])?;
-        let launch = kernel.launch(LaunchConfig::for_elements(OP, elements)?);
-        // SAFETY: usigmoid(numel, num_dims, info, inp, out); `from` was checked against its buffer.
-        unsafe { launch.arg(&elements).strided(&strided).arg(&from).arg(&to).run()? };
+    let dst = unsafe { RocmStorage::alloc(x.device(), dtype, numel, OP)? };
+    if numel > 0 {
+        let (inp, out) = (x.ptr(layout, OP)?, output(&dst)?);
+        let Strided { num_dims, layout: info } = &Strided::of(OP, &[layout])?;
+        let arguments = Unary { numel, num_dims: *num_dims, info, inp, out };
+        // SAFETY: `inp` was checked against its buffer, and the output has as many elements.
+        unsafe { x.device().launch(kernel, LaunchConfig::for_elements(OP, numel)?, &arguments)? };
     }
     Ok((dst, layout.shape().clone()))
 }
@@ -47,9 +47,35 @@ fn output(dst: &RocmStorage) -> Result<DevicePtr> {
     dst.ptr(&Layout::contiguous(()), "output")
 }
 
-/// The dtypes of every fused operation but `sdpa`.
-fn has_kernels(dtype: DType) -> bool {
-    matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+/// The dtypes of every fused operation, as kernels name them.
+fn element(dtype: DType) -> Option<Element> {
+    match dtype {
+        DType::F16 => Some(Element::F16),
+        DType::BF16 => Some(Element::Bf16),
+        DType::F32 => Some(Element::F32),
+        DType::F64 => Some(Element::F64),
+        _ => None,
+    }
+}
+
+/// The kernel that `of` finds for `dtype`.
+fn kernel<F>(
+    op: &'static str,
+    dtype: DType,
+    of: impl FnOnce(Element) -> Option<KernelOf<F>>,
+) -> Result<KernelOf<F>> {
+    match element(dtype).and_then(of) {
+        Some(kernel) => Ok(kernel),
+        None => bail!("unsupported dtype for {op} {dtype:?}"),
+    }
+}
+
+/// A dim or a count as kernels take it.
+fn count(op: &'static str, value: usize) -> Result<u32> {
+    match u32::try_from(value) {
+        Ok(value) => Ok(value),
+        Err(_) => bail!("{op}: {value} elements along a dim, at most {} are possible on ROCm", u32::MAX),
+    }
 }
 
 /// Where an operand begins that has to be contiguous; `name` is named in the error if it is not.

@@ -1,37 +1,29 @@
-//! Softmax and the norms over the last dim of a contiguous tensor: the kernels softmax, rmsnorm and layernorm
-//! of module `reduce`, one workgroup per row.
-use super::{contiguous, has_kernels, output, MAX_ELEMENTS};
+//! Softmax and the norms over the last dim of a contiguous tensor: one workgroup per row.
+use super::{contiguous, count, kernel, output};
 use candle::backend::BackendStorage;
-use candle::rocm::hip_kernels::Module;
+use candle::rocm::hip_kernels::contract::{LayerNorm, RmsNorm, Softmax, ROW_BLOCK};
 use candle::rocm::{DevicePtr, LaunchConfig, RocmStorage};
 use candle::{bail, Layout, Result, Shape};
 
-/// Threads that share a row in the softmax kernel: it combines them with shuffles of this width.
-const SOFTMAX_THREADS: u32 = 32;
+/// A thread of a row is worth starting for this many elements.
+const PER_THREAD: usize = 4;
 
-/// The tensor whose rows are normalised.
+/// The tensor whose rows are normalised, and its result.
 struct Rows<'a> {
     op: &'static str,
     x: &'a RocmStorage,
-    shape: &'a Shape,
     from: DevicePtr,
-    count: usize,
+    rows: usize,
     columns: usize,
 }
 
 impl<'a> Rows<'a> {
     fn of(op: &'static str, x: &'a RocmStorage, layout: &'a Layout) -> Result<Self> {
-        if !has_kernels(x.dtype()) {
-            bail!("unsupported dtype for {op} {:?}", x.dtype());
-        }
         let from = contiguous(op, "input", x, layout)?;
-        let elements = layout.shape().elem_count();
         let Some(&columns) = layout.dims().last() else { bail!("{op}: a scalar has no last dim") };
-        if elements > MAX_ELEMENTS {
-            bail!("{op}: {elements} elements, at most {MAX_ELEMENTS} are possible on ROCm");
-        }
-        let count = elements.checked_div(columns).unwrap_or(0);
-        Ok(Self { op, x, shape: layout.shape(), from, count, columns })
+        count(op, columns)?;
+        let rows = layout.shape().elem_count().checked_div(columns).unwrap_or(0);
+        Ok(Self { op, x, from, rows, columns })
     }
 
     /// A factor or summand per column.
@@ -46,70 +38,90 @@ impl<'a> Rows<'a> {
         contiguous(self.op, name, weight, layout)
     }
 
-    fn result(&self) -> Result<RocmStorage> {
+    /// A dense result that `launch` writes: it gets where some rows and their results begin, how long rows are, and a
+    /// workgroup for each row. More rows than one launch can count take several.
+    fn result(
+        &self,
+        launch: impl Fn(DevicePtr, DevicePtr, u32, LaunchConfig) -> Result<()>,
+    ) -> Result<RocmStorage> {
+        let dtype = self.x.dtype();
         // SAFETY: the kernel writes every element of every row.
-        unsafe { RocmStorage::alloc(self.x.device(), self.x.dtype(), self.count * self.columns, self.op) }
-    }
-
-    /// Launches `kernel`(src, dst, weights..., n_cols, block_size, eps).
-    fn norm(&self, kernel: &'static str, weights: &[DevicePtr], eps: f32) -> Result<(RocmStorage, Shape)> {
-        let dst = self.result()?;
-        if self.count > 0 {
-            let to = output(&dst)?;
-            // One group of shuffling threads for short rows, as many as a workgroup may have for long ones.
-            let threads = if self.columns < 1024 { 32 } else { 1024 };
-            let (columns, block) = (self.columns as i32, threads as i32);
-            let kernel = self.x.device().kernel(Module::Reduce, &[kernel, self.x.dtype().as_str()])?;
-            let launch = kernel.launch(LaunchConfig::for_rows(self.op, self.count, threads)?);
-            let launch = launch.arg(&self.from).arg(&to);
-            let launch = weights.iter().fold(launch, |launch, weight| launch.arg(weight));
-            // SAFETY: the arguments named above; every weight was checked to have an element per column.
-            unsafe { launch.arg(&columns).arg(&block).arg(&eps).run()? };
+        let dst = unsafe { RocmStorage::alloc(self.x.device(), dtype, self.rows * self.columns, self.op)? };
+        if self.rows == 0 {
+            return Ok(dst);
         }
-        Ok((dst, self.shape.clone()))
+        let to = output(&dst)?;
+        let columns = self.columns as u32;
+        let block = self.columns.div_ceil(PER_THREAD).next_power_of_two().clamp(32, ROW_BLOCK) as u32;
+        // HIP counts the threads of a launch in 32 bits.
+        let step = (u32::MAX / block) as usize;
+        for first in (0..self.rows).step_by(step) {
+            let bytes = first * self.columns * dtype.size_in_bytes();
+            let further = |ptr: DevicePtr| DevicePtr(ptr.0.wrapping_byte_add(bytes));
+            let config = LaunchConfig::for_rows(self.op, step.min(self.rows - first), block)?;
+            launch(further(self.from), further(to), columns, config)?;
+        }
+        Ok(dst)
     }
 }
 
 /// Softmax over the last dim, for f16, bf16, f32 and f64.
+///
+/// # Errors
+/// For other dtypes, strided tensors and scalars.
 pub fn softmax_last_dim(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
     const OP: &str = "softmax-last-dim";
-    let rows = Rows::of(OP, x, layout)?;
-    let dst = rows.result()?;
-    if rows.count > 0 {
-        let to = output(&dst)?;
-        let columns = rows.columns as i32;
-        let mut config = LaunchConfig::for_rows(OP, rows.count, SOFTMAX_THREADS)?;
-        config.block = (1, SOFTMAX_THREADS, 1);
-        let kernel = x.device().kernel(Module::Reduce, &["softmax", x.dtype().as_str()])?;
-        // SAFETY: softmax(src, dst, n_cols).
-        unsafe { kernel.launch(config).arg(&rows.from).arg(&to).arg(&columns).run()? };
-    }
+    let kernel = kernel(OP, x.dtype(), Softmax::kernel)?;
+    let dst = Rows::of(OP, x, layout)?.result(|src, dst, columns, config| {
+        // SAFETY: source and result hold all rows.
+        unsafe { x.device().launch(kernel, config, &Softmax { src, dst, columns }) }
+    })?;
     Ok((dst, layout.shape().clone()))
 }
 
-/// x / sqrt(mean(x^2) + eps) * alpha, for f16, bf16, f32 and f64; the sums are in f32.
+/// x / sqrt(mean(x^2) + eps) * alpha, for f16, bf16, f32 and f64; narrow floats are summed in f32.
+///
+/// # Errors
+/// For other dtypes, strided tensors and scalars, or an alpha that has not one element per column.
 pub fn rms_norm(
     eps: f32,
     x: &RocmStorage,
-    lx: &Layout,
+    layout: &Layout,
     alpha: &RocmStorage,
-    lalpha: &Layout,
+    alpha_layout: &Layout,
 ) -> Result<(RocmStorage, Shape)> {
-    let rows = Rows::of("rms-norm", x, lx)?;
-    rows.norm("rmsnorm", &[rows.per_column("alpha", alpha, lalpha)?], eps)
+    const OP: &str = "rms-norm";
+    let kernel = kernel(OP, x.dtype(), RmsNorm::kernel)?;
+    let rows = Rows::of(OP, x, layout)?;
+    let alpha = rows.per_column("alpha", alpha, alpha_layout)?;
+    let dst = rows.result(|src, dst, columns, config| {
+        // SAFETY: source and result hold all rows, alpha was checked to have an element per column.
+        unsafe { x.device().launch(kernel, config, &RmsNorm { src, dst, alpha, columns, eps }) }
+    })?;
+    Ok((dst, layout.shape().clone()))
 }
 
-/// (x - mean) / sqrt(variance + eps) * alpha + beta, for f16, bf16, f32 and f64; the sums are in f32.
+/// (x - mean) / sqrt(variance + eps) * alpha + beta, for f16, bf16, f32 and f64; narrow floats are summed in f32.
+///
+/// # Errors
+/// For other dtypes, strided tensors and scalars, or an alpha or beta that has not one element per column.
 pub fn layer_norm(
     eps: f32,
     x: &RocmStorage,
-    lx: &Layout,
+    layout: &Layout,
     alpha: &RocmStorage,
-    lalpha: &Layout,
+    alpha_layout: &Layout,
     beta: &RocmStorage,
-    lbeta: &Layout,
+    beta_layout: &Layout,
 ) -> Result<(RocmStorage, Shape)> {
-    let rows = Rows::of("layer-norm", x, lx)?;
-    let weights = [rows.per_column("alpha", alpha, lalpha)?, rows.per_column("beta", beta, lbeta)?];
-    rows.norm("layernorm", &weights, eps)
+    const OP: &str = "layer-norm";
+    let kernel = kernel(OP, x.dtype(), LayerNorm::kernel)?;
+    let rows = Rows::of(OP, x, layout)?;
+    let alpha = rows.per_column("alpha", alpha, alpha_layout)?;
+    let beta = rows.per_column("beta", beta, beta_layout)?;
+    let dst = rows.result(|src, dst, columns, config| {
+        // SAFETY: source and result hold all rows, alpha and beta were checked to have an element per column.
+        unsafe { x.device().launch(kernel, config, &LayerNorm { src, dst, alpha, beta, columns, eps }) }
+    })?;
+    Ok((dst, layout.shape().clone()))
 }

@@ -1,10 +1,10 @@
 //! What a report about a machine needs: driver, GPUs, code objects, libraries, variables, and one line of advice.
-use super::device::properties;
-use super::RocmDevice;
+use super::device::RocmDevice;
+use super::properties::properties;
 use crate::Result;
 use rocm_loader::{DriverKind, Library, Variable, Versions};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// All of it. [`Report::gather`] asks; its `Display` is for people.
 #[derive(Debug, Clone)]
@@ -21,6 +21,7 @@ pub struct Report {
     pub default_ordinal: Option<usize>,
     /// The targets that the kernels of this binary were compiled for.
     pub embedded: &'static [&'static str],
+    /// ROCm's libraries; empty on the software GPU.
     pub libraries: Vec<LibraryReport>,
     /// Variables that are set, with the harm that each does.
     pub variables: Vec<Variable>,
@@ -33,7 +34,9 @@ pub struct Report {
 pub struct GpuReport {
     /// The number in `rocm:N`.
     pub ordinal: usize,
+    /// The name under which it is sold.
     pub name: String,
+    /// As the driver names it.
     pub arch: String,
     /// Whether it is built into the processor.
     pub integrated: bool,
@@ -127,7 +130,10 @@ impl Report {
                 return format!("{} is missing: what needs it fails; install it", library.name);
             }
             if let Some(arch) = library.without_kernels.first() {
-                return format!("{} has no kernels for {arch}: install a version that has", library.name);
+                return format!(
+                    "{} has no kernels for {arch}: products are slow until a version is installed that has",
+                    library.name
+                );
             }
         }
         if let Some(variable) = self.variables.iter().find(|variable| variable.harm.is_some()) {
@@ -183,27 +189,21 @@ fn free_without_kernels(ordinal: usize) -> Result<(usize, usize)> {
 fn library_report(library: Library, gpus: &[GpuReport]) -> LibraryReport {
     let file = library.file();
     let without_kernels = match (&file, library) {
-        (Some(file), Library::RocBlas) => without_tensile(file, gpus),
+        (Some(_), Library::RocBlas) => without_tensile(gpus),
         _ => Vec::new(),
     };
     LibraryReport { name: library.soname_stem(), file, without_kernels }
 }
 
-/// The architectures for which rocBLAS' folder of kernels (Tensile's) beside its library has none.
-fn without_tensile(file: &Path, gpus: &[GpuReport]) -> Vec<String> {
-    // The library may be a link to where its folder is.
-    let file = file.canonicalize().unwrap_or_else(|_| file.to_path_buf());
-    let folder = file.parent().map(|lib| lib.join("rocblas/library"));
-    let Some(Ok(entries)) = folder.map(std::fs::read_dir) else {
-        // Distributions put it elsewhere: not known is not missing.
-        return Vec::new();
-    };
-    let names: Vec<String> =
-        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    let mut missing: Vec<String> = gpus.iter().map(|gpu| processor(&gpu.arch).to_string()).collect();
+/// The architectures here for which rocBLAS has no kernels.
+fn without_tensile(gpus: &[GpuReport]) -> Vec<String> {
+    let mut missing: Vec<String> = gpus
+        .iter()
+        .filter(|gpu| rocm_loader::tensile::files_for(&gpu.arch).is_err())
+        .map(|gpu| processor(&gpu.arch).to_string())
+        .collect();
     missing.sort();
     missing.dedup();
-    missing.retain(|arch| !names.iter().any(|name| name.contains(arch.as_str())));
     missing
 }
 

@@ -1,28 +1,13 @@
 //! Random numbers made on the device by Philox4x32-10: the same seed gives the same numbers on every GPU.
-use super::device::RocmDevice;
-use super::error::unsupported_dtype;
-use super::launch::LaunchConfig;
-use super::storage::RocmStorage;
+use super::{computing, found};
+use crate::rocm_backend::device::{LaunchConfig, Rng, RocmDevice};
+use crate::rocm_backend::error::unsupported_dtype;
+use crate::rocm_backend::storage::RocmStorage;
 use crate::{DType, Result};
 use float8::F8E4M3;
 use half::{bf16, f16};
-use hip_kernels::Module;
+use hip_kernels::contract::{Random, RandomKind};
 use std::sync::{MutexGuard, PoisonError};
-
-/// The seed of a device that was given none; upstream's CUDA devices start with the same.
-const DEFAULT_SEED: u64 = 299_792_458;
-
-/// Where a device stands in its sequence: the key and the next unused counter block.
-pub(super) struct Rng {
-    seed: u64,
-    next_block: u64,
-}
-
-impl Default for Rng {
-    fn default() -> Self {
-        Self { seed: DEFAULT_SEED, next_block: 0 }
-    }
-}
 
 impl RocmDevice {
     fn rng(&self) -> MutexGuard<'_, Rng> {
@@ -30,11 +15,11 @@ impl RocmDevice {
     }
 
     /// Starts the sequence of `seed` from its beginning.
-    pub(super) fn reseed(&self, seed: u64) {
+    pub(crate) fn reseed(&self, seed: u64) {
         *self.rng() = Rng { seed, next_block: 0 };
     }
 
-    pub(super) fn seed(&self) -> u64 {
+    pub(crate) fn seed(&self) -> u64 {
         self.rng().seed
     }
 
@@ -51,7 +36,7 @@ impl RocmDevice {
 ///
 /// # Errors
 /// As on the CPU device: for dtypes that are no floats, and for ranges that are empty or not finite in the dtype.
-pub(super) fn uniform(
+pub(crate) fn uniform(
     device: &RocmDevice,
     dtype: DType,
     elements: usize,
@@ -67,14 +52,14 @@ pub(super) fn uniform(
     if low >= high {
         return Err(crate::Error::wrap(rand::distr::uniform::Error::EmptyRange));
     }
-    fill(device, OP, dtype, elements, low, high)
+    fill(device, OP, RandomKind::Uniform, dtype, elements, (low, high))
 }
 
 /// Numbers of a normal distribution: `rand_normal`.
 ///
 /// # Errors
 /// As on the CPU device: for dtypes that are no floats, and for a deviation that is not finite in the dtype.
-pub(super) fn normal(
+pub(crate) fn normal(
     device: &RocmDevice,
     dtype: DType,
     elements: usize,
@@ -86,7 +71,7 @@ pub(super) fn normal(
     if !deviation.is_finite() {
         return Err(crate::Error::wrap(rand_distr::NormalError::BadVariance));
     }
-    fill(device, OP, dtype, elements, mean, deviation)
+    fill(device, OP, RandomKind::Normal, dtype, elements, (mean, deviation))
 }
 
 /// `value` as the dtype has it.
@@ -103,26 +88,25 @@ fn rounded(value: f64, dtype: DType, op: &'static str) -> Result<f64> {
 
 fn fill(
     device: &RocmDevice,
-    kernel: &'static str,
+    op: &'static str,
+    kind: RandomKind,
     dtype: DType,
-    elements: usize,
-    first: f64,
-    second: f64,
+    numel: usize,
+    (first, second): (f64, f64),
 ) -> Result<RocmStorage> {
+    let kernel = found(Random::kernel(kind, computing(op, dtype)?), op, dtype)?;
     // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(device, dtype, elements, kernel)? };
-    if elements == 0 {
+    let dst = unsafe { RocmStorage::alloc(device, dtype, numel, op)? };
+    if numel == 0 {
         return Ok(dst);
     }
     // A block is four 32-bit words; an f64 takes two of them.
     let per_block = if dtype == DType::F64 { 2 } else { 4 };
-    let blocks = elements.div_ceil(per_block);
-    let function = device.kernel(Module::Random, &[kernel, dtype.as_str()])?;
-    let config = LaunchConfig::for_elements(kernel, blocks)?;
-    let (seed, block) = device.draw(blocks as u64);
-    let to = dst.slice.ptr();
-    let launch = function.launch(config).arg(&elements).arg(&seed).arg(&block);
-    // SAFETY: (numel, seed, offset, low or mean, high or deviation, out).
-    unsafe { launch.arg(&first).arg(&second).arg(&to).run()? };
+    let blocks = numel.div_ceil(per_block);
+    let config = LaunchConfig::for_elements(op, blocks)?;
+    let (seed, offset) = device.draw(blocks as u64);
+    let (seed, offset, out) = (seed as usize, offset as usize, dst.slice.ptr());
+    // SAFETY: `out` holds all elements.
+    unsafe { device.launch(kernel, config, &Random { numel, seed, offset, first, second, out })? };
     Ok(dst)
 }

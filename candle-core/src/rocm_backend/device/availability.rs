@@ -1,5 +1,7 @@
 //! Asking before opening: is there a GPU, which one to take, does it compute.
-use super::{RocmDevice, RocmError};
+use super::device::RocmDevice;
+use super::properties::properties;
+use crate::rocm_backend::RocmError;
 use crate::{Device, Result, Tensor};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -24,7 +26,7 @@ impl RocmDevice {
     pub fn default_ordinal() -> Result<usize> {
         let count = rocm_loader::device_archs().map_err(RocmError::from)?.len();
         for ordinal in 0..count {
-            if !super::device::properties(ordinal)?.integrated {
+            if !properties(ordinal)?.integrated {
                 return Ok(ordinal);
             }
         }
@@ -44,7 +46,9 @@ impl RocmDevice {
         let (sum, expected) = trial(&Device::Rocm(device.clone()))?;
         if sum != expected {
             let computation = format!("a sum that must be {expected} came out as {sum}");
-            return Err(RocmError::WrongResult { device: device.state.label(), computation }.into());
+            return Err(
+                RocmError::WrongResult { device: device.state.label().to_string(), computation }.into()
+            );
         }
         Self::open(ordinal)
     }

@@ -1,20 +1,21 @@
 //! Convolutions of (batch, channel, length) and (batch, channel, height, width), plain and transposed.
 //!
 //! A plain one is a matrix product with the unfolded input (im2col), made in pieces of bounded size; or of the input
-//! itself where kernels have one element; or, for very few output channels, one kernel that walks the windows. One of
+//! itself where kernels have one element; or, for very few output channels, one kernel that goes through the windows. One of
 //! a single dimension is one of height 1. Transposed ones have a direct kernel for every dtype.
-use super::error::{dtype_mismatch, unsupported_dtype};
-use super::launch::{DevicePtr, LaunchConfig, BLOCK, MAX_ELEMENTS};
-use super::layout::Strided;
 use super::matmul::{multiplies, product, Output};
-use super::storage::{carrier, is_packed, RocmStorage};
-use super::RocmError;
+use super::{check_rank, computing, found, same_computing_dtype, strided};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
-use crate::{DType, Layout, Result};
-use hip_kernels::Module;
+use crate::rocm_backend::device::{max_elements, LaunchConfig};
+use crate::rocm_backend::error::unsupported_dtype;
+use crate::rocm_backend::layout::Strided;
+use crate::rocm_backend::storage::{carrier, further, RocmStorage};
+use crate::rocm_backend::RocmError;
+use crate::{Layout, Result};
+use hip_kernels::contract::{Convolution, ConvolutionKind, KernelFamily, Unfold};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Up to this many output channels it costs less to walk the windows than to unfold them.
+/// Up to this many output channels it costs less to go through the windows than to unfold them.
 const DIRECT_CHANNELS: usize = 4;
 
 static WORKSPACE: AtomicUsize = AtomicUsize::new(64 << 20);
@@ -98,7 +99,7 @@ impl Axis {
 }
 
 /// (b, c_in, l) with a kernel (c_out, c_in, k) to (b, c_out, l_out), for the dtypes of matmul.
-pub(super) fn conv1d(
+pub(crate) fn conv1d(
     src: &RocmStorage,
     layout: &Layout,
     kernel: &RocmStorage,
@@ -115,7 +116,7 @@ pub(super) fn conv1d(
 }
 
 /// (b, c_in, h, w) with a kernel (c_out, c_in, k_h, k_w) to (b, c_out, h_out, w_out), for the dtypes of matmul.
-pub(super) fn conv2d(
+pub(crate) fn conv2d(
     src: &RocmStorage,
     layout: &Layout,
     kernel: &RocmStorage,
@@ -131,7 +132,7 @@ pub(super) fn conv2d(
 }
 
 /// The layout of (b, c, l) as (b, c, 1, l).
-fn flat(layout: &Layout) -> Layout {
+pub(crate) fn flat(layout: &Layout) -> Layout {
     let (dims, strides) = (layout.dims(), layout.stride());
     let strides = vec![strides[0], strides[1], 0, strides[2]];
     Layout::new((dims[0], dims[1], 1, dims[2]).into(), strides, layout.start_offset())
@@ -146,19 +147,18 @@ fn convolve(
     (batch, c_in, c_out): (usize, usize, usize),
     (h, w): (Axis, Axis),
 ) -> Result<RocmStorage> {
-    check_dtypes(op, src, kernel)?;
-    let dtype = src.slice.dtype();
+    let dtype = same_computing_dtype(op, src, kernel)?;
     if !multiplies(dtype) {
         return Err(unsupported_dtype(op, dtype));
     }
     let (h_out, w_out) = (h.out(op)?, w.out(op)?);
     let (places, columns) = (h_out * w_out, c_in * h.taps * w.taps);
     let elements = batch * c_out * places;
-    if places > MAX_ELEMENTS {
-        return Err(RocmError::TooManyElements { op, elements: places, limit: MAX_ELEMENTS }.into());
+    if places > max_elements() {
+        return Err(RocmError::TooManyElements { op, elements: places, limit: max_elements() }.into());
     }
     if columns == 0 {
-        return super::strided::zeros(&src.device, dtype, elements);
+        return strided::zeros(&src.device, dtype, elements);
     }
     // SAFETY: every element is written by the products below, or by the kernel.
     let dst = unsafe { RocmStorage::alloc(&src.device, dtype, elements, op)? };
@@ -167,22 +167,22 @@ fn convolve(
         return Ok(dst);
     }
     if c_out <= DIRECT_CHANNELS {
-        let sizes = (h_out, w_out);
-        return walk(op, "conv", src, layout, kernel, kernel_layout, (h, w), sizes, dst);
+        let operands = [(src, layout), (kernel, kernel_layout)];
+        return direct(op, ConvolutionKind::Conv, operands, (h, w), (h_out, w_out), dst);
     }
     let dense;
     let (kernel, offset) = if kernel_layout.is_contiguous() {
         (kernel, kernel_layout.start_offset())
     } else {
-        dense = kernel.dense(kernel_layout, op)?;
+        dense = strided::dense(kernel, kernel_layout, op)?;
         (&dense, 0)
     };
     src.order_after(kernel)?;
     // A kernel row times what each place sees is the output as it should lie: (c_out, places).
     let rows = |images: usize| Layout::new((images, c_out, columns).into(), vec![0, columns, 1], offset);
     let output = |image: usize, first: usize| Output {
-        state: &src.device.state,
-        ptr: element(out, dtype, image * c_out * places + first),
+        device: &src.device,
+        ptr: further(out, dtype, image * c_out * places + first),
         row_stride: places,
         batch_stride: c_out * places,
     };
@@ -196,22 +196,34 @@ fn convolve(
     let room = pieces.images * pieces.places * columns;
     // SAFETY: each piece is written before it is multiplied.
     let unfolded = unsafe { RocmStorage::alloc(&src.device, dtype, room, op)? };
-    let function = src.device.kernel(Module::Conv, &["unfold", carrier(dtype)])?;
-    let info = Strided::verbatim(op, &[layout.dims(), layout.stride()])?;
-    let (from, to) = (src.ptr(layout, op)?, unfolded.slice.ptr());
+    let unfold = found(Unfold::kernel(carrier(dtype)), op, dtype)?;
+    let info = &Strided::verbatim(op, &[layout.dims(), layout.stride()])?;
+    let from = src.ptr(layout, op)?;
     for (image, images, first, count) in pieces.all(batch, places) {
-        let from = element(from, dtype, image * layout.stride()[0]);
+        let block = Unfold::BLOCK;
         let grid = (
-            (count as u64).div_ceil(u64::from(BLOCK)) as u32,
+            (count as u64).div_ceil(u64::from(block)) as u32,
             columns.min(MAX_GRID) as u32,
             images.min(MAX_GRID) as u32,
         );
-        let launch = function.launch(LaunchConfig { grid, block: (BLOCK, 1, 1), lds_bytes: 0 });
-        let launch = launch.arg(&first).arg(&count).arg(&images).arg(&w_out).arg(&h.taps).arg(&w.taps);
-        let launch = launch.arg(&w.stride).arg(&w.dilation).arg(&h.padding).arg(&w.padding);
-        // SAFETY: unfold(first, places, images, w_out, k_h, k_w, stride, dilation, padding_y, padding_x, info, src,
-        // dst); `from` was checked for all images, and the workspace has room for the largest piece.
-        unsafe { launch.arg(&info).arg(&from).arg(&to).run()? };
+        let config = LaunchConfig { grid, block: (block, 1, 1), lds_bytes: 0 };
+        let arguments = Unfold {
+            first,
+            places: count,
+            images,
+            w_out,
+            k_h: h.taps,
+            k_w: w.taps,
+            stride: w.stride,
+            dilation: w.dilation,
+            padding_y: h.padding,
+            padding_x: w.padding,
+            info,
+            src: further(from, dtype, image * layout.stride()[0]),
+            dst: unfolded.slice.ptr(),
+        };
+        // SAFETY: `from` was checked for all images, and the workspace has room for the largest piece.
+        unsafe { src.device.launch(unfold, config, &arguments)? };
         let seen = Layout::contiguous((images, columns, count));
         let bmnk = (images, c_out, count, columns);
         product(kernel, &unfolded, bmnk, &rows(images), &seen, output(image, first))?;
@@ -222,28 +234,47 @@ fn convolve(
 /// The most workgroups in y and z that every GPU takes.
 const MAX_GRID: usize = 65535;
 
-/// One launch for the whole of a convolution: each thread walks the window of its element.
-#[allow(clippy::too_many_arguments)]
-fn walk(
+/// A convolution without a product: each thread goes through the window of its element. As many images at a time as one
+/// launch can count.
+fn direct(
     op: &'static str,
-    name: &'static str,
-    src: &RocmStorage,
-    layout: &Layout,
-    kernel: &RocmStorage,
-    kernel_layout: &Layout,
+    kind: ConvolutionKind,
+    [(src, layout), (kernel, kernel_layout)]: [(&RocmStorage, &Layout); 2],
     (h, w): (Axis, Axis),
     (h_out, w_out): (usize, usize),
     dst: RocmStorage,
 ) -> Result<RocmStorage> {
-    let lists = [layout.dims(), layout.stride(), kernel_layout.dims(), kernel_layout.stride()];
-    let info = Strided::verbatim(op, &lists)?;
+    let dtype = src.slice.dtype();
     let (from, weights, to) = (src.ptr(layout, op)?, kernel.ptr(kernel_layout, op)?, dst.slice.ptr());
+    let function = found(Convolution::kernel(kind, computing(op, dtype)?), op, dtype)?;
     src.order_after(kernel)?;
-    let function = src.device.kernel(Module::Conv, &[name, src.slice.dtype().as_str()])?;
-    let launch = function.launch(LaunchConfig::for_elements(op, dst.slice.len())?);
-    let launch = launch.arg(&h_out).arg(&w_out).arg(&w.stride).arg(&w.dilation).arg(&h.padding);
-    // SAFETY: conv, conv_transpose(h_out, w_out, stride, dilation, padding_y, padding_x, info, src, kernel, dst).
-    unsafe { launch.arg(&w.padding).arg(&info).arg(&from).arg(&weights).arg(&to).run()? };
+    let dims = layout.dims();
+    let image = dst.slice.len().checked_div(dims[0]).unwrap_or(0);
+    if image == 0 {
+        return Ok(dst);
+    }
+    let step = (max_elements() / image).max(1);
+    for first in (0..dims[0]).step_by(step) {
+        let images = step.min(dims[0] - first);
+        let sizes = [images, dims[1], dims[2], dims[3]];
+        let lists = [&sizes[..], layout.stride(), kernel_layout.dims(), kernel_layout.stride()];
+        let info = &Strided::verbatim(op, &lists)?;
+        let arguments = Convolution {
+            h_out,
+            w_out,
+            stride: w.stride,
+            dilation: w.dilation,
+            padding_y: h.padding,
+            padding_x: w.padding,
+            info,
+            src: further(from, dtype, first * layout.stride()[0]),
+            kernel: weights,
+            dst: further(to, dtype, first * image),
+        };
+        let config = LaunchConfig::for_elements(op, images * image)?;
+        // SAFETY: input and weights were checked against their buffers; the output holds the results of all images.
+        unsafe { src.device.launch(function, config, &arguments)? };
+    }
     Ok(dst)
 }
 
@@ -291,13 +322,8 @@ impl Pieces {
     }
 }
 
-/// The address of an element further on.
-fn element(ptr: DevicePtr, dtype: DType, elements: usize) -> DevicePtr {
-    DevicePtr(ptr.0.wrapping_byte_add(elements * dtype.size_in_bytes()))
-}
-
 /// (b, c_in, l) with a kernel (c_in, c_out, k) to (b, c_out, l_out), for every dtype.
-pub(super) fn conv_transpose1d(
+pub(crate) fn conv_transpose1d(
     src: &RocmStorage,
     layout: &Layout,
     kernel: &RocmStorage,
@@ -312,11 +338,12 @@ pub(super) fn conv_transpose1d(
     let sizes = (1, w.transposed_out(OP, p.output_padding)?);
     let (layout, kernel_layout) = (flat(layout), flat(kernel_layout));
     let dst = transposed_result(OP, src, kernel, p.b_size * p.c_out, sizes)?;
-    walk(OP, "conv_transpose", src, &layout, kernel, &kernel_layout, (Axis::FLAT, w), sizes, dst)
+    let operands = [(src, &layout), (kernel, &kernel_layout)];
+    direct(OP, ConvolutionKind::ConvTranspose, operands, (Axis::FLAT, w), sizes, dst)
 }
 
 /// (b, c_in, h, w) with a kernel (c_in, c_out, k_h, k_w) to (b, c_out, h_out, w_out), for every dtype.
-pub(super) fn conv_transpose2d(
+pub(crate) fn conv_transpose2d(
     src: &RocmStorage,
     layout: &Layout,
     kernel: &RocmStorage,
@@ -331,7 +358,8 @@ pub(super) fn conv_transpose2d(
     let w = Axis { size: p.i_w, taps: p.k_w, padding, stride, dilation };
     let sizes = (h.transposed_out(OP, p.output_padding)?, w.transposed_out(OP, p.output_padding)?);
     let dst = transposed_result(OP, src, kernel, p.b_size * p.c_out, sizes)?;
-    walk(OP, "conv_transpose", src, layout, kernel, kernel_layout, (h, w), sizes, dst)
+    let operands = [(src, layout), (kernel, kernel_layout)];
+    direct(OP, ConvolutionKind::ConvTranspose, operands, (h, w), sizes, dst)
 }
 
 fn transposed_result(
@@ -341,34 +369,9 @@ fn transposed_result(
     planes: usize,
     (h_out, w_out): (usize, usize),
 ) -> Result<RocmStorage> {
-    check_dtypes(op, src, kernel)?;
+    same_computing_dtype(op, src, kernel)?;
     // SAFETY: every element is written by the kernel, also where no input reaches.
     unsafe { RocmStorage::alloc(&src.device, src.slice.dtype(), planes * h_out * w_out, op) }
-}
-
-pub(super) fn check_rank(layout: &Layout, expected: usize) -> Result<()> {
-    let got = layout.dims().len();
-    if got == expected {
-        return Ok(());
-    }
-    Err(crate::Error::UnexpectedNumberOfDims { expected, got, shape: layout.shape().clone() }.bt())
-}
-
-/// Both have the same dtype, and it is one that computes.
-fn check_dtypes(op: &'static str, src: &RocmStorage, kernel: &RocmStorage) -> Result<()> {
-    let (lhs, rhs) = (src.slice.dtype(), kernel.slice.dtype());
-    if lhs != rhs {
-        return Err(dtype_mismatch(op, lhs, rhs));
-    }
-    check_computes(op, lhs)
-}
-
-/// The packed dtypes are moved, but not computed with.
-pub(super) fn check_computes(op: &'static str, dtype: DType) -> Result<()> {
-    if is_packed(dtype) {
-        return Err(unsupported_dtype(op, dtype));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

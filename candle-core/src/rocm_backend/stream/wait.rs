@@ -3,7 +3,7 @@ use rocm_rs::hip::{self, bindings};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Seconds that the host waits for a device at most, like `30` or `0.5`; without a limit if unset or 0.
@@ -17,12 +17,12 @@ const EAGER: Duration = Duration::from_micros(100);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A stream to wait for. The stream itself belongs to the device and outlives all waiting.
-pub(super) struct StreamWait {
+pub(crate) struct StreamWait {
     stream: bindings::hipStream_t,
     /// In nanoseconds; 0 for none.
     deadline: AtomicU64,
     /// Names of the last launches, the latest last; kept only while there is a deadline.
-    recent: Mutex<VecDeque<Arc<str>>>,
+    recent: Mutex<VecDeque<String>>,
 }
 
 // SAFETY: a stream handle is a plain handle that HIP lets any thread use.
@@ -31,26 +31,26 @@ unsafe impl Send for StreamWait {}
 unsafe impl Sync for StreamWait {}
 
 /// Why waiting ended without the stream's end.
-pub(super) enum Unfinished {
+pub(crate) enum Unfinished {
     Failed(hip::Error),
-    Overdue { after: Duration, recent: Vec<Arc<str>> },
+    Overdue { after: Duration, recent: Vec<String> },
 }
 
 impl StreamWait {
-    pub(super) fn of(stream: &hip::Stream, deadline: Option<Duration>) -> Self {
+    pub(crate) fn of(stream: &hip::Stream, deadline: Option<Duration>) -> Self {
         let wait = Self { stream: stream.as_raw(), deadline: AtomicU64::new(0), recent: Mutex::default() };
         wait.set_deadline(deadline);
         wait
     }
 
-    pub(super) fn deadline(&self) -> Option<Duration> {
+    pub(crate) fn deadline(&self) -> Option<Duration> {
         match self.deadline.load(Ordering::Relaxed) {
             0 => None,
             nanos => Some(Duration::from_nanos(nanos)),
         }
     }
 
-    pub(super) fn set_deadline(&self, deadline: Option<Duration>) {
+    pub(crate) fn set_deadline(&self, deadline: Option<Duration>) {
         let nanos = deadline.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX).max(1));
         self.deadline.store(nanos, Ordering::Relaxed);
         if nanos == 0 {
@@ -59,7 +59,8 @@ impl StreamWait {
     }
 
     /// Notes a launch, if somebody may want to know.
-    pub(super) fn launched(&self, kernel: &Arc<str>) {
+    #[inline]
+    pub(crate) fn launched(&self, kernel: &str) {
         if self.deadline.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -67,11 +68,11 @@ impl StreamWait {
         if recent.len() == RECENT {
             recent.pop_front();
         }
-        recent.push_back(kernel.clone());
+        recent.push_back(kernel.to_string());
     }
 
     /// Waits for all that is on the stream now. The device is bound.
-    pub(super) fn finish(&self) -> Result<(), Unfinished> {
+    pub(crate) fn finish(&self) -> Result<(), Unfinished> {
         let Some(limit) = self.deadline() else {
             // SAFETY: the handle is the device's live stream.
             return done(unsafe { bindings::hipStreamSynchronize(self.stream) });
@@ -104,7 +105,7 @@ fn done(code: bindings::hipError_t) -> Result<(), Unfinished> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn deadline_from_env() -> Result<Option<Duration>, String> {
+pub(crate) fn deadline_from_env() -> Result<Option<Duration>, String> {
     parse(std::env::var_os(DEADLINE_VARIABLE))
 }
 

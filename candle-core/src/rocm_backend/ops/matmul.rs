@@ -2,42 +2,20 @@
 //!
 //! rocBLAS is column-major: a row-major C = A B is its C' = B' A', so the right side goes in first and m and n change
 //! places. Whatever strides BLAS can express is used where it lies; anything else is made dense first.
-use super::device::DeviceState;
-use super::error::{dtype_mismatch, notes, unsupported_dtype};
-use super::launch::DevicePtr;
-use super::storage::RocmStorage;
-use super::{strided, RocmError};
+use super::{computing, found, strided};
 use crate::error::MatMulUnexpectedStriding;
+use crate::rocm_backend::device::{LaunchConfig, ProductLibrary, RocmDevice};
+use crate::rocm_backend::error::{dtype_mismatch, unsupported_dtype};
+use crate::rocm_backend::storage::{further, RocmStorage};
+use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use half::f16;
+use hip_kernels::contract::{DevicePtr, Product, PRODUCT_TILE};
 use rocm_rs::rocblas::{self, ffi};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 
 const OP: &str = "matmul";
-
-/// A device's rocBLAS handle, made at the first product and bound to the device's stream.
-pub(super) struct Blas(rocblas::Handle);
-
-// SAFETY: a handle may be used from any thread, one at a time; it lives under the device's mutex.
-unsafe impl Send for Blas {}
-
-impl Blas {
-    fn new(state: &DeviceState) -> Result<Self> {
-        let handle = check(state, rocblas::Handle::new(), || "rocblas_create_handle".to_string())?;
-        check(state, handle.set_stream(&state.stream), || "rocblas_set_stream".to_string())?;
-        Ok(Self(handle))
-    }
-}
-
-fn check<T>(state: &DeviceState, result: rocblas::Result<T>, call: impl FnOnce() -> String) -> Result<T> {
-    result.map_err(|error| {
-        let notes = notes(None);
-        let _ = rocm_rs::hip::get_last_error();
-        RocmError::Rocblas { call: call(), device: state.label(), error, notes }.into()
-    })
-}
 
 /// One side of a product as BLAS sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +76,7 @@ fn batch_stride(dims: &[usize], strides: &[usize]) -> Option<usize> {
 
 /// `lhs` (b, m, k) times `rhs` (b, k, n), as a dense (b, m, n). For f16, bf16, f32 and f64; f16 and bf16 are summed in
 /// f32 unless reduced precision is allowed.
-pub(super) fn matmul(
+pub(crate) fn matmul(
     lhs: &RocmStorage,
     rhs: &RocmStorage,
     bmnk: (usize, usize, usize, usize),
@@ -121,19 +99,19 @@ pub(super) fn matmul(
     if b * m * n == 0 {
         return Ok(dst);
     }
-    let out = Output { state: &lhs.device.state, ptr: dst.slice.ptr(), row_stride: n, batch_stride: m * n };
+    let out = Output { device: &lhs.device, ptr: dst.slice.ptr(), row_stride: n, batch_stride: m * n };
     product(lhs, rhs, bmnk, lhs_layout, rhs_layout, out)?;
     Ok(dst)
 }
 
 /// Whether there are products of this dtype: f16, bf16, f32 and f64, as on the CPU device.
-pub(super) fn multiplies(dtype: DType) -> bool {
+pub(crate) fn multiplies(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
 }
 
 /// Where a product (b, m, n) is written, and on whose stream: rows are dense, and apart by `row_stride` elements.
-pub(super) struct Output<'a> {
-    pub state: &'a Arc<DeviceState>,
+pub(crate) struct Output<'a> {
+    pub device: &'a RocmDevice,
     pub ptr: DevicePtr,
     pub row_stride: usize,
     pub batch_stride: usize,
@@ -141,7 +119,7 @@ pub(super) struct Output<'a> {
 
 /// The same into memory that is there, for sizes and operands of one dtype that [`matmul`] would take, none of them 0.
 /// The output has the room that its strides say.
-pub(super) fn product(
+pub(crate) fn product(
     lhs: &RocmStorage,
     rhs: &RocmStorage,
     bmnk: (usize, usize, usize, usize),
@@ -167,14 +145,14 @@ pub(super) fn product(
     let (a, a_ptr, a_memory) = match Operand::of(lhs_layout, m, k) {
         Some(operand) => (operand, lhs.ptr(lhs_layout, OP)?, &lhs.slice),
         None => {
-            dense_lhs = lhs.dense(lhs_layout, OP)?;
+            dense_lhs = strided::dense(lhs, lhs_layout, OP)?;
             (Operand::dense(m, k), dense_lhs.slice.ptr(), &dense_lhs.slice)
         }
     };
     let (w, w_ptr, w_memory) = match Operand::of(rhs_layout, k, n) {
         Some(operand) => (operand, rhs.ptr(rhs_layout, OP)?, &rhs.slice),
         None => {
-            dense_rhs = rhs.dense(rhs_layout, OP)?;
+            dense_rhs = strided::dense(rhs, rhs_layout, OP)?;
             (Operand::dense(k, n), dense_rhs.slice.ptr(), &dense_rhs.slice)
         }
     };
@@ -182,21 +160,81 @@ pub(super) fn product(
     let joins = !a.transposed && a.batch_stride == m * a.leading && out.batch_stride == m * out.row_stride;
     let (b, m) = if b > 1 && w.batch_stride == 0 && joins { (1, b * m) } else { (b, m) };
     // Each operand was made dense on its own stream.
-    out.state.order_after(&lhs.device.state)?;
-    out.state.order_after(&rhs.device.state)?;
-    a_memory.used_by(out.state);
-    w_memory.used_by(out.state);
-    gemm(lhs.slice.dtype(), (b, m, n, k), (a, a_ptr), (w, w_ptr), out)
+    let device = out.device;
+    device.state.order_after(&lhs.device.state)?;
+    device.state.order_after(&rhs.device.state)?;
+    a_memory.used_by(&device.state.stream);
+    w_memory.used_by(&device.state.stream);
+    let (dtype, sizes) = (lhs.slice.dtype(), (b, m, n, k));
+    device.state.with_products(|library| match library {
+        ProductLibrary::Rocblas(handle) => gemm(&handle.0, dtype, sizes, (a, a_ptr), (w, w_ptr), &out),
+        ProductLibrary::Own => in_tiles(dtype, sizes, (a, a_ptr), (w, w_ptr), &out),
+    })
 }
 
+/// The most workgroups in y and z that every GPU takes.
+const MAX_GRID: usize = 65535;
+
+/// The product by a plain kernel of ours.
+fn in_tiles(
+    dtype: DType,
+    (b, m, n, k): (usize, usize, usize, usize),
+    (left, a): (Operand, DevicePtr),
+    (right, w): (Operand, DevicePtr),
+    out: &Output,
+) -> Result<()> {
+    let count = |value: usize| {
+        u32::try_from(value).map_err(|_| {
+            let limit = u32::MAX as usize;
+            crate::Error::from(RocmError::TooManyElements { op: OP, elements: value, limit })
+        })
+    };
+    let strides = |operand: Operand| match operand.transposed {
+        false => (operand.leading, 1),
+        true => (1, operand.leading),
+    };
+    let kernel = found(Product::kernel(computing(OP, dtype)?), OP, dtype)?;
+    let (tile, batches) = (PRODUCT_TILE, b.min(MAX_GRID));
+    // y of the grid is bounded: taller products are made in parts.
+    let rows = m.min(MAX_GRID * tile);
+    for first in (0..m).step_by(rows) {
+        let m = rows.min(m - first);
+        let ((a_row, a_column), (b_row, b_column)) = (strides(left), strides(right));
+        let arguments = Product {
+            a: further(a, dtype, first * a_row),
+            b: w,
+            c: further(out.ptr, dtype, first * out.row_stride),
+            m: count(m)?,
+            n: count(n)?,
+            k: count(k)?,
+            batches: count(b)?,
+            a_row,
+            a_column,
+            a_batch: left.batch_stride,
+            b_row,
+            b_column,
+            b_batch: right.batch_stride,
+            c_row: out.row_stride,
+            c_batch: out.batch_stride,
+        };
+        let grid = (count(n.div_ceil(tile))?, count(m.div_ceil(tile))?, batches as u32);
+        let config = LaunchConfig { grid, block: (tile as u32, tile as u32, 1), lds_bytes: 0 };
+        // SAFETY: the operands were checked against their buffers, and the output has the room that its strides say.
+        unsafe { out.device.launch(kernel, config, &arguments)? };
+    }
+    Ok(())
+}
+
+/// The product by rocBLAS.
 fn gemm(
+    handle: &rocblas::Handle,
     dtype: DType,
     (b, m, n, k): (usize, usize, usize, usize),
     (a, a_ptr): (Operand, DevicePtr),
     (w, w_ptr): (Operand, DevicePtr),
-    out: Output,
+    out: &Output,
 ) -> Result<()> {
-    let state = out.state;
+    let state = &out.device.state;
     let int = |value: usize| {
         i32::try_from(value).map_err(|_| {
             let limit = i32::MAX as usize;
@@ -223,18 +261,13 @@ fn gemm(
     };
     let (rows, columns, inner, batches) = (int(n)?, int(m)?, int(k)?, int(b)?);
     let (lda, ldb, ldc) = (int(w.leading)?, int(a.leading)?, int(out.row_stride)?);
-    state.bind()?;
-    let mut blas = state.blas.lock().unwrap_or_else(PoisonError::into_inner);
-    let handle = match &*blas {
-        Some(blas) => blas.0.as_raw(),
-        None => blas.insert(Blas::new(state)?).0.as_raw(),
-    };
+    state.stream.bind()?;
     // SAFETY: the operands were checked against their buffers, the output holds b * m * n elements; the factors are
     // read during the call (pointer mode host, the handle's default); the handle is locked.
     let status = unsafe {
         // rocm-rs binds it but keeps it to itself.
         rocm_loader::rocblas::rocblas_gemm_strided_batched_ex(
-            handle,
+            handle.as_raw(),
             w.operation(),
             a.operation(),
             rows,
@@ -269,7 +302,7 @@ fn gemm(
         ffi::rocblas_status__rocblas_status_success => Ok(()),
         status => Err(rocblas::Error::new(status)),
     };
-    check(state, result, || {
+    state.checked(result, || {
         format!("rocblas_gemm_strided_batched_ex({dtype:?}, batch {b}, m {m}, n {n}, k {k})")
     })
 }

@@ -1,0 +1,288 @@
+//! Kernels of the caller's own: loaded from a code object, launched with arguments that are held against its metadata.
+use super::device::{DeviceState, RocmDevice};
+use super::launch::{enqueue, LaunchConfig};
+use crate::rocm_backend::RocmError;
+use crate::scalar::Scalar;
+use crate::Result;
+use half::{bf16, f16};
+use hip_kernels::contract::{DevicePtr, KernelLayout};
+use hip_kernels::metadata::{self, ArgumentMetadata};
+use rocm_rs::hip::{self, bindings};
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// A loaded code object. The bytes are a part of what it is: two of the same name never meet.
+struct LoadedModule {
+    name: Box<str>,
+    code_object: Box<[u8]>,
+    module: hip::Module,
+}
+
+// SAFETY: a module handle is not bound to a thread, and is only read after it was loaded.
+unsafe impl Send for LoadedModule {}
+// SAFETY: as above.
+unsafe impl Sync for LoadedModule {}
+
+impl LoadedModule {
+    /// Compares all bytes of the code object: an address may hold another one by now.
+    fn is(&self, name: &str, code_object: &[u8]) -> bool {
+        *self.name == *name && *self.code_object == *code_object
+    }
+}
+
+struct LoadedKernel {
+    module: Arc<LoadedModule>,
+    name: Box<str>,
+    function: bindings::hipFunction_t,
+    arguments: Vec<ArgumentMetadata>,
+}
+
+// SAFETY: the function handle belongs to a module that lives as long as this, and HIP allows it to be launched
+// from any thread.
+unsafe impl Send for LoadedKernel {}
+// SAFETY: as above; launching does not change the handle.
+unsafe impl Sync for LoadedKernel {}
+
+/// A list that only grows: readers need no lock, writers take turns. Programs have a handful of kernels of their own.
+#[derive(Default)]
+pub(super) struct CustomKernels {
+    first: Link,
+    loading: Mutex<()>,
+}
+
+type Link = OnceLock<Box<Node>>;
+
+struct Node {
+    kernel: LoadedKernel,
+    next: Link,
+}
+
+impl CustomKernels {
+    fn iter(&self) -> impl Iterator<Item = &LoadedKernel> {
+        let mut link = &self.first;
+        std::iter::from_fn(move || {
+            let node = link.get()?;
+            link = &node.next;
+            Some(&node.kernel)
+        })
+    }
+
+    fn find(&self, module: &str, code_object: &[u8], name: &str) -> Option<&LoadedKernel> {
+        self.iter().find(|kernel| *kernel.name == *name && kernel.module.is(module, code_object))
+    }
+
+    fn load(
+        &self,
+        device: &DeviceState,
+        module: &str,
+        code_object: &[u8],
+        name: &str,
+    ) -> Result<&LoadedKernel> {
+        let _loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = self.find(module, code_object, name) {
+            return Ok(kernel);
+        }
+        let refused = |reason: String| RocmError::CustomModule {
+            module: module.to_string(),
+            device: device.label().to_string(),
+            reason,
+        };
+        metadata::check(code_object).map_err(|wrong| {
+            refused(format!(
+                "hipModuleLoadData was not tried with these {} bytes: {wrong}",
+                code_object.len()
+            ))
+        })?;
+        let described = metadata::kernels(code_object).map_err(refused)?;
+        let Some(described) = described.into_iter().find(|kernel| kernel.name == name) else {
+            return Err(
+                refused(format!("it has no kernel {name} (declared as extern \"C\" __global__?)")).into()
+            );
+        };
+        device.stream.bind()?;
+        let known = self.iter().find(|kernel| kernel.module.is(module, code_object));
+        let module = match known {
+            Some(kernel) => kernel.module.clone(),
+            None => Arc::new(LoadedModule {
+                name: module.into(),
+                code_object: code_object.into(),
+                module: device.load_module(module, code_object)?,
+            }),
+        };
+        let function = device
+            .stream
+            .check(module.module.get_function(name), || format!("hipModuleGetFunction({name})"))?
+            .as_raw();
+        let kernel = LoadedKernel { module, name: name.into(), function, arguments: described.explicit };
+        let mut link = &self.first;
+        while let Some(node) = link.get() {
+            link = &node.next;
+        }
+        // The mutex makes this the only writer: the end of the list stays the end until it is filled here.
+        Ok(&link.get_or_init(|| Box::new(Node { kernel, next: OnceLock::new() })).kernel)
+    }
+}
+
+impl RocmDevice {
+    /// Kernel `name` of the caller's own code object, the counterpart of
+    /// `CudaDevice::get_or_load_custom_func`.
+    ///
+    /// A code object is what `hipcc --genco` or `clang --offload-arch=... --cuda-device-only` writes; one
+    /// target per file, see [`hip_kernels::best_target`](crate::rocm::hip_kernels::best_target) for choosing among
+    /// several. It is loaded on first use and stays until the device goes. `module` only names it, in errors
+    /// and for the eye: the same name with other bytes is another module, so that two users of a name do not
+    /// meet and a code object that was built anew is not taken for the old one. From the second time on this
+    /// is a lookup without lock or allocation, which compares the bytes.
+    ///
+    /// # Errors
+    /// [`RocmError::CustomModule`] if the bytes are no whole code object or have no such kernel,
+    /// [`RocmError::Hip`] if HIP does not accept it for this GPU.
+    pub fn custom_kernel<'a>(
+        &'a self,
+        module: &str,
+        code_object: &[u8],
+        name: &str,
+    ) -> Result<RocmKernel<'a>> {
+        let state = &*self.state;
+        let kernel = match state.custom.find(module, code_object, name) {
+            Some(kernel) => kernel,
+            None => state.custom.load(state, module, code_object, name)?,
+        };
+        Ok(RocmKernel { kernel, state })
+    }
+}
+
+/// A type that may be passed to a kernel by value.
+///
+/// # Safety
+/// The type must be `repr(C)` or a primitive, laid out as the kernel's parameter is, and free of pointers into
+/// host memory that the device cannot reach.
+pub unsafe trait KernelArg: Sized {}
+
+macro_rules! kernel_args {
+    ($($t:ty),*) => {
+        $(
+            // SAFETY: same size and alignment as the C type that kernels declare.
+            unsafe impl KernelArg for $t {}
+        )*
+    };
+}
+kernel_args!(u8, i8, u16, i16, u32, i32, u64, i64, usize, f32, f64, bool, f16, bf16, float8::F8E4M3);
+kernel_args!(DevicePtr, KernelLayout);
+
+/// The most arguments a launch takes.
+const MAX_ARGS: usize = 32;
+
+/// A kernel of the caller's own on one device, found by [`RocmDevice::custom_kernel`].
+#[derive(Clone, Copy)]
+pub struct RocmKernel<'a> {
+    kernel: &'a LoadedKernel,
+    state: &'a DeviceState,
+}
+
+impl<'a> RocmKernel<'a> {
+    /// The kernel's name.
+    pub fn name(&self) -> &'a str {
+        &self.kernel.name
+    }
+
+    /// Starts a launch: add the arguments in the kernel's order, then [`Launch::run`].
+    pub fn launch(&self, config: LaunchConfig) -> Launch<'a> {
+        Launch {
+            kernel: self.kernel,
+            state: self.state,
+            config,
+            addresses: [std::ptr::null(); MAX_ARGS],
+            sizes: [0; MAX_ARGS],
+            count: 0,
+            borrowed: PhantomData,
+        }
+    }
+}
+
+/// A launch in the making. Arguments are borrowed until it has run; nothing is allocated.
+#[must_use = "nothing happens until run is called"]
+pub struct Launch<'a> {
+    kernel: &'a LoadedKernel,
+    state: &'a DeviceState,
+    config: LaunchConfig,
+    addresses: [*const c_void; MAX_ARGS],
+    sizes: [u32; MAX_ARGS],
+    count: usize,
+    borrowed: PhantomData<&'a ()>,
+}
+
+impl<'a> Launch<'a> {
+    /// Adds an argument.
+    pub fn arg<T: KernelArg>(mut self, value: &'a T) -> Self {
+        if self.count < MAX_ARGS {
+            self.addresses[self.count] = std::ptr::from_ref(value).cast();
+            self.sizes[self.count] = size_of::<T>() as u32;
+        }
+        self.count += 1;
+        self
+    }
+
+    /// Adds the value within `scalar`, in its own dtype.
+    pub fn scalar(self, scalar: &'a Scalar) -> Self {
+        match scalar {
+            Scalar::U8(v) => self.arg(v),
+            Scalar::U32(v) => self.arg(v),
+            Scalar::I16(v) => self.arg(v),
+            Scalar::I32(v) => self.arg(v),
+            Scalar::I64(v) => self.arg(v),
+            Scalar::F32(v) => self.arg(v),
+            Scalar::F64(v) => self.arg(v),
+            Scalar::F16(v) => self.arg(v),
+            Scalar::BF16(v) => self.arg(v),
+            Scalar::F8E4M3(v) => self.arg(v),
+        }
+    }
+
+    /// Enqueues the kernel on the device's stream and returns at once. A grid of zero workgroups does nothing.
+    ///
+    /// # Errors
+    /// [`RocmError::Arguments`] if number or sizes of the arguments are not the kernel's; what HIP says of the launch
+    /// itself. What goes wrong while the kernel runs comes back from the next call that waits for the stream.
+    ///
+    /// # Safety
+    /// Order and types of the arguments must be the kernel's, and every pointer must cover all that the kernel reads or
+    /// writes through it.
+    pub unsafe fn run(self) -> Result<()> {
+        self.check_arguments()?;
+        let grid = self.config.grid;
+        if grid.0 == 0 || grid.1 == 0 || grid.2 == 0 {
+            return Ok(());
+        }
+        self.state.stream.bind()?;
+        let arguments = &self.addresses[..self.count];
+        // SAFETY: number and sizes were checked, the caller vouches for the rest.
+        unsafe { enqueue(self.state, self.kernel.function, self.config, arguments, &self.kernel.name) }
+    }
+
+    fn check_arguments(&self) -> Result<()> {
+        let wanted = &self.kernel.arguments;
+        let wrong = |message: String| {
+            let (kernel, device) = (self.kernel.name.to_string(), self.state.label().to_string());
+            Err(RocmError::Arguments { kernel, device, message }.into())
+        };
+        if self.count != wanted.len() || self.count > MAX_ARGS {
+            return wrong(format!(
+                "{} arguments are given, it takes {} (at most {MAX_ARGS} can be passed)",
+                self.count,
+                wanted.len()
+            ));
+        }
+        for (index, (argument, given)) in wanted.iter().zip(self.sizes).enumerate() {
+            if argument.size != given {
+                let name = argument.name.as_deref().map(|name| format!(" ({name})")).unwrap_or_default();
+                return wrong(format!(
+                    "argument {index}{name} has {} bytes, {given} bytes are given",
+                    argument.size
+                ));
+            }
+        }
+        Ok(())
+    }
+}

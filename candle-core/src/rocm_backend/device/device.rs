@@ -1,0 +1,339 @@
+//! A ROCm device: one GPU, one stream, and what is loaded on it.
+use super::custom::CustomKernels;
+use super::faults::FaultRecord;
+use super::kernels::KernelTable;
+use super::products::ProductLibrary;
+use super::properties::{draws_a_display, properties};
+use crate::rocm_backend::stream::{
+    clear, download, upload, Buffer, DeviceElement, Stream, StreamId, Unfinished, ZeroableElement,
+};
+use crate::rocm_backend::RocmError;
+use crate::Result;
+use rocm_rs::hip;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+/// Unique identifier of a stream on a GPU: devices with the same id work in one order on the same memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceId(StreamId);
+
+/// A GPU as Candle sees it. Cheap to clone; clones share the stream, the loaded kernels and the random state.
+///
+/// Every `RocmDevice::new` of one ordinal shares the stream and the kernels of the others while any of them lives,
+/// so that tensors made through either may meet in one operation; the random state is each one's own.
+#[derive(Clone)]
+pub struct RocmDevice {
+    pub(crate) state: Arc<DeviceState>,
+    pub(crate) rng: Arc<Mutex<Rng>>,
+}
+
+impl std::fmt::Debug for RocmDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RocmDevice({}, {:?})", self.state.label(), self.id())
+    }
+}
+
+/// Where a device stands in its sequence of random numbers: the key and the next unused counter block.
+pub(crate) struct Rng {
+    pub(crate) seed: u64,
+    pub(crate) next_block: u64,
+}
+
+impl Default for Rng {
+    fn default() -> Self {
+        // Upstream's CUDA devices start with the same seed.
+        Self { seed: 299_792_458, next_block: 0 }
+    }
+}
+
+/// What the clones of a device share. Fields are dropped from the top: the stream goes last.
+pub(crate) struct DeviceState {
+    arch: String,
+    name: String,
+    products: Mutex<Option<ProductLibrary>>,
+    pub(super) kernels: KernelTable,
+    pub(super) custom: CustomKernels,
+    faults: Arc<FaultRecord>,
+    /// What was reported on the streams that this one came after: it may have used what they computed.
+    followed: Mutex<Vec<Arc<FaultRecord>>>,
+    pub(super) launches: AtomicU64,
+    pub(crate) stream: Arc<Stream>,
+}
+
+impl Drop for DeviceState {
+    fn drop(&mut self) {
+        // Nothing may be unloaded under a running kernel. Errors have nobody left to go to.
+        let overdue = self.stream.bind().is_ok()
+            && matches!(self.stream.wait().finish(), Err(Unfinished::Overdue { .. }));
+        if overdue {
+            // The stream does not end, and giving back would wait for it: all is left to the end of the process.
+            let products = self.products.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            let kernels = std::mem::replace(&mut self.kernels, KernelTable::empty());
+            std::mem::forget((products, kernels, std::mem::take(&mut self.custom), self.faults.clone()));
+        }
+    }
+}
+
+impl DeviceState {
+    fn open(ordinal: usize) -> Result<Arc<Self>> {
+        // Names what is missing, be it the driver, the runtime or the device.
+        let archs = rocm_loader::device_archs().map_err(RocmError::from)?;
+        let Some(arch) = archs.get(ordinal).cloned() else {
+            let driver = rocm_loader::driver().map_err(RocmError::from)?.description();
+            return Err(RocmError::NoSuchDevice { ordinal, count: archs.len(), driver }.into());
+        };
+        let properties = properties(ordinal)?;
+        let shared = properties.integrated || draws_a_display(ordinal);
+        let stream = Stream::open(ordinal, format!("rocm:{ordinal} ({arch})"), shared)?;
+        Ok(Arc::new(Self {
+            arch,
+            name: properties.name,
+            products: Mutex::default(),
+            kernels: KernelTable::empty(),
+            custom: CustomKernels::default(),
+            faults: FaultRecord::of(&stream),
+            followed: Mutex::default(),
+            launches: AtomicU64::new(0),
+            stream,
+        }))
+    }
+
+    /// `rocm:0 (gfx1100)`, as errors name the device.
+    pub(crate) fn label(&self) -> &str {
+        self.stream.label()
+    }
+
+    pub(super) fn arch(&self) -> &str {
+        &self.arch
+    }
+
+    pub(crate) fn id(&self) -> DeviceId {
+        DeviceId(self.stream.id())
+    }
+
+    /// Waits for the stream, then reports an index fault that a kernel has left since the last time, also one of the
+    /// streams that this one came after.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        self.stream.bind()?;
+        self.stream.finish("waiting for the device")?;
+        self.reported()
+    }
+
+    /// Copies a buffer to the host; reports what failed before, as [`Self::synchronize`] does.
+    pub(crate) fn download<T: DeviceElement>(&self, buffer: &Buffer<T>) -> Result<Vec<T>> {
+        self.stream.follow(buffer.stream())?;
+        let host = download(&self.stream, buffer)?;
+        self.reported()?;
+        Ok(host)
+    }
+
+    /// What kernels have reported. The stream has been waited for.
+    fn reported(&self) -> Result<()> {
+        self.faults.take()?;
+        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(record) = followed.pop() {
+            record.take_all()?;
+        }
+        Ok(())
+    }
+
+    /// Lets this device's stream come after all that `other` still has to do, if it is another. The host does not
+    /// wait; what fails on the other stream is reported by both.
+    pub(crate) fn order_after(&self, other: &Self) -> Result<()> {
+        if self.stream.id() == other.stream.id() {
+            return Ok(());
+        }
+        self.stream.follow(&other.stream)?;
+        // One lock at a time: the other side may be following this one.
+        let theirs = other.followed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        for record in theirs.iter().chain([&other.faults]) {
+            if !record.is_of(&self.stream) && !followed.iter().any(|known| Arc::ptr_eq(known, record)) {
+                followed.push(record.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// The library for products, opened at the first one. Held while a call of it is enqueued.
+    pub(crate) fn with_products<R>(&self, work: impl FnOnce(&ProductLibrary) -> Result<R>) -> Result<R> {
+        let mut products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *products {
+            Some(library) => work(library),
+            empty => work(empty.insert(ProductLibrary::open(self)?)),
+        }
+    }
+
+    pub(super) fn load_module(&self, name: &str, code_object: &[u8]) -> Result<hip::Module> {
+        self.stream.check(hip::Module::load_data(code_object), || {
+            format!("hipModuleLoadData({name}, {} B)", code_object.len())
+        })
+    }
+
+    pub(super) fn load_shipped(&self, module: hip_kernels::Module) -> Result<hip::Module> {
+        let code_object = hip_kernels::code_object(module, &self.arch).map_err(RocmError::from)?;
+        let loaded = self.load_module(module.name(), &code_object.bytes)?;
+        if module == hip_kernels::Module::Indexing {
+            self.faults.attach(&loaded)?;
+        }
+        Ok(loaded)
+    }
+}
+
+/// The state that `RocmDevice::new` shares, by ordinal. Weak: a device that nobody uses is closed.
+static OPEN: Mutex<Vec<(usize, Weak<DeviceState>)>> = Mutex::new(Vec::new());
+
+impl RocmDevice {
+    /// Opens GPU `ordinal`, or joins the one that is open already.
+    ///
+    /// # Errors
+    /// If there is no driver (what is missing is named), no such GPU (how many there are is said), or HIP fails.
+    pub(crate) fn open(ordinal: usize) -> Result<Self> {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(_, state)| state.strong_count() > 0);
+        let shared =
+            open.iter().find(|(number, _)| *number == ordinal).and_then(|(_, state)| state.upgrade());
+        let state = match shared {
+            Some(state) => state,
+            None => {
+                let state = DeviceState::open(ordinal)?;
+                open.push((ordinal, Arc::downgrade(&state)));
+                state
+            }
+        };
+        Ok(Self { state, rng: Arc::default() })
+    }
+
+    /// Opens GPU `ordinal` with a stream of its own, shared with no other device.
+    ///
+    /// An operation comes after what its operands' streams have still to do, but a later write into an operand in place
+    /// does not wait for the operation: call `synchronize` on the operation's device before.
+    ///
+    /// # Errors
+    /// As [`crate::Device::new_rocm`].
+    pub fn new_with_stream(ordinal: usize) -> Result<Self> {
+        Ok(Self { state: DeviceState::open(ordinal)?, rng: Arc::default() })
+    }
+
+    /// Unique to the device's stream.
+    pub fn id(&self) -> DeviceId {
+        self.state.id()
+    }
+
+    /// The GPU's number, as in `rocm:0`.
+    pub fn ordinal(&self) -> usize {
+        self.state.stream.ordinal()
+    }
+
+    /// The GPU's architecture as the driver names it: `gfx1100`, `gfx90a:sramecc+:xnack-`.
+    pub fn arch(&self) -> &str {
+        &self.state.arch
+    }
+
+    /// The GPU's marketing name.
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    /// The driver all ROCm devices of this process use, with its versions.
+    ///
+    /// # Errors
+    /// None once a device is open.
+    pub fn driver(&self) -> Result<&'static rocm_loader::Driver> {
+        Ok(rocm_loader::driver().map_err(RocmError::from)?)
+    }
+
+    /// `native` or `emulator`: results made on the emulator should say so.
+    pub fn driver_name(&self) -> &'static str {
+        match rocm_loader::driver().map(|driver| driver.kind()) {
+            Ok(rocm_loader::DriverKind::Emulator) => "emulator",
+            Ok(rocm_loader::DriverKind::Native) => "native",
+            Err(_) => "none",
+        }
+    }
+
+    /// Kernels launched on this device's stream so far, library calls (rocBLAS) and copies not counted.
+    pub fn kernels_launched(&self) -> u64 {
+        self.state.launches.load(Ordering::Relaxed)
+    }
+
+    /// How long the host waits for this device at most. None by default; `CANDLE_ROCM_DEADLINE` sets it for devices
+    /// that are opened later.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.state.stream.wait().deadline()
+    }
+
+    /// Sets how long the host waits for this device at most: what takes longer is an error that names the last
+    /// launches, instead of a hang. A kernel that does not end cannot be stopped; the device's memory then stays taken
+    /// until the process ends.
+    ///
+    /// With a deadline the host asks the stream again and again instead of sleeping until it is woken.
+    pub fn set_deadline(&self, deadline: Option<Duration>) {
+        self.state.stream.wait().set_deadline(deadline);
+    }
+
+    /// The stream on which everything of this device is ordered, for calls into other libraries.
+    pub fn stream(&self) -> &hip::Stream {
+        self.state.stream.hip()
+    }
+
+    /// Makes this the calling thread's current HIP device, as calls into other libraries need it. A library that
+    /// changes the thread's device behind this process' back has to restore it, or this has to be called after it.
+    ///
+    /// # Errors
+    /// If HIP fails.
+    pub fn bind_to_thread(&self) -> Result<()> {
+        self.state.stream.bind_anew()
+    }
+
+    /// Uninitialised memory for `len` elements.
+    ///
+    /// # Errors
+    /// [`RocmError::OutOfMemory`] if the device has not that much.
+    ///
+    /// # Safety
+    /// The memory must be written before it is read.
+    pub unsafe fn alloc<T: DeviceElement>(&self, len: usize) -> Result<Buffer<T>> {
+        Buffer::on(&self.state.stream, len)
+    }
+
+    /// Memory for `len` elements, all bits zero.
+    ///
+    /// # Errors
+    /// As [`Self::alloc`].
+    pub fn alloc_zeros<T: ZeroableElement>(&self, len: usize) -> Result<Buffer<T>> {
+        let buffer = Buffer::on(&self.state.stream, len)?;
+        // SAFETY: the buffer has just this size.
+        unsafe { clear(&self.state.stream, buffer.ptr(), buffer.size_in_bytes())? };
+        Ok(buffer)
+    }
+
+    /// Copies `data` to new device memory. `data` may be reused at once.
+    ///
+    /// # Errors
+    /// As [`Self::alloc`], or if the copy fails.
+    pub fn clone_htod<T: DeviceElement>(&self, data: &[T]) -> Result<Buffer<T>> {
+        let buffer = Buffer::on(&self.state.stream, data.len())?;
+        // SAFETY: the buffer has room for as many elements.
+        unsafe { upload(&self.state.stream, data, buffer.ptr())? };
+        Ok(buffer)
+    }
+
+    /// Copies a buffer to the host. Waits for all work on the stream, and reports what failed in it.
+    ///
+    /// # Errors
+    /// If the copy fails, or something enqueued before it did.
+    pub fn clone_dtoh<T: DeviceElement>(&self, buffer: &Buffer<T>) -> Result<Vec<T>> {
+        self.state.download(buffer)
+    }
+
+    /// Whether products are rocBLAS': `Ok` if it is there and has kernels for this GPU, else what is missing. Without
+    /// such kernels a plain product of ours takes its place.
+    ///
+    /// # Errors
+    /// What is missing, where it was looked for, and what to do.
+    pub fn check_rocblas(&self) -> Result<()> {
+        super::products::check(self.state.arch())
+    }
+}

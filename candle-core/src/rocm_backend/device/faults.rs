@@ -1,0 +1,122 @@
+//! The record in which indexing kernels leave an index that was out of range.
+use crate::rocm_backend::stream::{upload, Stream};
+use crate::rocm_backend::RocmError;
+use crate::Result;
+use hip_kernels::contract::{
+    DevicePtr, FAULT_GATHER, FAULT_INDEX_ADD, FAULT_INDEX_SELECT, FAULT_SCATTER, FAULT_SCATTER_ADD,
+};
+use rocm_rs::hip;
+use std::ffi::c_void;
+use std::sync::atomic::{fence, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// `CandleFault` of candle-kernels/indexing.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Fault {
+    /// Which op, see [`op_name`]; 0 while nothing happened.
+    op: u32,
+    /// How many faults were taken. The device counts how many it wrote, and writes only while the two are equal.
+    turn: u32,
+    index: i64,
+    bound: u64,
+}
+
+/// The global of the module that points to the record.
+const GLOBAL: &str = "candle_fault";
+
+/// What the kernels of one stream report, in pinned host memory that the device writes to: reading it after a wait
+/// costs no copy.
+pub(crate) struct FaultRecord {
+    stream: Arc<Stream>,
+    record: OnceLock<Pinned>,
+    /// Held while a fault is taken, so that each is taken once.
+    taking: Mutex<()>,
+}
+
+struct Pinned(hip::PinnedMemory<Fault>);
+
+// SAFETY: the allocation is fixed and owned; it is read and written through volatile accesses only.
+unsafe impl Send for Pinned {}
+// SAFETY: as above, and writing takes the mutex.
+unsafe impl Sync for Pinned {}
+
+impl FaultRecord {
+    pub(super) fn of(stream: &Arc<Stream>) -> Arc<Self> {
+        Arc::new(Self { stream: stream.clone(), record: OnceLock::new(), taking: Mutex::new(()) })
+    }
+
+    pub(super) fn is_of(&self, stream: &Stream) -> bool {
+        self.stream.id() == stream.id()
+    }
+
+    /// Allocates the record and tells the freshly loaded indexing module where it is. The GPU is bound.
+    pub(super) fn attach(&self, module: &hip::Module) -> Result<()> {
+        let stream = &*self.stream;
+        let record = match self.record.get() {
+            Some(record) => record,
+            None => {
+                let flags = hip::ffi::hipHostMallocMapped | hip::ffi::hipHostMallocCoherent;
+                let mut memory = stream.check(hip::PinnedMemory::<Fault>::with_flags(1, flags), || {
+                    "hipHostMalloc(index fault record)".to_string()
+                })?;
+                // SAFETY: one Fault was allocated, all its bit patterns are valid, and no kernel knows it yet.
+                unsafe { memory.as_mut_ptr().write(Fault { op: 0, turn: 0, index: 0, bound: 0 }) };
+                self.record.get_or_init(|| Pinned(memory))
+            }
+        };
+        let address =
+            stream.check(record.0.get_device_pointer(), || "hipHostGetDevicePointer".to_string())?;
+        let global = stream
+            .check(module.get_global::<*mut c_void>(GLOBAL), || format!("hipModuleGetGlobal({GLOBAL})"))?;
+        // SAFETY: the global is one pointer. The module's kernels run on the same stream, after the copy.
+        unsafe { upload(stream, &[address.expose_provenance()], DevicePtr(global.cast())) }
+    }
+
+    /// Reports and clears what the kernels have left. Those asked about have ended.
+    pub(super) fn take(&self) -> Result<()> {
+        let Some(Pinned(record)) = self.record.get() else { return Ok(()) };
+        let ptr = record.as_ptr().cast_mut();
+        // SAFETY: the record lives as long as this.
+        let op = || unsafe { (&raw const (*ptr).op).read_volatile() };
+        if op() == 0 {
+            return Ok(());
+        }
+        let _taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        if op() == 0 {
+            return Ok(());
+        }
+        // SAFETY: as above; while `op` is set no kernel writes the record, also not one that another thread enqueued.
+        let fault = unsafe { ptr.read_volatile() };
+        // SAFETY: as above.
+        unsafe {
+            (&raw mut (*ptr).turn).write_volatile(fault.turn.wrapping_add(1));
+            fence(Ordering::SeqCst);
+            (&raw mut (*ptr).op).write_volatile(0);
+        }
+        Err(RocmError::IndexOutOfRange {
+            op: op_name(fault.op),
+            index: fault.index,
+            bound: fault.bound,
+            device: self.stream.label().to_string(),
+        }
+        .into())
+    }
+
+    /// What went wrong on the record's stream, as far as it is known without waiting.
+    pub(super) fn take_all(&self) -> Result<()> {
+        self.stream.failure()?;
+        self.take()
+    }
+}
+
+fn op_name(op: u32) -> &'static str {
+    match op as usize {
+        FAULT_INDEX_SELECT => "index-select",
+        FAULT_GATHER => "gather",
+        FAULT_SCATTER => "scatter",
+        FAULT_SCATTER_ADD => "scatter-add",
+        FAULT_INDEX_ADD => "index-add",
+        _ => "indexing",
+    }
+}

@@ -1,0 +1,167 @@
+//! Launching a shipped kernel: geometry, arguments on the stack, one call.
+use super::device::{DeviceState, RocmDevice};
+use crate::rocm_backend::RocmError;
+use crate::Result;
+use hip_kernels::contract::{KernelFamily, KernelOf, BLOCK};
+use rocm_rs::hip::bindings;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The most elements that one launch of a shipped kernel counts: they number them in `unsigned int` and step by the
+/// size of the grid, so that a count above 2^31 could wrap around and never end.
+const MAX_ELEMENTS: usize = 1 << 31;
+
+static LIMIT: AtomicUsize = AtomicUsize::new(MAX_ELEMENTS);
+
+/// The most elements of one launch; more are cut into several.
+#[inline]
+pub(crate) fn max_elements() -> usize {
+    LIMIT.load(Ordering::Relaxed)
+}
+
+/// Lowers [`max_elements`], so that tests see tensors cut that a small GPU can hold.
+pub(crate) fn set_max_elements(elements: Option<usize>) {
+    LIMIT.store(elements.map_or(MAX_ELEMENTS, |elements| elements.clamp(1, MAX_ELEMENTS)), Ordering::Relaxed);
+}
+
+/// Grid and workgroup size, and the dynamic LDS of each workgroup in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchConfig {
+    /// Workgroups in x, y, z.
+    pub grid: (u32, u32, u32),
+    /// Threads per workgroup in x, y, z.
+    pub block: (u32, u32, u32),
+    /// Dynamic LDS of each workgroup in bytes.
+    pub lds_bytes: u32,
+}
+
+impl LaunchConfig {
+    /// One thread per element, in workgroups of 256.
+    ///
+    /// # Errors
+    /// [`RocmError::TooManyElements`] above 2^31 elements.
+    pub fn for_elements(op: &'static str, elements: usize) -> Result<Self> {
+        if elements > MAX_ELEMENTS {
+            return Err(RocmError::TooManyElements { op, elements, limit: MAX_ELEMENTS }.into());
+        }
+        let grid = (elements as u64).div_ceil(BLOCK as u64) as u32;
+        Ok(Self { grid: (grid, 1, 1), block: (BLOCK as u32, 1, 1), lds_bytes: 0 })
+    }
+
+    /// `rows` workgroups of `block` threads in x.
+    ///
+    /// # Errors
+    /// [`RocmError::TooManyElements`] if HIP could not count the threads: `rows * block` must stay below 2^32.
+    pub fn for_rows(op: &'static str, rows: usize, block: u32) -> Result<Self> {
+        let limit = (u32::MAX / block.max(1)) as usize;
+        if rows > limit {
+            return Err(RocmError::TooManyElements { op, elements: rows, limit }.into());
+        }
+        Ok(Self { grid: (rows as u32, 1, 1), block: (block, 1, 1), lds_bytes: 0 })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.grid.0 == 0 || self.grid.1 == 0 || self.grid.2 == 0
+    }
+}
+
+impl RocmDevice {
+    /// Enqueues a shipped kernel on the device's stream and returns at once. A grid of zero workgroups does nothing.
+    /// Kernels and their arguments are those of the contract, [`hip_kernels::contract`].
+    ///
+    /// # Errors
+    /// What HIP says of the launch itself, or a geometry that the kernel does not take. What goes wrong while the
+    /// kernel runs comes back from the next call that waits for the stream.
+    ///
+    /// # Safety
+    /// Every pointer must cover all that the kernel reads or writes through it, for the sizes that it is given.
+    #[inline]
+    pub unsafe fn launch<F: KernelFamily>(
+        &self,
+        kernel: KernelOf<F::Any>,
+        config: LaunchConfig,
+        arguments: &F,
+    ) -> Result<()> {
+        if config.is_empty() {
+            return Ok(());
+        }
+        let state = &*self.state;
+        let threads = u64::from(config.block.0) * u64::from(config.block.1) * u64::from(config.block.2);
+        if threads > u64::from(F::BLOCK) || (config.lds_bytes > 0 && !F::DYNAMIC_LDS) {
+            return Err(geometry_refused::<F>(kernel.id().name(), &config));
+        }
+        state.stream.bind()?;
+        let function = state.kernels.function(kernel.id(), state)?;
+        let arguments = arguments.arguments();
+        // SAFETY: the build has held the family's arguments against the code object's; the caller vouches for the rest.
+        unsafe { enqueue(state, function, config, arguments.as_ref(), kernel.id().name()) }
+    }
+}
+
+#[cold]
+fn geometry_refused<F: KernelFamily>(kernel: &str, config: &LaunchConfig) -> crate::Error {
+    let lds = if F::DYNAMIC_LDS { "LDS of any size" } else { "no dynamic LDS" };
+    RocmError::Launch {
+        kernel: kernel.to_string(),
+        message: format!("{config:?}, but it takes workgroups of up to {} threads and {lds}", F::BLOCK),
+    }
+    .into()
+}
+
+/// hipModuleLaunchKernel. The GPU is bound.
+///
+/// # Safety
+/// `function` is one of this device's modules, `arguments` are the addresses of values as it takes them, and every
+/// pointer among them covers what the kernel accesses.
+#[inline]
+pub(super) unsafe fn enqueue(
+    state: &DeviceState,
+    function: bindings::hipFunction_t,
+    config: LaunchConfig,
+    arguments: &[*const c_void],
+    name: &str,
+) -> Result<()> {
+    let (grid, block) = (config.grid, config.block);
+    // SAFETY: by the caller's word; HIP copies the values out of `arguments` before it returns, and writes none.
+    let code = unsafe {
+        bindings::hipModuleLaunchKernel(
+            function,
+            grid.0,
+            grid.1,
+            grid.2,
+            block.0,
+            block.1,
+            block.2,
+            config.lds_bytes,
+            state.stream.raw(),
+            arguments.as_ptr().cast_mut().cast(),
+            std::ptr::null_mut(),
+        )
+    };
+    state.stream.check_code(code, || {
+        let lds = config.lds_bytes;
+        format!("hipModuleLaunchKernel({name}, grid {grid:?}, block {block:?}, {lds} B LDS)")
+    })?;
+    state.launches.fetch_add(1, Ordering::Relaxed);
+    state.stream.wait().launched(name);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_covers_all_elements() {
+        for (elements, grid) in [(0, 0), (1, 1), (256, 1), (257, 2), (MAX_ELEMENTS, 1 << 23)] {
+            assert_eq!(LaunchConfig::for_elements("test", elements).unwrap().grid, (grid, 1, 1));
+        }
+        assert!(LaunchConfig::for_elements("test", MAX_ELEMENTS + 1).is_err());
+    }
+
+    #[test]
+    fn hip_counts_threads_in_32_bits() {
+        assert!(LaunchConfig::for_rows("test", (1 << 22) - 1, 1024).is_ok());
+        assert!(LaunchConfig::for_rows("test", 1 << 22, 1024).is_err());
+    }
+}

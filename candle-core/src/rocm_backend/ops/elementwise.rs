@@ -1,0 +1,288 @@
+//! Operations on each element by itself: unary, affine, powers, casts, binary, comparisons, where.
+use super::{check_computes, computing, for_packs, found, strided};
+use crate::op::{BinaryOpT, CmpOp, UnaryOpT};
+use crate::rocm_backend::device::LaunchConfig;
+use crate::rocm_backend::error::{dtype_mismatch, unsupported_dtype};
+use crate::rocm_backend::layout::{in_pieces, Strided};
+use crate::rocm_backend::storage::{carrier, further, is_packed, RocmStorage};
+use crate::{DType, Layout, Result};
+use float8::F8E4M3;
+use half::{bf16, f16};
+use hip_kernels::contract::{
+    Affine, Binary, BinaryOp, Bits, Cast, KernelFamily, KernelOf, Unary, UnaryOp, UnaryWithParameter,
+    UnaryWithParameterOp, Where, CAST_PACK,
+};
+
+/// The contract's operation for one of upstream's, found when this is compiled.
+struct Upstreams<T>(std::marker::PhantomData<T>);
+
+impl<U: UnaryOpT> Upstreams<U> {
+    /// The contract names its functions without upstream's leading u.
+    const UNARY: UnaryOp = match UnaryOp::of(U::KERNEL.split_at(1).1) {
+        Some(op) => op,
+        None => panic!("upstream has a unary operation that the kernels' contract lacks"),
+    };
+}
+
+impl<B: BinaryOpT> Upstreams<B> {
+    const BINARY: BinaryOp = match BinaryOp::of(B::KERNEL) {
+        Some(op) => op,
+        None => panic!("upstream has a binary operation that the kernels' contract lacks"),
+    };
+}
+
+/// What a function of one element is for integers on the CPU device.
+enum OfIntegers {
+    /// One that has a kernel.
+    Computed,
+    /// The element itself.
+    Identity,
+    /// 0, for whatever element.
+    Zero,
+    Refused,
+}
+
+fn of_integers(op: UnaryOp, signed: bool) -> OfIntegers {
+    use UnaryOp as U;
+    match op {
+        U::Sign => OfIntegers::Computed,
+        U::Abs | U::Relu if signed => OfIntegers::Computed,
+        U::Abs | U::Relu | U::Ceil | U::Floor | U::Round => OfIntegers::Identity,
+        U::Gelu | U::GeluErf | U::Erf | U::Silu => OfIntegers::Zero,
+        _ => OfIntegers::Refused,
+    }
+}
+
+/// Upstream's operation `U` on every element. The result is dense. Functions that have no meaning for integers refuse
+/// them.
+pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<RocmStorage> {
+    let op = U::NAME;
+    let dtype = src.slice.dtype();
+    let of_integers = match dtype {
+        DType::U8 | DType::U32 => of_integers(Upstreams::<U>::UNARY, false),
+        DType::I16 | DType::I32 | DType::I64 => of_integers(Upstreams::<U>::UNARY, true),
+        _ => OfIntegers::Computed,
+    };
+    let kernel = match of_integers {
+        OfIntegers::Computed => Unary::kernel(Upstreams::<U>::UNARY, computing(op, dtype)?),
+        OfIntegers::Identity => Unary::kernel(UnaryOp::Copy, carrier(dtype)),
+        OfIntegers::Zero => return strided::zeros_of(src, layout, op),
+        OfIntegers::Refused => None,
+    };
+    run_unary(op, found(kernel, op, dtype)?, src, layout)
+}
+
+/// One of the kernels of a single operand. The result is dense and of the same dtype.
+fn run_unary(
+    op: &'static str,
+    kernel: KernelOf<Unary<'static>>,
+    src: &RocmStorage,
+    layout: &Layout,
+) -> Result<RocmStorage> {
+    let dtype = src.slice.dtype();
+    // SAFETY: every element is written by the kernel.
+    let dst = unsafe { RocmStorage::alloc(&src.device, dtype, layout.shape().elem_count(), op)? };
+    let to = dst.slice.ptr();
+    in_pieces([layout], |[layout], first, numel| {
+        let Strided { num_dims, layout: info } = &Strided::of(op, &[layout])?;
+        let (inp, out) = (src.ptr(layout, op)?, further(to, dtype, first));
+        let config = for_packs::<Unary>(op, numel, *num_dims == 0, dtype.size_in_bytes())?;
+        // SAFETY: `inp` was checked against its buffer, and `out` has room for all pieces.
+        unsafe { src.device.launch(kernel, config, &Unary { numel, num_dims: *num_dims, info, inp, out }) }
+    })?;
+    Ok(dst)
+}
+
+/// A function of each element and a parameter, which is rounded to the tensor's dtype first: elu and powf.
+pub(crate) fn with_parameter(
+    src: &RocmStorage,
+    layout: &Layout,
+    function: UnaryWithParameterOp,
+    op: &'static str,
+    parameter: f64,
+) -> Result<RocmStorage> {
+    let dtype = src.slice.dtype();
+    let kernel = UnaryWithParameter::kernel(function, computing(op, dtype)?);
+    let kernel = found(kernel, op, dtype)?;
+    let param = bits(parameter, dtype, op)?;
+    // SAFETY: every element is written by the kernel.
+    let dst = unsafe { RocmStorage::alloc(&src.device, dtype, layout.shape().elem_count(), op)? };
+    let to = dst.slice.ptr();
+    in_pieces([layout], |[layout], first, numel| {
+        let Strided { num_dims, layout: info } = &Strided::of(op, &[layout])?;
+        let (num_dims, inp, out) = (*num_dims, src.ptr(layout, op)?, further(to, dtype, first));
+        let arguments = UnaryWithParameter { numel, num_dims, info, param, inp, out };
+        // SAFETY: `inp` was checked against its buffer, and `out` has room for all pieces.
+        unsafe { src.device.launch(kernel, LaunchConfig::for_elements(op, numel)?, &arguments) }
+    })?;
+    Ok(dst)
+}
+
+/// `x * mul + add`, computed in the tensor's dtype as on the CPU.
+pub(crate) fn affine(src: &RocmStorage, layout: &Layout, mul: f64, add: f64) -> Result<RocmStorage> {
+    const OP: &str = "affine";
+    let dtype = src.slice.dtype();
+    let (mul, add) = (bits(mul, dtype, OP)?, bits(add, dtype, OP)?);
+    let kernel = found(Affine::kernel(computing(OP, dtype)?), OP, dtype)?;
+    // SAFETY: every element is written by the kernel.
+    let dst = unsafe { RocmStorage::alloc(&src.device, dtype, layout.shape().elem_count(), OP)? };
+    let to = dst.slice.ptr();
+    in_pieces([layout], |[layout], first, numel| {
+        let Strided { num_dims, layout: info } = &Strided::of(OP, &[layout])?;
+        let (num_dims, inp, out) = (*num_dims, src.ptr(layout, OP)?, further(to, dtype, first));
+        let arguments = Affine { numel, num_dims, info, inp, out, mul, add };
+        // SAFETY: `inp` was checked against its buffer, and `out` has room for all pieces.
+        unsafe { src.device.launch(kernel, LaunchConfig::for_elements(OP, numel)?, &arguments) }
+    })?;
+    Ok(dst)
+}
+
+/// Casts to `to`, as the CPU does: towards zero and to the nearest value that an integer can hold.
+pub(crate) fn cast(src: &RocmStorage, layout: &Layout, to: DType) -> Result<RocmStorage> {
+    const OP: &str = "to_dtype";
+    let from = src.slice.dtype();
+    check_computes(OP, to)?;
+    let (from_element, to_element) = (computing(OP, from)?, computing(OP, to)?);
+    if from == to {
+        return strided::dense(src, layout, OP);
+    }
+    let kernel = found(Cast::kernel(from_element, to_element), OP, to)?;
+    // SAFETY: every element is written by the kernel.
+    let dst = unsafe { RocmStorage::alloc(&src.device, to, layout.shape().elem_count(), OP)? };
+    let result = dst.slice.ptr();
+    // As many as one access of the wider side moves, but no more than a thread takes.
+    let width = from.size_in_bytes().max(to.size_in_bytes()).max(Cast::PACK_BYTES / CAST_PACK);
+    in_pieces([layout], |[layout], first, numel| {
+        let Strided { num_dims, layout: info } = &Strided::of(OP, &[layout])?;
+        let (inp, out) = (src.ptr(layout, OP)?, further(result, to, first));
+        let config = for_packs::<Cast>(OP, numel, *num_dims == 0, width)?;
+        // SAFETY: `inp` was checked against its buffer, and `out` has room for all pieces.
+        unsafe { src.device.launch(kernel, config, &Cast { numel, num_dims: *num_dims, info, inp, out }) }
+    })?;
+    Ok(dst)
+}
+
+/// Upstream's operation `B` on pairs of elements; the layouts have the same dims.
+pub(crate) fn binary<B: BinaryOpT>(
+    lhs: &RocmStorage,
+    lhs_layout: &Layout,
+    rhs: &RocmStorage,
+    rhs_layout: &Layout,
+) -> Result<RocmStorage> {
+    zip(B::NAME, Upstreams::<B>::BINARY, lhs, lhs_layout, rhs, rhs_layout, None)
+}
+
+/// 1 in u8 where the comparison holds, 0 elsewhere; the layouts have the same dims.
+pub(crate) fn compare(
+    lhs: &RocmStorage,
+    op: CmpOp,
+    rhs: &RocmStorage,
+    lhs_layout: &Layout,
+    rhs_layout: &Layout,
+) -> Result<RocmStorage> {
+    let op = match op {
+        CmpOp::Eq => BinaryOp::Eq,
+        CmpOp::Ne => BinaryOp::Ne,
+        CmpOp::Lt => BinaryOp::Lt,
+        CmpOp::Le => BinaryOp::Le,
+        CmpOp::Gt => BinaryOp::Gt,
+        CmpOp::Ge => BinaryOp::Ge,
+    };
+    zip("cmp", op, lhs, lhs_layout, rhs, rhs_layout, Some(DType::U8))
+}
+
+/// One of the kernels of two operands. The result is dense, of their dtype if no other is given.
+fn zip(
+    op: &'static str,
+    function: BinaryOp,
+    lhs: &RocmStorage,
+    lhs_layout: &Layout,
+    rhs: &RocmStorage,
+    rhs_layout: &Layout,
+    result: Option<DType>,
+) -> Result<RocmStorage> {
+    let dtype = dtype_of_both(lhs, rhs, op)?;
+    let kernel = found(Binary::kernel(function, computing(op, dtype)?), op, dtype)?;
+    let result = result.unwrap_or(dtype);
+    // SAFETY: every element is written by the kernel.
+    let dst = unsafe { RocmStorage::alloc(&lhs.device, result, lhs_layout.shape().elem_count(), op)? };
+    lhs.order_after(rhs)?;
+    let to = dst.slice.ptr();
+    in_pieces([lhs_layout, rhs_layout], |[lhs_layout, rhs_layout], first, numel| {
+        let Strided { num_dims, layout: info } = &Strided::of(op, &[lhs_layout, rhs_layout])?;
+        let (x, y, out) = (lhs.ptr(lhs_layout, op)?, rhs.ptr(rhs_layout, op)?, further(to, result, first));
+        let config = for_packs::<Binary>(op, numel, *num_dims == 0, dtype.size_in_bytes())?;
+        let arguments = Binary { numel, num_dims: *num_dims, info, lhs: x, rhs: y, out };
+        // SAFETY: both inputs were checked against their buffers, and `out` has room for all pieces.
+        unsafe { lhs.device.launch(kernel, config, &arguments) }
+    })?;
+    Ok(dst)
+}
+
+/// The dtype of both operands. Two of a packed dtype mismatch as well: that is what the CPU device says of them.
+fn dtype_of_both(lhs: &RocmStorage, rhs: &RocmStorage, op: &'static str) -> Result<DType> {
+    let (lhs, rhs) = (lhs.slice.dtype(), rhs.slice.dtype());
+    if lhs == rhs && !is_packed(lhs) {
+        Ok(lhs)
+    } else {
+        Err(dtype_mismatch(op, lhs, rhs))
+    }
+}
+
+/// `t` where the condition is not zero, `f` elsewhere.
+pub(crate) fn where_cond(
+    cond: &RocmStorage,
+    cond_layout: &Layout,
+    t: &RocmStorage,
+    t_layout: &Layout,
+    f: &RocmStorage,
+    f_layout: &Layout,
+) -> Result<RocmStorage> {
+    const OP: &str = "where-cond";
+    let condition = cond.slice.dtype();
+    let condition_element = computing(OP, condition)?;
+    let dtype = dtype_of_both(t, f, OP);
+    // Dtypes that are no condition are refused before those of the operands are compared.
+    let kernel = found(Where::kernel(condition_element, carrier(t.slice.dtype())), OP, condition)?;
+    let dtype = dtype?;
+    // SAFETY: every element is written by the kernel.
+    let dst = unsafe { RocmStorage::alloc(&cond.device, dtype, cond_layout.shape().elem_count(), OP)? };
+    cond.order_after(t)?;
+    cond.order_after(f)?;
+    let to = dst.slice.ptr();
+    in_pieces([cond_layout, t_layout, f_layout], |[cond_layout, t_layout, f_layout], first, numel| {
+        let Strided { num_dims, layout: info } = &Strided::of(OP, &[cond_layout, t_layout, f_layout])?;
+        let arguments = Where {
+            numel,
+            num_dims: *num_dims,
+            info,
+            ids: cond.ptr(cond_layout, OP)?,
+            t: t.ptr(t_layout, OP)?,
+            f: f.ptr(f_layout, OP)?,
+            out: further(to, dtype, first),
+        };
+        // SAFETY: all inputs were checked against their buffers, and `out` has room for all pieces.
+        unsafe { cond.device.launch(kernel, LaunchConfig::for_elements(OP, numel)?, &arguments) }
+    })?;
+    Ok(dst)
+}
+
+/// `value` in the dtype of the tensor it meets.
+fn bits(value: f64, dtype: DType, op: &'static str) -> Result<Bits> {
+    use crate::WithDType;
+    Ok(Bits(match dtype {
+        DType::U8 => u8::from_f64(value).into(),
+        DType::U32 => u32::from_f64(value).into(),
+        DType::I16 => (i16::from_f64(value) as u16).into(),
+        DType::I32 => (i32::from_f64(value) as u32).into(),
+        DType::I64 => i64::from_f64(value) as u64,
+        DType::BF16 => bf16::from_f64(value).to_bits().into(),
+        DType::F16 => f16::from_f64(value).to_bits().into(),
+        DType::F32 => (value as f32).to_bits().into(),
+        DType::F64 => value.to_bits(),
+        DType::F8E4M3 => F8E4M3::from_f64(value).to_bits().into(),
+        DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0 => {
+            return Err(unsupported_dtype(op, dtype))
+        }
+    }))
+}

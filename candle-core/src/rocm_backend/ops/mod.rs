@@ -1,0 +1,69 @@
+//! The operations, by subject. Each checks its operands, allocates its result, and enqueues kernels or library calls.
+pub(super) mod conv;
+pub(super) mod elementwise;
+pub(super) mod indexing;
+pub(super) mod matmul;
+pub(super) mod pooling;
+pub(super) mod random;
+pub(super) mod reduce;
+pub(super) mod sort;
+pub(super) mod strided;
+
+use super::device::LaunchConfig;
+use super::error::{dtype_mismatch, unsupported_dtype};
+use super::storage::{element, RocmStorage};
+use crate::{DType, Layout, Result};
+use hip_kernels::contract::{Element, KernelFamily, KernelOf};
+
+/// The element that kernels compute with.
+///
+/// # Errors
+/// The CPU device's for the packed dtypes, which are only moved.
+#[inline]
+fn computing(op: &'static str, dtype: DType) -> Result<Element> {
+    element(dtype).ok_or_else(|| unsupported_dtype(op, dtype))
+}
+
+/// The packed dtypes are moved, but not computed with.
+fn check_computes(op: &'static str, dtype: DType) -> Result<()> {
+    computing(op, dtype).map(drop)
+}
+
+/// A kernel that a family has for what it is asked for.
+///
+/// # Errors
+/// The CPU device's for a dtype that `op` does not take.
+#[inline]
+fn found<F>(kernel: Option<KernelOf<F>>, op: &'static str, dtype: DType) -> Result<KernelOf<F>> {
+    kernel.ok_or_else(|| unsupported_dtype(op, dtype))
+}
+
+/// One thread per element, or per pack of `pack_bytes` bytes where operands are dense: `width` is the widest element's.
+#[inline]
+fn for_packs<F: KernelFamily>(
+    op: &'static str,
+    elements: usize,
+    is_dense: bool,
+    width: usize,
+) -> Result<LaunchConfig> {
+    let per_thread = if is_dense { (F::PACK_BYTES / width).max(1) } else { 1 };
+    LaunchConfig::for_elements(op, elements.div_ceil(per_thread))
+}
+
+fn check_rank(layout: &Layout, expected: usize) -> Result<()> {
+    let got = layout.dims().len();
+    if got == expected {
+        return Ok(());
+    }
+    Err(crate::Error::UnexpectedNumberOfDims { expected, got, shape: layout.shape().clone() }.bt())
+}
+
+/// The data have one dtype, and it is one that computes.
+fn same_computing_dtype(op: &'static str, lhs: &RocmStorage, rhs: &RocmStorage) -> Result<DType> {
+    let (lhs, rhs) = (lhs.slice.dtype(), rhs.slice.dtype());
+    if lhs != rhs {
+        return Err(dtype_mismatch(op, lhs, rhs));
+    }
+    check_computes(op, lhs)?;
+    Ok(lhs)
+}

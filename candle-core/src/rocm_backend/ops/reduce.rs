@@ -1,0 +1,310 @@
+//! Sums, extrema and their places over any set of dims: one launch, or two where results are few and long.
+use super::{computing, found, strided};
+use crate::op::ReduceOp;
+use crate::rocm_backend::device::{max_elements, LaunchConfig, RocmDevice};
+use crate::rocm_backend::layout::{pieces, Reduction, Strided};
+use crate::rocm_backend::storage::{further, RocmStorage};
+use crate::rocm_backend::RocmError;
+use crate::{DType, Layout, Result};
+use hip_kernels::contract::{DevicePtr, KernelFamily, ReduceExtreme, ReduceExtremeOp, ReduceSum};
+
+const OP: &str = "reduce";
+/// Threads of a workgroup: the kernels have one element of LDS for each.
+const BLOCK: usize = ReduceSum::BLOCK as usize;
+/// Fewer threads than this leave a large GPU idle, so results are shared by more of them.
+const ENOUGH_THREADS: usize = 1 << 17;
+/// A thread is worth starting for this many elements.
+const PER_THREAD: usize = 4;
+/// A second launch is worth it if each thread of the first one keeps this many.
+const PER_THREAD_OF_PART: usize = 16;
+const MAX_PARTS: usize = 1024;
+
+/// Reduces `dims` of `layout`. The result is dense, its dims those that are kept; places count along the reduced
+/// dims in row-major order.
+///
+/// Sums start from 0: integers wrap, f32 is summed in f64 and narrower floats in f32, then rounded. Extrema start from
+/// the first element and are replaced only by strictly better ones: a NaN in first place stays, others are passed over.
+pub(crate) fn reduce(
+    src: &RocmStorage,
+    op: ReduceOp,
+    layout: &Layout,
+    dims: &[usize],
+) -> Result<RocmStorage> {
+    let dtype = src.slice.dtype();
+    computing(OP, dtype)?;
+    let kept = layout.dims().iter().enumerate().filter(|(d, _)| !dims.contains(d));
+    let results: usize = kept.map(|(_, &size)| size).product();
+    let elements = layout.shape().elem_count();
+    if elements == 0 {
+        return match op {
+            ReduceOp::Sum => strided::zeros(&src.device, dtype, results),
+            _ => Err(crate::Error::EmptyTensor { op: OP }.bt()),
+        };
+    }
+    let result_dtype = match op {
+        ReduceOp::ArgMin | ReduceOp::ArgMax => DType::U32,
+        _ => dtype,
+    };
+    // SAFETY: every result is written by the last launch.
+    let dst = unsafe { RocmStorage::alloc(&src.device, result_dtype, results, OP)? };
+    let per_result = elements / results;
+    if results <= max_elements() && per_result <= max_elements() {
+        return run(src, op, layout, dims, (results, per_result), dst.slice.ptr()).map(|()| dst);
+    }
+    in_pieces(src, op, layout, dims, dst)
+}
+
+/// Results that one launch cannot count are reduced in pieces; elements that it cannot count are summed in parts.
+#[cold]
+fn in_pieces(
+    src: &RocmStorage,
+    op: ReduceOp,
+    layout: &Layout,
+    dims: &[usize],
+    dst: RocmStorage,
+) -> Result<RocmStorage> {
+    let limit = max_elements();
+    // The kept dims alone are what the pieces are of.
+    let mut kept = layout.dims().to_vec();
+    dims.iter().for_each(|&dim| kept[dim] = 1);
+    let results = Layout::new(kept.into(), layout.stride().to_vec(), layout.start_offset());
+    for piece in pieces(&[&results], limit) {
+        let mut shape = piece.layouts[0].dims().to_vec();
+        let count = piece.layouts[0].shape().elem_count();
+        dims.iter().for_each(|&dim| shape[dim] = layout.dims()[dim]);
+        let piece_layout =
+            Layout::new(shape.into(), layout.stride().to_vec(), piece.layouts[0].start_offset());
+        let per_result = piece_layout.shape().elem_count() / count;
+        let to = further(dst.slice.ptr(), dst.slice.dtype(), piece.first);
+        match op {
+            _ if per_result <= limit => run(src, op, &piece_layout, dims, (count, per_result), to)?,
+            ReduceOp::Sum => sum_of_long(src, &piece_layout, dims, (count, per_result), to)?,
+            // Places are u32, as the CPU device's.
+            _ => {
+                return Err(RocmError::TooManyElements { op: OP, elements: per_result, limit }.into());
+            }
+        }
+    }
+    Ok(dst)
+}
+
+/// Sums of more elements than one launch counts: of runs along the longest reduced dim first, then of these.
+fn sum_of_long(
+    src: &RocmStorage,
+    layout: &Layout,
+    dims: &[usize],
+    (results, per_result): (usize, usize),
+    to: DevicePtr,
+) -> Result<()> {
+    let limit = max_elements();
+    let Some(&longest) = dims.iter().max_by_key(|&&dim| layout.dims()[dim]) else { return Ok(()) };
+    let size = layout.dims()[longest];
+    let run_len = limit / (per_result / size);
+    if run_len == 0 {
+        return Err(RocmError::TooManyElements { op: OP, elements: per_result, limit }.into());
+    }
+    let between = sum_dtype(src.slice.dtype());
+    let runs = size.div_ceil(run_len);
+    // SAFETY: every run's sums are written below.
+    let sums = unsafe { RocmStorage::alloc(&src.device, between, results * runs, OP)? };
+    for (number, begin) in (0..size).step_by(run_len).enumerate() {
+        let run = layout.narrow(longest, begin, run_len.min(size - begin))?;
+        let per_result = run.shape().elem_count() / results;
+        let task = Task { results, per_result, layout: Strided::of_reduction(OP, &run, dims)? };
+        let to = further(sums.slice.ptr(), between, number * results);
+        sum(&src.device, (src.slice.dtype(), between), &task, src.ptr(&run, OP)?, to)?;
+    }
+    let task = Task { results, per_result: runs, layout: Strided::of_parts(results, runs) };
+    sum(&src.device, (between, src.slice.dtype()), &task, sums.slice.ptr(), to)
+}
+
+/// Reduces what one launch can count.
+fn run(
+    src: &RocmStorage,
+    op: ReduceOp,
+    layout: &Layout,
+    dims: &[usize],
+    (results, per_result): (usize, usize),
+    to: DevicePtr,
+) -> Result<()> {
+    let task = Task { results, per_result, layout: Strided::of_reduction(OP, layout, dims)? };
+    let from = src.ptr(layout, OP)?;
+    let dtype = src.slice.dtype();
+    match op {
+        ReduceOp::Sum => sum(&src.device, (dtype, dtype), &task, from, to),
+        ReduceOp::Min => extreme(src, from, &task, ReduceExtremeOp::Min, (to, DevicePtr::NULL)),
+        ReduceOp::Max => extreme(src, from, &task, ReduceExtremeOp::Max, (to, DevicePtr::NULL)),
+        ReduceOp::ArgMin => extreme(src, from, &task, ReduceExtremeOp::Min, (DevicePtr::NULL, to)),
+        ReduceOp::ArgMax => extreme(src, from, &task, ReduceExtremeOp::Max, (DevicePtr::NULL, to)),
+    }
+}
+
+/// `results` results of `per_result` elements each.
+struct Task {
+    results: usize,
+    per_result: usize,
+    layout: Reduction,
+}
+
+/// How the threads of a launch share a [`Task`].
+struct Plan {
+    /// Threads per result and part, a power of two.
+    width: u32,
+    /// Not 0 if threads are numbered across the results.
+    across: u32,
+    /// Parts that each result's elements are cut into: more than one needs a second launch.
+    parts: usize,
+    config: LaunchConfig,
+}
+
+impl Task {
+    fn plan(&self, max_parts: usize) -> Result<Plan> {
+        let Self { results, per_result, layout } = *self;
+        // HIP counts the threads in 32 bits.
+        let countable = floor_power_of_two((1 << 31) / results);
+        let most = floor_power_of_two(per_result / PER_THREAD).min(BLOCK).min(countable);
+        let wanted = (ENOUGH_THREADS / results).next_power_of_two();
+        let width = if layout.across {
+            // Some 32 neighbouring results keep the accesses of a wave together.
+            wanted.min(most).min(BLOCK / results.next_power_of_two().min(32))
+        } else {
+            wanted.max(32).min(most)
+        };
+        let parts = (ENOUGH_THREADS / (results * width)).min(per_result / (width * PER_THREAD_OF_PART));
+        let parts = parts.clamp(1, max_parts);
+        let block = results.saturating_mul(width).next_power_of_two().clamp(32, BLOCK);
+        let mut config = LaunchConfig::for_rows(OP, results.div_ceil(block / width), block as u32)?;
+        config.grid.1 = parts as u32;
+        Ok(Plan { width: width as u32, across: u32::from(layout.across), parts, config })
+    }
+}
+
+fn floor_power_of_two(n: usize) -> usize {
+    1 << n.max(1).ilog2()
+}
+
+/// What sums of parts are kept in between launches.
+fn sum_dtype(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 | DType::F8E4M3 => DType::F32,
+        same => same,
+    }
+}
+
+/// Sums elements of the first dtype to results of the second, which is the same, or f32 instead of a narrow float on
+/// either side. `to` has room for the results.
+fn sum(
+    device: &RocmDevice,
+    (dtype, result): (DType, DType),
+    task: &Task,
+    from: DevicePtr,
+    to: DevicePtr,
+) -> Result<()> {
+    let plan = task.plan(MAX_PARTS)?;
+    if plan.parts == 1 {
+        return run_sum(device, (dtype, result), task, &plan, from, to);
+    }
+    let between = sum_dtype(dtype);
+    // SAFETY: every part's sum is written by the first launch.
+    let sums = unsafe { RocmStorage::alloc(device, between, task.results * plan.parts, OP)? };
+    let layout = Strided::of_parts(task.results, plan.parts);
+    let rest = Task { results: task.results, per_result: plan.parts, layout };
+    run_sum(device, (dtype, between), task, &plan, from, sums.slice.ptr())?;
+    run_sum(device, (between, result), &rest, &rest.plan(1)?, sums.slice.ptr(), to)
+}
+
+fn run_sum(
+    device: &RocmDevice,
+    (from_dtype, to_dtype): (DType, DType),
+    task: &Task,
+    plan: &Plan,
+    src: DevicePtr,
+    dst: DevicePtr,
+) -> Result<()> {
+    let kernel = ReduceSum::kernel(computing(OP, from_dtype)?, computing(OP, to_dtype)?);
+    let Strided { num_dims, layout: info } = &task.layout.strided;
+    let arguments = ReduceSum {
+        results: task.results,
+        per_result: task.per_result,
+        width: plan.width,
+        across: plan.across,
+        kept_dims: task.layout.kept_dims,
+        num_dims: *num_dims,
+        info,
+        src,
+        dst,
+    };
+    // SAFETY: `src` was checked against its buffer, `dst` holds a value for each result and part.
+    unsafe { device.launch(found(kernel, OP, from_dtype)?, plan.config, &arguments) }
+}
+
+/// Values and places as u32; either may be null.
+fn extreme(
+    src: &RocmStorage,
+    from: DevicePtr,
+    task: &Task,
+    op: ReduceExtremeOp,
+    (values, places): (DevicePtr, DevicePtr),
+) -> Result<()> {
+    let dtype = src.slice.dtype();
+    let kernel = found(ReduceExtreme::kernel(op, computing(OP, dtype)?), OP, dtype)?;
+    let run = |task: &Task, plan: &Plan, candidates: DevicePtr, values: DevicePtr, places: DevicePtr| {
+        let Strided { num_dims, layout: info } = &task.layout.strided;
+        let arguments = ReduceExtreme {
+            results: task.results,
+            per_result: task.per_result,
+            width: plan.width,
+            across: plan.across,
+            kept_dims: task.layout.kept_dims,
+            num_dims: *num_dims,
+            info,
+            src: from,
+            candidates,
+            values,
+            places,
+        };
+        // SAFETY: `from` was checked against its buffer, null pointers are not used, the others hold an element for
+        // each result and part.
+        unsafe { src.device.launch(kernel, plan.config, &arguments) }
+    };
+    let plan = task.plan(MAX_PARTS)?;
+    if plan.parts == 1 {
+        return run(task, &plan, DevicePtr::NULL, values, places);
+    }
+    // SAFETY: every part's place is written by the first launch.
+    let parts = unsafe { RocmStorage::alloc(&src.device, DType::U32, task.results * plan.parts, OP)? };
+    run(task, &plan, DevicePtr::NULL, DevicePtr::NULL, parts.slice.ptr())?;
+    let layout = Reduction { across: task.results > 1, ..task.layout };
+    let rest = Task { results: task.results, per_result: plan.parts, layout };
+    run(&rest, &rest.plan(1)?, parts.slice.ptr(), values, places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every element of every result is some thread's, and no launch has more threads than HIP can count.
+    #[test]
+    fn plans_cover_all_shapes() {
+        for results in [1, 2, 3, 31, 100, 4096, 1 << 20, 1 << 31] {
+            for per_result in [1, 2, 5, 16, 33, 1000, 1 << 16, (1 << 24) + 1] {
+                for across in [false, true] {
+                    let layout = Reduction { across, ..Strided::of_parts(results, per_result) };
+                    let plan = Task { results, per_result, layout }.plan(MAX_PARTS).unwrap();
+                    let (grid, block) = (plan.config.grid, plan.config.block.0);
+                    let what = format!("{results} x {per_result}, across: {across}");
+                    assert!(plan.width.is_power_of_two() && plan.width <= block, "{what}");
+                    assert!(grid.0 as usize * (block / plan.width) as usize >= results, "{what}");
+                    assert!(grid.1 as usize == plan.parts && plan.parts <= per_result, "{what}");
+                    assert!(grid.0 as u64 * u64::from(block) <= u64::from(u32::MAX), "{what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_long_result_is_shared_by_many_workgroups() {
+        let task = Task { results: 1, per_result: 1 << 22, layout: Strided::of_parts(1, 1 << 22) };
+        assert!(task.plan(MAX_PARTS).unwrap().parts >= 256);
+    }
+}
