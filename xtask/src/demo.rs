@@ -5,21 +5,21 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::process::{self, cache, cargo, root};
-use crate::{chips, setup, weights};
+use crate::{setup, software_gpu, weights};
 
 /// The largest difference between the two devices' embeddings that still counts as the same result.
 const TOLERANCE: f64 = 1e-4;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The architecture that the software GPU plays.
-    #[arg(long, default_value = chips::DEFAULT)]
+    /// The architecture of the software GPU.
+    #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
 }
 
 /// Runs the demo on the software GPU of `arch`, with the code objects of `archs` (comma-separated) built in.
 pub fn run_demo(arch: &str, archs: &str) -> Result<()> {
-    chips::check(arch)?;
+    software_gpu::check(arch)?;
     setup::ensure(setup::DEMO)?;
     let model = weights::ensure()?;
     let report_path = cache().join("demo.json");

@@ -1,16 +1,16 @@
 //! `cargo xtask fuzz`: the differential fuzzer for longer, or for one case.
 use anyhow::Result;
 
-use crate::chips::{self, Play};
 use crate::process::{self, cargo};
 use crate::setup;
+use crate::software_gpu::{self, SoftwareGpu};
 
 const TEST: &str = "fuzz::random_cases";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The architecture that the software GPU plays.
-    #[arg(long, default_value = chips::DEFAULT)]
+    /// The architecture of the software GPU.
+    #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
     /// How many random cases.
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -27,13 +27,13 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    chips::check(&args.arch)?;
+    software_gpu::check(&args.arch)?;
     setup::ensure(setup::KERNELS)?;
     let target = ["test", "--quiet", "--package", "candle-rocm", "--features", "rocm-emulator"];
     let mut command = cargo(&target);
     command.args(["--test", "differential", "--", "--exact", TEST, "--nocapture"]);
     command.env("CANDLE_ROCM_ARCHS", &args.arch);
-    Play::of(&args.arch).choose_for(&mut command);
+    SoftwareGpu::of(&args.arch).choose_for(&mut command);
     match &args.case {
         Some(case) => command.env("CANDLE_FUZZ_CASE", case),
         None => {

@@ -1,4 +1,4 @@
-//! Running a program of Rust's test harness, and reading what it says.
+//! Runs a program of Rust's test harness and reads its results.
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// What one process said of its test functions, and how it ended.
+/// The results of one process' test functions, and how it ended.
 #[derive(Default)]
 pub struct Results {
     pub passed: BTreeSet<String>,
     /// What a failed test printed.
     pub failed: BTreeMap<String, String>,
-    /// How the process ended, if not by itself with a word on every test.
+    /// How the process ended, if not normally.
     pub end: Option<String>,
 }
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_is_told_by_its_signal_and_last_words() {
+    fn a_crash_is_reported_with_its_signal_and_last_line() {
         let results = shell("echo 'test a ... ok'; echo oops >&2; kill -SEGV $$", 600);
         assert!(results.passed.contains("a"));
         let end = results.end.unwrap();

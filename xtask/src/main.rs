@@ -1,14 +1,15 @@
-//! The project's own commands: each does its set-up itself and ends with one line that says how it went.
-mod chips;
+//! The project's own commands: each installs what it needs and ends with a summary line.
 mod demo;
 mod downstream;
 mod fuzz;
 mod harness;
 mod isa_coverage;
 mod kernels;
+mod lines;
 mod process;
 mod profile;
 mod setup;
+mod software_gpu;
 mod stress;
 mod symbols;
 mod test;
@@ -43,12 +44,14 @@ enum Command {
     Profile(profile::Args),
     /// How many of the shipped instructions the software GPU decodes, executes and is tested on; fails if too few.
     IsaCoverage(isa_coverage::Args),
-    /// Wears the GPU: allocation storms, drifting shapes, many threads, two devices; nothing may be lost.
+    /// Stresses the GPU: many allocations, changing shapes, many threads, two devices; nothing may be lost.
     Stress(stress::Args),
     /// The unit tests of what handles raw memory (loader, allocator, launches) under valgrind.
     Valgrind,
     /// Compiles the kernels for some targets and prints their resource table.
     Kernels(kernels::Args),
+    /// Lines per folder against their budget; fails above it.
+    Lines(lines::Args),
     /// Builds and runs a scratch crate outside the workspace that uses the fork as the README says.
     Downstream,
     /// Compares the symbols the loader forwards with real ROCm libraries.
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<()> {
     match command {
         Command::Demo(args) => demo::run(&args),
+        Command::Lines(args) => lines::run(&args),
         Command::Test(args) => test::run(&args),
         Command::UpstreamTests(args) => upstream_tests::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::process::{self, cache, cargo, root};
-use crate::{chips, setup, weights};
+use crate::{setup, software_gpu, weights};
 
 /// The example that needs weights, and gets them if it is given no arguments.
 const EMBEDDINGS: &str = "sentence_embeddings";
@@ -16,8 +16,8 @@ const OPTIONS: &str = "CANDLE_ROCM_EMULATOR";
 pub struct Args {
     /// An example of the root package, like sentence_embeddings or custom_kernel.
     example: String,
-    /// The architecture that the software GPU plays.
-    #[arg(long, default_value = chips::DEFAULT)]
+    /// The architecture of the software GPU.
+    #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
     /// How many kernels to show.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    chips::check(&args.arch)?;
+    software_gpu::check(&args.arch)?;
     setup::ensure(setup::DEMO)?;
     fs::create_dir_all(cache()).with_context(|| format!("cannot create {}", cache().display()))?;
     let file = cache().join("profile.json");

@@ -1,4 +1,4 @@
-//! `cargo xtask stress`: wears the GPU for a while, and says what it lost.
+//! `cargo xtask stress`: runs the stress example for a while, and fails if it lost memory or results.
 use anyhow::{Result, bail};
 
 use crate::process::{self, cargo};

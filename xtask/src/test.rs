@@ -3,25 +3,25 @@ use std::fmt;
 
 use anyhow::{Result, bail};
 
-use crate::chips::{self, Play};
 use crate::process::{self, cargo};
-use crate::{demo, downstream, kernels, setup, stress, upstream_tests};
+use crate::software_gpu::{self, SoftwareGpu};
+use crate::{demo, downstream, kernels, lines, setup, stress, upstream_tests};
 
 /// Builds with the software GPU in: what all checks of the workspace share.
 const FEATURES: [&str; 3] = ["--workspace", "--features", "candle-rocm/rocm-emulator"];
 
-/// The software GPUs that upstream's tests and the fuzzer run on: every family that executes, the orders of three
-/// seeds, and one that no program may be served by that waits for more than its own stream.
-const PLAYS: &[Play] = &[
-    Play::of("gfx1100"),
-    Play::of("gfx90a"),
-    Play::of("gfx942"),
-    Play::of("gfx1030"),
-    Play::of("gfx1201"),
-    Play::with("gfx1100", "seed=1"),
-    Play::with("gfx90a", "seed=2"),
-    Play::with("gfx1201", "seed=3"),
-    Play::with("gfx1100", "fail=hipDeviceSynchronize:1,hipMemcpy:1,hipMemset:1,hipStreamCreate:1"),
+/// The configurations that upstream's tests and the fuzzer run on: every family that executes, three seeds of the
+/// order of work, and one that fails the calls that wait for more than the program's own stream.
+const SOFTWARE_GPUS: &[SoftwareGpu] = &[
+    SoftwareGpu::of("gfx1100"),
+    SoftwareGpu::of("gfx90a"),
+    SoftwareGpu::of("gfx942"),
+    SoftwareGpu::of("gfx1030"),
+    SoftwareGpu::of("gfx1201"),
+    SoftwareGpu::with("gfx1100", "seed=1"),
+    SoftwareGpu::with("gfx90a", "seed=2"),
+    SoftwareGpu::with("gfx1201", "seed=3"),
+    SoftwareGpu::with("gfx1100", "fail=hipDeviceSynchronize:1,hipMemcpy:1,hipMemset:1,hipStreamCreate:1"),
 ];
 
 #[derive(clap::Args)]
@@ -33,23 +33,24 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let archs = chips::TESTED.join(",");
+    let archs = software_gpu::TESTED.join(",");
     setup::ensure(setup::TEST)?;
     if !args.quick {
         process::run(&mut cargo(&["fmt", "--all", "--", "--check"]))?;
+        lines::run(&lines::Args::default())?;
         let clippy = ["--all-targets", "--", "--deny", "warnings"];
         process::run(
             cargo(&["clippy", "--quiet"]).args(FEATURES).args(clippy).env("CANDLE_ROCM_ARCHS", &archs),
         )?;
         kernels::run_for(kernels::EVERY_ARCH, true)?;
         downstream::run()?;
-        demo::run_demo(chips::DEFAULT, &archs)?;
+        demo::run_demo(software_gpu::DEFAULT, &archs)?;
         stress::run_on_software(stress::SHORT_MINUTES, 1, &archs)?;
-        if !upstream_tests::run_suites(PLAYS, &archs, &[])? {
+        if !upstream_tests::run_suites(SOFTWARE_GPUS, &archs, &[])? {
             bail!("upstream's own tests do not do what rocmify/src/suite_rules.rs says");
         }
     }
-    // Tests run them.
+    // The tests start the examples as programs.
     process::run(cargo(&["build", "--quiet", "--examples"]).args(FEATURES).env("CANDLE_ROCM_ARCHS", &archs))?;
     // The examples of the documentation first, so that the last lines are those of the tests.
     let targets: [&[&str]; 2] = [&["--doc"], &["--lib", "--bins", "--tests", "--examples"]];
@@ -60,11 +61,11 @@ pub fn run(args: &Args) -> Result<()> {
         output.lines().for_each(|line| total.add(line));
     }
     // The first of them is what the tests above ran on.
-    for play in PLAYS.iter().filter(|_| !args.quick).skip(1) {
-        println!("random operations on {play}:");
+    for gpu in SOFTWARE_GPUS.iter().filter(|_| !args.quick).skip(1) {
+        println!("random operations on {gpu}:");
         let mut command = cargo(&["test", "--quiet"]);
         command.args(FEATURES).args(["--test", "differential"]).env("CANDLE_ROCM_ARCHS", &archs);
-        play.choose_for(&mut command);
+        gpu.choose_for(&mut command);
         process::tee(&mut command)?.lines().for_each(|line| total.add(line));
     }
     println!("{total}");

@@ -15,10 +15,10 @@ use rocmify::suites::{RocmTest, Suite, rocmify_suites};
 use rocmify::upstream::{self, VERSION};
 use serde_json::Value;
 
-use crate::chips::{self, Play};
 use crate::harness::Results;
 use crate::process::{self, cargo, root};
 use crate::setup;
+use crate::software_gpu::{self, SoftwareGpu};
 
 const PACKAGE: &str = "upstream-tests";
 /// Names the folder of the rewritten files to the build.
@@ -28,8 +28,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The architectures that the software GPU plays, comma-separated.
-    #[arg(long, value_delimiter = ',', default_value = chips::DEFAULT)]
+    /// The architectures of the software GPU, comma-separated.
+    #[arg(long, value_delimiter = ',', default_value = software_gpu::DEFAULT)]
     arch: Vec<String>,
     /// Only these suites, comma-separated.
     #[arg(long, value_delimiter = ',')]
@@ -37,8 +37,8 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let plays: Vec<_> = args.arch.iter().map(|arch| Play::of(arch)).collect();
-    if !run_suites(&plays, &args.arch.join(","), &args.suites)? {
+    let gpus: Vec<_> = args.arch.iter().map(|arch| SoftwareGpu::of(arch)).collect();
+    if !run_suites(&gpus, &args.arch.join(","), &args.suites)? {
         // The summary is the last line, so no error follows it.
         std::process::exit(1);
     }
@@ -50,8 +50,8 @@ pub fn run(args: &Args) -> Result<()> {
 ///
 /// # Errors
 /// When the tests cannot be found, rewritten, built or started, or are not those of the lists.
-pub fn run_suites(plays: &[Play], archs: &str, only: &[String]) -> Result<bool> {
-    plays.iter().try_for_each(|play| chips::check(play.arch))?;
+pub fn run_suites(gpus: &[SoftwareGpu], archs: &str, only: &[String]) -> Result<bool> {
+    gpus.iter().try_for_each(|gpu| software_gpu::check(gpu.arch))?;
     setup::ensure(setup::KERNELS)?;
     let place = target_dir()?.join(PACKAGE);
     let suites = write_suites(&place)?;
@@ -69,16 +69,16 @@ pub fn run_suites(plays: &[Play], archs: &str, only: &[String]) -> Result<bool> 
         bail!("these tests pass without any device, so they do not test one: {}", idle.join(", "));
     }
     let mut good = true;
-    for (index, play) in plays.iter().enumerate() {
+    for (index, gpu) in gpus.iter().enumerate() {
         // What no software GPU changes is said once.
-        good &= run_on(play, &program, &place, &suites, only, index == 0)?;
+        good &= run_on(gpu, &program, &place, &suites, only, index == 0)?;
     }
     Ok(good)
 }
 
 /// Runs the named suites, or all, on one software GPU.
 fn run_on(
-    play: &Play,
+    gpu: &SoftwareGpu,
     program: &Path,
     place: &Path,
     suites: &[Suite],
@@ -90,7 +90,7 @@ fn run_on(
     let mut stale = Vec::new();
     for suite in suites.iter().filter(chosen) {
         let started = Instant::now();
-        let results = run_suite(program, place, suite, |command| play.choose_for(command))?;
+        let results = run_suite(program, place, suite, |command| gpu.choose_for(command))?;
         let outcome = judge(suite, &results);
         if first || outcome.counts.failed > 0 {
             println!("{}", line(suite, &outcome.counts, started.elapsed()));
@@ -109,7 +109,7 @@ fn run_on(
     for test in &stale {
         println!("stale: {test} passes, strike it off SKIPPED in rocmify/src/suite_rules.rs");
     }
-    println!("upstream {play}: {total}");
+    println!("upstream {gpu}: {total}");
     Ok(total.failed == 0 && stale.is_empty())
 }
 

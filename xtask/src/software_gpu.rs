@@ -1,9 +1,9 @@
-//! What the software GPU can be, and how it is told.
+//! The architectures of the software GPU, and the variables that choose one.
 use std::process::Command;
 
 use anyhow::{Result, bail};
 
-/// The software GPU's own list of what it can be.
+/// Where the software GPU lists its architectures.
 const LIST: &str = include_str!("../../rocm-emulator/src/runtime/arch.rs");
 
 /// The architecture of commands that are not told another.
@@ -14,13 +14,13 @@ pub const TESTED: &[&str] = &["gfx1100", "gfx1030", "gfx1201", "gfx90a", "gfx942
 
 /// A software GPU: its architecture and its options, as `CANDLE_ROCM_EMULATOR` takes them.
 #[derive(Clone, Copy, Debug)]
-pub struct Play<'a> {
+pub struct SoftwareGpu<'a> {
     pub arch: &'a str,
-    /// What is in the environment if there are none.
+    /// `None` leaves the variable as the environment has it.
     pub options: Option<&'a str>,
 }
 
-impl<'a> Play<'a> {
+impl<'a> SoftwareGpu<'a> {
     pub const fn of(arch: &'a str) -> Self {
         Self { arch, options: None }
     }
@@ -38,7 +38,7 @@ impl<'a> Play<'a> {
     }
 }
 
-impl std::fmt::Display for Play<'_> {
+impl std::fmt::Display for SoftwareGpu<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.options {
             None => f.write_str(self.arch),
@@ -48,11 +48,11 @@ impl std::fmt::Display for Play<'_> {
 }
 
 /// # Errors
-/// For an architecture that the software GPU cannot be.
+/// For an architecture that the software GPU does not have.
 pub fn check(arch: &str) -> Result<()> {
     let known: Vec<_> = known().collect();
     if !known.contains(&arch) {
-        bail!("the software GPU has no architecture {arch:?}; it can be {}", known.join(", "));
+        bail!("the software GPU has no architecture {arch:?}; it has {}", known.join(", "));
     }
     Ok(())
 }
@@ -75,12 +75,12 @@ mod tests {
     }
 
     #[test]
-    fn a_software_gpu_is_told_what_to_be() {
+    fn a_program_gets_the_architecture_and_the_options() {
         let mut command = Command::new("program");
-        Play::with("gfx90a", "seed=1").choose_for(&mut command);
-        let said: Vec<_> = command.get_envs().filter_map(|(name, value)| Some((name, value?))).collect();
+        SoftwareGpu::with("gfx90a", "seed=1").choose_for(&mut command);
+        let set: Vec<_> = command.get_envs().filter_map(|(name, value)| Some((name, value?))).collect();
         let wanted = [("CANDLE_ROCM_DRIVER", "emulator:gfx90a"), ("CANDLE_ROCM_EMULATOR", "seed=1")];
-        assert_eq!(said, wanted.map(|(name, value)| (name.as_ref(), value.as_ref())));
-        assert_eq!(Play::with("gfx90a", "seed=1").to_string(), "gfx90a seed=1");
+        assert_eq!(set, wanted.map(|(name, value)| (name.as_ref(), value.as_ref())));
+        assert_eq!(SoftwareGpu::with("gfx90a", "seed=1").to_string(), "gfx90a seed=1");
     }
 }

@@ -1,0 +1,193 @@
+//! `cargo xtask lines`: the lines of each top-level folder against its budget.
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::{command, root};
+
+/// One line per folder: `rocm-loader = 1700`.
+const BUDGET: &str = "xtask/line-budget.toml";
+/// What counts, if git tracks it.
+const PATTERNS: &[&str] = &["*.rs", "*.cu", "*.cuh", "*.h"];
+
+#[derive(clap::Args, Default)]
+pub struct Args {
+    /// Makes today's numbers the budget.
+    #[arg(long)]
+    write: bool,
+}
+
+/// The lines of a folder: the budget is for those that ship, tests may grow.
+#[derive(Default, Debug, PartialEq, Eq)]
+struct Lines {
+    code: usize,
+    tests: usize,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let files = tracked_files()?;
+    let lines = count(&files);
+    let path = root().join(BUDGET);
+    if args.write {
+        fs::write(&path, budget_text(&lines)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let (table, above) = compare(&lines, &parse_budget(&text)?);
+    print!("{table}");
+    if !above.is_empty() {
+        bail!(
+            "{}; delete what nothing uses, or raise the budget with a reason: cargo xtask lines --write",
+            above.join("; ")
+        );
+    }
+    let code: usize = lines.values().map(|lines| lines.code).sum();
+    let tests: usize = lines.values().map(|lines| lines.tests).sum();
+    println!("lines: {code} of code, {tests} of tests, all within {BUDGET}");
+    Ok(())
+}
+
+/// The text of every file, by its path below the root.
+fn tracked_files() -> Result<BTreeMap<PathBuf, String>> {
+    let mut list = command("git", &["ls-files", "-z", "--"]);
+    let output = list.args(PATTERNS).output().context("cannot start git")?;
+    if !output.status.success() {
+        bail!("git ls-files: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let names = String::from_utf8(output.stdout).context("a tracked file's name is not UTF-8")?;
+    // A file that was deleted and not yet committed is still listed.
+    let read = |name: &str| Some((PathBuf::from(name), fs::read_to_string(root().join(name)).ok()?));
+    Ok(names.split('\0').filter(|name| !name.is_empty()).filter_map(read).collect())
+}
+
+/// Lines by top-level folder; `.` for files of the root.
+fn count(files: &BTreeMap<PathBuf, String>) -> BTreeMap<String, Lines> {
+    let test_modules: Vec<PathBuf> =
+        files.iter().flat_map(|(path, text)| test_modules_in_files(path, text)).collect();
+    let mut folders: BTreeMap<String, Lines> = BTreeMap::new();
+    for (path, text) in files {
+        let folder = path.parent().and_then(|folder| folder.iter().next());
+        let folder = folder.map_or(".".into(), |folder| folder.to_string_lossy().into_owned());
+        let lines = folders.entry(folder).or_default();
+        let all = text.lines().count();
+        let tests = match is_test_file(path, &test_modules) {
+            true => all,
+            false => lines_of_test_modules(text),
+        };
+        lines.tests += tests;
+        lines.code += all - tests;
+    }
+    folders
+}
+
+fn is_test_file(path: &Path, test_modules: &[PathBuf]) -> bool {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    path.iter().any(|part| part == "tests")
+        || stem == "tests"
+        || stem.ends_with("_tests")
+        || test_modules.iter().any(|module| path.with_extension("").starts_with(module))
+}
+
+/// The modules that a file declares for tests only and has in files of their own, as paths without an extension.
+fn test_modules_in_files(path: &Path, text: &str) -> Vec<PathBuf> {
+    let folder = match path
+        .file_name()
+        .is_some_and(|name| name == "mod.rs" || name == "lib.rs" || name == "main.rs")
+    {
+        true => path.parent().map(Path::to_owned).unwrap_or_default(),
+        false => path.with_extension(""),
+    };
+    let module = |(attribute, next): (&str, &str)| {
+        let name = next.trim().strip_suffix(';')?.rsplit_once("mod ")?.1;
+        attribute.starts_with("#[cfg(test)]").then(|| folder.join(name))
+    };
+    text.lines().zip(text.lines().skip(1)).filter_map(module).collect()
+}
+
+/// How many lines of a file are test modules: from the attribute to the brace that closes the module.
+fn lines_of_test_modules(text: &str) -> usize {
+    let mut count = 0;
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let is_attribute = line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test");
+        if is_attribute && lines.peek().is_some_and(|next| next.contains("mod ") && next.ends_with('{')) {
+            count += 2 + lines.by_ref().take_while(|line| *line != "}").count();
+        }
+    }
+    count
+}
+
+fn parse_budget(text: &str) -> Result<BTreeMap<String, usize>> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (folder, number) = line.split_once('=').with_context(|| format!("{BUDGET}: {line:?}"))?;
+            let number = number.trim().parse().with_context(|| format!("{BUDGET}: {line:?}"))?;
+            Ok((folder.trim().trim_matches('"').to_owned(), number))
+        })
+        .collect()
+}
+
+fn budget_text(lines: &BTreeMap<String, Lines>) -> String {
+    let mut text =
+        "# How many lines each folder may have at most, tests aside. `cargo xtask lines` compares,\n\
+                    # `cargo xtask lines --write` renews.\n"
+            .to_owned();
+    for (folder, Lines { code, .. }) in lines {
+        text += &format!("{folder:?} = {code}\n");
+    }
+    text
+}
+
+/// A table in Markdown, and a sentence for each folder that has too many lines.
+fn compare(lines: &BTreeMap<String, Lines>, budget: &BTreeMap<String, usize>) -> (String, Vec<String>) {
+    let mut table = "| Folder | Lines | Budget | Lines of tests |\n|---|---|---|---|\n".to_owned();
+    let mut above = Vec::new();
+    for (folder, Lines { code, tests }) in lines {
+        let allowed = budget.get(folder).copied().unwrap_or(0);
+        table += &format!("| {folder} | {code} | {allowed} | {tests} |\n");
+        if *code > allowed {
+            above.push(format!("{folder} has {code} lines, its budget is {allowed}"));
+        }
+    }
+    (table, above)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(list: &[(&str, &str)]) -> BTreeMap<PathBuf, String> {
+        list.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn tests_are_told_from_code() {
+        let counted = count(&files(&[
+            ("build.rs", "fn main() {}\n"),
+            ("a/src/lib.rs", "mod b;\n#[cfg(test)]\nmod formula;\nmod semantics;\n"),
+            ("a/src/formula/mod.rs", "1\n2\n"),
+            ("a/src/formula.cu", "1\n"),
+            ("a/src/semantics.rs", "1\n"),
+            ("a/src/b.rs", "fn b() {}\n\n#[cfg(test)]\nmod tests {\n    fn c() {}\n}\nfn d() {}\n"),
+            ("a/src/pool_tests.rs", "1\n"),
+            ("a/tests/all.rs", "1\n2\n3\n"),
+        ]));
+        let expected = [(".", 1, 0), ("a", 4 + 1 + 3, 2 + 1 + 4 + 1 + 3)];
+        let expected = expected.map(|(folder, code, tests)| (folder.to_owned(), Lines { code, tests }));
+        assert_eq!(counted, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn a_folder_above_its_budget_is_named_with_both_numbers() {
+        let lines = count(&files(&[("a/src/lib.rs", "1\n2\n"), ("b/src/lib.rs", "1\n")]));
+        let budget = parse_budget(&budget_text(&lines)).expect("its own text");
+        assert_eq!(compare(&lines, &budget).1, [""; 0]);
+        let lines = count(&files(&[("a/src/lib.rs", "1\n2\n3\n"), ("c/src/lib.rs", "1\n")]));
+        let (table, above) = compare(&lines, &budget);
+        assert!(table.contains("| a | 3 | 2 | 0 |"), "{table}");
+        assert_eq!(above, ["a has 3 lines, its budget is 2", "c has 1 lines, its budget is 0"]);
+        assert!(parse_budget("a: 3").is_err() && parse_budget("a = many").is_err());
+    }
+}
