@@ -4,6 +4,9 @@
 //! it lets the calls in flight end and stops later ones, so that nobody is inside when they begin.
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -147,13 +150,22 @@ extern "C" fn end() {
         let is_own = own.is_some_and(|own| std::ptr::eq(own, slot));
         while !is_own && slot.calls.load(Ordering::SeqCst) > 0 {
             if begun.elapsed() >= PATIENCE {
-                eprintln!(
-                    "rocm-loader: the process ends while a call into the driver has not for {PATIENCE:?}"
-                );
+                report_impatience();
                 return;
             }
             std::thread::sleep(PAUSE);
         }
+    }
+}
+
+/// Not by `eprintln`: a thread that is stopped or stuck may hold its lock.
+fn report_impatience() {
+    if let Ok(stderr) = std::io::stderr().as_fd().try_clone_to_owned() {
+        // Nobody is left to be told that it cannot be written.
+        let _ = writeln!(
+            File::from(stderr),
+            "rocm-loader: the process ends while a call into the driver has not ended for {PATIENCE:?}"
+        );
     }
 }
 
