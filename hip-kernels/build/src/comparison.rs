@@ -189,7 +189,8 @@ mod tests {
 
     #[test]
     fn what_is_worse_fails_with_any_compiler() {
-        let worse: [(fn(&mut KernelResources), &str); 3] = [
+        type Change = fn(&mut KernelResources);
+        let worse: [(Change, &str); 3] = [
             (|row| row.kernel.sgpr_spills = 2, "20/0/30/64/0/2/16"),
             (|row| row.kernel.scratch = 8, "20/0/30/64/8/0/16"),
             (|row| row.max_waves = 12, "20/0/30/64/0/0/12"),
