@@ -3,6 +3,7 @@ use super::{DecodeError, Family, decode, format};
 use std::collections::HashSet;
 
 /// A place where our decoding and llvm-objdump's differ.
+#[allow(missing_docs, reason = "each variant says what its fields are")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
     /// Both decode, to different texts.

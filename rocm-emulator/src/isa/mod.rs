@@ -4,18 +4,20 @@
 //! Names are LLVM's mnemonics without the encoding suffix (`_e32`, `_e64`, `_dpp`, `_sdwa`), so that
 //! one implementation in [`crate::exec`] serves every encoding and every family that has the operation.
 
-pub mod cdna;
+mod cdna;
 pub mod check;
 mod fields;
 mod print;
-pub mod rdna2;
-pub mod rdna3;
-pub mod rdna4;
+mod rdna2;
+mod rdna3;
+mod rdna4;
 #[cfg(test)]
 mod round_trip;
+mod rows;
 mod scalar;
 mod sdwa;
 mod table;
+mod tables;
 
 /// An instruction-set family: which decoder reads the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,7 +56,7 @@ impl Family {
 
 /// One operand. Register numbers are those of the first register; the width follows from the mnemonic.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Operand {
+pub(crate) enum Operand {
     /// Not there (for `saddr`: `off`).
     #[default]
     None,
@@ -90,9 +92,11 @@ pub enum Operand {
 }
 
 /// Canonical numbers of the scalar register file, the same for every family.
-pub mod sreg {
+pub(crate) mod sreg {
     /// On gfx9, flat_scratch is 102 and 103, xnack_mask 104 and 105; elsewhere these are s102..s105.
+    #[cfg(test)]
     pub const FLAT_SCRATCH_LO: u8 = 102;
+    #[cfg(test)]
     pub const XNACK_MASK_LO: u8 = 104;
     pub const VCC_LO: u8 = 106;
     pub const VCC_HI: u8 = 107;
@@ -107,7 +111,7 @@ pub mod sreg {
 
 /// The inline float constants: ±0.5, ±1, ±2, ±4 and 1/(2π).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InlineFloat {
+pub(crate) enum InlineFloat {
     Half,
     NegHalf,
     One,
@@ -121,7 +125,7 @@ pub enum InlineFloat {
 
 /// The encodings that exist in the families we know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Encoding {
+pub(crate) enum Encoding {
     Sop1,
     Sop2,
     Sopk,
@@ -143,9 +147,6 @@ pub enum Encoding {
     Global,
     Scratch,
     Mubuf,
-    Mtbuf,
-    Mimg,
-    Exp,
 }
 
 /// A decoded instruction.
@@ -168,27 +169,28 @@ pub enum Encoding {
 /// - VINTERP, LDSDIR: `imm` is the count to wait for; lds_param_load: attribute and channel in the offsets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inst {
+    /// LLVM's mnemonic without the suffix of the encoding.
     pub name: &'static str,
-    pub encoding: Encoding,
+    pub(crate) encoding: Encoding,
     /// Bytes: 4, 8, 12 (with literal, DPP or SDWA dword).
     pub size: u8,
-    pub dst: Operand,
+    pub(crate) dst: Operand,
     /// Second destination: carry-out, v_div_scale's mask.
-    pub dst2: Operand,
-    pub src: [Operand; 4],
-    pub imm: i32,
-    pub offset0: i32,
-    pub offset1: i32,
-    pub mods: Mods,
-    pub dpp: Option<Dpp>,
-    pub sdwa: Option<Sdwa>,
+    pub(crate) dst2: Operand,
+    pub(crate) src: [Operand; 4],
+    pub(crate) imm: i32,
+    pub(crate) offset0: i32,
+    pub(crate) offset1: i32,
+    pub(crate) mods: Mods,
+    pub(crate) dpp: Option<Dpp>,
+    pub(crate) sdwa: Option<Sdwa>,
     /// The Y half of a dual-issue instruction; both halves read their sources before either writes.
-    pub pair: Option<Box<Inst>>,
+    pub(crate) pair: Option<Box<Inst>>,
 }
 
 /// Modifiers. Bit i of a mask belongs to source i.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mods {
+pub(crate) struct Mods {
     pub neg: u8,
     pub abs: u8,
     /// VOP3P: neg of the high halves. v_fma_mix has `neg` and `abs` of its whole operands instead.
@@ -214,7 +216,7 @@ pub struct Mods {
     /// MUBUF addressing.
     pub offen: bool,
     pub idxen: bool,
-    /// gfx9 SMEM: a constant offset, be it 0, is encoded beside the register.
+    /// gfx9 SMEM: a constant offset, even 0, is encoded beside the register.
     pub with_constant: bool,
     /// MFMA: broadcast of A's blocks (size and number), permutation of B's lanes (f64 on gfx942: `neg`).
     pub cbsz: u8,
@@ -224,7 +226,7 @@ pub struct Mods {
 
 /// Sub-dword addressing: which part of each operand takes part. Bit i of `sext` belongs to source i.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sdwa {
+pub(crate) struct Sdwa {
     /// `None` for compares, which write a whole mask.
     pub dst: Option<(SdwaSelect, SdwaUnused)>,
     pub src: [SdwaSelect; 2],
@@ -234,7 +236,7 @@ pub struct Sdwa {
 
 /// The part of a dword.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SdwaSelect {
+pub(crate) enum SdwaSelect {
     Byte0,
     Byte1,
     Byte2,
@@ -246,7 +248,7 @@ pub enum SdwaSelect {
 
 /// What becomes of the destination's other bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SdwaUnused {
+pub(crate) enum SdwaUnused {
     /// Zero.
     Pad,
     /// The sign of the result.
@@ -256,7 +258,7 @@ pub enum SdwaUnused {
 
 /// Data-parallel primitives: where source 0 comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dpp {
+pub(crate) struct Dpp {
     pub control: DppControl,
     pub row_mask: u8,
     pub bank_mask: u8,
@@ -265,7 +267,7 @@ pub struct Dpp {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DppControl {
+pub(crate) enum DppControl {
     QuadPerm([u8; 4]),
     RowShl(u8),
     RowShr(u8),
@@ -290,9 +292,13 @@ pub enum DppControl {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no {family:?} instruction: 0x{word:08x} at offset 0x{offset:x}: {reason}")]
 pub struct DecodeError {
+    /// The family as which the code was read.
     pub family: Family,
+    /// Where the bytes are in the code.
     pub offset: usize,
+    /// The first dword.
     pub word: u32,
+    /// What is wrong with it.
     pub reason: &'static str,
 }
 

@@ -1,5 +1,4 @@
-//! The notation of the instruction rows, and their indexes by opcode and by name. The rows themselves are
-//! each family's.
+//! The notation of the instruction rows, and their indexes by opcode and by name.
 use super::{Encoding, Inst, Mods, Operand};
 use std::collections::HashMap;
 
@@ -65,18 +64,28 @@ impl Slot {
     }
 }
 
+/// The chips as bits of a row: gfx908, gfx90a, gfx942; gfx10.3, gfx11, gfx12.
+pub const CDNA1: u8 = 1;
+pub const CDNA2: u8 = 2;
+pub const CDNA3: u8 = 4;
+pub const CDNA: u8 = CDNA1 | CDNA2 | CDNA3;
+pub const RDNA2: u8 = 8;
+pub const RDNA3: u8 = 16;
+pub const RDNA4: u8 = 32;
+pub const RDNA: u8 = RDNA2 | RDNA3 | RDNA4;
+
 /// One instruction of an encoding.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     pub op: u16,
     pub name: &'static str,
-    /// The chips that have it, a bit each; meaningful only within a family.
+    /// The chips that have it, a bit each.
     chips: u8,
     slots: [Option<Slot>; 5],
 }
 
 impl Row {
-    /// The row restricted to some chips of the family.
+    /// The row restricted to some chips.
     pub const fn on(mut self, chips: u8) -> Self {
         self.chips = chips;
         self
@@ -162,57 +171,31 @@ const fn class(letter: u8) -> Class {
 }
 
 /// Rows of one encoding by opcode.
-pub struct Table<const N: usize> {
-    rows: &'static [Row],
-    /// Rows of another family, which this one has too.
-    shared: &'static [Row],
-    /// Position in `rows` and then `shared`, plus one; 0: no such opcode.
-    position: [u16; N],
-}
+pub struct Table<const N: usize>([Option<&'static Row>; N]);
 
 impl<const N: usize> Table<N> {
-    pub const fn new(rows: &'static [Row]) -> Self {
-        Self::on(rows, u8::MAX)
-    }
-
-    /// The rows that one of these chips has.
-    pub const fn on(rows: &'static [Row], chips: u8) -> Self {
-        Self::with_shared(rows, &[], chips)
-    }
-
-    /// The rows of both lists that one of these chips has.
-    pub const fn with_shared(rows: &'static [Row], shared: &'static [Row], chips: u8) -> Self {
-        let mut position = [0; N];
-        let mut i = 0;
-        while i < rows.len() + shared.len() {
-            let row = if i < rows.len() { rows[i] } else { shared[i - rows.len()] };
-            if row.is_on(chips) {
-                assert!(position[row.op as usize] == 0, "two rows of one encoding have the same opcode");
-                position[row.op as usize] = i as u16 + 1;
+    /// The rows of all lists that one of these chips has.
+    pub const fn new(lists: &[&'static [Row]], chips: u8) -> Self {
+        let mut rows: [Option<&'static Row>; N] = [None; N];
+        let mut list = 0;
+        while list < lists.len() {
+            let mut n = 0;
+            while n < lists[list].len() {
+                let row: &'static Row = &lists[list][n];
+                if row.is_on(chips) {
+                    assert!(rows[row.op as usize].is_none(), "two rows of one encoding have the same opcode");
+                    rows[row.op as usize] = Some(row);
+                }
+                n += 1;
             }
-            i += 1;
+            list += 1;
         }
-        Self { rows, shared, position }
+        Self(rows)
     }
 
     pub fn get(&self, op: u32) -> Option<&'static Row> {
-        let at = usize::from(*self.position.get(op as usize)?).checked_sub(1)?;
-        self.rows.get(at).or_else(|| self.shared.get(at.wrapping_sub(self.rows.len())))
+        *self.0.get(op as usize)?
     }
-}
-
-/// The rows of one encoding.
-pub type Rows = (Encoding, &'static [Row]);
-
-/// Every row of these tables under the encoding in which it appears.
-pub fn all(tables: &'static [Rows]) -> impl Iterator<Item = (Encoding, &'static Row)> {
-    tables.iter().flat_map(|(encoding, rows)| rows.iter().map(|row| (*encoding, row))).filter(
-        |(encoding, row)| match encoding {
-            Encoding::Vop3 => row.destinations().count() < 2,
-            Encoding::Vop3Sd => row.destinations().count() == 2,
-            _ => true,
-        },
-    )
 }
 
 /// Rows by name, to print decoded instructions.

@@ -1,4 +1,4 @@
-//! Immediates of scalar instructions that every family spells alike.
+//! Immediates of scalar instructions that every family prints in the same way.
 use super::super::{Family, Inst, Operand};
 use std::fmt::Write;
 

@@ -2,7 +2,7 @@
 use super::super::fields::{Words, bit, bits, signed};
 use super::super::table::{Class, Role, Row, blank};
 use super::super::{DecodeError, Encoding, Inst, Operand, sreg};
-use super::table;
+use super::table::GFX10;
 
 /// The code that stands for no scalar address, and in scratch accesses for no vector address either.
 const NO_ADDRESS: u32 = 0x7f;
@@ -10,7 +10,7 @@ const NO_ADDRESS: u32 = 0x7f;
 /// Decodes an LDS (or GDS) access.
 pub fn decode_ds(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = words.known(table::DS.get(bits(word, 18, 8)))?;
+    let row = words.known(GFX10.ds.get(bits(word, 18, 8)))?;
     let mut inst = blank(row, Encoding::Ds);
     inst.mods.gds = bit(word, 17);
     if has_two_offsets(row.name) {
@@ -41,9 +41,9 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
     let op = bits(word, 18, 7);
     let (encoding, row) = match bits(word, 14, 2) {
-        0 => (Encoding::Flat, table::FLAT.get(op)),
-        1 => (Encoding::Scratch, table::SCRATCH.get(op)),
-        2 => (Encoding::Global, table::GLOBAL.get(op)),
+        0 => (Encoding::Flat, GFX10.flat.get(op)),
+        1 => (Encoding::Scratch, GFX10.scratch.get(op)),
+        2 => (Encoding::Global, GFX10.global.get(op)),
         _ => return Err(words.error("the memory segment is reserved")),
     };
     let row = words.known(row)?;
@@ -76,7 +76,7 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
 /// Decodes a buffer access.
 pub fn decode_mubuf(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = words.known(table::MUBUF.get(bits(word, 18, 8)))?;
+    let row = words.known(GFX10.mubuf.get(bits(word, 18, 8)))?;
     let mut inst = blank(row, Encoding::Mubuf);
     inst.mods.glc = bit(word, 14);
     inst.mods.dlc = bit(word, 15);

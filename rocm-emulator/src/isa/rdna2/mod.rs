@@ -22,7 +22,7 @@ pub fn decode(text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
     let word = words.next()?;
     let mut inst = match bits(word, 26, 6) {
         0b00_0000..=0b01_1111 => vector::decode_short(&mut words, word),
-        0b10_0000..=0b10_1111 => decode_sop(&mut words, word, &table::SOP),
+        0b10_0000..=0b10_1111 => decode_sop(&mut words, word, &table::GFX10.sop),
         0b11_0011 if bits(word, 23, 3) == 0 => vector::decode_vop3p(&mut words, word),
         0b11_0101 => vector::decode_vop3(&mut words, word),
         0b11_0110 => memory::decode_ds(&mut words, word),

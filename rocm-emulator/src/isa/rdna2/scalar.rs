@@ -2,12 +2,12 @@
 use super::super::fields::{Words, bit, bits, signed};
 use super::super::table::{Class, Role, blank};
 use super::super::{DecodeError, Encoding, Inst, Operand, sreg};
-use super::table;
+use super::table::GFX10;
 
 /// Decodes a scalar memory instruction; a register of NULL adds nothing to the constant offset.
 pub fn decode_smem(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = words.known(table::SMEM.get(bits(word, 18, 8)))?;
+    let row = words.known(GFX10.smem.get(bits(word, 18, 8)))?;
     let mut inst = blank(row, Encoding::Smem);
     inst.mods.dlc = bit(word, 14);
     inst.mods.glc = bit(word, 16);

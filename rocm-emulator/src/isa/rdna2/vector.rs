@@ -4,16 +4,16 @@ use super::super::rdna3::fields::{DPP8, DPP8_FETCH_INACTIVE, dpp};
 use super::super::sdwa::{SDWA, sdwa, sdwa_source};
 use super::super::table::{Class, Row, blank};
 use super::super::{DecodeError, Encoding, Inst, Operand, sreg};
-use super::table;
+use super::table::GFX10;
 
 const VCC: Operand = Operand::Scalar(sreg::VCC_LO);
 
 /// Decodes VOP1, VOP2 and VOPC (the highest bit is 0).
 pub fn decode_short(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let (encoding, row) = match bits(word, 25, 7) {
-        0b011_1111 => (Encoding::Vop1, table::VOP1.get(bits(word, 9, 8))),
-        0b011_1110 => (Encoding::Vopc, table::VOPC.get(bits(word, 17, 8))),
-        op => (Encoding::Vop2, table::VOP2.get(op)),
+        0b011_1111 => (Encoding::Vop1, GFX10.vop1.get(bits(word, 9, 8))),
+        0b011_1110 => (Encoding::Vopc, GFX10.vopc.get(bits(word, 17, 8))),
+        op => (Encoding::Vop2, GFX10.vop2.get(op)),
     };
     let row = words.known(row)?;
     let mut inst = blank(row, encoding);
@@ -103,7 +103,7 @@ fn has_dpp_form(row: &Row) -> bool {
 /// Decodes VOP3 and VOP3SD.
 pub fn decode_vop3(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = words.known(table::vop3(bits(word, 16, 10)))?;
+    let row = words.known(GFX10.vop3(bits(word, 16, 10)))?;
     if has_one_form(row) {
         return Err(words.error("the instruction has no VOP3 form"));
     }
@@ -143,7 +143,7 @@ fn long_sources(words: &mut Words, inst: &mut Inst, row: &Row, high: u32) -> Res
 /// Decodes VOP3P.
 pub fn decode_vop3p(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = words.known(table::VOP3P.get(bits(word, 16, 7)))?;
+    let row = words.known(GFX10.vop3p.get(bits(word, 16, 7)))?;
     let mut inst = blank(row, Encoding::Vop3p);
     inst.dst = Operand::Vgpr(bits(word, 0, 8) as u16);
     inst.mods.neg = bits(high, 29, 3) as u8;

@@ -1,9 +1,10 @@
 //! Decodes the vector memory encodings: DS, FLAT, GLOBAL, SCRATCH, MUBUF.
 use super::super::fields::{Words, bit, bits, signed};
 use super::super::table::{Class, Role, Row, blank};
+use super::super::tables::Tables;
 use super::super::{DecodeError, Encoding, Inst, Operand};
 use super::fields::optional_scalar;
-use super::table::{GFX11, Tables};
+use super::table::GFX11;
 
 /// Decodes an LDS (or GDS) access.
 pub fn decode_ds(words: &mut Words, word: u32, tables: &Tables) -> Result<Inst, DecodeError> {

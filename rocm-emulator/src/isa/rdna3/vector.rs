@@ -1,9 +1,9 @@
 //! Decodes the vector ALU encodings: VOP1, VOP2, VOPC, VOP3, VOP3SD, VOP3P, VOPD, VINTERP, LDSDIR.
 use super::super::fields::{DPP16, DppWord, Words, bit, bits};
 use super::super::table::{Class, Row, Slot, blank};
+use super::super::tables::Tables;
 use super::super::{DecodeError, Encoding, Family, Inst, Mods, Operand, sreg};
 use super::fields;
-use super::table::Tables;
 
 /// The bit of a true16 operand of a 32-bit encoding that selects the high half.
 const HIGH_HALF: u16 = 0x80;

@@ -1,35 +1,8 @@
 //! Rows of the one-source vector encoding.
-use super::super::table::{CDNA2, CDNA3};
-use crate::isa::table::{Row, row};
+use crate::isa::table::{CDNA2, CDNA3, Row, row};
 
 /// VOP1; in VOP3 the opcode is 0x140 higher.
 pub(crate) const VOP1: &[Row] = &[
-    row(0x00, "v_nop", ""),
-    row(0x01, "v_mov_b32", "=v1 x1"),
-    row(0x02, "v_readfirstlane_b32", "=s1 v1"),
-    row(0x03, "v_cvt_i32_f64", "=v1 x2"),
-    row(0x04, "v_cvt_f64_i32", "=v2 x1"),
-    row(0x05, "v_cvt_f32_i32", "=v1 x1"),
-    row(0x06, "v_cvt_f32_u32", "=v1 x1"),
-    row(0x07, "v_cvt_u32_f32", "=v1 x1"),
-    row(0x08, "v_cvt_i32_f32", "=v1 x1"),
-    row(0x0a, "v_cvt_f16_f32", "=vh x1"),
-    row(0x0b, "v_cvt_f32_f16", "=v1 xh"),
-    row(0x0c, "v_cvt_rpi_i32_f32", "=v1 x1"),
-    row(0x0d, "v_cvt_flr_i32_f32", "=v1 x1"),
-    row(0x0e, "v_cvt_off_f32_i4", "=v1 x1"),
-    row(0x0f, "v_cvt_f32_f64", "=v1 x2"),
-    row(0x10, "v_cvt_f64_f32", "=v2 x1"),
-    row(0x11, "v_cvt_f32_ubyte0", "=v1 x1"),
-    row(0x12, "v_cvt_f32_ubyte1", "=v1 x1"),
-    row(0x13, "v_cvt_f32_ubyte2", "=v1 x1"),
-    row(0x14, "v_cvt_f32_ubyte3", "=v1 x1"),
-    row(0x15, "v_cvt_u32_f64", "=v1 x2"),
-    row(0x16, "v_cvt_f64_u32", "=v2 x1"),
-    row(0x17, "v_trunc_f64", "=v2 x2"),
-    row(0x18, "v_ceil_f64", "=v2 x2"),
-    row(0x19, "v_rndne_f64", "=v2 x2"),
-    row(0x1a, "v_floor_f64", "=v2 x2"),
     row(0x1b, "v_fract_f32", "=v1 x1"),
     row(0x1c, "v_trunc_f32", "=v1 x1"),
     row(0x1d, "v_ceil_f32", "=v1 x1"),

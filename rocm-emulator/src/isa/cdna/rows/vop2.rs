@@ -1,6 +1,5 @@
 //! Rows of the two-source vector encoding.
-use super::super::table::{CDNA1, CDNA2, CDNA3};
-use crate::isa::table::{Row, row};
+use crate::isa::table::{CDNA1, CDNA2, CDNA3, Row, row};
 
 /// VOP2; in VOP3 the opcode is 0x100 higher and every source may be any register.
 pub(crate) const VOP2: &[Row] = &[
@@ -67,6 +66,5 @@ pub(crate) const VOP2: &[Row] = &[
     row(0x39, "v_dot4c_i32_i8", "=v1 x1 v1"),
     row(0x3a, "v_dot8c_i32_i4", "=v1 x1 v1"),
     row(0x3b, "v_fmac_f32", "=v1 x1 v1"),
-    row(0x3c, "v_pk_fmac_f16", "=v1 x1 v1"),
     row(0x3d, "v_xnor_b32", "=v1 x1 v1"),
 ];

@@ -1,6 +1,5 @@
 //! Rows of the vector encodings of 64 bits.
-use super::super::table::{CDNA1, CDNA2, CDNA3};
-use crate::isa::table::{Row, row};
+use crate::isa::table::{CDNA1, CDNA2, CDNA3, Row, row};
 
 /// Opcodes that exist only as VOP3 (0x1c0 and up).
 pub(crate) const VOP3: &[Row] = &[
@@ -117,28 +116,6 @@ pub(crate) const VOP3: &[Row] = &[
 
 /// VOP3P: packed halves and words, dot products, mixed-precision FMA, matrices.
 pub(crate) const VOP3P: &[Row] = &[
-    row(0x00, "v_pk_mad_i16", "=v1 x1 x1 x1"),
-    row(0x01, "v_pk_mul_lo_u16", "=v1 x1 x1"),
-    row(0x02, "v_pk_add_i16", "=v1 x1 x1"),
-    row(0x03, "v_pk_sub_i16", "=v1 x1 x1"),
-    row(0x04, "v_pk_lshlrev_b16", "=v1 x1 x1"),
-    row(0x05, "v_pk_lshrrev_b16", "=v1 x1 x1"),
-    row(0x06, "v_pk_ashrrev_i16", "=v1 x1 x1"),
-    row(0x07, "v_pk_max_i16", "=v1 x1 x1"),
-    row(0x08, "v_pk_min_i16", "=v1 x1 x1"),
-    row(0x09, "v_pk_mad_u16", "=v1 x1 x1 x1"),
-    row(0x0a, "v_pk_add_u16", "=v1 x1 x1"),
-    row(0x0b, "v_pk_sub_u16", "=v1 x1 x1"),
-    row(0x0c, "v_pk_max_u16", "=v1 x1 x1"),
-    row(0x0d, "v_pk_min_u16", "=v1 x1 x1"),
-    row(0x0e, "v_pk_fma_f16", "=v1 x1 x1 x1"),
-    row(0x0f, "v_pk_add_f16", "=v1 x1 x1"),
-    row(0x10, "v_pk_mul_f16", "=v1 x1 x1"),
-    row(0x11, "v_pk_min_f16", "=v1 x1 x1"),
-    row(0x12, "v_pk_max_f16", "=v1 x1 x1"),
-    row(0x20, "v_fma_mix_f32", "=v1 x1 x1 x1"),
-    row(0x21, "v_fma_mixlo_f16", "=v1 x1 x1 x1"),
-    row(0x22, "v_fma_mixhi_f16", "=v1 x1 x1 x1"),
     row(0x23, "v_dot2_f32_f16", "=v1 x1 x1 x1"),
     row(0x26, "v_dot2_i32_i16", "=v1 x1 x1 x1"),
     row(0x27, "v_dot2_u32_u16", "=v1 x1 x1 x1"),

@@ -9,12 +9,12 @@ use super::super::print::slot::{write_destination, write_source};
 use super::super::table::{Class, Role, Row};
 use super::super::{Encoding, Family, Inst};
 use super::memory::has_two_offsets;
-use super::table::NAMES;
+use super::table::GFX10;
 use super::vector::has_one_form;
 
 /// The instruction as llvm-objdump prints it. Branch targets are distances, so the address does not matter.
 pub fn format(inst: &Inst, _address: u64) -> String {
-    let Some(row) = NAMES.get(inst.encoding, inst.name) else {
+    let Some(row) = GFX10.names.get(inst.encoding, inst.name) else {
         return format!("{} /* not a gfx10 instruction */", inst.name);
     };
     let mut text = String::with_capacity(64);
@@ -45,7 +45,9 @@ fn write_mnemonic(text: &mut String, inst: &Inst, row: &Row) {
             _ if one_form => "",
             _ => "_e32",
         },
-        Encoding::Vop3 | Encoding::Vop3Sd if !one_form && NAMES.get_short(inst.name).is_some() => "_e64",
+        Encoding::Vop3 | Encoding::Vop3Sd if !one_form && GFX10.names.get_short(inst.name).is_some() => {
+            "_e64"
+        }
         _ => "",
     });
 }

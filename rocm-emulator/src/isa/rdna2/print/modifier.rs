@@ -3,7 +3,7 @@ use super::super::super::print::modifier::{write_dpp, write_list, write_packed};
 use super::super::super::sdwa::write_sdwa;
 use super::super::super::table::Row;
 use super::super::super::{Encoding, Family, Inst};
-use super::super::table::NAMES;
+use super::super::table::GFX10;
 use std::fmt::Write;
 
 /// All modifiers of a vector ALU instruction.
@@ -34,7 +34,7 @@ fn write_half_selection(text: &mut String, inst: &Inst, row: &Row) -> std::fmt::
             write!(text, " op_sel:[{},{}]", op_sel & 1, op_sel >> 1 & 1)
         };
     }
-    if NAMES.get_short(inst.name).is_some() || !row.slots().any(|slot| slot.is_half()) {
+    if GFX10.names.get_short(inst.name).is_some() || !row.slots().any(|slot| slot.is_half()) {
         return Ok(());
     }
     let mut bits: Vec<u8> = (0..row.sources().count()).map(|at| op_sel >> at & 1).collect();

@@ -1,6 +1,5 @@
 //! Rows of the vector memory encodings.
-use super::RDNA3;
-use crate::isa::table::{Row, row};
+use crate::isa::table::{RDNA3, Row, row};
 
 /// FLAT, segment 0. The address operands follow from the segment.
 pub(crate) const FLAT: &[Row] = &[
@@ -145,14 +144,6 @@ pub(crate) const SCRATCH: &[Row] = &[
 
 /// MUBUF: buffer accesses. Address, resource and offset are not in the shape.
 pub(crate) const MUBUF: &[Row] = &[
-    row(0x00, "buffer_load_format_x", "=v1"),
-    row(0x01, "buffer_load_format_xy", "=v2"),
-    row(0x02, "buffer_load_format_xyz", "=v3"),
-    row(0x03, "buffer_load_format_xyzw", "=v4"),
-    row(0x04, "buffer_store_format_x", "d1"),
-    row(0x05, "buffer_store_format_xy", "d2"),
-    row(0x06, "buffer_store_format_xyz", "d3"),
-    row(0x07, "buffer_store_format_xyzw", "d4"),
     row(0x08, "buffer_load_d16_format_x", "=v1"),
     row(0x09, "buffer_load_d16_format_xy", "=v1"),
     row(0x0a, "buffer_load_d16_format_xyz", "=v2"),

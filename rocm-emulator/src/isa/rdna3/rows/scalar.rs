@@ -1,6 +1,5 @@
 //! Rows of the scalar encodings.
-use super::RDNA3;
-use crate::isa::table::{Row, row};
+use crate::isa::table::{RDNA3, Row, row};
 
 /// SOP1: one source, one destination.
 pub(crate) const SOP1: &[Row] = &[
@@ -73,12 +72,6 @@ pub(crate) const SOP1: &[Row] = &[
 
 /// SOP2: two sources, one destination.
 pub(crate) const SOP2: &[Row] = &[
-    row(0x00, "s_add_u32", "=s1 c1 c1").on(RDNA3),
-    row(0x01, "s_sub_u32", "=s1 c1 c1").on(RDNA3),
-    row(0x02, "s_add_i32", "=s1 c1 c1").on(RDNA3),
-    row(0x03, "s_sub_i32", "=s1 c1 c1").on(RDNA3),
-    row(0x04, "s_addc_u32", "=s1 c1 c1").on(RDNA3),
-    row(0x05, "s_subb_u32", "=s1 c1 c1").on(RDNA3),
     row(0x06, "s_absdiff_i32", "=s1 c1 c1"),
     row(0x08, "s_lshl_b32", "=s1 c1 c1"),
     row(0x09, "s_lshl_b64", "=s2 c2 c1"),
@@ -121,55 +114,14 @@ pub(crate) const SOP2: &[Row] = &[
     row(0x2e, "s_mul_hi_i32", "=s1 c1 c1"),
     row(0x30, "s_cselect_b32", "=s1 c1 c1"),
     row(0x31, "s_cselect_b64", "=s2 c2 c2"),
-    row(0x32, "s_pack_ll_b32_b16", "=s1 c1 c1"),
-    row(0x33, "s_pack_lh_b32_b16", "=s1 c1 c1"),
-    row(0x34, "s_pack_hh_b32_b16", "=s1 c1 c1"),
     row(0x35, "s_pack_hl_b32_b16", "=s1 c1 c1"),
 ];
 
 /// SOPC: compares; the result is SCC.
-pub(crate) const SOPC: &[Row] = &[
-    row(0x00, "s_cmp_eq_i32", "c1 c1"),
-    row(0x01, "s_cmp_lg_i32", "c1 c1"),
-    row(0x02, "s_cmp_gt_i32", "c1 c1"),
-    row(0x03, "s_cmp_ge_i32", "c1 c1"),
-    row(0x04, "s_cmp_lt_i32", "c1 c1"),
-    row(0x05, "s_cmp_le_i32", "c1 c1"),
-    row(0x06, "s_cmp_eq_u32", "c1 c1"),
-    row(0x07, "s_cmp_lg_u32", "c1 c1"),
-    row(0x08, "s_cmp_gt_u32", "c1 c1"),
-    row(0x09, "s_cmp_ge_u32", "c1 c1"),
-    row(0x0a, "s_cmp_lt_u32", "c1 c1"),
-    row(0x0b, "s_cmp_le_u32", "c1 c1"),
-    row(0x0c, "s_bitcmp0_b32", "c1 c1"),
-    row(0x0d, "s_bitcmp1_b32", "c1 c1"),
-    row(0x0e, "s_bitcmp0_b64", "c2 c1"),
-    row(0x0f, "s_bitcmp1_b64", "c2 c1"),
-    row(0x10, "s_cmp_eq_u64", "c2 c2"),
-    row(0x11, "s_cmp_lg_u64", "c2 c2"),
-];
+pub(crate) const SOPC: &[Row] = &[row(0x10, "s_cmp_eq_u64", "c2 c2"), row(0x11, "s_cmp_lg_u64", "c2 c2")];
 
 /// SOPK: a 16-bit immediate and a register.
 pub(crate) const SOPK: &[Row] = &[
-    row(0x00, "s_movk_i32", "=s1 i"),
-    row(0x01, "s_version", "n"),
-    row(0x02, "s_cmovk_i32", "=s1 i"),
-    row(0x03, "s_cmpk_eq_i32", "s1 i").on(RDNA3),
-    row(0x04, "s_cmpk_lg_i32", "s1 i").on(RDNA3),
-    row(0x05, "s_cmpk_gt_i32", "s1 i").on(RDNA3),
-    row(0x06, "s_cmpk_ge_i32", "s1 i").on(RDNA3),
-    row(0x07, "s_cmpk_lt_i32", "s1 i").on(RDNA3),
-    row(0x08, "s_cmpk_le_i32", "s1 i").on(RDNA3),
-    row(0x09, "s_cmpk_eq_u32", "s1 i").on(RDNA3),
-    row(0x0a, "s_cmpk_lg_u32", "s1 i").on(RDNA3),
-    row(0x0b, "s_cmpk_gt_u32", "s1 i").on(RDNA3),
-    row(0x0c, "s_cmpk_ge_u32", "s1 i").on(RDNA3),
-    row(0x0d, "s_cmpk_lt_u32", "s1 i").on(RDNA3),
-    row(0x0e, "s_cmpk_le_u32", "s1 i").on(RDNA3),
-    row(0x0f, "s_addk_i32", "=s1 i").on(RDNA3),
-    row(0x10, "s_mulk_i32", "=s1 i"),
-    row(0x11, "s_getreg_b32", "=s1 h"),
-    row(0x12, "s_setreg_b32", "=h s1"),
     row(0x13, "s_setreg_imm32_b32", "=h k"),
     row(0x14, "s_call_b64", "=s2 r"),
     row(0x16, "s_subvector_loop_begin", "=s1 r").on(RDNA3),
@@ -182,7 +134,6 @@ pub(crate) const SOPK: &[Row] = &[
 
 /// SOPP: program control.
 pub(crate) const SOPP: &[Row] = &[
-    row(0x00, "s_nop", "n"),
     row(0x01, "s_setkill", "n"),
     row(0x02, "s_sethalt", "n"),
     row(0x03, "s_sleep", "n"),
@@ -196,7 +147,6 @@ pub(crate) const SOPP: &[Row] = &[
     row(0x10, "s_trap", "n"),
     row(0x11, "s_round_mode", "i"),
     row(0x12, "s_denorm_mode", "n"),
-    row(0x1f, "s_code_end", ""),
     row(0x20, "s_branch", "r"),
     row(0x21, "s_cbranch_scc0", "r"),
     row(0x22, "s_cbranch_scc1", "r"),
@@ -236,5 +186,4 @@ pub(crate) const SMEM: &[Row] = &[
     row(0x0b, "s_buffer_load_b256", "=s8 s4").on(RDNA3),
     row(0x0c, "s_buffer_load_b512", "=s16 s4").on(RDNA3),
     row(0x20, "s_gl1_inv", "").on(RDNA3),
-    row(0x21, "s_dcache_inv", "").on(RDNA3),
 ];

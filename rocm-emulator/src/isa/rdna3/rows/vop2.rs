@@ -1,55 +1,18 @@
 //! Rows of the two-source vector encoding and of dual issue.
-use super::RDNA3;
-use crate::isa::table::{Row, row};
+use crate::isa::table::{RDNA3, Row, row};
 
 /// VOP2; in VOP3 the opcode is 0x100 higher and every source may be any register.
 pub(crate) const VOP2: &[Row] = &[
-    row(0x01, "v_cndmask_b32", "=v1 x1 v1 b"),
     row(0x02, "v_dot2acc_f32_f16", "=v1 x1 v1").on(RDNA3),
-    row(0x03, "v_add_f32", "=v1 x1 v1"),
-    row(0x04, "v_sub_f32", "=v1 x1 v1"),
-    row(0x05, "v_subrev_f32", "=v1 x1 v1"),
     row(0x06, "v_fmac_dx9_zero_f32", "=v1 x1 v1").on(RDNA3),
     row(0x07, "v_mul_dx9_zero_f32", "=v1 x1 v1"),
-    row(0x08, "v_mul_f32", "=v1 x1 v1"),
-    row(0x09, "v_mul_i32_i24", "=v1 x1 v1"),
-    row(0x0a, "v_mul_hi_i32_i24", "=v1 x1 v1"),
-    row(0x0b, "v_mul_u32_u24", "=v1 x1 v1"),
-    row(0x0c, "v_mul_hi_u32_u24", "=v1 x1 v1"),
-    row(0x0f, "v_min_f32", "=v1 x1 v1").on(RDNA3),
-    row(0x10, "v_max_f32", "=v1 x1 v1").on(RDNA3),
-    row(0x11, "v_min_i32", "=v1 x1 v1"),
-    row(0x12, "v_max_i32", "=v1 x1 v1"),
-    row(0x13, "v_min_u32", "=v1 x1 v1"),
-    row(0x14, "v_max_u32", "=v1 x1 v1"),
     row(0x18, "v_lshlrev_b32", "=v1 x1 v1"),
     row(0x19, "v_lshrrev_b32", "=v1 x1 v1"),
     row(0x1a, "v_ashrrev_i32", "=v1 x1 v1"),
-    row(0x1b, "v_and_b32", "=v1 x1 v1"),
-    row(0x1c, "v_or_b32", "=v1 x1 v1"),
-    row(0x1d, "v_xor_b32", "=v1 x1 v1"),
-    row(0x1e, "v_xnor_b32", "=v1 x1 v1"),
     row(0x20, "v_add_co_ci_u32", "=v1 =b x1 v1 b"),
     row(0x21, "v_sub_co_ci_u32", "=v1 =b x1 v1 b"),
     row(0x22, "v_subrev_co_ci_u32", "=v1 =b x1 v1 b"),
-    row(0x25, "v_add_nc_u32", "=v1 x1 v1"),
-    row(0x26, "v_sub_nc_u32", "=v1 x1 v1"),
-    row(0x27, "v_subrev_nc_u32", "=v1 x1 v1"),
-    row(0x2b, "v_fmac_f32", "=v1 x1 v1"),
-    row(0x2c, "v_fmamk_f32", "=v1 x1 k v1"),
-    row(0x2d, "v_fmaak_f32", "=v1 x1 v1 k"),
     row(0x2f, "v_cvt_pk_rtz_f16_f32", "=v1 x1 v1"),
-    row(0x32, "v_add_f16", "=vh xh vh"),
-    row(0x33, "v_sub_f16", "=vh xh vh"),
-    row(0x34, "v_subrev_f16", "=vh xh vh"),
-    row(0x35, "v_mul_f16", "=vh xh vh"),
-    row(0x36, "v_fmac_f16", "=vh xh vh"),
-    row(0x37, "v_fmamk_f16", "=vh xh k vh"),
-    row(0x38, "v_fmaak_f16", "=vh xh vh k"),
-    row(0x39, "v_max_f16", "=vh xh vh").on(RDNA3),
-    row(0x3a, "v_min_f16", "=vh xh vh").on(RDNA3),
-    row(0x3b, "v_ldexp_f16", "=vh xh vh"),
-    row(0x3c, "v_pk_fmac_f16", "=v1 x1 v1"),
 ];
 
 /// VOPD: the halves of a dual-issue instruction; opcodes from 0x10 exist only as Y half.

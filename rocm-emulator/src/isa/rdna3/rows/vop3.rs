@@ -1,6 +1,5 @@
 //! Rows of the vector encodings of 64 bits.
-use super::RDNA3;
-use crate::isa::table::{Row, row};
+use crate::isa::table::{RDNA3, Row, row};
 
 /// Opcodes that exist only as VOP3 (0x200 and up).
 pub(crate) const VOP3: &[Row] = &[
@@ -86,18 +85,8 @@ pub(crate) const VOP3: &[Row] = &[
     row(0x300, "v_add_co_u32", "=v1 =b x1 x1"),
     row(0x301, "v_sub_co_u32", "=v1 =b x1 x1"),
     row(0x302, "v_subrev_co_u32", "=v1 =b x1 x1"),
-    row(0x303, "v_add_nc_u16", "=vh xh xh"),
-    row(0x304, "v_sub_nc_u16", "=vh xh xh"),
-    row(0x305, "v_mul_lo_u16", "=vh xh xh"),
     row(0x306, "v_cvt_pk_i16_f32", "=v1 x1 x1"),
     row(0x307, "v_cvt_pk_u16_f32", "=v1 x1 x1"),
-    row(0x309, "v_max_u16", "=vh xh xh"),
-    row(0x30a, "v_max_i16", "=vh xh xh"),
-    row(0x30b, "v_min_u16", "=vh xh xh"),
-    row(0x30c, "v_min_i16", "=vh xh xh"),
-    row(0x30d, "v_add_nc_i16", "=vh xh xh"),
-    row(0x30e, "v_sub_nc_i16", "=vh xh xh"),
-    row(0x311, "v_pack_b32_f16", "=v1 xh xh"),
     row(0x312, "v_cvt_pk_norm_i16_f16", "=v1 xh xh"),
     row(0x313, "v_cvt_pk_norm_u16_f16", "=v1 xh xh"),
     row(0x31c, "v_ldexp_f32", "=v1 x1 x1"),
@@ -126,8 +115,6 @@ pub(crate) const VOP3: &[Row] = &[
     row(0x33c, "v_lshlrev_b64", "=v2 x1 x2").on(RDNA3),
     row(0x33d, "v_lshrrev_b64", "=v2 x1 x2"),
     row(0x33e, "v_ashrrev_i64", "=v2 x1 x2"),
-    row(0x360, "v_readlane_b32", "=s1 v1 c1"),
-    row(0x361, "v_writelane_b32", "=v1 c1 c1"),
     row(0x362, "v_and_b16", "=vh xh xh"),
     row(0x363, "v_or_b16", "=vh xh xh"),
     row(0x364, "v_xor_b16", "=vh xh xh"),
@@ -135,34 +122,9 @@ pub(crate) const VOP3: &[Row] = &[
 
 /// VOP3P: packed halves, dot products, mixed-precision FMA, matrices.
 pub(crate) const VOP3P: &[Row] = &[
-    row(0x00, "v_pk_mad_i16", "=v1 x1 x1 x1"),
-    row(0x01, "v_pk_mul_lo_u16", "=v1 x1 x1"),
-    row(0x02, "v_pk_add_i16", "=v1 x1 x1"),
-    row(0x03, "v_pk_sub_i16", "=v1 x1 x1"),
-    row(0x04, "v_pk_lshlrev_b16", "=v1 x1 x1"),
-    row(0x05, "v_pk_lshrrev_b16", "=v1 x1 x1"),
-    row(0x06, "v_pk_ashrrev_i16", "=v1 x1 x1"),
-    row(0x07, "v_pk_max_i16", "=v1 x1 x1"),
-    row(0x08, "v_pk_min_i16", "=v1 x1 x1"),
-    row(0x09, "v_pk_mad_u16", "=v1 x1 x1 x1"),
-    row(0x0a, "v_pk_add_u16", "=v1 x1 x1"),
-    row(0x0b, "v_pk_sub_u16", "=v1 x1 x1"),
-    row(0x0c, "v_pk_max_u16", "=v1 x1 x1"),
-    row(0x0d, "v_pk_min_u16", "=v1 x1 x1"),
-    row(0x0e, "v_pk_fma_f16", "=v1 x1 x1 x1"),
-    row(0x0f, "v_pk_add_f16", "=v1 x1 x1"),
-    row(0x10, "v_pk_mul_f16", "=v1 x1 x1"),
-    row(0x11, "v_pk_min_f16", "=v1 x1 x1").on(RDNA3),
-    row(0x12, "v_pk_max_f16", "=v1 x1 x1").on(RDNA3),
-    row(0x13, "v_dot2_f32_f16", "=v1 x1 x1 x1"),
     row(0x16, "v_dot4_i32_iu8", "=v1 x1 x1 x1"),
-    row(0x17, "v_dot4_u32_u8", "=v1 x1 x1 x1"),
     row(0x18, "v_dot8_i32_iu4", "=v1 x1 x1 x1"),
-    row(0x19, "v_dot8_u32_u4", "=v1 x1 x1 x1"),
     row(0x1a, "v_dot2_f32_bf16", "=v1 x1 x1 x1"),
-    row(0x20, "v_fma_mix_f32", "=v1 x1 x1 x1"),
-    row(0x21, "v_fma_mixlo_f16", "=v1 x1 x1 x1"),
-    row(0x22, "v_fma_mixhi_f16", "=v1 x1 x1 x1"),
     row(0x40, "v_wmma_f32_16x16x16_f16", "=v8 v8 v8 v8").on(RDNA3),
     row(0x41, "v_wmma_f32_16x16x16_bf16", "=v8 v8 v8 v8").on(RDNA3),
     row(0x42, "v_wmma_f16_16x16x16_f16", "=v8 v8 v8 v8").on(RDNA3),

@@ -127,7 +127,6 @@ pub(crate) const SMEM: &[Row] = &[
     row(0x19, "s_buffer_load_u8", "=s1 s4"),
     row(0x1a, "s_buffer_load_i16", "=s1 s4"),
     row(0x1b, "s_buffer_load_u16", "=s1 s4"),
-    row(0x21, "s_dcache_inv", ""),
     row(0x22, "s_atc_probe", "n s2"),
     row(0x23, "s_atc_probe_buffer", "n s4"),
     row(0x24, "s_prefetch_inst", "s2 n"),
