@@ -1,19 +1,19 @@
 //! A software GPU: it loads AMD code objects and interprets their machine code, wave by wave,
 //! behind the C interfaces of the HIP runtime and rocBLAS.
 //!
-//! The rooms, from the outside in:
+//! The modules, from the outside in:
 //!
 //! - [`api`]: the HIP functions, with HIP's names, arguments and error codes.
 //! - [`parts`]: what an allocator says of the allocations that it divides.
 //! - [`rocblas`]: the rocBLAS functions, computed on the host.
-//! - [`runtime`]: devices, allocations, streams, events, modules: what the HIP functions act on.
+//! - `runtime`: devices, allocations, streams, events, modules: what the HIP functions act on.
 //! - [`code_object`]: ELF, metadata notes, kernel descriptors, relocations.
 //! - [`isa`]: machine code to [`isa::Inst`], one folder per instruction-set family.
 //! - [`exec`]: runs a kernel's waves; knows memory and registers, and nothing of HIP.
 //!
 //! A device address is a host address. Nothing here knows Candle.
 //!
-//! The process says once which devices it wants ([`configure`]); until then the HIP functions report that
+//! The process says once which devices there are ([`configure`]); until then the HIP functions report that
 //! there is none.
 pub mod api;
 pub mod code_object;
@@ -21,7 +21,7 @@ pub mod exec;
 pub mod isa;
 pub mod parts;
 pub mod rocblas;
-pub mod runtime;
+mod runtime;
 
 pub use runtime::{
     ConfigureError, DEFAULT_TOTAL_MEMORY, Injection, Options, calls, configure, configure_with, inject,
@@ -51,7 +51,7 @@ pub fn launch_count() -> u64 {
     runtime::runtime().map(runtime::Runtime::launch_count).unwrap_or(0)
 }
 
-/// How often work was given to a null stream, or somebody waited for one. Each such call waits for other streams, and
+/// How often work was given to a null stream, or the host waited for one. Each such call waits for other streams, and
 /// on hardware for other users of the device.
 pub fn null_stream_uses() -> u64 {
     let uses =

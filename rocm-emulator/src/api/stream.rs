@@ -3,7 +3,7 @@ use super::*;
 use crate::runtime::{Command, UserPointer};
 use std::ffi::c_void;
 
-/// Priorities that streams may have: least and greatest. The software GPU serves all alike.
+/// Priorities that streams may have: least and greatest. The software GPU ignores them.
 const LEAST_PRIORITY: i32 = 1;
 const GREATEST_PRIORITY: i32 = -1;
 

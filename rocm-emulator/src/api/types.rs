@@ -1,7 +1,9 @@
 //! HIP's C types. Layouts are those of ROCm 6's headers on x86-64.
+#![allow(missing_docs, reason = "names and fields are HIP's, and its documentation describes them")]
+
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// Error code: [`crate::runtime::ErrorCode`] as a number.
+/// Error code, a number of HIP's enumeration.
 pub type hipError_t = c_uint;
 /// Device ordinal.
 pub type hipDevice_t = c_int;

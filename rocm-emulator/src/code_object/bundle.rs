@@ -4,7 +4,7 @@ use super::{CodeObjectError, corrupt};
 const MAGIC: &[u8] = b"__CLANG_OFFLOAD_BUNDLE__";
 /// Magic of a compressed bundle.
 const COMPRESSED_MAGIC: &[u8] = b"CCOB";
-/// More entries or longer names than this are not believed.
+/// More entries or longer names than this are refused.
 const MAX_ENTRIES: u64 = 4096;
 
 /// One code object of a bundle.
@@ -14,6 +14,7 @@ pub struct BundleEntry {
     pub id: String,
     /// Bytes from the start of the bundle.
     pub offset: u64,
+    /// Bytes.
     pub size: u64,
 }
 

@@ -12,9 +12,13 @@ pub struct KernelDescriptor {
     pub kernarg_bytes: u32,
     /// Distance of the first instruction from the descriptor.
     pub entry_offset: i64,
+    /// COMPUTE_PGM_RSRC1.
     pub rsrc1: u32,
+    /// COMPUTE_PGM_RSRC2.
     pub rsrc2: u32,
+    /// COMPUTE_PGM_RSRC3.
     pub rsrc3: u32,
+    /// KERNEL_CODE_PROPERTIES: which registers the dispatcher sets up.
     pub code_properties: u16,
     /// Length and offset of preloaded kernel arguments (gfx940 and later).
     pub kernarg_preload: u16,

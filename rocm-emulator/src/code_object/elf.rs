@@ -12,7 +12,7 @@ const ELFOSABI_AMDGPU_HSA: u8 = 64;
 const ABI_VERSIONS: std::ops::RangeInclusive<u8> = 1..=4;
 /// Note type of the metadata, with the owner `AMDGPU`.
 const NT_AMDGPU_METADATA: u32 = 32;
-/// A loaded code object larger than this is not believed.
+/// A loaded code object larger than this is refused.
 const MAX_LOADED_BYTES: u64 = 1 << 30;
 
 /// A PT_LOAD segment.
@@ -22,15 +22,20 @@ pub struct Segment {
     pub address: u64,
     /// Bytes in memory; what `data` does not reach is zero.
     pub size: u64,
+    /// Contents, as far as the file has them.
     pub data: Vec<u8>,
+    /// Whether kernels may write it.
     pub writable: bool,
+    /// Whether it holds code.
     pub executable: bool,
 }
 
 /// A defined global symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol {
+    /// Address before loading.
     pub address: u64,
+    /// Bytes.
     pub size: u64,
     /// Whether it is a variable (and not a function).
     pub is_object: bool,
@@ -43,12 +48,15 @@ pub enum RelocationKind {
     Relative64,
     /// symbol + addend, 64 bits.
     Absolute64,
-    /// symbol + addend, 32 bits, or the low or high half of it.
+    /// symbol + addend, 32 bits.
     Absolute32,
+    /// The low half of symbol + addend.
     Absolute32Low,
+    /// The high half of symbol + addend.
     Absolute32High,
     /// symbol + addend - place.
     Relative64ToPlace,
+    /// symbol + addend - place, 32 bits.
     Relative32ToPlace,
 }
 
@@ -57,16 +65,20 @@ pub enum RelocationKind {
 pub struct Relocation {
     /// Where, before loading.
     pub address: u64,
+    /// What to compute.
     pub kind: RelocationKind,
     /// The symbol's address before loading; 0 for those without symbol.
     pub symbol: u64,
+    /// What is added.
     pub addend: i64,
 }
 
 /// A kernel: its metadata and its descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
+    /// What the metadata note says.
     pub metadata: KernelMetadata,
+    /// What the descriptor says.
     pub descriptor: KernelDescriptor,
     /// Address of the first instruction, before loading.
     pub entry: u64,
@@ -75,13 +87,17 @@ pub struct Kernel {
 /// A code object, read and checked, before it is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeObject {
+    /// The chip that it is for.
     pub target: Target,
+    /// What is loaded.
     pub segments: Vec<Segment>,
     /// One past the last address.
     pub end: u64,
     /// Largest alignment of a segment.
     pub alignment: u64,
+    /// By name.
     pub symbols: BTreeMap<String, Symbol>,
+    /// What depends on the place that it is loaded to.
     pub relocations: Vec<Relocation>,
     /// By name.
     pub kernels: BTreeMap<String, Kernel>,

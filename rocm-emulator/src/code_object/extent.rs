@@ -7,7 +7,7 @@ use object::LittleEndian as LE;
 use object::elf::FileHeader64;
 use object::read::elf::FileHeader;
 
-/// Longer images are not believed.
+/// Longer images are refused.
 const MAX_IMAGE_BYTES: u64 = 1 << 30;
 
 /// Where bytes come from: memory at an address, of unknown length.
@@ -167,8 +167,8 @@ mod tests {
 
     #[test]
     fn unmapped_memory_is_an_error() {
-        // SAFETY: page 1 is never mapped; if /proc is there, the read fails instead of crashing.
         if std::fs::File::open("/proc/self/mem").is_ok() {
+            // SAFETY: page 1 is never mapped; as /proc is there, the read fails instead of crashing.
             let error = unsafe { copy_image(std::ptr::without_provenance(4096), |_| true) }.unwrap_err();
             assert!(matches!(error, CodeObjectError::Corrupt(_)), "{error}");
         }

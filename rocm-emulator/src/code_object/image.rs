@@ -5,8 +5,11 @@ use crate::runtime::HostBuffer;
 /// A segment at its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadedSegment {
+    /// Host address.
     pub address: usize,
+    /// Bytes.
     pub size: usize,
+    /// Whether kernels may write it.
     pub writable: bool,
 }
 
@@ -14,6 +17,7 @@ pub struct LoadedSegment {
 #[derive(Debug)]
 pub struct Image {
     buffer: HostBuffer,
+    /// The segments by address.
     pub segments: Vec<LoadedSegment>,
 }
 

@@ -18,8 +18,9 @@ pub enum HiddenArgument {
     GridDims,
     /// Bytes of dynamic LDS.
     DynamicLdsSize,
-    /// High half of the flat address of private memory and of LDS.
+    /// High half of the flat address of private memory.
     PrivateBase,
+    /// High half of the flat address of LDS.
     SharedBase,
     /// Something that stays zero: printf and hostcall buffers, the device heap, queues, padding.
     Zero,
@@ -28,11 +29,13 @@ pub enum HiddenArgument {
 /// How an argument is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
+    /// The value itself.
     ByValue,
     /// A pointer to global memory.
     GlobalBuffer,
     /// A pointer to dynamic LDS, and images, samplers, pipes and queues: bits of the caller too.
     Other,
+    /// What the runtime fills in.
     Hidden(HiddenArgument),
 }
 
@@ -43,23 +46,32 @@ pub struct Argument {
     pub offset: u32,
     /// Bytes.
     pub size: u32,
+    /// How it is passed.
     pub kind: ValueKind,
 }
 
 /// What the metadata says about one kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelMetadata {
+    /// The kernel's name.
     pub name: String,
     /// Symbol of the kernel descriptor, `NAME.kd`.
     pub symbol: String,
     /// Sorted by offset, explicit ones first.
     pub arguments: Vec<Argument>,
+    /// Bytes of the kernel argument segment.
     pub kernarg_bytes: u32,
+    /// Static LDS bytes of a workgroup.
     pub lds_bytes: u32,
+    /// Private bytes of a lane.
     pub private_bytes: u32,
+    /// Lanes of a wave.
     pub wave_size: u32,
+    /// Scalar registers of a wave.
     pub sgprs: u32,
+    /// Vector registers of a lane.
     pub vgprs: u32,
+    /// Accumulation registers of a lane.
     pub agprs: u32,
     /// Work-items per workgroup that the kernel was compiled for at most.
     pub max_workgroup_size: u32,
@@ -67,7 +79,7 @@ pub struct KernelMetadata {
     pub required_workgroup_size: Option<[u32; 3]>,
 }
 
-/// The largest kernel argument segment that is believed.
+/// The largest kernel argument segment that is accepted.
 const MAX_KERNARG_BYTES: u32 = 1 << 20;
 
 /// Kernels of the note's MessagePack.

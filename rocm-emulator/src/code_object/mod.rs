@@ -19,6 +19,7 @@ pub use metadata::{Argument, HiddenArgument, KernelMetadata, ValueKind};
 pub use target::{Feature, Target};
 
 /// What is wrong with a code object.
+#[allow(missing_docs, reason = "the error text of a variant says what it is and what its fields are")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodeObjectError {
     #[error("not a code object: {0}")]

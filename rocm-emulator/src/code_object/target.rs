@@ -4,10 +4,13 @@ use super::CodeObjectError;
 /// State of a target feature (XNACK, SRAM ECC) in code object version 4 and later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
+    /// The chip does not have the feature.
     Unsupported,
     /// The code runs with the feature on or off.
     Any,
+    /// The code needs the feature off.
     Off,
+    /// The code needs the feature on.
     On,
 }
 
@@ -35,7 +38,9 @@ impl Feature {
 pub struct Target {
     /// LLVM's processor name, like `gfx1100` or `gfx11-generic`.
     pub processor: &'static str,
+    /// Replay of memory accesses after page faults.
     pub xnack: Feature,
+    /// Error correction of on-chip memory.
     pub sramecc: Feature,
     /// Version of a generic target; 0 for others.
     pub generic_version: u8,

@@ -61,8 +61,9 @@ impl AddressSpace {
         self
     }
 
-    /// Says what checks have to know of ranges, by address.
-    pub fn with_histories(mut self, histories: RangeHistories) -> Self {
+    /// Says what checks have to know of ranges.
+    pub fn with_histories(mut self, mut histories: RangeHistories) -> Self {
+        histories.sort_unstable_by_key(|(base, _)| *base);
         self.histories = histories;
         self
     }

@@ -4,8 +4,11 @@ use super::{FreedRange, Range};
 /// How memory was touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
+    /// A read.
     Load,
+    /// A write.
     Store,
+    /// A read and a write that nothing comes between.
     Atomic,
 }
 
@@ -26,11 +29,13 @@ pub struct Fault {
     pub kernel: String,
     /// Address of the instruction, as an offset into the program's text.
     pub pc: u64,
+    /// The instruction and its work-items.
     pub site: Box<Site>,
     /// The workgroup's coordinates in the grid.
     pub workgroup: [u32; 3],
     /// The wave in its workgroup.
     pub wave: u32,
+    /// What happened.
     pub kind: FaultKind,
 }
 
@@ -61,6 +66,7 @@ impl Site {
 }
 
 /// Where an access went.
+#[allow(missing_docs, reason = "each variant says what its fields are")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// An address, and the allocation nearest to it.
@@ -84,18 +90,24 @@ impl std::fmt::Display for Place {
 /// The earlier one of two accesses that nothing orders.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EarlierAccess {
+    /// How it touched the memory.
     pub access: Access,
     /// As in [`Fault`].
     pub pc: u64,
+    /// As LLVM prints it.
     pub instruction: String,
+    /// As in [`Fault`].
     pub workgroup: [u32; 3],
+    /// As in [`Fault`].
     pub wave: u32,
+    /// The lane of the wave.
     pub lane: u32,
     /// Whether its workgroup is another one.
     pub elsewhere: bool,
 }
 
 /// Kinds of faults.
+#[allow(missing_docs, reason = "the error text of a variant says what it is and what its fields are")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FaultKind {
     #[error("out of bounds: {access} of {} at 0x{address:x}, outside every allocation", Bytes(*.bytes))]

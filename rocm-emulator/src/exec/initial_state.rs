@@ -4,7 +4,7 @@ use super::wave::{FIRST_AGPR, Lanes, Mode, VGPRS, VGPRS_AND_AGPRS, Wave};
 use super::{KernelSpec, Launch};
 use crate::isa::{Family, sreg};
 
-/// Kernel code properties: user SGPRs that the kernel wants, in this order.
+/// Kernel code properties: user SGPRs that the kernel needs, in this order.
 mod property {
     pub const PRIVATE_SEGMENT_BUFFER: u16 = 1 << 0;
     pub const DISPATCH_PTR: u16 = 1 << 1;

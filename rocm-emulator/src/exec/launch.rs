@@ -1,4 +1,4 @@
-//! One kernel launch: workgroups dealt to the host's cores.
+//! One kernel launch: workgroups on the host's cores.
 use super::check::Checker;
 use super::initial_state::{DispatchPacket, InitialState, Pointers, private_bytes};
 use super::memory::{Global, KERNARG_SURROUNDINGS, Lds, Memory, wide_vectors};
@@ -10,16 +10,19 @@ use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A wave that executes more instructions than this is taken to hang, unless the launch says otherwise.
+/// A wave that executes more instructions than this counts as hanging, unless the launch sets another limit.
 pub const DEFAULT_INSTRUCTION_LIMIT: u64 = 2_000_000_000;
 
 /// A kernel of a program, from its descriptor and metadata.
 #[derive(Clone, Debug, Default)]
 pub struct KernelSpec {
+    /// The kernel's name.
     pub name: String,
     /// Address of the first instruction (absolute: the program's `text_address` plus its offset).
     pub entry: u64,
+    /// Vector registers of a lane.
     pub vgprs: u32,
+    /// Scalar registers of a wave.
     pub sgprs: u32,
     /// Static LDS bytes per workgroup.
     pub lds_bytes: u32,
@@ -27,10 +30,13 @@ pub struct KernelSpec {
     pub private_bytes: u32,
     /// Size of the kernel argument segment.
     pub kernarg_bytes: u32,
-    /// COMPUTE_PGM_RSRC1..3 and the code properties, as in the kernel descriptor.
+    /// COMPUTE_PGM_RSRC1, as in the kernel descriptor, like the fields below.
     pub rsrc1: u32,
+    /// COMPUTE_PGM_RSRC2.
     pub rsrc2: u32,
+    /// COMPUTE_PGM_RSRC3.
     pub rsrc3: u32,
+    /// Which registers the dispatcher sets up.
     pub code_properties: u16,
     /// Whether it was compiled for waves of 32 lanes.
     pub wave32: bool,
@@ -38,7 +44,9 @@ pub struct KernelSpec {
 
 /// What to run, on what, and where.
 pub struct Launch<'a> {
+    /// The loaded code.
     pub program: &'a Program,
+    /// The kernel of it.
     pub kernel: &'a KernelSpec,
     /// Workgroups in x, y, z.
     pub grid: [u32; 3],
@@ -48,17 +56,19 @@ pub struct Launch<'a> {
     pub dynamic_lds: u32,
     /// The kernel argument segment, hidden arguments filled in.
     pub kernarg: &'a [u8],
+    /// What it may touch.
     pub memory: &'a AddressSpace,
     /// Host threads to use at most.
     pub threads: usize,
     /// Instructions one wave may execute: [`DEFAULT_INSTRUCTION_LIMIT`], or less to catch hangs sooner.
     pub instruction_limit: u64,
-    pub scrutiny: Scrutiny,
+    /// How it is disturbed and looked at.
+    pub instrumentation: Instrumentation,
 }
 
 /// How a launch is disturbed and looked at. The default is neither, and costs nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Scrutiny {
+pub struct Instrumentation {
     /// Waves and workgroups take turns in an order that this number decides, on one host thread.
     pub seed: Option<u64>,
     /// What accesses are checked for.
@@ -67,7 +77,7 @@ pub struct Scrutiny {
     pub profile: bool,
 }
 
-impl Scrutiny {
+impl Instrumentation {
     /// Whether instructions have to be looked at one by one.
     fn watches(&self) -> bool {
         self.seed.is_some() || self.profile || self.checks.watches_accesses()
@@ -148,7 +158,7 @@ where
     WaveSizes: PerWaveSize<W>,
 {
     let (entry, entry_step) = launch.program.function_at(entry);
-    // Whole blocks, for the segment's alignment; what surrounds it is nobody's.
+    // Whole blocks, for the segment's alignment; the bytes around it belong to no range.
     let blocks = (launch.kernarg.len() + KERNARG_SURROUNDINGS as usize).div_ceil(64);
     let mut kernarg = vec![Block([0; 64]); blocks];
     for (block, bytes) in kernarg.iter_mut().zip(launch.kernarg.chunks(64)) {
@@ -178,10 +188,10 @@ where
         faulty: AtomicU64::new(u64::MAX),
         outcome: Mutex::new((Counters { launches: 1, ..Counters::default() }, None)),
     };
-    match launch.scrutiny.seed {
+    match launch.instrumentation.seed {
         Some(seed) => queue.run_shuffled(seed),
         // One thread sees all accesses, in the same order every time.
-        None if launch.scrutiny.checks.race => drop(queue.work(u64::MAX)),
+        None if launch.instrumentation.checks.race => drop(queue.work(u64::MAX)),
         None => queue.run(launch.threads),
     }
     let (counters, fault) = queue.outcome.into_inner();
@@ -193,7 +203,7 @@ where
 #[repr(C, align(64))]
 struct Block([u8; 64]);
 
-/// The workgroups of a launch, dealt in order.
+/// The workgroups of a launch, handed out in order.
 struct Queue<'a, const W: usize> {
     dispatch: &'a Dispatch<'a, W>,
     own: [Range; 2],
@@ -233,8 +243,8 @@ where
             let waves = WaveSizes::waves(kept);
             let mut memory = self.memory();
             memory.lds = std::mem::take(lds);
-            let mut watch = Watch::new(self.dispatch.launch.scrutiny.profile);
-            let watched = self.dispatch.launch.scrutiny.watches();
+            let mut watch = Watch::new(self.dispatch.launch.instrumentation.profile);
+            let watched = self.dispatch.launch.instrumentation.watches();
             for _ in 0..most {
                 let group = self.next.fetch_add(1, Ordering::Relaxed);
                 // Workgroups below a faulty one are still run, so that the lowest fault is reported.
@@ -266,7 +276,7 @@ where
     /// Runs all workgroups in an order that the seed decides, up to the first fault.
     fn run_shuffled(&self, seed: u64) {
         let mut memory = self.memory();
-        let mut watch = Watch::new(self.dispatch.launch.scrutiny.profile);
+        let mut watch = Watch::new(self.dispatch.launch.instrumentation.profile);
         let coordinates = |group| self.coordinates(group);
         let fault =
             shuffle::run(self.dispatch, self.groups, coordinates, &mut memory, &mut watch, seed).err();
@@ -277,7 +287,7 @@ where
     }
 
     fn memory(&self) -> Memory<'_> {
-        let checks = self.dispatch.launch.scrutiny.checks;
+        let checks = self.dispatch.launch.instrumentation.checks;
         let checker = checks.watches_accesses().then(|| Checker::new(checks));
         Memory {
             global: Global::new(self.dispatch.launch.memory, self.own).checked_by(checker.clone()),

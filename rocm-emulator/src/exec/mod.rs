@@ -23,9 +23,9 @@ mod semantics;
 #[cfg(test)]
 mod shipped;
 mod shuffle;
-pub mod vector;
+mod vector;
 mod watch;
-pub mod wave;
+mod wave;
 mod wave_size;
 mod workgroup;
 
@@ -33,7 +33,7 @@ pub use address_space::{AddressSpace, PRIVATE_APERTURE, Range, SHARED_APERTURE};
 pub use check::{Checks, FreedRange, FreedRanges, Missing, RangeHistories, RangeHistory, Written};
 pub use counters::Counters;
 pub use fault::{Access, EarlierAccess, Fault, FaultKind, Place, Site};
-pub use launch::{DEFAULT_INSTRUCTION_LIMIT, KernelSpec, Launch, Scrutiny, can_run_here, run};
+pub use launch::{DEFAULT_INSTRUCTION_LIMIT, Instrumentation, KernelSpec, Launch, can_run_here, run};
 pub use profile::Profile;
 pub use program::Program;
 pub(crate) use random::Random;

@@ -392,6 +392,6 @@ fn prepare<const W: usize>(
         | Encoding::Vop3p
         | Encoding::Vopc
         | Encoding::Vopd => vector::prepare(inst).map(Step::from),
-        Encoding::Vinterp | Encoding::LdsDir | Encoding::Mtbuf | Encoding::Mimg | Encoding::Exp => None,
+        Encoding::Vinterp | Encoding::LdsDir => None,
     }
 }

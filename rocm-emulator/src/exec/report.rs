@@ -1,4 +1,4 @@
-//! A fault as a kernel's author wants to read it: what happened, who did it, what lies there, and the code around it.
+//! The text of a fault: what happened, which work-item did it, which memory is there, and the code around it.
 use super::{EarlierAccess, Fault, FaultKind, FreedRange, Place, Range, Site};
 use std::fmt::{Display, Formatter, Result};
 

@@ -62,8 +62,6 @@ impl Mode {
 
 /// Registers of one wave of `W` lanes (32 or 64).
 pub struct Wave<const W: usize> {
-    /// Byte offset of the next instruction in the program's text.
-    pub pc: usize,
     /// The scalar register file by canonical number ([`sreg`]): s0..s105, VCC, TTMP, NULL, M0, EXEC.
     pub sgpr: [u32; 128],
     pub scc: bool,

@@ -223,7 +223,7 @@ where
     fn set_up(&mut self, dispatch: &Dispatch<W>, workgroup: [u32; 3], count: usize) {
         while self.running.len() < count {
             self.running.push(Running {
-                wave: Wave { pc: 0, sgpr: [0; 128], scc: false, mode: Mode::from_bits(0), vgpr: Vec::new() },
+                wave: Wave { sgpr: [0; 128], scc: false, mode: Mode::from_bits(0), vgpr: Vec::new() },
                 private: Private::default(),
                 function: Arc::clone(&dispatch.entry),
                 next: 0,

@@ -20,7 +20,7 @@ const SERIAL_WORK: usize = 1 << 18;
 /// The ranges of `memory` must stay mapped during the call, and nobody may hold references into them.
 pub unsafe fn run(problem: &Problem, memory: &AddressSpace, threads: usize) -> Result<()> {
     use DataType::{Bf16, F16, F32, F64, I8, I32};
-    // SAFETY (all arms): as the caller promises.
+    // SAFETY: as the caller promises, in every arm.
     unsafe {
         match (problem.types.input, problem.types.output) {
             (F64, F64) => run_as::<f64, f64, f64>(problem, memory, threads),
@@ -119,9 +119,9 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
             columns,
             ld: problem.d.ld as usize,
         };
-        // SAFETY (all blocks): the caller vouches for the matrices; the loops stay inside their sizes.
         if Out::IS_ACCUMULATOR {
             let d = Output { data: d.data.cast::<W>(), rows, columns, ld: d.ld };
+            // SAFETY: the caller vouches for the matrices, which `d` is one of.
             unsafe {
                 if self.reads.c && at.c != at.d {
                     self.take_c::<Out>(at.c, d);
@@ -131,6 +131,7 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
         } else {
             let mut sums = vec![W::ZERO; rows * columns];
             let wide = Output { data: sums.as_mut_ptr(), rows, columns, ld: rows };
+            // SAFETY: the caller vouches for the matrices; `sums` has as many elements as `wide`.
             unsafe {
                 if self.reads.c {
                     self.take_c::<Out>(at.c, wide);
@@ -139,6 +140,7 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
             }
             for (column, sums) in sums.chunks_exact(rows).enumerate() {
                 for (row, sum) in sums.iter().enumerate() {
+                    // SAFETY: the caller vouches for the matrix; row and column lie in it.
                     unsafe { d.data.add(column * d.ld + row).write(Out::narrow(*sum)) };
                 }
             }

@@ -2,6 +2,7 @@
 use std::ffi::CStr;
 
 /// `rocblas_status`.
+#[allow(missing_docs, reason = "rocBLAS' names")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {

@@ -13,7 +13,7 @@ pub(super) fn write_profile() -> bool {
 }
 
 extern "C" fn ended() {
-    // Nobody is left to be told otherwise; a panic must not leave C's exit.
+    // An error cannot be reported any more; a panic must not leave C's exit.
     match std::panic::catch_unwind(|| super::RUNTIME.get().map_or(Ok(()), super::Runtime::finish_profile)) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => eprintln!("the software GPU cannot write its profile: {error}"),

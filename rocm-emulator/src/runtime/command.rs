@@ -64,11 +64,6 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// One row.
-    pub fn linear(target: usize, source: Source, bytes: usize) -> Self {
-        Self { target, target_pitch: bytes, source, source_pitch: bytes, width: bytes, rows: 1 }
-    }
-
     /// Copies.
     ///
     /// # Safety
@@ -137,7 +132,7 @@ impl Command {
             || self.can_wait()
     }
 
-    /// Whether it is early enough to run the command when another one comes, or somebody waits or asks.
+    /// Whether it is early enough to run the command when another one is enqueued, or the host waits or queries.
     pub fn can_wait(&self) -> bool {
         matches!(self, Self::TakePart { .. } | Self::GivePart { .. })
     }

@@ -65,7 +65,7 @@ impl Device {
         }
     }
 
-    /// How often work was given to the null stream, or somebody waited for it.
+    /// How often work was given to the null stream, or the host waited for it.
     pub fn null_stream_uses(&self) -> u64 {
         self.null_stream_uses.load(atomic::Ordering::Relaxed)
     }
@@ -147,7 +147,7 @@ impl Device {
     /// Waits for a stream.
     ///
     /// # Errors
-    /// The first failure of its work that nobody was told yet.
+    /// The first failure of its work that has not been reported yet.
     pub fn synchronize_stream(&self, stream: &Arc<Stream>) -> Result<()> {
         self.note_use(stream);
         Self::wait_for(&self.joined(stream))
@@ -156,7 +156,7 @@ impl Device {
     /// Whether a stream's work has finished.
     ///
     /// # Errors
-    /// `NotReady`, or the first failure that nobody was told yet.
+    /// `NotReady`, or the first failure that has not been reported yet.
     pub fn query_stream(&self, stream: &Arc<Stream>) -> Result<()> {
         let streams = self.joined(stream);
         streams.iter().for_each(|stream| stream.queue().poll());
@@ -169,7 +169,7 @@ impl Device {
     /// Waits for all streams.
     ///
     /// # Errors
-    /// The first failure that nobody was told yet.
+    /// The first failure that has not been reported yet.
     pub fn synchronize(&self) -> Result<()> {
         let mut streams = self.live_streams();
         streams.push(Arc::clone(&self.null_stream));

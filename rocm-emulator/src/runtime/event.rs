@@ -50,12 +50,12 @@ impl Recording {
         *self.reached.lock()
     }
 
-    /// The host asks whether the stream has come here, without waiting.
+    /// Whether the stream has reached the moment, without waiting.
     pub fn poll(&self) {
         self.queue.poll();
     }
 
-    /// The failure of the stream before the moment, which nobody has been told yet; it is told now.
+    /// The failure of the stream before the moment, which has not been reported yet; this reports it.
     pub fn take_fault(&self) -> Option<HipError> {
         self.queue.take_fault()
     }

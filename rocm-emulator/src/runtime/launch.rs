@@ -178,11 +178,6 @@ impl PreparedLaunch {
         Ok(Self { function, shape, kernarg })
     }
 
-    /// The kernel argument segment as the kernel sees it.
-    pub fn kernarg(&self) -> &[u8] {
-        &self.kernarg
-    }
-
     /// Runs the launch on the calling thread, as the next one of a stream.
     ///
     /// # Errors
@@ -203,7 +198,7 @@ impl PreparedLaunch {
                 memory: &memory,
                 threads: runtime.options.threads,
                 instruction_limit: runtime.options.instruction_limit,
-                scrutiny: exec::Scrutiny {
+                instrumentation: exec::Instrumentation {
                     seed: queue.seed_of_launch(&self.function.spec.name),
                     checks: runtime.options.checks,
                     profile: runtime.options.profile.is_some(),

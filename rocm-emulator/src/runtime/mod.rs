@@ -23,22 +23,19 @@ mod thread_state;
 mod transfer;
 mod visible;
 
-pub use command::{Callback, Command, HostWork, UserPointer};
-pub use config::{
-    ConfigureError, DEFAULT_TOTAL_MEMORY, EMULATOR_VARIABLE, MEMORY_VARIABLE, Options, POISON_VARIABLE,
-    THREADS_VARIABLE,
-};
+pub use command::{Command, HostWork, UserPointer};
+pub use config::{ConfigureError, DEFAULT_TOTAL_MEMORY, Options};
 pub use device::Device;
 pub use error::{ErrorCode, HipError, Result, error_name, error_text};
 pub use event::{Event, Recording};
 pub use fault::{last_fault, panic_text};
 pub use injection::{Injection, called, calls, inject, release_stalled};
 pub use launch::{MAX_WORKGROUP_SIZE, PreparedLaunch, Shape};
-pub use memory::{ALIGNMENT, Found, HostBuffer, Kind, Memory};
+pub use memory::{Found, HostBuffer, Kind, Memory};
 pub use module::{Function, Module};
-pub use profile::ProfileBook;
+pub use profile::ProfileFile;
 pub use scheduler::Scheduler;
-pub use stream::{NON_BLOCKING, Ordering, Queue, Stream};
+pub use stream::Stream;
 pub use thread_state::{last_detail, last_error, may_wait, note, set_device};
 pub use transfer::{Direction, Transfer};
 
@@ -65,7 +62,7 @@ pub struct Runtime {
     launches: AtomicU64,
     counters: Mutex<BTreeMap<String, Counters>>,
     /// What goes to the file that the options name.
-    profile: Option<ProfileBook>,
+    profile: Option<ProfileFile>,
 }
 
 static RUNTIME: OnceLock<Runtime> = OnceLock::new();
@@ -125,11 +122,11 @@ fn start(slots: Slots, options: Options) -> std::result::Result<(), ConfigureErr
     })
 }
 
-fn open_profile(file: &Path) -> std::result::Result<ProfileBook, ConfigureError> {
+fn open_profile(file: &Path) -> std::result::Result<ProfileFile, ConfigureError> {
     let refused = |reason: String| ConfigureError::Profile { file: file.display().to_string(), reason };
-    let book = ProfileBook::create(file.to_path_buf()).map_err(|error| refused(error.to_string()))?;
+    let profile = ProfileFile::create(file.to_path_buf()).map_err(|error| refused(error.to_string()))?;
     match at_exit::write_profile() {
-        true => Ok(book),
+        true => Ok(profile),
         false => Err(refused("the host cannot write it when the process ends".into())),
     }
 }
@@ -151,7 +148,7 @@ pub fn runtime() -> Result<&'static Runtime> {
 }
 
 impl Runtime {
-    fn new(slots: &Slots, options: Options, profile: Option<ProfileBook>) -> Self {
+    fn new(slots: &Slots, options: Options, profile: Option<ProfileFile>) -> Self {
         let scheduler = options.seed.map(|seed| Arc::new(Scheduler::new(seed)));
         Self {
             memory: Memory::new(slots.len(), options.total_memory, options.poison, options.checks),
@@ -332,12 +329,12 @@ impl Runtime {
     /// # Errors
     /// Those of [`Device::enqueue`].
     pub fn take_part(&self, stream: &Stream, address: usize, len: usize) -> Result<bool> {
-        if !self.memory.promise_part(address, len) {
+        if !self.memory.note_taken(address, len) {
             return Ok(false);
         }
         let taken = self.device(stream.device)?.enqueue(stream, Command::TakePart { address, len });
         if taken.is_err() {
-            self.memory.withdraw_part(address);
+            self.memory.note_given(address);
         }
         taken.map(|()| true)
     }
@@ -347,7 +344,7 @@ impl Runtime {
     /// # Errors
     /// Those of [`Device::enqueue`].
     pub fn give_part(&self, stream: &Stream, address: usize) -> Result<bool> {
-        if !self.memory.withdraw_part(address) {
+        if !self.memory.note_given(address) {
             return Ok(false);
         }
         self.device(stream.device)?.enqueue(stream, Command::GivePart { address })?;
@@ -406,7 +403,7 @@ impl Runtime {
     /// Ends everything on a device: its streams, events, modules and allocations.
     ///
     /// # Errors
-    /// The first failure that nobody was told yet; the device is reset all the same.
+    /// The first failure that has not been reported yet; the device is reset all the same.
     pub fn reset(&self, device: &Device) -> Result<()> {
         let outcome = device.synchronize();
         let ordinal = device.ordinal;
@@ -444,7 +441,7 @@ impl Runtime {
     /// # Errors
     /// Those of writing the file.
     pub fn write_profile(&self) -> std::io::Result<()> {
-        self.profile.as_ref().map_or(Ok(()), ProfileBook::write)
+        self.profile.as_ref().map_or(Ok(()), ProfileFile::write)
     }
 
     /// Waits for what the streams still do, and writes the profile. Commands that a seed has put off are never run:

@@ -7,10 +7,10 @@ use crate::exec::{Counters, Profile};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Sums by kernel, for one file.
-pub struct ProfileBook {
+pub struct ProfileFile {
     file: PathBuf,
     kernels: Mutex<BTreeMap<Kernel, Counters>>,
 }
@@ -28,15 +28,15 @@ struct Kernel {
     private_bytes: u32,
 }
 
-impl ProfileBook {
-    /// An empty book; its file is written at once, so that a wrong name shows before there is anything to lose.
+impl ProfileFile {
+    /// An empty profile; its file is written at once, so that a wrong name is reported at the start.
     ///
     /// # Errors
     /// Those of writing the file.
     pub fn create(file: PathBuf) -> std::io::Result<Self> {
-        let book = Self { file, kernels: Mutex::default() };
-        book.write()?;
-        Ok(book)
+        let profile = Self { file, kernels: Mutex::default() };
+        profile.write()?;
+        Ok(profile)
     }
 
     /// Adds a launch.
@@ -71,11 +71,6 @@ impl ProfileBook {
             let _ = std::fs::remove_file(&unfinished);
         }
         written
-    }
-
-    /// The file's name.
-    pub fn file(&self) -> &Path {
-        &self.file
     }
 }
 
@@ -203,14 +198,14 @@ mod tests {
     #[test]
     fn an_unwritable_file_is_an_error() {
         let nowhere = std::env::temp_dir().join("no such folder").join("profile.json");
-        assert!(ProfileBook::create(nowhere).is_err());
+        assert!(ProfileFile::create(nowhere).is_err());
     }
 
     #[test]
     fn an_empty_book_is_written() {
         let file = std::env::temp_dir().join(format!("empty-profile-{}.json", std::process::id()));
-        let book = ProfileBook::create(file.clone()).unwrap();
-        assert_eq!(std::fs::read_to_string(book.file()).unwrap(), "{\"format\": 1, \"kernels\": []}\n");
+        let profile = ProfileFile::create(file.clone()).unwrap();
+        assert_eq!(std::fs::read_to_string(&profile.file).unwrap(), "{\"format\": 1, \"kernels\": []}\n");
         std::fs::remove_file(file).unwrap();
     }
 }

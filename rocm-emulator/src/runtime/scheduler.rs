@@ -1,4 +1,4 @@
-//! With a seed, streams have no threads: their commands wait until somebody waits for them, and then a generator
+//! With a seed, streams have no threads: their commands wait until the host waits for them, and then a generator
 //! picks one ready stream after the other. What nothing orders therefore happens late, early or interleaved, as the
 //! seed has it, and for one host thread always in the same way.
 use super::stream::Queue;
@@ -27,7 +27,7 @@ struct State {
     queues: Vec<Arc<Queue>>,
     /// The queue that ran last.
     last: Option<Arc<Queue>>,
-    /// A command runs, on the thread of whoever asked for it.
+    /// A command runs, on the thread that waits.
     running: bool,
 }
 
@@ -60,7 +60,7 @@ impl Scheduler {
         {}
     }
 
-    /// Time passes for a host that asks without waiting.
+    /// Runs some commands for a host that queries without waiting.
     pub fn poll(&self) {
         let mut state = self.state.lock();
         let count = state.random.below(3);

@@ -81,7 +81,7 @@ struct State {
     closed: bool,
     /// A command is being run, by the stream's thread or by one that waits for it.
     running: bool,
-    /// The first failure that nobody has been told yet.
+    /// The first failure that has not been reported yet.
     fault: Option<HipError>,
 }
 
@@ -97,11 +97,11 @@ impl State {
 }
 
 /// How long a thread watches for a change before it sleeps: about as long as it takes to wake one.
-struct Patience {
+struct SpinWait {
     turns: u32,
 }
 
-impl Default for Patience {
+impl Default for SpinWait {
     /// None on a host with one core, where nothing changes while one looks.
     fn default() -> Self {
         static TURNS: LazyLock<u32> = LazyLock::new(|| {
@@ -111,7 +111,7 @@ impl Default for Patience {
     }
 }
 
-impl Patience {
+impl SpinWait {
     /// Leaves the queue to others for a moment; false when it is time to sleep.
     fn spin(&mut self, state: &mut MutexGuard<State>) -> bool {
         if self.turns == 0 {
@@ -204,7 +204,7 @@ impl Queue {
         // A thread of the pool may take up other work inside a launch, which must then not end up here again.
         let helps = rayon::current_thread_index().is_none() && exec::can_run_here();
         let mut state = self.state.lock();
-        let mut patience = Patience::default();
+        let mut spin = SpinWait::default();
         while state.completed < sequence {
             if helps && let Some(command) = state.next_if(Command::runs_anywhere) {
                 MutexGuard::unlocked(&mut state, || self.finish(command));
@@ -213,7 +213,7 @@ impl Queue {
             if !state.running {
                 self.work.notify_one();
             }
-            if !patience.spin(&mut state) {
+            if !spin.spin(&mut state) {
                 self.progress.wait(&mut state);
             }
         }
@@ -223,12 +223,12 @@ impl Queue {
         }
     }
 
-    /// The failure that nobody has been told yet; it is told now.
+    /// The failure that has not been reported yet; this reports it.
     pub fn take_fault(&self) -> Option<HipError> {
         self.state.lock().fault.take()
     }
 
-    /// The failure that nobody has been told yet.
+    /// The failure that has not been reported yet.
     pub fn peek_fault(&self) -> Option<HipError> {
         self.state.lock().fault.clone()
     }
@@ -238,7 +238,7 @@ impl Queue {
         self.scheduler.as_deref()
     }
 
-    /// The host asks how far the stream is, without waiting.
+    /// The host queries the stream's progress, without waiting.
     pub fn poll(&self) {
         match &self.scheduler {
             Some(scheduler) => scheduler.poll(),
@@ -294,7 +294,7 @@ impl Queue {
         loop {
             let command = {
                 let mut state = self.state.lock();
-                let mut patience = Patience::default();
+                let mut spin = SpinWait::default();
                 loop {
                     if let Some(command) = state.next_if(|_| true) {
                         break command;
@@ -302,7 +302,7 @@ impl Queue {
                     if state.closed && state.commands.is_empty() {
                         return;
                     }
-                    if state.running || !patience.spin(&mut state) {
+                    if state.running || !spin.spin(&mut state) {
                         self.work.wait(&mut state);
                     }
                 }

@@ -62,7 +62,7 @@ impl Runtime {
     ///
     /// # Errors
     /// `InvalidValue` for null pointers, for ranges that leave an allocation and for a direction that
-    /// contradicts the addresses; when the call waits, the stream's failures that nobody was told yet.
+    /// contradicts the addresses; when the call waits, the stream's failures that has not been reported yet.
     ///
     /// # Safety
     /// Addresses of pageable host memory must be valid for the copy.

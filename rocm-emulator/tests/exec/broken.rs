@@ -2,7 +2,7 @@
 //! twins pass all checks.
 use super::code_object::{Arguments, CodeObject, Shape, WAVE_SIZES, readable, writable};
 use rocm_emulator::exec::{
-    Access, Checks, Fault, FaultKind, Place, RangeHistories, RangeHistory, Scrutiny, Written,
+    Access, Checks, Fault, FaultKind, Instrumentation, Place, RangeHistories, RangeHistory, Written,
 };
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ fn corpus(w: u32) -> Vec<(&'static str, Call, Caught)> {
     ]
 }
 
-fn run(lanes: u32, kernel: &str, call: Call, scrutiny: Scrutiny) -> Result<(), Fault> {
+fn run(lanes: u32, kernel: &str, call: Call, instrumentation: Instrumentation) -> Result<(), Fault> {
     let code = CodeObject::for_waves("broken", lanes);
     let (x, mut y) = (vec![1u32; 256], vec![0u32; call.len]);
     let mut arguments = Arguments::default();
@@ -107,12 +107,12 @@ fn run(lanes: u32, kernel: &str, call: Call, scrutiny: Scrutiny) -> Result<(), F
         (ranges[index].base, history)
     };
     let histories: RangeHistories = [history(0), history(1)].into_iter().collect();
-    let shape = Shape { scrutiny, ..Shape::new(call.groups, 2 * lanes) };
+    let shape = Shape { instrumentation, ..Shape::new(call.groups, 2 * lanes) };
     code.launch_with_histories(kernel, shape, &arguments, &ranges, histories).map(drop)
 }
 
-fn checks(race: bool, init: bool) -> Scrutiny {
-    Scrutiny { checks: Checks { race, init, memory: false }, ..Scrutiny::default() }
+fn checks(race: bool, init: bool) -> Instrumentation {
+    Instrumentation { checks: Checks { race, init, memory: false }, ..Instrumentation::default() }
 }
 
 #[test]
@@ -148,8 +148,8 @@ fn races_are_found_in_any_order() {
     for lanes in WAVE_SIZES {
         for (kernel, call, caught) in corpus(lanes).into_iter().filter(|(_, _, caught)| *caught != Always) {
             for seed in 1..=5 {
-                let scrutiny = Scrutiny { seed: Some(seed), ..checks(true, caught != ByInit) };
-                let outcome = run(lanes, kernel, call, scrutiny);
+                let instrumentation = Instrumentation { seed: Some(seed), ..checks(true, caught != ByInit) };
+                let outcome = run(lanes, kernel, call, instrumentation);
                 assert_eq!(outcome.is_err(), caught == ByRace, "{kernel}, seed {seed}: {outcome:?}");
             }
         }

@@ -3,8 +3,8 @@ use object::elf::{FileHeader64, PT_LOAD};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
 use rocm_emulator::exec::{
-    AddressSpace, Counters, DEFAULT_INSTRUCTION_LIMIT, Fault, KernelSpec, Launch, Program, Range,
-    RangeHistories, Scrutiny,
+    AddressSpace, Counters, DEFAULT_INSTRUCTION_LIMIT, Fault, Instrumentation, KernelSpec, Launch, Program,
+    Range, RangeHistories,
 };
 use rocm_emulator::isa::Family;
 use std::path::Path;
@@ -77,7 +77,7 @@ pub struct Shape {
     pub dynamic_lds: u32,
     pub threads: usize,
     pub instruction_limit: u64,
-    pub scrutiny: Scrutiny,
+    pub instrumentation: Instrumentation,
 }
 
 impl Shape {
@@ -88,7 +88,7 @@ impl Shape {
             dynamic_lds: 0,
             threads: 2,
             instruction_limit: DEFAULT_INSTRUCTION_LIMIT,
-            scrutiny: Scrutiny::default(),
+            instrumentation: Instrumentation::default(),
         }
     }
 }
@@ -215,7 +215,7 @@ impl CodeObject {
             memory: &memory,
             threads: shape.threads,
             instruction_limit: shape.instruction_limit,
-            scrutiny: shape.scrutiny,
+            instrumentation: shape.instrumentation,
         })
     }
 }

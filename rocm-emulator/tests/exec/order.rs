@@ -1,13 +1,13 @@
 //! Seeds: kernels that depend on the order of waves and workgroups fail under some, always in the same way.
 use super::code_object::{Arguments, CodeObject, Shape, WAVE_SIZES, readable, writable};
-use rocm_emulator::exec::Scrutiny;
+use rocm_emulator::exec::Instrumentation;
 use std::collections::BTreeSet;
 
 /// What continuous integration would use.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
 
 fn seeded(shape: Shape, seed: u64) -> Shape {
-    Shape { scrutiny: Scrutiny { seed: Some(seed), ..Scrutiny::default() }, ..shape }
+    Shape { instrumentation: Instrumentation { seed: Some(seed), ..Instrumentation::default() }, ..shape }
 }
 
 /// Runs a kernel whose last argument is `out`, without a seed and under each seed twice.

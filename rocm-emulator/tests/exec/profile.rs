@@ -1,6 +1,6 @@
 //! Profiles of kernels that can be counted by hand.
 use super::code_object::{Arguments, CodeObject, Shape, WAVE_SIZES, readable, writable};
-use rocm_emulator::exec::{Counters, Profile, Scrutiny};
+use rocm_emulator::exec::{Counters, Instrumentation, Profile};
 
 /// A line of 128 bytes.
 #[repr(align(128))]
@@ -11,7 +11,7 @@ fn lines(count: u32) -> Vec<Line> {
 }
 
 fn profiled(shape: Shape) -> Shape {
-    Shape { scrutiny: Scrutiny { profile: true, ..shape.scrutiny }, ..shape }
+    Shape { instrumentation: Instrumentation { profile: true, ..shape.instrumentation }, ..shape }
 }
 
 fn strided(lanes: u32, waves: u32, stride: u32, offset: usize) -> Counters {
@@ -117,12 +117,12 @@ fn a_profile_depends_neither_on_threads_nor_on_seeds() {
         let x = vec![3u32; 256 * 40];
         let mut sums = vec![0u32; 40];
         let arguments = Arguments::default().pointer(&x).pointer(&sums);
-        let mut run = |threads, scrutiny| {
-            let shape = Shape { threads, scrutiny, ..Shape::new(40, 256) };
+        let mut run = |threads, instrumentation| {
+            let shape = Shape { threads, instrumentation, ..Shape::new(40, 256) };
             code.launch("block_sum", shape, &arguments, &[readable(&x), writable(&mut sums)])
                 .expect("no fault")
         };
-        let profile = |seed| Scrutiny { seed, profile: true, ..Scrutiny::default() };
+        let profile = |seed| Instrumentation { seed, profile: true, ..Instrumentation::default() };
         let first = run(1, profile(None));
         assert_ne!(first.profile, Profile::default());
         assert!(first.profile.splits > 0 && first.profile.active_lanes < first.profile.lanes);
@@ -130,7 +130,7 @@ fn a_profile_depends_neither_on_threads_nor_on_seeds() {
         assert_eq!(run(1, profile(Some(1))), first);
         assert_eq!(run(1, profile(Some(2))), first);
         // Who does not ask pays nothing and gets nothing.
-        let plain = run(2, Scrutiny::default());
+        let plain = run(2, Instrumentation::default());
         assert_eq!(plain, Counters { profile: Profile::default(), ..first });
     }
 }

@@ -1,7 +1,7 @@
 //! Machine code by hand: what is faulty only when it is reached.
 use rocm_emulator::exec::{
-    AddressSpace, Counters, DEFAULT_INSTRUCTION_LIMIT, Fault, FaultKind, KernelSpec, Launch, Program,
-    Scrutiny,
+    AddressSpace, Counters, DEFAULT_INSTRUCTION_LIMIT, Fault, FaultKind, Instrumentation, KernelSpec, Launch,
+    Program,
 };
 use rocm_emulator::isa::Family;
 
@@ -29,7 +29,7 @@ fn run(words: &[u32]) -> Result<Counters, Fault> {
         memory: &AddressSpace::default(),
         threads: 1,
         instruction_limit: DEFAULT_INSTRUCTION_LIMIT.min(1000),
-        scrutiny: Scrutiny::default(),
+        instrumentation: Instrumentation::default(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! gfx12's barriers of two parts, by hand: who signals, who waits, who runs on.
 use rocm_emulator::exec::{
-    AddressSpace, Counters, Fault, FaultKind, KernelSpec, Launch, Program, Scrutiny, run,
+    AddressSpace, Counters, Fault, FaultKind, Instrumentation, KernelSpec, Launch, Program, run,
 };
 use rocm_emulator::isa::Family;
 
@@ -34,7 +34,7 @@ fn launch(waves: u32, words: &[u32]) -> Result<Counters, Fault> {
         memory: &AddressSpace::default(),
         threads: 1,
         instruction_limit: 10_000_000,
-        scrutiny: Scrutiny::default(),
+        instrumentation: Instrumentation::default(),
     })
 }
 

@@ -65,30 +65,36 @@ fn written() -> String {
     let elsewhere = Buffer::of(&[5u32]);
     set_device(0);
     let host = (&raw const word).cast();
-    let ways: [Way; 11] = [
-        // SAFETY: all sides hold the bytes that are copied or filled, here and below.
-        ("copy from the host", &|place| unsafe { hipMemcpyHtoD(place.0, host, 4) }),
-        ("copy from pinned memory", &|place| unsafe {
-            hipMemcpyAsync(place.0, pinned, 4, hipMemcpyHostToDevice, stream.0)
-        }),
-        ("copy on the device", &|place| unsafe { hipMemcpyDtoDAsync(place.0, source.0, 4, stream.0) }),
-        ("copy of rows", &|place| unsafe {
-            hipMemcpy2DAsync(place.0, 2, source.0, 4, 2, 2, hipMemcpyDeviceToDevice, stream.0)
-        }),
-        ("copy from another device", &|place| unsafe {
-            hipMemcpyPeerAsync(place.0, 0, elsewhere.0, 1, 4, stream.0)
-        }),
-        // In the order of the null stream, which the others know nothing of.
-        ("fill", &|place| unsafe { hipMemset(place.0, 0, 4).max(hipDeviceSynchronize()) }),
-        ("fill on a stream", &|place| unsafe { hipMemsetAsync(place.0, 0, 4, stream.0) }),
-        ("bytes", &|place| unsafe { hipMemsetD8Async(place.0, 0, 4, stream.0) }),
-        ("halves", &|place| unsafe { hipMemsetD16Async(place.0, 0, 2, stream.0) }),
-        ("words", &|place| unsafe { hipMemsetD32Async(place.0, 0, 1, stream.0) }),
-        ("kernel", &|place| {
-            launch_one(module.function("store_at"), stream.0, &mut [arg(&place.0), arg(&index), arg(&value)]);
-            0
-        }),
-    ];
+    // SAFETY: all sides hold the bytes that are copied or filled.
+    let ways: [Way; 11] = unsafe {
+        [
+            ("copy from the host", &|place| hipMemcpyHtoD(place.0, host, 4)),
+            ("copy from pinned memory", &|place| {
+                hipMemcpyAsync(place.0, pinned, 4, hipMemcpyHostToDevice, stream.0)
+            }),
+            ("copy on the device", &|place| hipMemcpyDtoDAsync(place.0, source.0, 4, stream.0)),
+            ("copy of rows", &|place| {
+                hipMemcpy2DAsync(place.0, 2, source.0, 4, 2, 2, hipMemcpyDeviceToDevice, stream.0)
+            }),
+            ("copy from another device", &|place| {
+                hipMemcpyPeerAsync(place.0, 0, elsewhere.0, 1, 4, stream.0)
+            }),
+            // In the order of the null stream, which the others know nothing of.
+            ("fill", &|place| hipMemset(place.0, 0, 4).max(hipDeviceSynchronize())),
+            ("fill on a stream", &|place| hipMemsetAsync(place.0, 0, 4, stream.0)),
+            ("bytes", &|place| hipMemsetD8Async(place.0, 0, 4, stream.0)),
+            ("halves", &|place| hipMemsetD16Async(place.0, 0, 2, stream.0)),
+            ("words", &|place| hipMemsetD32Async(place.0, 0, 1, stream.0)),
+            ("kernel", &|place| {
+                launch_one(
+                    module.function("store_at"),
+                    stream.0,
+                    &mut [arg(&place.0), arg(&index), arg(&value)],
+                );
+                0
+            }),
+        ]
+    };
     let mut found = String::new();
     for (way, write) in ways {
         let place = Buffer::new(4);

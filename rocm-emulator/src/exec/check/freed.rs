@@ -1,4 +1,4 @@
-//! Memory that is gone: what names a use after free.
+//! Ranges that were freed, to name a use after free.
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 
@@ -19,11 +19,11 @@ pub struct FreedRange {
 /// The allocations that were freed last.
 #[derive(Debug, Default)]
 pub struct FreedRanges {
-    book: Mutex<Book>,
+    log: Mutex<Log>,
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct Log {
     /// Latest last; here `since` is how many were freed up to it.
     ranges: VecDeque<FreedRange>,
     freed: u64,
@@ -32,27 +32,27 @@ struct Book {
 impl FreedRanges {
     /// Remembers a range; the oldest is forgotten if there are too many.
     pub fn note(&self, base: u64, len: u64) {
-        let mut book = self.book.lock();
-        if book.ranges.len() == REMEMBERED {
-            book.ranges.pop_front();
+        let mut log = self.log.lock();
+        if log.ranges.len() == REMEMBERED {
+            log.ranges.pop_front();
         }
-        book.freed += 1;
-        let since = book.freed;
-        book.ranges.push_back(FreedRange { base, len, since });
+        log.freed += 1;
+        let since = log.freed;
+        log.ranges.push_back(FreedRange { base, len, since });
     }
 
     /// Forgets what overlaps a range.
     pub fn forget(&self, base: u64, len: u64) {
         let overlaps = |range: &FreedRange| range.base < base + len && base < range.base + range.len;
-        self.book.lock().ranges.retain(|range| !overlaps(range));
+        self.log.lock().ranges.retain(|range| !overlaps(range));
     }
 
     /// The range that was freed last among those that held `address`.
     pub fn find(&self, address: u64) -> Option<FreedRange> {
-        let book = self.book.lock();
+        let log = self.log.lock();
         let holds = |range: &&FreedRange| address >= range.base && address - range.base < range.len;
-        let found = book.ranges.iter().rev().find(holds)?;
-        Some(FreedRange { since: book.freed - found.since, ..*found })
+        let found = log.ranges.iter().rev().find(holds)?;
+        Some(FreedRange { since: log.freed - found.since, ..*found })
     }
 }
 

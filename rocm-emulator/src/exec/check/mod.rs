@@ -43,11 +43,11 @@ impl Checks {
 pub struct RangeHistory {
     /// The bytes that have been written; without it, all of them.
     pub written: Option<Arc<Written>>,
-    /// Memory that the host uses at the same time, so that order is the program's own affair.
+    /// Memory that the host uses at the same time, so that the program has to order the accesses.
     pub shared_with_host: bool,
 }
 
-/// Histories with the first address of their range, sorted by it.
+/// Histories with the first address of their range.
 pub type RangeHistories = Vec<(u64, RangeHistory)>;
 
 /// An access of one lane.
@@ -70,12 +70,12 @@ pub(super) struct Checker {
     clock: Clock,
     global: Cells,
     /// Of the instruction that runs.
-    doubts: Vec<(Doubt, Snapshot)>,
+    possible_races: Vec<(PossibleRace, Snapshot)>,
 }
 
 /// Two stores in no order: a race unless the later one leaves what it finds.
 #[derive(Debug)]
-pub(super) struct Doubt {
+pub(super) struct PossibleRace {
     kind: Box<FaultKind>,
     /// The bytes that both store, counted from the first one of the access.
     pub(super) bytes: std::ops::Range<u64>,
@@ -95,7 +95,7 @@ impl Checker {
             checks,
             clock: Clock::default(),
             global: Cells::default(),
-            doubts: Vec::new(),
+            possible_races: Vec::new(),
         }))
     }
 
@@ -116,15 +116,15 @@ impl Checker {
         self.clock.at(offset, kind);
     }
 
-    /// Keeps a doubt until the instruction has stored.
-    pub(super) fn doubt(&mut self, doubt: Doubt, before: Snapshot) {
-        self.doubts.push((doubt, before));
+    /// Keeps a possible race until the instruction has stored.
+    pub(super) fn possible_race(&mut self, possible_race: PossibleRace, before: Snapshot) {
+        self.possible_races.push((possible_race, before));
     }
 
     /// The instruction has stored.
     pub(super) fn settle(&mut self) -> Result<(), Box<FaultKind>> {
-        match self.doubts.drain(..).find(|(_, before)| before.has_changed()) {
-            Some((doubt, _)) => Err(doubt.kind),
+        match self.possible_races.drain(..).find(|(_, before)| before.has_changed()) {
+            Some((possible_race, _)) => Err(possible_race.kind),
             None => Ok(()),
         }
     }
@@ -136,7 +136,7 @@ impl Checker {
         base: u64,
         lane: LaneAccess,
         place: impl Fn() -> Place,
-    ) -> Result<Option<Doubt>, Box<FaultKind>> {
+    ) -> Result<Option<PossibleRace>, Box<FaultKind>> {
         let written = history.and_then(|history| history.written.as_deref());
         if let Some(written) = written.filter(|_| self.checks.init) {
             check_written(written, lane.address - base, lane, &place)?;
@@ -158,7 +158,11 @@ impl LdsHistory {
     }
 
     /// Checks an access that lies in LDS.
-    pub(super) fn access(&mut self, lane: LaneAccess, size: u32) -> Result<Option<Doubt>, Box<FaultKind>> {
+    pub(super) fn access(
+        &mut self,
+        lane: LaneAccess,
+        size: u32,
+    ) -> Result<Option<PossibleRace>, Box<FaultKind>> {
         let place = || Place::Lds { offset: lane.address, size };
         let checker = self.checker.borrow();
         if checker.checks.init {
@@ -170,9 +174,9 @@ impl LdsHistory {
         Ok(None)
     }
 
-    /// Keeps a doubt until the instruction has stored.
-    pub(super) fn doubt(&mut self, doubt: Doubt, before: Snapshot) {
-        self.checker.borrow_mut().doubt(doubt, before);
+    /// Keeps a possible race until the instruction has stored.
+    pub(super) fn possible_race(&mut self, possible_race: PossibleRace, before: Snapshot) {
+        self.checker.borrow_mut().possible_race(possible_race, before);
     }
 }
 
@@ -201,7 +205,7 @@ fn check_order(
     cells: &mut Cells,
     lane: LaneAccess,
     place: &impl Fn() -> Place,
-) -> Result<Option<Doubt>, Box<FaultKind>> {
+) -> Result<Option<PossibleRace>, Box<FaultKind>> {
     let LaneAccess { access, lane, address, bytes } = lane;
     let Some(conflict) = cells.access(clock, access, address, bytes, clock.record(lane as u32)) else {
         return Ok(None);
@@ -221,7 +225,7 @@ fn check_order(
     let race = Box::new(FaultKind::Race { access, lane, bytes, place, earlier: Box::new(earlier) });
     match (access, kind) {
         (Access::Store, Access::Store) => {
-            Ok(Some(Doubt { kind: race, bytes: start - address..end - address }))
+            Ok(Some(PossibleRace { kind: race, bytes: start - address..end - address }))
         }
         _ => Err(race),
     }

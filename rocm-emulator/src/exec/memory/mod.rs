@@ -27,7 +27,7 @@ pub(super) use prepare::prepare;
 use region::Region;
 pub(super) use region::{Global, KERNARG_SURROUNDINGS, Lds, Private, Snapshot};
 pub(super) use scalar_load::{ScalarLoad, prepare as prepare_scalar};
-pub(super) use touch::{Room, Touch};
+pub(super) use touch::{MemoryKind, Touch};
 
 /// Faults are rare and large.
 pub(super) type MemoryResult<T> = Result<T, Box<FaultKind>>;
@@ -50,7 +50,7 @@ impl Memory<'_> {
     }
 }
 
-/// Whether the host has all features that the wide compilation of the memory unit wants.
+/// Whether the host has all features that the wide compilation of the memory unit needs.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn wide_vectors() -> bool {
     is_x86_feature_detected!("avx2")

@@ -127,7 +127,7 @@ impl MemoryStep {
                 }
                 let count_of = format.registers();
                 let before: [Lanes<W>; 4] = std::array::from_fn(|n| wave.vgpr[dst + n.min(count_of - 1)]);
-                // SAFETY: the region allowed to read as many bytes from `piece` on; the copy has room for all lanes'.
+                // SAFETY: the region allowed to read as many bytes from `piece` on; the copy has space for all lanes'.
                 unsafe {
                     whole.write_bytes(0, W << shift);
                     std::ptr::copy_nonoverlapping(piece, whole, bytes as usize);
@@ -139,7 +139,7 @@ impl MemoryStep {
             }
             Action::Store(format) => {
                 // SAFETY: the region allowed to write as many bytes from `piece` on as there are lanes; the copy has
-                // room for all lanes'.
+                // space for all lanes'.
                 unsafe {
                     store(wave, format, usize::from(self.data[0]), whole);
                     if count < W {

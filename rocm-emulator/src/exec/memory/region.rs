@@ -68,11 +68,11 @@ impl<'a> Global<'a> {
             if own.is_none() {
                 let (history, place) = (self.space.history(range.base), || self.place(address));
                 let access = LaneAccess { access, lane, address, bytes };
-                let doubt = checker.borrow_mut().global(history, range.base, access, place)?;
-                if let Some(doubt) = doubt {
+                let possible_race = checker.borrow_mut().global(history, range.base, access, place)?;
+                if let Some(possible_race) = possible_race {
                     // SAFETY: the range holds the access, and stays readable while the launch runs.
-                    let before = unsafe { Snapshot::take(address as *const u8, &doubt.bytes) };
-                    checker.borrow_mut().doubt(doubt, before);
+                    let before = unsafe { Snapshot::take(address as *const u8, &possible_race.bytes) };
+                    checker.borrow_mut().possible_race(possible_race, before);
                 }
             }
             return Ok(address as *mut u8);
@@ -169,7 +169,7 @@ pub(in crate::exec) struct Lds {
     /// In 16-byte units, for alignment.
     storage: Vec<u128>,
     size: u32,
-    /// Bytes that may be accessed without more ado: all or, if accesses are checked, none.
+    /// Bytes that may be accessed without a further check: all or, if accesses are checked, none.
     open: u32,
     history: Option<Box<LdsHistory>>,
 }
@@ -203,13 +203,13 @@ impl Lds {
         let size = self.size;
         match &mut self.history {
             Some(history) if address.checked_add(bytes).is_some_and(|end| end <= size.into()) => {
-                let doubt = history.access(LaneAccess { access, lane, address, bytes }, size)?;
+                let possible_race = history.access(LaneAccess { access, lane, address, bytes }, size)?;
                 // SAFETY: the storage holds at least `size` bytes, and the access ends within them.
                 let place = unsafe { self.storage.as_mut_ptr().cast::<u8>().add(address as usize) };
-                if let Some(doubt) = doubt {
+                if let Some(possible_race) = possible_race {
                     // SAFETY: as above; a workgroup's LDS stays where it is until the workgroup ends.
-                    let before = unsafe { Snapshot::take(place, &doubt.bytes) };
-                    history.doubt(doubt, before);
+                    let before = unsafe { Snapshot::take(place, &possible_race.bytes) };
+                    history.possible_race(possible_race, before);
                 }
                 Ok(place)
             }

@@ -10,13 +10,8 @@ use crate::isa::{Encoding, Family, Inst, Mods, Operand};
 const NOTHING: Range = Range { base: 0, len: 0, writable: false };
 
 fn wave<const W: usize>() -> Wave<W> {
-    let mut wave = Wave {
-        pc: 0,
-        sgpr: [0; 128],
-        scc: false,
-        mode: Mode::from_bits(0xf0),
-        vgpr: vec![Lanes::splat(0); 32],
-    };
+    let mut wave =
+        Wave { sgpr: [0; 128], scc: false, mode: Mode::from_bits(0xf0), vgpr: vec![Lanes::splat(0); 32] };
     wave.set_sgpr64(126, Wave::<W>::full());
     wave
 }

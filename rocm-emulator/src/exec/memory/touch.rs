@@ -4,7 +4,7 @@ use crate::exec::wave::Wave;
 
 /// The memory that lanes touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::exec) enum Room {
+pub(in crate::exec) enum MemoryKind {
     Global,
     Lds,
     Private,
@@ -12,7 +12,7 @@ pub(in crate::exec) enum Room {
 
 /// One access of the lanes of a wave.
 pub(in crate::exec) struct Touch<'a, const W: usize> {
-    pub(in crate::exec) room: Room,
+    pub(in crate::exec) memory_kind: MemoryKind,
     pub(in crate::exec) access: Access,
     /// The lanes that take part; the others' addresses are meaningless.
     pub(in crate::exec) lanes: u64,
@@ -37,22 +37,24 @@ impl MemoryStep {
         };
         let mut addresses = [0; W];
         self.addresses(wave, &mut addresses);
-        let rooms = match self.space {
+        let memory_kinds = match self.space {
             Space::Global => [exec, 0, 0],
             Space::Lds => [0, exec, 0],
             Space::Private | Space::ScratchBuffer { .. } => [0, 0, exec],
             Space::Flat => by_aperture(&mut addresses, exec),
         };
-        for (room, lanes) in [Room::Global, Room::Lds, Room::Private].into_iter().zip(rooms) {
+        for (memory_kind, lanes) in
+            [MemoryKind::Global, MemoryKind::Lds, MemoryKind::Private].into_iter().zip(memory_kinds)
+        {
             if lanes == 0 {
                 continue;
             }
             match distances {
-                None => see(Touch { room, access, lanes, addresses: &addresses, bytes }),
+                None => see(Touch { memory_kind, access, lanes, addresses: &addresses, bytes }),
                 Some(distances) => {
                     for distance in distances {
                         let addresses = &moved(&addresses, distance);
-                        see(Touch { room, access, lanes, addresses, bytes });
+                        see(Touch { memory_kind, access, lanes, addresses, bytes });
                     }
                 }
             }

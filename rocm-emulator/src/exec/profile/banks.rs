@@ -53,11 +53,12 @@ pub(super) fn of<const W: usize>(touch: &Touch<W>) -> Steps {
 mod tests {
     use super::*;
     use crate::exec::Access;
-    use crate::exec::memory::Room;
+    use crate::exec::memory::MemoryKind;
 
     fn steps<const W: usize>(lanes: u64, bytes: u64, address: impl Fn(u64) -> u64) -> (u64, u64) {
         let addresses = &std::array::from_fn::<u64, W, _>(|lane| address(lane as u64));
-        let steps = of(&Touch { room: Room::Lds, access: Access::Load, lanes, addresses, bytes });
+        let steps =
+            of(&Touch { memory_kind: MemoryKind::Lds, access: Access::Load, lanes, addresses, bytes });
         (steps.fewest, steps.conflicts)
     }
 

@@ -45,11 +45,11 @@ pub(super) fn of<const W: usize>(touch: &Touch<W>) -> Lines {
 mod tests {
     use super::*;
     use crate::exec::Access;
-    use crate::exec::memory::Room;
+    use crate::exec::memory::MemoryKind;
 
     fn lines(lanes: u64, bytes: u64, address: impl Fn(u64) -> u64) -> Lines {
         let addresses = &std::array::from_fn::<u64, 32, _>(|lane| address(lane as u64));
-        of(&Touch { room: Room::Global, access: Access::Load, lanes, addresses, bytes })
+        of(&Touch { memory_kind: MemoryKind::Global, access: Access::Load, lanes, addresses, bytes })
     }
 
     const ALL: u64 = 0xffff_ffff;

@@ -3,36 +3,46 @@ mod banks;
 mod lines;
 
 use super::Access;
-use super::memory::{Room, Touch};
+use super::memory::{MemoryKind, Touch};
 use super::program::Step;
 use super::wave::Wave;
 
 /// Sums over all waves of a launch, or of many (`+=`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Lanes of all instructions on vector registers and vector memory, and how many of them were active.
+    /// Lanes of all instructions on vector registers and vector memory.
     pub lanes: u64,
+    /// How many of them were active.
     pub active_lanes: u64,
     /// Conditional branches.
     pub branches: u64,
     /// Instructions that turned off some, but not all, of the active lanes: where lanes part.
     pub splits: u64,
+    /// Barriers that waves have reached.
     pub barriers: u64,
     /// Accesses of waves to global memory that touched something.
     pub accesses: u64,
-    /// Lines of 64 and of 128 bytes that each access touched, and the fewest that could hold what it touched.
+    /// Lines of 64 bytes that each access touched.
     pub lines_64: u64,
+    /// The fewest that could hold what the accesses touched.
     pub fewest_lines_64: u64,
+    /// The same for lines of 128 bytes.
     pub lines_128: u64,
+    /// The same for lines of 128 bytes.
     pub fewest_lines_128: u64,
     /// Accesses of waves to LDS.
     pub lds_accesses: u64,
+    /// Bytes that lanes loaded from LDS.
     pub lds_bytes_loaded: u64,
+    /// Bytes that lanes stored to LDS.
     pub lds_bytes_stored: u64,
-    /// Steps in which LDS serves an access without conflicts, and further ones because of conflicts.
+    /// Steps in which LDS serves an access without conflicts.
     pub lds_steps: u64,
+    /// Further steps because of conflicts.
     pub bank_conflicts: u64,
+    /// Bytes that lanes loaded from private memory.
     pub scratch_bytes_loaded: u64,
+    /// Bytes that lanes stored to private memory.
     pub scratch_bytes_stored: u64,
 }
 
@@ -104,9 +114,9 @@ impl Profiler {
         let bytes = touch.bytes * u64::from(touch.lanes.count_ones());
         let loaded = if touch.access == Access::Store { 0 } else { bytes };
         let stored = if touch.access == Access::Load { 0 } else { bytes };
-        match touch.room {
+        match touch.memory_kind {
             // Its bytes are among the launch's counters.
-            Room::Global => {
+            MemoryKind::Global => {
                 sums.accesses += 1;
                 let lines = lines::of(touch);
                 sums.lines_64 += lines.touched[0];
@@ -114,7 +124,7 @@ impl Profiler {
                 sums.lines_128 += lines.touched[1];
                 sums.fewest_lines_128 += lines.fewest[1];
             }
-            Room::Lds => {
+            MemoryKind::Lds => {
                 sums.lds_accesses += 1;
                 sums.lds_bytes_loaded += loaded;
                 sums.lds_bytes_stored += stored;
@@ -122,7 +132,7 @@ impl Profiler {
                 sums.lds_steps += steps.fewest;
                 sums.bank_conflicts += steps.conflicts;
             }
-            Room::Private => {
+            MemoryKind::Private => {
                 sums.scratch_bytes_loaded += loaded;
                 sums.scratch_bytes_stored += stored;
             }

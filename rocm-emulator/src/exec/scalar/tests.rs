@@ -10,7 +10,7 @@ fn wave() -> Wave<32> {
 }
 
 fn wave_of<const W: usize>() -> Wave<W> {
-    Wave { pc: 0, sgpr: [0; 128], scc: false, mode: Mode::from_bits(0xf0), vgpr: vec![Lanes::splat(0); 4] }
+    Wave { sgpr: [0; 128], scc: false, mode: Mode::from_bits(0xf0), vgpr: vec![Lanes::splat(0); 4] }
 }
 
 fn inst(name: &'static str, encoding: Encoding, dst: Operand, src: &[Operand]) -> Inst {

@@ -234,14 +234,14 @@ fn place(state: &mut State, inst: &Inst, access: Access, case: u64, random: &mut
     } as u64;
     // LDS offsets are added to the address and must not lead out of it; others wrap.
     let reach = if inst.encoding == Encoding::Ds { distances(inst, bytes).into_iter().max()? } else { 0 };
-    let room = size.checked_sub(reach + bytes + 16)?;
+    let span = size.checked_sub(reach + bytes + 16)?;
     let natural = bytes.next_power_of_two();
     let step = if is_atomic || inst.encoding == Encoding::Ds || case % 4 != 3 { natural.min(16) } else { 1 };
     let contiguous = case.is_multiple_of(2);
     let inst_offset = if inst.encoding == Encoding::Ds { distances(inst, bytes)[0] } else { 0 };
-    let first = random.below(room / 4);
+    let first = random.below(span / 4);
     let lanes: Vec<u64> = (0..state.lanes as u64)
-        .map(|lane| if contiguous { (first + lane * bytes) % (room + 1) } else { random.below(room + 1) })
+        .map(|lane| if contiguous { (first + lane * bytes) % (span + 1) } else { random.below(span + 1) })
         // The place is aligned, not what the registers hold.
         .map(|at| at / step * step + (step - inst_offset % step) % step)
         .collect();

@@ -2,7 +2,7 @@
 use super::state::{GLOBAL_BYTES, LDS_BYTES, State};
 use crate::exec::memory::{Lds, Private};
 use crate::exec::wave::{Lanes, Wave};
-use crate::exec::{AddressSpace, FaultKind, KernelSpec, Launch, Program, Range, Scrutiny, run};
+use crate::exec::{AddressSpace, FaultKind, Instrumentation, KernelSpec, Launch, Program, Range, run};
 use crate::isa::Family;
 use std::cell::RefCell;
 
@@ -124,7 +124,7 @@ impl Code {
             memory: &memory,
             threads: 1,
             instruction_limit: 1000,
-            scrutiny: Scrutiny::default(),
+            instrumentation: Instrumentation::default(),
         };
         STATE.set(Some(state.clone()));
         let outcome = run(&launch);

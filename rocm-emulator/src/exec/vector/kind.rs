@@ -45,7 +45,7 @@ pub trait Kind: 'static {
     fn fetch<'a, const W: usize>(
         wave: &'a Wave<W>,
         source: &Source,
-        room: &'a mut MaybeUninit<[Self::Raw; W]>,
+        buffer: &'a mut MaybeUninit<[Self::Raw; W]>,
     ) -> &'a [Self::Raw; W];
     fn store<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [Self::Raw; W]);
     fn unpack(raw: Self::Raw) -> Self::Value;
@@ -71,9 +71,9 @@ macro_rules! kind32 {
             fn fetch<'a, const W: usize>(
                 wave: &'a Wave<W>,
                 source: &Source,
-                room: &'a mut MaybeUninit<[u32; W]>,
+                buffer: &'a mut MaybeUninit<[u32; W]>,
             ) -> &'a [u32; W] {
-                operand::fetch32(wave, source, room)
+                operand::fetch32(wave, source, buffer)
             }
             #[inline(always)]
             fn store<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
@@ -116,9 +116,9 @@ macro_rules! kind64 {
             fn fetch<'a, const W: usize>(
                 wave: &'a Wave<W>,
                 source: &Source,
-                room: &'a mut MaybeUninit<[u64; W]>,
+                buffer: &'a mut MaybeUninit<[u64; W]>,
             ) -> &'a [u64; W] {
-                operand::fetch64(wave, source, room)
+                operand::fetch64(wave, source, buffer)
             }
             #[inline(always)]
             fn store<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u64; W]) {
@@ -197,9 +197,9 @@ impl Kind for Mask {
     fn fetch<'a, const W: usize>(
         wave: &'a Wave<W>,
         source: &Source,
-        room: &'a mut MaybeUninit<[u32; W]>,
+        buffer: &'a mut MaybeUninit<[u32; W]>,
     ) -> &'a [u32; W] {
-        room.write(operand::expand(operand::fetch_mask(wave, source)))
+        buffer.write(operand::expand(operand::fetch_mask(wave, source)))
     }
     #[inline(always)]
     fn store<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {

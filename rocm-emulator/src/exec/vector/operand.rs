@@ -379,13 +379,13 @@ pub fn vgpr<const W: usize>(wave: &Wave<W>, n: u16) -> &[u32; W] {
 pub fn fetch32<'a, const W: usize>(
     wave: &'a Wave<W>,
     source: &Source,
-    room: &'a mut MaybeUninit<[u32; W]>,
+    buffer: &'a mut MaybeUninit<[u32; W]>,
 ) -> &'a [u32; W] {
     match source {
         Source::Vgpr(n) => vgpr(wave, *n),
-        Source::Scalar(n) => room.write([wave.sgpr[(n & 127) as usize]; W]),
-        Source::Constant(bits) => room.write([*bits as u32; W]),
-        other => fetch32_rare(wave, other, room),
+        Source::Scalar(n) => buffer.write([wave.sgpr[(n & 127) as usize]; W]),
+        Source::Constant(bits) => buffer.write([*bits as u32; W]),
+        other => fetch32_rare(wave, other, buffer),
     }
 }
 
@@ -393,12 +393,12 @@ pub fn fetch32<'a, const W: usize>(
 fn fetch32_rare<'a, const W: usize>(
     wave: &'a Wave<W>,
     source: &Source,
-    room: &'a mut MaybeUninit<[u32; W]>,
+    buffer: &'a mut MaybeUninit<[u32; W]>,
 ) -> &'a [u32; W] {
     let modified = match source {
         Source::Modified(modified) => modified,
-        Source::Status(status) => return room.write([status.read(wave); W]),
-        plain => return fetch32(wave, plain, room),
+        Source::Status(status) => return buffer.write([status.read(wave); W]),
+        plain => return fetch32(wave, plain, buffer),
     };
     let mut base_room = MaybeUninit::uninit();
     let mut base = fetch32(wave, &modified.base, &mut base_room);
@@ -409,7 +409,7 @@ fn fetch32_rare<'a, const W: usize>(
     }
     let (keep, flip) = (modified.keep as u32, modified.flip as u32);
     // Each choice is a loop of its own, which vectorises.
-    room.write(match modified.select {
+    buffer.write(match modified.select {
         Select::Whole => each(base, |x| x & keep ^ flip),
         Select::High => each(base, |x| x >> 16 & keep ^ flip),
         Select::Pair { low, high } => {
@@ -439,13 +439,13 @@ fn each<const W: usize>(lanes: &[u32; W], f: impl Fn(u32) -> u32) -> [u32; W] {
 pub fn fetch64<'a, const W: usize>(
     wave: &'a Wave<W>,
     source: &Source,
-    room: &'a mut MaybeUninit<[u64; W]>,
+    buffer: &'a mut MaybeUninit<[u64; W]>,
 ) -> &'a [u64; W] {
     match source {
-        Source::Vgpr(n) => room.write(join(vgpr(wave, *n), vgpr(wave, n.saturating_add(1)))),
-        Source::Scalar(n) => room.write([wave.sgpr64(*n); W]),
-        Source::Constant(bits) => room.write([*bits; W]),
-        other => room.write(fetch64_rare(wave, other)),
+        Source::Vgpr(n) => buffer.write(join(vgpr(wave, *n), vgpr(wave, n.saturating_add(1)))),
+        Source::Scalar(n) => buffer.write([wave.sgpr64(*n); W]),
+        Source::Constant(bits) => buffer.write([*bits; W]),
+        other => buffer.write(fetch64_rare(wave, other)),
     }
 }
 

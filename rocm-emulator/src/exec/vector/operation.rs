@@ -51,11 +51,11 @@ pub trait Sources: 'static {
     const FORMATS: &'static [Format];
     const FLOAT: bool;
 
-    /// Applies `O` to every lane; the results are in `room`.
+    /// Applies `O` to every lane; the results are in `buffer`.
     fn map<'a, O: Operation<Sources = Self>, const W: usize>(
         wave: &Wave<W>,
         operands: &Operands,
-        room: &'a mut MaybeUninit<[<O::Result as Kind>::Raw; W]>,
+        buffer: &'a mut MaybeUninit<[<O::Result as Kind>::Raw; W]>,
         carry: &mut [u32; W],
     ) -> &'a mut [<O::Result as Kind>::Raw; W];
 
@@ -74,13 +74,13 @@ macro_rules! sources {
             fn map<'a, O: Operation<Sources = Self>, const W: usize>(
                 wave: &Wave<W>,
                 operands: &Operands,
-                room: &'a mut MaybeUninit<[<O::Result as Kind>::Raw; W]>,
+                buffer: &'a mut MaybeUninit<[<O::Result as Kind>::Raw; W]>,
                 carry: &mut [u32; W],
             ) -> &'a mut [<O::Result as Kind>::Raw; W] {
-                let mut rooms = ($(MaybeUninit::<[$kind::Raw; W]>::uninit(),)*);
-                let lanes = ($($kind::fetch(wave, &operands.src[$index], &mut rooms.$index),)*);
+                let mut buffers = ($(MaybeUninit::<[$kind::Raw; W]>::uninit(),)*);
+                let lanes = ($($kind::fetch(wave, &operands.src[$index], &mut buffers.$index),)*);
                 // Next to the loop that writes them again, the zeros cost nothing.
-                let out = room.write([Default::default(); W]);
+                let out = buffer.write([Default::default(); W]);
                 for i in 0..W {
                     out[i] = O::Result::pack(O::apply(($($kind::unpack(lanes.$index[i]),)*)));
                 }
@@ -183,9 +183,9 @@ fn all_lanes<O: Operation, const W: usize>(operands: &Operands, wave: &mut Wave<
     if (O::Sources::FLOAT || O::Result::FLOAT) && !general::is_usual(&wave.mode, O::FORM) {
         return general::run(const { &behaviour::<O>() }, operands, wave);
     }
-    let mut room = MaybeUninit::uninit();
+    let mut buffer = MaybeUninit::uninit();
     let mut carry = [0; W];
-    let out = O::Sources::map::<O, W>(wave, operands, &mut room, &mut carry);
+    let out = O::Sources::map::<O, W>(wave, operands, &mut buffer, &mut carry);
     if O::CARRY {
         let active = operands.write_mask(wave);
         O::Result::store(operands, wave, out);

@@ -110,9 +110,9 @@ impl Exact {
         }
         let (mut high, mut low) = if self.exponent >= other.exponent { (self, other) } else { (other, self) };
         // Two bits are left for the carry.
-        let room = (high.magnitude.leading_zeros() as i32 - 2).min(high.exponent - low.exponent).max(0);
-        high.magnitude <<= room;
-        high.exponent -= room;
+        let shift = (high.magnitude.leading_zeros() as i32 - 2).min(high.exponent - low.exponent).max(0);
+        high.magnitude <<= shift;
+        high.exponent -= shift;
         let distance = (high.exponent - low.exponent) as u32;
         let shifted = low.magnitude.checked_shr(distance).unwrap_or(0);
         let sticky = distance > 0 && shifted.checked_shl(distance).unwrap_or(0) != low.magnitude;

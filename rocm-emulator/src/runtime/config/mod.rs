@@ -6,9 +6,7 @@ use super::arch;
 use crate::exec::Checks;
 use std::path::PathBuf;
 
-pub use settings::{EMULATOR_VARIABLE, MEMORY_VARIABLE, POISON_VARIABLE, THREADS_VARIABLE};
-
-/// Bytes of memory of each device unless told otherwise: 16 GiB. They are only promised; the host
+/// Bytes of memory of each device unless told otherwise: 16 GiB. They are only reserved; the host
 /// commits a page when it is first written.
 pub const DEFAULT_TOTAL_MEMORY: u64 = 16 << 30;
 
@@ -22,7 +20,7 @@ pub struct Options {
     /// Fills fresh device memory with this byte instead of zero, to show reads of uninitialised memory.
     /// Filled memory is committed at once.
     pub poison: Option<u8>,
-    /// A wave that runs more instructions than this is taken to hang, and its launch fails.
+    /// A wave that runs more instructions than this counts as hanging, and its launch fails.
     pub instruction_limit: u64,
     /// What launches are checked for besides what is always checked.
     pub checks: Checks,
@@ -64,6 +62,7 @@ impl Options {
 }
 
 /// Why the software GPU cannot be set up as asked.
+#[allow(missing_docs, reason = "the error text of a variant says what it is and what its fields are")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigureError {
     #[error("the software GPU has no architecture {name:?}; it can be {known}")]

@@ -44,11 +44,6 @@ impl HostBuffer {
         self.len
     }
 
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Writes `byte` everywhere; only for a buffer that nobody else uses yet.
     pub(super) fn fill(&mut self, byte: u8) {
         // SAFETY: base..base+len lies inside the allocation, and `&mut self` says that it is not shared.

@@ -54,7 +54,7 @@ pub struct Found {
 struct Allocation {
     len: usize,
     kind: Kind,
-    /// None where somebody else owns the memory (registered memory, code objects).
+    /// None where the memory belongs to others (registered memory, code objects).
     backing: Option<HostBuffer>,
     /// What commands may touch of it.
     parts: Parts,
@@ -71,7 +71,7 @@ struct Table {
 pub struct Memory {
     table: RwLock<Table>,
     /// Base and length of the parts that are live for the host; commands take and give them later.
-    promised: Mutex<BTreeMap<usize, usize>>,
+    taken: Mutex<BTreeMap<usize, usize>>,
     total: u64,
     poison: Option<u8>,
     checks: Checks,
@@ -91,7 +91,7 @@ impl Memory {
     pub fn new(devices: usize, total: u64, poison: Option<u8>, checks: Checks) -> Self {
         Self {
             table: RwLock::new(Table { live: BTreeMap::new(), used: vec![0; devices] }),
-            promised: Mutex::default(),
+            taken: Mutex::default(),
             total,
             poison,
             checks,
@@ -168,7 +168,7 @@ impl Memory {
         base
     }
 
-    /// Makes memory of somebody else known: registered host memory or a code object's segment.
+    /// Makes memory that is not an allocation of this table known: registered host memory or a code object's segment.
     ///
     /// # Errors
     /// `HostMemoryAlreadyRegistered` when it overlaps a known range.
@@ -231,10 +231,10 @@ impl Memory {
         Ok(())
     }
 
-    /// Lets go of allocations that nobody sees any more.
+    /// Releases allocations that were removed from the table.
     fn release(&self, base: usize, allocation: Option<Allocation>) {
         let Some(Allocation { len, backing: Some(buffer), .. }) = allocation else { return };
-        self.withdraw_parts(base, len);
+        self.forget_parts(base, len);
         self.freed.note(base as u64, len as u64);
         if let Some(quarantine) = &self.quarantine {
             let gone = quarantine.lock().keep(buffer);
@@ -283,11 +283,6 @@ impl Memory {
     pub fn info(&self, device: usize) -> (u64, u64) {
         let used = self.table.read().used.get(device).copied().unwrap_or(0);
         (self.total - used, self.total)
-    }
-
-    /// Number of live device and pinned allocations.
-    pub fn live_allocations(&self) -> usize {
-        self.table.read().live.values().filter(|allocation| allocation.backing.is_some()).count()
     }
 
     /// A number that changes whenever [`Self::address_space`] would.

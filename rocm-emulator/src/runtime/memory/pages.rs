@@ -1,6 +1,6 @@
 //! Zeroed memory from the host: small pieces from the allocator, large ones as mappings. Those that are let go wait for
 //! the next piece of their size: the faults of fresh pages cost more than what most kernels do with the memory. Huge
-//! pages are no way out, as the host may take its time to find some.
+//! pages do not help, as the host may need long to find some.
 use std::alloc::Layout;
 use std::ptr::NonNull;
 

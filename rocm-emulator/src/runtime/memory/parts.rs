@@ -81,33 +81,33 @@ struct Rows {
 impl Memory {
     /// Notes at the call that a part is to be taken. False where it is empty, not within one device allocation, or
     /// overlaps a part that was taken and not given back by an earlier call.
-    pub(in crate::runtime) fn promise_part(&self, address: usize, len: usize) -> bool {
+    pub(in crate::runtime) fn note_taken(&self, address: usize, len: usize) -> bool {
         let within = self.find(address).is_some_and(|found| {
             matches!(found.kind, Kind::Device(_)) && len <= found.len - (address - found.base)
         });
         if len == 0 || !within {
             return false;
         }
-        let mut promised = self.promised.lock();
-        let below = promised.range(..address + len).next_back();
+        let mut taken = self.taken.lock();
+        let below = taken.range(..address + len).next_back();
         if below.is_some_and(|(base, len)| base + len > address) {
             return false;
         }
-        promised.insert(address, len);
+        taken.insert(address, len);
         true
     }
 
     /// Notes at the call that the part is to be given back; false where no part begins there.
-    pub(in crate::runtime) fn withdraw_part(&self, address: usize) -> bool {
-        self.promised.lock().remove(&address).is_some()
+    pub(in crate::runtime) fn note_given(&self, address: usize) -> bool {
+        self.taken.lock().remove(&address).is_some()
     }
 
     /// Forgets the parts of an allocation that is freed.
-    pub(super) fn withdraw_parts(&self, base: usize, len: usize) {
-        let mut promised = self.promised.lock();
-        let bases: Vec<usize> = promised.range(base..base + len).map(|(base, _)| *base).collect();
+    pub(super) fn forget_parts(&self, base: usize, len: usize) {
+        let mut taken = self.taken.lock();
+        let bases: Vec<usize> = taken.range(base..base + len).map(|(base, _)| *base).collect();
         for base in bases {
-            promised.remove(&base);
+            taken.remove(&base);
         }
     }
 

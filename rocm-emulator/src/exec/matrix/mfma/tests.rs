@@ -21,7 +21,7 @@ const D: u16 = 64;
 fn wave() -> Wave<64> {
     let mode = Mode::from_bits(0x3f0);
     // EXEC is 0: it does not matter.
-    Wave { pc: 0, sgpr: [0; 128], scc: false, mode, vgpr: vec![Lanes::splat(0); VGPRS_AND_AGPRS] }
+    Wave { sgpr: [0; 128], scc: false, mode, vgpr: vec![Lanes::splat(0); VGPRS_AND_AGPRS] }
 }
 
 /// The matrix products of a chip, one instruction per mnemonic, on the tests' registers.

@@ -190,7 +190,7 @@ fn execute<const W: usize>(inst: &Inst, family: Family, matrices: &Matrices) -> 
     let mode = Mode::from_bits(0x3f0);
     // EXEC is 0: it does not matter.
     let vgpr = vec![Lanes::splat(0); VGPRS];
-    let mut wave = Wave { pc: 0, sgpr: [0; 128], scc: false, mode, vgpr };
+    let mut wave = Wave { sgpr: [0; 128], scc: false, mode, vgpr };
     let mut put = |register: u16, bit: usize, lane: usize, bits: u32| {
         wave.vgpr[usize::from(register) + bit / 32].0[lane] |= bits << (bit % 32);
     };

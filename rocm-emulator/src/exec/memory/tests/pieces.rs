@@ -8,7 +8,7 @@ fn based(name: &'static str, offset: i32) -> Inst {
     inst
 }
 
-/// Loads and stores by the first `count` lanes; the other lanes' addresses are nobody's.
+/// Loads and stores by the first `count` lanes; the other lanes have no valid address.
 fn first_lanes<const W: usize>(
     wide: bool,
     count: usize,

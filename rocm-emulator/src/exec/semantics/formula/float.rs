@@ -1,4 +1,4 @@
-//! Float arithmetic: f16, f32 and f64 alike.
+//! Float arithmetic of f16, f32 and f64.
 use super::{Args, Out, Row, each};
 use crate::exec::semantics::number::{Exact, F64, Number, Rounding};
 use std::cmp::Ordering;

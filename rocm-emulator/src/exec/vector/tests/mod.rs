@@ -35,8 +35,7 @@ pub fn wave() -> Wave<32> {
 
 /// A wave of any size with all lanes on.
 pub fn wave_of<const W: usize>() -> Wave<W> {
-    let mut wave =
-        Wave { pc: 0, sgpr: [0; 128], scc: false, mode: MODE, vgpr: vec![Lanes::splat(0xdead_beef); 32] };
+    let mut wave = Wave { sgpr: [0; 128], scc: false, mode: MODE, vgpr: vec![Lanes::splat(0xdead_beef); 32] };
     wave.set_sgpr64(126, Wave::<W>::full());
     wave
 }
