@@ -7,7 +7,7 @@ use candle_core::rocm::hip_kernels::{
     contract::{Element, Unary, UnaryOp},
 };
 use candle_core::rocm::{LaunchConfig, Strided};
-use candle_core::{DType, Device, Layout, Result, Storage, Tensor};
+use candle_core::{DType, Device, Result, Storage, Tensor};
 use serial_test::serial;
 
 /// The device still computes.

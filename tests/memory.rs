@@ -79,7 +79,9 @@ fn dropped_memory_is_parked_and_given_back_on_request() -> Result<()> {
     let live = rocm.memory_stats().live;
     let (free, _) = rocm.memory_info()?;
     let tensor = Tensor::zeros(40 * MIB / 4, DType::F32, &device)?;
-    assert_eq!(rocm.memory_stats().live, live + 40 * MIB);
+    // Rounded up, at most by an eighth.
+    let taken = rocm.memory_stats().live - live;
+    assert!((40 * MIB..=45 * MIB).contains(&taken), "{taken}");
     drop(tensor);
     let stats = rocm.memory_stats();
     assert_eq!((stats.live, stats.parked >= 40 * MIB), (live, true), "{stats:?}");

@@ -87,6 +87,8 @@ const KNOWN: &[Known] = &[
     harmless("CANDLE_ROCM_DEADLINE"),
     harmless("CANDLE_ROCM_MEMORY_SHARE"),
     harmless("CANDLE_ROCM_MEMORY_PARKED"),
+    harmless("CANDLE_ROCM_MEMORY_RESERVE"),
+    harmless("CANDLE_ROCM_MEMORY_IDLE"),
     harmless("CANDLE_ROCM_EMULATOR"),
 ];
 

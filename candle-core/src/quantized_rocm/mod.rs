@@ -3,6 +3,7 @@
 //! The type stands where upstream's `QCudaStorage` stands, so that every dispatch of
 //! `candle_core::quantized` has its ROCm arm. No operation is there yet: each call returns an error
 //! that names it.
+#![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
 use crate::quantized::{GgmlDType, GgmlType, QStorage};
 use crate::{CpuStorage, Error, Layout, Result, RocmDevice, RocmStorage, Shape};

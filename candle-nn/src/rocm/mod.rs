@@ -6,6 +6,7 @@
 //! | `norm` | softmax_last_dim, rms_norm, layer_norm | module `rows` |
 //! | `rotary` | rope, rope_i, rope_thd | module `rotary` |
 //! | here | sigmoid | module `unary` |
+#![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 use candle::backend::BackendStorage;
 use candle::rocm::hip_kernels::contract::{Element, KernelOf, Unary, UnaryOp};
 use candle::rocm::{DevicePtr, LaunchConfig, RocmStorage, Strided};
