@@ -263,7 +263,8 @@ impl Stream {
             .collect();
         // A stream whose last owner this becomes may lock the list when it is dropped.
         drop(all);
-        siblings.iter().fold(false, |any, stream| stream.memory.give_back_idle() > 0 || any)
+        // Of every one, also if the first has given something.
+        siblings.iter().map(|stream| stream.memory.give_back_idle()).sum::<usize>() > 0
     }
 }
 
