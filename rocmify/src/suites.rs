@@ -16,7 +16,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemFn};
 
-use crate::suite_rules::{Listed, NOT_TWINNED, SKIPPED, SUITES, SuiteRules};
+use crate::suite_rules::{LISTS, Listed, Lists, Reworded, SUITES, SuiteRules};
 use crate::twins::{TwinError, add_twins};
 use crate::words::{Word, called, cpu_places, imports_cpu, path_follows, words};
 
@@ -76,6 +76,11 @@ pub enum SuiteError {
     )]
     Count { suite: String, kind: Kind, expect: usize, found: usize },
     #[error(
+        "{suite}: REWORDED in rocmify/src/suite_rules.rs looks for `{from}` once in `{test}`, which has it \
+         {found} times: upstream changed"
+    )]
+    Reworded { suite: String, test: String, from: String, found: usize },
+    #[error(
         "{suite}: {list} in rocmify/src/suite_rules.rs names `{test}`, which is no such test of upstream's"
     )]
     Stale { suite: String, list: &'static str, test: String },
@@ -114,7 +119,7 @@ pub fn rocmify_suites(crate_name: &str, upstream: &Path) -> Result<Vec<Suite>, S
             }
             let path = dir.join(format!("{}.rs", rules.name));
             let source = fs::read_to_string(&path).map_err(|source| io(&path, source))?;
-            let (text, tests) = rocmify_suite(rules.name, &source, NOT_TWINNED, SKIPPED)?;
+            let (text, tests) = rocmify_suite(rules.name, &source, &LISTS)?;
             for (kind, expect) in
                 [(Kind::Device, rules.device), (Kind::Twin, rules.twins), (Kind::Metal, rules.metal)]
             {
@@ -135,20 +140,22 @@ fn io(path: &Path, source: std::io::Error) -> SuiteError {
 /// Rewrites one file, and says which ROCm tests it then has.
 ///
 /// # Errors
-/// When the source does not parse, or one of the lists names a test that it has not.
+/// When the source does not parse, or one of the lists names a test or a text that it has not.
 pub fn rocmify_suite(
     suite: &str,
     source: &str,
-    not_twinned: &[Listed],
-    skipped: &[Listed],
+    lists: &Lists<'_>,
 ) -> Result<(String, Vec<RocmTest>), SuiteError> {
-    let alone: Vec<&str> = tests_of(not_twinned, suite).map(|(test, _)| test).collect();
+    let alone: Vec<&str> = tests_of(lists.not_twinned, suite).map(|(test, _)| test).collect();
+    let reworded: Vec<Reworded> =
+        lists.reworded.iter().filter(|place| place.suite == suite).copied().collect();
     let text = add_twins(source, &[])
         .map_err(|source| SuiteError::Twin { file: format!("{suite}.rs"), source })?
         .text;
     let text = both_gpus(&text)?;
     let text = in_own_module(&text, suite)?;
-    let mut rewrite = Rewrite { suite, alone: &alone, text: &text, ..Rewrite::default() };
+    let mut rewrite =
+        Rewrite { suite, alone: &alone, reworded: &reworded, text: &text, ..Rewrite::default() };
     let file = parse(&text)?;
     rewrite.words = words(&text);
     let metal_file = file.attrs.iter().find(|attribute| needs(attribute, "metal"));
@@ -163,7 +170,13 @@ pub fn rocmify_suite(
         }
     }
     let mut tests = rewrite.tests;
-    for (name, reason) in tests_of(skipped, suite) {
+    for place in &reworded {
+        let is_it = |test: &RocmTest| test.kind == Kind::Twin && test.name == place.test;
+        if !tests.iter().any(is_it) {
+            return Err(stale(suite, "REWORDED", place.test));
+        }
+    }
+    for (name, reason) in tests_of(lists.skipped, suite) {
         let test = tests.iter_mut().find(|test| test.name == name);
         test.ok_or_else(|| stale(suite, "SKIPPED", name))?.skipped = Some(reason);
     }
@@ -280,6 +293,7 @@ struct Function<'a> {
 struct Rewrite<'a> {
     suite: &'a str,
     alone: &'a [&'a str],
+    reworded: &'a [Reworded],
     text: &'a str,
     words: Vec<Word>,
     /// Whether the file imports `Cpu` itself.
@@ -339,8 +353,7 @@ impl Rewrite<'_> {
                 _ => {}
             }
         }
-        self.twins(functions, path, end);
-        Ok(())
+        self.twins(functions, path, end)
     }
 
     fn inner_module(&mut self, module: &syn::ItemMod, path: &str, metal: bool) -> Result<(), SuiteError> {
@@ -403,7 +416,12 @@ impl Rewrite<'_> {
     }
 
     /// Puts a module with the twins of the tests for the CPU device, and of what they call, at the end.
-    fn twins(&mut self, mut functions: BTreeMap<String, Function<'_>>, path: &str, end: usize) {
+    fn twins(
+        &mut self,
+        mut functions: BTreeMap<String, Function<'_>>,
+        path: &str,
+        end: usize,
+    ) -> Result<(), SuiteError> {
         // A function is on the CPU device when one that it calls is: until nothing more is found.
         loop {
             let on_cpu: BTreeSet<String> =
@@ -434,7 +452,7 @@ impl Rewrite<'_> {
             wanted.insert(name);
         }
         if wanted.is_empty() {
-            return;
+            return Ok(());
         }
         let mut ahead: Vec<String> = wanted.iter().cloned().collect();
         while let Some(name) = ahead.pop() {
@@ -451,9 +469,28 @@ impl Rewrite<'_> {
             for cpu in &function.cpu {
                 twin.replace(cpu.start - place.start..cpu.end - place.start, "crate::rocm_device()");
             }
+            let test = format!("{path}{}", function.item.sig.ident);
+            for reworded in self.reworded.iter().filter(|reworded| reworded.test == test) {
+                twin.replace(self.place_to_reword(&place, reworded)?, reworded.to);
+            }
             module.push_str(&format!("\n{}\n", twin.apply(&self.text[place])));
         }
         module.push_str("}\n");
         self.edits.insert(end, module);
+        Ok(())
+    }
+
+    /// Where a twin says something else, counted from the start of the test at `place`.
+    fn place_to_reword(&self, place: &Range<usize>, reworded: &Reworded) -> Result<Range<usize>, SuiteError> {
+        let found: Vec<_> = self.text[place.clone()].match_indices(reworded.from).collect();
+        match found[..] {
+            [(at, text)] => Ok(at..at + text.len()),
+            _ => Err(SuiteError::Reworded {
+                suite: self.suite.to_owned(),
+                test: reworded.test.to_owned(),
+                from: reworded.from.to_owned(),
+                found: found.len(),
+            }),
+        }
     }
 }

@@ -2,12 +2,16 @@
 
 use std::fs;
 
-use rocmify::suite_rules::{Listed, SUITES};
+use rocmify::suite_rules::{Listed, Lists, Reworded, SUITES};
 use rocmify::suites::{Kind, RocmTest, SuiteError, rocmify_suite, rocmify_suites};
 use rocmify::upstream::{VERSION, locate};
 
 fn rewritten(source: &str) -> (String, Vec<RocmTest>) {
-    rocmify_suite("suite", source, &[], &[]).unwrap()
+    rocmify_suite("suite", source, &Lists::default()).unwrap()
+}
+
+fn not_twinned(tests: &[Listed]) -> Lists<'_> {
+    Lists { not_twinned: tests, ..Lists::default() }
 }
 
 fn names(tests: &[RocmTest]) -> Vec<(&str, Kind, Vec<&str>)> {
@@ -146,7 +150,7 @@ fn a() {
 fn b() {}
 ";
     let alone = [Listed { suite: "suite", tests: &["b"], reason: "no b" }];
-    let (text, tests) = rocmify_suite("suite", source, &alone, &[]).unwrap();
+    let (text, tests) = rocmify_suite("suite", source, &not_twinned(&alone)).unwrap();
     let expected = source
         .replace("metal", "rocm")
         .replace("#[test]\nfn b", "#[cfg(feature = \"metal\")]\n#[test]\nfn b");
@@ -185,9 +189,10 @@ fn the_crates_root_is_the_suite() {
 #[test]
 fn the_lists_are_kept_to() {
     let listed = |tests| [Listed { suite: "suite", tests, reason: "so" }];
-    let (text, tests) = rocmify_suite("suite", CPU_TEST, &listed(&["add"]), &[]).unwrap();
+    let (text, tests) = rocmify_suite("suite", CPU_TEST, &not_twinned(&listed(&["add"]))).unwrap();
     assert_eq!((text.as_str(), tests.len()), (CPU_TEST, 0));
-    let (_, tests) = rocmify_suite("suite", CPU_TEST, &[], &listed(&["add"])).unwrap();
+    let lists = Lists { skipped: &listed(&["add"]), ..Lists::default() };
+    let (_, tests) = rocmify_suite("suite", CPU_TEST, &lists).unwrap();
     assert_eq!(tests[0].skipped, Some("so"));
     for (alone, skipped, list) in [
         (&["gone"] as &[&str], &[] as &[&str], "NOT_TWINNED"),
@@ -195,20 +200,39 @@ fn the_lists_are_kept_to() {
         (&["parses"], &[], "NOT_TWINNED"),
         (&[], &["gone"], "SKIPPED"),
     ] {
-        let (alone, skipped): (Vec<_>, Vec<_>) = (alone.to_vec(), skipped.to_vec());
-        let error =
-            rocmify_suite("suite", CPU_TEST, &listed(alone.leak()), &listed(skipped.leak())).unwrap_err();
+        let lists = Lists { not_twinned: &listed(alone), skipped: &listed(skipped), ..Lists::default() };
+        let error = rocmify_suite("suite", CPU_TEST, &lists).unwrap_err();
         assert!(matches!(&error, SuiteError::Stale { list: of, .. } if *of == list), "{error}");
     }
 }
 
 #[test]
+fn a_twin_may_say_something_else_in_a_place_that_upstream_has_once() {
+    let place = |test, from| Reworded { suite: "suite", test, from, to: "assert_ne!", reason: "so" };
+    let rewritten = |place| {
+        let lists = Lists { reworded: &[place], ..Lists::default() };
+        rocmify_suite("suite", CPU_TEST, &lists)
+    };
+    let (text, _) = rewritten(place("add", "assert_eq!")).unwrap();
+    let (original, twin) = text.split_at(CPU_TEST.len());
+    assert_eq!(original, CPU_TEST);
+    assert!(twin.contains("    assert_ne!(cpu_ones() + ones(dev), 2);\n"), "{twin}");
+    for (from, times) in [("assert_lt!", 0), ("dev", 2)] {
+        let error = rewritten(place("add", from)).unwrap_err();
+        assert!(matches!(&error, SuiteError::Reworded { found, .. } if *found == times), "{error}");
+    }
+    // It has no twin.
+    let error = rewritten(place("parses", "assert!")).unwrap_err();
+    assert!(matches!(&error, SuiteError::Stale { list: "REWORDED", .. }), "{error}");
+}
+
+#[test]
 fn a_test_for_cuda_only_must_be_listed() {
     let source = "#[cfg(feature = \"cuda\")]\n#[test]\nfn two_cards() {}\n";
-    let error = rocmify_suite("suite", source, &[], &[]).unwrap_err();
+    let error = rocmify_suite("suite", source, &Lists::default()).unwrap_err();
     assert!(matches!(&error, SuiteError::CudaOnly { test, .. } if test == "two_cards"), "{error}");
     let alone = [Listed { suite: "suite", tests: &["two_cards"], reason: "cudarc" }];
-    assert_eq!(rocmify_suite("suite", source, &alone, &[]).unwrap().0, source);
+    assert_eq!(rocmify_suite("suite", source, &not_twinned(&alone)).unwrap().0, source);
 }
 
 #[test]
