@@ -23,8 +23,8 @@ fn decode(device: &Device, heads: usize, width: usize, start: usize, steps: usiz
     Ok(out)
 }
 
-/// Two loops of shapes by chance: as on the CPU, and with little memory that is neither used nor given back.
-pub fn drift(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
+/// Two loops of random shapes: as on the CPU, and with little memory that is neither used nor given back.
+pub fn changing_shapes(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
     for _ in 0..2 {
         let (heads, width) = (rng.random_range(1..6), 8 * rng.random_range(1..9));
         let start = rng.random_range(1..50);

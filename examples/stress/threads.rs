@@ -42,8 +42,8 @@ pub fn moved(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
     })
 }
 
-/// Devices with streams of their own are dropped while their tensors live; those compute on, and go last.
-pub fn orphans(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
+/// Devices with streams of their own are dropped before their tensors, which still compute.
+pub fn after_their_device(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
     let free = gpus.first.memory_info()?.0 + gpus.first.memory_stats().parked;
     for _ in 0..3 {
         let length = rng.random_range(1..5000);

@@ -58,7 +58,8 @@ impl RocmDevice {
     /// together: the driver is asked for memory only if so much is left afterwards.
     ///
     /// The default is the larger of 5 percent and 512 MB where a display is attached or the GPU is built into the
-    /// processor, else of 1 percent and 128 MB. `CANDLE_ROCM_MEMORY_RESERVE` sets it for devices that are opened later.
+    /// processor, else of 1 percent and 128 MB; of a small card no more than a quarter. `CANDLE_ROCM_MEMORY_RESERVE`
+    /// sets it for devices that are opened later.
     pub fn set_memory_reserve(&self, bytes: usize) {
         self.state.stream.memory().set_reserve(bytes);
     }

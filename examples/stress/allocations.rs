@@ -1,4 +1,4 @@
-//! Many tensors of many sizes.
+//! Many tensors of many sizes, made and dropped.
 use super::Gpus;
 use anyhow::{Result, ensure};
 use candle_core::{DType, Tensor};
@@ -19,16 +19,16 @@ fn size(rng: &mut StdRng) -> usize {
 }
 
 /// Eight threads make and drop tensors, and check now and then that nobody else wrote into theirs.
-pub fn storm(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
+pub fn on_threads(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
     let seeds: Vec<u64> = (0..THREADS).map(|_| rng.random()).collect();
     std::thread::scope(|scope| {
         let threads: Vec<_> =
-            seeds.into_iter().map(|seed| scope.spawn(move || storm_of_thread(gpus, seed))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("a thread of the storm panicked"))
+            seeds.into_iter().map(|seed| scope.spawn(move || on_one_thread(gpus, seed))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("an allocating thread panicked"))
     })
 }
 
-fn storm_of_thread(gpus: &Gpus, seed: u64) -> Result<()> {
+fn on_one_thread(gpus: &Gpus, seed: u64) -> Result<()> {
     let device = gpus.first();
     let mut rng = StdRng::seed_from_u64(seed);
     let mut held: Vec<(f32, Tensor)> = Vec::new();
@@ -48,7 +48,7 @@ fn storm_of_thread(gpus: &Gpus, seed: u64) -> Result<()> {
 }
 
 /// Ten thousand tensors, dropped in random order.
-pub fn random_order(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
+pub fn in_random_order(gpus: &Gpus, rng: &mut StdRng) -> Result<()> {
     let device = gpus.first();
     let make =
         |_| -> Result<Option<Tensor>> { Ok(Some(Tensor::zeros(size(rng) / 16 + 1, DType::U8, &device)?)) };
