@@ -211,12 +211,12 @@ fn bert(model: &Path, device: &Device) -> Result<BertModel> {
     BertModel::load(vars, &config).with_context(|| format!("cannot build the model from {}", path.display()))
 }
 
-/// Weights of an integer type would be converted without a word and give nonsense.
+/// Weights of an integer type would be converted silently and give wrong results.
 fn check_float_weights(weights: &[u8]) -> Result<()> {
     let file = candle_core::safetensors::SliceSafetensors::new(weights)?;
     for (name, view) in file.tensors() {
         let dtype: DType = view.dtype().try_into().with_context(|| format!("tensor '{name}'"))?;
-        // Position numbers travel with some checkpoints and are not weights.
+        // Some checkpoints contain position numbers, which are not weights.
         if !dtype.is_float() && !name.ends_with("position_ids") {
             bail!("tensor '{name}' has dtype {dtype:?}, expected f32, f16 or bf16");
         }

@@ -1,4 +1,4 @@
-//! What the whole-path tests share: one device for the process, and a small model made on the spot.
+//! What the whole-path tests share: one device for the process, and a small model with random weights.
 #![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
 mod gpu;
 
