@@ -1,0 +1,279 @@
+//! Several streams: of one GPU, which share its memory and wait for each other without the host, and of two, between
+//! which data is copied. Each test has a process of its own, for the software GPU's options.
+#![cfg(feature = "rocm-emulator")]
+
+use candle_core::rocm::rocm_loader::{self, DRIVER_VARIABLE};
+use candle_core::rocm::{Buffer, RocmDevice, RESERVE_VARIABLE};
+use candle_core::{DType, Device, Result, Tensor};
+use std::process::Command;
+
+const MIB: usize = 1 << 20;
+const RESERVE: usize = 8 * MIB;
+
+/// Runs an ignored test of this file in a process with other options and variables.
+#[track_caller]
+fn in_a_process(test: &str, devices: &str, options: &str, variables: &[(&str, &str)]) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", test, "--nocapture"])
+        .env(DRIVER_VARIABLE, format!("emulator:{devices}"))
+        .env("CANDLE_ROCM_EMULATOR", options)
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && text.contains("1 passed");
+    assert!(passed, "{test} with {options}: {text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Calls of one of the driver's functions so far.
+fn calls(name: &str) -> u64 {
+    rocm_loader::symbols::calls().find(|(called, _)| *called == name).map_or(0, |(_, count)| count)
+}
+
+/// A stream of its own on the first GPU.
+fn stream() -> Device {
+    Device::new_rocm_with_stream(0).unwrap()
+}
+
+#[track_caller]
+fn assert_says(error: &candle_core::Error, parts: &[&str]) {
+    let text = error.to_string();
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+#[test]
+fn threads_and_streams_share_a_gpu_that_is_out_of_memory() {
+    for options in ["memory=96M", "memory=96M;seed=3"] {
+        in_a_process("out_of_memory", "gfx1100", options, &[(RESERVE_VARIABLE, &RESERVE.to_string())]);
+    }
+}
+
+/// Takes memory on each of `streams` in turn until one refuses; gives back all that it took, and the refusals.
+fn fill(streams: &[RocmDevice], thread: usize) -> Result<usize> {
+    let mut refusals = 0;
+    let mut taken: Vec<Buffer<u8>> = Vec::new();
+    for round in 0..60 {
+        let stream = &streams[(round + thread) % streams.len()];
+        match stream.alloc_zeros::<u8>((1 + (round * 7 + thread) % 13) * MIB) {
+            Ok(buffer) => {
+                taken.push(buffer);
+                // Whatever both threads ask for, the reserve stays.
+                let free = stream.memory_info()?.0;
+                assert!(free >= RESERVE, "{free} bytes are left");
+            }
+            Err(error) => {
+                refusals += 1;
+                assert_says(&error, &["bytes requested", "rocm:0 (gfx1100)", "free"]);
+                // Half of it goes back, in an order that leaves gaps.
+                let mut number = 0;
+                taken.retain(|_| {
+                    number += 1;
+                    number % 2 == 0
+                });
+            }
+        }
+        // The stream computes as before, with whatever memory there is.
+        if let Ok(t) = Tensor::full(round as f32, 1000, &Device::Rocm(stream.clone())) {
+            assert_eq!(t.to_vec1::<f32>()?, [round as f32; 1000]);
+        }
+    }
+    for buffer in taken.iter().take(3) {
+        let stream = streams.iter().find(|stream| stream.clone_dtoh(buffer).is_ok());
+        assert!(stream.is_some_and(|s| s.clone_dtoh(buffer).is_ok_and(|bytes| bytes.iter().all(|b| *b == 0))));
+    }
+    Ok(refusals)
+}
+
+#[test]
+#[ignore = "run by threads_and_streams_share_a_gpu_that_is_out_of_memory"]
+fn out_of_memory() {
+    let streams: Vec<RocmDevice> = (0..3).map(|_| RocmDevice::new_with_stream(0).unwrap()).collect();
+    // Loads the kernel: code takes memory of the GPU, too.
+    Tensor::full(1f32, 1000, &Device::Rocm(streams[0].clone())).unwrap().to_vec1::<f32>().unwrap();
+    let refusals: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2)
+            .map(|thread| {
+                scope.spawn({
+                    let streams = &streams;
+                    move || fill(streams, thread)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).sum()
+    });
+    assert!(refusals > 0, "there was memory for everything");
+    for stream in &streams {
+        let stats = stream.memory_stats();
+        assert_eq!(stats.live, 0, "{stats:?}");
+    }
+    // Nearly all of the card for each in turn: what the siblings keep goes back first.
+    for stream in &streams {
+        drop(stream.alloc_zeros::<u8>(72 * MIB).unwrap());
+    }
+}
+
+#[test]
+fn uploads_of_every_size_are_right_without_waiting() {
+    for options in ["", "seed=1", "seed=2", "seed=5"] {
+        in_a_process("uploads", "gfx1100", options, &[]);
+    }
+}
+
+/// Bytes that no other upload has at the same place.
+fn pattern(upload: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i * 31 + i / 251 + upload * 97) % 256) as u8).collect()
+}
+
+/// The ring holds 16 MiB: it is gone round several times.
+#[test]
+#[ignore = "run by uploads_of_every_size_are_right_without_waiting"]
+fn uploads() {
+    let device = stream();
+    let staged = [1, 3, 63, 64, 65, 4096, MIB - 1, MIB, 2 * MIB + 1, 4 * MIB - 64, 4 * MIB - 1, 4 * MIB, 5];
+    let waits = calls("hipStreamSynchronize");
+    let mut uploaded = Vec::new();
+    for (number, len) in staged.into_iter().cycle().take(4 * staged.len()).enumerate() {
+        // Freed before the device is asked for anything: the ring has a copy.
+        let data = pattern(number, len);
+        uploaded.push((len, Tensor::from_slice(&data, len, &device).unwrap()));
+    }
+    assert_eq!(calls("hipStreamSynchronize"), waits, "an upload through the ring has waited");
+    for len in [4 * MIB + 1, 9 * MIB] {
+        let number = uploaded.len();
+        uploaded.push((len, Tensor::from_slice(&pattern(number, len), len, &device).unwrap()));
+    }
+    let last = uploaded.len();
+    uploaded.push((7, Tensor::from_slice(&pattern(last, 7), 7, &device).unwrap()));
+    for (number, (len, t)) in uploaded.iter().enumerate() {
+        let right = t.to_vec1::<u8>().unwrap() == pattern(number, *len);
+        assert!(right, "upload {number} of {len} bytes");
+    }
+}
+
+#[test]
+fn streams_of_one_gpu_are_ordered_without_the_host() {
+    for options in ["", "seed=1", "seed=2", "seed=3", "seed=4", "seed=5", "seed=6"] {
+        in_a_process("chains_and_diamonds", "gfx1100", options, &[]);
+    }
+}
+
+const ELEMENTS: usize = 3000;
+
+/// From stream to stream and back: each adds to what the one before it made.
+fn chain(streams: &[Device], first: f32) -> Result<Tensor> {
+    let mut x = Tensor::full(first, ELEMENTS, &streams[0])?;
+    for step in 1..=6 {
+        let here = Tensor::full(step as f32, ELEMENTS, &streams[step % streams.len()])?;
+        x = (here + x.affine(2.0, 0.0)?)?;
+    }
+    Ok(x)
+}
+
+fn chain_of_numbers(first: f32) -> f32 {
+    (1..=6).fold(first, |x, step| 2.0 * x + step as f32)
+}
+
+/// Two streams go on from what the first one made, and it joins their results.
+fn diamond([top, left, right]: &[Device; 3], first: f32) -> Result<Tensor> {
+    let x = Tensor::full(first, ELEMENTS, top)?.affine(3.0, 1.0)?;
+    let on_left = (Tensor::full(10f32, ELEMENTS, left)? + &x)?.affine(2.0, 0.0)?;
+    let on_right = (Tensor::full(5f32, ELEMENTS, right)? * &x)?.affine(1.0, 2.0)?;
+    drop(x);
+    // Takes the memory that x had, if nobody waits for its readers.
+    let other = Tensor::full(-1e6f32, ELEMENTS, top)?;
+    let joined = (other.affine(0.0, 1.0)? + on_left)?;
+    joined + on_right
+}
+
+fn diamond_of_numbers(first: f32) -> f32 {
+    let x = 3.0 * first + 1.0;
+    1.0 + 2.0 * (10.0 + x) + (5.0 * x + 2.0)
+}
+
+#[test]
+#[ignore = "run by streams_of_one_gpu_are_ordered_without_the_host"]
+fn chains_and_diamonds() {
+    // Giving memory back waits for the device, too.
+    const WAITS: [&str; 4] =
+        ["hipStreamSynchronize", "hipEventSynchronize", "hipDeviceSynchronize", "hipFree"];
+    let streams = [stream(), stream(), stream()];
+    // Kernels are loaded, and the ring is there.
+    diamond(&streams, 0.0).unwrap().to_vec1::<f32>().unwrap();
+    chain(&streams, 0.0).unwrap().to_vec1::<f32>().unwrap();
+    let before = WAITS.map(calls);
+    let results: Vec<_> = (0..20u8)
+        .map(f32::from)
+        .map(|first| (first, chain(&streams, first).unwrap(), diamond(&streams, first).unwrap()))
+        .collect();
+    assert_eq!(before, WAITS.map(calls), "the host has waited: {WAITS:?}");
+    for (first, chain, diamond) in results {
+        assert_eq!(chain.to_vec1::<f32>().unwrap(), [chain_of_numbers(first); ELEMENTS], "chain {first}");
+        assert_eq!(
+            diamond.to_vec1::<f32>().unwrap(),
+            [diamond_of_numbers(first); ELEMENTS],
+            "diamond {first}"
+        );
+    }
+}
+
+#[test]
+fn a_failing_copy_between_gpus_is_reported() {
+    in_a_process("failing_copies", "gfx1100,gfx1100", "fail=hipMemcpyPeerAsync:2", &[]);
+    in_a_process("a_lost_gpu", "gfx1100,gfx1100", "lose=hipMemcpyPeerAsync:2", &[]);
+    in_a_process("no_memory_there", "gfx1100,gfx1100", "largest=4M", &[]);
+}
+
+/// The first of two GPUs, and the other.
+fn two() -> (Device, Device) {
+    (stream(), Device::new_rocm_with_stream(1).unwrap())
+}
+
+/// The second copy fails: nothing else than that it may be without peer access sends data through the host.
+#[test]
+#[ignore = "run by a_failing_copy_between_gpus_is_reported"]
+fn failing_copies() {
+    let (here, there) = two();
+    let x = Tensor::arange(0f32, 1000.0, &here).unwrap();
+    let expected = x.to_vec1::<f32>().unwrap();
+    assert_eq!(x.to_device(&there).unwrap().to_vec1::<f32>().unwrap(), expected);
+    let through_host = calls("hipMemcpyAsync");
+    let live = there.as_rocm_device().unwrap().memory_stats().live;
+    let error = x.to_device(&there).unwrap_err();
+    assert_says(&error, &["hipMemcpyPeerAsync(4000 B", "rocm:0", "rocm:1", "hipErrorUnknown"]);
+    assert_eq!(calls("hipMemcpyAsync"), through_host, "the data went through the host");
+    assert_eq!(there.as_rocm_device().unwrap().memory_stats().live, live, "the copy's memory is lost");
+    // Both go on, and the source is what it was.
+    for _ in 0..3 {
+        assert_eq!(x.to_device(&there).unwrap().to_vec1::<f32>().unwrap(), expected);
+    }
+    assert_eq!(x.to_vec1::<f32>().unwrap(), expected);
+}
+
+#[test]
+#[ignore = "run by a_failing_copy_between_gpus_is_reported"]
+fn a_lost_gpu() {
+    let (here, there) = two();
+    let x = Tensor::ones(1000, DType::F32, &here).unwrap();
+    x.to_device(&there).unwrap();
+    let error = x.to_device(&there).unwrap_err();
+    assert_says(&error, &["hipMemcpyPeerAsync(4000 B", "hipErrorLaunchFailure"]);
+    assert!(x.to_vec1::<f32>().is_err() && there.synchronize().is_err());
+}
+
+/// The target refuses the memory: said of the target, and the source is what it was.
+#[test]
+#[ignore = "run by a_failing_copy_between_gpus_is_reported"]
+fn no_memory_there() {
+    let (here, there) = two();
+    let target = there.as_rocm_device().unwrap();
+    target.set_memory_reserve(target.memory_info().unwrap().0);
+    let x = Tensor::ones(MIB / 2, DType::F32, &here).unwrap();
+    let copies = calls("hipMemcpyPeerAsync");
+    assert_says(&x.to_device(&there).unwrap_err(), &["2097152 bytes requested on rocm:1"]);
+    assert_eq!(calls("hipMemcpyPeerAsync"), copies);
+    target.set_memory_reserve(0);
+    let sum = x.to_device(&there).unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
+    assert_eq!(sum, (MIB / 2) as f32);
+}
