@@ -1,0 +1,286 @@
+//! Every kernel that ships is launched by an operation: all of them run on the software GPU, whose profile says what
+//! was launched.
+#![cfg(feature = "rocm-emulator")]
+mod common;
+
+use candle::rocm::hip_kernels::contract::{Element, KernelId, Product, PRODUCT_TILE};
+use candle::rocm::{LaunchConfig, RocmStorage};
+use candle::DType::{self, *};
+use candle::{Device, Layout, Result, Shape, Storage, Tensor};
+use candle_nn::{ops, rotary_emb};
+use common::{assert_close, rocm, tensor, tolerance};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+const ALL: [DType; 10] = [U8, U32, I16, I32, I64, BF16, F16, F32, F64, F8E4M3];
+const INTEGERS: [DType; 5] = [U8, U32, I16, I32, I64];
+const WIDER_FLOATS: [DType; 4] = [BF16, F16, F32, F64];
+/// What moves elements has a kernel for each size.
+const SIZES: [DType; 4] = [U8, F16, U32, I64];
+const MOVING_IDS: [DType; 3] = [U8, U32, I64];
+
+const OPTIONS: &str = "CANDLE_ROCM_EMULATOR";
+
+/// The profile is of a whole process and written at its end, so the operations have a process of their own.
+#[test]
+fn every_kernel_is_launched_by_an_operation() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("launched_kernels.json");
+    let given = std::env::var(OPTIONS).map(|options| options + ";").unwrap_or_default();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "every_operation", "--nocapture"])
+        .env(OPTIONS, format!("{given}profile={}", file.display()))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
+    let profile = std::fs::read_to_string(&file).unwrap();
+    let launched: BTreeSet<&str> =
+        profile.split("\"name\":").skip(1).filter_map(|rest| rest.split('"').nth(1)).collect();
+    let shipped: BTreeSet<&str> = KernelId::all().map(KernelId::name).collect();
+    let never: Vec<&&str> = shipped.difference(&launched).collect();
+    assert!(
+        never.is_empty(),
+        "{} of {} kernels are launched by nothing: {never:?}",
+        never.len(),
+        shipped.len()
+    );
+    let unknown: Vec<&&str> = launched.difference(&shipped).collect();
+    assert!(unknown.is_empty(), "launched, but not in the contract: {unknown:?}");
+}
+
+#[test]
+#[ignore = "the other test runs it in a process of its own"]
+fn every_operation() {
+    let device = rocm();
+    let groups: [(&str, fn(&Device) -> Result<()>); 8] = [
+        ("elementwise", elementwise),
+        ("moving", moving),
+        ("indexing", indexing),
+        ("reductions", reductions),
+        ("rows", rows),
+        ("sorting", sorting),
+        ("windows", windows),
+        ("products", products),
+    ];
+    for (name, group) in groups {
+        group(&device).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+    device.synchronize().unwrap();
+}
+
+/// Made on the device, where every dtype is cast to every other.
+fn on(device: &Device, dims: &[usize], dtype: DType) -> Result<Tensor> {
+    tensor(dims, F64, 1.8).abs()?.to_device(device)?.to_dtype(dtype)
+}
+
+fn is_integer(dtype: DType) -> bool {
+    INTEGERS.contains(&dtype)
+}
+
+type Unary = fn(&Tensor) -> Result<Tensor>;
+
+fn elementwise(device: &Device) -> Result<()> {
+    let of_all: [Unary; 4] = [Tensor::sign, Tensor::abs, Tensor::relu, |x| x.affine(2.0, 1.0)];
+    let of_floats: [Unary; 20] = [
+        Tensor::neg,
+        Tensor::sqr,
+        Tensor::recip,
+        Tensor::sqrt,
+        Tensor::exp,
+        Tensor::log,
+        Tensor::sin,
+        Tensor::cos,
+        Tensor::tanh,
+        Tensor::erf,
+        Tensor::ceil,
+        Tensor::floor,
+        Tensor::round,
+        Tensor::gelu,
+        Tensor::gelu_erf,
+        Tensor::silu,
+        |x| x.elu(0.5),
+        |x| x.powf(2.0),
+        |x| x.rand_like(0.0, 1.0),
+        |x| x.randn_like(0.0, 1.0),
+    ];
+    let of_pairs: [fn(&Tensor, &Tensor) -> Result<Tensor>; 12] = [
+        |x, y| x + y,
+        |x, y| x - y,
+        |x, y| x * y,
+        |x, y| x / y,
+        |x, y| x.minimum(y),
+        |x, y| x.maximum(y),
+        |x, y| x.eq(y),
+        |x, y| x.ne(y),
+        |x, y| x.lt(y),
+        |x, y| x.le(y),
+        |x, y| x.gt(y),
+        |x, y| x.ge(y),
+    ];
+    for dtype in ALL {
+        let x = on(device, &[3, 5], dtype)?;
+        let ones = Tensor::ones((3, 5), dtype, device)?;
+        of_all.iter().try_for_each(|op| op(&x).map(drop))?;
+        of_pairs.iter().try_for_each(|op| op(&x, &ones).map(drop))?;
+        ALL.iter().try_for_each(|to| x.to_dtype(*to).map(drop))?;
+        if !is_integer(dtype) {
+            of_floats.iter().try_for_each(|op| op(&x).map(drop))?;
+        }
+    }
+    for dtype in WIDER_FLOATS {
+        ops::sigmoid(&on(device, &[3, 5], dtype)?)?;
+    }
+    for dtype in SIZES {
+        let x = on(device, &[3, 5], dtype)?;
+        for condition in INTEGERS {
+            on(device, &[3, 5], condition)?.where_cond(&x, &x)?;
+        }
+    }
+    Ok(())
+}
+
+fn moving(device: &Device) -> Result<()> {
+    for dtype in SIZES {
+        let x = on(device, &[3, 5], dtype)?;
+        x.t()?.contiguous()?;
+        x.one_set()?;
+        Tensor::cat(&[&x, &x], 1)?;
+    }
+    Ok(())
+}
+
+fn indexing(device: &Device) -> Result<()> {
+    for ids_dtype in INTEGERS {
+        let ids = Tensor::zeros(2, ids_dtype, device)?;
+        let places = Tensor::zeros((2, 5), ids_dtype, device)?;
+        for dtype in ALL {
+            let (x, source) = (on(device, &[3, 5], dtype)?, on(device, &[2, 5], dtype)?);
+            x.index_add(&ids, &source, 0)?;
+            x.scatter_add(&places, &source, 0)?;
+            if SIZES.contains(&dtype) && MOVING_IDS.contains(&ids_dtype) {
+                x.index_select(&ids, 0)?;
+                x.gather(&places, 0)?;
+                x.scatter(&places, &source, 0)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sums of one long row take two launches; those of narrow floats are f32 in between.
+fn reductions(device: &Device) -> Result<()> {
+    for dtype in ALL {
+        let x = on(device, &[3, 5], dtype)?;
+        x.sum(1)?;
+        x.min(0)?;
+        x.max(1)?;
+        x.argmin(1)?;
+        x.argmax(0)?;
+    }
+    for dtype in [BF16, F16, F8E4M3] {
+        Tensor::zeros(1 << 15, dtype, device)?.sum_all()?;
+    }
+    Ok(())
+}
+
+fn rows(device: &Device) -> Result<()> {
+    for dtype in WIDER_FLOATS {
+        let (x, weights) = (on(device, &[3, 8], dtype)?, on(device, &[8], dtype)?);
+        ops::softmax_last_dim(&x)?;
+        ops::rms_norm(&x, &weights, 1e-5)?;
+        ops::layer_norm(&x, &weights, &weights, 1e-5)?;
+        let (x, angles) = (on(device, &[1, 2, 3, 8], dtype)?, on(device, &[3, 4], dtype)?);
+        rotary_emb::rope(&x, &angles, &angles)?;
+        rotary_emb::rope_i(&x, &angles, &angles)?;
+    }
+    Ok(())
+}
+
+/// Rows of one tile, and rows of two that are merged.
+fn sorting(device: &Device) -> Result<()> {
+    for dtype in ALL {
+        for columns in [40, 1030] {
+            let x = on(device, &[1, columns], dtype)?;
+            x.arg_sort_last_dim(true)?;
+            x.arg_sort_last_dim(false)?;
+        }
+    }
+    Ok(())
+}
+
+/// Few output channels are computed directly, more by unfolding the input.
+fn windows(device: &Device) -> Result<()> {
+    for dtype in ALL {
+        let x = on(device, &[1, 2, 6, 6], dtype)?;
+        x.conv_transpose2d(&on(device, &[2, 3, 2, 2], dtype)?, 0, 0, 1, 1)?;
+        x.avg_pool2d(2)?;
+        x.max_pool2d(2)?;
+        x.upsample_bilinear2d(5, 7, true)?;
+        if SIZES.contains(&dtype) {
+            x.upsample_nearest2d(5, 7)?;
+        }
+        if WIDER_FLOATS.contains(&dtype) {
+            x.conv2d(&on(device, &[1, 2, 3, 3], dtype)?, 0, 1, 1, 1)?;
+            x.conv2d(&on(device, &[8, 2, 3, 3], dtype)?, 0, 1, 1, 1)?;
+        }
+    }
+    Ok(())
+}
+
+fn products(device: &Device) -> Result<()> {
+    for dtype in [F32, F16, BF16] {
+        for (queries, width) in [1, 9].into_iter().flat_map(|n| [64, 128, 256, 512].map(|w| (n, w))) {
+            let q = on(device, &[1, 1, queries, 16], dtype)?;
+            let (k, v) = (on(device, &[1, 1, 3, 16], dtype)?, on(device, &[1, 1, 3, width], dtype)?);
+            ops::sdpa(&q, &k, &v, None, false, 0.25, 1.0)?;
+        }
+    }
+    let elements = [(BF16, Element::Bf16), (F16, Element::F16), (F32, Element::F32), (F64, Element::F64)];
+    elements.iter().try_for_each(|(dtype, element)| own_product(device, *dtype, *element))
+}
+
+/// The kernel that stands in for rocBLAS, which is always there on the software GPU, against the CPU device.
+fn own_product(device: &Device, dtype: DType, element: Element) -> Result<()> {
+    const OP: &str = "product";
+    let (batches, m, n, k) = (2, 19, 35, 18);
+    let (a, b) = (tensor(&[batches, m, k], dtype, 1.0), tensor(&[batches, k, n], dtype, 1.0));
+    // In f64, rounded once.
+    let expected = common::wide(&a).matmul(&common::wide(&b))?.to_dtype(dtype)?;
+    let (a, b) = (a.to_device(device)?, b.to_device(device)?);
+    let rocm = device.as_rocm_device()?;
+    let shape = Shape::from((batches, m, n));
+    // SAFETY: every element is written by the kernel.
+    let result = unsafe { RocmStorage::alloc(rocm, dtype, shape.elem_count(), OP)? };
+    {
+        let ((a, a_layout), (b, b_layout)) = (a.storage_and_layout(), b.storage_and_layout());
+        let (Storage::Rocm(a), Storage::Rocm(b)) = (&*a, &*b) else { candle::bail!("not on the device") };
+        let arguments = Product {
+            a: a.ptr(a_layout, OP)?,
+            b: b.ptr(b_layout, OP)?,
+            c: result.ptr(&Layout::contiguous(&shape), OP)?,
+            m: m as u32,
+            n: n as u32,
+            k: k as u32,
+            batches: batches as u32,
+            a_row: k,
+            a_column: 1,
+            a_batch: m * k,
+            b_row: n,
+            b_column: 1,
+            b_batch: k * n,
+            c_row: n,
+            c_batch: m * n,
+        };
+        let tile = PRODUCT_TILE as u32;
+        let grid = ((n as u32).div_ceil(tile), (m as u32).div_ceil(tile), batches as u32);
+        let config = LaunchConfig { grid, block: (tile, tile, 1), lds_bytes: 0 };
+        let kernel = Product::kernel(element).expect("a kernel for each dtype of matmul");
+        // SAFETY: all operands were checked against their buffers, for the sizes that the kernel is given.
+        unsafe { rocm.launch(kernel, config, &arguments)? };
+    }
+    let got = Tensor::from_storage(Storage::Rocm(result), shape, candle::op::BackpropOp::none(), false);
+    assert_close(&got, &expected, tolerance(dtype), &format!("product {dtype:?}"));
+    Ok(())
+}
