@@ -91,7 +91,10 @@ fn fill(streams: &[RocmDevice], thread: usize) -> Result<usize> {
 fn out_of_memory() {
     let streams: Vec<RocmDevice> = (0..3).map(|_| RocmDevice::new_with_stream(0).unwrap()).collect();
     // Loads the kernel: code takes memory of the GPU, too.
-    Tensor::full(1f32, 1000, &Device::Rocm(streams[0].clone())).unwrap().to_vec1::<f32>().unwrap();
+    for stream in &streams {
+        let t = Tensor::full(1f32, 1000, &Device::Rocm(stream.clone())).unwrap();
+        assert_eq!(t.to_vec1::<f32>().unwrap(), [1.0; 1000]);
+    }
     let refusals: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..2)
             .map(|thread| {
