@@ -49,8 +49,7 @@ impl Strided {
         if rank > WORDS {
             return Err(RocmError::TooManyDims { op, dims: rank, limit: WORDS / 2 }.into());
         }
-        let mut order = [0usize; WORDS];
-        let mut dims = [0usize; WORDS];
+        let (mut order, mut dims) = ([0usize; WORDS], [0usize; WORDS]);
         let (kept, last) = (|d: &usize| !reduced.contains(d), |d: &usize| reduced.contains(d));
         for (place, dim) in (0..rank).filter(kept).chain((0..rank).filter(last)).enumerate() {
             order[place] = dim;
@@ -89,10 +88,11 @@ impl Strided {
         strides: impl Fn(usize) -> I,
         border: usize,
     ) -> Result<(Self, usize)> {
-        let limit = WORDS / lists;
-        let mut merged_dims = [0usize; WORDS];
+        // The dims and at least one list of strides.
+        let limit = WORDS / lists.max(2);
+        let mut merged_dims = [0usize; WORDS / 2];
         // `last[i]` is the innermost dim of group i: its strides are the group's.
-        let mut last = [0usize; WORDS];
+        let mut last = [0usize; WORDS / 2];
         let mut count = 0;
         for (dim, &size) in dims.iter().enumerate() {
             if size == 1 {
@@ -153,23 +153,35 @@ pub(crate) struct Piece {
     pub first: usize,
 }
 
+/// What contiguous operands take, where it need not be made each time.
+static CONTIGUOUS: Strided = Strided::CONTIGUOUS;
+
 /// Calls `work` for each piece of an operation on elements whose operands have `layouts` of the same dims: with the
-/// layouts of the piece, the number of elements before it, and its own. Nearly always there is one.
+/// layouts of the piece, as kernels take them as well, the number of elements before it, and its own. Nearly always
+/// there is one.
 ///
 /// # Errors
-/// The first of `work`.
+/// [`RocmError::TooManyDims`], or the first of `work`.
 #[inline]
 pub(crate) fn in_pieces<const N: usize>(
+    op: &'static str,
     layouts: [&Layout; N],
-    mut work: impl FnMut([&Layout; N], usize, usize) -> Result<()>,
+    mut work: impl FnMut([&Layout; N], &Strided, usize, usize) -> Result<()>,
 ) -> Result<()> {
+    let mut packed = |layouts: [&Layout; N], first: usize, elements: usize| match layouts
+        .iter()
+        .all(|layout| layout.is_contiguous())
+    {
+        true => work(layouts, &CONTIGUOUS, first, elements),
+        false => work(layouts, &Strided::of(op, &layouts)?, first, elements),
+    };
     let elements = layouts[0].shape().elem_count();
     match elements {
         0 => Ok(()),
-        elements if elements <= max_elements() => work(layouts, 0, elements),
+        elements if elements <= max_elements() => packed(layouts, 0, elements),
         _ => pieces(&layouts, max_elements()).iter().try_for_each(|piece| {
             let elements = piece.layouts[0].shape().elem_count();
-            work(std::array::from_fn(|operand| &piece.layouts[operand]), piece.first, elements)
+            packed(std::array::from_fn(|operand| &piece.layouts[operand]), piece.first, elements)
         }),
     }
 }

@@ -92,7 +92,7 @@ macro_rules! map_buffer {
 impl RocmStorageSlice {
     /// Uninitialised memory for `len` elements of `dtype`. The packed dtypes are refused, as on the CPU device.
     pub(crate) fn alloc(device: &RocmDevice, dtype: DType, len: usize, op: &'static str) -> Result<Self> {
-        let stream = &device.state.stream;
+        let stream = &device.state().stream;
         Ok(match dtype {
             DType::U8 => S::U8(Buffer::on(stream, len)?),
             DType::U32 => S::U32(Buffer::on(stream, len)?),
@@ -172,7 +172,7 @@ impl RocmStorageSlice {
     }
 
     fn across(&self, to: &RocmDevice) -> Result<Self> {
-        Ok(map_buffer!(self, S, b => across(b, &to.state.stream)?, S))
+        Ok(map_buffer!(self, S, b => across(b, &to.state().stream)?, S))
     }
 }
 
@@ -291,6 +291,26 @@ impl RocmStorage {
         }
     }
 
+    /// The address of the first of `rows` rows of dense elements, `stride` elements apart, after a check that all of
+    /// them lie within the buffer. There is at least one row.
+    pub(crate) fn rows_ptr(
+        &self,
+        (rows, columns): (usize, usize),
+        stride: usize,
+        offset: usize,
+        op: &'static str,
+    ) -> Result<DevicePtr> {
+        let len = self.slice.len();
+        let end = || (rows - 1).checked_mul(stride)?.checked_add(columns)?.checked_add(offset);
+        match end() {
+            Some(end) if end <= len => self.slice.ptr_at(offset),
+            _ => {
+                let layout = Layout::new((rows, columns).into(), vec![stride, 1], offset);
+                Err(RocmError::OutOfBounds { op, layout, len }.into())
+            }
+        }
+    }
+
     /// The address of the first element of a contiguous `layout`.
     ///
     /// # Errors
@@ -309,7 +329,7 @@ impl RocmStorage {
     /// # Errors
     /// What went wrong in work that `other` waited for.
     pub fn order_after(&self, other: &Self) -> Result<()> {
-        let (mine, theirs) = (&self.device.state, &other.device.state);
+        let (mine, theirs) = (&self.device.state(), &other.device.state());
         if mine.id() != theirs.id() {
             mine.order_after(theirs)?;
             other.slice.used_by(&mine.stream);
@@ -323,7 +343,7 @@ impl RocmStorage {
     /// # Errors
     /// If the other device has not the memory, or the copy fails; what fails later is reported when `dst` is waited for.
     pub fn transfer_to_device(&self, dst: &RocmDevice) -> Result<Self> {
-        dst.state.order_after(&self.device.state)?;
+        dst.state().order_after(&self.device.state())?;
         Ok(Self { slice: self.slice.across(dst)?, device: dst.clone() })
     }
 }

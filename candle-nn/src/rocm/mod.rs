@@ -7,10 +7,9 @@
 //! | `rotary` | rope, rope_i, rope_thd | module `rotary` |
 //! | here | sigmoid | module `unary` |
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
-use candle::backend::BackendStorage;
-use candle::rocm::hip_kernels::contract::{Element, KernelOf, Unary, UnaryOp};
-use candle::rocm::{DevicePtr, LaunchConfig, RocmStorage, Strided};
-use candle::{bail, DType, Error, Layout, Result, Shape};
+use candle::rocm::hip_kernels::contract::{Element, KernelOf, UnaryOp};
+use candle::rocm::{DevicePtr, RocmStorage};
+use candle::{bail, DType, Layout, Result, Shape};
 
 mod attention;
 mod norm;
@@ -25,21 +24,7 @@ pub use rotary::{rope, rope_i, rope_thd};
 /// # Errors
 /// For other dtypes, or if there is no memory for the result.
 pub fn sigmoid(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
-    const OP: &str = "sigmoid";
-    let dtype = x.dtype();
-    let unsupported = || Error::UnsupportedDTypeForOp(dtype, OP).bt();
-    let kernel = element(dtype).and_then(|element| Unary::kernel(UnaryOp::Sigmoid, element));
-    let kernel = kernel.ok_or_else(unsupported)?;
-    let numel = layout.shape().elem_count();
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(x.device(), dtype, numel, OP)? };
-    if numel > 0 {
-        let (inp, out) = (x.ptr(layout, OP)?, output(&dst)?);
-        let Strided { num_dims, layout: info } = &Strided::of(OP, &[layout])?;
-        let arguments = Unary { numel, num_dims: *num_dims, info, inp, out };
-        // SAFETY: `inp` was checked against its buffer, and the output has as many elements.
-        unsafe { x.device().launch(kernel, LaunchConfig::for_elements(OP, numel)?, &arguments)? };
-    }
+    let dst = candle::rocm::unary_function(x, layout, UnaryOp::Sigmoid, "sigmoid")?;
     Ok((dst, layout.shape().clone()))
 }
 

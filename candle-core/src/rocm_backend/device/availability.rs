@@ -47,7 +47,7 @@ impl RocmDevice {
         if sum != expected {
             let computation = format!("a sum that must be {expected} came out as {sum}");
             return Err(
-                RocmError::WrongResult { device: device.state.label().to_string(), computation }.into()
+                RocmError::WrongResult { device: device.state().label().to_string(), computation }.into()
             );
         }
         Self::open(ordinal)

@@ -144,7 +144,7 @@ impl RocmDevice {
         code_object: &[u8],
         name: &str,
     ) -> Result<RocmKernel<'a>> {
-        let state = &*self.state;
+        let state = &**self.state();
         let kernel = match state.custom.find(module, code_object, name) {
             Some(kernel) => kernel,
             None => state.custom.load(state, module, code_object, name)?,

@@ -11,7 +11,7 @@ use crate::rocm_backend::RocmError;
 use crate::Result;
 use rocm_rs::hip;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// Unique identifier of a stream on a GPU: devices with the same id work in one order on the same memory.
@@ -23,14 +23,17 @@ pub struct DeviceId(StreamId);
 /// Every `RocmDevice::new` of one ordinal shares the stream and the kernels of the others while any of them lives,
 /// so that tensors made through either may meet in one operation; the random state is each one's own.
 #[derive(Clone)]
-pub struct RocmDevice {
-    pub(crate) state: Arc<DeviceState>,
-    pub(crate) rng: Arc<Mutex<Rng>>,
+// One counter to change for each clone: every storage has one.
+pub struct RocmDevice(Arc<OpenDevice>);
+
+struct OpenDevice {
+    state: Arc<DeviceState>,
+    rng: Mutex<Rng>,
 }
 
 impl std::fmt::Debug for RocmDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "RocmDevice({}, {:?})", self.state.label(), self.id())
+        write!(f, "RocmDevice({}, {:?})", self.state().label(), self.id())
     }
 }
 
@@ -139,7 +142,7 @@ impl DeviceState {
     }
 
     /// Lets this device's stream come after all that `other` still has to do, if it is another. The host does not
-    /// wait; what fails on the other stream is reported by both.
+    /// wait; what the other stream's kernels report comes back from whichever is waited for first.
     pub(crate) fn order_after(&self, other: &Self) -> Result<()> {
         if self.stream.id() == other.stream.id() {
             return Ok(());
@@ -185,6 +188,19 @@ impl DeviceState {
 static OPEN: Mutex<Vec<(usize, Weak<DeviceState>)>> = Mutex::new(Vec::new());
 
 impl RocmDevice {
+    fn of(state: Arc<DeviceState>) -> Self {
+        Self(Arc::new(OpenDevice { state, rng: Mutex::default() }))
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> &Arc<DeviceState> {
+        &self.0.state
+    }
+
+    pub(crate) fn rng(&self) -> MutexGuard<'_, Rng> {
+        self.0.rng.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Opens GPU `ordinal`, or joins the one that is open already.
     ///
     /// # Errors
@@ -202,7 +218,7 @@ impl RocmDevice {
                 state
             }
         };
-        Ok(Self { state, rng: Arc::default() })
+        Ok(Self::of(state))
     }
 
     /// Opens GPU `ordinal` with a stream of its own, shared with no other device.
@@ -213,27 +229,27 @@ impl RocmDevice {
     /// # Errors
     /// As [`crate::Device::new_rocm`].
     pub fn new_with_stream(ordinal: usize) -> Result<Self> {
-        Ok(Self { state: DeviceState::open(ordinal)?, rng: Arc::default() })
+        Ok(Self::of(DeviceState::open(ordinal)?))
     }
 
     /// Unique to the device's stream.
     pub fn id(&self) -> DeviceId {
-        self.state.id()
+        self.state().id()
     }
 
     /// The GPU's number, as in `rocm:0`.
     pub fn ordinal(&self) -> usize {
-        self.state.stream.ordinal()
+        self.state().stream.ordinal()
     }
 
     /// The GPU's architecture as the driver names it: `gfx1100`, `gfx90a:sramecc+:xnack-`.
     pub fn arch(&self) -> &str {
-        &self.state.arch
+        &self.state().arch
     }
 
     /// The GPU's marketing name.
     pub fn name(&self) -> &str {
-        &self.state.name
+        &self.state().name
     }
 
     /// The driver all ROCm devices of this process use, with its versions.
@@ -255,13 +271,13 @@ impl RocmDevice {
 
     /// Kernels launched on this device's stream so far, library calls (rocBLAS) and copies not counted.
     pub fn kernels_launched(&self) -> u64 {
-        self.state.launches.load(Ordering::Relaxed)
+        self.state().launches.load(Ordering::Relaxed)
     }
 
     /// How long the host waits for this device at most. None by default; `CANDLE_ROCM_DEADLINE` sets it for devices
     /// that are opened later.
     pub fn deadline(&self) -> Option<Duration> {
-        self.state.stream.wait().deadline()
+        self.state().stream.wait().deadline()
     }
 
     /// Sets how long the host waits for this device at most: what takes longer is an error that names the last
@@ -270,12 +286,12 @@ impl RocmDevice {
     ///
     /// With a deadline the host asks the stream again and again instead of sleeping until it is woken.
     pub fn set_deadline(&self, deadline: Option<Duration>) {
-        self.state.stream.wait().set_deadline(deadline);
+        self.state().stream.wait().set_deadline(deadline);
     }
 
     /// The stream on which everything of this device is ordered, for calls into other libraries.
     pub fn stream(&self) -> &hip::Stream {
-        self.state.stream.hip()
+        self.state().stream.hip()
     }
 
     /// Makes this the calling thread's current HIP device, as calls into other libraries need it. A library that
@@ -284,7 +300,7 @@ impl RocmDevice {
     /// # Errors
     /// If HIP fails.
     pub fn bind_to_thread(&self) -> Result<()> {
-        self.state.stream.bind_anew()
+        self.state().stream.bind_anew()
     }
 
     /// Uninitialised memory for `len` elements.
@@ -295,7 +311,7 @@ impl RocmDevice {
     /// # Safety
     /// The memory must be written before it is read.
     pub unsafe fn alloc<T: DeviceElement>(&self, len: usize) -> Result<Buffer<T>> {
-        Buffer::on(&self.state.stream, len)
+        Buffer::on(&self.state().stream, len)
     }
 
     /// Memory for `len` elements, all bits zero.
@@ -303,9 +319,9 @@ impl RocmDevice {
     /// # Errors
     /// As [`Self::alloc`].
     pub fn alloc_zeros<T: ZeroableElement>(&self, len: usize) -> Result<Buffer<T>> {
-        let buffer = Buffer::on(&self.state.stream, len)?;
+        let buffer = Buffer::on(&self.state().stream, len)?;
         // SAFETY: the buffer has just this size.
-        unsafe { clear(&self.state.stream, buffer.ptr(), buffer.size_in_bytes())? };
+        unsafe { clear(&self.state().stream, buffer.ptr(), buffer.size_in_bytes())? };
         Ok(buffer)
     }
 
@@ -314,9 +330,9 @@ impl RocmDevice {
     /// # Errors
     /// As [`Self::alloc`], or if the copy fails.
     pub fn clone_htod<T: DeviceElement>(&self, data: &[T]) -> Result<Buffer<T>> {
-        let buffer = Buffer::on(&self.state.stream, data.len())?;
+        let buffer = Buffer::on(&self.state().stream, data.len())?;
         // SAFETY: the buffer has room for as many elements.
-        unsafe { upload(&self.state.stream, data, buffer.ptr())? };
+        unsafe { upload(&self.state().stream, data, buffer.ptr())? };
         Ok(buffer)
     }
 
@@ -325,7 +341,7 @@ impl RocmDevice {
     /// # Errors
     /// If the copy fails, or something enqueued before it did.
     pub fn clone_dtoh<T: DeviceElement>(&self, buffer: &Buffer<T>) -> Result<Vec<T>> {
-        self.state.download(buffer)
+        self.state().download(buffer)
     }
 
     /// Whether products are rocBLAS': `Ok` if it is there and has kernels for this GPU, else what is missing. Without
@@ -334,6 +350,6 @@ impl RocmDevice {
     /// # Errors
     /// What is missing, where it was looked for, and what to do.
     pub fn check_rocblas(&self) -> Result<()> {
-        super::products::check(self.state.arch())
+        super::products::check(self.state().arch())
     }
 }

@@ -85,7 +85,7 @@ impl RocmDevice {
         if config.is_empty() {
             return Ok(());
         }
-        let state = &*self.state;
+        let state = &**self.state();
         let threads = u64::from(config.block.0) * u64::from(config.block.1) * u64::from(config.block.2);
         if threads > u64::from(F::BLOCK) || (config.lds_bytes > 0 && !F::DYNAMIC_LDS) {
             return Err(geometry_refused::<F>(kernel.id().name(), &config));

@@ -20,12 +20,12 @@ impl RocmDevice {
     /// # Errors
     /// If HIP fails.
     pub fn memory_info(&self) -> Result<(usize, usize)> {
-        self.state.memory_info()
+        self.state().memory_info()
     }
 
     /// What the memory of this device is used for.
     pub fn memory_stats(&self) -> MemoryStats {
-        self.state.stream.memory().stats()
+        self.state().stream.memory().stats()
     }
 
     /// Gives the memory that is kept for reuse back to the driver; returns how many bytes. Waits for the device,
@@ -35,8 +35,8 @@ impl RocmDevice {
     /// # Errors
     /// If HIP fails.
     pub fn empty_cache(&self) -> Result<usize> {
-        self.state.stream.bind()?;
-        Ok(self.state.stream.memory().give_back_idle())
+        self.state().stream.bind()?;
+        Ok(self.state().stream.memory().give_back_idle())
     }
 
     /// Bytes that tensors could still use: free on the GPU, or kept for reuse and not bound by a live tensor. The
@@ -51,7 +51,7 @@ impl RocmDevice {
 
     /// Bytes of the GPU that stay free, whatever is requested: see [`Self::set_memory_reserve`].
     pub fn memory_reserve(&self) -> usize {
-        self.state.stream.memory().reserve()
+        self.state().stream.memory().reserve()
     }
 
     /// Sets how many bytes of the GPU stay free for the desktop, the driver and libraries. It counts over all requests
@@ -61,7 +61,7 @@ impl RocmDevice {
     /// processor, else of 1 percent and 128 MB; of a small card no more than a quarter. `CANDLE_ROCM_MEMORY_RESERVE`
     /// sets it for devices that are opened later.
     pub fn set_memory_reserve(&self, bytes: usize) {
-        self.state.stream.memory().set_reserve(bytes);
+        self.state().stream.memory().set_reserve(bytes);
     }
 
     /// A size for one request that leaves others room: by default 70 percent of [`Self::free_memory`], and no more
@@ -70,9 +70,9 @@ impl RocmDevice {
     /// # Errors
     /// If HIP fails.
     pub fn safe_alloc_size(&self) -> Result<usize> {
-        self.state.stream.bind()?;
-        let allowed = self.state.stream.memory().allowed();
-        allowed.or_else(|(error, call)| self.state.stream.check(Err(error), || call))
+        self.state().stream.bind()?;
+        let allowed = self.state().stream.memory().allowed();
+        allowed.or_else(|(error, call)| self.state().stream.check(Err(error), || call))
     }
 
     /// Whether `bytes` bytes are no more than [`Self::safe_alloc_size`].
@@ -89,7 +89,7 @@ impl RocmDevice {
     /// # Errors
     /// [`RocmError::Setting`] for anything but 1 to 100.
     pub fn set_memory_share(&self, percent: u8) -> Result<()> {
-        Ok(self.state.stream.memory().set_share(percent).map_err(RocmError::Setting)?)
+        Ok(self.state().stream.memory().set_share(percent).map_err(RocmError::Setting)?)
     }
 
     /// Bounds the bytes that are kept for reuse, and gives back what is more: `Some(0)` turns reuse off, `None`, the
@@ -98,8 +98,8 @@ impl RocmDevice {
     /// # Errors
     /// If HIP fails.
     pub fn set_parked_memory(&self, bytes: impl Into<Option<usize>>) -> Result<()> {
-        self.state.stream.bind()?;
-        self.state.stream.memory().set_parked(bytes.into());
+        self.state().stream.bind()?;
+        self.state().stream.memory().set_parked(bytes.into());
         Ok(())
     }
 
@@ -110,7 +110,7 @@ impl RocmDevice {
     /// # Errors
     /// [`RocmError::Setting`] if the system has no thread for it.
     pub fn set_memory_idle_time(&self, time: Option<Duration>) -> Result<()> {
-        self.state.stream.bind()?;
-        Ok(self.state.stream.memory().set_idle_time(time).map_err(RocmError::Setting)?)
+        self.state().stream.bind()?;
+        Ok(self.state().stream.memory().set_idle_time(time).map_err(RocmError::Setting)?)
     }
 }

@@ -72,6 +72,21 @@ pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<R
     run_unary(op, found(kernel, op, dtype)?, src, layout)
 }
 
+/// A function of every element by its kernel, with errors that name `op`. The result is dense and of the same dtype.
+///
+/// # Errors
+/// [`crate::Error::UnsupportedDTypeForOp`] if there is no such kernel, or if there is no memory for the result.
+pub fn unary_function(
+    src: &RocmStorage,
+    layout: &Layout,
+    function: UnaryOp,
+    op: &'static str,
+) -> Result<RocmStorage> {
+    let dtype = src.slice.dtype();
+    let kernel = Unary::kernel(function, computing(op, dtype)?);
+    run_unary(op, found(kernel, op, dtype)?, src, layout)
+}
+
 /// One of the kernels of a single operand. The result is dense and of the same dtype.
 fn run_unary(
     op: &'static str,
@@ -83,8 +98,7 @@ fn run_unary(
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(&src.device, dtype, layout.shape().elem_count(), op)? };
     let to = dst.slice.ptr();
-    in_pieces([layout], |[layout], first, numel| {
-        let Strided { num_dims, layout: info } = &Strided::of(op, &[layout])?;
+    in_pieces(op, [layout], |[layout], Strided { num_dims, layout: info }, first, numel| {
         let (inp, out) = (src.ptr(layout, op)?, further(to, dtype, first));
         let config = for_packs::<Unary>(op, numel, *num_dims == 0, dtype.size_in_bytes())?;
         // SAFETY: `inp` was checked against its buffer, and `out` has room for all pieces.
@@ -108,8 +122,7 @@ pub(crate) fn with_parameter(
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(&src.device, dtype, layout.shape().elem_count(), op)? };
     let to = dst.slice.ptr();
-    in_pieces([layout], |[layout], first, numel| {
-        let Strided { num_dims, layout: info } = &Strided::of(op, &[layout])?;
+    in_pieces(op, [layout], |[layout], Strided { num_dims, layout: info }, first, numel| {
         let (num_dims, inp, out) = (*num_dims, src.ptr(layout, op)?, further(to, dtype, first));
         let arguments = UnaryWithParameter { numel, num_dims, info, param, inp, out };
         // SAFETY: `inp` was checked against its buffer, and `out` has room for all pieces.
@@ -127,8 +140,7 @@ pub(crate) fn affine(src: &RocmStorage, layout: &Layout, mul: f64, add: f64) -> 
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(&src.device, dtype, layout.shape().elem_count(), OP)? };
     let to = dst.slice.ptr();
-    in_pieces([layout], |[layout], first, numel| {
-        let Strided { num_dims, layout: info } = &Strided::of(OP, &[layout])?;
+    in_pieces(OP, [layout], |[layout], Strided { num_dims, layout: info }, first, numel| {
         let (num_dims, inp, out) = (*num_dims, src.ptr(layout, OP)?, further(to, dtype, first));
         let arguments = Affine { numel, num_dims, info, inp, out, mul, add };
         // SAFETY: `inp` was checked against its buffer, and `out` has room for all pieces.
@@ -152,8 +164,7 @@ pub(crate) fn cast(src: &RocmStorage, layout: &Layout, to: DType) -> Result<Rocm
     let result = dst.slice.ptr();
     // As many as one access of the wider side moves, but no more than a thread takes.
     let width = from.size_in_bytes().max(to.size_in_bytes()).max(Cast::PACK_BYTES / CAST_PACK);
-    in_pieces([layout], |[layout], first, numel| {
-        let Strided { num_dims, layout: info } = &Strided::of(OP, &[layout])?;
+    in_pieces(OP, [layout], |[layout], Strided { num_dims, layout: info }, first, numel| {
         let (inp, out) = (src.ptr(layout, OP)?, further(result, to, first));
         let config = for_packs::<Cast>(OP, numel, *num_dims == 0, width)?;
         // SAFETY: `inp` was checked against its buffer, and `out` has room for all pieces.
@@ -208,14 +219,18 @@ fn zip(
     let dst = unsafe { RocmStorage::alloc(&lhs.device, result, lhs_layout.shape().elem_count(), op)? };
     lhs.order_after(rhs)?;
     let to = dst.slice.ptr();
-    in_pieces([lhs_layout, rhs_layout], |[lhs_layout, rhs_layout], first, numel| {
-        let Strided { num_dims, layout: info } = &Strided::of(op, &[lhs_layout, rhs_layout])?;
-        let (x, y, out) = (lhs.ptr(lhs_layout, op)?, rhs.ptr(rhs_layout, op)?, further(to, result, first));
-        let config = for_packs::<Binary>(op, numel, *num_dims == 0, dtype.size_in_bytes())?;
-        let arguments = Binary { numel, num_dims: *num_dims, info, lhs: x, rhs: y, out };
-        // SAFETY: both inputs were checked against their buffers, and `out` has room for all pieces.
-        unsafe { lhs.device.launch(kernel, config, &arguments) }
-    })?;
+    in_pieces(
+        op,
+        [lhs_layout, rhs_layout],
+        |[lhs_layout, rhs_layout], Strided { num_dims, layout: info }, first, numel| {
+            let (x, y, out) =
+                (lhs.ptr(lhs_layout, op)?, rhs.ptr(rhs_layout, op)?, further(to, result, first));
+            let config = for_packs::<Binary>(op, numel, *num_dims == 0, dtype.size_in_bytes())?;
+            let arguments = Binary { numel, num_dims: *num_dims, info, lhs: x, rhs: y, out };
+            // SAFETY: both inputs were checked against their buffers, and `out` has room for all pieces.
+            unsafe { lhs.device.launch(kernel, config, &arguments) }
+        },
+    )?;
     Ok(dst)
 }
 
@@ -250,20 +265,23 @@ pub(crate) fn where_cond(
     cond.order_after(t)?;
     cond.order_after(f)?;
     let to = dst.slice.ptr();
-    in_pieces([cond_layout, t_layout, f_layout], |[cond_layout, t_layout, f_layout], first, numel| {
-        let Strided { num_dims, layout: info } = &Strided::of(OP, &[cond_layout, t_layout, f_layout])?;
-        let arguments = Where {
-            numel,
-            num_dims: *num_dims,
-            info,
-            ids: cond.ptr(cond_layout, OP)?,
-            t: t.ptr(t_layout, OP)?,
-            f: f.ptr(f_layout, OP)?,
-            out: further(to, dtype, first),
-        };
-        // SAFETY: all inputs were checked against their buffers, and `out` has room for all pieces.
-        unsafe { cond.device.launch(kernel, LaunchConfig::for_elements(OP, numel)?, &arguments) }
-    })?;
+    in_pieces(
+        OP,
+        [cond_layout, t_layout, f_layout],
+        |[cond_layout, t_layout, f_layout], Strided { num_dims, layout: info }, first, numel| {
+            let arguments = Where {
+                numel,
+                num_dims: *num_dims,
+                info,
+                ids: cond.ptr(cond_layout, OP)?,
+                t: t.ptr(t_layout, OP)?,
+                f: f.ptr(f_layout, OP)?,
+                out: further(to, dtype, first),
+            };
+            // SAFETY: all inputs were checked against their buffers, and `out` has room for all pieces.
+            unsafe { cond.device.launch(kernel, LaunchConfig::for_elements(OP, numel)?, &arguments) }
+        },
+    )?;
     Ok(dst)
 }
 

@@ -30,7 +30,9 @@ pub(crate) fn index_select(
     let kernel = found(kernel, OP, ids.slice.dtype())?;
     check_rank(ids_layout, 1)?;
     let inp = src.contiguous_ptr(layout, OP)?;
-    ids.ptr(ids_layout, OP)?;
+    let index = ids.ptr(ids_layout, OP)?;
+    // Of the ids the kernel takes the stride alone.
+    let Strided { num_dims, layout: info } = &Strided::of(OP, &[ids_layout])?;
     let (left, size, right) = split(layout, dim);
     let count = ids_layout.shape().elem_count();
     // SAFETY: every element is written by the kernel.
@@ -45,14 +47,12 @@ pub(crate) fn index_select(
     for first_left in (0..left).step_by(left_step) {
         for first_id in (0..count).step_by(ids_step) {
             let (left, ids_dim_size) = (left_step.min(left - first_left), ids_step.min(count - first_id));
-            let ids_layout = ids_layout.narrow(0, first_id, ids_dim_size)?;
-            let Strided { num_dims, layout: info } = &Strided::of(OP, &[&ids_layout])?;
             let numel = left * ids_dim_size * right;
             let arguments = IndexSelect {
                 numel,
                 num_dims: *num_dims,
                 info,
-                ids: ids.ptr(&ids_layout, OP)?,
+                ids: further(index, ids.slice.dtype(), first_id * ids_layout.stride()[0]),
                 inp: further(inp, dtype, first_left * size * right),
                 out: further(dst.slice.ptr(), dtype, (first_left * count + first_id) * right),
                 left_size: left,

@@ -161,12 +161,12 @@ pub(crate) fn product(
     let (b, m) = if b > 1 && w.batch_stride == 0 && joins { (1, b * m) } else { (b, m) };
     // Each operand was made dense on its own stream.
     let device = out.device;
-    device.state.order_after(&lhs.device.state)?;
-    device.state.order_after(&rhs.device.state)?;
-    a_memory.used_by(&device.state.stream);
-    w_memory.used_by(&device.state.stream);
+    device.state().order_after(&lhs.device.state())?;
+    device.state().order_after(&rhs.device.state())?;
+    a_memory.used_by(&device.state().stream);
+    w_memory.used_by(&device.state().stream);
     let (dtype, sizes) = (lhs.slice.dtype(), (b, m, n, k));
-    device.state.with_products(|library| match library {
+    device.state().with_products(|library| match library {
         ProductLibrary::Rocblas(handle) => gemm(&handle.0, dtype, sizes, (a, a_ptr), (w, w_ptr), &out),
         ProductLibrary::Own => in_tiles(dtype, sizes, (a, a_ptr), (w, w_ptr), &out),
     })
@@ -234,7 +234,7 @@ fn gemm(
     (w, w_ptr): (Operand, DevicePtr),
     out: &Output,
 ) -> Result<()> {
-    let state = &out.device.state;
+    let state = &out.device.state();
     let int = |value: usize| {
         i32::try_from(value).map_err(|_| {
             let limit = i32::MAX as usize;

@@ -7,13 +7,8 @@ use crate::{DType, Result};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use hip_kernels::contract::{Random, RandomKind};
-use std::sync::{MutexGuard, PoisonError};
 
 impl RocmDevice {
-    fn rng(&self) -> MutexGuard<'_, Rng> {
-        self.rng.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts the sequence of `seed` from its beginning.
     pub(crate) fn reseed(&self, seed: u64) {
         *self.rng() = Rng { seed, next_block: 0 };

@@ -22,7 +22,7 @@ pub(crate) fn copy_strided(
     if elements == 0 {
         return Ok(());
     }
-    let to = dst.ptr(&Layout::contiguous_with_offset(elements, dst_offset), OP)?;
+    let to = dst.rows_ptr((1, elements), elements, dst_offset, OP)?;
     dst.order_after(src)?;
     run_copy(OP, &dst.device, dtype, src, layout, to)
 }
@@ -55,8 +55,7 @@ fn run_copy(
     to: DevicePtr,
 ) -> Result<()> {
     let kernel = found(Unary::kernel(UnaryOp::Copy, carrier(dtype)), op, dtype)?;
-    in_pieces([layout], |[layout], first, numel| {
-        let Strided { num_dims, layout: info } = &Strided::of(op, &[layout])?;
+    in_pieces(op, [layout], |[layout], Strided { num_dims, layout: info }, first, numel| {
         let (inp, out) = (src.ptr(layout, op)?, further(to, dtype, first));
         let config = for_packs::<Unary>(op, numel, *num_dims == 0, dtype.size_in_bytes().max(1))?;
         // SAFETY: `inp` was checked against its buffer, and the caller has room for all pieces.
@@ -81,9 +80,8 @@ pub(crate) fn copy2d(
     if d1 == 0 || d2 == 0 {
         return Ok(());
     }
-    let rows = |stride, offset| Layout::new((d1, d2).into(), vec![stride, 1], offset);
-    let from = src.ptr(&rows(src_s, src_offset), OP)?;
-    let to = dst.ptr(&rows(dst_s, dst_offset), OP)?;
+    let from = src.rows_ptr((d1, d2), src_s, src_offset, OP)?;
+    let to = dst.rows_ptr((d1, d2), dst_s, dst_offset, OP)?;
     dst.order_after(src)?;
     let kernel = found(Copy2d::kernel(carrier(dtype)), OP, dtype)?;
     // Rows, or parts of rows, that one launch can count.
@@ -119,9 +117,15 @@ pub(crate) fn const_set(dst: &mut RocmStorage, value: Scalar, layout: &Layout) -
     let kernel = found(ConstSet::kernel(carrier(dtype)), OP, dtype)?;
     let value = bits_of(value);
     // One thread for each element in memory, not for each that is seen.
-    let once = without_repeats(layout);
-    in_pieces([&once], |[layout], _, numel| {
-        let Strided { num_dims, layout: info } = &Strided::of(OP, &[layout])?;
+    let once;
+    let layout = match layout.stride().contains(&0) {
+        true => {
+            once = without_repeats(layout);
+            &once
+        }
+        false => layout,
+    };
+    in_pieces(OP, [layout], |[layout], Strided { num_dims, layout: info }, _, numel| {
         let arguments = ConstSet { numel, num_dims: *num_dims, info, value, out: dst.ptr(layout, OP)? };
         // SAFETY: the elements were checked against their buffer; the kernel's elements have the same size.
         unsafe { dst.device.launch(kernel, LaunchConfig::for_elements(OP, numel)?, &arguments) }
@@ -165,7 +169,7 @@ pub(crate) fn zeros(device: &RocmDevice, dtype: DType, elements: usize) -> Resul
     // SAFETY: cleared right below.
     let storage = unsafe { RocmStorage::alloc(device, dtype, elements, "zeros")? };
     // SAFETY: the storage has just this size.
-    unsafe { clear(&device.state.stream, storage.slice.ptr(), storage.slice.size_in_bytes())? };
+    unsafe { clear(&device.state().stream, storage.slice.ptr(), storage.slice.size_in_bytes())? };
     Ok(storage)
 }
 
