@@ -54,7 +54,8 @@ fn every_kernel_is_launched_by_an_operation() {
 #[ignore = "the other test runs it in a process of its own"]
 fn every_operation() {
     let device = rocm();
-    let groups: [(&str, fn(&Device) -> Result<()>); 8] = [
+    type Group = fn(&Device) -> Result<()>;
+    let groups: [(&str, Group); 8] = [
         ("elementwise", elementwise),
         ("moving", moving),
         ("indexing", indexing),
