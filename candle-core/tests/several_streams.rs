@@ -6,6 +6,7 @@ use candle_core::rocm::rocm_loader::{self, DRIVER_VARIABLE};
 use candle_core::rocm::{Buffer, RocmDevice, RESERVE_VARIABLE};
 use candle_core::{DType, Device, Result, Tensor};
 use std::process::Command;
+use std::sync::Barrier;
 
 const MIB: usize = 1 << 20;
 const RESERVE: usize = 8 * MIB;
@@ -114,6 +115,41 @@ fn out_of_memory() {
     // Nearly all of the card for each in turn: what the siblings keep goes back first.
     for stream in &streams {
         drop(stream.alloc_zeros::<u8>(72 * MIB).unwrap());
+    }
+}
+
+#[test]
+fn the_reserve_is_kept_over_all_streams_together() {
+    in_a_process("requests_at_once", "gfx1100", "memory=64M", &[(RESERVE_VARIABLE, "32M")]);
+}
+
+/// Streams that ask at the same moment: there is memory for one of them only.
+#[test]
+#[ignore = "run by the_reserve_is_kept_over_all_streams_together"]
+fn requests_at_once() {
+    const STREAMS: usize = 6;
+    let streams = [(); STREAMS].map(|()| RocmDevice::new_with_stream(0).unwrap());
+    let at_once = Barrier::new(STREAMS);
+    for round in 0..300 {
+        let taken: Vec<Result<Buffer<u8>>> = std::thread::scope(|scope| {
+            let ask = |stream| {
+                let at_once = &at_once;
+                move || {
+                    at_once.wait();
+                    RocmDevice::alloc_zeros::<u8>(stream, 18 * MIB)
+                }
+            };
+            let threads: Vec<_> = streams.iter().map(|stream| scope.spawn(ask(stream))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let free = streams[0].memory_info().unwrap().0;
+        let granted = taken.iter().filter(|taken| taken.is_ok()).count();
+        assert_eq!(granted, 1, "round {round}: {free} bytes are left");
+        assert!(free >= 32 * MIB, "round {round}: {free} bytes are left");
+        drop(taken);
+        for stream in &streams {
+            stream.empty_cache().unwrap();
+        }
     }
 }
 
