@@ -1,6 +1,9 @@
 //! The floors of the ROCm backend: a file uses what lies in its own folder and on lower floors, nothing above.
 use std::collections::BTreeMap;
 use std::path::Path;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Ident, Item, ItemMod, ItemUse, UseTree, Visibility};
 
 /// Files and folders of `rocm_backend` from the ground up, several of one floor together.
 const FLOORS: [&[&str]; 6] =
@@ -11,142 +14,90 @@ fn floor(module: &str) -> Option<usize> {
     FLOORS.iter().position(|names| names.contains(&module))
 }
 
-/// A word or a sign of a source, and its line.
-#[derive(Clone, Debug, PartialEq)]
-struct Token {
-    text: String,
-    line: usize,
-}
-
-/// Words, `::` and single signs; comments, strings and characters are left out.
-fn tokens(source: &str) -> Vec<Token> {
-    let mut found = Vec::new();
-    let (mut rest, mut line) = (source, 1);
-    while let Some(first) = rest.chars().next() {
-        let is_word = |c: char| c.is_alphanumeric() || c == '_';
-        let len = if rest.starts_with("//") {
-            rest.find('\n').unwrap_or(rest.len())
-        } else if rest.starts_with("/*") {
-            rest.find("*/").map_or(rest.len(), |end| end + 2)
-        } else if first == '"' {
-            string_len(rest)
-        } else if first == '\'' {
-            character_len(rest)
-        } else if is_word(first) {
-            rest.find(|c| !is_word(c)).unwrap_or(rest.len())
-        } else if rest.starts_with("::") {
-            2
-        } else {
-            first.len_utf8()
-        };
-        let (text, after) = rest.split_at(len);
-        let is_comment = text.starts_with("//") || text.starts_with("/*");
-        if !(is_comment || first == '"' || first == '\'' || first.is_whitespace()) {
-            found.push(Token { text: text.to_string(), line });
-        }
-        line += text.matches('\n').count();
-        rest = after;
-    }
-    found
-}
-
-/// Up to the closing quote, which no backslash precedes.
-fn string_len(text: &str) -> usize {
-    let mut escaped = false;
-    for (at, c) in text.char_indices().skip(1) {
-        match c {
-            '"' if !escaped => return at + 1,
-            _ => escaped = c == '\\' && !escaped,
-        }
-    }
-    text.len()
-}
-
-/// Of a character with its quotes, or of the quote of a lifetime.
-fn character_len(text: &str) -> usize {
-    let mut chars = text.char_indices().skip(1);
-    match chars.next() {
-        Some((_, '\\')) => {
-            text[2..].char_indices().skip(1).find(|(_, c)| *c == '\'').map_or(1, |(at, _)| at + 3)
-        }
-        Some((at, c)) if text[at + c.len_utf8()..].starts_with('\'') => at + c.len_utf8() + 1,
-        _ => 1,
-    }
-}
-
-/// A path from `rocm_backend` on, as written at a line.
+/// A path from the crate's root on, as written at a line.
 struct Use {
     path: Vec<String>,
     line: usize,
 }
 
-/// Every path of a module (`["ops", "conv"]`) that starts at `super` or `crate` and leads into `rocm_backend`.
-fn uses(module: &[String], source: &str) -> Vec<Use> {
-    let tokens = tokens(source);
-    let text = |at: usize| tokens.get(at).map_or("", |t| t.text.as_str());
-    let mut found = Vec::new();
-    // Names of the modules that are open, and how many braces were open before them.
-    let (mut inline, mut depth): (Vec<(String, usize)>, usize) = (Vec::new(), 0);
-    for at in 0..tokens.len() {
-        match text(at) {
-            "{" => {
-                if at >= 2 && text(at - 2) == "mod" {
-                    inline.push((text(at - 1).to_string(), depth));
-                }
-                depth += 1;
-            }
-            "}" => {
-                depth -= 1;
-                inline.pop_if(|(_, outer)| *outer == depth);
-            }
-            start @ ("super" | "crate") if at == 0 || text(at - 1) != "::" => {
-                let mut here = vec!["crate".to_string(), "rocm_backend".to_string()];
-                here.extend(module.iter().cloned());
-                here.extend(inline.iter().map(|(name, _)| name.clone()));
-                let base = if start == "crate" {
-                    vec!["crate".to_string()]
-                } else {
-                    here[..here.len() - 1].to_vec()
-                };
-                tree(&tokens, at + 1, base, &mut found);
-            }
-            _ => {}
-        }
-    }
-    found
+/// Collects every path that starts at `super` or `crate`.
+struct Paths {
+    /// The module that is being read.
+    here: Vec<String>,
+    found: Vec<Use>,
 }
 
-/// Adds what a path with groups behind `base` names; gives back where it ends.
-fn tree(tokens: &[Token], mut at: usize, mut base: Vec<String>, found: &mut Vec<Use>) -> usize {
-    let text = |at: usize| tokens.get(at).map_or("", |t| t.text.as_str());
-    while text(at) == "::" {
-        match text(at + 1) {
-            "{" => {
-                at += 2;
-                while !matches!(text(at), "}" | "") {
-                    if text(at) == "," {
-                        at += 1;
-                        continue;
-                    }
-                    let mut branch = base.clone();
-                    step(&mut branch, text(at));
-                    at = tree(tokens, at + 1, branch, found);
-                    // Past `as name`.
-                    while !matches!(text(at), "," | "}" | "") {
-                        at += 1;
-                    }
-                }
-                return at + 1;
-            }
-            // A turbofish ends the path.
-            "<" => break,
-            name => step(&mut base, name),
+impl Paths {
+    /// The root of a path by its first word, if it is one of this crate.
+    fn root(&self, first: &Ident) -> Option<Vec<String>> {
+        match first.to_string().as_str() {
+            "crate" => Some(vec!["crate".to_string()]),
+            "super" => Some(self.here[..self.here.len() - 1].to_vec()),
+            _ => None,
         }
-        at += 2;
     }
-    let line = tokens[at.min(tokens.len()) - 1].line;
-    found.push(Use { path: base, line });
-    at
+
+    fn tree(&mut self, base: Option<Vec<String>>, tree: &UseTree) {
+        let (name, rest) = match tree {
+            UseTree::Group(group) => {
+                group.items.iter().for_each(|item| self.tree(base.clone(), item));
+                return;
+            }
+            UseTree::Glob(glob) => {
+                let Some(mut path) = base else { return };
+                path.push("*".to_string());
+                self.found.push(Use { path, line: glob.span().start().line });
+                return;
+            }
+            UseTree::Path(path) => (&path.ident, Some(&path.tree)),
+            UseTree::Name(name) => (&name.ident, None),
+            UseTree::Rename(rename) => (&rename.ident, None),
+        };
+        let path = match base {
+            Some(mut path) => {
+                step(&mut path, &name.to_string());
+                Some(path)
+            }
+            None => self.root(name),
+        };
+        match (rest, path) {
+            (Some(rest), Some(path)) => self.tree(Some(path), rest),
+            (None, Some(path)) => self.found.push(Use { path, line: name.span().start().line }),
+            (_, None) => {}
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Paths {
+    fn visit_item_mod(&mut self, module: &'ast ItemMod) {
+        self.here.push(module.ident.to_string());
+        visit::visit_item_mod(self, module);
+        self.here.pop();
+    }
+
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        self.tree(None, &item.tree);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        if let Some(mut full) = self.root(&path.segments[0].ident).filter(|_| path.leading_colon.is_none()) {
+            path.segments.iter().skip(1).for_each(|segment| step(&mut full, &segment.ident.to_string()));
+            self.found.push(Use { path: full, line: path.span().start().line });
+        }
+        visit::visit_path(self, path);
+    }
+
+    // `pub(super)` and `pub(in ...)` say who may look in, not what is used.
+    fn visit_visibility(&mut self, _: &'ast Visibility) {}
+}
+
+/// Every path of a module (`["ops", "conv"]`) that starts at `super` or `crate`.
+fn uses(module: &[String], source: &str) -> Vec<Use> {
+    let file = syn::parse_file(source).expect("a source that compiles");
+    let here = ["crate", "rocm_backend"].map(String::from).into_iter().chain(module.iter().cloned());
+    let mut paths = Paths { here: here.collect(), found: Vec::new() };
+    paths.visit_file(&file);
+    paths.found
 }
 
 fn step(path: &mut Vec<String>, name: &str) {
@@ -159,15 +110,15 @@ fn step(path: &mut Vec<String>, name: &str) {
 
 /// Names that `rocm_backend/mod.rs` gives out, and the module that each is from.
 fn reexports(source: &str) -> BTreeMap<String, String> {
-    let tokens = tokens(source);
-    let mut found = Vec::new();
-    for (at, token) in tokens.iter().enumerate() {
-        let next = tokens.get(at + 1).map_or("", |t| t.text.as_str());
-        if token.text == "use" && floor(next).is_some() {
-            tree(&tokens, at + 2, vec![next.to_string()], &mut found);
+    let file = syn::parse_file(source).expect("a source that compiles");
+    let mut paths = Paths { here: Vec::new(), found: Vec::new() };
+    for item in &file.items {
+        if let Item::Use(item) = item {
+            paths.tree(Some(Vec::new()), &item.tree);
         }
     }
-    found.into_iter().map(|u| (u.path[u.path.len() - 1].clone(), u.path[0].clone())).collect()
+    let of_floors = paths.found.into_iter().filter(|u| u.path.len() > 1 && floor(&u.path[0]).is_some());
+    of_floors.map(|u| (u.path[u.path.len() - 1].clone(), u.path[0].clone())).collect()
 }
 
 /// The module of `rocm_backend` that a path of the crate leads to; `None` if it leads elsewhere.

@@ -190,6 +190,9 @@ pub(crate) fn in_pieces<const N: usize>(
 #[cold]
 pub(crate) fn pieces(layouts: &[&Layout], limit: usize) -> Vec<Piece> {
     let dims = layouts[0].dims();
+    if layouts[0].shape().elem_count() <= limit {
+        return vec![Piece { layouts: layouts.iter().map(|&layout| layout.clone()).collect(), first: 0 }];
+    }
     // Dims from `cut + 1` on stay whole, `cut` itself is cut into runs, those before it into single places.
     let mut inner = 1;
     let mut cut = dims.len();
@@ -352,7 +355,7 @@ mod tests {
     fn pieces_are_the_whole_in_order() {
         let whole = layout(&[3, 4, 5], &[100, 1, 7]);
         let other = layout(&[3, 4, 5], &[0, 5, 1]);
-        for limit in [1, 2, 3, 5, 7, 10, 19, 20, 21, 59] {
+        for limit in [1, 2, 3, 5, 7, 10, 19, 20, 21, 59, 60, 61, 1000] {
             let (mut seen, mut seen_of_other) = (Vec::new(), Vec::new());
             for piece in pieces(&[&whole, &other], limit) {
                 assert_eq!(piece.first, seen.len());

@@ -40,8 +40,16 @@ pub(crate) fn dense(src: &RocmStorage, layout: &Layout, op: &'static str) -> Res
 /// A copy of the whole storage, whatever part of it a layout shows. Does not wait.
 pub(crate) fn duplicate(src: &RocmStorage) -> Result<RocmStorage> {
     let dst = RocmStorage { slice: src.slice.alloc_like()?, device: src.device.clone() };
-    let all = Layout::contiguous(src.slice.len());
-    run_copy("copy", &src.device, src.slice.dtype(), src, &all, dst.slice.ptr())?;
+    let (dtype, from, to, len) = (src.slice.dtype(), src.slice.ptr(), dst.slice.ptr(), src.slice.len());
+    let kernel = found(Unary::kernel(UnaryOp::Copy, carrier(dtype)), "copy", dtype)?;
+    for first in (0..len).step_by(max_elements()) {
+        let numel = max_elements().min(len - first);
+        let (inp, out) = (further(from, dtype, first), further(to, dtype, first));
+        let config = for_packs::<Unary>("copy", numel, true, dtype.size_in_bytes().max(1))?;
+        let info = &Strided::CONTIGUOUS.layout;
+        // SAFETY: both ends hold all elements.
+        unsafe { src.device.launch(kernel, config, &Unary { numel, num_dims: 0, info, inp, out })? };
+    }
     Ok(dst)
 }
 

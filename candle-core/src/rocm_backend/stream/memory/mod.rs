@@ -28,7 +28,7 @@ mod timer;
 use super::wait::StreamWait;
 use rocm_loader::DriverKind;
 use rocm_rs::hip;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) use arena::BlockId;
@@ -92,6 +92,11 @@ impl Driver for Hip {
             }
             Err(error) => Err((error, format!("hipMalloc({bytes} B)"))),
         }
+    }
+
+    fn alone(&self) -> Option<MutexGuard<'static, ()>> {
+        static ASKING: Mutex<()> = Mutex::new(());
+        Some(ASKING.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn may_free(&self) -> bool {

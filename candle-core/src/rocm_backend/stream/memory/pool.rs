@@ -2,6 +2,7 @@
 use super::arena::{Arena, BlockId, Sums};
 use super::limits::Limits;
 use super::sizes;
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 /// What the policy needs of a device. Dropping a segment gives it back to the driver, which waits for the device.
@@ -14,6 +15,12 @@ pub(super) trait Driver {
 
     /// Whether a segment may be dropped now: not while the device is stuck, since dropping waits for it.
     fn may_free(&self) -> bool;
+
+    /// Held while it is asked how much is free and then for memory: two pools of one GPU must not both count on the
+    /// same bytes.
+    fn alone(&self) -> Option<MutexGuard<'static, ()>> {
+        None
+    }
 
     /// Free and total bytes of the device.
     fn info(&self) -> Result<(usize, usize), Self::Error>;
@@ -170,6 +177,7 @@ impl<D: Driver> Pool<D> {
         kind: usize,
         len: usize,
     ) -> Result<Option<BlockId>, Refusal<D::Error>> {
+        let _alone = self.driver.alone();
         let (free, _) = self.driver.info().map_err(Refusal::Failed)?;
         for &size in sizes.iter().filter(|&&size| size.saturating_add(self.limits.reserve) <= free) {
             let Some((address, memory)) = self.driver.allocate(size).map_err(Refusal::Failed)? else {
