@@ -5,7 +5,7 @@ use super::kernels::KernelTable;
 use super::products::ProductLibrary;
 use super::properties::{draws_a_display, properties};
 use crate::rocm_backend::stream::{
-    clear, download, upload, Buffer, DeviceElement, Stream, StreamId, Unfinished, ZeroableElement,
+    clear, download, upload, Buffer, DeviceElement, Stream, StreamId, ZeroableElement,
 };
 use crate::rocm_backend::RocmError;
 use crate::Result;
@@ -67,13 +67,10 @@ pub(crate) struct DeviceState {
 impl Drop for DeviceState {
     fn drop(&mut self) {
         // Nothing may be unloaded under a running kernel. Errors have nobody left to go to.
-        let overdue = self.stream.bind().is_ok()
-            && matches!(self.stream.wait().finish(), Err(Unfinished::Overdue { .. }));
-        if overdue {
-            // The stream does not end, and giving back would wait for it: all is left to the end of the process.
+        if !self.stream.finish_or_give_up() {
             let products = self.products.get_mut().unwrap_or_else(PoisonError::into_inner).take();
             let kernels = std::mem::replace(&mut self.kernels, KernelTable::empty());
-            std::mem::forget((products, kernels, std::mem::take(&mut self.custom), self.faults.clone()));
+            std::mem::forget((products, kernels, std::mem::take(&mut self.custom)));
         }
     }
 }

@@ -41,6 +41,15 @@ unsafe impl Send for Pinned {}
 // SAFETY: as above, and writing takes the mutex.
 unsafe impl Sync for Pinned {}
 
+impl Drop for FaultRecord {
+    fn drop(&mut self) {
+        if self.stream.is_given_up() {
+            // A kernel that does not end may still write to it.
+            std::mem::forget(self.record.take());
+        }
+    }
+}
+
 impl FaultRecord {
     pub(super) fn of(stream: &Arc<Stream>) -> Arc<Self> {
         Arc::new(Self { stream: stream.clone(), record: OnceLock::new(), taking: Mutex::new(()) })

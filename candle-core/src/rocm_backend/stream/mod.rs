@@ -20,5 +20,4 @@ pub use buffer::Buffer;
 pub(super) use copy::{across, clear, download, upload};
 pub use element::{DeviceElement, ZeroableElement};
 pub(super) use stream::{check, Stream, StreamId};
-pub(super) use wait::Unfinished;
 pub use wait::DEADLINE_VARIABLE;

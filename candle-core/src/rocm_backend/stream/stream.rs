@@ -5,7 +5,7 @@ use super::wait::{deadline_from_env, StreamWait, Unfinished};
 use crate::rocm_backend::error::{notes, RocmError};
 use crate::Result;
 use rocm_rs::hip::{self, bindings};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Unique identifier of a stream in this process.
@@ -31,6 +31,8 @@ pub(crate) struct Stream {
     staging: Mutex<Option<Staging>>,
     memory: Memory,
     wait: Arc<StreamWait>,
+    /// Whether what is on the stream is not waited for any more: see [`Self::finish_or_give_up`].
+    given_up: AtomicBool,
     // The last to be dropped: everything above is used on it.
     stream: hip::Stream,
 }
@@ -80,6 +82,7 @@ impl Stream {
             staging,
             memory,
             wait,
+            given_up: AtomicBool::new(false),
             stream,
         });
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -189,6 +192,24 @@ impl Stream {
         }
     }
 
+    /// Waits for the stream before what is used on it is given back. If it does not end within the deadline, it is taken
+    /// to be stuck from here on: what it uses is left to the end of the process, since giving it back would wait.
+    ///
+    /// Returns whether it has ended.
+    pub(crate) fn finish_or_give_up(&self) -> bool {
+        if !self.is_given_up()
+            && self.bind().is_ok()
+            && matches!(self.wait.finish(), Err(Unfinished::Overdue { .. }))
+        {
+            self.given_up.store(true, Ordering::Relaxed);
+        }
+        !self.is_given_up()
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
+    }
+
     /// Lets this stream go on only after what `other` has to do now. The host does not wait.
     ///
     /// # Errors
@@ -271,8 +292,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         // Nothing may be freed under a running kernel. Errors have nobody left to go to.
-        if self.bind().is_ok() && matches!(self.wait.finish(), Err(Unfinished::Overdue { .. })) {
-            // The stream does not end, and giving back would wait for it: all is left to the end of the process.
+        if !self.finish_or_give_up() {
             let ring = self.staging.get_mut().unwrap_or_else(PoisonError::into_inner).take();
             let event = self.event.get_mut().unwrap_or_else(PoisonError::into_inner).take();
             std::mem::forget((ring, event));
