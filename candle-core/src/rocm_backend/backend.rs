@@ -126,7 +126,7 @@ impl BackendStorage for RocmStorage {
 
     /// Waits for the device's stream; a fault of anything enqueued before is reported here.
     fn to_cpu_storage(&self) -> Result<CpuStorage> {
-        self.slice.download(&self.device.state())
+        self.slice.download(self.device.state())
     }
 
     fn affine(&self, layout: &Layout, mul: f64, add: f64) -> Result<Self> {

@@ -329,7 +329,7 @@ impl RocmStorage {
     /// # Errors
     /// What went wrong in work that `other` waited for.
     pub fn order_after(&self, other: &Self) -> Result<()> {
-        let (mine, theirs) = (&self.device.state(), &other.device.state());
+        let (mine, theirs) = (self.device.state(), &other.device.state());
         if mine.id() != theirs.id() {
             mine.order_after(theirs)?;
             other.slice.used_by(&mine.stream);
@@ -343,7 +343,7 @@ impl RocmStorage {
     /// # Errors
     /// If the other device has not the memory, or the copy fails; what fails later is reported when `dst` is waited for.
     pub fn transfer_to_device(&self, dst: &RocmDevice) -> Result<Self> {
-        dst.state().order_after(&self.device.state())?;
+        dst.state().order_after(self.device.state())?;
         Ok(Self { slice: self.slice.across(dst)?, device: dst.clone() })
     }
 }

@@ -161,8 +161,8 @@ pub(crate) fn product(
     let (b, m) = if b > 1 && w.batch_stride == 0 && joins { (1, b * m) } else { (b, m) };
     // Each operand was made dense on its own stream.
     let device = out.device;
-    device.state().order_after(&lhs.device.state())?;
-    device.state().order_after(&rhs.device.state())?;
+    device.state().order_after(lhs.device.state())?;
+    device.state().order_after(rhs.device.state())?;
     a_memory.used_by(&device.state().stream);
     w_memory.used_by(&device.state().stream);
     let (dtype, sizes) = (lhs.slice.dtype(), (b, m, n, k));
