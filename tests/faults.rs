@@ -121,7 +121,7 @@ fn an_unknown_driver_is_refused_with_the_known_ones() {
 
 #[test]
 fn an_arch_that_is_not_in_the_binary_is_named_with_what_to_set() -> anyhow::Result<()> {
-    // The software GPU can play this one, and no test builds for it.
+    // The software GPU can be this one, and no test builds for it.
     let arch = "gfx1102";
     if hip_kernels::archs().iter().any(|target| [arch, "gfx11-generic"].contains(target)) {
         return Ok(());

@@ -31,12 +31,19 @@ impl Strided {
     /// # Errors
     /// [`RocmError::TooManyDims`] if the result does not fit the kernel argument.
     pub fn of(op: &'static str, operands: &[&Layout]) -> Result<Self> {
-        if operands.iter().all(|l| l.is_contiguous()) {
-            return Ok(Self::CONTIGUOUS);
+        let mut strided = Self::CONTIGUOUS;
+        if !operands.iter().all(|l| l.is_contiguous()) {
+            strided.pack(op, operands)?;
         }
-        let Some(first) = operands.first() else { return Ok(Self::CONTIGUOUS) };
+        Ok(strided)
+    }
+
+    /// [`Self::of`] in its place, for operands of which not all are contiguous.
+    fn pack(&mut self, op: &'static str, operands: &[&Layout]) -> Result<()> {
+        let Some(first) = operands.first() else { return Ok(()) };
         let strides = |dim: usize| operands.iter().map(move |l| l.stride()[dim]);
-        Ok(Self::merged(op, first.dims(), 1 + operands.len(), strides, 0)?.0)
+        self.merge(op, first.dims(), 1 + operands.len(), strides, 0)?;
+        Ok(())
     }
 
     /// Dims and strides of a reduction: what is kept first, what is reduced last, each in the layout's own order and
@@ -57,7 +64,8 @@ impl Strided {
         }
         let border = (0..rank).filter(kept).count();
         let stride = |place: usize| std::iter::once(layout.stride()[order[place]]);
-        let (strided, kept_dims) = Self::merged(op, &dims[..rank], 2, stride, border)?;
+        let mut strided = Self::CONTIGUOUS;
+        let kept_dims = strided.merge(op, &dims[..rank], 2, stride, border)?;
         let strides = &strided.layout.0[strided.num_dims..2 * strided.num_dims];
         let across = match strides.split_at(kept_dims) {
             ([.., kept], [.., reduced]) => kept < reduced,
@@ -79,18 +87,19 @@ impl Strided {
         Ok(KernelLayout(words))
     }
 
-    /// `lists` counts the dims and every stride list. The dim at `border` is not merged into the one before it; the
-    /// second result is the number of merged dims before it.
-    fn merged<I: Iterator<Item = usize> + Clone>(
+    /// Fills a [`Self::CONTIGUOUS`]. `lists` counts the dims and every stride list. The dim at `border` is not merged into
+    /// the one before it; the result is the number of merged dims before it.
+    fn merge<I: Iterator<Item = usize> + Clone>(
+        &mut self,
         op: &'static str,
         dims: &[usize],
         lists: usize,
         strides: impl Fn(usize) -> I,
         border: usize,
-    ) -> Result<(Self, usize)> {
+    ) -> Result<usize> {
         // The dims and at least one list of strides.
         let limit = WORDS / lists.max(2);
-        let mut merged_dims = [0usize; WORDS / 2];
+        let words = &mut self.layout.0;
         // `last[i]` is the innermost dim of group i: its strides are the group's.
         let mut last = [0usize; WORDS / 2];
         let mut count = 0;
@@ -105,26 +114,24 @@ impl Strided {
                 _ => false,
             };
             if joins {
-                merged_dims[count - 1] *= size;
+                words[count - 1] *= size;
                 last[count - 1] = dim;
             } else {
                 if count == limit {
                     return Err(RocmError::TooManyDims { op, dims: dims.len(), limit }.into());
                 }
-                merged_dims[count] = size;
+                words[count] = size;
                 last[count] = dim;
                 count += 1;
             }
         }
-        let mut words = [0; WORDS];
-        words[..count].copy_from_slice(&merged_dims[..count]);
         for (group, &dim) in last[..count].iter().enumerate() {
             for (list, stride) in strides(dim).enumerate() {
                 words[(1 + list) * count + group] = stride;
             }
         }
-        let before = last[..count].iter().filter(|&&dim| dim < border).count();
-        Ok((Self { num_dims: count, layout: KernelLayout(words) }, before))
+        self.num_dims = count;
+        Ok(last[..count].iter().filter(|&&dim| dim < border).count())
     }
 
     /// One kept dim and one reduced dim, in elements: the sums that parts of a reduction leave.
