@@ -180,7 +180,11 @@ pub(crate) fn in_pieces<const N: usize>(
         .all(|layout| layout.is_contiguous())
     {
         true => work(layouts, &CONTIGUOUS, first, elements),
-        false => work(layouts, &Strided::of(op, &layouts)?, first, elements),
+        false => {
+            let mut strided = Strided::CONTIGUOUS;
+            strided.pack(op, &layouts)?;
+            work(layouts, &strided, first, elements)
+        }
     };
     let elements = layouts[0].shape().elem_count();
     match elements {
@@ -191,6 +195,11 @@ pub(crate) fn in_pieces<const N: usize>(
             packed(std::array::from_fn(|operand| &piece.layouts[operand]), piece.first, elements)
         }),
     }
+}
+
+/// `count` places cut into runs of `most` at most: the first place of each, and how many there are.
+pub(crate) fn runs(count: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..count).step_by(most).map(move |first| (first, most.min(count - first)))
 }
 
 /// Cuts along the outermost dims, so that no piece has more than `limit` elements and their results follow each other.
@@ -215,8 +224,7 @@ pub(crate) fn pieces(layouts: &[&Layout], limit: usize) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut first = 0;
     for place in 0..outer {
-        for begin in (0..dims[cut]).step_by(run) {
-            let len = run.min(dims[cut] - begin);
+        for (begin, len) in runs(dims[cut], run) {
             let layouts = layouts.iter().map(|layout| {
                 let mut offset = layout.start_offset() + begin * layout.stride()[cut];
                 let mut rest = place;

@@ -355,7 +355,7 @@ pub(crate) fn is_packed(dtype: DType) -> bool {
 
 /// The element that kernels compute with; none for the packed dtypes.
 #[inline]
-pub(crate) fn element(dtype: DType) -> Option<Element> {
+pub fn element(dtype: DType) -> Option<Element> {
     Some(match dtype {
         DType::U8 => Element::U8,
         DType::U32 => Element::U32,
@@ -385,6 +385,6 @@ pub(crate) fn carrier(dtype: DType) -> Element {
 
 /// The address of an element further on.
 #[inline]
-pub(crate) fn further(ptr: DevicePtr, dtype: DType, elements: usize) -> DevicePtr {
+pub fn further(ptr: DevicePtr, dtype: DType, elements: usize) -> DevicePtr {
     DevicePtr(ptr.0.wrapping_byte_add(elements * dtype.size_in_bytes().max(1)))
 }

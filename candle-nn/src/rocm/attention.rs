@@ -1,10 +1,10 @@
 //! Scaled dot product attention: the kernels of `candle-kernels/attention.cu`.
-use super::{element, output};
+use super::output;
 use candle::backend::{BackendDevice, BackendStorage};
 use candle::rocm::hip_kernels::contract::{
     self, AttentionColumns, AttentionKind, KernelFamily, ATTENTION_GROUPS as GROUPS,
 };
-use candle::rocm::{DevicePtr, LaunchConfig, RocmStorage, Strided};
+use candle::rocm::{element, DevicePtr, LaunchConfig, RocmStorage, Strided};
 use candle::{bail, DType, Error, Layout, Result, Shape, Storage, Tensor};
 
 const OP: &str = "sdpa";

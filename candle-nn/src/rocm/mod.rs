@@ -8,7 +8,7 @@
 //! | here | sigmoid | module `unary` |
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 use candle::rocm::hip_kernels::contract::{Element, KernelOf, UnaryOp};
-use candle::rocm::{DevicePtr, RocmStorage};
+use candle::rocm::{element, DevicePtr, RocmStorage};
 use candle::{bail, DType, Layout, Result, Shape};
 
 mod attention;
@@ -31,17 +31,6 @@ pub fn sigmoid(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)>
 /// Where a kernel writes: the first element of a fresh storage.
 fn output(dst: &RocmStorage) -> Result<DevicePtr> {
     dst.ptr(&Layout::contiguous(()), "output")
-}
-
-/// The dtypes of every fused operation, as kernels name them.
-fn element(dtype: DType) -> Option<Element> {
-    match dtype {
-        DType::F16 => Some(Element::F16),
-        DType::BF16 => Some(Element::Bf16),
-        DType::F32 => Some(Element::F32),
-        DType::F64 => Some(Element::F64),
-        _ => None,
-    }
 }
 
 /// The kernel that `of` finds for `dtype`.

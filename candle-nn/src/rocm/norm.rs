@@ -2,7 +2,7 @@
 use super::{contiguous, count, kernel, output};
 use candle::backend::BackendStorage;
 use candle::rocm::hip_kernels::contract::{LayerNorm, RmsNorm, Softmax, ROW_BLOCK};
-use candle::rocm::{DevicePtr, LaunchConfig, RocmStorage};
+use candle::rocm::{further, DevicePtr, LaunchConfig, RocmStorage};
 use candle::{bail, Layout, Result, Shape};
 
 /// A thread of a row is worth starting for this many elements.
@@ -56,10 +56,9 @@ impl<'a> Rows<'a> {
         // HIP counts the threads of a launch in 32 bits.
         let step = (u32::MAX / block) as usize;
         for first in (0..self.rows).step_by(step) {
-            let bytes = first * self.columns * dtype.size_in_bytes();
-            let further = |ptr: DevicePtr| DevicePtr(ptr.0.wrapping_byte_add(bytes));
+            let at = |ptr| further(ptr, dtype, first * self.columns);
             let config = LaunchConfig::for_rows(self.op, step.min(self.rows - first), block)?;
-            launch(further(self.from), further(to), columns, config)?;
+            launch(at(self.from), at(to), columns, config)?;
         }
         Ok(dst)
     }

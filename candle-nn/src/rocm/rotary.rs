@@ -2,7 +2,7 @@
 use super::{contiguous, count, kernel, output};
 use candle::backend::BackendStorage;
 use candle::rocm::hip_kernels::contract::{Rope, RopePairs};
-use candle::rocm::{DevicePtr, LaunchConfig, RocmStorage};
+use candle::rocm::{further, LaunchConfig, RocmStorage};
 use candle::{bail, Layout, Result, Shape};
 
 type Operand<'a> = (&'a RocmStorage, &'a Layout);
@@ -53,8 +53,8 @@ fn turned(
         bail!("{op}: {image} pairs of a batch, at most {MAX_PAIRS} are possible on ROCm");
     }
     // As many batches at a time as one launch can count.
-    let (to, step, size) = (output(&dst)?, MAX_PAIRS / image, x.dtype().size_in_bytes());
-    let further = |ptr: DevicePtr, elements: usize| DevicePtr(ptr.0.wrapping_byte_add(elements * size));
+    let (to, step) = (output(&dst)?, MAX_PAIRS / image);
+    let at = |ptr, elements| further(ptr, x.dtype(), elements);
     for first in (0..batch).step_by(step) {
         let numel = step.min(batch - first) * image;
         let batch_stride = if per_batch { positions * half } else { 0 };
@@ -66,10 +66,10 @@ fn turned(
             inner: count(op, lx.dims()[time + 1..3].iter().product())?,
             positions: count(op, positions)?,
             batch_stride: count(op, batch_stride)?,
-            src: further(src, 2 * first * image),
-            cos: further(cos, first * batch_stride),
-            sin: further(sin, first * batch_stride),
-            dst: further(to, 2 * first * image),
+            src: at(src, 2 * first * image),
+            cos: at(cos, first * batch_stride),
+            sin: at(sin, first * batch_stride),
+            dst: at(to, 2 * first * image),
         };
         // SAFETY: both ends hold all rows, and the tables were checked to hold all positions.
         unsafe { x.device().launch(kernel, LaunchConfig::for_elements(op, numel)?, &arguments)? };

@@ -251,8 +251,7 @@ impl<'a> Launch<'a> {
     /// writes through it.
     pub unsafe fn run(self) -> Result<()> {
         self.check_arguments()?;
-        let grid = self.config.grid;
-        if grid.0 == 0 || grid.1 == 0 || grid.2 == 0 {
+        if self.config.is_empty() {
             return Ok(());
         }
         self.state.stream.bind()?;

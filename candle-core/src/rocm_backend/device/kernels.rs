@@ -55,23 +55,17 @@ impl KernelTable {
                 modules.len() - 1
             }
         };
-        let function = modules[index].module.get_function(id.name()).map_err(|error| {
+        let found = modules[index].module.get_function(id.name());
+        if let Err(error) = &found {
             if error.code() == bindings::hipError_t_hipErrorNotFound {
                 // HIP keeps the last error for whoever asks next.
                 let _ = hip::get_last_error();
-                return RocmError::MissingKernel {
-                    module: id.module().name().to_string(),
-                    kernel: id.name().to_string(),
-                    device: device.label().to_string(),
-                }
-                .into();
+                let (module, kernel) = (id.module().name().to_string(), id.name().to_string());
+                let device = device.label().to_string();
+                return Err(RocmError::MissingKernel { module, kernel, device }.into());
             }
-            let call = || format!("hipModuleGetFunction({})", id.name());
-            match device.stream.check::<()>(Err(error), call) {
-                Err(error) => error,
-                Ok(()) => RocmError::Unsupported("hipModuleGetFunction".to_string()).into(),
-            }
-        })?;
+        }
+        let function = device.stream.check(found, || format!("hipModuleGetFunction({})", id.name()))?;
         // Threads that raced here store the same handle.
         self.functions[id.index()].store(function.as_raw(), Ordering::Release);
         Ok(function.as_raw())

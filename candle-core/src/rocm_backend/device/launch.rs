@@ -60,7 +60,8 @@ impl LaunchConfig {
         Ok(Self { grid: (rows as u32, 1, 1), block: (block, 1, 1), lds_bytes: 0 })
     }
 
-    fn is_empty(&self) -> bool {
+    /// Whether there is no workgroup.
+    pub(super) fn is_empty(&self) -> bool {
         self.grid.0 == 0 || self.grid.1 == 0 || self.grid.2 == 0
     }
 }

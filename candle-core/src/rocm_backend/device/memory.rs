@@ -1,18 +1,10 @@
 //! What users ask of a device's memory, and set.
-use super::device::{DeviceState, RocmDevice};
+use super::device::RocmDevice;
 use crate::rocm_backend::stream::memory::MemoryStats;
 use crate::rocm_backend::RocmError;
 use crate::Result;
 use rocm_rs::hip;
 use std::time::Duration;
-
-impl DeviceState {
-    fn memory_info(&self) -> Result<(usize, usize)> {
-        self.stream.bind()?;
-        let info = self.stream.check(hip::memory_info(), || "hipMemGetInfo".to_string())?;
-        Ok((info.free, info.total))
-    }
-}
 
 impl RocmDevice {
     /// Free and total memory of the GPU in bytes.
@@ -20,7 +12,10 @@ impl RocmDevice {
     /// # Errors
     /// If HIP fails.
     pub fn memory_info(&self) -> Result<(usize, usize)> {
-        self.state().memory_info()
+        let stream = &self.state().stream;
+        stream.bind()?;
+        let info = stream.check(hip::memory_info(), || "hipMemGetInfo".to_string())?;
+        Ok((info.free, info.total))
     }
 
     /// What the memory of this device is used for.

@@ -4,11 +4,11 @@
 //! itself where kernels have one element; or, for very few output channels, one kernel that goes through the windows. One of
 //! a single dimension is one of height 1. Transposed ones have a direct kernel for every dtype.
 use super::matmul::{multiplies, product, Output};
-use super::{check_rank, computing, found, same_computing_dtype, strided};
+use super::{check_rank, computing, found, same_computing_dtype, strided, MAX_GRID};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
 use crate::rocm_backend::error::unsupported_dtype;
-use crate::rocm_backend::layout::Strided;
+use crate::rocm_backend::layout::{runs, Strided};
 use crate::rocm_backend::storage::{carrier, further, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{Layout, Result};
@@ -231,9 +231,6 @@ fn convolve(
     Ok(dst)
 }
 
-/// The most workgroups in y and z that every GPU takes.
-const MAX_GRID: usize = 65535;
-
 /// A convolution without a product: each thread goes through the window of its element. As many images at a time as one
 /// launch can count.
 fn direct(
@@ -254,8 +251,7 @@ fn direct(
         return Ok(dst);
     }
     let step = (max_elements() / image).max(1);
-    for first in (0..dims[0]).step_by(step) {
-        let images = step.min(dims[0] - first);
+    for (first, images) in runs(dims[0], step) {
         let sizes = [images, dims[1], dims[2], dims[3]];
         let lists = [&sizes[..], layout.stride(), kernel_layout.dims(), kernel_layout.stride()];
         let info = &Strided::verbatim(op, &lists)?;

@@ -1,5 +1,5 @@
 //! Operations on each element by itself: unary, affine, powers, casts, binary, comparisons, where.
-use super::{check_computes, computing, for_packs, found, strided};
+use super::{computing, for_packs, found, strided};
 use crate::op::{BinaryOpT, CmpOp, UnaryOpT};
 use crate::rocm_backend::device::LaunchConfig;
 use crate::rocm_backend::error::{dtype_mismatch, unsupported_dtype};
@@ -153,8 +153,8 @@ pub(crate) fn affine(src: &RocmStorage, layout: &Layout, mul: f64, add: f64) -> 
 pub(crate) fn cast(src: &RocmStorage, layout: &Layout, to: DType) -> Result<RocmStorage> {
     const OP: &str = "to_dtype";
     let from = src.slice.dtype();
-    check_computes(OP, to)?;
-    let (from_element, to_element) = (computing(OP, from)?, computing(OP, to)?);
+    // Of two that are packed the target is named, as on the CPU device.
+    let (to_element, from_element) = (computing(OP, to)?, computing(OP, from)?);
     if from == to {
         return strided::dense(src, layout, OP);
     }
@@ -256,10 +256,9 @@ pub(crate) fn where_cond(
     const OP: &str = "where-cond";
     let condition = cond.slice.dtype();
     let condition_element = computing(OP, condition)?;
-    let dtype = dtype_of_both(t, f, OP);
     // Dtypes that are no condition are refused before those of the operands are compared.
     let kernel = found(Where::kernel(condition_element, carrier(t.slice.dtype())), OP, condition)?;
-    let dtype = dtype?;
+    let dtype = dtype_of_both(t, f, OP)?;
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(&cond.device, dtype, cond_layout.shape().elem_count(), OP)? };
     cond.order_after(t)?;

@@ -4,7 +4,7 @@
 use super::{check_computes, check_rank, computing, found, same_computing_dtype, strided};
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
 use crate::rocm_backend::error::unsupported_dtype;
-use crate::rocm_backend::layout::Strided;
+use crate::rocm_backend::layout::{runs, Strided};
 use crate::rocm_backend::storage::{carrier, further, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
@@ -44,9 +44,8 @@ pub(crate) fn index_select(
     // Nearly always one launch: as many ids, then as many runs of them, as it can count.
     let ids_step = fitting(OP, right)?.min(count);
     let left_step = if ids_step < count { 1 } else { fitting(OP, count * right)?.min(left) };
-    for first_left in (0..left).step_by(left_step) {
-        for first_id in (0..count).step_by(ids_step) {
-            let (left, ids_dim_size) = (left_step.min(left - first_left), ids_step.min(count - first_id));
+    for (first_left, left) in runs(left, left_step) {
+        for (first_id, ids_dim_size) in runs(count, ids_step) {
             let numel = left * ids_dim_size * right;
             let arguments = IndexSelect {
                 numel,
@@ -92,8 +91,7 @@ pub(crate) fn gather(
     }
     src.order_after(ids)?;
     let step = fitting(OP, count * right)?;
-    for first in (0..left).step_by(step) {
-        let left = step.min(left - first);
+    for (first, left) in runs(left, step) {
         let numel = left * count * right;
         let arguments = Gather {
             numel,
@@ -138,8 +136,7 @@ pub(crate) fn scatter(
     dst.order_after(ids)?;
     dst.order_after(src)?;
     let step = fitting(op, right)?;
-    for first in (0..left).step_by(step) {
-        let left_size = step.min(left - first);
+    for (first, left_size) in runs(left, step) {
         let config = LaunchConfig::for_elements(op, left_size * right)?;
         let ids_at = further(index, ids.slice.dtype(), first * size * right);
         let inp = further(from, dtype, first * size * right);
@@ -188,8 +185,7 @@ pub(crate) fn index_add(
     dst.order_after(ids)?;
     dst.order_after(src)?;
     let step = fitting(OP, right)?;
-    for first in (0..left).step_by(step) {
-        let left_size = step.min(left - first);
+    for (first, left_size) in runs(left, step) {
         let arguments = IndexAdd {
             ids: index,
             ids_dim_size: count,

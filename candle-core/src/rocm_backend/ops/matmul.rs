@@ -2,11 +2,11 @@
 //!
 //! rocBLAS is column-major: a row-major C = A B is its C' = B' A', so the right side goes in first and m and n change
 //! places. Whatever strides BLAS can express is used where it lies; anything else is made dense first.
-use super::{computing, found, strided};
+use super::{computing, found, strided, MAX_GRID};
 use crate::error::MatMulUnexpectedStriding;
 use crate::rocm_backend::device::{LaunchConfig, ProductLibrary, RocmDevice};
 use crate::rocm_backend::error::{dtype_mismatch, unsupported_dtype};
-use crate::rocm_backend::storage::{further, RocmStorage};
+use crate::rocm_backend::storage::RocmStorage;
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use half::f16;
@@ -172,9 +172,6 @@ pub(crate) fn product(
     })
 }
 
-/// The most workgroups in y and z that every GPU takes.
-const MAX_GRID: usize = 65535;
-
 /// The product by a plain kernel of ours.
 fn in_tiles(
     dtype: DType,
@@ -194,35 +191,30 @@ fn in_tiles(
         true => (1, operand.leading),
     };
     let kernel = found(Product::kernel(computing(OP, dtype)?), OP, dtype)?;
-    let (tile, batches) = (PRODUCT_TILE, b.min(MAX_GRID));
-    // y of the grid is bounded: taller products are made in parts.
-    let rows = m.min(MAX_GRID * tile);
-    for first in (0..m).step_by(rows) {
-        let m = rows.min(m - first);
-        let ((a_row, a_column), (b_row, b_column)) = (strides(left), strides(right));
-        let arguments = Product {
-            a: further(a, dtype, first * a_row),
-            b: w,
-            c: further(out.ptr, dtype, first * out.row_stride),
-            m: count(m)?,
-            n: count(n)?,
-            k: count(k)?,
-            batches: count(b)?,
-            a_row,
-            a_column,
-            a_batch: left.batch_stride,
-            b_row,
-            b_column,
-            b_batch: right.batch_stride,
-            c_row: out.row_stride,
-            c_batch: out.batch_stride,
-        };
-        let grid = (count(n.div_ceil(tile))?, count(m.div_ceil(tile))?, batches as u32);
-        let config = LaunchConfig { grid, block: (tile as u32, tile as u32, 1), lds_bytes: 0 };
-        // SAFETY: the operands were checked against their buffers, and the output has the room that its strides say.
-        unsafe { out.device.launch(kernel, config, &arguments)? };
-    }
-    Ok(())
+    let tile = PRODUCT_TILE;
+    let ((a_row, a_column), (b_row, b_column)) = (strides(left), strides(right));
+    let arguments = Product {
+        a,
+        b: w,
+        c: out.ptr,
+        m: count(m)?,
+        n: count(n)?,
+        k: count(k)?,
+        batches: count(b)?,
+        a_row,
+        a_column,
+        a_batch: left.batch_stride,
+        b_row,
+        b_column,
+        b_batch: right.batch_stride,
+        c_row: out.row_stride,
+        c_batch: out.batch_stride,
+    };
+    // The kernel goes through y and z in steps of the grid.
+    let grid = (count(n.div_ceil(tile))?, m.div_ceil(tile).min(MAX_GRID) as u32, b.min(MAX_GRID) as u32);
+    let config = LaunchConfig { grid, block: (tile as u32, tile as u32, 1), lds_bytes: 0 };
+    // SAFETY: the operands were checked against their buffers, and the output has the room that its strides say.
+    unsafe { out.device.launch(kernel, config, &arguments) }
 }
 
 /// The product by rocBLAS.

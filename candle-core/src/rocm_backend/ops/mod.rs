@@ -15,6 +15,9 @@ use super::storage::{element, RocmStorage};
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{Element, KernelFamily, KernelOf};
 
+/// The most workgroups in y and z that every GPU takes.
+const MAX_GRID: usize = 65535;
+
 /// The element that kernels compute with.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Pooling and resizing of (batch, channel, height, width), for every dtype.
 use super::{check_computes, check_rank, computing, found, strided};
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
-use crate::rocm_backend::layout::Strided;
+use crate::rocm_backend::layout::{runs, Strided};
 use crate::rocm_backend::storage::{carrier, further, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{Layout, Result};
@@ -134,8 +134,7 @@ fn by_images(
     }
     let (from, to) = (src.ptr(layout, op)?, dst.slice.ptr());
     let step = (max_elements() / image).max(1);
-    for first in (0..dims[0]).step_by(step) {
-        let images = step.min(dims[0] - first);
+    for (first, images) in runs(dims[0], step) {
         let info = Strided::verbatim(op, &[&[images, dims[1], dims[2], dims[3]], layout.stride()])?;
         let (from, to) =
             (further(from, dtype, first * layout.stride()[0]), further(to, dtype, first * image));

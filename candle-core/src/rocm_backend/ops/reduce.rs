@@ -2,7 +2,7 @@
 use super::{computing, found, strided};
 use crate::op::ReduceOp;
 use crate::rocm_backend::device::{max_elements, LaunchConfig, RocmDevice};
-use crate::rocm_backend::layout::{pieces, Reduction, Strided};
+use crate::rocm_backend::layout::{pieces, runs, Reduction, Strided};
 use crate::rocm_backend::storage::{further, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
@@ -104,17 +104,17 @@ fn sum_of_long(
         return Err(RocmError::TooManyElements { op: OP, elements: per_result, limit }.into());
     }
     let between = sum_dtype(src.slice.dtype());
-    let runs = size.div_ceil(run_len);
+    let count = size.div_ceil(run_len);
     // SAFETY: every run's sums are written below.
-    let sums = unsafe { RocmStorage::alloc(&src.device, between, results * runs, OP)? };
-    for (number, begin) in (0..size).step_by(run_len).enumerate() {
-        let run = layout.narrow(longest, begin, run_len.min(size - begin))?;
+    let sums = unsafe { RocmStorage::alloc(&src.device, between, results * count, OP)? };
+    for (number, (begin, len)) in runs(size, run_len).enumerate() {
+        let run = layout.narrow(longest, begin, len)?;
         let per_result = run.shape().elem_count() / results;
         let task = Task { results, per_result, layout: Strided::of_reduction(OP, &run, dims)? };
         let to = further(sums.slice.ptr(), between, number * results);
         sum(&src.device, (src.slice.dtype(), between), &task, src.ptr(&run, OP)?, to)?;
     }
-    let task = Task { results, per_result: runs, layout: Strided::of_parts(results, runs) };
+    let task = Task { results, per_result: count, layout: Strided::of_parts(results, count) };
     sum(&src.device, (between, src.slice.dtype()), &task, sums.slice.ptr(), to)
 }
 

@@ -1,6 +1,7 @@
 //! Sorting along the last dim.
 use super::{computing, found};
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
+use crate::rocm_backend::layout::runs;
 use crate::rocm_backend::storage::{further, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result, Shape};
@@ -41,8 +42,8 @@ pub fn arg_sort(
     }
     let (all_rows, to) = (elements / last_dim, dst.slice.ptr());
     let step = limit / last_dim;
-    for first in (0..all_rows).step_by(step) {
-        let (rows, first) = (step.min(all_rows - first), first * last_dim);
+    for (first, rows) in runs(all_rows, step) {
+        let first = first * last_dim;
         let from = further(from, storage.slice.dtype(), first);
         let sort = Sort { storage, element, from, asc, rows, columns: last_dim };
         let to = further(to, DType::U32, first);

@@ -2,7 +2,7 @@
 use super::{for_packs, found};
 use crate::rocm_backend::device::{max_elements, LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::dtype_mismatch;
-use crate::rocm_backend::layout::{in_pieces, Strided};
+use crate::rocm_backend::layout::{in_pieces, runs, Strided};
 use crate::rocm_backend::storage::{carrier, further, RocmStorage};
 use crate::rocm_backend::stream::clear;
 use crate::scalar::Scalar;
@@ -42,8 +42,7 @@ pub(crate) fn duplicate(src: &RocmStorage) -> Result<RocmStorage> {
     let dst = RocmStorage { slice: src.slice.alloc_like()?, device: src.device.clone() };
     let (dtype, from, to, len) = (src.slice.dtype(), src.slice.ptr(), dst.slice.ptr(), src.slice.len());
     let kernel = found(Unary::kernel(UnaryOp::Copy, carrier(dtype)), "copy", dtype)?;
-    for first in (0..len).step_by(max_elements()) {
-        let numel = max_elements().min(len - first);
+    for (first, numel) in runs(len, max_elements()) {
         let (inp, out) = (further(from, dtype, first), further(to, dtype, first));
         let config = for_packs::<Unary>("copy", numel, true, dtype.size_in_bytes().max(1))?;
         let info = &Strided::CONTIGUOUS.layout;
@@ -95,9 +94,8 @@ pub(crate) fn copy2d(
     // Rows, or parts of rows, that one launch can count.
     let limit = max_elements();
     let (columns, rows) = (d2.min(limit), (limit / d2).clamp(1, d1));
-    for row in (0..d1).step_by(rows) {
-        for column in (0..d2).step_by(columns) {
-            let (d1, d2) = (rows.min(d1 - row), columns.min(d2 - column));
+    for (row, d1) in runs(d1, rows) {
+        for (column, d2) in runs(d2, columns) {
             let arguments = Copy2d {
                 src: further(from, dtype, row * src_s + column),
                 dst: further(to, dtype, row * dst_s + column),

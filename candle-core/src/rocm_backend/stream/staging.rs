@@ -61,9 +61,7 @@ impl Staging {
     fn next_chunk(&mut self, stream: &Stream) -> Result<()> {
         let event = match self.filled[self.chunk].take() {
             Some(event) => event,
-            None => stream.check(hip::Event::with_flags(super::stream::DISABLE_TIMING), || {
-                "hipEventCreateWithFlags(hipEventDisableTiming)".to_string()
-            })?,
+            None => stream.make_event()?,
         };
         stream.check(event.record(stream.hip()), || "hipEventRecord".to_string())?;
         self.filled[self.chunk] = Some(event);

@@ -27,7 +27,7 @@ pub(crate) struct Stream {
     label: String,
     gpu: hip::Device,
     /// Recorded for other streams to wait for; made when first needed.
-    event: Mutex<Option<OwnedEvent>>,
+    event: Mutex<Option<hip::Event>>,
     staging: Mutex<Option<Staging>>,
     memory: Memory,
     wait: Arc<StreamWait>,
@@ -43,13 +43,11 @@ unsafe impl Send for Stream {}
 // SAFETY: as above; HIP serialises concurrent calls on one stream.
 unsafe impl Sync for Stream {}
 
-struct OwnedEvent(hip::Event);
-
 /// Every open stream.
 static ALL: Mutex<Vec<Weak<Stream>>> = Mutex::new(Vec::new());
 
 /// `hipEventDisableTiming`: an event that is only waited for costs less without.
-pub(super) const DISABLE_TIMING: u32 = 2;
+const DISABLE_TIMING: u32 = 2;
 
 impl Stream {
     /// A stream of its own on GPU `ordinal`. `label` names the GPU in errors; `shared_with_display` asks for more
@@ -117,6 +115,13 @@ impl Stream {
 
     pub(crate) fn raw(&self) -> bindings::hipStream_t {
         self.stream.as_raw()
+    }
+
+    /// An event to wait for. The GPU is bound.
+    pub(super) fn make_event(&self) -> Result<hip::Event> {
+        self.check(hip::Event::with_flags(DISABLE_TIMING), || {
+            "hipEventCreateWithFlags(hipEventDisableTiming)".to_string()
+        })
     }
 
     /// The ring through which uploads go, made at the first one. The GPU is bound.
@@ -222,13 +227,8 @@ impl Stream {
         let mut event = other.event.lock().unwrap_or_else(PoisonError::into_inner);
         other.bind()?;
         let event = match &mut *event {
-            Some(event) => &event.0,
-            empty => {
-                let made = other.check(hip::Event::with_flags(DISABLE_TIMING), || {
-                    "hipEventCreateWithFlags(hipEventDisableTiming)".to_string()
-                })?;
-                &empty.insert(OwnedEvent(made)).0
-            }
+            Some(event) => event,
+            empty => empty.insert(other.make_event()?),
         };
         other.check(event.record(&other.stream), || "hipEventRecord".to_string())?;
         self.bind()?;
@@ -240,9 +240,7 @@ impl Stream {
         self.bind()?;
         match self.memory.take(bytes, || self.siblings_give_back()) {
             Ok(taken) => {
-                if rocm_loader::parts::are_watched() {
-                    rocm_loader::parts::taken(self.raw(), taken.address, bytes);
-                }
+                rocm_loader::parts::taken(self.raw(), taken.address, bytes);
                 Ok(taken)
             }
             Err(refusal) => self.refused(refusal),
@@ -253,9 +251,7 @@ impl Stream {
     pub(super) fn give_memory(&self, taken: Taken) {
         // An error cannot be reported from a drop, and the memory is kept or gone in any case.
         let _ = self.bind();
-        if rocm_loader::parts::are_watched() {
-            rocm_loader::parts::given(self.raw(), taken.address);
-        }
+        rocm_loader::parts::given(self.raw(), taken.address);
         self.memory.give(taken.block);
     }
 

@@ -208,7 +208,6 @@ impl Memory {
         let mut timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner);
         // Ends the thread of the time before.
         *timer = None;
-        self.pool.with(|pool| pool.limits.idle = time);
         let Some(time) = time else { return Ok(()) };
         let (pool, device, begun) = (Arc::downgrade(&self.pool), self.device.clone(), self.begun);
         let period = (time / LOOKS).max(SHORTEST_PERIOD);
