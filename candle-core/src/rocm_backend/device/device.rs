@@ -145,6 +145,12 @@ impl DeviceState {
             return Ok(());
         }
         self.stream.follow(&other.stream)?;
+        self.take_over_reports(other);
+        Ok(())
+    }
+
+    /// Has what `other`'s kernels report come back from here as well: this device uses what they computed.
+    pub(crate) fn take_over_reports(&self, other: &Self) {
         // One lock at a time: the other side may be following this one.
         let theirs = other.followed.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +159,6 @@ impl DeviceState {
                 followed.push(record.clone());
             }
         }
-        Ok(())
     }
 
     /// The library for products, opened at the first one. Held while a call of it is enqueued.
