@@ -4,7 +4,7 @@ use std::env;
 use std::error::Error;
 use std::path::PathBuf;
 
-use hip_kernels_build::{Options, bindings, build, compiler, embed, pipeline, target};
+use hip_kernels_build::{Options, bindings, build, compiler, embed, nvidia, pipeline, target};
 
 fn main() -> Result<(), String> {
     // `Display`, not `Debug`: the messages say what to install.
@@ -26,6 +26,8 @@ fn run() -> Result<(), Box<dyn Error>> {
         compiler::DEVICE_LIBS_VARIABLE,
         compiler::ROCM_VARIABLE,
         pipeline::CACHE_VARIABLE,
+        nvidia::TOOLKIT_VARIABLES[0],
+        nvidia::TOOLKIT_VARIABLES[1],
     ] {
         println!("cargo::rerun-if-env-changed={variable}");
     }

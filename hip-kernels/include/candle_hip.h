@@ -1,11 +1,17 @@
 // The CUDA dialect that our kernel sources are written in, for AMD GPUs: qualifiers, types, built-in
 // variables and functions under their CUDA names, made of clang builtins and the ROCm device libraries.
+// What differs between machines stands in amdgcn.h and, for measuring on an NVIDIA GPU, in nvptx.h.
 // Included before the first line of every hipified module. No HIP or C library header is needed.
 #pragma once
 
 #include "candle_contract.h"
 #include "candle_hip/language.h"
 #include "candle_hip/types.h"
+#if defined(__AMDGCN__)
+#include "candle_hip/amdgcn.h"
+#else
+#include "candle_hip/nvptx.h"
+#endif
 #include "candle_hip/launch.h"
 #include "candle_hip/math.h"
 #include "candle_hip/half.h"

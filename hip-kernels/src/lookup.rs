@@ -25,6 +25,9 @@ const GENERIC: &[(&str, &[&str])] = &[
         &["gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"],
     ),
     ("gfx12-generic", &["gfx1200", "gfx1201"]),
+    // NVIDIA's objects run on later chips of their generation (CUDA C++ Programming Guide, "Binary Compatibility").
+    ("sm_80", &["sm_86", "sm_87", "sm_89"]),
+    ("sm_86", &["sm_87", "sm_89"]),
 ];
 
 /// A code object, ready to load.
@@ -176,9 +179,10 @@ mod tests {
             for module in Module::ALL {
                 let object = code_object(module, target).unwrap();
                 assert_eq!(object.target, *target);
-                // A 64-bit little-endian ELF file for machine 224, AMDGPU.
+                // A 64-bit little-endian ELF file for machine 224, AMDGPU, or 190, CUDA.
+                let machine: u16 = if target.starts_with("sm_") { 190 } else { 224 };
                 assert_eq!(object.bytes[..6], [0x7f, b'E', b'L', b'F', 2, 1], "{module} for {target}");
-                assert_eq!(object.bytes[18..20], 224u16.to_le_bytes(), "{module} for {target}");
+                assert_eq!(object.bytes[18..20], machine.to_le_bytes(), "{module} for {target}");
             }
         }
         assert_eq!(EMBEDDED.len(), archs().len() * Module::ALL.len());

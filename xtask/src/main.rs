@@ -6,6 +6,7 @@ mod harness;
 mod isa_coverage;
 mod kernels;
 mod lines;
+mod nvidia_tools;
 mod process;
 mod profile;
 mod setup;
@@ -50,6 +51,8 @@ enum Command {
     Valgrind,
     /// Compiles the kernels for some targets and prints their resource table.
     Kernels(kernels::Args),
+    /// Fetches what building the kernels for NVIDIA targets needs (for measuring; docs/nvidia.md).
+    NvidiaTools(nvidia_tools::Args),
     /// Lines per folder against their budget; fails above it.
     Lines(lines::Args),
     /// Builds and runs a scratch crate outside the workspace that uses the fork as the README says.
@@ -76,6 +79,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Demo(args) => demo::run(&args),
         Command::Lines(args) => lines::run(&args),
+        Command::NvidiaTools(args) => nvidia_tools::run(&args),
         Command::Test(args) => test::run(&args),
         Command::UpstreamTests(args) => upstream_tests::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),

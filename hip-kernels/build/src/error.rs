@@ -46,10 +46,22 @@ pub enum BuildError {
         tried: String,
     },
 
-    /// An entry of the target list is no AMD GPU architecture.
+    /// NVIDIA targets were asked for, and NVIDIA's assembler or device library is missing.
+    #[error(
+        "compiling for NVIDIA targets (CANDLE_ROCM_ARCHS) needs {missing}, which is in none of: {tried}.\n\
+         Run `cargo xtask nvidia-tools`, or set CUDA_HOME to a CUDA 12 or 13 toolkit."
+    )]
+    NoNvidiaTools {
+        /// The file, relative to a toolkit's folder.
+        missing: &'static str,
+        /// The folders that were searched.
+        tried: String,
+    },
+
+    /// An entry of the target list is no GPU architecture that kernels can be built for.
     #[error(
         "{name:?} is no AMD GPU target. CANDLE_ROCM_ARCHS is a comma-separated list such as \
-         gfx90a,gfx1100,gfx11-generic"
+         gfx90a,gfx1100,gfx11-generic (for measuring on NVIDIA also sm_80, sm_86, sm_89, sm_90)"
     )]
     UnknownTarget {
         /// The entry as written.

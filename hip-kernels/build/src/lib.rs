@@ -15,6 +15,7 @@ pub mod embed;
 mod error;
 pub mod hipify;
 mod lexer;
+pub mod nvidia;
 pub mod pipeline;
 pub mod resources;
 pub mod sources;

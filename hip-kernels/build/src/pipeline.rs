@@ -148,7 +148,7 @@ impl Report {
 /// # Errors
 /// When there is no compiler, the sources cannot be found or translated, or a file cannot be written.
 pub fn build(options: &Options, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Result<Report, BuildError> {
-    let compiler = Compiler::discover()?;
+    let compiler = Compiler::discover(&options.targets)?;
     let tree = Tree::create(&options.kernels_dir, &options.include_dir, &options.work_dir)?;
     fs::create_dir_all(&options.cache_dir).map_err(BuildError::io("cannot create", &options.cache_dir))?;
 
@@ -218,7 +218,7 @@ impl Workshop<'_> {
     fn make(&self, module: &'static str, target: &Target) -> Result<Outcome, BuildError> {
         let source = self.tree.source(module);
         let mut hash = self.common.clone();
-        hash.update(self.compiler.fingerprint(target));
+        hash.update(self.compiler.fingerprint(target)?);
         hash_file(&mut hash, &source)?;
         let hash: String = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let path = self.options.cache_dir.join(format!("{module}-{target}-{hash}.hsaco"));
@@ -231,9 +231,6 @@ impl Workshop<'_> {
             let unfinished = path.with_extension(format!("{}.part", std::process::id()));
             let include = [self.options.include_dir.as_path(), self.tree.dir()];
             let outcome = self.compiler.compile(&source, target, &include, PRELUDE, &unfinished)?;
-            for leftover in ["settings.ll", "settings.bc"] {
-                let _ = fs::remove_file(unfinished.with_extension(leftover));
-            }
             if let Err(message) = outcome {
                 return Ok(Err(Failure { module, target: target.clone(), message }));
             }
@@ -282,7 +279,7 @@ pub fn compile_one(
     work_dir: &Path,
 ) -> Result<Vec<u8>, BuildError> {
     let options = Options::new(vec![target.clone()], work_dir);
-    let compiler = Compiler::discover()?;
+    let compiler = Compiler::discover(std::slice::from_ref(target))?;
     write_header(work_dir)?;
     let object = work_dir.join(format!("{name}.hsaco"));
     match compiler.compile(source, target, &[&options.include_dir, work_dir], PRELUDE, &object)? {

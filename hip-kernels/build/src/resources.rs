@@ -23,6 +23,10 @@ fn register_file(target: &Target) -> RegisterFile {
     let rdna =
         |vgprs, vgpr_granule| RegisterFile { vgprs, vgpr_granule, sgprs: 0, sgpr_granule: 1, max_waves: 16 };
     match (target.major(), target.name()) {
+        // A quarter of a multiprocessor (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+        _ if target.is_nvidia() => {
+            RegisterFile { vgprs: 512, vgpr_granule: 8, sgprs: 0, sgpr_granule: 1, max_waves: 16 }
+        }
         (9, "gfx90a" | "gfx940" | "gfx941" | "gfx942" | "gfx950" | "gfx9-4-generic") => {
             RegisterFile { vgprs: 512, vgpr_granule: 8, sgprs: 800, sgpr_granule: 16, max_waves: 8 }
         }

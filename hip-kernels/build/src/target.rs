@@ -17,7 +17,11 @@ pub const DEFAULT: &[&str] =
 /// Where the Linux driver lists the GPUs of this machine.
 const TOPOLOGY: &str = "/sys/class/kfd/kfd/topology/nodes";
 
-/// One GPU architecture, exact (`gfx90a`) or generic (`gfx11-generic`).
+/// NVIDIA's architectures that kernels can be built for, to run and measure them where there is no AMD GPU. An object
+/// runs on later ones of its generation.
+pub const NVIDIA: &[&str] = &["sm_80", "sm_86", "sm_89", "sm_90"];
+
+/// One GPU architecture: AMD's, exact (`gfx90a`) or generic (`gfx11-generic`), or NVIDIA's (`sm_90`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Target {
     name: String,
@@ -34,6 +38,9 @@ impl Target {
     /// [`BuildError::UnknownTarget`].
     pub fn parse(name: &str) -> Result<Self, BuildError> {
         let unknown = || BuildError::UnknownTarget { name: name.to_owned() };
+        if NVIDIA.contains(&name) {
+            return Ok(Self { name: name.to_owned(), major: 0, minor: 0, stepping: 0, wave64: false });
+        }
         let version = name.strip_prefix("gfx").ok_or_else(unknown)?;
         let (major, minor, stepping) = match version.strip_suffix("-generic") {
             Some(family) => {
@@ -65,7 +72,12 @@ impl Target {
         &self.name
     }
 
-    /// The generation: 9 (GCN, CDNA), 10 to 12 (RDNA 1/2, 3, 4).
+    /// Whether it is NVIDIA's.
+    pub fn is_nvidia(&self) -> bool {
+        self.name.starts_with("sm_")
+    }
+
+    /// AMD's generation: 9 (GCN, CDNA), 10 to 12 (RDNA 1/2, 3, 4). 0 for NVIDIA's.
     pub fn major(&self) -> u32 {
         self.major
     }
@@ -187,10 +199,18 @@ mod tests {
 
     #[test]
     fn what_is_no_target_is_refused() {
-        for name in ["", "gfx", "sm_80", "gfx9", "gfx-generic", "gfxabc", "gfx803", "gfx1 1"] {
+        for name in ["", "gfx", "sm_", "sm_50", "gfx9", "gfx-generic", "gfxabc", "gfx803", "gfx1 1"] {
             assert!(Target::parse(name).is_err(), "{name}");
         }
         assert!(parse_list(" , ").is_err());
+    }
+
+    #[test]
+    fn nvidias_are_known_by_name_and_never_a_default() {
+        let target = Target::parse("sm_90").unwrap();
+        assert!(target.is_nvidia() && target.wave_size() == 32 && target.name() == "sm_90");
+        assert!(!Target::parse("gfx90a").unwrap().is_nvidia());
+        assert!(!DEFAULT.iter().any(|name| NVIDIA.contains(name)));
     }
 
     #[test]

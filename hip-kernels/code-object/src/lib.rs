@@ -1,5 +1,6 @@
 //! Reads AMD code objects: whether the bytes are all of one, which kernels it has, what they cost and what arguments
-//! they take. Any bytes may be given: what is cut off or hostile is an error.
+//! they take. NVIDIA's objects ("cubins"), which the same kernels are compiled to for measuring, are read likewise.
+//! Any bytes may be given: what is cut off or hostile is an error.
 //!
 //! ```
 //! let error = amdgpu_code_object::kernels(b"not a code object").unwrap_err();
@@ -9,6 +10,7 @@
 #![deny(missing_docs)]
 
 mod container;
+mod cubin;
 mod metadata;
 
 pub use container::check;

@@ -6,6 +6,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use rmpv::ValueRef;
 
 use crate::container::{Header, elf_files};
+use crate::cubin;
 
 /// Type of the note, under the name `AMDGPU`.
 const NT_AMDGPU_METADATA: u32 = 32;
@@ -61,6 +62,8 @@ pub enum ArgumentKind {
     Pointer,
     /// Anything else: an address in LDS, an image, a sampler, a pipe, a queue.
     Other,
+    /// The object does not say (NVIDIA's).
+    Unsaid,
 }
 
 /// Reads every kernel in a code object, sorted by name. A kernel that a bundle has for several targets is there once.
@@ -79,6 +82,9 @@ pub fn kernels(code_object: &[u8]) -> Result<Vec<KernelMetadata>, String> {
 }
 
 fn kernels_of(file: &[u8]) -> Result<Vec<KernelMetadata>, String> {
+    if cubin::is_cubin(file) {
+        return cubin::kernels(file);
+    }
     let note = metadata_note(file)
         .map_err(|error| format!("its notes cannot be read: {error}"))?
         .ok_or("it has no AMDGPU metadata note")?;

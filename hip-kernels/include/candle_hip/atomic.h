@@ -6,29 +6,29 @@
 
 #define CANDLE_ATOMIC(NAME, BUILTIN, T)                                                         \
     CANDLE_DEVICE T NAME(T *address, T value) {                                                 \
-        return BUILTIN(address, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);             \
+        return BUILTIN(address, value, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);             \
     }
-CANDLE_ATOMIC(atomicAdd, __hip_atomic_fetch_add, int)
-CANDLE_ATOMIC(atomicAdd, __hip_atomic_fetch_add, unsigned int)
-CANDLE_ATOMIC(atomicAdd, __hip_atomic_fetch_add, unsigned long)
-CANDLE_ATOMIC(atomicAdd, __hip_atomic_fetch_add, unsigned long long)
-CANDLE_ATOMIC(atomicAdd, __hip_atomic_fetch_add, float)
-CANDLE_ATOMIC(atomicAdd, __hip_atomic_fetch_add, double)
-CANDLE_ATOMIC(atomicMax, __hip_atomic_fetch_max, int)
-CANDLE_ATOMIC(atomicMax, __hip_atomic_fetch_max, unsigned int)
-CANDLE_ATOMIC(atomicMax, __hip_atomic_fetch_max, long long)
-CANDLE_ATOMIC(atomicMax, __hip_atomic_fetch_max, unsigned long long)
-CANDLE_ATOMIC(atomicMin, __hip_atomic_fetch_min, int)
-CANDLE_ATOMIC(atomicMin, __hip_atomic_fetch_min, unsigned int)
-CANDLE_ATOMIC(atomicMin, __hip_atomic_fetch_min, long long)
-CANDLE_ATOMIC(atomicMin, __hip_atomic_fetch_min, unsigned long long)
-CANDLE_ATOMIC(atomicExch, __hip_atomic_exchange, unsigned int)
+CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, int)
+CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, unsigned int)
+CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, unsigned long)
+CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, unsigned long long)
+CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, float)
+CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, double)
+CANDLE_ATOMIC(atomicMax, __scoped_atomic_fetch_max, int)
+CANDLE_ATOMIC(atomicMax, __scoped_atomic_fetch_max, unsigned int)
+CANDLE_ATOMIC(atomicMax, __scoped_atomic_fetch_max, long long)
+CANDLE_ATOMIC(atomicMax, __scoped_atomic_fetch_max, unsigned long long)
+CANDLE_ATOMIC(atomicMin, __scoped_atomic_fetch_min, int)
+CANDLE_ATOMIC(atomicMin, __scoped_atomic_fetch_min, unsigned int)
+CANDLE_ATOMIC(atomicMin, __scoped_atomic_fetch_min, long long)
+CANDLE_ATOMIC(atomicMin, __scoped_atomic_fetch_min, unsigned long long)
+CANDLE_ATOMIC(atomicExch, __scoped_atomic_exchange_n, unsigned int)
 #undef CANDLE_ATOMIC
 
 #define CANDLE_ATOMIC_CAS(T)                                                                                  \
     CANDLE_DEVICE T atomicCAS(T *address, T expected, T desired) {                                            \
-        __hip_atomic_compare_exchange_strong(address, &expected, desired, __ATOMIC_RELAXED, __ATOMIC_RELAXED, \
-                                             __HIP_MEMORY_SCOPE_AGENT);                                       \
+        __scoped_atomic_compare_exchange_n(address, &expected, desired, false, __ATOMIC_RELAXED,               \
+                                           __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);                           \
         return expected;                                                                                      \
     }
 CANDLE_ATOMIC_CAS(int)
@@ -42,7 +42,7 @@ CANDLE_DEVICE unsigned short atomicCAS(unsigned short *address, unsigned short e
     const uintptr_t location = (uintptr_t)address;
     unsigned int *word = (unsigned int *)(location & ~(uintptr_t)3);
     const unsigned int shift = (unsigned int)(location & 2) * 8;
-    unsigned int seen = __hip_atomic_load(word, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+    unsigned int seen = __scoped_atomic_load_n(word, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
     while (true) {
         const unsigned short current = (unsigned short)(seen >> shift);
         if (current != expected) {
@@ -62,7 +62,7 @@ template <typename T>
 CANDLE_DEVICE T candle_atomic_add_16(T *address, T value) {
     static_assert(sizeof(T) == 2, "a 16-bit type");
     unsigned short *bits = (unsigned short *)address;
-    unsigned short old = __hip_atomic_load((volatile unsigned short *)bits, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+    unsigned short old = __scoped_atomic_load_n((volatile unsigned short *)bits, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
     while (true) {
         const T sum = candle_bits<T>(old) + value;
         const unsigned short before = atomicCAS(bits, old, candle_bits<unsigned short>(sum));

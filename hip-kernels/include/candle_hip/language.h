@@ -9,7 +9,11 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 // CUDA's second argument (blocks per multiprocessor) has no counterpart here: the compiler picks the occupancy.
+#if defined(__AMDGCN__)
 #define __launch_bounds__(threads, ...) __attribute__((amdgpu_flat_work_group_size(1, threads)))
+#else
+#define __launch_bounds__(threads, ...) __attribute__((launch_bounds(threads)))
+#endif
 
 // What our own headers put before a function.
 #define CANDLE_DEVICE static __device__ __forceinline__

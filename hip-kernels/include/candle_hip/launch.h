@@ -1,17 +1,5 @@
-// Where a thread stands in its launch, the workgroup barrier, and dims and strides passed by value.
+// Where a thread stands in its launch, and dims and strides passed by value.
 #pragma once
-
-// The implicit arguments of code object version 5 and later, in the kernel argument segment after the
-// explicit ones (LLVM's AMDGPUUsage, "Code Object V5 Kernel Argument Metadata"): the number of workgroups
-// per dimension, then the workgroup size per dimension.
-struct CandleImplicitArguments {
-    uint32_t block_count[3];
-    uint16_t group_size[3];
-};
-
-CANDLE_DEVICE const __attribute__((address_space(4))) CandleImplicitArguments *candle_implicit_arguments() {
-    return (const __attribute__((address_space(4))) CandleImplicitArguments *)__builtin_amdgcn_implicitarg_ptr();
-}
 
 #define CANDLE_COORDINATES(NAME, X, Y, Z)                             \
     struct NAME {                                                     \
@@ -22,14 +10,10 @@ CANDLE_DEVICE const __attribute__((address_space(4))) CandleImplicitArguments *c
         __device__ __forceinline__ unsigned int get_y() const { return Y; } \
         __device__ __forceinline__ unsigned int get_z() const { return Z; } \
     };
-CANDLE_COORDINATES(CandleThreadIdx, __builtin_amdgcn_workitem_id_x(), __builtin_amdgcn_workitem_id_y(),
-                   __builtin_amdgcn_workitem_id_z())
-CANDLE_COORDINATES(CandleBlockIdx, __builtin_amdgcn_workgroup_id_x(), __builtin_amdgcn_workgroup_id_y(),
-                   __builtin_amdgcn_workgroup_id_z())
-CANDLE_COORDINATES(CandleBlockDim, candle_implicit_arguments()->group_size[0],
-                   candle_implicit_arguments()->group_size[1], candle_implicit_arguments()->group_size[2])
-CANDLE_COORDINATES(CandleGridDim, candle_implicit_arguments()->block_count[0],
-                   candle_implicit_arguments()->block_count[1], candle_implicit_arguments()->block_count[2])
+CANDLE_COORDINATES(CandleThreadIdx, candle_thread_x(), candle_thread_y(), candle_thread_z())
+CANDLE_COORDINATES(CandleBlockIdx, candle_block_x(), candle_block_y(), candle_block_z())
+CANDLE_COORDINATES(CandleBlockDim, candle_block_size_x(), candle_block_size_y(), candle_block_size_z())
+CANDLE_COORDINATES(CandleGridDim, candle_block_count_x(), candle_block_count_y(), candle_block_count_z())
 #undef CANDLE_COORDINATES
 
 // Objects without storage: `extern` declarations that only their inline getters are ever used of.
@@ -37,16 +21,6 @@ extern const __device__ __attribute__((weak)) CandleThreadIdx threadIdx;
 extern const __device__ __attribute__((weak)) CandleBlockIdx blockIdx;
 extern const __device__ __attribute__((weak)) CandleBlockDim blockDim;
 extern const __device__ __attribute__((weak)) CandleGridDim gridDim;
-
-// Memory of the workgroup written before the barrier is seen after it.
-CANDLE_DEVICE void __syncthreads() {
-    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
-    __builtin_amdgcn_s_barrier();
-    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
-}
-
-// What this thread has written is seen by the host and other devices before what it writes from here on.
-CANDLE_DEVICE void __threadfence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
 
 // Dims and strides of one launch, in the kernel argument segment instead of a buffer that the host would
 // have to upload first: what a kernel's `const size_t *info` points to upstream, in the same order.

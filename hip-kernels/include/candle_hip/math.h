@@ -1,27 +1,19 @@
-// Mathematical functions under their CUDA names, from the ROCm device library ocml. Accuracy is ocml's
+// Mathematical functions under their CUDA names, from the machine's device library. Accuracy is the library's
 // (1 to 4 ulp); division and square root are correctly rounded.
 #pragma once
 
-#define CANDLE_OCML1(NAME)                                                        \
-    extern "C" __device__ __attribute__((const)) float __ocml_##NAME##_f32(float); \
-    extern "C" __device__ __attribute__((const)) double __ocml_##NAME##_f64(double);
-#define CANDLE_OCML2(NAME)                                                               \
-    extern "C" __device__ __attribute__((const)) float __ocml_##NAME##_f32(float, float); \
-    extern "C" __device__ __attribute__((const)) double __ocml_##NAME##_f64(double, double);
-CANDLE_OCML1(cos)
-CANDLE_OCML1(sin)
-CANDLE_OCML1(tan)
-CANDLE_OCML1(tanh)
-CANDLE_OCML1(erf)
-CANDLE_OCML1(exp)
-CANDLE_OCML1(exp2)
-CANDLE_OCML1(log)
-CANDLE_OCML1(log2)
-CANDLE_OCML1(ncdf)
-CANDLE_OCML1(rsqrt)
-CANDLE_OCML2(pow)
-#undef CANDLE_OCML1
-#undef CANDLE_OCML2
+CANDLE_LIBRARY1(cos)
+CANDLE_LIBRARY1(sin)
+CANDLE_LIBRARY1(tan)
+CANDLE_LIBRARY1(tanh)
+CANDLE_LIBRARY1(erf)
+CANDLE_LIBRARY1(exp)
+CANDLE_LIBRARY1(exp2)
+CANDLE_LIBRARY1(log)
+CANDLE_LIBRARY1(log2)
+CANDLE_LIBRARY1(ncdf)
+CANDLE_LIBRARY1(rsqrt)
+CANDLE_LIBRARY2(pow)
 
 // One row per function: CUDA's f32 name, CUDA's f64 name, and the f32 and f64 implementations.
 #define CANDLE_MATH1(NAME32, NAME64, IMPL32, IMPL64)             \
@@ -30,17 +22,17 @@ CANDLE_OCML2(pow)
 #define CANDLE_MATH2(NAME32, NAME64, IMPL32, IMPL64)                          \
     CANDLE_DEVICE float NAME32(float x, float y) { return IMPL32(x, y); }     \
     CANDLE_DEVICE double NAME64(double x, double y) { return IMPL64(x, y); }
-CANDLE_MATH1(cosf, cos, __ocml_cos_f32, __ocml_cos_f64)
-CANDLE_MATH1(sinf, sin, __ocml_sin_f32, __ocml_sin_f64)
-CANDLE_MATH1(tanf, tan, __ocml_tan_f32, __ocml_tan_f64)
-CANDLE_MATH1(tanhf, tanh, __ocml_tanh_f32, __ocml_tanh_f64)
-CANDLE_MATH1(erff, erf, __ocml_erf_f32, __ocml_erf_f64)
-CANDLE_MATH1(expf, exp, __ocml_exp_f32, __ocml_exp_f64)
-CANDLE_MATH1(exp2f, exp2, __ocml_exp2_f32, __ocml_exp2_f64)
-CANDLE_MATH1(logf, log, __ocml_log_f32, __ocml_log_f64)
-CANDLE_MATH1(log2f, log2, __ocml_log2_f32, __ocml_log2_f64)
-CANDLE_MATH1(normcdff, normcdf, __ocml_ncdf_f32, __ocml_ncdf_f64)
-CANDLE_MATH1(rsqrtf, rsqrt, __ocml_rsqrt_f32, __ocml_rsqrt_f64)
+CANDLE_MATH1(cosf, cos, CANDLE_LIBRARY_F32(cos), CANDLE_LIBRARY_F64(cos))
+CANDLE_MATH1(sinf, sin, CANDLE_LIBRARY_F32(sin), CANDLE_LIBRARY_F64(sin))
+CANDLE_MATH1(tanf, tan, CANDLE_LIBRARY_F32(tan), CANDLE_LIBRARY_F64(tan))
+CANDLE_MATH1(tanhf, tanh, CANDLE_LIBRARY_F32(tanh), CANDLE_LIBRARY_F64(tanh))
+CANDLE_MATH1(erff, erf, CANDLE_LIBRARY_F32(erf), CANDLE_LIBRARY_F64(erf))
+CANDLE_MATH1(expf, exp, CANDLE_LIBRARY_F32(exp), CANDLE_LIBRARY_F64(exp))
+CANDLE_MATH1(exp2f, exp2, CANDLE_LIBRARY_F32(exp2), CANDLE_LIBRARY_F64(exp2))
+CANDLE_MATH1(logf, log, CANDLE_LIBRARY_F32(log), CANDLE_LIBRARY_F64(log))
+CANDLE_MATH1(log2f, log2, CANDLE_LIBRARY_F32(log2), CANDLE_LIBRARY_F64(log2))
+CANDLE_MATH1(normcdff, normcdf, CANDLE_LIBRARY_F32(ncdf), CANDLE_LIBRARY_F64(ncdf))
+CANDLE_MATH1(rsqrtf, rsqrt, CANDLE_LIBRARY_F32(rsqrt), CANDLE_LIBRARY_F64(rsqrt))
 CANDLE_MATH1(sqrtf, sqrt, __builtin_sqrtf, __builtin_sqrt)
 CANDLE_MATH1(ceilf, ceil, __builtin_ceilf, __builtin_ceil)
 CANDLE_MATH1(floorf, floor, __builtin_floorf, __builtin_floor)
@@ -48,13 +40,15 @@ CANDLE_MATH1(roundf, round, __builtin_roundf, __builtin_round)
 CANDLE_MATH1(rintf, rint, __builtin_rintf, __builtin_rint)
 CANDLE_MATH1(truncf, trunc, __builtin_truncf, __builtin_trunc)
 CANDLE_MATH1(fabsf, fabs, __builtin_fabsf, __builtin_fabs)
-CANDLE_MATH2(powf, pow, __ocml_pow_f32, __ocml_pow_f64)
+CANDLE_MATH2(powf, pow, CANDLE_LIBRARY_F32(pow), CANDLE_LIBRARY_F64(pow))
 // As in CUDA and IEEE 754-2008 maxNum: a NaN gives way to a number.
 CANDLE_MATH2(fmaxf, fmax, __builtin_fmaxf, __builtin_fmax)
 CANDLE_MATH2(fminf, fmin, __builtin_fminf, __builtin_fmin)
 CANDLE_MATH2(copysignf, copysign, __builtin_copysignf, __builtin_copysign)
 #undef CANDLE_MATH1
 #undef CANDLE_MATH2
+#undef CANDLE_LIBRARY1
+#undef CANDLE_LIBRARY2
 
 CANDLE_DEVICE float fmaf(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 CANDLE_DEVICE double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }

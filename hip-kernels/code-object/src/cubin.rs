@@ -1,0 +1,166 @@
+//! What an NVIDIA object says of its kernels: a section `.nv.info.KERNEL` each, of entries (format, attribute, value or
+//! size, payload), and one `.nv.info` for what the assembler counted. NVIDIA documents none of it; the attributes and
+//! their layout are as its own `cuobjdump -elf` prints them.
+
+use std::collections::HashMap;
+
+use object::LittleEndian;
+use object::elf::EM_CUDA;
+use object::read::elf::{FileHeader, SectionHeader, Sym};
+
+use crate::container::Header;
+use crate::metadata::{ArgumentKind, ArgumentMetadata, KernelMetadata};
+
+const OF_ALL: &[u8] = b".nv.info";
+const OF_KERNEL: &str = ".nv.info.";
+const STATIC_LDS: &str = ".nv.shared.";
+
+/// An entry with a payload of its own size; others hold their value in place of the size.
+const SIZED: u8 = 4;
+/// Bytes per entry before its payload.
+const HEAD: usize = 4;
+
+/// Attributes with (symbol, number).
+const FRAME_SIZE: u8 = 0x11;
+const REGISTERS: u8 = 0x2f;
+/// Attributes of one kernel.
+const MAX_THREADS: u8 = 0x05;
+const ARGUMENT: u8 = 0x17;
+
+const WAVE_SIZE: u32 = 32;
+/// What CUDA allows where a kernel names no limit.
+const MAX_WORKGROUP: u32 = 1024;
+
+/// Whether an ELF file is one of NVIDIA's.
+pub(crate) fn is_cubin(file: &[u8]) -> bool {
+    Header::parse(file).is_ok_and(|header| header.e_machine(LittleEndian) == EM_CUDA)
+}
+
+/// Reads every kernel.
+pub(crate) fn kernels(file: &[u8]) -> Result<Vec<KernelMetadata>, String> {
+    read(file).map_err(|error| format!("its sections cannot be read: {error}"))?
+}
+
+fn read(file: &[u8]) -> Result<Result<Vec<KernelMetadata>, String>, object::Error> {
+    let header = Header::parse(file)?;
+    let sections = header.sections(LittleEndian, file)?;
+    let symbols = sections.symbols(LittleEndian, file, object::elf::SHT_SYMTAB)?;
+    let mut counted: HashMap<(u8, String), u32> = HashMap::new();
+    let mut static_lds: HashMap<String, u32> = HashMap::new();
+    let mut kernels = Vec::new();
+    for section in sections.iter() {
+        let name = sections.section_name(LittleEndian, section)?;
+        let text = String::from_utf8_lossy(name);
+        if name == OF_ALL {
+            for (attribute, payload) in entries(section.data(LittleEndian, file)?) {
+                let (Some(symbol), Some(number)) = (word(payload, 0), word(payload, 4)) else { continue };
+                let symbol = symbols.symbol(object::SymbolIndex(symbol as usize))?;
+                let kernel =
+                    String::from_utf8_lossy(symbol.name(LittleEndian, symbols.strings())?).into_owned();
+                counted.insert((attribute, kernel), number);
+            }
+        } else if let Some(kernel) = text.strip_prefix(OF_KERNEL) {
+            match kernel_of(kernel, section.data(LittleEndian, file)?) {
+                Ok(kernel) => kernels.push(kernel),
+                Err(reason) => return Ok(Err(reason)),
+            }
+        } else if let Some(kernel) = text.strip_prefix(STATIC_LDS) {
+            static_lds
+                .insert(kernel.to_owned(), section.sh_size(LittleEndian).try_into().unwrap_or(u32::MAX));
+        }
+    }
+    for kernel in &mut kernels {
+        let number = |attribute| counted.get(&(attribute, kernel.name.clone())).copied().unwrap_or(0);
+        (kernel.vgprs, kernel.scratch) = (number(REGISTERS), number(FRAME_SIZE));
+        kernel.lds = static_lds.get(&kernel.name).copied().unwrap_or(0);
+    }
+    Ok(Ok(kernels))
+}
+
+fn kernel_of(name: &str, info: &[u8]) -> Result<KernelMetadata, String> {
+    let mut arguments: Vec<(u32, ArgumentMetadata)> = Vec::new();
+    let mut max_workgroup = MAX_WORKGROUP;
+    for (attribute, payload) in entries(info) {
+        let number = |at| word(payload, at).ok_or_else(|| format!("kernel {name}: an attribute is cut off"));
+        match attribute {
+            MAX_THREADS => max_workgroup = number(0)?.saturating_mul(number(4)?).saturating_mul(number(8)?),
+            ARGUMENT => {
+                // Number and offset share a word; the size lies above what is said of its memory.
+                let (place, description) = (number(4)?, number(8)?);
+                let (offset, size) = (place >> 16, description >> 18);
+                let kind = ArgumentKind::Unsaid;
+                arguments.push((place & 0xffff, ArgumentMetadata { name: None, offset, size, kind }));
+            }
+            _ => {}
+        }
+    }
+    arguments.sort_by_key(|(number, _)| *number);
+    let explicit: Vec<ArgumentMetadata> = arguments.into_iter().map(|(_, argument)| argument).collect();
+    Ok(KernelMetadata {
+        name: name.to_owned(),
+        vgprs: 0,
+        agprs: 0,
+        sgprs: 0,
+        vgpr_spills: 0,
+        sgpr_spills: 0,
+        lds: 0,
+        scratch: 0,
+        arguments: explicit.last().map_or(0, |last| last.offset + last.size),
+        wave_size: WAVE_SIZE,
+        max_workgroup,
+        explicit,
+    })
+}
+
+/// Attribute and payload of each entry, up to the end or to what is cut off.
+fn entries(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    std::iter::from_fn(move || {
+        let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
+        let [format, attribute, low, high] = *head;
+        let size = if format == SIZED { usize::from(u16::from_le_bytes([low, high])) } else { 0 };
+        let (payload, rest) = rest.split_at_checked(size)?;
+        bytes = rest;
+        Some((attribute, payload))
+    })
+}
+
+fn word(payload: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*payload.get(at..)?.first_chunk::<4>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_read_in_their_order() {
+        // As the assembler wrote them for k(size_t, struct of 96 bytes, float *) in workgroups of 256.
+        let mut info = Vec::new();
+        for (number, offset, description) in
+            [(2u16, 0x68u16, 0x0021_f500u32), (1, 8, 0x0181_f000), (0, 0, 0x0021_f000)]
+        {
+            info.extend([4, ARGUMENT, 12, 0, 0, 0, 0, 0]);
+            info.extend(number.to_le_bytes());
+            info.extend(offset.to_le_bytes());
+            info.extend(description.to_le_bytes());
+        }
+        info.extend([3, 0x1b, 0xff, 0]);
+        info.extend([4, MAX_THREADS, 12, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]);
+        let kernel = kernel_of("k", &info).unwrap();
+        let read: Vec<_> = kernel.explicit.iter().map(|argument| (argument.offset, argument.size)).collect();
+        assert_eq!(read, [(0, 8), (8, 96), (0x68, 8)]);
+        assert_eq!((kernel.max_workgroup, kernel.arguments), (256, 0x70));
+    }
+
+    #[test]
+    fn cut_off_entries_end_the_list() {
+        assert_eq!(entries(&[4, ARGUMENT, 12, 0, 1, 2]).count(), 0);
+        assert_eq!(entries(&[3, 1]).count(), 0);
+        assert!(kernel_of("k", &[4, MAX_THREADS, 4, 0, 1, 0, 0, 0]).unwrap_err().contains("kernel k"));
+    }
+
+    #[test]
+    fn amds_objects_are_none() {
+        assert!(!is_cubin(b"\x7fELF"));
+    }
+}

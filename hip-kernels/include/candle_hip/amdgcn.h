@@ -1,0 +1,80 @@
+// What an AMD GPU calls the things that CUDA's dialect has names for: the place of a thread, the barrier, lanes of
+// a wave, the dot product of bytes, and the ROCm device library ocml.
+#pragma once
+
+// The implicit arguments of code object version 5 and later, in the kernel argument segment after the
+// explicit ones (LLVM's AMDGPUUsage, "Code Object V5 Kernel Argument Metadata"): the number of workgroups
+// per dimension, then the workgroup size per dimension.
+struct CandleImplicitArguments {
+    uint32_t block_count[3];
+    uint16_t group_size[3];
+};
+
+CANDLE_DEVICE const __attribute__((address_space(4))) CandleImplicitArguments *candle_implicit_arguments() {
+    return (const __attribute__((address_space(4))) CandleImplicitArguments *)__builtin_amdgcn_implicitarg_ptr();
+}
+
+#define CANDLE_PLACE(NAME, VALUE) \
+    CANDLE_DEVICE unsigned int candle_##NAME() { return VALUE; }
+CANDLE_PLACE(thread_x, __builtin_amdgcn_workitem_id_x())
+CANDLE_PLACE(thread_y, __builtin_amdgcn_workitem_id_y())
+CANDLE_PLACE(thread_z, __builtin_amdgcn_workitem_id_z())
+CANDLE_PLACE(block_x, __builtin_amdgcn_workgroup_id_x())
+CANDLE_PLACE(block_y, __builtin_amdgcn_workgroup_id_y())
+CANDLE_PLACE(block_z, __builtin_amdgcn_workgroup_id_z())
+CANDLE_PLACE(block_size_x, candle_implicit_arguments()->group_size[0])
+CANDLE_PLACE(block_size_y, candle_implicit_arguments()->group_size[1])
+CANDLE_PLACE(block_size_z, candle_implicit_arguments()->group_size[2])
+CANDLE_PLACE(block_count_x, candle_implicit_arguments()->block_count[0])
+CANDLE_PLACE(block_count_y, candle_implicit_arguments()->block_count[1])
+CANDLE_PLACE(block_count_z, candle_implicit_arguments()->block_count[2])
+#undef CANDLE_PLACE
+
+// Memory of the workgroup written before the barrier is seen after it.
+CANDLE_DEVICE void __syncthreads() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+// What this thread has written is seen by the host and other devices before what it writes from here on.
+CANDLE_DEVICE void __threadfence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
+
+// Lanes of a wave: 32 or 64.
+CANDLE_DEVICE unsigned int candle_wave_size() { return __builtin_amdgcn_wavefrontsize(); }
+
+// Index of this lane in its wave.
+CANDLE_DEVICE unsigned int candle_lane() {
+    const unsigned int low = __builtin_amdgcn_mbcnt_lo(~0u, 0u);
+    return candle_wave_size() == 64 ? __builtin_amdgcn_mbcnt_hi(~0u, low) : low;
+}
+
+// The word that lane `source` of the wave holds. Lanes run in lockstep: who takes part need not be said.
+CANDLE_DEVICE int candle_read_lane_word(unsigned long long, int word, unsigned int source) {
+    return __builtin_amdgcn_ds_bpermute((int)(source * 4), word);
+}
+
+// c plus the dot product of the signed bytes of a and b, modulo 2^32.
+CANDLE_DEVICE int __dp4a(int a, int b, int c) {
+#if defined(__GFX11__) || defined(__GFX12__)
+    return __builtin_amdgcn_sudot4(true, a, true, b, c, false);
+#elif defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || \
+    defined(__gfx950__) || defined(__gfx9_4_generic__) || defined(__gfx1030__) || defined(__gfx10_3_generic__)
+    return __builtin_amdgcn_sdot4(a, b, c, false);
+#else
+    for (int byte = 0; byte < 4; ++byte) {
+        c += (int)(signed char)(a >> (8 * byte)) * (int)(signed char)(b >> (8 * byte));
+    }
+    return c;
+#endif
+}
+
+// How the device library spells a function of one and of two arguments.
+#define CANDLE_LIBRARY1(NAME)                                                      \
+    extern "C" __device__ __attribute__((const)) float __ocml_##NAME##_f32(float); \
+    extern "C" __device__ __attribute__((const)) double __ocml_##NAME##_f64(double);
+#define CANDLE_LIBRARY2(NAME)                                                             \
+    extern "C" __device__ __attribute__((const)) float __ocml_##NAME##_f32(float, float); \
+    extern "C" __device__ __attribute__((const)) double __ocml_##NAME##_f64(double, double);
+#define CANDLE_LIBRARY_F32(NAME) __ocml_##NAME##_f32
+#define CANDLE_LIBRARY_F64(NAME) __ocml_##NAME##_f64

@@ -1,0 +1,49 @@
+// What an NVIDIA GPU calls the same things as amdgcn.h, for running and measuring these kernels where there is no
+// AMD GPU; the mathematical functions are those of NVIDIA's libdevice.
+#pragma once
+
+#define CANDLE_PLACE(NAME, REGISTER) \
+    CANDLE_DEVICE unsigned int candle_##NAME() { return __nvvm_read_ptx_sreg_##REGISTER(); }
+CANDLE_PLACE(thread_x, tid_x)
+CANDLE_PLACE(thread_y, tid_y)
+CANDLE_PLACE(thread_z, tid_z)
+CANDLE_PLACE(block_x, ctaid_x)
+CANDLE_PLACE(block_y, ctaid_y)
+CANDLE_PLACE(block_z, ctaid_z)
+CANDLE_PLACE(block_size_x, ntid_x)
+CANDLE_PLACE(block_size_y, ntid_y)
+CANDLE_PLACE(block_size_z, ntid_z)
+CANDLE_PLACE(block_count_x, nctaid_x)
+CANDLE_PLACE(block_count_y, nctaid_y)
+CANDLE_PLACE(block_count_z, nctaid_z)
+CANDLE_PLACE(wave_size, warpsize)
+CANDLE_PLACE(lane, laneid)
+#undef CANDLE_PLACE
+
+// __syncthreads is a builtin of the compiler here.
+CANDLE_DEVICE void __threadfence_system() { __nvvm_membar_sys(); }
+
+// The word that lane `source` of the wave holds; `lanes` is the mask of those that take part.
+CANDLE_DEVICE int candle_read_lane_word(unsigned long long lanes, int word, unsigned int source) {
+    return __nvvm_shfl_sync_idx_i32((unsigned int)lanes, word, (int)source, 31);
+}
+
+// c plus the dot product of the signed bytes of a and b, modulo 2^32.
+CANDLE_DEVICE int __dp4a(int a, int b, int c) {
+    int sum;
+    asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+    return sum;
+}
+
+// How the device library spells a function of one and of two arguments.
+#define CANDLE_LIBRARY1(NAME)                                                  \
+    extern "C" __device__ __attribute__((const)) float __nv_##NAME##f(float);  \
+    extern "C" __device__ __attribute__((const)) double __nv_##NAME(double);
+#define CANDLE_LIBRARY2(NAME)                                                        \
+    extern "C" __device__ __attribute__((const)) float __nv_##NAME##f(float, float); \
+    extern "C" __device__ __attribute__((const)) double __nv_##NAME(double, double);
+#define CANDLE_LIBRARY_F32(NAME) __nv_##NAME##f
+#define CANDLE_LIBRARY_F64(NAME) __nv_##NAME
+// Its name of the normal distribution's function is not ocml's.
+#define __nv_ncdff __nv_normcdff
+#define __nv_ncdf __nv_normcdf
