@@ -70,7 +70,7 @@ impl Both {
         let tree = Tree::create(&here.join("../candle-kernels"), &include, &work_dir).unwrap();
         let target = Target::parse(ARCH).unwrap().with_wave64();
         let path = work_dir.join("wave64.hsaco");
-        Compiler::discover()
+        Compiler::discover(std::slice::from_ref(&target))
             .unwrap()
             .compile(&tree.source(module.name()), &target, &[&include, tree.dir()], PRELUDE, &path)
             .unwrap()
