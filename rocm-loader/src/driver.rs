@@ -2,15 +2,17 @@
 //! whether the machine has an AMD GPU.
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rocm_rs::hip::bindings as hip_types;
 
 use crate::error::{LoadError, forget};
+use crate::forward::Ours;
 use crate::library::Library;
 use crate::tables::{hip, miopen, rocblas};
-use crate::{emulator, gpu};
+use crate::{emulator, gpu, nvidia};
 
 /// The environment variable that names the driver.
 pub const DRIVER_VARIABLE: &str = "CANDLE_ROCM_DRIVER";
@@ -25,6 +27,8 @@ pub enum DriverKind {
     Native,
     /// The software GPU inside this executable.
     Emulator,
+    /// CUDA's libraries, opened at run time: for development, no AMD figure.
+    Nvidia,
 }
 
 /// A driver to use, as [`DRIVER_VARIABLE`] or a program names it.
@@ -34,6 +38,8 @@ pub enum Choice {
     Native,
     /// The software GPU, one device per architecture; none named means [`DEFAULT_EMULATED_ARCH`].
     Emulator(Vec<String>),
+    /// CUDA's libraries. Taken only where it is named.
+    Nvidia,
 }
 
 impl Choice {
@@ -67,6 +73,7 @@ impl FromStr for Choice {
         let unknown = || LoadError::UnknownDriver { value: value.to_owned() };
         match value.trim() {
             "native" => Ok(Self::Native),
+            "nvidia" => Ok(Self::Nvidia),
             "emulator" => Ok(Self::Emulator(Vec::new())),
             other => {
                 let list = other.strip_prefix("emulator:").ok_or_else(unknown)?;
@@ -85,6 +92,7 @@ impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Native => f.write_str("native"),
+            Self::Nvidia => f.write_str("nvidia"),
             Self::Emulator(archs) if archs.is_empty() => f.write_str("emulator"),
             Self::Emulator(archs) => write!(f, "emulator:{}", archs.join(",")),
         }
@@ -163,6 +171,7 @@ fn start(wanted: Option<&Choice>) -> Result<&'static Driver, LoadError> {
     match &choice {
         Choice::Native => Library::Hip.open().map(|_| ())?,
         Choice::Emulator(archs) => emulator::start(archs)?,
+        Choice::Nvidia => nvidia::start()?,
     }
     Ok(DRIVER.get_or_init(|| Driver { choice }))
 }
@@ -171,10 +180,15 @@ fn start(wanted: Option<&Choice>) -> Result<&'static Driver, LoadError> {
 /// library and starts no driver; [`device_archs`] says for certain, and what is missing.
 pub fn is_available() -> bool {
     if let Some(driver) = DRIVER.get() {
-        return driver.kind() == DriverKind::Emulator || gpu::find().is_ok();
+        return match driver.kind() {
+            DriverKind::Native => gpu::find().is_ok(),
+            DriverKind::Emulator => true,
+            DriverKind::Nvidia => nvidia::is_available(),
+        };
     }
     match Choice::from_environment() {
         Ok(Some(Choice::Emulator(_))) => cfg!(feature = "emulator"),
+        Ok(Some(Choice::Nvidia)) => nvidia::is_available(),
         Ok(Some(Choice::Native) | None) => gpu::find().is_ok() && Library::Hip.is_installed(),
         Err(_) => false,
     }
@@ -194,6 +208,7 @@ pub fn device_archs() -> Result<Vec<String>, LoadError> {
         reason: match driver.kind() {
             DriverKind::Native => gpu::reasons_for_no_device(),
             DriverKind::Emulator => emulator::last_error().unwrap_or_else(|| "it says no more".to_owned()),
+            DriverKind::Nvidia => nvidia::reasons_for_no_device(),
         },
     };
     let mut count: c_int = 0;
@@ -227,11 +242,22 @@ fn text_of(characters: &[c_char]) -> String {
 }
 
 impl Driver {
-    /// ROCm or the software GPU.
+    /// ROCm, the software GPU or CUDA.
     pub fn kind(&self) -> DriverKind {
         match self.choice {
             Choice::Native => DriverKind::Native,
             Choice::Emulator(_) => DriverKind::Emulator,
+            Choice::Nvidia => DriverKind::Nvidia,
+        }
+    }
+
+    /// The libraries behind the driver by the names of their files, without versions where there are several, and
+    /// where they lie; none for the software GPU. CUDA's are opened for it.
+    pub fn libraries(&self) -> Vec<(&'static str, Option<PathBuf>)> {
+        match self.choice {
+            Choice::Native => Library::ALL.map(|library| (library.soname_stem(), library.file())).into(),
+            Choice::Emulator(_) => Vec::new(),
+            Choice::Nvidia => nvidia::libraries(),
         }
     }
 
@@ -243,6 +269,7 @@ impl Driver {
                 Err(error) => format!("ROCm ({error})"),
             },
             Choice::Emulator(archs) => format!("software GPU ({})", archs.join(", ")),
+            Choice::Nvidia => nvidia::description(),
         }
     }
 
@@ -290,15 +317,12 @@ fn version_text(text: &str) -> String {
     text.trim().trim_end_matches('.').to_owned()
 }
 
-/// The address that serves a function: in a library of ROCm, or in the software GPU.
-pub(crate) fn resolve(
-    library: Library,
-    symbol: &'static str,
-    emulated: Option<*mut c_void>,
-) -> Result<*mut c_void, LoadError> {
+/// The address that serves a function: in a library of ROCm, or in a driver of ours.
+pub(crate) fn resolve(library: Library, symbol: &'static str, ours: Ours) -> Result<*mut c_void, LoadError> {
     match driver()?.kind() {
         DriverKind::Native => library.open()?.address(symbol),
-        DriverKind::Emulator => emulated.ok_or(LoadError::NotEmulated { symbol }),
+        DriverKind::Emulator => ours.emulated.ok_or(LoadError::NotEmulated { symbol }),
+        DriverKind::Nvidia => ours.nvidia.ok_or(LoadError::NotOnNvidia { symbol }),
     }
 }
 
@@ -310,6 +334,8 @@ mod tests {
     fn choices_are_parsed_and_printed() {
         let parsed = |text: &str| text.parse::<Choice>();
         assert_eq!(parsed("native"), Ok(Choice::Native));
+        assert_eq!(parsed("nvidia"), Ok(Choice::Nvidia));
+        assert_eq!(Choice::Nvidia.to_string(), "nvidia");
         assert_eq!(parsed("emulator"), Ok(Choice::Emulator(vec![])));
         let two = Choice::Emulator(vec!["gfx90a".to_owned(), "gfx1100".to_owned()]);
         assert_eq!(parsed("emulator:gfx90a, gfx1100"), Ok(two.clone()));
@@ -330,7 +356,8 @@ mod tests {
     fn an_unknown_driver_names_the_allowed_ones() {
         let error = "cuda".parse::<Choice>().map_err(|error| error.to_string());
         let text = error.err().unwrap_or_default();
-        for part in ["CANDLE_ROCM_DRIVER=\"cuda\"", "`native`", "`emulator`", "emulator:gfx1100"] {
+        for part in ["CANDLE_ROCM_DRIVER=\"cuda\"", "`native`", "`emulator`", "emulator:gfx1100", "`nvidia`"]
+        {
             assert!(text.contains(part), "{part} is not in {text}");
         }
     }

@@ -11,7 +11,8 @@ pub enum LoadError {
     /// `CANDLE_ROCM_DRIVER` holds something else than a driver.
     #[error(
         "{DRIVER_VARIABLE}={value:?} names no driver: use `native` (ROCm), `emulator` or \
-         `emulator:ARCH[,ARCH...]` (the software GPU, e.g. `emulator:gfx1100`), or unset it"
+         `emulator:ARCH[,ARCH...]` (the software GPU, e.g. `emulator:gfx1100`), `nvidia` (CUDA, for development), \
+         or unset it"
     )]
     UnknownDriver {
         /// The variable's value.
@@ -83,6 +84,34 @@ pub enum LoadError {
         /// The function.
         symbol: &'static str,
     },
+    /// The NVIDIA driver does not offer a function.
+    #[error("the NVIDIA driver has no {symbol}: run on an AMD GPU ({DRIVER_VARIABLE}=native)")]
+    NotOnNvidia {
+        /// The function.
+        symbol: &'static str,
+    },
+    /// A library of CUDA was not found, would not load, or lacks a function.
+    #[error("{library} of CUDA cannot be used: {reason}. {advice}")]
+    CudaLibrary {
+        /// The library's file name, without its version where there are several.
+        library: &'static str,
+        /// Where it was looked for, or what is wrong with it.
+        reason: String,
+        /// What to install or set.
+        advice: &'static str,
+    },
+    /// NVIDIA's driver is older than what is needed.
+    #[error(
+        "{path} serves CUDA up to {found}, and CUDA {needed} is needed: install a newer NVIDIA driver (525 or later)"
+    )]
+    CudaTooOld {
+        /// The driver's library.
+        path: String,
+        /// What it serves.
+        found: String,
+        /// What is needed.
+        needed: String,
+    },
     /// rocBLAS has no kernels for a GPU, and would end the process at the first product.
     #[error(
         "rocBLAS has no Tensile files for {arch} (looked in: {folders}; there for: {present}). Install rocBLAS' \
@@ -121,11 +150,13 @@ impl LoadError {
             Self::NoGpu { .. } => hip::hipError_t_hipErrorNoDevice,
             Self::NoDevice { code, .. } => *code,
             Self::SymbolMissing { .. } => hip::hipError_t_hipErrorSharedObjectSymbolNotFound,
-            Self::NotEmulated { .. } => hip::hipError_t_hipErrorNotSupported,
+            Self::NotEmulated { .. } | Self::NotOnNvidia { .. } => hip::hipError_t_hipErrorNotSupported,
+            Self::CudaTooOld { .. } => hip::hipError_t_hipErrorInsufficientDriver,
             Self::ProcessEnds => hip::hipError_t_hipErrorDeinitialized,
             Self::EmulatorNotBuilt
             | Self::Emulator { .. }
             | Self::LibraryMissing { .. }
+            | Self::CudaLibrary { .. }
             | Self::NoTensileFiles { .. }
             | Self::NotALibrary { .. } => hip::hipError_t_hipErrorSharedObjectInitFailed,
         }
@@ -135,7 +166,7 @@ impl LoadError {
     pub fn rocblas_status(&self) -> u32 {
         use rocm_rs::rocblas::ffi as rocblas;
         match self {
-            Self::SymbolMissing { .. } | Self::NotEmulated { .. } => {
+            Self::SymbolMissing { .. } | Self::NotEmulated { .. } | Self::NotOnNvidia { .. } => {
                 rocblas::rocblas_status__rocblas_status_not_implemented
             }
             _ => rocblas::rocblas_status__rocblas_status_internal_error,
@@ -146,7 +177,7 @@ impl LoadError {
     pub fn miopen_status(&self) -> u32 {
         use rocm_rs::miopen::ffi as miopen;
         match self {
-            Self::SymbolMissing { .. } | Self::NotEmulated { .. } => {
+            Self::SymbolMissing { .. } | Self::NotEmulated { .. } | Self::NotOnNvidia { .. } => {
                 miopen::miopenStatus_t_miopenStatusNotImplemented
             }
             _ => miopen::miopenStatus_t_miopenStatusNotInitialized,
@@ -160,8 +191,13 @@ thread_local! {
 
 /// Keeps the reason of a failing call for [`last_error`].
 pub(crate) fn record(error: &LoadError) {
+    record_text(error.to_string());
+}
+
+/// The same for a driver's own words.
+pub(crate) fn record_text(text: String) {
     // A thread that is being torn down has no place left for it; the error code still goes out.
-    let _ = DETAIL.try_with(|detail| *detail.borrow_mut() = Some(error.to_string()));
+    let _ = DETAIL.try_with(|detail| *detail.borrow_mut() = Some(text));
 }
 
 /// Drops what [`record`] kept.
@@ -170,7 +206,8 @@ pub(crate) fn forget() {
 }
 
 /// What the C error code of a call that just failed on this thread could not say: the library or
-/// function that is missing, else the software GPU's words (the call's arguments, or the kernel fault).
+/// function that is missing, the CUDA function that failed with CUDA's words, else the software GPU's words (the
+/// call's arguments, or the kernel fault).
 /// To be asked right after a failing call; reading what the loader itself has to say clears it.
 pub fn last_error() -> Option<String> {
     DETAIL.try_with(|detail| detail.borrow_mut().take()).ok().flatten().or_else(crate::emulator::last_error)

@@ -19,8 +19,17 @@ pub struct Symbol {
     pub name: &'static str,
     /// Its prototype in Rust's notation, with rocm-rs' type names.
     pub prototype: &'static str,
-    /// Whether the software GPU has it too.
+    /// Whether the software GPU and the NVIDIA driver have it too.
     pub emulated: bool,
+}
+
+/// Where the drivers inside of this executable have a function.
+#[derive(Clone, Copy)]
+pub(crate) struct Ours {
+    /// In the software GPU, if it has it and is part of this build.
+    pub(crate) emulated: Option<*mut c_void>,
+    /// In the NVIDIA driver, if it has it.
+    pub(crate) nvidia: Option<*mut c_void>,
 }
 
 /// One forwarded function at run time.
@@ -54,25 +63,20 @@ impl Target {
         &self,
         library: Library,
         symbol: &'static str,
-        emulated: Option<*mut c_void>,
+        ours: Ours,
     ) -> Result<Call, LoadError> {
         #[cfg(feature = "emulator")]
         self.calls.fetch_add(1, Ordering::Relaxed);
         let in_flight = ending::enter().ok_or(LoadError::ProcessEnds)?;
         let address = self.address.load(Ordering::Acquire);
         let is_first = address.is_null();
-        let address = if is_first { self.resolve(library, symbol, emulated)? } else { address };
+        let address = if is_first { self.resolve(library, symbol, ours)? } else { address };
         Ok(Call { address, is_first, _in_flight: in_flight })
     }
 
     #[cold]
-    fn resolve(
-        &self,
-        library: Library,
-        symbol: &'static str,
-        emulated: Option<*mut c_void>,
-    ) -> Result<*mut c_void, LoadError> {
-        let address = driver::resolve(library, symbol, emulated)?;
+    fn resolve(&self, library: Library, symbol: &'static str, ours: Ours) -> Result<*mut c_void, LoadError> {
+        let address = driver::resolve(library, symbol, ours)?;
         self.address.store(address, Ordering::Release);
         Ok(address)
     }
@@ -124,10 +128,14 @@ impl OnFailure for *const c_char {
             LoadError::LibraryMissing { .. } | LoadError::NotALibrary { .. } => {
                 c"a library of ROCm is missing"
             }
+            LoadError::CudaLibrary { .. } | LoadError::CudaTooOld { .. } => {
+                c"a library of CUDA is missing or too old"
+            }
             LoadError::NoTensileFiles { .. } => c"rocBLAS has no kernels for this GPU",
             LoadError::SymbolMissing { .. } => c"a function of ROCm is missing",
             LoadError::ProcessEnds => c"the process is ending",
             LoadError::NotEmulated { .. } => c"the software GPU does not have this function",
+            LoadError::NotOnNvidia { .. } => c"the NVIDIA driver does not have this function",
         };
         text.as_ptr()
     }
@@ -139,7 +147,8 @@ impl OnFailure for *const c_char {
 /// keeps its own declaration. A public one is compared here; private ones by tests/bindings.rs.
 /// A prototype may be followed by `=> |result| ...`, which runs after each call that reached the driver.
 /// Needs in scope: the types of the prototypes, `declared` (rocm-rs' declarations of the library) and,
-/// for `emulated` functions, `emulated` (the module of the software GPU that has them).
+/// for `emulated` functions, `emulated` and `nvidia` (the modules of the software GPU and of the NVIDIA driver that
+/// have them).
 macro_rules! forward {
     ($list:ident: $library:ident, $where:ident, $declaration:ident; $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $(=> $after:expr)?;)*) => {
         pub(crate) const $list: &[$crate::forward::Symbol] = &[$($crate::forward::Symbol {
@@ -162,9 +171,10 @@ macro_rules! forward {
         }
 
         $(
-            // The prototype is the one that rocm-rs calls, and the one that the software GPU has.
+            // The prototype is the one that rocm-rs calls, and the one that the drivers in here have.
             $crate::forward::check_declared!($declaration $name, fn($($type),*) -> $result);
             $crate::forward::check_emulated!($where $name, fn($($type),*) -> $result);
+            $crate::forward::check_nvidia!($where $name, fn($($type),*) -> $result);
 
             #[doc = concat!("Forwards `", stringify!($name), "` to the driver.")]
             ///
@@ -173,8 +183,11 @@ macro_rules! forward {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
                 let library = $crate::library::Library::$library;
-                let emulated = $crate::forward::emulated_address!($where $name);
-                match $list::$name.begin(library, stringify!($name), emulated) {
+                let ours = $crate::forward::Ours {
+                    emulated: $crate::forward::emulated_address!($where $name),
+                    nvidia: $crate::forward::nvidia_address!($where $name),
+                };
+                match $list::$name.begin(library, stringify!($name), ours) {
                     Ok(call) => {
                         // SAFETY: the address is that of the driver's function of this name, which
                         // has this prototype (checked above); the caller keeps its conditions.
@@ -252,6 +265,26 @@ macro_rules! check_emulated {
     ($($any:tt)*) => {};
 }
 pub(crate) use check_emulated;
+
+/// The NVIDIA driver's function, if it has one.
+macro_rules! nvidia_address {
+    (emulated $name:ident) => {
+        Some(nvidia::$name as *mut std::ffi::c_void)
+    };
+    (native_only $name:ident) => {
+        None
+    };
+}
+pub(crate) use nvidia_address;
+
+/// Fails the build if the NVIDIA driver's function has another prototype.
+macro_rules! check_nvidia {
+    (emulated $name:ident, fn($($type:ty),*) -> $result:ty) => {
+        const _: unsafe extern "C" fn($($type),*) -> $result = nvidia::$name;
+    };
+    (native_only $($rest:tt)*) => {};
+}
+pub(crate) use check_nvidia;
 
 /// One inferred type per parameter.
 #[cfg(feature = "emulator")]

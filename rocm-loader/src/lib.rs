@@ -6,11 +6,14 @@
 //! - **native**: ROCm's libraries, opened when first needed: `libamdhip64`, `librocblas`,
 //!   `libMIOpen`, from `ROCM_PATH`, `/opt/rocm`, then the system's library path. Never closed.
 //! - **emulator** (feature `emulator`): the software GPU inside this executable.
+//! - **nvidia**: CUDA's libraries, opened likewise: `libcuda` by its name, `libcublas` at the first product, from
+//!   `CUDA_HOME`, `CUDA_PATH`, then the system's library path. For development ([`DEVELOPMENT_NOTE`]).
 //!
 //! The contract with the callers:
 //!
 //! - The driver is chosen once per process, by [`select`] or `CANDLE_ROCM_DRIVER`
-//!   (`native`, `emulator`, `emulator:ARCH[,ARCH...]`), else native if there is an AMD GPU.
+//!   (`native`, `emulator`, `emulator:ARCH[,ARCH...]`, `nvidia`), else native if there is an AMD GPU: `nvidia` is
+//!   taken only where it is named.
 //! - A function is looked up at its first call; from then on a call costs two loads, one exchange and one store
 //!   more than a direct one, all in cache lines that no other thread writes. No lock, no allocation. With the
 //!   feature `emulator` it is counted too (`symbols::calls`), so that tests can say how many calls an operation
@@ -28,8 +31,8 @@
 //! - What is missing never aborts: the call returns an error code, and [`last_error`] says what is
 //!   missing and what to install or set. HIP functions return `hipErrorNoDevice` (no driver and no
 //!   GPU), `hipErrorSharedObjectInitFailed` (no library), `hipErrorSharedObjectSymbolNotFound` (no
-//!   function), `hipErrorNotSupported` (not in the software GPU), `hipErrorDeinitialized` (the process ends) or
-//!   `hipErrorInvalidValue` (no such driver); rocBLAS functions `rocblas_status_internal_error` (no library) or
+//!   function), `hipErrorNotSupported` (not in the software GPU or the NVIDIA driver), `hipErrorInsufficientDriver`
+//!   (NVIDIA's is too old), `hipErrorDeinitialized` (the process ends) or `hipErrorInvalidValue` (no such driver); rocBLAS functions `rocblas_status_internal_error` (no library) or
 //!   `rocblas_status_not_implemented` (no function); MIOpen functions `miopenStatusNotInitialized` or
 //!   `miopenStatusNotImplemented`. Functions that return text always return a valid one.
 //! - [`device_archs`] tells which of driver, runtime and device is missing; call it before opening a
@@ -45,6 +48,7 @@ mod error;
 mod forward;
 mod gpu;
 mod library;
+mod nvidia;
 pub mod parts;
 pub mod symbols;
 mod tables;
@@ -61,3 +65,4 @@ pub use ending::is_ending;
 pub use environment::{Variable, environment};
 pub use error::{LoadError, last_error};
 pub use library::{Library, ROCM_PATH_VARIABLE};
+pub use nvidia::DEVELOPMENT_NOTE;

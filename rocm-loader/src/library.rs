@@ -28,7 +28,7 @@ pub enum Library {
 
 /// A library that was opened, and where it came from.
 pub(crate) struct Opened {
-    library: libloading::Library,
+    pub(crate) library: libloading::Library,
     /// The path or the bare file name that the system's loader resolved.
     pub(crate) path: String,
 }
@@ -178,7 +178,7 @@ impl Library {
     }
 }
 
-fn open_file(file: &Path) -> Result<libloading::Library, String> {
+pub(crate) fn open_file(file: &Path) -> Result<libloading::Library, String> {
     // SAFETY: opening runs the library's initialisers. The names are ROCm's own, from folders the
     // user or the system trusts; ROCm's initialisers need nothing from the caller.
     unsafe { libloading::Library::new(file) }.map_err(|error| error.to_string())
@@ -200,7 +200,7 @@ fn rocm_folders() -> Vec<PathBuf> {
 }
 
 /// Where a system's packages put libraries, and what the dynamic loader was told.
-fn system_folders() -> Vec<PathBuf> {
+pub(crate) fn system_folders() -> Vec<PathBuf> {
     let told = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> =
         std::env::split_paths(&told).filter(|f| !f.as_os_str().is_empty()).collect();

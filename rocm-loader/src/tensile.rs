@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::driver::{self, DriverKind};
 use crate::error::LoadError;
 use crate::library::Library;
+use crate::nvidia;
 
 /// Names the folder that rocBLAS takes its files from, instead of the one beside its library.
 pub const LIBPATH_VARIABLE: &str = "ROCBLAS_TENSILE_LIBPATH";
@@ -18,13 +19,16 @@ const ENDINGS: &[&str] = &["dat", "yaml", "co", "hsaco"];
 /// matter); `None` if the driver needs no such files. Opens rocBLAS. The answer is kept per architecture.
 ///
 /// # Errors
-/// As [`crate::driver`]; a rocBLAS that is missing; [`LoadError::NoTensileFiles`].
+/// As [`crate::driver`]; a rocBLAS or cuBLAS that is missing; [`LoadError::NoTensileFiles`].
 pub fn files_for(arch: &str) -> Result<Option<PathBuf>, LoadError> {
     type Answers = BTreeMap<String, Result<PathBuf, LoadError>>;
     static ANSWERS: Mutex<Answers> = Mutex::new(BTreeMap::new());
 
-    if driver::driver()?.kind() == DriverKind::Emulator {
-        return Ok(None);
+    match driver::driver()?.kind() {
+        DriverKind::Native => {}
+        DriverKind::Emulator => return Ok(None),
+        // cuBLAS has its kernels in itself.
+        DriverKind::Nvidia => return nvidia::check_products().map(|()| None),
     }
     let arch = arch.split(':').next().unwrap_or(arch);
     let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,14 +2,15 @@
 use candle_core::Device;
 use candle_core::rocm::RocmDevice;
 use once_cell::sync::Lazy;
-use rocm_loader::Choice;
+use rocm_loader::{Choice, LoadError};
 
 /// The software GPU that stands in where there is no other.
 const STAND_IN: &str = "gfx1100";
 
 /// Opened once: an AMD GPU if there is one, else the software GPU. Why there is neither, otherwise.
 static SHARED: Lazy<Result<RocmDevice, String>> = Lazy::new(|| {
-    if rocm_loader::driver().is_err() {
+    // A driver that is named and fails is a failure, not a reason to take another.
+    if matches!(rocm_loader::driver(), Err(LoadError::NoGpu { .. })) {
         rocm_loader::select(Choice::Emulator(vec![STAND_IN.into()])).map_err(|error| error.to_string())?;
     }
     let open = || RocmDevice::new_checked(RocmDevice::default_ordinal()?);

@@ -12,6 +12,7 @@ use rocm_rs::hip::bindings as declared;
 
 use crate::bound;
 use crate::forward::forward;
+use crate::nvidia::hip as nvidia;
 
 forward! { EMULATED: Hip, emulated, public;
     fn hipInit(flags: c_uint) -> hipError_t;

@@ -262,11 +262,13 @@ impl RocmDevice {
         Ok(rocm_loader::driver().map_err(RocmError::from)?)
     }
 
-    /// `native` or `emulator`: results made on the emulator should say so.
+    /// `native`, `emulator` or `nvidia`: results that are not made on ROCm should say so
+    /// ([`rocm_loader::DEVELOPMENT_NOTE`]).
     pub fn driver_name(&self) -> &'static str {
         match rocm_loader::driver().map(|driver| driver.kind()) {
             Ok(rocm_loader::DriverKind::Emulator) => "emulator",
             Ok(rocm_loader::DriverKind::Native) => "native",
+            Ok(rocm_loader::DriverKind::Nvidia) => "nvidia",
             Err(_) => "none",
         }
     }

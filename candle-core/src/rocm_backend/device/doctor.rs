@@ -13,6 +13,8 @@ pub struct Report {
     pub driver: std::result::Result<String, String>,
     /// Whether results come from the software GPU.
     pub emulated: bool,
+    /// What every result must say of itself; `None` for those of an AMD GPU and of the software GPU.
+    pub note: Option<&'static str>,
     /// Versions, if there is a driver.
     pub versions: Option<Versions>,
     /// Every GPU by its number; empty without a driver.
@@ -21,7 +23,7 @@ pub struct Report {
     pub default_ordinal: Option<usize>,
     /// The targets that the kernels of this binary were compiled for.
     pub embedded: &'static [&'static str],
-    /// ROCm's libraries; empty on the software GPU.
+    /// The driver's libraries, ROCm's where there is no driver; empty on the software GPU.
     pub libraries: Vec<LibraryReport>,
     /// Variables that are set, with the harm that each does.
     pub variables: Vec<Variable>,
@@ -50,10 +52,10 @@ pub struct GpuReport {
     pub trial: Option<std::result::Result<(), String>>,
 }
 
-/// One library of ROCm.
+/// One library of ROCm or CUDA.
 #[derive(Debug, Clone)]
 pub struct LibraryReport {
-    /// Its file name without a version.
+    /// Its file name, without a version where there are several.
     pub name: &'static str,
     /// The file that is opened; `None` if there is none.
     pub file: Option<PathBuf>,
@@ -70,10 +72,12 @@ impl Report {
         let archs = rocm_loader::device_archs();
         let gpus: Vec<GpuReport> =
             archs.iter().flatten().enumerate().map(|(ordinal, arch)| gpu(ordinal, arch)).collect();
-        let libraries = match emulated {
-            true => Vec::new(),
-            false => Library::ALL.map(|library| library_report(library, &gpus)).to_vec(),
+        let is_nvidia = driver.as_ref().is_ok_and(|driver| driver.kind() == DriverKind::Nvidia);
+        let libraries = match &driver {
+            Ok(driver) => driver.libraries(),
+            Err(_) => Library::ALL.map(|library| (library.soname_stem(), library.file())).into(),
         };
+        let libraries = libraries.into_iter().map(|(name, file)| library_report(name, file, &gpus)).collect();
         let mut report = Self {
             versions: driver.as_ref().ok().map(|driver| driver.versions()),
             driver: archs.map_err(|error| error.to_string()).and_then(|_| match driver {
@@ -81,6 +85,7 @@ impl Report {
                 Err(error) => Err(error.to_string()),
             }),
             emulated,
+            note: is_nvidia.then_some(rocm_loader::DEVELOPMENT_NOTE),
             default_ordinal: RocmDevice::default_ordinal().ok(),
             gpus,
             embedded: hip_kernels::archs(),
@@ -96,7 +101,7 @@ impl Report {
     pub fn is_healthy(&self) -> bool {
         let computes = |gpu: &GpuReport| matches!(gpu.trial, Some(Ok(())));
         let has_blas =
-            self.emulated || self.libraries.iter().any(|l| l.name.contains("rocblas") && l.file.is_some());
+            self.emulated || self.libraries.iter().any(|l| l.name.contains("blas") && l.file.is_some());
         self.gpus.iter().any(computes) && has_blas
     }
 
@@ -146,9 +151,12 @@ impl Report {
             );
         }
         let place = self.default_ordinal.unwrap_or(0);
-        match self.emulated {
-            true => format!("all is well: rocm:{place} is a software GPU, whose results are right and slow"),
-            false => format!("all is well: use rocm:{place}"),
+        match (self.emulated, self.note) {
+            (true, _) => {
+                format!("all is well: rocm:{place} is a software GPU, whose results are right and slow")
+            }
+            (false, Some(note)) => format!("all is well: use rocm:{place} ({note})"),
+            (false, None) => format!("all is well: use rocm:{place}"),
         }
     }
 }
@@ -186,13 +194,12 @@ fn free_without_kernels(ordinal: usize) -> Result<(usize, usize)> {
     RocmDevice::open(ordinal)?.memory_info()
 }
 
-fn library_report(library: Library, gpus: &[GpuReport]) -> LibraryReport {
-    let file = library.file();
-    let without_kernels = match (&file, library) {
-        (Some(_), Library::RocBlas) => without_tensile(gpus),
-        _ => Vec::new(),
+fn library_report(name: &'static str, file: Option<PathBuf>, gpus: &[GpuReport]) -> LibraryReport {
+    let without_kernels = match file.is_some() && name == Library::RocBlas.soname_stem() {
+        true => without_tensile(gpus),
+        false => Vec::new(),
     };
-    LibraryReport { name: library.soname_stem(), file, without_kernels }
+    LibraryReport { name, file, without_kernels }
 }
 
 /// The architectures here for which rocBLAS has no kernels.
@@ -226,7 +233,12 @@ impl fmt::Display for Report {
             let hip = versions.hip_runtime.map_or("unknown".into(), hip_version);
             let rocblas = versions.rocblas.as_deref().unwrap_or("missing");
             let miopen = versions.miopen.map_or("missing".into(), |v| v.map(|n| n.to_string()).join("."));
-            writeln!(f, "versions   HIP {hip}, rocBLAS {rocblas}, MIOpen {miopen}")?;
+            match self.note {
+                Some(_) => {
+                    writeln!(f, "versions   {}", versions.rocblas.as_deref().unwrap_or("cuBLAS missing"))?
+                }
+                None => writeln!(f, "versions   HIP {hip}, rocBLAS {rocblas}, MIOpen {miopen}")?,
+            }
         }
         for gpu in &self.gpus {
             let kind = if gpu.integrated { "integrated" } else { "discrete" };
