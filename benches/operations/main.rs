@@ -66,7 +66,7 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", said(&error));
             ExitCode::FAILURE
         }
     }
@@ -79,7 +79,7 @@ fn run(args: &Args) -> Result<Vec<String>> {
         [] => match Kind::Rocm.open() {
             Ok(opened) => vec![opened],
             Err(error) => {
-                println!("skipped: {error:#}");
+                println!("skipped: {}", said(&error));
                 return Ok(Vec::new());
             }
         },
@@ -98,7 +98,7 @@ fn run(args: &Args) -> Result<Vec<String>> {
         );
     }
     let mut rows: Vec<Vec<Value>> = devices.iter().map(|opened| vec![results::opening(opened)]).collect();
-    let (mut failed, mut too_large, mut measured) = (Vec::new(), 0, 0);
+    let (mut failed, mut left_out, mut measured) = (Vec::new(), 0, 0);
     for case in &cases {
         let mut line = format!("{}: {}", case.group, case.label());
         for (opened, rows) in devices.iter().zip(&mut rows) {
@@ -106,25 +106,30 @@ fn run(args: &Args) -> Result<Vec<String>> {
                 continue;
             }
             if opened.kind == Kind::Cpu && is_large(case) {
-                too_large += 1;
+                left_out += 1;
                 continue;
             }
-            measured += 1;
             match measured_apart(opened, case, scale, &args.criterion) {
                 Ok(figures) => {
+                    measured += 1;
                     line += &format!("  {} {:.2} us", opened.name, figures.us);
                     rows.push(results::row(case, figures));
                 }
+                Err(error) if opened.kind == Kind::Cpu && is_unsupported(&error) => left_out += 1,
                 Err(error) => {
-                    line += &format!("  {} failed: {error:#}", opened.name);
-                    failed.push(format!("{} on {}: {error:#}", case.label(), opened.name));
+                    measured += 1;
+                    line += &format!("  {} failed: {}", opened.name, said(&error));
+                    failed.push(format!("{} on {}: {}", case.label(), opened.name, said(&error)));
                 }
             }
         }
         println!("{line}");
     }
-    if too_large > 0 {
-        println!("cpu: {too_large} cases left out: above {CPU_ELEMENTS} elements or {CPU_FLOPS} operations");
+    if left_out > 0 {
+        println!(
+            "cpu: {left_out} cases left out: above {CPU_ELEMENTS} elements or {CPU_FLOPS} operations, or of a dtype \
+             that Candle's CPU device does not compute"
+        );
     }
     for (opened, rows) in devices.iter().zip(&rows) {
         print_share(opened, rows);
@@ -162,6 +167,22 @@ fn chosen(args: &Args, scale: Scale) -> Result<Vec<Case>> {
 
 fn is_large(case: &Case) -> bool {
     case.elements > CPU_ELEMENTS || case.flops.is_some_and(|flops| flops > CPU_FLOPS)
+}
+
+/// Whether Candle says that the device does not compute with that dtype.
+fn is_unsupported(error: &anyhow::Error) -> bool {
+    let is = |error: &candle_core::Error| matches!(error, candle_core::Error::UnsupportedDTypeForOp(..));
+    match error.downcast_ref::<candle_core::Error>() {
+        Some(candle_core::Error::WithBacktrace { inner, .. }) => is(inner),
+        Some(error) => is(error),
+        None => false,
+    }
+}
+
+/// An error and its causes, without the backtrace that Candle appends.
+fn said(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    text.lines().next().unwrap_or_default().to_string()
 }
 
 /// Measures in a thread of its own: what a backend keeps for a thread, like the GPU it is bound to, does not meet what

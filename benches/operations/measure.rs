@@ -11,8 +11,8 @@ const SAMPLES: usize = 10;
 const WARM_UP: Duration = Duration::from_millis(60);
 /// Of all samples together, so that a batch takes a tenth of it.
 const MEASUREMENT: Duration = Duration::from_millis(200);
-/// criterion's estimates beside the median, which is all that is kept.
-const RESAMPLES: usize = 1000;
+/// For criterion's estimates beside the median, which is all that is kept; it warns of fewer.
+const RESAMPLES: usize = 1001;
 /// Operations enqueued one after another onto an idle device, whose host time is divided by their number.
 const ENQUEUED: usize = 16;
 /// The most time that finding the host time may take, but for three rounds.
