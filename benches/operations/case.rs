@@ -1,0 +1,186 @@
+//! A case: what is measured, on which operands, and how much it must move and compute.
+use candle_core::{DType, Device, Result, Tensor};
+use std::hint::black_box;
+
+/// The floats that are measured.
+pub const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+/// 2^20 elements.
+pub const M: usize = 1 << 20;
+
+/// What is enqueued once per iteration; its results are dropped before it returns.
+pub type Work = Box<dyn FnMut() -> Result<()>>;
+
+/// The sizes of the operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Scale {
+    /// Those that figures are given for.
+    Full,
+    /// The square root of each dim, one short sample: to see that everything runs.
+    Smoke,
+}
+
+impl Scale {
+    pub fn name(self) -> &'static str {
+        if self == Self::Smoke { "smoke" } else { "full" }
+    }
+
+    /// `full` itself, or about its square root, which is even: halves of rows must exist.
+    pub fn dim(self, full: usize) -> usize {
+        match self {
+            Self::Smoke if full > 4 => full.isqrt().next_multiple_of(2),
+            _ => full,
+        }
+    }
+
+    pub fn dims<const N: usize>(self, full: [usize; N]) -> [usize; N] {
+        full.map(|dim| self.dim(dim))
+    }
+}
+
+/// One row of the results, and how to make it.
+pub struct Case {
+    pub group: &'static str,
+    pub name: &'static str,
+    pub dtype: &'static str,
+    pub shape: String,
+    /// The least bytes that must be read and written.
+    pub bytes: Option<u64>,
+    /// Floating-point operations.
+    pub flops: Option<u64>,
+    /// Elements of all operands: what the CPU device is spared if there are many.
+    pub elements: usize,
+    /// Whether only the ROCm device has it.
+    pub only_rocm: bool,
+    pub prepare: Box<dyn Fn(&Device) -> Result<Work> + Sync>,
+}
+
+impl Case {
+    pub fn label(&self) -> String {
+        format!("{} {} {}", self.name, self.dtype, self.shape)
+    }
+
+    pub fn bytes(&mut self, bytes: usize) -> &mut Self {
+        self.bytes = Some(bytes as u64);
+        self
+    }
+
+    pub fn flops(&mut self, flops: usize) -> &mut Self {
+        self.flops = Some(flops as u64);
+        self
+    }
+}
+
+/// A tensor that an operation takes, made on the device.
+#[derive(Clone)]
+pub struct Operand {
+    dims: Vec<usize>,
+    content: Content,
+}
+
+#[derive(Clone, Copy)]
+enum Content {
+    /// Normal, of this type.
+    Random(DType),
+    /// Whole numbers from 0 to below a bound, of this type.
+    Below(usize, DType),
+    /// 0, and minus infinity after the diagonal.
+    Causal(DType),
+}
+
+/// Normally distributed values.
+pub fn random(dtype: DType, dims: impl Into<Vec<usize>>) -> Operand {
+    Operand { dims: dims.into(), content: Content::Random(dtype) }
+}
+
+/// Indices below `bound`.
+pub fn below(bound: usize, dtype: DType, dims: impl Into<Vec<usize>>) -> Operand {
+    Operand { dims: dims.into(), content: Content::Below(bound, dtype) }
+}
+
+/// What is added to attention's scores of `length` positions, so that none sees what comes after it.
+pub fn causal_mask(dtype: DType, length: usize) -> Operand {
+    Operand { dims: vec![length, length], content: Content::Causal(dtype) }
+}
+
+impl Operand {
+    fn elements(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    fn make(&self, device: &Device) -> Result<Tensor> {
+        let dims = self.dims.as_slice();
+        match self.content {
+            Content::Random(dtype) => Tensor::randn(0f32, 1f32, dims, device)?.to_dtype(dtype),
+            // 0.999 keeps what rounds up below the bound.
+            Content::Below(bound, dtype) => {
+                Tensor::rand(0f32, 1f32, dims, device)?.affine(0.999 * bound as f64, 0.)?.to_dtype(dtype)
+            }
+            Content::Causal(dtype) => {
+                let length = dims[0];
+                let places = (0..length * length).map(|at| (at / length, at % length));
+                let mask = places.map(|(row, column)| if column > row { f32::NEG_INFINITY } else { 0. });
+                Tensor::from_iter(mask, device)?.reshape(dims)?.to_dtype(dtype)
+            }
+        }
+    }
+}
+
+/// The cases of a scale.
+pub struct Cases {
+    pub scale: Scale,
+    pub list: Vec<Case>,
+}
+
+impl Cases {
+    /// Adds an operation on operands that are made once.
+    pub fn operation<const N: usize>(
+        &mut self,
+        [group, name]: [&'static str; 2],
+        dtype: DType,
+        shape: impl Into<String>,
+        operands: [Operand; N],
+        operation: impl Fn(&[Tensor; N]) -> Result<Tensor> + Copy + Sync + 'static,
+    ) -> &mut Case {
+        let elements = operands.iter().map(Operand::elements).sum();
+        let case = self.work([group, name], dtype.as_str(), shape, move |device| {
+            let operands: Vec<Tensor> = operands.iter().map(|o| o.make(device)).collect::<Result<_>>()?;
+            let operands: [Tensor; N] = operands
+                .try_into()
+                .map_err(|_| candle_core::Error::msg("as many tensors as operands were asked for"))?;
+            Ok(Box::new(move || operation(&operands).map(|result| drop(black_box(result)))))
+        });
+        case.elements = elements;
+        case
+    }
+
+    /// Adds what `prepare` makes on a device.
+    pub fn work(
+        &mut self,
+        [group, name]: [&'static str; 2],
+        dtype: &'static str,
+        shape: impl Into<String>,
+        prepare: impl Fn(&Device) -> Result<Work> + Sync + 'static,
+    ) -> &mut Case {
+        let (shape, prepare) = (shape.into(), Box::new(prepare));
+        let (bytes, flops, elements, only_rocm) = (None, None, 0, false);
+        let case = Case { group, name, dtype, shape, bytes, flops, elements, only_rocm, prepare };
+        self.list.push(case);
+        let last = self.list.len() - 1;
+        &mut self.list[last]
+    }
+}
+
+/// A number of elements as the names of shapes have it: 64M, 1K, 16.
+pub fn count_name(elements: usize) -> String {
+    match elements {
+        n if n >= M && n.is_multiple_of(M) => format!("{}M", n / M),
+        n if n >= 1024 && n.is_multiple_of(1024) => format!("{}K", n / 1024),
+        n => n.to_string(),
+    }
+}
+
+/// Dims as the names of shapes have them: 4096x128.
+pub fn dims_name(dims: &[usize]) -> String {
+    let dims: Vec<String> = dims.iter().map(usize::to_string).collect();
+    dims.join("x")
+}

@@ -1,0 +1,68 @@
+//! Convolutions, pooling, upsampling.
+use crate::case::{Cases, FLOATS, random};
+use candle_core::{DType, Result, Tensor};
+
+const GROUP: &str = "conv";
+
+/// Batch, channels in and out, side of the images, side of the kernel.
+const CONV2D: [[usize; 5]; 3] = [[8, 64, 128, 64, 3], [8, 64, 128, 64, 1], [1, 320, 320, 64, 3]];
+
+type Pool = fn(&Tensor, usize) -> Result<Tensor>;
+const POOLS: [(&str, Pool); 2] =
+    [("max_pool2d", Tensor::max_pool2d::<usize>), ("avg_pool2d", Tensor::avg_pool2d::<usize>)];
+
+pub fn cases(cases: &mut Cases) {
+    for dtype in FLOATS {
+        let size = dtype.size_in_bytes();
+        for [b, c, o, side, k] in CONV2D.map(|dims| cases.scale.dims(dims)) {
+            let operands = [random(dtype, [b, c, side, side]), random(dtype, [o, c, k, k])];
+            cases
+                .operation(
+                    [GROUP, "conv2d"],
+                    dtype,
+                    format!("b{b} c{c} {side}x{side} k{k} o{o}"),
+                    operands,
+                    move |[x, kernel]| x.conv2d(kernel, k / 2, 1, 1, 1),
+                )
+                .flops(2 * b * o * side * side * c * k * k);
+        }
+        let [b, c, o, length] = cases.scale.dims([1, 80, 512, 3000]);
+        let operands = [random(dtype, [b, c, length]), random(dtype, [o, c, 3])];
+        cases
+            .operation([GROUP, "conv1d"], dtype, format!("b{b} c{c} {length} k3 o{o}"), operands, |[x, k]| {
+                x.conv1d(k, 1, 1, 1, 1)
+            })
+            .flops(2 * b * o * length * c * 3);
+        images(cases, dtype, size);
+    }
+}
+
+/// What works on a batch of eight small images of 64 channels.
+fn images(cases: &mut Cases, dtype: DType, size: usize) {
+    let [b, c, o, side] = cases.scale.dims([8, 64, 32, 64]);
+    let image = || random(dtype, [b, c, side, side]);
+    let shape = format!("b{b} c{c} {side}x{side}");
+    let bytes = b * c * side * side * size;
+    let operands = [image(), random(dtype, [c, 1, 3, 3])];
+    cases
+        .operation([GROUP, "conv2d_depthwise"], dtype, format!("{shape} k3"), operands, move |[x, kernel]| {
+            x.conv2d(kernel, 1, 1, 1, c)
+        })
+        .bytes(2 * bytes);
+    let operands = [image(), random(dtype, [c, o, 4, 4])];
+    cases
+        .operation([GROUP, "conv_transpose2d"], dtype, format!("{shape} k4 s2 o{o}"), operands, |[x, k]| {
+            x.conv_transpose2d(k, 1, 0, 2, 1)
+        })
+        .flops(2 * b * c * side * side * o * 16);
+    for (name, pool) in POOLS {
+        cases
+            .operation([GROUP, name], dtype, format!("{shape} k2"), [image()], move |[x]| pool(x, 2))
+            .bytes(bytes + bytes / 4);
+    }
+    cases
+        .operation([GROUP, "upsample_nearest2d"], dtype, format!("{shape} x2"), [image()], move |[x]| {
+            x.upsample_nearest2d(2 * side, 2 * side)
+        })
+        .bytes(5 * bytes);
+}

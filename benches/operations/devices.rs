@@ -1,0 +1,86 @@
+//! The devices that are measured side by side.
+use anyhow::{Context, Result};
+use candle_core::Device;
+use std::time::Instant;
+
+/// A device, by the name it has on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    Rocm,
+    /// Candle's own CUDA backend: only with the feature `cuda`.
+    Cuda,
+    Cpu,
+}
+
+/// A device, and what the results say of it.
+pub struct Opened {
+    pub kind: Kind,
+    pub device: Device,
+    pub name: &'static str,
+    pub driver: &'static str,
+    pub gpu: String,
+    pub arch: String,
+    pub note: Option<&'static str>,
+    /// What opening it took, in microseconds.
+    pub init_us: f64,
+}
+
+impl Kind {
+    /// # Errors
+    /// If there is no such device, or this binary was built without it.
+    pub fn open(self) -> Result<Opened> {
+        let start = Instant::now();
+        let device = match self {
+            Self::Rocm => Device::new_rocm(0),
+            Self::Cuda => Device::new_cuda(0),
+            Self::Cpu => Ok(Device::Cpu),
+        };
+        let device = device.with_context(|| match self {
+            Self::Cuda if cfg!(not(feature = "cuda")) => {
+                "this bench was built without Candle's CUDA backend: build it with --features cuda \
+                 (docs/performance.md says what that needs)"
+            }
+            _ => "the device cannot be opened",
+        })?;
+        let init_us = start.elapsed().as_secs_f64() * 1e6;
+        let (name, driver, gpu, arch, note) = match &device {
+            Device::Rocm(rocm) => {
+                let driver = rocm.driver_name();
+                ("rocm", driver, rocm.name().to_string(), rocm.arch().to_string(), note(driver))
+            }
+            Device::Cpu => ("cpu", "-", cpu_name(), std::env::consts::ARCH.to_string(), None),
+            _ => cuda(&device)?,
+        };
+        Ok(Opened { kind: self, device, name, driver, gpu, arch, note, init_us })
+    }
+}
+
+type Description = (&'static str, &'static str, String, String, Option<&'static str>);
+
+/// What must be said beside each figure of this driver.
+fn note(driver: &str) -> Option<&'static str> {
+    match driver {
+        "emulator" => Some("software GPU: no figure of hardware"),
+        "nvidia" => Some("NVIDIA, for development: no AMD figure"),
+        _ => None,
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn cuda(device: &Device) -> Result<Description> {
+    let stream = device.as_cuda_device()?.cuda_stream();
+    let context = stream.context();
+    let (major, minor) = context.compute_capability()?;
+    Ok(("cuda", "-", context.name()?, format!("sm_{major}{minor}"), note("nvidia")))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda(_: &Device) -> Result<Description> {
+    anyhow::bail!("only rocm, cuda and cpu are measured")
+}
+
+fn cpu_name() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    name.map_or("unknown", |(_, name)| name).to_string()
+}

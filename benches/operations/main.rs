@@ -1,0 +1,217 @@
+//! Operations and a model, on the ROCm device, on Candle's CUDA backend and on the CPU, side by side.
+//!
+//! ```text
+//! cargo bench --features rocm --bench operations -- --json run.json
+//! ```
+//!
+//! docs/performance.md says how it is measured. Each case is measured on every device in turn before the next one;
+//! an error is printed, the others go on, and the status is 1. The last line is `bench: N cases, M failed`.
+mod case;
+mod conv;
+mod copies;
+mod devices;
+mod elementwise;
+mod indexing;
+mod launch;
+mod measure;
+mod model;
+mod products;
+mod results;
+mod rows;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use case::{Case, Cases, Scale};
+use clap::Parser;
+use devices::{Kind, Opened};
+use measure::Figures;
+use serde_json::Value;
+
+/// What the CPU device is not asked for: more elements, or more floating-point operations.
+const CPU_ELEMENTS: usize = 4 << 20;
+const CPU_FLOPS: u64 = 3_000_000_000;
+
+/// Measures operations and a model.
+#[derive(Parser)]
+struct Args {
+    /// What to measure on; may be repeated.
+    #[arg(long = "device", value_name = "DEVICE")]
+    devices: Vec<Kind>,
+    /// Only this group; may be repeated.
+    #[arg(long = "group", value_name = "NAME")]
+    groups: Vec<String>,
+    /// Only cases with one of these in `case dtype shape`.
+    filters: Vec<String>,
+    /// Where to write the results; with several devices -rocm, -cuda, -cpu is put before the ending.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Sizes; on the software GPU smoke if nothing else is said.
+    #[arg(long)]
+    scale: Option<Scale>,
+    /// criterion's files: how it compares a run with the one before.
+    #[arg(long, value_name = "FOLDER", default_value = "target/criterion")]
+    criterion: PathBuf,
+    /// What cargo passes.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(failed) if failed.is_empty() => ExitCode::SUCCESS,
+        Ok(failed) => {
+            eprintln!("failed:\n{}", failed.join("\n"));
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("error: {}", said(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Returns the cases that failed.
+fn run(args: &Args) -> Result<Vec<String>> {
+    let devices = match args.devices.as_slice() {
+        // Without a GPU `cargo bench` passes over this bench, unless it was asked for the device by name.
+        [] => match Kind::Rocm.open() {
+            Ok(opened) => vec![opened],
+            Err(error) => {
+                println!("skipped: {}", said(&error));
+                return Ok(Vec::new());
+            }
+        },
+        kinds => kinds
+            .iter()
+            .map(|kind| kind.open().with_context(|| format!("--device {kind:?}")))
+            .collect::<Result<_>>()?,
+    };
+    let emulated = devices.iter().any(|opened| opened.driver == "emulator");
+    let scale = args.scale.unwrap_or(if emulated { Scale::Smoke } else { Scale::Full });
+    let cases = chosen(args, scale)?;
+    for Opened { name, gpu, arch, driver, note, .. } in &devices {
+        println!(
+            "{name}: {gpu}, {arch}, {driver} driver{}",
+            note.map_or(String::new(), |n| format!(" ({n})"))
+        );
+    }
+    let mut rows: Vec<Vec<Value>> = devices.iter().map(|opened| vec![results::opening(opened)]).collect();
+    let (mut failed, mut left_out, mut measured) = (Vec::new(), 0, 0);
+    for case in &cases {
+        let mut line = format!("{}: {}", case.group, case.label());
+        for (opened, rows) in devices.iter().zip(&mut rows) {
+            if case.only_rocm && opened.kind != Kind::Rocm {
+                continue;
+            }
+            if opened.kind == Kind::Cpu && is_large(case) {
+                left_out += 1;
+                continue;
+            }
+            match measured_apart(opened, case, scale, &args.criterion) {
+                Ok(figures) => {
+                    measured += 1;
+                    line += &format!("  {} {:.2} us", opened.name, figures.us);
+                    rows.push(results::row(case, figures));
+                }
+                Err(error) if opened.kind == Kind::Cpu && is_unsupported(&error) => left_out += 1,
+                Err(error) => {
+                    measured += 1;
+                    line += &format!("  {} failed: {}", opened.name, said(&error));
+                    failed.push(format!("{} on {}: {}", case.label(), opened.name, said(&error)));
+                }
+            }
+        }
+        println!("{line}");
+    }
+    if left_out > 0 {
+        println!(
+            "cpu: {left_out} cases left out: above {CPU_ELEMENTS} elements or {CPU_FLOPS} operations, or of a dtype \
+             that Candle's CPU device does not compute"
+        );
+    }
+    for (opened, rows) in devices.iter().zip(&rows) {
+        print_share(opened, rows);
+        if let Some(file) = &args.json {
+            let several = devices.len() > 1;
+            results::write(&file_of(file, opened, several)?, opened, scale, rows)?;
+        }
+    }
+    println!("bench: {measured} cases, {} failed", failed.len());
+    Ok(failed)
+}
+
+fn chosen(args: &Args, scale: Scale) -> Result<Vec<Case>> {
+    let mut cases = Cases { scale, list: Vec::new() };
+    let groups = [
+        launch::cases,
+        elementwise::cases,
+        copies::cases,
+        rows::cases,
+        indexing::cases,
+        conv::cases,
+        products::cases,
+        model::cases,
+    ];
+    groups.iter().for_each(|add| add(&mut cases));
+    let has_group = |case: &Case| args.groups.is_empty() || args.groups.iter().any(|g| g == case.group);
+    let has_name =
+        |case: &Case| args.filters.is_empty() || args.filters.iter().any(|f| case.label().contains(f));
+    let mut known: Vec<&str> = cases.list.iter().map(|case| case.group).collect();
+    known.dedup();
+    cases.list.retain(|case| has_group(case) && has_name(case));
+    ensure!(!cases.list.is_empty(), "no case is chosen; the groups are: {}", known.join(", "));
+    Ok(cases.list)
+}
+
+fn is_large(case: &Case) -> bool {
+    case.elements > CPU_ELEMENTS || case.flops.is_some_and(|flops| flops > CPU_FLOPS)
+}
+
+/// Whether Candle says that the device does not compute with that dtype.
+fn is_unsupported(error: &anyhow::Error) -> bool {
+    let is = |error: &candle_core::Error| matches!(error, candle_core::Error::UnsupportedDTypeForOp(..));
+    match error.downcast_ref::<candle_core::Error>() {
+        Some(candle_core::Error::WithBacktrace { inner, .. }) => is(inner),
+        Some(error) => is(error),
+        None => false,
+    }
+}
+
+/// An error and its causes, without the backtrace that Candle appends.
+fn said(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    text.lines().next().unwrap_or_default().to_string()
+}
+
+/// Measures in a thread of its own: what a backend keeps for a thread, like the GPU it is bound to, does not meet what
+/// another one keeps, and a panic ends one case.
+fn measured_apart(opened: &Opened, case: &Case, scale: Scale, criterion: &Path) -> Result<Figures> {
+    std::thread::scope(|scope| {
+        let measuring = || measure::measure(opened.name, &opened.device, case, scale, criterion);
+        scope.spawn(measuring).join().map_err(|_| anyhow!("it panicked"))?
+    })
+}
+
+/// Says which part of a tiny operation's host time is ours, and which the driver's.
+fn print_share(opened: &Opened, rows: &[Value]) {
+    let host = |name: &str| rows.iter().find(|row| row["case"] == name)?["host_us"].as_f64();
+    if let (Some(add), Some(driver)) = (host(launch::TINY_ADD), host(launch::DRIVER_LAUNCH)) {
+        println!(
+            "{}: host time of an addition of 16 f32 {add:.2} us, of the driver's launch call {driver:.2} us, \
+             ours {:.2} us",
+            opened.name,
+            add - driver
+        );
+    }
+}
+
+/// `file`, or with several devices one for each.
+fn file_of(file: &Path, opened: &Opened, several: bool) -> Result<PathBuf> {
+    if !several {
+        return Ok(file.to_path_buf());
+    }
+    let stem = file.file_stem().context("--json needs the name of a file")?.to_string_lossy();
+    Ok(file.with_file_name(format!("{stem}-{}.json", opened.name)))
+}

@@ -1,0 +1,198 @@
+//! A llama-like model of random weights, as candle-transformers has it: reading a prompt, and going on token by token.
+use crate::case::{Cases, Scale, Work};
+use candle_core::{D, DType, Device, Result, Shape, Tensor};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
+use candle_transformers::models::llama::{Cache, Config, Llama};
+use std::hint::black_box;
+
+const GROUP: &str = "model";
+const DTYPES: [DType; 2] = [DType::F16, DType::BF16];
+
+/// The model, the length of the prompt, and how many tokens are decoded after it.
+#[derive(Clone, Copy)]
+struct Setup {
+    hidden: usize,
+    between: usize,
+    vocabulary: usize,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    prompt: usize,
+    decoded: usize,
+}
+
+/// The widths of TinyLlama 1.1B (22 layers) with 16 layers: 770 million weights in products.
+const FULL: Setup = Setup {
+    hidden: 2048,
+    between: 5632,
+    vocabulary: 32000,
+    layers: 16,
+    heads: 32,
+    kv_heads: 4,
+    prompt: 512,
+    decoded: 64,
+};
+const SMOKE: Setup = Setup {
+    hidden: 64,
+    between: 96,
+    vocabulary: 128,
+    layers: 2,
+    heads: 4,
+    kv_heads: 2,
+    prompt: 16,
+    decoded: 4,
+};
+
+/// What ends a step.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    /// The next step is enqueued at once.
+    Open,
+    /// The host waits for the result.
+    Waited,
+}
+
+pub fn cases(cases: &mut Cases) {
+    let setup = if cases.scale == Scale::Smoke { SMOKE } else { FULL };
+    for dtype in DTYPES {
+        for (name, end) in [("llama_prefill", End::Open), ("llama_prefill_sync_each", End::Waited)] {
+            let shape = setup.prompt.to_string();
+            let case = cases.work([GROUP, name], dtype.as_str(), shape, move |device| {
+                Model::new(setup, dtype, device)?.prefill(end)
+            });
+            case.flops(setup.prefill_flops()).elements = setup.weights();
+        }
+        let decoding = [
+            ("llama_decode_token", setup.decoded, End::Waited),
+            ("llama_decode_token_nosync", setup.decoded, End::Open),
+            ("llama_decode_one", 1, End::Open),
+        ];
+        for (name, decoded, end) in decoding {
+            let shape = format!("{decoded} after {}", setup.prompt);
+            let case = cases.work([GROUP, name], dtype.as_str(), shape, move |device| {
+                Model::new(setup, dtype, device)?.decode(decoded, end)
+            });
+            case.bytes(setup.decode_bytes(dtype)).elements = setup.weights();
+        }
+    }
+}
+
+impl Setup {
+    fn config(&self) -> Config {
+        Config {
+            hidden_size: self.hidden,
+            intermediate_size: self.between,
+            vocab_size: self.vocabulary,
+            num_hidden_layers: self.layers,
+            num_attention_heads: self.heads,
+            num_key_value_heads: self.kv_heads,
+            use_flash_attn: false,
+            rms_norm_eps: 1e-5,
+            rope_theta: 10_000.,
+            bos_token_id: None,
+            eos_token_id: None,
+            rope_scaling: None,
+            max_position_embeddings: 2 * (self.prompt + self.decoded),
+            tie_word_embeddings: false,
+        }
+    }
+
+    fn kv_width(&self) -> usize {
+        self.hidden / self.heads * self.kv_heads
+    }
+
+    /// Those of the layers' products.
+    fn layer_weights(&self) -> usize {
+        self.layers * self.hidden * (2 * self.hidden + 2 * self.kv_width() + 3 * self.between)
+    }
+
+    /// Those that a token's step reads.
+    fn weights(&self) -> usize {
+        self.layer_weights() + self.hidden * self.vocabulary
+    }
+
+    /// Products of all positions, causal attention, and logits of the last position.
+    fn prefill_flops(&self) -> usize {
+        let attention = 2 * self.layers * self.hidden * self.prompt * self.prompt;
+        2 * self.prompt * self.layer_weights() + attention + 2 * self.hidden * self.vocabulary
+    }
+
+    /// The weights, and the keys and values of half the steps.
+    fn decode_bytes(&self, dtype: DType) -> usize {
+        let cached = 2 * self.layers * self.kv_width() * (self.prompt + self.decoded / 2);
+        (self.weights() + cached) * dtype.size_in_bytes()
+    }
+}
+
+/// Gives every weight that is asked for.
+struct RandomWeights;
+
+impl SimpleBackend for RandomWeights {
+    fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> Result<Tensor> {
+        // Norms are about 1, so that activations neither vanish nor overflow.
+        let mean = if name.contains("norm") { 1f32 } else { 0. };
+        Tensor::randn(mean, 0.02, shape, device)?.to_dtype(dtype)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        candle_core::bail!("the shape of {name} is not known")
+    }
+
+    fn contains_tensor(&self, _: &str) -> bool {
+        true
+    }
+}
+
+struct Model {
+    llama: Llama,
+    config: Config,
+    setup: Setup,
+    dtype: DType,
+    device: Device,
+}
+
+impl Model {
+    fn new(setup: Setup, dtype: DType, device: &Device) -> Result<Self> {
+        let config = setup.config();
+        let weights = VarBuilder::from_backend(Box::new(RandomWeights), dtype, device.clone());
+        Ok(Self { llama: Llama::load(weights, &config)?, config, setup, dtype, device: device.clone() })
+    }
+
+    fn cache(&self, keeps: bool) -> Result<Cache> {
+        Cache::new(keeps, self.dtype, &self.config, &self.device)
+    }
+
+    fn prompt(&self) -> Result<Tensor> {
+        let tokens = (0..self.setup.prompt).map(|at| (at * 31 % self.setup.vocabulary) as u32);
+        Tensor::from_iter(tokens, &self.device)?.unsqueeze(0)
+    }
+
+    /// The logits of the last position; keys and values are made and not kept.
+    fn prefill(self, end: End) -> Result<Work> {
+        let (prompt, mut cache) = (self.prompt()?, self.cache(false)?);
+        Ok(Box::new(move || {
+            black_box(self.llama.forward(&prompt, 0, &mut cache)?);
+            if end == End::Waited { self.device.synchronize() } else { Ok(()) }
+        }))
+    }
+
+    /// A token's step; after `decoded` of them it starts again after the prompt. The likeliest token is the next one.
+    fn decode(self, decoded: usize, end: End) -> Result<Work> {
+        let mut filled = self.cache(true)?;
+        let next = |logits: Tensor| logits.argmax(D::Minus1)?.unsqueeze(0);
+        let first = next(self.llama.forward(&self.prompt()?, 0, &mut filled)?)?;
+        let (mut cache, mut token, mut step) = (filled.clone(), first.clone(), 0);
+        Ok(Box::new(move || {
+            if step == decoded {
+                (cache, token, step) = (filled.clone(), first.clone(), 0);
+            }
+            token = next(self.llama.forward(&token, self.setup.prompt + step, &mut cache)?)?;
+            step += 1;
+            if end == End::Waited {
+                black_box(token.flatten_all()?.to_vec1::<u32>()?);
+            }
+            Ok(())
+        }))
+    }
+}
