@@ -9,7 +9,8 @@ const STAND_IN: &str = "gfx1100";
 
 /// Opened once: an AMD GPU if there is one, else the software GPU. Why there is neither, otherwise.
 static SHARED: Lazy<Result<RocmDevice, String>> = Lazy::new(|| {
-    if rocm_loader::driver().is_err() {
+    // A driver that is named is not replaced.
+    if std::env::var_os(rocm_loader::DRIVER_VARIABLE).is_none() && rocm_loader::driver().is_err() {
         rocm_loader::select(Choice::Emulator(vec![STAND_IN.into()])).map_err(|error| error.to_string())?;
     }
     let open = || RocmDevice::new_checked(RocmDevice::default_ordinal()?);
@@ -28,6 +29,13 @@ static SHARED: Lazy<Result<RocmDevice, String>> = Lazy::new(|| {
     println!("{}", described.map_err(|error| error.to_string())?);
     Ok(device)
 });
+
+/// The variable that has a program run on the stand-in, where it is one.
+pub fn stand_in() -> Option<(&'static str, String)> {
+    let software = device().as_rocm_device().is_ok_and(|device| device.driver_name() == "emulator");
+    let named = std::env::var_os(rocm_loader::DRIVER_VARIABLE).is_some();
+    (software && !named).then(|| (rocm_loader::DRIVER_VARIABLE, format!("emulator:{STAND_IN}")))
+}
 
 /// The device, for tests that may run beside each other. The software GPU is compiled in, so there is one.
 pub fn device() -> Device {
