@@ -51,7 +51,7 @@ impl Drop for Asked {
 fn software(gpu: &common::Gpu) -> bool {
     let software = gpu.rocm().driver_name() == "emulator";
     if !software {
-        println!("skipped: only the software GPU fails on demand");
+        println!("not applicable: only the software GPU fails on demand");
     }
     software
 }

@@ -26,7 +26,8 @@ fn message<T: std::fmt::Debug>(result: Result<T>) -> String {
 fn an_ordinal_out_of_range_says_how_many_devices_there_are() -> Result<()> {
     let device = common::device();
     let text = message(Device::new_rocm(99));
-    assert!(text.contains("rocm:99") && text.contains("1 device"), "{text}");
+    let there_are = format!("{} device", rocm_loader::device_archs().map_or(0, |archs| archs.len()));
+    assert!(text.contains("rocm:99") && text.contains(&there_are), "{text}");
     assert_usable(&device)
 }
 
@@ -75,7 +76,7 @@ fn a_kernel_that_reads_out_of_bounds_is_stopped_and_named() -> Result<()> {
     let device = common::device();
     let rocm = device.as_rocm_device()?;
     if rocm.driver_name() != "emulator" {
-        // Real hardware may read on, or kill the process.
+        println!("not applicable: a GPU may read on, or kill the process");
         return Ok(());
     }
     let small = Tensor::zeros(4, DType::F32, &device)?;
@@ -132,6 +133,9 @@ fn an_arch_that_is_not_in_the_binary_is_named_with_what_to_set() -> anyhow::Resu
     let driver = format!("emulator:{arch}");
     let output =
         common::example(&["--model", &model, "the cat", "a dog"], &[("CANDLE_ROCM_DRIVER", &driver)]);
+    if !common::is_software_gpu() {
+        println!("not applicable: this was on a software GPU");
+    }
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && !text.contains("panicked"), "{text}");
     assert!(text.contains(arch) && text.contains("CANDLE_ROCM_ARCHS") && text.contains("gfx1100"), "{text}");

@@ -2,7 +2,7 @@
 //! which data is copied. Each test has a process of its own, for the software GPU's options.
 #![cfg(feature = "rocm-emulator")]
 
-use candle_core::rocm::rocm_loader::{self, DRIVER_VARIABLE};
+use candle_core::rocm::rocm_loader::{self, DriverKind, DRIVER_VARIABLE};
 use candle_core::rocm::{Buffer, RocmDevice, RESERVE_VARIABLE};
 use candle_core::{DType, Device, Result, Tensor};
 use std::process::Command;
@@ -14,11 +14,36 @@ const RESERVE: usize = 8 * MIB;
 /// Runs an ignored test of this file in a process with other options and variables.
 #[track_caller]
 fn in_a_process(test: &str, devices: &str, options: &str, variables: &[(&str, &str)]) {
+    let driver = format!("emulator:{devices}");
+    let software = [(DRIVER_VARIABLE, driver.as_str()), ("CANDLE_ROCM_EMULATOR", options)];
+    run(test, options, software.iter().chain(variables));
+}
+
+/// Whether this machine, or who runs the tests, has another GPU than the software's.
+fn is_hardware() -> bool {
+    rocm_loader::driver().is_ok_and(|driver| driver.kind() != DriverKind::Emulator)
+}
+
+/// Runs an ignored test of this file on this machine's GPU, if there is one.
+#[track_caller]
+fn on_hardware(test: &str) {
+    if is_hardware() {
+        run(test, "this machine's GPU", [].iter());
+    }
+}
+
+/// Says of a test that it was on the software GPU only.
+fn only_software() {
+    if is_hardware() {
+        println!("not applicable: this was on software GPUs, with their options");
+    }
+}
+
+#[track_caller]
+fn run<'a>(test: &str, options: &str, variables: impl Iterator<Item = &'a (&'a str, &'a str)>) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", test, "--nocapture"])
-        .env(DRIVER_VARIABLE, format!("emulator:{devices}"))
-        .env("CANDLE_ROCM_EMULATOR", options)
-        .envs(variables.iter().copied())
+        .envs(variables.copied())
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -49,6 +74,7 @@ fn threads_and_streams_share_a_gpu_that_is_out_of_memory() {
     for options in ["memory=96M", "memory=96M;seed=3"] {
         in_a_process("out_of_memory", "gfx1100", options, &[(RESERVE_VARIABLE, &RESERVE.to_string())]);
     }
+    only_software();
 }
 
 /// Takes memory on each of `streams` in turn until one refuses; gives back all that it took, and the refusals.
@@ -121,6 +147,7 @@ fn out_of_memory() {
 #[test]
 fn the_reserve_is_kept_over_all_streams_together() {
     in_a_process("requests_at_once", "gfx1100", "memory=64M", &[(RESERVE_VARIABLE, "32M")]);
+    only_software();
 }
 
 /// Streams that ask at the same moment: there is memory for one of them only.
@@ -155,6 +182,7 @@ fn requests_at_once() {
 
 #[test]
 fn uploads_of_every_size_are_right_without_waiting() {
+    on_hardware("uploads");
     for options in ["", "seed=1", "seed=2", "seed=5"] {
         in_a_process("uploads", "gfx1100", options, &[]);
     }
@@ -193,6 +221,7 @@ fn uploads() {
 
 #[test]
 fn streams_of_one_gpu_are_ordered_without_the_host() {
+    on_hardware("chains_and_diamonds");
     for options in ["", "seed=1", "seed=2", "seed=3", "seed=4", "seed=5", "seed=6"] {
         in_a_process("chains_and_diamonds", "gfx1100", options, &[]);
     }
@@ -262,6 +291,7 @@ fn a_failing_copy_between_gpus_is_reported() {
     in_a_process("failing_copies", "gfx1100,gfx1100", "fail=hipMemcpyPeerAsync:2", &[]);
     in_a_process("a_lost_gpu", "gfx1100,gfx1100", "lose=hipMemcpyPeerAsync:2", &[]);
     in_a_process("no_memory_there", "gfx1100,gfx1100", "largest=4M", &[]);
+    only_software();
 }
 
 /// The first of two GPUs, and the other.

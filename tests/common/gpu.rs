@@ -30,6 +30,13 @@ static SHARED: Lazy<Result<RocmDevice, String>> = Lazy::new(|| {
     Ok(device)
 });
 
+/// The variable that has a program run on the stand-in, where it is one.
+pub fn stand_in() -> Option<(&'static str, String)> {
+    let software = device().as_rocm_device().is_ok_and(|device| device.driver_name() == "emulator");
+    let named = std::env::var_os(rocm_loader::DRIVER_VARIABLE).is_some();
+    (software && !named).then(|| (rocm_loader::DRIVER_VARIABLE, format!("emulator:{STAND_IN}")))
+}
+
 /// The device, for tests that may run beside each other. The software GPU is compiled in, so there is one.
 pub fn device() -> Device {
     Device::Rocm(SHARED.clone().expect("an AMD GPU or the software GPU"))

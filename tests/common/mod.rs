@@ -2,7 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
 mod gpu;
 
-pub use gpu::{Gpu, device, gpu};
+pub use gpu::{Gpu, device, gpu, stand_in};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -53,13 +53,18 @@ pub fn write_model(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The built example program, run with these arguments on the software GPU.
+/// Whether tests run on the software GPU.
+pub fn is_software_gpu() -> bool {
+    device().as_rocm_device().is_ok_and(|device| device.driver_name() == "emulator")
+}
+
+/// The built example program, run with these arguments on the GPU that tests run on.
 pub fn example(args: &[&str], envs: &[(&str, &str)]) -> Output {
     let test = std::env::current_exe().expect("own path");
     let folder: PathBuf = test.ancestors().nth(2).expect("target folder").into();
     Command::new(folder.join("examples/sentence_embeddings"))
         .args(args)
-        .env("CANDLE_ROCM_DRIVER", "emulator:gfx1100")
+        .envs(stand_in())
         .envs(envs.iter().copied())
         .output()
         .expect("the example is built by cargo test")

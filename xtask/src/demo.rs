@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// The closing line, if the two devices agree.
-fn summary(report: &Value) -> Result<String> {
+pub fn summary(report: &Value) -> Result<String> {
     let text = |key: &str| report[key].as_str().with_context(|| format!("the report lacks '{key}'"));
     let number = |key: &str| report[key].as_f64().with_context(|| format!("the report lacks '{key}'"));
     let difference = number("max_abs_diff")?;

@@ -1,12 +1,15 @@
 //! Runs a program of Rust's test harness and reads its results.
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Read};
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+
+use crate::bounded::{self, Finished};
+
+/// What a test prints, with a reason behind it, that has nothing to say about the GPU at hand. It counts only with
+/// `--show-output`.
+const NOT_APPLICABLE: &str = "not applicable: ";
 
 /// The results of one process' test functions, and how it ended.
 #[derive(Default)]
@@ -14,6 +17,9 @@ pub struct Results {
     pub passed: BTreeSet<String>,
     /// What a failed test printed.
     pub failed: BTreeMap<String, String>,
+    /// Why a test that passed says nothing about the GPU at hand.
+    pub not_applicable: BTreeMap<String, String>,
+    pub ignored: BTreeSet<String>,
     /// How the process ended, if not normally.
     pub end: Option<String>,
 }
@@ -22,77 +28,75 @@ impl Results {
     /// Runs the program to its end, or stops it when it takes longer than `limit`.
     ///
     /// # Errors
-    /// When the process cannot be started or its output cannot be read.
+    /// When the process cannot be started or waited for.
     pub fn of(command: &mut Command, limit: Duration) -> Result<Self> {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
-        let output = read(child.stdout.take());
-        let errors = read(child.stderr.take());
-        let mut stopped = None;
-        let text = match output.recv_timeout(limit) {
-            Ok(text) => text,
-            Err(_) => {
-                child.kill().context("cannot stop a test that takes too long")?;
-                stopped = Some(format!("it was stopped after {} s", limit.as_secs()));
-                output.recv().context("the process left no output")?
-            }
-        };
-        let status = child.wait().context("cannot wait for a test")?;
-        let mut results = Self::parse(&text?);
-        results.end = stopped;
-        // 101 is how the harness says that tests failed.
-        if results.end.is_none() && !matches!(status.code(), Some(0 | 101)) {
-            let errors = errors.recv().context("the process left no errors")??;
-            let last = errors.lines().last().unwrap_or_default();
-            results.end = Some(format!("its process ended with {status}: {last}"));
-        }
-        Ok(results)
+        Ok(Self::read(&bounded::run(command, limit)?, limit))
     }
 
-    /// Reads the output of Rust's test harness.
+    /// Reads what a program wrote that has run for `limit` at most.
+    pub fn read(finished: &Finished, limit: Duration) -> Self {
+        let mut results = Self::parse(&finished.stdout);
+        results.end = match finished.status {
+            None => Some(format!("it was stopped after {} s", limit.as_secs())),
+            // 101 is how the harness says that tests failed.
+            Some(status) if matches!(status.code(), Some(0 | 101)) => None,
+            Some(status) => {
+                let last = finished.stderr.lines().last().unwrap_or_default();
+                Some(format!("its process ended with {status}: {last}"))
+            }
+        };
+        results
+    }
+
+    /// Reads the output of Rust's test harness, with or without `--show-output`.
     pub fn parse(output: &str) -> Self {
         let mut results = Self::default();
-        let mut of: Option<String> = None;
+        let mut said: BTreeMap<String, String> = BTreeMap::new();
+        let (mut of, mut open): (Option<String>, Option<String>) = (None, None);
         for text in output.lines() {
             if let Some(name) = text.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"))
             {
                 of = Some(name.to_owned());
-            } else if text == "failures:" || text.starts_with("test result: ") {
+            } else if ["failures:", "successes:"].contains(&text) || text.starts_with("test result: ") {
                 of = None;
             } else if let Some(name) = &of {
-                let said = results.failed.entry(name.clone()).or_default();
+                let said = said.entry(name.clone()).or_default();
                 said.push_str(text);
                 said.push('\n');
             } else if let Some((name, word)) =
-                text.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
+                text.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
             {
                 // A test that must panic has a note behind its name.
                 let name = name.trim_end_matches(" - should panic").to_owned();
-                if word == "ok" {
-                    results.passed.insert(name);
-                } else {
-                    results.failed.entry(name).or_default();
-                }
+                // Where one test runs at a time, what a tool prints may come in between.
+                open = (!results.add(&name, word)).then_some(name);
+            } else if open.as_ref().is_some_and(|name| results.add(name, text)) {
+                open = None;
             }
+        }
+        for name in &results.passed {
+            let lines = said.get(name).into_iter().flat_map(|text| text.lines());
+            if let Some(reason) = lines.filter_map(|line| line.strip_prefix(NOT_APPLICABLE)).next() {
+                results.not_applicable.insert(name.clone(), reason.to_owned());
+            }
+        }
+        results.passed.retain(|name| !results.not_applicable.contains_key(name));
+        for (name, text) in &mut results.failed {
+            *text = said.remove(name).unwrap_or_default();
         }
         results
     }
-}
 
-/// Reads a pipe to its end in a thread of its own, so that neither pipe can fill up.
-fn read<R: Read + Send + 'static>(pipe: Option<R>) -> mpsc::Receiver<io::Result<String>> {
-    let (send, receive) = mpsc::channel();
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
-        // Nobody listens any more when the process was stopped.
-        let _ = send.send(read.map(|_| String::from_utf8_lossy(&bytes).into_owned()));
-    });
-    receive
+    /// Whether this is a result.
+    fn add(&mut self, name: &str, word: &str) -> bool {
+        let name = name.to_owned();
+        match word {
+            "ok" => self.passed.insert(name),
+            "FAILED" => self.failed.insert(name, String::new()).is_none(),
+            _ if word.starts_with("ignored") => self.ignored.insert(name),
+            _ => false,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -115,6 +119,18 @@ mod tests {
     fn failing_tests_are_a_normal_end() {
         let results = shell("echo 'test a ... FAILED'; exit 101", 600);
         assert!(results.failed.contains_key("a") && results.end.is_none());
+    }
+
+    #[test]
+    fn tests_that_say_nothing_about_this_gpu_are_counted_apart() {
+        let results = Results::parse(
+            "test a ... ok\ntest b ... ok\ntest c ... ignored, slow\ntest d ... ========= a tool\n=========\nFAILED\n\n\
+             successes:\n\n---- a stdout ----\nnot applicable: needs two GPUs\n\n---- b stdout ----\n42\n\n\
+             successes:\n    a\n    b\n\nfailures:\n\n---- d stdout ----\noh\n\ntest result: FAILED. 2 passed",
+        );
+        assert_eq!(results.not_applicable["a"], "needs two GPUs");
+        assert_eq!((results.passed.len(), results.ignored.len()), (1, 1));
+        assert_eq!(results.failed["d"].trim(), "oh");
     }
 
     #[test]

@@ -1,4 +1,5 @@
 //! The project's own commands: each installs what it needs and ends with a summary line.
+mod bounded;
 mod demo;
 mod downstream;
 mod fuzz;
@@ -16,6 +17,7 @@ mod symbols;
 mod test;
 mod upstream_tests;
 mod valgrind;
+mod validate;
 mod weights;
 
 use std::path::PathBuf;
@@ -47,6 +49,8 @@ enum Command {
     IsaCoverage(isa_coverage::Args),
     /// Stresses the GPU: many allocations, changing shapes, many threads, two devices; nothing may be lost.
     Stress(stress::Args),
+    /// All that can be found out on a machine with a GPU, unattended, into one folder to send (docs/validate.md).
+    Validate(validate::Args),
     /// The unit tests of what handles raw memory (loader, allocator, launches) under valgrind.
     Valgrind,
     /// Compiles the kernels for some targets and prints their resource table.
@@ -85,6 +89,7 @@ fn run(command: Command) -> Result<()> {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::IsaCoverage(args) => isa_coverage::run(&args),
+        Command::Validate(args) => validate::run(&args),
         Command::Valgrind => valgrind::run(),
         Command::Stress(args) => stress::run(&args),
         Command::Kernels(args) => kernels::run(&args),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 /// The root of the workspace.
 pub fn root() -> PathBuf {
@@ -35,6 +36,16 @@ pub fn cargo<S: AsRef<OsStr>>(args: &[S]) -> Command {
         }
     }
     command
+}
+
+/// What cargo says about the workspace, without its dependencies.
+pub fn metadata() -> Result<Value> {
+    let output =
+        cargo(&["metadata", "--format-version=1", "--no-deps"]).output().context("cargo metadata")?;
+    if !output.status.success() {
+        bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")
 }
 
 /// Runs a command, shown first; its failure is an error with the whole line.

@@ -6,6 +6,8 @@ use crate::setup;
 
 /// Two software GPUs of different families, where the machine has no AMD GPU.
 const STAND_INS: &str = "gfx1100,gfx90a";
+/// How the example's last line begins if all is well.
+pub const OK: &str = "stress: ok";
 /// The form that is part of the tests.
 pub const SHORT_MINUTES: f64 = 1.0;
 
@@ -50,7 +52,7 @@ fn stress(cargo_args: &[&str], minutes: f64, seed: u64, envs: &[(&str, &str)]) -
     command.args(["--", "--minutes", &minutes.to_string(), "--seed", &seed.to_string()]);
     command.envs(envs.iter().copied());
     let output = process::tee(&mut command)?;
-    if !output.lines().last().is_some_and(|line| line.starts_with("stress: ok")) {
+    if !output.lines().last().is_some_and(|line| line.starts_with(OK)) {
         bail!("the stress program did not end with stress: ok");
     }
     Ok(())

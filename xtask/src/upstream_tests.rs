@@ -20,9 +20,11 @@ use crate::process::{self, cargo, root};
 use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
 
-const PACKAGE: &str = "upstream-tests";
+pub const PACKAGE: &str = "upstream-tests";
+/// The crates whose tests they are, each with a folder of the files that its tests read.
+pub const CRATES: [&str; 2] = ["candle-core", "candle-nn"];
 /// Names the folder of the rewritten files to the build.
-const SUITES_VARIABLE: &str = "CANDLE_UPSTREAM_SUITES";
+pub const SUITES_VARIABLE: &str = "CANDLE_UPSTREAM_SUITES";
 /// A suite that takes longer hangs: the longest takes seconds.
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -53,8 +55,7 @@ pub fn run(args: &Args) -> Result<()> {
 pub fn run_suites(gpus: &[SoftwareGpu], archs: &str, only: &[String]) -> Result<bool> {
     gpus.iter().try_for_each(|gpu| software_gpu::check(gpu.arch))?;
     setup::ensure(setup::KERNELS)?;
-    let place = target_dir()?.join(PACKAGE);
-    let suites = write_suites(&place)?;
+    let (place, suites) = prepare()?;
     if let Some(unknown) = only.iter().find(|name| !suites.iter().any(|suite| suite.rules.name == **name)) {
         let names: Vec<_> = suites.iter().map(|suite| suite.rules.name).collect();
         bail!("upstream has no suite '{unknown}'; it has {}", names.join(", "));
@@ -115,20 +116,22 @@ fn run_on(
 
 /// Where cargo builds, as an absolute path.
 fn target_dir() -> Result<PathBuf> {
-    let output =
-        cargo(&["metadata", "--format-version=1", "--no-deps"]).output().context("cargo metadata")?;
-    if !output.status.success() {
-        bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")?;
+    let metadata = process::metadata()?;
     Ok(PathBuf::from(metadata["target_directory"].as_str().context("cargo metadata lacks target_directory")?))
+}
+
+/// Rewrites every suite, with the files that they read beside them; gives back the folder, too.
+pub fn prepare() -> Result<(PathBuf, Vec<Suite>)> {
+    let place = target_dir()?.join(PACKAGE);
+    let suites = write_suites(&place)?;
+    Ok((place, suites))
 }
 
 /// Rewrites every suite below `place`, with the files that they read beside them.
 fn write_suites(place: &Path) -> Result<Vec<Suite>> {
     let mut all = Vec::new();
     let mut modules = String::new();
-    for name in ["candle-core", "candle-nn"] {
+    for name in CRATES {
         let dir = upstream::locate(&[name], VERSION, place)?.remove(0);
         let suites = rocmify_suites(name, &dir)?;
         for suite in suites.iter().filter(|suite| !suite.tests.is_empty()) {
@@ -195,11 +198,18 @@ fn missing(program: &Path, suites: &[Suite]) -> Result<Vec<String>> {
     Ok(wanted.filter(|test| !built.contains(test.as_str())).collect())
 }
 
-/// Runs the ROCm tests of a suite in one process, from the folder that they name their files from.
+/// Runs the ROCm tests of a suite in one process.
 fn run_suite(program: &Path, place: &Path, suite: &Suite, choose: impl Fn(&mut Command)) -> Result<Results> {
     if suite.tests.is_empty() {
         return Ok(Results::default());
     }
+    let mut command = suite_command(program, place, suite);
+    choose(&mut command);
+    Results::of(&mut command, LIMIT)
+}
+
+/// What runs the ROCm tests of a suite, from the folder that they name their files from.
+pub fn suite_command(program: &Path, place: &Path, suite: &Suite) -> Command {
     let name = suite.rules.name;
     let functions = suite.tests.iter().flat_map(|test| &test.functions);
     let mut command = Command::new(program);
@@ -207,8 +217,7 @@ fn run_suite(program: &Path, place: &Path, suite: &Suite, choose: impl Fn(&mut C
     command.args(functions.map(|function| format!("{name}::{function}")));
     command.current_dir(place.join(suite.rules.crate_name));
     command.env("RUST_BACKTRACE", "0");
-    choose(&mut command);
-    Results::of(&mut command, LIMIT)
+    command
 }
 
 /// The control: with a driver that does not exist, every test of the device must fail.
@@ -224,10 +233,10 @@ fn pass_without_device(program: &Path, place: &Path, suites: &[Suite]) -> Result
 }
 
 #[derive(Default)]
-struct Counts {
-    passed: usize,
-    failed: usize,
-    skipped: usize,
+pub struct Counts {
+    pub passed: usize,
+    pub failed: usize,
+    pub skipped: usize,
 }
 
 impl Counts {
@@ -245,16 +254,16 @@ impl std::fmt::Display for Counts {
 }
 
 #[derive(Default)]
-struct Outcome {
-    counts: Counts,
+pub struct Outcome {
+    pub counts: Counts,
     /// Lines about failures and skips.
-    notes: Vec<String>,
+    pub notes: Vec<String>,
     /// Listed skips that pass.
-    stale: Vec<String>,
+    pub stale: Vec<String>,
 }
 
 /// A test passes when all of its functions do; one without a result failed.
-fn judge(suite: &Suite, results: &Results) -> Outcome {
+pub fn judge(suite: &Suite, results: &Results) -> Outcome {
     let mut outcome = Outcome::default();
     for RocmTest { name, functions, skipped, .. } in &suite.tests {
         let full = |function: &String| format!("{}::{function}", suite.rules.name);
@@ -286,7 +295,7 @@ fn judge(suite: &Suite, results: &Results) -> Outcome {
 }
 
 /// The panic or the error in what a failed test printed, on one line.
-fn message(said: &str) -> String {
+pub fn message(said: &str) -> String {
     let start = |line: &&str| line.contains("panicked at ") || line.starts_with("Error: ");
     let mut lines: Vec<&str> = said.lines().skip_while(|line| !start(line)).collect();
     if lines.is_empty() {

@@ -29,7 +29,8 @@ fn many_threads_share_a_device() {
 
 #[test]
 fn two_devices_at_once() {
-    let devices = [rocm(), rocm_device(1)];
+    let Some(second) = second_rocm() else { return };
+    let devices = [rocm(), second];
     std::thread::scope(|scope| {
         for (i, device) in devices.iter().enumerate() {
             scope.spawn(move || {
@@ -44,7 +45,7 @@ fn two_devices_at_once() {
 
 #[test]
 fn tensors_may_be_used_and_dropped_on_another_thread() {
-    let device = rocm_device(1);
+    let Some(device) = second_rocm() else { return };
     let t = Tensor::ones((4, 4), DType::F32, &device).unwrap();
     // This thread's current device becomes the first one.
     let _other = Tensor::ones(1, DType::F32, &rocm()).unwrap();

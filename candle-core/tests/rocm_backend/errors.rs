@@ -32,7 +32,8 @@ fn label(device: &Device) -> String {
 #[test]
 fn an_ordinal_out_of_range_says_how_many_devices_there_are() {
     let device = rocm();
-    assert_says(Device::new_rocm(99).unwrap_err(), &["rocm:99 does not exist", "2 device(s)"]);
+    let there_are = format!("{} device(s)", devices());
+    assert_says(Device::new_rocm(99).unwrap_err(), &["rocm:99 does not exist", &there_are]);
     assert_works(&device);
 }
 
@@ -221,7 +222,7 @@ fn a_kernel_that_reads_out_of_bounds() {
     use candle_core::rocm::{DevicePtr, LaunchConfig, Strided};
     let device = own_device();
     let rocm = device.as_rocm_device().unwrap();
-    if rocm.driver_name() != "emulator" {
+    if !on_software_gpu("a GPU may read on, or kill the process") {
         return;
     }
     let output = rocm.alloc_zeros::<f32>(4).unwrap();

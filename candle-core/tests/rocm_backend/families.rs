@@ -26,6 +26,7 @@ fn tensors_travel_between_devices_of_two_families() {
         "{text}{}",
         String::from_utf8_lossy(&output.stderr)
     );
+    on_software_gpu("this was between two software GPUs");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The device under test, views to look at tensors through, and the comparison.
-use candle_core::rocm::rocm_loader::{Choice, DRIVER_VARIABLE};
+use candle_core::rocm::rocm_loader::{self, Choice, DriverKind, DRIVER_VARIABLE};
 use candle_core::{DType, Device, Result, Tensor};
 
 /// The dtypes that compute with fractions and have every kernel.
@@ -19,17 +19,42 @@ pub const ALL: [DType; 10] = [
     DType::F8E4M3,
 ];
 
-/// The first ROCm device: of two software GPUs unless the environment names a driver.
+/// The first ROCm device: of the driver that the environment names, of this machine's GPUs, or of two software GPUs.
 pub fn rocm() -> Device {
-    rocm_device(0)
+    choose();
+    Device::new_rocm(0).unwrap()
 }
 
-pub fn rocm_device(ordinal: usize) -> Device {
-    if std::env::var_os(DRIVER_VARIABLE).is_none() {
+fn choose() {
+    if std::env::var_os(DRIVER_VARIABLE).is_none() && rocm_loader::driver().is_err() {
         let two = Choice::Emulator(vec!["gfx1100".to_string(), "gfx1100".to_string()]);
         candle_core::rocm::select_driver(two).unwrap();
     }
-    Device::new_rocm(ordinal).unwrap()
+}
+
+/// How many devices there are.
+pub fn devices() -> usize {
+    choose();
+    rocm_loader::device_archs().unwrap().len()
+}
+
+/// The second device, or `None` after saying so where the machine has one only.
+pub fn second_rocm() -> Option<Device> {
+    if devices() < 2 {
+        println!("not applicable: needs two GPUs");
+        return None;
+    }
+    Some(Device::new_rocm(1).unwrap())
+}
+
+/// Whether tests run on the software GPU. Where they do not, says that a test is only for it.
+pub fn on_software_gpu(why: &str) -> bool {
+    choose();
+    let software = rocm_loader::driver().is_ok_and(|driver| driver.kind() == DriverKind::Emulator);
+    if !software {
+        println!("not applicable: {why}");
+    }
+    software
 }
 
 /// `count` numbers in about [-limit, limit] without a pattern that strides could hide behind.

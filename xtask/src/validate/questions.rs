@@ -1,0 +1,34 @@
+//! The code objects of the hardware questions, one for each target.
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::kit::OBJECTS;
+use crate::process::{self, cargo, root};
+
+/// Their sources.
+const SOURCES: &str = "examples/hardware_questions";
+
+/// Compiles them if the program that loads them was built; gives back the folder.
+///
+/// # Errors
+/// When one does not compile.
+pub fn compile(archs: Option<&str>, programs: &BTreeMap<String, PathBuf>) -> Result<PathBuf> {
+    let folder = root().join("target").join(OBJECTS);
+    if !programs.contains_key("examples/hardware_questions") {
+        return Ok(folder);
+    }
+    let mut sources: Vec<PathBuf> = std::fs::read_dir(root().join(SOURCES))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "cu"))
+        .collect();
+    sources.sort();
+    for source in sources {
+        let mut command = cargo(&["run", "--quiet", "--package", "hip-kernels-build", "--"]);
+        command.arg("--source").arg(source).arg("--out").arg(&folder);
+        command.args(archs.iter().flat_map(|archs| ["--archs", archs]));
+        process::run(&mut command)?;
+    }
+    Ok(folder)
+}
