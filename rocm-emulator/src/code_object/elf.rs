@@ -118,11 +118,14 @@ impl CodeObject {
             .map_err(|error| CodeObjectError::NotACodeObject(error.to_string()))?;
         let endian = header.endian().map_err(|error| CodeObjectError::NotACodeObject(error.to_string()))?;
         if header.e_machine.get(endian) != elf::EM_AMDGPU {
-            let machine = header.e_machine.get(endian);
-            return Err(CodeObjectError::NotACodeObject(format!(
-                "an ELF file for machine {machine}, not {}",
-                elf::EM_AMDGPU
-            )));
+            let amd = elf::EM_AMDGPU;
+            return Err(CodeObjectError::NotACodeObject(match header.e_machine.get(endian) {
+                elf::EM_CUDA => format!(
+                    "an object for an NVIDIA GPU (ELF machine {}), and this is an AMD GPU ({amd})",
+                    elf::EM_CUDA
+                ),
+                machine => format!("an ELF file for machine {machine}, not {amd}"),
+            }));
         }
         let (abi, version) = (header.e_ident.os_abi, header.e_ident.abi_version);
         if abi != ELFOSABI_AMDGPU_HSA || !ABI_VERSIONS.contains(&version) {

@@ -90,6 +90,9 @@ fn other_files_are_named() {
     let mut x86 = RUNTIME.to_vec();
     x86[18] = 62;
     assert!(text(&x86).contains("machine 62"), "{}", text(&x86));
+    let mut nvidia = RUNTIME.to_vec();
+    nvidia[18] = 190;
+    assert!(text(&nvidia).contains("an object for an NVIDIA GPU (ELF machine 190)"), "{}", text(&nvidia));
     let mut version = RUNTIME.to_vec();
     version[8] = 9;
     assert!(text(&version).contains("ABI version 9"), "{}", text(&version));

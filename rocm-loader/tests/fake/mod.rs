@@ -1,4 +1,4 @@
-//! Builds the stand-ins for libamdhip64 that lie in this folder.
+//! Builds the stand-ins for libraries that lie in this folder.
 use std::error::Error;
 use std::path::Path;
 use std::process::Command;
