@@ -627,6 +627,10 @@ def main():
     arch = properties.gcnArchName if is_amd else f"sm_{properties.major}{properties.minor}"
     versions = dict(torch=torch.__version__, cuda=torch.version.cuda, hip=torch.version.hip)
     versions["cudnn"] = torch.backends.cudnn.version()
+    for module in ("amdgpu", "nvidia"):
+        if os.path.exists(path := f"/sys/module/{module}/version"):
+            with open(path) as file:
+                versions[module] = file.read().strip()
     meta = dict(device="torch", driver="-", gpu=torch.cuda.get_device_name(), arch=arch)
     meta |= dict(note=None if is_amd else NOTE, date=datetime.datetime.now(datetime.timezone.utc).date().isoformat())
     meta |= dict(versions=versions, scale=args.scale)

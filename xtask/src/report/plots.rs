@@ -11,10 +11,12 @@ use super::tables::{device_name, groups};
 const WIDTH: u32 = 860;
 const FONT: &str = "sans-serif";
 const GREY: RGBColor = RGBColor(120, 120, 120);
-/// The colours of ours, Candle's CUDA backend and PyTorch.
-const COLOURS: [RGBColor; 3] = [RGBColor(200, 30, 40), RGBColor(70, 140, 50), RGBColor(40, 90, 180)];
-/// The ratios that a plot shows; what lies outside is drawn at its edge.
-const RATIOS: std::ops::Range<f64> = 0.1..50.;
+const RED: RGBColor = RGBColor(200, 30, 40);
+/// By device.
+const COLOURS: [(&str, RGBColor); 3] =
+    [("rocm", RED), ("cuda", RGBColor(70, 140, 50)), ("torch", RGBColor(40, 90, 180))];
+/// The ratios that a plot names; what lies outside is drawn at its edge.
+const RATIOS: [f64; 9] = [0.1, 0.2, 0.5, 1., 2., 5., 10., 20., 50.];
 
 /// The height of a row, in the units that its dots are placed by.
 const ROW: i32 = 1000;
@@ -29,13 +31,13 @@ pub fn draw(merged: &Merged, folder: &Path) -> Result<()> {
     let joined = merged.joined();
     let note = merged.note().unwrap_or_default();
     type Ratio = fn(&Joined<'_>) -> Option<f64>;
-    let ratios: [(&str, &str, Ratio); 2] = [
-        ("torch", "PyTorch", |case| case.to_torch()),
-        ("cuda", "Candle's CUDA backend", |case| case.to_cuda()),
-    ];
-    for (name, other, ratio) in ratios {
-        let title = format!("Our time over that of {other}: a dot for each case, {}", merged.ours.meta.gpu);
-        draw_ratios(&folder.join(format!("ratio-{name}.svg")), [&title, &note], &joined, ratio)?;
+    let ratios: [(&Option<Run>, Ratio); 2] =
+        [(&merged.torch, |case| case.to_torch()), (&merged.cuda, |case| case.to_cuda())];
+    for (other, ratio) in ratios {
+        let Some(other) = other else { continue };
+        let (other, gpu) = (&other.meta.device, &merged.ours.meta.gpu);
+        let title = format!("Our time over that of {}: a dot for each case, {gpu}", device_name(other));
+        draw_ratios(&folder.join(format!("ratio-{other}.svg")), [&title, &note], &joined, ratio)?;
     }
     let title = format!("Bandwidth of an addition over size, {}", merged.ours.meta.gpu);
     draw_bandwidth(&folder.join("bandwidth.svg"), [&title, &note], merged)
@@ -48,7 +50,7 @@ fn titled<'a>(file: &'a Path, height: u32, [title, note]: [&str; 2]) -> Result<A
     let area = area.titled(title, (FONT, 16)).map_err(failed)?;
     match note {
         "" => Ok(area),
-        note => area.titled(note, (FONT, 13).into_font().color(&COLOURS[0])).map_err(failed),
+        note => area.titled(note, (FONT, 13).into_font().color(&RED)).map_err(failed),
     }
 }
 
@@ -72,12 +74,18 @@ fn draw_ratios(
         .margin(8)
         .x_label_area_size(36)
         .y_label_area_size(130)
-        .build_cartesian_2d(RATIOS.log_scale(), (0..count as i32 * ROW).with_key_points(middles))
+        .build_cartesian_2d(
+            (right(0.)..right(f64::MAX)).with_key_points(RATIOS.map(right).to_vec()),
+            (0..count as i32 * ROW).with_key_points(middles),
+        )
         .map_err(failed)?;
     chart
         .configure_mesh()
         .light_line_style(WHITE)
         .x_desc("time over time; right of 1 the other is quicker")
+        .x_label_formatter(&|place| {
+            RATIOS.iter().find(|ratio| right(**ratio) == *place).map_or(String::new(), f64::to_string)
+        })
         .y_label_formatter(&|place| {
             let from_top = count.checked_sub(1 + (*place / ROW) as usize);
             from_top.and_then(|row| groups.get(row)).map_or(String::new(), |group| group.to_string())
@@ -91,31 +99,46 @@ fn draw_ratios(
         let top = (count - row) as i32 * ROW;
         let dots = of_group.iter().enumerate().map(|(at, ratio)| {
             let down = ROW / 10 + ROW * 4 / 5 * (2 * at as i32 + 1) / (2 * of_group.len() as i32);
-            let place = (ratio.clamp(RATIOS.start, RATIOS.end), top - down);
-            Circle::new(place, 3, COLOURS[0].mix(0.6).filled())
+            Circle::new((right(*ratio), top - down), 3, RED.mix(0.6).filled())
         });
         chart.draw_series(dots).map_err(failed)?;
     }
-    chart.draw_series(LineSeries::new([(1., 0), (1., count as i32 * ROW)], BLACK)).map_err(failed)?;
+    chart
+        .draw_series(LineSeries::new([(right(1.), 0), (right(1.), count as i32 * ROW)], BLACK))
+        .map_err(failed)?;
     area.present().map_err(failed)
+}
+
+/// How far right a ratio is drawn: by its logarithm, in thousandths.
+fn right(ratio: f64) -> i32 {
+    (1000. * ratio.clamp(RATIOS[0], RATIOS[RATIOS.len() - 1]).log2()) as i32
+}
+
+/// A line of the plot of bandwidth over size: elements and GB/s.
+struct Line {
+    name: String,
+    colour: RGBColor,
+    is_filled: bool,
+    points: Vec<(f64, f64)>,
 }
 
 /// A line for each run and dtype.
 fn draw_bandwidth(file: &Path, titles: [&str; 2], merged: &Merged) -> Result<()> {
-    let lines: Vec<(String, RGBColor, bool, Vec<(f64, f64)>)> = merged
-        .runs()
-        .zip(COLOURS)
-        .flat_map(|(run, colour)| ["f32", "f16"].map(|dtype| (run, colour, dtype)))
-        .map(|(run, colour, dtype)| {
-            let points = bandwidths(run, dtype);
-            (format!("{}, {dtype}", device_name(&run.meta.device)), colour, dtype == "f32", points)
-        })
-        .filter(|(_, _, _, points)| !points.is_empty())
-        .collect();
-    let points = || lines.iter().flat_map(|(_, _, _, points)| points);
+    let mut lines: Vec<Line> = Vec::new();
+    for run in merged.runs() {
+        let Some((_, colour)) = COLOURS.iter().find(|(device, _)| *device == run.meta.device) else {
+            continue;
+        };
+        for (dtype, is_filled) in [("f32", true), ("f16", false)] {
+            let name = format!("{}, {dtype}", device_name(&run.meta.device));
+            lines.push(Line { name, colour: *colour, is_filled, points: bandwidths(run, dtype) });
+        }
+    }
+    lines.retain(|line| !line.points.is_empty());
+    let points = || lines.iter().flat_map(|line| &line.points);
     let highest = points().map(|(_, rate)| *rate).fold(1., f64::max);
     let least = points().map(|(elements, _)| *elements).fold(f64::MAX, f64::min).min(1e3);
-    let most = points().map(|(elements, _)| *elements).fold(1e4, f64::max);
+    let most = points().map(|(elements, _)| *elements).fold(1e4, f64::max) * 1.2;
     let area = titled(file, 420, titles)?;
     let mut chart = ChartBuilder::on(&area)
         .margin(8)
@@ -128,10 +151,12 @@ fn draw_bandwidth(file: &Path, titles: [&str; 2], merged: &Merged) -> Result<()>
         .light_line_style(WHITE)
         .x_desc("elements")
         .y_desc("GB/s")
+        .x_label_formatter(&|elements| format!("{elements:e}"))
+        .y_label_formatter(&|rate| format!("{rate:.0}"))
         .label_style((FONT, 12))
         .draw()
         .map_err(failed)?;
-    for (name, colour, is_filled, points) in lines {
+    for Line { name, colour, is_filled, points } in lines {
         let style = ShapeStyle { color: colour.to_rgba(), filled: is_filled, stroke_width: 2 };
         let series = chart.draw_series(LineSeries::new(points, style).point_size(3)).map_err(failed)?;
         series.label(name).legend(move |(x, y)| Circle::new((x + 10, y), 3, style));

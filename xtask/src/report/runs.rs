@@ -199,8 +199,11 @@ pub mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A run of cases `(group, case, us, bytes, flops)`, all of f32 and shape 4x4.
-    pub fn run_of(device: &str, cases: &[(&str, &str, f64, Option<u64>, Option<u64>)]) -> Run {
+    /// Group, case, time, bytes and operations.
+    type Figures<'a> = (&'a str, &'a str, f64, Option<u64>, Option<u64>);
+
+    /// A run of cases that are all of f32 and shape 4x4.
+    pub fn run_of(device: &str, cases: &[Figures<'_>]) -> Run {
         let rows: Vec<Value> = cases
             .iter()
             .map(|(group, case, us, bytes, flops)| {

@@ -30,8 +30,14 @@ pub fn markdown(merged: &Merged, causes: &Causes) -> String {
     text += "\nTimes are microseconds for each operation. `ours / PyTorch` above 1: PyTorch is quicker. Rates are our \
              own, of the bytes that must be moved at least, or of floating-point operations; the percentage is of the \
              highest rate that any of the runs shows in any case (of operations: of that dtype).\n";
-    text += "\n![Our time over PyTorch's](performance/ratio-torch.svg)\n";
-    text += "\n![Our time over Candle's CUDA backend's](performance/ratio-cuda.svg)\n";
+    for other in [&merged.torch, &merged.cuda].into_iter().flatten() {
+        let device = &other.meta.device;
+        let _ = writeln!(
+            text,
+            "\n![Our time over that of {}](performance/ratio-{device}.svg)",
+            device_name(device)
+        );
+    }
     text += "\n![Bandwidth of an addition over size](performance/bandwidth.svg)\n\n";
     means(&mut text, &joined);
     worst(&mut text, &joined, causes);
