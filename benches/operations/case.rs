@@ -9,6 +9,8 @@ pub const M: usize = 1 << 20;
 
 /// What is enqueued once per iteration; its results are dropped before it returns.
 pub type Work = Box<dyn FnMut() -> Result<()>>;
+/// Makes the operands on a device, and the work on them.
+type Prepare = dyn Fn(&Device) -> Result<Work> + Sync;
 
 /// The sizes of the operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -51,7 +53,7 @@ pub struct Case {
     pub elements: usize,
     /// Whether only the ROCm device has it.
     pub only_rocm: bool,
-    pub prepare: Box<dyn Fn(&Device) -> Result<Work> + Sync>,
+    pub prepare: Box<Prepare>,
 }
 
 impl Case {

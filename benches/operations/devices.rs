@@ -1,6 +1,7 @@
 //! The devices that are measured side by side.
 use anyhow::{Context, Result};
 use candle_core::Device;
+use serde_json::{Map, Value};
 use std::time::Instant;
 
 /// A device, by the name it has on the command line.
@@ -21,6 +22,7 @@ pub struct Opened {
     pub gpu: String,
     pub arch: String,
     pub note: Option<&'static str>,
+    pub versions: Map<String, Value>,
     /// What opening it took, in microseconds.
     pub init_us: f64,
 }
@@ -51,11 +53,35 @@ impl Kind {
             Device::Cpu => ("cpu", "-", cpu_name(), std::env::consts::ARCH.to_string(), None),
             _ => cuda(&device)?,
         };
-        Ok(Opened { kind: self, device, name, driver, gpu, arch, note, init_us })
+        let versions = versions(&device)?;
+        Ok(Opened { kind: self, device, name, driver, gpu, arch, note, versions, init_us })
     }
 }
 
 type Description = (&'static str, &'static str, String, String, Option<&'static str>);
+
+/// Those of Candle, of the kernel's module for the GPU, and of what serves a ROCm device.
+fn versions(device: &Device) -> Result<Map<String, Value>> {
+    let mut versions = Map::new();
+    versions.insert("candle".to_string(), env!("CARGO_PKG_VERSION").into());
+    if device.is_cpu() {
+        return Ok(versions);
+    }
+    for module in ["amdgpu", "nvidia"] {
+        if let Ok(text) = std::fs::read_to_string(format!("/sys/module/{module}/version")) {
+            versions.insert(module.to_string(), text.trim().into());
+        }
+    }
+    if let Device::Rocm(device) = device {
+        let served = device.driver()?.versions();
+        let hip =
+            served.hip_runtime.map(|v| format!("{}.{}.{}", v / 10_000_000, v / 100_000 % 100, v % 100_000));
+        for (name, version) in [("hip", hip), ("rocblas", served.rocblas)] {
+            versions.extend(version.map(|version| (name.to_string(), version.into())));
+        }
+    }
+    Ok(versions)
+}
 
 /// What must be said beside each figure of this driver.
 fn note(driver: &str) -> Option<&'static str> {

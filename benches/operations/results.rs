@@ -44,7 +44,7 @@ pub fn write(file: &Path, opened: &Opened, scale: Scale, rows: &[Value]) -> Resu
         "arch": opened.arch,
         "note": opened.note,
         "date": today()?,
-        "versions": {"candle": env!("CARGO_PKG_VERSION")},
+        "versions": opened.versions,
         "scale": scale.name(),
     });
     let text = serde_json::to_string_pretty(&json!({"meta": meta, "results": rows}))?;

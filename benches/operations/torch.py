@@ -193,7 +193,7 @@ def copies(cases):
     square = by_x(n, n)
     for d in FLOATS:
         size, x = n * n * width_of(d), rand(d, n, n)
-        mask = lambda: torch.randint(0, 2, (n, n), device=device, dtype=torch.bool)
+        mask = lambda: torch.rand(n, n, device=device) < 0.5
         many = math.prod(heads) * width_of(d)
         for group, case, shape, operands, function, amount in (
             ("broadcast", "add_broadcast_row", f"{square}+{n}", [x, rand(d, n)], torch.add, 2 * size),
@@ -312,19 +312,12 @@ def indexing(cases):
 
 
 def with_tf32(d, operands, function):
-    """The work without TF32, and for f32 the same with it as a field of its own."""
+    """The work, and for f32 a second field for the same with TF32, which `run` allows for it."""
 
     def make():
         tensors = [operand() for operand in operands]
-
-        def run(allowed):
-            torch.backends.cudnn.allow_tf32 = allowed
-            return function(*tensors)
-
-        works = {"us": lambda: run(False)}
-        if d == "f32":
-            works["tf32_us"] = lambda: run(True)
-        return works
+        work = lambda: function(*tensors)
+        return {"us": work, "tf32_us": work} if d == "f32" else work
 
     return make
 
@@ -519,7 +512,8 @@ class Llama:
             return static[number]
 
         def step():
-            mask = torch.where(seen <= place, 0.0, -math.inf).to(self.dtype)[None, None, None]
+            mask = torch.zeros(1, 1, 1, length, device=device, dtype=self.dtype)
+            mask = mask.masked_fill(seen > place, -math.inf)
             logits = self.forward(token, place, store, mask=mask, fused=True)
             token.copy_(logits.argmax(-1)[None])
             place.copy_(self.prompt + (place + 1 - self.prompt) % decoded)
@@ -590,6 +584,7 @@ def run(cases, groups):
         try:
             works = make()
             for field, work in works.items() if isinstance(works, dict) else [("us", works)]:
+                torch.backends.cudnn.allow_tf32 = field == "tf32_us"
                 us, host = measure(work, smoke)
                 row[field] = round(us, 3)
                 if field == "us":
@@ -615,7 +610,6 @@ def main():
         sys.exit("error: PyTorch sees no GPU")
     torch.set_grad_enabled(False)
     torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
     cases = Cases(Scale(args.scale))
     for add in (launches, elementwise, copies, rows, indexing, conv, products, models):
         add(cases)
@@ -627,6 +621,10 @@ def main():
     arch = properties.gcnArchName if is_amd else f"sm_{properties.major}{properties.minor}"
     versions = dict(torch=torch.__version__, cuda=torch.version.cuda, hip=torch.version.hip)
     versions["cudnn"] = torch.backends.cudnn.version()
+    for module in ("amdgpu", "nvidia"):
+        if os.path.exists(path := f"/sys/module/{module}/version"):
+            with open(path) as file:
+                versions[module] = file.read().strip()
     meta = dict(device="torch", driver="-", gpu=torch.cuda.get_device_name(), arch=arch)
     meta |= dict(note=None if is_amd else NOTE, date=datetime.datetime.now(datetime.timezone.utc).date().isoformat())
     meta |= dict(versions=versions, scale=args.scale)

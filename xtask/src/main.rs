@@ -10,6 +10,7 @@ mod lines;
 mod nvidia_tools;
 mod process;
 mod profile;
+mod report;
 mod setup;
 mod software_gpu;
 mod stress;
@@ -45,6 +46,8 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Runs an example on the software GPU and shows which kernels it spends its instructions in.
     Profile(profile::Args),
+    /// Merges runs of the benches into docs/performance.md, or says what a run became slower at.
+    Report(report::Args),
     /// How many of the shipped instructions the software GPU decodes, executes and is tested on; fails if too few.
     IsaCoverage(isa_coverage::Args),
     /// Stresses the GPU: many allocations, changing shapes, many threads, two devices; nothing may be lost.
@@ -88,6 +91,7 @@ fn run(command: Command) -> Result<()> {
         Command::UpstreamTests(args) => upstream_tests::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::IsaCoverage(args) => isa_coverage::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Valgrind => valgrind::run(),

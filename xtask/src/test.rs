@@ -46,6 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
         downstream::run()?;
         demo::run_demo(software_gpu::DEFAULT, &archs)?;
         stress::run_on_software(stress::SHORT_MINUTES, 1, &archs)?;
+        bench_on_software(&archs)?;
         if !upstream_tests::run_suites(SOFTWARE_GPUS, &archs, &[])? {
             bail!("upstream's own tests do not do what rocmify/src/suite_rules.rs says");
         }
@@ -70,6 +71,14 @@ pub fn run(args: &Args) -> Result<()> {
     }
     println!("{total}");
     Ok(())
+}
+
+/// Every case of the bench of operations, of reduced size. As a test, so that nothing is compiled again for it.
+fn bench_on_software(archs: &str) -> Result<()> {
+    let mut command = cargo(&["test", "--quiet"]);
+    command.args(FEATURES).args(["--bench", "operations", "--", "--scale", "smoke"]);
+    SoftwareGpu::of(software_gpu::DEFAULT).choose_for(&mut command);
+    process::run(command.env("CANDLE_ROCM_ARCHS", archs))
 }
 
 /// What all test binaries together did.

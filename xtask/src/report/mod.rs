@@ -1,0 +1,168 @@
+//! `cargo xtask report`: runs of the benches as tables and plots, and against an older run.
+mod causes;
+mod plots;
+mod runs;
+mod tables;
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::root;
+use causes::Causes;
+use runs::{Merged, Run, geometric_mean};
+
+const PAGE: &str = "docs/performance.md";
+const PLOTS: &str = "docs/performance";
+const RESULTS: &str = "benches/results";
+const CAUSES: &str = "benches/operations/causes.toml";
+/// What the page holds between these is replaced.
+const BEGIN: &str = "<!-- begin: cargo xtask report -->";
+const END: &str = "<!-- end: cargo xtask report -->";
+/// What became slower by more is named.
+const SLOWER: f64 = 1.10;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Runs of `benches/operations` on rocm and cuda, and of its torch.py, on one machine.
+    #[arg(required = true, value_name = "RUN.json")]
+    runs: Vec<PathBuf>,
+    /// Changes no page: says what the one run given became slower at than this one.
+    #[arg(long, value_name = "OLD.json")]
+    against: Option<PathBuf>,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let runs: Vec<Run> = args.runs.iter().map(|file| Run::read(file)).collect::<Result<_>>()?;
+    match (&args.against, runs.as_slice()) {
+        (None, _) => write_page(runs),
+        (Some(old), [new]) => {
+            print!("{}", changes(&Run::read(old)?, new)?);
+            Ok(())
+        }
+        _ => bail!("--against compares one run with an older one of the same device"),
+    }
+}
+
+/// Renews the page and its plots, and keeps the runs.
+fn write_page(runs: Vec<Run>) -> Result<()> {
+    let merged = Merged::of(runs)?;
+    let path = |name: &str| root().join(name);
+    let read = |name: &str| fs::read_to_string(path(name)).with_context(|| format!("cannot read {name}"));
+    let causes = Causes::parse(&read(CAUSES)?).with_context(|| format!("in {CAUSES}"))?;
+    let page = replaced(&read(PAGE)?, &tables::markdown(&merged, &causes))?;
+    for folder in [PLOTS, RESULTS] {
+        fs::create_dir_all(path(folder)).with_context(|| format!("cannot make {folder}"))?;
+    }
+    plots::draw(&merged, &path(PLOTS))?;
+    for run in merged.runs() {
+        let kept = path(RESULTS).join(run.file_name());
+        fs::write(&kept, run.to_json()?).with_context(|| format!("cannot write {}", kept.display()))?;
+        println!("kept as {RESULTS}/{}", run.file_name());
+    }
+    fs::write(path(PAGE), page).with_context(|| format!("cannot write {PAGE}"))?;
+    let joined = merged.joined();
+    let mean =
+        |ratios: Vec<f64>| geometric_mean(ratios).map_or("-".to_string(), |(mean, _)| format!("{mean:.2}"));
+    println!(
+        "report: {} cases, {} times PyTorch's time, {} times that of Candle's CUDA backend; {PAGE} and {PLOTS} renewed",
+        joined.len(),
+        mean(joined.iter().filter_map(|case| case.to_torch()).collect()),
+        mean(joined.iter().filter_map(|case| case.to_cuda()).collect()),
+    );
+    Ok(())
+}
+
+/// `page` with `report` between the markers.
+fn replaced(page: &str, report: &str) -> Result<String> {
+    let parts = page.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+    let (before, after) = parts.with_context(|| format!("{PAGE} lacks the lines `{BEGIN}` and `{END}`"))?;
+    Ok(format!("{before}{BEGIN}\n\n{}\n{END}{after}", report.trim_end()))
+}
+
+/// What became slower by more than a tenth, slowest first, and the mean of all.
+fn changes(old: &Run, new: &Run) -> Result<String> {
+    let describe = |run: &Run| format!("{} on {}, {}", run.meta.device, run.meta.gpu, run.meta.date);
+    let same = |of: fn(&Run) -> &str| of(old) == of(new);
+    if !same(|run| &run.meta.device) || !same(|run| &run.meta.gpu) || !same(|run| &run.meta.scale) {
+        bail!("{} cannot be compared with {}", describe(new), describe(old));
+    }
+    let before = old.by_label();
+    let mut ratios: Vec<(f64, String)> = Vec::new();
+    let mut text = format!("{} against {}\n", describe(new), describe(old));
+    for row in &new.results {
+        let label = row.label();
+        if let Some(old) = before.get(&label) {
+            let line = format!("{label}: {:.2} us, was {:.2} us", row.us, old.us);
+            ratios.push((row.us / old.us, line));
+        }
+    }
+    ratios.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    let slower: Vec<&(f64, String)> = ratios.iter().filter(|(ratio, _)| *ratio > SLOWER).collect();
+    slower.iter().for_each(|(ratio, line)| text += &format!("{ratio:.2} times: {line}\n"));
+    let now = new.by_label();
+    let mut gone: Vec<&String> = before.keys().filter(|label| !now.contains_key(*label)).collect();
+    gone.sort();
+    gone.iter().for_each(|label| text += &format!("gone: {label}\n"));
+    let (mean, count) =
+        geometric_mean(ratios.iter().map(|(ratio, _)| *ratio)).context("no case is in both runs")?;
+    text += &format!(
+        "report: {} of {count} cases slower by more than 10%, in the mean {mean:.3} times\n",
+        slower.len()
+    );
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::runs::tests::run_of;
+    use super::*;
+
+    #[test]
+    fn only_what_is_between_the_markers_is_replaced() {
+        let page = format!("# Figures\n{BEGIN}\nold\n{END}\nrest\n");
+        let once = replaced(&page, "new\n\n").unwrap();
+        assert_eq!(once, format!("# Figures\n{BEGIN}\n\nnew\n{END}\nrest\n"));
+        assert_eq!(replaced(&once, "new").unwrap(), once);
+        assert!(replaced("# Figures\n", "new").is_err());
+        assert!(replaced(&format!("{END}{BEGIN}"), "new").is_err());
+    }
+
+    #[test]
+    fn what_became_slower_by_a_tenth_is_named() {
+        let old =
+            [("g", "add", 10., None, None), ("g", "exp", 10., None, None), ("g", "log", 8., None, None)];
+        let new =
+            [("g", "add", 20., None, None), ("g", "exp", 10.5, None, None), ("g", "tanh", 9., None, None)];
+        let text = changes(&run_of("rocm", &old), &run_of("rocm", &new)).unwrap();
+        assert!(text.contains("2.00 times: add f32 4x4: 20.00 us, was 10.00 us\n"), "{text}");
+        assert!(!text.contains("exp f32"), "{text}");
+        assert!(text.contains("gone: log f32 4x4\n"), "{text}");
+        assert!(
+            text.contains("report: 1 of 2 cases slower by more than 10%, in the mean 1.449 times"),
+            "{text}"
+        );
+        assert!(changes(&run_of("rocm", &old), &run_of("torch", &new)).is_err());
+    }
+
+    #[test]
+    fn the_causes_of_the_project_are_read() {
+        Causes::parse(&fs::read_to_string(root().join(CAUSES)).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn plots_are_drawn_with_the_note() {
+        let add = |us| ("elementwise", "add", us, Some(12_000), None);
+        let runs =
+            vec![run_of("rocm", &[add(6.)]), run_of("cuda", &[add(12.)]), run_of("torch", &[add(300.)])];
+        let folder = std::env::temp_dir().join(format!("candle-rocm-plots-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        plots::draw(&Merged::of(runs).unwrap(), &folder).unwrap();
+        for name in ["ratio-torch.svg", "ratio-cuda.svg", "bandwidth.svg"] {
+            let text = fs::read_to_string(folder.join(name)).unwrap();
+            assert!(text.contains("no AMD figure") && text.contains("NVIDIA H200"), "{name}: {text}");
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
