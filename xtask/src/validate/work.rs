@@ -336,8 +336,9 @@ impl Session {
     }
 
     fn demo(&self, limit: Duration) -> Result<Outcome> {
-        let Some(model) = &self.kit.model else {
-            return Ok(Outcome::of(Status::NotApplicable, "not part of this pack: the weights"));
+        let model = match &self.kit.model {
+            Ok(model) => model,
+            Err(reason) => return Ok(Outcome::of(Status::NotApplicable, reason)),
         };
         let file = self.out.join("demo.json");
         let mut command = self.command("examples/sentence_embeddings")?;
