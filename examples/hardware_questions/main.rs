@@ -70,7 +70,10 @@ fn main() -> Result<()> {
         count(Verdict::NotApplicable),
     );
     if let Some(file) = &args.json {
+        // Nobody shall take another maker's figures for AMD's.
+        let note = (gpu.device.driver_name() == "nvidia").then_some("NVIDIA, for development: no AMD figure");
         let report = json!({
+            "note": note,
             "gpu": gpu.device.name(),
             "arch": gpu.arch(),
             "driver": gpu.device.driver_name(),

@@ -1,9 +1,10 @@
 //! `cargo xtask validate`: all that can be found out on a machine with a GPU, unattended, into one folder to send.
 //!
-//! [`stages`] is the table of what is run, [`work`] how, [`kit`] and [`pack`] the programs, [`scrub`] what is taken
+//! [`stages`] is the table of what is run, [`work`] and [`programs`] how, [`kit`] and [`pack`] the programs, [`scrub`] what is taken
 //! out of every text, [`report`] what is written. docs/validate.md is for who runs it.
 mod kit;
 mod pack;
+mod programs;
 mod questions;
 mod report;
 mod scrub;
@@ -79,9 +80,8 @@ pub fn run(args: &Args) -> Result<()> {
 pub fn smoke(arch: &str, archs: &str) -> Result<()> {
     let out = upstream_tests::target_dir()?.join(format!("validate-{arch}"));
     let driver = format!("emulator:{arch}");
-    let words = ["validate", "--quick", "--only", "doctor", "--only", "questions", "--driver", &driver];
-    let mut args =
-        Args::from_arg_matches(&Args::augment_args(clap::Command::new("validate")).get_matches_from(words))?;
+    let words = ["--quick", "--only", "doctor", "--only", "questions", "--driver", &driver];
+    let mut args = arguments(&words)?;
     args.out = out;
     if !validate(&args, Some(archs))? {
         bail!(
@@ -90,6 +90,12 @@ pub fn smoke(arch: &str, archs: &str) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// The arguments that these words are.
+fn arguments(words: &[&str]) -> Result<Args> {
+    let command = Args::augment_args(clap::Command::new("validate").no_binary_name(true));
+    Ok(Args::from_arg_matches(&command.try_get_matches_from(words)?)?)
 }
 
 /// Runs the chosen stages; whether all is well.
@@ -166,3 +172,6 @@ fn all(mut session: Session, chosen: &[&'static Stage]) -> Result<Report> {
     report.write(&session, begun.elapsed())?;
     Ok(report)
 }
+
+#[cfg(test)]
+mod tests;
