@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 
 use crate::process::{self, cargo};
 use crate::software_gpu::{self, SoftwareGpu};
-use crate::{demo, downstream, kernels, lines, setup, stress, upstream_tests};
+use crate::{demo, downstream, kernels, lines, setup, stress, upstream_tests, validate};
 
 /// Builds with the software GPU in: what all checks of the workspace share.
 const FEATURES: [&str; 3] = ["--workspace", "--features", "candle-rocm/rocm-emulator"];
@@ -23,6 +23,9 @@ const SOFTWARE_GPUS: &[SoftwareGpu] = &[
     SoftwareGpu::with("gfx1201", "seed=3"),
     SoftwareGpu::with("gfx1100", "fail=hipDeviceSynchronize:1,hipMemcpy:1,hipMemset:1,hipStreamCreate:1"),
 ];
+
+/// The families whose guesses about hardware are held: one with waves of 32 lanes, one of 64.
+const QUESTIONED: [&str; 2] = ["gfx1100", "gfx90a"];
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -45,6 +48,9 @@ pub fn run(args: &Args) -> Result<()> {
         kernels::run_for(kernels::EVERY_ARCH, true)?;
         downstream::run()?;
         demo::run_demo(software_gpu::DEFAULT, &archs)?;
+        for arch in QUESTIONED {
+            validate::smoke(arch, &archs)?;
+        }
         stress::run_on_software(stress::SHORT_MINUTES, 1, &archs)?;
         bench_on_software(&archs)?;
         if !upstream_tests::run_suites(SOFTWARE_GPUS, &archs, &[])? {

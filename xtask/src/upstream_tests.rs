@@ -115,7 +115,7 @@ fn run_on(
 }
 
 /// Where cargo builds, as an absolute path.
-fn target_dir() -> Result<PathBuf> {
+pub fn target_dir() -> Result<PathBuf> {
     let metadata = process::metadata()?;
     Ok(PathBuf::from(metadata["target_directory"].as_str().context("cargo metadata lacks target_directory")?))
 }

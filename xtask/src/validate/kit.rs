@@ -38,7 +38,8 @@ pub struct Kit {
     /// The crates of upstream's tests, each with its `tests/`.
     pub sources: Vec<PathBuf>,
     pub sentences: PathBuf,
-    pub model: Option<PathBuf>,
+    /// Or why there is none.
+    pub model: Result<PathBuf, String>,
     pub objects: PathBuf,
     /// Commit, compiler and targets.
     pub built: Value,
@@ -46,15 +47,21 @@ pub struct Kit {
 }
 
 impl Kit {
-    /// Builds what the stages need, for the GPUs that the driver has.
+    /// Builds what the stages need, for these targets or the GPUs that the driver has.
     ///
     /// # Errors
-    /// When something cannot be built or fetched.
-    pub fn built(driver: Option<&str>, chosen: &[&Stage]) -> Result<Self> {
-        let archs = archs(driver);
-        setup::ensure(setup::TEST)?;
+    /// When something cannot be built.
+    pub fn built(archs: Option<&str>, driver: Option<&str>, chosen: &[&Stage]) -> Result<Self> {
+        let archs = archs.map(str::to_owned).or_else(|| archs_of(driver));
+        // Where there is a GPU, there is its compiler; the build says what it misses.
+        if driver.is_some_and(is_software) {
+            setup::ensure(setup::TEST)?;
+        }
         let needs_model = chosen.iter().any(|stage| matches!(stage.work, Work::Demo));
-        let model = needs_model.then(weights::ensure).transpose()?;
+        let model = match needs_model {
+            true => weights::ensure().map_err(|error| format!("{error:#}")),
+            false => Err("the demo was not chosen".to_owned()),
+        };
         Self::build(archs.as_deref(), model, &|key: &str| {
             // The doctor is always run.
             key == "examples/doctor"
@@ -66,7 +73,11 @@ impl Kit {
     ///
     /// # Errors
     /// When something cannot be built.
-    pub fn build(archs: Option<&str>, model: Option<PathBuf>, wanted: &dyn Fn(&str) -> bool) -> Result<Self> {
+    pub fn build(
+        archs: Option<&str>,
+        model: Result<PathBuf, String>,
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<Self> {
         let (upstream, _) = upstream_tests::prepare()?;
         let sources = rocmify::upstream::locate(&CRATES, rocmify::upstream::VERSION, &upstream)?;
         let (mut tests, mut examples) = (Vec::new(), Vec::new());
@@ -130,6 +141,7 @@ impl Kit {
             bail!("{} is missing in the pack", missing.display());
         }
         let model = Some(root.join(MODEL)).filter(|model| model.is_dir());
+        let model = model.ok_or_else(|| "not part of this pack: the weights".to_owned());
         Ok(Self {
             upstream: root.join(UPSTREAM),
             sources: CRATES.map(|name| root.join(UPSTREAM).join(name)).to_vec(),
@@ -178,8 +190,12 @@ impl Stage {
     }
 }
 
+fn is_software(driver: &str) -> bool {
+    driver.starts_with("emulator")
+}
+
 /// The targets to build for: as the environment says, those of the software GPU, or `None` for this machine's GPUs.
-fn archs(driver: Option<&str>) -> Option<String> {
+fn archs_of(driver: Option<&str>) -> Option<String> {
     let asked = std::env::var("CANDLE_ROCM_ARCHS").ok();
     let software = driver.and_then(|driver| {
         let archs = driver.strip_prefix("emulator")?;

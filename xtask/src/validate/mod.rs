@@ -1,9 +1,10 @@
 //! `cargo xtask validate`: all that can be found out on a machine with a GPU, unattended, into one folder to send.
 //!
-//! [`stages`] is the table of what is run, [`work`] how, [`kit`] and [`pack`] the programs, [`scrub`] what is taken
+//! [`stages`] is the table of what is run, [`work`] and [`programs`] how, [`kit`] and [`pack`] the programs, [`scrub`] what is taken
 //! out of every text, [`report`] what is written. docs/validate.md is for who runs it.
 mod kit;
 mod pack;
+mod programs;
 mod questions;
 mod report;
 mod scrub;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use clap::{Args as _, FromArgMatches};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use kit::Kit;
@@ -22,6 +24,8 @@ use report::{Entry, Report};
 use scrub::Scrubber;
 use stages::{STAGES, Stage};
 use work::{Outcome, Session, Status};
+
+use crate::upstream_tests;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -61,10 +65,45 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(folder) = &args.pack {
         return pack::pack(folder, args.without_model);
     }
+    if !validate(args, None)? {
+        // The summary is the last line, so no error follows it.
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+/// Whether the command itself works: the doctor and the hardware questions on a software GPU. `archs` are the targets
+/// whose code objects the programs hold.
+///
+/// # Errors
+/// If a question is not answered as the software GPU's own guesses say.
+pub fn smoke(arch: &str, archs: &str) -> Result<()> {
+    let out = upstream_tests::target_dir()?.join(format!("validate-{arch}"));
+    let driver = format!("emulator:{arch}");
+    let words = ["--quick", "--only", "doctor", "--only", "questions", "--driver", &driver];
+    let mut args = arguments(&words)?;
+    args.out = out;
+    if !validate(&args, Some(archs))? {
+        bail!(
+            "the software GPU does not answer the hardware questions as guessed: see {}",
+            args.out.display()
+        );
+    }
+    Ok(())
+}
+
+/// The arguments that these words are.
+fn arguments(words: &[&str]) -> Result<Args> {
+    let command = Args::augment_args(clap::Command::new("validate").no_binary_name(true));
+    Ok(Args::from_arg_matches(&command.try_get_matches_from(words)?)?)
+}
+
+/// Runs the chosen stages; whether all is well.
+fn validate(args: &Args, archs: Option<&str>) -> Result<bool> {
     let chosen: Vec<&'static Stage> = STAGES.iter().filter(|stage| stage.is_chosen(&args.only)).collect();
     let kit = match &args.packed {
         Some(folder) => Kit::packed(folder)?,
-        None => Kit::built(args.driver.as_deref(), &chosen)?,
+        None => Kit::built(archs, args.driver.as_deref(), &chosen)?,
     };
     let out = clear(&args.out)?;
     let session = Session {
@@ -79,11 +118,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let report = all(session, &chosen)?;
     println!("{}", report.summary());
-    if !report.is_good() {
-        // The summary is the last line, so no error follows it.
-        std::process::exit(1);
-    }
-    Ok(())
+    Ok(report.is_good())
 }
 
 /// An empty folder, as an absolute path; one with an earlier report is emptied of it.
@@ -137,3 +172,6 @@ fn all(mut session: Session, chosen: &[&'static Stage]) -> Result<Report> {
     report.write(&session, begun.elapsed())?;
     Ok(report)
 }
+
+#[cfg(test)]
+mod tests;

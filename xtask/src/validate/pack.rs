@@ -22,7 +22,7 @@ pub fn pack(folder: &Path, without_model: bool) -> Result<()> {
     if folder.is_dir() && folder.read_dir()?.next().is_some() && !folder.join(MANIFEST).is_file() {
         bail!("{} is not empty and no pack: name another folder", folder.display());
     }
-    let model = if without_model { None } else { Some(weights::ensure()?) };
+    let model = if without_model { Err("left out".to_owned()) } else { Ok(weights::ensure()?) };
     let archs = std::env::var("CANDLE_ROCM_ARCHS").ok();
     let kit = Kit::build(archs.as_deref(), model, &|_| true)?;
     if folder.is_dir() {
@@ -40,7 +40,7 @@ pub fn pack(folder: &Path, without_model: bool) -> Result<()> {
     if kit.objects.is_dir() {
         copy_folder(&kit.objects, &folder.join(OBJECTS))?;
     }
-    if let Some(model) = &kit.model {
+    if let Ok(model) = &kit.model {
         for file in ["config.json", "tokenizer.json", "model.safetensors"] {
             put(&model.join(file), &folder.join(MODEL).join(file))?;
         }

@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use super::kit::OBJECTS;
 use crate::process::{self, cargo, root};
+use crate::upstream_tests;
 
 /// Their sources.
 const SOURCES: &str = "examples/hardware_questions";
@@ -15,7 +16,8 @@ const SOURCES: &str = "examples/hardware_questions";
 /// # Errors
 /// When one does not compile.
 pub fn compile(archs: Option<&str>, programs: &BTreeMap<String, PathBuf>) -> Result<PathBuf> {
-    let folder = root().join("target").join(OBJECTS);
+    let target = upstream_tests::target_dir()?;
+    let folder = target.join(OBJECTS);
     if !programs.contains_key("examples/hardware_questions") {
         return Ok(folder);
     }
@@ -26,7 +28,13 @@ pub fn compile(archs: Option<&str>, programs: &BTreeMap<String, PathBuf>) -> Res
     sources.sort();
     for source in sources {
         let mut command = cargo(&["run", "--quiet", "--package", "hip-kernels-build", "--"]);
-        command.arg("--source").arg(source).arg("--out").arg(&folder);
+        command
+            .arg("--source")
+            .arg(source)
+            .arg("--out")
+            .arg(&folder)
+            .arg("--work-dir")
+            .arg(target.join("hip-kernels"));
         command.args(archs.iter().flat_map(|archs| ["--archs", archs]));
         process::run(&mut command)?;
     }

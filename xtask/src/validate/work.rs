@@ -2,29 +2,23 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rocmify::suites::rocmify_suites;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::kit::{BENCH, Kit, SUITES};
+use super::kit::{Kit, SUITES};
 use super::scrub::Scrubber;
 use super::stages::{Needs, Stage, Work};
 use crate::bounded::{self, Finished};
 use crate::harness::Results;
 use crate::upstream_tests::{self, judge, suite_command};
-use crate::{demo, stress};
 
 /// Chooses the driver.
 pub const DRIVER: &str = "CANDLE_ROCM_DRIVER";
 /// The folder of the logs.
 pub const LOGS: &str = "logs";
-/// So many processes of the fuzzer run at once at most.
-const FUZZERS: usize = 8;
-/// Minutes of stress.
-const STRESS: f64 = 3.0;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Status {
@@ -71,12 +65,12 @@ impl Outcome {
         Self { status, passed: 0, failed, not_applicable: 0, skipped: 0, notes, figures, log }
     }
 
-    fn good(passed: usize) -> Self {
+    pub fn good(passed: usize) -> Self {
         Self { passed, notes: Vec::new(), ..Self::of(Status::Ok, "") }
     }
 
     /// Notes how a process ended that is no test program, if it ended badly.
-    fn ended(&mut self, finished: &Finished, limit: Duration) {
+    pub fn ended(&mut self, finished: &Finished, limit: Duration) {
         self.log.push_str(&log(finished));
         match finished.status {
             Some(status) if status.success() => {}
@@ -93,7 +87,7 @@ impl Outcome {
     }
 }
 
-fn log(finished: &Finished) -> String {
+pub fn log(finished: &Finished) -> String {
     match finished.stderr.is_empty() {
         true => finished.stdout.clone(),
         false => format!("{}\n-- standard error --\n{}", finished.stdout, finished.stderr),
@@ -173,7 +167,7 @@ impl Session {
     }
 
     /// A tool makes everything slower.
-    fn limit(&self, seconds: u64) -> Duration {
+    pub fn limit(&self, seconds: u64) -> Duration {
         Duration::from_secs(if self.under.is_empty() { seconds } else { seconds * 20 })
     }
 
@@ -190,7 +184,7 @@ impl Session {
     }
 
     /// A program on the chosen driver.
-    fn command(&self, key: &str) -> Result<Command> {
+    pub fn command(&self, key: &str) -> Result<Command> {
         let mut command =
             Command::new(self.kit.program(key).with_context(|| format!("{key} was not built"))?);
         command.current_dir(&self.out).env("RUST_BACKTRACE", "0");
@@ -201,7 +195,7 @@ impl Session {
     }
 
     /// The same under the tool, if there is one.
-    fn tested(&self, command: Command) -> Command {
+    pub fn tested(&self, command: Command) -> Command {
         let [tool, args @ ..] = self.under.as_slice() else { return command };
         let mut under = Command::new(tool);
         under.args(args).arg(command.get_program()).args(command.get_args()).env("RUST_TEST_THREADS", "1");
@@ -272,152 +266,8 @@ impl Session {
         Ok(outcome)
     }
 
-    fn stress(&self, limit: Duration) -> Result<Outcome> {
-        let minutes = if self.quick { 0.05 } else { STRESS };
-        let mut command = self.command("examples/stress")?;
-        command.args(["--minutes", &minutes.to_string()]);
-        let finished = bounded::run(&mut command, limit)?;
-        let mut outcome = Outcome::good(1);
-        outcome.ended(&finished, limit);
-        match finished.stdout.lines().last() {
-            Some(line) if line.starts_with(stress::OK) => outcome.notes.push(line.to_owned()),
-            _ => outcome.failed = 1,
-        }
-        judged_once(outcome)
-    }
-
-    /// Several processes, each with a seed and a share of the cases.
-    fn fuzz(&self, limit: Duration) -> Result<Outcome> {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let several = if self.under.is_empty() { cores.clamp(1, FUZZERS) as u64 } else { 1 };
-        let processes = several.min(self.cases.div_ceil(100));
-        let runs: Vec<(u64, Result<Finished>)> = thread::scope(|scope| {
-            let threads: Vec<_> = (1..=processes)
-                .map(|seed| {
-                    scope.spawn(move || (seed, self.fuzz_with(seed, self.cases.div_ceil(processes), limit)))
-                })
-                .collect();
-            threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
-        });
-        let mut outcome = Outcome::good(0);
-        for (seed, run) in runs {
-            let finished = run?;
-            outcome.log.push_str(&format!("== seed {seed} ==\n"));
-            match counted(&finished.stdout) {
-                Some((cases, failed)) => {
-                    outcome.passed += cases.saturating_sub(failed);
-                    outcome.failed += failed;
-                    outcome.notes.extend(differing(&finished.stdout));
-                    // A failed assertion of the fuzzer's own, beside the cases.
-                    if failed == 0 {
-                        outcome.ended(&finished, limit);
-                    } else {
-                        outcome.log.push_str(&log(&finished));
-                    }
-                }
-                None => {
-                    outcome.failed += 1;
-                    outcome.ended(&finished, limit);
-                }
-            }
-        }
-        if outcome.status == Status::Ok && outcome.failed > 0 {
-            outcome.status = Status::Failed;
-        }
-        outcome.figures = json!({ "processes": processes, "cases": self.cases });
-        Ok(outcome)
-    }
-
-    fn fuzz_with(&self, seed: u64, cases: u64, limit: Duration) -> Result<Finished> {
-        let mut command = self.command("deps/differential")?;
-        command.args(["--exact", "fuzz::random_cases", "--nocapture", "--color=never"]);
-        command.env("CANDLE_FUZZ_CASES", cases.to_string()).env("CANDLE_FUZZ_SEED", seed.to_string());
-        bounded::run(&mut self.tested(command), limit)
-    }
-
-    fn demo(&self, limit: Duration) -> Result<Outcome> {
-        let Some(model) = &self.kit.model else {
-            return Ok(Outcome::of(Status::NotApplicable, "not part of this pack: the weights"));
-        };
-        let file = self.out.join("demo.json");
-        let mut command = self.command("examples/sentence_embeddings")?;
-        command.args(["--device", "rocm", "--compare", "cpu", "--model"]).arg(model);
-        command.arg("--file").arg(&self.kit.sentences).arg("--report").arg(&file);
-        let finished = bounded::run(&mut command, limit)?;
-        let mut outcome = Outcome::good(1);
-        outcome.ended(&finished, limit);
-        if outcome.status == Status::Ok {
-            let report = self.clean_file(&file)?;
-            match demo::summary(&report) {
-                Ok(line) => outcome.notes.push(line),
-                Err(error) => {
-                    outcome.failed = 1;
-                    outcome.notes.push(format!("{error:#}"));
-                }
-            }
-            outcome.figures = report;
-        }
-        judged_once(outcome)
-    }
-
-    fn benches(&self, limit: Duration) -> Result<Outcome> {
-        let file = self.out.join("bench.json");
-        let mut command = self.command(&format!("deps/{BENCH}"))?;
-        command
-            .args(["--scale", if self.quick { "smoke" } else { "full" }, "--device", "rocm", "--json"])
-            .arg(&file);
-        let finished = bounded::run(&mut command, limit)?;
-        let mut outcome = Outcome::good(0);
-        outcome.ended(&finished, limit);
-        if file.is_file() {
-            let report = self.clean_file(&file)?;
-            outcome.passed = report["results"].as_array().map_or(0, Vec::len);
-        }
-        if outcome.passed == 0 {
-            outcome.failed = 1;
-            outcome.notes.push("no case was measured".to_owned());
-        }
-        outcome.status =
-            if outcome.status == Status::Ok && outcome.failed > 0 { Status::Failed } else { outcome.status };
-        Ok(outcome)
-    }
-
-    fn questions(&self, limit: Duration) -> Result<Outcome> {
-        let file = self.out.join("questions.json");
-        let mut command = self.command("examples/hardware_questions")?;
-        command.arg("--objects").arg(&self.kit.objects).arg("--json").arg(&file);
-        command.args(self.risky.then_some("--risky"));
-        let finished = bounded::run(&mut command, limit)?;
-        let mut outcome = Outcome::good(0);
-        outcome.ended(&finished, limit);
-        let report = if file.is_file() { self.clean_file(&file)? } else { Value::Null };
-        for question in report["questions"].as_array().into_iter().flatten() {
-            match question["verdict"].as_str() {
-                Some("right") => outcome.passed += 1,
-                Some("not applicable") => outcome.not_applicable += 1,
-                Some("measured") => outcome.skipped += 1,
-                _ => outcome.notes.push(format!(
-                    "our guess is wrong: {}: {}",
-                    question["question"].as_str().unwrap_or_default(),
-                    question["answer"]
-                )),
-            }
-        }
-        // On hardware a wrong guess is what was looked for. On the software GPU it cannot be.
-        let wrong = outcome.notes.iter().filter(|note| note.starts_with("our guess")).count();
-        if report["driver"] == "emulator" {
-            outcome.failed += wrong;
-        }
-        outcome.figures = json!({ "wrong_guesses": wrong, "measured": outcome.skipped });
-        outcome.skipped = 0;
-        if outcome.status == Status::Ok && outcome.failed > 0 {
-            outcome.status = Status::Failed;
-        }
-        Ok(outcome)
-    }
-
     /// Reads a JSON file that a program wrote into the report's folder, and leaves it there cleaned.
-    fn clean_file(&self, file: &std::path::Path) -> Result<Value> {
+    pub fn clean_file(&self, file: &std::path::Path) -> Result<Value> {
         let text = fs::read_to_string(file).context("it left no report")?;
         let clean = self.scrubber.json(&serde_json::from_str(&text).context("its report is no JSON")?);
         fs::write(file, format!("{clean:#}\n"))?;
@@ -444,36 +294,6 @@ fn failed(error: &anyhow::Error) -> Outcome {
     Outcome::of(Status::Failed, format!("{error:#}"))
 }
 
-/// Of a stage that is one thing: it passed or it failed.
-fn judged_once(mut outcome: Outcome) -> Result<Outcome> {
-    if outcome.failed > 0 {
-        outcome.passed = 0;
-        if outcome.status == Status::Ok {
-            outcome.status = Status::Failed;
-        }
-    }
-    if outcome.failed > 1 {
-        bail!("{} failures of one thing", outcome.failed);
-    }
-    Ok(outcome)
-}
-
-/// Cases and failures, as the fuzzer sums them up.
-fn counted(output: &str) -> Option<(usize, usize)> {
-    let line = output.lines().find(|line| line.starts_with("fuzz: ") && line.ends_with(" failed"))?;
-    let cases = line.strip_prefix("fuzz: ")?.split(' ').next()?.parse().ok()?;
-    let failed = line.strip_suffix(" failed")?.rsplit(' ').next()?.parse().ok()?;
-    Some((cases, failed))
-}
-
-/// The lines of the fuzzer that replay a case, each with what differs.
-fn differing(output: &str) -> impl Iterator<Item = String> + '_ {
-    let lines = output.lines().zip(output.lines().skip(1));
-    lines
-        .filter(|(line, _)| line.starts_with("  cargo xtask fuzz"))
-        .map(|(line, why)| format!("{}: {}", line.trim(), why.trim()))
-}
-
 /// What compute-sanitizer found, if a program ran under it.
 fn findings(output: &str) -> impl Iterator<Item = String> + '_ {
     let bad = |line: &&str| {
@@ -486,15 +306,6 @@ fn findings(output: &str) -> impl Iterator<Item = String> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_fuzzers_figures_are_read() {
-        let text = "fuzz: 2500 cases with seed 1: 9 of 9 operations, 3 launches, 2 failed\n  cargo xtask fuzz --case 'a'\n    \
-                    not the CPU's\nend";
-        assert_eq!(counted(text), Some((2500, 2)));
-        assert_eq!(differing(text).collect::<Vec<_>>(), ["cargo xtask fuzz --case 'a': not the CPU's"]);
-        assert_eq!(counted("panicked"), None);
-    }
 
     #[test]
     fn a_sanitizers_findings_fail() {

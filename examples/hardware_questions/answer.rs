@@ -1,0 +1,89 @@
+//! A question, our guess, and what the GPU answered.
+use std::fmt;
+
+use serde_json::{Value, json};
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Verdict {
+    Right,
+    Wrong,
+    /// Nothing was guessed: a cost, a rate.
+    Measured,
+    /// Not a question for this GPU.
+    NotApplicable,
+}
+
+/// What is asked, and why.
+#[derive(Clone, Copy)]
+pub struct Question {
+    pub name: &'static str,
+    /// What we guess, in words.
+    pub guess: &'static str,
+    /// What depends on it.
+    pub why: &'static str,
+    /// Where the guess is in the sources.
+    pub place: &'static str,
+}
+
+pub struct Answer {
+    pub question: Question,
+    pub verdict: Verdict,
+    /// In words.
+    pub text: String,
+    /// Cases that differ, or figures.
+    pub details: Value,
+}
+
+impl Question {
+    pub fn answer(self, right: bool, text: impl Into<String>) -> Answer {
+        let verdict = if right { Verdict::Right } else { Verdict::Wrong };
+        Answer { question: self, verdict, text: text.into(), details: Value::Null }
+    }
+
+    pub fn measured(self, text: impl Into<String>, details: Value) -> Answer {
+        Answer { question: self, verdict: Verdict::Measured, text: text.into(), details }
+    }
+
+    pub fn not_applicable(self, why: impl Into<String>) -> Answer {
+        Answer { question: self, verdict: Verdict::NotApplicable, text: why.into(), details: Value::Null }
+    }
+}
+
+impl Answer {
+    pub fn with(self, details: Value) -> Self {
+        Self { details, ..self }
+    }
+
+    pub fn json(&self) -> Value {
+        json!({
+            "question": self.question.name,
+            "guess": self.question.guess,
+            "answer": self.text,
+            "verdict": self.verdict.to_string(),
+            "details": self.details,
+            "why": self.question.why,
+            "place": self.question.place,
+        })
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Right => "right",
+            Self::Wrong => "wrong",
+            Self::Measured => "measured",
+            Self::NotApplicable => "not applicable",
+        })
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.verdict, self.question.name, self.text)?;
+        if self.verdict == Verdict::Wrong {
+            write!(f, " (our guess: {}; {})", self.question.guess, self.question.place)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,195 @@
+//! What calls of the driver cost, and how fast memory is copied. Nothing is guessed here: figures only.
+use std::ffi::c_void;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use candle_core::rocm::rocm_rs::hip::bindings;
+use serde_json::{Value, json};
+
+use crate::answer::{Answer, Question};
+use crate::gpu::{Gpu, Grid, code_name};
+
+/// Calls of which the median counts.
+const CALLS: usize = 1000;
+/// Copies of a size.
+const COPIES: usize = 8;
+
+const fn figure(name: &'static str, why: &'static str) -> Question {
+    Question { name, guess: "none: the software GPU's times say nothing", why, place: "docs/performance.md" }
+}
+
+/// Must come first: what it asks happens once.
+pub fn loading(gpu: &Gpu) -> Result<Vec<Answer>> {
+    let question = figure("loading a module, and the first launch", "the first token");
+    let begun = Instant::now();
+    gpu.portable("nothing")?;
+    let loaded = begun.elapsed();
+    launch(gpu)?;
+    gpu.synchronize()?;
+    let text = format!("{loaded:.1?} to load, {:.1?} with the first launch", begun.elapsed());
+    let figures =
+        json!({"load_us": loaded.as_secs_f64() * 1e6, "with_launch_us": begun.elapsed().as_secs_f64() * 1e6});
+    Ok(vec![question.measured(text, figures)])
+}
+
+fn launch(gpu: &Gpu) -> Result<()> {
+    let scratch = gpu.device.alloc_zeros::<u32>(1)?;
+    launch_with(gpu, &scratch)
+}
+
+fn launch_with(gpu: &Gpu, scratch: &candle_core::rocm::Buffer<u32>) -> Result<()> {
+    let launch = gpu.portable("nothing")?.launch(Grid { groups: 1, lanes: gpu.lanes() }.config());
+    // SAFETY: nothing(unsigned *out) touches nothing.
+    Ok(unsafe { launch.arg(&scratch.ptr()).run()? })
+}
+
+pub fn ask(gpu: &Gpu) -> Result<Vec<Answer>> {
+    let mut answers = calls(gpu)?;
+    answers.push(sustained(gpu)?);
+    answers.extend(copies(gpu)?);
+    answers.push(clock(gpu)?);
+    Ok(answers)
+}
+
+/// Microseconds of the median call.
+fn median(mut call: impl FnMut() -> Result<()>) -> Result<f64> {
+    let mut times = Vec::with_capacity(CALLS);
+    for _ in 0..CALLS {
+        let begun = Instant::now();
+        call()?;
+        times.push(begun.elapsed().as_secs_f64() * 1e6);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[CALLS / 2])
+}
+
+fn fine(code: bindings::hipError_t, call: &str) -> Result<()> {
+    ensure!(code == 0, "{call}: {}", code_name(code));
+    Ok(())
+}
+
+fn calls(gpu: &Gpu) -> Result<Vec<Answer>> {
+    gpu.device.bind_to_thread()?;
+    let (ordinal, stream) = (gpu.device.ordinal() as i32, gpu.stream());
+    let mut event: bindings::hipEvent_t = std::ptr::null_mut();
+    // SAFETY: the place for the event is ours; 2 turns timing off.
+    fine(unsafe { bindings::hipEventCreateWithFlags(&mut event, 2) }, "hipEventCreateWithFlags")?;
+    let scratch = gpu.device.alloc_zeros::<u32>(1)?;
+    gpu.synchronize()?;
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: in all of these the stream and the event are live, and places for results are ours.
+    let times = unsafe {
+        [
+            ("hipSetDevice", median(|| fine(bindings::hipSetDevice(ordinal), "hipSetDevice"))?),
+            ("hipStreamQuery, idle", median(|| fine(bindings::hipStreamQuery(stream), "hipStreamQuery"))?),
+            (
+                "hipStreamSynchronize, idle",
+                median(|| fine(bindings::hipStreamSynchronize(stream), "hipStreamSynchronize"))?,
+            ),
+            ("hipEventRecord", median(|| fine(bindings::hipEventRecord(event, stream), "hipEventRecord"))?),
+            (
+                "hipStreamWaitEvent",
+                median(|| fine(bindings::hipStreamWaitEvent(stream, event, 0), "hipStreamWaitEvent"))?,
+            ),
+            (
+                "hipMemGetInfo",
+                median(|| fine(bindings::hipMemGetInfo(&mut free, &mut total), "hipMemGetInfo"))?,
+            ),
+            (
+                "hipMalloc and hipFree of 1 MiB",
+                median(|| {
+                    let mut memory: *mut c_void = std::ptr::null_mut();
+                    fine(bindings::hipMalloc(&mut memory, 1 << 20), "hipMalloc")?;
+                    fine(bindings::hipFree(memory), "hipFree")
+                })?,
+            ),
+            (
+                "a launch, waited for",
+                median(|| {
+                    launch_with(gpu, &scratch)?;
+                    fine(bindings::hipStreamSynchronize(stream), "hipStreamSynchronize")
+                })?,
+            ),
+        ]
+    };
+    // SAFETY: nobody uses it any more.
+    fine(unsafe { bindings::hipEventDestroy(event) }, "hipEventDestroy")?;
+    let answer = |(name, us): (&'static str, f64)| {
+        figure(name, "the host's cost of an operation").measured(format!("{us:.2} us"), json!({"us": us}))
+    };
+    Ok(times.into_iter().map(answer).collect())
+}
+
+/// Launches one behind the other: what the host spends on each, and how many the GPU takes.
+fn sustained(gpu: &Gpu) -> Result<Answer> {
+    let scratch = gpu.device.alloc_zeros::<u32>(1)?;
+    gpu.synchronize()?;
+    let begun = Instant::now();
+    for _ in 0..CALLS {
+        launch_with(gpu, &scratch)?;
+    }
+    let host = begun.elapsed().as_secs_f64() * 1e6 / CALLS as f64;
+    gpu.synchronize()?;
+    let device = begun.elapsed().as_secs_f64() * 1e6 / CALLS as f64;
+    let question = figure("launches one behind the other", "decoding");
+    let text = format!("{host:.2} us of the host each, {device:.2} us until all have run");
+    Ok(question.measured(text, json!({"host_us": host, "us": device})))
+}
+
+fn copies(gpu: &Gpu) -> Result<Vec<Answer>> {
+    let bytes: usize = if gpu.is_software() { 1 << 20 } else { 64 << 20 };
+    let [first, second] = [gpu.device.alloc_zeros::<u8>(bytes)?, gpu.device.alloc_zeros::<u8>(bytes)?];
+    let [first, second] = [first.ptr().0, second.ptr().0];
+    let mut pageable = vec![1u8; bytes];
+    let mut pinned: *mut c_void = std::ptr::null_mut();
+    // SAFETY: the place for the address is ours.
+    fine(unsafe { bindings::hipHostMalloc(&mut pinned, bytes, 0) }, "hipHostMalloc")?;
+    let host = pageable.as_mut_ptr().cast::<c_void>();
+    let (up, down, across) = (
+        bindings::hipMemcpyKind_hipMemcpyHostToDevice,
+        bindings::hipMemcpyKind_hipMemcpyDeviceToHost,
+        bindings::hipMemcpyKind_hipMemcpyDeviceToDevice,
+    );
+    let cases = [
+        ("pinned memory to the GPU", first.cast::<c_void>(), pinned, up),
+        ("the GPU to pinned memory", pinned, first.cast(), down),
+        ("pageable memory to the GPU", first.cast(), host, up),
+        ("the GPU to pageable memory", host, first.cast(), down),
+        ("the GPU to itself", second.cast(), first.cast(), across),
+    ];
+    let mut answers = Vec::new();
+    for (name, to, from, kind) in cases {
+        let mut best = f64::INFINITY;
+        for _ in 0..COPIES {
+            gpu.synchronize()?;
+            let begun = Instant::now();
+            // SAFETY: both have so many bytes, and live until the stream has been waited for.
+            fine(unsafe { bindings::hipMemcpyAsync(to, from, bytes, kind, gpu.stream()) }, "hipMemcpyAsync")?;
+            gpu.synchronize()?;
+            best = best.min(begun.elapsed().as_secs_f64());
+        }
+        let rate = bytes as f64 / best / 1e9;
+        let figures = json!({"bytes": bytes, "us": best * 1e6, "gb_per_s": rate});
+        answers.push(
+            figure(name, "loading weights")
+                .measured(format!("{rate:.2} GB/s ({} MiB)", bytes >> 20), figures),
+        );
+    }
+    // SAFETY: it was got above, and the stream has been waited for.
+    fine(unsafe { bindings::hipHostFree(pinned) }, "hipHostFree")?;
+    Ok(answers)
+}
+
+/// How long a step of the spinning kernel takes: with the instructions of its loop, the clock.
+fn clock(gpu: &Gpu) -> Result<Answer> {
+    let question = figure("a step of one wave that computes", "the clock under a light load");
+    if gpu.is_software() {
+        return Ok(question.not_applicable("the software GPU has no clock"));
+    }
+    let steps = gpu.steps_for(std::time::Duration::from_millis(20))?;
+    let begun = Instant::now();
+    gpu.spin(steps)?;
+    gpu.synchronize()?;
+    let ns = begun.elapsed().as_secs_f64() * 1e9 / f64::from(steps);
+    Ok(question.measured(format!("{ns:.2} ns"), Value::from(ns)))
+}

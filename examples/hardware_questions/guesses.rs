@@ -1,0 +1,135 @@
+//! What the software GPU answers, case by case, as our guess for hardware.
+//!
+//! `guesses.txt` has a line for each question: its kernel, `*` or the family that differs from the others, and the
+//! words that come out. It is written by `--write-guesses`, a family at a time, and held by CI.
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::answer::Answer;
+use crate::gpu::Gpu;
+use crate::{answer::Question, instructions, matrices};
+
+const GUESSES: &str = include_str!("guesses.txt");
+/// So many differing cases are told.
+const TOLD: usize = 12;
+
+type Table = BTreeMap<(String, String), Vec<u32>>;
+
+fn read(text: &str) -> Table {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let entry = |line: &str| {
+        let mut words = line.split(' ');
+        let key = (words.next()?.to_owned(), words.next()?.to_owned());
+        Some((key, words.map(|word| u32::from_str_radix(word, 16).unwrap_or_default()).collect()))
+    };
+    lines.filter_map(entry).collect()
+}
+
+/// The architecture that the software GPU has for this one's family.
+pub fn family(arch: &str) -> &str {
+    match arch {
+        "gfx908" | "gfx90a" => arch,
+        _ if arch.starts_with("gfx9") => "gfx942",
+        _ if arch.starts_with("gfx10") => "gfx1030",
+        _ if arch.starts_with("gfx11") => "gfx1100",
+        _ if arch.starts_with("gfx12") => "gfx1201",
+        other => other,
+    }
+}
+
+/// What we guess comes out.
+pub fn of(kernel: &str, arch: &str) -> Option<Vec<u32>> {
+    look_up(&read(GUESSES), kernel, arch).cloned()
+}
+
+fn look_up<'a>(table: &'a Table, kernel: &str, arch: &str) -> Option<&'a Vec<u32>> {
+    let of = |family: &str| table.get(&(kernel.to_owned(), family.to_owned()));
+    of(family(arch)).or_else(|| of("*"))
+}
+
+/// Compares what came out, `outputs` words a case, with the guess.
+pub fn judge(question: Question, cases: &[Vec<u32>], outputs: usize, guess: &[u32], found: &[u32]) -> Answer {
+    let pairs = guess.chunks(outputs).zip(found.chunks(outputs)).zip(cases);
+    let differing: Vec<Value> = pairs
+        .filter(|((guess, found), _)| guess != found)
+        .map(|((guess, found), case)| json!({"case": hex(case), "guess": hex(guess), "answer": hex(found)}))
+        .collect();
+    let whole = guess.len() == found.len();
+    let text = match differing.len() {
+        0 if whole => format!("as guessed in all {} cases", cases.len()),
+        0 => format!("{} words, {} were guessed", found.len(), guess.len()),
+        count => format!("otherwise in {count} of {} cases", cases.len()),
+    };
+    let told: Vec<&Value> = differing.iter().take(TOLD).collect();
+    question.answer(whole && differing.is_empty(), text).with(json!(told))
+}
+
+fn hex(words: &[u32]) -> String {
+    words.iter().map(|word| format!("{word:08x}")).collect::<Vec<_>>().join(" ")
+}
+
+/// Takes the answers of this GPU for the guesses of its family.
+///
+/// # Errors
+/// On hardware: a guess is what the software GPU does.
+pub fn write(file: &Path, gpu: &Gpu) -> Result<()> {
+    ensure!(
+        gpu.is_software(),
+        "guesses are what the software GPU does: answers of hardware are made into code first"
+    );
+    let mut table = read(&std::fs::read_to_string(file).unwrap_or_default());
+    for (kernel, found) in instructions::answers(gpu)?.into_iter().chain(matrices::answers(gpu)?) {
+        let family = family(gpu.arch()).to_owned();
+        table.remove(&(kernel.to_owned(), family.clone()));
+        match table.get(&(kernel.to_owned(), "*".to_owned())) {
+            Some(common) if *common == found => {}
+            Some(_) => drop(table.insert((kernel.to_owned(), family), found)),
+            None => drop(table.insert((kernel.to_owned(), "*".to_owned()), found)),
+        }
+    }
+    let mut text = String::from(
+        "# What the software GPU answers: kernel, family (* for all others), words. See guesses.rs.\n",
+    );
+    for ((kernel, family), words) in table {
+        let words: Vec<String> = words.iter().map(|word| format!("{word:x}")).collect();
+        text.push_str(&format!("{kernel} {family} {}\n", words.join(" ")));
+    }
+    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::Verdict;
+
+    const QUESTION: Question = Question { name: "a question", guess: "so", why: "because", place: "here.rs" };
+
+    #[test]
+    fn a_wrong_guess_is_found_and_told() {
+        let cases = vec![vec![1], vec![2], vec![3]];
+        let right = judge(QUESTION, &cases, 2, &[1, 2, 3, 4, 5, 6], &[1, 2, 3, 4, 5, 6]);
+        assert_eq!(right.verdict, Verdict::Right);
+        let wrong = judge(QUESTION, &cases, 2, &[1, 2, 3, 4, 5, 6], &[1, 2, 3, 9, 5, 6]);
+        assert_eq!((wrong.verdict, wrong.details[0]["case"].as_str()), (Verdict::Wrong, Some("00000002")));
+        assert!(wrong.to_string().contains("here.rs"), "{wrong}");
+        assert_eq!(judge(QUESTION, &cases, 2, &[1, 2], &[1, 2, 3, 4]).verdict, Verdict::Wrong);
+    }
+
+    #[test]
+    fn a_familys_own_line_goes_before_the_common_one() {
+        let table = read("# a comment\nfrexp * 0000000a 0b\nfrexp gfx90a 0c\n");
+        assert_eq!(look_up(&table, "frexp", "gfx90a"), Some(&vec![12]));
+        assert_eq!(look_up(&table, "frexp", "gfx1102"), Some(&vec![10, 11]));
+        assert_eq!(look_up(&table, "rcp", "gfx1102"), None);
+    }
+
+    #[test]
+    fn every_instruction_has_a_guess() {
+        for kernel in instructions::kernels() {
+            assert!(of(kernel, "gfx1100").is_some(), "{kernel}");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Questions about single instructions whose results a manual leaves open.
+use anyhow::Result;
+
+use crate::answer::{Answer, Question};
+use crate::cases::*;
+use crate::gpu::{Gpu, Grid, one_nan};
+use crate::guesses;
+
+const MODULE: &str = "instructions";
+/// Words that a kernel writes for each case.
+pub const OUTPUTS: usize = 2;
+
+struct Instruction {
+    kernel: &'static str,
+    question: Question,
+    cases: fn(lanes: u32) -> Vec<Vec<u32>>,
+}
+
+const DIVISION: &str = "rocm-emulator/src/exec/vector/division.rs";
+const FLOAT32: &str = "rocm-emulator/src/exec/vector/float32.rs";
+pub const TRANSCENDENTAL: &str = "rocm-emulator/src/exec/vector/transcendental.rs";
+const EXCHANGE: &str = "rocm-emulator/src/exec/memory/exchange.rs";
+const ATOMICS: &str = "rocm-emulator/src/exec/memory/atomics.rs";
+
+const fn ask_of(
+    kernel: &'static str,
+    name: &'static str,
+    guess: &'static str,
+    why: &'static str,
+    place: &'static str,
+    cases: fn(u32) -> Vec<Vec<u32>>,
+) -> Instruction {
+    Instruction { kernel, question: Question { name, guess, why, place }, cases }
+}
+
+const INSTRUCTIONS: &[Instruction] = &[
+    ask_of(
+        "frexp_f32",
+        "v_frexp_f32 of denormals and specials",
+        "denormals are normalised; infinities and NaN keep their value and have exponent 0",
+        "log, pow and cbrt of denormals",
+        FLOAT32,
+        edges,
+    ),
+    ask_of(
+        "frexp_f16",
+        "v_frexp_f16 of denormals and specials",
+        "as in f32",
+        "log and pow of f16",
+        "rocm-emulator/src/exec/vector/float16.rs",
+        edges_f16,
+    ),
+    ask_of(
+        "frexp_mant_f64",
+        "v_frexp_mant_f64 of denormals and specials",
+        "as in f32",
+        "log and pow of f64",
+        "rocm-emulator/src/exec/vector/float64.rs",
+        edges_f64,
+    ),
+    ask_of(
+        "frexp_exp_f64",
+        "v_frexp_exp_f64 of denormals and specials",
+        "as in f32",
+        "log and pow of f64",
+        "rocm-emulator/src/exec/vector/float64.rs",
+        edges_f64,
+    ),
+    ask_of(
+        "div_scale_numerator",
+        "v_div_scale_f32 of the numerator",
+        "scaled by 2^64 near denormals, NaN for zeros, VCC as the manual's pseudocode",
+        "every division",
+        DIVISION,
+        pairs,
+    ),
+    ask_of(
+        "div_scale_denominator",
+        "v_div_scale_f32 of the denominator",
+        "as of the numerator",
+        "every division",
+        DIVISION,
+        pairs,
+    ),
+    ask_of(
+        "div_fixup",
+        "v_div_fixup_f32",
+        "an overflowing or vanishing quotient by exponents, signs and NaN by the operands",
+        "every division",
+        DIVISION,
+        fixups,
+    ),
+    ask_of(
+        "division",
+        "a whole f32 division",
+        "correctly rounded, denormals kept",
+        "every division",
+        DIVISION,
+        pairs,
+    ),
+    ask_of(
+        "exp2_f32",
+        "v_exp_f32 near denormals",
+        "denormal operands and results are zeros",
+        "exp, softmax, gelu",
+        TRANSCENDENTAL,
+        exponents,
+    ),
+    ask_of(
+        "log2_f32",
+        "v_log_f32 of denormals",
+        "denormals are zeros: -infinity",
+        "log, losses",
+        TRANSCENDENTAL,
+        log_edges,
+    ),
+    ask_of(
+        "rcp_f32",
+        "v_rcp_f32 of denormals and of large numbers",
+        "denormal operands and results are zeros",
+        "recip, division",
+        TRANSCENDENTAL,
+        powers,
+    ),
+    ask_of(
+        "rsq_f32",
+        "v_rsq_f32 of denormals",
+        "denormals are zeros: infinity",
+        "norms",
+        TRANSCENDENTAL,
+        positive_powers,
+    ),
+    ask_of(
+        "sqrt_f32",
+        "v_sqrt_f32 of denormals",
+        "denormals are kept",
+        "sqrt, norms, optimisers",
+        TRANSCENDENTAL,
+        positive_powers,
+    ),
+    ask_of(
+        "sin_f32",
+        "v_sin_f32 of whole and half turns, near and far",
+        "exact at any distance",
+        "rope, sin",
+        TRANSCENDENTAL,
+        turns,
+    ),
+    ask_of(
+        "cos_f32",
+        "v_cos_f32 of whole and half turns, near and far",
+        "exact at any distance",
+        "rope, cos",
+        TRANSCENDENTAL,
+        turns,
+    ),
+    ask_of(
+        "fract_f32",
+        "v_fract_f32 just below zero",
+        "the largest number below 1",
+        "sin and cos of large numbers",
+        FLOAT32,
+        edges,
+    ),
+    ask_of(
+        "ldexp_f32",
+        "v_ldexp_f32 into denormals",
+        "rounded once, to nearest even",
+        "exp, pow",
+        FLOAT32,
+        scalings,
+    ),
+    ask_of(
+        "to_f16",
+        "v_cvt_f16_f32 beyond the largest f16 and near denormals",
+        "to nearest even: 65520 is infinity, denormals are kept",
+        "casts",
+        "rocm-emulator/src/exec/vector/convert.rs",
+        halves,
+    ),
+    ask_of(
+        "to_f16_towards_zero",
+        "v_cvt_pkrtz_f16_f32 beyond the largest f16",
+        "65504, denormals are cut off and kept",
+        "packed casts",
+        "rocm-emulator/src/exec/vector/packed.rs",
+        halves,
+    ),
+    ask_of(
+        "dot2_f32_f16",
+        "v_dot2_f32_f16: its roundings and denormals",
+        "the executor's order and rounding",
+        "quantized and half products",
+        "rocm-emulator/src/exec/vector/packed.rs",
+        dots,
+    ),
+    ask_of("med3_f32", "v_med3_f32 with NaN", "the minimum of the others", "clamp, relu6", FLOAT32, triples),
+    ask_of(
+        "min_max_f32",
+        "v_min_f32 and v_max_f32 of NaN and of both zeros",
+        "a quiet NaN loses, a signalling one wins (gfx12: loses), -0 is below +0",
+        "minimum, maximum, pooling",
+        FLOAT32,
+        pairs,
+    ),
+    ask_of(
+        "min_max_f16",
+        "v_pk_min_f16 and v_pk_max_f16 of NaN and of both zeros",
+        "as in f32",
+        "minimum, maximum of f16",
+        "rocm-emulator/src/exec/vector/packed.rs",
+        half_pairs,
+    ),
+    ask_of(
+        "bpermute",
+        "ds_bpermute_b32 of a lane that is not there",
+        "the number of lanes wraps",
+        "shuffles in every reduction",
+        EXCHANGE,
+        lane_addresses,
+    ),
+    ask_of(
+        "bpermute_from_idle",
+        "ds_bpermute_b32 of a lane that is off",
+        "zero",
+        "shuffles under a branch",
+        EXCHANGE,
+        lane_addresses,
+    ),
+    ask_of(
+        "readlane",
+        "v_readlane_b32 of a lane that is not there",
+        "the number of lanes wraps",
+        "wave-uniform values",
+        "rocm-emulator/src/exec/vector/cross_lane.rs",
+        far_lane,
+    ),
+    ask_of(
+        "lds_atomic_add_f32",
+        "ds_add_rtn_f32 with denormals and NaN",
+        "as a plain addition, denormals kept",
+        "reductions in LDS",
+        ATOMICS,
+        atomic_pairs,
+    ),
+    ask_of(
+        "global_atomic_add_f32",
+        "global_atomic_add_f32 with denormals and NaN",
+        "as a plain addition, denormals kept",
+        "index_add, scatter_add",
+        ATOMICS,
+        atomic_pairs,
+    ),
+];
+
+/// The kernels of the questions about bits.
+#[cfg(test)]
+pub fn kernels() -> impl Iterator<Item = &'static str> {
+    INSTRUCTIONS.iter().map(|instruction| instruction.kernel)
+}
+
+fn cases_of(instruction: &Instruction, gpu: &Gpu) -> Vec<Vec<u32>> {
+    let mut cases = (instruction.cases)(gpu.lanes());
+    cases.iter_mut().for_each(|case| case.resize(4, 0));
+    cases
+}
+
+/// Of these which NaN comes out is asked; elsewhere every NaN counts as the same. Integers are among their words, too.
+const EXACT: &[&str] = &[
+    "frexp_f32",
+    "frexp_f16",
+    "frexp_mant_f64",
+    "frexp_exp_f64",
+    "to_f16",
+    "to_f16_towards_zero",
+    "med3_f32",
+    "min_max_f32",
+    "min_max_f16",
+    "bpermute",
+    "bpermute_from_idle",
+    "readlane",
+];
+
+fn asked(gpu: &Gpu, kernel: &str, cases: &[Vec<u32>]) -> Result<Option<Vec<u32>>> {
+    let found = run(gpu, kernel, cases)?;
+    let exact = EXACT.contains(&kernel);
+    Ok(found.map(|words| words.into_iter().map(|word| if exact { word } else { one_nan(word) }).collect()))
+}
+
+/// Runs a kernel of theirs; `None` where this GPU has no such instruction.
+pub fn run(gpu: &Gpu, kernel: &str, cases: &[Vec<u32>]) -> Result<Option<Vec<u32>>> {
+    let groups = (cases.len() as u32).div_ceil(64);
+    // One wave for questions about lanes.
+    let lanes = if groups == 1 { cases.len() as u32 } else { 64 };
+    gpu.run(MODULE, kernel, cases, OUTPUTS, Grid { groups, lanes })
+}
+
+/// What comes out of every kernel that this GPU has.
+pub fn answers(gpu: &Gpu) -> Result<Vec<(&'static str, Vec<u32>)>> {
+    let mut all = Vec::new();
+    for instruction in INSTRUCTIONS {
+        if let Some(found) = asked(gpu, instruction.kernel, &cases_of(instruction, gpu))? {
+            all.push((instruction.kernel, found));
+        }
+    }
+    Ok(all)
+}
+
+pub fn ask(gpu: &Gpu) -> Result<Vec<Answer>> {
+    let one = |instruction: &Instruction| {
+        let cases = cases_of(instruction, gpu);
+        let Some(found) = asked(gpu, instruction.kernel, &cases)? else {
+            return Ok(instruction.question.not_applicable("this GPU has no such instruction"));
+        };
+        let Some(guess) = guesses::of(instruction.kernel, gpu.arch()) else {
+            return Ok(instruction.question.not_applicable("nothing was guessed for this family"));
+        };
+        Ok(guesses::judge(instruction.question, &cases, OUTPUTS, &guess, &found))
+    };
+    INSTRUCTIONS.iter().map(one).collect()
+}

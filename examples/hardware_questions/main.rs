@@ -1,0 +1,113 @@
+//! Asks a GPU what only hardware decides and the software GPU had to choose, and compares it with our guesses.
+//!
+//! `cargo xtask validate --only questions` compiles the kernels for the GPU at hand and runs this; docs/validate.md
+//! says what becomes of the answers. On the software GPU every guess is right: `guesses.txt` is what it does.
+mod accuracy;
+mod answer;
+mod cases;
+mod costs;
+mod gpu;
+mod guesses;
+mod instructions;
+mod lost;
+mod matrices;
+mod program;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use candle_core::rocm::{RocmDevice, rocm_loader};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use answer::{Answer, Verdict};
+use gpu::Gpu;
+
+/// Asks a GPU what only hardware decides.
+#[derive(Parser)]
+struct Args {
+    /// Folder of the compiled kernels: instructions-ARCH.hsaco, matrices-ARCH.hsaco, portable-ARCH.hsaco.
+    #[arg(long)]
+    objects: PathBuf,
+    /// Write the answers to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Ask what may leave the GPU unusable, too.
+    #[arg(long)]
+    risky: bool,
+    /// Take this GPU's answers for our guesses, in this file: for the software GPU.
+    #[arg(long)]
+    write_guesses: Option<PathBuf>,
+    /// Only write where a kernel must not: what a question of --risky runs in a process of its own.
+    #[arg(long, hide = true)]
+    lose: bool,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    // Not checked: of the kernels that ship none is needed.
+    let device = RocmDevice::new_with_stream(RocmDevice::default_ordinal()?)?;
+    let gpu = Gpu::open(device, &args.objects)?;
+    if args.lose {
+        return lost::lose(&gpu);
+    }
+    if let Some(file) = &args.write_guesses {
+        return guesses::write(file, &gpu);
+    }
+    let answers = ask(&gpu, &args)?;
+    for answer in &answers {
+        println!("{answer}");
+    }
+    let count = |verdict| answers.iter().filter(|answer| answer.verdict == verdict).count();
+    println!(
+        "questions: arch={} driver={} right={} wrong={} measured={} not_applicable={}",
+        gpu.arch(),
+        gpu.device.driver_name(),
+        count(Verdict::Right),
+        count(Verdict::Wrong),
+        count(Verdict::Measured),
+        count(Verdict::NotApplicable),
+    );
+    if let Some(file) = &args.json {
+        // Nobody shall take another maker's figures for AMD's.
+        let note = (gpu.device.driver_name() == "nvidia").then_some("NVIDIA, for development: no AMD figure");
+        let report = json!({
+            "note": note,
+            "gpu": gpu.device.name(),
+            "arch": gpu.arch(),
+            "driver": gpu.device.driver_name(),
+            "versions": rocm_loader::driver().map(|driver| driver.description()).ok(),
+            "questions": answers.iter().map(Answer::json).collect::<Vec<_>>(),
+        });
+        std::fs::write(file, format!("{report:#}\n"))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// A group of questions.
+type Group = fn(&Gpu) -> Result<Vec<Answer>>;
+
+fn ask(gpu: &Gpu, args: &Args) -> Result<Vec<Answer>> {
+    const GROUPS: [(&str, Group); 6] = [
+        ("loading", costs::loading),
+        ("instructions", instructions::ask),
+        ("accuracy", accuracy::ask),
+        ("matrices", matrices::ask),
+        ("programs", program::ask),
+        ("costs", costs::ask),
+    ];
+    let bar = ProgressBar::new(GROUPS.len() as u64 + 1);
+    bar.set_style(ProgressStyle::with_template("{pos}/{len} {wide_bar} {msg}")?);
+    let mut answers = Vec::new();
+    for (name, group) in GROUPS {
+        bar.set_message(name);
+        answers.extend(group(gpu).with_context(|| format!("the questions about {name}"))?);
+        bar.inc(1);
+    }
+    // Last, since nothing may work after it.
+    answers.push(lost::ask(gpu, args.risky, &args.objects)?);
+    bar.finish_and_clear();
+    Ok(answers)
+}

@@ -1,0 +1,242 @@
+//! What a program sees of memory, streams and scheduling.
+use std::ffi::c_void;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use candle_core::rocm::rocm_rs::hip::bindings;
+use serde_json::json;
+
+use crate::answer::{Answer, Question};
+use crate::gpu::{Gpu, Grid, code_name};
+
+/// Long enough to look at a GPU while it is busy.
+const BUSY: Duration = Duration::from_millis(40);
+const WORDS: usize = 1 << 16;
+
+pub fn ask(gpu: &Gpu) -> Result<Vec<Answer>> {
+    // Whatever was left from the questions before does not count.
+    gpu.synchronize()?;
+    let steps = gpu.steps_for(BUSY)?;
+    Ok(vec![
+        local_memory(gpu)?,
+        hand_over(gpu)?,
+        lane_order(gpu)?,
+        float_order(gpu)?,
+        query(gpu, steps)?,
+        free(gpu, steps)?,
+        upload(gpu, steps, false)?,
+        upload(gpu, steps, true)?,
+        alignment(gpu)?,
+    ])
+}
+
+fn local_memory(gpu: &Gpu) -> Result<Answer> {
+    const QUESTION: Question = Question {
+        name: "LDS at the start of a workgroup",
+        guess: "not zeros: nothing may count on them",
+        why: "kernels that forget to initialise LDS",
+        place: "rocm-emulator/src/exec/memory/region.rs (Lds::reset: all ones)",
+    };
+    const LEFT: u32 = 0xc0ff_ee11;
+    let grid = Grid { groups: 512, lanes: 256 };
+    let counts = gpu.device.alloc_zeros::<u32>(4)?;
+    let fill = gpu.portable("fill_local")?.launch(grid.config());
+    // SAFETY: fill_local(unsigned *out, unsigned word) writes one word at most.
+    unsafe { fill.arg(&counts.ptr()).arg(&0xc0ff_ee11_u32).run()? };
+    let read = gpu.portable("read_local")?.launch(grid.config());
+    // SAFETY: read_local(unsigned *out, unsigned word, unsigned write) counts in four words.
+    unsafe { read.arg(&counts.ptr()).arg(&LEFT).arg(&0u32).run()? };
+    let found = gpu.device.clone_dtoh(&counts)?;
+    let [left, zeros, ones, others] = [found[0], found[1], found[2], found[3]];
+    let text =
+        format!("{left} words of the kernel before, {zeros} zeros, {ones} of all ones, {others} others");
+    Ok(QUESTION.answer(zeros < (left + ones + others), text))
+}
+
+fn hand_over(gpu: &Gpu) -> Result<Answer> {
+    const QUESTION: Question = Question {
+        name: "a wave that spins, waiting for another one of its workgroup",
+        guess: "it is told: waves take turns",
+        why: "kernels that hand over without a barrier",
+        place: "rocm-emulator/src/exec/workgroup.rs",
+    };
+    const MOST: u32 = 100_000_000;
+    let waited = gpu.device.alloc_zeros::<u32>(1)?;
+    let launch = gpu.portable("hand_over")?.launch(Grid { groups: 1, lanes: 128 }.config());
+    // SAFETY: hand_over(unsigned *out, unsigned most) writes one word.
+    unsafe { launch.arg(&waited.ptr()).arg(&MOST).run()? };
+    let waited = gpu.device.clone_dtoh(&waited)?[0];
+    let text = if waited < MOST { format!("told after {waited} looks") } else { "never told".to_owned() };
+    Ok(QUESTION.answer(waited < MOST, text))
+}
+
+fn zeros(gpu: &Gpu, count: usize) -> Result<candle_core::rocm::Buffer<u32>> {
+    Ok(gpu.device.alloc_zeros::<u32>(count)?)
+}
+
+fn lane_order(gpu: &Gpu) -> Result<Answer> {
+    const QUESTION: Question = Question {
+        name: "the order in which the lanes of a wave reach one atomic counter",
+        guess: "by lane",
+        why: "results that depend on the order of atomics repeat here and may not on hardware",
+        place: "rocm-emulator/src/exec/memory/atomics.rs",
+    };
+    let lanes = gpu.lanes();
+    let (counter, places, out) = (zeros(gpu, 1)?, zeros(gpu, lanes as usize)?, zeros(gpu, lanes as usize)?);
+    let launch = gpu.portable("lane_order")?.launch(Grid { groups: 1, lanes }.config());
+    // SAFETY: lane_order(unsigned *counter, const unsigned *places, unsigned *out): a word for each lane.
+    unsafe { launch.arg(&counter.ptr()).arg(&places.ptr()).arg(&out.ptr()).run()? };
+    let found = gpu.device.clone_dtoh(&out)?;
+    let in_order = found.iter().zip(0..).all(|(old, lane)| *old == lane);
+    Ok(QUESTION.answer(in_order, if in_order { "by lane" } else { "otherwise" }).with(json!(found)))
+}
+
+fn float_order(gpu: &Gpu) -> Result<Answer> {
+    const QUESTION: Question = Question {
+        name: "float atomics of many workgroups: does a sum repeat to the bit?",
+        guess: "nothing is guessed: any order is taken to be possible",
+        why: "index_add and scatter_add are written so that no float atomics are needed",
+        place: "docs/software-gpu.md",
+    };
+    const RUNS: usize = 20;
+    let places = zeros(gpu, 256)?;
+    let mut sums = Vec::new();
+    for _ in 0..RUNS {
+        let sum = gpu.device.alloc_zeros::<f32>(1)?;
+        let launch = gpu.portable("float_order")?.launch(Grid { groups: 64, lanes: 256 }.config());
+        // SAFETY: float_order(float *sum, const unsigned *places): places of 256 lanes, one sum.
+        unsafe { launch.arg(&sum.ptr()).arg(&places.ptr()).run()? };
+        sums.push(gpu.device.clone_dtoh(&sum)?[0].to_bits());
+    }
+    sums.sort_unstable();
+    sums.dedup();
+    Ok(QUESTION.measured(format!("{} different sums in {RUNS} runs", sums.len()), json!(sums.len())))
+}
+
+fn query(gpu: &Gpu, steps: u32) -> Result<Answer> {
+    const QUESTION: Question = Question {
+        name: "hipStreamQuery of a busy and of an idle stream",
+        guess: "hipErrorNotReady at once, then hipSuccess",
+        why: "memory is reused, and deadlines are kept, by asking",
+        place: "rocm-emulator/src/api/stream.rs, candle-core/src/rocm_backend/stream/",
+    };
+    // SAFETY: the stream is the device's.
+    let ask = || unsafe { bindings::hipStreamQuery(gpu.stream()) };
+    gpu.spin(steps)?;
+    let begun = Instant::now();
+    let busy = ask();
+    let took = begun.elapsed();
+    gpu.synchronize()?;
+    let idle = ask();
+    // SAFETY: it takes nothing; a code that is kept must not meet the next call.
+    unsafe { bindings::hipGetLastError() };
+    let text = format!("{} after {took:.0?}, then {}", code_name(busy), code_name(idle));
+    Ok(QUESTION.answer(busy == 600 && idle == 0 && took < BUSY / 2, text))
+}
+
+fn free(gpu: &Gpu, steps: u32) -> Result<Answer> {
+    const QUESTION: Question = Question {
+        name: "hipFree while a kernel runs that does not use the memory",
+        guess: "it waits for all work of the GPU",
+        why: "memory goes back to the driver only under pressure",
+        place: "rocm-emulator/src/runtime/mod.rs (free_device), candle-core/src/rocm_backend/stream/memory/",
+    };
+    let mut memory: *mut c_void = std::ptr::null_mut();
+    // SAFETY: the place for the address is ours.
+    let code = unsafe { bindings::hipMalloc(&mut memory, 1 << 20) };
+    ensure!(code == 0, "hipMalloc: {}", code_name(code));
+    gpu.spin(steps)?;
+    let begun = Instant::now();
+    // SAFETY: the memory was got just above, and nobody uses it.
+    let code = unsafe { bindings::hipFree(memory) };
+    let took = begun.elapsed();
+    ensure!(code == 0, "hipFree: {}", code_name(code));
+    // SAFETY: the stream is the device's.
+    let after = unsafe { bindings::hipStreamQuery(gpu.stream()) };
+    // SAFETY: it takes nothing.
+    unsafe { bindings::hipGetLastError() };
+    gpu.synchronize()?;
+    let text = format!("it took {took:.0?}, and then the stream said {}", code_name(after));
+    Ok(QUESTION.answer(after == 0, text))
+}
+
+/// Whether an upload that waits in its stream sees what the host writes after the call.
+fn upload(gpu: &Gpu, steps: u32, pinned: bool) -> Result<Answer> {
+    const PAGEABLE: Question = Question {
+        name: "hipMemcpyAsync from pageable memory of 256 KiB behind a kernel",
+        guess: "the source is read before the call returns",
+        why: "the host may free or change what it has uploaded",
+        place: "rocm-emulator/src/runtime/transfer.rs",
+    };
+    const PINNED: Question = Question {
+        name: "hipMemcpyAsync from pinned memory behind a kernel",
+        guess: "the source is read when its turn has come",
+        why: "the ring of staging buffers is reused only after an event",
+        place: "rocm-emulator/src/runtime/transfer.rs, candle-core/src/rocm_backend/stream/staging.rs",
+    };
+    let bytes = 4 * WORDS;
+    let mut pageable = vec![1u32; WORDS];
+    let mut source = pageable.as_mut_ptr();
+    if pinned {
+        let mut memory: *mut c_void = std::ptr::null_mut();
+        // SAFETY: the place for the address is ours.
+        let code = unsafe { bindings::hipHostMalloc(&mut memory, bytes, 0) };
+        ensure!(code == 0, "hipHostMalloc: {}", code_name(code));
+        source = memory.cast();
+    }
+    // SAFETY: both have WORDS words.
+    unsafe { std::slice::from_raw_parts_mut(source, WORDS) }.fill(1);
+    let target = gpu.device.alloc_zeros::<u32>(WORDS)?;
+    gpu.spin(steps)?;
+    let begun = Instant::now();
+    // SAFETY: source and target have so many bytes, and live until the stream has been waited for.
+    let code = unsafe {
+        bindings::hipMemcpyAsync(
+            target.ptr().0.cast(),
+            source.cast(),
+            bytes,
+            bindings::hipMemcpyKind_hipMemcpyHostToDevice,
+            gpu.stream(),
+        )
+    };
+    let took = begun.elapsed();
+    ensure!(code == 0, "hipMemcpyAsync: {}", code_name(code));
+    // SAFETY: as above; whether the copy sees it is the question.
+    unsafe { std::slice::from_raw_parts_mut(source, WORDS) }.fill(2);
+    gpu.synchronize()?;
+    let found = gpu.device.clone_dtoh(&target)?;
+    if pinned {
+        // SAFETY: it was got above, and the stream has been waited for.
+        let code = unsafe { bindings::hipHostFree(source.cast()) };
+        ensure!(code == 0, "hipHostFree: {}", code_name(code));
+    }
+    let early = found.iter().filter(|word| **word == 1).count();
+    let text = format!("{early} of {WORDS} words are those before the call, which took {took:.0?}");
+    let (question, right) = if pinned { (PINNED, early == 0) } else { (PAGEABLE, early == WORDS) };
+    Ok(question.answer(right, text))
+}
+
+fn alignment(gpu: &Gpu) -> Result<Answer> {
+    const QUESTION: Question = Question {
+        name: "the alignment of what hipMalloc gives",
+        guess: "256 bytes at least",
+        why: "packs of elements are loaded where addresses are aligned",
+        place: "rocm-emulator/src/runtime/memory/mod.rs (ALIGNMENT)",
+    };
+    let mut all = Vec::new();
+    gpu.device.bind_to_thread()?;
+    for bytes in [1, 3, 100, 257, 5000, 1 << 20, (1 << 21) + 1] {
+        let mut memory: *mut c_void = std::ptr::null_mut();
+        // SAFETY: the place for the address is ours.
+        let code = unsafe { bindings::hipMalloc(&mut memory, bytes) };
+        ensure!(code == 0, "hipMalloc: {}", code_name(code));
+        all.push(memory);
+    }
+    let least = all.iter().map(|memory| memory.addr().trailing_zeros()).min().unwrap_or_default();
+    for memory in all {
+        // SAFETY: it was got above, and nobody uses it.
+        let code = unsafe { bindings::hipFree(memory) };
+        ensure!(code == 0, "hipFree: {}", code_name(code));
+    }
+    Ok(QUESTION.answer(least >= 8, format!("{} bytes", 1u64 << least)))
+}
