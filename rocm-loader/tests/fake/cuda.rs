@@ -108,8 +108,8 @@ fn attribute(number: u32, device: c_int) -> Option<c_int> {
         37 => 6144,
         38 => 50 << 20,
         39 => 2048,
-        75 => 9,
-        76 => 0,
+        75 => setting("FAKE_ARCH", 90) / 10,
+        76 => setting("FAKE_ARCH", 90) % 10,
         97 => 227 << 10,
         _ => return None,
     })
