@@ -1,4 +1,4 @@
-//! Variables of the environment that change what ROCm does.
+//! Variables of the environment that change what ROCm or CUDA does.
 
 /// A variable that is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +68,10 @@ const KNOWN: &[Known] = &[
             (value.trim() == "0").then_some("copies take compute units instead of copy engines: slow")
         },
     },
+    Known {
+        name: "CUDA_LAUNCH_BLOCKING",
+        harm: |value| unless_zero(value, "every launch of the NVIDIA driver waits for its kernel: slow"),
+    },
     Known { name: "AMD_LOG_LEVEL", harm: |value| unless_zero(value, "every call is logged: slow") },
     Known { name: "ROCBLAS_LAYER", harm: |value| unless_zero(value, "every rocBLAS call is logged: slow") },
     Known {
@@ -82,6 +86,8 @@ const KNOWN: &[Known] = &[
     harmless("MIOPEN_FIND_MODE"),
     harmless("GPU_MAX_HW_QUEUES"),
     harmless("ROCM_PATH"),
+    harmless("CUDA_HOME"),
+    harmless("CUDA_PATH"),
     harmless("LD_LIBRARY_PATH"),
     harmless("CANDLE_ROCM_DRIVER"),
     harmless("CANDLE_ROCM_DEADLINE"),
@@ -92,7 +98,7 @@ const KNOWN: &[Known] = &[
     harmless("CANDLE_ROCM_EMULATOR"),
 ];
 
-/// The variables that are set and change what ROCm or the software GPU does, with the harm that each does.
+/// The variables that are set and change what ROCm, CUDA or the software GPU does, with the harm that each does.
 pub fn environment() -> Vec<Variable> {
     found(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
 }

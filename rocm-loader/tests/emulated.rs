@@ -58,3 +58,17 @@ fn the_software_gpu_needs_no_tensile_files() -> Result<(), Box<dyn Error>> {
     assert_eq!(rocm_loader::tensile::files_for("gfx1100")?, None);
     Ok(())
 }
+
+#[test]
+fn an_object_for_an_nvidia_gpu_is_refused() -> Result<(), Box<dyn Error>> {
+    select()?;
+    let mut image = [0u8; 64];
+    image[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    image[18] = 190;
+    image[20] = 1;
+    // SAFETY: a place for one handle; the image is all that its header says.
+    assert_eq!(unsafe { hip::hipModuleLoadData(&mut std::ptr::null_mut(), image.as_ptr().cast()) }, 200);
+    let text = rocm_loader::last_error().unwrap_or_default();
+    assert!(text.contains("an object for an NVIDIA GPU"), "{text}");
+    Ok(())
+}

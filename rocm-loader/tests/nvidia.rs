@@ -455,6 +455,28 @@ fn a_kernel_that_faults_takes_the_context_with_it() -> Outcome {
     Ok(())
 }
 
+#[test]
+fn threads_inside_of_calls_do_not_crash_the_end() -> Outcome {
+    if !in_child("threads_inside_of_calls_do_not_crash_the_end", Some(&libraries(true)?), &[])? {
+        return Ok(());
+    }
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..3 {
+        std::thread::spawn(|| {
+            loop {
+                // SAFETY: the null stream is always there.
+                unsafe { hip::hipStreamQuery(null_mut()) };
+                CALLS.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    while CALLS.load(Ordering::Relaxed) < 1000 {
+        std::thread::yield_now();
+    }
+    // The test's own process ends while they go on; in_child looks at its status.
+    Ok(())
+}
+
 /// A product of 2 x 3 and 3 x 4 in a batch of 5, with what differs from case to case.
 struct Product {
     data_type: u32,

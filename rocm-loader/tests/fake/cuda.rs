@@ -1,11 +1,12 @@
 //! A stand-in for libcuda: device memory is the host's, everything happens at once, and what matters is written down.
-//! It is strict where CUDA is: a call without a context fails, and after a kernel that faults every call does.
+//! It is strict where CUDA is: a call without a context fails, and after a kernel that faults every call does. Once its
+//! exit handler has run, a call ends the process by a signal.
 #![allow(non_snake_case)]
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{LazyLock, Mutex};
 
 const INVALID_VALUE: u32 = 1;
@@ -27,10 +28,19 @@ static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static LIVE: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(Mutex::default);
 /// What every call returns once a kernel has faulted.
 static LOST: AtomicU32 = AtomicU32::new(0);
+static ENDED: AtomicBool = AtomicBool::new(false);
 static BUSY: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+unsafe extern "C" {
+    fn atexit(function: extern "C" fn()) -> c_int;
+}
+
+extern "C" fn end() {
+    ENDED.store(true, SeqCst);
 }
 
 fn setting(name: &str, default: c_int) -> c_int {
@@ -69,6 +79,9 @@ macro_rules! cuda {
     ($($(#[$in:ident])? fn $name:ident($($argument:ident: $type:ty),*) $body:block)*) => { $(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> u32 {
+            if ENDED.load(SeqCst) {
+                std::process::abort();
+            }
             $(
                 let $in = entered();
                 if $in != 0 {
@@ -108,8 +121,8 @@ fn attribute(number: u32, device: c_int) -> Option<c_int> {
         37 => 6144,
         38 => 50 << 20,
         39 => 2048,
-        75 => 9,
-        76 => 0,
+        75 => setting("FAKE_ARCH", 90) / 10,
+        76 => setting("FAKE_ARCH", 90) % 10,
         97 => 227 << 10,
         _ => return None,
     })
@@ -130,7 +143,7 @@ fn text(code: u32, of: impl Fn(&(u32, &'static CStr, &'static CStr)) -> &'static
 }
 
 cuda! {
-    fn cuInit(_flags: c_uint) { setting("FAKE_INIT", 0) as u32 }
+    fn cuInit(_flags: c_uint) { atexit(end); setting("FAKE_INIT", 0) as u32 }
     fn cuDriverGetVersion(version: *mut c_int) { *version = setting("FAKE_VERSION", 13_000); 0 }
     fn cuGetErrorName(code: u32, to: *mut *const c_char) { *to = text(code, |known| known.1); 0 }
     fn cuGetErrorString(code: u32, to: *mut *const c_char) { *to = text(code, |known| known.2); 0 }
