@@ -100,7 +100,7 @@ fn run(args: &Args) -> Result<Vec<String>> {
     let mut rows: Vec<Vec<Value>> = devices.iter().map(|opened| vec![results::opening(opened)]).collect();
     let (mut failed, mut left_out, mut measured) = (Vec::new(), 0, 0);
     for case in &cases {
-        let mut line = format!("{}: {}", case.group, case.label());
+        let mut columns = String::new();
         for (opened, rows) in devices.iter().zip(&mut rows) {
             if case.only_rocm && opened.kind != Kind::Rocm {
                 continue;
@@ -112,18 +112,20 @@ fn run(args: &Args) -> Result<Vec<String>> {
             match measured_apart(opened, case, scale, &args.criterion) {
                 Ok(figures) => {
                     measured += 1;
-                    line += &format!("  {} {:.2} us", opened.name, figures.us);
+                    columns += &format!("  {} {:.2} us", opened.name, figures.us);
                     rows.push(results::row(case, figures));
                 }
                 Err(error) if opened.kind == Kind::Cpu && is_unsupported(&error) => left_out += 1,
                 Err(error) => {
                     measured += 1;
-                    line += &format!("  {} failed: {}", opened.name, said(&error));
+                    columns += &format!("  {} failed: {}", opened.name, said(&error));
                     failed.push(format!("{} on {}: {}", case.label(), opened.name, said(&error)));
                 }
             }
         }
-        println!("{line}");
+        if !columns.is_empty() {
+            println!("{}: {}{columns}", case.group, case.label());
+        }
     }
     if left_out > 0 {
         println!(
