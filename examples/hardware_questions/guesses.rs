@@ -127,6 +127,15 @@ mod tests {
     }
 
     #[test]
+    fn places_are_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let places = instructions::questions().chain(matrices::questions()).map(|question| question.place);
+        for place in places.flat_map(|place| place.split(", ")) {
+            assert!(root.join(place).exists(), "{place}");
+        }
+    }
+
+    #[test]
     fn every_instruction_has_a_guess() {
         for kernel in instructions::kernels() {
             assert!(of(kernel, "gfx1100").is_some(), "{kernel}");

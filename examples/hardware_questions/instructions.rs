@@ -259,6 +259,11 @@ pub fn kernels() -> impl Iterator<Item = &'static str> {
     INSTRUCTIONS.iter().map(|instruction| instruction.kernel)
 }
 
+#[cfg(test)]
+pub fn questions() -> impl Iterator<Item = Question> {
+    INSTRUCTIONS.iter().map(|instruction| instruction.question)
+}
+
 fn cases_of(instruction: &Instruction, gpu: &Gpu) -> Vec<Vec<u32>> {
     let mut cases = (instruction.cases)(gpu.lanes());
     cases.iter_mut().for_each(|case| case.resize(4, 0));

@@ -34,6 +34,11 @@ const QUESTIONS: [(&str, DType, Question); 2] = [
     ),
 ];
 
+#[cfg(test)]
+pub fn questions() -> impl Iterator<Item = Question> {
+    QUESTIONS.iter().map(|(_, _, question)| *question)
+}
+
 /// Products by their places, and the addend; the other products are zeros.
 type Case = (Vec<(usize, f64, f64)>, f32);
 
