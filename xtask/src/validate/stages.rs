@@ -72,7 +72,7 @@ pub const STAGES: &[Stage] = &[
     stage("decoding", Work::Tests(Needs::Objdump), "shipped instructions as LLVM decodes them", 900, 60),
     tests("differential", "all operations against the CPU device", 120),
     stage("stress", Work::Stress, "many threads, shapes, devices", 900, 200),
-    stage("fuzz", Work::Fuzz, "random cases against the CPU device", 1800, 600),
+    stage("fuzz", Work::Fuzz, "random cases against the CPU device", 1800, 60),
     stage("demo", Work::Demo, "sentence embeddings of a real model", 600, 30),
     stage("benches", Work::Benches, "what operations take", 1500, 600),
 ];
