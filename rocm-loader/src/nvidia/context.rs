@@ -79,6 +79,23 @@ pub(super) fn with_context(call: &str, work: impl FnOnce(&'static Cuda) -> Code)
     told(&running.cuda, call, work(&running.cuda))
 }
 
+/// Defines functions of HIP that hand their arguments on to one of CUDA with a context.
+macro_rules! handed_on {
+    ($($hip:ident => $cuda:ident($($argument:ident: $type:ty),*);)*) => { $(
+        pub(crate) unsafe extern "C" fn $hip($($argument: $type),*) -> rocm_rs::hip::bindings::hipError_t {
+            $crate::nvidia::context::with_context(stringify!($cuda), |cuda| {
+                // SAFETY: the caller's handles, addresses and places.
+                unsafe { (cuda.$cuda)($($argument),*) }
+            })
+        }
+    )* };
+}
+pub(super) use handed_on;
+
+handed_on! {
+    hipDeviceSynchronize => cuCtxSynchronize();
+}
+
 /// The same for a function that needs none.
 #[inline]
 pub(super) fn without_context(call: &str, work: impl FnOnce(&'static Running) -> Code) -> hipError_t {
@@ -236,11 +253,6 @@ pub(crate) unsafe extern "C" fn hipDeviceEnablePeerAccess(peerDeviceId: c_int, f
         }),
         Err(code) => code,
     }
-}
-
-pub(crate) unsafe extern "C" fn hipDeviceSynchronize() -> hipError_t {
-    // SAFETY: takes nothing.
-    with_context("cuCtxSynchronize", |cuda| unsafe { (cuda.cuCtxSynchronize)() })
 }
 
 /// All that the device holds is gone; its context begins anew at the next use.

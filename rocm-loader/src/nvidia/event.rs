@@ -4,7 +4,7 @@ use std::ffi::c_uint;
 
 use rocm_rs::hip::bindings::{hipError_t, hipEvent_t, hipStream_t};
 
-use super::context::with_context;
+use super::context::{handed_on, with_context};
 
 /// The flags that CUDA has as well: blocking, without times, for other processes. HIP's others say to whom an event
 /// makes memory visible; CUDA's events do so to all.
@@ -20,31 +20,10 @@ pub(crate) unsafe extern "C" fn hipEventCreateWithFlags(event: *mut hipEvent_t, 
     with_context("cuEventCreate", |cuda| unsafe { (cuda.cuEventCreate)(event, flags & SHARED_FLAGS) })
 }
 
-pub(crate) unsafe extern "C" fn hipEventDestroy(event: hipEvent_t) -> hipError_t {
-    // SAFETY: the caller's event.
-    with_context("cuEventDestroy", |cuda| unsafe { (cuda.cuEventDestroy)(event) })
-}
-
-pub(crate) unsafe extern "C" fn hipEventRecord(event: hipEvent_t, stream: hipStream_t) -> hipError_t {
-    // SAFETY: the caller's event and stream.
-    with_context("cuEventRecord", |cuda| unsafe { (cuda.cuEventRecord)(event, stream) })
-}
-
-pub(crate) unsafe extern "C" fn hipEventSynchronize(event: hipEvent_t) -> hipError_t {
-    // SAFETY: the caller's event.
-    with_context("cuEventSynchronize", |cuda| unsafe { (cuda.cuEventSynchronize)(event) })
-}
-
-pub(crate) unsafe extern "C" fn hipEventQuery(event: hipEvent_t) -> hipError_t {
-    // SAFETY: the caller's event.
-    with_context("cuEventQuery", |cuda| unsafe { (cuda.cuEventQuery)(event) })
-}
-
-pub(crate) unsafe extern "C" fn hipEventElapsedTime(
-    ms: *mut f32,
-    start: hipEvent_t,
-    stop: hipEvent_t,
-) -> hipError_t {
-    // SAFETY: the caller's place and events.
-    with_context("cuEventElapsedTime", |cuda| unsafe { (cuda.cuEventElapsedTime)(ms, start, stop) })
+handed_on! {
+    hipEventDestroy => cuEventDestroy(event: hipEvent_t);
+    hipEventRecord => cuEventRecord(event: hipEvent_t, stream: hipStream_t);
+    hipEventSynchronize => cuEventSynchronize(event: hipEvent_t);
+    hipEventQuery => cuEventQuery(event: hipEvent_t);
+    hipEventElapsedTime => cuEventElapsedTime(ms: *mut f32, start: hipEvent_t, stop: hipEvent_t);
 }

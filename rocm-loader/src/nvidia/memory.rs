@@ -8,7 +8,7 @@ use rocm_rs::hip::bindings::{
     hipMemcpyKind_hipMemcpyDefault, hipStream_t,
 };
 
-use super::context::{context, null_pointer, running, with_context};
+use super::context::{context, handed_on, null_pointer, running, with_context};
 use super::status::{SUCCESS, refused};
 
 /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`: HIP's host memory always is both.
@@ -66,20 +66,10 @@ pub(crate) unsafe extern "C" fn hipHostFree(ptr: *mut c_void) -> hipError_t {
     with_context("cuMemFreeHost", |cuda| unsafe { (cuda.cuMemFreeHost)(ptr) })
 }
 
-pub(crate) unsafe extern "C" fn hipHostGetDevicePointer(
-    devPtr: *mut *mut c_void,
-    hstPtr: *mut c_void,
-    flags: c_uint,
-) -> hipError_t {
-    with_context("cuMemHostGetDevicePointer", |cuda| {
-        // SAFETY: the caller's place and allocation.
-        unsafe { (cuda.cuMemHostGetDevicePointer)(devPtr, hstPtr, flags) }
-    })
-}
-
-pub(crate) unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipError_t {
-    // SAFETY: the caller's places.
-    with_context("cuMemGetInfo", |cuda| unsafe { (cuda.cuMemGetInfo)(free, total) })
+handed_on! {
+    hipHostGetDevicePointer =>
+        cuMemHostGetDevicePointer(devPtr: *mut *mut c_void, hstPtr: *mut c_void, flags: c_uint);
+    hipMemGetInfo => cuMemGetInfo(free: *mut usize, total: *mut usize);
 }
 
 /// Waits for the copy, whatever its direction: CUDA's own does not for all.

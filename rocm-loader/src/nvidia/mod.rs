@@ -2,7 +2,7 @@
 //! onto libcublas, both opened at run time. Nothing is linked, and nothing of it is chosen unless it is asked for.
 //!
 //! What a CUDA function says goes out as HIP's code for it, and [`crate::last_error`] has CUDA's own words.
-pub(crate) mod blas;
+mod blas;
 mod context;
 mod cuda;
 mod event;
@@ -10,6 +10,7 @@ mod library;
 mod memory;
 mod module;
 mod names;
+mod products;
 mod properties;
 mod status;
 mod stream;
@@ -36,6 +37,12 @@ pub(crate) mod hip {
     pub(crate) use super::names::*;
     pub(crate) use super::properties::*;
     pub(crate) use super::stream::*;
+}
+
+/// rocBLAS' functions under their C names.
+pub(crate) mod rocblas {
+    pub(crate) use super::blas::*;
+    pub(crate) use super::products::*;
 }
 
 /// The driver once it runs.

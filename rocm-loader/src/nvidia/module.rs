@@ -12,7 +12,7 @@ use rocm_rs::hip::bindings::{
     hipFunction_attribute, hipFunction_t, hipJitOption, hipModule_t, hipStream_t,
 };
 
-use super::context::{current, null_pointer, with_context};
+use super::context::{current, handed_on, null_pointer, with_context};
 use super::cuda::Cuda;
 use super::properties::{self, SHARED_BYTES};
 use super::status::{SUCCESS, refused};
@@ -105,9 +105,14 @@ pub(crate) unsafe extern "C" fn hipModuleLoadDataEx(
     unsafe { hipModuleLoadData(module, image) }
 }
 
-pub(crate) unsafe extern "C" fn hipModuleUnload(module: hipModule_t) -> hipError_t {
-    // SAFETY: the caller's module.
-    with_context("cuModuleUnload", |cuda| unsafe { (cuda.cuModuleUnload)(module) })
+handed_on! {
+    hipModuleUnload => cuModuleUnload(module: hipModule_t);
+    hipModuleGetGlobal => cuModuleGetGlobal(
+        dptr: *mut hipDeviceptr_t, bytes: *mut usize, hmod: hipModule_t, name: *const c_char
+    );
+    hipModuleOccupancyMaxActiveBlocksPerMultiprocessor => cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        numBlocks: *mut c_int, f: hipFunction_t, blockSize: c_int, dynSharedMemPerBlk: usize
+    );
 }
 
 pub(crate) unsafe extern "C" fn hipModuleGetFunction(
@@ -143,16 +148,6 @@ fn allow_all_shared(function: hipFunction_t) -> hipError_t {
         // SAFETY: a live function.
         unsafe { (cuda.cuFuncSetAttribute)(function, MAX_DYNAMIC_SHARED, bytes) }
     })
-}
-
-pub(crate) unsafe extern "C" fn hipModuleGetGlobal(
-    dptr: *mut hipDeviceptr_t,
-    bytes: *mut usize,
-    hmod: hipModule_t,
-    name: *const c_char,
-) -> hipError_t {
-    // SAFETY: the caller's places, module and text.
-    with_context("cuModuleGetGlobal", |cuda| unsafe { (cuda.cuModuleGetGlobal)(dptr, bytes, hmod, name) })
 }
 
 pub(crate) unsafe extern "C" fn hipModuleLaunchKernel(
@@ -221,20 +216,6 @@ unsafe fn translated(extra: *mut *mut c_void) -> Option<[*mut c_void; 5]> {
         }
     }
     None
-}
-
-pub(crate) unsafe extern "C" fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
-    numBlocks: *mut c_int,
-    f: hipFunction_t,
-    blockSize: c_int,
-    dynSharedMemPerBlk: usize,
-) -> hipError_t {
-    with_context("cuOccupancyMaxActiveBlocksPerMultiprocessor", |cuda| {
-        // SAFETY: the caller's place and function.
-        unsafe {
-            (cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor)(numBlocks, f, blockSize, dynSharedMemPerBlk)
-        }
-    })
 }
 
 pub(crate) unsafe extern "C" fn hipFuncGetAttribute(

@@ -7,66 +7,27 @@ use rocm_rs::hip::bindings::{
     hipDevice_t, hipError_t, hipError_t_hipErrorInvalidValue, hipEvent_t, hipStream_t, hipStreamCallback_t,
 };
 
-use super::context::{current, give, ordinal_of, running, with_context};
+use super::context::{current, give, handed_on, ordinal_of, running, with_context};
 use super::cuda::Code;
 use super::status::{SUCCESS, hip_of, refused};
-
-pub(crate) unsafe extern "C" fn hipDeviceGetStreamPriorityRange(
-    leastPriority: *mut c_int,
-    greatestPriority: *mut c_int,
-) -> hipError_t {
-    with_context("cuCtxGetStreamPriorityRange", |cuda| {
-        // SAFETY: the caller's places.
-        unsafe { (cuda.cuCtxGetStreamPriorityRange)(leastPriority, greatestPriority) }
-    })
-}
 
 pub(crate) unsafe extern "C" fn hipStreamCreate(stream: *mut hipStream_t) -> hipError_t {
     // SAFETY: the caller's place.
     unsafe { hipStreamCreateWithFlags(stream, 0) }
 }
 
-pub(crate) unsafe extern "C" fn hipStreamCreateWithFlags(
-    stream: *mut hipStream_t,
-    flags: c_uint,
-) -> hipError_t {
-    // SAFETY: the caller's place.
-    with_context("cuStreamCreate", |cuda| unsafe { (cuda.cuStreamCreate)(stream, flags) })
-}
-
-pub(crate) unsafe extern "C" fn hipStreamCreateWithPriority(
-    stream: *mut hipStream_t,
-    flags: c_uint,
-    priority: c_int,
-) -> hipError_t {
-    with_context("cuStreamCreateWithPriority", |cuda| {
-        // SAFETY: the caller's place.
-        unsafe { (cuda.cuStreamCreateWithPriority)(stream, flags, priority) }
-    })
-}
-
-pub(crate) unsafe extern "C" fn hipStreamDestroy(stream: hipStream_t) -> hipError_t {
-    // SAFETY: the caller's stream.
-    with_context("cuStreamDestroy", |cuda| unsafe { (cuda.cuStreamDestroy)(stream) })
-}
-
-pub(crate) unsafe extern "C" fn hipStreamSynchronize(stream: hipStream_t) -> hipError_t {
-    // SAFETY: the caller's stream.
-    with_context("cuStreamSynchronize", |cuda| unsafe { (cuda.cuStreamSynchronize)(stream) })
-}
-
-pub(crate) unsafe extern "C" fn hipStreamQuery(stream: hipStream_t) -> hipError_t {
-    // SAFETY: the caller's stream.
-    with_context("cuStreamQuery", |cuda| unsafe { (cuda.cuStreamQuery)(stream) })
-}
-
-pub(crate) unsafe extern "C" fn hipStreamWaitEvent(
-    stream: hipStream_t,
-    event: hipEvent_t,
-    flags: c_uint,
-) -> hipError_t {
-    // SAFETY: the caller's stream and event.
-    with_context("cuStreamWaitEvent", |cuda| unsafe { (cuda.cuStreamWaitEvent)(stream, event, flags) })
+handed_on! {
+    hipDeviceGetStreamPriorityRange =>
+        cuCtxGetStreamPriorityRange(leastPriority: *mut c_int, greatestPriority: *mut c_int);
+    hipStreamCreateWithFlags => cuStreamCreate(stream: *mut hipStream_t, flags: c_uint);
+    hipStreamCreateWithPriority =>
+        cuStreamCreateWithPriority(stream: *mut hipStream_t, flags: c_uint, priority: c_int);
+    hipStreamDestroy => cuStreamDestroy(stream: hipStream_t);
+    hipStreamSynchronize => cuStreamSynchronize(stream: hipStream_t);
+    hipStreamQuery => cuStreamQuery(stream: hipStream_t);
+    hipStreamWaitEvent => cuStreamWaitEvent(stream: hipStream_t, event: hipEvent_t, flags: c_uint);
+    hipStreamGetFlags => cuStreamGetFlags(stream: hipStream_t, flags: *mut c_uint);
+    hipStreamGetPriority => cuStreamGetPriority(stream: hipStream_t, priority: *mut c_int);
 }
 
 /// A callback with what it is called with; CUDA's carries it.
@@ -102,19 +63,6 @@ pub(crate) unsafe extern "C" fn hipStreamAddCallback(
         drop(unsafe { Box::from_raw(carried) });
     }
     code
-}
-
-pub(crate) unsafe extern "C" fn hipStreamGetFlags(stream: hipStream_t, flags: *mut c_uint) -> hipError_t {
-    // SAFETY: the caller's stream and place.
-    with_context("cuStreamGetFlags", |cuda| unsafe { (cuda.cuStreamGetFlags)(stream, flags) })
-}
-
-pub(crate) unsafe extern "C" fn hipStreamGetPriority(
-    stream: hipStream_t,
-    priority: *mut c_int,
-) -> hipError_t {
-    // SAFETY: the caller's stream and place.
-    with_context("cuStreamGetPriority", |cuda| unsafe { (cuda.cuStreamGetPriority)(stream, priority) })
 }
 
 pub(crate) unsafe extern "C" fn hipStreamGetDevice(

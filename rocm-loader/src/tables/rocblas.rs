@@ -10,7 +10,7 @@ use rocm_emulator::rocblas as emulated;
 use rocm_rs::rocblas::ffi as declared;
 
 use crate::forward::forward;
-use crate::nvidia::blas as nvidia;
+use crate::nvidia::rocblas as nvidia;
 
 forward! { EMULATED: RocBlas, emulated, public;
     fn rocblas_create_handle(handle: *mut rocblas_handle) -> rocblas_status;

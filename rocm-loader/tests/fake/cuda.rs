@@ -41,6 +41,8 @@ unsafe extern "C" {
 
 extern "C" fn end() {
     ENDED.store(true, SeqCst);
+    // Whoever goes on calling finds out.
+    std::thread::sleep(std::time::Duration::from_millis(20));
 }
 
 fn setting(name: &str, default: c_int) -> c_int {
