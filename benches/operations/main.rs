@@ -134,7 +134,9 @@ fn run(args: &Args) -> Result<Vec<String>> {
         );
     }
     for (opened, rows) in devices.iter().zip(&rows) {
-        print_share(opened, rows);
+        if scale == Scale::Full {
+            print_share(opened, rows);
+        }
         if let Some(file) = &args.json {
             let several = devices.len() > 1;
             results::write(&file_of(file, opened, several)?, opened, scale, rows)?;
