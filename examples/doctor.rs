@@ -60,6 +60,7 @@ fn json(report: &Report) -> Value {
         "driver": report.driver.as_ref().ok(),
         "missing": report.driver.as_ref().err(),
         "emulated": report.emulated,
+        "note": report.note,
         "versions": versions,
         "gpus": report.gpus.iter().map(gpu).collect::<Vec<_>>(),
         "default_ordinal": report.default_ordinal,

@@ -18,14 +18,17 @@ const SHARED_PER_BLOCK_OPTIN: c_uint = 97;
 const MAJOR: c_uint = 75;
 const MINOR: c_uint = 76;
 
-/// The attribute of a device; `None` if CUDA does not know it.
+/// The attribute of a device; `None` if CUDA does not know it, which is no failure of the call that asks.
 fn attribute(ordinal: c_int, number: c_uint) -> Option<c_int> {
-    let mut value = 0;
-    let code = about_device(ordinal, "cuDeviceGetAttribute", |cuda, device| {
+    let mut found = None;
+    about_device(ordinal, "cuDeviceGetAttribute", |cuda, device| {
+        let mut value = 0;
         // SAFETY: writes one int.
-        unsafe { (cuda.cuDeviceGetAttribute)(&mut value, number, device) }
+        let code = unsafe { (cuda.cuDeviceGetAttribute)(&mut value, number, device) };
+        found = (code == 0).then_some(value);
+        0
     });
-    (code == SUCCESS).then_some(value)
+    found
 }
 
 /// `sm_90`.
