@@ -533,6 +533,8 @@ class Llama:
             if waits:
                 token.item()
 
+        # The graph reads these where they lie and does not own them.
+        work.inputs = (place, seen, static)
         return work
 
 
