@@ -234,7 +234,18 @@ fn compile(
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    Ok(messages.filter_map(|message| program(&message)).collect())
+    by_place(messages.filter_map(|message| program(&message)))
+}
+
+/// Programs of one name from two packages would stand in for each other.
+fn by_place(programs: impl Iterator<Item = (String, PathBuf)>) -> Result<BTreeMap<String, PathBuf>> {
+    let mut placed = BTreeMap::new();
+    for (key, path) in programs {
+        if let Some(other) = placed.insert(key.clone(), path.clone()) {
+            bail!("{key} is both {} and {}: rename one of the two", other.display(), path.display());
+        }
+    }
+    Ok(placed)
 }
 
 /// The place and the path of a program that cargo says it has built.
@@ -257,4 +268,18 @@ pub fn said(program: &str, args: &[&str]) -> Option<String> {
     let output = command.args(args).stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
     text.lines().next().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_one_name_are_refused() {
+        let program = |key: &str, path: &str| (key.to_owned(), PathBuf::from(path));
+        let two = [program("deps/layers", "a/layers-1"), program("deps/rows", "a/rows-1")];
+        assert_eq!(by_place(two.clone().into_iter()).unwrap().len(), 2);
+        let error = by_place(two.into_iter().chain([program("deps/layers", "b/layers-2")])).unwrap_err();
+        assert!(error.to_string().contains("b/layers-2"), "{error}");
+    }
 }
