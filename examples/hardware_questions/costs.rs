@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use candle_core::rocm::rocm_rs::hip::bindings;
+use candle_core::rocm::{Buffer, RocmKernel};
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Question};
@@ -34,11 +35,11 @@ pub fn loading(gpu: &Gpu) -> Result<Vec<Answer>> {
 
 fn launch(gpu: &Gpu) -> Result<()> {
     let scratch = gpu.device.alloc_zeros::<u32>(1)?;
-    launch_with(gpu, &scratch)
+    launch_with(gpu, &gpu.portable("nothing")?, &scratch)
 }
 
-fn launch_with(gpu: &Gpu, scratch: &candle_core::rocm::Buffer<u32>) -> Result<()> {
-    let launch = gpu.portable("nothing")?.launch(Grid { groups: 1, lanes: gpu.lanes() }.config());
+fn launch_with(gpu: &Gpu, nothing: &RocmKernel<'_>, scratch: &Buffer<u32>) -> Result<()> {
+    let launch = nothing.launch(Grid { groups: 1, lanes: gpu.lanes() }.config());
     // SAFETY: nothing(unsigned *out) touches nothing.
     unsafe { launch.arg(&scratch.ptr()).run()? };
     Ok(())
@@ -72,6 +73,7 @@ fn fine(code: bindings::hipError_t, call: &str) -> Result<()> {
 fn calls(gpu: &Gpu) -> Result<Vec<Answer>> {
     gpu.device.bind_to_thread()?;
     let (ordinal, stream) = (gpu.device.ordinal() as i32, gpu.stream());
+    let nothing = gpu.portable("nothing")?;
     let mut event: bindings::hipEvent_t = std::ptr::null_mut();
     // SAFETY: the place for the event is ours; 2 turns timing off.
     fine(unsafe { bindings::hipEventCreateWithFlags(&mut event, 2) }, "hipEventCreateWithFlags")?;
@@ -107,7 +109,7 @@ fn calls(gpu: &Gpu) -> Result<Vec<Answer>> {
             (
                 "a launch, waited for",
                 median(|| {
-                    launch_with(gpu, &scratch)?;
+                    launch_with(gpu, &nothing, &scratch)?;
                     fine(bindings::hipStreamSynchronize(stream), "hipStreamSynchronize")
                 })?,
             ),
@@ -123,11 +125,11 @@ fn calls(gpu: &Gpu) -> Result<Vec<Answer>> {
 
 /// Launches one behind the other: what the host spends on each, and how many the GPU takes.
 fn sustained(gpu: &Gpu) -> Result<Answer> {
-    let scratch = gpu.device.alloc_zeros::<u32>(1)?;
+    let (nothing, scratch) = (gpu.portable("nothing")?, gpu.device.alloc_zeros::<u32>(1)?);
     gpu.synchronize()?;
     let begun = Instant::now();
     for _ in 0..CALLS {
-        launch_with(gpu, &scratch)?;
+        launch_with(gpu, &nothing, &scratch)?;
     }
     let host = begun.elapsed().as_secs_f64() * 1e6 / CALLS as f64;
     gpu.synchronize()?;
