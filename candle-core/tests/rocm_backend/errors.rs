@@ -120,6 +120,21 @@ fn a_damaged_code_object_is_refused() {
     assert_works(&device);
 }
 
+/// The number of the machine at byte 18 of an ELF file: 190 for NVIDIA, 224 for AMD.
+#[test]
+fn an_object_for_the_other_makers_gpu_is_refused() {
+    let device = own_device();
+    let rocm = device.as_rocm_device().unwrap();
+    let mut bytes = hip_kernels::code_object(Module::Unary, rocm.arch()).unwrap().bytes;
+    let (other, text) = match rocm.driver_name() {
+        "nvidia" => (224u16, "an object for an AMD GPU, and this device is an NVIDIA GPU"),
+        _ => (190, "an object for an NVIDIA GPU, and this device is an AMD GPU"),
+    };
+    bytes[18..20].copy_from_slice(&other.to_le_bytes());
+    assert_says(rocm.custom_kernel("foreign", &bytes, "uexp_f32").err().unwrap(), &["foreign", text]);
+    assert_works(&device);
+}
+
 #[test]
 fn a_kernel_of_ones_own() {
     use candle_core::rocm::{LaunchConfig, Strided};

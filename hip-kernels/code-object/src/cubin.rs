@@ -31,8 +31,8 @@ const WAVE_SIZE: u32 = 32;
 /// What CUDA allows where a kernel names no limit.
 const MAX_WORKGROUP: u32 = 1024;
 
-/// Whether an ELF file is one of NVIDIA's.
-pub(crate) fn is_cubin(file: &[u8]) -> bool {
+/// Whether these are the bytes of an object for an NVIDIA GPU.
+pub fn is_cubin(file: &[u8]) -> bool {
     Header::parse(file).is_ok_and(|header| header.e_machine(LittleEndian) == EM_CUDA)
 }
 

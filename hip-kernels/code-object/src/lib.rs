@@ -14,4 +14,5 @@ mod cubin;
 mod metadata;
 
 pub use container::check;
+pub use cubin::is_cubin;
 pub use metadata::{ArgumentKind, ArgumentMetadata, KernelMetadata, kernels};

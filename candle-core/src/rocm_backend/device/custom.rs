@@ -94,6 +94,13 @@ impl CustomKernels {
                 code_object.len()
             ))
         })?;
+        // HIP's own error would not say which of the two is the other's.
+        let kind_of = |nvidia: bool| if nvidia { "an NVIDIA GPU" } else { "an AMD GPU" };
+        let (object, gpu) = (metadata::is_cubin(code_object), device.arch().starts_with("sm_"));
+        if object != gpu {
+            let (object, gpu) = (kind_of(object), kind_of(gpu));
+            return Err(refused(format!("it is an object for {object}, and this device is {gpu}")).into());
+        }
         let described = metadata::kernels(code_object).map_err(refused)?;
         let Some(described) = described.into_iter().find(|kernel| kernel.name == name) else {
             return Err(
