@@ -40,8 +40,12 @@ pub(crate) fn dense(src: &RocmStorage, layout: &Layout, op: &'static str) -> Res
 /// A copy of the whole storage, whatever part of it a layout shows. Does not wait.
 pub(crate) fn duplicate(src: &RocmStorage) -> Result<RocmStorage> {
     let dst = RocmStorage { slice: src.slice.alloc_like()?, device: src.device.clone() };
-    let (dtype, len) = (src.slice.dtype(), src.slice.len());
-    run_copy("copy", &src.device, dtype, src, &Layout::contiguous(len), dst.slice.ptr())?;
+    let (dtype, from, to, len) = (src.slice.dtype(), src.slice.ptr(), dst.slice.ptr(), src.slice.len());
+    for (first, numel) in runs(len, max_elements()) {
+        let (inp, out) = (further(from, dtype, first), further(to, dtype, first));
+        // SAFETY: both ends hold all elements.
+        unsafe { launch_copy("copy", &src.device, dtype, (numel, &Strided::CONTIGUOUS), inp, out)? };
+    }
     Ok(dst)
 }
 
@@ -56,44 +60,47 @@ fn run_copy(
 ) -> Result<()> {
     in_pieces(op, [layout], |[layout], strided, first, numel| {
         let (inp, out) = (src.ptr(layout, op)?, further(to, dtype, first));
-        if let Some(transposition) = strided.transposition() {
-            return transpose(op, device, dtype, &transposition, inp, out);
-        }
-        let ends = inp.0.addr() | out.0.addr();
-        let (strided, size, numel) = strided.widened(dtype.size_in_bytes().max(1), numel, 1, ends);
-        let kernel = found(Unary::kernel(UnaryOp::Copy, carrier_of(size)), op, dtype)?;
-        let config = for_packs(op, numel, &strided, &[size; 2], 1)?;
-        let Strided { num_dims, layout: info } = &strided;
         // SAFETY: `inp` was checked against its buffer, and the caller has room for all pieces.
-        unsafe { device.launch(kernel, config, &Unary { numel, num_dims: *num_dims, info, inp, out }) }
+        unsafe { launch_copy(op, device, dtype, (numel, strided), inp, out) }
     })
 }
 
-/// Copies matrices with rows and columns exchanged, a tile for each workgroup.
-fn transpose(
+/// Copies so many elements, strided where they are read.
+///
+/// # Safety
+/// Both ends have all of them.
+unsafe fn launch_copy(
     op: &'static str,
     device: &RocmDevice,
     dtype: DType,
-    matrices: &Transposition,
+    (numel, strided): (usize, &Strided),
     inp: DevicePtr,
     out: DevicePtr,
 ) -> Result<()> {
-    let size = dtype.size_in_bytes().max(1);
-    let arguments = Transpose {
-        num_dims: matrices.matrices.num_dims,
-        info: &matrices.matrices.layout,
-        inp,
-        out,
-        batches: matrices.batches as u32,
-        rows: matrices.rows as u32,
-        columns: matrices.columns as u32,
-        in_stride: matrices.in_stride,
-        out_stride: matrices.out_stride,
-        whole: matrices.in_packs(size, inp.0.addr() | out.0.addr()),
-    };
-    let config = LaunchConfig { grid: matrices.grid(size), ..LaunchConfig::for_elements(op, BLOCK)? };
-    let kernel = found(Transpose::kernel(carrier(dtype)), op, dtype)?;
-    // SAFETY: the caller has checked both ends for all elements.
+    let (size, ends) = (dtype.size_in_bytes().max(1), inp.0.addr() | out.0.addr());
+    if let Some(matrices) = strided.transposition() {
+        let arguments = Transpose {
+            num_dims: matrices.matrices.num_dims,
+            info: &matrices.matrices.layout,
+            inp,
+            out,
+            batches: matrices.batches as u32,
+            rows: matrices.rows as u32,
+            columns: matrices.columns as u32,
+            in_stride: matrices.in_stride,
+            out_stride: matrices.out_stride,
+            whole: matrices.in_packs(size, ends),
+        };
+        let config = LaunchConfig { grid: matrices.grid(size), ..LaunchConfig::for_elements(op, BLOCK)? };
+        let kernel = found(Transpose::kernel(carrier(dtype)), op, dtype)?;
+        // SAFETY: by the caller's word.
+        return unsafe { device.launch(kernel, config, &arguments) };
+    }
+    let (strided, size, numel) = strided.widened(size, numel, 1, ends);
+    let kernel = found(Unary::kernel(UnaryOp::Copy, carrier_of(size)), op, dtype)?;
+    let config = for_packs(op, numel, &strided, &[size; 2], 1)?;
+    let arguments = Unary { numel, num_dims: strided.num_dims, info: &strided.layout, inp, out };
+    // SAFETY: by the caller's word.
     unsafe { device.launch(kernel, config, &arguments) }
 }
 
