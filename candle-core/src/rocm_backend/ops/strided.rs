@@ -78,20 +78,20 @@ unsafe fn launch_copy(
     out: DevicePtr,
 ) -> Result<()> {
     let (size, ends) = (dtype.size_in_bytes().max(1), inp.0.addr() | out.0.addr());
-    if let Some(matrices) = strided.transposition() {
+    if let Some(exchange) = strided.transposition() {
         let arguments = Transpose {
-            num_dims: matrices.matrices.num_dims,
-            info: &matrices.matrices.layout,
+            num_dims: exchange.matrices.num_dims,
+            info: &exchange.matrices.layout,
             inp,
             out,
-            batches: matrices.batches as u32,
-            rows: matrices.rows as u32,
-            columns: matrices.columns as u32,
-            in_stride: matrices.in_stride,
-            out_stride: matrices.out_stride,
-            whole: matrices.in_packs(size, ends),
+            batches: exchange.batches as u32,
+            rows: exchange.rows as u32,
+            columns: exchange.columns as u32,
+            in_stride: exchange.in_stride,
+            out_stride: exchange.out_stride,
+            whole: exchange.in_packs(size, ends),
         };
-        let config = LaunchConfig { grid: matrices.grid(size), ..LaunchConfig::for_elements(op, BLOCK)? };
+        let config = LaunchConfig { grid: exchange.grid(size), ..LaunchConfig::for_elements(op, BLOCK)? };
         let kernel = found(Transpose::kernel(carrier(dtype)), op, dtype)?;
         // SAFETY: by the caller's word.
         return unsafe { device.launch(kernel, config, &arguments) };
