@@ -88,7 +88,12 @@ pub const CONSTANTS: &[Constant] = &[
     constant("LAYOUT_WORDS", 32, "Words of a by-value layout: dims, then the strides of each operand."),
     constant("BLOCK", 256, "Threads of a workgroup, where nothing else is said."),
     constant("PACK_BYTES", 16, "What one access of a lane moves at most."),
-    constant("CAST_PACK", 8, "The most elements that a thread casts at once."),
+    constant("COSTLY_PACK", 8, "The most elements of a pack where each costs many instructions."),
+    constant("PACKS_IN_FLIGHT", 4, "The most packs that a thread reads before it uses the first."),
+    constant("BYTES_IN_FLIGHT", 80, "About as many bytes are read by then, at least one pack."),
+    constant("TILE_BYTES", 8192, "Bytes of a workgroup's part of a transposition."),
+    constant("TILE_ROW_BYTES", 128, "Of them, those that lie beside each other where they are read."),
+    constant("TILE_ROWS", 64, "The most rows of it."),
     constant("SORT_TILE", 1024, "The most elements that one workgroup sorts."),
     constant("SORT_MERGED", 8, "Elements that each thread of a merge writes."),
     constant("ROW_BLOCK", 1024, "The most threads that share a row of softmax or a norm."),
@@ -139,6 +144,7 @@ fn elementwise() -> Vec<Family> {
         },
         Family {
             variants: vec![vec![names("op", &["elu", "powf"]), dtypes("dtype", FLOATS)]],
+            pack_bytes: 16,
             ..family(
                 "UnaryWithParameter",
                 "unary",
@@ -149,6 +155,7 @@ fn elementwise() -> Vec<Family> {
         },
         Family {
             variants: vec![vec![dtypes("dtype", ELEMENTS)]],
+            pack_bytes: 16,
             ..family(
                 "Affine",
                 "affine",
@@ -196,6 +203,7 @@ fn elementwise() -> Vec<Family> {
         },
         Family {
             variants: vec![vec![dtypes("condition", INTEGERS), dtypes("carrier", CARRIERS)]],
+            pack_bytes: 16,
             ..family(
                 "Where",
                 "ternary",
@@ -233,6 +241,7 @@ fn moving() -> Vec<Family> {
     vec![
         Family {
             variants: vec![vec![dtypes("carrier", CARRIERS)]],
+            pack_bytes: 16,
             ..family(
                 "ConstSet",
                 "fill",
@@ -243,18 +252,34 @@ fn moving() -> Vec<Family> {
         },
         Family {
             variants: vec![vec![dtypes("carrier", CARRIERS)]],
+            pack_bytes: 16,
             ..family(
                 "Copy2d",
                 "fill",
                 "copy2d_{carrier}",
-                "Copies rows, each side with its own distance between them.",
+                "Copies elements between two layouts of the same dims: strides of `inp`, then of `out`.",
+                strided(&[INP, arg("out", Pass::Pointer, "the strided output")]),
+            )
+        },
+        Family {
+            variants: vec![vec![dtypes("carrier", CARRIERS)]],
+            pack_bytes: 16,
+            ..family(
+                "Transpose",
+                "fill",
+                "transpose_{carrier}",
+                "Exchanges rows and columns; the layout is that of the batches, with strides of `inp` and `out`.",
                 vec![
-                    arg("src", Pass::Pointer, "first element read"),
-                    arg("dst", Pass::Pointer, "first element written"),
-                    arg("d1", Pass::U32, "rows"),
-                    arg("d2", Pass::U32, "elements of a row"),
-                    arg("src_s", Pass::Usize, "elements from row to row of the source"),
-                    arg("dst_s", Pass::Usize, "elements from row to row of the destination"),
+                    NUM_DIMS,
+                    INFO,
+                    INP,
+                    OUT,
+                    arg("batches", Pass::U32, "matrices"),
+                    arg("rows", Pass::U32, "elements that lie beside each other in `inp`"),
+                    arg("columns", Pass::U32, "elements that lie beside each other in `out`"),
+                    arg("in_stride", Pass::Usize, "elements from column to column of `inp`"),
+                    arg("out_stride", Pass::Usize, "elements from row to row of `out`"),
+                    arg("whole", Pass::Bool, "whether packs fit everywhere"),
                 ],
             )
         },

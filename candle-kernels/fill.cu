@@ -1,33 +1,91 @@
-// Constants and copies of rows. Elements are only moved, so there is one kernel per size of element, and the backend
-// uses it for every dtype of that size.
-#include "cuda_utils.cuh"
-#include <stdint.h>
+// Constants, copies that are strided on both sides, and transpositions. Elements are only moved, so there is one kernel per size of
+// element, and the backend uses it for every dtype of that size.
+#include "pack.cuh"
 
-// Writes `value` to every element that the layout shows.
+// A workgroup's part of a transposition: 8 KiB, rows of 128 bytes on the side that is read. Rows in LDS are an odd number
+// of words apart, so that neither side meets in one bank.
 template <typename T>
-__device__ void const_set(const size_t numel, const size_t num_dims, const size_t *info, const T value, T *out) {
-    for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < numel; i += blockDim.x * gridDim.x) {
-        out[candle_offset(i, num_dims, info, info + num_dims)] = value;
+struct Tile {
+    static constexpr unsigned int rows = smaller(CANDLE_TILE_ROWS, CANDLE_TILE_ROW_BYTES / sizeof(T));
+    static constexpr unsigned int columns = CANDLE_TILE_BYTES / sizeof(T) / rows;
+    T at[columns][rows + larger(1, 4 / sizeof(T))];
+
+    // Both sides in packs of W elements: reads go along the rows' dim, writes along the columns'.
+    template <unsigned int W>
+    __device__ __forceinline__ void move(const T *inp, T *out, unsigned int rows_left, unsigned int columns_left,
+                                         size_t in_stride, size_t out_stride) {
+        constexpr unsigned int count = rows * columns / W, down = rows / W, along = columns / W;
+        constexpr unsigned int ahead = smaller(4, count / CANDLE_BLOCK);
+#pragma unroll 1
+        for (unsigned int first = threadIdx.x; first < count; first += ahead * CANDLE_BLOCK) {
+            Pack<T, W> packs[ahead];
+#pragma unroll
+            for (unsigned int i = 0; i < ahead; ++i) {
+                const unsigned int k = first + i * CANDLE_BLOCK, column = k / down, row = k % down * W;
+                if (row < rows_left && column < columns_left) {
+                    packs[i] = Pack<T, W>::read(inp + column * in_stride + row);
+                }
+            }
+#pragma unroll
+            for (unsigned int i = 0; i < ahead * W; ++i) {
+                const unsigned int k = first + i / W * CANDLE_BLOCK;
+                at[k / down][k % down * W + i % W] = packs[i / W][i % W];
+            }
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (unsigned int k = threadIdx.x; k < count; k += CANDLE_BLOCK) {
+            const unsigned int row = k / along, column = k % along * W;
+            Pack<T, W> result;
+#pragma unroll
+            for (unsigned int j = 0; j < W; ++j) {
+                result.set(j, at[column + j][row]);
+            }
+            if (row < rows_left && column < columns_left) {
+                result.write(out + row * out_stride + column);
+            }
+        }
     }
-}
+};
 
-// d1 rows of d2 elements, each side with its own distance between rows.
+// out[batch][row][column] = inp[batch][column][row], where rows lie beside each other in `inp`, and columns in `out`. The
+// layout is the batches', with strides of both; x of the grid counts tiles, z and y batches. `whole`: packs fit
+// everywhere.
 template <typename T>
-__device__ void copy2d(const T *src, T *dst, uint32_t d1, uint32_t d2, uint64_t src_s, uint64_t dst_s) {
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < d1 * d2; i += blockDim.x * gridDim.x) {
-        const uint32_t row = i / d2, column = i - row * d2;
-        dst[row * dst_s + column] = src[row * src_s + column];
+__device__ __forceinline__ void transpose(Tile<T> &tile, unsigned int num_dims, const size_t *info, const T *inp, T *out,
+                                          unsigned int batches, unsigned int rows, unsigned int columns,
+                                          size_t in_stride, size_t out_stride, bool whole) {
+    const unsigned int along = (columns + Tile<T>::columns - 1) / Tile<T>::columns;
+    const unsigned int row = blockIdx.x / along * Tile<T>::rows, column = blockIdx.x % along * Tile<T>::columns;
+    Places<1, 2> place;
+    place.element[0] = blockIdx.z * gridDim.y + blockIdx.y;
+    if (place.element[0] >= batches) {
+        return;
+    }
+    place.find(num_dims, info);
+    const T *from = inp + place.at[0][0] + column * in_stride + row;
+    T *to = out + place.at[0][1] + row * out_stride + column;
+    if (whole) {
+        tile.template move<CANDLE_PACK_BYTES / sizeof(T)>(from, to, rows - row, columns - column, in_stride, out_stride);
+    } else {
+        tile.template move<1>(from, to, rows - row, columns - column, in_stride, out_stride);
     }
 }
 
 #define FILL_OPS(T, NAME)                                                                                         \
     extern "C" __global__ void const_set_##NAME(const size_t numel, const size_t num_dims, const size_t *info,    \
                                                 const T value, T *out) {                                          \
-        const_set(numel, num_dims, info, value, out);                                                             \
+        map<true, true, true>(numel, num_dims, info, [value]() { return value; }, out);                           \
     }                                                                                                             \
-    extern "C" __global__ void copy2d_##NAME(const T *src, T *dst, uint32_t d1, uint32_t d2, uint64_t src_s,      \
-                                             uint64_t dst_s) {                                                    \
-        copy2d(src, dst, d1, d2, src_s, dst_s);                                                                   \
+    extern "C" __global__ void copy2d_##NAME(const size_t numel, const size_t num_dims, const size_t *info,       \
+                                             const T *inp, T *out) {                                              \
+        map<true, true, true>(numel, num_dims, info, [](T x) { return x; }, out, inp);                            \
+    }                                                                                                             \
+    extern "C" __global__ void transpose_##NAME(const size_t num_dims, const size_t *info, const T *inp, T *out,  \
+                                                uint32_t batches, uint32_t rows, uint32_t columns,                \
+                                                size_t in_stride, size_t out_stride, bool whole) {                \
+        __shared__ Tile<T> tile;                                                                                  \
+        transpose(tile, num_dims, info, inp, out, batches, rows, columns, in_stride, out_stride, whole);          \
     }
 FILL_OPS(uint8_t, u8)
 FILL_OPS(uint16_t, f16)

@@ -152,6 +152,7 @@ fn moving(device: &Device) -> Result<()> {
     for dtype in SIZES {
         let x = on(device, &[3, 5], dtype)?;
         x.t()?.contiguous()?;
+        on(device, &[16, 16], dtype)?.t()?.contiguous()?;
         x.one_set()?;
         Tensor::cat(&[&x, &x], 1)?;
     }

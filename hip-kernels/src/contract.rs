@@ -90,6 +90,17 @@ impl DevicePtr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelLayout(pub [usize; LAYOUT_WORDS]);
 
+/// The word of a dim in a [`KernelLayout`] for the kernels that divide by none: the size, and above bit 32 what to
+/// multiply by instead (`divided` in `candle-kernels/pack.cuh`). Sizes above 2^31 stay as they are.
+#[inline]
+pub const fn dim_word(size: usize) -> usize {
+    if size == 0 || size > 1 << 31 {
+        return size;
+    }
+    let shift = usize::BITS - (size - 1).leading_zeros();
+    ((((1 << shift) - size) << 32) / size + 1) << 32 | size
+}
+
 /// The bits of one element of any dtype, in the low bytes. The device reads as many bytes as the dtype has.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,6 +270,39 @@ mod tests {
             std::ptr::from_ref(&unary.out).cast(),
         ];
         assert_eq!(unary.arguments(), expected);
+    }
+
+    /// A quotient as the kernels compute it.
+    fn divided(n: usize, word: usize) -> usize {
+        let (size, factor) = (word & 0xffff_ffff, word >> 32);
+        let shift = usize::BITS - (size - 1).leading_zeros();
+        let sum = (n * factor >> 32) + n;
+        assert!(sum < 1 << 32, "{n} / {size}: the sum fits a register");
+        sum >> shift
+    }
+
+    #[test]
+    fn dims_divide_by_multiplication() {
+        const END: usize = 1 << 31;
+        let powers = (0..=31).map(|bit| 1usize << bit);
+        let mut sizes: Vec<usize> = powers.flat_map(|power| power.saturating_sub(3)..power + 3).collect();
+        sizes.extend(1..3000);
+        sizes.extend((1..31).flat_map(|bit| [3, 5, 7, 11].map(|odd| (END - 1) / odd >> bit)));
+        for size in sizes.into_iter().filter(|size| (1..=END).contains(size)) {
+            let word = dim_word(size);
+            assert_eq!(word as u32 as usize, size);
+            // A quotient is wrong first where it changes: around multiples of the size.
+            let last = (END - 1) / size;
+            let some = (0..=last.min(50)).chain(last.saturating_sub(50)..=last);
+            let spread = (0..64).map(|part| last / 64 * part);
+            for multiple in some.chain(spread).map(|times| times * size) {
+                for n in multiple.saturating_sub(1)..=(multiple + 1).min(END - 1) {
+                    assert_eq!(divided(n, word), n / size, "{n} / {size}");
+                }
+            }
+            assert_eq!(divided(END - 1, word), (END - 1) / size, "{size}");
+        }
+        assert_eq!((dim_word(0), dim_word(END + 1)), (0, END + 1));
     }
 
     #[test]

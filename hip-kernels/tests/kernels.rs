@@ -3,6 +3,7 @@ mod software_gpu;
 
 use float8::F8E4M3;
 use half::{bf16, f16};
+use hip_kernels::contract::dim_word;
 use hip_kernels::{Module as KernelModule, code_object};
 use software_gpu::{ARCH, Buffer, Module, argument};
 
@@ -13,7 +14,7 @@ fn load(module: KernelModule) -> Module {
 /// `CandleLayout`: dims, then strides.
 fn layout(dims: &[usize], strides: &[usize]) -> [usize; 32] {
     let mut layout = [0; 32];
-    layout[..dims.len()].copy_from_slice(dims);
+    layout.iter_mut().zip(dims).for_each(|(word, &size)| *word = dim_word(size));
     layout[dims.len()..2 * dims.len()].copy_from_slice(strides);
     layout
 }

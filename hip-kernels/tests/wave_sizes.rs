@@ -4,6 +4,7 @@ mod software_gpu;
 use std::path::Path;
 
 use hip_kernels::code_object;
+use hip_kernels::contract::dim_word;
 use hip_kernels_build::compiler::Compiler;
 use hip_kernels_build::sources::{PRELUDE, Tree};
 use hip_kernels_build::target::Target;
@@ -41,7 +42,12 @@ fn int(value: u32) -> Argument {
 
 /// Dims, then strides, as kernels take them by value.
 fn layout(dims: &[usize], strides: &[usize]) -> Argument {
-    let words = dims.iter().chain(strides).copied().chain(std::iter::repeat(0)).take(32);
+    let words = dims
+        .iter()
+        .map(|&size| dim_word(size))
+        .chain(strides.iter().copied())
+        .chain(std::iter::repeat(0))
+        .take(32);
     Argument::Value(words.flat_map(usize::to_le_bytes).collect())
 }
 

@@ -3,14 +3,16 @@
 use super::device::{max_elements, Launch};
 use super::RocmError;
 use crate::{Layout, Result};
-use hip_kernels::contract::{KernelLayout, LAYOUT_WORDS as WORDS};
+use hip_kernels::contract::{
+    dim_word, KernelLayout, LAYOUT_WORDS as WORDS, PACK_BYTES, TILE_BYTES, TILE_ROWS, TILE_ROW_BYTES,
+};
 
 /// A [`KernelLayout`] with the number of dims that it describes.
 #[derive(Clone, Copy, Debug)]
 pub struct Strided {
     /// 0 stands for "everything is contiguous".
     pub num_dims: usize,
-    /// Dims, then the strides of each operand, in elements.
+    /// Dims, as [`dim_word`] has them, then the strides of each operand, in elements.
     pub layout: KernelLayout,
 }
 
@@ -43,7 +45,98 @@ impl Strided {
         let Some(first) = operands.first() else { return Ok(()) };
         let strides = |dim: usize| operands.iter().map(move |l| l.stride()[dim]);
         self.merge(op, first.dims(), 1 + operands.len(), strides, 0)?;
+        self.layout.0[..self.num_dims].iter_mut().for_each(|dim| *dim = dim_word(*dim));
         Ok(())
+    }
+
+    /// Whether the first `lists` operands can be taken in packs of `width` elements, wherever they begin: every row is a
+    /// whole number of packs, and dense or one element. Contiguous ones always can, even if `lists` is 0.
+    #[inline]
+    pub(crate) fn in_packs(&self, width: usize, lists: usize) -> bool {
+        let (count, words) = (self.num_dims, &self.layout.0);
+        let fits = |strides: &[usize]| match strides {
+            [.., 0] => true,
+            [outer @ .., 1] => outer.iter().all(|stride| stride % width == 0),
+            _ => false,
+        };
+        count == 0
+            || (lists > 0
+                && words[count - 1] as u32 as usize % width == 0
+                && words[count..].chunks(count).take(lists).all(fits))
+    }
+
+    /// The same elements with `factor` neighbours counted as one, if the first `lists` operands have them beside each
+    /// other. Contiguous ones have, but for what is left over at their end.
+    fn joined(&self, factor: usize, lists: usize) -> Option<Self> {
+        let (count, mut joined) = (self.num_dims, *self);
+        if count == 0 {
+            return Some(joined);
+        }
+        let (dims, strides) = joined.layout.0[..count * (1 + lists)].split_at_mut(count);
+        if !self.in_packs(factor, lists) || strides.chunks(count).any(|list| list[count - 1] != 1) {
+            return None;
+        }
+        dims[count - 1] = dim_word(dims[count - 1] as u32 as usize / factor);
+        strides.iter_mut().filter(|stride| **stride > 1).for_each(|stride| *stride /= factor);
+        Some(joined)
+    }
+
+    /// `numel` elements of `size` bytes as the widest that `lists` operands, which begin at the addresses in `ends`, have
+    /// whole and in line; with their size and number.
+    pub(crate) fn widened(
+        &self,
+        size: usize,
+        numel: usize,
+        lists: usize,
+        ends: usize,
+    ) -> (Self, usize, usize) {
+        let bits = ends | (numel * size);
+        for wide in [8, 4, 2] {
+            if wide > size && bits % wide == 0 {
+                if let Some(joined) = self.joined(wide / size, lists) {
+                    return (joined, wide, numel * size / wide);
+                }
+            }
+        }
+        (*self, size, numel)
+    }
+
+    /// The copy to a dense result as one that exchanges two dims, if the elements of one operand lie beside each other
+    /// in another dim than the result's, and both dims are long enough.
+    pub(crate) fn transposition(&self) -> Option<Transposition> {
+        const LEAST: usize = 16;
+        let (count, words) = (self.num_dims, &self.layout.0);
+        let last = count.checked_sub(1).filter(|_| count > 1 && 3 * (count - 2) <= WORDS)?;
+        let size = |dim: usize| words[dim] as u32 as usize;
+        let strides = &words[count..2 * count];
+        let row = strides[..last].iter().rposition(|&stride| stride == 1).filter(|_| strides[last] > 1)?;
+        let (rows, columns) = (size(row), size(last));
+        if rows < LEAST || columns < LEAST {
+            return None;
+        }
+        let (mut matrices, mut batches) = (Self { num_dims: count - 2, ..Self::CONTIGUOUS }, 1);
+        let others = (0..last).filter(|&dim| dim != row);
+        for (place, dim) in others.enumerate() {
+            let inner: usize = (dim + 1..count).map(size).product();
+            for (list, word) in [words[dim], strides[dim], inner].into_iter().enumerate() {
+                matrices.layout.0[list * (count - 2) + place] = word;
+            }
+            batches *= size(dim);
+        }
+        let out_stride = (row + 1..count).map(size).product();
+        Some(Transposition { matrices, batches, rows, columns, in_stride: strides[last], out_stride })
+    }
+
+    /// `rows` rows of `columns` dense elements, so far apart in each operand.
+    pub(crate) fn of_rows(rows: usize, columns: usize, strides: &[usize]) -> Self {
+        let mut strided = Self::CONTIGUOUS;
+        if rows > 1 && strides.iter().any(|&stride| stride != columns) {
+            let of_each = strides.iter().flat_map(|&stride| [stride, 1]);
+            let words = [dim_word(rows), dim_word(columns)].into_iter().chain(of_each);
+            strided.layout.0.iter_mut().zip(words).for_each(|(word, value)| *word = value);
+            strided.num_dims = 2;
+        }
+        strided
     }
 
     /// Dims and strides of a reduction: what is kept first, what is reduced last, each in the layout's own order and
@@ -151,6 +244,41 @@ pub(crate) struct Reduction {
     pub kept_dims: usize,
     /// Whether neighbouring results lie closer together than neighbouring elements of one result.
     pub across: bool,
+}
+
+/// Matrices whose rows and columns a copy exchanges, with distances in elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transposition {
+    /// Dims of the others, with strides of both sides.
+    pub matrices: Strided,
+    pub batches: usize,
+    /// Elements beside each other where they are read.
+    pub rows: usize,
+    /// Elements beside each other where they are written.
+    pub columns: usize,
+    /// From column to column where they are read.
+    pub in_stride: usize,
+    /// From row to row where they are written.
+    pub out_stride: usize,
+}
+
+impl Transposition {
+    /// Workgroups in x, y and z for elements of `size` bytes: tiles, and then matrices.
+    pub(crate) fn grid(&self, size: usize) -> (u32, u32, u32) {
+        const MOST: usize = 65535;
+        let height = TILE_ROWS.min(TILE_ROW_BYTES / size);
+        let tiles = self.rows.div_ceil(height) * self.columns.div_ceil(TILE_BYTES / size / height);
+        (tiles as u32, self.batches.min(MOST) as u32, self.batches.div_ceil(MOST) as u32)
+    }
+
+    /// Whether every row of both sides, which begin at the addresses in `ends`, is whole packs.
+    pub(crate) fn in_packs(&self, size: usize, ends: usize) -> bool {
+        let Strided { num_dims, layout } = &self.matrices;
+        let strides = layout.0[*num_dims..3 * num_dims].iter();
+        let bits =
+            strides.fold(self.rows | self.columns | self.in_stride | self.out_stride, |all, s| all | s);
+        (bits * size | ends) % PACK_BYTES == 0
+    }
 }
 
 /// A part of an operation on elements: the layouts of its operands, and how many elements of the dense result come
@@ -270,8 +398,9 @@ mod tests {
         let n = packed.num_dims;
         let mut at = 0;
         for d in (0..n).rev() {
-            at += (i % packed.layout.0[d]) * packed.layout.0[(1 + list) * n + d];
-            i /= packed.layout.0[d];
+            let size = packed.layout.0[d] as u32 as usize;
+            at += (i % size) * packed.layout.0[(1 + list) * n + d];
+            i /= size;
         }
         at
     }
@@ -297,7 +426,36 @@ mod tests {
         // (4, 5, 6) narrowed along dim 0 of a wider parent: dims 1 and 2 walk as one.
         let packed = Strided::of("test", &[&layout(&[4, 5, 6], &[60, 6, 1])]).unwrap();
         assert_eq!(packed.num_dims, 2);
-        assert_eq!(packed.layout.0[..4], [4, 30, 60, 1]);
+        assert_eq!(packed.layout.0[..4], [dim_word(4), dim_word(30), 60, 1]);
+        assert!(packed.in_packs(2, 1) && !packed.in_packs(2, 0) && !packed.in_packs(4, 1));
+    }
+
+    #[test]
+    fn neighbours_join_where_all_have_them() {
+        let rows = Strided::of_rows(3, 8, &[20, 12]);
+        let joined = rows.joined(4, 2).unwrap();
+        assert_eq!(joined.layout.0[..6], [dim_word(3), dim_word(2), 5, 1, 3, 1]);
+        assert!(rows.joined(8, 2).is_none(), "rows begin between two of 8");
+        assert!(Strided::of("test", &[&layout(&[4, 8], &[8, 0])]).unwrap().joined(2, 1).is_none());
+        assert_eq!(Strided::CONTIGUOUS.joined(8, 1).unwrap().num_dims, 0);
+    }
+
+    #[test]
+    fn transpositions_are_found() {
+        // (5, 32, 7, 16) seen as (7, 5, 16, 32).
+        let of = |dims: &[usize], strides: &[usize]| {
+            Strided::of("test", &[&layout(dims, strides)]).unwrap().transposition()
+        };
+        let found = of(&[7, 5, 16, 32], &[16, 3584, 1, 112]).unwrap();
+        assert_eq!((found.batches, found.rows, found.columns), (35, 16, 32));
+        assert_eq!((found.in_stride, found.out_stride), (112, 32));
+        let words = [dim_word(7), dim_word(5), 16, 3584, 2560, 512];
+        assert_eq!((found.matrices.num_dims, &found.matrices.layout.0[..6]), (2, &words[..]));
+        assert!(of(&[64, 64], &[1, 64]).is_some());
+        assert!(of(&[64, 8], &[1, 64]).is_none(), "too short");
+        assert!(of(&[64, 64], &[2, 128]).is_none(), "nowhere dense");
+        assert!(of(&[64, 64], &[1, 0]).is_none(), "repeated");
+        assert!(of(&[64, 64], &[128, 1]).is_none(), "no exchange");
     }
 
     #[test]

@@ -374,12 +374,16 @@ pub fn element(dtype: DType) -> Option<Element> {
 /// The element whose kernels move those of `dtype`: one of the same size. Packed dtypes are moved by bytes.
 #[inline]
 pub(crate) fn carrier(dtype: DType) -> Element {
-    match dtype {
-        DType::F16 | DType::BF16 | DType::I16 => Element::F16,
-        DType::U32 | DType::I32 | DType::F32 => Element::U32,
-        DType::I64 | DType::F64 => Element::I64,
-        DType::U8 | DType::F8E4M3 => Element::U8,
-        DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0 => Element::U8,
+    carrier_of(dtype.size_in_bytes())
+}
+
+/// The one for elements of so many bytes.
+pub(crate) fn carrier_of(size: usize) -> Element {
+    match size {
+        8 => Element::I64,
+        4 => Element::U32,
+        2 => Element::F16,
+        _ => Element::U8,
     }
 }
 

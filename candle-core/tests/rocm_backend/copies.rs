@@ -45,6 +45,36 @@ fn contiguous_copies_follow_every_layout() {
     }
 }
 
+/// Dims long enough for tiles and packs, at addresses and lengths that fit them and that do not.
+#[test]
+fn long_dims_are_exchanged_narrowed_and_repeated() {
+    let device = rocm();
+    type View = fn(&Tensor) -> candle_core::Result<Tensor>;
+    let views: [(&str, View); 9] = [
+        ("transposed", |t| t.transpose(1, 2)),
+        ("first to last", |t| t.permute((1, 2, 0))),
+        ("last to first", |t| t.permute((2, 0, 1))),
+        ("outer", |t| t.transpose(0, 1)),
+        ("narrowed", |t| t.narrow(2, 16, 32)),
+        ("narrowed beside packs", |t| t.narrow(2, 1, 40)),
+        ("narrowed and transposed", |t| t.narrow(2, 3, 47)?.transpose(1, 2)),
+        ("repeated", |t| t.narrow(1, 5, 1)?.broadcast_as((19, 36, 64))),
+        ("repeated in itself", |t| t.narrow(2, 5, 1)?.broadcast_as((19, 36, 64))),
+    ];
+    for dtype in ALL {
+        for dims in [[19, 36, 64], [17, 70, 130]] {
+            let cpu = tensor(&dims, dtype, 60.0);
+            let gpu = cpu.to_device(&device).unwrap();
+            for (name, view) in views.iter().take(if dims[0] == 19 { 9 } else { 7 }) {
+                let (seen, wanted) = (view(&gpu).unwrap(), view(&cpu).unwrap());
+                let what = format!("{dtype:?} {dims:?} {name}");
+                assert_close(&seen.contiguous().unwrap(), &wanted, 0.0, &what);
+                assert_close(&seen.eq(&seen).unwrap(), &wanted.eq(&wanted).unwrap(), 0.0, &what);
+            }
+        }
+    }
+}
+
 #[test]
 fn concatenating_along_every_dim() {
     let device = rocm();

@@ -41,7 +41,7 @@ pub struct Tree {
 impl Tree {
     /// Hipifies all sources into `work_dir/hipified`, and writes the header of the table's constants there.
     ///
-    /// `ours` is our `candle-kernels` folder, `include` holds the compatibility headers.
+    /// `ours` is our `candle-kernels` folder, whose .cuh files are headers; `include` holds the compatibility headers.
     ///
     /// # Errors
     /// When upstream's crate cannot be located, a source cannot be translated, or a file cannot be
@@ -55,6 +55,11 @@ impl Tree {
             crates.iter().flat_map(|theirs| UPSTREAM_HEADERS.map(|name| theirs.join("src").join(name)))
         {
             headers.push(translate(&header, &dir)?);
+        }
+        for path in files_in(ours)? {
+            if path.extension().is_some_and(|extension| extension == "cuh") {
+                headers.push(translate(&path, &dir)?);
+            }
         }
         for module in modules() {
             translate(&ours.join(format!("{module}.cu")), &dir)?;

@@ -69,6 +69,9 @@ CANDLE_DEVICE int __dp4a(int a, int b, int c) {
 #endif
 }
 
+// 1 / x within an ulp.
+CANDLE_DEVICE float candle_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
+
 // How the device library spells a function of one and of two arguments.
 #define CANDLE_LIBRARY1(NAME)                                                      \
     extern "C" __device__ __attribute__((const)) float __ocml_##NAME##_f32(float); \

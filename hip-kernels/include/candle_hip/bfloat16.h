@@ -1,6 +1,6 @@
 // bfloat16 under CUDA's names: the upper half of an f32. Arithmetic is done in f32 and rounded to nearest
-// even after every operation. Written out instead of using clang's __bf16, which keeps intermediate results
-// in f32 and so rounds differently.
+// even after every operation. Clang's __bf16 only converts here: it keeps intermediate results in f32 and so rounds
+// differently.
 #pragma once
 
 struct __nv_bfloat16 {
@@ -18,14 +18,12 @@ struct __nv_bfloat16 {
     __device__ __forceinline__ __nv_bfloat16(long long value) : __x(round((float)value)) {}
     __device__ __forceinline__ __nv_bfloat16(unsigned long long value) : __x(round((float)value)) {}
 
-    __device__ __forceinline__ operator float() const { return candle_bits<float>((unsigned int)__x << 16); }
+    __device__ __forceinline__ operator float() const { return (float)candle_bits<__bf16>(__x); }
 
   private:
-    // Round to nearest even; a NaN keeps its sign and upper payload and becomes quiet.
+    // Round to nearest even; a NaN stays one. One instruction where the machine has it (gfx950, gfx12.5, sm_80).
     static __device__ __forceinline__ unsigned short round(float value) {
-        const unsigned int bits = candle_bits<unsigned int>(value);
-        const unsigned int rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-        return (unsigned short)((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : rounded);
+        return candle_bits<unsigned short>((__bf16)value);
     }
     // Round to odd: an inexact result keeps a set last bit, so that rounding it again rounds the original.
     static __device__ __forceinline__ float to_odd(double value) {

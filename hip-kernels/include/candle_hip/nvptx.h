@@ -35,6 +35,9 @@ CANDLE_DEVICE int __dp4a(int a, int b, int c) {
     return sum;
 }
 
+// 1 / x within an ulp.
+CANDLE_DEVICE float candle_reciprocal(float x) { return __nvvm_rcp_approx_ftz_f(x); }
+
 // How the device library spells a function of one and of two arguments.
 #define CANDLE_LIBRARY1(NAME)                                                  \
     extern "C" __device__ __attribute__((const)) float __nv_##NAME##f(float);  \

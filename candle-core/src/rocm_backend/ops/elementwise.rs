@@ -1,7 +1,7 @@
 //! Operations on each element by itself: unary, affine, powers, casts, binary, comparisons, where.
 use super::{computing, for_packs, found, strided};
 use crate::op::{BinaryOpT, CmpOp, UnaryOpT};
-use crate::rocm_backend::device::LaunchConfig;
+use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::{dtype_mismatch, unsupported_dtype};
 use crate::rocm_backend::layout::{in_pieces, Strided};
 use crate::rocm_backend::storage::{carrier, further, is_packed, RocmStorage};
@@ -9,8 +9,8 @@ use crate::{DType, Layout, Result};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use hip_kernels::contract::{
-    Affine, Binary, BinaryOp, Bits, Cast, KernelFamily, KernelOf, Unary, UnaryOp, UnaryWithParameter,
-    UnaryWithParameterOp, Where, CAST_PACK,
+    Affine, Binary, BinaryOp, Bits, Cast, DevicePtr, KernelLayout, KernelOf, Unary, UnaryOp,
+    UnaryWithParameter, UnaryWithParameterOp, Where,
 };
 
 /// The contract's operation for one of upstream's, found when this is compiled.
@@ -65,7 +65,7 @@ pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<R
     };
     let kernel = match of_integers {
         OfIntegers::Computed => Unary::kernel(Upstreams::<U>::UNARY, computing(op, dtype)?),
-        OfIntegers::Identity => Unary::kernel(UnaryOp::Copy, carrier(dtype)),
+        OfIntegers::Identity => return strided::dense(src, layout, op),
         OfIntegers::Zero => return strided::zeros_of(src, layout, op),
         OfIntegers::Refused => None,
     };
@@ -87,6 +87,47 @@ pub fn unary_function(
     run_unary(op, found(kernel, op, dtype)?, src, layout)
 }
 
+/// What a launch computes with: how many elements there are, where those of each operand lie, and where the result goes.
+struct Elements<'a, const N: usize> {
+    config: LaunchConfig,
+    numel: usize,
+    num_dims: usize,
+    info: &'a KernelLayout,
+    from: [DevicePtr; N],
+    out: DevicePtr,
+}
+
+/// A dense result of `dtype`, each element of which `launch` computes from one of each operand. It is called once for
+/// every piece of the operands, which were checked against their buffers. `in_rows` is what the kernel's `map` has.
+#[inline]
+fn each<const N: usize>(
+    op: &'static str,
+    dtype: DType,
+    operands: [(&RocmStorage, &Layout); N],
+    in_rows: bool,
+    launch: impl Fn(&RocmDevice, Elements<'_, N>) -> Result<()>,
+) -> Result<RocmStorage> {
+    let (head, layout) = operands[0];
+    // SAFETY: every element is written by the kernel.
+    let dst = unsafe { RocmStorage::alloc(&head.device, dtype, layout.shape().elem_count(), op)? };
+    operands[1..].iter().try_for_each(|(other, _)| head.order_after(other))?;
+    let to = dst.slice.ptr();
+    let mut sizes = [dtype.size_in_bytes(); 4];
+    sizes[1..].iter_mut().zip(&operands).for_each(|(size, (x, _))| *size = x.slice.dtype().size_in_bytes());
+    let lists = if in_rows { N } else { 0 };
+    in_pieces(op, operands.map(|(_, layout)| layout), |layouts, strided, first, numel| {
+        let mut from = [DevicePtr::NULL; N];
+        for ((from, (x, _)), layout) in from.iter_mut().zip(&operands).zip(layouts) {
+            *from = x.ptr(layout, op)?;
+        }
+        let config = for_packs(op, numel, strided, &sizes[..=N], lists)?;
+        let Strided { num_dims, layout: info } = strided;
+        let out = further(to, dtype, first);
+        launch(&head.device, Elements { config, numel, num_dims: *num_dims, info, from, out })
+    })?;
+    Ok(dst)
+}
+
 /// One of the kernels of a single operand. The result is dense and of the same dtype.
 fn run_unary(
     op: &'static str,
@@ -94,17 +135,11 @@ fn run_unary(
     src: &RocmStorage,
     layout: &Layout,
 ) -> Result<RocmStorage> {
-    let dtype = src.slice.dtype();
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&src.device, dtype, layout.shape().elem_count(), op)? };
-    let to = dst.slice.ptr();
-    in_pieces(op, [layout], |[layout], Strided { num_dims, layout: info }, first, numel| {
-        let (inp, out) = (src.ptr(layout, op)?, further(to, dtype, first));
-        let config = for_packs::<Unary>(op, numel, *num_dims == 0, dtype.size_in_bytes())?;
-        // SAFETY: `inp` was checked against its buffer, and `out` has room for all pieces.
-        unsafe { src.device.launch(kernel, config, &Unary { numel, num_dims: *num_dims, info, inp, out }) }
-    })?;
-    Ok(dst)
+    each(op, src.slice.dtype(), [(src, layout)], false, |device, e| {
+        let Elements { config, numel, num_dims, info, from: [inp], out } = e;
+        // SAFETY: `each` has checked the operand, and `out` has room.
+        unsafe { device.launch(kernel, config, &Unary { numel, num_dims, info, inp, out }) }
+    })
 }
 
 /// A function of each element and a parameter, which is rounded to the tensor's dtype first: elu and powf.
@@ -119,16 +154,12 @@ pub(crate) fn with_parameter(
     let kernel = UnaryWithParameter::kernel(function, computing(op, dtype)?);
     let kernel = found(kernel, op, dtype)?;
     let param = bits(parameter, dtype, op)?;
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&src.device, dtype, layout.shape().elem_count(), op)? };
-    let to = dst.slice.ptr();
-    in_pieces(op, [layout], |[layout], Strided { num_dims, layout: info }, first, numel| {
-        let (num_dims, inp, out) = (*num_dims, src.ptr(layout, op)?, further(to, dtype, first));
+    each(op, dtype, [(src, layout)], false, |device, e| {
+        let Elements { config, numel, num_dims, info, from: [inp], out } = e;
         let arguments = UnaryWithParameter { numel, num_dims, info, param, inp, out };
-        // SAFETY: `inp` was checked against its buffer, and `out` has room for all pieces.
-        unsafe { src.device.launch(kernel, LaunchConfig::for_elements(op, numel)?, &arguments) }
-    })?;
-    Ok(dst)
+        // SAFETY: `each` has checked the operand, and `out` has room.
+        unsafe { device.launch(kernel, config, &arguments) }
+    })
 }
 
 /// `x * mul + add`, computed in the tensor's dtype as on the CPU.
@@ -137,16 +168,11 @@ pub(crate) fn affine(src: &RocmStorage, layout: &Layout, mul: f64, add: f64) -> 
     let dtype = src.slice.dtype();
     let (mul, add) = (bits(mul, dtype, OP)?, bits(add, dtype, OP)?);
     let kernel = found(Affine::kernel(computing(OP, dtype)?), OP, dtype)?;
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&src.device, dtype, layout.shape().elem_count(), OP)? };
-    let to = dst.slice.ptr();
-    in_pieces(OP, [layout], |[layout], Strided { num_dims, layout: info }, first, numel| {
-        let (num_dims, inp, out) = (*num_dims, src.ptr(layout, OP)?, further(to, dtype, first));
-        let arguments = Affine { numel, num_dims, info, inp, out, mul, add };
-        // SAFETY: `inp` was checked against its buffer, and `out` has room for all pieces.
-        unsafe { src.device.launch(kernel, LaunchConfig::for_elements(OP, numel)?, &arguments) }
-    })?;
-    Ok(dst)
+    each(OP, dtype, [(src, layout)], true, |device, e| {
+        let Elements { config, numel, num_dims, info, from: [inp], out } = e;
+        // SAFETY: `each` has checked the operand, and `out` has room.
+        unsafe { device.launch(kernel, config, &Affine { numel, num_dims, info, inp, out, mul, add }) }
+    })
 }
 
 /// Casts to `to`, as the CPU does: towards zero and to the nearest value that an integer can hold.
@@ -159,18 +185,11 @@ pub(crate) fn cast(src: &RocmStorage, layout: &Layout, to: DType) -> Result<Rocm
         return strided::dense(src, layout, OP);
     }
     let kernel = found(Cast::kernel(from_element, to_element), OP, to)?;
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&src.device, to, layout.shape().elem_count(), OP)? };
-    let result = dst.slice.ptr();
-    // As many as one access of the wider side moves, but no more than a thread takes.
-    let width = from.size_in_bytes().max(to.size_in_bytes()).max(Cast::PACK_BYTES / CAST_PACK);
-    in_pieces(OP, [layout], |[layout], Strided { num_dims, layout: info }, first, numel| {
-        let (inp, out) = (src.ptr(layout, OP)?, further(result, to, first));
-        let config = for_packs::<Cast>(OP, numel, *num_dims == 0, width)?;
-        // SAFETY: `inp` was checked against its buffer, and `out` has room for all pieces.
-        unsafe { src.device.launch(kernel, config, &Cast { numel, num_dims: *num_dims, info, inp, out }) }
-    })?;
-    Ok(dst)
+    each(OP, to, [(src, layout)], true, |device, e| {
+        let Elements { config, numel, num_dims, info, from: [inp], out } = e;
+        // SAFETY: `each` has checked the operand, and `out` has room.
+        unsafe { device.launch(kernel, config, &Cast { numel, num_dims, info, inp, out }) }
+    })
 }
 
 /// Upstream's operation `B` on pairs of elements; the layouts have the same dims.
@@ -214,24 +233,11 @@ fn zip(
 ) -> Result<RocmStorage> {
     let dtype = dtype_of_both(lhs, rhs, op)?;
     let kernel = found(Binary::kernel(function, computing(op, dtype)?), op, dtype)?;
-    let result = result.unwrap_or(dtype);
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&lhs.device, result, lhs_layout.shape().elem_count(), op)? };
-    lhs.order_after(rhs)?;
-    let to = dst.slice.ptr();
-    in_pieces(
-        op,
-        [lhs_layout, rhs_layout],
-        |[lhs_layout, rhs_layout], Strided { num_dims, layout: info }, first, numel| {
-            let (x, y, out) =
-                (lhs.ptr(lhs_layout, op)?, rhs.ptr(rhs_layout, op)?, further(to, result, first));
-            let config = for_packs::<Binary>(op, numel, *num_dims == 0, dtype.size_in_bytes())?;
-            let arguments = Binary { numel, num_dims: *num_dims, info, lhs: x, rhs: y, out };
-            // SAFETY: both inputs were checked against their buffers, and `out` has room for all pieces.
-            unsafe { lhs.device.launch(kernel, config, &arguments) }
-        },
-    )?;
-    Ok(dst)
+    each(op, result.unwrap_or(dtype), [(lhs, lhs_layout), (rhs, rhs_layout)], true, |device, e| {
+        let Elements { config, numel, num_dims, info, from: [lhs, rhs], out } = e;
+        // SAFETY: `each` has checked the operands, and `out` has room.
+        unsafe { device.launch(kernel, config, &Binary { numel, num_dims, info, lhs, rhs, out }) }
+    })
 }
 
 /// The dtype of both operands. Two of a packed dtype mismatch as well: that is what the CPU device says of them.
@@ -259,29 +265,11 @@ pub(crate) fn where_cond(
     // Dtypes that are no condition are refused before those of the operands are compared.
     let kernel = found(Where::kernel(condition_element, carrier(t.slice.dtype())), OP, condition)?;
     let dtype = dtype_of_both(t, f, OP)?;
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&cond.device, dtype, cond_layout.shape().elem_count(), OP)? };
-    cond.order_after(t)?;
-    cond.order_after(f)?;
-    let to = dst.slice.ptr();
-    in_pieces(
-        OP,
-        [cond_layout, t_layout, f_layout],
-        |[cond_layout, t_layout, f_layout], Strided { num_dims, layout: info }, first, numel| {
-            let arguments = Where {
-                numel,
-                num_dims: *num_dims,
-                info,
-                ids: cond.ptr(cond_layout, OP)?,
-                t: t.ptr(t_layout, OP)?,
-                f: f.ptr(f_layout, OP)?,
-                out: further(to, dtype, first),
-            };
-            // SAFETY: all inputs were checked against their buffers, and `out` has room for all pieces.
-            unsafe { cond.device.launch(kernel, LaunchConfig::for_elements(OP, numel)?, &arguments) }
-        },
-    )?;
-    Ok(dst)
+    each(OP, dtype, [(cond, cond_layout), (t, t_layout), (f, f_layout)], true, |device, e| {
+        let Elements { config, numel, num_dims, info, from: [ids, t, f], out } = e;
+        // SAFETY: `each` has checked the operands, and `out` has room.
+        unsafe { device.launch(kernel, config, &Where { numel, num_dims, info, ids, t, f, out }) }
+    })
 }
 
 /// `value` in the dtype of the tensor it meets.

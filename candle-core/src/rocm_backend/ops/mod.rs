@@ -11,9 +11,10 @@ pub(super) mod strided;
 
 use super::device::LaunchConfig;
 use super::error::{dtype_mismatch, unsupported_dtype};
+use super::layout::Strided;
 use super::storage::{element, RocmStorage};
 use crate::{DType, Layout, Result};
-use hip_kernels::contract::{Element, KernelFamily, KernelOf};
+use hip_kernels::contract::{Element, KernelOf, BYTES_IN_FLIGHT, PACKS_IN_FLIGHT, PACK_BYTES};
 
 /// The most workgroups in y and z that every GPU takes.
 const MAX_GRID: usize = 65535;
@@ -41,16 +42,30 @@ fn found<F>(kernel: Option<KernelOf<F>>, op: &'static str, dtype: DType) -> Resu
     kernel.ok_or_else(|| unsupported_dtype(op, dtype))
 }
 
-/// One thread per element, or per pack of `pack_bytes` bytes where operands are dense: `width` is the widest element's.
+/// Packs that about every GPU has threads for at once. Where there are more, each thread takes several.
+const PACKS_AT_ONCE: usize = 1 << 18;
+
+/// As many threads as `pack.cuh` has packs for, and likewise chosen: `sizes` are the bytes of an element of the result
+/// and then of each input. `lists` is 0 for kernels that take strided elements one by one, else how many lists of
+/// strides there are.
 #[inline]
-fn for_packs<F: KernelFamily>(
+fn for_packs(
     op: &'static str,
     elements: usize,
-    is_dense: bool,
-    width: usize,
+    strided: &Strided,
+    sizes: &[usize],
+    lists: usize,
 ) -> Result<LaunchConfig> {
-    let per_thread = if is_dense { (F::PACK_BYTES / width).max(1) } else { 1 };
-    LaunchConfig::for_elements(op, elements.div_ceil(per_thread))
+    let (widest, narrowest) = sizes.iter().fold((1, 8), |(w, n), &size| (size.max(w), size.min(n)));
+    let widest_pack = (PACK_BYTES / widest).max(4 / narrowest.max(1));
+    let width = if strided.in_packs(widest_pack, lists) { widest_pack } else { 1 };
+    let read: usize = sizes[1..].iter().sum();
+    let packs = elements.div_ceil(width);
+    let each = match packs > PACKS_AT_ONCE {
+        true => (BYTES_IN_FLIGHT / (read * width).max(1)).clamp(1, PACKS_IN_FLIGHT),
+        false => 1,
+    };
+    LaunchConfig::for_elements(op, packs.div_ceil(each))
 }
 
 fn check_rank(layout: &Layout, expected: usize) -> Result<()> {

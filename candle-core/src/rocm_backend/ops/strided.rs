@@ -2,12 +2,12 @@
 use super::{for_packs, found};
 use crate::rocm_backend::device::{max_elements, LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::dtype_mismatch;
-use crate::rocm_backend::layout::{in_pieces, runs, Strided};
-use crate::rocm_backend::storage::{carrier, further, RocmStorage};
+use crate::rocm_backend::layout::{in_pieces, runs, Strided, Transposition};
+use crate::rocm_backend::storage::{carrier, carrier_of, further, RocmStorage};
 use crate::rocm_backend::stream::clear;
 use crate::scalar::Scalar;
 use crate::{DType, Layout, Result};
-use hip_kernels::contract::{Bits, ConstSet, Copy2d, DevicePtr, Unary, UnaryOp};
+use hip_kernels::contract::{Bits, ConstSet, Copy2d, DevicePtr, Transpose, Unary, UnaryOp, BLOCK};
 
 /// Copies what `layout` shows of `src` densely to `dst`, from element `dst_offset` on.
 pub(crate) fn copy_strided(
@@ -41,13 +41,10 @@ pub(crate) fn dense(src: &RocmStorage, layout: &Layout, op: &'static str) -> Res
 pub(crate) fn duplicate(src: &RocmStorage) -> Result<RocmStorage> {
     let dst = RocmStorage { slice: src.slice.alloc_like()?, device: src.device.clone() };
     let (dtype, from, to, len) = (src.slice.dtype(), src.slice.ptr(), dst.slice.ptr(), src.slice.len());
-    let kernel = found(Unary::kernel(UnaryOp::Copy, carrier(dtype)), "copy", dtype)?;
     for (first, numel) in runs(len, max_elements()) {
         let (inp, out) = (further(from, dtype, first), further(to, dtype, first));
-        let config = for_packs::<Unary>("copy", numel, true, dtype.size_in_bytes().max(1))?;
-        let info = &Strided::CONTIGUOUS.layout;
         // SAFETY: both ends hold all elements.
-        unsafe { src.device.launch(kernel, config, &Unary { numel, num_dims: 0, info, inp, out })? };
+        unsafe { launch_copy("copy", &src.device, dtype, (numel, &Strided::CONTIGUOUS), inp, out)? };
     }
     Ok(dst)
 }
@@ -61,13 +58,50 @@ fn run_copy(
     layout: &Layout,
     to: DevicePtr,
 ) -> Result<()> {
-    let kernel = found(Unary::kernel(UnaryOp::Copy, carrier(dtype)), op, dtype)?;
-    in_pieces(op, [layout], |[layout], Strided { num_dims, layout: info }, first, numel| {
+    in_pieces(op, [layout], |[layout], strided, first, numel| {
         let (inp, out) = (src.ptr(layout, op)?, further(to, dtype, first));
-        let config = for_packs::<Unary>(op, numel, *num_dims == 0, dtype.size_in_bytes().max(1))?;
         // SAFETY: `inp` was checked against its buffer, and the caller has room for all pieces.
-        unsafe { device.launch(kernel, config, &Unary { numel, num_dims: *num_dims, info, inp, out }) }
+        unsafe { launch_copy(op, device, dtype, (numel, strided), inp, out) }
     })
+}
+
+/// Copies so many elements, strided where they are read.
+///
+/// # Safety
+/// Both ends have all of them.
+unsafe fn launch_copy(
+    op: &'static str,
+    device: &RocmDevice,
+    dtype: DType,
+    (numel, strided): (usize, &Strided),
+    inp: DevicePtr,
+    out: DevicePtr,
+) -> Result<()> {
+    let (size, ends) = (dtype.size_in_bytes().max(1), inp.0.addr() | out.0.addr());
+    if let Some(exchange) = strided.transposition() {
+        let arguments = Transpose {
+            num_dims: exchange.matrices.num_dims,
+            info: &exchange.matrices.layout,
+            inp,
+            out,
+            batches: exchange.batches as u32,
+            rows: exchange.rows as u32,
+            columns: exchange.columns as u32,
+            in_stride: exchange.in_stride,
+            out_stride: exchange.out_stride,
+            whole: exchange.in_packs(size, ends),
+        };
+        let config = LaunchConfig { grid: exchange.grid(size), ..LaunchConfig::for_elements(op, BLOCK)? };
+        let kernel = found(Transpose::kernel(carrier(dtype)), op, dtype)?;
+        // SAFETY: by the caller's word.
+        return unsafe { device.launch(kernel, config, &arguments) };
+    }
+    let (strided, size, numel) = strided.widened(size, numel, 1, ends);
+    let kernel = found(Unary::kernel(UnaryOp::Copy, carrier_of(size)), op, dtype)?;
+    let config = for_packs(op, numel, &strided, &[size; 2], 1)?;
+    let arguments = Unary { numel, num_dims: strided.num_dims, info: &strided.layout, inp, out };
+    // SAFETY: by the caller's word.
+    unsafe { device.launch(kernel, config, &arguments) }
 }
 
 /// `d1` rows of `d2` elements, each side with its own row stride and offset, all in elements.
@@ -90,21 +124,19 @@ pub(crate) fn copy2d(
     let from = src.rows_ptr((d1, d2), src_s, src_offset, OP)?;
     let to = dst.rows_ptr((d1, d2), dst_s, dst_offset, OP)?;
     dst.order_after(src)?;
-    let kernel = found(Copy2d::kernel(carrier(dtype)), OP, dtype)?;
     // Rows, or parts of rows, that one launch can count.
     let limit = max_elements();
     let (columns, rows) = (d2.min(limit), (limit / d2).clamp(1, d1));
     for (row, d1) in runs(d1, rows) {
         for (column, d2) in runs(d2, columns) {
-            let arguments = Copy2d {
-                src: further(from, dtype, row * src_s + column),
-                dst: further(to, dtype, row * dst_s + column),
-                d1: d1 as u32,
-                d2: d2 as u32,
-                src_s,
-                dst_s,
-            };
-            let config = LaunchConfig::for_elements(OP, d1 * d2)?;
+            let inp = further(from, dtype, row * src_s + column);
+            let out = further(to, dtype, row * dst_s + column);
+            let rows = Strided::of_rows(d1, d2, &[src_s, dst_s]);
+            let ends = inp.0.addr() | out.0.addr();
+            let (strided, size, numel) = rows.widened(dtype.size_in_bytes().max(1), d1 * d2, 2, ends);
+            let kernel = found(Copy2d::kernel(carrier_of(size)), OP, dtype)?;
+            let config = for_packs(OP, numel, &strided, &[size; 2], 2)?;
+            let arguments = Copy2d { numel, num_dims: strided.num_dims, info: &strided.layout, inp, out };
             // SAFETY: both ends were checked against their buffers for all rows.
             unsafe { dst.device.launch(kernel, config, &arguments)? };
         }
@@ -131,10 +163,12 @@ pub(crate) fn const_set(dst: &mut RocmStorage, value: Scalar, layout: &Layout) -
         }
         false => layout,
     };
-    in_pieces(OP, [layout], |[layout], Strided { num_dims, layout: info }, _, numel| {
+    in_pieces(OP, [layout], |[layout], strided, _, numel| {
+        let Strided { num_dims, layout: info } = strided;
         let arguments = ConstSet { numel, num_dims: *num_dims, info, value, out: dst.ptr(layout, OP)? };
+        let config = for_packs(OP, numel, strided, &[dtype.size_in_bytes().max(1)], 1)?;
         // SAFETY: the elements were checked against their buffer; the kernel's elements have the same size.
-        unsafe { dst.device.launch(kernel, LaunchConfig::for_elements(OP, numel)?, &arguments) }
+        unsafe { dst.device.launch(kernel, config, &arguments) }
     })
 }
 

@@ -1,0 +1,218 @@
+// Elements in packs of one access, and the one template of all elementwise kernels.
+#pragma once
+
+template <unsigned int BYTES> struct Bits;
+template <> struct Bits<1> { typedef uint8_t type; };
+template <> struct Bits<2> { typedef uint16_t type; };
+template <> struct Bits<4> { typedef uint32_t type; };
+template <> struct Bits<8> { typedef uint64_t type; };
+
+// What sums, differences and products are computed in: integers that do not fit wrap, where signed ones would be
+// undefined.
+template <typename T>
+struct Ring { typedef T type; };
+template <> struct Ring<int16_t> { typedef uint32_t type; };
+template <> struct Ring<int32_t> { typedef uint32_t type; };
+template <> struct Ring<int64_t> { typedef uint64_t type; };
+
+// What functions of floats are computed in.
+template <typename T> struct Wide { typedef float type; };
+template <> struct Wide<double> { typedef double type; };
+
+// N elements in registers. A vector of integers, because structs are loaded member by member.
+template <typename T, unsigned int N>
+struct Pack {
+    typedef typename Bits<sizeof(T)>::type Word;
+    typedef Word Words __attribute__((ext_vector_type(N)));
+    Words words;
+
+    __device__ __forceinline__ T operator[](unsigned int i) const { return candle_bits<T>((Word)words[i]); }
+    __device__ __forceinline__ void set(unsigned int i, T value) { words[i] = candle_bits<Word>(value); }
+    __device__ __forceinline__ static Pack read(const T *from) { return Pack{*(const Words *)from}; }
+    __device__ __forceinline__ static Pack splat(T value) { return Pack{(Words)candle_bits<Word>(value)}; }
+    __device__ __forceinline__ void write(T *to) const { *(Words *)to = words; }
+    // Whether a pack may lie at each of these: the pointer and all multiples of the strides but the innermost.
+    __device__ __forceinline__ static bool fits(const T *at, unsigned int num_dims, const size_t *strides) {
+        size_t bits = (size_t)at / sizeof(T) | (size_t)at % sizeof(T);
+#pragma unroll 1
+        for (unsigned int d = 0; d + 1 < num_dims; ++d) {
+            bits |= strides[d];
+        }
+        return bits % N == 0;
+    }
+};
+
+// A dim's word holds its size below bit 32 and above it what to multiply by in place of a division by it (Granlund and
+// Montgomery, "Division by invariant integers using multiplication", for numerators below 2^31).
+__device__ __forceinline__ unsigned int divided(unsigned int n, size_t dim) {
+    const unsigned int size = (unsigned int)dim, factor = (unsigned int)(dim >> 32);
+    const unsigned int shift = size > 1 ? 32 - __builtin_clz(size - 1) : 0;
+    return ((unsigned int)(((uint64_t)n * factor) >> 32) + n) >> shift;
+}
+
+// How far elements COUNT in row-major order lie from the first, in each of LISTS operands.
+template <unsigned int COUNT, unsigned int LISTS>
+struct Places {
+    unsigned int element[COUNT];
+    size_t at[COUNT][LISTS + 1];
+
+    // From `element`, which is used up.
+    __device__ __forceinline__ void find(unsigned int num_dims, const size_t *info) {
+        for (unsigned int i = 0; i < COUNT; ++i) {
+            for (unsigned int list = 0; list < LISTS; ++list) {
+                at[i][list] = num_dims == 0 ? element[i] : 0;
+            }
+        }
+#pragma unroll 1
+        for (unsigned int d = num_dims; d-- > 0;) {
+            const size_t dim = info[d];
+            for (unsigned int i = 0; i < COUNT; ++i) {
+                const unsigned int rest = d == 0 ? 0 : divided(element[i], dim);
+                const unsigned int digit = element[i] - rest * (unsigned int)dim;
+                for (unsigned int list = 0; list < LISTS; ++list) {
+                    at[i][list] += digit * info[(1 + list) * num_dims + d];
+                }
+                element[i] = rest;
+            }
+        }
+    }
+};
+
+// A pack of each operand.
+template <unsigned int W, typename... In>
+struct Packs {};
+template <unsigned int W, typename First, typename... Rest>
+struct Packs<W, First, Rest...> {
+    Pack<First, W> first;
+    Packs<W, Rest...> rest;
+};
+
+// Reads packs at a place; `inner` has the innermost stride of each operand, 1 or 0 if W is not 1.
+template <unsigned int W>
+__device__ __forceinline__ void read(Packs<W> &, const size_t *, const size_t *) {}
+template <unsigned int W, typename First, typename... Rest>
+__device__ __forceinline__ void read(Packs<W, First, Rest...> &packs, const size_t *at, const size_t *inner,
+                                     const First *first, const Rest *...rest) {
+    if (W > 1 && *inner == 0) {
+        packs.first = Pack<First, W>::splat(first[*at]);
+    } else {
+        packs.first = Pack<First, W>::read(first + *at);
+    }
+    read(packs.rest, at + 1, inner + 1, rest...);
+}
+
+// f of element i of each pack.
+template <typename F, unsigned int W, typename... Done>
+__device__ __forceinline__ auto apply(const F &f, const Packs<W> &, unsigned int, Done... done) {
+    return f(done...);
+}
+template <typename F, unsigned int W, typename First, typename... Rest, typename... Done>
+__device__ __forceinline__ auto apply(const F &f, const Packs<W, First, Rest...> &packs, unsigned int i, Done... done) {
+    return apply(f, packs.rest, i, done..., packs.first[i]);
+}
+
+constexpr unsigned int smaller(unsigned int x, unsigned int y) { return x < y ? x : y; }
+constexpr unsigned int larger(unsigned int x, unsigned int y) { return x < y ? y : x; }
+
+// How packs are chosen; the host's `for_packs` counts threads likewise.
+template <bool CHEAP, typename R, typename... In>
+struct Shape {
+    static constexpr unsigned int widest() {
+        unsigned int size = sizeof(R);
+        ((size = larger(size, sizeof(In))), ...);
+        return size;
+    }
+    static constexpr unsigned int narrowest() {
+        unsigned int size = sizeof(R);
+        ((size = smaller(size, sizeof(In))), ...);
+        return size;
+    }
+    static constexpr unsigned int read_bytes = (0 + ... + (unsigned int)sizeof(In));
+    // One access of the widest operand, and 4 bytes of the narrowest at least.
+    static constexpr unsigned int fitting = larger(CANDLE_PACK_BYTES / widest(), 4 / narrowest());
+    // Functions of f64 are so long that one at a time has work and registers enough.
+    static constexpr unsigned int costly = widest() == 8 ? 1 : CANDLE_COSTLY_PACK;
+    static constexpr unsigned int width = CHEAP ? fitting : smaller(fitting, costly);
+    // Packs of a thread where there are more than the GPU has threads for: bytes enough in flight, but not too many.
+    static constexpr unsigned int in_flight(unsigned int width) {
+        const unsigned int bytes = larger(1, read_bytes * width);
+        return larger(1, smaller(CANDLE_PACKS_IN_FLIGHT, CANDLE_BYTES_IN_FLIGHT / bytes));
+    }
+};
+
+// Elements from `first` on, in packs of W. DENSE: all lie at their number. A thread's packs are read before the first of
+// them is used. ROLLED: one copy of f serves them all.
+template <unsigned int W, bool DENSE, bool OUT, bool ROLLED, unsigned int IN_FLIGHT, typename F, typename R, typename... In>
+__device__ __forceinline__ void map_packs(unsigned int first, unsigned int numel, unsigned int num_dims,
+                                          const size_t *info, const F &f, R *out, const In *...in) {
+    constexpr unsigned int lists = sizeof...(In) + OUT, copies = ROLLED || !DENSE ? 1 : IN_FLIGHT;
+    size_t inner[lists + 1];
+    for (unsigned int list = 0; list < lists; ++list) {
+        inner[list] = DENSE || W == 1 ? 1 : info[(2 + list) * num_dims - 1];
+    }
+    const unsigned int packs = (numel - first) / W, threads = gridDim.x * CANDLE_BLOCK;
+    const unsigned int run = threads < packs ? IN_FLIGHT * CANDLE_BLOCK : CANDLE_BLOCK;
+    for (size_t begin = (size_t)blockIdx.x * run; begin < packs; begin += (size_t)gridDim.x * run) {
+        const unsigned int at = (unsigned int)begin + threadIdx.x, end = (unsigned int)min(begin + run, (size_t)packs);
+        Packs<W, In...> x[IN_FLIGHT];
+        Places<IN_FLIGHT, lists> places;
+        size_t to[IN_FLIGHT];
+#pragma unroll
+        for (unsigned int i = 0; i < IN_FLIGHT; ++i) {
+            // One beyond the end reads the last, so that no read waits for a branch.
+            to[i] = places.element[i] = first + min(at + i * CANDLE_BLOCK, end - 1) * W;
+        }
+        places.find(DENSE ? 0 : num_dims, info);
+#pragma unroll
+        for (unsigned int i = 0; i < IN_FLIGHT; ++i) {
+            read(x[i], places.at[i], inner, in...);
+            to[i] = OUT ? places.at[i][lists - 1] : to[i];
+        }
+#pragma unroll copies
+        for (unsigned int i = 0; i < IN_FLIGHT; ++i) {
+            if (at + i * CANDLE_BLOCK < end) {
+                Pack<R, W> result;
+#pragma unroll
+                for (unsigned int j = 0; j < W; ++j) {
+                    result.set(j, apply(f, x[0], j));
+                }
+                result.write(out + to[0]);
+            }
+#pragma unroll
+            for (unsigned int later = 1; later < IN_FLIGHT; ++later) {
+                x[later - 1] = x[later];
+                to[later - 1] = to[later];
+            }
+        }
+    }
+}
+
+// out = f(in...) on all elements; `out` is dense, or has the last strides in `info` if OUT. CHEAP: a few instructions,
+// worth several copies in the code. ROWS: dense rows of strided operands are taken in packs, too.
+template <bool CHEAP, bool OUT, bool ROWS, typename F, typename R, typename... In>
+__device__ __forceinline__ void map(const size_t numel, const size_t dims, const size_t *info, const F &f, R *out,
+                                    const In *...in) {
+    typedef Shape<CHEAP, R, In...> S;
+    constexpr unsigned int W = S::width, packed = CHEAP ? S::in_flight(W) : 2, single = CHEAP ? S::in_flight(1) : 2;
+    const unsigned int num_dims = (unsigned int)dims, count = (unsigned int)numel;
+    unsigned int done = 0;
+    if (num_dims == 0) {
+        if (Pack<R, W>::fits(out, 0, info) && (true && ... && Pack<In, W>::fits(in, 0, info))) {
+            map_packs<W, true, OUT, !CHEAP, packed>(0, count, 0, info, f, out, in...);
+            done = count / W * W;
+        }
+    } else if constexpr (ROWS) {
+        const size_t *strides = info;
+        bool whole = (unsigned int)info[num_dims - 1] % W == 0;
+        ((strides += num_dims,
+          whole = whole && (strides[num_dims - 1] == 0 ||
+                            (strides[num_dims - 1] == 1 && Pack<In, W>::fits(in, num_dims, strides)))),
+         ...);
+        strides += num_dims;
+        if (whole && (!OUT || strides[num_dims - 1] == 1) && Pack<R, W>::fits(out, OUT ? num_dims : 0, strides)) {
+            map_packs<W, false, OUT, !CHEAP, packed>(0, count, num_dims, info, f, out, in...);
+            return;
+        }
+    }
+    map_packs<1, false, OUT, !CHEAP, single>(done, count, num_dims, info, f, out, in...);
+}

@@ -1,0 +1,160 @@
+//! The elementwise template on the software GPU: packs and what they do not fit, and grids smaller than the work.
+mod software_gpu;
+
+use std::ffi::c_void;
+
+use hip_kernels::contract::{LAYOUT_WORDS, dim_word};
+use hip_kernels::{Module as KernelModule, code_object};
+use software_gpu::{ARCH, Buffer, Module, argument};
+
+fn load(module: KernelModule) -> Module {
+    Module::load(&code_object(module, ARCH).unwrap().bytes)
+}
+
+/// Elements that are their own numbers, as long as these fit.
+fn numbers(count: usize) -> Vec<u16> {
+    (0..count).map(|i| i as u16).collect()
+}
+
+/// Dims with the strides of each operand.
+fn layout(dims: &[usize], strides: &[&[usize]]) -> [usize; LAYOUT_WORDS] {
+    let words = dims.iter().map(|&size| dim_word(size)).chain(strides.concat());
+    let mut layout = [0; LAYOUT_WORDS];
+    layout.iter_mut().zip(words).for_each(|(word, value)| *word = value);
+    layout
+}
+
+/// Where the elements of a layout lie, in order.
+fn places(dims: &[usize], strides: &[usize]) -> Vec<usize> {
+    (0..dims.iter().product())
+        .map(|mut i| {
+            let digits = dims.iter().zip(strides).rev().map(|(size, stride)| {
+                let digit = i % size;
+                i /= size;
+                digit * stride
+            });
+            digits.sum()
+        })
+        .collect()
+}
+
+/// A place `elements` beyond the beginning of a buffer.
+fn beyond(buffer: &Buffer<u16>, elements: usize) -> *mut c_void {
+    buffer.address().wrapping_byte_add(2 * elements)
+}
+
+/// Sizes around packs and workgroups, with grids from one workgroup to more than there is work for.
+fn sizes() -> impl Iterator<Item = (usize, u32)> {
+    [1, 7, 8, 9, 255, 2047, 2048, 2056, 8192, 9001, 20_000]
+        .into_iter()
+        .flat_map(|size| [1, 2, 3, 90].map(|grid| (size, grid)))
+}
+
+#[test]
+fn dense_elements_are_all_copied_wherever_they_begin() {
+    let (unary, fill) = (load(KernelModule::Unary), load(KernelModule::Fill));
+    for (size, grid) in sizes() {
+        for (from, to) in [(0, 0), (8, 0), (1, 0), (0, 4), (3, 5)] {
+            let source = Buffer::new(&numbers(size + 16));
+            let target = Buffer::<u16>::zeroed(size + 16);
+            let (inp, out) = (beyond(&source, from), beyond(&target, to));
+            let info = [0usize; LAYOUT_WORDS];
+            let dense = [argument(&size), argument(&0usize), argument(&info)];
+            let run = |module: &Module, kernel: &str, more: &[*mut c_void]| {
+                target.write(&vec![0xffff; size + 16]);
+                let mut arguments = [&dense, more].concat();
+                module.launch(kernel, [grid, 1, 1], [256, 1, 1], &mut arguments);
+                let got = target.read();
+                assert!(got[..to].iter().chain(&got[to + size..]).all(|&x| x == 0xffff), "{kernel} {size}");
+                got[to..to + size].to_vec()
+            };
+            let wanted = numbers(size + 16)[from..from + size].to_vec();
+            let copied = [argument(&inp), argument(&out)];
+            assert_eq!(run(&unary, "ucopy_f16", &copied), wanted, "{size} {grid} {from} {to}");
+            assert_eq!(run(&fill, "copy2d_f16", &copied), wanted, "{size} {grid} {from} {to}");
+            // A costly function, which takes its packs one after the other: sqrt(x) of small bits is not 0.
+            let roots = run(&unary, "usqrt_bf16", &copied);
+            let root = |x: u16| {
+                let root = f32::from_bits(u32::from(x) << 16).sqrt();
+                half::bf16::from_f32(root).to_bits()
+            };
+            assert_eq!(
+                roots,
+                wanted.iter().map(|&x| root(x)).collect::<Vec<_>>(),
+                "{size} {grid} {from} {to}"
+            );
+            let filled = run(&fill, "const_set_f16", &[argument(&7u16), argument(&out)]);
+            assert_eq!(filled, vec![7; size], "{size} {grid} {to}");
+        }
+    }
+}
+
+#[test]
+fn rows_are_read_in_packs_where_they_fit() {
+    let binary = load(KernelModule::Binary);
+    // Dims, strides of both sides, where the left side begins.
+    type Case<'a> = (&'a [usize], &'a [usize], &'a [usize], usize);
+    let cases: [Case; 9] = [
+        // A row and a column that are repeated, and a scalar.
+        (&[40, 64], &[64, 1], &[0, 1], 0),
+        (&[40, 64], &[64, 1], &[1, 0], 0),
+        (&[2560], &[1], &[0], 0),
+        // Part of a wider matrix, at each kind of address.
+        (&[40, 64], &[80, 1], &[64, 1], 8),
+        (&[40, 64], &[80, 1], &[64, 1], 3),
+        (&[40, 64], &[83, 1], &[64, 1], 0),
+        // Rows of no whole number of packs, transposed ones, and many dims.
+        (&[40, 63], &[64, 1], &[0, 1], 0),
+        (&[40, 64], &[1, 40], &[64, 1], 0),
+        (&[3, 5, 2, 7, 8], &[560, 8, 40, 80, 1], &[0, 8, 0, 40, 1], 0),
+    ];
+    for (dims, left, right, begin) in cases {
+        let count: usize = dims.iter().product();
+        let (l, r) = (places(dims, left), places(dims, right));
+        let source = numbers(begin + l.iter().max().unwrap() + 1);
+        let sides = [Buffer::new(&source), Buffer::new(&numbers(r.iter().max().unwrap() + 1))];
+        let out = Buffer::<u16>::zeroed(count);
+        let (lhs, rhs, to) = (beyond(&sides[0], begin), sides[1].address(), out.address());
+        let info = layout(dims, &[left, right]);
+        for grid in [1, 2, 50] {
+            out.write(&vec![0; count]);
+            let num_dims = dims.len();
+            let mut arguments = [
+                argument(&count),
+                argument(&num_dims),
+                argument(&info),
+                argument(&lhs),
+                argument(&rhs),
+                argument(&to),
+            ];
+            binary.launch("badd_i16", [grid, 1, 1], [256, 1, 1], &mut arguments);
+            let wanted: Vec<u16> = l.iter().zip(&r).map(|(l, r)| (begin + l + r) as u16).collect();
+            assert_eq!(out.read(), wanted, "{dims:?} {left:?} {right:?} {begin} {grid}");
+        }
+    }
+}
+
+#[test]
+fn both_sides_of_a_copy_may_be_strided() {
+    let fill = load(KernelModule::Fill);
+    for (columns, from, to) in [(64, 64, 80), (64, 72, 64), (62, 64, 80), (64, 65, 80), (64, 64, 67)] {
+        let rows = 41;
+        let (source, target) = (Buffer::new(&numbers(rows * from)), Buffer::<u16>::zeroed(rows * to));
+        for grid in [1, 3, 60] {
+            target.write(&vec![0xffff; rows * to]);
+            let (numel, info) = (rows * columns, layout(&[rows, columns], &[&[from, 1], &[to, 1]]));
+            let (inp, out) = (source.address(), target.address());
+            let num_dims = 2usize;
+            let mut arguments =
+                [argument(&numel), argument(&num_dims), argument(&info), argument(&inp), argument(&out)];
+            fill.launch("copy2d_f16", [grid, 1, 1], [256, 1, 1], &mut arguments);
+            let mut wanted = vec![0xffff; rows * to];
+            for row in 0..rows {
+                for column in 0..columns {
+                    wanted[row * to + column] = (row * from + column) as u16;
+                }
+            }
+            assert_eq!(target.read(), wanted, "{columns} {from} {to} {grid}");
+        }
+    }
+}
