@@ -96,7 +96,12 @@ pub const CONSTANTS: &[Constant] = &[
     constant("TILE_ROWS", 64, "The most rows of it."),
     constant("SORT_TILE", 1024, "The most elements that one workgroup sorts."),
     constant("SORT_MERGED", 8, "Elements that each thread of a merge writes."),
-    constant("ROW_BLOCK", 1024, "The most threads that share a row of softmax or a norm."),
+    constant(
+        "ROW_BLOCK",
+        1024,
+        "The most threads that share a row of softmax or a norm, or a result of a reduction.",
+    ),
+    constant("NEIGHBOURS", 8, "The most neighbouring results of a reduction that a thread has."),
     constant("ATTENTION_GROUP", 32, "Lanes that share a query."),
     constant("ATTENTION_GROUPS", 8, "Groups of a workgroup."),
     constant("PRODUCT_TILE", 16, "Rows and columns of a workgroup's part of a product."),
@@ -364,7 +369,7 @@ fn reductions() -> Vec<Family> {
         arg("results", Pass::Usize, "how many results there are"),
         arg("per_result", Pass::Usize, "elements of each"),
         arg("width", Pass::U32, "threads of a result and part, a power of two"),
-        arg("across", Pass::U32, "not 0 if threads are numbered across the results"),
+        arg("across", Pass::U32, "not 0 if threads are numbered across results: how many each has"),
         arg("kept_dims", Pass::Usize, "dims that are kept; the others follow and are reduced"),
         NUM_DIMS,
         INFO,
@@ -379,6 +384,7 @@ fn reductions() -> Vec<Family> {
     vec![
         Family {
             variants: sums,
+            block: 1024,
             ..family(
                 "ReduceSum",
                 "reduce",
@@ -389,6 +395,7 @@ fn reductions() -> Vec<Family> {
         },
         Family {
             variants: vec![vec![names("op", &["min", "max"]), dtypes("dtype", ELEMENTS)]],
+            block: 1024,
             ..family(
                 "ReduceExtreme",
                 "reduce",
@@ -417,31 +424,47 @@ fn rows() -> Vec<Family> {
     let dst = arg("dst", Pass::Pointer, "dense rows");
     let alpha = arg("alpha", Pass::Pointer, "a factor for each column");
     let beta = arg("beta", Pass::Pointer, "a summand for each column");
-    let columns = arg("columns", Pass::U32, "elements of a row");
+    let rows = [
+        arg(
+            "known",
+            Pass::Pointer,
+            "what is known of parts, three numbers each; null where a launch has whole rows",
+        ),
+        arg("rows", Pass::U32, "rows in all"),
+        arg("columns", Pass::U32, "elements of a row"),
+        arg("part", Pass::U32, "elements of a part, which y of the grid counts"),
+        arg("width", Pass::U32, "threads of a row, a power of two"),
+    ];
     let eps = arg("eps", Pass::F32, "added to the mean square or variance");
-    let by_row = |name, kernels, meaning, arguments| Family {
-        variants: vec![vec![dtypes("dtype", WIDER_FLOATS)]],
+    let by_row = |name, axes: Vec<Axis>, kernels, meaning, own: &[Argument], last: &[Argument]| Family {
+        variants: vec![[axes, vec![dtypes("dtype", WIDER_FLOATS)]].concat()],
         block: 1024,
-        ..family(name, "rows", kernels, meaning, arguments)
+        ..family(name, "rows", kernels, meaning, [&[src, dst], own, &rows, last].concat())
     };
     vec![
         by_row(
             "Softmax",
-            "softmax_{dtype}",
-            "Softmax of each row, a workgroup each.",
-            vec![src, dst, columns],
+            vec![names("op", &["softmax", "logsoftmax"])],
+            "{op}_{dtype}",
+            "Softmax of each row, or its logarithm.",
+            &[],
+            &[],
         ),
         by_row(
             "RmsNorm",
+            vec![],
             "rmsnorm_{dtype}",
-            "`src / sqrt(mean(src^2) + eps) * alpha` of each row, a workgroup each.",
-            vec![src, dst, alpha, columns, eps],
+            "`src / sqrt(mean(src^2) + eps) * alpha` of each row.",
+            &[alpha],
+            &[eps],
         ),
         by_row(
             "LayerNorm",
+            vec![],
             "layernorm_{dtype}",
-            "`(src - mean) / sqrt(variance + eps) * alpha + beta` of each row, a workgroup each.",
-            vec![src, dst, alpha, beta, columns, eps],
+            "`(src - mean) / sqrt(variance + eps) * alpha + beta` of each row.",
+            &[alpha, beta],
+            &[eps],
         ),
         Family {
             variants: vec![vec![names("pairs", &["neighbours", "halves"]), dtypes("dtype", WIDER_FLOATS)]],

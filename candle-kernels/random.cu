@@ -1,7 +1,6 @@
 // Uniform and normal random numbers from Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
 // 1, 2, 3", 2011): element i depends only on the seed, the offset and i, so that every GPU gives the same ones.
-#include "cuda_utils.cuh"
-#include <stdint.h>
+#include "lanes.cuh"
 
 struct PhiloxBlock {
     uint32_t word[4];
@@ -31,124 +30,98 @@ __device__ __forceinline__ double unit(uint32_t low, uint32_t high) {
     return (double)((((uint64_t)high << 32) | low) >> 11) * 0x1p-53;
 }
 
-// Four numbers of a block (f32 and narrower types), computed in f32.
+// A block gives four numbers, computed in f32, or two of f64. Box-Muller: two uniform numbers give two independent
+// normal ones; 1 - u is in (0, 1]: no log of 0.
+__device__ __forceinline__ void uniform(const PhiloxBlock &block, float (&value)[4]) {
+    for (int i = 0; i < 4; ++i) {
+        value[i] = unit(block.word[i]);
+    }
+}
+__device__ __forceinline__ void uniform(const PhiloxBlock &block, double (&value)[2]) {
+    value[0] = unit(block.word[0], block.word[1]);
+    value[1] = unit(block.word[2], block.word[3]);
+}
+__device__ __forceinline__ void normal(float (&value)[4]) {
+    for (int i = 0; i < 4; i += 2) {
+        const float radius = sqrtf(-2.0f * logf(1.0f - value[i])), half_turns = 2.0f * value[i + 1];
+        value[i] = radius * cospif(half_turns);
+        value[i + 1] = radius * sinpif(half_turns);
+    }
+}
+__device__ __forceinline__ void normal(double (&value)[2]) {
+    const double radius = sqrt(-2.0 * log(1.0 - value[0])), half_turns = 2.0 * value[1];
+    value[0] = radius * cospi(half_turns);
+    value[1] = radius * sinpi(half_turns);
+}
+
 template <typename T>
-struct Numbers {
-    static constexpr int PER_BLOCK = 4;
-    float value[PER_BLOCK];
-
-    __device__ __forceinline__ void uniform(const PhiloxBlock &block, double lo, double hi) {
-        const float low = (float)lo, width = (float)(hi - lo);
-        for (int i = 0; i < PER_BLOCK; ++i) {
-            value[i] = low + unit(block.word[i]) * width;
-        }
-    }
-    // Box-Muller: two uniform numbers give two independent normal ones. 1 - u is in (0, 1]: no log of 0.
-    __device__ __forceinline__ void normal(const PhiloxBlock &block, double mean, double std) {
-        for (int i = 0; i < PER_BLOCK; i += 2) {
-            const float radius = sqrtf(-2.0f * logf(1.0f - unit(block.word[i])));
-            const float angle = 6.283185307179586f * unit(block.word[i + 1]);
-            value[i] = (float)mean + (float)std * radius * cosf(angle);
-            value[i + 1] = (float)mean + (float)std * radius * sinf(angle);
-        }
-    }
-};
-
-// Two numbers of a block (f64).
-template <>
-struct Numbers<double> {
-    static constexpr int PER_BLOCK = 2;
-    double value[PER_BLOCK];
-
-    __device__ __forceinline__ void uniform(const PhiloxBlock &block, double lo, double hi) {
-        for (int i = 0; i < PER_BLOCK; ++i) {
-            value[i] = lo + unit(block.word[2 * i], block.word[2 * i + 1]) * (hi - lo);
-        }
-    }
-    __device__ __forceinline__ void normal(const PhiloxBlock &block, double mean, double std) {
-        const double radius = sqrt(-2.0 * log(1.0 - unit(block.word[0], block.word[1])));
-        const double angle = 6.283185307179586 * unit(block.word[2], block.word[3]);
-        value[0] = mean + std * radius * cos(angle);
-        value[1] = mean + std * radius * sin(angle);
-    }
-};
+struct Computed { typedef float type; };
+template <> struct Computed<double> { typedef double type; };
 
 template <int BYTES>
 struct Bits;
-template <>
-struct Bits<1> {
-    typedef uint8_t type;
-};
-template <>
-struct Bits<2> {
-    typedef uint16_t type;
-};
-template <>
-struct Bits<4> {
-    typedef uint32_t type;
-};
-template <>
-struct Bits<8> {
-    typedef uint64_t type;
-};
+template <> struct Bits<1> { typedef uint8_t type; };
+template <> struct Bits<2> { typedef uint16_t type; };
+template <> struct Bits<4> { typedef uint32_t type; };
+template <> struct Bits<8> { typedef uint64_t type; };
 
-// Rounding to a narrow type, or lo + u * (hi - lo) itself, may reach hi: [lo, hi) stays half open. hi is a value of
-// type T, and what lies next below it is not less than lo.
-template <typename T, typename W>
-__device__ __forceinline__ T below(W value, double hi) {
+// What lies next below a value of type T.
+template <typename T>
+__device__ __forceinline__ T next_below(double high) {
     typedef typename Bits<sizeof(T)>::type B;
-    const T rounded = (T)value;
-    if ((double)(W)rounded < hi) {
-        return rounded;
-    }
+    typedef typename Computed<T>::type W;
     constexpr B sign = (B)1 << (sizeof(T) * 8 - 1);
-    const B bits = candle_bits<B>((T)(W)hi);
-    return candle_bits<T>(hi > 0.0 ? (B)(bits - 1) : hi < 0.0 ? (B)(bits + 1) : (B)(sign | 1));
+    const B bits = candle_bits<B>((T)(W)high);
+    return candle_bits<T>(high > 0.0 ? (B)(bits - 1) : high < 0.0 ? (B)(bits + 1) : (B)(sign | 1));
 }
 
-template <typename T>
-__device__ void rand_uniform(const size_t numel, uint64_t seed, uint64_t offset, double lo, double hi, T *out) {
-    constexpr int N = Numbers<T>::PER_BLOCK;
-    const size_t blocks = (numel + N - 1) / N;
-    for (size_t b = (size_t)blockIdx.x * blockDim.x + threadIdx.x; b < blocks; b += (size_t)blockDim.x * gridDim.x) {
-        Numbers<T> numbers;
-        numbers.uniform(philox(seed, offset + b), lo, hi);
-        for (int i = 0; i < N; ++i) {
-            if (b * N + i < numel) {
-                out[b * N + i] = below<T>(numbers.value[i], hi);
+// One pack of 16 bytes per thread and grid-stride step. Uniform numbers of [first, second): rounding to a narrow type,
+// or first + u * (second - first) itself, may reach the end, which then gives way to what lies next below it; that is
+// not less than `first`. Or normal numbers of mean `first` and deviation `second`.
+template <bool NORMAL, typename T>
+__device__ __forceinline__ void fill(const size_t numel, uint64_t seed, uint64_t offset, double first, double second,
+                                     T *out) {
+    typedef typename Computed<T>::type W;
+    constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), PER_BLOCK = CANDLE_PACK_BYTES / sizeof(W);
+    const W low = (W)first, width = NORMAL ? (W)second : (W)(second - first), high = (W)second;
+    const T last = next_below<T>(second);
+    const size_t packs = (numel + N - 1) / N;
+    for (size_t p = (size_t)blockIdx.x * blockDim.x + threadIdx.x; p < packs; p += (size_t)blockDim.x * gridDim.x) {
+        LanePack<T> pack;
+#pragma unroll
+        for (unsigned int b = 0; b < N / PER_BLOCK; ++b) {
+            W value[PER_BLOCK];
+            uniform(philox(seed, offset + p * (N / PER_BLOCK) + b), value);
+            if (NORMAL) {
+                normal(value);
+            }
+#pragma unroll
+            for (unsigned int i = 0; i < PER_BLOCK; ++i) {
+                const T rounded = (T)(low + value[i] * width);
+                pack.v[b * PER_BLOCK + i] = NORMAL || (W)rounded < high ? rounded : last;
+            }
+        }
+        if ((p + 1) * N <= numel) {
+            store_pack(out + p * N, pack);
+        } else {
+#pragma unroll
+            for (unsigned int j = 0; j < N; ++j) {
+                if (p * N + j < numel) {
+                    out[p * N + j] = pack.v[j];
+                }
             }
         }
     }
 }
 
-template <typename T>
-__device__ void rand_normal(const size_t numel, uint64_t seed, uint64_t offset, double mean, double std, T *out) {
-    constexpr int N = Numbers<T>::PER_BLOCK;
-    const size_t blocks = (numel + N - 1) / N;
-    for (size_t b = (size_t)blockIdx.x * blockDim.x + threadIdx.x; b < blocks; b += (size_t)blockDim.x * gridDim.x) {
-        Numbers<T> numbers;
-        numbers.normal(philox(seed, offset + b), mean, std);
-        for (int i = 0; i < N; ++i) {
-            if (b * N + i < numel) {
-                out[b * N + i] = (T)numbers.value[i];
-            }
-        }
+#define RANDOM_KERNEL(NORMAL, T, NAME)                                                                              \
+    extern "C" __global__ void NAME(const size_t numel, const uint64_t seed, const uint64_t offset,                 \
+                                    const double first, const double second, T *out) {                              \
+        fill<NORMAL>(numel, seed, offset, first, second, out);                                                      \
     }
-}
-
-// One thread per Philox block and grid-stride step: numel / 4 threads (f64: numel / 2) do all the work.
-#define RANDOM_OPS(T, T_NAME)                                                                                 \
-    extern "C" __global__ void rand_uniform_##T_NAME(const size_t numel, const uint64_t seed,                 \
-                                                     const uint64_t offset, const double first,               \
-                                                     const double second, T *out) {                           \
-        rand_uniform(numel, seed, offset, first, second, out);                                                \
-    }                                                                                                         \
-    extern "C" __global__ void rand_normal_##T_NAME(const size_t numel, const uint64_t seed,                  \
-                                                    const uint64_t offset, const double first,                \
-                                                    const double second, T *out) {                            \
-        rand_normal(numel, seed, offset, first, second, out);                                                 \
-    }
-
+#define RANDOM_OPS(T, NAME)                       \
+    RANDOM_KERNEL(false, T, rand_uniform_##NAME)  \
+    RANDOM_KERNEL(true, T, rand_normal_##NAME)
 RANDOM_OPS(float, f32)
 RANDOM_OPS(double, f64)
 RANDOM_OPS(__half, f16)

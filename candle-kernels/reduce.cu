@@ -2,151 +2,216 @@
 //
 // The layout has the dims that are kept first, then those that are reduced. `width` threads share a result (a power
 // of two), so a workgroup has blockDim.x / width of them; gridDim.y cuts each result's elements into parts that a
-// second launch reduces again. Threads are numbered along the reduced elements, or across the results if `across`
-// is not 0: whichever lie closer together in memory. Part p of result r is written to place p * results + r.
-#include "cuda_utils.cuh"
-#include <stdint.h>
+// second launch reduces again. Threads are numbered along the reduced elements, or, if `across` is not 0, across the
+// results, of which each thread then has so many neighbouring ones: whichever lie closer together in memory. Part p of
+// result r is written to place p * results + r.
+#include "lanes.cuh"
 
-struct ReductionTask {
-    unsigned int lane, pitch; // this thread's number within its result, and how far apart in LDS its neighbours are
-    unsigned int result, begin, end;
-    size_t base;
-    bool writes;
+template <typename Acc, typename T>
+struct Sum {
+    Acc sum;
+
+    static __device__ __forceinline__ Sum none() { return {0}; }
+    __device__ __forceinline__ void take(T x, uint32_t) { sum += (Acc)x; }
+    __device__ __forceinline__ void join(const Sum &other) { sum += other.sum; }
 };
 
-__device__ __forceinline__ ReductionTask reduction_task(unsigned int results, unsigned int per_result, unsigned int width,
-                                                        unsigned int across, size_t kept_dims, size_t num_dims,
-                                                        const size_t *info) {
-    ReductionTask task;
-    const unsigned int groups = blockDim.x / width;
-    const unsigned int group = across ? threadIdx.x % groups : threadIdx.x / width;
-    task.lane = across ? threadIdx.x / groups : threadIdx.x % width;
-    task.pitch = across ? groups : 1;
-    task.result = blockIdx.x * groups + group;
-    const unsigned int part = (per_result + gridDim.y - 1) / gridDim.y;
-    const bool within = task.result < results;
-    task.begin = min(blockIdx.y * part, per_result);
-    task.end = within ? min(task.begin + part, per_result) : task.begin;
-    task.base = within ? candle_offset(task.result, kept_dims, info, info + num_dims) : 0;
-    task.writes = within && task.lane == 0;
-    return task;
-}
-
-// As many elements as one access moves.
+// Narrow floats are compared as f32.
 template <typename T>
-struct alignas(CANDLE_PACK_BYTES) ReductionPack { T v[CANDLE_PACK_BYTES / sizeof(T)]; };
+struct Comparable { typedef T type; };
+template <> struct Comparable<__half> { typedef float type; };
+template <> struct Comparable<__nv_bfloat16> { typedef float type; };
+template <> struct Comparable<__nv_fp8_e4m3> { typedef float type; };
 
-template <typename Acc, typename In, typename Out>
-__device__ void reduce_sum(const size_t results, const size_t per_result, const unsigned int width,
-                           const unsigned int across, const size_t kept_dims, const size_t num_dims,
-                           const size_t *info, const In *src, Out *dst) {
-    __shared__ Acc shared[CANDLE_BLOCK];
-    const ReductionTask task = reduction_task(results, per_result, width, across, kept_dims, num_dims, info);
-    const size_t *dims = info + kept_dims, *strides = info + num_dims + kept_dims;
-    Acc sum = 0;
-    unsigned int e = task.begin + task.lane;
-    if (num_dims <= kept_dims + 1) {
-        // One reduced dim: its elements lie at one distance, and next to each other can be read in packs.
-        const size_t stride = num_dims == kept_dims ? 1 : strides[0];
-        const In *from = src + task.base;
-        if (stride == 1 && is_aligned_16(from + task.begin)) {
-            constexpr unsigned int elements = CANDLE_PACK_BYTES / sizeof(In);
-            const unsigned int packs = (task.end - task.begin) / elements;
-            for (unsigned int p = task.lane; p < packs; p += width) {
-                const ReductionPack<In> pack = ((const ReductionPack<In> *)(from + task.begin))[p];
-                for (unsigned int j = 0; j < elements; ++j) {
-                    sum += (Acc)pack.v[j];
-                }
-            }
-            e += packs * elements;
-        }
-        for (; e < task.end; e += width) {
-            sum += (Acc)from[e * stride];
-        }
-    } else {
-        for (; e < task.end; e += width) {
-            sum += (Acc)src[task.base + candle_offset(e, num_dims - kept_dims, dims, strides)];
-        }
-    }
-    if (width > 1) {
-        shared[threadIdx.x] = sum;
-        for (unsigned int half = width / 2; half > 0; half /= 2) {
-            __syncthreads();
-            if (task.lane < half) {
-                sum += shared[threadIdx.x + half * task.pitch];
-                shared[threadIdx.x] = sum;
-            }
-        }
-    }
-    if (task.writes) {
-        dst[blockIdx.y * results + task.result] = (Out)sum;
-    }
-}
-
-// The best element so far and its place. As if the elements came one by one and each replaced the last if it was
-// strictly better: a NaN in place 0 stays, any other NaN is passed over, of equal elements the first counts.
-template <typename T, bool MAX>
+// The best element so far and its place, the first of equal ones; NaN is passed over. At first that is the worst there
+// is in place 0: it stays if no element is better, and then what lies in place 0 is no better either.
+template <bool MAX, typename T>
 struct Extreme {
-    static constexpr uint32_t NONE = 0xffffffff;
-    T value;
+    typedef typename Comparable<T>::type C;
+    C value;
     uint32_t place;
 
-    __device__ __forceinline__ void take(T x, uint32_t at) {
-        const bool first_nan = at == 0 && x != x;
-        if (at == NONE || (x != x && !first_nan) || (place == 0 && value != value)) {
-            return;
+    static __device__ __forceinline__ Extreme none() {
+        if constexpr ((C)0.5 != (C)0) {
+            return {(C)(MAX ? -INFINITY : INFINITY), 0};
+        } else {
+            typedef cuda::std::numeric_limits<C> limits;
+            return {MAX ? limits::lowest() : limits::max(), 0};
         }
-        const bool better = MAX ? value < x : value > x;
-        if (place == NONE || first_nan || better || (value == x && at < place)) {
-            value = x;
-            place = at;
+    }
+    static __device__ __forceinline__ bool is_better(C x, C y) { return MAX ? x > y : x < y; }
+    // Elements come in the order of their places.
+    __device__ __forceinline__ void take(T x, uint32_t at) {
+        const bool better = is_better((C)x, value);
+        value = better ? (C)x : value;
+        place = better ? at : place;
+    }
+    __device__ __forceinline__ void join(const Extreme &other) {
+        if (is_better(other.value, value) || (other.value == value && other.place < place)) {
+            *this = other;
         }
     }
 };
 
-// The elements are all of src's, or those at the `candidates` that parts have left; a part without any leaves NONE.
-template <bool MAX, typename T>
-__device__ void reduce_extreme(const size_t results, const size_t per_result, const unsigned int width,
-                               const unsigned int across, const size_t kept_dims, const size_t num_dims,
-                               const size_t *info, const T *src, const uint32_t *candidates, T *values,
-                               uint32_t *places) {
-    __shared__ T shared_values[CANDLE_BLOCK];
-    __shared__ uint32_t shared_places[CANDLE_BLOCK];
-    const ReductionTask task = reduction_task(results, per_result, width, across, kept_dims, num_dims, info);
-    const size_t *dims = info + kept_dims, *strides = info + num_dims + kept_dims;
-    Extreme<T, MAX> best = {T(), Extreme<T, MAX>::NONE};
-    for (unsigned int e = task.begin + task.lane; e < task.end; e += width) {
-        const uint32_t at = candidates ? candidates[e * results + task.result] : e;
-        if (at != best.NONE) {
-            best.take(src[task.base + candle_offset(at, num_dims - kept_dims, dims, strides)], at);
+// An element and its place among those of its result.
+template <typename T>
+struct Placed { T value; uint32_t at; };
+
+struct ReductionTask {
+    unsigned int results, per_result, width, across;
+    size_t kept_dims, num_dims;
+    const size_t *info;
+
+    // Where a result's first element lies, and where an element lies from there.
+    __device__ __forceinline__ size_t base(unsigned int result) const { return place(result, 0, kept_dims); }
+    __device__ __forceinline__ size_t offset(unsigned int element) const { return place(element, kept_dims, num_dims); }
+    __device__ __forceinline__ size_t place(unsigned int index, size_t first, size_t end) const {
+        size_t at = 0;
+#pragma unroll 1
+        for (size_t d = end; d > first + 1; --d) {
+            const unsigned int size = (unsigned int)info[d - 1];
+            at += index % size * info[num_dims + d - 1];
+            index /= size;
+        }
+        return at + index * (first == end ? 1 : info[num_dims + first]);
+    }
+    // `walk` with where an element lies; for one dim that takes no division.
+    template <typename F>
+    __device__ __forceinline__ void along(F walk) const {
+        if (num_dims <= kept_dims + 1) {
+            const size_t stride = num_dims == kept_dims ? 1 : info[num_dims + kept_dims];
+            walk([=](unsigned int e) INLINE { return e * stride; });
+        } else {
+            walk([=](unsigned int e) INLINE { return offset(e); });
         }
     }
-    if (width > 1) {
-        shared_values[threadIdx.x] = best.value;
-        shared_places[threadIdx.x] = best.place;
-        for (unsigned int half = width / 2; half > 0; half /= 2) {
-            __syncthreads();
-            if (task.lane < half) {
-                const unsigned int other = threadIdx.x + half * task.pitch;
-                best.take(shared_values[other], shared_places[other]);
-                shared_values[threadIdx.x] = best.value;
-                shared_places[threadIdx.x] = best.place;
+    // Whether N elements from any multiple of N on lie next to each other, aligned if the first one is.
+    __device__ __forceinline__ bool has_packs(unsigned int n) const {
+        bool has = num_dims > kept_dims && info[2 * num_dims - 1] == 1 && info[num_dims - 1] % n == 0;
+        for (size_t d = kept_dims; d + 1 < num_dims; ++d) {
+            has &= info[num_dims + d] % n == 0;
+        }
+        return has;
+    }
+};
+
+// P neighbouring results of each thread, or one. `candidates`: the places that parts have left, else all elements count.
+template <unsigned int P, typename Fold, typename T, typename F>
+__device__ __forceinline__ void reduce_across(const ReductionTask &task, unsigned int begin, unsigned int end,
+                                              const T *src, const uint32_t *candidates, Fold *shared, F finish) {
+    const unsigned int columns = blockDim.x >> log2_of(task.width), column = threadIdx.x & (columns - 1);
+    const unsigned int lane = threadIdx.x >> log2_of(columns), first = (blockIdx.x * columns + column) * P;
+    const bool within = first < task.results;
+    const size_t base = within ? task.base(first) : 0;
+    constexpr unsigned int LOADS = sizeof(T) <= 2 ? 2 : 4;
+    Fold folds[P];
+    for (unsigned int j = 0; j < P; ++j) {
+        folds[j] = Fold::none();
+    }
+    end = within ? end : begin;
+    if constexpr (P == 1) {
+        in_flight<4>(begin + lane, end, task.width, [&](unsigned int e) INLINE {
+            const uint32_t at = candidates ? candidates[(size_t)e * task.results + first] : e;
+            return Placed<T>{src[base + task.offset(at)], at};
+        }, [&](const Placed<T> &x, unsigned int) INLINE { folds[0].take(x.value, x.at); });
+    } else {
+        task.along([&](auto offset) INLINE {
+            in_flight<LOADS>(begin + lane, end, task.width, [&](unsigned int e) INLINE {
+                return *(const LanePack<T, P> *)(src + base + offset(e));
+            }, [&](const LanePack<T, P> &pack, unsigned int e) INLINE {
+#pragma unroll
+                for (unsigned int j = 0; j < P; ++j) {
+                    folds[j].take(pack.v[j], e);
+                }
+            });
+        });
+    }
+    constexpr unsigned int AT_ONCE = P < 4 ? P : 4;
+#pragma unroll
+    for (unsigned int j = 0; j < P; j += AT_ONCE) {
+        __syncthreads();
+#pragma unroll
+        for (unsigned int k = 0; k < AT_ONCE; ++k) {
+            shared[k * CANDLE_BLOCK + threadIdx.x] = folds[j + k];
+        }
+        __syncthreads();
+        for (unsigned int k = lane; k < AT_ONCE; k += task.width) {
+            Fold fold = shared[k * CANDLE_BLOCK + column];
+            for (unsigned int other = 1; other < task.width; ++other) {
+                fold.join(shared[k * CANDLE_BLOCK + other * columns + column]);
+            }
+            if (within) {
+                finish(first + j + k, base + j + k, fold);
             }
         }
     }
-    if (task.writes && values) {
-        values[task.result] = best.value;
+}
+
+// `finish` gets each result's number, where its first element lies, and what its elements have become.
+template <typename Fold, typename T, typename F>
+__device__ __forceinline__ void reduce(const ReductionTask &task, const T *src, const uint32_t *candidates, F finish) {
+    constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), NEIGHBOURS = N < CANDLE_NEIGHBOURS ? N : CANDLE_NEIGHBOURS;
+    constexpr unsigned int LOADS = sizeof(T) == 1 ? 1 : 4;
+    __shared__ Fold shared[CANDLE_BLOCK * (NEIGHBOURS < 4 ? NEIGHBOURS : 4)];
+    const unsigned int part = (((task.per_result - 1) / gridDim.y + 1) + N - 1) / N * N;
+    const unsigned int begin = min(blockIdx.y * part, task.per_result), end = min(begin + part, task.per_result);
+    if (task.across > 1) {
+        return reduce_across<NEIGHBOURS>(task, begin, end, src, candidates, shared, finish);
     }
-    if (task.writes && places) {
-        places[blockIdx.y * results + task.result] = best.place;
+    if (task.across == 1) {
+        return reduce_across<1>(task, begin, end, src, candidates, shared, finish);
+    }
+    const unsigned int shift = log2_of(task.width), lane = threadIdx.x & (task.width - 1);
+    const unsigned int result = blockIdx.x * (blockDim.x >> shift) + (threadIdx.x >> shift);
+    const bool within = result < task.results;
+    const size_t base = within ? task.base(result) : 0;
+    const unsigned int count = within ? end - begin : 0;
+    Fold fold = Fold::none();
+    const T *from = src + base;
+    const bool is_row = task.num_dims == task.kept_dims + 1 && task.has_packs(1);
+    if (!candidates && (is_row || (task.has_packs(N) && (uintptr_t)from % CANDLE_PACK_BYTES == 0))) {
+        // Packs, and in a row that does not begin or end with one, single elements around them.
+        const unsigned int head = is_row ? before_packs<N>(from + begin, count) : 0, packs = (count - head) / N;
+        for (unsigned int e = lane; e < head; e += task.width) {
+            fold.take(from[begin + e], begin + e);
+        }
+        task.along([&](auto offset) INLINE {
+            in_flight<LOADS>(lane, packs, task.width, [&](unsigned int p) INLINE {
+                return *(const LanePack<T> *)(from + offset(begin + head + p * N));
+            }, [&](const LanePack<T> &pack, unsigned int p) INLINE {
+#pragma unroll
+                for (unsigned int j = 0; j < N; ++j) {
+                    fold.take(pack.v[j], begin + head + p * N + j);
+                }
+            });
+        });
+        for (unsigned int e = head + packs * N + lane; e < count; e += task.width) {
+            fold.take(from[begin + e], begin + e);
+        }
+    } else {
+        in_flight<4>(begin + lane, begin + count, task.width, [&](unsigned int e) INLINE {
+            const uint32_t at = candidates ? candidates[(size_t)e * task.results + result] : e;
+            return Placed<T>{from[task.offset(at)], at};
+        }, [&](const Placed<T> &x, unsigned int) INLINE { fold.take(x.value, x.at); });
+    }
+    fold = combined<CANDLE_ROW_BLOCK>(fold, task.width, [](Fold a, const Fold &b) INLINE {
+        a.join(b);
+        return a;
+    });
+    if (within && lane == 0) {
+        finish(result, base, fold);
     }
 }
 
-#define REDUCE_SUM(ACC, IN, OUT, NAME)                                                                              \
-    extern "C" __global__ void reduce_sum_##NAME(                                                                   \
-        const size_t results, const size_t per_result, const unsigned int width, const unsigned int across,         \
-        const size_t kept_dims, const size_t num_dims, const size_t *info, const IN *src, OUT *dst) {               \
-        reduce_sum<ACC>(results, per_result, width, across, kept_dims, num_dims, info, src, dst);                   \
+#define REDUCE_SUM(ACC, IN, OUT, NAME)                                                                               \
+    extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) reduce_sum_##NAME(                                \
+        const size_t results, const size_t per_result, const unsigned int width, const unsigned int across,          \
+        const size_t kept_dims, const size_t num_dims, const size_t *info, const IN *src, OUT *dst) {                \
+        const ReductionTask task = {(unsigned int)results, (unsigned int)per_result, width, across, kept_dims,       \
+                                    num_dims, info};                                                                 \
+        reduce<Sum<ACC, IN>>(task, src, nullptr, [&](unsigned int result, size_t, Sum<ACC, IN> all) INLINE {         \
+            dst[blockIdx.y * results + result] = (OUT)all.sum;                                                       \
+        });                                                                                                          \
     }
 // Integers wrap. f32 is summed in f64, so that the result does not depend on how its elements are dealt out.
 REDUCE_SUM(uint8_t, uint8_t, uint8_t, u8_u8)
@@ -165,13 +230,25 @@ REDUCE_SUM_NARROW(__half, f16)
 REDUCE_SUM_NARROW(__nv_bfloat16, bf16)
 REDUCE_SUM_NARROW(__nv_fp8_e4m3, f8e4m3)
 
-#define REDUCE_EXTREME(MAX, T, NAME)                                                                                \
-    extern "C" __global__ void NAME(                                                                                \
-        const size_t results, const size_t per_result, const unsigned int width, const unsigned int across,         \
-        const size_t kept_dims, const size_t num_dims, const size_t *info, const T *src,                            \
-        const uint32_t *candidates, T *values, uint32_t *places) {                                                  \
-        reduce_extreme<MAX>(results, per_result, width, across, kept_dims, num_dims, info, src, candidates,         \
-                            values, places);                                                                        \
+// As if the elements came one by one and each replaced the last if it was strictly better: a NaN in place 0 stays, any
+// other is passed over.
+#define REDUCE_EXTREME(MAX, T, NAME)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) NAME(                                             \
+        const size_t results, const size_t per_result, const unsigned int width, const unsigned int across,          \
+        const size_t kept_dims, const size_t num_dims, const size_t *info, const T *src,                             \
+        const uint32_t *candidates, T *values, uint32_t *places) {                                                   \
+        const ReductionTask task = {(unsigned int)results, (unsigned int)per_result, width, across, kept_dims,       \
+                                    num_dims, info};                                                                 \
+        reduce<Extreme<MAX, T>>(task, src, candidates, [&](unsigned int result, size_t base,                         \
+                                                           const Extreme<MAX, T> &best) INLINE {                     \
+            const T first = src[base];                                                                               \
+            if (values) {                                                                                            \
+                values[result] = first != first ? first : (T)best.value;                                             \
+            }                                                                                                        \
+            if (places) {                                                                                            \
+                places[blockIdx.y * results + result] = first != first ? 0 : best.place;                             \
+            }                                                                                                        \
+        });                                                                                                          \
     }
 #define REDUCE_EXTREMA(T, NAME)                    \
     REDUCE_EXTREME(false, T, reduce_min_##NAME)    \

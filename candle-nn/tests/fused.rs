@@ -4,7 +4,7 @@ mod common;
 
 use candle::{DType, Device, Result, Tensor};
 use candle_nn::{ops, rotary_emb};
-use common::{assert_close, rocm, rocm_alone, tensor, tolerance, wide, FLOATS};
+use common::{assert_close, rocm, rocm_alone, tensor, tolerance, values, wide, FLOATS};
 
 #[test]
 fn softmax_of_short_and_long_rows() {
@@ -18,6 +18,110 @@ fn softmax_of_short_and_long_rows() {
             let got = ops::softmax_last_dim(&x.to_device(&device).unwrap()).unwrap();
             assert_eq!(got.dtype(), dtype);
             assert_close(&got, &expected, tolerance(dtype), &format!("softmax {dtype:?} {columns}"));
+        }
+    }
+}
+
+/// Softmax, its logarithm and the norms of `x` with weights, on the device, and by their definitions in f64.
+fn row_wise(x: &Tensor, alpha: &Tensor, beta: &Tensor) -> Result<[(Tensor, Tensor); 4]> {
+    let last = x.rank() - 1;
+    let (w, a, b) = (values_of(x)?, values_of(alpha)?, values_of(beta)?);
+    let distance = w.broadcast_sub(&w.max_keepdim(last)?)?;
+    let sum = distance.exp()?.sum_keepdim(last)?;
+    let centred = w.broadcast_sub(&w.mean_keepdim(last)?)?;
+    let by_root =
+        |t: &Tensor| t.broadcast_div(&(t.sqr()?.mean_keepdim(last)? + 1e-5)?.sqrt()?)?.broadcast_mul(&a);
+    Ok([
+        (ops::softmax(x, last)?, distance.exp()?.broadcast_div(&sum)?),
+        (ops::log_softmax(x, last)?, distance.broadcast_sub(&sum.log()?)?),
+        (ops::rms_norm(x, alpha, 1e-5)?, by_root(&w)?),
+        (ops::layer_norm(x, alpha, beta, 1e-5)?, by_root(&centred)?.broadcast_add(&b)?),
+    ])
+}
+
+fn values_of(t: &Tensor) -> Result<Tensor> {
+    t.to_device(&Device::Cpu)?.to_dtype(DType::F64)
+}
+
+/// Short rows of which a workgroup has several, rows that are read in part again, rows in parts of their own, and each
+/// of them where packs do not begin with the rows: from an element that is none's first, and of odd lengths.
+#[test]
+fn rows_of_all_lengths_and_places() {
+    let device = rocm();
+    for dtype in FLOATS {
+        for (rows, columns, skipped) in [
+            (1, 1, 0),
+            (3, 2, 1),
+            (300, 3, 2),
+            (70, 7, 3),
+            (65, 17, 1),
+            (130, 24, 0),
+            (33, 128, 0),
+            (5, 129, 7),
+            (2, 4099, 5),
+            (1, 20_000, 0),
+            (1, 17_003, 1),
+            (1, 66_001, 3),
+            (2, 70_000, 0),
+        ] {
+            let to = |t: Tensor, skipped| t.to_device(&device).unwrap().narrow(0, skipped, columns).unwrap();
+            let x = tensor(&[rows * columns + skipped], dtype, 4.0).to_device(&device).unwrap();
+            let x = x.narrow(0, skipped, rows * columns).unwrap().reshape((rows, columns)).unwrap();
+            let alpha = to(tensor(&[columns + 1], dtype, 1.5), 1);
+            let beta = to(tensor(&[columns], dtype, 0.5), 0);
+            for (op, (got, expected)) in row_wise(&x, &alpha, &beta).unwrap().iter().enumerate() {
+                let what = format!("operation {op} {dtype:?} {rows} x {columns} from {skipped}");
+                assert_close(got, expected, tolerance(dtype), &what);
+            }
+        }
+    }
+}
+
+/// Parts of a long row: one of nothing but -infinity adds nothing, a NaN and a row of -infinity spread, and a large
+/// mean leaves the variance its digits.
+#[test]
+fn parts_of_a_row_are_one_row() {
+    let device = rocm();
+    let mut row = vec![f32::NEG_INFINITY; 80_000];
+    let softmax = |row: &[f32]| {
+        let x = Tensor::from_slice(row, (1, row.len()), &device).unwrap();
+        [ops::softmax_last_dim(&x), ops::log_softmax(&x, 1)].map(|t| values(&t.unwrap()))
+    };
+    assert!(softmax(&row).iter().flatten().all(|v| v.is_nan()));
+    (row[7], row[70_001]) = (3.0, 3.0);
+    let [got, log] = softmax(&row);
+    assert_eq!((got[7], got[70_001], got[8], got[79_999]), (0.5, 0.5, 0.0, 0.0));
+    assert!((log[7] + 2f64.ln()).abs() < 1e-6 && log[8] == f64::NEG_INFINITY);
+    row[30_000] = f32::NAN;
+    assert!(softmax(&row).iter().flatten().all(|v| v.is_nan()));
+
+    let x = (tensor(&[1, 80_000], DType::F32, 1.0) + 1000.0).unwrap().to_device(&device).unwrap();
+    let (ones, zeros) =
+        (Tensor::ones(80_000, DType::F32, &device), Tensor::zeros(80_000, DType::F32, &device));
+    let [.., (got, expected)] = row_wise(&x, &ones.unwrap(), &zeros.unwrap()).unwrap();
+    assert_close(&got, &expected, 1e-5, "layer_norm");
+}
+
+/// The fused operations have no gradients: where they are wanted, upstream's single operations stay.
+#[test]
+fn softmax_and_its_logarithm_over_any_dim_and_their_gradients() {
+    let device = rocm();
+    for (name, op) in [
+        ("softmax", ops::softmax::<usize> as fn(&Tensor, usize) -> Result<Tensor>),
+        ("log", ops::log_softmax),
+    ] {
+        for dim in 0..3 {
+            let cpu = candle::Var::from_tensor(&tensor(&[3, 4, 5], DType::F32, 3.0)).unwrap();
+            let gpu = candle::Var::from_tensor(&cpu.to_device(&device).unwrap()).unwrap();
+            let fused = op(&gpu.as_detached_tensor(), dim).unwrap();
+            assert!(fused.is_contiguous() && !fused.track_op());
+            assert_close(&fused, &wide(&op(&cpu, dim).unwrap()), 1e-6, name);
+            let gradient = |x: &candle::Var| {
+                let y = op(x, dim).unwrap();
+                let loss = (&y * tensor(&[3, 4, 5], DType::F32, 1.0).to_device(x.device()).unwrap()).unwrap();
+                loss.sum_all().unwrap().backward().unwrap().get(x).unwrap().clone()
+            };
+            assert_close(&gradient(&gpu), &wide(&gradient(&cpu)), 1e-5, name);
         }
     }
 }

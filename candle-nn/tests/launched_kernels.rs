@@ -188,7 +188,7 @@ fn reductions(device: &Device) -> Result<()> {
         x.argmax(0)?;
     }
     for dtype in [BF16, F16, F8E4M3] {
-        Tensor::zeros(1 << 15, dtype, device)?.sum_all()?;
+        Tensor::zeros(1 << 19, dtype, device)?.sum_all()?;
     }
     Ok(())
 }
@@ -197,6 +197,7 @@ fn rows(device: &Device) -> Result<()> {
     for dtype in WIDER_FLOATS {
         let (x, weights) = (on(device, &[3, 8], dtype)?, on(device, &[8], dtype)?);
         ops::softmax_last_dim(&x)?;
+        ops::log_softmax(&x, 1)?;
         ops::rms_norm(&x, &weights, 1e-5)?;
         ops::layer_norm(&x, &weights, &weights, 1e-5)?;
         let (x, angles) = (on(device, &[1, 2, 3, 8], dtype)?, on(device, &[3, 4], dtype)?);

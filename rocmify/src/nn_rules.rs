@@ -15,6 +15,25 @@ pub const CANDLE_NN: CrateRules = CrateRules {
 /// The fused operations: their ROCm bodies are functions of `candle-nn/src/rocm/`.
 const RULES: &[Rule] = &[
     delegate("sigmoid", "ops.rs", "Sigmoid", "crate::rocm::sigmoid(storage, layout)"),
+    // Over any dim, where nothing tracks gradients: upstream composes them of five operations.
+    Rule {
+        name: "softmax-of-any-dim",
+        file: "ops.rs",
+        expect: 1,
+        edit: Edit::After {
+            anchor: "    let dim = dim.to_index(xs.shape(), \"softmax\")?;\n",
+            insert: "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::softmax(xs, dim)? {\n        return Ok(fused);\n    }\n",
+        },
+    },
+    Rule {
+        name: "log-softmax",
+        file: "ops.rs",
+        expect: 1,
+        edit: Edit::After {
+            anchor: "    let d = d.to_index(xs.shape(), \"log-softmax\")?;\n",
+            insert: "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::log_softmax(xs, d)? {\n        return Ok(fused);\n    }\n",
+        },
+    },
     delegate("softmax", "ops.rs", "SoftmaxLastDim", "crate::rocm::softmax_last_dim(storage, layout)"),
     delegate("rms-norm", "ops.rs", "RmsNorm", "crate::rocm::rms_norm(self.eps, s1, l1, s2, l2)"),
     delegate(

@@ -281,6 +281,14 @@ impl Transposition {
     }
 }
 
+impl Reduction {
+    /// The distance of neighbouring elements of one result.
+    pub(crate) fn inner_stride(&self) -> Option<usize> {
+        let Self { strided: Strided { num_dims, layout }, kept_dims, .. } = self;
+        (num_dims > kept_dims).then(|| layout.0[2 * num_dims - 1])
+    }
+}
+
 /// A part of an operation on elements: the layouts of its operands, and how many elements of the dense result come
 /// before it.
 pub(crate) struct Piece {

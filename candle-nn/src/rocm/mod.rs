@@ -3,7 +3,7 @@
 //! | file | operations | kernels |
 //! |---|---|---|
 //! | `attention` | sdpa | module `attention` |
-//! | `norm` | softmax_last_dim, rms_norm, layer_norm | module `rows` |
+//! | `norm` | softmax, log_softmax, softmax_last_dim, rms_norm, layer_norm | module `rows` |
 //! | `rotary` | rope, rope_i, rope_thd | module `rotary` |
 //! | here | sigmoid | module `unary` |
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
@@ -16,7 +16,7 @@ mod norm;
 mod rotary;
 
 pub use attention::Attention;
-pub use norm::{layer_norm, rms_norm, softmax_last_dim};
+pub use norm::{layer_norm, log_softmax, rms_norm, softmax, softmax_last_dim};
 pub use rotary::{rope, rope_i, rope_thd};
 
 /// 1 / (1 + exp(-x)), any strides, for f16, bf16, f32 and f64.

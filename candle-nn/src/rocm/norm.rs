@@ -1,12 +1,18 @@
-//! Softmax and the norms over the last dim of a contiguous tensor: one workgroup per row.
+//! Softmax and the norms over the last dim of a contiguous tensor: one launch, or two where rows are few and long.
 use super::{contiguous, count, kernel, output};
 use candle::backend::BackendStorage;
-use candle::rocm::hip_kernels::contract::{LayerNorm, RmsNorm, Softmax, ROW_BLOCK};
+use candle::rocm::hip_kernels::contract::{LayerNorm, RmsNorm, Softmax, SoftmaxOp, PACK_BYTES, ROW_BLOCK};
 use candle::rocm::{further, DevicePtr, LaunchConfig, RocmStorage};
-use candle::{bail, Layout, Result, Shape};
+use candle::{bail, CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 
-/// A thread of a row is worth starting for this many elements.
-const PER_THREAD: usize = 4;
+/// Fewer threads than this leave a large GPU idle, so that rows are shared by more of them.
+const ENOUGH_THREADS: usize = 1 << 16;
+/// The shortest part of a row that is worth a workgroup of its own, and what a thread of one keeps in registers.
+const PART: usize = 16 * ROW_BLOCK;
+/// Fewer parts than this are not worth a second launch.
+const LEAST_PARTS: usize = 4;
+/// Workgroups that fill a large GPU.
+const ENOUGH_PARTS: usize = 256;
 
 /// The tensor whose rows are normalised, and its result.
 struct Rows<'a> {
@@ -38,30 +44,73 @@ impl<'a> Rows<'a> {
         contiguous(self.op, name, weight, layout)
     }
 
-    /// A dense result that `launch` writes: it gets where some rows and their results begin, how long rows are, and a
-    /// workgroup for each row. More rows than one launch can count take several.
+    /// A dense result that `launch` writes: it gets where some rows, their results and what is known of their parts
+    /// begin, and how threads share them. Where that is written first there is no result yet. More rows than one launch
+    /// can count take several.
     fn result(
         &self,
-        launch: impl Fn(DevicePtr, DevicePtr, u32, LaunchConfig) -> Result<()>,
+        launch: impl Fn([DevicePtr; 3], &Shares, LaunchConfig) -> Result<()>,
     ) -> Result<RocmStorage> {
-        let dtype = self.x.dtype();
+        let (dtype, device, op) = (self.x.dtype(), self.x.device(), self.op);
         // SAFETY: the kernel writes every element of every row.
-        let dst = unsafe { RocmStorage::alloc(self.x.device(), dtype, self.rows * self.columns, self.op)? };
+        let dst = unsafe { RocmStorage::alloc(device, dtype, self.rows * self.columns, op)? };
         if self.rows == 0 {
             return Ok(dst);
         }
         let to = output(&dst)?;
-        let columns = self.columns as u32;
-        let block = self.columns.div_ceil(PER_THREAD).next_power_of_two().clamp(32, ROW_BLOCK) as u32;
+        let (shares, block) = self.shares();
+        let parts = self.columns.div_ceil(shares.part as usize);
+        let mut known = None;
+        if parts > 1 {
+            let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+            // SAFETY: the first launch writes what the second one reads.
+            known = Some(unsafe { RocmStorage::alloc(device, wide, 3 * self.rows * parts, op)? });
+        }
+        let known = known.as_ref().map_or(Ok(DevicePtr::NULL), output)?;
         // HIP counts the threads of a launch in 32 bits.
-        let step = (u32::MAX / block) as usize;
+        let per_block = (block / shares.width) as usize;
+        let step = (u32::MAX / block) as usize / parts * per_block;
         for first in (0..self.rows).step_by(step) {
             let at = |ptr| further(ptr, dtype, first * self.columns);
-            let config = LaunchConfig::for_rows(self.op, step.min(self.rows - first), block)?;
-            launch(at(self.from), at(to), columns, config)?;
+            let rows = step.min(self.rows - first);
+            let shares = Shares { rows: rows as u32, ..shares };
+            let mut config = LaunchConfig::for_rows(op, rows.div_ceil(per_block), block)?;
+            config.grid.1 = parts as u32;
+            if parts > 1 {
+                launch([at(self.from), DevicePtr::NULL, known], &shares, config)?;
+            }
+            launch([at(self.from), at(to), known], &shares, config)?;
         }
         Ok(dst)
     }
+
+    /// How threads share the rows, and how many of them make a workgroup.
+    fn shares(&self) -> (Shares, u32) {
+        let Self { rows, columns, .. } = *self;
+        let size = self.x.dtype().size_in_bytes();
+        let pack = PACK_BYTES / size;
+        // A thread has an element outside of packs, where rows do not begin or end with one.
+        let is_aligned = columns % pack == 0 && self.from.0 as usize % PACK_BYTES == 0;
+        let least = if is_aligned { 8 } else { (2 * pack).max(8) };
+        let packs = columns.div_ceil(pack).next_power_of_two();
+        let full = if size == 8 { packs } else { packs * pack / 16 };
+        let width = full.max(packs.min((ENOUGH_THREADS / rows).next_power_of_two())).clamp(least, ROW_BLOCK);
+        let parts = (columns / PART).min(ENOUGH_PARTS / rows);
+        let part = if parts < LEAST_PARTS { columns } else { columns.div_ceil(parts).next_multiple_of(64) };
+        let block = rows.saturating_mul(width).next_power_of_two().clamp(32, 256).max(width);
+        let [part, width, columns] = [part, width, columns].map(|n| n as u32);
+        (Shares { rows: 0, columns, part, width }, block as u32)
+    }
+}
+
+/// How the threads of a launch share its rows.
+struct Shares {
+    rows: u32,
+    columns: u32,
+    /// Elements of a part of a row.
+    part: u32,
+    /// Threads of a row or part, a power of two.
+    width: u32,
 }
 
 /// Softmax over the last dim, for f16, bf16, f32 and f64.
@@ -69,13 +118,74 @@ impl<'a> Rows<'a> {
 /// # Errors
 /// For other dtypes, strided tensors and scalars.
 pub fn softmax_last_dim(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
-    const OP: &str = "softmax-last-dim";
-    let kernel = kernel(OP, x.dtype(), Softmax::kernel)?;
-    let dst = Rows::of(OP, x, layout)?.result(|src, dst, columns, config| {
+    softmax_of_rows("softmax-last-dim", SoftmaxOp::Softmax, x, layout)
+}
+
+fn softmax_of_rows(
+    name: &'static str,
+    op: SoftmaxOp,
+    x: &RocmStorage,
+    layout: &Layout,
+) -> Result<(RocmStorage, Shape)> {
+    let kernel = kernel(name, x.dtype(), |dtype| Softmax::kernel(op, dtype))?;
+    let dst = Rows::of(name, x, layout)?.result(|[src, dst, known], shares, config| {
+        let Shares { rows, columns, part, width } = *shares;
+        let arguments = Softmax { src, dst, known, rows, columns, part, width };
         // SAFETY: source and result hold all rows.
-        unsafe { x.device().launch(kernel, config, &Softmax { src, dst, columns }) }
+        unsafe { x.device().launch(kernel, config, &arguments) }
     })?;
     Ok((dst, layout.shape().clone()))
+}
+
+/// Softmax over the last dim, or its logarithm.
+struct LastDim(SoftmaxOp);
+
+impl CustomOp1 for LastDim {
+    fn name(&self) -> &'static str {
+        match self.0 {
+            SoftmaxOp::Softmax => "softmax",
+            SoftmaxOp::Logsoftmax => "log-softmax",
+        }
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        bail!("{} in one launch is ROCm's", self.name())
+    }
+
+    fn rocm_fwd(&self, x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
+        softmax_of_rows(self.name(), self.0, x, layout)
+    }
+}
+
+/// Softmax over `dim` of a tensor on ROCm, or its logarithm, as few launches; none where gradients are tracked, whose
+/// operations are upstream's, or the kernels do not take it.
+///
+/// # Errors
+/// If there is no memory for the result.
+pub fn softmax(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
+    of_any_dim(SoftmaxOp::Softmax, x, dim)
+}
+
+/// As [`softmax`].
+///
+/// # Errors
+/// If there is no memory for the result.
+pub fn log_softmax(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
+    of_any_dim(SoftmaxOp::Logsoftmax, x, dim)
+}
+
+fn of_any_dim(op: SoftmaxOp, x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
+    let is_float = matches!(x.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64);
+    if !x.device().is_rocm() || !is_float || x.track_op() || x.elem_count() == 0 {
+        return Ok(None);
+    }
+    let last = x.rank() - 1;
+    if dim == last {
+        return x.contiguous()?.apply_op1_no_bwd(&LastDim(op)).map(Some);
+    }
+    // Rows are read along them: twice through memory, against five times by single operations.
+    let rows = x.transpose(dim, last)?.contiguous()?.apply_op1_no_bwd(&LastDim(op))?;
+    rows.transpose(dim, last)?.contiguous().map(Some)
 }
 
 /// x / sqrt(mean(x^2) + eps) * alpha, for f16, bf16, f32 and f64; narrow floats are summed in f32.
@@ -93,9 +203,11 @@ pub fn rms_norm(
     let kernel = kernel(OP, x.dtype(), RmsNorm::kernel)?;
     let rows = Rows::of(OP, x, layout)?;
     let alpha = rows.per_column("alpha", alpha, alpha_layout)?;
-    let dst = rows.result(|src, dst, columns, config| {
+    let dst = rows.result(|[src, dst, known], shares, config| {
+        let Shares { rows, columns, part, width } = *shares;
+        let arguments = RmsNorm { src, dst, alpha, known, rows, columns, part, width, eps };
         // SAFETY: source and result hold all rows, alpha was checked to have an element per column.
-        unsafe { x.device().launch(kernel, config, &RmsNorm { src, dst, alpha, columns, eps }) }
+        unsafe { x.device().launch(kernel, config, &arguments) }
     })?;
     Ok((dst, layout.shape().clone()))
 }
@@ -118,9 +230,11 @@ pub fn layer_norm(
     let rows = Rows::of(OP, x, layout)?;
     let alpha = rows.per_column("alpha", alpha, alpha_layout)?;
     let beta = rows.per_column("beta", beta, beta_layout)?;
-    let dst = rows.result(|src, dst, columns, config| {
+    let dst = rows.result(|[src, dst, known], shares, config| {
+        let Shares { rows, columns, part, width } = *shares;
+        let arguments = LayerNorm { src, dst, alpha, beta, known, rows, columns, part, width, eps };
         // SAFETY: source and result hold all rows, alpha and beta were checked to have an element per column.
-        unsafe { x.device().launch(kernel, config, &LayerNorm { src, dst, alpha, beta, columns, eps }) }
+        unsafe { x.device().launch(kernel, config, &arguments) }
     })?;
     Ok((dst, layout.shape().clone()))
 }

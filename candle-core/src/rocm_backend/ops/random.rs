@@ -6,7 +6,10 @@ use crate::rocm_backend::storage::RocmStorage;
 use crate::{DType, Result};
 use float8::F8E4M3;
 use half::{bf16, f16};
-use hip_kernels::contract::{Random, RandomKind};
+use hip_kernels::contract::{Random, RandomKind, PACK_BYTES};
+
+/// More than fill any GPU; each thread then makes several packs.
+const MAX_WORKGROUPS: u32 = 1 << 13;
 
 impl RocmDevice {
     /// Starts the sequence of `seed` from its beginning.
@@ -98,7 +101,8 @@ fn fill(
     // A block is four 32-bit words; an f64 takes two of them.
     let per_block = if dtype == DType::F64 { 2 } else { 4 };
     let blocks = numel.div_ceil(per_block);
-    let config = LaunchConfig::for_elements(op, blocks)?;
+    let mut config = LaunchConfig::for_elements(op, numel.div_ceil(PACK_BYTES / dtype.size_in_bytes()))?;
+    config.grid.0 = config.grid.0.min(MAX_WORKGROUPS);
     let (seed, offset) = device.draw(blocks as u64);
     let (seed, offset, out) = (seed as usize, offset as usize, dst.slice.ptr());
     // SAFETY: `out` holds all elements.

@@ -6,17 +6,20 @@ use crate::rocm_backend::layout::{pieces, runs, Reduction, Strided};
 use crate::rocm_backend::storage::{further, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
-use hip_kernels::contract::{DevicePtr, KernelFamily, ReduceExtreme, ReduceExtremeOp, ReduceSum};
+use hip_kernels::contract::{
+    DevicePtr, ReduceExtreme, ReduceExtremeOp, ReduceSum, BLOCK, NEIGHBOURS, PACK_BYTES, ROW_BLOCK,
+};
 
 const OP: &str = "reduce";
-/// Threads of a workgroup: the kernels have one element of LDS for each.
-const BLOCK: usize = ReduceSum::BLOCK as usize;
 /// Fewer threads than this leave a large GPU idle, so results are shared by more of them.
 const ENOUGH_THREADS: usize = 1 << 17;
-/// A thread is worth starting for this many elements.
+/// A thread is worth starting for this many elements, or a pack.
 const PER_THREAD: usize = 4;
-/// A second launch is worth it if each thread of the first one keeps this many.
-const PER_THREAD_OF_PART: usize = 16;
+/// A second launch is worth it if each thread of the first one keeps this many elements, of neighbours this many each.
+const PER_THREAD_OF_PART: usize = 64;
+const PER_THREAD_ACROSS: usize = 16;
+/// Fewer parts of a lone row are not.
+const LEAST_PARTS: usize = 4;
 const MAX_PARTS: usize = 1024;
 
 /// Reduces `dims` of `layout`. The result is dense, its dims those that are kept; places count along the reduced
@@ -150,7 +153,7 @@ struct Task {
 struct Plan {
     /// Threads per result and part, a power of two.
     width: u32,
-    /// Not 0 if threads are numbered across the results.
+    /// Not 0 if threads are numbered across the results: how many neighbouring ones each has.
     across: u32,
     /// Parts that each result's elements are cut into: more than one needs a second launch.
     parts: usize,
@@ -158,24 +161,48 @@ struct Plan {
 }
 
 impl Task {
-    fn plan(&self, max_parts: usize) -> Result<Plan> {
+    /// The elements are of `size` bytes; each thread may have so many `neighbours` among the results.
+    fn plan(&self, neighbours: usize, size: usize, max_parts: usize) -> Result<Plan> {
         let Self { results, per_result, layout } = *self;
+        let across = if layout.across { neighbours } else { 0 };
+        let tasks = results / across.max(1);
         // HIP counts the threads in 32 bits.
-        let countable = floor_power_of_two((1 << 31) / results);
-        let most = floor_power_of_two(per_result / PER_THREAD).min(BLOCK).min(countable);
-        let wanted = (ENOUGH_THREADS / results).next_power_of_two();
-        let width = if layout.across {
-            // Some 32 neighbouring results keep the accesses of a wave together.
-            wanted.min(most).min(BLOCK / results.next_power_of_two().min(32))
+        let countable = floor_power_of_two((1 << 31) / tasks);
+        let wanted = (ENOUGH_THREADS / tasks).next_power_of_two();
+        let in_packs = layout.inner_stride() == Some(1);
+        let per_thread = if in_packs { PER_THREAD.max(PACK_BYTES / size) } else { PER_THREAD };
+        let most = floor_power_of_two(per_result / per_thread).min(countable);
+        let width = if across > 0 {
+            // Some 32 neighbouring accesses keep those of a wave together.
+            wanted.min(most).min(BLOCK / tasks.next_power_of_two().min(32))
         } else {
-            wanted.max(32).min(most)
+            wanted.max(if in_packs { 8 } else { 32 }).min(most).min(ROW_BLOCK)
         };
-        let parts = (ENOUGH_THREADS / (results * width)).min(per_result / (width * PER_THREAD_OF_PART));
-        let parts = parts.clamp(1, max_parts);
-        let block = results.saturating_mul(width).next_power_of_two().clamp(32, BLOCK);
-        let mut config = LaunchConfig::for_rows(OP, results.div_ceil(block / width), block as u32)?;
+        let kept = if across > 0 { PER_THREAD_ACROSS } else { PER_THREAD_OF_PART };
+        let parts = (ENOUGH_THREADS / (tasks * width)).min(per_result / (width * kept)).clamp(1, max_parts);
+        let parts = if across == 0 && parts < LEAST_PARTS { 1 } else { parts };
+        let block = tasks.saturating_mul(width).next_power_of_two().clamp(32, BLOCK).max(width);
+        let mut config = LaunchConfig::for_rows(OP, tasks.div_ceil(block / width), block as u32)?;
         config.grid.1 = parts as u32;
-        Ok(Plan { width: width as u32, across: u32::from(layout.across), parts, config })
+        Ok(Plan { width: width as u32, across: across as u32, parts, config })
+    }
+
+    /// How many results lie next to each other, wherever one begins that is a multiple of them; else 1.
+    fn neighbours(&self, from: DevicePtr, size: usize) -> usize {
+        let Strided { num_dims, layout } = &self.layout.strided;
+        if !self.layout.across {
+            return 1;
+        }
+        let (dims, strides) = layout.0[..2 * num_dims].split_at(*num_dims);
+        let (count, inner) = ((PACK_BYTES / size).min(NEIGHBOURS), self.layout.kept_dims - 1);
+        let fits = |(dim, &stride): (usize, &usize)| dim == inner || stride % count == 0;
+        let aligned =
+            from.0 as usize % (count * size) == 0 && strides[inner] == 1 && dims[inner] % count == 0;
+        if aligned && strides.iter().enumerate().all(fits) {
+            count
+        } else {
+            1
+        }
     }
 }
 
@@ -200,7 +227,8 @@ fn sum(
     from: DevicePtr,
     to: DevicePtr,
 ) -> Result<()> {
-    let plan = task.plan(MAX_PARTS)?;
+    let size = dtype.size_in_bytes();
+    let plan = task.plan(task.neighbours(from, size), size, MAX_PARTS)?;
     if plan.parts == 1 {
         return run_sum(device, (dtype, result), task, &plan, from, to);
     }
@@ -210,7 +238,9 @@ fn sum(
     let layout = Strided::of_parts(task.results, plan.parts);
     let rest = Task { results: task.results, per_result: plan.parts, layout };
     run_sum(device, (dtype, between), task, &plan, from, sums.slice.ptr())?;
-    run_sum(device, (between, result), &rest, &rest.plan(1)?, sums.slice.ptr(), to)
+    let size = between.size_in_bytes();
+    let plan = rest.plan(rest.neighbours(sums.slice.ptr(), size), size, 1)?;
+    run_sum(device, (between, result), &rest, &plan, sums.slice.ptr(), to)
 }
 
 fn run_sum(
@@ -267,7 +297,8 @@ fn extreme(
         // each result and part.
         unsafe { src.device.launch(kernel, plan.config, &arguments) }
     };
-    let plan = task.plan(MAX_PARTS)?;
+    let size = dtype.size_in_bytes();
+    let plan = task.plan(task.neighbours(from, size), size, MAX_PARTS)?;
     if plan.parts == 1 {
         return run(task, &plan, DevicePtr::NULL, values, places);
     }
@@ -276,7 +307,8 @@ fn extreme(
     run(task, &plan, DevicePtr::NULL, DevicePtr::NULL, parts.slice.ptr())?;
     let layout = Reduction { across: task.results > 1, ..task.layout };
     let rest = Task { results: task.results, per_result: plan.parts, layout };
-    run(&rest, &rest.plan(1)?, parts.slice.ptr(), values, places)
+    // Candidates lie anywhere: one result each thread.
+    run(&rest, &rest.plan(1, size, 1)?, parts.slice.ptr(), values, places)
 }
 
 #[cfg(test)]
@@ -288,15 +320,18 @@ mod tests {
     fn plans_cover_all_shapes() {
         for results in [1, 2, 3, 31, 100, 4096, 1 << 20, 1 << 31] {
             for per_result in [1, 2, 5, 16, 33, 1000, 1 << 16, (1 << 24) + 1] {
-                for across in [false, true] {
-                    let layout = Reduction { across, ..Strided::of_parts(results, per_result) };
-                    let plan = Task { results, per_result, layout }.plan(MAX_PARTS).unwrap();
+                for across in [0, 1, 4, 8].into_iter().filter(|&n| n == 0 || results % n == 0) {
+                    let layout = Reduction { across: across > 0, ..Strided::of_parts(results, per_result) };
+                    let plan = Task { results, per_result, layout }.plan(across, 2, MAX_PARTS).unwrap();
                     let (grid, block) = (plan.config.grid, plan.config.block.0);
                     let what = format!("{results} x {per_result}, across: {across}");
                     assert!(plan.width.is_power_of_two() && plan.width <= block, "{what}");
-                    assert!(grid.0 as usize * (block / plan.width) as usize >= results, "{what}");
+                    let tasks = grid.0 as usize * (block / plan.width) as usize;
+                    assert!(tasks * across.max(1) >= results, "{what}");
                     assert!(grid.1 as usize == plan.parts && plan.parts <= per_result, "{what}");
                     assert!(grid.0 as u64 * u64::from(block) <= u64::from(u32::MAX), "{what}");
+                    // Results across have an element of LDS for each of so many threads.
+                    assert!(block as usize <= if across > 0 { BLOCK } else { ROW_BLOCK }, "{what}");
                 }
             }
         }
@@ -305,6 +340,16 @@ mod tests {
     #[test]
     fn one_long_result_is_shared_by_many_workgroups() {
         let task = Task { results: 1, per_result: 1 << 22, layout: Strided::of_parts(1, 1 << 22) };
-        assert!(task.plan(MAX_PARTS).unwrap().parts >= 256);
+        assert!(task.plan(1, 4, MAX_PARTS).unwrap().parts >= 64);
+    }
+
+    #[test]
+    fn neighbours_lie_in_packs() {
+        let of = |dims: [usize; 2], at: usize| {
+            let layout = Layout::contiguous(dims.as_slice());
+            let layout = Strided::of_reduction("test", &layout, &[0]).unwrap();
+            Task { results: dims[1], per_result: dims[0], layout }.neighbours(DevicePtr(at as *mut _), 2)
+        };
+        assert_eq!((of([5, 16], 32), of([5, 16], 34), of([5, 12], 32), of([16, 1], 32)), (8, 1, 1, 1));
     }
 }
