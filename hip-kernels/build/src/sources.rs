@@ -16,6 +16,9 @@ const UPSTREAM_CRATE: &str = "candle-kernels";
 /// What our sources include of it.
 const UPSTREAM_HEADERS: [&str; 2] = ["cuda_utils.cuh", "compatibility.cuh"];
 
+/// And our own ones.
+const OUR_HEADERS: [&str; 1] = ["index.cuh"];
+
 /// The header that is included before the first line of every module.
 pub const PRELUDE: &str = "candle_hip.h";
 
@@ -55,6 +58,9 @@ impl Tree {
             crates.iter().flat_map(|theirs| UPSTREAM_HEADERS.map(|name| theirs.join("src").join(name)))
         {
             headers.push(translate(&header, &dir)?);
+        }
+        for header in OUR_HEADERS {
+            headers.push(translate(&ours.join(header), &dir)?);
         }
         for module in modules() {
             translate(&ours.join(format!("{module}.cu")), &dir)?;
