@@ -200,6 +200,28 @@ fn scatter_sets_and_adds() {
     }
 }
 
+/// Threads of many workgroups add to the same places, narrow elements to parts of the same words: no addition is lost.
+/// Every dtype holds the sums.
+#[test]
+fn many_threads_add_to_few_places() {
+    let device = rocm();
+    let (rows, places, columns) = (1024, 64, 5);
+    let ids: Vec<f64> = (0..rows).map(|row| (row * 37 % places) as f64).collect();
+    let ids = from_f64(&ids, &[rows], DType::U32).to_device(&device).unwrap();
+    let wide = ids.unsqueeze(1).unwrap().broadcast_as((rows, columns)).unwrap().contiguous().unwrap();
+    for dtype in ALL {
+        let ones = Tensor::ones((rows, columns), dtype, &device).unwrap();
+        let base = Tensor::zeros((places, columns), dtype, &device).unwrap();
+        let expected = vec![(rows / places) as f64; places * columns];
+        for (name, got) in [
+            ("index_add", base.index_add(&ids, &ones, 0)),
+            ("scatter_add", base.scatter_add(&wide, &ones, 0)),
+        ] {
+            assert_close_values(&to_f64(&got.unwrap()), &expected, 0.0, &format!("{name} {dtype:?}"));
+        }
+    }
+}
+
 #[test]
 fn scatter_in_place() {
     let device = rocm();
