@@ -94,6 +94,9 @@ pub const CONSTANTS: &[Constant] = &[
     constant("TILE_BYTES", 8192, "Bytes of a workgroup's part of a transposition."),
     constant("TILE_ROW_BYTES", 128, "Of them, those that lie beside each other where they are read."),
     constant("TILE_ROWS", 64, "The most rows of it."),
+    constant("TAKEN", 4, "The most units that each thread of an index_select or gather moves."),
+    constant("TAKEN_BYTES", 32, "The most bytes, likewise."),
+    constant("CONV_PLACES", 4, "Places of a plane whose windows a thread goes through together."),
     constant("SORT_TILE", 1024, "The most elements that one workgroup sorts."),
     constant("SORT_MERGED", 8, "Elements that each thread of a merge writes."),
     constant(
@@ -292,73 +295,67 @@ fn moving() -> Vec<Family> {
 }
 
 fn indexing() -> Vec<Family> {
-    let ids = arg("ids", Pass::Pointer, "the indices");
-    let left = arg("left_size", Pass::Usize, "elements of the dims before the indexed one");
-    let src = arg("src_dim_size", Pass::Usize, "the indexed dim of the source");
-    let dst = arg("dst_dim_size", Pass::Usize, "the indexed dim of the destination");
-    let ids_dim = arg("ids_dim_size", Pass::Usize, "ids along the dim");
-    let right = arg("right_size", Pass::Usize, "elements of the dims after the indexed one");
-    let moving = |ids| vec![vec![dtypes("ids", ids), dtypes("carrier", CARRIERS)]];
-    let adding = |ids| vec![vec![dtypes("ids", ids), dtypes("dtype", ELEMENTS)]];
+    let shared = [
+        NUMEL,
+        arg("ids", Pass::Pointer, "the indices"),
+        INP,
+        OUT,
+        arg("ids_stride", Pass::Usize, "elements from index to index; not used by gather"),
+        arg("src_dim_size", Pass::Usize, "the indexed dim of the source"),
+    ];
+    let right = [
+        arg("right_size", Pass::Usize, "elements of the dims after the indexed one"),
+        arg("right_magic", Pass::Usize, "of a division by that"),
+    ];
+    let kind = |kind| names("kind", &[kind]);
     vec![
         Family {
-            variants: moving(MOVING_IDS),
+            variants: vec![
+                vec![kind("is"), dtypes("ids", MOVING_IDS), names("unit", &["b1", "b2", "b4", "b8", "b16"])],
+                vec![kind("gather"), dtypes("ids", MOVING_IDS), names("unit", &["b1", "b2", "b4", "b8"])],
+            ],
             ..family(
-                "IndexSelect",
+                "Take",
                 "indexing",
-                "is_{ids}_{carrier}",
-                "`out[l, j, r] = inp[l, ids[j], r]`; the layout is that of the ids.",
-                strided(&[ids, INP, OUT, left, src, ids_dim, right]),
+                "{kind}_{ids}_{unit}",
+                "`out[l, j, r] = inp[l, id, r]`: the id is `ids[j]`, or of gather `ids[l, j, r]`. All elements and sizes \
+                 are units of so many bytes.",
+                [
+                    &shared[..],
+                    &[arg("src_right_size", Pass::Usize, "`right_size` of the source")],
+                    &right,
+                    &[
+                        arg("ids_dim_size", Pass::Usize, "ids along the dim"),
+                        arg("ids_magic", Pass::Usize, "of a division by that"),
+                    ],
+                ]
+                .concat(),
             )
         },
         Family {
-            variants: moving(MOVING_IDS),
+            variants: vec![
+                vec![kind("s"), dtypes("ids", MOVING_IDS), dtypes("dtype", CARRIERS)],
+                vec![names("kind", &["sa", "ia"]), dtypes("ids", ADDING_IDS), dtypes("dtype", ELEMENTS)],
+            ],
             ..family(
-                "Gather",
+                "Put",
                 "indexing",
-                "gather_{ids}_{carrier}",
-                "`out[l, j, r] = inp[l, ids[l, j, r], r]`.",
-                vec![
-                    NUMEL,
-                    ids,
-                    INP,
-                    OUT,
-                    left,
-                    src,
-                    ids_dim,
-                    right,
-                    arg("src_right_size", Pass::Usize, "`right_size` of the source"),
-                ],
-            )
-        },
-        Family {
-            variants: moving(MOVING_IDS),
-            ..family(
-                "Scatter",
-                "indexing",
-                "s_{ids}_{carrier}",
-                "`out[l, ids[l, j, r], r] = inp[l, j, r]`.",
-                vec![ids, INP, OUT, left, src, dst, right],
-            )
-        },
-        Family {
-            variants: adding(ADDING_IDS),
-            ..family(
-                "ScatterAdd",
-                "indexing",
-                "sa_{ids}_{dtype}",
-                "`out[l, ids[l, j, r], r] += inp[l, j, r]`.",
-                vec![ids, INP, OUT, left, src, dst, right],
-            )
-        },
-        Family {
-            variants: adding(ADDING_IDS),
-            ..family(
-                "IndexAdd",
-                "indexing",
-                "ia_{ids}_{dtype}",
-                "`out[l, ids[j], r] += inp[l, j, r]`.",
-                vec![ids, ids_dim, INP, OUT, left, src, dst, right],
+                "{kind}_{ids}_{dtype}",
+                "`out[l, id, r] = inp[l, j, r]` or `+=`: the id is `ids[l, j, r]`, or of index_add `ids[j]`.",
+                [
+                    &shared[..4],
+                    &shared[5..],
+                    &[
+                        arg("dst_dim_size", Pass::Usize, "the indexed dim of the destination"),
+                        arg("run", Pass::Usize, "places of the dim that a thread walks along"),
+                    ],
+                    &right,
+                    &[
+                        arg("runs", Pass::Usize, "runs of the dim"),
+                        arg("runs_magic", Pass::Usize, "of a division by that"),
+                    ],
+                ]
+                .concat(),
             )
         },
     ]
@@ -551,10 +548,13 @@ fn sorting() -> Vec<Family> {
 fn windows() -> Vec<Family> {
     let src = arg("src", Pass::Pointer, "the input");
     let dst = arg("dst", Pass::Pointer, "the dense output");
-    let sizes =
-        [arg("h_out", Pass::Usize, "rows of the output"), arg("w_out", Pass::Usize, "columns of the output")];
+    let plane = [
+        arg("places", Pass::Usize, "elements of a plane of the output"),
+        arg("w_out", Pass::Usize, "columns of the output"),
+        arg("w_magic", Pass::Usize, "of a division by that"),
+    ];
+    let stride = arg("stride", Pass::Usize, "stride of the window");
     let steps = [
-        arg("stride", Pass::Usize, "stride of the window"),
         arg("dilation", Pass::Usize, "distance of its taps"),
         arg("padding_y", Pass::Usize, "padding above and below"),
         arg("padding_x", Pass::Usize, "padding left and right"),
@@ -563,22 +563,44 @@ fn windows() -> Vec<Family> {
         arg("h_step", Pass::F64, "rows of the input per row of the output"),
         arg("w_step", Pass::F64, "columns likewise"),
     ];
+    let window =
+        [arg("k_h", Pass::Usize, "rows of the window"), arg("k_w", Pass::Usize, "columns of the window")];
     vec![
         Family {
             variants: vec![
-                vec![names("kind", &["conv"]), dtypes("dtype", WIDER_FLOATS)],
+                vec![names("kind", &["conv", "fold"]), dtypes("dtype", WIDER_FLOATS)],
                 vec![names("kind", &["conv_transpose"]), dtypes("dtype", ELEMENTS)],
             ],
             ..family(
                 "Convolution",
                 "conv",
                 "{kind}_{dtype}",
-                "A convolution, each thread walking the window of its element.",
-                [&sizes[..], &steps, &[INFO, src, arg("kernel", Pass::Pointer, "the weights"), dst]].concat(),
+                "A convolution, each thread walking the windows of its places; a transposed one of the taps that reach \
+                 them; or the sum of what these taps' products are, which stand in the channels (output channel, tap).",
+                [
+                    &plane[..],
+                    &[
+                        arg("group_out", Pass::Usize, "output channels of a group; of a convolution only"),
+                        stride,
+                        arg("stride_magic", Pass::Usize, "of a division by that"),
+                    ],
+                    &steps,
+                    &[
+                        arg("period", Pass::Usize, "from a tap that reaches a place to the next one"),
+                        arg("back", Pass::Usize, "how far back the input of that is"),
+                        arg("dst_stride", Pass::Usize, "elements from image to image of the output"),
+                        INFO,
+                        src,
+                        arg("kernel", Pass::Pointer, "the weights; not used by fold"),
+                        dst,
+                    ],
+                ]
+                .concat(),
             )
         },
         Family {
             variants: vec![vec![dtypes("carrier", &["f16", "u32", "i64"])]],
+            pack_bytes: 16,
             ..family(
                 "Unfold",
                 "conv",
@@ -588,12 +610,13 @@ fn windows() -> Vec<Family> {
                     &[
                         arg("first", Pass::Usize, "first output place"),
                         arg("places", Pass::Usize, "output places"),
+                        arg("pitch", Pass::Usize, "elements from row to row of the matrix, whole packs"),
                         arg("images", Pass::Usize, "images"),
-                        sizes[1],
-                        arg("k_h", Pass::Usize, "rows of the window"),
-                        arg("k_w", Pass::Usize, "columns of the window"),
                     ],
-                    &steps[..],
+                    &plane[1..],
+                    &window,
+                    &[stride],
+                    &steps,
                     &[INFO, src, dst],
                 ]
                 .concat(),
@@ -606,25 +629,29 @@ fn windows() -> Vec<Family> {
                 "conv",
                 "{kind}_pool2d_{dtype}",
                 "Pooling of windows.",
-                vec![
-                    arg("k_h", Pass::Usize, "rows of the window"),
-                    arg("k_w", Pass::Usize, "columns of the window"),
-                    arg("stride_h", Pass::Usize, "rows from window to window"),
-                    arg("stride_w", Pass::Usize, "columns from window to window"),
-                    INFO,
-                    src,
-                    dst,
-                ],
+                [
+                    &plane[..],
+                    &window,
+                    &[
+                        arg("stride_h", Pass::Usize, "rows from window to window"),
+                        arg("stride_w", Pass::Usize, "columns from window to window"),
+                        INFO,
+                        src,
+                        dst,
+                    ],
+                ]
+                .concat(),
             )
         },
         Family {
             variants: vec![vec![dtypes("carrier", CARRIERS)]],
+            pack_bytes: 16,
             ..family(
                 "UpsampleNearest",
                 "conv",
                 "upsample_nearest2d_{carrier}",
                 "The nearest element of each place.",
-                [&sizes[..], &resize, &[INFO, src, dst]].concat(),
+                [&plane[..], &resize, &[INFO, src, dst]].concat(),
             )
         },
         Family {
@@ -635,10 +662,14 @@ fn windows() -> Vec<Family> {
                 "upsample_bilinear2d_{dtype}",
                 "The four nearest elements of each place, weighted.",
                 [
-                    &sizes[..],
-                    &[arg("align_corners", Pass::Bool, "whether the corners of input and output meet")],
+                    &plane[..],
                     &resize,
-                    &[INFO, src, dst],
+                    &[
+                        arg("align_corners", Pass::Bool, "whether the corners of input and output meet"),
+                        INFO,
+                        src,
+                        dst,
+                    ],
                 ]
                 .concat(),
             )

@@ -1,8 +1,9 @@
 // Convolutions, transposed convolutions, pooling and resizing of (batch, channel, height, width): every dtype that the
-// CPU device has, and its results. One dimension is two with height 1. `info` holds the dims, then the strides of the input.
-// One thread computes one element; launches have at most 2^31 of them, so 32 bits count them all.
+// CPU device has, and its results. One dimension is two with height 1. `info` holds the dims, then the strides of the
+// input. x of the grid covers the places of a plane, y channels, z images; channels and images are walked in steps of the
+// grid, so that what is known of a place is found once. A plane has at most 2^31 places, and 32 bits reach all of it.
 #include "cuda_utils.cuh"
-#include <stdint.h>
+#include "index.cuh"
 
 // What a dtype is summed in: narrow floats in f32, rounded once; integers without a sign, so that overflow wraps.
 template <typename T>
@@ -53,172 +54,282 @@ __device__ __forceinline__ int64_t from_double(double value) {
     return value >= 0x1p63 ? 0x7fffffffffffffffll : (int64_t)value;
 }
 
-__device__ __forceinline__ uint32_t thread_index() { return blockIdx.x * blockDim.x + threadIdx.x; }
+#define FOR_PLANES(image, images, channel, channels)                             \
+    for (uint32_t image = blockIdx.z; image < images; image += gridDim.z)       \
+        for (uint32_t channel = blockIdx.y; channel < channels; channel += gridDim.y)
 
-// How a convolution walks along one dimension.
-struct Axis {
-    uint32_t size, taps, stride, dilation, padding;
+// A place that no tap brings back to one of the input.
+#define NOWHERE 0x80000000u
 
-    // The input under `tap` at place `at`. Out of range (also below 0, which wraps around) it is not less than `size`.
-    __device__ __forceinline__ uint32_t source(uint32_t at, uint32_t tap) const {
-        return at * stride + tap * dilation - padding;
-    }
-    // The input whose product with `tap` a transposed convolution adds to place `at`; not less than `size` if none.
-    __device__ __forceinline__ uint32_t transposed_source(uint32_t at, uint32_t tap) const {
-        const uint32_t shifted = at + padding - tap * dilation;
-        if (at + padding < tap * dilation || shifted % stride != 0) {
-            return ~0u;
-        }
-        return shifted / stride;
-    }
-};
-
-// The places of one element in a dense (batch, channels, height, width).
-struct Place {
-    uint32_t batch, channel, y, x;
-
-    __device__ __forceinline__ Place(uint32_t i, uint32_t channels, uint32_t height, uint32_t width) {
-        const uint32_t row = i / width;
-        const uint32_t plane = row / height;
-        x = i - row * width;
-        y = row - plane * height;
-        batch = plane / channels;
-        channel = plane - batch * channels;
-    }
-};
-
-// dst[b, o, y, x] = sum over c and taps of src[b, c, source] * kernel[o, c, tap]; transposed, the kernel's first two
-// dimensions change places. `info`: dims and strides of the input, then those of the kernel.
-template <bool TRANSPOSED, typename T>
-__device__ void convolve(const size_t h_out, const size_t w_out, const size_t stride, const size_t dilation,
-                         const size_t padding_y, const size_t padding_x, const size_t *info, const T *src,
-                         const T *kernel, T *dst) {
-    typedef typename Sum<T>::type A;
-    const size_t *s = info + 4, *k_dims = info + 8, *k = info + 12;
-    const Axis h = {(uint32_t)info[2], (uint32_t)k_dims[2], (uint32_t)stride, (uint32_t)dilation, (uint32_t)padding_y};
-    const Axis w = {(uint32_t)info[3], (uint32_t)k_dims[3], (uint32_t)stride, (uint32_t)dilation, (uint32_t)padding_x};
-    const uint32_t c_in = (uint32_t)info[1], c_out = (uint32_t)k_dims[TRANSPOSED ? 1 : 0];
-    const uint32_t i = thread_index();
-    const Place place(i, c_out, (uint32_t)h_out, (uint32_t)w_out);
-    if (place.batch >= info[0]) {
-        return;
-    }
-    src += place.batch * s[0];
-    kernel += place.channel * k[TRANSPOSED ? 1 : 0];
-    const size_t s_channel = s[1], k_channel = k[TRANSPOSED ? 0 : 1];
-    A sum = 0;
-    for (uint32_t tap_y = 0; tap_y < h.taps; ++tap_y) {
-        const uint32_t y = TRANSPOSED ? h.transposed_source(place.y, tap_y) : h.source(place.y, tap_y);
-        if (y >= h.size) {
-            continue;
-        }
-        for (uint32_t tap_x = 0; tap_x < w.taps; ++tap_x) {
-            const uint32_t x = TRANSPOSED ? w.transposed_source(place.x, tap_x) : w.source(place.x, tap_x);
-            if (x >= w.size) {
-                continue;
-            }
-            const T *from = src + y * s[2] + x * s[3];
-            const T *weight = kernel + tap_y * k[2] + tap_x * k[3];
-            for (uint32_t c = 0; c < c_in; ++c) {
-                sum += static_cast<A>(from[c * s_channel]) * static_cast<A>(weight[c * k_channel]);
-            }
-        }
-    }
-    dst[i] = static_cast<T>(sum);
+// An element of a plane that has any, or 0. Loads without a branch, so that several are under way.
+template <typename T>
+__device__ __forceinline__ T seen_at(const T *plane, bool inside, uint32_t at) {
+    const T value = plane[inside ? at : 0];
+    return inside ? value : static_cast<T>(0);
 }
 
-// The input as a matrix that a kernel (c_out, columns) is multiplied with: dst[b, column, place] is what the tap and
-// channel `column` sees at the output places from `first` on; 0 in the padding. x of the grid covers places, y columns,
-// z images; y and z are walked in steps of the grid. A convolution of one dimension has height 1 and padding_y 0.
+// dst[b, o, y, x] = sum over c and taps of src[b, c, source] * kernel[o, c, tap], over the channels c of o's group.
+// `info`: dims and strides of the input, then those of the kernel. Each thread has places of one plane, all with the same
+// weight at a time.
 template <typename T>
-__device__ void unfold(const size_t first, const size_t places, const size_t images, const size_t w_out,
-                       const size_t k_h, const size_t k_w, const size_t stride, const size_t dilation,
-                       const size_t padding_y, const size_t padding_x, const size_t *info, const T *src, T *dst) {
+__device__ void convolve(const uint32_t places, const Divisor width, const uint32_t group_out, const uint32_t stride,
+                         const uint32_t dilation, const uint32_t padding_y, const uint32_t padding_x,
+                         const size_t dst_stride, const size_t *info, const T *src, const T *kernel, T *dst) {
+    typedef typename Sum<T>::type A;
+    constexpr uint32_t N = CANDLE_CONV_PLACES;
+    const size_t *s = info + 4, *k = info + 12;
+    const uint32_t s_y = (uint32_t)s[2], s_x = (uint32_t)s[3], h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
+    const uint32_t c_out = (uint32_t)info[8], c_in = (uint32_t)info[9], k_h = (uint32_t)info[10];
+    const uint32_t k_w = (uint32_t)info[11];
+    uint32_t y[N], x[N], at[N];
+#pragma unroll
+    for (uint32_t n = 0; n < N; ++n) {
+        uint32_t column = thread_index(n, N);
+        const bool inside = column < places;
+        y[n] = inside ? width.split(column) * stride - padding_y : NOWHERE;
+        x[n] = column * stride - padding_x;
+        at[n] = y[n] * s_y + x[n] * s_x;
+    }
+    FOR_PLANES(image, (uint32_t)info[0], o, c_out) {
+        const T *plane = src + image * s[0] + o / group_out * c_in * s[1];
+        const T *weights = kernel + o * k[0];
+        A sum[N] = {};
+        for (uint32_t c = 0; c < c_in; ++c) {
+            for (uint32_t tap_y = 0; tap_y < k_h; ++tap_y) {
+                const uint32_t down = tap_y * dilation;
+                const T *weight = weights + tap_y * k[2];
+                for (uint32_t tap_x = 0; tap_x < k_w; ++tap_x) {
+                    const uint32_t right = tap_x * dilation, further = down * s_y + right * s_x;
+                    const A factor = static_cast<A>(*weight);
+                    T seen[N];
+#pragma unroll
+                    for (uint32_t n = 0; n < N; ++n) {
+                        seen[n] = seen_at(plane, y[n] + down < h_in & x[n] + right < w_in, at[n] + further);
+                    }
+                    weight += k[3];
+#pragma unroll
+                    for (uint32_t n = 0; n < N; ++n) {
+                        sum[n] += static_cast<A>(seen[n]) * factor;
+                    }
+                }
+            }
+            plane += s[1];
+            weights += k[1];
+        }
+        T *to = dst + image * dst_stride + (size_t)o * places;
+#pragma unroll
+        for (uint32_t n = 0; n < N; ++n) {
+            if (thread_index(n, N) < places) {
+                to[thread_index(n, N)] = static_cast<T>(sum[n]);
+            }
+        }
+    }
+}
+
+// The taps of a transposed convolution that add to one place along a dimension: `tap` and what it is multiplied with,
+// then every tap `period` later, whose input is `back` places before. An input that is not less than the size is none.
+struct Taps {
+    uint32_t tap, source;
+
+    __device__ __forceinline__ Taps(uint32_t at, uint32_t taps, uint32_t dilation, const Divisor stride,
+                                    uint32_t period, uint32_t back)
+        : tap(0) {
+        for (; tap < period && tap < taps; ++tap) {
+            // Not below 0: period * dilation is back * stride.
+            const uint32_t shifted = at + back * stride.by - tap * dilation;
+            const uint32_t whole = stride.quotient(shifted);
+            if (whole * stride.by == shifted) {
+                source = whole - back;
+                return;
+            }
+        }
+        tap = taps;
+    }
+};
+
+// dst[b, o, y, x] = sum over c and the taps that reach the place of src[b, c, source] * kernel[c, o, tap]; or, if FOLD,
+// of src[b, (o, tap), source]: products that were made before.
+template <bool FOLD, typename T>
+__device__ void transposed(const uint32_t places, const Divisor width, const Divisor stride, const uint32_t dilation,
+                           const uint32_t padding_y, const uint32_t padding_x, const uint32_t period,
+                           const uint32_t back, const size_t dst_stride, const size_t *info, const T *src,
+                           const T *kernel, T *dst) {
+    typedef typename Sum<T>::type A;
+    const size_t *s = info + 4;
+    const uint32_t c_in = (uint32_t)info[1], h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
+    const uint32_t k_h = (uint32_t)info[10], k_w = (uint32_t)info[11];
+    const uint32_t k_c = (uint32_t)info[12], k_o = (uint32_t)info[13], k_y = (uint32_t)info[14];
+    const uint32_t k_x = (uint32_t)info[15];
     const uint32_t place = thread_index();
     if (place >= places) {
         return;
     }
+    uint32_t column = place;
+    const uint32_t row = width.split(column);
+    const Taps h(row + padding_y, k_h, dilation, stride, period, back);
+    const Taps w(column + padding_x, k_w, dilation, stride, period, back);
+    FOR_PLANES(image, (uint32_t)info[0], o, (uint32_t)info[9]) {
+        A sum = 0;
+        for (uint32_t tap_y = h.tap, y = h.source; tap_y < k_h; tap_y += period, y -= back) {
+            if (y >= h_in) {
+                continue;
+            }
+            for (uint32_t tap_x = w.tap, x = w.source; tap_x < k_w; tap_x += period, x -= back) {
+                if (x >= w_in) {
+                    continue;
+                }
+                const T *from = src + image * s[0] + (y * (uint32_t)s[2] + x * (uint32_t)s[3]);
+                if constexpr (FOLD) {
+                    sum += static_cast<A>(from[((o * k_h + tap_y) * k_w + tap_x) * s[1]]);
+                } else {
+                    const T *weight = kernel + (o * k_o + tap_y * k_y + tap_x * k_x);
+                    for (uint32_t c = 0; c < c_in; ++c) {
+                        sum += static_cast<A>(from[c * s[1]]) * static_cast<A>(weight[c * k_c]);
+                    }
+                }
+            }
+        }
+        dst[image * dst_stride + (size_t)o * places + place] = static_cast<T>(sum);
+    }
+}
+
+// As many elements as one access moves.
+template <typename T>
+struct Pack {
+    static constexpr uint32_t count = CANDLE_PACK_BYTES / sizeof(T);
+    typedef T type __attribute__((ext_vector_type(count)));
+};
+
+// The input as a matrix that a kernel (c_out, columns) is multiplied with: dst[b, column, place] is what the tap and
+// channel `column` sees at the output places from `first` on; 0 in the padding. Each thread has neighbouring places; y of
+// the grid counts channels and rows of taps. Rows of the result are `pitch` elements apart, whole packs: what is beyond
+// the places is 0.
+template <typename T>
+__device__ void unfold(const uint32_t first, const uint32_t places, const size_t pitch, const uint32_t images,
+                       const Divisor width, const uint32_t k_h, const uint32_t k_w, const uint32_t stride,
+                       const uint32_t dilation, const uint32_t padding_y, const uint32_t padding_x,
+                       const size_t *info, const T *src, T *dst) {
+    constexpr uint32_t N = Pack<T>::count;
     const size_t *s = info + 4;
-    const uint32_t c_in = (uint32_t)info[1], h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
-    const uint32_t taps = (uint32_t)(k_h * k_w), columns = c_in * taps;
-    const uint32_t at = (uint32_t)first + place;
-    const uint32_t out_y = at / (uint32_t)w_out;
-    const uint32_t y0 = out_y * (uint32_t)stride - (uint32_t)padding_y;
-    const uint32_t x0 = (at - out_y * (uint32_t)w_out) * (uint32_t)stride - (uint32_t)padding_x;
-    for (uint32_t image = blockIdx.z; image < images; image += gridDim.z) {
-        for (uint32_t column = blockIdx.y; column < columns; column += gridDim.y) {
-            const uint32_t c = column / taps;
-            const uint32_t tap = column - c * taps;
-            const uint32_t tap_y = tap / (uint32_t)k_w;
-            const uint32_t y = y0 + tap_y * (uint32_t)dilation;
-            const uint32_t x = x0 + (tap - tap_y * (uint32_t)k_w) * (uint32_t)dilation;
-            const bool inside = y < h_in && x < w_in;
-            dst[((size_t)image * columns + column) * places + place] =
-                inside ? src[image * s[0] + c * s[1] + y * s[2] + x * s[3]] : static_cast<T>(0);
+    const uint32_t s_y = (uint32_t)s[2], s_x = (uint32_t)s[3], rows = (uint32_t)info[1] * k_h;
+    const uint32_t h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
+    const uint32_t place = thread_index() * N;
+    if (place >= places) {
+        return;
+    }
+    uint32_t y[N], x[N], at[N], column = first + place, row = width.split(column);
+#pragma unroll
+    for (uint32_t n = 0; n < N; ++n) {
+        y[n] = place + n < places ? row * stride - padding_y : NOWHERE;
+        x[n] = column * stride - padding_x;
+        at[n] = y[n] * s_y + x[n] * s_x;
+        const bool ends = ++column == width.by;
+        column = ends ? 0 : column;
+        row += ends;
+    }
+    FOR_PLANES(image, images, tap_row, rows) {
+        const uint32_t c = tap_row / k_h, down = (tap_row - c * k_h) * dilation;
+        const T *plane = src + image * s[0] + c * s[1];
+        T *to = dst + ((size_t)image * rows + tap_row) * k_w * pitch + place;
+        for (uint32_t tap_x = 0; tap_x < k_w; ++tap_x) {
+            const uint32_t right = tap_x * dilation, further = down * s_y + right * s_x;
+            typename Pack<T>::type seen;
+#pragma unroll
+            for (uint32_t n = 0; n < N; ++n) {
+                seen[n] = seen_at(plane, y[n] + down < h_in & x[n] + right < w_in, at[n] + further);
+            }
+            *(typename Pack<T>::type *)to = seen;
+            to += pitch;
         }
     }
 }
 
-// The first window element of dst[i], for windows (k_h, k_w) apart by (stride_h, stride_w).
-template <typename T>
-__device__ __forceinline__ bool window(const size_t k_h, const size_t k_w, const size_t stride_h, const size_t stride_w,
-                                       const size_t *info, const T *&src) {
-    const size_t *s = info + 4;
-    const uint32_t h_out = (uint32_t)((info[2] - k_h) / stride_h + 1);
-    const uint32_t w_out = (uint32_t)((info[3] - k_w) / stride_w + 1);
-    const Place place(thread_index(), (uint32_t)info[1], h_out, w_out);
-    src += place.batch * s[0] + place.channel * s[1] + place.y * stride_h * s[2] + place.x * stride_w * s[3];
-    return place.batch < info[0];
-}
+// For each channel and image: `at` is the first element of the thread's window.
+#define FOR_WINDOWS                                                                                                  \
+    const size_t *s = info + 4;                                                                                      \
+    uint32_t column = thread_index();                                                                                \
+    if (column >= places) {                                                                                          \
+        return;                                                                                                      \
+    }                                                                                                                \
+    const uint32_t row = width.split(column);                                                                        \
+    src += row * stride_h * s[2] + column * stride_w * s[3];                                                         \
+    FOR_PLANES(image, info[0], channel, info[1])                                                                     \
+    if (const T *at = src + image * s[0] + channel * s[1])
 
 // Sum times 1 / (k_h * k_w) in T, which is 0 for integers and windows of more than one element.
 template <typename T>
-__device__ void avg_pool2d(const size_t k_h, const size_t k_w, const size_t stride_h, const size_t stride_w,
-                           const size_t *info, const T *src, T *dst) {
+__device__ void avg_pool2d(const uint32_t places, const Divisor width, const uint32_t k_h, const uint32_t k_w,
+                           const size_t stride_h, const size_t stride_w, const size_t *info, const T *src, T *dst) {
     typedef typename Sum<T>::type A;
-    if (!window(k_h, k_w, stride_h, stride_w, info, src)) {
-        return;
-    }
-    A sum = 0;
-    for (uint32_t y = 0; y < k_h; ++y) {
-        for (uint32_t x = 0; x < k_w; ++x) {
-            sum += static_cast<A>(src[y * info[6] + x * info[7]]);
+    const A scale = static_cast<A>(1.0 / (double)((size_t)k_h * k_w));
+    FOR_WINDOWS {
+        A sum = 0;
+        for (uint32_t y = 0; y < k_h; ++y) {
+            for (uint32_t x = 0; x < k_w; ++x) {
+                sum += static_cast<A>(at[y * s[2] + x * s[3]]);
+            }
         }
+        dst[(image * info[1] + channel) * places + thread_index()] = static_cast<T>(sum * scale);
     }
-    const A scale = static_cast<A>(1.0 / (double)(k_h * k_w));
-    dst[thread_index()] = static_cast<T>(sum * scale);
 }
 
 // A NaN stays only where it comes first.
 template <typename T>
-__device__ void max_pool2d(const size_t k_h, const size_t k_w, const size_t stride_h, const size_t stride_w,
-                           const size_t *info, const T *src, T *dst) {
-    if (!window(k_h, k_w, stride_h, stride_w, info, src)) {
+__device__ void max_pool2d(const uint32_t places, const Divisor width, const uint32_t k_h, const uint32_t k_w,
+                           const size_t stride_h, const size_t stride_w, const size_t *info, const T *src, T *dst) {
+    FOR_WINDOWS {
+        T largest = *at;
+        for (uint32_t y = 0; y < k_h; ++y) {
+            for (uint32_t x = 0; x < k_w; ++x) {
+                const T value = at[y * s[2] + x * s[3]];
+                largest = less(largest, value) ? value : largest;
+            }
+        }
+        dst[(image * info[1] + channel) * places + thread_index()] = largest;
+    }
+}
+
+__device__ __forceinline__ uint32_t nearest(uint32_t at, double step, size_t size) {
+    const size_t source = (size_t)((double)at * step);
+    return (uint32_t)(source < size ? source : size - 1);
+}
+
+// Each thread writes packs of neighbouring places, the same in all planes; single elements where planes are not made of
+// whole packs.
+template <typename T>
+__device__ void upsample_nearest2d(const uint32_t places, const Divisor width, const double h_step,
+                                   const double w_step, const size_t *info, const T *src, T *dst) {
+    constexpr uint32_t N = Pack<T>::count;
+    const size_t *s = info + 4;
+    const uint32_t place = thread_index() * N;
+    if (place >= places) {
         return;
     }
-    T largest = src[0];
-    for (uint32_t y = 0; y < k_h; ++y) {
-        for (uint32_t x = 0; x < k_w; ++x) {
-            const T value = src[y * info[6] + x * info[7]];
-            largest = less(largest, value) ? value : largest;
-        }
+    uint32_t at[N];
+#pragma unroll
+    for (uint32_t n = 0; n < N; ++n) {
+        uint32_t column = min(place + n, places - 1);
+        const uint32_t row = width.split(column);
+        at[n] = nearest(row, h_step, info[2]) * (uint32_t)s[2] + nearest(column, w_step, info[3]) * (uint32_t)s[3];
     }
-    dst[thread_index()] = largest;
-}
-
-__device__ __forceinline__ size_t nearest(uint32_t at, double step, size_t size) {
-    const size_t source = (size_t)((double)at * step);
-    return source < size ? source : size - 1;
-}
-
-template <typename T>
-__device__ void upsample_nearest2d(const size_t h_out, const size_t w_out, const double h_step, const double w_step,
-                                   const size_t *info, const T *src, T *dst) {
-    const size_t *s = info + 4;
-    const Place place(thread_index(), (uint32_t)info[1], (uint32_t)h_out, (uint32_t)w_out);
-    if (place.batch < info[0]) {
-        dst[thread_index()] = src[place.batch * s[0] + place.channel * s[1] +
-                                  nearest(place.y, h_step, info[2]) * s[2] + nearest(place.x, w_step, info[3]) * s[3]];
+    FOR_PLANES(image, info[0], channel, info[1]) {
+        const T *plane = src + image * s[0] + channel * s[1];
+        T *to = dst + (image * info[1] + channel) * places + place;
+        typename Pack<T>::type taken;
+#pragma unroll
+        for (uint32_t n = 0; n < N; ++n) {
+            taken[n] = plane[at[n]];
+        }
+        if (places % N == 0) {
+            *(typename Pack<T>::type *)to = taken;
+            continue;
+        }
+#pragma unroll
+        for (uint32_t n = 0; n < N; ++n) {
+            if (place + n < places) {
+                to[n] = taken[n];
+            }
+        }
     }
 }
 
@@ -244,84 +355,94 @@ struct Between {
 };
 
 template <typename T>
-__device__ void upsample_bilinear2d(const size_t h_out, const size_t w_out, const bool align_corners,
-                                    const double h_step, const double w_step, const size_t *info, const T *src,
+__device__ void upsample_bilinear2d(const uint32_t places, const Divisor width, const double h_step,
+                                    const double w_step, const bool align_corners, const size_t *info, const T *src,
                                     T *dst) {
     const size_t *s = info + 4;
-    const Place place(thread_index(), (uint32_t)info[1], (uint32_t)h_out, (uint32_t)w_out);
-    if (place.batch >= info[0]) {
+    uint32_t column = thread_index();
+    if (column >= places) {
         return;
     }
-    const Between y(place.y, h_step, align_corners, info[2]), x(place.x, w_step, align_corners, info[3]);
-    src += place.batch * s[0] + place.channel * s[1];
-    const T *top = src + y.low * s[2], *bottom = src + y.high * s[2];
-    const double above = x.of(to_double(top[x.low * s[3]]), to_double(top[x.high * s[3]]));
-    const double below = x.of(to_double(bottom[x.low * s[3]]), to_double(bottom[x.high * s[3]]));
-    dst[thread_index()] = from_double<T>(y.of(above, below));
+    const Between y(width.split(column), h_step, align_corners, info[2]), x(column, w_step, align_corners, info[3]);
+    FOR_PLANES(image, info[0], channel, info[1]) {
+        const T *plane = src + image * s[0] + channel * s[1];
+        const T *top = plane + y.low * s[2], *bottom = plane + y.high * s[2];
+        const double above = x.of(to_double(top[x.low * s[3]]), to_double(top[x.high * s[3]]));
+        const double below = x.of(to_double(bottom[x.low * s[3]]), to_double(bottom[x.high * s[3]]));
+        dst[(image * info[1] + channel) * places + thread_index()] = from_double<T>(y.of(above, below));
+    }
 }
 
-#define CONVOLUTION(NAME, TRANSPOSED, T, T_NAME)                                                                     \
-    extern "C" __global__ void NAME##_##T_NAME(                                                                      \
-        const size_t h_out, const size_t w_out, const size_t stride, const size_t dilation, const size_t padding_y,  \
-        const size_t padding_x, const size_t *info, const T *src, const T *kernel, T *dst) {                         \
-        convolve<TRANSPOSED>(h_out, w_out, stride, dilation, padding_y, padding_x, info, src, kernel, dst);          \
+#define WINDOW(NAME, T, T_NAME, ...)                                                                                  \
+    extern "C" __global__ void NAME##_##T_NAME(                                                                       \
+        const size_t places, const size_t w_out, const size_t w_magic, const size_t group_out, const size_t stride,   \
+        const size_t stride_magic, const size_t dilation, const size_t padding_y, const size_t padding_x,             \
+        const size_t period, const size_t back, const size_t dst_stride, const size_t *info, const T *src,            \
+        const T *kernel, T *dst) {                                                                                    \
+        __VA_ARGS__;                                                                                                  \
     }
+#define CONVOLVE(T, T_NAME)                                                                                           \
+    WINDOW(conv, T, T_NAME,                                                                                           \
+           convolve((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)group_out, (uint32_t)stride,                 \
+                    (uint32_t)dilation, (uint32_t)padding_y, (uint32_t)padding_x, dst_stride, info, src, kernel, dst))
+#define TRANSPOSED(NAME, FOLD, T, T_NAME)                                                                             \
+    WINDOW(NAME, T, T_NAME,                                                                                           \
+           transposed<FOLD>((uint32_t)places, Divisor(w_out, w_magic), Divisor(stride, stride_magic),                 \
+                            (uint32_t)dilation, (uint32_t)padding_y, (uint32_t)padding_x, (uint32_t)period,           \
+                            (uint32_t)back, dst_stride, info, src, kernel, dst))
+#define FLOATS(OP)           \
+    OP(__half, f16)          \
+    OP(__nv_bfloat16, bf16)  \
+    OP(float, f32)           \
+    OP(double, f64)
+#define FOLD(T, T_NAME) TRANSPOSED(fold, true, T, T_NAME)
+FLOATS(CONVOLVE)
+FLOATS(FOLD)
 
-CONVOLUTION(conv, false, __half, f16)
-CONVOLUTION(conv, false, __nv_bfloat16, bf16)
-CONVOLUTION(conv, false, float, f32)
-CONVOLUTION(conv, false, double, f64)
-
-#define OPS(T, T_NAME)                                                                                              \
-    CONVOLUTION(conv_transpose, true, T, T_NAME)                                                                    \
-    extern "C" __global__ void avg_pool2d_##T_NAME(const size_t k_h, const size_t k_w, const size_t stride_h,       \
-                                                   const size_t stride_w, const size_t *info, const T *src,         \
-                                                   T *dst) {                                                        \
-        avg_pool2d(k_h, k_w, stride_h, stride_w, info, src, dst);                                                   \
-    }                                                                                                               \
-    extern "C" __global__ void max_pool2d_##T_NAME(const size_t k_h, const size_t k_w, const size_t stride_h,       \
-                                                   const size_t stride_w, const size_t *info, const T *src,         \
-                                                   T *dst) {                                                        \
-        max_pool2d(k_h, k_w, stride_h, stride_w, info, src, dst);                                                   \
-    }                                                                                                               \
-    extern "C" __global__ void upsample_bilinear2d_##T_NAME(                                                        \
-        const size_t h_out, const size_t w_out, const bool align_corners, const double h_step, const double w_step, \
-        const size_t *info, const T *src, T *dst) {                                                                 \
-        upsample_bilinear2d(h_out, w_out, align_corners, h_step, w_step, info, src, dst);                           \
+#define POOL(NAME, T, T_NAME)                                                                                         \
+    extern "C" __global__ void NAME##_##T_NAME(const size_t places, const size_t w_out, const size_t w_magic,         \
+                                               const size_t k_h, const size_t k_w, const size_t stride_h,             \
+                                               const size_t stride_w, const size_t *info, const T *src, T *dst) {     \
+        NAME((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)k_h, (uint32_t)k_w, stride_h, stride_w, info, src,  \
+             dst);                                                                                                    \
     }
-
+#define OPS(T, T_NAME)                                                                                                \
+    TRANSPOSED(conv_transpose, false, T, T_NAME)                                                                      \
+    POOL(avg_pool2d, T, T_NAME)                                                                                       \
+    POOL(max_pool2d, T, T_NAME)                                                                                       \
+    extern "C" __global__ void upsample_bilinear2d_##T_NAME(                                                          \
+        const size_t places, const size_t w_out, const size_t w_magic, const double h_step, const double w_step,      \
+        const bool align_corners, const size_t *info, const T *src, T *dst) {                                         \
+        upsample_bilinear2d((uint32_t)places, Divisor(w_out, w_magic), h_step, w_step, align_corners, info, src, dst); \
+    }
+FLOATS(OPS)
 OPS(uint8_t, u8)
 OPS(uint32_t, u32)
 OPS(int16_t, i16)
 OPS(int32_t, i32)
 OPS(int64_t, i64)
-OPS(__half, f16)
-OPS(__nv_bfloat16, bf16)
-OPS(float, f32)
-OPS(double, f64)
 OPS(__nv_fp8_e4m3, f8e4m3)
 
 // These only move elements: one kernel per size, named by the dtype that carries it.
 #define UNFOLD(T, T_NAME)                                                                                             \
     extern "C" __global__ void unfold_##T_NAME(                                                                       \
-        const size_t first, const size_t places, const size_t images, const size_t w_out, const size_t k_h,           \
-        const size_t k_w, const size_t stride, const size_t dilation, const size_t padding_y, const size_t padding_x, \
+        const size_t first, const size_t places, const size_t pitch, const size_t images, const size_t w_out,         \
+        const size_t w_magic, const size_t k_h, const size_t k_w, const size_t stride, const size_t dilation,         \
+        const size_t padding_y, const size_t padding_x, const size_t *info, const T *src, T *dst) {                   \
+        unfold((uint32_t)first, (uint32_t)places, pitch, (uint32_t)images, Divisor(w_out, w_magic), (uint32_t)k_h,    \
+               (uint32_t)k_w, (uint32_t)stride, (uint32_t)dilation, (uint32_t)padding_y, (uint32_t)padding_x, info,   \
+               src, dst);                                                                                             \
+    }
+#define NEAREST(T, T_NAME)                                                                                            \
+    extern "C" __global__ void upsample_nearest2d_##T_NAME(                                                           \
+        const size_t places, const size_t w_out, const size_t w_magic, const double h_step, const double w_step,      \
         const size_t *info, const T *src, T *dst) {                                                                   \
-        unfold(first, places, images, w_out, k_h, k_w, stride, dilation, padding_y, padding_x, info, src, dst);       \
+        upsample_nearest2d((uint32_t)places, Divisor(w_out, w_magic), h_step, w_step, info, src, dst);                \
     }
-
-UNFOLD(uint16_t, f16)
-UNFOLD(uint32_t, u32)
-UNFOLD(int64_t, i64)
-
-#define UPSAMPLE_NEAREST(T, T_NAME)                                                                                   \
-    extern "C" __global__ void upsample_nearest2d_##T_NAME(const size_t h_out, const size_t w_out,                    \
-                                                           const double h_step, const double w_step,                  \
-                                                           const size_t *info, const T *src, T *dst) {                \
-        upsample_nearest2d(h_out, w_out, h_step, w_step, info, src, dst);                                             \
-    }
-
-UPSAMPLE_NEAREST(uint8_t, u8)
-UPSAMPLE_NEAREST(uint16_t, f16)
-UPSAMPLE_NEAREST(uint32_t, u32)
-UPSAMPLE_NEAREST(int64_t, i64)
+#define MOVING_OPS(T, T_NAME) \
+    UNFOLD(T, T_NAME)         \
+    NEAREST(T, T_NAME)
+NEAREST(uint8_t, u8)
+MOVING_OPS(uint16_t, f16)
+MOVING_OPS(uint32_t, u32)
+MOVING_OPS(int64_t, i64)

@@ -1,8 +1,8 @@
-// index_select, gather, scatter, scatter_add and index_add with the CPU device's results. The first three only move elements: one kernel per size, named by the
-// dtype that carries it. An index out of range stops nothing and touches no foreign memory: the kernel writes down the
+// index_select, gather, scatter, scatter_add and index_add with the CPU device's results. The first three only move
+// elements: one kernel per size. index_select moves the widest units that its rows are made of. An index out of range stops nothing and touches no foreign memory: the kernel writes down the
 // first one in the module's fault record, yields 0 or skips the element, and goes on.
 #include "cuda_utils.cuh"
-#include <stdint.h>
+#include "index.cuh"
 
 // Read by the host after it has waited for the stream; `op == 0` means no fault. Host memory, so that it can be read
 // without a copy.
@@ -74,142 +74,136 @@ __device__ __forceinline__ bool names_element(I id, size_t bound, uint32_t op) {
     return false;
 }
 
-// E4M3 has no arithmetic of its own: it is added in f32 and rounded once.
-template <typename T>
-__device__ __forceinline__ T add(T a, T b) {
-    return a + b;
-}
-template <>
-__device__ __forceinline__ __nv_fp8_e4m3 add(__nv_fp8_e4m3 a, __nv_fp8_e4m3 b) {
-    return __nv_fp8_e4m3((float)a + (float)b);
-}
-
-// Launches have at most 2^31 threads and elements, so 32 bits count them.
-#define FOR_EACH(i, numel) \
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < numel; i += blockDim.x * gridDim.x)
-
-// out[l, j, r] = inp[l, ids[j], r]; the ids may be strided.
-template <typename T, typename I>
-__device__ void index_select(const size_t numel, const size_t num_dims, const size_t *info, const I *ids, const T *inp,
-                             T *out, const size_t left_size, const size_t src_dim_size, const size_t ids_dim_size,
-                             const size_t right_size) {
-    const size_t ids_stride = num_dims == 0 ? 1 : info[num_dims];
-    FOR_EACH(dst_i, numel) {
-        const uint32_t row = dst_i / (uint32_t)right_size;
-        const uint32_t right_i = dst_i - row * (uint32_t)right_size;
-        const uint32_t left_i = row / (uint32_t)ids_dim_size;
-        const I id = ids[(row - left_i * (uint32_t)ids_dim_size) * ids_stride];
-        out[dst_i] = names_element(id, src_dim_size, CANDLE_FAULT_INDEX_SELECT)
-                         ? inp[(left_i * src_dim_size + (size_t)id) * right_size + right_i]
-                         : static_cast<T>(0);
+// Elements are l, j, r of the dims before, along and after the indexed one. The `right` elements of a row are dense.
+//
+// GATHER: out[l, j, r] = inp[l, ids[l, j, r], r], with the dims of the ids. Where those before or after `dim` are fewer
+// than the source's, l and r count through the source's first ones as on the CPU device.
+// Else: out[l, j, r] = inp[l, ids[j], r], in units of U; the ids may be strided.
+template <bool GATHER, typename U, typename I>
+__device__ __forceinline__ void take(const uint32_t numel, const I *ids, const U *inp, U *out, const size_t ids_stride,
+                                     const size_t src_dim_size, const size_t src_right_size, const Divisor right,
+                                     const Divisor count) {
+    constexpr uint32_t N = CANDLE_TAKEN * sizeof(U) < CANDLE_TAKEN_BYTES ? CANDLE_TAKEN : CANDLE_TAKEN_BYTES / sizeof(U);
+    I id[N];
+    const U *from[N];
+    U value[N] = {};
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) {
+        const uint32_t i = thread_index(k, N);
+        uint32_t r = i, j = right.split(r);
+        const uint32_t l = count.split(j);
+        id[k] = NoElement<I>::value;
+        if (i < numel) {
+            id[k] = GATHER ? ids[i] : ids[j * ids_stride];
+        }
+        from[k] = inp + (l * src_dim_size + (size_t)id[k]) * src_right_size + r;
+    }
+    bool all = true;
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) {
+        if ((uint64_t)(int64_t)id[k] < (uint64_t)src_dim_size & id[k] != NoElement<I>::value) {
+            value[k] = *from[k];
+        } else {
+            all = false;
+        }
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) {
+        if (thread_index(k, N) < numel) {
+            out[thread_index(k, N)] = value[k];
+        }
+    }
+    if (!all) {
+        for (uint32_t k = 0; k < N; ++k) {
+            names_element(id[k], src_dim_size, GATHER ? CANDLE_FAULT_GATHER : CANDLE_FAULT_INDEX_SELECT);
+        }
     }
 }
 
-// out[l, j, r] = inp[l, ids[l, j, r], r], with the dims of the ids. Where those before or after `dim` are fewer than
-// the source's, l and r count through the source's first ones as on the CPU device.
-template <typename T, typename I>
-__device__ void gather(const size_t numel, const I *ids, const T *inp, T *out, const size_t left_size,
-                       const size_t src_dim_size, const size_t ids_dim_size, const size_t right_size,
-                       const size_t src_right_size) {
-    FOR_EACH(i, numel) {
-        const uint32_t row = i / (uint32_t)right_size;
-        const uint32_t right_i = i - row * (uint32_t)right_size;
-        const uint32_t left_i = row / (uint32_t)ids_dim_size;
-        const I id = ids[i];
-        out[i] = names_element(id, src_dim_size, CANDLE_FAULT_GATHER)
-                     ? inp[(left_i * src_dim_size + (size_t)id) * src_right_size + right_i]
-                     : static_cast<T>(0);
-    }
-}
+enum Written { SET, SCATTER_ADD, INDEX_ADD };
 
-// out[l, ids[l, j, r], r] = inp[l, j, r], or += if ADD. One thread walks along j, so that the order is fixed.
-template <bool ADD, typename T, typename I>
-__device__ void scatter(const I *ids, const T *inp, T *out, const size_t left_size, const size_t src_dim_size,
-                        const size_t dst_dim_size, const size_t right_size) {
-    FOR_EACH(i, left_size * right_size) {
-        const uint32_t left_i = i / (uint32_t)right_size;
-        const uint32_t right_i = i - left_i * (uint32_t)right_size;
-        for (size_t j = 0; j < src_dim_size; ++j) {
-            const size_t src_i = (left_i * src_dim_size + j) * right_size + right_i;
-            const I id = ids[src_i];
-            if (names_element(id, dst_dim_size, ADD ? CANDLE_FAULT_SCATTER_ADD : CANDLE_FAULT_SCATTER)) {
-                T *dst = out + (left_i * dst_dim_size + (size_t)id) * right_size + right_i;
-                *dst = ADD ? add(*dst, inp[src_i]) : inp[src_i];
+// out[l, id, r] = inp[l, j, r], or += it; the id is ids[j] for INDEX_ADD, else ids[l, j, r]. Each thread walks along
+// `run` places of the dim. One that walks along all of them is alone with its l and r: the order is that of the places. Those that share them add
+// atomically, narrow elements with the word around them.
+template <Written HOW, typename T, typename I>
+__device__ __forceinline__ void put(const uint32_t numel, const I *ids, const T *inp, T *out, const uint32_t size,
+                                    const size_t dst_dim_size, const uint32_t run, const Divisor right,
+                                    const Divisor runs) {
+    constexpr uint32_t op = HOW == SET           ? CANDLE_FAULT_SCATTER
+                            : HOW == SCATTER_ADD ? CANDLE_FAULT_SCATTER_ADD
+                                                 : CANDLE_FAULT_INDEX_ADD;
+    uint32_t r = thread_index();
+    if (r >= numel) {
+        return;
+    }
+    uint32_t first = right.split(r);
+    const uint32_t l = runs.split(first);
+    first *= run;
+    out += l * dst_dim_size * right.by + r;
+    const size_t from = (size_t)l * size * right.by + r;
+    for (uint32_t j = first; j < min(first + run, size); ++j) {
+        const size_t src_i = from + (size_t)j * right.by;
+        const I id = ids[HOW == INDEX_ADD ? j : src_i];
+        if (names_element(id, dst_dim_size, op)) {
+            T *dst = out + (size_t)id * right.by;
+            if constexpr (HOW == SET) {
+                *dst = inp[src_i];
+            } else if (run >= size) {
+                *dst = *dst + inp[src_i];
+            } else {
+                atomicAdd(dst, inp[src_i]);
             }
         }
     }
 }
 
-// out[l, ids[j], r] += inp[l, j, r]. One thread walks along j, so that the order is fixed.
-template <typename T, typename I>
-__device__ void index_add(const I *ids, const size_t ids_dim_size, const T *inp, T *out, const size_t left_size,
-                          const size_t src_dim_size, const size_t dst_dim_size, const size_t right_size) {
-    FOR_EACH(i, left_size * right_size) {
-        const uint32_t left_i = i / (uint32_t)right_size;
-        const uint32_t right_i = i - left_i * (uint32_t)right_size;
-        for (size_t j = 0; j < ids_dim_size; ++j) {
-            const I id = ids[j];
-            if (names_element(id, dst_dim_size, CANDLE_FAULT_INDEX_ADD)) {
-                T *dst = out + (left_i * dst_dim_size + (size_t)id) * right_size + right_i;
-                *dst = add(*dst, inp[(left_i * ids_dim_size + j) * right_size + right_i]);
-            }
-        }
+#define TAKE(KIND, GATHER, T, T_NAME, I, I_NAME)                                                                      \
+    extern "C" __global__ void KIND##_##I_NAME##_##T_NAME(                                                            \
+        const size_t numel, const I *ids, const T *inp, T *out, const size_t ids_stride, const size_t src_dim_size,   \
+        const size_t src_right_size, const size_t right_size, const size_t right_magic, const size_t ids_dim_size,    \
+        const size_t ids_magic) {                                                                                     \
+        take<GATHER>((uint32_t)numel, ids, inp, out, ids_stride, src_dim_size, src_right_size,                        \
+                     Divisor(right_size, right_magic), Divisor(ids_dim_size, ids_magic));                             \
     }
-}
-
-#define MOVING_OPS(T, T_NAME, I, I_NAME)                                                                              \
-    extern "C" __global__ void is_##I_NAME##_##T_NAME(                                                                \
-        const size_t numel, const size_t num_dims, const size_t *info, const I *ids, const T *inp, T *out,            \
-        const size_t left_size, const size_t src_dim_size, const size_t ids_dim_size, const size_t right_size) {      \
-        index_select(numel, num_dims, info, ids, inp, out, left_size, src_dim_size, ids_dim_size, right_size);        \
-    }                                                                                                                 \
-    extern "C" __global__ void gather_##I_NAME##_##T_NAME(                                                            \
-        const size_t numel, const I *ids, const T *inp, T *out, const size_t left_size, const size_t src_dim_size,    \
-        const size_t ids_dim_size, const size_t right_size, const size_t src_right_size) {                            \
-        gather(numel, ids, inp, out, left_size, src_dim_size, ids_dim_size, right_size, src_right_size);              \
-    }                                                                                                                 \
-    extern "C" __global__ void s_##I_NAME##_##T_NAME(const I *ids, const T *inp, T *out, const size_t left_size,      \
-                                                     const size_t src_dim_size, const size_t dst_dim_size,            \
-                                                     const size_t right_size) {                                       \
-        scatter<false>(ids, inp, out, left_size, src_dim_size, dst_dim_size, right_size);                             \
+#define PUT(KIND, HOW, T, T_NAME, I, I_NAME)                                                                          \
+    extern "C" __global__ void KIND##_##I_NAME##_##T_NAME(                                                            \
+        const size_t numel, const I *ids, const T *inp, T *out, const size_t src_dim_size, const size_t dst_dim_size, \
+        const size_t run, const size_t right_size, const size_t right_magic, const size_t runs,                       \
+        const size_t runs_magic) {                                                                                    \
+        put<HOW>((uint32_t)numel, ids, inp, out, (uint32_t)src_dim_size, dst_dim_size, (uint32_t)run,                 \
+                 Divisor(right_size, right_magic), Divisor(runs, runs_magic));                                        \
     }
+#define MOVING_IDS(OP, KIND, HOW, T, T_NAME)    \
+    OP(KIND, HOW, T, T_NAME, uint8_t, u8)       \
+    OP(KIND, HOW, T, T_NAME, uint32_t, u32)     \
+    OP(KIND, HOW, T, T_NAME, int64_t, i64)
+#define ADDING_IDS(OP, KIND, HOW, T, T_NAME)    \
+    MOVING_IDS(OP, KIND, HOW, T, T_NAME)        \
+    OP(KIND, HOW, T, T_NAME, int16_t, i16)      \
+    OP(KIND, HOW, T, T_NAME, int32_t, i32)
 
-#define MOVING_OPS_FOR(T, T_NAME)        \
-    MOVING_OPS(T, T_NAME, uint8_t, u8)   \
-    MOVING_OPS(T, T_NAME, uint32_t, u32) \
-    MOVING_OPS(T, T_NAME, int64_t, i64)
+#define MOVING_OPS(T, T_NAME, UNIT)               \
+    MOVING_IDS(TAKE, is, false, T, UNIT)          \
+    MOVING_IDS(TAKE, gather, true, T, UNIT)       \
+    MOVING_IDS(PUT, s, SET, T, T_NAME)
+MOVING_OPS(uint8_t, u8, b1)
+MOVING_OPS(uint16_t, f16, b2)
+MOVING_OPS(uint32_t, u32, b4)
+MOVING_OPS(int64_t, i64, b8)
+// A vector, not a structure: the compiler keeps it in registers.
+typedef uint32_t Wide __attribute__((ext_vector_type(4)));
+MOVING_IDS(TAKE, is, false, Wide, b16)
 
-MOVING_OPS_FOR(uint8_t, u8)
-MOVING_OPS_FOR(uint16_t, f16)
-MOVING_OPS_FOR(uint32_t, u32)
-MOVING_OPS_FOR(int64_t, i64)
-
-#define ADDING_OPS(T, T_NAME, I, I_NAME)                                                                              \
-    extern "C" __global__ void sa_##I_NAME##_##T_NAME(const I *ids, const T *inp, T *out, const size_t left_size,     \
-                                                      const size_t src_dim_size, const size_t dst_dim_size,           \
-                                                      const size_t right_size) {                                      \
-        scatter<true>(ids, inp, out, left_size, src_dim_size, dst_dim_size, right_size);                              \
-    }                                                                                                                 \
-    extern "C" __global__ void ia_##I_NAME##_##T_NAME(                                                                \
-        const I *ids, const size_t ids_dim_size, const T *inp, T *out, const size_t left_size,                        \
-        const size_t src_dim_size, const size_t dst_dim_size, const size_t right_size) {                              \
-        index_add(ids, ids_dim_size, inp, out, left_size, src_dim_size, dst_dim_size, right_size);                    \
-    }
-
-#define ADDING_OPS_FOR(T, T_NAME)        \
-    ADDING_OPS(T, T_NAME, uint8_t, u8)   \
-    ADDING_OPS(T, T_NAME, int16_t, i16)  \
-    ADDING_OPS(T, T_NAME, int32_t, i32)  \
-    ADDING_OPS(T, T_NAME, uint32_t, u32) \
-    ADDING_OPS(T, T_NAME, int64_t, i64)
-
-ADDING_OPS_FOR(uint8_t, u8)
-ADDING_OPS_FOR(int16_t, i16)
-ADDING_OPS_FOR(int32_t, i32)
-ADDING_OPS_FOR(uint32_t, u32)
-ADDING_OPS_FOR(int64_t, i64)
-ADDING_OPS_FOR(__half, f16)
-ADDING_OPS_FOR(__nv_bfloat16, bf16)
-ADDING_OPS_FOR(float, f32)
-ADDING_OPS_FOR(double, f64)
-ADDING_OPS_FOR(__nv_fp8_e4m3, f8e4m3)
+#define ADDING_OPS(T, T_NAME)                         \
+    ADDING_IDS(PUT, sa, SCATTER_ADD, T, T_NAME)       \
+    ADDING_IDS(PUT, ia, INDEX_ADD, T, T_NAME)
+ADDING_OPS(uint8_t, u8)
+ADDING_OPS(int16_t, i16)
+ADDING_OPS(int32_t, i32)
+ADDING_OPS(uint32_t, u32)
+ADDING_OPS(int64_t, i64)
+ADDING_OPS(__half, f16)
+ADDING_OPS(__nv_bfloat16, bf16)
+ADDING_OPS(float, f32)
+ADDING_OPS(double, f64)
+ADDING_OPS(__nv_fp8_e4m3, f8e4m3)

@@ -169,6 +169,8 @@ fn indexing(device: &Device) -> Result<()> {
             x.scatter_add(&places, &source, 0)?;
             if SIZES.contains(&dtype) && MOVING_IDS.contains(&ids_dtype) {
                 x.index_select(&ids, 0)?;
+                // Rows of 16 bytes and more.
+                on(device, &[3, 16], dtype)?.index_select(&ids, 0)?;
                 x.gather(&places, 0)?;
                 x.scatter(&places, &source, 0)?;
             }
@@ -233,6 +235,9 @@ fn windows(device: &Device) -> Result<()> {
         if WIDER_FLOATS.contains(&dtype) {
             x.conv2d(&on(device, &[1, 2, 3, 3], dtype)?, 0, 1, 1, 1)?;
             x.conv2d(&on(device, &[8, 2, 3, 3], dtype)?, 0, 1, 1, 1)?;
+            // Channels enough to multiply them.
+            let x = on(device, &[1, 6, 3, 3], dtype)?;
+            x.conv_transpose2d(&on(device, &[6, 2, 2, 2], dtype)?, 0, 0, 2, 1)?;
         }
     }
     Ok(())

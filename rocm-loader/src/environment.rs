@@ -91,6 +91,7 @@ const KNOWN: &[Known] = &[
     harmless("LD_LIBRARY_PATH"),
     harmless("CANDLE_ROCM_DRIVER"),
     harmless("CANDLE_ROCM_DEADLINE"),
+    harmless("CANDLE_ROCM_DETERMINISTIC"),
     harmless("CANDLE_ROCM_MEMORY_SHARE"),
     harmless("CANDLE_ROCM_MEMORY_PARKED"),
     harmless("CANDLE_ROCM_MEMORY_RESERVE"),

@@ -108,6 +108,25 @@ const RULES: &[Rule] = &[
             body: "crate::rocm_backend::arg_sort(storage, layout, self.asc, self.last_dim)",
         },
     },
+    // One launch instead of one and a copy for each group.
+    Rule {
+        name: "groups-of-conv1d",
+        file: "conv.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        if groups == 1 {\n            self.conv1d_single_group(kernel, &params)",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::grouped_conv1d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
+        },
+    },
+    Rule {
+        name: "groups-of-conv2d",
+        file: "conv.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        if groups == 1 {\n            self.conv2d_single_group(kernel, &params)",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::grouped_conv2d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
+        },
+    },
     Rule {
         name: "narrow-uniform-numbers",
         file: "device.rs",

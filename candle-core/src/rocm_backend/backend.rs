@@ -166,7 +166,7 @@ impl BackendStorage for RocmStorage {
     }
 
     fn conv1d(&self, l: &Layout, kernel: &Self, kernel_l: &Layout, params: &ParamsConv1D) -> Result<Self> {
-        conv::conv1d(self, l, kernel, kernel_l, params)
+        conv::conv1d(self, l, kernel, kernel_l, params, 1)
     }
 
     fn conv_transpose1d(
@@ -180,7 +180,7 @@ impl BackendStorage for RocmStorage {
     }
 
     fn conv2d(&self, l: &Layout, kernel: &Self, kernel_l: &Layout, params: &ParamsConv2D) -> Result<Self> {
-        conv::conv2d(self, l, kernel, kernel_l, params)
+        conv::conv2d(self, l, kernel, kernel_l, params, 1)
     }
 
     fn conv_transpose2d(

@@ -392,6 +392,15 @@ pub(crate) fn extent(layout: &Layout) -> Option<usize> {
     highest.checked_add(1)
 }
 
+/// What lets kernels divide numbers up to 2^31 by `divisor`, from 1 to 2^31, with a product and a shift: the multiplier,
+/// and the shift above its 32 bits.
+#[inline]
+pub(crate) fn magic(divisor: usize) -> usize {
+    let shift = divisor.next_power_of_two().ilog2();
+    let multiplier = (((1u128 << shift) - divisor as u128) << 32) / divisor as u128 + 1;
+    multiplier as usize | (shift as usize) << 32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

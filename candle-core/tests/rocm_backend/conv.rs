@@ -1,5 +1,6 @@
 use super::fixture::*;
 use candle_core::{DType, Device, Result, Tensor};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Clone, Copy, Debug)]
 struct Params {
@@ -108,6 +109,12 @@ fn transposed(x: &Tensor, k: &Tensor, [v, u]: [(usize, usize, usize, usize); 2])
 
 const FLAT: (usize, usize, usize) = (0, 1, 1);
 
+/// The workspace is the process's: who sets it, or counts launches, is alone.
+fn own_workspace() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Six output channels are multiplied with the unfolded input, four are walked directly, and kernels of one element
 /// multiply the input itself.
 #[test]
@@ -149,6 +156,85 @@ fn convolutions_of_two_dimensions() {
     }
 }
 
+/// Groups of few channels are walked in one launch; of the others all are unfolded at once and multiplied image by image
+/// or group by group. What needs a gradient is computed group by group.
+#[test]
+fn groups_are_computed_together() {
+    use candle_core::Var;
+    let _alone = own_workspace();
+    rocm();
+    let device = Device::new_rocm_with_stream(0).unwrap();
+    let launches = || device.as_rocm_device().unwrap().kernels_launched();
+    for dtype in FLOATS {
+        for (images, groups, c_in, c_out, (k_h, k_w)) in [
+            (2, 6, 1, 1, (3, 3)),
+            (2, 3, 2, 2, (3, 2)),
+            (1, 2, 3, 8, (1, 1)),
+            (3, 2, 5, 6, (3, 2)),
+            (1, 3, 5, 6, (3, 2)),
+            (3, 2, 5, 6, (1, 1)),
+        ] {
+            for p in [params(1, 0, 1, 1, groups), params(2, 0, 2, 2, groups)] {
+                let x = tensor(&[images, groups * c_in, 7, 9], dtype, 1.0);
+                let k = tensor(&[groups * c_out, c_in, k_h, k_w], dtype, 1.0);
+                let axis = (p.padding, p.stride, p.dilation);
+                let expected = convolution(&x, &k, groups, [axis, axis]);
+                let (x, k) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
+                let conv = |x: &Tensor| x.conv2d(&k, p.padding, p.stride, p.dilation, groups).unwrap();
+                let before = launches();
+                let got = conv(&x);
+                assert!(launches() - before <= 1, "{groups} groups of {c_in} to {c_out}");
+                let what = format!("{dtype:?} {groups} groups of {c_in} to {c_out} {p:?}");
+                assert_close(&got, &expected, 4.0 * epsilon(dtype), &what);
+                let tracked = conv(Var::from_tensor(&x).unwrap().as_tensor());
+                assert_close(&tracked, &expected, 4.0 * epsilon(dtype), &format!("{what} with a gradient"));
+            }
+        }
+        // The rows of one dimension have more places than a workgroup takes.
+        let (x, k) = (tensor(&[2, 3, 1500], dtype, 1.0), tensor(&[3, 1, 4], dtype, 1.0));
+        let (x4, k4) = (x.unsqueeze(2).unwrap(), k.unsqueeze(2).unwrap());
+        let expected = convolution(&x4, &k4, 3, [FLAT, (3, 1, 1)]).squeeze(2).unwrap();
+        let (x, k) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
+        assert_close(&x.conv1d(&k, 3, 1, 1, 3).unwrap(), &expected, 4.0 * epsilon(dtype), "1d");
+    }
+}
+
+/// Of more than four input channels: the products of all taps, in pieces of images or of output channels.
+#[test]
+fn transposed_convolutions_by_products() {
+    use candle_core::rocm::{conv_workspace, set_conv_workspace};
+    let _alone = own_workspace();
+    rocm();
+    let device = Device::new_rocm_with_stream(0).unwrap();
+    let whole = conv_workspace();
+    let launches = || device.as_rocm_device().unwrap().kernels_launched();
+    for dtype in FLOATS {
+        let (x, k) = (tensor(&[3, 6, 4, 5], dtype, 1.0), tensor(&[6, 7, 3, 4], dtype, 1.0));
+        let (gpu_x, gpu_k) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
+        for p in TRANSPOSED {
+            let axis = (p.padding, p.output_padding, p.stride, p.dilation);
+            let expected = transposed(&x, &k, [axis, axis]);
+            // 12 taps of 7 channels at 20 places: one image, two channels, one.
+            let bytes = 12 * 20 * dtype.size_in_bytes();
+            for (bytes, pieces) in [(whole, 1), (7 * bytes, 3), (2 * bytes, 12), (1, 21)] {
+                set_conv_workspace(bytes);
+                let before = launches();
+                let got = gpu_x.conv_transpose2d(&gpu_k, p.padding, p.output_padding, p.stride, p.dilation);
+                let launched = launches() - before;
+                set_conv_workspace(whole);
+                assert_close(&got.unwrap(), &expected, 4.0 * epsilon(dtype), &format!("{dtype:?} {p:?}"));
+                assert_eq!(launched, pieces, "{bytes} bytes");
+            }
+        }
+        for (name, view) in VIEWS4 {
+            let (x, k) = (view(&gpu_x).unwrap(), view(&gpu_k).unwrap());
+            let expected = transposed(&x, &k, [(1, 1, 2, 1); 2]);
+            let got = x.conv_transpose2d(&k, 1, 1, 2, 1).unwrap();
+            assert_close(&got, &expected, 4.0 * epsilon(dtype), name);
+        }
+    }
+}
+
 #[test]
 fn convolutions_of_views() {
     let device = rocm();
@@ -176,6 +262,7 @@ fn convolutions_of_views() {
 #[test]
 fn a_bounded_workspace_changes_nothing() {
     use candle_core::rocm::{conv_workspace, set_conv_workspace};
+    let _alone = own_workspace();
     rocm();
     let device = Device::new_rocm_with_stream(0).unwrap();
     let x = tensor(&[3, 4, 12, 13], DType::F32, 1.0).to_device(&device).unwrap();

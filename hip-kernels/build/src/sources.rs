@@ -16,8 +16,6 @@ const UPSTREAM_CRATE: &str = "candle-kernels";
 /// What our sources include of it.
 const UPSTREAM_HEADERS: [&str; 2] = ["cuda_utils.cuh", "compatibility.cuh"];
 
-/// And our own ones.
-
 /// The header that is included before the first line of every module.
 pub const PRELUDE: &str = "candle_hip.h";
 

@@ -1,17 +1,21 @@
 // Atomic operations on global and LDS memory: relaxed, visible to the whole device, returning the old value.
 //
-// Floating-point additions are left to the compiler, which takes the machine's instruction only where that is
-// exact (it rounds and keeps subnormals like the plain addition), else a compare-and-swap loop.
+// Additions are left to the compiler, which takes the machine's instruction only where that is exact (it rounds and
+// keeps subnormals like the plain addition), else a compare-and-swap loop; for narrow types, of the word around them.
 #pragma once
 
 #define CANDLE_ATOMIC(NAME, BUILTIN, T)                                                         \
     CANDLE_DEVICE T NAME(T *address, T value) {                                                 \
         return BUILTIN(address, value, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);             \
     }
+CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, unsigned char)
+CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, short)
 CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, int)
 CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, unsigned int)
+CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, long)
 CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, unsigned long)
 CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, unsigned long long)
+CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, __half)
 CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, float)
 CANDLE_ATOMIC(atomicAdd, __scoped_atomic_fetch_add, double)
 CANDLE_ATOMIC(atomicMax, __scoped_atomic_fetch_max, int)
@@ -57,22 +61,18 @@ CANDLE_DEVICE unsigned short atomicCAS(unsigned short *address, unsigned short e
     }
 }
 
-// Adds to a 16-bit value by compare-and-swap; compares bits, so that a NaN does not loop for ever.
-template <typename T>
-CANDLE_DEVICE T candle_atomic_add_16(T *address, T value) {
-    static_assert(sizeof(T) == 2, "a 16-bit type");
-    unsigned short *bits = (unsigned short *)address;
-    unsigned short old = __scoped_atomic_load_n((volatile unsigned short *)bits, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
-    while (true) {
-        const T sum = candle_bits<T>(old) + value;
-        const unsigned short before = atomicCAS(bits, old, candle_bits<unsigned short>(sum));
-        if (before == old) {
-            return candle_bits<T>(old);
-        }
-        old = before;
-    }
-}
-CANDLE_DEVICE __half atomicAdd(__half *address, __half value) { return candle_atomic_add_16(address, value); }
+// Of the compiler's own type, which rounds every sum likewise.
 CANDLE_DEVICE __nv_bfloat16 atomicAdd(__nv_bfloat16 *address, __nv_bfloat16 value) {
-    return candle_atomic_add_16(address, value);
+    return candle_bits<__nv_bfloat16>(__scoped_atomic_fetch_add((__bf16 *)address, candle_bits<__bf16>(value),
+                                                                __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE));
+}
+// E4M3 has no arithmetic of its own. Bits are compared, so that a NaN does not loop for ever.
+CANDLE_DEVICE __nv_fp8_e4m3 atomicAdd(__nv_fp8_e4m3 *address, __nv_fp8_e4m3 value) {
+    unsigned char *bits = (unsigned char *)address;
+    unsigned char old = __scoped_atomic_load_n(bits, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
+    while (!__scoped_atomic_compare_exchange_n(
+        bits, &old, (candle_bits<__nv_fp8_e4m3>(old) + value).__x, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED,
+        __MEMORY_SCOPE_DEVICE)) {
+    }
+    return candle_bits<__nv_fp8_e4m3>(old);
 }

@@ -1,5 +1,5 @@
 //! Convolutions, pooling and upsampling.
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 use super::{Calls, Op, Plan, at_most, summable};
 use crate::case::Case;
@@ -19,7 +19,16 @@ const CONVOLUTION: Calls = at_most(3);
 
 fn convolutions() -> Vec<Op> {
     // Every output is a sum over the kernel's elements.
-    let bound = || Bound::ulps(1.0).sum(|case: &Case| case.dims(1).iter().product::<usize>() as f64);
+    let terms = |case: &Case| case.dims(1).iter().product::<usize>() as f64;
+    let bound = || Bound::ulps(1.0).sum(terms);
+    // Of a transposed one the sum over the channels of every tap is rounded to the dtype; what f32 sums of narrow floats
+    // lose besides is far less.
+    let transposed = || {
+        Bound::ulps(1.0).stepwise().sum(move |case: &Case| match case.dtype {
+            DType::F16 | DType::BF16 => case.dims(1).iter().skip(2).product::<usize>() as f64,
+            _ => terms(case),
+        })
+    };
     let params = |case: &Case| {
         let [padding, output_padding, stride, dilation, groups] =
             ["padding", "output_padding", "stride", "dilation", "groups"].map(|name| case.size(name));
@@ -67,7 +76,8 @@ fn convolutions() -> Vec<Op> {
     ];
     ops.into_iter()
         .map(|op| {
-            let op = op.within(bound()).calling(CONVOLUTION).taking_more();
+            let bound = if op.name.starts_with("conv_transpose") { transposed() } else { bound() };
+            let op = op.within(bound).calling(CONVOLUTION).taking_more();
             let op = if op.name == "conv_transpose1d" { op.referring_to(item_by_item) } else { op };
             // Padding times an infinite weight is a NaN where the padding is really multiplied.
             op.on(|case, _| match summable(case.dtype) {

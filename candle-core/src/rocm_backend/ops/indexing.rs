@@ -1,18 +1,40 @@
 //! Selecting, gathering, scattering and adding by index.
 //!
+//! Sums of floats at repeated indices are added in no fixed order, each rounded to the dtype, unless results have to be
+//! the same every time ([`set_deterministic`]). All else is the CPU device's, bit by bit.
+//!
 //! An index out of range reads nothing and writes nothing; it is reported by the next call that waits for the device.
 use super::{check_computes, check_rank, computing, found, same_computing_dtype, strided};
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
 use crate::rocm_backend::error::unsupported_dtype;
-use crate::rocm_backend::layout::{runs, Strided};
+use crate::rocm_backend::layout::{magic, runs};
 use crate::rocm_backend::storage::{carrier, further, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
-use hip_kernels::contract::{Element, Gather, IndexAdd, IndexSelect, Scatter, ScatterAdd};
+use hip_kernels::contract::{
+    DevicePtr, Element, Put, PutKind, Take, TakeKind, TakeUnit, PACK_BYTES, TAKEN, TAKEN_BYTES,
+};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::LazyLock;
 
 /// The ids that ops which only move elements take, and those that adding ops take: as on the CPU device.
 const MOVING_IDS: &[DType] = &[DType::U8, DType::U32, DType::I64];
 const ADDING_IDS: &[DType] = &[DType::U8, DType::U32, DType::I16, DType::I32, DType::I64];
+
+static DETERMINISTIC: LazyLock<AtomicBool> = LazyLock::new(|| {
+    AtomicBool::new(std::env::var_os("CANDLE_ROCM_DETERMINISTIC").is_some_and(|value| value == "1"))
+});
+
+/// Whether floats are added at indices in the order of the indices, as on the CPU device.
+pub fn deterministic() -> bool {
+    DETERMINISTIC.load(Ordering::Relaxed)
+}
+
+/// Sets [`deterministic`], which is false unless `CANDLE_ROCM_DETERMINISTIC` is 1 in the environment. In order, one
+/// thread adds all that goes to a place; else every element has a thread, and they add atomically.
+pub fn set_deterministic(in_order: bool) {
+    DETERMINISTIC.store(in_order, Ordering::Relaxed);
+}
 
 /// `dst[l, j, r] = src[l, ids[j], r]`, the dims before `dim` flattened to l, those after it to r. The ids may be
 /// strided.
@@ -26,41 +48,46 @@ pub(crate) fn index_select(
     const OP: &str = "index-select";
     let dtype = src.slice.dtype();
     check_computes(OP, dtype)?;
-    let kernel = IndexSelect::kernel(ids_element(ids, MOVING_IDS, OP)?, carrier(dtype));
-    let kernel = found(kernel, OP, ids.slice.dtype())?;
+    let ids_element = ids_element(ids, MOVING_IDS, OP)?;
     check_rank(ids_layout, 1)?;
     let inp = src.contiguous_ptr(layout, OP)?;
     let index = ids.ptr(ids_layout, OP)?;
-    // Of the ids the kernel takes the stride alone.
-    let Strided { num_dims, layout: info } = &Strided::of(OP, &[ids_layout])?;
     let (left, size, right) = split(layout, dim);
-    let count = ids_layout.shape().elem_count();
+    let (count, ids_stride) = (ids_layout.shape().elem_count(), ids_layout.stride()[0]);
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(&src.device, dtype, count * left * right, OP)? };
     if count * left * right == 0 {
         return Ok(dst);
     }
     src.order_after(ids)?;
+    // The widest units that all rows are made of: the lowest bit of what they have in common.
+    let width = dtype.size_in_bytes();
+    let unit = (right * width) | inp.0.addr() | PACK_BYTES;
+    let unit = unit & unit.wrapping_neg();
+    let kernel = found(Take::kernel(TakeKind::Is, ids_element, units(unit)), OP, ids.slice.dtype())?;
     // Nearly always one launch: as many ids, then as many runs of them, as it can count.
     let ids_step = fitting(OP, right)?.min(count);
     let left_step = if ids_step < count { 1 } else { fitting(OP, count * right)?.min(left) };
     for (first_left, left) in runs(left, left_step) {
         for (first_id, ids_dim_size) in runs(count, ids_step) {
-            let numel = left * ids_dim_size * right;
-            let arguments = IndexSelect {
-                numel,
-                num_dims: *num_dims,
-                info,
-                ids: further(index, ids.slice.dtype(), first_id * ids_layout.stride()[0]),
+            let right_size = right * width / unit;
+            let arguments = Take {
+                numel: left * ids_dim_size * right_size,
+                ids: further(index, ids.slice.dtype(), first_id * ids_stride),
                 inp: further(inp, dtype, first_left * size * right),
                 out: further(dst.slice.ptr(), dtype, (first_left * count + first_id) * right),
-                left_size: left,
+                ids_stride,
                 src_dim_size: size,
+                src_right_size: right_size,
+                right_size,
+                right_magic: magic(right_size),
                 ids_dim_size,
-                right_size: right,
+                ids_magic: magic(ids_dim_size),
             };
+            let config =
+                LaunchConfig::for_elements(OP, arguments.numel.div_ceil(TAKEN.min(TAKEN_BYTES / unit)))?;
             // SAFETY: source and ids were checked against their buffers; the kernel checks each index.
-            unsafe { src.device.launch(kernel, LaunchConfig::for_elements(OP, numel)?, &arguments)? };
+            unsafe { src.device.launch(kernel, config, &arguments)? };
         }
     }
     Ok(dst)
@@ -77,12 +104,13 @@ pub(crate) fn gather(
     const OP: &str = "gather";
     let dtype = src.slice.dtype();
     check_computes(OP, dtype)?;
-    let kernel = Gather::kernel(ids_element(ids, MOVING_IDS, OP)?, carrier(dtype));
+    let unit = dtype.size_in_bytes();
+    let kernel = Take::kernel(TakeKind::Gather, ids_element(ids, MOVING_IDS, OP)?, units(unit));
     let kernel = found(kernel, OP, ids.slice.dtype())?;
     let index = ids.contiguous_ptr(ids_layout, OP)?;
     let inp = src.contiguous_ptr(layout, OP)?;
-    let (_, size, src_right) = split(layout, dim);
-    let (left, count, right) = split(ids_layout, dim);
+    let (_, src_dim_size, src_right_size) = split(layout, dim);
+    let (left, ids_dim_size, right_size) = split(ids_layout, dim);
     let elements = ids_layout.shape().elem_count();
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(&src.device, dtype, elements, OP)? };
@@ -90,22 +118,24 @@ pub(crate) fn gather(
         return Ok(dst);
     }
     src.order_after(ids)?;
-    let step = fitting(OP, count * right)?;
-    for (first, left) in runs(left, step) {
-        let numel = left * count * right;
-        let arguments = Gather {
-            numel,
-            ids: further(index, ids.slice.dtype(), first * count * right),
-            inp: further(inp, dtype, first * size * src_right),
-            out: further(dst.slice.ptr(), dtype, first * count * right),
-            left_size: left,
-            src_dim_size: size,
-            ids_dim_size: count,
-            right_size: right,
-            src_right_size: src_right,
+    let group = ids_dim_size * right_size;
+    for (first, left) in runs(left, fitting(OP, group)?) {
+        let arguments = Take {
+            numel: left * group,
+            ids: further(index, ids.slice.dtype(), first * group),
+            inp: further(inp, dtype, first * src_dim_size * src_right_size),
+            out: further(dst.slice.ptr(), dtype, first * group),
+            ids_stride: 1,
+            src_dim_size,
+            src_right_size,
+            right_size,
+            right_magic: magic(right_size),
+            ids_dim_size,
+            ids_magic: magic(ids_dim_size),
         };
+        let config = LaunchConfig::for_elements(OP, arguments.numel.div_ceil(TAKEN.min(TAKEN_BYTES / unit)))?;
         // SAFETY: source and ids were checked against their buffers; the kernel checks each index.
-        unsafe { src.device.launch(kernel, LaunchConfig::for_elements(OP, numel)?, &arguments)? };
+        unsafe { src.device.launch(kernel, config, &arguments)? };
     }
     Ok(dst)
 }
@@ -124,39 +154,11 @@ pub(crate) fn scatter(
 ) -> Result<()> {
     let op = if add { "scatter-add" } else { "scatter" };
     let ids_element = ids_element(ids, if add { ADDING_IDS } else { MOVING_IDS }, op)?;
-    let dtype = same_computing_dtype(op, dst, src)?;
+    same_computing_dtype(op, dst, src)?;
     let index = ids.contiguous_ptr(ids_layout, op)?;
     let to = dst.contiguous_ptr(layout, op)?;
-    let from = src.contiguous_ptr(src_layout, op)?;
-    let (left, size, right) = split(src_layout, dim);
-    let dst_size = layout.dims()[dim];
-    if left * size * right == 0 {
-        return Ok(());
-    }
-    dst.order_after(ids)?;
-    dst.order_after(src)?;
-    let step = fitting(op, right)?;
-    for (first, left_size) in runs(left, step) {
-        let config = LaunchConfig::for_elements(op, left_size * right)?;
-        let ids_at = further(index, ids.slice.dtype(), first * size * right);
-        let inp = further(from, dtype, first * size * right);
-        let out = further(to, dtype, first * dst_size * right);
-        let (src_dim_size, dst_dim_size, right_size) = (size, dst_size, right);
-        if add {
-            let kernel = found(ScatterAdd::kernel(ids_element, computing(op, dtype)?), op, dtype)?;
-            let arguments =
-                ScatterAdd { ids: ids_at, inp, out, left_size, src_dim_size, dst_dim_size, right_size };
-            // SAFETY: all operands were checked against their buffers; the kernel checks each index.
-            unsafe { dst.device.launch(kernel, config, &arguments)? };
-        } else {
-            let kernel = found(Scatter::kernel(ids_element, carrier(dtype)), op, dtype)?;
-            let arguments =
-                Scatter { ids: ids_at, inp, out, left_size, src_dim_size, dst_dim_size, right_size };
-            // SAFETY: as above.
-            unsafe { dst.device.launch(kernel, config, &arguments)? };
-        }
-    }
-    Ok(())
+    let kind = if add { PutKind::Sa } else { PutKind::S };
+    put(op, kind, (ids, ids_element, index), (src, src_layout), (dst, to, layout.dims()[dim]), dim)
 }
 
 /// A copy of `base` with `[l, ids[j], r] += src[l, j, r]`.
@@ -172,35 +174,72 @@ pub(crate) fn index_add(
     const OP: &str = "index-add";
     let ids_element = ids_element(ids, ADDING_IDS, OP)?;
     let index = ids.contiguous_ptr(ids_layout, OP)?;
-    let dtype = same_computing_dtype(OP, base, src)?;
-    let kernel = found(IndexAdd::kernel(ids_element, computing(OP, dtype)?), OP, dtype)?;
-    let from = src.contiguous_ptr(src_layout, OP)?;
+    same_computing_dtype(OP, base, src)?;
+    // Before anything is copied.
+    src.contiguous_ptr(src_layout, OP)?;
     let dst = strided::dense(base, layout, OP)?;
+    let to = (&dst, dst.slice.ptr(), layout.dims()[dim]);
+    put(OP, PutKind::Ia, (ids, ids_element, index), (src, src_layout), to, dim)?;
+    Ok(dst)
+}
+
+/// Writes or adds `src` to `dst`, which is dense from `to` on; all dtypes agree, and the ids lie within their buffer.
+fn put(
+    op: &'static str,
+    kind: PutKind,
+    (ids, ids_element, index): (&RocmStorage, Element, DevicePtr),
+    (src, src_layout): (&RocmStorage, &Layout),
+    (dst, to, dst_dim_size): (&RocmStorage, DevicePtr, usize),
+    dim: usize,
+) -> Result<()> {
+    let dtype = src.slice.dtype();
+    let element = if kind == PutKind::S { carrier(dtype) } else { computing(op, dtype)? };
+    let kernel = found(Put::kernel(kind, ids_element, element), op, dtype)?;
+    let from = src.contiguous_ptr(src_layout, op)?;
     let (left, size, right) = split(src_layout, dim);
-    let dst_size = layout.dims()[dim];
-    let count = ids_layout.shape().elem_count();
     if left * size * right == 0 {
-        return Ok(dst);
+        return Ok(());
     }
     dst.order_after(ids)?;
     dst.order_after(src)?;
-    let step = fitting(OP, right)?;
-    for (first, left_size) in runs(left, step) {
-        let arguments = IndexAdd {
-            ids: index,
-            ids_dim_size: count,
-            inp: further(from, dtype, first * count * right),
-            // `dst` is dense from its first element on.
-            out: further(dst.slice.ptr(), dtype, first * dst_size * right),
-            left_size,
+    // Of what is set at one place the last stays. Integers add up to the same in any order.
+    let in_order = kind == PutKind::S || (deterministic() && dtype.is_float());
+    // Narrow elements are added with the word around them, all of which has to be the result's.
+    let end = to.0.addr() + left * dst_dim_size * right * dtype.size_in_bytes();
+    let in_order = in_order || (to.0.addr() | end) % size_of::<u32>() != 0;
+    let run = if in_order || size * right > max_elements() { size } else { 1 };
+    let runs_of_dim = size / run;
+    for (first, left) in runs(left, fitting(op, runs_of_dim * right)?) {
+        let first_id = if kind == PutKind::Ia { 0 } else { first * size * right };
+        let arguments = Put {
+            numel: left * runs_of_dim * right,
+            ids: further(index, ids.slice.dtype(), first_id),
+            inp: further(from, dtype, first * size * right),
+            out: further(to, dtype, first * dst_dim_size * right),
             src_dim_size: size,
-            dst_dim_size: dst_size,
+            dst_dim_size,
+            run,
             right_size: right,
+            right_magic: magic(right),
+            runs: runs_of_dim,
+            runs_magic: magic(runs_of_dim),
         };
+        let config = LaunchConfig::for_elements(op, arguments.numel)?;
         // SAFETY: all operands were checked against their buffers; the kernel checks each index.
-        unsafe { dst.device.launch(kernel, LaunchConfig::for_elements(OP, left_size * right)?, &arguments)? };
+        unsafe { dst.device.launch(kernel, config, &arguments)? };
     }
-    Ok(dst)
+    Ok(())
+}
+
+/// What moves units of so many bytes.
+fn units(bytes: usize) -> TakeUnit {
+    match bytes {
+        1 => TakeUnit::B1,
+        2 => TakeUnit::B2,
+        4 => TakeUnit::B4,
+        8 => TakeUnit::B8,
+        _ => TakeUnit::B16,
+    }
 }
 
 /// How many groups of `elements` one launch can count.

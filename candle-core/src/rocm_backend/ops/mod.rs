@@ -9,12 +9,13 @@ pub(super) mod reduce;
 pub(super) mod sort;
 pub(super) mod strided;
 
-use super::device::LaunchConfig;
+use super::device::{max_elements, LaunchConfig};
 use super::error::{dtype_mismatch, unsupported_dtype};
 use super::layout::Strided;
 use super::storage::{element, RocmStorage};
+use super::RocmError;
 use crate::{DType, Layout, Result};
-use hip_kernels::contract::{Element, KernelOf, BYTES_IN_FLIGHT, PACKS_IN_FLIGHT, PACK_BYTES};
+use hip_kernels::contract::{Element, KernelOf, BLOCK, BYTES_IN_FLIGHT, PACKS_IN_FLIGHT, PACK_BYTES};
 
 /// The most workgroups in y and z that every GPU takes.
 const MAX_GRID: usize = 65535;
@@ -66,6 +67,32 @@ fn for_packs(
         false => 1,
     };
     LaunchConfig::for_elements(op, packs.div_ceil(each))
+}
+
+/// Threads for the places of planes, `per_thread` places each, along x; y and z walk channels and images, in so many steps
+/// that the threads are about as many as a GPU holds: what is known of a place is found once.
+fn for_planes(
+    op: &'static str,
+    places: usize,
+    per_thread: usize,
+    channels: usize,
+    images: usize,
+) -> Result<LaunchConfig> {
+    let limit = max_elements();
+    if places > limit {
+        return Err(RocmError::TooManyElements { op, elements: places, limit }.into());
+    }
+    let threads = places.div_ceil(per_thread);
+    let block = threads.next_power_of_two().clamp(32, BLOCK);
+    let chunks = threads.div_ceil(block);
+    // Equal shares, of planes that the threads of 2048 workgroups walk together.
+    let share = |all: usize, groups: usize| {
+        let steps = all.div_ceil((2048 * BLOCK / block / groups).clamp(1, MAX_GRID));
+        all.div_ceil(steps.max(1))
+    };
+    let y = share(channels, chunks);
+    let z = share(images, chunks * y.max(1));
+    Ok(LaunchConfig { grid: (chunks as u32, y as u32, z as u32), block: (block as u32, 1, 1), lds_bytes: 0 })
 }
 
 fn check_rank(layout: &Layout, expected: usize) -> Result<()> {

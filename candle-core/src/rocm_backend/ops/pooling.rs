@@ -1,11 +1,12 @@
 //! Pooling and resizing of (batch, channel, height, width), for every dtype.
-use super::{check_computes, check_rank, computing, found, strided};
-use crate::rocm_backend::device::{max_elements, LaunchConfig};
-use crate::rocm_backend::layout::{runs, Strided};
-use crate::rocm_backend::storage::{carrier, further, RocmStorage};
+use super::conv::fits_32_bits;
+use super::{check_computes, check_rank, computing, for_planes, found, strided};
+use crate::rocm_backend::device::LaunchConfig;
+use crate::rocm_backend::layout::{magic, Strided};
+use crate::rocm_backend::storage::{carrier, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{Layout, Result};
-use hip_kernels::contract::{DevicePtr, Pool, PoolKind, UpsampleBilinear, UpsampleNearest};
+use hip_kernels::contract::{KernelFamily, KernelLayout, Pool, PoolKind, UpsampleBilinear, UpsampleNearest};
 
 /// `avg_pool2d` or `max_pool2d` over windows of `k`, apart by `stride`; both are (height, width).
 ///
@@ -32,15 +33,25 @@ pub(crate) fn pool2d(
             "{op}: a window of {k} with stride {stride} does not fit {size} elements"
         )))),
     };
-    let image = dims[1] * places(dims[2], k.0, stride.0)? * places(dims[3], k.1, stride.1)?;
+    let (h_out, w_out) = (places(dims[2], k.0, stride.0)?, places(dims[3], k.1, stride.1)?);
+    let places = h_out * w_out;
     // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(&src.device, dtype, dims[0] * image, op)? };
-    by_images(op, src, layout, &dst, image, |info, from, to, config| {
-        let arguments =
-            Pool { k_h: k.0, k_w: k.1, stride_h: stride.0, stride_w: stride.1, info, src: from, dst: to };
-        // SAFETY: the images were checked against their buffer, and the output holds their results.
-        unsafe { src.device.launch(kernel, config, &arguments) }
-    })?;
+    let dst = unsafe { RocmStorage::alloc(&src.device, dtype, dims[0] * dims[1] * places, op)? };
+    let (config, info) = planes(op, layout, places, 1)?;
+    let arguments = Pool {
+        places,
+        w_out,
+        w_magic: magic(w_out),
+        k_h: k.0,
+        k_w: k.1,
+        stride_h: stride.0,
+        stride_w: stride.1,
+        info: &info,
+        src: src.ptr(layout, op)?,
+        dst: dst.slice.ptr(),
+    };
+    // SAFETY: the input was checked against its buffer, and the output holds its results.
+    unsafe { src.device.launch(kernel, config, &arguments)? };
     Ok(dst)
 }
 
@@ -73,12 +84,17 @@ fn upsample_nearest(
     (h_step, w_step): (f64, f64),
 ) -> Result<RocmStorage> {
     let dst = resized(op, src, layout, h_out, w_out)?;
+    if dst.slice.is_empty() {
+        return Ok(dst);
+    }
     let kernel = found(UpsampleNearest::kernel(carrier(src.slice.dtype())), op, src.slice.dtype())?;
-    by_images(op, src, layout, &dst, layout.dims()[1] * h_out * w_out, |info, from, to, config| {
-        let arguments = UpsampleNearest { h_out, w_out, h_step, w_step, info, src: from, dst: to };
-        // SAFETY: the images were checked against their buffer, and the output holds their results.
-        unsafe { src.device.launch(kernel, config, &arguments) }
-    })?;
+    let per_thread = UpsampleNearest::PACK_BYTES / src.slice.dtype().size_in_bytes();
+    let (places, w_magic) = (h_out * w_out, magic(w_out));
+    let (config, info) = planes(op, layout, places, per_thread)?;
+    let (info, src_ptr, to) = (&info, src.ptr(layout, op)?, dst.slice.ptr());
+    let arguments = UpsampleNearest { places, w_out, w_magic, h_step, w_step, info, src: src_ptr, dst: to };
+    // SAFETY: the input was checked against its buffer, and the output holds its results.
+    unsafe { src.device.launch(kernel, config, &arguments)? };
     Ok(dst)
 }
 
@@ -101,6 +117,9 @@ pub(crate) fn upsample_bilinear2d(
         return strided::dense(src, layout, OP);
     }
     let dst = resized(OP, src, layout, h_out, w_out)?;
+    if dst.slice.is_empty() {
+        return Ok(dst);
+    }
     // Of the input, per place of the output.
     let step = |size: usize, out: usize, scale: Option<f64>| match scale {
         _ if align_corners && out > 1 => (size.max(1) - 1) as f64 / (out - 1) as f64,
@@ -109,38 +128,27 @@ pub(crate) fn upsample_bilinear2d(
         None => size as f64 / out as f64,
     };
     let (h_step, w_step) = (step(dims[2], h_out, scale_h), step(dims[3], w_out, scale_w));
-    by_images(OP, src, layout, &dst, dims[1] * h_out * w_out, |info, from, to, config| {
-        let arguments =
-            UpsampleBilinear { h_out, w_out, align_corners, h_step, w_step, info, src: from, dst: to };
-        // SAFETY: the images were checked against their buffer, and the output holds their results.
-        unsafe { src.device.launch(kernel, config, &arguments) }
-    })?;
+    let (places, w_magic) = (h_out * w_out, magic(w_out));
+    let (config, info) = planes(OP, layout, places, 1)?;
+    let (info, from, to) = (&info, src.ptr(layout, OP)?, dst.slice.ptr());
+    let arguments =
+        UpsampleBilinear { places, w_out, w_magic, h_step, w_step, align_corners, info, src: from, dst: to };
+    // SAFETY: the input was checked against its buffer, and the output holds its results.
+    unsafe { src.device.launch(kernel, config, &arguments)? };
     Ok(dst)
 }
 
-/// Calls `launch` for as many images at a time as one launch can count, with the layout of these images, where they
-/// begin, where their results of `image` elements each begin, and a thread for each.
-fn by_images(
+/// The geometry of a launch that makes `places` results of each plane, and the layout of the planes.
+fn planes(
     op: &'static str,
-    src: &RocmStorage,
     layout: &Layout,
-    dst: &RocmStorage,
-    image: usize,
-    launch: impl Fn(&hip_kernels::contract::KernelLayout, DevicePtr, DevicePtr, LaunchConfig) -> Result<()>,
-) -> Result<()> {
-    let (dims, dtype) = (layout.dims(), src.slice.dtype());
-    if image == 0 {
-        return Ok(());
-    }
-    let (from, to) = (src.ptr(layout, op)?, dst.slice.ptr());
-    let step = (max_elements() / image).max(1);
-    for (first, images) in runs(dims[0], step) {
-        let info = Strided::verbatim(op, &[&[images, dims[1], dims[2], dims[3]], layout.stride()])?;
-        let (from, to) =
-            (further(from, dtype, first * layout.stride()[0]), further(to, dtype, first * image));
-        launch(&info, from, to, LaunchConfig::for_elements(op, images * image)?)?;
-    }
-    Ok(())
+    places: usize,
+    per_thread: usize,
+) -> Result<(LaunchConfig, KernelLayout)> {
+    let dims = layout.dims();
+    fits_32_bits(op, layout)?;
+    let info = Strided::verbatim(op, &[dims, layout.stride()])?;
+    Ok((for_planes(op, places, per_thread, dims[1], dims[0])?, info))
 }
 
 /// Memory for `src` with other sizes of its last two dims.
