@@ -2,7 +2,7 @@
 use super::{for_packs, found};
 use crate::rocm_backend::device::{max_elements, LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::dtype_mismatch;
-use crate::rocm_backend::layout::{in_pieces, runs, Strided, Transposition};
+use crate::rocm_backend::layout::{in_pieces, runs, Strided};
 use crate::rocm_backend::storage::{carrier, carrier_of, further, RocmStorage};
 use crate::rocm_backend::stream::clear;
 use crate::scalar::Scalar;
