@@ -91,6 +91,7 @@ pub const CONSTANTS: &[Constant] = &[
     constant("COSTLY_PACK", 8, "The most elements of a pack where each costs many instructions."),
     constant("PACKS_IN_FLIGHT", 4, "The most packs that a thread reads before it uses the first."),
     constant("BYTES_IN_FLIGHT", 80, "About as many bytes are read by then, at least one pack."),
+    constant("COPIED", 8, "The most sources that one launch copies to their places."),
     constant("TILE_BYTES", 8192, "Bytes of a workgroup's part of a transposition."),
     constant("TILE_ROW_BYTES", 128, "Of them, those that lie beside each other where they are read."),
     constant("TILE_ROWS", 64, "The most rows of it."),
@@ -124,6 +125,8 @@ const INTEGERS: &[&str] = &["u8", "u32", "i16", "i32", "i64"];
 const SIGNED: &[&str] = &["i16", "i32", "i64"];
 /// Elements that are only moved: one dtype of each size stands for all of it.
 const CARRIERS: &[&str] = &["u8", "f16", "u32", "i64"];
+/// Likewise, by the number of bytes.
+const UNITS: &[&str] = &["b1", "b2", "b4", "b8", "b16"];
 /// Ids of operations that move elements, and of those that add.
 const MOVING_IDS: &[&str] = &["u8", "u32", "i64"];
 const ADDING_IDS: &[&str] = INTEGERS;
@@ -259,14 +262,19 @@ fn moving() -> Vec<Family> {
             )
         },
         Family {
-            variants: vec![vec![dtypes("carrier", CARRIERS)]],
-            pack_bytes: 16,
+            variants: vec![vec![names("unit", UNITS)]],
             ..family(
                 "Copy2d",
                 "fill",
-                "copy2d_{carrier}",
-                "Copies elements between two layouts of the same dims: strides of `inp`, then of `out`.",
-                strided(&[INP, arg("out", Pass::Pointer, "the strided output")]),
+                "copy2d_{unit}",
+                "Copies rows of up to COPIED sources to their places in the output, in units of so many bytes.",
+                [INFO, arg("out_pitch", Pass::Usize, "units from row to row of `out`"), OUT]
+                    .into_iter()
+                    .chain(
+                        ["inp0", "inp1", "inp2", "inp3", "inp4", "inp5", "inp6", "inp7"]
+                            .map(|name| arg(name, Pass::Pointer, "a source, if there is one")),
+                    )
+                    .collect(),
             )
         },
         Family {
@@ -311,7 +319,7 @@ fn indexing() -> Vec<Family> {
     vec![
         Family {
             variants: vec![
-                vec![kind("is"), dtypes("ids", MOVING_IDS), names("unit", &["b1", "b2", "b4", "b8", "b16"])],
+                vec![kind("is"), dtypes("ids", MOVING_IDS), names("unit", UNITS)],
                 vec![kind("gather"), dtypes("ids", MOVING_IDS), names("unit", &["b1", "b2", "b4", "b8"])],
             ],
             ..family(

@@ -1,5 +1,6 @@
-// Constants, copies that are strided on both sides, and transpositions. Elements are only moved, so there is one kernel per size of
-// element, and the backend uses it for every dtype of that size.
+// Constants, rows copied to their places in a larger tensor, and transpositions. Elements are only moved, so there is one
+// kernel per size of element, and the backend uses it for every dtype of that size.
+#include "lanes.cuh"
 #include "pack.cuh"
 
 // A workgroup's part of a transposition: 8 KiB, rows of 128 bytes on the side that is read. Rows in LDS are an odd number
@@ -77,10 +78,6 @@ __device__ __forceinline__ void transpose(Tile<T> &tile, unsigned int num_dims, 
                                                 const T value, T *out) {                                          \
         map<true, true, true>(numel, num_dims, info, [value]() { return value; }, out);                           \
     }                                                                                                             \
-    extern "C" __global__ void copy2d_##NAME(const size_t numel, const size_t num_dims, const size_t *info,       \
-                                             const T *inp, T *out) {                                              \
-        map<true, true, true>(numel, num_dims, info, [](T x) { return x; }, out, inp);                            \
-    }                                                                                                             \
     extern "C" __global__ void transpose_##NAME(const size_t num_dims, const size_t *info, const T *inp, T *out,  \
                                                 uint32_t batches, uint32_t rows, uint32_t columns,                \
                                                 size_t in_stride, size_t out_stride, bool whole) {                \
@@ -91,3 +88,35 @@ FILL_OPS(uint8_t, u8)
 FILL_OPS(uint16_t, f16)
 FILL_OPS(uint32_t, u32)
 FILL_OPS(uint64_t, i64)
+
+// Source blockIdx.y of up to eight to its place in `out`. Four words of the layout for each: how many units it has, how
+// many are in a row as a dim's word, units from row to row, and where it begins in `out`.
+template <typename T>
+__device__ __forceinline__ void copy_rows(const size_t *info, size_t out_pitch, const T *from, T *out) {
+    const size_t *source = info + 4 * blockIdx.y;
+    const unsigned int numel = (unsigned int)source[0];
+    const size_t row = source[1], pitch = source[2];
+    out += source[3];
+    in_flight<4>(blockIdx.x * CANDLE_BLOCK + threadIdx.x, numel, gridDim.x * CANDLE_BLOCK, [=](unsigned int i) INLINE {
+        return from[i + divided(i, row) * (pitch - (unsigned int)row)];
+    }, [=](const T &unit, unsigned int i) INLINE {
+        out[i + divided(i, row) * (out_pitch - (unsigned int)row)] = unit;
+    });
+}
+
+#define COPY2D_OP(T, UNIT)                                                                                          \
+    extern "C" __global__ void copy2d_##UNIT(const size_t *info, size_t out_pitch, T *out, const T *inp0,           \
+                                             const T *inp1, const T *inp2, const T *inp3, const T *inp4,            \
+                                             const T *inp5, const T *inp6, const T *inp7) {                         \
+        const unsigned int i = blockIdx.y;                                                                          \
+        const T *low = i < 2 ? (i == 0 ? inp0 : inp1) : (i == 2 ? inp2 : inp3);                                     \
+        const T *high = i < 6 ? (i == 4 ? inp4 : inp5) : (i == 6 ? inp6 : inp7);                                    \
+        copy_rows(info, out_pitch, i < 4 ? low : high, out);                                                        \
+    }
+COPY2D_OP(uint8_t, b1)
+COPY2D_OP(uint16_t, b2)
+COPY2D_OP(uint32_t, b4)
+COPY2D_OP(uint64_t, b8)
+// A vector, not a structure: the compiler keeps it in registers.
+typedef uint32_t Wide16 __attribute__((ext_vector_type(4)));
+COPY2D_OP(Wide16, b16)

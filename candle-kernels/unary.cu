@@ -14,13 +14,22 @@
         }                                                               \
     };
 #define WIDE(CALL) (T)(W)CALL((W)x)
+// By fewer instructions, with an error that is small against a rounding to 16 bits (relative 1e-5).
+#define NARROW(CALL, NARROW_CALL) sizeof(T) <= 2 ? (T)NARROW_CALL((float)x) : WIDE(CALL)
+__device__ __forceinline__ float narrow_exp(float x) { return exp2f(x * 1.44269504f); }
+__device__ __forceinline__ float narrow_tanh(float x) {
+    // (1 - e) / (1 + e), e = exp(-2 |x|); where the difference would cancel, the first terms of its series.
+    const float a = fabsf(x), e = exp2f(a * -2.88539008f);
+    const float difference = a < 0.02f ? a * fmaf(a, fmaf(a, 1.33333333f, -2.0f), 2.0f) : 1.0f - e;
+    return copysignf(difference * candle_reciprocal(1.0f + e), x);
+}
 FUNCTION(Neg, -x)
 FUNCTION(Recip, (T)((W)1 / (W)x))
-FUNCTION(Exp, WIDE(expg))
+FUNCTION(Exp, NARROW(expg, narrow_exp))
 FUNCTION(Log, WIDE(logg))
 FUNCTION(Sin, WIDE(sing))
 FUNCTION(Cos, WIDE(cosg))
-FUNCTION(Tanh, WIDE(tanhg))
+FUNCTION(Tanh, NARROW(tanhg, narrow_tanh))
 FUNCTION(Erf, WIDE(erfg))
 FUNCTION(Ceil, WIDE(ceilg))
 FUNCTION(Floor, WIDE(floorg))
@@ -28,8 +37,18 @@ FUNCTION(Round, WIDE(roundg))
 FUNCTION(Abs, WIDE(absg))
 FUNCTION(Sqrt, WIDE(sqrtg))
 FUNCTION(Sqr, x * x)
-FUNCTION(Silu, x / ((T)1.0f + Exp<T>::of(-x)))
-FUNCTION(Sigmoid, Recip<T>::of(Exp<T>::of(-x) + (T)1.0f))
+// x / y, y being at least 1: of narrow floats by a reciprocal, which must not become so small that it is 0.
+template <typename T>
+__device__ __forceinline__ T shared_out(T x, T y) {
+    if constexpr (sizeof(T) == 2) {
+        const float scale = (float)y > 0x1p64f ? 0x1p-64f : 1.0f;
+        return (T)((float)x * scale * candle_reciprocal((float)y * scale));
+    } else {
+        return x / y;
+    }
+}
+FUNCTION(Silu, shared_out(x, (T)1.0f + Exp<T>::of(-x)))
+FUNCTION(Sigmoid, shared_out((T)1.0f, Exp<T>::of(-x) + (T)1.0f))
 FUNCTION(Sign, (T)((float)(x > (T)0.0f) - (float)(x < (T)0.0f)))
 FUNCTION(Gelu, (T)0.5f * x * ((T)1.0f + Tanh<T>::of((T)0.79788456080286535588 * x *
                                                      ((T)1.0f + (T)0.044715 * x * x))))
@@ -43,7 +62,9 @@ FUNCTION(IntegerSign, (T)((x > 0) - (x < 0)))
 
 // x times the normal distribution's function, within 2e-6 of itself, also where it is small: exp(-x * x / 2) times a
 // polynomial (a fit over 0 to 15) in t = 1 / (1 + |x| / 5), as in Abramowitz and Stegun 26.2.17, but relative.
-__device__ __forceinline__ float narrow_gelu(float x) {
+template <typename T>
+__device__ __forceinline__ T narrow_gelu(T narrow) {
+    const float x = (float)narrow;
     const float t = candle_reciprocal(fmaf(0.2f, fabsf(x), 1.0f));
     const float terms[] = {-0.3843737f, 0.44333814f, -0.12046009f, 0.13141753f, 0.07132815f, 0.08033026f, 0.0f};
     float sum = 0.27841998f;
@@ -53,13 +74,23 @@ __device__ __forceinline__ float narrow_gelu(float x) {
     }
     const float tail = exp2f(x * x * -0.72134752f) * sum;
     // The sign by itself: clang's product of two f32 that becomes an f16 loses that of a zero.
-    return copysignf(fabsf(x) * (x > 0.0f ? 1.0f - tail : tail), x);
+    const uint16_t size = candle_bits<uint16_t>((T)(fabsf(x) * (x > 0.0f ? 1.0f - tail : tail)));
+    return candle_bits<T>((uint16_t)(size | (candle_bits<uint16_t>(narrow) & 0x8000)));
 }
 
 // x * (1 + erf(x / sqrt(2))) / 2. The CPU computes the 16-bit floats in f64; the distribution function is as exact
 // where the sum would cancel.
-FUNCTION(GeluErf, (T)(sizeof(T) == 2 ? narrow_gelu((float)x)
-                                     : (erfg((W)x * (W)M_SQRT1_2) + (W)1) * (W)0.5 * (W)x))
+template <typename T>
+struct GeluErf {
+    static __device__ __forceinline__ T of(T x) {
+        typedef typename Wide<T>::type W;
+        if constexpr (sizeof(T) == 2) {
+            return narrow_gelu(x);
+        } else {
+            return (T)((erfg((W)x * (W)M_SQRT1_2) + (W)1) * (W)0.5 * (W)x);
+        }
+    }
+};
 
 template <typename T>
 struct Elu {

@@ -155,6 +155,8 @@ fn moving(device: &Device) -> Result<()> {
         on(device, &[16, 16], dtype)?.t()?.contiguous()?;
         x.one_set()?;
         Tensor::cat(&[&x, &x], 1)?;
+        let wide = on(device, &[16], dtype)?;
+        Tensor::cat(&[&wide, &wide], 0)?;
     }
     Ok(())
 }

@@ -127,6 +127,16 @@ const RULES: &[Rule] = &[
             insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::grouped_conv2d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
         },
     },
+    // One launch instead of one for each tensor.
+    Rule {
+        name: "cat",
+        file: "tensor_cat.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        let mut dst_o = 0;\n        for arg in args.iter() {\n            let arg = arg.as_ref();\n            let arg_dims",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if crate::rocm_backend::cat(args, dim, &mut storage)? {\n            return Ok(crate::tensor::from_storage(storage, shape, op, false));\n        }\n",
+        },
+    },
     Rule {
         name: "narrow-uniform-numbers",
         file: "device.rs",

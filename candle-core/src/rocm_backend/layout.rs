@@ -65,15 +65,15 @@ impl Strided {
                 && words[count..].chunks(count).take(lists).all(fits))
     }
 
-    /// The same elements with `factor` neighbours counted as one, if the first `lists` operands have them beside each
-    /// other. Contiguous ones have, but for what is left over at their end.
-    fn joined(&self, factor: usize, lists: usize) -> Option<Self> {
+    /// The same elements of one operand with `factor` neighbours counted as one, if they lie beside each other.
+    /// Contiguous ones do, but for what is left over at their end.
+    fn joined(&self, factor: usize) -> Option<Self> {
         let (count, mut joined) = (self.num_dims, *self);
         if count == 0 {
             return Some(joined);
         }
-        let (dims, strides) = joined.layout.0[..count * (1 + lists)].split_at_mut(count);
-        if !self.in_packs(factor, lists) || strides.chunks(count).any(|list| list[count - 1] != 1) {
+        let (dims, strides) = joined.layout.0[..2 * count].split_at_mut(count);
+        if !self.in_packs(factor, 1) || strides[count - 1] != 1 {
             return None;
         }
         dims[count - 1] = dim_word(dims[count - 1] as u32 as usize / factor);
@@ -81,19 +81,13 @@ impl Strided {
         Some(joined)
     }
 
-    /// `numel` elements of `size` bytes as the widest that `lists` operands, which begin at the addresses in `ends`, have
+    /// `numel` elements of `size` bytes, to be copied between the addresses in `ends`, as the widest that one operand has
     /// whole and in line; with their size and number.
-    pub(crate) fn widened(
-        &self,
-        size: usize,
-        numel: usize,
-        lists: usize,
-        ends: usize,
-    ) -> (Self, usize, usize) {
+    pub(crate) fn widened(&self, size: usize, numel: usize, ends: usize) -> (Self, usize, usize) {
         let bits = ends | (numel * size);
         for wide in [8, 4, 2] {
             if wide > size && bits % wide == 0 {
-                if let Some(joined) = self.joined(wide / size, lists) {
+                if let Some(joined) = self.joined(wide / size) {
                     return (joined, wide, numel * size / wide);
                 }
             }
@@ -125,18 +119,6 @@ impl Strided {
         }
         let out_stride = (row + 1..count).map(size).product();
         Some(Transposition { matrices, batches, rows, columns, in_stride: strides[last], out_stride })
-    }
-
-    /// `rows` rows of `columns` dense elements, so far apart in each operand.
-    pub(crate) fn of_rows(rows: usize, columns: usize, strides: &[usize]) -> Self {
-        let mut strided = Self::CONTIGUOUS;
-        if rows > 1 && strides.iter().any(|&stride| stride != columns) {
-            let of_each = strides.iter().flat_map(|&stride| [stride, 1]);
-            let words = [dim_word(rows), dim_word(columns)].into_iter().chain(of_each);
-            strided.layout.0.iter_mut().zip(words).for_each(|(word, value)| *word = value);
-            strided.num_dims = 2;
-        }
-        strided
     }
 
     /// Dims and strides of a reduction: what is kept first, what is reduced last, each in the layout's own order and
@@ -449,12 +431,12 @@ mod tests {
 
     #[test]
     fn neighbours_join_where_all_have_them() {
-        let rows = Strided::of_rows(3, 8, &[20, 12]);
-        let joined = rows.joined(4, 2).unwrap();
-        assert_eq!(joined.layout.0[..6], [dim_word(3), dim_word(2), 5, 1, 3, 1]);
-        assert!(rows.joined(8, 2).is_none(), "rows begin between two of 8");
-        assert!(Strided::of("test", &[&layout(&[4, 8], &[8, 0])]).unwrap().joined(2, 1).is_none());
-        assert_eq!(Strided::CONTIGUOUS.joined(8, 1).unwrap().num_dims, 0);
+        let of = |dims: &[usize], strides: &[usize]| Strided::of("test", &[&layout(dims, strides)]).unwrap();
+        let rows = of(&[3, 8], &[20, 1]);
+        assert_eq!(rows.joined(4).unwrap().layout.0[..4], [dim_word(3), dim_word(2), 5, 1]);
+        assert!(rows.joined(8).is_none(), "rows begin between two of 8");
+        assert!(of(&[4, 8], &[8, 0]).joined(2).is_none());
+        assert_eq!(Strided::CONTIGUOUS.joined(8).unwrap().num_dims, 0);
     }
 
     #[test]

@@ -67,6 +67,7 @@ pub use ops::matmul::{
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,
 };
 pub use ops::sort::arg_sort;
+pub(crate) use ops::strided::cat;
 pub use storage::{element, further, RocmDType, RocmStorage, RocmStorageSlice};
 pub use stream::memory::{MemoryStats, IDLE_VARIABLE, PARKED_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
 pub use stream::{Buffer, DeviceElement, ZeroableElement, DEADLINE_VARIABLE};

@@ -89,6 +89,40 @@ fn concatenating_along_every_dim() {
     }
 }
 
+/// More tensors than a launch takes, of equal and of unequal rows, whole packs and not, views among them.
+#[test]
+fn many_tensors_are_concatenated() {
+    let device = rocm();
+    let whole = tensor(&[6, 7, 80], DType::F16, 60.0);
+    type Part = fn(&Tensor, usize) -> candle_core::Result<Tensor>;
+    let parts: [(&str, usize, Part); 5] = [
+        ("repeated", 1, |t, _| Ok(t.clone())),
+        ("rows of packs", 1, |t, i| t.narrow(1, i % 3, 1 + i % 5)),
+        ("of all widths", 2, |t, i| t.narrow(2, 0, i + 1)?.contiguous()),
+        ("beside packs", 2, |t, i| t.narrow(2, i, 24)),
+        ("outermost", 0, |t, i| t.narrow(0, i % 6, 1)?.narrow(2, 0, 8 * (1 + i / 6))?.narrow(2, 0, 8)),
+    ];
+    for dtype in ALL {
+        let cpu = whole.to_dtype(dtype).unwrap();
+        let gpu = cpu.to_device(&device).unwrap();
+        for (name, dim, part) in parts {
+            let of = |t: &Tensor| {
+                let tensors: Vec<_> = (0..19).map(|i| part(t, i).unwrap()).collect();
+                Tensor::cat(&tensors, dim).unwrap()
+            };
+            assert_close(&of(&gpu), &of(&cpu), 0.0, &format!("{dtype:?} {name}"));
+        }
+        for (offset, width) in [(0, 64), (16, 32), (3, 40), (79, 1)] {
+            let slice = |t: &Tensor| {
+                let (t, part) = (t.copy().unwrap(), t.narrow(2, 8, width).unwrap().contiguous().unwrap());
+                t.slice_set(&part, 2, offset).unwrap();
+                t
+            };
+            assert_close(&slice(&gpu), &slice(&cpu), 0.0, &format!("{dtype:?} {offset} {width}"));
+        }
+    }
+}
+
 #[test]
 fn slices_are_written_in_place() {
     let device = rocm();

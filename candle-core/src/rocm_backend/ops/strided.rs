@@ -1,13 +1,16 @@
 //! Copies within a device that follow a layout, and filling with a value.
-use super::{for_packs, found};
+use super::{for_packs, found, PACKS_AT_ONCE};
 use crate::rocm_backend::device::{max_elements, LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::dtype_mismatch;
 use crate::rocm_backend::layout::{in_pieces, runs, Strided};
 use crate::rocm_backend::storage::{carrier, carrier_of, further, RocmStorage};
 use crate::rocm_backend::stream::clear;
 use crate::scalar::Scalar;
-use crate::{DType, Layout, Result};
-use hip_kernels::contract::{Bits, ConstSet, Copy2d, DevicePtr, Transpose, Unary, UnaryOp, BLOCK};
+use crate::{DType, Layout, Result, Storage, Tensor};
+use hip_kernels::contract::{
+    dim_word, Bits, ConstSet, Copy2d, Copy2dUnit, DevicePtr, Transpose, Unary, UnaryOp, BLOCK, COPIED,
+    PACKS_IN_FLIGHT, PACK_BYTES,
+};
 
 /// Copies what `layout` shows of `src` densely to `dst`, from element `dst_offset` on.
 pub(crate) fn copy_strided(
@@ -96,7 +99,7 @@ unsafe fn launch_copy(
         // SAFETY: by the caller's word.
         return unsafe { device.launch(kernel, config, &arguments) };
     }
-    let (strided, size, numel) = strided.widened(size, numel, 1, ends);
+    let (strided, size, numel) = strided.widened(size, numel, ends);
     let kernel = found(Unary::kernel(UnaryOp::Copy, carrier_of(size)), op, dtype)?;
     let config = for_packs(op, numel, &strided, &[size; 2], 1)?;
     let arguments = Unary { numel, num_dims: strided.num_dims, info: &strided.layout, inp, out };
@@ -116,32 +119,125 @@ pub(crate) fn copy2d(
     src_offset: usize,
     dst_offset: usize,
 ) -> Result<()> {
-    const OP: &str = "copy2d";
-    let dtype = same_dtype(src, dst, OP)?;
-    if d1 == 0 || d2 == 0 {
-        return Ok(());
-    }
-    let from = src.rows_ptr((d1, d2), src_s, src_offset, OP)?;
-    let to = dst.rows_ptr((d1, d2), dst_s, dst_offset, OP)?;
-    dst.order_after(src)?;
-    // Rows, or parts of rows, that one launch can count.
-    let limit = max_elements();
-    let (columns, rows) = (d2.min(limit), (limit / d2).clamp(1, d1));
-    for (row, d1) in runs(d1, rows) {
-        for (column, d2) in runs(d2, columns) {
-            let inp = further(from, dtype, row * src_s + column);
-            let out = further(to, dtype, row * dst_s + column);
-            let rows = Strided::of_rows(d1, d2, &[src_s, dst_s]);
-            let ends = inp.0.addr() | out.0.addr();
-            let (strided, size, numel) = rows.widened(dtype.size_in_bytes().max(1), d1 * d2, 2, ends);
-            let kernel = found(Copy2d::kernel(carrier_of(size)), OP, dtype)?;
-            let config = for_packs(OP, numel, &strided, &[size; 2], 2)?;
-            let arguments = Copy2d { numel, num_dims: strided.num_dims, info: &strided.layout, inp, out };
-            // SAFETY: both ends were checked against their buffers for all rows.
-            unsafe { dst.device.launch(kernel, config, &arguments)? };
+    let mut copies = RowCopies::into(dst, dst_s, "copy2d");
+    copies.add(src, (d1, d2), src_s, src_offset, dst_offset)?;
+    copies.launch()
+}
+
+/// Copies all of `args` to their places along `dim` of `to`, as few launches as there can be. False if not all are here.
+pub(crate) fn cat<A: AsRef<Tensor>>(args: &[A], dim: usize, to: &mut Storage) -> Result<bool> {
+    let Storage::Rocm(dst) = to else { return Ok(false) };
+    let row = |tensor: &Tensor| tensor.dims()[dim..].iter().product::<usize>();
+    let mut copies = RowCopies::into(dst, args.iter().map(|arg| row(arg.as_ref())).sum(), "cat");
+    let mut column = 0;
+    for arg in args.iter().map(AsRef::as_ref) {
+        let (layout, columns) = (arg.layout(), row(arg));
+        let stride = match layout.is_contiguous() {
+            true => columns,
+            false => layout.outer_stride_for_dim(dim).unwrap_or(columns),
+        };
+        let rows = arg.dims()[..dim].iter().product();
+        match &*arg.storage() {
+            Storage::Rocm(src) => copies.add(src, (rows, columns), stride, layout.start_offset(), column)?,
+            _ => return Ok(false),
         }
+        column += columns;
     }
-    Ok(())
+    copies.launch().map(|()| true)
+}
+
+/// Rows on their way into a larger tensor, up to [`COPIED`] sources a launch.
+struct RowCopies<'a> {
+    op: &'static str,
+    dst: &'a RocmStorage,
+    /// Elements from row to row of the output.
+    pitch: usize,
+    sources: [RowCopy; COPIED],
+    count: usize,
+}
+
+/// Where `rows` rows of `columns` elements begin, the elements from row to row, and the place in the output.
+#[derive(Clone, Copy)]
+struct RowCopy {
+    from: DevicePtr,
+    rows: usize,
+    columns: usize,
+    pitch: usize,
+    place: usize,
+}
+
+impl<'a> RowCopies<'a> {
+    fn into(dst: &'a RocmStorage, pitch: usize, op: &'static str) -> Self {
+        let none = RowCopy { from: DevicePtr::NULL, rows: 0, columns: 0, pitch: 0, place: 0 };
+        Self { op, dst, pitch, sources: [none; COPIED], count: 0 }
+    }
+
+    /// Rows of `src` that begin at `offset` of its elements and `place` of the output's.
+    fn add(
+        &mut self,
+        src: &RocmStorage,
+        (rows, columns): (usize, usize),
+        pitch: usize,
+        offset: usize,
+        place: usize,
+    ) -> Result<()> {
+        let dtype = same_dtype(src, self.dst, self.op)?;
+        if rows == 0 || columns == 0 {
+            return Ok(());
+        }
+        let from = src.rows_ptr((rows, columns), pitch, offset, self.op)?;
+        self.dst.rows_ptr((rows, columns), self.pitch, place, self.op)?;
+        self.dst.order_after(src)?;
+        // Rows, or parts of rows, that one launch can count.
+        let limit = max_elements();
+        for (row, rows) in runs(rows, (limit / columns).clamp(1, rows)) {
+            for (column, columns) in runs(columns, columns.min(limit)) {
+                if self.count == COPIED {
+                    self.launch()?;
+                }
+                let from = further(from, dtype, row * pitch + column);
+                let place = place + row * self.pitch + column;
+                self.sources[self.count] = RowCopy { from, rows, columns, pitch, place };
+                self.count += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what was added.
+    fn launch(&mut self) -> Result<()> {
+        let (sources, dst) = (&self.sources[..self.count], self.dst);
+        let (dtype, out) = (dst.slice.dtype(), dst.slice.ptr());
+        let size = dtype.size_in_bytes().max(1);
+        // The widest units that all is made of: the lowest bit of what sizes and places have in common. A lone row has
+        // no pitch.
+        let bits = sources.iter().fold(PACK_BYTES | out.0.addr(), |bits, source| {
+            let pitches = if source.rows > 1 { source.pitch | self.pitch } else { 0 };
+            bits | source.from.0.addr() | (source.columns | source.place | pitches) * size
+        });
+        let unit = bits & bits.wrapping_neg();
+        let units = |elements: usize| elements * size / unit;
+        let (mut info, mut from, mut most) = (Strided::CONTIGUOUS.layout, [DevicePtr::NULL; COPIED], 0);
+        for (i, source) in sources.iter().enumerate() {
+            let dense = source.rows == 1 || (source.pitch == source.columns && self.pitch == source.columns);
+            let numel = units(source.rows * source.columns);
+            let row = if dense { numel } else { units(source.columns) };
+            let words =
+                [numel, dim_word(row), if dense { row } else { units(source.pitch) }, units(source.place)];
+            info.0[4 * i..4 * i + 4].copy_from_slice(&words);
+            (from[i], most) = (source.from, most.max(numel));
+        }
+        let each = if most > PACKS_AT_ONCE { PACKS_IN_FLIGHT } else { 1 };
+        let mut config = LaunchConfig::for_elements(self.op, most.div_ceil(each))?;
+        config.grid.1 = self.count as u32;
+        let [inp0, inp1, inp2, inp3, inp4, inp5, inp6, inp7] = from;
+        let (info, out_pitch) = (&info, units(self.pitch));
+        let arguments = Copy2d { info, out_pitch, out, inp0, inp1, inp2, inp3, inp4, inp5, inp6, inp7 };
+        let kernel = found(Copy2d::kernel(Copy2dUnit::ALL[unit.ilog2() as usize]), self.op, dtype)?;
+        self.count = 0;
+        // SAFETY: all rows were checked against both buffers.
+        unsafe { dst.device.launch(kernel, config, &arguments) }
+    }
 }
 
 /// Writes `value` to every element that `layout` shows.
