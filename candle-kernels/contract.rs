@@ -108,6 +108,7 @@ pub const CONSTANTS: &[Constant] = &[
     constant("NEIGHBOURS", 8, "The most neighbouring results of a reduction that a thread has."),
     constant("ATTENTION_GROUP", 32, "Lanes that share a query."),
     constant("ATTENTION_GROUPS", 8, "Groups of a workgroup."),
+    constant("PRODUCT_ROWS", 4, "Rows that are few."),
     constant("PRODUCT_TILE", 16, "Rows and columns of a workgroup's part of a product."),
     constant("FAULT_INDEX_SELECT", 1, "The operation that met an index out of range; 0 is none."),
     constant("FAULT_GATHER", 2, "As FAULT_INDEX_SELECT."),
@@ -718,12 +719,16 @@ fn products() -> Vec<Family> {
             )
         },
         Family {
-            variants: vec![vec![dtypes("dtype", WIDER_FLOATS)]],
+            variants: vec![
+                vec![names("kind", &["product"]), dtypes("dtype", WIDER_FLOATS)],
+                vec![names("kind", &["row", "rows"]), dtypes("dtype", &["bf16", "f16", "f32"])],
+            ],
             ..family(
                 "Product",
                 "product",
-                "product_{dtype}",
-                "`c = a b` in tiles, for GPUs that rocBLAS has no kernels for; z of the grid counts batches.",
+                "{kind}_{dtype}",
+                "`c = a b`: in tiles, for GPUs that rocBLAS has no kernels for, or of one or few rows with dense \
+                 columns; z of the grid counts batches.",
                 vec![
                     arg("a", Pass::Pointer, "left side"),
                     arg("b", Pass::Pointer, "right side"),
@@ -740,6 +745,7 @@ fn products() -> Vec<Family> {
                     stride("b_batch", "elements from product to product of the right side"),
                     stride("c_row", "elements from row to row of the result"),
                     stride("c_batch", "elements from product to product of the result"),
+                    arg("width", Pass::U32, "threads that share a column, of few rows"),
                 ],
             )
         },

@@ -193,7 +193,8 @@ template <bool CHEAP, bool OUT, bool ROWS, typename F, typename R, typename... I
 __device__ __forceinline__ void map(const size_t numel, const size_t dims, const size_t *info, const F &f, R *out,
                                     const In *...in) {
     typedef Shape<CHEAP, R, In...> S;
-    constexpr unsigned int W = S::width, packed = CHEAP ? S::in_flight(W) : 2, single = CHEAP ? S::in_flight(1) : 2;
+    constexpr unsigned int W = S::width, costly = smaller(S::costly, 2);
+    constexpr unsigned int packed = CHEAP ? S::in_flight(W) : costly, single = CHEAP ? S::in_flight(1) : costly;
     const unsigned int num_dims = (unsigned int)dims, count = (unsigned int)numel;
     unsigned int done = 0;
     if (num_dims == 0) {

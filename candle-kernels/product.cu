@@ -1,15 +1,12 @@
-// A plain product of matrices through LDS, for GPUs that rocBLAS has no kernels for. A workgroup of TILE x TILE threads
-// makes one tile of the result, an element per thread; y and z of the grid are walked in steps of the grid. Summed in
-// f32, or f64 for f64.
-#include "cuda_utils.cuh"
-#include <stdint.h>
+// Products of matrices, summed in f32, or f64 for f64: plain ones through LDS, for GPUs that rocBLAS has no kernels for;
+// and of few rows with a matrix whose columns are dense, as a layer's weights are, which takes the time of reading it.
+#include "lanes.cuh"
+#include "pack.cuh"
 
 constexpr unsigned int TILE = CANDLE_PRODUCT_TILE;
 
-template <typename T>
-struct Wide { typedef float type; };
-template <> struct Wide<double> { typedef double type; };
-
+// A workgroup of TILE x TILE threads makes one tile of the result, an element per thread; y and z of the grid are walked
+// in steps of the grid.
 template <typename T>
 __device__ void product(const T *a, const T *b, T *c, const unsigned int m, const unsigned int n, const unsigned int k,
                         const unsigned int batches, const size_t a_row, const size_t a_column, const size_t a_batch,
@@ -42,15 +39,72 @@ __device__ void product(const T *a, const T *b, T *c, const unsigned int m, cons
     }
 }
 
-#define PRODUCT_OP(T, NAME)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(TILE * TILE) product_##NAME(                                     \
-        const T *a, const T *b, T *c, const unsigned int m, const unsigned int n, const unsigned int k,           \
+// Up to ROWS rows. `width` threads share a column of b and what becomes of it, each with a part of its packs.
+template <unsigned int ROWS, typename T>
+__device__ __forceinline__ void few_rows(const T *a, const T *b, T *c, const unsigned int m, const unsigned int n,
+                                         const unsigned int k, const unsigned int batches, const size_t a_row,
+                                         const size_t a_batch, const size_t b_column, const size_t b_batch,
+                                         const size_t c_row, const size_t c_batch, const unsigned int width) {
+    typedef typename Wide<T>::type W;
+    constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T);
+    struct Sums { W of[ROWS]; };
+    struct Packs { Pack<T, N> column, row[ROWS]; };
+    const unsigned int shift = log2_of(width), lane = threadIdx.x & (width - 1);
+    const unsigned int column = blockIdx.x * (blockDim.x >> shift) + (threadIdx.x >> shift);
+    for (unsigned int batch = blockIdx.z; batch < batches; batch += gridDim.z) {
+        const T *rows = a + batch * a_batch, *from = b + batch * b_batch + min(column, n - 1) * b_column;
+        Sums sums = {};
+        in_flight<ROWS == 1 ? 4 : 2>(lane, k / N, width, [=](unsigned int p) INLINE {
+            Packs packs = {Pack<T, N>::read(from + p * N), {}};
+#pragma unroll
+            for (unsigned int r = 0; r < ROWS; ++r) {
+                packs.row[r] = Pack<T, N>::read(rows + min(r, m - 1) * a_row + p * N);
+            }
+            return packs;
+        }, [&](const Packs &packs, unsigned int) INLINE {
+#pragma unroll
+            for (unsigned int i = 0; i < ROWS * N; ++i) {
+                sums.of[i / N] += (W)packs.row[i / N][i % N] * (W)packs.column[i % N];
+            }
+        });
+        sums = combined<CANDLE_BLOCK>(sums, width, [](Sums x, const Sums &y) INLINE {
+#pragma unroll
+            for (unsigned int r = 0; r < ROWS; ++r) {
+                x.of[r] += y.of[r];
+            }
+            return x;
+        });
+        if (lane == 0 && column < n) {
+#pragma unroll
+            for (unsigned int r = 0; r < ROWS; ++r) {
+                if (r < m) {
+                    c[batch * c_batch + r * c_row + column] = (T)sums.of[r];
+                }
+            }
+        }
+        // The next batch's sums go through the same LDS.
+        __syncthreads();
+    }
+}
+
+#define PRODUCT_ARGUMENTS(T)                                                                                      \
+    const T *a, const T *b, T *c, const unsigned int m, const unsigned int n, const unsigned int k,               \
         const unsigned int batches, const size_t a_row, const size_t a_column, const size_t a_batch,              \
-        const size_t b_row, const size_t b_column, const size_t b_batch, const size_t c_row,                      \
-        const size_t c_batch) {                                                                                   \
+        const size_t b_row, const size_t b_column, const size_t b_batch, const size_t c_row, const size_t c_batch, \
+        const unsigned int width
+#define PRODUCT_OP(T, NAME)                                                                                       \
+    extern "C" __global__ void __launch_bounds__(TILE * TILE) product_##NAME(PRODUCT_ARGUMENTS(T)) {              \
         product(a, b, c, m, n, k, batches, a_row, a_column, a_batch, b_row, b_column, b_batch, c_row, c_batch);   \
     }
-PRODUCT_OP(__nv_bfloat16, bf16)
-PRODUCT_OP(__half, f16)
-PRODUCT_OP(float, f32)
+#define ROWS_OP(ROWS, T, NAME)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) NAME(PRODUCT_ARGUMENTS(T)) {                       \
+        few_rows<ROWS>(a, b, c, m, n, k, batches, a_row, a_batch, b_column, b_batch, c_row, c_batch, width);      \
+    }
+#define PRODUCT_OPS(T, NAME)                             \
+    PRODUCT_OP(T, NAME)                                  \
+    ROWS_OP(1, T, row_##NAME)                            \
+    ROWS_OP(CANDLE_PRODUCT_ROWS, T, rows_##NAME)
+PRODUCT_OPS(__nv_bfloat16, bf16)
+PRODUCT_OPS(__half, f16)
+PRODUCT_OPS(float, f32)
 PRODUCT_OP(double, f64)

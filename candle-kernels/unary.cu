@@ -5,6 +5,27 @@
 
 #pragma clang fp contract(off)
 
+// A size that is not negative, and the sign of x. By bits: clang's product of two f32 that becomes an f16 loses that of a
+// zero.
+template <typename T>
+__device__ __forceinline__ T with_sign_of(T x, float size) {
+    typedef typename Bits<sizeof(T)>::type B;
+    constexpr B sign = (B)1 << (sizeof(T) * 8 - 1);
+    return candle_bits<T>((B)(candle_bits<B>((T)size) | (candle_bits<B>(x) & sign)));
+}
+
+// Of narrow floats, by fewer instructions than the library's, with an error that is small against the rounding
+// (relative 1e-5).
+template <typename T>
+__device__ __forceinline__ T narrow_exp(T x) { return (T)exp2f((float)x * 1.44269504f); }
+// (1 - e) / (1 + e), e = exp(-2 |x|); where the difference would cancel, the first terms of its series.
+template <typename T>
+__device__ __forceinline__ T narrow_tanh(T x) {
+    const float a = fabsf((float)x), e = candle_exp2(a * -2.88539008f);
+    const float difference = a < 0.02f ? a * fmaf(a, fmaf(a, 1.33333333f, -2.0f), 2.0f) : 1.0f - e;
+    return with_sign_of(x, difference * candle_reciprocal(1.0f + e));
+}
+
 #define FUNCTION(NAME, EXPRESSION)                                      \
     template <typename T>                                               \
     struct NAME {                                                       \
@@ -14,22 +35,25 @@
         }                                                               \
     };
 #define WIDE(CALL) (T)(W)CALL((W)x)
-// By fewer instructions, with an error that is small against a rounding to 16 bits (relative 1e-5).
-#define NARROW(CALL, NARROW_CALL) sizeof(T) <= 2 ? (T)NARROW_CALL((float)x) : WIDE(CALL)
-__device__ __forceinline__ float narrow_exp(float x) { return exp2f(x * 1.44269504f); }
-__device__ __forceinline__ float narrow_tanh(float x) {
-    // (1 - e) / (1 + e), e = exp(-2 |x|); where the difference would cancel, the first terms of its series.
-    const float a = fabsf(x), e = exp2f(a * -2.88539008f);
-    const float difference = a < 0.02f ? a * fmaf(a, fmaf(a, 1.33333333f, -2.0f), 2.0f) : 1.0f - e;
-    return copysignf(difference * candle_reciprocal(1.0f + e), x);
-}
+#define NARROW_FUNCTION(NAME, CALL, NARROW)                             \
+    template <typename T>                                               \
+    struct NAME {                                                       \
+        static __device__ __forceinline__ T of(T x) {                   \
+            typedef typename Wide<T>::type W;                           \
+            if constexpr (sizeof(T) <= 2) {                             \
+                return NARROW(x);                                       \
+            } else {                                                    \
+                return CALL((W)x);                                      \
+            }                                                           \
+        }                                                               \
+    };
 FUNCTION(Neg, -x)
 FUNCTION(Recip, (T)((W)1 / (W)x))
-FUNCTION(Exp, NARROW(expg, narrow_exp))
+NARROW_FUNCTION(Exp, expg, narrow_exp)
 FUNCTION(Log, WIDE(logg))
 FUNCTION(Sin, WIDE(sing))
 FUNCTION(Cos, WIDE(cosg))
-FUNCTION(Tanh, NARROW(tanhg, narrow_tanh))
+NARROW_FUNCTION(Tanh, tanhg, narrow_tanh)
 FUNCTION(Erf, WIDE(erfg))
 FUNCTION(Ceil, WIDE(ceilg))
 FUNCTION(Floor, WIDE(floorg))
@@ -63,34 +87,22 @@ FUNCTION(IntegerSign, (T)((x > 0) - (x < 0)))
 // x times the normal distribution's function, within 2e-6 of itself, also where it is small: exp(-x * x / 2) times a
 // polynomial (a fit over 0 to 15) in t = 1 / (1 + |x| / 5), as in Abramowitz and Stegun 26.2.17, but relative.
 template <typename T>
-__device__ __forceinline__ T narrow_gelu(T narrow) {
-    const float x = (float)narrow;
-    const float t = candle_reciprocal(fmaf(0.2f, fabsf(x), 1.0f));
+__device__ __forceinline__ T narrow_gelu(T x) {
+    const float a = fabsf((float)x), t = candle_reciprocal(fmaf(0.2f, a, 1.0f));
     const float terms[] = {-0.3843737f, 0.44333814f, -0.12046009f, 0.13141753f, 0.07132815f, 0.08033026f, 0.0f};
     float sum = 0.27841998f;
 #pragma unroll
     for (const float term : terms) {
         sum = fmaf(sum, t, term);
     }
-    const float tail = exp2f(x * x * -0.72134752f) * sum;
-    // The sign by itself: clang's product of two f32 that becomes an f16 loses that of a zero.
-    const uint16_t size = candle_bits<uint16_t>((T)(fabsf(x) * (x > 0.0f ? 1.0f - tail : tail)));
-    return candle_bits<T>((uint16_t)(size | (candle_bits<uint16_t>(narrow) & 0x8000)));
+    const float tail = exp2f(a * a * -0.72134752f) * sum;
+    return with_sign_of(x, a * (x > (T)0.0f ? 1.0f - tail : tail));
 }
-
 // x * (1 + erf(x / sqrt(2))) / 2. The CPU computes the 16-bit floats in f64; the distribution function is as exact
 // where the sum would cancel.
-template <typename T>
-struct GeluErf {
-    static __device__ __forceinline__ T of(T x) {
-        typedef typename Wide<T>::type W;
-        if constexpr (sizeof(T) == 2) {
-            return narrow_gelu(x);
-        } else {
-            return (T)((erfg((W)x * (W)M_SQRT1_2) + (W)1) * (W)0.5 * (W)x);
-        }
-    }
-};
+template <typename W>
+__device__ __forceinline__ W wide_gelu(W x) { return (erfg(x * (W)M_SQRT1_2) + (W)1) * (W)0.5 * x; }
+NARROW_FUNCTION(GeluErf, wide_gelu, narrow_gelu)
 
 template <typename T>
 struct Elu {

@@ -3,7 +3,7 @@
 #![cfg(feature = "rocm-emulator")]
 mod common;
 
-use candle::rocm::hip_kernels::contract::{Element, KernelId, Product, PRODUCT_TILE};
+use candle::rocm::hip_kernels::contract::{Element, KernelId, Product, ProductKind, PRODUCT_TILE};
 use candle::rocm::{LaunchConfig, RocmStorage};
 use candle::DType::{self, *};
 use candle::{Device, Layout, Result, Shape, Storage, Tensor};
@@ -288,11 +288,13 @@ fn own_product(device: &Device, dtype: DType, element: Element) -> Result<()> {
             b_batch: k * n,
             c_row: n,
             c_batch: m * n,
+            width: 1,
         };
         let tile = PRODUCT_TILE as u32;
         let grid = ((n as u32).div_ceil(tile), (m as u32).div_ceil(tile), batches as u32);
         let config = LaunchConfig { grid, block: (tile, tile, 1), lds_bytes: 0 };
-        let kernel = Product::kernel(element).expect("a kernel for each dtype of matmul");
+        let kernel =
+            Product::kernel(ProductKind::Product, element).expect("a kernel for each dtype of matmul");
         // SAFETY: all operands were checked against their buffers, for the sizes that the kernel is given.
         unsafe { rocm.launch(kernel, config, &arguments)? };
     }

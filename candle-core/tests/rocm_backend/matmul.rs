@@ -125,6 +125,28 @@ fn larger_products_in_every_dtype() {
     }
 }
 
+/// One to five rows with dense columns, as a layer's weights lie: of whole packs and not, many and few, also in batches.
+#[test]
+fn few_rows_by_dense_columns() {
+    let device = rocm();
+    for dtype in FLOATS {
+        for (b, n, k) in [(1, 1, 8), (1, 3, 2080), (1, 300, 128), (3, 70, 64), (2, 17, 36), (1, 5, 1001)] {
+            for m in 1..=5 {
+                let of = |d: &[usize]| tensor(d, dtype, 0.25).to_device(&device).unwrap();
+                // A part of wider rows, and columns that begin beside a pack or at one.
+                let lhs = of(&[b, m, k + 16]).narrow(2, 8, k).unwrap();
+                for begin in [0, 1] {
+                    let rhs = of(&[b, n + 1, k]).narrow(1, begin, n).unwrap().transpose(1, 2).unwrap();
+                    let got = lhs.matmul(&rhs).unwrap();
+                    let tolerance = if dtype == DType::F32 { 1e-5 } else { epsilon(dtype) };
+                    let what = format!("{dtype:?} ({b}, {m}, {n}, {k})");
+                    assert_close_values(&to_f64(&got), &product(&lhs, &rhs), tolerance, &what);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn other_dtypes_are_refused_as_on_the_cpu() {
     let device = rocm();

@@ -35,7 +35,8 @@ CANDLE_DEVICE int __dp4a(int a, int b, int c) {
     return sum;
 }
 
-// 1 / x within an ulp.
+// 2^x and 1 / x within an ulp; 0 where they are below 2^-126.
+CANDLE_DEVICE float candle_exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
 CANDLE_DEVICE float candle_reciprocal(float x) { return __nvvm_rcp_approx_ftz_f(x); }
 
 // How the device library spells a function of one and of two arguments.

@@ -1,4 +1,4 @@
-//! Matrix products through rocBLAS.
+//! Matrix products: of few rows by a kernel of ours, which takes the time of reading the right side; else by rocBLAS.
 //!
 //! rocBLAS is column-major: a row-major C = A B is its C' = B' A', so the right side goes in first and m and n change
 //! places. Whatever strides BLAS can express is used where it lies; anything else is made dense first.
@@ -10,12 +10,15 @@ use crate::rocm_backend::storage::RocmStorage;
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use half::f16;
-use hip_kernels::contract::{DevicePtr, Product, PRODUCT_TILE};
+use hip_kernels::contract::{DevicePtr, Product, ProductKind, BLOCK, PACK_BYTES, PRODUCT_ROWS, PRODUCT_TILE};
 use rocm_rs::rocblas::{self, ffi};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const OP: &str = "matmul";
+/// Of few rows: threads that leave no large GPU idle, and the fewest that share a column, so that they read whole lines.
+const ENOUGH_THREADS: usize = 1 << 17;
+const LEAST_WIDTH: usize = 16;
 
 /// One side of a product as BLAS sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,19 +169,38 @@ pub(crate) fn product(
     a_memory.used_by(&device.state().stream);
     w_memory.used_by(&device.state().stream);
     let (dtype, sizes) = (lhs.slice.dtype(), (b, m, n, k));
+    if m <= PRODUCT_ROWS && in_packs(dtype, k, (a, a_ptr), (w, w_ptr)) {
+        return by_kernel(dtype, sizes, (a, a_ptr), (w, w_ptr), &out, true);
+    }
     device.state().with_products(|library| match library {
         ProductLibrary::Rocblas(handle) => gemm(&handle.0, dtype, sizes, (a, a_ptr), (w, w_ptr), &out),
-        ProductLibrary::Own => in_tiles(dtype, sizes, (a, a_ptr), (w, w_ptr), &out),
+        ProductLibrary::Own => by_kernel(dtype, sizes, (a, a_ptr), (w, w_ptr), &out, false),
     })
 }
 
-/// The product by a plain kernel of ours.
-fn in_tiles(
+/// Whether rows of the left side and columns of the right one are dense, and whole packs.
+fn in_packs(
+    dtype: DType,
+    k: usize,
+    (a, rows): (Operand, DevicePtr),
+    (w, columns): (Operand, DevicePtr),
+) -> bool {
+    let bits = k | a.leading | w.leading | a.batch_stride | w.batch_stride;
+    let ends = rows.0.addr() | columns.0.addr();
+    dtype != DType::F64
+        && !a.transposed
+        && w.transposed
+        && (bits * dtype.size_in_bytes() | ends) % PACK_BYTES == 0
+}
+
+/// The product by a kernel of ours: that for few rows, which reads the right side once, or a plain one.
+fn by_kernel(
     dtype: DType,
     (b, m, n, k): (usize, usize, usize, usize),
     (left, a): (Operand, DevicePtr),
     (right, w): (Operand, DevicePtr),
     out: &Output,
+    few: bool,
 ) -> Result<()> {
     let count = |value: usize| {
         u32::try_from(value).map_err(|_| {
@@ -190,8 +212,16 @@ fn in_tiles(
         false => (operand.leading, 1),
         true => (1, operand.leading),
     };
-    let kernel = found(Product::kernel(computing(OP, dtype)?), OP, dtype)?;
-    let tile = PRODUCT_TILE;
+    let kind = match few {
+        true if m == 1 => ProductKind::Row,
+        true => ProductKind::Rows,
+        false => ProductKind::Product,
+    };
+    let kernel = found(Product::kernel(kind, computing(OP, dtype)?), OP, dtype)?;
+    let (tile, packs) = (PRODUCT_TILE, k * dtype.size_in_bytes() / PACK_BYTES);
+    // Threads enough to keep a large GPU's memory busy, and a pack for each.
+    let width = (ENOUGH_THREADS / (n * b)).next_power_of_two().clamp(LEAST_WIDTH, BLOCK);
+    let width = width.min(packs.next_power_of_two());
     let ((a_row, a_column), (b_row, b_column)) = (strides(left), strides(right));
     let arguments = Product {
         a,
@@ -209,10 +239,18 @@ fn in_tiles(
         b_batch: right.batch_stride,
         c_row: out.row_stride,
         c_batch: out.batch_stride,
+        width: width as u32,
     };
-    // The kernel goes through y and z in steps of the grid.
-    let grid = (count(n.div_ceil(tile))?, m.div_ceil(tile).min(MAX_GRID) as u32, b.min(MAX_GRID) as u32);
-    let config = LaunchConfig { grid, block: (tile as u32, tile as u32, 1), lds_bytes: 0 };
+    // The kernels go through y and z in steps of the grid.
+    let batches = b.min(MAX_GRID) as u32;
+    let (grid, block) = match few {
+        true => ((count(n.div_ceil(BLOCK / width))?, 1, batches), (BLOCK as u32, 1, 1)),
+        false => {
+            let grid = (count(n.div_ceil(tile))?, m.div_ceil(tile).min(MAX_GRID) as u32, batches);
+            (grid, (tile as u32, tile as u32, 1))
+        }
+    };
+    let config = LaunchConfig { grid, block, lds_bytes: 0 };
     // SAFETY: the operands were checked against their buffers, and the output has the room that its strides say.
     unsafe { out.device.launch(kernel, config, &arguments) }
 }
