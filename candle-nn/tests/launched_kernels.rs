@@ -252,6 +252,9 @@ fn products(device: &Device) -> Result<()> {
             let (k, v) = (on(device, &[1, 1, 3, 16], dtype)?, on(device, &[1, 1, 3, width], dtype)?);
             ops::sdpa(&q, &k, &v, None, false, 0.25, 1.0)?;
         }
+        for rows in [1, 2] {
+            on(device, &[rows, 16], dtype)?.matmul(&on(device, &[3, 16], dtype)?.t()?)?;
+        }
     }
     let elements = [(BF16, Element::Bf16), (F16, Element::F16), (F32, Element::F32), (F64, Element::F64)];
     elements.iter().try_for_each(|(dtype, element)| own_product(device, *dtype, *element))
