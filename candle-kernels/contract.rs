@@ -104,6 +104,7 @@ pub const CONSTANTS: &[Constant] = &[
         1024,
         "The most threads that share a row of softmax or a norm, or a result of a reduction.",
     ),
+    constant("ROW_PACKS", 4, "Packs of a row of softmax or a norm that a thread keeps; of f64 one."),
     constant("NEIGHBOURS", 8, "The most neighbouring results of a reduction that a thread has."),
     constant("ATTENTION_GROUP", 32, "Lanes that share a query."),
     constant("ATTENTION_GROUPS", 8, "Groups of a workgroup."),

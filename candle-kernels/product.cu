@@ -1,14 +1,9 @@
 // A plain product of matrices through LDS, for GPUs that rocBLAS has no kernels for. A workgroup of TILE x TILE threads
 // makes one tile of the result, an element per thread; y and z of the grid are walked in steps of the grid. Summed in
 // f32, or f64 for f64.
-#include "cuda_utils.cuh"
-#include <stdint.h>
+#include "pack.cuh"
 
 constexpr unsigned int TILE = CANDLE_PRODUCT_TILE;
-
-template <typename T>
-struct Wide { typedef float type; };
-template <> struct Wide<double> { typedef double type; };
 
 template <typename T>
 __device__ void product(const T *a, const T *b, T *c, const unsigned int m, const unsigned int n, const unsigned int k,
