@@ -41,17 +41,18 @@ __device__ __forceinline__ void uniform(const PhiloxBlock &block, double (&value
     value[0] = unit(block.word[0], block.word[1]);
     value[1] = unit(block.word[2], block.word[3]);
 }
-__device__ __forceinline__ void normal(float (&value)[4]) {
-    for (int i = 0; i < 4; i += 2) {
-        const float radius = sqrtf(-2.0f * logf(1.0f - value[i])), half_turns = 2.0f * value[i + 1];
-        value[i] = radius * cospif(half_turns);
-        value[i + 1] = radius * sinpif(half_turns);
+__device__ __forceinline__ float radius(float u) { return candle_square_root(-2.0f * logf(1.0f - u)); }
+__device__ __forceinline__ double radius(double u) { return sqrt(-2.0 * log(1.0 - u)); }
+__device__ __forceinline__ void circle(float turns, float &x, float &y) { sincospif(2.0f * turns, &y, &x); }
+__device__ __forceinline__ void circle(double turns, double &x, double &y) { sincospi(2.0 * turns, &y, &x); }
+template <typename W, int COUNT>
+__device__ __forceinline__ void normal(W (&value)[COUNT]) {
+    for (int i = 0; i < COUNT; i += 2) {
+        const W r = radius(value[i]);
+        circle(value[i + 1], value[i], value[i + 1]);
+        value[i] *= r;
+        value[i + 1] *= r;
     }
-}
-__device__ __forceinline__ void normal(double (&value)[2]) {
-    const double radius = sqrt(-2.0 * log(1.0 - value[0])), half_turns = 2.0 * value[1];
-    value[0] = radius * cospi(half_turns);
-    value[1] = radius * sinpi(half_turns);
 }
 
 // What lies next below a value of type T.
