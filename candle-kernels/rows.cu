@@ -1,6 +1,6 @@
-// Softmax and norms of dense rows. `width` threads share a row, a power of two; a workgroup has several short rows,
-// and a thread keeps what it has of its row in registers, up to 64 bytes: what a row has beyond that is read again. Computed in
-// f32, or f64 for f64.
+// Softmax and norms of dense rows. `width` threads share a row, a power of two; a workgroup has several short rows. A
+// thread keeps up to 64 bytes of its row in registers (16 of f64): what is longer is read again. Computed in f32, or f64
+// for f64.
 //
 // Few long rows are cut into parts of `part` elements, counted by the grid's y dimension, in two launches: the first has
 // no `dst` and leaves what it knows of each part in `known`, the second reads that. Else `known` is null.
@@ -98,60 +98,60 @@ struct Row {
         return combined<CANDLE_ROW_BLOCK>(value, width, [](W a, W b) INLINE { return maxg(a, b); });
     }
 
-    // f of each element, or of what is made of it, its factor and summand, as Op has them, and whether it is kept, to dst.
+    // f of each element, or of what is made of it, its factor and summand as far as Op has COLUMNS, and whether it is
+    // kept, to dst.
     template <typename Op, typename F>
     __device__ __forceinline__ void write(T *dst, const T *alpha, const T *beta, F f) {
-        struct Columns { Pack<T> factors, summands; };
-        dst += head;
-        alpha += head;
-        beta += head;
-        const auto read_columns = [=](Columns &columns, unsigned int at) INLINE {
-            if (Op::FACTORS) {
-                columns.factors = Pack<T>::read_anywhere(alpha + at);
-            }
-            if (Op::SUMMANDS) {
-                columns.summands = Pack<T>::read_anywhere(beta + at);
+        constexpr unsigned int COLUMNS = Op::COLUMNS;
+        // Registers are few: not all that is read of columns is under way at once.
+        constexpr unsigned int AT_ONCE = larger(KEPT >> COLUMNS, 1);
+        struct Columns { Pack<T> pack[COLUMNS + 1]; };
+        const T *const columns[] = {alpha + head, beta + head};
+        T *const to = dst + head;
+        const auto read = [&](Columns &read, unsigned int at) INLINE {
+#pragma unroll
+            for (unsigned int c = 0; c < COLUMNS; ++c) {
+                read.pack[c] = Pack<T>::read_anywhere(columns[c] + at);
             }
         };
-        const auto pack = [=](const Columns &columns, unsigned int at, bool is_kept, auto element) INLINE {
+        const auto done = [&](W x, auto column, bool is_kept) INLINE {
+            return (T)f(x, COLUMNS > 0 ? (W)column(0) : (W)1, COLUMNS > 1 ? (W)column(1) : (W)0, is_kept);
+        };
+        const auto write_pack = [&](const Columns &read, unsigned int at, bool is_kept, auto element) INLINE {
             Pack<T> result;
 #pragma unroll
             for (unsigned int j = 0; j < N; ++j) {
-                result.set(j, (T)f(element(j), Op::FACTORS ? (W)columns.factors[j] : (W)1,
-                                   Op::SUMMANDS ? (W)columns.summands[j] : (W)0, is_kept));
+                result.set(j, done(element(j), [&](unsigned int c) INLINE { return read.pack[c][j]; }, is_kept));
             }
-            result.write(dst + at, N);
+            result.write(to + at, N);
         };
-        // Registers are few: all that is read of columns is not under way at once.
-        constexpr unsigned int AT_ONCE = larger(KEPT >> (Op::FACTORS + Op::SUMMANDS), 1);
 #pragma unroll
         for (unsigned int first = 0; first < KEPT; first += AT_ONCE) {
-            Columns columns[AT_ONCE];
-            each_kept<AT_ONCE>([&](unsigned int p, unsigned int at) INLINE { read_columns(columns[p - first], at); }, first);
+            Columns some[AT_ONCE];
+            each_kept<AT_ONCE>([&](unsigned int p, unsigned int at) INLINE { read(some[p - first], at); }, first);
 #pragma unroll
             for (unsigned int p = 0; p < AT_ONCE; ++p) {
                 if (!Op::MAKES) {
                     kept[first + p].forget();
                 }
-                if (Op::FACTORS) {
-                    columns[p].factors.forget();
-                }
-                if (Op::SUMMANDS) {
-                    columns[p].summands.forget();
+#pragma unroll
+                for (unsigned int c = 0; c < COLUMNS; ++c) {
+                    some[p].pack[c].forget();
                 }
             }
             each_kept<AT_ONCE>([&](unsigned int p, unsigned int at) INLINE {
-                pack(columns[p - first], at, true, [&](unsigned int j) INLINE { return Op::MAKES ? made[p][j] : (W)kept[p][j]; });
+                write_pack(some[p - first], at, true, [&](unsigned int j) INLINE {
+                    return Op::MAKES ? made[p][j] : (W)kept[p][j];
+                });
             }, first);
         }
         if (has_single) {
-            const W a = Op::FACTORS ? (W)alpha[single] : (W)1, b = Op::SUMMANDS ? (W)beta[single] : (W)0;
-            dst[single] = (T)f(edge, a, b, true);
+            to[single] = done(edge, [&](unsigned int c) INLINE { return columns[c][single]; }, true);
         }
-        each_further([&](const Pack<T> &read, unsigned int at) INLINE {
-            Columns columns;
-            read_columns(columns, at);
-            pack(columns, at, false, [&](unsigned int j) INLINE { return (W)read[j]; });
+        each_further([&](const Pack<T> &pack, unsigned int at) INLINE {
+            Columns some;
+            read(some, at);
+            write_pack(some, at, false, [&](unsigned int j) INLINE { return (W)pack[j]; });
         });
     }
 };
@@ -170,7 +170,8 @@ __device__ __forceinline__ W exponential(W x) {
 // Exponentials take the place of the elements that are held.
 template <bool LOG>
 struct Softmax {
-    static constexpr bool FACTORS = false, SUMMANDS = false, MAKES = !LOG;
+    static constexpr unsigned int COLUMNS = 0;
+    static constexpr bool MAKES = !LOG;
 
     template <typename T, typename W = typename Row<T>::W>
     static __device__ __forceinline__ Known<W> of(Row<T> &row, W, bool is_part) {
@@ -217,7 +218,8 @@ struct Softmax {
 // is large. What the mean was rounded by is known from the same differences, and taken off. Without a mean, it is 0.
 template <bool MEAN>
 struct Norm {
-    static constexpr bool FACTORS = true, SUMMANDS = MEAN, MAKES = false;
+    static constexpr unsigned int COLUMNS = MEAN ? 2 : 1;
+    static constexpr bool MAKES = false;
 
     template <typename T, typename W = typename Row<T>::W>
     static __device__ __forceinline__ Known<W> of(Row<T> &row, W elements, bool) {
