@@ -57,6 +57,7 @@ fn turned(
     let in_packs = places % PACK_BYTES == 0;
     let threads = positions * half / if in_packs { PACK_BYTES / size } else { 1 };
     let mut config = LaunchConfig::for_elements(op, threads)?;
+    config.block.0 = config.block.0.min(threads.next_power_of_two().max(32) as u32);
     // Angles are read once for several heads where there are threads enough.
     let heads_each = (threads * heads * batch).div_ceil(ENOUGH_THREADS).min(MAX_HEADS_EACH);
     config.grid.1 = heads.div_ceil(heads_each).min(MAX_GRID) as u32;
