@@ -1,7 +1,9 @@
 //! Softmax and the norms over the last dim of a contiguous tensor: one launch, or two where rows are few and long.
 use super::{contiguous, count, kernel, output};
 use candle::backend::BackendStorage;
-use candle::rocm::hip_kernels::contract::{LayerNorm, RmsNorm, Softmax, SoftmaxOp, PACK_BYTES, ROW_BLOCK, ROW_PACKS};
+use candle::rocm::hip_kernels::contract::{
+    LayerNorm, RmsNorm, Softmax, SoftmaxOp, PACK_BYTES, ROW_BLOCK, ROW_PACKS,
+};
 use candle::rocm::{further, DevicePtr, LaunchConfig, RocmStorage};
 use candle::{bail, CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 

@@ -65,16 +65,14 @@ fn turned(
     // Rows between positions and between heads.
     let (position_rows, head_rows) = if time == 1 { (heads, 1) } else { (1, positions) };
     let batch_angles = if per_batch { positions * half } else { 0 };
-    let counts = [half, positions, heads, batch, position_rows, head_rows, batch_angles];
-    let [half, positions, heads, batches, position_rows, head_rows, batch_angles] = counts.map(|n| count(op, n));
     let arguments = Rope {
-        half: half?,
-        positions: positions?,
-        heads: heads?,
-        batches: batches?,
-        position_rows: position_rows?,
-        head_rows: head_rows?,
-        batch_angles: batch_angles?,
+        half: count(op, half)?,
+        positions: count(op, positions)?,
+        heads: count(op, heads)?,
+        batches: count(op, batch)?,
+        position_rows: count(op, position_rows)?,
+        head_rows: count(op, head_rows)?,
+        batch_angles: count(op, batch_angles)?,
         in_packs,
         src,
         cos,
