@@ -4,6 +4,7 @@
 // grid, so that what is known of a place is found once. A plane has at most 2^31 places, and 32 bits reach all of it.
 #include "cuda_utils.cuh"
 #include "index.cuh"
+#include "pack.cuh"
 
 // What a dtype is summed in: narrow floats in f32, rounded once; integers without a sign, so that overflow wraps.
 template <typename T>
@@ -193,13 +194,6 @@ __device__ void transposed(const uint32_t places, const Divisor width, const Div
     }
 }
 
-// As many elements as one access moves.
-template <typename T>
-struct Pack {
-    static constexpr uint32_t count = CANDLE_PACK_BYTES / sizeof(T);
-    typedef T type __attribute__((ext_vector_type(count)));
-};
-
 // The input as a matrix that a kernel (c_out, columns) is multiplied with: dst[b, column, place] is what the tap and
 // channel `column` sees at the output places from `first` on; 0 in the padding. Each thread has neighbouring places; y of
 // the grid counts channels and rows of taps. Rows of the result are `pitch` elements apart, whole packs: what is beyond
@@ -209,7 +203,7 @@ __device__ void unfold(const uint32_t first, const uint32_t places, const size_t
                        const Divisor width, const uint32_t k_h, const uint32_t k_w, const uint32_t stride,
                        const uint32_t dilation, const uint32_t padding_y, const uint32_t padding_x,
                        const size_t *info, const T *src, T *dst) {
-    constexpr uint32_t N = Pack<T>::count;
+    constexpr uint32_t N = CANDLE_PACK_BYTES / sizeof(T);
     const size_t *s = info + 4;
     const uint32_t s_y = (uint32_t)s[2], s_x = (uint32_t)s[3], rows = (uint32_t)info[1] * k_h;
     const uint32_t h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
@@ -233,12 +227,12 @@ __device__ void unfold(const uint32_t first, const uint32_t places, const size_t
         T *to = dst + ((size_t)image * rows + tap_row) * k_w * pitch + place;
         for (uint32_t tap_x = 0; tap_x < k_w; ++tap_x) {
             const uint32_t right = tap_x * dilation, further = down * s_y + right * s_x;
-            typename Pack<T>::type seen;
+            Pack<T> seen;
 #pragma unroll
             for (uint32_t n = 0; n < N; ++n) {
-                seen[n] = seen_at(plane, y[n] + down < h_in & x[n] + right < w_in, at[n] + further);
+                seen.set(n, seen_at(plane, y[n] + down < h_in & x[n] + right < w_in, at[n] + further));
             }
-            *(typename Pack<T>::type *)to = seen;
+            seen.write(to);
             to += pitch;
         }
     }
@@ -299,7 +293,7 @@ __device__ __forceinline__ uint32_t nearest(uint32_t at, double step, size_t siz
 template <typename T>
 __device__ void upsample_nearest2d(const uint32_t places, const Divisor width, const double h_step,
                                    const double w_step, const size_t *info, const T *src, T *dst) {
-    constexpr uint32_t N = Pack<T>::count;
+    constexpr uint32_t N = CANDLE_PACK_BYTES / sizeof(T);
     const size_t *s = info + 4;
     const uint32_t place = thread_index() * N;
     if (place >= places) {
@@ -315,21 +309,12 @@ __device__ void upsample_nearest2d(const uint32_t places, const Divisor width, c
     FOR_PLANES(image, info[0], channel, info[1]) {
         const T *plane = src + image * s[0] + channel * s[1];
         T *to = dst + (image * info[1] + channel) * places + place;
-        typename Pack<T>::type taken;
+        Pack<T> taken;
 #pragma unroll
         for (uint32_t n = 0; n < N; ++n) {
-            taken[n] = plane[at[n]];
+            taken.set(n, plane[at[n]]);
         }
-        if (places % N == 0) {
-            *(typename Pack<T>::type *)to = taken;
-            continue;
-        }
-#pragma unroll
-        for (uint32_t n = 0; n < N; ++n) {
-            if (place + n < places) {
-                to[n] = taken[n];
-            }
-        }
+        taken.write(to, places - place);
     }
 }
 

@@ -1,47 +1,10 @@
-// Neighbouring elements read and written at once, and values combined over the lanes that share a result.
+// Loads that are under way together, and values combined over the lanes that share a result.
 #pragma once
 #include "cuda_utils.cuh"
-#include <stdint.h>
-
-// As many elements as one access moves, or fewer.
-template <typename T, unsigned int N = CANDLE_PACK_BYTES / sizeof(T)>
-struct alignas(N * sizeof(T)) LanePack { T v[N]; };
+#include "pack.cuh"
 
 // Of a power of two.
 __device__ __forceinline__ unsigned int log2_of(unsigned int n) { return __builtin_ctz(n); }
-
-// What a pack is made of for an access: words that no optimisation takes apart into elements.
-template <typename T, unsigned int N>
-using PackWords = unsigned int __attribute__((ext_vector_type(N * sizeof(T) / 4)));
-
-// One access where the place allows it, else one for each element.
-template <unsigned int N, typename T>
-__device__ __forceinline__ LanePack<T, N> load_pack(const T *from) {
-    PackWords<T, N> words;
-    if ((uintptr_t)from % sizeof(words) == 0) {
-        words = *(const PackWords<T, N> *)from;
-    } else {
-        LanePack<T, N> pack;
-#pragma unroll
-        for (unsigned int j = 0; j < N; ++j) {
-            pack.v[j] = from[j];
-        }
-        words = candle_bits<PackWords<T, N>>(pack);
-    }
-    return candle_bits<LanePack<T, N>>(words);
-}
-
-template <typename T, unsigned int N>
-__device__ __forceinline__ void store_pack(T *to, const LanePack<T, N> &pack) {
-    if ((uintptr_t)to % sizeof(pack) == 0) {
-        *(PackWords<T, N> *)to = candle_bits<PackWords<T, N>>(pack);
-        return;
-    }
-#pragma unroll
-    for (unsigned int j = 0; j < N; ++j) {
-        to[j] = pack.v[j];
-    }
-}
 
 // The elements of a row before the first that packs of N are aligned at.
 template <unsigned int N, typename T>
@@ -77,11 +40,17 @@ __device__ __forceinline__ void in_flight(unsigned int first, unsigned int end, 
 // Lanes that combine values by shuffles: it divides the wave of every GPU.
 constexpr unsigned int LANES = 32;
 
+// Of `lanes` neighbours, a power of two.
 template <typename V, typename F>
 __device__ __forceinline__ V combined_by_lanes(V value, unsigned int lanes, F f) {
+    if (lanes >= LANES) {
 #pragma unroll
-    for (unsigned int step = LANES / 2; step > 0; step /= 2) {
-        if (step < lanes) {
+        for (unsigned int step = LANES / 2; step > 0; step /= 2) {
+            value = f(value, __shfl_xor_sync(~0u, value, step, LANES));
+        }
+    } else {
+#pragma unroll 1
+        for (unsigned int step = lanes / 2; step > 0; step /= 2) {
             value = f(value, __shfl_xor_sync(~0u, value, step, LANES));
         }
     }
@@ -89,7 +58,8 @@ __device__ __forceinline__ V combined_by_lanes(V value, unsigned int lanes, F f)
 }
 
 // One value of those of `width` neighbouring threads, a power of two, the same in each of them; f takes its arguments
-// in either order. All threads of the workgroup, of up to THREADS, take part.
+// in either order. All threads of the workgroup, of up to THREADS, take part. Each F has a place of its own in LDS, so that a
+// kernel may combine again at once, but not by the same one.
 template <unsigned int THREADS, typename V, typename F>
 __device__ __forceinline__ V combined(V value, unsigned int width, F f) {
     value = combined_by_lanes(value, width, f);
@@ -101,8 +71,6 @@ __device__ __forceinline__ V combined(V value, unsigned int width, F f) {
         }
         __syncthreads();
         value = combined_by_lanes(shared[(group & ~(groups - 1)) + (threadIdx.x & (groups - 1))], groups, f);
-        // The next call writes to the same LDS.
-        __syncthreads();
     }
     return value;
 }

@@ -19,8 +19,9 @@ template <> struct Ring<int64_t> { typedef uint64_t type; };
 template <typename T> struct Wide { typedef float type; };
 template <> struct Wide<double> { typedef double type; };
 
-// N elements in registers. A vector of integers, because structs are loaded member by member.
-template <typename T, unsigned int N>
+// N elements in registers, as many as one access moves or fewer. A vector of integers, because structs are loaded member
+// by member.
+template <typename T, unsigned int N = CANDLE_PACK_BYTES / sizeof(T)>
 struct Pack {
     typedef typename Bits<sizeof(T)>::type Word;
     typedef Word Words __attribute__((ext_vector_type(N)));
@@ -31,6 +32,40 @@ struct Pack {
     __device__ __forceinline__ static Pack read(const T *from) { return Pack{*(const Words *)from}; }
     __device__ __forceinline__ static Pack splat(T value) { return Pack{(Words)candle_bits<Word>(value)}; }
     __device__ __forceinline__ void write(T *to) const { *(Words *)to = words; }
+    // Single elements where a pack may not lie, here and below.
+    __device__ __forceinline__ static Pack read_anywhere(const T *from) {
+        if ((size_t)from % sizeof(Words) == 0) {
+            return read(from);
+        }
+        Pack pack;
+#pragma unroll
+        for (unsigned int i = 0; i < N; ++i) {
+            pack.set(i, from[i]);
+        }
+        return pack;
+    }
+    // The first `count` of the elements.
+    __device__ __forceinline__ void write(T *to, size_t count) const {
+        if (count >= N && (size_t)to % sizeof(Words) == 0) {
+            return write(to);
+        }
+#pragma unroll
+        for (unsigned int i = 0; i < N; ++i) {
+            if (i < count) {
+                to[i] = (*this)[i];
+            }
+        }
+    }
+    // What is known of the elements here is forgotten: nothing made of them is kept, nor made where they are read.
+    __device__ __forceinline__ void forget() {
+        uint32_t registers[sizeof(Words) / 4];
+        __builtin_memcpy(registers, &words, sizeof(Words));
+#pragma unroll
+        for (uint32_t &word : registers) {
+            asm volatile("" : CANDLE_IN_REGISTER(word));
+        }
+        __builtin_memcpy(&words, registers, sizeof(Words));
+    }
     // Whether a pack may lie at each of these: the pointer and all multiples of the strides but the innermost.
     __device__ __forceinline__ static bool fits(const T *at, unsigned int num_dims, const size_t *strides) {
         size_t bits = (size_t)at / sizeof(T) | (size_t)at % sizeof(T);

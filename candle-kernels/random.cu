@@ -1,6 +1,6 @@
 // Uniform and normal random numbers from Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
 // 1, 2, 3", 2011): element i depends only on the seed, the offset and i, so that every GPU gives the same ones.
-#include "lanes.cuh"
+#include "pack.cuh"
 
 struct PhiloxBlock {
     uint32_t word[4];
@@ -41,35 +41,25 @@ __device__ __forceinline__ void uniform(const PhiloxBlock &block, double (&value
     value[0] = unit(block.word[0], block.word[1]);
     value[1] = unit(block.word[2], block.word[3]);
 }
-__device__ __forceinline__ void normal(float (&value)[4]) {
-    for (int i = 0; i < 4; i += 2) {
-        const float radius = sqrtf(-2.0f * logf(1.0f - value[i])), half_turns = 2.0f * value[i + 1];
-        value[i] = radius * cospif(half_turns);
-        value[i + 1] = radius * sinpif(half_turns);
+__device__ __forceinline__ float radius(float u) { return candle_square_root(-2.0f * logf(1.0f - u)); }
+__device__ __forceinline__ double radius(double u) { return sqrt(-2.0 * log(1.0 - u)); }
+__device__ __forceinline__ void circle(float turns, float &x, float &y) { sincospif(2.0f * turns, &y, &x); }
+__device__ __forceinline__ void circle(double turns, double &x, double &y) { sincospi(2.0 * turns, &y, &x); }
+template <typename W, int COUNT>
+__device__ __forceinline__ void normal(W (&value)[COUNT]) {
+    for (int i = 0; i < COUNT; i += 2) {
+        const W r = radius(value[i]);
+        circle(value[i + 1], value[i], value[i + 1]);
+        value[i] *= r;
+        value[i + 1] *= r;
     }
 }
-__device__ __forceinline__ void normal(double (&value)[2]) {
-    const double radius = sqrt(-2.0 * log(1.0 - value[0])), half_turns = 2.0 * value[1];
-    value[0] = radius * cospi(half_turns);
-    value[1] = radius * sinpi(half_turns);
-}
-
-template <typename T>
-struct Computed { typedef float type; };
-template <> struct Computed<double> { typedef double type; };
-
-template <int BYTES>
-struct Bits;
-template <> struct Bits<1> { typedef uint8_t type; };
-template <> struct Bits<2> { typedef uint16_t type; };
-template <> struct Bits<4> { typedef uint32_t type; };
-template <> struct Bits<8> { typedef uint64_t type; };
 
 // What lies next below a value of type T.
 template <typename T>
 __device__ __forceinline__ T next_below(double high) {
     typedef typename Bits<sizeof(T)>::type B;
-    typedef typename Computed<T>::type W;
+    typedef typename Wide<T>::type W;
     constexpr B sign = (B)1 << (sizeof(T) * 8 - 1);
     const B bits = candle_bits<B>((T)(W)high);
     return candle_bits<T>(high > 0.0 ? (B)(bits - 1) : high < 0.0 ? (B)(bits + 1) : (B)(sign | 1));
@@ -81,13 +71,13 @@ __device__ __forceinline__ T next_below(double high) {
 template <bool NORMAL, typename T>
 __device__ __forceinline__ void fill(const size_t numel, uint64_t seed, uint64_t offset, double first, double second,
                                      T *out) {
-    typedef typename Computed<T>::type W;
+    typedef typename Wide<T>::type W;
     constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), PER_BLOCK = CANDLE_PACK_BYTES / sizeof(W);
     const W low = (W)first, width = NORMAL ? (W)second : (W)(second - first), high = (W)second;
     const T last = next_below<T>(second);
     const size_t packs = (numel + N - 1) / N;
     for (size_t p = (size_t)blockIdx.x * blockDim.x + threadIdx.x; p < packs; p += (size_t)blockDim.x * gridDim.x) {
-        LanePack<T> pack;
+        Pack<T> pack;
 #pragma unroll
         for (unsigned int b = 0; b < N / PER_BLOCK; ++b) {
             W value[PER_BLOCK];
@@ -98,19 +88,10 @@ __device__ __forceinline__ void fill(const size_t numel, uint64_t seed, uint64_t
 #pragma unroll
             for (unsigned int i = 0; i < PER_BLOCK; ++i) {
                 const T rounded = (T)(low + value[i] * width);
-                pack.v[b * PER_BLOCK + i] = NORMAL || (W)rounded < high ? rounded : last;
+                pack.set(b * PER_BLOCK + i, NORMAL || (W)rounded < high ? rounded : last);
             }
         }
-        if ((p + 1) * N <= numel) {
-            store_pack(out + p * N, pack);
-        } else {
-#pragma unroll
-            for (unsigned int j = 0; j < N; ++j) {
-                if (p * N + j < numel) {
-                    out[p * N + j] = pack.v[j];
-                }
-            }
-        }
+        pack.write(out + p * N, numel - p * N);
     }
 }
 

@@ -117,11 +117,11 @@ __device__ __forceinline__ void reduce_across(const ReductionTask &task, unsigne
     } else {
         task.along([&](auto offset) INLINE {
             in_flight<LOADS>(begin + lane, end, task.width, [&](unsigned int e) INLINE {
-                return *(const LanePack<T, P> *)(src + base + offset(e));
-            }, [&](const LanePack<T, P> &pack, unsigned int e) INLINE {
+                return Pack<T, P>::read(src + base + offset(e));
+            }, [&](const Pack<T, P> &pack, unsigned int e) INLINE {
 #pragma unroll
                 for (unsigned int j = 0; j < P; ++j) {
-                    folds[j].take(pack.v[j], e);
+                    folds[j].take(pack[j], e);
                 }
             });
         });
@@ -177,11 +177,11 @@ __device__ __forceinline__ void reduce(const ReductionTask &task, const T *src, 
         }
         task.along([&](auto offset) INLINE {
             in_flight<LOADS>(lane, packs, task.width, [&](unsigned int p) INLINE {
-                return *(const LanePack<T> *)(from + offset(begin + head + p * N));
-            }, [&](const LanePack<T> &pack, unsigned int p) INLINE {
+                return Pack<T>::read(from + offset(begin + head + p * N));
+            }, [&](const Pack<T> &pack, unsigned int p) INLINE {
 #pragma unroll
                 for (unsigned int j = 0; j < N; ++j) {
-                    fold.take(pack.v[j], begin + head + p * N + j);
+                    fold.take(pack[j], begin + head + p * N + j);
                 }
             });
         });

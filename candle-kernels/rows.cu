@@ -1,14 +1,10 @@
-// Softmax and norms of dense rows. `width` threads share a row, a power of two; a workgroup has several short rows, and
-// a thread keeps up to ROW_HELD elements of its row in registers: what a row has beyond that is read again. Computed in
-// f32, or f64 for f64.
+// Softmax and norms of dense rows. `width` threads share a row, a power of two; a workgroup has several short rows. A
+// thread keeps up to 64 bytes of its row in registers (16 of f64): what is longer is read again. Computed in f32, or f64
+// for f64.
 //
 // Few long rows are cut into parts of `part` elements, counted by the grid's y dimension, in two launches: the first has
 // no `dst` and leaves what it knows of each part in `known`, the second reads that. Else `known` is null.
 #include "lanes.cuh"
-
-template <typename T>
-struct Wide { typedef float type; };
-template <> struct Wide<double> { typedef double type; };
 
 // What is known of a row, or of a part of it. Softmax: the largest element and the sum of the exponentials of the
 // distances to it. Norms: the mean, what it was rounded by, and the sum of squares of the distances to both.
@@ -20,84 +16,82 @@ template <typename W>
 struct Moments { W first, second; };
 
 // A row or a part of one: elements before the first aligned pack, packs, and elements behind the last one. Thread
-// `lane` has every `width`th pack, and one of the elements outside of packs.
+// `lane` has every `width`th pack, of which it keeps the first ones, and one of the elements outside of packs. Places
+// count from the first pack.
 template <typename T>
 struct Row {
     typedef typename Wide<T>::type W;
-    static constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T);
-    // 16 elements, of f64 2.
-    static constexpr unsigned int PACKS = sizeof(W) == 8 ? 1 : 16 / N;
+    static constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), KEPT = sizeof(T) == 8 ? 1 : CANDLE_ROW_PACKS;
 
     const T *from;
-    unsigned int elements, lane, width, head, packs, single;
-    W held[PACKS][N], edge;
+    unsigned int packs, lane, width, head;
+    int single;
+    bool has_single;
+    Pack<T> kept[KEPT];
+    // What is made of elements once and used again.
+    W made[KEPT][N], edge;
 
-    __device__ __forceinline__ Row(const T *row, unsigned int count, unsigned int number, unsigned int threads)
-        : from(row), elements(count), lane(number), width(threads) {
-        head = before_packs<N>(from, elements);
+    __device__ __forceinline__ Row(const T *row, unsigned int elements, unsigned int number, unsigned int threads)
+        : lane(number), width(threads), head(before_packs<N>(row, elements)) {
+        from = row + head;
         packs = (elements - head) / N;
-        single = lane < head ? lane : lane + packs * N;
-        LanePack<T> raw[PACKS];
+        single = lane < head ? (int)(lane - head) : (int)(lane - head + packs * N);
+        has_single = (int)(elements - head) > single;
+        each_kept([&](unsigned int p, unsigned int at) INLINE { kept[p] = Pack<T>::read(from + at); });
+        edge = has_single ? (W)from[single] : (W)0;
+    }
+
+    // f of the number and the place of each pack that is kept, from number `first` on, COUNT at most.
+    template <unsigned int COUNT = KEPT, typename F>
+    __device__ __forceinline__ void each_kept(F f, unsigned int first = 0) const {
 #pragma unroll
-        for (unsigned int p = 0; p < PACKS; ++p) {
+        for (unsigned int p = first; p < first + COUNT; ++p) {
             if (lane + p * width < packs) {
-                raw[p] = ((const LanePack<T> *)(from + head))[lane + p * width];
-            }
-        }
-        edge = single < elements ? (W)from[single] : (W)0;
-#pragma unroll
-        for (unsigned int p = 0; p < PACKS; ++p) {
-#pragma unroll
-            for (unsigned int j = 0; j < N; ++j) {
-                held[p][j] = (W)raw[p].v[j];
+                f(p, (lane + p * width) * N);
             }
         }
     }
 
-    // f of each element that is held, which it may change.
+    // f of the packs that are not kept and of their places.
     template <typename F>
-    __device__ __forceinline__ void each_held(F f) {
-#pragma unroll
-        for (unsigned int p = 0; p < PACKS; ++p) {
-            if (lane + p * width < packs) {
-#pragma unroll
-                for (unsigned int j = 0; j < N; ++j) {
-                    f(held[p][j]);
-                }
-            }
-        }
-        if (single < elements) {
-            f(edge);
-        }
+    __device__ __forceinline__ void each_further(F f) const {
+        in_flight<sizeof(W) == 8 ? 1 : 2>(lane + KEPT * width, packs, width, [=](unsigned int p) INLINE {
+            return Pack<T>::read(from + p * N);
+        }, [=](const Pack<T> &pack, unsigned int p) INLINE { f(pack, p * N); });
     }
 
-    // f of each element.
+    // f of each element, and of what may be made of one that is kept.
     template <typename F>
     __device__ __forceinline__ void each(F f) {
-        each_held(f);
-        further([&](const LanePack<T> &pack, unsigned int) INLINE {
+        const auto pack = [&](const Pack<T> &pack, W *making) INLINE {
 #pragma unroll
             for (unsigned int j = 0; j < N; ++j) {
-                W x = (W)pack.v[j];
-                f(x);
+                f((W)pack[j], making[j]);
             }
+        };
+        // Packs stay as they were read: all are under way together, and take few registers.
+#pragma unroll
+        for (unsigned int p = 0; p < KEPT; ++p) {
+            kept[p].forget();
+        }
+        each_kept([&](unsigned int p, unsigned int) INLINE { pack(kept[p], made[p]); });
+        if (has_single) {
+            f(edge, edge);
+        }
+        each_further([&](const Pack<T> &read, unsigned int) INLINE {
+            W unused[N];
+            pack(read, unused);
         });
-    }
-
-    // The packs that are not held, with their numbers.
-    template <typename F>
-    __device__ __forceinline__ void further(F f) const {
-        const LanePack<T> *first = (const LanePack<T> *)(from + head);
-        in_flight<sizeof(W) == 8 ? 1 : 2>(lane + PACKS * width, packs, width, [=](unsigned int p) INLINE { return first[p]; }, f);
     }
 
     template <typename F>
     __device__ __forceinline__ W sum(F f) {
         W sum = 0;
-        each([&](W &x) INLINE { sum += f(x); });
-        return added(sum);
+        each([&](W x, W &making) INLINE { sum += f(x, making); });
+        return added<0>(sum);
     }
-
+    // Each sum of a kernel has a number.
+    template <unsigned int NUMBER>
     __device__ __forceinline__ W added(W value) const {
         return combined<CANDLE_ROW_BLOCK>(value, width, [](W a, W b) INLINE { return a + b; });
     }
@@ -105,56 +99,91 @@ struct Row {
         return combined<CANDLE_ROW_BLOCK>(value, width, [](W a, W b) INLINE { return maxg(a, b); });
     }
 
-    // f of each element, its factor and summand, as Op has them, and whether it is held, to dst.
+    // f of each element, or of what is made of it, its factor and summand as far as Op has COLUMNS, and whether it is
+    // kept, to dst.
     template <typename Op, typename F>
-    __device__ __forceinline__ void write(T *dst, const T *alpha, const T *beta, F f) const {
-        const auto pack = [&](unsigned int number, bool is_held, auto element) INLINE {
-            const unsigned int at = head + number * N;
-            LanePack<T> a, b, result;
-            if (Op::FACTORS) {
-                a = load_pack<N>(alpha + at);
+    __device__ __forceinline__ void write(T *dst, const T *alpha, const T *beta, F f) {
+        constexpr unsigned int COLUMNS = Op::COLUMNS;
+        // Registers are few: not all that is read of columns is under way at once.
+        constexpr unsigned int AT_ONCE = larger(KEPT >> COLUMNS, 1);
+        struct Columns { Pack<T> pack[COLUMNS + 1]; };
+        const T *const columns[] = {alpha + head, beta + head};
+        T *const to = dst + head;
+        const auto read = [&](Columns &read, unsigned int at) INLINE {
+#pragma unroll
+            for (unsigned int c = 0; c < COLUMNS; ++c) {
+                read.pack[c] = Pack<T>::read_anywhere(columns[c] + at);
             }
-            if (Op::SUMMANDS) {
-                b = load_pack<N>(beta + at);
-            }
+        };
+        const auto done = [&](W x, auto column, bool is_kept) INLINE {
+            return (T)f(x, COLUMNS > 0 ? (W)column(0) : (W)1, COLUMNS > 1 ? (W)column(1) : (W)0, is_kept);
+        };
+        const auto write_pack = [&](const Columns &read, unsigned int at, bool is_kept, auto element) INLINE {
+            Pack<T> result;
 #pragma unroll
             for (unsigned int j = 0; j < N; ++j) {
-                result.v[j] = (T)f(element(j), Op::FACTORS ? (W)a.v[j] : (W)1, Op::SUMMANDS ? (W)b.v[j] : (W)0, is_held);
+                result.set(j, done(element(j), [&](unsigned int c) INLINE { return read.pack[c][j]; }, is_kept));
             }
-            store_pack(dst + at, result);
+            result.write(to + at, N);
         };
 #pragma unroll
-        for (unsigned int p = 0; p < PACKS; ++p) {
-            if (lane + p * width < packs) {
-                pack(lane + p * width, true, [&](unsigned int j) INLINE { return held[p][j]; });
+        for (unsigned int first = 0; first < KEPT; first += AT_ONCE) {
+            Columns some[AT_ONCE];
+            each_kept<AT_ONCE>([&](unsigned int p, unsigned int at) INLINE { read(some[p - first], at); }, first);
+#pragma unroll
+            for (unsigned int p = 0; p < AT_ONCE; ++p) {
+                if (!Op::MAKES) {
+                    kept[first + p].forget();
+                }
+#pragma unroll
+                for (unsigned int c = 0; c < COLUMNS; ++c) {
+                    some[p].pack[c].forget();
+                }
             }
+            each_kept<AT_ONCE>([&](unsigned int p, unsigned int at) INLINE {
+                write_pack(some[p - first], at, true, [&](unsigned int j) INLINE {
+                    return Op::MAKES ? made[p][j] : (W)kept[p][j];
+                });
+            }, first);
         }
-        if (single < elements) {
-            const W a = Op::FACTORS ? (W)alpha[single] : (W)1, b = Op::SUMMANDS ? (W)beta[single] : (W)0;
-            dst[single] = (T)f(edge, a, b, true);
+        if (has_single) {
+            to[single] = done(edge, [&](unsigned int c) INLINE { return columns[c][single]; }, true);
         }
-        further([&](const LanePack<T> &raw, unsigned int number) INLINE {
-            pack(number, false, [&](unsigned int j) INLINE { return (W)raw.v[j]; });
+        each_further([&](const Pack<T> &pack, unsigned int at) INLINE {
+            Columns some;
+            read(some, at);
+            write_pack(some, at, false, [&](unsigned int j) INLINE { return (W)pack[j]; });
         });
     }
 };
+
+// e^x, x up to 0. For a narrow float, by one instruction and to its precision.
+template <typename T, typename W>
+__device__ __forceinline__ W exponential(W x) {
+    if constexpr (sizeof(T) == 2) {
+        return candle_power_of_2(x * 1.44269504f);
+    } else {
+        return expg(x);
+    }
+}
 
 // A row of -INFINITY only gives NaN: the distance of two infinities is none. A part of a row may be so: it adds nothing.
 // Exponentials take the place of the elements that are held.
 template <bool LOG>
 struct Softmax {
-    static constexpr bool FACTORS = false, SUMMANDS = false;
+    static constexpr unsigned int COLUMNS = 0;
+    static constexpr bool MAKES = !LOG;
 
     template <typename T, typename W = typename Row<T>::W>
-    static __device__ __forceinline__ Known<W> of(Row<T> &row, bool is_part) {
+    static __device__ __forceinline__ Known<W> of(Row<T> &row, W, bool is_part) {
         W top = -INFINITY;
-        row.each([&](W &x) INLINE { top = maxg(top, x); });
+        row.each([&](W x, W &) INLINE { top = maxg(top, x); });
         top = row.largest(top);
         const W base = is_part && top == -INFINITY ? (W)0 : top;
-        const W sum = row.sum([&](W &x) INLINE {
-            const W e = expg(x - base);
-            if (!LOG) {
-                x = e;
+        const W sum = row.sum([&](W x, W &making) INLINE {
+            const W e = exponential<T>(x - base);
+            if (MAKES) {
+                making = e;
             }
             return e;
         });
@@ -171,18 +200,18 @@ struct Softmax {
         for (unsigned int i = row.lane; i < count; i += row.width) {
             sum += parts[i].sum * expg(parts[i].base - top);
         }
-        if (!LOG) {
-            row.each_held([&](W &x) INLINE { x = expg(x - top); });
+        if (MAKES) {
+            row.each([&](W x, W &making) INLINE { making = exponential<T>(x - top); });
         }
-        return {top, 0, row.added(sum)};
+        return {top, 0, row.template added<0>(sum)};
     }
     template <typename W>
     static __device__ __forceinline__ W scale(const Known<W> &known, W, W) {
         return LOG ? logg(known.sum) : (W)1 / known.sum;
     }
-    template <typename W>
-    static __device__ __forceinline__ W element(W x, const Known<W> &known, W scale, W, W, bool is_held) {
-        return LOG ? (x - known.base) - scale : (is_held ? x : expg(x - known.base)) * scale;
+    template <typename T, typename W>
+    static __device__ __forceinline__ W element(W x, const Known<W> &known, W scale, W, W, bool is_kept) {
+        return LOG ? (x - known.base) - scale : (is_kept ? x : exponential<T>(x - known.base)) * scale;
     }
 };
 
@@ -190,16 +219,17 @@ struct Softmax {
 // is large. What the mean was rounded by is known from the same differences, and taken off. Without a mean, it is 0.
 template <bool MEAN>
 struct Norm {
-    static constexpr bool FACTORS = true, SUMMANDS = MEAN;
+    static constexpr unsigned int COLUMNS = MEAN ? 2 : 1;
+    static constexpr bool MAKES = false;
 
     template <typename T, typename W = typename Row<T>::W>
-    static __device__ __forceinline__ Known<W> of(Row<T> &row, bool) {
+    static __device__ __forceinline__ Known<W> of(Row<T> &row, W elements, bool) {
         if (!MEAN) {
-            return {0, 0, row.sum([](W &x) INLINE { return x * x; })};
+            return {0, 0, row.sum([](W x, W &) INLINE { return x * x; })};
         }
-        const W mean = row.sum([](W &x) INLINE { return x; }) / (W)row.elements;
+        const W mean = row.sum([](W x, W &) INLINE { return x; }) / elements;
         Moments<W> moments = {0, 0};
-        row.each([&](W &x) INLINE {
+        row.each([&](W x, W &) INLINE {
             const W difference = x - mean;
             moments.first += difference;
             moments.second += difference * difference;
@@ -207,7 +237,7 @@ struct Norm {
         moments = combined<CANDLE_ROW_BLOCK>(moments, row.width, [](Moments<W> a, Moments<W> b) INLINE {
             return Moments<W>{a.first + b.first, a.second + b.second};
         });
-        const W rest = moments.first / (W)row.elements;
+        const W rest = moments.first / elements;
         return {mean, rest, moments.second - moments.first * rest};
     }
     template <typename T, typename W>
@@ -218,18 +248,18 @@ struct Norm {
         for (unsigned int i = row.lane; i < count; i += row.width) {
             rest += (W)min(part, columns - i * part) * ((parts[i].base - base) + parts[i].rest);
         }
-        rest = row.added(rest) / (W)columns;
+        rest = row.template added<0>(rest) / (W)columns;
         for (unsigned int i = row.lane; i < count; i += row.width) {
             const W difference = ((parts[i].base - base) + parts[i].rest) - rest;
             sum += parts[i].sum + (W)min(part, columns - i * part) * difference * difference;
         }
-        return {base, rest, row.added(sum)};
+        return {base, rest, row.template added<1>(sum)};
     }
     template <typename W>
     static __device__ __forceinline__ W scale(const Known<W> &known, W columns, W eps) {
         return (W)1 / sqrtg(known.sum / columns + eps);
     }
-    template <typename W>
+    template <typename T, typename W>
     static __device__ __forceinline__ W element(W x, const Known<W> &known, W scale, W alpha, W beta, bool) {
         return MEAN ? ((x - known.base) - known.rest) * scale * alpha + beta : x * scale * alpha;
     }
@@ -239,18 +269,18 @@ template <typename Op, typename T>
 __device__ __forceinline__ void each_row(const T *src, T *dst, const T *alpha, const T *beta, void *known,
                                          const unsigned int rows, const unsigned int columns, const unsigned int part,
                                          const unsigned int width, const float eps) {
-    typedef typename Row<T>::W W;
+    typedef typename Wide<T>::type W;
     const unsigned int shift = log2_of(width), number = blockIdx.x * (blockDim.x >> shift) + (threadIdx.x >> shift);
     const bool is_row = number < rows;
-    const unsigned int begin = blockIdx.y * part;
+    const unsigned int begin = blockIdx.y * part, count = is_row ? min(part, columns - begin) : 0;
     const size_t first = is_row ? (size_t)number * columns + begin : 0;
-    Row<T> row(src + first, is_row ? min(part, columns - begin) : 0, threadIdx.x & (width - 1), width);
+    Row<T> row(src + first, count, threadIdx.x & (width - 1), width);
     Known<W> *parts = (Known<W> *)known + (is_row ? (size_t)number * gridDim.y : 0);
     Known<W> whole;
     if (known && dst) {
         whole = Op::of_parts(row, (const Known<W> *)parts, gridDim.y, columns, part);
     } else {
-        whole = Op::of(row, known != nullptr);
+        whole = Op::of(row, (W)count, known != nullptr);
     }
     if (!dst) {
         if (is_row && row.lane == 0) {
@@ -259,8 +289,8 @@ __device__ __forceinline__ void each_row(const T *src, T *dst, const T *alpha, c
         return;
     }
     const W scale = Op::scale(whole, (W)columns, (W)eps);
-    row.template write<Op>(dst + first, alpha + begin, beta + begin, [&](W x, W a, W b, bool is_held) INLINE {
-        return Op::element(x, whole, scale, a, b, is_held);
+    row.template write<Op>(dst + first, alpha + begin, beta + begin, [=](W x, W a, W b, bool is_kept) INLINE {
+        return Op::template element<T>(x, whole, scale, a, b, is_kept);
     });
 }
 

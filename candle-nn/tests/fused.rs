@@ -57,6 +57,7 @@ fn rows_of_all_lengths_and_places() {
             (65, 17, 1),
             (130, 24, 0),
             (33, 128, 0),
+            (16_500, 104, 0),
             (5, 129, 7),
             (2, 4099, 5),
             (1, 20_000, 0),
@@ -203,22 +204,23 @@ fn rotary_embeddings_with_shared_and_own_angles() {
     let slow_thd: Rope = |x, cos, sin| {
         rotary_emb::rope_slow(&x.transpose(1, 2)?.contiguous()?, cos, sin)?.transpose(1, 2)?.contiguous()
     };
-    let kinds: [(&str, Rope, Rope, [usize; 4]); 3] = [
-        ("rope", rotary_emb::rope, rotary_emb::rope_slow, [2, 3, 5, 8]),
-        ("rope_i", rotary_emb::rope_i, rotary_emb::rope_i_slow, [2, 3, 5, 8]),
-        ("rope_thd", rotary_emb::rope_thd, slow_thd, [2, 5, 3, 8]),
+    let kinds: [(&str, Rope, Rope, [usize; 3]); 3] = [
+        ("rope", rotary_emb::rope, rotary_emb::rope_slow, [2, 3, 5]),
+        ("rope_i", rotary_emb::rope_i, rotary_emb::rope_i_slow, [2, 3, 5]),
+        ("rope_thd", rotary_emb::rope_thd, slow_thd, [2, 5, 3]),
     ];
-    for dtype in FLOATS {
-        for (name, fused, slow, dims) in kinds {
-            let x = tensor(&dims, dtype, 2.0);
-            let (cos, sin) = (tensor(&[5, 4], dtype, 1.0), tensor(&[5, 4], dtype, 0.7));
+    // In packs, and pair by pair.
+    for (dtype, half) in FLOATS.into_iter().flat_map(|dtype| [(dtype, 16), (dtype, 3)]) {
+        for (name, fused, slow, [b, m, n]) in kinds {
+            let x = tensor(&[b, m, n, 2 * half], dtype, 2.0);
+            let (cos, sin) = (tensor(&[5, half], dtype, 1.0), tensor(&[5, half], dtype, 0.7));
             let to = |t: &Tensor| t.to_device(&device).unwrap();
             let expected = slow(&wide(&x), &wide(&cos), &wide(&sin)).unwrap();
             let got = fused(&to(&x), &to(&cos), &to(&sin)).unwrap();
             assert_close(&got, &expected, tolerance(dtype), &format!("{name} {dtype:?}"));
 
             // Angles of their own for each of the two batches.
-            let (cos, sin) = (tensor(&[2, 5, 4], dtype, 1.0), tensor(&[2, 5, 4], dtype, 0.7));
+            let (cos, sin) = (tensor(&[2, 5, half], dtype, 1.0), tensor(&[2, 5, half], dtype, 0.7));
             let got = fused(&to(&x), &to(&cos), &to(&sin)).unwrap();
             for batch in 0..2 {
                 let pick = |t: &Tensor| wide(&t.get(batch).unwrap());
@@ -229,6 +231,16 @@ fn rotary_embeddings_with_shared_and_own_angles() {
             }
         }
     }
+}
+
+/// So many heads that each thread has several, the last ones fewer.
+#[test]
+fn rotary_embeddings_of_many_heads() {
+    let x = tensor(&[1, 49, 2048, 6], DType::F32, 2.0);
+    let (cos, sin) = (tensor(&[2048, 3], DType::F32, 1.0), tensor(&[2048, 3], DType::F32, 0.7));
+    let to = |t: &Tensor| t.to_device(&rocm()).unwrap();
+    let got = rotary_emb::rope(&to(&x), &to(&cos), &to(&sin)).unwrap();
+    assert_close(&got, &rotary_emb::rope_slow(&x, &cos, &sin).unwrap(), 1e-6, "rope of many heads");
 }
 
 /// Weights that were made on another stream of the same GPU are waited for.

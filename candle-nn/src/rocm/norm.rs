@@ -1,13 +1,15 @@
 //! Softmax and the norms over the last dim of a contiguous tensor: one launch, or two where rows are few and long.
 use super::{contiguous, count, kernel, output};
 use candle::backend::BackendStorage;
-use candle::rocm::hip_kernels::contract::{LayerNorm, RmsNorm, Softmax, SoftmaxOp, PACK_BYTES, ROW_BLOCK};
+use candle::rocm::hip_kernels::contract::{
+    LayerNorm, RmsNorm, Softmax, SoftmaxOp, PACK_BYTES, ROW_BLOCK, ROW_PACKS,
+};
 use candle::rocm::{further, DevicePtr, LaunchConfig, RocmStorage};
 use candle::{bail, CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 
 /// Fewer threads than this leave a large GPU idle, so that rows are shared by more of them.
 const ENOUGH_THREADS: usize = 1 << 16;
-/// The shortest part of a row that is worth a workgroup of its own, and what a thread of one keeps in registers.
+/// The shortest part of a row that is worth a workgroup of its own.
 const PART: usize = 16 * ROW_BLOCK;
 /// Fewer parts than this are not worth a second launch.
 const LEAST_PARTS: usize = 4;
@@ -91,13 +93,13 @@ impl<'a> Rows<'a> {
         let pack = PACK_BYTES / size;
         // A thread has an element outside of packs, where rows do not begin or end with one.
         let is_aligned = columns % pack == 0 && self.from.0 as usize % PACK_BYTES == 0;
-        let least = if is_aligned { 8 } else { (2 * pack).max(8) };
+        let least = if is_aligned { 4 } else { 2 * pack };
         let packs = columns.div_ceil(pack).next_power_of_two();
-        let full = if size == 8 { packs } else { packs * pack / 16 };
+        let full = if size == 8 { packs } else { packs / ROW_PACKS };
         let width = full.max(packs.min((ENOUGH_THREADS / rows).next_power_of_two())).clamp(least, ROW_BLOCK);
         let parts = (columns / PART).min(ENOUGH_PARTS / rows);
         let part = if parts < LEAST_PARTS { columns } else { columns.div_ceil(parts).next_multiple_of(64) };
-        let block = rows.saturating_mul(width).next_power_of_two().clamp(32, 256).max(width);
+        let block = rows.saturating_mul(width).next_power_of_two().clamp(32, 128).max(width);
         let [part, width, columns] = [part, width, columns].map(|n| n as u32);
         (Shares { rows: 0, columns, part, width }, block as u32)
     }

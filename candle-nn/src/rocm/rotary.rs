@@ -1,14 +1,17 @@
 //! Rotary embeddings: one kernel that turns pairs of each row by the angles of its position.
 use super::{contiguous, count, kernel, output};
 use candle::backend::BackendStorage;
-use candle::rocm::hip_kernels::contract::{Rope, RopePairs};
-use candle::rocm::{further, LaunchConfig, RocmStorage};
+use candle::rocm::hip_kernels::contract::{Rope, RopePairs, PACK_BYTES};
+use candle::rocm::{LaunchConfig, RocmStorage};
 use candle::{bail, Layout, Result, Shape};
 
 type Operand<'a> = (&'a RocmStorage, &'a Layout);
 
-/// The most pairs of one launch.
-const MAX_PAIRS: usize = 1 << 31;
+/// More than these are worth heads of their own that they take one after the other, as many as that.
+const ENOUGH_THREADS: usize = 1 << 18;
+const MAX_HEADS_EACH: usize = 8;
+/// What HIP counts in y and z of a grid; kernels walk in steps of the grid.
+const MAX_GRID: usize = 0xffff;
 
 /// Rotary embedding of a contiguous x of four dims. `time` is the dim that counts positions; cos and sin have a row of
 /// half as many angles as x has columns for each position, per batch if they have three dims.
@@ -30,7 +33,7 @@ fn turned(
         bail!("{op}: the last dim of {:?} has no halves", lx.dims());
     }
     let (batch, half, positions) = (dims.0, dims.3 / 2, lx.dims()[time]);
-    let rows = dims.1 * dims.2;
+    let heads = lx.dims()[3 - time];
     let per_batch = lcos.dims().len() == 3 && lsin.dims().len() == 3;
     let angles = positions * half * if per_batch { batch } else { 1 };
     for layout in [lcos, lsin] {
@@ -48,32 +51,36 @@ fn turned(
     if elements == 0 {
         return Ok((dst, lx.shape().clone()));
     }
-    let image = rows * half;
-    if image > MAX_PAIRS {
-        bail!("{op}: {image} pairs of a batch, at most {MAX_PAIRS} are possible on ROCm");
-    }
-    // As many batches at a time as one launch can count.
-    let (to, step) = (output(&dst)?, MAX_PAIRS / image);
-    let at = |ptr, elements| further(ptr, x.dtype(), elements);
-    for first in (0..batch).step_by(step) {
-        let numel = step.min(batch - first) * image;
-        let batch_stride = if per_batch { positions * half } else { 0 };
-        let arguments = Rope {
-            numel,
-            half: count(op, half)?,
-            rows: count(op, rows)?,
-            // Rows of the dims after `time` share its position.
-            inner: count(op, lx.dims()[time + 1..3].iter().product())?,
-            positions: count(op, positions)?,
-            batch_stride: count(op, batch_stride)?,
-            src: at(src, 2 * first * image),
-            cos: at(cos, first * batch_stride),
-            sin: at(sin, first * batch_stride),
-            dst: at(to, 2 * first * image),
-        };
-        // SAFETY: both ends hold all rows, and the tables were checked to hold all positions.
-        unsafe { x.device().launch(kernel, LaunchConfig::for_elements(op, numel)?, &arguments)? };
-    }
+    let to = output(&dst)?;
+    let size = x.dtype().size_in_bytes();
+    let places = [src, cos, sin].iter().fold(half * size, |places, ptr| places | ptr.0 as usize);
+    let in_packs = places % PACK_BYTES == 0;
+    let threads = positions * half / if in_packs { PACK_BYTES / size } else { 1 };
+    let mut config = LaunchConfig::for_elements(op, threads)?;
+    config.block.0 = config.block.0.min(threads.next_power_of_two().max(32) as u32);
+    // Angles are read once for several heads where there are threads enough.
+    let heads_each = (threads * heads * batch).div_ceil(ENOUGH_THREADS).min(MAX_HEADS_EACH);
+    config.grid.1 = heads.div_ceil(heads_each).min(MAX_GRID) as u32;
+    config.grid.2 = batch.min(MAX_GRID) as u32;
+    // Rows between positions and between heads.
+    let (position_rows, head_rows) = if time == 1 { (heads, 1) } else { (1, positions) };
+    let batch_angles = if per_batch { positions * half } else { 0 };
+    let arguments = Rope {
+        half: count(op, half)?,
+        positions: count(op, positions)?,
+        heads: count(op, heads)?,
+        batches: count(op, batch)?,
+        position_rows: count(op, position_rows)?,
+        head_rows: count(op, head_rows)?,
+        batch_angles: count(op, batch_angles)?,
+        in_packs,
+        src,
+        cos,
+        sin,
+        dst: to,
+    };
+    // SAFETY: both ends hold all rows, and the tables were checked to hold all positions.
+    unsafe { x.device().launch(kernel, config, &arguments)? };
     Ok((dst, lx.shape().clone()))
 }
 

@@ -72,6 +72,27 @@ CANDLE_DEVICE int __dp4a(int a, int b, int c) {
 // 2^x and 1 / x within an ulp; 0 where they are below 2^-126.
 CANDLE_DEVICE float candle_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 CANDLE_DEVICE float candle_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
+// 2^x within 2 ulp; what is subnormal may be 0.
+CANDLE_DEVICE float candle_power_of_2(float x) { return __builtin_amdgcn_exp2f(x); }
+// Of a normal number, within an ulp.
+CANDLE_DEVICE float candle_square_root(float x) { return __builtin_amdgcn_sqrtf(x); }
+
+// Sine and cosine of x half turns, with one reduction of x.
+extern "C" __device__ float __ocml_sincospi_f32(float, __attribute__((address_space(5))) float *);
+extern "C" __device__ double __ocml_sincospi_f64(double, __attribute__((address_space(5))) double *);
+CANDLE_DEVICE void sincospif(float x, float *sine, float *cosine) {
+    float other;
+    *sine = __ocml_sincospi_f32(x, (__attribute__((address_space(5))) float *)&other);
+    *cosine = other;
+}
+CANDLE_DEVICE void sincospi(double x, double *sine, double *cosine) {
+    double other;
+    *sine = __ocml_sincospi_f64(x, (__attribute__((address_space(5))) double *)&other);
+    *cosine = other;
+}
+
+// The constraint of an assembler's operand that is read and written in a register of 32 bits.
+#define CANDLE_IN_REGISTER "+v"
 
 // How the device library spells a function of one and of two arguments.
 #define CANDLE_LIBRARY1(NAME)                                                      \

@@ -38,6 +38,19 @@ CANDLE_DEVICE int __dp4a(int a, int b, int c) {
 // 2^x and 1 / x within an ulp; 0 where they are below 2^-126.
 CANDLE_DEVICE float candle_exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
 CANDLE_DEVICE float candle_reciprocal(float x) { return __nvvm_rcp_approx_ftz_f(x); }
+// 2^x within 2 ulp; what is subnormal may be 0.
+CANDLE_DEVICE float candle_power_of_2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
+// Of a normal number, within an ulp.
+CANDLE_DEVICE float candle_square_root(float x) { return __nvvm_sqrt_approx_ftz_f(x); }
+
+// Sine and cosine of x half turns, with one reduction of x.
+extern "C" __device__ void __nv_sincospif(float, float *, float *);
+extern "C" __device__ void __nv_sincospi(double, double *, double *);
+CANDLE_DEVICE void sincospif(float x, float *sine, float *cosine) { __nv_sincospif(x, sine, cosine); }
+CANDLE_DEVICE void sincospi(double x, double *sine, double *cosine) { __nv_sincospi(x, sine, cosine); }
+
+// The constraint of an assembler's operand that is read and written in a register of 32 bits.
+#define CANDLE_IN_REGISTER "+r"
 
 // How the device library spells a function of one and of two arguments.
 #define CANDLE_LIBRARY1(NAME)                                                  \
