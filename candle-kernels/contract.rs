@@ -98,8 +98,9 @@ pub const CONSTANTS: &[Constant] = &[
     constant("TAKEN", 4, "The most units that each thread of an index_select or gather moves."),
     constant("TAKEN_BYTES", 32, "The most bytes, likewise."),
     constant("CONV_PLACES", 4, "Places of a plane whose windows a thread goes through together."),
-    constant("SORT_TILE", 1024, "The most elements that one workgroup sorts."),
-    constant("SORT_MERGED", 8, "Elements that each thread of a merge writes."),
+    constant("SORT_BLOCK", SORT_BLOCK, "The most threads that sort a row in one launch."),
+    constant("SORT_HELD", 4, "Elements of each of them."),
+    constant("SORT_ROUNDS", 8, "Elements of each thread of a tile of a longer row."),
     constant(
         "ROW_BLOCK",
         1024,
@@ -117,6 +118,8 @@ pub const CONSTANTS: &[Constant] = &[
     constant("FAULT_SCATTER_ADD", 4, "As FAULT_INDEX_SELECT."),
     constant("FAULT_INDEX_ADD", 5, "As FAULT_INDEX_SELECT."),
 ];
+
+const SORT_BLOCK: u32 = 1024;
 
 /// Every dtype that computes, named as `DType::as_str` names it.
 pub const ELEMENTS: &[&str] = &["u8", "u32", "i16", "i32", "i64", "bf16", "f16", "f32", "f64", "f8e4m3"];
@@ -313,10 +316,7 @@ fn indexing() -> Vec<Family> {
         arg("ids_stride", Pass::Usize, "elements from index to index; not used by gather"),
         arg("src_dim_size", Pass::Usize, "the indexed dim of the source"),
     ];
-    let right = [
-        arg("right_size", Pass::Usize, "elements of the dims after the indexed one"),
-        arg("right_magic", Pass::Usize, "of a division by that"),
-    ];
+    let right = arg("right_size", Pass::Usize, "elements of the dims after the indexed one, as a dim's word");
     let kind = |kind| names("kind", &[kind]);
     vec![
         Family {
@@ -332,11 +332,10 @@ fn indexing() -> Vec<Family> {
                  are units of so many bytes.",
                 [
                     &shared[..],
-                    &[arg("src_right_size", Pass::Usize, "`right_size` of the source")],
-                    &right,
                     &[
-                        arg("ids_dim_size", Pass::Usize, "ids along the dim"),
-                        arg("ids_magic", Pass::Usize, "of a division by that"),
+                        arg("src_right_size", Pass::Usize, "those of the source, as they are"),
+                        right,
+                        arg("ids_dim_size", Pass::Usize, "ids along the dim, as a dim's word"),
                     ],
                 ]
                 .concat(),
@@ -353,16 +352,18 @@ fn indexing() -> Vec<Family> {
                 "{kind}_{ids}_{dtype}",
                 "`out[l, id, r] = inp[l, j, r]` or `+=`: the id is `ids[l, j, r]`, or of index_add `ids[j]`.",
                 [
-                    &shared[..4],
+                    &shared[..2],
+                    &[arg(
+                        "order",
+                        Pass::Pointer,
+                        "the places that sort the ids along the dim, as u32; may be null",
+                    )],
+                    &shared[2..4],
                     &shared[5..],
                     &[
                         arg("dst_dim_size", Pass::Usize, "the indexed dim of the destination"),
-                        arg("run", Pass::Usize, "places of the dim that a thread walks along"),
-                    ],
-                    &right,
-                    &[
-                        arg("runs", Pass::Usize, "runs of the dim"),
-                        arg("runs_magic", Pass::Usize, "of a division by that"),
+                        right,
+                        arg("runs", Pass::Usize, "threads along the dim, its size or 1, as a dim's word"),
                     ],
                 ]
                 .concat(),
@@ -500,58 +501,75 @@ fn rows() -> Vec<Family> {
 }
 
 fn sorting() -> Vec<Family> {
-    let order = || names("order", &["asc", "desc"]);
+    let x = arg("x", Pass::Pointer, "dense rows");
     let columns = arg("ncols", Pass::U32, "elements of a row");
+    let tiles = arg("tiles", Pass::U32, "tiles of a row");
+    let shift = arg("shift", Pass::U32, "bits of a key below the digit");
+    let counts = arg("counts", Pass::Pointer, "a u32 for each row, digit and tile");
+    let totals = arg("totals", Pass::Pointer, "a u32 for each row and digit");
+    let keys = [
+        arg("sign", Pass::Usize, "the sign bit, 0 where there is none"),
+        arg("infinity", Pass::Usize, "bits of the largest value that is no NaN, 0 for integers"),
+        arg("turned", Pass::Usize, "all ones for descending order"),
+    ];
+    let sort = |name, kernels, meaning, arguments: &[Argument], keys: &[Argument]| Family {
+        variants: vec![vec![dtypes("carrier", CARRIERS)]],
+        ..family(name, "sort", kernels, meaning, [arguments, keys].concat())
+    };
     vec![
         Family {
-            variants: vec![vec![order(), dtypes("dtype", ELEMENTS)]],
             dynamic_lds: true,
-            ..family(
+            block: SORT_BLOCK,
+            ..sort(
                 "SortRows",
-                "sort",
-                "asort_{order}_{dtype}",
-                "The order of each row, sorted by one workgroup in LDS.",
-                vec![
-                    arg("x", Pass::Pointer, "dense rows"),
+                "asort_{carrier}",
+                "The order of each row, sorted within a workgroup.",
+                &[
+                    x,
                     arg("dst", Pass::Pointer, "places as u32"),
+                    arg("rows", Pass::Usize, "how many rows"),
                     columns,
-                    arg("ncols_pad", Pass::U32, "the power of two not below `ncols`"),
+                    arg("width", Pass::U32, "threads of a row, a power of two"),
                 ],
+                &keys,
             )
         },
+        sort(
+            "SortCount",
+            "asort_count_{carrier}",
+            "How many elements of each digit each tile of each row has.",
+            &[x, counts, columns, tiles, shift],
+            &keys,
+        ),
+        sort(
+            "SortMove",
+            "asort_move_{carrier}",
+            "Orders rows by a digit.",
+            &[
+                x,
+                arg(
+                    "places",
+                    Pass::Pointer,
+                    "a place in the row for each element, as u32; may be null: its own",
+                ),
+                arg("keys_out", Pass::Pointer, "ordered keys; may be null"),
+                arg("places_out", Pass::Pointer, "their places"),
+                counts,
+                totals,
+                columns,
+                tiles,
+                shift,
+            ],
+            &keys,
+        ),
         Family {
-            variants: vec![vec![order(), dtypes("dtype", ELEMENTS)]],
-            dynamic_lds: true,
+            variants: vec![vec![names("op", &["sum"])]],
             ..family(
-                "SortTiles",
+                "SortSum",
                 "sort",
-                "asort_tiles_{order}_{dtype}",
-                "Sorts each tile of each row by itself.",
-                vec![
-                    arg("x", Pass::Pointer, "dense rows"),
-                    arg("keys", Pass::Pointer, "a key for each element"),
-                    arg("places", Pass::Pointer, "its place in the row, as u32"),
-                    columns,
-                    arg("tile", Pass::U32, "elements of a tile"),
-                ],
-            )
-        },
-        Family {
-            variants: vec![vec![names("key", &["u32", "u64"])]],
-            ..family(
-                "SortMerge",
-                "sort",
-                "asort_merge_{key}",
-                "Merges neighbouring sorted runs of each row.",
-                vec![
-                    arg("keys", Pass::Pointer, "sorted runs"),
-                    arg("places", Pass::Pointer, "their places"),
-                    arg("keys_out", Pass::Pointer, "merged runs; may be null"),
-                    arg("places_out", Pass::Pointer, "their places"),
-                    arg("threads", Pass::Usize, "threads that have elements to write"),
-                    columns,
-                    arg("run", Pass::U32, "elements of a run"),
-                ],
+                "asort_{op}",
+                "Makes of counts the sums of those of the tiles before.",
+                vec![counts, totals, arg("lists", Pass::Usize, "rows times digits"), tiles],
             )
         },
     ]

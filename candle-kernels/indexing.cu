@@ -122,12 +122,12 @@ __device__ __forceinline__ void take(const uint32_t numel, const I *ids, const U
 
 enum Written { SET, SCATTER_ADD, INDEX_ADD };
 
-// out[l, id, r] = inp[l, j, r], or += it; the id is ids[j] for INDEX_ADD, else ids[l, j, r]. Each thread walks along
-// `run` places of the dim. One that walks along all of them is alone with its l and r: the order is that of the places. Those that share them add
-// atomically, narrow elements with the word around them.
+// out[l, id, r] = inp[l, j, r], or += it; the id is ids[j] for INDEX_ADD, else ids[l, j, r]. There is a thread for each
+// place j of the dim, and they add atomically, or `runs` is 1 and each thread walks along all of them, alone with its l and
+// r. Or, where `order` has the places that sort the ids, the first of each id walks along all that have it, in their order.
 template <Written HOW, typename T, typename I>
-__device__ __forceinline__ void put(const uint32_t numel, const I *ids, const T *inp, T *out, const uint32_t size,
-                                    const size_t dst_dim_size, const uint32_t run, const Divisor right,
+__device__ __forceinline__ void put(const uint32_t numel, const I *ids, const uint32_t *order, const T *inp, T *out,
+                                    const uint32_t size, const size_t dst_dim_size, const Divisor right,
                                     const Divisor runs) {
     constexpr uint32_t op = HOW == SET           ? CANDLE_FAULT_SCATTER
                             : HOW == SCATTER_ADD ? CANDLE_FAULT_SCATTER_ADD
@@ -136,23 +136,41 @@ __device__ __forceinline__ void put(const uint32_t numel, const I *ids, const T 
     if (r >= numel) {
         return;
     }
-    uint32_t first = right.split(r);
-    const uint32_t l = runs.split(first);
-    first *= run;
+    uint32_t j = right.split(r);
+    const uint32_t l = runs.split(j);
     out += l * dst_dim_size * right.by + r;
-    const size_t from = (size_t)l * size * right.by + r;
-    for (uint32_t j = first; j < min(first + run, size); ++j) {
-        const size_t src_i = from + (size_t)j * right.by;
-        const I id = ids[HOW == INDEX_ADD ? j : src_i];
+    inp += (size_t)l * size * right.by + r;
+    const size_t step = HOW == INDEX_ADD ? 1 : right.by;
+    ids += HOW == INDEX_ADD ? 0 : (size_t)l * size * right.by + r;
+    if (order != nullptr) {
+        order += HOW == INDEX_ADD ? 0 : (size_t)l * size * right.by + r;
+        uint32_t place = order[j * step];
+        const I id = ids[place * step];
+        if ((j > 0 && ids[order[(j - 1) * step] * step] == id) || !names_element(id, dst_dim_size, op)) {
+            return;
+        }
+        T value = out[(size_t)id * right.by];
+        do {
+            const T next = inp[(size_t)place * right.by];
+            value = HOW == SET ? next : value + next;
+            place = ++j < size ? order[j * step] : 0;
+        } while (j < size && ids[place * step] == id);
+        out[(size_t)id * right.by] = value;
+        return;
+    }
+    const bool alone = HOW == SET || runs.by == 1;
+    for (const uint32_t end = alone ? size : j + 1; j < end; ++j) {
+        const I id = ids[j * step];
         if (names_element(id, dst_dim_size, op)) {
             T *dst = out + (size_t)id * right.by;
-            if constexpr (HOW == SET) {
-                *dst = inp[src_i];
-            } else if (run >= size) {
-                *dst = *dst + inp[src_i];
-            } else {
-                atomicAdd(dst, inp[src_i]);
+            const T value = inp[(size_t)j * right.by];
+            if constexpr (HOW != SET) {
+                if (!alone) {
+                    candle_add(dst, value);
+                    continue;
+                }
             }
+            *dst = HOW == SET ? value : *dst + value;
         }
     }
 }
@@ -160,18 +178,16 @@ __device__ __forceinline__ void put(const uint32_t numel, const I *ids, const T 
 #define TAKE(KIND, GATHER, T, T_NAME, I, I_NAME)                                                                      \
     extern "C" __global__ void KIND##_##I_NAME##_##T_NAME(                                                            \
         const size_t numel, const I *ids, const T *inp, T *out, const size_t ids_stride, const size_t src_dim_size,   \
-        const size_t src_right_size, const size_t right_size, const size_t right_magic, const size_t ids_dim_size,    \
-        const size_t ids_magic) {                                                                                     \
-        take<GATHER>((uint32_t)numel, ids, inp, out, ids_stride, src_dim_size, src_right_size,                        \
-                     Divisor(right_size, right_magic), Divisor(ids_dim_size, ids_magic));                             \
+        const size_t src_right_size, const size_t right_size, const size_t ids_dim_size) {                            \
+        take<GATHER>((uint32_t)numel, ids, inp, out, ids_stride, src_dim_size, src_right_size, Divisor(right_size),   \
+                     Divisor(ids_dim_size));                                                                          \
     }
 #define PUT(KIND, HOW, T, T_NAME, I, I_NAME)                                                                          \
     extern "C" __global__ void KIND##_##I_NAME##_##T_NAME(                                                            \
-        const size_t numel, const I *ids, const T *inp, T *out, const size_t src_dim_size, const size_t dst_dim_size, \
-        const size_t run, const size_t right_size, const size_t right_magic, const size_t runs,                       \
-        const size_t runs_magic) {                                                                                    \
-        put<HOW>((uint32_t)numel, ids, inp, out, (uint32_t)src_dim_size, dst_dim_size, (uint32_t)run,                 \
-                 Divisor(right_size, right_magic), Divisor(runs, runs_magic));                                        \
+        const size_t numel, const I *ids, const uint32_t *order, const T *inp, T *out, const size_t src_dim_size,     \
+        const size_t dst_dim_size, const size_t right_size, const size_t runs) {                                      \
+        put<HOW>((uint32_t)numel, ids, order, inp, out, (uint32_t)src_dim_size, dst_dim_size, Divisor(right_size),    \
+                 Divisor(runs));                                                                                      \
     }
 #define MOVING_IDS(OP, KIND, HOW, T, T_NAME)    \
     OP(KIND, HOW, T, T_NAME, uint8_t, u8)       \

@@ -1,5 +1,6 @@
 // Elements in packs of one access, and the one template of all elementwise kernels.
 #pragma once
+#include "index.cuh"
 
 template <unsigned int BYTES> struct Bits;
 template <> struct Bits<1> { typedef uint8_t type; };
@@ -77,14 +78,6 @@ struct Pack {
     }
 };
 
-// A dim's word holds its size below bit 32 and above it what to multiply by in place of a division by it (Granlund and
-// Montgomery, "Division by invariant integers using multiplication", for numerators below 2^31).
-__device__ __forceinline__ unsigned int divided(unsigned int n, size_t dim) {
-    const unsigned int size = (unsigned int)dim, factor = (unsigned int)(dim >> 32);
-    const unsigned int shift = size > 1 ? 32 - __builtin_clz(size - 1) : 0;
-    return ((unsigned int)(((uint64_t)n * factor) >> 32) + n) >> shift;
-}
-
 // How far elements COUNT in row-major order lie from the first, in each of LISTS operands.
 template <unsigned int COUNT, unsigned int LISTS>
 struct Places {
@@ -100,10 +93,10 @@ struct Places {
         }
 #pragma unroll 1
         for (unsigned int d = num_dims; d-- > 0;) {
-            const size_t dim = info[d];
+            const Divisor dim(info[d]);
             for (unsigned int i = 0; i < COUNT; ++i) {
-                const unsigned int rest = d == 0 ? 0 : divided(element[i], dim);
-                const unsigned int digit = element[i] - rest * (unsigned int)dim;
+                const unsigned int rest = d == 0 ? 0 : dim.quotient(element[i]);
+                const unsigned int digit = element[i] - rest * dim.by;
                 for (unsigned int list = 0; list < LISTS; ++list) {
                     at[i][list] += digit * info[(1 + list) * num_dims + d];
                 }
@@ -145,9 +138,6 @@ template <typename F, unsigned int W, typename First, typename... Rest, typename
 __device__ __forceinline__ auto apply(const F &f, const Packs<W, First, Rest...> &packs, unsigned int i, Done... done) {
     return apply(f, packs.rest, i, done..., packs.first[i]);
 }
-
-constexpr unsigned int smaller(unsigned int x, unsigned int y) { return x < y ? x : y; }
-constexpr unsigned int larger(unsigned int x, unsigned int y) { return x < y ? y : x; }
 
 // How packs are chosen; the host's `for_packs` counts threads likewise.
 template <bool CHEAP, typename R, typename... In>

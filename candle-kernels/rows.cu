@@ -161,7 +161,7 @@ struct Row {
 template <typename T, typename W>
 __device__ __forceinline__ W exponential(W x) {
     if constexpr (sizeof(T) == 2) {
-        return candle_power_of_2(x * 1.44269504f);
+        return candle_exp2(x * 1.44269504f);
     } else {
         return expg(x);
     }

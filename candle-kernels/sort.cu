@@ -1,162 +1,348 @@
-// The order that sorts rows, for all dtypes. Stable in both directions; NaN is larger than any number, so last in ascending order and first in descending order.
+// The order that sorts rows, by the bits of their elements. Stable in both directions; NaN is larger than any number, so
+// last in ascending order and first in descending order.
 //
-// Each element becomes an unsigned key whose order is the element's (turned round for descending order); equal keys
-// keep the order of their places. A row that fits a tile is sorted within a workgroup's LDS by a bitonic network over
-// (key, place) pairs: O(n log^2 n) comparisons. Longer rows are cut into tiles sorted in that way (asort_tiles_*),
-// and sorted runs are then merged two by two until one is left (asort_merge_*): O(n log n) in log2(n / tile) passes.
-// Dynamic LDS: a key and a 32-bit place for each element of the padded row or tile.
-#include "cuda_utils.cuh"
-#include <stdint.h>
+// Each element becomes an unsigned key whose order is the element's; equal keys keep the order of their places. A row that
+// fits a tile is sorted by one launch, as words that hold key and place. Longer ones are sorted by eight bits of the key at
+// a time, the lowest first: each tile counts its elements of each digit, the counts are summed up along the tiles, and each
+// tile's elements go where the counts say.
+#include "index.cuh"
+#include "lanes.cuh"
 
-// Of integers: the sign bit turned over.
-__device__ __forceinline__ uint32_t sort_key(uint8_t x) { return x; }
-__device__ __forceinline__ uint32_t sort_key(uint32_t x) { return x; }
-__device__ __forceinline__ uint32_t sort_key(int16_t x) { return (uint32_t)x ^ 0x80000000u; }
-__device__ __forceinline__ uint32_t sort_key(int32_t x) { return (uint32_t)x ^ 0x80000000u; }
-__device__ __forceinline__ uint64_t sort_key(int64_t x) { return (uint64_t)x ^ 0x8000000000000000u; }
-// Of floats: negative ones turned over, the two zeros made one, every NaN the highest key.
-template <typename K, typename T>
-__device__ __forceinline__ K float_key(T x) {
-    constexpr K sign = (K)1 << (8 * sizeof(K) - 1);
-    if (x != x) {
-        return ~(K)0;
+// Makes keys of bits. `sign` is the sign bit, 0 where there is none; `infinity` the bits of the largest value that is no
+// NaN, 0 for integers; `turned` is all ones for descending order. All are 0 for what is a key already.
+template <typename K>
+struct Keys {
+    K sign, infinity, turned;
+
+    __device__ __forceinline__ K operator()(K bits) const {
+        const K magnitude = bits & ~sign;
+        K key = bits ^ sign;
+        if (infinity != 0) {
+            // The two zeros are one, negative numbers turned over, and every NaN is the highest key.
+            key = magnitude > infinity ? (K)~(K)0 : magnitude == 0 ? sign : bits & sign ? (K)~bits : key;
+        }
+        return key ^ turned;
     }
-    const K bits = x == 0 ? 0 : candle_bits<K>(x);
-    return bits & sign ? ~bits : bits | sign;
+};
+
+// A word for a key with 32 bits for the place below it; 16 bits where that makes it narrower.
+template <typename K> struct Keyed { typedef uint32_t type; static constexpr int shift = 16; };
+template <> struct Keyed<uint32_t> { typedef uint64_t type; static constexpr int shift = 32; };
+template <> struct Keyed<uint64_t> { typedef unsigned __int128 type; static constexpr int shift = 32; };
+
+// Words of each thread, neighbours in the sorted row.
+constexpr unsigned int HELD = CANDLE_SORT_HELD;
+
+// What the thread whose number differs by `mask` passes. The wider ones have 32 bits above 64.
+template <typename V>
+__device__ __forceinline__ V from_lane(V word, unsigned int mask) {
+    if constexpr (sizeof(V) == 16) {
+        const V high = __shfl_xor_sync(~0u, (uint32_t)(word >> 64), mask, LANES);
+        return high << 64 | __shfl_xor_sync(~0u, (uint64_t)word, mask, LANES);
+    } else {
+        return __shfl_xor_sync(~0u, word, mask, LANES);
+    }
 }
-__device__ __forceinline__ uint32_t sort_key(float x) { return float_key<uint32_t>(x); }
-__device__ __forceinline__ uint64_t sort_key(double x) { return float_key<uint64_t>(x); }
-__device__ __forceinline__ uint32_t sort_key(__half x) { return sort_key((float)x); }
-__device__ __forceinline__ uint32_t sort_key(__nv_bfloat16 x) { return sort_key((float)x); }
-__device__ __forceinline__ uint32_t sort_key(__nv_fp8_e4m3 x) { return sort_key((float)x); }
 
-extern __shared__ uint64_t sort_shared[];
-
-// Sorts columns [start, start + count) of a row within LDS. `padded` is a power of two and not less than `count`;
-// the padding comes last, since no real element has so high a key and place.
-template <bool DESCENDING, typename T, typename K>
-__device__ void sort_tile(const T *row, unsigned int start, unsigned int count, unsigned int padded, K *keys,
-                          uint32_t *places) {
-    for (unsigned int i = threadIdx.x; i < padded; i += blockDim.x) {
-        const K key = i < count ? sort_key(row[start + i]) : 0;
-        keys[i] = i >= count ? ~(K)0 : DESCENDING ? ~key : key;
-        places[i] = start + i;
+// Orders each pair of a thread's words whose numbers differ by `mask`.
+template <typename V>
+__device__ __forceinline__ void order_held(V (&words)[HELD], unsigned int mask) {
+#pragma unroll
+    for (unsigned int i = 0; i < HELD; ++i) {
+        if ((i ^ mask) > i) {
+            const V a = words[i], b = words[i ^ mask];
+            words[i] = b < a ? b : a;
+            words[i ^ mask] = b < a ? a : b;
+        }
     }
-    for (unsigned int run = 2; run <= padded; run *= 2) {
-        for (unsigned int distance = run / 2; distance > 0; distance /= 2) {
-            __syncthreads();
-            for (unsigned int pair = threadIdx.x; pair < padded / 2; pair += blockDim.x) {
-                const unsigned int i = 2 * pair - (pair & (distance - 1)), j = i + distance;
-                const K a = keys[i], b = keys[j];
-                const uint32_t at = places[i], bt = places[j];
-                const bool after = a > b || (a == b && at > bt);
-                if (after == ((i & run) == 0)) {
-                    keys[i] = b;
-                    keys[j] = a;
-                    places[i] = bt;
-                    places[j] = at;
-                }
-            }
+}
+
+// Orders words of threads whose numbers differ by `bit`. FLIPPED: each with its mirror image in the run of both.
+template <bool FLIPPED, typename V>
+__device__ __forceinline__ void order_across(V (&words)[HELD], unsigned int bit, V *shared) {
+    const unsigned int mask = FLIPPED ? 2 * bit - 1 : bit;
+    const bool lower = (threadIdx.x & bit) == 0;
+    V other[HELD];
+    if (bit < LANES) {
+#pragma unroll
+        for (unsigned int i = 0; i < HELD; ++i) {
+            other[i] = from_lane(words[FLIPPED ? HELD - 1 - i : i], mask);
+        }
+    } else {
+        __syncthreads();
+#pragma unroll
+        for (unsigned int i = 0; i < HELD; ++i) {
+            shared[i * blockDim.x + threadIdx.x] = words[i];
+        }
+        __syncthreads();
+#pragma unroll
+        for (unsigned int i = 0; i < HELD; ++i) {
+            other[i] = shared[(FLIPPED ? HELD - 1 - i : i) * blockDim.x + (threadIdx.x ^ mask)];
+        }
+    }
+#pragma unroll
+    for (unsigned int i = 0; i < HELD; ++i) {
+        words[i] = (other[i] < words[i]) == lower ? other[i] : words[i];
+    }
+}
+
+// A bitonic network over the rows of a workgroup, of `width` threads each, a power of two.
+template <typename K>
+__device__ __forceinline__ void asort(const K *x, uint32_t *dst, const size_t rows, const unsigned int ncols, const unsigned int width,
+                      const Keys<K> keys) {
+    typedef typename Keyed<K>::type V;
+    extern __shared__ unsigned __int128 sort_shared[];
+    const unsigned int t = threadIdx.x & (width - 1);
+    const size_t row = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / width, begin = row * ncols;
+    const unsigned int count = row < rows ? ncols : 0;
+    V words[HELD];
+#pragma unroll
+    for (unsigned int i = 0; i < HELD; ++i) {
+        // What is not there comes last: no element has so high a key and place.
+        const unsigned int place = i * width + t;
+        const K key = place < count ? keys(x[begin + place]) : (K)~(K)0;
+        words[i] = (V)key << Keyed<K>::shift | place;
+    }
+#pragma unroll
+    for (unsigned int run = 2; run <= HELD; run *= 2) {
+        order_held(words, run - 1);
+#pragma unroll
+        for (unsigned int distance = run / 4; distance > 0; distance /= 2) {
+            order_held(words, distance);
+        }
+    }
+    for (unsigned int bit = 1; bit < width; bit *= 2) {
+        order_across<true>(words, bit, (V *)sort_shared);
+        for (unsigned int distance = bit / 2; distance > 0; distance /= 2) {
+            order_across<false>(words, distance, (V *)sort_shared);
+        }
+#pragma unroll
+        for (unsigned int distance = HELD / 2; distance > 0; distance /= 2) {
+            order_held(words, distance);
+        }
+    }
+    LanePack<uint32_t, HELD> places;
+#pragma unroll
+    for (unsigned int i = 0; i < HELD; ++i) {
+        places.v[i] = (uint32_t)words[i] & (uint32_t)((1ull << Keyed<K>::shift) - 1);
+    }
+    if ((t + 1) * HELD <= count) {
+        store_pack(dst + begin + t * HELD, places);
+        return;
+    }
+#pragma unroll
+    for (unsigned int i = 0; i < HELD; ++i) {
+        if (t * HELD + i < count) {
+            dst[begin + t * HELD + i] = places.v[i];
+        }
+    }
+}
+
+// A thread for each value of a digit.
+constexpr unsigned int DIGITS = CANDLE_BLOCK, GROUPS = CANDLE_BLOCK / LANES;
+
+// A tile of a row, of `ROUNDS` elements of each thread: those of a group of lanes follow each other.
+constexpr unsigned int ROUNDS = CANDLE_SORT_ROUNDS, SIZE = ROUNDS * CANDLE_BLOCK;
+template <typename K>
+struct Tile {
+    unsigned int tile, first, count;
+    size_t row;
+
+    __device__ __forceinline__ Tile(unsigned int ncols, unsigned int tiles)
+        : tile(blockIdx.x % tiles), first(tile * SIZE), count(min(SIZE, ncols - first)), row(blockIdx.x / tiles) {}
+    __device__ __forceinline__ static unsigned int at(unsigned int round) {
+        return (threadIdx.x / LANES * ROUNDS + round) * LANES + threadIdx.x % LANES;
+    }
+    // The keys of this thread's elements; of what is not there, the highest. `from` is the tile's first element.
+    __device__ __forceinline__ void read(const K *from, const Keys<K> keys, K (&read)[ROUNDS]) const {
+#pragma unroll
+        for (unsigned int i = 0; i < ROUNDS; ++i) {
+            read[i] = at(i) < count ? keys(from[at(i)]) : (K)~(K)0;
+        }
+    }
+};
+
+template <typename K>
+__device__ __forceinline__ void count_digits(const K *x, uint32_t *counts, const unsigned int ncols, const unsigned int tiles,
+                             const unsigned int shift, const Keys<K> keys) {
+    __shared__ uint32_t found[DIGITS];
+    const Tile<K> tile(ncols, tiles);
+    K key[ROUNDS];
+    tile.read(x + tile.row * ncols + tile.first, keys, key);
+    found[threadIdx.x] = 0;
+    __syncthreads();
+#pragma unroll
+    for (unsigned int i = 0; i < ROUNDS; ++i) {
+        if (tile.at(i) < tile.count) {
+            atomicAdd(&found[key[i] >> shift & (DIGITS - 1)], 1u);
         }
     }
     __syncthreads();
+    counts[(tile.row * DIGITS + threadIdx.x) * tiles + tile.tile] = found[threadIdx.x];
 }
 
-template <bool DESCENDING, typename T>
-__device__ void asort(const T *x, uint32_t *dst, const unsigned int ncols, const unsigned int ncols_pad) {
-    typedef decltype(sort_key(*x)) K;
-    K *keys = (K *)sort_shared;
-    uint32_t *places = (uint32_t *)(keys + ncols_pad);
-    const size_t row = (size_t)blockIdx.x * ncols;
-    sort_tile<DESCENDING>(x + row, 0, ncols, ncols_pad, keys, places);
-    for (unsigned int i = threadIdx.x; i < ncols; i += blockDim.x) {
-        dst[row + i] = places[i];
+// The sum of the values of the lanes before this one in its group.
+template <typename V>
+__device__ __forceinline__ V sum_before(V value) {
+    V sum = value;
+#pragma unroll
+    for (unsigned int step = 1; step < LANES; step *= 2) {
+        const V other = __shfl_up_sync(~0u, sum, step, LANES);
+        sum += threadIdx.x % LANES < step ? 0 : other;
+    }
+    return sum - value;
+}
+
+// How many elements each tile has before its own, for each digit of each row, which a group of lanes sums up.
+__device__ __forceinline__ void sum_counts(uint32_t *counts, uint32_t *totals, const size_t lists, const unsigned int tiles) {
+    constexpr unsigned int COUNT = 8;
+    const size_t list = (size_t)blockIdx.x * GROUPS + threadIdx.x / LANES;
+    uint32_t sum = 0;
+    counts += list * tiles;
+    for (unsigned int first = 0; first < tiles; first += COUNT * LANES) {
+        const unsigned int begin = first + threadIdx.x % LANES * COUNT;
+        uint32_t count[COUNT], own = 0;
+#pragma unroll
+        for (unsigned int i = 0; i < COUNT; ++i) {
+            count[i] = list < lists && begin + i < tiles ? counts[begin + i] : 0;
+            own += count[i];
+        }
+        uint32_t before = sum + sum_before(own);
+        sum = __shfl_sync(~0u, before + own, LANES - 1, LANES);
+#pragma unroll
+        for (unsigned int i = 0; i < COUNT; ++i) {
+            if (list < lists && begin + i < tiles) {
+                counts[begin + i] = before;
+            }
+            before += count[i];
+        }
+    }
+    if (list < lists && threadIdx.x % LANES == 0) {
+        totals[list] = sum;
     }
 }
 
-// One workgroup per tile of a row; the last tile of a row may be short.
-template <bool DESCENDING, typename T, typename K>
-__device__ void asort_tiles(const T *x, K *keys, uint32_t *places, const unsigned int ncols, const unsigned int tile) {
-    K *tile_keys = (K *)sort_shared;
-    uint32_t *tile_places = (uint32_t *)(tile_keys + tile);
-    const unsigned int tiles = (ncols + tile - 1) / tile;
-    const size_t row = (size_t)(blockIdx.x / tiles) * ncols;
-    const unsigned int start = blockIdx.x % tiles * tile, count = min(tile, ncols - start);
-    sort_tile<DESCENDING>(x + row, start, count, tile, tile_keys, tile_places);
-    for (unsigned int i = threadIdx.x; i < count; i += blockDim.x) {
-        keys[row + start + i] = tile_keys[i];
-        places[row + start + i] = tile_places[i];
-    }
-}
-
-// Merges neighbouring sorted runs of `run` elements within each row; each thread writes CANDLE_SORT_MERGED consecutive
-// elements. Where a thread's elements come from is found by
-// bisection (merge path): of equal keys those of the first run, whose places are lower, come first.
+// Through LDS, so that elements of one digit are written side by side. `places` may be null: each element's own;
+// `keys_out` too: nobody wants them.
 template <typename K>
-__device__ void asort_merge(const K *keys, const uint32_t *places, K *keys_out, uint32_t *places_out,
-                            const size_t threads, const unsigned int ncols, const unsigned int run) {
-    const unsigned int per_row = (ncols + CANDLE_SORT_MERGED - 1) / CANDLE_SORT_MERGED;
-    const size_t thread = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (thread >= threads) {
-        return;
+__device__ __forceinline__ void move_by_digit(const K *x, const uint32_t *places, K *keys_out, uint32_t *places_out,
+                              const uint32_t *counts, const uint32_t *totals, const unsigned int ncols,
+                              const unsigned int tiles, const unsigned int shift, const Keys<K> keys) {
+    __shared__ uint64_t area[SIZE * larger(sizeof(K), sizeof(uint32_t)) / sizeof(uint64_t)];
+    __shared__ uint64_t sums[GROUPS];
+    // Where the tile's elements of a digit begin, in the tile and, less that, in the row.
+    __shared__ uint32_t within[DIGITS], beyond[DIGITS];
+    const Tile<K> tile(ncols, tiles);
+    const size_t row = tile.row * ncols;
+    const unsigned int group = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    uint32_t *before = (uint32_t *)area, *own = before + group * DIGITS;
+    K key[ROUNDS];
+    uint32_t to[ROUNDS];
+    tile.read(x + row + tile.first, keys, key);
+    for (unsigned int i = 0; i < GROUPS; ++i) {
+        before[i * DIGITS + threadIdx.x] = 0;
     }
-    const unsigned int at = (unsigned int)thread % per_row * CANDLE_SORT_MERGED;
-    const size_t row = (size_t)((unsigned int)thread / per_row) * ncols;
-    const unsigned int start = at / run / 2 * run * 2;
-    const unsigned int middle = min(start + run, ncols), stop = min(middle + run, ncols);
-    const K *a = keys + row + start, *b = keys + row + middle;
-    const unsigned int a_len = middle - start, b_len = stop - middle, skip = at - start;
-    unsigned int low = skip > b_len ? skip - b_len : 0, high = min(skip, a_len);
-    while (low < high) {
-        const unsigned int half = (low + high) / 2;
-        if (a[half] <= b[skip - 1 - half]) {
-            low = half + 1;
-        } else {
-            high = half;
+    __syncthreads();
+    const auto digit = [shift] INLINE(K key) { return (unsigned int)(key >> shift) & (DIGITS - 1); };
+    // How many of the group's elements of the same digit come before each. What is not there comes after all.
+#pragma unroll
+    for (unsigned int i = 0; i < ROUNDS; ++i) {
+        uint32_t same = ~0u;
+        const unsigned int d = digit(key[i]);
+#pragma unroll
+        for (unsigned int bit = 1; bit < DIGITS; bit *= 2) {
+            const bool set = (d & bit) != 0;
+            const uint32_t others = __ballot_sync(~0u, set);
+            same &= set ? others : ~others;
+        }
+        const unsigned int leader = __builtin_ctz(same);
+        uint32_t earlier = 0;
+        if (lane == leader) {
+            earlier = atomicAdd(&own[digit(key[i])], (uint32_t)__builtin_popcount(same));
+        }
+        to[i] = __shfl_sync(~0u, earlier, leader, LANES) + __builtin_popcount(same & ((1u << lane) - 1));
+    }
+    __syncthreads();
+    // The elements of this thread's digit: those of the row above, those of the tile below bit 32.
+    uint32_t here = 0;
+    for (unsigned int i = 0; i < GROUPS; ++i) {
+        const uint32_t count = before[i * DIGITS + threadIdx.x];
+        before[i * DIGITS + threadIdx.x] = here;
+        here += count;
+    }
+    const size_t list = tile.row * DIGITS + threadIdx.x;
+    const uint64_t both = (uint64_t)totals[list] << 32 | here;
+    uint64_t lower = sum_before(both);
+    if (lane == LANES - 1) {
+        sums[group] = lower + both;
+    }
+    __syncthreads();
+    for (unsigned int i = 0; i < group; ++i) {
+        lower += sums[i];
+    }
+    within[threadIdx.x] = (uint32_t)lower;
+    beyond[threadIdx.x] = (uint32_t)(lower >> 32) + counts[list * tiles + tile.tile] - (uint32_t)lower;
+    __syncthreads();
+#pragma unroll
+    for (unsigned int i = 0; i < ROUNDS; ++i) {
+        to[i] += within[digit(key[i])] + own[digit(key[i])];
+    }
+    __syncthreads();
+    K *sorted = (K *)area;
+#pragma unroll
+    for (unsigned int i = 0; i < ROUNDS; ++i) {
+        sorted[to[i]] = key[i];
+    }
+    __syncthreads();
+    uint32_t target[ROUNDS];
+#pragma unroll
+    for (unsigned int i = 0; i < ROUNDS; ++i) {
+        const unsigned int at = i * CANDLE_BLOCK + threadIdx.x;
+        const K moved = sorted[at];
+        target[i] = at + beyond[digit(moved)];
+        if (keys_out != nullptr && at < tile.count) {
+            keys_out[row + target[i]] = moved;
         }
     }
-    unsigned int i = low, j = skip - low;
-    const unsigned int end = min(at + CANDLE_SORT_MERGED, stop);
-    for (unsigned int to = at; to < end; ++to) {
-        const bool first = j >= b_len || (i < a_len && a[i] <= b[j]);
-        const size_t from = row + (first ? start + i : middle + j);
-        if (keys_out) {
-            keys_out[row + to] = keys[from];
+    __syncthreads();
+    uint32_t *moved = (uint32_t *)area;
+#pragma unroll
+    for (unsigned int i = 0; i < ROUNDS; ++i) {
+        const unsigned int from = tile.first + tile.at(i);
+        moved[to[i]] = places != nullptr && tile.at(i) < tile.count ? places[row + from] : from;
+    }
+    __syncthreads();
+#pragma unroll
+    for (unsigned int i = 0; i < ROUNDS; ++i) {
+        const unsigned int at = i * CANDLE_BLOCK + threadIdx.x;
+        if (at < tile.count) {
+            places_out[row + target[i]] = moved[at];
         }
-        places_out[row + to] = places[from];
-        i += first;
-        j += !first;
     }
 }
 
-#define ASORT_OP(T, K, ORDER, DESCENDING, NAME)                                                                       \
-    extern "C" __global__ void asort_##ORDER##_##NAME(const T *x, uint32_t *dst, const unsigned int ncols,            \
-                                                      const unsigned int ncols_pad) {                                 \
-        asort<DESCENDING>(x, dst, ncols, ncols_pad);                                                                  \
-    }                                                                                                                 \
-    extern "C" __global__ void asort_tiles_##ORDER##_##NAME(const T *x, K *keys, uint32_t *places,                    \
-                                                            const unsigned int ncols, const unsigned int tile) {      \
-        asort_tiles<DESCENDING>(x, keys, places, ncols, tile);                                                        \
+#define KEYS const size_t sign, const size_t infinity, const size_t turned
+#define OF_KEYS(K) Keys<K>{(K)sign, (K)infinity, (K)turned}
+#define ASORT(K, NAME)                                                                                                 \
+    extern "C" __global__ __launch_bounds__(CANDLE_SORT_BLOCK) void asort_##NAME(                                      \
+        const K *x, uint32_t *dst, const size_t rows, const unsigned int ncols, const unsigned int width, KEYS) {      \
+        asort(x, dst, rows, ncols, width, OF_KEYS(K));                                                                 \
+    }                                                                                                                  \
+    extern "C" __global__ void asort_count_##NAME(const K *x, uint32_t *counts, const unsigned int ncols,              \
+                                                  const unsigned int tiles, const unsigned int shift, KEYS) {          \
+        count_digits(x, counts, ncols, tiles, shift, OF_KEYS(K));                                                      \
+    }                                                                                                                  \
+    extern "C" __global__ void asort_move_##NAME(const K *x, const uint32_t *places, K *keys_out,                      \
+                                                 uint32_t *places_out, const uint32_t *counts,                         \
+                                                 const uint32_t *totals, const unsigned int ncols,                     \
+                                                 const unsigned int tiles, const unsigned int shift, KEYS) {           \
+        move_by_digit(x, places, keys_out, places_out, counts, totals, ncols, tiles, shift, OF_KEYS(K));               \
     }
-#define ASORT_OPS(T, K, NAME)            \
-    ASORT_OP(T, K, asc, false, NAME)     \
-    ASORT_OP(T, K, desc, true, NAME)
-ASORT_OPS(uint8_t, uint32_t, u8)
-ASORT_OPS(uint32_t, uint32_t, u32)
-ASORT_OPS(int16_t, uint32_t, i16)
-ASORT_OPS(int32_t, uint32_t, i32)
-ASORT_OPS(int64_t, uint64_t, i64)
-ASORT_OPS(__nv_bfloat16, uint32_t, bf16)
-ASORT_OPS(__half, uint32_t, f16)
-ASORT_OPS(float, uint32_t, f32)
-ASORT_OPS(double, uint64_t, f64)
-ASORT_OPS(__nv_fp8_e4m3, uint32_t, f8e4m3)
+ASORT(uint8_t, u8)
+ASORT(uint16_t, f16)
+ASORT(uint32_t, u32)
+ASORT(uint64_t, i64)
 
-#define ASORT_MERGE(K, NAME)                                                                                          \
-    extern "C" __global__ void asort_merge_##NAME(const K *keys, const uint32_t *places, K *keys_out,                 \
-                                                  uint32_t *places_out, const size_t threads,                         \
-                                                  const unsigned int ncols, const unsigned int run) {                 \
-        asort_merge(keys, places, keys_out, places_out, threads, ncols, run);                                         \
-    }
-ASORT_MERGE(uint32_t, u32)
-ASORT_MERGE(uint64_t, u64)
+extern "C" __global__ void asort_sum(uint32_t *counts, uint32_t *totals, const size_t lists, const unsigned int tiles) {
+    sum_counts(counts, totals, lists, tiles);
+}

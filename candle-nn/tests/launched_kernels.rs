@@ -211,10 +211,10 @@ fn rows(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Rows of one tile, and rows of two that are merged.
+/// Rows of one launch, and rows that are sorted by digits.
 fn sorting(device: &Device) -> Result<()> {
     for dtype in ALL {
-        for columns in [40, 1030] {
+        for columns in [40, 4100] {
             let x = on(device, &[1, columns], dtype)?;
             x.arg_sort_last_dim(true)?;
             x.arg_sort_last_dim(false)?;

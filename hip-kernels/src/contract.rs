@@ -91,7 +91,7 @@ impl DevicePtr {
 pub struct KernelLayout(pub [usize; LAYOUT_WORDS]);
 
 /// The word of a dim in a [`KernelLayout`] for the kernels that divide by none: the size, and above bit 32 what to
-/// multiply by instead (`divided` in `candle-kernels/pack.cuh`). Sizes above 2^31 stay as they are.
+/// multiply by instead (`Divisor` in `candle-kernels/index.cuh`). Sizes above 2^31 stay as they are.
 #[inline]
 pub const fn dim_word(size: usize) -> usize {
     if size == 0 || size > 1 << 31 {

@@ -247,21 +247,36 @@ fn rows_are_normalised() {
 #[test]
 fn sorting() {
     let both = Both::load(hip_kernels::Module::Sort);
-    for (columns, padded, block) in [(100, 128, 64), (100, 128, 128), (600, 1024, 512)] {
-        let (count, lds) = (3, 12 * padded);
-        for kernel in both.kernels("asort_", &[8, 8, 4, 4]) {
-            let arguments =
-                [In(noise(8 * count * columns)), Out(4 * count * columns), int(columns as u32), int(padded)];
-            both.compare(kernel, &Shape { lds, ..rows(count, block) }, &arguments);
+    // Of 32-bit floats, whatever the elements are.
+    let keys = || [1 << 31, 0x7f80_0000, 0].map(size);
+    for (columns, width) in [(5, 2), (100, 32), (600, 256)] {
+        let (count, block) = (9, 256);
+        for kernel in both.kernels("asort_", &[8, 8, 8, 4, 4, 8, 8, 8]) {
+            let head = [In(noise(8 * count * columns)), Out(4 * count * columns), size(count)];
+            let ends = [int(columns as u32), int(width)];
+            let shape = Shape { lds: 64 * block, ..rows(count * width as usize / 256 + 1, block) };
+            both.compare(kernel, &shape, &head.into_iter().chain(ends).chain(keys()).collect::<Vec<_>>());
         }
-        let tile = 64;
-        for kernel in both.kernels("asort_tiles_", &[8, 8, 8, 4, 4]) {
-            let numel = count * columns;
-            let arguments =
-                [In(noise(8 * numel)), Out(8 * numel), Out(4 * numel), int(columns as u32), int(tile)];
-            let shape = Shape { lds: 12 * tile, ..rows(count * columns.div_ceil(tile as usize), tile) };
-            both.compare(kernel, &shape, &arguments);
-        }
+    }
+    let (count, columns, tiles) = (3, 5000, 3);
+    let digit = || [int(columns as u32), int(tiles as u32), int(8)].into_iter().chain(keys());
+    for kernel in both.kernels("asort_count_", &[8, 8, 4, 4, 4, 8, 8, 8]) {
+        let head = [In(noise(8 * count * columns)), Out(1024 * count * tiles)];
+        both.compare(kernel, &rows(count * tiles, 256), &head.into_iter().chain(digit()).collect::<Vec<_>>());
+    }
+    for tiles in [1, 7, 300] {
+        let lists = 19;
+        let arguments = [In(noise(4 * lists * tiles)), Out(4 * lists), size(lists), int(tiles as u32)];
+        both.compare("asort_sum", &linear(32 * lists), &arguments);
+    }
+    // One tile, whose counts are none and whose totals are those of its elements: all of one digit.
+    for kernel in both.kernels("asort_move_", &[8, 8, 8, 8, 8, 8, 4, 4, 4, 8, 8, 8]) {
+        let total = |digit: usize| (if digit == 0xa5 { 1500u32 } else { 0 }).to_le_bytes();
+        let head = [In(vec![0xa5; 8 * 1500]), Null, Out(8 * 1500), Out(4 * 1500), In(vec![0; 1024])];
+        let totals = In((0..256).flat_map(total).collect());
+        let ends = [int(1500), int(1), int(0)].into_iter().chain([0, 0, 0].map(size));
+        let arguments: Vec<_> = head.into_iter().chain([totals]).chain(ends).collect();
+        both.compare(kernel, &rows(1, 256), &arguments);
     }
 }
 
@@ -283,31 +298,25 @@ fn indexing() {
         In((0..total).flat_map(place).collect())
     };
     let numbers = |total: usize| In(noise(8 * total));
-    let sizes = |sizes: [usize; 4]| sizes.map(size).into_iter();
     let numel = left * count * right;
-    for kernel in both.kernels("is_", &[8, 8, 256, 8, 8, 8, 8, 8, 8, 8]) {
-        let ids = layout(&[count], &[1]);
-        let head = [size(numel), size(1), ids, places(kernel, count, dim), numbers(left * dim * right)];
-        let arguments: Vec<_> =
-            head.into_iter().chain([Out(8 * numel)]).chain(sizes([left, dim, count, right])).collect();
-        both.compare(kernel, &linear(numel), &arguments);
+    for (prefix, ids) in [("is_", count), ("gather_", numel)] {
+        for kernel in both.kernels(prefix, &[8; 9]) {
+            // Rows of at most as many units of 16 bytes.
+            let head = [size(numel), places(kernel, ids, dim), In(noise(16 * left * dim * right))];
+            let tail = [1, dim, right, dim_word(right), dim_word(count)].map(size);
+            let arguments: Vec<_> = head.into_iter().chain([Out(16 * numel)]).chain(tail).collect();
+            both.compare(kernel, &linear(numel), &arguments);
+        }
     }
-    for kernel in both.kernels("gather_", &[8; 9]) {
-        let head = [size(numel), places(kernel, numel, dim), numbers(left * dim * right), Out(8 * numel)];
-        let tail = sizes([left, dim, count, right]).chain([size(right)]);
-        let arguments: Vec<_> = head.into_iter().chain(tail).collect();
-        both.compare(kernel, &linear(numel), &arguments);
-    }
-    for kernel in both.kernels("s", &[8; 7]) {
-        let head = [places(kernel, numel, dim), numbers(numel), Out(8 * left * dim * right)];
-        let tail = [left, count, dim, right].map(size);
-        let arguments: Vec<_> = head.into_iter().chain(tail).collect();
-        both.compare(kernel, &linear(left * right), &arguments);
-    }
-    for kernel in both.kernels("ia_", &[8; 8]) {
-        let head = [places(kernel, count, dim), size(count), numbers(numel), Out(8 * left * dim * right)];
-        let arguments: Vec<_> = head.into_iter().chain(sizes([left, count, dim, right])).collect();
-        both.compare(kernel, &linear(left * right), &arguments);
+    for (prefix, ids) in [("s", numel), ("ia_", count)] {
+        for kernel in both.kernels(prefix, &[8; 10]) {
+            // In the order of the places, one thread for each place outside of the dim.
+            let head = [size(left * right), places(kernel, ids, dim), Null, numbers(numel)];
+            let tail = [count, dim, count, dim_word(right), dim_word(1)].map(size);
+            let out = [Out(8 * left * dim * right)];
+            let arguments: Vec<_> = head.into_iter().chain(out).chain(tail).collect();
+            both.compare(kernel, &linear(left * right), &arguments);
+        }
     }
     assert_eq!(record.read(), [0, 0, 0], "no index is out of range");
 }

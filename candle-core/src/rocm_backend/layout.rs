@@ -7,6 +7,8 @@ use hip_kernels::contract::{
     dim_word, KernelLayout, LAYOUT_WORDS as WORDS, PACK_BYTES, TILE_BYTES, TILE_ROWS, TILE_ROW_BYTES,
 };
 
+pub(crate) use hip_kernels::contract::dim_word as magic;
+
 /// A [`KernelLayout`] with the number of dims that it describes.
 #[derive(Clone, Copy, Debug)]
 pub struct Strided {
@@ -372,15 +374,6 @@ pub(crate) fn extent(layout: &Layout) -> Option<usize> {
         highest = highest.checked_add((dim - 1).checked_mul(stride)?)?;
     }
     highest.checked_add(1)
-}
-
-/// What lets kernels divide numbers up to 2^31 by `divisor`, from 1 to 2^31, with a product and a shift: the multiplier,
-/// and the shift above its 32 bits.
-#[inline]
-pub(crate) fn magic(divisor: usize) -> usize {
-    let shift = divisor.next_power_of_two().ilog2();
-    let multiplier = (((1u128 << shift) - divisor as u128) << 32) / divisor as u128 + 1;
-    multiplier as usize | (shift as usize) << 32
 }
 
 #[cfg(test)]

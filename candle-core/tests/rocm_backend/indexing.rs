@@ -147,15 +147,21 @@ fn gather_of_a_part() {
     }
 }
 
-/// Floats are added in any order, each sum rounded: two results differ by the roundings of up to seven sums of numbers
-/// up to 60 and 7. All else is the same, and everything is where the order is fixed.
-fn assert_added(got: impl Fn() -> Tensor, expected: &Tensor, what: &str) {
+/// The same, bit for bit, where the order is fixed.
+fn assert_in_order(got: impl Fn() -> Tensor, expected: &Tensor, what: &str) {
     // The setting is the process's.
     static SETTING: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _own = SETTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     candle_core::rocm::set_deterministic(true);
-    assert_close(&got(), expected, 0.0, &format!("{what} in order"));
+    let got = got();
     candle_core::rocm::set_deterministic(false);
+    assert_close(&got, expected, 0.0, &format!("{what} in order"));
+}
+
+/// Floats are added in any order, each sum rounded: two results differ by the roundings of up to seven sums of numbers
+/// up to 60 and 7. All else is the same, and everything is where the order is fixed.
+fn assert_added(got: impl Fn() -> Tensor, expected: &Tensor, what: &str) {
+    assert_in_order(&got, expected, what);
     let dtype = expected.dtype();
     let (got, expected) = (to_f64(&got()), to_f64(expected));
     let unit = match dtype {
@@ -218,6 +224,35 @@ fn many_threads_add_to_few_places() {
             ("scatter_add", base.scatter_add(&wide, &ones, 0)),
         ] {
             assert_close_values(&to_f64(&got.unwrap()), &expected, 0.0, &format!("{name} {dtype:?}"));
+        }
+    }
+}
+
+/// Along dims so long that the ids are sorted first, some of them "no element".
+#[test]
+fn long_dims_are_added_in_order() {
+    let device = rocm();
+    for (dims, dim, places) in [([3, 300, 5], 1, 40), ([300, 3, 4], 0, 7), ([2, 3, 200], 2, 300)] {
+        for (dtype, ids_dtype) in
+            [(DType::F16, DType::U8), (DType::F32, DType::I64), (DType::BF16, DType::U32)]
+        {
+            let mut base_dims = dims;
+            base_dims[dim] = places;
+            let (base, src) = (tensor(&base_dims, dtype, 60.0), tensor(&dims, dtype, 7.0));
+            let id = |i: usize| match (i % 31, ids_dtype) {
+                (0, DType::U8) => 255,
+                _ => (i * i % 101 % places) as i64,
+            };
+            let made = |count| Tensor::from_vec((0..count).map(id).collect(), count, &Device::Cpu);
+            let ids = made(dims[dim]).unwrap().to_dtype(ids_dtype).unwrap();
+            let wide = made(src.elem_count()).unwrap().to_dtype(ids_dtype).unwrap().reshape(&dims).unwrap();
+            let [b, i, w, s] = [&base, &ids, &wide, &src].map(|t| t.to_device(&device).unwrap());
+            let what = format!("{dims:?} along {dim} {dtype:?} {ids_dtype:?}");
+            let (add, scatter_add) = (base.index_add(&ids, &src, dim), base.scatter_add(&wide, &src, dim));
+            assert_in_order(|| b.index_add(&i, &s, dim).unwrap(), &add.unwrap(), &what);
+            assert_in_order(|| b.scatter_add(&w, &s, dim).unwrap(), &scatter_add.unwrap(), &what);
+            let scattered = base.scatter(&wide, &src, dim).unwrap();
+            assert_close(&b.scatter(&w, &s, dim).unwrap(), &scattered, 0.0, &what);
         }
     }
 }

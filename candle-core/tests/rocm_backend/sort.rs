@@ -44,7 +44,7 @@ fn assert_sorts(cpu: &Tensor, device: &Device, what: &str) {
 fn rows_of_every_dtype_and_length() {
     let device = rocm();
     for dtype in ALL {
-        for columns in [1, 2, 3, 31, 64, 100, 1000, 1024, 1025, 2048, 2049, 5000] {
+        for columns in [1, 2, 3, 31, 64, 100, 128, 129, 1000, 1024, 1025, 2048, 2049, 4096, 4097, 7000] {
             // Few values for many elements: most of the order is that of the places.
             let mut values: Vec<f64> = (0..3 * columns).map(|i| ((i * 7919) % 10007 % 60) as f64).collect();
             if !matches!(dtype, DType::U8 | DType::U32) {
@@ -62,9 +62,15 @@ fn rows_of_every_dtype_and_length() {
 }
 
 #[test]
-fn long_rows_are_merged() {
+fn long_rows_are_sorted_by_digits() {
     let device = rocm();
-    for (dtype, columns) in [(DType::F32, 100_000), (DType::F64, 16_385), (DType::U8, 70_001)] {
+    for (dtype, columns) in [
+        (DType::F32, 100_000),
+        (DType::F64, 16_385),
+        (DType::U8, 70_001),
+        (DType::BF16, 16_384),
+        (DType::I32, 600_000),
+    ] {
         let cpu = tensor(&[2, columns], dtype, 200.0);
         assert_sorts(&cpu, &device, &format!("{dtype:?} rows of {columns}"));
     }

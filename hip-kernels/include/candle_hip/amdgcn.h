@@ -54,6 +54,11 @@ CANDLE_DEVICE int candle_read_lane_word(unsigned long long, int word, unsigned i
     return __builtin_amdgcn_ds_bpermute((int)(source * 4), word);
 }
 
+// A bit for each lane of the wave where `predicate` holds.
+CANDLE_DEVICE unsigned long long candle_ballot(unsigned long long, bool predicate) {
+    return __builtin_amdgcn_ballot_w64(predicate);
+}
+
 // c plus the dot product of the signed bytes of a and b, modulo 2^32.
 CANDLE_DEVICE int __dp4a(int a, int b, int c) {
 #if defined(__GFX11__) || defined(__GFX12__)
@@ -69,11 +74,26 @@ CANDLE_DEVICE int __dp4a(int a, int b, int c) {
 #endif
 }
 
+// Additions to pairs of f16 or bf16 in global memory, where the machine has them.
+#define CANDLE_GLOBAL __attribute__((address_space(1)))
+#define CANDLE_ADD_PAIR(NAME, T)                                                           \
+    CANDLE_DEVICE void candle_add_pair_##NAME(CANDLE_GLOBAL void *at, unsigned int pair) { \
+        typedef T Pair __attribute__((ext_vector_type(2)));                                \
+        __builtin_amdgcn_global_atomic_fadd_v2##NAME((CANDLE_GLOBAL Pair *)at, candle_bits<Pair>(pair)); \
+    }
+#if defined(__gfx942__) || defined(__gfx950__) || defined(__gfx9_4_generic__) || defined(__GFX12__)
+#define CANDLE_ADDS_BF16_PAIRS
+CANDLE_ADD_PAIR(bf16, short)
+#endif
+#if defined(__gfx90a__) || defined(CANDLE_ADDS_BF16_PAIRS)
+#define CANDLE_ADDS_F16_PAIRS
+CANDLE_ADD_PAIR(f16, _Float16)
+#endif
+#undef CANDLE_ADD_PAIR
+
 // 2^x and 1 / x within an ulp; 0 where they are below 2^-126.
 CANDLE_DEVICE float candle_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 CANDLE_DEVICE float candle_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
-// 2^x within 2 ulp; what is subnormal may be 0.
-CANDLE_DEVICE float candle_power_of_2(float x) { return __builtin_amdgcn_exp2f(x); }
 // Of a normal number, within an ulp.
 CANDLE_DEVICE float candle_square_root(float x) { return __builtin_amdgcn_sqrtf(x); }
 

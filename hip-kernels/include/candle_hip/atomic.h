@@ -76,3 +76,29 @@ CANDLE_DEVICE __nv_fp8_e4m3 atomicAdd(__nv_fp8_e4m3 *address, __nv_fp8_e4m3 valu
     }
     return candle_bits<__nv_fp8_e4m3>(old);
 }
+
+// Additions to global memory whose old value nobody wants: as atomicAdd, or the machine's own, which for f16 and bf16 add
+// to the pair around one, whose other half -0 leaves as it is.
+template <typename T>
+CANDLE_DEVICE void candle_add(T *address, T value) {
+#ifdef CANDLE_ADDS_WORDS
+    if constexpr (sizeof(T) >= 4) {
+        candle_add_word((CANDLE_GLOBAL void *)address, value);
+        return;
+    }
+#endif
+    atomicAdd(address, value);
+}
+#define CANDLE_ADD_TO_PAIR(T, NAME)                                                                                 \
+    CANDLE_DEVICE void candle_add(T *address, T value) {                                                            \
+        const unsigned int shift = (unsigned int)(uintptr_t)address % 4 * 8;                                        \
+        const unsigned int pair = (unsigned int)candle_bits<unsigned short>(value) << shift | 0x80000000u >> shift; \
+        candle_add_pair_##NAME((CANDLE_GLOBAL void *)((uintptr_t)address & ~(uintptr_t)3), pair);                   \
+    }
+#ifdef CANDLE_ADDS_F16_PAIRS
+CANDLE_ADD_TO_PAIR(__half, f16)
+#endif
+#ifdef CANDLE_ADDS_BF16_PAIRS
+CANDLE_ADD_TO_PAIR(__nv_bfloat16, bf16)
+#endif
+#undef CANDLE_ADD_TO_PAIR

@@ -28,6 +28,11 @@ CANDLE_DEVICE int candle_read_lane_word(unsigned long long lanes, int word, unsi
     return __nvvm_shfl_sync_idx_i32((unsigned int)lanes, word, (int)source, 31);
 }
 
+// A bit for each lane of the wave where `predicate` holds.
+CANDLE_DEVICE unsigned long long candle_ballot(unsigned long long lanes, bool predicate) {
+    return (unsigned int)__nvvm_vote_ballot_sync((unsigned int)lanes, predicate);
+}
+
 // c plus the dot product of the signed bytes of a and b, modulo 2^32.
 CANDLE_DEVICE int __dp4a(int a, int b, int c) {
     int sum;
@@ -35,11 +40,29 @@ CANDLE_DEVICE int __dp4a(int a, int b, int c) {
     return sum;
 }
 
+// Additions to global memory whose old value nobody wants: another instruction, which the compiler does not find.
+#define CANDLE_GLOBAL __attribute__((address_space(1)))
+#define CANDLE_REDUCTION(NAME, T, PTX, REGISTER)                                                                \
+    CANDLE_DEVICE void NAME(CANDLE_GLOBAL void *at, T value) {                                                  \
+        asm volatile("red.relaxed.gpu.global.add." PTX " [%0], %1;" ::"l"(at), REGISTER(value) : "memory");     \
+    }
+#define CANDLE_ADDS_WORDS
+CANDLE_REDUCTION(candle_add_word, int, "s32", "r")
+CANDLE_REDUCTION(candle_add_word, unsigned int, "u32", "r")
+CANDLE_REDUCTION(candle_add_word, long, "u64", "l")
+CANDLE_REDUCTION(candle_add_word, float, "f32", "f")
+CANDLE_REDUCTION(candle_add_word, double, "f64", "d")
+#define CANDLE_ADDS_F16_PAIRS
+CANDLE_REDUCTION(candle_add_pair_f16, unsigned int, "noftz.f16x2", "r")
+#if __CUDA_ARCH__ >= 900
+#define CANDLE_ADDS_BF16_PAIRS
+CANDLE_REDUCTION(candle_add_pair_bf16, unsigned int, "noftz.bf16x2", "r")
+#endif
+#undef CANDLE_REDUCTION
+
 // 2^x and 1 / x within an ulp; 0 where they are below 2^-126.
 CANDLE_DEVICE float candle_exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
 CANDLE_DEVICE float candle_reciprocal(float x) { return __nvvm_rcp_approx_ftz_f(x); }
-// 2^x within 2 ulp; what is subnormal may be 0.
-CANDLE_DEVICE float candle_power_of_2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
 // Of a normal number, within an ulp.
 CANDLE_DEVICE float candle_square_root(float x) { return __nvvm_sqrt_approx_ftz_f(x); }
 

@@ -53,3 +53,8 @@ CANDLE_DEVICE T __shfl_down_sync(unsigned long long lanes, T value, unsigned int
     const unsigned int last = lane | (candle_group_width(width) - 1);
     return candle_read_lane(lanes, value, delta > last - lane ? lane : lane + delta);
 }
+
+// A bit for each lane of the group of 32 where `predicate` holds.
+CANDLE_DEVICE unsigned int __ballot_sync(unsigned long long lanes, bool predicate) {
+    return (unsigned int)(candle_ballot(lanes, predicate) >> (candle_lane() & 32));
+}

@@ -4,15 +4,15 @@
 //! the same every time ([`set_deterministic`]). All else is the CPU device's, bit by bit.
 //!
 //! An index out of range reads nothing and writes nothing; it is reported by the next call that waits for the device.
-use super::{check_computes, check_rank, computing, found, same_computing_dtype, strided};
+use super::{check_computes, check_rank, computing, found, same_computing_dtype, sort, strided};
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
 use crate::rocm_backend::error::unsupported_dtype;
-use crate::rocm_backend::layout::{magic, runs};
+use crate::rocm_backend::layout::runs;
 use crate::rocm_backend::storage::{carrier, further, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{
-    DevicePtr, Element, Put, PutKind, Take, TakeKind, TakeUnit, PACK_BYTES, TAKEN, TAKEN_BYTES,
+    dim_word, DevicePtr, Element, Put, PutKind, Take, TakeKind, TakeUnit, PACK_BYTES, TAKEN, TAKEN_BYTES,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::LazyLock;
@@ -20,6 +20,10 @@ use std::sync::LazyLock;
 /// The ids that ops which only move elements take, and those that adding ops take: as on the CPU device.
 const MOVING_IDS: &[DType] = &[DType::U8, DType::U32, DType::I64];
 const ADDING_IDS: &[DType] = &[DType::U8, DType::U32, DType::I16, DType::I32, DType::I64];
+
+/// Places of a dim that one thread walks along at most, where there are fewer walks than these.
+const LONG: usize = 64;
+const WALKS: usize = 1 << 16;
 
 static DETERMINISTIC: LazyLock<AtomicBool> = LazyLock::new(|| {
     AtomicBool::new(std::env::var_os("CANDLE_ROCM_DETERMINISTIC").is_some_and(|value| value == "1"))
@@ -31,7 +35,8 @@ pub fn deterministic() -> bool {
 }
 
 /// Sets [`deterministic`], which is false unless `CANDLE_ROCM_DETERMINISTIC` is 1 in the environment. In order, one
-/// thread adds all that goes to a place; else every element has a thread, and they add atomically.
+/// thread adds all that goes to a place, of long dims after the indices were sorted; else every element has a thread, and
+/// they add atomically.
 pub fn set_deterministic(in_order: bool) {
     DETERMINISTIC.store(in_order, Ordering::Relaxed);
 }
@@ -79,10 +84,8 @@ pub(crate) fn index_select(
                 ids_stride,
                 src_dim_size: size,
                 src_right_size: right_size,
-                right_size,
-                right_magic: magic(right_size),
-                ids_dim_size,
-                ids_magic: magic(ids_dim_size),
+                right_size: dim_word(right_size),
+                ids_dim_size: dim_word(ids_dim_size),
             };
             let config =
                 LaunchConfig::for_elements(OP, arguments.numel.div_ceil(TAKEN.min(TAKEN_BYTES / unit)))?;
@@ -128,10 +131,8 @@ pub(crate) fn gather(
             ids_stride: 1,
             src_dim_size,
             src_right_size,
-            right_size,
-            right_magic: magic(right_size),
-            ids_dim_size,
-            ids_magic: magic(ids_dim_size),
+            right_size: dim_word(right_size),
+            ids_dim_size: dim_word(ids_dim_size),
         };
         let config = LaunchConfig::for_elements(OP, arguments.numel.div_ceil(TAKEN.min(TAKEN_BYTES / unit)))?;
         // SAFETY: source and ids were checked against their buffers; the kernel checks each index.
@@ -158,7 +159,8 @@ pub(crate) fn scatter(
     let index = ids.contiguous_ptr(ids_layout, op)?;
     let to = dst.contiguous_ptr(layout, op)?;
     let kind = if add { PutKind::Sa } else { PutKind::S };
-    put(op, kind, (ids, ids_element, index), (src, src_layout), (dst, to, layout.dims()[dim]), dim)
+    let ids = (ids, ids_layout, ids_element, index);
+    put(op, kind, ids, (src, src_layout), (dst, to, layout.dims()[dim]), dim)
 }
 
 /// A copy of `base` with `[l, ids[j], r] += src[l, j, r]`.
@@ -179,7 +181,7 @@ pub(crate) fn index_add(
     src.contiguous_ptr(src_layout, OP)?;
     let dst = strided::dense(base, layout, OP)?;
     let to = (&dst, dst.slice.ptr(), layout.dims()[dim]);
-    put(OP, PutKind::Ia, (ids, ids_element, index), (src, src_layout), to, dim)?;
+    put(OP, PutKind::Ia, (ids, ids_layout, ids_element, index), (src, src_layout), to, dim)?;
     Ok(dst)
 }
 
@@ -187,7 +189,7 @@ pub(crate) fn index_add(
 fn put(
     op: &'static str,
     kind: PutKind,
-    (ids, ids_element, index): (&RocmStorage, Element, DevicePtr),
+    (ids, ids_layout, ids_element, index): (&RocmStorage, &Layout, Element, DevicePtr),
     (src, src_layout): (&RocmStorage, &Layout),
     (dst, to, dst_dim_size): (&RocmStorage, DevicePtr, usize),
     dim: usize,
@@ -207,28 +209,43 @@ fn put(
     // Narrow elements are added with the word around them, all of which has to be the result's.
     let end = to.0.addr() + left * dst_dim_size * right * dtype.size_in_bytes();
     let in_order = in_order || (to.0.addr() | end) % size_of::<u32>() != 0;
-    let run = if in_order || size * right > max_elements() { size } else { 1 };
-    let runs_of_dim = size / run;
-    for (first, left) in runs(left, fitting(op, runs_of_dim * right)?) {
+    // A walk along a long dim is slow where there are too few for a GPU: then the ids are sorted.
+    let fits = size * right <= max_elements();
+    let order = match in_order && fits && size > LONG && left * right < WALKS {
+        true => Some(order(op, ids, ids_layout, if kind == PutKind::Ia { 0 } else { dim })?),
+        false => None,
+    };
+    let threads = if fits && (order.is_some() || !in_order) { size } else { 1 };
+    for (first, left) in runs(left, fitting(op, threads * right)?) {
         let first_id = if kind == PutKind::Ia { 0 } else { first * size * right };
         let arguments = Put {
-            numel: left * runs_of_dim * right,
+            numel: left * threads * right,
             ids: further(index, ids.slice.dtype(), first_id),
+            order: order.as_ref().map_or(DevicePtr::NULL, |o| further(o.slice.ptr(), DType::U32, first_id)),
             inp: further(from, dtype, first * size * right),
             out: further(to, dtype, first * dst_dim_size * right),
             src_dim_size: size,
             dst_dim_size,
-            run,
-            right_size: right,
-            right_magic: magic(right),
-            runs: runs_of_dim,
-            runs_magic: magic(runs_of_dim),
+            right_size: dim_word(right),
+            runs: dim_word(threads),
         };
         let config = LaunchConfig::for_elements(op, arguments.numel)?;
         // SAFETY: all operands were checked against their buffers; the kernel checks each index.
         unsafe { dst.device.launch(kernel, config, &arguments)? };
     }
     Ok(())
+}
+
+/// The places that sort the ids along `dim`, each list of them where its ids lie.
+fn order(op: &'static str, ids: &RocmStorage, layout: &Layout, dim: usize) -> Result<RocmStorage> {
+    let (last, size) = (layout.dims().len() - 1, layout.dims()[dim]);
+    if dim == last {
+        return Ok(sort::arg_sort(ids, layout, true, size)?.0);
+    }
+    let turned = layout.transpose(dim, last)?;
+    let dense = Layout::contiguous(turned.shape());
+    let (order, _) = sort::arg_sort(&strided::dense(ids, &turned, op)?, &dense, true, size)?;
+    strided::dense(&order, &dense.transpose(dim, last)?, op)
 }
 
 /// What moves units of so many bytes.

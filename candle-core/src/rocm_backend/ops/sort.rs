@@ -2,21 +2,26 @@
 use super::{computing, found};
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
 use crate::rocm_backend::layout::runs;
-use crate::rocm_backend::storage::{further, RocmStorage};
+use crate::rocm_backend::storage::{carrier, further, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result, Shape};
 use hip_kernels::contract::{
-    DevicePtr, Element, KernelFamily, SortMerge, SortMergeKey, SortRows, SortRowsOrder, SortTiles,
-    SortTilesOrder, SORT_MERGED, SORT_TILE as TILE,
+    DevicePtr, SortCount, SortMove, SortRows, SortSum, SortSumOp, BLOCK, SORT_BLOCK, SORT_HELD as HELD,
+    SORT_ROUNDS,
 };
 
 const OP: &str = "argsort";
 
+/// Elements of a tile of a row that is sorted digit by digit, and values of a digit.
+const TILE: usize = SORT_ROUNDS * BLOCK;
+const DIGITS: usize = 256;
+
 /// The order that sorts each row of `last_dim` elements, as u32 indices, of any length.
 ///
-/// Stable in both directions; NaN is larger than any number. Rows of up to 1024 elements take one launch and
-/// O(n log² n) comparisons; longer ones are merged from sorted tiles of that size, O(n log n) in
-/// 1 + ⌈log2(n / 1024)⌉ launches, with memory for two keys and an index per element besides the result.
+/// Stable in both directions; NaN is larger than any number. Rows of up to 4096 elements (2048 of 64 bits) take one
+/// launch and O(n log² n) comparisons. Longer ones are sorted byte by byte of the elements, in three launches each that
+/// read an element twice and write it and its index once, with memory for up to two copies of the elements and an index
+/// of each besides the result.
 ///
 /// # Errors
 /// [`crate::Error::RequiresContiguous`] for a strided layout, [`crate::Error::UnsupportedDTypeForOp`] for the packed
@@ -27,7 +32,8 @@ pub fn arg_sort(
     asc: bool,
     last_dim: usize,
 ) -> Result<(RocmStorage, Shape)> {
-    let element = computing(OP, storage.slice.dtype())?;
+    let dtype = storage.slice.dtype();
+    computing(OP, dtype)?;
     let elements = layout.shape().elem_count();
     let from = storage.contiguous_ptr(layout, OP)?;
     // SAFETY: every index is written by the last kernel.
@@ -40,109 +46,116 @@ pub fn arg_sort(
     if last_dim > limit {
         return Err(RocmError::TooManyElements { op: OP, elements: last_dim, limit }.into());
     }
-    let (all_rows, to) = (elements / last_dim, dst.slice.ptr());
-    let step = limit / last_dim;
-    for (first, rows) in runs(all_rows, step) {
-        let first = first * last_dim;
-        let from = further(from, storage.slice.dtype(), first);
-        let sort = Sort { storage, element, from, asc, rows, columns: last_dim };
-        let to = further(to, DType::U32, first);
-        match last_dim <= TILE {
-            true => sort.in_one_tile(to)?,
-            false => sort.by_merging(to)?,
+    let one_launch = SORT_BLOCK * HELD / if dtype.size_in_bytes() == 8 { 2 } else { 1 };
+    for (first, rows) in runs(elements / last_dim, limit / last_dim) {
+        let x = further(from, dtype, first * last_dim);
+        let to = further(dst.slice.ptr(), DType::U32, first * last_dim);
+        let sort = Sort { storage, x, keys: Keys::of(dtype, asc), rows, columns: last_dim, to };
+        match last_dim <= one_launch {
+            true => sort.at_once()?,
+            false => sort.by_digits()?,
         }
     }
     Ok((dst, shape))
 }
 
+/// How the kernels make keys of elements.
+#[derive(Clone, Copy, Default)]
+struct Keys {
+    sign: usize,
+    infinity: usize,
+    turned: usize,
+}
+
+impl Keys {
+    fn of(dtype: DType, asc: bool) -> Self {
+        let infinity = match dtype {
+            DType::F8E4M3 => 0x7e,
+            DType::F16 => 0x7c00,
+            DType::BF16 => 0x7f80,
+            DType::F32 => 0x7f80_0000,
+            DType::F64 => 0x7ff0_0000_0000_0000,
+            _ => 0,
+        };
+        let signed = !matches!(dtype, DType::U8 | DType::U32);
+        let sign = usize::from(signed) << (8 * dtype.size_in_bytes() - 1);
+        Self { sign, infinity, turned: if asc { 0 } else { usize::MAX } }
+    }
+}
+
 struct Sort<'a> {
     storage: &'a RocmStorage,
-    element: Element,
-    from: DevicePtr,
-    asc: bool,
+    x: DevicePtr,
+    keys: Keys,
     rows: usize,
     columns: usize,
+    to: DevicePtr,
 }
 
 impl Sort<'_> {
-    /// The dtype that holds a key: 64 bits where the elements have as many.
-    fn key(&self) -> (DType, SortMergeKey) {
-        match self.storage.slice.dtype() {
-            DType::I64 | DType::F64 => (DType::I64, SortMergeKey::U64),
-            _ => (DType::U32, SortMergeKey::U32),
-        }
+    fn at_once(&self) -> Result<()> {
+        let dtype = self.storage.slice.dtype();
+        let Keys { sign, infinity, turned } = self.keys;
+        let width = self.columns.div_ceil(HELD).next_power_of_two();
+        let block = width.max(128);
+        let mut config = LaunchConfig::for_rows(OP, self.rows.div_ceil(block / width), block as u32)?;
+        // Key and place of each element, where not all of a row lie in lanes that see each other's.
+        let word = 2 * dtype.size_in_bytes().max(2);
+        config.lds_bytes = if width > 32 { (block * HELD * word) as u32 } else { 0 };
+        let Self { x, to: dst, rows, columns, .. } = *self;
+        let arguments =
+            SortRows { x, dst, rows, ncols: columns as u32, width: width as u32, sign, infinity, turned };
+        let kernel = found(SortRows::kernel(carrier(dtype)), OP, dtype)?;
+        // SAFETY: both ends hold all rows.
+        unsafe { self.storage.device.launch(kernel, config, &arguments) }
     }
 
-    /// Workgroups that each sort `padded` elements.
-    fn config(&self, workgroups: usize, padded: usize) -> Result<LaunchConfig> {
-        let block = (padded / 2).clamp(32, SortRows::BLOCK as usize) as u32;
-        let mut config = LaunchConfig::for_rows(OP, workgroups, block)?;
-        config.lds_bytes = (padded * (self.key().0.size_in_bytes() + size_of::<u32>())) as u32;
-        Ok(config)
-    }
-
-    fn in_one_tile(&self, dst: DevicePtr) -> Result<()> {
-        let order = if self.asc { SortRowsOrder::Asc } else { SortRowsOrder::Desc };
-        let kernel = found(SortRows::kernel(order, self.element), OP, self.storage.slice.dtype())?;
-        let padded = self.columns.next_power_of_two();
-        let config = self.config(self.rows, padded)?;
-        let (ncols, ncols_pad) = (self.columns as u32, padded as u32);
-        // SAFETY: both ends hold all rows, LDS a key and an index per padded column.
-        unsafe {
-            self.storage.device.launch(kernel, config, &SortRows { x: self.from, dst, ncols, ncols_pad })
-        }
-    }
-
-    fn by_merging(&self, to: DevicePtr) -> Result<()> {
-        let device = &self.storage.device;
-        let elements = self.rows * self.columns;
-        let (key_dtype, key) = self.key();
-        let passes = self.columns.div_ceil(TILE).next_power_of_two().ilog2();
-        // SAFETY: the tiles' launch writes one pair of buffers, the first merge the other.
-        let buffers = unsafe {
-            [
-                RocmStorage::alloc(device, key_dtype, elements, OP)?,
-                RocmStorage::alloc(device, key_dtype, elements, OP)?,
-                RocmStorage::alloc(device, DType::U32, elements, OP)?,
-            ]
-        };
-        let [keys, other_keys, places] = buffers.each_ref().map(|buffer| buffer.slice.ptr());
+    fn by_digits(&self) -> Result<()> {
+        let (device, dtype) = (&self.storage.device, self.storage.slice.dtype());
+        let (passes, tiles) = (dtype.size_in_bytes(), self.columns.div_ceil(TILE));
+        let (elements, lists) = (self.rows * self.columns, self.rows * DIGITS);
+        // SAFETY: each is written before it is read.
+        let room = |dtype, elements| unsafe { RocmStorage::alloc(device, dtype, elements, OP) };
+        let (keys, other_keys) = (
+            room(dtype, if passes > 1 { elements } else { 0 })?,
+            room(dtype, if passes > 2 { elements } else { 0 })?,
+        );
+        let places = room(DType::U32, if passes > 1 { elements } else { 0 })?;
+        let (counts, totals) = (room(DType::U32, lists * tiles)?, room(DType::U32, lists)?);
+        let (counts, totals) = (counts.slice.ptr(), totals.slice.ptr());
+        let count = found(SortCount::kernel(carrier(dtype)), OP, dtype)?;
+        let sum = found(SortSum::kernel(SortSumOp::Sum), OP, dtype)?;
+        let order = found(SortMove::kernel(carrier(dtype)), OP, dtype)?;
+        let config = LaunchConfig::for_rows(OP, self.rows * tiles, BLOCK as u32)?;
+        let sums = LaunchConfig::for_elements(OP, lists * 32)?;
         // Pairs change roles with each pass, so that the last one ends in `to`.
-        let (mut source, mut target) = ((keys, places), (other_keys, to));
+        let mut source = (self.x, DevicePtr::NULL);
+        let mut target = (keys.slice.ptr(), self.to);
+        let mut other = (other_keys.slice.ptr(), places.slice.ptr());
         if passes.is_multiple_of(2) {
-            std::mem::swap(&mut source.1, &mut target.1);
+            std::mem::swap(&mut target.1, &mut other.1);
         }
-        self.tiles(source)?;
-        let kernel = found(SortMerge::kernel(key), OP, key_dtype)?;
-        let threads = self.rows * self.columns.div_ceil(SORT_MERGED);
-        let config = LaunchConfig::for_elements(OP, threads)?;
+        let (ncols, tiles) = (self.columns as u32, tiles as u32);
         for pass in 0..passes {
-            let arguments = SortMerge {
-                keys: source.0,
-                places: source.1,
-                // Nobody reads the keys of the last pass.
-                keys_out: if pass + 1 == passes { DevicePtr::NULL } else { target.0 },
-                places_out: target.1,
-                threads,
-                ncols: self.columns as u32,
-                run: (TILE << pass) as u32,
+            let Keys { sign, infinity, turned } = if pass == 0 { self.keys } else { Keys::default() };
+            let ((x, places), shift) = (source, 8 * pass as u32);
+            let counting = SortCount { x, counts, ncols, tiles, shift, sign, infinity, turned };
+            // Nobody reads the keys of the last pass.
+            let keys_out = if pass + 1 == passes { DevicePtr::NULL } else { target.0 };
+            let (places_out, summing) = (target.1, SortSum { counts, totals, lists, tiles });
+            #[rustfmt::skip]
+            let moving = SortMove {
+                x, places, keys_out, places_out, counts, totals, ncols, tiles, shift, sign, infinity, turned,
             };
-            // SAFETY: every buffer holds all elements.
-            unsafe { device.launch(kernel, config, &arguments)? };
-            std::mem::swap(&mut source, &mut target);
+            // SAFETY: every buffer holds what its argument's text says.
+            unsafe {
+                device.launch(count, config, &counting)?;
+                device.launch(sum, sums, &summing)?;
+                device.launch(order, config, &moving)?;
+            }
+            source = target;
+            std::mem::swap(&mut target, &mut other);
         }
         Ok(())
-    }
-
-    /// Sorts each tile of each row by itself into (keys, places).
-    fn tiles(&self, (keys, places): (DevicePtr, DevicePtr)) -> Result<()> {
-        let order = if self.asc { SortTilesOrder::Asc } else { SortTilesOrder::Desc };
-        let kernel = found(SortTiles::kernel(order, self.element), OP, self.storage.slice.dtype())?;
-        let config = self.config(self.rows * self.columns.div_ceil(TILE), TILE)?;
-        let (ncols, tile) = (self.columns as u32, TILE as u32);
-        // SAFETY: every buffer holds all elements, LDS a key and an index per element of a tile.
-        unsafe {
-            self.storage.device.launch(kernel, config, &SortTiles { x: self.from, keys, places, ncols, tile })
-        }
     }
 }
