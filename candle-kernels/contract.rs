@@ -387,7 +387,25 @@ fn reductions() -> Vec<Family> {
                 "reduce",
                 "reduce_sum_{from}_{to}",
                 "Sums over any dims; y of the grid counts parts.",
-                [&shared[..], &[arg("dst", Pass::Pointer, "a sum for each part and result")]].concat(),
+                [
+                    &shared[..],
+                    &[
+                        arg("dst", Pass::Pointer, "a sum for each part and result"),
+                        arg("scale", Pass::F64, "factor of each sum before it is rounded"),
+                    ],
+                ]
+                .concat(),
+            )
+        },
+        Family {
+            variants: vec![vec![dtypes("dtype", &["bf16", "f16", "f32"])]],
+            block: 1024,
+            ..family(
+                "ReduceVariance",
+                "reduce",
+                "reduce_variance_{dtype}",
+                "Unbiased variances over any dims, in one part.",
+                [&shared[..], &[arg("dst", Pass::Pointer, "a variance for each result")]].concat(),
             )
         },
         Family {

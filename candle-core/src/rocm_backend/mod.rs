@@ -66,6 +66,7 @@ pub use ops::matmul::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,
 };
+pub(crate) use ops::reduce::{norm, scaled_sum, variance};
 pub use ops::sort::arg_sort;
 pub use storage::{element, further, RocmDType, RocmStorage, RocmStorageSlice};
 pub use stream::memory::{MemoryStats, IDLE_VARIABLE, PARKED_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
