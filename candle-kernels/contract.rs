@@ -431,6 +431,27 @@ fn reductions() -> Vec<Family> {
                 .concat(),
             )
         },
+        Family {
+            variants: vec![vec![dtypes("dtype", WIDER_FLOATS)]],
+            block: 1024,
+            dynamic_lds: true,
+            ..family(
+                "Cumsum",
+                "scan",
+                "cumsum_{dtype}",
+                "Running sums of each line; y of the grid counts parts.",
+                vec![
+                    arg("lines", Pass::U32, "lines in all"),
+                    arg("length", Pass::U32, "elements of a line"),
+                    arg("inner", Pass::U32, "elements from one of a line to the next"),
+                    arg("part", Pass::U32, "elements of a part, a multiple of 64 or all of a line"),
+                    arg("width", Pass::U32, "threads of a line, a power of two"),
+                    arg("src", Pass::Pointer, "dense elements"),
+                    arg("dst", Pass::Pointer, "the dense output; null to leave the totals of parts"),
+                    arg("known", Pass::Pointer, "the totals, a number for each part and line; null without parts"),
+                ],
+            )
+        },
     ]
 }
 

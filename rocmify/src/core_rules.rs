@@ -108,6 +108,16 @@ const RULES: &[Rule] = &[
             body: "crate::rocm_backend::arg_sort(storage, layout, self.asc, self.last_dim)",
         },
     },
+    // A scan instead of a product with a triangular matrix, where nothing tracks gradients.
+    Rule {
+        name: "cumsum",
+        file: "tensor.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        let n_axis = self.dim(dim)?;\n        let triu = Tensor::triu2(",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(sums) = crate::rocm_backend::cumsum(self, dim)? {\n            return Ok(sums);\n        }\n",
+        },
+    },
     // Sums are scaled before they are rounded, in one launch: f16 overflows only where the result does.
     Rule {
         name: "mean-keepdim",

@@ -10,7 +10,7 @@
 //! | file or folder | subject |
 //! |---|---|
 //! | `backend` | Candle's traits, each method sent to the file of its subject |
-//! | `ops/` | the operations: `elementwise`, `reduce`, `sort`, `indexing`, `matmul`, `conv`, `pooling`, `strided`, `random` |
+//! | `ops/` | the operations: `elementwise`, `reduce`, `scan`, `sort`, `indexing`, `matmul`, `conv`, `pooling`, `strided`, `random` |
 //! | `storage`, `layout` | what a tensor holds; dims and strides as kernels take them |
 //! | `device/` | a GPU: its kernels, launching one, its libraries, faults, asking before opening |
 //! | `stream/` | a stream: binding, ordering, waiting, memory, moving data |
@@ -67,6 +67,7 @@ pub use ops::matmul::{
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,
 };
 pub(crate) use ops::reduce::{norm, scaled_sum, variance};
+pub(crate) use ops::scan::cumsum;
 pub use ops::sort::arg_sort;
 pub use storage::{element, further, RocmDType, RocmStorage, RocmStorageSlice};
 pub use stream::memory::{MemoryStats, IDLE_VARIABLE, PARKED_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
