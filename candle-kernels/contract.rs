@@ -198,6 +198,17 @@ fn elementwise() -> Vec<Family> {
             )
         },
         Family {
+            variants: vec![vec![dtypes("dtype", FLOATS)]],
+            pack_bytes: 16,
+            ..family(
+                "Swiglu",
+                "unary",
+                "swiglu_{dtype}",
+                "`silu(lhs) * rhs`, each rounded.",
+                strided(&[LHS, RHS, OUT]),
+            )
+        },
+        Family {
             // A dtype is not cast to itself.
             variants: ELEMENTS
                 .iter()

@@ -60,7 +60,7 @@ pub use hip_kernels::contract::{DevicePtr, KernelLayout};
 pub use layout::Strided;
 pub use ops::conv::{conv_workspace, set_conv_workspace};
 pub(crate) use ops::conv::{grouped_conv1d, grouped_conv2d};
-pub use ops::elementwise::unary_function;
+pub use ops::elementwise::{swiglu, unary_function};
 pub use ops::indexing::{deterministic, set_deterministic};
 pub use ops::matmul::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,

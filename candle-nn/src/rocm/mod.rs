@@ -5,11 +5,11 @@
 //! | `attention` | sdpa | module `attention` |
 //! | `norm` | softmax, log_softmax, softmax_last_dim, rms_norm, layer_norm | module `rows` |
 //! | `rotary` | rope, rope_i, rope_thd | module `rotary` |
-//! | here | sigmoid | module `unary` |
+//! | here | sigmoid, swiglu | module `unary` |
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 use candle::rocm::hip_kernels::contract::{Element, KernelOf, UnaryOp};
 use candle::rocm::{element, DevicePtr, RocmStorage};
-use candle::{bail, DType, Layout, Result, Shape};
+use candle::{bail, CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor};
 
 mod attention;
 mod norm;
@@ -26,6 +26,41 @@ pub use rotary::{rope, rope_i, rope_thd};
 pub fn sigmoid(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
     let dst = candle::rocm::unary_function(x, layout, UnaryOp::Sigmoid, "sigmoid")?;
     Ok((dst, layout.shape().clone()))
+}
+
+/// `silu(x) * y` of two floats on ROCm in one launch, each rounded as by itself; none where gradients are tracked, whose
+/// operations are upstream's, or the kernels do not take it.
+///
+/// # Errors
+/// If there is no memory for the result.
+pub fn swiglu(x: &Tensor, y: &Tensor) -> Result<Option<Tensor>> {
+    let has_kernel = x.device().is_rocm() && x.dtype().is_float() && element(x.dtype()).is_some();
+    if !has_kernel || x.track_op() || y.track_op() || x.dims() != y.dims() {
+        return Ok(None);
+    }
+    x.apply_op2_no_bwd(y, &Swiglu).map(Some)
+}
+
+struct Swiglu;
+
+impl CustomOp2 for Swiglu {
+    fn name(&self) -> &'static str {
+        "swiglu"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        bail!("swiglu in one launch is ROCm's")
+    }
+
+    fn rocm_fwd(
+        &self,
+        x: &RocmStorage,
+        x_layout: &Layout,
+        y: &RocmStorage,
+        y_layout: &Layout,
+    ) -> Result<(RocmStorage, Shape)> {
+        Ok((candle::rocm::swiglu(x, x_layout, y, y_layout)?, x_layout.shape().clone()))
+    }
 }
 
 /// Where a kernel writes: the first element of a fresh storage.
