@@ -7,9 +7,10 @@
 //! | `rotary` | rope, rope_i, rope_thd | module `rotary` |
 //! | here | sigmoid, swiglu | module `unary` |
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
+use candle::op::BackpropOp;
 use candle::rocm::hip_kernels::contract::{Element, KernelOf, UnaryOp};
 use candle::rocm::{element, DevicePtr, RocmStorage};
-use candle::{bail, CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor};
+use candle::{bail, DType, Layout, Result, Shape, Storage, Tensor};
 
 mod attention;
 mod norm;
@@ -34,33 +35,14 @@ pub fn sigmoid(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)>
 /// # Errors
 /// If there is no memory for the result.
 pub fn swiglu(x: &Tensor, y: &Tensor) -> Result<Option<Tensor>> {
-    let has_kernel = x.device().is_rocm() && x.dtype().is_float() && element(x.dtype()).is_some();
+    let has_kernel = x.dtype().is_float() && element(x.dtype()).is_some();
     if !has_kernel || x.track_op() || y.track_op() || x.dims() != y.dims() {
         return Ok(None);
     }
-    x.apply_op2_no_bwd(y, &Swiglu).map(Some)
-}
-
-struct Swiglu;
-
-impl CustomOp2 for Swiglu {
-    fn name(&self) -> &'static str {
-        "swiglu"
-    }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        bail!("swiglu in one launch is ROCm's")
-    }
-
-    fn rocm_fwd(
-        &self,
-        x: &RocmStorage,
-        x_layout: &Layout,
-        y: &RocmStorage,
-        y_layout: &Layout,
-    ) -> Result<(RocmStorage, Shape)> {
-        Ok((candle::rocm::swiglu(x, x_layout, y, y_layout)?, x_layout.shape().clone()))
-    }
+    let ((xs, x_layout), (ys, y_layout)) = (x.storage_and_layout(), y.storage_and_layout());
+    let (Storage::Rocm(xs), Storage::Rocm(ys)) = (&*xs, &*ys) else { return Ok(None) };
+    let dst = Storage::Rocm(candle::rocm::swiglu(xs, x_layout, ys, y_layout)?);
+    Ok(Some(Tensor::from_storage(dst, x.shape(), BackpropOp::none(), false)))
 }
 
 /// Where a kernel writes: the first element of a fresh storage.

@@ -1,12 +1,12 @@
 //! Sums, extrema and their places over any set of dims: one launch, or two where results are few and long.
 use super::{computing, found, strided};
 use crate::error::bail;
-use crate::op::ReduceOp;
+use crate::op::{BackpropOp, ReduceOp};
 use crate::rocm_backend::device::{max_elements, LaunchConfig, RocmDevice};
 use crate::rocm_backend::layout::{pieces, runs, Reduction, Strided};
 use crate::rocm_backend::storage::{element, further, RocmStorage};
 use crate::rocm_backend::RocmError;
-use crate::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
+use crate::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Storage, Tensor};
 use hip_kernels::contract::{
     DevicePtr, ReduceExtreme, ReduceExtremeOp, ReduceSum, ReduceVariance, BLOCK, NEIGHBOURS, PACK_BYTES,
     ROW_BLOCK,
@@ -130,7 +130,7 @@ pub(crate) fn variance(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
         && (per_result <= LONG || results >= MANY)
         && results.max(per_result) <= max_elements();
     match is_one_launch {
-        true => x.apply_op1_no_bwd(&Variance(dim)).map(Some),
+        true => variance_in_one_launch(x, dim, results, per_result),
         false => in_f32(x, |x| x.var_keepdim(dim)),
     }
 }
@@ -148,44 +148,30 @@ fn in_f32(x: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Option<Te
     (x.device().is_rocm() && is_narrow).then(|| f(&x.to_dtype(DType::F32)?)?.to_dtype(x.dtype())).transpose()
 }
 
-/// Along a dim.
-struct Variance(usize);
-
-impl CustomOp1 for Variance {
-    fn name(&self) -> &'static str {
-        "var"
-    }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        bail!("a variance in one launch is ROCm's")
-    }
-
-    fn rocm_fwd(&self, x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
-        let (dtype, mut dims) = (x.slice.dtype(), layout.dims().to_vec());
-        let per_result = std::mem::replace(&mut dims[self.0], 1);
-        let results = layout.shape().elem_count() / per_result;
-        let task = Task { results, per_result, layout: Strided::of_reduction(OP, layout, &[self.0])? };
-        let src = x.ptr(layout, OP)?;
-        let plan = task.plan(task.neighbours(src, dtype.size_in_bytes()), dtype.size_in_bytes(), 1)?;
-        // SAFETY: every result is written by the kernel.
-        let dst = unsafe { RocmStorage::alloc(&x.device, dtype, results, OP)? };
-        let Reduction { strided: Strided { num_dims, layout: info }, kept_dims, .. } = &task.layout;
-        let arguments = ReduceVariance {
-            results,
-            per_result,
-            width: plan.width,
-            across: plan.across,
-            kept_dims: *kept_dims,
-            num_dims: *num_dims,
-            info,
-            src,
-            dst: dst.slice.ptr(),
-        };
-        let kernel = found(ReduceVariance::kernel(computing(OP, dtype)?), OP, dtype)?;
-        // SAFETY: `src` was checked against its buffer, `dst` holds all results.
-        unsafe { x.device.launch(kernel, plan.config, &arguments)? };
-        Ok((dst, dims.into()))
-    }
+fn variance_in_one_launch(
+    x: &Tensor,
+    dim: usize,
+    results: usize,
+    per_result: usize,
+) -> Result<Option<Tensor>> {
+    let (storage, layout) = x.storage_and_layout();
+    let Storage::Rocm(storage) = &*storage else { return Ok(None) };
+    let (dtype, src) = (x.dtype(), storage.ptr(layout, OP)?);
+    let task = Task { results, per_result, layout: Strided::of_reduction(OP, layout, &[dim])? };
+    let size = dtype.size_in_bytes();
+    let Plan { width, across, config, .. } = task.plan(task.neighbours(src, size), size, 1)?;
+    // SAFETY: every result is written by the kernel.
+    let variances = unsafe { RocmStorage::alloc(&storage.device, dtype, results, OP)? };
+    let Reduction { strided: Strided { num_dims, layout: info }, kept_dims, .. } = &task.layout;
+    let (kept_dims, num_dims, dst) = (*kept_dims, *num_dims, variances.slice.ptr());
+    let arguments =
+        ReduceVariance { results, per_result, width, across, kept_dims, num_dims, info, src, dst };
+    let kernel = found(ReduceVariance::kernel(computing(OP, dtype)?), OP, dtype)?;
+    // SAFETY: `src` was checked against its buffer, `dst` holds all results.
+    unsafe { storage.device.launch(kernel, config, &arguments)? };
+    let mut dims = x.dims().to_vec();
+    dims[dim] = 1;
+    Ok(Some(crate::tensor::from_storage(Storage::Rocm(variances), dims, BackpropOp::none(), false)))
 }
 
 /// Results that one launch cannot count are reduced in pieces; elements that it cannot count are summed in parts.

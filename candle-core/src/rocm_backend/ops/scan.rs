@@ -1,10 +1,10 @@
 //! Running sums along a dim: one launch, or two where lines are few and long.
 use super::{computing, found};
-use crate::error::bail;
+use crate::op::BackpropOp;
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
 use crate::rocm_backend::storage::RocmStorage;
 use crate::rocm_backend::RocmError;
-use crate::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
+use crate::{DType, Result, Storage, Tensor};
 use hip_kernels::contract::{Cumsum, DevicePtr, BLOCK, PACK_BYTES, ROW_BLOCK};
 
 const OP: &str = "cumsum";
@@ -23,61 +23,44 @@ const BESIDE: usize = 32;
 /// # Errors
 /// [`RocmError::TooManyElements`] for a line above 2^31 elements, or if there is no memory for the result.
 pub(crate) fn cumsum(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
-    let is_float = matches!(x.dtype(), DType::F16 | DType::BF16 | DType::F32 | DType::F64);
-    if !x.device().is_rocm() || !is_float || x.track_op() || x.elem_count() == 0 {
+    let (dtype, elements, limit) = (x.dtype(), x.elem_count(), max_elements());
+    let is_float = matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64);
+    if !x.device().is_rocm() || !is_float || x.track_op() || elements == 0 {
         return Ok(None);
     }
-    x.contiguous()?.apply_op1_no_bwd(&Along(dim)).map(Some)
-}
-
-/// The dim of a dense tensor that sums run along.
-struct Along(usize);
-
-impl CustomOp1 for Along {
-    fn name(&self) -> &'static str {
-        OP
+    let x = x.contiguous()?;
+    let (storage, layout) = x.storage_and_layout();
+    let Storage::Rocm(storage) = &*storage else { return Ok(None) };
+    let (device, src) = (&storage.device, storage.ptr(layout, OP)?);
+    let kernel = found(Cumsum::kernel(computing(OP, dtype)?), OP, dtype)?;
+    let (length, inner) = (x.dims()[dim], x.dims()[dim + 1..].iter().product());
+    let lines = elements / length;
+    if length > limit || lines > limit {
+        return Err(RocmError::TooManyElements { op: OP, elements: length.max(lines), limit }.into());
     }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        bail!("{OP} in one launch is ROCm's")
+    // SAFETY: the last launch writes every element.
+    let dst = unsafe { RocmStorage::alloc(device, dtype, elements, OP)? };
+    let Plan { width, part, block } = Plan::of(lines, length, inner, dtype.size_in_bytes());
+    let wide = if dtype.size_in_bytes() < 4 { DType::F32 } else { DType::F64 };
+    let launch = |parts: usize, dst: DevicePtr, known: DevicePtr| {
+        let mut config = LaunchConfig::for_rows(OP, lines.div_ceil(block / width), block as u32)?;
+        config.grid.1 = parts as u32;
+        config.lds_bytes = (2 * block * wide.size_in_bytes()) as u32;
+        let [lines, length, inner, part, width] = [lines, length, inner, part, width].map(|n| n as u32);
+        let arguments = Cumsum { lines, length, inner, part, width, src, dst, known };
+        // SAFETY: source and result hold all elements, `known` a number for each part and line, LDS two per thread.
+        unsafe { device.launch(kernel, config, &arguments) }
+    };
+    let parts = length.div_ceil(part);
+    if parts == 1 {
+        launch(1, dst.slice.ptr(), DevicePtr::NULL)?;
+    } else {
+        // SAFETY: the first launch writes what the second one reads.
+        let known = unsafe { RocmStorage::alloc(device, wide, lines * (parts - 1), OP)? };
+        launch(parts - 1, DevicePtr::NULL, known.slice.ptr())?;
+        launch(parts, dst.slice.ptr(), known.slice.ptr())?;
     }
-
-    fn rocm_fwd(&self, x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
-        let (device, dtype, src) = (&x.device, x.slice.dtype(), x.contiguous_ptr(layout, OP)?);
-        let kernel = found(Cumsum::kernel(computing(OP, dtype)?), OP, dtype)?;
-        let elements = layout.shape().elem_count();
-        let length = layout.dims()[self.0];
-        let inner = layout.dims()[self.0 + 1..].iter().product();
-        let (lines, limit) = (elements / length, max_elements());
-        if length > limit || lines > limit {
-            return Err(RocmError::TooManyElements { op: OP, elements: length.max(lines), limit }.into());
-        }
-        // SAFETY: the last launch writes every element.
-        let dst = unsafe { RocmStorage::alloc(device, dtype, elements, OP)? };
-        let plan = Plan::of(lines, length, inner, dtype.size_in_bytes());
-        let wide = if dtype.size_in_bytes() < 4 { DType::F32 } else { DType::F64 };
-        let launch = |parts: usize, dst: DevicePtr, known: DevicePtr| {
-            let mut config =
-                LaunchConfig::for_rows(OP, lines.div_ceil(plan.block / plan.width), plan.block as u32)?;
-            config.grid.1 = parts as u32;
-            config.lds_bytes = (2 * plan.block * wide.size_in_bytes()) as u32;
-            let [lines, length, inner, part, width] =
-                [lines, length, inner, plan.part, plan.width].map(|n| n as u32);
-            let arguments = Cumsum { lines, length, inner, part, width, src, dst, known };
-            // SAFETY: source and result hold all elements, `known` a number for each part and line, LDS two per thread.
-            unsafe { device.launch(kernel, config, &arguments) }
-        };
-        let parts = length.div_ceil(plan.part);
-        if parts == 1 {
-            launch(1, dst.slice.ptr(), DevicePtr::NULL)?;
-        } else {
-            // SAFETY: the first launch writes what the second one reads.
-            let known = unsafe { RocmStorage::alloc(device, wide, lines * (parts - 1), OP)? };
-            launch(parts - 1, DevicePtr::NULL, known.slice.ptr())?;
-            launch(parts, dst.slice.ptr(), known.slice.ptr())?;
-        }
-        Ok((dst, layout.shape().clone()))
-    }
+    Ok(Some(crate::tensor::from_storage(Storage::Rocm(dst), x.shape(), BackpropOp::none(), false)))
 }
 
 /// How threads share the lines.
