@@ -206,6 +206,17 @@ fn elementwise() -> Vec<Family> {
             )
         },
         Family {
+            variants: vec![vec![dtypes("dtype", FLOATS)]],
+            pack_bytes: 16,
+            ..family(
+                "Swiglu",
+                "unary",
+                "swiglu_{dtype}",
+                "`silu(lhs) * rhs`, each rounded.",
+                strided(&[LHS, RHS, OUT]),
+            )
+        },
+        Family {
             // A dtype is not cast to itself.
             variants: ELEMENTS
                 .iter()
@@ -398,7 +409,25 @@ fn reductions() -> Vec<Family> {
                 "reduce",
                 "reduce_sum_{from}_{to}",
                 "Sums over any dims; y of the grid counts parts.",
-                [&shared[..], &[arg("dst", Pass::Pointer, "a sum for each part and result")]].concat(),
+                [
+                    &shared[..],
+                    &[
+                        arg("dst", Pass::Pointer, "a sum for each part and result"),
+                        arg("scale", Pass::F64, "factor of each sum before it is rounded"),
+                    ],
+                ]
+                .concat(),
+            )
+        },
+        Family {
+            variants: vec![vec![dtypes("dtype", &["bf16", "f16", "f32"])]],
+            block: 1024,
+            ..family(
+                "ReduceVariance",
+                "reduce",
+                "reduce_variance_{dtype}",
+                "Unbiased variances over any dims, in one part.",
+                [&shared[..], &[arg("dst", Pass::Pointer, "a variance for each result")]].concat(),
             )
         },
         Family {
@@ -422,6 +451,27 @@ fn reductions() -> Vec<Family> {
                     ],
                 ]
                 .concat(),
+            )
+        },
+        Family {
+            variants: vec![vec![dtypes("dtype", WIDER_FLOATS)]],
+            block: 1024,
+            dynamic_lds: true,
+            ..family(
+                "Cumsum",
+                "scan",
+                "cumsum_{dtype}",
+                "Running sums of each line; y of the grid counts parts.",
+                vec![
+                    arg("lines", Pass::U32, "lines in all"),
+                    arg("length", Pass::U32, "elements of a line"),
+                    arg("inner", Pass::U32, "elements from one of a line to the next"),
+                    arg("part", Pass::U32, "elements of a part, a multiple of 64 or all of a line"),
+                    arg("width", Pass::U32, "threads of a line, a power of two"),
+                    arg("src", Pass::Pointer, "dense elements"),
+                    arg("dst", Pass::Pointer, "the dense output; null to leave the totals of parts"),
+                    arg("known", Pass::Pointer, "the totals, a number for each part and line; null without parts"),
+                ],
             )
         },
     ]

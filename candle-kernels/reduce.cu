@@ -1,4 +1,4 @@
-// Sums, extrema and their places over any set of dims, for all dtypes.
+// Sums, variances, extrema and their places over any set of dims, for all dtypes.
 //
 // The layout has the dims that are kept first, then those that are reduced. `width` threads share a result (a power
 // of two), so a workgroup has blockDim.x / width of them; gridDim.y cuts each result's elements into parts that a
@@ -11,9 +11,31 @@ template <typename Acc, typename T>
 struct Sum {
     Acc sum;
 
-    static __device__ __forceinline__ Sum none() { return {0}; }
+    static __device__ __forceinline__ Sum none(T) { return {0}; }
     __device__ __forceinline__ void take(T x, uint32_t) { sum += (Acc)x; }
     __device__ __forceinline__ void join(const Sum &other) { sum += other.sum; }
+};
+
+// Differences to the first element of the result, in f64. What the variance loses where they cancel is at most 2^-53 of it
+// for each element, as that one is among them.
+struct Moments {
+    double sum, squares;
+
+    __device__ __forceinline__ void join(const Moments &other) {
+        sum += other.sum;
+        squares += other.squares;
+    }
+};
+template <typename T>
+struct Differences : Moments {
+    double first;
+
+    static __device__ __forceinline__ Differences none(T first) { return {{0, 0}, (double)first}; }
+    __device__ __forceinline__ void take(T x, uint32_t) {
+        const double difference = (double)x - first;
+        sum += difference;
+        squares += difference * difference;
+    }
 };
 
 // Narrow floats are compared as f32.
@@ -31,7 +53,7 @@ struct Extreme {
     C value;
     uint32_t place;
 
-    static __device__ __forceinline__ Extreme none() {
+    static __device__ __forceinline__ Extreme none(T) {
         if constexpr ((C)0.5 != (C)0) {
             return {(C)(MAX ? -INFINITY : INFINITY), 0};
         } else {
@@ -96,7 +118,8 @@ struct ReductionTask {
 };
 
 // P neighbouring results of each thread, or one. `candidates`: the places that parts have left, else all elements count.
-template <unsigned int P, typename Fold, typename T, typename F>
+// What a thread keeps while it takes elements, Take, is also a Fold, which threads join.
+template <unsigned int P, typename Take, typename Fold, typename T, typename F>
 __device__ __forceinline__ void reduce_across(const ReductionTask &task, unsigned int begin, unsigned int end,
                                               const T *src, const uint32_t *candidates, Fold *shared, F finish) {
     const unsigned int columns = blockDim.x >> log2_of(task.width), column = threadIdx.x & (columns - 1);
@@ -104,9 +127,9 @@ __device__ __forceinline__ void reduce_across(const ReductionTask &task, unsigne
     const bool within = first < task.results;
     const size_t base = within ? task.base(first) : 0;
     constexpr unsigned int LOADS = sizeof(T) <= 2 ? 2 : 4;
-    Fold folds[P];
+    Take folds[P];
     for (unsigned int j = 0; j < P; ++j) {
-        folds[j] = Fold::none();
+        folds[j] = Take::none(src[base + j]);
     }
     end = within ? end : begin;
     if constexpr (P == 1) {
@@ -148,7 +171,7 @@ __device__ __forceinline__ void reduce_across(const ReductionTask &task, unsigne
 }
 
 // `finish` gets each result's number, where its first element lies, and what its elements have become.
-template <typename Fold, typename T, typename F>
+template <typename Fold, typename Take = Fold, typename T, typename F>
 __device__ __forceinline__ void reduce(const ReductionTask &task, const T *src, const uint32_t *candidates, F finish) {
     constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), NEIGHBOURS = N < CANDLE_NEIGHBOURS ? N : CANDLE_NEIGHBOURS;
     constexpr unsigned int LOADS = sizeof(T) == 1 ? 1 : 4;
@@ -156,18 +179,18 @@ __device__ __forceinline__ void reduce(const ReductionTask &task, const T *src, 
     const unsigned int part = (((task.per_result - 1) / gridDim.y + 1) + N - 1) / N * N;
     const unsigned int begin = min(blockIdx.y * part, task.per_result), end = min(begin + part, task.per_result);
     if (task.across > 1) {
-        return reduce_across<NEIGHBOURS>(task, begin, end, src, candidates, shared, finish);
+        return reduce_across<NEIGHBOURS, Take>(task, begin, end, src, candidates, shared, finish);
     }
     if (task.across == 1) {
-        return reduce_across<1>(task, begin, end, src, candidates, shared, finish);
+        return reduce_across<1, Take>(task, begin, end, src, candidates, shared, finish);
     }
     const unsigned int shift = log2_of(task.width), lane = threadIdx.x & (task.width - 1);
     const unsigned int result = blockIdx.x * (blockDim.x >> shift) + (threadIdx.x >> shift);
     const bool within = result < task.results;
     const size_t base = within ? task.base(result) : 0;
     const unsigned int count = within ? end - begin : 0;
-    Fold fold = Fold::none();
     const T *from = src + base;
+    Take fold = Take::none(*from);
     const bool is_row = task.num_dims == task.kept_dims + 1 && task.has_packs(1);
     if (!candidates && (is_row || (task.has_packs(N) && (uintptr_t)from % CANDLE_PACK_BYTES == 0))) {
         // Packs, and in a row that does not begin or end with one, single elements around them.
@@ -194,23 +217,24 @@ __device__ __forceinline__ void reduce(const ReductionTask &task, const T *src, 
             return Placed<T>{from[task.offset(at)], at};
         }, [&](const Placed<T> &x, unsigned int) INLINE { fold.take(x.value, x.at); });
     }
-    fold = combined<CANDLE_ROW_BLOCK>(fold, task.width, [](Fold a, const Fold &b) INLINE {
+    const Fold all = combined<CANDLE_ROW_BLOCK>((Fold)fold, task.width, [](Fold a, const Fold &b) INLINE {
         a.join(b);
         return a;
     });
     if (within && lane == 0) {
-        finish(result, base, fold);
+        finish(result, base, all);
     }
 }
 
 #define REDUCE_SUM(ACC, IN, OUT, NAME)                                                                               \
     extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) reduce_sum_##NAME(                                \
         const size_t results, const size_t per_result, const unsigned int width, const unsigned int across,          \
-        const size_t kept_dims, const size_t num_dims, const size_t *info, const IN *src, OUT *dst) {                \
+        const size_t kept_dims, const size_t num_dims, const size_t *info, const IN *src, OUT *dst,                  \
+        const double scale) {                                                                                        \
         const ReductionTask task = {(unsigned int)results, (unsigned int)per_result, width, across, kept_dims,       \
                                     num_dims, info};                                                                 \
         reduce<Sum<ACC, IN>>(task, src, nullptr, [&](unsigned int result, size_t, Sum<ACC, IN> all) INLINE {         \
-            dst[blockIdx.y * results + result] = (OUT)all.sum;                                                       \
+            dst[blockIdx.y * results + result] = (OUT)(ACC)(all.sum * (ACC)scale);                                   \
         });                                                                                                          \
     }
 // Integers wrap. f32 is summed in f64, so that the result does not depend on how its elements are dealt out.
@@ -229,6 +253,21 @@ REDUCE_SUM(double, double, double, f64_f64)
 REDUCE_SUM_NARROW(__half, f16)
 REDUCE_SUM_NARROW(__nv_bfloat16, bf16)
 REDUCE_SUM_NARROW(__nv_fp8_e4m3, f8e4m3)
+
+#define REDUCE_VARIANCE(T, NAME)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) reduce_variance_##NAME(                           \
+        const size_t results, const size_t per_result, const unsigned int width, const unsigned int across,          \
+        const size_t kept_dims, const size_t num_dims, const size_t *info, const T *src, T *dst) {                   \
+        const ReductionTask task = {(unsigned int)results, (unsigned int)per_result, width, across, kept_dims,       \
+                                    num_dims, info};                                                                 \
+        reduce<Moments, Differences<T>>(task, src, nullptr, [&](unsigned int result, size_t, Moments all) INLINE {   \
+            const double count = per_result;                                                                         \
+            dst[result] = (T)((all.squares - all.sum / count * all.sum) / (count - 1));                              \
+        });                                                                                                          \
+    }
+REDUCE_VARIANCE(__nv_bfloat16, bf16)
+REDUCE_VARIANCE(__half, f16)
+REDUCE_VARIANCE(float, f32)
 
 // As if the elements came one by one and each replaced the last if it was strictly better: a NaN in place 0 stays, any
 // other is passed over.

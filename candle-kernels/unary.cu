@@ -154,6 +154,18 @@ UNARY_OP(Sigmoid, false, __half, usigmoid_f16)
 UNARY_OP(Sigmoid, false, float, usigmoid_f32)
 UNARY_OP(Sigmoid, false, double, usigmoid_f64)
 
+// The product is rounded after silu has been.
+#define SWIGLU(T, NAME)                                                                                     \
+    extern "C" __global__ void swiglu_##NAME(const size_t numel, const size_t num_dims, const size_t *info, \
+                                             const T *lhs, const T *rhs, T *out) {                          \
+        map<false, false, true>(numel, num_dims, info, [](T x, T y) { return Silu<T>::of(x) * y; }, out, lhs, rhs); \
+    }
+SWIGLU(__nv_bfloat16, bf16)
+SWIGLU(__half, f16)
+SWIGLU(float, f32)
+SWIGLU(double, f64)
+SWIGLU(__nv_fp8_e4m3, f8e4m3)
+
 // A copy only moves elements: one kernel per size, named by the dtype that carries it.
 #define COPY_OP(T, NAME)                                                                                    \
     extern "C" __global__ void NAME(const size_t numel, const size_t num_dims, const size_t *info,          \

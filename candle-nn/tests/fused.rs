@@ -127,6 +127,31 @@ fn softmax_and_its_logarithm_over_any_dim_and_their_gradients() {
     }
 }
 
+/// One launch rounds as its two operations do, from the halves of rows of all lengths; with gradients they stay two.
+#[test]
+fn swiglu_is_silu_and_a_product() {
+    let device = rocm();
+    for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64, DType::F8E4M3] {
+        for columns in [2, 6, 14, 32, 1026] {
+            let x = tensor(&[5, columns], dtype, 4.0).to_device(&device).unwrap();
+            let halves = x.chunk(2, 1).unwrap();
+            let expected = (halves[0].silu().unwrap() * &halves[1]).unwrap();
+            let got = ops::swiglu(&x).unwrap();
+            assert_eq!((got.dtype(), got.dims()), (dtype, &[5, columns / 2][..]));
+            assert_close(&got, &wide(&expected.to_device(&Device::Cpu).unwrap()), 0.0, &format!("{dtype:?}"));
+        }
+    }
+    let cpu = candle::Var::from_tensor(&tensor(&[3, 8], DType::F32, 3.0)).unwrap();
+    let gpu = candle::Var::from_tensor(&cpu.to_device(&device).unwrap()).unwrap();
+    let gradient = |x: &candle::Var| {
+        let loss = ops::swiglu(x).unwrap().sqr().unwrap().sum_all().unwrap();
+        loss.backward().unwrap().get(x).unwrap().clone()
+    };
+    assert_close(&gradient(&gpu), &wide(&gradient(&cpu)), 1e-5, "gradient");
+    let integers = Tensor::ones((2, 4), DType::U32, &device).unwrap();
+    assert_eq!(values(&ops::swiglu(&integers).unwrap()), [0.0; 4]);
+}
+
 #[test]
 fn softmax_of_large_numbers_does_not_overflow() {
     let device = rocm();

@@ -134,6 +134,7 @@ fn elementwise(device: &Device) -> Result<()> {
         ALL.iter().try_for_each(|to| x.to_dtype(*to).map(drop))?;
         if !is_integer(dtype) {
             of_floats.iter().try_for_each(|op| op(&x).map(drop))?;
+            ops::swiglu(&on(device, &[3, 6], dtype)?)?;
         }
     }
     for dtype in WIDER_FLOATS {
@@ -190,6 +191,12 @@ fn reductions(device: &Device) -> Result<()> {
         x.max(1)?;
         x.argmin(1)?;
         x.argmax(0)?;
+    }
+    for dtype in WIDER_FLOATS {
+        on(device, &[3, 5], dtype)?.cumsum(1)?;
+    }
+    for dtype in [BF16, F16, F32] {
+        on(device, &[3, 5], dtype)?.var(1)?;
     }
     for dtype in [BF16, F16, F8E4M3] {
         Tensor::zeros(1 << 19, dtype, device)?.sum_all()?;

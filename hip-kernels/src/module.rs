@@ -29,6 +29,8 @@ pub enum Module {
     Rotary,
     /// Softmax and norms of rows.
     Rows,
+    /// Running sums.
+    Scan,
     /// Sorting of rows.
     Sort,
     /// `where`.
@@ -39,7 +41,7 @@ pub enum Module {
 
 impl Module {
     /// All modules.
-    pub const ALL: [Module; 15] = [
+    pub const ALL: [Module; 16] = [
         Module::Affine,
         Module::Attention,
         Module::Binary,
@@ -52,6 +54,7 @@ impl Module {
         Module::Reduce,
         Module::Rotary,
         Module::Rows,
+        Module::Scan,
         Module::Sort,
         Module::Ternary,
         Module::Unary,
@@ -72,6 +75,7 @@ impl Module {
             Module::Reduce => "reduce",
             Module::Rotary => "rotary",
             Module::Rows => "rows",
+            Module::Scan => "scan",
             Module::Sort => "sort",
             Module::Ternary => "ternary",
             Module::Unary => "unary",

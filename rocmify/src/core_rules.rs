@@ -108,6 +108,62 @@ const RULES: &[Rule] = &[
             body: "crate::rocm_backend::arg_sort(storage, layout, self.asc, self.last_dim)",
         },
     },
+    // A scan instead of a product with a triangular matrix, where nothing tracks gradients.
+    Rule {
+        name: "cumsum",
+        file: "tensor.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        let n_axis = self.dim(dim)?;\n        let triu = Tensor::triu2(",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(sums) = crate::rocm_backend::cumsum(self, dim)? {\n            return Ok(sums);\n        }\n",
+        },
+    },
+    // Sums are scaled before they are rounded, in one launch: f16 overflows only where the result does.
+    Rule {
+        name: "mean-keepdim",
+        file: "tensor.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        self.sum_impl(mean_dims, true)? * scale\n",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(mean) = crate::rocm_backend::scaled_sum(self, &mean_dims, scale)? {\n            return Ok(mean);\n        }\n",
+        },
+    },
+    Rule {
+        name: "mean",
+        file: "tensor.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        self.sum_impl(mean_dims, false)? * scale\n",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(mean) = crate::rocm_backend::scaled_sum(self, &mean_dims, scale)? {\n            return mean.squeeze_dims(&mean_dims);\n        }\n",
+        },
+    },
+    Rule {
+        name: "mean-all",
+        file: "tensor.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        self.sum_all()? / self.elem_count() as f64\n",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if self.device().is_rocm() && self.dtype().is_float() {\n            return self.mean((0..self.rank()).collect::<Vec<_>>());\n        }\n",
+        },
+    },
+    Rule {
+        name: "variance",
+        file: "tensor.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        let mean = self.mean_keepdim(dim)?;\n        let squares = ",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(variance) = crate::rocm_backend::variance(self, dim)? {\n            return Ok(variance);\n        }\n",
+        },
+    },
+    Rule {
+        name: "norm",
+        file: "tensor.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        self.sqr().and_then(|x| x.sum_all()).and_then(|x| x.sqrt())\n",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(norm) = crate::rocm_backend::norm(self)? {\n            return Ok(norm);\n        }\n",
+        },
+    },
     // One launch instead of one and a copy for each group.
     Rule {
         name: "groups-of-conv1d",

@@ -34,6 +34,15 @@ const RULES: &[Rule] = &[
             insert: "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::log_softmax(xs, d)? {\n        return Ok(fused);\n    }\n",
         },
     },
+    Rule {
+        name: "swiglu",
+        file: "ops.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "    &xs[0].silu()? * &xs[1]\n",
+            insert: "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::swiglu(&xs[0], &xs[1])? {\n        return Ok(fused);\n    }\n",
+        },
+    },
     delegate("softmax", "ops.rs", "SoftmaxLastDim", "crate::rocm::softmax_last_dim(storage, layout)"),
     delegate("rms-norm", "ops.rs", "RmsNorm", "crate::rocm::rms_norm(self.eps, s1, l1, s2, l2)"),
     delegate(

@@ -10,7 +10,7 @@
 //! | file or folder | subject |
 //! |---|---|
 //! | `backend` | Candle's traits, each method sent to the file of its subject |
-//! | `ops/` | the operations: `elementwise`, `reduce`, `sort`, `indexing`, `matmul`, `conv`, `pooling`, `strided`, `random` |
+//! | `ops/` | the operations: `elementwise`, `reduce`, `scan`, `sort`, `indexing`, `matmul`, `conv`, `pooling`, `strided`, `random` |
 //! | `storage`, `layout` | what a tensor holds; dims and strides as kernels take them |
 //! | `device/` | a GPU: its kernels, launching one, its libraries, faults, asking before opening |
 //! | `stream/` | a stream: binding, ordering, waiting, memory, moving data |
@@ -60,12 +60,14 @@ pub use hip_kernels::contract::{DevicePtr, KernelLayout};
 pub use layout::Strided;
 pub use ops::conv::{conv_workspace, set_conv_workspace};
 pub(crate) use ops::conv::{grouped_conv1d, grouped_conv2d};
-pub use ops::elementwise::unary_function;
+pub use ops::elementwise::{swiglu, unary_function};
 pub use ops::indexing::{deterministic, set_deterministic};
 pub use ops::matmul::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,
 };
+pub(crate) use ops::reduce::{norm, scaled_sum, variance};
+pub(crate) use ops::scan::cumsum;
 pub use ops::sort::arg_sort;
 pub(crate) use ops::strided::cat;
 pub use storage::{element, further, RocmDType, RocmStorage, RocmStorageSlice};

@@ -14,5 +14,6 @@ mod matmul;
 mod pool;
 mod random;
 mod reduce;
+mod scan;
 mod sort;
 mod upsample;

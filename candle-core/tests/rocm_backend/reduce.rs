@@ -1,7 +1,7 @@
 use super::fixture::*;
 use candle_core::backend::BackendStorage;
 use candle_core::op::{BackpropOp, ReduceOp};
-use candle_core::{DType, Device, Result, Storage, Tensor};
+use candle_core::{DType, Device, Result, Storage, Tensor, Var};
 
 /// The exact result from the values in f64, rounded by nobody.
 fn in_f64(t: &Tensor) -> Tensor {
@@ -269,11 +269,96 @@ fn many_dims() {
     }
 }
 
+/// Means of two dims, and variances along each, from values in f64.
 #[test]
-fn mean_and_variance_are_built_on_sums() {
+fn means_and_variances_of_every_layout_are_rounded_once() {
     let device = rocm();
-    let cpu = tensor(&[4, 100], DType::F32, 2.0);
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16, DType::F8E4M3] {
+        let cpu = tensor(&DIMS, dtype, 3.0);
+        let gpu = cpu.to_device(&device).unwrap();
+        let tolerance = if dtype == DType::F64 { 1e-14 } else { 0.0 };
+        for (view_name, view) in VIEWS {
+            let (c, g) = (in_f64(&view(&cpu).unwrap().contiguous().unwrap()), view(&gpu).unwrap());
+            let what = |name: &str| format!("{name} {dtype:?} {view_name}");
+            let check = |name: &str, got: Result<Tensor>, expected: Result<Tensor>, tolerance: f64| {
+                assert_close(&got.unwrap(), &rounded(&expected.unwrap(), dtype), tolerance, &what(name));
+            };
+            check("mean", g.mean((0, 2)), c.mean((0, 2)), tolerance);
+            check("mean_keepdim", g.mean_keepdim(1), c.mean_keepdim(1), tolerance);
+            check("mean_all", g.mean_all(), c.mean_all(), tolerance);
+            for dim in [0, 1, 2] {
+                let (got, expected) = (g.var(dim), c.var(dim));
+                // Of f8e4m3 rounded twice, by way of f32.
+                check("var", got, expected, if dtype == DType::F64 { 1e-13 } else { 0.0 });
+            }
+        }
+    }
+}
+
+/// Where results are few and long, a variance is upstream's composition, of narrow floats in f32; with a large mean its
+/// digits stay.
+#[test]
+fn variances_of_all_lengths() {
+    let device = rocm();
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for dims in [[3, 31], [70, 4099], [2, 20_001], [5000, 17], [300, 3], [1, 2]] {
+            let cpu = rounded(&(tensor(&dims, DType::F64, 2.0) + 60.0).unwrap(), dtype);
+            let gpu = cpu.to_device(&device).unwrap();
+            for dim in [0, 1] {
+                let expected = in_f64(&cpu).var(dim).unwrap();
+                let (got, what) = (gpu.var(dim).unwrap(), format!("{dtype:?} {dims:?} dim {dim}"));
+                if dims[dim] == 1 {
+                    assert!(to_f64(&got).iter().all(|v| v.is_nan()), "{what}");
+                    continue;
+                }
+                let tolerance = if dtype == DType::F32 { 2e-6 } else { 0.0 };
+                assert_close(&got, &rounded(&expected, dtype), tolerance, &what);
+            }
+        }
+    }
+}
+
+/// Sums and squares that f16 does not hold, of means, variances and norms that it does.
+#[test]
+fn means_variances_and_norms_of_f16_do_not_overflow() {
+    let device = rocm();
+    let values: Vec<f64> = (0..2 * 4096).map(|i| f64::from(i % 2 * 200)).collect();
+    let cpu = from_f64(&values, &[2, 4096], DType::F16);
     let gpu = cpu.to_device(&device).unwrap();
-    assert_close(&gpu.mean(1).unwrap(), &cpu.mean(1).unwrap(), 1e-6, "mean");
-    assert_close(&gpu.var(1).unwrap(), &cpu.var(1).unwrap(), 1e-5, "var");
+    assert_close(&gpu.mean(1).unwrap(), &from_f64(&[100.0; 2], &[2], DType::F16), 0.0, "mean");
+    assert_close(&gpu.mean_all().unwrap(), &from_f64(&[100.0], &[], DType::F16), 0.0, "mean_all");
+    let long = gpu.reshape((1, 8192)).unwrap().repeat((1, 3)).unwrap();
+    for (t, name) in [(&gpu, "var"), (&long, "long var")] {
+        let expected = rounded(&in_f64(t).var(1).unwrap(), DType::F16);
+        assert_close(&t.var(1).unwrap(), &expected, 0.0, name);
+    }
+    let large = from_f64(&[300.0; 16], &[16], DType::F16).to_device(&device).unwrap();
+    assert_close(&large.norm().unwrap(), &from_f64(&[1200.0], &[], DType::F16), 0.0, "norm");
+}
+
+#[test]
+fn gradients_of_means_variances_and_norms() {
+    type Loss = fn(&Tensor) -> Result<Tensor>;
+    let losses: [(&str, Loss); 5] = [
+        ("mean", |x| x.sqr()?.mean(1)?.sqr()?.sum_all()),
+        ("mean_keepdim", |x| x.broadcast_mul(&x.mean_keepdim((0, 2))?)?.sum_all()),
+        ("mean_all", |x| x.sqr()?.mean_all()),
+        ("var", |x| x.var(2)?.sum_all()),
+        ("norm", |x| x.norm()),
+    ];
+    let device = rocm();
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let x = tensor(&DIMS, dtype, 2.0);
+        let gpu = Var::from_tensor(&x.to_device(&device).unwrap()).unwrap();
+        let cpu = Var::from_tensor(&in_f64(&x)).unwrap();
+        for (name, loss) in losses {
+            let gradient = |x: &Var| loss(x).unwrap().backward().unwrap().get(x).unwrap().clone();
+            let tolerance = match dtype {
+                DType::F32 => 1e-6,
+                DType::F16 => 4e-3,
+                _ => 3e-2,
+            };
+            assert_close(&gradient(&gpu), &gradient(&cpu), tolerance, &format!("{name} {dtype:?}"));
+        }
+    }
 }

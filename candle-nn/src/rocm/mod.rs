@@ -5,11 +5,12 @@
 //! | `attention` | sdpa | module `attention` |
 //! | `norm` | softmax, log_softmax, softmax_last_dim, rms_norm, layer_norm | module `rows` |
 //! | `rotary` | rope, rope_i, rope_thd | module `rotary` |
-//! | here | sigmoid | module `unary` |
+//! | here | sigmoid, swiglu | module `unary` |
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
+use candle::op::BackpropOp;
 use candle::rocm::hip_kernels::contract::{Element, KernelOf, UnaryOp};
 use candle::rocm::{element, DevicePtr, RocmStorage};
-use candle::{bail, DType, Layout, Result, Shape};
+use candle::{bail, DType, Layout, Result, Shape, Storage, Tensor};
 
 mod attention;
 mod norm;
@@ -26,6 +27,22 @@ pub use rotary::{rope, rope_i, rope_thd};
 pub fn sigmoid(x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
     let dst = candle::rocm::unary_function(x, layout, UnaryOp::Sigmoid, "sigmoid")?;
     Ok((dst, layout.shape().clone()))
+}
+
+/// `silu(x) * y` of two floats on ROCm in one launch, each rounded as by itself; none where gradients are tracked, whose
+/// operations are upstream's, or the kernels do not take it.
+///
+/// # Errors
+/// If there is no memory for the result.
+pub fn swiglu(x: &Tensor, y: &Tensor) -> Result<Option<Tensor>> {
+    let has_kernel = x.dtype().is_float() && element(x.dtype()).is_some();
+    if !has_kernel || x.track_op() || y.track_op() || x.dims() != y.dims() {
+        return Ok(None);
+    }
+    let ((xs, x_layout), (ys, y_layout)) = (x.storage_and_layout(), y.storage_and_layout());
+    let (Storage::Rocm(xs), Storage::Rocm(ys)) = (&*xs, &*ys) else { return Ok(None) };
+    let dst = Storage::Rocm(candle::rocm::swiglu(xs, x_layout, ys, y_layout)?);
+    Ok(Some(Tensor::from_storage(dst, x.shape(), BackpropOp::none(), false)))
 }
 
 /// Where a kernel writes: the first element of a fresh storage.

@@ -5,6 +5,7 @@ use super::{Op, Plan, at_most, summable};
 use crate::case::Case;
 use crate::compare::{Bound, Compare, tree};
 use crate::strategy::Choices;
+use crate::values::Domain;
 
 pub fn ops() -> Vec<Op> {
     let mut ops = vec![
@@ -28,6 +29,35 @@ pub fn ops() -> Vec<Op> {
         .calling(at_most(2)),
     ];
     type Method = fn(&Tensor, usize) -> Result<Tensor>;
+    let along: [(&str, Method); 3] =
+        [("mean", |t, dim| t.mean(dim)), ("var", |t, dim| t.var(dim)), ("cumsum", |t, dim| t.cumsum(dim))];
+    ops.extend(along.map(|(name, method)| {
+        let plan = move |c: &mut Choices| {
+            let mut plan = one_dim(c);
+            if name == "var" {
+                // Upstream subtracts 1 from the size.
+                plan.operands
+                    .iter_mut()
+                    .for_each(|x| x.dims.iter_mut().for_each(|size| *size = 1.max(*size)));
+            }
+            plan
+        };
+        let run = move |case: &Case, t: &[Tensor]| method(&t[0], case.size("dim"));
+        let roundings =
+            |case: &Case| tree(case.dtype, case.dims(0).get(case.size("dim")).copied().unwrap_or(1));
+        let bound = Bound::ulps(3.0).underflowing();
+        let bound = match name {
+            // Differences up to 16, from a mean that upstream rounds.
+            "var" => bound.sum_with(roundings, |case, t| t[0].sum(case.size("dim"))?.affine(0.0, 256.0)),
+            _ => bound.sum(roundings),
+        };
+        // What is not finite spreads over all of a line where it is multiplied with zeros.
+        let finite = |case: &Case, _| match summable(case.dtype) {
+            Domain::Within(limit) => Domain::Finite(limit),
+            domain => domain,
+        };
+        Op::new(name, "dim=[1] x=2x3x4", plan, run).within(bound).calling(at_most(7)).on(finite)
+    }));
     let extrema: [(&str, Method); 4] = [
         ("min", |t, dim| t.min(dim)),
         ("max", |t, dim| t.max(dim)),

@@ -9,7 +9,7 @@ use crate::{DType, Layout, Result};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use hip_kernels::contract::{
-    Affine, Binary, BinaryOp, Bits, Cast, DevicePtr, KernelLayout, KernelOf, Unary, UnaryOp,
+    Affine, Binary, BinaryOp, Bits, Cast, DevicePtr, KernelLayout, KernelOf, Swiglu, Unary, UnaryOp,
     UnaryWithParameter, UnaryWithParameterOp, Where,
 };
 
@@ -237,6 +237,26 @@ fn zip(
         let Elements { config, numel, num_dims, info, from: [lhs, rhs], out } = e;
         // SAFETY: `each` has checked the operands, and `out` has room.
         unsafe { device.launch(kernel, config, &Binary { numel, num_dims, info, lhs, rhs, out }) }
+    })
+}
+
+/// `silu(lhs) * rhs`, each rounded, for floats; the layouts have the same dims. The result is dense.
+///
+/// # Errors
+/// If the dtypes differ or are no floats, or if there is no memory for the result.
+pub fn swiglu(
+    lhs: &RocmStorage,
+    lhs_layout: &Layout,
+    rhs: &RocmStorage,
+    rhs_layout: &Layout,
+) -> Result<RocmStorage> {
+    const OP: &str = "swiglu";
+    let dtype = dtype_of_both(lhs, rhs, OP)?;
+    let kernel = found(Swiglu::kernel(computing(OP, dtype)?), OP, dtype)?;
+    each(OP, dtype, [(lhs, lhs_layout), (rhs, rhs_layout)], true, |device, e| {
+        let Elements { config, numel, num_dims, info, from: [lhs, rhs], out } = e;
+        // SAFETY: `each` has checked the operands, and `out` has room.
+        unsafe { device.launch(kernel, config, &Swiglu { numel, num_dims, info, lhs, rhs, out }) }
     })
 }
 

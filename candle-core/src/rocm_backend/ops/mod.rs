@@ -6,6 +6,7 @@ pub(super) mod matmul;
 pub(super) mod pooling;
 pub(super) mod random;
 pub(super) mod reduce;
+pub(super) mod scan;
 pub(super) mod sort;
 pub(super) mod strided;
 

@@ -1,13 +1,15 @@
 //! Sums, extrema and their places over any set of dims: one launch, or two where results are few and long.
 use super::{computing, found, strided};
-use crate::op::ReduceOp;
+use crate::error::bail;
+use crate::op::{BackpropOp, ReduceOp};
 use crate::rocm_backend::device::{max_elements, LaunchConfig, RocmDevice};
 use crate::rocm_backend::layout::{pieces, runs, Reduction, Strided};
-use crate::rocm_backend::storage::{further, RocmStorage};
+use crate::rocm_backend::storage::{element, further, RocmStorage};
 use crate::rocm_backend::RocmError;
-use crate::{DType, Layout, Result};
+use crate::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Storage, Tensor};
 use hip_kernels::contract::{
-    DevicePtr, ReduceExtreme, ReduceExtremeOp, ReduceSum, BLOCK, NEIGHBOURS, PACK_BYTES, ROW_BLOCK,
+    DevicePtr, ReduceExtreme, ReduceExtremeOp, ReduceSum, ReduceVariance, BLOCK, NEIGHBOURS, PACK_BYTES,
+    ROW_BLOCK,
 };
 
 const OP: &str = "reduce";
@@ -21,6 +23,9 @@ const PER_THREAD_ACROSS: usize = 16;
 /// Fewer parts of a lone row are not.
 const LEAST_PARTS: usize = 4;
 const MAX_PARTS: usize = 1024;
+/// A variance is not cut into parts, and worth a launch of its own if results are not longer or not fewer.
+const LONG: usize = 1 << 14;
+const MANY: usize = 128;
 
 /// Reduces `dims` of `layout`. The result is dense, its dims those that are kept; places count along the reduced
 /// dims in row-major order.
@@ -30,6 +35,17 @@ const MAX_PARTS: usize = 1024;
 pub(crate) fn reduce(
     src: &RocmStorage,
     op: ReduceOp,
+    layout: &Layout,
+    dims: &[usize],
+) -> Result<RocmStorage> {
+    scaled(src, op, 1.0, layout, dims)
+}
+
+/// [`reduce`] with a factor of sums before they are rounded, for floats.
+fn scaled(
+    src: &RocmStorage,
+    op: ReduceOp,
+    scale: f64,
     layout: &Layout,
     dims: &[usize],
 ) -> Result<RocmStorage> {
@@ -52,9 +68,110 @@ pub(crate) fn reduce(
     let dst = unsafe { RocmStorage::alloc(&src.device, result_dtype, results, OP)? };
     let per_result = elements / results;
     if results <= max_elements() && per_result <= max_elements() {
-        return run(src, op, layout, dims, (results, per_result), dst.slice.ptr()).map(|()| dst);
+        let to = dst.slice.ptr();
+        return run(src, op, scale, layout, dims, (results, per_result), to).map(|()| dst);
     }
-    in_pieces(src, op, layout, dims, dst)
+    in_pieces(src, op, scale, layout, dims, dst)
+}
+
+/// Sums over `dims`, which stay as dims of 1, times `scale`, rounded once, of floats on ROCm; none elsewhere. What is
+/// rounded first and scaled then overflows in f16 where the mean does not.
+///
+/// # Errors
+/// If there is no memory for the result.
+pub(crate) fn scaled_sum(x: &Tensor, dims: &[usize], scale: f64) -> Result<Option<Tensor>> {
+    let has_kernel = x.device().is_rocm() && x.dtype().is_float() && element(x.dtype()).is_some();
+    if !has_kernel || x.elem_count() == 0 {
+        return Ok(None);
+    }
+    x.apply_op1(ScaledSum { dims: dims.to_vec(), scale }).map(Some)
+}
+
+struct ScaledSum {
+    dims: Vec<usize>,
+    scale: f64,
+}
+
+impl CustomOp1 for ScaledSum {
+    fn name(&self) -> &'static str {
+        "scaled-sum"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        bail!("a scaled sum in one launch is ROCm's")
+    }
+
+    fn rocm_fwd(&self, x: &RocmStorage, layout: &Layout) -> Result<(RocmStorage, Shape)> {
+        let sums = scaled(x, ReduceOp::Sum, self.scale, layout, &self.dims)?;
+        let size = |(dim, &size)| if self.dims.contains(&dim) { 1 } else { size };
+        Ok((sums, layout.dims().iter().enumerate().map(size).collect::<Vec<_>>().into()))
+    }
+
+    /// That of a sum and a product.
+    fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        gradient.affine(self.scale, 0.0)?.broadcast_as(x.shape()).map(Some)
+    }
+}
+
+/// The unbiased variance along `dim`, which stays as a dim of 1, of floats on ROCm: one launch where nothing tracks
+/// gradients and results are not few and long, else that of narrow floats by way of f32. None elsewhere, where it is
+/// upstream's.
+///
+/// # Errors
+/// If there is no memory for the result.
+pub(crate) fn variance(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
+    let (dtype, per_result) = (x.dtype(), x.dims()[dim]);
+    if !x.device().is_rocm() || x.elem_count() == 0 {
+        return Ok(None);
+    }
+    let results = x.elem_count() / per_result;
+    let is_one_launch = matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
+        && !x.track_op()
+        && (per_result <= LONG || results >= MANY)
+        && results.max(per_result) <= max_elements();
+    match is_one_launch {
+        true => variance_in_one_launch(x, dim, results, per_result),
+        false => in_f32(x, |x| x.var_keepdim(dim)),
+    }
+}
+
+/// The norm of narrow floats on ROCm by way of f32, where squares do not overflow; none elsewhere, where it is upstream's.
+///
+/// # Errors
+/// If there is no memory for the result.
+pub(crate) fn norm(x: &Tensor) -> Result<Option<Tensor>> {
+    in_f32(x, Tensor::norm)
+}
+
+fn in_f32(x: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Option<Tensor>> {
+    let is_narrow = sum_dtype(x.dtype()) != x.dtype();
+    (x.device().is_rocm() && is_narrow).then(|| f(&x.to_dtype(DType::F32)?)?.to_dtype(x.dtype())).transpose()
+}
+
+fn variance_in_one_launch(
+    x: &Tensor,
+    dim: usize,
+    results: usize,
+    per_result: usize,
+) -> Result<Option<Tensor>> {
+    let (storage, layout) = x.storage_and_layout();
+    let Storage::Rocm(storage) = &*storage else { return Ok(None) };
+    let (dtype, src) = (x.dtype(), storage.ptr(layout, OP)?);
+    let task = Task { results, per_result, layout: Strided::of_reduction(OP, layout, &[dim])? };
+    let size = dtype.size_in_bytes();
+    let Plan { width, across, config, .. } = task.plan(task.neighbours(src, size), size, 1)?;
+    // SAFETY: every result is written by the kernel.
+    let variances = unsafe { RocmStorage::alloc(&storage.device, dtype, results, OP)? };
+    let Reduction { strided: Strided { num_dims, layout: info }, kept_dims, .. } = &task.layout;
+    let (kept_dims, num_dims, dst) = (*kept_dims, *num_dims, variances.slice.ptr());
+    let arguments =
+        ReduceVariance { results, per_result, width, across, kept_dims, num_dims, info, src, dst };
+    let kernel = found(ReduceVariance::kernel(computing(OP, dtype)?), OP, dtype)?;
+    // SAFETY: `src` was checked against its buffer, `dst` holds all results.
+    unsafe { storage.device.launch(kernel, config, &arguments)? };
+    let mut dims = x.dims().to_vec();
+    dims[dim] = 1;
+    Ok(Some(crate::tensor::from_storage(Storage::Rocm(variances), dims, BackpropOp::none(), false)))
 }
 
 /// Results that one launch cannot count are reduced in pieces; elements that it cannot count are summed in parts.
@@ -62,6 +179,7 @@ pub(crate) fn reduce(
 fn in_pieces(
     src: &RocmStorage,
     op: ReduceOp,
+    scale: f64,
     layout: &Layout,
     dims: &[usize],
     dst: RocmStorage,
@@ -80,8 +198,8 @@ fn in_pieces(
         let per_result = piece_layout.shape().elem_count() / count;
         let to = further(dst.slice.ptr(), dst.slice.dtype(), piece.first);
         match op {
-            _ if per_result <= limit => run(src, op, &piece_layout, dims, (count, per_result), to)?,
-            ReduceOp::Sum => sum_of_long(src, &piece_layout, dims, (count, per_result), to)?,
+            _ if per_result <= limit => run(src, op, scale, &piece_layout, dims, (count, per_result), to)?,
+            ReduceOp::Sum => sum_of_long(src, scale, &piece_layout, dims, (count, per_result), to)?,
             // Places are u32, as the CPU device's.
             _ => {
                 return Err(RocmError::TooManyElements { op: OP, elements: per_result, limit }.into());
@@ -94,6 +212,7 @@ fn in_pieces(
 /// Sums of more elements than one launch counts: of runs along the longest reduced dim first, then of these.
 fn sum_of_long(
     src: &RocmStorage,
+    scale: f64,
     layout: &Layout,
     dims: &[usize],
     (results, per_result): (usize, usize),
@@ -115,16 +234,17 @@ fn sum_of_long(
         let per_result = run.shape().elem_count() / results;
         let task = Task { results, per_result, layout: Strided::of_reduction(OP, &run, dims)? };
         let to = further(sums.slice.ptr(), between, number * results);
-        sum(&src.device, (src.slice.dtype(), between), &task, src.ptr(&run, OP)?, to)?;
+        sum(&src.device, (src.slice.dtype(), between), 1.0, &task, src.ptr(&run, OP)?, to)?;
     }
     let task = Task { results, per_result: count, layout: Strided::of_parts(results, count) };
-    sum(&src.device, (between, src.slice.dtype()), &task, sums.slice.ptr(), to)
+    sum(&src.device, (between, src.slice.dtype()), scale, &task, sums.slice.ptr(), to)
 }
 
 /// Reduces what one launch can count.
 fn run(
     src: &RocmStorage,
     op: ReduceOp,
+    scale: f64,
     layout: &Layout,
     dims: &[usize],
     (results, per_result): (usize, usize),
@@ -134,7 +254,7 @@ fn run(
     let from = src.ptr(layout, OP)?;
     let dtype = src.slice.dtype();
     match op {
-        ReduceOp::Sum => sum(&src.device, (dtype, dtype), &task, from, to),
+        ReduceOp::Sum => sum(&src.device, (dtype, dtype), scale, &task, from, to),
         ReduceOp::Min => extreme(src, from, &task, ReduceExtremeOp::Min, (to, DevicePtr::NULL)),
         ReduceOp::Max => extreme(src, from, &task, ReduceExtremeOp::Max, (to, DevicePtr::NULL)),
         ReduceOp::ArgMin => extreme(src, from, &task, ReduceExtremeOp::Min, (DevicePtr::NULL, to)),
@@ -219,10 +339,11 @@ fn sum_dtype(dtype: DType) -> DType {
 }
 
 /// Sums elements of the first dtype to results of the second, which is the same, or f32 instead of a narrow float on
-/// either side. `to` has room for the results.
+/// either side; `scale` is a factor of them. `to` has room for the results.
 fn sum(
     device: &RocmDevice,
     (dtype, result): (DType, DType),
+    scale: f64,
     task: &Task,
     from: DevicePtr,
     to: DevicePtr,
@@ -230,22 +351,23 @@ fn sum(
     let size = dtype.size_in_bytes();
     let plan = task.plan(task.neighbours(from, size), size, MAX_PARTS)?;
     if plan.parts == 1 {
-        return run_sum(device, (dtype, result), task, &plan, from, to);
+        return run_sum(device, (dtype, result), scale, task, &plan, from, to);
     }
     let between = sum_dtype(dtype);
     // SAFETY: every part's sum is written by the first launch.
     let sums = unsafe { RocmStorage::alloc(device, between, task.results * plan.parts, OP)? };
     let layout = Strided::of_parts(task.results, plan.parts);
     let rest = Task { results: task.results, per_result: plan.parts, layout };
-    run_sum(device, (dtype, between), task, &plan, from, sums.slice.ptr())?;
+    run_sum(device, (dtype, between), 1.0, task, &plan, from, sums.slice.ptr())?;
     let size = between.size_in_bytes();
     let plan = rest.plan(rest.neighbours(sums.slice.ptr(), size), size, 1)?;
-    run_sum(device, (between, result), &rest, &plan, sums.slice.ptr(), to)
+    run_sum(device, (between, result), scale, &rest, &plan, sums.slice.ptr(), to)
 }
 
 fn run_sum(
     device: &RocmDevice,
     (from_dtype, to_dtype): (DType, DType),
+    scale: f64,
     task: &Task,
     plan: &Plan,
     src: DevicePtr,
@@ -263,6 +385,7 @@ fn run_sum(
         info,
         src,
         dst,
+        scale,
     };
     // SAFETY: `src` was checked against its buffer, `dst` holds a value for each result and part.
     unsafe { device.launch(found(kernel, OP, from_dtype)?, plan.config, &arguments) }

@@ -1,0 +1,104 @@
+// Running sums along a dim of a dense tensor: `lines` of `length` elements that lie `inner` apart. Sums of narrow floats
+// are f32, those of f32 are f64. `width` threads share a line (a power of two), of which y of the grid counts parts; a
+// first launch, without `dst`, leaves the totals of all parts but the last, and the second one begins with them.
+#include "lanes.cuh"
+
+template <typename T> struct Running { typedef float type; };
+template <> struct Running<float> { typedef double type; };
+template <> struct Running<double> { typedef double type; };
+
+struct Lines { unsigned int lines, length, inner, part, width; };
+
+template <typename T, typename A = typename Running<T>::type>
+__device__ __forceinline__ void cumsum(const Lines &all, const T *src, T *dst, A *known) {
+    // What a thread has at once: two packs in line, or so many elements of neighbouring rows.
+    constexpr unsigned int N = 2 * CANDLE_PACK_BYTES / sizeof(T), BYTES = N * sizeof(T);
+    extern __shared__ double lds[];
+    A *shared = (A *)lds;
+    const bool is_row = all.inner == 1;
+    // Neighbouring threads are those of a row, or have neighbouring lines.
+    const unsigned int columns = blockDim.x >> log2_of(all.width), shift = log2_of(is_row ? all.width : columns);
+    const unsigned int low = threadIdx.x & ((1u << shift) - 1), high = threadIdx.x >> shift;
+    const unsigned int lane = is_row ? low : high, distance = is_row ? 1 : columns, last = all.width - 1 - lane;
+    const unsigned int own = blockIdx.x * columns + (is_row ? high : low), line = min(own, all.lines - 1);
+    const unsigned int begin = blockIdx.y * all.part, count = min(all.part, all.length - begin);
+    const unsigned int outer = line / all.inner;
+    const size_t start = ((size_t)outer * all.length + begin) * all.inner + (line - outer * all.inner);
+    // Packs are aligned: the first one begins before a row that does not begin with one. The same tiles serve all rows.
+    const unsigned int past = is_row ? (uintptr_t)(src + start) % BYTES / sizeof(T) : 0;
+    const bool is_aligned = !is_row || (all.length % N == 0 && (uintptr_t)src % BYTES == 0);
+    unsigned int slot = threadIdx.x;
+    // LDS has two numbers for each thread, so that one barrier parts writing from reading.
+    // The sum of what the lanes before this one have; `value` becomes that of all lanes.
+    const auto before = [&](A &value) INLINE {
+        for (unsigned int step = 1; step < all.width; step *= 2) {
+            shared[slot] = value;
+            __syncthreads();
+            value += lane >= step ? shared[slot - step * distance] : (A)0;
+            slot ^= blockDim.x;
+        }
+        shared[slot] = value;
+        __syncthreads();
+        value = shared[slot + last * distance];
+        const A sum = lane > 0 ? shared[slot - distance] : (A)0;
+        slot ^= blockDim.x;
+        return sum;
+    };
+    A carry = 0;
+    if (dst && blockIdx.y > 0) {
+        for (unsigned int p = lane; p < blockIdx.y; p += all.width) {
+            carry += known[(size_t)p * all.lines + line];
+        }
+        before(carry);
+    }
+    for (unsigned int first = 0; first < count + (is_aligned ? 0 : N - 1); first += N * all.width) {
+        const unsigned int at = first + lane * N - past;
+        const bool is_whole = is_row && at < count && count - at >= N;
+        LanePack<T, N> x;
+        if (is_whole) {
+            x = candle_bits<LanePack<T, N>>(*(const PackWords<T, N> *)(src + start + at));
+        } else {
+#pragma unroll
+            for (unsigned int j = 0; j < N; ++j) {
+                // What lies outside of the part is read from its last place, and not used.
+                const T read = src[start + (size_t)min(at + j, count - 1) * all.inner];
+                x.v[j] = at + j < count ? read : (T)0.0f;
+            }
+        }
+        A total = 0;
+#pragma unroll
+        for (unsigned int j = 0; j < N; ++j) {
+            total += (A)x.v[j];
+        }
+        A sum = carry + before(total);
+        carry += total;
+#pragma unroll
+        for (unsigned int j = 0; j < N; ++j) {
+            x.v[j] = (T)(sum += (A)x.v[j]);
+        }
+        if (dst && own == line && is_whole) {
+            store_pack(dst + start + at, x);
+        } else if (dst && own == line) {
+#pragma unroll
+            for (unsigned int j = 0; j < N; ++j) {
+                if (at + j < count) {
+                    dst[start + (size_t)(at + j) * all.inner] = x.v[j];
+                }
+            }
+        }
+    }
+    if (!dst && own == line && lane == 0) {
+        known[(size_t)blockIdx.y * all.lines + line] = carry;
+    }
+}
+
+#define CUMSUM(T, NAME)                                                                                              \
+    extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) cumsum_##NAME(                                    \
+        const unsigned int lines, const unsigned int length, const unsigned int inner, const unsigned int part,      \
+        const unsigned int width, const T *src, T *dst, void *known) {                                               \
+        cumsum<T>({lines, length, inner, part, width}, src, dst, (typename Running<T>::type *)known);                \
+    }
+CUMSUM(__nv_bfloat16, bf16)
+CUMSUM(__half, f16)
+CUMSUM(float, f32)
+CUMSUM(double, f64)
