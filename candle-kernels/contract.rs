@@ -470,7 +470,11 @@ fn reductions() -> Vec<Family> {
                     arg("width", Pass::U32, "threads of a line, a power of two"),
                     arg("src", Pass::Pointer, "dense elements"),
                     arg("dst", Pass::Pointer, "the dense output; null to leave the totals of parts"),
-                    arg("known", Pass::Pointer, "the totals, a number for each part and line; null without parts"),
+                    arg(
+                        "known",
+                        Pass::Pointer,
+                        "the totals, a number for each part and line; null without parts",
+                    ),
                 ],
             )
         },

@@ -94,13 +94,13 @@ FILL_OPS(uint64_t, i64)
 template <typename T>
 __device__ __forceinline__ void copy_rows(const size_t *info, size_t out_pitch, const T *from, T *out) {
     const size_t *source = info + 4 * blockIdx.y;
-    const unsigned int numel = (unsigned int)source[0];
-    const size_t row = source[1], pitch = source[2];
+    const Divisor row(source[1]);
+    const size_t pitch = source[2];
     out += source[3];
-    in_flight<4>(blockIdx.x * CANDLE_BLOCK + threadIdx.x, numel, gridDim.x * CANDLE_BLOCK, [=](unsigned int i) INLINE {
-        return from[i + divided(i, row) * (pitch - (unsigned int)row)];
+    in_flight<4>(thread_index(), (uint32_t)source[0], gridDim.x * CANDLE_BLOCK, [=](unsigned int i) INLINE {
+        return from[i + row.quotient(i) * (pitch - row.by)];
     }, [=](const T &unit, unsigned int i) INLINE {
-        out[i + divided(i, row) * (out_pitch - (unsigned int)row)] = unit;
+        out[i + row.quotient(i) * (out_pitch - row.by)] = unit;
     });
 }
 

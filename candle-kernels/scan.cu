@@ -54,35 +54,35 @@ __device__ __forceinline__ void cumsum(const Lines &all, const T *src, T *dst, A
     for (unsigned int first = 0; first < count + (is_aligned ? 0 : N - 1); first += N * all.width) {
         const unsigned int at = first + lane * N - past;
         const bool is_whole = is_row && at < count && count - at >= N;
-        LanePack<T, N> x;
+        Pack<T, N> x;
         if (is_whole) {
-            x = candle_bits<LanePack<T, N>>(*(const PackWords<T, N> *)(src + start + at));
+            x = Pack<T, N>::read(src + start + at);
         } else {
 #pragma unroll
             for (unsigned int j = 0; j < N; ++j) {
                 // What lies outside of the part is read from its last place, and not used.
                 const T read = src[start + (size_t)min(at + j, count - 1) * all.inner];
-                x.v[j] = at + j < count ? read : (T)0.0f;
+                x.set(j, at + j < count ? read : (T)0.0f);
             }
         }
         A total = 0;
 #pragma unroll
         for (unsigned int j = 0; j < N; ++j) {
-            total += (A)x.v[j];
+            total += (A)x[j];
         }
         A sum = carry + before(total);
         carry += total;
 #pragma unroll
         for (unsigned int j = 0; j < N; ++j) {
-            x.v[j] = (T)(sum += (A)x.v[j]);
+            x.set(j, (T)(sum += (A)x[j]));
         }
         if (dst && own == line && is_whole) {
-            store_pack(dst + start + at, x);
+            x.write(dst + start + at, N);
         } else if (dst && own == line) {
 #pragma unroll
             for (unsigned int j = 0; j < N; ++j) {
                 if (at + j < count) {
-                    dst[start + (size_t)(at + j) * all.inner] = x.v[j];
+                    dst[start + (size_t)(at + j) * all.inner] = x[j];
                 }
             }
         }

@@ -121,21 +121,12 @@ __device__ __forceinline__ void asort(const K *x, uint32_t *dst, const size_t ro
             order_held(words, distance);
         }
     }
-    LanePack<uint32_t, HELD> places;
+    Pack<uint32_t, HELD> places;
 #pragma unroll
     for (unsigned int i = 0; i < HELD; ++i) {
-        places.v[i] = (uint32_t)words[i] & (uint32_t)((1ull << Keyed<K>::shift) - 1);
+        places.set(i, (uint32_t)words[i] & (uint32_t)((1ull << Keyed<K>::shift) - 1));
     }
-    if ((t + 1) * HELD <= count) {
-        store_pack(dst + begin + t * HELD, places);
-        return;
-    }
-#pragma unroll
-    for (unsigned int i = 0; i < HELD; ++i) {
-        if (t * HELD + i < count) {
-            dst[begin + t * HELD + i] = places.v[i];
-        }
-    }
+    places.write(dst + begin + t * HELD, t * HELD < count ? count - t * HELD : 0);
 }
 
 // A thread for each value of a digit.
