@@ -58,9 +58,9 @@ __device__ __forceinline__ V combined_by_lanes(V value, unsigned int lanes, F f)
 }
 
 // One value of those of `width` neighbouring threads, a power of two, the same in each of them; f takes its arguments
-// in either order. All threads of the workgroup, of up to THREADS, take part. Each F has a place of its own in LDS, so that a
-// kernel may combine again at once, but not by the same one.
-template <unsigned int THREADS, typename V, typename F>
+// in either order. All threads of the workgroup, of up to THREADS, take part. A kernel's calls in a row have different
+// types V or F, or another PLACE in LDS: the next but one comes after a barrier behind which all have read.
+template <unsigned int THREADS, unsigned int PLACE = 0, typename V, typename F>
 __device__ __forceinline__ V combined(V value, unsigned int width, F f) {
     value = combined_by_lanes(value, width, f);
     if (width > LANES) {

@@ -90,10 +90,9 @@ struct Row {
         each([&](W x, W &making) INLINE { sum += f(x, making); });
         return added<0>(sum);
     }
-    // Each sum of a kernel has a number.
-    template <unsigned int NUMBER>
+    template <unsigned int PLACE>
     __device__ __forceinline__ W added(W value) const {
-        return combined<CANDLE_ROW_BLOCK>(value, width, [](W a, W b) INLINE { return a + b; });
+        return combined<CANDLE_ROW_BLOCK, PLACE>(value, width, [](W a, W b) INLINE { return a + b; });
     }
     __device__ __forceinline__ W largest(W value) const {
         return combined<CANDLE_ROW_BLOCK>(value, width, [](W a, W b) INLINE { return maxg(a, b); });
