@@ -10,17 +10,21 @@ type Unary = fn(&Tensor) -> Result<Tensor>;
 const SQUARE: [usize; 2] = [4096, 4096];
 /// Logits of a vocabulary.
 const LOGITS: [usize; 2] = [1, 32000];
-const REDUCED: [(&str, Unary, [usize; 2]); 6] = [
+/// 64 M elements.
+const TALL: [usize; 2] = [16384, 4096];
+const REDUCED: [(&str, Unary, [usize; 2]); 7] = [
     ("sum_last", |x| x.sum(D::Minus1), SQUARE),
+    ("sum_last", |x| x.sum(D::Minus1), TALL),
     ("sum_dim0", |x| x.sum(0), SQUARE),
     ("sum_all", Tensor::sum_all, SQUARE),
     ("max_last", |x| x.max(D::Minus1), SQUARE),
     ("argmax_last", |x| x.argmax(D::Minus1), SQUARE),
     ("argmax_last", |x| x.argmax(D::Minus1), LOGITS),
 ];
-const SOFTMAX: [(&str, Unary, [usize; 2]); 4] = [
+const SOFTMAX: [(&str, Unary, [usize; 2]); 5] = [
     ("softmax_last", ops::softmax_last_dim, LOGITS),
     ("softmax_last", ops::softmax_last_dim, SQUARE),
+    ("softmax_last", ops::softmax_last_dim, TALL),
     ("softmax_last", ops::softmax_last_dim, [32768, 128]),
     ("log_softmax", |x| ops::log_softmax(x, D::Minus1), SQUARE),
 ];
@@ -42,7 +46,7 @@ pub fn cases(cases: &mut Cases) {
                     .bytes(passes * bytes(dtype, &dims));
             }
         }
-        for dims in [SQUARE, [1, SQUARE[1]]] {
+        for dims in [SQUARE, TALL, [1, SQUARE[1]]] {
             let dims = cases.scale.dims(dims);
             let operands = [random(dtype, dims), random(dtype, [dims[1]])];
             cases
@@ -51,13 +55,15 @@ pub fn cases(cases: &mut Cases) {
                 })
                 .bytes(2 * bytes(dtype, &dims));
         }
-        let dims = cases.scale.dims(SQUARE);
-        let operands = [random(dtype, dims), random(dtype, [dims[1]]), random(dtype, [dims[1]])];
-        cases
-            .operation([ROWS, "layer_norm"], dtype, dims_name(&dims), operands, |[x, weight, bias]| {
-                ops::layer_norm(x, weight, bias, EPSILON)
-            })
-            .bytes(2 * bytes(dtype, &dims));
+        for dims in [SQUARE, TALL] {
+            let dims = cases.scale.dims(dims);
+            let operands = [random(dtype, dims), random(dtype, [dims[1]]), random(dtype, [dims[1]])];
+            cases
+                .operation([ROWS, "layer_norm"], dtype, dims_name(&dims), operands, |[x, weight, bias]| {
+                    ops::layer_norm(x, weight, bias, EPSILON)
+                })
+                .bytes(2 * bytes(dtype, &dims));
+        }
         let dims = cases.scale.dims([1, 32, 2048, 128]);
         let [_, heads, length, width] = dims;
         for (name, function) in ROPES {

@@ -240,10 +240,11 @@ def rope_i(x, cos, sin):
 
 def rows(cases):
     s = cases.scale
-    square, logits = s(4096, 4096), s(1, 32000)
+    square, tall, logits = s(4096, 4096), s(16384, 4096), s(1, 32000)
     for d in FLOATS:
         for group, case, dims, function, passes in (
             ("reductions", "sum_last", square, lambda x: x.sum(-1), 1),
+            ("reductions", "sum_last", tall, lambda x: x.sum(-1), 1),
             ("reductions", "sum_dim0", square, lambda x: x.sum(0), 1),
             ("reductions", "sum_all", square, torch.sum, 1),
             ("reductions", "max_last", square, lambda x: x.amax(-1), 1),
@@ -251,20 +252,22 @@ def rows(cases):
             ("reductions", "argmax_last", logits, lambda x: x.argmax(-1), 1),
             ("softmax and norms", "softmax_last", logits, lambda x: x.softmax(-1), 2),
             ("softmax and norms", "softmax_last", square, lambda x: x.softmax(-1), 2),
+            ("softmax and norms", "softmax_last", tall, lambda x: x.softmax(-1), 2),
             ("softmax and norms", "softmax_last", s(32768, 128), lambda x: x.softmax(-1), 2),
             ("softmax and norms", "log_softmax", square, lambda x: x.log_softmax(-1), 2),
         ):
             amount = passes * math.prod(dims) * width_of(d)
             cases.op(group, case, d, by_x(*dims), [rand(d, *dims)], function, bytes=amount)
         norms = "softmax and norms"
-        for dims in (square, s(1, 4096)):
+        for dims in (square, tall, s(1, 4096)):
             operands, amount = [rand(d, *dims), rand(d, dims[1])], 2 * math.prod(dims) * width_of(d)
             norm = lambda x, w: F.rms_norm(x, (x.shape[-1],), w, 1e-5)
             cases.op(norms, "rms_norm", d, by_x(*dims), operands, norm, bytes=amount)
-        operands = [rand(d, *square), rand(d, square[1]), rand(d, square[1])]
-        norm = lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b, 1e-5)
-        amount = 2 * math.prod(square) * width_of(d)
-        cases.op(norms, "layer_norm", d, by_x(*square), operands, norm, bytes=amount)
+        for dims in (square, tall):
+            operands = [rand(d, *dims), rand(d, dims[1]), rand(d, dims[1])]
+            norm = lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b, 1e-5)
+            amount = 2 * math.prod(dims) * width_of(d)
+            cases.op(norms, "layer_norm", d, by_x(*dims), operands, norm, bytes=amount)
         dims = s(1, 32, 2048, 128)
         _, heads, length, width = dims
         operands = [rand(d, *dims), rand(d, length, width // 2), rand(d, length, width // 2)]

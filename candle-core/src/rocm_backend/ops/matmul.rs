@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const OP: &str = "matmul";
 /// Of few rows: threads that leave no large GPU idle, and the fewest that share a column, so that they read whole lines.
 const ENOUGH_THREADS: usize = 1 << 17;
-const LEAST_WIDTH: usize = 16;
+const LEAST_WIDTH: usize = 32;
 
 /// One side of a product as BLAS sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
