@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Result<()> {
     let runs = runs.collect::<Result<Vec<_>>>()?;
     let read =
         |name: &str| fs::read_to_string(root().join(name)).with_context(|| format!("cannot read {name}"));
-    let paper = markdown(&runs, &Occupancy::parse(&read(OCCUPANCY)?));
+    let paper = markdown(&runs, &GROUPS, &Occupancy::parse(&read(OCCUPANCY)?));
     if args.print || !args.filters.is_empty() {
         println!("{}", paper.text);
     } else {
@@ -83,7 +83,9 @@ fn count_on(arch: &str, filters: &[String]) -> Result<PathBuf> {
         "operations",
     ]);
     command.args(["--", "--device", "rocm", "--scale", "paper", "--json"]).arg(&file);
-    GROUPS.iter().for_each(|group| drop(command.args(["--group", group])));
+    for group in GROUPS {
+        command.args(["--group", group]);
+    }
     command.args(filters);
     let archs: Vec<&str> = CHIPS.iter().map(|chip| chip.arch).collect();
     command.env("CANDLE_ROCM_ARCHS", archs.join(","));

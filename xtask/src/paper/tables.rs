@@ -7,7 +7,7 @@ use super::model::{CHIPS, Chip, Cost, LINE, bytes};
 
 /// Bytes moved over the least, at most.
 const MOST_BYTES: f64 = 1.05;
-/// Cases that move less are shown, and have no target.
+/// Smaller cases are launches, which the model knows nothing of.
 const LARGE: u64 = 1_000_000;
 
 /// Waves that a vector unit holds as far as registers decide, by kernel and architecture.
@@ -54,9 +54,9 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// `None` for what runs no kernels, or has no least bytes.
+    /// `None` for what runs no kernels, or moves too little.
     fn of(chip: &'a Chip, case: &'a Case, occupancy: &Occupancy) -> Option<Self> {
-        let least = case.bytes.filter(|&bytes| bytes > 0 && !case.kernels.is_empty())?;
+        let least = case.bytes.filter(|&bytes| bytes >= LARGE && !case.kernels.is_empty())?;
         let over = |bytes: u64| bytes as f64 / least as f64;
         Some(Self {
             chip,
@@ -70,21 +70,17 @@ impl<'a> Row<'a> {
         })
     }
 
-    fn is_large(&self) -> bool {
-        self.least >= LARGE
-    }
-
     fn moves_too_much(&self) -> bool {
-        self.is_large() && self.moved > MOST_BYTES
+        self.moved > MOST_BYTES
     }
 
     fn issues_too_long(&self) -> bool {
-        self.is_large() && self.cost.issue > self.cost.memory
+        self.cost.issue > self.cost.memory
     }
 
-    /// Reads or writes lines again, which caches have to serve.
+    /// Touches lines again, which caches have to serve.
     fn comes_again(&self) -> bool {
-        self.is_large() && self.through_caches > MOST_BYTES
+        self.through_caches > MOST_BYTES
     }
 
     /// The larger time, and what it is of.
@@ -112,6 +108,16 @@ impl<'a> Row<'a> {
         sums.map(|sum| (sum * lanes) as f64 / self.case.elements.max(1) as f64)
     }
 
+    /// The letters of what is missed.
+    fn marks(&self) -> String {
+        let missed = [
+            (" **B**", self.moves_too_much()),
+            (" **I**", self.issues_too_long()),
+            (" L", self.comes_again()),
+        ];
+        missed.into_iter().filter(|(_, is_missed)| *is_missed).map(|(letter, _)| letter).collect()
+    }
+
     fn kernels(&self) -> String {
         let names = self.case.kernels.iter().map(|kernel| match kernel.launches {
             1 => format!("`{}`", kernel.name),
@@ -120,7 +126,7 @@ impl<'a> Row<'a> {
         names.collect::<Vec<_>>().join(", ")
     }
 
-    fn cells(&self) -> [String; 10] {
+    fn cells(&self) -> [String; COLUMNS.len()] {
         let steps = self.case.sum(|kernel| kernel.lds.steps);
         let conflicts = self.case.sum(|kernel| kernel.lds.bank_conflicts);
         let accesses = self.case.sum(|kernel| kernel.coalescing.accesses);
@@ -130,7 +136,7 @@ impl<'a> Row<'a> {
         let (time, bound) = self.time();
         let waves = self.waves.map_or("?".to_string(), |waves| waves.to_string());
         [
-            format!("{} {}", self.case.label(), mark(self)),
+            format!("{}{}", self.case.label(), self.marks()),
             format!("{:.1}", self.least as f64 / 1e6),
             format!("{}, {}, {}", ratio(self.moved), ratio(self.through_caches), ratio(self.asked)),
             quotient(lines, accesses),
@@ -141,17 +147,6 @@ impl<'a> Row<'a> {
             ratio(self.cost.issue),
             format!("{} {bound}", ratio(time)),
         ]
-        .map(|cell| cell.trim_end().to_string())
-    }
-}
-
-/// B where too many bytes are moved, I where instructions take longer than memory.
-fn mark(row: &Row<'_>) -> &'static str {
-    match (row.moves_too_much(), row.issues_too_long()) {
-        (true, true) => "**B I**",
-        (true, false) => "**B**",
-        (false, true) => "**I**",
-        (false, false) => "",
     }
 }
 
@@ -165,28 +160,41 @@ fn ratio(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
+const COLUMNS: [&str; 10] = [
+    "case",
+    "MB, least",
+    "bytes over the least: moved, of all accesses, asked for",
+    "lines of an access",
+    "LDS conflicts of a step",
+    "waves",
+    "instructions of an element: vector, scalar, memory",
+    "memory, us",
+    "issue, us",
+    "the larger, us",
+];
+
 /// What the model says, and its summary.
 pub struct Paper {
     pub text: String,
     pub summary: String,
 }
 
-/// The sections of all runs.
-pub fn markdown(runs: &[(&Chip, Run)], occupancy: &Occupancy) -> Paper {
-    let rows: Vec<Row<'_>> = runs
+/// The sections of all runs, by groups in this order.
+pub fn markdown(runs: &[(&Chip, Run)], groups: &[&str], occupancy: &Occupancy) -> Paper {
+    let mut rows: Vec<Row<'_>> = runs
         .iter()
         .flat_map(|(chip, run)| run.cases.iter().filter_map(|case| Row::of(chip, case, occupancy)))
         .collect();
+    rows.sort_by_key(|row| groups.iter().position(|group| *group == row.case.group));
     let mut text = String::from("### Misses\n\n");
-    let large = rows.iter().filter(|row| row.is_large()).count();
-    let count = |missed: fn(&Row<'_>) -> bool| rows.iter().filter(|row| missed(row)).count();
+    let count = |missed: &dyn Fn(&Row<'_>) -> bool| rows.iter().filter(|row| missed(row)).count();
     let summary = format!(
-        "{} cases, {large} of at least 1 MB: {} move more than {MOST_BYTES} times the least bytes, {} issue \
-         instructions for longer than memory takes, {} touch lines again",
+        "{} cases of at least 1 MB: {} move more than {MOST_BYTES} times the least bytes (B), {} issue \
+         instructions for longer than memory takes (I), {} touch lines again (L)",
         rows.len(),
-        count(Row::moves_too_much),
-        count(Row::issues_too_long),
-        count(Row::comes_again),
+        count(&|row| row.moves_too_much()),
+        count(&|row| row.issues_too_long()),
+        count(&|row| row.comes_again()),
     );
     let _ = writeln!(text, "{summary}.\n");
     text += "| chip | case | bytes moved, over the least | of all accesses | issue time, over memory's | of | kernels |\n";
@@ -207,11 +215,13 @@ pub fn markdown(runs: &[(&Chip, Run)], occupancy: &Occupancy) -> Paper {
     }
     for (chip, run) in runs {
         let _ = writeln!(text, "\n### {} ({}), {}\n", chip.name, chip.arch, run.meta.date);
-        text += "| case | MB, least | bytes over the least: moved, of all accesses, asked for | lines of an access | LDS \
-                 conflicts of a step | waves | instructions of an element: vector, scalar, memory | memory, us | issue, \
-                 us | the larger, us |\n";
-        text += &format!("|{}\n", "---|".repeat(10));
+        let _ = writeln!(text, "| {} |\n|{}", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()));
+        let mut group = "";
         for row in rows.iter().filter(|row| row.chip.arch == chip.arch) {
+            if row.case.group != group {
+                group = &row.case.group;
+                let _ = writeln!(text, "| **{group}** |{}", " |".repeat(COLUMNS.len() - 1));
+            }
             let _ = writeln!(text, "| {} |", row.cells().join(" | "));
         }
     }

@@ -123,11 +123,11 @@ fn misses_are_listed_and_marked() {
     let run: Run = serde_json::from_value(json!({"meta": meta, "results": results})).unwrap();
     let occupancy =
         Occupancy::parse("# waves\nkernel\tgfx942\tgfx1100\nbadd_f32\t11/0/2/0/0/0/7\t9/0/2/0/0/0/16\n");
-    let paper = markdown(&[(chip("MI300X"), run)], &occupancy);
+    let paper = markdown(&[(chip("MI300X"), run)], &["elementwise"], &occupancy);
     assert_eq!(
         paper.summary,
-        "3 cases, 3 of at least 1 MB: 1 move more than 1.05 times the least bytes, 1 issue instructions for longer \
-         than memory takes, 0 touch lines again"
+        "3 cases of at least 1 MB: 1 move more than 1.05 times the least bytes (B), 1 issue instructions for \
+         longer than memory takes (I), 0 touch lines again (L)"
     );
     let (misses, all) = paper.text.split_once("### MI300X").unwrap();
     assert!(!misses.contains("fine"), "{misses}");
