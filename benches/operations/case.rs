@@ -23,7 +23,7 @@ pub enum Scale {
     Smoke,
 }
 
-/// Elements of a paper case's largest operand, at most; a power of two.
+/// Elements of a paper case's largest operand, at most: enough for kernels to choose what they do for large ones.
 const PAPER: usize = 4 * M;
 
 impl Scale {
@@ -35,12 +35,12 @@ impl Scale {
         }
     }
 
-    /// `full` itself; of a paper case a quarter of what may be a row's or a column's length, and no more than it may
-    /// have; or about its square root, which is even: halves of rows must exist.
+    /// `full` itself; of a paper case half of what may be a row's or a column's length, and no more than it may have; or
+    /// about its square root, which is even: halves of rows must exist.
     pub fn dim(self, full: usize) -> usize {
         match self {
             Self::Smoke if full > 4 => full.isqrt().next_multiple_of(2),
-            Self::Paper if (2048..=8192).contains(&full) => full / 4,
+            Self::Paper if (2048..=8192).contains(&full) => full / 2,
             Self::Paper => full.min(PAPER),
             _ => full,
         }
@@ -54,7 +54,7 @@ impl Scale {
         let mut dims = full;
         for index in 0..N {
             let elements: usize = dims.iter().product();
-            let divisor = elements.div_ceil(PAPER / 2).next_power_of_two().min(dims[index]);
+            let divisor = elements.div_ceil(PAPER).next_power_of_two().min(dims[index]);
             dims[index] /= divisor;
         }
         dims
