@@ -17,25 +17,47 @@ type Prepare = dyn Fn(&Device) -> Result<Work> + Sync;
 pub enum Scale {
     /// Those that figures are given for.
     Full,
+    /// Of a few megabytes, for the software GPU: counts what is executed in place of taking times.
+    Paper,
     /// The square root of each dim, one short sample: to see that everything runs.
     Smoke,
 }
 
+/// Elements of a paper case's largest operand, at most: enough for kernels to choose what they do for large ones.
+const PAPER: usize = 4 * M;
+
 impl Scale {
     pub fn name(self) -> &'static str {
-        if self == Self::Smoke { "smoke" } else { "full" }
+        match self {
+            Self::Full => "full",
+            Self::Paper => "paper",
+            Self::Smoke => "smoke",
+        }
     }
 
-    /// `full` itself, or about its square root, which is even: halves of rows must exist.
+    /// `full` itself; of a paper case half of what may be a row's or a column's length, and no more than it may have; or
+    /// about its square root, which is even: halves of rows must exist.
     pub fn dim(self, full: usize) -> usize {
         match self {
             Self::Smoke if full > 4 => full.isqrt().next_multiple_of(2),
+            Self::Paper if (2048..=8192).contains(&full) => full / 2,
+            Self::Paper => full.min(PAPER),
             _ => full,
         }
     }
 
+    /// The same of each dim; a paper case keeps its rows, and has fewer of them.
     pub fn dims<const N: usize>(self, full: [usize; N]) -> [usize; N] {
-        full.map(|dim| self.dim(dim))
+        if self != Self::Paper {
+            return full.map(|dim| self.dim(dim));
+        }
+        let mut dims = full;
+        for index in 0..N {
+            let elements: usize = dims.iter().product();
+            let divisor = elements.div_ceil(PAPER).next_power_of_two().min(dims[index]);
+            dims[index] /= divisor;
+        }
+        dims
     }
 }
 
@@ -51,6 +73,8 @@ pub struct Case {
     pub flops: Option<u64>,
     /// Elements of all operands: what the CPU device is spared if there are many.
     pub elements: usize,
+    /// Elements of the largest operand.
+    pub largest: usize,
     /// Whether only the ROCm device has it.
     pub only_rocm: bool,
     pub prepare: Box<Prepare>,
@@ -144,6 +168,7 @@ impl Cases {
         operation: impl Fn(&[Tensor; N]) -> Result<Tensor> + Copy + Sync + 'static,
     ) -> &mut Case {
         let elements = operands.iter().map(Operand::elements).sum();
+        let largest = operands.iter().map(Operand::elements).max().unwrap_or_default();
         let case = self.work([group, name], dtype.as_str(), shape, move |device| {
             let operands: Vec<Tensor> = operands.iter().map(|o| o.make(device)).collect::<Result<_>>()?;
             let operands: [Tensor; N] = operands
@@ -151,7 +176,7 @@ impl Cases {
                 .map_err(|_| candle_core::Error::msg("as many tensors as operands were asked for"))?;
             Ok(Box::new(move || operation(&operands).map(|result| drop(black_box(result)))))
         });
-        case.elements = elements;
+        (case.elements, case.largest) = (elements, largest);
         case
     }
 
@@ -164,8 +189,8 @@ impl Cases {
         prepare: impl Fn(&Device) -> Result<Work> + Sync + 'static,
     ) -> &mut Case {
         let (shape, prepare) = (shape.into(), Box::new(prepare));
-        let (bytes, flops, elements, only_rocm) = (None, None, 0, false);
-        let case = Case { group, name, dtype, shape, bytes, flops, elements, only_rocm, prepare };
+        let (bytes, flops, elements, largest, only_rocm) = (None, None, 0, 0, false);
+        let case = Case { group, name, dtype, shape, bytes, flops, elements, largest, only_rocm, prepare };
         self.list.push(case);
         let last = self.list.len() - 1;
         &mut self.list[last]

@@ -15,10 +15,12 @@ mod indexing;
 mod launch;
 mod measure;
 mod model;
+mod paper;
 mod products;
 mod results;
 mod rows;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -26,7 +28,6 @@ use anyhow::{Context, Result, anyhow, ensure};
 use case::{Case, Cases, Scale};
 use clap::Parser;
 use devices::{Kind, Opened};
-use measure::Figures;
 use serde_json::Value;
 
 /// What the CPU device is not asked for: more elements, or more floating-point operations.
@@ -114,10 +115,10 @@ fn run(args: &Args) -> Result<Vec<String>> {
                 continue;
             }
             match measured_apart(opened, case, scale, &args.criterion) {
-                Ok(figures) => {
+                Ok((said, row)) => {
                     measured += 1;
-                    columns += &format!("  {} {:.2} us", opened.name, figures.us);
-                    rows.push(results::row(case, figures));
+                    columns += &format!("  {} {said}", opened.name);
+                    rows.push(row);
                 }
                 Err(error) if opened.kind == Kind::Cpu && is_unsupported(&error) => left_out += 1,
                 Err(error) => {
@@ -164,11 +165,12 @@ fn chosen(args: &Args, scale: Scale) -> Result<Vec<Case>> {
     ];
     groups.iter().for_each(|add| add(&mut cases));
     let has_group = |case: &Case| args.groups.is_empty() || args.groups.iter().any(|g| g == case.group);
+    let mut labels = HashSet::new();
     let has_name =
         |case: &Case| args.filters.is_empty() || args.filters.iter().any(|f| case.label().contains(f));
     let mut known: Vec<&str> = cases.list.iter().map(|case| case.group).collect();
     known.dedup();
-    cases.list.retain(|case| has_group(case) && has_name(case));
+    cases.list.retain(|case| has_group(case) && has_name(case) && labels.insert(case.label()));
     ensure!(!cases.list.is_empty(), "no case is chosen; the groups are: {}", known.join(", "));
     Ok(cases.list)
 }
@@ -195,9 +197,16 @@ fn said(error: &anyhow::Error) -> String {
 
 /// Measures in a thread of its own: what a backend keeps for a thread, like the GPU it is bound to, does not meet what
 /// another one keeps, and a panic ends one case.
-fn measured_apart(opened: &Opened, case: &Case, scale: Scale, criterion: &Path) -> Result<Figures> {
+fn measured_apart(opened: &Opened, case: &Case, scale: Scale, criterion: &Path) -> Result<(String, Value)> {
     std::thread::scope(|scope| {
-        let measuring = || measure::measure(opened.name, &opened.device, case, scale, criterion);
+        let measuring = || {
+            if scale == Scale::Paper {
+                let row = results::counted(case, paper::kernels(&opened.device, case)?);
+                return Ok(("counted".to_string(), row));
+            }
+            let figures = measure::measure(opened.name, &opened.device, case, scale, criterion)?;
+            Ok((format!("{:.2} us", figures.us), results::row(case, figures)))
+        };
         scope.spawn(measuring).join().map_err(|_| anyhow!("it panicked"))?
     })
 }

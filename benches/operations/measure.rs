@@ -40,7 +40,7 @@ pub fn measure(name: &str, device: &Device, case: &Case, scale: Scale, folder: &
         device.synchronize()?;
     }
     let us = match scale {
-        Scale::Smoke => batch(&mut work, device, 1)?.as_secs_f64() * 1e6,
+        Scale::Smoke | Scale::Paper => batch(&mut work, device, 1)?.as_secs_f64() * 1e6,
         Scale::Full => sampled(name, device, case, &mut work, folder)?,
     };
     let host_us = if device.is_cpu() { None } else { Some(host_time(&mut work, device, us, scale)?) };
@@ -98,7 +98,7 @@ fn host_time(work: &mut Work, device: &Device, us: f64, scale: Scale) -> Result<
     // Long operations are enqueued alone: what lies in front of them must not make the host wait.
     let enqueued = if us < 100. { ENQUEUED } else { 1 };
     let rounds = match scale {
-        Scale::Smoke => *HOST_ROUNDS.start(),
+        Scale::Smoke | Scale::Paper => *HOST_ROUNDS.start(),
         Scale::Full => {
             let fitting = HOST_TIME.as_secs_f64() * 1e6 / (us * enqueued as f64);
             (fitting as usize).clamp(*HOST_ROUNDS.start(), *HOST_ROUNDS.end())

@@ -21,6 +21,19 @@ pub fn row(case: &Case, figures: Figures) -> Value {
     })
 }
 
+/// A case that was counted: what its kernels executed.
+pub fn counted(case: &Case, kernels: Value) -> Value {
+    json!({
+        "group": case.group,
+        "case": case.name,
+        "dtype": case.dtype,
+        "shape": case.shape,
+        "bytes": case.bytes,
+        "elements": case.largest,
+        "kernels": kernels,
+    })
+}
+
 /// What opening the device took.
 pub fn opening(opened: &Opened) -> Value {
     let us = rounded(opened.init_us);

@@ -68,6 +68,12 @@ pub fn write_profile() -> std::io::Result<()> {
     runtime::runtime().map_or(Ok(()), runtime::Runtime::write_profile)
 }
 
+/// The profile of what was executed since the last call, as the file has it: exact once the streams are idle. What
+/// was taken is in no file; `None` where the options ask for no profile.
+pub fn take_profile() -> Option<String> {
+    runtime::runtime().ok().and_then(runtime::Runtime::take_profile)
+}
+
 /// What was executed so far, by kernel name: repeatable to the digit once the streams are idle.
 pub fn counters() -> std::collections::BTreeMap<String, exec::Counters> {
     runtime::runtime().map(runtime::Runtime::counters).unwrap_or_default()

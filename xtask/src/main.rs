@@ -8,6 +8,7 @@ mod isa_coverage;
 mod kernels;
 mod lines;
 mod nvidia_tools;
+mod paper;
 mod process;
 mod profile;
 mod report;
@@ -48,6 +49,8 @@ enum Command {
     Profile(profile::Args),
     /// Merges runs of the benches into docs/performance.md, or says what a run became slower at.
     Report(report::Args),
+    /// Counts the bench's operations on the software GPU, and says what AMD chips would take by their published peaks.
+    Paper(paper::Args),
     /// How many of the shipped instructions the software GPU decodes, executes and is tested on; fails if too few.
     IsaCoverage(isa_coverage::Args),
     /// Stresses the GPU: many allocations, changing shapes, many threads, two devices; nothing may be lost.
@@ -92,6 +95,7 @@ fn run(command: Command) -> Result<()> {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Paper(args) => paper::run(&args),
         Command::IsaCoverage(args) => isa_coverage::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Valgrind => valgrind::run(),

@@ -2,6 +2,7 @@
 use super::check::Checker;
 use super::initial_state::{DispatchPacket, InitialState, Pointers, private_bytes};
 use super::memory::{Global, KERNARG_SURROUNDINGS, Lds, Memory, wide_vectors};
+use super::profile::Footprint;
 use super::watch::Watch;
 use super::wave_size::{KeptWaves, PerWaveSize, WaveSizes};
 use super::workgroup::Dispatch;
@@ -187,6 +188,7 @@ where
         next: AtomicU64::new(0),
         faulty: AtomicU64::new(u64::MAX),
         outcome: Mutex::new((Counters { launches: 1, ..Counters::default() }, None)),
+        footprint: Mutex::default(),
     };
     match launch.instrumentation.seed {
         Some(seed) => queue.run_shuffled(seed),
@@ -194,7 +196,8 @@ where
         None if launch.instrumentation.checks.race => drop(queue.work(u64::MAX)),
         None => queue.run(launch.threads),
     }
-    let (counters, fault) = queue.outcome.into_inner();
+    let (mut counters, fault) = queue.outcome.into_inner();
+    queue.footprint.into_inner().count(&mut counters.profile);
     fault.map_or(Ok(counters), Err)
 }
 
@@ -212,6 +215,8 @@ struct Queue<'a, const W: usize> {
     /// The lowest workgroup that faulted.
     faulty: AtomicU64,
     outcome: Mutex<(Counters, Option<Fault>)>,
+    /// Lines that the workgroups have touched, of a profile.
+    footprint: Mutex<Footprint>,
 }
 
 impl<const W: usize> Queue<'_, W>
@@ -267,6 +272,7 @@ where
             memory.counters.profile = watch.profile();
             let instructions = memory.counters.instructions();
             self.outcome.lock().0 += memory.counters;
+            self.footprint.lock().add(watch.footprint());
             memory.lds.forget();
             *lds = memory.lds;
             instructions
@@ -281,6 +287,7 @@ where
         let fault =
             shuffle::run(self.dispatch, self.groups, coordinates, &mut memory, &mut watch, seed).err();
         memory.counters.profile = watch.profile();
+        self.footprint.lock().add(watch.footprint());
         let mut outcome = self.outcome.lock();
         outcome.0 += memory.counters;
         outcome.1 = fault;

@@ -3,6 +3,7 @@ use super::Counters;
 use super::canonical::{canonical, index_registers};
 use super::matrix;
 use super::memory::{self, MemoryStep, ScalarLoad};
+use super::profile::Rate;
 use super::scalar::{self, FloatStep, ScalarStep, Source};
 use super::vector::{self, Rare, Single, VectorStep};
 use super::wave_size::{PerWaveSize, WaveSizes};
@@ -163,6 +164,8 @@ pub(super) struct Function<const W: usize> {
     pub(super) steps: Vec<Step<W>>,
     /// The offset of each step's instruction.
     pub(super) offsets: Vec<u32>,
+    /// How each step is issued.
+    rates: Vec<Rate>,
     /// How many steps of a sort come before each step, and before the end.
     before: Vec<Sorts>,
     /// Offset of the first decoded instruction.
@@ -192,6 +195,11 @@ impl<const W: usize> Function<W> {
     fn step_at(&self, offset: usize) -> Option<usize> {
         let index = offset.checked_sub(self.first)? / 4;
         self.by_offset.get(index).filter(|&&step| step != NO_STEP).map(|&step| step as usize)
+    }
+
+    /// How a step is issued.
+    pub(super) fn rate(&self, step: usize) -> Rate {
+        self.rates.get(step).copied().unwrap_or_default()
     }
 
     /// Counts the vector and scalar instructions from one step up to another one that follows in a straight line.
@@ -247,6 +255,7 @@ impl<const W: usize> Function<W> {
         };
         let (mut steps, mut offsets) =
             (Vec::with_capacity(count as usize), Vec::with_capacity(count as usize));
+        let mut rates = Vec::with_capacity(count as usize);
         let mut accesses = 0usize;
         for (&offset, inst) in found {
             let step = match inst {
@@ -262,6 +271,7 @@ impl<const W: usize> Function<W> {
                 step => step,
             });
             offsets.push(offset as u32);
+            rates.push(inst.as_ref().map(|inst| Rate::of(inst.name)).unwrap_or_default());
         }
         let mut before = vec![Sorts::default()];
         let mut sum = Sorts::default();
@@ -270,7 +280,7 @@ impl<const W: usize> Function<W> {
             sum.scalar += u32::from(matches!(step, Step::Scalar(_) | Step::ScalarFloat(_)));
             before.push(sum);
         }
-        Self { steps, offsets, before, first, by_offset }
+        Self { steps, offsets, rates, before, first, by_offset }
     }
 }
 

@@ -1,5 +1,5 @@
 //! What stands in front of each instruction of a launch that is scrutinised.
-use super::profile::{Profile, Profiler};
+use super::profile::{Footprint, Profile, Profiler, Rate};
 use super::program::Step;
 use super::wave::Wave;
 
@@ -25,7 +25,7 @@ impl Watch {
 
     /// Whether the wave may execute the step now; false if its turn is over.
     #[inline]
-    pub(super) fn before<const W: usize>(&mut self, step: &Step<W>, wave: &Wave<W>) -> bool {
+    pub(super) fn before<const W: usize>(&mut self, step: &Step<W>, rate: Rate, wave: &Wave<W>) -> bool {
         if let Some(profiler) = &mut self.profiler {
             profiler.arrive(wave);
         }
@@ -34,7 +34,7 @@ impl Watch {
         }
         self.turn -= 1;
         if let Some(profiler) = &mut self.profiler {
-            profiler.count(step, wave);
+            profiler.count(step, rate, wave);
         }
         true
     }
@@ -42,5 +42,10 @@ impl Watch {
     /// What was counted.
     pub(super) fn profile(&self) -> Profile {
         self.profiler.as_ref().map(|profiler| profiler.sums).unwrap_or_default()
+    }
+
+    /// The lines that were touched.
+    pub(super) fn footprint(self) -> Footprint {
+        self.profiler.map(|profiler| profiler.footprint).unwrap_or_default()
     }
 }

@@ -281,7 +281,7 @@ where
                     };
                     if WATCHED {
                         let at = steps.len() - following.len() - 1;
-                        if !watch.before(step, wave) {
+                        if !watch.before(step, function.rate(at), wave) {
                             *executed += (at - counted) as u64;
                             function.count(counted, at, &mut memory.counters);
                             *next_of_wave = at;

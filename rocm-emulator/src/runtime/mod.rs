@@ -444,6 +444,11 @@ impl Runtime {
         self.profile.as_ref().map_or(Ok(()), ProfileFile::write)
     }
 
+    /// The profile of what was executed so far as its file has it, which begins anew; `None` where none is asked for.
+    pub fn take_profile(&self) -> Option<String> {
+        self.profile.as_ref().map(ProfileFile::take)
+    }
+
     /// Waits for what the streams still do, and writes the profile. Commands that a seed has put off are never run:
     /// nobody waited for them.
     fn finish_profile(&self) -> std::io::Result<()> {

@@ -55,6 +55,11 @@ impl ProfileFile {
         *self.kernels.lock().entry(kernel).or_default() += counters;
     }
 
+    /// The profile as its file would have it, which begins anew.
+    pub fn take(&self) -> String {
+        text(&std::mem::take(&mut self.kernels.lock()))
+    }
+
     /// Writes the file anew, whole or not at all.
     ///
     /// # Errors
@@ -134,13 +139,20 @@ fn object(kernel: &Kernel, counters: &Counters) -> String {
                 ],
             ),
             group(
+                "rates",
+                &[("quarter_rate", profile.quarter_rate), ("double_precision", profile.double_precision)],
+            ),
+            group(
                 "coalescing",
                 &[
                     ("accesses", profile.accesses),
+                    ("bytes", profile.bytes),
                     ("lines_64", profile.lines_64),
                     ("fewest_lines_64", profile.fewest_lines_64),
                     ("lines_128", profile.lines_128),
                     ("fewest_lines_128", profile.fewest_lines_128),
+                    ("lines_loaded", profile.lines_loaded),
+                    ("lines_stored", profile.lines_stored),
                 ],
             ),
             group(

@@ -43,7 +43,7 @@ fn a_process_leaves_the_profile_of_its_kernels() {
     // 32 lanes, a line of 128 bytes for each, and one for what they store.
     assert!(
         text.contains(
-            r#""coalescing": {"accesses": 2, "lines_64": 34, "fewest_lines_64": 4, "lines_128": 33, "fewest_lines_128": 2}"#
+            r#""coalescing": {"accesses": 2, "bytes": 256, "lines_64": 34, "fewest_lines_64": 4, "lines_128": 33, "fewest_lines_128": 2, "lines_loaded": 32, "lines_stored": 1}"#
         ),
         "{text}"
     );
@@ -59,6 +59,17 @@ fn a_process_leaves_the_profile_of_its_kernels() {
     let again = File::new("profile-again");
     run(&again.0, ";threads=2");
     assert_eq!(again.text(), text);
+}
+
+#[test]
+fn a_profile_that_is_taken_begins_anew() {
+    let file = File::new("taken");
+    let setting = format!("profile={}", file.0.display());
+    let kernel = |name, launches| format!("{{\"name\": \"{name}\",  \"launches\": {launches},");
+    let taken = format!("{}|{}|", kernel("banks", 1), kernel("part_of_the_lanes", 2));
+    assert_eq!(result("profile taken", &[("CANDLE_ROCM_EMULATOR", &setting)]), taken);
+    assert_eq!(file.text(), "{\"format\": 1, \"kernels\": []}\n");
+    assert_eq!(result("profile taken", &[]), "none|none|none");
 }
 
 #[test]

@@ -22,6 +22,7 @@ fn run() {
     let result = match program.as_str() {
         "devices" => devices(),
         "profiled" => profiled(),
+        "profile taken" => take_profile(),
         "ends at once" => end_at_once(),
         "streams without an event" => two_streams(false),
         "streams with an event" => two_streams(true),
@@ -290,4 +291,22 @@ fn profiled() -> String {
     // Ending any of them would wait.
     std::mem::forget((x, y, module));
     "done".into()
+}
+
+/// The kernels of each of three profiles, taken after one launch, after two of another kernel, and after none.
+fn take_profile() -> String {
+    let module = Module::load("profile.hsaco");
+    let (y, two, half) = (Buffer::new(4096), 2u32, 16u32);
+    let taken = |name, times, last| {
+        for _ in 0..times {
+            let function = module.function(name);
+            ok(launch(function, [1; 3], [32, 1, 1], 0, null_mut(), &mut [arg(&y.0), arg(last)]));
+        }
+        // SAFETY: no arguments.
+        ok(unsafe { hipDeviceSynchronize() });
+        let Some(text) = rocm_emulator::take_profile() else { return "none".into() };
+        let says = |line: &&str| line.contains("\"name\"") || line.contains("\"launches\"");
+        text.lines().filter(says).collect::<String>()
+    };
+    [taken("banks", 1, &two), taken("part_of_the_lanes", 2, &half), taken("banks", 0, &two)].join("|")
 }

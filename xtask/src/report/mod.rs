@@ -13,13 +13,12 @@ use crate::process::root;
 use causes::Causes;
 use runs::{Merged, Run, geometric_mean};
 
-const PAGE: &str = "docs/performance.md";
+pub const PAGE: &str = "docs/performance.md";
 const PLOTS: &str = "docs/performance";
 const RESULTS: &str = "benches/results";
 const CAUSES: &str = "benches/operations/causes.toml";
 /// What the page holds between these is replaced.
-const BEGIN: &str = "<!-- begin: cargo xtask report -->";
-const END: &str = "<!-- end: cargo xtask report -->";
+const MARKERS: [&str; 2] = ["<!-- begin: cargo xtask report -->", "<!-- end: cargo xtask report -->"];
 /// What became slower by more is named.
 const SLOWER: f64 = 1.10;
 
@@ -51,7 +50,7 @@ fn write_page(runs: Vec<Run>) -> Result<()> {
     let path = |name: &str| root().join(name);
     let read = |name: &str| fs::read_to_string(path(name)).with_context(|| format!("cannot read {name}"));
     let causes = Causes::parse(&read(CAUSES)?).with_context(|| format!("in {CAUSES}"))?;
-    let page = replaced(&read(PAGE)?, &tables::markdown(&merged, &causes))?;
+    let page = replaced(&read(PAGE)?, MARKERS, &tables::markdown(&merged, &causes))?;
     for folder in [PLOTS, RESULTS] {
         fs::create_dir_all(path(folder)).with_context(|| format!("cannot make {folder}"))?;
     }
@@ -75,10 +74,10 @@ fn write_page(runs: Vec<Run>) -> Result<()> {
 }
 
 /// `page` with `report` between the markers.
-fn replaced(page: &str, report: &str) -> Result<String> {
-    let parts = page.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-    let (before, after) = parts.with_context(|| format!("{PAGE} lacks the lines `{BEGIN}` and `{END}`"))?;
-    Ok(format!("{before}{BEGIN}\n\n{}\n{END}{after}", report.trim_end()))
+pub fn replaced(page: &str, [begin, end]: [&str; 2], report: &str) -> Result<String> {
+    let parts = page.split_once(begin).and_then(|(before, rest)| Some((before, rest.split_once(end)?.1)));
+    let (before, after) = parts.with_context(|| format!("{PAGE} lacks the lines `{begin}` and `{end}`"))?;
+    Ok(format!("{before}{begin}\n\n{}\n{end}{after}", report.trim_end()))
 }
 
 /// What became slower by more than a tenth, slowest first, and the mean of all.
@@ -121,12 +120,13 @@ mod tests {
 
     #[test]
     fn only_what_is_between_the_markers_is_replaced() {
-        let page = format!("# Figures\n{BEGIN}\nold\n{END}\nrest\n");
-        let once = replaced(&page, "new\n\n").unwrap();
-        assert_eq!(once, format!("# Figures\n{BEGIN}\n\nnew\n{END}\nrest\n"));
-        assert_eq!(replaced(&once, "new").unwrap(), once);
-        assert!(replaced("# Figures\n", "new").is_err());
-        assert!(replaced(&format!("{END}{BEGIN}"), "new").is_err());
+        let [begin, end] = MARKERS;
+        let page = format!("# Figures\n{begin}\nold\n{end}\nrest\n");
+        let once = replaced(&page, MARKERS, "new\n\n").unwrap();
+        assert_eq!(once, format!("# Figures\n{begin}\n\nnew\n{end}\nrest\n"));
+        assert_eq!(replaced(&once, MARKERS, "new").unwrap(), once);
+        assert!(replaced("# Figures\n", MARKERS, "new").is_err());
+        assert!(replaced(&format!("{end}{begin}"), MARKERS, "new").is_err());
     }
 
     #[test]

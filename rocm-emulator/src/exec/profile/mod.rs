@@ -1,6 +1,11 @@
 //! How a launch uses lanes and memory: what a profiler counts, here exactly and repeatably.
 mod banks;
+mod footprint;
 mod lines;
+mod rate;
+
+pub(super) use footprint::Footprint;
+pub(super) use rate::Rate;
 
 use super::Access;
 use super::memory::{MemoryKind, Touch};
@@ -14,6 +19,11 @@ pub struct Profile {
     pub lanes: u64,
     /// How many of them were active.
     pub active_lanes: u64,
+    /// Vector instructions that take four times as long as others: transcendental functions and multiplications of
+    /// 32-bit integers.
+    pub quarter_rate: u64,
+    /// Vector instructions on f64.
+    pub double_precision: u64,
     /// Conditional branches.
     pub branches: u64,
     /// Instructions that turned off some, but not all, of the active lanes: where lanes part.
@@ -22,6 +32,8 @@ pub struct Profile {
     pub barriers: u64,
     /// Accesses of waves to global memory that touched something.
     pub accesses: u64,
+    /// Bytes that their lanes asked for; an atomic's count twice.
+    pub bytes: u64,
     /// Lines of 64 bytes that each access touched.
     pub lines_64: u64,
     /// The fewest that could hold what the accesses touched.
@@ -30,6 +42,10 @@ pub struct Profile {
     pub lines_128: u64,
     /// The same for lines of 128 bytes.
     pub fewest_lines_128: u64,
+    /// Different lines of 128 bytes that a launch loaded from.
+    pub lines_loaded: u64,
+    /// Different lines of 128 bytes that a launch stored to.
+    pub lines_stored: u64,
     /// Accesses of waves to LDS.
     pub lds_accesses: u64,
     /// Bytes that lanes loaded from LDS.
@@ -50,14 +66,19 @@ impl std::ops::AddAssign for Profile {
     fn add_assign(&mut self, other: Self) {
         self.lanes += other.lanes;
         self.active_lanes += other.active_lanes;
+        self.quarter_rate += other.quarter_rate;
+        self.double_precision += other.double_precision;
         self.branches += other.branches;
         self.splits += other.splits;
         self.barriers += other.barriers;
         self.accesses += other.accesses;
+        self.bytes += other.bytes;
         self.lines_64 += other.lines_64;
         self.fewest_lines_64 += other.fewest_lines_64;
         self.lines_128 += other.lines_128;
         self.fewest_lines_128 += other.fewest_lines_128;
+        self.lines_loaded += other.lines_loaded;
+        self.lines_stored += other.lines_stored;
         self.lds_accesses += other.lds_accesses;
         self.lds_bytes_loaded += other.lds_bytes_loaded;
         self.lds_bytes_stored += other.lds_bytes_stored;
@@ -72,6 +93,7 @@ impl std::ops::AddAssign for Profile {
 #[derive(Default)]
 pub(super) struct Profiler {
     pub(super) sums: Profile,
+    pub(super) footprint: Footprint,
     /// The lanes that were active at the instruction before.
     exec: u64,
 }
@@ -91,9 +113,13 @@ impl Profiler {
     }
 
     /// An instruction is executed.
-    pub(super) fn count<const W: usize>(&mut self, step: &Step<W>, wave: &Wave<W>) {
+    pub(super) fn count<const W: usize>(&mut self, step: &Step<W>, rate: Rate, wave: &Wave<W>) {
         match step {
-            Step::Vector(_) | Step::RareVector(_) => self.count_lanes(wave),
+            Step::Vector(_) | Step::RareVector(_) => {
+                self.count_lanes(wave);
+                self.sums.quarter_rate += u64::from(rate == Rate::Quarter);
+                self.sums.double_precision += u64::from(rate == Rate::Double);
+            }
             Step::Memory(step) => {
                 self.count_lanes(wave);
                 step.touches(wave, |touch| self.count_touch(&touch));
@@ -115,9 +141,10 @@ impl Profiler {
         let loaded = if touch.access == Access::Store { 0 } else { bytes };
         let stored = if touch.access == Access::Load { 0 } else { bytes };
         match touch.memory_kind {
-            // Its bytes are among the launch's counters.
             MemoryKind::Global => {
                 sums.accesses += 1;
+                sums.bytes += loaded + stored;
+                self.footprint.touch(touch);
                 let lines = lines::of(touch);
                 sums.lines_64 += lines.touched[0];
                 sums.fewest_lines_64 += lines.fewest[0];
