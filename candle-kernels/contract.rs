@@ -101,8 +101,11 @@ pub const CONSTANTS: &[Constant] = &[
     constant("SORT_BLOCK", SORT_BLOCK, "The most threads that sort a row in one launch."),
     constant("SORT_HELD", 4, "Elements of each of them."),
     constant("SORT_ROUNDS", 8, "Elements of each thread of a tile of a longer row."),
-    constant("ROW_BLOCK", 1024, "The most threads that share a result of a reduction or a running sum."),
-    constant("NORM_BLOCK", 512, "The most threads that share a row of softmax or a norm."),
+    constant(
+        "ROW_BLOCK",
+        1024,
+        "The most threads that share a row of softmax or a norm, or a result of a reduction.",
+    ),
     constant("ROW_PACKS", 4, "Packs of a row of softmax or a norm that a thread keeps; of f64 one."),
     constant("NEIGHBOURS", 8, "The most neighbouring results of a reduction that a thread has."),
     constant("ATTENTION_GROUP", 32, "Lanes that share a query."),
@@ -497,7 +500,7 @@ fn rows() -> Vec<Family> {
     let eps = arg("eps", Pass::F32, "added to the mean square or variance");
     let by_row = |name, axes: Vec<Axis>, kernels, meaning, own: &[Argument], last: &[Argument]| Family {
         variants: vec![[axes, vec![dtypes("dtype", WIDER_FLOATS)]].concat()],
-        block: 512,
+        block: 1024,
         ..family(name, "rows", kernels, meaning, [&[src, dst], own, &rows, last].concat())
     };
     vec![

@@ -92,10 +92,10 @@ struct Row {
     }
     template <unsigned int PLACE>
     __device__ __forceinline__ W added(W value) const {
-        return combined<CANDLE_NORM_BLOCK, PLACE>(value, width, [](W a, W b) INLINE { return a + b; });
+        return combined<CANDLE_ROW_BLOCK, PLACE>(value, width, [](W a, W b) INLINE { return a + b; });
     }
     __device__ __forceinline__ W largest(W value) const {
-        return combined<CANDLE_NORM_BLOCK>(value, width, [](W a, W b) INLINE { return maxg(a, b); });
+        return combined<CANDLE_ROW_BLOCK>(value, width, [](W a, W b) INLINE { return maxg(a, b); });
     }
 
     // f of each element, or of what is made of it, its factor and summand as far as Op has COLUMNS, and whether it is
@@ -103,7 +103,8 @@ struct Row {
     template <typename Op, typename F>
     __device__ __forceinline__ void write(T *dst, const T *alpha, const T *beta, F f) {
         constexpr unsigned int COLUMNS = Op::COLUMNS;
-        constexpr unsigned int AT_ONCE = KEPT;
+        // Registers are few: not all that is read of columns is under way at once.
+        constexpr unsigned int AT_ONCE = larger(KEPT >> COLUMNS, 1);
         struct Columns { Pack<T> pack[COLUMNS + 1]; };
         const T *const columns[] = {alpha + head, beta + head};
         T *const to = dst + head;
@@ -232,7 +233,7 @@ struct Norm {
             moments.first += difference;
             moments.second += difference * difference;
         });
-        moments = combined<CANDLE_NORM_BLOCK>(moments, row.width, [](Moments<W> a, Moments<W> b) INLINE {
+        moments = combined<CANDLE_ROW_BLOCK>(moments, row.width, [](Moments<W> a, Moments<W> b) INLINE {
             return Moments<W>{a.first + b.first, a.second + b.second};
         });
         const W rest = moments.first / elements;
@@ -292,7 +293,7 @@ __device__ __forceinline__ void each_row(const T *src, T *dst, const T *alpha, c
     });
 }
 
-#define ROW_KERNEL(NAME) extern "C" __global__ void __launch_bounds__(CANDLE_NORM_BLOCK) NAME
+#define ROW_KERNEL(NAME) extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) NAME
 #define ROWS const unsigned int rows, const unsigned int columns, const unsigned int part, const unsigned int width
 #define ROW_OPS(T, NAME)                                                                                         \
     ROW_KERNEL(softmax_##NAME)(const T *src, T *dst, void *known, ROWS) {                                        \

@@ -63,7 +63,7 @@ impl Strided {
         };
         count == 0
             || (lists > 0
-                && words[count - 1] as u32 as usize % width == 0
+                && (words[count - 1] as u32 as usize).is_multiple_of(width)
                 && words[count..].chunks(count).take(lists).all(fits))
     }
 
@@ -88,7 +88,7 @@ impl Strided {
     pub(crate) fn widened(&self, size: usize, numel: usize, ends: usize) -> (Self, usize, usize) {
         let bits = ends | (numel * size);
         for wide in [8, 4, 2] {
-            if wide > size && bits % wide == 0 {
+            if wide > size && bits.is_multiple_of(wide) {
                 if let Some(joined) = self.joined(wide / size) {
                     return (joined, wide, numel * size / wide);
                 }
@@ -261,7 +261,7 @@ impl Transposition {
         let strides = layout.0[*num_dims..3 * num_dims].iter();
         let bits =
             strides.fold(self.rows | self.columns | self.in_stride | self.out_stride, |all, s| all | s);
-        (bits * size | ends) % PACK_BYTES == 0
+        ((bits * size) | ends).is_multiple_of(PACK_BYTES)
     }
 }
 

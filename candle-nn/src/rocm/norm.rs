@@ -2,7 +2,7 @@
 use super::{contiguous, count, kernel, output};
 use candle::backend::BackendStorage;
 use candle::rocm::hip_kernels::contract::{
-    LayerNorm, RmsNorm, Softmax, SoftmaxOp, NORM_BLOCK, PACK_BYTES, ROW_PACKS,
+    LayerNorm, RmsNorm, Softmax, SoftmaxOp, PACK_BYTES, ROW_BLOCK, ROW_PACKS,
 };
 use candle::rocm::{further, DevicePtr, LaunchConfig, RocmStorage};
 use candle::{bail, CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
@@ -10,7 +10,7 @@ use candle::{bail, CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 /// Fewer threads than this leave a large GPU idle, so that rows are shared by more of them.
 const ENOUGH_THREADS: usize = 1 << 16;
 /// The shortest part of a row that is worth a workgroup of its own.
-const PART: usize = 32 * NORM_BLOCK;
+const PART: usize = 16 * ROW_BLOCK;
 /// Fewer parts than this are not worth a second launch.
 const LEAST_PARTS: usize = 4;
 /// Workgroups that fill a large GPU.
@@ -96,7 +96,7 @@ impl<'a> Rows<'a> {
         let least = if is_aligned { 4 } else { 2 * pack };
         let packs = columns.div_ceil(pack).next_power_of_two();
         let full = if size == 8 { packs } else { packs / ROW_PACKS };
-        let width = full.max(packs.min((ENOUGH_THREADS / rows).next_power_of_two())).clamp(least, NORM_BLOCK);
+        let width = full.max(packs.min((ENOUGH_THREADS / rows).next_power_of_two())).clamp(least, ROW_BLOCK);
         let parts = (columns / PART).min(ENOUGH_PARTS / rows);
         let part = if parts < LEAST_PARTS { columns } else { columns.div_ceil(parts).next_multiple_of(64) };
         let block = rows.saturating_mul(width).next_power_of_two().clamp(32, 128).max(width);

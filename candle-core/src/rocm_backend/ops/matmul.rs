@@ -190,7 +190,7 @@ fn in_packs(
     dtype != DType::F64
         && !a.transposed
         && w.transposed
-        && (bits * dtype.size_in_bytes() | ends) % PACK_BYTES == 0
+        && ((bits * dtype.size_in_bytes()) | ends).is_multiple_of(PACK_BYTES)
 }
 
 /// The product by a kernel of ours: that for few rows, which reads the right side once, or a plain one.

@@ -296,7 +296,9 @@ impl Task {
             // Some 32 neighbouring accesses keep those of a wave together.
             wanted.min(most).min(BLOCK / tasks.next_power_of_two().min(32))
         } else {
-            wanted.max(if in_packs { 8 } else { 32 }).min(most).min(ROW_BLOCK)
+            // Twice as many threads cost nothing as long as no barrier joins them.
+            let lanes = (2 * ENOUGH_THREADS / tasks).next_power_of_two().clamp(8, 32);
+            wanted.max(if in_packs { lanes } else { 32 }).min(most).min(ROW_BLOCK)
         };
         let kept = if across > 0 { PER_THREAD_ACROSS } else { PER_THREAD_OF_PART };
         let parts = (ENOUGH_THREADS / (tasks * width)).min(per_result / (width * kept)).clamp(1, max_parts);

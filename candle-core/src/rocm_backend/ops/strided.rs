@@ -213,7 +213,7 @@ impl<'a> RowCopies<'a> {
         // no pitch.
         let bits = sources.iter().fold(PACK_BYTES | out.0.addr(), |bits, source| {
             let pitches = if source.rows > 1 { source.pitch | self.pitch } else { 0 };
-            bits | source.from.0.addr() | (source.columns | source.place | pitches) * size
+            bits | source.from.0.addr() | ((source.columns | source.place | pitches) * size)
         });
         let unit = bits & bits.wrapping_neg();
         let units = |elements: usize| elements * size / unit;
