@@ -92,7 +92,7 @@ impl<'a> Rows<'a> {
         let size = self.x.dtype().size_in_bytes();
         let pack = PACK_BYTES / size;
         // A thread has an element outside of packs, where rows do not begin or end with one.
-        let is_aligned = columns % pack == 0 && self.from.0 as usize % PACK_BYTES == 0;
+        let is_aligned = columns % pack == 0 && (self.from.0 as usize).is_multiple_of(PACK_BYTES);
         let least = if is_aligned { 4 } else { 2 * pack };
         let packs = columns.div_ceil(pack).next_power_of_two();
         let full = if size == 8 { packs } else { packs / ROW_PACKS };
