@@ -74,6 +74,63 @@ fn index_select_reads_rows_and_reports_the_first_wrong_index() {
     assert_eq!(record.read(), [1 << 32 | 1, 6, 4]);
 }
 
+/// To callers such an index is an error: only here is it seen that nothing else is read or written.
+#[test]
+fn gather_and_scatter_skip_what_is_out_of_range() {
+    let (module, record) = indexing();
+    let one = dim_word(1);
+    let source: Vec<u32> = (0..6).map(|i| (i as f32 + 0.5).to_bits()).collect();
+    // Source (2, 3); along dimension 1: left 2, right 1.
+    let (ids, inp) = (Buffer::new(&[2u32, 7, 0, 1]), Buffer::new(&source));
+    let out = Buffer::<u32>::zeroed(4);
+    module.launch_linear(
+        "gather_u32_b4",
+        4,
+        &mut [
+            argument(&4usize),
+            ids.argument(),
+            inp.argument(),
+            out.argument(),
+            argument(&1usize),
+            argument(&3usize),
+            argument(&1usize),
+            argument(&one),
+            argument(&dim_word(2)),
+        ],
+    );
+    assert_eq!(out.read(), [source[2], 0, source[3], source[4]]);
+    assert_eq!(record.read(), [2, 7, 3]);
+
+    // Scatter (2, 2) into (2, 3), adding: both elements of row 1 go to column 1, one of row 0 nowhere.
+    let (module, record) = indexing();
+    let ids = Buffer::new(&[0u32, 3, 1, 1]);
+    let values = Buffer::new(&[1.0f32, 2.0, 3.0, 4.0].map(f32::to_bits));
+    let target = Buffer::new(&[10.0f32; 6].map(f32::to_bits));
+    let wanted = [
+        ("sa_u32_f32", [11.0f32, 10.0, 10.0, 10.0, 17.0, 10.0]),
+        ("s_u32_u32", [1.0, 10.0, 10.0, 10.0, 4.0, 10.0]),
+    ];
+    for (kernel, wanted) in wanted {
+        module.launch_linear(
+            kernel,
+            2,
+            &mut [
+                argument(&2usize),
+                ids.argument(),
+                argument(&0usize),
+                values.argument(),
+                target.argument(),
+                argument(&2usize),
+                argument(&3usize),
+                argument(&one),
+                argument(&one),
+            ],
+        );
+        assert_eq!(target.read(), wanted.map(f32::to_bits), "{kernel}");
+    }
+    assert_eq!(record.read(), [4, 3, 3]);
+}
+
 /// Philox4x32-10, written from the paper's description: the round function, then the key schedule.
 fn philox(seed: u64, block: u64) -> [u32; 4] {
     let split = |value: u64| [value as u32, (value >> 32) as u32];
