@@ -3,8 +3,8 @@ mod software_gpu;
 
 use half::{bf16, f16};
 use hip_kernels::contract::{
-    DevicePtr, Element, KernelFamily, KernelOf, LayerNorm, PRODUCT_TILE, Product, RmsNorm, Rope, RopePairs,
-    Softmax,
+    BLOCK, DevicePtr, Element, KernelFamily, KernelOf, LayerNorm, PRODUCT_TILE, Product, ProductKind,
+    RmsNorm, Rope, RopePairs, Softmax, SoftmaxOp,
 };
 use hip_kernels::{archs, code_object};
 use software_gpu::{Buffer, DEVICES, Module, select};
@@ -112,23 +112,54 @@ const ROWS: usize = 3;
 const COLUMNS: [usize; 5] = [1, 2, 31, 1000, 5000];
 const EPS: f32 = 1e-5;
 
-/// Runs rows of every length with several sizes of workgroup.
+/// How the threads of a launch share rows.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    rows: u32,
+    columns: u32,
+    part: u32,
+    width: u32,
+    block: u32,
+}
+
+impl Shares {
+    fn grid(&self) -> [u32; 3] {
+        [self.rows.div_ceil(self.block / self.width), self.columns.div_ceil(self.part), 1]
+    }
+}
+
+/// Runs rows of every length with several sizes of workgroup, one or more rows in each, and in parts. `run` gets a
+/// source, a result and what is known of parts.
 fn check_rows<T: Dtype>(
     arch: &str,
     what: &str,
-    run: impl Fn(&Numbers<T>, &Numbers<T>, u32, u32),
+    run: impl Fn([DevicePtr; 3], Shares),
     wanted: impl Fn(&[f64]) -> Vec<f64>,
     least: f64,
 ) {
     for columns in COLUMNS {
         for values in cases(columns) {
             let source = Numbers::<T>::new(&values);
-            let result = Numbers::<T>::new(&vec![0.0; values.len()]);
             let wanted: Vec<f64> = source.read().chunks(columns).flat_map(&wanted).collect();
-            let blocks: &[u32] = if columns == 1000 { &[32, 64, 256, 1024] } else { &[256] };
-            for &block in blocks {
-                run(&source, &result, columns as u32, block);
-                let what = format!("{what} {:?} of {columns} columns by {block} on {arch}", T::ELEMENT);
+            // Widths, workgroups and parts.
+            let sizes: &[[u32; 3]] = match columns {
+                1000 => &[[32, 32, 1], [64, 64, 1], [16, 64, 1], [64, 128, 1], [1024, 1024, 1]],
+                5000 => &[[256, 256, 1], [16, 32, 4], [128, 128, 3]],
+                _ => &[[256, 256, 1], [16, 32, 1]],
+            };
+            for &[width, block, parts] in sizes {
+                let (rows, columns) = (ROWS as u32, columns as u32);
+                let shares = Shares { rows, columns, part: columns.div_ceil(parts), width, block };
+                let result = Numbers::<T>::new(&vec![0.0; values.len()]);
+                let mut known = DevicePtr::NULL;
+                // Three numbers for each part, of 8 bytes at most.
+                let memory = Buffer::<u64>::zeroed(3 * ROWS * parts as usize);
+                if parts > 1 {
+                    known = DevicePtr(memory.address());
+                    run([source.pointer(), DevicePtr::NULL, known], shares);
+                }
+                run([source.pointer(), result.pointer(), known], shares);
+                let what = format!("{what} {:?} {shares:?} on {arch}", T::ELEMENT);
                 assert_close::<T>(&result.read(), &wanted, least, &what);
             }
         }
@@ -151,15 +182,16 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 }
 
 fn check_all_rows<T: Dtype>(arch: &str) {
-    let grid = [ROWS as u32, 1, 1];
     let softmax = |row: &[f64]| {
         let top = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum = sum(row.iter().map(|x| (x - top).exp()));
         row.iter().map(|x| (x - top).exp() / sum).collect()
     };
-    let run = |src: &Numbers<T>, dst: &Numbers<T>, columns: u32, block: u32| {
-        let arguments = Softmax { src: src.pointer(), dst: dst.pointer(), columns };
-        launch(Softmax::kernel(T::ELEMENT), &arguments, arch, grid, [block, 1, 1]);
+    let run = |[src, dst, known]: [DevicePtr; 3], shares: Shares| {
+        let Shares { rows, columns, part, width, block } = shares;
+        let arguments = Softmax { src, dst, known, rows, columns, part, width };
+        let kernel = Softmax::kernel(SoftmaxOp::Softmax, T::ELEMENT);
+        launch(kernel, &arguments, arch, shares.grid(), [block, 1, 1]);
     };
     // f16 has fewer digits below 6e-5.
     check_rows::<T>(arch, "softmax", run, softmax, 1e-4);
@@ -168,10 +200,11 @@ fn check_all_rows<T: Dtype>(arch: &str) {
     let alpha = Numbers::<T>::new(&noise(longest, 3));
     let beta = Numbers::<T>::new(&noise(longest, 4));
     let (factors, summands) = (alpha.read(), beta.read());
-    let run = |src: &Numbers<T>, dst: &Numbers<T>, columns: u32, block: u32| {
-        let (src, dst) = (src.pointer(), dst.pointer());
-        let arguments = RmsNorm { src, dst, alpha: alpha.pointer(), columns, eps: EPS };
-        launch(RmsNorm::kernel(T::ELEMENT), &arguments, arch, grid, [block, 1, 1]);
+    let run = |[src, dst, known]: [DevicePtr; 3], shares: Shares| {
+        let Shares { rows, columns, part, width, block } = shares;
+        let alpha = alpha.pointer();
+        let arguments = RmsNorm { src, dst, alpha, known, rows, columns, part, width, eps: EPS };
+        launch(RmsNorm::kernel(T::ELEMENT), &arguments, arch, shares.grid(), [block, 1, 1]);
     };
     let wanted = |row: &[f64]| {
         let root = (mean(row.iter().map(|x| x * x)) + f64::from(EPS)).sqrt();
@@ -179,11 +212,11 @@ fn check_all_rows<T: Dtype>(arch: &str) {
     };
     check_rows::<T>(arch, "rmsnorm", run, wanted, 1e-4);
 
-    let run = |src: &Numbers<T>, dst: &Numbers<T>, columns: u32, block: u32| {
-        let (src, dst) = (src.pointer(), dst.pointer());
+    let run = |[src, dst, known]: [DevicePtr; 3], shares: Shares| {
+        let Shares { rows, columns, part, width, block } = shares;
         let (alpha, beta) = (alpha.pointer(), beta.pointer());
-        let arguments = LayerNorm { src, dst, alpha, beta, columns, eps: EPS };
-        launch(LayerNorm::kernel(T::ELEMENT), &arguments, arch, grid, [block, 1, 1]);
+        let arguments = LayerNorm { src, dst, alpha, beta, known, rows, columns, part, width, eps: EPS };
+        launch(LayerNorm::kernel(T::ELEMENT), &arguments, arch, shares.grid(), [block, 1, 1]);
     };
     let wanted = |row: &[f64]| {
         // Seen from the first element, so that the mean's own rounding does not count.
@@ -220,9 +253,11 @@ fn softmax_of_infinities_and_of_single_elements() {
     const LOW: f64 = f64::NEG_INFINITY;
     let run = |arch: &str, values: &[f64], columns: u32| {
         let (source, result) = (Numbers::<f32>::new(values), Numbers::<f32>::new(values));
-        let arguments = Softmax { src: source.pointer(), dst: result.pointer(), columns };
-        let rows = values.len() as u32 / columns;
-        launch(Softmax::kernel(Element::F32), &arguments, arch, [rows, 1, 1], [32, 1, 1]);
+        let (rows, width) = (values.len() as u32 / columns, 32);
+        let (src, dst, known) = (source.pointer(), result.pointer(), DevicePtr::NULL);
+        let arguments = Softmax { src, dst, known, rows, columns, part: columns, width };
+        let kernel = Softmax::kernel(SoftmaxOp::Softmax, Element::F32);
+        launch(kernel, &arguments, arch, [rows, 1, 1], [width, 1, 1]);
         result.read()
     };
     on_each_device(|arch| {
@@ -243,7 +278,7 @@ fn places(pairs: RopePairs, half: usize, row: usize, column: usize) -> (usize, u
 }
 
 fn check_rotary<T: Dtype>(arch: &str, turn: impl Fn(f64, f64, f64, f64) -> (f64, f64)) {
-    let (batches, heads, positions, half) = (2, 3, 5, 4);
+    let (batches, heads, positions, half) = (2, 3, 5, 8);
     let rows = heads * positions;
     let numel = batches * rows * half;
     let source = Numbers::<T>::new(&noise(2 * numel, 5));
@@ -251,37 +286,40 @@ fn check_rotary<T: Dtype>(arch: &str, turn: impl Fn(f64, f64, f64, f64) -> (f64,
     let cos = Numbers::<T>::new(&angles.iter().map(|angle| angle.cos()).collect::<Vec<_>>());
     let sin = Numbers::<T>::new(&angles.iter().map(|angle| angle.sin()).collect::<Vec<_>>());
     let (values, cosines, sines) = (source.read(), cos.read(), sin.read());
-    for pairs in RopePairs::ALL {
-        // Heads before positions, or after them; angles for each batch, or shared by all.
-        for (inner, batch_stride) in [(1, 0), (heads, 0), (1, positions * half), (heads, positions * half)] {
+    // Heads before positions, or after them; angles for each batch, or shared by all.
+    let strides = [(1, positions), (heads, 1)].map(|rows| [0, positions * half].map(|angles| (rows, angles)));
+    for (pairs, in_packs) in RopePairs::ALL.into_iter().flat_map(|pairs| [(pairs, false), (pairs, true)]) {
+        for ((position_rows, head_rows), batch_angles) in strides.into_iter().flatten() {
             let result = Numbers::<T>::new(&vec![0.0; 2 * numel]);
             let arguments = Rope {
-                numel,
                 half: half as u32,
-                rows: rows as u32,
-                inner: inner as u32,
                 positions: positions as u32,
-                batch_stride: batch_stride as u32,
+                heads: heads as u32,
+                batches: batches as u32,
+                position_rows: position_rows as u32,
+                head_rows: head_rows as u32,
+                batch_angles: batch_angles as u32,
+                in_packs,
                 src: source.pointer(),
                 cos: cos.pointer(),
                 sin: sin.pointer(),
                 dst: result.pointer(),
             };
-            // Fewer threads than pairs: each takes several.
-            launch(Rope::kernel(pairs, T::ELEMENT), &arguments, arch, [1, 1, 1], [64, 1, 1]);
+            // Fewer threads than heads and batches: each takes several.
+            launch(Rope::kernel(pairs, T::ELEMENT), &arguments, arch, [1, 2, 1], [64, 1, 1]);
             let mut wanted = vec![0.0; 2 * numel];
             for batch in 0..batches {
-                for row in 0..rows {
-                    let position = if inner == 1 { row % positions } else { row / heads };
+                for (head, position) in (0..rows).map(|row| (row / positions, row % positions)) {
+                    let row = batch * rows + head * head_rows + position * position_rows;
                     for column in 0..half {
-                        let angle = batch * batch_stride + position * half + column;
-                        let (first, second) = places(pairs, half, batch * rows + row, column);
+                        let angle = batch * batch_angles + position * half + column;
+                        let (first, second) = places(pairs, half, row, column);
                         (wanted[first], wanted[second]) =
                             turn(values[first], values[second], cosines[angle], sines[angle]);
                     }
                 }
             }
-            assert_eq!(result.read(), wanted, "{pairs:?} {:?} on {arch}", T::ELEMENT);
+            assert_eq!(result.read(), wanted, "{pairs:?} {:?} in packs: {in_packs}, on {arch}", T::ELEMENT);
         }
     }
 }
@@ -304,12 +342,21 @@ fn rotary_embeddings_round_every_product_and_sum() {
     });
 }
 
-/// A product of `(batches, m, k)` stored by columns with one `(k, n)` for all batches, into rows apart by `c_row`.
-fn check_product<T: Dtype>(arch: &str, [batches, m, n, k]: [usize; 4], grid: [u32; 3]) {
+/// A product of `(batches, m, k)` with one `(k, n)` for all batches, into rows apart by `c_row`. The plain kernel gets
+/// the first stored by columns and the second by rows, the others as they take them: the other way round.
+fn check_product<T: Dtype>(
+    arch: &str,
+    kind: ProductKind,
+    [batches, m, n, k]: [usize; 4],
+    grid: [u32; 3],
+    width: u32,
+) {
     let (c_row, gap) = (n + 3, 7.0);
     let (a, b) =
         (Numbers::<T>::new(&noise(batches * m * k.max(1), 7)), Numbers::<T>::new(&noise(k.max(1) * n, 8)));
     let c = Numbers::<T>::new(&vec![gap; batches * m * c_row]);
+    let (tile, is_plain) = (PRODUCT_TILE as u32, kind == ProductKind::Product);
+    let [(a_row, a_column), (b_row, b_column)] = if is_plain { [(1, m), (n, 1)] } else { [(k, 1), (1, k)] };
     let arguments = Product {
         a: a.pointer(),
         b: b.pointer(),
@@ -318,26 +365,29 @@ fn check_product<T: Dtype>(arch: &str, [batches, m, n, k]: [usize; 4], grid: [u3
         n: n as u32,
         k: k as u32,
         batches: batches as u32,
-        a_row: 1,
-        a_column: m,
+        a_row,
+        a_column,
         a_batch: m * k,
-        b_row: n,
-        b_column: 1,
+        b_row,
+        b_column,
         b_batch: 0,
         c_row,
         c_batch: m * c_row,
+        width,
     };
-    let tile = PRODUCT_TILE as u32;
-    launch(Product::kernel(T::ELEMENT), &arguments, arch, grid, [tile, tile, 1]);
+    let block = if is_plain { [tile, tile, 1] } else { [BLOCK as u32, 1, 1] };
+    launch(Product::kernel(kind, T::ELEMENT), &arguments, arch, grid, block);
     let (left, right, got) = (a.read(), b.read(), c.read());
     for batch in 0..batches {
         for row in 0..m {
             for column in 0..c_row {
                 let value = got[(batch * m + row) * c_row + column];
-                let terms = |i: usize| left[batch * m * k + i * m + row] * right[i * n + column];
+                let terms = |i: usize| {
+                    left[batch * m * k + row * a_row + i * a_column] * right[i * b_row + column * b_column]
+                };
                 let wanted = if column < n { (0..k).map(terms).sum() } else { gap };
                 let bound = T::EPSILON * (1.0 + wanted.abs());
-                let what = format!("{:?} on {arch}, {batch} {row} {column}", T::ELEMENT);
+                let what = format!("{kind:?} {:?} on {arch}, {batch} {row} {column}", T::ELEMENT);
                 assert!((value - wanted).abs() <= 4.0 * bound, "{what}: {value}, wanted {wanted}");
             }
         }
@@ -346,14 +396,30 @@ fn check_product<T: Dtype>(arch: &str, [batches, m, n, k]: [usize; 4], grid: [u3
 
 #[test]
 fn products_of_any_strides() {
+    const PLAIN: ProductKind = ProductKind::Product;
     on_each_device(|arch| {
-        check_product::<f32>(arch, [3, 17, 33, 20], [3, 2, 3]);
-        check_product::<f64>(arch, [1, 16, 16, 16], [1, 1, 1]);
-        check_product::<f16>(arch, [2, 5, 40, 70], [3, 1, 2]);
-        check_product::<bf16>(arch, [1, 1, 1, 33], [1, 1, 1]);
+        check_product::<f32>(arch, PLAIN, [3, 17, 33, 20], [3, 2, 3], 0);
+        check_product::<f64>(arch, PLAIN, [1, 16, 16, 16], [1, 1, 1], 0);
+        check_product::<f16>(arch, PLAIN, [2, 5, 40, 70], [3, 1, 2], 0);
+        check_product::<bf16>(arch, PLAIN, [1, 1, 1, 33], [1, 1, 1], 0);
         // Fewer workgroups than tiles of rows and batches: each takes several.
-        check_product::<f32>(arch, [5, 50, 20, 9], [2, 2, 2]);
+        check_product::<f32>(arch, PLAIN, [5, 50, 20, 9], [2, 2, 2], 0);
         // An empty sum is 0.
-        check_product::<f32>(arch, [1, 4, 4, 0], [1, 1, 1]);
+        check_product::<f32>(arch, PLAIN, [1, 4, 4, 0], [1, 1, 1], 0);
+    });
+}
+
+/// Threads of a part of a wave, of a wave and of several waves share a column; some workgroups have columns left over.
+#[test]
+fn products_of_few_rows() {
+    on_each_device(|arch| {
+        for width in [1, 8, 32, 64, 256] {
+            let columns = BLOCK as u32 / width;
+            let grid = |n: usize, batches: u32| [(n as u32).div_ceil(columns), 1, batches];
+            check_product::<f32>(arch, ProductKind::Row, [1, 1, 37, 64], grid(37, 1), width);
+            check_product::<f16>(arch, ProductKind::Rows, [2, 3, 37, 264], grid(37, 2), width);
+            // Fewer workgroups than batches: each takes several.
+            check_product::<bf16>(arch, ProductKind::Rows, [3, 4, 5, 72], grid(5, 2), width);
+        }
     });
 }

@@ -172,31 +172,6 @@ fn dtype(kernel: &str) -> &str {
 }
 
 #[test]
-fn unary() {
-    let both = Both::load(hip_kernels::Module::Unary);
-    // The last wave of either size is partial.
-    let (height, width) = (23, 41);
-    let numel = height * width;
-    for strides in [[width, 1], [1, height]] {
-        let arguments = |parameter: &[u8]| {
-            let mut list = vec![size(numel), size(2), layout(&[height, width], &strides)];
-            list.extend((!parameter.is_empty()).then(|| Argument::Value(parameter.to_vec())));
-            // Any bits, so NaN, infinities and what takes the long ways; enough bytes for any dtype.
-            list.extend([In(noise(8 * numel)), Out(8 * numel)]);
-            list
-        };
-        for kernel in both.kernels("u", &[8, 8, 256, 8, 8]) {
-            both.compare(kernel, &linear(numel), &arguments(&[]));
-        }
-        for parameter in [&[0x3c][..], &[0, 0x3e], &1.5f32.to_le_bytes(), &1.5f64.to_le_bytes()] {
-            for kernel in both.kernels("u", &[8, 8, 256, parameter.len() as u32, 8, 8]) {
-                both.compare(kernel, &linear(numel), &arguments(parameter));
-            }
-        }
-    }
-}
-
-#[test]
 fn reductions() {
     let both = Both::load(hip_kernels::Module::Reduce);
     let (results, each) = (7, 150);
@@ -206,11 +181,16 @@ fn reductions() {
     for (width, across, strides) in [(128, 0, [each, 1]), (8, 1, [1, results]), (1, 0, [each, 1])] {
         let shape = rows(results.div_ceil(256 / width as usize), 256);
         let layout = || [layout(&[results, each], &strides)];
-        for kernel in both.kernels("reduce_sum_", &[8, 8, 4, 4, 8, 8, 256, 8, 8]) {
+        for kernel in both.kernels("reduce_sum_", &[8, 8, 4, 4, 8, 8, 256, 8, 8, 8]) {
             let mut source = kernel.trim_start_matches("reduce_sum_").split('_');
             let input = elements(source.next().unwrap_or_default(), results * each);
-            let arguments: Vec<_> =
-                of_rows(width, across).chain(layout()).chain([In(input), Out(8 * results)]).collect();
+            let ends = [In(input), Out(8 * results), value(0.75f64.to_le_bytes())];
+            let arguments: Vec<_> = of_rows(width, across).chain(layout()).chain(ends).collect();
+            both.compare(kernel, &shape, &arguments);
+        }
+        for kernel in both.kernels("reduce_variance_", &[8, 8, 4, 4, 8, 8, 256, 8, 8]) {
+            let ends = [In(elements(dtype(kernel), results * each)), Out(8 * results)];
+            let arguments: Vec<_> = of_rows(width, across).chain(layout()).chain(ends).collect();
             both.compare(kernel, &shape, &arguments);
         }
         for kernel in both.kernels("reduce_", &[8, 8, 4, 4, 8, 8, 256, 8, 8, 8, 8]) {
@@ -225,21 +205,27 @@ fn reductions() {
 fn rows_are_normalised() {
     let both = Both::load(hip_kernels::Module::Rows);
     let (count, columns) = (5, 77);
-    let tail = || [int(columns as u32), value(1e-5f32.to_le_bytes())];
     let numbers = |name: &str| In(elements(dtype(name), count * columns));
     let weights = |name: &str| In(elements(dtype(name), columns));
     let result = || Out(8 * count * columns);
-    for block in [32, 64, 1024] {
-        for name in both.kernels("softmax_", &[8, 8, 4]) {
-            both.compare(name, &rows(count, block), &[numbers(name), result(), int(columns as u32)]);
+    for (block, width) in [(32, 16), (64, 64), (256, 32), (1024, 1024)] {
+        let shape = rows(count.div_ceil(block as usize / width as usize), block);
+        let compare = |name: &str, head: Vec<Argument>, eps: Option<f32>| {
+            // Whole rows: nothing is known of parts.
+            let shares = [count as u32, columns as u32, columns as u32, width].map(int);
+            let tail = [Null].into_iter().chain(shares).chain(eps.map(|eps| value(eps.to_le_bytes())));
+            both.compare(name, &shape, &head.into_iter().chain(tail).collect::<Vec<_>>());
+        };
+        for prefix in ["softmax_", "logsoftmax_"] {
+            for name in both.kernels(prefix, &[8, 8, 8, 4, 4, 4, 4]) {
+                compare(name, vec![numbers(name), result()], None);
+            }
         }
-        for name in both.kernels("rmsnorm_", &[8, 8, 8, 4, 4]) {
-            let head = [numbers(name), result(), weights(name)];
-            both.compare(name, &rows(count, block), &head.into_iter().chain(tail()).collect::<Vec<_>>());
+        for name in both.kernels("rmsnorm_", &[8, 8, 8, 8, 4, 4, 4, 4, 4]) {
+            compare(name, vec![numbers(name), result(), weights(name)], Some(1e-5));
         }
-        for name in both.kernels("layernorm_", &[8, 8, 8, 8, 4, 4]) {
-            let head = [numbers(name), result(), weights(name), weights(name)];
-            both.compare(name, &rows(count, block), &head.into_iter().chain(tail()).collect::<Vec<_>>());
+        for name in both.kernels("layernorm_", &[8, 8, 8, 8, 8, 4, 4, 4, 4, 4]) {
+            compare(name, vec![numbers(name), result(), weights(name), weights(name)], Some(1e-5));
         }
     }
 }
@@ -309,10 +295,10 @@ fn indexing() {
         }
     }
     for (prefix, ids) in [("s", numel), ("ia_", count)] {
-        for kernel in both.kernels(prefix, &[8; 10]) {
+        for kernel in both.kernels(prefix, &[8; 9]) {
             // In the order of the places, one thread for each place outside of the dim.
             let head = [size(left * right), places(kernel, ids, dim), Null, numbers(numel)];
-            let tail = [count, dim, count, dim_word(right), dim_word(1)].map(size);
+            let tail = [count, dim, dim_word(right), dim_word(1)].map(size);
             let out = [Out(8 * left * dim * right)];
             let arguments: Vec<_> = head.into_iter().chain(out).chain(tail).collect();
             both.compare(kernel, &linear(left * right), &arguments);

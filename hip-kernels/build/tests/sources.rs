@@ -45,7 +45,7 @@ fn a_tree_has_every_module_and_what_they_include() {
         assert!(tree.source(module).is_file(), "{module}");
     }
     let header = fs::read_to_string(tree.dir().join(HEADER_FILE)).unwrap();
-    assert!(header.contains("#define CANDLE_SORT_TILE 1024\n"), "{header}");
+    assert!(header.contains("#define CANDLE_SORT_BLOCK 1024\n"), "{header}");
     for header in ["cuda_utils.cuh", "compatibility.cuh", "pack.cuh"] {
         assert!(tree.headers().contains(&tree.dir().join(header)), "{header} is not hashed");
         let text = fs::read_to_string(tree.dir().join(header)).unwrap();
