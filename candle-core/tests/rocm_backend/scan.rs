@@ -7,7 +7,7 @@ fn running(t: &Tensor, dim: usize) -> Tensor {
     let (dims, mut values) = (t.dims(), to_f64(&t.contiguous().unwrap()));
     let inner: usize = dims[dim + 1..].iter().product();
     for i in 0..values.len() {
-        if i / inner % dims[dim] > 0 {
+        if !(i / inner).is_multiple_of(dims[dim]) {
             values[i] += values[i - inner];
         }
     }

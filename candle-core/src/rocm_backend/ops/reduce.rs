@@ -320,7 +320,7 @@ impl Task {
         let (count, inner) = ((PACK_BYTES / size).min(NEIGHBOURS), self.layout.kept_dims - 1);
         let fits = |(dim, &stride): (usize, &usize)| dim == inner || stride % count == 0;
         let aligned =
-            from.0 as usize % (count * size) == 0 && strides[inner] == 1 && dims[inner] % count == 0;
+            (from.0 as usize).is_multiple_of(count * size) && strides[inner] == 1 && dims[inner] % count == 0;
         if aligned && strides.iter().enumerate().all(fits) {
             count
         } else {
