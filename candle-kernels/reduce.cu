@@ -28,11 +28,11 @@ struct Moments {
 };
 template <typename T>
 struct Differences : Moments {
-    double first;
+    float first;
 
-    static __device__ __forceinline__ Differences none(T first) { return {{0, 0}, (double)first}; }
+    static __device__ __forceinline__ Differences none(T first) { return {{0, 0}, (float)first}; }
     __device__ __forceinline__ void take(T x, uint32_t) {
-        const double difference = (double)x - first;
+        const double difference = (double)(float)x - first;
         sum += difference;
         squares += difference * difference;
     }
@@ -173,7 +173,9 @@ __device__ __forceinline__ void reduce_across(const ReductionTask &task, unsigne
 // `finish` gets each result's number, where its first element lies, and what its elements have become.
 template <typename Fold, typename Take = Fold, typename T, typename F>
 __device__ __forceinline__ void reduce(const ReductionTask &task, const T *src, const uint32_t *candidates, F finish) {
-    constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), NEIGHBOURS = N < CANDLE_NEIGHBOURS ? N : CANDLE_NEIGHBOURS;
+    // As many neighbours as registers hold; the host has the same.
+    constexpr unsigned int HELD = sizeof(Take) > 16 ? 8 / sizeof(T) : CANDLE_NEIGHBOURS;
+    constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), NEIGHBOURS = N < HELD ? N : HELD;
     constexpr unsigned int LOADS = sizeof(T) == 1 ? 1 : 4;
     __shared__ Fold shared[CANDLE_BLOCK * (NEIGHBOURS < 4 ? NEIGHBOURS : 4)];
     const unsigned int part = (((task.per_result - 1) / gridDim.y + 1) + N - 1) / N * N;

@@ -34,8 +34,8 @@ pub fn ops() -> Vec<Op> {
     ops.extend(along.map(|(name, method)| {
         let plan = move |c: &mut Choices| {
             let mut plan = one_dim(c);
-            if name == "var" {
-                // Upstream subtracts 1 from the size.
+            if name != "cumsum" {
+                // Of nothing: upstream divides by 0 in the dtype, which f8e4m3 cannot, and subtracts 1 from the size.
                 plan.operands
                     .iter_mut()
                     .for_each(|x| x.dims.iter_mut().for_each(|size| *size = 1.max(*size)));

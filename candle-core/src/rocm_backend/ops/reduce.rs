@@ -26,6 +26,8 @@ const MAX_PARTS: usize = 1024;
 /// A variance is not cut into parts, and worth a launch of its own if results are not longer or not fewer.
 const LONG: usize = 1 << 14;
 const MANY: usize = 128;
+/// Bytes of the neighbouring elements that a thread takes to so many variances.
+const HELD_BYTES: usize = 8;
 
 /// Reduces `dims` of `layout`. The result is dense, its dims those that are kept; places count along the reduced
 /// dims in row-major order.
@@ -159,7 +161,8 @@ fn variance_in_one_launch(
     let (dtype, src) = (x.dtype(), storage.ptr(layout, OP)?);
     let task = Task { results, per_result, layout: Strided::of_reduction(OP, layout, &[dim])? };
     let size = dtype.size_in_bytes();
-    let Plan { width, across, config, .. } = task.plan(task.neighbours(src, size), size, 1)?;
+    let Plan { width, across, config, .. } =
+        task.plan(task.neighbours(src, size).min(HELD_BYTES / size), size, 1)?;
     // SAFETY: every result is written by the kernel.
     let variances = unsafe { RocmStorage::alloc(&storage.device, dtype, results, OP)? };
     let Reduction { strided: Strided { num_dims, layout: info }, kept_dims, .. } = &task.layout;
