@@ -71,12 +71,13 @@ pub fn reconcile(found: &State, expected: &mut State, loose: &[Loose]) {
 
 /// NaNs that float atomics leave are alike.
 pub fn reconcile_memory(inst: &Inst, found: &State, expected: &mut State) {
-    let format = match inst.name.rsplit_once("_f") {
-        Some((_, "64")) => number::F64,
-        Some((stem, "32")) if stem.contains("atomic") || stem.starts_with("ds_") => number::F32,
+    let (format, bytes) = match inst.name.rsplit_once('_') {
+        Some((_, "f64")) => (number::F64, 8),
+        Some((stem, "f32")) if stem.contains("atomic") || stem.starts_with("ds_") => (number::F32, 4),
+        Some((stem, "f16")) if stem.ends_with("pk_add") && stem != "v_pk_add" => (number::F16, 2),
+        Some((stem, "bf16")) if stem.ends_with("pk_add") => (number::BF16, 2),
         _ => return,
     };
-    let bytes = if format == number::F64 { 8 } else { 4 };
     let value = |bytes: &[u8]| bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
     let alike = |found: &[u8], expected: &mut [u8]| {
         for (found, expected) in found.chunks(bytes).zip(expected.chunks_mut(bytes)) {
@@ -92,13 +93,16 @@ pub fn reconcile_memory(inst: &Inst, found: &State, expected: &mut State) {
     }
     if let Operand::Vgpr(n) = inst.dst {
         for lane in 0..expected.lanes {
-            let (got, wanted) = (found.vector_pair(n, lane), expected.vector_pair(n, lane));
-            let mask = if bytes == 8 { u64::MAX } else { 0xffff_ffff };
-            if got != wanted && format.is_nan(got & mask) && format.is_nan(wanted & mask) {
-                expected.set_vector(n, lane, got as u32);
-                if bytes == 8 {
-                    expected.set_vector(n + 1, lane, (got >> 32) as u32);
+            let (got, mut wanted) = (found.vector_pair(n, lane), expected.vector_pair(n, lane));
+            for shift in (0..if bytes == 8 { 8 } else { 32 }).step_by(8 * bytes) {
+                let mask = if bytes == 8 { u64::MAX } else { ((1 << (8 * bytes)) - 1) << shift };
+                if format.is_nan((got & mask) >> shift) && format.is_nan((wanted & mask) >> shift) {
+                    wanted = wanted & !mask | got & mask;
                 }
+            }
+            expected.set_vector(n, lane, wanted as u32);
+            if bytes == 8 {
+                expected.set_vector(n + 1, lane, (wanted >> 32) as u32);
             }
         }
     }
