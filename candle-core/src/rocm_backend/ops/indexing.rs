@@ -215,6 +215,8 @@ fn put(
         true => Some(order(op, ids, ids_layout, if kind == PutKind::Ia { 0 } else { dim })?),
         false => None,
     };
+    // It was made on the stream of the ids.
+    order.iter().try_for_each(|order| dst.order_after(order))?;
     let threads = if fits && (order.is_some() || !in_order) { size } else { 1 };
     for (first, left) in runs(left, fitting(op, threads * right)?) {
         let first_id = if kind == PutKind::Ia { 0 } else { first * size * right };
