@@ -246,13 +246,8 @@ fn convolve(
         )?;
         return Ok(dst);
     }
-    let dense;
-    let (kernel, offset) = if kernel_layout.is_contiguous() {
-        (kernel, kernel_layout.start_offset())
-    } else {
-        dense = strided::dense(kernel, kernel_layout, op)?;
-        (&dense, 0)
-    };
+    let mut made = None;
+    let (kernel, offset) = dense_kernel(op, kernel, kernel_layout, &mut made)?;
     // A kernel row times what each place sees is the output as it should lie: (c_out, places). `seen` begins at `start`
     // and has the strides of images, groups, rows and places. Each product is that of one group of all images, or of all
     // groups of one image.
@@ -322,6 +317,19 @@ fn convolve(
         multiply(&unfolded, 0, strides, (image, images), (first, count))?;
     }
     Ok(dst)
+}
+
+/// A dense kernel, the one at hand or what `made` then holds, and the element that it begins at.
+fn dense_kernel<'a>(
+    op: &'static str,
+    kernel: &'a RocmStorage,
+    layout: &Layout,
+    made: &'a mut Option<RocmStorage>,
+) -> Result<(&'a RocmStorage, usize)> {
+    match layout.is_contiguous() {
+        true => Ok((kernel, layout.start_offset())),
+        false => Ok((made.insert(strided::dense(kernel, layout, op)?), 0)),
+    }
 }
 
 /// Kernels add up in 32 bits how far an element is from the first of its plane, the last two dims.
@@ -486,13 +494,8 @@ fn transposed(
         walk(op, ConvolutionKind::ConvTranspose, src, info, ends, (h, w), (h_out, w_out), 0, dst_stride)?;
         return Ok(dst);
     };
-    let dense;
-    let (kernel, offset) = if kernel_layout.is_contiguous() {
-        (kernel, kernel_layout.start_offset())
-    } else {
-        dense = strided::dense(kernel, kernel_layout, op)?;
-        (&dense, 0)
-    };
+    let mut made = None;
+    let (kernel, offset) = dense_kernel(op, kernel, kernel_layout, &mut made)?;
     // The products of every tap with every input place, of some output channels at a time, each rounded to the dtype.
     let (taps, inputs) = (h.taps * w.taps, h.size * w.size);
     let pieces = Pieces::of(batch, c_out, taps * inputs * dtype.size_in_bytes(), conv_workspace());
