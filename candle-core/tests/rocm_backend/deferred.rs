@@ -140,6 +140,25 @@ fn what_is_kept_is_computed() {
     }
 }
 
+/// Work that was asked for is done, whether or not somebody looks at the result.
+#[test]
+fn dropped_results_are_computed() {
+    let device = own();
+    let w = matrix(64, 256, GgmlDType::Q4K, &device);
+    let x = row(256, 9, &device);
+    w.forward(&x).unwrap();
+    device.synchronize().unwrap();
+    let before = launched(&device);
+    for _ in 0..30 {
+        w.forward(&x).unwrap();
+    }
+    device.synchronize().unwrap();
+    assert_eq!(launched(&device) - before, 10);
+    w.forward(&x).unwrap().silu().unwrap();
+    device.synchronize().unwrap();
+    assert_eq!(launched(&device) - before, 12);
+}
+
 /// Memory that held work reads is not given to whoever asks next.
 #[test]
 fn operands_may_go_before_the_launch() {

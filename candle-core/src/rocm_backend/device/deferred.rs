@@ -10,8 +10,8 @@
 //!
 //! Whatever else is enqueued, waited for or copied on the stream has the held work enqueued before
 //! ([`Stream::begin`](crate::rocm_backend::stream::Stream::begin)), so that nobody sees a difference but in the number of
-//! launches. A result whose tensor is dropped before is not computed unless another needs it; memory that held work reads
-//! is kept until that is enqueued.
+//! launches. A result that another held launch takes up is not computed for itself if its tensor is dropped before; all
+//! others are. Memory that held work reads or writes is kept until that is enqueued.
 use super::device::{DeviceState, RocmDevice};
 use super::launch::LaunchConfig;
 use crate::rocm_backend::stream::{Buffer, DeferredWork, Taken};
@@ -186,14 +186,14 @@ impl DeferredWork for OfDevice {
 }
 
 impl Held {
-    /// The memory again, unless held work reads it. Results in it are not wanted any more.
+    /// The memory again, unless held work needs it. Results in it are not wanted any more.
     fn keep(&mut self, memory: Taken, bytes: usize) -> Option<Taken> {
         let range = memory.address..memory.address + bytes;
-        if self.work.reads(&range) {
+        if self.work.needs(&range) {
             self.kept.push((memory, range));
             return None;
         }
-        for output in self.work.outputs() {
+        for output in self.work.taken_up() {
             output.wanted &= output.ptr.0.addr() != memory.address;
         }
         Some(memory)
@@ -201,41 +201,36 @@ impl Held {
 }
 
 impl Work {
-    fn reads(&self, range: &Range<usize>) -> bool {
-        self.inputs().any(|ptr| range.contains(&ptr.0.addr()))
+    /// Whether held work reads from memory, or leaves a result there that no other held work takes up.
+    fn needs(&self, range: &Range<usize>) -> bool {
+        let at = |ptr: DevicePtr| range.contains(&ptr.0.addr());
+        let of_gated = |gated: &Gated| at(gated.silu.x) || at(gated.gate);
+        match self {
+            Work::Products(group) => {
+                let x = group.gated.as_ref().map_or_else(|| at(group.x), of_gated);
+                let matrices = group.matrices.iter().flatten();
+                let results = |matrix: &Matrix| group.sum.is_none() && at(matrix.out.ptr);
+                x || matrices.into_iter().any(|matrix| at(matrix.blocks) || results(matrix))
+                    || group.sum.is_some_and(|(summand, out)| at(summand) || at(out.ptr))
+                    || group.silu.is_some_and(|silu| at(silu.out.ptr))
+            }
+            Work::Gated(gated) => of_gated(gated) || at(gated.out.ptr),
+            Work::Nothing | Work::Activations { .. } => false,
+        }
     }
 
-    fn inputs(&self) -> impl Iterator<Item = DevicePtr> {
-        let (products, gated) = match self {
-            Work::Products(products) => (Some(*products), products.gated),
-            Work::Gated(gated) => (None, Some(*gated)),
+    /// Results that other held work takes up: they need not be computed for themselves.
+    fn taken_up(&mut self) -> impl Iterator<Item = &mut Output> {
+        let (gated, sum) = match self {
+            Work::Products(group) => {
+                let first = group.matrices[0].as_mut().filter(|_| group.sum.is_some());
+                let gated = group.gated.as_mut().map(|gated| (&mut gated.silu.out, Some(&mut gated.out)));
+                (gated, first.map(|matrix| &mut matrix.out))
+            }
+            Work::Gated(gated) => (Some((&mut gated.silu.out, None)), None),
             _ => (None, None),
         };
-        let of_gated = gated.into_iter().flat_map(|gated| [gated.silu.x, gated.gate]);
-        let of_products = products.into_iter().flat_map(|products| {
-            let x = products.gated.is_none().then_some(products.x);
-            let blocks = products.matrices.into_iter().flatten().map(|matrix| matrix.blocks);
-            let further = products.sum.map(|(summand, _)| summand).into_iter();
-            x.into_iter().chain(blocks).chain(further).chain(products.silu.map(|silu| silu.x))
-        });
-        of_gated.chain(of_products)
-    }
-
-    fn outputs(&mut self) -> impl Iterator<Item = &mut Output> {
-        let (gated, matrices, sum, silu) = match self {
-            Work::Products(products) => (
-                products.gated.as_mut(),
-                products.matrices.as_mut_slice(),
-                products.sum.as_mut(),
-                products.silu.as_mut(),
-            ),
-            Work::Gated(gated) => (Some(gated), Default::default(), None, None),
-            _ => (None, Default::default(), None, None),
-        };
-        let of_gated = gated.into_iter().flat_map(|gated| [&mut gated.silu.out, &mut gated.out]);
-        let of_products = matrices.iter_mut().flatten().map(|matrix| &mut matrix.out);
-        let of_sum = sum.into_iter().map(|(_, out)| out);
-        of_gated.chain(of_products).chain(of_sum).chain(silu.into_iter().map(|silu| &mut silu.out))
+        gated.into_iter().flat_map(|(silu, out)| std::iter::once(silu).chain(out)).chain(sum)
     }
 }
 
@@ -286,7 +281,7 @@ impl DeviceState {
     /// Gives back what held work does not read any more.
     fn release(&self, held: &mut Held) {
         let Held { work, kept, .. } = held;
-        while let Some(at) = kept.iter().position(|(_, range)| !work.reads(range)) {
+        while let Some(at) = kept.iter().position(|(_, range)| !work.needs(range)) {
             self.stream.release_memory(kept.swap_remove(at).0);
         }
     }
