@@ -121,6 +121,11 @@ pub const CONSTANTS: &[Constant] = &[
     constant("FAULT_INDEX_ADD", 5, "As FAULT_INDEX_SELECT."),
     constant("FAULT_EMBEDDING", 6, "As FAULT_INDEX_SELECT."),
     constant("FAULT_EXPERT", 7, "As FAULT_INDEX_SELECT."),
+    constant(
+        "QUANTIZED_ROW_BLOCK",
+        QUANTIZED_ROW_BLOCK,
+        "Threads that share the bytes of one row of activations.",
+    ),
     constant("QUANTIZED_BESIDE", 2, "Rows of blocks that a group of lanes multiplies together."),
     constant(
         "QUANTIZED_PIECE",
@@ -130,6 +135,7 @@ pub const CONSTANTS: &[Constant] = &[
 ];
 
 const SORT_BLOCK: u32 = 1024;
+const QUANTIZED_ROW_BLOCK: u32 = 512;
 
 /// Every dtype that computes, named as `DType::as_str` names it.
 pub const ELEMENTS: &[&str] = &["u8", "u32", "i16", "i32", "i64", "bf16", "f16", "f32", "f64", "f8e4m3"];
@@ -884,6 +890,7 @@ fn quantized() -> Vec<Family> {
         Family {
             variants: vec![vec![formats()]],
             dynamic_lds: true,
+            block: QUANTIZED_ROW_BLOCK,
             ..family(
                 "QuantizedRow",
                 "quantized",
