@@ -21,6 +21,10 @@ pub enum Module {
     Indexing,
     /// Products of matrices.
     Product,
+    /// Making GGML's blocks.
+    Quantize,
+    /// Matrices in GGML's block formats: their values and their products with few rows.
+    Quantized,
     /// Uniform and normal random numbers.
     Random,
     /// Sums and extrema.
@@ -41,7 +45,7 @@ pub enum Module {
 
 impl Module {
     /// All modules.
-    pub const ALL: [Module; 16] = [
+    pub const ALL: [Module; 18] = [
         Module::Affine,
         Module::Attention,
         Module::Binary,
@@ -50,6 +54,8 @@ impl Module {
         Module::Fill,
         Module::Indexing,
         Module::Product,
+        Module::Quantize,
+        Module::Quantized,
         Module::Random,
         Module::Reduce,
         Module::Rotary,
@@ -71,6 +77,8 @@ impl Module {
             Module::Fill => "fill",
             Module::Indexing => "indexing",
             Module::Product => "product",
+            Module::Quantize => "quantize",
+            Module::Quantized => "quantized",
             Module::Random => "random",
             Module::Reduce => "reduce",
             Module::Rotary => "rotary",

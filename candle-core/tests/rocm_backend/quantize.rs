@@ -52,7 +52,10 @@ fn finite_rows() -> Rows {
         ("a negative constant", row(|_| -3.0)),
         ("all but one zero", row(|i| if i % 256 == 77 { 1.5 } else { 0.0 })),
         ("all but one of a sub-block zero", row(|i| if i % 16 == 9 { -0.3 } else { 0.0 })),
-        ("an outlier", normal(3, 1.0).into_iter().enumerate().map(|(i, v)| if i == 300 { 900.0 } else { v }).collect()),
+        (
+            "an outlier",
+            normal(3, 1.0).into_iter().enumerate().map(|(i, v)| if i == 300 { 900.0 } else { v }).collect(),
+        ),
         ("both signs of one magnitude", row(|i| if i % 3 == 0 { -2.0 } else { 2.0 })),
         ("whole numbers", row(|i| (i * 7 % 31) as f32 - 15.0)),
         ("halves", row(|i| (i * 5 % 64) as f32 / 2.0 - 16.0)),
@@ -67,11 +70,21 @@ fn finite_rows() -> Rows {
         ("huge", uniform(10, -1e38, 1e38)),
         ("squares that are infinite", normal(11, 1e20)),
         ("squares that are zero", normal(12, 1e-25)),
-        ("magnitudes of all sizes", row(|i| (i as f32 * 0.3 - 76.0).exp2() * if i % 2 == 0 { 1.0 } else { -1.0 })),
+        (
+            "magnitudes of all sizes",
+            row(|i| (i as f32 * 0.3 - 76.0).exp2() * if i % 2 == 0 { 1.0 } else { -1.0 }),
+        ),
         ("positive", uniform(13, 0.0, 1.0)),
         ("far from zero", uniform(14, 100.0, 101.0)),
         ("negative", uniform(15, -1.0, -0.5)),
-        ("sub-blocks of zeros", normal(16, 1.0).into_iter().enumerate().map(|(i, v)| if i / 16 % 3 == 0 { 0.0 } else { v }).collect()),
+        (
+            "sub-blocks of zeros",
+            normal(16, 1.0)
+                .into_iter()
+                .enumerate()
+                .map(|(i, v)| if i / 16 % 3 == 0 { 0.0 } else { v })
+                .collect(),
+        ),
     ];
     rows.extend((20..36).map(|seed| ("normal", normal(seed, 0.02))));
     rows.extend((40..48).map(|seed| ("uniform", uniform(seed, -1.0, 1.0))));
@@ -96,7 +109,10 @@ fn open_rows() -> Rows {
         ("several NaN", with(5, 8, f32::NAN)),
         ("NaN only", row(|_| f32::NAN)),
         ("a NaN first", row(|i| if i % 32 == 0 { f32::NAN } else { i as f32 })),
-        ("everything that is no number", row(|i| [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.0, -2.0][i % 5])),
+        (
+            "everything that is no number",
+            row(|i| [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.0, -2.0][i % 5]),
+        ),
     ]
 }
 
