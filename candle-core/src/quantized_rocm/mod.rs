@@ -173,6 +173,10 @@ impl QRocmStorage {
     }
 }
 
+fn refused(text: String) -> Error {
+    Error::Msg(text).bt()
+}
+
 fn unexpected(expected: DType, got: DType) -> Error {
     Error::UnexpectedDType { msg: "quantized storage", expected, got }.bt()
 }

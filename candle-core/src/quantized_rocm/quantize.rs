@@ -1,10 +1,10 @@
 //! Making blocks of f32 on the device, bit for bit as the CPU device does.
-use super::{Data, QRocmStorage};
+use super::{refused, Data, QRocmStorage};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::quantized::k_quants::QK_K;
 use crate::rocm_backend::hip_kernels::contract::{BlockFormat, Quantize, QuantizeKind};
 use crate::rocm_backend::LaunchConfig;
-use crate::{CpuStorage, DType, Layout, Result, RocmStorage};
+use crate::{CpuStorage, DType, Error, Layout, Result, RocmStorage};
 
 impl QRocmStorage {
     /// Quantizes `src`, of f32, into these blocks. Does not wait.
@@ -28,11 +28,11 @@ impl QRocmStorage {
     ) -> Result<()> {
         let weights = imatrix_weights.len();
         if weights != n_per_row || !n_per_row.is_multiple_of(QK_K) {
-            crate::bail!(
-                "quantize_imatrix on {:?}: {weights} weights for rows of {n_per_row} columns, give one for each column \
-                 of rows that are a multiple of {QK_K} long",
+            return Err(refused(format!(
+                "quantize_imatrix: {weights} weights for rows of {n_per_row} columns; give one for each column, of which \
+                 there is a multiple of {QK_K} (on {:?})",
                 self.device
-            )
+            )));
         }
         self.quantize_weighted(src, Some(imatrix_weights))
     }
@@ -71,13 +71,13 @@ impl QRocmStorage {
         };
         let values = src.as_rocm_slice::<f32>()?;
         if values.len() != self.elements() {
-            crate::bail!(
-                "quantize on {:?}: a storage of {} elements for {} of {:?}; of a view, quantize `force_contiguous()`",
-                self.device,
+            return Err(refused(format!(
+                "quantize: a storage of {} elements for {} of {:?} on {:?}; of a view, quantize `force_contiguous()`",
                 values.len(),
                 self.elements(),
-                self.dtype
-            )
+                self.dtype,
+                self.device
+            )));
         }
         let (format, out) = match &mut self.data {
             Data::Blocks(format, blocks) => (*format, blocks.ptr()),
@@ -90,10 +90,10 @@ impl QRocmStorage {
                 };
                 return Ok(());
             }
-            Data::Floats(_) => return self.without_weights(),
+            Data::Floats(_) => return Err(self.without_weights()),
         };
         let kind = if weights.is_some() { QuantizeKind::QuantizeWeighted } else { QuantizeKind::Quantize };
-        let Some(kernel) = Quantize::kernel(kind, format) else { return self.without_weights() };
+        let Some(kernel) = Quantize::kernel(kind, format) else { return Err(self.without_weights()) };
         let columns = weights.unwrap_or(&[]);
         let weights = self.device.clone_htod(columns)?;
         let blocks = values.len() / self.dtype.block_size();
@@ -105,8 +105,8 @@ impl QRocmStorage {
     }
 
     /// What the CPU device panics with.
-    fn without_weights(&self) -> Result<()> {
-        crate::bail!("`from_float_imatrix` is unimplemented for {:?} (on {:?})", self.dtype, self.device)
+    fn without_weights(&self) -> Error {
+        refused(format!("`from_float_imatrix` is unimplemented for {:?} (on {:?})", self.dtype, self.device))
     }
 }
 
