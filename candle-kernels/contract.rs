@@ -858,6 +858,8 @@ fn quantized() -> Vec<Family> {
         arg("stack", Pass::U32, "matrices"),
         arg("per", Pass::U32, "rows of the output that share a row of activations"),
     ];
+    let kind = |kind| names("kind", &[kind]);
+    let weighted = Axis { values: vec!["q2k", "q3k", "q4k", "q5k", "q6k"], ..formats() };
     vec![
         Family {
             variants: vec![vec![formats(), dtypes("dtype", &["f32", "f16"])]],
@@ -955,6 +957,22 @@ fn quantized() -> Vec<Family> {
                     ],
                 ]
                 .concat(),
+            )
+        },
+        Family {
+            variants: vec![vec![kind("quantize"), formats()], vec![kind("quantize_weighted"), weighted]],
+            ..family(
+                "Quantize",
+                "quantize",
+                "{kind}_{format}",
+                "Blocks of f32, as the CPU device makes them; weighted: by how important each column is.",
+                vec![
+                    INP,
+                    optional("weights", "the importance of the columns, as f32; null if not weighted"),
+                    OUT,
+                    arg("blocks", Pass::Usize, "blocks in all"),
+                    arg("row_blocks", Pass::Usize, "blocks of a row; 0 if not weighted"),
+                ],
             )
         },
     ]
