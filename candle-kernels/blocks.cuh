@@ -32,6 +32,13 @@ struct Words {
 
 __device__ __forceinline__ float half_at(const uint8_t *from) { return (float)*(const __half *)from; }
 __device__ __forceinline__ float half_of(uint32_t bits) { return (float)candle_bits<__half>((uint16_t)bits); }
+// A f32 as it stands. Without, AMD's compiler makes of a product that becomes a half a fused operation, which rounds once
+// and adds a zero that takes the sign of -0.
+__device__ __forceinline__ float rounded(float value) {
+    uint32_t bits = candle_bits<uint32_t>(value);
+    asm volatile("" : CANDLE_IN_REGISTER(bits));
+    return candle_bits<float>(bits);
+}
 // Four bits as bit 4 of four bytes.
 __device__ __forceinline__ uint32_t fifth_bits(uint32_t bits) { return ((bits & 15) * 0x00204081 & 0x01010101) << 4; }
 

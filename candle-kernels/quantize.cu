@@ -73,8 +73,8 @@ struct Shared : F {
     }
 };
 
-__device__ __forceinline__ void put_half(uint8_t *at, float value) { *(__half *)at = (__half)value; }
-__device__ __forceinline__ float rounded_to_half(float value) { return (float)(__half)value; }
+__device__ __forceinline__ void put_half(uint8_t *at, float value) { *(__half *)at = (__half)rounded(value); }
+__device__ __forceinline__ float rounded_to_half(float value) { return (float)(__half)rounded(value); }
 __device__ __forceinline__ float inverse_or_zero(float value) { return value != 0 ? 1 / value : 0; }
 
 // One scale, by which the largest magnitude becomes -STEPS; LEAST: what a level may be before its bits are taken.

@@ -45,10 +45,7 @@ __device__ __forceinline__ void dequantize(const uint8_t *blocks, const uint32_t
 #pragma unroll
             for (unsigned int j = 0; j < N; ++j) {
                 const int q = (int8_t)(words[j / 4] >> (j % 4 * 8)) - F::OFFSET;
-                // Rounded before the minimum is taken off, or before it is made narrow.
-                uint32_t bits = candle_bits<uint32_t>(scale * (float)q);
-                asm volatile("" : CANDLE_IN_REGISTER(bits));
-                float value = candle_bits<float>(bits);
+                float value = rounded(scale * (float)q);
                 if (F::MINIMUM) {
                     value = value - minimum;
                 }

@@ -1,7 +1,7 @@
 //! Quantization: the bytes are the CPU device's.
 use super::fixture::*;
 use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 use half::f16;
 use rand::distr::Uniform;
 use rand::rngs::StdRng;
