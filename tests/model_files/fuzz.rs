@@ -27,9 +27,9 @@ const MUTANTS: u64 = 100_000;
 const SEED: u64 = 1;
 
 /// What reading may take: a value of metadata takes 32 bytes in memory and at least one in the file; error texts,
-/// tables and buffers of fixed size come on top.
+/// tables, and what a tokenizer keeps for its regular expressions, come on top.
 const BYTES_FOR_EACH: usize = 40;
-const BYTES_AT_LEAST: usize = 64 << 10;
+const BYTES_AT_LEAST: usize = 1 << 20;
 
 /// A format: how its files are read, and files to start from.
 struct Format {

@@ -164,10 +164,9 @@ const DAMAGED: &[(&str, usize, &[u8], &[&str])] = &[
     ("magic and version", 1, &3u32.to_be_bytes(), &["unsupported magic/version Gguf/50331648"]),
     ("counts of tensors and metadata", 0, &u64::MAX.to_le_bytes(), &["tensor_count"]),
     ("counts of tensors and metadata", 0, &1000u64.to_le_bytes(), &["header declares 1000 tensors"]),
-    ("counts of tensors and metadata", 0, &4u64.to_le_bytes(), &["tensor 3"]),
+    ("counts of tensors and metadata", 0, &4u64.to_le_bytes(), &["lies in tensor ``"]),
     ("counts of tensors and metadata", 1, &u64::MAX.to_le_bytes(), &["metadata_kv_count"]),
     ("counts of tensors and metadata", 1, &1000u64.to_le_bytes(), &["and 1000 metadata entries"]),
-    ("counts of tensors and metadata", 1, &6u64.to_le_bytes(), &["metadata `f`", "value-type"]),
     ("counts of tensors and metadata", 1, &4u64.to_le_bytes(), &["of tensor `nested`"]),
     ("key of metadata 0", 0, &u64::MAX.to_le_bytes(), &["key of metadata 0", "string length"]),
     ("key of metadata 1", 0, &(1u64 << 29).to_le_bytes(), &["key of metadata 1", "remaining file bytes"]),
@@ -261,7 +260,7 @@ fn a_damaged_field_is_named() {
 fn a_damaged_length_is_named_in_the_first_version() {
     let file = small(1).bytes;
     for (field, nth, words) in [
-        ("counts of tensors and metadata", 0, ["header declares", "4294967295 tensors"]),
+        ("counts of tensors and metadata", 0, ["counts of tensors and metadata", "tensor_count 4294967295"]),
         ("key of metadata 2", 0, ["key of metadata 2", "string length 4294967295"]),
         ("metadata `words`", 2, ["metadata `words`", "array length 4294967295"]),
         ("dimensions of tensor `k`", 1, ["tensor `k`", "4294967295 is not divisible"]),
