@@ -21,6 +21,8 @@ pub fn run(args: &Args) -> Result<()> {
     setup::ensure(setup::KERNELS)?;
     let mut command = cargo(&["test", "--quiet", "--package", "candle-rocm", "--features", "rocm-emulator"]);
     command.args(["--test", "model_files", "--", "--exact", "fuzz::mutants", "--nocapture"]);
+    // A backtrace takes more memory than a file may.
+    command.env("RUST_BACKTRACE", "0");
     command.env("CANDLE_FUZZ_SEED", args.seed.to_string());
     match args.mutant {
         Some(number) => command.env("CANDLE_FUZZ_MUTANT", number.to_string()),
