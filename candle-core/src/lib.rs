@@ -18,6 +18,7 @@
 
 include!(concat!(env!("OUT_DIR"), "/upstream/lib.rs"));
 
+mod model_files;
 #[cfg(feature = "rocm")]
 mod quantized_rocm;
 #[cfg(feature = "rocm")]

@@ -1,5 +1,6 @@
 //! The special rules for candle-core.
 
+use crate::reader_rules::READER_RULES;
 use crate::rules::{CrateRules, EVERY_FILE, Edit, OwnModule, Rule};
 
 /// All that is special in candle-core.
@@ -9,10 +10,12 @@ pub const CANDLE_CORE: CrateRules = CrateRules {
     // `test_device!` (the rules below see to it), and an error of the Metal stub that names CUDA.
     left_alone: 4,
     rules: RULES,
+    mending_rules: READER_RULES,
     included_rules: INCLUDED_RULES,
     own_modules: &[
-        OwnModule { name: "quantized_rocm", public: false },
-        OwnModule { name: "rocm_backend", public: true },
+        OwnModule { name: "model_files", public: false, rocm_only: false },
+        OwnModule { name: "quantized_rocm", public: false, rocm_only: true },
+        OwnModule { name: "rocm_backend", public: true, rocm_only: true },
     ],
 };
 

@@ -8,8 +8,9 @@ pub const CANDLE_NN: CrateRules = CrateRules {
     cuda_only: &["moe/cutile.rs"],
     left_alone: 0,
     rules: RULES,
+    mending_rules: &[],
     included_rules: &[],
-    own_modules: &[OwnModule { name: "rocm", public: false }],
+    own_modules: &[OwnModule { name: "rocm", public: false, rocm_only: true }],
 };
 
 /// The fused operations: their ROCm bodies are functions of `candle-nn/src/rocm/`.

@@ -18,8 +18,7 @@ pub struct Report<'a> {
 
 impl Report<'_> {
     fn special(&self, rule: &str) -> Option<usize> {
-        let CrateRules { rules, included_rules, .. } = self.rules;
-        rules.iter().chain(*included_rules).find(|special| special.name == rule).map(|special| special.expect)
+        self.rules.every_rule().find(|special| special.name == rule).map(|special| special.expect)
     }
 }
 
@@ -49,7 +48,7 @@ impl Display for Report<'_> {
         for place in &self.tree.left {
             writeln!(f, "    {}:{}: {}", place.file, place.site.line, place.site.text)?;
         }
-        let rules = self.rules.rules.len() + self.rules.included_rules.len();
+        let rules = self.rules.every_rule().count();
         writeln!(
             f,
             "{} {}: {twins} twins by the general rule, {places} sites of {rules} special rules",

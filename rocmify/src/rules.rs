@@ -51,6 +51,8 @@ pub struct CrateRules {
     pub left_alone: usize,
     /// The special rules.
     pub rules: &'static [Rule],
+    /// Special rules that have nothing to do with ROCm: they mend upstream for every device.
+    pub mending_rules: &'static [Rule],
     /// Further rules for a tree that comes in by `include!`, where exported macros may not be
     /// named by their absolute path.
     pub included_rules: &'static [Rule],
@@ -58,11 +60,20 @@ pub struct CrateRules {
     pub own_modules: &'static [OwnModule],
 }
 
-/// A module of ours, which exists with the feature `rocm` only.
+impl CrateRules {
+    /// The special rules, those of an included tree last.
+    pub fn every_rule(&self) -> impl Iterator<Item = &'static Rule> {
+        self.rules.iter().chain(self.mending_rules).chain(self.included_rules)
+    }
+}
+
+/// A module of ours.
 #[derive(Debug, Clone, Copy)]
 pub struct OwnModule {
     /// Its name.
     pub name: &'static str,
     /// Whether it is `pub`.
     pub public: bool,
+    /// Whether it exists with the feature `rocm` only.
+    pub rocm_only: bool,
 }

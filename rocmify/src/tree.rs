@@ -90,6 +90,7 @@ impl Tree {
         let mut tree = Self { files, sites: Vec::new(), left: Vec::new() };
         tree.general_rule(rules, version)?;
         tree.special_rules(rules, rules.rules, version)?;
+        tree.special_rules(rules, rules.mending_rules, version)?;
         match form {
             Form::Included => {
                 tree.special_rules(rules, rules.included_rules, version)?;
@@ -99,10 +100,8 @@ impl Tree {
                 if let Some(text) = tree.files.get_mut("lib.rs") {
                     for module in rules.own_modules {
                         let visibility = if module.public { "pub " } else { "" };
-                        text.push_str(&format!(
-                            "\n#[cfg(feature = \"rocm\")]\n{visibility}mod {};\n",
-                            module.name
-                        ));
+                        let feature = if module.rocm_only { "#[cfg(feature = \"rocm\")]\n" } else { "" };
+                        text.push_str(&format!("\n{feature}{visibility}mod {};\n", module.name));
                     }
                 }
             }

@@ -3,6 +3,7 @@ mod bounded;
 mod demo;
 mod downstream;
 mod fuzz;
+mod fuzz_files;
 mod harness;
 mod isa_coverage;
 mod kernels;
@@ -45,6 +46,8 @@ enum Command {
     UpstreamTests(upstream_tests::Args),
     /// Random operations on ROCm compared with the CPU device.
     Fuzz(fuzz::Args),
+    /// Damaged model files: each is read or refused, without a panic or much memory.
+    FuzzFiles(fuzz_files::Args),
     /// Runs an example on the software GPU and shows which kernels it spends its instructions in.
     Profile(profile::Args),
     /// Merges runs of the benches into docs/performance.md, or says what a run became slower at.
@@ -93,6 +96,7 @@ fn run(command: Command) -> Result<()> {
         Command::Test(args) => test::run(&args),
         Command::UpstreamTests(args) => upstream_tests::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::FuzzFiles(args) => fuzz_files::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Paper(args) => paper::run(&args),
