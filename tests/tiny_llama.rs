@@ -1,4 +1,7 @@
 //! The small Llama of `examples/tiny_llama`: its grammar, tokenizer, training and files, and the stories that it tells.
+#[cfg(feature = "rocm")]
+mod common;
+
 #[path = "../examples/tiny_llama/adam.rs"]
 mod adam;
 #[path = "../examples/tiny_llama/curve.rs"]
@@ -349,16 +352,18 @@ fn the_files_are_small() -> Result<()> {
     Ok(())
 }
 
-/// Runs a test's part with each form of the model on the CPU device: its name and what makes a step.
-fn with_each_form(mut part: impl FnMut(&str, &mut sample::Step) -> Result<()>) -> Result<()> {
-    let (llama, mut cache) = llama(&export::read_weights(&folder())?, &config(&folder())?, &Device::Cpu)?;
-    part("f32", &mut |tokens, at| llama.forward(tokens, at, &mut cache))?;
-    for (format, _, _) in FORMATS {
-        let (content, mut file) = gguf(&folder(), format)?;
-        let mut model = ModelWeights::from_gguf(content, &mut file, &Device::Cpu)?;
-        part(format, &mut |tokens, at| model.forward(tokens, at))?;
+/// The name of the unquantized form; the others have those of [`FORMATS`].
+const PLAIN: &str = "f32";
+
+/// What makes a step of a form of the model on a device.
+fn form(name: &str, device: &Device) -> Result<Box<sample::Step<'static>>> {
+    if name == PLAIN {
+        let (llama, mut cache) = llama(&export::read_weights(&folder())?, &config(&folder())?, device)?;
+        return Ok(Box::new(move |tokens, at| llama.forward(tokens, at, &mut cache)));
     }
-    Ok(())
+    let (content, mut file) = gguf(&folder(), name)?;
+    let mut model = ModelWeights::from_gguf(content, &mut file, device)?;
+    Ok(Box::new(move |tokens, at| model.forward(tokens, at)))
 }
 
 /// Beginnings of stories, of many lengths.
@@ -379,58 +384,108 @@ const PROMPTS: [&str; 10] = [
 const EACH: usize = 10;
 
 /// Of a hundred. Fewer would say that the weights, their quantization or the products are spoiled.
-const SENSIBLE: [(&str, usize); 5] = [("f32", 90), ("q8_0", 90), ("q4_0", 90), ("q4_k", 90), ("q6_k", 90)];
+const SENSIBLE: [(&str, usize); 5] = [(PLAIN, 90), ("q8_0", 90), ("q4_0", 90), ("q4_k", 90), ("q6_k", 90)];
 
 #[test]
 fn a_hundred_stories_are_sensible() -> Result<()> {
     let (grammar, tokenizer) = (Grammar::read()?, tokenizer()?);
     let prompts: Vec<&str> = PROMPTS.iter().flat_map(|prompt| [*prompt; EACH]).collect();
     let sampling = Sampling::All { temperature: 0.8 };
-    with_each_form(|form, step| {
+    for (name, least) in SENSIBLE {
+        let step = &mut form(name, &Device::Cpu)?;
         let stories = sample::stories(step, &tokenizer, &prompts, &sampling, 128, &Device::Cpu)?;
         let different: BTreeSet<&String> = stories.iter().collect();
-        assert!(different.len() >= 90, "{form}: only {} stories differ", different.len());
+        assert!(different.len() >= 90, "{name}: only {} stories differ", different.len());
         let (good, bad): (Vec<&String>, Vec<&String>) =
             stories.iter().partition(|story| grammar.accepts(story));
-        println!("{form}: {} of {} stories parse", good.len(), stories.len());
-        let least = SENSIBLE.iter().find(|(name, _)| *name == form).context("no floor")?.1;
-        assert!(
-            good.len() >= least,
-            "{form}: {} of {} stories parse; not: {bad:#?}",
-            good.len(),
-            stories.len()
-        );
+        println!("{name}: {} of {} stories parse", good.len(), stories.len());
+        assert!(good.len() >= least, "{name}: {} stories parse, at least {least}; not {bad:#?}", good.len());
         for (story, prompt) in stories.iter().zip(&prompts) {
-            assert!(story.starts_with(prompt), "{form}: '{story}' does not begin with '{prompt}'");
+            assert!(story.starts_with(prompt), "{name}: '{story}' does not begin with '{prompt}'");
         }
-        Ok(())
-    })
+    }
+    Ok(())
+}
+
+/// The logits of a form after each token, from its own memory of those before.
+fn logits(form: &mut sample::Step, tokens: &[u32], device: &Device) -> Result<Vec<Tensor>> {
+    let step = |(at, token): (usize, &u32)| {
+        Ok(form(&Tensor::new(&[[*token]], device)?, at)?.squeeze(0)?.to_device(&Device::Cpu)?)
+    };
+    tokens.iter().enumerate().map(step).collect()
+}
+
+/// The largest difference between logits, in shares of the largest logit.
+fn farthest(got: &[Tensor], expected: &[Tensor]) -> Result<f32> {
+    let shares =
+        got.iter().zip(expected).map(|(got, expected)| Ok(largest(&(got - expected)?)? / largest(expected)?));
+    shares.collect::<Result<Vec<_>>>()?.into_iter().reduce(f32::max).context("no logits")
 }
 
 /// How far logits of a form may lie from those of the safetensors, in shares of the largest one.
-const LOGITS: [(&str, f32); 5] = [("f32", 0.), ("q8_0", 0.02), ("q4_0", 0.3), ("q4_k", 0.3), ("q6_k", 0.06)];
+const LOGITS: [(&str, f32); 4] = [("q8_0", 0.02), ("q4_0", 0.3), ("q4_k", 0.3), ("q6_k", 0.06)];
 
 #[test]
 fn each_gguf_gives_nearly_the_logits() -> Result<()> {
     let text = "Anna lives by the sea. When the birds that Tom and Mary like sing a song in the garden, she";
     let tokens = tokens::tokens(&tokenizer()?, text)?;
-    let mut exact: Vec<Tensor> = Vec::new();
-    with_each_form(|form, step| {
-        let logits = tokens.iter().enumerate();
-        let logits = logits.map(|(at, token)| Ok(step(&Tensor::new(&[[*token]], &Device::Cpu)?, at)?));
-        let logits = logits.collect::<Result<Vec<_>>>()?;
-        if exact.is_empty() {
-            exact = logits.clone();
-        }
-        let mut farthest = 0f32;
-        for (got, expected) in logits.iter().zip(&exact) {
-            farthest = farthest.max(largest(&(got - expected)?)? / largest(expected)?);
-        }
-        println!("{form}: {farthest} of the largest logit");
-        let share = LOGITS.iter().find(|(name, _)| *name == form).context("no bound")?.1;
-        assert!(farthest <= share, "{form}: {farthest} of the largest logit, allowed {share}");
-        Ok(())
-    })
+    let exact = logits(&mut form(PLAIN, &Device::Cpu)?, &tokens, &Device::Cpu)?;
+    for (name, share) in LOGITS {
+        let quantized = logits(&mut form(name, &Device::Cpu)?, &tokens, &Device::Cpu)?;
+        let farthest = farthest(&quantized, &exact)?;
+        println!("{name}: {farthest} of the largest logit");
+        assert!(farthest <= share, "{name}: {farthest} of the largest logit, allowed {share}");
+    }
+    Ok(())
+}
+
+/// Tokens of a greedy text.
+#[cfg(feature = "rocm")]
+const GREEDY: usize = 200;
+
+/// The likeliest continuation of nothing, beyond the ends of stories, and the logits on the way.
+#[cfg(feature = "rocm")]
+fn greedy(form: &mut sample::Step, device: &Device) -> Result<(Vec<u32>, Vec<Tensor>)> {
+    let (mut tokens, mut all) = (vec![tokens::BEGIN.1], Vec::new());
+    for at in 0..GREEDY {
+        let logits = form(&Tensor::new(&[[tokens[at]]], device)?, at)?.squeeze(0)?;
+        tokens.push(logits.argmax(0)?.to_scalar()?);
+        all.push(logits.to_device(&Device::Cpu)?);
+    }
+    Ok((tokens, all))
+}
+
+#[cfg(feature = "rocm")]
+#[test]
+#[serial_test::serial]
+fn greedy_text_on_the_gpu_is_the_cpus() -> Result<()> {
+    let device = common::device();
+    // How far the GPU's logits may lie from the CPU's, in shares of the largest one.
+    for (name, share) in [(PLAIN, 1e-5)] {
+        let (expected, on_cpu) = greedy(&mut form(name, &Device::Cpu)?, &Device::Cpu)?;
+        let (got, on_gpu) = greedy(&mut form(name, &device)?, &device)?;
+        let farthest = farthest(&on_gpu, &on_cpu)?;
+        println!("{name}: {farthest} of the largest logit");
+        assert_eq!(got, expected, "{name}: the texts differ, the logits by up to {farthest} of the largest");
+        assert!(farthest <= share, "{name}: {farthest} of the largest logit, allowed {share}");
+    }
+    Ok(())
+}
+
+#[cfg(feature = "rocm")]
+#[test]
+#[serial_test::serial]
+fn training_on_the_gpu_has_the_cpus_losses() -> Result<()> {
+    let (grammar, tokenizer) = (Grammar::read()?, tokenizer()?);
+    let losses = |device: &Device| {
+        let mut training = Training::begin(SMALL, short(4), device)?;
+        (0..4).map(|_| training.step(&grammar, &tokenizer)).collect::<Result<Vec<f32>>>()
+    };
+    let (got, expected) = (losses(&common::device())?, losses(&Device::Cpu)?);
+    for (got, expected) in got.iter().zip(&expected) {
+        assert!((got - expected).abs() < 1e-4 * expected, "{got:?}, the CPU has {expected:?}");
+    }
+    Ok(())
 }
 
 #[test]

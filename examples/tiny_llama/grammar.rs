@@ -8,6 +8,7 @@ use rand::seq::IndexedRandom;
 use super::productions::{PERSONS, PRODUCTIONS, START};
 
 /// A part of an alternative.
+#[derive(Clone, Copy)]
 enum Item {
     Word(&'static str),
     Symbol(usize),
@@ -60,16 +61,10 @@ impl Grammar {
         let mut pending = vec![Item::Symbol(self.start)];
         while let Some(item) = pending.pop() {
             match item {
-                Item::Word(word) => {
-                    let spelled = spelled(word, begins_sentence(&words));
-                    words.push(spelled);
-                }
+                Item::Word(word) => words.push(spelled(word, begins_sentence(&words))),
                 Item::Symbol(symbol) => {
                     let alternative = self.symbols[symbol].choose(rng).into_iter().flatten();
-                    pending.extend(alternative.rev().map(|item| match item {
-                        Item::Word(word) => Item::Word(word),
-                        Item::Symbol(symbol) => Item::Symbol(*symbol),
-                    }));
+                    pending.extend(alternative.rev());
                 }
             }
         }
