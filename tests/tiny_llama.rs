@@ -366,22 +366,16 @@ fn form(name: &str, device: &Device) -> Result<Box<sample::Step<'static>>> {
     Ok(Box::new(move |tokens, at| model.forward(tokens, at)))
 }
 
-/// Beginnings of stories, of many lengths.
-const PROMPTS: [&str; 10] = [
-    "",
-    "The",
-    "There is a",
-    "There are some",
-    "Anna",
-    "Tom and Mary live",
-    "Whiskers lives by the river. When",
-    "The quiet princess lives near the mill. She thinks",
-    "The children that like Rex live on the hill. One day, the",
-    "Paul lives at the market. His mother gives bread to the queen. He takes",
-];
-
-/// Stories of each prompt.
-const EACH: usize = 10;
+/// Beginnings of a hundred stories that the model was not trained on: nothing, a quarter, half or three quarters.
+fn beginnings(grammar: &Grammar) -> Vec<String> {
+    let beginning = |number: u64| {
+        // The tokenizer saw the first seeds, a training those from 2^32.
+        let story = story(grammar, 1_000_000 + number);
+        let words: Vec<&str> = story.split(' ').collect();
+        words[..words.len() * (number % 4) as usize / 4].join(" ")
+    };
+    (0..100).map(beginning).collect()
+}
 
 /// Of a hundred. Fewer would say that the weights, their quantization or the products are spoiled.
 const SENSIBLE: [(&str, usize); 5] = [(PLAIN, 90), ("q8_0", 90), ("q4_0", 90), ("q4_k", 90), ("q6_k", 90)];
@@ -389,8 +383,9 @@ const SENSIBLE: [(&str, usize); 5] = [(PLAIN, 90), ("q8_0", 90), ("q4_0", 90), (
 #[test]
 fn a_hundred_stories_are_sensible() -> Result<()> {
     let (grammar, tokenizer) = (Grammar::read()?, tokenizer()?);
-    let prompts: Vec<&str> = PROMPTS.iter().flat_map(|prompt| [*prompt; EACH]).collect();
-    let sampling = Sampling::All { temperature: 0.8 };
+    let beginnings = beginnings(&grammar);
+    let prompts: Vec<&str> = beginnings.iter().map(String::as_str).collect();
+    let sampling = Sampling::All { temperature: 0.5 };
     for (name, least) in SENSIBLE {
         let step = &mut form(name, &Device::Cpu)?;
         let stories = sample::stories(step, &tokenizer, &prompts, &sampling, 128, &Device::Cpu)?;
@@ -423,7 +418,7 @@ fn farthest(got: &[Tensor], expected: &[Tensor]) -> Result<f32> {
 }
 
 /// How far logits of a form may lie from those of the safetensors, in shares of the largest one.
-const LOGITS: [(&str, f32); 4] = [("q8_0", 0.02), ("q4_0", 0.3), ("q4_k", 0.3), ("q6_k", 0.06)];
+const LOGITS: [(&str, f32); 4] = [("q8_0", 0.05), ("q4_0", 0.4), ("q4_k", 0.4), ("q6_k", 0.1)];
 
 #[test]
 fn each_gguf_gives_nearly_the_logits() -> Result<()> {

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
-use super::productions::{PERSONS, PRODUCTIONS, START};
+use super::productions::{PERSONS, PRODUCTIONS, STORY, TEXT};
 
 /// A part of an alternative.
 #[derive(Clone, Copy)]
@@ -18,7 +18,8 @@ enum Item {
 pub struct Grammar {
     /// The alternatives of each symbol.
     symbols: Vec<Vec<Vec<Item>>>,
-    start: usize,
+    story: usize,
+    text: usize,
 }
 
 impl Grammar {
@@ -51,14 +52,15 @@ impl Grammar {
                 expanded.collect()
             })
             .collect::<Result<_>>()?;
-        let start = *numbers.get(START).context("the start symbol has no production")?;
-        Ok(Self { symbols, start })
+        let number =
+            |name: &str| numbers.get(name).copied().with_context(|| format!("'{name}' has no production"));
+        Ok(Self { symbols, story: number(STORY)?, text: number(TEXT)? })
     }
 
     /// A story of some sentences.
     pub fn story(&self, rng: &mut impl Rng) -> String {
         let mut words = Vec::new();
-        let mut pending = vec![Item::Symbol(self.start)];
+        let mut pending = vec![Item::Symbol(self.story)];
         while let Some(item) = pending.pop() {
             match item {
                 Item::Word(word) => words.push(spelled(word, begins_sentence(&words))),
@@ -71,12 +73,12 @@ impl Grammar {
         joined(&words)
     }
 
-    /// Whether the text is a story of this grammar, down to spaces and capitals.
+    /// Whether the text is one of this grammar, down to spaces and capitals.
     pub fn accepts(&self, text: &str) -> bool {
         let words = words(text);
         joined(&words) == text
             && Parse { grammar: self, words: &words, known: HashMap::new() }
-                .ends(self.start, 0)
+                .ends(self.text, 0)
                 .contains(&words.len())
     }
 }

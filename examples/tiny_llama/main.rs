@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --features rocm --example train_tiny_llama -- train --device cpu
-//! cargo run --release --features rocm --example train_tiny_llama -- sample "Anna lives"
+//! cargo run --release --features rocm --example train_tiny_llama -- sample "Anna lives" --device cpu
 //! ```
 //!
 //! Training goes on where it was interrupted. `export` makes the GGUF files from the safetensors anew.
@@ -66,7 +66,7 @@ enum Command {
         #[arg(long, default_value_t = 10)]
         count: usize,
         /// Unlikely words come up more often above 1, less often below.
-        #[arg(long, default_value_t = 0.8)]
+        #[arg(long, default_value_t = 0.5)]
         temperature: f64,
     },
 }

@@ -3,8 +3,10 @@
 /// Whom a story tells about. A `#` in a production stands for one of these, the same at all its places.
 pub static PERSONS: [&str; 4] = ["she", "he", "it", "they"];
 
-/// The symbol that a whole text is made of.
-pub const START: &str = "Story";
+/// The symbol of what the generator writes.
+pub const STORY: &str = "Story";
+/// The symbol of what the parser accepts: a story with any number of events.
+pub const TEXT: &str = "Text";
 
 /// Symbols and what each may become, all alternatives being as likely.
 ///
@@ -13,13 +15,15 @@ pub const START: &str = "Story";
 /// - A word that is no symbol stands for itself.
 pub static PRODUCTIONS: &[(&str, &[&str])] = &[
     (
-        START,
+        STORY,
         &[
             "Opening# Event# Ending#",
             "Opening# Event# Event# Ending#",
             "Opening# Event# Event# Event# Ending#",
         ],
     ),
+    (TEXT, &["Opening# Rest#"]),
+    ("Rest#", &["Ending#", "Event# Rest#"]),
     (
         "Opening#",
         &["there is/are a/some Hero# Place .", "the Hero# lives/live Place .", "Name# lives/live Place ."],
