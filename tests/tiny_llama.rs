@@ -377,8 +377,9 @@ fn beginnings(grammar: &Grammar) -> Vec<String> {
     (0..100).map(beginning).collect()
 }
 
-/// Of a hundred. Fewer would say that the weights, their quantization or the products are spoiled.
-const SENSIBLE: [(&str, usize); 5] = [(PLAIN, 90), ("q8_0", 90), ("q4_0", 90), ("q4_k", 90), ("q6_k", 90)];
+/// Of a hundred. 92 to 95 are; another order of additions draws other stories, and three standard deviations below is
+/// no chance any more.
+const SENSIBLE: usize = 85;
 
 #[test]
 fn a_hundred_stories_are_sensible() -> Result<()> {
@@ -386,7 +387,7 @@ fn a_hundred_stories_are_sensible() -> Result<()> {
     let beginnings = beginnings(&grammar);
     let prompts: Vec<&str> = beginnings.iter().map(String::as_str).collect();
     let sampling = Sampling::All { temperature: 0.5 };
-    for (name, least) in SENSIBLE {
+    for name in FORMATS.map(|(name, _, _)| name).into_iter().chain([PLAIN]) {
         let step = &mut form(name, &Device::Cpu)?;
         let stories = sample::stories(step, &tokenizer, &prompts, &sampling, 128, &Device::Cpu)?;
         let different: BTreeSet<&String> = stories.iter().collect();
@@ -394,7 +395,7 @@ fn a_hundred_stories_are_sensible() -> Result<()> {
         let (good, bad): (Vec<&String>, Vec<&String>) =
             stories.iter().partition(|story| grammar.accepts(story));
         println!("{name}: {} of {} stories parse", good.len(), stories.len());
-        assert!(good.len() >= least, "{name}: {} stories parse, at least {least}; not {bad:#?}", good.len());
+        assert!(good.len() >= SENSIBLE, "{name}: {} stories parse; not {bad:#?}", good.len());
         for (story, prompt) in stories.iter().zip(&prompts) {
             assert!(story.starts_with(prompt), "{name}: '{story}' does not begin with '{prompt}'");
         }
@@ -418,7 +419,7 @@ fn farthest(got: &[Tensor], expected: &[Tensor]) -> Result<f32> {
 }
 
 /// How far logits of a form may lie from those of the safetensors, in shares of the largest one.
-const LOGITS: [(&str, f32); 4] = [("q8_0", 0.05), ("q4_0", 0.4), ("q4_k", 0.4), ("q6_k", 0.1)];
+const LOGITS: [(&str, f32); 4] = [("q8_0", 0.03), ("q4_0", 0.12), ("q4_k", 0.1), ("q6_k", 0.04)];
 
 #[test]
 fn each_gguf_gives_nearly_the_logits() -> Result<()> {
@@ -455,14 +456,35 @@ fn greedy(form: &mut sample::Step, device: &Device) -> Result<(Vec<u32>, Vec<Ten
 #[serial_test::serial]
 fn greedy_text_on_the_gpu_is_the_cpus() -> Result<()> {
     let device = common::device();
-    // How far the GPU's logits may lie from the CPU's, in shares of the largest one.
-    for (name, share) in [(PLAIN, 1e-5)] {
-        let (expected, on_cpu) = greedy(&mut form(name, &Device::Cpu)?, &Device::Cpu)?;
-        let (got, on_gpu) = greedy(&mut form(name, &device)?, &device)?;
+    let (expected, on_cpu) = greedy(&mut form(PLAIN, &Device::Cpu)?, &Device::Cpu)?;
+    let (got, on_gpu) = greedy(&mut form(PLAIN, &device)?, &device)?;
+    let farthest = farthest(&on_gpu, &on_cpu)?;
+    assert_eq!(got, expected, "the texts differ, the logits by up to {farthest} of the largest");
+    assert!(farthest <= 1e-5, "{farthest} of the largest logit");
+    Ok(())
+}
+
+/// How far quantized logits on the GPU may lie from the CPU's, in shares of the largest one. Both make bytes of
+/// activations, of different neighbours, or none: either way errs by half of a 127th, in each product.
+#[cfg(feature = "rocm")]
+const DEVICES: f32 = 0.05;
+
+#[cfg(feature = "rocm")]
+#[test]
+#[serial_test::serial]
+fn quantized_logits_on_the_gpu_are_nearly_the_cpus() -> Result<()> {
+    let device = common::device();
+    for (name, _, _) in FORMATS {
+        let (tokens, on_cpu) = greedy(&mut form(name, &Device::Cpu)?, &Device::Cpu)?;
+        let on_gpu = logits(&mut form(name, &device)?, &tokens[..GREEDY], &device)?;
         let farthest = farthest(&on_gpu, &on_cpu)?;
-        println!("{name}: {farthest} of the largest logit");
-        assert_eq!(got, expected, "{name}: the texts differ, the logits by up to {farthest} of the largest");
-        assert!(farthest <= share, "{name}: {farthest} of the largest logit, allowed {share}");
+        let same = on_gpu
+            .iter()
+            .zip(&tokens[1..])
+            .map(|(logits, token)| Ok(usize::from(logits.argmax(0)?.to_scalar::<u32>()? == *token)));
+        let same = same.sum::<Result<usize>>()?;
+        println!("{name}: {farthest} of the largest logit, {same} of {GREEDY} choices the same");
+        assert!(farthest <= DEVICES, "{name}: {farthest} of the largest logit, allowed {DEVICES}");
     }
     Ok(())
 }
