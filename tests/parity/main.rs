@@ -4,13 +4,17 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod family;
+mod gguf;
+mod quantized;
 mod recurrent;
 mod transformers;
 mod weights;
 
 use anyhow::{Context, Result, ensure};
+use candle_core::quantized::GgmlDType;
 use candle_core::{DType, Device};
-use family::{Family, Halves, Logits, logits};
+use family::{Family, Forward, Halves, Logits, logits};
+use quantized::Quantized;
 use weights::weights;
 
 /// Results that are rounded on the longest path of a number through a layer: the norm, a projection, its
@@ -67,25 +71,62 @@ fn compare(family: &Family) -> Result<String> {
     Ok(line)
 }
 
-fn compare_all(families: &[Family]) {
-    let (mut wrong, count) = (0, families.len());
-    for family in families {
-        let line = compare(family).unwrap_or_else(|error| {
-            wrong += 1;
-            format!("FAILED {error:#}")
-        });
-        println!("{line}");
+/// Quantized products on the longest path of a number through a layer: to the queries, from the values, to
+/// the gate and from it.
+const PRODUCTS_PER_LAYER: f32 = 4.0;
+/// And after the layers: the head.
+const PRODUCTS_AFTER: f32 = 1.0;
+
+/// Compares a family in one type with the same file on the CPU device. Both make blocks of 8-bit numbers of
+/// the activations before each product, which moves a number by at most half a step, the 254th part of the
+/// largest of its block; not by the same amount, because the blocks are not the same.
+fn compare_quantized(family: &Quantized, kind: GgmlDType) -> Result<String> {
+    let name = format!("{} {kind:?}", family.name);
+    let bytes = (family.file)()?.bytes(kind)?;
+    let run = |model: Result<Forward>, device: &Device| {
+        model.and_then(|model| logits(model, device)).with_context(|| format!("{name} on {device:?}"))
+    };
+    let build = family.reference.map(|reference| reference(&bytes));
+    let reference = run(build.unwrap_or_else(|| (family.build)(&bytes, &Device::Cpu)), &Device::Cpu)?;
+    ensure!(reference.largest() > 0.5, "{name}: the model says nothing");
+    let device = common::device();
+    let far = run((family.build)(&bytes, &device), &device)?.far_from(&reference)?;
+    let products = PRODUCTS_PER_LAYER * family.layers as f32 + PRODUCTS_AFTER;
+    let bound = products * (2.0 / 254.0) * reference.largest();
+    ensure!(far <= bound, "{name}: {far:.1e} of {bound:.1e}");
+    Ok(format!("{name}: {far:.1e} of {bound:.1e}"))
+}
+
+/// Prints a line for each, and fails if some differ.
+fn assert_all(lines: impl Iterator<Item = Result<String>>) {
+    let (mut count, mut wrong) = (0, 0);
+    for line in lines {
+        count += 1;
+        println!(
+            "{}",
+            line.unwrap_or_else(|error| {
+                wrong += 1;
+                format!("FAILED {error:#}")
+            })
+        );
     }
-    println!("parity: {count} families, {wrong} differ");
-    assert_eq!(wrong, 0, "families differ, of {count}");
+    println!("parity: {count} models, {wrong} differ");
+    assert_eq!(wrong, 0, "models that differ, of {count}");
 }
 
 #[test]
 fn transformers_say_what_they_say_on_the_cpu() {
-    compare_all(&transformers::families());
+    assert_all(transformers::families().iter().map(compare));
 }
 
 #[test]
 fn recurrent_models_say_what_they_say_on_the_cpu() {
-    compare_all(&recurrent::families());
+    assert_all(recurrent::families().iter().map(compare));
+}
+
+#[test]
+fn quantized_models_say_what_they_say_on_the_cpu() {
+    let families = quantized::families();
+    let models = families.iter().flat_map(|family| family.kinds.iter().map(move |kind| (family, *kind)));
+    assert_all(models.map(|(family, kind)| compare_quantized(family, kind)));
 }
