@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::quantized::GgmlDType::{self, *};
 use candle_core::quantized::{QMatMul, QStorage, QTensor};
-use candle_core::{D, DType, Device, Module, Result, Tensor};
+use candle_core::{D, DType, Device, Error, Module, Result, Tensor};
 
 use super::{Calls, Launches, Op, Plan, at_most};
 use crate::case::{Case, Operand};
@@ -15,14 +15,25 @@ use crate::values::Domain;
 const KINDS: [GgmlDType; 15] =
     [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q2K, Q3K, Q4K, Q5K, Q6K, Q8K, F32, F16, BF16];
 
+/// How many of them have blocks: the others are ordinary numbers.
+const BLOCKS: usize = 12;
+
 /// Formats with the weights of an imatrix.
 const WEIGHTED: [GgmlDType; 5] = [Q2K, Q3K, Q4K, Q5K, Q6K];
 
 pub fn ops() -> Vec<Op> {
-    let families: [fn(GgmlDType) -> Op; 7] =
-        [quantize, dequantize, dequantize_f16, embedding, product, product_via_f16, experts];
-    let ops = families.iter().flat_map(|family| KINDS.map(family));
-    ops.chain(WEIGHTED.map(quantize_imatrix)).map(|op| op.on(domain)).collect()
+    let families: [(fn(GgmlDType) -> Op, &[GgmlDType]); 8] = [
+        (quantize, &KINDS),
+        (quantize_imatrix, &WEIGHTED),
+        (dequantize, &KINDS),
+        (dequantize_f16, &KINDS),
+        (embedding, &KINDS),
+        (product, &KINDS),
+        (product_via_f16, &KINDS),
+        (experts, &KINDS[..BLOCKS]),
+    ];
+    let ops = families.iter().flat_map(|(family, kinds)| kinds.iter().map(|kind| family(*kind)));
+    ops.map(|op| op.on(domain)).collect()
 }
 
 /// Numbers whose blocks and products are finite: NaN has no place on a grid, and an infinity leaves none.
@@ -261,12 +272,13 @@ fn experts(kind: GgmlDType) -> Op {
             ])
         },
         move |case, t| {
-            let w = blocks(case, 0, &t[0], kind)?;
-            match t[0].device() {
-                // Upstream's CPU device panics.
-                Device::Cpu => chosen(&t[1], &w.dequantize(&Device::Cpu)?, &t[2]),
-                _ => w.indexed_moe_forward(&t[1], &t[2]),
-            }
+            let (w, dtype) = (blocks(case, 0, &t[0], kind)?, t[1].dtype());
+            let products = match t[0].device() {
+                Device::Cpu => on_cpu(&t[1], &w.dequantize(&Device::Cpu)?, &t[2])?,
+                _ => w.indexed_moe_forward(&t[1], &t[2])?,
+            };
+            // Products are f32 whatever the activations are.
+            products.to_dtype(dtype)
         },
     )
     .referring_to(move |case, t| chosen(&t[1], &values(case, 0, &t[0], kind)?, &t[2]))
@@ -282,6 +294,20 @@ fn experts(kind: GgmlDType) -> Op {
             }),
     )
     .calling(at_most(4))
+}
+
+/// What stands in for upstream's CPU device, which panics: the products, and what makes none.
+fn on_cpu(x: &Tensor, w: &Tensor, ids: &Tensor) -> Result<Tensor> {
+    if x.dim(D::Minus1)? != w.dim(D::Minus1)? {
+        candle_core::bail!("rows of other lengths")
+    }
+    if !x.is_contiguous() || !ids.is_contiguous() {
+        return Err(Error::RequiresContiguous { op: "indexed_moe_forward" });
+    }
+    if !matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16) {
+        return Err(Error::UnexpectedDType { msg: "activations", expected: DType::F32, got: x.dtype() });
+    }
+    chosen(&x.to_dtype(DType::F32)?, w, ids)
 }
 
 /// Each row of `x`, one or as many as are chosen, with the matrix that its index chooses.
