@@ -5,6 +5,7 @@
 mod concurrency;
 mod conv;
 mod copies;
+mod deferred;
 mod elementwise;
 mod errors;
 mod families;
@@ -12,6 +13,7 @@ mod fixture;
 mod indexing;
 mod matmul;
 mod pool;
+mod quantized;
 mod random;
 mod reduce;
 mod scan;
