@@ -70,7 +70,7 @@ fn blocks(case: &Case, operand: usize, values: &Tensor, kind: GgmlDType) -> Resu
     if let Some((_, blocks)) = last.as_ref().filter(|(of, _)| *of == key) {
         return Ok(blocks.clone());
     }
-    let made = QTensor::quantize(&values.to_device(&Device::Cpu)?, kind)?;
+    let made = QTensor::quantize(&values.to_device(&Device::Cpu)?.force_contiguous()?, kind)?;
     let made = if device.is_cpu() {
         made
     } else {
@@ -82,6 +82,11 @@ fn blocks(case: &Case, operand: usize, values: &Tensor, kind: GgmlDType) -> Resu
 /// The numbers that blocks stand for, in f64.
 fn values(case: &Case, operand: usize, t: &Tensor, kind: GgmlDType) -> Result<Tensor> {
     blocks(case, operand, t, kind)?.dequantize(&Device::Cpu)?.to_dtype(DType::F64)
+}
+
+/// In memory of its own: of a dense part of another tensor, upstream makes blocks of the whole.
+fn alone(part: &Tensor) -> Result<Tensor> {
+    part.force_contiguous()
 }
 
 fn bytes(tensor: &QTensor) -> Result<Tensor> {
@@ -98,9 +103,9 @@ fn quantize(kind: GgmlDType) -> Op {
             let dims = [&vec![2; c.pick(3)][..], &[rows, columns]].concat();
             Plan::of([c.operand("x", &dims)])
         },
-        move |_, t| bytes(&QTensor::quantize(&t[0], kind)?),
+        move |_, t| bytes(&QTensor::quantize(&alone(&t[0])?, kind)?),
     )
-    .calling(Calls { launches: Launches::AtMost(3), copies: 2 })
+    .calling(Calls { launches: Launches::AtMost(4), copies: 3 })
     .reading_back()
 }
 
@@ -116,11 +121,11 @@ fn quantize_imatrix(kind: GgmlDType) -> Op {
         },
         move |_, t| {
             let weights = t[1].abs()?.to_vec1()?;
-            bytes(&QTensor::quantize_imatrix(&t[0], &weights, kind)?)
+            bytes(&QTensor::quantize_imatrix(&alone(&t[0])?, &weights, kind)?)
         },
     )
     // The weights come to the host and go back.
-    .calling(Calls { launches: Launches::AtMost(4), copies: 4 })
+    .calling(Calls { launches: Launches::AtMost(5), copies: 5 })
     .reading_back()
 }
 
