@@ -171,7 +171,7 @@ pub fn rocmify_suite(
     }
     let mut tests = rewrite.tests;
     for place in &reworded {
-        let is_it = |test: &RocmTest| test.kind == Kind::Twin && test.name == place.test;
+        let is_it = |test: &RocmTest| test.kind != Kind::Metal && test.name == place.test;
         if !tests.iter().any(is_it) {
             return Err(stale(suite, "REWORDED", place.test));
         }
@@ -341,7 +341,17 @@ impl Rewrite<'_> {
                     }
                 }
                 Item::Fn(function) => {
-                    let words = self.words_in(&function.span().byte_range());
+                    let place = function.span().byte_range();
+                    if !has(&function.attrs, "test") {
+                        // What `test_device!` runs; only a twin is a text of its own.
+                        let test = format!("{path}{}", function.sig.ident);
+                        for reworded in self.reworded.iter().filter(|reworded| reworded.test == test) {
+                            let within = self.place_to_reword(&place, reworded)?;
+                            let within = place.start + within.start..place.start + within.end;
+                            self.edits.replace(within, reworded.to);
+                        }
+                    }
+                    let words = self.words_in(&place);
                     let cpu = cpu_places(&words, self.bare_cpu);
                     let on_cpu = !cpu.is_empty();
                     functions.insert(
@@ -480,7 +490,7 @@ impl Rewrite<'_> {
         Ok(())
     }
 
-    /// Where a twin says something else, counted from the start of the test at `place`.
+    /// Where a test says something else, counted from the start of the one at `place`.
     fn place_to_reword(&self, place: &Range<usize>, reworded: &Reworded) -> Result<Range<usize>, SuiteError> {
         let found: Vec<_> = self.text[place.clone()].match_indices(reworded.from).collect();
         match found[..] {

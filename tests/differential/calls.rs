@@ -101,6 +101,7 @@ fn operations_make_the_calls_that_their_entries_say() {
                     Launches::Exactly(count) => launches == count,
                     Launches::AtMost(most) => launches <= most,
                 };
+                let waits = if op.reads_back { 0 } else { waits };
                 if !fine || copies > op.calls.copies || waits > 0 {
                     wrong.push(format!(
                         "{case}: {launches} launches, {copies} copies, {waits} waits or transfers, not {:?}",

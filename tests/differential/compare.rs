@@ -30,12 +30,13 @@ pub enum Compare {
     Is(fn(&Case, &[f64]) -> std::result::Result<(), String>),
 }
 
-/// `|got - reference| <= 2u * ulps * |reference| + floor + terms * (2v * scale + floor of v)`, where `v` is what
-/// one rounding of the sums changes, and both ends of the interval are then rounded to the dtype.
+/// `|got - reference| <= 2u * ulps * |reference| + floor + terms * (2v * scale + floor of v) + steps`, where `v` is
+/// what one rounding of the sums changes, and both ends of the interval are then rounded to the dtype.
 pub struct Bound {
     ulps: f64,
     terms: Terms,
     scale: Option<Scale>,
+    steps: Option<Scale>,
     sums: bool,
     underflows: bool,
     in_f32: bool,
@@ -49,6 +50,7 @@ impl Bound {
             ulps,
             terms: Box::new(|_| 0.0),
             scale: None,
+            steps: None,
             sums: false,
             underflows: false,
             in_f32: false,
@@ -93,6 +95,15 @@ impl Bound {
         self
     }
 
+    /// Also by this much: what is lost where numbers are made coarser than any dtype.
+    pub fn and_steps(
+        mut self,
+        steps: impl Fn(&Case, &[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
+    ) -> Self {
+        self.steps = Some(Box::new(steps));
+        self
+    }
+
     /// A sum with so many roundings one after the other: each changes the result by up to `v` times the sum
     /// of the magnitudes, which is what the operation gives on the operands' magnitudes.
     pub fn sum(mut self, roundings: impl Fn(&Case) -> f64 + Send + Sync + 'static) -> Self {
@@ -127,16 +138,18 @@ impl Bound {
             }
             None => None,
         };
-        let scale = match scale {
-            Some(scale) => to_f64(&scale)?,
-            None => vec![0.0; reference.len()],
-        };
+        let steps = self.steps.as_ref().map(|steps| steps(case, operands)).transpose()?;
+        let [scale, steps] = [scale, steps].map(|numbers| match numbers {
+            Some(numbers) => to_f64(&numbers),
+            None => Ok(vec![0.0; reference.len()]),
+        });
+        let (scale, steps) = (scale?, steps?);
         let (step, add) = (2.0 * roundoff(computed), 2.0 * roundoff(added));
         let terms = (self.terms)(case);
-        let bound = reference
-            .iter()
-            .zip(&scale)
-            .map(|(r, s)| step * self.ulps * r.abs() + floor(computed) + terms * (add * s + floor(added)));
+        let rounded = |r: &f64, s: &f64| {
+            step * self.ulps * r.abs() + floor(computed) + terms * (add * s + floor(added))
+        };
+        let bound = reference.iter().zip(&scale).zip(&steps).map(|((r, s), steps)| rounded(r, s) + steps);
         Ok(bound.collect())
     }
 }

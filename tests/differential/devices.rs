@@ -100,8 +100,10 @@ pub fn first_line(error: &Error) -> String {
 
 fn same_kind(a: &Error, b: &Error) -> bool {
     let (a, b) = (innermost(a), innermost(b));
-    // An index that the device has found out of range surfaces as an error of ROCm that names it.
-    let index = matches!(b, Error::InvalidIndex { .. }) && is_index_error(a);
+    // An index that the device has found out of range surfaces as an error of ROCm that names it; of quantized
+    // tables the CPU device says so in words.
+    let of_table = matches!(b, Error::Msg(text) if text.contains("is out of range"));
+    let index = (of_table || matches!(b, Error::InvalidIndex { .. })) && is_index_error(a);
     index || std::mem::discriminant(a) == std::mem::discriminant(b)
 }
 

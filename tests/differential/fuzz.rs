@@ -186,6 +186,7 @@ fn broken() -> &'static [Op] {
         compare: crate::compare::Compare::Bits,
         calls: ops::ONE_LAUNCH,
         takes_more: false,
+        reads_back: false,
     }]))
 }
 

@@ -4,6 +4,7 @@ mod elementwise;
 mod indexing;
 mod layers;
 mod products;
+mod quantized;
 mod reduce;
 mod spatial;
 
@@ -84,6 +85,8 @@ pub struct Op {
     /// Whether ROCm may compute with layouts that the CPU device refuses, and with parameters for which the
     /// CPU device refuses a dtype that it has otherwise.
     pub takes_more: bool,
+    /// Whether the result is bytes that the device copies to the host.
+    pub reads_back: bool,
 }
 
 impl Op {
@@ -103,6 +106,7 @@ impl Op {
             compare: Compare::Bits,
             calls: ONE_LAUNCH,
             takes_more: false,
+            reads_back: false,
         }
     }
 
@@ -138,6 +142,11 @@ impl Op {
         self
     }
 
+    fn reading_back(mut self) -> Self {
+        self.reads_back = true;
+        self
+    }
+
     /// The name without the variant.
     pub fn family(&self) -> &str {
         self.name.split('/').next().unwrap_or_default()
@@ -163,6 +172,7 @@ pub fn table() -> &'static [Op] {
             products::ops,
             spatial::ops,
             layers::ops,
+            quantized::ops,
         ];
         families.iter().flat_map(|ops| ops()).collect()
     });

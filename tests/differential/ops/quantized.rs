@@ -1,0 +1,333 @@
+//! Quantized tensors, in every format of blocks.
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::quantized::GgmlDType::{self, *};
+use candle_core::quantized::{QMatMul, QStorage, QTensor};
+use candle_core::{D, DType, Device, Error, Module, Result, Tensor};
+
+use super::{Calls, Launches, Op, Plan, at_most};
+use crate::case::{Case, Operand};
+use crate::compare::Bound;
+use crate::strategy::Choices;
+use crate::values::Domain;
+
+const KINDS: [GgmlDType; 15] =
+    [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q2K, Q3K, Q4K, Q5K, Q6K, Q8K, F32, F16, BF16];
+
+/// How many of them have blocks: the others are ordinary numbers.
+const BLOCKS: usize = 12;
+
+/// Formats with the weights of an imatrix.
+const WEIGHTED: [GgmlDType; 5] = [Q2K, Q3K, Q4K, Q5K, Q6K];
+
+pub fn ops() -> Vec<Op> {
+    let families: [(fn(GgmlDType) -> Op, &[GgmlDType]); 8] = [
+        (quantize, &KINDS),
+        (quantize_imatrix, &WEIGHTED),
+        (dequantize, &KINDS),
+        (dequantize_f16, &KINDS),
+        (embedding, &KINDS),
+        (product, &KINDS),
+        (product_via_f16, &KINDS),
+        (experts, &KINDS[..BLOCKS]),
+    ];
+    let ops = families.iter().flat_map(|(family, kinds)| kinds.iter().map(|kind| family(*kind)));
+    ops.map(|op| op.on(domain)).collect()
+}
+
+/// Numbers whose blocks and products are finite: NaN has no place on a grid, and an infinity leaves none.
+fn domain(case: &Case, operand: usize) -> Domain {
+    match case.operands[operand].name.as_str() {
+        "ids" => Domain::Index(case.dims(0)[0]),
+        _ => Domain::Finite(8.0),
+    }
+}
+
+fn name(family: &str, kind: GgmlDType) -> String {
+    format!("{family}/{}", format!("{kind:?}").to_lowercase())
+}
+
+/// Columns of a small matrix. The CPU device's products panic on an odd number of blocks of 32, in a build with
+/// debug assertions.
+fn columns(kind: GgmlDType) -> usize {
+    kind.block_size().max(64)
+}
+
+/// Columns of a few blocks, or seldom not of whole ones.
+fn some_columns(c: &mut Choices, kind: GgmlDType) -> usize {
+    let blocks = if kind.block_size() == 256 { c.between(1, 2) } else { c.one_of(&[2, 1, 3, 5, 9]) };
+    blocks * kind.block_size().max(32) + usize::from(c.seldom(32))
+}
+
+/// The blocks of an operand on its device, made on the CPU and copied. The last ones are kept, because
+/// copying them is no part of what is measured when a case runs again.
+fn blocks(case: &Case, operand: usize, values: &Tensor, kind: GgmlDType) -> Result<Arc<QTensor>> {
+    static LAST: Mutex<Option<(String, Arc<QTensor>)>> = Mutex::new(None);
+    let device = values.device();
+    let key = format!("{case} {operand} {:?}", device.location());
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, blocks)) = last.as_ref().filter(|(of, _)| *of == key) {
+        return Ok(blocks.clone());
+    }
+    let made = QTensor::quantize(&values.to_device(&Device::Cpu)?.force_contiguous()?, kind)?;
+    let made = if device.is_cpu() {
+        made
+    } else {
+        QTensor::new(QStorage::from_data(made.data()?, device, kind)?, made.shape())?
+    };
+    Ok(last.insert((key, Arc::new(made))).1.clone())
+}
+
+/// The numbers that blocks stand for, in f64.
+fn values(case: &Case, operand: usize, t: &Tensor, kind: GgmlDType) -> Result<Tensor> {
+    blocks(case, operand, t, kind)?.dequantize(&Device::Cpu)?.to_dtype(DType::F64)
+}
+
+/// In memory of its own: of a dense part of another tensor, upstream makes blocks of the whole.
+fn alone(part: &Tensor) -> Result<Tensor> {
+    part.force_contiguous()
+}
+
+fn bytes(tensor: &QTensor) -> Result<Tensor> {
+    let data: Cow<'_, [u8]> = tensor.data()?;
+    Tensor::from_slice(&data, data.len(), &Device::Cpu)
+}
+
+fn quantize(kind: GgmlDType) -> Op {
+    Op::new(
+        name("quantize", kind),
+        format!("x=3x{}", columns(kind)),
+        move |c| {
+            let (columns, rows) = (some_columns(c, kind), c.one_of(&[1, 2, 3, 7]));
+            let dims = [&vec![2; c.pick(3)][..], &[rows, columns]].concat();
+            Plan::of([c.operand("x", &dims)])
+        },
+        move |_, t| bytes(&QTensor::quantize(&alone(&t[0])?, kind)?),
+    )
+    .calling(Calls { launches: Launches::AtMost(4), copies: 3 })
+    .reading_back()
+}
+
+fn quantize_imatrix(kind: GgmlDType) -> Op {
+    let columns = columns(kind);
+    Op::new(
+        name("quantize_imatrix", kind),
+        format!("x=3x{columns} weights={columns}@f32"),
+        move |c| {
+            let (columns, rows) = (some_columns(c, kind), c.one_of(&[1, 2, 3, 7]));
+            let weights = columns + usize::from(c.seldom(32));
+            Plan::of([c.operand("x", &[rows, columns]), Operand::new("weights", &[weights]).of(DType::F32)])
+        },
+        move |_, t| {
+            let weights = t[1].abs()?.to_vec1()?;
+            bytes(&QTensor::quantize_imatrix(&alone(&t[0])?, &weights, kind)?)
+        },
+    )
+    // The weights come to the host and go back.
+    .calling(Calls { launches: Launches::AtMost(5), copies: 5 })
+    .reading_back()
+}
+
+fn dequantize(kind: GgmlDType) -> Op {
+    Op::new(
+        name("dequantize", kind),
+        format!("w=3x{}", columns(kind)),
+        move |c| table(c, kind),
+        move |case, t| blocks(case, 0, &t[0], kind)?.dequantize(t[0].device()),
+    )
+    .calling(Calls { launches: Launches::AtMost(1), copies: 1 })
+}
+
+fn dequantize_f16(kind: GgmlDType) -> Op {
+    Op::new(
+        name("dequantize_f16", kind),
+        format!("w=3x{}", columns(kind)),
+        move |c| table(c, kind),
+        move |case, t| blocks(case, 0, &t[0], kind)?.dequantize_f16(t[0].device()),
+    )
+    .calling(Calls { launches: Launches::AtMost(1), copies: 1 })
+}
+
+/// A matrix of blocks, or a stack of some.
+fn table(c: &mut Choices, kind: GgmlDType) -> Plan {
+    let (columns, rows) = (some_columns(c, kind), c.one_of(&[1, 2, 3, 5, 8]));
+    let dims = [&vec![2; c.pick(3)][..], &[rows, columns]].concat();
+    Plan::of([Operand::new("w", &dims)])
+}
+
+fn embedding(kind: GgmlDType) -> Op {
+    Op::new(
+        name("quantized_embedding", kind),
+        format!("w=5x{} ids=3@u32", columns(kind)),
+        move |c| {
+            let (columns, rows) = (some_columns(c, kind), c.one_of(&[1, 2, 3, 5, 8]));
+            let dims: Vec<usize> = (0..c.between(1, 2)).map(|_| c.one_of(&[1, 2, 3, 7, 33, 0])).collect();
+            let dtype = c.one_of(&[DType::U32, DType::I64, DType::U8]);
+            Plan::of([Operand::new("w", &[rows, columns]), c.mostly_dense("ids", &dims).of(dtype)])
+        },
+        move |case, t| blocks(case, 0, &t[0], kind)?.embedding(&t[1]),
+    )
+    // A cast and a dense copy of the ids come first.
+    .calling(at_most(3))
+}
+
+/// Rows on both sides of where one way to multiply ends and another begins.
+const ROWS: [usize; 14] = [1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 70, 0];
+
+/// Rows of outputs that divide nothing.
+const OUTPUTS: [usize; 8] = [1, 2, 3, 5, 8, 17, 33, 65];
+
+fn product(kind: GgmlDType) -> Op {
+    Op::new(
+        name("quantized_matmul", kind),
+        format!("x=3x{0} w=5x{0}@f32", columns(kind)),
+        move |c| factors(c, kind),
+        move |case, t| QMatMul::from_arc(blocks(case, 1, &t[1], kind)?)?.forward(&t[0]),
+    )
+    .referring_to(move |case, t| multiplied(&t[0], &values(case, 1, &t[1], kind)?))
+    .within(
+        Bound::ulps(1.0)
+            .sum_with(roundings, move |case, t| parts(&t[0], &values(case, 1, &t[1], kind)?))
+            .and_steps(move |case, t| {
+                let w = values(case, 1, &t[1], kind)?.abs()?;
+                match kind.block_size() {
+                    1 => multiplied(&t[0].zeros_like()?, &w),
+                    _ => multiplied(&half_steps(&t[0])?, &w),
+                }
+            }),
+    )
+    // Activations as blocks, the product, a cast; or what a dense one makes.
+    .calling(Calls { launches: Launches::AtMost(4), copies: 1 })
+    .taking_more()
+}
+
+fn product_via_f16(kind: GgmlDType) -> Op {
+    Op::new(
+        name("quantized_matmul_via_f16", kind),
+        format!("x=3x{0} w=5x{0}@f32", columns(kind)),
+        move |c| factors(c, kind),
+        move |case, t| {
+            if !t[0].dtype().is_float() {
+                candle_core::bail!("whole numbers are not what a product in f16 is for")
+            }
+            QMatMul::from_arc(blocks(case, 1, &t[1], kind)?)?.forward_via_f16(&t[0])
+        },
+    )
+    .referring_to(move |case, t| multiplied(&t[0], &values(case, 1, &t[1], kind)?))
+    // Both factors and the product are rounded to f16, which a sum of up to 2 * 8 * 8 * 512 can leave.
+    .within(
+        Bound::ulps(1.0)
+            .sum_with(roundings, move |case, t| parts(&t[0], &values(case, 1, &t[1], kind)?))
+            .and_steps(move |case, t| {
+                let w = values(case, 1, &t[1], kind)?.abs()?;
+                (multiplied(&t[0].abs()?, &w)? * (4.0 * 2f64.powi(-11)))? + 2f64.powi(-14)
+            }),
+    )
+    // The matrix as f16, both casts, a dense product and copies of operands for it.
+    .calling(Calls { launches: Launches::AtMost(7), copies: 1 })
+    .taking_more()
+}
+
+fn factors(c: &mut Choices, kind: GgmlDType) -> Plan {
+    let (k, n, rows) = (some_columns(c, kind), c.one_of(&OUTPUTS), c.one_of(&ROWS));
+    let batch: Vec<usize> = (0..c.pick(3)).map(|_| c.between(1, 3)).collect();
+    let rows = if batch.is_empty() { rows } else { rows.min(9) };
+    let inner = if c.seldom(32) { k + 32 } else { k };
+    let dims = if c.seldom(32) { vec![inner] } else { [&batch[..], &[rows, inner]].concat() };
+    Plan::of([c.mostly_dense("x", &dims), Operand::new("w", &[n, k]).of(DType::F32)])
+}
+
+/// `x` with the rows of `w`.
+fn multiplied(x: &Tensor, w: &Tensor) -> Result<Tensor> {
+    x.broadcast_matmul(&w.t()?)
+}
+
+/// Roundings in f32, one after the other: in a block, and from block to block.
+fn roundings(case: &Case) -> f64 {
+    8.0 + case.dims(0).last().map_or(0.0, |k| *k as f64 / 32.0)
+}
+
+/// The magnitudes that a product adds: a weight is the difference of a multiple of its scale and a minimum,
+/// each up to twice as large as the largest weight.
+fn parts(x: &Tensor, w: &Tensor) -> Result<Tensor> {
+    let largest = w.abs()?.max_keepdim(D::Minus1)?.broadcast_as(w.shape())?;
+    multiplied(&x.abs()?, &largest)? * 4.0
+}
+
+/// Half a step of each activation, where ROCm makes 8-bit numbers of them: in blocks of 32 the largest is 127
+/// steps. A product loses up to that, times the magnitude of the weight.
+fn half_steps(x: &Tensor) -> Result<Tensor> {
+    let (dims, k) = (x.dims(), x.dim(D::Minus1)?);
+    let blocks = x.abs()?.reshape([&dims[..dims.len() - 1], &[k / 32, 32]].concat())?;
+    let largest = blocks.max_keepdim(D::Minus1)?.broadcast_as(blocks.shape())?;
+    largest.contiguous()?.reshape(dims)? / 254.0
+}
+
+fn experts(kind: GgmlDType) -> Op {
+    Op::new(
+        name("indexed_moe_forward", kind),
+        format!("w=4x5x{0}@f32 x=3x2x{0} ids=3x2@u32", columns(kind)),
+        move |c| {
+            let (k, n, stack) = (some_columns(c, kind), c.one_of(&OUTPUTS), c.one_of(&[1, 2, 4]));
+            let (batch, chosen) = (c.one_of(&[1, 2, 3, 9]), c.one_of(&[1, 2, 3]));
+            let beside = if c.pick(2) == 0 { 1 } else { chosen };
+            let inner = if c.seldom(32) { k + 32 } else { k };
+            Plan::of([
+                Operand::new("w", &[stack, n, k]).of(DType::F32),
+                c.mostly_dense("x", &[batch, beside, inner]),
+                c.mostly_dense("ids", &[batch, chosen]).of(DType::U32),
+            ])
+        },
+        move |case, t| {
+            let (w, dtype) = (blocks(case, 0, &t[0], kind)?, t[1].dtype());
+            let products = match t[0].device() {
+                Device::Cpu => on_cpu(&t[1], &w.dequantize(&Device::Cpu)?, &t[2])?,
+                _ => w.indexed_moe_forward(&t[1], &t[2])?,
+            };
+            // Products are f32 whatever the activations are.
+            products.to_dtype(dtype)
+        },
+    )
+    .referring_to(move |case, t| chosen(&t[1], &values(case, 0, &t[0], kind)?, &t[2]))
+    .within(
+        Bound::ulps(1.0)
+            .sum_with(roundings, move |case, t| {
+                let w = values(case, 0, &t[0], kind)?.abs()?;
+                let largest = w.max_keepdim(D::Minus1)?.broadcast_as(w.shape())?.contiguous()?;
+                chosen(&t[1].abs()?, &largest, &t[2])? * 4.0
+            })
+            .and_steps(move |case, t| {
+                chosen(&half_steps(&t[1])?, &values(case, 0, &t[0], kind)?.abs()?, &t[2])
+            }),
+    )
+    .calling(at_most(4))
+}
+
+/// What stands in for upstream's CPU device, which panics: the products, and what makes none.
+fn on_cpu(x: &Tensor, w: &Tensor, ids: &Tensor) -> Result<Tensor> {
+    if x.dim(D::Minus1)? != w.dim(D::Minus1)? {
+        candle_core::bail!("rows of other lengths")
+    }
+    if !x.is_contiguous() || !ids.is_contiguous() {
+        return Err(Error::RequiresContiguous { op: "indexed_moe_forward" });
+    }
+    if !matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16) {
+        return Err(Error::UnexpectedDType { msg: "activations", expected: DType::F32, got: x.dtype() });
+    }
+    let size = w.dim(0)?;
+    match ids.flatten_all()?.to_vec1::<u32>()?.into_iter().find(|id| *id as usize >= size) {
+        Some(id) => Err(Error::InvalidIndex { op: "indexed_moe_forward", index: id as usize, size }),
+        None => chosen(&x.to_dtype(DType::F32)?, w, ids),
+    }
+}
+
+/// Each row of `x`, one or as many as are chosen, with the matrix that its index chooses.
+fn chosen(x: &Tensor, w: &Tensor, ids: &Tensor) -> Result<Tensor> {
+    let (batch, chosen) = ids.dims2()?;
+    let (stack, n, k) = w.dims3()?;
+    let matrices = w.reshape((stack, n * k))?.index_select(&ids.flatten_all()?, 0)?;
+    let x = x.broadcast_as((batch, chosen, k))?.contiguous()?.reshape((batch * chosen, 1, k))?;
+    let matrices = matrices.reshape((batch * chosen, n, k))?.transpose(1, 2)?.contiguous()?;
+    x.matmul(&matrices)?.reshape((batch, chosen, n))
+}

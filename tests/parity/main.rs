@@ -1,0 +1,132 @@
+//! Tiny models of the causal families of the published candle-transformers: what they say on ROCm is what
+//! they say on the CPU device, for a prompt and eight tokens after it.
+#![cfg(feature = "rocm-emulator")]
+#[path = "../common/mod.rs"]
+mod common;
+mod family;
+mod gguf;
+mod quantized;
+mod recurrent;
+mod transformers;
+mod weights;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::quantized::GgmlDType;
+use candle_core::{DType, Device};
+use family::{Family, Forward, Halves, Logits, logits};
+use quantized::Quantized;
+use weights::weights;
+
+/// Results that are rounded on the longest path of a number through a layer: the norm, a projection, its
+/// rotation (2), the scores and their scale, the softmax, the values, the projection back, the residual; the
+/// norm, a projection, its activation, the gate, the projection back, the residual.
+const ROUNDINGS_PER_LAYER: f32 = 16.0;
+/// And after the layers: the norm, the head, the cap of the logits (2).
+const ROUNDINGS_AFTER: f32 = 4.0;
+
+/// How far logits may lie from the reference. Each rounding moves a number by at most `u` of its size, which
+/// norms keep near one, so that the path adds up to the number of roundings times `u` of the largest logit.
+/// What is not counted, the additions within a product, has both signs and stays below that.
+fn bound(layers: usize, unit: f32, reference: &Logits) -> f32 {
+    (ROUNDINGS_PER_LAYER * layers as f32 + ROUNDINGS_AFTER) * unit * reference.largest()
+}
+
+/// The largest relative error of one rounding.
+fn unit(dtype: DType) -> f32 {
+    match dtype {
+        DType::BF16 => 2f32.powi(-8),
+        DType::F16 => 2f32.powi(-11),
+        _ => 2f32.powi(-24),
+    }
+}
+
+/// Compares a family in each dtype with the CPU device in f32 on the same numbers; a line of the table.
+fn compare(family: &Family) -> Result<String> {
+    let mut line = family.name.to_string();
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let run = |computed, device: &Device| {
+            logits((family.build)(weights(dtype, computed, device))?, device)
+                .with_context(|| format!("{} in {computed:?} on {device:?}", family.name))
+        };
+        let rocm = || run(dtype, &common::device());
+        match family.halves {
+            Halves::Refused(why) if dtype != DType::F32 => {
+                ensure!(run(dtype, &Device::Cpu).is_err(), "{line} {dtype:?}: the CPU device computes it");
+                ensure!(rocm().is_err(), "{line} {dtype:?}: the CPU device refuses it: {why}");
+                line += &format!(" | {}: {why}", dtype.as_str());
+            }
+            Halves::LeftOut(why) if dtype != DType::F32 => {
+                line += &format!(" | {}: {why}", dtype.as_str());
+            }
+            _ => {
+                let reference = run(DType::F32, &Device::Cpu)?;
+                ensure!(reference.largest() > 0.5, "{line}: the model says nothing");
+                let (far, bound) =
+                    (rocm()?.far_from(&reference)?, bound(family.layers, unit(dtype), &reference));
+                line += &format!(" | {}: {far:.1e} of {bound:.1e}", dtype.as_str());
+                ensure!(far <= bound, "{line}");
+            }
+        }
+    }
+    Ok(line)
+}
+
+/// Quantized products on the longest path of a number through a layer: to the queries, from the values, to
+/// the gate and from it.
+const PRODUCTS_PER_LAYER: f32 = 4.0;
+/// And after the layers: the head.
+const PRODUCTS_AFTER: f32 = 1.0;
+
+/// Compares a family in one type with the same file on the CPU device. Both make blocks of 8-bit numbers of
+/// the activations before each product, which moves a number by at most half a step, the 254th part of the
+/// largest of its block; not by the same amount, because the blocks are not the same.
+fn compare_quantized(family: &Quantized, kind: GgmlDType) -> Result<String> {
+    let name = format!("{} {kind:?}", family.name);
+    let bytes = (family.file)()?.bytes(kind)?;
+    let run = |model: Result<Forward>, device: &Device| {
+        model.and_then(|model| logits(model, device)).with_context(|| format!("{name} on {device:?}"))
+    };
+    let build = family.reference.map(|reference| reference(&bytes));
+    let reference = run(build.unwrap_or_else(|| (family.build)(&bytes, &Device::Cpu)), &Device::Cpu)?;
+    ensure!(reference.largest() > 0.5, "{name}: the model says nothing");
+    let device = common::device();
+    let far = run((family.build)(&bytes, &device), &device)?.far_from(&reference)?;
+    let products = PRODUCTS_PER_LAYER * family.layers as f32 + PRODUCTS_AFTER;
+    let bound = products * (2.0 / 254.0) * reference.largest();
+    ensure!(far <= bound, "{name}: {far:.1e} of {bound:.1e}");
+    Ok(format!("{name}: {far:.1e} of {bound:.1e}"))
+}
+
+/// Prints a line for each, and fails if some differ.
+fn assert_all(lines: impl Iterator<Item = Result<String>>) {
+    let (mut count, mut wrong) = (0, 0);
+    for line in lines {
+        count += 1;
+        println!(
+            "{}",
+            line.unwrap_or_else(|error| {
+                wrong += 1;
+                format!("FAILED {error:#}")
+            })
+        );
+    }
+    println!("parity: {count} models, {wrong} differ");
+    assert_eq!(wrong, 0, "models that differ, of {count}");
+}
+
+#[test]
+fn transformers_say_what_they_say_on_the_cpu() {
+    assert_all(transformers::families().iter().map(compare));
+}
+
+#[test]
+fn recurrent_models_say_what_they_say_on_the_cpu() {
+    assert_all(recurrent::families().iter().map(compare));
+}
+
+#[test]
+fn quantized_models_say_what_they_say_on_the_cpu() {
+    let families = quantized::families();
+    let models = families.iter().flat_map(|family| family.kinds.iter().map(move |kind| (family, *kind)));
+    assert_all(models.map(|(family, kind)| compare_quantized(family, kind)));
+}
