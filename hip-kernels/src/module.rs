@@ -21,6 +21,8 @@ pub enum Module {
     Indexing,
     /// Products of matrices.
     Product,
+    /// Large products with matrices in GGML's block formats.
+    Qtiles,
     /// Matrices in GGML's block formats: their values and their products with few rows.
     Quantized,
     /// Uniform and normal random numbers.
@@ -43,7 +45,7 @@ pub enum Module {
 
 impl Module {
     /// All modules.
-    pub const ALL: [Module; 17] = [
+    pub const ALL: [Module; 18] = [
         Module::Affine,
         Module::Attention,
         Module::Binary,
@@ -52,6 +54,7 @@ impl Module {
         Module::Fill,
         Module::Indexing,
         Module::Product,
+        Module::Qtiles,
         Module::Quantized,
         Module::Random,
         Module::Reduce,
@@ -74,6 +77,7 @@ impl Module {
             Module::Fill => "fill",
             Module::Indexing => "indexing",
             Module::Product => "product",
+            Module::Qtiles => "qtiles",
             Module::Quantized => "quantized",
             Module::Random => "random",
             Module::Reduce => "reduce",
