@@ -1,5 +1,5 @@
 //! Products of activations with a matrix of blocks, and which kernel makes which.
-use super::{refused, unexpected, Data, QRocmStorage};
+use super::{refused, tiles, unexpected, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
     BlockFormat, DevicePtr, QuantizeRows, QuantizedRow, QuantizedRows, QuantizedRowsCount, BLOCK,
@@ -8,7 +8,7 @@ use crate::rocm_backend::hip_kernels::contract::{
 use crate::rocm_backend::{element, Buffer, LaunchConfig, RocmError};
 use crate::{DType, Layout, Result, RocmDevice, RocmStorage, Shape};
 
-const OP: &str = "quantized-matmul";
+pub(super) const OP: &str = "quantized-matmul";
 
 /// Bytes of the scale and the sums of QUANTIZED_PIECE activations, behind their bytes.
 const SCALE_BYTES: usize = 8;
@@ -27,8 +27,8 @@ enum Way {
     Row,
     /// Dot products of bytes, with activations that were made bytes by a launch before; [`FEW`] rows at a time.
     FewRows,
-    /// The matrix as f32, and a dense product.
-    Dense,
+    /// Tiles of products on matrix units, with such activations.
+    Tiles,
 }
 
 /// The most rows of each way, the first that fits being taken.
@@ -40,7 +40,7 @@ fn way(rows: usize, columns: usize, dtype: DType) -> Way {
     match rows {
         1 if dtype == DType::F32 && columns <= LONGEST_IN_LDS => Way::Row,
         ..=16 => Way::FewRows,
-        _ => Way::Dense,
+        _ => Way::Tiles,
     }
 }
 
@@ -80,7 +80,13 @@ pub(super) fn forward(
         Data::Blocks(format, blocks) => match way(rows, k, dtype) {
             Way::Row => one_row(*format, blocks.ptr(), x, layout, (n, k))?,
             Way::FewRows => few_rows(*format, blocks.ptr(), x, layout, (rows, n, k))?,
-            Way::Dense => dense(matrix, x, layout, (rows, n, k))?,
+            Way::Tiles => {
+                let activations = Activations::of(x, layout, (rows, k))?;
+                // SAFETY: the matrix was counted, and the activations are of its rows' length.
+                unsafe {
+                    tiles::product(&x.device, *format, blocks.ptr(), activations.bytes.ptr(), (rows, n, k))?
+                }
+            }
         },
     };
     match out.dtype() == dtype {
@@ -285,13 +291,13 @@ fn bytes_of_rows(rows: usize, k: usize) -> usize {
     rows * k + rows * k / QUANTIZED_PIECE * SCALE_BYTES
 }
 
-fn count(value: usize) -> Result<u32> {
+pub(super) fn count(value: usize) -> Result<u32> {
     u32::try_from(value)
         .ok()
         .filter(|&value| value < 1 << 31)
         .ok_or_else(|| RocmError::TooManyElements { op: OP, elements: value, limit: (1 << 31) - 1 }.into())
 }
 
-fn without_kernel(format: BlockFormat) -> crate::Error {
+pub(super) fn without_kernel(format: BlockFormat) -> crate::Error {
     RocmError::Unsupported(format!("no kernel multiplies {}", format.name())).into()
 }
