@@ -1,5 +1,5 @@
 //! Products with the matrices of a stack that each row chooses, as mixtures of experts have them.
-use super::product::{Activations, Stacked};
+use super::product::Stacked;
 use super::{refused, unexpected, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::{DType, Layout, Result, RocmStorage, Shape};
@@ -64,7 +64,6 @@ pub fn experts_forward(
         let shape = Shape::from(products * n);
         return crate::backend::BackendDevice::zeros_impl(device, &shape, DType::F32);
     }
-    let activations = Activations::of(x.0, x.1, (all, k))?;
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(device, DType::F32, products * n, OP)? };
     let stacked = Stacked {
@@ -81,7 +80,7 @@ pub fn experts_forward(
     // Products in an order of experts have neighbours with the same one.
     let at_once = if order.is_some() { products } else { 1 };
     // SAFETY: all operands were counted; the kernel checks each expert.
-    unsafe { stacked.launch(&activations, products, at_once, dst.slice.ptr())? };
+    unsafe { stacked.launch(x.0, x.1, (all, k), (products, at_once), dst.slice.ptr())? };
     Ok(dst)
 }
 

@@ -52,6 +52,7 @@ mod ops;
 mod storage;
 mod stream;
 
+pub(crate) use device::{activation_bytes, Groups, RowProduct};
 pub use device::{
     DeviceId, GpuReport, KernelArg, Launch, LaunchConfig, LibraryReport, Report, RocmDevice, RocmKernel,
 };

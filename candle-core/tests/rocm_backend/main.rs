@@ -5,6 +5,7 @@
 mod concurrency;
 mod conv;
 mod copies;
+mod deferred;
 mod elementwise;
 mod errors;
 mod families;

@@ -261,7 +261,7 @@ impl<'a> Launch<'a> {
         if self.config.is_empty() {
             return Ok(());
         }
-        self.state.stream.bind()?;
+        self.state.stream.begin()?;
         let arguments = &self.addresses[..self.count];
         // SAFETY: number and sizes were checked, the caller vouches for the rest.
         unsafe { enqueue(self.state, self.kernel.function, self.config, arguments, &self.kernel.name) }

@@ -1,5 +1,6 @@
 //! A ROCm device: one GPU, one stream, and what is loaded on it.
 use super::custom::CustomKernels;
+use super::deferred::{Deferred, OfDevice};
 use super::faults::FaultRecord;
 use super::kernels::KernelTable;
 use super::products::ProductLibrary;
@@ -61,12 +62,14 @@ pub(crate) struct DeviceState {
     /// What was reported on the streams that this one came after: it may have used what they computed.
     followed: Mutex<Vec<Arc<FaultRecord>>>,
     pub(super) launches: AtomicU64,
+    pub(super) deferred: Deferred,
     pub(crate) stream: Arc<Stream>,
 }
 
 impl Drop for DeviceState {
     fn drop(&mut self) {
         // Nothing may be unloaded under a running kernel. Errors have nobody left to go to.
+        let _ = self.stream.bind().and_then(|()| self.enqueue_deferred());
         if !self.stream.finish_or_give_up() {
             let products = self.products.get_mut().unwrap_or_else(PoisonError::into_inner).take();
             let kernels = std::mem::replace(&mut self.kernels, KernelTable::empty());
@@ -86,7 +89,7 @@ impl DeviceState {
         let properties = properties(ordinal)?;
         let shared = properties.integrated || draws_a_display(ordinal);
         let stream = Stream::open(ordinal, format!("rocm:{ordinal} ({arch})"), shared)?;
-        Ok(Arc::new(Self {
+        let state = Arc::new(Self {
             arch,
             name: properties.name,
             products: Mutex::default(),
@@ -95,8 +98,11 @@ impl DeviceState {
             faults: FaultRecord::of(&stream),
             followed: Mutex::default(),
             launches: AtomicU64::new(0),
+            deferred: Deferred::default(),
             stream,
-        }))
+        });
+        state.stream.set_deferred_work(Box::new(OfDevice(Arc::downgrade(&state))));
+        Ok(state)
     }
 
     /// `rocm:0 (gfx1100)`, as errors name the device.
@@ -115,7 +121,7 @@ impl DeviceState {
     /// Waits for the stream, then reports an index fault that a kernel has left since the last time, also one of the
     /// streams that this one came after.
     pub(crate) fn synchronize(&self) -> Result<()> {
-        self.stream.bind()?;
+        self.stream.begin()?;
         self.stream.finish("waiting for the device")?;
         self.reported()
     }
@@ -295,6 +301,7 @@ impl RocmDevice {
 
     /// The stream on which everything of this device is ordered, for calls into other libraries.
     pub fn stream(&self) -> &hip::Stream {
+        self.state().stream.begin_silently();
         self.state().stream.hip()
     }
 

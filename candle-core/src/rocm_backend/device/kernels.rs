@@ -44,6 +44,11 @@ impl KernelTable {
         }
     }
 
+    /// Whether the function is loaded already.
+    pub(super) fn holds(&self, id: KernelId) -> bool {
+        !self.functions[id.index()].load(Ordering::Relaxed).is_null()
+    }
+
     #[cold]
     fn load(&self, id: KernelId, device: &DeviceState) -> Result<bindings::hipFunction_t> {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);

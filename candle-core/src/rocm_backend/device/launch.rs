@@ -86,16 +86,35 @@ impl RocmDevice {
         if config.is_empty() {
             return Ok(());
         }
-        let state = &**self.state();
+        self.state().stream.begin()?;
+        // SAFETY: by the caller's word.
+        unsafe { self.state().launch_now(kernel, config, arguments) }
+    }
+}
+
+impl DeviceState {
+    /// [`RocmDevice::launch`] beside what is held back. The GPU is bound.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline]
+    pub(crate) unsafe fn launch_now<F: KernelFamily>(
+        &self,
+        kernel: KernelOf<F::Any>,
+        config: LaunchConfig,
+        arguments: &F,
+    ) -> Result<()> {
         let threads = u64::from(config.block.0) * u64::from(config.block.1) * u64::from(config.block.2);
         if threads > u64::from(F::BLOCK) || (config.lds_bytes > 0 && !F::DYNAMIC_LDS) {
             return Err(geometry_refused::<F>(kernel.id().name(), &config));
         }
-        state.stream.bind()?;
-        let function = state.kernels.function(kernel.id(), state)?;
+        let function = self.kernels.function(kernel.id(), self)?;
         let arguments = arguments.arguments();
         // SAFETY: the build has held the family's arguments against the code object's; the caller vouches for the rest.
-        unsafe { enqueue(state, function, config, arguments.as_ref(), kernel.id().name()) }
+        unsafe { enqueue(self, function, config, arguments.as_ref(), kernel.id().name()) }
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `device` | opening a GPU, its streams, its memory |
 //! | `kernels`, `launch` | the shipped kernels by number, and launching them |
+//! | `deferred` | work that is held back so that several launches become one |
 //! | `custom` | kernels of the caller's own |
 //! | `faults` | indices out of range that kernels report |
 //! | `products` | the handle of rocBLAS, and whether it has kernels for the GPU |
@@ -12,6 +13,7 @@
 //! | `availability`, `doctor` | asking before opening, and what a report needs |
 mod availability;
 mod custom;
+mod deferred;
 #[allow(clippy::module_inception, reason = "the type that gives the folder its name")]
 mod device;
 mod doctor;
@@ -23,6 +25,7 @@ mod products;
 mod properties;
 
 pub use custom::{KernelArg, Launch, RocmKernel};
+pub(crate) use deferred::{activation_bytes, Groups, RowProduct};
 pub use device::{DeviceId, RocmDevice};
 pub(crate) use device::{DeviceState, Rng};
 pub use doctor::{GpuReport, LibraryReport, Report};

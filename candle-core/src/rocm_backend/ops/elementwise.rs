@@ -69,7 +69,34 @@ pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<R
         OfIntegers::Zero => return strided::zeros_of(src, layout, op),
         OfIntegers::Refused => None,
     };
+    if Upstreams::<U>::UNARY == UnaryOp::Silu {
+        if let Some(dst) = deferred(op, [(src, layout); 2], |device, [x, _], out, numel| {
+            Ok(device.defer_silu(x, out, numel))
+        })? {
+            return Ok(dst);
+        }
+    }
     run_unary(op, found(kernel, op, dtype)?, src, layout)
+}
+
+/// The result of an operation of dense f32 that is held back for what follows it, if `defer` does so.
+fn deferred(
+    op: &'static str,
+    [(lhs, lhs_layout), (rhs, rhs_layout)]: [(&RocmStorage, &Layout); 2],
+    defer: impl FnOnce(&RocmDevice, [DevicePtr; 2], DevicePtr, usize) -> Result<bool>,
+) -> Result<Option<RocmStorage>> {
+    let device = &lhs.device;
+    let is_dense = |storage: &RocmStorage, layout: &Layout| {
+        storage.slice.dtype() == DType::F32 && layout.is_contiguous() && storage.device.id() == device.id()
+    };
+    if !device.state().stream.has_deferred() || !is_dense(lhs, lhs_layout) || !is_dense(rhs, rhs_layout) {
+        return Ok(None);
+    }
+    let numel = lhs_layout.shape().elem_count();
+    let operands = [lhs.ptr(lhs_layout, op)?, rhs.ptr(rhs_layout, op)?];
+    // SAFETY: every element is written by what is held back, or nothing reads it.
+    let dst = unsafe { RocmStorage::alloc(device, DType::F32, numel, op)? };
+    Ok(defer(device, operands, dst.slice.ptr(), numel)?.then_some(dst))
 }
 
 /// A function of every element by its kernel, with errors that name `op`. The result is dense and of the same dtype.
@@ -199,7 +226,17 @@ pub(crate) fn binary<B: BinaryOpT>(
     rhs: &RocmStorage,
     rhs_layout: &Layout,
 ) -> Result<RocmStorage> {
-    zip(B::NAME, Upstreams::<B>::BINARY, lhs, lhs_layout, rhs, rhs_layout, None)
+    let function = Upstreams::<B>::BINARY;
+    if matches!(function, BinaryOp::Badd | BinaryOp::Bmul) {
+        let operands = [(lhs, lhs_layout), (rhs, rhs_layout)];
+        if let Some(dst) = deferred(B::NAME, operands, |device, [lhs, rhs], out, numel| match function {
+            BinaryOp::Badd => Ok(device.defer_sum(lhs, rhs, out, numel)),
+            _ => device.defer_gate(lhs, rhs, out, numel),
+        })? {
+            return Ok(dst);
+        }
+    }
+    zip(B::NAME, function, lhs, lhs_layout, rhs, rhs_layout, None)
 }
 
 /// 1 in u8 where the comparison holds, 0 elsewhere; the layouts have the same dims.

@@ -291,7 +291,7 @@ fn gemm(
     };
     let (rows, columns, inner, batches) = (int(n)?, int(m)?, int(k)?, int(b)?);
     let (lda, ldb, ldc) = (int(w.leading)?, int(a.leading)?, int(out.row_stride)?);
-    state.stream.bind()?;
+    state.stream.begin()?;
     // SAFETY: the operands were checked against their buffers, the output holds b * m * n elements; the factors are
     // read during the call (pointer mode host, the handle's default); the handle is locked.
     let status = unsafe {

@@ -84,6 +84,7 @@ impl<T> Buffer<T> {
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
+        let bytes = self.size_in_bytes();
         let users = self.users.get_mut().unwrap_or_else(PoisonError::into_inner);
         // A stream that is gone has been waited for.
         for user in users.iter().filter_map(Weak::upgrade) {
@@ -91,7 +92,7 @@ impl<T> Drop for Buffer<T> {
                 let _ = user.finish("giving back memory that it uses");
             }
         }
-        self.stream.give_memory(memory);
+        self.stream.give_memory(memory, bytes);
     }
 }
 

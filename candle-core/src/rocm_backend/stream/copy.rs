@@ -14,7 +14,7 @@ pub(crate) unsafe fn clear(stream: &Stream, dst: DevicePtr, bytes: usize) -> Res
     if bytes == 0 {
         return Ok(());
     }
-    stream.bind()?;
+    stream.begin()?;
     // SAFETY: by the caller's word.
     let code = unsafe { bindings::hipMemsetAsync(dst.0, 0, bytes, stream.raw()) };
     stream.check_code(code, || format!("hipMemsetAsync({bytes} B)"))
@@ -28,7 +28,7 @@ unsafe fn within(stream: &Stream, src: DevicePtr, dst: DevicePtr, bytes: usize) 
     if bytes == 0 {
         return Ok(());
     }
-    stream.bind()?;
+    stream.begin()?;
     let kind = bindings::hipMemcpyKind_hipMemcpyDeviceToDevice;
     // SAFETY: by the caller's word.
     let code = unsafe { bindings::hipMemcpyAsync(dst.0, src.0, bytes, kind, stream.raw()) };
@@ -45,7 +45,7 @@ pub(crate) unsafe fn upload<T: DeviceElement>(stream: &Stream, data: &[T], dst: 
     if bytes == 0 {
         return Ok(());
     }
-    stream.bind()?;
+    stream.begin()?;
     let kind = bindings::hipMemcpyKind_hipMemcpyHostToDevice;
     stream.with_staging(|ring| {
         for first in (0..bytes).step_by(MAX_STAGED) {
@@ -69,7 +69,7 @@ pub(crate) unsafe fn upload<T: DeviceElement>(stream: &Stream, data: &[T], dst: 
 pub(crate) fn download<T: DeviceElement>(stream: &Stream, buffer: &Buffer<T>) -> Result<Vec<T>> {
     let mut host: Vec<T> = Vec::with_capacity(buffer.len());
     let bytes = buffer.size_in_bytes();
-    stream.bind()?;
+    stream.begin()?;
     if bytes == 0 {
         stream.finish("downloading nothing")?;
         return Ok(host);

@@ -19,5 +19,6 @@ mod wait;
 pub use buffer::Buffer;
 pub(super) use copy::{across, clear, download, upload};
 pub use element::{DeviceElement, ZeroableElement};
-pub(super) use stream::{check, Stream, StreamId};
+pub(super) use memory::Taken;
+pub(super) use stream::{check, DeferredWork, Stream, StreamId};
 pub use wait::DEADLINE_VARIABLE;

@@ -6,7 +6,7 @@ use crate::rocm_backend::error::{notes, RocmError};
 use crate::Result;
 use rocm_rs::hip::{self, bindings};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// Unique identifier of a stream in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +17,16 @@ impl StreamId {
         static COUNTER: AtomicUsize = AtomicUsize::new(1);
         Self(COUNTER.fetch_add(1, Ordering::Relaxed))
     }
+}
+
+/// Work that a higher floor holds back from a stream.
+pub(crate) trait DeferredWork: Send + Sync {
+    /// Enqueues it. The GPU is bound.
+    fn enqueue(&self) -> Result<()>;
+    /// The same where no error can be told: the next call that enqueues gets it.
+    fn enqueue_silently(&self);
+    /// Takes over memory of `bytes` bytes that its owner gives back, if the work needs it until it is enqueued.
+    fn keeps(&self, memory: Taken, bytes: usize) -> Option<Taken>;
 }
 
 /// A stream with the memory that is handed out in its order.
@@ -33,6 +43,9 @@ pub(crate) struct Stream {
     wait: Arc<StreamWait>,
     /// Whether what is on the stream is not waited for any more: see [`Self::finish_or_give_up`].
     given_up: AtomicBool,
+    /// Whether `deferred_work` holds anything back.
+    deferred: AtomicBool,
+    deferred_work: OnceLock<Box<dyn DeferredWork>>,
     // The last to be dropped: everything above is used on it.
     stream: hip::Stream,
 }
@@ -81,6 +94,8 @@ impl Stream {
             memory,
             wait,
             given_up: AtomicBool::new(false),
+            deferred: AtomicBool::new(false),
+            deferred_work: OnceLock::new(),
             stream,
         });
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,6 +154,36 @@ impl Stream {
             Some(ordinal) if ordinal == self.ordinal as i32 => Ok(()),
             _ => self.bind_anew(),
         }
+    }
+
+    /// [`Self::bind`], and enqueues what is held back: for whatever enqueues, or waits.
+    #[inline]
+    pub(crate) fn begin(&self) -> Result<()> {
+        self.bind()?;
+        match self.has_deferred() {
+            true => self.deferred_work.get().map_or(Ok(()), |work| work.enqueue()),
+            false => Ok(()),
+        }
+    }
+
+    /// [`Self::begin`] where no error can be told.
+    pub(crate) fn begin_silently(&self) {
+        if let Some(work) = self.deferred_work.get().filter(|_| self.has_deferred() && self.bind().is_ok()) {
+            work.enqueue_silently();
+        }
+    }
+
+    /// Who holds work back; once.
+    pub(crate) fn set_deferred_work(&self, work: Box<dyn DeferredWork>) {
+        let _ = self.deferred_work.set(work);
+    }
+
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.deferred.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_deferred(&self, deferred: bool) {
+        self.deferred.store(deferred, Ordering::Release);
     }
 
     /// The same whatever the thread's current GPU seems to be.
@@ -223,6 +268,8 @@ impl Stream {
         if self.id == other.id {
             return Ok(());
         }
+        other.begin()?;
+        self.begin()?;
         // Held until the wait is enqueued: recording the event again moves what later waits mean, not this one.
         let mut event = other.event.lock().unwrap_or_else(PoisonError::into_inner);
         other.bind()?;
@@ -247,8 +294,19 @@ impl Stream {
         }
     }
 
-    /// Takes memory back. What is on the stream may still use it.
-    pub(super) fn give_memory(&self, taken: Taken) {
+    /// Takes memory of `bytes` bytes back. What is on the stream may still use it, and what is held back.
+    pub(super) fn give_memory(&self, taken: Taken, bytes: usize) {
+        let left = match self.deferred_work.get() {
+            Some(work) if self.has_deferred() => work.keeps(taken, bytes),
+            _ => Some(taken),
+        };
+        if let Some(taken) = left {
+            self.release_memory(taken);
+        }
+    }
+
+    /// The same of memory that nothing needs that is held back.
+    pub(crate) fn release_memory(&self, taken: Taken) {
         // An error cannot be reported from a drop, and the memory is kept or gone in any case.
         let _ = self.bind();
         rocm_loader::parts::given(self.raw(), taken.address);
