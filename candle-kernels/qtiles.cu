@@ -21,6 +21,12 @@ constexpr unsigned int SCALE_PADDING = 8;
 typedef uint32_t Four __attribute__((ext_vector_type(4)));
 typedef Four FourInLds __attribute__((aligned(TILE_PADDING)));
 
+// A number of which nothing made before is kept: places found from it are found anew, and take no registers until then.
+__device__ __forceinline__ unsigned int anew(unsigned int number) {
+    asm volatile("" : CANDLE_IN_REGISTER(number));
+    return number;
+}
+
 // q - OFFSET of four q below 128.
 template <int OFFSET>
 __device__ __forceinline__ uint32_t centred(uint32_t q) {
@@ -51,19 +57,17 @@ struct Product {
         Scale scales[SCALES];
     };
 
-    // Of the workgroup; a thread's place from there takes one register.
     const uint8_t *columns;
     const uint8_t *rows;
     const Scale *scales;
-    unsigned int column, last_row, k;
+    unsigned int last_row, last_column, k;
 
     // Rows and columns past the end are read from the last; what they give is not written.
     __device__ __forceinline__ Product(const uint8_t *blocks, const uint8_t *x, unsigned int first_row,
                                        unsigned int first_column, unsigned int m, unsigned int n, unsigned int k)
         : columns(blocks + (size_t)first_column * (k / F::WEIGHTS * F::BYTES)), rows(x + (size_t)first_row * k),
           scales((const Scale *)(x + (size_t)m * k) + (size_t)first_row * (k / PIECE)),
-          column(min(threadIdx.x / PIECES, n - 1 - first_column) * (k / F::WEIGHTS * F::BYTES)),
-          last_row(m - 1 - first_row), k(k) {}
+          last_row(m - 1 - first_row), last_column(n - 1 - first_column), k(k) {}
 
     // Rows of small blocks may end within a step.
     __device__ __forceinline__ bool is_there(unsigned int piece) const { return F::PIECES > 1 || piece < k / PIECE; }
@@ -73,24 +77,26 @@ struct Product {
 
     __device__ __forceinline__ Read read(unsigned int step) const {
         Read read;
-        const unsigned int piece = clamped(step * PIECES + threadIdx.x % PIECES);
-        read.weights = F::read(columns + (column + piece / F::PIECES * F::BYTES), piece % F::PIECES);
+        const unsigned int thread = anew(threadIdx.x);
+        const unsigned int piece = clamped(step * PIECES + thread % PIECES);
+        const unsigned int column = min(thread / PIECES, last_column);
+        read.weights = F::read(columns + (column * (k / F::WEIGHTS) + piece / F::PIECES) * F::BYTES, piece % F::PIECES);
 #pragma unroll
         for (unsigned int i = 0; i < FOURS; ++i) {
-            const unsigned int at = threadIdx.x + i * CANDLE_BLOCK, row = min(at / (DEPTH / 16), last_row);
+            const unsigned int at = thread + i * CANDLE_BLOCK, row = min(at / (DEPTH / 16), last_row);
             const unsigned int x_piece = clamped(step * PIECES + at / 2 % PIECES);
             read.x[i] = *(const Four *)(rows + (row * k + x_piece * PIECE + at % 2 * 16));
         }
 #pragma unroll
         for (unsigned int i = 0; i < SCALES; ++i) {
-            const unsigned int at = threadIdx.x + i * CANDLE_BLOCK, row = min(at / PIECES, last_row);
+            const unsigned int at = thread + i * CANDLE_BLOCK, row = min(at / PIECES, last_row);
             read.scales[i] = scales[row * (k / PIECE) + clamped(step * PIECES + at % PIECES)];
         }
         return read;
     }
 
     __device__ __forceinline__ void unpack(const Read &read, unsigned int step, Shared &shared) const {
-        const unsigned int piece = threadIdx.x % PIECES, line = threadIdx.x / PIECES;
+        const unsigned int thread = anew(threadIdx.x), piece = thread % PIECES, line = thread / PIECES;
         const bool there = is_there(step * PIECES + piece);
         const Piece weights = F::unpack(read.weights, (step * PIECES + piece) % F::PIECES);
 #pragma unroll
@@ -112,12 +118,12 @@ struct Product {
         }
 #pragma unroll
         for (unsigned int i = 0; i < FOURS; ++i) {
-            const unsigned int at = threadIdx.x + i * CANDLE_BLOCK;
+            const unsigned int at = thread + i * CANDLE_BLOCK;
             *(FourInLds *)(shared.x + at / (DEPTH / 16) * PITCH + at % (DEPTH / 16) * 16) = read.x[i];
         }
 #pragma unroll
         for (unsigned int i = 0; i < SCALES; ++i) {
-            const unsigned int at = threadIdx.x + i * CANDLE_BLOCK, row = at / PIECES;
+            const unsigned int at = thread + i * CANDLE_BLOCK, row = at / PIECES;
             const Scale scale = read.scales[i];
             const float factor = is_there(step * PIECES + at % PIECES) ? scale.scale : 0;
             constexpr unsigned int PARTS = X_GROUPS / PIECES;
@@ -154,8 +160,6 @@ __device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x,
     typedef Product<F> P;
     __shared__ typename P::Shared shared;
     const unsigned int first_row = blockIdx.x * ROWS, first_column = blockIdx.y * COLUMNS;
-    const unsigned int wave = threadIdx.x / WAVE;
-    const unsigned int row_tile = wave / 2 * ROW_TILES, column_tile = wave % 2 * COLUMN_TILES;
     const P tiles(blocks, x, first_row, first_column, m, n, k);
     Tile<float> sums[ROW_TILES][COLUMN_TILES] = {};
     const unsigned int steps = (k + DEPTH - 1) / DEPTH;
@@ -169,7 +173,8 @@ __device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x,
         }
 #pragma unroll 1
         for (unsigned int group = 0; group < P::GROUPS; ++group) {
-            const unsigned int at = group * F::SCALED;
+            const unsigned int at = group * F::SCALED, wave = anew(threadIdx.x) / WAVE;
+            const unsigned int row_tile = wave / 2 * ROW_TILES, column_tile = wave % 2 * COLUMN_TILES;
             Factor<int8_t, F::SCALED, Side::ROWS> a[ROW_TILES];
             HeldFactors<HELD_ROWS> v[ROW_TILES];
 #pragma unroll
@@ -202,6 +207,8 @@ __device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x,
         }
         __syncthreads();
     }
+    const unsigned int wave = anew(threadIdx.x) / WAVE;
+    const unsigned int row_tile = wave / 2 * ROW_TILES, column_tile = wave % 2 * COLUMN_TILES;
 #pragma unroll
     for (unsigned int i = 0; i < ROW_TILES * COLUMN_TILES * HELD_ROWS * HELD_COLUMNS; ++i) {
         const unsigned int tile = i / (HELD_ROWS * HELD_COLUMNS), e = i % (HELD_ROWS * HELD_COLUMNS);
