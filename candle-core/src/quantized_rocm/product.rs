@@ -103,7 +103,11 @@ fn dense(
 }
 
 /// Where the first of dense activations lies, if kernels can read it in packs; else that of a copy.
-pub(super) fn in_packs<'a>(x: &'a RocmStorage, layout: &Layout, copy: &'a mut Option<RocmStorage>) -> Result<DevicePtr> {
+pub(super) fn in_packs<'a>(
+    x: &'a RocmStorage,
+    layout: &Layout,
+    copy: &'a mut Option<RocmStorage>,
+) -> Result<DevicePtr> {
     let at = x.contiguous_ptr(layout, OP)?;
     if at.0.addr().is_multiple_of(4 * x.dtype().size_in_bytes()) {
         return Ok(at);

@@ -18,4 +18,5 @@ mod random;
 mod reduce;
 mod scan;
 mod sort;
+mod tiles;
 mod upsample;
