@@ -171,10 +171,11 @@ __device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x,
         if (step + 1 < steps) {
             read = tiles.read(step + 1);
         }
+        const unsigned int wave = anew(threadIdx.x) / WAVE;
+        const unsigned int row_tile = wave / 2 * ROW_TILES, column_tile = wave % 2 * COLUMN_TILES;
 #pragma unroll 1
         for (unsigned int group = 0; group < P::GROUPS; ++group) {
-            const unsigned int at = group * F::SCALED, wave = anew(threadIdx.x) / WAVE;
-            const unsigned int row_tile = wave / 2 * ROW_TILES, column_tile = wave % 2 * COLUMN_TILES;
+            const unsigned int at = group * F::SCALED;
             Factor<int8_t, F::SCALED, Side::ROWS> a[ROW_TILES];
             HeldFactors<HELD_ROWS> v[ROW_TILES];
 #pragma unroll
