@@ -849,6 +849,12 @@ fn quantized() -> Vec<Family> {
     let width =
         arg("width", Pass::U32, "threads that share QUANTIZED_BESIDE rows of weights, `pieces` at most");
     let optional = |name, meaning| arg(name, Pass::Pointer, meaning);
+    let routed = [
+        arg("count", Pass::U32, "products"),
+        arg("n", Pass::U32, "rows of a matrix"),
+        arg("stack", Pass::U32, "matrices"),
+        arg("per", Pass::U32, "rows of the output that share a row of activations"),
+    ];
     vec![
         Family {
             variants: vec![vec![formats(), dtypes("dtype", &["f32", "f16"])]],
@@ -911,21 +917,40 @@ fn quantized() -> Vec<Family> {
                 "quantized",
                 "quantized_rows_{count}_{format}",
                 "The products of up to so many rows of activations at a time with a matrix, or with one of a stack each.",
-                vec![
-                    arg("activations", Pass::Pointer, "what quantize_rows wrote"),
-                    arg("weights", Pass::Pointer, "blocks of the matrix, or of a stack of them"),
-                    optional("experts", "the matrix of each product, as u32; null if there is one"),
-                    optional("order", "rows of the output, as u32; null for the order of the products"),
-                    optional("factors", "of each row of the output, as f32; may be null"),
-                    OUT,
-                    arg("all", Pass::Usize, "rows of activations"),
-                    arg("count", Pass::U32, "products"),
-                    arg("n", Pass::U32, "rows of a matrix"),
-                    arg("stack", Pass::U32, "matrices"),
-                    arg("per", Pass::U32, "rows of the output that share a row of activations"),
-                    pieces,
-                    width,
-                ],
+                [
+                    &[
+                        arg("activations", Pass::Pointer, "what quantize_rows wrote"),
+                        arg("weights", Pass::Pointer, "blocks of the matrix, or of a stack of them"),
+                    ],
+                    &ROUTES[..],
+                    &[OUT, arg("all", Pass::Usize, "rows of activations")],
+                    &routed,
+                    &[pieces, width],
+                ]
+                .concat(),
+            )
+        },
+        Family {
+            variants: vec![vec![dtypes("dtype", &["bf16", "f16"])]],
+            ..family(
+                "Experts",
+                "product",
+                "experts_{dtype}",
+                "The products of rows with matrices of a stack, one of them each.",
+                [
+                    &[
+                        arg("x", Pass::Pointer, "dense rows, in packs"),
+                        arg("weights", Pass::Pointer, "matrices (n, k)"),
+                    ],
+                    &ROUTES[..],
+                    &[OUT],
+                    &routed,
+                    &[
+                        arg("k", Pass::U32, "columns, whole packs"),
+                        arg("width", Pass::U32, "threads that share a row of a matrix"),
+                    ],
+                ]
+                .concat(),
             )
         },
         Family {
@@ -948,6 +973,13 @@ fn quantized() -> Vec<Family> {
         },
     ]
 }
+
+/// Which matrix of a stack each product takes, and where it goes.
+const ROUTES: [Argument; 3] = [
+    arg("experts", Pass::Pointer, "the matrix of each product, as u32; null if there is one"),
+    arg("order", Pass::Pointer, "rows of the output, as u32; null for the order of the products"),
+    arg("factors", Pass::Pointer, "of each row of the output, as f32; may be null"),
+];
 
 const NUMEL: Argument = arg("numel", Pass::Usize, "elements in all");
 const NUM_DIMS: Argument = arg("num_dims", Pass::Usize, "dims in `info`; 0 if everything is contiguous");

@@ -1,5 +1,6 @@
 // Products of matrices, summed in f32, or f64 for f64: plain ones through LDS, for GPUs that rocBLAS has no kernels for;
 // and of few rows with a matrix whose columns are dense, as a layer's weights are, which takes the time of reading it.
+#include "experts.cuh"
 #include "lanes.cuh"
 #include "pack.cuh"
 
@@ -39,42 +40,57 @@ __device__ void product(const T *a, const T *b, T *c, const unsigned int m, cons
     }
 }
 
-// Up to ROWS rows. `width` threads share a column of b and what becomes of it, each with a part of its packs.
+template <unsigned int ROWS, typename T>
+struct RowSums { typename Wide<T>::type of[ROWS]; };
+
+// The products of ROWS rows, `row(r)`, with a column, in all `width` threads that share it, each with a part of its packs.
+template <unsigned int ROWS, typename T, typename R>
+__device__ __forceinline__ RowSums<ROWS, T> row_sums(const T *from, const unsigned int k, const unsigned int width, R row) {
+    typedef typename Wide<T>::type W;
+    constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T);
+    struct Packs { Pack<T, N> column, row[ROWS]; };
+    RowSums<ROWS, T> sums = {};
+    in_flight<ROWS == 1 ? 4 : 2>(threadIdx.x & (width - 1), k / N, width, [=](unsigned int p) INLINE {
+        Packs packs = {Pack<T, N>::read(from + p * N), {}};
+#pragma unroll
+        for (unsigned int r = 0; r < ROWS; ++r) {
+            packs.row[r] = Pack<T, N>::read(row(r) + p * N);
+        }
+        return packs;
+    }, [&](const Packs &packs, unsigned int) INLINE {
+#pragma unroll
+        for (unsigned int i = 0; i < ROWS * N; ++i) {
+            sums.of[i / N] += (W)packs.row[i / N][i % N] * (W)packs.column[i % N];
+        }
+    });
+    return combined<CANDLE_BLOCK>(sums, width, [](RowSums<ROWS, T> x, const RowSums<ROWS, T> &y) INLINE {
+#pragma unroll
+        for (unsigned int r = 0; r < ROWS; ++r) {
+            x.of[r] += y.of[r];
+        }
+        return x;
+    });
+}
+
+// The column of this thread's group, if the grid's x counts them.
+__device__ __forceinline__ unsigned int group_column(unsigned int width) {
+    const unsigned int shift = log2_of(width);
+    return blockIdx.x * (blockDim.x >> shift) + (threadIdx.x >> shift);
+}
+
+// Up to ROWS rows; `width` threads share a column of b and what becomes of it.
 template <unsigned int ROWS, typename T>
 __device__ __forceinline__ void few_rows(const T *a, const T *b, T *c, const unsigned int m, const unsigned int n,
                                          const unsigned int k, const unsigned int batches, const size_t a_row,
                                          const size_t a_batch, const size_t b_column, const size_t b_batch,
                                          const size_t c_row, const size_t c_batch, const unsigned int width) {
-    typedef typename Wide<T>::type W;
-    constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T);
-    struct Sums { W of[ROWS]; };
-    struct Packs { Pack<T, N> column, row[ROWS]; };
-    const unsigned int shift = log2_of(width), lane = threadIdx.x & (width - 1);
-    const unsigned int column = blockIdx.x * (blockDim.x >> shift) + (threadIdx.x >> shift);
+    const unsigned int column = group_column(width);
     for (unsigned int batch = blockIdx.z; batch < batches; batch += gridDim.z) {
         const T *rows = a + batch * a_batch, *from = b + batch * b_batch + min(column, n - 1) * b_column;
-        Sums sums = {};
-        in_flight<ROWS == 1 ? 4 : 2>(lane, k / N, width, [=](unsigned int p) INLINE {
-            Packs packs = {Pack<T, N>::read(from + p * N), {}};
-#pragma unroll
-            for (unsigned int r = 0; r < ROWS; ++r) {
-                packs.row[r] = Pack<T, N>::read(rows + min(r, m - 1) * a_row + p * N);
-            }
-            return packs;
-        }, [&](const Packs &packs, unsigned int) INLINE {
-#pragma unroll
-            for (unsigned int i = 0; i < ROWS * N; ++i) {
-                sums.of[i / N] += (W)packs.row[i / N][i % N] * (W)packs.column[i % N];
-            }
+        const RowSums<ROWS, T> sums = row_sums<ROWS>(from, k, width, [=](unsigned int r) INLINE {
+            return rows + min(r, m - 1) * a_row;
         });
-        sums = combined<CANDLE_BLOCK>(sums, width, [](Sums x, const Sums &y) INLINE {
-#pragma unroll
-            for (unsigned int r = 0; r < ROWS; ++r) {
-                x.of[r] += y.of[r];
-            }
-            return x;
-        });
-        if (lane == 0 && column < n) {
+        if ((threadIdx.x & (width - 1)) == 0 && column < n) {
 #pragma unroll
             for (unsigned int r = 0; r < ROWS; ++r) {
                 if (r < m) {
@@ -85,6 +101,33 @@ __device__ __forceinline__ void few_rows(const T *a, const T *b, T *c, const uns
         // The next batch's sums go through the same LDS.
         __syncthreads();
     }
+}
+
+// Rows of x with the matrices (n, k) of a stack that each product chooses.
+template <typename T>
+__device__ __forceinline__ void experts_product(const T *x, const T *weights, const Routing &routing, T *out,
+                                                const unsigned int n, const unsigned int k, const unsigned int width) {
+    constexpr unsigned int ROWS = CANDLE_PRODUCT_ROWS;
+    const unsigned int column = group_column(width);
+    each_run<ROWS>(routing, [=](size_t matrix, unsigned int begin, unsigned int end, bool there) INLINE {
+        unsigned int lines[ROWS];
+#pragma unroll
+        for (unsigned int r = 0; r < ROWS; ++r) {
+            lines[r] = routing.line(min(begin + r, end - 1));
+        }
+        const T *from = weights + (matrix * n + min(column, n - 1)) * k;
+        const RowSums<ROWS, T> sums =
+            row_sums<ROWS>(from, k, width, [=](unsigned int r) INLINE { return x + (size_t)lines[r] * k; });
+        if ((threadIdx.x & (width - 1)) == 0 && column < n) {
+#pragma unroll
+            for (unsigned int r = 0; r < ROWS; ++r) {
+                if (begin + r < end) {
+                    const unsigned int place = routing.place(begin + r);
+                    out[(size_t)place * n + column] = (T)(there ? sums.of[r] * routing.factor(place) : 0);
+                }
+            }
+        }
+    });
 }
 
 #define PRODUCT_ARGUMENTS(T)                                                                                      \
@@ -108,3 +151,13 @@ PRODUCT_OPS(__nv_bfloat16, bf16)
 PRODUCT_OPS(__half, f16)
 PRODUCT_OPS(float, f32)
 PRODUCT_OP(double, f64)
+
+#define EXPERTS_OP(T, NAME)                                                                                            \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) experts_##NAME(                                         \
+        const T *x, const T *weights, const uint32_t *experts, const uint32_t *order, const float *factors, T *out,    \
+        const unsigned int count, const unsigned int n, const unsigned int stack, const unsigned int per,              \
+        const unsigned int k, const unsigned int width) {                                                              \
+        experts_product(x, weights, Routing{experts, order, factors, count, stack, per}, out, n, k, width);            \
+    }
+EXPERTS_OP(__nv_bfloat16, bf16)
+EXPERTS_OP(__half, f16)

@@ -2,46 +2,61 @@
 // take the time of reading the blocks. A product's activations are bytes with a scale for each 32: dot products of bytes
 // are exact, so that only the rounding of activations and a sum of f32 per run differ from the product of the values.
 #include "blocks.cuh"
-#include "faults.cuh"
+#include "experts.cuh"
 #include "lanes.cuh"
 
-// Two runs of a block per thread. With `ids`, row i of the output is row ids[i] of the matrix.
+// A piece per thread, whose q wait in LDS in the order of the weights, so that neighbouring lanes write neighbours. With
+// `ids`, row i of the output is row ids[i] of the matrix.
 template <typename F, typename T>
 __device__ __forceinline__ void dequantize(const uint8_t *blocks, const uint32_t *ids, T *out, const unsigned int pieces,
                                            const size_t rows, const size_t row_pieces) {
+    constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T), WEIGHTS = CANDLE_BLOCK * PIECE;
+    __shared__ Words<RUN / 4, 16> quants[WEIGHTS / RUN];
+    __shared__ float scales[WEIGHTS / RUN], minimums[WEIGHTS / RUN];
     const Divisor per_row(row_pieces);
-    for (unsigned int i = thread_index(); i < pieces; i += gridDim.x * blockDim.x) {
-        unsigned int piece = i;
-        const unsigned int row = per_row.split(piece);
+    for (unsigned int first = blockIdx.x * CANDLE_BLOCK; first < pieces; first += gridDim.x * CANDLE_BLOCK) {
+        const bool inside = first + threadIdx.x < pieces;
+        unsigned int piece = inside ? first + threadIdx.x : 0;
+        const unsigned int row = per_row.split(piece), number = piece % F::PIECES;
         size_t from = row;
         bool there = true;
         if (ids != nullptr) {
             from = ids[row];
             there = is_within(from, rows, CANDLE_FAULT_EMBEDDING);
         }
-        T *to = out + (size_t)row * per_row.by * PIECE + piece / F::PIECES * F::WEIGHTS;
-        piece = there ? piece : 0;
         const size_t block = (there ? from : 0) * (per_row.by / F::PIECES) + piece / F::PIECES;
-        const Piece read = F::unpack(F::read(blocks + block * F::BYTES, piece % F::PIECES), piece % F::PIECES);
-        constexpr unsigned int N = CANDLE_PACK_BYTES / sizeof(T);
+        const Piece read = F::unpack(F::read(blocks + block * F::BYTES, number), number);
 #pragma unroll
-        for (unsigned int part = 0; part < PIECE / N; ++part) {
-            const unsigned int run = part * N / RUN, first = part * N % RUN;
+        for (unsigned int run = 0; run < RUNS && inside; ++run) {
+            const unsigned int at = ((threadIdx.x - number) * PIECE + F::column(number, run)) / RUN;
+            const int *q = read.q[run];
+            quants[at].words = {(uint32_t)q[0], (uint32_t)q[1], (uint32_t)q[2], (uint32_t)q[3]};
+            scales[at] = there ? read.scale[run] : 0;
+            minimums[at] = there ? read.minimum[run] : 0;
+        }
+        __syncthreads();
+        const unsigned int count = min(pieces - first, CANDLE_BLOCK) * PIECE;
+        T *to = out + (size_t)first * PIECE;
+#pragma unroll 2
+        for (unsigned int i = threadIdx.x * N; i < count; i += CANDLE_BLOCK * N) {
+            const uint32_t *words = (const uint32_t *)quants + i / 4;
+            const float scale = scales[i / RUN], minimum = minimums[i / RUN];
             Pack<T, N> pack;
 #pragma unroll
             for (unsigned int j = 0; j < N; ++j) {
-                const int q = (int8_t)(read.q[run][(first + j) / 4] >> ((first + j) % 4 * 8)) - F::OFFSET;
+                const int q = (int8_t)(words[j / 4] >> (j % 4 * 8)) - F::OFFSET;
                 // Rounded before the minimum is taken off, or before it is made narrow.
-                uint32_t bits = candle_bits<uint32_t>(read.scale[run] * (float)q);
+                uint32_t bits = candle_bits<uint32_t>(scale * (float)q);
                 asm volatile("" : CANDLE_IN_REGISTER(bits));
                 float value = candle_bits<float>(bits);
                 if (F::MINIMUM) {
-                    value = value - read.minimum[run];
+                    value = value - minimum;
                 }
-                pack.set(j, there ? (T)value : (T)0);
+                pack.set(j, (T)value);
             }
-            pack.write(to + F::column(piece % F::PIECES, run) + first);
+            pack.write(to + i);
         }
+        __syncthreads();
     }
 }
 
@@ -82,76 +97,102 @@ __device__ __forceinline__ void quantize_rows(const T *x, uint8_t *out, const si
     }
 }
 
-// The part of the product of a row of weights and one of activations that the weights of `piece` of a block make; the
-// activations are those of the block.
+// Rows of weights that a group of lanes goes through together, so that what it reads of the activations serves them all.
+constexpr unsigned int BESIDE = CANDLE_QUANTIZED_BESIDE;
+
+// What a lane multiplies at once: one piece, or of large blocks two neighbours, which have most of what is said of them in
+// common.
 template <typename F>
-__device__ __forceinline__ float dot(const Piece &weights, unsigned int piece, const uint8_t *bytes, const Scale *scales) {
+struct Unit {
+    static constexpr unsigned int PIECES = F::PIECES > 1 ? 2 : 1;
+    typename F::Raw raw[PIECES];
+
+    // Unit `u` of a row.
+    __device__ __forceinline__ static Unit read(const uint8_t *row, unsigned int u) {
+        const unsigned int p = u * PIECES;
+        Unit unit;
+#pragma unroll
+        for (unsigned int i = 0; i < PIECES; ++i) {
+            unit.raw[i] = F::read(row + (size_t)(p / F::PIECES) * F::BYTES, p % F::PIECES + i);
+        }
+        return unit;
+    }
+    // Its reads are not left out, and wait no longer than until here.
+    __device__ __forceinline__ void hold() const {
+        uint32_t words[sizeof(raw) / 4];
+        __builtin_memcpy(words, raw, sizeof(words));
+#pragma unroll
+        for (uint32_t word : words) {
+            asm volatile("" : CANDLE_IN_REGISTER(word));
+        }
+    }
+};
+
+// The part of the product of a row of weights and one of activations that unit `u` makes; `bytes` and `scales` are those
+// of the row.
+template <typename F>
+__device__ __forceinline__ float dot(const Piece (&weights)[Unit<F>::PIECES], unsigned int u, const uint8_t *bytes,
+                                     const Scale *scales) {
     typedef uint32_t Four __attribute__((ext_vector_type(4)));
+    const unsigned int first = u * Unit<F>::PIECES, piece = first % F::PIECES, at = (first - piece) * PIECE;
     float value = 0;
 #pragma unroll
     for (unsigned int run = 0; run < RUNS; ++run) {
-        const unsigned int column = F::column(piece, run);
-        const Four x = *(const Four *)(bytes + column);
-        const Scale scale = scales[column / PIECE];
-        const int sum = column % PIECE == 0 ? scale.sums[0] : scale.sums[1];
-        int product = F::OFFSET == 0 ? 0 : -F::OFFSET * sum;
+        int product = 0, all = 0;
 #pragma unroll
-        for (unsigned int i = 0; i < RUN / 4; ++i) {
-            product = __dp4a(weights.q[run][i], (int)x[i], product);
+        for (unsigned int i = 0; i < Unit<F>::PIECES; ++i) {
+            const unsigned int column = at + F::column(piece + i, run);
+            const Four x = *(const Four *)(bytes + column);
+            const Scale scale = scales[column / PIECE];
+            const int sum = column % PIECE == 0 ? scale.sums[0] : scale.sums[1];
+            all += sum;
+#pragma unroll
+            for (unsigned int j = 0; j < RUN / 4; ++j) {
+                product = __dp4a(weights[i].q[run][j], (int)x[j], product);
+            }
+            // Neighbours with one scale are added as whole numbers.
+            if (F::SCALED == RUN || F::DISTANCE == RUN || i + 1 == Unit<F>::PIECES) {
+                product -= F::OFFSET == 0 ? 0 : F::OFFSET * all;
+                float part = weights[i].scale[run] * (float)product;
+                if (F::MINIMUM) {
+                    part -= weights[i].minimum[run] * (float)all;
+                }
+                value += scale.scale * part;
+                product = all = 0;
+            }
         }
-        float part = weights.scale[run] * (float)product;
-        if (F::MINIMUM) {
-            part -= weights.minimum[run] * (float)sum;
-        }
-        value += scale.scale * part;
     }
     return value;
 }
 
-// Rows of weights that a group of lanes goes through together, so that what it reads of the activations serves them all.
-constexpr unsigned int BESIDE = CANDLE_QUANTIZED_BESIDE;
 template <unsigned int ROWS>
 struct Sums { float of[BESIDE][ROWS]; };
 
 // The products of BESIDE rows of blocks with ROWS of activations, which begin at pieces `starts`, in all `width` lanes
-// that share them; there is a piece for each lane. `begun` is called in all threads when the first reads are under way.
-template <typename F, unsigned int ROWS, typename B>
+// that share them.
+template <typename F, unsigned int ROWS>
 __device__ __forceinline__ Sums<ROWS> products(const uint8_t *const (&rows)[BESIDE], unsigned int pieces,
                                                unsigned int width, const uint8_t *bytes, const Scale *scales,
-                                               const unsigned int (&starts)[ROWS], B begun) {
-    // Pieces of each row that a lane reads before it uses the first.
-    constexpr unsigned int AHEAD = ROWS == 1 ? 2 : 1;
-    const unsigned int lane = threadIdx.x & (width - 1);
+                                               const unsigned int (&starts)[ROWS]) {
+    const unsigned int lane = threadIdx.x & (width - 1), units = pieces / Unit<F>::PIECES;
     Sums<ROWS> sums = {};
-    for (unsigned int first = lane; first < pieces; first += AHEAD * width) {
-        typename F::Raw read[AHEAD][BESIDE];
+    for (unsigned int u = lane; u < units; u += width) {
+        Unit<F> read[BESIDE];
 #pragma unroll
-        for (unsigned int a = 0; a < AHEAD; ++a) {
-            // What lies beyond the end is read from the last place, and not used.
-            const unsigned int p = min(first + a * width, pieces - 1);
-#pragma unroll
-            for (unsigned int b = 0; b < BESIDE; ++b) {
-                read[a][b] = F::read(rows[b] + (size_t)(p / F::PIECES) * F::BYTES, p % F::PIECES);
-            }
+        for (unsigned int b = 0; b < BESIDE; ++b) {
+            read[b] = Unit<F>::read(rows[b], u);
         }
         asm volatile("" ::: "memory");
-        if (first == lane) {
-            begun();
-        }
 #pragma unroll
-        for (unsigned int a = 0; a < AHEAD; ++a) {
-            const unsigned int p = first + a * width, piece = p % F::PIECES;
-            if (a > 0 && p >= pieces) {
-                break;
+        for (unsigned int b = 0; b < BESIDE; ++b) {
+            Piece weights[Unit<F>::PIECES];
+#pragma unroll
+            for (unsigned int i = 0; i < Unit<F>::PIECES; ++i) {
+                weights[i] = F::unpack(read[b].raw[i], u * Unit<F>::PIECES % F::PIECES + i);
             }
 #pragma unroll
-            for (unsigned int b = 0; b < BESIDE; ++b) {
-                const Piece weights = F::unpack(read[a][b], piece);
-#pragma unroll
-                for (unsigned int r = 0; r < ROWS; ++r) {
-                    const unsigned int at = starts[r] + p - piece;
-                    sums.of[b][r] += dot<F>(weights, piece, bytes + (size_t)at * PIECE, scales + at);
-                }
+            for (unsigned int r = 0; r < ROWS; ++r) {
+                sums.of[b][r] += dot<F>(weights, u, bytes + (size_t)starts[r] * PIECE, scales + starts[r]);
             }
         }
     }
@@ -187,8 +228,30 @@ __device__ __forceinline__ unsigned int first_row(unsigned int width) {
 
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
 
+// Bytes of a row of activations, or of silu(x) * gate, in LDS.
+__device__ __forceinline__ void quantize_row(const float *x, const float *gate, unsigned int pieces, uint8_t *bytes,
+                                             Scale *scales) {
+    typedef Pack<float, 4> Four;
+    const unsigned int count = pieces * PIECE_LANES;
+    for (unsigned int i = threadIdx.x; i - threadIdx.x < count; i += CANDLE_BLOCK) {
+        const bool inside = i < count;
+        const Four pack = Four::read(x + (inside ? 4 * i : 0));
+        float values[4] = {pack[0], pack[1], pack[2], pack[3]};
+        if (gate != nullptr) {
+            const Four factors = Four::read(gate + (inside ? 4 * i : 0));
+#pragma unroll
+            for (unsigned int k = 0; k < 4; ++k) {
+                values[k] = silu(values[k]) * factors[k];
+            }
+        }
+        quantize(values, i, inside, (uint32_t *)bytes, scales);
+    }
+    __syncthreads();
+}
+
 // One row of activations, or of silu(x) * gate, with up to three matrices, whose rows are counted through: they end at
-// `end0`, `end1` and `end2`. Each workgroup makes bytes of the activations for itself, in LDS: no launch before this one.
+// `end0`, `end1` and `end2`. Each workgroup makes bytes of the activations for itself, so that no launch comes before this
+// one, and goes on in steps of the grid.
 template <typename F>
 __device__ __forceinline__ void row_product(const float *x, const float *gate, const float *summand, const uint8_t *w0,
                                             const uint8_t *w1, const uint8_t *w2, float *out0, float *out1, float *out2,
@@ -197,93 +260,76 @@ __device__ __forceinline__ void row_product(const float *x, const float *gate, c
     extern __shared__ uint4 activations[];
     uint8_t *bytes = (uint8_t *)activations;
     Scale *scales = (Scale *)(bytes + pieces * PIECE);
-    const unsigned int first = first_row(width);
     const size_t row_bytes = (size_t)(pieces / F::PIECES) * F::BYTES;
-    const uint8_t *rows[BESIDE];
-    float *to[BESIDE];
-#pragma unroll
-    for (unsigned int b = 0; b < BESIDE; ++b) {
-        const unsigned int row = min(first + b, end2 - 1);
+    const auto matrix_row = [=](unsigned int row) INLINE {
         const unsigned int before = row < end0 ? 0 : row < end1 ? end0 : end1;
-        rows[b] = (row < end0 ? w0 : row < end1 ? w1 : w2) + (row - before) * row_bytes;
-        to[b] = (row < end0 ? out0 : row < end1 ? out1 : out2) + (row - before);
+        return (row < end0 ? w0 : row < end1 ? w1 : w2) + (row - before) * row_bytes;
+    };
+    {
+        // The first blocks are on their way while the activations are made bytes.
+        const Unit<F> ahead = Unit<F>::read(matrix_row(min(first_row(width), end2 - 1)), threadIdx.x & (width - 1));
+        quantize_row(x, gate, pieces, bytes, scales);
+        ahead.hold();
     }
-    const unsigned int starts[1] = {0};
-    const Sums<1> sums = products<F, 1>(rows, pieces, width, bytes, scales, starts, [=]() INLINE {
-        const unsigned int count = pieces * PIECE_LANES;
-        for (unsigned int i = threadIdx.x; i - threadIdx.x < count; i += CANDLE_BLOCK) {
-            const bool inside = i < count;
-            typedef Pack<float, 4> Four;
-            const Four pack = Four::read(x + (inside ? 4 * i : 0));
-            float values[4] = {pack[0], pack[1], pack[2], pack[3]};
-            if (gate != nullptr) {
-                const Four factors = Four::read(gate + (inside ? 4 * i : 0));
-#pragma unroll
-                for (unsigned int k = 0; k < 4; ++k) {
-                    values[k] = silu(values[k]) * factors[k];
-                }
-            }
-            quantize(values, i, inside, (uint32_t *)bytes, scales);
-        }
-        __syncthreads();
-    });
-    if ((threadIdx.x & (width - 1)) == 0) {
+    // The threads of a workgroup take the same number of turns.
+    const unsigned int rows_of_block = (CANDLE_BLOCK >> log2_of(width)) * BESIDE;
+    for (unsigned int turn = blockIdx.x * rows_of_block; turn < end2; turn += gridDim.x * rows_of_block) {
+        const unsigned int first = turn + (threadIdx.x >> log2_of(width)) * BESIDE;
+        const uint8_t *rows[BESIDE];
 #pragma unroll
         for (unsigned int b = 0; b < BESIDE; ++b) {
-            if (first + b < end2) {
-                *to[b] = sums.of[b][0] + (summand == nullptr ? 0 : summand[first + b]);
-            }
+            rows[b] = matrix_row(min(first + b, end2 - 1));
         }
-    }
-}
-
-// Rows of activations that quantize_rows has written, `all` of them in memory, with a matrix, or with those of a stack that
-// `experts` names. Product i goes to row order[i] of the output, or i, as often as `factors` says there, and is that of
-// row order[i] / per of the activations. Neighbours with one expert read its weights once.
-template <typename F, unsigned int ROWS>
-__device__ __forceinline__ void rows_product(const uint8_t *activations, const uint8_t *weights, const uint32_t *experts,
-                                             const uint32_t *order, const float *factors, float *out, const size_t all,
-                                             const unsigned int count, const unsigned int n, const unsigned int stack,
-                                             const unsigned int per, const unsigned int pieces, const unsigned int width) {
-    const Scale *scales = (const Scale *)(activations + all * pieces * PIECE);
-    const unsigned int first = first_row(width);
-    const size_t row_bytes = (size_t)(pieces / F::PIECES) * F::BYTES;
-    for (size_t chunk = (size_t)blockIdx.y * ROWS; chunk < count; chunk += (size_t)gridDim.y * ROWS) {
-        const unsigned int end = (unsigned int)min(chunk + ROWS, (size_t)count);
-        for (unsigned int begin = (unsigned int)chunk, next; begin < end; begin = next) {
-            const uint32_t expert = experts == nullptr ? 0 : experts[begin];
-            next = experts == nullptr ? end : begin + 1;
-            while (next < end && experts[next] == expert) {
-                ++next;
-            }
-            const bool there = is_within(expert, stack, CANDLE_FAULT_EXPERT);
-            const uint8_t *matrix = weights + (there ? expert : 0) * n * row_bytes, *rows[BESIDE];
-            unsigned int starts[ROWS];
+        const unsigned int starts[1] = {0};
+        const Sums<1> sums = products<F, 1>(rows, pieces, width, bytes, scales, starts);
+        if ((threadIdx.x & (width - 1)) == 0) {
 #pragma unroll
             for (unsigned int b = 0; b < BESIDE; ++b) {
-                rows[b] = matrix + min(first + b, n - 1) * row_bytes;
-            }
-#pragma unroll
-            for (unsigned int r = 0; r < ROWS; ++r) {
-                const unsigned int i = min(begin + r, next - 1), place = order == nullptr ? i : order[i];
-                starts[r] = (per == 1 ? place : place / per) * pieces;
-            }
-            const Sums<ROWS> sums = products<F, ROWS>(rows, pieces, width, activations, scales, starts, []() INLINE {});
-            if ((threadIdx.x & (width - 1)) == 0) {
-#pragma unroll
-                for (unsigned int i = 0; i < BESIDE * ROWS; ++i) {
-                    const unsigned int b = i / ROWS, r = i % ROWS;
-                    if (first + b < n && begin + r < next) {
-                        const unsigned int place = order == nullptr ? begin + r : order[begin + r];
-                        const float factor = factors == nullptr ? 1 : factors[place];
-                        out[(size_t)place * n + first + b] = there ? sums.of[b][r] * factor : 0;
-                    }
+                const unsigned int row = first + b, before = row < end0 ? 0 : row < end1 ? end0 : end1;
+                float *out = row < end0 ? out0 : row < end1 ? out1 : out2;
+                if (row < end2) {
+                    out[row - before] = sums.of[b][0] + (summand == nullptr ? 0 : summand[row]);
                 }
             }
+        }
+        if (width > LANES) {
             // The next sums go through the same LDS.
             __syncthreads();
         }
     }
+}
+
+// Rows of activations that quantize_rows has written, `all` of them in memory, with a matrix or with those of a stack.
+template <typename F, unsigned int ROWS>
+__device__ __forceinline__ void rows_product(const uint8_t *activations, const uint8_t *weights, const Routing &routing,
+                                             float *out, const size_t all, const unsigned int n,
+                                             const unsigned int pieces, const unsigned int width) {
+    const Scale *scales = (const Scale *)(activations + all * pieces * PIECE);
+    const unsigned int first = first_row(width);
+    const size_t row_bytes = (size_t)(pieces / F::PIECES) * F::BYTES;
+    each_run<ROWS>(routing, [=](size_t matrix, unsigned int begin, unsigned int end, bool there) INLINE {
+        const uint8_t *rows[BESIDE];
+        unsigned int starts[ROWS];
+#pragma unroll
+        for (unsigned int b = 0; b < BESIDE; ++b) {
+            rows[b] = weights + (matrix * n + min(first + b, n - 1)) * row_bytes;
+        }
+#pragma unroll
+        for (unsigned int r = 0; r < ROWS; ++r) {
+            starts[r] = routing.line(min(begin + r, end - 1)) * pieces;
+        }
+        const Sums<ROWS> sums = products<F, ROWS>(rows, pieces, width, activations, scales, starts);
+        if ((threadIdx.x & (width - 1)) == 0) {
+#pragma unroll
+            for (unsigned int i = 0; i < BESIDE * ROWS; ++i) {
+                const unsigned int b = i / ROWS, r = i % ROWS;
+                if (first + b < n && begin + r < end) {
+                    const unsigned int place = routing.place(begin + r);
+                    out[(size_t)place * n + first + b] = there ? sums.of[b][r] * routing.factor(place) : 0;
+                }
+            }
+        }
+    });
 }
 
 #define QUANTIZE_OP(T, NAME)                                                                                           \
@@ -306,8 +352,8 @@ QUANTIZE_OP(float, f32)
         const uint8_t *activations, const uint8_t *weights, const uint32_t *experts, const uint32_t *order,            \
         const float *factors, float *out, const size_t all, const unsigned int count, const unsigned int n,            \
         const unsigned int stack, const unsigned int per, const unsigned int pieces, const unsigned int width) {       \
-        rows_product<F, ROWS>(activations, weights, experts, order, factors, out, all, count, n, stack, per, pieces,   \
-                              width);                                                                                  \
+        const Routing routing = {experts, order, factors, count, stack, per};                                          \
+        rows_product<F, ROWS>(activations, weights, routing, out, all, n, pieces, width);                              \
     }
 #define FORMAT_OPS(F, NAME)                                                                                            \
     DEQUANTIZE_OP(F, NAME, float, f32)                                                                                 \

@@ -17,6 +17,7 @@ mod measure;
 mod model;
 mod paper;
 mod products;
+mod quantized;
 mod results;
 mod rows;
 
@@ -161,6 +162,7 @@ fn chosen(args: &Args, scale: Scale) -> Result<Vec<Case>> {
         indexing::cases,
         conv::cases,
         products::cases,
+        quantized::cases,
         model::cases,
     ];
     groups.iter().for_each(|add| add(&mut cases));

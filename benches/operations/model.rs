@@ -11,19 +11,19 @@ const DTYPES: [DType; 2] = [DType::F16, DType::BF16];
 
 /// The model, the length of the prompt, and how many tokens are decoded after it.
 #[derive(Clone, Copy)]
-struct Setup {
-    hidden: usize,
-    between: usize,
-    vocabulary: usize,
-    layers: usize,
-    heads: usize,
-    kv_heads: usize,
-    prompt: usize,
-    decoded: usize,
+pub struct Setup {
+    pub hidden: usize,
+    pub between: usize,
+    pub vocabulary: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub prompt: usize,
+    pub decoded: usize,
 }
 
 /// The widths of TinyLlama 1.1B (22 layers) with 16 layers: 770 million weights in products.
-const FULL: Setup = Setup {
+pub const FULL: Setup = Setup {
     hidden: 2048,
     between: 5632,
     vocabulary: 32000,
@@ -33,7 +33,7 @@ const FULL: Setup = Setup {
     prompt: 512,
     decoded: 64,
 };
-const SMOKE: Setup = Setup {
+pub const SMOKE: Setup = Setup {
     hidden: 64,
     between: 96,
     vocabulary: 128,
@@ -98,7 +98,7 @@ impl Setup {
         }
     }
 
-    fn kv_width(&self) -> usize {
+    pub fn kv_width(&self) -> usize {
         self.hidden / self.heads * self.kv_heads
     }
 
@@ -108,20 +108,23 @@ impl Setup {
     }
 
     /// Those that a token's step reads.
-    fn weights(&self) -> usize {
+    pub fn weights(&self) -> usize {
         self.layer_weights() + self.hidden * self.vocabulary
     }
 
     /// Products of all positions, causal attention, and logits of the last position.
-    fn prefill_flops(&self) -> usize {
+    pub fn prefill_flops(&self) -> usize {
         let attention = 2 * self.layers * self.hidden * self.prompt * self.prompt;
         2 * self.prompt * self.layer_weights() + attention + 2 * self.hidden * self.vocabulary
     }
 
     /// The weights, and the keys and values of half the steps.
     fn decode_bytes(&self, dtype: DType) -> usize {
-        let cached = 2 * self.layers * self.kv_width() * (self.prompt + self.decoded / 2);
-        (self.weights() + cached) * dtype.size_in_bytes()
+        self.weights() * dtype.size_in_bytes() + self.cache_bytes(dtype)
+    }
+
+    pub fn cache_bytes(&self, dtype: DType) -> usize {
+        2 * self.layers * self.kv_width() * (self.prompt + self.decoded / 2) * dtype.size_in_bytes()
     }
 }
 

@@ -38,6 +38,16 @@ const RULES: &[Rule] = &[
             insert: "#[cfg(feature = \"rocm\")]\npub mod rocm {\n    pub use crate::quantized_rocm::*;\n}\n",
         },
     },
+    // What products of candle-nn take.
+    Rule {
+        name: "quantized-storage-for-layers",
+        file: "quantized/mod.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "    pub fn storage_size_in_bytes(&self) -> usize {\n        self.storage.size_in_bytes()\n",
+            insert: "    /// The blocks, if they are on a ROCm device.\n    #[cfg(feature = \"rocm\")]\n    pub fn rocm_storage(&self) -> Option<&rocm::QRocmStorage> {\n        match &self.storage {\n            QStorage::Rocm(storage) => Some(storage),\n            _ => None,\n        }\n    }\n\n",
+        },
+    },
     Rule {
         name: "cuda-stream-guard-of-rocm-storage",
         file: "quantized/mod.rs",

@@ -66,8 +66,72 @@ const RULES: &[Rule] = &[
         expect: 1,
         edit: Edit::Before { anchor: "/// ## On Metal:\n/// - If `seq` == 1:\n", insert: SDPA_DOCS },
     },
+    // Products of experts, by whichever of the two backends the input is on.
+    Rule {
+        name: "moe-gemm",
+        file: "moe.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "    fn cuda_fwd<\n        T: candle::cuda_backend::CudaDType",
+            insert: MOE_GEMM,
+        },
+    },
+    Rule {
+        name: "moe-gemm-gguf",
+        file: "moe.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "    #[allow(clippy::too_many_arguments)]\n    fn cuda_fwd(\n        input: &Tensor,\n        weights: &QTensor,",
+            insert: MOE_GEMM_GGUF,
+        },
+    },
+    Rule {
+        name: "moe-gemm-without-cuda",
+        file: "moe.rs",
+        expect: 1,
+        edit: Edit::Replace {
+            from: "    _: &Tensor,\n    _: &Tensor,\n    _: &Option<Tensor>,\n    _: &Tensor,\n    _: &Tensor,\n    _: usize,\n    _: bool,\n) -> Result<Tensor> {\n",
+            to: MOE_GEMM_WITHOUT_CUDA,
+        },
+    },
+    Rule {
+        name: "moe-gemm-gguf-without-cuda",
+        file: "moe.rs",
+        expect: 1,
+        edit: Edit::Replace {
+            from: "    _: &Tensor,\n    _: &QTensor,\n    _: &Option<Tensor>,\n    _: &Tensor,\n    _: &Tensor,\n    _: usize,\n    _: bool,\n    _: candle::DType,\n) -> Result<Tensor> {\n",
+            to: MOE_GEMM_GGUF_WITHOUT_CUDA,
+        },
+    },
     delegate("rope-thd", "rotary_emb.rs", "RotaryEmbThd", "crate::rocm::rope_thd(s1, l1, s2, l2, s3, l3)"),
 ];
+
+macro_rules! moe {
+    ($function:literal) => {
+        concat!(
+            "    #[cfg(feature = \"rocm\")]\n    if input.device().is_rocm() {\n        return crate::rocm::",
+            $function,
+            "(input, weights, topk_weights, sorted_token_ids, experts_ids, topk);\n    }\n"
+        )
+    };
+}
+macro_rules! without_cuda {
+    ($function:literal, $weights:literal, $dtype:literal) => {
+        concat!(
+            "    input: &Tensor,\n    weights: &",
+            $weights,
+            ",\n    topk_weights: &Option<Tensor>,\n    sorted_token_ids: &Tensor,\n    experts_ids: &Tensor,\n    topk: usize,\n    _: bool,\n",
+            $dtype,
+            ") -> Result<Tensor> {\n",
+            moe!($function),
+            "    let _ = (input, weights, topk_weights, sorted_token_ids, experts_ids, topk);\n"
+        )
+    };
+}
+const MOE_GEMM: &str = moe!("moe_gemm");
+const MOE_GEMM_GGUF: &str = moe!("moe_gemm_gguf");
+const MOE_GEMM_WITHOUT_CUDA: &str = without_cuda!("moe_gemm", "Tensor", "");
+const MOE_GEMM_GGUF_WITHOUT_CUDA: &str = without_cuda!("moe_gemm_gguf", "QTensor", "    _: candle::DType,\n");
 
 const fn delegate(name: &'static str, file: &'static str, owner: &'static str, body: &'static str) -> Rule {
     Rule { name, file, expect: 1, edit: Edit::MethodBody { owner, method: "cuda_fwd", body } }

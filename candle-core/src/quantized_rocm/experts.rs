@@ -1,7 +1,7 @@
 //! Products with the matrices of a stack that each row chooses, as mixtures of experts have them.
 use super::product::Stacked;
 use super::{refused, unexpected, Data, QRocmStorage};
-use crate::backend::BackendStorage;
+use crate::backend::{BackendDevice, BackendStorage};
 use crate::{DType, Layout, Result, RocmStorage, Shape};
 
 /// A storage and the layout of what is used of it.
@@ -62,10 +62,14 @@ pub fn experts_forward(
     };
     if products * n * k == 0 {
         let shape = Shape::from(products * n);
-        return crate::backend::BackendDevice::zeros_impl(device, &shape, DType::F32);
+        return device.zeros_impl(&shape, DType::F32);
     }
-    // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(device, DType::F32, products * n, OP)? };
+    let dst = match order {
+        // Rows that it does not name are zero.
+        Some(_) => device.zeros_impl(&Shape::from(products * n), DType::F32)?,
+        // SAFETY: every element is written by the kernel.
+        None => unsafe { RocmStorage::alloc(device, DType::F32, products * n, OP)? },
+    };
     let stacked = Stacked {
         format: *format,
         blocks: blocks.ptr(),

@@ -3,6 +3,7 @@
 //! | file | operations | kernels |
 //! |---|---|---|
 //! | `attention` | sdpa | module `attention` |
+//! | `experts` | moe_gemm, moe_gemm_gguf | modules `product`, `quantized` |
 //! | `norm` | softmax, log_softmax, softmax_last_dim, rms_norm, layer_norm | module `rows` |
 //! | `rotary` | rope, rope_i, rope_thd | module `rotary` |
 //! | here | sigmoid, swiglu | module `unary` |
@@ -13,10 +14,12 @@ use candle::rocm::{element, DevicePtr, RocmStorage};
 use candle::{bail, DType, Layout, Result, Shape, Storage, Tensor};
 
 mod attention;
+mod experts;
 mod norm;
 mod rotary;
 
 pub use attention::Attention;
+pub use experts::{moe_gemm, moe_gemm_gguf};
 pub use norm::{layer_norm, log_softmax, rms_norm, softmax, softmax_last_dim};
 pub use rotary::{rope, rope_i, rope_thd};
 

@@ -29,6 +29,8 @@ const MATRICES: usize = 3;
 /// Threads that leave no large GPU idle, and the fewest of them that read neighbouring pieces of a row of blocks.
 const ENOUGH_THREADS: usize = 1 << 17;
 const LEAST_WIDTH: usize = 32;
+/// Workgroups of a launch that goes on in steps of the grid: more would make bytes of the same row once more each.
+const ENOUGH_GROUPS: u32 = (ENOUGH_THREADS / BLOCK) as u32;
 /// Bytes of the scale and the sums of QUANTIZED_PIECE activations, behind their bytes.
 const SCALE_BYTES: usize = 8;
 
@@ -50,7 +52,8 @@ impl Groups {
         let groups = rows.div_ceil(QUANTIZED_BESIDE);
         let pieces = columns / QUANTIZED_PIECE;
         let width = (ENOUGH_THREADS / groups).next_power_of_two().clamp(LEAST_WIDTH, BLOCK);
-        let width = width.min(1 << pieces.ilog2());
+        // A unit of a row for each is a piece, or two of the formats whose blocks have eight.
+        let width = width.min(1 << (pieces / 2).max(1).ilog2());
         let grid = u32::try_from(groups.div_ceil(BLOCK / width)).ok().filter(|_| rows < 1 << 31);
         match grid {
             Some(grid) => Ok(Self { width: width as u32, grid }),
@@ -388,6 +391,7 @@ impl DeviceState {
             width,
         };
         let lds_bytes = activation_bytes(1, products.k) as u32;
+        let grid = grid.min(ENOUGH_GROUPS);
         let config = LaunchConfig { grid: (grid, 1, 1), block: (BLOCK as u32, 1, 1), lds_bytes };
         // SAFETY: whoever held the products back has counted rows, matrices and outputs, and they are kept.
         unsafe { self.launch_now(kernel, config, &arguments) }

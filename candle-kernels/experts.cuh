@@ -1,0 +1,34 @@
+// Products that each choose a matrix of a stack, as mixtures of experts have them. Product i goes to row order[i] of the
+// output, or i, as often as `factors` says there, and is that of row order[i] / per of the activations.
+#pragma once
+#include "faults.cuh"
+
+struct Routing {
+    const uint32_t *experts, *order;
+    const float *factors;
+    unsigned int count, stack, per;
+
+    __device__ __forceinline__ unsigned int place(unsigned int i) const { return order == nullptr ? i : order[i]; }
+    __device__ __forceinline__ unsigned int line(unsigned int i) const { return per == 1 ? place(i) : place(i) / per; }
+    __device__ __forceinline__ float factor(unsigned int place) const { return factors == nullptr ? 1 : factors[place]; }
+};
+
+// `f(matrix, begin, end, there)` for neighbours with one matrix, up to ROWS of them, which read its weights once; y of the
+// grid is walked in steps of the grid. An expert that does not exist is reported, and matrix 0 takes its place.
+template <unsigned int ROWS, typename F>
+__device__ __forceinline__ void each_run(const Routing &routing, F f) {
+    for (size_t chunk = (size_t)blockIdx.y * ROWS; chunk < routing.count; chunk += (size_t)gridDim.y * ROWS) {
+        const unsigned int end = (unsigned int)min(chunk + ROWS, (size_t)routing.count);
+        for (unsigned int begin = (unsigned int)chunk, next; begin < end; begin = next) {
+            const uint32_t expert = routing.experts == nullptr ? 0 : routing.experts[begin];
+            next = routing.experts == nullptr ? end : begin + 1;
+            while (next < end && routing.experts[next] == expert) {
+                ++next;
+            }
+            const bool there = is_within(expert, routing.stack, CANDLE_FAULT_EXPERT);
+            f((size_t)(there ? expert : 0), begin, next, there);
+            // The next sums go through the same LDS.
+            __syncthreads();
+        }
+    }
+}
