@@ -121,6 +121,11 @@ pub const CONSTANTS: &[Constant] = &[
     constant("FAULT_INDEX_ADD", 5, "As FAULT_INDEX_SELECT."),
     constant("FAULT_EMBEDDING", 6, "As FAULT_INDEX_SELECT."),
     constant("FAULT_EXPERT", 7, "As FAULT_INDEX_SELECT."),
+    constant(
+        "QUANTIZED_ROW_BLOCK",
+        QUANTIZED_ROW_BLOCK,
+        "Threads that share the bytes of one row of activations.",
+    ),
     constant("QUANTIZED_BESIDE", 2, "Rows of blocks that a group of lanes multiplies together."),
     constant(
         "QUANTIZED_PIECE",
@@ -133,6 +138,7 @@ pub const CONSTANTS: &[Constant] = &[
 ];
 
 const SORT_BLOCK: u32 = 1024;
+const QUANTIZED_ROW_BLOCK: u32 = 512;
 
 /// Every dtype that computes, named as `DType::as_str` names it.
 pub const ELEMENTS: &[&str] = &["u8", "u32", "i16", "i32", "i64", "bf16", "f16", "f32", "f64", "f8e4m3"];
@@ -855,6 +861,8 @@ fn quantized() -> Vec<Family> {
         arg("stack", Pass::U32, "matrices"),
         arg("per", Pass::U32, "rows of the output that share a row of activations"),
     ];
+    let kind = |kind| names("kind", &[kind]);
+    let weighted = Axis { values: vec!["q2k", "q3k", "q4k", "q5k", "q6k"], ..formats() };
     vec![
         Family {
             variants: vec![vec![formats(), dtypes("dtype", &["f32", "f16"])]],
@@ -887,6 +895,7 @@ fn quantized() -> Vec<Family> {
         Family {
             variants: vec![vec![formats()]],
             dynamic_lds: true,
+            block: QUANTIZED_ROW_BLOCK,
             ..family(
                 "QuantizedRow",
                 "quantized",
@@ -968,6 +977,22 @@ fn quantized() -> Vec<Family> {
                     arg("m", Pass::U32, "rows of the result"),
                     arg("n", Pass::U32, "its columns, rows of the matrix"),
                     arg("k", Pass::U32, "columns of the matrix, whole blocks"),
+                ],
+            )
+        },
+        Family {
+            variants: vec![vec![kind("quantize"), formats()], vec![kind("quantize_weighted"), weighted]],
+            ..family(
+                "Quantize",
+                "quantize",
+                "{kind}_{format}",
+                "Blocks of f32, as the CPU device makes them; weighted: by how important each column is.",
+                vec![
+                    INP,
+                    optional("weights", "the importance of the columns, as f32; null if not weighted"),
+                    OUT,
+                    arg("blocks", Pass::Usize, "blocks in all"),
+                    arg("row_blocks", Pass::Usize, "blocks of a row; 0 if not weighted"),
                 ],
             )
         },

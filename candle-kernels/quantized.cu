@@ -170,7 +170,7 @@ struct Sums { float of[BESIDE][ROWS]; };
 
 // The products of BESIDE rows of blocks with ROWS of activations, which begin at pieces `starts`, in all `width` lanes
 // that share them.
-template <typename F, unsigned int ROWS>
+template <typename F, unsigned int ROWS, unsigned int THREADS>
 __device__ __forceinline__ Sums<ROWS> products(const uint8_t *const (&rows)[BESIDE], unsigned int pieces,
                                                unsigned int width, const uint8_t *bytes, const Scale *scales,
                                                const unsigned int (&starts)[ROWS]) {
@@ -197,7 +197,7 @@ __device__ __forceinline__ Sums<ROWS> products(const uint8_t *const (&rows)[BESI
         }
     }
     const unsigned int groups = width / LANES, group = threadIdx.x / LANES;
-    __shared__ float shared[CANDLE_BLOCK / LANES][BESIDE * ROWS];
+    __shared__ float shared[THREADS / LANES][BESIDE * ROWS];
 #pragma unroll
     for (unsigned int i = 0; i < BESIDE * ROWS; ++i) {
         float &sum = sums.of[i / ROWS][i % ROWS];
@@ -220,10 +220,11 @@ __device__ __forceinline__ Sums<ROWS> products(const uint8_t *const (&rows)[BESI
     return sums;
 }
 
-// The first of the rows of this thread's group, if the grid's x counts them.
+// The first of the rows of this thread's group, of the workgroups before and itself.
+template <unsigned int THREADS>
 __device__ __forceinline__ unsigned int first_row(unsigned int width) {
     const unsigned int shift = log2_of(width);
-    return (blockIdx.x * (CANDLE_BLOCK >> shift) + (threadIdx.x >> shift)) * BESIDE;
+    return (blockIdx.x * (THREADS >> shift) + (threadIdx.x >> shift)) * BESIDE;
 }
 
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
@@ -233,7 +234,7 @@ __device__ __forceinline__ void quantize_row(const float *x, const float *gate, 
                                              Scale *scales) {
     typedef Pack<float, 4> Four;
     const unsigned int count = pieces * PIECE_LANES;
-    for (unsigned int i = threadIdx.x; i - threadIdx.x < count; i += CANDLE_BLOCK) {
+    for (unsigned int i = threadIdx.x; i - threadIdx.x < count; i += CANDLE_QUANTIZED_ROW_BLOCK) {
         const bool inside = i < count;
         const Four pack = Four::read(x + (inside ? 4 * i : 0));
         float values[4] = {pack[0], pack[1], pack[2], pack[3]};
@@ -257,6 +258,7 @@ __device__ __forceinline__ void row_product(const float *x, const float *gate, c
                                             const uint8_t *w1, const uint8_t *w2, float *out0, float *out1, float *out2,
                                             const unsigned int end0, const unsigned int end1, const unsigned int end2,
                                             const unsigned int pieces, const unsigned int width) {
+    constexpr unsigned int THREADS = CANDLE_QUANTIZED_ROW_BLOCK;
     extern __shared__ uint4 activations[];
     uint8_t *bytes = (uint8_t *)activations;
     Scale *scales = (Scale *)(bytes + pieces * PIECE);
@@ -267,12 +269,12 @@ __device__ __forceinline__ void row_product(const float *x, const float *gate, c
     };
     {
         // The first blocks are on their way while the activations are made bytes.
-        const Unit<F> ahead = Unit<F>::read(matrix_row(min(first_row(width), end2 - 1)), threadIdx.x & (width - 1));
+        const Unit<F> ahead = Unit<F>::read(matrix_row(min(first_row<THREADS>(width), end2 - 1)), threadIdx.x & (width - 1));
         quantize_row(x, gate, pieces, bytes, scales);
         ahead.hold();
     }
     // The threads of a workgroup take the same number of turns.
-    const unsigned int rows_of_block = (CANDLE_BLOCK >> log2_of(width)) * BESIDE;
+    const unsigned int rows_of_block = (THREADS >> log2_of(width)) * BESIDE;
     for (unsigned int turn = blockIdx.x * rows_of_block; turn < end2; turn += gridDim.x * rows_of_block) {
         const unsigned int first = turn + (threadIdx.x >> log2_of(width)) * BESIDE;
         const uint8_t *rows[BESIDE];
@@ -281,7 +283,7 @@ __device__ __forceinline__ void row_product(const float *x, const float *gate, c
             rows[b] = matrix_row(min(first + b, end2 - 1));
         }
         const unsigned int starts[1] = {0};
-        const Sums<1> sums = products<F, 1>(rows, pieces, width, bytes, scales, starts);
+        const Sums<1> sums = products<F, 1, THREADS>(rows, pieces, width, bytes, scales, starts);
         if ((threadIdx.x & (width - 1)) == 0) {
 #pragma unroll
             for (unsigned int b = 0; b < BESIDE; ++b) {
@@ -305,7 +307,7 @@ __device__ __forceinline__ void rows_product(const uint8_t *activations, const u
                                              float *out, const size_t all, const unsigned int n,
                                              const unsigned int pieces, const unsigned int width) {
     const Scale *scales = (const Scale *)(activations + all * pieces * PIECE);
-    const unsigned int first = first_row(width);
+    const unsigned int first = first_row<CANDLE_BLOCK>(width);
     const size_t row_bytes = (size_t)(pieces / F::PIECES) * F::BYTES;
     each_run<ROWS>(routing, [=](size_t matrix, unsigned int begin, unsigned int end, bool there) INLINE {
         const uint8_t *rows[BESIDE];
@@ -318,7 +320,7 @@ __device__ __forceinline__ void rows_product(const uint8_t *activations, const u
         for (unsigned int r = 0; r < ROWS; ++r) {
             starts[r] = routing.line(min(begin + r, end - 1)) * pieces;
         }
-        const Sums<ROWS> sums = products<F, ROWS>(rows, pieces, width, activations, scales, starts);
+        const Sums<ROWS> sums = products<F, ROWS, CANDLE_BLOCK>(rows, pieces, width, activations, scales, starts);
         if ((threadIdx.x & (width - 1)) == 0) {
 #pragma unroll
             for (unsigned int i = 0; i < BESIDE * ROWS; ++i) {
@@ -358,7 +360,7 @@ QUANTIZE_OP(float, f32)
 #define FORMAT_OPS(F, NAME)                                                                                            \
     DEQUANTIZE_OP(F, NAME, float, f32)                                                                                 \
     DEQUANTIZE_OP(F, NAME, __half, f16)                                                                                \
-    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) quantized_row_##NAME(                                   \
+    extern "C" __global__ void __launch_bounds__(CANDLE_QUANTIZED_ROW_BLOCK) quantized_row_##NAME(                     \
         const float *x, const float *gate, const float *summand, const uint8_t *w0, const uint8_t *w1,                 \
         const uint8_t *w2, float *out0, float *out1, float *out2, const unsigned int end0, const unsigned int end1,    \
         const unsigned int end2, const unsigned int pieces, const unsigned int width) {                                \

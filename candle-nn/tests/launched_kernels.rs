@@ -3,6 +3,7 @@
 #![cfg(feature = "rocm-emulator")]
 mod common;
 
+use candle::quantized::{GgmlDType, QTensor};
 use candle::rocm::hip_kernels::contract::{Element, KernelId, Product, ProductKind, PRODUCT_TILE};
 use candle::rocm::{LaunchConfig, RocmStorage};
 use candle::DType::{self, *};
@@ -61,7 +62,7 @@ fn every_kernel_is_launched_by_an_operation() {
 fn every_operation() {
     let device = rocm();
     type Group = fn(&Device) -> Result<()>;
-    let groups: [(&str, Group); 8] = [
+    let groups: [(&str, Group); 9] = [
         ("elementwise", elementwise),
         ("moving", moving),
         ("indexing", indexing),
@@ -70,6 +71,7 @@ fn every_operation() {
         ("sorting", sorting),
         ("windows", windows),
         ("products", products),
+        ("quantizing", quantizing),
     ];
     for (name, group) in groups {
         group(&device).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -311,4 +313,15 @@ fn own_product(device: &Device, dtype: DType, element: Element) -> Result<()> {
     let got = Tensor::from_storage(Storage::Rocm(result), shape, candle::op::BackpropOp::none(), false);
     assert_close(&got, &expected, tolerance(dtype), &format!("product {dtype:?}"));
     Ok(())
+}
+
+fn quantizing(device: &Device) -> Result<()> {
+    use GgmlDType::{Q2K, Q3K, Q4K, Q4_0, Q4_1, Q5K, Q5_0, Q5_1, Q6K, Q8K, Q8_0, Q8_1};
+    let (x, weights) = (on(device, &[1, 256], F32)?, [1.0; 256]);
+    for format in [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q2K, Q3K, Q4K, Q5K, Q6K, Q8K] {
+        QTensor::quantize(&x, format)?;
+    }
+    [Q2K, Q3K, Q4K, Q5K, Q6K]
+        .iter()
+        .try_for_each(|format| QTensor::quantize_imatrix(&x, &weights, *format).map(drop))
 }

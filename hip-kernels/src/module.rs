@@ -23,6 +23,8 @@ pub enum Module {
     Product,
     /// Large products with matrices in GGML's block formats.
     Qtiles,
+    /// Making GGML's blocks.
+    Quantize,
     /// Matrices in GGML's block formats: their values and their products with few rows.
     Quantized,
     /// Uniform and normal random numbers.
@@ -45,7 +47,7 @@ pub enum Module {
 
 impl Module {
     /// All modules.
-    pub const ALL: [Module; 18] = [
+    pub const ALL: [Module; 19] = [
         Module::Affine,
         Module::Attention,
         Module::Binary,
@@ -55,6 +57,7 @@ impl Module {
         Module::Indexing,
         Module::Product,
         Module::Qtiles,
+        Module::Quantize,
         Module::Quantized,
         Module::Random,
         Module::Reduce,
@@ -78,6 +81,7 @@ impl Module {
             Module::Indexing => "indexing",
             Module::Product => "product",
             Module::Qtiles => "qtiles",
+            Module::Quantize => "quantize",
             Module::Quantized => "quantized",
             Module::Random => "random",
             Module::Reduce => "reduce",

@@ -12,6 +12,7 @@
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 mod experts;
 mod product;
+mod quantize;
 mod tiles;
 mod values;
 
@@ -145,50 +146,6 @@ impl QRocmStorage {
         })
     }
 
-    /// Quantizes `src` (f32, same device) into these blocks.
-    ///
-    /// # Errors
-    /// It names what is missing.
-    pub fn quantize(&mut self, _src: &RocmStorage) -> Result<()> {
-        not_there("quantize")
-    }
-
-    /// As [`Self::quantize`], with the importance of each column.
-    ///
-    /// # Errors
-    /// It names what is missing.
-    pub fn quantize_imatrix(
-        &mut self,
-        _src: &RocmStorage,
-        _imatrix_weights: &[f32],
-        _n_per_row: usize,
-    ) -> Result<()> {
-        not_there("quantize_imatrix")
-    }
-
-    /// As [`Self::quantize_imatrix`], from values on the host.
-    ///
-    /// # Errors
-    /// As [`Self::quantize_imatrix`].
-    pub fn quantize_imatrix_onto(
-        &mut self,
-        src: &CpuStorage,
-        imatrix_weights: &[f32],
-        n_per_row: usize,
-    ) -> Result<()> {
-        let src = self.device.storage_from_cpu_storage(src)?;
-        self.quantize_imatrix(&src, imatrix_weights, n_per_row)
-    }
-
-    /// As [`Self::quantize`], from values on the host.
-    ///
-    /// # Errors
-    /// As [`Self::quantize`].
-    pub fn quantize_onto(&mut self, src: &CpuStorage) -> Result<()> {
-        let src = self.device.storage_from_cpu_storage(src)?;
-        self.quantize(&src)
-    }
-
     /// The product of `storage` with this matrix, transposed: (.., k) with (n, k) to (.., n), in the dtype of `storage`.
     ///
     /// # Errors
@@ -216,11 +173,6 @@ impl QRocmStorage {
     ) -> Result<(RocmStorage, Shape)> {
         experts::indexed_forward(self, self_shape, (storage, layout), (ids, ids_l))
     }
-}
-
-/// The error of an operation that ROCm has no code for yet.
-fn not_there<T>(op: &str) -> Result<T> {
-    Err(Error::Msg(format!("quantized storage on ROCm cannot do this yet: {op}")).bt())
 }
 
 fn refused(text: String) -> Error {

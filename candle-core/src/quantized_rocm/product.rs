@@ -200,7 +200,7 @@ impl Stacked<'_> {
             let name = self.format.name();
             return Err(RocmError::Unsupported(format!("no kernel multiplies {name}")).into());
         };
-        let Groups { width, grid } = Groups::of(self.n, k)?;
+        let Groups { width, grid } = Groups::of(self.device.state(), self.n, k, BLOCK)?;
         // The kernel counts pieces of activations in 32 bits.
         count(rows * k / QUANTIZED_PIECE)?;
         let mut copy = None;

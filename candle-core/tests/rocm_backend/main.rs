@@ -13,6 +13,7 @@ mod fixture;
 mod indexing;
 mod matmul;
 mod pool;
+mod quantize;
 mod quantized;
 mod random;
 mod reduce;

@@ -19,18 +19,17 @@ use crate::rocm_backend::RocmError;
 use crate::{DType, Result};
 use hip_kernels::contract::{
     Binary, BinaryOp, BlockFormat, DevicePtr, Element, KernelId, KernelLayout, QuantizedRow, Swiglu, Unary,
-    UnaryOp, BLOCK, LAYOUT_WORDS, QUANTIZED_BESIDE, QUANTIZED_PIECE,
+    UnaryOp, LAYOUT_WORDS, QUANTIZED_BESIDE, QUANTIZED_PIECE, QUANTIZED_ROW_BLOCK,
 };
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError, Weak};
 
 /// The matrices of one launch.
 const MATRICES: usize = 3;
-/// Threads that leave no large GPU idle, and the fewest of them that read neighbouring pieces of a row of blocks.
-const ENOUGH_THREADS: usize = 1 << 17;
+/// Threads of a multiprocessor that keep its memory busy: half of those that every GPU has room for.
+const ENOUGH_THREADS: usize = 1024;
+/// The fewest threads that read neighbouring pieces of a row of blocks.
 const LEAST_WIDTH: usize = 32;
-/// Workgroups of a launch that goes on in steps of the grid: more would make bytes of the same row once more each.
-const ENOUGH_GROUPS: u32 = (ENOUGH_THREADS / BLOCK) as u32;
 /// Bytes of the scale and the sums of QUANTIZED_PIECE activations, behind their bytes.
 const SCALE_BYTES: usize = 8;
 
@@ -48,14 +47,14 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    pub(crate) fn of(rows: usize, columns: usize) -> Result<Self> {
+    /// Of `rows` rows, in workgroups of `block` threads.
+    pub(crate) fn of(device: &DeviceState, rows: usize, columns: usize, block: usize) -> Result<Self> {
         let groups = rows.div_ceil(QUANTIZED_BESIDE);
         let pieces = columns / QUANTIZED_PIECE;
-        let width = (ENOUGH_THREADS / groups).next_power_of_two().clamp(LEAST_WIDTH, BLOCK);
+        let wanted = (device.multiprocessors * ENOUGH_THREADS / groups).max(LEAST_WIDTH);
         // A unit of a row for each is a piece, or two of the formats whose blocks have eight.
-        let width = width.min(1 << (pieces / 2).max(1).ilog2());
-        let grid = u32::try_from(groups.div_ceil(BLOCK / width)).ok().filter(|_| rows < 1 << 31);
-        match grid {
+        let width = 1 << wanted.min(block).min((pieces / 2).max(1)).ilog2();
+        match u32::try_from(groups.div_ceil(block / width)).ok().filter(|_| rows < 1 << 31) {
             Some(grid) => Ok(Self { width: width as u32, grid }),
             None => {
                 let limit = (1 << 31) - 1;
@@ -373,7 +372,7 @@ impl DeviceState {
         let end = |count: usize| matrices.iter().take(count).map(|matrix| matrix.n).sum::<usize>();
         let blocks = |at| wanted(at).map_or(NULL, |matrix| matrix.blocks);
         let out = |at| wanted(at).map_or(NULL, |matrix| matrix.out.ptr);
-        let Groups { width, grid } = Groups::of(end(MATRICES), products.k)?;
+        let Groups { width, grid } = Groups::of(self, end(MATRICES), products.k, QUANTIZED_ROW_BLOCK)?;
         let arguments = QuantizedRow {
             x: products.gated.map_or(products.x, |gated| gated.silu.x),
             gate: products.gated.map_or(NULL, |gated| gated.gate),
@@ -391,8 +390,10 @@ impl DeviceState {
             width,
         };
         let lds_bytes = activation_bytes(1, products.k) as u32;
-        let grid = grid.min(ENOUGH_GROUPS);
-        let config = LaunchConfig { grid: (grid, 1, 1), block: (BLOCK as u32, 1, 1), lds_bytes };
+        // More would make bytes of the same row once more each.
+        let grid = grid.min((self.multiprocessors * ENOUGH_THREADS / QUANTIZED_ROW_BLOCK) as u32);
+        let block = (QUANTIZED_ROW_BLOCK as u32, 1, 1);
+        let config = LaunchConfig { grid: (grid, 1, 1), block, lds_bytes };
         // SAFETY: whoever held the products back has counted rows, matrices and outputs, and they are kept.
         unsafe { self.launch_now(kernel, config, &arguments) }
     }

@@ -55,6 +55,7 @@ impl Default for Rng {
 pub(crate) struct DeviceState {
     arch: String,
     name: String,
+    pub(super) multiprocessors: usize,
     products: Mutex<Option<ProductLibrary>>,
     pub(super) kernels: KernelTable,
     pub(super) custom: CustomKernels,
@@ -92,6 +93,7 @@ impl DeviceState {
         let state = Arc::new(Self {
             arch,
             name: properties.name,
+            multiprocessors: properties.multiprocessors,
             products: Mutex::default(),
             kernels: KernelTable::empty(),
             custom: CustomKernels::default(),

@@ -13,6 +13,8 @@ pub(super) struct Properties {
     pub(super) integrated: bool,
     /// Bytes.
     pub(super) total_memory: usize,
+    /// What HIP calls multiprocessors: compute units, or pairs of them.
+    pub(super) multiprocessors: usize,
 }
 
 /// The properties of GPU `ordinal`.
@@ -24,7 +26,8 @@ pub(super) fn properties(ordinal: usize) -> Result<Properties> {
     let label = || format!("rocm:{ordinal}");
     let properties = check(properties, label, || format!("hipGetDeviceProperties({ordinal})"))?;
     let (integrated, total_memory) = (properties.integrated != 0, properties.total_global_mem);
-    Ok(Properties { name: properties.name, integrated, total_memory })
+    let multiprocessors = properties.multi_processor_count.max(1) as usize;
+    Ok(Properties { name: properties.name, integrated, total_memory, multiprocessors })
 }
 
 /// Whether a display is attached to GPU `ordinal`, as far as the kernel's sysfs says; false where it cannot be asked.

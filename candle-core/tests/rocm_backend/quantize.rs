@@ -1,0 +1,205 @@
+//! Quantization: the bytes are the CPU device's.
+use super::fixture::*;
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{DType, Device, Result, Tensor};
+use half::f16;
+use rand::distr::Uniform;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rand_distr::Normal;
+use GgmlDType::*;
+
+/// Every type, the bytes of its block, and where f16 scales lie in it.
+const TYPES: [(GgmlDType, usize, &[usize]); 15] = [
+    (F32, 4, &[]),
+    (F16, 2, &[0]),
+    (BF16, 2, &[]),
+    (Q4_0, 18, &[0]),
+    (Q4_1, 20, &[0, 2]),
+    (Q5_0, 22, &[0]),
+    (Q5_1, 24, &[0, 2]),
+    (Q8_0, 34, &[0]),
+    (Q8_1, 36, &[0, 2]),
+    (Q2K, 84, &[80, 82]),
+    (Q3K, 110, &[108]),
+    (Q4K, 144, &[0, 2]),
+    (Q5K, 176, &[0, 2]),
+    (Q6K, 210, &[208]),
+    (Q8K, 292, &[]),
+];
+const WEIGHTED: [GgmlDType; 5] = [Q2K, Q3K, Q4K, Q5K, Q6K];
+
+const COLUMNS: usize = 512;
+
+/// Rows of one kind each, by name.
+type Rows = Vec<(&'static str, Vec<f32>)>;
+
+fn row(value: impl FnMut(usize) -> f32) -> Vec<f32> {
+    (0..COLUMNS).map(value).collect()
+}
+
+fn random(seed: u64, distribution: impl rand::distr::Distribution<f32>) -> Vec<f32> {
+    StdRng::seed_from_u64(seed).sample_iter(distribution).take(COLUMNS).collect()
+}
+
+fn finite_rows() -> Rows {
+    let normal = |seed, deviation| random(seed, Normal::new(0.0, deviation).unwrap());
+    let uniform = |seed, low, high| random(seed, Uniform::new(low, high).unwrap());
+    let mut rows: Rows = vec![
+        ("zeros", row(|_| 0.0)),
+        ("zeros with a sign", row(|_| -0.0)),
+        ("a constant", row(|_| 0.7)),
+        ("a negative constant", row(|_| -3.0)),
+        ("all but one zero", row(|i| if i % 256 == 77 { 1.5 } else { 0.0 })),
+        ("all but one of a sub-block zero", row(|i| if i % 16 == 9 { -0.3 } else { 0.0 })),
+        (
+            "an outlier",
+            normal(3, 1.0).into_iter().enumerate().map(|(i, v)| if i == 300 { 900.0 } else { v }).collect(),
+        ),
+        ("both signs of one magnitude", row(|i| if i % 3 == 0 { -2.0 } else { 2.0 })),
+        ("whole numbers", row(|i| (i * 7 % 31) as f32 - 15.0)),
+        ("halves", row(|i| (i * 5 % 64) as f32 / 2.0 - 16.0)),
+        ("an even slope", row(|i| i as f32 / 16.0 - 8.0)),
+        ("subnormal", normal(4, 1e-39)),
+        ("the smallest subnormal numbers", row(|i| f32::from_bits((i % 40) as u32))),
+        ("below where a reciprocal is infinite", normal(5, 2e-38)),
+        ("subnormal in f16", normal(6, 1e-6)),
+        ("zero in f16", normal(7, 1e-9)),
+        ("infinite in f16", normal(8, 1e6)),
+        ("about the largest of f16", normal(9, 5e5)),
+        ("huge", uniform(10, -1e38, 1e38)),
+        ("squares that are infinite", normal(11, 1e20)),
+        ("squares that are zero", normal(12, 1e-25)),
+        (
+            "magnitudes of all sizes",
+            row(|i| (i as f32 * 0.3 - 76.0).exp2() * if i % 2 == 0 { 1.0 } else { -1.0 }),
+        ),
+        ("positive", uniform(13, 0.0, 1.0)),
+        ("far from zero", uniform(14, 100.0, 101.0)),
+        ("negative", uniform(15, -1.0, -0.5)),
+        (
+            "sub-blocks of zeros",
+            normal(16, 1.0)
+                .into_iter()
+                .enumerate()
+                .map(|(i, v)| if i / 16 % 3 == 0 { 0.0 } else { v })
+                .collect(),
+        ),
+    ];
+    rows.extend((20..36).map(|seed| ("normal", normal(seed, 0.02))));
+    rows.extend((40..48).map(|seed| ("uniform", uniform(seed, -1.0, 1.0))));
+    rows
+}
+
+/// Where the CPU device's own compiler decides on bits: the sign of a NaN that arithmetic makes, and which of two zeros is
+/// the smaller one.
+fn open_rows() -> Rows {
+    let with = |seed, every: usize, value: f32| -> Vec<f32> {
+        let normal = random(seed, Normal::new(0.0, 1.0).unwrap());
+        normal.into_iter().enumerate().map(|(i, v)| if i % every == every / 2 { value } else { v }).collect()
+    };
+    vec![
+        ("zeros of both signs", row(|i| if i % 3 == 0 { -0.0 } else { 0.0 })),
+        ("an infinity", with(1, 512, f32::INFINITY)),
+        ("infinities below", with(2, 16, f32::NEG_INFINITY)),
+        ("infinities only", row(|_| f32::INFINITY)),
+        ("infinities of both signs", row(|i| if i % 5 == 0 { f32::INFINITY } else { f32::NEG_INFINITY })),
+        ("a NaN", with(3, 512, f32::NAN)),
+        ("a NaN with a sign", with(4, 512, -f32::NAN)),
+        ("several NaN", with(5, 8, f32::NAN)),
+        ("NaN only", row(|_| f32::NAN)),
+        ("a NaN first", row(|i| if i % 32 == 0 { f32::NAN } else { i as f32 })),
+        (
+            "everything that is no number",
+            row(|i| [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.0, -2.0][i % 5]),
+        ),
+    ]
+}
+
+fn weights() -> Rows {
+    vec![
+        ("random weights", random(50, Uniform::new(0.0, 2.0).unwrap())),
+        ("equal weights", row(|_| 1.0)),
+        ("no weights", row(|_| 0.0)),
+        ("few weights", row(|i| if i % 7 == 0 { 1.0 } else { 0.0 })),
+        ("no weight of some sub-blocks", row(|i| if i / 32 % 2 == 0 { 0.0 } else { i as f32 })),
+        ("large weights", random(51, Uniform::new(0.0, 1e30).unwrap())),
+        ("small weights", random(52, Uniform::new(0.0, 1e-30).unwrap())),
+        ("weights below zero", random(53, Normal::new(0.0, 1.0).unwrap())),
+        ("weights that are no numbers", row(|i| [f32::NAN, f32::INFINITY, 1.0, 0.5][i % 4])),
+    ]
+}
+
+fn matrix(rows: &Rows) -> Tensor {
+    let values: Vec<f32> = rows.iter().flat_map(|(_, row)| row.iter().copied()).collect();
+    Tensor::from_vec(values, (rows.len(), COLUMNS), &Device::Cpu).unwrap()
+}
+
+/// NaN is one, and so is zero.
+fn without_open_bits(data: &mut [u8], block: usize, scales: &[usize]) {
+    for block in data.chunks_exact_mut(block) {
+        for &at in scales {
+            let value = f16::from_le_bytes([block[at], block[at + 1]]);
+            if value.is_nan() || value == f16::ZERO {
+                let one = if value.is_nan() { f16::NAN } else { f16::ZERO };
+                block[at..at + 2].copy_from_slice(&one.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// Both devices make the same bytes of all rows; of `open` ones except for the bits that are.
+fn assert_same(rows: &Rows, open: bool, weights: Option<&[f32]>, types: &[GgmlDType], what: &str) {
+    let (cpu, gpu) = (matrix(rows), matrix(rows).to_device(&rocm()).unwrap());
+    for &(dtype, size, scales) in TYPES.iter().filter(|(dtype, ..)| types.contains(dtype)) {
+        let bytes = |source: &Tensor| -> Result<Vec<u8>> {
+            let made = match weights {
+                Some(weights) => QTensor::quantize_imatrix(source, weights, dtype)?,
+                None => QTensor::quantize(source, dtype)?,
+            };
+            Ok(made.data()?.into_owned())
+        };
+        let (mut got, mut expected) = (bytes(&gpu).unwrap(), bytes(&cpu).unwrap());
+        if open {
+            without_open_bits(&mut got, size, scales);
+            without_open_bits(&mut expected, size, scales);
+        }
+        assert_eq!(got.len(), expected.len(), "{dtype:?}");
+        let row = expected.len() / rows.len();
+        for (i, (got, expected)) in got.chunks(row).zip(expected.chunks(row)).enumerate() {
+            let differing: Vec<_> = (0..row)
+                .filter(|&at| got[at] != expected[at])
+                .map(|at| (at / size, at % size, got[at], expected[at]))
+                .collect();
+            assert!(
+                differing.is_empty(),
+                "{dtype:?}, {}, {what}: {} of {row} bytes differ, as (block, byte, got, expected): {:?}",
+                rows[i].0,
+                differing.len(),
+                &differing[..differing.len().min(16)]
+            );
+        }
+    }
+}
+
+fn all() -> Vec<GgmlDType> {
+    TYPES.iter().map(|(dtype, ..)| *dtype).collect()
+}
+
+#[test]
+fn the_blocks_of_all_types_are_the_cpu_devices() {
+    assert_same(&finite_rows(), false, None, &all(), "");
+}
+
+#[test]
+fn the_blocks_of_what_is_not_finite_are_the_cpu_devices() {
+    assert_same(&open_rows(), true, None, &all(), "");
+}
+
+#[test]
+fn blocks_with_weights_are_the_cpu_devices() {
+    for (name, weights) in weights() {
+        assert_same(&finite_rows(), name.contains("numbers"), Some(&weights), &WEIGHTED, name);
+        assert_same(&open_rows(), true, Some(&weights), &WEIGHTED, name);
+    }
+}
