@@ -132,6 +132,9 @@ pub const CONSTANTS: &[Constant] = &[
         32,
         "Weights that one lane unpacks at once, and activations that share a scale.",
     ),
+    constant("QTILE_ROWS", 128, "Rows of activations of a workgroup's part of a large product with blocks."),
+    constant("QTILE_COLUMNS", 64, "Rows of blocks of it."),
+    constant("QTILE_DEPTH", 128, "Weights of each of these that it unpacks at once."),
 ];
 
 const SORT_BLOCK: u32 = 1024;
@@ -957,6 +960,24 @@ fn quantized() -> Vec<Family> {
                     ],
                 ]
                 .concat(),
+            )
+        },
+        Family {
+            variants: vec![vec![formats()]],
+            ..family(
+                "QuantizedTiles",
+                "qtiles",
+                "qtiles_{format}",
+                "The products of many rows of activations with a matrix, on matrix units; x of the grid counts parts of \
+                 QTILE_ROWS rows, y those of QTILE_COLUMNS columns.",
+                vec![
+                    arg("blocks", Pass::Pointer, "the matrix"),
+                    arg("x", Pass::Pointer, "what quantize_rows wrote"),
+                    OUT,
+                    arg("m", Pass::U32, "rows of the result"),
+                    arg("n", Pass::U32, "its columns, rows of the matrix"),
+                    arg("k", Pass::U32, "columns of the matrix, whole blocks"),
+                ],
             )
         },
         Family {

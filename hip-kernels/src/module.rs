@@ -21,6 +21,8 @@ pub enum Module {
     Indexing,
     /// Products of matrices.
     Product,
+    /// Large products with matrices in GGML's block formats.
+    Qtiles,
     /// Making GGML's blocks.
     Quantize,
     /// Matrices in GGML's block formats: their values and their products with few rows.
@@ -45,7 +47,7 @@ pub enum Module {
 
 impl Module {
     /// All modules.
-    pub const ALL: [Module; 18] = [
+    pub const ALL: [Module; 19] = [
         Module::Affine,
         Module::Attention,
         Module::Binary,
@@ -54,6 +56,7 @@ impl Module {
         Module::Fill,
         Module::Indexing,
         Module::Product,
+        Module::Qtiles,
         Module::Quantize,
         Module::Quantized,
         Module::Random,
@@ -77,6 +80,7 @@ impl Module {
             Module::Fill => "fill",
             Module::Indexing => "indexing",
             Module::Product => "product",
+            Module::Qtiles => "qtiles",
             Module::Quantize => "quantize",
             Module::Quantized => "quantized",
             Module::Random => "random",

@@ -5,6 +5,7 @@
 //! | `values` | the numbers that blocks stand for: all, or the rows of an embedding |
 //! | `quantize` | making blocks, bit by bit as the CPU device does |
 //! | `product` | products with activations, and which kernel makes which |
+//! | `tiles` | of them those of many rows, on matrix units |
 //! | `experts` | products with the matrices of a stack that each row chooses |
 //!
 //! F32, F16 and BF16, which GGML counts as formats, are ordinary storages here.
@@ -12,6 +13,7 @@
 mod experts;
 mod product;
 mod quantize;
+mod tiles;
 mod values;
 
 use crate::backend::{BackendDevice, BackendStorage};

@@ -1,5 +1,5 @@
 //! Products of activations with a matrix of blocks, and which kernel makes which.
-use super::{refused, unexpected, Data, QRocmStorage};
+use super::{refused, tiles, unexpected, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
     BlockFormat, DevicePtr, KernelOf, QuantizeRows, QuantizedRows, QuantizedRowsCount, BLOCK, QUANTIZED_PIECE,
@@ -8,7 +8,7 @@ use crate::rocm_backend::{activation_bytes, Groups, RowProduct};
 use crate::rocm_backend::{element, Buffer, LaunchConfig, RocmError};
 use crate::{DType, Layout, Result, RocmDevice, RocmStorage, Shape};
 
-const OP: &str = "quantized-matmul";
+pub(super) const OP: &str = "quantized-matmul";
 
 /// Rows that the kernel for few rows takes at a time.
 const FEW: usize = 4;
@@ -22,20 +22,21 @@ enum Way {
     Row,
     /// Dot products of bytes, with activations that were made bytes by a launch before; [`FEW`] rows at a time.
     FewRows,
-    /// The matrix as f32, and a dense product.
-    Dense,
+    /// Tiles of products on matrix units, with such activations.
+    Tiles,
 }
 
 /// The most rows of each way, the first that fits being taken.
 ///
 /// One row: reading the blocks takes all the time there is, and a launch more would cost as much as a small product. A
-/// few: the blocks are still read once, or so often from the cache that they take less than the dense matrix, which is
-/// eight times as large in f32 as blocks of 4 bits and is written and read besides.
+/// few: the blocks are still read once, or so often from the cache that it takes less than the many unused rows of a tile.
+/// More: tiles, which read blocks once for QTILE_ROWS rows; the dense matrix, eight times as large in f32 as blocks of 4
+/// bits, would be written and read besides.
 fn way(rows: usize, columns: usize, dtype: DType) -> Way {
     match rows {
         1 if dtype == DType::F32 && columns <= LONGEST_IN_LDS => Way::Row,
         ..=16 => Way::FewRows,
-        _ => Way::Dense,
+        _ => Way::Tiles,
     }
 }
 
@@ -75,7 +76,7 @@ pub(super) fn forward(
         Data::Blocks(format, blocks) => match way(rows, k, dtype) {
             Way::Row => one_row(*format, blocks.ptr(), x, layout, (n, k))?,
             Way::FewRows => few_rows(*format, blocks.ptr(), x, layout, (rows, n, k))?,
-            Way::Dense => dense(matrix, x, layout, (rows, n, k))?,
+            Way::Tiles => tiles::product(*format, blocks.ptr(), x, layout, (rows, n, k))?,
         },
     };
     match out.dtype() == dtype {
@@ -102,7 +103,11 @@ fn dense(
 }
 
 /// Where the first of dense activations lies, if kernels can read it in packs; else that of a copy.
-fn in_packs<'a>(x: &'a RocmStorage, layout: &Layout, copy: &'a mut Option<RocmStorage>) -> Result<DevicePtr> {
+pub(super) fn in_packs<'a>(
+    x: &'a RocmStorage,
+    layout: &Layout,
+    copy: &'a mut Option<RocmStorage>,
+) -> Result<DevicePtr> {
     let at = x.contiguous_ptr(layout, OP)?;
     if at.0.addr().is_multiple_of(4 * x.dtype().size_in_bytes()) {
         return Ok(at);
@@ -135,7 +140,7 @@ fn one_row(
 ///
 /// # Safety
 /// So many lie at `from`, in packs; and nothing is held back that has to come before.
-unsafe fn quantize_rows(
+pub(super) unsafe fn quantize_rows(
     device: &RocmDevice,
     from: DevicePtr,
     dtype: DType,
@@ -153,7 +158,7 @@ unsafe fn quantize_rows(
     Ok(bytes)
 }
 
-fn quantizer(dtype: DType) -> Result<KernelOf<QuantizeRows>> {
+pub(super) fn quantizer(dtype: DType) -> Result<KernelOf<QuantizeRows>> {
     element(dtype).and_then(QuantizeRows::kernel).ok_or_else(|| unexpected(DType::F32, dtype))
 }
 
@@ -252,7 +257,7 @@ fn few_rows(
     Ok(dst)
 }
 
-fn count(value: usize) -> Result<u32> {
+pub(super) fn count(value: usize) -> Result<u32> {
     u32::try_from(value)
         .ok()
         .filter(|&value| value < 1 << 31)

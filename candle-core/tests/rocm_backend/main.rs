@@ -19,4 +19,5 @@ mod random;
 mod reduce;
 mod scan;
 mod sort;
+mod tiles;
 mod upsample;

@@ -8,11 +8,11 @@
 #define __constant__ __attribute__((constant))
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
-// CUDA's second argument (blocks per multiprocessor) has no counterpart here: the compiler picks the occupancy.
+// CUDA's second argument (blocks per multiprocessor) has no counterpart on AMD: the compiler picks the occupancy.
 #if defined(__AMDGCN__)
 #define __launch_bounds__(threads, ...) __attribute__((amdgpu_flat_work_group_size(1, threads)))
 #else
-#define __launch_bounds__(threads, ...) __attribute__((launch_bounds(threads)))
+#define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
 #endif
 
 // What our own headers put before a function.

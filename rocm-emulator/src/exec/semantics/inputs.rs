@@ -96,6 +96,9 @@ pub fn state(
         let second_formula = super::formula::find(second.name)?;
         fill(&mut state, second_formula, second, &mut random);
     }
+    if inst.name.starts_with("v_wmma") && noise.family == Family::Rdna3 {
+        repeat_inputs(&mut state, inst);
+    }
     let mut signatures = formula.signature.iter();
     if signatures.any(|signature| {
         signature.sources.iter().any(|(kind, _)| kind.is_flushed()) || signature.result.is_flushed()
@@ -113,6 +116,18 @@ pub fn state(
         place(&mut state, inst, access, case, &mut random)?;
     }
     Some(state)
+}
+
+/// Every 16 lanes must have the same of A and B, of up to eight registers each.
+fn repeat_inputs(state: &mut State, inst: &Inst) {
+    for operand in &inst.src[..2] {
+        let Operand::Vgpr(first) = *operand else { continue };
+        for register in state.vgpr.iter_mut().skip(first.into()).take(8) {
+            for lane in 16..64 {
+                register[lane] = register[lane % 16];
+            }
+        }
+    }
 }
 
 /// A number that tells instructions apart.

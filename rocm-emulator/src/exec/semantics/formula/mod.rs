@@ -5,6 +5,7 @@ mod division;
 mod float;
 mod integer;
 mod lanes;
+mod matrix;
 mod memory;
 mod packed;
 mod scalar;
@@ -79,13 +80,14 @@ pub struct Formula {
 }
 
 static FORMULAS: LazyLock<HashMap<&'static str, Formula>> = LazyLock::new(|| {
-    let tables: [(&[Row], bool); 8] = [
+    let tables: [(&[Row], bool); 9] = [
         (float::ROWS, false),
         (integer::ROWS, false),
         (convert::ROWS, false),
         (division::ROWS, false),
         (packed::ROWS, false),
         (lanes::ROWS, false),
+        (matrix::ROWS, false),
         (scalar::ROWS, false),
         (scalar::FLOW, true),
     ];

@@ -1,0 +1,58 @@
+//! Products of many rows of activations with a matrix of blocks, on matrix units.
+use super::product::{count, in_packs, quantize_rows, quantizer, OP};
+use crate::backend::BackendStorage;
+use crate::rocm_backend::hip_kernels::contract::{
+    BlockFormat, DevicePtr, QuantizedTiles, BLOCK, QTILE_COLUMNS, QTILE_ROWS,
+};
+use crate::rocm_backend::{LaunchConfig, RocmError};
+use crate::{DType, Layout, Result, RocmStorage};
+
+/// The most parts in y of the grid that every GPU takes.
+const MAX_PARTS: usize = 65535;
+/// The longest row: places within a part are counted in 32 bits.
+const LONGEST: usize = 1 << 24;
+
+/// `m` dense rows of f32, f16 or bf16 with each of the n rows of blocks, as (m, n) in f32; rows have k elements, whole
+/// blocks, and no size is 0.
+///
+/// # Errors
+/// Sizes beyond what one launch takes; no memory.
+pub(super) fn product(
+    format: BlockFormat,
+    blocks: DevicePtr,
+    x: &RocmStorage,
+    layout: &Layout,
+    (m, n, k): (usize, usize, usize),
+) -> Result<RocmStorage> {
+    for (elements, limit) in [(n, MAX_PARTS * QTILE_COLUMNS), (k, LONGEST)] {
+        if elements > limit {
+            return Err(RocmError::TooManyElements { op: OP, elements, limit }.into());
+        }
+    }
+    let device = &x.device;
+    let Some(kernel) = QuantizedTiles::kernel(format) else {
+        let name = format.name();
+        return Err(RocmError::Unsupported(format!("no kernel multiplies many rows with {name}")).into());
+    };
+    let mut copy = None;
+    let from = in_packs(x, layout, &mut copy)?;
+    // SAFETY: every element is written by the kernel.
+    let dst = unsafe { RocmStorage::alloc(device, DType::F32, m * n, OP)? };
+    let out = dst.slice.ptr();
+    let (rows, columns) = (count(m)?, count(n)?);
+    let grid = (count(m.div_ceil(QTILE_ROWS))?, count(n.div_ceil(QTILE_COLUMNS))?, 1);
+    let config = LaunchConfig { grid, block: (BLOCK as u32, 1, 1), lds_bytes: 0 };
+    device.with_activations(
+        (from, x.dtype()),
+        (m, k),
+        [quantizer(x.dtype())?.id(), kernel.id()],
+        // SAFETY: the layout was checked against the input.
+        || unsafe { quantize_rows(device, from, x.dtype(), m, k) },
+        |activations| {
+            let arguments = QuantizedTiles { blocks, x: activations, out, m: rows, n: columns, k: k as u32 };
+            // SAFETY: the matrix was counted, and activations and output have m rows.
+            unsafe { device.state().launch_now(kernel, config, &arguments) }
+        },
+    )?;
+    Ok(dst)
+}

@@ -1,0 +1,136 @@
+//! The kernels of large products with blocks, whatever the sizes that products choose them for, against the products of the
+//! values that the blocks and the bytes of the activations stand for.
+use super::fixture::rocm;
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::rocm::hip_kernels::contract::{
+    BlockFormat, QuantizedTiles, BLOCK, QTILE_COLUMNS, QTILE_ROWS, QUANTIZED_PIECE,
+};
+use candle_core::rocm::LaunchConfig;
+use candle_core::{Device, Tensor};
+
+const FORMATS: [(GgmlDType, BlockFormat); 12] = [
+    (GgmlDType::Q4_0, BlockFormat::Q40),
+    (GgmlDType::Q4_1, BlockFormat::Q41),
+    (GgmlDType::Q5_0, BlockFormat::Q50),
+    (GgmlDType::Q5_1, BlockFormat::Q51),
+    (GgmlDType::Q8_0, BlockFormat::Q80),
+    (GgmlDType::Q8_1, BlockFormat::Q81),
+    (GgmlDType::Q2K, BlockFormat::Q2k),
+    (GgmlDType::Q3K, BlockFormat::Q3k),
+    (GgmlDType::Q4K, BlockFormat::Q4k),
+    (GgmlDType::Q5K, BlockFormat::Q5k),
+    (GgmlDType::Q6K, BlockFormat::Q6k),
+    (GgmlDType::Q8K, BlockFormat::Q8k),
+];
+
+/// Rows of activations, rows of blocks, and blocks of a row: around the sides of tiles, of waves' and of workgroups'
+/// parts, and steps that rows fill and do not fill.
+const SIZES: [(usize, usize, usize); 9] = [
+    (1, 1, 1),
+    (15, 17, 3),
+    (17, 15, 4),
+    (33, 63, 2),
+    (63, 33, 1),
+    (64, 65, 5),
+    (65, 64, 1),
+    (127, 129, 1),
+    (129, 127, 2),
+];
+
+/// Activations as quantize_rows writes them: bytes, then a scale and the sums of both halves of each piece.
+struct Activations {
+    bytes: Vec<i8>,
+    scales: Vec<f32>,
+}
+
+impl Activations {
+    fn new(count: usize) -> Self {
+        let mut state = count as u64 | 1;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as i32
+        };
+        let bytes = (0..count).map(|_| (next() % 255 - 127) as i8).collect();
+        let scales = (0..count / QUANTIZED_PIECE).map(|_| (next() % 1000) as f32 * 1e-5).collect();
+        Self { bytes, scales }
+    }
+
+    fn in_memory(&self) -> Vec<u8> {
+        let mut memory: Vec<u8> = self.bytes.iter().map(|byte| *byte as u8).collect();
+        for (bytes, scale) in self.bytes.chunks_exact(QUANTIZED_PIECE).zip(&self.scales) {
+            memory.extend(scale.to_le_bytes());
+            for half in bytes.chunks_exact(QUANTIZED_PIECE / 2) {
+                memory.extend(half.iter().map(|byte| i16::from(*byte)).sum::<i16>().to_le_bytes());
+            }
+        }
+        memory
+    }
+
+    fn values(&self) -> Vec<f64> {
+        let scale = |i: usize| f64::from(self.scales[i / QUANTIZED_PIECE]);
+        self.bytes.iter().enumerate().map(|(i, byte)| f64::from(*byte) * scale(i)).collect()
+    }
+}
+
+/// The product of two rows, and how far f32 may be from it.
+///
+/// A sum of bytes is exact. Each of 16 is scaled, with a minimum taken off, by a few roundings, and added, so that each
+/// addition rounds at most the sum of all magnitudes. A scaled byte and a minimum are together at most four times as large
+/// as the largest weight that shares them.
+fn product(x: &[f64], w: &[f32]) -> (f64, f64) {
+    let (mut sum, mut magnitudes) = (0.0, 0.0);
+    for (x, w) in x.chunks_exact(QUANTIZED_PIECE).zip(w.chunks_exact(QUANTIZED_PIECE)) {
+        let largest = w.iter().fold(0.0f32, |max, w| max.max(w.abs()));
+        sum += x.iter().zip(w).map(|(x, w)| x * f64::from(*w)).sum::<f64>();
+        magnitudes += x.iter().map(|x| x.abs()).sum::<f64>() * 4.0 * f64::from(largest);
+    }
+    let roundings = 2 * x.len() / 16 + 6;
+    (sum, magnitudes * roundings as f64 * f64::from(f32::EPSILON) / 2.0)
+}
+
+#[test]
+fn products_of_any_size() {
+    let device = rocm();
+    let device = device.as_rocm_device().unwrap();
+    for (dtype, format) in FORMATS {
+        for (m, n, blocks) in SIZES {
+            let k = blocks * dtype.block_size();
+            let values = super::fixture::numbers(n * k, 1.0);
+            let values = Tensor::from_vec(values.iter().map(|v| *v as f32).collect(), (n, k), &Device::Cpu);
+            let matrix = QTensor::quantize(&values.unwrap(), dtype).unwrap();
+            let weights = matrix.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap();
+            let weights = weights.to_vec1::<f32>().unwrap();
+            let activations = Activations::new(m * k);
+
+            let matrix = device.clone_htod(&matrix.data().unwrap()).unwrap();
+            let x = device.clone_htod(&activations.in_memory()).unwrap();
+            // SAFETY: the kernel writes all of it.
+            let out = unsafe { device.alloc::<f32>(m * n).unwrap() };
+            let arguments = QuantizedTiles {
+                blocks: matrix.ptr(),
+                x: x.ptr(),
+                out: out.ptr(),
+                m: m as u32,
+                n: n as u32,
+                k: k as u32,
+            };
+            let grid = (m.div_ceil(QTILE_ROWS) as u32, n.div_ceil(QTILE_COLUMNS) as u32, 1);
+            let config = LaunchConfig { grid, block: (BLOCK as u32, 1, 1), lds_bytes: 0 };
+            let kernel = QuantizedTiles::kernel(format).unwrap();
+            // SAFETY: the buffers have the sizes that the kernel is given.
+            unsafe { device.launch(kernel, config, &arguments).unwrap() };
+            let got = device.clone_dtoh(&out).unwrap();
+
+            let x = activations.values();
+            for (i, got) in got.into_iter().enumerate() {
+                let (row, column) = (i / n, i % n);
+                let (want, bound) = product(&x[row * k..][..k], &weights[column * k..][..k]);
+                let what = format!("{dtype:?} {m} x {n} x {k}, row {row}, column {column}");
+                assert!(
+                    (f64::from(got) - want).abs() <= bound,
+                    "{what}: {got}, wanted {want} within {bound}"
+                );
+            }
+        }
+    }
+}
