@@ -47,6 +47,8 @@ pub struct Axis {
     pub is_dtype: bool,
     /// The values, as they stand in the name.
     pub values: Vec<&'static str>,
+    /// The enumeration in Rust, of names that several families have; else each family has its own.
+    pub shared: Option<&'static str>,
 }
 
 /// Kernels that differ only in what their axes say.
@@ -117,6 +119,14 @@ pub const CONSTANTS: &[Constant] = &[
     constant("FAULT_SCATTER", 3, "As FAULT_INDEX_SELECT."),
     constant("FAULT_SCATTER_ADD", 4, "As FAULT_INDEX_SELECT."),
     constant("FAULT_INDEX_ADD", 5, "As FAULT_INDEX_SELECT."),
+    constant("FAULT_EMBEDDING", 6, "As FAULT_INDEX_SELECT."),
+    constant("FAULT_EXPERT", 7, "As FAULT_INDEX_SELECT."),
+    constant("QUANTIZED_BESIDE", 2, "Rows of blocks that a group of lanes multiplies together."),
+    constant(
+        "QUANTIZED_PIECE",
+        32,
+        "Weights that one lane unpacks at once, and activations that share a scale.",
+    ),
 ];
 
 const SORT_BLOCK: u32 = 1024;
@@ -135,10 +145,14 @@ const UNITS: &[&str] = &["b1", "b2", "b4", "b8", "b16"];
 /// Ids of operations that move elements, and of those that add.
 const MOVING_IDS: &[&str] = &["u8", "u32", "i64"];
 const ADDING_IDS: &[&str] = INTEGERS;
+/// GGML's block formats.
+const FORMATS: &[&str] =
+    &["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2k", "q3k", "q4k", "q5k", "q6k", "q8k"];
 
 /// All families. The kernels are numbered in this order.
 pub fn families() -> Vec<Family> {
-    [elementwise(), moving(), indexing(), reductions(), rows(), sorting(), windows(), products()].concat()
+    [elementwise(), moving(), indexing(), reductions(), rows(), sorting(), windows(), products(), quantized()]
+        .concat()
 }
 
 fn elementwise() -> Vec<Family> {
@@ -827,6 +841,93 @@ fn products() -> Vec<Family> {
     ]
 }
 
+fn quantized() -> Vec<Family> {
+    let pieces = arg("pieces", Pass::U32, "runs of QUANTIZED_PIECE weights in a row");
+    let width =
+        arg("width", Pass::U32, "threads that share QUANTIZED_BESIDE rows of weights, `pieces` at most");
+    let optional = |name, meaning| arg(name, Pass::Pointer, meaning);
+    vec![
+        Family {
+            variants: vec![vec![formats(), dtypes("dtype", &["f32", "f16"])]],
+            ..family(
+                "Dequantize",
+                "quantized",
+                "dequantize_{format}_{dtype}",
+                "The values of blocks, of all rows or of those with given numbers.",
+                vec![
+                    arg("blocks", Pass::Pointer, "the matrix"),
+                    optional("ids", "numbers of its rows, as u32; null for all in order"),
+                    OUT,
+                    arg("pieces", Pass::U32, "runs of QUANTIZED_PIECE weights of the output"),
+                    arg("rows", Pass::Usize, "rows of the matrix"),
+                    arg("row_pieces", Pass::Usize, "pieces of a row, as a dim's word"),
+                ],
+            )
+        },
+        Family {
+            variants: vec![vec![dtypes("dtype", &["bf16", "f16", "f32"])]],
+            ..family(
+                "QuantizeRows",
+                "quantized",
+                "quantize_rows_{dtype}",
+                "Activations as bytes, a whole number of QUANTIZED_PIECE; behind them a scale and two sums for each \
+                 of these.",
+                vec![arg("x", Pass::Pointer, "the activations"), OUT, NUMEL],
+            )
+        },
+        Family {
+            variants: vec![vec![formats()]],
+            dynamic_lds: true,
+            ..family(
+                "QuantizedRow",
+                "quantized",
+                "quantized_row_{format}",
+                "The products of one row of f32 with up to three matrices, whose rows are counted through.",
+                vec![
+                    arg("x", Pass::Pointer, "the row"),
+                    optional("gate", "may be null; else the row is silu(x) * gate"),
+                    optional("summand", "added to the product with the first matrix; may be null"),
+                    arg("w0", Pass::Pointer, "blocks of the first matrix"),
+                    optional("w1", "those of the second, if there is one"),
+                    optional("w2", "those of the third, if there is one"),
+                    arg("out0", Pass::Pointer, "product with the first"),
+                    optional("out1", "with the second"),
+                    optional("out2", "with the third"),
+                    arg("end0", Pass::U32, "where rows of the first end"),
+                    arg("end1", Pass::U32, "where those of the second end"),
+                    arg("end2", Pass::U32, "where those of the third end"),
+                    pieces,
+                    width,
+                ],
+            )
+        },
+        Family {
+            variants: vec![vec![names("count", &["1", "4"]), formats()]],
+            ..family(
+                "QuantizedRows",
+                "quantized",
+                "quantized_rows_{count}_{format}",
+                "The products of up to so many rows of activations at a time with a matrix, or with one of a stack each.",
+                vec![
+                    arg("activations", Pass::Pointer, "what quantize_rows wrote"),
+                    arg("weights", Pass::Pointer, "blocks of the matrix, or of a stack of them"),
+                    optional("experts", "the matrix of each product, as u32; null if there is one"),
+                    optional("order", "rows of the output, as u32; null for the order of the products"),
+                    optional("factors", "of each row of the output, as f32; may be null"),
+                    OUT,
+                    arg("all", Pass::Usize, "rows of activations"),
+                    arg("count", Pass::U32, "products"),
+                    arg("n", Pass::U32, "rows of a matrix"),
+                    arg("stack", Pass::U32, "matrices"),
+                    arg("per", Pass::U32, "rows of the output that share a row of activations"),
+                    pieces,
+                    width,
+                ],
+            )
+        },
+    ]
+}
+
 const NUMEL: Argument = arg("numel", Pass::Usize, "elements in all");
 const NUM_DIMS: Argument = arg("num_dims", Pass::Usize, "dims in `info`; 0 if everything is contiguous");
 const INFO: Argument = arg("info", Pass::Layout, "dims, then the strides of each operand");
@@ -849,11 +950,16 @@ const fn constant(name: &'static str, value: u32, meaning: &'static str) -> Cons
 }
 
 fn names(name: &'static str, values: &[&'static str]) -> Axis {
-    Axis { name, is_dtype: false, values: values.to_vec() }
+    Axis { name, is_dtype: false, values: values.to_vec(), shared: None }
+}
+
+/// GGML's block formats.
+fn formats() -> Axis {
+    Axis { shared: Some("BlockFormat"), ..names("format", FORMATS) }
 }
 
 fn dtypes(name: &'static str, values: &[&'static str]) -> Axis {
-    Axis { name, is_dtype: true, values: values.to_vec() }
+    Axis { name, is_dtype: true, values: values.to_vec(), shared: None }
 }
 
 /// A family without variants, one element per thread, in workgroups of 256.

@@ -21,6 +21,8 @@ pub enum Module {
     Indexing,
     /// Products of matrices.
     Product,
+    /// Matrices in GGML's block formats: their values and their products with few rows.
+    Quantized,
     /// Uniform and normal random numbers.
     Random,
     /// Sums and extrema.
@@ -41,7 +43,7 @@ pub enum Module {
 
 impl Module {
     /// All modules.
-    pub const ALL: [Module; 16] = [
+    pub const ALL: [Module; 17] = [
         Module::Affine,
         Module::Attention,
         Module::Binary,
@@ -50,6 +52,7 @@ impl Module {
         Module::Fill,
         Module::Indexing,
         Module::Product,
+        Module::Quantized,
         Module::Random,
         Module::Reduce,
         Module::Rotary,
@@ -71,6 +74,7 @@ impl Module {
             Module::Fill => "fill",
             Module::Indexing => "indexing",
             Module::Product => "product",
+            Module::Quantized => "quantized",
             Module::Random => "random",
             Module::Reduce => "reduce",
             Module::Rotary => "rotary",

@@ -1,30 +1,80 @@
-//! Quantized storage on ROCm.
+//! Quantized storage on ROCm: GGML's block formats as files have them, and what is computed with them.
 //!
-//! The type stands where upstream's `QCudaStorage` stands, so that every dispatch of
-//! `candle_core::quantized` has its ROCm arm. No operation is there yet: each call returns an error
-//! that names it.
+//! | file | subject |
+//! |---|---|
+//! | `values` | the numbers that blocks stand for: all, or the rows of an embedding |
+//! | `quantize` | making blocks, bit by bit as the CPU device does |
+//! | `product` | products with activations, and which kernel makes which |
+//! | `experts` | products with the matrices of a stack that each row chooses |
+//!
+//! F32, F16 and BF16, which GGML counts as formats, are ordinary storages here.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
+mod experts;
+mod product;
+mod values;
 
+use crate::backend::{BackendDevice, BackendStorage};
 use crate::quantized::{GgmlDType, GgmlType, QStorage};
-use crate::{CpuStorage, Error, Layout, Result, RocmDevice, RocmStorage, Shape};
+use crate::rocm_backend::hip_kernels::contract::{BlockFormat, DevicePtr};
+use crate::rocm_backend::{Buffer, DeviceElement};
+use crate::{CpuStorage, DType, Error, Layout, Result, RocmDevice, RocmStorage, Shape};
+pub use experts::{experts_forward, Routing};
+use half::{bf16, f16};
 
-/// A quantized tensor's blocks on a ROCm device.
-///
-/// None can be made yet: [`QRocmStorage::zeros`] and [`load_quantized`] return an error.
+/// A quantized tensor's blocks on a ROCm device, one after another as in a GGUF file.
+#[derive(Debug)]
 pub struct QRocmStorage {
     dtype: GgmlDType,
     device: RocmDevice,
+    data: Data,
 }
 
-/// The error of an operation that ROCm has no code for yet.
-fn not_there<T>(op: &str) -> Result<T> {
-    Err(Error::Msg(format!("quantized storage is not there yet on ROCm: {op}")).bt())
+#[derive(Debug)]
+enum Data {
+    Blocks(BlockFormat, Buffer<u8>),
+    Floats(RocmStorage),
+}
+
+/// What a GGML type is to the kernels.
+enum Kind {
+    Blocks(BlockFormat),
+    Floats(DType),
+}
+
+impl Kind {
+    fn of(dtype: GgmlDType) -> Self {
+        Kind::Blocks(match dtype {
+            GgmlDType::F32 => return Kind::Floats(DType::F32),
+            GgmlDType::F16 => return Kind::Floats(DType::F16),
+            GgmlDType::BF16 => return Kind::Floats(DType::BF16),
+            GgmlDType::Q4_0 => BlockFormat::Q40,
+            GgmlDType::Q4_1 => BlockFormat::Q41,
+            GgmlDType::Q5_0 => BlockFormat::Q50,
+            GgmlDType::Q5_1 => BlockFormat::Q51,
+            GgmlDType::Q8_0 => BlockFormat::Q80,
+            GgmlDType::Q8_1 => BlockFormat::Q81,
+            GgmlDType::Q2K => BlockFormat::Q2k,
+            GgmlDType::Q3K => BlockFormat::Q3k,
+            GgmlDType::Q4K => BlockFormat::Q4k,
+            GgmlDType::Q5K => BlockFormat::Q5k,
+            GgmlDType::Q6K => BlockFormat::Q6k,
+            GgmlDType::Q8K => BlockFormat::Q8k,
+        })
+    }
 }
 
 impl QRocmStorage {
     /// Blocks of zeros for `elem_count` elements of `dtype`.
-    pub fn zeros(_device: &RocmDevice, _elem_count: usize, _dtype: GgmlDType) -> Result<Self> {
-        not_there("zeros")
+    ///
+    /// # Errors
+    /// If the device has not the memory.
+    pub fn zeros(device: &RocmDevice, elem_count: usize, dtype: GgmlDType) -> Result<Self> {
+        let bytes = elem_count.div_ceil(dtype.block_size()) * dtype.type_size();
+        let data = match Kind::of(dtype) {
+            Kind::Blocks(format) => Data::Blocks(format, device.alloc_zeros(bytes)?),
+            Kind::Floats(dtype) => Data::Floats(device.zeros_impl(&elem_count.into(), dtype)?),
+        };
+        Ok(Self { dtype, device: device.clone(), data })
     }
 
     /// The block format.
@@ -37,22 +87,74 @@ impl QRocmStorage {
         &self.device
     }
 
-    /// The values as f32.
-    pub fn dequantize(&self, _elem_count: usize) -> Result<RocmStorage> {
-        not_there("dequantize")
+    /// The device address of the first block.
+    ///
+    /// # Errors
+    /// None.
+    pub fn device_ptr(&self) -> Result<*const u8> {
+        Ok(self.ptr().0.cast_const().cast())
     }
 
-    /// The values as f16.
-    pub fn dequantize_f16(&self, _elem_count: usize) -> Result<RocmStorage> {
-        not_there("dequantize_f16")
+    fn ptr(&self) -> DevicePtr {
+        match &self.data {
+            Data::Blocks(_, blocks) => blocks.ptr(),
+            Data::Floats(floats) => floats.slice.ptr(),
+        }
+    }
+
+    /// The size of all blocks in bytes.
+    pub fn storage_size_in_bytes(&self) -> usize {
+        match &self.data {
+            Data::Blocks(_, blocks) => blocks.len(),
+            Data::Floats(floats) => floats.slice.size_in_bytes(),
+        }
+    }
+
+    /// How many elements the blocks hold.
+    fn elements(&self) -> usize {
+        self.storage_size_in_bytes() / self.dtype.type_size() * self.dtype.block_size()
+    }
+
+    /// Refuses to read `wanted` elements where there are fewer.
+    fn check_holds(&self, wanted: usize, op: &str) -> Result<()> {
+        match self.elements() {
+            held if wanted <= held => Ok(()),
+            held => Err(refused(format!(
+                "{op}: {wanted} elements of {:?} are asked for on {:?}, the tensor holds {held}",
+                self.dtype, self.device
+            ))),
+        }
+    }
+
+    /// The blocks' bytes, copied to the host.
+    ///
+    /// # Errors
+    /// If the copy fails, or something enqueued before it did.
+    pub fn data(&self) -> Result<Vec<u8>> {
+        let floats = match &self.data {
+            Data::Blocks(_, blocks) => return self.device.clone_dtoh(blocks),
+            Data::Floats(floats) => floats.to_cpu_storage()?,
+        };
+        Ok(match floats {
+            CpuStorage::F32(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            CpuStorage::F16(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            CpuStorage::BF16(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            other => return Err(unexpected(DType::F32, other.dtype())),
+        })
     }
 
     /// Quantizes `src` (f32, same device) into these blocks.
+    ///
+    /// # Errors
+    /// It names what is missing.
     pub fn quantize(&mut self, _src: &RocmStorage) -> Result<()> {
         not_there("quantize")
     }
 
     /// As [`Self::quantize`], with the importance of each column.
+    ///
+    /// # Errors
+    /// It names what is missing.
     pub fn quantize_imatrix(
         &mut self,
         _src: &RocmStorage,
@@ -63,73 +165,92 @@ impl QRocmStorage {
     }
 
     /// As [`Self::quantize_imatrix`], from values on the host.
+    ///
+    /// # Errors
+    /// As [`Self::quantize_imatrix`].
     pub fn quantize_imatrix_onto(
         &mut self,
-        _src: &CpuStorage,
-        _imatrix_weights: &[f32],
-        _n_per_row: usize,
+        src: &CpuStorage,
+        imatrix_weights: &[f32],
+        n_per_row: usize,
     ) -> Result<()> {
-        not_there("quantize_imatrix_onto")
+        let src = self.device.storage_from_cpu_storage(src)?;
+        self.quantize_imatrix(&src, imatrix_weights, n_per_row)
     }
 
     /// As [`Self::quantize`], from values on the host.
-    pub fn quantize_onto(&mut self, _src: &CpuStorage) -> Result<()> {
-        not_there("quantize_onto")
+    ///
+    /// # Errors
+    /// As [`Self::quantize`].
+    pub fn quantize_onto(&mut self, src: &CpuStorage) -> Result<()> {
+        let src = self.device.storage_from_cpu_storage(src)?;
+        self.quantize(&src)
     }
 
-    /// The device address of the first block.
-    pub fn device_ptr(&self) -> Result<*const u8> {
-        not_there("device_ptr")
-    }
-
-    /// The size of the blocks in bytes: 0, as there are none.
-    pub fn storage_size_in_bytes(&self) -> usize {
-        0
-    }
-
-    /// Rows of a quantized table of `rows` by `hidden`, picked by u32 `ids`.
-    pub fn embedding(
-        &self,
-        _rows: usize,
-        _hidden: usize,
-        _ids: &RocmStorage,
-        _ids_l: &Layout,
-    ) -> Result<RocmStorage> {
-        not_there("embedding")
-    }
-
-    /// The product of `storage` with this matrix, transposed.
+    /// The product of `storage` with this matrix, transposed: (.., k) with (n, k) to (.., n), in the dtype of `storage`.
+    ///
+    /// # Errors
+    /// The CPU device's: for other dtypes than f32, f16 and bf16, and shapes or strides that do not fit.
     pub fn fwd(
         &self,
-        _self_shape: &Shape,
-        _storage: &RocmStorage,
-        _layout: &Layout,
+        self_shape: &Shape,
+        storage: &RocmStorage,
+        layout: &Layout,
     ) -> Result<(RocmStorage, Shape)> {
-        not_there("matmul")
-    }
-
-    /// The blocks' bytes, copied to the host.
-    pub fn data(&self) -> Result<Vec<u8>> {
-        not_there("data")
+        product::forward(self, self_shape, storage, layout)
     }
 
     /// The products of each row of `storage` with the experts that `ids` picks for it.
+    ///
+    /// # Errors
+    /// See [`experts_forward`].
     pub fn indexed_moe_forward(
         &self,
-        _self_shape: &Shape,
-        _storage: &RocmStorage,
-        _layout: &Layout,
-        _ids: &RocmStorage,
-        _ids_l: &Layout,
+        self_shape: &Shape,
+        storage: &RocmStorage,
+        layout: &Layout,
+        ids: &RocmStorage,
+        ids_l: &Layout,
     ) -> Result<(RocmStorage, Shape)> {
-        not_there("indexed_moe_forward")
+        experts::indexed_forward(self, self_shape, (storage, layout), (ids, ids_l))
     }
 }
 
-/// Copies blocks from the host to the device.
+/// The error of an operation that ROCm has no code for yet.
+fn not_there<T>(op: &str) -> Result<T> {
+    Err(Error::Msg(format!("quantized storage on ROCm cannot do this yet: {op}")).bt())
+}
+
+fn refused(text: String) -> Error {
+    Error::Msg(text).bt()
+}
+
+fn unexpected(expected: DType, got: DType) -> Error {
+    Error::UnexpectedDType { msg: "quantized storage", expected, got }.bt()
+}
+
+/// Copies blocks from the host to the device. `data` may be reused at once.
+///
+/// # Errors
+/// If the device has not the memory, or the copy fails.
 pub fn load_quantized<T: GgmlType + Send + Sync + 'static>(
-    _device: &RocmDevice,
-    _data: &[T],
+    device: &RocmDevice,
+    data: &[T],
 ) -> Result<QStorage> {
-    not_there("load_quantized")
+    let dtype = T::DTYPE;
+    let data = match Kind::of(dtype) {
+        Kind::Blocks(format) => Data::Blocks(format, device.clone_htod(as_elements::<T, u8>(data))?),
+        Kind::Floats(DType::F32) => Data::Floats(device.storage_from_slice(as_elements::<T, f32>(data))?),
+        Kind::Floats(DType::F16) => Data::Floats(device.storage_from_slice(as_elements::<T, f16>(data))?),
+        Kind::Floats(_) => Data::Floats(device.storage_from_slice(as_elements::<T, bf16>(data))?),
+    };
+    Ok(QStorage::Rocm(QRocmStorage { dtype, device: device.clone(), data }))
+}
+
+/// The same memory as elements that any bytes are.
+fn as_elements<T: GgmlType, E: DeviceElement>(data: &[T]) -> &[E] {
+    let bytes = size_of_val(data);
+    debug_assert_eq!((align_of::<T>() % align_of::<E>(), bytes % size_of::<E>()), (0, 0));
+    // SAFETY: blocks and floats are plain bytes without padding, aligned at least as the elements asked for.
+    unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), bytes / size_of::<E>()) }
 }

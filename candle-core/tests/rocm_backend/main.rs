@@ -12,6 +12,7 @@ mod fixture;
 mod indexing;
 mod matmul;
 mod pool;
+mod quantized;
 mod random;
 mod reduce;
 mod scan;

@@ -81,10 +81,14 @@ pub fn rust(families: &[Family]) -> String {
     }
     let mut first = 0;
     let mut names = Vec::new();
+    let mut shared = Vec::new();
     for (number, family) in families.iter().enumerate() {
         let kernels = kernels_of(family);
         for axis in axes_of(family).iter().filter(|axis| !axis.is_dtype) {
-            enumeration(&mut text, family, axis);
+            if axis.shared.is_none() || !shared.contains(&axis.shared) {
+                enumeration(&mut text, family, axis);
+                shared.push(axis.shared);
+            }
         }
         arguments(&mut text, family);
         lookup(&mut text, family, &kernels, first);
@@ -125,7 +129,10 @@ fn enumeration(text: &mut String, family: &Family, axis: &Axis) {
     let name = axis_type(family, axis);
     let values: Vec<(String, &str)> =
         axis.values.iter().map(|value| (variant(axis, value), *value)).collect();
-    line(text, &format!("/// The `{}` of [`{}`].", axis.name, family.name));
+    match axis.shared {
+        Some(_) => line(text, &format!("/// The `{}` of several families.", axis.name)),
+        None => line(text, &format!("/// The `{}` of [`{}`].", axis.name, family.name)),
+    }
     line(text, "#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]");
     line(text, &format!("pub enum {name} {{"));
     for (variant, value) in &values {
@@ -205,7 +212,11 @@ fn lookup(text: &mut String, family: &Family, kernels: &[Kernel], first: usize) 
 }
 
 fn axis_type(family: &Family, axis: &Axis) -> String {
-    if axis.is_dtype { "Element".to_owned() } else { format!("{}{}", family.name, camel_case(axis.name)) }
+    match axis.shared {
+        Some(name) => name.to_owned(),
+        None if axis.is_dtype => "Element".to_owned(),
+        None => format!("{}{}", family.name, camel_case(axis.name)),
+    }
 }
 
 /// The variant of an enumeration; a value that begins with a digit gets the axis' initial.
@@ -288,7 +299,7 @@ mod tests {
     #[test]
     fn names_become_rusts() {
         assert_eq!(camel_case("gelu_erf"), "GeluErf");
-        let axis = Axis { name: "columns", is_dtype: false, values: vec!["64"] };
+        let axis = Axis { name: "columns", is_dtype: false, values: vec!["64"], shared: None };
         assert_eq!(variant(&axis, "64"), "C64");
     }
 

@@ -179,7 +179,7 @@ impl DeviceState {
     pub(super) fn load_shipped(&self, module: hip_kernels::Module) -> Result<hip::Module> {
         let code_object = hip_kernels::code_object(module, &self.arch).map_err(RocmError::from)?;
         let loaded = self.load_module(module.name(), &code_object.bytes)?;
-        if module == hip_kernels::Module::Indexing {
+        if matches!(module, hip_kernels::Module::Indexing | hip_kernels::Module::Quantized) {
             self.faults.attach(&loaded)?;
         }
         Ok(loaded)

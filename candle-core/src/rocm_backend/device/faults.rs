@@ -1,16 +1,17 @@
 //! The record in which indexing kernels leave an index that was out of range.
-use crate::rocm_backend::stream::{upload, Stream};
+use crate::rocm_backend::stream::{clear, upload, Buffer, Stream};
 use crate::rocm_backend::RocmError;
 use crate::Result;
 use hip_kernels::contract::{
-    DevicePtr, FAULT_GATHER, FAULT_INDEX_ADD, FAULT_INDEX_SELECT, FAULT_SCATTER, FAULT_SCATTER_ADD,
+    DevicePtr, FAULT_EMBEDDING, FAULT_EXPERT, FAULT_GATHER, FAULT_INDEX_ADD, FAULT_INDEX_SELECT,
+    FAULT_SCATTER, FAULT_SCATTER_ADD,
 };
 use rocm_rs::hip;
 use std::ffi::c_void;
 use std::sync::atomic::{fence, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// `CandleFault` of candle-kernels/indexing.cu.
+/// `CandleFault` of candle-kernels/faults.cuh.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Fault {
@@ -22,14 +23,16 @@ struct Fault {
     bound: u64,
 }
 
-/// The global of the module that points to the record.
-const GLOBAL: &str = "candle_fault";
+/// The global of a module that points to the record, and to how many faults were written.
+const GLOBAL: &str = "candle_faults";
 
 /// What the kernels of one stream report, in pinned host memory that the device writes to: reading it after a wait
 /// costs no copy.
 pub(crate) struct FaultRecord {
     stream: Arc<Stream>,
     record: OnceLock<Pinned>,
+    /// In device memory, one for all modules.
+    written: OnceLock<Buffer<u32>>,
     /// Held while a fault is taken, so that each is taken once.
     taking: Mutex<()>,
 }
@@ -52,14 +55,19 @@ impl Drop for FaultRecord {
 
 impl FaultRecord {
     pub(super) fn of(stream: &Arc<Stream>) -> Arc<Self> {
-        Arc::new(Self { stream: stream.clone(), record: OnceLock::new(), taking: Mutex::new(()) })
+        Arc::new(Self {
+            stream: stream.clone(),
+            record: OnceLock::new(),
+            written: OnceLock::new(),
+            taking: Mutex::new(()),
+        })
     }
 
     pub(super) fn is_of(&self, stream: &Stream) -> bool {
         self.stream.id() == stream.id()
     }
 
-    /// Allocates the record and tells the freshly loaded indexing module where it is. The GPU is bound.
+    /// Allocates the record and tells a freshly loaded module where it is. The GPU is bound.
     pub(super) fn attach(&self, module: &hip::Module) -> Result<()> {
         let stream = &*self.stream;
         let record = match self.record.get() {
@@ -74,12 +82,21 @@ impl FaultRecord {
                 self.record.get_or_init(|| Pinned(memory))
             }
         };
-        let address =
-            stream.check(record.0.get_device_pointer(), || "hipHostGetDevicePointer".to_string())?;
+        let written = match self.written.get() {
+            Some(written) => written,
+            None => {
+                let buffer = Buffer::on(&self.stream, 1)?;
+                // SAFETY: the buffer has just this size.
+                unsafe { clear(stream, buffer.ptr(), buffer.size_in_bytes())? };
+                self.written.get_or_init(|| buffer)
+            }
+        };
+        let record = stream.check(record.0.get_device_pointer(), || "hipHostGetDevicePointer".to_string())?;
         let global = stream
             .check(module.get_global::<*mut c_void>(GLOBAL), || format!("hipModuleGetGlobal({GLOBAL})"))?;
-        // SAFETY: the global is one pointer. The module's kernels run on the same stream, after the copy.
-        unsafe { upload(stream, &[address.expose_provenance()], DevicePtr(global.cast())) }
+        let pointers = [record.expose_provenance(), written.ptr().0.expose_provenance()];
+        // SAFETY: the global is two pointers. The module's kernels run on the same stream, after the copy.
+        unsafe { upload(stream, &pointers, DevicePtr(global.cast())) }
     }
 
     /// Reports and clears what the kernels have left. Those asked about have ended.
@@ -126,6 +143,8 @@ fn op_name(op: u32) -> &'static str {
         FAULT_SCATTER => "scatter",
         FAULT_SCATTER_ADD => "scatter-add",
         FAULT_INDEX_ADD => "index-add",
+        FAULT_EMBEDDING => "quantized-embedding",
+        FAULT_EXPERT => "experts",
         _ => "indexing",
     }
 }

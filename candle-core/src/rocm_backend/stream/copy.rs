@@ -35,7 +35,8 @@ unsafe fn within(stream: &Stream, src: DevicePtr, dst: DevicePtr, bytes: usize) 
     stream.check_code(code, || format!("hipMemcpyAsync(device to device, {bytes} B)"))
 }
 
-/// Copies `data` to `dst`. On return `data` may be reused; uploads of up to 4 MiB do not wait for the device.
+/// Copies `data` to `dst` through the ring of pinned memory. On return `data` may be reused; the host waits only where the
+/// ring is full.
 ///
 /// # Safety
 /// There is room for `data` at `dst`.
@@ -46,24 +47,19 @@ pub(crate) unsafe fn upload<T: DeviceElement>(stream: &Stream, data: &[T], dst: 
     }
     stream.bind()?;
     let kind = bindings::hipMemcpyKind_hipMemcpyHostToDevice;
-    let call = || format!("hipMemcpyAsync(host to device, {bytes} B)");
-    if bytes <= MAX_STAGED {
-        return stream.with_staging(|ring| {
+    stream.with_staging(|ring| {
+        for first in (0..bytes).step_by(MAX_STAGED) {
+            let part = MAX_STAGED.min(bytes - first);
             // SAFETY: `data` is `bytes` bytes long.
-            let src = unsafe { ring.stage(stream, data.as_ptr().cast(), bytes)? };
+            let src = unsafe { ring.stage(stream, data.as_ptr().cast::<u8>().add(first), part)? };
             // SAFETY: the staged bytes stay until their copy is done, `dst` has room for them.
-            let code = unsafe { bindings::hipMemcpyAsync(dst.0, src.cast(), bytes, kind, stream.raw()) };
-            stream.check_code(code, call)
-        });
-    }
-    // With a deadline, only the copy itself may be waited for without one: nothing is left before it.
-    stream.finish_if_limited("before uploading")?;
-    // SAFETY: `data` outlives the copy, which is waited for below; if that fails, the call has waited for pageable
-    // memory itself.
-    let code = unsafe { bindings::hipMemcpyAsync(dst.0, data.as_ptr().cast(), bytes, kind, stream.raw()) };
-    stream.check_code(code, call)?;
-    // An asynchronous copy may still read pageable memory after the call has returned.
-    stream.finish("uploading")
+            let code = unsafe {
+                bindings::hipMemcpyAsync(dst.0.byte_add(first), src.cast(), part, kind, stream.raw())
+            };
+            stream.check_code(code, || format!("hipMemcpyAsync(host to device, {part} of {bytes} B)"))?;
+        }
+        Ok(())
+    })
 }
 
 /// Copies a buffer to the host and waits for it.

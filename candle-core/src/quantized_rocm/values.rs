@@ -1,0 +1,143 @@
+//! The numbers that blocks stand for, as the CPU device computes them.
+use super::{refused, Data, QRocmStorage};
+use crate::backend::BackendStorage;
+use crate::rocm_backend::hip_kernels::contract::{
+    dim_word, BlockFormat, Dequantize, DevicePtr, Element, QUANTIZED_PIECE,
+};
+use crate::rocm_backend::{further, LaunchConfig, RocmError};
+use crate::{DType, Layout, Result, RocmDevice, RocmStorage};
+
+impl QRocmStorage {
+    /// The first `elem_count` values as f32.
+    ///
+    /// # Errors
+    /// If there are fewer, or the device has not the memory.
+    pub fn dequantize(&self, elem_count: usize) -> Result<RocmStorage> {
+        self.values(elem_count, DType::F32)
+    }
+
+    /// The first `elem_count` values as f16.
+    ///
+    /// # Errors
+    /// As [`Self::dequantize`].
+    pub fn dequantize_f16(&self, elem_count: usize) -> Result<RocmStorage> {
+        self.values(elem_count, DType::F16)
+    }
+
+    /// The first values as f32 or f16.
+    pub(super) fn values(&self, elements: usize, dtype: DType) -> Result<RocmStorage> {
+        const OP: &str = "dequantize";
+        self.check_holds(elements, OP)?;
+        let (format, blocks) = match &self.data {
+            Data::Blocks(format, blocks) => (*format, blocks.ptr()),
+            Data::Floats(floats) => {
+                let layout = Layout::contiguous(elements);
+                // A cast to the same dtype would be none: a copy is wanted.
+                return match floats.dtype() == dtype {
+                    true => floats.try_clone(&layout),
+                    false => floats.to_dtype(&layout, dtype),
+                };
+            }
+        };
+        // SAFETY: every element is written by the kernels.
+        let dst = unsafe { RocmStorage::alloc(&self.device, dtype, elements, OP)? };
+        // Rows as long as blocks may be: pieces are counted in 32 bits, so that many rows take several launches.
+        let row = self.dtype.block_size();
+        let most = (1 << 30) / row;
+        for first in (0..elements / row).step_by(most) {
+            let rows = most.min(elements / row - first);
+            let from = DevicePtr(blocks.0.wrapping_byte_add(first * self.dtype.type_size()));
+            let to = further(dst.slice.ptr(), dtype, first * row);
+            // SAFETY: so many rows were counted within both.
+            unsafe { launch(&self.device, format, dtype, (from, rows), None, (to, rows), row)? };
+        }
+        Ok(dst)
+    }
+
+    /// Rows of a table of `rows` by `hidden`, picked by u32 `ids`, as f32. The table stays as it is.
+    ///
+    /// # Errors
+    /// The CPU device's; an id out of range comes back from the next call that waits for the device.
+    pub fn embedding(
+        &self,
+        rows: usize,
+        hidden: usize,
+        ids: &RocmStorage,
+        ids_l: &Layout,
+    ) -> Result<RocmStorage> {
+        const OP: &str = "quantized-embedding";
+        if !hidden.is_multiple_of(self.dtype.block_size()) {
+            return Err(refused(format!(
+                "quantized embedding hidden size {hidden} is not divisible by block size {}",
+                self.dtype.block_size()
+            )));
+        }
+        if self.elements() != rows * hidden {
+            return Err(refused(format!(
+                "quantized tensor has {} blocks, expected {}",
+                self.elements() / self.dtype.block_size(),
+                rows * hidden / self.dtype.block_size()
+            )));
+        }
+        let (format, blocks) = match &self.data {
+            Data::Blocks(format, blocks) => (*format, blocks.ptr()),
+            Data::Floats(floats) => {
+                let table = Layout::contiguous((rows, hidden));
+                let picked = floats.index_select(ids, &table, ids_l, 0)?;
+                let dense = Layout::contiguous((ids_l.shape().elem_count(), hidden));
+                return match picked.dtype() {
+                    DType::F32 => Ok(picked),
+                    _ => picked.to_dtype(&dense, DType::F32),
+                };
+            }
+        };
+        if ids.dtype() != DType::U32 {
+            return Err(super::unexpected(DType::U32, ids.dtype()));
+        }
+        let (picks, count) = (ids.contiguous_ptr(ids_l, OP)?, ids_l.shape().elem_count());
+        // SAFETY: every element is written by the kernels.
+        let dst = unsafe { RocmStorage::alloc(&self.device, DType::F32, count * hidden, OP)? };
+        if count * hidden == 0 {
+            return Ok(dst);
+        }
+        dst.order_after(ids)?;
+        let most = ((1 << 30) / hidden).max(1);
+        for first in (0..count).step_by(most) {
+            let picks = further(picks, DType::U32, first);
+            let to = (further(dst.slice.ptr(), DType::F32, first * hidden), most.min(count - first));
+            // SAFETY: the table has `rows` rows, and the kernel checks each id; ids and output were counted.
+            unsafe { launch(&self.device, format, DType::F32, (blocks, rows), Some(picks), to, hidden)? };
+        }
+        Ok(dst)
+    }
+}
+
+/// Rows of `row` elements each, of blocks that hold so many rows, all or those that `ids` names.
+///
+/// # Safety
+/// The rows and ids are there, and there is room for the output.
+unsafe fn launch(
+    device: &RocmDevice,
+    format: BlockFormat,
+    dtype: DType,
+    (blocks, rows): (DevicePtr, usize),
+    ids: Option<DevicePtr>,
+    (out, count): (DevicePtr, usize),
+    row: usize,
+) -> Result<()> {
+    let element = if dtype == DType::F16 { Element::F16 } else { Element::F32 };
+    let Some(kernel) = Dequantize::kernel(format, element) else {
+        return Err(RocmError::Unsupported(format!("no kernel makes {dtype:?} of {}", format.name())).into());
+    };
+    let pieces = count * row / QUANTIZED_PIECE;
+    let arguments = Dequantize {
+        blocks,
+        ids: ids.unwrap_or(DevicePtr(std::ptr::null_mut())),
+        out,
+        pieces: pieces as u32,
+        rows,
+        row_pieces: dim_word(row / QUANTIZED_PIECE),
+    };
+    // SAFETY: by the caller's word.
+    unsafe { device.launch(kernel, LaunchConfig::for_elements("dequantize", pieces)?, &arguments) }
+}

@@ -1,0 +1,257 @@
+//! Tensors in GGML's block formats: what they hold, and their products, against the CPU device's blocks and values.
+use super::fixture::*;
+use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
+use candle_core::{DType, Device, Module, Tensor};
+use std::borrow::Cow;
+
+const BLOCKS: [GgmlDType; 12] = [
+    GgmlDType::Q4_0,
+    GgmlDType::Q4_1,
+    GgmlDType::Q5_0,
+    GgmlDType::Q5_1,
+    GgmlDType::Q8_0,
+    GgmlDType::Q8_1,
+    GgmlDType::Q2K,
+    GgmlDType::Q3K,
+    GgmlDType::Q4K,
+    GgmlDType::Q5K,
+    GgmlDType::Q6K,
+    GgmlDType::Q8K,
+];
+const FLOATS: [GgmlDType; 3] = [GgmlDType::F32, GgmlDType::F16, GgmlDType::BF16];
+
+fn all() -> impl Iterator<Item = GgmlDType> {
+    BLOCKS.into_iter().chain(FLOATS)
+}
+
+/// Numbers between -1 and 1, some much larger, that depend on `seed` alone.
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let value = (state >> 40) as f32 / (1 << 23) as f32 - 1.0;
+        if state >> 33 & 63 == 0 {
+            value * 20.0
+        } else {
+            value
+        }
+    };
+    (0..count).map(next).collect()
+}
+
+/// The same blocks on the CPU device and on the other.
+fn both(shape: &[usize], dtype: GgmlDType, seed: u64, device: &Device) -> (QTensor, QTensor) {
+    let values = numbers(shape.iter().product(), seed);
+    let values = Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
+    let cpu = QTensor::quantize(&values, dtype).unwrap();
+    let storage = QStorage::from_data(Cow::Owned(cpu.data().unwrap().into_owned()), device, dtype).unwrap();
+    (cpu, QTensor::new(storage, shape).unwrap())
+}
+
+fn bits(tensor: &Tensor) -> Vec<u32> {
+    let values = tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    values.into_iter().map(f32::to_bits).collect()
+}
+
+#[test]
+fn blocks_keep_their_bytes_and_values() {
+    let device = rocm();
+    for dtype in all() {
+        for shape in [vec![1, 256], vec![7, 512], vec![3, 5, 256]] {
+            let (cpu, gpu) = both(&shape, dtype, 1, &device);
+            assert_eq!(gpu.data().unwrap(), cpu.data().unwrap(), "{dtype:?}");
+            assert_eq!(gpu.storage_size_in_bytes(), cpu.storage_size_in_bytes());
+            assert!(!gpu.device_ptr().unwrap().is_null());
+            let (expected, got) = (cpu.dequantize(&Device::Cpu).unwrap(), gpu.dequantize(&device).unwrap());
+            assert_eq!(got.dtype(), DType::F32);
+            assert_eq!(bits(&got), bits(&expected), "{dtype:?} {shape:?}");
+            let narrow = gpu.dequantize_f16(&device).unwrap();
+            assert_eq!(narrow.dtype(), DType::F16);
+            assert_eq!(bits(&narrow), bits(&cpu.dequantize_f16(&Device::Cpu).unwrap()), "{dtype:?} f16");
+        }
+    }
+}
+
+#[test]
+fn zeros_are_blocks_of_zero_bytes() {
+    let device = rocm();
+    for dtype in all() {
+        let zeros = QStorage::from_data(Cow::Owned(vec![0; dtype.type_size()]), &device, dtype).unwrap();
+        let zeros = QTensor::new(zeros, dtype.block_size()).unwrap();
+        assert!(bits(&zeros.dequantize(&device).unwrap()).iter().all(|&bits| bits << 1 == 0), "{dtype:?}");
+    }
+}
+
+#[test]
+fn rows_of_an_embedding() {
+    let device = rocm();
+    for dtype in all() {
+        let (cpu, gpu) = both(&[37, 512], dtype, 2, &device);
+        for ids in [vec![0u32], vec![36, 0, 5, 5, 17], (0..37).rev().collect()] {
+            let count = ids.len();
+            let ids = Tensor::from_vec(ids, count, &Device::Cpu).unwrap();
+            let expected = cpu.embedding(&ids).unwrap();
+            let got = gpu.embedding(&ids).unwrap();
+            assert_eq!(got.dims(), expected.dims());
+            assert_eq!(bits(&got), bits(&expected), "{dtype:?}");
+        }
+    }
+}
+
+/// The product of rows x (rows, k) with the values w (n, k), and how far one of bytes with a scale for each 32 may be
+/// from it: an activation by half a step, the sum by its rounding.
+fn products(x: &[f64], w: &[f64], k: usize) -> Vec<(f64, f64)> {
+    let mut results = Vec::new();
+    for row in x.chunks_exact(k) {
+        for weights in w.chunks_exact(k) {
+            let (mut sum, mut bound) = (0.0, 1e-6);
+            for (xs, ws) in row.chunks(32).zip(weights.chunks(32)) {
+                let step = xs.iter().fold(0.0f64, |max, x| max.max(x.abs())) / 127.0;
+                for (x, w) in xs.iter().zip(ws) {
+                    sum += x * w;
+                    bound += w.abs() * (step * 0.5001 + 4e-6 * (x.abs() + step));
+                }
+            }
+            results.push((sum, bound));
+        }
+    }
+    results
+}
+
+#[track_caller]
+fn assert_product(got: &Tensor, x: &Tensor, w: &Tensor, what: &str) {
+    let k = *w.dims().last().unwrap();
+    // The result is rounded once more.
+    let epsilon = match got.dtype() {
+        DType::F16 => 1e-3,
+        DType::BF16 => 8e-3,
+        _ => 0.0,
+    };
+    for (i, (got, (want, bound))) in
+        to_f64(got).into_iter().zip(products(&to_f64(x), &to_f64(w), k)).enumerate()
+    {
+        let bound = bound + epsilon * want.abs();
+        assert!((got - want).abs() <= bound, "{what}: {got} at {i}, wanted {want} within {bound}");
+    }
+}
+
+#[test]
+fn products_of_any_rows_and_columns() {
+    let device = rocm();
+    for dtype in all() {
+        for (n, k) in [(1, 256), (5, 512), (33, 256), (70, 768)] {
+            let (cpu, gpu) = both(&[n, k], dtype, 3, &device);
+            let w = cpu.dequantize(&Device::Cpu).unwrap();
+            for rows in [1, 2, 3, 4, 5, 9, 17] {
+                let x = Tensor::from_vec(numbers(rows * k, rows as u64), (rows, k), &Device::Cpu).unwrap();
+                let got = x.to_device(&device).unwrap().apply_op1_no_bwd(&gpu).unwrap();
+                assert_eq!(got.dims(), [rows, n]);
+                assert_product(&got, &x, &w, &format!("{dtype:?} {rows} x {k} x {n}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_other_dtypes_and_dims() {
+    let device = rocm();
+    let (cpu, gpu) = both(&[48, 512], GgmlDType::Q4K, 4, &device);
+    let w = cpu.dequantize(&Device::Cpu).unwrap();
+    let matmul = QMatMul::from_qtensor(gpu).unwrap();
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for dims in [vec![1, 1, 512], vec![2, 3, 512], vec![2, 2, 2, 512], vec![30, 512]] {
+            let count = dims.iter().product();
+            let x = Tensor::from_vec(numbers(count, 5), dims.as_slice(), &Device::Cpu).unwrap();
+            let x = x.to_dtype(dtype).unwrap();
+            let got = matmul.forward(&x.to_device(&device).unwrap()).unwrap();
+            assert_eq!((got.dtype(), got.dims().len()), (dtype, dims.len()));
+            assert_product(&got, &x, &w, &format!("{dtype:?} {dims:?}"));
+        }
+        // Not at the start of its memory, where packs do not lie.
+        let x = Tensor::from_vec(numbers(3 * 512 + 1, 6), 3 * 512 + 1, &Device::Cpu).unwrap();
+        let part = |x: &Tensor| x.narrow(0, 1, 3 * 512).unwrap().reshape((3, 512)).unwrap();
+        let x = x.to_dtype(dtype).unwrap();
+        let got = matmul.forward(&part(&x.to_device(&device).unwrap())).unwrap();
+        assert_product(&got, &part(&x).contiguous().unwrap(), &w, &format!("{dtype:?} from 1 on"));
+    }
+}
+
+#[test]
+fn products_refuse_what_the_cpu_device_refuses() {
+    let device = rocm();
+    let (cpu, gpu) = both(&[8, 256], GgmlDType::Q8_0, 7, &device);
+    let inputs: [Tensor; 5] = [
+        Tensor::zeros(256, DType::F32, &Device::Cpu).unwrap(),
+        Tensor::zeros((2, 255), DType::F32, &Device::Cpu).unwrap(),
+        Tensor::zeros((256, 2), DType::F32, &Device::Cpu).unwrap().t().unwrap(),
+        Tensor::zeros((2, 256), DType::F64, &Device::Cpu).unwrap(),
+        Tensor::zeros((2, 256), DType::U32, &Device::Cpu).unwrap(),
+    ];
+    for x in inputs {
+        let expected = x.apply_op1_no_bwd(&cpu).unwrap_err().to_string();
+        let got = x.to_device(&device).unwrap().apply_op1_no_bwd(&gpu);
+        // A copy to the device is contiguous.
+        match got {
+            Ok(_) => assert!(!x.is_contiguous()),
+            Err(error) => assert_eq!(error.to_string().lines().next(), expected.lines().next()),
+        }
+    }
+}
+
+#[test]
+fn experts_by_index() {
+    let device = rocm();
+    let (experts, n, k) = (5, 19, 256);
+    for dtype in BLOCKS {
+        let (cpu, gpu) = both(&[experts, n, k], dtype, 8, &device);
+        let w = cpu.dequantize(&Device::Cpu).unwrap();
+        for (batch, topk, beside) in [(1, 2, 1), (3, 2, 2), (4, 1, 1), (9, 3, 1)] {
+            let x =
+                Tensor::from_vec(numbers(batch * beside * k, 9), (batch, beside, k), &Device::Cpu).unwrap();
+            let ids: Vec<u32> = (0..batch * topk).map(|i| (i * 7 % experts) as u32).collect();
+            let on_device = Tensor::from_vec(ids.clone(), (batch, topk), &device).unwrap();
+            let got = gpu.indexed_moe_forward(&x.to_device(&device).unwrap(), &on_device).unwrap();
+            assert_eq!(got.dims(), [batch, topk, n]);
+            let got = got.to_device(&Device::Cpu).unwrap();
+            for (i, &expert) in ids.iter().enumerate() {
+                let (b, t) = (i / topk, i % topk);
+                let row = x.get(b).unwrap().get(if beside == 1 { 0 } else { t }).unwrap();
+                let result = got.get(b).unwrap().get(t).unwrap();
+                let weights = w.get(expert as usize).unwrap();
+                assert_product(&result, &row, &weights, &format!("{dtype:?} row {b} expert {expert}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_out_of_range_are_reported() {
+    rocm();
+    // Whoever waits for a stream gets its reports: it is nobody else's.
+    let device = Device::new_rocm_with_stream(0).unwrap();
+    for dtype in all() {
+        let (_, table) = both(&[37, 256], dtype, 2, &device);
+        let beyond = Tensor::new(&[3u32, 37, 1], &device).unwrap();
+        let error = table.embedding(&beyond).and_then(|rows| rows.to_vec2::<f32>()).unwrap_err().to_string();
+        assert!(error.contains("index 37 is out of range"), "{dtype:?}: {error}");
+    }
+    for dtype in BLOCKS {
+        let (_, stack) = both(&[5, 3, 256], dtype, 8, &device);
+        let x = Tensor::zeros((1, 1, 256), DType::F32, &device).unwrap();
+        let ids = Tensor::new(&[[5u32]], &device).unwrap();
+        let out = stack.indexed_moe_forward(&x, &ids).unwrap();
+        let error = out.to_vec3::<f32>().unwrap_err().to_string();
+        assert!(error.contains("experts: index 5"), "{error}");
+    }
+}
+
+#[test]
+fn tensors_move_between_devices_as_bytes() {
+    let device = rocm();
+    for dtype in all() {
+        let (cpu, gpu) = both(&[4, 256], dtype, 10, &device);
+        let back = QStorage::from_data(gpu.data().unwrap(), &Device::Cpu, dtype).unwrap();
+        let back = QTensor::new(back, (4, 256)).unwrap();
+        assert_eq!(back.data().unwrap(), cpu.data().unwrap(), "{dtype:?}");
+    }
+}

@@ -1,0 +1,255 @@
+// GGML's block formats: where the bits of a block's weights lie, and what numbers they stand for. A weight is
+// scale * (q - OFFSET), of formats with a MINIMUM less that.
+#pragma once
+#include "index.cuh"
+
+// What a lane reads and unpacks at once: RUNS runs of RUN neighbouring weights.
+constexpr unsigned int RUN = 16, RUNS = 2, PIECE = RUN * RUNS;
+
+// A piece unpacked: its q as bytes, and of each run the scale and the minimum.
+struct Piece {
+    int q[RUNS][RUN / 4];
+    float scale[RUNS], minimum[RUNS];
+};
+
+// Activations: rows of k bytes, then for every PIECE of them, in the same order, their scale and the sums of the
+// bytes of both runs: x = scale * q.
+struct Scale {
+    float scale;
+    int16_t sums[RUNS];
+};
+
+// N words at an address of this alignment: AMD GPUs read them in one access whatever it is.
+template <unsigned int N, unsigned int ALIGNMENT>
+struct Words {
+    typedef uint32_t Vector __attribute__((ext_vector_type(N)));
+    typedef Vector Unaligned __attribute__((aligned(ALIGNMENT)));
+    Vector words;
+
+    __device__ __forceinline__ uint32_t operator[](unsigned int i) const { return words[i]; }
+    __device__ __forceinline__ static Words read(const uint8_t *from) { return Words{*(const Unaligned *)from}; }
+};
+
+__device__ __forceinline__ float half_at(const uint8_t *from) { return (float)*(const __half *)from; }
+__device__ __forceinline__ float half_of(uint32_t bits) { return (float)candle_bits<__half>((uint16_t)bits); }
+// Four bits as bit 4 of four bytes.
+__device__ __forceinline__ uint32_t fifth_bits(uint32_t bits) { return ((bits & 15) * 0x00204081 & 0x01010101) << 4; }
+
+// What all formats say of themselves: weights and bytes of a block, the distance of a piece's runs, what is taken from
+// q, how many neighbours share a scale, and how blocks that follow each other are aligned.
+template <unsigned int WEIGHTS_, unsigned int BYTES_, unsigned int DISTANCE_, int OFFSET_, bool MINIMUM_,
+          unsigned int SCALED_>
+struct Block {
+    static constexpr unsigned int WEIGHTS = WEIGHTS_, BYTES = BYTES_, PIECES = WEIGHTS / PIECE, SCALED = SCALED_;
+    static constexpr unsigned int DISTANCE = DISTANCE_, ALIGNMENT = BYTES % 16 == 0 ? 16 : BYTES % 4 == 0 ? 4 : 2;
+    static constexpr int OFFSET = OFFSET_;
+    static constexpr bool MINIMUM = MINIMUM_;
+    // The first weight of a run of a piece.
+    __device__ __forceinline__ static constexpr unsigned int column(unsigned int piece, unsigned int run) {
+        constexpr unsigned int beside = DISTANCE / RUN;
+        return piece / beside * (2 * DISTANCE) + piece % beside * RUN + run * DISTANCE;
+    }
+    template <unsigned int N = 4>
+    __device__ __forceinline__ static Words<N, ALIGNMENT> words(const uint8_t *from) {
+        return Words<N, ALIGNMENT>::read(from);
+    }
+};
+
+// Blocks of 32 with BITS bits: a scale, a minimum unless q is centred, the fifth bits, and nibbles or bytes.
+template <unsigned int BITS, bool MINIMUM_>
+struct Plain : Block<32, 2 + 2 * MINIMUM_ + 4 * BITS, 16, MINIMUM_ || BITS == 8 ? 0 : 1 << (BITS - 1), MINIMUM_, 32> {
+    typedef Block<32, 2 + 2 * MINIMUM_ + 4 * BITS, 16, MINIMUM_ || BITS == 8 ? 0 : 1 << (BITS - 1), MINIMUM_, 32> B;
+    static constexpr unsigned int FIFTH = 2 + 2 * MINIMUM_, QUANTS = FIFTH + (BITS == 5 ? 4 : 0);
+    struct Raw {
+        Words<4, B::ALIGNMENT> quants[BITS == 8 ? 2 : 1];
+        uint32_t fifth;
+        float scale, minimum;
+    };
+    __device__ __forceinline__ static Raw read(const uint8_t *block, unsigned int) {
+        Raw raw;
+        for (unsigned int i = 0; i < sizeof(raw.quants) / 16; ++i) {
+            raw.quants[i] = B::words(block + QUANTS + 16 * i);
+        }
+        raw.fifth = BITS == 5 ? B::template words<1>(block + FIFTH)[0] : 0;
+        raw.scale = half_at(block);
+        raw.minimum = MINIMUM_ ? -half_at(block + 2) : 0;
+        return raw;
+    }
+    __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int) {
+        Piece piece;
+        for (unsigned int run = 0; run < RUNS; ++run) {
+            for (unsigned int i = 0; i < RUN / 4; ++i) {
+                if (BITS == 8) {
+                    piece.q[run][i] = raw.quants[run * (BITS / 8)][i];
+                } else {
+                    piece.q[run][i] = raw.quants[0][i] >> (4 * run) & 0x0f0f0f0f;
+                }
+                if (BITS == 5) {
+                    piece.q[run][i] |= fifth_bits(raw.fifth >> (RUN * run + 4 * i));
+                }
+            }
+            piece.scale[run] = raw.scale;
+            piece.minimum[run] = raw.minimum;
+        }
+        return piece;
+    }
+};
+typedef Plain<4, false> Q4_0;
+typedef Plain<4, true> Q4_1;
+typedef Plain<5, false> Q5_0;
+typedef Plain<5, true> Q5_1;
+typedef Plain<8, false> Q8_0;
+
+// Bytes behind a header, in blocks of 32 with a f16 scale (and the sum of the weights, of no use here), or of 256 with
+// a f32 scale (and sums behind).
+template <unsigned int WEIGHTS_, unsigned int BYTES_>
+struct Bytes : Block<WEIGHTS_, BYTES_, 16, 0, false, 32> {
+    typedef Block<WEIGHTS_, BYTES_, 16, 0, false, 32> B;
+    struct Raw {
+        Words<4, 4> quants[RUNS];
+        uint32_t header;
+    };
+    __device__ __forceinline__ static Raw read(const uint8_t *block, unsigned int piece) {
+        const uint8_t *quants = block + 4 + PIECE * piece;
+        return Raw{{B::words(quants), B::words(quants + RUN)}, B::template words<1>(block)[0]};
+    }
+    __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int) {
+        Piece piece;
+        for (unsigned int run = 0; run < RUNS; ++run) {
+            for (unsigned int i = 0; i < RUN / 4; ++i) {
+                piece.q[run][i] = raw.quants[run][i];
+            }
+            piece.scale[run] = WEIGHTS_ == 32 ? half_of(raw.header) : candle_bits<float>(raw.header);
+            piece.minimum[run] = 0;
+        }
+        return piece;
+    }
+};
+typedef Bytes<32, 36> Q8_1;
+typedef Bytes<256, 292> Q8K;
+
+// 2 bits in planes, with 4 bits of scale and minimum for each run.
+struct Q2K : Block<256, 84, 32, 0, true, 16> {
+    struct Raw {
+        Words<4, 4> quants;
+        uint32_t factors;
+        uint8_t scales[RUNS];
+    };
+    __device__ __forceinline__ static Raw read(const uint8_t *block, unsigned int piece) {
+        const uint8_t *scales = block + column(piece, 0) / RUN;
+        return Raw{words(block + 16 + piece / 4 * 32 + piece % 2 * 16), words<1>(block + 80)[0], {scales[0], scales[2]}};
+    }
+    __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int piece) {
+        Piece out;
+        const float scale = half_of(raw.factors), minimum = half_of(raw.factors >> 16);
+        for (unsigned int run = 0; run < RUNS; ++run) {
+            const unsigned int plane = piece / 2 % 2 * 2 + run;
+            for (unsigned int i = 0; i < RUN / 4; ++i) {
+                out.q[run][i] = raw.quants[i] >> (2 * plane) & 0x03030303;
+            }
+            out.scale[run] = scale * (float)(raw.scales[run] & 15);
+            out.minimum[run] = minimum * (float)(raw.scales[run] >> 4);
+        }
+        return out;
+    }
+};
+
+// As Q2K with a third bit in planes of their own, and scales of 6 bits: four in nibbles, two in planes.
+struct Q3K : Block<256, 110, 32, 4, false, 16> {
+    struct Raw {
+        Words<4, 2> quants, third;
+        uint8_t nibbles[RUNS], above[RUNS];
+        float scale;
+    };
+    __device__ __forceinline__ static Raw read(const uint8_t *block, unsigned int piece) {
+        const unsigned int chunk = piece % 2 * 16, number = column(piece, 0) / RUN;
+        const uint8_t *nibbles = block + 96 + number % 8, *above = block + 104 + number % 4;
+        return Raw{words(block + 32 + piece / 4 * 32 + chunk), words(block + chunk),
+                   {nibbles[0], nibbles[2]}, {above[0], above[2]}, half_at(block + 108)};
+    }
+    __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int piece) {
+        Piece out;
+        for (unsigned int run = 0; run < RUNS; ++run) {
+            const unsigned int plane = piece / 2 % 2 * 2 + run, number = column(piece, run) / RUN;
+            for (unsigned int i = 0; i < RUN / 4; ++i) {
+                const uint32_t third = raw.third[i] >> (piece / 4 * 4 + plane) & 0x01010101;
+                out.q[run][i] = (raw.quants[i] >> (2 * plane) & 0x03030303) | third << 2;
+            }
+            const uint32_t low = raw.nibbles[run] >> (number / 8 * 4) & 15, high = raw.above[run] >> (number / 4 * 2) & 3;
+            out.scale[run] = raw.scale * (float)((int)(low | high << 4) - 32);
+            out.minimum[run] = 0;
+        }
+        return out;
+    }
+};
+
+// Nibbles in pairs of sub-blocks of 32, each with 6 bits of scale and minimum; FIFTH: a fifth bit in planes.
+template <bool FIFTH>
+struct Nibbles : Block<256, FIFTH ? 176 : 144, 32, 0, true, 32> {
+    typedef Block<256, FIFTH ? 176 : 144, 32, 0, true, 32> B;
+    struct Raw {
+        Words<4, 16> header, quants, fifth;
+    };
+    __device__ __forceinline__ static Raw read(const uint8_t *block, unsigned int piece) {
+        Raw raw;
+        raw.header = B::words(block);
+        raw.quants = B::words(block + (FIFTH ? 48 : 16) + 16 * piece);
+        if (FIFTH) {
+            raw.fifth = B::words(block + 16 + piece % 2 * 16);
+        }
+        return raw;
+    }
+    __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int piece) {
+        Piece out;
+        const unsigned int pair = piece / 2, half = pair % 2 * 16;
+        const float scale = half_of(raw.header[0]), minimum = half_of(raw.header[0] >> 16);
+        // Of the first four sub-blocks six bits lie together; of the others four, and two above those of the first.
+        const uint32_t a = raw.header[1] >> half, b = raw.header[2] >> half, c = raw.header[3] >> half;
+        const uint32_t scales = pair < 2 ? a & 0x3f3f : (c & 0x0f0f) | (a >> 2 & 0x3030);
+        const uint32_t minimums = pair < 2 ? b & 0x3f3f : (c >> 4 & 0x0f0f) | (b >> 2 & 0x3030);
+        for (unsigned int run = 0; run < RUNS; ++run) {
+            for (unsigned int i = 0; i < RUN / 4; ++i) {
+                out.q[run][i] = raw.quants[i] >> (4 * run) & 0x0f0f0f0f;
+                if (FIFTH) {
+                    out.q[run][i] |= (raw.fifth[i] >> (2 * pair + run) & 0x01010101) << 4;
+                }
+            }
+            out.scale[run] = scale * (float)(scales >> (8 * run) & 63);
+            out.minimum[run] = minimum * (float)(minimums >> (8 * run) & 63);
+        }
+        return out;
+    }
+};
+typedef Nibbles<false> Q4K;
+typedef Nibbles<true> Q5K;
+
+// Nibbles, two bits above them in planes, and a byte of scale for each run.
+struct Q6K : Block<256, 210, 64, 32, false, 16> {
+    struct Raw {
+        Words<4, 2> quants, above;
+        int8_t scales[RUNS];
+        float scale;
+    };
+    __device__ __forceinline__ static Raw read(const uint8_t *block, unsigned int piece) {
+        const int8_t *scales = (const int8_t *)block + 192 + column(piece, 0) / RUN;
+        return Raw{words(block + 16 * piece), words(block + 128 + piece / 4 * 32 + piece % 2 * 16),
+                   {scales[0], scales[4]}, half_at(block + 208)};
+    }
+    __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int piece) {
+        Piece out;
+        for (unsigned int run = 0; run < RUNS; ++run) {
+            for (unsigned int i = 0; i < RUN / 4; ++i) {
+                const uint32_t above = raw.above[i] >> (piece / 2 % 2 * 2 + 4 * run) & 0x03030303;
+                out.q[run][i] = (raw.quants[i] >> (4 * run) & 0x0f0f0f0f) | above << 4;
+            }
+            out.scale[run] = raw.scale * (float)raw.scales[run];
+            out.minimum[run] = 0;
+        }
+        return out;
+    }
+};
+
+// Every format with its name in kernels.
+#define EACH_FORMAT(X) \
+    X(Q4_0, q4_0) X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1) X(Q8_0, q8_0) X(Q8_1, q8_1) \
+    X(Q2K, q2k) X(Q3K, q3k) X(Q4K, q4k) X(Q5K, q5k) X(Q6K, q6k) X(Q8K, q8k)
