@@ -57,7 +57,9 @@ pub fn run(
     let request = Request { prompt: &prompt, tokens, stops: &options.stops, context: limits.context };
     let mut sampler = Sampler::new(&options.sampling);
     let generated = generate(&mut model, &vocabulary, &mut sampler, &device, &request, interrupted, on_text)?;
-    let name = options.model.file_name().unwrap_or(options.model.as_os_str());
+    // A folder like `.` has its name elsewhere.
+    let path = options.model.canonicalize().unwrap_or_else(|_| options.model.clone());
+    let name = path.file_name().unwrap_or(path.as_os_str());
     Ok(Run {
         generated,
         model: name.to_string_lossy().into_owned(),

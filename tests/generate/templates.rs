@@ -12,19 +12,27 @@ use crate::generated;
 use crate::model_files::ModelFiles;
 use crate::tiny_models::{BOS, EOS, family, tokenizer, write_gguf, write_safetensors};
 
-/// With what published templates use: loops, blocks on lines of their own, methods of Python, tests, functions.
+/// With what published templates use: loops, lists from behind, variables that outlive a loop, blocks on lines of their
+/// own, methods of Python, tests, functions.
 const TEMPLATE: &str = "\
 {{ bos_token }}
+{%- set last = namespace(user=-1) %}
+{%- for message in messages[::-1] %}
+    {%- if last.user == -1 and message.content is string and message.role.startswith('us') %}
+        {%- set last.user = messages|length - 1 - loop.index0 %}
+        {%- break %}
+    {%- endif %}
+{%- endfor %}
 {%- for message in messages %}
     {% if message['role'] == 'system' and not loop.first %}
         {{ raise_exception('the system speaks first') }}
     {% endif %}
-{{ '<|' + message.role + '|>' + message['content'].strip() + eos_token }}
+{{ '<|' + message.role + '|>' + message['content'].strip() + ('' if loop.index0 == last.user else '\\n') + eos_token }}
 {% endfor %}
 {% if add_generation_prompt and tools is not defined %}
 <|assistant|>
 {%- endif %}";
-const WRITTEN: &str = "<s><|system|>Be brief.</s>\n<|user|>Hello?</s>\n<|assistant|>";
+const WRITTEN: &str = "<s><|system|>Be brief.\n</s>\n<|user|>Hello?</s>\n<|assistant|>";
 
 fn render(path: &Path) -> Result<String> {
     let template = Template::of(&ModelFiles::open(path)?, &tokenizer()?)?;
