@@ -4,6 +4,7 @@ mod demo;
 mod downstream;
 mod fuzz;
 mod fuzz_files;
+mod generate;
 mod harness;
 mod isa_coverage;
 mod kernels;
@@ -40,6 +41,8 @@ struct Args {
 enum Command {
     /// A real model on the software GPU, compared with the CPU device.
     Demo(demo::Args),
+    /// Greedy text of a language model on the software GPU, compared with the CPU device.
+    Generate(generate::Args),
     /// Everything CI runs: format, lints, kernels, downstream, demo, upstream's tests, and our own.
     Test(test::Args),
     /// Upstream's own tests on the ROCm device, with the software GPU.
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<()> {
     match command {
         Command::Demo(args) => demo::run(&args),
+        Command::Generate(args) => generate::run(&args),
         Command::Lines(args) => lines::run(&args),
         Command::NvidiaTools(args) => nvidia_tools::run(&args),
         Command::Test(args) => test::run(&args),

@@ -1,0 +1,63 @@
+//! Continues a text, or answers in a chat, with a language model from a folder of safetensors or a GGUF file.
+//!
+//! ```text
+//! cargo run --release --features rocm --example generate -- model.gguf --prompt "Once upon a time"
+//! ```
+//!
+//! The text goes to the standard output as it comes, everything else to the standard error. docs/generate.md says more.
+mod chat;
+mod devices;
+mod families;
+mod generation;
+mod limits;
+mod model_files;
+mod options;
+mod run;
+mod sampling;
+mod sentence_piece;
+mod text;
+mod vocabulary;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+/// Set by the first Ctrl-C; the second ends the process at once.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// What a shell reports of a program that Ctrl-C ended: a script must not take the text for complete.
+const INTERRUPTED_STATUS: u8 = 130;
+
+fn main() -> ExitCode {
+    let status =
+        options::Options::try_parse().map_or_else(|error| error.exit(), |options| generate(&options));
+    status.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn generate(options: &options::Options) -> Result<ExitCode> {
+    ctrlc::set_handler(|| {
+        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+            std::process::exit(INTERRUPTED_STATUS.into());
+        }
+    })
+    .context("cannot listen to Ctrl-C")?;
+    let run = run::run(options, &INTERRUPTED, &mut |text| {
+        let mut out = std::io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write the text")
+    })?;
+    println!();
+    eprint!("{run}");
+    if let Some(path) = &options.report {
+        std::fs::write(path, format!("{:#}\n", run.report()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(match run.generated.end {
+        generation::End::Interrupted => INTERRUPTED_STATUS.into(),
+        _ => ExitCode::SUCCESS,
+    })
+}

@@ -1,0 +1,101 @@
+//! Chat templates of both kinds of files, and what they write.
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use candle_core::quantized::GgmlDType;
+use candle_core::quantized::gguf_file::Value as Metadata;
+use serde_json::json;
+
+use crate::chat::Template;
+use crate::generated;
+use crate::model_files::ModelFiles;
+use crate::tiny_models::{BOS, EOS, family, tokenizer, write_gguf, write_safetensors};
+
+/// With what published templates use: loops, lists from behind, variables that outlive a loop, blocks on lines of their
+/// own, methods of Python, tests, functions.
+const TEMPLATE: &str = "\
+{{ bos_token }}
+{%- set last = namespace(user=-1) %}
+{%- for message in messages[::-1] %}
+    {%- if last.user == -1 and message.content is string and message.role.startswith('us') %}
+        {%- set last.user = messages|length - 1 - loop.index0 %}
+        {%- break %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {% if message['role'] == 'system' and not loop.first %}
+        {{ raise_exception('the system speaks first') }}
+    {% endif %}
+{{ '<|' + message.role + '|>' + message['content'].strip() + ('' if loop.index0 == last.user else '\\n') + eos_token }}
+{% endfor %}
+{% if add_generation_prompt and tools is not defined %}
+<|assistant|>
+{%- endif %}";
+const WRITTEN: &str = "<s><|system|>Be brief.\n</s>\n<|user|>Hello?</s>\n<|assistant|>";
+
+fn render(path: &Path) -> Result<String> {
+    let template = Template::of(&ModelFiles::open(path)?, &tokenizer()?)?;
+    template.render(Some("Be brief."), "  Hello? ")
+}
+
+#[test]
+fn every_place_of_a_template_is_found() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    write_safetensors(folder.path(), family("Llama"), 9, 1)?;
+    let config = folder.path().join("tokenizer_config.json");
+    // A token is a text or an object, a template a text or one of several.
+    let own = json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template": TEMPLATE});
+    fs::write(&config, own.to_string())?;
+    assert_eq!(render(folder.path())?, WRITTEN);
+    let templates =
+        json!([{"name": "tool_use", "template": "no"}, {"name": "default", "template": TEMPLATE}]);
+    let own = json!({"bos_token": "<s>", "eos_token": "</s>", "chat_template": templates});
+    fs::write(&config, own.to_string())?;
+    assert_eq!(render(folder.path())?, WRITTEN);
+    // A file of its own goes first.
+    fs::write(folder.path().join("chat_template.jinja"), "{{ messages | length }} turns{{ eos_token }}")?;
+    assert_eq!(render(folder.path())?, "2 turns</s>");
+
+    let metadata = [
+        ("tokenizer.chat_template", Metadata::String(TEMPLATE.into())),
+        ("tokenizer.ggml.eos_token_id", Metadata::U32(EOS)),
+        ("tokenizer.ggml.bos_token_id", Metadata::U32(BOS)),
+    ];
+    let path = write_gguf(folder.path(), family("Llama"), 9, GgmlDType::F32, &metadata)?;
+    assert_eq!(render(&path)?, WRITTEN);
+    Ok(())
+}
+
+#[test]
+fn a_chat_starts_from_what_the_template_writes() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    write_safetensors(folder.path(), family("Llama"), 9, 1)?;
+    let own = json!({"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE});
+    fs::write(folder.path().join("tokenizer_config.json"), own.to_string())?;
+    let common = ["--device", "cpu", "--temperature", "0", "--tokens", "8", "--prompt"];
+    let with = |args: &[&str]| -> Result<Vec<u32>> {
+        Ok(generated(folder.path(), &[&common[..], args].concat())?.0.generated.tokens)
+    };
+    let chat = with(&["Hello?", "--chat", "--system", "Be brief."])?;
+    assert_eq!(chat, with(&[WRITTEN])?);
+    assert_ne!(chat, with(&["Hello?"])?);
+    Ok(())
+}
+
+#[test]
+fn what_a_template_refuses_is_said_in_its_words() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    write_safetensors(folder.path(), family("Llama"), 9, 1)?;
+    let file = folder.path().join("chat_template.jinja");
+    for (template, said) in [
+        ("{{ raise_exception('System role not supported') }}", "System role not supported"),
+        ("{% for", "chat template"),
+        ("{{ messages[0].content.no_such_method() }}", "no_such_method"),
+    ] {
+        fs::write(&file, template)?;
+        let error = format!("{:#}", render(folder.path()).expect_err("refused"));
+        assert!(error.contains(said), "{error}");
+    }
+    Ok(())
+}

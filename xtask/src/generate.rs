@@ -1,0 +1,154 @@
+//! `cargo xtask generate`: greedy text of a language model on the software GPU and on the CPU device.
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::process::{self, cache, cargo, root};
+use crate::setup;
+use crate::software_gpu::{self, SoftwareGpu};
+
+/// The repository's own model.
+const MODEL: &str = "examples/tiny_llama/model/tiny-llama.q4_k.gguf";
+
+/// Where a token leads the second by less on the CPU device, the other device may take that one. Of weights that are
+/// floats, both compute in f32 and differ in the order of additions: in our own model by 4e-6 at most.
+const FLOAT_LEAD: f64 = 1e-4;
+/// Of quantized weights, each device also rounds activations to eight bits, in blocks of its own. Over texts of our own
+/// model in four forms that moved a lead by 0.36 at most and by 0.03 on average.
+const QUANTIZED_LEAD: f64 = 0.5;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The architecture of the software GPU.
+    #[arg(long, default_value = software_gpu::DEFAULT)]
+    arch: String,
+    /// A GGUF file, or safetensors, as the example takes them; by default the repository's own model.
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// The text to continue.
+    #[arg(long, default_value = "Once upon a time")]
+    prompt: String,
+    /// Tokens to generate at most.
+    #[arg(long, default_value_t = 200)]
+    tokens: u32,
+}
+
+/// Runs the example on both devices, with the code objects of `archs` (comma-separated) built in.
+pub fn run_generate(args: &Args, archs: &str) -> Result<()> {
+    software_gpu::check(&args.arch)?;
+    setup::ensure(setup::KERNELS)?;
+    let model = args.model.clone().unwrap_or_else(|| root().join(MODEL));
+    let on = |device| report(args, archs, &model, device);
+    println!("{}", summary(&on("rocm:0")?, &on("cpu")?)?);
+    Ok(())
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    run_generate(args, &args.arch)
+}
+
+fn report(args: &Args, archs: &str, model: &Path, device: &str) -> Result<Value> {
+    fs::create_dir_all(cache()).with_context(|| format!("cannot create {}", cache().display()))?;
+    let path = cache().join(format!("generate-{}.json", device.trim_end_matches(":0")));
+    let mut command =
+        cargo(&["run", "--quiet", "--features", "rocm-emulator", "--example", "generate", "--"]);
+    command.arg(model).args(["--device", device, "--temperature", "0", "--prompt", &args.prompt]);
+    command.args(["--tokens", &args.tokens.to_string()]).arg("--report").arg(&path);
+    if !is_gguf(&model.to_string_lossy()) {
+        command.args(["--dtype", "f32"]);
+    }
+    SoftwareGpu::of(&args.arch).choose_for(&mut command);
+    process::run(command.env("CANDLE_ROCM_ARCHS", archs))?;
+    let text = fs::read_to_string(&path)
+        .with_context(|| format!("the example left no report {}", path.display()))?;
+    serde_json::from_str(&text).context("the example's report is no JSON")
+}
+
+fn is_gguf(model: &str) -> bool {
+    model.ends_with(".gguf")
+}
+
+/// The closing line, if the two devices agree.
+fn summary(rocm: &Value, cpu: &Value) -> Result<String> {
+    let text = |key: &str| rocm[key].as_str().with_context(|| format!("the report lacks '{key}'"));
+    let tokens = |report: &Value| -> Result<Vec<u64>> {
+        let tokens = report["tokens"].as_array().context("the report lacks 'tokens'")?;
+        Ok(tokens.iter().filter_map(Value::as_u64).collect())
+    };
+    let launched = rocm["kernels_launched"].as_u64().unwrap_or(0);
+    ensure!(launched > 0, "no kernel was launched: the example did not run on the device");
+    let (got, expected) = (tokens(rocm)?, tokens(cpu)?);
+    ensure!(!got.is_empty(), "no token was generated");
+    let equal = got.iter().zip(&expected).take_while(|(got, expected)| got == expected).count();
+    if got != expected {
+        let model = text("model")?;
+        let allowed = if is_gguf(model) { QUANTIZED_LEAD } else { FLOAT_LEAD };
+        // Where a text is complete, that was a choice too; where enough tokens were made, none.
+        let lead = cpu["leads"][equal].as_f64();
+        match lead {
+            Some(lead) if lead < allowed => {
+                println!(
+                    "token {equal} leads by {lead:.2e} on the CPU device, less than {allowed:.0e}: from there on the texts may differ"
+                );
+            }
+            _ => bail!(
+                "the texts differ from token {equal} on, where the CPU device's first leads the second by {}; allowed below {allowed:.0e}",
+                lead.map_or("nothing".into(), |lead| format!("{lead:.2e}"))
+            ),
+        }
+    }
+    Ok(format!(
+        "generate: ok arch={} driver={} model={} tokens={} equal_to_cpu={equal}",
+        text("arch")?,
+        text("driver")?,
+        text("model")?,
+        got.len(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::summary;
+
+    fn report(model: &str, tokens: &[u32], leads: &[f32]) -> serde_json::Value {
+        json!({"arch": "gfx1100", "driver": "emulator", "model": model, "tokens": tokens, "leads": leads,
+               "kernels_launched": 7})
+    }
+
+    const GGUF: &str = "tiny-llama.q4_k.gguf";
+
+    #[test]
+    fn equal_texts_are_summed_up_in_one_line() {
+        let both = report(GGUF, &[5, 6, 7], &[3.0, 2.0, 0.001]);
+        let expected =
+            "generate: ok arch=gfx1100 driver=emulator model=tiny-llama.q4_k.gguf tokens=3 equal_to_cpu=3";
+        assert_eq!(summary(&both, &both).unwrap(), expected);
+    }
+
+    #[test]
+    fn texts_may_part_where_the_choice_was_no_clear_one() {
+        let cpu = report(GGUF, &[5, 6, 7, 8], &[3.0, 0.1, 0.1, 1.0]);
+        let line = summary(&report(GGUF, &[5, 9, 7, 8], &[3.0, 0.1, 1.0, 1.0]), &cpu).unwrap();
+        assert!(line.ends_with(" tokens=4 equal_to_cpu=1"), "{line}");
+        // Of floats, that lead is clear.
+        let floats = |tokens: &[u32]| report("model", tokens, &[3.0, 0.1, 1.0]);
+        let error = summary(&floats(&[5, 9, 7]), &floats(&[5, 6, 7])).unwrap_err().to_string();
+        assert!(error.contains("from token 1 on") && error.contains("1.00e-1"), "{error}");
+    }
+
+    #[test]
+    fn a_clear_difference_an_early_end_and_idleness_fail() {
+        let cpu = report(GGUF, &[5, 6, 7], &[3.0, 2.0, 2.0]);
+        for tokens in [&[5, 9, 7][..], &[5, 6], &[5, 6, 7, 8], &[]] {
+            assert!(summary(&report(GGUF, tokens, &[9.0; 4]), &cpu).is_err(), "{tokens:?}");
+        }
+        let mut idle = cpu.clone();
+        idle["kernels_launched"] = 0.into();
+        assert!(summary(&idle, &cpu).unwrap_err().to_string().contains("no kernel"));
+        assert!(summary(&json!({"kernels_launched": 1}), &cpu).is_err());
+    }
+}
