@@ -126,6 +126,7 @@ pub const CONSTANTS: &[Constant] = &[
         QUANTIZED_ROW_BLOCK,
         "Threads that share the bytes of one row of activations.",
     ),
+    constant("QUANTIZED_SEGMENT", 4096, "Activations of each row that wait in LDS at a time."),
     constant("QUANTIZED_BESIDE", 2, "Rows of blocks that a group of lanes multiplies together."),
     constant(
         "QUANTIZED_PIECE",
@@ -920,7 +921,8 @@ fn quantized() -> Vec<Family> {
             )
         },
         Family {
-            variants: vec![vec![names("count", &["1", "4"]), formats()]],
+            variants: vec![vec![names("count", &["1", "8"]), formats()]],
+            block: QUANTIZED_ROW_BLOCK,
             ..family(
                 "QuantizedRows",
                 "quantized",

@@ -59,9 +59,14 @@ __device__ __forceinline__ void dequantize(const uint8_t *blocks, const uint32_t
 
 constexpr unsigned int PIECE_LANES = PIECE / 4, RUN_LANES = RUN / 4;
 
-// Four neighbouring activations per lane, at element 4 `i` of a dense array, as bytes; the first lane of a PIECE writes its
-// scale. All lanes take part, those beyond the end without writing.
-__device__ __forceinline__ void quantize(const float (&x)[4], unsigned int i, bool inside, uint32_t *bytes, Scale *scales) {
+// Where RUN activations that are number `run` of a row lie in LDS: lanes that read those of neighbouring units meet each
+// bank once.
+__device__ __forceinline__ unsigned int run_in_lds(unsigned int run) { return run ^ (run >> 3 & 3); }
+
+// Four neighbouring activations per lane, elements 4 `i` of a dense array, as a word of bytes; the first lane of a
+// PIECE writes its scale. All lanes take part, those beyond the end without writing.
+__device__ __forceinline__ void quantize(const float (&x)[4], unsigned int i, bool inside, uint32_t *word_at,
+                                         Scale *scales) {
     float largest = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
     largest = combined_by_lanes(largest, PIECE_LANES, [](float a, float b) INLINE { return fmaxf(a, b); });
     const float inverse = largest > 0 ? 127 / largest : 0;
@@ -76,7 +81,7 @@ __device__ __forceinline__ void quantize(const float (&x)[4], unsigned int i, bo
     sum = combined_by_lanes(sum, RUN_LANES, [](int a, int b) INLINE { return a + b; });
     const int other = __shfl_xor_sync(~0u, sum, RUN_LANES, LANES);
     if (inside) {
-        bytes[i] = word;
+        *word_at = word;
         if (i % PIECE_LANES == 0) {
             scales[i / PIECE_LANES] = Scale{largest / 127, {(int16_t)sum, (int16_t)other}};
         }
@@ -90,7 +95,7 @@ __device__ __forceinline__ void quantize_rows(const T *x, uint8_t *out, const si
         const bool inside = i < numel / 4;
         const Pack<T, 4> pack = Pack<T, 4>::read(x + (inside ? 4 * i : 0));
         const float values[4] = {(float)pack[0], (float)pack[1], (float)pack[2], (float)pack[3]};
-        quantize(values, i, inside, (uint32_t *)out, (Scale *)(out + numel));
+        quantize(values, i, inside, (uint32_t *)out + i, (Scale *)(out + numel));
     }
 }
 
@@ -125,74 +130,69 @@ struct Unit {
     }
 };
 
-// The part of the product of a row of weights and one of activations that unit `u` makes; `bytes` and `scales` are those
-// of the row.
-template <typename F>
-__device__ __forceinline__ float dot(const Piece (&weights)[Unit<F>::PIECES], unsigned int u, const uint8_t *bytes,
-                                     const Scale *scales) {
-    typedef uint32_t Four __attribute__((ext_vector_type(4)));
-    const unsigned int first = u * Unit<F>::PIECES, piece = first % F::PIECES, at = (first - piece) * PIECE;
-    float value = 0;
-#pragma unroll
-    for (unsigned int run = 0; run < RUNS; ++run) {
-        int product = 0, all = 0;
-#pragma unroll
-        for (unsigned int i = 0; i < Unit<F>::PIECES; ++i) {
-            const unsigned int column = at + F::column(piece + i, run);
-            const Four x = *(const Four *)(bytes + column);
-            const Scale scale = scales[column / PIECE];
-            const int sum = column % PIECE == 0 ? scale.sums[0] : scale.sums[1];
-            all += sum;
-#pragma unroll
-            for (unsigned int j = 0; j < RUN / 4; ++j) {
-                product = __dp4a(weights[i].q[run][j], (int)x[j], product);
-            }
-            // Neighbours with one scale are added as whole numbers.
-            if (F::SCALED == RUN || F::DISTANCE == RUN || i + 1 == Unit<F>::PIECES) {
-                product -= F::OFFSET == 0 ? 0 : F::OFFSET * all;
-                float part = weights[i].scale[run] * (float)product;
-                if (F::MINIMUM) {
-                    part -= weights[i].minimum[run] * (float)all;
-                }
-                value += scale.scale * part;
-                product = all = 0;
-            }
-        }
-    }
-    return value;
-}
-
 template <unsigned int ROWS>
 struct Sums { float of[BESIDE][ROWS]; };
 
-// The products of BESIDE rows of blocks with ROWS of activations, which begin at pieces `starts`, in all `width` lanes
-// that share them.
-template <typename F, unsigned int ROWS, unsigned int THREADS>
-__device__ __forceinline__ Sums<ROWS> products(const uint8_t *const (&rows)[BESIDE], unsigned int pieces,
-                                               unsigned int width, const uint8_t *bytes, const Scale *scales,
-                                               const unsigned int (&starts)[ROWS]) {
-    const unsigned int lane = threadIdx.x & (width - 1), units = pieces / Unit<F>::PIECES;
-    Sums<ROWS> sums = {};
-    for (unsigned int u = lane; u < units; u += width) {
+// Adds what units from `u` on in steps of `width` below `end` make of the products of BESIDE rows of blocks with ROWS of
+// activations, which lie in LDS from unit `begin` on, `pieces` of each row.
+template <typename F, unsigned int ROWS>
+__device__ __forceinline__ void add_products(Sums<ROWS> &sums, const uint8_t *const (&rows)[BESIDE], unsigned int u,
+                                             unsigned int begin, unsigned int end, unsigned int width,
+                                             const uint8_t *bytes, const Scale *scales, unsigned int pieces) {
+    typedef uint32_t Four __attribute__((ext_vector_type(4)));
+    constexpr unsigned int PIECES = Unit<F>::PIECES;
+    for (; u < end; u += width) {
         Unit<F> read[BESIDE];
 #pragma unroll
         for (unsigned int b = 0; b < BESIDE; ++b) {
             read[b] = Unit<F>::read(rows[b], u);
         }
         asm volatile("" ::: "memory");
+        const unsigned int piece = u * PIECES % F::PIECES, at = (u - begin) * PIECES - piece;
+        Piece weights[BESIDE][PIECES];
 #pragma unroll
-        for (unsigned int b = 0; b < BESIDE; ++b) {
-            Piece weights[Unit<F>::PIECES];
+        for (unsigned int i = 0; i < BESIDE * PIECES; ++i) {
+            weights[i / PIECES][i % PIECES] = F::unpack(read[i / PIECES].raw[i % PIECES], piece + i % PIECES);
+        }
 #pragma unroll
-            for (unsigned int i = 0; i < Unit<F>::PIECES; ++i) {
-                weights[i] = F::unpack(read[b].raw[i], u * Unit<F>::PIECES % F::PIECES + i);
-            }
+        for (unsigned int r = 0; r < ROWS; ++r) {
 #pragma unroll
-            for (unsigned int r = 0; r < ROWS; ++r) {
-                sums.of[b][r] += dot<F>(weights, u, bytes + (size_t)starts[r] * PIECE, scales + starts[r]);
+            for (unsigned int run = 0; run < RUNS; ++run) {
+                int product[BESIDE] = {}, all = 0;
+#pragma unroll
+                for (unsigned int i = 0; i < PIECES; ++i) {
+                    const unsigned int column = at * PIECE + F::column(piece + i, run);
+                    const Four x = *(const Four *)(bytes + r * pieces * PIECE + run_in_lds(column / RUN) * RUN);
+                    const Scale scale = scales[r * pieces + column / PIECE];
+                    all += column % PIECE == 0 ? scale.sums[0] : scale.sums[1];
+#pragma unroll
+                    for (unsigned int j = 0; j < BESIDE * (RUN / 4); ++j) {
+                        int &sum = product[j / (RUN / 4)];
+                        sum = __dp4a(weights[j / (RUN / 4)][i].q[run][j % (RUN / 4)], (int)x[j % (RUN / 4)], sum);
+                    }
+                    // Neighbours with one scale are added as whole numbers.
+                    if (F::SCALED == RUN || F::DISTANCE == RUN || i + 1 == PIECES) {
+#pragma unroll
+                        for (unsigned int b = 0; b < BESIDE; ++b) {
+                            const int whole = product[b] - (F::OFFSET == 0 ? 0 : F::OFFSET * all);
+                            float part = weights[b][i].scale[run] * (float)whole;
+                            if (F::MINIMUM) {
+                                part -= weights[b][i].minimum[run] * (float)all;
+                            }
+                            sums.of[b][r] += scale.scale * part;
+                            product[b] = 0;
+                        }
+                        all = 0;
+                    }
+                }
             }
         }
     }
+}
+
+// The sums over `width` neighbouring threads of THREADS, in the first of them at least.
+template <unsigned int ROWS, unsigned int THREADS>
+__device__ __forceinline__ void combine(Sums<ROWS> &sums, unsigned int width) {
     const unsigned int groups = width / LANES, group = threadIdx.x / LANES;
     __shared__ float shared[THREADS / LANES][BESIDE * ROWS];
 #pragma unroll
@@ -214,7 +214,6 @@ __device__ __forceinline__ Sums<ROWS> products(const uint8_t *const (&rows)[BESI
             }
         }
     }
-    return sums;
 }
 
 // The first of the rows of this thread's group, of the workgroups before and itself.
@@ -242,7 +241,8 @@ __device__ __forceinline__ void quantize_row(const float *x, const float *gate, 
                 values[k] = silu(values[k]) * factors[k];
             }
         }
-        quantize(values, i, inside, (uint32_t *)bytes, scales);
+        uint32_t *word = (uint32_t *)bytes + run_in_lds(i / RUN_LANES) * RUN_LANES + i % RUN_LANES;
+        quantize(values, i, inside, word, scales);
     }
     __syncthreads();
 }
@@ -257,8 +257,10 @@ __device__ __forceinline__ void row_product(const float *x, const float *gate, c
                                             const unsigned int pieces, const unsigned int width) {
     constexpr unsigned int THREADS = CANDLE_QUANTIZED_ROW_BLOCK;
     extern __shared__ uint4 activations[];
+    // Runs change places within four.
+    const unsigned int room = (pieces + 1) / 2 * 2;
     uint8_t *bytes = (uint8_t *)activations;
-    Scale *scales = (Scale *)(bytes + pieces * PIECE);
+    Scale *scales = (Scale *)(bytes + room * PIECE);
     const size_t row_bytes = (size_t)(pieces / F::PIECES) * F::BYTES;
     const auto matrix_row = [=](unsigned int row) INLINE {
         const unsigned int before = row < end0 ? 0 : row < end1 ? end0 : end1;
@@ -279,8 +281,9 @@ __device__ __forceinline__ void row_product(const float *x, const float *gate, c
         for (unsigned int b = 0; b < BESIDE; ++b) {
             rows[b] = matrix_row(min(first + b, end2 - 1));
         }
-        const unsigned int starts[1] = {0};
-        const Sums<1> sums = products<F, 1, THREADS>(rows, pieces, width, bytes, scales, starts);
+        Sums<1> sums = {};
+        add_products<F, 1>(sums, rows, threadIdx.x & (width - 1), 0, pieces / Unit<F>::PIECES, width, bytes, scales, room);
+        combine<1, THREADS>(sums, width);
         if ((threadIdx.x & (width - 1)) == 0) {
 #pragma unroll
             for (unsigned int b = 0; b < BESIDE; ++b) {
@@ -298,27 +301,47 @@ __device__ __forceinline__ void row_product(const float *x, const float *gate, c
     }
 }
 
-// Rows of activations that quantize_rows has written, `all` of them in memory, with a matrix or with those of a stack.
+// Rows of activations that quantize_rows has written, `all` of them in memory, with a matrix or with those of a stack. A
+// SEGMENT of the rows waits in LDS at a time.
 template <typename F, unsigned int ROWS>
 __device__ __forceinline__ void rows_product(const uint8_t *activations, const uint8_t *weights, const Routing &routing,
                                              float *out, const size_t all, const unsigned int n,
                                              const unsigned int pieces, const unsigned int width) {
-    const Scale *scales = (const Scale *)(activations + all * pieces * PIECE);
-    const unsigned int first = first_row<CANDLE_BLOCK>(width);
+    constexpr unsigned int THREADS = CANDLE_QUANTIZED_ROW_BLOCK, SEGMENT = CANDLE_QUANTIZED_SEGMENT / PIECE;
+    typedef Words<RUN / 4, 16> Run;
+    __shared__ Run bytes[ROWS * SEGMENT * RUNS];
+    __shared__ Scale scales[ROWS * SEGMENT];
+    const Scale *all_scales = (const Scale *)(activations + all * pieces * PIECE);
+    const unsigned int first = first_row<THREADS>(width), lane = threadIdx.x & (width - 1);
     const size_t row_bytes = (size_t)(pieces / F::PIECES) * F::BYTES;
     each_run<ROWS>(routing, [=](size_t matrix, unsigned int begin, unsigned int end, bool there) INLINE {
         const uint8_t *rows[BESIDE];
-        unsigned int starts[ROWS];
 #pragma unroll
         for (unsigned int b = 0; b < BESIDE; ++b) {
             rows[b] = weights + (matrix * n + min(first + b, n - 1)) * row_bytes;
         }
-#pragma unroll
-        for (unsigned int r = 0; r < ROWS; ++r) {
-            starts[r] = routing.line(min(begin + r, end - 1)) * pieces;
+        Sums<ROWS> sums = {};
+        for (unsigned int from = 0; from < pieces; from += SEGMENT) {
+            const unsigned int count = min(pieces - from, SEGMENT);
+            for (unsigned int i = threadIdx.x; i < ROWS * SEGMENT * RUNS; i += THREADS) {
+                const unsigned int r = i / (SEGMENT * RUNS), run = i % (SEGMENT * RUNS);
+                if (run < count * RUNS && begin + r < end) {
+                    const size_t at = (size_t)routing.line(begin + r) * pieces + from;
+                    bytes[r * SEGMENT * RUNS + run_in_lds(run)] = Run::read(activations + at * PIECE + run * RUN);
+                    if (run % RUNS == 0) {
+                        scales[r * SEGMENT + run / RUNS] = all_scales[at + run / RUNS];
+                    }
+                }
+            }
+            __syncthreads();
+            constexpr unsigned int PIECES = Unit<F>::PIECES;
+            const unsigned int begin_unit = from / PIECES;
+            add_products<F, ROWS>(sums, rows, begin_unit + lane, begin_unit, begin_unit + count / PIECES, width,
+                                  (const uint8_t *)bytes, scales, SEGMENT);
+            __syncthreads();
         }
-        const Sums<ROWS> sums = products<F, ROWS, CANDLE_BLOCK>(rows, pieces, width, activations, scales, starts);
-        if ((threadIdx.x & (width - 1)) == 0) {
+        combine<ROWS, THREADS>(sums, width);
+        if (lane == 0) {
 #pragma unroll
             for (unsigned int i = 0; i < BESIDE * ROWS; ++i) {
                 const unsigned int b = i / ROWS, r = i % ROWS;
@@ -347,7 +370,7 @@ QUANTIZE_OP(float, f32)
         dequantize<F>(blocks, ids, out, pieces, rows, row_pieces);                                                     \
     }
 #define ROWS_OP(F, NAME, ROWS)                                                                                         \
-    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) quantized_rows_##ROWS##_##NAME(                         \
+    extern "C" __global__ void __launch_bounds__(CANDLE_QUANTIZED_ROW_BLOCK) quantized_rows_##ROWS##_##NAME(           \
         const uint8_t *activations, const uint8_t *weights, const uint32_t *experts, const uint32_t *order,            \
         const float *factors, float *out, const size_t all, const unsigned int count, const unsigned int n,            \
         const unsigned int stack, const unsigned int per, const unsigned int pieces, const unsigned int width) {       \
@@ -364,5 +387,5 @@ QUANTIZE_OP(float, f32)
         row_product<F>(x, gate, summand, w0, w1, w2, out0, out1, out2, end0, end1, end2, pieces, width);               \
     }                                                                                                                  \
     ROWS_OP(F, NAME, 1)                                                                                                \
-    ROWS_OP(F, NAME, 4)
+    ROWS_OP(F, NAME, 8)
 EACH_FORMAT(FORMAT_OPS)

@@ -11,7 +11,7 @@ use crate::{DType, Layout, Result, RocmDevice, RocmStorage, Shape};
 pub(super) const OP: &str = "quantized-matmul";
 
 /// Rows that the kernel for few rows takes at a time.
-const FEW: usize = 4;
+const FEW: usize = 8;
 /// The longest row whose bytes and scales fit into the LDS of a workgroup, on every GPU.
 const LONGEST_IN_LDS: usize = 32768;
 
@@ -62,7 +62,7 @@ pub(super) fn forward(
     }
     let dtype = x.dtype();
     if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
-        return Err(refused(format!("Expected f32/f16/bf16")));
+        return Err(refused("Expected f32/f16/bf16".to_string()));
     }
     matrix.check_holds(n * k, OP)?;
     let rows: usize = outer.iter().product();
@@ -195,12 +195,12 @@ impl Stacked<'_> {
     ) -> Result<()> {
         let or_null = |ptr: Option<DevicePtr>| ptr.unwrap_or(DevicePtr(std::ptr::null_mut()));
         let (kind, step) =
-            if at_once == 1 { (QuantizedRowsCount::C1, 1) } else { (QuantizedRowsCount::C4, FEW) };
+            if at_once == 1 { (QuantizedRowsCount::C1, 1) } else { (QuantizedRowsCount::C8, FEW) };
         let Some(kernel) = QuantizedRows::kernel(kind, self.format) else {
             let name = self.format.name();
             return Err(RocmError::Unsupported(format!("no kernel multiplies {name}")).into());
         };
-        let Groups { width, grid } = Groups::of(self.device.state(), self.n, k, BLOCK)?;
+        let Groups { width, grid } = Groups::of(self.device.state(), self.n, k, QUANTIZED_ROW_BLOCK)?;
         // The kernel counts pieces of activations in 32 bits.
         count(rows * k / QUANTIZED_PIECE)?;
         let mut copy = None;
@@ -222,7 +222,8 @@ impl Stacked<'_> {
             width,
         };
         let chunks = products.div_ceil(step).min(65535) as u32;
-        let config = LaunchConfig { grid: (grid, chunks, 1), block: (BLOCK as u32, 1, 1), lds_bytes: 0 };
+        let config =
+            LaunchConfig { grid: (grid, chunks, 1), block: (QUANTIZED_ROW_BLOCK as u32, 1, 1), lds_bytes: 0 };
         let kernels = [quantizer(x.dtype())?.id(), kernel.id()];
         device.with_activations(
             (from, x.dtype()),

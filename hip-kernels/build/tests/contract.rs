@@ -44,7 +44,12 @@ fn family() -> Family {
         name: "Scale",
         module: "scale",
         kernels: "scale_{dtype}",
-        variants: vec![vec![Axis { name: "dtype", is_dtype: true, values: vec!["f32", "bf16"], shared: None }]],
+        variants: vec![vec![Axis {
+            name: "dtype",
+            is_dtype: true,
+            values: vec!["f32", "bf16"],
+            shared: None,
+        }]],
         arguments: vec![
             argument("numel", Pass::Usize),
             argument("info", Pass::Layout),

@@ -389,7 +389,8 @@ impl DeviceState {
             pieces: (products.k / QUANTIZED_PIECE) as u32,
             width,
         };
-        let lds_bytes = activation_bytes(1, products.k) as u32;
+        // Runs of bytes change places within two pieces.
+        let lds_bytes = (activation_bytes(1, products.k) + QUANTIZED_PIECE) as u32;
         // More would make bytes of the same row once more each.
         let grid = grid.min((self.multiprocessors * ENOUGH_THREADS / QUANTIZED_ROW_BLOCK) as u32);
         let block = (QUANTIZED_ROW_BLOCK as u32, 1, 1);
