@@ -227,7 +227,7 @@ pub const REWORDED: &[Reworded] = &[
             ]
         )",
         to: "Device::Rocm(_) => compare_with_error(
-            &res.flatten_all()?.to_vec1()?,
+            &res.flatten_all()?.to_vec1::<f32>()?,
             &[
                 85113.84, 214542.95, 345424.06, 474705.15, 213474.08, 604461.02, 1000678.77, 1388306.41, 341882.29,
                 994300.31, 1655737.23, 2301557.51
@@ -248,7 +248,7 @@ pub const REWORDED: &[Reworded] = &[
             ]
         )",
         to: "Device::Rocm(_) => compare_with_error(
-            &res.flatten_all()?.to_vec1()?,
+            &res.flatten_all()?.to_vec1::<f32>()?,
             &[
                 243539.0, -19597.53, -285068.71, -549848.48, 23782.06, 21648.31, 19387.21, 18347.78, -196463.78,
                 63010.57, 324574.1, 587882.01
