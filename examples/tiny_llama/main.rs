@@ -1,0 +1,156 @@
+//! Trains a small Llama on stories of a grammar, writes it as safetensors and GGUF, and lets it tell stories.
+//!
+//! ```text
+//! cargo run --release --features rocm --example train_tiny_llama -- train --device cpu
+//! cargo run --release --features rocm --example train_tiny_llama -- sample "Anna lives" --device cpu
+//! ```
+//!
+//! Training goes on where it was interrupted. `export` makes the GGUF files from the safetensors anew.
+mod adam;
+mod curve;
+mod export;
+mod grammar;
+mod model;
+mod productions;
+mod sample;
+mod tokens;
+mod train;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use candle_core::rocm::RocmDevice;
+use candle_core::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::generation::Sampling;
+use candle_transformers::models::llama::{Cache, Llama, LlamaConfig};
+use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use tokenizers::Tokenizer;
+
+use grammar::Grammar;
+use model::Size;
+use train::{Course, Training};
+
+/// Trains and tries a small Llama of our own.
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+    /// Folder of the model.
+    #[arg(long, global = true, default_value = "target/tiny_llama")]
+    folder: PathBuf,
+    /// Where to run: `cpu`, `rocm:N`, or `rocm` for the first GPU that is not built into the processor.
+    #[arg(long, global = true, default_value = "rocm")]
+    device: String,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Learns the tokenizer, trains, and writes everything into the folder.
+    Train {
+        #[command(flatten)]
+        course: Course,
+        /// Steps between two times that the training is kept.
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+        keep: u32,
+    },
+    /// Makes the GGUF files from the safetensors.
+    Export,
+    /// Tells stories that begin with a prompt, and counts those that the grammar accepts.
+    Sample {
+        /// Beginning of every story.
+        #[arg(default_value = "")]
+        prompt: String,
+        /// How many stories.
+        #[arg(long, default_value_t = 10)]
+        count: usize,
+        /// Unlikely words come up more often above 1, less often below.
+        #[arg(long, default_value_t = 0.5)]
+        temperature: f64,
+    },
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let grammar = Grammar::read()?;
+    match args.command {
+        Command::Train { course, keep } => {
+            train(&grammar, course, keep as usize, &args.folder, &device(&args.device)?)
+        }
+        Command::Export => export::ggufs(Size::TINY, &args.folder),
+        Command::Sample { prompt, count, temperature } => {
+            let prompts = vec![prompt.as_str(); count];
+            sample(&grammar, &prompts, temperature, &args.folder, &device(&args.device)?)
+        }
+    }
+}
+
+/// Parses `cpu`, `rocm` or `rocm:N`.
+fn device(name: &str) -> Result<Device> {
+    let ordinal = match name.split_once(':') {
+        None if name == "cpu" => return Ok(Device::Cpu),
+        None if name == "rocm" => RocmDevice::default_ordinal()?,
+        Some(("rocm", number)) => number.parse().with_context(|| format!("no device number in '{name}'"))?,
+        _ => bail!("unknown device '{name}': use cpu, rocm or rocm:N"),
+    };
+    Device::new_rocm(ordinal).with_context(|| format!("cannot open device '{name}'"))
+}
+
+fn train(grammar: &Grammar, course: Course, keep: usize, folder: &Path, device: &Device) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let tokenizer = tokens::learn_tokenizer(grammar)?;
+    tokenizer.save(folder.join(export::TOKENIZER), false).map_err(anyhow::Error::msg)?;
+
+    let kept = folder.join("training.safetensors");
+    let mut training = if kept.exists() {
+        Training::resume(Size::TINY, course, device, &kept)?
+    } else {
+        Training::begin(Size::TINY, course, device)?
+    };
+    let progress = ProgressBar::new(course.steps.into());
+    progress.set_style(ProgressStyle::with_template("{elapsed} [{wide_bar}] {pos}/{len} {msg}, {eta} left")?);
+    progress.set_position(training.losses.len() as u64);
+    progress.reset_eta();
+    while training.losses.len() < course.steps as usize {
+        let loss = training.step(grammar, &tokenizer)?;
+        progress.set_message(format!("loss {loss:.3}"));
+        progress.inc(1);
+        if training.losses.len().is_multiple_of(keep) || training.losses.len() == course.steps as usize {
+            training.keep(&kept)?;
+            curve::draw(&training.losses, &folder.join("loss.svg"))?;
+        }
+    }
+    progress.finish();
+    let weights = training.model.weights.iter();
+    let weights = weights.map(|(name, weight)| (name.clone(), weight.as_tensor().clone())).collect();
+    export::safetensors(Size::TINY, &weights, folder)?;
+    export::ggufs(Size::TINY, folder)
+}
+
+fn sample(
+    grammar: &Grammar,
+    prompts: &[&str],
+    temperature: f64,
+    folder: &Path,
+    device: &Device,
+) -> Result<()> {
+    let path = folder.join(export::CONFIG);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let config: LlamaConfig = serde_json::from_str(&text)?;
+    let config = config.into_config(false);
+    let weights = candle_core::safetensors::load(folder.join(export::WEIGHTS), device)?;
+    let llama = Llama::load(VarBuilder::from_tensors(weights, DType::F32, device), &config)?;
+    let mut cache = Cache::new(true, DType::F32, &config, device)?;
+    let mut step = |tokens: &Tensor, at: usize| llama.forward(tokens, at, &mut cache);
+    let tokenizer = Tokenizer::from_file(folder.join(export::TOKENIZER)).map_err(anyhow::Error::msg)?;
+    let sampling = Sampling::All { temperature };
+    let length = config.max_position_embeddings;
+    let stories = sample::stories(&mut step, &tokenizer, prompts, &sampling, length, device)?;
+    for story in &stories {
+        println!("{} {story}", if grammar.accepts(story) { "+" } else { "-" });
+    }
+    let accepted = stories.iter().filter(|story| grammar.accepts(story)).count();
+    println!("{accepted} of {} are stories of the grammar", stories.len());
+    Ok(())
+}
