@@ -106,8 +106,12 @@ pub(crate) fn in_file(path: &Path, error: Error) -> Error {
 
 /// What a device reports stays the variant that it is: callers tell a full device from a bad file by it.
 fn unless_of_device(error: Error, name: impl FnOnce(Error) -> Error) -> Error {
-    match error {
+    let mut inner = &error;
+    while let Error::WithBacktrace { inner: cause, .. } = inner {
+        inner = cause;
+    }
+    match inner {
         Error::Rocm(_) | Error::Cuda(_) | Error::Metal(_) => error,
-        of_file => name(of_file),
+        _ => name(error),
     }
 }

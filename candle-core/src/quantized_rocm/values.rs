@@ -82,9 +82,11 @@ impl QRocmStorage {
         let (format, blocks) = match &self.data {
             Data::Blocks(format, blocks) => (*format, blocks.ptr()),
             Data::Floats(floats) => {
-                let table = Layout::contiguous((rows, hidden));
-                let picked = floats.index_select(ids, &table, ids_l, 0)?;
-                let dense = Layout::contiguous((ids_l.shape().elem_count(), hidden));
+                let (count, table) = (ids_l.shape().elem_count(), Layout::contiguous((rows, hidden)));
+                // The largest u32 would name no row, and be no error.
+                let ids = ids.to_dtype(ids_l, DType::I64)?;
+                let picked = floats.index_select(&ids, &table, &Layout::contiguous(count), 0)?;
+                let dense = Layout::contiguous((count, hidden));
                 return match picked.dtype() {
                     DType::F32 => Ok(picked),
                     _ => picked.to_dtype(&dense, DType::F32),
