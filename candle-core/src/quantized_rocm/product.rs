@@ -2,7 +2,8 @@
 use super::{refused, tiles, unexpected, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
-    BlockFormat, DevicePtr, KernelOf, QuantizeRows, QuantizedRows, QuantizedRowsCount, BLOCK, QUANTIZED_PIECE,
+    BlockFormat, DevicePtr, KernelOf, QuantizeRows, QuantizedRows, QuantizedRowsCount, QUANTIZED_PIECE,
+    QUANTIZED_ROW_BLOCK,
 };
 use crate::rocm_backend::{activation_bytes, Groups, RowProduct};
 use crate::rocm_backend::{element, Buffer, LaunchConfig, RocmError};

@@ -1,5 +1,5 @@
 //! The record in which indexing kernels leave an index that was out of range.
-use crate::rocm_backend::stream::{clear, upload, Buffer, Stream};
+use crate::rocm_backend::stream::{clear, upload, Stream};
 use crate::rocm_backend::RocmError;
 use crate::Result;
 use hip_kernels::contract::{
@@ -32,10 +32,17 @@ pub(crate) struct FaultRecord {
     stream: Arc<Stream>,
     record: OnceLock<Pinned>,
     /// In device memory, one for all modules.
-    written: OnceLock<Buffer<u32>>,
+    written: OnceLock<Counter>,
     /// Held while a fault is taken, so that each is taken once.
     taking: Mutex<()>,
 }
+
+struct Counter(hip::DeviceMemory<u32>);
+
+// SAFETY: the allocation is fixed and owned; only kernels touch it.
+unsafe impl Send for Counter {}
+// SAFETY: as above.
+unsafe impl Sync for Counter {}
 
 struct Pinned(hip::PinnedMemory<Fault>);
 
@@ -48,7 +55,7 @@ impl Drop for FaultRecord {
     fn drop(&mut self) {
         if self.stream.is_given_up() {
             // A kernel that does not end may still write to it.
-            std::mem::forget(self.record.take());
+            std::mem::forget((self.record.take(), self.written.take()));
         }
     }
 }
@@ -74,7 +81,7 @@ impl FaultRecord {
             Some(record) => record,
             None => {
                 let flags = hip::ffi::hipHostMallocMapped | hip::ffi::hipHostMallocCoherent;
-                let mut memory = stream.check(hip::PinnedMemory::<Fault>::with_flags(1, flags), || {
+                let memory = stream.check(hip::PinnedMemory::<Fault>::with_flags(1, flags), || {
                     "hipHostMalloc(index fault record)".to_string()
                 })?;
                 // SAFETY: one Fault was allocated, all its bit patterns are valid, and no kernel knows it yet.
@@ -85,16 +92,17 @@ impl FaultRecord {
         let written = match self.written.get() {
             Some(written) => written,
             None => {
-                let buffer = Buffer::on(&self.stream, 1)?;
-                // SAFETY: the buffer has just this size.
-                unsafe { clear(stream, buffer.ptr(), buffer.size_in_bytes())? };
-                self.written.get_or_init(|| buffer)
+                let memory = hip::DeviceMemory::new(1);
+                let memory = stream.check(memory, || "hipMalloc(count of index faults)".to_string())?;
+                // SAFETY: so many bytes were allocated.
+                unsafe { clear(stream, DevicePtr(memory.as_ptr()), size_of::<u32>())? };
+                self.written.get_or_init(|| Counter(memory))
             }
         };
         let record = stream.check(record.0.get_device_pointer(), || "hipHostGetDevicePointer".to_string())?;
         let global = stream
             .check(module.get_global::<*mut c_void>(GLOBAL), || format!("hipModuleGetGlobal({GLOBAL})"))?;
-        let pointers = [record.expose_provenance(), written.ptr().0.expose_provenance()];
+        let pointers = [record.expose_provenance(), written.0.as_ptr().expose_provenance()];
         // SAFETY: the global is two pointers. The module's kernels run on the same stream, after the copy.
         unsafe { upload(stream, &pointers, DevicePtr(global.cast())) }
     }
