@@ -319,7 +319,23 @@ fn quantizing(device: &Device) -> Result<()> {
     use GgmlDType::{Q2K, Q3K, Q4K, Q4_0, Q4_1, Q5K, Q5_0, Q5_1, Q6K, Q8K, Q8_0, Q8_1};
     let (x, weights) = (on(device, &[1, 256], F32)?, [1.0; 256]);
     for format in [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q2K, Q3K, Q4K, Q5K, Q6K, Q8K] {
-        QTensor::quantize(&x, format)?;
+        let matrix = QTensor::quantize(&x, format)?;
+        matrix.dequantize(device)?;
+        matrix.dequantize_f16(device)?;
+        // One row, a few, and many.
+        for rows in [1, 2, 40] {
+            on(device, &[rows, 256], F32)?.apply_op1_no_bwd(&matrix)?;
+        }
+        let stack = QTensor::quantize(&on(device, &[2, 1, 256], F32)?, format)?;
+        let experts = Tensor::new(&[[1u32, 0]], device)?;
+        stack.indexed_moe_forward(&on(device, &[1, 1, 256], F32)?, &experts)?;
+    }
+    let matrix = QTensor::quantize(&x, Q8_0)?;
+    let ids = Tensor::new(&[0u32, 1], device)?;
+    for dtype in [F16, BF16] {
+        on(device, &[2, 256], dtype)?.apply_op1_no_bwd(&matrix)?;
+        let (rows, stack) = (on(device, &[2, 16], dtype)?, on(device, &[2, 3, 16], dtype)?);
+        candle_nn::moe::moe_gemm(&rows, &stack, &None, &ids, &ids, 1, false)?;
     }
     [Q2K, Q3K, Q4K, Q5K, Q6K]
         .iter()

@@ -81,7 +81,7 @@ impl FaultRecord {
             Some(record) => record,
             None => {
                 let flags = hip::ffi::hipHostMallocMapped | hip::ffi::hipHostMallocCoherent;
-                let memory = stream.check(hip::PinnedMemory::<Fault>::with_flags(1, flags), || {
+                let mut memory = stream.check(hip::PinnedMemory::<Fault>::with_flags(1, flags), || {
                     "hipHostMalloc(index fault record)".to_string()
                 })?;
                 // SAFETY: one Fault was allocated, all its bit patterns are valid, and no kernel knows it yet.
