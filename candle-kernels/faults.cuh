@@ -12,16 +12,13 @@ struct CandleFault {
     uint64_t bound;
 };
 
-// Where faults go. How many were written stands in device memory: not every link to the host's carries atomic
-// operations; all modules of a stream share it.
-struct CandleFaults {
-    CandleFault *record;
-    uint32_t *written;
-};
-
 // Set by the host once after loading the module; null switches the records off.
-extern "C" __device__ CandleFaults candle_faults;
-__device__ CandleFaults candle_faults = {nullptr, nullptr};
+extern "C" __device__ CandleFault *candle_fault;
+__device__ CandleFault *candle_fault = nullptr;
+
+// The turn after the last one that a lane of this module took. In device memory: not every link to the host's carries
+// atomic operations. Kernels of other modules come before or after on the stream, and see what stands in the record.
+__device__ uint32_t turn_taken = 0;
 
 // The largest value of an index type stands for "no element": reads give 0, writes are left out.
 template <typename I>
@@ -47,14 +44,14 @@ struct NoElement<int64_t> {
     static constexpr int64_t value = 0x7fffffffffffffffll;
 };
 
-// Only one lane of all finds the count that the host knows, so that no two write the record at once.
+// Only one lane of all finds the turn that the host knows not yet taken, so that no two write the record at once.
 __device__ __forceinline__ void report(int64_t index, uint64_t bound, uint32_t op) {
-    volatile CandleFault *fault = candle_faults.record;
+    volatile CandleFault *fault = candle_fault;
     if (fault->op != 0) {
         return;
     }
-    const uint32_t turn = fault->turn;
-    if (atomicCAS(candle_faults.written, turn, turn + 1) != turn) {
+    const uint32_t next = fault->turn + 1;
+    if (atomicMax(&turn_taken, next) >= next) {
         return;
     }
     fault->index = index;
@@ -70,7 +67,7 @@ __device__ __forceinline__ bool names_element(I id, size_t bound, uint32_t op) {
     if ((uint64_t)(int64_t)id < (uint64_t)bound && id != NoElement<I>::value) {
         return true;
     }
-    if (id != NoElement<I>::value && candle_faults.record != nullptr) {
+    if (id != NoElement<I>::value && candle_fault != nullptr) {
         report((int64_t)id, bound, op);
     }
     return false;
@@ -78,7 +75,7 @@ __device__ __forceinline__ bool names_element(I id, size_t bound, uint32_t op) {
 
 // The same of an index for which no value stands for "no element".
 __device__ __forceinline__ bool is_within(uint64_t index, uint64_t bound, uint32_t op) {
-    if (index >= bound && candle_faults.record != nullptr) {
+    if (index >= bound && candle_fault != nullptr) {
         report((int64_t)index, bound, op);
     }
     return index < bound;

@@ -1,5 +1,5 @@
 //! The record in which indexing kernels leave an index that was out of range.
-use crate::rocm_backend::stream::{clear, upload, Stream};
+use crate::rocm_backend::stream::{upload, Stream};
 use crate::rocm_backend::RocmError;
 use crate::Result;
 use hip_kernels::contract::{
@@ -17,32 +17,23 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 struct Fault {
     /// Which op, see [`op_name`]; 0 while nothing happened.
     op: u32,
-    /// How many faults were taken. The device counts how many it wrote, and writes only while the two are equal.
+    /// How many faults were taken: one is written for each of these.
     turn: u32,
     index: i64,
     bound: u64,
 }
 
-/// The global of a module that points to the record, and to how many faults were written.
-const GLOBAL: &str = "candle_faults";
+/// The global of a module that points to the record.
+const GLOBAL: &str = "candle_fault";
 
 /// What the kernels of one stream report, in pinned host memory that the device writes to: reading it after a wait
 /// costs no copy.
 pub(crate) struct FaultRecord {
     stream: Arc<Stream>,
     record: OnceLock<Pinned>,
-    /// In device memory, one for all modules.
-    written: OnceLock<Counter>,
     /// Held while a fault is taken, so that each is taken once.
     taking: Mutex<()>,
 }
-
-struct Counter(hip::DeviceMemory<u32>);
-
-// SAFETY: the allocation is fixed and owned; only kernels touch it.
-unsafe impl Send for Counter {}
-// SAFETY: as above.
-unsafe impl Sync for Counter {}
 
 struct Pinned(hip::PinnedMemory<Fault>);
 
@@ -55,19 +46,14 @@ impl Drop for FaultRecord {
     fn drop(&mut self) {
         if self.stream.is_given_up() {
             // A kernel that does not end may still write to it.
-            std::mem::forget((self.record.take(), self.written.take()));
+            std::mem::forget(self.record.take());
         }
     }
 }
 
 impl FaultRecord {
     pub(super) fn of(stream: &Arc<Stream>) -> Arc<Self> {
-        Arc::new(Self {
-            stream: stream.clone(),
-            record: OnceLock::new(),
-            written: OnceLock::new(),
-            taking: Mutex::new(()),
-        })
+        Arc::new(Self { stream: stream.clone(), record: OnceLock::new(), taking: Mutex::new(()) })
     }
 
     pub(super) fn is_of(&self, stream: &Stream) -> bool {
@@ -89,22 +75,12 @@ impl FaultRecord {
                 self.record.get_or_init(|| Pinned(memory))
             }
         };
-        let written = match self.written.get() {
-            Some(written) => written,
-            None => {
-                let memory = hip::DeviceMemory::new(1);
-                let memory = stream.check(memory, || "hipMalloc(count of index faults)".to_string())?;
-                // SAFETY: so many bytes were allocated.
-                unsafe { clear(stream, DevicePtr(memory.as_ptr()), size_of::<u32>())? };
-                self.written.get_or_init(|| Counter(memory))
-            }
-        };
-        let record = stream.check(record.0.get_device_pointer(), || "hipHostGetDevicePointer".to_string())?;
+        let address =
+            stream.check(record.0.get_device_pointer(), || "hipHostGetDevicePointer".to_string())?;
         let global = stream
             .check(module.get_global::<*mut c_void>(GLOBAL), || format!("hipModuleGetGlobal({GLOBAL})"))?;
-        let pointers = [record.expose_provenance(), written.0.as_ptr().expose_provenance()];
-        // SAFETY: the global is two pointers. The module's kernels run on the same stream, after the copy.
-        unsafe { upload(stream, &pointers, DevicePtr(global.cast())) }
+        // SAFETY: the global is one pointer. The module's kernels run on the same stream, after the copy.
+        unsafe { upload(stream, &[address.expose_provenance()], DevicePtr(global.cast())) }
     }
 
     /// Reports and clears what the kernels have left. Those asked about have ended.

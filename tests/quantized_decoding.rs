@@ -1,0 +1,146 @@
+//! What a step of decoding costs on the device, of the small Llama in Q4_K as candle-transformers has it: launches, driver
+//! calls, and bytes.
+#![cfg(feature = "rocm-emulator")]
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use candle_core::quantized::gguf_file::Content;
+use candle_core::{Device, Tensor};
+use candle_transformers::models::quantized_llama::ModelWeights;
+use serde_json::Value;
+
+/// As the file's metadata say.
+const LAYERS: u64 = 2;
+const WIDTH: u64 = 256;
+
+const PROMPT: usize = 12;
+const STEPS: &str = "STEPS_OF_QUANTIZED_DECODING";
+const OPTIONS: &str = "CANDLE_ROCM_EMULATOR";
+
+struct Decoder {
+    model: ModelWeights,
+    device: Device,
+    position: usize,
+    token: u32,
+}
+
+impl Decoder {
+    fn new(device: &Device) -> Result<Self> {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/tiny_llama/model/tiny-llama.q4_k.gguf");
+        let mut file = File::open(path)?;
+        let model = ModelWeights::from_gguf(Content::read(&mut file)?, &mut file, device)?;
+        let mut decoder = Self { model, device: device.clone(), position: 0, token: 0 };
+        decoder.feed((0..PROMPT as u32).map(|i| 10 + 7 * i).collect())?;
+        Ok(decoder)
+    }
+
+    fn feed(&mut self, tokens: Vec<u32>) -> Result<()> {
+        let count = tokens.len();
+        let logits =
+            self.model.forward(&Tensor::from_vec(tokens, (1, count), &self.device)?, self.position)?;
+        self.position += count;
+        self.token = logits.squeeze(0)?.argmax(0)?.to_scalar()?;
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<()> {
+        self.feed(vec![self.token])
+    }
+}
+
+/// Calls of the driver by name.
+fn calls() -> BTreeMap<&'static str, u64> {
+    rocm_loader::symbols::calls().collect()
+}
+
+#[test]
+fn a_step_is_few_launches_and_asks_for_no_memory() -> Result<()> {
+    let Some(gpu) = common::gpu() else { return Ok(()) };
+    let device = gpu.device();
+    // What a first text has asked for serves a second one.
+    for _ in 0..2 {
+        let mut decoder = Decoder::new(&device)?;
+        (0..24).try_for_each(|_| decoder.step())?;
+    }
+    let mut decoder = Decoder::new(&device)?;
+    decoder.step()?;
+    let before = calls();
+    let steps = 20;
+    (0..steps).try_for_each(|_| decoder.step())?;
+    let after = calls();
+    let count = |name: &str| after[name] - before[name];
+    for name in ["hipMalloc", "hipFree", "hipHostMalloc", "hipModuleLoadData"] {
+        assert_eq!(count(name), 0, "{name}");
+    }
+    // Beside the layers: the embedding, the last norm, its row, the logits, and the choice of the likeliest.
+    let launches = count("hipModuleLaunchKernel") + count("rocblas_gemm_strided_batched_ex");
+    println!("{} launches a step", launches as f64 / steps as f64);
+    assert!(launches <= steps * (14 * LAYERS + 6), "{launches} launches in {steps} steps");
+    assert!(launches > steps * 10 * LAYERS, "only {launches} launches: are they counted?");
+    Ok(())
+}
+
+#[test]
+#[ignore = "the test below runs it in processes of its own"]
+fn steps() -> Result<()> {
+    let Some(gpu) = common::gpu() else { return Ok(()) };
+    let mut decoder = Decoder::new(&gpu.device())?;
+    let steps: usize = std::env::var(STEPS)?.parse()?;
+    (0..steps).try_for_each(|_| decoder.step())
+}
+
+/// Different lines of 128 bytes that kernels read, each once a launch, in so many steps.
+fn bytes_read(steps: usize) -> Result<BTreeMap<String, u64>> {
+    let file = tempfile::NamedTempFile::new()?;
+    let given = std::env::var(OPTIONS).map(|options| options + ";").unwrap_or_default();
+    let output = Command::new(std::env::current_exe()?)
+        .args(["--ignored", "--exact", "steps", "--nocapture"])
+        .env(OPTIONS, format!("{given}profile={}", file.path().display()))
+        .env(STEPS, steps.to_string())
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let profile: Value = serde_json::from_str(&std::fs::read_to_string(file.path())?)?;
+    let kernels = profile["kernels"].as_array().context("a profile has kernels")?;
+    let mut bytes = BTreeMap::new();
+    for kernel in kernels {
+        let name = kernel["name"].as_str().context("a kernel has a name")?;
+        let lines = kernel["coalescing"]["lines_loaded"].as_u64().context("a kernel has lines")?;
+        *bytes.entry(name.to_string()).or_default() += 128 * lines;
+    }
+    Ok(bytes)
+}
+
+#[test]
+fn a_step_reads_weights_and_caches_once() -> Result<()> {
+    let (without, with) = (bytes_read(20)?, bytes_read(21)?);
+    let read = |name: &String| with[name] - without.get(name).copied().unwrap_or(0);
+    let by_kernel: BTreeMap<&String, u64> =
+        with.keys().map(|name| (name, read(name))).filter(|(_, b)| *b > 0).collect();
+    println!("{by_kernel:#?}");
+    let products: u64 =
+        by_kernel.iter().filter(|(name, _)| name.starts_with("quantized_row_")).map(|(_, b)| b).sum();
+    // Blocks of a layer's seven matrices and of the logits', 144 bytes for 256 weights.
+    let weights = (LAYERS * (4 * WIDTH * WIDTH + 3 * WIDTH * 512) + 512 * WIDTH) / 256 * 144;
+    assert!(products >= weights, "{products} bytes of {weights}: are they counted?");
+    assert!(products * 100 <= weights * 105, "products read {products} bytes, their weights have {weights}");
+    // The model joins keys and values to the caches of the steps before, and reads what came of it.
+    let cached = (PROMPT as u64 + 20) * WIDTH * 4 * 2 * LAYERS;
+    let all: u64 = by_kernel.values().sum();
+    println!("{all} bytes, of them weights {weights}, caches joined and read {}", 2 * cached);
+    assert!(
+        all * 100 <= (weights + 2 * cached) * 105,
+        "{all} bytes, {weights} of weights, {cached} of caches"
+    );
+    Ok(())
+}
