@@ -13,6 +13,9 @@ use crate::family::{Forward, LAYERS, VOCABULARY, config, forward, token_by_token
 use crate::gguf::*;
 use crate::weights::weights;
 
+/// Makes a model of a file's bytes.
+type Reader = fn(&[u8]) -> Result<Forward>;
+
 pub struct Quantized {
     pub name: &'static str,
     /// The types that its matrices are tried in.
@@ -21,7 +24,7 @@ pub struct Quantized {
     pub layers: usize,
     pub build: fn(&[u8], &Device) -> Result<Forward>,
     /// The model on the CPU device, where that is not the same one.
-    pub reference: Option<fn(&[u8]) -> Result<Forward>>,
+    pub reference: Option<Reader>,
 }
 
 /// A family whose `from_gguf` takes the content, the file and the device.

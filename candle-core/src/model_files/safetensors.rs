@@ -13,8 +13,21 @@ use super::in_tensor;
 /// The bytes that the length of the header takes.
 const LENGTH: usize = size_of::<u64>();
 
+/// Why a file was refused. Upstream's readers turn it into [`Error`], as they do the crate's own.
+pub(crate) struct Refusal(Error);
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        refusal.0
+    }
+}
+
 /// The tensors of a file.
-pub(crate) fn deserialize(data: &[u8]) -> Result<SafeTensors<'_>> {
+pub(crate) fn deserialize(data: &[u8]) -> std::result::Result<SafeTensors<'_>, Refusal> {
+    read(data).map_err(Refusal)
+}
+
+fn read(data: &[u8]) -> Result<SafeTensors<'_>> {
     let tensors = SafeTensors::deserialize(data).map_err(|error| match fault(data) {
         Some(fault) => Error::from(error).context(format!("safetensors: {fault}")),
         None => Error::from(error),

@@ -22,7 +22,8 @@ const BLOCKS: usize = 12;
 const WEIGHTED: [GgmlDType; 5] = [Q2K, Q3K, Q4K, Q5K, Q6K];
 
 pub fn ops() -> Vec<Op> {
-    let families: [(fn(GgmlDType) -> Op, &[GgmlDType]); 8] = [
+    type Family = (fn(GgmlDType) -> Op, &'static [GgmlDType]);
+    let families: [Family; 8] = [
         (quantize, &KINDS),
         (quantize_imatrix, &WEIGHTED),
         (dequantize, &KINDS),
