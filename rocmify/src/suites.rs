@@ -171,7 +171,7 @@ pub fn rocmify_suite(
     }
     let mut tests = rewrite.tests;
     for place in &reworded {
-        let is_it = |test: &RocmTest| test.kind != Kind::Metal && test.name == place.test;
+        let is_it = |test: &RocmTest| test.name == place.test;
         if !tests.iter().any(is_it) {
             return Err(stale(suite, "REWORDED", place.test));
         }
@@ -332,7 +332,7 @@ impl Rewrite<'_> {
                 Item::Macro(call) => self.macro_item(call, path),
                 Item::Mod(module) => self.inner_module(module, path, metal)?,
                 Item::Fn(function) if metal || gated(&function.attrs, "metal") => {
-                    self.metal_function(function, path, metal);
+                    self.metal_function(function, path, metal)?;
                 }
                 Item::Fn(function) if gated(&function.attrs, "cuda") => {
                     let test = format!("{path}{}", function.sig.ident);
@@ -408,7 +408,7 @@ impl Rewrite<'_> {
     }
 
     /// A function that exists for Metal only: by itself, or as all of its file or module.
-    fn metal_function(&mut self, function: &ItemFn, path: &str, module_too: bool) {
+    fn metal_function(&mut self, function: &ItemFn, path: &str, module_too: bool) -> Result<(), SuiteError> {
         let place = function.span().byte_range();
         let name = &function.sig.ident;
         let is_test = has(&function.attrs, "test");
@@ -416,13 +416,20 @@ impl Rewrite<'_> {
             if module_too {
                 self.edits.insert(place.start, "#[cfg(feature = \"metal\")]\n");
             }
-            return;
+            return Ok(());
         }
-        self.compile_for_rocm(place);
+        let test = format!("{path}{name}");
+        let mut renamed = metal_to_rocm(&self.text[place.clone()]);
+        for reworded in self.reworded.iter().filter(|reworded| reworded.test == test) {
+            self.place_to_reword(&place, reworded)?;
+            renamed = renamed.replacen(reworded.from, reworded.to, 1);
+        }
+        self.edits.replace(place, renamed);
         if is_test {
-            let name = metal_to_rocm(&format!("{path}{name}"));
+            let name = metal_to_rocm(&test);
             self.found(Kind::Metal, name.clone(), name);
         }
+        Ok(())
     }
 
     /// Puts a module with the twins of the tests for the CPU device, and of what they call, at the end.
