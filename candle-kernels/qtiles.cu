@@ -107,19 +107,22 @@ struct Product {
             for (unsigned int i = 0; i < RUN / 4; ++i) {
                 q[i] = centred<F::OFFSET>(weights.q[run][i]);
             }
-            *(FourInLds *)(shared.weights + line * PITCH + at) = q;
+            // Through a pointer: of an array's element the compiler knows no more than its own alignment.
+            int8_t *to = shared.weights + line * PITCH + at;
+            *(FourInLds *)to = q;
             if (at % F::SCALED == 0) {
-                float *to = shared.weight_factors.of[at / F::SCALED][line];
-                to[0] = there ? weights.scale[run] : 0;
+                float *factors = shared.weight_factors.of[at / F::SCALED][line];
+                factors[0] = there ? weights.scale[run] : 0;
                 if (F::MINIMUM) {
-                    to[F::MINIMUM] = there ? weights.minimum[run] : 0;
+                    factors[F::MINIMUM] = there ? weights.minimum[run] : 0;
                 }
             }
         }
 #pragma unroll
         for (unsigned int i = 0; i < FOURS; ++i) {
             const unsigned int at = thread + i * CANDLE_BLOCK;
-            *(FourInLds *)(shared.x + at / (DEPTH / 16) * PITCH + at % (DEPTH / 16) * 16) = read.x[i];
+            int8_t *to = shared.x + at / (DEPTH / 16) * PITCH + at % (DEPTH / 16) * 16;
+            *(FourInLds *)to = read.x[i];
         }
 #pragma unroll
         for (unsigned int i = 0; i < SCALES; ++i) {

@@ -209,6 +209,7 @@ __device__ __forceinline__ void combine(Sums<ROWS> &sums, unsigned int width) {
         for (unsigned int i = 0; i < BESIDE * ROWS; ++i) {
             float &sum = sums.of[i / ROWS][i % ROWS];
             sum = 0;
+#pragma unroll 1
             for (unsigned int g = 0; g < groups; ++g) {
                 sum += shared[(group & ~(groups - 1)) + g][i];
             }
@@ -325,8 +326,9 @@ __device__ __forceinline__ void rows_product(const uint8_t *activations, const u
             const unsigned int count = min(pieces - from, SEGMENT);
             for (unsigned int i = threadIdx.x; i < ROWS * SEGMENT * RUNS; i += THREADS) {
                 const unsigned int r = i / (SEGMENT * RUNS), run = i % (SEGMENT * RUNS);
-                if (run < count * RUNS && begin + r < end) {
-                    const size_t at = (size_t)routing.line(begin + r) * pieces + from;
+                if (run < count * RUNS) {
+                    // Rows that are not there are the last one.
+                    const size_t at = (size_t)routing.line(min(begin + r, end - 1)) * pieces + from;
                     bytes[r * SEGMENT * RUNS + run_in_lds(run)] = Run::read(activations + at * PIECE + run * RUN);
                     if (run % RUNS == 0) {
                         scales[r * SEGMENT + run / RUNS] = all_scales[at + run / RUNS];

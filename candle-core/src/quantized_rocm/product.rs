@@ -36,7 +36,7 @@ enum Way {
 fn way(rows: usize, columns: usize, dtype: DType) -> Way {
     match rows {
         1 if dtype == DType::F32 && columns <= LONGEST_IN_LDS => Way::Row,
-        ..=16 => Way::FewRows,
+        ..=32 => Way::FewRows,
         _ => Way::Tiles,
     }
 }
@@ -201,7 +201,7 @@ impl Stacked<'_> {
             let name = self.format.name();
             return Err(RocmError::Unsupported(format!("no kernel multiplies {name}")).into());
         };
-        let Groups { width, grid } = Groups::of(self.device.state(), self.n, k, QUANTIZED_ROW_BLOCK)?;
+        let Groups { width, grid } = Groups::in_lds(self.n, k, QUANTIZED_ROW_BLOCK)?;
         // The kernel counts pieces of activations in 32 bits.
         count(rows * k / QUANTIZED_PIECE)?;
         let mut copy = None;

@@ -47,11 +47,22 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Of `rows` rows, in workgroups of `block` threads.
-    pub(crate) fn of(device: &DeviceState, rows: usize, columns: usize, block: usize) -> Result<Self> {
+    /// Of `rows` rows, in workgroups of `block` threads that each read a row of activations once: as many threads as
+    /// keep the memory busy.
+    fn of_device(device: &DeviceState, rows: usize, columns: usize, block: usize) -> Result<Self> {
+        let groups = rows.div_ceil(QUANTIZED_BESIDE);
+        Self::of(rows, columns, block, (device.multiprocessors * ENOUGH_THREADS / groups).max(LEAST_WIDTH))
+    }
+
+    /// The same in workgroups that first bring several rows of activations to LDS: the fewest threads for a row of
+    /// blocks, so that they serve many of them.
+    pub(crate) fn in_lds(rows: usize, columns: usize, block: usize) -> Result<Self> {
+        Self::of(rows, columns, block, LEAST_WIDTH)
+    }
+
+    fn of(rows: usize, columns: usize, block: usize, wanted: usize) -> Result<Self> {
         let groups = rows.div_ceil(QUANTIZED_BESIDE);
         let pieces = columns / QUANTIZED_PIECE;
-        let wanted = (device.multiprocessors * ENOUGH_THREADS / groups).max(LEAST_WIDTH);
         // A unit of a row for each is a piece, or two of the formats whose blocks have eight.
         let width = 1 << wanted.min(block).min((pieces / 2).max(1)).ilog2();
         match u32::try_from(groups.div_ceil(block / width)).ok().filter(|_| rows < 1 << 31) {
@@ -372,7 +383,7 @@ impl DeviceState {
         let end = |count: usize| matrices.iter().take(count).map(|matrix| matrix.n).sum::<usize>();
         let blocks = |at| wanted(at).map_or(NULL, |matrix| matrix.blocks);
         let out = |at| wanted(at).map_or(NULL, |matrix| matrix.out.ptr);
-        let Groups { width, grid } = Groups::of(self, end(MATRICES), products.k, QUANTIZED_ROW_BLOCK)?;
+        let Groups { width, grid } = Groups::of_device(self, end(MATRICES), products.k, QUANTIZED_ROW_BLOCK)?;
         let arguments = QuantizedRow {
             x: products.gated.map_or(products.x, |gated| gated.silu.x),
             gate: products.gated.map_or(NULL, |gated| gated.gate),

@@ -302,7 +302,8 @@ impl RocmDevice {
         self.state().stream.wait().set_deadline(deadline);
     }
 
-    /// The stream on which everything of this device is ordered, for calls into other libraries.
+    /// The stream on which everything of this device is ordered, for calls into other libraries. Ask for it before each
+    /// of them: what is held back to be launched together with what follows is enqueued by then.
     pub fn stream(&self) -> &hip::Stream {
         self.state().stream.begin_silently();
         self.state().stream.hip()
