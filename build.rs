@@ -2,7 +2,7 @@
 
 use std::env;
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use hip_kernels_build::{Options, bindings, build, compiler, embed, nvidia, pipeline, target};
 
@@ -14,7 +14,11 @@ fn main() -> Result<(), String> {
 fn run() -> Result<(), Box<dyn Error>> {
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets no OUT_DIR")?);
     let archs = env::var(target::ARCHS_VARIABLE).ok();
-    let options = Options::new(target::choose(archs.as_deref())?, &out_dir);
+    // TARGET/PROFILE/build/.../out: all profiles and `cargo xtask kernels` share the objects.
+    let profile = out_dir.ancestors().find(|dir| dir.ends_with("build")).and_then(Path::parent);
+    let shared_dir = profile.and_then(Path::parent).map(|target| target.join("hip-kernels"));
+    let options =
+        Options::new(target::choose(archs.as_deref())?, &out_dir, shared_dir.as_deref().unwrap_or(&out_dir));
 
     // Rust files are not listed: touching one recompiles no kernel.
     for dir in [&options.kernels_dir, &options.include_dir] {

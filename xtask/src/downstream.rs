@@ -78,6 +78,7 @@ pub fn run() -> Result<()> {
         cargo(&["run", "--quiet"])
             .current_dir(&place)
             .env("CARGO_TARGET_DIR", cache().join("downstream-target"))
+            .env("CANDLE_ROCM_KERNEL_CACHE", root().join("target/hip-kernels/cache"))
             .env("SKIP_BINDGEN", "1")
             .env("CANDLE_ROCM_ARCHS", "gfx1100")
             .env("CANDLE_ROCM_DRIVER", "emulator:gfx1100"),

@@ -2,31 +2,50 @@
 use super::fixture::*;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Result, Tensor};
-use half::f16;
 use rand::distr::Uniform;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::Normal;
 use GgmlDType::*;
 
-/// Every type, the bytes of its block, and where f16 scales lie in it.
-const TYPES: [(GgmlDType, usize, &[usize]); 15] = [
-    (F32, 4, &[]),
-    (F16, 2, &[0]),
-    (BF16, 2, &[]),
-    (Q4_0, 18, &[0]),
-    (Q4_1, 20, &[0, 2]),
-    (Q5_0, 22, &[0]),
-    (Q5_1, 24, &[0, 2]),
-    (Q8_0, 34, &[0]),
-    (Q8_1, 36, &[0, 2]),
-    (Q2K, 84, &[80, 82]),
-    (Q3K, 110, &[108]),
-    (Q4K, 144, &[0, 2]),
-    (Q5K, 176, &[0, 2]),
-    (Q6K, 210, &[208]),
-    (Q8K, 292, &[]),
+/// Every type, the bytes of its block, and where floats lie in it, of how many bits.
+const TYPES: [(GgmlDType, usize, Floats); 15] = [
+    (F32, 4, (Float::F32, &[0])),
+    (F16, 2, (Float::F16, &[0])),
+    (BF16, 2, (Float::BF16, &[0])),
+    (Q4_0, 18, (Float::F16, &[0])),
+    (Q4_1, 20, (Float::F16, &[0, 2])),
+    (Q5_0, 22, (Float::F16, &[0])),
+    (Q5_1, 24, (Float::F16, &[0, 2])),
+    (Q8_0, 34, (Float::F16, &[0])),
+    (Q8_1, 36, (Float::F16, &[0, 2])),
+    (Q2K, 84, (Float::F16, &[80, 82])),
+    (Q3K, 110, (Float::F16, &[108])),
+    (Q4K, 144, (Float::F16, &[0, 2])),
+    (Q5K, 176, (Float::F16, &[0, 2])),
+    (Q6K, 210, (Float::F16, &[208])),
+    (Q8K, 292, (Float::F32, &[0])),
 ];
+type Floats = (Float, &'static [usize]);
+
+#[derive(Clone, Copy)]
+enum Float {
+    F16,
+    BF16,
+    F32,
+}
+
+impl Float {
+    /// Bytes of one, bits without the sign, and those of infinity.
+    fn bits(self) -> (usize, u32, u32) {
+        match self {
+            Self::F16 => (2, 0x7fff, 0x7c00),
+            Self::BF16 => (2, 0x7fff, 0x7f80),
+            Self::F32 => (4, 0x7fff_ffff, 0x7f80_0000),
+        }
+    }
+}
+
 const WEIGHTED: [GgmlDType; 5] = [Q2K, Q3K, Q4K, Q5K, Q6K];
 
 const COLUMNS: usize = 512;
@@ -91,8 +110,7 @@ fn finite_rows() -> Rows {
     rows
 }
 
-/// Where the CPU device's own compiler decides on bits: the sign of a NaN that arithmetic makes, and which of two zeros is
-/// the smaller one.
+/// Where the CPU device's own compiler decides on bits: which of two zeros is the smaller one.
 fn open_rows() -> Rows {
     let with = |seed, every: usize, value: f32| -> Vec<f32> {
         let normal = random(seed, Normal::new(0.0, 1.0).unwrap());
@@ -135,14 +153,17 @@ fn matrix(rows: &Rows) -> Tensor {
     Tensor::from_vec(values, (rows.len(), COLUMNS), &Device::Cpu).unwrap()
 }
 
-/// NaN is one, and so is zero.
-fn without_open_bits(data: &mut [u8], block: usize, scales: &[usize]) {
+/// Every NaN is one, whose bits IEEE 754 leaves to the machine that makes it; of `open` rows, every zero too.
+fn without_open_bits(data: &mut [u8], block: usize, (float, places): Floats, open: bool) {
+    let (size, magnitude, infinity) = float.bits();
     for block in data.chunks_exact_mut(block) {
-        for &at in scales {
-            let value = f16::from_le_bytes([block[at], block[at + 1]]);
-            if value.is_nan() || value == f16::ZERO {
-                let one = if value.is_nan() { f16::NAN } else { f16::ZERO };
-                block[at..at + 2].copy_from_slice(&one.to_le_bytes());
+        for &at in places {
+            let bytes = &mut block[at..at + size];
+            let mut word = [0; 4];
+            word[..size].copy_from_slice(bytes);
+            let bits = u32::from_le_bytes(word) & magnitude;
+            if bits > infinity || open && bits == 0 {
+                bytes.copy_from_slice(&(if bits == 0 { 0 } else { magnitude }).to_le_bytes()[..size]);
             }
         }
     }
@@ -151,7 +172,7 @@ fn without_open_bits(data: &mut [u8], block: usize, scales: &[usize]) {
 /// Both devices make the same bytes of all rows; of `open` ones except for the bits that are.
 fn assert_same(rows: &Rows, open: bool, weights: Option<&[f32]>, types: &[GgmlDType], what: &str) {
     let (cpu, gpu) = (matrix(rows), matrix(rows).to_device(&rocm()).unwrap());
-    for &(dtype, size, scales) in TYPES.iter().filter(|(dtype, ..)| types.contains(dtype)) {
+    for &(dtype, size, floats) in TYPES.iter().filter(|(dtype, ..)| types.contains(dtype)) {
         let bytes = |source: &Tensor| -> Result<Vec<u8>> {
             let made = match weights {
                 Some(weights) => QTensor::quantize_imatrix(source, weights, dtype)?,
@@ -160,10 +181,8 @@ fn assert_same(rows: &Rows, open: bool, weights: Option<&[f32]>, types: &[GgmlDT
             Ok(made.data()?.into_owned())
         };
         let (mut got, mut expected) = (bytes(&gpu).unwrap(), bytes(&cpu).unwrap());
-        if open {
-            without_open_bits(&mut got, size, scales);
-            without_open_bits(&mut expected, size, scales);
-        }
+        without_open_bits(&mut got, size, floats, open);
+        without_open_bits(&mut expected, size, floats, open);
         assert_eq!(got.len(), expected.len(), "{dtype:?}");
         let row = expected.len() / rows.len();
         for (i, (got, expected)) in got.chunks(row).zip(expected.chunks(row)).enumerate() {

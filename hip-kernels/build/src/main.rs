@@ -66,7 +66,7 @@ fn own_source(arguments: &Arguments, source: &Path, out: &Path) -> Result<(), Bu
 
 fn run(arguments: &Arguments) -> Result<(), String> {
     let targets = targets(arguments).map_err(|error| error.to_string())?;
-    let report = build(&Options::new(targets, &arguments.work_dir), &print_progress)
+    let report = build(&Options::new(targets, &arguments.work_dir, &arguments.work_dir), &print_progress)
         .map_err(|error| error.to_string())?;
     let resources = report.resources();
     if !arguments.quiet {

@@ -40,9 +40,9 @@ pub struct Options {
 }
 
 impl Options {
-    /// For the sources of this repository, with the cache at [`CACHE_VARIABLE`] or in `work_dir`, and as
-    /// many jobs as cargo has (`NUM_JOBS`) or the machine has cores.
-    pub fn new(targets: Vec<Target>, work_dir: &Path) -> Self {
+    /// For the sources of this repository, with the cache at [`CACHE_VARIABLE`] or else in `shared_dir`, and
+    /// as many jobs as cargo has (`NUM_JOBS`) or the machine has cores.
+    pub fn new(targets: Vec<Target>, work_dir: &Path, shared_dir: &Path) -> Self {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let cache = std::env::var_os(CACHE_VARIABLE).filter(|dir| !dir.is_empty());
         let jobs = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok());
@@ -51,7 +51,7 @@ impl Options {
             kernels_dir: here.join("../../candle-kernels"),
             include_dir: here.join("../include"),
             work_dir: work_dir.to_owned(),
-            cache_dir: cache.map_or_else(|| work_dir.join("cache"), PathBuf::from),
+            cache_dir: cache.map_or_else(|| shared_dir.join("cache"), PathBuf::from),
             jobs: jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)),
         }
     }
@@ -278,7 +278,7 @@ pub fn compile_one(
     target: &Target,
     work_dir: &Path,
 ) -> Result<Vec<u8>, BuildError> {
-    let options = Options::new(vec![target.clone()], work_dir);
+    let options = Options::new(vec![target.clone()], work_dir, work_dir);
     let compiler = Compiler::discover(std::slice::from_ref(target))?;
     write_header(work_dir)?;
     let object = work_dir.join(format!("{name}.hsaco"));
