@@ -866,7 +866,7 @@ fn quantized() -> Vec<Family> {
     let weighted = Axis { values: vec!["q2k", "q3k", "q4k", "q5k", "q6k"], ..formats() };
     vec![
         Family {
-            variants: vec![vec![formats(), dtypes("dtype", &["f32", "f16"])]],
+            variants: vec![vec![formats(), dtypes("dtype", &["bf16", "f16", "f32"])]],
             ..family(
                 "Dequantize",
                 "quantized",

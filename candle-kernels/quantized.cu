@@ -380,6 +380,7 @@ QUANTIZE_OP(float, f32)
         rows_product<F, ROWS>(activations, weights, routing, out, all, n, pieces, width);                              \
     }
 #define FORMAT_OPS(F, NAME)                                                                                            \
+    DEQUANTIZE_OP(F, NAME, __nv_bfloat16, bf16)                                                                        \
     DEQUANTIZE_OP(F, NAME, float, f32)                                                                                 \
     DEQUANTIZE_OP(F, NAME, __half, f16)                                                                                \
     extern "C" __global__ void __launch_bounds__(CANDLE_QUANTIZED_ROW_BLOCK) quantized_row_##NAME(                     \

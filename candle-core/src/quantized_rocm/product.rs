@@ -1,5 +1,5 @@
 //! Products of activations with a matrix of blocks, and which kernel makes which.
-use super::{refused, tiles, unexpected, Data, QRocmStorage};
+use super::{library, refused, tiles, unexpected, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
     BlockFormat, DevicePtr, KernelOf, QuantizeRows, QuantizedRows, QuantizedRowsCount, QUANTIZED_PIECE,
@@ -25,18 +25,23 @@ enum Way {
     FewRows,
     /// Tiles of products on matrix units, with such activations.
     Tiles,
+    /// rocBLAS, with the matrix' values in bf16; where it has no kernels for the GPU, [`Way::Tiles`].
+    Library,
 }
 
 /// The most rows of each way, the first that fits being taken.
 ///
 /// One row: reading the blocks takes all the time there is, and a launch more would cost as much as a small product. A
 /// few: the blocks are still read once, or so often from the cache that it takes less than the many unused rows of a tile.
-/// More: tiles, which read blocks once for QTILE_ROWS rows; the dense matrix, eight times as large in f32 as blocks of 4
-/// bits, would be written and read besides.
-fn way(rows: usize, columns: usize, dtype: DType) -> Way {
+///
+/// More: writing and reading the values, of 2 bytes each, takes a GPU of the data centre less than the difference between
+/// its library's product of bf16 and tiles that unpack blocks (measured on an H200 from some 50 rows on; an Instinct has
+/// matrix units and memory in a like proportion). A Radeon has less memory bandwidth for its matrix units: tiles.
+fn way(rows: usize, columns: usize, dtype: DType, arch: &str) -> Way {
     match rows {
         1 if dtype == DType::F32 && columns <= LONGEST_IN_LDS => Way::Row,
         ..=32 => Way::FewRows,
+        _ if arch.starts_with("gfx9") || arch.starts_with("sm_") => Way::Library,
         _ => Way::Tiles,
     }
 }
@@ -74,11 +79,21 @@ pub(super) fn forward(
     }
     let out = match &matrix.data {
         Data::Floats(_) => dense(matrix, x, layout, (rows, n, k))?,
-        Data::Blocks(format, blocks) => match way(rows, k, dtype) {
-            Way::Row => one_row(*format, blocks.ptr(), x, layout, (n, k))?,
-            Way::FewRows => few_rows(*format, blocks.ptr(), x, layout, (rows, n, k))?,
-            Way::Tiles => tiles::product(*format, blocks.ptr(), x, layout, (rows, n, k))?,
-        },
+        Data::Blocks(format, blocks) => {
+            let (format, blocks, sizes) = (*format, blocks.ptr(), (rows, n, k));
+            match way(rows, k, dtype, x.device.state().arch()) {
+                Way::Row => one_row(format, blocks, x, layout, (n, k))?,
+                Way::FewRows => few_rows(format, blocks, x, layout, sizes)?,
+                Way::Tiles => tiles::product(format, blocks, x, layout, sizes)?,
+                Way::Library => {
+                    let of = (format, matrix.dtype.block_size(), matrix.dtype.type_size());
+                    match library::product(of, blocks, x, layout, sizes)? {
+                        Some(product) => product,
+                        None => tiles::product(format, blocks, x, layout, sizes)?,
+                    }
+                }
+            }
+        }
     };
     match out.dtype() == dtype {
         true => Ok((out, result)),

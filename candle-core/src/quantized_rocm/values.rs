@@ -2,9 +2,9 @@
 use super::{refused, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
-    dim_word, BlockFormat, Dequantize, DevicePtr, Element, QUANTIZED_PIECE,
+    dim_word, BlockFormat, Dequantize, DevicePtr, QUANTIZED_PIECE,
 };
-use crate::rocm_backend::{further, LaunchConfig, RocmError};
+use crate::rocm_backend::{element, further, LaunchConfig, RocmError};
 use crate::{DType, Layout, Result, RocmDevice, RocmStorage};
 
 impl QRocmStorage {
@@ -114,11 +114,11 @@ impl QRocmStorage {
     }
 }
 
-/// Rows of `row` elements each, of blocks that hold so many rows, all or those that `ids` names.
+/// Rows of `row` elements each, of blocks that hold so many rows, all or those that `ids` names, as bf16, f16 or f32.
 ///
 /// # Safety
 /// The rows and ids are there, and there is room for the output.
-unsafe fn launch(
+pub(super) unsafe fn launch(
     device: &RocmDevice,
     format: BlockFormat,
     dtype: DType,
@@ -127,8 +127,7 @@ unsafe fn launch(
     (out, count): (DevicePtr, usize),
     row: usize,
 ) -> Result<()> {
-    let element = if dtype == DType::F16 { Element::F16 } else { Element::F32 };
-    let Some(kernel) = Dequantize::kernel(format, element) else {
+    let Some(kernel) = element(dtype).and_then(|element| Dequantize::kernel(format, element)) else {
         return Err(RocmError::Unsupported(format!("no kernel makes {dtype:?} of {}", format.name())).into());
     };
     let pieces = count * row / QUANTIZED_PIECE;

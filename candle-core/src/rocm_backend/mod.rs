@@ -67,6 +67,7 @@ pub use ops::matmul::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,
 };
+pub(crate) use ops::matmul::{widening_product, Output};
 pub(crate) use ops::reduce::{norm, scaled_sum, variance};
 pub(crate) use ops::scan::cumsum;
 pub use ops::sort::arg_sort;

@@ -11,6 +11,7 @@ mod errors;
 mod families;
 mod fixture;
 mod indexing;
+mod library;
 mod matmul;
 mod pool;
 mod quantize;

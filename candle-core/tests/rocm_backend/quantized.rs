@@ -177,6 +177,21 @@ fn products_of_other_dtypes_and_dims() {
 }
 
 #[test]
+fn products_of_many_rows() {
+    let device = rocm();
+    for dtype in all() {
+        let (cpu, gpu) = both(&[70, 512], dtype, 9, &device);
+        let w = cpu.dequantize(&Device::Cpu).unwrap();
+        for (rows, of) in [(65, DType::F32), (130, DType::BF16), (200, DType::F16)] {
+            let x = Tensor::from_vec(numbers(rows * 512, 10), (rows, 512), &Device::Cpu).unwrap();
+            let x = x.to_dtype(of).unwrap();
+            let got = x.to_device(&device).unwrap().apply_op1_no_bwd(&gpu).unwrap();
+            assert_product(&got, &x, &w, &format!("{of:?} {dtype:?} {rows} x 512 x 70"));
+        }
+    }
+}
+
+#[test]
 fn products_refuse_what_the_cpu_device_refuses() {
     let device = rocm();
     let (cpu, gpu) = both(&[8, 256], GgmlDType::Q8_0, 7, &device);

@@ -112,7 +112,7 @@ impl DeviceState {
         self.stream.label()
     }
 
-    pub(super) fn arch(&self) -> &str {
+    pub(crate) fn arch(&self) -> &str {
         &self.arch
     }
 
@@ -176,6 +176,11 @@ impl DeviceState {
             Some(library) => work(library),
             empty => work(empty.insert(ProductLibrary::open(self)?)),
         }
+    }
+
+    /// Whether products go to rocBLAS, which has no kernels for some GPUs.
+    pub(crate) fn has_product_library(&self) -> Result<bool> {
+        self.with_products(|library| Ok(matches!(library, ProductLibrary::Rocblas(_))))
     }
 
     pub(super) fn load_module(&self, name: &str, code_object: &[u8]) -> Result<hip::Module> {

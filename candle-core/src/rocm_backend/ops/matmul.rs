@@ -173,7 +173,9 @@ pub(crate) fn product(
         return by_kernel(dtype, sizes, (a, a_ptr), (w, w_ptr), &out, true);
     }
     device.state().with_products(|library| match library {
-        ProductLibrary::Rocblas(handle) => gemm(&handle.0, dtype, sizes, (a, a_ptr), (w, w_ptr), &out),
+        ProductLibrary::Rocblas(handle) => {
+            gemm(&handle.0, (dtype, dtype), sizes, (a, a_ptr), (w, w_ptr), &out)
+        }
         ProductLibrary::Own => by_kernel(dtype, sizes, (a, a_ptr), (w, w_ptr), &out, false),
     })
 }
@@ -255,10 +257,38 @@ fn by_kernel(
     unsafe { out.device.launch(kernel, config, &arguments) }
 }
 
-/// The product by rocBLAS.
+/// `m` dense rows of `k` bf16 at `a` times the transpose of a dense (n, k) at `w`, as rows of f32, by rocBLAS. No size
+/// is 0.
+///
+/// # Errors
+/// rocBLAS' own; if it has no kernels for the GPU, which `has_product_library` tells before.
+///
+/// # Safety
+/// So much lies there, written by what was enqueued on the output's stream before, and the output has the room that its
+/// row stride says.
+pub(crate) unsafe fn widening_product(
+    (m, n, k): (usize, usize, usize),
+    a: DevicePtr,
+    w: DevicePtr,
+    out: &Output,
+) -> Result<()> {
+    let left = Operand::dense(m, k);
+    let right = Operand { transposed: true, leading: k, batch_stride: n * k };
+    out.device.state().with_products(|library| match library {
+        ProductLibrary::Rocblas(handle) => {
+            gemm(&handle.0, (DType::BF16, DType::F32), (1, m, n, k), (left, a), (right, w), out)
+        }
+        ProductLibrary::Own => Err(RocmError::Unsupported(
+            "rocBLAS has no kernels for this GPU: no product of bf16 in f32".into(),
+        )
+        .into()),
+    })
+}
+
+/// The product by rocBLAS, of operands of one dtype into another: both the same, or bf16 and f32.
 fn gemm(
     handle: &rocblas::Handle,
-    dtype: DType,
+    (dtype, out_dtype): (DType, DType),
     (b, m, n, k): (usize, usize, usize, usize),
     (a, a_ptr): (Operand, DevicePtr),
     (w, w_ptr): (Operand, DevicePtr),
@@ -271,12 +301,13 @@ fn gemm(
             crate::Error::from(RocmError::TooManyElements { op: OP, elements: value, limit })
         })
     };
-    let data_type = match dtype {
+    let type_of = |dtype| match dtype {
         DType::F16 => ffi::rocblas_datatype__rocblas_datatype_f16_r,
         DType::BF16 => ffi::rocblas_datatype__rocblas_datatype_bf16_r,
         DType::F64 => ffi::rocblas_datatype__rocblas_datatype_f64_r,
         _ => ffi::rocblas_datatype__rocblas_datatype_f32_r,
     };
+    let (data_type, out_type) = (type_of(dtype), type_of(out_dtype));
     // The factors have the type that is computed in.
     let (one_f16, zero_f16) = (f16::ONE, f16::ZERO);
     let (one_f32, zero_f32) = (1f32, 0f32);
@@ -314,11 +345,11 @@ fn gemm(
             a.batch_stride as i64,
             beta,
             out.ptr.0,
-            data_type,
+            out_type,
             ldc,
             out.batch_stride as i64,
             out.ptr.0,
-            data_type,
+            out_type,
             ldc,
             out.batch_stride as i64,
             batches,
@@ -333,7 +364,7 @@ fn gemm(
         status => Err(rocblas::Error::new(status)),
     };
     state.checked(result, || {
-        format!("rocblas_gemm_strided_batched_ex({dtype:?}, batch {b}, m {m}, n {n}, k {k})")
+        format!("rocblas_gemm_strided_batched_ex({dtype:?} to {out_dtype:?}, batch {b}, m {m}, n {n}, k {k})")
     })
 }
 

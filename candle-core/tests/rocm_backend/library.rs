@@ -1,0 +1,79 @@
+//! Products of many rows with blocks, where the library makes them of values rounded to bf16: on one of the GPUs for which
+//! that is chosen.
+use super::fixture::*;
+use candle_core::quantized::{GgmlDType, QStorage, QTensor};
+use candle_core::rocm::hip_kernels::{self, Module};
+use candle_core::rocm::rocm_loader::DRIVER_VARIABLE;
+use candle_core::{DType, Device, Tensor};
+use half::bf16;
+use std::process::Command;
+
+const ARCH: &str = "gfx90a";
+
+/// Which devices there are is decided once for the process, so the test has one of its own.
+#[test]
+fn products_of_many_rows() {
+    if !on_software_gpu("the driver's own GPU follows") {
+        return on_its_gpu();
+    }
+    if hip_kernels::code_object(Module::Quantized, ARCH).is_err() {
+        return eprintln!("not run: the kernels were built without {ARCH} (CANDLE_ROCM_ARCHS)");
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "library::on_its_gpu", "--nocapture"])
+        .env(DRIVER_VARIABLE, format!("emulator:{ARCH}"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+#[ignore = "the other test runs it in a process of its own"]
+fn on_its_gpu() {
+    let device = Device::new_rocm(0).unwrap();
+    let formats =
+        [GgmlDType::Q4_0, GgmlDType::Q5_1, GgmlDType::Q8_0, GgmlDType::Q2K, GgmlDType::Q4K, GgmlDType::Q6K];
+    for format in formats {
+        check(format, (65, 70, 512), DType::F32, &device);
+        check(format, (130, 33, 256), DType::F16, &device);
+        check(format, (200, 1, 768), DType::BF16, &device);
+    }
+    // Values that are not made all at once.
+    check(GgmlDType::Q8_0, (65, 8201, 4128), DType::F32, &device);
+}
+
+/// All rows, and about eight columns, the last and those about the middle among them.
+fn check(format: GgmlDType, (rows, n, k): (usize, usize, usize), dtype: DType, device: &Device) {
+    let values: Vec<f32> = numbers(4096 * 256, 1.0).into_iter().map(|value| value as f32).collect();
+    let period = Tensor::new(values, &Device::Cpu).unwrap();
+    let part = QTensor::quantize(&period, format).unwrap().data().unwrap().into_owned();
+    let count = n * k / format.block_size() * format.type_size();
+    let bytes: Vec<u8> = part.iter().copied().cycle().take(count).collect();
+    let matrix = |device: &Device| {
+        let storage = QStorage::from_data(bytes.as_slice().into(), device, format).unwrap();
+        QTensor::new(storage, (n, k)).unwrap()
+    };
+    let x = tensor(&[rows, k], dtype, 1.0);
+    let got = x.to_device(device).unwrap().apply_op1_no_bwd(&matrix(device)).unwrap();
+    assert_eq!((got.dtype(), got.dims()), (dtype, &[rows, n][..]));
+
+    let middle = n.div_ceil(2);
+    let columns: Vec<u32> =
+        [0, 1, middle - 1, middle, middle + 1, n - 1].map(|c| c.min(n - 1) as u32).to_vec();
+    let columns = Tensor::new(columns, &Device::Cpu).unwrap();
+    let w = matrix(&Device::Cpu).dequantize(&Device::Cpu).unwrap().index_select(&columns, 0).unwrap();
+    let got = to_f64(&got.to_device(&Device::Cpu).unwrap().index_select(&columns, 1).unwrap());
+    let narrow = |t: &Tensor| -> Vec<f64> {
+        to_f64(t).into_iter().map(|value| bf16::from_f32(value as f32).to_f64()).collect()
+    };
+    let (x, w) = (narrow(&x), narrow(&w));
+    for (i, got) in got.into_iter().enumerate() {
+        let (row, column) = (&x[i / 6 * k..][..k], &w[i % 6 * k..][..k]);
+        let want: f64 = row.iter().zip(column).map(|(x, w)| x * w).sum();
+        let magnitudes: f64 = row.iter().zip(column).map(|(x, w)| (x * w).abs()).sum();
+        // A rounding of a sum in f32 for each element, and that of the result.
+        let bound = magnitudes * k as f64 * f64::from(f32::EPSILON) + epsilon(dtype) * want.abs();
+        assert!((got - want).abs() <= bound, "{format:?} {rows} x {n} x {k}: {got} at {i}, wanted {want}");
+    }
+}
