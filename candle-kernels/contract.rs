@@ -883,13 +883,13 @@ fn quantized() -> Vec<Family> {
             )
         },
         Family {
-            variants: vec![vec![dtypes("dtype", &["bf16", "f16", "f32"])]],
+            variants: vec![vec![names("span", &["32", "256"]), dtypes("dtype", &["bf16", "f16", "f32"])]],
             ..family(
                 "QuantizeRows",
                 "quantized",
-                "quantize_rows_{dtype}",
-                "Activations as bytes, a whole number of QUANTIZED_PIECE; behind them a scale and two sums for each \
-                 of these.",
+                "quantize_rows_{span}_{dtype}",
+                "Activations as bytes, a whole number of spans; behind them a scale and two sums for each \
+                 QUANTIZED_PIECE, the scale that of its span.",
                 vec![arg("x", Pass::Pointer, "the activations"), OUT, NUMEL],
             )
         },

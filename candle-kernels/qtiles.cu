@@ -112,9 +112,9 @@ struct Product {
             *(FourInLds *)to = q;
             if (at % F::SCALED == 0) {
                 float *factors = shared.weight_factors.of[at / F::SCALED][line];
-                factors[0] = there ? weights.scale[run] : 0;
+                factors[0] = there ? weights.scale_of(run) : 0;
                 if (F::MINIMUM) {
-                    factors[F::MINIMUM] = there ? weights.minimum[run] : 0;
+                    factors[F::MINIMUM] = there ? weights.minimum_of(run) : 0;
                 }
             }
         }

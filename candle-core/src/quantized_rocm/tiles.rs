@@ -2,7 +2,7 @@
 use super::product::{count, in_packs, quantize_rows, quantizer, OP};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
-    BlockFormat, DevicePtr, QuantizedTiles, BLOCK, QTILE_COLUMNS, QTILE_ROWS,
+    BlockFormat, DevicePtr, QuantizeRowsSpan, QuantizedTiles, BLOCK, QTILE_COLUMNS, QTILE_ROWS,
 };
 use crate::rocm_backend::{LaunchConfig, RocmError};
 use crate::{DType, Layout, Result, RocmStorage};
@@ -42,12 +42,13 @@ pub(super) fn product(
     let (rows, columns) = (count(m)?, count(n)?);
     let grid = (count(m.div_ceil(QTILE_ROWS))?, count(n.div_ceil(QTILE_COLUMNS))?, 1);
     let config = LaunchConfig { grid, block: (BLOCK as u32, 1, 1), lds_bytes: 0 };
+    let quantizer = quantizer(QuantizeRowsSpan::S32, x.dtype())?;
     device.with_activations(
-        (from, x.dtype()),
+        from,
         (m, k),
-        [quantizer(x.dtype())?.id(), kernel.id()],
+        [quantizer.id(), kernel.id()],
         // SAFETY: the layout was checked against the input.
-        || unsafe { quantize_rows(device, from, x.dtype(), m, k) },
+        || unsafe { quantize_rows(device, from, quantizer, m, k) },
         |activations| {
             let arguments = QuantizedTiles { blocks, x: activations, out, m: rows, n: columns, k: k as u32 };
             // SAFETY: the matrix was counted, and activations and output have m rows.
