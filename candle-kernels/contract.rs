@@ -974,7 +974,7 @@ fn quantized() -> Vec<Family> {
                  QTILE_ROWS rows, y those of QTILE_COLUMNS columns.",
                 vec![
                     arg("blocks", Pass::Pointer, "the matrix"),
-                    arg("x", Pass::Pointer, "what quantize_rows wrote"),
+                    arg("x", Pass::Pointer, "what quantize_rows wrote, one scale for a block of 256"),
                     OUT,
                     arg("m", Pass::U32, "rows of the result"),
                     arg("n", Pass::U32, "its columns, rows of the matrix"),
