@@ -6,14 +6,18 @@
 // What a lane reads and unpacks at once: RUNS runs of RUN neighbouring weights.
 constexpr unsigned int RUN = 16, RUNS = 2, PIECE = RUN * RUNS;
 
-// A piece unpacked: its q as bytes, and of each run the scale and the minimum.
+// A piece unpacked: its q as bytes, the block's scale and minimum, and what those of each run are of them.
 struct Piece {
     int q[RUNS][RUN / 4];
-    float scale[RUNS], minimum[RUNS];
+    float scale, minimum;
+    int scales[RUNS], minimums[RUNS];
+
+    __device__ __forceinline__ float scale_of(unsigned int run) const { return scale * (float)scales[run]; }
+    __device__ __forceinline__ float minimum_of(unsigned int run) const { return minimum * (float)minimums[run]; }
 };
 
 // Activations: rows of k bytes, then for every PIECE of them, in the same order, their scale and the sums of the
-// bytes of both runs: x = scale * q.
+// bytes of both runs: x = scale * q. Neighbouring pieces have one scale where what multiplies them asks for that.
 struct Scale {
     float scale;
     int16_t sums[RUNS];
@@ -83,7 +87,7 @@ struct Plain : Block<32, 2 + 2 * MINIMUM_ + 4 * BITS, 16, MINIMUM_ || BITS == 8 
         return raw;
     }
     __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int) {
-        Piece piece;
+        Piece piece{{}, raw.scale, raw.minimum, {1, 1}, {1, 1}};
         for (unsigned int run = 0; run < RUNS; ++run) {
             for (unsigned int i = 0; i < RUN / 4; ++i) {
                 if (BITS == 8) {
@@ -95,8 +99,6 @@ struct Plain : Block<32, 2 + 2 * MINIMUM_ + 4 * BITS, 16, MINIMUM_ || BITS == 8 
                     piece.q[run][i] |= fifth_bits(raw.fifth >> (RUN * run + 4 * i));
                 }
             }
-            piece.scale[run] = raw.scale;
-            piece.minimum[run] = raw.minimum;
         }
         return piece;
     }
@@ -121,13 +123,12 @@ struct Bytes : Block<WEIGHTS_, BYTES_, 16, 0, false, 32> {
         return Raw{{B::words(quants), B::words(quants + RUN)}, B::template words<1>(block)[0]};
     }
     __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int) {
-        Piece piece;
+        const float scale = WEIGHTS_ == 32 ? half_of(raw.header) : candle_bits<float>(raw.header);
+        Piece piece{{}, scale, 0, {1, 1}, {0, 0}};
         for (unsigned int run = 0; run < RUNS; ++run) {
             for (unsigned int i = 0; i < RUN / 4; ++i) {
                 piece.q[run][i] = raw.quants[run][i];
             }
-            piece.scale[run] = WEIGHTS_ == 32 ? half_of(raw.header) : candle_bits<float>(raw.header);
-            piece.minimum[run] = 0;
         }
         return piece;
     }
@@ -147,15 +148,14 @@ struct Q2K : Block<256, 84, 32, 0, true, 16> {
         return Raw{words(block + 16 + piece / 4 * 32 + piece % 2 * 16), words<1>(block + 80)[0], {scales[0], scales[2]}};
     }
     __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int piece) {
-        Piece out;
-        const float scale = half_of(raw.factors), minimum = half_of(raw.factors >> 16);
+        Piece out{{}, half_of(raw.factors), half_of(raw.factors >> 16)};
         for (unsigned int run = 0; run < RUNS; ++run) {
             const unsigned int plane = piece / 2 % 2 * 2 + run;
             for (unsigned int i = 0; i < RUN / 4; ++i) {
                 out.q[run][i] = raw.quants[i] >> (2 * plane) & 0x03030303;
             }
-            out.scale[run] = scale * (float)(raw.scales[run] & 15);
-            out.minimum[run] = minimum * (float)(raw.scales[run] >> 4);
+            out.scales[run] = raw.scales[run] & 15;
+            out.minimums[run] = raw.scales[run] >> 4;
         }
         return out;
     }
@@ -175,7 +175,7 @@ struct Q3K : Block<256, 110, 32, 4, false, 16> {
                    {nibbles[0], nibbles[2]}, {above[0], above[2]}, half_at(block + 108)};
     }
     __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int piece) {
-        Piece out;
+        Piece out{{}, raw.scale, 0};
         for (unsigned int run = 0; run < RUNS; ++run) {
             const unsigned int plane = piece / 2 % 2 * 2 + run, number = column(piece, run) / RUN;
             for (unsigned int i = 0; i < RUN / 4; ++i) {
@@ -183,8 +183,7 @@ struct Q3K : Block<256, 110, 32, 4, false, 16> {
                 out.q[run][i] = (raw.quants[i] >> (2 * plane) & 0x03030303) | third << 2;
             }
             const uint32_t low = raw.nibbles[run] >> (number / 8 * 4) & 15, high = raw.above[run] >> (number / 4 * 2) & 3;
-            out.scale[run] = raw.scale * (float)((int)(low | high << 4) - 32);
-            out.minimum[run] = 0;
+            out.scales[run] = (int)(low | high << 4) - 32;
         }
         return out;
     }
@@ -207,9 +206,8 @@ struct Nibbles : Block<256, FIFTH ? 176 : 144, 32, 0, true, 32> {
         return raw;
     }
     __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int piece) {
-        Piece out;
+        Piece out{{}, half_of(raw.header[0]), half_of(raw.header[0] >> 16)};
         const unsigned int pair = piece / 2, half = pair % 2 * 16;
-        const float scale = half_of(raw.header[0]), minimum = half_of(raw.header[0] >> 16);
         // Of the first four sub-blocks six bits lie together; of the others four, and two above those of the first.
         const uint32_t a = raw.header[1] >> half, b = raw.header[2] >> half, c = raw.header[3] >> half;
         const uint32_t scales = pair < 2 ? a & 0x3f3f : (c & 0x0f0f) | (a >> 2 & 0x3030);
@@ -221,8 +219,8 @@ struct Nibbles : Block<256, FIFTH ? 176 : 144, 32, 0, true, 32> {
                     out.q[run][i] |= (raw.fifth[i] >> (2 * pair + run) & 0x01010101) << 4;
                 }
             }
-            out.scale[run] = scale * (float)(scales >> (8 * run) & 63);
-            out.minimum[run] = minimum * (float)(minimums >> (8 * run) & 63);
+            out.scales[run] = scales >> (8 * run) & 63;
+            out.minimums[run] = minimums >> (8 * run) & 63;
         }
         return out;
     }
@@ -243,14 +241,13 @@ struct Q6K : Block<256, 210, 64, 32, false, 16> {
                    {scales[0], scales[4]}, half_at(block + 208)};
     }
     __device__ __forceinline__ static Piece unpack(const Raw &raw, unsigned int piece) {
-        Piece out;
+        Piece out{{}, raw.scale, 0};
         for (unsigned int run = 0; run < RUNS; ++run) {
             for (unsigned int i = 0; i < RUN / 4; ++i) {
                 const uint32_t above = raw.above[i] >> (piece / 2 % 2 * 2 + 4 * run) & 0x03030303;
                 out.q[run][i] = (raw.quants[i] >> (4 * run) & 0x0f0f0f0f) | above << 4;
             }
-            out.scale[run] = raw.scale * (float)raw.scales[run];
-            out.minimum[run] = 0;
+            out.scales[run] = raw.scales[run];
         }
         return out;
     }

@@ -883,13 +883,13 @@ fn quantized() -> Vec<Family> {
             )
         },
         Family {
-            variants: vec![vec![dtypes("dtype", &["bf16", "f16", "f32"])]],
+            variants: vec![vec![names("span", &["32", "256"]), dtypes("dtype", &["bf16", "f16", "f32"])]],
             ..family(
                 "QuantizeRows",
                 "quantized",
-                "quantize_rows_{dtype}",
-                "Activations as bytes, a whole number of QUANTIZED_PIECE; behind them a scale and two sums for each \
-                 of these.",
+                "quantize_rows_{span}_{dtype}",
+                "Activations as bytes, a whole number of spans; behind them a scale and two sums for each \
+                 QUANTIZED_PIECE, the scale that of its span.",
                 vec![arg("x", Pass::Pointer, "the activations"), OUT, NUMEL],
             )
         },
@@ -974,7 +974,7 @@ fn quantized() -> Vec<Family> {
                  QTILE_ROWS rows, y those of QTILE_COLUMNS columns.",
                 vec![
                     arg("blocks", Pass::Pointer, "the matrix"),
-                    arg("x", Pass::Pointer, "what quantize_rows wrote"),
+                    arg("x", Pass::Pointer, "what quantize_rows wrote, one scale for a block of 256"),
                     OUT,
                     arg("m", Pass::U32, "rows of the result"),
                     arg("n", Pass::U32, "its columns, rows of the matrix"),

@@ -31,8 +31,8 @@ __device__ __forceinline__ void dequantize(const uint8_t *blocks, const uint32_t
             const unsigned int at = ((threadIdx.x - number) * PIECE + F::column(number, run)) / RUN;
             const int *q = read.q[run];
             quants[at].words = {(uint32_t)q[0], (uint32_t)q[1], (uint32_t)q[2], (uint32_t)q[3]};
-            scales[at] = there ? read.scale[run] : 0;
-            minimums[at] = there ? read.minimum[run] : 0;
+            scales[at] = there ? read.scale_of(run) : 0;
+            minimums[at] = there ? read.minimum_of(run) : 0;
         }
         __syncthreads();
         const unsigned int count = min(pieces - first, CANDLE_BLOCK) * PIECE;
@@ -57,45 +57,59 @@ __device__ __forceinline__ void dequantize(const uint8_t *blocks, const uint32_t
     }
 }
 
-constexpr unsigned int PIECE_LANES = PIECE / 4, RUN_LANES = RUN / 4;
-
 // Where RUN activations that are number `run` of a row lie in LDS: lanes that read those of neighbouring units meet each
 // bank once.
 __device__ __forceinline__ unsigned int run_in_lds(unsigned int run) { return run ^ (run >> 3 & 3); }
 
-// Four neighbouring activations per lane, elements 4 `i` of a dense array, as a word of bytes; the first lane of a
-// PIECE writes its scale. All lanes take part, those beyond the end without writing.
-__device__ __forceinline__ void quantize(const float (&x)[4], unsigned int i, bool inside, uint32_t *word_at,
+// Neighbouring activations per lane, FOURS of four, number `i` of such lanes in a dense array, as words of bytes; SPAN of
+// them have one scale. The first lane of a PIECE writes it. All lanes take part, those beyond the end without writing.
+template <unsigned int FOURS, unsigned int SPAN>
+__device__ __forceinline__ void quantize(const float (&x)[4 * FOURS], size_t i, bool inside, uint32_t *words_at,
                                          Scale *scales) {
-    float largest = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
-    largest = combined_by_lanes(largest, PIECE_LANES, [](float a, float b) INLINE { return fmaxf(a, b); });
+    constexpr unsigned int N = 4 * FOURS, PIECE_LANES = PIECE / N, RUN_LANES = RUN / N;
+    float largest = 0;
+#pragma unroll
+    for (unsigned int k = 0; k < N; ++k) {
+        largest = fmaxf(largest, fabsf(x[k]));
+    }
+    largest = combined_by_lanes(largest, SPAN / N, [](float a, float b) INLINE { return fmaxf(a, b); });
     const float inverse = largest > 0 ? 127 / largest : 0;
-    uint32_t word = 0;
+    typedef uint32_t Vector __attribute__((ext_vector_type(FOURS)));
+    Vector words = 0;
     int sum = 0;
 #pragma unroll
-    for (unsigned int k = 0; k < 4; ++k) {
+    for (unsigned int k = 0; k < N; ++k) {
         const int q = (int)rintf(x[k] * inverse);
         sum += q;
-        word |= (uint32_t)(q & 255) << (8 * k);
+        words[k / 4] |= (uint32_t)(q & 255) << (k % 4 * 8);
     }
     sum = combined_by_lanes(sum, RUN_LANES, [](int a, int b) INLINE { return a + b; });
     const int other = __shfl_xor_sync(~0u, sum, RUN_LANES, LANES);
     if (inside) {
-        *word_at = word;
+        *(Vector *)words_at = words;
         if (i % PIECE_LANES == 0) {
             scales[i / PIECE_LANES] = Scale{largest / 127, {(int16_t)sum, (int16_t)other}};
         }
     }
 }
 
-template <typename T>
+template <typename T, unsigned int SPAN>
 __device__ __forceinline__ void quantize_rows(const T *x, uint8_t *out, const size_t numel) {
-    for (size_t first = (size_t)blockIdx.x * CANDLE_BLOCK; first < numel / 4; first += (size_t)gridDim.x * CANDLE_BLOCK) {
+    // The lanes of a span are combined by shuffles.
+    constexpr unsigned int FOURS = SPAN > 4 * LANES ? SPAN / LANES / 4 : 1, N = 4 * FOURS;
+    for (size_t first = (size_t)blockIdx.x * CANDLE_BLOCK; first < numel / N; first += (size_t)gridDim.x * CANDLE_BLOCK) {
         const size_t i = first + threadIdx.x;
-        const bool inside = i < numel / 4;
-        const Pack<T, 4> pack = Pack<T, 4>::read(x + (inside ? 4 * i : 0));
-        const float values[4] = {(float)pack[0], (float)pack[1], (float)pack[2], (float)pack[3]};
-        quantize(values, i, inside, (uint32_t *)out + i, (Scale *)(out + numel));
+        const bool inside = i < numel / N;
+        float values[N];
+#pragma unroll
+        for (unsigned int four = 0; four < FOURS; ++four) {
+            const Pack<T, 4> pack = Pack<T, 4>::read(x + (inside ? N * i : 0) + 4 * four);
+#pragma unroll
+            for (unsigned int k = 0; k < 4; ++k) {
+                values[4 * four + k] = (float)pack[k];
+            }
+        }
+        quantize<FOURS, SPAN>(values, i, inside, (uint32_t *)out + FOURS * i, (Scale *)(out + numel));
     }
 }
 
@@ -175,9 +189,9 @@ __device__ __forceinline__ void add_products(Sums<ROWS> &sums, const uint8_t *co
 #pragma unroll
                         for (unsigned int b = 0; b < BESIDE; ++b) {
                             const int whole = product[b] - (F::OFFSET == 0 ? 0 : F::OFFSET * all);
-                            float part = weights[b][i].scale[run] * (float)whole;
+                            float part = weights[b][i].scale_of(run) * (float)whole;
                             if (F::MINIMUM) {
-                                part -= weights[b][i].minimum[run] * (float)all;
+                                part -= weights[b][i].minimum_of(run) * (float)all;
                             }
                             sums.of[b][r] += scale.scale * part;
                             product[b] = 0;
@@ -230,7 +244,8 @@ __device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
 __device__ __forceinline__ void quantize_row(const float *x, const float *gate, unsigned int pieces, uint8_t *bytes,
                                              Scale *scales) {
     typedef Pack<float, 4> Four;
-    const unsigned int count = pieces * PIECE_LANES;
+    constexpr unsigned int RUN_LANES = RUN / 4;
+    const unsigned int count = pieces * (PIECE / 4);
     for (unsigned int i = threadIdx.x; i - threadIdx.x < count; i += CANDLE_QUANTIZED_ROW_BLOCK) {
         const bool inside = i < count;
         const Four pack = Four::read(x + (inside ? 4 * i : 0));
@@ -243,7 +258,7 @@ __device__ __forceinline__ void quantize_row(const float *x, const float *gate, 
             }
         }
         uint32_t *word = (uint32_t *)bytes + run_in_lds(i / RUN_LANES) * RUN_LANES + i % RUN_LANES;
-        quantize(values, i, inside, word, scales);
+        quantize<1, PIECE>(values, i, inside, word, scales);
     }
     __syncthreads();
 }
@@ -356,14 +371,15 @@ __device__ __forceinline__ void rows_product(const uint8_t *activations, const u
     });
 }
 
-#define QUANTIZE_OP(T, NAME)                                                                                           \
-    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) quantize_rows_##NAME(const T *x, uint8_t *out,          \
-                                                                                    const size_t numel) {             \
-        quantize_rows(x, out, numel);                                                                                  \
+#define QUANTIZE_OP(T, NAME, SPAN)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) quantize_rows_##SPAN##_##NAME(                          \
+        const T *x, uint8_t *out, const size_t numel) {                                                                \
+        quantize_rows<T, SPAN>(x, out, numel);                                                                         \
     }
-QUANTIZE_OP(__nv_bfloat16, bf16)
-QUANTIZE_OP(__half, f16)
-QUANTIZE_OP(float, f32)
+#define QUANTIZE_OPS(T, NAME) QUANTIZE_OP(T, NAME, 32) QUANTIZE_OP(T, NAME, 256)
+QUANTIZE_OPS(__nv_bfloat16, bf16)
+QUANTIZE_OPS(__half, f16)
+QUANTIZE_OPS(float, f32)
 
 #define DEQUANTIZE_OP(F, NAME, T, T_NAME)                                                                              \
     extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) dequantize_##NAME##_##T_NAME(                           \

@@ -2,7 +2,7 @@
 use super::{library, refused, tiles, unexpected, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
-    BlockFormat, DevicePtr, KernelOf, QuantizeRows, QuantizedRows, QuantizedRowsCount, QUANTIZED_PIECE,
+    BlockFormat, DevicePtr, KernelOf, QuantizeRows, QuantizeRowsSpan, QuantizedRows, QuantizedRowsCount, QUANTIZED_PIECE,
     QUANTIZED_ROW_BLOCK,
 };
 use crate::rocm_backend::{activation_bytes, Groups, RowProduct};
@@ -152,18 +152,17 @@ fn one_row(
     Ok(dst)
 }
 
-/// Enqueues what makes `rows` dense rows of f32, f16 or bf16 bytes with scales; `k` is whole pieces.
+/// Enqueues what makes `rows` dense rows bytes with scales; `k` is whole spans.
 ///
 /// # Safety
-/// So many lie at `from`, in packs; and nothing is held back that has to come before.
+/// So many of the kernel's type lie at `from`, in packs; and nothing is held back that has to come before.
 pub(super) unsafe fn quantize_rows(
     device: &RocmDevice,
     from: DevicePtr,
-    dtype: DType,
+    kernel: KernelOf<QuantizeRows>,
     rows: usize,
     k: usize,
 ) -> Result<Buffer<u8>> {
-    let kernel = quantizer(dtype)?;
     // SAFETY: all that products read is written by the kernel.
     let bytes = unsafe { device.alloc::<u8>(activation_bytes(rows, k))? };
     let arguments = QuantizeRows { x: from, out: bytes.ptr(), numel: rows * k };
@@ -174,8 +173,9 @@ pub(super) unsafe fn quantize_rows(
     Ok(bytes)
 }
 
-pub(super) fn quantizer(dtype: DType) -> Result<KernelOf<QuantizeRows>> {
-    element(dtype).and_then(QuantizeRows::kernel).ok_or_else(|| unexpected(DType::F32, dtype))
+/// What makes elements of this type bytes, with a scale for each span of them.
+pub(super) fn quantizer(span: QuantizeRowsSpan, dtype: DType) -> Result<KernelOf<QuantizeRows>> {
+    element(dtype).and_then(|of| QuantizeRows::kernel(span, of)).ok_or_else(|| unexpected(DType::F32, dtype))
 }
 
 /// Products with a stack of matrices of n rows each, or with the only one.
@@ -240,13 +240,13 @@ impl Stacked<'_> {
         let chunks = products.div_ceil(step).min(65535) as u32;
         let config =
             LaunchConfig { grid: (grid, chunks, 1), block: (QUANTIZED_ROW_BLOCK as u32, 1, 1), lds_bytes: 0 };
-        let kernels = [quantizer(x.dtype())?.id(), kernel.id()];
+        let quantizer = quantizer(QuantizeRowsSpan::S32, x.dtype())?;
         device.with_activations(
-            (from, x.dtype()),
+            from,
             (rows, k),
-            kernels,
+            [quantizer.id(), kernel.id()],
             // SAFETY: the layout was checked against the input.
-            || unsafe { quantize_rows(device, from, x.dtype(), rows, k) },
+            || unsafe { quantize_rows(device, from, quantizer, rows, k) },
             |activations| {
                 arguments.activations = activations;
                 // SAFETY: by the caller's word; what is in the arguments was counted.

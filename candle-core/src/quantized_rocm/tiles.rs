@@ -2,7 +2,7 @@
 use super::product::{count, in_packs, quantize_rows, quantizer, OP};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
-    BlockFormat, DevicePtr, QuantizedTiles, BLOCK, QTILE_COLUMNS, QTILE_ROWS,
+    BlockFormat, DevicePtr, QuantizeRowsSpan, QuantizedTiles, BLOCK, QTILE_COLUMNS, QTILE_ROWS,
 };
 use crate::rocm_backend::{LaunchConfig, RocmError};
 use crate::{DType, Layout, Result, RocmStorage};
@@ -11,6 +11,16 @@ use crate::{DType, Layout, Result, RocmStorage};
 const MAX_PARTS: usize = 65535;
 /// The longest row: places within a part are counted in 32 bits.
 const LONGEST: usize = 1 << 24;
+
+/// How many neighbours of a row of activations share a scale: as many as a block has weights, so that its products stay
+/// whole numbers.
+fn span(format: BlockFormat) -> QuantizeRowsSpan {
+    use BlockFormat::{Q2k, Q3k, Q4k, Q5k, Q6k, Q8k};
+    match format {
+        Q2k | Q3k | Q4k | Q5k | Q6k | Q8k => QuantizeRowsSpan::S256,
+        _ => QuantizeRowsSpan::S32,
+    }
+}
 
 /// `m` dense rows of f32, f16 or bf16 with each of the n rows of blocks, as (m, n) in f32; rows have k elements, whole
 /// blocks, and no size is 0.
@@ -42,12 +52,13 @@ pub(super) fn product(
     let (rows, columns) = (count(m)?, count(n)?);
     let grid = (count(m.div_ceil(QTILE_ROWS))?, count(n.div_ceil(QTILE_COLUMNS))?, 1);
     let config = LaunchConfig { grid, block: (BLOCK as u32, 1, 1), lds_bytes: 0 };
+    let quantizer = quantizer(span(format), x.dtype())?;
     device.with_activations(
-        (from, x.dtype()),
+        from,
         (m, k),
-        [quantizer(x.dtype())?.id(), kernel.id()],
+        [quantizer.id(), kernel.id()],
         // SAFETY: the layout was checked against the input.
-        || unsafe { quantize_rows(device, from, x.dtype(), m, k) },
+        || unsafe { quantize_rows(device, from, quantizer, m, k) },
         |activations| {
             let arguments = QuantizedTiles { blocks, x: activations, out, m: rows, n: columns, k: k as u32 };
             // SAFETY: the matrix was counted, and activations and output have m rows.

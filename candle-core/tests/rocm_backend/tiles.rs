@@ -37,21 +37,23 @@ const SIZES: [(usize, usize, usize); 9] = [
     (129, 127, 2),
 ];
 
-/// Activations as quantize_rows writes them: bytes, then a scale and the sums of both halves of each piece.
+/// Activations as quantize_rows writes them: bytes, then a scale and the sums of both halves of each piece. As many
+/// neighbours share a scale as make a block of what they are multiplied with.
 struct Activations {
     bytes: Vec<i8>,
     scales: Vec<f32>,
 }
 
 impl Activations {
-    fn new(count: usize) -> Self {
+    fn new(count: usize, span: usize) -> Self {
         let mut state = count as u64 | 1;
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 40) as i32
         };
         let bytes = (0..count).map(|_| (next() % 255 - 127) as i8).collect();
-        let scales = (0..count / QUANTIZED_PIECE).map(|_| (next() % 1000) as f32 * 1e-5).collect();
+        let scales: Vec<f32> = (0..count / span).map(|_| (next() % 1000) as f32 * 1e-5).collect();
+        let scales = (0..count).step_by(QUANTIZED_PIECE).map(|i| scales[i / span]).collect();
         Self { bytes, scales }
     }
 
@@ -75,8 +77,9 @@ impl Activations {
 /// The product of two rows, and how far f32 may be from it.
 ///
 /// A sum of bytes is exact. Each of 16 is scaled, with a minimum taken off, by a few roundings, and added, so that each
-/// addition rounds at most the sum of all magnitudes. A scaled byte and a minimum are together at most four times as large
-/// as the largest weight that shares them.
+/// addition rounds at most the sum of all magnitudes. (Matrix units make sums of 128 in blocks of 256: by four roundings
+/// each, the first of which is that of a number of up to 28 bits.) A scaled byte and a minimum are together at most four
+/// times as large as the largest weight that shares them.
 fn product(x: &[f64], w: &[f32]) -> (f64, f64) {
     let (mut sum, mut magnitudes) = (0.0, 0.0);
     for (x, w) in x.chunks_exact(QUANTIZED_PIECE).zip(w.chunks_exact(QUANTIZED_PIECE)) {
@@ -100,7 +103,7 @@ fn products_of_any_size() {
             let matrix = QTensor::quantize(&values.unwrap(), dtype).unwrap();
             let weights = matrix.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap();
             let weights = weights.to_vec1::<f32>().unwrap();
-            let activations = Activations::new(m * k);
+            let activations = Activations::new(m * k, dtype.block_size());
 
             let matrix = device.clone_htod(&matrix.data().unwrap()).unwrap();
             let x = device.clone_htod(&activations.in_memory()).unwrap();

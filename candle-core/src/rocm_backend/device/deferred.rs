@@ -16,7 +16,7 @@ use super::device::{DeviceState, RocmDevice};
 use super::launch::LaunchConfig;
 use crate::rocm_backend::stream::{Buffer, DeferredWork, Taken};
 use crate::rocm_backend::RocmError;
-use crate::{DType, Result};
+use crate::Result;
 use hip_kernels::contract::{
     Binary, BinaryOp, BlockFormat, DevicePtr, Element, KernelId, KernelLayout, QuantizedRow, Swiglu, Unary,
     UnaryOp, LAYOUT_WORDS, QUANTIZED_BESIDE, QUANTIZED_PIECE, QUANTIZED_ROW_BLOCK,
@@ -147,7 +147,7 @@ enum Work {
     /// Nothing to enqueue: activations as bytes, for further products with what lies at `from` and has not changed.
     Activations {
         from: DevicePtr,
-        dtype: DType,
+        quantizer: KernelId,
         rows: usize,
         columns: usize,
         bytes: Buffer<u8>,
@@ -523,11 +523,11 @@ impl RocmDevice {
     }
 
     /// Has `launch` enqueue a product with activations as bytes: with those that the product before used, if nothing
-    /// else was enqueued since, or those that `make` enqueues. Both enqueue `kernels` and nothing else, by
-    /// [`DeviceState::launch_now`].
+    /// else was enqueued since and they were made by the first of `kernels`, or those that `make` enqueues. Both
+    /// enqueue one of `kernels` each and nothing else, by [`DeviceState::launch_now`].
     pub(crate) fn with_activations(
         &self,
-        (from, dtype): (DevicePtr, DType),
+        from: DevicePtr,
         (rows, columns): (usize, usize),
         kernels: [KernelId; 2],
         make: impl FnOnce() -> Result<Buffer<u8>>,
@@ -536,15 +536,15 @@ impl RocmDevice {
         let state = &**self.state();
         kernels.into_iter().try_for_each(|id| state.load_ahead(id))?;
         state.with_held(|held| {
-            if let Work::Activations { from: of, dtype: held_as, rows: r, columns: c, bytes } = &held.work {
-                if (of.0, *held_as, *r, *c) == (from.0, dtype, rows, columns) {
+            if let Work::Activations { from: of, quantizer, rows: r, columns: c, bytes } = &held.work {
+                if (of.0, *quantizer, *r, *c) == (from.0, kernels[0], rows, columns) {
                     return launch(bytes.ptr());
                 }
             }
             state.enqueue_held(held)?;
             let bytes = make()?;
             let result = launch(bytes.ptr());
-            held.work = Work::Activations { from, dtype, rows, columns, bytes };
+            held.work = Work::Activations { from, quantizer: kernels[0], rows, columns, bytes };
             result
         })
     }
