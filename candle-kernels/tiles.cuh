@@ -115,9 +115,17 @@ __device__ __forceinline__ void multiply_bytes(int (&c)[4], Words4 a, Words4 b, 
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[half]), "r"(b[half + 2]));
 }
+// The same of rows of 16 halves.
+__device__ __forceinline__ void multiply_halves(float (&c)[4], Words4 a, Words4 b, unsigned int half) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[half]), "r"(b[half + 2]));
+}
 #endif
 
-// What a lane needs of 16 rows of a, or columns of b, and DEPTH elements of each.
+// What a lane needs of 16 rows of a, or columns of b, and DEPTH elements of each. Where the words are not read but made:
+// with mma, word w has the elements from k = 4 / sizeof(T) * (lane % 4 + w / 2 * 4) on of line lane / 4 + w % 2 * 8;
+// elsewhere all words are of line lane % 16, and begin at k = lane / 16 % SHARERS * (DEPTH / SHARERS).
 template <typename T, unsigned int DEPTH, Side SIDE>
 struct Factor {
 #if defined(TILES_BY_DOT)
@@ -215,3 +223,38 @@ __device__ __forceinline__ void multiply(Tile<int> &c, const Factor<int8_t, DEPT
     }
 #endif
 }
+
+#if !defined(TILES_BY_DOT)
+// c += a b' of halves, with sums in f32.
+__device__ __forceinline__ void multiply(Tile<float> &c, const Factor<__half, 16, Side::ROWS> &a,
+                                         const Factor<__half, 16, Side::COLUMNS> &b) {
+#if defined(TILES_BY_MMA)
+#pragma unroll
+    for (unsigned int half = 0; half < 2; ++half) {
+        float sums[4];
+#pragma unroll
+        for (unsigned int i = 0; i < 4; ++i) {
+            sums[i] = c.of[i / 2][2 * half + i % 2];
+        }
+        multiply_halves(sums, a.words[0], b.words[0], half);
+#pragma unroll
+        for (unsigned int i = 0; i < 4; ++i) {
+            c.of[i / 2][2 * half + i % 2] = sums[i];
+        }
+    }
+#else
+    typedef float Elements __attribute__((ext_vector_type(HELD_ROWS)));
+    typedef _Float16 Halves __attribute__((ext_vector_type(16 / SHARERS)));
+    const Halves left = candle_bits<Halves>(a.words[0]), right = candle_bits<Halves>(b.words[0]);
+    Elements sums = candle_bits<Elements>(c);
+#if defined(TILES_BY_MFMA)
+    sums = __builtin_amdgcn_mfma_f32_16x16x16f16(left, right, sums, 0, 0, 0);
+#elif defined(__GFX12__)
+    sums = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(left, right, sums);
+#else
+    sums = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(left, right, sums);
+#endif
+    c = candle_bits<Tile<float>>(sums);
+#endif
+}
+#endif
