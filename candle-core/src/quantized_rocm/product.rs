@@ -1,9 +1,9 @@
 //! Products of activations with a matrix of blocks, and which kernel makes which.
-use super::{refused, tiles, unexpected, Data, QRocmStorage};
+use super::{few, refused, tiles, unexpected, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
-    BlockFormat, DevicePtr, KernelOf, QuantizeRows, QuantizeRowsSpan, QuantizedRows, QuantizedRowsCount, QUANTIZED_PIECE,
-    QUANTIZED_ROW_BLOCK,
+    BlockFormat, DevicePtr, KernelOf, QuantizeRows, QuantizeRowsSpan, QuantizedRows, QuantizedRowsCount,
+    QUANTIZED_PIECE, QUANTIZED_ROW_BLOCK,
 };
 use crate::rocm_backend::{activation_bytes, Groups, RowProduct};
 use crate::rocm_backend::{element, Buffer, LaunchConfig, RocmError};
@@ -23,19 +23,23 @@ enum Way {
     Row,
     /// Dot products of bytes, with activations that were made bytes by a launch before; [`FEW`] rows at a time.
     FewRows,
-    /// Tiles of products on matrix units, with such activations.
+    /// Products on matrix units, with such activations; 16 rows at a time.
+    FewOnUnits,
+    /// Tiles of products on matrix units, likewise.
     Tiles,
 }
 
 /// The most rows of each way, the first that fits being taken.
 ///
 /// One row: reading the blocks takes all the time there is, and a launch more would cost as much as a small product. A
-/// few: the blocks are still read once, or so often from the cache that it takes less than the many unused rows of a tile.
-/// More: tiles, which read blocks once for QTILE_ROWS rows; the dense matrix, eight times as large in f32 as blocks of 4
-/// bits, would be written and read besides.
-fn way(rows: usize, columns: usize, dtype: DType) -> Way {
+/// few: the blocks are still read once, or so often from the cache that it takes less than the many unused rows of a tile;
+/// on matrix units, if the format's scales can be part of the bytes, since dot products take longer than the reading from
+/// two rows on. More: tiles, which read blocks once for QTILE_ROWS rows; the dense matrix, eight times as large in f32 as
+/// blocks of 4 bits, would be written and read besides.
+fn way(rows: usize, columns: usize, dtype: DType, on_units: bool) -> Way {
     match rows {
         1 if dtype == DType::F32 && columns <= LONGEST_IN_LDS => Way::Row,
+        2..=32 if on_units => Way::FewOnUnits,
         ..=32 => Way::FewRows,
         _ => Way::Tiles,
     }
@@ -74,9 +78,10 @@ pub(super) fn forward(
     }
     let out = match &matrix.data {
         Data::Floats(_) => dense(matrix, x, layout, (rows, n, k))?,
-        Data::Blocks(format, blocks) => match way(rows, k, dtype) {
+        Data::Blocks(format, blocks) => match way(rows, k, dtype, few::are_made_of(*format, &x.device)) {
             Way::Row => one_row(*format, blocks.ptr(), x, layout, (n, k))?,
             Way::FewRows => few_rows(*format, blocks.ptr(), x, layout, (rows, n, k))?,
+            Way::FewOnUnits => few::product(*format, blocks.ptr(), x, layout, (rows, n, k))?,
             Way::Tiles => tiles::product(*format, blocks.ptr(), x, layout, (rows, n, k))?,
         },
     };

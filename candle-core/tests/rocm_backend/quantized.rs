@@ -98,14 +98,24 @@ fn rows_of_an_embedding() {
     }
 }
 
-/// The product of rows x (rows, k) with the values w (n, k), and how far one of bytes with a scale for each 32 may be
+/// How many activations become bytes with one scale, in products of so many rows with this format.
+fn span(device: &Device, dtype: GgmlDType, rows: usize) -> usize {
+    let on_units = device.as_rocm_device().unwrap().has_matrix_units();
+    if rows > 1 && dtype.block_size() == 256 && on_units {
+        256
+    } else {
+        32
+    }
+}
+
+/// The product of rows x (rows, k) with the values w (n, k), and how far one of bytes with a scale for each span may be
 /// from it: an activation by half a step, the sum by its rounding.
-fn products(x: &[f64], w: &[f64], k: usize) -> Vec<(f64, f64)> {
+fn products(x: &[f64], w: &[f64], k: usize, span: usize) -> Vec<(f64, f64)> {
     let mut results = Vec::new();
     for row in x.chunks_exact(k) {
         for weights in w.chunks_exact(k) {
             let (mut sum, mut bound) = (0.0, 1e-6);
-            for (xs, ws) in row.chunks(32).zip(weights.chunks(32)) {
+            for (xs, ws) in row.chunks(span).zip(weights.chunks(span)) {
                 let step = xs.iter().fold(0.0f64, |max, x| max.max(x.abs())) / 127.0;
                 for (x, w) in xs.iter().zip(ws) {
                     sum += x * w;
@@ -119,7 +129,7 @@ fn products(x: &[f64], w: &[f64], k: usize) -> Vec<(f64, f64)> {
 }
 
 #[track_caller]
-fn assert_product(got: &Tensor, x: &Tensor, w: &Tensor, what: &str) {
+fn assert_product(got: &Tensor, x: &Tensor, w: &Tensor, span: usize, what: &str) {
     let k = *w.dims().last().unwrap();
     // The result is rounded once more.
     let epsilon = match got.dtype() {
@@ -127,9 +137,8 @@ fn assert_product(got: &Tensor, x: &Tensor, w: &Tensor, what: &str) {
         DType::BF16 => 8e-3,
         _ => 0.0,
     };
-    for (i, (got, (want, bound))) in
-        to_f64(got).into_iter().zip(products(&to_f64(x), &to_f64(w), k)).enumerate()
-    {
+    let products = products(&to_f64(x), &to_f64(w), k, span);
+    for (i, (got, (want, bound))) in to_f64(got).into_iter().zip(products).enumerate() {
         let bound = bound + epsilon * want.abs();
         assert!((got - want).abs() <= bound, "{what}: {got} at {i}, wanted {want} within {bound}");
     }
@@ -146,7 +155,8 @@ fn products_of_any_rows_and_columns() {
                 let x = Tensor::from_vec(numbers(rows * k, rows as u64), (rows, k), &Device::Cpu).unwrap();
                 let got = x.to_device(&device).unwrap().apply_op1_no_bwd(&gpu).unwrap();
                 assert_eq!(got.dims(), [rows, n]);
-                assert_product(&got, &x, &w, &format!("{dtype:?} {rows} x {k} x {n}"));
+                let span = span(&device, dtype, rows);
+                assert_product(&got, &x, &w, span, &format!("{dtype:?} {rows} x {k} x {n}"));
             }
         }
     }
@@ -165,14 +175,16 @@ fn products_of_other_dtypes_and_dims() {
             let x = x.to_dtype(dtype).unwrap();
             let got = matmul.forward(&x.to_device(&device).unwrap()).unwrap();
             assert_eq!((got.dtype(), got.dims().len()), (dtype, dims.len()));
-            assert_product(&got, &x, &w, &format!("{dtype:?} {dims:?}"));
+            let span = span(&device, GgmlDType::Q4K, count / 512);
+            assert_product(&got, &x, &w, span, &format!("{dtype:?} {dims:?}"));
         }
         // Not at the start of its memory, where packs do not lie.
         let x = Tensor::from_vec(numbers(3 * 512 + 1, 6), 3 * 512 + 1, &Device::Cpu).unwrap();
         let part = |x: &Tensor| x.narrow(0, 1, 3 * 512).unwrap().reshape((3, 512)).unwrap();
         let x = x.to_dtype(dtype).unwrap();
         let got = matmul.forward(&part(&x.to_device(&device).unwrap())).unwrap();
-        assert_product(&got, &part(&x).contiguous().unwrap(), &w, &format!("{dtype:?} from 1 on"));
+        let span = span(&device, GgmlDType::Q4K, 3);
+        assert_product(&got, &part(&x).contiguous().unwrap(), &w, span, &format!("{dtype:?} from 1 on"));
     }
 }
 
@@ -218,7 +230,7 @@ fn experts_by_index() {
                 let row = x.get(b).unwrap().get(if beside == 1 { 0 } else { t }).unwrap();
                 let result = got.get(b).unwrap().get(t).unwrap();
                 let weights = w.get(expert as usize).unwrap();
-                assert_product(&result, &row, &weights, &format!("{dtype:?} row {b} expert {expert}"));
+                assert_product(&result, &row, &weights, 32, &format!("{dtype:?} row {b} expert {expert}"));
             }
         }
     }

@@ -194,7 +194,7 @@ fn product(kind: GgmlDType) -> Op {
                 let w = values(case, 1, &t[1], kind)?.abs()?;
                 match kind.block_size() {
                     1 => multiplied(&t[0].zeros_like()?, &w),
-                    _ => multiplied(&half_steps(&t[0])?, &w),
+                    _ => multiplied(&half_steps(&t[0], span(&t[0], kind)?)?, &w),
                 }
             }),
     )
@@ -256,11 +256,17 @@ fn parts(x: &Tensor, w: &Tensor) -> Result<Tensor> {
     multiplied(&x.abs()?, &largest)? * 4.0
 }
 
-/// Half a step of each activation, where ROCm makes 8-bit numbers of them: in blocks of 32 the largest is 127
-/// steps. A product loses up to that, times the magnitude of the weight.
-fn half_steps(x: &Tensor) -> Result<Tensor> {
+/// How many neighbours have the same step at most: on matrix units, several rows are multiplied by large blocks as a whole.
+fn span(x: &Tensor, kind: GgmlDType) -> Result<usize> {
+    let rows = x.elem_count() / x.dim(D::Minus1)?;
+    Ok(if rows > 1 { kind.block_size().max(32) } else { 32 })
+}
+
+/// Half a step of each activation, where ROCm makes 8-bit numbers of them: in spans the largest is 127 steps. A product
+/// loses up to that, times the magnitude of the weight.
+fn half_steps(x: &Tensor, span: usize) -> Result<Tensor> {
     let (dims, k) = (x.dims(), x.dim(D::Minus1)?);
-    let blocks = x.abs()?.reshape([&dims[..dims.len() - 1], &[k / 32, 32]].concat())?;
+    let blocks = x.abs()?.reshape([&dims[..dims.len() - 1], &[k / span, span]].concat())?;
     let largest = blocks.max_keepdim(D::Minus1)?.broadcast_as(blocks.shape())?;
     largest.contiguous()?.reshape(dims)? / 254.0
 }
@@ -299,7 +305,7 @@ fn experts(kind: GgmlDType) -> Op {
                 chosen(&t[1].abs()?, &largest, &t[2])? * 4.0
             })
             .and_steps(move |case, t| {
-                chosen(&half_steps(&t[1])?, &values(case, 0, &t[0], kind)?.abs()?, &t[2])
+                chosen(&half_steps(&t[1], 32)?, &values(case, 0, &t[0], kind)?.abs()?, &t[2])
             }),
     )
     .calling(at_most(4))

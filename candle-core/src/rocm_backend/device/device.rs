@@ -258,6 +258,16 @@ impl RocmDevice {
         &self.state().arch
     }
 
+    /// Whether it multiplies tiles of matrices by instructions of their own: all but gfx10.3, as `tiles.cuh` has it.
+    pub fn has_matrix_units(&self) -> bool {
+        !self.arch().starts_with("gfx10")
+    }
+
+    /// What HIP calls multiprocessors.
+    pub(crate) fn multiprocessors(&self) -> usize {
+        self.state().multiprocessors
+    }
+
     /// The GPU's marketing name.
     pub fn name(&self) -> &str {
         &self.state().name

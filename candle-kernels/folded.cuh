@@ -1,0 +1,59 @@
+// Weights with their whole-number scales folded in, as bytes, so that sums of products stay whole numbers to the end of a
+// block: of formats with blocks of 256, q - OFFSET times the scale of the run, as one byte or as two.
+#pragma once
+#include "blocks.cuh"
+
+// A folded weight is high << SHIFT plus low, in PARTS bytes, and stands for NEGATED times itself.
+template <unsigned int PARTS_, unsigned int SHIFT_, bool NEGATED_ = false>
+struct Parts {
+    static constexpr unsigned int PARTS = PARTS_, SHIFT = SHIFT_;
+    static constexpr bool NEGATED = NEGATED_;
+};
+// Products of numbers below 32 or so and scales are cut after seven bits.
+template <typename F> struct Folded : Parts<2, 7> {};
+template <> struct Folded<Q2K> : Parts<1, 0> {};
+// Scales are -32 to 31 and q - OFFSET -4 to 3: only their product's opposite is a byte.
+template <> struct Folded<Q3K> : Parts<1, 0, true> {};
+// Scales are cut, in three bits each.
+template <> struct Folded<Q4K> : Parts<2, 3> {};
+template <> struct Folded<Q8K> : Parts<1, 0> {};
+
+// a * b + c of both halves of words, none of which leaves 16 bits.
+__device__ __forceinline__ uint32_t multiply_add_halves(uint32_t a, int b, int c) {
+#if defined(__NVPTX__)
+    return a * b + c * 0x00010001u;
+#else
+    // One instruction, where a product of 32 bits takes the time of four.
+    typedef uint16_t Halves __attribute__((ext_vector_type(2)));
+    return candle_bits<uint32_t>(candle_bits<Halves>(a) * (uint16_t)b + (uint16_t)c);
+#endif
+}
+
+// (q - OFFSET) * factor of four q, whose products are bytes.
+template <int OFFSET>
+__device__ __forceinline__ uint32_t scaled_bytes(uint32_t q, int factor) {
+    if (OFFSET == 0) {
+        return multiply_add_halves(q, factor, 0);
+    }
+    return multiply_add_halves(q, factor, (128 - OFFSET * factor) * 0x0101) ^ 0x80808080;
+}
+
+// Four q of a run: from the highest byte on.
+template <typename F>
+__device__ __forceinline__ void fold(uint32_t q, int scale, uint32_t (&parts)[Folded<F>::PARTS]) {
+    if constexpr (Folded<F>::PARTS == 1) {
+        parts[0] = scaled_bytes<F::OFFSET>(q, Folded<F>::NEGATED ? -scale : scale);
+    } else if constexpr (Folded<F>::SHIFT < 7) {
+        parts[0] = scaled_bytes<F::OFFSET>(q, scale >> Folded<F>::SHIFT);
+        parts[1] = scaled_bytes<F::OFFSET>(q, scale & ((1 << Folded<F>::SHIFT) - 1));
+    } else {
+        // Kept above 0 by what turns the sign of a high byte.
+        constexpr int ABOVE = F::OFFSET == 0 ? 0 : 128 << 7;
+        const int sum = ABOVE - F::OFFSET * scale;
+        const uint32_t even = multiply_add_halves(q & 0x00ff00ff, scale, sum);
+        const uint32_t odd = multiply_add_halves(q >> 8 & 0x00ff00ff, scale, sum);
+        parts[0] = (even >> 7 & 0x00ff00ff) | (odd << 1 & 0xff00ff00);
+        parts[0] ^= F::OFFSET == 0 ? 0 : 0x80808080;
+        parts[1] = (even & 0x007f007f) | (odd << 8 & 0x7f007f00);
+    }
+}
