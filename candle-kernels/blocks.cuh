@@ -17,8 +17,9 @@ struct Piece {
 };
 
 // Activations: rows of k bytes, then for every PIECE of them, in the same order, their scale and the sums of the
-// bytes of both runs: x = scale * q. Neighbouring pieces have one scale where what multiplies them asks for that.
-struct Scale {
+// bytes of both runs: x = scale * q. Neighbouring pieces have one scale where what multiplies them asks for that. One
+// access reads it.
+struct alignas(8) Scale {
     float scale;
     int16_t sums[RUNS];
 };
@@ -32,6 +33,20 @@ struct Words {
 
     __device__ __forceinline__ uint32_t operator[](unsigned int i) const { return words[i]; }
     __device__ __forceinline__ static Words read(const uint8_t *from) { return Words{*(const Unaligned *)from}; }
+    // At a half of a word: put together from the words around, whose other halves may be read as well.
+    __device__ __forceinline__ static Words read_around(const uint8_t *from) {
+        const bool past = (uintptr_t)from % 4 > 0;
+        const uint32_t *around = (const uint32_t *)(from - 2 * past);
+        Words read;
+        uint32_t word = around[0];
+#pragma unroll
+        for (unsigned int i = 0; i < N; ++i) {
+            const uint32_t next = around[i + 1 < N || past ? i + 1 : i];
+            read.words[i] = past ? word >> 16 | next << 16 : word;
+            word = next;
+        }
+        return read;
+    }
 };
 
 __device__ __forceinline__ float half_at(const uint8_t *from) { return (float)*(const __half *)from; }
@@ -62,6 +77,12 @@ struct Block {
     }
     template <unsigned int N = 4>
     __device__ __forceinline__ static Words<N, ALIGNMENT> words(const uint8_t *from) {
+#if defined(__NVPTX__)
+        // Eight accesses otherwise. Of large blocks both ends lie within the matrix.
+        if (WEIGHTS == 256 && ALIGNMENT == 2) {
+            return Words<N, ALIGNMENT>::read_around(from);
+        }
+#endif
         return Words<N, ALIGNMENT>::read(from);
     }
 };

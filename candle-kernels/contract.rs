@@ -133,6 +133,7 @@ pub const CONSTANTS: &[Constant] = &[
         32,
         "Weights that one lane unpacks at once, and activations that share a scale.",
     ),
+    constant("QFEW_SIDE", 16, "Rows and columns of a workgroup's part of a product of few rows with blocks."),
     constant("QTILE_ROWS", 128, "Rows of activations of a workgroup's part of a large product with blocks."),
     constant("QTILE_COLUMNS", 64, "Rows of blocks of it."),
     constant("QTILE_DEPTH", 128, "Weights of each of these that it unpacks at once."),
@@ -864,6 +865,15 @@ fn quantized() -> Vec<Family> {
     ];
     let kind = |kind| names("kind", &[kind]);
     let weighted = Axis { values: vec!["q2k", "q3k", "q4k", "q5k", "q6k"], ..formats() };
+    let large = Axis { values: vec!["q2k", "q3k", "q4k", "q5k", "q6k", "q8k"], ..formats() };
+    let product_arguments = [
+        arg("blocks", Pass::Pointer, "the matrix"),
+        arg("x", Pass::Pointer, "what quantize_rows wrote"),
+        OUT,
+        arg("m", Pass::U32, "rows of the result"),
+        arg("n", Pass::U32, "its columns, rows of the matrix"),
+        arg("k", Pass::U32, "columns of the matrix, whole blocks"),
+    ];
     vec![
         Family {
             variants: vec![vec![formats(), dtypes("dtype", &["bf16", "f16", "f32"])]],
@@ -972,14 +982,18 @@ fn quantized() -> Vec<Family> {
                 "qtiles_{format}",
                 "The products of many rows of activations with a matrix, on matrix units; x of the grid counts parts of \
                  QTILE_ROWS rows, y those of QTILE_COLUMNS columns.",
-                vec![
-                    arg("blocks", Pass::Pointer, "the matrix"),
-                    arg("x", Pass::Pointer, "what quantize_rows wrote, one scale for a block of 256"),
-                    OUT,
-                    arg("m", Pass::U32, "rows of the result"),
-                    arg("n", Pass::U32, "its columns, rows of the matrix"),
-                    arg("k", Pass::U32, "columns of the matrix, whole blocks"),
-                ],
+                product_arguments.to_vec(),
+            )
+        },
+        Family {
+            variants: vec![vec![large]],
+            ..family(
+                "QuantizedFew",
+                "qfew",
+                "qfew_{format}",
+                "The products of a few rows of activations with a matrix, on matrix units; x of the grid counts parts of \
+                 QFEW_SIDE columns, y those of as many rows.",
+                product_arguments.to_vec(),
             )
         },
         Family {

@@ -3,7 +3,7 @@
 #pragma once
 #include "blocks.cuh"
 
-// A folded weight is high << SHIFT plus low, in PARTS bytes, and stands for NEGATED times itself.
+// A folded weight is high << SHIFT plus low, in PARTS bytes, and stands for its opposite where NEGATED.
 template <unsigned int PARTS_, unsigned int SHIFT_, bool NEGATED_ = false>
 struct Parts {
     static constexpr unsigned int PARTS = PARTS_, SHIFT = SHIFT_;

@@ -34,6 +34,13 @@ constexpr unsigned int SHARERS = 2, TILE_PADDING = 16;
 constexpr unsigned int SHARERS = 1, TILE_PADDING = 16;
 #endif
 
+// Parts of a tile's columns that are multiplied one by one, so that the last ones can be left out.
+#if defined(TILES_BY_MMA)
+constexpr unsigned int COLUMN_PARTS = 2;
+#else
+constexpr unsigned int COLUMN_PARTS = 1;
+#endif
+
 enum class Side { ROWS, COLUMNS };
 
 // How many rows and columns of a tile a lane has elements of, all pairs of them, and which ones.
@@ -158,14 +165,53 @@ struct Factor {
     }
 };
 
-// c += a b'.
-template <unsigned int DEPTH>
+// A factor made in registers instead: a lane has elements of COUNT lines, whose elements along k SHARES lanes have together.
+// Which of them does not matter, if it is the same for both factors.
+template <Side SIDE>
+struct Lines {
+#if defined(TILES_BY_MMA)
+    static constexpr unsigned int COUNT = 2, SHARES = 4;
+    __device__ __forceinline__ static unsigned int at(unsigned int i) { return candle_lane() / 4 + 8 * i; }
+    __device__ __forceinline__ static unsigned int share() { return candle_lane() % 4; }
+    template <typename T, unsigned int DEPTH>
+    __device__ __forceinline__ static void set(Factor<T, DEPTH, SIDE> &factor, unsigned int i, unsigned int word, int to) {
+        factor.words[0][word * COUNT + i] = to;
+    }
+#else
+    static constexpr unsigned int COUNT = Factor<int, TILE_SIDE, SIDE>::LINES, SHARES = SHARERS;
+    __device__ __forceinline__ static unsigned int at(unsigned int i) {
+        return COUNT > 1 ? Held<SIDE>::at(i) : candle_lane() % TILE_SIDE;
+    }
+    __device__ __forceinline__ static unsigned int share() { return candle_lane() / TILE_SIDE % SHARES; }
+    template <typename T, unsigned int DEPTH>
+    __device__ __forceinline__ static void set(Factor<T, DEPTH, SIDE> &factor, unsigned int i, unsigned int word, int to) {
+        factor.words[i][word] = to;
+    }
+#endif
+    // What each line has one of, as the lanes hold the tile's elements.
+    __device__ __forceinline__ static void spread(const float (&of)[COUNT], float (&held)[Held<SIDE>::COUNT]) {
+#pragma unroll
+        for (unsigned int i = 0; i < Held<SIDE>::COUNT; ++i) {
+            const unsigned int line = Held<SIDE>::at(i);
+#if defined(TILES_BY_MMA)
+            held[i] = SIDE == Side::ROWS ? of[i] : __shfl_sync(~0u, of[i / 2], line % 8 * 4);
+#elif defined(TILES_BY_DOT)
+            held[i] = of[i];
+#else
+            held[i] = SIDE == Side::COLUMNS ? of[0] : __shfl_sync(~0u, of[0], line);
+#endif
+        }
+    }
+};
+
+// c += a b', of the first PARTS of the columns.
+template <unsigned int PARTS = COLUMN_PARTS, unsigned int DEPTH>
 __device__ __forceinline__ void multiply(Tile<int> &c, const Factor<int8_t, DEPTH, Side::ROWS> &a,
                                          const Factor<int8_t, DEPTH, Side::COLUMNS> &b) {
 #if defined(TILES_BY_MMA)
     // Eight columns at a time.
 #pragma unroll
-    for (unsigned int half = 0; half < 2; ++half) {
+    for (unsigned int half = 0; half < PARTS; ++half) {
         int sums[4];
 #pragma unroll
         for (unsigned int i = 0; i < 4; ++i) {
@@ -224,13 +270,13 @@ __device__ __forceinline__ void multiply(Tile<int> &c, const Factor<int8_t, DEPT
 #endif
 }
 
-#if !defined(TILES_BY_DOT)
 // c += a b' of halves, with sums in f32.
+template <unsigned int PARTS = COLUMN_PARTS>
 __device__ __forceinline__ void multiply(Tile<float> &c, const Factor<__half, 16, Side::ROWS> &a,
                                          const Factor<__half, 16, Side::COLUMNS> &b) {
 #if defined(TILES_BY_MMA)
 #pragma unroll
-    for (unsigned int half = 0; half < 2; ++half) {
+    for (unsigned int half = 0; half < PARTS; ++half) {
         float sums[4];
 #pragma unroll
         for (unsigned int i = 0; i < 4; ++i) {
@@ -241,6 +287,14 @@ __device__ __forceinline__ void multiply(Tile<float> &c, const Factor<__half, 16
         for (unsigned int i = 0; i < 4; ++i) {
             c.of[i / 2][2 * half + i % 2] = sums[i];
         }
+    }
+#elif defined(TILES_BY_DOT)
+    typedef _Float16 Halves __attribute__((ext_vector_type(2)));
+#pragma unroll
+    for (unsigned int i = 0; i < a.WORDS * HELD_ROWS * HELD_COLUMNS; ++i) {
+        const unsigned int word = i % a.WORDS, r = i / a.WORDS / HELD_COLUMNS, column = i / a.WORDS % HELD_COLUMNS;
+        c.of[r][column] = __builtin_amdgcn_fdot2(candle_bits<Halves>(a.words[r][word]),
+                                                 candle_bits<Halves>(b.words[column][word]), c.of[r][column], false);
     }
 #else
     typedef float Elements __attribute__((ext_vector_type(HELD_ROWS)));
@@ -257,4 +311,3 @@ __device__ __forceinline__ void multiply(Tile<float> &c, const Factor<__half, 16
     c = candle_bits<Tile<float>>(sums);
 #endif
 }
-#endif

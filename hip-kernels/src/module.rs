@@ -21,6 +21,8 @@ pub enum Module {
     Indexing,
     /// Products of matrices.
     Product,
+    /// Products of few rows with matrices in GGML's block formats, on matrix units.
+    Qfew,
     /// Large products with matrices in GGML's block formats.
     Qtiles,
     /// Making GGML's blocks.
@@ -47,7 +49,7 @@ pub enum Module {
 
 impl Module {
     /// All modules.
-    pub const ALL: [Module; 19] = [
+    pub const ALL: [Module; 20] = [
         Module::Affine,
         Module::Attention,
         Module::Binary,
@@ -56,6 +58,7 @@ impl Module {
         Module::Fill,
         Module::Indexing,
         Module::Product,
+        Module::Qfew,
         Module::Qtiles,
         Module::Quantize,
         Module::Quantized,
@@ -80,6 +83,7 @@ impl Module {
             Module::Fill => "fill",
             Module::Indexing => "indexing",
             Module::Product => "product",
+            Module::Qfew => "qfew",
             Module::Qtiles => "qtiles",
             Module::Quantize => "quantize",
             Module::Quantized => "quantized",

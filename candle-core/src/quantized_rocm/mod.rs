@@ -5,6 +5,7 @@
 //! | `values` | the numbers that blocks stand for: all, or the rows of an embedding |
 //! | `quantize` | making blocks, bit by bit as the CPU device does |
 //! | `product` | products with activations, and which kernel makes which |
+//! | `few` | of them those of a few rows, on matrix units |
 //! | `tiles` | of them those of many rows, on matrix units |
 //! | `library` | and those by rocBLAS |
 //! | `experts` | products with the matrices of a stack that each row chooses |
@@ -12,6 +13,7 @@
 //! F32, F16 and BF16, which GGML counts as formats, are ordinary storages here.
 #![deny(missing_docs, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 mod experts;
+mod few;
 mod library;
 mod product;
 mod quantize;

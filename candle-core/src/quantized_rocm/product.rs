@@ -1,9 +1,9 @@
 //! Products of activations with a matrix of blocks, and which kernel makes which.
-use super::{library, refused, tiles, unexpected, Data, QRocmStorage};
+use super::{few, library, refused, tiles, unexpected, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
-    BlockFormat, DevicePtr, KernelOf, QuantizeRows, QuantizeRowsSpan, QuantizedRows, QuantizedRowsCount, QUANTIZED_PIECE,
-    QUANTIZED_ROW_BLOCK,
+    BlockFormat, DevicePtr, KernelOf, QuantizeRows, QuantizeRowsSpan, QuantizedRows, QuantizedRowsCount,
+    QUANTIZED_PIECE, QUANTIZED_ROW_BLOCK,
 };
 use crate::rocm_backend::{activation_bytes, Groups, RowProduct};
 use crate::rocm_backend::{element, Buffer, LaunchConfig, RocmError};
@@ -23,7 +23,9 @@ enum Way {
     Row,
     /// Dot products of bytes, with activations that were made bytes by a launch before; [`FEW`] rows at a time.
     FewRows,
-    /// Tiles of products on matrix units, with such activations.
+    /// Products on matrix units, with such activations; 16 rows at a time.
+    FewOnUnits,
+    /// Tiles of products on matrix units, likewise.
     Tiles,
     /// rocBLAS, with the matrix' values in bf16; where it has no kernels for the GPU, [`Way::Tiles`].
     Library,
@@ -32,16 +34,26 @@ enum Way {
 /// The most rows of each way, the first that fits being taken.
 ///
 /// One row: reading the blocks takes all the time there is, and a launch more would cost as much as a small product. A
-/// few: the blocks are still read once, or so often from the cache that it takes less than the many unused rows of a tile.
+/// few: the blocks are still read once, or so often from the cache that it takes less than the many unused rows of a tile;
+/// on matrix units, if the format's scales can be part of the bytes, since dot products take longer than the reading from
+/// two rows on.
 ///
 /// More: writing and reading the values, of 2 bytes each, takes a GPU of the data centre less than the difference between
-/// its library's product of bf16 and tiles that unpack blocks (measured on an H200 from some 50 rows on; an Instinct has
-/// matrix units and memory in a like proportion). A Radeon has less memory bandwidth for its matrix units: tiles.
-fn way(rows: usize, columns: usize, dtype: DType, arch: &str) -> Way {
+/// its library's product of bf16 and tiles that unpack blocks, and so do four rounds of a few on matrix units (measured on
+/// an H200; an Instinct has matrix units and memory in a like proportion). A Radeon has less memory bandwidth for its
+/// matrix units: tiles.
+fn way(rows: usize, columns: usize, dtype: DType, on_units: bool, arch: &str) -> Way {
+    let library = arch.starts_with("gfx9") || arch.starts_with("sm_");
+    let few = match (library, on_units) {
+        (true, true) => 64,
+        (true, false) => 16,
+        (false, _) => 32,
+    };
     match rows {
         1 if dtype == DType::F32 && columns <= LONGEST_IN_LDS => Way::Row,
-        ..=32 => Way::FewRows,
-        _ if arch.starts_with("gfx9") || arch.starts_with("sm_") => Way::Library,
+        _ if rows <= few && rows > 1 && on_units => Way::FewOnUnits,
+        _ if rows <= few => Way::FewRows,
+        _ if library => Way::Library,
         _ => Way::Tiles,
     }
 }
@@ -81,9 +93,11 @@ pub(super) fn forward(
         Data::Floats(_) => dense(matrix, x, layout, (rows, n, k))?,
         Data::Blocks(format, blocks) => {
             let (format, blocks, sizes) = (*format, blocks.ptr(), (rows, n, k));
-            match way(rows, k, dtype, x.device.state().arch()) {
+            let on_units = few::are_made_of(format, &x.device);
+            match way(rows, k, dtype, on_units, x.device.arch()) {
                 Way::Row => one_row(format, blocks, x, layout, (n, k))?,
                 Way::FewRows => few_rows(format, blocks, x, layout, sizes)?,
+                Way::FewOnUnits => few::product(format, blocks, x, layout, sizes)?,
                 Way::Tiles => tiles::product(format, blocks, x, layout, sizes)?,
                 Way::Library => {
                     let of = (format, matrix.dtype.block_size(), matrix.dtype.type_size());

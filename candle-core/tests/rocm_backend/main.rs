@@ -9,6 +9,7 @@ mod deferred;
 mod elementwise;
 mod errors;
 mod families;
+mod few;
 mod fixture;
 mod indexing;
 mod library;

@@ -99,8 +99,9 @@ fn rows_of_an_embedding() {
 }
 
 /// How many activations become bytes with one scale, in products of so many rows with this format.
-fn span(dtype: GgmlDType, rows: usize) -> usize {
-    if rows > 32 && dtype.block_size() == 256 {
+fn span(device: &Device, dtype: GgmlDType, rows: usize) -> usize {
+    let on_units = device.as_rocm_device().unwrap().has_matrix_units();
+    if rows > 1 && dtype.block_size() == 256 && on_units {
         256
     } else {
         32
@@ -154,7 +155,7 @@ fn products_of_any_rows_and_columns() {
                 let x = Tensor::from_vec(numbers(rows * k, rows as u64), (rows, k), &Device::Cpu).unwrap();
                 let got = x.to_device(&device).unwrap().apply_op1_no_bwd(&gpu).unwrap();
                 assert_eq!(got.dims(), [rows, n]);
-                let span = span(dtype, rows);
+                let span = span(&device, dtype, rows);
                 assert_product(&got, &x, &w, span, &format!("{dtype:?} {rows} x {k} x {n}"));
             }
         }
@@ -174,7 +175,7 @@ fn products_of_other_dtypes_and_dims() {
             let x = x.to_dtype(dtype).unwrap();
             let got = matmul.forward(&x.to_device(&device).unwrap()).unwrap();
             assert_eq!((got.dtype(), got.dims().len()), (dtype, dims.len()));
-            let span = span(GgmlDType::Q4K, count / 512);
+            let span = span(&device, GgmlDType::Q4K, count / 512);
             assert_product(&got, &x, &w, span, &format!("{dtype:?} {dims:?}"));
         }
         // Not at the start of its memory, where packs do not lie.
@@ -182,7 +183,7 @@ fn products_of_other_dtypes_and_dims() {
         let part = |x: &Tensor| x.narrow(0, 1, 3 * 512).unwrap().reshape((3, 512)).unwrap();
         let x = x.to_dtype(dtype).unwrap();
         let got = matmul.forward(&part(&x.to_device(&device).unwrap())).unwrap();
-        let span = span(GgmlDType::Q4K, 3);
+        let span = span(&device, GgmlDType::Q4K, 3);
         assert_product(&got, &part(&x).contiguous().unwrap(), &w, span, &format!("{dtype:?} from 1 on"));
     }
 }
@@ -197,7 +198,8 @@ fn products_of_many_rows() {
             let x = Tensor::from_vec(numbers(rows * 512, 10), (rows, 512), &Device::Cpu).unwrap();
             let x = x.to_dtype(of).unwrap();
             let got = x.to_device(&device).unwrap().apply_op1_no_bwd(&gpu).unwrap();
-            assert_product(&got, &x, &w, &format!("{of:?} {dtype:?} {rows} x 512 x 70"));
+            let span = span(&device, dtype, rows);
+            assert_product(&got, &x, &w, span, &format!("{of:?} {dtype:?} {rows} x 512 x 70"));
         }
     }
 }

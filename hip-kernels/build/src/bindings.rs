@@ -183,10 +183,19 @@ fn arguments(text: &mut String, family: &Family) {
     line(text, "        ]\n    }\n}");
 }
 
+/// What an axis is in Rust: of a shared enumeration, a family may have kernels for some values only.
+fn places(axis: &Axis) -> Vec<&'static str> {
+    let first = || families().iter().flat_map(axes_of).find(|other| other.shared == axis.shared);
+    match axis.shared {
+        _ if axis.is_dtype => ELEMENTS.to_vec(),
+        Some(_) => first().map_or_else(|| axis.values.clone(), |first| first.values),
+        None => axis.values.clone(),
+    }
+}
+
 /// The function that finds a kernel: a table of its number for each combination of axis values.
 fn lookup(text: &mut String, family: &Family, kernels: &[Kernel], first: usize) {
     let axes = axes_of(family);
-    let places = |axis: &Axis| if axis.is_dtype { ELEMENTS.to_vec() } else { axis.values.clone() };
     let size: usize = axes.iter().map(|axis| places(axis).len()).product();
     let mut table = vec![String::from("NONE"); size];
     for (number, kernel) in kernels.iter().enumerate() {
@@ -301,6 +310,16 @@ mod tests {
         assert_eq!(camel_case("gelu_erf"), "GeluErf");
         let axis = Axis { name: "columns", is_dtype: false, values: vec!["64"], shared: None };
         assert_eq!(variant(&axis, "64"), "C64");
+    }
+
+    #[test]
+    fn kernels_for_some_values_of_an_enumeration_have_its_places() {
+        let families = families();
+        let some = families.iter().find(|family| family.name == "QuantizedFew").unwrap();
+        let mut text = String::new();
+        lookup(&mut text, some, &kernels_of(some), 0);
+        let none = "NONE, ".repeat(6);
+        assert!(text.contains(&format!("[u16; 12] = [{none}0, 1, 2, 3, 4, 5]")), "{text}");
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl DeviceState {
         self.stream.label()
     }
 
-    pub(crate) fn arch(&self) -> &str {
+    pub(super) fn arch(&self) -> &str {
         &self.arch
     }
 
@@ -261,6 +261,16 @@ impl RocmDevice {
     /// The GPU's architecture as the driver names it: `gfx1100`, `gfx90a:sramecc+:xnack-`.
     pub fn arch(&self) -> &str {
         &self.state().arch
+    }
+
+    /// Whether it multiplies tiles of matrices by instructions of their own: all but gfx10.3, as `tiles.cuh` has it.
+    pub fn has_matrix_units(&self) -> bool {
+        !self.arch().starts_with("gfx10")
+    }
+
+    /// What HIP calls multiprocessors.
+    pub(crate) fn multiprocessors(&self) -> usize {
+        self.state().multiprocessors
     }
 
     /// The GPU's marketing name.
