@@ -185,8 +185,9 @@ pub const NOT_TWINNED: &[Listed] = &[
 const FUSED: &str = "rocBLAS adds each product to its sum with one rounding, the CPU device with two: after 1000 steps \
     the weights differ by up to 3.6e-7, relative, in whatever order it adds";
 
-const BLOCKS: &str = "the CPU device makes 8-bit numbers of activations in blocks of 256, ROCm in blocks of 32: each of 512 moves by \
-    up to 1/508, so that sums of their products with weights of up to 1/2 differ by 0.01 typically, and by less than 0.05";
+const BLOCKS: &str = "the CPU device makes 8-bit numbers of activations in blocks of 256, ROCm those of one row in blocks \
+    of 32: each of 512 moves by up to 1/508, so that sums of their products with weights of up to 1/2 differ by 0.01 \
+    typically, and by less than 0.05";
 
 const SCALES: &str = "the scales of 8-bit activations are f32 on ROCm, f16 on the CPU device, on CUDA beside their rounded sums: these are \
     the formula's numbers in exact arithmetic, to the rounding of the sums in f32";

@@ -1,4 +1,5 @@
 //! Products of many rows of activations with a matrix of blocks, on matrix units.
+use super::few;
 use super::product::{count, in_packs, quantize_rows, quantizer, OP};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
@@ -11,16 +12,6 @@ use crate::{DType, Layout, Result, RocmStorage};
 const MAX_PARTS: usize = 65535;
 /// The longest row: places within a part are counted in 32 bits.
 const LONGEST: usize = 1 << 24;
-
-/// How many neighbours of a row of activations share a scale: as many as a block has weights, so that its products stay
-/// whole numbers.
-fn span(format: BlockFormat) -> QuantizeRowsSpan {
-    use BlockFormat::{Q2k, Q3k, Q4k, Q5k, Q6k, Q8k};
-    match format {
-        Q2k | Q3k | Q4k | Q5k | Q6k | Q8k => QuantizeRowsSpan::S256,
-        _ => QuantizeRowsSpan::S32,
-    }
-}
 
 /// `m` dense rows of f32, f16 or bf16 with each of the n rows of blocks, as (m, n) in f32; rows have k elements, whole
 /// blocks, and no size is 0.
@@ -52,7 +43,12 @@ pub(super) fn product(
     let (rows, columns) = (count(m)?, count(n)?);
     let grid = (count(m.div_ceil(QTILE_ROWS))?, count(n.div_ceil(QTILE_COLUMNS))?, 1);
     let config = LaunchConfig { grid, block: (BLOCK as u32, 1, 1), lds_bytes: 0 };
-    let quantizer = quantizer(span(format), x.dtype())?;
+    // Where scales of blocks become part of the bytes on matrix units, activations have one for a block.
+    let span = match few::are_made_of(format, device) {
+        true => QuantizeRowsSpan::S256,
+        false => QuantizeRowsSpan::S32,
+    };
+    let quantizer = quantizer(span, x.dtype())?;
     device.with_activations(
         from,
         (m, k),

@@ -5,6 +5,7 @@ use super::number::{F32, F64};
 use super::operands::agpr_as_vgpr;
 use super::state::{GLOBAL_BYTES, LDS_BYTES, PRIVATE_BYTES, State, USUAL_MODE};
 use super::values::{Random, float, integer, value};
+use crate::exec::vector::half;
 use crate::exec::wave::{Mode, VGPRS, VGPRS_AND_AGPRS};
 use crate::exec::{PRIVATE_APERTURE, SHARED_APERTURE};
 use crate::isa::{Encoding, Family, Inst, Operand, sreg};
@@ -96,6 +97,9 @@ pub fn state(
         let second_formula = super::formula::find(second.name)?;
         fill(&mut state, second_formula, second, &mut random);
     }
+    if inst.name.contains("_f32_16x16x16") {
+        whole_halves(&mut state, inst, &mut random);
+    }
     if inst.name.starts_with("v_wmma") && noise.family == Family::Rdna3 {
         repeat_inputs(&mut state, inst);
     }
@@ -116,6 +120,30 @@ pub fn state(
         place(&mut state, inst, access, case, &mut random)?;
     }
     Some(state)
+}
+
+/// A and B of whole numbers as halves, and C of whole numbers, such that f32 holds every sum: in whatever order they are
+/// added. Of up to eight registers each; zeros where they share some.
+fn whole_halves(state: &mut State, inst: &Inst, random: &mut Random) {
+    let mut number = |limit: i32| (random.bits() % (2 * limit as u64 + 1)) as i32 - limit;
+    let firsts = inst.src.map(|operand| match agpr_as_vgpr(operand) {
+        Operand::Vgpr(first) => Some(first),
+        _ => None,
+    });
+    let apart = |a: u16, b: Option<u16>| b.is_none_or(|b| a.abs_diff(b) >= 8);
+    for (at, limit) in [2032, 63, 1 << 22].into_iter().enumerate() {
+        let Some(first) = firsts[at] else { continue };
+        let alone = (0..3).all(|other| other == at || apart(first, firsts[other]));
+        let limit = if alone { limit } else { 0 };
+        for register in state.vgpr.iter_mut().skip(first.into()).take(8) {
+            for lane in register {
+                *lane = match at {
+                    2 => (number(limit) as f32).to_bits(),
+                    _ => half::narrow(number(limit) as f32) | half::narrow(number(limit) as f32) << 16,
+                };
+            }
+        }
+    }
 }
 
 /// Every 16 lanes must have the same of A and B, of up to eight registers each.
