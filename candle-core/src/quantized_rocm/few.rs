@@ -1,6 +1,5 @@
 //! Products of a few rows of activations with a matrix of blocks, on matrix units.
-use super::product::{count, in_packs, quantize_rows, quantizer, OP};
-use crate::backend::BackendStorage;
+use super::product::{count, with_bytes, OP};
 use crate::rocm_backend::hip_kernels::contract::{
     BlockFormat, DevicePtr, QuantizeRowsSpan, QuantizedFew, BLOCK, QFEW_SIDE,
 };
@@ -42,23 +41,13 @@ pub(super) fn product(
         block: (threads as u32, 1, 1),
         lds_bytes: 0,
     };
-    let mut copy = None;
-    let from = in_packs(x, layout, &mut copy)?;
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(device, DType::F32, m * n, OP)? };
     let out = dst.slice.ptr();
-    let quantizer = quantizer(QuantizeRowsSpan::S256, x.dtype())?;
-    device.with_activations(
-        from,
-        (m, k),
-        [quantizer.id(), kernel.id()],
-        // SAFETY: the layout was checked against the input.
-        || unsafe { quantize_rows(device, from, quantizer, m, k) },
-        |activations| {
-            let arguments = QuantizedFew { blocks, x: activations, out, m: rows, n: columns, k: depth };
-            // SAFETY: the matrix was counted, and activations and output have m rows.
-            unsafe { device.state().launch_now(kernel, config, &arguments) }
-        },
-    )?;
+    with_bytes(device, x, layout, (m, k), (QuantizeRowsSpan::S256, kernel.id()), |activations| {
+        let arguments = QuantizedFew { blocks, x: activations, out, m: rows, n: columns, k: depth };
+        // SAFETY: the matrix was counted, and activations and output have m rows.
+        unsafe { device.state().launch_now(kernel, config, &arguments) }
+    })?;
     Ok(dst)
 }

@@ -2,11 +2,11 @@
 use super::{few, library, refused, tiles, unexpected, Data, QRocmStorage};
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
-    BlockFormat, DevicePtr, KernelOf, QuantizeRows, QuantizeRowsSpan, QuantizedRows, QuantizedRowsCount,
+    BlockFormat, DevicePtr, KernelId, QuantizeRows, QuantizeRowsSpan, QuantizedRows, QuantizedRowsCount,
     QUANTIZED_PIECE, QUANTIZED_ROW_BLOCK,
 };
 use crate::rocm_backend::{activation_bytes, Groups, RowProduct};
-use crate::rocm_backend::{element, Buffer, LaunchConfig, RocmError};
+use crate::rocm_backend::{element, LaunchConfig, RocmError};
 use crate::{DType, Layout, Result, RocmDevice, RocmStorage, Shape};
 
 pub(super) const OP: &str = "quantized-matmul";
@@ -133,11 +133,7 @@ fn dense(
 }
 
 /// Where the first of dense activations lies, if kernels can read it in packs; else that of a copy.
-pub(super) fn in_packs<'a>(
-    x: &'a RocmStorage,
-    layout: &Layout,
-    copy: &'a mut Option<RocmStorage>,
-) -> Result<DevicePtr> {
+fn in_packs<'a>(x: &'a RocmStorage, layout: &Layout, copy: &'a mut Option<RocmStorage>) -> Result<DevicePtr> {
     let at = x.contiguous_ptr(layout, OP)?;
     if at.0.addr().is_multiple_of(4 * x.dtype().size_in_bytes()) {
         return Ok(at);
@@ -166,30 +162,32 @@ fn one_row(
     Ok(dst)
 }
 
-/// Enqueues what makes `rows` dense rows bytes with scales; `k` is whole spans.
-///
-/// # Safety
-/// So many of the kernel's type lie at `from`, in packs; and nothing is held back that has to come before.
-pub(super) unsafe fn quantize_rows(
+/// Has `launch` enqueue `kernel`, and nothing else, with `rows` dense rows of f32, f16 or bf16 as bytes, of which each span
+/// has one scale; k is whole spans. What made the bytes of the product before is not done again for the same rows.
+pub(super) fn with_bytes(
     device: &RocmDevice,
-    from: DevicePtr,
-    kernel: KernelOf<QuantizeRows>,
-    rows: usize,
-    k: usize,
-) -> Result<Buffer<u8>> {
-    // SAFETY: all that products read is written by the kernel.
-    let bytes = unsafe { device.alloc::<u8>(activation_bytes(rows, k))? };
-    let arguments = QuantizeRows { x: from, out: bytes.ptr(), numel: rows * k };
-    // Threads go on in steps of the grid.
-    let config = LaunchConfig::for_elements(OP, (rows * k / 4).min(1 << 22))?;
-    // SAFETY: by the caller's word, and the output has room for bytes and scales.
-    unsafe { device.state().launch_now(kernel, config, &arguments)? };
-    Ok(bytes)
-}
-
-/// What makes elements of this type bytes, with a scale for each span of them.
-pub(super) fn quantizer(span: QuantizeRowsSpan, dtype: DType) -> Result<KernelOf<QuantizeRows>> {
-    element(dtype).and_then(|of| QuantizeRows::kernel(span, of)).ok_or_else(|| unexpected(DType::F32, dtype))
+    x: &RocmStorage,
+    layout: &Layout,
+    (rows, k): (usize, usize),
+    (span, kernel): (QuantizeRowsSpan, KernelId),
+    launch: impl FnOnce(DevicePtr) -> Result<()>,
+) -> Result<()> {
+    let quantizer = element(x.dtype())
+        .and_then(|of| QuantizeRows::kernel(span, of))
+        .ok_or_else(|| unexpected(DType::F32, x.dtype()))?;
+    let mut copy = None;
+    let from = in_packs(x, layout, &mut copy)?;
+    let make = || {
+        // SAFETY: all that products read is written by the kernel.
+        let bytes = unsafe { device.alloc::<u8>(activation_bytes(rows, k))? };
+        let arguments = QuantizeRows { x: from, out: bytes.ptr(), numel: rows * k };
+        // Threads go on in steps of the grid.
+        let config = LaunchConfig::for_elements(OP, (rows * k / 4).min(1 << 22))?;
+        // SAFETY: the layout was checked against the input, and the output has room for bytes and scales.
+        unsafe { device.state().launch_now(quantizer, config, &arguments)? };
+        Ok(bytes)
+    };
+    device.with_activations(from, (rows, k), [quantizer.id(), kernel], make, launch)
 }
 
 /// Products with a stack of matrices of n rows each, or with the only one.
@@ -233,8 +231,6 @@ impl Stacked<'_> {
         let Groups { width, grid } = Groups::in_lds(self.n, k, QUANTIZED_ROW_BLOCK)?;
         // The kernel counts pieces of activations in 32 bits.
         count(rows * k / QUANTIZED_PIECE)?;
-        let mut copy = None;
-        let from = in_packs(x, layout, &mut copy)?;
         let device = self.device;
         let mut arguments = QuantizedRows {
             activations: DevicePtr(std::ptr::null_mut()),
@@ -254,19 +250,12 @@ impl Stacked<'_> {
         let chunks = products.div_ceil(step).min(65535) as u32;
         let config =
             LaunchConfig { grid: (grid, chunks, 1), block: (QUANTIZED_ROW_BLOCK as u32, 1, 1), lds_bytes: 0 };
-        let quantizer = quantizer(QuantizeRowsSpan::S32, x.dtype())?;
-        device.with_activations(
-            from,
-            (rows, k),
-            [quantizer.id(), kernel.id()],
-            // SAFETY: the layout was checked against the input.
-            || unsafe { quantize_rows(device, from, quantizer, rows, k) },
-            |activations| {
-                arguments.activations = activations;
-                // SAFETY: by the caller's word; what is in the arguments was counted.
-                unsafe { device.state().launch_now(kernel, config, &arguments) }
-            },
-        )
+        let bytes_for = (QuantizeRowsSpan::S32, kernel.id());
+        with_bytes(device, x, layout, (rows, k), bytes_for, |activations| {
+            arguments.activations = activations;
+            // SAFETY: by the caller's word; what is in the arguments was counted.
+            unsafe { device.state().launch_now(kernel, config, &arguments) }
+        })
     }
 }
 

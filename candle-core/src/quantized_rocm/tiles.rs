@@ -1,7 +1,6 @@
 //! Products of many rows of activations with a matrix of blocks, on matrix units.
 use super::few;
-use super::product::{count, in_packs, quantize_rows, quantizer, OP};
-use crate::backend::BackendStorage;
+use super::product::{count, with_bytes, OP};
 use crate::rocm_backend::hip_kernels::contract::{
     BlockFormat, DevicePtr, QuantizeRowsSpan, QuantizedTiles, BLOCK, QTILE_COLUMNS, QTILE_ROWS,
 };
@@ -35,8 +34,6 @@ pub(super) fn product(
         let name = format.name();
         return Err(RocmError::Unsupported(format!("no kernel multiplies many rows with {name}")).into());
     };
-    let mut copy = None;
-    let from = in_packs(x, layout, &mut copy)?;
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(device, DType::F32, m * n, OP)? };
     let out = dst.slice.ptr();
@@ -48,18 +45,10 @@ pub(super) fn product(
         true => QuantizeRowsSpan::S256,
         false => QuantizeRowsSpan::S32,
     };
-    let quantizer = quantizer(span, x.dtype())?;
-    device.with_activations(
-        from,
-        (m, k),
-        [quantizer.id(), kernel.id()],
-        // SAFETY: the layout was checked against the input.
-        || unsafe { quantize_rows(device, from, quantizer, m, k) },
-        |activations| {
-            let arguments = QuantizedTiles { blocks, x: activations, out, m: rows, n: columns, k: k as u32 };
-            // SAFETY: the matrix was counted, and activations and output have m rows.
-            unsafe { device.state().launch_now(kernel, config, &arguments) }
-        },
-    )?;
+    with_bytes(device, x, layout, (m, k), (span, kernel.id()), |activations| {
+        let arguments = QuantizedTiles { blocks, x: activations, out, m: rows, n: columns, k: k as u32 };
+        // SAFETY: the matrix was counted, and activations and output have m rows.
+        unsafe { device.state().launch_now(kernel, config, &arguments) }
+    })?;
     Ok(dst)
 }
