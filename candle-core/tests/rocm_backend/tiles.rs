@@ -1,14 +1,14 @@
 //! The kernels of large products with blocks, whatever the sizes that products choose them for, against the products of the
 //! values that the blocks and the bytes of the activations stand for.
-use super::fixture::rocm;
+use super::fixture::{numbers, rocm};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::rocm::hip_kernels::contract::{
-    BlockFormat, QuantizedTiles, BLOCK, QTILE_COLUMNS, QTILE_ROWS, QUANTIZED_PIECE,
+    BlockFormat, DevicePtr, QuantizedTiles, BLOCK, QTILE_COLUMNS, QTILE_ROWS, QUANTIZED_PIECE,
 };
 use candle_core::rocm::LaunchConfig;
-use candle_core::{Device, Tensor};
+use candle_core::{Device, RocmDevice, Tensor};
 
-const FORMATS: [(GgmlDType, BlockFormat); 12] = [
+pub const FORMATS: [(GgmlDType, BlockFormat); 12] = [
     (GgmlDType::Q4_0, BlockFormat::Q40),
     (GgmlDType::Q4_1, BlockFormat::Q41),
     (GgmlDType::Q5_0, BlockFormat::Q50),
@@ -74,66 +74,86 @@ impl Activations {
     }
 }
 
-/// The product of two rows, and how far f32 may be from it.
-///
-/// A sum of bytes is exact. Each of 16 is scaled, with a minimum taken off, by a few roundings, and added, so that each
-/// addition rounds at most the sum of all magnitudes. (Matrix units make sums of 128 in blocks of 256: by four roundings
-/// each, the first of which is that of a number of up to 28 bits.) A scaled byte and a minimum are together at most four
-/// times as large as the largest weight that shares them.
-fn product(x: &[f64], w: &[f32]) -> (f64, f64) {
+/// Where a product's factors and its result lie, and its sizes: (m, k) activations with (n, k) weights.
+pub struct Product {
+    pub blocks: DevicePtr,
+    pub x: DevicePtr,
+    pub out: DevicePtr,
+    pub m: u32,
+    pub n: u32,
+    pub k: u32,
+}
+
+/// What `launch` makes of random factors with so many rows of activations, rows of blocks and blocks of a row. The result
+/// may be off by as many roundings of magnitudes as `roundings` says of k: a scaled byte and a minimum are together at most
+/// four times as large as the largest weight of the `sharing` that share them.
+pub fn check(
+    dtype: GgmlDType,
+    (m, n, blocks): (usize, usize, usize),
+    sharing: usize,
+    roundings: impl Fn(usize) -> usize,
+    launch: impl FnOnce(&RocmDevice, Product),
+) {
+    let device = rocm();
+    let device = device.as_rocm_device().unwrap();
+    let k = blocks * dtype.block_size();
+    let values = numbers(n * k, 1.0).into_iter().map(|v| v as f32).collect();
+    let values = Tensor::from_vec(values, (n, k), &Device::Cpu).unwrap();
+    let matrix = QTensor::quantize(&values, dtype).unwrap();
+    let weights = matrix.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap();
+    let weights = weights.to_vec1::<f32>().unwrap();
+    let activations = Activations::new(m * k, dtype.block_size());
+
+    let matrix = device.clone_htod(&matrix.data().unwrap()).unwrap();
+    let x = device.clone_htod(&activations.in_memory()).unwrap();
+    // SAFETY: the kernel writes all of it.
+    let out = unsafe { device.alloc::<f32>(m * n).unwrap() };
+    let (blocks, x, to) = (matrix.ptr(), x.ptr(), out.ptr());
+    launch(device, Product { blocks, x, out: to, m: m as u32, n: n as u32, k: k as u32 });
+    let x = activations.values();
+    for (i, got) in device.clone_dtoh(&out).unwrap().into_iter().enumerate() {
+        let (row, column) = (i / n, i % n);
+        let (want, magnitudes) = product(&x[row * k..][..k], &weights[column * k..][..k], sharing);
+        let bound = magnitudes * roundings(k) as f64 * f64::from(f32::EPSILON) / 2.0;
+        let what = format!("{dtype:?} {m} x {n} x {k}, row {row}, column {column}");
+        assert!((f64::from(got) - want).abs() <= bound, "{what}: {got}, wanted {want} within {bound}");
+    }
+}
+
+/// The product of two rows, and the magnitudes that are added.
+fn product(x: &[f64], w: &[f32], sharing: usize) -> (f64, f64) {
     let (mut sum, mut magnitudes) = (0.0, 0.0);
-    for (x, w) in x.chunks_exact(QUANTIZED_PIECE).zip(w.chunks_exact(QUANTIZED_PIECE)) {
+    for (x, w) in x.chunks_exact(sharing).zip(w.chunks_exact(sharing)) {
         let largest = w.iter().fold(0.0f32, |max, w| max.max(w.abs()));
         sum += x.iter().zip(w).map(|(x, w)| x * f64::from(*w)).sum::<f64>();
         magnitudes += x.iter().map(|x| x.abs()).sum::<f64>() * 4.0 * f64::from(largest);
     }
-    let roundings = 2 * x.len() / 16 + 6;
-    (sum, magnitudes * roundings as f64 * f64::from(f32::EPSILON) / 2.0)
+    (sum, magnitudes)
 }
 
+/// A sum of bytes is exact. Each of 16 is scaled, with a minimum taken off, by a few roundings, and added, so that each
+/// addition rounds at most the sum of all magnitudes. (Matrix units make sums of 128 in blocks of 256: by four roundings
+/// each, the first of which is that of a number of up to 28 bits.)
 #[test]
 fn products_of_any_size() {
-    let device = rocm();
-    let device = device.as_rocm_device().unwrap();
     for (dtype, format) in FORMATS {
-        for (m, n, blocks) in SIZES {
-            let k = blocks * dtype.block_size();
-            let values = super::fixture::numbers(n * k, 1.0);
-            let values = Tensor::from_vec(values.iter().map(|v| *v as f32).collect(), (n, k), &Device::Cpu);
-            let matrix = QTensor::quantize(&values.unwrap(), dtype).unwrap();
-            let weights = matrix.dequantize(&Device::Cpu).unwrap().flatten_all().unwrap();
-            let weights = weights.to_vec1::<f32>().unwrap();
-            let activations = Activations::new(m * k, dtype.block_size());
-
-            let matrix = device.clone_htod(&matrix.data().unwrap()).unwrap();
-            let x = device.clone_htod(&activations.in_memory()).unwrap();
-            // SAFETY: the kernel writes all of it.
-            let out = unsafe { device.alloc::<f32>(m * n).unwrap() };
-            let arguments = QuantizedTiles {
-                blocks: matrix.ptr(),
-                x: x.ptr(),
-                out: out.ptr(),
-                m: m as u32,
-                n: n as u32,
-                k: k as u32,
-            };
-            let grid = (m.div_ceil(QTILE_ROWS) as u32, n.div_ceil(QTILE_COLUMNS) as u32, 1);
-            let config = LaunchConfig { grid, block: (BLOCK as u32, 1, 1), lds_bytes: 0 };
-            let kernel = QuantizedTiles::kernel(format).unwrap();
-            // SAFETY: the buffers have the sizes that the kernel is given.
-            unsafe { device.launch(kernel, config, &arguments).unwrap() };
-            let got = device.clone_dtoh(&out).unwrap();
-
-            let x = activations.values();
-            for (i, got) in got.into_iter().enumerate() {
-                let (row, column) = (i / n, i % n);
-                let (want, bound) = product(&x[row * k..][..k], &weights[column * k..][..k]);
-                let what = format!("{dtype:?} {m} x {n} x {k}, row {row}, column {column}");
-                assert!(
-                    (f64::from(got) - want).abs() <= bound,
-                    "{what}: {got}, wanted {want} within {bound}"
-                );
-            }
+        let kernel = QuantizedTiles::kernel(format).unwrap();
+        for size in SIZES {
+            check(
+                dtype,
+                size,
+                QUANTIZED_PIECE,
+                |k| 2 * k / 16 + 6,
+                |device, of| {
+                    let grid = (of.m.div_ceil(QTILE_ROWS as u32), of.n.div_ceil(QTILE_COLUMNS as u32), 1);
+                    let config = LaunchConfig { grid, block: (BLOCK as u32, 1, 1), lds_bytes: 0 };
+                    let Product { blocks, x, out, m, n, k } = of;
+                    // SAFETY: the buffers have the sizes that the kernel is given.
+                    unsafe {
+                        device.launch(kernel, config, &QuantizedTiles { blocks, x, out, m, n, k }).unwrap()
+                    };
+                },
+            );
         }
     }
 }
