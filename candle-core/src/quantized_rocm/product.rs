@@ -172,11 +172,11 @@ pub(super) fn with_bytes(
     (span, kernel): (QuantizeRowsSpan, KernelId),
     launch: impl FnOnce(DevicePtr) -> Result<()>,
 ) -> Result<()> {
+    let mut copy = None;
+    let from = in_packs(x, layout, &mut copy)?;
     let quantizer = element(x.dtype())
         .and_then(|of| QuantizeRows::kernel(span, of))
         .ok_or_else(|| unexpected(DType::F32, x.dtype()))?;
-    let mut copy = None;
-    let from = in_packs(x, layout, &mut copy)?;
     let make = || {
         // SAFETY: all that products read is written by the kernel.
         let bytes = unsafe { device.alloc::<u8>(activation_bytes(rows, k))? };
