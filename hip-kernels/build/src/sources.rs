@@ -64,7 +64,8 @@ impl Tree {
         for module in modules() {
             translate(&ours.join(format!("{module}.cu")), &dir)?;
         }
-        headers.sort();
+        // By names, so that code objects are found again wherever the folders lie.
+        headers.sort_by_key(|path| path.file_name().map(ToOwned::to_owned));
         Ok(Self { dir, headers })
     }
 
