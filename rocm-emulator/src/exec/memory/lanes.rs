@@ -231,21 +231,22 @@ fn gather_part<const W: usize, R: Region>(
     Ok(values)
 }
 
-/// Loads from global memory, and stores each lane's dword in LDS, where those of all lanes follow each other.
+/// Loads from global memory, and stores each lane's dword in LDS, where those of all lanes follow each other: of the
+/// lanes of the first mask. Those that are not in the second, too, load nothing but zero.
 #[inline(never)]
 pub(super) fn load_to_lds<const W: usize>(
     memory: &mut Memory,
     addresses: &[u64; W],
-    exec: u64,
+    [exec, within]: [u64; 2],
     format: LoadFormat,
     first: u32,
 ) -> MemoryResult<()> {
     let values = match format {
         LoadFormat::Dword1 => {
-            let [values] = gather::<4, 1, W, _>(&mut memory.global, addresses, exec)?;
+            let [values] = gather::<4, 1, W, _>(&mut memory.global, addresses, within)?;
             values
         }
-        _ => gather_part(&mut memory.global, addresses, exec, format, &[0; W])?,
+        _ => gather_part(&mut memory.global, addresses, within, format, &[0; W])?,
     };
     let places = std::array::from_fn(|lane| u64::from(first.wrapping_add(4 * lane as u32)));
     scatter::<4, W, _>(&mut memory.lds, &places, exec, [&values; 4])

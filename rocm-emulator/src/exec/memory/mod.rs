@@ -1,4 +1,4 @@
-//! Memory instructions: FLAT, GLOBAL, SCRATCH, DS and scalar loads.
+//! Memory instructions: FLAT, GLOBAL, SCRATCH, DS, untyped buffers and scalar loads.
 //!
 //! A lane's address becomes a host pointer by way of a [`region::Region`], which checks it: global memory, the
 //! workgroup's LDS, the lane's private memory. The data movement ([`lanes`]) and the atomics ([`atomics`]) are
@@ -8,6 +8,7 @@
 #![allow(clippy::needless_range_loop)]
 
 mod atomics;
+mod buffer;
 mod exchange;
 mod lanes;
 mod pieces;
@@ -21,6 +22,7 @@ use super::wave::{Lanes, Wave};
 use super::{Access, Counters, FaultKind, PRIVATE_APERTURE, SHARED_APERTURE};
 use crate::isa::sreg;
 use atomics::AtomicOperation;
+use buffer::Descriptor;
 use exchange::Exchange;
 use lanes::{LoadFormat, StoreFormat};
 pub(super) use prepare::prepare;
@@ -71,9 +73,9 @@ enum Space {
     Flat,
     Lds,
     Private,
-    /// Private memory through the buffer whose descriptor is in these registers (gfx908). The scalar offset
-    /// counts the bytes of all lanes.
-    ScratchBuffer {
+    /// The buffer whose descriptor is in these registers: private memory, where the scalar offset counts the bytes
+    /// of all lanes, or global memory.
+    Buffer {
         resource: u8,
     },
 }
@@ -175,12 +177,12 @@ impl MemoryStep {
             Space::Flat => memory.counters.global_memory += 1,
             Space::Lds => memory.counters.lds += 1,
             Space::Private => memory.counters.scratch += 1,
-            Space::ScratchBuffer { resource } => {
-                memory.counters.scratch += 1;
-                // ADD_TID_ENABLE: addresses are swizzled by lane, as only scratch is.
-                if wave.sgpr[usize::from((resource + 3) & 127)] & 1 << 23 == 0 {
-                    return Err(Box::new(FaultKind::UnknownInstruction));
+            Space::Buffer { resource } => {
+                let buffer = Descriptor::read(wave, resource);
+                if !buffer.is_scratch() {
+                    return self.run_on_buffer(wave, memory, buffer);
                 }
+                memory.counters.scratch += 1;
             }
         }
         if self.run_in_one_piece(wave, memory) {
@@ -200,7 +202,7 @@ impl MemoryStep {
         let [in_global, in_lds, in_private] = match self.space {
             Space::Global => [exec, 0, 0],
             Space::Lds => [0, exec, 0],
-            Space::Private | Space::ScratchBuffer { .. } => [0, 0, exec],
+            Space::Private | Space::Buffer { .. } => [0, 0, exec],
             Space::Flat => by_aperture(&mut addresses, exec),
         };
         if in_global != 0 {
@@ -230,7 +232,7 @@ impl MemoryStep {
         memory.global.select(self.slot);
         self.count(memory, exec);
         let first = (wave.sgpr[usize::from(sreg::M0)] & 0xffff).wrapping_add(self.offset as u32);
-        lanes::load_to_lds(memory, &addresses, exec, format, first)
+        lanes::load_to_lds(memory, &addresses, [exec; 2], format, first)
     }
 
     /// The address of every lane; inactive lanes' are meaningless.
@@ -257,9 +259,9 @@ impl MemoryStep {
                 }
             }
             // 32-bit addresses.
-            (Space::Lds | Space::Private | Space::ScratchBuffer { .. }, v, base) => {
+            (Space::Lds | Space::Private | Space::Buffer { .. }, v, base) => {
                 let base = base.map_or(0, |base| wave.sgpr[usize::from(base & 127)]);
-                let swizzled = matches!(self.space, Space::ScratchBuffer { .. });
+                let swizzled = matches!(self.space, Space::Buffer { .. });
                 let base = if swizzled { base / W as u32 } else { base };
                 let base = base.wrapping_add(offset as u32);
                 match v {

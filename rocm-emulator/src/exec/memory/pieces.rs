@@ -11,7 +11,7 @@ const MOST_UNITS: usize = 64;
 /// How far lanes lie apart if their accesses are to be one piece: the power of two. `None` where that is not tried.
 pub(super) fn distance(space: Space, action: Action) -> Option<u8> {
     let bytes = match (space, action) {
-        (Space::Private | Space::ScratchBuffer { .. }, _) => return None,
+        (Space::Private | Space::Buffer { .. }, _) => return None,
         (_, Action::Load(format)) => format.bytes(),
         (_, Action::Store(format)) => format.bytes(),
         _ => return None,

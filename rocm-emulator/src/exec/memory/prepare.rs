@@ -52,7 +52,7 @@ pub(in crate::exec) fn prepare(inst: &Inst, family: Family) -> Option<MemoryStep
     })
 }
 
-/// Scratch through a buffer: what gfx908 compilers use instead of SCRATCH. Other buffers are unknown here.
+/// Untyped buffers, the descriptor of which says when it runs whether that is scratch.
 fn prepare_buffer(inst: &Inst) -> Option<MemoryStep> {
     let Operand::Scalar(resource) = inst.src[2] else { return None };
     let base = match inst.src[3] {
@@ -60,19 +60,21 @@ fn prepare_buffer(inst: &Inst) -> Option<MemoryStep> {
         Operand::Int(0) => None,
         _ => return None,
     };
-    if inst.mods.idxen || inst.mods.lds {
+    if inst.mods.idxen {
         return None;
     }
-    let (Operand::Vgpr(data), address) =
-        (if inst.dst == Operand::None { inst.src[1] } else { inst.dst }, inst.src[0])
-    else {
-        return None;
+    let action = flat_action(inst.name.strip_prefix("buffer_")?)?;
+    let action = if inst.mods.lds { to_lds(action)? } else { action };
+    let data = match if inst.dst == Operand::None { inst.src[1] } else { inst.dst } {
+        Operand::Vgpr(data) => data,
+        Operand::None if inst.mods.lds => 0,
+        _ => return None,
     };
     Some(MemoryStep {
-        space: Space::ScratchBuffer { resource },
+        space: Space::Buffer { resource },
         is_compare: false,
-        action: flat_action(inst.name.strip_prefix("buffer_")?)?,
-        address: match address {
+        action,
+        address: match inst.src[0] {
             Operand::Vgpr(n) => Some(n),
             _ => None,
         },

@@ -1,4 +1,5 @@
 //! Memory instructions on hand-made waves.
+mod buffer;
 mod pieces;
 mod wave64;
 

@@ -1,5 +1,5 @@
 //! Which memory an instruction is about to touch: for those who look on.
-use super::{Access, Action, MemoryStep, Space, by_aperture, moved};
+use super::{Access, Action, Descriptor, MemoryStep, Space, by_aperture, moved};
 use crate::exec::wave::Wave;
 
 /// The memory that lanes touch.
@@ -40,7 +40,17 @@ impl MemoryStep {
         let memory_kinds = match self.space {
             Space::Global => [exec, 0, 0],
             Space::Lds => [0, exec, 0],
-            Space::Private | Space::ScratchBuffer { .. } => [0, 0, exec],
+            Space::Buffer { resource } => {
+                let buffer = Descriptor::read(wave, resource);
+                if buffer.is_scratch() {
+                    [0, 0, exec]
+                } else {
+                    let places = self.places(wave, buffer);
+                    addresses = places.addresses(0);
+                    [exec & places.within(0, bytes), 0, 0]
+                }
+            }
+            Space::Private => [0, 0, exec],
             Space::Flat => by_aperture(&mut addresses, exec),
         };
         for (memory_kind, lanes) in
