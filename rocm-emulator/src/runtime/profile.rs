@@ -140,7 +140,11 @@ fn object(kernel: &Kernel, counters: &Counters) -> String {
             ),
             group(
                 "rates",
-                &[("quarter_rate", profile.quarter_rate), ("double_precision", profile.double_precision)],
+                &[
+                    ("quarter_rate", profile.quarter_rate),
+                    ("double_precision", profile.double_precision),
+                    ("products", profile.products),
+                ],
             ),
             group(
                 "coalescing",

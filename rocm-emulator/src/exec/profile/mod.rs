@@ -24,6 +24,8 @@ pub struct Profile {
     pub quarter_rate: u64,
     /// Vector instructions on f64.
     pub double_precision: u64,
+    /// Products of matrices or of short vectors, other than on f64.
+    pub products: u64,
     /// Conditional branches.
     pub branches: u64,
     /// Instructions that turned off some, but not all, of the active lanes: where lanes part.
@@ -68,6 +70,7 @@ impl std::ops::AddAssign for Profile {
         self.active_lanes += other.active_lanes;
         self.quarter_rate += other.quarter_rate;
         self.double_precision += other.double_precision;
+        self.products += other.products;
         self.branches += other.branches;
         self.splits += other.splits;
         self.barriers += other.barriers;
@@ -119,6 +122,7 @@ impl Profiler {
                 self.count_lanes(wave);
                 self.sums.quarter_rate += u64::from(rate == Rate::Quarter);
                 self.sums.double_precision += u64::from(rate == Rate::Double);
+                self.sums.products += u64::from(rate == Rate::Product);
             }
             Step::Memory(step) => {
                 self.count_lanes(wave);

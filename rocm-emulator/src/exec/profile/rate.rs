@@ -9,14 +9,17 @@ pub(in crate::exec) enum Rate {
     Quarter,
     /// On f64, whatever the chip takes for it.
     Double,
+    /// A product of matrices or of short vectors, as long as its unit takes.
+    Product,
 }
 
 const TRANSCENDENTAL: [&str; 7] = ["v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_"];
 const MULTIPLICATIONS: [&str; 5] =
     ["v_mul_lo_u32", "v_mul_hi_u32", "v_mul_hi_i32", "v_mad_u64_u32", "v_mad_i64_i32"];
+const PRODUCTS: [&str; 6] = ["v_mfma_", "v_smfmac_", "v_wmma_", "v_swmmac_", "v_dot", "v_dual_dot"];
 
 impl Rate {
-    /// That of a mnemonic. A pair's halves (v_dual) are all of full rate.
+    /// That of a mnemonic. A pair (v_dual) is of full rate, or a product if its first half is one.
     pub(in crate::exec) fn of(mnemonic: &str) -> Self {
         if mnemonic.starts_with("v_") && mnemonic.contains("f64") {
             Self::Double
@@ -24,6 +27,8 @@ impl Rate {
             || MULTIPLICATIONS.contains(&mnemonic)
         {
             Self::Quarter
+        } else if PRODUCTS.iter().any(|start| mnemonic.starts_with(start)) {
+            Self::Product
         } else {
             Self::Full
         }
@@ -49,6 +54,10 @@ mod tests {
             ("v_log_f64", Rate::Double),
             ("v_cos_f32", Rate::Quarter),
             ("s_mul_i32", Rate::Full),
+            ("v_mfma_f32_16x16x16f16", Rate::Product),
+            ("v_mfma_f64_16x16x4f64", Rate::Double),
+            ("v_wmma_f32_16x16x16_f16", Rate::Product),
+            ("v_dot2c_f32_f16", Rate::Product),
         ] {
             assert_eq!(Rate::of(mnemonic), rate, "{mnemonic}");
         }
