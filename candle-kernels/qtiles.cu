@@ -23,12 +23,6 @@ constexpr unsigned int HELD = HELD_ROWS * HELD_COLUMNS;
 typedef uint32_t Four __attribute__((ext_vector_type(4)));
 typedef Four FourInLds __attribute__((aligned(TILE_PADDING)));
 
-// A number of which nothing made before is kept: places found from it are found anew, and take no registers until then.
-__device__ __forceinline__ unsigned int anew(unsigned int number) {
-    asm volatile("" : CANDLE_IN_REGISTER(number));
-    return number;
-}
-
 // q - OFFSET of four q below 128.
 template <int OFFSET>
 __device__ __forceinline__ uint32_t centred(uint32_t q) {
@@ -143,7 +137,7 @@ struct Grouped {
     }
 };
 
-#if !defined(TILES_BY_DOT)
+#if !defined(TILES_BY_LANES)
 // Of blocks of 256: activations have one scale for a block as well, so that sums of bytes times whole-number scales stay
 // whole numbers over a step. So do the products of minimums and the activations' sums, all of which halves hold.
 template <typename F>
@@ -201,7 +195,8 @@ struct Whole {
         Factor<__half, 16, SIDE> whole = {};
 #pragma unroll
         for (unsigned int i = 0; i < half.WORDS; ++i) {
-            whole.words[0][i] = half.words[0][i];
+            // The words of mma's second eight columns come after all of the first.
+            whole.words[0][SIDE == Side::COLUMNS ? i * COLUMN_PARTS : i] = half.words[0][i];
         }
         return whole;
     }

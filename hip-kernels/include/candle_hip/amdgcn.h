@@ -40,6 +40,16 @@ CANDLE_DEVICE void __syncthreads() {
 // What this thread has written is seen by the host and other devices before what it writes from here on.
 CANDLE_DEVICE void __threadfence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
 
+// The same of the device's other workgroups, in both directions; and of the other lanes of a wave, which run in lockstep.
+CANDLE_DEVICE void __threadfence() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
+CANDLE_DEVICE void __syncwarp() {
+    __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+    __builtin_amdgcn_wave_barrier();
+}
+
+// A number that all lanes of a wave have, known to be one.
+CANDLE_DEVICE unsigned int candle_uniform(unsigned int number) { return __builtin_amdgcn_readfirstlane(number); }
+
 // Lanes of a wave: 32 or 64.
 CANDLE_DEVICE unsigned int candle_wave_size() { return __builtin_amdgcn_wavefrontsize(); }
 
