@@ -110,8 +110,19 @@ pub const CONSTANTS: &[Constant] = &[
     ),
     constant("ROW_PACKS", 4, "Packs of a row of softmax or a norm that a thread keeps; of f64 one."),
     constant("NEIGHBOURS", 8, "The most neighbouring results of a reduction that a thread has."),
-    constant("ATTENTION_GROUP", 32, "Lanes that share a query."),
-    constant("ATTENTION_GROUPS", 8, "Groups of a workgroup."),
+    constant("ATTENTION_ROWS", 128, "Rows of queries of a workgroup of attention_rows."),
+    constant(
+        "ATTENTION_COLUMNS",
+        128,
+        "Columns of values of a workgroup where it cannot have all of a head's.",
+    ),
+    constant(
+        "ATTENTION_SPLIT_THREADS",
+        ATTENTION_SPLIT_THREADS,
+        "Threads of a workgroup of attention_keys, which has ATTENTION_FEW rows.",
+    ),
+    constant("ATTENTION_FEW", 16, "Rows of queries that are few."),
+    constant("ATTENTION_PARTS", ATTENTION_PARTS, "The most parts of the keys."),
     constant("PRODUCT_ROWS", 4, "Rows that are few."),
     constant("PRODUCT_TILE", 16, "Rows and columns of a workgroup's part of a product."),
     constant("FAULT_INDEX_SELECT", 1, "The operation that met an index out of range; 0 is none."),
@@ -121,6 +132,8 @@ pub const CONSTANTS: &[Constant] = &[
     constant("FAULT_INDEX_ADD", 5, "As FAULT_INDEX_SELECT."),
     constant("FAULT_EMBEDDING", 6, "As FAULT_INDEX_SELECT."),
     constant("FAULT_EXPERT", 7, "As FAULT_INDEX_SELECT."),
+    constant("FAULT_SEQUENCE", 8, "As FAULT_INDEX_SELECT."),
+    constant("FAULT_PAGE", 9, "As FAULT_INDEX_SELECT."),
     constant(
         "QUANTIZED_ROW_BLOCK",
         QUANTIZED_ROW_BLOCK,
@@ -140,6 +153,8 @@ pub const CONSTANTS: &[Constant] = &[
 ];
 
 const SORT_BLOCK: u32 = 1024;
+const ATTENTION_SPLIT_THREADS: u32 = 64;
+const ATTENTION_PARTS: u32 = 128;
 const QUANTIZED_ROW_BLOCK: u32 = 512;
 
 /// Every dtype that computes, named as `DType::as_str` names it.
@@ -788,34 +803,132 @@ fn windows() -> Vec<Family> {
 
 fn products() -> Vec<Family> {
     let stride = |name, meaning| arg(name, Pass::Usize, meaning);
+    let widths = vec![names("width", &["64", "128", "256", "512"]), dtypes("dtype", &["f32", "f16", "bf16"])];
+    let optional = |name, meaning| arg(name, Pass::Pointer, meaning);
+    let attention = [
+        arg("q", Pass::Pointer, "queries"),
+        arg("k", Pass::Pointer, "keys"),
+        arg("v", Pass::Pointer, "values"),
+        optional("mask", "summands of the scores; may be null"),
+        OUT,
+        optional("statistics", "logarithms of the sums of exponents, as f32; may be null"),
+        optional("slopes", "of each head, as f32: the score is less by slope times distance; may be null"),
+        optional("query_starts", "of each sequence, as u32, and the end; null if all are as long"),
+        optional("key_starts", "likewise"),
+        optional("table", "numbers of each sequence's pages, as u32; may be null"),
+        optional("ranges", "of each batch, pairs of positions that see each other, as i32; may be null"),
+        INFO,
+        arg("scale", Pass::F32, "factor of the scores"),
+        arg("softcap", Pass::F32, "bound of the scores; 0 for none"),
+        arg("total_queries", Pass::U32, "where sequences of queries end at most"),
+        arg("total_keys", Pass::U32, "likewise of keys"),
+    ];
+    let gradient_widths = vec![
+        vec![names("width", &["64", "128", "256"]), dtypes("dtype", &["f32"])],
+        vec![names("width", &["64", "128", "256", "512"]), dtypes("dtype", &["f16", "bf16"])],
+    ];
+    let gradients = [
+        arg("q", Pass::Pointer, "queries"),
+        arg("k", Pass::Pointer, "keys"),
+        arg("v", Pass::Pointer, "values"),
+        arg("grad", Pass::Pointer, "the gradient of the result"),
+        arg("statistics", Pass::Pointer, "logarithms of the sums of exponents, as f32"),
+        arg("means", Pass::Pointer, "what gradient_means wrote"),
+        optional("slopes", "as of attention; may be null"),
+        optional("query_starts", "likewise"),
+        optional("key_starts", "likewise"),
+        INFO,
+        arg("scale", Pass::F32, "factor of the scores"),
+        arg("softcap", Pass::F32, "bound of the scores; 0 for none"),
+        arg("total_queries", Pass::U32, "where sequences of queries end at most"),
+        arg("total_keys", Pass::U32, "likewise of keys"),
+    ];
     vec![
         Family {
-            variants: vec![vec![
-                names("kind", &["tile", "row"]),
-                names("columns", &["64", "128", "256", "512"]),
-                dtypes("dtype", &["f32", "f16", "bf16"]),
-            ]],
-            dynamic_lds: true,
+            variants: vec![widths.clone()],
             ..family(
-                "Attention",
+                "AttentionRows",
                 "attention",
-                "sdpa_{kind}_{columns}_{dtype}",
-                "Scaled dot product attention: a query per group of lanes, or per workgroup.",
+                "attention_rows_{width}_{dtype}",
+                "Attention of many queries: ATTENTION_ROWS rows a workgroup. x of the grid counts these, then key heads, then \
+                 batches; y pieces of values.",
+                attention.to_vec(),
+            )
+        },
+        Family {
+            variants: vec![widths],
+            block: ATTENTION_SPLIT_THREADS,
+            ..family(
+                "AttentionKeys",
+                "attention",
+                "attention_keys_{width}_{dtype}",
+                "Attention of few queries: likewise, with ATTENTION_FEW rows; z of the grid counts parts of the keys.",
+                [
+                    &attention[..],
+                    &[arg("partial", Pass::Pointer, "room for the sums of parts, if there are several")],
+                ]
+                .concat(),
+            )
+        },
+        Family {
+            variants: vec![vec![dtypes("dtype", &["f32", "f16", "bf16"])]],
+            block: ATTENTION_PARTS,
+            ..family(
+                "AttentionParts",
+                "attention",
+                "attention_parts_{dtype}",
+                "Puts together what attention_keys left of parts of the keys: as many x and y in the grid, and its rows in z.",
+                [
+                    &attention[..],
+                    &[
+                        arg("partial", Pass::Pointer, "the sums of parts"),
+                        arg("parts", Pass::U32, "how many there are"),
+                        arg("columns", Pass::U32, "columns of values of a workgroup of attention_keys"),
+                    ],
+                ]
+                .concat(),
+            )
+        },
+        Family {
+            variants: vec![vec![dtypes("dtype", &["f32", "f16", "bf16"])]],
+            ..family(
+                "GradientMeans",
+                "gradients",
+                "gradient_means_{dtype}",
+                "The gradient of attention's result times the result, summed up over each row; 32 lanes a row.",
                 vec![
-                    arg("q", Pass::Pointer, "queries"),
-                    arg("k", Pass::Pointer, "keys"),
-                    arg("v", Pass::Pointer, "values"),
-                    arg("mask", Pass::Pointer, "summands of the scores; may be null"),
-                    OUT,
+                    arg("grad", Pass::Pointer, "the gradient of the result"),
+                    arg("result", Pass::Pointer, "the result"),
+                    arg("means", Pass::Pointer, "f32, dense"),
                     INFO,
-                    arg("scale", Pass::F32, "factor of the scores"),
-                    arg("softcap", Pass::F32, "bound of the scores; 1 for none"),
-                    arg(
-                        "causal",
-                        Pass::U32,
-                        "not 0 if the last query sees every key, each before it one less",
-                    ),
                 ],
+            )
+        },
+        Family {
+            variants: gradient_widths.clone(),
+            ..family(
+                "GradientQueries",
+                "gradients",
+                "gradient_queries_{width}_{dtype}",
+                "The gradient of attention's queries; the grid is that of attention_rows, but for pieces of columns.",
+                [&gradients[..], &[OUT]].concat(),
+            )
+        },
+        Family {
+            variants: gradient_widths,
+            ..family(
+                "GradientKeys",
+                "gradients",
+                "gradient_keys_{width}_{dtype}",
+                "The gradients of attention's keys and values: ATTENTION_ROWS keys a workgroup, else likewise.",
+                [
+                    &gradients[..],
+                    &[
+                        arg("out_keys", Pass::Pointer, "gradient of the keys"),
+                        arg("out_values", Pass::Pointer, "gradient of the values"),
+                    ],
+                ]
+                .concat(),
             )
         },
         Family {

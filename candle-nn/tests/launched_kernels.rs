@@ -7,7 +7,7 @@ use candle::quantized::{GgmlDType, QTensor};
 use candle::rocm::hip_kernels::contract::{Element, KernelId, Product, ProductKind, PRODUCT_TILE};
 use candle::rocm::hip_kernels::{self, Module};
 use candle::rocm::rocm_loader::DRIVER_VARIABLE;
-use candle::rocm::{LaunchConfig, RocmStorage};
+use candle::rocm::{Attention, LaunchConfig, RocmStorage};
 use candle::DType::{self, *};
 use candle::{Device, Layout, Result, Shape, Storage, Tensor};
 use candle_nn::{ops, rotary_emb};
@@ -78,7 +78,7 @@ fn launched_on(arch: &str) -> Vec<String> {
 fn every_operation() {
     let device = rocm();
     type Group = fn(&Device) -> Result<()>;
-    let groups: [(&str, Group); 9] = [
+    let groups: [(&str, Group); 10] = [
         ("elementwise", elementwise),
         ("moving", moving),
         ("indexing", indexing),
@@ -87,6 +87,7 @@ fn every_operation() {
         ("sorting", sorting),
         ("windows", windows),
         ("products", products),
+        ("attention", attention),
         ("quantizing", quantizing),
     ];
     for (name, group) in groups {
@@ -272,17 +273,46 @@ fn windows(device: &Device) -> Result<()> {
 
 fn products(device: &Device) -> Result<()> {
     for dtype in [F32, F16, BF16] {
-        for (queries, width) in [1, 9].into_iter().flat_map(|n| [64, 128, 256, 512].map(|w| (n, w))) {
-            let q = on(device, &[1, 1, queries, 16], dtype)?;
-            let (k, v) = (on(device, &[1, 1, 3, 16], dtype)?, on(device, &[1, 1, 3, width], dtype)?);
-            ops::sdpa(&q, &k, &v, None, false, 0.25, 1.0)?;
-        }
         for rows in [1, 2] {
             on(device, &[rows, 16], dtype)?.matmul(&on(device, &[3, 16], dtype)?.t()?)?;
         }
     }
     let elements = [(BF16, Element::Bf16), (F16, Element::F16), (F32, Element::F32), (F64, Element::F64)];
     elements.iter().try_for_each(|(dtype, element)| own_product(device, *dtype, *element))
+}
+
+/// Many queries, few, and few with keys for several workgroups; values decide on the width. Gradients are of other crates'
+/// operations, which call what is called here.
+fn attention(device: &Device) -> Result<()> {
+    for (dtype, width) in
+        [F32, F16, BF16].into_iter().flat_map(|dtype| [64, 128, 256, 512].map(|width| (dtype, width)))
+    {
+        let of = |rows, width| on(device, &[1, 1, rows, width], dtype);
+        for (queries, keys) in [(1, 3), (1, 600), (20, 3)] {
+            ops::sdpa(&of(queries, 16)?, &of(keys, 16)?, &of(keys, width)?, None, false, 0.25, 1.0)?;
+        }
+        if dtype != F32 || width < 512 {
+            gradients(&of(3, 16)?, &of(3, 16)?, &of(3, width)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn gradients(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<()> {
+    const OP: &str = "gradients";
+    let held = [q, k, v].map(Tensor::storage_and_layout);
+    let [(Storage::Rocm(q), q_layout), (Storage::Rocm(k), k_layout), (Storage::Rocm(v), v_layout)] =
+        held.each_ref().map(|(storage, layout)| (&**storage, *layout))
+    else {
+        candle::bail!("not on the device")
+    };
+    let operands = [(q, q_layout), (k, k_layout), (v, v_layout)];
+    let attention = Attention { scale: 0.25, statistics: true, ..Attention::default() };
+    let made = attention.forward(OP, operands[0], operands[1], operands[2], v_layout)?;
+    let statistics = made.statistics.expect("they were asked for");
+    // The result is as good a gradient of itself as any.
+    let out = (&made.out, v_layout);
+    attention.backward(OP, operands, out, &statistics, out, [q_layout, k_layout, v_layout]).map(drop)
 }
 
 /// The kernel that stands in for rocBLAS, which is always there on the software GPU, against the CPU device.

@@ -226,8 +226,8 @@ mod tests {
         assert_eq!(name(Unary::kernel(UnaryOp::GeluErf, Element::Bf16)), Some("ugelu_erf_bf16"));
         assert_eq!(name(Cast::kernel(Element::F8e4m3, Element::U8)), Some("cast_f8e4m3_u8"));
         assert_eq!(name(Take::kernel(TakeKind::Gather, Element::I64, TakeUnit::B2)), Some("gather_i64_b2"));
-        let attention = Attention::kernel(AttentionKind::Row, AttentionColumns::C128, Element::F16);
-        assert_eq!(name(attention), Some("sdpa_row_128_f16"));
+        let attention = AttentionRows::kernel(AttentionRowsWidth::W128, Element::F16);
+        assert_eq!(name(attention), Some("attention_rows_128_f16"));
         assert_eq!(name(ReduceSum::kernel(Element::F32, Element::F16)), Some("reduce_sum_f32_f16"));
     }
 

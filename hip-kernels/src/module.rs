@@ -17,6 +17,8 @@ pub enum Module {
     Conv,
     /// Constants and two-dimensional copies.
     Fill,
+    /// Gradients of attention.
+    Gradients,
     /// index_select, gather, scatter, scatter_add, index_add.
     Indexing,
     /// Products of matrices.
@@ -49,13 +51,14 @@ pub enum Module {
 
 impl Module {
     /// All modules.
-    pub const ALL: [Module; 20] = [
+    pub const ALL: [Module; 21] = [
         Module::Affine,
         Module::Attention,
         Module::Binary,
         Module::Cast,
         Module::Conv,
         Module::Fill,
+        Module::Gradients,
         Module::Indexing,
         Module::Product,
         Module::Qfew,
@@ -81,6 +84,7 @@ impl Module {
             Module::Cast => "cast",
             Module::Conv => "conv",
             Module::Fill => "fill",
+            Module::Gradients => "gradients",
             Module::Indexing => "indexing",
             Module::Product => "product",
             Module::Qfew => "qfew",

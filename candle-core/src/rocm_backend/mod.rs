@@ -10,7 +10,7 @@
 //! | file or folder | subject |
 //! |---|---|
 //! | `backend` | Candle's traits, each method sent to the file of its subject |
-//! | `ops/` | the operations: `elementwise`, `reduce`, `scan`, `sort`, `indexing`, `matmul`, `conv`, `pooling`, `strided`, `random` |
+//! | `ops/` | the operations: `attention`, `elementwise`, `reduce`, `scan`, `sort`, `indexing`, `matmul`, `conv`, `pooling`, `strided`, `random` |
 //! | `storage`, `layout` | what a tensor holds; dims and strides as kernels take them |
 //! | `device/` | a GPU: its kernels, launching one, its libraries, faults, asking before opening |
 //! | `stream/` | a stream: binding, ordering, waiting, memory, moving data |
@@ -59,6 +59,8 @@ pub use device::{
 pub use error::RocmError;
 pub use hip_kernels::contract::{DevicePtr, KernelLayout};
 pub use layout::Strided;
+pub use ops::attention::{Attended, Attention, AttentionOperand, AttentionSequences, ATTENTION_MAX_WIDTH};
+pub use ops::attention_gradients::AttentionGradients;
 pub use ops::conv::{conv_workspace, set_conv_workspace};
 pub(crate) use ops::conv::{grouped_conv1d, grouped_conv2d};
 pub use ops::elementwise::{swiglu, unary_function};

@@ -193,7 +193,10 @@ impl DeviceState {
         let code_object = hip_kernels::code_object(module, &self.arch).map_err(RocmError::from)?;
         let loaded = self.load_module(module.name(), &code_object.bytes)?;
         use hip_kernels::Module;
-        if matches!(module, Module::Indexing | Module::Product | Module::Quantized) {
+        if matches!(
+            module,
+            Module::Attention | Module::Gradients | Module::Indexing | Module::Product | Module::Quantized
+        ) {
             self.faults.attach(&loaded)?;
         }
         Ok(loaded)

@@ -3,8 +3,8 @@ use crate::rocm_backend::stream::{upload, Stream};
 use crate::rocm_backend::RocmError;
 use crate::Result;
 use hip_kernels::contract::{
-    DevicePtr, FAULT_EMBEDDING, FAULT_EXPERT, FAULT_GATHER, FAULT_INDEX_ADD, FAULT_INDEX_SELECT,
-    FAULT_SCATTER, FAULT_SCATTER_ADD,
+    DevicePtr, FAULT_EMBEDDING, FAULT_EXPERT, FAULT_GATHER, FAULT_INDEX_ADD, FAULT_INDEX_SELECT, FAULT_PAGE,
+    FAULT_SCATTER, FAULT_SCATTER_ADD, FAULT_SEQUENCE,
 };
 use rocm_rs::hip;
 use std::ffi::c_void;
@@ -129,6 +129,8 @@ fn op_name(op: u32) -> &'static str {
         FAULT_INDEX_ADD => "index-add",
         FAULT_EMBEDDING => "quantized-embedding",
         FAULT_EXPERT => "experts",
+        FAULT_SEQUENCE => "starts of sequences",
+        FAULT_PAGE => "page table",
         _ => "indexing",
     }
 }

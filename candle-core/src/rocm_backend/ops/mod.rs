@@ -1,4 +1,6 @@
 //! The operations, by subject. Each checks its operands, allocates its result, and enqueues kernels or library calls.
+pub(super) mod attention;
+pub(super) mod attention_gradients;
 pub(super) mod conv;
 pub(super) mod elementwise;
 pub(super) mod indexing;

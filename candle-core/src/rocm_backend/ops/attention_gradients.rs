@@ -1,0 +1,213 @@
+//! Gradients of attention: weights are made anew from the statistics of the forward pass, and each result is summed up by
+//! one workgroup, in one order.
+use super::attention::{in_order, in_packs, refused, Attention, AttentionOperand, Sizes, FAR};
+use super::found;
+use crate::backend::{BackendDevice, BackendStorage};
+use crate::rocm_backend::device::LaunchConfig;
+use crate::rocm_backend::storage::{element, RocmStorage};
+use crate::rocm_backend::Strided;
+use crate::{DType, Layout, Result, Shape};
+use hip_kernels::contract::{
+    DevicePtr, GradientKeys, GradientKeysWidth, GradientMeans, GradientQueries, GradientQueriesWidth,
+    ATTENTION_ROWS, BLOCK,
+};
+
+/// Widths of heads that kernels are made for; others are computed as the next. The widest are not for f32.
+const WIDTHS: [(usize, GradientQueriesWidth, GradientKeysWidth); 4] = [
+    (64, GradientQueriesWidth::W64, GradientKeysWidth::W64),
+    (128, GradientQueriesWidth::W128, GradientKeysWidth::W128),
+    (256, GradientQueriesWidth::W256, GradientKeysWidth::W256),
+    (512, GradientQueriesWidth::W512, GradientKeysWidth::W512),
+];
+/// Lanes that share a row of gradient_means.
+const LANES: usize = 32;
+
+/// What [`Attention::backward`] makes, each as the layout says that was asked for.
+pub struct AttentionGradients {
+    /// Of the queries.
+    pub q: RocmStorage,
+    /// Of the keys.
+    pub k: RocmStorage,
+    /// Of the values.
+    pub v: RocmStorage,
+}
+
+impl Attention<'_> {
+    /// The gradients of queries, keys and values: of the operands, the result and the statistics of
+    /// [`Attention::forward`], and the gradient of the result. `layouts` are those of the gradients, from the start of the
+    /// storage on, without holes and with dense rows; rows of no sequence are zeros. The same operands give the same bits.
+    ///
+    /// # Errors
+    /// As [`Attention::forward`]; with masks, pages or ranges; for f32 heads wider than 256; for widths that are no multiple
+    /// of 16 bytes.
+    pub fn backward(
+        &self,
+        op: &'static str,
+        [q, k, v]: [AttentionOperand; 3],
+        result: AttentionOperand,
+        statistics: &RocmStorage,
+        grad: AttentionOperand,
+        layouts: [&Layout; 3],
+    ) -> Result<AttentionGradients> {
+        let (device, dtype) = (q.0.device(), q.0.dtype());
+        let without = [("masks", self.mask), ("pages", self.pages), ("ranges", self.ranges)];
+        if let Some((what, _)) = without.iter().find(|(_, operand)| operand.is_some()) {
+            return Err(refused(format!("{op}: no gradients with {what}")));
+        }
+        let sizes = self.sizes(op, q.1, k.1, v.1)?;
+        self.check(op, q.0, k.0, v.0, &sizes)?;
+        let outer = q.1.dims()[0];
+        let shape = Shape::from((outer, sizes.heads, sizes.total_queries, sizes.value_width));
+        let rows = outer * sizes.heads * sizes.total_queries;
+        for (storage, layout) in [result, grad] {
+            if layout.shape() != &shape || storage.dtype() != dtype {
+                return Err(refused(format!(
+                    "{op}: results are {dtype:?} {shape:?}, not {:?} {layout:?}",
+                    storage.dtype()
+                )));
+            }
+            q.0.order_after(storage)?;
+        }
+        q.0.order_after(statistics)?;
+        for (layout, operand) in layouts.iter().zip([q.1, k.1, v.1]) {
+            if layout.shape() != operand.shape() || layout.start_offset() != 0 {
+                return Err(refused(format!("{op}: a gradient is like {operand:?}, not {layout:?}")));
+            }
+        }
+        let pack = hip_kernels::contract::PACK_BYTES / dtype.size_in_bytes();
+        let wanted = sizes.width.max(sizes.value_width);
+        let found_width = WIDTHS.into_iter().find(|(most, ..)| wanted <= *most);
+        let of = element(dtype);
+        let kernels = found_width.and_then(|(most, queries, keys)| {
+            Some((
+                most,
+                of.and_then(|of| GradientQueries::kernel(queries, of))?,
+                of.and_then(|of| GradientKeys::kernel(keys, of))?,
+            ))
+        });
+        let (Some((most, of_queries, of_keys)), true) =
+            (kernels, sizes.width % pack == 0 && sizes.value_width % pack == 0)
+        else {
+            return Err(refused(format!(
+                "{op}: no gradients of {dtype:?} for heads of width {} and {}: multiples of {pack}, at most 512, or 256 in f32",
+                sizes.width, sizes.value_width
+            )));
+        };
+        let nothing = rows * sizes.value_width * sizes.total_keys == 0;
+        let made = |layout: &Layout| match nothing || self.sequences.is_some() {
+            // What belongs to no sequence has no share in any result.
+            true => device.zeros_impl(layout.shape(), dtype),
+            // SAFETY: every element is written by the kernels.
+            false => unsafe { RocmStorage::alloc(device, dtype, layout.shape().elem_count(), op) },
+        };
+        let gradients =
+            AttentionGradients { q: made(layouts[0])?, k: made(layouts[1])?, v: made(layouts[2])? };
+        if nothing {
+            return Ok(gradients);
+        }
+        let [q, k, v, grad, result] = [
+            in_packs(op, q)?,
+            in_packs(op, k)?,
+            in_packs(op, v)?,
+            in_packs(op, grad)?,
+            in_packs(op, result)?,
+        ];
+        // SAFETY: every element is written by the kernel.
+        let means = unsafe { RocmStorage::alloc(device, DType::F32, rows, op)? };
+        let info = Strided::verbatim(
+            op,
+            &[&[sizes.heads, sizes.total_queries, sizes.value_width, rows], &grad.strides, &result.strides],
+        )?;
+        let arguments =
+            GradientMeans { grad: grad.at, result: result.at, means: means.slice.ptr(), info: &info };
+        let kernel = found(of.and_then(GradientMeans::kernel), op, dtype)?;
+        let config = LaunchConfig::for_rows(op, rows.div_ceil(BLOCK / LANES), BLOCK as u32)?;
+        // SAFETY: rows of both operands and a mean of each were counted.
+        unsafe { device.launch(kernel, config, &arguments)? };
+
+        let mut copies = Vec::new();
+        let mut dense = |operand: Option<AttentionOperand>| match operand {
+            Some(operand) => in_order(op, operand, &mut copies),
+            None => Ok(DevicePtr::NULL),
+        };
+        let starts = self.sequences.as_ref();
+        let strides = layouts.map(|layout| layout.stride()[..3].to_vec());
+        let (left, right) = self.window;
+        let info_of = |first: &[usize], second: &[usize]| {
+            let Sizes { heads, key_heads, batches, queries, keys, width, value_width, total_queries, .. } =
+                sizes;
+            Strided::verbatim(
+                op,
+                &[
+                    &[heads, key_heads, batches, queries, keys, width, value_width],
+                    &q.strides,
+                    &k.strides,
+                    &v.strides,
+                    &grad.strides,
+                    first,
+                    second,
+                    &[0],
+                    &[heads * total_queries, total_queries],
+                    &[left.unwrap_or(FAR).min(FAR), right.unwrap_or(FAR).min(FAR), 0, 0],
+                ],
+            )
+        };
+        // Columns of a workgroup, as `gradients.cu` has them.
+        let wide = dtype.size_in_bytes() == 4;
+        let of_queries_columns = if wide && most > 128 { 64 } else { most.min(128) };
+        let of_keys_columns = if wide || !device.has_matrix_units() { 64 } else { most.min(128) };
+        let config = |own: usize, columns: usize| {
+            let blocks = own.div_ceil(ATTENTION_ROWS) * sizes.key_heads * sizes.batches;
+            let pieces = wanted.div_ceil(columns);
+            LaunchConfig::for_rows(op, blocks.saturating_mul(pieces), BLOCK as u32)?;
+            Ok::<_, crate::Error>(LaunchConfig {
+                grid: (blocks as u32, pieces as u32, 1),
+                ..LaunchConfig::for_rows(op, blocks, BLOCK as u32)?
+            })
+        };
+        let info = info_of(&strides[0], &[0; 3])?;
+        let arguments = GradientQueries {
+            q: q.at,
+            k: k.at,
+            v: v.at,
+            grad: grad.at,
+            statistics: statistics.slice.ptr(),
+            means: means.slice.ptr(),
+            slopes: dense(self.slopes)?,
+            query_starts: dense(starts.map(|s| s.queries))?,
+            key_starts: dense(starts.map(|s| s.keys))?,
+            info: &info,
+            scale: self.scale,
+            softcap: self.softcap.unwrap_or(0.0),
+            total_queries: sizes.total_queries as u32,
+            total_keys: sizes.total_keys as u32,
+            out: gradients.q.slice.ptr(),
+        };
+        // SAFETY: all layouts were checked against their buffers and each other; the kernel checks lengths.
+        unsafe { device.launch(of_queries, config(sizes.rows(), of_queries_columns)?, &arguments)? };
+        let info = info_of(&strides[1], &strides[2])?;
+        let GradientQueries { q, k, v, grad, statistics, means, slopes, query_starts, .. } = arguments;
+        let GradientQueries { key_starts, scale, softcap, total_queries, total_keys, .. } = arguments;
+        let arguments = GradientKeys {
+            q,
+            k,
+            v,
+            grad,
+            statistics,
+            means,
+            slopes,
+            query_starts,
+            key_starts,
+            info: &info,
+            scale,
+            softcap,
+            total_queries,
+            total_keys,
+            out_keys: gradients.k.slice.ptr(),
+            out_values: gradients.v.slice.ptr(),
+        };
+        // SAFETY: as above.
+        unsafe { device.launch(of_keys, config(sizes.keys, of_keys_columns)?, &arguments)? };
+        Ok(gradients)
+    }
+}
