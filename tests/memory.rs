@@ -227,3 +227,56 @@ fn without_parking_every_tensor_is_the_drivers() -> Result<()> {
     assert_eq!(stats.parked, 0);
     Ok(())
 }
+
+/// The most that was in use beyond the inputs, on a stream whose memory nothing else had before.
+fn beyond_inputs(gpu: &common::Gpu, run: impl FnOnce(&Device) -> Result<(usize, Tensor)>) -> Result<usize> {
+    let rocm = RocmDevice::new_with_stream(gpu.rocm().ordinal())?;
+    let device = Device::Rocm(rocm.clone());
+    let (inputs, out) = run(&device)?;
+    device.synchronize()?;
+    drop(out);
+    Ok(rocm.memory_stats().peak - inputs)
+}
+
+/// q, k and v of some rows, (1, rows, heads, 128) of f16, and the bytes that they take.
+fn operands(rows: usize, heads: usize, device: &Device) -> Result<(Tensor, usize)> {
+    let x = Tensor::zeros((1, rows, heads, 128), DType::F16, device)?;
+    device.synchronize()?;
+    Ok((x, device.as_rocm_device()?.memory_stats().live))
+}
+
+/// The plain formula has every score twice, before and after the softmax. The software GPU cannot multiply 32 heads of
+/// 4096 queries and keys within a test, so both ways are compared where it can, and at that size attention has the same
+/// tensors with sequences that have no keys, against the bytes of one tensor of scores.
+#[test]
+#[serial(gpu)]
+fn attention_takes_a_quarter_of_the_plain_formulas_memory_at_most() -> Result<()> {
+    let Some(gpu) = common::gpu() else { return Ok(()) };
+    let (rows, heads) = (384, 2);
+    let flash = beyond_inputs(&gpu, |device| {
+        let (x, inputs) = operands(rows, heads, device)?;
+        Ok((inputs, candle_flash_attn::flash_attn(&x, &x, &x, 0.1, false)?))
+    })?;
+    let plain = beyond_inputs(&gpu, |device| {
+        let (x, inputs) = operands(rows, heads, device)?;
+        let x = x.transpose(1, 2)?;
+        let weights = ops::softmax_last_dim(&(x.matmul(&x.t()?)? * 0.1)?)?;
+        Ok((inputs, weights.matmul(&x)?))
+    })?;
+    assert!(4 * flash <= plain, "{flash} and {plain} bytes");
+
+    let (rows, heads) = (4096, 32);
+    let flash = beyond_inputs(&gpu, |device| {
+        let (x, _) = operands(rows, heads, device)?;
+        let x = x.squeeze(0)?;
+        let (starts, none) = (Tensor::new(&[0u32, rows as u32], device)?, Tensor::new(&[0u32, 0], device)?);
+        let inputs = device.as_rocm_device()?.memory_stats().live;
+        let attend = candle_flash_attn::flash_attn_varlen;
+        Ok((inputs, attend(&x, &x, &x, &starts, &none, rows, rows, 0.1, true)?))
+    })?;
+    let (out, scores) = (rows * heads * 128 * 2, heads * rows * rows * 2);
+    // Rounded up, at most by an eighth.
+    assert!((out..=out + out / 8).contains(&flash), "{flash} bytes for a result of {out}");
+    assert!(4 * flash <= scores, "{flash} and {scores} bytes");
+    Ok(())
+}

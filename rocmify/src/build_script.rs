@@ -1,4 +1,4 @@
-//! What the build scripts of candle-core and candle-nn do.
+//! What the build scripts of the rewritten crates do.
 
 use std::env;
 use std::error::Error;

@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::core_rules::CANDLE_CORE;
-use crate::nn_rules::CANDLE_NN;
+use crate::CRATES;
 use crate::rules::CrateRules;
 use crate::tree::{Form, Tree, TreeError};
 use crate::upstream::{self, LocateError};
@@ -21,7 +20,15 @@ pub enum ForkError {
     Io { path: String, source: std::io::Error },
 }
 
-/// Writes `out/candle-core` and `out/candle-nn`, a workspace around them, and the settings they need.
+/// Wholly ours, but written out too: it uses crates that are, and one of them uses it.
+const FLASH_ATTN: &str = "candle-flash-attn";
+
+/// The crates that lie beside each other in the written fork.
+fn beside() -> impl Iterator<Item = &'static str> {
+    CRATES.iter().map(|rules| rules.name).chain([FLASH_ATTN])
+}
+
+/// Writes each of [`CRATES`] to `out/`, a workspace around them, and the settings they need.
 ///
 /// `workspace` is this repository: our own modules are copied from it, and the crates that are wholly
 /// ours (the loader, the kernels) stay there and are named by absolute path.
@@ -30,13 +37,14 @@ pub enum ForkError {
 /// # Errors
 /// When upstream cannot be found, a rule does not fit, or a file cannot be read or written.
 pub fn write_fork(workspace: &Path, out: &Path, work_dir: &Path) -> Result<(), ForkError> {
-    let crates = [CANDLE_CORE, CANDLE_NN];
-    for rules in &crates {
+    for rules in &CRATES {
         for upstream in upstream::locate(&[rules.name], upstream::VERSION, work_dir)? {
             write_crate(rules, &upstream, workspace, out)?;
         }
     }
-    let members: Vec<_> = crates.iter().map(|rules| format!("\"{}\"", rules.name)).collect();
+    copy(&workspace.join(FLASH_ATTN).join("src"), &out.join(FLASH_ATTN).join("src"))?;
+    write_manifest(FLASH_ATTN, workspace, out)?;
+    let members: Vec<_> = beside().map(|name| format!("\"{name}\"")).collect();
     let manifest = format!("[workspace]\nresolver = \"2\"\nmembers = [{}]\n", members.join(", "));
     write(&out.join("Cargo.toml"), &manifest)?;
     copy(&workspace.join(".cargo/config.toml"), &out.join(".cargo/config.toml"))?;
@@ -60,9 +68,13 @@ fn write_crate(rules: &CrateRules, upstream: &Path, workspace: &Path, out: &Path
     if license.is_file() {
         copy(&license, &dir.join("LICENSE"))?;
     }
-    let manifest = ours.join("Cargo.toml");
+    write_manifest(rules.name, workspace, out)
+}
+
+fn write_manifest(name: &str, workspace: &Path, out: &Path) -> Result<(), ForkError> {
+    let manifest = workspace.join(name).join("Cargo.toml");
     let text = fs::read_to_string(&manifest).map_err(|source| io(&manifest, source))?;
-    write(&dir.join("Cargo.toml"), &plain_manifest(&text, workspace))
+    write(&out.join(name).join("Cargo.toml"), &plain_manifest(&text, workspace))
 }
 
 /// The manifest of a crate without a build script: upstream's sources are in place, so nothing has to
@@ -77,8 +89,7 @@ fn plain_manifest(text: &str, workspace: &Path) -> String {
         if in_build_dependencies {
             continue;
         }
-        let beside = line.contains("\"../candle-core\"") || line.contains("\"../candle-nn\"");
-        if beside {
+        if beside().any(|name| line.contains(&format!("\"../{name}\""))) {
             plain.push_str(line);
         } else {
             // Forward slashes are paths on Windows too, and need no escape in TOML.

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use rocmify::core_rules::CANDLE_CORE;
+use rocmify::CRATES;
 use rocmify::fork::write_fork;
-use rocmify::nn_rules::CANDLE_NN;
 use rocmify::report::Report;
 use rocmify::suites::rocmify_suites;
 use rocmify::tree::{Form, Tree};
@@ -46,13 +45,14 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
     if let Some(out) = &arguments.out {
         write_fork(&workspace, out, &work_dir)?;
-        println!("wrote {0}/candle-core and {0}/candle-nn", out.display());
+        let names = CRATES.map(|rules| rules.name).join(", ");
+        println!("wrote {names} below {}", out.display());
     }
     Ok(())
 }
 
 fn check(work_dir: &Path) -> Result<(), Box<dyn Error>> {
-    for rules in [CANDLE_CORE, CANDLE_NN] {
+    for rules in CRATES {
         for dir in upstream::locate(&[rules.name], upstream::VERSION, work_dir)? {
             let tree = Tree::rewrite(&rules, &dir, upstream::VERSION, Form::Included)?;
             print!("{}", Report { rules: &rules, tree: &tree, version: upstream::VERSION });

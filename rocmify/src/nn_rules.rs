@@ -162,7 +162,7 @@ const SDPA: &str = r#"
 const SDPA_DOCS: &str = "\
 /// ## On ROCm:
 /// - f16, bf16 and f32, summed up in f32; one launch for any `seq` and `kv_seq`
-/// - Strides are arbitrary; any `hidden` up to 2048, any `v_hidden`
+/// - Strides are arbitrary; any `hidden` and `v_hidden` up to 512
 /// - The mask has the dtype of `q` and is broadcast to its full shape
 /// - Masking, causal masking and softcapping combine
 /// - Causal: the last query sees every key, each one before it one key less

@@ -14,6 +14,8 @@ pub struct SuiteRules {
     pub twins: usize,
     /// How many tests for Metal are compiled for ROCm.
     pub metal: usize,
+    /// How many tests open a CUDA device, which becomes ROCm's: in a file of such tests only.
+    pub cuda: usize,
     /// Why the whole file is left out, if it is.
     pub left_out: Option<&'static str>,
 }
@@ -59,19 +61,29 @@ pub struct Lists<'a> {
 pub const LISTS: Lists<'static> = Lists { not_twinned: NOT_TWINNED, skipped: SKIPPED, reworded: REWORDED };
 
 const fn core(name: &'static str, device: usize, twins: usize, metal: usize) -> SuiteRules {
-    SuiteRules { crate_name: "candle-core", name, device, twins, metal, left_out: None }
+    SuiteRules { crate_name: "candle-core", name, device, twins, metal, cuda: 0, left_out: None }
 }
 
 const fn nn(name: &'static str, device: usize, twins: usize, metal: usize) -> SuiteRules {
-    SuiteRules { crate_name: "candle-nn", name, device, twins, metal, left_out: None }
+    SuiteRules { crate_name: "candle-nn", name, device, twins, metal, cuda: 0, left_out: None }
+}
+
+const fn flash_attn(name: &'static str, cuda: usize) -> SuiteRules {
+    let (device, twins, metal) = (0, 0, 0);
+    SuiteRules { crate_name: "candle-flash-attn", name, device, twins, metal, cuda, left_out: None }
+}
+
+const fn transformers(name: &'static str, device: usize, twins: usize, metal: usize) -> SuiteRules {
+    SuiteRules { crate_name: "candle-transformers", name, device, twins, metal, cuda: 0, left_out: None }
 }
 
 const fn left_out(rules: SuiteRules, reason: &'static str) -> SuiteRules {
     SuiteRules { left_out: Some(reason), ..rules }
 }
 
-/// Every test file, with its number of ROCm tests: by `test_device!`, as a twin, from Metal.
+/// Every test file, with its number of ROCm tests: by `test_device!`, as a twin, from Metal, from CUDA.
 pub const SUITES: &[SuiteRules] = &[
+    flash_attn("flash_attn_tests", 6),
     core("bilinear_tests", 12, 0, 0),
     core("conv_tests", 9, 0, 0),
     core("custom_op_tests", 0, 0, 0),
@@ -104,6 +116,8 @@ pub const SUITES: &[SuiteRules] = &[
     nn("rnn", 0, 2, 0),
     nn("sdpa", 0, 0, 5),
     nn("varlen_flash_attention", 0, 6, 0),
+    transformers("generation_tests", 0, 4, 0),
+    transformers("nms_tests", 0, 0, 0),
 ];
 
 /// ROCm tests that may fail. They run all the same: one that passes must be struck off.
@@ -179,6 +193,11 @@ pub const NOT_TWINNED: &[Listed] = &[
             "tests::test_fused_vs_unfused_causal_f16",
         ],
         reason: "flash_attn_varlen_cpu works on the CPU's storage only",
+    },
+    Listed {
+        suite: "generation_tests",
+        tests: &["sample_gumbel"],
+        reason: "it counts 100,000 samples, each of several launches",
     },
 ];
 

@@ -1,9 +1,10 @@
 //! Makes upstream's own test files test the ROCm device.
 //!
-//! A test counts as a ROCm test when it is one of three kinds. `test_device!` runs a function on each
+//! A test counts as a ROCm test when it is one of four kinds. `test_device!` runs a function on each
 //! device, and the rule `test-device` of candle-core gives the macro its ROCm test. A test written for
 //! the CPU device has a twin in a module `on_rocm` beside it, where `Device::Cpu` is the ROCm device.
-//! A test that upstream compiles for Metal only is compiled for ROCm instead.
+//! A test that upstream compiles for Metal only is compiled for ROCm instead. Where a file's tests open a
+//! CUDA device, they open ROCm's.
 //! What is expected of each file, and which tests stay alone, says [`crate::suite_rules`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +54,8 @@ pub enum Kind {
     Twin,
     /// A test that upstream has for Metal only.
     Metal,
+    /// A test that opens a CUDA device, in a file of such tests.
+    Cuda,
 }
 
 /// Why a test file could not be rewritten.
@@ -119,10 +122,16 @@ pub fn rocmify_suites(crate_name: &str, upstream: &Path) -> Result<Vec<Suite>, S
             }
             let path = dir.join(format!("{}.rs", rules.name));
             let source = fs::read_to_string(&path).map_err(|source| io(&path, source))?;
-            let (text, tests) = rocmify_suite(rules.name, &source, &LISTS)?;
-            for (kind, expect) in
-                [(Kind::Device, rules.device), (Kind::Twin, rules.twins), (Kind::Metal, rules.metal)]
-            {
+            let (text, tests) = match rules.cuda {
+                0 => rocmify_suite(rules.name, &source, &LISTS)?,
+                _ => cuda_to_rocm(rules.name, &source)?,
+            };
+            for (kind, expect) in [
+                (Kind::Device, rules.device),
+                (Kind::Twin, rules.twins),
+                (Kind::Metal, rules.metal),
+                (Kind::Cuda, rules.cuda),
+            ] {
                 let found = tests.iter().filter(|test| test.kind == kind).count();
                 if found != expect {
                     return Err(SuiteError::Count { suite: rules.name.to_owned(), kind, expect, found });
@@ -181,6 +190,26 @@ pub fn rocmify_suite(
         test.ok_or_else(|| stale(suite, "SKIPPED", name))?.skipped = Some(reason);
     }
     Ok((rewrite.edits.apply(&text), tests))
+}
+
+/// Rewrites a file whose tests open a CUDA device: all of them open ROCm's.
+///
+/// # Errors
+/// When the source does not parse.
+pub fn cuda_to_rocm(suite: &str, source: &str) -> Result<(String, Vec<RocmTest>), SuiteError> {
+    let mut edits = Edits::default();
+    for word in words(source).into_iter().filter(|word| word.text == "new_cuda") {
+        edits.replace(word.place, "new_rocm");
+    }
+    let text = in_own_module(&edits.apply(source), suite)?;
+    let tests = parse(&text)?.items.into_iter().filter_map(|item| match item {
+        Item::Fn(function) if has(&function.attrs, "test") => {
+            let name = function.sig.ident.to_string();
+            Some(RocmTest { functions: vec![name.clone()], name, kind: Kind::Cuda, skipped: None })
+        }
+        _ => None,
+    });
+    Ok((text, tests.collect()))
 }
 
 fn tests_of<'a>(

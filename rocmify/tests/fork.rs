@@ -34,5 +34,5 @@ fn the_written_fork_builds() {
 #[test]
 #[ignore = "compiles every kernel"]
 fn the_written_fork_builds_with_rocm() {
-    check(&written_fork("fork-with-rocm"), "candle-core/rocm,candle-nn/rocm");
+    check(&written_fork("fork-with-rocm"), "candle-transformers/rocm,candle-transformers/flash-attn");
 }

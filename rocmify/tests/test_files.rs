@@ -3,7 +3,7 @@
 use std::fs;
 
 use rocmify::suite_rules::{Listed, Lists, Reworded, SUITES};
-use rocmify::suites::{Kind, RocmTest, SuiteError, rocmify_suite, rocmify_suites};
+use rocmify::suites::{Kind, RocmTest, SuiteError, cuda_to_rocm, rocmify_suite, rocmify_suites};
 use rocmify::upstream::{VERSION, locate};
 
 fn rewritten(source: &str) -> (String, Vec<RocmTest>) {
@@ -159,6 +159,24 @@ fn b() {}
 }
 
 #[test]
+fn tests_that_open_cuda_open_rocm() {
+    let source = "use x::Device;
+
+fn device() -> Device {
+    Device::new_cuda(0)
+}
+
+#[test]
+fn a() {
+    f(device());
+}
+";
+    let (text, tests) = cuda_to_rocm("suite", source).unwrap();
+    assert_eq!(text, source.replace("cuda", "rocm"));
+    assert_eq!(names(&tests), [("a", Kind::Cuda, vec!["a"])]);
+}
+
+#[test]
 fn what_is_said_of_cuda_is_said_of_rocm() {
     let source = "fn f(d: &Device) {
     if d.is_cuda() || d.is_metal() {
@@ -247,7 +265,9 @@ fn a_test_for_cuda_only_must_be_listed() {
 #[test]
 fn upstreams_files_have_the_tests_that_the_list_says() {
     let work_dir = tempfile::tempdir().unwrap();
-    for (name, device, all) in [("candle-core", 97, 150), ("candle-nn", 10, 47)] {
+    for (name, device, all) in
+        [("candle-core", 97, 150), ("candle-nn", 10, 47), ("candle-transformers", 0, 4)]
+    {
         let dir = locate(&[name], VERSION, work_dir.path()).unwrap().remove(0);
         let suites = rocmify_suites(name, &dir).unwrap();
         let tests: Vec<_> = suites.iter().flat_map(|suite| &suite.tests).collect();

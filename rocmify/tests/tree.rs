@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use rocmify::CRATES;
 use rocmify::core_rules::CANDLE_CORE;
-use rocmify::nn_rules::CANDLE_NN;
 use rocmify::rename::names_cuda;
 use rocmify::report::Report;
 use rocmify::rules::{CrateRules, EVERY_FILE, Edit, OwnModule, Rule};
@@ -152,7 +152,7 @@ fn upstream_tree(rules: &CrateRules, form: Form) -> Tree {
 
 #[test]
 fn upstream_itself_fits_every_rule() {
-    for rules in [CANDLE_CORE, CANDLE_NN] {
+    for rules in CRATES {
         let tree = upstream_tree(&rules, Form::Included);
         let report = Report { rules: &rules, tree: &tree, version: VERSION }.to_string();
         for rule in rules.every_rule() {

@@ -1,7 +1,9 @@
 //! The project's own commands: each installs what it needs and ends with a summary line.
 mod bounded;
+mod ck;
 mod demo;
 mod downstream;
+mod flash_attn;
 mod fuzz;
 mod fuzz_files;
 mod generate;
@@ -47,6 +49,8 @@ enum Command {
     Test(test::Args),
     /// Upstream's own tests on the ROCm device, with the software GPU.
     UpstreamTests(upstream_tests::Args),
+    /// Every function of candle-flash-attn against the formula, on the software GPU.
+    FlashAttn(flash_attn::Args),
     /// Random operations on ROCm compared with the CPU device.
     Fuzz(fuzz::Args),
     /// Damaged model files: each is read or refused, without a panic or much memory.
@@ -65,6 +69,8 @@ enum Command {
     Validate(validate::Args),
     /// The unit tests of what handles raw memory (loader, allocator, launches) under valgrind.
     Valgrind,
+    /// Attention kernels of AMD's Composable Kernel as code objects outside of the repository (docs/composable-kernel.md).
+    Ck(ck::Args),
     /// Compiles the kernels for some targets and prints their resource table.
     Kernels(kernels::Args),
     /// Fetches what building the kernels for NVIDIA targets needs (for measuring; docs/nvidia.md).
@@ -93,12 +99,14 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     match command {
+        Command::Ck(args) => ck::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Lines(args) => lines::run(&args),
         Command::NvidiaTools(args) => nvidia_tools::run(&args),
         Command::Test(args) => test::run(&args),
         Command::UpstreamTests(args) => upstream_tests::run(&args),
+        Command::FlashAttn(args) => flash_attn::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::FuzzFiles(args) => fuzz_files::run(&args),
         Command::Profile(args) => profile::run(&args),

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 
 use crate::process::{self, cargo};
 use crate::software_gpu::{self, SoftwareGpu};
-use crate::{demo, downstream, kernels, lines, setup, stress, upstream_tests, validate};
+use crate::{demo, downstream, flash_attn, kernels, lines, setup, stress, upstream_tests, validate};
 
 /// Builds with the software GPU in: what all checks of the workspace share.
 const FEATURES: [&str; 3] = ["--workspace", "--features", "candle-rocm/rocm-emulator"];
@@ -74,6 +74,10 @@ pub fn run(args: &Args) -> Result<()> {
         command.args(FEATURES).args(["--test", "differential"]).env("CANDLE_ROCM_ARCHS", &archs);
         gpu.choose_for(&mut command);
         process::tee(&mut command)?.lines().for_each(|line| total.add(line));
+    }
+    // The first of these, too, is what the tests above ran on.
+    if !args.quick && !flash_attn::run_on(&software_gpu::TESTED[1..], &archs, Vec::new())? {
+        bail!("candle-flash-attn's tests failed: what they said is above");
     }
     println!("{total}");
     Ok(())

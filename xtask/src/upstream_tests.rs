@@ -22,7 +22,7 @@ use crate::software_gpu::{self, SoftwareGpu};
 
 pub const PACKAGE: &str = "upstream-tests";
 /// The crates whose tests they are, each with a folder of the files that its tests read.
-pub const CRATES: [&str; 2] = ["candle-core", "candle-nn"];
+pub const CRATES: [&str; 4] = ["candle-core", "candle-flash-attn", "candle-nn", "candle-transformers"];
 /// Names the folder of the rewritten files to the build.
 pub const SUITES_VARIABLE: &str = "CANDLE_UPSTREAM_SUITES";
 /// A suite that takes longer hangs: the longest takes seconds.

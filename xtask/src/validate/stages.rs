@@ -60,6 +60,7 @@ pub const STAGES: &[Stage] = &[
     tests("several_streams", "several streams and GPUs", 30),
     stage("peer_access", Work::Tests(Needs::Sources), "GPUs that do not reach each other", 600, 20),
     tests("attention", "sdpa", 30),
+    tests("flash_attention", "flash attention", 30),
     tests("fused", "softmax, norms, rope", 30),
     tests("layers", "the layers of candle-nn", 30),
     tests("experts", "mixtures of experts", 10),

@@ -1,0 +1,158 @@
+//! A batch of sequences of one length.
+use candle::{Result, Tensor};
+
+use crate::op::{apply, with_statistics};
+
+/// softmax(q kᵀ · scale + what else goes into the scores) v as an op of q, k and v.
+///
+/// ```no_run
+/// # use candle::{Device, DType, Tensor};
+/// # let q = Tensor::zeros((1, 64, 8, 64), DType::F16, &Device::new_rocm(0)?)?;
+/// # let (k, v) = (q.clone(), q.clone());
+/// let op = candle_flash_attn::FlashAttn {
+///     softmax_scale: 0.125,
+///     alibi_slopes: None,
+///     window_size_left: Some(16),
+///     window_size_right: Some(0),
+///     softcap: None,
+/// };
+/// let out = q.apply_op3(&k, &v, op)?;
+/// # Ok::<(), candle::Error>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct FlashAttn {
+    /// Factor of the scores, often 1 / √width.
+    pub softmax_scale: f32,
+    /// f32 (heads): what is taken off a score for each position between query and key.
+    pub alibi_slopes: Option<Tensor>,
+    /// How many keys before its own position a query sees; all if `None` or more than there are keys.
+    pub window_size_left: Option<usize>,
+    /// Likewise the keys behind it; with 0 and nothing to the left the mask is causal.
+    pub window_size_right: Option<usize>,
+    /// With c above 0, c tanh(score / c) takes the place of the score.
+    pub softcap: Option<f32>,
+}
+
+impl FlashAttn {
+    pub(crate) fn scaled(softmax_scale: f32) -> Self {
+        Self { softmax_scale, ..Self::default() }
+    }
+
+    pub(crate) fn causal(self, causal: bool) -> Self {
+        self.windowed(None, causal.then_some(0))
+    }
+
+    pub(crate) fn windowed(self, left: Option<usize>, right: Option<usize>) -> Self {
+        Self { window_size_left: left, window_size_right: right, ..self }
+    }
+
+    pub(crate) fn alibi(self, slopes: Option<&Tensor>) -> Self {
+        Self { alibi_slopes: slopes.cloned(), ..self }
+    }
+
+    pub(crate) fn capped(self, softcap: Option<f32>) -> Self {
+        Self { softcap, ..self }
+    }
+}
+
+/// softmax(q kᵀ · `softmax_scale`) v. If `causal`, a query sees no key behind its position.
+///
+/// * `q` - (batch, queries, heads, width), f16, bf16 or f32
+/// * `k` - (batch, keys, key heads, width)
+/// * `v` - (batch, keys, key heads, value width)
+///
+/// The result is (batch, queries, heads, value width).
+///
+/// # Errors
+/// As the [crate] says.
+pub fn flash_attn(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, causal: bool) -> Result<Tensor> {
+    apply(FlashAttn::scaled(softmax_scale).causal(causal), q, k, v)
+}
+
+/// [`flash_attn`] where a query sees `window_size_left` keys before its position and `window_size_right` behind it.
+///
+/// # Errors
+/// As the [crate] says.
+pub fn flash_attn_windowed(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+) -> Result<Tensor> {
+    apply(FlashAttn::scaled(softmax_scale).windowed(window_size_left, window_size_right), q, k, v)
+}
+
+/// [`flash_attn`] with ALiBi: `alibi_slopes`, f32 (heads), times the distance of query and key is taken off the score.
+///
+/// # Errors
+/// As the [crate] says.
+pub fn flash_attn_alibi(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: &Tensor,
+    softmax_scale: f32,
+    causal: bool,
+) -> Result<Tensor> {
+    apply(FlashAttn::scaled(softmax_scale).alibi(Some(alibi_slopes)).causal(causal), q, k, v)
+}
+
+/// [`flash_attn_windowed`] with the slopes of [`flash_attn_alibi`].
+///
+/// # Errors
+/// As the [crate] says.
+pub fn flash_attn_alibi_windowed(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: &Tensor,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+) -> Result<Tensor> {
+    let op = FlashAttn::scaled(softmax_scale).alibi(Some(alibi_slopes));
+    apply(op.windowed(window_size_left, window_size_right), q, k, v)
+}
+
+/// [`flash_attn_alibi_windowed`], with slopes or without, where `softcap` · tanh(score / `softcap`) takes the place of the
+/// score. A cap of 0 or less is none.
+///
+/// # Errors
+/// As the [crate] says.
+#[allow(clippy::too_many_arguments)]
+pub fn flash_attn_alibi_windowed_softcap(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: Option<&Tensor>,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+    softcap: f32,
+) -> Result<Tensor> {
+    let op = FlashAttn::scaled(softmax_scale).alibi(alibi_slopes).capped(Some(softcap));
+    apply(op.windowed(window_size_left, window_size_right), q, k, v)
+}
+
+/// [`flash_attn_alibi_windowed_softcap`], with a cap or without, and the statistics of the softmax: f32 (batch, heads,
+/// queries), the logarithm of the sum of exp(score) over the keys that a query sees, negative infinity if it sees none.
+/// With them, the results of parts of the keys can be put together; the result has gradients, the statistics have none.
+///
+/// # Errors
+/// As the [crate] says.
+#[allow(clippy::too_many_arguments)]
+pub fn flash_attn_with_statistics(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    alibi_slopes: Option<&Tensor>,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+    softcap: Option<f32>,
+) -> Result<(Tensor, Tensor)> {
+    let op = FlashAttn::scaled(softmax_scale).alibi(alibi_slopes).capped(softcap);
+    with_statistics(op.windowed(window_size_left, window_size_right), q, k, v)
+}

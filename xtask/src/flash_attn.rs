@@ -1,0 +1,85 @@
+//! `cargo xtask flash-attn`: candle-flash-attn's own tests on the software GPU.
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::harness::Results;
+use crate::process::{self, cargo, root};
+use crate::setup;
+use crate::software_gpu::{self, SoftwareGpu};
+
+const PACKAGE: &str = "candle-flash-attn";
+/// The test of the crate: every function against the formula.
+const TEST: &str = "flash_attention";
+/// A suite that takes longer hangs: it takes a minute.
+const LIMIT: Duration = Duration::from_secs(1800);
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The architectures of the software GPU, comma-separated.
+    #[arg(long, value_delimiter = ',', default_value = software_gpu::DEFAULT)]
+    arch: Vec<String>,
+    /// How many random cases, instead of a few.
+    #[arg(long)]
+    cases: Option<u64>,
+    /// The same seed gives the same random cases.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    args.arch.iter().try_for_each(|arch| software_gpu::check(arch))?;
+    setup::ensure(setup::KERNELS)?;
+    let mut settings = vec![("CANDLE_FLASH_ATTN_SEED", args.seed.to_string())];
+    settings.extend(args.cases.map(|cases| ("CANDLE_FLASH_ATTN_CASES", cases.to_string())));
+    let archs: Vec<&str> = args.arch.iter().map(String::as_str).collect();
+    if !run_on(&archs, &archs.join(","), settings)? {
+        // The summary is the last line, so no error follows it.
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+/// Runs them on each of these architectures, with kernels for `built` in the program; whether all passed.
+pub fn run_on(archs: &[&str], built: &str, settings: Vec<(&str, String)>) -> Result<bool> {
+    let program = build(built)?;
+    let mut good = true;
+    for arch in archs {
+        let mut command = process::command(&program, &["--color=never"]);
+        SoftwareGpu::of(arch).choose_for(&mut command);
+        command.envs(settings.iter().cloned());
+        let results = Results::of(&mut command, LIMIT)?;
+        for (name, said) in &results.failed {
+            println!("{name}\n{said}");
+        }
+        if let Some(end) = &results.end {
+            println!("{end}");
+        }
+        // A program that ends early leaves tests without a result.
+        let failed = results.failed.len() + usize::from(results.end.is_some() || results.passed.is_empty());
+        println!("flash-attn {arch}: {} passed, {failed} failed", results.passed.len());
+        good &= failed == 0;
+    }
+    Ok(good)
+}
+
+/// Builds the tests with what `cargo xtask test` selects, so that both share every artifact.
+fn build(archs: &str) -> Result<String> {
+    let mut command = cargo(&["test", "--quiet", "--no-run", "--message-format=json-render-diagnostics"]);
+    command.args(["--workspace", "--features", "candle-rocm/rocm-emulator", "--test", TEST]);
+    command.env("CANDLE_ROCM_ARCHS", archs);
+    eprintln!("+ {}", process::shown(&command));
+    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!("the tests of {PACKAGE} do not build: the compiler's words are above");
+    }
+    let ours = root().join(PACKAGE).join("Cargo.toml");
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["manifest_path"].as_str().is_some_and(|path| ours.as_os_str() == path))
+        .find_map(|message| message["executable"].as_str().map(str::to_owned))
+        .with_context(|| format!("cargo named no program of {PACKAGE}'s tests"))
+}
