@@ -78,11 +78,12 @@ fn a_step_is_few_launches_and_asks_for_no_memory() -> Result<()> {
     for name in ["hipMalloc", "hipFree", "hipHostMalloc", "hipModuleLoadData"] {
         assert_eq!(count(name), 0, "{name}");
     }
-    // Beside the layers: the embedding, the last norm, its row, the logits, and the choice of the likeliest.
+    // A layer has four products, two norms, two rotations, two caches that grow, and attention of too few keys for parts.
+    // Beside the layers: the embedding, the last norm, the logits, and the choice of the likeliest.
     let launches = count("hipModuleLaunchKernel") + count("rocblas_gemm_strided_batched_ex");
     println!("{} launches a step", launches as f64 / steps as f64);
-    assert!(launches <= steps * (14 * LAYERS + 6), "{launches} launches in {steps} steps");
-    assert!(launches > steps * 10 * LAYERS, "only {launches} launches: are they counted?");
+    assert!(launches <= steps * (11 * LAYERS + 4), "{launches} launches in {steps} steps");
+    assert!(launches > steps * 8 * LAYERS, "only {launches} launches: are they counted?");
     Ok(())
 }
 

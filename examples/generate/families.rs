@@ -58,7 +58,7 @@ pub const FAMILIES: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 2048}"#,
         unquantized: |from| {
             let (dtype, device) = (from.vars.dtype(), from.vars.device().clone());
-            let config = parse::<llama::LlamaConfig>(from.config)?.into_config(false);
+            let config = parse::<llama::LlamaConfig>(from.config)?.into_config(device.is_rocm());
             let model = llama::Llama::load(from.vars, &config)?;
             let mut cache = llama::Cache::new(true, dtype, &config, &device)?;
             Ok(Box::new(move |tokens, position| model.forward(tokens, position, &mut cache)))
@@ -143,7 +143,8 @@ pub const FAMILIES: &[Family] = &[
             if !from.config["hidden_activation"].is_null() {
                 from.config["hidden_act"] = Value::Null;
             }
-            let mut model = gemma::Model::new(false, &parse(from.config)?, from.vars)?;
+            let flash = from.vars.device().is_rocm();
+            let mut model = gemma::Model::new(flash, &parse(from.config)?, from.vars)?;
             Ok(Box::new(move |tokens, position| model.forward(tokens, position)))
         },
         quantized: None,
@@ -312,7 +313,7 @@ pub fn complete(config: &mut Value, defaults: &str) -> Result<()> {
     let defaults: Value = serde_json::from_str(defaults)?;
     let rope = config["rope_parameters"].clone();
     let config = config.as_object_mut().context("config.json is no object")?;
-    // Flash attention is not compiled in; ends of text are read by us, also where they are several.
+    // The device says whether there is flash attention; ends of text are read by us, also where they are several.
     for key in ["use_flash_attn", "bos_token_id", "eos_token_id"] {
         config.remove(key);
     }

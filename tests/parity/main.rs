@@ -1,9 +1,10 @@
-//! Tiny models of the causal families of the published candle-transformers: what they say on ROCm is what
+//! Tiny models of the causal families of candle-transformers: what they say on ROCm is what
 //! they say on the CPU device, for a prompt and eight tokens after it.
 #![cfg(feature = "rocm-emulator")]
 #[path = "../common/mod.rs"]
 mod common;
 mod family;
+mod flash;
 mod gguf;
 mod quantized;
 mod recurrent;
@@ -117,6 +118,11 @@ fn assert_all(lines: impl Iterator<Item = Result<String>>) {
 #[test]
 fn transformers_say_what_they_say_on_the_cpu() {
     assert_all(transformers::families().iter().map(compare));
+}
+
+#[test]
+fn models_with_flash_attention_say_what_they_say_on_the_cpu() {
+    assert_all(flash::families().iter().map(compare));
 }
 
 #[test]

@@ -139,11 +139,15 @@ pub fn families() -> Vec<Quantized> {
             kinds: &[Q5_1, Q2K],
             file: || Ok(File::decoder("phi3", &[ATTENTION_IN_ONE, GATED_IN_ONE])),
             layers: LAYERS,
-            build: |bytes, device| {
-                let (content, mut reader) = read(bytes)?;
-                let mut model = quantized_phi3::ModelWeights::from_gguf(false, content, &mut reader, device)?;
-                forward(move |ids, before| model.forward(ids, before))
-            },
+            build: |bytes, device| quantized_phi3(bytes, device, false),
+            reference: None,
+        },
+        Quantized {
+            name: "quantized_phi3 with flash attention",
+            kinds: &[Q8_0],
+            file: || Ok(File::decoder("phi3", &[ATTENTION_IN_ONE, GATED_IN_ONE])),
+            layers: LAYERS,
+            build: |bytes, device| quantized_phi3(bytes, device, device.is_rocm()),
             reference: None,
         },
         from_gguf!("quantized_gemma3", &[Q8_0, Q6K], quantized_gemma3::ModelWeights, {
@@ -304,6 +308,12 @@ pub fn families() -> Vec<Quantized> {
             reference: Some(dequantized_qwen3_moe),
         },
     ]
+}
+
+fn quantized_phi3(bytes: &[u8], device: &Device, flash: bool) -> Result<Forward> {
+    let (content, mut reader) = read(bytes)?;
+    let mut model = quantized_phi3::ModelWeights::from_gguf(flash, content, &mut reader, device)?;
+    forward(move |ids, before| model.forward(ids, before))
 }
 
 /// qwen3_moe on the CPU with the numbers of a file of quantized_qwen3_moe.

@@ -51,8 +51,8 @@ macro_rules! deepseek2 {
     };
 }
 
-fn llama(config: llama::LlamaConfig, vb: VarBuilder) -> Result<Forward> {
-    let config = config.into_config(false);
+pub fn llama(config: llama::LlamaConfig, vb: VarBuilder, flash: bool) -> Result<Forward> {
+    let config = config.into_config(flash);
     let mut cache = llama::Cache::new(true, vb.dtype(), &config, vb.device())?;
     let model = llama::Llama::load(vb, &config)?;
     forward(move |ids, before| model.forward(ids, before, &mut cache))
@@ -63,12 +63,12 @@ const ROUTED: &str = "which two of four experts a token takes can hang on one ro
 
 pub fn families() -> Vec<Family> {
     vec![
-        family!("llama", {}, |config, vb| { llama(config, vb) }),
+        family!("llama", {}, |config, vb| { llama(config, vb, false) }),
         family!("llama3 with stretched positions",
             {"rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                 "original_max_position_embeddings": 16, "rope_type": "llama3"}, "tie_word_embeddings": true},
             |config, vb| {
-                llama(config, vb)
+                llama(config, vb, false)
             }
         ),
         family!("mistral", mistral::Model, {"sliding_window": 4}),
