@@ -47,6 +47,11 @@ const CC: Need = Need {
     packages: &["gcc", "libc6-dev"],
     why: "links Rust programs and builds zstd",
 };
+const CXX: Need = Need {
+    probe: Probe::Program("c++", &["--version"]),
+    packages: &["g++"],
+    why: "the C++ library's headers, which AMD's sources include",
+};
 
 const MEMORY_CHECKER: Need = Need {
     probe: Probe::Program("valgrind", &["--version"]),
@@ -56,6 +61,8 @@ const MEMORY_CHECKER: Need = Need {
 
 /// For building the kernels.
 pub const KERNELS: &[Need] = &[CC, CLANG, DEVICE_LIBS];
+/// For building Composable Kernel's attention.
+pub const COMPOSABLE_KERNEL: &[Need] = &[CLANG, CXX, DEVICE_LIBS, PIP];
 /// For fetching NVIDIA's tools.
 pub const NVIDIA_TOOLS: &[Need] = &[PIP];
 /// For the demo.

@@ -1,0 +1,132 @@
+//! From what this crate's functions are asked for to a launch of Composable Kernel.
+use candle::backend::{BackendDevice, BackendStorage};
+use candle::rocm::{Attended, Attention, AttentionOperand, RocmStorage};
+use candle::{bail, DType, Error, Layout, Result, Shape};
+
+use super::choice::{choice, wins, Choice};
+use super::interface::{Element, ARCHS};
+use super::library::{Library, FOLDER_VARIABLE};
+use super::{LogSums, Operand, Problem, Starts};
+
+/// What `attention` makes of operands of fitting shapes, if Composable Kernel is to compute it; `None` leaves it to Candle's
+/// kernels, which also refuse what does not fit. `out` is as [`Attention::forward`] takes it.
+pub(crate) fn instead(
+    attention: &Attention,
+    op: &'static str,
+    [q, k, v]: [AttentionOperand; 3],
+    out: &Layout,
+) -> Result<Option<Attended>> {
+    let device = q.0.device();
+    let Some(library) = library(device.arch())? else { return Ok(None) };
+    let Some(element) = element(attention, [q, k, v]) else { return Ok(None) };
+    let starts = attention.sequences.as_ref().map(|sequences| [sequences.queries, sequences.keys]);
+    for (storage, _) in [k, v].into_iter().chain(starts.into_iter().flatten()) {
+        if storage.device().ordinal() != device.ordinal() {
+            return Ok(None);
+        }
+    }
+    let (outer, heads, rows, width) = q.1.shape().dims4()?;
+    let (_, key_heads, keys, value_width) = v.1.shape().dims4()?;
+    let (batch, queries, keys) = match &attention.sequences {
+        Some(sequences) => {
+            let starts = sequences.queries.1.shape().dims1()?;
+            (starts.saturating_sub(1), sequences.max_queries.min(rows), sequences.max_keys)
+        }
+        None => (outer, rows, keys),
+    };
+    if batch * queries * heads * width == 0 || v.1.shape().elem_count() == 0 {
+        return Ok(None);
+    }
+    let address = |(storage, layout): AttentionOperand| Ok::<_, Error>(storage.ptr(layout, op)?.0 as u64);
+    let starts = match starts {
+        Some([queries, keys]) => Some(Starts { queries: address(queries)?, keys: address(keys)? }),
+        None => None,
+    };
+    let (left, right) = attention.window;
+    let mut problem = Problem {
+        element,
+        batch,
+        heads,
+        key_heads,
+        queries,
+        keys,
+        width,
+        value_width,
+        scale: attention.scale,
+        left,
+        right,
+        q: operand(address(q)?, q.1),
+        k: operand(address(k)?, k.1),
+        v: operand(address(v)?, v.1),
+        o: operand(0, out),
+        log_sums: LogSums { address: 0, head: rows, batch: heads * rows },
+        starts,
+    };
+    let Ok(call) = problem.call() else { return Ok(None) };
+    let is_wanted = choice() == Choice::ComposableKernel || wins(library.arch(), &problem, call.instance);
+    if !is_wanted || library.code_object(call.instance).is_none() {
+        return Ok(None);
+    }
+    let all_rows = outer * heads * rows;
+    // As of Candle's kernels, rows of no sequence are zeros where statistics are kept: gradients are computed of them.
+    let as_zeros = attention.statistics && attention.sequences.is_some();
+    let fresh = |dtype, elements: usize| match as_zeros {
+        true => device.zeros_impl(&Shape::from(elements), dtype),
+        // SAFETY: every element is written by the kernel, or of no sequence.
+        false => unsafe { RocmStorage::alloc(device, dtype, elements, op) },
+    };
+    let (made, log_sums) = (fresh(q.0.dtype(), all_rows * value_width)?, fresh(DType::F32, all_rows)?);
+    problem.o.address = address((&made, out))?;
+    problem.log_sums.address = address((&log_sums, &Layout::contiguous(all_rows)))?;
+    for (storage, _) in [k, v].into_iter().chain(attention.sequences.iter().flat_map(|s| [s.queries, s.keys]))
+    {
+        q.0.order_after(storage)?;
+    }
+    let call = problem.call().map_err(Error::wrap)?;
+    // SAFETY: layouts were held against their storages; who chose Composable Kernel vouches for where sequences lie.
+    unsafe { call.run(device, library)? };
+    let statistics = attention.statistics.then_some(log_sums);
+    Ok(Some(Attended { out: made, statistics }))
+}
+
+/// The code objects for an architecture, if any are to be used.
+fn library(arch: &str) -> Result<Option<&'static Library>> {
+    if choice() == Choice::Candle {
+        return Ok(None);
+    }
+    let library = Library::from_environment(arch).map_err(Error::wrap)?;
+    if library.is_none()
+        && choice() == Choice::ComposableKernel
+        && ARCHS.iter().any(|known| arch.starts_with(known))
+    {
+        bail!(
+            "Composable Kernel was chosen for attention on {arch}, but {FOLDER_VARIABLE} is not set: it names the folder \
+             that `cargo xtask ck --arch ARCH --out FOLDER` has filled"
+        )
+    }
+    Ok(library)
+}
+
+/// That of all operands, if instances know all that goes into the scores.
+fn element(attention: &Attention, [q, k, v]: [AttentionOperand; 3]) -> Option<Element> {
+    let more = [attention.slopes, attention.mask, attention.ranges, attention.pages];
+    let is_plain = more.iter().all(Option::is_none) && !attention.softcap.is_some_and(|cap| cap > 0.0);
+    let are_same = [k, v].iter().all(|(storage, _)| storage.dtype() == q.0.dtype());
+    let are_starts = |s: &candle::rocm::AttentionSequences| {
+        [s.queries, s.keys].iter().all(|(starts, _)| matches!(starts.dtype(), DType::U32 | DType::I32))
+    };
+    if !is_plain || !are_same || !attention.sequences.as_ref().is_none_or(are_starts) {
+        return None;
+    }
+    match q.0.dtype() {
+        DType::F16 => Some(Element::F16),
+        DType::BF16 => Some(Element::Bf16),
+        _ => None,
+    }
+}
+
+/// (batch, heads, rows, width) with dense rows. Strides of dims of one do not matter, and may be anything.
+fn operand(address: u64, layout: &Layout) -> Operand {
+    let stride = |dim: usize| if layout.dims()[dim] > 1 { layout.stride()[dim] } else { 0 };
+    Operand { address, row: stride(2), head: stride(1), batch: stride(0) }
+}

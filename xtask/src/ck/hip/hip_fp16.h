@@ -1,0 +1,2 @@
+// Half precision is `_Float16` here, which needs no header.
+#pragma once

@@ -1,0 +1,6 @@
+// The version of ROCm whose workarounds Composable Kernel is to choose.
+#pragma once
+
+#define HIP_VERSION_MAJOR 6
+#define HIP_VERSION_MINOR 4
+#define HIP_VERSION_PATCH 43482
