@@ -133,7 +133,7 @@ impl Case {
         let tensors = self.operands.iter().enumerate().map(|(i, operand)| {
             let seed = self.seed.wrapping_add(i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let dtype = operand.dtype.unwrap_or(self.dtype);
-            values::tensor(domain(i), dtype, &operand.stored_dims(), self.values, seed)
+            values::tensor(&domain(i), dtype, &operand.stored_dims(), self.values, seed)
         });
         tensors.collect()
     }

@@ -30,10 +30,18 @@ impl Outcome {
 
 /// Computes a case on a device, down to the result's arrival on the CPU.
 pub fn attempt(op: &Op, case: &Case, device: &Device) -> Outcome {
-    guarded(|| {
+    let outcome = guarded(|| {
         let operands = operands(op, case, device)?;
-        (op.run)(case, &operands)?.to_device(&Device::Cpu)
-    })
+        let result = (op.run)(case, &operands)?;
+        // A wrong index comes before what was left unwritten because of it.
+        device.synchronize()?;
+        result.to_device(&Device::Cpu)
+    });
+    if matches!(outcome, Outcome::Refused(_)) {
+        // What a kernel finds wrong after its first finding was reported is of this case, not of the next.
+        drop(device.synchronize());
+    }
+    outcome
 }
 
 /// The operands on a device, as the case looks at them.

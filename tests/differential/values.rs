@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use crate::case::Values;
 
 /// The values that an operation is defined on, or is compared on.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Domain {
     /// Whatever the dtype can hold.
     Any,
@@ -18,6 +18,8 @@ pub enum Domain {
     Divisor,
     /// Indexes below this; as special values the one that means "none" and, seldom, one out of range.
     Index(usize),
+    /// These whole numbers, again and again.
+    Listed(Vec<i64>),
 }
 
 /// SplitMix64.
@@ -43,7 +45,7 @@ impl Numbers {
 }
 
 /// A tensor on the CPU.
-pub fn tensor(domain: Domain, dtype: DType, dims: &[usize], values: Values, seed: u64) -> Result<Tensor> {
+pub fn tensor(domain: &Domain, dtype: DType, dims: &[usize], values: Values, seed: u64) -> Result<Tensor> {
     let count = dims.iter().product();
     let mut numbers = Numbers(seed);
     if dtype.is_float() {
@@ -51,7 +53,10 @@ pub fn tensor(domain: Domain, dtype: DType, dims: &[usize], values: Values, seed
         return from_f64(&floats, dims, dtype);
     }
     let special = values == Values::Special;
-    let ints: Vec<i64> = (0..count).map(|_| integer(&mut numbers, domain, dtype, special)).collect();
+    let ints: Vec<i64> = match domain {
+        Domain::Listed(list) => list.iter().copied().cycle().take(count).collect(),
+        _ => (0..count).map(|_| integer(&mut numbers, domain, dtype, special)).collect(),
+    };
     macro_rules! of {
         ($type:ty) => {
             Tensor::from_vec(ints.into_iter().map(|v| v as $type).collect::<Vec<_>>(), dims, &Device::Cpu)
@@ -82,9 +87,9 @@ fn range(dtype: DType) -> (i64, i64) {
     }
 }
 
-fn integer(numbers: &mut Numbers, domain: Domain, dtype: DType, special: bool) -> i64 {
+fn integer(numbers: &mut Numbers, domain: &Domain, dtype: DType, special: bool) -> i64 {
     let (min, max) = range(dtype);
-    if let Domain::Index(bound) = domain {
+    if let &Domain::Index(bound) = domain {
         return match numbers.below(64) {
             0..4 if special => max,
             4 if special => (bound as i64).min(max),
@@ -93,7 +98,7 @@ fn integer(numbers: &mut Numbers, domain: Domain, dtype: DType, special: bool) -
         };
     }
     let limit = match domain {
-        Domain::Within(limit) | Domain::Finite(limit) => limit as u64,
+        Domain::Within(limit) | Domain::Finite(limit) => *limit as u64,
         _ => 100,
     };
     let small = numbers.below(2 * limit + 1) as i64 - limit as i64;
@@ -113,10 +118,10 @@ fn integer(numbers: &mut Numbers, domain: Domain, dtype: DType, special: bool) -
     }
 }
 
-fn float(numbers: &mut Numbers, domain: Domain, dtype: DType, values: Values) -> f64 {
+fn float(numbers: &mut Numbers, domain: &Domain, dtype: DType, values: Values) -> f64 {
     let (smallest, normal, largest) = ends(dtype);
     let limit = match domain {
-        Domain::Within(limit) | Domain::Finite(limit) => limit,
+        Domain::Within(limit) | Domain::Finite(limit) => *limit,
         _ => 8.0,
     };
     if values == Values::Special {

@@ -1,4 +1,5 @@
 //! The one table of operations. The fuzzer, the support table and the counts of HIP calls all walk it.
+mod attention;
 mod copies;
 mod elementwise;
 mod indexing;
@@ -173,6 +174,7 @@ pub fn table() -> &'static [Op] {
             spatial::ops,
             layers::ops,
             quantized::ops,
+            attention::ops,
         ];
         families.iter().flat_map(|ops| ops()).collect()
     });

@@ -1,0 +1,139 @@
+//! What prefill with attention executes and reads, counted by the software GPU and held against a count on paper.
+#![cfg(feature = "rocm-emulator")]
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use candle_core::{DType, Device, Tensor};
+use candle_flash_attn::flash_attn;
+use hip_kernels::Module;
+use rocm_loader::DRIVER_VARIABLE;
+use serde_json::Value;
+
+const OPTIONS: &str = "CANDLE_ROCM_EMULATOR";
+const HEADS: u64 = 4;
+const ROWS: u64 = 512;
+const WIDTH: u64 = 128;
+/// Of a workgroup of `attention_rows`.
+const QUERY_TILE: u64 = 128;
+
+/// How a GPU multiplies halves, and how `attention.cu` shares the work out there.
+struct Arch {
+    name: &'static str,
+    /// Multiplications of one instruction.
+    multiplications: u64,
+    /// Queries of a wave, and the keys that it meets at a time.
+    queries: u64,
+    keys: u64,
+    /// Lanes multiply: their waves read queries again for each step, and weights change lanes through LDS.
+    lanes: bool,
+}
+
+const MATRIX: Arch = Arch { name: "", multiplications: 16 * 16 * 16, queries: 32, keys: 64, lanes: false };
+const ARCHS: [Arch; 4] = [
+    Arch { name: "gfx90a", ..MATRIX },
+    Arch { name: "gfx942", ..MATRIX },
+    Arch { name: "gfx1100", queries: 16, ..MATRIX },
+    Arch { name: "gfx1030", multiplications: 2 * 32, queries: 16, keys: 32, lanes: true },
+];
+
+impl Arch {
+    /// Pairs of queries and keys of the steps in which a wave sees any key.
+    fn pairs(&self, causal: bool) -> u64 {
+        let waves = (0..ROWS).step_by(self.queries as usize);
+        let seen = |first: u64| if causal { first + self.queries } else { ROWS };
+        HEADS * self.queries * waves.map(|first| seen(first).next_multiple_of(self.keys)).sum::<u64>()
+    }
+
+    /// Instructions that multiply queries with keys, and weights with values.
+    fn products(&self, causal: bool) -> u64 {
+        2 * self.pairs(causal) * WIDTH / self.multiplications
+    }
+}
+
+/// A prefill of heads with so many keys.
+fn prefill(device: &Device, keys: u64, causal: bool) -> Result<Value> {
+    let rows = |rows: u64, from: f64| {
+        let dims = (1, rows as usize, HEADS as usize, WIDTH as usize);
+        let count = (rows * HEADS * WIDTH) as usize;
+        let values: Vec<f64> = (0..count).map(|i| (from + i as f64 * 12.9898).sin()).collect();
+        Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(DType::F16)?.to_device(device)
+    };
+    let (q, k, v) = (rows(ROWS, 0.0)?, rows(keys, 0.3)?, rows(keys, 0.7)?);
+    device.synchronize()?;
+    rocm_emulator::take_profile();
+    flash_attn(&q, &k, &v, 0.1, causal)?;
+    device.synchronize()?;
+    let profile = rocm_emulator::take_profile().context("a profile is asked for")?;
+    let profile: Value = serde_json::from_str(&profile)?;
+    let kernels = profile["kernels"].as_array().context("a profile has kernels")?;
+    assert_eq!((kernels.len(), kernels[0]["name"].as_str()), (1, Some("attention_rows_128_f16")));
+    Ok(kernels[0].clone())
+}
+
+fn number(kernel: &Value, group: &str, name: &str) -> u64 {
+    kernel[group][name].as_u64().unwrap_or_else(|| panic!("no {group}.{name} in {kernel}"))
+}
+
+#[test]
+#[ignore = "the test below runs it in a process of its own, with a profile"]
+fn prefills() -> Result<()> {
+    let mut beyond = Vec::new();
+    let built = ARCHS.iter().filter(|arch| hip_kernels::code_object(Module::Attention, arch.name).is_ok());
+    for (ordinal, arch) in built.enumerate() {
+        let device = Device::new_rocm(ordinal)?;
+        // What is read besides keys and values.
+        let besides = number(&prefill(&device, 0, false)?, "bytes", "loaded");
+        for causal in [false, true] {
+            let kernel = prefill(&device, ROWS, causal)?;
+            let (products, needed) = (number(&kernel, "rates", "products"), arch.products(causal));
+            let stored = number(&kernel, "bytes", "lds_stored");
+            // All that is read of keys and values goes to LDS once.
+            let read = match arch.lanes {
+                true => stored - arch.pairs(causal) * 2,
+                false => number(&kernel, "bytes", "loaded") - besides,
+            };
+            let once = 2 * HEADS * ROWS * WIDTH * 2;
+            let (accesses, conflicts) =
+                (number(&kernel, "lds", "accesses"), number(&kernel, "lds", "bank_conflicts"));
+            let case = format!("{} {}", arch.name, if causal { "causal" } else { "not causal" });
+            println!(
+                "{case}: {products} products, {needed} needed; keys and values read {:.2} times; {conflicts} conflicts in \
+                 {accesses} accesses of LDS ({:.1}%), {} steps",
+                read as f64 / once as f64,
+                100.0 * conflicts as f64 / accesses as f64,
+                number(&kernel, "lds", "steps"),
+            );
+            let bounds = [
+                ("products", needed <= products && 10 * products <= 11 * needed),
+                ("keys and values", once <= 2 * read && read <= (ROWS / QUERY_TILE + 1) * once),
+                ("conflicts", 20 * conflicts < accesses),
+            ];
+            beyond
+                .extend(bounds.iter().filter(|(_, holds)| !holds).map(|(what, _)| format!("{case}: {what}")));
+        }
+    }
+    assert!(beyond.is_empty(), "beyond their bounds: {beyond:#?}");
+    Ok(())
+}
+
+#[test]
+fn prefill_multiplies_and_reads_little_more_than_it_must() -> Result<()> {
+    let (built, missing): (Vec<&str>, Vec<&str>) = ARCHS
+        .iter()
+        .map(|arch| arch.name)
+        .partition(|arch| hip_kernels::code_object(Module::Attention, arch).is_ok());
+    if !missing.is_empty() {
+        println!("the kernels were built without {missing:?} (CANDLE_ROCM_ARCHS)");
+    }
+    let file = tempfile::NamedTempFile::new()?;
+    let output = Command::new(std::env::current_exe()?)
+        .args(["--ignored", "--exact", "prefills", "--nocapture"])
+        .env(OPTIONS, format!("profile={}", file.path().display()))
+        .env(DRIVER_VARIABLE, format!("emulator:{}", built.join(",")))
+        .output()?;
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    print!("{text}");
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
+    Ok(())
+}
