@@ -6,6 +6,7 @@
 //!
 //! docs/performance.md says how it is measured. Each case is measured on every device in turn before the next one;
 //! an error is printed, the others go on, and the status is 1. The last line is `bench: N cases, M failed`.
+mod attention;
 mod case;
 mod conv;
 mod copies;
@@ -162,6 +163,7 @@ fn chosen(args: &Args, scale: Scale) -> Result<Vec<Case>> {
         indexing::cases,
         conv::cases,
         products::cases,
+        attention::cases,
         quantized::cases,
         model::cases,
     ];

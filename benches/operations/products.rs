@@ -1,10 +1,9 @@
-//! Products of matrices, linear layers, and attention written out.
-use crate::case::{Cases, FLOATS, causal_mask, dims_name, random};
-use candle_core::{D, Module, Tensor};
-use candle_nn::{Linear, ops};
+//! Products of matrices, and linear layers.
+use crate::case::{Cases, FLOATS, dims_name, random};
+use candle_core::Module;
+use candle_nn::Linear;
 
 const MATMUL: &str = "matmul";
-const ATTENTION: &str = "attention";
 
 const SQUARES: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
 /// Rows, inputs and outputs.
@@ -57,15 +56,5 @@ pub fn cases(cases: &mut Cases) {
         cases
             .operation([MATMUL, "bmm_qkt_decode"], dtype, shape, operands, |[q, k]| q.matmul(&k.t()?))
             .bytes(heads * length * width * size);
-
-        let heads_of = || random(dtype, [1, heads, length, width]);
-        let operands = [heads_of(), heads_of(), heads_of(), causal_mask(dtype, length)];
-        let scale = 1. / (width as f64).sqrt();
-        let attention = move |[q, k, v, mask]: &[Tensor; 4]| {
-            let scores = (q.matmul(&k.transpose(D::Minus2, D::Minus1)?)? * scale)?;
-            ops::softmax_last_dim(&scores.broadcast_add(mask)?)?.matmul(v)
-        };
-        let shape = dims_name(&[1, heads, length, width]);
-        cases.operation([ATTENTION, "attention_causal"], dtype, shape, operands, attention).flops(2 * flops);
     }
 }

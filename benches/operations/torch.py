@@ -400,6 +400,16 @@ def products(cases):
         make = attention(d, heads, length, width)
         shape = by_x(1, heads, length, width)
         cases.add("attention", "attention_causal", d, shape, make, flops=2 * flops)
+        sdpa = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        operands = [rand(d, 1, heads, length, width)] * 3
+        cases.op("attention", "flash_attn_causal", d, shape, operands, sdpa, flops=flops)
+        for batch, heads, key_heads, keys in ((1, 32, 32, 4096), (1, 32, 8, 4096), (8, 32, 8, 4096)):
+            keys, width = s(keys), 128
+            held, gqa = rand(d, batch, key_heads, keys, width), heads != key_heads
+            sdpa = lambda q, k, v, gqa=gqa: F.scaled_dot_product_attention(q, k, v, enable_gqa=gqa)
+            shape, bytes = f"{batch}x{heads}/{key_heads}x{keys}x{width}", 2 * batch * key_heads * keys * width * size
+            operands = [rand(d, batch, heads, 1, width), held, held]
+            cases.op("attention", "flash_attn_decode", d, shape, operands, sdpa, bytes=bytes)
 
 
 class Llama:
