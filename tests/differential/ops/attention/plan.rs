@@ -66,15 +66,15 @@ pub fn plan(c: &mut Choices, function: &Function) -> Plan {
     }
     if varlen {
         let mut most = Vec::new();
-        let sides: [(&str, fn(&(usize, usize)) -> usize); 2] = [("starts", |s| s.0), ("key_starts", |s| s.1)];
-        for (name, of) in sides {
-            let ends = lengths.iter().map(of).scan(0, |end, length| {
+        let (of_queries, of_keys): (Vec<usize>, Vec<usize>) = lengths.iter().copied().unzip();
+        for (name, of) in [("starts", of_queries), ("key_starts", of_keys)] {
+            let ends = of.iter().scan(0, |end, length| {
                 *end += length;
                 Some(*end)
             });
             plan = plan.sizes(name, &[0].into_iter().chain(ends).collect::<Vec<_>>());
             plan.operands.push(Operand::new(name, &[count + 1]).of(DType::U32));
-            most.push(lengths.iter().map(of).max().unwrap_or(0) + c.one_of(&[0, 0, 0, 90]));
+            most.push(of.iter().max().unwrap_or(&0) + c.one_of(&[0, 0, 0, 90]));
         }
         plan = plan.sizes("most", &most);
     }
@@ -145,8 +145,8 @@ const WRONG: [fn(&mut Plan); 24] = [
             v.views.clear();
         })
     },
-    |p| change(p, "q", |q| turn_last(q)),
-    |p| change(p, "k", |k| turn_last(k)),
+    |p| change(p, "q", turn_last),
+    |p| change(p, "k", turn_last),
     |p| change(p, "v", |v| v.views.push(View::Broadcast(v.dims.len() - 1))),
     |p| change(p, "q", |q| *last(q) += 8),
     |p| change(p, "k", |k| k.dims[0] += 1),
