@@ -97,8 +97,8 @@ pub fn state(
         let second_formula = super::formula::find(second.name)?;
         fill(&mut state, second_formula, second, &mut random);
     }
-    if inst.name.contains("_f32_16x16x16") {
-        whole_halves(&mut state, inst, &mut random);
+    if inst.name.contains("_f32_16x16x") {
+        whole_floats(&mut state, inst, &mut random);
     }
     if inst.name.starts_with("v_wmma") && noise.family == Family::Rdna3 {
         repeat_inputs(&mut state, inst);
@@ -122,24 +122,29 @@ pub fn state(
     Some(state)
 }
 
-/// A and B of whole numbers as halves, and C of whole numbers, such that f32 holds every sum: in whatever order they are
-/// added. Of up to eight registers each; zeros where they share some.
-fn whole_halves(state: &mut State, inst: &Inst, random: &mut Random) {
+/// A and B of whole numbers that their floats hold, and C of whole numbers, such that f32 holds every sum: in whatever order
+/// they are added. Of up to eight registers each; zeros where they share some.
+fn whole_floats(state: &mut State, inst: &Inst, random: &mut Random) {
     let mut number = |limit: i32| (random.bits() % (2 * limit as u64 + 1)) as i32 - limit;
     let firsts = inst.src.map(|operand| match agpr_as_vgpr(operand) {
         Operand::Vgpr(first) => Some(first),
         _ => None,
     });
     let apart = |a: u16, b: Option<u16>| b.is_none_or(|b| a.abs_diff(b) >= 8);
-    for (at, limit) in [2032, 63, 1 << 22].into_iter().enumerate() {
+    let (bfloats, singles) = (inst.name.contains("bf16"), inst.name.ends_with("f32"));
+    let narrow = |number: i32| match bfloats {
+        true => (number as f32).to_bits() >> 16,
+        false => half::narrow(number as f32),
+    };
+    for (at, limit) in [if bfloats { 255 } else { 2032 }, 63, 1 << 22].into_iter().enumerate() {
         let Some(first) = firsts[at] else { continue };
         let alone = (0..3).all(|other| other == at || apart(first, firsts[other]));
         let limit = if alone { limit } else { 0 };
         for register in state.vgpr.iter_mut().skip(first.into()).take(8) {
             for lane in register {
                 *lane = match at {
-                    2 => (number(limit) as f32).to_bits(),
-                    _ => half::narrow(number(limit) as f32) | half::narrow(number(limit) as f32) << 16,
+                    0 | 1 if !singles => narrow(number(limit)) | narrow(number(limit)) << 16,
+                    _ => (number(limit) as f32).to_bits(),
                 };
             }
         }

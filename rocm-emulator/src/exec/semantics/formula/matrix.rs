@@ -1,8 +1,8 @@
-//! Products of 16x16 matrices of bytes or halves, which a whole wave makes whatever EXEC says.
+//! Products of 16x16 matrices of bytes or floats, which a whole wave makes whatever EXEC says.
 //!
 //! A's row and B's column of a number lie in the lanes of that number modulo 16. Which k stand where needs no saying:
-//! A and B agree on it, and sums of whole numbers that the result can hold have no order. Halves are whole here
-//! (`whole_halves` of the inputs); how sums of others are rounded is for the tests of `exec::matrix`.
+//! A and B agree on it, and sums of whole numbers that the result can hold have no order. Floats are whole here
+//! (`whole_floats` of the inputs); how sums of others are rounded is for the tests of `exec::matrix`.
 use super::{Row, whole};
 use crate::exec::semantics::kind::Kind;
 use crate::exec::semantics::operands::{agpr_as_vgpr, raw};
@@ -13,11 +13,16 @@ use crate::isa::{Family, Inst, Operand};
 /// Rows of A, columns of B, and lanes that have one of each.
 const SIDE: usize = 16;
 
-/// What A and B are made of, and with it the result: i32 of bytes, f32 of halves.
+/// What A and B are made of, and with it the result: i32 of bytes, f32 of floats.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Element {
-    Byte { signed: bool },
+    Byte {
+        signed: bool,
+    },
     Half,
+    /// The upper half of an f32.
+    Bfloat,
+    Single,
 }
 
 impl Element {
@@ -30,12 +35,17 @@ impl Element {
                 words.flat_map(u32::to_le_bytes).map(|byte| f64::from(byte as i8)).collect()
             }
             Self::Byte { signed: false } => words.flat_map(u32::to_le_bytes).map(f64::from).collect(),
-            Self::Half => {
+            Self::Single => words.map(|word| f64::from(f32::from_bits(word))).collect(),
+            Self::Half | Self::Bfloat => {
+                let widen = |bits: u32| match self {
+                    Self::Half => half::widen(bits),
+                    _ => f32::from_bits(bits << 16),
+                };
                 // Of halves the lower and the higher ones are negated by modifiers of their own.
                 let signs =
                     [inst.mods.neg, inst.mods.neg_hi].map(|bits| 1.0 - 2.0 * f64::from(bits >> at & 1));
                 words
-                    .flat_map(|word| [word & 0xffff, word >> 16].map(half::widen))
+                    .flat_map(|word| [word & 0xffff, word >> 16].map(widen))
                     .zip(signs.into_iter().cycle())
                     .map(|(value, sign)| f64::from(value) * sign)
                     .collect()
@@ -44,7 +54,7 @@ impl Element {
     }
 
     fn sum(self, inst: &Inst, bits: u32) -> f64 {
-        if self != Self::Half {
+        if matches!(self, Self::Byte { .. }) {
             return f64::from(bits as i32);
         }
         let value = f64::from(f32::from_bits(bits));
@@ -53,7 +63,7 @@ impl Element {
     }
 
     fn bits(self, sum: f64) -> u32 {
-        if self == Self::Half { (sum as f32).to_bits() } else { sum as i64 as u32 }
+        if matches!(self, Self::Byte { .. }) { sum as i64 as u32 } else { (sum as f32).to_bits() }
     }
 }
 
@@ -143,7 +153,15 @@ pub const ROWS: &[Row] = &[
     whole("v_mfma_i32_16x16x32_i8", |inst, before, after| mfma(inst, before, after, BYTE, 2)),
     whole("v_mfma_f32_16x16x16f16", |inst, before, after| mfma(inst, before, after, Element::Half, 2)),
     whole("v_mfma_f32_16x16x16_f16", |inst, before, after| mfma(inst, before, after, Element::Half, 2)),
+    whole("v_mfma_f32_16x16x8bf16", |inst, before, after| mfma(inst, before, after, Element::Bfloat, 1)),
+    whole("v_mfma_f32_16x16x16bf16_1k", |inst, before, after| mfma(inst, before, after, Element::Bfloat, 2)),
+    whole("v_mfma_f32_16x16x16_bf16", |inst, before, after| mfma(inst, before, after, Element::Bfloat, 2)),
+    whole("v_mfma_f32_16x16x4f32", |inst, before, after| mfma(inst, before, after, Element::Single, 1)),
+    whole("v_mfma_f32_16x16x4_f32", |inst, before, after| mfma(inst, before, after, Element::Single, 1)),
     whole("v_wmma_i32_16x16x16_iu8", wmma_of_bytes),
+    whole("v_wmma_f32_16x16x16_bf16", |inst, before, after| {
+        wmma(inst, before, after, [Element::Bfloat; 2], 8);
+    }),
     whole("v_wmma_f32_16x16x16_f16", |inst, before, after| {
         wmma(inst, before, after, [Element::Half; 2], 8);
     }),
