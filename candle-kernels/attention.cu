@@ -168,7 +168,7 @@ struct Walk {
                 highest = across<QUERIES<T>, BY_LANES<T>>(highest, fmaxf);
                 const float top = fmaxf(tops[t][i], highest);
                 // Where no key was seen yet, any base makes all weights zero.
-                const float base = top == -INFINITY ? 0.0f : top * factor;
+                const float highest_finite = top == -INFINITY ? 0.0f : top, base = highest_finite * factor;
                 const float fade = candle_exp2(fmaf(tops[t][i], factor, -base));
                 const float raised = RAISED<T> - base;
                 tops[t][i] = top;
@@ -176,7 +176,9 @@ struct Walk {
 #pragma unroll
                 for (unsigned int j = 0; j < KEY_TILES * J; ++j) {
                     float &score = element<T>(scores[t][j / J], i, j % J);
-                    score = candle_exp2(fmaf(score, factor, raised));
+                    // Of few rows, which wait for memory, the highest score has a weight of exactly a power of 2.
+                    score = candle_exp2(P::TEAM == WAVE ? fmaf(score - highest_finite, factor, RAISED<T>)
+                                                        : fmaf(score, factor, raised));
                     sum += score;
                 }
                 sums[t][i] = fmaf(sums[t][i], fade, sum);

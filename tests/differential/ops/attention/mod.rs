@@ -6,7 +6,7 @@ mod refusals;
 use candle_core::{Result, Tensor};
 use candle_flash_attn::*;
 
-use super::{ONE_LAUNCH, Op, at_most};
+use super::{Calls, ONE_LAUNCH, Op, at_most};
 use crate::case::Case;
 use crate::compare::Bound;
 use crate::values::Domain;
@@ -199,8 +199,11 @@ fn op(function: &'static Function) -> Op {
         Bound::ulps(0.0)
             .and_steps(|case, tensors| formula::allowed(Arguments { case, tensors }, function.statistics())),
     )
-    // Statistics are cast and joined to the result.
-    .calling(if function.statistics() { at_most(5) } else { ONE_LAUNCH })
+    // Statistics are cast and joined to the result; with them, rows of no sequence are zeros.
+    .calling(match (function.statistics(), function.takes("starts")) {
+        (true, sequences) => Calls { copies: if sequences { 2 } else { 0 }, ..at_most(5) },
+        _ => ONE_LAUNCH,
+    })
 }
 
 /// Two heads of 16 columns that share keys.
