@@ -54,15 +54,15 @@ struct alignas(16) Slab {
     // Granules that lie in different banks, and those of a line.
     static constexpr unsigned int APART = 128 / sizeof(T) / GRANULE, GRANULES = DEPTH / GRANULE;
     static_assert(GRANULES % APART == 0 || APART % GRANULES == 0, "granules change places within a line");
+    // Lines that lie in different banks change places, too.
+    static constexpr unsigned int BESIDE = GRANULES < APART ? APART / GRANULES : 1;
     T of[LINES * DEPTH];
 
     __device__ __forceinline__ static constexpr unsigned int turn(unsigned int line) {
         const unsigned int all = APART == 16 ? (line ^ line / 16) % 16
                                              : (line ^ line / 16) % 4 + (line / 4 ^ line / 8) % 2 * 4;
-        return GRANULES < APART ? all / (GRANULES < APART ? APART / GRANULES : 1) : all;
+        return all / BESIDE;
     }
-    // Lines that lie in different banks change places, too.
-    static constexpr unsigned int BESIDE = GRANULES < APART ? APART / GRANULES : 1;
     // In bytes, as all places.
     __device__ __forceinline__ static constexpr unsigned int place(unsigned int line, unsigned int k) {
         return ((line ^ line / 16 % BESIDE) * DEPTH + (k / GRANULE ^ turn(line)) * GRANULE + k % GRANULE) * sizeof(T);
@@ -145,8 +145,12 @@ struct Staged {
 #else
     static constexpr bool DIRECT = false;
 #endif
-    // Whether a step's 16 lanes have two fours of keys each instead of one: halves of 16 bytes, which are in different banks.
-    static constexpr bool SWAPPED = TURN && To::GRANULE == 2 * KEYS && CHUNKS > 8 && TEAM >= 2 * CHUNKS;
+    // The bit of a thread that changes places with bit 3, if any: a step's 16 lanes then store fours of keys into different
+    // banks. These are halves of a granule, or granules that the turns of a width of 64 leave apart.
+    static constexpr unsigned int EXCHANGED = !TURN                                                            ? 0
+                                              : To::GRANULE == 2 * KEYS && CHUNKS > 8 && TEAM >= 2 * CHUNKS ? CHUNKS
+                                              : To::GRANULE == KEYS && CHUNKS == 8 && To::GRANULES == 8     ? 16
+                                                                                                             : 0;
     // Units that registers hold.
     static constexpr unsigned int HELD = DIRECT || UNITS * KEYS <= (WIDTH * sizeof(T) > 1024 ? 4 : 8) ? UNITS : 4 / KEYS;
     Pack<T> packs[DIRECT ? 1 : HELD][KEYS];
@@ -155,8 +159,8 @@ struct Staged {
     template <unsigned int FIRST, typename F>
     __device__ __forceinline__ static void units(unsigned int thread, F use) {
         thread = anew(thread);
-        if constexpr (SWAPPED) {
-            thread ^= (thread / 8 ^ thread / CHUNKS) % 2 * (8 | CHUNKS);
+        if constexpr (EXCHANGED != 0) {
+            thread ^= (thread / 8 ^ thread / EXCHANGED) % 2 * (8 | EXCHANGED);
         }
         // In a register of each lane also where all have the same.
         const unsigned int key = anew(thread / CHUNKS * KEYS);

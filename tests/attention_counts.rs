@@ -13,7 +13,7 @@ use serde_json::Value;
 const OPTIONS: &str = "CANDLE_ROCM_EMULATOR";
 const HEADS: u64 = 4;
 const ROWS: u64 = 512;
-const WIDTH: u64 = 128;
+const WIDTHS: [u64; 2] = [64, 128];
 /// Of a workgroup of `attention_rows`.
 const QUERY_TILE: u64 = 128;
 
@@ -22,7 +22,7 @@ struct Arch {
     name: &'static str,
     /// Multiplications of one instruction.
     multiplications: u64,
-    /// Queries of a wave, and the keys that it meets at a time.
+    /// Queries of a wave, and the keys of width 128 that it meets at a time: of width 64, 32.
     queries: u64,
     keys: u64,
     /// Lanes multiply: their waves read queries again for each step, and weights change lanes through LDS.
@@ -39,23 +39,24 @@ const ARCHS: [Arch; 4] = [
 
 impl Arch {
     /// Pairs of queries and keys of the steps in which a wave sees any key.
-    fn pairs(&self, causal: bool) -> u64 {
+    fn pairs(&self, width: u64, causal: bool) -> u64 {
+        let keys = if width < 128 { 32 } else { self.keys };
         let waves = (0..ROWS).step_by(self.queries as usize);
         let seen = |first: u64| if causal { first + self.queries } else { ROWS };
-        HEADS * self.queries * waves.map(|first| seen(first).next_multiple_of(self.keys)).sum::<u64>()
+        HEADS * self.queries * waves.map(|first| seen(first).next_multiple_of(keys)).sum::<u64>()
     }
 
     /// Instructions that multiply queries with keys, and weights with values.
-    fn products(&self, causal: bool) -> u64 {
-        2 * self.pairs(causal) * WIDTH / self.multiplications
+    fn products(&self, width: u64, causal: bool) -> u64 {
+        2 * self.pairs(width, causal) * width / self.multiplications
     }
 }
 
-/// A prefill of heads with so many keys.
-fn prefill(device: &Device, keys: u64, causal: bool) -> Result<Value> {
+/// A prefill of heads so wide with so many keys.
+fn prefill(device: &Device, width: u64, keys: u64, causal: bool) -> Result<Value> {
     let rows = |rows: u64, from: f64| {
-        let dims = (1, rows as usize, HEADS as usize, WIDTH as usize);
-        let count = (rows * HEADS * WIDTH) as usize;
+        let dims = (1, rows as usize, HEADS as usize, width as usize);
+        let count = (rows * HEADS * width) as usize;
         let values: Vec<f64> = (0..count).map(|i| (from + i as f64 * 12.9898).sin()).collect();
         Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(DType::F16)?.to_device(device)
     };
@@ -67,7 +68,10 @@ fn prefill(device: &Device, keys: u64, causal: bool) -> Result<Value> {
     let profile = rocm_emulator::take_profile().context("a profile is asked for")?;
     let profile: Value = serde_json::from_str(&profile)?;
     let kernels = profile["kernels"].as_array().context("a profile has kernels")?;
-    assert_eq!((kernels.len(), kernels[0]["name"].as_str()), (1, Some("attention_rows_128_f16")));
+    assert_eq!(
+        (kernels.len(), kernels[0]["name"].as_str()),
+        (1, Some(&*format!("attention_rows_{width}_f16")))
+    );
     Ok(kernels[0].clone())
 }
 
@@ -82,21 +86,21 @@ fn prefills() -> Result<()> {
     let built = ARCHS.iter().filter(|arch| hip_kernels::code_object(Module::Attention, arch.name).is_ok());
     for (ordinal, arch) in built.enumerate() {
         let device = Device::new_rocm(ordinal)?;
-        // What is read besides keys and values.
-        let besides = number(&prefill(&device, 0, false)?, "bytes", "loaded");
-        for causal in [false, true] {
-            let kernel = prefill(&device, ROWS, causal)?;
-            let (products, needed) = (number(&kernel, "rates", "products"), arch.products(causal));
+        for (width, causal) in WIDTHS.into_iter().flat_map(|width| [(width, false), (width, true)]) {
+            // What is read besides keys and values.
+            let besides = number(&prefill(&device, width, 0, false)?, "bytes", "loaded");
+            let kernel = prefill(&device, width, ROWS, causal)?;
+            let (products, needed) = (number(&kernel, "rates", "products"), arch.products(width, causal));
             let stored = number(&kernel, "bytes", "lds_stored");
             // All that is read of keys and values goes to LDS once.
             let read = match arch.lanes {
-                true => stored - arch.pairs(causal) * 2,
+                true => stored - arch.pairs(width, causal) * 2,
                 false => number(&kernel, "bytes", "loaded") - besides,
             };
-            let once = 2 * HEADS * ROWS * WIDTH * 2;
+            let once = 2 * HEADS * ROWS * width * 2;
             let (accesses, conflicts) =
                 (number(&kernel, "lds", "accesses"), number(&kernel, "lds", "bank_conflicts"));
-            let case = format!("{} {}", arch.name, if causal { "causal" } else { "not causal" });
+            let case = format!("{} {width} {}", arch.name, if causal { "causal" } else { "not causal" });
             println!(
                 "{case}: {products} products, {needed} needed; keys and values read {:.2} times; {conflicts} conflicts in \
                  {accesses} accesses of LDS ({:.1}%), {} steps",
