@@ -53,11 +53,17 @@ impl LaunchConfig {
     /// # Errors
     /// [`RocmError::TooManyElements`] if HIP could not count the threads: `rows * block` must stay below 2^32.
     pub fn for_rows(op: &'static str, rows: usize, block: u32) -> Result<Self> {
+        Self::for_grid(op, (rows, 1, 1), block)
+    }
+
+    /// Workgroups in x, y and z of `block` threads in x; as for [`LaunchConfig::for_rows`], HIP counts the threads of all.
+    pub(crate) fn for_grid(op: &'static str, (x, y, z): (usize, usize, usize), block: u32) -> Result<Self> {
         let limit = (u32::MAX / block.max(1)) as usize;
-        if rows > limit {
-            return Err(RocmError::TooManyElements { op, elements: rows, limit }.into());
+        let elements = x.saturating_mul(y).saturating_mul(z);
+        if elements > limit {
+            return Err(RocmError::TooManyElements { op, elements, limit }.into());
         }
-        Ok(Self { grid: (rows as u32, 1, 1), block: (block, 1, 1), lds_bytes: 0 })
+        Ok(Self { grid: (x as u32, y as u32, z as u32), block: (block, 1, 1), lds_bytes: 0 })
     }
 
     /// Whether there is no workgroup.

@@ -34,7 +34,7 @@ const WORKGROUPS: usize = 4;
 /// Rows of keys are not further apart than this many elements: 64 of them are less than 4 GiB.
 const FURTHEST_ROW: usize = 1 << 24;
 /// More positions than any sequence has, and as a window as good as none.
-pub(super) const FAR: usize = 1 << 30;
+const FAR: usize = 1 << 30;
 
 /// Sequences of different lengths behind each other.
 pub struct AttentionSequences<'a> {
@@ -106,6 +106,17 @@ impl Sizes {
     pub(super) fn rows(&self) -> usize {
         self.heads / self.key_heads * self.queries
     }
+
+    /// As kernels read them.
+    pub(super) fn words(&self) -> [usize; 7] {
+        let Self { batches, heads, key_heads, queries, keys, width, value_width, .. } = *self;
+        [heads, key_heads, batches, queries, keys, width, value_width]
+    }
+
+    /// Of batches and heads.
+    pub(super) fn statistics_strides(&self) -> [usize; 2] {
+        [self.heads * self.total_queries, self.total_queries]
+    }
 }
 
 /// Where rows of an operand lie: aligned, with batches, heads and rows apart by so many elements.
@@ -176,6 +187,12 @@ impl Attention<'_> {
         let mut dense = unsafe { RocmStorage::alloc(device, dtype, all_rows * sizes.value_width, op)? };
         dst.copy2d(&mut dense, all_rows, sizes.value_width, padded, sizes.value_width, 0, 0)?;
         Ok(Attended { out: dense, statistics })
+    }
+
+    /// The window as kernels read it.
+    pub(super) fn seen(&self) -> [usize; 2] {
+        let (left, right) = self.window;
+        [left, right].map(|side| side.unwrap_or(FAR).min(FAR))
     }
 
     pub(super) fn sizes(&self, op: &'static str, q: &Layout, k: &Layout, v: &Layout) -> Result<Sizes> {
@@ -329,12 +346,13 @@ pub(super) fn in_packs(op: &'static str, (storage, layout): AttentionOperand) ->
     Ok(Rows { _copy: Some(copy), at, strides: [heads * rows * padded, rows * padded, padded] })
 }
 
-/// Where an operand lies, or a copy of one that is not dense, which `copies` holds until the launch.
+/// Where an operand lies, if there is one, or a copy of one that is not dense, which `copies` holds until the launch.
 pub(super) fn in_order(
     op: &'static str,
-    (storage, layout): AttentionOperand,
+    operand: Option<AttentionOperand>,
     copies: &mut Vec<RocmStorage>,
 ) -> Result<DevicePtr> {
+    let Some((storage, layout)) = operand else { return Ok(DevicePtr::NULL) };
     if layout.is_contiguous() {
         return storage.ptr(layout, op);
     }
@@ -402,40 +420,34 @@ impl Launch<'_> {
     ) -> Result<()> {
         let (op, device, sizes, attention) = (self.op, self.device, &self.sizes, self.attention);
         let mut copies = Vec::new();
-        let mut dense = |operand: Option<AttentionOperand>| match operand {
-            Some(operand) => in_order(op, operand, &mut copies),
-            None => Ok(DevicePtr::NULL),
-        };
+        let mut dense = |operand| in_order(op, operand, &mut copies);
         let (mask, mask_strides) = match attention.mask {
             Some((storage, layout)) => (storage.ptr(layout, op)?, layout.stride().to_vec()),
             None => (DevicePtr::NULL, vec![0; 4]),
         };
-        let (table, table_row) = match attention.pages {
-            Some(operand) => (dense(Some(operand))?, operand.1.dims()[1]),
-            None => (DevicePtr::NULL, 0),
-        };
-        let (query_starts, key_starts) = match &attention.sequences {
-            Some(sequences) => (dense(Some(sequences.queries))?, dense(Some(sequences.keys))?),
-            None => (DevicePtr::NULL, DevicePtr::NULL),
-        };
+        let starts = attention.sequences.as_ref();
+        let (query_starts, key_starts) =
+            (dense(starts.map(|starts| starts.queries))?, dense(starts.map(|starts| starts.keys))?);
+        let (table, slopes, ranges) =
+            (dense(attention.pages)?, dense(attention.slopes)?, dense(attention.ranges)?);
+        let table_row = attention.pages.map_or(0, |(_, layout)| layout.dims()[1]);
         let range_count = attention.ranges.map_or(0, |(_, layout)| layout.dims()[1]);
-        let (left, right) = attention.window;
-        let Sizes { batches, heads, key_heads, queries, keys, width, value_width, .. } = *sizes;
         let info = Strided::verbatim(
             op,
             &[
-                &[heads, key_heads, batches, queries, keys, width, value_width],
+                &sizes.words(),
                 &q.strides,
                 &k.strides,
                 &v.strides,
                 &out_strides,
                 &mask_strides,
                 &[sizes.page, sizes.pages, table_row],
-                &[heads * sizes.total_queries, sizes.total_queries],
-                &[left.unwrap_or(FAR).min(FAR), right.unwrap_or(FAR).min(FAR), range_count, 2 * range_count],
+                &sizes.statistics_strides(),
+                &attention.seen(),
+                &[range_count, 2 * range_count],
             ],
         )?;
-        let wanted = width.max(value_width);
+        let wanted = sizes.width.max(sizes.value_width);
         let Some((most, rows_width, keys_width)) = WIDTHS.into_iter().find(|(most, ..)| wanted <= *most)
         else {
             return Err(refused(format!(
@@ -443,96 +455,57 @@ impl Launch<'_> {
             )));
         };
         let columns = columns(most, self.dtype, device.has_matrix_units());
-        let Plan { few, grid: (x, y, z) } = Plan::of(sizes, columns, device.multiprocessors());
+        let Plan { few, grid } = Plan::of(sizes, columns, device.multiprocessors());
         let threads = if few { ATTENTION_SPLIT_THREADS } else { BLOCK } as u32;
-        // HIP counts the threads of all parts together.
-        LaunchConfig::for_rows(op, x.saturating_mul(y).saturating_mul(z), threads)?;
-        let config =
-            LaunchConfig { grid: (x as u32, y as u32, z as u32), ..LaunchConfig::for_rows(op, x, threads)? };
-        let rows = AttentionRows {
-            q: q.at,
-            k: k.at,
-            v: v.at,
-            mask,
-            out,
-            statistics: statistics.unwrap_or(DevicePtr::NULL),
-            slopes: dense(attention.slopes)?,
-            query_starts,
-            key_starts,
-            table,
-            ranges: dense(attention.ranges)?,
-            info: &info,
-            scale: attention.scale,
-            softcap: attention.softcap.unwrap_or(0.0),
-            total_queries: sizes.total_queries as u32,
-            total_keys: sizes.total_keys as u32,
-        };
+        let config = LaunchConfig::for_grid(op, grid, threads)?;
+        // What all kernels are given, and what one is given besides.
+        macro_rules! arguments {
+            ($kernel:ident $(, $further:ident)*) => {
+                $kernel {
+                    q: q.at,
+                    k: k.at,
+                    v: v.at,
+                    mask,
+                    out,
+                    statistics: statistics.unwrap_or(DevicePtr::NULL),
+                    slopes,
+                    query_starts,
+                    key_starts,
+                    table,
+                    ranges,
+                    info: &info,
+                    scale: attention.scale,
+                    softcap: attention.softcap.unwrap_or(0.0),
+                    total_queries: sizes.total_queries as u32,
+                    total_keys: sizes.total_keys as u32,
+                    $($further,)*
+                }
+            };
+        }
         let of = element(self.dtype);
         if !few {
             let kernel = found(of.and_then(|of| AttentionRows::kernel(rows_width, of)), op, self.dtype)?;
             // SAFETY: all layouts were checked against their buffers and each other; the kernel checks lengths and pages.
-            return unsafe { device.launch(kernel, config, &rows) };
+            return unsafe { device.launch(kernel, config, &arguments!(AttentionRows)) };
         }
+        let (x, y, z) = grid;
         // Sums of a piece's columns, the highest score and the sum of weights of each row.
         let room = if z > 1 { x * y * z * ATTENTION_FEW * (columns + 2) } else { 0 };
         // SAFETY: what the second launch reads is written by the first.
-        let partial = unsafe { device.alloc::<f32>(room)? };
+        let sums = unsafe { device.alloc::<f32>(room)? };
+        let partial = sums.ptr();
         let kernel = found(of.and_then(|of| AttentionKeys::kernel(keys_width, of)), op, self.dtype)?;
-        let AttentionRows { q, k, v, mask, out, statistics, slopes, query_starts, .. } = rows;
-        let AttentionRows {
-            key_starts, table, ranges, info, scale, softcap, total_queries, total_keys, ..
-        } = rows;
-        let arguments = AttentionKeys {
-            q,
-            k,
-            v,
-            mask,
-            out,
-            statistics,
-            slopes,
-            query_starts,
-            key_starts,
-            table,
-            ranges,
-            info,
-            scale,
-            softcap,
-            total_queries,
-            total_keys,
-            partial: partial.ptr(),
-        };
         // SAFETY: as above; there is room for the sums of all parts.
-        unsafe { device.launch(kernel, config, &arguments)? };
+        unsafe { device.launch(kernel, config, &arguments!(AttentionKeys, partial))? };
         if z == 1 {
             return Ok(());
         }
         let kernel = found(of.and_then(AttentionParts::kernel), op, self.dtype)?;
-        let grid = (x as u32, y as u32, sizes.rows().min(ATTENTION_FEW) as u32);
-        let config = LaunchConfig { grid, ..LaunchConfig::for_rows(op, x, ATTENTION_PARTS as u32)? };
-        let (parts, columns, partial) = (z as u32, columns as u32, partial.ptr());
-        let arguments = AttentionParts {
-            q,
-            k,
-            v,
-            mask,
-            out,
-            statistics,
-            slopes,
-            query_starts,
-            key_starts,
-            table,
-            ranges,
-            info,
-            scale,
-            softcap,
-            total_queries,
-            total_keys,
-            partial,
-            parts,
-            columns,
-        };
+        let rows = (x, y, sizes.rows().min(ATTENTION_FEW));
+        let config = LaunchConfig::for_grid(op, rows, ATTENTION_PARTS as u32)?;
+        let (parts, columns) = (z as u32, columns as u32);
         // SAFETY: as above.
-        unsafe { device.launch(kernel, config, &arguments) }
+        unsafe { device.launch(kernel, config, &arguments!(AttentionParts, partial, parts, columns)) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Gradients of attention: weights are made anew from the statistics of the forward pass, and each result is summed up by
 //! one workgroup, in one order.
-use super::attention::{in_order, in_packs, refused, Attention, AttentionOperand, Sizes, FAR};
+use super::attention::{in_order, in_packs, refused, Attention, AttentionOperand};
 use super::found;
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::rocm_backend::device::LaunchConfig;
@@ -8,8 +8,8 @@ use crate::rocm_backend::storage::{element, RocmStorage};
 use crate::rocm_backend::Strided;
 use crate::{DType, Layout, Result, Shape};
 use hip_kernels::contract::{
-    DevicePtr, GradientKeys, GradientKeysWidth, GradientMeans, GradientQueries, GradientQueriesWidth,
-    ATTENTION_ROWS, BLOCK,
+    GradientKeys, GradientKeysWidth, GradientMeans, GradientQueries, GradientQueriesWidth, ATTENTION_ROWS,
+    BLOCK,
 };
 
 /// Widths of heads that kernels are made for; others are computed as the next. The widest are not for f32.
@@ -126,20 +126,17 @@ impl Attention<'_> {
         unsafe { device.launch(kernel, config, &arguments)? };
 
         let mut copies = Vec::new();
-        let mut dense = |operand: Option<AttentionOperand>| match operand {
-            Some(operand) => in_order(op, operand, &mut copies),
-            None => Ok(DevicePtr::NULL),
-        };
+        let mut dense = |operand| in_order(op, operand, &mut copies);
         let starts = self.sequences.as_ref();
+        let (query_starts, key_starts) =
+            (dense(starts.map(|starts| starts.queries))?, dense(starts.map(|starts| starts.keys))?);
+        let slopes = dense(self.slopes)?;
         let strides = layouts.map(|layout| layout.stride()[..3].to_vec());
-        let (left, right) = self.window;
         let info_of = |first: &[usize], second: &[usize]| {
-            let Sizes { heads, key_heads, batches, queries, keys, width, value_width, total_queries, .. } =
-                sizes;
             Strided::verbatim(
                 op,
                 &[
-                    &[heads, key_heads, batches, queries, keys, width, value_width],
+                    &sizes.words(),
                     &q.strides,
                     &k.strides,
                     &v.strides,
@@ -147,8 +144,9 @@ impl Attention<'_> {
                     first,
                     second,
                     &[0],
-                    &[heads * total_queries, total_queries],
-                    &[left.unwrap_or(FAR).min(FAR), right.unwrap_or(FAR).min(FAR), 0, 0],
+                    &sizes.statistics_strides(),
+                    &self.seen(),
+                    &[0, 0],
                 ],
             )
         };
@@ -158,54 +156,36 @@ impl Attention<'_> {
         let of_keys_columns = if wide || !device.has_matrix_units() { 64 } else { most.min(128) };
         let config = |own: usize, columns: usize| {
             let blocks = own.div_ceil(ATTENTION_ROWS) * sizes.key_heads * sizes.batches;
-            let pieces = wanted.div_ceil(columns);
-            LaunchConfig::for_rows(op, blocks.saturating_mul(pieces), BLOCK as u32)?;
-            Ok::<_, crate::Error>(LaunchConfig {
-                grid: (blocks as u32, pieces as u32, 1),
-                ..LaunchConfig::for_rows(op, blocks, BLOCK as u32)?
-            })
+            LaunchConfig::for_grid(op, (blocks, wanted.div_ceil(columns), 1), BLOCK as u32)
         };
+        // What both kernels are given, and what one is given besides.
+        macro_rules! arguments {
+            ($kernel:ident, $info:expr, $($out:ident: $made:expr),*) => {
+                $kernel {
+                    q: q.at,
+                    k: k.at,
+                    v: v.at,
+                    grad: grad.at,
+                    statistics: statistics.slice.ptr(),
+                    means: means.slice.ptr(),
+                    slopes,
+                    query_starts,
+                    key_starts,
+                    info: $info,
+                    scale: self.scale,
+                    softcap: self.softcap.unwrap_or(0.0),
+                    total_queries: sizes.total_queries as u32,
+                    total_keys: sizes.total_keys as u32,
+                    $($out: $made.slice.ptr(),)*
+                }
+            };
+        }
         let info = info_of(&strides[0], &[0; 3])?;
-        let arguments = GradientQueries {
-            q: q.at,
-            k: k.at,
-            v: v.at,
-            grad: grad.at,
-            statistics: statistics.slice.ptr(),
-            means: means.slice.ptr(),
-            slopes: dense(self.slopes)?,
-            query_starts: dense(starts.map(|s| s.queries))?,
-            key_starts: dense(starts.map(|s| s.keys))?,
-            info: &info,
-            scale: self.scale,
-            softcap: self.softcap.unwrap_or(0.0),
-            total_queries: sizes.total_queries as u32,
-            total_keys: sizes.total_keys as u32,
-            out: gradients.q.slice.ptr(),
-        };
+        let arguments = arguments!(GradientQueries, &info, out: gradients.q);
         // SAFETY: all layouts were checked against their buffers and each other; the kernel checks lengths.
         unsafe { device.launch(of_queries, config(sizes.rows(), of_queries_columns)?, &arguments)? };
         let info = info_of(&strides[1], &strides[2])?;
-        let GradientQueries { q, k, v, grad, statistics, means, slopes, query_starts, .. } = arguments;
-        let GradientQueries { key_starts, scale, softcap, total_queries, total_keys, .. } = arguments;
-        let arguments = GradientKeys {
-            q,
-            k,
-            v,
-            grad,
-            statistics,
-            means,
-            slopes,
-            query_starts,
-            key_starts,
-            info: &info,
-            scale,
-            softcap,
-            total_queries,
-            total_keys,
-            out_keys: gradients.k.slice.ptr(),
-            out_values: gradients.v.slice.ptr(),
-        };
+        let arguments = arguments!(GradientKeys, &info, out_keys: gradients.k, out_values: gradients.v);
         // SAFETY: as above.
         unsafe { device.launch(of_keys, config(sizes.keys, of_keys_columns)?, &arguments)? };
         Ok(gradients)
