@@ -1,12 +1,10 @@
 //! `cargo xtask flash-attn`: candle-flash-attn's own tests on the software GPU.
-use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use anyhow::Result;
 
 use crate::harness::Results;
-use crate::process::{self, cargo, root};
+use crate::process::{self, cargo};
 use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
 
@@ -44,7 +42,10 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Runs them on each of these architectures, with kernels for `built` in the program; whether all passed.
 pub fn run_on(archs: &[&str], built: &str, settings: Vec<(&str, String)>) -> Result<bool> {
-    let program = build(built)?;
+    // What `cargo xtask test` selects, so that both share every artifact.
+    let mut build = cargo(&["test", "--quiet", "--no-run", "--workspace"]);
+    build.args(["--features", "candle-rocm/rocm-emulator", "--test", TEST]).env("CANDLE_ROCM_ARCHS", built);
+    let program = process::test_program(&mut build, PACKAGE)?;
     let mut good = true;
     for arch in archs {
         let mut command = process::command(&program, &["--color=never"]);
@@ -63,23 +64,4 @@ pub fn run_on(archs: &[&str], built: &str, settings: Vec<(&str, String)>) -> Res
         good &= failed == 0;
     }
     Ok(good)
-}
-
-/// Builds the tests with what `cargo xtask test` selects, so that both share every artifact.
-fn build(archs: &str) -> Result<String> {
-    let mut command = cargo(&["test", "--quiet", "--no-run", "--message-format=json-render-diagnostics"]);
-    command.args(["--workspace", "--features", "candle-rocm/rocm-emulator", "--test", TEST]);
-    command.env("CANDLE_ROCM_ARCHS", archs);
-    eprintln!("+ {}", process::shown(&command));
-    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    if !output.status.success() {
-        bail!("the tests of {PACKAGE} do not build: the compiler's words are above");
-    }
-    let ours = root().join(PACKAGE).join("Cargo.toml");
-    String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["manifest_path"].as_str().is_some_and(|path| ours.as_os_str() == path))
-        .find_map(|message| message["executable"].as_str().map(str::to_owned))
-        .with_context(|| format!("cargo named no program of {PACKAGE}'s tests"))
 }

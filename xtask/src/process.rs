@@ -18,7 +18,7 @@ pub fn cache() -> PathBuf {
 }
 
 /// A command in the workspace's root.
-pub fn command<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Command {
+pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: &[S]) -> Command {
     let mut command = Command::new(program);
     command.args(args).current_dir(root());
     command
@@ -79,6 +79,31 @@ pub fn tee(command: &mut Command) -> Result<String> {
         bail!("failed ({status}): {line}");
     }
     Ok(output)
+}
+
+/// Builds with cargo, which is shown, and gives back what it says of programs; a compiler's words go to standard error.
+pub fn built(command: &mut Command) -> Result<Vec<Value>> {
+    command.arg("--message-format=json-render-diagnostics");
+    let line = shown(command);
+    eprintln!("+ {line}");
+    let output =
+        command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot start: {line}"))?;
+    if !output.status.success() {
+        bail!("does not build, the compiler's words are above: {line}");
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    Ok(messages.filter(|message| message["executable"].is_string()).collect())
+}
+
+/// Builds the one program of a package's tests that the command selects.
+pub fn test_program(command: &mut Command, package: &str) -> Result<PathBuf> {
+    let manifest = root().join(package).join("Cargo.toml");
+    let is_ours =
+        |message: &&Value| message["manifest_path"].as_str().is_some_and(|path| Path::new(path) == manifest);
+    let messages = built(command)?;
+    let program = messages.iter().find(is_ours).and_then(|message| message["executable"].as_str());
+    program.map(PathBuf::from).with_context(|| format!("cargo named no program of {package}'s tests"))
 }
 
 /// The line that a user would type.

@@ -6,17 +6,16 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rocmify::suite_rules::NOT_TWINNED;
 use rocmify::suites::{RocmTest, Suite, rocmify_suites};
 use rocmify::upstream::{self, VERSION};
-use serde_json::Value;
 
 use crate::harness::Results;
-use crate::process::{self, cargo, root};
+use crate::process::{self, cargo};
 use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
 
@@ -168,22 +167,10 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Builds the program of all suites. The selection is that of `cargo xtask test`, so that both share every
 /// artifact.
 fn build(archs: &str, place: &Path) -> Result<PathBuf> {
-    let mut command = cargo(&["test", "--quiet", "--no-run", "--message-format=json-render-diagnostics"]);
-    command.args(["--workspace", "--features"]);
+    let mut command = cargo(&["test", "--quiet", "--no-run", "--workspace", "--features"]);
     command.arg(format!("candle-rocm/rocm-emulator,{PACKAGE}/rocm-emulator")).args(["--test", "suites"]);
     command.env("CANDLE_ROCM_ARCHS", archs).env(SUITES_VARIABLE, place);
-    eprintln!("+ {}", process::shown(&command));
-    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    if !output.status.success() {
-        bail!("upstream's tests do not build for the ROCm device: the compiler's words are above");
-    }
-    let ours = root().join(PACKAGE).join("Cargo.toml");
-    String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["manifest_path"].as_str().is_some_and(|path| Path::new(path) == ours))
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .context("cargo named no program of upstream's tests")
+    process::test_program(&mut command, PACKAGE)
 }
 
 /// Which tests the built program lacks: what is not built cannot fail.

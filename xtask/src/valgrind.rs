@@ -1,8 +1,5 @@
 //! `cargo xtask valgrind`: the unit tests of what handles raw memory, under valgrind.
-use std::path::PathBuf;
-
-use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use anyhow::Result;
 
 use crate::process::{self, cargo, command};
 use crate::setup;
@@ -34,7 +31,8 @@ const PROGRAMS: &[Program] = &[
 pub fn run() -> Result<()> {
     setup::ensure(setup::VALGRIND)?;
     for tested in PROGRAMS {
-        let program = build(tested)?;
+        let mut build = cargo(&["test", "--quiet", "--no-run", "--lib", "--package", tested.package]);
+        let program = process::test_program(build.args(tested.features), tested.package)?;
         let mut valgrind = command("valgrind", &["--quiet", "--error-exitcode=9", "--leak-check=full"]);
         valgrind.arg("--errors-for-leak-kinds=definite").arg(program).args(tested.tests);
         for name in tested.skipped {
@@ -44,19 +42,4 @@ pub fn run() -> Result<()> {
     }
     println!("valgrind: ok");
     Ok(())
-}
-
-/// The program of a crate's unit tests.
-fn build(tested: &Program) -> Result<PathBuf> {
-    let mut build = cargo(&["test", "--quiet", "--no-run", "--message-format=json", "--lib"]);
-    build.args(["--package", tested.package]).args(tested.features).stderr(std::process::Stdio::inherit());
-    let output = build.output().context("cannot start cargo")?;
-    if !output.status.success() {
-        bail!("the tests of {} do not build", tested.package);
-    }
-    String::from_utf8(output.stdout)?
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .with_context(|| format!("cargo named no program for the tests of {}", tested.package))
 }

@@ -221,20 +221,13 @@ fn compile(
     upstream: &Path,
 ) -> Result<BTreeMap<String, PathBuf>> {
     let mut command = cargo(verb);
-    command.args(["--message-format=json-render-diagnostics", "--workspace", "--features"]);
+    command.args(["--workspace", "--features"]);
     command.arg(format!("candle-rocm/rocm-emulator,{PACKAGE}/rocm-emulator"));
     command.args(targets).env(SUITES_VARIABLE, upstream);
     if let Some(archs) = archs {
         command.env("CANDLE_ROCM_ARCHS", archs);
     }
-    eprintln!("+ {}", process::shown(&command));
-    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    if !output.status.success() {
-        bail!("the programs do not build: the compiler's words are above");
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let messages = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    by_place(messages.filter_map(|message| program(&message)))
+    by_place(process::built(&mut command)?.iter().filter_map(program))
 }
 
 /// Programs of one name from two packages would stand in for each other.
