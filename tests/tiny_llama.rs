@@ -42,9 +42,10 @@ use grammar::Grammar;
 use model::{Model, Size};
 use train::{Course, Training};
 
-/// The files in the repository.
+/// The files in the repository, or where a pack has them.
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/tiny_llama/model")
+    let in_repository = || Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/tiny_llama/model");
+    std::env::var_os("CANDLE_TINY_LLAMA").map_or_else(in_repository, PathBuf::from)
 }
 
 fn tokenizer() -> Result<Tokenizer> {

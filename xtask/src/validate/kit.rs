@@ -17,10 +17,12 @@ use crate::{setup, weights};
 
 /// The file of a pack that lists its programs.
 pub const MANIFEST: &str = "manifest.json";
-/// Below a pack: the files of upstream's tests, the demo's sentences, its model, the objects of the questions.
+/// Below a pack: the files of upstream's tests, the demo's sentences, its model, the small Llama's files, the objects of
+/// the questions.
 pub const UPSTREAM: &str = "upstream";
 pub const SENTENCES: &str = "sentences.txt";
 pub const MODEL: &str = "model";
+pub const TINY_LLAMA: &str = "tiny-llama";
 pub const OBJECTS: &str = "questions";
 
 /// The program of upstream's tests.
@@ -40,6 +42,7 @@ pub struct Kit {
     pub sentences: PathBuf,
     /// Or why there is none.
     pub model: Result<PathBuf, String>,
+    pub tiny_llama: PathBuf,
     pub objects: PathBuf,
     /// Commit, compiler and targets.
     pub built: Value,
@@ -110,6 +113,7 @@ impl Kit {
             "archs": archs,
         });
         let sentences = root().join("examples/data").join(SENTENCES);
+        let tiny_llama = root().join("examples/tiny_llama/model");
         Ok(Self {
             root: root(),
             programs,
@@ -117,6 +121,7 @@ impl Kit {
             sources,
             sentences,
             model,
+            tiny_llama,
             objects,
             built,
             is_packed: false,
@@ -146,6 +151,7 @@ impl Kit {
             upstream: root.join(UPSTREAM),
             sources: CRATES.map(|name| root.join(UPSTREAM).join(name)).to_vec(),
             sentences: root.join(SENTENCES),
+            tiny_llama: root.join(TINY_LLAMA),
             objects: root.join(OBJECTS),
             built: manifest["built"].clone(),
             is_packed: true,

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
-use super::kit::{Kit, MANIFEST, MODEL, OBJECTS, SENTENCES, UPSTREAM};
+use super::kit::{Kit, MANIFEST, MODEL, OBJECTS, SENTENCES, TINY_LLAMA, UPSTREAM};
 use crate::upstream_tests::CRATES;
 use crate::{setup, weights};
 
@@ -37,6 +37,7 @@ pub fn pack(folder: &Path, without_model: bool) -> Result<()> {
         copy_folder(&source.join("tests"), &folder.join(UPSTREAM).join(name).join("tests"))?;
     }
     put(&kit.sentences, &folder.join(SENTENCES))?;
+    copy_folder(&kit.tiny_llama, &folder.join(TINY_LLAMA))?;
     if kit.objects.is_dir() {
         copy_folder(&kit.objects, &folder.join(OBJECTS))?;
     }

@@ -187,7 +187,10 @@ impl Session {
     pub fn command(&self, key: &str) -> Result<Command> {
         let mut command =
             Command::new(self.kit.program(key).with_context(|| format!("{key} was not built"))?);
-        command.current_dir(&self.out).env("RUST_BACKTRACE", "0");
+        command
+            .current_dir(&self.out)
+            .env("RUST_BACKTRACE", "0")
+            .env("CANDLE_TINY_LLAMA", &self.kit.tiny_llama);
         if let Some(driver) = &self.driver {
             command.env(DRIVER, driver);
         }
