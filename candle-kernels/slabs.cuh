@@ -158,10 +158,10 @@ struct Staged {
     // A thread's units from the first on: `use(key, column, more keys, more columns, i)`, the last three constants.
     template <unsigned int FIRST, typename F>
     __device__ __forceinline__ static void units(unsigned int thread, F use) {
-        thread = anew(thread);
         if constexpr (EXCHANGED != 0) {
             thread ^= (thread / 8 ^ thread / EXCHANGED) % 2 * (8 | EXCHANGED);
         }
+        thread = anew(thread);
         // In a register of each lane also where all have the same.
         const unsigned int key = anew(thread / CHUNKS * KEYS);
 #pragma unroll

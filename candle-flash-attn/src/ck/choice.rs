@@ -56,9 +56,9 @@ const fn row(arch: &'static str, element: Element, width: usize) -> Row {
 /// Of bf16 nothing is: the instances round it in several vector instructions. On gfx90a matrix units bound both from
 /// width 128 on, and Candle's kernel skips more of a causal mask. Of width 256 both wait for them, or nearly.
 pub const TABLE: &[Row] = &[
-    // Clocks of a compute unit in thousands, matrix + vector + LDS, 2 x 512 x 512 causal: 82 + 64 + 33 for 70 + 112 + 34.
+    // Clocks of a compute unit in thousands, matrix + vector + LDS, 2 x 512 x 512 causal: 82 + 64 + 33 for 70 + 112 + 31.
     row("gfx90a", Element::F16, 64),
-    // 41 + 64 + 33 for 35 + 110 + 34.
+    // 41 + 64 + 33 for 35 + 111 + 31.
     row("gfx942", Element::F16, 64),
     // 82 + 69 + 67 for 74 + 120 + 66.
     row("gfx942", Element::F16, 128),
