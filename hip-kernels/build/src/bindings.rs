@@ -282,7 +282,9 @@ mod tests {
         let names: Vec<String> = families().iter().flat_map(kernels_of).map(|kernel| kernel.name).collect();
         assert!(names.iter().all(|name| !name.contains(['{', '}'])), "{names:?}");
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
-        for name in ["uneg_f16", "cast_f8e4m3_u8", "sdpa_row_128_bf16", "reduce_sum_f16_f32", "usign_u8"] {
+        for name in
+            ["uneg_f16", "cast_f8e4m3_u8", "attention_rows_128_bf16", "reduce_sum_f16_f32", "usign_u8"]
+        {
             assert!(names.iter().any(|known| known == name), "{name}");
         }
         assert!(!names.iter().any(|name| name == "cast_f32_f32"));
