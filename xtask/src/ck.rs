@@ -18,8 +18,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use hip_kernels_build::Target;
 use hip_kernels_build::compiler::Compiler;
 use hip_kernels_build::resources::KernelResources;
-use sha2::{Digest, Sha256};
 
+use crate::download::digest;
 use crate::process::{cache, shown};
 use crate::setup;
 use interface::{ARCHS, Built, INTERFACE, Instance, KERNEL, MANIFEST, Manifest};
@@ -256,10 +256,6 @@ impl Builder {
 fn recipe() -> String {
     let units: Vec<String> = Instance::all().map(|instance| unit::text(&instance)).collect();
     digest(format!("{FRONT:?}{BACK:?}{SCHEDULES:?}{RUNTIME:?}{units:?}").as_bytes())
-}
-
-fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {

@@ -2,6 +2,7 @@
 mod bounded;
 mod ck;
 mod demo;
+mod download;
 mod downstream;
 mod flash_attn;
 mod fuzz;

@@ -1,11 +1,10 @@
 //! AMD's sources: a checkout, or those in the source package of flash-attn on PyPI.
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use sha2::{Digest, Sha256};
 
+use crate::download;
 use crate::process::{cache, command, run, shown};
 
 /// Names a checkout of Composable Kernel.
@@ -46,32 +45,21 @@ fn checkout(folder: &OsString) -> Result<Sources> {
 
 fn package() -> Result<PathBuf> {
     let place = cache().join("composable-kernel");
-    let include = place.join(HEADERS);
-    // Written last, so a download that was cut off is done again.
-    let done = place.join("complete");
-    if fs::read_to_string(&done).is_ok_and(|digest| digest == ARCHIVE_SHA256) {
-        return Ok(include);
-    }
+    download::once(&place, ARCHIVE_SHA256, || fetch(&place))?;
+    Ok(place.join(HEADERS))
+}
+
+fn fetch(place: &Path) -> Result<()> {
     eprintln!("fetching the source package of {PACKAGE} {VERSION} (8 MB)");
-    if place.exists() {
-        fs::remove_dir_all(&place).with_context(|| format!("cannot clear {}", place.display()))?;
-    }
-    fs::create_dir_all(&place).with_context(|| format!("cannot create {}", place.display()))?;
     let archive = place.join(ARCHIVE);
     // pip would run the package's setup, which needs PyTorch: only its index is asked.
     let fetch = "import sys, urllib.request; urllib.request.urlretrieve(sys.argv[1], sys.argv[2])";
     run(&mut command("python3", &["-c", fetch, &address()?, &archive.to_string_lossy()]))
         .with_context(|| format!("cannot fetch {ARCHIVE}; or set {FOLDER_VARIABLE} to a checkout"))?;
-    let bytes = fs::read(&archive).with_context(|| format!("cannot read {}", archive.display()))?;
-    let digest: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    if digest != ARCHIVE_SHA256 {
-        bail!("{} has SHA-256 {digest}, expected {ARCHIVE_SHA256}", archive.display());
-    }
+    download::check(&archive, ARCHIVE_SHA256)?;
     let headers = format!("{HEADERS}/ck_tile");
     let folder = place.to_string_lossy().into_owned();
-    run(&mut command("tar", &["-xzf", &archive.to_string_lossy(), "-C", &folder, &headers]))?;
-    fs::write(&done, ARCHIVE_SHA256).with_context(|| format!("cannot write {}", done.display()))?;
-    Ok(include)
+    run(&mut command("tar", &["-xzf", &archive.to_string_lossy(), "-C", &folder, &headers]))
 }
 
 /// Where pip's index, or the mirror that it is set to, has the archive.
@@ -99,6 +87,8 @@ fn archive_in(text: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
