@@ -40,8 +40,7 @@ CANDLE_DEVICE void __syncthreads() {
 // What this thread has written is seen by the host and other devices before what it writes from here on.
 CANDLE_DEVICE void __threadfence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
 
-// The same of the device's other workgroups, in both directions; and of the other lanes of a wave, which run in lockstep.
-CANDLE_DEVICE void __threadfence() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
+// What a lane has written is seen by the other lanes of its wave, which run in lockstep, and the other way round.
 CANDLE_DEVICE void __syncwarp() {
     __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
     __builtin_amdgcn_wave_barrier();

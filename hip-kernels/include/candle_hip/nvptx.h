@@ -22,7 +22,6 @@ CANDLE_PLACE(lane, laneid)
 
 // __syncthreads is a builtin of the compiler here.
 CANDLE_DEVICE void __threadfence_system() { __nvvm_membar_sys(); }
-CANDLE_DEVICE void __threadfence() { __nvvm_membar_gl(); }
 CANDLE_DEVICE void __syncwarp() { __nvvm_bar_warp_sync(~0u); }
 CANDLE_DEVICE unsigned int candle_uniform(unsigned int number) { return number; }
 
