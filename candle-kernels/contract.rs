@@ -704,7 +704,8 @@ fn windows() -> Vec<Family> {
                 [
                     &plane[..],
                     &[
-                        arg("group_out", Pass::Usize, "output channels of a group; of a convolution only"),
+                        arg("channels", Pass::Usize, "output channels"),
+                        arg("group_out", Pass::Usize, "output channels of a group; not used by fold"),
                         stride,
                         arg("stride_magic", Pass::Usize, "of a division by that"),
                     ],
@@ -736,6 +737,7 @@ fn windows() -> Vec<Family> {
                         arg("places", Pass::Usize, "output places"),
                         arg("pitch", Pass::Usize, "elements from row to row of the matrix, whole packs"),
                         arg("images", Pass::Usize, "images"),
+                        arg("image_stride", Pass::Usize, "elements from image to image of the matrix, whole packs"),
                     ],
                     &plane[1..],
                     &window,

@@ -73,15 +73,15 @@ __device__ __forceinline__ T seen_at(const T *plane, bool inside, uint32_t at) {
 // `info`: dims and strides of the input, then those of the kernel. Each thread has places of one plane, all with the same
 // weight at a time.
 template <typename T>
-__device__ void convolve(const uint32_t places, const Divisor width, const uint32_t group_out, const uint32_t stride,
+__device__ void convolve(const uint32_t places, const Divisor width, const uint32_t c_out, const uint32_t group_out,
+                         const uint32_t stride,
                          const uint32_t dilation, const uint32_t padding_y, const uint32_t padding_x,
                          const size_t dst_stride, const size_t *info, const T *src, const T *kernel, T *dst) {
     typedef typename Sum<T>::type A;
     constexpr uint32_t N = CANDLE_CONV_PLACES;
     const size_t *s = info + 4, *k = info + 12;
     const uint32_t s_y = (uint32_t)s[2], s_x = (uint32_t)s[3], h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
-    const uint32_t c_out = (uint32_t)info[8], c_in = (uint32_t)info[9], k_h = (uint32_t)info[10];
-    const uint32_t k_w = (uint32_t)info[11];
+    const uint32_t c_in = (uint32_t)info[9], k_h = (uint32_t)info[10], k_w = (uint32_t)info[11];
     uint32_t y[N], x[N], at[N];
 #pragma unroll
     for (uint32_t n = 0; n < N; ++n) {
@@ -151,13 +151,14 @@ struct Taps {
 // dst[b, o, y, x] = sum over c and the taps that reach the place of src[b, c, source] * kernel[c, o, tap]; or, if FOLD,
 // of src[b, (o, tap), source]: products that were made before.
 template <bool FOLD, typename T>
-__device__ void transposed(const uint32_t places, const Divisor width, const Divisor stride, const uint32_t dilation,
-                           const uint32_t padding_y, const uint32_t padding_x, const uint32_t period,
+__device__ void transposed(const uint32_t places, const Divisor width, const uint32_t c_out, const uint32_t group_out,
+                           const Divisor stride, const uint32_t dilation, const uint32_t padding_y, const uint32_t padding_x, const uint32_t period,
                            const uint32_t back, const size_t dst_stride, const size_t *info, const T *src,
                            const T *kernel, T *dst) {
     typedef typename Sum<T>::type A;
     const size_t *s = info + 4;
-    const uint32_t c_in = (uint32_t)info[1], h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
+    const uint32_t h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
+    const uint32_t c_in = FOLD ? 0 : (uint32_t)info[1] / (c_out / group_out);
     const uint32_t k_h = (uint32_t)info[10], k_w = (uint32_t)info[11];
     const uint32_t k_c = (uint32_t)info[12], k_o = (uint32_t)info[13], k_y = (uint32_t)info[14];
     const uint32_t k_x = (uint32_t)info[15];
@@ -169,7 +170,10 @@ __device__ void transposed(const uint32_t places, const Divisor width, const Div
     const uint32_t row = width.split(column);
     const Taps h(row + padding_y, k_h, dilation, stride, period, back);
     const Taps w(column + padding_x, k_w, dilation, stride, period, back);
-    FOR_PLANES(image, (uint32_t)info[0], o, (uint32_t)info[9]) {
+    FOR_PLANES(image, (uint32_t)info[0], o, c_out) {
+        const uint32_t group = FOLD ? 0 : o / group_out;
+        const T *channels = src + image * s[0] + (size_t)group * c_in * s[1];
+        const T *weights = FOLD ? kernel : kernel + (size_t)group * c_in * k_c + (o - group * group_out) * k_o;
         A sum = 0;
         for (uint32_t tap_y = h.tap, y = h.source; tap_y < k_h; tap_y += period, y -= back) {
             if (y >= h_in) {
@@ -179,11 +183,11 @@ __device__ void transposed(const uint32_t places, const Divisor width, const Div
                 if (x >= w_in) {
                     continue;
                 }
-                const T *from = src + image * s[0] + (y * (uint32_t)s[2] + x * (uint32_t)s[3]);
+                const T *from = channels + (y * (uint32_t)s[2] + x * (uint32_t)s[3]);
                 if constexpr (FOLD) {
                     sum += static_cast<A>(from[((o * k_h + tap_y) * k_w + tap_x) * s[1]]);
                 } else {
-                    const T *weight = kernel + (o * k_o + tap_y * k_y + tap_x * k_x);
+                    const T *weight = weights + (tap_y * k_y + tap_x * k_x);
                     for (uint32_t c = 0; c < c_in; ++c) {
                         sum += static_cast<A>(from[c * s[1]]) * static_cast<A>(weight[c * k_c]);
                     }
@@ -200,7 +204,7 @@ __device__ void transposed(const uint32_t places, const Divisor width, const Div
 // the places is 0.
 template <typename T>
 __device__ void unfold(const uint32_t first, const uint32_t places, const size_t pitch, const uint32_t images,
-                       const Divisor width, const uint32_t k_h, const uint32_t k_w, const uint32_t stride,
+                       const size_t image_stride, const Divisor width, const uint32_t k_h, const uint32_t k_w, const uint32_t stride,
                        const uint32_t dilation, const uint32_t padding_y, const uint32_t padding_x,
                        const size_t *info, const T *src, T *dst) {
     constexpr uint32_t N = CANDLE_PACK_BYTES / sizeof(T);
@@ -224,7 +228,7 @@ __device__ void unfold(const uint32_t first, const uint32_t places, const size_t
     FOR_PLANES(image, images, tap_row, rows) {
         const uint32_t c = tap_row / k_h, down = (tap_row - c * k_h) * dilation;
         const T *plane = src + image * s[0] + c * s[1];
-        T *to = dst + ((size_t)image * rows + tap_row) * k_w * pitch + place;
+        T *to = dst + image * image_stride + (size_t)tap_row * k_w * pitch + place;
         for (uint32_t tap_x = 0; tap_x < k_w; ++tap_x) {
             const uint32_t right = tap_x * dilation, further = down * s_y + right * s_x;
             Pack<T> seen;
@@ -360,20 +364,20 @@ __device__ void upsample_bilinear2d(const uint32_t places, const Divisor width, 
 
 #define WINDOW(NAME, T, T_NAME, ...)                                                                                  \
     extern "C" __global__ void NAME##_##T_NAME(                                                                       \
-        const size_t places, const size_t w_out, const size_t w_magic, const size_t group_out, const size_t stride,   \
-        const size_t stride_magic, const size_t dilation, const size_t padding_y, const size_t padding_x,             \
-        const size_t period, const size_t back, const size_t dst_stride, const size_t *info, const T *src,            \
-        const T *kernel, T *dst) {                                                                                    \
+        const size_t places, const size_t w_out, const size_t w_magic, const size_t channels, const size_t group_out, \
+        const size_t stride, const size_t stride_magic, const size_t dilation, const size_t padding_y,                \
+        const size_t padding_x, const size_t period, const size_t back, const size_t dst_stride, const size_t *info,  \
+        const T *src, const T *kernel, T *dst) {                                                                      \
         __VA_ARGS__;                                                                                                  \
     }
 #define CONVOLVE(T, T_NAME)                                                                                           \
     WINDOW(conv, T, T_NAME,                                                                                           \
-           convolve((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)group_out, (uint32_t)stride,                 \
-                    (uint32_t)dilation, (uint32_t)padding_y, (uint32_t)padding_x, dst_stride, info, src, kernel, dst))
+           convolve((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)channels, (uint32_t)group_out,               \
+                    (uint32_t)stride, (uint32_t)dilation, (uint32_t)padding_y, (uint32_t)padding_x, dst_stride, info, src, kernel, dst))
 #define TRANSPOSED(NAME, FOLD, T, T_NAME)                                                                             \
     WINDOW(NAME, T, T_NAME,                                                                                           \
-           transposed<FOLD>((uint32_t)places, Divisor(w_out, w_magic), Divisor(stride, stride_magic),                 \
-                            (uint32_t)dilation, (uint32_t)padding_y, (uint32_t)padding_x, (uint32_t)period,           \
+           transposed<FOLD>((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)channels, (uint32_t)group_out,       \
+                            Divisor(stride, stride_magic), (uint32_t)dilation, (uint32_t)padding_y, (uint32_t)padding_x, (uint32_t)period,           \
                             (uint32_t)back, dst_stride, info, src, kernel, dst))
 #define FLOATS(OP)           \
     OP(__half, f16)          \
@@ -411,11 +415,11 @@ OPS(__nv_fp8_e4m3, f8e4m3)
 // These only move elements: one kernel per size, named by the dtype that carries it.
 #define UNFOLD(T, T_NAME)                                                                                             \
     extern "C" __global__ void unfold_##T_NAME(                                                                       \
-        const size_t first, const size_t places, const size_t pitch, const size_t images, const size_t w_out,         \
-        const size_t w_magic, const size_t k_h, const size_t k_w, const size_t stride, const size_t dilation,         \
+        const size_t first, const size_t places, const size_t pitch, const size_t images, const size_t image_stride,  \
+        const size_t w_out, const size_t w_magic, const size_t k_h, const size_t k_w, const size_t stride, const size_t dilation,         \
         const size_t padding_y, const size_t padding_x, const size_t *info, const T *src, T *dst) {                   \
-        unfold((uint32_t)first, (uint32_t)places, pitch, (uint32_t)images, Divisor(w_out, w_magic), (uint32_t)k_h,    \
-               (uint32_t)k_w, (uint32_t)stride, (uint32_t)dilation, (uint32_t)padding_y, (uint32_t)padding_x, info,   \
+        unfold((uint32_t)first, (uint32_t)places, pitch, (uint32_t)images, image_stride, Divisor(w_out, w_magic),     \
+               (uint32_t)k_h, (uint32_t)k_w, (uint32_t)stride, (uint32_t)dilation, (uint32_t)padding_y, (uint32_t)padding_x, info,   \
                src, dst);                                                                                             \
     }
 #define NEAREST(T, T_NAME)                                                                                            \

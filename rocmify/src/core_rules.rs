@@ -184,7 +184,7 @@ const RULES: &[Rule] = &[
         expect: 1,
         edit: Edit::Before {
             anchor: "        if groups == 1 {\n            self.conv1d_single_group(kernel, &params)",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::grouped_conv1d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv1d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
         },
     },
     Rule {
@@ -193,7 +193,25 @@ const RULES: &[Rule] = &[
         expect: 1,
         edit: Edit::Before {
             anchor: "        if groups == 1 {\n            self.conv2d_single_group(kernel, &params)",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::grouped_conv2d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv2d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
+        },
+    },
+    Rule {
+        name: "groups-of-conv-transpose1d",
+        file: "conv.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        if groups == 1 {\n            self.conv_transpose1d_single_group(kernel, &params)",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv_transpose1d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
+        },
+    },
+    Rule {
+        name: "gradients-of-conv-transpose2d",
+        file: "conv.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        let storage = self.storage().conv_transpose2d(",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv_transpose2d(self, kernel, &params)? {\n            return Ok(all);\n        }\n",
         },
     },
     // One launch instead of one for each tensor.

@@ -176,7 +176,7 @@ impl BackendStorage for RocmStorage {
         kernel_l: &Layout,
         params: &ParamsConvTranspose1D,
     ) -> Result<Self> {
-        conv::conv_transpose1d(self, l, kernel, kernel_l, params)
+        conv::conv_transpose1d(self, l, kernel, kernel_l, params, 1)
     }
 
     fn conv2d(&self, l: &Layout, kernel: &Self, kernel_l: &Layout, params: &ParamsConv2D) -> Result<Self> {

@@ -54,6 +54,10 @@ mod stream;
 
 pub(crate) use device::{activation_bytes, Groups, RowProduct};
 pub use device::{
+    conv_workspace, set_conv_library, set_conv_tuning, set_conv_workspace, CONV_CACHE_VARIABLE,
+    CONV_LIBRARY_VARIABLE, CONV_TUNE_VARIABLE, CONV_WORKSPACE_VARIABLE,
+};
+pub use device::{
     DeviceId, GpuReport, KernelArg, Launch, LaunchConfig, LibraryReport, Report, RocmDevice, RocmKernel,
 };
 pub use error::RocmError;
@@ -61,8 +65,7 @@ pub use hip_kernels::contract::{DevicePtr, KernelLayout};
 pub use layout::Strided;
 pub use ops::attention::{Attended, Attention, AttentionOperand, AttentionSequences, ATTENTION_MAX_WIDTH};
 pub use ops::attention_gradients::AttentionGradients;
-pub use ops::conv::{conv_workspace, set_conv_workspace};
-pub(crate) use ops::conv::{grouped_conv1d, grouped_conv2d};
+pub(crate) use ops::conv::{whole_conv1d, whole_conv2d, whole_conv_transpose1d, whole_conv_transpose2d};
 pub use ops::elementwise::{swiglu, unary_function};
 pub use ops::indexing::{deterministic, set_deterministic};
 pub use ops::matmul::{

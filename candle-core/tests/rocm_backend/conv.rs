@@ -110,7 +110,7 @@ fn transposed(x: &Tensor, k: &Tensor, [v, u]: [(usize, usize, usize, usize); 2])
 const FLAT: (usize, usize, usize) = (0, 1, 1);
 
 /// The workspace is the process's: who sets it, or counts launches, is alone.
-fn own_workspace() -> MutexGuard<'static, ()> {
+pub fn own_workspace() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }

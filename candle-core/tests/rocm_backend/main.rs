@@ -9,6 +9,7 @@ mod attention;
 mod attention_formula;
 mod concurrency;
 mod conv;
+mod conv_gradients;
 mod copies;
 mod deferred;
 mod elementwise;

@@ -1,4 +1,5 @@
 //! A ROCm device: one GPU, one stream, and what is loaded on it.
+use super::convolutions::Convolutions;
 use super::custom::CustomKernels;
 use super::deferred::{Deferred, OfDevice};
 use super::faults::FaultRecord;
@@ -57,6 +58,7 @@ pub(crate) struct DeviceState {
     name: String,
     pub(super) multiprocessors: usize,
     products: Mutex<Option<ProductLibrary>>,
+    pub(super) convolutions: Mutex<Convolutions>,
     pub(super) kernels: KernelTable,
     pub(super) custom: CustomKernels,
     faults: Arc<FaultRecord>,
@@ -73,8 +75,9 @@ impl Drop for DeviceState {
         let _ = self.stream.bind().and_then(|()| self.enqueue_deferred());
         if !self.stream.finish_or_give_up() {
             let products = self.products.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            let convolutions = std::mem::take(self.convolutions.get_mut().unwrap_or_else(PoisonError::into_inner));
             let kernels = std::mem::replace(&mut self.kernels, KernelTable::empty());
-            std::mem::forget((products, kernels, std::mem::take(&mut self.custom)));
+            std::mem::forget((products, convolutions, kernels, std::mem::take(&mut self.custom)));
         }
     }
 }
@@ -95,6 +98,7 @@ impl DeviceState {
             name: properties.name,
             multiprocessors: properties.multiprocessors,
             products: Mutex::default(),
+            convolutions: Mutex::default(),
             kernels: KernelTable::empty(),
             custom: CustomKernels::default(),
             faults: FaultRecord::of(&stream),

@@ -76,6 +76,16 @@ fn scaled(
     in_pieces(src, op, scale, layout, dims, dst)
 }
 
+/// The sum of `rows` dense rows of floats of a storage, into another one.
+pub(crate) fn sum_rows(src: &RocmStorage, (rows, columns): (usize, usize), dst: &RocmStorage) -> Result<()> {
+    let limit = max_elements();
+    if rows.max(columns) > limit || dst.slice.len() < columns {
+        return Err(RocmError::TooManyElements { op: OP, elements: columns, limit }.into());
+    }
+    let layout = Layout::contiguous((rows, columns));
+    run(src, ReduceOp::Sum, 1.0, &layout, &[0], (columns, rows), dst.slice.ptr())
+}
+
 /// Sums over `dims`, which stay as dims of 1, times `scale`, rounded once, of floats on ROCm; none elsewhere. What is
 /// rounded first and scaled then overflows in f16 where the mean does not.
 ///

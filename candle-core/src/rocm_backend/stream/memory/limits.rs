@@ -96,7 +96,8 @@ fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(text.parse().ok()?).ok()
 }
 
-fn bytes(text: &str) -> Option<usize> {
+/// A number of bytes, with an optional K, M or G.
+pub(crate) fn bytes(text: &str) -> Option<usize> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'k' | b'K' => (&text[..text.len() - 1], 10),
         b'm' | b'M' => (&text[..text.len() - 1], 20),

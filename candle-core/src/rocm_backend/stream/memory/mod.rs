@@ -32,6 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) use arena::BlockId;
+pub(crate) use limits::bytes;
 use limits::Limits;
 pub use limits::{IDLE_VARIABLE, PARKED_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
 pub use pool::MemoryStats;

@@ -1,0 +1,341 @@
+//! Which convolutions go to MIOpen: asked once for each shape, and kept, so that from the second call on it is one call.
+//!
+//! MIOpen's immediate mode names solutions without timing them on anybody's data. The first that is no last resort and
+//! whose workspace is within the bound is compiled and taken; where there is none, or where a table says that ours are
+//! faster, our own kernels compute. With tuning, all of them are measured at the first call of a shape. A failure of the
+//! library never reaches the caller: it is logged once, and our kernels take over.
+use super::convolution_choices::{self, Choice, Choices};
+use super::convolution_shape::ConvShape;
+use super::device::DeviceState;
+use super::miopen::{self, Failure, Handle, Problem, Solution};
+use crate::Result;
+use hip_kernels::contract::DevicePtr;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{mpsc, Arc, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// `0` leaves convolutions to our own kernels, `1` takes MIOpen wherever it has a solution; unset, a table says.
+pub const LIBRARY_VARIABLE: &str = "CANDLE_ROCM_MIOPEN";
+/// `1` measures MIOpen's solutions and our kernels at the first call of a shape, and keeps the choice on disk.
+pub const TUNE_VARIABLE: &str = "CANDLE_ROCM_CONV_TUNE";
+/// Bytes that a convolution may take beside its result.
+pub const WORKSPACE_VARIABLE: &str = "CANDLE_ROCM_CONV_WORKSPACE";
+
+const DEFAULT_WORKSPACE: usize = 256 << 20;
+/// So many shapes are remembered; then all are forgotten.
+const SHAPES: usize = 2048;
+/// What takes longer than this says so.
+const LONG: Duration = Duration::from_secs(5);
+/// Calls that are measured together, after one that is not.
+const MEASURED: u32 = 5;
+
+/// Architectures, by how their names begin, whose convolutions are ours where the environment says nothing, and why.
+const OWN: &[(&str, &str)] = &[
+    // docs/performance.md: cuDNN's heuristics through this interface take 1.0 to 4.7 times as long.
+    ("sm_", "measured"),
+];
+
+/// What the environment and the program ask for.
+struct Settings {
+    library: AtomicU8,
+    tuning: AtomicU8,
+    workspace: AtomicUsize,
+}
+
+const UNSET: u8 = 2;
+
+fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        let text = |name: &str| std::env::var(name).ok().map(|text| text.trim().to_string());
+        let switch = |name: &str| match text(name).as_deref() {
+            None | Some("") => UNSET,
+            Some("0") => 0,
+            Some("1") => 1,
+            Some(other) => {
+                tracing::warn!("{name}={other} is not understood and left aside; wanted 0 or 1");
+                UNSET
+            }
+        };
+        let workspace = match text(WORKSPACE_VARIABLE).filter(|text| !text.is_empty()) {
+            None => DEFAULT_WORKSPACE,
+            Some(text) => crate::rocm_backend::stream::memory::bytes(&text).unwrap_or_else(|| {
+                tracing::warn!(
+                    "{WORKSPACE_VARIABLE}={text} is not understood and left aside; wanted bytes, like 64M"
+                );
+                DEFAULT_WORKSPACE
+            }),
+        };
+        Settings {
+            library: AtomicU8::new(switch(LIBRARY_VARIABLE)),
+            tuning: AtomicU8::new(switch(TUNE_VARIABLE)),
+            workspace: AtomicUsize::new(workspace),
+        }
+    })
+}
+
+/// How many bytes a convolution may take beside its result.
+pub fn conv_workspace() -> usize {
+    settings().workspace.load(Ordering::Relaxed)
+}
+
+/// Bounds the memory that a convolution takes beside its result: 256 MiB unless this or `CANDLE_ROCM_CONV_WORKSPACE`
+/// says otherwise. MIOpen's solutions that want more are passed over; what was chosen before is kept. Our own kernels
+/// never take more than 64 MiB of it.
+pub fn set_conv_workspace(bytes: usize) {
+    settings().workspace.store(bytes, Ordering::Relaxed);
+}
+
+/// Has convolutions computed by our own kernels (`Some(false)`), by MIOpen wherever it has a solution (`Some(true)`), or
+/// by whichever a table says (`None`, the default); in place of `CANDLE_ROCM_MIOPEN`. For shapes that are met later.
+pub fn set_conv_library(wanted: Option<bool>) {
+    settings().library.store(wanted.map_or(UNSET, u8::from), Ordering::Relaxed);
+}
+
+/// Whether convolutions of shapes that are met later are measured at their first call, which then waits for the device;
+/// in place of `CANDLE_ROCM_CONV_TUNE`. Choices are kept on disk, see `CANDLE_ROCM_CONV_CACHE`.
+pub fn set_conv_tuning(tune: bool) {
+    settings().tuning.store(u8::from(tune), Ordering::Relaxed);
+}
+
+/// A solution of MIOpen for a shape, with all that a call needs.
+pub(crate) struct Plan {
+    problem: Problem,
+    solution: Solution,
+}
+
+impl Plan {
+    /// Bytes of workspace.
+    pub(crate) fn workspace(&self) -> usize {
+        self.solution.workspace
+    }
+}
+
+/// What computes a convolution.
+#[derive(Clone)]
+pub(crate) enum Computed {
+    Own,
+    Library(Arc<Plan>),
+    /// To be measured: these, and our own.
+    Measured(Vec<Arc<Plan>>),
+}
+
+/// The library of a device, and what was found out of each shape.
+#[derive(Default)]
+pub(crate) struct Convolutions {
+    known: HashMap<ConvShape, Computed>,
+    library: Option<Opened>,
+    /// Whether a failure of the library has been logged.
+    said: bool,
+}
+
+enum Opened {
+    Library { handle: Handle, choices: Choices },
+    Missing,
+}
+
+impl DeviceState {
+    /// What computes convolutions of this shape.
+    pub(crate) fn convolution(&self, shape: &ConvShape) -> Computed {
+        let wanted = settings().library.load(Ordering::Relaxed);
+        if wanted == 0 || !miopen::takes(shape.dtype) {
+            return Computed::Own;
+        }
+        let mut convolutions = self.convolutions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = convolutions.known.get(shape) {
+            return known.clone();
+        }
+        let is_ours = || OWN.iter().any(|(prefix, _)| self.arch().starts_with(prefix));
+        let computed = match wanted == UNSET && settings().tuning.load(Ordering::Relaxed) != 1 && is_ours() {
+            true => Computed::Own,
+            false => said_if_long(format!("MIOpen: {shape}"), || convolutions.ask(self, shape)),
+        };
+        convolutions.know(shape, computed.clone());
+        computed
+    }
+
+    /// Enqueues a convolution by the library; `false`, and our kernels from now on, if it fails.
+    ///
+    /// # Safety
+    /// As [`Problem::run`].
+    pub(crate) unsafe fn convolve_by_library(
+        &self,
+        shape: &ConvShape,
+        plan: &Plan,
+        operands: [DevicePtr; 2],
+        result: DevicePtr,
+        workspace: DevicePtr,
+    ) -> Result<bool> {
+        let mut convolutions = self.convolutions.lock().unwrap_or_else(PoisonError::into_inner);
+        self.stream.begin()?;
+        let Some(Opened::Library { handle, .. }) = &convolutions.library else { return Ok(false) };
+        // SAFETY: the caller's.
+        let outcome = unsafe { plan.problem.run(handle, plan.solution, operands, result, workspace) };
+        if let Err(failure) = outcome {
+            // HIP keeps the last error for whoever asks next.
+            let _ = rocm_rs::hip::get_last_error();
+            convolutions.say(self, &failure);
+            convolutions.know(shape, Computed::Own);
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Measures `run` for each plan and for our own kernels (`None`), and keeps the fastest. Waits for the device.
+    ///
+    /// # Errors
+    /// Those of our own kernels.
+    pub(crate) fn tune_convolution(
+        &self,
+        shape: &ConvShape,
+        plans: &[Arc<Plan>],
+        mut run: impl FnMut(Option<&Plan>) -> Result<bool>,
+    ) -> Result<()> {
+        let mut time = |plan: Option<&Plan>| -> Result<Option<Duration>> {
+            if !run(plan)? {
+                return Ok(None);
+            }
+            self.stream.finish("tuning a convolution")?;
+            let start = Instant::now();
+            for _ in 0..MEASURED {
+                run(plan)?;
+            }
+            self.stream.finish("tuning a convolution")?;
+            Ok(Some(start.elapsed()))
+        };
+        let mut best = (time(None)?, Computed::Own, Choice::Own);
+        for plan in plans {
+            let taken = time(Some(plan.as_ref()))?;
+            if taken.is_some_and(|taken| best.0.is_none_or(|best| taken < best)) {
+                best = (taken, Computed::Library(plan.clone()), Choice::Solution(plan.solution.id));
+            }
+        }
+        let mut convolutions = self.convolutions.lock().unwrap_or_else(PoisonError::into_inner);
+        convolutions.know(shape, best.1);
+        if let Some(Opened::Library { choices, .. }) = &mut convolutions.library {
+            tracing::info!("{shape}: {:?} is fastest", best.2);
+            if let Err(error) = choices.keep(shape, best.2) {
+                let place = choices.place();
+                convolutions.say_text(self, &format!("choices are not kept on disk: {place}: {error}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Convolutions {
+    fn know(&mut self, shape: &ConvShape, computed: Computed) {
+        if self.known.len() >= SHAPES {
+            self.known.clear();
+        }
+        self.known.insert(*shape, computed);
+    }
+
+    /// Asks the library; our own kernels if it has nothing, or fails.
+    fn ask(&mut self, device: &DeviceState, shape: &ConvShape) -> Computed {
+        match self.plans(device, shape) {
+            Ok(computed) => computed,
+            Err(failure) => {
+                let _ = rocm_rs::hip::get_last_error();
+                self.say(device, &failure);
+                Computed::Own
+            }
+        }
+    }
+
+    fn plans(&mut self, device: &DeviceState, shape: &ConvShape) -> std::result::Result<Computed, Failure> {
+        if self.library.is_none() {
+            // Kept also if it fails, so that it is asked for once.
+            self.library = Some(Opened::Missing);
+            self.library = Some(open(device)?);
+        }
+        let Some(Opened::Library { handle, choices }) = &self.library else { return Ok(Computed::Own) };
+        let measured = choices.of(shape);
+        if measured == Some(Choice::Own) {
+            return Ok(Computed::Own);
+        }
+        let bound = conv_workspace();
+        let mut offered = Problem::of(shape)?.solutions(handle)?;
+        offered.retain(|solution| solution.workspace <= bound);
+        let tunes = settings().tuning.load(Ordering::Relaxed) == 1;
+        match measured {
+            Some(Choice::Solution(id)) if offered.iter().any(|solution| solution.id == id) => {
+                offered.retain(|solution| solution.id == id);
+            }
+            _ if tunes => {
+                let mut plans = Vec::new();
+                for solution in offered {
+                    plans.extend(compiled(handle, shape, solution)?);
+                }
+                return Ok(Computed::Measured(plans));
+            }
+            _ => {}
+        }
+        for solution in offered {
+            if let Some(plan) = compiled(handle, shape, solution)? {
+                return Ok(Computed::Library(plan));
+            }
+        }
+        Ok(Computed::Own)
+    }
+
+    /// Logs a failure of the library: the first as a warning, since others will be alike.
+    fn say(&mut self, device: &DeviceState, failure: &Failure) {
+        self.say_text(device, &format!("{failure}; our own kernels compute instead"));
+    }
+
+    fn say_text(&mut self, device: &DeviceState, text: &str) {
+        let label = device.label();
+        match std::mem::replace(&mut self.said, true) {
+            false => tracing::warn!("convolutions on {label}: {text}"),
+            true => tracing::debug!("convolutions on {label}: {text}"),
+        }
+    }
+}
+
+/// A solution that MIOpen can compile; one that it cannot is passed over.
+fn compiled(
+    handle: &Handle,
+    shape: &ConvShape,
+    solution: Solution,
+) -> std::result::Result<Option<Arc<Plan>>, Failure> {
+    let problem = Problem::of(shape)?;
+    match problem.compile(handle, solution) {
+        Ok(()) => Ok(Some(Arc::new(Plan { problem, solution }))),
+        Err(failure) => {
+            let _ = rocm_rs::hip::get_last_error();
+            tracing::debug!("{shape}: solution {} is passed over: {failure}", solution.id);
+            Ok(None)
+        }
+    }
+}
+
+fn open(device: &DeviceState) -> std::result::Result<Opened, Failure> {
+    let version = miopen::version()?;
+    device.stream.bind().map_err(|error| Failure::of(&error))?;
+    let handle = Handle::on(device.stream.raw())?;
+    let choices = Choices::load(convolution_choices::path(), device.arch(), &version);
+    Ok(Opened::Library { handle, choices })
+}
+
+/// Says what is being done if it takes longer than some seconds: MIOpen compiles kernels at first use.
+fn said_if_long<R>(what: String, work: impl FnOnce() -> R) -> R {
+    let (done, wait) = mpsc::channel::<()>();
+    let watch = std::thread::Builder::new().name("convolutions".to_string()).spawn(move || {
+        if wait.recv_timeout(LONG) == Err(mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!(
+                "{what}: compiling for {} s now; it is kept in MIOpen's own cache (~/.cache/miopen). \
+                 {LIBRARY_VARIABLE}=0 leaves convolutions to our own kernels, which are compiled already",
+                LONG.as_secs()
+            );
+        }
+    });
+    let result = work();
+    drop(done);
+    // Without a thread the work is done all the same.
+    if let Ok(watch) = watch {
+        let _ = watch.join();
+    }
+    result
+}

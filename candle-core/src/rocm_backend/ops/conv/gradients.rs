@@ -1,0 +1,155 @@
+//! A convolution as one operation of a graph, its groups together: each gradient of one is another, so that there are
+//! gradients of gradients.
+use super::{compute, flat, shape1d, shape2d, transposed_shape1d, transposed_shape2d};
+use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
+use crate::error::bail;
+use crate::op::BackpropOp;
+use crate::rocm_backend::device::{ConvShape, Direction};
+use crate::rocm_backend::storage::RocmStorage;
+use crate::{CpuStorage, CustomOp2, Layout, Result, Shape, Storage, Tensor};
+
+/// All groups of a convolution at once, on one ROCm device, where there are several, or one needs a gradient; else none.
+pub(crate) fn whole_conv1d(
+    x: &Tensor,
+    kernel: &Tensor,
+    p: &ParamsConv1D,
+    groups: usize,
+) -> Result<Option<Tensor>> {
+    let is_even = kernel.dims()[0].is_multiple_of(groups);
+    whole(x, kernel, groups, is_even, || {
+        Ok(Convolve { op: "conv1d", flat: true, shape: shape1d("conv1d", x.dtype(), p, groups)? })
+    })
+}
+
+/// The same.
+pub(crate) fn whole_conv2d(
+    x: &Tensor,
+    kernel: &Tensor,
+    p: &ParamsConv2D,
+    groups: usize,
+) -> Result<Option<Tensor>> {
+    let is_even = kernel.dims()[0].is_multiple_of(groups);
+    whole(x, kernel, groups, is_even, || {
+        Ok(Convolve { op: "conv2d", flat: false, shape: shape2d("conv2d", x.dtype(), p, groups)? })
+    })
+}
+
+/// The same.
+pub(crate) fn whole_conv_transpose1d(
+    x: &Tensor,
+    kernel: &Tensor,
+    p: &ParamsConvTranspose1D,
+    groups: usize,
+) -> Result<Option<Tensor>> {
+    const OP: &str = "conv_transpose1d";
+    whole(x, kernel, groups, true, || {
+        Ok(Convolve { op: OP, flat: true, shape: transposed_shape1d(OP, x.dtype(), p, groups)? })
+    })
+}
+
+/// The same; upstream has no groups of these.
+pub(crate) fn whole_conv_transpose2d(
+    x: &Tensor,
+    kernel: &Tensor,
+    p: &ParamsConvTranspose2D,
+) -> Result<Option<Tensor>> {
+    const OP: &str = "conv_transpose2d";
+    whole(x, kernel, 1, true, || {
+        Ok(Convolve { op: OP, flat: false, shape: transposed_shape2d(OP, x.dtype(), p)? })
+    })
+}
+
+/// `op` makes the operation, or says why its sizes cannot be computed.
+fn whole(
+    x: &Tensor,
+    kernel: &Tensor,
+    groups: usize,
+    is_even: bool,
+    op: impl FnOnce() -> Result<Convolve>,
+) -> Result<Option<Tensor>> {
+    let tracked = x.track_op() || kernel.track_op();
+    let is_rocm = x.device().is_rocm() && x.device().same_device(kernel.device());
+    if !is_rocm || !is_even || (groups < 2 && !tracked) {
+        return Ok(None);
+    }
+    let op = op()?;
+    if tracked && x.dtype().is_float() {
+        return x.apply_op2(kernel, op).map(Some);
+    }
+    // As `apply_op2` has it, without the operation that a graph would keep.
+    let (src, weights) = (x.storage(), kernel.storage());
+    let (Storage::Rocm(src), Storage::Rocm(weights)) = (&*src, &*weights) else { return Ok(None) };
+    let (dst, dims) = op.rocm_fwd(src, x.layout(), weights, kernel.layout())?;
+    Ok(Some(crate::tensor::from_storage(Storage::Rocm(dst), dims, BackpropOp::none(), false)))
+}
+
+/// Of two operands in the order of the direction's words.
+struct Convolve {
+    op: &'static str,
+    /// Whether tensors are of one dimension: (batch, channel, length).
+    flat: bool,
+    shape: ConvShape,
+}
+
+impl Convolve {
+    fn towards(&self, direction: Direction) -> Self {
+        Self { op: self.op, flat: self.flat, shape: self.shape.towards(direction) }
+    }
+
+    fn result_dims(&self) -> Shape {
+        let [a, b, h, w] = self.shape.result();
+        match self.flat {
+            true => (a, b, w).into(),
+            false => (a, b, h, w).into(),
+        }
+    }
+}
+
+impl CustomOp2 for Convolve {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        bail!("{}: all groups at once are ROCm's", self.op)
+    }
+
+    fn rocm_fwd(
+        &self,
+        a: &RocmStorage,
+        a_layout: &Layout,
+        b: &RocmStorage,
+        b_layout: &Layout,
+    ) -> Result<(RocmStorage, Shape)> {
+        let result = match self.flat {
+            true => compute(self.op, &self.shape, [(a, &flat(a_layout)), (b, &flat(b_layout))])?,
+            false => compute(self.op, &self.shape, [(a, a_layout), (b, b_layout)])?,
+        };
+        Ok((result, self.result_dims()))
+    }
+
+    fn bwd(
+        &self,
+        a: &Tensor,
+        b: &Tensor,
+        _: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        use Direction::{Input, Output, Weights};
+        let of = |a: &Tensor, b: &Tensor, direction| a.apply_op2(b, self.towards(direction)).map(Some);
+        match self.shape.direction {
+            // a is x, b the weights, the gradient y's.
+            Output => Ok((of(gradient, b, Input)?, of(a, gradient, Weights)?)),
+            // a is y, b the weights, the gradient x's.
+            Input => Ok((of(gradient, b, Output)?, of(gradient, a, Weights)?)),
+            // a is x, b is y, the gradient the weights'.
+            Weights => Ok((of(b, gradient, Input)?, of(a, gradient, Output)?)),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A transposed convolution: the products of every tap with every place, of which each element of the result then sums
+//! those that reach it, in pieces of bounded size; or, for few channels and for dtypes without products, one kernel that
+//! goes through the taps.
+use super::output::dense_kernel;
+use super::pieces::{bound, Pieces};
+use super::{merged_places, Operand, Walk, DIRECT_CHANNELS};
+use crate::rocm_backend::device::ConvShape;
+use crate::rocm_backend::ops::matmul::{multiplies, product, Output};
+use crate::rocm_backend::storage::{further, RocmStorage};
+use crate::{Layout, Result};
+use hip_kernels::contract::{ConvolutionKind, DevicePtr};
+
+/// The channels of `shape` are those of the plain convolution: `c_out` of a group are read, `c_in` written.
+pub(super) fn compute(
+    op: &'static str,
+    shape: &ConvShape,
+    [(src, layout), (kernel, kernel_layout)]: [Operand; 2],
+    dst: &RocmStorage,
+) -> Result<()> {
+    let ConvShape { dtype, batch, groups, c_in, c_out, h, w, .. } = *shape;
+    let (places, written) = (h.size * w.size, groups * c_in);
+    let (to, dst_stride) = (dst.slice.ptr(), written * places);
+    let walk = Walk {
+        op,
+        kind: ConvolutionKind::ConvTranspose,
+        info: [layout.dims(), layout.stride(), kernel_layout.dims(), kernel_layout.stride()],
+        src: src.ptr(layout, op)?,
+        kernel: kernel.ptr(kernel_layout, op)?,
+        dst: to,
+        out: (h.size, w.size),
+        axes: (h, w),
+        channels: written,
+        group_out: c_in,
+        dst_stride,
+    };
+    let Some(seen) = merged_places(layout).filter(|_| multiplies(dtype) && c_out > DIRECT_CHANNELS) else {
+        return walk.launch(src);
+    };
+    let mut made = None;
+    let (kernel, offset) = dense_kernel(op, kernel, kernel_layout, &mut made)?;
+    // Of some of the channels of a group at a time, each product rounded to the dtype.
+    let (taps, inputs) = (h.taps * w.taps, shape.places());
+    let pieces = Pieces::of(batch, c_in, taps * inputs * dtype.size_in_bytes(), bound());
+    let room = pieces.images * pieces.places * taps * inputs;
+    // SAFETY: each piece is written before it is summed.
+    let products = unsafe { RocmStorage::alloc(&src.device, dtype, room, op)? };
+    let ptr = products.slice.ptr();
+    for group in 0..groups {
+        for (image, images, first, count) in pieces.all(batch, c_in) {
+            let (rows, s) = (count * taps, seen.stride());
+            let start = seen.start_offset() + image * s[0] + group * c_out * s[1];
+            let from = offset + (group * c_out * c_in + first) * taps;
+            let lhs = Layout::new((images, rows, c_out).into(), vec![0, 1, c_in * taps], from);
+            let rhs = Layout::new((images, c_out, inputs).into(), s.to_vec(), start);
+            let output =
+                Output { device: &src.device, ptr, row_stride: inputs, batch_stride: rows * inputs };
+            product(kernel, src, (images, rows, inputs, c_out), &lhs, &rhs, output)?;
+            let (sizes, strides) = ([images, rows, h.out, w.out], [rows * inputs, inputs, w.out, 1]);
+            let fold = Walk {
+                kind: ConvolutionKind::Fold,
+                info: [&sizes, &strides, &[0, count, h.taps, w.taps], &[0; 4]],
+                src: ptr,
+                kernel: DevicePtr::NULL,
+                dst: further(to, dtype, image * dst_stride + (group * c_in + first) * places),
+                channels: count,
+                group_out: count,
+                ..walk
+            };
+            fold.launch(src)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! A convolution: a matrix product with the unfolded input (im2col), made in pieces of bounded size; or of the input
+//! itself where kernels have one element; or, for very few output channels, or input channels of a group, one kernel that
+//! goes through the windows.
+use super::pieces::{bound, Pieces};
+use super::{merged_places, Operand, Walk, DIRECT_CHANNELS};
+use crate::rocm_backend::device::{Axis, ConvShape};
+use crate::rocm_backend::layout::{magic, Strided};
+use crate::rocm_backend::ops::matmul::{product, Output};
+use crate::rocm_backend::ops::{for_planes, found, strided};
+use crate::rocm_backend::storage::{carrier, further, RocmStorage};
+use crate::{Layout, Result};
+use hip_kernels::contract::{ConvolutionKind, DevicePtr, KernelFamily, Unfold};
+
+pub(super) fn compute(
+    op: &'static str,
+    shape: &ConvShape,
+    [(src, layout), (kernel, kernel_layout)]: [Operand; 2],
+    dst: &RocmStorage,
+) -> Result<()> {
+    let ConvShape { dtype, batch, groups, c_in, c_out, h, w, .. } = *shape;
+    let (places, columns, out) = (shape.places(), shape.columns(), dst.slice.ptr());
+    if c_out <= DIRECT_CHANNELS || (groups > 1 && c_in <= DIRECT_CHANNELS) {
+        let walk = Walk {
+            op,
+            kind: ConvolutionKind::Conv,
+            info: [layout.dims(), layout.stride(), kernel_layout.dims(), kernel_layout.stride()],
+            src: src.ptr(layout, op)?,
+            kernel: kernel.ptr(kernel_layout, op)?,
+            dst: out,
+            out: (h.out, w.out),
+            axes: (h, w),
+            channels: groups * c_out,
+            group_out: c_out,
+            dst_stride: groups * c_out * places,
+        };
+        return walk.launch(src);
+    }
+    let mut made = None;
+    let (kernel, offset) = dense_kernel(op, kernel, kernel_layout, &mut made)?;
+    // A kernel row times what each place sees is the output as it should lie: (c_out, places). `seen` begins at `start`
+    // and has the strides of images, groups, rows and places. Each product is that of one group of all images, or of all
+    // groups of one image.
+    let multiply = |seen: &RocmStorage, start, strides: [usize; 4], (image, images), (first, count)| {
+        let [image_stride, group_stride, row, place] = strides;
+        let by_image = [0, image_stride, groups * c_out * places];
+        let by_group = [c_out * columns, group_stride, c_out * places];
+        let ((runs, step), (batch, stride)) = match groups < images {
+            true => ((groups, by_group), (images, by_image)),
+            false => ((images, by_image), (groups, by_group)),
+        };
+        for run in 0..runs {
+            let [weights, from, to] = step.map(|step| step * run);
+            let lhs =
+                Layout::new((batch, c_out, columns).into(), vec![stride[0], columns, 1], offset + weights);
+            let rhs = Layout::new((batch, columns, count).into(), vec![stride[1], row, place], start + from);
+            let output = Output {
+                device: &src.device,
+                ptr: further(out, dtype, image * by_image[2] + first + to),
+                row_stride: places,
+                batch_stride: stride[2],
+            };
+            product(kernel, seen, (batch, c_out, count, columns), &lhs, &rhs, output)?;
+        }
+        Ok::<_, crate::Error>(())
+    };
+    if h.is_pointwise() && w.is_pointwise() {
+        if let Some(seen) = merged_places(layout) {
+            let s = seen.stride();
+            let strides = [s[0], c_in * s[1], s[1], s[2]];
+            return multiply(src, seen.start_offset(), strides, (0, batch), (0, places));
+        }
+    }
+    let (width, rows) = (dtype.size_in_bytes(), groups * columns);
+    let pieces = Pieces::of(batch, places, rows * width, bound());
+    let room = pieces.images * padded(pieces.places, width) * rows;
+    // SAFETY: each piece is written before it is multiplied.
+    let unfolded = unsafe { RocmStorage::alloc(&src.device, dtype, room, op)? };
+    for (image, images, first, count) in pieces.all(batch, places) {
+        let pitch = padded(count, width);
+        let unfolding = Unfolding {
+            op,
+            layout,
+            axes: (h, w),
+            images: (image, images),
+            places: (first, count),
+            pitch,
+            image_stride: rows * pitch,
+        };
+        unfolding.launch(src, unfolded.slice.ptr())?;
+        let strides = [rows * pitch, rows / groups * pitch, pitch, 1];
+        multiply(&unfolded, 0, strides, (image, images), (first, count))?;
+    }
+    Ok(())
+}
+
+/// Rows of an unfolded input are whole packs.
+pub(super) fn padded(places: usize, bytes_per_element: usize) -> usize {
+    places.next_multiple_of(Unfold::PACK_BYTES / bytes_per_element)
+}
+
+/// What some places of some images see of an input: rows (channel, tap) of `pitch` elements, what is beyond the places 0.
+pub(super) struct Unfolding<'a> {
+    pub(super) op: &'static str,
+    /// Of the whole input.
+    pub(super) layout: &'a Layout,
+    pub(super) axes: (Axis, Axis),
+    /// The first image, and how many.
+    pub(super) images: (usize, usize),
+    /// The first place, and how many.
+    pub(super) places: (usize, usize),
+    pub(super) pitch: usize,
+    /// Elements from image to image of the result.
+    pub(super) image_stride: usize,
+}
+
+impl Unfolding<'_> {
+    /// `dst` has room for all of it.
+    pub(super) fn launch(&self, src: &RocmStorage, dst: DevicePtr) -> Result<()> {
+        let Self { op, layout, axes: (h, w), .. } = *self;
+        let dtype = src.slice.dtype();
+        let kernel = found(Unfold::kernel(carrier(dtype)), op, dtype)?;
+        let ((image, images), (first, places)) = (self.images, self.places);
+        let from = src.ptr(layout, op)?;
+        let arguments = Unfold {
+            first,
+            places,
+            pitch: self.pitch,
+            images,
+            image_stride: self.image_stride,
+            w_out: w.out,
+            w_magic: magic(w.out),
+            k_h: h.taps,
+            k_w: w.taps,
+            stride: w.stride,
+            dilation: w.dilation,
+            padding_y: h.padding,
+            padding_x: w.padding,
+            info: &Strided::verbatim(op, &[layout.dims(), layout.stride()])?,
+            src: further(from, dtype, image * layout.stride()[0]),
+            dst,
+        };
+        let pack = Unfold::PACK_BYTES / dtype.size_in_bytes();
+        let config = for_planes(op, places, pack, layout.dims()[1] * h.taps, images)?;
+        // SAFETY: `from` was checked for all images, and `dst` has room for what is asked.
+        unsafe { src.device.launch(kernel, config, &arguments) }
+    }
+}
+
+/// A dense kernel, the one at hand or what `made` then holds, and the element that it begins at.
+pub(super) fn dense_kernel<'a>(
+    op: &'static str,
+    kernel: &'a RocmStorage,
+    layout: &Layout,
+    made: &'a mut Option<RocmStorage>,
+) -> Result<(&'a RocmStorage, usize)> {
+    match layout.is_contiguous() {
+        true => Ok((kernel, layout.start_offset())),
+        false => Ok((made.insert(strided::dense(kernel, layout, op)?), 0)),
+    }
+}

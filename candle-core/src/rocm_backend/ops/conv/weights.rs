@@ -1,0 +1,68 @@
+//! The weights that a convolution's output asks for, its gradient: the product of the output, and of the unfolded input,
+//! over all places of all images. Both are laid out so that a row of either holds all places of a piece: one product for a
+//! piece, and if there are several, their sum.
+use super::output::{padded, Unfolding};
+use super::pieces::{bound, Pieces};
+use super::Operand;
+use crate::rocm_backend::device::{Axis, ConvShape};
+use crate::rocm_backend::ops::matmul::{product, Output};
+use crate::rocm_backend::ops::reduce;
+use crate::rocm_backend::storage::{further, RocmStorage};
+use crate::{Layout, Result};
+
+pub(super) fn compute(
+    op: &'static str,
+    shape: &ConvShape,
+    [(x, x_layout), (y, y_layout)]: [Operand; 2],
+    dst: &RocmStorage,
+) -> Result<()> {
+    let ConvShape { dtype, batch, groups, c_out, h, w, .. } = *shape;
+    let (width, places, columns) = (dtype.size_in_bytes(), shape.places(), shape.columns());
+    let (rows, written) = (groups * columns, groups * c_out);
+    let pieces = Pieces::of(batch, places, (rows + written) * width, bound());
+    let count = pieces.all(batch, places).count();
+    let pitch = padded(pieces.places, width);
+    let room = pieces.images * pitch;
+    let device = &x.device;
+    // SAFETY: each piece is written before it is multiplied.
+    let seen = unsafe { RocmStorage::alloc(device, dtype, room * rows, op)? };
+    // SAFETY: likewise.
+    let wanted = unsafe { RocmStorage::alloc(device, dtype, room * written, op)? };
+    let elements = written * columns;
+    let partial = match count {
+        1 => None,
+        // SAFETY: every product is written before they are summed.
+        _ => Some(unsafe { RocmStorage::alloc(device, dtype, count * elements, op)? }),
+    };
+    let to = partial.as_ref().unwrap_or(dst).slice.ptr();
+    // A kernel of one element unfolds the output to itself, its images side by side.
+    let itself = |places: usize| Axis { size: places, out: places, ..Axis::FLAT };
+    for (piece, (image, images, first, piece_places)) in pieces.all(batch, places).enumerate() {
+        let pitch = padded(piece_places, width);
+        let side_by_side = |layout, axes| Unfolding {
+            op,
+            layout,
+            axes,
+            images: (image, images),
+            places: (first, piece_places),
+            pitch: images * pitch,
+            image_stride: pitch,
+        };
+        side_by_side(x_layout, (h, w)).launch(x, seen.slice.ptr())?;
+        side_by_side(y_layout, (itself(h.out), itself(w.out))).launch(y, wanted.slice.ptr())?;
+        let depth = images * pitch;
+        let lhs = Layout::new((groups, c_out, depth).into(), vec![c_out * depth, depth, 1], 0);
+        let rhs = Layout::new((groups, depth, columns).into(), vec![columns * depth, 1, depth], 0);
+        let output = Output {
+            device,
+            ptr: further(to, dtype, piece * elements),
+            row_stride: columns,
+            batch_stride: c_out * columns,
+        };
+        product(&wanted, &seen, (groups, c_out, columns, depth), &lhs, &rhs, output)?;
+    }
+    match partial {
+        None => Ok(()),
+        Some(partial) => reduce::sum_rows(&partial, (count, elements), dst),
+    }
+}
