@@ -692,15 +692,15 @@ fn windows() -> Vec<Family> {
     vec![
         Family {
             variants: vec![
-                vec![names("kind", &["conv", "fold"]), dtypes("dtype", WIDER_FLOATS)],
+                vec![names("kind", &["conv", "conv_rows", "fold"]), dtypes("dtype", WIDER_FLOATS)],
                 vec![names("kind", &["conv_transpose"]), dtypes("dtype", ELEMENTS)],
             ],
             ..family(
                 "Convolution",
                 "conv",
                 "{kind}_{dtype}",
-                "A convolution, each thread walking the windows of its places; a transposed one of the taps that reach \
-                 them; or the sum of what these taps' products are, which stand in the channels (output channel, tap).",
+                "A convolution, each thread walking the windows of its places, or of a pack of a row where steps are 1 \
+                 (then places and w_out count packs); a transposed one of the taps that reach them; or the sum of what these taps' products are, which stand in the channels (output channel, tap).",
                 [
                     &plane[..],
                     &[

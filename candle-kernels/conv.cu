@@ -127,6 +127,64 @@ __device__ void convolve(const uint32_t places, const Divisor width, const uint3
     }
 }
 
+// The same for steps of 1: each thread has a pack of neighbouring places of a row, whose windows share most of what they
+// see. `packs` are those of a row; taps are taken some at a time.
+template <typename T>
+__device__ void convolve_rows(const uint32_t all_packs, const Divisor packs, const uint32_t c_out,
+                              const uint32_t group_out, const uint32_t padding_y, const uint32_t padding_x,
+                              const size_t dst_stride, const size_t *info, const T *src, const T *kernel, T *dst) {
+    typedef typename Sum<T>::type A;
+    constexpr uint32_t N = CANDLE_PACK_BYTES / sizeof(T), TAPS = 4;
+    const size_t *s = info + 4, *k = info + 12;
+    const uint32_t s_y = (uint32_t)s[2], s_x = (uint32_t)s[3], h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
+    const uint32_t c_in = (uint32_t)info[9], k_h = (uint32_t)info[10], k_w = (uint32_t)info[11];
+    const uint32_t h_out = h_in + 2 * padding_y + 1 - k_h, w_out = w_in + 2 * padding_x + 1 - k_w;
+    uint32_t column = thread_index();
+    if (column >= all_packs) {
+        return;
+    }
+    const uint32_t row = packs.split(column), y = row - padding_y, x = column * N - padding_x;
+    FOR_PLANES(image, (uint32_t)info[0], o, c_out) {
+        const T *plane = src + image * s[0] + o / group_out * c_in * s[1];
+        const T *weights = kernel + o * k[0];
+        A sum[N] = {};
+        for (uint32_t c = 0; c < c_in; ++c) {
+            for (uint32_t tap_y = 0; tap_y < k_h; ++tap_y) {
+                if (y + tap_y >= h_in) {
+                    continue;
+                }
+                const T *line = plane + (y + tap_y) * s_y, *weight = weights + tap_y * k[2];
+                for (uint32_t first = 0; first < k_w; first += TAPS) {
+                    A seen[N + TAPS - 1];
+#pragma unroll
+                    for (uint32_t n = 0; n < N + TAPS - 1; ++n) {
+                        const uint32_t at = x + first + n;
+                        seen[n] = static_cast<A>(seen_at(line, at < w_in, at * s_x));
+                    }
+#pragma unroll
+                    for (uint32_t tap = 0; tap < TAPS; ++tap) {
+                        if (first + tap < k_w) {
+                            const A factor = static_cast<A>(weight[(first + tap) * k[3]]);
+#pragma unroll
+                            for (uint32_t n = 0; n < N; ++n) {
+                                sum[n] += seen[n + tap] * factor;
+                            }
+                        }
+                    }
+                }
+            }
+            plane += s[1];
+            weights += k[1];
+        }
+        Pack<T> made;
+#pragma unroll
+        for (uint32_t n = 0; n < N; ++n) {
+            made.set(n, static_cast<T>(sum[n]));
+        }
+        made.write(dst + image * dst_stride + ((size_t)o * h_out + row) * w_out + column * N, w_out - column * N);
+    }
+}
+
 // The taps of a transposed convolution that add to one place along a dimension: `tap` and what it is multiplied with,
 // then every tap `period` later, whose input is `back` places before. An input that is not less than the size is none.
 struct Taps {
@@ -374,6 +432,10 @@ __device__ void upsample_bilinear2d(const uint32_t places, const Divisor width, 
     WINDOW(conv, T, T_NAME,                                                                                           \
            convolve((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)channels, (uint32_t)group_out,               \
                     (uint32_t)stride, (uint32_t)dilation, (uint32_t)padding_y, (uint32_t)padding_x, dst_stride, info, src, kernel, dst))
+#define CONVOLVE_ROWS(T, T_NAME)                                                                                      \
+    WINDOW(conv_rows, T, T_NAME,                                                                                      \
+           convolve_rows((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)channels, (uint32_t)group_out,          \
+                         (uint32_t)padding_y, (uint32_t)padding_x, dst_stride, info, src, kernel, dst))
 #define TRANSPOSED(NAME, FOLD, T, T_NAME)                                                                             \
     WINDOW(NAME, T, T_NAME,                                                                                           \
            transposed<FOLD>((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)channels, (uint32_t)group_out,       \
@@ -386,6 +448,7 @@ __device__ void upsample_bilinear2d(const uint32_t places, const Divisor width, 
     OP(double, f64)
 #define FOLD(T, T_NAME) TRANSPOSED(fold, true, T, T_NAME)
 FLOATS(CONVOLVE)
+FLOATS(CONVOLVE_ROWS)
 FLOATS(FOLD)
 
 #define POOL(NAME, T, T_NAME)                                                                                         \

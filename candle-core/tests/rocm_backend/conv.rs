@@ -109,6 +109,27 @@ fn transposed(x: &Tensor, k: &Tensor, [v, u]: [(usize, usize, usize, usize); 2])
 
 const FLAT: (usize, usize, usize) = (0, 1, 1);
 
+/// Each thread has a pack of places of a row, which may end within one, and windows are taken four taps at a time.
+#[test]
+fn windows_of_any_width() {
+    let device = rocm();
+    for dtype in FLOATS {
+        for width in [4, 7, 8, 17, 33] {
+            for (k_h, k_w, padding) in [(1, 1, 0), (3, 3, 1), (1, 4, 3), (5, 5, 2), (2, 7, 6), (1, 31, 30)] {
+                for (groups, c_in, c_out) in [(5, 1, 1), (2, 3, 2), (1, 5, 3)] {
+                    let x = tensor(&[2, groups * c_in, 5, width], dtype, 1.0);
+                    let k = tensor(&[groups * c_out, c_in, k_h, k_w], dtype, 1.0);
+                    let expected = convolution(&x, &k, groups, [(padding, 1, 1); 2]);
+                    let (x, k) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
+                    let got = x.conv2d(&k, padding, 1, 1, groups).unwrap();
+                    let what = format!("{dtype:?} {width} {k_h}x{k_w} {groups} of {c_in} to {c_out}");
+                    assert_close(&got, &expected, 4.0 * epsilon(dtype), &what);
+                }
+            }
+        }
+    }
+}
+
 /// The workspace is the process's: who sets it, or counts launches, is alone.
 pub fn own_workspace() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -157,7 +178,7 @@ fn convolutions_of_two_dimensions() {
 }
 
 /// Groups of few channels are walked in one launch; of the others all are unfolded at once and multiplied image by image
-/// or group by group. What needs a gradient is computed group by group.
+/// or group by group; so they are where a gradient is needed.
 #[test]
 fn groups_are_computed_together() {
     use candle_core::Var;
@@ -186,7 +207,9 @@ fn groups_are_computed_together() {
                 assert!(launches() - before <= 1, "{groups} groups of {c_in} to {c_out}");
                 let what = format!("{dtype:?} {groups} groups of {c_in} to {c_out} {p:?}");
                 assert_close(&got, &expected, 4.0 * epsilon(dtype), &what);
-                let tracked = conv(Var::from_tensor(&x).unwrap().as_tensor());
+                let (var, before) = (Var::from_tensor(&x).unwrap(), launches());
+                let tracked = conv(var.as_tensor());
+                assert!(launches() - before <= 1, "{groups} groups of {c_in} to {c_out} with a gradient");
                 assert_close(&tracked, &expected, 4.0 * epsilon(dtype), &format!("{what} with a gradient"));
             }
         }

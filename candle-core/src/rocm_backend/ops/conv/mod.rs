@@ -107,6 +107,10 @@ impl Axis {
         .into()
     }
 
+    fn steps_by_one(self) -> bool {
+        self.stride == 1 && self.dilation == 1
+    }
+
     /// Whether output places are the input's.
     fn is_pointwise(self) -> bool {
         self.taps == 1 && self.padding == 0 && self.stride == 1

@@ -9,7 +9,10 @@ use crate::rocm_backend::ops::matmul::{product, Output};
 use crate::rocm_backend::ops::{for_planes, found, strided};
 use crate::rocm_backend::storage::{carrier, further, RocmStorage};
 use crate::{Layout, Result};
-use hip_kernels::contract::{ConvolutionKind, DevicePtr, KernelFamily, Unfold};
+use hip_kernels::contract::{ConvolutionKind, DevicePtr, KernelFamily, Unfold, PACK_BYTES};
+
+/// Of shorter rows a pack's windows share too little.
+const LEAST_ROW: usize = 4;
 
 pub(super) fn compute(
     op: &'static str,
@@ -20,14 +23,19 @@ pub(super) fn compute(
     let ConvShape { dtype, batch, groups, c_in, c_out, h, w, .. } = *shape;
     let (places, columns, out) = (shape.places(), shape.columns(), dst.slice.ptr());
     if c_out <= DIRECT_CHANNELS || (groups > 1 && c_in <= DIRECT_CHANNELS) {
+        let packs = w.out.div_ceil(PACK_BYTES / dtype.size_in_bytes());
+        let (kind, out_w) = match h.steps_by_one() && w.steps_by_one() && w.out >= LEAST_ROW {
+            true => (ConvolutionKind::ConvRows, packs),
+            false => (ConvolutionKind::Conv, w.out),
+        };
         let walk = Walk {
             op,
-            kind: ConvolutionKind::Conv,
+            kind,
             info: [layout.dims(), layout.stride(), kernel_layout.dims(), kernel_layout.stride()],
             src: src.ptr(layout, op)?,
             kernel: kernel.ptr(kernel_layout, op)?,
             dst: out,
-            out: (h.out, w.out),
+            out: (h.out, out_w),
             axes: (h, w),
             channels: groups * c_out,
             group_out: c_out,
