@@ -15,7 +15,14 @@ pub fn reading() -> HashMap<&'static str, u64> {
     rocm_loader::symbols::calls().collect()
 }
 
-const LAUNCHES: [&str; 3] = ["hipModuleLaunchKernel", "rocblas_gemm_ex", "rocblas_gemm_strided_batched_ex"];
+const LAUNCHES: [&str; 6] = [
+    "hipModuleLaunchKernel",
+    "rocblas_gemm_ex",
+    "rocblas_gemm_strided_batched_ex",
+    "miopenConvolutionForwardImmediate",
+    "miopenConvolutionBackwardDataImmediate",
+    "miopenConvolutionBackwardWeightsImmediate",
+];
 
 /// Copies and fills that stay on the device if no wait is among the calls: what comes from or goes to the
 /// host in the backend waits, or is a copy that none of these operations may make.

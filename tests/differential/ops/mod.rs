@@ -1,5 +1,6 @@
 //! The one table of operations. The fuzzer, the support table and the counts of HIP calls all walk it.
 mod attention;
+mod convolution_gradients;
 mod copies;
 mod elementwise;
 mod indexing;
@@ -172,6 +173,7 @@ pub fn table() -> &'static [Op] {
             indexing::ops,
             products::ops,
             spatial::ops,
+            convolution_gradients::ops,
             layers::ops,
             quantized::ops,
             attention::ops,

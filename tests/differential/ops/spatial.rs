@@ -100,7 +100,7 @@ fn item_by_item(case: &Case, t: &[Tensor]) -> Result<Tensor> {
 }
 
 /// An input and a kernel with `spatial` dims.
-fn conv(c: &mut Choices, spatial: usize, transposed: bool) -> Plan {
+pub fn conv(c: &mut Choices, spatial: usize, transposed: bool) -> Plan {
     let groups = if spatial == 2 && transposed { 1 } else { c.one_of(&[1, 1, 2, 3]) };
     let batch = c.between(1, 2);
     let (c_in, c_out) = (groups * c.between(1, 3), groups * c.between(1, 6));
