@@ -131,7 +131,10 @@ fn every_failing_call_is_one_error_and_the_next_step_succeeds() -> Result<()> {
                     assert!(memory || text.contains(name), "{name}:{nth} is not named: {text}");
                 }
                 Ok(losses) => {
-                    let may_be_silent = SILENT.contains(&name) || SILENT_IN_DROPS.contains(&name);
+                    // Our own kernels compute where MIOpen fails.
+                    let may_be_silent = SILENT.contains(&name)
+                        || SILENT_IN_DROPS.contains(&name)
+                        || name.starts_with("miopen");
                     assert!(may_be_silent || !happened, "{name}:{nth} failed, and nobody was told");
                     assert!(close(losses), "{name}:{nth} changed the result to {losses:?}");
                 }

@@ -1,4 +1,5 @@
 use super::fixture::*;
+use candle_core::rocm::set_conv_library;
 use candle_core::{DType, Device, Result, Tensor};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -112,7 +113,10 @@ const FLAT: (usize, usize, usize) = (0, 1, 1);
 /// Each thread has a pack of places of a row, which may end within one, and windows are taken four taps at a time.
 #[test]
 fn windows_of_any_width() {
-    let device = rocm();
+    each_way(of_any_width);
+}
+
+fn of_any_width(device: &Device) {
     for dtype in FLOATS {
         for width in [4, 7, 8, 17, 33] {
             for (k_h, k_w, padding) in [(1, 1, 0), (3, 3, 1), (1, 4, 3), (5, 5, 2), (2, 7, 6), (1, 31, 30)] {
@@ -120,7 +124,7 @@ fn windows_of_any_width() {
                     let x = tensor(&[2, groups * c_in, 5, width], dtype, 1.0);
                     let k = tensor(&[groups * c_out, c_in, k_h, k_w], dtype, 1.0);
                     let expected = convolution(&x, &k, groups, [(padding, 1, 1); 2]);
-                    let (x, k) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
+                    let (x, k) = (x.to_device(device).unwrap(), k.to_device(device).unwrap());
                     let got = x.conv2d(&k, padding, 1, 1, groups).unwrap();
                     let what = format!("{dtype:?} {width} {k_h}x{k_w} {groups} of {c_in} to {c_out}");
                     assert_close(&got, &expected, 4.0 * epsilon(dtype), &what);
@@ -130,17 +134,32 @@ fn windows_of_any_width() {
     }
 }
 
-/// The workspace is the process's: who sets it, or counts launches, is alone.
+/// By our own kernels, then by MIOpen where it has a solution.
+pub fn each_way(test: impl Fn(&Device)) {
+    let alone = own_workspace();
+    let device = rocm();
+    test(&device);
+    set_conv_library(Some(true));
+    test(&device);
+    drop(alone);
+}
+
+/// The settings are the process's: who changes them, or counts launches, is alone. Our own kernels compute.
 pub fn own_workspace() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+    let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    set_conv_library(Some(false));
+    alone
 }
 
 /// Six output channels are multiplied with the unfolded input, four are walked directly, and kernels of one element
 /// multiply the input itself.
 #[test]
 fn convolutions_of_one_dimension() {
-    let device = rocm();
+    each_way(by_one_dimension);
+}
+
+fn by_one_dimension(device: &Device) {
     for dtype in FLOATS {
         for (c_out, k) in [(12, 3), (4, 3), (12, 1)] {
             for p in PLAIN {
@@ -149,7 +168,7 @@ fn convolutions_of_one_dimension() {
                 let axis = (p.padding, p.stride, p.dilation);
                 let (x4, k4) = (x.unsqueeze(2).unwrap(), k.unsqueeze(2).unwrap());
                 let expected = convolution(&x4, &k4, p.groups, [FLAT, axis]).squeeze(2).unwrap();
-                let (x, k) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
+                let (x, k) = (x.to_device(device).unwrap(), k.to_device(device).unwrap());
                 let got = x.conv1d(&k, p.padding, p.stride, p.dilation, p.groups).unwrap();
                 assert_eq!(got.dtype(), dtype);
                 assert_close(&got, &expected, 4.0 * epsilon(dtype), &format!("{dtype:?} {c_out} {p:?}"));
@@ -160,7 +179,10 @@ fn convolutions_of_one_dimension() {
 
 #[test]
 fn convolutions_of_two_dimensions() {
-    let device = rocm();
+    each_way(by_two_dimensions);
+}
+
+fn by_two_dimensions(device: &Device) {
     for dtype in FLOATS {
         for (c_out, (k_h, k_w)) in [(12, (3, 2)), (4, (3, 2)), (12, (1, 1)), (10, (1, 2))] {
             for p in PLAIN {
@@ -168,7 +190,7 @@ fn convolutions_of_two_dimensions() {
                 let k = tensor(&[c_out, 4 / p.groups, k_h, k_w], dtype, 1.0);
                 let axis = (p.padding, p.stride, p.dilation);
                 let expected = convolution(&x, &k, p.groups, [axis, axis]);
-                let (x, k) = (x.to_device(&device).unwrap(), k.to_device(&device).unwrap());
+                let (x, k) = (x.to_device(device).unwrap(), k.to_device(device).unwrap());
                 let got = x.conv2d(&k, p.padding, p.stride, p.dilation, p.groups).unwrap();
                 assert_eq!(got.dtype(), dtype);
                 assert_close(&got, &expected, 4.0 * epsilon(dtype), &format!("{dtype:?} {c_out} {p:?}"));
@@ -260,12 +282,15 @@ fn transposed_convolutions_by_products() {
 
 #[test]
 fn convolutions_of_views() {
-    let device = rocm();
+    each_way(of_views);
+}
+
+fn of_views(device: &Device) {
     for (c_out, (k_h, k_w), padding) in [(6, (3, 2), 1), (3, (3, 2), 1), (6, (1, 1), 0)] {
         for (x_name, x_view) in VIEWS4 {
             for (k_name, k_view) in VIEWS4 {
-                let x = tensor(&[2, 3, 6, 5], DType::F32, 1.0).to_device(&device).unwrap();
-                let k = tensor(&[c_out, 3, k_h, k_w], DType::F32, 1.0).to_device(&device).unwrap();
+                let x = tensor(&[2, 3, 6, 5], DType::F32, 1.0).to_device(device).unwrap();
+                let k = tensor(&[c_out, 3, k_h, k_w], DType::F32, 1.0).to_device(device).unwrap();
                 let (x, k) = (x_view(&x).unwrap(), k_view(&k).unwrap());
                 let expected = convolution(&x, &k, 1, [(padding, 1, 1); 2]);
                 let got = x.conv2d(&k, padding, 1, 1, 1).unwrap();
@@ -274,8 +299,8 @@ fn convolutions_of_views() {
         }
     }
     // The CPU is wrong here: the kernel is a strided tensor.
-    let x = tensor(&[2, 9, 3], DType::F32, 1.0).to_device(&device).unwrap().transpose(1, 2).unwrap();
-    let k = tensor(&[2, 3, 6], DType::F32, 1.0).to_device(&device).unwrap().transpose(0, 2).unwrap();
+    let x = tensor(&[2, 9, 3], DType::F32, 1.0).to_device(device).unwrap().transpose(1, 2).unwrap();
+    let k = tensor(&[2, 3, 6], DType::F32, 1.0).to_device(device).unwrap().transpose(0, 2).unwrap();
     let expected = convolution(&x.unsqueeze(2).unwrap(), &k.unsqueeze(2).unwrap(), 1, [FLAT, (1, 1, 1)]);
     let got = x.conv1d(&k, 1, 1, 1, 1).unwrap();
     assert_close(&got, &expected.squeeze(2).unwrap(), 1e-5, "conv1d of transposed");
@@ -307,13 +332,16 @@ fn a_bounded_workspace_changes_nothing() {
 
 #[test]
 fn transposed_convolutions_of_every_dtype() {
-    let device = rocm();
+    each_way(transposed_of_every_dtype);
+}
+
+fn transposed_of_every_dtype(device: &Device) {
     for dtype in ALL {
         let limit = if dtype.is_int() { 9.0 } else { 1.0 };
         let x = tensor(&[2, 3, 4, 5], dtype, limit);
         let k = tensor(&[3, 4, 3, 2], dtype, limit);
         let (x1, k1) = (tensor(&[2, 3, 5], dtype, limit), tensor(&[3, 4, 3], dtype, limit));
-        let on_device = |t: &Tensor| t.to_device(&device).unwrap();
+        let on_device = |t: &Tensor| t.to_device(device).unwrap();
         // The CPU device's integers wrap around.
         let wrapped =
             |t: Tensor| if dtype == DType::U8 { from_f64(&mod_256(&t), t.dims(), dtype) } else { t };
@@ -342,11 +370,14 @@ fn mod_256(t: &Tensor) -> Vec<f64> {
 
 #[test]
 fn transposed_convolutions_of_views_and_groups() {
-    let device = rocm();
+    each_way(transposed_of_views_and_groups);
+}
+
+fn transposed_of_views_and_groups(device: &Device) {
     for (x_name, x_view) in VIEWS4 {
         for (k_name, k_view) in VIEWS4 {
-            let x = x_view(&tensor(&[2, 3, 4, 5], DType::F32, 1.0).to_device(&device).unwrap()).unwrap();
-            let k = k_view(&tensor(&[3, 4, 3, 2], DType::F32, 1.0).to_device(&device).unwrap()).unwrap();
+            let x = x_view(&tensor(&[2, 3, 4, 5], DType::F32, 1.0).to_device(device).unwrap()).unwrap();
+            let k = k_view(&tensor(&[3, 4, 3, 2], DType::F32, 1.0).to_device(device).unwrap()).unwrap();
             let expected = transposed(&x, &k, [(1, 1, 2, 1); 2]);
             let got = x.conv_transpose2d(&k, 1, 1, 2, 1).unwrap();
             assert_close(&got, &expected, 1e-5, &format!("{x_name} by {k_name}"));
@@ -356,9 +387,9 @@ fn transposed_convolutions_of_views_and_groups() {
     let k = tensor(&[4, 3, 3], DType::F32, 1.0);
     let expected = x.conv_transpose1d(&k, 1, 0, 2, 1, 2).unwrap();
     let got = x
-        .to_device(&device)
+        .to_device(device)
         .unwrap()
-        .conv_transpose1d(&k.to_device(&device).unwrap(), 1, 0, 2, 1, 2)
+        .conv_transpose1d(&k.to_device(device).unwrap(), 1, 0, 2, 1, 2)
         .unwrap();
     assert_close(&got, &expected, 1e-5, "groups");
 }

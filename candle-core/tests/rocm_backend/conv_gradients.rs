@@ -62,12 +62,15 @@ fn loss(case: &Case, x: &Tensor, k: &Tensor) -> Result<(Tensor, Tensor)> {
 /// The function is linear in each operand, so a gradient times a direction is the result of that direction.
 #[test]
 fn gradients_are_those_of_the_definition() {
-    let device = rocm();
+    super::conv::each_way(against_the_definition);
+}
+
+fn against_the_definition(device: &Device) {
     for dtype in FLOATS {
         for case in CASES {
             let what = format!("{dtype:?} {case:?}");
             let (x, k) = (tensor(case.x, dtype, 1.0), tensor(case.k, dtype, 1.0));
-            let (gx, gk) = (Var::from_tensor(&x.to_device(&device).unwrap()), k.to_device(&device));
+            let (gx, gk) = (Var::from_tensor(&x.to_device(device).unwrap()), k.to_device(device));
             let (gx, gk) = (gx.unwrap(), Var::from_tensor(&gk.unwrap()).unwrap());
             let (l, weights) = loss(case, gx.as_tensor(), gk.as_tensor()).unwrap();
             let grads = l.backward().unwrap();
