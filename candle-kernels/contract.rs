@@ -162,6 +162,8 @@ pub const ELEMENTS: &[&str] = &["u8", "u32", "i16", "i32", "i64", "bf16", "f16",
 const FLOATS: &[&str] = &["bf16", "f16", "f32", "f64", "f8e4m3"];
 /// What upstream's fused layers and products take.
 const WIDER_FLOATS: &[&str] = &["bf16", "f16", "f32", "f64"];
+/// What matrix units multiply, or lanes in their place.
+const TILED_FLOATS: &[&str] = &["bf16", "f16", "f32"];
 const INTEGERS: &[&str] = &["u8", "u32", "i16", "i32", "i64"];
 const SIGNED: &[&str] = &["i16", "i32", "i64"];
 /// Elements that are only moved: one dtype of each size stands for all of it.
@@ -800,6 +802,35 @@ fn windows() -> Vec<Family> {
                 .concat(),
             )
         },
+        Family {
+            variants: vec![vec![
+                names("kind", &["conv_tiles", "conv_transpose_tiles"]),
+                tile_sides(),
+                dtypes("dtype", TILED_FLOATS),
+            ]],
+            ..family(
+                "ConvolutionTiles",
+                "tiled",
+                "{kind}_{side}_{dtype}",
+                "A convolution as a product on tiles, of dense weights with what the places of all images see. x of the grid \
+                 counts parts of `side` output channels of a group, then those of `side` places; z groups. The places of a \
+                 transposed one are those of a phase; y of the grid counts the `stride_y * stride_x` phases.",
+                vec![
+                    src,
+                    arg("kernel", Pass::Pointer, "the weights"),
+                    dst,
+                    INFO,
+                    arg("h_out", Pass::U32, "rows of the output"),
+                    arg("w_out", Pass::U32, "columns of the output"),
+                    arg("stride_y", Pass::U32, "rows from window to window"),
+                    arg("stride_x", Pass::U32, "columns from window to window"),
+                    arg("dilation_y", Pass::U32, "rows from tap to tap"),
+                    arg("dilation_x", Pass::U32, "columns from tap to tap"),
+                    arg("padding_y", Pass::U32, "padding above and below"),
+                    arg("padding_x", Pass::U32, "padding left and right"),
+                ],
+            )
+        },
     ]
 }
 
@@ -844,6 +875,23 @@ fn products() -> Vec<Family> {
         arg("softcap", Pass::F32, "bound of the scores; 0 for none"),
         arg("total_queries", Pass::U32, "where sequences of queries end at most"),
         arg("total_keys", Pass::U32, "likewise of keys"),
+    ];
+    let product = [
+        arg("a", Pass::Pointer, "left side"),
+        arg("b", Pass::Pointer, "right side"),
+        arg("c", Pass::Pointer, "result; its rows are dense"),
+        arg("m", Pass::U32, "rows of the result"),
+        arg("n", Pass::U32, "columns of the result"),
+        arg("k", Pass::U32, "columns of the left side"),
+        arg("batches", Pass::U32, "products"),
+        stride("a_row", "elements from row to row of the left side"),
+        stride("a_column", "elements from column to column of the left side"),
+        stride("a_batch", "elements from product to product of the left side"),
+        stride("b_row", "elements from row to row of the right side"),
+        stride("b_column", "elements from column to column of the right side"),
+        stride("b_batch", "elements from product to product of the right side"),
+        stride("c_row", "elements from row to row of the result"),
+        stride("c_batch", "elements from product to product of the result"),
     ];
     vec![
         Family {
@@ -944,24 +992,18 @@ fn products() -> Vec<Family> {
                 "{kind}_{dtype}",
                 "`c = a b`: in tiles, for GPUs that rocBLAS has no kernels for, or of one or few rows with dense \
                  columns; z of the grid counts batches.",
-                vec![
-                    arg("a", Pass::Pointer, "left side"),
-                    arg("b", Pass::Pointer, "right side"),
-                    arg("c", Pass::Pointer, "result; its rows are dense"),
-                    arg("m", Pass::U32, "rows of the result"),
-                    arg("n", Pass::U32, "columns of the result"),
-                    arg("k", Pass::U32, "columns of the left side"),
-                    arg("batches", Pass::U32, "products"),
-                    stride("a_row", "elements from row to row of the left side"),
-                    stride("a_column", "elements from column to column of the left side"),
-                    stride("a_batch", "elements from product to product of the left side"),
-                    stride("b_row", "elements from row to row of the right side"),
-                    stride("b_column", "elements from column to column of the right side"),
-                    stride("b_batch", "elements from product to product of the right side"),
-                    stride("c_row", "elements from row to row of the result"),
-                    stride("c_batch", "elements from product to product of the result"),
-                    arg("width", Pass::U32, "threads that share a column, of few rows"),
-                ],
+                [&product[..], &[arg("width", Pass::U32, "threads that share a column, of few rows")]]
+                    .concat(),
+            )
+        },
+        Family {
+            variants: vec![vec![tile_sides(), dtypes("dtype", &["bf16", "f16", "f32", "f8e4m3"])]],
+            ..family(
+                "TiledProduct",
+                "tiled",
+                "tiled_product_{side}_{dtype}",
+                "`c = a b` on tiles; x of the grid counts parts of `side` rows, then those of `side` columns; z batches.",
+                product.to_vec(),
             )
         },
     ]
@@ -1160,6 +1202,11 @@ const fn constant(name: &'static str, value: u32, meaning: &'static str) -> Cons
 
 fn names(name: &'static str, values: &[&'static str]) -> Axis {
     Axis { name, is_dtype: false, values: values.to_vec(), shared: None }
+}
+
+/// Rows and columns of a workgroup's part of a product on tiles.
+fn tile_sides() -> Axis {
+    Axis { shared: Some("TileSide"), ..names("side", &["64", "128"]) }
 }
 
 /// GGML's block formats.

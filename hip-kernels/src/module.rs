@@ -45,13 +45,15 @@ pub enum Module {
     Sort,
     /// `where`.
     Ternary,
+    /// Products and convolutions on tiles.
+    Tiled,
     /// Operations of one tensor, and strided copies.
     Unary,
 }
 
 impl Module {
     /// All modules.
-    pub const ALL: [Module; 21] = [
+    pub const ALL: [Module; 22] = [
         Module::Affine,
         Module::Attention,
         Module::Binary,
@@ -72,6 +74,7 @@ impl Module {
         Module::Scan,
         Module::Sort,
         Module::Ternary,
+        Module::Tiled,
         Module::Unary,
     ];
 
@@ -98,6 +101,7 @@ impl Module {
             Module::Scan => "scan",
             Module::Sort => "sort",
             Module::Ternary => "ternary",
+            Module::Tiled => "tiled",
             Module::Unary => "unary",
         }
     }

@@ -3,94 +3,11 @@ mod software_gpu;
 
 use half::{bf16, f16};
 use hip_kernels::contract::{
-    BLOCK, DevicePtr, Element, KernelFamily, KernelOf, LayerNorm, PRODUCT_TILE, Product, ProductKind,
-    RmsNorm, Rope, RopePairs, Softmax, SoftmaxOp,
+    BLOCK, DevicePtr, Element, LayerNorm, PRODUCT_TILE, Product, ProductKind, RmsNorm, Rope, RopePairs,
+    Softmax, SoftmaxOp,
 };
-use hip_kernels::{archs, code_object};
-use software_gpu::{Buffer, DEVICES, Module, select};
-
-/// A dtype of these kernels.
-trait Dtype {
-    const ELEMENT: Element;
-    /// The distance from 1 to the next number.
-    const EPSILON: f64;
-    type Bits: software_gpu::Element;
-    fn bits(value: f64) -> Self::Bits;
-    fn value(bits: Self::Bits) -> f64;
-}
-
-macro_rules! dtype {
-    ($type:ty, $element:ident, $bits:ty, $from:expr, $epsilon:expr) => {
-        impl Dtype for $type {
-            const ELEMENT: Element = Element::$element;
-            const EPSILON: f64 = $epsilon;
-            type Bits = $bits;
-            fn bits(value: f64) -> $bits {
-                $from(value).to_bits()
-            }
-            fn value(bits: $bits) -> f64 {
-                f64::from(<$type>::from_bits(bits))
-            }
-        }
-    };
-}
-dtype!(f64, F64, u64, |value| value, f64::EPSILON);
-dtype!(f32, F32, u32, |value| value as f32, f32::EPSILON as f64);
-dtype!(f16, F16, u16, f16::from_f64, 1.0 / 1024.0);
-dtype!(bf16, Bf16, u16, bf16::from_f64, 1.0 / 128.0);
-
-/// The numbers of a device buffer.
-struct Numbers<T: Dtype>(Buffer<T::Bits>);
-
-impl<T: Dtype> Numbers<T> {
-    fn new(values: &[f64]) -> Self {
-        Self(Buffer::new(&values.iter().map(|value| T::bits(*value)).collect::<Vec<_>>()))
-    }
-
-    /// What the values are after rounding to the dtype.
-    fn read(&self) -> Vec<f64> {
-        self.0.read().into_iter().map(T::value).collect()
-    }
-
-    fn pointer(&self) -> DevicePtr {
-        DevicePtr(self.0.address())
-    }
-}
-
-fn launch<F: KernelFamily>(
-    kernel: Option<KernelOf<F>>,
-    arguments: &F,
-    arch: &str,
-    grid: [u32; 3],
-    block: [u32; 3],
-) {
-    let id = kernel.unwrap().id();
-    assert!(block.iter().product::<u32>() <= F::BLOCK);
-    let module = Module::load(&code_object(id.module(), arch).unwrap().bytes);
-    let mut addresses: Vec<_> =
-        arguments.arguments().as_ref().iter().map(|address| address.cast_mut()).collect();
-    module.launch(id.name(), grid, block, &mut addresses);
-}
-
-/// Calls `check` with each architecture that there are kernels for, selected on this thread.
-fn on_each_device(check: impl Fn(&'static str)) {
-    let held: Vec<_> = DEVICES.into_iter().filter(|arch| archs().contains(arch)).collect();
-    assert!(!held.is_empty(), "none of {DEVICES:?} was built");
-    for arch in held {
-        select(arch);
-        check(arch);
-    }
-}
-
-/// Numbers from -1 to 1 without a pattern.
-fn noise(count: usize, seed: u32) -> Vec<f64> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        f64::from(state >> 8) / f64::from(1 << 23) - 1.0
-    };
-    (0..count).map(|_| next()).collect()
-}
+use software_gpu::Buffer;
+use software_gpu::numbers::{Dtype, Numbers, launch, noise, on_each_device};
 
 /// Within 16 of the dtype's steps, at the size of the wanted number or of `least`.
 fn assert_close<T: Dtype>(got: &[f64], wanted: &[f64], least: f64, what: &str) {

@@ -5,12 +5,14 @@ use std::marker::PhantomData;
 
 use rocm_emulator::api;
 
+pub mod numbers;
+
 /// The architecture that the tests run on.
 pub const ARCH: &str = "gfx1100";
 /// Its lanes per wave.
 pub const WAVE: usize = 32;
-/// The devices: the first is that of every thread that selects none, the second has waves of 64 lanes.
-pub const DEVICES: [&str; 2] = [ARCH, "gfx90a"];
+/// The devices, one of each kind of matrix unit and one without; the first is that of every thread that selects none.
+pub const DEVICES: [&str; 6] = [ARCH, "gfx90a", "gfx908", "gfx942", "gfx1030", "gfx1201"];
 
 /// Numbers that may be copied byte by byte.
 pub trait Element: Copy + Default {
