@@ -244,7 +244,8 @@ fn groups_are_computed_together() {
     }
 }
 
-/// Of more than four input channels: the products of all taps, in pieces of images or of output channels.
+/// Of more than four input channels: in one launch, or of a dtype without tiles the products of all taps, in pieces of
+/// images or of output channels.
 #[test]
 fn transposed_convolutions_by_products() {
     use candle_core::rocm::{conv_workspace, set_conv_workspace};
@@ -268,7 +269,7 @@ fn transposed_convolutions_by_products() {
                 let launched = launches() - before;
                 set_conv_workspace(whole);
                 assert_close(&got.unwrap(), &expected, 4.0 * epsilon(dtype), &format!("{dtype:?} {p:?}"));
-                assert_eq!(launched, pieces, "{bytes} bytes");
+                assert_eq!(launched, if dtype == DType::F64 { pieces } else { 1 }, "{bytes} bytes");
             }
         }
         for (name, view) in VIEWS4 {
@@ -306,26 +307,26 @@ fn of_views(device: &Device) {
     assert_close(&got, &expected.squeeze(2).unwrap(), 1e-5, "conv1d of transposed");
 }
 
-/// The unfolded input is made in pieces: groups of images, or runs of places of one image.
+/// The unfolded input, of a dtype without tiles, is made in pieces: groups of images, or runs of places of one image.
 #[test]
 fn a_bounded_workspace_changes_nothing() {
     use candle_core::rocm::{conv_workspace, set_conv_workspace};
     let _alone = own_workspace();
     rocm();
     let device = Device::new_rocm_with_stream(0).unwrap();
-    let x = tensor(&[3, 4, 12, 13], DType::F32, 1.0).to_device(&device).unwrap();
-    let k = tensor(&[8, 4, 3, 3], DType::F32, 1.0).to_device(&device).unwrap();
+    let x = tensor(&[3, 4, 12, 13], DType::F64, 1.0).to_device(&device).unwrap();
+    let k = tensor(&[8, 4, 3, 3], DType::F64, 1.0).to_device(&device).unwrap();
     let expected = convolution(&x, &k, 1, [(1, 1, 1); 2]);
     let whole = conv_workspace();
     let launches = || device.as_rocm_device().unwrap().kernels_launched();
-    // 36 columns of 4 bytes at each of 156 places: all images, two, one, 128 places, one place.
-    for (bytes, pieces) in [(whole, 1), (2 * 22_464, 2), (22_464, 3), (18_500, 6), (1, 3 * 156)] {
+    // 36 columns of 8 bytes at each of 156 places: all images, two, one, 128 places, one place.
+    for (bytes, pieces) in [(whole, 1), (2 * 44_928, 2), (44_928, 3), (37_000, 6), (1, 3 * 156)] {
         set_conv_workspace(bytes);
         let before = launches();
         let got = x.conv2d(&k, 1, 1, 1, 1);
         let launched = launches() - before;
         set_conv_workspace(whole);
-        assert_close(&got.unwrap(), &expected, 1e-5, &format!("{bytes} bytes"));
+        assert_close(&got.unwrap(), &expected, 1e-12, &format!("{bytes} bytes"));
         assert_eq!(launched, pieces, "{bytes} bytes");
     }
 }

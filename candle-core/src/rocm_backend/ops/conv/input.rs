@@ -1,9 +1,10 @@
-//! A transposed convolution: the products of every tap with every place, of which each element of the result then sums
-//! those that reach it, in pieces of bounded size; or, for few channels and for dtypes without products, one kernel that
-//! goes through the taps.
+//! A transposed convolution: a product on tiles for each phase of its stride, all in one launch; of dtypes and sizes that
+//! has no kernels for, the products of every tap with every place, of which each element of the result then sums those
+//! that reach it, in pieces of bounded size; or, for few channels and for dtypes without products, one kernel that goes
+//! through the taps.
 use super::output::dense_kernel;
 use super::pieces::{bound, Pieces};
-use super::{merged_places, Operand, Walk, DIRECT_CHANNELS};
+use super::{merged_places, tiles, Operand, Walk, DIRECT_CHANNELS};
 use crate::rocm_backend::device::ConvShape;
 use crate::rocm_backend::ops::matmul::{multiplies, product, Output};
 use crate::rocm_backend::storage::{further, RocmStorage};
@@ -14,9 +15,10 @@ use hip_kernels::contract::{ConvolutionKind, DevicePtr};
 pub(super) fn compute(
     op: &'static str,
     shape: &ConvShape,
-    [(src, layout), (kernel, kernel_layout)]: [Operand; 2],
+    operands: [Operand; 2],
     dst: &RocmStorage,
 ) -> Result<()> {
+    let [(src, layout), (kernel, kernel_layout)] = operands;
     let ConvShape { dtype, batch, groups, c_in, c_out, h, w, .. } = *shape;
     let (places, written) = (h.size * w.size, groups * c_in);
     let (to, dst_stride) = (dst.slice.ptr(), written * places);
@@ -33,6 +35,9 @@ pub(super) fn compute(
         group_out: c_in,
         dst_stride,
     };
+    if c_out > DIRECT_CHANNELS && tiles::compute(op, shape, operands, dst)? {
+        return Ok(());
+    }
     let Some(seen) = merged_places(layout).filter(|_| multiplies(dtype) && c_out > DIRECT_CHANNELS) else {
         return walk.launch(src);
     };

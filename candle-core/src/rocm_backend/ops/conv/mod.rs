@@ -7,6 +7,7 @@ mod gradients;
 mod input;
 mod output;
 mod pieces;
+mod tiles;
 mod weights;
 
 pub(crate) use gradients::{whole_conv1d, whole_conv2d, whole_conv_transpose1d, whole_conv_transpose2d};

@@ -1,8 +1,8 @@
-//! A convolution: a matrix product with the unfolded input (im2col), made in pieces of bounded size; or of the input
-//! itself where kernels have one element; or, for very few output channels, or input channels of a group, one kernel that
-//! goes through the windows.
+//! A convolution: a product on tiles that reads the input where it lies; of dtypes and sizes that has no kernels for, a
+//! product with the unfolded input (im2col), made in pieces of bounded size; of kernels of one element, of the input
+//! itself; or, for very few output channels, or input channels of a group, one kernel that goes through the windows.
 use super::pieces::{bound, Pieces};
-use super::{merged_places, Operand, Walk, DIRECT_CHANNELS};
+use super::{merged_places, tiles, Operand, Walk, DIRECT_CHANNELS};
 use crate::rocm_backend::device::{Axis, ConvShape};
 use crate::rocm_backend::layout::{magic, Strided};
 use crate::rocm_backend::ops::matmul::{product, Output};
@@ -17,9 +17,10 @@ const LEAST_ROW: usize = 4;
 pub(super) fn compute(
     op: &'static str,
     shape: &ConvShape,
-    [(src, layout), (kernel, kernel_layout)]: [Operand; 2],
+    operands: [Operand; 2],
     dst: &RocmStorage,
 ) -> Result<()> {
+    let [(src, layout), (kernel, kernel_layout)] = operands;
     let ConvShape { dtype, batch, groups, c_in, c_out, h, w, .. } = *shape;
     let (places, columns, out) = (shape.places(), shape.columns(), dst.slice.ptr());
     if c_out <= DIRECT_CHANNELS || (groups > 1 && c_in <= DIRECT_CHANNELS) {
@@ -77,6 +78,9 @@ pub(super) fn compute(
             let strides = [s[0], c_in * s[1], s[1], s[2]];
             return multiply(src, seen.start_offset(), strides, (0, batch), (0, places));
         }
+    }
+    if tiles::compute(op, shape, operands, dst)? {
+        return Ok(());
     }
     let (width, rows) = (dtype.size_in_bytes(), groups * columns);
     let pieces = Pieces::of(batch, places, rows * width, bound());
