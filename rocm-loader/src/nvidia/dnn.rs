@@ -1,8 +1,10 @@
 //! cuDNN, and MIOpen's functions onto it. A handle of the one is a handle of the other; MIOpen's descriptors are
 //! structures of ours, which keep cuDNN's.
 pub(super) mod convolution;
-pub(super) mod descriptor;
+mod descriptor;
+pub(super) mod geometry;
 pub(super) mod handle;
+pub(super) mod tensor;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -197,6 +199,12 @@ fn refused(status: miopenStatus_t, reason: impl Into<String>) -> miopenStatus_t 
 #[cold]
 fn bad(reason: impl Into<String>) -> miopenStatus_t {
     refused(miopen::miopenStatus_t_miopenStatusBadParm, reason)
+}
+
+/// The same for what MIOpen has and this driver has not.
+#[cold]
+fn unsupported(reason: impl Into<String>) -> miopenStatus_t {
+    refused(miopen::miopenStatus_t_miopenStatusUnsupportedOp, reason)
 }
 
 /// What goes out to a caller in C.

@@ -50,8 +50,9 @@ pub(crate) mod rocblas {
 /// MIOpen's functions under their C names.
 pub(crate) mod miopen {
     pub(crate) use super::dnn::convolution::*;
-    pub(crate) use super::dnn::descriptor::*;
+    pub(crate) use super::dnn::geometry::*;
     pub(crate) use super::dnn::handle::*;
+    pub(crate) use super::dnn::tensor::*;
 }
 
 /// The driver once it runs.

@@ -10,7 +10,8 @@ use rocm_rs::miopen::ffi::{
     miopenTensorDescriptor_t,
 };
 
-use super::descriptor::{Convolution, DOUBLE, FLOAT, Tensor};
+use super::geometry::Convolution;
+use super::tensor::{DOUBLE, FLOAT, Tensor};
 use super::{
     Cudnn, DataType, FMA_MATH, MATHS, Math, Object, Run, Suggest, Suggestion, TENSOR_OP_MATH, Workspace, bad,
     give, told, with_cudnn,
