@@ -61,12 +61,12 @@ pub(super) fn kept(
 ///
 /// # Safety
 /// `to` is null or a place for one.
-pub(super) unsafe fn give_out<T, D>(to: *mut *mut D, descriptor: impl FnOnce() -> T) -> miopenStatus_t {
+pub(super) unsafe fn give_out<T, D>(to: *mut *mut D, descriptor: T) -> miopenStatus_t {
     if to.is_null() {
         return bad("a pointer to write to is null");
     }
     // SAFETY: the caller's place.
-    told(unsafe { give(to, Box::into_raw(Box::new(descriptor())).cast()) })
+    told(unsafe { give(to, Box::into_raw(Box::new(descriptor)).cast()) })
 }
 
 /// Takes it back. Null is nothing.

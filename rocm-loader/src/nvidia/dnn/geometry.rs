@@ -137,7 +137,7 @@ pub(crate) unsafe extern "C" fn miopenCreateConvolutionDescriptor(
 ) -> miopenStatus_t {
     match Convolution::of(&[0, 0], &[1, 1], &[1, 1], 0) {
         // SAFETY: the caller's place.
-        Ok(convolution) => unsafe { give_out(convDesc, || convolution) },
+        Ok(convolution) => unsafe { give_out(convDesc, convolution) },
         Err(status) => status,
     }
 }
@@ -191,12 +191,10 @@ pub(crate) unsafe extern "C" fn miopenInitConvolutionNdDescriptor(
     let (Some(pads), Some(strides), Some(dilations)) = lists else {
         return bad("a list of pads, strides or dilations is null");
     };
-    let convolution = Convolution::of(pads, strides, dilations, c_mode);
-    // SAFETY: the caller's descriptor, which nobody else uses now.
-    told(
-        convolution
-            .and_then(|set| unsafe { Convolution::change(convDesc, |convolution| *convolution = set) }),
-    )
+    told(Convolution::of(pads, strides, dilations, c_mode).and_then(|set| {
+        // SAFETY: the caller's descriptor, which nobody else uses now.
+        unsafe { Convolution::change(convDesc, |convolution| *convolution = set) }
+    }))
 }
 
 pub(crate) unsafe extern "C" fn miopenSetConvolutionGroupCount(
@@ -215,8 +213,7 @@ pub(crate) unsafe extern "C" fn miopenSetConvolutionGroupCount(
     })
 }
 
-/// # Safety
-/// As of MIOpen's function: the caller's list has room for as many numbers as the input has dimensions.
+/// Writes as many sizes as the input has.
 pub(crate) unsafe extern "C" fn miopenGetConvolutionNdForwardOutputDim(
     convDesc: miopenConvolutionDescriptor_t,
     inputTensorDesc: miopenTensorDescriptor_t,

@@ -155,7 +155,7 @@ pub(crate) unsafe extern "C" fn miopenCreateTensorDescriptor(
     tensorDesc: *mut miopenTensorDescriptor_t,
 ) -> miopenStatus_t {
     // SAFETY: the caller's place.
-    unsafe { give_out(tensorDesc, Tensor::default) }
+    unsafe { give_out(tensorDesc, Tensor::default()) }
 }
 
 pub(crate) unsafe extern "C" fn miopenDestroyTensorDescriptor(
