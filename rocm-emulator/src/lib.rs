@@ -1,10 +1,11 @@
 //! A software GPU: it loads AMD code objects and interprets their machine code, wave by wave,
-//! behind the C interfaces of the HIP runtime and rocBLAS.
+//! behind the C interfaces of the HIP runtime, rocBLAS and MIOpen.
 //!
 //! The modules, from the outside in:
 //!
 //! - [`api`]: the HIP functions, with HIP's names, arguments and error codes.
 //! - [`parts`]: what an allocator says of the allocations that it divides.
+//! - [`miopen`]: convolutions of MIOpen, computed on the host.
 //! - [`rocblas`]: the rocBLAS functions, computed on the host.
 //! - `runtime`: devices, allocations, streams, events, modules: what the HIP functions act on.
 //! - [`code_object`]: ELF, metadata notes, kernel descriptors, relocations.
@@ -19,13 +20,14 @@ pub mod api;
 pub mod code_object;
 pub mod exec;
 pub mod isa;
+pub mod miopen;
 pub mod parts;
 pub mod rocblas;
 mod runtime;
 
 pub use runtime::{
-    ConfigureError, DEFAULT_TOTAL_MEMORY, Injection, Options, calls, configure, configure_with, inject,
-    is_configured, last_fault, release_stalled,
+    ConfigureError, DEFAULT_TOTAL_MEMORY, Injection, Miopen, Options, calls, configure, configure_with,
+    inject, is_configured, last_fault, release_stalled,
 };
 
 /// The architectures of the configured devices, as gcnArchName says them; none before [`configure`].
@@ -49,6 +51,11 @@ pub fn last_error() -> Option<String> {
 /// Kernel launches that the process has enqueued.
 pub fn launch_count() -> u64 {
     runtime::runtime().map(runtime::Runtime::launch_count).unwrap_or(0)
+}
+
+/// How often MIOpen compiled a solution for a shape; each handle compiles each once.
+pub fn miopen_compiles() -> u64 {
+    miopen::compiles()
 }
 
 /// How often work was given to a null stream, or the host waited for one. Each such call waits for other streams, and

@@ -112,9 +112,9 @@ pub struct Versions {
     pub hip_runtime: Option<i32>,
     /// HIP driver, in the same form.
     pub hip_driver: Option<i32>,
-    /// rocBLAS' version string.
+    /// rocBLAS' version string; with CUDA cuBLAS', which says so.
     pub rocblas: Option<String>,
-    /// MIOpen's major, minor and patch.
+    /// MIOpen's major, minor and patch; with CUDA cuDNN's.
     pub miopen: Option<[usize; 3]>,
 }
 

@@ -6,8 +6,9 @@
 //! - **native**: ROCm's libraries, opened when first needed: `libamdhip64`, `librocblas`,
 //!   `libMIOpen`, from `ROCM_PATH`, `/opt/rocm`, then the system's library path. Never closed.
 //! - **emulator** (feature `emulator`): the software GPU inside this executable.
-//! - **nvidia**: CUDA's libraries, opened likewise: `libcuda` by its name, `libcublas` at the first product, from
-//!   `CUDA_HOME`, `CUDA_PATH`, then the system's library path. For development ([`DEVELOPMENT_NOTE`]).
+//! - **nvidia**: CUDA's libraries, opened likewise: `libcuda` by its name, `libcublas` at the first product and
+//!   `libcudnn` at the first convolution, from `CUDA_HOME`, `CUDA_PATH`, then the system's library path. For
+//!   development ([`DEVELOPMENT_NOTE`]).
 //!
 //! The contract with the callers:
 //!

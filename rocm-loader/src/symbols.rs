@@ -20,8 +20,9 @@ pub fn all() -> impl Iterator<Item = &'static Symbol> {
         hip::NATIVE_ONLY,
         rocblas::EMULATED,
         rocblas::EMULATED_PRIVATE,
+        miopen::EMULATED,
+        miopen::EMULATED_PRIVATE,
         miopen::NATIVE_ONLY,
-        miopen::NATIVE_ONLY_PRIVATE,
     ]
     .into_iter()
     .flatten()
@@ -37,8 +38,9 @@ pub fn calls() -> impl Iterator<Item = (&'static str, u64)> {
         hip::NATIVE_ONLY::ALL,
         rocblas::EMULATED::ALL,
         rocblas::EMULATED_PRIVATE::ALL,
+        miopen::EMULATED::ALL,
+        miopen::EMULATED_PRIVATE::ALL,
         miopen::NATIVE_ONLY::ALL,
-        miopen::NATIVE_ONLY_PRIVATE::ALL,
     ];
     all().map(|symbol| symbol.name).zip(targets.into_iter().flatten().map(|target| target.calls()))
 }

@@ -2,8 +2,9 @@
 #![cfg(feature = "emulator")]
 
 use std::error::Error;
+use std::ptr::null_mut;
 
-use rocm_loader::{Choice, bound_device, hip, parts};
+use rocm_loader::{Choice, bound_device, hip, miopen, parts};
 
 fn select() -> Result<(), rocm_loader::LoadError> {
     rocm_loader::select(Choice::Emulator(vec!["gfx1100".into(), "gfx90a".into()]))
@@ -24,7 +25,7 @@ fn the_bound_device_follows_what_the_thread_calls() -> Result<(), Box<dyn Error>
         assert_eq!(hip::hipSetDevice(0), 0);
         assert_eq!(std::thread::spawn(bound_device).join().ok(), Some(None));
         assert_eq!(bound_device(), Some(0));
-        hip::hipCtxSetCurrent(std::ptr::null_mut());
+        hip::hipCtxSetCurrent(null_mut());
         assert_eq!(bound_device(), None);
     }
     Ok(())
@@ -34,8 +35,8 @@ fn the_bound_device_follows_what_the_thread_calls() -> Result<(), Box<dyn Error>
 fn a_part_that_is_taken_divides_its_allocation() -> Result<(), Box<dyn Error>> {
     select()?;
     assert!(parts::are_watched());
-    let null_stream = std::ptr::null_mut();
-    let mut segment = std::ptr::null_mut();
+    let null_stream = null_mut();
+    let mut segment = null_mut();
     // SAFETY: the segment is 64 KiB, and every fill begins and ends in it.
     unsafe {
         assert_eq!(hip::hipMalloc(&mut segment, 1 << 16), 0);
@@ -60,6 +61,20 @@ fn the_software_gpu_needs_no_tensile_files() -> Result<(), Box<dyn Error>> {
 }
 
 #[test]
+fn the_software_gpu_has_no_find_mode() -> Result<(), Box<dyn Error>> {
+    select()?;
+    let (handle, tensor, convolution) = (null_mut(), null_mut(), null_mut());
+    // SAFETY: nobody reads what is null, and the place is for one number.
+    let status = unsafe {
+        miopen::miopenConvolutionForwardGetWorkSpaceSize(handle, tensor, tensor, convolution, tensor, &mut 0)
+    };
+    let text = rocm_loader::last_error().unwrap_or_default();
+    assert_eq!(status, 6, "not implemented");
+    assert!(text.contains("the software GPU has no miopenConvolutionForwardGetWorkSpaceSize"), "{text}");
+    Ok(())
+}
+
+#[test]
 fn an_object_for_an_nvidia_gpu_is_refused() -> Result<(), Box<dyn Error>> {
     select()?;
     let mut image = [0u8; 64];
@@ -67,7 +82,7 @@ fn an_object_for_an_nvidia_gpu_is_refused() -> Result<(), Box<dyn Error>> {
     image[18] = 190;
     image[20] = 1;
     // SAFETY: a place for one handle; the image is all that its header says.
-    assert_eq!(unsafe { hip::hipModuleLoadData(&mut std::ptr::null_mut(), image.as_ptr().cast()) }, 200);
+    assert_eq!(unsafe { hip::hipModuleLoadData(&mut null_mut(), image.as_ptr().cast()) }, 200);
     let text = rocm_loader::last_error().unwrap_or_default();
     assert!(text.contains("an object for an NVIDIA GPU"), "{text}");
     Ok(())

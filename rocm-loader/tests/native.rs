@@ -202,7 +202,7 @@ fn the_software_gpu_serves_the_same_calls() -> Outcome {
     assert_eq!(report.line("rocblas"), "ok ()");
     report.has("oversize", &["HIP error 2", "hipMalloc"]);
     report.has("module", &["HIP error 200"]);
-    report.has("miopen", &["the software GPU has no miopenCreate"]);
+    assert_eq!(report.line("miopen"), "ok ()");
     let report = probe(&[("CANDLE_ROCM_DRIVER", "emulator:gfx000")])?;
     report.has("driver", &["gfx000", "gfx1100"]);
     report.has("count", &["HIP error 303"]);

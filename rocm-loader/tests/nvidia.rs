@@ -1,99 +1,16 @@
-//! The NVIDIA driver against stand-ins for libcuda and libcublas that are built here. A driver is chosen once per
-//! process, so each test runs itself in a process of its own.
+//! The NVIDIA driver against stand-ins for libcuda and libcublas.
+mod child;
 mod fake;
 
-use std::error::Error;
 use std::ffi::{CStr, c_void};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
-use rocm_loader::{DEVELOPMENT_NOTE, DriverKind, LoadError, bound_device, hip, last_error, rocblas};
+use child::{CUBLAS, CUDA, CUDNN, Outcome, in_child, is_child, libraries, log, says};
+use rocm_loader::{DEVELOPMENT_NOTE, DriverKind, LoadError, bound_device, hip, last_error, miopen, rocblas};
 use rocm_rs::hip::bindings as hip_types;
 use rocm_rs::rocblas::ffi;
-
-type Outcome = Result<(), Box<dyn Error>>;
-
-/// Set in the processes that tests start.
-const CHILD: &str = "NVIDIA_TEST_CHILD";
-
-fn is_child() -> bool {
-    std::env::var_os(CHILD).is_some()
-}
-
-/// A folder with the stand-ins that are asked for, built once by the process that starts the others.
-fn libraries(with_cublas: bool) -> Result<PathBuf, Box<dyn Error>> {
-    if is_child() {
-        return Ok(PathBuf::new());
-    }
-    static BUILDING: Mutex<()> = Mutex::new(());
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
-    let root = match BUILT.get() {
-        Some(root) => root,
-        None => {
-            let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nvidia");
-            for folder in ["cuda", "both"] {
-                std::fs::create_dir_all(root.join(folder))?;
-            }
-            fake::build("cuda.rs", &root.join("cuda/libcuda.so.1"))?;
-            fake::build("cublas.rs", &root.join("both/libcublas.so.13"))?;
-            std::fs::copy(root.join("cuda/libcuda.so.1"), root.join("both/libcuda.so.1"))?;
-            BUILT.get_or_init(|| root)
-        }
-    };
-    Ok(root.join(if with_cublas { "both" } else { "cuda" }))
-}
-
-/// Whether this is the process in which `test` has to be made; otherwise starts that one and waits for its success.
-fn in_child(test: &str, folder: Option<&Path>, variables: &[(&str, &str)]) -> Result<bool, Box<dyn Error>> {
-    if is_child() {
-        return Ok(true);
-    }
-    let mut command = Command::new(std::env::current_exe()?);
-    for name in ["CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"] {
-        command.env_remove(name);
-    }
-    if let Some(folder) = folder {
-        command.env("LD_LIBRARY_PATH", folder);
-    }
-    let output = command
-        .args(["--exact", test, "--nocapture"])
-        .env(CHILD, "")
-        .env("CANDLE_ROCM_DRIVER", "nvidia")
-        .envs(variables.iter().copied())
-        .output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let passed = output.status.success() && text.contains("1 passed");
-    assert!(passed, "{}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr));
-    Ok(false)
-}
-
-/// What a stand-in has written down since it was asked last.
-fn log(library: &str) -> Result<Vec<String>, Box<dyn Error>> {
-    let mut text = vec![0u8; 1 << 16];
-    // SAFETY: the stand-in is open already; its function has this prototype and writes no more than the length.
-    let len = unsafe {
-        let library = libloading::Library::new(library)?;
-        let take: libloading::Symbol<unsafe extern "C" fn(*mut u8, usize) -> usize> =
-            library.get(b"fake_take_log")?;
-        take(text.as_mut_ptr(), text.len())
-    };
-    Ok(std::str::from_utf8(&text[..len])?.lines().map(str::to_owned).collect())
-}
-
-const CUDA: &str = "libcuda.so.1";
-const CUBLAS: &str = "libcublas.so.13";
-
-#[track_caller]
-fn says(text: Option<String>, parts: &[&str]) {
-    let text = text.unwrap_or_default();
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is not in {text:?}");
-    }
-}
 
 /// An image that the stand-in takes, with an ELF machine.
 fn object(machine: u16) -> Vec<u8> {
@@ -146,7 +63,8 @@ fn a_file_that_is_no_library() -> Outcome {
 
 #[test]
 fn a_driver_that_is_too_old() -> Outcome {
-    if in_child("a_driver_that_is_too_old", Some(&libraries(true)?), &[("FAKE_VERSION", "11080")])? {
+    if in_child("a_driver_that_is_too_old", Some(&libraries(&[CUDA, CUBLAS])?), &[("FAKE_VERSION", "11080")])?
+    {
         let error = rocm_loader::device_archs().map_err(|error| error.to_string()).err();
         says(error, &["libcuda.so.1 serves CUDA up to 11.8", "12.0 is needed", "newer NVIDIA driver"]);
         // SAFETY: takes an integer.
@@ -157,7 +75,11 @@ fn a_driver_that_is_too_old() -> Outcome {
 
 #[test]
 fn no_gpu() -> Outcome {
-    if in_child("no_gpu", Some(&libraries(true)?), &[("FAKE_INIT", "100"), ("CUDA_VISIBLE_DEVICES", "7")])? {
+    if in_child(
+        "no_gpu",
+        Some(&libraries(&[CUDA, CUBLAS])?),
+        &[("FAKE_INIT", "100"), ("CUDA_VISIBLE_DEVICES", "7")],
+    )? {
         let error = rocm_loader::device_archs().map_err(|error| error.to_string()).err();
         says(error, &["cuInit", "CUDA_ERROR_NO_DEVICE (100)", r#"CUDA_VISIBLE_DEVICES="7" may hide GPUs"#]);
         // SAFETY: a place for one int.
@@ -168,7 +90,7 @@ fn no_gpu() -> Outcome {
 
 #[test]
 fn no_cublas() -> Outcome {
-    if !in_child("no_cublas", Some(&libraries(false)?), &[])? {
+    if !in_child("no_cublas", Some(&libraries(&[CUDA])?), &[])? {
         return Ok(());
     }
     let Err(error) = rocm_loader::tensile::files_for("sm_90") else { return Ok(()) }; // the system has one
@@ -190,10 +112,10 @@ fn cublas_is_taken_from_cudas_folder() -> Outcome {
     let root = tempfile::tempdir()?;
     if !is_child() {
         std::fs::create_dir(root.path().join("lib"))?;
-        std::fs::copy(libraries(true)?.join(CUBLAS), root.path().join("lib").join(CUBLAS))?;
+        std::fs::copy(libraries(&[CUDA, CUBLAS])?.join(CUBLAS), root.path().join("lib").join(CUBLAS))?;
     }
     let home = root.path().to_string_lossy();
-    if in_child("cublas_is_taken_from_cudas_folder", Some(&libraries(false)?), &[("CUDA_HOME", &home)])? {
+    if in_child("cublas_is_taken_from_cudas_folder", Some(&libraries(&[CUDA])?), &[("CUDA_HOME", &home)])? {
         let libraries = rocm_loader::driver()?.libraries();
         let expected = PathBuf::from(std::env::var("CUDA_HOME")?).join("lib").join(CUBLAS);
         assert_eq!(libraries[1], ("libcublas.so", Some(expected)));
@@ -203,14 +125,16 @@ fn cublas_is_taken_from_cudas_folder() -> Outcome {
 
 #[test]
 fn the_driver_says_what_it_is() -> Outcome {
-    if !in_child("the_driver_says_what_it_is", Some(&libraries(true)?), &[])? {
+    let folder = libraries(&[CUDA, CUBLAS, CUDNN])?;
+    if !in_child("the_driver_says_what_it_is", Some(&folder), &[])? {
         return Ok(());
     }
     let driver = rocm_loader::driver()?;
     assert_eq!(driver.kind(), DriverKind::Nvidia);
     assert_eq!(driver.description(), format!("CUDA driver 13.0 (libcuda.so.1), {DEVELOPMENT_NOTE}"));
     let versions = driver.versions();
-    assert_eq!((versions.hip_runtime, versions.hip_driver, versions.miopen), (None, None, None));
+    assert_eq!((versions.hip_runtime, versions.hip_driver), (None, None));
+    assert_eq!(versions.miopen, Some([9, 12, 3]), "cuDNN's");
     assert_eq!(versions.rocblas.as_deref(), Some("cuBLAS 13.1.7"));
     assert_eq!(rocm_loader::device_archs()?, ["sm_90", "sm_90"]);
     assert_eq!(rocm_loader::tensile::files_for("sm_90")?, None);
@@ -231,10 +155,19 @@ fn the_driver_says_what_it_is() -> Outcome {
         assert_eq!(value, 32);
         assert_eq!(of(hip_types::hipDeviceAttribute_t_hipDeviceAttributeFineGrainSupport, &mut value), 801);
         says(last_error(), &["attribute 10016"]);
-        // There is no HIP, no MIOpen and no kernel inside of an executable.
+        // There is no HIP, no MIOpen that finds algorithms, and no kernel inside of an executable.
         assert_eq!(hip::hipRuntimeGetVersion(&mut value), 801);
-        assert_eq!(rocm_loader::miopen::miopenCreate(&mut null_mut()), 6);
-        says(last_error(), &["the NVIDIA driver has no miopenCreate"]);
+        let mut size = 0;
+        let found = miopen::miopenConvolutionForwardGetWorkSpaceSize(
+            null_mut(),
+            null_mut(),
+            null_mut(),
+            null_mut(),
+            null_mut(),
+            &mut size,
+        );
+        assert_eq!(found, 6);
+        says(last_error(), &["the NVIDIA driver has no miopenConvolutionForwardGetWorkSpaceSize"]);
         assert_eq!(CStr::from_ptr(hip::hipGetErrorName(209)), c"hipErrorNoBinaryForGpu");
     }
     Ok(())
@@ -242,7 +175,7 @@ fn the_driver_says_what_it_is() -> Outcome {
 
 #[test]
 fn every_thread_has_a_device() -> Outcome {
-    if !in_child("every_thread_has_a_device", Some(&libraries(true)?), &[])? {
+    if !in_child("every_thread_has_a_device", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
         return Ok(());
     }
     let allocates = || {
@@ -293,7 +226,7 @@ fn every_thread_has_a_device() -> Outcome {
 
 #[test]
 fn memory_streams_and_events() -> Outcome {
-    if !in_child("memory_streams_and_events", Some(&libraries(true)?), &[])? {
+    if !in_child("memory_streams_and_events", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
         return Ok(());
     }
     let mut memory: *mut c_void = std::ptr::without_provenance_mut(8);
@@ -364,7 +297,7 @@ fn calls_back(stream: hip_types::hipStream_t) -> u32 {
 
 #[test]
 fn objects_of_other_kinds_are_refused() -> Outcome {
-    if !in_child("objects_of_other_kinds_are_refused", Some(&libraries(true)?), &[])? {
+    if !in_child("objects_of_other_kinds_are_refused", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
         return Ok(());
     }
     let refused = |image: &[u8]| {
@@ -402,7 +335,7 @@ fn objects_of_other_kinds_are_refused() -> Outcome {
 
 #[test]
 fn launches_get_their_arguments_either_way() -> Outcome {
-    if !in_child("launches_get_their_arguments_either_way", Some(&libraries(true)?), &[])? {
+    if !in_child("launches_get_their_arguments_either_way", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
         return Ok(());
     }
     let kernel = function(c"kernel");
@@ -439,7 +372,7 @@ fn launches_get_their_arguments_either_way() -> Outcome {
 
 #[test]
 fn a_kernel_that_faults_takes_the_context_with_it() -> Outcome {
-    if !in_child("a_kernel_that_faults_takes_the_context_with_it", Some(&libraries(true)?), &[])? {
+    if !in_child("a_kernel_that_faults_takes_the_context_with_it", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
         return Ok(());
     }
     let (kernel, mut memory) = (function(c"faults"), null_mut());
@@ -460,7 +393,7 @@ fn a_kernel_that_faults_takes_the_context_with_it() -> Outcome {
 
 #[test]
 fn threads_inside_of_calls_do_not_crash_the_end() -> Outcome {
-    if !in_child("threads_inside_of_calls_do_not_crash_the_end", Some(&libraries(true)?), &[])? {
+    if !in_child("threads_inside_of_calls_do_not_crash_the_end", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
         return Ok(());
     }
     static CALLS: AtomicU32 = AtomicU32::new(0);
@@ -532,7 +465,7 @@ impl Product {
 
 #[test]
 fn products_keep_their_types_and_strides() -> Outcome {
-    if !in_child("products_keep_their_types_and_strides", Some(&libraries(true)?), &[])? {
+    if !in_child("products_keep_their_types_and_strides", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
         return Ok(());
     }
     let mut handle = null_mut();

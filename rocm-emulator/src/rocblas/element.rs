@@ -146,6 +146,20 @@ elements! {
     f16 => f32, false, f16::to_f32, f16::from_f32;
     bf16 => f32, false, bf16::to_f32, bf16::from_f32;
     i8 => i32, false, i32::from, |value| value as i8;
+    f32 => f64, false, f64::from, |value| value as f32;
+    f16 => f64, false, f16::to_f64, |value| f16::from_f32(to_odd(value));
+    bf16 => f64, false, bf16::to_f64, |value| bf16::from_f32(to_odd(value));
+}
+
+/// Rounds to f32 so that rounding again to a 16-bit type is as rounding once: cut off, and odd if inexact.
+fn to_odd(value: f64) -> f32 {
+    let near = value as f32;
+    let widened = f64::from(near);
+    if widened == value || value.is_nan() {
+        return near;
+    }
+    let cut = near.to_bits() - u32::from(widened.abs() > value.abs());
+    f32::from_bits(cut | 1)
 }
 
 /// Reads alpha or beta.
@@ -163,5 +177,33 @@ pub unsafe fn read_scalar(kind: DataType, place: *const c_void) -> f64 {
             DataType::I8 => f64::from(place.cast::<i8>().read()),
             DataType::I32 => f64::from(place.cast::<i32>().read()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn half_of(value: f64) -> f16 {
+        f16::narrow(value)
+    }
+
+    fn brain_of(value: f64) -> bf16 {
+        bf16::narrow(value)
+    }
+
+    #[test]
+    fn doubles_are_rounded_to_16_bits_once() {
+        // The places of 1 are 2^-10 in f16 and 2^-7 in bf16; half a place goes to even, ever so little more goes up.
+        let more = 1.0 + 2f64.powi(-50);
+        assert_eq!(half_of(1.0 + 2f64.powi(-11)).to_bits(), f16::ONE.to_bits());
+        assert_eq!(half_of(more + 2f64.powi(-11)).to_bits(), f16::ONE.to_bits() + 1);
+        assert_eq!(half_of(-more - 2f64.powi(-11)).to_bits(), f16::NEG_ONE.to_bits() + 1);
+        assert_eq!(brain_of(1.0 + 2f64.powi(-8)).to_bits(), bf16::ONE.to_bits());
+        assert_eq!(brain_of(more + 2f64.powi(-8)).to_bits(), bf16::ONE.to_bits() + 1);
+        assert_eq!(half_of(1e300), f16::INFINITY);
+        assert_eq!(brain_of(-f64::MAX), bf16::NEG_INFINITY);
+        assert_eq!(half_of(-1e-300).to_bits(), f16::NEG_ZERO.to_bits());
+        assert!(half_of(f64::NAN).is_nan());
     }
 }

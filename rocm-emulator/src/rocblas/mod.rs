@@ -20,5 +20,8 @@ mod types;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use element::Element;
 pub use functions::*;
+pub(crate) use handle::stream_on;
+pub(crate) use problem::require;
 pub use types::{Status, status_name};

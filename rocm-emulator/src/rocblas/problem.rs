@@ -205,27 +205,9 @@ impl Problem {
         index: usize,
         write: bool,
     ) -> Result<()> {
-        let refuse = |why: String| {
-            let function = self.function;
-            let text =
-                format!("{function}: {what} of product {index}, {bytes} bytes at 0x{address:x}, {why}");
-            Err(HipError::new(ErrorCode::IllegalAddress, text))
-        };
-        if !address.is_multiple_of(alignment) {
-            return refuse(format!("is not aligned to {alignment} bytes"));
-        }
-        match memory.find(address as u64) {
-            Some(range) if !range.holds(address as u64, bytes as u64) => {
-                let over = address as u64 + bytes as u64 - range.end();
-                refuse(format!("reaches {over} bytes past the end of its allocation of {} bytes", range.len))
-            }
-            Some(range) if write && !range.writable => refuse("is not writable".to_owned()),
-            Some(_) => Ok(()),
-            None => {
-                let (wrong, there) = memory.outside(address as u64, bytes as u64);
-                refuse(format!("is no live memory of the device ({wrong}: {there})"))
-            }
-        }
+        let function = self.function;
+        let what = || format!("{function}: {what} of product {index}");
+        require(memory, what, address, bytes, alignment, write)
     }
 
     /// The value of a scalar that lies in device memory is read now; the caller gives the reader.
@@ -241,6 +223,39 @@ impl Problem {
                     element::read_scalar(self.types.scalar, std::ptr::with_exposed_provenance(address))
                 })
             }
+        }
+    }
+}
+
+/// Requires live, aligned, and where asked writable memory for what the caller names.
+///
+/// # Errors
+/// `IllegalAddress`.
+pub fn require(
+    memory: &AddressSpace,
+    what: impl FnOnce() -> String,
+    address: usize,
+    bytes: usize,
+    alignment: usize,
+    write: bool,
+) -> Result<()> {
+    let refuse = |why: String| {
+        let text = format!("{}, {bytes} bytes at 0x{address:x}, {why}", what());
+        Err(HipError::new(ErrorCode::IllegalAddress, text))
+    };
+    if !address.is_multiple_of(alignment) {
+        return refuse(format!("is not aligned to {alignment} bytes"));
+    }
+    match memory.find(address as u64) {
+        Some(range) if !range.holds(address as u64, bytes as u64) => {
+            let over = (address as u64).saturating_add(bytes as u64) - range.end();
+            refuse(format!("reaches {over} bytes past the end of its allocation of {} bytes", range.len))
+        }
+        Some(range) if write && !range.writable => refuse("is not writable".to_owned()),
+        Some(_) => Ok(()),
+        None => {
+            let (wrong, there) = memory.outside(address as u64, bytes as u64);
+            refuse(format!("is no live memory of the device ({wrong}: {there})"))
         }
     }
 }

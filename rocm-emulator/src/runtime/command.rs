@@ -16,7 +16,7 @@ pub struct UserPointer(pub *mut c_void);
 // SAFETY: HIP hands such pointers to another thread by definition; the runtime never dereferences them.
 unsafe impl Send for UserPointer {}
 
-/// Work of this crate's libraries (rocBLAS) that a stream does on the host.
+/// Work of this crate's libraries (rocBLAS, MIOpen) that a stream does on the host.
 pub type HostWork = Box<dyn FnOnce() -> Result<()> + Send>;
 
 /// One command of a stream.

@@ -27,6 +27,11 @@ pub fn note(error: &HipError) {
     DETAIL.with_borrow_mut(|detail| *detail = Some(error.to_string()));
 }
 
+/// Keeps the text of a failing call whose code is none of HIP's.
+pub fn note_detail(text: String) {
+    DETAIL.with_borrow_mut(|detail| *detail = Some(text));
+}
+
 /// The last failure's code, and whether it stays for the next asker.
 pub fn last_error(keep: bool) -> u32 {
     if keep { LAST_ERROR.get() } else { LAST_ERROR.replace(0) }

@@ -1,4 +1,4 @@
-//! libcuda and libcublas: where they are looked for.
+//! libcuda, libcublas and libcudnn: where they are looked for.
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -9,6 +9,8 @@ use crate::library::{Opened, open_file, system_folders};
 pub(super) const CUDA: &str = "libcuda.so.1";
 /// cuBLAS without its version.
 pub(super) const CUBLAS: &str = "libcublas.so";
+/// cuDNN without its version.
+pub(super) const CUDNN: &str = "libcudnn.so";
 
 /// Where WSL keeps the driver's library.
 const WSL_FOLDER: &str = "/usr/lib/wsl/lib";
@@ -23,6 +25,10 @@ const CUDA_ADVICE: &str = "It comes with NVIDIA's GPU driver (525 or newer), not
                            has to be given it (--gpus all), and LD_LIBRARY_PATH may name its folder";
 const CUBLAS_ADVICE: &str = "Install cuBLAS (NVIDIA's packages: libcublas; PyPI: nvidia-cublas) of a CUDA that the \
                              driver serves, and set CUDA_HOME to CUDA's folder or LD_LIBRARY_PATH to the library's";
+/// What is to be done about cuDNN; it opens its other files when they are needed.
+pub(super) const CUDNN_ADVICE: &str = "Install cuDNN 9 or 8 (NVIDIA's packages: libcudnn9; PyPI: nvidia-cudnn-cu13 or \
+                                       nvidia-cudnn-cu12) with all its files, and set LD_LIBRARY_PATH to their folder, \
+                                       or CUDA_HOME to CUDA's folder if they lie there";
 
 /// libcuda, opened at the first call and never closed; a failure is remembered.
 pub(super) fn cuda() -> Result<&'static Opened, LoadError> {
@@ -40,11 +46,23 @@ pub(super) fn cublas() -> Result<&'static Opened, LoadError> {
             true => ["libcublas.so.13", "libcublas.so.12"],
             false => ["libcublas.so.12", "libcublas.so.13"],
         };
-        let roots = ROOT_VARIABLES.into_iter().filter_map(std::env::var_os).filter(|root| !root.is_empty());
-        let named: Vec<PathBuf> = roots.map(PathBuf::from).flat_map(|root| subfolders(&root)).collect();
-        open(CUBLAS, &names, &named, &subfolders(Path::new("/usr/local/cuda")), CUBLAS_ADVICE)
+        open_of_toolkit(CUBLAS, &names, CUBLAS_ADVICE)
     };
     OPENED.get_or_init(find).as_ref().map_err(Clone::clone)
+}
+
+/// cuDNN, likewise: the newer before the older.
+pub(super) fn cudnn() -> Result<&'static Opened, LoadError> {
+    static OPENED: OnceLock<Result<Opened, LoadError>> = OnceLock::new();
+    let find = || open_of_toolkit(CUDNN, &["libcudnn.so.9", "libcudnn.so.8"], CUDNN_ADVICE);
+    OPENED.get_or_init(find).as_ref().map_err(Clone::clone)
+}
+
+/// Opens a library that lies with CUDA's toolkit, or where the system's loader looks.
+fn open_of_toolkit(stem: &'static str, names: &[&str], advice: &'static str) -> Result<Opened, LoadError> {
+    let roots = ROOT_VARIABLES.into_iter().filter_map(std::env::var_os).filter(|root| !root.is_empty());
+    let named: Vec<PathBuf> = roots.map(PathBuf::from).flat_map(|root| subfolders(&root)).collect();
+    open(stem, names, &named, &subfolders(Path::new("/usr/local/cuda")), advice)
 }
 
 fn subfolders(root: &Path) -> [PathBuf; 2] {
@@ -84,7 +102,11 @@ fn open(
 
 /// A library that lacks a function.
 pub(super) fn without(library: &'static str, path: &str, symbol: &str) -> LoadError {
-    let advice = if library == CUDA { CUDA_ADVICE } else { CUBLAS_ADVICE };
+    let advice = match library {
+        CUDA => CUDA_ADVICE,
+        CUBLAS => CUBLAS_ADVICE,
+        _ => CUDNN_ADVICE,
+    };
     LoadError::CudaLibrary { library, reason: format!("{path} has no function {symbol}"), advice }
 }
 

@@ -1,10 +1,12 @@
 //! NVIDIA's driver behind HIP's names, for development where no AMD GPU is: HIP's functions onto libcuda, rocBLAS'
-//! onto libcublas, both opened at run time. Nothing is linked, and nothing of it is chosen unless it is asked for.
+//! onto libcublas, MIOpen's onto libcudnn, all opened at run time. Nothing is linked, and nothing of it is chosen unless
+//! it is asked for.
 //!
 //! What a CUDA function says goes out as HIP's code for it, and [`crate::last_error`] has CUDA's own words.
 mod blas;
 mod context;
 mod cuda;
+mod dnn;
 mod event;
 mod library;
 mod memory;
@@ -43,6 +45,14 @@ pub(crate) mod hip {
 pub(crate) mod rocblas {
     pub(crate) use super::blas::*;
     pub(crate) use super::products::*;
+}
+
+/// MIOpen's functions under their C names.
+pub(crate) mod miopen {
+    pub(crate) use super::dnn::convolution::*;
+    pub(crate) use super::dnn::geometry::*;
+    pub(crate) use super::dnn::handle::*;
+    pub(crate) use super::dnn::tensor::*;
 }
 
 /// The driver once it runs.
@@ -130,5 +140,6 @@ pub(crate) fn check_products() -> Result<(), LoadError> {
 pub(crate) fn libraries() -> Vec<(&'static str, Option<PathBuf>)> {
     let cuda = library::cuda().ok().and_then(|opened| opened.file("cuInit"));
     let cublas = library::cublas().ok().and_then(|opened| opened.file("cublasCreate_v2"));
-    vec![(library::CUDA, cuda), (library::CUBLAS, cublas)]
+    let cudnn = library::cudnn().ok().and_then(|opened| opened.file("cudnnCreate"));
+    vec![(library::CUDA, cuda), (library::CUBLAS, cublas), (library::CUDNN, cudnn)]
 }

@@ -1,16 +1,20 @@
-//! MIOpen's functions: handles, descriptors, forward convolutions. The software GPU has none of them.
+//! MIOpen's functions: handles, descriptors, convolutions in all three directions by its immediate mode. Its find
+//! mode, which rocm-rs' own wrappers link to, is AMD's alone.
 use std::ffi::{c_char, c_int, c_void};
 
 use declared::{
     miopenConvAlgoPerf_t, miopenConvFwdAlgorithm_t, miopenConvSolution_t, miopenConvolutionDescriptor_t,
     miopenConvolutionMode_t, miopenDataType_t, miopenHandle_t, miopenStatus_t, miopenTensorDescriptor_t,
 };
+#[cfg(feature = "emulator")]
+use rocm_emulator::miopen as emulated;
 use rocm_rs::hip::bindings::hipStream_t as miopenAcceleratorQueue_t;
 use rocm_rs::miopen::ffi as declared;
 
 use crate::forward::forward;
+use crate::nvidia::miopen as nvidia;
 
-forward! { NATIVE_ONLY: MiOpen, native_only, public;
+forward! { EMULATED: MiOpen, emulated, public;
     fn miopenGetVersion(major: *mut usize, minor: *mut usize, patch: *mut usize) -> miopenStatus_t;
     fn miopenGetErrorString(error: miopenStatus_t) -> *const c_char;
     fn miopenCreate(handle: *mut miopenHandle_t) -> miopenStatus_t;
@@ -45,25 +49,6 @@ forward! { NATIVE_ONLY: MiOpen, native_only, public;
         miopenTensorDescriptor_t, nDim: *mut c_int, outputTensorDimA: *mut c_int,
     ) -> miopenStatus_t;
 
-    fn miopenConvolutionForwardGetWorkSpaceSize(
-        handle: miopenHandle_t, wDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t,
-        convDesc: miopenConvolutionDescriptor_t, yDesc: miopenTensorDescriptor_t, workSpaceSize: *mut
-        usize,
-    ) -> miopenStatus_t;
-    fn miopenFindConvolutionForwardAlgorithm(
-        handle: miopenHandle_t, xDesc: miopenTensorDescriptor_t, x: *const c_void, wDesc:
-        miopenTensorDescriptor_t, w: *const c_void, convDesc: miopenConvolutionDescriptor_t, yDesc:
-        miopenTensorDescriptor_t, y: *mut c_void, requestAlgoCount: c_int, returnedAlgoCount: *mut c_int,
-        perfResults: *mut miopenConvAlgoPerf_t, workSpace: *mut c_void, workSpaceSize: usize,
-        exhaustiveSearch: bool,
-    ) -> miopenStatus_t;
-    fn miopenConvolutionForward(
-        handle: miopenHandle_t, alpha: *const c_void, xDesc: miopenTensorDescriptor_t, x: *const c_void,
-        wDesc: miopenTensorDescriptor_t, w: *const c_void, convDesc: miopenConvolutionDescriptor_t, algo:
-        miopenConvFwdAlgorithm_t, beta: *const c_void, yDesc: miopenTensorDescriptor_t, y: *mut c_void,
-        workSpace: *mut c_void, workSpaceSize: usize,
-    ) -> miopenStatus_t;
-
     fn miopenConvolutionForwardGetSolutionCount(
         handle: miopenHandle_t, wDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t,
         convDesc: miopenConvolutionDescriptor_t, yDesc: miopenTensorDescriptor_t, solutionCount: *mut
@@ -76,7 +61,7 @@ forward! { NATIVE_ONLY: MiOpen, native_only, public;
     ) -> miopenStatus_t;
 }
 
-forward! { NATIVE_ONLY_PRIVATE: MiOpen, native_only, private;
+forward! { EMULATED_PRIVATE: MiOpen, emulated, private;
     fn miopenCreateWithStream(
         handle: *mut miopenHandle_t, stream: miopenAcceleratorQueue_t,
     ) -> miopenStatus_t;
@@ -98,12 +83,77 @@ forward! { NATIVE_ONLY_PRIVATE: MiOpen, native_only, private;
         miopenTensorDescriptor_t, y: *mut c_void, workSpace: *mut c_void, workSpaceSize: usize,
         solution_id: u64,
     ) -> miopenStatus_t;
-    fn miopenConvolutionBackwardDataGetSolutionCount(handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, wDesc: miopenTensorDescriptor_t, convDesc: miopenConvolutionDescriptor_t, dxDesc: miopenTensorDescriptor_t, solutionCount: *mut usize) -> miopenStatus_t;
-    fn miopenConvolutionBackwardDataGetSolution(handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, wDesc: miopenTensorDescriptor_t, convDesc: miopenConvolutionDescriptor_t, dxDesc: miopenTensorDescriptor_t, maxSolutionCount: usize, solutionCount: *mut usize, solutions: *mut miopenConvSolution_t) -> miopenStatus_t;
-    fn miopenConvolutionBackwardDataCompileSolution(handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, wDesc: miopenTensorDescriptor_t, convDesc: miopenConvolutionDescriptor_t, dxDesc: miopenTensorDescriptor_t, solution_id: u64) -> miopenStatus_t;
-    fn miopenConvolutionBackwardDataImmediate(handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, p: *const c_void, wDesc: miopenTensorDescriptor_t, q: *const c_void, convDesc: miopenConvolutionDescriptor_t, dxDesc: miopenTensorDescriptor_t, r: *mut c_void, workSpace: *mut c_void, workSpaceSize: usize, solution_id: u64) -> miopenStatus_t;
-    fn miopenConvolutionBackwardWeightsGetSolutionCount(handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t, convDesc: miopenConvolutionDescriptor_t, dwDesc: miopenTensorDescriptor_t, solutionCount: *mut usize) -> miopenStatus_t;
-    fn miopenConvolutionBackwardWeightsGetSolution(handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t, convDesc: miopenConvolutionDescriptor_t, dwDesc: miopenTensorDescriptor_t, maxSolutionCount: usize, solutionCount: *mut usize, solutions: *mut miopenConvSolution_t) -> miopenStatus_t;
-    fn miopenConvolutionBackwardWeightsCompileSolution(handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t, convDesc: miopenConvolutionDescriptor_t, dwDesc: miopenTensorDescriptor_t, solution_id: u64) -> miopenStatus_t;
-    fn miopenConvolutionBackwardWeightsImmediate(handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, p: *const c_void, xDesc: miopenTensorDescriptor_t, q: *const c_void, convDesc: miopenConvolutionDescriptor_t, dwDesc: miopenTensorDescriptor_t, r: *mut c_void, workSpace: *mut c_void, workSpaceSize: usize, solution_id: u64) -> miopenStatus_t;
+
+    fn miopenConvolutionBackwardDataGetSolutionCount(
+        handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, wDesc: miopenTensorDescriptor_t,
+        convDesc: miopenConvolutionDescriptor_t, dxDesc: miopenTensorDescriptor_t,
+        solutionCount: *mut usize,
+    ) -> miopenStatus_t;
+    fn miopenConvolutionBackwardDataGetSolution(
+        handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, wDesc: miopenTensorDescriptor_t,
+        convDesc: miopenConvolutionDescriptor_t, dxDesc: miopenTensorDescriptor_t,
+        maxSolutionCount: usize, solutionCount: *mut usize, solutions: *mut miopenConvSolution_t,
+    ) -> miopenStatus_t;
+    fn miopenConvolutionBackwardDataGetSolutionWorkspaceSize(
+        handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, wDesc: miopenTensorDescriptor_t,
+        convDesc: miopenConvolutionDescriptor_t, dxDesc: miopenTensorDescriptor_t, solution_id: u64,
+        workSpaceSize: *mut usize,
+    ) -> miopenStatus_t;
+    fn miopenConvolutionBackwardDataCompileSolution(
+        handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, wDesc: miopenTensorDescriptor_t,
+        convDesc: miopenConvolutionDescriptor_t, dxDesc: miopenTensorDescriptor_t, solution_id: u64,
+    ) -> miopenStatus_t;
+    fn miopenConvolutionBackwardDataImmediate(
+        handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, dy: *const c_void,
+        wDesc: miopenTensorDescriptor_t, w: *const c_void, convDesc: miopenConvolutionDescriptor_t,
+        dxDesc: miopenTensorDescriptor_t, dx: *mut c_void, workSpace: *mut c_void,
+        workSpaceSize: usize, solution_id: u64,
+    ) -> miopenStatus_t;
+
+    fn miopenConvolutionBackwardWeightsGetSolutionCount(
+        handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t,
+        convDesc: miopenConvolutionDescriptor_t, dwDesc: miopenTensorDescriptor_t,
+        solutionCount: *mut usize,
+    ) -> miopenStatus_t;
+    fn miopenConvolutionBackwardWeightsGetSolution(
+        handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t,
+        convDesc: miopenConvolutionDescriptor_t, dwDesc: miopenTensorDescriptor_t,
+        maxSolutionCount: usize, solutionCount: *mut usize, solutions: *mut miopenConvSolution_t,
+    ) -> miopenStatus_t;
+    fn miopenConvolutionBackwardWeightsGetSolutionWorkspaceSize(
+        handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t,
+        convDesc: miopenConvolutionDescriptor_t, dwDesc: miopenTensorDescriptor_t, solution_id: u64,
+        workSpaceSize: *mut usize,
+    ) -> miopenStatus_t;
+    fn miopenConvolutionBackwardWeightsCompileSolution(
+        handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t,
+        convDesc: miopenConvolutionDescriptor_t, dwDesc: miopenTensorDescriptor_t, solution_id: u64,
+    ) -> miopenStatus_t;
+    fn miopenConvolutionBackwardWeightsImmediate(
+        handle: miopenHandle_t, dyDesc: miopenTensorDescriptor_t, dy: *const c_void,
+        xDesc: miopenTensorDescriptor_t, x: *const c_void, convDesc: miopenConvolutionDescriptor_t,
+        dwDesc: miopenTensorDescriptor_t, dw: *mut c_void, workSpace: *mut c_void,
+        workSpaceSize: usize, solution_id: u64,
+    ) -> miopenStatus_t;
+}
+
+forward! { NATIVE_ONLY: MiOpen, native_only, public;
+    fn miopenConvolutionForwardGetWorkSpaceSize(
+        handle: miopenHandle_t, wDesc: miopenTensorDescriptor_t, xDesc: miopenTensorDescriptor_t,
+        convDesc: miopenConvolutionDescriptor_t, yDesc: miopenTensorDescriptor_t, workSpaceSize: *mut
+        usize,
+    ) -> miopenStatus_t;
+    fn miopenFindConvolutionForwardAlgorithm(
+        handle: miopenHandle_t, xDesc: miopenTensorDescriptor_t, x: *const c_void, wDesc:
+        miopenTensorDescriptor_t, w: *const c_void, convDesc: miopenConvolutionDescriptor_t, yDesc:
+        miopenTensorDescriptor_t, y: *mut c_void, requestAlgoCount: c_int, returnedAlgoCount: *mut c_int,
+        perfResults: *mut miopenConvAlgoPerf_t, workSpace: *mut c_void, workSpaceSize: usize,
+        exhaustiveSearch: bool,
+    ) -> miopenStatus_t;
+    fn miopenConvolutionForward(
+        handle: miopenHandle_t, alpha: *const c_void, xDesc: miopenTensorDescriptor_t, x: *const c_void,
+        wDesc: miopenTensorDescriptor_t, w: *const c_void, convDesc: miopenConvolutionDescriptor_t, algo:
+        miopenConvFwdAlgorithm_t, beta: *const c_void, yDesc: miopenTensorDescriptor_t, y: *mut c_void,
+        workSpace: *mut c_void, workSpaceSize: usize,
+    ) -> miopenStatus_t;
 }

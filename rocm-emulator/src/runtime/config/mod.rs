@@ -10,6 +10,18 @@ use std::path::PathBuf;
 /// commits a page when it is first written.
 pub const DEFAULT_TOTAL_MEMORY: u64 = 16 << 30;
 
+/// What there is of MIOpen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Miopen {
+    /// All of what this crate has of it.
+    #[default]
+    Present,
+    /// The library, without a solution for any convolution.
+    WithoutSolutions,
+    /// Nothing, as where it is not installed.
+    Absent,
+}
+
 /// What is the same for every device of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -28,6 +40,8 @@ pub struct Options {
     pub seed: Option<u64>,
     /// The file that gets the profile of all launches.
     pub profile: Option<PathBuf>,
+    /// What there is of MIOpen.
+    pub miopen: Miopen,
     /// What is to fail, and when.
     pub injection: Injection,
 }
@@ -42,6 +56,7 @@ impl Default for Options {
             checks: Checks::default(),
             seed: None,
             profile: None,
+            miopen: Miopen::default(),
             injection: Injection::default(),
         }
     }

@@ -1,5 +1,5 @@
 //! The environment's settings: `CANDLE_ROCM_EMULATOR=key=value;key=value`, and a variable each for three of them.
-use super::{ConfigureError, Options};
+use super::{ConfigureError, Miopen, Options};
 use crate::exec::Checks;
 use std::ffi::OsString;
 
@@ -52,6 +52,18 @@ const SETTINGS: &[Setting] = &[
         wanted: "the name of a file",
         set: |options, text| {
             options.profile = Some(text.into());
+            Some(())
+        },
+    },
+    Setting {
+        key: "miopen",
+        wanted: "absent (not installed) or none (no solution for any convolution)",
+        set: |options, text| {
+            options.miopen = match text {
+                "absent" => Miopen::Absent,
+                "none" => Miopen::WithoutSolutions,
+                _ => return None,
+            };
             Some(())
         },
     },
@@ -229,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_list_sets_every_option() {
-        let all = "check=memory, init ; max_instructions=5;profile=a b.json;fail=hipMalloc:7, hipFree:1;lose=hipFree:2;largest=1M;stall=4;memory=3G;threads=2;poison=0xff;";
+        let all = "check=memory, init ; max_instructions=5;profile=a b.json;miopen=none;fail=hipMalloc:7, hipFree:1;lose=hipFree:2;largest=1M;stall=4;memory=3G;threads=2;poison=0xff;";
         let options = from(&[(EMULATOR_VARIABLE, all)]).unwrap();
         let expected = Options {
             total_memory: 3 << 30,
@@ -239,6 +251,7 @@ mod tests {
             checks: Checks { memory: true, race: false, init: true },
             seed: None,
             profile: Some(Path::new("a b.json").into()),
+            miopen: Miopen::WithoutSolutions,
             injection: Injection {
                 failing: vec![("hipMalloc".into(), 7), ("hipFree".into(), 1)],
                 lost: Some(("hipFree".into(), 2)),
@@ -282,6 +295,7 @@ mod tests {
             ("max_instructions=0", "a number from 1"),
             ("seed=-1", "a number"),
             ("profile=", "file"),
+            ("miopen=old", "absent"),
             ("fail=hipMalloc", "hipMalloc:7"),
             ("fail=hipMalloc:0", "hipMalloc:7"),
             ("fail=hip-Malloc:1,", "hipMalloc:7"),
@@ -307,6 +321,8 @@ mod tests {
             assert!(error.contains(named) && error.contains(&known()), "{error}");
         }
         assert_eq!(from(&[(EMULATOR_VARIABLE, "seed=9")]).unwrap().seed, Some(9));
+        let absent = from(&[(EMULATOR_VARIABLE, "miopen=absent")]).unwrap().miopen;
+        assert_eq!((absent, Options::default().miopen), (Miopen::Absent, Miopen::Present));
         let error = from(&[(EMULATOR_VARIABLE, "seed=1;stall=2")]).unwrap_err().to_string();
         assert!(error.contains("seed and stall exclude each other"), "{error}");
         let error = from(&[(EMULATOR_VARIABLE, "seed=1; seed=2")]).unwrap_err().to_string();

@@ -1,0 +1,224 @@
+//! The C functions of convolutions in immediate mode, as MIOpen 3 declares them: five for each direction.
+use super::compute::{self, Job};
+use super::descriptor::{CONVOLUTIONS, TENSORS};
+use super::functions::{call, put};
+use super::handle;
+use super::problem::{Direction, Problem};
+use super::solution::{self, ConvSolution};
+use super::status::{Outcome, Refusal, Status, bad, refuse};
+use crate::runtime::{HipError, runtime};
+use std::ffi::c_void;
+
+/// The descriptors of a call, tensors in the order of the function's arguments.
+struct Descriptors {
+    handle: *mut c_void,
+    tensors: [*mut c_void; 3],
+    convolution: *mut c_void,
+}
+
+impl Descriptors {
+    /// What they describe together.
+    fn problem(&self, direction: Direction) -> Outcome<Problem> {
+        handle::get(self.handle)?;
+        let mut tensors = [None, None, None];
+        for (place, descriptor) in direction.arguments().into_iter().zip(self.tensors) {
+            tensors[place] = Some(TENSORS.get(descriptor)?);
+        }
+        let convolution = CONVOLUTIONS.get(self.convolution)?;
+        match tensors {
+            [Some(input), Some(weights), Some(output)] => {
+                Problem::new(direction, convolution, [input, weights, output])
+            }
+            _ => refuse(Status::InternalError, "a direction does not take three tensors"),
+        }
+    }
+}
+
+/// Where things lie on the device, tensors in the order of the function's arguments.
+struct Addresses {
+    tensors: [*const c_void; 3],
+    workspace: *mut c_void,
+    workspace_size: usize,
+}
+
+/// Checks a convolution, compiles its solution if it is not, and enqueues it on the handle's stream.
+fn submit(
+    function: &'static str,
+    direction: Direction,
+    descriptors: &Descriptors,
+    at: &Addresses,
+    id: u64,
+) -> Outcome {
+    let problem = descriptors.problem(direction)?;
+    let solution = solution::find(&problem, id)?;
+    let handle = handle::get(descriptors.handle)?;
+    if at.tensors.iter().any(|tensor| tensor.is_null()) {
+        return bad("a null pointer for a tensor");
+    }
+    let wanted = solution.workspace_size;
+    if wanted > 0 && (at.workspace.is_null() || at.workspace_size < wanted) {
+        // A null workspace has no bytes, whatever its size is said to be.
+        let given = if at.workspace.is_null() { 0 } else { at.workspace_size };
+        let why = format!("solution {id} needs a workspace of {wanted} bytes, {given} were given");
+        return refuse(Status::UnknownError, why);
+    }
+    handle.compile(&problem, id);
+    let mut addresses = [0; 3];
+    for (place, tensor) in direction.arguments().into_iter().zip(at.tensors) {
+        addresses[place] = tensor.expose_provenance();
+    }
+    let workspace = at.workspace.expose_provenance();
+    enqueue(&handle, Job { function, problem, addresses, workspace, workspace_size: wanted })
+}
+
+/// Puts a checked convolution into the stream's order.
+fn enqueue(handle: &handle::Handle, job: Job) -> Outcome {
+    let stream = handle.stream()?;
+    let internal = |error: HipError| Refusal { status: Status::InternalError, why: error.to_string() };
+    let runtime = runtime().map_err(internal)?;
+    let device = runtime.device(handle.device).map_err(internal)?;
+    let work = Box::new(move || {
+        let memory = device.address_space(&runtime.memory);
+        // SAFETY: the stream keeps live memory mapped while its work runs, and the runtime holds no
+        // references into it.
+        unsafe { compute::run(&job, &memory, runtime.options.threads) }
+    });
+    runtime.submit_host_work(&stream, work).map_err(internal)
+}
+
+/// The functions of one direction. `one`, `other` and `result` are the tensors in the order of the arguments.
+macro_rules! direction {
+    ($direction:expr, $what:literal, $count:ident, $solutions:ident, $workspace:ident, $compile:ident, $run:ident) => {
+        #[doc = concat!("How many solutions there are for ", $what, ".")]
+        pub unsafe extern "C" fn $count(
+            handle: *mut c_void,
+            one: *mut c_void,
+            other: *mut c_void,
+            convDesc: *mut c_void,
+            result: *mut c_void,
+            solutionCount: *mut usize,
+        ) -> u32 {
+            let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
+            call(stringify!($count), || {
+                let problem = descriptors.problem($direction)?;
+                // SAFETY: the caller's pointer.
+                unsafe { put(solutionCount, solution::offered(&problem).len()) }
+            })
+        }
+
+        #[doc = concat!("The solutions for ", $what, ", the fastest first, as many as the caller has room for.")]
+        pub unsafe extern "C" fn $solutions(
+            handle: *mut c_void,
+            one: *mut c_void,
+            other: *mut c_void,
+            convDesc: *mut c_void,
+            result: *mut c_void,
+            maxSolutionCount: usize,
+            solutionCount: *mut usize,
+            solutions: *mut ConvSolution,
+        ) -> u32 {
+            let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
+            call(stringify!($solutions), || {
+                let mut found = solution::offered(&descriptors.problem($direction)?);
+                if solutions.is_null() {
+                    return bad("a null pointer for solutions");
+                }
+                found.truncate(maxSolutionCount);
+                // SAFETY: the caller vouches for room for `maxSolutionCount`, and for the count.
+                unsafe {
+                    put(solutionCount, found.len())?;
+                    std::ptr::copy_nonoverlapping(found.as_ptr(), solutions, found.len());
+                }
+                Ok(())
+            })
+        }
+
+        #[doc = concat!("Bytes of workspace that a solution for ", $what, " needs.")]
+        pub unsafe extern "C" fn $workspace(
+            handle: *mut c_void,
+            one: *mut c_void,
+            other: *mut c_void,
+            convDesc: *mut c_void,
+            result: *mut c_void,
+            solution_id: u64,
+            workSpaceSize: *mut usize,
+        ) -> u32 {
+            let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
+            call(stringify!($workspace), || {
+                let solution = solution::find(&descriptors.problem($direction)?, solution_id)?;
+                // SAFETY: the caller's pointer.
+                unsafe { put(workSpaceSize, solution.workspace_size) }
+            })
+        }
+
+        #[doc = concat!("Gets a solution for ", $what, " ready, so that its first use does not wait for it.")]
+        pub unsafe extern "C" fn $compile(
+            handle: *mut c_void,
+            one: *mut c_void,
+            other: *mut c_void,
+            convDesc: *mut c_void,
+            result: *mut c_void,
+            solution_id: u64,
+        ) -> u32 {
+            let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
+            call(stringify!($compile), || {
+                let problem = descriptors.problem($direction)?;
+                solution::find(&problem, solution_id)?;
+                handle::get(handle)?.compile(&problem, solution_id);
+                Ok(())
+            })
+        }
+
+        #[doc = concat!("Computes ", $what, " with a solution.")]
+        pub unsafe extern "C" fn $run(
+            handle: *mut c_void,
+            one: *mut c_void,
+            oneData: *const c_void,
+            other: *mut c_void,
+            otherData: *const c_void,
+            convDesc: *mut c_void,
+            result: *mut c_void,
+            resultData: *mut c_void,
+            workSpace: *mut c_void,
+            workSpaceSize: usize,
+            solution_id: u64,
+        ) -> u32 {
+            let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
+            let at = Addresses {
+                tensors: [oneData, otherData, resultData.cast_const()],
+                workspace: workSpace,
+                workspace_size: workSpaceSize,
+            };
+            let function = stringify!($run);
+            call(function, || submit(function, $direction, &descriptors, &at, solution_id))
+        }
+    };
+}
+
+direction!(
+    Direction::Forward,
+    "y from w and x",
+    miopenConvolutionForwardGetSolutionCount,
+    miopenConvolutionForwardGetSolution,
+    miopenConvolutionForwardGetSolutionWorkspaceSize,
+    miopenConvolutionForwardCompileSolution,
+    miopenConvolutionForwardImmediate
+);
+direction!(
+    Direction::BackwardData,
+    "dx from dy and w",
+    miopenConvolutionBackwardDataGetSolutionCount,
+    miopenConvolutionBackwardDataGetSolution,
+    miopenConvolutionBackwardDataGetSolutionWorkspaceSize,
+    miopenConvolutionBackwardDataCompileSolution,
+    miopenConvolutionBackwardDataImmediate
+);
+direction!(
+    Direction::BackwardWeights,
+    "dw from dy and x",
+    miopenConvolutionBackwardWeightsGetSolutionCount,
+    miopenConvolutionBackwardWeightsGetSolution,
+    miopenConvolutionBackwardWeightsGetSolutionWorkspaceSize,
+    miopenConvolutionBackwardWeightsCompileSolution,
+    miopenConvolutionBackwardWeightsImmediate
+);

@@ -1,0 +1,175 @@
+//! Descriptors of tensors and convolutions: numbers like handles, so that a stale one is an error code and not a crash.
+use super::status::{Outcome, Status, bad, refuse};
+use crate::runtime::Handles;
+use parking_lot::Mutex;
+use std::ffi::c_void;
+use std::sync::{Arc, LazyLock};
+
+/// An element type (`miopenDataType_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DataType {
+    F16,
+    F32,
+    Bf16,
+    /// MIOpen knows it; no convolution here has it.
+    Other(u32),
+}
+
+impl DataType {
+    fn new(code: u32) -> Outcome<Self> {
+        match code {
+            0 => Ok(Self::F16),
+            1 => Ok(Self::F32),
+            5 => Ok(Self::Bf16),
+            2 | 3 | 6..=9 => Ok(Self::Other(code)),
+            _ => bad(format!("there is no element type {code}")),
+        }
+    }
+}
+
+/// What a tensor descriptor says.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tensor {
+    pub kind: DataType,
+    pub dims: Vec<usize>,
+    /// In elements.
+    pub strides: Vec<usize>,
+}
+
+/// Dimensions that a tensor may have.
+const RANKS: std::ops::RangeInclusive<usize> = 2..=5;
+
+impl Tensor {
+    /// Checks a description; without strides the tensor is packed, the last dimension innermost.
+    ///
+    /// # Errors
+    /// `BadParm`.
+    pub fn new(kind: u32, dims: &[i32], strides: Option<&[i32]>) -> Outcome<Self> {
+        let kind = DataType::new(kind)?;
+        if !RANKS.contains(&dims.len()) || dims.iter().any(|dim| *dim < 1) {
+            return bad(format!("dimensions {dims:?}; there must be 2 to 5, each at least 1"));
+        }
+        if let Some(strides) = strides.filter(|strides| strides.iter().any(|stride| *stride < 0)) {
+            return bad(format!("strides {strides:?}; none may be negative"));
+        }
+        let plain = |values: &[i32]| values.iter().map(|value| *value as usize).collect::<Vec<_>>();
+        let dims = plain(dims);
+        let tensor = match strides {
+            Some(strides) => Some(Self { kind, strides: plain(strides), dims }),
+            None => packed(&dims).map(|strides| Self { kind, strides, dims }),
+        };
+        match tensor.filter(|tensor| tensor.extent().is_some()) {
+            Some(tensor) => Ok(tensor),
+            None => bad("a tensor of more elements than a host address can count"),
+        }
+    }
+
+    /// Bytes that the largest type takes for the elements, and from the first to the last of them; `None` where an
+    /// address cannot count them.
+    fn extent(&self) -> Option<usize> {
+        let elements = self.dims.iter().try_fold(1usize, |elements, dim| elements.checked_mul(*dim))?;
+        let mut steps = self.dims.iter().zip(&self.strides);
+        let last =
+            steps.try_fold(0usize, |last, (dim, stride)| last.checked_add((dim - 1).checked_mul(*stride)?));
+        // Bytes of any type must be countable, too.
+        elements.max(last?.checked_add(1)?).checked_mul(8)
+    }
+}
+
+/// Strides without gaps; `None` if there are more elements than an address can count.
+pub fn packed(dims: &[usize]) -> Option<Vec<usize>> {
+    let mut strides = vec![1usize; dims.len()];
+    for index in (1..dims.len()).rev() {
+        strides[index - 1] = strides[index].checked_mul(dims[index])?;
+    }
+    Some(strides)
+}
+
+/// What a convolution descriptor says, rows before columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Convolution {
+    pub padding: [usize; 2],
+    pub stride: [usize; 2],
+    pub dilation: [usize; 2],
+    pub groups: usize,
+}
+
+impl Convolution {
+    /// Checks a description; one group.
+    ///
+    /// # Errors
+    /// `UnsupportedOp` for the transpose mode, which is not here; else `BadParm`.
+    pub fn new(mode: u32, padding: [i32; 2], stride: [i32; 2], dilation: [i32; 2]) -> Outcome<Self> {
+        match mode {
+            0 => {}
+            1 => return refuse(Status::UnsupportedOp, "the software GPU has no mode miopenTranspose"),
+            _ => return bad(format!("there is no convolution mode {mode}")),
+        }
+        let small = |values: [i32; 2], least| values.iter().any(|value| *value < least);
+        if small(padding, 0) || small(stride, 1) || small(dilation, 1) {
+            return bad(format!(
+                "a convolution with padding {padding:?}, stride {stride:?}, dilation {dilation:?}"
+            ));
+        }
+        let plain = |values: [i32; 2]| values.map(|value| value as usize);
+        let (padding, stride, dilation) = (plain(padding), plain(stride), plain(dilation));
+        Ok(Self { padding, stride, dilation, groups: 1 })
+    }
+}
+
+/// The descriptors of one kind. One that was created and not set describes nothing.
+pub struct Descriptors<T> {
+    live: Handles<Mutex<Option<T>>>,
+    name: &'static str,
+}
+
+/// Tensor descriptors.
+pub static TENSORS: LazyLock<Descriptors<Tensor>> = LazyLock::new(|| Descriptors::new(0x31, "tensor"));
+/// Convolution descriptors.
+pub static CONVOLUTIONS: LazyLock<Descriptors<Convolution>> =
+    LazyLock::new(|| Descriptors::new(0x32, "convolution"));
+
+impl<T: Clone> Descriptors<T> {
+    fn new(kind: u8, name: &'static str) -> Self {
+        Self { live: Handles::new(kind), name }
+    }
+
+    /// A descriptor that describes nothing yet.
+    pub fn create(&self) -> *mut c_void {
+        self.live.insert(Arc::new(Mutex::new(None)))
+    }
+
+    /// Describes.
+    ///
+    /// # Errors
+    /// `BadParm` if it is not live.
+    pub fn set(&self, descriptor: *mut c_void, value: T) -> Outcome {
+        *self.slot(descriptor)?.lock() = Some(value);
+        Ok(())
+    }
+
+    /// What is described.
+    ///
+    /// # Errors
+    /// `BadParm` if it is not live, or was not set.
+    pub fn get(&self, descriptor: *mut c_void) -> Outcome<T> {
+        let value = self.slot(descriptor)?.lock().clone();
+        value.map_or_else(|| bad(format!("{descriptor:?} describes no {} yet", self.name)), Ok)
+    }
+
+    /// Ends a descriptor.
+    ///
+    /// # Errors
+    /// `BadParm` if it is not live.
+    pub fn destroy(&self, descriptor: *mut c_void) -> Outcome {
+        self.live.remove(descriptor).map_or_else(|| self.stale(descriptor), |_| Ok(()))
+    }
+
+    fn slot(&self, descriptor: *mut c_void) -> Outcome<Arc<Mutex<Option<T>>>> {
+        self.live.get(descriptor).map_or_else(|| self.stale(descriptor), Ok)
+    }
+
+    fn stale<R>(&self, descriptor: *mut c_void) -> Outcome<R> {
+        bad(format!("{descriptor:?} is no {} descriptor", self.name))
+    }
+}

@@ -1,0 +1,255 @@
+//! The C functions of handles and descriptors, as MIOpen 3 declares them.
+use super::descriptor::{CONVOLUTIONS, Convolution, TENSORS, Tensor};
+use super::handle;
+use super::problem::fit;
+use super::status::{Outcome, Refusal, Status, bad, refuse, status_name};
+use crate::runtime::{self, Miopen, runtime};
+use std::ffi::{c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The version that `miopenGetVersion` tells.
+const VERSION: [usize; 3] = [3, 4, 0];
+
+/// Runs a function's body; a panic becomes `InternalError`, and nothing runs where the library is absent.
+pub(super) fn call(function: &str, body: impl FnOnce() -> Outcome) -> u32 {
+    let outcome = if runtime().is_ok_and(|runtime| runtime.options.miopen == Miopen::Absent) {
+        refuse(Status::NotInitialized, "MIOpen is absent, as was asked for; there is no libMIOpen.so.1")
+    } else if let Err(error) = runtime::called(function) {
+        refuse(Status::UnknownError, error.detail)
+    } else {
+        catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+            let text = runtime::panic_text(panic.as_ref());
+            refuse(Status::InternalError, format!("the software GPU failed: {text}"))
+        })
+    };
+    match outcome {
+        Ok(()) => Status::Success as u32,
+        Err(Refusal { status, why }) => {
+            runtime::note_detail(format!("{} ({}): {function}: {why}", name(status), status as u32));
+            status as u32
+        }
+    }
+}
+
+fn name(status: Status) -> std::borrow::Cow<'static, str> {
+    status_name(status as u32).to_string_lossy()
+}
+
+/// Writes a result through a pointer of the caller.
+///
+/// # Safety
+/// `place` must be null or valid for a write.
+pub(super) unsafe fn put<T>(place: *mut T, value: T) -> Outcome {
+    if place.is_null() {
+        return bad("a null pointer for a result");
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { place.write(value) };
+    Ok(())
+}
+
+/// Makes something and writes its number; nothing is made for a null pointer.
+///
+/// # Safety
+/// `place` must be null or valid for a write.
+unsafe fn put_new(place: *mut *mut c_void, make: impl FnOnce() -> Outcome<*mut c_void>) -> Outcome {
+    if place.is_null() {
+        return bad("a null pointer for a result");
+    }
+    // SAFETY: the caller's pointer.
+    unsafe { put(place, make()?) }
+}
+
+/// The numbers that a pointer of the caller holds.
+///
+/// # Safety
+/// `values` must be null or valid for reads of `len` numbers.
+unsafe fn take<'a>(values: *const c_int, len: usize) -> Outcome<&'a [i32]> {
+    if values.is_null() {
+        return bad("a null pointer for numbers");
+    }
+    // SAFETY: the caller vouches for them.
+    Ok(unsafe { std::slice::from_raw_parts(values, len) })
+}
+
+/// The version; null pointers are skipped.
+pub unsafe extern "C" fn miopenGetVersion(major: *mut usize, minor: *mut usize, patch: *mut usize) -> u32 {
+    call("miopenGetVersion", || {
+        for (place, part) in [major, minor, patch].into_iter().zip(VERSION) {
+            if !place.is_null() {
+                // SAFETY: the caller's pointer.
+                unsafe { place.write(part) };
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The name of a status.
+pub unsafe extern "C" fn miopenGetErrorString(error: u32) -> *const c_char {
+    status_name(error).as_ptr()
+}
+
+/// Makes a handle on the current device, with its null stream.
+pub unsafe extern "C" fn miopenCreate(handle: *mut *mut c_void) -> u32 {
+    // SAFETY: the caller's pointer.
+    call("miopenCreate", || unsafe { put_new(handle, || handle::create(0)) })
+}
+
+/// Makes a handle on the current device, with one of its streams.
+pub unsafe extern "C" fn miopenCreateWithStream(handle: *mut *mut c_void, stream: *mut c_void) -> u32 {
+    // SAFETY: the caller's pointer.
+    call("miopenCreateWithStream", || unsafe { put_new(handle, || handle::create(stream.addr())) })
+}
+
+/// Ends a handle.
+pub unsafe extern "C" fn miopenDestroy(handle: *mut c_void) -> u32 {
+    call("miopenDestroy", || handle::destroy(handle))
+}
+
+/// Sets the stream that later work goes to; it must belong to the handle's device.
+pub unsafe extern "C" fn miopenSetStream(handle: *mut c_void, streamID: *mut c_void) -> u32 {
+    call("miopenSetStream", || handle::get(handle)?.set_stream(streamID.addr()))
+}
+
+/// The stream that work goes to.
+pub unsafe extern "C" fn miopenGetStream(handle: *mut c_void, streamID: *mut *mut c_void) -> u32 {
+    call("miopenGetStream", || {
+        let stream = handle::get(handle)?.stream_handle();
+        // SAFETY: the caller's pointer.
+        unsafe { put(streamID, std::ptr::without_provenance_mut(stream)) }
+    })
+}
+
+/// Makes a tensor descriptor that describes nothing yet.
+pub unsafe extern "C" fn miopenCreateTensorDescriptor(tensorDesc: *mut *mut c_void) -> u32 {
+    // SAFETY: the caller's pointer.
+    call("miopenCreateTensorDescriptor", || unsafe { put_new(tensorDesc, || Ok(TENSORS.create())) })
+}
+
+/// Describes a packed tensor of four dimensions.
+pub unsafe extern "C" fn miopenSet4dTensorDescriptor(
+    tensorDesc: *mut c_void,
+    dataType: u32,
+    n: c_int,
+    c: c_int,
+    h: c_int,
+    w: c_int,
+) -> u32 {
+    call("miopenSet4dTensorDescriptor", || {
+        TENSORS.set(tensorDesc, Tensor::new(dataType, &[n, c, h, w], None)?)
+    })
+}
+
+/// Describes a tensor of two to five dimensions; without strides it is packed.
+pub unsafe extern "C" fn miopenSetTensorDescriptor(
+    tensorDesc: *mut c_void,
+    dataType: u32,
+    nbDims: c_int,
+    dimsA: *const c_int,
+    stridesA: *const c_int,
+) -> u32 {
+    call("miopenSetTensorDescriptor", || {
+        let Some(rank) = usize::try_from(nbDims).ok().filter(|rank| (2..=5).contains(rank)) else {
+            return bad(format!("{nbDims} dimensions; a tensor here has 2 to 5"));
+        };
+        // SAFETY: the caller's pointers, to as many numbers as there are dimensions.
+        let (dims, strides) = unsafe {
+            let strides = (!stridesA.is_null()).then(|| take(stridesA, rank));
+            (take(dimsA, rank)?, strides.transpose()?)
+        };
+        TENSORS.set(tensorDesc, Tensor::new(dataType, dims, strides)?)
+    })
+}
+
+/// Ends a tensor descriptor.
+pub unsafe extern "C" fn miopenDestroyTensorDescriptor(tensorDesc: *mut c_void) -> u32 {
+    call("miopenDestroyTensorDescriptor", || TENSORS.destroy(tensorDesc))
+}
+
+/// Makes a convolution descriptor that describes nothing yet.
+pub unsafe extern "C" fn miopenCreateConvolutionDescriptor(convDesc: *mut *mut c_void) -> u32 {
+    // SAFETY: the caller's pointer.
+    call("miopenCreateConvolutionDescriptor", || unsafe { put_new(convDesc, || Ok(CONVOLUTIONS.create())) })
+}
+
+/// Describes a convolution along two dimensions, with one group.
+pub unsafe extern "C" fn miopenInitConvolutionDescriptor(
+    convDesc: *mut c_void,
+    c_mode: u32,
+    pad_h: c_int,
+    pad_w: c_int,
+    stride_h: c_int,
+    stride_w: c_int,
+    dilation_h: c_int,
+    dilation_w: c_int,
+) -> u32 {
+    call("miopenInitConvolutionDescriptor", || {
+        let (padding, stride) = ([pad_h, pad_w], [stride_h, stride_w]);
+        let convolution = Convolution::new(c_mode, padding, stride, [dilation_h, dilation_w])?;
+        CONVOLUTIONS.set(convDesc, convolution)
+    })
+}
+
+/// [`miopenInitConvolutionDescriptor`] for any number of dimensions, of which two are implemented.
+pub unsafe extern "C" fn miopenInitConvolutionNdDescriptor(
+    convDesc: *mut c_void,
+    spatialDim: c_int,
+    padA: *const c_int,
+    strideA: *const c_int,
+    dilationA: *const c_int,
+    c_mode: u32,
+) -> u32 {
+    call("miopenInitConvolutionNdDescriptor", || {
+        if spatialDim != 2 {
+            let why =
+                format!("a convolution along {spatialDim} dimensions; the software GPU has those along 2");
+            return refuse(Status::NotImplemented, why);
+        }
+        // SAFETY: the caller's pointers, to two numbers each.
+        let two = |values| unsafe { take(values, 2) }.map(|values| [values[0], values[1]]);
+        let convolution = Convolution::new(c_mode, two(padA)?, two(strideA)?, two(dilationA)?)?;
+        CONVOLUTIONS.set(convDesc, convolution)
+    })
+}
+
+/// Divides channels and filters into groups that have nothing to do with each other.
+pub unsafe extern "C" fn miopenSetConvolutionGroupCount(convDesc: *mut c_void, groupCount: c_int) -> u32 {
+    call("miopenSetConvolutionGroupCount", || match usize::try_from(groupCount) {
+        Ok(groups) if groups > 0 => {
+            CONVOLUTIONS.set(convDesc, Convolution { groups, ..CONVOLUTIONS.get(convDesc)? })
+        }
+        _ => bad(format!("{groupCount} groups")),
+    })
+}
+
+/// Ends a convolution descriptor.
+pub unsafe extern "C" fn miopenDestroyConvolutionDescriptor(convDesc: *mut c_void) -> u32 {
+    call("miopenDestroyConvolutionDescriptor", || CONVOLUTIONS.destroy(convDesc))
+}
+
+/// The dimensions of what a convolution computes, four numbers.
+pub unsafe extern "C" fn miopenGetConvolutionNdForwardOutputDim(
+    convDesc: *mut c_void,
+    inputTensorDesc: *mut c_void,
+    filterDesc: *mut c_void,
+    nDim: *mut c_int,
+    outputTensorDimA: *mut c_int,
+) -> u32 {
+    call("miopenGetConvolutionNdForwardOutputDim", || {
+        let (input, filter) = (TENSORS.get(inputTensorDesc)?, TENSORS.get(filterDesc)?);
+        let (dims, _) = fit(&CONVOLUTIONS.get(convDesc)?, &input, &filter)?;
+        if outputTensorDimA.is_null() {
+            return bad("a null pointer for dimensions");
+        }
+        for (index, dim) in dims.iter().enumerate() {
+            let Ok(dim) = c_int::try_from(*dim) else {
+                return bad(format!("an output of {dims:?} has a dimension that no descriptor holds"));
+            };
+            // SAFETY: the caller's pointer, to as many numbers as there are dimensions.
+            unsafe { outputTensorDimA.add(index).write(dim) };
+        }
+        // SAFETY: the caller's pointer.
+        unsafe { put(nDim, dims.len() as c_int) }
+    })
+}

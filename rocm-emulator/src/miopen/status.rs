@@ -1,0 +1,70 @@
+//! MIOpen's status codes, and the error that carries one.
+use std::ffi::CStr;
+
+/// `miopenStatus_t`.
+#[allow(missing_docs, reason = "MIOpen's names")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Status {
+    Success = 0,
+    NotInitialized = 1,
+    InvalidValue = 2,
+    BadParm = 3,
+    AllocFailed = 4,
+    InternalError = 5,
+    NotImplemented = 6,
+    UnknownError = 7,
+    UnsupportedOp = 8,
+    GpuOperationsSkipped = 9,
+    VersionMismatch = 10,
+}
+
+/// The name that `miopenGetErrorString` gives a code.
+pub fn status_name(code: u32) -> &'static CStr {
+    const NAMES: [&CStr; 11] = [
+        c"miopenStatusSuccess",
+        c"miopenStatusNotInitialized",
+        c"miopenStatusInvalidValue",
+        c"miopenStatusBadParm",
+        c"miopenStatusAllocFailed",
+        c"miopenStatusInternalError",
+        c"miopenStatusNotImplemented",
+        c"miopenStatusUnknownError",
+        c"miopenStatusUnsupportedOp",
+        c"miopenStatusGpuOperationsSkipped",
+        c"miopenStatusVersionMismatch",
+    ];
+    NAMES.get(code as usize).copied().unwrap_or(c"Unknown error status")
+}
+
+/// A failing call: the code that the caller gets, and what exactly was wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub status: Status,
+    pub why: String,
+}
+
+/// What a function's body comes to.
+pub type Outcome<T = ()> = Result<T, Refusal>;
+
+/// `Err` with a code and particulars.
+pub fn refuse<T>(status: Status, why: impl Into<String>) -> Outcome<T> {
+    Err(Refusal { status, why: why.into() })
+}
+
+/// `Err` with `BadParm`, MIOpen's code for nearly every wrong argument.
+pub fn bad<T>(why: impl Into<String>) -> Outcome<T> {
+    refuse(Status::BadParm, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_names_are_in_the_order_of_their_codes() {
+        assert_eq!(status_name(Status::BadParm as u32), c"miopenStatusBadParm");
+        assert_eq!(status_name(Status::VersionMismatch as u32), c"miopenStatusVersionMismatch");
+        assert_eq!(status_name(11), c"Unknown error status");
+    }
+}
