@@ -1,6 +1,7 @@
 //! What the environment decides once per process: each program of [`programs`] runs in a process of its own.
 mod checked;
 mod checks;
+mod convolutions;
 #[allow(dead_code)]
 #[path = "../runtime/gpu.rs"]
 mod gpu;

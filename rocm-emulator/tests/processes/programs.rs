@@ -1,5 +1,5 @@
 //! The programs, right and wrong. Each prints what it has computed.
-use crate::{checked, gpu::*};
+use crate::{checked, convolutions, gpu::*};
 use rocm_emulator::api::*;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -40,6 +40,7 @@ fn run() {
         "many commands" => many_commands(),
         "many threads" => many_threads(),
         "schedule" => schedule(),
+        "convolution" => convolutions::program(),
         other => checked::run(other),
     };
     println!("{RESULT}{result}");
