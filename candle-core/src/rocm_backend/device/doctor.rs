@@ -235,7 +235,8 @@ impl fmt::Display for Report {
             let miopen = versions.miopen.map_or("missing".into(), |v| v.map(|n| n.to_string()).join("."));
             match self.note {
                 Some(_) => {
-                    writeln!(f, "versions   {}", versions.rocblas.as_deref().unwrap_or("cuBLAS missing"))?
+                    let cublas = versions.rocblas.as_deref().unwrap_or("cuBLAS missing");
+                    writeln!(f, "versions   {cublas}, cuDNN {miopen}")?
                 }
                 None => writeln!(f, "versions   HIP {hip}, rocBLAS {rocblas}, MIOpen {miopen}")?,
             }
