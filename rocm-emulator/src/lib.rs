@@ -1,11 +1,12 @@
 //! A software GPU: it loads AMD code objects and interprets their machine code, wave by wave,
-//! behind the C interfaces of the HIP runtime and rocBLAS.
+//! behind the C interfaces of the HIP runtime, rocBLAS and hipBLASLt.
 //!
 //! The modules, from the outside in:
 //!
 //! - [`api`]: the HIP functions, with HIP's names, arguments and error codes.
 //! - [`parts`]: what an allocator says of the allocations that it divides.
 //! - [`rocblas`]: the rocBLAS functions, computed on the host.
+//! - [`hipblaslt`]: those of hipBLASLt, likewise.
 //! - `runtime`: devices, allocations, streams, events, modules: what the HIP functions act on.
 //! - [`code_object`]: ELF, metadata notes, kernel descriptors, relocations.
 //! - [`isa`]: machine code to [`isa::Inst`], one folder per instruction-set family.
@@ -18,14 +19,15 @@
 pub mod api;
 pub mod code_object;
 pub mod exec;
+pub mod hipblaslt;
 pub mod isa;
 pub mod parts;
 pub mod rocblas;
 mod runtime;
 
 pub use runtime::{
-    ConfigureError, DEFAULT_TOTAL_MEMORY, Injection, Options, calls, configure, configure_with, inject,
-    is_configured, last_fault, release_stalled,
+    ConfigureError, DEFAULT_TOTAL_MEMORY, HipBlasLt, Injection, Options, calls, configure, configure_with,
+    inject, is_configured, last_fault, release_stalled,
 };
 
 /// The architectures of the configured devices, as gcnArchName says them; none before [`configure`].

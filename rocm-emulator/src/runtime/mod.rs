@@ -24,11 +24,12 @@ mod transfer;
 mod visible;
 
 pub use command::{Command, HostWork, UserPointer};
-pub use config::{ConfigureError, DEFAULT_TOTAL_MEMORY, Options};
+pub use config::{ConfigureError, DEFAULT_TOTAL_MEMORY, HipBlasLt, Options};
 pub use device::Device;
 pub use error::{ErrorCode, HipError, Result, error_name, error_text};
 pub use event::{Event, Recording};
 pub use fault::{last_fault, panic_text};
+pub use handle::Handles;
 pub use injection::{Injection, called, calls, inject, release_stalled};
 pub use launch::{MAX_WORKGROUP_SIZE, PreparedLaunch, Shape};
 pub use memory::{Found, HostBuffer, Kind, Memory};
@@ -41,7 +42,6 @@ pub use transfer::{Direction, Transfer};
 
 use crate::exec::Counters;
 use error::fail;
-use handle::Handles;
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -10,6 +10,18 @@ use std::path::PathBuf;
 /// commits a page when it is first written.
 pub const DEFAULT_TOTAL_MEMORY: u64 = 16 << 30;
 
+/// What hipBLASLt, which programs may find missing, is like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HipBlasLt {
+    /// Installed.
+    #[default]
+    Present,
+    /// Not installed: every function fails.
+    Absent,
+    /// Installed, and without kernels: its heuristic finds nothing.
+    None,
+}
+
 /// What is the same for every device of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -30,6 +42,8 @@ pub struct Options {
     pub profile: Option<PathBuf>,
     /// What is to fail, and when.
     pub injection: Injection,
+    /// Whether there is a hipBLASLt.
+    pub hipblaslt: HipBlasLt,
 }
 
 impl Default for Options {
@@ -43,6 +57,7 @@ impl Default for Options {
             seed: None,
             profile: None,
             injection: Injection::default(),
+            hipblaslt: HipBlasLt::default(),
         }
     }
 }
