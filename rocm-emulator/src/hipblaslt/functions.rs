@@ -227,8 +227,17 @@ pub unsafe extern "C" fn hipblasLtMatmul(
         let matmul = MATMULS.read(matmulDesc)?;
         let mut problem = problem(runtime, &context, &matmul, [Adesc, Bdesc, Cdesc, Ddesc])?;
         let missing = |name: &str| refuse(Status::InvalidValue, format!("{name} is null"));
-        for (name, pointer) in [("alpha", alpha), ("A", A), ("B", B), ("beta", beta), ("C", C), ("D", D)] {
-            if pointer.is_null() {
+        let is_empty = problem.m == 0 || problem.n == 0 || problem.batch == 0;
+        let (writes, reads) = (!is_empty, !is_empty && problem.k > 0);
+        for (name, pointer, is_used) in [
+            ("alpha", alpha, true),
+            ("beta", beta, true),
+            ("A", A, reads),
+            ("B", B, reads),
+            ("C", C, writes),
+            ("D", D, writes),
+        ] {
+            if is_used && pointer.is_null() {
                 return missing(name);
             }
         }
@@ -263,7 +272,7 @@ pub unsafe extern "C" fn hipblasLtMatmul(
         let Some(stream) = stream_on(context.device, stream.addr()) else {
             return refuse(Status::InvalidValue, format!("{stream:?} is no stream of the handle's device"));
         };
-        if problem.m == 0 || problem.n == 0 || problem.batch == 0 {
+        if is_empty {
             return Ok(());
         }
         let device = runtime.device(context.device).map_err(internal)?;
