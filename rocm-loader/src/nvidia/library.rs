@@ -1,4 +1,4 @@
-//! libcuda and libcublas: where they are looked for.
+//! libcuda, libcublas and libcublasLt: where they are looked for.
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -9,6 +9,8 @@ use crate::library::{Opened, open_file, system_folders};
 pub(super) const CUDA: &str = "libcuda.so.1";
 /// cuBLAS without its version.
 pub(super) const CUBLAS: &str = "libcublas.so";
+/// cuBLASLt, which comes with cuBLAS, without its version.
+pub(super) const CUBLASLT: &str = "libcublasLt.so";
 
 /// Where WSL keeps the driver's library.
 const WSL_FOLDER: &str = "/usr/lib/wsl/lib";
@@ -31,20 +33,27 @@ pub(super) fn cuda() -> Result<&'static Opened, LoadError> {
     OPENED.get_or_init(find).as_ref().map_err(Clone::clone)
 }
 
-/// cuBLAS, likewise: the version that belongs to the driver's before another.
+/// cuBLAS, likewise.
 pub(super) fn cublas() -> Result<&'static Opened, LoadError> {
     static OPENED: OnceLock<Result<Opened, LoadError>> = OnceLock::new();
-    let find = || {
-        let serves_13 = super::RUNNING.get().is_some_and(|running| running.version >= 13_000);
-        let names = match serves_13 {
-            true => ["libcublas.so.13", "libcublas.so.12"],
-            false => ["libcublas.so.12", "libcublas.so.13"],
-        };
-        let roots = ROOT_VARIABLES.into_iter().filter_map(std::env::var_os).filter(|root| !root.is_empty());
-        let named: Vec<PathBuf> = roots.map(PathBuf::from).flat_map(|root| subfolders(&root)).collect();
-        open(CUBLAS, &names, &named, &subfolders(Path::new("/usr/local/cuda")), CUBLAS_ADVICE)
-    };
-    OPENED.get_or_init(find).as_ref().map_err(Clone::clone)
+    OPENED.get_or_init(|| open_of_toolkit(CUBLAS)).as_ref().map_err(Clone::clone)
+}
+
+/// cuBLASLt, likewise.
+pub(super) fn cublaslt() -> Result<&'static Opened, LoadError> {
+    static OPENED: OnceLock<Result<Opened, LoadError>> = OnceLock::new();
+    OPENED.get_or_init(|| open_of_toolkit(CUBLASLT)).as_ref().map_err(Clone::clone)
+}
+
+/// A library of the toolkit: the version that belongs to the driver's before another.
+fn open_of_toolkit(stem: &'static str) -> Result<Opened, LoadError> {
+    let serves_13 = super::RUNNING.get().is_some_and(|running| running.version >= 13_000);
+    let versions = if serves_13 { [13, 12] } else { [12, 13] };
+    let names = versions.map(|version| format!("{stem}.{version}"));
+    let roots = ROOT_VARIABLES.into_iter().filter_map(std::env::var_os).filter(|root| !root.is_empty());
+    let named: Vec<PathBuf> = roots.map(PathBuf::from).flat_map(|root| subfolders(&root)).collect();
+    let names = names.each_ref().map(String::as_str);
+    open(stem, &names, &named, &subfolders(Path::new("/usr/local/cuda")), CUBLAS_ADVICE)
 }
 
 fn subfolders(root: &Path) -> [PathBuf; 2] {

@@ -1,11 +1,12 @@
 //! NVIDIA's driver behind HIP's names, for development where no AMD GPU is: HIP's functions onto libcuda, rocBLAS'
-//! onto libcublas, both opened at run time. Nothing is linked, and nothing of it is chosen unless it is asked for.
+//! onto libcublas, hipBLASLt's onto libcublasLt, all opened at run time. Nothing is linked, and nothing of it is chosen unless it is asked for.
 //!
 //! What a CUDA function says goes out as HIP's code for it, and [`crate::last_error`] has CUDA's own words.
 mod blas;
 mod context;
 mod cuda;
 mod event;
+pub(crate) mod hipblaslt;
 mod library;
 mod memory;
 mod module;
@@ -130,5 +131,6 @@ pub(crate) fn check_products() -> Result<(), LoadError> {
 pub(crate) fn libraries() -> Vec<(&'static str, Option<PathBuf>)> {
     let cuda = library::cuda().ok().and_then(|opened| opened.file("cuInit"));
     let cublas = library::cublas().ok().and_then(|opened| opened.file("cublasCreate_v2"));
-    vec![(library::CUDA, cuda), (library::CUBLAS, cublas)]
+    let cublaslt = library::cublaslt().ok().and_then(|opened| opened.file("cublasLtCreate"));
+    vec![(library::CUDA, cuda), (library::CUBLAS, cublas), (library::CUBLASLT, cublaslt)]
 }
