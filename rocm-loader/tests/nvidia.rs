@@ -1,5 +1,7 @@
-//! The NVIDIA driver against stand-ins for libcuda and libcublas that are built here. A driver is chosen once per
+//! The NVIDIA driver against stand-ins for libcuda, libcublas and libcublasLt that are built here. A driver is chosen once per
 //! process, so each test runs itself in a process of its own.
+#[path = "nvidia/cublaslt.rs"]
+mod cublaslt;
 mod fake;
 
 use std::error::Error;
@@ -40,6 +42,7 @@ fn libraries(with_cublas: bool) -> Result<PathBuf, Box<dyn Error>> {
             }
             fake::build("cuda.rs", &root.join("cuda/libcuda.so.1"))?;
             fake::build("cublas.rs", &root.join("both/libcublas.so.13"))?;
+            fake::build("cublaslt.rs", &root.join("both/libcublasLt.so.13"))?;
             std::fs::copy(root.join("cuda/libcuda.so.1"), root.join("both/libcuda.so.1"))?;
             BUILT.get_or_init(|| root)
         }
