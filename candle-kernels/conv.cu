@@ -134,7 +134,7 @@ __device__ void convolve_rows(const uint32_t all_packs, const Divisor packs, con
                               const uint32_t group_out, const uint32_t padding_y, const uint32_t padding_x,
                               const size_t dst_stride, const size_t *info, const T *src, const T *kernel, T *dst) {
     typedef typename Sum<T>::type A;
-    constexpr uint32_t N = CANDLE_PACK_BYTES / sizeof(T), TAPS = 4;
+    constexpr uint32_t N = CANDLE_PACK_BYTES / sizeof(T), TAPS = 3;
     const size_t *s = info + 4, *k = info + 12;
     const uint32_t s_y = (uint32_t)s[2], s_x = (uint32_t)s[3], h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
     const uint32_t c_in = (uint32_t)info[9], k_h = (uint32_t)info[10], k_w = (uint32_t)info[11];
@@ -156,9 +156,12 @@ __device__ void convolve_rows(const uint32_t all_packs, const Divisor packs, con
                 const T *line = plane + (y + tap_y) * s_y, *weight = weights + tap_y * k[2];
                 for (uint32_t first = 0; first < k_w; first += TAPS) {
                     A seen[N + TAPS - 1];
+                    // Not known from the last row: there are not scalar registers enough to keep what is inside.
+                    uint32_t left = x + first;
+                    asm volatile("" : CANDLE_IN_REGISTER(left));
 #pragma unroll
                     for (uint32_t n = 0; n < N + TAPS - 1; ++n) {
-                        const uint32_t at = x + first + n;
+                        const uint32_t at = left + n;
                         seen[n] = static_cast<A>(seen_at(line, at < w_in, at * s_x));
                     }
 #pragma unroll

@@ -1,5 +1,5 @@
 //! A software GPU: it loads AMD code objects and interprets their machine code, wave by wave,
-//! behind the C interfaces of the HIP runtime, rocBLAS and MIOpen.
+//! behind the C interfaces of the HIP runtime, rocBLAS, hipBLASLt and MIOpen.
 //!
 //! The modules, from the outside in:
 //!
@@ -7,6 +7,7 @@
 //! - [`parts`]: what an allocator says of the allocations that it divides.
 //! - [`miopen`]: convolutions of MIOpen, computed on the host.
 //! - [`rocblas`]: the rocBLAS functions, computed on the host.
+//! - [`hipblaslt`]: those of hipBLASLt, likewise.
 //! - `runtime`: devices, allocations, streams, events, modules: what the HIP functions act on.
 //! - [`code_object`]: ELF, metadata notes, kernel descriptors, relocations.
 //! - [`isa`]: machine code to [`isa::Inst`], one folder per instruction-set family.
@@ -19,6 +20,7 @@
 pub mod api;
 pub mod code_object;
 pub mod exec;
+pub mod hipblaslt;
 pub mod isa;
 pub mod miopen;
 pub mod parts;
@@ -26,7 +28,7 @@ pub mod rocblas;
 mod runtime;
 
 pub use runtime::{
-    ConfigureError, DEFAULT_TOTAL_MEMORY, Injection, Miopen, Options, calls, configure, configure_with,
+    ConfigureError, DEFAULT_TOTAL_MEMORY, HipBlasLt, Injection, Miopen, Options, calls, configure, configure_with,
     inject, is_configured, last_fault, release_stalled,
 };
 

@@ -12,7 +12,7 @@ use crate::error::{LoadError, forget};
 use crate::forward::Ours;
 use crate::library::Library;
 use crate::tables::{hip, miopen, rocblas};
-use crate::{emulator, gpu, nvidia};
+use crate::{emulator, gpu, hipblaslt, nvidia};
 
 /// The environment variable that names the driver.
 pub const DRIVER_VARIABLE: &str = "CANDLE_ROCM_DRIVER";
@@ -116,6 +116,8 @@ pub struct Versions {
     pub rocblas: Option<String>,
     /// MIOpen's major, minor and patch; with CUDA cuDNN's.
     pub miopen: Option<[usize; 3]>,
+    /// hipBLASLt: major * 100_000 + minor * 100 + patch; cuBLASLt's own number for the NVIDIA driver.
+    pub hipblaslt: Option<i32>,
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
@@ -273,8 +275,8 @@ impl Driver {
         }
     }
 
-    /// Asks every library for its version. Opens rocBLAS and MIOpen if they are not yet open, so
-    /// this is for reports, not for the way of an operation.
+    /// Asks every library for its version. Opens those that are not yet open, and makes a handle of
+    /// hipBLASLt, so this is for reports, not for the way of an operation.
     pub fn versions(&self) -> Versions {
         let mut runtime: c_int = 0;
         let mut driver: c_int = 0;
@@ -290,6 +292,7 @@ impl Driver {
             hip_driver: (driver_code == 0).then_some(driver),
             rocblas: rocblas_version(),
             miopen: (miopen_code == 0).then_some(parts),
+            hipblaslt: hipblaslt_version(),
         };
         // A library that is missing here is an answer, not the reason of a later failure.
         forget();
@@ -310,6 +313,19 @@ fn rocblas_version() -> Option<String> {
         return None;
     }
     CStr::from_bytes_until_nul(&text).ok().map(|text| version_text(&text.to_string_lossy()))
+}
+
+fn hipblaslt_version() -> Option<i32> {
+    let (mut handle, mut version) = (std::ptr::null_mut(), 0);
+    // SAFETY: places for a handle, which is ended again, and for an int.
+    unsafe {
+        if hipblaslt::hipblasLtCreate(&mut handle) != hipblaslt::HIPBLAS_STATUS_SUCCESS {
+            return None;
+        }
+        let status = hipblaslt::hipblasLtGetVersion(handle, &mut version);
+        hipblaslt::hipblasLtDestroy(handle);
+        (status == hipblaslt::HIPBLAS_STATUS_SUCCESS).then_some(version)
+    }
 }
 
 /// rocBLAS ends its version with a dot where its build has no name: `4.4.0.`.

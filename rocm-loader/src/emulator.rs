@@ -53,7 +53,21 @@ pub(crate) fn part_given(_: hipStream_t, _: usize) -> bool {
     true
 }
 
-/// The one structure that travels by pointer and is filled by the driver must have rocm-rs' layout.
+/// hipBLASLt's structures travel by pointer, too.
+#[cfg(feature = "emulator")]
+mod algorithms {
+    use crate::hipblaslt::{hipblasLtMatmulAlgo_t, hipblasLtMatmulHeuristicResult_t as Declared};
+    use rocm_emulator::hipblaslt::{MatmulAlgo, MatmulHeuristicResult as Ours};
+    use std::mem::offset_of;
+
+    const _: () = assert!(size_of::<Ours>() == size_of::<Declared>());
+    const _: () = assert!(size_of::<MatmulAlgo>() == size_of::<hipblasLtMatmulAlgo_t>());
+    const _: () = assert!(offset_of!(Ours, workspaceSize) == offset_of!(Declared, workspaceSize));
+    const _: () = assert!(offset_of!(Ours, state) == offset_of!(Declared, state));
+    const _: () = assert!(offset_of!(Ours, wavesCount) == offset_of!(Declared, wavesCount));
+}
+
+/// The structure that is filled by the driver must have rocm-rs' layout.
 #[cfg(feature = "emulator")]
 mod properties {
     use rocm_emulator::api::hipDeviceProp_tR0600 as Ours;

@@ -183,6 +183,16 @@ impl LoadError {
             _ => miopen::miopenStatus_t_miopenStatusNotInitialized,
         }
     }
+
+    /// The `hipblasStatus_t` that a hipBLASLt call returns for this.
+    pub fn hipblas_status(&self) -> u32 {
+        match self {
+            Self::SymbolMissing { .. } | Self::NotEmulated { .. } | Self::NotOnNvidia { .. } => {
+                crate::hipblaslt::HIPBLAS_STATUS_NOT_SUPPORTED
+            }
+            _ => crate::hipblaslt::HIPBLAS_STATUS_NOT_INITIALIZED,
+        }
+    }
 }
 
 thread_local! {

@@ -21,6 +21,8 @@ pub struct Symbol {
     pub prototype: &'static str,
     /// Whether the software GPU and the NVIDIA driver have it too.
     pub emulated: bool,
+    /// Whether rocm-rs declares it; otherwise the prototype is ours.
+    pub declared: bool,
 }
 
 /// Where the drivers inside of this executable have a function.
@@ -105,7 +107,7 @@ pub(crate) trait OnFailure {
     fn on_failure(library: Library, error: &LoadError) -> Self;
 }
 
-/// `hipError_t`, `rocblas_status`, `miopenStatus_t`.
+/// `hipError_t`, `rocblas_status`, `miopenStatus_t`, `hipblasStatus_t`.
 impl OnFailure for u32 {
     fn on_failure(library: Library, error: &LoadError) -> u32 {
         record(error);
@@ -113,6 +115,7 @@ impl OnFailure for u32 {
             Library::Hip => error.hip_error(),
             Library::RocBlas => error.rocblas_status(),
             Library::MiOpen => error.miopen_status(),
+            Library::HipBlasLt => error.hipblas_status(),
         }
     }
 }
@@ -144,7 +147,8 @@ impl OnFailure for *const c_char {
 /// Defines the forwarded functions of one library and the list of them.
 ///
 /// After the library: `emulated` or `native_only`, then `public` or `private`, which says how rocm-rs
-/// keeps its own declaration. A public one is compared here; private ones by tests/bindings.rs.
+/// keeps its own declaration, or `ours` where it has none. A public one is compared here; private ones by
+/// tests/bindings.rs.
 /// A prototype may be followed by `=> |result| ...`, which runs after each call that reached the driver.
 /// Needs in scope: the types of the prototypes, `declared` (rocm-rs' declarations of the library) and,
 /// for `emulated` functions, `emulated` and `nvidia` (the modules of the software GPU and of the NVIDIA driver that
@@ -156,6 +160,7 @@ macro_rules! forward {
             name: stringify!($name),
             prototype: stringify!(fn $name($($arg: $type),*) -> $result),
             emulated: $crate::forward::is_emulated!($where),
+            declared: $crate::forward::is_declared!($declaration),
         }),*];
 
         /// The state of each function, under its name.
@@ -214,8 +219,20 @@ macro_rules! check_declared {
         const _: unsafe extern "C" fn($($type),*) -> $result = declared::$name;
     };
     (private $($rest:tt)*) => {};
+    (ours $($rest:tt)*) => {};
 }
 pub(crate) use check_declared;
+
+/// Whether rocm-rs has declarations of a table's functions.
+macro_rules! is_declared {
+    (ours) => {
+        false
+    };
+    ($declaration:ident) => {
+        true
+    };
+}
+pub(crate) use is_declared;
 
 /// Whether a table's functions exist in the software GPU.
 macro_rules! is_emulated {

@@ -4,10 +4,10 @@
 //! others ([`symbols::all`] lists them) and sends each call to the process' [`driver`]:
 //!
 //! - **native**: ROCm's libraries, opened when first needed: `libamdhip64`, `librocblas`,
-//!   `libMIOpen`, from `ROCM_PATH`, `/opt/rocm`, then the system's library path. Never closed.
+//!   `libMIOpen`, `libhipblaslt`, from `ROCM_PATH`, `/opt/rocm`, then the system's library path. Never closed.
 //! - **emulator** (feature `emulator`): the software GPU inside this executable.
-//! - **nvidia**: CUDA's libraries, opened likewise: `libcuda` by its name, `libcublas` at the first product and
-//!   `libcudnn` at the first convolution, from `CUDA_HOME`, `CUDA_PATH`, then the system's library path. For
+//! - **nvidia**: CUDA's libraries, opened likewise: `libcuda` by its name, `libcublas` and `libcublasLt` at the first product
+//!   and `libcudnn` at the first convolution, from `CUDA_HOME`, `CUDA_PATH`, then the system's library path. For
 //!   development ([`DEVELOPMENT_NOTE`]).
 //!
 //! The contract with the callers:
@@ -35,7 +35,8 @@
 //!   function), `hipErrorNotSupported` (not in the software GPU or the NVIDIA driver), `hipErrorInsufficientDriver`
 //!   (NVIDIA's is too old), `hipErrorDeinitialized` (the process ends) or `hipErrorInvalidValue` (no such driver); rocBLAS functions `rocblas_status_internal_error` (no library) or
 //!   `rocblas_status_not_implemented` (no function); MIOpen functions `miopenStatusNotInitialized` or
-//!   `miopenStatusNotImplemented`. Functions that return text always return a valid one.
+//!   `miopenStatusNotImplemented`; hipBLASLt functions `HIPBLAS_STATUS_NOT_INITIALIZED` or
+//!   `HIPBLAS_STATUS_NOT_SUPPORTED`. Functions that return text always return a valid one.
 //! - [`device_archs`] tells which of driver, runtime and device is missing; call it before opening a
 //!   device. [`is_available`] asks the kernel and the file system only.
 #[cfg(any(feature = "emulator", test))]
@@ -48,6 +49,7 @@ mod environment;
 mod error;
 mod forward;
 mod gpu;
+pub mod hipblaslt;
 mod library;
 mod nvidia;
 pub mod parts;

@@ -24,6 +24,8 @@ pub enum Library {
     RocBlas,
     /// Convolutions and other layers.
     MiOpen,
+    /// Products with a bias, for newer GPUs. Optional: missing is a normal state.
+    HipBlasLt,
 }
 
 /// A library that was opened, and where it came from.
@@ -82,7 +84,7 @@ fn file_of(function: *const c_void) -> Option<PathBuf> {
 
 impl Library {
     /// Every library, in the order in which they are described.
-    pub const ALL: [Library; 3] = [Library::Hip, Library::RocBlas, Library::MiOpen];
+    pub const ALL: [Library; 4] = [Library::Hip, Library::RocBlas, Library::MiOpen, Library::HipBlasLt];
 
     /// The file name without its version: `libamdhip64.so`.
     pub fn soname_stem(self) -> &'static str {
@@ -90,6 +92,7 @@ impl Library {
             Library::Hip => "libamdhip64.so",
             Library::RocBlas => "librocblas.so",
             Library::MiOpen => "libMIOpen.so",
+            Library::HipBlasLt => "libhipblaslt.so",
         }
     }
 
@@ -99,6 +102,7 @@ impl Library {
             Library::Hip => &["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"],
             Library::RocBlas => &["librocblas.so.5", "librocblas.so.4", "librocblas.so"],
             Library::MiOpen => &["libMIOpen.so.1", "libMIOpen.so"],
+            Library::HipBlasLt => &["libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"],
         }
     }
 
@@ -117,6 +121,10 @@ impl Library {
                 "Install MIOpen (AMD's packages: miopen-hip; Debian: libmiopen1; Fedora: miopen) or set \
                  ROCM_PATH to ROCm's folder"
             }
+            Library::HipBlasLt => {
+                "Nothing depends on it: without it products are rocBLAS'. To have it, install hipBLASLt (AMD's and \
+                 Fedora's packages: hipblaslt; Debian: libhipblaslt0) or set ROCM_PATH to ROCm's folder"
+            }
         }
     }
 
@@ -125,10 +133,12 @@ impl Library {
         static HIP: OnceLock<Result<Opened, LoadError>> = OnceLock::new();
         static ROCBLAS: OnceLock<Result<Opened, LoadError>> = OnceLock::new();
         static MIOPEN: OnceLock<Result<Opened, LoadError>> = OnceLock::new();
+        static HIPBLASLT: OnceLock<Result<Opened, LoadError>> = OnceLock::new();
         let slot = match self {
             Library::Hip => &HIP,
             Library::RocBlas => &ROCBLAS,
             Library::MiOpen => &MIOPEN,
+            Library::HipBlasLt => &HIPBLASLT,
         };
         slot.get_or_init(|| self.find_and_open()).as_ref().map_err(Clone::clone)
     }

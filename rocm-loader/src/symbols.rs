@@ -11,7 +11,7 @@ use object::{Object, ObjectSymbol};
 use crate::error::LoadError;
 pub use crate::forward::Symbol;
 use crate::library::Library;
-use crate::tables::{hip, miopen, rocblas};
+use crate::tables::{hip, hipblaslt, miopen, rocblas};
 
 /// Every forwarded function, by library.
 pub fn all() -> impl Iterator<Item = &'static Symbol> {
@@ -23,6 +23,7 @@ pub fn all() -> impl Iterator<Item = &'static Symbol> {
         miopen::EMULATED,
         miopen::EMULATED_PRIVATE,
         miopen::NATIVE_ONLY,
+        hipblaslt::EMULATED,
     ]
     .into_iter()
     .flatten()
@@ -41,6 +42,7 @@ pub fn calls() -> impl Iterator<Item = (&'static str, u64)> {
         miopen::EMULATED::ALL,
         miopen::EMULATED_PRIVATE::ALL,
         miopen::NATIVE_ONLY::ALL,
+        hipblaslt::EMULATED::ALL,
     ];
     all().map(|symbol| symbol.name).zip(targets.into_iter().flatten().map(|target| target.calls()))
 }
@@ -65,9 +67,9 @@ pub struct LibraryReport {
 pub struct SymbolReport {
     /// One entry per file, in the order given.
     pub libraries: Vec<LibraryReport>,
-    /// Forwarded functions whose prototype equals rocm-rs' bindings: all, or this would not compile.
+    /// Forwarded functions whose prototype equals rocm-rs' bindings: all that it declares, or this would not compile.
     pub prototypes: usize,
-    /// Of these, how many the software GPU has with the same calling convention.
+    /// How many forwarded functions the software GPU has with the same calling convention.
     pub emulated: usize,
 }
 
@@ -82,12 +84,12 @@ impl SymbolReport {
 /// and not run, so this needs neither a GPU nor the libraries' dependencies.
 ///
 /// # Errors
-/// A file that cannot be read, is no ELF shared library, or is by its name none of the three.
+/// A file that cannot be read, is no ELF shared library, or is by its name none of these.
 pub fn check(files: &[impl AsRef<Path>]) -> Result<SymbolReport, LoadError> {
     let libraries = files.iter().map(|file| check_file(file.as_ref())).collect::<Result<_, _>>()?;
     Ok(SymbolReport {
         libraries,
-        prototypes: all().count(),
+        prototypes: all().filter(|symbol| symbol.declared).count(),
         emulated: all().filter(|symbol| symbol.emulated).count(),
     })
 }
@@ -133,7 +135,7 @@ impl fmt::Display for SymbolReport {
         }
         writeln!(
             f,
-            "prototypes: {} equal rocm-rs' bindings (checked when compiled), {} of them in the software GPU too",
+            "prototypes: {} equal rocm-rs' bindings (checked when compiled); in the software GPU too: {}",
             self.prototypes, self.emulated
         )?;
         let missing: usize = self.libraries.iter().map(|report| report.missing.len()).sum();

@@ -2,9 +2,10 @@
 #![cfg(feature = "emulator")]
 
 use std::error::Error;
+use std::ffi::c_void;
 use std::ptr::null_mut;
 
-use rocm_loader::{Choice, bound_device, hip, miopen, parts};
+use rocm_loader::{Choice, bound_device, hip, hipblaslt, miopen, parts};
 
 fn select() -> Result<(), rocm_loader::LoadError> {
     rocm_loader::select(Choice::Emulator(vec!["gfx1100".into(), "gfx90a".into()]))
@@ -85,5 +86,65 @@ fn an_object_for_an_nvidia_gpu_is_refused() -> Result<(), Box<dyn Error>> {
     assert_eq!(unsafe { hip::hipModuleLoadData(&mut null_mut(), image.as_ptr().cast()) }, 200);
     let text = rocm_loader::last_error().unwrap_or_default();
     assert!(text.contains("an object for an NVIDIA GPU"), "{text}");
+    Ok(())
+}
+
+/// D = A B + bias for matrices of 2 x 2 in f32, as a program does it.
+#[test]
+fn a_product_with_a_bias_through_hipblaslt() -> Result<(), Box<dyn Error>> {
+    use hipblaslt::*;
+    select()?;
+    let null = std::ptr::null_mut::<c_void>;
+    let (mut handle, mut matmul, mut layout, mut preference) =
+        (null(), null().cast(), null().cast(), null().cast());
+    let mut found = [hipblasLtMatmulHeuristicResult_t::default()];
+    let (mut memory, mut count, one, zero) = (null(), 0, 1f32, 0f32);
+    let (alpha, beta) = ((&raw const one).cast(), (&raw const zero).cast());
+    // Column-major: A is [1 3; 2 4], B [0 1; 1 0], the bias [10 20]; C is not read.
+    let mut values = [1f32, 2.0, 3.0, 4.0, 0.0, 1.0, 1.0, 0.0, 10.0, 20.0, f32::NAN, 0.0, 0.0, 0.0];
+    // SAFETY: places for handles and values of their sizes; the allocation holds the values.
+    unsafe {
+        assert_eq!(hip::hipSetDevice(0), 0);
+        assert_eq!(hip::hipMalloc(&mut memory, size_of_val(&values)), 0);
+        assert_eq!(hip::hipMemcpy(memory, values.as_ptr().cast(), size_of_val(&values), 1), 0);
+        let at = |index: usize| memory.cast::<f32>().wrapping_add(index).cast::<c_void>();
+        assert_eq!(hipblasLtCreate(&mut handle), HIPBLAS_STATUS_SUCCESS);
+        assert_eq!(hipblasLtMatmulDescCreate(&mut matmul, HIPBLAS_COMPUTE_32F, HIP_R_32F), 0);
+        assert_eq!(hipblasLtMatrixLayoutCreate(&mut layout, HIP_R_32F, 2, 2, 2), 0);
+        assert_eq!(hipblasLtMatmulPreferenceCreate(&mut preference), 0);
+        let (epilogue, bias) = (HIPBLASLT_EPILOGUE_BIAS, at(8));
+        let set = |attribute, from, bytes| hipblasLtMatmulDescSetAttribute(matmul, attribute, from, bytes);
+        assert_eq!(set(HIPBLASLT_MATMUL_DESC_EPILOGUE, (&raw const epilogue).cast(), 4), 0);
+        assert_eq!(set(HIPBLASLT_MATMUL_DESC_BIAS_POINTER, (&raw const bias).cast(), 8), 0);
+        let l = layout;
+        let to = found.as_mut_ptr();
+        let status =
+            hipblasLtMatmulAlgoGetHeuristic(handle, matmul, l, l, l, l, preference, 1, to, &mut count);
+        assert_eq!((status, count, found[0].workspaceSize), (0, 1, 0));
+        let (a, b, d, algo) = (at(0), at(4), at(10), &raw const found[0].algo);
+        let status = hipblasLtMatmul(
+            handle,
+            matmul,
+            alpha,
+            a,
+            l,
+            b,
+            l,
+            beta,
+            d,
+            l,
+            d,
+            l,
+            algo,
+            null(),
+            0,
+            null().cast(),
+        );
+        assert_eq!(status, HIPBLAS_STATUS_SUCCESS, "{:?}", rocm_loader::last_error());
+        assert_eq!(hip::hipMemcpy(values.as_mut_ptr().cast(), memory, size_of_val(&values), 2), 0);
+        assert_eq!(hipblasLtDestroy(handle), 0);
+        assert_eq!(hip::hipFree(memory), 0);
+    }
+    assert_eq!(values[10..], [13.0, 24.0, 11.0, 22.0]);
     Ok(())
 }

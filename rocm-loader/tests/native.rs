@@ -78,6 +78,11 @@ fn calls_go_to_the_library_and_what_it_lacks_is_an_error() -> Outcome {
     if report.line("rocblas") != "ok ()" {
         report.has("rocblas", &["rocBLAS status 6", "librocblas.so", "could not be opened", "librocblas4"]);
     }
+    if report.line("hipblaslt") != "ok ()" {
+        let said = ["hipBLASLt status 1", "libhipblaslt.so", "could not be opened", "Nothing depends on it"];
+        report.has("hipblaslt", &said);
+        assert_eq!(report.line("hipblaslt version"), "None");
+    }
     Ok(())
 }
 
@@ -200,9 +205,13 @@ fn the_software_gpu_serves_the_same_calls() -> Outcome {
     assert_eq!(report.line("memory"), "ok 1024");
     assert_eq!(report.line("stream"), "ok ()");
     assert_eq!(report.line("rocblas"), "ok ()");
+    assert_eq!((report.line("hipblaslt"), report.line("hipblaslt version")), ("ok ()", "Some(1200)"));
     report.has("oversize", &["HIP error 2", "hipMalloc"]);
     report.has("module", &["HIP error 200"]);
     assert_eq!(report.line("miopen"), "ok ()");
+    let report = probe(&[("CANDLE_ROCM_DRIVER", "emulator"), ("CANDLE_ROCM_EMULATOR", "hipblaslt=absent")])?;
+    report.has("hipblaslt", &["hipBLASLt status 1", "hipblasLtCreate: hipBLASLt is absent"]);
+    assert_eq!((report.line("hipblaslt version"), report.line("rocblas")), ("None", "ok ()"));
     let report = probe(&[("CANDLE_ROCM_DRIVER", "emulator:gfx000")])?;
     report.has("driver", &["gfx000", "gfx1100"]);
     report.has("count", &["HIP error 303"]);

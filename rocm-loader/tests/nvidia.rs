@@ -1,5 +1,7 @@
-//! The NVIDIA driver against stand-ins for libcuda and libcublas.
+//! The NVIDIA driver against stand-ins for libcuda, libcublas and libcublasLt.
 mod child;
+#[path = "nvidia/cublaslt.rs"]
+mod cublaslt;
 mod fake;
 
 use std::ffi::{CStr, c_void};

@@ -110,7 +110,7 @@ fn transposed(x: &Tensor, k: &Tensor, [v, u]: [(usize, usize, usize, usize); 2])
 
 const FLAT: (usize, usize, usize) = (0, 1, 1);
 
-/// Each thread has a pack of places of a row, which may end within one, and windows are taken four taps at a time.
+/// Each thread has a pack of places of a row, which may end within one, and windows are taken three taps at a time.
 #[test]
 fn windows_of_any_width() {
     each_way(of_any_width);

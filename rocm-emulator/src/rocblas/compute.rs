@@ -1,6 +1,6 @@
 //! Runs a product on the host: f64, f32 and i32 where they lie, f16, bf16 and i8 through widened
 //! copies, so that a result is rounded once.
-use super::element::{Accumulator, Element, Input, Output};
+use super::element::{Accumulator, Element, F8, F8Fnuz, Input, Output, Rounded};
 use super::problem::{Matrices, Place, Problem, Reads};
 use super::types::{DataType, Operation};
 use crate::exec::AddressSpace;
@@ -30,6 +30,12 @@ pub unsafe fn run(problem: &Problem, memory: &AddressSpace, threads: usize) -> R
             (Bf16, Bf16) => run_as::<bf16, bf16, f32>(problem, memory, threads),
             (Bf16, F32) => run_as::<bf16, f32, f32>(problem, memory, threads),
             (I8, I32) => run_as::<i8, i32, i32>(problem, memory, threads),
+            (DataType::F8, F16) => run_as::<F8, f16, f32>(problem, memory, threads),
+            (DataType::F8, Bf16) => run_as::<F8, bf16, f32>(problem, memory, threads),
+            (DataType::F8, F32) => run_as::<F8, f32, f32>(problem, memory, threads),
+            (DataType::F8Fnuz, F16) => run_as::<F8Fnuz, f16, f32>(problem, memory, threads),
+            (DataType::F8Fnuz, Bf16) => run_as::<F8Fnuz, bf16, f32>(problem, memory, threads),
+            (DataType::F8Fnuz, F32) => run_as::<F8Fnuz, f32, f32>(problem, memory, threads),
             (input, output) => {
                 let text = format!("{}: no product of {input:?} to {output:?}", problem.function);
                 Err(HipError::new(ErrorCode::NotSupported, text))
@@ -40,7 +46,7 @@ pub unsafe fn run(problem: &Problem, memory: &AddressSpace, threads: usize) -> R
 
 /// # Safety
 /// As [`run`].
-unsafe fn run_as<In: Element<W>, Out: Element<W>, W: Accumulator>(
+unsafe fn run_as<In: Element<W>, Out: Rounded<W>, W: Accumulator>(
     problem: &Problem,
     memory: &AddressSpace,
     threads: usize,
@@ -48,6 +54,7 @@ unsafe fn run_as<In: Element<W>, Out: Element<W>, W: Accumulator>(
     let alpha = W::from_scalar(problem.scalar(memory, problem.alpha)?);
     let beta = W::from_scalar(problem.scalar(memory, problem.beta)?);
     let reads = Reads { inputs: problem.k > 0 && alpha != W::ZERO, c: beta != W::ZERO };
+    let bias = problem.bias(memory)?.map(|bias| bias.into_iter().map(W::from_scalar).collect());
     let batch = problem.matrices(memory, reads)?;
 
     // A matrix that all products share is widened once.
@@ -57,6 +64,7 @@ unsafe fn run_as<In: Element<W>, Out: Element<W>, W: Accumulator>(
         alpha,
         beta,
         reads,
+        bias,
         shared_a: None,
         shared_b: None,
         threads: 1,
@@ -98,6 +106,7 @@ struct Product<'a, In, W> {
     alpha: W,
     beta: W,
     reads: Reads,
+    bias: Option<Vec<W>>,
     shared_a: Option<Vec<W>>,
     shared_b: Option<Vec<W>>,
     /// Threads for one product.
@@ -110,7 +119,7 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
     ///
     /// # Safety
     /// The matrices must be live for their sizes, D writable and apart from A and B.
-    unsafe fn run<Out: Element<W>>(&self, at: Matrices) {
+    unsafe fn run<Out: Rounded<W>>(&self, at: Matrices) {
         let problem = self.problem;
         let (rows, columns) = (problem.m as usize, problem.n as usize);
         let d = Output {
@@ -127,6 +136,7 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
                     self.take_c::<Out>(at.c, d);
                 }
                 self.multiply_into(d, at);
+                self.add_bias(d);
             }
         } else {
             let mut sums = vec![W::ZERO; rows * columns];
@@ -137,6 +147,7 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
                     self.take_c::<Out>(at.c, wide);
                 }
                 self.multiply_into(wide, at);
+                self.add_bias(wide);
             }
             for (column, sums) in sums.chunks_exact(rows).enumerate() {
                 for (row, sum) in sums.iter().enumerate() {
@@ -156,6 +167,20 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
                 unsafe {
                     let value = c.add(column * self.problem.c.ld as usize + row).read().widen();
                     into.data.add(column * into.ld + row).write(value);
+                }
+            }
+        }
+    }
+
+    /// Adds the bias, if there is one, to every column.
+    unsafe fn add_bias(&self, to: Output<W>) {
+        let Some(bias) = &self.bias else { return };
+        for column in 0..to.columns {
+            for (row, bias) in bias.iter().enumerate() {
+                // SAFETY: the caller vouches for the matrix, which has as many rows as the bias elements.
+                unsafe {
+                    let place = to.data.add(column * to.ld + row);
+                    place.write(place.read().add(*bias));
                 }
             }
         }

@@ -10,6 +10,7 @@ pub trait Accumulator: Copy + PartialEq + Send + Sync + 'static {
     /// A scalar from the double that holds it exactly.
     fn from_scalar(value: f64) -> Self;
     fn multiply(self, other: Self) -> Self;
+    fn add(self, other: Self) -> Self;
 
     /// dst = beta * dst + alpha * lhs * rhs; dst is not read if beta is zero.
     ///
@@ -57,6 +58,10 @@ macro_rules! floating_point {
                 self * other
             }
 
+            fn add(self, other: Self) -> Self {
+                self + other
+            }
+
             unsafe fn gemm(
                 dst: Output<Self>, lhs: Input<Self>, rhs: Input<Self>, alpha: Self, beta: Self, k: usize, threads: usize,
             ) {
@@ -88,6 +93,10 @@ impl Accumulator for i32 {
 
     fn multiply(self, other: Self) -> Self {
         self.wrapping_mul(other)
+    }
+
+    fn add(self, other: Self) -> Self {
+        self.wrapping_add(other)
     }
 
     unsafe fn gemm(
@@ -123,6 +132,10 @@ pub trait Element<W>: Copy + Send + Sync + 'static {
     /// Whether it is `W` itself, so that no copy is needed.
     const IS_ACCUMULATOR: bool;
     fn widen(self) -> W;
+}
+
+/// A type that results are rounded to.
+pub trait Rounded<W>: Element<W> {
     fn narrow(value: W) -> Self;
 }
 
@@ -133,6 +146,9 @@ macro_rules! elements {
             fn widen(self) -> $work {
                 $widen(self)
             }
+        }
+
+        impl Rounded<$work> for $type {
             fn narrow(value: $work) -> Self {
                 $narrow(value)
             }
@@ -162,7 +178,42 @@ fn to_odd(value: f64) -> f32 {
     f32::from_bits(cut | 1)
 }
 
-/// Reads alpha or beta.
+/// Floats of one sign, four exponent and three fraction bits, which are only read.
+macro_rules! floats_of_8_bits {
+    ($($(#[$doc:meta])* $type:ident: bias $bias:literal, NaN $($nan:literal)|+;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        #[repr(transparent)]
+        pub struct $type(pub u8);
+
+        impl Element<f32> for $type {
+            const IS_ACCUMULATOR: bool = false;
+            fn widen(self) -> f32 {
+                match self.0 {
+                    $($nan)|+ => f32::NAN,
+                    code => e4m3(code, $bias),
+                }
+            }
+        }
+    )*};
+}
+floats_of_8_bits! {
+    /// The OCP's e4m3.
+    F8: bias 7, NaN 0x7f | 0xff;
+    /// gfx942's.
+    F8Fnuz: bias 8, NaN 0x80;
+}
+
+/// The number that a code stands for.
+fn e4m3(code: u8, bias: i32) -> f32 {
+    let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    let significand = if exponent == 0 { fraction } else { 8.0 + fraction };
+    // Exact: all of them are normal numbers of f32.
+    let magnitude = significand * f32::from_bits(((127 - 3 - bias + exponent.max(1)) as u32) << 23);
+    if code & 0x80 == 0 { magnitude } else { -magnitude }
+}
+
+/// Reads a scalar, or an element of a bias.
 ///
 /// # Safety
 /// `place` must hold a value of that type, aligned.
@@ -176,6 +227,8 @@ pub unsafe fn read_scalar(kind: DataType, place: *const c_void) -> f64 {
             DataType::F64 => place.cast::<f64>().read(),
             DataType::I8 => f64::from(place.cast::<i8>().read()),
             DataType::I32 => f64::from(place.cast::<i32>().read()),
+            DataType::F8 => f64::from(place.cast::<F8>().read().widen()),
+            DataType::F8Fnuz => f64::from(place.cast::<F8Fnuz>().read().widen()),
         }
     }
 }

@@ -231,6 +231,7 @@ impl Request {
                 c: self.c,
                 d: self.d,
                 batch: self.batch,
+                bias: None,
             };
             match problem.check() {
                 Status::Continue => enqueue(&handle, problem),

@@ -10,12 +10,12 @@
 //! Handles and device addresses may be anything; those that are not live are errors.
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
-mod compute;
-mod element;
+pub(crate) mod compute;
+pub(crate) mod element;
 mod functions;
-mod handle;
-mod problem;
-mod types;
+pub(crate) mod handle;
+pub(crate) mod problem;
+pub(crate) mod types;
 
 #[cfg(test)]
 mod tests;

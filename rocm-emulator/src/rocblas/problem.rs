@@ -1,7 +1,7 @@
 //! A matrix product as it was asked for: D = alpha * op(A) * op(B) + beta * C, column-major, in a
 //! batch; checked at the call as rocBLAS does, and against live memory when it runs.
 use super::element;
-use super::types::{Operation, Status, Types};
+use super::types::{DataType, Operation, Status, Types};
 use crate::exec::AddressSpace;
 use crate::runtime::{ErrorCode, HipError, Result};
 
@@ -39,6 +39,13 @@ pub enum Scalar {
     Missing,
 }
 
+/// A vector that is added to every column of the result before it is rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bias {
+    pub address: usize,
+    pub kind: DataType,
+}
+
 /// The arguments of any gemm function.
 #[derive(Clone, Debug)]
 pub struct Problem {
@@ -57,6 +64,8 @@ pub struct Problem {
     pub c: Operand,
     pub d: Operand,
     pub batch: i32,
+    /// Only hipBLASLt has one.
+    pub bias: Option<Bias>,
 }
 
 /// The addresses of one product of the batch.
@@ -208,6 +217,30 @@ impl Problem {
         let function = self.function;
         let what = || format!("{function}: {what} of product {index}");
         require(memory, what, address, bytes, alignment, write)
+    }
+
+    /// The elements of the bias, read now.
+    pub fn bias(&self, memory: &AddressSpace) -> Result<Option<Vec<f64>>> {
+        let Some(Bias { address, kind }) = self.bias else { return Ok(None) };
+        let (rows, bytes) = (self.m as usize, kind.bytes());
+        let vector = Operand { place: Place::Strided { base: address, stride: 0 }, ld: self.m };
+        self.locate(memory, "bias", vector, (rows, 1), bytes, 0, Access::Read)?;
+        let element = |row| {
+            let place = std::ptr::with_exposed_provenance(address + row * bytes);
+            // SAFETY: the vector lies in live memory of the device and is aligned.
+            unsafe { element::read_scalar(kind, place) }
+        };
+        Ok(Some((0..rows).map(element).collect()))
+    }
+
+    /// Fills memory that the product works in, so that what else is kept there is seen to be lost.
+    pub fn spoil(&self, memory: &AddressSpace, address: usize, bytes: usize) -> Result<()> {
+        self.require(memory, "the workspace", address, bytes, 1, 0, true)?;
+        memory.note_written(address as u64, bytes as u64);
+        let place = std::ptr::with_exposed_provenance_mut::<u8>(address);
+        // SAFETY: the bytes lie in live, writable memory of the device. They are NaN in every type.
+        unsafe { place.write_bytes(0xff, bytes) };
+        Ok(())
     }
 
     /// The value of a scalar that lies in device memory is read now; the caller gives the reader.

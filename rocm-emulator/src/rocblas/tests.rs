@@ -37,6 +37,7 @@ impl Buffer {
             DataType::F16 => f16::from_bits(two).to_f64(),
             DataType::Bf16 => bf16::from_bits(two).to_f64(),
             DataType::I8 => f64::from(byte(0) as i8),
+            DataType::F8 | DataType::F8Fnuz => panic!("not in rocBLAS"),
         }
     }
 
@@ -48,6 +49,7 @@ impl Buffer {
             DataType::F16 => f16::from_f64(value).to_le_bytes().to_vec(),
             DataType::Bf16 => bf16::from_f64(value).to_le_bytes().to_vec(),
             DataType::I8 => (value as i8).to_le_bytes().to_vec(),
+            DataType::F8 | DataType::F8Fnuz => panic!("not in rocBLAS"),
         };
         for (offset, byte) in bytes.into_iter().enumerate() {
             let at = index * kind.bytes() + offset;
@@ -122,6 +124,7 @@ impl Case {
             c: operand(if in_place { 3 } else { 2 }),
             d: operand(3),
             batch: batch as i32,
+            bias: None,
         };
         Self { problem, buffers, strides }
     }

@@ -65,7 +65,7 @@ impl Operation {
     }
 }
 
-/// An element type (`rocblas_datatype`) that products here may have.
+/// An element type that products here may have: rocBLAS' own, and hipBLASLt's floats of 8 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataType {
     F16,
@@ -74,6 +74,10 @@ pub enum DataType {
     I8,
     I32,
     Bf16,
+    /// e4m3 as the OCP defines it.
+    F8,
+    /// e4m3 without infinities and negative zero, as gfx942 has it.
+    F8Fnuz,
 }
 
 impl DataType {
@@ -93,7 +97,7 @@ impl DataType {
     /// Bytes of one element.
     pub fn bytes(self) -> usize {
         match self {
-            Self::I8 => 1,
+            Self::I8 | Self::F8 | Self::F8Fnuz => 1,
             Self::F16 | Self::Bf16 => 2,
             Self::F32 | Self::I32 => 4,
             Self::F64 => 8,

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Injection {
     /// Functions by C name, and which of their calls fails: `hipErrorOutOfMemory` for those that get memory,
-    /// `hipErrorUnknown` for others, `rocblas_status_internal_error` for rocBLAS,
-    /// `miopenStatusUnknownError` for MIOpen.
+    /// `hipErrorUnknown` for others, `rocblas_status_internal_error` for rocBLAS, `HIPBLAS_STATUS_INTERNAL_ERROR` for
+    /// hipBLASLt, `miopenStatusUnknownError` for MIOpen.
     pub failing: Vec<(String, u64)>,
     /// With this call all devices are lost: it and all later ones fail with `hipErrorLaunchFailure`.
     pub lost: Option<(String, u64)>,

@@ -24,7 +24,7 @@ mod transfer;
 mod visible;
 
 pub use command::{Command, HostWork, UserPointer};
-pub use config::{ConfigureError, DEFAULT_TOTAL_MEMORY, Miopen, Options};
+pub use config::{ConfigureError, DEFAULT_TOTAL_MEMORY, HipBlasLt, Miopen, Options};
 pub use device::Device;
 pub use error::{ErrorCode, HipError, Result, error_name, error_text};
 pub use event::{Event, Recording};

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let files: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     if files.is_empty() {
-        eprintln!("usage: check-symbols FILE.so... (libamdhip64, librocblas, libMIOpen of any ROCm)");
+        eprintln!(
+            "usage: check-symbols FILE.so... (libamdhip64, librocblas, libMIOpen, libhipblaslt of any ROCm)"
+        );
         return ExitCode::from(2);
     }
     match rocm_loader::symbols::check(&files) {

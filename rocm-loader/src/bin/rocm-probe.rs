@@ -1,5 +1,6 @@
 //! Prints what rocm-rs gets to see through the loader: availability, driver, versions, devices, and
 //! the outcome of a few calls. Tests run it with different drivers; users may, to see what is missing.
+use rocm_loader::hipblaslt as lt;
 use rocm_rs::hip;
 use rocm_rs::rocblas::ffi;
 
@@ -13,6 +14,7 @@ fn main() {
             println!("hip driver: {:?}", versions.hip_driver);
             println!("rocblas: {:?}", versions.rocblas);
             println!("miopen: {:?}", versions.miopen);
+            println!("hipblaslt version: {:?}", versions.hipblaslt);
         }
         Err(error) => println!("driver: {error}"),
     }
@@ -36,6 +38,7 @@ fn main() {
         hip::Module::load_data(b"not a code object").map(drop).map_err(|error| error.to_string()),
     );
     report("rocblas", rocblas());
+    report("hipblaslt", hipblaslt());
     report("miopen", rocm_rs::miopen::Handle::new().map(drop).map_err(|error| error.to_string()));
 }
 
@@ -59,6 +62,20 @@ fn rocblas() -> Result<(), String> {
             status => return Err(format!("rocBLAS status {status}")),
         }
         ffi::rocblas_destroy_handle(handle);
+    }
+    Ok(())
+}
+
+/// Makes and ends a hipBLASLt handle.
+fn hipblaslt() -> Result<(), String> {
+    let mut handle = std::ptr::null_mut();
+    // SAFETY: the handle's place outlives both calls.
+    unsafe {
+        match lt::hipblasLtCreate(&mut handle) {
+            lt::HIPBLAS_STATUS_SUCCESS => {}
+            status => return Err(format!("hipBLASLt status {status}")),
+        }
+        lt::hipblasLtDestroy(handle);
     }
     Ok(())
 }

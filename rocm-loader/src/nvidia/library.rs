@@ -1,4 +1,4 @@
-//! libcuda, libcublas and libcudnn: where they are looked for.
+//! libcuda, libcublas, libcublasLt and libcudnn: where they are looked for.
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -11,6 +11,8 @@ pub(super) const CUDA: &str = "libcuda.so.1";
 pub(super) const CUBLAS: &str = "libcublas.so";
 /// cuDNN without its version.
 pub(super) const CUDNN: &str = "libcudnn.so";
+/// cuBLASLt, which comes with cuBLAS, without its version.
+pub(super) const CUBLASLT: &str = "libcublasLt.so";
 
 /// Where WSL keeps the driver's library.
 const WSL_FOLDER: &str = "/usr/lib/wsl/lib";
@@ -37,18 +39,24 @@ pub(super) fn cuda() -> Result<&'static Opened, LoadError> {
     OPENED.get_or_init(find).as_ref().map_err(Clone::clone)
 }
 
-/// cuBLAS, likewise: the version that belongs to the driver's before another.
+/// cuBLAS, likewise.
 pub(super) fn cublas() -> Result<&'static Opened, LoadError> {
     static OPENED: OnceLock<Result<Opened, LoadError>> = OnceLock::new();
-    let find = || {
-        let serves_13 = super::RUNNING.get().is_some_and(|running| running.version >= 13_000);
-        let names = match serves_13 {
-            true => ["libcublas.so.13", "libcublas.so.12"],
-            false => ["libcublas.so.12", "libcublas.so.13"],
-        };
-        open_of_toolkit(CUBLAS, &names, CUBLAS_ADVICE)
-    };
-    OPENED.get_or_init(find).as_ref().map_err(Clone::clone)
+    OPENED.get_or_init(|| open_of_cublas(CUBLAS)).as_ref().map_err(Clone::clone)
+}
+
+/// cuBLASLt, likewise.
+pub(super) fn cublaslt() -> Result<&'static Opened, LoadError> {
+    static OPENED: OnceLock<Result<Opened, LoadError>> = OnceLock::new();
+    OPENED.get_or_init(|| open_of_cublas(CUBLASLT)).as_ref().map_err(Clone::clone)
+}
+
+/// The version that belongs to the driver's before another.
+fn open_of_cublas(stem: &'static str) -> Result<Opened, LoadError> {
+    let serves_13 = super::RUNNING.get().is_some_and(|running| running.version >= 13_000);
+    let versions = if serves_13 { [13, 12] } else { [12, 13] };
+    let names = versions.map(|version| format!("{stem}.{version}"));
+    open_of_toolkit(stem, &names.each_ref().map(String::as_str), CUBLAS_ADVICE)
 }
 
 /// cuDNN, likewise: the newer before the older.

@@ -1,6 +1,6 @@
 //! NVIDIA's driver behind HIP's names, for development where no AMD GPU is: HIP's functions onto libcuda, rocBLAS'
-//! onto libcublas, MIOpen's onto libcudnn, all opened at run time. Nothing is linked, and nothing of it is chosen unless
-//! it is asked for.
+//! onto libcublas, hipBLASLt's onto libcublasLt, MIOpen's onto libcudnn, all opened at run time. Nothing is linked, and
+//! nothing of it is chosen unless it is asked for.
 //!
 //! What a CUDA function says goes out as HIP's code for it, and [`crate::last_error`] has CUDA's own words.
 mod blas;
@@ -8,6 +8,7 @@ mod context;
 mod cuda;
 mod dnn;
 mod event;
+pub(crate) mod hipblaslt;
 mod library;
 mod memory;
 mod module;
@@ -141,5 +142,7 @@ pub(crate) fn libraries() -> Vec<(&'static str, Option<PathBuf>)> {
     let cuda = library::cuda().ok().and_then(|opened| opened.file("cuInit"));
     let cublas = library::cublas().ok().and_then(|opened| opened.file("cublasCreate_v2"));
     let cudnn = library::cudnn().ok().and_then(|opened| opened.file("cudnnCreate"));
-    vec![(library::CUDA, cuda), (library::CUBLAS, cublas), (library::CUDNN, cudnn)]
+    let cublaslt = library::cublaslt().ok().and_then(|opened| opened.file("cublasLtCreate"));
+    let named = [library::CUDA, library::CUBLAS, library::CUDNN, library::CUBLASLT];
+    named.into_iter().zip([cuda, cublas, cudnn, cublaslt]).collect()
 }

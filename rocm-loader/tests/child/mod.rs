@@ -34,7 +34,7 @@ pub fn libraries(names: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
         let file = folder.join(name);
         if !built.contains(&file) {
             let stem = name.split('.').next().unwrap_or(name);
-            fake::build(&format!("{}.rs", stem.trim_start_matches("lib")), &file)?;
+            fake::build(&format!("{}.rs", stem.trim_start_matches("lib").to_lowercase()), &file)?;
             built.push(file);
         }
     }

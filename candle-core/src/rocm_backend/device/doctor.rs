@@ -100,8 +100,9 @@ impl Report {
     /// Whether a model would run on some GPU here.
     pub fn is_healthy(&self) -> bool {
         let computes = |gpu: &GpuReport| matches!(gpu.trial, Some(Ok(())));
+        let multiplies = |name: &str| matches!(name, "librocblas.so" | "libcublas.so");
         let has_blas =
-            self.emulated || self.libraries.iter().any(|l| l.name.contains("blas") && l.file.is_some());
+            self.emulated || self.libraries.iter().any(|l| multiplies(l.name) && l.file.is_some());
         self.gpus.iter().any(computes) && has_blas
     }
 
@@ -232,13 +233,17 @@ impl fmt::Display for Report {
         if let Some(versions) = &self.versions {
             let hip = versions.hip_runtime.map_or("unknown".into(), hip_version);
             let rocblas = versions.rocblas.as_deref().unwrap_or("missing");
+            let hipblaslt = versions.hipblaslt.map_or("missing".into(), |version| version.to_string());
             let miopen = versions.miopen.map_or("missing".into(), |v| v.map(|n| n.to_string()).join("."));
             match self.note {
                 Some(_) => {
                     let cublas = versions.rocblas.as_deref().unwrap_or("cuBLAS missing");
-                    writeln!(f, "versions   {cublas}, cuDNN {miopen}")?
+                    writeln!(f, "versions   {cublas}, cuBLASLt {hipblaslt}, cuDNN {miopen}")?
                 }
-                None => writeln!(f, "versions   HIP {hip}, rocBLAS {rocblas}, MIOpen {miopen}")?,
+                None => writeln!(
+                    f,
+                    "versions   HIP {hip}, rocBLAS {rocblas}, hipBLASLt {hipblaslt}, MIOpen {miopen}"
+                )?,
             }
         }
         for gpu in &self.gpus {

@@ -22,6 +22,18 @@ pub enum Miopen {
     Absent,
 }
 
+/// What hipBLASLt, which programs may find missing, is like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HipBlasLt {
+    /// Installed.
+    #[default]
+    Present,
+    /// Not installed: every function fails.
+    Absent,
+    /// Installed, and without kernels: its heuristic finds nothing.
+    None,
+}
+
 /// What is the same for every device of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -44,6 +56,8 @@ pub struct Options {
     pub miopen: Miopen,
     /// What is to fail, and when.
     pub injection: Injection,
+    /// Whether there is a hipBLASLt.
+    pub hipblaslt: HipBlasLt,
 }
 
 impl Default for Options {
@@ -58,6 +72,7 @@ impl Default for Options {
             profile: None,
             miopen: Miopen::default(),
             injection: Injection::default(),
+            hipblaslt: HipBlasLt::default(),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The environment's settings: `CANDLE_ROCM_EMULATOR=key=value;key=value`, and a variable each for three of them.
-use super::{ConfigureError, Miopen, Options};
+use super::{ConfigureError, HipBlasLt, Miopen, Options};
 use crate::exec::Checks;
 use std::ffi::OsString;
 
@@ -96,6 +96,18 @@ const SETTINGS: &[Setting] = &[
         wanted: "a number from 1",
         set: |options, text| {
             options.injection.stalled = Some(text.parse().ok().filter(|launch| *launch > 0)?);
+            Some(())
+        },
+    },
+    Setting {
+        key: "hipblaslt",
+        wanted: "absent or none",
+        set: |options, text| {
+            options.hipblaslt = match text {
+                "absent" => HipBlasLt::Absent,
+                "none" => HipBlasLt::None,
+                _ => return None,
+            };
             Some(())
         },
     },
@@ -241,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_list_sets_every_option() {
-        let all = "check=memory, init ; max_instructions=5;profile=a b.json;miopen=none;fail=hipMalloc:7, hipFree:1;lose=hipFree:2;largest=1M;stall=4;memory=3G;threads=2;poison=0xff;";
+        let all = "check=memory, init ; max_instructions=5;profile=a b.json;miopen=none;fail=hipMalloc:7, hipFree:1;lose=hipFree:2;largest=1M;stall=4;hipblaslt=none;memory=3G;threads=2;poison=0xff;";
         let options = from(&[(EMULATOR_VARIABLE, all)]).unwrap();
         let expected = Options {
             total_memory: 3 << 30,
@@ -258,6 +270,7 @@ mod tests {
                 largest: Some(1 << 20),
                 stalled: Some(4),
             },
+            hipblaslt: HipBlasLt::None,
         };
         assert_eq!(options, expected);
     }
@@ -302,6 +315,7 @@ mod tests {
             ("lose=:1", "which of its calls"),
             ("largest=0", "8G"),
             ("stall=0", "a number from 1"),
+            ("hipblaslt=old", "absent or none"),
             ("memory=x", "8G"),
             ("threads=1025", "1024"),
             ("poison=0x100", "0xff"),

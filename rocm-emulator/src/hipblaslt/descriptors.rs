@@ -1,0 +1,183 @@
+//! Handles and descriptors: numbers, so that a stale one is an error code and not a crash.
+use super::types::{EPILOGUE_DEFAULT, Result, Status, operation, refuse};
+use crate::rocblas::types::Operation;
+use crate::runtime::Handles;
+use parking_lot::Mutex;
+use std::ffi::c_void;
+use std::sync::{Arc, LazyLock};
+
+/// What a handle keeps.
+pub struct Context {
+    /// The device that was current when the handle was made.
+    pub device: usize,
+}
+
+/// `hipblasLtMatrixLayout_t`.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// `hipDataType`; looked at when it is used.
+    pub kind: u32,
+    pub rows: u64,
+    pub columns: u64,
+    pub ld: i64,
+    pub batch: i32,
+    /// Elements from one matrix of the batch to the next.
+    pub stride: i64,
+    /// `hipblasLtOrder_t`: 0 is column-major.
+    pub order: i32,
+}
+
+/// `hipblasLtMatmulDesc_t`.
+#[derive(Clone, Copy, Debug)]
+pub struct Matmul {
+    /// `hipblasComputeType_t`.
+    pub compute: u32,
+    /// `hipDataType` of alpha and beta.
+    pub scale: u32,
+    pub op_a: Operation,
+    pub op_b: Operation,
+    /// `hipblasLtEpilogue_t`.
+    pub epilogue: u32,
+    /// A device address.
+    pub bias: usize,
+    /// `hipDataType`; that of D if it was not set.
+    pub bias_kind: Option<u32>,
+}
+
+/// `hipblasLtMatmulPreference_t`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Preference {
+    pub max_workspace_bytes: u64,
+}
+
+/// The live objects of a kind.
+pub struct Table<T>(LazyLock<Handles<T>>, &'static str);
+
+// Above the kinds of handles that HIP and rocBLAS give out.
+pub static CONTEXTS: Table<Context> = Table(LazyLock::new(|| Handles::new(0x30)), "hipblasLtHandle_t");
+pub static LAYOUTS: Table<Mutex<Layout>> =
+    Table(LazyLock::new(|| Handles::new(0x31)), "hipblasLtMatrixLayout_t");
+pub static MATMULS: Table<Mutex<Matmul>> =
+    Table(LazyLock::new(|| Handles::new(0x32)), "hipblasLtMatmulDesc_t");
+pub static PREFERENCES: Table<Mutex<Preference>> =
+    Table(LazyLock::new(|| Handles::new(0x33)), "hipblasLtMatmulPreference_t");
+
+impl<T> Table<T> {
+    pub fn insert(&self, object: T) -> *mut c_void {
+        self.0.insert(Arc::new(object))
+    }
+
+    /// A live object; what else a handle may be is `wrong`.
+    pub fn get_or(&self, handle: *mut c_void, wrong: Status) -> Result<Arc<T>> {
+        self.0.get(handle).map_or_else(|| refuse(wrong, format!("{handle:?} is no live {}", self.1)), Ok)
+    }
+
+    pub fn get(&self, handle: *mut c_void) -> Result<Arc<T>> {
+        self.get_or(handle, Status::InvalidValue)
+    }
+
+    pub fn remove(&self, handle: *mut c_void, wrong: Status) -> Result<()> {
+        self.get_or(handle, wrong)?;
+        self.0.remove(handle);
+        Ok(())
+    }
+}
+
+impl<T: Copy> Table<Mutex<T>> {
+    /// What a descriptor says now.
+    pub fn read(&self, handle: *mut c_void) -> Result<T> {
+        Ok(*self.get(handle)?.lock())
+    }
+}
+
+/// The bytes that an attribute is set to.
+pub struct Value {
+    pub from: *const c_void,
+    pub bytes: usize,
+}
+
+impl Value {
+    /// The value, which must have the size of its type.
+    ///
+    /// # Safety
+    /// `from` must be null or readable for `bytes` bytes.
+    unsafe fn read<T: Copy>(&self) -> Result<T> {
+        if self.from.is_null() || self.bytes != size_of::<T>() {
+            let reason = format!("{} bytes at {:?}, {} are wanted", self.bytes, self.from, size_of::<T>());
+            return refuse(Status::InvalidValue, reason);
+        }
+        // SAFETY: the caller vouches for so many bytes.
+        Ok(unsafe { self.from.cast::<T>().read_unaligned() })
+    }
+}
+
+fn unknown<T>(list: &str, attribute: u32) -> Result<T> {
+    refuse(Status::NotSupported, format!("the software GPU has no attribute {attribute} of {list}"))
+}
+
+impl Layout {
+    /// Sets a `hipblasLtMatrixLayoutAttribute_t`.
+    ///
+    /// # Safety
+    /// As [`Value::read`].
+    pub unsafe fn set(&mut self, attribute: u32, value: &Value) -> Result<()> {
+        // SAFETY: as the caller promises, in every arm.
+        unsafe {
+            match attribute {
+                0 => self.batch = value.read()?,
+                1 => self.stride = value.read()?,
+                2 => self.kind = value.read()?,
+                3 => self.order = value.read()?,
+                4 => self.rows = value.read()?,
+                5 => self.columns = value.read()?,
+                6 => self.ld = value.read()?,
+                _ => return unknown("hipblasLtMatrixLayoutAttribute_t", attribute),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Matmul {
+    pub fn new(compute: u32, scale: u32) -> Self {
+        let op = Operation::None;
+        Self { compute, scale, op_a: op, op_b: op, epilogue: EPILOGUE_DEFAULT, bias: 0, bias_kind: None }
+    }
+
+    /// Sets a `hipblasLtMatmulDescAttributes_t`.
+    ///
+    /// # Safety
+    /// As [`Value::read`].
+    pub unsafe fn set(&mut self, attribute: u32, value: &Value) -> Result<()> {
+        // SAFETY: as the caller promises, in every arm.
+        unsafe {
+            match attribute {
+                0 => self.op_a = operation(value.read()?)?,
+                1 => self.op_b = operation(value.read()?)?,
+                2 => self.epilogue = value.read()?,
+                3 => self.bias = value.read::<*const c_void>()?.expose_provenance(),
+                4 => self.bias_kind = Some(value.read()?),
+                _ => return unknown("hipblasLtMatmulDescAttributes_t", attribute),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Preference {
+    /// Sets a `hipblasLtMatmulPreferenceAttributes_t`; the search mode has no effect here.
+    ///
+    /// # Safety
+    /// As [`Value::read`].
+    pub unsafe fn set(&mut self, attribute: u32, value: &Value) -> Result<()> {
+        // SAFETY: as the caller promises, in every arm.
+        unsafe {
+            match attribute {
+                0 => drop(value.read::<u32>()?),
+                1 => self.max_workspace_bytes = value.read()?,
+                _ => return unknown("hipblasLtMatmulPreferenceAttributes_t", attribute),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,290 @@
+//! The C functions, as hipBLASLt 0.10 to 1.x declare them.
+use super::algorithm::{Algorithm, MatmulAlgo, MatmulHeuristicResult};
+use super::descriptors::{
+    CONTEXTS, Context, LAYOUTS, Layout, MATMULS, Matmul, PREFERENCES, Preference, Value,
+};
+use super::product::{Request, at};
+use super::types::{Refusal, Result, Status, refuse};
+use crate::rocblas::handle::stream_on;
+use crate::rocblas::problem::{Problem, Scalar};
+use crate::rocblas::{compute, element};
+use crate::runtime::{self, ErrorCode, HipBlasLt, HipError, Runtime};
+use parking_lot::Mutex;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// major * 100,000 + minor * 100 + patch: the one of ROCm 6.4.
+const VERSION: i32 = 1200;
+
+/// Runs a function's body; a panic becomes `InternalError`.
+fn call(function: &str, body: impl FnOnce(&'static Runtime) -> Result<()>) -> u32 {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        runtime::called(function).map_err(internal)?;
+        let runtime = runtime::runtime().map_err(internal)?;
+        if runtime.options.hipblaslt == HipBlasLt::Absent {
+            return refuse(Status::NotInitialized, "hipBLASLt is absent, as was asked for");
+        }
+        body(runtime)
+    }));
+    let (code, Refusal { status, reason }) = match outcome {
+        Ok(Ok(())) => return Status::Success as u32,
+        Ok(Err(refusal)) if refusal.status == Status::NotSupported => (ErrorCode::NotSupported, refusal),
+        Ok(Err(refusal)) if refusal.status == Status::InternalError => (ErrorCode::Unknown, refusal),
+        Ok(Err(refusal)) => (ErrorCode::InvalidValue, refusal),
+        Err(panic) => {
+            let reason = format!("the software GPU failed: {}", runtime::panic_text(panic.as_ref()));
+            (ErrorCode::Unknown, Refusal { status: Status::InternalError, reason })
+        }
+    };
+    runtime::note(&HipError::new(code, format!("{function}: {reason}")));
+    status as u32
+}
+
+fn internal(error: HipError) -> Refusal {
+    Refusal { status: Status::InternalError, reason: error.detail }
+}
+
+/// Writes a result through a pointer of the caller.
+///
+/// # Safety
+/// `place` must be null or valid for a write.
+unsafe fn put<T>(place: *mut T, value: impl FnOnce() -> Result<T>) -> Result<()> {
+    if place.is_null() {
+        return refuse(Status::InvalidValue, "the pointer for the result is null");
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { place.write(value()?) };
+    Ok(())
+}
+
+/// Makes a handle on the current device, whatever its architecture.
+pub unsafe extern "C" fn hipblasLtCreate(handle: *mut *mut c_void) -> u32 {
+    call("hipblasLtCreate", |runtime| {
+        let create = || {
+            let device = runtime.current_device().map_err(internal)?.ordinal;
+            Ok(CONTEXTS.insert(Context { device }))
+        };
+        // SAFETY: the caller's pointer.
+        unsafe { put(handle, create) }
+    })
+}
+
+/// Ends a handle; work that was enqueued through it goes on.
+pub unsafe extern "C" fn hipblasLtDestroy(handle: *mut c_void) -> u32 {
+    call("hipblasLtDestroy", |_| CONTEXTS.remove(handle, Status::NotInitialized))
+}
+
+/// The version as a number.
+pub unsafe extern "C" fn hipblasLtGetVersion(handle: *mut c_void, version: *mut i32) -> u32 {
+    call("hipblasLtGetVersion", |_| {
+        CONTEXTS.get_or(handle, Status::NotInitialized)?;
+        // SAFETY: the caller's pointer.
+        unsafe { put(version, || Ok(VERSION)) }
+    })
+}
+
+/// Describes a matrix; that it can be used shows with the product.
+pub unsafe extern "C" fn hipblasLtMatrixLayoutCreate(
+    matLayout: *mut *mut c_void,
+    r#type: u32,
+    rows: u64,
+    cols: u64,
+    ld: i64,
+) -> u32 {
+    call("hipblasLtMatrixLayoutCreate", |_| {
+        let layout = Layout { kind: r#type, rows, columns: cols, ld, batch: 1, stride: 0, order: 0 };
+        // SAFETY: the caller's pointer.
+        unsafe { put(matLayout, || Ok(LAYOUTS.insert(Mutex::new(layout)))) }
+    })
+}
+
+/// Describes a product.
+pub unsafe extern "C" fn hipblasLtMatmulDescCreate(
+    matmulDesc: *mut *mut c_void,
+    computeType: u32,
+    scaleType: u32,
+) -> u32 {
+    call("hipblasLtMatmulDescCreate", |_| {
+        let matmul = Matmul::new(computeType, scaleType);
+        // SAFETY: the caller's pointer.
+        unsafe { put(matmulDesc, || Ok(MATMULS.insert(Mutex::new(matmul)))) }
+    })
+}
+
+/// Makes a preference: no workspace.
+pub unsafe extern "C" fn hipblasLtMatmulPreferenceCreate(pref: *mut *mut c_void) -> u32 {
+    call("hipblasLtMatmulPreferenceCreate", |_| {
+        // SAFETY: the caller's pointer.
+        unsafe { put(pref, || Ok(PREFERENCES.insert(Mutex::new(Preference::default())))) }
+    })
+}
+
+/// For each kind of descriptor: what sets an attribute and what ends it.
+macro_rules! descriptors {
+    ($($table:ident: $set:ident, $destroy:ident;)*) => {$(
+        /// Sets an attribute; the value must have its size.
+        pub unsafe extern "C" fn $set(
+            descriptor: *mut c_void, attr: u32, buf: *const c_void, sizeInBytes: usize,
+        ) -> u32 {
+            call(stringify!($set), |_| {
+                let value = Value { from: buf, bytes: sizeInBytes };
+                // SAFETY: the caller's value.
+                unsafe { $table.get(descriptor)?.lock().set(attr, &value) }
+            })
+        }
+
+        /// Ends a descriptor.
+        pub unsafe extern "C" fn $destroy(descriptor: *mut c_void) -> u32 {
+            call(stringify!($destroy), |_| $table.remove(descriptor, Status::InvalidValue))
+        }
+    )*};
+}
+descriptors! {
+    LAYOUTS: hipblasLtMatrixLayoutSetAttribute, hipblasLtMatrixLayoutDestroy;
+    MATMULS: hipblasLtMatmulDescSetAttribute, hipblasLtMatmulDescDestroy;
+    PREFERENCES: hipblasLtMatmulPreferenceSetAttribute, hipblasLtMatmulPreferenceDestroy;
+}
+
+/// The product that descriptors ask for, without addresses and factors, on the handle's device.
+fn problem(
+    runtime: &Runtime,
+    context: &Context,
+    matmul: &Matmul,
+    layouts: [*mut c_void; 4],
+) -> Result<Problem> {
+    let [a, b, c, d] = layouts.map(|layout| LAYOUTS.read(layout));
+    let layouts = [a?, b?, c?, d?];
+    let device = runtime.device(context.device).map_err(internal)?;
+    if runtime.options.hipblaslt == HipBlasLt::None {
+        return refuse(Status::NotSupported, "hipBLASLt has no kernels, as was asked for");
+    }
+    Request { matmul, layouts }.problem(device.arch.name)
+}
+
+/// The algorithms that suit a product within the preference's workspace, the best first; none, and success, where
+/// the library has no kernels for it.
+pub unsafe extern "C" fn hipblasLtMatmulAlgoGetHeuristic(
+    handle: *mut c_void,
+    matmulDesc: *mut c_void,
+    Adesc: *mut c_void,
+    Bdesc: *mut c_void,
+    Cdesc: *mut c_void,
+    Ddesc: *mut c_void,
+    pref: *mut c_void,
+    requestedAlgoCount: i32,
+    heuristicResultsArray: *mut MatmulHeuristicResult,
+    returnAlgoCount: *mut i32,
+) -> u32 {
+    call("hipblasLtMatmulAlgoGetHeuristic", |runtime| {
+        let context = CONTEXTS.get_or(handle, Status::NotInitialized)?;
+        let matmul = MATMULS.read(matmulDesc)?;
+        let limit = PREFERENCES.read(pref)?.max_workspace_bytes as usize;
+        if requestedAlgoCount < 1 || heuristicResultsArray.is_null() || returnAlgoCount.is_null() {
+            return refuse(
+                Status::InvalidValue,
+                "no algorithm is asked for, or there is no place for the results",
+            );
+        }
+        let found = match problem(runtime, &context, &matmul, [Adesc, Bdesc, Cdesc, Ddesc]) {
+            Ok(problem) => Algorithm::suitable(&problem)
+                .map(|algorithm| algorithm.result(&problem, limit))
+                .filter(|result| result.workspaceSize <= limit)
+                .take(requestedAlgoCount as usize)
+                .collect(),
+            Err(refusal) if refusal.status == Status::NotSupported => Vec::new(),
+            Err(refusal) => return Err(refusal),
+        };
+        for (index, result) in found.iter().enumerate() {
+            // SAFETY: the caller's array has as many places as it asks for.
+            unsafe { heuristicResultsArray.add(index).write(*result) };
+        }
+        // SAFETY: the caller's pointer.
+        unsafe { put(returnAlgoCount, || Ok(found.len() as i32)) }
+    })
+}
+
+/// D = alpha * op(A) * op(B) + beta * C, and the bias. Without `algo` the one that needs no workspace is taken.
+pub unsafe extern "C" fn hipblasLtMatmul(
+    handle: *mut c_void,
+    matmulDesc: *mut c_void,
+    alpha: *const c_void,
+    A: *const c_void,
+    Adesc: *mut c_void,
+    B: *const c_void,
+    Bdesc: *mut c_void,
+    beta: *const c_void,
+    C: *const c_void,
+    Cdesc: *mut c_void,
+    D: *mut c_void,
+    Ddesc: *mut c_void,
+    algo: *const MatmulAlgo,
+    workspace: *mut c_void,
+    workspaceSizeInBytes: usize,
+    stream: *mut c_void,
+) -> u32 {
+    call("hipblasLtMatmul", |runtime| {
+        let context = CONTEXTS.get_or(handle, Status::NotInitialized)?;
+        let matmul = MATMULS.read(matmulDesc)?;
+        let mut problem = problem(runtime, &context, &matmul, [Adesc, Bdesc, Cdesc, Ddesc])?;
+        let missing = |name: &str| refuse(Status::InvalidValue, format!("{name} is null"));
+        let is_empty = problem.m == 0 || problem.n == 0 || problem.batch == 0;
+        let (writes, reads) = (!is_empty, !is_empty && problem.k > 0);
+        for (name, pointer, is_used) in [
+            ("alpha", alpha, true),
+            ("beta", beta, true),
+            ("A", A, reads),
+            ("B", B, reads),
+            ("C", C, writes),
+            ("D", D, writes),
+        ] {
+            if is_used && pointer.is_null() {
+                return missing(name);
+            }
+        }
+        if C.addr() == D.addr() && problem.c != problem.d {
+            return refuse(Status::InvalidValue, "C and D lie in one place, laid out differently");
+        }
+        if let Some(bias) = &mut problem.bias {
+            bias.address = matmul.bias;
+            if matmul.bias == 0 {
+                return missing("the bias");
+            }
+        }
+        // SAFETY: alpha and beta are values of the scale type, f32.
+        let scalar = |from| Scalar::Host(unsafe { element::read_scalar(problem.types.scalar, from) });
+        (problem.alpha, problem.beta) = (scalar(alpha), scalar(beta));
+        problem.a = at(problem.a, A.expose_provenance());
+        problem.b = at(problem.b, B.expose_provenance());
+        problem.c = at(problem.c, C.expose_provenance());
+        problem.d = at(problem.d, D.expose_provenance());
+
+        // SAFETY: the caller's algorithm, if there is one.
+        let algorithm = unsafe { algo.as_ref() }.map_or(Ok(Algorithm::Whole), Algorithm::decode)?;
+        let needed = algorithm.workspace(&problem);
+        let at = workspace.expose_provenance();
+        if needed > 0 && (needed > workspaceSizeInBytes || at == 0 || !at.is_multiple_of(16)) {
+            let reason = format!(
+                "a workspace of {workspaceSizeInBytes} bytes at {workspace:?}; the algorithm needs {needed} bytes, \
+                 aligned to 16"
+            );
+            return refuse(Status::InvalidValue, reason);
+        }
+        let Some(stream) = stream_on(context.device, stream.addr()) else {
+            return refuse(Status::InvalidValue, format!("{stream:?} is no stream of the handle's device"));
+        };
+        if is_empty {
+            return Ok(());
+        }
+        let device = runtime.device(context.device).map_err(internal)?;
+        let work = Box::new(move || {
+            let memory = device.address_space(&runtime.memory);
+            if needed > 0 {
+                problem.spoil(&memory, at, needed)?;
+            }
+            // SAFETY: the stream keeps live memory mapped while its work runs, and the runtime holds no references
+            // into it.
+            unsafe { compute::run(&problem, &memory, runtime.options.threads) }
+        });
+        runtime.submit_host_work(&stream, work).map_err(internal)
+    })
+}

@@ -1,0 +1,295 @@
+//! Through the C functions: products against a triple loop in f64, and what is refused.
+mod case;
+
+use super::*;
+use crate::runtime::{self, Injection};
+use crate::{api, inject, last_error, last_fault};
+use case::*;
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+
+#[track_caller]
+fn says(parts: &[&str]) {
+    let text = last_error().unwrap_or_default();
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+/// Architectures, types of A and B, types of C and D.
+const TYPES: [(&str, u32, u32); 11] = [
+    ("gfx1100", F32, F32),
+    ("gfx1100", F16, F16),
+    ("gfx1100", F16, F32),
+    ("gfx1100", BF16, BF16),
+    ("gfx1100", BF16, F32),
+    ("gfx942", F8_FNUZ, F16),
+    ("gfx942", F8_FNUZ, BF16),
+    ("gfx942", F8_FNUZ, F32),
+    ("gfx1200", F8, F16),
+    ("gfx1200", F8, BF16),
+    ("gfx1200", F8, F32),
+];
+
+#[test]
+fn every_operation_and_type_agrees_with_the_definition() {
+    let shapes = [
+        SMALL,
+        Shape { m: 37, n: 29, k: 64, batch: 1, slack: 5, broadcast: false },
+        Shape { m: 9, n: 4, k: 17, batch: 3, slack: 1, broadcast: false },
+        Shape { m: 6, n: 8, k: 5, batch: 4, slack: 0, broadcast: true },
+        Shape { m: 3, n: 2, k: 0, batch: 1, slack: 0, broadcast: false },
+    ];
+    for (arch, input, output) in TYPES {
+        let _gpu = gpu(arch);
+        for operations in [[NONE, NONE], [NONE, TRANSPOSE], [TRANSPOSE, NONE], [TRANSPOSE, TRANSPOSE]] {
+            for shape in shapes {
+                for (factors, bias) in
+                    [([1.0, 0.0], false), ([2.0, -1.0], false), ([0.5, 2.0], true), ([0.0, 0.0], true)]
+                {
+                    let mut case = Case::new(input, output, operations, shape);
+                    case.factors = factors;
+                    if bias {
+                        case = case.with_bias(output);
+                    }
+                    assert_eq!(case.run(), SUCCESS, "{:?}", last_error());
+                    case.agrees(&format!("{input} to {output} on {arch}, {operations:?}, {factors:?}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bias_in_f32_is_added_before_the_one_rounding() {
+    let _gpu = gpu("gfx1100");
+    let mut case = Case::new(F16, F16, [NONE; 2], SMALL).with_bias(F32);
+    // 2049 is no f16: rounded before the bias it would be lost.
+    case.factors = [1.0, 0.0];
+    let values: Vec<f32> = (0..SMALL.m).map(|row| 2048.0 + row as f32 / 2.0).collect();
+    let bias = case.bias.as_mut().unwrap();
+    bias.values = values.iter().map(|value| f64::from(*value)).collect();
+    // SAFETY: the buffer has as many floats.
+    assert_eq!(unsafe { api::hipMemcpy(bias.place, values.as_ptr().cast(), values.len() * 4, 1) }, 0);
+    assert_eq!(case.run(), SUCCESS);
+    case.agrees("bias in f32");
+    // Another type than D's or the factors' is not supported.
+    assert_eq!(case.set_matmul(4, BF16), SUCCESS);
+    assert_eq!(case.run(), NOT_SUPPORTED);
+}
+
+#[test]
+fn c_may_be_d_and_is_not_read_without_beta() {
+    let _gpu = gpu("gfx1100");
+    let mut case = Case::new(F16, F16, [NONE; 2], SMALL);
+    case.factors = [1.0, 2.0];
+    let expected = {
+        let d = case.buffers[3].values.clone();
+        case.buffers[2].values = d;
+        case.expected()
+    };
+    let (c, d) = (case.buffers[2].place, case.buffers[3].place);
+    case.buffers[2].place = d;
+    assert_eq!(case.run(), SUCCESS);
+    assert_eq!((case.synchronize(), case.buffers[3].now()), (0, expected));
+    // In one place, but laid out differently.
+    assert_eq!(case.set_layout(2, 6, SMALL.m as i64 + 1), SUCCESS);
+    assert_eq!(case.run(), INVALID_VALUE);
+    case.buffers[2].place = c;
+}
+
+#[test]
+fn the_heuristic_offers_a_workspace_for_long_sums() {
+    let _gpu = gpu("gfx1100");
+    let case = Case::new(F16, F32, [TRANSPOSE, NONE], LONG);
+    let sizes = |results: &[MatmulHeuristicResult]| -> Vec<usize> {
+        assert!(results.iter().all(|result| result.state == SUCCESS));
+        results.iter().map(|result| result.workspaceSize).collect()
+    };
+    let (status, results) = case.heuristic(4);
+    assert_eq!((status, sizes(&results)), (SUCCESS, vec![0]), "no workspace is allowed");
+    // Four parts of 2 x 4 x 3 floats.
+    let needed = 4 * 2 * 4 * 3 * 4;
+    case.allow_workspace(needed as u64 - 1);
+    assert_eq!(sizes(&case.heuristic(4).1), [0]);
+    case.allow_workspace(1 << 20);
+    assert_eq!(sizes(&case.heuristic(1).1), [needed]);
+    let (_, results) = case.heuristic(4);
+    assert_eq!(sizes(&results), [needed, 0]);
+    assert_eq!(results[0].algo.max_workspace_bytes, 1 << 20);
+    assert_eq!(case.heuristic(0).0, INVALID_VALUE);
+
+    // Both give the result, and what the workspace held is gone.
+    let workspace = Buffer::new(F32, needed / 4 + 1, 0);
+    for result in &results {
+        assert_eq!(case.run_with(&result.algo, workspace.place, needed), SUCCESS);
+        case.agrees("long sums");
+    }
+    let after = workspace.now();
+    assert!(after[..needed / 4].iter().all(|value| value.is_nan()));
+    assert_eq!(after[needed / 4], workspace.values[needed / 4]);
+
+    // Too small, missing, not aligned, of somebody else.
+    let algo = &results[0].algo;
+    assert_eq!(case.run_with(algo, workspace.place, needed - 1), INVALID_VALUE);
+    says(&["hipblasLtMatmul", &format!("needs {needed} bytes")]);
+    assert_eq!(case.run_with(algo, null_mut(), needed), INVALID_VALUE);
+    assert_eq!(case.run_with(algo, workspace.place.wrapping_byte_add(8), needed), INVALID_VALUE);
+    assert_eq!(case.run_with(&MatmulAlgo::default(), workspace.place, needed), INVALID_VALUE);
+    says(&["none that the heuristic has given"]);
+    // Not as large as was said.
+    assert_eq!(case.run_with(algo, workspace.place.wrapping_byte_add(16), needed), SUCCESS);
+    assert_eq!(case.synchronize(), runtime::ErrorCode::IllegalAddress as u32);
+    assert!(last_fault().unwrap().contains("the workspace"));
+}
+
+#[test]
+fn faults_surface_when_the_stream_is_waited_for() {
+    let _gpu = gpu("gfx1100");
+    let case = Case::new(F32, F32, [NONE; 2], SMALL).with_bias(F32);
+    assert_eq!(case.set_matmul(3, case.bias.as_ref().unwrap().place.wrapping_byte_add(4)), SUCCESS);
+    assert_eq!(case.run(), SUCCESS);
+    assert_eq!(case.synchronize(), runtime::ErrorCode::IllegalAddress as u32);
+    let text = last_fault().unwrap();
+    assert!(text.contains("hipblasLtMatmul") && text.contains("matrix bias"), "{text}");
+    assert_eq!(case.buffers[3].now(), case.buffers[3].values, "nothing was written");
+}
+
+#[test]
+fn what_has_no_kernels_has_no_algorithms() {
+    let refused = |arch: &str, input: u32, output: u32, change: &dyn Fn(&Case), reason: &str| {
+        let _gpu = gpu(arch);
+        let case = Case::new(input, output, [NONE; 2], SMALL);
+        change(&case);
+        let (status, results) = case.heuristic(2);
+        assert_eq!((status, results.len()), (SUCCESS, 0), "{reason}");
+        assert_eq!(case.run(), NOT_SUPPORTED);
+        says(&["hipblasLtMatmul", reason]);
+    };
+    let nothing = |_: &Case| ();
+    refused("gfx1030", F16, F16, &nothing, "no kernels for gfx1030");
+    refused("gfx1100", F8, F16, &nothing, "no products of the data types");
+    refused("gfx942", F8, F16, &nothing, "on gfx942");
+    refused("gfx1200", F8_FNUZ, F16, &nothing, "on gfx1200");
+    refused("gfx1100", F32, F16, &nothing, "no products of the data types");
+    refused("gfx1100", F16, BF16, &nothing, "no products of the data types");
+    let f64s = |case: &Case| (0..4).for_each(|i| assert_eq!(case.set_layout(i, 2, F64), SUCCESS));
+    refused("gfx1100", F32, F32, &f64s, "no products of the data types");
+    for epilogue in [RELU, GELU] {
+        let set = |case: &Case| assert_eq!(case.set_matmul(2, epilogue), SUCCESS);
+        refused("gfx1100", F16, F16, &set, &format!("no epilogue {epilogue}"));
+    }
+    let rows = |case: &Case| assert_eq!(case.set_layout(0, 3, 1), SUCCESS);
+    refused("gfx1100", F16, F16, &rows, "column-major");
+}
+
+#[test]
+fn wrong_sizes_are_invalid() {
+    let _gpu = gpu("gfx1100");
+    let changes: [(usize, u32, i64); 6] = [
+        (0, 5, SMALL.k as i64 + 1),
+        (1, 4, SMALL.k as i64 + 1),
+        (2, 5, SMALL.n as i64 + 1),
+        (0, 6, SMALL.m as i64 - 1),
+        (3, 4, 1 << 40),
+        (3, 6, -1),
+    ];
+    for (matrix, attribute, value) in changes {
+        let case = Case::new(F16, F16, [NONE; 2], SMALL);
+        assert_eq!(case.set_layout(matrix, attribute, value), SUCCESS);
+        assert_eq!((case.run(), case.heuristic(1).0), (INVALID_VALUE, INVALID_VALUE), "{matrix} {attribute}");
+    }
+    let case = Case::new(F16, F16, [NONE; 2], SMALL);
+    assert_eq!(case.set_layout(0, 0, 2i32), SUCCESS);
+    assert_eq!(case.run(), INVALID_VALUE);
+    says(&["the batch of A is 2, that of D 1"]);
+    (1..4).for_each(|i| assert_eq!(case.set_layout(i, 0, 2i32), SUCCESS));
+    assert_eq!(case.set_layout(3, 1, 0i64), SUCCESS);
+    assert_eq!(case.run(), INVALID_VALUE);
+    says(&["the same D"]);
+    // Nothing to compute is no error.
+    let empty = Case::new(F16, F16, [NONE; 2], SMALL);
+    assert_eq!((empty.set_layout(1, 5, 0u64), empty.set_layout(2, 5, 0u64)), (SUCCESS, SUCCESS));
+    assert_eq!((empty.set_layout(3, 5, 0u64), empty.run()), (SUCCESS, SUCCESS));
+    assert_eq!((empty.synchronize(), empty.buffers[3].now()), (0, empty.buffers[3].values.clone()));
+}
+
+#[test]
+fn attributes_have_their_types() {
+    let _gpu = gpu("gfx1100");
+    let case = Case::new(F16, F16, [NONE; 2], SMALL);
+    assert_eq!(case.set_layout(0, 0, 1i64), INVALID_VALUE, "a count has 4 bytes");
+    assert_eq!(case.set_layout(0, 1, 1i32), INVALID_VALUE, "a stride has 8 bytes");
+    assert_eq!(case.set_layout(0, 7, 0i32), NOT_SUPPORTED);
+    assert_eq!(case.set_matmul(0, 0u32), INVALID_VALUE, "CUBLAS_OP_N");
+    assert_eq!(case.set_matmul(5, null::<c_void>()), NOT_SUPPORTED);
+    says(&["attribute 5 of hipblasLtMatmulDescAttributes_t"]);
+    // SAFETY: no value at all.
+    assert_eq!(unsafe { hipblasLtMatmulDescSetAttribute(case.matmul, 0, null(), 4) }, INVALID_VALUE);
+    assert_eq!(case.set_matmul(2, BIAS), SUCCESS);
+    assert_eq!(case.run(), INVALID_VALUE);
+    says(&["the bias is null"]);
+    assert_eq!(case.set_matmul(2, DEFAULT), SUCCESS);
+    assert_eq!(case.run(), SUCCESS);
+}
+
+#[test]
+fn stale_handles_are_errors() {
+    let _gpu = gpu("gfx1100");
+    let number = std::ptr::without_provenance_mut(0x1234);
+    let mut version = 0;
+    // SAFETY: handles may be anything; the version has a place.
+    unsafe {
+        assert_eq!(hipblasLtCreate(null_mut()), INVALID_VALUE);
+        for handle in [null_mut(), number] {
+            assert_eq!(hipblasLtDestroy(handle), NOT_INITIALIZED);
+            assert_eq!(hipblasLtGetVersion(handle, &mut version), NOT_INITIALIZED);
+            assert_eq!(hipblasLtMatrixLayoutDestroy(handle), INVALID_VALUE);
+            assert_eq!(hipblasLtMatmulDescDestroy(handle), INVALID_VALUE);
+            assert_eq!(hipblasLtMatmulPreferenceDestroy(handle), INVALID_VALUE);
+        }
+        let case = Case::new(F16, F16, [NONE; 2], SMALL);
+        assert_eq!((hipblasLtGetVersion(case.handle, &mut version), version), (SUCCESS, 1200));
+        assert_eq!(hipblasLtMatrixLayoutDestroy(case.layouts[2]), SUCCESS);
+        assert_eq!((case.run(), case.heuristic(1).0), (INVALID_VALUE, INVALID_VALUE));
+        says(&["is no live hipblasLtMatrixLayout_t"]);
+        assert_eq!(case.set_layout(2, 0, 1i32), INVALID_VALUE);
+        assert_eq!(hipblasLtDestroy(case.handle), SUCCESS);
+        assert_eq!((case.run(), case.heuristic(1).0), (NOT_INITIALIZED, NOT_INITIALIZED));
+        // A stream that was destroyed, and one of another device.
+        let mut case = Case::new(F16, F16, [NONE; 2], SMALL);
+        let own = case.stream;
+        case.stream = number;
+        assert_eq!(case.run(), INVALID_VALUE);
+        assert_eq!(api::hipSetDevice(1), 0);
+        assert_eq!(api::hipStreamCreateWithFlags(&mut case.stream, 1), 0);
+        assert_eq!(case.run(), INVALID_VALUE);
+        assert_eq!(api::hipStreamDestroy(case.stream), 0);
+        case.stream = own;
+        assert_eq!(case.run(), SUCCESS);
+    }
+}
+
+#[test]
+fn calls_fail_on_demand() {
+    let _gpu = gpu("gfx1100");
+    let case = Case::new(F16, F16, [NONE; 2], SMALL);
+    inject(Injection { failing: vec![("hipblasLtMatmul".into(), 2)], ..Injection::default() });
+    let outcomes = [case.run(), case.run(), case.run()];
+    inject(Injection::default());
+    assert_eq!(outcomes, [SUCCESS, INTERNAL_ERROR, SUCCESS]);
+    case.agrees("after a failure");
+}
+
+#[test]
+fn eight_bit_floats_have_their_values() {
+    use crate::rocblas::element::{self, Element};
+    for code in 0..=255 {
+        for (kind, value) in [(F8, element::F8(code).widen()), (F8_FNUZ, element::F8Fnuz(code).widen())] {
+            match small_float(kind, code) {
+                Some(expected) => assert_eq!(f64::from(value), expected, "{kind} {code:#x}"),
+                None => assert!(value.is_nan(), "{kind} {code:#x}"),
+            }
+        }
+    }
+}
