@@ -26,6 +26,16 @@ const RULES: &[Rule] = &[
             insert: "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::softmax(xs, dim)? {\n        return Ok(fused);\n    }\n",
         },
     },
+    // One call of a library where it has one: upstream adds the bias in a launch of its own.
+    Rule {
+        name: "linear-with-bias",
+        file: "linear.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        // When possible, we avoid using a broadcasted matmul as it is much slower\n",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(bias) = self.bias.as_ref().filter(|_| x.device().is_rocm()) {\n            if let Some(y) = candle::rocm::linear(x, &self.weight, bias)? {\n                return Ok(y);\n            }\n        }\n",
+        },
+    },
     Rule {
         name: "log-softmax",
         file: "ops.rs",

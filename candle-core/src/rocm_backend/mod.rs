@@ -55,7 +55,7 @@ mod stream;
 pub(crate) use device::{activation_bytes, Groups, RowProduct};
 pub use device::{
     conv_workspace, set_conv_library, set_conv_tuning, set_conv_workspace, CONV_CACHE_VARIABLE,
-    CONV_LIBRARY_VARIABLE, CONV_TUNE_VARIABLE, CONV_WORKSPACE_VARIABLE,
+    CONV_LIBRARY_VARIABLE, CONV_TUNE_VARIABLE, CONV_WORKSPACE_VARIABLE, PRODUCT_LIBRARY_VARIABLE,
 };
 pub use device::{
     DeviceId, GpuReport, KernelArg, Launch, LaunchConfig, LibraryReport, Report, RocmDevice, RocmKernel,
@@ -68,6 +68,7 @@ pub use ops::attention_gradients::AttentionGradients;
 pub(crate) use ops::conv::{whole_conv1d, whole_conv2d, whole_conv_transpose1d, whole_conv_transpose2d};
 pub use ops::elementwise::{swiglu, unary_function};
 pub use ops::indexing::{deterministic, set_deterministic};
+pub use ops::linear::linear;
 pub use ops::matmul::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,

@@ -3,7 +3,7 @@ use super::descriptor::DataType;
 use super::operand::Operand;
 use super::problem::{Direction, INPUT, OUTPUT, Problem, WEIGHTS};
 use crate::exec::AddressSpace;
-use crate::rocblas::{Element, require};
+use crate::rocblas::{Rounded, require};
 use crate::runtime::{ErrorCode, HipError, Result};
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -51,7 +51,7 @@ pub unsafe fn run(job: &Job, memory: &AddressSpace, threads: usize) -> Result<()
 
 /// # Safety
 /// As [`run`].
-unsafe fn run_as<T: Element<f64>>(job: &Job, memory: &AddressSpace, threads: usize) -> Result<()> {
+unsafe fn run_as<T: Rounded<f64>>(job: &Job, memory: &AddressSpace, threads: usize) -> Result<()> {
     let Job { function, problem, addresses, .. } = job;
     let direction = problem.direction;
     let operand = |index: usize| Operand {

@@ -1,7 +1,7 @@
 //! Tensors in device memory: checked, read into and written from dense vectors of f64.
 use super::problem::Layout;
 use crate::exec::AddressSpace;
-use crate::rocblas::{Element, require};
+use crate::rocblas::{Element, Rounded, require};
 use crate::runtime::{ErrorCode, HipError, Result};
 
 /// A tensor at an address.
@@ -61,7 +61,7 @@ impl Operand {
     ///
     /// # Safety
     /// [`Operand::check`] was passed for writing this type, and the memory is mapped still.
-    pub unsafe fn write<T: Element<f64>>(&self, memory: &AddressSpace, values: &[f64]) {
+    pub unsafe fn write<T: Rounded<f64>>(&self, memory: &AddressSpace, values: &[f64]) {
         let target = std::ptr::with_exposed_provenance_mut::<T>(self.address);
         let mut values = values.iter();
         self.each(|place| {

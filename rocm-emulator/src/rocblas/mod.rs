@@ -20,7 +20,7 @@ pub(crate) mod types;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use element::Element;
+pub(crate) use element::{Element, Rounded};
 pub use functions::*;
 pub(crate) use handle::stream_on;
 pub(crate) use problem::require;

@@ -1,4 +1,5 @@
 //! A ROCm device: one GPU, one stream, and what is loaded on it.
+use super::blaslt::BlasLt;
 use super::convolutions::Convolutions;
 use super::custom::CustomKernels;
 use super::deferred::{Deferred, OfDevice};
@@ -59,6 +60,7 @@ pub(crate) struct DeviceState {
     pub(super) multiprocessors: usize,
     products: Mutex<Option<ProductLibrary>>,
     pub(super) convolutions: Mutex<Convolutions>,
+    pub(super) blaslt: Mutex<BlasLt>,
     pub(super) kernels: KernelTable,
     pub(super) custom: CustomKernels,
     faults: Arc<FaultRecord>,
@@ -76,8 +78,9 @@ impl Drop for DeviceState {
         if !self.stream.finish_or_give_up() {
             let products = self.products.get_mut().unwrap_or_else(PoisonError::into_inner).take();
             let convolutions = std::mem::take(self.convolutions.get_mut().unwrap_or_else(PoisonError::into_inner));
+            let blaslt = std::mem::take(self.blaslt.get_mut().unwrap_or_else(PoisonError::into_inner));
             let kernels = std::mem::replace(&mut self.kernels, KernelTable::empty());
-            std::mem::forget((products, convolutions, kernels, std::mem::take(&mut self.custom)));
+            std::mem::forget((products, convolutions, blaslt, kernels, std::mem::take(&mut self.custom)));
         }
     }
 }
@@ -99,6 +102,7 @@ impl DeviceState {
             multiprocessors: properties.multiprocessors,
             products: Mutex::default(),
             convolutions: Mutex::default(),
+            blaslt: Mutex::default(),
             kernels: KernelTable::empty(),
             custom: CustomKernels::default(),
             faults: FaultRecord::of(&stream),

@@ -9,11 +9,13 @@
 //! | `faults` | indices out of range that kernels report |
 //! | `convolutions`, `convolution_shape`, `convolution_choices` | whether MIOpen or our kernels compute a convolution, and what was measured |
 //! | `miopen` | MIOpen's immediate mode |
+//! | `blaslt` | hipBLASLt's products with a bias |
 //! | `products` | the handle of rocBLAS, and whether it has kernels for the GPU |
 //! | `memory` | what users ask of device memory, and set |
 //! | `properties` | what is asked of a GPU without opening it |
 //! | `availability`, `doctor` | asking before opening, and what a report needs |
 mod availability;
+mod blaslt;
 mod convolution_choices;
 mod convolution_shape;
 mod convolutions;
@@ -30,6 +32,8 @@ mod miopen;
 mod products;
 mod properties;
 
+pub use blaslt::LIBRARY_VARIABLE as PRODUCT_LIBRARY_VARIABLE;
+pub(crate) use blaslt::BiasedProduct;
 pub use convolution_choices::CACHE_VARIABLE as CONV_CACHE_VARIABLE;
 pub(crate) use convolution_shape::{Axis, ConvShape, Direction};
 pub use convolutions::{

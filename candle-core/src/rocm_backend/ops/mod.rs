@@ -4,6 +4,7 @@ pub(super) mod attention_gradients;
 pub(super) mod conv;
 pub(super) mod elementwise;
 pub(super) mod indexing;
+pub(super) mod linear;
 pub(super) mod matmul;
 pub(super) mod pooling;
 pub(super) mod random;
