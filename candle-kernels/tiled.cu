@@ -23,7 +23,11 @@ struct Plan {
         return threadIdx.x / PACKS + i * (CANDLE_BLOCK / PACKS);
     }
     __device__ __forceinline__ static unsigned int k_along() { return threadIdx.x % PACKS * N; }
-    __device__ __forceinline__ static unsigned int line_across() { return threadIdx.x % SIDE; }
+    __device__ __forceinline__ static unsigned int line_across() {
+        // Where packs are two granules, bits 1 and 3 change places: eight lines that are written at once then lie apart.
+        const bool exchanged = Lines::GRANULE < N;
+        return (exchanged ? threadIdx.x ^ (threadIdx.x / 2 ^ threadIdx.x / 8) % 2 * 10 : threadIdx.x) % SIDE;
+    }
     __device__ __forceinline__ static unsigned int k_across(unsigned int i) {
         return (candle_uniform(threadIdx.x / SIDE) + i * (CANDLE_BLOCK / SIDE)) * N;
     }
