@@ -556,7 +556,7 @@ __device__ __forceinline__ void convolution(const T *src, const T *kernel, T *ds
 }
 
 #define PRODUCT_OP(T, M, NAME, SIDE)                                                                                   \
-    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 2) tiled_product_##SIDE##_##NAME(                       \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) tiled_product_##SIDE##_##NAME(                       \
         const M *a, const M *b, M *c, const unsigned int m, const unsigned int n, const unsigned int k,                \
         const unsigned int batches, const size_t a_row, const size_t a_column, const size_t a_batch,                   \
         const size_t b_row, const size_t b_column, const size_t b_batch, const size_t c_row, const size_t c_batch) {   \
@@ -564,7 +564,7 @@ __device__ __forceinline__ void convolution(const T *src, const T *kernel, T *ds
                                   c_batch);                                                                            \
     }
 #define CONV_OP(KIND, TRANSPOSED, T, NAME, SIDE)                                                                       \
-    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 2) KIND##_##SIDE##_##NAME(                              \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) KIND##_##SIDE##_##NAME(                              \
         const T *src, const T *kernel, T *dst, const size_t *info, const unsigned int h_out, const unsigned int w_out, \
         const unsigned int stride_y, const unsigned int stride_x, const unsigned int dilation_y,                       \
         const unsigned int dilation_x, const unsigned int padding_y, const unsigned int padding_x) {                   \
