@@ -4,8 +4,9 @@
 // registers, while products are made.
 #include "slabs.cuh"
 
-template <typename T, unsigned int SIDE>
+template <typename T, unsigned int SIDE_>
 struct Plan {
+    static constexpr unsigned int SIDE = SIDE_;
     // Of a step: elements along k of a line, those of a pack, and packs that a thread brings to LDS.
     static constexpr unsigned int DEPTH = 64 / sizeof(T), N = 16 / sizeof(T), PACKS = DEPTH / N;
     static constexpr unsigned int UNITS = SIDE * PACKS / CANDLE_BLOCK;
@@ -22,7 +23,11 @@ struct Plan {
         return threadIdx.x / PACKS + i * (CANDLE_BLOCK / PACKS);
     }
     __device__ __forceinline__ static unsigned int k_along() { return threadIdx.x % PACKS * N; }
-    __device__ __forceinline__ static unsigned int line_across() { return threadIdx.x % SIDE; }
+    __device__ __forceinline__ static unsigned int line_across() {
+        // Where packs are two granules, bits 1 and 3 change places: eight lines that are written at once then lie apart.
+        const bool exchanged = Lines::GRANULE < N;
+        return (exchanged ? threadIdx.x ^ (threadIdx.x / 2 ^ threadIdx.x / 8) % 2 * 10 : threadIdx.x) % SIDE;
+    }
     __device__ __forceinline__ static unsigned int k_across(unsigned int i) {
         return (candle_uniform(threadIdx.x / SIDE) + i * (CANDLE_BLOCK / SIDE)) * N;
     }
@@ -123,7 +128,7 @@ struct Matrix {
                 uint32_t packed[PACKED];
 #pragma unroll
                 for (unsigned int j = 0; j < PACKED; ++j) {
-                    packed[j] = words[i][j];
+                    packed[j] = anew(words[i][j]);
                 }
                 if (first + P::DEPTH > end) {
                     const unsigned int k = first + P::k_along();
@@ -139,7 +144,8 @@ struct Matrix {
                 const unsigned int k = first + P::k_across(i);
 #pragma unroll
                 for (unsigned int j = 0; j < P::N; ++j) {
-                    pack.set(j, element_of<T, M>(k + j < end ? words[i][j] : 0));
+                    const uint32_t word = anew(words[i][j]);
+                    pack.set(j, element_of<T, M>(k + j < end ? word : 0));
                 }
                 P::write_across(to, i, pack);
             }
@@ -164,12 +170,6 @@ struct Number {
         column = of - above * rows.width;
         group = above / rows.height;
         row = above - group * rows.height;
-    }
-    // Of what follows nothing is kept that was made before: there are not scalar registers enough.
-    __device__ __forceinline__ void found_anew() {
-#if !defined(__NVPTX__)
-        asm volatile("" : "+s"(group), "+s"(row), "+s"(column));
-#endif
     }
     // A number more.
     __device__ __forceinline__ void add(const Number &more, const Rows &rows) {
@@ -203,60 +203,66 @@ struct Window {
 };
 #define NOWHERE 0x80000000u
 
-// Where a wave stands along k, which counts through channels, rows of taps and taps.
+// Where a wave stands along k, which counts through channels, rows of taps and taps. Its lanes have a line each and all the same
+// places along k: a lane finds one of those for all.
 template <typename P>
 struct Walk {
-    Number numbers[P::UNITS], step;
+    static constexpr unsigned int COUNT = P::UNITS * P::N;
+    unsigned int k, end;
+    Number number, step;
 
-    __device__ __forceinline__ explicit Walk(const Rows &taps) : step(P::DEPTH, taps) {
-#pragma unroll
-        for (unsigned int i = 0; i < P::UNITS; ++i) {
-            numbers[i] = Number(P::k_across(i), taps);
-        }
+    __device__ __forceinline__ Walk(const Rows &taps, unsigned int end) : end(end), step(P::DEPTH, taps) {
+        const unsigned int own = candle_lane() % COUNT;
+        k = P::k_across(0) + own / P::N * (CANDLE_BLOCK / P::SIDE * P::N) + own % P::N;
+        number = Number(k, taps);
     }
+    __device__ __forceinline__ bool is_there() const { return k < end; }
     __device__ __forceinline__ void advance(const Rows &taps) {
-#pragma unroll
-        for (unsigned int i = 0; i < P::UNITS; ++i) {
-            numbers[i].add(step, taps);
-        }
+        k += P::DEPTH;
+        number.add(step, taps);
+    }
+    // What the lane has found that stands at place j of unit i.
+    __device__ __forceinline__ static uint32_t at(uint32_t found, unsigned int i, unsigned int j) {
+#if defined(__NVPTX__)
+        return __shfl_sync(~0u, found, i * P::N + j);
+#else
+        return __builtin_amdgcn_readlane(found, i * P::N + j);
+#endif
     }
 };
 
-// Lines of an operand of a convolution. A wave's lanes have a line each and all the same place along k, so that what lies there
-// is found by the scalar unit. SEEN: through a window, else weights. Places are bytes from `first` on.
+// Lines of an operand of a convolution. SEEN: through a window, else weights. Places are bytes from `first` on.
 template <typename T, unsigned int SIDE, bool SEEN>
 struct Taps {
     typedef Plan<T, SIDE> P;
     const char *first;
     Rows taps;
-    uint32_t at;
+    uint32_t line;
     Window window;
-    unsigned int end;
     Walk<P> &walk;
     uint32_t words[P::UNITS][P::N];
     bool inside[P::UNITS][P::N];
 
-    __device__ __forceinline__ Taps(const T *first, const Rows &taps, uint32_t at, const Window &window, unsigned int end,
-                                    Walk<P> &walk)
-        : first((const char *)first), taps(taps), at(at), window(window), end(end), walk(walk) {}
+    __device__ __forceinline__ Taps(const T *first, const Rows &taps, uint32_t line, const Window &window, Walk<P> &walk)
+        : first((const char *)first), taps(taps), line(line), window(window), walk(walk) {}
 
-    __device__ __forceinline__ void start(unsigned int step_first) {
+    __device__ __forceinline__ void start(unsigned int) {
+        const bool there = walk.is_there();
+        const uint32_t along = there ? walk.number.place(taps) : 0;
+        const uint32_t down = there ? walk.number.row * window.down : NOWHERE / 2, right = walk.number.column * window.right;
 #pragma unroll
         for (unsigned int i = 0; i < P::UNITS; ++i) {
-            Number number = walk.numbers[i];
-            number.found_anew();
-            uint32_t along = number.place(taps);
 #pragma unroll
             for (unsigned int j = 0; j < P::N; ++j) {
-                const bool there = step_first + P::k_across(i) + j < end;
+                const uint32_t at = line + walk.at(along, i, j);
                 if constexpr (SEEN) {
-                    const uint32_t y = window.y + number.row * window.down, x = window.x + number.column * window.right;
-                    inside[i][j] = y < (there ? window.height : 0) & x < window.width;
-                    words[i][j] = word_of((const T *)(first + (inside[i][j] ? at + along : 0)));
+                    const uint32_t y = window.y + walk.at(down, i, j), x = window.x + walk.at(right, i, j);
+                    inside[i][j] = y < window.height & x < window.width;
                 } else {
-                    words[i][j] = word_of((const T *)(first + (at + (there ? along : 0))));
+                    inside[i][j] = true;
                 }
-                along += number.next(taps);
+                // In 32 bits, to which the scalar unit's address is added.
+                words[i][j] = word_of((const T *)(first + anew(inside[i][j] ? at : 0)));
             }
         }
         if (SEEN) {
@@ -270,8 +276,9 @@ struct Taps {
             Pack<T> pack;
 #pragma unroll
             for (unsigned int j = 0; j < P::N; ++j) {
-                const bool is = SEEN ? inside[i][j] : step_first + P::k_across(i) + j < end;
-                pack.set(j, element_of<T, T>(is ? words[i][j] : 0));
+                const bool is = SEEN ? inside[i][j] : step_first + P::k_across(i) + j < walk.end;
+                const uint32_t word = anew(words[i][j]);
+                pack.set(j, element_of<T, T>(is ? word : 0));
             }
             P::write_across(to, i, pack);
         }
@@ -324,13 +331,10 @@ struct Product {
 #pragma unroll
                 for (unsigned int i = 0; i < ROW_TILES; ++i) {
                     accumulate<T>(sums[i][j], rows[i], column);
+                    settle(sums[i][j]);
                 }
                 // So that not all factors of a step are read before the first is used.
                 if (BY_LANES<T> || j + 1 == COLUMN_TILES) {
-#pragma unroll
-                    for (unsigned int i = 0; i < ROW_TILES; ++i) {
-                        settle(sums[i][j]);
-                    }
                     asm volatile("" ::: "memory");
                 }
             }
@@ -503,8 +507,8 @@ __device__ __forceinline__ void convolution(const T *src, const T *kernel, T *ds
     }
     const uint32_t at = place.group * (word(4) * (uint32_t)sizeof(T)) + window.y * s_y + window.x * s_x;
     window.y = line < all ? window.y : NOWHERE;
-    Walk<typename P::P> walk(seen);
-    Taps<T, SIDE, true> inputs(src + (size_t)group * c_in * info[5], seen, at, window, end, walk);
+    Walk<typename P::P> walk(seen, end);
+    Taps<T, SIDE, true> inputs(src + (size_t)group * c_in * info[5], seen, at, window, walk);
     P product;
     if constexpr (TRANSPOSED) {
         const uint32_t last = c_out - 1 - row;
@@ -513,7 +517,7 @@ __device__ __forceinline__ void convolution(const T *src, const T *kernel, T *ds
         weights.by_row *= sizeof(T);
         weights.by_one *= sizeof(T);
         Taps<T, SIDE, false> rows(from, weights, min(P::P::line_across(), last) * (word(13) * (uint32_t)sizeof(T)), window,
-                                  end, walk);
+                                  walk);
         product.run(lds, rows, inputs, end);
     } else {
         const T *from = kernel + ((size_t)group * c_out + row) * info[12];
@@ -552,7 +556,7 @@ __device__ __forceinline__ void convolution(const T *src, const T *kernel, T *ds
 }
 
 #define PRODUCT_OP(T, M, NAME, SIDE)                                                                                   \
-    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 2) tiled_product_##SIDE##_##NAME(                       \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) tiled_product_##SIDE##_##NAME(                       \
         const M *a, const M *b, M *c, const unsigned int m, const unsigned int n, const unsigned int k,                \
         const unsigned int batches, const size_t a_row, const size_t a_column, const size_t a_batch,                   \
         const size_t b_row, const size_t b_column, const size_t b_batch, const size_t c_row, const size_t c_batch) {   \
@@ -560,7 +564,7 @@ __device__ __forceinline__ void convolution(const T *src, const T *kernel, T *ds
                                   c_batch);                                                                            \
     }
 #define CONV_OP(KIND, TRANSPOSED, T, NAME, SIDE)                                                                       \
-    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 2) KIND##_##SIDE##_##NAME(                              \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) KIND##_##SIDE##_##NAME(                              \
         const T *src, const T *kernel, T *dst, const size_t *info, const unsigned int h_out, const unsigned int w_out, \
         const unsigned int stride_y, const unsigned int stride_x, const unsigned int dilation_y,                       \
         const unsigned int dilation_x, const unsigned int padding_y, const unsigned int padding_x) {                   \
