@@ -1,0 +1,155 @@
+//! Stable Diffusion 1.5's UNet and the decoder of its autoencoder, as candle-transformers has them, with random weights:
+//! at reduced sizes against the CPU device, and the memory of the decoder at its own sizes.
+mod common;
+
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::{VarBuilder, VarMap};
+use candle_transformers::models::stable_diffusion::unet_2d::{
+    BlockConfig, UNet2DConditionModel, UNet2DConditionModelConfig,
+};
+use candle_transformers::models::stable_diffusion::vae::{AutoEncoderKL, AutoEncoderKLConfig};
+use serial_test::serial;
+use std::collections::HashMap;
+
+/// The autoencoder of version 1.5, its widths divided by `part`.
+fn autoencoder(part: usize) -> AutoEncoderKLConfig {
+    AutoEncoderKLConfig {
+        block_out_channels: [128, 256, 512, 512].map(|width| width / part).to_vec(),
+        layers_per_block: 2,
+        latent_channels: 4,
+        norm_num_groups: 32 / part.min(8),
+        use_quant_conv: true,
+        use_post_quant_conv: true,
+    }
+}
+
+/// The UNet of version 1.5, its widths divided by 10.
+fn unet() -> UNet2DConditionModelConfig {
+    let block = |out_channels, use_cross_attn| BlockConfig { out_channels, use_cross_attn, attention_head_dim: 4 };
+    UNet2DConditionModelConfig {
+        blocks: vec![block(32, Some(1)), block(64, Some(1)), block(128, Some(1)), block(128, None)],
+        cross_attention_dim: 24,
+        norm_num_groups: 8,
+        ..UNet2DConditionModelConfig::default()
+    }
+}
+
+/// Random weights that keep activations of about 1, and their copies on another device.
+struct Weights(HashMap<String, Tensor>);
+
+impl Weights {
+    fn of<M>(make: impl Fn(VarBuilder<'_>) -> Result<M>) -> Result<(Self, M)> {
+        let vars = VarMap::new();
+        make(VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;
+        let held = vars.data().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut random = 1u64;
+        let tensors = held
+            .iter()
+            .collect::<std::collections::BTreeMap<_, _>>()
+            .into_iter()
+            .map(|(name, var)| {
+                let inputs: usize = var.dims().iter().skip(1).product::<usize>().max(1);
+                let scale = match var.rank() {
+                    1 => 0.1,
+                    _ => (3.0 / inputs as f32).sqrt(),
+                };
+                let centre = if var.rank() == 1 && name.ends_with("weight") { 1.0 } else { 0.0 };
+                let values: Vec<f32> = (0..var.elem_count())
+                    .map(|_| {
+                        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                        centre + scale * ((random >> 40) as f32 / (1 << 23) as f32 - 1.0)
+                    })
+                    .collect();
+                Ok((name.clone(), Tensor::from_vec(values, var.dims(), &Device::Cpu)?))
+            })
+            .collect::<Result<HashMap<_, _>>>()?;
+        let weights = Self(tensors);
+        let model = make(weights.on(DType::F32, &Device::Cpu)?)?;
+        Ok((weights, model))
+    }
+
+    fn on(&self, dtype: DType, device: &Device) -> Result<VarBuilder<'static>> {
+        let moved = self.0.iter().map(|(name, t)| Ok((name.clone(), t.to_dtype(dtype)?.to_device(device)?)));
+        Ok(VarBuilder::from_tensors(moved.collect::<Result<_>>()?, dtype, device))
+    }
+}
+
+fn waves(dims: &[usize]) -> Result<Tensor> {
+    let count: usize = dims.iter().product();
+    Tensor::from_vec((0..count).map(|i| (i as f32 * 0.7).sin()).collect(), dims, &Device::Cpu)
+}
+
+/// The root of the mean square of the difference, over that of the reference.
+fn relative(got: &Tensor, reference: &Tensor) -> Result<f64> {
+    let wide = |t: &Tensor| t.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
+    let (got, reference) = (wide(got)?, wide(reference)?);
+    let square = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
+    let difference = square(&mut got.iter().zip(&reference).map(|(a, b)| a - b));
+    Ok((difference / square(&mut reference.iter().copied())).sqrt())
+}
+
+#[test]
+#[serial(gpu)]
+fn the_decoder_is_the_cpu_devices() -> Result<()> {
+    let device = common::device();
+    let make = |vb: VarBuilder<'_>| AutoEncoderKL::new(vb, 3, 3, autoencoder(8));
+    let (weights, reference) = Weights::of(make)?;
+    let latents = waves(&[1, 4, 6, 8])?;
+    let expected = reference.decode(&latents)?;
+    assert_eq!(expected.dims(), [1, 3, 48, 64]);
+    for (dtype, bound) in [(DType::F32, 1e-5), (DType::F16, 1e-2), (DType::BF16, 6e-2)] {
+        let model = make(weights.on(dtype, &device)?)?;
+        let got = model.decode(&latents.to_dtype(dtype)?.to_device(&device)?)?;
+        assert_eq!((got.dims(), got.dtype()), (expected.dims(), dtype));
+        let off = relative(&got, &expected)?;
+        assert!(off < bound, "{dtype:?}: {off}");
+    }
+    Ok(())
+}
+
+#[test]
+#[serial(gpu)]
+fn the_unet_is_the_cpu_devices() -> Result<()> {
+    let device = common::device();
+    let make = |vb: VarBuilder<'_>| UNet2DConditionModel::new(vb, 4, 4, false, unet());
+    let (weights, reference) = Weights::of(make)?;
+    let (latents, text) = (waves(&[2, 4, 16, 16])?, waves(&[2, 7, 24])?);
+    let expected = reference.forward(&latents, 500.0, &text)?;
+    for (dtype, bound) in [(DType::F32, 1e-5), (DType::F16, 1e-2)] {
+        let model = make(weights.on(dtype, &device)?)?;
+        let on = |t: &Tensor| t.to_dtype(dtype)?.to_device(&device);
+        let got = model.forward(&on(&latents)?, 500.0, &on(&text)?)?;
+        let off = relative(&got, &expected)?;
+        assert!(off < bound, "{dtype:?}: {off}");
+    }
+    Ok(())
+}
+
+/// One decode of f16 latents at version 1.5's own widths takes at most 2 GiB beyond the weights. For a real card: the
+/// software GPU would take hours.
+#[test]
+#[serial(gpu)]
+fn the_decoder_takes_little_memory_at_its_own_sizes() -> Result<()> {
+    let Some(gpu) = common::gpu() else { return Ok(()) };
+    if gpu.rocm().driver_name() == "emulator" {
+        println!("not applicable: the software GPU is too slow for a picture of a million pixels");
+        return Ok(());
+    }
+    let make = |vb: VarBuilder<'_>| AutoEncoderKL::new(vb, 3, 3, autoencoder(1));
+    let (weights, _) = Weights::of(make)?;
+    for side in [512, 1024] {
+        let rocm = candle_core::rocm::RocmDevice::new_with_stream(0)?;
+        let device = Device::Rocm(rocm.clone());
+        let model = make(weights.on(DType::F16, &device)?)?;
+        let latents = waves(&[1, 4, side / 8, side / 8])?.to_dtype(DType::F16)?.to_device(&device)?;
+        device.synchronize()?;
+        let before = rocm.memory_stats().live;
+        let picture = model.decode(&latents)?;
+        device.synchronize()?;
+        assert_eq!(picture.dims(), [1, 3, side, side]);
+        let taken = rocm.memory_stats().peak - before;
+        println!("a decode at {side} x {side} takes {} MiB beyond {} MiB", taken >> 20, before >> 20);
+        assert!(taken <= 2 << 30, "{taken} bytes at {side} x {side}");
+    }
+    Ok(())
+}
