@@ -694,7 +694,9 @@ fn windows() -> Vec<Family> {
     vec![
         Family {
             variants: vec![
-                vec![names("kind", &["conv", "conv_rows", "fold"]), dtypes("dtype", WIDER_FLOATS)],
+                vec![names("kind", &["conv", "conv_rows"]), dtypes("dtype", WIDER_FLOATS)],
+                // Others multiply on tiles.
+                vec![names("kind", &["fold"]), dtypes("dtype", &["f64"])],
                 vec![names("kind", &["conv_transpose"]), dtypes("dtype", ELEMENTS)],
             ],
             ..family(
@@ -739,7 +741,11 @@ fn windows() -> Vec<Family> {
                         arg("places", Pass::Usize, "output places"),
                         arg("pitch", Pass::Usize, "elements from row to row of the matrix, whole packs"),
                         arg("images", Pass::Usize, "images"),
-                        arg("image_stride", Pass::Usize, "elements from image to image of the matrix, whole packs"),
+                        arg(
+                            "image_stride",
+                            Pass::Usize,
+                            "elements from image to image of the matrix, whole packs",
+                        ),
                     ],
                     &plane[1..],
                     &window,

@@ -194,11 +194,8 @@ fn child(test: &str, variables: &[(&str, &Path)]) -> String {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--ignored", "--exact", test, "--nocapture"]);
     let output = command.envs(variables.iter().copied()).output().expect("a process");
-    let text = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("1 passed"), "{text}");
     text
 }

@@ -25,7 +25,8 @@ fn autoencoder(part: usize) -> AutoEncoderKLConfig {
 
 /// The UNet of version 1.5, its widths divided by 10.
 fn unet() -> UNet2DConditionModelConfig {
-    let block = |out_channels, use_cross_attn| BlockConfig { out_channels, use_cross_attn, attention_head_dim: 4 };
+    let block =
+        |out_channels, use_cross_attn| BlockConfig { out_channels, use_cross_attn, attention_head_dim: 4 };
     UNet2DConditionModelConfig {
         blocks: vec![block(32, Some(1)), block(64, Some(1)), block(128, Some(1)), block(128, None)],
         cross_attention_dim: 24,

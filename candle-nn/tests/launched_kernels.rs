@@ -9,7 +9,7 @@ use candle::rocm::hip_kernels::{self, Module};
 use candle::rocm::rocm_loader::DRIVER_VARIABLE;
 use candle::rocm::{Attention, LaunchConfig, RocmStorage};
 use candle::DType::{self, *};
-use candle::{Device, Layout, Result, Shape, Storage, Tensor};
+use candle::{Device, Layout, Result, Shape, Storage, Tensor, Var};
 use candle_nn::{ops, rotary_emb};
 use common::{assert_close, rocm, tensor, tolerance};
 use std::collections::BTreeSet;
@@ -265,10 +265,14 @@ fn windows(device: &Device) -> Result<()> {
         if WIDER_FLOATS.contains(&dtype) {
             x.conv2d(&on(device, &[1, 2, 3, 3], dtype)?, 0, 1, 1, 1)?;
             x.conv2d(&on(device, &[1, 2, 3, 3], dtype)?, 0, 2, 1, 1)?;
-            x.conv2d(&on(device, &[8, 2, 3, 3], dtype)?, 0, 1, 1, 1)?;
-            // Channels enough to multiply them.
-            let x = on(device, &[1, 6, 3, 3], dtype)?;
-            x.conv_transpose2d(&on(device, &[6, 2, 2, 2], dtype)?, 0, 0, 2, 1)?;
+            let k = Var::from_tensor(&on(device, &[8, 2, 3, 3], dtype)?)?;
+            x.conv2d(&k, 0, 1, 1, 1)?.sum_all()?.backward()?;
+            // Channels enough to multiply them, and results enough for the larger tiles.
+            for (rows, columns, c_out) in [(3, 3, 6), (1, 1 << 14, 65)] {
+                let x = on(device, &[1, 6, rows, columns], dtype)?;
+                x.conv2d(&on(device, &[c_out, 6, 1, 2], dtype)?, 0, 1, 1, 1)?;
+                x.conv_transpose2d(&on(device, &[6, c_out, 1, 2], dtype)?, 0, 0, 1, 1)?;
+            }
         }
     }
     Ok(())

@@ -28,8 +28,8 @@ pub mod rocblas;
 mod runtime;
 
 pub use runtime::{
-    ConfigureError, DEFAULT_TOTAL_MEMORY, HipBlasLt, Injection, Miopen, Options, calls, configure, configure_with,
-    inject, is_configured, last_fault, release_stalled,
+    ConfigureError, DEFAULT_TOTAL_MEMORY, HipBlasLt, Injection, Miopen, Options, calls, configure,
+    configure_with, inject, is_configured, last_fault, release_stalled,
 };
 
 /// The architectures of the configured devices, as gcnArchName says them; none before [`configure`].

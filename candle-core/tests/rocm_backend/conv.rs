@@ -387,11 +387,8 @@ fn transposed_of_views_and_groups(device: &Device) {
     let x = tensor(&[1, 4, 5], DType::F32, 1.0);
     let k = tensor(&[4, 3, 3], DType::F32, 1.0);
     let expected = x.conv_transpose1d(&k, 1, 0, 2, 1, 2).unwrap();
-    let got = x
-        .to_device(device)
-        .unwrap()
-        .conv_transpose1d(&k.to_device(device).unwrap(), 1, 0, 2, 1, 2)
-        .unwrap();
+    let got =
+        x.to_device(device).unwrap().conv_transpose1d(&k.to_device(device).unwrap(), 1, 0, 2, 1, 2).unwrap();
     assert_close(&got, &expected, 1e-5, "groups");
 }
 

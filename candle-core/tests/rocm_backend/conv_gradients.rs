@@ -88,7 +88,14 @@ fn against_the_definition(device: &Device) {
 
 /// For each unit direction of the operand: the sum of the weights and the result, one group at a time, by the CPU device
 /// in f64.
-fn by_directions(case: &Case, x: &Tensor, k: &Tensor, weights: &Tensor, which: &str, dims: &[usize]) -> Tensor {
+fn by_directions(
+    case: &Case,
+    x: &Tensor,
+    k: &Tensor,
+    weights: &Tensor,
+    which: &str,
+    dims: &[usize],
+) -> Tensor {
     let count = dims.iter().product();
     let gradient: Vec<f64> = (0..count)
         .map(|at| {

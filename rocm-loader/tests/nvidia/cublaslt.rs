@@ -39,7 +39,11 @@ fn no_cublaslt() -> Outcome {
 
 #[test]
 fn descriptors_are_cublaslts_under_other_numbers() -> Outcome {
-    if !in_child("cublaslt::descriptors_are_cublaslts_under_other_numbers", Some(&libraries(&[CUDA, CUBLASLT])?), &[])? {
+    if !in_child(
+        "cublaslt::descriptors_are_cublaslts_under_other_numbers",
+        Some(&libraries(&[CUDA, CUBLASLT])?),
+        &[],
+    )? {
         return Ok(());
     }
     let driver = rocm_loader::driver()?;

@@ -120,8 +120,8 @@ fn by_definition(
             _ => gradient[tap_at] += weight(output) * xs[input],
         }
     };
-    for (b, o, c) in (0..places[0])
-        .flat_map(|b| (0..c_out).flat_map(move |o| (0..c_in).map(move |c| (b, o, c))))
+    for (b, o, c) in
+        (0..places[0]).flat_map(|b| (0..c_out).flat_map(move |o| (0..c_in).map(move |c| (b, o, c))))
     {
         let channel = o / (c_out / groups) * c_in + c;
         for (row, column) in (0..places[2]).flat_map(|y| (0..places[3]).map(move |x| (y, x))) {

@@ -113,9 +113,8 @@ impl Descriptor {
     fn layout(kind: hipDataType, rows: usize, columns: usize) -> std::result::Result<Self, Failure> {
         let mut made = std::ptr::null_mut();
         // SAFETY: a place to write to.
-        let status = unsafe {
-            hipblasLtMatrixLayoutCreate(&mut made, kind, rows as u64, columns as u64, rows as i64)
-        };
+        let status =
+            unsafe { hipblasLtMatrixLayoutCreate(&mut made, kind, rows as u64, columns as u64, rows as i64) };
         checked("hipblasLtMatrixLayoutCreate", status)?;
         Ok(Self::Layout(made))
     }

@@ -77,7 +77,8 @@ impl Drop for DeviceState {
         let _ = self.stream.bind().and_then(|()| self.enqueue_deferred());
         if !self.stream.finish_or_give_up() {
             let products = self.products.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            let convolutions = std::mem::take(self.convolutions.get_mut().unwrap_or_else(PoisonError::into_inner));
+            let convolutions =
+                std::mem::take(self.convolutions.get_mut().unwrap_or_else(PoisonError::into_inner));
             let blaslt = std::mem::take(self.blaslt.get_mut().unwrap_or_else(PoisonError::into_inner));
             let kernels = std::mem::replace(&mut self.kernels, KernelTable::empty());
             std::mem::forget((products, convolutions, blaslt, kernels, std::mem::take(&mut self.custom)));

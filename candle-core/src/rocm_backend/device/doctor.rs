@@ -101,8 +101,7 @@ impl Report {
     pub fn is_healthy(&self) -> bool {
         let computes = |gpu: &GpuReport| matches!(gpu.trial, Some(Ok(())));
         let multiplies = |name: &str| matches!(name, "librocblas.so" | "libcublas.so");
-        let has_blas =
-            self.emulated || self.libraries.iter().any(|l| multiplies(l.name) && l.file.is_some());
+        let has_blas = self.emulated || self.libraries.iter().any(|l| multiplies(l.name) && l.file.is_some());
         self.gpus.iter().any(computes) && has_blas
     }
 

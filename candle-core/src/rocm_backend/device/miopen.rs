@@ -129,11 +129,8 @@ struct Windows(miopenConvolutionDescriptor_t);
 impl Windows {
     fn of(shape: &ConvShape) -> Result<Self, Failure> {
         let (h, w) = (shape.h, shape.w);
-        let [pads, strides, dilations] = [
-            ints([h.padding, w.padding])?,
-            ints([h.stride, w.stride])?,
-            ints([h.dilation, w.dilation])?,
-        ];
+        let [pads, strides, dilations] =
+            [ints([h.padding, w.padding])?, ints([h.stride, w.stride])?, ints([h.dilation, w.dilation])?];
         let [groups] = ints([shape.groups])?;
         let mut made = std::ptr::null_mut();
         // SAFETY: a place to write to.
@@ -317,16 +314,7 @@ impl Problem {
         let (name, get) = self.functions.get;
         // SAFETY: as above, with room for as many solutions as are asked for.
         let status = unsafe {
-            get(
-                handle.0,
-                first,
-                second,
-                self.windows.0,
-                result,
-                wanted,
-                &mut filled,
-                solutions.as_mut_ptr(),
-            )
+            get(handle.0, first, second, self.windows.0, result, wanted, &mut filled, solutions.as_mut_ptr())
         };
         checked(name, status)?;
         solutions.truncate(filled);

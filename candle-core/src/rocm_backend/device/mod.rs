@@ -32,8 +32,8 @@ mod miopen;
 mod products;
 mod properties;
 
-pub use blaslt::LIBRARY_VARIABLE as PRODUCT_LIBRARY_VARIABLE;
 pub(crate) use blaslt::BiasedProduct;
+pub use blaslt::LIBRARY_VARIABLE as PRODUCT_LIBRARY_VARIABLE;
 pub use convolution_choices::CACHE_VARIABLE as CONV_CACHE_VARIABLE;
 pub(crate) use convolution_shape::{Axis, ConvShape, Direction};
 pub use convolutions::{

@@ -1,14 +1,13 @@
-//! A transposed convolution: a product on tiles for each phase of its stride, all in one launch; of dtypes and sizes that
-//! has no kernels for, the products of every tap with every place, of which each element of the result then sums those
-//! that reach it, in pieces of bounded size; or, for few channels and for dtypes without products, one kernel that goes
-//! through the taps.
+//! A transposed convolution: a product on tiles for each phase of its stride, all in one launch; of f64, the products of
+//! every tap with every place, of which each element of the result then sums those that reach it, in pieces of bounded
+//! size; or, for few channels, other dtypes and images too large for tiles, one kernel that goes through the taps.
 use super::output::dense_kernel;
 use super::pieces::{bound, Pieces};
 use super::{merged_places, tiles, Operand, Walk, DIRECT_CHANNELS};
 use crate::rocm_backend::device::ConvShape;
-use crate::rocm_backend::ops::matmul::{multiplies, product, Output};
+use crate::rocm_backend::ops::matmul::{product, Output};
 use crate::rocm_backend::storage::{further, RocmStorage};
-use crate::{Layout, Result};
+use crate::{DType, Layout, Result};
 use hip_kernels::contract::{ConvolutionKind, DevicePtr};
 
 /// The channels of `shape` are those of the plain convolution: `c_out` of a group are read, `c_in` written.
@@ -38,7 +37,7 @@ pub(super) fn compute(
     if c_out > DIRECT_CHANNELS && tiles::compute(op, shape, operands, dst)? {
         return Ok(());
     }
-    let Some(seen) = merged_places(layout).filter(|_| multiplies(dtype) && c_out > DIRECT_CHANNELS) else {
+    let Some(seen) = merged_places(layout).filter(|_| dtype == DType::F64 && c_out > DIRECT_CHANNELS) else {
         return walk.launch(src);
     };
     let mut made = None;
@@ -57,8 +56,7 @@ pub(super) fn compute(
             let from = offset + (group * c_out * c_in + first) * taps;
             let lhs = Layout::new((images, rows, c_out).into(), vec![0, 1, c_in * taps], from);
             let rhs = Layout::new((images, c_out, inputs).into(), s.to_vec(), start);
-            let output =
-                Output { device: &src.device, ptr, row_stride: inputs, batch_stride: rows * inputs };
+            let output = Output { device: &src.device, ptr, row_stride: inputs, batch_stride: rows * inputs };
             product(kernel, src, (images, rows, inputs, c_out), &lhs, &rhs, output)?;
             let (sizes, strides) = ([images, rows, h.out, w.out], [rows * inputs, inputs, w.out, 1]);
             let fold = Walk {

@@ -216,8 +216,7 @@ fn transposed_shape1d(
     p: &ParamsConvTranspose1D,
     groups: usize,
 ) -> Result<ConvShape> {
-    let w =
-        Axis::transposed(op, (p.l_in, p.k_size), (p.padding, p.stride, p.dilation), p.output_padding)?;
+    let w = Axis::transposed(op, (p.l_in, p.k_size), (p.padding, p.stride, p.dilation), p.output_padding)?;
     let shape = plain(dtype, (p.b_size, groups, p.c_out, p.c_in), (Axis::FLAT, w));
     Ok(shape.towards(Direction::Input))
 }
@@ -238,9 +237,7 @@ fn compute(op: &'static str, shape: &ConvShape, operands: [Operand; 2]) -> Resul
     }
     for places in [shape.places(), shape.h.size * shape.w.size] {
         if places > max_elements() {
-            return Err(
-                RocmError::TooManyElements { op, elements: places, limit: max_elements() }.into()
-            );
+            return Err(RocmError::TooManyElements { op, elements: places, limit: max_elements() }.into());
         }
     }
     let elements: usize = shape.result().iter().product();

@@ -55,7 +55,8 @@ pub(super) fn compute(
     // Those of a group.
     let k_dims = [strides.dims()[0] / groups, strides.dims()[1], h.taps, w.taps];
     let from = src.ptr(layout, op)?;
-    let fitting = (MOST - image).checked_div(stride).map_or(batch, |more| more + 1).min(MOST / of_image.max(1));
+    let fitting =
+        (MOST - image).checked_div(stride).map_or(batch, |more| more + 1).min(MOST / of_image.max(1));
     for first in (0..batch).step_by(fitting.max(1)) {
         let images = fitting.max(1).min(batch - first);
         let dims = [images, layout.dims()[1] / groups, layout.dims()[2], layout.dims()[3]];
