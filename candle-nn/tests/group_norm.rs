@@ -13,8 +13,8 @@ fn rounded_once(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-13,
         DType::F32 => 2e-6,
-        DType::F16 => 5.5e-4,
-        _ => 2.2e-3,
+        DType::F16 => 5e-4,
+        _ => 4e-3,
     }
 }
 
@@ -23,12 +23,15 @@ fn layer(channels: usize, groups: usize, dtype: DType, device: &Device) -> Resul
     GroupNorm::new(weights(1.5)?, weights(0.5)?, channels, groups, EPS)
 }
 
-/// Upstream's layer on the CPU, with the same weights in f64.
+/// Upstream's layer on the CPU, with the same weights in f64, of the distances to the first element: so a large mean
+/// takes no digits of its own result either.
 fn expected(x: &Tensor, groups: usize) -> Tensor {
     let channels = x.dims()[1];
     let [weight, bias] = [1.5, 0.5]
         .map(|limit| wide(&tensor(&[channels + 1], x.dtype(), limit).narrow(0, 1, channels).unwrap()));
-    GroupNorm::new(weight, bias, channels, groups, EPS).unwrap().forward(&wide(x)).unwrap()
+    let first = values(x).first().copied().unwrap_or_default();
+    let x = (wide(x) - first).unwrap();
+    GroupNorm::new(weight, bias, channels, groups, EPS).unwrap().forward(&x).unwrap()
 }
 
 #[track_caller]
@@ -102,8 +105,7 @@ fn inputs_of_all_layouts() {
 #[test]
 fn large_means_with_small_variances() {
     for dims in [[2, 4, 500], [1, 2, 20_000], [1, 2, 40_000]] {
-        let at =
-            |mean, dtype: DType| (tensor(&dims, DType::F64, 1.4) + mean).unwrap().to_dtype(dtype).unwrap();
+        let at = |mean: f64, dtype| (tensor(&dims, DType::F64, 1.4) + mean).unwrap().to_dtype(dtype).unwrap();
         check(&at(1000.0, DType::F32), 2, "mean 1000");
         check(&at(1000.0, DType::F32), 1, "mean 1000");
         check(&at(50.0, DType::F16), 1, "mean 50");
@@ -188,7 +190,7 @@ fn refusals() {
     fn t(dims: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
         tensor(dims, dtype, 1.0).to_device(device)
     }
-    let cases: [(&str, Refused); 6] = [
+    let cases: [(&str, Refused); 5] = [
         ("rank 2", |d| layer(4, 2, DType::F32, d)?.forward(&t(&[3, 4], DType::F32, d)?)),
         ("other channels", |d| layer(4, 2, DType::F32, d)?.forward(&t(&[3, 6, 2], DType::F32, d)?)),
         ("groups that do not divide", |d| {
@@ -199,7 +201,6 @@ fn refusals() {
             let weight = t(&[3], DType::F32, d)?;
             GroupNorm::new(weight.clone(), weight, 4, 2, EPS)?.forward(&t(&[3, 4, 2], DType::F32, d)?)
         }),
-        ("integers", |d| layer(4, 2, DType::U32, d)?.forward(&t(&[3, 4, 2], DType::U32, d)?)),
     ];
     let device = rocm();
     for (name, case) in cases {
