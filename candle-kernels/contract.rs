@@ -570,6 +570,22 @@ fn rows() -> Vec<Family> {
             &[alpha, beta],
             &[eps],
         ),
+        by_row(
+            "GroupNorm",
+            vec![],
+            "groupnorm_{dtype}",
+            "`(src - mean) / sqrt(variance + eps) * alpha + beta` of each row, a group of channels.",
+            &[
+                arg("alpha", Pass::Pointer, "a factor for each channel"),
+                arg("beta", Pass::Pointer, "a summand for each channel"),
+            ],
+            &[
+                arg("channel", Pass::Usize, "elements of a channel, with a factor to divide by them"),
+                arg("groups", Pass::Usize, "groups of an image, likewise"),
+                arg("group", Pass::U32, "the group that the first row is"),
+                arg("eps", Pass::F64, "added to the variance"),
+            ],
+        ),
         Family {
             variants: vec![vec![names("pairs", &["neighbours", "halves"]), dtypes("dtype", WIDER_FLOATS)]],
             ..family(

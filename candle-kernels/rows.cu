@@ -1,4 +1,4 @@
-// Softmax and norms of dense rows. `width` threads share a row, a power of two; a workgroup has several short rows. A
+// Softmax and norms of dense rows, which are groups of channels where those are normalised together. `width` threads share a row, a power of two; a workgroup has several short rows. A
 // thread keeps up to 64 bytes of its row in registers (16 of f64): what is longer is read again. Computed in f32, or f64
 // for f64.
 //
@@ -60,28 +60,45 @@ struct Row {
         }, [=](const Pack<T> &pack, unsigned int p) INLINE { f(pack, p * N); });
     }
 
-    // f of each element, and of what may be made of one that is kept.
+    // f of each element of a pack.
     template <typename F>
-    __device__ __forceinline__ void each(F f) {
-        const auto pack = [&](const Pack<T> &pack, W *making) INLINE {
+    static __device__ __forceinline__ void each_of(const Pack<T> &pack, W *making, F f) {
 #pragma unroll
-            for (unsigned int j = 0; j < N; ++j) {
-                f((W)pack[j], making[j]);
-            }
-        };
+        for (unsigned int j = 0; j < N; ++j) {
+            f((W)pack[j], making[j]);
+        }
+    }
+
+    // f of each element that is kept, and of what may be made of it.
+    template <typename F>
+    __device__ __forceinline__ void each_held(F f) {
         // Packs stay as they were read: all are under way together, and take few registers.
 #pragma unroll
         for (unsigned int p = 0; p < KEPT; ++p) {
             kept[p].forget();
         }
-        each_kept([&](unsigned int p, unsigned int) INLINE { pack(kept[p], made[p]); });
+        each_kept([&](unsigned int p, unsigned int) INLINE { each_of(kept[p], made[p], f); });
         if (has_single) {
             f(edge, edge);
         }
+    }
+
+    // f of each element, and of what may be made of one that is kept.
+    template <typename F>
+    __device__ __forceinline__ void each(F f) {
+        each_held(f);
         each_further([&](const Pack<T> &read, unsigned int) INLINE {
             W unused[N];
-            pack(read, unused);
+            each_of(read, unused, f);
         });
+    }
+
+    // The mean of the elements that all threads keep.
+    __device__ __forceinline__ W mean_held(unsigned int elements) {
+        W sum = 0;
+        each_held([&](W x, W &) INLINE { sum += x; });
+        const unsigned int held = KEPT * width;
+        return added<0>(sum) / (W)(elements - (packs > held ? (packs - held) * N : 0));
     }
 
     template <typename F>
@@ -154,6 +171,42 @@ struct Row {
             write_pack(some, at, false, [&](unsigned int j) INLINE { return (W)pack[j]; });
         });
     }
+
+    // f of each element and of the weights of its channel, which `channels` has for a place, to dst.
+    template <typename C, typename F>
+    __device__ __forceinline__ void write_channels(T *dst, C channels, F f) {
+        typedef decltype(channels(0)) Weights;
+        T *const to = dst + head;
+        const auto write_pack = [&](const Pack<T> &pack, const Weights &weights, unsigned int at) INLINE {
+            Pack<T> result;
+            if (weights.left >= N) {
+                const auto shared = f(weights);
+#pragma unroll
+                for (unsigned int j = 0; j < N; ++j) {
+                    result.set(j, (T)shared((W)pack[j]));
+                }
+            } else {
+#pragma unroll
+                for (unsigned int j = 0; j < N; ++j) {
+                    result.set(j, (T)f(channels(head + at + j))((W)pack[j]));
+                }
+            }
+            result.write(to + at, N);
+        };
+        Weights some[KEPT];
+        each_kept([&](unsigned int p, unsigned int at) INLINE { some[p] = channels(head + at); });
+        // No load is moved to where it is used, behind another.
+        asm volatile("" ::: "memory");
+#pragma unroll
+        for (unsigned int p = 0; p < KEPT; ++p) {
+            kept[p].forget();
+        }
+        each_kept([&](unsigned int p, unsigned int at) INLINE { write_pack(kept[p], some[p], at); });
+        if (has_single) {
+            to[single] = (T)f(channels(head + single))(edge);
+        }
+        each_further([&](const Pack<T> &pack, unsigned int at) INLINE { write_pack(pack, channels(head + at), at); });
+    }
 };
 
 // e^x, x up to 0. For a narrow float, by one instruction and to its precision.
@@ -174,7 +227,7 @@ struct Softmax {
     static constexpr bool MAKES = !LOG;
 
     template <typename T, typename W = typename Row<T>::W>
-    static __device__ __forceinline__ Known<W> of(Row<T> &row, W, bool is_part) {
+    static __device__ __forceinline__ Known<W> of(Row<T> &row, unsigned int, bool is_part) {
         W top = -INFINITY;
         row.each([&](W x, W &) INLINE { top = maxg(top, x); });
         top = row.largest(top);
@@ -215,18 +268,19 @@ struct Softmax {
 };
 
 // The variance is that of the differences to the mean: mean(x^2) - mean(x)^2 would lose most digits where the mean
-// is large. What the mean was rounded by is known from the same differences, and taken off. Without a mean, it is 0.
+// is large. It is the mean of what is kept, so that the rest is read once; how far it is from that of all is known from
+// the same differences, and taken off. Without a mean, it is 0.
 template <bool MEAN>
 struct Norm {
     static constexpr unsigned int COLUMNS = MEAN ? 2 : 1;
     static constexpr bool MAKES = false;
 
     template <typename T, typename W = typename Row<T>::W>
-    static __device__ __forceinline__ Known<W> of(Row<T> &row, W elements, bool) {
+    static __device__ __forceinline__ Known<W> of(Row<T> &row, unsigned int elements, bool) {
         if (!MEAN) {
             return {0, 0, row.sum([](W x, W &) INLINE { return x * x; })};
         }
-        const W mean = row.sum([](W x, W &) INLINE { return x; }) / elements;
+        const W mean = row.mean_held(elements);
         Moments<W> moments = {0, 0};
         row.each([&](W x, W &) INLINE {
             const W difference = x - mean;
@@ -236,7 +290,7 @@ struct Norm {
         moments = combined<CANDLE_ROW_BLOCK>(moments, row.width, [](Moments<W> a, Moments<W> b) INLINE {
             return Moments<W>{a.first + b.first, a.second + b.second};
         });
-        const W rest = moments.first / elements;
+        const W rest = moments.first / (W)elements;
         return {mean, rest, moments.second - moments.first * rest};
     }
     template <typename T, typename W>
@@ -264,10 +318,11 @@ struct Norm {
     }
 };
 
-template <typename Op, typename T>
-__device__ __forceinline__ void each_row(const T *src, T *dst, const T *alpha, const T *beta, void *known,
-                                         const unsigned int rows, const unsigned int columns, const unsigned int part,
-                                         const unsigned int width, const float eps) {
+// `write` of each row or part, of what is known of the row, of its number, and of where the part begins in it.
+template <typename Op, typename T, typename F>
+__device__ __forceinline__ void each_row(const T *src, const bool writes, void *known, const unsigned int rows,
+                                         const unsigned int columns, const unsigned int part, const unsigned int width,
+                                         F write) {
     typedef typename Wide<T>::type W;
     const unsigned int shift = log2_of(width), number = blockIdx.x * (blockDim.x >> shift) + (threadIdx.x >> shift);
     const bool is_row = number < rows;
@@ -276,21 +331,65 @@ __device__ __forceinline__ void each_row(const T *src, T *dst, const T *alpha, c
     Row<T> row(src + first, count, threadIdx.x & (width - 1), width);
     Known<W> *parts = (Known<W> *)known + (is_row ? (size_t)number * gridDim.y : 0);
     Known<W> whole;
-    if (known && dst) {
+    if (known && writes) {
         whole = Op::of_parts(row, (const Known<W> *)parts, gridDim.y, columns, part);
     } else {
-        whole = Op::of(row, (W)count, known != nullptr);
+        whole = Op::of(row, count, known != nullptr);
     }
-    if (!dst) {
+    if (!writes) {
         if (is_row && row.lane == 0) {
             parts[blockIdx.y] = whole;
         }
         return;
     }
-    const W scale = Op::scale(whole, (W)columns, (W)eps);
-    row.template write<Op>(dst + first, alpha + begin, beta + begin, [=](W x, W a, W b, bool is_kept) INLINE {
-        return Op::template element<T>(x, whole, scale, a, b, is_kept);
-    });
+    write(row, whole, number, begin, first);
+}
+
+// A factor and a summand for each column.
+template <typename Op, typename T>
+__device__ __forceinline__ void each_row(const T *src, T *dst, const T *alpha, const T *beta, void *known,
+                                         const unsigned int rows, const unsigned int columns, const unsigned int part,
+                                         const unsigned int width, const float eps) {
+    typedef typename Wide<T>::type W;
+    const auto write = [=](Row<T> &row, const Known<W> &whole, unsigned int, unsigned int begin, size_t first) INLINE {
+        const W scale = Op::scale(whole, (W)columns, (W)eps);
+        row.template write<Op>(dst + first, alpha + begin, beta + begin, [=](W x, W a, W b, bool is_kept) INLINE {
+            return Op::template element<T>(x, whole, scale, a, b, is_kept);
+        });
+    };
+    each_row<Op>(src, dst != nullptr, known, rows, columns, part, width, write);
+}
+
+// The weights of a channel, and how many elements from a place on are of it.
+template <typename T>
+struct Channel { T alpha, beta; unsigned int left; };
+
+// Each row is a group of channels, of `size` elements each; the first row is the group of number `group`.
+template <typename T>
+__device__ __forceinline__ void each_group(const T *src, T *dst, const T *alpha, const T *beta, void *known,
+                                           const unsigned int rows, const unsigned int columns, const unsigned int part,
+                                           const unsigned int width, const size_t channel, const size_t group_count,
+                                           const unsigned int group, const double eps) {
+    typedef typename Wide<T>::type W;
+    typedef Norm<true> Op;
+    const Divisor size(channel), groups(group_count);
+    const auto write = [=](Row<T> &row, const Known<W> &whole, unsigned int number, unsigned int begin,
+                           size_t first) INLINE {
+        const W scale = Op::scale(whole, (W)columns, (W)eps);
+        unsigned int place = group + number;
+        groups.split(place);
+        place *= size.quotient(columns);
+        const auto channels = [=](unsigned int at) INLINE {
+            unsigned int past = begin + at;
+            const unsigned int own = place + size.split(past);
+            return Channel<T>{alpha[own], beta[own], size.by - past};
+        };
+        row.write_channels(dst + first, channels, [=](const Channel<T> &channel) INLINE {
+            const W factor = scale * (W)channel.alpha, summand = (W)channel.beta - whole.rest * factor;
+            return [=](W x) INLINE { return (x - whole.base) * factor + summand; };
+        });
+    };
+    each_row<Op>(src, dst != nullptr, known, rows, columns, part, width, write);
 }
 
 #define ROW_KERNEL(NAME) extern "C" __global__ void __launch_bounds__(CANDLE_ROW_BLOCK) NAME
@@ -308,6 +407,11 @@ __device__ __forceinline__ void each_row(const T *src, T *dst, const T *alpha, c
     ROW_KERNEL(layernorm_##NAME)(const T *src, T *dst, const T *alpha, const T *beta, void *known, ROWS,         \
                                  const float eps) {                                                              \
         each_row<Norm<true>>(src, dst, alpha, beta, known, rows, columns, part, width, eps);                     \
+    }                                                                                                            \
+    ROW_KERNEL(groupnorm_##NAME)(const T *src, T *dst, const T *alpha, const T *beta, void *known, ROWS,         \
+                                 const size_t channel, const size_t groups, const unsigned int group,            \
+                                 const double eps) {                                                             \
+        each_group(src, dst, alpha, beta, known, rows, columns, part, width, channel, groups, group, eps);       \
     }
 ROW_OPS(__nv_bfloat16, bf16)
 ROW_OPS(__half, f16)

@@ -10,7 +10,7 @@ use candle::rocm::rocm_loader::DRIVER_VARIABLE;
 use candle::rocm::{Attention, LaunchConfig, RocmStorage};
 use candle::DType::{self, *};
 use candle::{Device, Layout, Result, Shape, Storage, Tensor, Var};
-use candle_nn::{ops, rotary_emb};
+use candle_nn::{ops, rotary_emb, GroupNorm, Module as _};
 use common::{assert_close, rocm, tensor, tolerance};
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -230,6 +230,7 @@ fn rows(device: &Device) -> Result<()> {
         ops::log_softmax(&x, 1)?;
         ops::rms_norm(&x, &weights, 1e-5)?;
         ops::layer_norm(&x, &weights, &weights, 1e-5)?;
+        GroupNorm::new(weights.clone(), weights, 8, 2, 1e-5)?.forward(&x.reshape((1, 8, 3))?)?;
         let (x, angles) = (on(device, &[1, 2, 3, 8], dtype)?, on(device, &[3, 4], dtype)?);
         rotary_emb::rope(&x, &angles, &angles)?;
         rotary_emb::rope_i(&x, &angles, &angles)?;

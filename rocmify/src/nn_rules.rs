@@ -54,6 +54,16 @@ const RULES: &[Rule] = &[
             insert: "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::swiglu(&xs[0], &xs[1])? {\n        return Ok(fused);\n    }\n",
         },
     },
+    // Behind upstream's checks of the shape: its single operations make five tensors of the size of the input.
+    Rule {
+        name: "group-norm",
+        file: "group_norm.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        let x_dtype = x.dtype();\n        let internal_dtype = match x_dtype {\n",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(fused) = crate::rocm::group_norm(x, &self.weight, &self.bias, self.num_groups, self.eps)? {\n            return Ok(fused);\n        }\n",
+        },
+    },
     delegate("softmax", "ops.rs", "SoftmaxLastDim", "crate::rocm::softmax_last_dim(storage, layout)"),
     delegate("rms-norm", "ops.rs", "RmsNorm", "crate::rocm::rms_norm(self.eps, s1, l1, s2, l2)"),
     delegate(

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `attention` | sdpa | module `attention` |
 //! | `experts` | moe_gemm, moe_gemm_gguf | modules `product`, `quantized` |
+//! | `group_norm` | GroupNorm | module `rows` |
 //! | `norm` | softmax, log_softmax, softmax_last_dim, rms_norm, layer_norm | module `rows` |
 //! | `rotary` | rope, rope_i, rope_thd | module `rotary` |
 //! | here | sigmoid, swiglu | module `unary` |
@@ -15,11 +16,13 @@ use candle::{bail, DType, Layout, Result, Shape, Storage, Tensor};
 
 mod attention;
 mod experts;
+mod group_norm;
 mod norm;
 mod rotary;
 
 pub use attention::Attention;
 pub use experts::{moe_gemm, moe_gemm_gguf};
+pub use group_norm::group_norm;
 pub use norm::{layer_norm, log_softmax, rms_norm, softmax, softmax_last_dim};
 pub use rotary::{rope, rope_i, rope_thd};
 

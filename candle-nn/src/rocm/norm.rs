@@ -14,15 +14,17 @@ const PART: usize = 16 * ROW_BLOCK;
 /// Fewer parts than this are not worth a second launch.
 const LEAST_PARTS: usize = 4;
 /// Workgroups that fill a large GPU.
-const ENOUGH_PARTS: usize = 256;
+pub(super) const ENOUGH_PARTS: usize = 256;
 
 /// The tensor whose rows are normalised, and its result.
-struct Rows<'a> {
-    op: &'static str,
-    x: &'a RocmStorage,
-    from: DevicePtr,
-    rows: usize,
-    columns: usize,
+pub(super) struct Rows<'a> {
+    pub op: &'static str,
+    pub x: &'a RocmStorage,
+    pub from: DevicePtr,
+    pub rows: usize,
+    pub columns: usize,
+    /// The most parts that a row is cut into.
+    pub most_parts: usize,
 }
 
 impl<'a> Rows<'a> {
@@ -31,7 +33,8 @@ impl<'a> Rows<'a> {
         let Some(&columns) = layout.dims().last() else { bail!("{op}: a scalar has no last dim") };
         count(op, columns)?;
         let rows = layout.shape().elem_count().checked_div(columns).unwrap_or(0);
-        Ok(Self { op, x, from, rows, columns })
+        let most_parts = ENOUGH_PARTS.checked_div(rows).unwrap_or(0);
+        Ok(Self { op, x, from, rows, columns, most_parts })
     }
 
     /// A factor or summand per column.
@@ -49,7 +52,7 @@ impl<'a> Rows<'a> {
     /// A dense result that `launch` writes: it gets where some rows, their results and what is known of their parts
     /// begin, and how threads share them. Where that is written first there is no result yet. More rows than one launch
     /// can count take several.
-    fn result(
+    pub fn result(
         &self,
         launch: impl Fn([DevicePtr; 3], &Shares, LaunchConfig) -> Result<()>,
     ) -> Result<RocmStorage> {
@@ -75,7 +78,7 @@ impl<'a> Rows<'a> {
         for first in (0..self.rows).step_by(step) {
             let at = |ptr| further(ptr, dtype, first * self.columns);
             let rows = step.min(self.rows - first);
-            let shares = Shares { rows: rows as u32, ..shares };
+            let shares = Shares { first, rows: rows as u32, ..shares };
             let mut config = LaunchConfig::for_rows(op, rows.div_ceil(per_block), block)?;
             config.grid.1 = parts as u32;
             if parts > 1 {
@@ -88,7 +91,7 @@ impl<'a> Rows<'a> {
 
     /// How threads share the rows, and how many of them make a workgroup.
     fn shares(&self) -> (Shares, u32) {
-        let Self { rows, columns, .. } = *self;
+        let Self { rows, columns, most_parts, .. } = *self;
         let size = self.x.dtype().size_in_bytes();
         let pack = PACK_BYTES / size;
         // A thread has an element outside of packs, where rows do not begin or end with one.
@@ -97,22 +100,24 @@ impl<'a> Rows<'a> {
         let packs = columns.div_ceil(pack).next_power_of_two();
         let full = if size == 8 { packs } else { packs / ROW_PACKS };
         let width = full.max(packs.min((ENOUGH_THREADS / rows).next_power_of_two())).clamp(least, ROW_BLOCK);
-        let parts = (columns / PART).min(ENOUGH_PARTS / rows);
+        let parts = (columns / PART).min(most_parts);
         let part = if parts < LEAST_PARTS { columns } else { columns.div_ceil(parts).next_multiple_of(64) };
         let block = rows.saturating_mul(width).next_power_of_two().clamp(32, 128).max(width);
         let [part, width, columns] = [part, width, columns].map(|n| n as u32);
-        (Shares { rows: 0, columns, part, width }, block as u32)
+        (Shares { first: 0, rows: 0, columns, part, width }, block as u32)
     }
 }
 
 /// How the threads of a launch share its rows.
-struct Shares {
-    rows: u32,
-    columns: u32,
+pub(super) struct Shares {
+    /// How many rows other launches have before these.
+    pub first: usize,
+    pub rows: u32,
+    pub columns: u32,
     /// Elements of a part of a row.
-    part: u32,
+    pub part: u32,
     /// Threads of a row or part, a power of two.
-    width: u32,
+    pub width: u32,
 }
 
 /// Softmax over the last dim, for f16, bf16, f32 and f64.
@@ -131,7 +136,7 @@ fn softmax_of_rows(
 ) -> Result<(RocmStorage, Shape)> {
     let kernel = kernel(name, x.dtype(), |dtype| Softmax::kernel(op, dtype))?;
     let dst = Rows::of(name, x, layout)?.result(|[src, dst, known], shares, config| {
-        let Shares { rows, columns, part, width } = *shares;
+        let Shares { rows, columns, part, width, .. } = *shares;
         let arguments = Softmax { src, dst, known, rows, columns, part, width };
         // SAFETY: source and result hold all rows.
         unsafe { x.device().launch(kernel, config, &arguments) }
@@ -206,7 +211,7 @@ pub fn rms_norm(
     let rows = Rows::of(OP, x, layout)?;
     let alpha = rows.per_column("alpha", alpha, alpha_layout)?;
     let dst = rows.result(|[src, dst, known], shares, config| {
-        let Shares { rows, columns, part, width } = *shares;
+        let Shares { rows, columns, part, width, .. } = *shares;
         let arguments = RmsNorm { src, dst, alpha, known, rows, columns, part, width, eps };
         // SAFETY: source and result hold all rows, alpha was checked to have an element per column.
         unsafe { x.device().launch(kernel, config, &arguments) }
@@ -233,7 +238,7 @@ pub fn layer_norm(
     let alpha = rows.per_column("alpha", alpha, alpha_layout)?;
     let beta = rows.per_column("beta", beta, beta_layout)?;
     let dst = rows.result(|[src, dst, known], shares, config| {
-        let Shares { rows, columns, part, width } = *shares;
+        let Shares { rows, columns, part, width, .. } = *shares;
         let arguments = LayerNorm { src, dst, alpha, beta, known, rows, columns, part, width, eps };
         // SAFETY: source and result hold all rows, alpha and beta were checked to have an element per column.
         unsafe { x.device().launch(kernel, config, &arguments) }
