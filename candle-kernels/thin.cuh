@@ -113,12 +113,14 @@ struct Thin {
             }
             multiply(sums, column, row);
         }
-#if !defined(__gfx908__)
         // Products are made before what is read after them. gfx908 has sums in registers of their own.
         uint32_t sum = candle_bits<uint32_t>(sums.of[0][0]);
+#if defined(__gfx908__)
+        asm volatile("" : "+a"(sum) : : "memory");
+#else
         asm volatile("" : CANDLE_IN_REGISTER(sum) : : "memory");
-        sums.of[0][0] = candle_bits<float>(sum);
 #endif
+        sums.of[0][0] = candle_bits<float>(sum);
     }
 
     // It is there: what is made of it comes after this, and so do loads that are written after it.
