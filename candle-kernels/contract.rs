@@ -124,7 +124,8 @@ pub const CONSTANTS: &[Constant] = &[
     constant("ATTENTION_FEW", 16, "Rows of queries that are few."),
     constant("ATTENTION_PARTS", ATTENTION_PARTS, "The most parts of the keys."),
     constant("PRODUCT_ROWS", 4, "Rows that are few."),
-    constant("PRODUCT_TILE", 16, "Rows and columns of a workgroup's part of a product."),
+    constant("THIN_SIDE", 16, "Columns of a workgroup's part of a thin product, and the most rows of one."),
+    constant("PRODUCT_TILE", 16, "Rows and columns of a workgroup's part of a product of f64."),
     constant("FAULT_INDEX_SELECT", 1, "The operation that met an index out of range; 0 is none."),
     constant("FAULT_GATHER", 2, "As FAULT_INDEX_SELECT."),
     constant("FAULT_SCATTER", 3, "As FAULT_INDEX_SELECT."),
@@ -1005,16 +1006,16 @@ fn products() -> Vec<Family> {
         },
         Family {
             variants: vec![
-                vec![names("kind", &["product"]), dtypes("dtype", WIDER_FLOATS)],
-                vec![names("kind", &["row", "rows"]), dtypes("dtype", &["bf16", "f16", "f32"])],
+                vec![names("kind", &["product"]), dtypes("dtype", &["f64"])],
+                vec![names("kind", &["row", "rows", "thin"]), dtypes("dtype", TILED_FLOATS)],
             ],
             ..family(
                 "Product",
                 "product",
                 "{kind}_{dtype}",
-                "`c = a b`: in tiles, for GPUs that rocBLAS has no kernels for, or of one or few rows with dense \
-                 columns; z of the grid counts batches.",
-                [&product[..], &[arg("width", Pass::U32, "threads that share a column, of few rows")]]
+                "`c = a b`: in tiles, for GPUs that rocBLAS has no kernels for, or of one row, up to PRODUCT_ROWS or \
+                 (thin) THIN_SIDE with dense columns, in packs; z of the grid counts batches.",
+                [&product[..], &[arg("width", Pass::U32, "threads that share a column, of row and rows")]]
                     .concat(),
             )
         },

@@ -1,32 +1,31 @@
-// Products of matrices, summed in f32, or f64 for f64: plain ones through LDS, for GPUs that rocBLAS has no kernels for;
-// and of few rows with a matrix whose columns are dense, as a layer's weights are, which takes the time of reading it.
+// Products of few rows with a matrix whose columns are dense, as a layer's weights are, in the time of reading it, summed in
+// f32; and plain ones of f64 through LDS, for GPUs that rocBLAS has no kernels for.
 #include "experts.cuh"
 #include "lanes.cuh"
 #include "pack.cuh"
+#include "thin.cuh"
 
 constexpr unsigned int TILE = CANDLE_PRODUCT_TILE;
 
 // A workgroup of TILE x TILE threads makes one tile of the result, an element per thread; y and z of the grid are walked
 // in steps of the grid.
-template <typename T>
-__device__ void product(const T *a, const T *b, T *c, const unsigned int m, const unsigned int n, const unsigned int k,
+__device__ void product(const double *a, const double *b, double *c, const unsigned int m, const unsigned int n, const unsigned int k,
                         const unsigned int batches, const size_t a_row, const size_t a_column, const size_t a_batch,
                         const size_t b_row, const size_t b_column, const size_t b_batch, const size_t c_row,
                         const size_t c_batch) {
-    typedef typename Wide<T>::type W;
     // A word more per row, so that a column does not lie in one bank.
-    __shared__ W left[TILE][TILE + 1], right[TILE][TILE + 1];
+    __shared__ double left[TILE][TILE + 1], right[TILE][TILE + 1];
     const unsigned int x = threadIdx.x, y = threadIdx.y;
     const size_t column = (size_t)blockIdx.x * TILE + x;
     for (size_t batch = blockIdx.z; batch < batches; batch += gridDim.z) {
         for (size_t top = (size_t)blockIdx.y * TILE; top < m; top += (size_t)gridDim.y * TILE) {
             const size_t row = top + y;
-            const T *from_a = a + batch * a_batch + row * a_row;
-            const T *from_b = b + batch * b_batch + column * b_column;
-            W sum = 0;
+            const double *from_a = a + batch * a_batch + row * a_row;
+            const double *from_b = b + batch * b_batch + column * b_column;
+            double sum = 0;
             for (size_t first = 0; first < k; first += TILE) {
-                left[y][x] = row < m && first + x < k ? (W)from_a[(first + x) * a_column] : (W)0;
-                right[y][x] = column < n && first + y < k ? (W)from_b[(first + y) * b_row] : (W)0;
+                left[y][x] = row < m && first + x < k ? from_a[(first + x) * a_column] : 0;
+                right[y][x] = column < n && first + y < k ? from_b[(first + y) * b_row] : 0;
                 __syncthreads();
                 for (unsigned int i = 0; i < TILE; ++i) {
                     sum += left[y][i] * right[i][x];
@@ -34,7 +33,7 @@ __device__ void product(const T *a, const T *b, T *c, const unsigned int m, cons
                 __syncthreads();
             }
             if (row < m && column < n) {
-                c[batch * c_batch + row * c_row + column] = (T)sum;
+                c[batch * c_batch + row * c_row + column] = sum;
             }
         }
     }
@@ -135,22 +134,25 @@ __device__ __forceinline__ void experts_product(const T *x, const T *weights, co
         const unsigned int batches, const size_t a_row, const size_t a_column, const size_t a_batch,              \
         const size_t b_row, const size_t b_column, const size_t b_batch, const size_t c_row, const size_t c_batch, \
         const unsigned int width
-#define PRODUCT_OP(T, NAME)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(TILE * TILE) product_##NAME(PRODUCT_ARGUMENTS(T)) {              \
-        product(a, b, c, m, n, k, batches, a_row, a_column, a_batch, b_row, b_column, b_batch, c_row, c_batch);   \
-    }
 #define ROWS_OP(ROWS, T, NAME)                                                                                    \
     extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) NAME(PRODUCT_ARGUMENTS(T)) {                       \
         few_rows<ROWS>(a, b, c, m, n, k, batches, a_row, a_batch, b_column, b_batch, c_row, c_batch, width);      \
     }
-#define PRODUCT_OPS(T, NAME)                             \
-    PRODUCT_OP(T, NAME)                                  \
+#define THIN_OP(T, NAME)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 2) thin_##NAME(PRODUCT_ARGUMENTS(T)) {             \
+        thin_product(a, b, c, m, n, k, batches, a_row, a_batch, b_column, b_batch, c_row, c_batch);               \
+    }
+#define FEW_OPS(T, NAME)                                 \
     ROWS_OP(1, T, row_##NAME)                            \
-    ROWS_OP(CANDLE_PRODUCT_ROWS, T, rows_##NAME)
-PRODUCT_OPS(__nv_bfloat16, bf16)
-PRODUCT_OPS(__half, f16)
-PRODUCT_OPS(float, f32)
-PRODUCT_OP(double, f64)
+    ROWS_OP(CANDLE_PRODUCT_ROWS, T, rows_##NAME)         \
+    THIN_OP(T, NAME)
+FEW_OPS(__nv_bfloat16, bf16)
+FEW_OPS(__half, f16)
+FEW_OPS(float, f32)
+
+extern "C" __global__ void __launch_bounds__(TILE * TILE) product_f64(PRODUCT_ARGUMENTS(double)) {
+    product(a, b, c, m, n, k, batches, a_row, a_column, a_batch, b_row, b_column, b_batch, c_row, c_batch);
+}
 
 #define EXPERTS_OP(T, NAME)                                                                                            \
     extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) experts_##NAME(                                         \

@@ -4,10 +4,12 @@
 mod common;
 
 use candle::quantized::{GgmlDType, QTensor};
-use candle::rocm::hip_kernels::contract::{Element, KernelId, Product, ProductKind, PRODUCT_TILE};
+use candle::rocm::hip_kernels::contract::{
+    Element, KernelId, Product, ProductKind, TileSide, TiledProduct, BLOCK, PRODUCT_TILE,
+};
 use candle::rocm::hip_kernels::{self, Module};
 use candle::rocm::rocm_loader::DRIVER_VARIABLE;
-use candle::rocm::{Attention, LaunchConfig, RocmStorage};
+use candle::rocm::{self, Attention, LaunchConfig, RocmDevice, RocmStorage};
 use candle::DType::{self, *};
 use candle::{Device, Layout, Result, Shape, Storage, Tensor, Var};
 use candle_nn::{ops, rotary_emb, GroupNorm, Module as _};
@@ -281,12 +283,11 @@ fn windows(device: &Device) -> Result<()> {
 
 fn products(device: &Device) -> Result<()> {
     for dtype in [F32, F16, BF16] {
-        for rows in [1, 2] {
+        for rows in [1, 2, 5] {
             on(device, &[rows, 16], dtype)?.matmul(&on(device, &[3, 16], dtype)?.t()?)?;
         }
     }
-    let elements = [(BF16, Element::Bf16), (F16, Element::F16), (F32, Element::F32), (F64, Element::F64)];
-    elements.iter().try_for_each(|(dtype, element)| own_product(device, *dtype, *element))
+    own_products(device)
 }
 
 /// Many queries, few, and few with keys for several workgroups; values decide on the width. Gradients are of other crates'
@@ -323,8 +324,54 @@ fn gradients(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<()> {
     attention.backward(OP, operands, out, &statistics, out, [q_layout, k_layout, v_layout]).map(drop)
 }
 
-/// The kernel that stands in for rocBLAS, which is always there on the software GPU, against the CPU device.
-fn own_product(device: &Device, dtype: DType, element: Element) -> Result<()> {
+/// The kernels that stand in for rocBLAS, which is always there on the software GPU, against the CPU device.
+fn own_products(device: &Device) -> Result<()> {
+    let tile = PRODUCT_TILE as u32;
+    let plain = Product::kernel(ProductKind::Product, Element::F64).expect("a plain product of f64");
+    own_product(device, F64, tile, [tile, tile], |rocm, config, arguments| {
+        // SAFETY: all operands were checked against their buffers, for the sizes that the kernel is given.
+        unsafe { rocm.launch(plain, config, &arguments) }
+    })?;
+    for (side, length) in [(TileSide::S64, 64), (TileSide::S128, 128)] {
+        for dtype in [BF16, F16, F32, F8E4M3] {
+            let element = rocm::element(dtype).expect("a dtype that computes");
+            let kernel = TiledProduct::kernel(side, element).expect("tiles of each dtype");
+            own_product(device, dtype, length, [BLOCK as u32, 1], |rocm, config, arguments| {
+                let Product { a, b, c, m, n, k, batches, a_row, a_column, a_batch, .. } = arguments;
+                let Product { b_row, b_column, b_batch, c_row, c_batch, .. } = arguments;
+                let arguments = TiledProduct {
+                    a,
+                    b,
+                    c,
+                    m,
+                    n,
+                    k,
+                    batches,
+                    a_row,
+                    a_column,
+                    a_batch,
+                    b_row,
+                    b_column,
+                    b_batch,
+                    c_row,
+                    c_batch,
+                };
+                // SAFETY: likewise.
+                unsafe { rocm.launch(kernel, config, &arguments) }
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// One of them, of one part of a result.
+fn own_product(
+    device: &Device,
+    dtype: DType,
+    length: u32,
+    [x, y]: [u32; 2],
+    launch: impl Fn(&RocmDevice, LaunchConfig, Product) -> Result<()>,
+) -> Result<()> {
     const OP: &str = "product";
     let (batches, m, n, k) = (2, 19, 35, 18);
     let (a, b) = (tensor(&[batches, m, k], dtype, 1.0), tensor(&[batches, k, n], dtype, 1.0));
@@ -356,13 +403,11 @@ fn own_product(device: &Device, dtype: DType, element: Element) -> Result<()> {
             c_batch: m * n,
             width: 1,
         };
-        let tile = PRODUCT_TILE as u32;
-        let grid = ((n as u32).div_ceil(tile), (m as u32).div_ceil(tile), batches as u32);
-        let config = LaunchConfig { grid, block: (tile, tile, 1), lds_bytes: 0 };
-        let kernel =
-            Product::kernel(ProductKind::Product, element).expect("a kernel for each dtype of matmul");
-        // SAFETY: all operands were checked against their buffers, for the sizes that the kernel is given.
-        unsafe { rocm.launch(kernel, config, &arguments)? };
+        let (rows, columns) = ((m as u32).div_ceil(length), (n as u32).div_ceil(length));
+        // The plain one has rows in y.
+        let (grid_x, grid_y) = if y > 1 { (columns, rows) } else { (columns * rows, 1) };
+        let config = LaunchConfig { grid: (grid_x, grid_y, batches as u32), block: (x, y, 1), lds_bytes: 0 };
+        launch(rocm, config, arguments)?;
     }
     let got = Tensor::from_storage(Storage::Rocm(result), shape, candle::op::BackpropOp::none(), false);
     assert_close(&got, &expected, tolerance(dtype), &format!("product {dtype:?}"));

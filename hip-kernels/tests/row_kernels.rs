@@ -1,11 +1,8 @@
-//! Softmax, norms, rotary embeddings and products, on the software GPU in both wave sizes, against formulas in f64.
+//! Softmax, norms and rotary embeddings, on the software GPU in both wave sizes, against formulas in f64.
 mod software_gpu;
 
 use half::{bf16, f16};
-use hip_kernels::contract::{
-    BLOCK, DevicePtr, Element, LayerNorm, PRODUCT_TILE, Product, ProductKind, RmsNorm, Rope, RopePairs,
-    Softmax, SoftmaxOp,
-};
+use hip_kernels::contract::{DevicePtr, Element, LayerNorm, RmsNorm, Rope, RopePairs, Softmax, SoftmaxOp};
 use software_gpu::Buffer;
 use software_gpu::numbers::{Dtype, Numbers, launch, noise, on_each_device};
 
@@ -256,87 +253,5 @@ fn rotary_embeddings_round_every_product_and_sum() {
         check_rotary::<f64>(arch, turn!(f64, |x| x));
         check_rotary::<f16>(arch, turn!(f16, f16::from_f64));
         check_rotary::<bf16>(arch, turn!(bf16, bf16::from_f64));
-    });
-}
-
-/// A product of `(batches, m, k)` with one `(k, n)` for all batches, into rows apart by `c_row`. The plain kernel gets
-/// the first stored by columns and the second by rows, the others as they take them: the other way round.
-fn check_product<T: Dtype>(
-    arch: &str,
-    kind: ProductKind,
-    [batches, m, n, k]: [usize; 4],
-    grid: [u32; 3],
-    width: u32,
-) {
-    let (c_row, gap) = (n + 3, 7.0);
-    let (a, b) =
-        (Numbers::<T>::new(&noise(batches * m * k.max(1), 7)), Numbers::<T>::new(&noise(k.max(1) * n, 8)));
-    let c = Numbers::<T>::new(&vec![gap; batches * m * c_row]);
-    let (tile, is_plain) = (PRODUCT_TILE as u32, kind == ProductKind::Product);
-    let [(a_row, a_column), (b_row, b_column)] = if is_plain { [(1, m), (n, 1)] } else { [(k, 1), (1, k)] };
-    let arguments = Product {
-        a: a.pointer(),
-        b: b.pointer(),
-        c: c.pointer(),
-        m: m as u32,
-        n: n as u32,
-        k: k as u32,
-        batches: batches as u32,
-        a_row,
-        a_column,
-        a_batch: m * k,
-        b_row,
-        b_column,
-        b_batch: 0,
-        c_row,
-        c_batch: m * c_row,
-        width,
-    };
-    let block = if is_plain { [tile, tile, 1] } else { [BLOCK as u32, 1, 1] };
-    launch(Product::kernel(kind, T::ELEMENT), &arguments, arch, grid, block);
-    let (left, right, got) = (a.read(), b.read(), c.read());
-    for batch in 0..batches {
-        for row in 0..m {
-            for column in 0..c_row {
-                let value = got[(batch * m + row) * c_row + column];
-                let terms = |i: usize| {
-                    left[batch * m * k + row * a_row + i * a_column] * right[i * b_row + column * b_column]
-                };
-                let wanted = if column < n { (0..k).map(terms).sum() } else { gap };
-                let bound = T::EPSILON * (1.0 + wanted.abs());
-                let what = format!("{kind:?} {:?} on {arch}, {batch} {row} {column}", T::ELEMENT);
-                assert!((value - wanted).abs() <= 4.0 * bound, "{what}: {value}, wanted {wanted}");
-            }
-        }
-    }
-}
-
-#[test]
-fn products_of_any_strides() {
-    const PLAIN: ProductKind = ProductKind::Product;
-    on_each_device(|arch| {
-        check_product::<f32>(arch, PLAIN, [3, 17, 33, 20], [3, 2, 3], 0);
-        check_product::<f64>(arch, PLAIN, [1, 16, 16, 16], [1, 1, 1], 0);
-        check_product::<f16>(arch, PLAIN, [2, 5, 40, 70], [3, 1, 2], 0);
-        check_product::<bf16>(arch, PLAIN, [1, 1, 1, 33], [1, 1, 1], 0);
-        // Fewer workgroups than tiles of rows and batches: each takes several.
-        check_product::<f32>(arch, PLAIN, [5, 50, 20, 9], [2, 2, 2], 0);
-        // An empty sum is 0.
-        check_product::<f32>(arch, PLAIN, [1, 4, 4, 0], [1, 1, 1], 0);
-    });
-}
-
-/// Threads of a part of a wave, of a wave and of several waves share a column; some workgroups have columns left over.
-#[test]
-fn products_of_few_rows() {
-    on_each_device(|arch| {
-        for width in [1, 8, 32, 64, 256] {
-            let columns = BLOCK as u32 / width;
-            let grid = |n: usize, batches: u32| [(n as u32).div_ceil(columns), 1, batches];
-            check_product::<f32>(arch, ProductKind::Row, [1, 1, 37, 64], grid(37, 1), width);
-            check_product::<f16>(arch, ProductKind::Rows, [2, 3, 37, 264], grid(37, 2), width);
-            // Fewer workgroups than batches: each takes several.
-            check_product::<bf16>(arch, ProductKind::Rows, [3, 4, 5, 72], grid(5, 2), width);
-        }
     });
 }

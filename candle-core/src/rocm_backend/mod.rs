@@ -70,7 +70,7 @@ pub use ops::elementwise::{swiglu, unary_function};
 pub use ops::indexing::{deterministic, set_deterministic};
 pub use ops::linear::linear;
 pub use ops::matmul::{
-    gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
+    gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32, matmul_f8,
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,
 };
 pub(crate) use ops::matmul::{widening_product, Output};

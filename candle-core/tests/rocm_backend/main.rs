@@ -20,6 +20,8 @@ mod fixture;
 mod indexing;
 mod library;
 mod matmul;
+mod matmul_batches;
+mod matmul_f8;
 mod pool;
 mod quantize;
 mod quantized;

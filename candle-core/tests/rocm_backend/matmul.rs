@@ -2,7 +2,7 @@ use super::fixture::*;
 use candle_core::{DType, Device, Result, Tensor};
 
 /// The product by its definition, in f64. Dims (b, m, k) and (b, k, n).
-fn product(lhs: &Tensor, rhs: &Tensor) -> Vec<f64> {
+pub fn product(lhs: &Tensor, rhs: &Tensor) -> Vec<f64> {
     let (b, m, k) = lhs.dims3().unwrap();
     let n = rhs.dim(2).unwrap();
     let (x, y) = (to_f64(lhs), to_f64(rhs));
@@ -19,9 +19,9 @@ fn product(lhs: &Tensor, rhs: &Tensor) -> Vec<f64> {
 }
 
 /// How an operand may lie, given its dims: made from a tensor of other dims by views.
-type Lie = fn(&[usize; 3], DType, &Device) -> Result<Tensor>;
+pub type Lie = fn(&[usize; 3], DType, &Device) -> Result<Tensor>;
 
-const LIES: [(&str, Lie); 7] = [
+pub const LIES: [(&str, Lie); 7] = [
     ("dense", |d, dtype, device| tensor(d, dtype, 1.0).to_device(device)),
     ("transposed", |d, dtype, device| {
         tensor(&[d[0], d[2], d[1]], dtype, 1.0).to_device(device)?.transpose(1, 2)
@@ -125,24 +125,48 @@ fn larger_products_in_every_dtype() {
     }
 }
 
-/// One to five rows with dense columns, as a layer's weights lie: of whole packs and not, many and few, also in batches.
+/// Up to 16 rows with dense columns, as a layer's weights lie, and more: of whole packs and not, many and few, also in
+/// batches. What kernels of ours compute is one launch.
 #[test]
 fn few_rows_by_dense_columns() {
     let device = rocm();
+    let counted = device.as_rocm_device().unwrap();
     for dtype in FLOATS {
         for (b, n, k) in [(1, 1, 8), (1, 3, 2080), (1, 300, 128), (3, 70, 64), (2, 17, 36), (1, 5, 1001)] {
-            for m in 1..=5 {
+            for m in [1, 2, 3, 4, 5, 8, 13, 16, 17] {
                 let of = |d: &[usize]| tensor(d, dtype, 0.25).to_device(&device).unwrap();
                 // A part of wider rows, and columns that begin beside a pack or at one.
                 let lhs = of(&[b, m, k + 16]).narrow(2, 8, k).unwrap();
                 for begin in [0, 1] {
                     let rhs = of(&[b, n + 1, k]).narrow(1, begin, n).unwrap().transpose(1, 2).unwrap();
+                    let before = counted.kernels_launched();
                     let got = lhs.matmul(&rhs).unwrap();
-                    let tolerance = if dtype == DType::F32 { 1e-5 } else { epsilon(dtype) };
+                    let launched = counted.kernels_launched() - before;
                     let what = format!("{dtype:?} ({b}, {m}, {n}, {k})");
+                    let packs = (k * dtype.size_in_bytes()).is_multiple_of(16);
+                    assert_eq!(launched, u64::from(m <= 16 && packs && dtype != DType::F64), "{what}");
+                    let tolerance = if dtype == DType::F32 { 1e-5 } else { epsilon(dtype) };
                     assert_close_values(&to_f64(&got), &product(&lhs, &rhs), tolerance, &what);
                 }
             }
+        }
+    }
+}
+
+/// Sums that f16 would round at every step, or not hold at all.
+#[test]
+fn narrow_floats_are_summed_in_f32() {
+    let device = rocm();
+    for dtype in [DType::F16, DType::BF16] {
+        for m in [1, 4, 16, 20] {
+            // Of each pair of terms one part in a thousand is left, after sums far above the largest f16.
+            let signs = |row: usize| (0..256).map(move |i| if (i + row) % 2 == 0 { 256.0 } else { -255.0 });
+            let lhs: Vec<f64> = (0..m).flat_map(signs).collect();
+            let lhs = from_f64(&lhs, &[1, m, 256], dtype).to_device(&device).unwrap();
+            let rhs = from_f64(&[64.0; 3 * 256], &[1, 3, 256], dtype).to_device(&device).unwrap();
+            let rhs = rhs.transpose(1, 2).unwrap();
+            let got = lhs.matmul(&rhs).unwrap();
+            assert_close_values(&to_f64(&got), &product(&lhs, &rhs), 0.0, &format!("{dtype:?} {m}"));
         }
     }
 }

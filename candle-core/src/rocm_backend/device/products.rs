@@ -1,4 +1,4 @@
-//! The library for matrix products: rocBLAS, or our own kernel where rocBLAS has none for the GPU.
+//! The library for matrix products: rocBLAS, or our own kernels where rocBLAS has none for the GPU.
 use super::device::DeviceState;
 use crate::rocm_backend::error::notes;
 use crate::rocm_backend::RocmError;
@@ -9,7 +9,7 @@ use rocm_rs::rocblas;
 pub(crate) enum ProductLibrary {
     /// rocBLAS' handle, bound to the device's stream.
     Rocblas(Handle),
-    /// The kernels of module `product`: rocBLAS would end the process, since it has none for this GPU.
+    /// Tiles of ours: rocBLAS would end the process, since it has no kernels for this GPU.
     Own,
 }
 

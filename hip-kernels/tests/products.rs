@@ -1,0 +1,170 @@
+//! Products of few rows with dense columns, and plain ones of f64, on the software GPU of every architecture that was
+//! built, against sums in f64.
+mod software_gpu;
+
+use half::{bf16, f16};
+use hip_kernels::contract::{BLOCK, PACK_BYTES, PRODUCT_TILE, Product, ProductKind, THIN_SIDE};
+use software_gpu::numbers::{Dtype, Numbers, launch, noise, on_each_device};
+
+/// How the operands lie.
+struct Operands {
+    a: [usize; 3],
+    b: [usize; 2],
+}
+
+/// A product of `(batches, m, k)` with one `(k, n)` for all batches, into rows apart by more than they have.
+fn check<T: Dtype>(
+    arch: &str,
+    kind: ProductKind,
+    [batches, m, n, k]: [usize; 4],
+    operands: &Operands,
+    (grid, block): ([u32; 3], [u32; 3]),
+    width: u32,
+) {
+    let (c_row, gap) = (n + 3, 7.0);
+    let ([a_batch, a_row, a_column], [b_row, b_column]) = (operands.a, operands.b);
+    let last = |size: usize, stride: usize| size.saturating_sub(1) * stride;
+    let a_len = last(batches, a_batch) + last(m, a_row) + last(k, a_column) + 1;
+    let b_len = last(k, b_row) + last(n, b_column) + 1;
+    let (a, b) = (Numbers::<T>::new(&noise(a_len, 7)), Numbers::<T>::new(&noise(b_len, 8)));
+    let c = Numbers::<T>::new(&vec![gap; batches * m * c_row]);
+    let arguments = Product {
+        a: a.pointer(),
+        b: b.pointer(),
+        c: c.pointer(),
+        m: m as u32,
+        n: n as u32,
+        k: k as u32,
+        batches: batches as u32,
+        a_row,
+        a_column,
+        a_batch,
+        b_row,
+        b_column,
+        b_batch: 0,
+        c_row,
+        c_batch: m * c_row,
+        width,
+    };
+    launch(Product::kernel(kind, T::ELEMENT), &arguments, arch, grid, block);
+    let (left, right, got) = (a.read(), b.read(), c.read());
+    for batch in 0..batches {
+        for row in 0..m {
+            for column in 0..c_row {
+                let value = got[(batch * m + row) * c_row + column];
+                let terms = |i: usize| {
+                    left[batch * a_batch + row * a_row + i * a_column] * right[i * b_row + column * b_column]
+                };
+                let wanted = if column < n { (0..k).map(terms).sum() } else { gap };
+                // One rounding of the result, and the sum in f32.
+                let bound = T::EPSILON * (1.0 + wanted.abs()) + f64::from(f32::EPSILON) * k as f64;
+                let what = format!(
+                    "{kind:?} {:?} {:?} on {arch}, {batch} {row} {column}",
+                    T::ELEMENT,
+                    [batches, m, n, k]
+                );
+                assert!((value - wanted).abs() <= bound, "{what}: {value}, wanted {wanted}");
+            }
+        }
+    }
+}
+
+/// The left side stored by columns, the right one by rows.
+#[test]
+fn plain_products() {
+    on_each_device(|arch| {
+        let plain = |[batches, m, n, k]: [usize; 4], grid| {
+            let operands = Operands { a: [m * k, 1, m], b: [n, 1] };
+            let block = [PRODUCT_TILE as u32, PRODUCT_TILE as u32, 1];
+            check::<f64>(arch, ProductKind::Product, [batches, m, n, k], &operands, (grid, block), 0);
+        };
+        plain([3, 17, 33, 20], [3, 2, 3]);
+        plain([1, 16, 16, 16], [1, 1, 1]);
+        // Fewer workgroups than tiles of rows and batches: each takes several.
+        plain([5, 50, 20, 9], [2, 2, 2]);
+        // An empty sum is 0.
+        plain([1, 4, 4, 0], [1, 1, 1]);
+    });
+}
+
+/// Rows of the left side and columns of the right one are dense.
+fn along(m: usize, k: usize) -> Operands {
+    Operands { a: [m * k, k, 1], b: [1, k] }
+}
+
+/// Threads of a part of a wave, of a wave and of several waves share a column; some workgroups have columns left over.
+#[test]
+fn products_of_one_and_few_rows() {
+    const THREADS: [u32; 3] = [BLOCK as u32, 1, 1];
+    on_each_device(|arch| {
+        for width in [1, 8, 32, 64, 256] {
+            let columns = BLOCK as u32 / width;
+            let grid = |n: usize, batches: u32| ([(n as u32).div_ceil(columns), 1, batches], THREADS);
+            check::<f32>(arch, ProductKind::Row, [1, 1, 37, 64], &along(1, 64), grid(37, 1), width);
+            check::<f16>(arch, ProductKind::Rows, [2, 3, 37, 264], &along(3, 264), grid(37, 2), width);
+            // Fewer workgroups than batches: each takes several.
+            check::<bf16>(arch, ProductKind::Rows, [3, 4, 5, 72], &along(4, 72), grid(5, 2), width);
+        }
+    });
+}
+
+fn check_thin<T: Dtype>(arch: &str) {
+    let pack = PACK_BYTES / size_of::<T::Bits>();
+    let thin = |[batches, m, n, packs]: [usize; 4], operands: &Operands, z, threads| {
+        let shape = ([n.div_ceil(THIN_SIDE) as u32, 1, z], [threads, 1, 1]);
+        check::<T>(arch, ProductKind::Thin, [batches, m, n, packs * pack], operands, shape, 0);
+    };
+    for (m, n, packs) in
+        // One pack; what one product takes and a pack more; several rounds of each wave, whole and not.
+        [(16, 16, 1), (5, 33, 9), (9, 17, 64), (16, 40, 200), (7, 1, 257), (1, 5, 31)]
+    {
+        thin([1, m, n, packs], &along(m, packs * pack), 1, BLOCK as u32);
+    }
+    // Fewer waves, rows and columns apart, and fewer workgroups than batches: each takes several.
+    let k = 23 * pack;
+    let apart = Operands { a: [11 * (k + pack) + pack, k + pack, 1], b: [1, k + 2 * pack] };
+    thin([3, 11, 20, 23], &apart, 2, 64);
+}
+
+#[test]
+fn thin_products() {
+    on_each_device(|arch| {
+        check_thin::<f16>(arch);
+        check_thin::<bf16>(arch);
+        check_thin::<f32>(arch);
+    });
+}
+
+/// What lies behind the end of a line is read by no product, even if it is no number.
+#[test]
+fn numbers_behind_a_line_do_not_count() {
+    on_each_device(|arch| {
+        let (m, n, k, pitch) = (6, 3, 8, 512);
+        let lines = |lines: usize| {
+            let of = |i: usize| if i % pitch < k { 1.0 } else { f64::NAN };
+            Numbers::<f16>::new(&(0..lines * pitch).map(of).collect::<Vec<_>>())
+        };
+        let (a, b, c) = (lines(m), lines(n), Numbers::<f16>::new(&vec![0.0; m * n]));
+        let arguments = Product {
+            a: a.pointer(),
+            b: b.pointer(),
+            c: c.pointer(),
+            m: m as u32,
+            n: n as u32,
+            k: k as u32,
+            batches: 1,
+            a_row: pitch,
+            a_column: 1,
+            a_batch: 0,
+            b_row: 1,
+            b_column: pitch,
+            b_batch: 0,
+            c_row: n,
+            c_batch: 0,
+            width: 0,
+        };
+        let kernel = Product::kernel(ProductKind::Thin, f16::ELEMENT);
+        launch(kernel, &arguments, arch, [1, 1, 1], [BLOCK as u32, 1, 1]);
+        assert_eq!(c.read(), vec![k as f64; m * n], "{arch}");
+    });
+}
