@@ -129,7 +129,8 @@ fn larger_products_in_every_dtype() {
 /// batches. What kernels of ours compute is one launch.
 #[test]
 fn few_rows_by_dense_columns() {
-    let device = rocm();
+    rocm();
+    let device = Device::new_rocm_with_stream(0).unwrap();
     let counted = device.as_rocm_device().unwrap();
     for dtype in FLOATS {
         for (b, n, k) in [(1, 1, 8), (1, 3, 2080), (1, 300, 128), (3, 70, 64), (2, 17, 36), (1, 5, 1001)] {
