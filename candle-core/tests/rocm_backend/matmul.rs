@@ -160,9 +160,9 @@ fn narrow_floats_are_summed_in_f32() {
     let device = rocm();
     for dtype in [DType::F16, DType::BF16] {
         for m in [1, 4, 16, 20] {
-            // Of each pair of terms one part in a thousand is left, after sums far above the largest f16.
-            let signs = |row: usize| (0..256).map(move |i| if (i + row) % 2 == 0 { 256.0 } else { -255.0 });
-            let lhs: Vec<f64> = (0..m).flat_map(signs).collect();
+            // Sums rise far above the largest f16, and a small part of them is left.
+            let terms = |row: usize| (0..256).map(move |i| [256.0, -255.0][(i + row) / 128 % 2]);
+            let lhs: Vec<f64> = (0..m).flat_map(terms).collect();
             let lhs = from_f64(&lhs, &[1, m, 256], dtype).to_device(&device).unwrap();
             let rhs = from_f64(&[64.0; 3 * 256], &[1, 3, 256], dtype).to_device(&device).unwrap();
             let rhs = rhs.transpose(1, 2).unwrap();

@@ -41,7 +41,7 @@ fn check(sides: Sides, dtype: DType, device: &Device, what: &str) -> u64 {
 #[test]
 fn broadcast_sides_are_not_copied() {
     let device = own();
-    let cases: [(&str, Sides); 8] = [
+    let cases: [(&str, Sides); 9] = [
         ("heads that share keys", |dtype, device| {
             let k = on(device, &[2, 3, 1, 7, 6], dtype)?.broadcast_as((2, 3, 4, 7, 6))?;
             Ok((on(device, &[2, 3, 4, 5, 6], dtype)?, k.t()?))
@@ -54,6 +54,10 @@ fn broadcast_sides_are_not_copied() {
         ("single rows among each other", |dtype, device| {
             let q = on(device, &[2, 1, 3, 4, 6], dtype)?.permute((0, 2, 3, 1, 4))?;
             Ok((q, on(device, &[2, 3, 1, 6, 7], dtype)?.broadcast_as((2, 3, 4, 6, 7))?))
+        }),
+        ("single rows of batches that share a right side", |dtype, device| {
+            let q = on(device, &[4, 3, 1, 6], dtype)?;
+            Ok((q, on(device, &[1, 3, 6, 7], dtype)?.broadcast_as((4, 3, 6, 7))?))
         }),
         ("one left side for all batches", |dtype, device| {
             let q = on(device, &[1, 4, 5, 6], dtype)?.broadcast_as((3, 4, 5, 6))?;
