@@ -711,9 +711,7 @@ fn windows() -> Vec<Family> {
     vec![
         Family {
             variants: vec![
-                vec![names("kind", &["conv", "conv_rows"]), dtypes("dtype", WIDER_FLOATS)],
-                // Others multiply on tiles.
-                vec![names("kind", &["fold"]), dtypes("dtype", &["f64"])],
+                vec![names("kind", &["conv", "conv_rows", "fold"]), dtypes("dtype", WIDER_FLOATS)],
                 vec![names("kind", &["conv_transpose"]), dtypes("dtype", ELEMENTS)],
             ],
             ..family(

@@ -449,9 +449,10 @@ __device__ void upsample_bilinear2d(const uint32_t places, const Divisor width, 
     OP(__nv_bfloat16, bf16)  \
     OP(float, f32)           \
     OP(double, f64)
+#define FOLD(T, T_NAME) TRANSPOSED(fold, true, T, T_NAME)
 FLOATS(CONVOLVE)
 FLOATS(CONVOLVE_ROWS)
-TRANSPOSED(fold, true, double, f64)
+FLOATS(FOLD)
 
 #define POOL(NAME, T, T_NAME)                                                                                         \
     extern "C" __global__ void NAME##_##T_NAME(const size_t places, const size_t w_out, const size_t w_magic,         \

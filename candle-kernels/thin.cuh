@@ -28,11 +28,15 @@ struct Thin {
     // Words of a line that a lane has in one product, packs of it that it reads at once, and products of these.
     static constexpr unsigned int WORDS = STEP<T> * sizeof(T) / 4 / SHARES;
     static constexpr unsigned int PACKS = WORDS > 4 ? WORDS / 4 : 1, PRODUCTS = PACKS * 4 / WORDS;
-    // A part of k: the packs of all shares. So many are under way, and lie beside each other.
+    // A part of k: the packs of all shares. As many are under way as there are registers for; they lie beside each other.
     static constexpr unsigned int PART = PACKS * SHARES;
     typedef int Words __attribute__((ext_vector_type(PACKS * 4)));
     struct Part { Words columns[Columns::COUNT], rows[Rows::COUNT]; };
+#if defined(TILES_BY_MMA)
+    static constexpr unsigned int AT_ONCE = BY_LANES<T> ? 3 : 4;
+#else
     static constexpr unsigned int AT_ONCE = BY_LANES<T> ? 4 : 256 / sizeof(Part);
+#endif
 
     const T *columns[Columns::COUNT], *rows[Rows::COUNT];
     // Of a line.

@@ -271,7 +271,8 @@ fn windows(device: &Device) -> Result<()> {
             let k = Var::from_tensor(&on(device, &[8, 2, 3, 3], dtype)?)?;
             x.conv2d(&k, 0, 1, 1, 1)?.sum_all()?.backward()?;
             // Channels enough to multiply them, and results enough for the larger tiles.
-            for (rows, columns, c_out) in [(3, 3, 6), (1, 1 << 14, 65)] {
+            for (rows, columns, c_out, tiles) in [(3, 3, 6, false), (3, 3, 6, true), (1, 1 << 14, 65, true)] {
+                candle::rocm::set_conv_tiles(Some(tiles));
                 let x = on(device, &[1, 6, rows, columns], dtype)?;
                 x.conv2d(&on(device, &[c_out, 6, 1, 2], dtype)?, 0, 1, 1, 1)?;
                 x.conv_transpose2d(&on(device, &[6, c_out, 1, 2], dtype)?, 0, 0, 1, 1)?;

@@ -44,6 +44,16 @@ const RULES: &[Rule] = &[
             to: "if (q.device().is_metal() || q.device().is_rocm()) && seq_len == 1 {",
         },
     },
+    // What a step was computed of is dropped before the next: a decoder's activations are half a gigabyte.
+    Rule {
+        name: "stable-diffusion-resnet-memory",
+        file: "models/stable_diffusion/resnet.rs",
+        expect: 1,
+        edit: Edit::Replace {
+            from: "        let xs = self.norm1.forward(xs)?;\n        let xs = self.conv1.forward(&nn::ops::silu(&xs)?)?;\n",
+            to: "        let activated = self.norm1.forward(xs).and_then(|xs| nn::ops::silu(&xs))?;\n        let xs = self.conv1.forward(&activated)?;\n        drop(activated);\n",
+        },
+    },
     // By the device and not by the feature, so that the CPU device computes its models in the same program; and in the
     // dtypes that `moe_gemm` takes.
     Rule {

@@ -54,8 +54,9 @@ mod stream;
 
 pub(crate) use device::{activation_bytes, Groups, RowProduct};
 pub use device::{
-    conv_workspace, set_conv_library, set_conv_tuning, set_conv_workspace, CONV_CACHE_VARIABLE,
-    CONV_LIBRARY_VARIABLE, CONV_TUNE_VARIABLE, CONV_WORKSPACE_VARIABLE, PRODUCT_LIBRARY_VARIABLE,
+    conv_workspace, set_conv_library, set_conv_tiles, set_conv_tuning, set_conv_workspace,
+    CONV_CACHE_VARIABLE, CONV_LIBRARY_VARIABLE, CONV_TUNE_VARIABLE, CONV_WORKSPACE_VARIABLE,
+    PRODUCT_LIBRARY_VARIABLE,
 };
 pub use device::{
     DeviceId, GpuReport, KernelArg, Launch, LaunchConfig, LibraryReport, Report, RocmDevice, RocmKernel,

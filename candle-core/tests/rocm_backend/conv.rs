@@ -1,5 +1,5 @@
 use super::fixture::*;
-use candle_core::rocm::set_conv_library;
+use candle_core::rocm::{set_conv_library, set_conv_tiles};
 use candle_core::{DType, Device, Result, Tensor};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -134,11 +134,14 @@ fn of_any_width(device: &Device) {
     }
 }
 
-/// By our own kernels, then by MIOpen where it has a solution.
+/// By our own kernels, on tiles and not, then by MIOpen where it has a solution.
 pub fn each_way(test: impl Fn(&Device)) {
     let alone = own_workspace();
     let device = rocm();
-    test(&device);
+    for tiles in [true, false] {
+        set_conv_tiles(Some(tiles));
+        test(&device);
+    }
     set_conv_library(Some(true));
     test(&device);
     drop(alone);
@@ -149,6 +152,7 @@ pub fn own_workspace() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     set_conv_library(Some(false));
+    set_conv_tiles(Some(true));
     alone
 }
 

@@ -129,7 +129,8 @@ fn larger_products_in_every_dtype() {
 /// batches. What kernels of ours compute is one launch.
 #[test]
 fn few_rows_by_dense_columns() {
-    let device = rocm();
+    rocm();
+    let device = Device::new_rocm_with_stream(0).unwrap();
     let counted = device.as_rocm_device().unwrap();
     for dtype in FLOATS {
         for (b, n, k) in [(1, 1, 8), (1, 3, 2080), (1, 300, 128), (3, 70, 64), (2, 17, 36), (1, 5, 1001)] {
@@ -159,9 +160,9 @@ fn narrow_floats_are_summed_in_f32() {
     let device = rocm();
     for dtype in [DType::F16, DType::BF16] {
         for m in [1, 4, 16, 20] {
-            // Of each pair of terms one part in a thousand is left, after sums far above the largest f16.
-            let signs = |row: usize| (0..256).map(move |i| if (i + row) % 2 == 0 { 256.0 } else { -255.0 });
-            let lhs: Vec<f64> = (0..m).flat_map(signs).collect();
+            // Sums rise far above the largest f16, and a small part of them is left.
+            let terms = |row: usize| (0..256).map(move |i| [256.0, -255.0][(i + row) / 128 % 2]);
+            let lhs: Vec<f64> = (0..m).flat_map(terms).collect();
             let lhs = from_f64(&lhs, &[1, m, 256], dtype).to_device(&device).unwrap();
             let rhs = from_f64(&[64.0; 3 * 256], &[1, 3, 256], dtype).to_device(&device).unwrap();
             let rhs = rhs.transpose(1, 2).unwrap();

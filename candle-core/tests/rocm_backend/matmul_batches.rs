@@ -6,6 +6,12 @@ use candle_core::{DType, Device, Result, Tensor};
 /// Both sides of a product: a dtype's, on a device.
 type Sides = fn(DType, &Device) -> Result<(Tensor, Tensor)>;
 
+/// A device whose launches nobody else counts.
+fn own() -> Device {
+    rocm();
+    Device::new_rocm_with_stream(0).unwrap()
+}
+
 fn on(device: &Device, dims: &[usize], dtype: DType) -> Result<Tensor> {
     tensor(dims, dtype, 0.5).to_device(device)
 }
@@ -34,8 +40,8 @@ fn check(sides: Sides, dtype: DType, device: &Device, what: &str) -> u64 {
 /// Neither rows nor columns make whole packs, so that rocBLAS multiplies: nothing of ours is launched.
 #[test]
 fn broadcast_sides_are_not_copied() {
-    let device = rocm();
-    let cases: [(&str, Sides); 8] = [
+    let device = own();
+    let cases: [(&str, Sides); 9] = [
         ("heads that share keys", |dtype, device| {
             let k = on(device, &[2, 3, 1, 7, 6], dtype)?.broadcast_as((2, 3, 4, 7, 6))?;
             Ok((on(device, &[2, 3, 4, 5, 6], dtype)?, k.t()?))
@@ -48,6 +54,10 @@ fn broadcast_sides_are_not_copied() {
         ("single rows among each other", |dtype, device| {
             let q = on(device, &[2, 1, 3, 4, 6], dtype)?.permute((0, 2, 3, 1, 4))?;
             Ok((q, on(device, &[2, 3, 1, 6, 7], dtype)?.broadcast_as((2, 3, 4, 6, 7))?))
+        }),
+        ("single rows of batches that share a right side", |dtype, device| {
+            let q = on(device, &[4, 3, 1, 6], dtype)?;
+            Ok((q, on(device, &[1, 3, 6, 7], dtype)?.broadcast_as((4, 3, 6, 7))?))
         }),
         ("one left side for all batches", |dtype, device| {
             let q = on(device, &[1, 4, 5, 6], dtype)?.broadcast_as((3, 4, 5, 6))?;
@@ -80,7 +90,7 @@ fn broadcast_sides_are_not_copied() {
 /// The heads that share keys are the few rows of one launch.
 #[test]
 fn shared_keys_are_read_once() {
-    let device = rocm();
+    let device = own();
     let cases: [(&str, Sides, u64); 3] = [
         (
             "of a token",
@@ -118,7 +128,7 @@ fn shared_keys_are_read_once() {
 /// More calls than copies are worth, and matrices that BLAS cannot read where they lie.
 #[test]
 fn what_cannot_be_walked_is_copied() {
-    let device = rocm();
+    let device = own();
     let cases: [(&str, Sides, u64); 3] = [
         (
             "many of both",

@@ -74,8 +74,9 @@ fn other_operands_are_refused() {
     refused(&f8, &of(&[3, 2], F8, &device), "shape mismatch in matmul");
     refused(&f8, &of(&[1, 2, 2], F8, &device), "shape mismatch in matmul");
     refused(&f8, &of(&[2], F8, &device), "no matrices");
-    refused(&f8, &of(&[2, 2], F8, &Device::Cpu), "on a ROCm device");
-    // As Candle's own product does, on both devices.
     let on_cpu = of(&[2, 2], F8, &Device::Cpu);
+    refused(&f8, &on_cpu, "device mismatch in matmul_f8");
+    refused(&on_cpu, &on_cpu, "on a ROCm device");
+    // As Candle's own product does, on both devices.
     assert_refused_alike(f8.matmul(&f8), on_cpu.matmul(&on_cpu), "f8e4m3");
 }

@@ -4,7 +4,7 @@
 //! whose workspace is within the bound is compiled and taken; where there is none, or where a table says that ours are
 //! faster, our own kernels compute. With tuning, all of them are measured at the first call of a shape. A failure of the
 //! library never reaches the caller: it is logged once, and our kernels take over.
-use super::convolution_choices::{self, Choice, Choices};
+use super::convolution_choices::{self, Choice, Choices, Way};
 use super::convolution_shape::ConvShape;
 use super::device::DeviceState;
 use super::miopen::{self, Failure, Handle, Problem, Solution};
@@ -36,9 +36,16 @@ const OWN: &[(&str, &str)] = &[
     ("sm_", "measured"),
 ];
 
+/// Architectures, likewise, where our own kernels do not convolve on tiles, and why.
+const UNFOLDED: &[(&str, &str)] = &[
+    // docs/performance.md: the products of cuBLAS make up for the copy, and for more.
+    ("sm_", "measured"),
+];
+
 /// What the environment and the program ask for.
 struct Settings {
     library: AtomicU8,
+    tiles: AtomicU8,
     tuning: AtomicU8,
     workspace: AtomicUsize,
 }
@@ -69,6 +76,7 @@ fn settings() -> &'static Settings {
         };
         Settings {
             library: AtomicU8::new(switch(LIBRARY_VARIABLE)),
+            tiles: AtomicU8::new(UNSET),
             tuning: AtomicU8::new(switch(TUNE_VARIABLE)),
             workspace: AtomicUsize::new(workspace),
         }
@@ -93,6 +101,12 @@ pub fn set_conv_library(wanted: Option<bool>) {
     settings().library.store(wanted.map_or(UNSET, u8::from), Ordering::Relaxed);
 }
 
+/// Has our own kernels convolve on tiles or unfold, whatever a table says: for tests of both.
+#[doc(hidden)]
+pub fn set_conv_tiles(wanted: Option<bool>) {
+    settings().tiles.store(wanted.map_or(UNSET, u8::from), Ordering::Relaxed);
+}
+
 /// Whether convolutions of shapes that are met later are measured at their first call, which then waits for the device;
 /// in place of `CANDLE_ROCM_CONV_TUNE`. Choices are kept on disk, see `CANDLE_ROCM_CONV_CACHE`.
 pub fn set_conv_tuning(tune: bool) {
@@ -115,10 +129,17 @@ impl Plan {
 /// What computes a convolution.
 #[derive(Clone)]
 pub(crate) enum Computed {
-    Own,
+    Own(Way),
     Library(Arc<Plan>),
     /// To be measured: these, and our own.
     Measured(Vec<Arc<Plan>>),
+}
+
+/// One of what is measured.
+#[derive(Clone, Copy)]
+pub(crate) enum Candidate<'a> {
+    Own(Way),
+    Library(&'a Plan),
 }
 
 /// The library of a device, and what was found out of each shape.
@@ -139,20 +160,35 @@ impl DeviceState {
     /// What computes convolutions of this shape.
     pub(crate) fn convolution(&self, shape: &ConvShape) -> Computed {
         let wanted = settings().library.load(Ordering::Relaxed);
+        let own = Computed::Own(self.own_convolution());
         if wanted == 0 || !miopen::takes(shape.dtype) {
-            return Computed::Own;
+            return own;
         }
         let mut convolutions = self.convolutions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = convolutions.known.get(shape) {
             return known.clone();
         }
-        let is_ours = || OWN.iter().any(|(prefix, _)| self.arch().starts_with(prefix));
-        let computed = match wanted == UNSET && settings().tuning.load(Ordering::Relaxed) != 1 && is_ours() {
-            true => Computed::Own,
+        let is_ours = wanted == UNSET && settings().tuning.load(Ordering::Relaxed) != 1 && self.is_in(OWN);
+        let computed = match is_ours {
+            true => own,
             false => said_if_long(format!("MIOpen: {shape}"), || convolutions.ask(self, shape)),
         };
         convolutions.know(shape, computed.clone());
         computed
+    }
+
+    fn is_in(&self, table: &[(&str, &str)]) -> bool {
+        table.iter().any(|(prefix, _)| self.arch().starts_with(prefix))
+    }
+
+    /// How our own kernels compute where nothing was measured.
+    pub(crate) fn own_convolution(&self) -> Way {
+        match settings().tiles.load(Ordering::Relaxed) {
+            0 => Way::Unfolded,
+            1 => Way::Tiles,
+            _ if self.is_in(UNFOLDED) => Way::Unfolded,
+            _ => Way::Tiles,
+        }
     }
 
     /// Enqueues a convolution by the library; `false`, and our kernels from now on, if it fails.
@@ -176,13 +212,13 @@ impl DeviceState {
             // HIP keeps the last error for whoever asks next.
             let _ = rocm_rs::hip::get_last_error();
             convolutions.say(self, &failure);
-            convolutions.know(shape, Computed::Own);
+            convolutions.know(shape, Computed::Own(self.own_convolution()));
             return Ok(false);
         }
         Ok(true)
     }
 
-    /// Measures `run` for each plan and for our own kernels (`None`), and keeps the fastest. Waits for the device.
+    /// Measures `run` for each plan and for our own kernels, and keeps the fastest. Waits for the device.
     ///
     /// # Errors
     /// Those of our own kernels.
@@ -190,25 +226,31 @@ impl DeviceState {
         &self,
         shape: &ConvShape,
         plans: &[Arc<Plan>],
-        mut run: impl FnMut(Option<&Plan>) -> Result<bool>,
+        mut run: impl FnMut(Candidate) -> Result<bool>,
     ) -> Result<()> {
-        let mut time = |plan: Option<&Plan>| -> Result<Option<Duration>> {
-            if !run(plan)? {
+        let mut time = |candidate: Candidate| -> Result<Option<Duration>> {
+            if !run(candidate)? {
                 return Ok(None);
             }
             self.stream.finish("tuning a convolution")?;
             let start = Instant::now();
             for _ in 0..MEASURED {
-                run(plan)?;
+                run(candidate)?;
             }
             self.stream.finish("tuning a convolution")?;
             Ok(Some(start.elapsed()))
         };
-        let mut best = (time(None)?, Computed::Own, Choice::Own);
-        for plan in plans {
-            let taken = time(Some(plan.as_ref()))?;
-            if taken.is_some_and(|taken| best.0.is_none_or(|best| taken < best)) {
-                best = (taken, Computed::Library(plan.clone()), Choice::Solution(plan.solution.id));
+        let own = [Way::Tiles, Way::Unfolded]
+            .map(|way| (Candidate::Own(way), Computed::Own(way), Choice::Own(way)));
+        let of_library = plans.iter().map(|plan| {
+            let choice = Choice::Solution(plan.solution.id);
+            (Candidate::Library(plan.as_ref()), Computed::Library(plan.clone()), choice)
+        });
+        let way = self.own_convolution();
+        let mut best = (Duration::MAX, Computed::Own(way), Choice::Own(way));
+        for (candidate, computed, choice) in own.into_iter().chain(of_library) {
+            if let Some(taken) = time(candidate)?.filter(|taken| *taken < best.0) {
+                best = (taken, computed, choice);
             }
         }
         let mut convolutions = self.convolutions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -239,7 +281,7 @@ impl Convolutions {
             Err(failure) => {
                 let _ = rocm_rs::hip::get_last_error();
                 self.say(device, &failure);
-                Computed::Own
+                Computed::Own(device.own_convolution())
             }
         }
     }
@@ -250,10 +292,11 @@ impl Convolutions {
             self.library = Some(Opened::Missing);
             self.library = Some(open(device)?);
         }
-        let Some(Opened::Library { handle, choices }) = &self.library else { return Ok(Computed::Own) };
+        let own = Computed::Own(device.own_convolution());
+        let Some(Opened::Library { handle, choices }) = &self.library else { return Ok(own) };
         let measured = choices.of(shape);
-        if measured == Some(Choice::Own) {
-            return Ok(Computed::Own);
+        if let Some(Choice::Own(way)) = measured {
+            return Ok(Computed::Own(way));
         }
         let bound = conv_workspace();
         let mut offered = Problem::of(shape)?.solutions(handle)?;
@@ -277,7 +320,7 @@ impl Convolutions {
                 return Ok(Computed::Library(plan));
             }
         }
-        Ok(Computed::Own)
+        Ok(own)
     }
 
     /// Logs a failure of the library: the first as a warning, since others will be alike.

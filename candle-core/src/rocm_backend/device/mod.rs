@@ -34,14 +34,15 @@ mod properties;
 
 pub(crate) use blaslt::BiasedProduct;
 pub use blaslt::LIBRARY_VARIABLE as PRODUCT_LIBRARY_VARIABLE;
+pub(crate) use convolution_choices::Way;
 pub use convolution_choices::CACHE_VARIABLE as CONV_CACHE_VARIABLE;
 pub(crate) use convolution_shape::{Axis, ConvShape, Direction};
 pub use convolutions::{
-    conv_workspace, set_conv_library, set_conv_tuning, set_conv_workspace,
+    conv_workspace, set_conv_library, set_conv_tiles, set_conv_tuning, set_conv_workspace,
     LIBRARY_VARIABLE as CONV_LIBRARY_VARIABLE, TUNE_VARIABLE as CONV_TUNE_VARIABLE,
     WORKSPACE_VARIABLE as CONV_WORKSPACE_VARIABLE,
 };
-pub(crate) use convolutions::{Computed, Plan};
+pub(crate) use convolutions::{Candidate, Computed, Plan};
 pub use custom::{KernelArg, Launch, RocmKernel};
 pub(crate) use deferred::{activation_bytes, Groups, RowProduct};
 pub use device::{DeviceId, RocmDevice};

@@ -1,13 +1,13 @@
-//! A transposed convolution: a product on tiles for each phase of its stride, all in one launch; of f64, the products of
-//! every tap with every place, of which each element of the result then sums those that reach it, in pieces of bounded
-//! size; or, for few channels, other dtypes and images too large for tiles, one kernel that goes through the taps.
+//! A transposed convolution: a product on tiles for each phase of its stride, all in one launch; or the products of every
+//! tap with every place, of which each element of the result then sums those that reach it, in pieces of bounded size; or,
+//! for few channels, and dtypes without products, one kernel that goes through the taps.
 use super::output::dense_kernel;
 use super::pieces::{bound, Pieces};
 use super::{merged_places, tiles, Operand, Walk, DIRECT_CHANNELS};
-use crate::rocm_backend::device::ConvShape;
-use crate::rocm_backend::ops::matmul::{product, Output};
+use crate::rocm_backend::device::{ConvShape, Way};
+use crate::rocm_backend::ops::matmul::{multiplies, product, Output};
 use crate::rocm_backend::storage::{further, RocmStorage};
-use crate::{DType, Layout, Result};
+use crate::{Layout, Result};
 use hip_kernels::contract::{ConvolutionKind, DevicePtr};
 
 /// The channels of `shape` are those of the plain convolution: `c_out` of a group are read, `c_in` written.
@@ -16,6 +16,7 @@ pub(super) fn compute(
     shape: &ConvShape,
     operands: [Operand; 2],
     dst: &RocmStorage,
+    way: Way,
 ) -> Result<()> {
     let [(src, layout), (kernel, kernel_layout)] = operands;
     let ConvShape { dtype, batch, groups, c_in, c_out, h, w, .. } = *shape;
@@ -34,10 +35,10 @@ pub(super) fn compute(
         group_out: c_in,
         dst_stride,
     };
-    if c_out > DIRECT_CHANNELS && tiles::compute(op, shape, operands, dst)? {
+    if way == Way::Tiles && c_out > DIRECT_CHANNELS && tiles::compute(op, shape, operands, dst)? {
         return Ok(());
     }
-    let Some(seen) = merged_places(layout).filter(|_| dtype == DType::F64 && c_out > DIRECT_CHANNELS) else {
+    let Some(seen) = merged_places(layout).filter(|_| multiplies(dtype) && c_out > DIRECT_CHANNELS) else {
         return walk.launch(src);
     };
     let mut made = None;

@@ -15,7 +15,7 @@ pub(crate) use gradients::{whole_conv1d, whole_conv2d, whole_conv_transpose1d, w
 use super::matmul::multiplies;
 use super::{check_rank, computing, for_planes, found, same_computing_dtype, strided};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
-use crate::rocm_backend::device::{max_elements, Axis, Computed, ConvShape, Direction, Plan};
+use crate::rocm_backend::device::{max_elements, Axis, Candidate, Computed, ConvShape, Direction, Plan, Way};
 use crate::rocm_backend::error::unsupported_dtype;
 use crate::rocm_backend::layout::{extent, magic, Strided};
 use crate::rocm_backend::storage::RocmStorage;
@@ -255,26 +255,26 @@ fn compute(op: &'static str, shape: &ConvShape, operands: [Operand; 2]) -> Resul
     // SAFETY: every element is written, by the library or by our kernels.
     let dst = unsafe { RocmStorage::alloc(&a.device, dtype, elements, op)? };
     a.order_after(b)?;
-    let own = || match shape.direction {
-        Direction::Output => output::compute(op, shape, operands, &dst),
-        Direction::Input => input::compute(op, shape, operands, &dst),
+    let own = |way: Way| match shape.direction {
+        Direction::Output => output::compute(op, shape, operands, &dst, way),
+        Direction::Input => input::compute(op, shape, operands, &dst, way),
         Direction::Weights => weights::compute(op, shape, operands, &dst),
     };
     let state = a.device.state();
     match state.convolution(shape) {
-        Computed::Own => own()?,
+        Computed::Own(way) => own(way)?,
         Computed::Library(plan) => {
             if !by_library(op, shape, &plan, operands, &dst)? {
-                own()?;
+                own(state.own_convolution())?;
             }
         }
         Computed::Measured(plans) => {
-            state.tune_convolution(shape, &plans, |plan| match plan {
-                None => own().map(|()| true),
-                Some(plan) => by_library(op, shape, plan, operands, &dst),
+            state.tune_convolution(shape, &plans, |candidate| match candidate {
+                Candidate::Own(way) => own(way).map(|()| true),
+                Candidate::Library(plan) => by_library(op, shape, plan, operands, &dst),
             })?;
             // What was measured last may have been a solution that fails.
-            own()?;
+            own(state.own_convolution())?;
         }
     }
     Ok(dst)

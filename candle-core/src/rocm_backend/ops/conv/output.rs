@@ -3,7 +3,7 @@
 //! itself; or, for very few output channels, or input channels of a group, one kernel that goes through the windows.
 use super::pieces::{bound, Pieces};
 use super::{merged_places, tiles, Operand, Walk, DIRECT_CHANNELS};
-use crate::rocm_backend::device::{Axis, ConvShape};
+use crate::rocm_backend::device::{Axis, ConvShape, Way};
 use crate::rocm_backend::layout::{magic, Strided};
 use crate::rocm_backend::ops::matmul::{product, Output};
 use crate::rocm_backend::ops::{for_planes, found, strided};
@@ -19,6 +19,7 @@ pub(super) fn compute(
     shape: &ConvShape,
     operands: [Operand; 2],
     dst: &RocmStorage,
+    way: Way,
 ) -> Result<()> {
     let [(src, layout), (kernel, kernel_layout)] = operands;
     let ConvShape { dtype, batch, groups, c_in, c_out, h, w, .. } = *shape;
@@ -79,7 +80,7 @@ pub(super) fn compute(
             return multiply(src, seen.start_offset(), strides, (0, batch), (0, places));
         }
     }
-    if tiles::compute(op, shape, operands, dst)? {
+    if way == Way::Tiles && tiles::compute(op, shape, operands, dst)? {
         return Ok(());
     }
     let (width, rows) = (dtype.size_in_bytes(), groups * columns);

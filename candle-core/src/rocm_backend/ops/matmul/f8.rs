@@ -14,6 +14,7 @@ use crate::{DType, Result, Shape, Storage, Tensor};
 /// For other dtypes, dims that do not fit each other, and tensors that are not on one ROCm device.
 pub fn matmul_f8(lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
     let ((left, lhs_layout), (right, rhs_layout)) = (lhs.storage_and_layout(), rhs.storage_and_layout());
+    left.same_device(&right, "matmul_f8")?;
     let (Storage::Rocm(left), Storage::Rocm(right)) = (&*left, &*right) else {
         bail!("matmul_f8: both tensors have to be on a ROCm device")
     };
