@@ -8,7 +8,7 @@ use super::convolution_choices::{self, Choice, Choices, Way};
 use super::convolution_shape::ConvShape;
 use super::device::DeviceState;
 use super::miopen::{self, Failure, Handle, Problem, Solution};
-use crate::Result;
+use crate::{DType, Result};
 use hip_kernels::contract::DevicePtr;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -30,16 +30,16 @@ const LONG: Duration = Duration::from_secs(5);
 /// Calls that are measured together, after one that is not.
 const MEASURED: u32 = 5;
 
-/// Architectures, by how their names begin, whose convolutions are ours where the environment says nothing, and why.
-const OWN: &[(&str, &str)] = &[
-    // docs/performance.md: cuDNN's heuristics through this interface take 1.0 to 4.7 times as long.
-    ("sm_", "measured"),
+/// Architectures, by how their names begin, whose convolutions are ours where the environment says nothing.
+const OWN: &[&str] = &[
+    // Measured (docs/performance.md): cuDNN's heuristics through this interface take up to 19 times as long.
+    "sm_",
 ];
 
-/// Architectures, likewise, where our own kernels do not convolve on tiles, and why.
-const UNFOLDED: &[(&str, &str)] = &[
-    // docs/performance.md: the products of cuBLAS make up for the copy, and for more.
-    ("sm_", "measured"),
+/// Architectures, likewise, where our own kernels do not convolve on tiles.
+const UNFOLDED: &[&str] = &[
+    // Measured (docs/performance.md): the products of cuBLAS make up for the copy, and for more.
+    "sm_",
 ];
 
 /// What the environment and the program ask for.
@@ -160,7 +160,7 @@ impl DeviceState {
     /// What computes convolutions of this shape.
     pub(crate) fn convolution(&self, shape: &ConvShape) -> Computed {
         let wanted = settings().library.load(Ordering::Relaxed);
-        let own = Computed::Own(self.own_convolution());
+        let own = Computed::Own(self.own_convolution(shape.dtype));
         if wanted == 0 || !miopen::takes(shape.dtype) {
             return own;
         }
@@ -177,16 +177,17 @@ impl DeviceState {
         computed
     }
 
-    fn is_in(&self, table: &[(&str, &str)]) -> bool {
-        table.iter().any(|(prefix, _)| self.arch().starts_with(prefix))
+    fn is_in(&self, table: &[&str]) -> bool {
+        table.iter().any(|prefix| self.arch().starts_with(prefix))
     }
 
     /// How our own kernels compute where nothing was measured.
-    pub(crate) fn own_convolution(&self) -> Way {
+    pub(crate) fn own_convolution(&self, dtype: DType) -> Way {
+        let narrow = matches!(dtype, DType::F16 | DType::BF16);
         match settings().tiles.load(Ordering::Relaxed) {
             0 => Way::Unfolded,
             1 => Way::Tiles,
-            _ if self.is_in(UNFOLDED) => Way::Unfolded,
+            _ if self.is_in(UNFOLDED) || (narrow && self.drops_denormals()) => Way::Unfolded,
             _ => Way::Tiles,
         }
     }
@@ -212,7 +213,7 @@ impl DeviceState {
             // HIP keeps the last error for whoever asks next.
             let _ = rocm_rs::hip::get_last_error();
             convolutions.say(self, &failure);
-            convolutions.know(shape, Computed::Own(self.own_convolution()));
+            convolutions.know(shape, Computed::Own(self.own_convolution(shape.dtype)));
             return Ok(false);
         }
         Ok(true)
@@ -246,7 +247,7 @@ impl DeviceState {
             let choice = Choice::Solution(plan.solution.id);
             (Candidate::Library(plan.as_ref()), Computed::Library(plan.clone()), choice)
         });
-        let way = self.own_convolution();
+        let way = self.own_convolution(shape.dtype);
         let mut best = (Duration::MAX, Computed::Own(way), Choice::Own(way));
         for (candidate, computed, choice) in own.into_iter().chain(of_library) {
             if let Some(taken) = time(candidate)?.filter(|taken| *taken < best.0) {
@@ -281,7 +282,7 @@ impl Convolutions {
             Err(failure) => {
                 let _ = rocm_rs::hip::get_last_error();
                 self.say(device, &failure);
-                Computed::Own(device.own_convolution())
+                Computed::Own(device.own_convolution(shape.dtype))
             }
         }
     }
@@ -292,7 +293,7 @@ impl Convolutions {
             self.library = Some(Opened::Missing);
             self.library = Some(open(device)?);
         }
-        let own = Computed::Own(device.own_convolution());
+        let own = Computed::Own(device.own_convolution(shape.dtype));
         let Some(Opened::Library { handle, choices }) = &self.library else { return Ok(own) };
         let measured = choices.of(shape);
         if let Some(Choice::Own(way)) = measured {

@@ -125,6 +125,11 @@ impl DeviceState {
         &self.arch
     }
 
+    /// Whether its matrix units take f16 and bf16 below the normal ranges for 0: those of gfx90a do.
+    pub(crate) fn drops_denormals(&self) -> bool {
+        self.arch.starts_with("gfx90a")
+    }
+
     pub(crate) fn id(&self) -> DeviceId {
         DeviceId(self.stream.id())
     }

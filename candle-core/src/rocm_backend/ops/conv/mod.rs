@@ -265,7 +265,7 @@ fn compute(op: &'static str, shape: &ConvShape, operands: [Operand; 2]) -> Resul
         Computed::Own(way) => own(way)?,
         Computed::Library(plan) => {
             if !by_library(op, shape, &plan, operands, &dst)? {
-                own(state.own_convolution())?;
+                own(state.own_convolution(dtype))?;
             }
         }
         Computed::Measured(plans) => {
@@ -274,7 +274,7 @@ fn compute(op: &'static str, shape: &ConvShape, operands: [Operand; 2]) -> Resul
                 Candidate::Library(plan) => by_library(op, shape, plan, operands, &dst),
             })?;
             // What was measured last may have been a solution that fails.
-            own(state.own_convolution())?;
+            own(state.own_convolution(dtype))?;
         }
     }
     Ok(dst)
