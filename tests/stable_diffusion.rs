@@ -126,8 +126,8 @@ fn the_unet_is_the_cpu_devices() -> Result<()> {
     Ok(())
 }
 
-/// One decode of f16 latents at version 1.5's own widths, beyond the weights: at a million pixels five tensors of half a
-/// gigabyte at most. For a real card: the software GPU would take hours.
+/// One decode of f16 latents at version 1.5's own widths takes at most 2 GiB beyond the weights. For a real card: the
+/// software GPU would take hours.
 #[test]
 #[serial(gpu)]
 fn the_decoder_takes_little_memory_at_its_own_sizes() -> Result<()> {
@@ -150,7 +150,7 @@ fn the_decoder_takes_little_memory_at_its_own_sizes() -> Result<()> {
         assert_eq!(picture.dims(), [1, 3, side, side]);
         let taken = rocm.memory_stats().peak - before;
         println!("a decode at {side} x {side} takes {} MiB beyond {} MiB", taken >> 20, before >> 20);
-        assert!(taken <= 5 << 29, "{taken} bytes at {side} x {side}");
+        assert!(taken <= 2 << 30, "{taken} bytes at {side} x {side}");
     }
     Ok(())
 }

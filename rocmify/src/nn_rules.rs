@@ -26,6 +26,25 @@ const RULES: &[Rule] = &[
             insert: "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::softmax(xs, dim)? {\n        return Ok(fused);\n    }\n",
         },
     },
+    // The bias is added where the result lies: the activations of a decoder are half a gigabyte.
+    Rule {
+        name: "conv1d-with-bias",
+        file: "conv.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        let x = x.conv1d_with_algo(\n",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(bias) = self.bias.as_ref().filter(|_| x.device().is_rocm()) {\n            let c = &self.config;\n            let steps = [c.padding, c.stride, c.dilation, c.groups];\n            if let Some(y) = candle::rocm::conv1d_with_bias(x, &self.weight, bias, steps)? {\n                return Ok(y);\n            }\n        }\n",
+        },
+    },
+    Rule {
+        name: "conv2d-with-bias",
+        file: "conv.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        let x = x.conv2d_with_algo(\n",
+            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(bias) = self.bias.as_ref().filter(|_| x.device().is_rocm()) {\n            let c = &self.config;\n            let steps = [c.padding, c.stride, c.dilation, c.groups];\n            if let Some(y) = candle::rocm::conv2d_with_bias(x, &self.weight, bias, steps)? {\n                return Ok(y);\n            }\n        }\n",
+        },
+    },
     // One call of a library where it has one: upstream adds the bias in a launch of its own.
     Rule {
         name: "linear-with-bias",

@@ -66,6 +66,7 @@ pub use hip_kernels::contract::{DevicePtr, KernelLayout};
 pub use layout::Strided;
 pub use ops::attention::{Attended, Attention, AttentionOperand, AttentionSequences, ATTENTION_MAX_WIDTH};
 pub use ops::attention_gradients::AttentionGradients;
+pub use ops::conv::{conv1d_with_bias, conv2d_with_bias};
 pub(crate) use ops::conv::{whole_conv1d, whole_conv2d, whole_conv_transpose1d, whole_conv_transpose2d};
 pub use ops::elementwise::{swiglu, unary_function};
 pub use ops::indexing::{deterministic, set_deterministic};

@@ -435,3 +435,52 @@ fn windows_that_do_not_fit_are_errors() {
     let empty = zeros(&[0, 2, 4, 4]).conv2d(&zeros(&[3, 2, 3, 3]), 0, 1, 1, 1).unwrap();
     assert_eq!(empty.dims(), [0, 3, 2, 2]);
 }
+
+/// One tensor is made: the result.
+#[test]
+fn a_bias_is_added_where_the_result_lies() {
+    use candle_core::rocm::{conv1d_with_bias, conv2d_with_bias};
+    use candle_core::Var;
+    let _alone = own_workspace();
+    rocm();
+    let device = Device::new_rocm_with_stream(0).unwrap();
+    let on = |t: &Tensor| t.to_device(&device).unwrap();
+    let requests = || device.as_rocm_device().unwrap().memory_stats().requests;
+    for dtype in FLOATS {
+        for (groups, c_in, c_out) in [(1, 6, 7), (2, 5, 3), (6, 1, 1)] {
+            let x = tensor(&[2, groups * c_in, 5, 9], dtype, 1.0);
+            let k = tensor(&[groups * c_out, c_in, 3, 3], dtype, 1.0);
+            let b = tensor(&[2 * groups * c_out], dtype, 4.0);
+            let p = [1, 2, 1, groups];
+            let without = convolution(&x, &k, groups, [(1, 2, 1); 2]);
+            let bias = from_f64(&to_f64(&b), b.dims(), DType::F64);
+            // A bias that is not dense: every other number.
+            let bias = bias.reshape((groups * c_out, 2)).unwrap().narrow(1, 0, 1).unwrap();
+            let expected = without.broadcast_add(&bias.reshape((1, groups * c_out, 1, 1)).unwrap()).unwrap();
+            let b = on(&b).reshape((groups * c_out, 2)).unwrap().narrow(1, 0, 1).unwrap().squeeze(1).unwrap();
+            let (gx, gk) = (on(&x), on(&k));
+            let before = requests();
+            let got = conv2d_with_bias(&gx, &gk, &b, p).unwrap().expect("on the device");
+            if dtype != DType::F64 {
+                assert_eq!(requests() - before, 1, "{dtype:?} {groups} groups");
+            }
+            assert_close(&got, &expected, 8.0 * epsilon(dtype), &format!("{dtype:?} {groups} groups"));
+        }
+    }
+    let (x, k, b) = (on(&tensor(&[1, 2, 9], DType::F32, 1.0)), tensor(&[3, 2, 3], DType::F32, 1.0), [3]);
+    let (k, b) = (on(&k), on(&tensor(&b, DType::F32, 1.0)));
+    let got = conv1d_with_bias(&x, &k, &b, [1, 1, 1, 1]).unwrap().expect("on the device");
+    let expected = x.conv1d(&k, 1, 1, 1, 1).unwrap().broadcast_add(&b.reshape((1, 3, 1)).unwrap()).unwrap();
+    assert_eq!(to_f64(&got), to_f64(&expected));
+    let cpu = |t: &Tensor| t.to_device(&Device::Cpu).unwrap();
+    let var = Var::from_tensor(&x).unwrap();
+    for (what, x, k, b) in [
+        ("on the CPU", cpu(&x), cpu(&k), cpu(&b)),
+        ("on two devices", x.clone(), cpu(&k), b.clone()),
+        ("tracked", var.as_tensor().clone(), k.clone(), b.clone()),
+        ("of too few", x.clone(), k.clone(), b.narrow(0, 0, 2).unwrap()),
+        ("of another dtype", x.clone(), k.clone(), b.to_dtype(DType::F16).unwrap()),
+    ] {
+        assert!(conv1d_with_bias(&x, &k, &b, [1, 1, 1, 1]).unwrap().is_none(), "{what}");
+    }
+}

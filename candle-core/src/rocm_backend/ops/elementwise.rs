@@ -137,8 +137,22 @@ fn each<const N: usize>(
     let (head, layout) = operands[0];
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(&head.device, dtype, layout.shape().elem_count(), op)? };
+    each_to(op, dtype, operands, in_rows, dst.slice.ptr(), launch)?;
+    Ok(dst)
+}
+
+/// The same to memory that has room for it: that of an operand if it lies there just as densely.
+#[inline]
+fn each_to<const N: usize>(
+    op: &'static str,
+    dtype: DType,
+    operands: [(&RocmStorage, &Layout); N],
+    in_rows: bool,
+    to: DevicePtr,
+    launch: impl Fn(&RocmDevice, Elements<'_, N>) -> Result<()>,
+) -> Result<()> {
+    let (head, _) = operands[0];
     operands[1..].iter().try_for_each(|(other, _)| head.order_after(other))?;
-    let to = dst.slice.ptr();
     let mut sizes = [dtype.size_in_bytes(); 4];
     sizes[1..].iter_mut().zip(&operands).for_each(|(size, (x, _))| *size = x.slice.dtype().size_in_bytes());
     let lists = if in_rows { N } else { 0 };
@@ -151,8 +165,25 @@ fn each<const N: usize>(
         let Strided { num_dims, layout: info } = strided;
         let out = further(to, dtype, first);
         launch(&head.device, Elements { config, numel, num_dims: *num_dims, info, from, out })
-    })?;
-    Ok(dst)
+    })
+}
+
+/// Adds `rhs` to a storage of dense elements `dims` that nobody else has; its layout has the same dims.
+pub(crate) fn add_to(
+    dst: &mut RocmStorage,
+    dims: &[usize],
+    rhs: &RocmStorage,
+    layout: &Layout,
+) -> Result<()> {
+    const OP: &str = "add";
+    let dtype = dst.slice.dtype();
+    let kernel = found(Binary::kernel(BinaryOp::Badd, computing(OP, dtype)?), OP, dtype)?;
+    let (own, to) = (Layout::contiguous(dims), dst.slice.ptr());
+    each_to(OP, dtype, [(&*dst, &own), (rhs, layout)], true, to, |device, e| {
+        let Elements { config, numel, num_dims, info, from: [lhs, rhs], out } = e;
+        // SAFETY: `each_to` has checked the operands; a thread reads the elements that it writes before it does.
+        unsafe { device.launch(kernel, config, &Binary { numel, num_dims, info, lhs, rhs, out }) }
+    })
 }
 
 /// One of the kernels of a single operand. The result is dense and of the same dtype.

@@ -5,6 +5,7 @@ use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvT
 use crate::error::bail;
 use crate::op::BackpropOp;
 use crate::rocm_backend::device::{ConvShape, Direction};
+use crate::rocm_backend::ops::elementwise;
 use crate::rocm_backend::storage::RocmStorage;
 use crate::{CpuStorage, CustomOp2, Layout, Result, Shape, Storage, Tensor};
 
@@ -57,6 +58,85 @@ pub(crate) fn whole_conv_transpose2d(
     whole(x, kernel, 1, true, || {
         Ok(Convolve { op: OP, flat: false, shape: transposed_shape2d(OP, x.dtype(), p)? })
     })
+}
+
+/// `conv1d` of (padding, stride, dilation, groups) plus a bias of each output channel, which is added where the result lies:
+/// no second tensor of its size. None where it is for others to compute: on other devices, where gradients are tracked, and
+/// for sizes and dtypes that do not fit, whose errors are upstream's.
+///
+/// # Errors
+/// If there is no memory for the result.
+pub fn conv1d_with_bias(
+    x: &Tensor,
+    kernel: &Tensor,
+    bias: &Tensor,
+    [padding, stride, dilation, groups]: [usize; 4],
+) -> Result<Option<Tensor>> {
+    let (&[b_size, c_in, l_in], &[c_out, c_in_k, k_size]) = (x.dims(), kernel.dims()) else {
+        return Ok(None);
+    };
+    if groups == 0 || c_in != c_in_k * groups || !c_out.is_multiple_of(groups) {
+        return Ok(None);
+    }
+    let (c_in, c_out) = (c_in_k, c_out / groups);
+    let p =
+        ParamsConv1D { b_size, l_in, c_out, c_in, k_size, padding, stride, dilation, cudnn_fwd_algo: None };
+    with_bias(x, kernel, bias, || {
+        Ok(Convolve { op: "conv1d", flat: true, shape: shape1d("conv1d", x.dtype(), &p, groups)? })
+    })
+}
+
+/// [`conv1d_with_bias`] of two dimensions.
+///
+/// # Errors
+/// As there.
+pub fn conv2d_with_bias(
+    x: &Tensor,
+    kernel: &Tensor,
+    bias: &Tensor,
+    [padding, stride, dilation, groups]: [usize; 4],
+) -> Result<Option<Tensor>> {
+    let (&[b_size, c_in, i_h, i_w], &[c_out, c_in_k, k_h, k_w]) = (x.dims(), kernel.dims()) else {
+        return Ok(None);
+    };
+    if groups == 0 || c_in != c_in_k * groups || !c_out.is_multiple_of(groups) {
+        return Ok(None);
+    }
+    let (c_in, c_out) = (c_in_k, c_out / groups);
+    let cudnn_fwd_algo = None;
+    let p =
+        ParamsConv2D { b_size, i_h, i_w, k_h, k_w, c_out, c_in, padding, stride, dilation, cudnn_fwd_algo };
+    with_bias(x, kernel, bias, || {
+        Ok(Convolve { op: "conv2d", flat: false, shape: shape2d("conv2d", x.dtype(), &p, groups)? })
+    })
+}
+
+fn with_bias(
+    x: &Tensor,
+    kernel: &Tensor,
+    bias: &Tensor,
+    op: impl FnOnce() -> Result<Convolve>,
+) -> Result<Option<Tensor>> {
+    let device = x.device();
+    let together = device.is_rocm() && [kernel, bias].iter().all(|t| device.same_device(t.device()));
+    let alike = x.dtype() == kernel.dtype() && x.dtype() == bias.dtype();
+    let tracked = x.track_op() || kernel.track_op() || bias.track_op();
+    if !together || !alike || tracked || bias.dims() != &kernel.dims()[..1] {
+        return Ok(None);
+    }
+    let op = op()?;
+    let (xs, ks, bs) = (x.storage(), kernel.storage(), bias.storage());
+    let (Storage::Rocm(xs), Storage::Rocm(ks), Storage::Rocm(bs)) = (&*xs, &*ks, &*bs) else {
+        return Ok(None);
+    };
+    let (mut dst, shape) = op.rocm_fwd(xs, x.layout(), ks, kernel.layout())?;
+    if shape.elem_count() > 0 {
+        let mut strides = vec![0; shape.rank()];
+        strides[1] = bias.stride()[0];
+        let layout = Layout::new(shape.clone(), strides, bias.layout().start_offset());
+        elementwise::add_to(&mut dst, shape.dims(), bs, &layout)?;
+    }
+    Ok(Some(crate::tensor::from_storage(Storage::Rocm(dst), shape, BackpropOp::none(), false)))
 }
 
 /// `op` makes the operation, or says why its sizes cannot be computed.

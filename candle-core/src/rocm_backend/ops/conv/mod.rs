@@ -10,6 +10,7 @@ mod pieces;
 mod tiles;
 mod weights;
 
+pub use gradients::{conv1d_with_bias, conv2d_with_bias};
 pub(crate) use gradients::{whole_conv1d, whole_conv2d, whole_conv_transpose1d, whole_conv_transpose2d};
 
 use super::matmul::multiplies;
