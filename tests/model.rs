@@ -60,7 +60,7 @@ fn example_compares_both_devices_and_reports() -> anyhow::Result<()> {
         (Some(rocm.arch()), Some(rocm.driver_name()))
     );
     assert!(report["max_abs_diff"].as_f64().is_some_and(|d| d < 1e-5), "{report}");
-    assert!(report["kernels_launched"].as_u64().is_some_and(|k| k > 50), "{report}");
+    assert!(report["kernels_launched"].as_u64().is_some_and(|k| k > 20), "{report}");
     Ok(())
 }
 
