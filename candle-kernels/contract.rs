@@ -100,6 +100,7 @@ pub const CONSTANTS: &[Constant] = &[
     constant("TAKEN", 4, "The most units that each thread of an index_select or gather moves."),
     constant("TAKEN_BYTES", 32, "The most bytes, likewise."),
     constant("CONV_PLACES", 4, "Places of a plane whose windows a thread goes through together."),
+    constant("FOLD_CHANNELS", 4, "Channels whose products a thread sums together."),
     constant("SORT_BLOCK", SORT_BLOCK, "The most threads that sort a row in one launch."),
     constant("SORT_HELD", 4, "Elements of each of them."),
     constant("SORT_ROUNDS", 8, "Elements of each thread of a tile of a longer row."),

@@ -209,9 +209,14 @@ struct Taps {
     }
 };
 
-// dst[b, o, y, x] = sum over c and the taps that reach the place of src[b, c, source] * kernel[c, o, tap]; or, if FOLD,
-// of src[b, (o, tap), source]: products that were made before.
-template <bool FOLD, typename T>
+// Goes through the taps of both dimensions that reach a place: `y` and `x` are the source's.
+#define FOR_TAPS(h, w)                                                                       \
+    for (uint32_t tap_y = h.tap, y = h.source; tap_y < k_h; tap_y += period, y -= back)      \
+        for (uint32_t tap_x = w.tap, x = w.source; tap_x < k_w; tap_x += period, x -= back)  \
+            if (y < h_in && x < w_in)
+
+// dst[b, o, y, x] = sum over c and the taps that reach the place of src[b, c, source] * kernel[c, o, tap].
+template <typename T>
 __device__ void transposed(const uint32_t places, const Divisor width, const uint32_t c_out, const uint32_t group_out,
                            const Divisor stride, const uint32_t dilation, const uint32_t padding_y, const uint32_t padding_x, const uint32_t period,
                            const uint32_t back, const size_t dst_stride, const size_t *info, const T *src,
@@ -219,7 +224,7 @@ __device__ void transposed(const uint32_t places, const Divisor width, const uin
     typedef typename Sum<T>::type A;
     const size_t *s = info + 4;
     const uint32_t h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
-    const uint32_t c_in = FOLD ? 0 : (uint32_t)info[1] / (c_out / group_out);
+    const uint32_t c_in = (uint32_t)info[1] / (c_out / group_out);
     const uint32_t k_h = (uint32_t)info[10], k_w = (uint32_t)info[11];
     const uint32_t k_c = (uint32_t)info[12], k_o = (uint32_t)info[13], k_y = (uint32_t)info[14];
     const uint32_t k_x = (uint32_t)info[15];
@@ -232,30 +237,59 @@ __device__ void transposed(const uint32_t places, const Divisor width, const uin
     const Taps h(row + padding_y, k_h, dilation, stride, period, back);
     const Taps w(column + padding_x, k_w, dilation, stride, period, back);
     FOR_PLANES(image, (uint32_t)info[0], o, c_out) {
-        const uint32_t group = FOLD ? 0 : o / group_out;
+        const uint32_t group = o / group_out;
         const T *channels = src + image * s[0] + (size_t)group * c_in * s[1];
-        const T *weights = FOLD ? kernel : kernel + (size_t)group * c_in * k_c + (o - group * group_out) * k_o;
+        const T *weights = kernel + (size_t)group * c_in * k_c + (o - group * group_out) * k_o;
         A sum = 0;
-        for (uint32_t tap_y = h.tap, y = h.source; tap_y < k_h; tap_y += period, y -= back) {
-            if (y >= h_in) {
-                continue;
-            }
-            for (uint32_t tap_x = w.tap, x = w.source; tap_x < k_w; tap_x += period, x -= back) {
-                if (x >= w_in) {
-                    continue;
-                }
-                const T *from = channels + (y * (uint32_t)s[2] + x * (uint32_t)s[3]);
-                if constexpr (FOLD) {
-                    sum += static_cast<A>(from[((o * k_h + tap_y) * k_w + tap_x) * s[1]]);
-                } else {
-                    const T *weight = weights + (tap_y * k_y + tap_x * k_x);
-                    for (uint32_t c = 0; c < c_in; ++c) {
-                        sum += static_cast<A>(from[c * s[1]]) * static_cast<A>(weight[c * k_c]);
-                    }
-                }
+        FOR_TAPS(h, w) {
+            const T *from = channels + (y * (uint32_t)s[2] + x * (uint32_t)s[3]);
+            const T *weight = weights + (tap_y * k_y + tap_x * k_x);
+            for (uint32_t c = 0; c < c_in; ++c) {
+                sum += static_cast<A>(from[c * s[1]]) * static_cast<A>(weight[c * k_c]);
             }
         }
         dst[image * dst_stride + (size_t)o * places + place] = static_cast<T>(sum);
+    }
+}
+
+// dst[b, o, y, x] = sum over the taps that reach the place of src[b, (o, tap), source]: products that were made before.
+// Neighbouring channels together, whose loads are under way at once.
+template <typename T>
+__device__ void fold(const uint32_t places, const Divisor width, const uint32_t channels, const Divisor stride,
+                     const uint32_t dilation, const uint32_t padding_y, const uint32_t padding_x, const uint32_t period,
+                     const uint32_t back, const size_t dst_stride, const size_t *info, const T *src, T *dst) {
+    typedef typename Sum<T>::type A;
+    constexpr uint32_t N = CANDLE_FOLD_CHANNELS;
+    const size_t *s = info + 4;
+    const uint32_t h_in = (uint32_t)info[2], w_in = (uint32_t)info[3];
+    const uint32_t k_h = (uint32_t)info[10], k_w = (uint32_t)info[11];
+    const uint32_t place = thread_index();
+    if (place >= places) {
+        return;
+    }
+    uint32_t column = place;
+    const uint32_t row = width.split(column);
+    const Taps h(row + padding_y, k_h, dilation, stride, period, back);
+    const Taps w(column + padding_x, k_w, dilation, stride, period, back);
+    FOR_PLANES(image, (uint32_t)info[0], block, (channels + N - 1) / N) {
+        const uint32_t first = block * N;
+        const T *products = src + image * s[0] + (size_t)first * k_h * k_w * s[1];
+        A sum[N] = {};
+        FOR_TAPS(h, w) {
+            const T *from = products + (y * (uint32_t)s[2] + x * (uint32_t)s[3]);
+#pragma unroll
+            for (uint32_t n = 0; n < N; ++n) {
+                // Of the last channel again where there is none.
+                const uint32_t channel = first + n < channels ? n : channels - 1 - first;
+                sum[n] += static_cast<A>(from[((channel * k_h + tap_y) * k_w + tap_x) * s[1]]);
+            }
+        }
+#pragma unroll
+        for (uint32_t n = 0; n < N; ++n) {
+            if (first + n < channels) {
+                dst[image * dst_stride + (size_t)(first + n) * places + place] = static_cast<T>(sum[n]);
+            }
+        }
     }
 }
 
@@ -439,17 +473,21 @@ __device__ void upsample_bilinear2d(const uint32_t places, const Divisor width, 
     WINDOW(conv_rows, T, T_NAME,                                                                                      \
            convolve_rows((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)channels, (uint32_t)group_out,          \
                          (uint32_t)padding_y, (uint32_t)padding_x, dst_stride, info, src, kernel, dst))
-#define TRANSPOSED(NAME, FOLD, T, T_NAME)                                                                             \
-    WINDOW(NAME, T, T_NAME,                                                                                           \
-           transposed<FOLD>((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)channels, (uint32_t)group_out,       \
-                            Divisor(stride, stride_magic), (uint32_t)dilation, (uint32_t)padding_y, (uint32_t)padding_x, (uint32_t)period,           \
-                            (uint32_t)back, dst_stride, info, src, kernel, dst))
+#define TRANSPOSED(T, T_NAME)                                                                                         \
+    WINDOW(conv_transpose, T, T_NAME,                                                                                 \
+           transposed((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)channels, (uint32_t)group_out,             \
+                      Divisor(stride, stride_magic), (uint32_t)dilation, (uint32_t)padding_y, (uint32_t)padding_x,    \
+                      (uint32_t)period, (uint32_t)back, dst_stride, info, src, kernel, dst))
+#define FOLD(T, T_NAME)                                                                                               \
+    WINDOW(fold, T, T_NAME,                                                                                           \
+           fold((uint32_t)places, Divisor(w_out, w_magic), (uint32_t)channels, Divisor(stride, stride_magic),         \
+                (uint32_t)dilation, (uint32_t)padding_y, (uint32_t)padding_x, (uint32_t)period, (uint32_t)back,       \
+                dst_stride, info, src, dst))
 #define FLOATS(OP)           \
     OP(__half, f16)          \
     OP(__nv_bfloat16, bf16)  \
     OP(float, f32)           \
     OP(double, f64)
-#define FOLD(T, T_NAME) TRANSPOSED(fold, true, T, T_NAME)
 FLOATS(CONVOLVE)
 FLOATS(CONVOLVE_ROWS)
 FLOATS(FOLD)
@@ -462,7 +500,7 @@ FLOATS(FOLD)
              dst);                                                                                                    \
     }
 #define OPS(T, T_NAME)                                                                                                \
-    TRANSPOSED(conv_transpose, false, T, T_NAME)                                                                      \
+    TRANSPOSED(T, T_NAME)                                                                                             \
     POOL(avg_pool2d, T, T_NAME)                                                                                       \
     POOL(max_pool2d, T, T_NAME)                                                                                       \
     extern "C" __global__ void upsample_bilinear2d_##T_NAME(                                                          \

@@ -22,7 +22,7 @@ use crate::rocm_backend::layout::{extent, magic, Strided};
 use crate::rocm_backend::storage::RocmStorage;
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
-use hip_kernels::contract::{Convolution, ConvolutionKind, DevicePtr, CONV_PLACES};
+use hip_kernels::contract::{Convolution, ConvolutionKind, DevicePtr, CONV_PLACES, FOLD_CHANNELS};
 
 /// Up to this many channels on one side of a group it costs less to go through the windows than to multiply.
 const DIRECT_CHANNELS: usize = 4;
@@ -359,11 +359,12 @@ impl Walk<'_> {
         let function = found(Convolution::kernel(kind, computing(op, dtype)?), op, dtype)?;
         let ((h_out, w_out), (h, w)) = (self.out, self.axes);
         let places = h_out * w_out;
-        let per_thread = match kind {
-            ConvolutionKind::Conv => CONV_PLACES,
-            _ => 1,
+        let (per_thread, channels) = match kind {
+            ConvolutionKind::Conv => (CONV_PLACES, self.channels),
+            ConvolutionKind::Fold => (1, self.channels.div_ceil(FOLD_CHANNELS)),
+            _ => (1, self.channels),
         };
-        let config = for_planes(op, places, per_thread, self.channels, info[0][0])?;
+        let config = for_planes(op, places, per_thread, channels, info[0][0])?;
         let (period, back) = w.period();
         let arguments = Convolution {
             places,
