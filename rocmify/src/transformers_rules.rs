@@ -54,6 +54,26 @@ const RULES: &[Rule] = &[
             to: "        let activated = self.norm1.forward(xs).and_then(|xs| nn::ops::silu(&xs))?;\n        let xs = self.conv1.forward(&activated)?;\n        drop(activated);\n",
         },
     },
+    // The scores of a decoder's places with each other are two gigabytes at 1024 x 1024. Where nothing tracks gradients,
+    // which the fused attention does not give.
+    Rule {
+        name: "stable-diffusion-attention-fused",
+        file: "models/stable_diffusion/attention.rs",
+        expect: 1,
+        edit: Edit::Before {
+            anchor: "        let query_states = self\n            .transpose_for_scores(query_proj)?\n",
+            insert: "        let head_width = self.channels / self.num_heads;\n        let tracked = [&query_proj, &key_proj, &value_proj].into_iter().any(Tensor::track_op);\n        let fused = xs.device().is_rocm()\n            && !tracked\n            && head_width <= 512\n            && matches!(in_dtype, DType::F16 | DType::BF16 | DType::F32);\n        let xs = if fused {\n            let q = self.transpose_for_scores(query_proj)?;\n            let k = self.transpose_for_scores(key_proj)?;\n            let v = self.transpose_for_scores(value_proj)?;\n            nn::ops::sdpa(&q, &k, &v, None, false, (head_width as f32).sqrt().recip(), 1.0)?\n        } else {\n",
+        },
+    },
+    Rule {
+        name: "stable-diffusion-attention-composed",
+        file: "models/stable_diffusion/attention.rs",
+        expect: 1,
+        edit: Edit::After {
+            anchor: "        let xs = xs.to_dtype(in_dtype)?;\n",
+            insert: "        xs\n        };\n",
+        },
+    },
     // By the device and not by the feature, so that the CPU device computes its models in the same program; and in the
     // dtypes that `moe_gemm` takes.
     Rule {

@@ -11,7 +11,7 @@ use crate::rocm_backend::stream::{
     clear, download, upload, Buffer, DeviceElement, Stream, StreamId, ZeroableElement,
 };
 use crate::rocm_backend::RocmError;
-use crate::Result;
+use crate::{DType, Result};
 use rocm_rs::hip;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -128,6 +128,15 @@ impl DeviceState {
     /// Whether its matrix units take f16 and bf16 below the normal ranges for 0: those of gfx90a do.
     pub(crate) fn drops_denormals(&self) -> bool {
         self.arch.starts_with("gfx90a")
+    }
+
+    /// Whether products of few rows, but more than a thread sums by itself, are by our kernel.
+    pub(crate) fn multiplies_thin(&self, dtype: DType) -> bool {
+        match dtype {
+            // Measured (docs/performance.md): without matrix units of f32, cuBLAS takes 0.6 of the time.
+            DType::F32 => !self.arch.starts_with("sm_"),
+            _ => !self.drops_denormals(),
+        }
     }
 
     pub(crate) fn id(&self) -> DeviceId {

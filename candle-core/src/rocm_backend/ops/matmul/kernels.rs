@@ -42,9 +42,7 @@ pub(super) unsafe fn few_rows(
     let kind = match m {
         1 => ProductKind::Row,
         _ if m <= PRODUCT_ROWS => ProductKind::Rows,
-        _ if m <= THIN_SIDE && !(dtype != DType::F32 && out.device.state().drops_denormals()) => {
-            ProductKind::Thin
-        }
+        _ if m <= THIN_SIDE && out.device.state().multiplies_thin(dtype) => ProductKind::Thin,
         _ => return Ok(false),
     };
     if !in_packs(dtype, k, left, right) {
