@@ -69,9 +69,9 @@ const RULES: &[Rule] = &[
         name: "stable-diffusion-attention-composed",
         file: "models/stable_diffusion/attention.rs",
         expect: 1,
-        edit: Edit::After {
-            anchor: "        let xs = xs.to_dtype(in_dtype)?;\n",
-            insert: "        xs\n        };\n",
+        edit: Edit::Replace {
+            from: "        let xs = xs.to_dtype(in_dtype)?;\n",
+            to: "            xs.to_dtype(in_dtype)?\n        };\n",
         },
     },
     // By the device and not by the feature, so that the CPU device computes its models in the same program; and in the
