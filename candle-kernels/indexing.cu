@@ -89,19 +89,38 @@ __device__ __forceinline__ void put(const uint32_t numel, const I *ids, const ui
         out[(size_t)id * right.by] = value;
         return;
     }
-    const bool alone = HOW == SET || runs.by == 1;
-    for (const uint32_t end = alone ? size : j + 1; j < end; ++j) {
-        const I id = ids[j * step];
-        if (names_element(id, dst_dim_size, op)) {
-            T *dst = out + (size_t)id * right.by;
-            const T value = inp[(size_t)j * right.by];
-            if constexpr (HOW != SET) {
-                if (!alone) {
-                    candle_add(dst, value);
-                    continue;
+    if constexpr (HOW == SET) {
+        // Some at a time, so that their loads are under way together; the last one again where there are fewer.
+        constexpr uint32_t N = 8;
+        for (; j < size; j += N) {
+            I id[N];
+            T value[N];
+#pragma unroll
+            for (uint32_t n = 0; n < N; ++n) {
+                const uint32_t at = j + n < size ? j + n : size - 1;
+                id[n] = ids[at * step];
+                value[n] = inp[(size_t)at * right.by];
+            }
+#pragma unroll
+            for (uint32_t n = 0; n < N; ++n) {
+                if (names_element(id[n], dst_dim_size, op)) {
+                    out[(size_t)id[n] * right.by] = value[n];
                 }
             }
-            *dst = HOW == SET ? value : *dst + value;
+        }
+    } else {
+        const bool alone = runs.by == 1;
+        for (const uint32_t end = alone ? size : j + 1; j < end; ++j) {
+            const I id = ids[j * step];
+            if (names_element(id, dst_dim_size, op)) {
+                T *dst = out + (size_t)id * right.by;
+                const T value = inp[(size_t)j * right.by];
+                if (alone) {
+                    *dst = *dst + value;
+                } else {
+                    candle_add(dst, value);
+                }
+            }
         }
     }
 }
