@@ -1,0 +1,1 @@
+//! What the workers share: HTTP, jobs, streams, metrics, shutdown.
