@@ -8,5 +8,9 @@
 //! | `model/` | decoders: configurations, weights, layers, attention over pages |
 //! | `sampling/` | the next tokens of a batch, on the device |
 //! | `text/` | tokens to text and back, chat templates, stop strings, grammars |
+pub mod engine;
+pub mod model;
 pub mod request;
+pub mod sampling;
 pub mod step;
+pub mod text;

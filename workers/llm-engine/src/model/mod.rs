@@ -1,0 +1,1 @@
+//! Decoders: configurations, weights, layers, attention over pages of the cache.

@@ -1,0 +1,1 @@
+//! The next tokens of a batch, drawn on the device.
