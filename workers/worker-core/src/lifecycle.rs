@@ -163,6 +163,11 @@ impl Lifecycle {
         *self.0.cut.borrow()
     }
 
+    /// How many [`Work`] there are.
+    pub fn working(&self) -> usize {
+        *self.0.work.borrow()
+    }
+
     /// Calls `hook` at [`Lifecycle::cut`], or now if that has been.
     pub fn at_cut(&self, hook: impl FnOnce() + Send + 'static) {
         let mut hooks = self.0.at_cut.lock();
