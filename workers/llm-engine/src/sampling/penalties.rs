@@ -32,8 +32,7 @@ impl Penalties {
             return Ok(logits.clone());
         }
         let mut tokens = Vec::with_capacity(count * width);
-        let (mut bias, mut repeat, mut off) =
-            (tokens_like(&tokens), tokens_like(&tokens), tokens_like(&tokens));
+        let (mut bias, mut repeat, mut off) = (Vec::new(), Vec::new(), Vec::new());
         for (row, touches) in rows.iter().zip(&touches) {
             let sampling = row.sampling;
             // The first one again where a row has fewer: written twice, it is the same.

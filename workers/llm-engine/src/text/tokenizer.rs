@@ -1,75 +1,93 @@
 //! A model's tokenizer and what goes with it.
-use std::path::Path;
-
-use anyhow::{Error, Result, bail};
-use candle_core::quantized::gguf_file::Content;
+use anyhow::{Context, Error, Result, bail, ensure};
+use serde_json::Value;
 use tokenizers::Tokenizer;
 
-use super::{ChatTemplate, Grammar};
+use super::grammar::{Grammar, Grammars};
+use super::pieces::Pieces;
+use super::template::ChatTemplate;
 use crate::request::Constraint;
 
 /// A model's tokenizer, the tokens that end a text, its chat template and the grammar's view of its tokens.
 pub struct Text {
     tokenizer: Tokenizer,
+    pieces: Pieces,
     ends: Vec<u32>,
     template: Option<ChatTemplate>,
+    grammars: Grammars,
 }
 
 impl Text {
     /// Of parts; `ends` are the tokens that end a text.
     ///
     /// # Errors
-    /// Where an end is no token of the tokenizer, or the tokens' bytes cannot be told.
-    pub fn new(tokenizer: Tokenizer, ends: Vec<u32>, template: Option<ChatTemplate>) -> Result<Text> {
-        Ok(Self { tokenizer, ends, template })
+    /// Where an end is no token of the tokenizer.
+    pub fn new(mut tokenizer: Tokenizer, mut ends: Vec<u32>, template: Option<ChatTemplate>) -> Result<Text> {
+        // What a file says about batches for training would cut or fill up a prompt.
+        tokenizer.with_padding(None).with_truncation(None).map_err(Error::msg)?;
+        let pieces = Pieces::of(&tokenizer);
+        ends.sort_unstable();
+        ends.dedup();
+        if let Some(end) = ends.iter().find(|end| **end as usize >= pieces.count()) {
+            bail!("token {end}, which ends a text, is none of the tokenizer's {}", pieces.count());
+        }
+        Ok(Self { tokenizer, pieces, ends, template, grammars: Grammars::default() })
     }
 
-    /// From a model's folder: tokenizer.json, and of tokenizer_config.json, chat_template.jinja, generation_config.json
-    /// and config.json those that are there.
-    ///
-    /// # Errors
-    /// Where a file is missing or cannot be read.
-    pub fn from_folder(folder: &Path) -> Result<Text> {
-        bail!("cannot read {} yet", folder.display())
-    }
-
-    /// From the metadata of a GGUF file.
-    ///
-    /// # Errors
-    /// Where they describe no tokenizer that is known.
-    pub fn from_gguf(content: &Content) -> Result<Text> {
-        bail!("cannot read {} metadata yet", content.metadata.len())
-    }
-
-    /// Tokens of `text`, with the tokens around it that the model wants if `special`.
+    /// Tokens of `text`, with those around it that the model wants if `special`. Text that is written like a special
+    /// token is that token. A chat of [`Text::chat`] has its own special tokens already: encode it without.
     ///
     /// # Errors
     /// Where the tokenizer refuses it.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
-        Ok(self.tokenizer.encode(text, special).map_err(Error::msg)?.get_ids().to_vec())
+        let encoded = self.tokenizer.encode_fast(text, special).map_err(Error::msg);
+        Ok(encoded.context("the tokenizer refuses the text")?.get_ids().to_vec())
     }
 
-    /// The text of tokens, without special ones.
+    /// The text of tokens from its start on, without special ones: U+FFFD for bytes that are no character, and without
+    /// the first space where the tokenizer puts one before each text.
     ///
     /// # Errors
     /// Where a token is none of the tokenizer.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
-        self.tokenizer.decode(tokens, true).map_err(Error::msg)
+        let mut text = self.decode_after(tokens)?;
+        if self.pieces.drops_first_space() && text.starts_with(' ') {
+            text.remove(0);
+        }
+        Ok(text)
     }
 
-    /// What a token is called in logprobs.
+    /// As [`Text::decode`], but of tokens that go on behind others: their first space is part of the text.
+    ///
+    /// # Errors
+    /// Where a token is none of the tokenizer.
+    pub fn decode_after(&self, tokens: &[u32]) -> Result<String> {
+        let mut bytes = Vec::new();
+        for token in tokens {
+            let piece = self.shown(*token).with_context(|| format!("the tokenizer has no token {token}"))?;
+            bytes.extend_from_slice(piece);
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// What a token is called in log probabilities: its text, special ones too, U+FFFD where it is part of a character.
     pub fn token_text(&self, token: u32) -> String {
-        self.tokenizer.id_to_token(token).unwrap_or_default()
+        String::from_utf8_lossy(self.pieces.bytes(token).unwrap_or_default()).into_owned()
     }
 
-    /// The bytes that a token adds to a text, those of special tokens too. None if there is no such token.
-    pub fn token_bytes(&self, token: u32) -> Option<Vec<u8>> {
-        self.tokenizer.id_to_token(token).map(String::into_bytes)
+    /// The bytes of a token, special ones too; none if there is no such token.
+    pub fn token_bytes(&self, token: u32) -> Option<&[u8]> {
+        self.pieces.bytes(token)
+    }
+
+    /// Tokens of the tokenizer: one above the highest. A model's vocabulary may be larger.
+    pub fn vocabulary(&self) -> usize {
+        self.pieces.count()
     }
 
     /// Whether a text ends with `token`.
     pub fn ends(&self, token: u32) -> bool {
-        self.ends.contains(&token)
+        self.ends.binary_search(&token).is_ok()
     }
 
     /// Whether it can write chats.
@@ -77,22 +95,28 @@ impl Text {
         self.template.is_some()
     }
 
-    /// The prompt that asks for the answer to `messages`, an array of objects with role and content.
+    /// The prompt that asks for the answer to `messages`, as OpenAI's API has them: an array of objects with `role`,
+    /// `content` and what else the template knows. `tools` is an array as in that API.
     ///
     /// # Errors
     /// Where there is no template, or it refuses the messages.
-    pub fn chat(&self, messages: &serde_json::Value, tools: Option<&serde_json::Value>) -> Result<String> {
+    pub fn chat(&self, messages: &Value, tools: Option<&Value>) -> Result<String> {
         match &self.template {
             Some(template) => template.render(messages, tools),
             None => bail!("the model has no chat template: ask for a completion of a prompt"),
         }
     }
 
-    /// A grammar at its start.
+    /// A grammar at its start. The first one of a vocabulary takes longer: its tokens are sorted into a tree.
     ///
     /// # Errors
-    /// Where the schema is none, or too large.
+    /// Where the schema is none, asks for what is not known, or is too large.
     pub fn grammar(&self, constraint: &Constraint) -> Result<Grammar> {
-        bail!("no grammar for {constraint:?} yet")
+        ensure!(!self.ends.is_empty(), "the model has no token that ends a text, which a grammar needs");
+        self.grammars.start(&self.pieces, &self.ends, constraint)
+    }
+
+    pub(super) fn shown(&self, token: u32) -> Option<&[u8]> {
+        self.pieces.shown(token)
     }
 }
