@@ -3,7 +3,7 @@
 use crate::auth::Token;
 use axum::http::{HeaderValue, Uri};
 use clap::builder::RangedU64ValueParser;
-use clap::{Args, CommandFactory, FromArgMatches};
+use clap::{Args, Command, CommandFactory, FromArgMatches};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,8 +51,9 @@ pub struct ServerArguments {
     #[arg(long, env, default_value_t = 32 << 10, value_parser = RangedU64ValueParser::<usize>::new().range(1024..=256 << 10))]
     pub header_limit: usize,
 
-    /// Seconds for the head of a request to arrive, and for the next one on a kept connection
-    #[arg(long, env, default_value_t = 30, value_parser = seconds(1))]
+    /// Seconds for the head of a request to arrive, and for the next one on a kept connection: more than a
+    /// proxy keeps it
+    #[arg(long, env, default_value_t = 75, value_parser = seconds(1))]
     pub header_timeout: u64,
 
     /// Seconds until a request must have its answer, or the first byte of its stream; 0 waits for ever
@@ -94,14 +95,19 @@ impl ServerArguments {
 }
 
 /// Parses the command line and the environment into `T`, with the worker's own defaults in place of some of
-/// [`ServerArguments`]' (`("port", "8081")`, `("body_limit", "67108864")`). Ends the process where they are
-/// wrong, or where help is asked for.
+/// [`ServerArguments`]' (see [`command`]). Ends the process where they are wrong, or where help is asked for.
 pub fn parse<T: CommandFactory + FromArgMatches>(defaults: &[(&'static str, &'static str)]) -> T {
-    let mut command = defaults.iter().fold(T::command(), |command, &(argument, default)| {
-        command.mut_arg(argument, |argument| argument.default_value(default))
-    });
+    let mut command = command::<T>(defaults);
     let matches = command.get_matches_mut();
     T::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+}
+
+/// The command of `T` with other defaults: `("port", "8081")`, `("body_limit", "67108864")`. The first of a
+/// pair is the argument's field; clap panics where there is none.
+pub fn command<T: CommandFactory>(defaults: &[(&'static str, &'static str)]) -> Command {
+    defaults.iter().fold(T::command(), |command, &(argument, default)| {
+        command.mut_arg(argument, |argument| argument.default_value(default))
+    })
 }
 
 /// A parser of seconds, from `least` to a day.

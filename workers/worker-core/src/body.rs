@@ -55,28 +55,37 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     Ok(value)
 }
 
-fn refuse(path: &Path, error: &serde_json::Error) -> ApiError {
+fn refuse(at: &Path, error: &serde_json::Error) -> ApiError {
     if error.classify() != Category::Data {
         return not_json(error);
     }
-    let message = error.to_string();
-    let mut param = dotted(path);
-    // Serde knows of these only what it writes; the path ends at the object around them.
-    for (start, names) in
-        [("missing field `", true), ("unknown field `", false), ("duplicate field `", false)]
-    {
-        let Some((name, _)) = message.strip_prefix(start).and_then(|rest| rest.split_once('`')) else {
-            continue;
-        };
-        let last = path.iter().last();
-        let named = !names && matches!(last, Some(Segment::Map { key }) if key == name);
-        if !named {
+    let message = short(error.to_string());
+    let mut param = path(at);
+    // Serde names a field that is missing, unknown or twice there; the path may end at the object around it.
+    let named = NAMED.iter().find_map(|start| Some((start, message.strip_prefix(start)?.split_once('`')?.0)));
+    if let Some((start, name)) = named {
+        let last = matches!(at.iter().next_back(), Some(Segment::Map { key }) if key == name);
+        if *start == MISSING || !last {
             param = if param.is_empty() { name.to_owned() } else { format!("{param}.{name}") };
         }
     }
-    let (code, place) = ("invalid_value", if param.is_empty() { "the body" } else { param.as_str() });
-    let error = ApiError::new(StatusCode::BAD_REQUEST, code, format!("{place}: {message}"));
+    let place = if param.is_empty() { "the body" } else { param.as_str() };
+    let error = ApiError::invalid(format!("{place}: {message}")).with_code("invalid_value");
     if param.is_empty() { error } else { error.with_param(param) }
+}
+
+const MISSING: &str = "missing field `";
+const NAMED: [&str; 3] = [MISSING, "unknown field `", "duplicate field `"];
+
+/// Characters of what a client wrote that are sent back to it.
+const ECHO: usize = 400;
+
+fn short(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(ECHO) {
+        text.truncate(end);
+        text.push_str(" ...");
+    }
+    text
 }
 
 fn not_json(error: &serde_json::Error) -> ApiError {
@@ -84,9 +93,9 @@ fn not_json(error: &serde_json::Error) -> ApiError {
 }
 
 /// The path as OpenAI writes it, `messages[0].content`; empty for the body itself.
-fn dotted(path: &Path) -> String {
-    let text = path.to_string();
-    if text == "." || text == "?" { String::new() } else { text }
+fn path(at: &Path) -> String {
+    let text = at.to_string();
+    if text == "." || text == "?" { String::new() } else { short(text) }
 }
 
 /// Whether a content type is application/json or something+json; parameters do not matter.
@@ -140,6 +149,26 @@ mod tests {
             let found = (error.status().as_u16(), error.code(), error.param());
             assert_eq!(found, (400, code, param), "{}: {error}", String::from_utf8_lossy(body));
         }
+    }
+
+    #[test]
+    fn a_field_inside_one_of_the_same_name_is_told_apart() {
+        #[derive(Deserialize, Debug)]
+        #[expect(dead_code, reason = "read by serde alone")]
+        struct Outer {
+            role: Message,
+        }
+        let error = parse::<Outer>(br#"{"role": {}}"#).unwrap_err();
+        assert_eq!(error.param(), Some("role.role"));
+    }
+
+    #[test]
+    fn little_of_a_large_field_is_sent_back() {
+        let error = parse::<Ask>(format!("{{\"{}\": 1}}", "é".repeat(100_000)).as_bytes()).unwrap_err();
+        assert!(error.body().to_string().len() < 5000);
+        let text = format!(r#"{{"messages": [], "max_tokens": "{}"}}"#, "é".repeat(100_000));
+        let error = parse::<Ask>(text.as_bytes()).unwrap_err();
+        assert!(error.message().len() < 1000 && error.param() == Some("max_tokens"));
     }
 
     #[test]

@@ -259,7 +259,9 @@ mod tests {
         let (lifecycle, count) = (Lifecycle::new(), Arc::new(AtomicUsize::new(0)));
         let hook = || {
             let count = count.clone();
-            move || drop(count.fetch_add(1, Ordering::Relaxed))
+            move || {
+                let _ = count.fetch_add(1, Ordering::Relaxed);
+            }
         };
         lifecycle.at_cut(hook());
         assert_eq!(count.load(Ordering::Relaxed), 0);

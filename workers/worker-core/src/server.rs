@@ -112,7 +112,7 @@ async fn run(mut listener: TcpListener, mut app: App, arguments: &ServerArgument
         });
     }
     drop(listener);
-    // Idle connections close at once; the others when their last byte is out.
+    // Idle connections close at once; the others when their last byte, perhaps of an error, is out.
     if tokio::time::timeout(FLUSH, graceful.shutdown()).await.is_err() {
         tracing::warn!("connections that did not take their last bytes are dropped");
     }
@@ -132,8 +132,6 @@ async fn end(lifecycle: &Lifecycle, drain: Option<Box<dyn FnOnce() + Send>>, tim
     }
     tracing::warn!("running requests are cut");
     lifecycle.cut();
-    // Their last events are on the way.
-    let _ = tokio::time::timeout(FLUSH, lifecycle.idle()).await;
 }
 
 /// Begins to listen to SIGTERM and SIGINT; the future acts on them.

@@ -76,6 +76,11 @@ impl Frame {
         Ok(Frame { id: None, name, data: data.into() })
     }
 
+    /// Bytes of memory, nearly.
+    pub fn size(&self) -> usize {
+        size_of::<Frame>() + self.data.len()
+    }
+
     pub fn error(error: &ApiError, name: Option<&'static str>) -> Frame {
         Frame { id: None, name, data: error.body().to_string().into() }
     }

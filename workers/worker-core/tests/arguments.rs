@@ -1,7 +1,8 @@
 //! The command line.
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser};
 use worker_core::ServerArguments;
+use worker_core::arguments::command;
 
 #[derive(Parser)]
 struct Only {
@@ -69,9 +70,20 @@ fn wrong_values_are_refused() {
 }
 
 #[test]
-fn two_workers_have_two_names() {
-    let (one, two) = (parse(&[]).unwrap(), parse(&[]).unwrap());
-    // Each parser fixes its default once a process or once a parse; given names always win.
-    assert!(one.worker_id.starts_with("worker-") && two.worker_id.starts_with("worker-"));
+fn a_worker_has_a_name_and_may_be_given_another() {
+    let id = parse(&[]).unwrap().worker_id;
+    assert!(id.len() == "worker-".len() + 8 && id.starts_with("worker-"), "{id}");
     assert_eq!(parse(&["--worker-id=mine"]).unwrap().worker_id, "mine");
+}
+
+#[test]
+fn a_worker_may_have_other_defaults() {
+    let parse = |more: &[&str]| {
+        let command = command::<Only>(&[("port", "9000"), ("body_limit", "5")]);
+        let matches = command.get_matches_from(["worker"].iter().chain(more));
+        let server = Only::from_arg_matches(&matches).unwrap().server;
+        (server.port, server.body_limit, server.streams_per_client)
+    };
+    assert_eq!(parse(&[]), (9000, 5, 32));
+    assert_eq!(parse(&["--port=1"]), (1, 5, 32));
 }

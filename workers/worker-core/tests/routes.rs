@@ -29,12 +29,16 @@ async fn length(Body(ask): Body<Ask>) -> Result<Json<usize>, ApiError> {
     }
 }
 
+async fn panics() -> &'static str {
+    panic!("with {}", "words")
+}
+
 fn app(lifecycle: &Lifecycle) -> App {
     let inner = Router::new().route("/one", get(async || "one").post(async || "posted"));
     let router = Router::new()
         .route("/", get(async || "page"))
         .route("/length", post(length))
-        .route("/panic", get(async || panic!("with {}", "words")))
+        .route("/panic", get(panics))
         .route("/wait", get(async || std::future::pending::<()>().await))
         .route("/number/{n}", get(async |Path(n): Path<u8>| n.to_string()))
         .route("/query", get(async |Query(query): Query<HashMap<String, u8>>| query.len().to_string()))

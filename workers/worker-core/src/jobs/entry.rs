@@ -49,7 +49,7 @@ impl Entry {
     /// Adds to the log; `false` where it has ended, or would hold more than `limit` bytes.
     pub fn push(&self, frame: Frame, limit: usize) -> bool {
         let mut log = self.log.lock();
-        let bytes = log.bytes.saturating_add(frame.data.len());
+        let bytes = log.bytes.saturating_add(frame.size());
         if log.work.is_none() || bytes > limit {
             return false;
         }
@@ -103,7 +103,7 @@ impl Entry {
 
 impl Log {
     fn add(&mut self, frame: Frame) {
-        self.bytes += frame.data.len();
+        self.bytes += frame.size();
         let id = Some(self.frames.len());
         self.frames.push(Frame { id, ..frame });
     }

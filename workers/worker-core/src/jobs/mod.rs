@@ -35,7 +35,7 @@ pub struct Options<E> {
     pub done: bool,
     /// Time of silence after which a reader gets a comment.
     pub keep_alive: Duration,
-    /// Bytes of JSON that the log of one job may have; a job that writes more fails.
+    /// Bytes of memory that the log of one job may have; a job that writes more fails.
     pub log_bytes: usize,
     /// How long an ended job can still be read.
     pub keep: Duration,
@@ -245,7 +245,7 @@ impl<E: Serialize> Job<E> {
     }
 
     /// Waits until the job is asked to stop; the future may go to another task.
-    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + 'static {
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<E> {
         let entry = self.entry.clone();
         async move { entry.cancelled().await }
     }
