@@ -1,5 +1,6 @@
 //! What is refused before any work starts.
-use crate::request::{Refused, Request, Sampling};
+use crate::request::{Refused, Request};
+use crate::sampling;
 use crate::step::{BLOCK, Capacity};
 
 /// Tokens that a sequence may have: the model's context, or what all blocks hold if that is less.
@@ -37,37 +38,13 @@ pub(super) fn prompt(field: &'static str, prompt: &[u32], capacity: Capacity) ->
 }
 
 fn fields(request: &Request, vocabulary: usize) -> Result<(), Refused> {
-    let Sampling {
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-        repeat_penalty,
-        presence_penalty,
-        frequency_penalty,
-        ref logit_bias,
-        seed: _,
-    } = request.sampling;
-    let checks: [(&'static str, bool, &str); 12] = [
+    let checks = [
         ("max_tokens", request.max_tokens != Some(0), "at least 1"),
-        ("temperature", temperature.is_finite() && temperature >= 0.0, "0 or more"),
-        ("top_k", top_k != Some(0), "at least 1"),
-        ("top_p", top_p > 0.0 && top_p <= 1.0, "more than 0 and at most 1"),
-        ("min_p", (0.0..=1.0).contains(&min_p), "from 0 to 1"),
-        ("repeat_penalty", repeat_penalty.is_finite() && repeat_penalty > 0.0, "more than 0"),
-        ("presence_penalty", presence_penalty.is_finite(), "a finite number"),
-        ("frequency_penalty", frequency_penalty.is_finite(), "a finite number"),
-        ("logit_bias", logit_bias.iter().all(|bias| bias.1.is_finite()), "finite numbers"),
-        (
-            "logit_bias",
-            logit_bias.iter().all(|bias| (bias.0 as usize) < vocabulary),
-            "for tokens of the vocabulary",
-        ),
         ("logprobs", request.logprobs.is_none_or(|n| n <= vocabulary), "no more than the vocabulary has"),
         ("stop", request.stop.iter().all(|stop| !stop.is_empty()), "strings of a character at least"),
     ];
     match checks.into_iter().find(|&(_, holds, _)| !holds) {
         Some((field, _, what)) => Err(Refused::Invalid { field, why: format!("it must be {what}") }),
-        None => Ok(()),
+        None => sampling::check(&request.sampling, vocabulary),
     }
 }

@@ -291,7 +291,7 @@ impl<W> Scheduler<W> {
         // Each that runs may want a block soon: without some to spare it would be preempted at once.
         let wanted = sequence.blocks_missing() + self.running.len();
         let after = spare(&self.pool);
-        if !self.running.is_empty() && after < wanted {
+        if after < wanted {
             sequence.needed = before + wanted - after;
             self.pool.release_all(&mut sequence.blocks);
             sequence.computed = 0;
@@ -339,12 +339,13 @@ impl<W> Scheduler<W> {
     }
 }
 
-/// Divides `left` rows evenly among those that want some, at least one each; what one does not want goes to others.
+/// Divides `left` rows evenly among those that want some, at least one each if there are so many; what one does not
+/// want goes to others.
 fn divide(group: &mut [(u64, usize)], mut left: usize) {
     group.sort_unstable_by_key(|&(id, wanted)| (wanted, id));
     let mut sharers = group.len();
     for (_, rows) in group.iter_mut() {
-        *rows = (*rows).min(left / sharers);
+        *rows = (*rows).min(left.div_ceil(sharers));
         left -= *rows;
         sharers -= 1;
     }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Tensor};
 use tokio::sync::oneshot;
 
-use crate::sampling::Sampler;
+use crate::sampling::{Row, Sampled, Sampler};
 use crate::step::StepModel;
 
 use super::scheduler::{Plan, Scheduler};
@@ -188,8 +188,10 @@ impl Worker {
             logits.device().synchronize().context("waiting for a step failed")?;
             return Ok((0, begin.elapsed()));
         }
-        let sampled = self.sampler.sample(logits, &rows);
-        let sampled = sampled.with_context(|| format!("drawing {} tokens failed", rows.len()))?;
+        let sampled = match self.sampler.sample(logits, &rows) {
+            Ok(sampled) => sampled.into_iter().map(Ok).collect(),
+            Err(_) => one_by_one(&mut self.sampler, logits, &rows)?,
+        };
         let elapsed = begin.elapsed();
         ensure!(sampled.len() == rows.len(), "{} tokens drawn for {} sequences", sampled.len(), rows.len());
         drop(rows);
@@ -230,4 +232,18 @@ impl Worker {
         }
         begin.elapsed()
     }
+}
+
+/// Draws again, each row by itself: where the device works, only those fail that have no token to draw.
+fn one_by_one(sampler: &mut Sampler, logits: &Tensor, rows: &[Row]) -> Result<Vec<Result<Sampled, String>>> {
+    let lost = || format!("drawing {} tokens failed", rows.len());
+    logits.device().synchronize().with_context(lost)?;
+    let one = |(index, row)| {
+        let sampled = sampler.sample(&logits.narrow(0, index, 1)?, std::slice::from_ref(row))?;
+        sampled.into_iter().next().context("no token was drawn")
+    };
+    let sampled: Vec<_> =
+        rows.iter().enumerate().map(one).map(|one| one.map_err(|e| format!("{e:#}"))).collect();
+    logits.device().synchronize().with_context(lost)?;
+    Ok(sampled)
 }

@@ -113,13 +113,8 @@ impl Writer {
             self.ending = Some(fault("grammar", &error));
             return false;
         }
-        let piece = match self.stream.push(token) {
-            Ok(piece) => piece,
-            Err(error) => {
-                self.ending = Some(fault("text", &error));
-                return false;
-            }
-        };
+        // Models have more tokens than their tokenizers, to fill up a size: those add no text.
+        let piece = self.stream.push(token).unwrap_or_default();
         self.usage.completion_tokens += 1;
         self.send(Event::Token { token, text: piece.text, logprob: sampled.logprob, top: sampled.top });
         if piece.stopped {
@@ -168,8 +163,15 @@ impl Sequence<Writer> {
         writer.row(prompt, written)
     }
 
-    /// Its next token; gives back how many its text has more.
-    pub(super) fn write(&mut self, sampled: Sampled) -> usize {
+    /// Its next token, or why none could be drawn; gives back how many its text has more.
+    pub(super) fn write(&mut self, sampled: Result<Sampled, String>) -> usize {
+        let sampled = match sampled {
+            Ok(sampled) => sampled,
+            Err(message) => {
+                self.writer.ending = Some(Event::Error { code: "sampling", message });
+                return 0;
+            }
+        };
         let (token, cached) = (sampled.token, self.cached());
         let written = self.writer.write(sampled, cached);
         if written {

@@ -194,7 +194,7 @@ pub fn read(mut stream: Stream) -> Told {
     }
 }
 
-/// Words of tokens, as the tokenizer writes them.
+/// Words of tokens, as the tokenizer writes them behind others.
 pub fn words(tokens: &[u32]) -> String {
-    tokens.iter().map(|token| format!("w{token}")).collect::<Vec<_>>().join(" ")
+    tokens.iter().map(|token| format!(" w{token}")).collect()
 }

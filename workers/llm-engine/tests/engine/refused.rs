@@ -42,7 +42,6 @@ fn values_out_of_range_are_refused_by_name() {
         ("temperature", with(|sampling| sampling.temperature = -0.1)),
         ("temperature", with(|sampling| sampling.temperature = f32::NAN)),
         ("top_k", with(|sampling| sampling.top_k = Some(0))),
-        ("top_p", with(|sampling| sampling.top_p = 0.0)),
         ("top_p", with(|sampling| sampling.top_p = 1.1)),
         ("min_p", with(|sampling| sampling.min_p = f32::NAN)),
         ("repeat_penalty", with(|sampling| sampling.repeat_penalty = 0.0)),
