@@ -8,3 +8,4 @@ mod gguf;
 mod reference;
 mod safetensors;
 mod steps;
+mod switches;
