@@ -6,7 +6,7 @@ use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
 use tokenizers::decoders::sequence::Sequence as Decoders;
 use tokenizers::decoders::strip::Strip;
-use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::models::bpe::{BPE, BpeBuilder, Vocab};
 use tokenizers::normalizers::{NFC, Prepend, Replace, Sequence as Normalizers};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -93,7 +93,7 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
     );
     let (mut tokenizer, bos) = match metadata.name("model") {
         Some("llama") => (sentence_piece(metadata, &tokens, &types)?, true),
-        Some("gpt2") => byte_merges(metadata, &tokens)?,
+        Some("gpt2") => byte_merges(metadata, &tokens, &types)?,
         kind => bail!(
             "the tokenizer is of the kind {kind:?}; known are llama and gpt2: a tokenizer.json in its place is needed"
         ),
@@ -125,11 +125,8 @@ fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Resu
     merges.sort_by(|a, b| scores[b.0].total_cmp(&scores[a.0]).then(a.0.cmp(&b.0)));
     let merges = merges.into_iter().map(|(_, left, right)| (left, right)).collect();
 
-    let mut builder = BPE::builder().vocab_and_merges(vocabulary, merges).byte_fallback(true).fuse_unk(true);
-    if let Some(unknown) = types.iter().position(|kind| *kind == UNKNOWN) {
-        builder = builder.unk_token(tokens[unknown].clone());
-    }
-    let mut tokenizer = Tokenizer::new(builder.build().map_err(Error::msg)?);
+    let builder = BPE::builder().vocab_and_merges(vocabulary, merges).byte_fallback(true).fuse_unk(true);
+    let mut tokenizer = built(builder, tokens, types)?;
 
     let spaces = Replace::new(" ", SPACE).map_err(Error::msg)?.into();
     let back = Replace::new(SPACE, " ").map_err(Error::msg)?.into();
@@ -145,7 +142,7 @@ fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Resu
 }
 
 /// Merges bytes within the pieces that a text is cut into, as GPT-2 does; and whether texts start with a token.
-fn byte_merges(metadata: &Metadata, tokens: &[String]) -> Result<(Tokenizer, bool)> {
+fn byte_merges(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<(Tokenizer, bool)> {
     let pre = metadata.name("pre").unwrap_or("default");
     let cut = CUTS.iter().find(|cut| cut.names.contains(&pre));
     let cut = cut.with_context(|| {
@@ -156,8 +153,7 @@ fn byte_merges(metadata: &Metadata, tokens: &[String]) -> Result<(Tokenizer, boo
         None => bail!("the merge {merge:?} is no pair"),
     });
     let builder = BPE::builder().vocab_and_merges(numbered(tokens), merges.collect::<Result<Vec<_>>>()?);
-    let model = builder.ignore_merges(cut.whole_first).build().map_err(Error::msg)?;
-    let mut tokenizer = Tokenizer::new(model);
+    let mut tokenizer = built(builder.ignore_merges(cut.whole_first), tokens, types)?;
     if cut.composes {
         tokenizer.with_normalizer(Some(NFC)).map_err(Error::msg)?;
     }
@@ -171,6 +167,16 @@ fn byte_merges(metadata: &Metadata, tokens: &[String]) -> Result<(Tokenizer, boo
     tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(steps)));
     tokenizer.with_decoder(Some(ByteLevel::new(false, true, false)));
     Ok((tokenizer, cut.bos))
+}
+
+/// With the token for what no other is, if there is one.
+fn built(builder: BpeBuilder, tokens: &[String], types: &[i64]) -> Result<Tokenizer> {
+    let unknown = types.iter().position(|kind| *kind == UNKNOWN);
+    let builder = match unknown {
+        Some(unknown) => builder.unk_token(tokens[unknown].clone()),
+        None => builder,
+    };
+    Ok(Tokenizer::new(builder.build().map_err(Error::msg)?))
 }
 
 fn numbered(tokens: &[String]) -> Vocab {

@@ -38,7 +38,7 @@ impl ChatTemplate {
         })
     }
 
-    /// The prompt that asks for the answer to `messages`. Contents given as parts of text are joined, and arguments of
+    /// The prompt that asks for the answer to `messages`. Contents given as parts of text are joined by line ends, and arguments of
     /// calls given as strings of JSON are read, as templates expect.
     ///
     /// # Errors
@@ -63,6 +63,10 @@ impl ChatTemplate {
 fn message(message: &Value) -> Result<Value> {
     ensure!(message.is_object(), "a message must be an object, not {message}");
     let mut message = message.clone();
+    // Messages that only call tools may leave it out; templates ask whether it is none.
+    if message.get("content").is_none() {
+        message["content"] = Value::Null;
+    }
     if let Some(parts) = message["content"].as_array() {
         let mut texts = Vec::new();
         for part in parts {
@@ -78,10 +82,6 @@ fn message(message: &Value) -> Result<Value> {
         if let Some(object) = arguments.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok()) {
             *arguments = object;
         }
-    }
-    // Indexing above would have put it there.
-    if message["content"].is_null() && message.get("content").is_none() {
-        bail!("a message must have content")
     }
     Ok(message)
 }
