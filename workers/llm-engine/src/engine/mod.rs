@@ -58,6 +58,9 @@ impl Default for Options {
     }
 }
 
+/// A vector for each prompt, or why there is none.
+pub type Embedded = std::result::Result<Vec<Vec<f32>>, String>;
+
 /// A handle to a running engine. When the last is dropped, the engine goes on until all streams have ended.
 #[derive(Clone)]
 pub struct Engine {
@@ -125,11 +128,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Self::submit`]. The receiver tells if the device fails.
-    #[allow(clippy::type_complexity)]
-    pub fn embed(
-        &self,
-        prompts: Vec<Vec<u32>>,
-    ) -> Result<oneshot::Receiver<Result<Vec<Vec<f32>>, String>>, Refused> {
+    pub fn embed(&self, prompts: Vec<Vec<u32>>) -> Result<oneshot::Receiver<Embedded>, Refused> {
         let capacity = self.inner.capacity;
         for prompt in &prompts {
             limits::prompt("prompts", prompt, capacity)?;

@@ -351,3 +351,26 @@ fn divide(group: &mut [(u64, usize)], mut left: usize) {
     }
     group.sort_unstable_by_key(|&(id, _)| id);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_not_made_for_who_is_preempted() {
+        let mut scheduler = Scheduler::new(9, true, Limits { running: 2, rows: 64 });
+        let mut plan = Plan::default();
+        let prompt: Vec<u32> = (0..32).collect();
+        scheduler.submit(Sequence::new(prompt.clone(), ()));
+        scheduler.plan(&mut plan);
+        scheduler.commit(&plan);
+        scheduler.running[0].push(7);
+        scheduler.submit(Sequence::new(prompt, ()));
+        scheduler.plan(&mut plan);
+        assert_eq!(plan.copies.len(), 1);
+        scheduler.preempt_youngest(&mut plan);
+        assert!(plan.copies.is_empty());
+        scheduler.pool.check([scheduler.running[0].blocks()]).unwrap();
+        assert_eq!((scheduler.waiting(), scheduler.counters.preempted), (1, 1));
+    }
+}

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use crate::sampling::{Row, Sampled, Sampler};
 use crate::step::StepModel;
 
+use super::Embedded;
 use super::scheduler::{Plan, Scheduler};
 use super::sequence::Sequence;
 use super::status::{Place, Shared};
@@ -30,7 +31,7 @@ pub(super) enum Command {
 pub(super) struct Embedding {
     pub(super) prompts: Vec<Vec<u32>>,
     pub(super) done: Vec<Vec<f32>>,
-    pub(super) reply: oneshot::Sender<Result<Vec<Vec<f32>>, String>>,
+    pub(super) reply: oneshot::Sender<Embedded>,
     pub(super) place: Place,
 }
 

@@ -38,6 +38,29 @@ fn a_lost_device_gives_every_stream_one_error() {
 }
 
 #[test]
+fn who_has_no_token_to_draw_fails_alone() {
+    const BREAKS: u32 = 50;
+    let engine = start(Mock::new(100, 1000).broken_by(BREAKS), Options::default());
+    let prompt = |token: u32| if token.is_multiple_of(3) { vec![token, BREAKS] } else { vec![token; 20] };
+    let submit = |token| engine.submit(request(prompt(token), 10)).unwrap();
+    let streams: Vec<_> = (1..20).map(submit).collect();
+    for (token, stream) in (1..20).zip(streams) {
+        let (tokens, _) = greedy(&prompt(token), 10, false);
+        let told = read(stream);
+        if token.is_multiple_of(3) || tokens[..tokens.len() - 1].contains(&BREAKS) {
+            assert_eq!(told.end.unwrap_err().0, "sampling");
+        } else {
+            assert_eq!(told.tokens, tokens);
+        }
+    }
+    // Alone, and the last one: the engine goes on.
+    assert_eq!(read(engine.submit(request(vec![BREAKS], 1)).unwrap()).end.unwrap_err().0, "sampling");
+    assert_eq!(read(engine.submit(request(vec![1; 20], 10)).unwrap()).tokens, greedy(&[1; 20], 10, false).0);
+    assert_eq!((engine.status().failed, engine.status().blocks_used), (None, 0));
+    engine.stop();
+}
+
+#[test]
 fn a_full_queue_refuses() {
     let (mock, permits) = Mock::new(100, 1000).gated();
     let engine = start(mock, Options { max_running: 2, max_waiting: 3, ..Options::default() });

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use candle_core::{Device, Result, Tensor, bail};
 use llm_engine::engine::{Engine, Options, Stream};
 use llm_engine::request::{Event, LogProb, Request, Sampling, StopReason, Usage};
-use llm_engine::step::{Capacity, Step, StepModel};
+use llm_engine::step::{Capacity, SequenceStep, Step, StepModel};
 use llm_engine::text::Text;
 use tokenizers::Tokenizer;
 use tokenizers::models::wordlevel::WordLevel;
@@ -56,6 +56,8 @@ pub struct Mock {
     cache: Cache,
     capacity: Capacity,
     fault: Option<(usize, Fault)>,
+    /// Behind this token logits are no numbers.
+    broken: Option<u32>,
     /// A step waits for one of these, until the sender is gone.
     permits: Option<Receiver<()>>,
     pub seen: Arc<Seen>,
@@ -64,12 +66,25 @@ pub struct Mock {
 impl Mock {
     pub fn new(blocks: usize, context: usize) -> Self {
         let capacity = Capacity { vocabulary: VOCABULARY, context, blocks };
-        Self { cache: Cache::new(blocks), capacity, fault: None, permits: None, seen: Arc::default() }
+        Self {
+            cache: Cache::new(blocks),
+            capacity,
+            fault: None,
+            broken: None,
+            permits: None,
+            seen: Arc::default(),
+        }
     }
 
     /// Fails in the step of this number, the first being 0.
     pub fn failing(mut self, step: usize, fault: Fault) -> Self {
         self.fault = Some((step, fault));
+        self
+    }
+
+    /// Gives no numbers behind this token.
+    pub fn broken_by(mut self, token: u32) -> Self {
+        self.broken = Some(token);
         self
     }
 
@@ -103,7 +118,11 @@ impl StepModel for Mock {
         self.seen.most_rows.fetch_max(step.tokens.len(), Ordering::Relaxed);
         let digests = self.cache.step(step);
         let wanted = digests.iter().zip(&step.sequences).filter(|(_, sequence)| sequence.logits);
-        let rows: Vec<Vec<f32>> = wanted.map(|(&digest, _)| logits(digest)).collect();
+        let row = |(&digest, sequence): (&u64, &SequenceStep)| match step.tokens[sequence.rows.end - 1] {
+            token if Some(token) == self.broken => vec![f32::NAN; VOCABULARY],
+            _ => logits(digest),
+        };
+        let rows: Vec<Vec<f32>> = wanted.map(row).collect();
         Tensor::from_vec(rows.concat(), (rows.len(), VOCABULARY), &Device::Cpu)
     }
 

@@ -116,7 +116,8 @@ fn requests_of_one_prompt_share_its_blocks() {
     assert_eq!((cached, status.tokens_cached), (15 * 96, 15 * 96));
     // A prompt of whole blocks: its last token alone is read, in a copy of the last block.
     let whole = request(prompt[..96].to_vec(), 1);
-    assert_eq!(read(engine.submit(whole).unwrap()).usage().cached_tokens, 95);
+    let told = read(engine.submit(whole).unwrap());
+    assert_eq!((told.usage().cached_tokens, told.tokens), (95, greedy(&prompt[..96], 1, true).0));
     assert_eq!(engine.status().tokens_read, status.tokens_read + 1);
     assert_eq!(seen.copies.load(Ordering::Relaxed), 1);
     engine.stop();
@@ -127,27 +128,28 @@ fn who_leaves_changes_nothing_for_others() {
     let mut requests = requests(96);
     let expected = alone(&requests);
     for blocks in [600, 40] {
-        let (engine, _) = engine(blocks, Options::default());
-        // Those would write to the end of the context.
+        let (mock, permits) = Mock::new(blocks, CONTEXT).gated();
+        let engine = start(mock, Options::default());
+        // Those would write to the end of the context, more steps than are permitted before they leave.
         for request in requests.iter_mut().step_by(3) {
             (request.max_tokens, request.ignore_eos) = (None, true);
         }
-        let streams: Vec<_> =
-            requests.iter().map(|request| Some(engine.submit(request.clone()).unwrap())).collect();
-        let mut kept = Vec::new();
-        for (number, mut stream) in streams.into_iter().enumerate() {
+        (0..30).for_each(|_| permits.send(()).unwrap());
+        let streams = requests.iter().map(|request| engine.submit(request.clone()).unwrap());
+        let streams: Vec<_> = streams.enumerate().collect();
+        let (mut kept, mut cancelled) = (Vec::new(), Vec::new());
+        for (number, stream) in streams {
             match (number % 3, number % 2) {
-                // Dropped while it runs or before.
-                (0, 0) => drop(stream.take()),
+                (0, 0) => drop(stream),
                 (0, _) => {
-                    let stream = stream.take().unwrap();
                     stream.cancel();
-                    let told = read(stream);
-                    assert_eq!(told.reason(), StopReason::Cancelled);
+                    cancelled.push(stream);
                 }
-                _ => kept.push((number, stream.take().unwrap())),
+                _ => kept.push((number, stream)),
             }
         }
+        drop(permits);
+        assert!(cancelled.into_iter().map(read).all(|told| told.reason() == StopReason::Cancelled));
         for (number, stream) in kept {
             assert_same(&[read(stream)], &expected[number..=number]);
         }
