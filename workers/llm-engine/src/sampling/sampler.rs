@@ -132,6 +132,9 @@ impl Sampler {
     }
 }
 
+/// What is uploaded of each row.
+const COLUMNS: usize = 8;
+
 /// Parameters of all rows on the device, each f32 (rows, 1); none where no row asks for it.
 struct Parameters {
     temperature: Tensor,
@@ -156,22 +159,22 @@ impl Parameters {
         };
         let top_p = |row: &Row| drawn(row, row.sampling.top_p, 1.0);
         let min_p = |row: &Row| drawn(row, row.sampling.min_p, 0.0);
-        let columns: [&dyn Fn(usize, &Row) -> f32; 8] = [
-            &|index, _| index as f32,
-            // What is smaller than any normal number would make infinity of 1 and no number of 0.
-            &|_, row| drawn(row, row.sampling.temperature.max(f32::MIN_POSITIVE), 1.0),
-            &|_, row| row.draw,
-            &|_, row| top_k(row),
-            &|_, row| top_p(row),
-            &|_, row| if top_p(row) < 1.0 { 0.0 } else { f32::NEG_INFINITY },
-            &|_, row| min_p(row).ln(),
-            &|_, row| drawn(row, 0.0, 1.0),
-        ];
-        let values = columns
-            .iter()
-            .flat_map(|column| rows.iter().enumerate().map(move |(index, row)| column(index, row)));
-        let uploaded =
-            Tensor::from_vec(values.collect::<Vec<f32>>(), (columns.len(), rows.len(), 1), device)?;
+        let of = |(index, row): (usize, &Row)| {
+            [
+                index as f32,
+                // What is smaller than any normal number would make infinity of 1 and no number of 0.
+                drawn(row, row.sampling.temperature.max(f32::MIN_POSITIVE), 1.0),
+                row.draw,
+                top_k(row),
+                top_p(row),
+                if top_p(row) < 1.0 { 0.0 } else { f32::NEG_INFINITY },
+                min_p(row).ln(),
+                drawn(row, 0.0, 1.0),
+            ]
+        };
+        let lines: Vec<[f32; COLUMNS]> = rows.iter().enumerate().map(of).collect();
+        let values = (0..COLUMNS).flat_map(|column| lines.iter().map(move |line| line[column]));
+        let uploaded = Tensor::from_vec(values.collect::<Vec<f32>>(), (COLUMNS, rows.len(), 1), device)?;
         let column = |place: usize| uploaded.get(place);
         let some = |asked: bool, place: usize| asked.then(|| column(place)).transpose();
         let share = some(rows.iter().any(|row| top_p(row) < 1.0), 4)?;

@@ -1,5 +1,6 @@
 //! Text held to JSON.
 use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use llguidance::api::TopLevelGrammar;
@@ -10,9 +11,12 @@ use serde_json::{Value, json};
 use super::pieces::Pieces;
 use crate::request::Constraint;
 
-/// Levels and values of a schema.
+/// Levels, values, and objects and arrays among them, of a schema.
 const DEPTH: usize = 48;
 const VALUES: usize = 20_000;
+const CONTAINERS: usize = 2_000;
+/// Stack to compile a schema with, for each object or array of it: references nest them in any order.
+const STACK: usize = 128 << 10;
 /// Tokens longer than this no grammar allows: the tree of tokens is not deeper.
 const TOKEN: usize = 256;
 /// Between the parts of JSON: as much as pretty JSON needs, and an end to it, since some models would never write more.
@@ -26,29 +30,45 @@ pub(super) struct Grammars {
 
 impl Grammars {
     pub(super) fn start(&self, pieces: &Pieces, ends: &[u32], constraint: &Constraint) -> Result<Grammar> {
+        let any = json!({ "type": "object" });
         let schema = match constraint {
-            Constraint::JsonObject => checked(&json!({ "type": "object" }))?,
-            Constraint::JsonSchema(schema) => checked(schema)?,
+            Constraint::JsonObject => &any,
+            Constraint::JsonSchema(schema) => schema,
         };
+        let containers = containers(schema)?;
+        let schema = TopLevelGrammar::from_json_schema(spaced(schema)?);
         let factory =
             self.factory.get_or_init(|| factory(pieces, ends).map_err(|error| format!("{error:#}")));
         let factory = factory.as_ref().map_err(|error| anyhow!("no grammar for this vocabulary: {error}"))?;
-        let parser = factory.create_parser(TopLevelGrammar::from_json_schema(schema));
-        let parser = parser.map_err(|error| plain(&error)).context("the schema cannot be used")?;
+        let compiled = thread::scope(|scope| {
+            let thread = thread::Builder::new().stack_size((4 << 20) + containers * STACK);
+            let thread = thread.spawn_scoped(scope, || factory.create_parser(schema));
+            thread.map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("it breaks the compiler"))))
+        });
+        let parser = compiled.context("no thread to compile the schema on")?.map_err(|error| plain(&error));
+        let parser = parser.context("the schema cannot be used")?;
         Ok(Grammar { matcher: Matcher::new(Ok(parser)), allowed: SimpleVob::new() })
     }
 }
 
-/// The schema, if it is not too large, with our spaces.
-fn checked(schema: &Value) -> Result<Value> {
-    let mut values = 0;
+/// The objects and arrays of a schema, if it is not too large.
+fn containers(schema: &Value) -> Result<usize> {
+    let (mut values, mut containers) = (0, 0);
     let mut level = vec![schema];
     for _ in 0..DEPTH {
         values += level.len();
+        containers += level.iter().filter(|value| value.is_object() || value.is_array()).count();
         level = level.into_iter().flat_map(children).collect();
     }
     ensure!(level.is_empty(), "the schema is nested deeper than {DEPTH} levels");
-    ensure!(values <= VALUES, "the schema has {values} values, more than {VALUES}");
+    for (count, most, what) in [(values, VALUES, "values"), (containers, CONTAINERS, "objects and arrays")] {
+        ensure!(count <= most, "the schema has {count} {what}, more than {most}");
+    }
+    Ok(containers)
+}
+
+/// The schema with our spaces.
+fn spaced(schema: &Value) -> Result<Value> {
     match schema {
         Value::Bool(true) => Ok(json!({ "x-guidance": { "whitespace_pattern": SPACE } })),
         Value::Object(fields) => {

@@ -85,9 +85,9 @@ impl Pieces {
         self.bytes.get(range.start as usize..range.end as usize)
     }
 
-    /// What a token adds to a text: nothing if it is special.
-    pub(super) fn shown(&self, token: u32) -> Option<&[u8]> {
-        if self.is_special(token) { Some(&[]) } else { self.bytes(token) }
+    /// What a token adds to a text: nothing if it is special, or none.
+    pub(super) fn shown(&self, token: u32) -> &[u8] {
+        if self.is_special(token) { &[] } else { self.bytes(token).unwrap_or_default() }
     }
 
     pub(super) fn is_special(&self, token: u32) -> bool {

@@ -1,7 +1,7 @@
 //! Text as its tokens come.
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::Text;
 
@@ -30,13 +30,12 @@ impl TextStream {
         Self { text, bytes: Vec::new(), stops: Stops { stops, held: String::new(), stopped: false } }
     }
 
-    /// What `token` adds: nothing while a character or a stop string may go on.
+    /// What `token` adds: nothing while a character or a stop string may go on, nor if it is special or no token.
     ///
     /// # Errors
-    /// Where the tokenizer has no such token.
+    /// Never so far.
     pub fn push(&mut self, token: u32) -> Result<Piece> {
-        let bytes = self.text.shown(token).with_context(|| format!("the tokenizer has no token {token}"))?;
-        self.bytes.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(self.text.shown(token));
         let mut text = String::new();
         let mut rest = 0;
         for chunk in self.bytes.utf8_chunks() {

@@ -45,10 +45,11 @@ impl Text {
     }
 
     /// The text of tokens from its start on, without special ones: U+FFFD for bytes that are no character, and without
-    /// the first space where the tokenizer puts one before each text.
+    /// the first space where the tokenizer puts one before each text. Numbers that are no token, as those that fill up a
+    /// model's vocabulary, add nothing.
     ///
     /// # Errors
-    /// Where a token is none of the tokenizer.
+    /// Never so far.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
         let mut text = self.decode_after(tokens)?;
         if self.pieces.drops_first_space() && text.starts_with(' ') {
@@ -60,13 +61,9 @@ impl Text {
     /// As [`Text::decode`], but of tokens that go on behind others: their first space is part of the text.
     ///
     /// # Errors
-    /// Where a token is none of the tokenizer.
+    /// Never so far.
     pub fn decode_after(&self, tokens: &[u32]) -> Result<String> {
-        let mut bytes = Vec::new();
-        for token in tokens {
-            let piece = self.shown(*token).with_context(|| format!("the tokenizer has no token {token}"))?;
-            bytes.extend_from_slice(piece);
-        }
+        let bytes: Vec<u8> = tokens.iter().flat_map(|token| self.shown(*token)).copied().collect();
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -116,7 +113,8 @@ impl Text {
         self.grammars.start(&self.pieces, &self.ends, constraint)
     }
 
-    pub(super) fn shown(&self, token: u32) -> Option<&[u8]> {
+    /// What a token adds to a text.
+    pub(super) fn shown(&self, token: u32) -> &[u8] {
         self.pieces.shown(token)
     }
 }

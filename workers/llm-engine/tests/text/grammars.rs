@@ -205,7 +205,18 @@ fn schemas_that_cannot_be_used_say_why() {
         deep = json!({"type": "array", "items": deep});
     }
     let many: Vec<Value> = (0..30_000).map(Value::from).collect();
+    // Products of as many choices as no one can look through.
+    let choice = |of: usize| -> Value { (0..6).map(|value| json!({"const": value * of})).collect() };
+    let fields = |of: usize| -> Value {
+        let field =
+            |name: usize| json!({"properties": {format!("{of}-{name}"): {"minimum": of}}, "required": ["x"]});
+        (0..5).map(field).collect()
+    };
     let bad = [
+        (json!({"allOf": (1..16).map(|of| json!({"anyOf": choice(of)})).collect::<Vec<_>>()}), "too large"),
+        (json!({"allOf": (0..12).map(|of| json!({"anyOf": fields(of)})).collect::<Vec<_>>()}), "too large"),
+        (json!({"oneOf": [{"minimum": 1}, {"minimum": 2}]}), "oneOf"),
+        (json!({"prefixItems": (0..2_000).map(|_| json!({})).collect::<Vec<_>>()}), "objects and arrays"),
         (json!(3), "must be an object"),
         (json!(null), "must be an object"),
         (json!({"type": "strnig"}), "strnig"),
@@ -236,19 +247,32 @@ fn schemas_that_cannot_be_used_say_why() {
 #[test]
 fn hostile_schemas_end() {
     let text = text(bytes());
-    let choice = |of: usize| -> Value { (0..6).map(|value| json!({"const": value * of})).collect() };
+    // Each refers to the next, as deep as a schema may be large.
+    let chain = |link: fn(Value) -> Value, links: usize| -> Value {
+        let next = |at: usize| link(json!({"$ref": format!("#/$defs/{}", at + 1)}));
+        let mut links: serde_json::Map<String, Value> =
+            (0..links).map(|at| (at.to_string(), next(at))).collect();
+        links.insert(links.len().to_string(), json!({"type": "object"}));
+        json!({"$defs": links, "$ref": "#/$defs/0"})
+    };
     let hostile = [
         json!({"type": "string", "minLength": 1_000_000_000}),
         json!({"type": "string", "pattern": "^(a|b)*a(a|b){40}$"}),
         json!({"type": "string", "pattern": "^((a{1,1000}){1,1000}){1,1000}$"}),
         json!({"type": "array", "minItems": 1_000_000_000, "items": {"type": "null"}}),
-        json!({"allOf": (1..16).map(|of| json!({"anyOf": choice(of)})).collect::<Vec<_>>()}),
+        chain(|next| next, 1_990),
+        chain(|next| json!({"allOf": [next, {"type": "object"}]}), 490),
+        chain(|next| json!({"anyOf": [next]}), 660),
+        chain(|next| json!({"oneOf": [next, {"type": "null"}]}), 490),
+        chain(|next| json!({"items": next}), 990),
+        chain(|next| json!({"properties": {"a": next}, "required": ["a"]}), 490),
+        json!({"type": "string", "pattern": "^.{0,100000}$"}),
         json!({"type": "number", "multipleOf": 0.000_000_000_1}),
         json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}),
         json!({"type": "object", "patternProperties": {"^(a+)+$": {"type": "null"}, "^(a|aa)+$": {"type": "null"}}}),
     ];
     for schema in hostile {
-        let Ok(mut grammar) = text.grammar(&Constraint::JsonSchema(schema.clone())) else { continue };
+        let Ok(mut grammar) = text.grammar(&Constraint::JsonSchema(schema)) else { continue };
         for _ in 0..50 {
             if grammar.finished() || grammar.allowed().is_err() {
                 break;
