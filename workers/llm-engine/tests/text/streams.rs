@@ -162,10 +162,9 @@ fn special_tokens_are_named_but_not_shown() {
         assert_eq!(text.token_text(end), END);
         assert!(text.ends(end) && !text.ends(shown));
         let beyond = text.vocabulary() as u32;
-        assert!(
-            text.decode(&[beyond]).is_err()
-                && TextStream::new(text.clone(), Vec::new()).push(beyond).is_err()
-        );
+        assert_eq!(text.decode_after(&[shown, beyond]).unwrap(), SHOWN);
+        assert_eq!(streamed(&text, &[beyond, shown, end, u32::MAX]), SHOWN);
+        assert_eq!(text.token_bytes(beyond), None);
         assert_eq!(text.token_text(beyond), "");
     }
     assert!(Text::new(bytes(), vec![100_000], None).is_err());
