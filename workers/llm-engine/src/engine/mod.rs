@@ -7,6 +7,7 @@
 //! | `scheduler` | which rows the next step has |
 //! | `writer` | a request's text, random numbers, grammar and events |
 //! | `limits` | what is refused before work starts |
+//! | `embedding` | prompts to be embedded |
 //! | `thread` | the loop that steps |
 //! | `status` | what thread and handles both see |
 use std::sync::atomic::AtomicBool;
@@ -24,6 +25,7 @@ use crate::step::{BLOCK, Capacity, StepModel};
 use crate::text::Text;
 
 pub mod blocks;
+mod embedding;
 mod limits;
 pub mod scheduler;
 pub mod sequence;
@@ -31,12 +33,14 @@ mod status;
 mod thread;
 mod writer;
 
+pub use embedding::Embedded;
 pub use status::Status;
 
+use embedding::Embedding;
 use scheduler::{Limits, Scheduler};
 use sequence::Sequence;
 use status::{Place, Shared};
-use thread::{Command, Embedding, Worker};
+use thread::{Command, Worker};
 use writer::Writer;
 
 /// Bounds of the engine.
@@ -57,9 +61,6 @@ impl Default for Options {
         Self { max_running: 64, max_waiting: 256, step_tokens: 512, prefix_cache: true }
     }
 }
-
-/// A vector for each prompt, or why there is none.
-pub type Embedded = std::result::Result<Vec<Vec<f32>>, String>;
 
 /// A handle to a running engine. When the last is dropped, the engine goes on until all streams have ended.
 #[derive(Clone)]
@@ -137,8 +138,7 @@ impl Engine {
             }
         }
         let (reply, receiver) = oneshot::channel();
-        let done = Vec::with_capacity(prompts.len());
-        self.send(Command::Embed(Embedding { prompts, done, reply, place: self.place()? }))?;
+        self.send(Command::Embed(Embedding::new(prompts, self.place()?, reply)))?;
         Ok(receiver)
     }
 

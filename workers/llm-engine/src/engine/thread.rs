@@ -7,16 +7,15 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{DType, Tensor};
-use tokio::sync::oneshot;
+use candle_core::Tensor;
 
 use crate::sampling::{Row, Sampled, Sampler};
 use crate::step::StepModel;
 
-use super::Embedded;
+use super::embedding::Embedding;
 use super::scheduler::{Plan, Scheduler};
 use super::sequence::Sequence;
-use super::status::{Place, Shared};
+use super::status::Shared;
 use super::writer::Writer;
 
 /// What a handle asks of the thread.
@@ -25,14 +24,6 @@ pub(super) enum Command {
     Embed(Embedding),
     /// Only wakes the thread: [`Shared::stopping`] is set.
     Stop,
-}
-
-/// Prompts to be embedded, a piece between any two steps.
-pub(super) struct Embedding {
-    pub(super) prompts: Vec<Vec<u32>>,
-    pub(super) done: Vec<Vec<f32>>,
-    pub(super) reply: oneshot::Sender<Embedded>,
-    pub(super) place: Place,
 }
 
 /// All that the thread owns.
@@ -94,16 +85,10 @@ impl Worker {
         if let Some(failure) = shared.failed() {
             tracing::error!(code = failure.code, "{}", failure.message);
         }
-        // Streams are told as their writers drop; commands not yet taken drop with the channel.
+        // Whoever waits is told as his request drops; those not yet taken drop with the channel.
         let Self { scheduler, ended, embeddings, commands, .. } = self;
         shared.publish(0, 0, scheduler.counters());
-        drop((scheduler, ended));
-        for Embedding { reply, place, .. } in embeddings {
-            drop(place);
-            let why = shared.failed().map_or("the engine was stopped", |failure| &failure.message);
-            let _ = reply.send(Err(why.into()));
-        }
-        drop(commands);
+        drop((scheduler, ended, embeddings, commands));
     }
 
     fn serve(&mut self) -> Result<()> {
@@ -201,35 +186,14 @@ impl Worker {
         Ok((written, elapsed))
     }
 
-    /// Computes a piece of the first embeddings. Gives back how long it took.
+    /// Computes a piece of the first embedding. Gives back how long it took.
     fn embed_piece(&mut self) -> Duration {
         let begin = Instant::now();
-        self.embeddings.retain(|embedding| !embedding.reply.is_closed());
-        let Some(embedding) = self.embeddings.front_mut() else { return Duration::ZERO };
-        let rest = &embedding.prompts[embedding.done.len()..];
-        let mut rows = 0;
-        let fits = |prompt: &&Vec<u32>| {
-            rows += prompt.len();
-            rows <= self.rows
-        };
-        let piece = &rest[..rest.iter().take_while(fits).count().max(1).min(rest.len())];
-        let computed = match piece {
-            [] => Ok(Vec::new()),
-            piece => self.model.embed(piece).and_then(|rows| rows.to_dtype(DType::F32)?.to_vec2::<f32>()),
-        };
-        let error = match computed {
-            Ok(vectors) if vectors.len() == piece.len() => {
-                embedding.done.extend(vectors);
-                None
-            }
-            Ok(vectors) => Some(format!("{} embeddings of {} prompts", vectors.len(), piece.len())),
-            Err(error) => Some(format!("embedding {} prompts failed: {error}", piece.len())),
-        };
-        let over = error.is_some() || embedding.done.len() == embedding.prompts.len();
-        if over && let Some(Embedding { done, reply, place, .. }) = self.embeddings.pop_front() {
-            drop(place);
-            // Whoever is gone need not be told.
-            let _ = reply.send(error.map_or(Ok(done), Err));
+        self.embeddings.retain(Embedding::is_wanted);
+        if let Some(embedding) = self.embeddings.front_mut()
+            && embedding.compute_piece(&mut *self.model, self.rows)
+        {
+            self.embeddings.pop_front();
         }
         begin.elapsed()
     }

@@ -25,8 +25,11 @@ fn a_lost_device_gives_every_stream_one_error() {
                 assert!(message.contains("mock"), "{message}");
                 assert!(told.tokens.len() <= if number < 4 { step } else { 0 });
             }
-            // It was computed before, or failed with the rest.
-            drop(embedding.blocking_recv().unwrap());
+            // It was computed before, or failed with the rest: there is an answer.
+            match embedding.blocking_recv().unwrap() {
+                Ok(vectors) => assert_eq!(vectors, [[1.0, 2.0]]),
+                Err(why) => assert!(why.contains("mock"), "{why}"),
+            }
             let status = engine.status();
             assert!(status.failed.unwrap().contains("mock"));
             assert_eq!((status.running, status.waiting, status.blocks_used), (0, 0, 0));
@@ -104,12 +107,20 @@ fn stopping_ends_all_streams() {
     let engine = start(mock, Options { max_running: 2, ..Options::default() });
     let mut streams: Vec<_> = (1..6).map(|token| engine.submit(endless(token)).unwrap()).collect();
     assert_eq!(streams[0].blocking_next(), Some(Event::Started));
+    let embedding = engine.embed(vec![vec![1]; 100]).unwrap();
     // The thread is in its first step, or soon; it ends behind the one it is in.
     let other = engine.clone();
     let stopping = std::thread::spawn(move || other.stop());
     drop(permits);
     stopping.join().unwrap();
     engine.stop();
+    // Stopped, or done before.
+    assert!(
+        embedding
+            .blocking_recv()
+            .unwrap()
+            .map_or_else(|why| why.contains("stopped"), |done| done.len() == 100)
+    );
     for (number, mut stream) in streams.into_iter().enumerate() {
         let events: Vec<_> = std::iter::from_fn(|| stream.blocking_next()).collect();
         let Some((Event::End { reason, .. }, before)) = events.split_last() else { panic!("{events:?}") };
