@@ -76,7 +76,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
-held = client.chat.completions.create(**{**chat, "max_tokens": 60}, response_format=form)
+held = client.chat.completions.create(**{**chat, "max_tokens": 400}, response_format=form)
 value = json.loads(held.choices[0].message.content)
 check("schema", type(value["age"]) is int and type(value["glad"]) is bool and len(value) == 2, value)
 

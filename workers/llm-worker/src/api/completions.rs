@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use llm_engine::text::Text;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio_stream::{Stream, StreamExt};
@@ -133,14 +134,13 @@ impl Writer {
         let text = self.served.engine.text();
         let mut told = LogProbs::default();
         for token in tokens {
-            let written = text.token_text(token.own.token);
             if let Some(offset) = self.offsets.get_mut(index) {
                 told.text_offset.push(*offset);
-                *offset += written.chars().count();
+                *offset += text.token_text(token.own.token).chars().count();
             }
-            told.tokens.push(written);
+            told.tokens.push(name(text, token.own.token));
             told.token_logprobs.push(finite(token.own.logprob));
-            let top = token.top.iter().map(|top| (text.token_text(top.token), finite(top.logprob)));
+            let top = token.top.iter().map(|top| (name(text, top.token), finite(top.logprob)));
             told.top_logprobs.push(top.collect());
         }
         told
@@ -155,6 +155,15 @@ impl Writer {
             choices,
             usage,
         }
+    }
+}
+
+/// A token as a key among others: parts of characters would all look alike, so they are told as bytes.
+fn name(text: &Text, token: u32) -> String {
+    let bytes = text.token_bytes(token).unwrap_or_default();
+    match std::str::from_utf8(bytes) {
+        Ok(_) => text.token_text(token),
+        Err(_) => bytes.iter().fold("bytes:".to_owned(), |name, byte| name + &format!("\\x{byte:02x}")),
     }
 }
 

@@ -29,9 +29,11 @@ async function watch() {
       if (!model || !at("lamp").classList.contains("ready")) await meet();
     } else {
       pause = 1000;
-      const share = typeof state.progress === "number" ? Math.round(100 * state.progress) : null;
-      const words = state.reason ?? state.message ?? "The model is being loaded";
-      show(state.failed ? "bad" : "wait", share === null || state.failed ? words : `${words}, ${share} %`, state.failed ? null : share);
+      const { state: phase, progress, what } = state.lifecycle ?? {};
+      if (phase === "loading") {
+        const share = Math.round(100 * progress);
+        show("wait", `Loading: ${what}, ${share} %`, share);
+      } else show(phase === "failed" ? "bad" : "wait", state.why ?? "The server is not ready");
     }
   } catch {
     pause = 3000;

@@ -6,6 +6,7 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Map, Value, json};
 
 use crate::fixture::{MODEL, Worker, json_request, worker};
+use crate::tiny_llama::CONTEXT;
 
 /// How many bodies; CANDLE_FUZZ_CASES says another number.
 const CASES: u32 = 3000;
@@ -45,7 +46,7 @@ fn value() -> impl Strategy<Value = Value> {
         any::<String>().prop_map(Value::from),
         any::<i32>().prop_map(Value::from),
         vec(any::<u16>(), 0..6).prop_map(Value::from),
-        Just(json!("a ".repeat(400))),
+        Just(json!("a ".repeat(CONTEXT))),
     ]
 }
 

@@ -11,7 +11,7 @@ const HIDDEN: usize = 32;
 const INNER: usize = 64;
 const LAYERS: usize = 2;
 /// Positions of a sequence.
-pub const CONTEXT: usize = 256;
+pub const CONTEXT: usize = 1024;
 
 /// Pairs that become one token, so that tokens and bytes differ.
 const MERGES: [(&str, &str); 12] = [
