@@ -134,7 +134,11 @@ impl Engine {
         for prompt in &prompts {
             limits::prompt("prompts", prompt, capacity)?;
             if prompt.len() > capacity.context {
-                return Err(Refused::ContextLength { prompt: prompt.len(), wanted: 0, limit: capacity.context });
+                return Err(Refused::ContextLength {
+                    prompt: prompt.len(),
+                    wanted: 0,
+                    limit: capacity.context,
+                });
             }
         }
         let (reply, receiver) = oneshot::channel();
