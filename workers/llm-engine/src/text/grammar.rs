@@ -20,7 +20,7 @@ const STACK: usize = 128 << 10;
 /// Tokens longer than this no grammar allows: the tree of tokens is not deeper.
 const TOKEN: usize = 256;
 /// Between the parts of JSON: as much as pretty JSON needs, and an end to it, since some models would never write more.
-const SPACE: &str = r"[ \n\t]{1,64}";
+const SPACE: &str = r"[ \n\t]{1,20}";
 
 /// What all grammars of a vocabulary share, made when the first one is asked for.
 #[derive(Default)]
