@@ -161,6 +161,15 @@ impl ModelFiles {
         self.places.values().filter_map(|place| place.bytes().ok()).map(|bytes| bytes as u64).sum()
     }
 
+    /// Bytes of all tensors where floats become `dtype`.
+    pub fn bytes_as(&self, dtype: DType) -> usize {
+        let bytes = |place: &Place| match place.stored {
+            Stored::Floats(_) => Place { stored: Stored::Floats(dtype), ..place.clone() }.bytes(),
+            Stored::Blocks(_) => place.bytes(),
+        };
+        self.places.values().filter_map(|place| bytes(place).ok()).sum()
+    }
+
     /// Where a tensor lies.
     ///
     /// # Errors

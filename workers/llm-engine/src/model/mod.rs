@@ -121,7 +121,7 @@ fn load_files(
     let taken = matches!(dtype, DType::F32 | DType::F16) || (dtype == DType::BF16 && !device.is_cpu());
     ensure!(taken, "{dtype:?} is not computed on this device: f32 and f16 are, and bf16 on GPUs");
     // Before what takes long: a cache that cannot be.
-    let weights = usize::try_from(files.bytes())?;
+    let weights = files.bytes_as(dtype);
     let bytes = match options.cache_bytes {
         Some(bytes) => bytes,
         None => free_bytes(device)?.map_or(CACHE_BYTES, |free| free.saturating_sub(weights)),

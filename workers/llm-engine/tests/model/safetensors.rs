@@ -93,6 +93,28 @@ fn embeddings_are_means_of_states_and_touch_no_block() {
     }
 }
 
+/// With its tokenizer; its sizes are those of its config.json.
+#[test]
+fn the_trained_model_is_ready_with_its_text() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tiny_llama/model");
+    let (device, dtype) = device();
+    let options = LoadOptions { dtype: Some(dtype), cache_bytes: Some(1 << 20), context: None };
+    for (path, name) in [(path.clone(), "model"), (path.join("tiny-llama.q8_0.gguf"), "tiny-llama.q8_0")] {
+        let loaded = llm_engine::model::load(&path, &device, options, &mut |_| ()).unwrap();
+        let capacity = loaded.model.capacity();
+        assert_eq!((capacity.vocabulary, capacity.context), (512, 512));
+        assert_eq!(loaded.name, name);
+        let cache = capacity.blocks * 2 * 2 * 16 * 256 * dtype.size_in_bytes();
+        assert!(
+            loaded.bytes > cache && loaded.bytes < cache + (8 << 20),
+            "{} of which {cache}",
+            loaded.bytes
+        );
+        let tokens = loaded.text.encode("a", false).unwrap();
+        assert!(!tokens.is_empty() && tokens.iter().all(|token| *token < 512), "{tokens:?}");
+    }
+}
+
 #[test]
 fn a_sequence_gives_the_same_beside_others() {
     let folder = tempfile::tempdir().unwrap();

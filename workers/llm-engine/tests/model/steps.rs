@@ -25,9 +25,9 @@ pub fn tolerance(exact: f32) -> f32 {
     }
 }
 
-/// Where products turn rows into blocks first, a number may fall on the other side of a step: then the logits of that row
+/// Where products round rows to blocks first, a number may fall on the other side of a step: then the logits of that row
 /// differ by so much. Half of the rows are still as good as those of floats.
-const FALLEN: f32 = 5e-2;
+const FALLEN: f32 = 0.1;
 
 pub fn load(path: &Path) -> Decoder {
     let (device, dtype) = device();
