@@ -98,7 +98,7 @@ fn embeddings_are_means_of_states_and_touch_no_block() {
 fn the_trained_model_is_ready_with_its_text() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tiny_llama/model");
     let (device, dtype) = device();
-    let options = LoadOptions { dtype: Some(dtype), cache_bytes: Some(1 << 20), context: None };
+    let options = LoadOptions { dtype: Some(dtype), cache_bytes: Some(4 << 20), context: None };
     for (path, name) in [(path.clone(), "model"), (path.join("tiny-llama.q8_0.gguf"), "tiny-llama.q8_0")] {
         let loaded = llm_engine::model::load(&path, &device, options, &mut |_| ()).unwrap();
         let capacity = loaded.model.capacity();
