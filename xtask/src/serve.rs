@@ -25,27 +25,29 @@ pub struct Args {
     /// The architecture of the software GPU.
     #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
-    /// How long streams join and leave, in seconds.
-    #[arg(long, default_value_t = 60)]
-    seconds: u64,
+    #[command(flatten)]
+    load: Load,
+}
+
+/// What a worker has to bear.
+#[derive(Clone, Copy, clap::Args)]
+pub struct Load {
     /// Streams at once.
     #[arg(long, default_value_t = 64)]
-    streams: u64,
+    pub streams: u64,
+    /// How long streams join and leave.
+    #[arg(long, default_value_t = 60)]
+    pub seconds: u64,
 }
 
 pub fn run(args: &Args) -> Result<()> {
     software_gpu::check(&args.arch)?;
-    run_on(
-        SoftwareGpu::of(&args.arch),
-        &args.arch,
-        &["--package", "llm-worker", "--features", "rocm-emulator"],
-        args.streams,
-        args.seconds,
-    )
+    let selection = ["--package", "llm-worker", "--features", "rocm-emulator"];
+    run_on(SoftwareGpu::of(&args.arch), &args.arch, &selection, args.load)
 }
 
 /// As `run`, with the code objects of `archs` (comma-separated) built in; `selection` tells cargo of packages and features.
-pub fn run_on(gpu: SoftwareGpu, archs: &str, selection: &[&str], streams: u64, seconds: u64) -> Result<()> {
+pub fn run_on(gpu: SoftwareGpu, archs: &str, selection: &[&str], bears: Load) -> Result<()> {
     setup::ensure(setup::SERVE)?;
     let packages = client()?;
     let mut build = cargo(&["build", "--quiet", "--bins", "--examples"]);
@@ -55,14 +57,14 @@ pub fn run_on(gpu: SoftwareGpu, archs: &str, selection: &[&str], streams: u64, s
         let found = programs.iter().find(named).and_then(|program| program["executable"].as_str());
         found.map(PathBuf::from).with_context(|| format!("cargo built no {name}"))
     };
-    let mut worker = Worker::start(&program("llm-worker-rocm")?, gpu)?;
+    let worker = Worker::start(&program("llm-worker-rocm")?, gpu)?;
     let mut requests = command("python3", &[REQUESTS]);
     let said = process::tee(requests.arg(worker.url("")).env("PYTHONPATH", &packages))?;
     let last = said.lines().last().and_then(|line| line.strip_prefix("openai_requests="));
     let asked: u64 = last.context("the client did not count")?.parse().context("the client's count")?;
     let jobs = worker.jobs()?;
     let mut load = command(program("load")?, &["--address", &worker.address]);
-    load.args(["--streams", &streams.to_string(), "--seconds", &seconds.to_string()]);
+    load.args(["--streams", &bears.streams.to_string(), "--seconds", &bears.seconds.to_string()]);
     let loaded = process::tee(&mut load)?;
     ensure!(loaded.lines().last().is_some_and(|line| line.starts_with(LOAD_OK)), "the load was not borne");
     worker.end()?;
