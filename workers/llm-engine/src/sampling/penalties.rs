@@ -62,10 +62,12 @@ impl Penalties {
         let biases = sampling.logit_bias.iter();
         let biased = biases.map(|(token, bias)| Touch { token: *token, bias: *bias, ..Touch::default() });
         let repeats = sampling.repeat_penalty != 1.0;
-        let seen = row.prompt.iter().chain(row.written).filter(|_| repeats);
+        // Contexts are long: nothing is walked for nothing.
+        let [prompt, text] = if repeats { [row.prompt, row.written] } else { [&[][..]; 2] };
+        let seen = prompt.iter().chain(text);
         let seen = seen.map(|token| Touch { token: *token, seen: true, ..Touch::default() });
         let counts = sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0;
-        let counted = row.written.iter().filter(|_| counts);
+        let counted = if counts { row.written } else { &[] }.iter();
         let counted = counted.map(|token| Touch { token: *token, count: 1, ..Touch::default() });
         let mut touches = Vec::new();
         let merged = biased.chain(seen).chain(counted).try_for_each(|touch| self.merge(&mut touches, touch));
