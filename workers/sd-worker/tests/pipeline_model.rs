@@ -199,7 +199,7 @@ fn damaged_and_other_folders_are_refused() -> Outcome {
         json[key] = value;
         fs::write(path, json.to_string())
     }
-    let cases: [(&str, Damage); 18] = [
+    let cases: [(&str, Damage); 19] = [
         ("model_index.json", |f| fs::remove_file(f.join("model_index.json"))),
         ("without unet", |f| edit(f.join("model_index.json"), "unet", json!([null, null]))),
         ("second text encoder", |f| edit(f.join("model_index.json"), "text_encoder_2", json!(["a", "B"]))),
@@ -215,8 +215,13 @@ fn damaged_and_other_folders_are_refused() -> Outcome {
         ("latents of 16", |f| edit(f.join("vae/config.json"), "latent_channels", json!(16))),
         ("shift_factor", |f| edit(f.join("vae/config.json"), "shift_factor", json!(0.1))),
         ("merges.txt", |f| fs::remove_file(f.join("tokenizer/merges.txt"))),
-        ("<|startoftext|>", |f| fs::write(f.join("tokenizer/vocab.json"), r#"{"<|endoftext|>": 0}"#)),
-        ("hidden_act", |f| edit(f.join("text_encoder/config.json"), "hidden_act", Value::Null)),
+        ("<|startoftext|>", |f| {
+            let path = f.join("tokenizer/vocab.json");
+            let text = fs::read_to_string(&path)?.replace("<|startoftext|>", "<|begin|>");
+            fs::write(path, text)
+        }),
+        ("silu", |f| edit(f.join("text_encoder/config.json"), "hidden_act", json!("silu"))),
+        ("3 heads", |f| edit(f.join("text_encoder/config.json"), "num_attention_heads", json!(3))),
         ("preview.json", |f| fs::write(f.join("preview.json"), r#"{"factors": [[1, 2, 3]]}"#)),
         ("vae", |f| fs::write(f.join("vae/diffusion_pytorch_model.safetensors"), [255; 40])),
         ("holds no safetensors", |f| fs::remove_file(f.join("unet/diffusion_pytorch_model.safetensors"))),
@@ -245,7 +250,7 @@ fn damaged_and_other_folders_are_refused() -> Outcome {
 #[test]
 fn all_parts_can_be_trained() -> Outcome {
     use candle_nn::VarMap;
-    use sd_worker::model::{UNet, UNetConfig};
+    use sd_worker::model::{UNet, UNetConfig, Vae, VaeConfig};
     let weights = VarMap::new();
     let vb = VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu);
     let unet =
@@ -254,7 +259,11 @@ fn all_parts_can_be_trained() -> Outcome {
     let clip = ClipText::new(vb.pp("text"), &clip, false)?;
     let text = clip.forward(&Tensor::new(&[[58u32, 3, 59, 59]], &Device::Cpu)?, &[2])?.last;
     let x = Tensor::randn(0f32, 1.0, (1, 4, 8, 8), &Device::Cpu)?;
-    let grads = unet.forward(&x, &[300.0], &text, None)?.sqr()?.sum_all()?.backward()?;
+    let vae = Vae::new(vb.pp("vae"), &VaeConfig::from_json(&tiny_model::vae_config().to_string())?)?;
+    let moments = vae.encode(&Tensor::randn(0f32, 1.0, (1, 3, 16, 16), &Device::Cpu)?)?;
+    let decoded = vae.decode(&moments.narrow(1, 0, 4)?)?;
+    let loss = (unet.forward(&x, &[300.0], &text, None)?.sqr()?.sum_all()? + decoded.sqr()?.sum_all()?)?;
+    let grads = (loss + moments.sqr()?.sum_all()?)?.backward()?;
     for (name, var) in weights.data().lock().expect("no panic").iter() {
         let grad = grads.get(var).ok_or_else(|| format!("{name} has no gradient"))?;
         assert!(grad.abs()?.max_all()?.to_scalar::<f32>()?.is_finite(), "{name}");

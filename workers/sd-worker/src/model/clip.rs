@@ -101,9 +101,12 @@ impl ClipText {
     /// # Errors
     /// A weight is missing or of another shape.
     pub fn new(vb: VarBuilder, c: &ClipConfig, projection: bool) -> Result<Self> {
+        let (width, heads) = (c.hidden_size, c.num_attention_heads);
+        if heads == 0 || width % heads != 0 {
+            candle_core::bail!("a text encoder of width {width} with {heads} heads: they do not divide it")
+        }
         let text = vb.pp("text_model");
         let positions = text.pp("embeddings.position_embedding");
-        let width = c.hidden_size;
         Ok(Self {
             tokens: embedding(c.vocab_size, width, text.pp("embeddings.token_embedding"))?,
             positions: embedding(c.max_position_embeddings, width, positions)?.embeddings().clone(),

@@ -47,6 +47,14 @@ impl ClipTokenizer {
     pub fn from_folder(folder: &Path, length: usize) -> Result<Self> {
         let bad = |e: tokenizers::Error| Error::model(format!("tokenizer in {}: {e}", folder.display()));
         let whole = folder.join("tokenizer.json");
+        for name in ["vocab.json", "merges.txt"] {
+            if !whole.exists() && !folder.join(name).exists() {
+                return Err(Error::model(format!(
+                    "{} has neither tokenizer.json nor {name}",
+                    folder.display()
+                )));
+            }
+        }
         let tokenizer = match whole.exists() {
             true => Tokenizer::from_file(whole),
             false => from_merges(folder),
@@ -105,6 +113,10 @@ fn from_merges(folder: &Path) -> tokenizers::Result<Tokenizer> {
     let words = Split::new(SplitPattern::Regex(WORDS.into()), SplitDelimiterBehavior::Removed, true)?;
     let bytes = ByteLevel::new(false, true, false);
     tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(vec![words.into(), bytes.into()])));
+    // Tokens that the vocabulary lacks would be added behind it, where the text encoder has no weights.
+    if let Some(missing) = [START, END].iter().find(|token| tokenizer.token_to_id(token).is_none()) {
+        return Err(format!("no token {missing}").into());
+    }
     tokenizer.add_special_tokens([AddedToken::from(START, true), AddedToken::from(END, true)])?;
     Ok(tokenizer)
 }

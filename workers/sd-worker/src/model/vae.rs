@@ -83,7 +83,7 @@ impl VaeConfig {
 
     /// Pixels of a latent's side.
     pub fn factor(&self) -> usize {
-        1 << (self.block_out_channels.len() - 1)
+        1 << self.block_out_channels.len().saturating_sub(1)
     }
 }
 

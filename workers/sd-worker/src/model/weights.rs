@@ -138,10 +138,14 @@ impl SimpleBackend for Weights {
         let (path, start, file) = &self.files[*file];
         let (from, to) = info.data_offsets;
         let stored = DType::try_from(info.dtype)?;
-        let size = info.shape.iter().product::<usize>() * stored.size_in_bytes();
-        if from > to || to - from != size {
-            candle_core::bail!("{}: {name} has bytes {from} to {to}, its shape needs {size}", path.display())
-        }
+        let size = info.shape.iter().try_fold(stored.size_in_bytes(), |size, dim| size.checked_mul(*dim));
+        let Some(size) = size.filter(|size| from.checked_add(*size) == Some(to)) else {
+            candle_core::bail!(
+                "{}: {name} has bytes {from} to {to}, which are not {:?} of {stored:?}",
+                path.display(),
+                info.shape
+            )
+        };
         let mut bytes = vec![0; size];
         {
             // Whatever panicked while it held the file: the next read begins with a seek.

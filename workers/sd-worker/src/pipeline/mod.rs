@@ -16,7 +16,7 @@ pub use request::{Bounds, Request, Start};
 pub use tiles::Tiling;
 use tiles::{Scale, tiled};
 
-/// Cells of latents that go through the UNet at once: four pictures of 512 x 512, one of 1024 x 1024.
+/// Four pictures of 512 x 512, one of 1024 x 1024.
 const CELLS: usize = 4 * 64 * 64;
 
 /// A step is done.
@@ -54,6 +54,8 @@ pub struct Pipeline {
     pub bounds: Bounds,
     /// When the VAE works in tiles.
     pub tiling: Tiling,
+    /// Cells of latents that go through the UNet at once, if there are several pictures; guidance doubles them.
+    pub cells: usize,
 }
 
 /// What stays the same in all steps of a request.
@@ -70,9 +72,9 @@ struct Fixed {
 }
 
 impl Pipeline {
-    /// A pipeline with the default bounds and tiling.
+    /// A pipeline with the default bounds and tiling, four pictures of 512 x 512 at once.
     pub fn new(model: Model) -> Self {
-        Self { model, bounds: Bounds::default(), tiling: Tiling::default() }
+        Self { model, bounds: Bounds::default(), tiling: Tiling::default(), cells: CELLS }
     }
 
     /// Makes the pictures, one a seed. Where a mask keeps pixels, they are the given picture's, bit for bit.
@@ -106,7 +108,7 @@ impl Pipeline {
         let scheduler = Scheduler::new(&config, method, request.steps, skipped)?;
         let factor = self.model.vae.config().factor();
         let cells = request.width * request.height / (factor * factor);
-        let group = (CELLS / cells).max(1);
+        let group = (self.cells / cells.max(1)).max(1);
         let mut parts = Vec::new();
         for (i, seeds) in request.seeds.chunks(group).enumerate() {
             let fixed = self.fixed(request, seeds)?;
