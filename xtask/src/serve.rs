@@ -11,9 +11,11 @@ use crate::process::{self, cache, cargo, command, root, run as run_shown};
 use crate::software_gpu::{self, SoftwareGpu};
 use crate::{download, setup};
 
-/// OpenAI's own client.
+/// OpenAI's own client, and what drives a browser.
 const CLIENT: &str = "openai==3.54.0";
+const DRIVER: &str = "selenium==4.51.0";
 const REQUESTS: &str = "workers/llm-worker/clients/openai_requests.py";
+const PAGE: &str = "workers/llm-worker/clients/chat_page.py";
 const MODEL: &str = "examples/tiny_llama/model";
 /// How the load's last line begins if all is well.
 const LOAD_OK: &str = "load: ok";
@@ -25,6 +27,9 @@ pub struct Args {
     /// The architecture of the software GPU.
     #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
+    /// Use the page in Chromium too, and put pictures of it into this folder.
+    #[arg(long, value_name = "FOLDER")]
+    page: Option<PathBuf>,
     #[command(flatten)]
     load: Load,
 }
@@ -43,13 +48,20 @@ pub struct Load {
 pub fn run(args: &Args) -> Result<()> {
     software_gpu::check(&args.arch)?;
     let selection = ["--package", "llm-worker", "--features", "rocm-emulator"];
-    run_on(SoftwareGpu::of(&args.arch), &args.arch, &selection, args.load)
+    let page = args.page.as_deref().map(std::path::absolute).transpose()?;
+    run_on(SoftwareGpu::of(&args.arch), &args.arch, &selection, args.load, page.as_deref())
 }
 
 /// As `run`, with the code objects of `archs` (comma-separated) built in; `selection` tells cargo of packages and features.
-pub fn run_on(gpu: SoftwareGpu, archs: &str, selection: &[&str], bears: Load) -> Result<()> {
+pub fn run_on(
+    gpu: SoftwareGpu,
+    archs: &str,
+    selection: &[&str],
+    bears: Load,
+    page: Option<&Path>,
+) -> Result<()> {
     setup::ensure(setup::SERVE)?;
-    let packages = client()?;
+    let packages = python(CLIENT)?;
     let mut build = cargo(&["build", "--quiet", "--bins", "--examples"]);
     let programs = process::built(build.args(selection).env("CANDLE_ROCM_ARCHS", archs))?;
     let program = |name: &str| -> Result<PathBuf> {
@@ -59,9 +71,13 @@ pub fn run_on(gpu: SoftwareGpu, archs: &str, selection: &[&str], bears: Load) ->
     };
     let worker = Worker::start(&program("llm-worker-rocm")?, gpu)?;
     let mut requests = command("python3", &[REQUESTS]);
-    let said = process::tee(requests.arg(worker.url("")).env("PYTHONPATH", &packages))?;
-    let last = said.lines().last().and_then(|line| line.strip_prefix("openai_requests="));
-    let asked: u64 = last.context("the client did not count")?.parse().context("the client's count")?;
+    let asked = counted(requests.arg(worker.url("")).env("PYTHONPATH", &packages), "openai_requests=")?;
+    if let Some(folder) = page {
+        setup::ensure(setup::PAGE)?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let mut browser = command("python3", &[PAGE, &worker.url("")]);
+        counted(browser.arg(folder).env("PYTHONPATH", python(DRIVER)?), "chat_page=")?;
+    }
     let jobs = worker.jobs()?;
     let mut load = command(program("load")?, &["--address", &worker.address]);
     load.args(["--streams", &bears.streams.to_string(), "--seconds", &bears.seconds.to_string()]);
@@ -72,14 +88,24 @@ pub fn run_on(gpu: SoftwareGpu, archs: &str, selection: &[&str], bears: Load) ->
     Ok(())
 }
 
-/// The folder of OpenAI's client and what it needs.
-fn client() -> Result<PathBuf> {
-    let place = cache().join("openai-client");
+/// What a client counted in its last line.
+fn counted(command: &mut Command, name: &str) -> Result<u64> {
+    let said = process::tee(command)?;
+    let last = said.lines().last().and_then(|line| line.strip_prefix(name));
+    last.with_context(|| format!("the client did not end with {name}"))?.parse().context("the client's count")
+}
+
+/// The folder of a package of Python and what it needs.
+fn python(package: &str) -> Result<PathBuf> {
+    let place = cache().join(package.replace("==", "-"));
     let packages = place.join("packages");
-    download::once(&place, CLIENT, || {
+    download::once(&place, package, || {
         let folder = packages.to_string_lossy().into_owned();
-        run_shown(&mut command("python3", &["-m", "pip", "install", "--quiet", "--target", &folder, CLIENT]))
-            .context("cannot fetch OpenAI's client: is there a network or a PyPI mirror?")
+        run_shown(&mut command(
+            "python3",
+            &["-m", "pip", "install", "--quiet", "--root-user-action=ignore", "--target", &folder, package],
+        ))
+        .with_context(|| format!("cannot fetch {package}: is there a network or a PyPI mirror?"))
     })?;
     Ok(packages)
 }

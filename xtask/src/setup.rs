@@ -59,6 +59,12 @@ const CURL: Need = Need {
     why: "asks the workers",
 };
 
+const BROWSER: Need = Need {
+    probe: Probe::Program("chromedriver", &["--version"]),
+    packages: &["chromium", "chromium-driver"],
+    why: "shows the workers' pages",
+};
+
 const MEMORY_CHECKER: Need = Need {
     probe: Probe::Program("valgrind", &["--version"]),
     packages: &["valgrind"],
@@ -77,6 +83,8 @@ pub const DEMO: &[Need] = &[CC, CLANG, DEVICE_LIBS, PIP];
 pub const VALGRIND: &[Need] = &[CC, CLANG, DEVICE_LIBS, MEMORY_CHECKER];
 /// For the workers.
 pub const SERVE: &[Need] = &[CC, CLANG, DEVICE_LIBS, PIP, CURL];
+/// For the workers' pages.
+pub const PAGE: &[Need] = &[BROWSER];
 /// For all tests.
 pub const TEST: &[Need] = &[CC, CLANG, DEVICE_LIBS, OBJDUMP, PIP, CURL];
 

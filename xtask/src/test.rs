@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> Result<()> {
             bail!("upstream's own tests do not do what rocmify/src/suite_rules.rs says");
         }
         let gpu = SoftwareGpu::of(software_gpu::DEFAULT);
-        stages.run("workers", || serve::run_on(gpu, &archs, &FEATURES, SERVED))?;
+        stages.run("workers", || serve::run_on(gpu, &archs, &FEATURES, SERVED, None))?;
     }
     let mut total = Summary::default();
     stages.run("our tests", || {
