@@ -129,9 +129,15 @@ mod tests {
         let engine = arguments.engine();
         assert_eq!((engine.max_running, engine.max_waiting, engine.prefix_cache), (3, 256, false));
         let load = arguments.load();
-        assert_eq!((load.dtype, load.cache_bytes, load.context), (Some(DType::BF16), Some(1 << 20), Some(99)));
+        assert_eq!(
+            (load.dtype, load.cache_bytes, load.context),
+            (Some(DType::BF16), Some(1 << 20), Some(99))
+        );
         for wrong in ["--max-running 0", "--step-tokens x", "--dtype f64", "--context 0"] {
-            assert!(Arguments::try_parse_from(format!("worker --model m {wrong}").split(' ')).is_err(), "{wrong}");
+            assert!(
+                Arguments::try_parse_from(format!("worker --model m {wrong}").split(' ')).is_err(),
+                "{wrong}"
+            );
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use hf_hub::api::Progress;
-use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 use serde_json::Value;
 
@@ -14,12 +14,42 @@ const RETRIES: usize = 3;
 /// Told how far a download is, 0 to 1, and of what.
 pub type Report<'a> = &'a mut dyn FnMut(f32, &str);
 
+/// Where models come from that are no paths. The default is what the Hub's own programs take: HF_ENDPOINT, HF_HOME and
+/// HF_TOKEN of the environment.
+#[derive(Clone, Debug, Default)]
+pub struct Hub {
+    /// Its address.
+    pub endpoint: Option<String>,
+    /// The folder where models are kept.
+    pub cache: Option<PathBuf>,
+}
+
+impl Hub {
+    fn cache(&self) -> Cache {
+        self.cache.clone().map_or_else(Cache::from_env, Cache::new)
+    }
+
+    fn api(&self) -> Result<Api> {
+        let mut builder = ApiBuilder::from_env().with_progress(false).with_retries(RETRIES);
+        if let Some(token) = std::env::var("HF_TOKEN").ok().filter(|token| !token.is_empty()) {
+            builder = builder.with_token(Some(token));
+        }
+        if let Some(endpoint) = &self.endpoint {
+            builder = builder.with_endpoint(endpoint.clone());
+        }
+        if let Some(folder) = &self.cache {
+            builder = builder.with_cache_dir(folder.clone());
+        }
+        builder.build().context("cannot make a client of the Hub")
+    }
+}
+
 /// The folder or file of a model: itself if it is a path, else fetched from the Hub (org/name, or org/name/file.gguf) into
 /// the cache that other programs share.
 ///
 /// # Errors
 /// Says whether the path or the name is wrong, a token is missing (HF_TOKEN), or the Hub cannot be reached.
-pub fn model(model: &str, revision: Option<&str>, report: Report) -> Result<PathBuf> {
+pub fn model(hub: &Hub, model: &str, revision: Option<&str>, report: Report) -> Result<PathBuf> {
     let path = Path::new(model);
     if path.exists() {
         ensure!(revision.is_none(), "--model-ref is for models on the Hub; {model} is a path");
@@ -27,7 +57,7 @@ pub fn model(model: &str, revision: Option<&str>, report: Report) -> Result<Path
     }
     let name = HubName::parse(model)
         .with_context(|| format!("there is no {model}, and it is no name on the Hub (org/name)"))?;
-    fetch(&name, revision.unwrap_or("main"), report)
+    fetch(hub, &name, revision.unwrap_or("main"), report)
 }
 
 /// A name on the Hub.
@@ -54,25 +84,23 @@ impl HubName {
     }
 }
 
-fn fetch(name: &HubName, revision: &str, report: Report) -> Result<PathBuf> {
-    let mut builder = ApiBuilder::from_env().with_progress(false).with_retries(RETRIES);
-    if let Some(token) = std::env::var("HF_TOKEN").ok().filter(|token| !token.is_empty()) {
-        builder = builder.with_token(Some(token));
-    }
-    let api = builder.build().context("cannot make a client of the Hub")?;
+fn fetch(hub: &Hub, name: &HubName, revision: &str, report: Report) -> Result<PathBuf> {
+    let (api, cache) = (hub.api()?, hub.cache());
     let repository =
         |revision: &str| Repo::with_revision(name.repository.clone(), RepoType::Model, revision.to_owned());
     let info = match api.repo(repository(revision)).info() {
         Ok(info) => info,
         Err(error) => {
-            let known = known(&Cache::from_env().repo(repository(revision)), name);
-            return known
-                .inspect(|path| tracing::warn!(%error, path = %path.display(), "the Hub is out of reach; what was fetched before is used"))
-                .ok_or_else(|| explain(error, name, revision));
+            let Some(known) = known(&cache.repo(repository(revision)), name) else {
+                return Err(explain(error, name, revision));
+            };
+            tracing::warn!(%error, path = %known.display(), "the Hub is out of reach; what was fetched before is used");
+            return Ok(known);
         }
     };
-    // The commit, so that files of two never mix.
-    let (remote, local) = (api.repo(repository(&info.sha)), Cache::from_env().repo(repository(&info.sha)));
+    // The commit, so that files of two never mix; the cache finds it by the revision's name, without a network too.
+    let (remote, local) = (api.repo(repository(&info.sha)), cache.repo(repository(revision)));
+    local.create_ref(&info.sha).context("the cache of models cannot be written (HF_HOME)")?;
     let mut source = Source { remote, local, report, name, revision };
     let files: BTreeSet<String> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
     match &name.file {
@@ -178,11 +206,14 @@ fn named_by_index(path: &Path) -> Result<BTreeSet<String>> {
 fn explain(error: ApiError, name: &HubName, revision: &str) -> anyhow::Error {
     let repository = &name.repository;
     match status_of(&error) {
+        // The Hub says 401 of what is not there, too.
         Some(401 | 403) => anyhow!(
             "{repository} is gated, private or not there: accept its terms on the Hub, and set HF_TOKEN"
         ),
         Some(404) => anyhow!("the Hub has no {repository} at {revision}: check --model and --model-ref"),
-        _ => anyhow!("{repository} cannot be fetched: {error}; give --model a folder where there is no network"),
+        _ => anyhow!(
+            "{repository} cannot be fetched: {error}; give --model a folder where there is no network"
+        ),
     }
 }
 
@@ -219,9 +250,9 @@ mod tests {
     fn paths_are_taken_as_they_are() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_str().unwrap();
-        assert_eq!(model(path, None, &mut |_, _| ()).unwrap(), folder.path());
-        assert!(model(path, Some("main"), &mut |_, _| ()).is_err());
-        let missing = model("/no/such/model", None, &mut |_, _| ()).unwrap_err();
+        assert_eq!(model(&Hub::default(), path, None, &mut |_, _| ()).unwrap(), folder.path());
+        assert!(model(&Hub::default(), path, Some("main"), &mut |_, _| ()).is_err());
+        let missing = model(&Hub::default(), "/no/such/model", None, &mut |_, _| ()).unwrap_err();
         assert!(format!("{missing:#}").contains("no name on the Hub"), "{missing:#}");
     }
 

@@ -258,8 +258,7 @@ impl Log {
 
     fn token(&mut self, text: String) -> bool {
         let now = Instant::now();
-        let speed =
-            self.speed.get_or_insert(Speed { first: now, told: now, tokens: 0, tokens_told: 0 });
+        let speed = self.speed.get_or_insert(Speed { first: now, told: now, tokens: 0, tokens_told: 0 });
         speed.tokens += 1;
         let due = speed.tokens - speed.tokens_told >= METRICS_TOKENS || now - speed.told >= METRICS_TIME;
         let mut goes_on = self.text(text, self.whole);
@@ -292,8 +291,7 @@ impl Log {
 
     fn end(&mut self, text: String, stop_reason: StopReason, tokens_out: usize) {
         let now = Instant::now();
-        let decode_time_ms =
-            self.speed.as_ref().map_or(0, |speed| (now - speed.first).as_millis() as u64);
+        let decode_time_ms = self.speed.as_ref().map_or(0, |speed| (now - speed.first).as_millis() as u64);
         self.text(text, false);
         self.metrics(now);
         self.job.push(&JobEvent::End { tokens_out, decode_time_ms, stop_reason });

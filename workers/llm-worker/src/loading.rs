@@ -12,7 +12,7 @@ use worker_core::Metrics;
 use crate::api::Api;
 use crate::arguments::Arguments;
 use crate::device::{self, DeviceKind};
-use crate::fetch;
+use crate::fetch::{self, Hub};
 use crate::served::Served;
 
 /// Parts of the bar on the terminal.
@@ -25,7 +25,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// Says which step failed and what to do.
-pub fn bring_up(arguments: &Arguments, kind: DeviceKind, api: &Api, metrics: &Metrics) -> Result<Arc<Served>> {
+pub fn bring_up(
+    arguments: &Arguments,
+    kind: DeviceKind,
+    api: &Api,
+    metrics: &Metrics,
+) -> Result<Arc<Served>> {
     let bar = ProgressBar::new(PARTS);
     if let Ok(style) = ProgressStyle::with_template("{msg} [{wide_bar}] {percent}% ({eta})") {
         bar.set_style(style.progress_chars("=> "));
@@ -45,7 +50,7 @@ pub fn bring_up(arguments: &Arguments, kind: DeviceKind, api: &Api, metrics: &Me
     };
     let opened = device::open(kind, arguments.rocm_device).context("the device cannot be opened")?;
     report(0.0, "finding the model");
-    let path = fetch::model(&arguments.model, arguments.model_ref.as_deref(), &mut report)?;
+    let path = fetch::model(&Hub::default(), &arguments.model, arguments.model_ref.as_deref(), &mut report)?;
     report(0.0, "reading the weights");
     let mut reading = |share| report(share, "reading the weights");
     let Loaded { model, text, name, bytes } =

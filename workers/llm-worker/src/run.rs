@@ -71,7 +71,12 @@ async fn live(kind: DeviceKind, arguments: Arguments) -> Result<()> {
 }
 
 /// Loads on a thread, then watches over the engine; a failure to load ends the worker and comes through the channel.
-fn load(kind: DeviceKind, arguments: Arguments, api: &Api, metrics: Metrics) -> Result<Receiver<anyhow::Error>> {
+fn load(
+    kind: DeviceKind,
+    arguments: Arguments,
+    api: &Api,
+    metrics: Metrics,
+) -> Result<Receiver<anyhow::Error>> {
     let (sender, failure) = channel();
     let api = api.clone();
     let watch = tokio::runtime::Handle::current();
@@ -92,7 +97,10 @@ fn load(kind: DeviceKind, arguments: Arguments, api: &Api, metrics: Metrics) -> 
             api.lifecycle.drain();
         }
     };
-    thread::Builder::new().name("loading".to_owned()).spawn(bring_up).context("the system has no thread to give")?;
+    thread::Builder::new()
+        .name("loading".to_owned())
+        .spawn(bring_up)
+        .context("the system has no thread to give")?;
     Ok(failure)
 }
 

@@ -70,7 +70,10 @@ impl Served {
         if texts <= self.most {
             return Ok(());
         }
-        Err(ApiError::field(param, format!("asks for {texts} texts at once: {} are the most here", self.most)))
+        Err(ApiError::field(
+            param,
+            format!("asks for {texts} texts at once: {} are the most here", self.most),
+        ))
     }
 
     /// Turns the worker unready if the engine has failed.

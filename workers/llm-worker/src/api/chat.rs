@@ -156,7 +156,8 @@ async fn prompt(
 impl Writer {
     async fn whole(self, mut generation: Generation) -> Result<Answer<Choice>, ApiError> {
         let said = || Said { role: "assistant", content: None, refusal: None, tool_calls: Vec::new() };
-        let choice = |index| Choice { index, message: said(), logprobs: self.logprobs(&[]), finish_reason: None };
+        let choice =
+            |index| Choice { index, message: said(), logprobs: self.logprobs(&[]), finish_reason: None };
         let mut choices: Vec<Choice> = (0..self.choices).map(choice).collect();
         while let Some(piece) = generation.next().await {
             let piece = piece?;
@@ -180,7 +181,8 @@ impl Writer {
     ) -> impl Stream<Item = Result<Answer<Chunk>, ApiError>> + Send + 'static {
         let beginnings: Vec<_> = (0..self.choices)
             .map(|index| {
-                let delta = Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
+                let delta =
+                    Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
                 Ok(self.chunk(vec![Chunk { index, delta, logprobs: None, finish_reason: None }]))
             })
             .collect();

@@ -111,7 +111,10 @@ impl Writer {
         Ok(self.answer(choices, Some(Some(generation.usage()))))
     }
 
-    fn chunks(mut self, generation: Generation) -> impl Stream<Item = Result<Answer, ApiError>> + Send + 'static {
+    fn chunks(
+        mut self,
+        generation: Generation,
+    ) -> impl Stream<Item = Result<Answer, ApiError>> + Send + 'static {
         let usage_in_chunks = self.stream_usage.then_some(None);
         stream::pieces(generation).filter_map(move |piece| match piece {
             Ok(stream::Told::Piece(piece)) => {

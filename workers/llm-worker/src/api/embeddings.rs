@@ -56,7 +56,8 @@ pub async fn create(
     };
     let inputs = prompts::tokens(&served, asked.input, "input").await?;
     let tokens = inputs.iter().map(Vec::len).sum();
-    let computed = served.engine.embed(inputs).map_err(|refused| failure::refused(refused, "input", "input"))?;
+    let computed =
+        served.engine.embed(inputs).map_err(|refused| failure::refused(refused, "input", "input"))?;
     let vectors = computed.await.map_err(|_| failure::ended())?;
     let vectors = vectors.map_err(|why| {
         served.note_failure();

@@ -91,7 +91,10 @@ impl Generation {
     pub async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
         while self.choices.iter().any(|choice| !choice.ended) {
             let Some((index, event)) = self.events.recv().await else {
-                return Some(Err(failure::error("engine_ended", "the engine ended without a word: see its log")));
+                return Some(Err(failure::error(
+                    "engine_ended",
+                    "the engine ended without a word: see its log",
+                )));
             };
             match self.piece(index, event) {
                 Ok(None) => {}

@@ -113,9 +113,10 @@ pub fn tools(tools: Vec<Tool>, choice: Option<ToolChoice>) -> Result<Tools, ApiE
             )),
         },
         Some(ToolChoice::Named { function: named }) => {
-            let found = functions.iter().find(|function| function.name == named.name).ok_or_else(|| {
-                ApiError::field("tool_choice.function.name", "is none of the `tools`")
-            })?;
+            let found = functions
+                .iter()
+                .find(|function| function.name == named.name)
+                .ok_or_else(|| ApiError::field("tool_choice.function.name", "is none of the `tools`"))?;
             Ok(Tools { names: vec![named.name], schema: Some(schema(found)) })
         }
     }
@@ -193,7 +194,10 @@ mod tests {
         };
         assert_eq!(choose(Value::Null).unwrap().names, ["f", "g"]);
         assert!(choose(json!("none")).unwrap().names.is_empty());
-        assert_eq!(choose(json!("required")).unwrap().schema.unwrap()["anyOf"][1]["properties"]["name"]["const"], "g");
+        assert_eq!(
+            choose(json!("required")).unwrap().schema.unwrap()["anyOf"][1]["properties"]["name"]["const"],
+            "g"
+        );
         let named = choose(json!({"type": "function", "function": {"name": "g"}})).unwrap();
         assert_eq!((named.names, named.schema.is_some()), (vec!["g".to_owned()], true));
         for (wrong, param) in [

@@ -13,7 +13,11 @@ const MOST: usize = 2048;
 ///
 /// # Errors
 /// 400 for prompts that are empty, too many, or hold tokens that the model has not.
-pub async fn tokens(served: &Arc<Served>, prompts: Prompts, param: &'static str) -> Result<Vec<Vec<u32>>, ApiError> {
+pub async fn tokens(
+    served: &Arc<Served>,
+    prompts: Prompts,
+    param: &'static str,
+) -> Result<Vec<Vec<u32>>, ApiError> {
     let vocabulary = served.engine.capacity().vocabulary;
     let texts = |texts: Vec<String>| {
         let served = served.clone();
@@ -37,7 +41,10 @@ pub async fn tokens(served: &Arc<Served>, prompts: Prompts, param: &'static str)
             return Err(ApiError::field(name, "is empty"));
         }
         if let Some(token) = prompt.iter().find(|&&token| token as usize >= vocabulary) {
-            return Err(ApiError::field(name, format!("holds {token}: tokens are numbers below {vocabulary}")));
+            return Err(ApiError::field(
+                name,
+                format!("holds {token}: tokens are numbers below {vocabulary}"),
+            ));
         }
     }
     Ok(tokens)

@@ -170,22 +170,23 @@ mod tests {
 
     #[test]
     fn calls_are_found_in_every_form_however_the_text_comes() {
-        let add = ("add", r#"{"a":1}"#);
-        let now = ("now", "{}");
-        let cases: &[(&str, &str, &[(&str, &str)])] = &[
+        const ADD: (&str, &str) = ("add", r#"{"a":1}"#);
+        const NOW: (&str, &str) = ("now", "{}");
+        type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+        let cases: &[Case] = &[
             ("plain text", "plain text", &[]),
             ("1 < 2 and <tool", "1 < 2 and <tool", &[]),
-            (r#"{"name": "add", "arguments": {"a": 1}}"#, "", &[add]),
-            (r#" {"name": "add", "parameters": {"a": 1}}"#, "", &[add]),
-            (r#"{"type":"function","function":{"name":"add","arguments":"{\"a\":1}"}}"#, "", &[add]),
-            (r#"[{"name": "add", "arguments": {"a": 1}}, {"name": "now"}]"#, "", &[add, now]),
-            (r#"[TOOL_CALLS] [{"name": "now", "arguments": {}}]"#, "", &[now]),
-            (r#"<|python_tag|>{"name": "now", "parameters": {}}"#, "", &[now]),
-            ("<tool_call>\n{\"name\": \"now\"}\n</tool_call>", "", &[now]),
+            (r#"{"name": "add", "arguments": {"a": 1}}"#, "", &[ADD]),
+            (r#" {"name": "add", "parameters": {"a": 1}}"#, "", &[ADD]),
+            (r#"{"type":"function","function":{"name":"add","arguments":"{\"a\":1}"}}"#, "", &[ADD]),
+            (r#"[{"name": "add", "arguments": {"a": 1}}, {"name": "now"}]"#, "", &[ADD, NOW]),
+            (r#"[TOOL_CALLS] [{"name": "now", "arguments": {}}]"#, "", &[NOW]),
+            (r#"<|python_tag|>{"name": "now", "parameters": {}}"#, "", &[NOW]),
+            ("<tool_call>\n{\"name\": \"now\"}\n</tool_call>", "", &[NOW]),
             (
                 "Let me see. <tool_call>{\"name\":\"now\"}</tool_call>\n<tool_call>{\"name\":\"add\",\"arguments\":{\"a\":1}}</tool_call>",
                 "Let me see. ",
-                &[now, add],
+                &[NOW, ADD],
             ),
             (r#"{"name": "subtract", "arguments": {}}"#, r#"{"name": "subtract", "arguments": {}}"#, &[]),
             (r#"{"a": 1}"#, r#"{"a": 1}"#, &[]),
@@ -198,7 +199,11 @@ mod tests {
                 let (found, found_calls) = all(text, pieces);
                 let found_calls: Vec<_> =
                     found_calls.iter().map(|(name, arguments)| (name.as_str(), arguments.as_str())).collect();
-                assert_eq!((found.as_str(), found_calls.as_slice()), (content, calls), "{text:?} by {pieces}");
+                assert_eq!(
+                    (found.as_str(), found_calls.as_slice()),
+                    (content, calls),
+                    "{text:?} by {pieces}"
+                );
             }
         }
     }

@@ -105,7 +105,9 @@ pub fn refuse(body: &Map<String, Value>, tables: &[Table]) -> Result<(), ApiErro
 /// The first field of `body` that cannot be done.
 fn find(body: &Map<String, Value>, tables: &[Table]) -> Option<&'static str> {
     let mut fields = tables.iter().copied().flatten();
-    fields.find(|(name, harmless)| body.get(*name).is_some_and(|value| !harmless.is(value))).map(|(name, _)| *name)
+    fields
+        .find(|(name, harmless)| body.get(*name).is_some_and(|value| !harmless.is(value)))
+        .map(|(name, _)| *name)
 }
 
 #[cfg(test)]

@@ -176,10 +176,11 @@ async function write() {
   let drawn = 0, first = 0, usage = null, end = "";
   const draw = () => {
     drawn = 0;
-    const open = body.querySelector(".thought")?.open;
+    const was = body.querySelector(".thought");
     body.replaceChildren(...answer(turn.content));
     const thought = body.querySelector(".thought");
-    if (thought && open !== undefined) thought.open = open;
+    // Open as the reader left it, but closed once the thinking is over.
+    if (was && thought && was.firstChild.textContent === thought.firstChild.textContent) thought.open = was.open;
     follow();
   };
   try {

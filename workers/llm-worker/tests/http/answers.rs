@@ -49,7 +49,12 @@ async fn a_stream_has_the_text_of_the_whole_answer() {
         ("/v1/chat/completions", chat(json!({})), whole_chat, chat_delta),
         ("/v1/chat/completions", chat(seeded.clone()), whole_chat, chat_delta),
         ("/v1/completions", completion(json!({})), plain, plain),
-        ("/v1/completions", completion(json!({"prompt": ["a", "the end of", "b"], "n": 2, "seed": 1, "temperature": 1})), plain, plain),
+        (
+            "/v1/completions",
+            completion(json!({"prompt": ["a", "the end of", "b"], "n": 2, "seed": 1, "temperature": 1})),
+            plain,
+            plain,
+        ),
         ("/v1/completions", completion(seeded), plain, plain),
     ] {
         let answer = worker.post(path, &body).await;
@@ -67,10 +72,16 @@ async fn a_stream_has_the_text_of_the_whole_answer() {
         let chunks = worker.post(path, &body).await.chunks();
         assert_eq!(joined(&chunks, delta), expected, "{body}");
         let (last, others) = chunks.split_last().unwrap();
-        assert_eq!((&last["choices"], &last["usage"]["completion_tokens"]), (&json!([]), &answer["usage"]["completion_tokens"]));
+        assert_eq!(
+            (&last["choices"], &last["usage"]["completion_tokens"]),
+            (&json!([]), &answer["usage"]["completion_tokens"])
+        );
         assert_eq!(last["usage"]["prompt_tokens"], answer["usage"]["prompt_tokens"]);
         for chunk in others {
-            assert_eq!((&chunk["usage"], &chunk["id"], &chunk["model"]), (&Value::Null, &last["id"], &json!(MODEL)));
+            assert_eq!(
+                (&chunk["usage"], &chunk["id"], &chunk["model"]),
+                (&Value::Null, &last["id"], &json!(MODEL))
+            );
         }
     }
 }
@@ -84,7 +95,10 @@ async fn answers_have_the_shape_of_openai() {
     assert_eq!(answer["choices"][0]["message"]["role"], "assistant");
     assert_eq!(answer["choices"][0]["logprobs"], Value::Null);
     let usage = &answer["usage"];
-    assert_eq!(usage["total_tokens"], usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap());
+    assert_eq!(
+        usage["total_tokens"],
+        usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap()
+    );
     assert!(usage["completion_tokens"].as_u64().unwrap() <= 12);
 
     let chunks = worker.post("/v1/chat/completions", &chat(json!({"stream": true}))).await.chunks();
@@ -134,7 +148,10 @@ async fn stop_strings_end_the_text_before_them() {
     for stop in [json!(stop), json!(["never comes", stop])] {
         let body = ask(json!({"stop": stop}));
         let answer = worker.post("/v1/completions", &body).await.json();
-        assert_eq!((&answer["choices"][0]["text"], &answer["choices"][0]["finish_reason"]), (&json!(expected), &json!("stop")));
+        assert_eq!(
+            (&answer["choices"][0]["text"], &answer["choices"][0]["finish_reason"]),
+            (&json!(expected), &json!("stop"))
+        );
         let chunks = worker.post("/v1/completions", &merged(body, json!({"stream": true}))).await.chunks();
         assert_eq!(joined(&chunks, |choice| &choice["text"])[0].0, expected);
     }
@@ -150,7 +167,8 @@ async fn logprobs_are_those_of_the_tokens() {
         assert_eq!(told[list].as_array().unwrap().len(), 12, "{list}");
     }
     for (i, top) in told["top_logprobs"].as_array().unwrap().iter().enumerate() {
-        let best = top.as_object().unwrap().values().map(|value| value.as_f64().unwrap()).fold(f64::MIN, f64::max);
+        let best =
+            top.as_object().unwrap().values().map(|value| value.as_f64().unwrap()).fold(f64::MIN, f64::max);
         assert_eq!(told["token_logprobs"][i].as_f64().unwrap(), best, "greedy takes the likeliest");
     }
     let body = chat(json!({"logprobs": true, "top_logprobs": 2, "ignore_eos": true}));
@@ -166,7 +184,10 @@ async fn logprobs_are_those_of_the_tokens() {
     }
     let special = content.iter().any(|token| token["token"].as_str().unwrap().starts_with('<'));
     if !special {
-        assert_eq!(String::from_utf8_lossy(&bytes), answer["choices"][0]["message"]["content"].as_str().unwrap());
+        assert_eq!(
+            String::from_utf8_lossy(&bytes),
+            answer["choices"][0]["message"]["content"].as_str().unwrap()
+        );
     }
     let chunks = worker.post("/v1/chat/completions", &merged(body, json!({"stream": true}))).await.chunks();
     let streamed: Vec<&Value> = chunks
@@ -186,7 +207,8 @@ async fn a_bias_decides_the_token() {
 #[tokio::test]
 async fn a_prefix_is_read_once() {
     let worker = worker();
-    let body = completion(json!({"prompt": "a common beginning of many prompts that is long enough to be kept"}));
+    let body =
+        completion(json!({"prompt": "a common beginning of many prompts that is long enough to be kept"}));
     let first = worker.post("/v1/completions", &body).await.json();
     let again = worker.post("/v1/completions", &body).await.json();
     assert_eq!(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
@@ -198,7 +220,8 @@ async fn a_prefix_is_read_once() {
 async fn text_is_held_to_json() {
     let worker = worker();
     let schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false});
-    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": true}});
+    let format =
+        json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": true}});
     for (path, body) in [
         ("/v1/chat/completions", chat(json!({"response_format": format, "max_tokens": 100}))),
         ("/v1/completions", completion(json!({"response_format": format, "max_tokens": 100}))),
@@ -211,7 +234,9 @@ async fn text_is_held_to_json() {
         let value: Value = serde_json::from_str(text).unwrap();
         assert!(value["a"].is_boolean() && value.as_object().unwrap().len() == 1, "{text}");
     }
-    let body = chat(json!({"response_format": {"type": "json_object"}, "max_tokens": 100, "temperature": 1, "seed": 3}));
+    let body = chat(
+        json!({"response_format": {"type": "json_object"}, "max_tokens": 100, "temperature": 1, "seed": 3}),
+    );
     let answer = worker.post("/v1/chat/completions", &body).await.json();
     let content = answer["choices"][0]["message"]["content"].as_str().unwrap();
     assert!(content.trim_start().starts_with('{'), "{content}");
@@ -226,7 +251,8 @@ async fn a_tool_that_must_be_called_is_called() {
     for choice in [json!({"type": "function", "function": {"name": "turn"}}), json!("required")] {
         // A model of random weights would fill the space between JSON's words.
         let space = json!({"9": -100, "10": -100, "13": -100, "32": -100});
-        let body = chat(json!({"tools": tools, "tool_choice": choice, "max_tokens": 120, "logit_bias": space}));
+        let body =
+            chat(json!({"tools": tools, "tool_choice": choice, "max_tokens": 120, "logit_bias": space}));
         let answer = worker.post("/v1/chat/completions", &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
         let answer = answer.json();
@@ -239,18 +265,26 @@ async fn a_tool_that_must_be_called_is_called() {
         let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
         assert!(arguments["up"].is_boolean());
 
-        let chunks = worker.post("/v1/chat/completions", &merged(body, json!({"stream": true}))).await.chunks();
-        let calls: Vec<&Value> =
-            chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]["tool_calls"]).filter(|calls| !calls.is_null()).collect();
+        let chunks =
+            worker.post("/v1/chat/completions", &merged(body, json!({"stream": true}))).await.chunks();
+        let calls: Vec<&Value> = chunks
+            .iter()
+            .map(|chunk| &chunk["choices"][0]["delta"]["tool_calls"])
+            .filter(|calls| !calls.is_null())
+            .collect();
         assert_eq!(calls.len(), 1);
         assert_eq!((&calls[0][0]["index"], &calls[0][0]["function"]), (&json!(0), &call["function"]));
-        assert_eq!(joined(&chunks, |choice| &choice["delta"]["content"])[0], (String::new(), json!("tool_calls")));
+        assert_eq!(
+            joined(&chunks, |choice| &choice["delta"]["content"])[0],
+            (String::new(), json!("tool_calls"))
+        );
     }
     // A conversation that goes on behind a call.
     let messages = json!([{"role": "user", "content": [{"type": "text", "text": "turn"}]},
         {"role": "assistant", "content": null, "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "turn", "arguments": "{\"up\":true}"}}]},
         {"role": "tool", "tool_call_id": "call_1", "content": "done"}]);
-    let answer = worker.post("/v1/chat/completions", &chat(json!({"messages": messages, "tools": tools}))).await;
+    let answer =
+        worker.post("/v1/chat/completions", &chat(json!({"messages": messages, "tools": tools}))).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
 }
 
@@ -261,15 +295,22 @@ async fn embeddings_have_length_one_in_both_formats() {
     let answer = worker.post("/v1/embeddings", &body).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     let answer = answer.json();
-    let packed = worker.post("/v1/embeddings", &merged(body, json!({"encoding_format": "base64"}))).await.json();
+    let packed =
+        worker.post("/v1/embeddings", &merged(body, json!({"encoding_format": "base64"}))).await.json();
     assert_eq!(answer["object"], "list");
     for i in 0..2 {
-        let vector: Vec<f32> = answer["data"][i]["embedding"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap() as f32).collect();
+        let vector: Vec<f32> = answer["data"][i]["embedding"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|value| value.as_f64().unwrap() as f32)
+            .collect();
         assert_eq!((vector.len(), &answer["data"][i]["index"]), (32, &json!(i)));
         let length: f32 = vector.iter().map(|value| value * value).sum();
         assert!((length - 1.0).abs() < 1e-5, "{length}");
         let bytes = BASE64_STANDARD.decode(packed["data"][i]["embedding"].as_str().unwrap()).unwrap();
-        let unpacked: Vec<f32> = bytes.chunks(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
+        let unpacked: Vec<f32> =
+            bytes.chunks(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
         assert_eq!(unpacked, vector);
     }
     assert_ne!(answer["data"][0]["embedding"], answer["data"][1]["embedding"]);
@@ -282,12 +323,18 @@ async fn the_model_is_listed_and_found() {
     let list = worker.get("/v1/models").await.json();
     assert_eq!(list["object"], "list");
     let model = &list["data"][0];
-    assert_eq!((&model["id"], &model["object"], &model["max_model_len"]), (&json!(MODEL), &json!("model"), &json!(CONTEXT)));
+    assert_eq!(
+        (&model["id"], &model["object"], &model["max_model_len"]),
+        (&json!(MODEL), &json!("model"), &json!(CONTEXT))
+    );
     assert_eq!(model["chat_template"], true);
     for name in [MODEL, "org/tiny"] {
         assert_eq!(&worker.get(&format!("/v1/models/{name}")).await.json(), model);
     }
-    assert_eq!(worker.get("/v1/models/other").await.error(), (404, "model_not_found".into(), Some("model".into())));
+    assert_eq!(
+        worker.get("/v1/models/other").await.error(),
+        (404, "model_not_found".into(), Some("model".into()))
+    );
 }
 
 #[tokio::test]
@@ -302,7 +349,10 @@ async fn without_a_template_there_are_completions_alone() {
 async fn the_page_may_load_nothing_and_needs_no_token() {
     let worker = built(true, Default::default(), &["--api-token", "secret"]);
     let page = worker.get("/").await;
-    assert_eq!((page.status.as_u16(), page.headers["content-type"].to_str().unwrap()), (200, "text/html; charset=utf-8"));
+    assert_eq!(
+        (page.status.as_u16(), page.headers["content-type"].to_str().unwrap()),
+        (200, "text/html; charset=utf-8")
+    );
     let policy = page.headers["content-security-policy"].to_str().unwrap();
     assert!(policy.contains("default-src 'none'") && policy.contains("connect-src 'self'"), "{policy}");
     assert_eq!(worker.get("/v1/models").await.status, 401);

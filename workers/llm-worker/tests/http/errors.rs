@@ -65,14 +65,29 @@ async fn every_bad_value_names_its_field() {
         (CHAT, json!({"messages": [{"role": "user", "content": "raise"}]}), "invalid_value", "messages"),
         (CHAT, json!({"messages": image}), "invalid_value", "messages[0].content[0].type"),
         (CHAT, json!({"response_format": {"type": "xml"}}), "invalid_value", "response_format.type"),
-        (CHAT, json!({"response_format": {"type": "json_schema"}}), "invalid_value", "response_format.json_schema"),
+        (
+            CHAT,
+            json!({"response_format": {"type": "json_schema"}}),
+            "invalid_value",
+            "response_format.json_schema",
+        ),
         (CHAT, json!({"response_format": schema}), "invalid_value", "response_format"),
         (CHAT, json!({"tools": [{"type": "custom"}]}), "invalid_value", "tools[0].type"),
         (CHAT, json!({"tools": [{"type": "function"}]}), "invalid_value", "tools[0].function"),
         (CHAT, json!({"tool_choice": "required"}), "invalid_value", "tool_choice"),
         (CHAT, json!({"tools": tool, "tool_choice": "perhaps"}), "invalid_value", "tool_choice"),
-        (CHAT, json!({"tools": tool, "tool_choice": {"function": {"name": "g"}}}), "invalid_value", "tool_choice.function.name"),
-        (CHAT, json!({"tools": tool, "tool_choice": "required", "response_format": {"type": "json_object"}}), "invalid_value", "tool_choice"),
+        (
+            CHAT,
+            json!({"tools": tool, "tool_choice": {"function": {"name": "g"}}}),
+            "invalid_value",
+            "tool_choice.function.name",
+        ),
+        (
+            CHAT,
+            json!({"tools": tool, "tool_choice": "required", "response_format": {"type": "json_object"}}),
+            "invalid_value",
+            "tool_choice",
+        ),
         (CHAT, json!({"functions": [{"name": "f"}]}), "unsupported_parameter", "functions"),
         (CHAT, json!({"audio": {"voice": "x"}}), "unsupported_parameter", "audio"),
         (COMPLETIONS, json!({"prompt": null}), "invalid_value", "prompt"),
@@ -104,7 +119,9 @@ async fn every_bad_value_names_its_field() {
     }
     // A stream is refused in the same way, before it begins.
     let mut body = valid(CHAT);
-    body.as_object_mut().unwrap().extend(json!({"stream": true, "max_tokens": 0}).as_object().unwrap().clone());
+    body.as_object_mut()
+        .unwrap()
+        .extend(json!({"stream": true, "max_tokens": 0}).as_object().unwrap().clone());
     assert_eq!(worker.post(CHAT, &body).await.error().2.as_deref(), Some("max_tokens"));
     worker.idle().await;
 }
@@ -135,7 +152,12 @@ async fn bodies_that_are_no_json_are_4xx() {
         for path in [CHAT, COMPLETIONS, EMBEDDINGS] {
             let answer = worker.read(json_request(path, bytes.to_vec())).await;
             let found = answer.error();
-            assert_eq!((found.0, found.1.as_str()), (status, code), "{path} {:?}", String::from_utf8_lossy(bytes));
+            assert_eq!(
+                (found.0, found.1.as_str()),
+                (status, code),
+                "{path} {:?}",
+                String::from_utf8_lossy(bytes)
+            );
         }
     }
     let deep = [b"{\"x\": ".to_vec(), b"[".repeat(100_000)].concat();
@@ -152,7 +174,10 @@ async fn other_models_paths_and_methods_are_refused_in_shape() {
     for path in [CHAT, COMPLETIONS, EMBEDDINGS] {
         let mut body = valid(path);
         body["model"] = "gpt-4".into();
-        assert_eq!(worker.post(path, &body).await.error(), (404, "model_not_found".into(), Some("model".into())));
+        assert_eq!(
+            worker.post(path, &body).await.error(),
+            (404, "model_not_found".into(), Some("model".into()))
+        );
     }
     assert_eq!(worker.get("/v1/nothing").await.error().0, 404);
     assert_eq!(worker.get(CHAT).await.error().0, 405);

@@ -124,7 +124,8 @@ pub fn built(chat: bool, options: Options, more: &[&str]) -> Worker {
     let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
     let api = Api::new(lifecycle.clone());
     let opened = Opened { device: Device::Cpu, ordinal: None };
-    let served = Served::new(engine, MODEL.into(), vec!["org/tiny".into()], &options, opened, (&metrics, &lifecycle));
+    let served =
+        Served::new(engine, MODEL.into(), vec!["org/tiny".into()], &options, opened, (&metrics, &lifecycle));
     let served = api.serve(served).clone();
     lifecycle.ready();
     let line = ["worker", "--model", "tiny", "--streams-per-client", "0"];

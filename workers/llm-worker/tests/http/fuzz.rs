@@ -14,33 +14,80 @@ const CASES: u32 = 3000;
 fn seeds() -> Vec<(&'static str, Value)> {
     let schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"enum": ["x", 1]}}, "required": ["a"]});
     vec![
-        ("/v1/chat/completions", json!({"model": MODEL, "messages": [{"role": "system", "content": "x"},
+        (
+            "/v1/chat/completions",
+            json!({"model": MODEL, "messages": [{"role": "system", "content": "x"},
             {"role": "user", "content": [{"type": "text", "text": "hi"}]}], "max_tokens": 3, "stream": true,
-            "stream_options": {"include_usage": true}, "logprobs": true, "top_logprobs": 2, "stop": ["a", "b"]})),
-        ("/v1/chat/completions", json!({"model": MODEL, "messages": [{"role": "user", "content": "hi"},
+            "stream_options": {"include_usage": true}, "logprobs": true, "top_logprobs": 2, "stop": ["a", "b"]}),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"model": MODEL, "messages": [{"role": "user", "content": "hi"},
             {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]},
             {"role": "tool", "content": "x", "tool_call_id": "1"}], "max_completion_tokens": 3, "tool_choice": "auto",
-            "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]})),
-        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3,
-            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}})),
-        ("/v1/completions", json!({"model": MODEL, "prompt": "hi", "max_tokens": 3, "n": 2, "seed": 1,
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]}),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}),
+        ),
+        (
+            "/v1/completions",
+            json!({"model": MODEL, "prompt": "hi", "max_tokens": 3, "n": 2, "seed": 1,
             "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.1, "presence_penalty": 1, "frequency_penalty": 1,
-            "repetition_penalty": 1.1, "logit_bias": {"5": 1.5}, "logprobs": 1, "stop": "x", "ignore_eos": true})),
+            "repetition_penalty": 1.1, "logit_bias": {"5": 1.5}, "logprobs": 1, "stop": "x", "ignore_eos": true}),
+        ),
         ("/v1/completions", json!({"prompt": [[1, 2], [3]], "max_tokens": 2, "stream": true, "echo": false})),
         ("/v1/embeddings", json!({"model": MODEL, "input": ["a", "b"], "encoding_format": "base64"})),
-        ("/v1/jobs", json!({"hive_id": "h", "model": MODEL, "prompt": "hi", "max_tokens": 2, "temperature": 0.5,
-            "top_p": 0.5, "top_k": 3, "device": 0, "worker_id": "worker-1", "stream": true})),
+        (
+            "/v1/jobs",
+            json!({"hive_id": "h", "model": MODEL, "prompt": "hi", "max_tokens": 2, "temperature": 0.5,
+            "top_p": 0.5, "top_k": 3, "device": 0, "worker_id": "worker-1", "stream": true}),
+        ),
     ]
 }
 
 /// Values in place of others.
 fn value() -> impl Strategy<Value = Value> {
-    let words = ["", "\u{0}", "x", "😀", "text", "json_object", "required", "none", "assistant", "</s>", "<|im_start|>"];
+    let words = [
+        "",
+        "\u{0}",
+        "x",
+        "😀",
+        "text",
+        "json_object",
+        "required",
+        "none",
+        "assistant",
+        "</s>",
+        "<|im_start|>",
+    ];
     prop_oneof![
         select(vec![
-            json!(null), json!(true), json!(false), json!([]), json!({}), json!(0), json!(-1), json!(1), json!(2), json!(-0.0),
-            json!(0.5), json!(1e-320), json!(1e30), json!(1e308), json!(u64::MAX), json!(i64::MIN), json!(300), json!([[]]),
-            json!([null]), json!({"type": "object"}), json!({"$ref": "#"}), json!({"anyOf": []}), json!({"pattern": "("}),
+            json!(null),
+            json!(true),
+            json!(false),
+            json!([]),
+            json!({}),
+            json!(0),
+            json!(-1),
+            json!(1),
+            json!(2),
+            json!(-0.0),
+            json!(0.5),
+            json!(1e-320),
+            json!(1e30),
+            json!(1e308),
+            json!(u64::MAX),
+            json!(i64::MIN),
+            json!(300),
+            json!([[]]),
+            json!([null]),
+            json!({"type": "object"}),
+            json!({"$ref": "#"}),
+            json!({"anyOf": []}),
+            json!({"pattern": "("}),
         ]),
         select(words.to_vec()).prop_map(Value::from),
         any::<String>().prop_map(Value::from),
@@ -146,7 +193,8 @@ async fn check(worker: &Worker, path: &str, body: Vec<u8>) -> Result<(), TestCas
     prop_assert!((200..300).contains(&status) || (400..500).contains(&status), "{status}");
     if status >= 400 {
         let shape = serde_json::from_str::<Value>(&answer.text).ok();
-        let shaped = shape.is_some_and(|body| body["error"]["message"].is_string() && body["error"]["code"].is_string());
+        let shaped = shape
+            .is_some_and(|body| body["error"]["message"].is_string() && body["error"]["code"].is_string());
         prop_assert!(shaped, "{path}: {}", answer.text);
     }
     prop_assert!(!answer.text.contains("the engine ended without a word"), "{}", answer.text);

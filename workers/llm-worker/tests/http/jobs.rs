@@ -31,7 +31,10 @@ async fn a_job_tells_start_tokens_speed_and_end() {
     assert_eq!(sse_url, format!("/v1/jobs/{job_id}/stream"));
     let events = worker.get(&sse_url).await.chunks();
     let (first, last) = (&events[0], events.last().unwrap());
-    assert_eq!((&first["type"], &first["job_id"], &first["model"]), (&json!("started"), &json!(job_id), &json!(MODEL)));
+    assert_eq!(
+        (&first["type"], &first["job_id"], &first["model"]),
+        (&json!("started"), &json!(job_id), &json!(MODEL))
+    );
     assert!(first["started_at"].as_str().unwrap().ends_with('Z'));
     let tokens = of(&events, "token");
     for (i, token) in tokens.iter().enumerate() {
@@ -41,7 +44,10 @@ async fn a_job_tells_start_tokens_speed_and_end() {
     let body = json!({"model": MODEL, "prompt": "Once upon a time", "max_tokens": 70, "temperature": 0});
     let completion = worker.post("/v1/completions", &body).await.json();
     assert_eq!(text, completion["choices"][0]["text"].as_str().unwrap());
-    assert_eq!((&last["type"], &last["tokens_out"]), (&json!("end"), &completion["usage"]["completion_tokens"]));
+    assert_eq!(
+        (&last["type"], &last["tokens_out"]),
+        (&json!("end"), &completion["usage"]["completion_tokens"])
+    );
     assert_eq!(last["stop_reason"], completion["choices"][0]["finish_reason"]);
     assert!(last["decode_time_ms"].is_u64());
     let metrics = of(&events, "metrics");

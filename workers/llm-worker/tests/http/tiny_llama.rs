@@ -62,7 +62,8 @@ fn tokenizer() -> Value {
                 "lstrip": false, "rstrip": false, "normalized": false})
         })
         .collect();
-    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let byte_level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
     json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": special, "normalizer": null,
         "pre_tokenizer": byte_level, "decoder": byte_level, "post_processor": null,
