@@ -13,6 +13,7 @@ let options = { ...DEFAULTS, ...stored(localStorage, "chat-settings", {}) };
 let token = stored(sessionStorage, "chat-token", "");
 let model = null; // { id, chat_template, max_model_len } once the server has one
 let turns = []; // { role, content, view }
+let nagged = false; // whether the token was asked for, since it last changed
 let running = null; // the AbortController of the answer that is being written
 
 const say = text => { at("said").textContent = text; };
@@ -46,7 +47,8 @@ async function meet() {
   const answer = await ask("v1/models");
   if (answer.status === 401) {
     show("wait", "A token is needed");
-    if (!settings.open) open_settings(true);
+    if (!settings.open && !nagged) open_settings(true);
+    nagged = true;
     return;
   }
   model = (await answer.json()).data[0];
@@ -302,6 +304,7 @@ settings.addEventListener("close", () => {
   const given = at("token").value.trim();
   if (given !== token) {
     token = given;
+    nagged = false;
     store(sessionStorage, "chat-token", token);
     meet().catch(() => show("bad", "The server does not answer"));
   }
