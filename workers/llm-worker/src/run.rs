@@ -9,6 +9,8 @@ use anyhow::{Context, Result, anyhow};
 use worker_core::heartbeat::{self, Beat, Heartbeat};
 use worker_core::{Lifecycle, Metrics, arguments, logging, serve};
 
+use llm_engine::engine::said;
+
 use crate::api::Api;
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::device::{self, DeviceKind};
@@ -91,7 +93,7 @@ fn load(
             });
         }
         Err(error) => {
-            api.lifecycle.failed(format!("{error:#}"));
+            api.lifecycle.failed(said(&error));
             let _ = sender.send(anyhow!("{} cannot serve: {error:#}", kind.worker()));
             thread::sleep(LAST_WORDS);
             api.lifecycle.drain();

@@ -4,6 +4,7 @@ use tokio::sync::oneshot;
 
 use crate::step::StepModel;
 
+use super::said;
 use super::status::Place;
 
 /// A vector for each prompt, or why there is none.
@@ -47,7 +48,10 @@ impl Embedding {
             Ok(vectors) => {
                 self.failed = Some(format!("{} embeddings of {} prompts", vectors.len(), piece.len()))
             }
-            Err(error) => self.failed = Some(format!("embedding {} prompts failed: {error}", piece.len())),
+            Err(error) => {
+                self.failed =
+                    Some(format!("embedding {} prompts failed: {}", piece.len(), said(&error.into())))
+            }
         }
         self.failed.is_some() || self.done.len() == self.prompts.len()
     }

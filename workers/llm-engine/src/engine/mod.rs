@@ -226,3 +226,8 @@ impl Stream {
         self.cancelled.store(true, Relaxed);
     }
 }
+
+/// An error and its causes in one line: Candle appends where it came from, which is for logs and not for clients.
+pub fn said(error: &anyhow::Error) -> String {
+    format!("{error:#}").lines().next().unwrap_or_default().to_owned()
+}

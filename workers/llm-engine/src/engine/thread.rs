@@ -13,6 +13,7 @@ use crate::sampling::{Row, Sampled, Sampler};
 use crate::step::StepModel;
 
 use super::embedding::Embedding;
+use super::said;
 use super::scheduler::{Plan, Scheduler};
 use super::sequence::Sequence;
 use super::status::Shared;
@@ -70,10 +71,10 @@ impl Worker {
         match catch_unwind(AssertUnwindSafe(|| self.serve())) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                shared.fail(
-                    "device_lost",
-                    format!("{error:#}; look after the device and start the worker again"),
-                );
+                tracing::error!("{error:#}");
+                let what = said(&error);
+                shared
+                    .fail("device_lost", format!("{what}; look after the device and start the worker again"));
             }
             Err(panic) => {
                 let text = panic.downcast_ref::<&str>().copied();

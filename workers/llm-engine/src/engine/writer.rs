@@ -10,6 +10,7 @@ use crate::request::{Event, Request, Sampling, StopReason, Usage};
 use crate::sampling::{Row, Sampled};
 use crate::text::{Grammar, Text, TextStream};
 
+use super::said;
 use super::sequence::Sequence;
 use super::status::{Place, Shared};
 
@@ -182,5 +183,5 @@ impl Sequence<Writer> {
 }
 
 fn fault(code: &'static str, error: &anyhow::Error) -> Event {
-    Event::Error { code, message: format!("{error:#}") }
+    Event::Error { code, message: said(error) }
 }
