@@ -17,6 +17,7 @@ mod paper;
 mod process;
 mod profile;
 mod report;
+mod serve;
 mod setup;
 mod software_gpu;
 mod stress;
@@ -64,6 +65,8 @@ enum Command {
     Paper(paper::Args),
     /// How many of the shipped instructions the software GPU decodes, executes and is tested on; fails if too few.
     IsaCoverage(isa_coverage::Args),
+    /// The workers on the software GPU, asked by OpenAI's client and by curl, and loaded.
+    Serve(serve::Args),
     /// Stresses the GPU: many allocations, changing shapes, many threads, two devices; nothing may be lost.
     Stress(stress::Args),
     /// All that can be found out on a machine with a GPU, unattended, into one folder to send (docs/validate.md).
@@ -116,6 +119,7 @@ fn run(command: Command) -> Result<()> {
         Command::IsaCoverage(args) => isa_coverage::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Valgrind => valgrind::run(),
+        Command::Serve(args) => serve::run(&args),
         Command::Stress(args) => stress::run(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::Downstream => downstream::run(),

@@ -53,6 +53,18 @@ const CXX: Need = Need {
     why: "the C++ library's headers, which AMD's sources include",
 };
 
+const CURL: Need = Need {
+    probe: Probe::Program("curl", &["--version"]),
+    packages: &["curl"],
+    why: "asks the workers",
+};
+
+const BROWSER: Need = Need {
+    probe: Probe::Program("chromedriver", &["--version"]),
+    packages: &["chromium", "chromium-driver"],
+    why: "shows the workers' pages",
+};
+
 const MEMORY_CHECKER: Need = Need {
     probe: Probe::Program("valgrind", &["--version"]),
     packages: &["valgrind"],
@@ -69,8 +81,12 @@ pub const NVIDIA_TOOLS: &[Need] = &[PIP];
 pub const DEMO: &[Need] = &[CC, CLANG, DEVICE_LIBS, PIP];
 /// For looking for wrong and leaked memory.
 pub const VALGRIND: &[Need] = &[CC, CLANG, DEVICE_LIBS, MEMORY_CHECKER];
+/// For the workers.
+pub const SERVE: &[Need] = &[CC, CLANG, DEVICE_LIBS, PIP, CURL];
+/// For the workers' pages.
+pub const PAGE: &[Need] = &[BROWSER];
 /// For all tests.
-pub const TEST: &[Need] = &[CC, CLANG, DEVICE_LIBS, OBJDUMP, PIP];
+pub const TEST: &[Need] = &[CC, CLANG, DEVICE_LIBS, OBJDUMP, PIP, CURL];
 
 impl Need {
     fn is_met(&self) -> bool {

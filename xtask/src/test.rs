@@ -1,14 +1,22 @@
 //! `cargo xtask test`: everything CI runs, the test runner last.
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
 use crate::process::{self, cargo};
 use crate::software_gpu::{self, SoftwareGpu};
-use crate::{demo, downstream, flash_attn, kernels, lines, setup, stress, upstream_tests, validate};
+use crate::{demo, downstream, flash_attn, kernels, lines, serve, setup, stress, upstream_tests, validate};
 
 /// Builds with the software GPU in: what all checks of the workspace share.
-const FEATURES: [&str; 3] = ["--workspace", "--features", "candle-rocm/rocm-emulator"];
+const FEATURES: [&str; 3] = [
+    "--workspace",
+    "--features",
+    "candle-rocm/rocm-emulator,llm-worker/rocm-emulator,sd-worker/rocm-emulator",
+];
+
+/// Streams at once that the workers bear, and for how many seconds.
+const SERVED: serve::Load = serve::Load { streams: 64, seconds: 60 };
 
 /// The configurations that upstream's tests and the fuzzer run on: every family that executes, three seeds of the
 /// order of work, and one that fails the calls that wait for more than the program's own stream; convolutions by MIOpen,
@@ -38,50 +46,88 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let archs = software_gpu::TESTED.join(",");
+    let mut stages = Stages::default();
     setup::ensure(setup::TEST)?;
     if !args.quick {
-        process::run(&mut cargo(&["fmt", "--all", "--", "--check"]))?;
-        lines::run(&lines::Args::default())?;
-        let clippy = ["--all-targets", "--", "--deny", "warnings"];
-        process::run(
-            cargo(&["clippy", "--quiet"]).args(FEATURES).args(clippy).env("CANDLE_ROCM_ARCHS", &archs),
-        )?;
-        kernels::run_for(kernels::EVERY_ARCH, true)?;
-        downstream::run()?;
-        demo::run_demo(software_gpu::DEFAULT, &archs)?;
-        for arch in QUESTIONED {
-            validate::smoke(arch, &archs)?;
-        }
-        stress::run_on_software(stress::SHORT_MINUTES, 1, &archs)?;
-        bench_on_software(&archs)?;
-        if !upstream_tests::run_suites(SOFTWARE_GPUS, &archs, &[])? {
+        stages.run("format and lines", || {
+            process::run(&mut cargo(&["fmt", "--all", "--", "--check"]))?;
+            lines::run(&lines::Args::default())
+        })?;
+        stages.run("lints", || {
+            let clippy = ["--all-targets", "--", "--deny", "warnings"];
+            process::run(
+                cargo(&["clippy", "--quiet"]).args(FEATURES).args(clippy).env("CANDLE_ROCM_ARCHS", &archs),
+            )
+        })?;
+        stages.run("kernels", || kernels::run_for(kernels::EVERY_ARCH, true))?;
+        stages.run("downstream", downstream::run)?;
+        stages.run("demo", || demo::run_demo(software_gpu::DEFAULT, &archs))?;
+        stages.run("questions", || QUESTIONED.iter().try_for_each(|arch| validate::smoke(arch, &archs)))?;
+        stages.run("stress", || stress::run_on_software(stress::SHORT_MINUTES, 1, &archs))?;
+        stages.run("bench", || bench_on_software(&archs))?;
+        if !stages.run("upstream's tests", || upstream_tests::run_suites(SOFTWARE_GPUS, &archs, &[]))? {
             bail!("upstream's own tests do not do what rocmify/src/suite_rules.rs says");
         }
+        let gpu = SoftwareGpu::of(software_gpu::DEFAULT);
+        stages.run("workers", || serve::run_on(gpu, &archs, &FEATURES, SERVED, None))?;
     }
-    // The tests start the examples as programs.
-    process::run(cargo(&["build", "--quiet", "--examples"]).args(FEATURES).env("CANDLE_ROCM_ARCHS", &archs))?;
-    // The examples of the documentation first, so that the last lines are those of the tests.
-    let targets: [&[&str]; 2] = [&["--doc"], &["--lib", "--bins", "--tests", "--examples"]];
     let mut total = Summary::default();
-    for target in targets {
-        let output =
-            process::tee(cargo(&["test"]).args(FEATURES).args(target).env("CANDLE_ROCM_ARCHS", &archs))?;
-        output.lines().for_each(|line| total.add(line));
-    }
+    stages.run("our tests", || {
+        // The tests start the examples as programs.
+        process::run(
+            cargo(&["build", "--quiet", "--examples"]).args(FEATURES).env("CANDLE_ROCM_ARCHS", &archs),
+        )?;
+        // The examples of the documentation first, so that the last lines are those of the tests.
+        let targets: [&[&str]; 2] = [&["--doc"], &["--lib", "--bins", "--tests", "--examples"]];
+        for target in targets {
+            let output =
+                process::tee(cargo(&["test"]).args(FEATURES).args(target).env("CANDLE_ROCM_ARCHS", &archs))?;
+            output.lines().for_each(|line| total.add(line));
+        }
+        Ok(())
+    })?;
     // The first of them is what the tests above ran on.
-    for gpu in SOFTWARE_GPUS.iter().filter(|_| !args.quick).skip(1) {
-        println!("random operations on {gpu}:");
-        let mut command = cargo(&["test", "--quiet"]);
-        command.args(FEATURES).args(["--test", "differential"]).env("CANDLE_ROCM_ARCHS", &archs);
-        gpu.choose_for(&mut command);
-        process::tee(&mut command)?.lines().for_each(|line| total.add(line));
-    }
+    stages.run("random operations", || {
+        for gpu in SOFTWARE_GPUS.iter().filter(|_| !args.quick).skip(1) {
+            println!("random operations on {gpu}:");
+            let mut command = cargo(&["test", "--quiet"]);
+            command.args(FEATURES).args(["--test", "differential"]).env("CANDLE_ROCM_ARCHS", &archs);
+            gpu.choose_for(&mut command);
+            process::tee(&mut command)?.lines().for_each(|line| total.add(line));
+        }
+        Ok(())
+    })?;
     // The first of these, too, is what the tests above ran on.
-    if !args.quick && !flash_attn::run_on(&software_gpu::TESTED[1..], &archs, Vec::new())? {
+    let attends = || flash_attn::run_on(&software_gpu::TESTED[1..], &archs, Vec::new());
+    if !args.quick && !stages.run("attention", attends)? {
         bail!("candle-flash-attn's tests failed: what they said is above");
     }
+    println!("{stages}");
     println!("{total}");
     Ok(())
+}
+
+/// How long each part took.
+#[derive(Default)]
+struct Stages(Vec<(&'static str, Duration)>);
+
+impl Stages {
+    fn run<R>(&mut self, name: &'static str, work: impl FnOnce() -> Result<R>) -> Result<R> {
+        let begin = Instant::now();
+        let outcome = work()?;
+        self.0.push((name, begin.elapsed()));
+        Ok(outcome)
+    }
+}
+
+impl fmt::Display for Stages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seconds:")?;
+        for (at, (name, time)) in self.0.iter().enumerate() {
+            write!(f, "{} {name} {}", if at == 0 { "" } else { "," }, time.as_secs())?;
+        }
+        Ok(())
+    }
 }
 
 /// Every case of the bench of operations, of reduced size. As a test, so that nothing is compiled again for it.

@@ -1,0 +1,376 @@
+//! Which rows the next step has: pure bookkeeping, no threads and no tensors.
+use std::collections::VecDeque;
+
+use crate::step::{BLOCK, SequenceStep, Step};
+
+use super::blocks::{BlockTokens, Pool};
+use super::sequence::Sequence;
+
+/// Prompts that share a step's rows, unless they leave some.
+const SHARERS: usize = 4;
+/// A request that waits for blocks is tried again every so many steps, whether or not more are free.
+const RETRY: u64 = 16;
+
+/// Bounds of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Sequences that hold blocks at once.
+    pub running: usize,
+    /// Rows of a step: at least `running`, so that each of them can have one.
+    pub rows: usize,
+}
+
+/// What the next step is: copies of blocks first, then rows.
+#[derive(Default)]
+pub struct Plan {
+    /// The rows.
+    pub step: Step,
+    /// Blocks to copy before: (from, to).
+    pub copies: Vec<(u32, u32)>,
+    /// Tables of earlier steps, to be filled again.
+    tables: Vec<Vec<u32>>,
+}
+
+impl Plan {
+    fn clear(&mut self) {
+        let step = &mut self.step;
+        self.tables.extend(step.sequences.drain(..).map(|sequence| sequence.blocks));
+        [&mut step.tokens, &mut step.positions, &mut step.slots].into_iter().for_each(Vec::clear);
+        self.copies.clear();
+    }
+
+    fn push<W>(&mut self, sequence: &Sequence<W>) {
+        let Step { tokens, positions, slots, sequences } = &mut self.step;
+        let (first, from, context) = (tokens.len(), sequence.computed, sequence.computed + sequence.rows);
+        tokens.extend_from_slice(&sequence.tokens[from..context]);
+        positions.extend(from as u32..context as u32);
+        let slot =
+            |position: usize| sequence.blocks[position / BLOCK] * BLOCK as u32 + (position % BLOCK) as u32;
+        slots.extend((from..context).map(slot));
+        let mut blocks = self.tables.pop().unwrap_or_default();
+        blocks.clear();
+        blocks.extend_from_slice(&sequence.blocks);
+        let logits = context == sequence.tokens.len();
+        sequences.push(SequenceStep { rows: first..tokens.len(), context, blocks, logits });
+    }
+}
+
+/// What was done, in sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Positions of prompts that were computed, again after a preemption.
+    pub read: u64,
+    /// Positions that lay in the cache and were not computed.
+    pub cached: u64,
+    /// How often a sequence's blocks were taken from it.
+    pub preempted: u64,
+}
+
+/// Joins requests into steps: those that write first, a row each; the rows that are left go to prompts, in pieces,
+/// first come first served. Where blocks run out, the youngest gives its own back and computes its tokens again
+/// later; so the oldest goes on in every step.
+pub struct Scheduler<W> {
+    pool: Pool,
+    limits: Limits,
+    /// Those that may hold blocks, the oldest first.
+    running: Vec<Sequence<W>>,
+    /// Those that hold none, the oldest first.
+    waiting: VecDeque<Sequence<W>>,
+    /// Blocks that this step's prompts fill: others with the same tokens wait for them.
+    filling: Vec<(Option<u32>, BlockTokens)>,
+    /// Prompts that share the rows that are left: number and rows.
+    group: Vec<(u64, usize)>,
+    counters: Counters,
+    submitted: u64,
+    plans: u64,
+}
+
+impl<W> Scheduler<W> {
+    /// Schedules over so many blocks; `shares` says whether sequences share those of a common prefix.
+    pub fn new(blocks: u32, shares: bool, limits: Limits) -> Self {
+        Self {
+            pool: Pool::new(blocks, shares),
+            limits,
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            filling: Vec::new(),
+            group: Vec::new(),
+            counters: Counters::default(),
+            submitted: 0,
+            plans: 0,
+        }
+    }
+
+    /// The blocks.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Sequences that hold blocks, the oldest first.
+    pub fn running(&self) -> &[Sequence<W>] {
+        &self.running
+    }
+
+    /// How many hold none.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Takes a sequence; gives back its number. With all it will write, less the last token, it must fit into all
+    /// blocks: the caller sees to that.
+    pub fn submit(&mut self, mut sequence: Sequence<W>) -> u64 {
+        self.submitted += 1;
+        sequence.id = self.submitted;
+        self.waiting.push_back(sequence);
+        self.submitted
+    }
+
+    /// Takes out all that `gone` holds for, and gives their blocks back. Not between [`Self::plan`] and
+    /// [`Self::commit`].
+    pub fn remove(&mut self, mut gone: impl FnMut(&mut Sequence<W>) -> bool, removed: &mut Vec<Sequence<W>>) {
+        let mut index = 0;
+        while index < self.running.len() {
+            if gone(&mut self.running[index]) {
+                let mut sequence = self.running.remove(index);
+                self.pool.release_all(&mut sequence.blocks);
+                removed.push(sequence);
+            } else {
+                index += 1;
+            }
+        }
+        let mut index = 0;
+        while index < self.waiting.len() {
+            if gone(&mut self.waiting[index]) {
+                removed.extend(self.waiting.remove(index));
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    /// Plans the next step. It has a row at least, if there is any sequence.
+    pub fn plan(&mut self, plan: &mut Plan) {
+        plan.clear();
+        self.plans += 1;
+        self.filling.clear();
+        self.running.iter_mut().for_each(|sequence| sequence.rows = 0);
+        let mut index = 0;
+        while index < self.running.len() {
+            if self.running[index].pending() == 1 {
+                self.give(index, 1, plan);
+            }
+            index += 1;
+        }
+        self.plan_prompts(plan);
+        self.running.iter().filter(|sequence| sequence.rows > 0).for_each(|sequence| plan.push(sequence));
+    }
+
+    /// The step of the plan is computed, or will be before anything that comes later.
+    pub fn commit(&mut self, plan: &Plan) {
+        for &(from, _) in &plan.copies {
+            self.pool.release(from);
+        }
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.rows > 0) {
+            let before = sequence.prompt_computed();
+            sequence.commit(&mut self.pool);
+            self.counters.read += (sequence.prompt_computed() - before) as u64;
+        }
+    }
+
+    /// Those with rows in the plan, in the step's order.
+    pub fn planned(&mut self) -> impl Iterator<Item = &mut Sequence<W>> {
+        self.running.iter_mut().filter(|sequence| sequence.rows > 0)
+    }
+
+    /// Those whose next token the committed step tells, in the order of its logits.
+    pub fn wanting(&mut self) -> impl Iterator<Item = &mut Sequence<W>> {
+        self.running.iter_mut().filter(|sequence| sequence.wants_logits())
+    }
+
+    /// Gives the rows that are left to prompts: a few share them evenly, and what they leave goes to the next few.
+    fn plan_prompts(&mut self, plan: &mut Plan) {
+        let mut next = Some(0);
+        loop {
+            let left = self.rows_left();
+            self.gather(SHARERS.min(left), &mut next, plan);
+            if self.group.is_empty() {
+                return;
+            }
+            let mut group = std::mem::take(&mut self.group);
+            divide(&mut group, left);
+            let mut whole = true;
+            for &(id, rows) in &group {
+                if let Ok(index) = self.running.binary_search_by_key(&id, |sequence| sequence.id) {
+                    whole &= self.give(index, rows, plan) == rows;
+                }
+            }
+            self.group = group;
+            if !whole {
+                return;
+            }
+        }
+    }
+
+    fn rows_left(&self) -> usize {
+        self.limits.rows - self.running.iter().map(|sequence| sequence.rows).sum::<usize>()
+    }
+
+    /// Fills the group with the next prompts, running ones first, then such as can be admitted. `next` is the place
+    /// among the running ones, none where all were seen.
+    fn gather(&mut self, most: usize, next: &mut Option<usize>, plan: &mut Plan) {
+        self.group.clear();
+        while self.group.len() < most {
+            let index = match *next {
+                Some(index) if index < self.running.len() => {
+                    *next = Some(index + 1);
+                    index
+                }
+                _ => {
+                    *next = None;
+                    let Some(index) = self.admit() else { return };
+                    index
+                }
+            };
+            let sequence = &self.running[index];
+            if sequence.rows > 0 {
+                continue;
+            }
+            if let Some(rows) = self.prepare(index, plan) {
+                self.group.push((self.running[index].id, rows));
+            }
+        }
+    }
+
+    /// Shares what can be shared. Gives back the rows left to compute; none where another fills its next block.
+    fn prepare(&mut self, index: usize, plan: &mut Plan) -> Option<usize> {
+        let sequence = &mut self.running[index];
+        if !self.pool.shares() {
+            return Some(sequence.pending());
+        }
+        let mut cached = sequence.share(&mut self.pool);
+        let waits =
+            sequence.may_share() && sequence.filling().is_some_and(|block| self.filling.contains(&block));
+        if !waits {
+            if let Some((pair, positions)) = sequence.copy_start(&mut self.pool) {
+                plan.copies.push(pair);
+                cached += positions;
+            }
+            self.filling.extend(sequence.filling());
+        }
+        sequence.count_cached(cached);
+        self.counters.cached += cached as u64;
+        (!waits).then_some(sequence.pending())
+    }
+
+    /// Moves the first that waits, and may run, among the running; gives back its place there.
+    fn admit(&mut self) -> Option<usize> {
+        if self.running.len() >= self.limits.running {
+            return None;
+        }
+        let filling = &self.filling;
+        let fills = |sequence: &Sequence<W>| sequence.filling().is_some_and(|block| filling.contains(&block));
+        let place = self.waiting.iter().position(|sequence| !(sequence.may_share() && fills(sequence)))?;
+        let promised: usize = self.running.iter().map(Sequence::blocks_missing).sum();
+        let spare = |pool: &Pool| pool.available().saturating_sub(promised);
+        let sequence = &mut self.waiting[place];
+        let before = spare(&self.pool);
+        if !self.running.is_empty() && before < sequence.needed && !self.plans.is_multiple_of(RETRY) {
+            return None;
+        }
+        let shared = if self.pool.shares() { sequence.share(&mut self.pool) } else { 0 };
+        // Each that runs may want a block soon: without some to spare it would be preempted at once.
+        let wanted = sequence.blocks_missing() + self.running.len();
+        let after = spare(&self.pool);
+        if after < wanted {
+            sequence.needed = before + wanted - after;
+            self.pool.release_all(&mut sequence.blocks);
+            sequence.computed = 0;
+            return None;
+        }
+        let mut sequence = self.waiting.remove(place)?;
+        sequence.count_cached(shared);
+        self.counters.cached += shared as u64;
+        let index = self.running.partition_point(|other| other.id < sequence.id);
+        self.running.insert(index, sequence);
+        Some(index)
+    }
+
+    /// Gives a running sequence up to so many rows, and blocks for them: where none is left, those of younger ones.
+    fn give(&mut self, index: usize, rows: usize, plan: &mut Plan) -> usize {
+        let needed = (self.running[index].computed + rows).div_ceil(BLOCK);
+        while self.running[index].blocks.len() < needed {
+            if let Some(block) = self.pool.allocate() {
+                self.running[index].blocks.push(block);
+            } else if index + 1 < self.running.len() {
+                self.preempt_youngest(plan);
+            } else {
+                break;
+            }
+        }
+        let sequence = &mut self.running[index];
+        sequence.rows = rows.min(sequence.blocks.len() * BLOCK - sequence.computed);
+        sequence.rows
+    }
+
+    fn preempt_youngest(&mut self, plan: &mut Plan) {
+        let Some(mut sequence) = self.running.pop() else { return };
+        plan.copies.retain(|&(from, to)| {
+            let theirs = sequence.blocks.contains(&to);
+            if theirs {
+                self.pool.release(from);
+            }
+            !theirs
+        });
+        self.pool.release_all(&mut sequence.blocks);
+        (sequence.computed, sequence.rows, sequence.needed, sequence.preempted) = (0, 0, 0, true);
+        self.counters.preempted += 1;
+        let place = self.waiting.partition_point(|other| other.id < sequence.id);
+        self.waiting.insert(place, sequence);
+    }
+}
+
+/// Divides `left` rows evenly among those that want some, at least one each if there are so many; what one does not
+/// want goes to others.
+fn divide(group: &mut [(u64, usize)], mut left: usize) {
+    group.sort_unstable_by_key(|&(id, wanted)| (wanted, id));
+    let mut sharers = group.len();
+    for (_, rows) in group.iter_mut() {
+        *rows = (*rows).min(left.div_ceil(sharers));
+        left -= *rows;
+        sharers -= 1;
+    }
+    group.sort_unstable_by_key(|&(id, _)| id);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_not_made_for_who_is_preempted() {
+        let mut scheduler = Scheduler::new(9, true, Limits { running: 2, rows: 64 });
+        let mut plan = Plan::default();
+        let prompt: Vec<u32> = (0..32).collect();
+        scheduler.submit(Sequence::new(prompt.clone(), ()));
+        scheduler.plan(&mut plan);
+        scheduler.commit(&plan);
+        scheduler.running[0].push(7);
+        scheduler.submit(Sequence::new(prompt, ()));
+        scheduler.plan(&mut plan);
+        assert_eq!(plan.copies.len(), 1);
+        scheduler.preempt_youngest(&mut plan);
+        assert!(plan.copies.is_empty());
+        scheduler.pool.check([scheduler.running[0].blocks()]).unwrap();
+        assert_eq!((scheduler.waiting(), scheduler.counters.preempted), (1, 1));
+    }
+}

@@ -1,0 +1,215 @@
+//! The thread that owns the model: takes commands, steps, and tells events.
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use candle_core::Tensor;
+
+use crate::sampling::{Row, Sampled, Sampler};
+use crate::step::StepModel;
+
+use super::embedding::Embedding;
+use super::said;
+use super::scheduler::{Plan, Scheduler};
+use super::sequence::Sequence;
+use super::status::Shared;
+use super::writer::Writer;
+
+/// What a handle asks of the thread.
+pub(super) enum Command {
+    Submit(Box<Sequence<Writer>>),
+    Embed(Embedding),
+    /// Only wakes the thread: [`Shared::stopping`] is set.
+    Stop,
+}
+
+/// All that the thread owns.
+pub(super) struct Worker {
+    model: Box<dyn StepModel>,
+    sampler: Sampler,
+    scheduler: Scheduler<Writer>,
+    plan: Plan,
+    commands: Receiver<Command>,
+    embeddings: VecDeque<Embedding>,
+    /// Rows of an embedding's piece, if a single prompt has not more.
+    rows: usize,
+    /// Sequences that ended, until their streams are told.
+    ended: Vec<Sequence<Writer>>,
+    shared: Arc<Shared>,
+    overhead: Duration,
+}
+
+impl Worker {
+    pub(super) fn new(
+        model: Box<dyn StepModel>,
+        scheduler: Scheduler<Writer>,
+        rows: usize,
+        commands: Receiver<Command>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            model,
+            sampler: Sampler::new(),
+            scheduler,
+            plan: Plan::default(),
+            commands,
+            embeddings: VecDeque::new(),
+            rows,
+            ended: Vec::new(),
+            shared,
+            overhead: Duration::ZERO,
+        }
+    }
+
+    /// Runs until it is told to stop, all handles are gone, or a step fails. Then all streams are told.
+    pub(super) fn run(mut self) {
+        let shared = self.shared.clone();
+        match catch_unwind(AssertUnwindSafe(|| self.serve())) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!("{error:#}");
+                let what = said(&error);
+                shared
+                    .fail("device_lost", format!("{what}; look after the device and start the worker again"));
+            }
+            Err(panic) => {
+                let text = panic.downcast_ref::<&str>().copied();
+                let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+                let text = text.unwrap_or("it did not say why");
+                shared.fail("engine_failed", format!("the engine panicked: {text}; start the worker again"));
+            }
+        }
+        if let Some(failure) = shared.failed() {
+            tracing::error!(code = failure.code, "{}", failure.message);
+        }
+        // Whoever waits is told as his request drops; those not yet taken drop with the channel.
+        let Self { scheduler, ended, embeddings, commands, .. } = self;
+        shared.publish(0, 0, scheduler.counters());
+        drop((scheduler, ended, embeddings, commands));
+    }
+
+    fn serve(&mut self) -> Result<()> {
+        while self.take_commands() {
+            let from = Instant::now();
+            self.remove_ended();
+            let elsewhere = self.embed_piece();
+            if !self.scheduler.is_empty() {
+                self.step(from, elsewhere)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what was asked; waits for it if there is nothing else to do. Whether to go on.
+    fn take_commands(&mut self) -> bool {
+        if self.scheduler.is_empty() && self.embeddings.is_empty() {
+            match self.commands.recv() {
+                Ok(command) => self.take(command),
+                Err(_) => return false,
+            }
+        }
+        loop {
+            if self.shared.stopping.load(Relaxed) {
+                return false;
+            }
+            match self.commands.try_recv() {
+                Ok(command) => self.take(command),
+                // Without handles there may still be streams that are read.
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Submit(sequence) => {
+                self.scheduler.submit(*sequence);
+            }
+            Command::Embed(embedding) => self.embeddings.push_back(embedding),
+            Command::Stop => {}
+        }
+    }
+
+    /// Gives the blocks of those that ended back, then tells their streams.
+    fn remove_ended(&mut self) {
+        self.scheduler.remove(|sequence| sequence.writer.is_over(), &mut self.ended);
+        let scheduler = &self.scheduler;
+        self.shared.publish(scheduler.running().len(), scheduler.pool().used(), scheduler.counters());
+        self.ended.clear();
+    }
+
+    /// One step. `from` is when its host work began, `elsewhere` what of the time since then was none.
+    fn step(&mut self, from: Instant, mut elsewhere: Duration) -> Result<()> {
+        self.scheduler.plan(&mut self.plan);
+        let step = &self.plan.step;
+        let rows = step.tokens.len();
+        ensure!(rows > 0, "{} sequences run and none got a row", self.scheduler.running().len());
+        self.scheduler.planned().for_each(|sequence| sequence.writer.start());
+        let begin = Instant::now();
+        if !self.plan.copies.is_empty() {
+            let copies = self.plan.copies.len();
+            let copied = self.model.copy_blocks(&self.plan.copies);
+            copied.with_context(|| format!("copying {copies} blocks of the cache failed"))?;
+        }
+        let failed = || format!("a step of {rows} rows of {} sequences failed", step.sequences.len());
+        let logits = self.model.step(step).with_context(failed)?;
+        elsewhere += begin.elapsed();
+        self.scheduler.commit(&self.plan);
+        let (written, sampling) = self.write(&logits)?;
+        let overhead = from.elapsed().saturating_sub(elsewhere + sampling);
+        self.overhead += overhead;
+        self.shared.count_step(written, self.overhead.as_micros() as u64);
+        Ok(())
+    }
+
+    /// Draws the next tokens. Gives back how many were written, and the time that sampling took.
+    fn write(&mut self, logits: &Tensor) -> Result<(usize, Duration)> {
+        let rows: Vec<_> = self.scheduler.wanting().map(Sequence::row).collect();
+        let begin = Instant::now();
+        if rows.is_empty() {
+            // Else prompts would be queued on the device ahead of all that comes, and nothing could be cancelled.
+            logits.device().synchronize().context("waiting for a step failed")?;
+            return Ok((0, begin.elapsed()));
+        }
+        let sampled = match self.sampler.sample(logits, &rows) {
+            Ok(sampled) => sampled.into_iter().map(Ok).collect(),
+            Err(_) => one_by_one(&mut self.sampler, logits, &rows)?,
+        };
+        let elapsed = begin.elapsed();
+        ensure!(sampled.len() == rows.len(), "{} tokens drawn for {} sequences", sampled.len(), rows.len());
+        drop(rows);
+        let written =
+            self.scheduler.wanting().zip(sampled).map(|(sequence, token)| sequence.write(token)).sum();
+        Ok((written, elapsed))
+    }
+
+    /// Computes a piece of the first embedding. Gives back how long it took.
+    fn embed_piece(&mut self) -> Duration {
+        let begin = Instant::now();
+        self.embeddings.retain(Embedding::is_wanted);
+        if let Some(embedding) = self.embeddings.front_mut()
+            && embedding.compute_piece(&mut *self.model, self.rows)
+        {
+            self.embeddings.pop_front();
+        }
+        begin.elapsed()
+    }
+}
+
+/// Draws again, each row by itself: where the device works, only those fail that have no token to draw.
+fn one_by_one(sampler: &mut Sampler, logits: &Tensor, rows: &[Row]) -> Result<Vec<Result<Sampled, String>>> {
+    let lost = || format!("drawing {} tokens failed", rows.len());
+    logits.device().synchronize().with_context(lost)?;
+    let one = |(index, row)| {
+        let sampled = sampler.sample(&logits.narrow(0, index, 1)?, std::slice::from_ref(row))?;
+        sampled.into_iter().next().context("no token was drawn")
+    };
+    let sampled: Vec<_> =
+        rows.iter().enumerate().map(one).map(|one| one.map_err(|e| format!("{e:#}"))).collect();
+    logits.device().synchronize().with_context(lost)?;
+    Ok(sampled)
+}

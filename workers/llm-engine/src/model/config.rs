@@ -1,0 +1,227 @@
+//! What a decoder is made of: sizes and switches, read from config.json or what stands for it.
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::families::Family;
+use super::rope::{Rope, Scaling};
+
+/// Positions are counted in f32 where angles are made, which has no odd numbers above this.
+const LARGEST_CONTEXT: usize = 1 << 24;
+
+/// The function between the two products of a feed-forward layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// x sigmoid(x).
+    Silu,
+    /// x times the normal distribution below x, approximated by tanh.
+    GeluTanh,
+}
+
+/// A decoder's sizes and switches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecoderConfig {
+    /// Width of the state.
+    pub hidden: usize,
+    /// Width between the products of a feed-forward layer.
+    pub intermediate: usize,
+    /// Heads of queries.
+    pub heads: usize,
+    /// Heads of keys and values, which divides `heads`.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Positions that a sequence may have.
+    pub context: usize,
+    /// For each layer how many keys a query sees, its own among them; none sees all before it.
+    pub windows: Vec<Option<usize>>,
+    /// Angles of layers without a window, and of all if `local_rope` is none.
+    pub rope: Rope,
+    /// Angles of layers with a window.
+    pub local_rope: Option<Rope>,
+    /// Angles turn neighbours, not elements of both halves.
+    pub interleaved: bool,
+    /// Added to the mean square in norms.
+    pub norm_eps: f64,
+    /// Norms multiply by 1 + their weights.
+    pub norm_plus_one: bool,
+    /// Norms also stand behind attention and feed-forward.
+    pub post_norms: bool,
+    /// Queries and keys are normed, head by head.
+    pub qk_norm: bool,
+    /// The products that make queries, keys and values have biases.
+    pub qkv_bias: bool,
+    /// The product behind attention has one.
+    pub output_bias: bool,
+    /// Products of feed-forward layers have biases.
+    pub mlp_bias: bool,
+    /// Files hold queries, keys and values as one matrix, and gate and up as one.
+    pub fused: bool,
+    /// Of feed-forward layers.
+    pub activation: Activation,
+    /// Embeddings are multiplied by it.
+    pub embedding_scale: Option<f64>,
+    /// Scores are.
+    pub attention_scale: f32,
+    /// With c, c tanh(score / c) takes the place of the score.
+    pub attention_softcap: Option<f32>,
+    /// Likewise of logits.
+    pub logit_softcap: Option<f64>,
+    /// The embedding's matrix also makes the logits.
+    pub tied: bool,
+}
+
+/// config.json with what its family takes where it says nothing.
+pub struct Fields<'a> {
+    config: &'a Value,
+    defaults: Value,
+}
+
+impl Fields<'_> {
+    /// None where there is null, and no default stands for what is not there at all.
+    pub fn value(&self, key: &str) -> Option<&Value> {
+        let said = self.config.get(key).or_else(|| self.defaults.get(key));
+        said.filter(|value| !value.is_null())
+    }
+
+    /// A whole number.
+    pub fn size(&self, key: &str) -> Result<Option<usize>> {
+        let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok());
+        let read =
+            |value: &Value| size(value).with_context(|| format!("{key:?} is no whole number: it is {value}"));
+        self.value(key).map(read).transpose()
+    }
+
+    /// A whole number that has to be there, at least 1.
+    pub fn needed(&self, key: &str) -> Result<usize> {
+        let size = self.size(key)?.with_context(|| format!("{key:?} is missing"))?;
+        ensure!(size > 0, "{key:?} is 0");
+        Ok(size)
+    }
+
+    /// A number.
+    pub fn number(&self, key: &str) -> Result<Option<f64>> {
+        let read =
+            |value: &Value| value.as_f64().with_context(|| format!("{key:?} is no number: it is {value}"));
+        self.value(key).map(read).transpose()
+    }
+
+    /// Whether it says true.
+    pub fn flag(&self, key: &str) -> bool {
+        self.value(key) == Some(&Value::Bool(true))
+    }
+}
+
+impl DecoderConfig {
+    /// What a config.json says, or the metadata of a GGUF file written like one.
+    ///
+    /// # Errors
+    /// Fields that are missing, of the wrong type or do not fit each other, and what no decoder here can do.
+    pub fn of(family: &Family, config: &Value) -> Result<Self> {
+        let defaults = serde_json::from_str(family.defaults)?;
+        let fields = Fields { config, defaults };
+        let (hidden, heads) = (fields.needed("hidden_size")?, fields.needed("num_attention_heads")?);
+        let kv_heads = fields.size("num_key_value_heads")?.unwrap_or(heads);
+        ensure!(
+            kv_heads > 0 && heads.is_multiple_of(kv_heads),
+            "{heads} heads cannot share {kv_heads} heads of keys and values"
+        );
+        let head_dim = match fields.size("head_dim")? {
+            Some(width) => width,
+            None => {
+                ensure!(
+                    hidden.is_multiple_of(heads),
+                    "a width of {hidden} does not divide into {heads} heads"
+                );
+                hidden / heads
+            }
+        };
+        let share = fields.number("partial_rotary_factor")?.unwrap_or(1.0);
+        let turned = (head_dim as f64 * share).round() as usize;
+        ensure!(
+            (2..=head_dim).contains(&turned) && turned.is_multiple_of(2),
+            "of heads of {head_dim} elements {turned} cannot be turned in pairs"
+        );
+        let context = fields.needed("max_position_embeddings")?;
+        ensure!(
+            context <= LARGEST_CONTEXT,
+            "a context of {context} positions is more than {LARGEST_CONTEXT}"
+        );
+        let attention_bias = fields.flag("attention_bias");
+        let activation = fields.value("hidden_activation").or_else(|| fields.value("hidden_act"));
+        let mut decoder = Self {
+            hidden,
+            intermediate: fields.needed("intermediate_size")?,
+            heads,
+            kv_heads,
+            head_dim,
+            context,
+            windows: windows(&fields, family)?,
+            rope: rope(&fields, turned, context)?,
+            local_rope: None,
+            interleaved: fields.flag("interleaved"),
+            norm_eps: fields.number("rms_norm_eps")?.context("\"rms_norm_eps\" is missing")?,
+            norm_plus_one: false,
+            post_norms: false,
+            qk_norm: false,
+            qkv_bias: attention_bias,
+            output_bias: attention_bias,
+            mlp_bias: fields.flag("mlp_bias"),
+            fused: false,
+            activation: match activation.and_then(Value::as_str) {
+                None | Some("silu" | "swish") => Activation::Silu,
+                Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
+                Some(other) => bail!("the activation {other:?} is not known: silu and gelu_pytorch_tanh are"),
+            },
+            embedding_scale: None,
+            attention_scale: (head_dim as f64).powf(-0.5) as f32,
+            attention_softcap: fields.number("attn_logit_softcapping")?.map(|cap| cap as f32),
+            logit_softcap: fields.number("final_logit_softcapping")?,
+            tied: fields.flag("tie_word_embeddings"),
+        };
+        (family.switches)(&mut decoder, &fields)?;
+        Ok(decoder)
+    }
+
+    /// Elements of a position's keys in one layer, and of its values.
+    pub fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+}
+
+fn windows(fields: &Fields, family: &Family) -> Result<Vec<Option<usize>>> {
+    let layers = fields.needed("num_hidden_layers")?;
+    // More would be allocated for before any of their tensors is looked for.
+    ensure!(layers <= 4096, "{layers} layers are more than any model has");
+    let window = fields.size("sliding_window")?;
+    ensure!(window != Some(0), "\"sliding_window\" is 0");
+    if let Some(types) = fields.value("layer_types").and_then(Value::as_array) {
+        ensure!(types.len() == layers, "\"layer_types\" are {}, the layers {layers}", types.len());
+        let window = |kind: &Value| match kind.as_str() {
+            Some("full_attention") => Ok(None),
+            Some("sliding_attention") => {
+                window.map(Some).context("\"layer_types\" slide without a \"sliding_window\"")
+            }
+            _ => bail!("\"layer_types\" has {kind}; full_attention and sliding_attention are known"),
+        };
+        return types.iter().map(window).collect();
+    }
+    let slides = (family.slides)(fields)?;
+    Ok((0..layers).map(|layer| window.filter(|_| slides(layer))).collect())
+}
+
+/// Of `rope_theta` and `rope_scaling`, or of `rope_parameters`, which has both, some of them for each kind of layer.
+fn rope(fields: &Fields, turned: usize, context: usize) -> Result<Rope> {
+    let parameters = fields.value("rope_parameters");
+    let parameters = parameters.map(|all| all.get("full_attention").unwrap_or(all));
+    let scaling = fields.value("rope_scaling").or(parameters);
+    let theta = match parameters.and_then(|parameters| parameters["rope_theta"].as_f64()) {
+        Some(theta) => theta,
+        None => fields.number("rope_theta")?.context("\"rope_theta\" is missing")?,
+    };
+    let original = fields.size("original_max_position_embeddings")?;
+    let scaling = match scaling {
+        Some(scaling) => Scaling::of(scaling, original, context, turned / 2).context("\"rope_scaling\"")?,
+        None => Scaling::None,
+    };
+    Ok(Rope { theta, turned, scaling })
+}

@@ -1,0 +1,362 @@
+//! The decoder: one code for every family, for one sequence and for many.
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device, Error, Tensor, bail};
+
+use super::attention::{Plan, Scores, Words};
+use super::cache::{Cache, Slots};
+use super::config::DecoderConfig;
+use super::layers::{Embedding, GateUp, Linear, Mlp, Norm, capped};
+use super::rope::{Angles, Table};
+use super::weights::{Part, Piece, Weights};
+use crate::step::{BLOCK, Capacity, SequenceStep, Step, StepModel};
+
+struct Layer {
+    attention_norm: Norm,
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    query_norm: Option<Norm>,
+    key_norm: Option<Norm>,
+    output: Linear,
+    attention_post_norm: Option<Norm>,
+    mlp_norm: Norm,
+    mlp: Mlp,
+    mlp_post_norm: Option<Norm>,
+    scores: Scores,
+    /// Which of the tables turns its rows.
+    table: usize,
+}
+
+/// Embedding, layers, last norm and head.
+pub struct Decoder {
+    config: DecoderConfig,
+    device: Device,
+    dtype: DType,
+    embedding: Embedding,
+    layers: Vec<Layer>,
+    norm: Norm,
+    head: Linear,
+    /// Angles, of the whole context, then of windows.
+    tables: Vec<Table>,
+    /// The different windows of the layers.
+    windows: Vec<Option<usize>>,
+    cache: Cache,
+}
+
+/// What layers share in a step.
+struct Shared {
+    angles: Vec<Angles>,
+    plan: Plan,
+    /// Where keys and values go; none if they are not kept.
+    slots: Option<Slots>,
+}
+
+impl Layer {
+    fn load(config: &DecoderConfig, weights: &mut Weights, index: usize, dtype: DType) -> Result<Self> {
+        let DecoderConfig { hidden, intermediate, head_dim, .. } = *config;
+        let at = Some(index);
+        let norm = |weights: &mut Weights, part, width| -> Result<Norm> {
+            let weight = weights.norm(at, part, width)?;
+            Ok(Norm::new(weight, config.norm_plus_one, config.norm_eps, dtype)?)
+        };
+        let attention_norm = norm(weights, Part::AttentionNorm, hidden)?;
+        let (queries, keys) = (config.heads * head_dim, config.kv_width());
+        let pieces = match config.fused {
+            true => {
+                let of = queries + 2 * keys;
+                let rows = [0..queries, queries..queries + keys, queries + keys..of];
+                rows.map(|rows| Piece { part: Part::QueryKeyValue, rows, of })
+            }
+            false => [(Part::Query, queries), (Part::Key, keys), (Part::Value, keys)]
+                .map(|(part, rows)| Piece::whole(part, rows)),
+        };
+        let [query, key, value] = pieces.map(|piece| weights.linear(at, &[piece], hidden, config.qkv_bias));
+        let (query, key, value) = (query?, key?, value?);
+        let (query_norm, key_norm) = match config.qk_norm {
+            true => (
+                Some(norm(weights, Part::QueryNorm, head_dim)?),
+                Some(norm(weights, Part::KeyNorm, head_dim)?),
+            ),
+            false => (None, None),
+        };
+        let output =
+            weights.linear(at, &[Piece::whole(Part::Output, hidden)], queries, config.output_bias)?;
+        let gate_up = match config.fused {
+            true => vec![Piece::whole(Part::GateUp, 2 * intermediate)],
+            false => [Part::Gate, Part::Up].map(|part| Piece::whole(part, intermediate)).to_vec(),
+        };
+        let gate_up = match &gate_up[..] {
+            [gate, up] if !weights.alike(at, &gate_up)? => {
+                let mut linear =
+                    |piece: &Piece| weights.linear(at, std::slice::from_ref(piece), hidden, config.mlp_bias);
+                GateUp::Two(linear(gate)?, linear(up)?)
+            }
+            pieces => GateUp::One(weights.linear(at, pieces, hidden, config.mlp_bias)?),
+        };
+        let down = weights.linear(at, &[Piece::whole(Part::Down, hidden)], intermediate, config.mlp_bias)?;
+        let (mlp_norm, attention_post_norm, mlp_post_norm) = match config.post_norms {
+            true => (
+                norm(weights, Part::MlpNormBetween, hidden)?,
+                Some(norm(weights, Part::AttentionPostNorm, hidden)?),
+                Some(norm(weights, Part::MlpPostNorm, hidden)?),
+            ),
+            false => (norm(weights, Part::MlpNorm, hidden)?, None, None),
+        };
+        let window = config.windows[index];
+        Ok(Self {
+            attention_norm,
+            query,
+            key,
+            value,
+            query_norm,
+            key_norm,
+            output,
+            attention_post_norm,
+            mlp_norm,
+            mlp: Mlp { gate_up, down, activation: config.activation },
+            mlp_post_norm,
+            scores: Scores { scale: config.attention_scale, softcap: config.attention_softcap, window },
+            table: (config.local_rope.is_some() && window.is_some()) as usize,
+        })
+    }
+}
+
+fn maybe(norm: &Option<Norm>, x: Tensor) -> candle_core::Result<Tensor> {
+    match norm {
+        Some(norm) => norm.forward(&x),
+        None => Ok(x),
+    }
+}
+
+impl Decoder {
+    /// Reads the weights of a decoder, whose states and cache of `blocks` blocks are `dtype`.
+    ///
+    /// # Errors
+    /// Names the file and the tensor that is missing or has another shape; says if there is no memory.
+    pub fn load(
+        config: DecoderConfig,
+        weights: &mut Weights,
+        blocks: usize,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        ensure!(blocks > 0, "a cache of no blocks");
+        let embedding = weights.embedding(config.hidden)?;
+        let vocabulary = embedding.vocabulary()?;
+        let layers = 0..config.windows.len();
+        let layers =
+            layers.map(|layer| Layer::load(&config, weights, layer, dtype)).collect::<Result<Vec<_>>>()?;
+        let norm = weights.norm(None, Part::Norm, config.hidden)?;
+        let norm = Norm::new(norm, config.norm_plus_one, config.norm_eps, dtype)?;
+        let head = match config.tied {
+            true => embedding.head(),
+            false => weights.linear(None, &[Piece::whole(Part::Head, vocabulary)], config.hidden, false)?,
+        };
+        let table = |rope| Table::new(rope, config.interleaved, config.context, dtype, device);
+        let tables = std::iter::once(&config.rope).chain(&config.local_rope).map(table);
+        let tables = tables.collect::<candle_core::Result<_>>().context("tables of angles")?;
+        let mut windows: Vec<Option<usize>> = Vec::new();
+        for window in &config.windows {
+            if !windows.contains(window) {
+                windows.push(*window);
+            }
+        }
+        let cache = Cache::new(&config, blocks, dtype, device)
+            .with_context(|| format!("a cache of {blocks} blocks of {BLOCK} tokens"))?;
+        let device = device.clone();
+        Ok(Self { config, device, dtype, embedding, layers, norm, head, tables, windows, cache })
+    }
+
+    /// Its sizes and switches.
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    /// All words of a step in one copy to the device, apart again.
+    fn upload<const N: usize>(&self, words: [Vec<u32>; N]) -> candle_core::Result<[Tensor; N]> {
+        let lengths = words.each_ref().map(Vec::len);
+        let all = Tensor::from_vec(words.concat(), lengths.iter().sum::<usize>(), &self.device)?;
+        let mut parts = Vec::with_capacity(N);
+        let mut start = 0;
+        for length in lengths {
+            parts.push(all.narrow(0, start, length)?);
+            start += length;
+        }
+        parts.try_into().map_err(|_| Error::Msg(format!("{N} parts of a step's words")))
+    }
+
+    /// The state behind the last layer, (rows, width), of tokens and positions u32 (rows).
+    fn states(&self, tokens: &Tensor, shared: &Shared) -> candle_core::Result<Tensor> {
+        let mut x = self.embedding.forward(tokens)?;
+        if let Some(scale) = self.config.embedding_scale {
+            x = (x * scale)?;
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            let attended = self.attend(index, layer, &layer.attention_norm.forward(&x)?, shared)?;
+            x = (x + maybe(&layer.attention_post_norm, attended)?)?;
+            let fed = layer.mlp.forward(&layer.mlp_norm.forward(&x)?)?;
+            x = (x + maybe(&layer.mlp_post_norm, fed)?)?;
+        }
+        Ok(x)
+    }
+
+    fn attend(
+        &self,
+        index: usize,
+        layer: &Layer,
+        x: &Tensor,
+        shared: &Shared,
+    ) -> candle_core::Result<Tensor> {
+        let DecoderConfig { heads, kv_heads, head_dim, .. } = self.config;
+        let rows = x.dim(0)?;
+        let by_head = |x: Tensor, heads| x.reshape((rows, heads, head_dim));
+        let q = maybe(&layer.query_norm, by_head(layer.query.forward(x)?, heads)?)?;
+        let k = maybe(&layer.key_norm, by_head(layer.key.forward(x)?, kv_heads)?)?;
+        let v = by_head(layer.value.forward(x)?, kv_heads)?;
+        let angles = &shared.angles[layer.table];
+        let (q, k) = (angles.turn(&q)?, angles.turn(&k)?);
+        let out = match &shared.slots {
+            Some(slots) => {
+                self.cache.write(index, slots, [&k, &v])?;
+                let [keys, values] = self.cache.layer(index);
+                shared.plan.attend(layer.scores, &q, [keys, values], true)?
+            }
+            None => shared.plan.attend(layer.scores, &q, [&k, &v], false)?,
+        };
+        layer.output.forward(&out)
+    }
+
+    fn shared(
+        &self,
+        step: &Step,
+        positions: &Tensor,
+        slots: Option<Slots>,
+        words: [Tensor; 3],
+    ) -> candle_core::Result<Shared> {
+        let angles = self.tables.iter().map(|table| table.at(positions));
+        let heads = (self.dtype, self.config.head_dim);
+        Ok(Shared {
+            angles: angles.collect::<candle_core::Result<_>>()?,
+            plan: Plan::new(step, words, &self.windows, heads)?,
+            slots,
+        })
+    }
+
+    fn logits(&self, states: &Tensor) -> candle_core::Result<Tensor> {
+        let logits = self.head.forward(&self.norm.forward(states)?)?.to_dtype(DType::F32)?;
+        match self.config.logit_softcap {
+            Some(cap) => capped(&logits, cap),
+            None => Ok(logits),
+        }
+    }
+
+    /// What would be a fault of the device, or silently wrong, is refused before anything is computed.
+    fn check(&self, step: &Step) -> candle_core::Result<()> {
+        let Capacity { vocabulary, context, blocks } = self.capacity();
+        let rows = step.tokens.len();
+        if [step.positions.len(), step.slots.len()] != [rows; 2] {
+            bail!(
+                "a step of {rows} tokens, {} positions and {} slots",
+                step.positions.len(),
+                step.slots.len()
+            )
+        }
+        let within =
+            |words: &[u32], limit: usize| words.iter().find(|word| **word as usize >= limit).copied();
+        for (name, words, limit) in [
+            ("token", &step.tokens, vocabulary),
+            ("position", &step.positions, context),
+            ("slot", &step.slots, blocks * BLOCK),
+        ] {
+            if let Some(word) = within(words, limit) {
+                bail!("a step with {name} {word}, of {limit}")
+            }
+        }
+        let mut next = 0;
+        for sequence in &step.sequences {
+            let SequenceStep { rows, context, blocks: own, .. } = sequence;
+            let last = step.positions.get(rows.end.wrapping_sub(1)).map(|last| *last as usize + 1);
+            if rows.start != next || rows.is_empty() || rows.len() > *context || last != Some(*context) {
+                bail!("a step with a sequence of rows {rows:?} behind {next}, of {context} positions")
+            }
+            let needed = context.div_ceil(BLOCK);
+            if own.len() < needed || within(own, blocks).is_some() {
+                bail!("a step with a sequence of {context} positions in blocks {own:?}, of {blocks}")
+            }
+            next = rows.end;
+        }
+        if next != rows {
+            bail!("a step of {rows} tokens, of which sequences have {next}")
+        }
+        Ok(())
+    }
+}
+
+impl StepModel for Decoder {
+    fn capacity(&self) -> Capacity {
+        let blocks = self.cache.blocks();
+        Capacity {
+            vocabulary: self.embedding.vocabulary().unwrap_or(0),
+            context: self.config.context.min(blocks * BLOCK),
+            blocks,
+        }
+    }
+
+    fn step(&mut self, step: &Step) -> candle_core::Result<Tensor> {
+        self.check(step)?;
+        let wanted = step.sequences.iter().filter(|sequence| sequence.logits);
+        let wanted: Vec<u32> = wanted.map(|sequence| sequence.rows.end as u32 - 1).collect();
+        let (rows, wanted_rows) = (step.tokens.len(), wanted.len());
+        let none = || Tensor::zeros((0, self.capacity().vocabulary), DType::F32, &self.device);
+        if rows == 0 {
+            return none();
+        }
+        let [row_sums, key_sums, table] = Words::of(step).parts();
+        let copies = [step.tokens.clone(), step.positions.clone(), step.slots.clone()];
+        let [tokens, positions, slots] = copies;
+        let [tokens, positions, slots, row_sums, key_sums, table, wanted] =
+            self.upload([tokens, positions, slots, row_sums, key_sums, table, wanted])?;
+        let slots = self.cache.slots(&slots, &self.config)?;
+        let shared = self.shared(step, &positions, Some(slots), [row_sums, key_sums, table])?;
+        let mut states = self.states(&tokens, &shared)?;
+        if wanted_rows == 0 {
+            return none();
+        }
+        if wanted_rows < rows {
+            states = states.index_select(&wanted, 0)?;
+        }
+        self.logits(&states)
+    }
+
+    fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> candle_core::Result<()> {
+        self.cache.copy_blocks(pairs)
+    }
+
+    fn embed(&mut self, prompts: &[Vec<u32>]) -> candle_core::Result<Tensor> {
+        let mut means = Vec::with_capacity(prompts.len());
+        for prompt in prompts {
+            let (rows, limit) = (prompt.len(), self.config.context);
+            if rows == 0 || rows > limit {
+                bail!("a prompt of {rows} tokens; 1 to {limit} can be embedded")
+            }
+            let vocabulary = self.embedding.vocabulary()?;
+            if let Some(token) = prompt.iter().find(|token| **token as usize >= vocabulary) {
+                bail!("a prompt with token {token}, of {vocabulary}")
+            }
+            let sequence = SequenceStep { rows: 0..rows, context: rows, blocks: Vec::new(), logits: false };
+            let positions: Vec<u32> = (0..rows as u32).collect();
+            let step =
+                Step { tokens: prompt.clone(), positions, slots: Vec::new(), sequences: vec![sequence] };
+            let [row_sums, key_sums, table] = Words::of(&step).parts();
+            let [tokens, positions, row_sums, key_sums, table] =
+                self.upload([step.tokens.clone(), step.positions.clone(), row_sums, key_sums, table])?;
+            let shared = self.shared(&step, &positions, None, [row_sums, key_sums, table])?;
+            let states = self.norm.forward(&self.states(&tokens, &shared)?)?;
+            means.push(states.to_dtype(DType::F32)?.mean(0)?);
+        }
+        match means.is_empty() {
+            true => Tensor::zeros((0, self.config.hidden), DType::F32, &self.device),
+            false => Tensor::stack(&means, 0),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The families of models, each a row of one table, and how files name them.
+use anyhow::{Context, Result, bail};
+use candle_core::quantized::gguf_file::{Content, Value as Metadatum};
+use serde_json::{Map, Value, json};
+
+use super::config::{DecoderConfig, Fields};
+
+/// Which layers have a window, if the model has one.
+pub type Slides = Box<dyn Fn(usize) -> bool>;
+
+/// A row of the table.
+pub struct Family {
+    /// As people call it.
+    pub name: &'static str,
+    /// In `"architectures"` of config.json.
+    pub architectures: &'static [&'static str],
+    /// `"model_type"` of config.json.
+    pub model_types: &'static [&'static str],
+    /// `general.architecture` of GGUF. Mistral's files call themselves llama.
+    pub gguf: Option<&'static str>,
+    /// What transformers takes where config.json says nothing.
+    pub defaults: &'static str,
+    /// Which layers have a window.
+    pub slides: fn(&Fields) -> Result<Slides>,
+    /// What config.json does not say, because all of the family have it.
+    pub switches: fn(&mut DecoderConfig, &Fields) -> Result<()>,
+}
+
+fn all(_: &Fields) -> Result<Slides> {
+    Ok(Box::new(|_| true))
+}
+
+fn none(_: &Fields) -> Result<Slides> {
+    Ok(Box::new(|_| false))
+}
+
+/// Those from `max_window_layers` on, where windows are switched on.
+fn later(fields: &Fields) -> Result<Slides> {
+    let (on, first) = (fields.flag("use_sliding_window"), fields.size("max_window_layers")?.unwrap_or(0));
+    Ok(Box::new(move |layer| on && layer >= first))
+}
+
+/// All but the last of each group of `sliding_window_pattern`.
+fn but_last_of_group(fields: &Fields) -> Result<Slides> {
+    let group = fields.needed("sliding_window_pattern")?;
+    Ok(Box::new(move |layer| !(layer + 1).is_multiple_of(group)))
+}
+
+/// The rows of the table.
+pub const FAMILIES: &[Family] = &[
+    Family {
+        name: "Llama",
+        architectures: &["LlamaForCausalLM"],
+        model_types: &["llama"],
+        gguf: Some("llama"),
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6}"#,
+        slides: none,
+        switches: |_, _| Ok(()),
+    },
+    Family {
+        name: "Mistral",
+        architectures: &["MistralForCausalLM"],
+        model_types: &["mistral"],
+        gguf: None,
+        defaults: r#"{"rope_theta": 1e4, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-6, "sliding_window": 4096}"#,
+        slides: all,
+        switches: |_, _| Ok(()),
+    },
+    Family {
+        name: "Qwen2",
+        architectures: &["Qwen2ForCausalLM"],
+        model_types: &["qwen2"],
+        gguf: Some("qwen2"),
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+            "max_window_layers": 28}"#,
+        slides: later,
+        switches: |decoder, _| {
+            decoder.qkv_bias = true;
+            Ok(())
+        },
+    },
+    Family {
+        name: "Qwen3",
+        architectures: &["Qwen3ForCausalLM"],
+        model_types: &["qwen3"],
+        gguf: Some("qwen3"),
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+            "max_window_layers": 28, "head_dim": 128}"#,
+        slides: later,
+        switches: |decoder, _| {
+            decoder.qk_norm = true;
+            Ok(())
+        },
+    },
+    Family {
+        name: "Phi3",
+        architectures: &["Phi3ForCausalLM"],
+        model_types: &["phi3"],
+        gguf: Some("phi3"),
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#,
+        slides: all,
+        switches: |decoder, _| {
+            decoder.fused = true;
+            Ok(())
+        },
+    },
+    Family {
+        name: "Gemma2",
+        architectures: &["Gemma2ForCausalLM"],
+        model_types: &["gemma2"],
+        gguf: Some("gemma2"),
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "head_dim": 256,
+            "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 4096,
+            "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0, "tie_word_embeddings": true,
+            "sliding_window_pattern": 2}"#,
+        slides: but_last_of_group,
+        switches: gemma,
+    },
+    Family {
+        name: "Gemma3",
+        architectures: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
+        model_types: &["gemma3_text", "gemma3"],
+        gguf: Some("gemma3"),
+        defaults: r#"{"rope_theta": 1e6, "rope_local_base_freq": 1e4, "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-6, "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
+            "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 4096,
+            "sliding_window_pattern": 6, "tie_word_embeddings": true}"#,
+        slides: but_last_of_group,
+        switches: |decoder, fields| {
+            decoder.qk_norm = true;
+            let mut local = decoder.rope.clone();
+            // Only angles of the whole context are stretched.
+            local.scaling = super::rope::Scaling::None;
+            let said = fields.value("rope_parameters").map(|all| &all["sliding_attention"]["rope_theta"]);
+            local.theta = match said.and_then(Value::as_f64) {
+                Some(theta) => theta,
+                None => fields.number("rope_local_base_freq")?.unwrap_or(1e4),
+            };
+            decoder.local_rope = Some(local);
+            gemma(decoder, fields)
+        },
+    },
+];
+
+fn gemma(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
+    let scalar = fields.number("query_pre_attn_scalar")?.context("\"query_pre_attn_scalar\" is missing")?;
+    decoder.attention_scale = scalar.powf(-0.5) as f32;
+    decoder.embedding_scale = Some((decoder.hidden as f64).sqrt());
+    decoder.post_norms = true;
+    // Converters to GGUF have added it already.
+    decoder.norm_plus_one = !fields.flag("norms_are_whole");
+    Ok(())
+}
+
+fn known<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// The family of a config.json.
+///
+/// # Errors
+/// For those that are not in the table.
+pub fn of_config(config: &Value) -> Result<&'static Family> {
+    let names = config["architectures"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let named = |name: &str| FAMILIES.iter().find(|family| family.architectures.contains(&name));
+    let kind = config["model_type"].as_str().unwrap_or_default();
+    let by_type = || FAMILIES.iter().find(|family| family.model_types.contains(&kind));
+    let all = || known(FAMILIES.iter().flat_map(|family| family.architectures).copied());
+    match (names.clone().next(), names.clone().find_map(named)) {
+        (_, Some(family)) => Ok(family),
+        (None, None) => by_type()
+            .with_context(|| format!("\"model_type\" is {kind:?} and there is no architecture of {}", all())),
+        (Some(name), None) => bail!("the architecture {name:?} is not known; known are {}", all()),
+    }
+}
+
+/// The part of a config.json that is about text: models that also see have it in an object of its own.
+pub fn text_of_config(config: &Value) -> &Value {
+    config.get("text_config").filter(|text| text.is_object()).unwrap_or(config)
+}
+
+/// What metadata of GGUF files, behind the architecture's name, are called in config.json.
+const METADATA: &[(&str, &str)] = &[
+    ("embedding_length", "hidden_size"),
+    ("feed_forward_length", "intermediate_size"),
+    ("block_count", "num_hidden_layers"),
+    ("context_length", "max_position_embeddings"),
+    ("attention.head_count", "num_attention_heads"),
+    ("attention.head_count_kv", "num_key_value_heads"),
+    ("attention.key_length", "head_dim"),
+    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("attention.sliding_window", "sliding_window"),
+    ("attn_logit_softcapping", "attn_logit_softcapping"),
+    ("final_logit_softcapping", "final_logit_softcapping"),
+    ("rope.freq_base", "rope_theta"),
+    ("rope.freq_base_swa", "rope_local_base_freq"),
+    ("rope.local_freq_base", "rope_local_base_freq"),
+    ("rope.scaling.original_context_length", "original_max_position_embeddings"),
+];
+
+/// Models of 27 billion parameters, by their layers: their scores are scaled by the width of the state, not of heads.
+const GEMMA_27B: &[(&str, u64)] = &[("gemma2", 46), ("gemma3", 62)];
+
+/// The family of a GGUF file, and its metadata as config.json would say it. `floats` has small tensors, where they are
+/// there.
+///
+/// # Errors
+/// For families that are not in the table, mixtures of experts, and metadata of the wrong types.
+pub fn of_gguf(
+    content: &Content,
+    floats: impl Fn(&str) -> Option<Vec<f32>>,
+) -> Result<(&'static Family, Value)> {
+    let metadata = |key: &str| content.metadata.get(key).and_then(plain);
+    let arch = metadata("general.architecture").context("the metadata lacks general.architecture")?;
+    let arch = arch.as_str().unwrap_or_default();
+    let family = FAMILIES.iter().find(|family| family.gguf == Some(arch)).with_context(|| {
+        let all = known(FAMILIES.iter().filter_map(|family| family.gguf));
+        format!("the architecture {arch:?} is not known; GGUF files can be {all}")
+    })?;
+    let own = |key: &str| metadata(&format!("{arch}.{key}"));
+    let number = |key: &str| own(key).and_then(|value| value.as_f64());
+    if number("expert_count").is_some_and(|experts| experts > 1.0) {
+        bail!("{arch} with experts is not known; files without them are");
+    }
+    let said = METADATA.iter().filter_map(|(key, name)| Some((name.to_string(), own(key)?)));
+    let mut config: Map<String, Value> = said.collect();
+    if let (Some(turned), Some(width)) = (number("rope.dimension_count"), width(&config)) {
+        config.insert("partial_rotary_factor".into(), json!(turned / width));
+    }
+    let scaling = match (own("rope.scaling.type"), number("rope.scaling.factor")) {
+        (Some(kind), Some(factor)) if kind == "linear" => json!({"rope_type": kind, "factor": factor}),
+        // Where divisors are stored, they say it all.
+        (Some(kind), _) if kind != "none" && kind != "longrope" => json!({"rope_type": kind}),
+        _ => match (floats("rope_factors_short.weight"), floats("rope_factors_long.weight")) {
+            (Some(short), Some(long)) => json!({"rope_type": "longrope", "short_factor": short,
+                "long_factor": long, "attention_factor": number("rope.scaling.attn_factor")}),
+            _ => match floats("rope_freqs.weight") {
+                Some(divisors) => json!({"rope_type": "divisors", "divisors": divisors}),
+                None => Value::Null,
+            },
+        },
+    };
+    config.insert("rope_scaling".into(), scaling);
+    let layers = own("block_count").and_then(|layers| layers.as_u64()).unwrap_or(0);
+    let scalar = match GEMMA_27B.contains(&(arch, layers)) {
+        true => number("embedding_length").zip(number("attention.head_count")).map(|(all, n)| all / n),
+        false => width(&config),
+    };
+    if let Some(scalar) = scalar {
+        config.insert("query_pre_attn_scalar".into(), json!(scalar));
+    }
+    config.insert("interleaved".into(), json!(arch == "llama"));
+    config.insert("norms_are_whole".into(), json!(true));
+    config.insert("tie_word_embeddings".into(), json!(!content.tensor_infos.contains_key("output.weight")));
+    Ok((family, Value::Object(config)))
+}
+
+fn width(config: &Map<String, Value>) -> Option<f64> {
+    let number = |key: &str| config.get(key).and_then(Value::as_f64);
+    number("head_dim").or_else(|| Some(number("hidden_size")? / number("num_attention_heads")?))
+}
+
+/// A number or text; lists are never asked for here.
+fn plain(value: &Metadatum) -> Option<Value> {
+    Some(match value {
+        Metadatum::String(text) => json!(text),
+        Metadatum::Bool(flag) => json!(flag),
+        Metadatum::F32(number) => json!(number),
+        Metadatum::F64(number) => json!(number),
+        Metadatum::U8(number) => json!(number),
+        Metadatum::U16(number) => json!(number),
+        Metadatum::U32(number) => json!(number),
+        Metadatum::U64(number) => json!(number),
+        Metadatum::I8(number) => json!(number),
+        Metadatum::I16(number) => json!(number),
+        Metadatum::I32(number) => json!(number),
+        Metadatum::I64(number) => json!(number),
+        Metadatum::Array(_) => return None,
+    })
+}

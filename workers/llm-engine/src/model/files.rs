@@ -1,0 +1,311 @@
+//! What a path holds: a GGUF file, or safetensors with a config.json; where each tensor lies, and its bytes.
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{self, File};
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::DType;
+use candle_core::quantized::GgmlDType;
+use candle_core::quantized::gguf_file::Content;
+use serde::Deserialize;
+use serde_json::Value;
+
+const INDEX: &str = "model.safetensors.index.json";
+/// No header of safetensors is longer: the format's own limit.
+const LONGEST_HEADER: u64 = 100_000_000;
+
+/// What a tensor's elements are stored as.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Stored {
+    /// One by one.
+    Floats(DType),
+    /// In blocks of GGML.
+    Blocks(GgmlDType),
+}
+
+impl Stored {
+    /// Bytes of so many elements, if they fill blocks.
+    fn bytes(self, elements: usize) -> Option<usize> {
+        match self {
+            Self::Floats(dtype) => elements.checked_mul(dtype.size_in_bytes()),
+            Self::Blocks(dtype) => elements
+                .is_multiple_of(dtype.block_size())
+                .then(|| (elements / dtype.block_size()).checked_mul(dtype.type_size()))?,
+        }
+    }
+}
+
+/// Where a tensor lies.
+#[derive(Clone, Debug)]
+pub struct Place {
+    file: usize,
+    offset: u64,
+    /// What its elements are stored as.
+    pub stored: Stored,
+    /// Its dims, rows first.
+    pub shape: Vec<usize>,
+}
+
+impl Place {
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// Where rows do not fill blocks, or there are more bytes than can be counted.
+    pub fn bytes(&self) -> Result<usize> {
+        let elements = self.shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
+        let bytes = elements.and_then(|elements| self.stored.bytes(elements));
+        bytes.with_context(|| format!("a shape of {:?} cannot be stored as {:?}", self.shape, self.stored))
+    }
+}
+
+/// What the files say besides tensors.
+pub enum Description {
+    /// config.json.
+    Config(Value),
+    /// The metadata of a GGUF file.
+    Metadata(Box<Content>),
+}
+
+/// The files of a model, their headers read.
+pub struct ModelFiles {
+    path: PathBuf,
+    /// What they say besides tensors.
+    pub description: Description,
+    files: Vec<(PathBuf, File)>,
+    places: HashMap<String, Place>,
+}
+
+impl ModelFiles {
+    /// Reads what `path` says about itself, no weights yet: a folder of safetensors, or a GGUF file.
+    ///
+    /// # Errors
+    /// Names the file that is missing, cut or no such file at all, and the tensor that reaches beyond its file.
+    pub fn open(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            return Self::safetensors(path);
+        }
+        ensure!(path.exists(), "there is no {}", path.display());
+        ensure!(
+            path.extension().is_some_and(|extension| extension == "gguf"),
+            "{} is neither a folder of safetensors nor a .gguf file",
+            path.display()
+        );
+        Self::gguf(path).with_context(|| path.display().to_string())
+    }
+
+    fn gguf(path: &Path) -> Result<Self> {
+        let file = File::open(path).context("it cannot be opened")?;
+        let content = Content::read(&mut BufReader::new(&file)).context("it cannot be read as GGUF")?;
+        let parts = content.metadata.get("split.count").and_then(|parts| parts.to_u64().ok());
+        ensure!(
+            parts.unwrap_or(1) <= 1,
+            "it is one part of several; join them first (llama-gguf-split --merge)"
+        );
+        let place = |(name, info): (&String, &candle_core::quantized::gguf_file::TensorInfo)| {
+            let stored = match info.ggml_dtype {
+                GgmlDType::F32 => Stored::Floats(DType::F32),
+                GgmlDType::F16 => Stored::Floats(DType::F16),
+                GgmlDType::BF16 => Stored::Floats(DType::BF16),
+                blocks => Stored::Blocks(blocks),
+            };
+            let offset = content.tensor_data_offset.saturating_add(info.offset);
+            (name.clone(), Place { file: 0, offset, stored, shape: info.shape.dims().to_vec() })
+        };
+        let places = content.tensor_infos.iter().map(place).collect();
+        let description = Description::Metadata(Box::new(content));
+        Self { path: path.into(), description, files: vec![(path.into(), file)], places }.checked()
+    }
+
+    fn safetensors(folder: &Path) -> Result<Self> {
+        let config = json(&folder.join("config.json"))?;
+        let (mut files, mut places) = (Vec::new(), HashMap::new());
+        for path in weights_of(folder)? {
+            let mut file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+            let named = || format!("{} cannot be read as safetensors", path.display());
+            places.extend(header(&mut file, files.len()).with_context(named)?);
+            files.push((path, file));
+        }
+        Self { path: folder.into(), description: Description::Config(config), files, places }.checked()
+    }
+
+    /// Nothing is read that is not there: a file may be cut.
+    fn checked(self) -> Result<Self> {
+        let sizes = self.files.iter().map(|(_, file)| Ok(file.metadata()?.len()));
+        let sizes = sizes.collect::<Result<Vec<_>>>()?;
+        for (name, place) in &self.places {
+            let path = self.files[place.file].0.display();
+            let bytes = place.bytes().with_context(|| format!("{path}: tensor '{name}'"))? as u64;
+            let (end, size) = (place.offset.saturating_add(bytes), sizes[place.file]);
+            ensure!(
+                end <= size,
+                "{path}: tensor '{name}' ends at byte {end}, the file has {size}: download it again"
+            );
+        }
+        Ok(self)
+    }
+
+    /// What was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The names of all tensors.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.places.keys().map(String::as_str)
+    }
+
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> u64 {
+        self.places.values().filter_map(|place| place.bytes().ok()).map(|bytes| bytes as u64).sum()
+    }
+
+    /// Bytes of all tensors where floats become `dtype`.
+    pub fn bytes_as(&self, dtype: DType) -> usize {
+        let bytes = |place: &Place| match place.stored {
+            Stored::Floats(_) => Place { stored: Stored::Floats(dtype), ..place.clone() }.bytes(),
+            Stored::Blocks(_) => place.bytes(),
+        };
+        self.places.values().filter_map(|place| bytes(place).ok()).sum()
+    }
+
+    /// Where a tensor lies.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn place(&self, name: &str) -> Result<&Place> {
+        let place = self.places.get(name);
+        place.with_context(|| format!("{}: there is no tensor '{name}'", self.path.display()))
+    }
+
+    /// The file that a tensor lies in.
+    pub fn file_of(&self, place: &Place) -> &Path {
+        &self.files[place.file].0
+    }
+
+    /// The bytes of some rows of a tensor.
+    ///
+    /// # Errors
+    /// If it is not there, has not these rows, or cannot be read.
+    pub fn rows(&mut self, name: &str, rows: Range<usize>) -> Result<Vec<u8>> {
+        let place = self.place(name)?.clone();
+        let (path, file) = &mut self.files[place.file];
+        let named = || format!("{}: tensor '{name}'", path.display());
+        let bytes = place.bytes().with_context(named)?;
+        let all = place.shape.first().copied().unwrap_or(1).max(1);
+        ensure!(
+            rows.start <= rows.end && rows.end <= all && bytes.is_multiple_of(all),
+            "{} has no rows {rows:?}: its shape is {:?}",
+            named(),
+            place.shape
+        );
+        let row = bytes / all;
+        let mut data = vec![0; row * rows.len()];
+        file.seek(SeekFrom::Start(place.offset + (row * rows.start) as u64))
+            .and_then(|_| file.read_exact(&mut data))
+            .with_context(named)?;
+        Ok(data)
+    }
+
+    /// The numbers of a small tensor of f32, if it is there.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is no vector of f32.
+    pub fn floats(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
+        let Some(place) = self.places.get(name) else { return Ok(None) };
+        ensure!(
+            place.stored == Stored::Floats(DType::F32) && place.shape.len() == 1,
+            "{}: tensor '{name}' is no vector of f32",
+            self.path.display()
+        );
+        let bytes = self.rows(name, 0..self.place(name)?.shape[0])?;
+        let number = |bytes: &[u8]| Some(f32::from_le_bytes(bytes.try_into().ok()?));
+        Ok(bytes.chunks_exact(4).map(number).collect())
+    }
+}
+
+/// What the header of a safetensors file says of a tensor.
+#[derive(Deserialize)]
+struct Entry {
+    dtype: String,
+    shape: Vec<usize>,
+    data_offsets: [u64; 2],
+}
+
+fn header(file: &mut File, number: usize) -> Result<Vec<(String, Place)>> {
+    let mut length = [0; 8];
+    file.read_exact(&mut length).context("it is shorter than a header")?;
+    let length = u64::from_le_bytes(length);
+    let size = file.metadata()?.len();
+    ensure!(length <= LONGEST_HEADER.min(size.saturating_sub(8)), "its header would have {length} bytes");
+    let mut text = vec![0; usize::try_from(length)?];
+    file.read_exact(&mut text)?;
+    let header: HashMap<String, Value> = serde_json::from_slice(&text).context("its header is no JSON")?;
+    let tensors = header.into_iter().filter(|(name, _)| name != "__metadata__");
+    let place = |(name, entry): (String, Value)| {
+        let named = || format!("tensor '{name}'");
+        let entry: Entry = serde_json::from_value(entry).with_context(named)?;
+        let stored = Stored::Floats(match entry.dtype.as_str() {
+            "F64" => DType::F64,
+            "F32" => DType::F32,
+            "F16" => DType::F16,
+            "BF16" => DType::BF16,
+            // Tables of positions and the like, which are never asked for.
+            "I64" => DType::I64,
+            "U8" | "BOOL" => DType::U8,
+            other => bail!("{} has the dtype {other}; F16, BF16, F32 and F64 are known", named()),
+        });
+        let [start, end] = entry.data_offsets;
+        let place = Place { file: number, offset: 8 + length + start, stored, shape: entry.shape };
+        let bytes = place.bytes().with_context(named)?;
+        ensure!(
+            start.checked_add(bytes as u64) == Some(end),
+            "{} of shape {:?} has bytes {start} to {end}, needs {bytes}",
+            named(),
+            place.shape
+        );
+        Ok((name, place))
+    };
+    tensors.map(place).collect()
+}
+
+fn json(path: &Path) -> Result<Value> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))
+}
+
+/// The safetensors of a folder: those of its index, or the only one.
+fn weights_of(folder: &Path) -> Result<Vec<PathBuf>> {
+    let index = folder.join(INDEX);
+    if index.exists() {
+        return weights_of_index(folder, &index);
+    }
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let paths: BTreeSet<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    let with = |wanted| paths.iter().filter(move |path| path.extension().is_some_and(|e| e == wanted));
+    match with("safetensors").collect::<Vec<_>>()[..] {
+        [only] => Ok(vec![only.clone()]),
+        [] if with("gguf").next().is_some() => {
+            bail!("{} holds GGUF files: give one of them", folder.display())
+        }
+        [] => bail!("{} holds no safetensors and no {INDEX}", folder.display()),
+        _ => bail!("{} holds several safetensors and no {INDEX}", folder.display()),
+    }
+}
+
+fn weights_of_index(folder: &Path, index: &Path) -> Result<Vec<PathBuf>> {
+    let said = json(index)?;
+    let map = said["weight_map"].as_object();
+    let map = map.with_context(|| format!("{} has no \"weight_map\"", index.display()))?;
+    let names: Option<BTreeSet<&str>> = map.values().map(Value::as_str).collect();
+    let names = names.with_context(|| format!("{} names files that are no text", index.display()))?;
+    ensure!(!names.is_empty(), "{} names no files", index.display());
+    let path = |name: &str| {
+        let path = folder.join(name);
+        let inside = Path::new(name).file_name().is_some_and(|last| last == name);
+        ensure!(inside && path.exists(), "{} names {name:?}, which is not beside it", index.display());
+        Ok(path)
+    };
+    names.into_iter().map(path).collect()
+}

@@ -1,0 +1,97 @@
+//! The token where the sum of weights passes a share of the whole.
+use candle_core::{DType, Device, Result, Tensor, bail};
+
+/// When a sum counts as having come to a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passing {
+    /// Above it: with a uniform draw as the share, each weight is met as often as it is large.
+    Above,
+    /// Reaching it is enough: the fewest weights that make up the share.
+    Reached,
+}
+
+/// Constants for sums over `size` places.
+#[derive(Debug)]
+struct Steps {
+    size: usize,
+    /// 1 at (i, j) where j is before i, (size, size).
+    before: Tensor,
+    /// 1, 2, ... size, (1, size).
+    up: Tensor,
+    /// size, ... 2, 1, (1, size).
+    down: Tensor,
+}
+
+/// Sums in two levels, blocks of the square root of the width; keeps its constants between steps.
+#[derive(Debug, Default)]
+pub(super) struct Cumulative {
+    steps: Vec<Steps>,
+}
+
+impl Cumulative {
+    /// For each row of `weights` (rows, width), none negative, the first place where the sum of those up to it passes
+    /// `share` (rows, 1) of all of them; f32 (rows, 1). Never a place of weight 0, whatever rounding does, unless all are:
+    /// the last one with a weight if no sum passes. `row` (rows, 1) counts the rows from 0, in f32.
+    pub(super) fn place(
+        &mut self,
+        weights: &Tensor,
+        share: &Tensor,
+        row: &Tensor,
+        passing: Passing,
+    ) -> Result<Tensor> {
+        let (rows, width) = weights.dims2()?;
+        let mut size = (width as f64).sqrt() as usize;
+        while size * size < width {
+            size += 1;
+        }
+        let steps = self.steps(size, weights.device())?;
+        let blocks = weights.pad_with_zeros(1, 0, size * size - width)?.reshape((rows * size, size))?;
+        let sums = blocks.sum(1)?.reshape((rows, size))?;
+        let target = (share * sums.sum_keepdim(1)?)?;
+        let (block, before) = steps.place(&sums, &target, passing)?;
+        let chosen = (row.affine(size as f64, 0.0)? + &block)?.flatten_all()?.to_dtype(DType::U32)?;
+        let (place, _) = steps.place(&blocks.index_select(&chosen, 0)?, &(target - before)?, passing)?;
+        block.affine(size as f64, 0.0)? + place
+    }
+
+    fn steps(&mut self, size: usize, device: &Device) -> Result<&Steps> {
+        self.steps.retain(|steps| steps.before.device().same_device(device));
+        if !self.steps.iter().any(|steps| steps.size == size) {
+            let before = (0..size).flat_map(|i| (0..size).map(move |j| f32::from(u8::from(j < i)))).collect();
+            let up: Vec<f32> = (1..=size).map(|place| place as f32).collect();
+            let down = up.iter().rev().copied().collect();
+            self.steps.push(Steps {
+                size,
+                before: Tensor::from_vec::<_, f32>(before, (size, size), device)?,
+                up: Tensor::from_vec(up, (1, size), device)?,
+                down: Tensor::from_vec::<_, f32>(down, (1, size), device)?,
+            });
+        }
+        match self.steps.iter().find(|steps| steps.size == size) {
+            Some(steps) => Ok(steps),
+            None => bail!("the constants for sums over {size} places were not made"),
+        }
+    }
+}
+
+impl Steps {
+    /// The place in each row of `values` (rows, size), and the sum before it, both (rows, 1).
+    fn place(&self, values: &Tensor, target: &Tensor, passing: Passing) -> Result<(Tensor, Tensor)> {
+        let size = self.size as f64;
+        // Multiplied and added row by row: a matrix product could round otherwise in another batch.
+        let before = values.unsqueeze(1)?.broadcast_mul(&self.before)?.sum(2)?;
+        let sums = (&before + values)?;
+        let passes = match passing {
+            Passing::Above => sums.broadcast_gt(target)?,
+            Passing::Reached => sums.broadcast_ge(target)?,
+        };
+        let weighs = values.gt(0f32)?.to_dtype(DType::F32)?;
+        let passes = (passes.to_dtype(DType::F32)? * &weighs)?;
+        // The first that passes, `size` if none does; the last that weighs, -1 if none does.
+        let first = passes.broadcast_mul(&self.down)?.max_keepdim(1)?.affine(-1.0, size)?;
+        let last = weighs.broadcast_mul(&self.up)?.max_keepdim(1)?.affine(1.0, -1.0)?;
+        let place = first.minimum(&last)?.clamp(0f32, size as f32 - 1.0)?;
+        let before = before.gather(&place.to_dtype(DType::U32)?, 1)?;
+        Ok((place, before))
+    }
+}

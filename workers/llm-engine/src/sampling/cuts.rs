@@ -1,0 +1,128 @@
+//! Top-k, top-p and min-p as the least value that stays.
+use candle_core::{DType, Result, Tensor};
+
+use super::cumulative::{Cumulative, Passing};
+
+/// A row that CUDA sorts in its shared memory may be as wide as this.
+const CUDA_SORT: usize = 8192;
+/// The exponential of less is 0 in f32.
+const WEIGHTLESS: f32 = -104.0;
+/// Halvings of the range from there to 0: what is left of it is less than f32 tells apart near 1.
+const HALVINGS: usize = 32;
+
+/// What rows cut by; each (rows, 1), f32.
+pub(super) struct Cuts {
+    /// How many stay at most, at least 1 and at most the vocabulary.
+    pub(super) top_k: Option<Tensor>,
+    /// The share of the weight that stays, and what opens the cut: 0, or minus infinity where all stay.
+    pub(super) top_p: Option<(Tensor, Tensor)>,
+    /// The rows, from 0.
+    pub(super) row: Tensor,
+}
+
+impl Cuts {
+    /// The least of `scaled` (rows, vocabulary), logits below 0 with 0 as each row's largest, that stays; (rows, 1), or
+    /// none where all do. Of `top_p` the share is of what `top_k` leaves. All as large as the last one stay.
+    pub(super) fn least(&self, scaled: &Tensor, cumulative: &mut Cumulative) -> Result<Option<Tensor>> {
+        if self.top_k.is_none() && self.top_p.is_none() {
+            return Ok(None);
+        }
+        let sorts = !scaled.device().is_cuda() || scaled.dim(1)? <= CUDA_SORT;
+        let least = if sorts { self.by_sort(scaled, cumulative) } else { self.by_halving(scaled) };
+        least.map(Some)
+    }
+
+    fn by_sort(&self, scaled: &Tensor, cumulative: &mut Cumulative) -> Result<Tensor> {
+        let (sorted, _) = scaled.sort_last_dim(false)?;
+        let of_k = match &self.top_k {
+            Some(k) => Some(sorted.gather(&k.affine(1.0, -1.0)?.to_dtype(DType::U32)?, 1)?),
+            None => None,
+        };
+        let of_p = match &self.top_p {
+            Some((share, open)) => {
+                let weights = weights(&sorted, of_k.as_ref())?;
+                let place = cumulative.place(&weights, share, &self.row, Passing::Reached)?;
+                Some((sorted.gather(&place.to_dtype(DType::U32)?, 1)? + open)?)
+            }
+            None => None,
+        };
+        larger(of_k, of_p, scaled)
+    }
+
+    fn by_halving(&self, scaled: &Tensor) -> Result<Tensor> {
+        let of_k = match &self.top_k {
+            Some(k) => Some(halve(scaled, &scaled.ones_like()?, k)?),
+            None => None,
+        };
+        let of_p = match &self.top_p {
+            Some((share, open)) => {
+                let weights = weights(scaled, of_k.as_ref())?;
+                let wanted = (weights.sum_keepdim(1)? * share)?;
+                Some((halve(scaled, &weights, &wanted)? + open)?)
+            }
+            None => None,
+        };
+        larger(of_k, of_p, scaled)
+    }
+}
+
+/// The exponentials of `scaled`, 0 for those less than `least`.
+pub(super) fn weights(scaled: &Tensor, least: Option<&Tensor>) -> Result<Tensor> {
+    let weights = scaled.exp()?;
+    match least {
+        Some(least) => weights * scaled.broadcast_ge(least)?.to_dtype(DType::F32)?,
+        None => Ok(weights),
+    }
+}
+
+/// The largest value so that `amounts` of all at least so large come to `wanted`.
+fn halve(scaled: &Tensor, amounts: &Tensor, wanted: &Tensor) -> Result<Tensor> {
+    let mut low = (wanted.zeros_like()? + f64::from(WEIGHTLESS))?;
+    let mut high = wanted.zeros_like()?;
+    for _ in 0..HALVINGS {
+        let middle = ((&low + &high)? * 0.5)?;
+        let sum = (amounts * scaled.broadcast_ge(&middle)?.to_dtype(DType::F32)?)?.sum_keepdim(1)?;
+        let enough = sum.ge(wanted)?;
+        low = enough.where_cond(&middle, &low)?;
+        high = enough.where_cond(&high, &middle)?;
+    }
+    Ok(low)
+}
+
+fn larger(a: Option<Tensor>, b: Option<Tensor>, scaled: &Tensor) -> Result<Tensor> {
+    match (a, b) {
+        (Some(a), Some(b)) => a.maximum(&b),
+        (Some(least), None) | (None, Some(least)) => Ok(least),
+        (None, None) => Tensor::full(f32::NEG_INFINITY, (scaled.dim(0)?, 1), scaled.device()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    /// Both ways keep the same tokens, on values that are no closer to each other than halving tells apart.
+    #[test]
+    fn halving_keeps_what_sorting_keeps() -> Result<()> {
+        let (rows, width) = (6, 500);
+        let values = (0..rows * width).map(|i| -((i * 7919 % 5003) as f32) * 0.003);
+        let scaled = Tensor::from_iter(values, &Device::Cpu)?.reshape((rows, width))?;
+        let scaled = scaled.broadcast_sub(&scaled.max_keepdim(1)?)?;
+        let column = |values: [f32; 6]| Tensor::from_slice(&values, (rows, 1), &Device::Cpu);
+        let k = column([1.0, 7.0, 500.0, 60.0, 500.0, 3.0])?;
+        let none = f32::NEG_INFINITY;
+        let p = (column([0.9, 0.5, 0.3, 1.0, 1.0, 0.0])?, column([0.0, 0.0, 0.0, none, none, 0.0])?);
+        let row = column([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])?;
+        for (top_k, top_p) in [(true, false), (false, true), (true, true)] {
+            let cuts =
+                Cuts { top_k: top_k.then(|| k.clone()), top_p: top_p.then(|| p.clone()), row: row.clone() };
+            let sorted = weights(&scaled, Some(&cuts.by_sort(&scaled, &mut Cumulative::default())?))?;
+            let halved = weights(&scaled, Some(&cuts.by_halving(&scaled)?))?;
+            assert_eq!(sorted.to_vec2::<f32>()?, halved.to_vec2::<f32>()?);
+            let stay = sorted.gt(0f32)?.to_dtype(DType::F32)?.sum(1)?.to_vec1::<f32>()?;
+            assert!(stay.iter().any(|count| *count < width as f32), "nothing was cut: {stay:?}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,55 @@
+//! The likeliest tokens, for log probabilities.
+use candle_core::{DType, Result, Tensor};
+
+/// Rows are sorted in pieces of this width, then what is largest of each: a piece fits every device's sort, wherever rows
+/// as wide as a vocabulary do not.
+const PIECE: usize = 4096;
+
+/// The `count` largest of each row of `values` (rows, width), largest first, and their places, both f32 (rows, count).
+/// Places beyond the width are of no value: where fewer than `count` are above minus infinity.
+pub(super) fn largest(values: &Tensor, count: usize) -> Result<(Tensor, Tensor)> {
+    let (rows, width) = values.dims2()?;
+    let pieces = width.div_ceil(PIECE);
+    if pieces == 1 {
+        let (sorted, places) = values.contiguous()?.sort_last_dim(false)?;
+        return Ok((sorted.narrow(1, 0, count)?, places.to_dtype(DType::F32)?.narrow(1, 0, count)?));
+    }
+    let device = values.device();
+    let fill = Tensor::full(f32::NEG_INFINITY, (rows, pieces * PIECE - width), device)?;
+    let filled = Tensor::cat(&[values, &fill], 1)?.reshape((rows * pieces, PIECE))?;
+    let (sorted, places) = filled.sort_last_dim(false)?;
+    let kept = count.min(PIECE);
+    let starts = Tensor::from_iter((0..pieces).map(|piece| (piece * PIECE) as f32), device)?;
+    let places = places.narrow(1, 0, kept)?.to_dtype(DType::F32)?.reshape((rows, pieces, kept))?;
+    let places = places.broadcast_add(&starts.reshape((1, pieces, 1))?)?.reshape((rows, pieces * kept))?;
+    let kept = sorted.narrow(1, 0, kept)?.reshape((rows, pieces * kept))?;
+    let (sorted, order) = kept.sort_last_dim(false)?;
+    let places = places.gather(&order, 1)?;
+    Ok((sorted.narrow(1, 0, count)?, places.narrow(1, 0, count)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn finds_the_largest_across_pieces() -> Result<()> {
+        for width in [5, PIECE, PIECE + 1, 3 * PIECE + 17] {
+            let rows: Vec<Vec<f32>> = (0..3)
+                .map(|row| (0..width).map(|i| ((i * 7919 + row * 31) % 100_003) as f32).collect())
+                .collect();
+            let (values, places) = largest(&Tensor::new(rows.clone(), &Device::Cpu)?, 5)?;
+            for (row, (values, places)) in
+                rows.iter().zip(values.to_vec2::<f32>()?.into_iter().zip(places.to_vec2::<f32>()?))
+            {
+                let mut wanted = row.clone();
+                wanted.sort_by(|a, b| b.total_cmp(a));
+                assert_eq!(values, wanted[..5]);
+                let at: Vec<f32> = places.iter().map(|place| row[*place as usize]).collect();
+                assert_eq!(at, values);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! Bias and penalties of the tokens that they touch.
+use candle_core::{Result, Tensor, bail};
+
+use super::Row;
+
+/// What is done to the logit of one token.
+#[derive(Clone, Copy, Default)]
+struct Touch {
+    token: u32,
+    bias: f32,
+    /// In the text so often.
+    count: u32,
+    /// In the prompt or the text.
+    seen: bool,
+}
+
+/// Finds the tokens to touch; keeps its table between steps.
+#[derive(Debug, Default)]
+pub(super) struct Penalties {
+    /// For each token of the vocabulary its place among a row's touches, from 1; 0 for none.
+    places: Vec<u32>,
+}
+
+impl Penalties {
+    /// `logits` (rows, vocabulary) with the rows' bias, then repeat penalty, then presence and frequency penalty.
+    pub(super) fn apply(&mut self, logits: &Tensor, rows: &[Row]) -> Result<Tensor> {
+        let (count, vocabulary) = logits.dims2()?;
+        self.places.resize(vocabulary, 0);
+        let touches = rows.iter().map(|row| self.touches(row)).collect::<Result<Vec<_>>>()?;
+        let width = touches.iter().map(Vec::len).max().unwrap_or(0);
+        if width == 0 {
+            return Ok(logits.clone());
+        }
+        let mut tokens = Vec::with_capacity(count * width);
+        let (mut bias, mut repeat, mut off) = (Vec::new(), Vec::new(), Vec::new());
+        for (row, touches) in rows.iter().zip(&touches) {
+            let sampling = row.sampling;
+            // The first one again where a row has fewer: written twice, it is the same.
+            let first = touches.first().copied().unwrap_or_default();
+            for place in 0..width {
+                let touch = touches.get(place).copied().unwrap_or(first);
+                tokens.push(touch.token);
+                bias.push(touch.bias);
+                repeat.push(if touch.seen { sampling.repeat_penalty } else { 1.0 });
+                let presence = if touch.count > 0 { sampling.presence_penalty } else { 0.0 };
+                off.push(presence + sampling.frequency_penalty * touch.count as f32);
+            }
+        }
+        bias.append(&mut repeat);
+        bias.append(&mut off);
+        let device = logits.device();
+        let tokens = Tensor::from_vec(tokens, (count, width), device)?;
+        let parameters = Tensor::from_vec(bias, (3, count, width), device)?;
+        let biased = (logits.gather(&tokens, 1)? + parameters.get(0)?)?;
+        let repeat = parameters.get(1)?;
+        let repeated = biased.gt(0f32)?.where_cond(&(&biased / &repeat)?, &(&biased * &repeat)?)?;
+        logits.scatter(&tokens, &(repeated - parameters.get(2)?)?, 1)
+    }
+
+    fn touches(&mut self, row: &Row) -> Result<Vec<Touch>> {
+        let sampling = row.sampling;
+        let biases = sampling.logit_bias.iter();
+        let biased = biases.map(|(token, bias)| Touch { token: *token, bias: *bias, ..Touch::default() });
+        let repeats = sampling.repeat_penalty != 1.0;
+        // Contexts are long: nothing is walked for nothing.
+        let [prompt, text] = if repeats { [row.prompt, row.written] } else { [&[][..]; 2] };
+        let seen = prompt.iter().chain(text);
+        let seen = seen.map(|token| Touch { token: *token, seen: true, ..Touch::default() });
+        let counts = sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0;
+        let counted = if counts { row.written } else { &[] }.iter();
+        let counted = counted.map(|token| Touch { token: *token, count: 1, ..Touch::default() });
+        let mut touches = Vec::new();
+        let merged = biased.chain(seen).chain(counted).try_for_each(|touch| self.merge(&mut touches, touch));
+        for touch in &touches {
+            self.places[touch.token as usize] = 0;
+        }
+        merged.map(|()| touches)
+    }
+
+    fn merge(&mut self, touches: &mut Vec<Touch>, touch: Touch) -> Result<()> {
+        let vocabulary = self.places.len();
+        let Some(place) = self.places.get_mut(touch.token as usize) else {
+            bail!("the logits are of {vocabulary} tokens, none is {}", touch.token)
+        };
+        if *place == 0 {
+            touches.push(touch);
+            *place = touches.len() as u32;
+        } else {
+            let merged = &mut touches[*place as usize - 1];
+            merged.bias += touch.bias;
+            merged.count += touch.count;
+            merged.seen |= touch.seen;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,216 @@
+//! Tokenizers as GGUF's metadata describe them: `llama`, pieces with scores, and `gpt2`, merges of bytes.
+use std::cmp::Reverse;
+
+use anyhow::{Context, Error, Result, bail, ensure};
+use tokenizers::decoders::byte_fallback::ByteFallback;
+use tokenizers::decoders::fuse::Fuse;
+use tokenizers::decoders::sequence::Sequence as Decoders;
+use tokenizers::decoders::strip::Strip;
+use tokenizers::models::bpe::{BPE, BpeBuilder, Vocab};
+use tokenizers::normalizers::{NFC, Prepend, Replace, Sequence as Normalizers};
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence as PreTokenizers;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::processors::template::TemplateProcessing;
+use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
+
+use super::gguf::Metadata;
+
+/// What stands for a space in SentencePiece.
+const SPACE: &str = "\u{2581}";
+/// Values of `tokenizer.ggml.token_type`.
+const NORMAL: i64 = 1;
+const UNKNOWN: i64 = 2;
+const CONTROL: i64 = 3;
+const USER_DEFINED: i64 = 4;
+
+/// How a text is cut before its bytes are merged.
+struct Cut {
+    /// What `tokenizer.ggml.pre` calls it.
+    names: &'static [&'static str],
+    patterns: &'static [&'static str],
+    /// A piece that is a token is not merged otherwise.
+    whole_first: bool,
+    /// A text starts with a token, unless the file says otherwise.
+    bos: bool,
+    /// Letters with marks are joined first.
+    composes: bool,
+}
+
+const DIGITS: &str = r"\p{N}";
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+/// That of GPT-4: numbers of three digits.
+const GPT4: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// The same with single digits.
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Words end where a small letter meets a capital.
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const CUTS: [Cut; 6] = [
+    Cut {
+        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2"],
+        patterns: &[GPT4],
+        whole_first: true,
+        bos: true,
+        composes: false,
+    },
+    Cut { names: &["smaug-bpe", "dbrx"], patterns: &[GPT4], whole_first: false, bos: false, composes: false },
+    Cut {
+        names: &["qwen2", "deepseek-r1-qwen"],
+        patterns: &[QWEN2],
+        whole_first: false,
+        bos: false,
+        composes: true,
+    },
+    Cut { names: &["tekken"], patterns: &[TEKKEN], whole_first: true, bos: true, composes: false },
+    Cut {
+        names: &["smollm", "starcoder", "refact", "command-r", "codeshell"],
+        patterns: &[DIGITS, GPT2],
+        whole_first: false,
+        bos: false,
+        composes: false,
+    },
+    Cut {
+        names: &["gpt-2", "gpt2", "default", "phi-2", "olmo", "mpt", "jina-en", "jina-es", "jina-de"],
+        patterns: &[GPT2],
+        whole_first: false,
+        bos: false,
+        composes: false,
+    },
+];
+
+/// # Errors
+/// Where a key is missing or has a value that is not known.
+pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
+    let tokens = metadata.texts("tokens")?;
+    let types = metadata.numbers("token_type")?;
+    ensure!(
+        tokens.len() == types.len(),
+        "{} tokens and {} types do not fit together",
+        tokens.len(),
+        types.len()
+    );
+    let (mut tokenizer, bos) = match metadata.name("model") {
+        Some("llama") => (sentence_piece(metadata, &tokens, &types)?, true),
+        Some("gpt2") => byte_merges(metadata, &tokens, &types)?,
+        kind => bail!(
+            "the tokenizer is of the kind {kind:?}; known are llama and gpt2: a tokenizer.json in its place is needed"
+        ),
+    };
+    add_tokens(&mut tokenizer, &tokens, &types)?;
+    frame(&mut tokenizer, metadata, &tokens, bos)?;
+    Ok(tokenizer)
+}
+
+/// Joins the pair of neighbours first whose whole has the highest score, as SentencePiece does.
+fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<Tokenizer> {
+    let scores = metadata.scores("scores")?;
+    ensure!(
+        tokens.len() == scores.len(),
+        "{} tokens and {} scores do not fit together",
+        tokens.len(),
+        scores.len()
+    );
+    let vocabulary = numbered(tokens);
+    let mut merges = Vec::new();
+    for (id, token) in tokens.iter().enumerate().filter(|(id, _)| types[*id] == NORMAL) {
+        for (middle, _) in token.char_indices().skip(1) {
+            let (left, right) = token.split_at(middle);
+            if vocabulary.contains_key(left) && vocabulary.contains_key(right) {
+                merges.push((id, left.to_owned(), right.to_owned()));
+            }
+        }
+    }
+    merges.sort_by(|a, b| scores[b.0].total_cmp(&scores[a.0]).then(a.0.cmp(&b.0)));
+    let merges = merges.into_iter().map(|(_, left, right)| (left, right)).collect();
+
+    let builder = BPE::builder().vocab_and_merges(vocabulary, merges).byte_fallback(true).fuse_unk(true);
+    let mut tokenizer = built(builder, tokens, types)?;
+
+    let spaces = Replace::new(" ", SPACE).map_err(Error::msg)?.into();
+    let back = Replace::new(SPACE, " ").map_err(Error::msg)?.into();
+    let mut normalizers = vec![spaces];
+    let mut decoders = vec![back, ByteFallback::new().into(), Fuse::new().into()];
+    if metadata.flag("add_space_prefix").unwrap_or(true) {
+        normalizers.insert(0, Prepend::new(SPACE.into()).into());
+        decoders.push(Strip::new(' ', 1, 0).into());
+    }
+    tokenizer.with_normalizer(Some(Normalizers::new(normalizers))).map_err(Error::msg)?;
+    tokenizer.with_decoder(Some(Decoders::new(decoders)));
+    Ok(tokenizer)
+}
+
+/// Merges bytes within the pieces that a text is cut into, as GPT-2 does; and whether texts start with a token.
+fn byte_merges(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<(Tokenizer, bool)> {
+    let pre = metadata.name("pre").unwrap_or("default");
+    let cut = CUTS.iter().find(|cut| cut.names.contains(&pre));
+    let cut = cut.with_context(|| {
+        format!("the tokenizer cuts texts as {pre:?}, which is not known here: a tokenizer.json in its place is needed")
+    })?;
+    let merges = metadata.texts("merges")?.into_iter().map(|merge| match merge.split_once(' ') {
+        Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
+        None => bail!("the merge {merge:?} is no pair"),
+    });
+    let builder = BPE::builder().vocab_and_merges(numbered(tokens), merges.collect::<Result<Vec<_>>>()?);
+    let mut tokenizer = built(builder.ignore_merges(cut.whole_first), tokens, types)?;
+    if cut.composes {
+        tokenizer.with_normalizer(Some(NFC)).map_err(Error::msg)?;
+    }
+    let mut steps: Vec<PreTokenizerWrapper> = Vec::new();
+    for pattern in cut.patterns {
+        let pattern = SplitPattern::Regex((*pattern).into());
+        let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(Error::msg)?;
+        steps.push(split.into());
+    }
+    steps.push(ByteLevel::new(false, true, false).into());
+    tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(steps)));
+    tokenizer.with_decoder(Some(ByteLevel::new(false, true, false)));
+    Ok((tokenizer, cut.bos))
+}
+
+/// With the token for what no other is, if there is one.
+fn built(builder: BpeBuilder, tokens: &[String], types: &[i64]) -> Result<Tokenizer> {
+    let unknown = types.iter().position(|kind| *kind == UNKNOWN);
+    let builder = match unknown {
+        Some(unknown) => builder.unk_token(tokens[unknown].clone()),
+        None => builder,
+    };
+    Ok(Tokenizer::new(builder.build().map_err(Error::msg)?))
+}
+
+fn numbered(tokens: &[String]) -> Vocab {
+    (0u32..).zip(tokens).map(|(id, token)| (token.clone(), id)).collect()
+}
+
+/// Tokens that are found in a text before it is cut.
+fn add_tokens(tokenizer: &mut Tokenizer, tokens: &[String], types: &[i64]) -> Result<()> {
+    // Longer ones first, so that none is taken for the start of another.
+    let mut added: Vec<(&String, &i64)> = tokens.iter().zip(types).collect();
+    added.sort_by_key(|(token, _)| Reverse(token.len()));
+    let of = |kinds: &[i64], special: bool| -> Vec<AddedToken> {
+        let chosen = added.iter().filter(|(token, kind)| kinds.contains(kind) && !token.is_empty());
+        chosen.map(|(token, _)| AddedToken::from((*token).clone(), special).normalized(false)).collect()
+    };
+    tokenizer.add_special_tokens(of(&[CONTROL, UNKNOWN], true)).map_err(Error::msg)?;
+    tokenizer.add_tokens(of(&[USER_DEFINED], false)).map_err(Error::msg)?;
+    Ok(())
+}
+
+/// The tokens around each text.
+fn frame(tokenizer: &mut Tokenizer, metadata: &Metadata, tokens: &[String], bos: bool) -> Result<()> {
+    let token = |add: &str, default: bool, key: &str| -> Option<(String, u32)> {
+        let id = metadata.token(key).filter(|_| metadata.flag(add).unwrap_or(default))?;
+        Some((tokens.get(id as usize)?.clone(), id))
+    };
+    let first = token("add_bos_token", bos, "bos_token_id");
+    let last = token("add_eos_token", false, "eos_token_id");
+    let name = |token: &Option<(String, u32)>| token.as_ref().map(|(token, _)| token.clone());
+    let pieces: Vec<String> = name(&first).into_iter().chain(["$0".into()]).chain(name(&last)).collect();
+    let mut builder = TemplateProcessing::builder();
+    builder.try_single(pieces).map_err(Error::msg)?;
+    builder.special_tokens(first.into_iter().chain(last).collect::<Vec<_>>());
+    let template = builder.build()?;
+    tokenizer.with_post_processor(Some(template));
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! The bytes that each token stands for.
+use std::collections::HashMap;
+use std::ops::Range;
+
+use tokenizers::Tokenizer;
+use tokenizers::decoders::DecoderWrapper;
+use tokenizers::pre_tokenizers::metaspace::PrependScheme;
+
+/// What SentencePiece writes for a space.
+const SPACE: &str = "\u{2581}";
+
+/// How a tokenizer's decoder makes bytes of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Coding {
+    /// Each character stands for a byte, as in GPT-2.
+    Bytes,
+    /// As they are, but for [`SPACE`] and bytes written `<0x41>`.
+    SentencePiece,
+    /// Words, with spaces between.
+    Words,
+}
+
+/// The bytes of all tokens of a vocabulary.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    bytes: Vec<u8>,
+    /// Of each token; empty for numbers that are no token.
+    ranges: Vec<Range<u32>>,
+    special: Vec<bool>,
+    /// A space at the start of a text is not part of it: the tokenizer put it there.
+    drops_first_space: bool,
+}
+
+impl Pieces {
+    pub(super) fn of(tokenizer: &Tokenizer) -> Self {
+        let (coding, drops_first_space) = coding(tokenizer.get_decoder());
+        let vocabulary = tokenizer.get_vocab(true);
+        let added = tokenizer.get_added_tokens_decoder();
+        let width = vocabulary.values().max().map_or(0, |last| *last as usize + 1);
+        let byte_of: HashMap<char, u8> = byte_characters().collect();
+        let mut texts: Vec<Option<&str>> = vec![None; width];
+        for (text, id) in &vocabulary {
+            texts[*id as usize] = Some(text);
+        }
+        let mut pieces =
+            Self { bytes: Vec::new(), ranges: Vec::new(), special: vec![false; width], drops_first_space };
+        for (id, text) in (0u32..).zip(texts) {
+            let start = pieces.bytes.len() as u32;
+            if let Some(added) = added.get(&id) {
+                pieces.special[id as usize] = added.special;
+                pieces.bytes.extend_from_slice(added.content.as_bytes());
+            } else if let Some(text) = text {
+                pieces.extend(text, coding, &byte_of);
+            }
+            pieces.ranges.push(start..pieces.bytes.len() as u32);
+        }
+        pieces
+    }
+
+    fn extend(&mut self, text: &str, coding: Coding, byte_of: &HashMap<char, u8>) {
+        match coding {
+            Coding::Bytes => {
+                let bytes: Option<Vec<u8>> = text.chars().map(|c| byte_of.get(&c).copied()).collect();
+                self.bytes.extend(bytes.unwrap_or_else(|| text.into()));
+            }
+            Coding::SentencePiece => match byte_written(text) {
+                Some(byte) => self.bytes.push(byte),
+                None => self.bytes.extend(text.replace(SPACE, " ").into_bytes()),
+            },
+            Coding::Words => {
+                self.bytes.push(b' ');
+                self.bytes.extend_from_slice(text.as_bytes());
+            }
+        }
+    }
+
+    /// How many numbers tokens have, those between that are none among them.
+    pub(super) fn count(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// The bytes of a token, special ones too; none if there is no such token.
+    pub(super) fn bytes(&self, token: u32) -> Option<&[u8]> {
+        let range = self.ranges.get(token as usize)?;
+        self.bytes.get(range.start as usize..range.end as usize)
+    }
+
+    /// What a token adds to a text: nothing if it is special, or none.
+    pub(super) fn shown(&self, token: u32) -> &[u8] {
+        if self.is_special(token) { &[] } else { self.bytes(token).unwrap_or_default() }
+    }
+
+    pub(super) fn is_special(&self, token: u32) -> bool {
+        self.special.get(token as usize).copied().unwrap_or(false)
+    }
+
+    pub(super) fn drops_first_space(&self) -> bool {
+        self.drops_first_space
+    }
+}
+
+fn coding(decoder: Option<&DecoderWrapper>) -> (Coding, bool) {
+    match decoder {
+        None => (Coding::Words, true),
+        Some(DecoderWrapper::ByteLevel(_)) => (Coding::Bytes, false),
+        Some(DecoderWrapper::Metaspace(space)) => {
+            (Coding::SentencePiece, space.get_prepend_scheme() != PrependScheme::Never)
+        }
+        Some(DecoderWrapper::Strip(strip)) => {
+            (Coding::SentencePiece, strip.content == ' ' && strip.start > 0)
+        }
+        Some(DecoderWrapper::Sequence(sequence)) => {
+            let parts = sequence.get_decoders().iter().map(|decoder| coding(Some(decoder)));
+            let all = (Coding::SentencePiece, false);
+            parts.fold(all, |(coding, drops), (part, drop)| {
+                (if part == Coding::Bytes { part } else { coding }, drops || drop)
+            })
+        }
+        Some(_) => (Coding::SentencePiece, false),
+    }
+}
+
+/// The byte of `<0x41>`.
+fn byte_written(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+}
+
+/// The characters that GPT-2's vocabularies write bytes with: printable ones as they are, the others from 256 on.
+fn byte_characters() -> impl Iterator<Item = (char, u8)> {
+    let printable = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let others = (0u8..=255).filter(move |byte| !printable(byte));
+    let others = (256u32..).zip(others).filter_map(|(code, byte)| Some((char::from_u32(code)?, byte)));
+    (0u8..=255).filter(printable).map(|byte| (char::from(byte), byte)).chain(others)
+}

@@ -1,0 +1,145 @@
+//! The pool against plain lists.
+use std::collections::HashMap;
+
+use llm_engine::engine::blocks::{BlockTokens, Pool};
+use llm_engine::step::BLOCK;
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Action {
+    /// A sequence of these full blocks, each filled with one number.
+    Begin(Vec<u32>),
+    End(prop::sample::Index),
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let action = prop_oneof![
+        3 => prop::collection::vec(0..3_u32, 1..6).prop_map(Action::Begin),
+        2 => any::<prop::sample::Index>().prop_map(Action::End),
+    ];
+    prop::collection::vec(action, 1..80)
+}
+
+/// What the pool should hold, by lists alone.
+#[derive(Default)]
+struct Lists {
+    /// Every known block's numbers from the start.
+    content: HashMap<u32, Vec<u32>>,
+    /// Known blocks that nobody holds, the least recently held first.
+    idle: Vec<u32>,
+    tables: Vec<Vec<u32>>,
+}
+
+impl Lists {
+    fn holders(&self, block: u32) -> usize {
+        self.tables.iter().flatten().filter(|&&b| b == block).count()
+    }
+
+    fn begin(&mut self, pool: &mut Pool, numbers: &[u32], blocks: usize) {
+        let mut table = Vec::new();
+        for (place, &number) in numbers.iter().enumerate() {
+            let tokens: BlockTokens = [number; BLOCK];
+            let before = table.last().copied();
+            let prefix = &numbers[..=place];
+            let known = self.content.iter().find(|(_, content)| *content == prefix).map(|(&block, _)| block);
+            assert_eq!(pool.find(before, &tokens), known);
+            if let Some(block) = known {
+                pool.hold(block);
+                self.idle.retain(|&b| b != block);
+                table.push(block);
+                continue;
+            }
+            let taken = self.content.len()
+                + self
+                    .tables
+                    .iter()
+                    .chain([&table])
+                    .flatten()
+                    .filter(|b| !self.content.contains_key(b))
+                    .count();
+            let Some(block) = pool.allocate() else {
+                assert!(taken == blocks && self.idle.is_empty());
+                break;
+            };
+            if taken == blocks {
+                assert_eq!(block, self.idle.remove(0), "the least recently held goes first");
+                self.content.remove(&block);
+            }
+            assert!(
+                self.holders(block) == 0 && !table.contains(&block) && !self.content.contains_key(&block)
+            );
+            assert_eq!(pool.know(block, before, &tokens), block);
+            self.content.insert(block, prefix.to_vec());
+            table.push(block);
+        }
+        self.tables.push(table);
+    }
+
+    fn end(&mut self, pool: &mut Pool, index: usize) {
+        let mut table = self.tables.swap_remove(index);
+        let idle: Vec<_> = table.iter().rev().copied().filter(|&block| self.holders(block) == 0).collect();
+        self.idle.extend(idle);
+        pool.release_all(&mut table);
+        assert!(table.is_empty());
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_pool_is_as_plain_lists_say(blocks in 1..12_usize, actions in actions()) {
+        let mut pool = Pool::new(blocks as u32, true);
+        let mut lists = Lists::default();
+        for action in actions {
+            match action {
+                Action::Begin(numbers) => lists.begin(&mut pool, &numbers, blocks),
+                Action::End(index) if !lists.tables.is_empty() => {
+                    lists.end(&mut pool, index.index(lists.tables.len()));
+                }
+                Action::End(_) => {}
+            }
+            pool.check(lists.tables.iter().map(Vec::as_slice)).unwrap();
+            prop_assert_eq!(pool.available(), blocks - lists.content.len() + lists.idle.len());
+        }
+        while !lists.tables.is_empty() {
+            lists.end(&mut pool, 0);
+        }
+        pool.check([]).unwrap();
+        prop_assert_eq!(pool.used(), 0);
+    }
+}
+
+#[test]
+fn a_block_known_already_takes_the_place_of_the_same_one() {
+    let mut pool = Pool::new(3, true);
+    let [a, b] = [pool.allocate().unwrap(), pool.allocate().unwrap()];
+    assert_eq!(pool.know(a, None, &[7; BLOCK]), a);
+    assert_eq!(pool.know(b, None, &[7; BLOCK]), a);
+    pool.check([&[a][..], &[a][..]]).unwrap();
+    assert_eq!(pool.used(), 1);
+}
+
+#[test]
+fn the_nearest_block_has_most_first_tokens_in_common() {
+    let mut pool = Pool::new(4, true);
+    let first = pool.allocate().unwrap();
+    pool.know(first, None, &[1; BLOCK]);
+    let mut tokens = [2; BLOCK];
+    tokens[9..].fill(3);
+    let [short, long] = [[2, 2, 2, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4], tokens].map(|tokens| {
+        let block = pool.allocate().unwrap();
+        (pool.know(block, Some(first), &tokens), tokens)
+    });
+    assert_eq!(pool.nearest(Some(first), &[2; 15]), Some((long.0, 9)));
+    assert_eq!(pool.nearest(Some(first), &short.1[..15]), Some((short.0, 15)));
+    assert_eq!(pool.nearest(Some(first), &[5; 15]), None);
+    assert_eq!(pool.nearest(None, &[2; 15]), None);
+}
+
+#[test]
+fn a_wrong_count_is_found() {
+    let mut pool = Pool::new(2, true);
+    let block = pool.allocate().unwrap();
+    assert!(pool.check([]).is_err());
+    assert!(pool.check([&[block][..], &[block][..]]).is_err());
+    pool.check([&[block][..]]).unwrap();
+}

@@ -1,0 +1,140 @@
+//! Failing steps, full queues, draining and stopping.
+use llm_engine::engine::Options;
+use llm_engine::request::{Event, Refused, Request, StopReason};
+
+use super::mock::{Fault, Mock, greedy, read, request, start};
+
+fn endless(token: u32) -> Request {
+    Request { max_tokens: None, ignore_eos: true, ..request(vec![token; 20], 1) }
+}
+
+#[test]
+fn a_lost_device_gives_every_stream_one_error() {
+    for (fault, expected) in [(Fault::Error, "device_lost"), (Fault::Panic, "engine_failed")] {
+        for step in [0, 5] {
+            let (mock, permits) = Mock::new(100, 1000).failing(step, fault).gated();
+            let engine = start(mock, Options { max_running: 4, ..Options::default() });
+            // Four run, the others wait.
+            let streams: Vec<_> = (1..20).map(|token| engine.submit(endless(token)).unwrap()).collect();
+            let embedding = engine.embed(vec![vec![1, 2]]).unwrap();
+            drop(permits);
+            for (number, stream) in streams.into_iter().enumerate() {
+                let told = read(stream);
+                let (code, message) = told.end.unwrap_err();
+                assert_eq!(code, expected);
+                assert!(message.contains("mock"), "{message}");
+                assert!(told.tokens.len() <= if number < 4 { step } else { 0 });
+            }
+            // It was computed before, or failed with the rest: there is an answer.
+            match embedding.blocking_recv().unwrap() {
+                Ok(vectors) => assert_eq!(vectors, [[1.0, 2.0]]),
+                Err(why) => assert!(why.contains("mock"), "{why}"),
+            }
+            let status = engine.status();
+            assert!(status.failed.unwrap().contains("mock"));
+            assert_eq!((status.running, status.waiting, status.blocks_used), (0, 0, 0));
+            assert!(matches!(engine.submit(request(vec![1], 1)), Err(Refused::Closed { .. })));
+            assert!(matches!(engine.embed(vec![vec![1]]), Err(Refused::Closed { .. })));
+            engine.stop();
+        }
+    }
+}
+
+#[test]
+fn who_has_no_token_to_draw_fails_alone() {
+    const BREAKS: u32 = 50;
+    let engine = start(Mock::new(100, 1000).broken_by(BREAKS), Options::default());
+    let prompt = |token: u32| if token.is_multiple_of(3) { vec![token, BREAKS] } else { vec![token; 20] };
+    let submit = |token| engine.submit(request(prompt(token), 10)).unwrap();
+    let streams: Vec<_> = (1..20).map(submit).collect();
+    for (token, stream) in (1..20).zip(streams) {
+        let (tokens, _) = greedy(&prompt(token), 10, false);
+        let told = read(stream);
+        if token.is_multiple_of(3) || tokens[..tokens.len() - 1].contains(&BREAKS) {
+            assert_eq!(told.end.unwrap_err().0, "sampling");
+        } else {
+            assert_eq!(told.tokens, tokens);
+        }
+    }
+    // Alone, and the last one: the engine goes on.
+    assert_eq!(read(engine.submit(request(vec![BREAKS], 1)).unwrap()).end.unwrap_err().0, "sampling");
+    assert_eq!(read(engine.submit(request(vec![1; 20], 10)).unwrap()).tokens, greedy(&[1; 20], 10, false).0);
+    assert_eq!((engine.status().failed, engine.status().blocks_used), (None, 0));
+    engine.stop();
+}
+
+#[test]
+fn a_full_queue_refuses() {
+    let (mock, permits) = Mock::new(100, 1000).gated();
+    let engine = start(mock, Options { max_running: 2, max_waiting: 3, ..Options::default() });
+    let mut streams: Vec<_> = (1..6).map(|token| engine.submit(endless(token)).unwrap()).collect();
+    // The first step is held up, or not begun: none runs, or one or two.
+    assert!(matches!(engine.submit(endless(6)), Err(Refused::QueueFull { waiting: 3..=5 })));
+    assert!(matches!(engine.embed(vec![vec![1]]), Err(Refused::QueueFull { .. })));
+    let last = streams.pop().unwrap();
+    last.cancel();
+    drop(permits);
+    assert_eq!(read(last).reason(), StopReason::Cancelled);
+    streams.push(engine.submit(endless(6)).unwrap());
+    engine.stop();
+    assert!(
+        streams
+            .into_iter()
+            .map(read)
+            .all(|told| told.reason() == StopReason::Cancelled || told.tokens.len() == 980)
+    );
+}
+
+#[test]
+fn draining_refuses_and_ends_what_runs() {
+    let (mock, permits) = Mock::new(100, 1000).gated();
+    let engine = start(mock, Options { max_running: 2, ..Options::default() });
+    let streams: Vec<_> =
+        (1..6).map(|token| (token, engine.submit(request(vec![token; 20], 30)).unwrap())).collect();
+    engine.drain();
+    assert!(matches!(engine.submit(request(vec![1], 1)), Err(Refused::Closed { .. })));
+    drop(permits);
+    for (token, stream) in streams {
+        assert_eq!(read(stream).tokens, greedy(&[token; 20], 30, false).0);
+    }
+    assert_eq!(engine.status().failed, None);
+    engine.stop();
+}
+
+#[test]
+fn stopping_ends_all_streams() {
+    let (mock, permits) = Mock::new(100, 1000).gated();
+    let engine = start(mock, Options { max_running: 2, ..Options::default() });
+    let mut streams: Vec<_> = (1..6).map(|token| engine.submit(endless(token)).unwrap()).collect();
+    assert_eq!(streams[0].blocking_next(), Some(Event::Started));
+    let embedding = engine.embed(vec![vec![1]; 100]).unwrap();
+    // The thread is in its first step, or soon; it ends behind the one it is in.
+    let other = engine.clone();
+    let stopping = std::thread::spawn(move || other.stop());
+    drop(permits);
+    stopping.join().unwrap();
+    engine.stop();
+    // Stopped, or done before.
+    assert!(
+        embedding
+            .blocking_recv()
+            .unwrap()
+            .map_or_else(|why| why.contains("stopped"), |done| done.len() == 100)
+    );
+    for (number, mut stream) in streams.into_iter().enumerate() {
+        let events: Vec<_> = std::iter::from_fn(|| stream.blocking_next()).collect();
+        let Some((Event::End { reason, .. }, before)) = events.split_last() else { panic!("{events:?}") };
+        assert!(*reason == StopReason::Cancelled || before.len() >= 980, "{reason:?}");
+        assert!(number < 2 || before.len() <= 981);
+    }
+    assert!(matches!(engine.submit(request(vec![1], 1)), Err(Refused::Closed { .. })));
+    assert!(matches!(engine.embed(vec![vec![1]]), Err(Refused::Closed { .. })));
+}
+
+#[test]
+fn without_handles_streams_go_on() {
+    let engine = start(Mock::new(100, 1000), Options::default());
+    let stream = engine.submit(request(vec![8; 20], 100)).unwrap();
+    drop(engine);
+    assert_eq!(read(stream).tokens, greedy(&[8; 20], 100, false).0);
+}

@@ -1,0 +1,8 @@
+//! The engine over a mock model whose next token depends on every cell of the sequence's cache.
+mod blocks;
+mod cache;
+mod faults;
+mod mock;
+mod refused;
+mod scheduler;
+mod streams;

@@ -1,0 +1,219 @@
+//! A model over a cache of numbers: what it writes next depends on all cells of a sequence.
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use candle_core::{Device, Result, Tensor, bail};
+use llm_engine::engine::{Engine, Options, Stream};
+use llm_engine::request::{Event, LogProb, Request, Sampling, StopReason, Usage};
+use llm_engine::step::{Capacity, SequenceStep, Step, StepModel};
+use llm_engine::text::Text;
+use tokenizers::Tokenizer;
+use tokenizers::models::wordlevel::WordLevel;
+use tokenizers::pre_tokenizers::whitespace::WhitespaceSplit;
+
+use super::cache::{Cache, digest_of, mix};
+
+pub const VOCABULARY: usize = 64;
+/// The token that ends a text.
+pub const END: u32 = 0;
+
+fn logits(digest: u64) -> Vec<f32> {
+    (0..VOCABULARY as u64).map(|token| (mix(digest, token) >> 40) as f32 / (1 << 22) as f32).collect()
+}
+
+/// The greedy text behind `prompt`, without any engine: tokens less the one that ends it, and why it ended.
+pub fn greedy(prompt: &[u32], max_tokens: usize, ignore_eos: bool) -> (Vec<u32>, StopReason) {
+    let mut tokens = prompt.to_vec();
+    while tokens.len() < prompt.len() + max_tokens {
+        let logits = logits(digest_of(&tokens));
+        let next = (0..VOCABULARY).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap() as u32;
+        if next == END && !ignore_eos {
+            return (tokens.split_off(prompt.len()), StopReason::Stop);
+        }
+        tokens.push(next);
+    }
+    (tokens.split_off(prompt.len()), StopReason::Length)
+}
+
+/// How a mock fails.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fault {
+    Error,
+    Panic,
+}
+
+/// What a test sees of a mock that the engine has.
+#[derive(Default)]
+pub struct Seen {
+    pub most_rows: AtomicUsize,
+    pub copies: AtomicUsize,
+    /// Sequences and rows of each step.
+    pub steps: Mutex<Vec<(usize, usize)>>,
+}
+
+pub struct Mock {
+    cache: Cache,
+    capacity: Capacity,
+    fault: Option<(usize, Fault)>,
+    /// Behind this token logits are no numbers.
+    broken: Option<u32>,
+    /// A step waits for one of these, until the sender is gone.
+    permits: Option<Receiver<()>>,
+    pub seen: Arc<Seen>,
+}
+
+impl Mock {
+    pub fn new(blocks: usize, context: usize) -> Self {
+        let capacity = Capacity { vocabulary: VOCABULARY, context, blocks };
+        Self {
+            cache: Cache::new(blocks),
+            capacity,
+            fault: None,
+            broken: None,
+            permits: None,
+            seen: Arc::default(),
+        }
+    }
+
+    /// Fails in the step of this number, the first being 0.
+    pub fn failing(mut self, step: usize, fault: Fault) -> Self {
+        self.fault = Some((step, fault));
+        self
+    }
+
+    /// Gives no numbers behind this token.
+    pub fn broken_by(mut self, token: u32) -> Self {
+        self.broken = Some(token);
+        self
+    }
+
+    /// Waits in each step for a permit, until the sender is dropped.
+    pub fn gated(mut self) -> (Self, Sender<()>) {
+        let (sender, receiver) = channel();
+        self.permits = Some(receiver);
+        (self, sender)
+    }
+}
+
+impl StepModel for Mock {
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    fn step(&mut self, step: &Step) -> Result<Tensor> {
+        if let Some(permits) = &self.permits {
+            let _ = permits.recv();
+        }
+        let mut steps = self.seen.steps.lock().unwrap();
+        steps.push((step.sequences.len(), step.tokens.len()));
+        match self.fault {
+            Some((at, Fault::Error)) if at < steps.len() => bail!("the mock was lost"),
+            Some((at, Fault::Panic)) if at < steps.len() => {
+                drop(steps);
+                panic!("the mock fell over")
+            }
+            _ => {}
+        }
+        self.seen.most_rows.fetch_max(step.tokens.len(), Ordering::Relaxed);
+        let digests = self.cache.step(step);
+        let wanted = digests.iter().zip(&step.sequences).filter(|(_, sequence)| sequence.logits);
+        let row = |(&digest, sequence): (&u64, &SequenceStep)| match step.tokens[sequence.rows.end - 1] {
+            token if Some(token) == self.broken => vec![f32::NAN; VOCABULARY],
+            _ => logits(digest),
+        };
+        let rows: Vec<Vec<f32>> = wanted.map(row).collect();
+        Tensor::from_vec(rows.concat(), (rows.len(), VOCABULARY), &Device::Cpu)
+    }
+
+    fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
+        self.seen.copies.fetch_add(pairs.len(), Ordering::Relaxed);
+        self.cache.copy(pairs);
+        Ok(())
+    }
+
+    fn embed(&mut self, prompts: &[Vec<u32>]) -> Result<Tensor> {
+        let rows: Vec<f32> =
+            prompts.iter().flat_map(|prompt| [prompt[0] as f32, prompt.len() as f32]).collect();
+        Tensor::from_vec(rows, (prompts.len(), 2), &Device::Cpu)
+    }
+}
+
+/// Token n is the word `wn`.
+pub fn text() -> Arc<Text> {
+    let words = (0..VOCABULARY as u32).map(|token| (format!("w{token}"), token)).collect();
+    let model = WordLevel::builder().vocab(words).unk_token("w1".into()).build().unwrap();
+    let mut tokenizer = Tokenizer::new(model);
+    tokenizer.with_pre_tokenizer(Some(WhitespaceSplit));
+    Arc::new(Text::new(tokenizer, vec![END], None).unwrap())
+}
+
+pub fn start(model: Mock, options: Options) -> Engine {
+    Engine::start(Box::new(model), text(), options).unwrap()
+}
+
+/// A greedy request.
+pub fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
+    Request {
+        prompt,
+        max_tokens: Some(max_tokens),
+        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+        stop: Vec::new(),
+        ignore_eos: false,
+        logprobs: None,
+        constraint: None,
+    }
+}
+
+/// What a stream told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    pub tokens: Vec<u32>,
+    pub text: String,
+    pub top: Vec<Vec<LogProb>>,
+    pub end: std::result::Result<(StopReason, Usage), (&'static str, String)>,
+}
+
+impl Told {
+    pub fn reason(&self) -> StopReason {
+        self.end.as_ref().unwrap().0
+    }
+
+    pub fn usage(&self) -> Usage {
+        self.end.as_ref().unwrap().1
+    }
+}
+
+/// Reads a stream to its end, and holds it to the order of events.
+pub fn read(mut stream: Stream) -> Told {
+    let (mut tokens, mut text, mut top, mut started) = (Vec::new(), String::new(), Vec::new(), false);
+    loop {
+        let end = match stream.blocking_next().expect("a stream ends with an event that says so") {
+            Event::Started => {
+                assert!(!started && tokens.is_empty());
+                started = true;
+                continue;
+            }
+            Event::Token { token, text: piece, top: likeliest, .. } => {
+                assert!(started);
+                tokens.push(token);
+                text.push_str(&piece);
+                top.push(likeliest);
+                continue;
+            }
+            Event::End { text: piece, reason, usage } => {
+                text.push_str(&piece);
+                assert_eq!(usage.completion_tokens, tokens.len());
+                Ok((reason, usage))
+            }
+            Event::Error { code, message } => Err((code, message)),
+        };
+        assert_eq!(stream.blocking_next(), None);
+        return Told { tokens, text, top, end };
+    }
+}
+
+/// Words of tokens, as the tokenizer writes them behind others.
+pub fn words(tokens: &[u32]) -> String {
+    tokens.iter().map(|token| format!(" w{token}")).collect()
+}

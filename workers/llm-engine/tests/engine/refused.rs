@@ -1,0 +1,72 @@
+//! What is refused before anything is computed.
+use llm_engine::engine::{Engine, Options};
+use llm_engine::request::{Refused, Request, Sampling};
+
+use super::mock::{Mock, VOCABULARY, request, start, text};
+
+#[test]
+fn more_than_fits_is_refused() {
+    // (blocks, context): what fits is the less of both.
+    for (blocks, context, limit) in [(100, 50, 50), (2, 1000, 32)] {
+        let engine = start(Mock::new(blocks, context), Options::default());
+        for (prompt, max_tokens) in [(limit, 1), (limit, 0), (10, limit), (limit + 1, 1), (1, usize::MAX)] {
+            let asked = match max_tokens {
+                0 => Request { max_tokens: None, ..request(vec![1; prompt], 1) },
+                tokens => request(vec![1; prompt], tokens),
+            };
+            let refused = Refused::ContextLength { prompt, wanted: max_tokens.max(1), limit };
+            assert_eq!(engine.submit(asked).err(), Some(refused));
+        }
+        let embedding = engine.embed(vec![vec![1; context + 1]]);
+        assert!(matches!(embedding, Err(Refused::ContextLength { .. })));
+        assert_eq!(engine.status().steps, 0);
+        engine.stop();
+    }
+}
+
+#[test]
+fn values_out_of_range_are_refused_by_name() {
+    let engine = start(Mock::new(100, 1000), Options::default());
+    let with = |change: fn(&mut Sampling)| {
+        let mut request = request(vec![1], 1);
+        change(&mut request.sampling);
+        request
+    };
+    let good = request(vec![1], 1);
+    let cases = [
+        ("prompt", request(vec![], 1)),
+        ("prompt", request(vec![1, VOCABULARY as u32], 1)),
+        ("max_tokens", request(vec![1], 0)),
+        ("stop", Request { stop: vec!["a".into(), String::new()], ..good.clone() }),
+        ("logprobs", Request { logprobs: Some(VOCABULARY + 1), ..good.clone() }),
+        ("temperature", with(|sampling| sampling.temperature = -0.1)),
+        ("temperature", with(|sampling| sampling.temperature = f32::NAN)),
+        ("top_k", with(|sampling| sampling.top_k = Some(0))),
+        ("top_p", with(|sampling| sampling.top_p = 1.1)),
+        ("min_p", with(|sampling| sampling.min_p = f32::NAN)),
+        ("repeat_penalty", with(|sampling| sampling.repeat_penalty = 0.0)),
+        ("presence_penalty", with(|sampling| sampling.presence_penalty = f32::INFINITY)),
+        ("frequency_penalty", with(|sampling| sampling.frequency_penalty = f32::NAN)),
+        ("logit_bias", with(|sampling| sampling.logit_bias = vec![(1, f32::NAN)])),
+        ("logit_bias", with(|sampling| sampling.logit_bias = vec![(VOCABULARY as u32, 1.0)])),
+    ];
+    for (expected, request) in cases {
+        match engine.submit(request) {
+            Err(Refused::Invalid { field, .. }) => assert_eq!(field, expected),
+            other => panic!("{expected}: {:?}", other.err()),
+        }
+    }
+    let embedding = engine.embed(vec![vec![1], vec![]]);
+    assert!(matches!(embedding, Err(Refused::Invalid { field: "prompts", .. })));
+    assert_eq!((engine.status().steps, engine.status().waiting), (0, 0));
+    engine.stop();
+}
+
+#[test]
+fn options_and_caches_that_cannot_work_are_refused() {
+    let start = |blocks, options| Engine::start(Box::new(Mock::new(blocks, 10)), text(), options);
+    let good = Options::default();
+    assert!(start(0, good.clone()).is_err());
+    assert!(start(1, Options { max_running: 0, ..good.clone() }).is_err());
+    assert!(start(1, Options { step_tokens: 0, ..good }).is_err());
+}

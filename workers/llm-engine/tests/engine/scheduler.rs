@@ -1,0 +1,261 @@
+//! The scheduler alone, its plans carried out on a cache of numbers.
+use llm_engine::engine::scheduler::{Limits, Plan, Scheduler};
+use llm_engine::engine::sequence::Sequence;
+use llm_engine::step::BLOCK;
+use proptest::prelude::*;
+
+use super::cache::{Cache, digest_of};
+
+/// How many tokens a request writes.
+type Wanted = usize;
+
+struct Run {
+    scheduler: Scheduler<Wanted>,
+    cache: Cache,
+    plan: Plan,
+    limits: Limits,
+    /// Requests in the order of their first tokens.
+    first: Vec<u64>,
+    finished: usize,
+}
+
+impl Run {
+    fn new(blocks: usize, shares: bool, limits: Limits) -> Self {
+        let scheduler = Scheduler::new(blocks as u32, shares, limits);
+        Self {
+            scheduler,
+            cache: Cache::new(blocks),
+            plan: Plan::default(),
+            limits,
+            first: vec![],
+            finished: 0,
+        }
+    }
+
+    fn submit(&mut self, prompt: Vec<u32>, wanted: Wanted) -> u64 {
+        self.scheduler.submit(Sequence::new(prompt, wanted))
+    }
+
+    fn check(&self) {
+        let tables: Vec<_> = self.scheduler.running().iter().map(Sequence::blocks).collect();
+        self.scheduler.pool().check(tables).unwrap();
+    }
+
+    /// One step; the next token of each sequence is a digit of its digest.
+    fn step(&mut self) {
+        let Self { scheduler, cache, plan, limits, first, finished } = self;
+        let preempted = scheduler.counters().preempted;
+        scheduler.plan(plan);
+        let step = &plan.step;
+        assert!(!step.tokens.is_empty(), "a step has a row at least");
+        assert!(step.tokens.len() <= limits.rows && scheduler.running().len() <= limits.running);
+        let oldest = scheduler.running()[0].id();
+        let mut written: Vec<u32> = step.slots.iter().map(|slot| slot / BLOCK as u32).collect();
+        written.sort_unstable();
+        written.dedup();
+        let holders = |block: u32| {
+            scheduler.running().iter().filter(|sequence| sequence.blocks().contains(&block)).count()
+        };
+        assert!(written.iter().all(|&block| holders(block) == 1), "written blocks are nobody else's");
+        let calm = scheduler.counters().preempted == preempted && scheduler.pool().available() > 0;
+        for sequence in scheduler.running() {
+            let tokens = sequence.prompt().len() + sequence.written().len();
+            assert!(
+                !calm || sequence.computed() + 1 < tokens || sequence.rows() == 1,
+                "those that write come first"
+            );
+        }
+        cache.copy(&plan.copies);
+        let digests = cache.step(step);
+        let planned = scheduler.planned().zip(&step.sequences).zip(&digests);
+        for (place, ((sequence, rows), &digest)) in planned.enumerate() {
+            assert!(place > 0 || sequence.id() == oldest, "the oldest goes on in each step");
+            let tokens = [sequence.prompt(), sequence.written()].concat();
+            assert_eq!(
+                &step.tokens[rows.rows.clone()],
+                &tokens[rows.context - rows.rows.len()..rows.context]
+            );
+            assert_eq!(digest, digest_of(&tokens[..rows.context]), "its cells are those of its tokens");
+            assert_eq!(rows.logits, rows.context == tokens.len());
+        }
+        scheduler.commit(plan);
+        let wanted = step.sequences.iter().zip(&digests).filter(|(sequence, _)| sequence.logits);
+        let wanted: Vec<_> = wanted.map(|(_, &digest)| digest).collect();
+        assert_eq!(scheduler.wanting().count(), wanted.len());
+        for (sequence, digest) in scheduler.wanting().zip(wanted) {
+            if sequence.written().is_empty() {
+                first.push(sequence.id());
+            }
+            sequence.push((digest % 3) as u32);
+        }
+        let mut removed = Vec::new();
+        scheduler.remove(|sequence| sequence.written().len() == sequence.writer, &mut removed);
+        *finished += removed.len();
+        self.check();
+    }
+
+    /// Steps until nothing is left; no more steps than all rows one by one, as often as each could be preempted.
+    fn finish(&mut self, most: usize) {
+        for _ in 0..most {
+            if self.scheduler.is_empty() {
+                return;
+            }
+            self.step();
+        }
+        panic!("not over after {most} steps");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Submit { prompt: Vec<u32>, wanted: Wanted },
+    Cancel(prop::sample::Index),
+    Steps(usize),
+}
+
+/// Prompts are the start of one of two texts, then something of their own.
+fn prompt() -> impl Strategy<Value = Vec<u32>> {
+    (0..2_u32, 0..70_usize, prop::collection::vec(0..3_u32, 1..40))
+        .prop_map(|(text, common, own)| (0..common as u32).map(|i| i * 5 + text).chain(own).collect())
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let action = prop_oneof![
+        3 => (prompt(), 1..40_usize).prop_map(|(prompt, wanted)| Action::Submit { prompt, wanted }),
+        1 => any::<prop::sample::Index>().prop_map(Action::Cancel),
+        3 => (1..12_usize).prop_map(Action::Steps),
+    ];
+    prop::collection::vec(action, 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn all_finish_and_no_block_is_lost_or_mixed_up(
+        spare in 0..30_usize,
+        shares: bool,
+        running in 1..9_usize,
+        more_rows in 0..60_usize,
+        actions in actions(),
+    ) {
+        // The longest sequence just fits: 109 tokens of prompt, 39 of text.
+        let limits = Limits { running, rows: running + more_rows };
+        let mut run = Run::new(148_usize.div_ceil(BLOCK) + spare, shares, limits);
+        let (mut submitted, mut cancelled, mut tokens) = (0, 0, 0);
+        for action in actions {
+            match action {
+                Action::Submit { prompt, wanted } => {
+                    submitted += 1;
+                    tokens += prompt.len() + wanted;
+                    run.submit(prompt, wanted);
+                }
+                Action::Cancel(index) if !run.scheduler.is_empty() => {
+                    let mut left = index.index(run.scheduler.running().len() + run.scheduler.waiting());
+                    let nth = |_: &mut Sequence<Wanted>| { left = left.wrapping_sub(1); left == usize::MAX };
+                    run.scheduler.remove(nth, &mut Vec::new());
+                    run.check();
+                    cancelled += 1;
+                }
+                Action::Steps(steps) => (0..steps).for_each(|_| if !run.scheduler.is_empty() { run.step() }),
+                Action::Cancel(_) => {}
+            }
+        }
+        // The oldest writes or reads a token in each step, so each token costs a step at most.
+        run.finish(tokens + 1);
+        prop_assert_eq!(run.finished + cancelled, submitted);
+        prop_assert_eq!(run.scheduler.pool().used(), 0);
+    }
+
+    #[test]
+    fn prompts_of_one_length_are_answered_in_order(
+        length in 1..200_usize,
+        count in 1..30_usize,
+        rows in 8..100_usize,
+    ) {
+        let mut run = Run::new(1000, false, Limits { running: 8, rows });
+        let submitted: Vec<_> = (0..count).map(|_| run.submit(vec![1; length], 3)).collect();
+        run.finish(count * (length + 3));
+        prop_assert_eq!(run.first, submitted);
+    }
+}
+
+#[test]
+fn short_prompts_do_not_wait_for_a_long_one() {
+    let mut run = Run::new(2000, true, Limits { running: 64, rows: 64 });
+    let writing = run.submit(vec![9; 4], 10_000);
+    run.step();
+    let long = run.submit((0..16_000).collect(), 1);
+    let short: Vec<_> = (0..20_u32).map(|i| run.submit(vec![i + 1; 30], 1)).collect();
+    // 600 rows of short prompts; half of 63 at least are theirs in each step.
+    (0..24).for_each(|_| run.step());
+    assert_eq!(run.first[0], writing);
+    assert_eq!(run.first[1..], short);
+    let written = |run: &Run| run.scheduler.running()[0].written().len();
+    assert_eq!(written(&run), 25, "who writes has a token in each step");
+    while run.first.len() < 22 {
+        run.step();
+    }
+    assert_eq!(run.first[21], long);
+}
+
+#[test]
+fn a_common_prompt_is_computed_once() {
+    let prompt: Vec<u32> = (0..100).collect();
+    let mut run = Run::new(200, true, Limits { running: 16, rows: 256 });
+    (0..16).for_each(|_| _ = run.submit(prompt.clone(), 5));
+    run.step();
+    run.step();
+    // Six full blocks once, four rows behind them for each.
+    assert_eq!(run.scheduler.counters().read, 96 + 16 * 4);
+    assert_eq!(run.scheduler.counters().cached, 15 * 96);
+    assert_eq!(run.scheduler.pool().used(), 6 + 16);
+    run.finish(10);
+    // Known still, when nobody holds them.
+    run.submit(prompt, 5);
+    run.step();
+    assert_eq!(run.scheduler.counters().read, 96 + 17 * 4);
+}
+
+#[test]
+fn a_block_shared_in_part_is_copied() {
+    let mut run = Run::new(20, true, Limits { running: 4, rows: 64 });
+    let prompt: Vec<u32> = (0..32).collect();
+    run.submit(prompt.clone(), 1);
+    run.finish(5);
+    // All is known; its last row is computed nevertheless, in a block of its own.
+    run.submit(prompt.clone(), 9);
+    run.step();
+    assert_eq!(run.plan.copies.len(), 1);
+    assert_eq!((run.plan.step.tokens.len(), run.plan.step.positions[0]), (1, 31));
+    // Parts in the second block.
+    run.submit(prompt[..26].iter().copied().chain([7; 20]).collect(), 9);
+    run.step();
+    assert_eq!((run.plan.copies.len(), run.scheduler.running()[1].cached()), (1, 26));
+    // Too little in common for a copy.
+    run.submit(prompt[..20].iter().copied().chain([8; 20]).collect(), 9);
+    run.step();
+    assert_eq!(run.plan.copies.len(), 0);
+    run.finish(20);
+}
+
+#[test]
+fn the_youngest_gives_its_blocks_to_the_oldest() {
+    let mut run = Run::new(8, false, Limits { running: 2, rows: 64 });
+    let [first, second] = [40, 35].map(|length| run.submit(vec![1; length], 60));
+    let third = run.submit(vec![2; 10], 2);
+    run.step();
+    assert_eq!(run.scheduler.running().len(), 2);
+    while run.scheduler.counters().preempted == 0 {
+        run.step();
+    }
+    assert_eq!(run.scheduler.running()[0].id(), first);
+    assert_eq!((run.scheduler.running().len(), run.scheduler.waiting()), (1, 2));
+    assert!(run.first == [first, second] && run.finished == 0);
+    while run.finished == 0 {
+        run.step();
+    }
+    run.step();
+    assert_eq!(run.scheduler.running()[0].id(), second, "who came later does not overtake");
+    run.finish(400);
+    assert_eq!((run.first[2], run.finished), (third, 3));
+}

@@ -1,0 +1,302 @@
+//! The text of each of many requests is that of each alone.
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use llm_engine::engine::{Engine, Options, Stream};
+use llm_engine::request::{Constraint, Event, Request, Sampling, StopReason};
+use llm_engine::step::BLOCK;
+use llm_engine::text::Text;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokenizers::Tokenizer;
+
+use super::mock::{END, Mock, Seen, Told, VOCABULARY, greedy, read, request, start, words};
+
+const CONTEXT: usize = 200;
+
+/// Requests of all lengths; some with a common start, some drawn with a seed, some going on behind the end.
+fn requests(count: usize) -> Vec<Request> {
+    let mut random = StdRng::seed_from_u64(5);
+    let common: Vec<u32> = (0..60).map(|_| random.random_range(1..VOCABULARY as u32)).collect();
+    let one = |number: usize| {
+        let start = if number.is_multiple_of(2) { random.random_range(0..=60) } else { 0 };
+        let own = random.random_range(1..70);
+        let own: Vec<u32> = (0..own).map(|_| random.random_range(1..VOCABULARY as u32)).collect();
+        let mut request = request([&common[..start], &own].concat(), random.random_range(1..70));
+        request.ignore_eos = number.is_multiple_of(3);
+        if number.is_multiple_of(4) {
+            let seed = Some(number as u64);
+            request.sampling = Sampling { seed, frequency_penalty: 0.5, ..Sampling::default() };
+            request.logprobs = Some(2);
+        }
+        request
+    };
+    (0..count).map(one).collect()
+}
+
+fn engine(blocks: usize, options: Options) -> (Engine, Arc<Seen>) {
+    let mock = Mock::new(blocks, CONTEXT);
+    let seen = mock.seen.clone();
+    (start(mock, options), seen)
+}
+
+/// Each in an engine where nothing else runs.
+fn alone(requests: &[Request]) -> Vec<Told> {
+    let (engine, _) = engine(20, Options { prefix_cache: false, ..Options::default() });
+    let told = requests.iter().map(|request| read(engine.submit(request.clone()).unwrap())).collect();
+    engine.stop();
+    told
+}
+
+fn together(engine: &Engine, requests: &[Request]) -> Vec<Told> {
+    let streams: Vec<_> = requests.iter().map(|request| engine.submit(request.clone()).unwrap()).collect();
+    streams.into_iter().map(read).collect()
+}
+
+/// The same but for what the cache knew.
+fn assert_same(told: &[Told], expected: &[Told]) {
+    assert_eq!(told.len(), expected.len());
+    for (told, expected) in told.iter().zip(expected) {
+        assert_eq!((&told.tokens, &told.text), (&expected.tokens, &expected.text));
+        assert_eq!(told.reason(), expected.reason());
+        assert_eq!(told.usage().prompt_tokens, expected.usage().prompt_tokens);
+        assert_eq!(told.top.concat().len(), expected.top.concat().len());
+    }
+}
+
+#[test]
+fn a_greedy_text_is_what_the_logits_say() {
+    let requests: Vec<_> =
+        requests(64).into_iter().filter(|request| request.sampling.temperature == 0.0).collect();
+    for (told, request) in alone(&requests).iter().zip(&requests) {
+        let (tokens, reason) = greedy(&request.prompt, request.max_tokens.unwrap(), request.ignore_eos);
+        assert_eq!((told.reason(), &told.tokens), (reason, &tokens));
+        assert_eq!(told.text, words(&tokens));
+    }
+}
+
+#[test]
+fn texts_of_64_together_are_those_of_each_alone() {
+    let requests = requests(64);
+    let expected = alone(&requests);
+    // (blocks, rows of a step, prefixes shared): from room for all to room for little more than one.
+    let cases =
+        [(800, 512, true), (800, 64, false), (60, 80, true), (20, 70, true), (20, 70, false), (13, 64, true)];
+    for (blocks, step_tokens, prefix_cache) in cases {
+        let (engine, seen) = engine(blocks, Options { step_tokens, prefix_cache, ..Options::default() });
+        // Twice: the second time the cache knows what is left of the first.
+        for _ in 0..2 {
+            assert_same(&together(&engine, &requests), &expected);
+        }
+        let status = engine.status();
+        assert_eq!((status.running, status.waiting, status.blocks_used), (0, 0, 0));
+        assert_eq!(status.blocks, blocks);
+        assert!(blocks == 60 || (status.preempted > 0) == (blocks < 60), "{status:?}");
+        assert_eq!(status.tokens_cached > 0, prefix_cache, "{status:?}");
+        assert!(seen.most_rows.load(Ordering::Relaxed) <= step_tokens);
+        assert!(prefix_cache || seen.copies.load(Ordering::Relaxed) == 0);
+        let written: usize = expected.iter().map(|told| told.tokens.len()).sum();
+        assert_eq!(status.tokens_written as usize, 2 * written);
+        assert_eq!(status.steps as usize, seen.steps.lock().unwrap().len());
+        engine.stop();
+    }
+}
+
+#[test]
+fn requests_of_one_prompt_share_its_blocks() {
+    let (engine, seen) = engine(200, Options::default());
+    let prompt: Vec<u32> = (0..100).map(|i| i % 50 + 1).collect();
+    let requests = vec![request(prompt.clone(), 10); 16];
+    let told = together(&engine, &requests);
+    let (tokens, _) = greedy(&prompt, 10, false);
+    assert!(told.iter().all(|told| told.tokens == tokens));
+    let status = engine.status();
+    assert_eq!(status.tokens_read, 96 + 16 * 4, "each token of full blocks is read once");
+    let cached: usize = told.iter().map(|told| told.usage().cached_tokens).sum();
+    assert_eq!((cached, status.tokens_cached), (15 * 96, 15 * 96));
+    // A prompt of whole blocks: its last token alone is read, in a copy of the last block.
+    let whole = request(prompt[..96].to_vec(), 1);
+    let told = read(engine.submit(whole).unwrap());
+    assert_eq!((told.usage().cached_tokens, told.tokens), (95, greedy(&prompt[..96], 1, true).0));
+    assert_eq!(engine.status().tokens_read, status.tokens_read + 1);
+    assert_eq!(seen.copies.load(Ordering::Relaxed), 1);
+    engine.stop();
+}
+
+#[test]
+fn who_leaves_changes_nothing_for_others() {
+    let mut requests = requests(96);
+    let expected = alone(&requests);
+    for blocks in [600, 40] {
+        let (mock, permits) = Mock::new(blocks, CONTEXT).gated();
+        let engine = start(mock, Options::default());
+        // Those would write to the end of the context, more steps than are permitted before they leave.
+        for request in requests.iter_mut().step_by(3) {
+            (request.max_tokens, request.ignore_eos) = (None, true);
+        }
+        (0..30).for_each(|_| permits.send(()).unwrap());
+        let streams = requests.iter().map(|request| engine.submit(request.clone()).unwrap());
+        let streams: Vec<_> = streams.enumerate().collect();
+        let (mut kept, mut cancelled) = (Vec::new(), Vec::new());
+        for (number, stream) in streams {
+            match (number % 3, number % 2) {
+                (0, 0) => drop(stream),
+                (0, _) => {
+                    stream.cancel();
+                    cancelled.push(stream);
+                }
+                _ => kept.push((number, stream)),
+            }
+        }
+        drop(permits);
+        assert!(cancelled.into_iter().map(read).all(|told| told.reason() == StopReason::Cancelled));
+        for (number, stream) in kept {
+            assert_same(&[read(stream)], &expected[number..=number]);
+        }
+        // A dropped one is noticed between steps: the next request's end comes later.
+        read(engine.submit(request(vec![1], 3)).unwrap());
+        let status = engine.status();
+        assert_eq!((status.running, status.waiting, status.blocks_used), (0, 0, 0));
+        engine.stop();
+    }
+}
+
+#[test]
+fn a_running_text_can_be_cancelled() {
+    let (mock, permits) = Mock::new(100, 10_000).gated();
+    let engine = start(mock, Options::default());
+    let endless = || Request { max_tokens: None, ignore_eos: true, ..request(vec![3; 5], 1) };
+    let [mut stream, mut dropped] = [endless(), endless()].map(|request| engine.submit(request).unwrap());
+    let tokens = |stream: &mut Stream, count: usize| {
+        for _ in 0..count {
+            permits.send(()).unwrap();
+        }
+        assert_eq!(stream.blocking_next(), Some(Event::Started));
+        for _ in 0..count {
+            assert!(matches!(stream.blocking_next(), Some(Event::Token { .. })));
+        }
+    };
+    tokens(&mut stream, 3);
+    assert_eq!(dropped.blocking_next(), Some(Event::Started));
+    stream.cancel();
+    drop(dropped);
+    drop(permits);
+    // The step that was under way may still tell a token.
+    let end = std::iter::from_fn(|| stream.blocking_next()).last();
+    let Some(Event::End { reason: StopReason::Cancelled, usage, .. }) = end else { panic!("{end:?}") };
+    assert!((3..=5).contains(&usage.completion_tokens), "{usage:?}");
+    engine.stop();
+    assert_eq!(engine.status().blocks_used, 0);
+}
+
+#[test]
+fn nobody_waits_for_who_does_not_read() {
+    let (engine, _) = engine(100, Options::default());
+    let slow = engine.submit(Request { ignore_eos: true, ..request(vec![5; 20], 150) }).unwrap();
+    let requests = requests(20);
+    assert_same(&together(&engine, &requests), &alone(&requests));
+    let told = read(slow);
+    assert_eq!((told.tokens, told.end.unwrap().0), greedy(&[5; 20], 150, true));
+    engine.stop();
+}
+
+#[test]
+fn texts_end_where_they_were_asked_to() {
+    let (engine, _) = engine(100, Options::default());
+    let prompt = vec![7; 12];
+    let (tokens, _) = greedy(&prompt, 40, true);
+    let run = |request: Request| read(engine.submit(Request { ignore_eos: true, ..request }).unwrap());
+    // Before a stop string, wherever the tokens are cut.
+    let stop = format!("{} w{}", tokens[10], tokens[11]);
+    let before = words(&tokens);
+    let told =
+        run(Request { stop: vec!["none of this".into(), stop.clone()], ..request(prompt.clone(), 40) });
+    assert_eq!(told.reason(), StopReason::Stop);
+    assert_eq!(told.text, before[..before.find(&stop).unwrap()]);
+    assert!(told.tokens.len() <= 12 && tokens.starts_with(&told.tokens));
+    // A stop string that begins and never ends is told at the end.
+    let held = format!("w{} and never this", tokens[4]);
+    let told = run(Request { stop: vec![held], ..request(prompt.clone(), 5) });
+    assert_eq!((told.reason(), told.text), (StopReason::Length, words(&tokens[..5])));
+    // At the end of the context.
+    let told = run(Request { max_tokens: None, ..request(prompt.clone(), 1) });
+    assert_eq!((told.reason(), told.tokens.len()), (StopReason::Length, CONTEXT - 12));
+    // As many as fit exactly.
+    assert_eq!(run(request(vec![9; CONTEXT - 1], 1)).tokens.len(), 1);
+    engine.stop();
+}
+
+#[test]
+fn a_seed_decides_the_text() {
+    let (engine, _) = engine(100, Options::default());
+    let drawn = |seed| {
+        let sampling = Sampling { seed, ..Sampling::default() };
+        Request { sampling, ignore_eos: true, ..request(vec![4; 10], 50) }
+    };
+    let told = together(&engine, &[Some(1), Some(1), Some(2), None, None].map(drawn));
+    assert_eq!(told[0].tokens, told[1].tokens);
+    for (a, b) in [(0, 2), (2, 3), (3, 4)] {
+        assert_ne!(told[a].tokens, told[b].tokens);
+    }
+    engine.stop();
+}
+
+#[test]
+fn a_step_never_has_more_rows_than_it_may() {
+    let (engine, seen) = engine(400, Options { max_running: 64, step_tokens: 16, ..Options::default() });
+    let requests = requests(40);
+    assert_same(&together(&engine, &requests), &alone(&requests));
+    let steps = seen.steps.lock().unwrap();
+    assert!(steps.iter().all(|&(sequences, rows)| sequences <= 16 && rows <= 16));
+    assert!(steps.iter().any(|&(_, rows)| rows == 16));
+    drop(steps);
+    engine.stop();
+}
+
+#[test]
+fn embeddings_come_between_steps() {
+    let (engine, _) = engine(100, Options { step_tokens: 64, ..Options::default() });
+    let stream = engine.submit(Request { ignore_eos: true, ..request(vec![2; 9], 100) }).unwrap();
+    let prompts: Vec<Vec<u32>> = (1..60).map(|length| vec![length % 50; length as usize]).collect();
+    let expected: Vec<Vec<f32>> =
+        prompts.iter().map(|prompt| vec![prompt[0] as f32, prompt.len() as f32]).collect();
+    let [first, second, none] =
+        [prompts.clone(), prompts, vec![]].map(|prompts| engine.embed(prompts).unwrap().blocking_recv());
+    assert_eq!(first, Ok(Ok(expected.clone())));
+    assert_eq!(second, Ok(Ok(expected)));
+    assert_eq!(none, Ok(Ok(vec![])));
+    assert_eq!(read(stream).tokens, greedy(&[2; 9], 100, true).0);
+    engine.stop();
+}
+
+/// Tokens are single bytes, those that JSON needs among them; the first one ends a text.
+fn bytes() -> Text {
+    let bytes = ('!'..='~').filter(|char| char.is_ascii_punctuation() || char.is_ascii_lowercase());
+    let tokens = ["<end>".to_owned()].into_iter().chain(bytes.map(String::from));
+    let vocabulary: serde_json::Map<_, _> = tokens.zip((0..VOCABULARY).map(Into::into)).collect();
+    let tokenizer = serde_json::json!({
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+    });
+    Text::new(Tokenizer::from_bytes(tokenizer.to_string()).unwrap(), vec![END], None).unwrap()
+}
+
+#[test]
+fn a_constraint_holds_in_the_middle_of_others() {
+    let engine =
+        Engine::start(Box::new(Mock::new(200, CONTEXT)), Arc::new(bytes()), Options::default()).unwrap();
+    let schema = serde_json::json!({"enum": ["yes", "no", "perhaps"]});
+    let free = Request { ignore_eos: true, ..request(vec![5; 8], 30) };
+    let held =
+        |prompt| Request { constraint: Some(Constraint::JsonSchema(schema.clone())), ..request(prompt, 30) };
+    let requests: Vec<_> =
+        (1..20).flat_map(|token| [free.clone(), held(vec![token; BLOCK + token as usize])]).collect();
+    let told = together(&engine, &requests);
+    for told in told.iter().skip(1).step_by(2) {
+        assert_eq!(told.reason(), StopReason::Stop);
+        assert!(["\"yes\"", "\"no\"", "\"perhaps\""].contains(&&*told.text), "{:?}", told.text);
+    }
+    let (expected, _) = greedy(&free.prompt, 30, true);
+    assert!(told.iter().step_by(2).all(|told| told.tokens == expected));
+    engine.stop();
+}

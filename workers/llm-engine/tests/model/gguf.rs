@@ -1,0 +1,250 @@
+//! GGUF files: of every family with plain floats, and of some with blocks.
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use candle_core::quantized::gguf_file::{self, Content, Value as Metadatum};
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device, Tensor};
+use candle_transformers::models::{quantized_llama, quantized_phi3, quantized_qwen2, quantized_qwen3};
+use serde_json::Value;
+
+use super::configs::{Case, named};
+use super::reference::{self, last, tokens};
+use super::steps::{device, load, run, run_blocks};
+
+/// What llama.cpp's converter calls the tensors of safetensors.
+const NAMES: &[(&str, &str)] = &[
+    ("model.embed_tokens.", "token_embd."),
+    ("model.norm.", "output_norm."),
+    ("lm_head.", "output."),
+    ("model.layers.", "blk."),
+    ("self_attn.q_proj.", "attn_q."),
+    ("self_attn.k_proj.", "attn_k."),
+    ("self_attn.v_proj.", "attn_v."),
+    ("self_attn.qkv_proj.", "attn_qkv."),
+    ("self_attn.q_norm.", "attn_q_norm."),
+    ("self_attn.k_norm.", "attn_k_norm."),
+    ("self_attn.o_proj.", "attn_output."),
+    ("mlp.gate_proj.", "ffn_gate."),
+    ("mlp.up_proj.", "ffn_up."),
+    ("mlp.gate_up_proj.", "ffn_up."),
+    ("mlp.down_proj.", "ffn_down."),
+    ("input_layernorm.", "attn_norm."),
+    ("pre_feedforward_layernorm.", "ffn_norm."),
+    ("post_feedforward_layernorm.", "post_ffw_norm."),
+];
+
+/// As the converter does it: names, norms that have their 1, and the rows of Llama's queries and keys in another order.
+pub fn converted(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
+    let gemma = arch.starts_with("gemma");
+    let number = |key: &str| config[key].as_u64().unwrap() as usize;
+    let convert = |(name, tensor): (&String, &Tensor)| {
+        let mut to = name.clone();
+        for (from, into) in NAMES {
+            to = to.replace(from, into);
+        }
+        let behind = if gemma { "post_attention_norm." } else { "ffn_norm." };
+        to = to.replace("post_attention_layernorm.", behind);
+        let mut tensor = tensor.clone();
+        if gemma && to.contains("norm") {
+            tensor = (tensor + 1.0).unwrap();
+        }
+        if arch == "llama" && (to.contains("attn_q.") || to.contains("attn_k.")) {
+            let heads = if to.contains("attn_q.") { "num_attention_heads" } else { "num_key_value_heads" };
+            let (rows, columns) = tensor.dims2().unwrap();
+            let half = rows / number(heads) / 2;
+            let halves = tensor.reshape((number(heads), 2, half, columns)).unwrap();
+            tensor = halves.transpose(1, 2).unwrap().reshape((rows, columns)).unwrap();
+        }
+        (to, tensor)
+    };
+    weights.iter().map(convert).collect()
+}
+
+pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
+    let whole = |key: &str| config[key].as_u64().map(|number| Metadatum::U32(number as u32));
+    let float = |key: &str| config[key].as_f64().map(|number| Metadatum::F32(number as f32));
+    let width = config["head_dim"].as_u64();
+    let width = width
+        .unwrap_or(config["hidden_size"].as_u64().unwrap() / config["num_attention_heads"].as_u64().unwrap());
+    let share = config["partial_rotary_factor"].as_f64().unwrap_or(1.0);
+    let turned = Metadatum::U32((width as f64 * share) as u32);
+    let said = [
+        ("embedding_length", whole("hidden_size")),
+        ("feed_forward_length", whole("intermediate_size")),
+        ("block_count", whole("num_hidden_layers")),
+        ("context_length", whole("max_position_embeddings")),
+        ("attention.head_count", whole("num_attention_heads")),
+        ("attention.head_count_kv", whole("num_key_value_heads")),
+        ("attention.key_length", Some(Metadatum::U32(width as u32))),
+        ("attention.value_length", Some(Metadatum::U32(width as u32))),
+        ("attention.layer_norm_rms_epsilon", float("rms_norm_eps")),
+        ("attention.sliding_window", whole("sliding_window")),
+        ("attn_logit_softcapping", float("attn_logit_softcapping")),
+        ("final_logit_softcapping", float("final_logit_softcapping")),
+        ("rope.freq_base", float("rope_theta")),
+        ("rope.local_freq_base", float("rope_local_base_freq")),
+        ("rope.dimension_count", Some(turned)),
+    ];
+    let said = said.into_iter().filter_map(|(key, value)| Some((format!("{arch}.{key}"), value?)));
+    let name = ("general.architecture".to_string(), Metadatum::String(arch.into()));
+    // candle-transformers' quantized Qwen3 counts positions in f16 unless this says f32; nobody else reads it.
+    let dtype = ("general.dtype".to_string(), Metadatum::U32(0));
+    [name, dtype].into_iter().chain(said).collect()
+}
+
+/// Matrices as `dtype`, but those whose names end with one of `others` as that.
+pub fn write(
+    folder: &Path,
+    metadata: &[(String, Metadatum)],
+    tensors: &HashMap<String, Tensor>,
+    dtype: GgmlDType,
+    others: &[(&str, GgmlDType)],
+) -> PathBuf {
+    let stored = |(name, tensor): (&String, &Tensor)| {
+        let other = others.iter().find(|(end, _)| name.ends_with(end));
+        let dtype =
+            if tensor.rank() == 1 { GgmlDType::F32 } else { other.map_or(dtype, |(_, dtype)| *dtype) };
+        (name.clone(), QTensor::quantize(tensor, dtype).unwrap())
+    };
+    let tensors: Vec<_> = tensors.iter().map(stored).collect();
+    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let path = folder.join("model.gguf");
+    gguf_file::write(&mut File::create(&path).unwrap(), &metadata, &tensors).unwrap();
+    path
+}
+
+fn file(
+    folder: &Path,
+    arch: &str,
+    case: &Case,
+    dtype: GgmlDType,
+    others: &[(&str, GgmlDType)],
+) -> (PathBuf, reference::Model) {
+    let (model, weights) = reference::model(case);
+    let tensors = converted(arch, &case.config, &weights);
+    (write(folder, &metadata(arch, &case.config), &tensors, dtype, others), model)
+}
+
+#[test]
+fn floats_of_every_family_give_candle_transformers_logits() {
+    for (arch, name) in [
+        ("llama", "llama"),
+        ("qwen2", "qwen2"),
+        ("qwen3", "qwen3"),
+        ("phi3", "phi3, partial"),
+        ("gemma2", "gemma2"),
+        ("gemma2", "gemma2, one layer"),
+    ] {
+        println!("{name}");
+        let folder = tempfile::tempdir().unwrap();
+        let (path, mut model) = file(folder.path(), arch, &named(name), GgmlDType::F32, &[]);
+        run(load(&path), &mut model, 1e-4);
+    }
+}
+
+/// Its files do not say which layers have windows: five of six.
+#[test]
+fn floats_of_gemma3_give_candle_transformers_logits() {
+    let mut case = named("gemma3");
+    case.config["sliding_window_pattern"] = 6.into();
+    case.config["num_hidden_layers"] = 7.into();
+    let folder = tempfile::tempdir().unwrap();
+    let (path, mut model) = file(folder.path(), "gemma3", &case, GgmlDType::F32, &[]);
+    run(load(&path), &mut model, 1e-4);
+}
+
+/// Frequencies that a tensor divides: what converters make of Llama 3's scaling.
+#[test]
+fn stored_divisors_stand_for_llama_3s_scaling() {
+    let mut case = named("llama 3");
+    let (mut model, weights) = reference::model(&case);
+    let mut tensors = converted("llama", &case.config, &weights);
+    let divisor = |pair: usize| {
+        let waves = 64.0 * 1e4f64.powf(-(pair as f64) / 8.0) / std::f64::consts::TAU;
+        match waves {
+            waves if waves > 4.0 => 1.0,
+            waves if waves < 1.0 => 8.0,
+            waves => 1.0 / ((1.0 - (waves - 1.0) / 3.0) / 8.0 + (waves - 1.0) / 3.0),
+        }
+    };
+    let divisors: Vec<f32> = (0..8).map(|pair| divisor(pair) as f32).collect();
+    tensors.insert("rope_freqs.weight".into(), Tensor::new(divisors, &Device::Cpu).unwrap());
+    case.config["rope_scaling"] = Value::Null;
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), &metadata("llama", &case.config), &tensors, GgmlDType::F32, &[]);
+    run(load(&path), &mut model, 1e-4);
+}
+
+macro_rules! whole {
+    ($model:expr) => {{
+        let mut model = $model.unwrap();
+        Box::new(move |prompt: &[u32]| last(model.forward(&tokens(prompt), 0)))
+    }};
+}
+
+/// The same file with floats in the place of blocks.
+fn floats(path: &Path, folder: &Path) -> PathBuf {
+    let mut file = File::open(path).unwrap();
+    let content = Content::read(&mut file).unwrap();
+    let read = |name: &String| {
+        let tensor = content.tensor(&mut file, name, &Device::Cpu).unwrap();
+        (name.clone(), tensor.dequantize(&Device::Cpu).unwrap())
+    };
+    let tensors = content.tensor_infos.keys().map(read).collect();
+    let metadata: Vec<_> = content.metadata.clone().into_iter().collect();
+    write(folder, &metadata, &tensors, GgmlDType::F32, &[])
+}
+
+/// Rows that are rounded to blocks before a product are rounded otherwise on GPUs: those are held against floats.
+fn quantized(arch: &str, path: &Path) -> reference::Model {
+    let folder = tempfile::tempdir().unwrap();
+    let path = if device().0.is_cpu() { path.to_path_buf() } else { floats(path, folder.path()) };
+    let mut file = File::open(path).unwrap();
+    let content = Content::read(&mut file).unwrap();
+    let device = Device::Cpu;
+    match arch {
+        "llama" => whole!(quantized_llama::ModelWeights::from_gguf(content, &mut file, &device)),
+        "qwen2" => whole!(quantized_qwen2::ModelWeights::from_gguf(content, &mut file, &device)),
+        "phi3" => whole!(quantized_phi3::ModelWeights::from_gguf(false, content, &mut file, &device)),
+        "qwen3" => {
+            let mut model = quantized_qwen3::ModelWeights::from_gguf(content, &mut file, &device).unwrap();
+            Box::new(move |prompt| {
+                model.clear_kv_cache();
+                last(model.forward(&tokens(prompt), 0))
+            })
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn blocks_give_candle_transformers_quantized_logits() {
+    use GgmlDType::{F16, Q4_0, Q5_1, Q8_0};
+    let mixed: &[(&str, GgmlDType)] =
+        &[("ffn_up.weight", Q5_1), ("attn_v.weight", Q8_0), ("attn_output.weight", F16)];
+    for (arch, name, dtype, others) in [
+        ("llama", "llama", Q8_0, &[][..]),
+        ("llama", "llama", Q4_0, mixed),
+        ("qwen2", "qwen2", Q8_0, mixed),
+        ("qwen3", "qwen3", Q4_0, &[]),
+        ("qwen3", "qwen3", Q8_0, mixed),
+        ("phi3", "phi3", Q8_0, mixed),
+    ] {
+        println!("{name} {dtype:?}");
+        let folder = tempfile::tempdir().unwrap();
+        let (path, _) = file(folder.path(), arch, &named(name), dtype, others);
+        run_blocks(load(&path), &mut quantized(arch, &path));
+    }
+}
+
+#[test]
+fn the_trained_model_continues_as_candle_transformers_does() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tiny_llama/model");
+    for file in ["tiny-llama.q4_k.gguf", "tiny-llama.q8_0.gguf"] {
+        let path = folder.join(file);
+        run_blocks(load(&path), &mut quantized("llama", &path));
+    }
+}

@@ -1,0 +1,11 @@
+//! The decoder against candle-transformers' models of the same weights, over steps as an engine makes them.
+//!
+//! With the feature `rocm-emulator` and `CANDLE_ROCM_DRIVER=emulator` it computes on the software GPU, in f16.
+mod broken;
+mod cache;
+mod configs;
+mod gguf;
+mod reference;
+mod safetensors;
+mod steps;
+mod switches;

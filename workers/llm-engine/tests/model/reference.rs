@@ -1,0 +1,122 @@
+//! candle-transformers' models, made of variables that get random values and a name each.
+use std::collections::HashMap;
+use std::path::Path;
+
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::{VarBuilder, VarMap};
+use candle_transformers::models::{gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::configs::Case;
+use super::steps::random;
+
+/// Logits behind the last of the tokens, nothing known from calls before.
+pub type Model = Box<dyn FnMut(&[u32]) -> Vec<f32>>;
+
+fn parse<T: DeserializeOwned>(config: Value) -> T {
+    serde_json::from_value(config).unwrap()
+}
+
+pub fn tokens(tokens: &[u32]) -> Tensor {
+    Tensor::new(tokens, &Device::Cpu).unwrap().unsqueeze(0).unwrap()
+}
+
+/// The last row of what a model gives.
+pub fn last(logits: Result<Tensor>) -> Vec<f32> {
+    logits.unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// All at once, into an empty cache.
+macro_rules! whole {
+    ($model:expr $(, $more:expr)*) => {{
+        let mut model = $model.unwrap();
+        Box::new(move |prompt: &[u32]| {
+            model.clear_kv_cache();
+            last(model.forward(&tokens(prompt), 0 $(, $more)*))
+        })
+    }};
+}
+
+fn made(case: &Case, vars: VarBuilder) -> Model {
+    let config = case.for_them();
+    match config["architectures"][0].as_str().unwrap() {
+        "LlamaForCausalLM" => {
+            let config = parse::<llama::LlamaConfig>(config).into_config(false);
+            let model = llama::Llama::load(vars, &config).unwrap();
+            Box::new(move |prompt| {
+                let mut cache = llama::Cache::new(true, DType::F32, &config, &Device::Cpu).unwrap();
+                last(model.forward(&tokens(prompt), 0, &mut cache))
+            })
+        }
+        "MistralForCausalLM" => whole!(mistral::Model::new(&parse(config), vars)),
+        "Qwen2ForCausalLM" => {
+            let mut model = qwen2::ModelForCausalLM::new(&parse(config), vars).unwrap();
+            Box::new(move |prompt| {
+                model.clear_kv_cache();
+                last(model.forward(&tokens(prompt), 0))
+            })
+        }
+        "Qwen3ForCausalLM" => whole!(qwen3::ModelForCausalLM::new(&parse(config), vars)),
+        "Phi3ForCausalLM" => whole!(phi3::Model::new(&parse(config), vars)),
+        "Gemma2ForCausalLM" => whole!(gemma2::Model::new(false, &parse(config), vars)),
+        "Gemma3ForCausalLM" => {
+            let mut model = gemma3::Model::new(false, &parse(config), vars).unwrap();
+            Box::new(move |prompt| {
+                model.clear_kv_cache();
+                // Its caches of windows take one position at a time.
+                let logits = prompt.iter().enumerate();
+                logits.map(|(at, token)| last(model.forward(&tokens(&[*token]), at))).last().unwrap()
+            })
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// The model of a case and its weights, which are random.
+pub fn model(case: &Case) -> (Model, HashMap<String, Tensor>) {
+    let vars = VarMap::new();
+    let builder = || VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    // The first only says which variables there are.
+    drop(made(case, builder()));
+    let named = vars.data().lock().unwrap();
+    let mut names: Vec<_> = named.keys().cloned().collect();
+    names.sort();
+    let mut weights = HashMap::new();
+    for (seed, name) in names.into_iter().enumerate() {
+        let var = &named[&name];
+        let mut next = random(seed as u64 + 1);
+        let (offset, scale) = match var.dims() {
+            [_] => (0.5, 0.25),
+            dims => (0.0, 4.0 * (dims[1] as f32).powf(-0.5)),
+        };
+        // Powers of two keep what f16 can hold.
+        let scale = scale.log2().round().exp2();
+        let values: Vec<f32> = (0..var.elem_count()).map(|_| offset + scale * next()).collect();
+        let values: Vec<f32> = values.into_iter().map(|value| (value * 512.0).round() / 512.0).collect();
+        var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu).unwrap()).unwrap();
+        weights.insert(name, var.as_detached_tensor());
+    }
+    drop(named);
+    (made(case, builder()), weights)
+}
+
+/// Writes a folder of safetensors, in so many files.
+pub fn write(folder: &Path, config: &Value, weights: &HashMap<String, Tensor>, files: usize) {
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let mut names: Vec<_> = weights.keys().collect();
+    names.sort();
+    if files == 1 {
+        return candle_core::safetensors::save(weights, folder.join("model.safetensors")).unwrap();
+    }
+    let mut map = serde_json::Map::new();
+    for (number, names) in names.chunks(names.len().div_ceil(files)).enumerate() {
+        let file = format!("model-{number}.safetensors");
+        let part: HashMap<_, _> =
+            names.iter().map(|name| (name.to_string(), weights[*name].clone())).collect();
+        candle_core::safetensors::save(&part, folder.join(&file)).unwrap();
+        map.extend(names.iter().map(|name| (name.to_string(), Value::from(file.clone()))));
+    }
+    let index = serde_json::json!({"weight_map": map}).to_string();
+    std::fs::write(folder.join("model.safetensors.index.json"), index).unwrap();
+}

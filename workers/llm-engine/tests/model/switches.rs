@@ -1,0 +1,114 @@
+//! What configurations say that candle-transformers has no model for, by formulas of its own.
+use candle_core::{DType, Device, Tensor};
+use llm_engine::model::config::DecoderConfig;
+use llm_engine::model::families;
+use llm_engine::model::rope::{Rope, Scaling, Table};
+use serde_json::{Value, json};
+
+use super::configs::named;
+use super::steps::{close, device, tolerance};
+
+fn config(name: &str, more: Value) -> DecoderConfig {
+    let mut config = named(name).config;
+    config["num_hidden_layers"] = 5.into();
+    for (key, value) in more.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    DecoderConfig::of(families::of_config(&config).unwrap(), &config).unwrap()
+}
+
+#[test]
+fn windows_are_those_of_the_family() {
+    let five = |layers: [u8; 5]| layers.map(|window| (window > 0).then_some(window as usize)).to_vec();
+    let on = json!({"use_sliding_window": true, "max_window_layers": 3, "sliding_window": 8});
+    let off = json!({"use_sliding_window": false, "max_window_layers": 3, "sliding_window": 8});
+    let types = json!([
+        "full_attention",
+        "sliding_attention",
+        "full_attention",
+        "full_attention",
+        "sliding_attention"
+    ]);
+    for (name, more, windows) in [
+        ("llama", json!({"sliding_window": 8}), [0, 0, 0, 0, 0]),
+        ("qwen2", on.clone(), [0, 0, 0, 8, 8]),
+        ("qwen3", on, [0, 0, 0, 8, 8]),
+        ("qwen3", off, [0, 0, 0, 0, 0]),
+        ("phi3", json!({"sliding_window": 8}), [8, 8, 8, 8, 8]),
+        ("phi3", json!({}), [0, 0, 0, 0, 0]),
+        ("gemma2", json!({"sliding_window": 8}), [8, 0, 8, 0, 8]),
+        ("gemma3", json!({"sliding_window": 8, "sliding_window_pattern": 3}), [8, 8, 0, 8, 8]),
+        ("qwen3", json!({"sliding_window": 8, "layer_types": types}), [0, 8, 0, 0, 8]),
+    ] {
+        assert_eq!(config(name, more).windows, five(windows), "{name}");
+    }
+}
+
+#[test]
+fn what_is_said_in_the_newer_way_is_the_same() {
+    let gemma = config("gemma3", json!({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}));
+    let newer = json!({"rope_theta": null, "rope_local_base_freq": null, "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e4},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}});
+    assert_eq!(config("gemma3", newer), gemma);
+    assert_eq!(gemma.rope.scaling, Scaling::Linear(8.0));
+    let local = gemma.local_rope.unwrap();
+    assert_eq!((local.theta, local.scaling), (100.0, Scaling::None));
+    let newer = json!({"rope_theta": null, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}});
+    assert_eq!(config("llama", newer), config("llama", json!({"rope_theta": 5e5})));
+}
+
+#[test]
+fn scores_are_scaled_as_gemma_says() {
+    assert_eq!(config("gemma2", json!({"query_pre_attn_scalar": 100})).attention_scale, 0.1);
+    assert_eq!(config("llama", json!({"head_dim": 64})).attention_scale, 0.125);
+}
+
+/// Angles turn (1, 0) to themselves.
+fn angles(rope: &Rope, context: usize, positions: &[u32]) -> Vec<f32> {
+    let (device, dtype) = device();
+    let pairs = rope.turned / 2;
+    let table = Table::new(rope, false, context, dtype, &device).unwrap();
+    let at = table.at(&Tensor::new(positions, &device).unwrap()).unwrap();
+    let ones = Tensor::ones((positions.len(), 1, pairs), dtype, &device).unwrap();
+    let x = Tensor::cat(&[&ones, &ones.zeros_like().unwrap()], 2).unwrap();
+    let turned = at.turn(&x).unwrap().to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
+    turned.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn turned(frequencies: &[f64], magnitude: f64, positions: &[u32]) -> Vec<f32> {
+    let row = |position: &u32| {
+        let angle = frequencies.iter().map(|frequency| frequency * *position as f64).collect::<Vec<_>>();
+        let cos = angle.iter().map(|angle| magnitude * angle.cos()).collect::<Vec<_>>();
+        cos.into_iter().chain(angle.into_iter().map(move |angle| magnitude * angle.sin())).collect::<Vec<_>>()
+    };
+    positions.iter().flat_map(row).map(|value| value as f32).collect()
+}
+
+/// By the paper of LongRoPE: 1 / (divisor theta^(2 i / width)), and all larger by sqrt(1 + ln(factor) / ln(original)).
+#[test]
+fn longrope_takes_the_divisors_of_the_context() {
+    let said = json!({"type": "longrope", "short_factor": [1.0, 2.0], "long_factor": [4.0, 8.0]});
+    let scaling = Scaling::of(&said, Some(64), 256, 2).unwrap();
+    let rope = Rope { theta: 100.0, turned: 4, scaling };
+    let magnitude = (1.0 + 4f64.ln() / 64f64.ln()).sqrt();
+    let positions = [0, 1, 7, 63];
+    for (context, frequencies) in [(64, [1.0, 0.1 / 2.0]), (256, [1.0 / 4.0, 0.1 / 8.0])] {
+        let expected = turned(&frequencies, magnitude, &positions);
+        close(&angles(&rope, context, &positions), &expected, tolerance(1e-5), "longrope");
+    }
+    for wrong in
+        [json!({"type": "longrope", "short_factor": [1.0], "long_factor": [1.0, 1.0]}), json!({"type": "su"})]
+    {
+        let error = format!("{:#}", Scaling::of(&wrong, Some(64), 256, 2).unwrap_err());
+        assert!(error.contains("\"short_factor\""), "{error}");
+    }
+}
+
+#[test]
+fn linear_scaling_slows_all_angles_down() {
+    let rope = Rope { theta: 100.0, turned: 4, scaling: Scaling::Linear(8.0) };
+    let positions = [0, 5, 40];
+    let expected = turned(&[1.0 / 8.0, 0.1 / 8.0], 1.0, &positions);
+    close(&angles(&rope, 64, &positions), &expected, tolerance(1e-5), "linear");
+}

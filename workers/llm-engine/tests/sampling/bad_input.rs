@@ -1,0 +1,112 @@
+//! What cannot be sampled is an error that says so.
+use candle_core::{Device, Tensor};
+use llm_engine::request::{Refused, Sampling};
+use llm_engine::sampling::{Sampler, check};
+
+use crate::reference::Case;
+use crate::rows::sample;
+
+fn failure(cases: &[Case]) -> String {
+    sample(cases).unwrap_err().to_string()
+}
+
+#[test]
+fn logits_that_are_no_numbers() {
+    for broken in [f32::NAN, f32::INFINITY] {
+        for temperature in [0.0, 1.0] {
+            let sampling = Sampling { temperature, ..Sampling::default() };
+            let good = Case { logits: vec![1.0, 2.0, 3.0], sampling: sampling.clone(), ..Case::default() };
+            let bad = Case { logits: vec![1.0, broken, 3.0], sampling, ..Case::default() };
+            let said = failure(&[good, bad]);
+            assert!(said.contains("row 1") && said.contains("no numbers"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn rows_that_leave_no_token() {
+    let none = f32::NEG_INFINITY;
+    for temperature in [0.0, 1.0] {
+        let sampling = Sampling { temperature, ..Sampling::default() };
+        let masked = Case {
+            logits: vec![1.0; 40],
+            sampling: sampling.clone(),
+            // A bit beyond the vocabulary allows nothing.
+            allowed: Some(vec![0, 1 << 20]),
+            ..Case::default()
+        };
+        assert!(failure(&[masked]).contains("allows none"));
+        let impossible =
+            Case { logits: vec![none, 1.0], sampling, allowed: Some(vec![1]), ..Case::default() };
+        assert!(failure(&[impossible]).contains("no token of row 0"));
+    }
+}
+
+#[test]
+fn tokens_and_shapes_that_do_not_fit() {
+    let beyond = Case {
+        logits: vec![1.0; 4],
+        sampling: Sampling { repeat_penalty: 1.5, ..Sampling::default() },
+        prompt: vec![4],
+        ..Case::default()
+    };
+    assert!(failure(&[beyond]).contains("none is 4"));
+    let logits = Tensor::zeros((2, 4), candle_core::DType::F32, &Device::Cpu).unwrap();
+    assert!(Sampler::new().sample(&logits, &[]).is_err());
+    let empty = Tensor::zeros((0, 4), candle_core::DType::F32, &Device::Cpu).unwrap();
+    assert_eq!(Sampler::new().sample(&empty, &[]).unwrap(), []);
+}
+
+/// A failed step leaves nothing behind that the next one would see.
+#[test]
+fn goes_on_after_an_error() {
+    let mut sampler = Sampler::new();
+    let logits = Tensor::new(&[[3f32, 2.0, 1.0]], &Device::Cpu).unwrap();
+    let sampling = Sampling { temperature: 0.0, repeat_penalty: 2.0, ..Sampling::default() };
+    let bad = Case { sampling: sampling.clone(), prompt: vec![0, 9], ..Case::default() };
+    assert!(sampler.sample(&logits, &[bad.row()]).is_err());
+    let good = Case { sampling, prompt: vec![1], ..Case::default() };
+    assert_eq!(sampler.sample(&logits, &[good.row()]).unwrap()[0].token, 0);
+}
+
+#[test]
+fn parameters_out_of_their_ranges() {
+    let nan = f32::NAN;
+    type Set = fn(&mut Sampling, f32);
+    let fields: [(&str, Set, &[f32], &[f32]); 6] = [
+        ("temperature", |s, v| s.temperature = v, &[0.0, 1.0, 2.0], &[-0.1, 2.1, nan]),
+        ("top_p", |s, v| s.top_p = v, &[0.0, 0.5, 1.0], &[-0.1, 1.1, nan]),
+        ("min_p", |s, v| s.min_p = v, &[0.0, 0.5, 1.0], &[-0.1, 1.1, nan]),
+        (
+            "repeat_penalty",
+            |s, v| s.repeat_penalty = v,
+            &[0.1, 1.0, 2.0],
+            &[0.0, -1.0, 2.1, f32::INFINITY, nan],
+        ),
+        ("presence_penalty", |s, v| s.presence_penalty = v, &[-2.0, 0.0, 2.0], &[-2.1, 2.1, nan]),
+        ("frequency_penalty", |s, v| s.frequency_penalty = v, &[-2.0, 0.0, 2.0], &[-2.1, 2.1, nan]),
+    ];
+    for (name, set, good, bad) in fields {
+        for (values, fits) in [(good, true), (bad, false)] {
+            for value in values {
+                let mut sampling = Sampling::default();
+                set(&mut sampling, *value);
+                match check(&sampling, 100) {
+                    Ok(()) => assert!(fits, "{name} {value}"),
+                    Err(Refused::Invalid { field, why }) => {
+                        assert!(!fits && field == name, "{name} {value}: {field} {why}");
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        }
+    }
+    let refused = |sampling: Sampling| check(&sampling, 100).unwrap_err().to_string();
+    assert!(refused(Sampling { top_k: Some(0), ..Sampling::default() }).starts_with("top_k"));
+    let bias = |logit_bias| Sampling { logit_bias, ..Sampling::default() };
+    assert!(check(&bias(vec![(99, 100.0), (0, -100.0)]), 100).is_ok());
+    assert!(refused(bias(vec![(100, 1.0)])).contains("none is 100"));
+    assert!(refused(bias(vec![(1, 101.0)])).contains("-100..=100"));
+    assert!(refused(bias(vec![(1, nan)])).contains("-100..=100"));
+    assert!(refused(bias(vec![(1, 1.0); 301])).contains("300"));
+}

@@ -1,0 +1,117 @@
+//! One row at a time, in f64, by the definitions.
+use llm_engine::request::Sampling;
+use llm_engine::sampling::Row;
+
+/// Everything that a row is sampled with, owned.
+#[derive(Clone, Debug, Default)]
+pub struct Case {
+    pub logits: Vec<f32>,
+    pub sampling: Sampling,
+    pub draw: f32,
+    pub prompt: Vec<u32>,
+    pub written: Vec<u32>,
+    pub allowed: Option<Vec<u32>>,
+    pub logprobs: Option<usize>,
+}
+
+impl Case {
+    pub fn row(&self) -> Row<'_> {
+        Row {
+            sampling: &self.sampling,
+            draw: self.draw,
+            prompt: &self.prompt,
+            written: &self.written,
+            allowed: self.allowed.as_deref(),
+            logprobs: self.logprobs,
+        }
+    }
+
+    pub fn greedy(&self) -> bool {
+        self.sampling.temperature == 0.0 || self.sampling.top_k == Some(1)
+    }
+
+    /// Logits behind bias, penalties and mask, by their formulas, in f32 as the model's logits are.
+    pub fn adjusted(&self) -> Vec<f32> {
+        let sampling = &self.sampling;
+        let adjust = |(token, logit): (usize, &f32)| {
+            let token = token as u32;
+            let bias: f32 =
+                sampling.logit_bias.iter().filter(|(of, _)| *of == token).map(|(_, bias)| bias).sum();
+            let mut logit = logit + bias;
+            if sampling.repeat_penalty != 1.0
+                && (self.prompt.contains(&token) || self.written.contains(&token))
+            {
+                logit = if logit > 0.0 {
+                    logit / sampling.repeat_penalty
+                } else {
+                    logit * sampling.repeat_penalty
+                };
+            }
+            let count = self.written.iter().filter(|of| **of == token).count();
+            if count > 0 {
+                logit -= sampling.presence_penalty + sampling.frequency_penalty * count as f32;
+            }
+            let allowed = |words: &Vec<u32>| {
+                words.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
+            };
+            if self.allowed.as_ref().is_none_or(allowed) { logit } else { f32::NEG_INFINITY }
+        };
+        self.logits.iter().enumerate().map(adjust).collect()
+    }
+
+    /// The tokens that may be drawn, each once, where rounding to f32 leaves a choice.
+    pub fn acceptable(&self) -> Vec<u32> {
+        let adjusted = self.adjusted();
+        let best = adjusted.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        if self.greedy() {
+            return vec![adjusted.iter().position(|logit| *logit == best).unwrap() as u32];
+        }
+        let near = [1.0 - 1e-5, 1.0, 1.0 + 1e-5];
+        let mut tokens: Vec<u32> = Vec::new();
+        for p in near {
+            for m in near {
+                tokens.extend(self.drawn(&adjusted, best, p, m));
+            }
+        }
+        tokens.sort_unstable();
+        tokens.dedup();
+        tokens
+    }
+
+    fn drawn(&self, adjusted: &[f32], best: f32, near_p: f64, near_m: f64) -> Vec<u32> {
+        let sampling = &self.sampling;
+        let temperature = f64::from(sampling.temperature);
+        let weight = |logit: f32| ((f64::from(logit) - f64::from(best)) / temperature).exp();
+        let mut order: Vec<f32> = adjusted.to_vec();
+        order.sort_by(|a, b| b.total_cmp(a));
+        let mut least = sampling.top_k.map_or(f32::NEG_INFINITY, |k| order[k.min(order.len()) - 1]);
+        if sampling.top_p < 1.0 {
+            order.retain(|logit| *logit >= least);
+            let total: f64 = order.iter().map(|logit| weight(*logit)).sum();
+            let mut sum = 0.0;
+            for logit in order {
+                sum += weight(logit);
+                if sum >= f64::from(sampling.top_p) * near_p * total {
+                    least = least.max(logit);
+                    break;
+                }
+            }
+        }
+        let min_p = f64::from(sampling.min_p) * near_m;
+        let keeps = |logit: f32| logit >= least && (min_p == 0.0 || weight(logit) >= min_p);
+        let weights: Vec<f64> =
+            adjusted.iter().map(|logit| if keeps(*logit) { weight(*logit) } else { 0.0 }).collect();
+        let total: f64 = weights.iter().sum();
+        let mut tokens = Vec::new();
+        let mut before = 0.0;
+        for (token, weight) in weights.iter().enumerate() {
+            let (low, high) = (before / total - 1e-5, (before + weight) / total + 1e-5);
+            // What is smaller than any number of f32 cannot be drawn, nor anything that was cut.
+            if *weight > 1e-38 && (low..=high).contains(&f64::from(self.draw)) {
+                tokens.push(token as u32);
+            }
+            before += weight;
+        }
+        tokens
+    }
+}

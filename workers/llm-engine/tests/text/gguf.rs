@@ -1,0 +1,180 @@
+//! Tokenizers out of GGUF metadata and folders.
+use std::collections::HashMap;
+use std::fs;
+
+use candle_core::quantized::gguf_file::{Content, Value, VersionedMagic};
+use llm_engine::text::Text;
+use serde_json::json;
+
+use crate::tokenizers_built::{END, bytes, tiny_llama};
+
+const SAMPLE: &str = "Once upon a time there was 1234 'Tis said,\n\n  \u{E9}t\u{E9} \u{1F600} don't";
+
+fn content(entries: Vec<(&str, Value)>) -> Content {
+    let metadata: HashMap<String, Value> =
+        entries.into_iter().map(|(key, value)| (format!("tokenizer.{key}"), value)).collect();
+    Content { magic: VersionedMagic::GgufV3, metadata, tensor_infos: HashMap::new(), tensor_data_offset: 0 }
+}
+
+fn texts(items: &[&str]) -> Value {
+    Value::Array(items.iter().map(|item| Value::String((*item).into())).collect())
+}
+
+fn name(text: &str) -> Value {
+    Value::String(text.into())
+}
+
+fn types(items: &[i32]) -> Value {
+    Value::Array(items.iter().map(|item| Value::I32(*item)).collect())
+}
+
+/// Words of merges, then tokens that are special, written by users, and unused.
+fn merges(pre: &str) -> Content {
+    let tokens = ["a", "b", "1", "ab", "aab", "11", "<s>", "</s>", "<tool>", "unused", "\u{120}"];
+    content(vec![
+        ("ggml.model", name("gpt2")),
+        ("ggml.pre", name(pre)),
+        ("ggml.tokens", texts(&tokens)),
+        ("ggml.token_type", types(&[1, 1, 1, 1, 1, 1, 3, 3, 4, 5, 1])),
+        ("ggml.merges", texts(&["a b", "1 1"])),
+        ("ggml.bos_token_id", Value::U32(6)),
+        ("ggml.eos_token_id", Value::U32(7)),
+        ("ggml.eot_token_id", Value::U32(8)),
+        ("chat_template", name("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")),
+        ("chat_template.tool_use", name("{{ tools | length }}")),
+    ])
+}
+
+#[test]
+fn the_same_model_as_a_folder_and_as_gguf() {
+    let folder = Text::from_folder(&tiny_llama()).unwrap();
+    let mut file = fs::File::open(tiny_llama().join("tiny-llama.q8_0.gguf")).unwrap();
+    let gguf = Text::from_gguf(&Content::read(&mut file).unwrap()).unwrap();
+    assert_eq!(folder.vocabulary(), gguf.vocabulary());
+    for special in [true, false] {
+        let tokens = folder.encode(SAMPLE, special).unwrap();
+        assert_eq!(gguf.encode(SAMPLE, special).unwrap(), tokens);
+        assert_eq!(tokens[0] == 1, special);
+    }
+    for text in [&folder, &gguf] {
+        assert!(text.ends(2) && !text.ends(1));
+    }
+    assert!(!gguf.has_template());
+    let refused = gguf.chat(&json!([{"role": "user", "content": "hi"}]), None).unwrap_err();
+    assert!(refused.to_string().contains("no chat template"));
+}
+
+#[test]
+fn merges_cut_as_the_file_names_it() {
+    // By the name: whether digits are cut, a whole word is taken before its merges, and a token comes first.
+    for (pre, tokens) in [
+        ("llama-bpe", &[6, 4, 5][..]),
+        ("tekken", &[6, 4, 2, 2]),
+        ("qwen2", &[0, 3, 2, 2]),
+        ("gpt-2", &[0, 3, 5]),
+        ("smollm", &[0, 3, 2, 2]),
+    ] {
+        let text = Text::from_gguf(&merges(pre)).unwrap();
+        assert_eq!(text.encode("aab11", true).unwrap(), tokens, "{pre}");
+        assert_eq!(text.decode(tokens).unwrap(), "aab11");
+    }
+    let text = Text::from_gguf(&merges("gpt-2")).unwrap();
+    assert_eq!(text.encode("a<tool>b</s>", false).unwrap(), [0, 8, 1, 7]);
+    assert_eq!(text.decode(&[0, 8, 1, 7]).unwrap(), "a<tool>b");
+    assert!(text.ends(7) && text.ends(8) && !text.ends(6));
+    let messages = json!([{"role": "user", "content": "ab"}]);
+    assert_eq!(text.chat(&messages, None).unwrap(), "<s>ab</s>");
+    assert_eq!(text.chat(&messages, Some(&json!([1, 2]))).unwrap(), "2");
+}
+
+#[test]
+fn pieces_join_by_their_scores() {
+    let tokens =
+        ["<unk>", "<s>", "</s>", "<0x21>", "\u{2581}", "a", "b", "c", "ab", "bc", "\u{2581}a", "<tool>"];
+    // "bc" before "ab", whatever their order in the list.
+    let scores = [0.0, 0.0, 0.0, 0.0, -9.0, -9.0, -9.0, -9.0, -2.0, -1.0, -3.0, 0.0];
+    let scores = Value::Array(scores.iter().map(|score| Value::F32(*score)).collect());
+    let mut entries = vec![
+        ("ggml.model", name("llama")),
+        ("ggml.tokens", texts(&tokens)),
+        ("ggml.scores", scores),
+        ("ggml.token_type", types(&[2, 3, 3, 6, 1, 1, 1, 1, 1, 1, 1, 4])),
+        ("ggml.bos_token_id", Value::U32(1)),
+        ("ggml.eos_token_id", Value::U32(2)),
+    ];
+    let text = Text::from_gguf(&content(entries.clone())).unwrap();
+    assert_eq!(text.encode("abc", true).unwrap(), [1, 10, 9]);
+    assert_eq!(text.encode("ab!", false).unwrap(), [4, 8, 3]);
+    assert_eq!(text.decode(&[1, 10, 9, 3, 11]).unwrap(), "abc!<tool>");
+    assert_eq!(text.decode_after(&[10, 9]).unwrap(), " abc");
+    entries.push(("ggml.add_space_prefix", Value::Bool(false)));
+    entries.push(("ggml.add_bos_token", Value::Bool(false)));
+    let text = Text::from_gguf(&content(entries)).unwrap();
+    assert_eq!(text.encode("abc", true).unwrap(), [5, 9]);
+    assert_eq!(text.decode(&[10, 9]).unwrap(), " abc");
+}
+
+#[test]
+fn metadata_that_are_no_tokenizer() {
+    let said = |content: &Content| format!("{:#}", Text::from_gguf(content).err().unwrap());
+    let without = |key: &str| {
+        let mut content = merges("gpt-2");
+        content.metadata.remove(&format!("tokenizer.ggml.{key}")).unwrap();
+        said(&content)
+    };
+    assert!(without("tokens").contains("tokenizer.ggml.tokens"));
+    assert!(without("merges").contains("tokenizer.ggml.merges"));
+    assert!(without("model").contains("known are llama and gpt2"));
+    assert!(said(&merges("klingon")).contains("klingon"));
+    let with = |key: &str, value: Value| {
+        let mut content = merges("gpt-2");
+        content.metadata.insert(format!("tokenizer.ggml.{key}"), value);
+        said(&content)
+    };
+    assert!(with("token_type", types(&[1])).contains("11 tokens and 1 types"));
+    assert!(with("merges", texts(&["ab"])).contains("no pair"));
+    assert!(with("eos_token_id", Value::U32(50)).contains("token 50"));
+    assert!(with("tokens", Value::U8(1)).contains("tokenizer.ggml.tokens"));
+}
+
+/// Every file of a folder that says something of the text side.
+#[test]
+fn folders_say_what_ends_a_text_and_how_chats_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    assert!(format!("{:#}", Text::from_folder(folder.path()).err().unwrap()).contains("tokenizer.json"));
+    bytes().save(folder.path().join("tokenizer.json"), false).unwrap();
+    let plain = Text::from_folder(folder.path()).unwrap();
+    assert!(!plain.has_template() && (0..plain.vocabulary() as u32).all(|token| !plain.ends(token)));
+
+    write("config.json", json!({"eos_token_id": 5, "text_config": {"eos_token_id": [6]}}).to_string());
+    write("generation_config.json", json!({"eos_token_id": [7, 8]}).to_string());
+    let named = json!([
+        {"name": "default", "template": "default {{ eos_token }}"},
+        {"name": "tool_use", "template": "tools {{ tools[0] }}"},
+    ]);
+    let config = json!({"bos_token": null, "eos_token": {"content": END}, "chat_template": named});
+    write("tokenizer_config.json", config.to_string());
+    let text = Text::from_folder(folder.path()).unwrap();
+    let end = text.encode(END, false).unwrap()[0];
+    let ends: Vec<u32> = (0..text.vocabulary() as u32).filter(|token| text.ends(*token)).collect();
+    assert_eq!(ends, [5, 6, 7, 8, end]);
+    let messages = json!([]);
+    assert_eq!(text.chat(&messages, None).unwrap(), format!("default {END}"));
+    assert_eq!(text.chat(&messages, Some(&json!(["a"]))).unwrap(), "tools a");
+    // Files of their own come before what the configuration says.
+    write("chat_template.jinja", "own".into());
+    write("additional_chat_templates/tool_use.jinja", "own tools".into());
+    let text = Text::from_folder(folder.path()).unwrap();
+    assert_eq!(text.chat(&messages, None).unwrap(), "own");
+    assert_eq!(text.chat(&messages, Some(&json!(["a"]))).unwrap(), "own tools");
+
+    write("config.json", "{".into());
+    assert!(
+        format!("{:#}", Text::from_folder(folder.path()).err().unwrap()).contains("config.json is not JSON")
+    );
+}

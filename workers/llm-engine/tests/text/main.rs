@@ -1,0 +1,6 @@
+//! Tokens to text and back, chats, and grammars, with small tokenizers built here.
+mod chats;
+mod gguf;
+mod grammars;
+mod streams;
+mod tokenizers_built;

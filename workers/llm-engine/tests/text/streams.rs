@@ -1,0 +1,171 @@
+//! Text as it comes against text as a whole.
+use std::sync::Arc;
+
+use llm_engine::text::{Text, TextStream};
+use proptest::prelude::*;
+
+use crate::tokenizers_built::{END, SHOWN, bytes, pieces, text};
+
+/// All that a stream without stop strings gives for `tokens`, checked piece by piece.
+fn streamed(text: &Arc<Text>, tokens: &[u32]) -> String {
+    let mut stream = TextStream::new(text.clone(), vec![String::new()]);
+    let mut given = String::new();
+    for (index, token) in tokens.iter().enumerate() {
+        let piece = stream.push(*token).unwrap();
+        assert!(!piece.stopped);
+        given.push_str(&piece.text);
+        // Nothing is held back but a character that may go on, which so far reads as one that is broken.
+        let so_far = text.decode_after(&tokens[..=index]).unwrap();
+        let held =
+            so_far.strip_prefix(&given).unwrap_or_else(|| panic!("{given:?} is no start of {so_far:?}"));
+        assert!(matches!(held, "" | "\u{FFFD}"), "{held:?} is held back of {so_far:?}");
+    }
+    given + &stream.finish()
+}
+
+/// The first place where a text has come so far that it ends with a stop string, and where that one starts.
+fn cut<'a>(text: &'a str, stops: &[String]) -> Option<&'a str> {
+    let ends = (1..=text.len()).filter(|end| text.is_char_boundary(*end));
+    let mut starts = ends.filter_map(|end| {
+        let matching = stops.iter().filter(|stop| !stop.is_empty() && text[..end].ends_with(stop.as_str()));
+        matching.map(|stop| end - stop.len()).min()
+    });
+    starts.next().map(|start| &text[..start])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn pieces_add_up_to_the_whole(
+        numbers in prop::collection::vec(any::<u32>(), 0..60),
+        runs in prop::collection::vec((0usize..4, "\\PC{0,6}"), 0..6),
+    ) {
+        for tokenizer in [bytes(), pieces()] {
+            let count = tokenizer.get_vocab_size(true) as u32;
+            let text = text(tokenizer);
+            // Tokens at random, nearly all broken characters, between texts that are none.
+            let mut tokens: Vec<u32> = Vec::new();
+            let mut numbers = numbers.iter();
+            for (broken, run) in &runs {
+                tokens.extend(numbers.by_ref().take(*broken).map(|number| number % count));
+                tokens.extend(text.encode(run, false).unwrap());
+            }
+            tokens.extend(numbers.map(|number| number % count));
+            prop_assert_eq!(streamed(&text, &tokens), text.decode_after(&tokens).unwrap());
+        }
+    }
+
+    #[test]
+    fn texts_come_back(written in "\\PC{0,20}") {
+        for tokenizer in [bytes(), pieces()] {
+            let tokens = tokenizer.encode(written.as_str(), false).unwrap().get_ids().to_vec();
+            let expected = tokenizer.decode(&tokens, true).unwrap();
+            let text = text(tokenizer);
+            prop_assert_eq!(&text.encode(&written, false).unwrap(), &tokens);
+            prop_assert_eq!(&text.decode(&tokens).unwrap(), &expected);
+            prop_assert_eq!(&expected, &written);
+        }
+    }
+
+    #[test]
+    fn stops_where_a_search_of_the_whole_text_does(
+        letters in prop::collection::vec(0usize..6, 0..40),
+        stops in prop::collection::vec("[hel\u{20AC}]{0,4}", 0..4),
+    ) {
+        let text = text(bytes());
+        let of = |bytes: &[u8]| token_of(&text, bytes);
+        let euro = "\u{20AC}".as_bytes();
+        let mut tokens = Vec::new();
+        for letter in letters {
+            match letter {
+                // In two tokens.
+                5 => tokens.extend([of(&euro[..2]), of(&euro[2..])]),
+                letter => tokens.push(of(["h", "l", "he", "ll", "\u{20AC}"][letter].as_bytes())),
+            }
+        }
+        let whole = text.decode_after(&tokens).unwrap();
+        let mut stream = TextStream::new(text, stops.clone());
+        let mut given = String::new();
+        let mut stopped = false;
+        for token in tokens {
+            let piece = stream.push(token).unwrap();
+            given.push_str(&piece.text);
+            stopped = piece.stopped;
+            if stopped {
+                break;
+            }
+            prop_assert!(whole.starts_with(&given));
+        }
+        given.push_str(&stream.finish());
+        match cut(&whole, &stops) {
+            Some(wanted) => {
+                prop_assert_eq!(given, wanted);
+            }
+            None => {
+                prop_assert!(!stopped);
+                prop_assert_eq!(given, whole);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_character_comes_when_it_is_whole() {
+    let text = text(bytes());
+    let tokens: Vec<u32> = "\u{1F600}".bytes().map(|byte| token_of(&text, &[byte])).collect();
+    let mut stream = TextStream::new(text.clone(), Vec::new());
+    let given: Vec<String> = tokens.iter().map(|token| stream.push(*token).unwrap().text).collect();
+    assert_eq!(given, ["", "", "", "\u{1F600}"]);
+    // A byte that cannot go on one is known to be broken at once, an unfinished one when something else comes.
+    let h = token_of(&text, b"h");
+    assert_eq!(stream.push(token_of(&text, &[0xFF])).unwrap().text, "\u{FFFD}");
+    assert_eq!(stream.push(tokens[0]).unwrap().text, "");
+    assert_eq!(stream.push(h).unwrap().text, "\u{FFFD}h");
+    assert_eq!(stream.push(tokens[0]).unwrap().text, "");
+    assert_eq!(stream.finish(), "\u{FFFD}");
+    assert_eq!(stream.finish(), "");
+}
+
+fn token_of(text: &Text, bytes: &[u8]) -> u32 {
+    (0..text.vocabulary() as u32).find(|token| text.token_bytes(*token) == Some(bytes)).unwrap()
+}
+
+#[test]
+fn nothing_comes_behind_a_stop() {
+    let text = text(bytes());
+    let tokens = text.encode("hello", false).unwrap();
+    let mut stream = TextStream::new(text.clone(), vec!["llo".into()]);
+    let pieces: Vec<_> = tokens.iter().chain(&tokens).map(|token| stream.push(*token).unwrap()).collect();
+    assert_eq!(pieces.iter().map(|piece| piece.text.as_str()).collect::<String>(), "he");
+    assert!(pieces[tokens.len() - 1..].iter().all(|piece| piece.stopped));
+    assert_eq!(stream.finish(), "");
+}
+
+#[test]
+fn a_first_space_is_part_of_text_that_goes_on() {
+    let text = text(pieces());
+    let tokens = text.encode("hello", false).unwrap();
+    assert_eq!(text.decode(&tokens).unwrap(), "hello");
+    assert_eq!(streamed(&text, &tokens), " hello");
+    let two = text.encode("  hello", false).unwrap();
+    assert_eq!(text.decode(&two).unwrap(), "  hello");
+}
+
+#[test]
+fn special_tokens_are_named_but_not_shown() {
+    for tokenizer in [bytes(), pieces()] {
+        let text = text(tokenizer);
+        let tokens = text.encode(&format!("{SHOWN}{END}"), false).unwrap();
+        let [.., shown, end] = tokens[..] else { panic!("{tokens:?}") };
+        assert_eq!(text.decode_after(&[shown, end]).unwrap(), SHOWN);
+        assert_eq!(text.token_text(end), END);
+        assert!(text.ends(end) && !text.ends(shown));
+        let beyond = text.vocabulary() as u32;
+        assert_eq!(text.decode_after(&[shown, beyond]).unwrap(), SHOWN);
+        assert_eq!(streamed(&text, &[beyond, shown, end, u32::MAX]), SHOWN);
+        assert_eq!(text.token_bytes(beyond), None);
+        assert_eq!(text.token_text(beyond), "");
+    }
+    assert!(Text::new(bytes(), vec![100_000], None).is_err());
+}

@@ -1,0 +1,274 @@
+//! Loads a worker with streams that join, end, are cut off and cancelled at random, and says what became of them.
+//!
+//! ```sh
+//! cargo run --example load -- --address 127.0.0.1:8081 --streams 64 --seconds 60
+//! ```
+//!
+//! Every prompt's greedy text is asked for alone first; a stream that tells another is `mixed`, one that neither ends nor was
+//! cut by us is `lost`, and memory of the device that is held at the end beyond the beginning is leaked.
+use std::io::{BufRead, BufReader};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+
+/// Beginnings of stories, as the tiny model of this repository tells them.
+const PROMPTS: [&str; 8] = [
+    "Once upon a time",
+    "Anna lives",
+    "There is a brave queen near the mill.",
+    "When the children",
+    "The old man has a dog. The dog",
+    "Tom and Anna like",
+    "In the morning the king",
+    "She",
+];
+
+/// Streams that join, leave and are cancelled.
+#[derive(Parser)]
+struct Arguments {
+    /// Host and port of the worker.
+    #[arg(long)]
+    address: String,
+    /// Streams at once.
+    #[arg(long, default_value_t = 64)]
+    streams: u64,
+    /// How long new streams are begun.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Tokens of a text at most.
+    #[arg(long, default_value_t = 24)]
+    tokens: usize,
+    /// Of what is drawn.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Default)]
+struct Counts {
+    whole: AtomicU64,
+    left: AtomicU64,
+    cancelled: AtomicU64,
+    refused: AtomicU64,
+    lost: AtomicU64,
+    mixed: AtomicU64,
+    tokens: AtomicU64,
+}
+
+/// What a client does with its stream.
+#[derive(Clone, Copy, PartialEq)]
+enum Habit {
+    /// Reads to the end.
+    Reads,
+    /// Closes the connection after so many tokens.
+    Leaves(usize),
+    /// Asks for a job and cancels it after so many tokens.
+    Cancels(usize),
+}
+
+struct Load<'a> {
+    arguments: &'a Arguments,
+    model: String,
+    expected: Vec<String>,
+    counts: Counts,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<bool> {
+    let models: Value = ureq::get(&format!("http://{}/v1/models", arguments.address)).call()?.into_json()?;
+    let model = models["data"][0]["id"].as_str().context("the worker names no model")?.to_owned();
+    let mut load = Load { arguments, model, expected: Vec::new(), counts: Counts::default() };
+    for prompt in PROMPTS {
+        load.expected.push(load.alone(prompt)?);
+    }
+    // What a full batch takes once, the allocator keeps.
+    load.round(arguments.streams, Duration::ZERO)?;
+    let before = load.idle()?;
+    load.counts = Counts::default();
+    load.round(arguments.streams, Duration::from_secs(arguments.seconds))?;
+    let leaked = load.idle()?.saturating_sub(before);
+    let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let Counts { whole, left, cancelled, refused, lost, mixed, tokens } = &load.counts;
+    let ok = of(lost) == 0 && of(mixed) == 0 && leaked == 0 && of(whole) > 0;
+    println!(
+        "load: {} streams={} lost={} mixed={} leaked_bytes={leaked} whole={} left={} cancelled={} refused={} tokens={}",
+        if ok { "ok" } else { "failed" },
+        arguments.streams,
+        of(lost),
+        of(mixed),
+        of(whole),
+        of(left),
+        of(cancelled),
+        of(refused),
+        of(tokens),
+    );
+    Ok(ok)
+}
+
+impl Load<'_> {
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.arguments.address)
+    }
+
+    /// A prompt's greedy text, with nothing else under way.
+    fn alone(&self, prompt: &str) -> Result<String> {
+        let body = json!({
+            "model": self.model, "prompt": prompt, "max_tokens": self.arguments.tokens, "temperature": 0,
+        });
+        let answer: Value = ureq::post(&self.url("/v1/completions")).send_json(body)?.into_json()?;
+        Ok(answer["choices"][0]["text"].as_str().context("no text")?.to_owned())
+    }
+
+    /// So many clients, each beginning one stream after another for so long, and one at least.
+    fn round(&self, streams: u64, time: Duration) -> Result<()> {
+        let until = Instant::now() + time;
+        thread::scope(|scope| {
+            let clients = (0..streams).map(|client| {
+                scope.spawn(move || -> Result<()> {
+                    let mut random = StdRng::seed_from_u64(self.arguments.seed << 32 | client);
+                    loop {
+                        self.stream(&mut random)?;
+                        if Instant::now() >= until {
+                            return Ok(());
+                        }
+                    }
+                })
+            });
+            let clients: Vec<_> = clients.collect();
+            clients.into_iter().try_for_each(|client| match client.join() {
+                Ok(outcome) => outcome,
+                Err(_) => bail!("a client panicked"),
+            })
+        })
+    }
+
+    fn stream(&self, random: &mut StdRng) -> Result<()> {
+        let prompt = random.random_range(0..PROMPTS.len());
+        let tokens = random.random_range(1..=self.arguments.tokens);
+        let habit = match random.random_range(0..10) {
+            0 => Habit::Leaves(random.random_range(0..=tokens)),
+            1 => Habit::Cancels(random.random_range(0..=tokens)),
+            _ => Habit::Reads,
+        };
+        let begun = match habit {
+            Habit::Cancels(_) => self.begin_job(prompt, tokens),
+            _ => self.begin_completion(prompt, tokens),
+        };
+        let (reader, job) = match begun {
+            Ok(begun) => begun,
+            Err(error) => match *error {
+                ureq::Error::Status(429, answer) => {
+                    ensure!(answer.header("retry-after").is_some(), "429 without Retry-After");
+                    self.counts.refused.fetch_add(1, Ordering::Relaxed);
+                    return Ok(());
+                }
+                other => return Err(other).context("a stream could not be begun"),
+            },
+        };
+        self.read(prompt, habit, reader, job)
+    }
+
+    fn begin_completion(&self, prompt: usize, tokens: usize) -> Begun {
+        let body = json!({
+            "model": self.model, "prompt": PROMPTS[prompt], "max_tokens": tokens, "temperature": 0, "stream": true,
+        });
+        let answer = ureq::post(&self.url("/v1/completions")).send_json(body)?;
+        Ok((Box::new(BufReader::new(answer.into_reader())), None))
+    }
+
+    fn begin_job(&self, prompt: usize, tokens: usize) -> Begun {
+        let body = json!({
+            "hive_id": "load", "model": self.model, "prompt": PROMPTS[prompt], "max_tokens": tokens,
+            "temperature": 0, "stream": true,
+        });
+        let answer = ureq::post(&self.url("/v1/jobs")).send_json(body)?;
+        let answer: Value = answer.into_json().map_err(ureq::Error::from)?;
+        let id = answer["job_id"].as_str().unwrap_or_default().to_owned();
+        let stream = ureq::get(&self.url(&format!("/v1/jobs/{id}/stream"))).call()?;
+        Ok((Box::new(BufReader::new(stream.into_reader())), Some(id)))
+    }
+
+    /// Reads a stream as its client does; a text must be the beginning of what its prompt gives alone.
+    fn read(&self, prompt: usize, habit: Habit, reader: Box<dyn BufRead>, job: Option<String>) -> Result<()> {
+        let (mut text, mut seen, mut done, mut cancelled) = (String::new(), 0, false, false);
+        for line in reader.lines() {
+            let Ok(line) = line else { break };
+            let Some(data) = line.strip_prefix("data:").map(str::trim) else { continue };
+            if data == "[DONE]" {
+                done = true;
+                break;
+            }
+            let event: Value = serde_json::from_str(data).with_context(|| format!("no JSON: {data}"))?;
+            if event.get("error").is_some() || event["type"] == "error" {
+                eprintln!("a stream failed: {data}");
+                break;
+            }
+            let piece = event["choices"][0]["text"].as_str().or(event["t"].as_str());
+            text.push_str(piece.unwrap_or_default());
+            seen += usize::from(piece.is_some());
+            match habit {
+                Habit::Leaves(after) if seen >= after => {
+                    self.counts.left.fetch_add(1, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Habit::Cancels(after) if seen >= after && !cancelled => {
+                    cancelled = true;
+                    let id = job.as_deref().context("a job")?;
+                    ureq::delete(&self.url(&format!("/v1/jobs/{id}"))).call()?;
+                }
+                _ => {}
+            }
+        }
+        self.counts.tokens.fetch_add(seen as u64, Ordering::Relaxed);
+        let counted = match (done, cancelled) {
+            (false, _) => &self.counts.lost,
+            (true, true) => &self.counts.cancelled,
+            (true, false) => &self.counts.whole,
+        };
+        counted.fetch_add(1, Ordering::Relaxed);
+        if !self.expected[prompt].starts_with(&text) {
+            eprintln!("{:?} gave {text:?}, and alone {:?}", PROMPTS[prompt], self.expected[prompt]);
+            self.counts.mixed.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Bytes of the device that the worker holds when nothing runs.
+    fn idle(&self) -> Result<u64> {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let metrics = ureq::get(&self.url("/metrics")).call()?.into_string()?;
+            let value = |name: &str| {
+                let line = metrics.lines().find(|line| line.starts_with(name))?;
+                line.rsplit(' ').next()?.parse::<f64>().ok()
+            };
+            let [running, waiting, held] =
+                ["llm_requests_running", "llm_requests_waiting", "llm_vram_bytes"].map(value);
+            match (running, waiting, held) {
+                (Some(0.0), Some(0.0), Some(held)) => return Ok(held as u64),
+                (Some(_), Some(_), Some(_)) => {}
+                _ => bail!("the worker does not say what it holds:\n{metrics}"),
+            }
+            ensure!(Instant::now() < until, "the worker does not come to rest:\n{metrics}");
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+type Begun = std::result::Result<(Box<dyn BufRead>, Option<String>), Box<ureq::Error>>;

@@ -1,0 +1,90 @@
+//! `POST /v1/embeddings`: texts as vectors of length one.
+use axum::Json;
+use axum::extract::State;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use worker_core::{ApiError, Body};
+
+use super::options::view;
+use super::request::Embeddings;
+use super::{Api, failure, prompts, unsupported};
+
+#[derive(Serialize)]
+pub struct Answer {
+    object: &'static str,
+    data: Vec<Embedding>,
+    model: String,
+    usage: Usage,
+}
+
+#[derive(Serialize)]
+struct Embedding {
+    object: &'static str,
+    index: usize,
+    embedding: Vector,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector {
+    Floats(Vec<f32>),
+    /// Of the floats' bytes, the lowest first.
+    Base64(String),
+}
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+/// Answers.
+pub async fn create(
+    State(api): State<Api>,
+    Body(body): Body<Map<String, Value>>,
+) -> Result<Json<Answer>, ApiError> {
+    let served = api.served()?;
+    unsupported::refuse(&body, unsupported::OF_EMBEDDINGS)?;
+    let asked: Embeddings = view(&body)?;
+    served.check_name(asked.model.as_deref())?;
+    let base64 = match asked.encoding_format.as_deref() {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(_) => return Err(ApiError::field("encoding_format", "must be float or base64")),
+    };
+    let inputs = prompts::tokens(&served, asked.input, "input").await?;
+    let tokens = inputs.iter().map(Vec::len).sum();
+    let computed =
+        served.engine.embed(inputs).map_err(|refused| failure::refused(refused, "input", "input"))?;
+    let vectors = computed.await.map_err(|_| failure::ended())?;
+    let vectors = vectors.map_err(|why| {
+        served.note_failure();
+        failure::error("engine_failed", why)
+    })?;
+    let data = vectors.into_iter().enumerate().map(|(index, vector)| {
+        let vector = normalized(vector);
+        let embedding = match base64 {
+            true => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+                Vector::Base64(BASE64_STANDARD.encode(bytes))
+            }
+            false => Vector::Floats(vector),
+        };
+        Embedding { object: "embedding", index, embedding }
+    });
+    Ok(Json(Answer {
+        object: "list",
+        data: data.collect(),
+        model: served.name.clone(),
+        usage: Usage { prompt_tokens: tokens, total_tokens: tokens },
+    }))
+}
+
+/// Of length one, unless it is zero.
+fn normalized(vector: Vec<f32>) -> Vec<f32> {
+    let length = vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
+    let scale = if length > 0.0 { 1.0 / length } else { 1.0 };
+    vector.into_iter().map(|value| (f64::from(value) * scale) as f32).collect()
+}

@@ -1,0 +1,210 @@
+//! The conversation and the tools as chat templates take them.
+use serde_json::{Map, Value, json};
+use worker_core::ApiError;
+
+use super::request::{AskedCall, Content, Function, Message, Part, Role, Tool, ToolChoice};
+
+/// The messages for the template: text instead of parts, arguments of calls as JSON.
+///
+/// # Errors
+/// 400 for contents that are missing or no text.
+pub fn for_template(messages: Vec<Message>) -> Result<Value, ApiError> {
+    if messages.is_empty() {
+        return Err(ApiError::field("messages", "is empty: it needs one message at least"));
+    }
+    messages.into_iter().enumerate().map(|(i, message)| one(i, message)).collect()
+}
+
+fn one(i: usize, message: Message) -> Result<Value, ApiError> {
+    let calls = message.tool_calls.unwrap_or_default();
+    let role = match message.role {
+        // Templates know the older name.
+        Role::System | Role::Developer => "system",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Tool => "tool",
+    };
+    let content = match message.content {
+        Some(content) => text(i, content)?,
+        None if message.role == Role::Assistant && !calls.is_empty() => String::new(),
+        None => return Err(ApiError::field(format!("messages[{i}].content"), "is missing")),
+    };
+    let mut turn = Map::new();
+    turn.insert("role".into(), role.into());
+    turn.insert("content".into(), content.into());
+    for (name, value) in [("name", message.name), ("tool_call_id", message.tool_call_id)] {
+        turn.extend(value.map(|value| (name.to_owned(), Value::String(value))));
+    }
+    if !calls.is_empty() {
+        turn.insert("tool_calls".into(), calls.into_iter().map(call).collect());
+    }
+    Ok(Value::Object(turn))
+}
+
+fn text(i: usize, content: Content) -> Result<String, ApiError> {
+    let parts = match content {
+        Content::Text(text) => return Ok(text),
+        Content::Parts(parts) => parts,
+    };
+    let texts = parts.into_iter().enumerate().map(|(j, Part { kind, text })| match (kind.as_str(), text) {
+        ("text", Some(text)) => Ok(text),
+        ("text", None) => Err(ApiError::field(format!("messages[{i}].content[{j}].text"), "is missing")),
+        (other, _) => Err(ApiError::field(
+            format!("messages[{i}].content[{j}].type"),
+            format!("is {other:?}: this model reads text alone"),
+        )),
+    });
+    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+}
+
+fn call(call: AskedCall) -> Value {
+    let arguments = match call.function.arguments {
+        // Templates write the arguments as JSON themselves.
+        Value::String(text) => serde_json::from_str(&text).unwrap_or(Value::String(text)),
+        Value::Null => json!({}),
+        other => other,
+    };
+    json!({
+        "id": call.id,
+        "type": "function",
+        "function": { "name": call.function.name, "arguments": arguments },
+    })
+}
+
+/// Which tools may be called, and whether one must.
+#[derive(Debug, Default)]
+pub struct Tools {
+    /// Names of those that may.
+    pub names: Vec<String>,
+    /// The schema of the call, if one must come.
+    pub schema: Option<Value>,
+}
+
+/// Checks the tools against the choice.
+///
+/// # Errors
+/// 400 for tools of other kinds, and choices that no tool fits.
+pub fn tools(tools: Vec<Tool>, choice: Option<ToolChoice>) -> Result<Tools, ApiError> {
+    let functions = tools.into_iter().enumerate().map(|(i, tool)| match tool {
+        Tool { kind, function: Some(function) } if kind == "function" => Ok(function),
+        Tool { kind, .. } if kind != "function" => Err(ApiError::field(
+            format!("tools[{i}].type"),
+            format!("is {kind:?}: only `function` is supported"),
+        )),
+        _ => Err(ApiError::field(format!("tools[{i}].function"), "is missing")),
+    });
+    let functions = functions.collect::<Result<Vec<Function>, _>>()?;
+    let names = || functions.iter().map(|function| function.name.clone()).collect();
+    match choice {
+        None => Ok(Tools { names: names(), schema: None }),
+        Some(ToolChoice::Word(word)) => match word.as_str() {
+            "none" => Ok(Tools::default()),
+            "auto" => Ok(Tools { names: names(), schema: None }),
+            "required" if functions.is_empty() => {
+                Err(ApiError::field("tool_choice", "is required, but there are no `tools`"))
+            }
+            "required" => {
+                let schemas: Vec<Value> = functions.iter().map(schema).collect();
+                Ok(Tools { names: names(), schema: Some(json!({ "anyOf": schemas })) })
+            }
+            other => Err(ApiError::field(
+                "tool_choice",
+                format!("is {other:?}: it may be none, auto, required or an object that names a function"),
+            )),
+        },
+        Some(ToolChoice::Named { function: named }) => {
+            let found = functions
+                .iter()
+                .find(|function| function.name == named.name)
+                .ok_or_else(|| ApiError::field("tool_choice.function.name", "is none of the `tools`"))?;
+            Ok(Tools { names: vec![named.name], schema: Some(schema(found)) })
+        }
+    }
+}
+
+/// What a call of the function looks like.
+fn schema(function: &Function) -> Value {
+    let parameters = function.parameters.clone().filter(|parameters| !parameters.is_null());
+    json!({
+        "type": "object",
+        "properties": {
+            "name": { "const": function.name },
+            "arguments": parameters.unwrap_or_else(|| json!({ "type": "object" })),
+        },
+        "required": ["name", "arguments"],
+        "additionalProperties": false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(value: Value) -> Result<Value, ApiError> {
+        for_template(serde_json::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn parts_are_lines_and_arguments_are_json() {
+        let told = messages(json!([
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "me"},
+            {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\":1}"}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "2"},
+        ]));
+        assert_eq!(
+            told.unwrap(),
+            json!([
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "a\nb", "name": "me"},
+                {"role": "assistant", "content": "", "tool_calls": [
+                    {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]},
+                {"role": "tool", "content": "2", "tool_call_id": "1"},
+            ])
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        for (value, param) in [
+            (json!([]), "messages"),
+            (json!([{"role": "user"}]), "messages[0].content"),
+            (json!([{"role": "assistant", "content": null}]), "messages[0].content"),
+            (json!([{"role": "user", "content": [{"type": "text"}]}]), "messages[0].content[0].text"),
+            (
+                json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+                "messages[0].content[0].type",
+            ),
+        ] {
+            assert_eq!(messages(value).unwrap_err().param(), Some(param));
+        }
+    }
+
+    #[test]
+    fn choices_decide_which_tools_may_be_called() {
+        let both = json!([
+            {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}},
+            {"type": "function", "function": {"name": "g"}},
+        ]);
+        let choose = |choice: Value| {
+            tools(
+                serde_json::from_value(both.clone()).unwrap(),
+                serde_json::from_value::<Option<ToolChoice>>(choice).unwrap(),
+            )
+        };
+        assert_eq!(choose(Value::Null).unwrap().names, ["f", "g"]);
+        assert!(choose(json!("none")).unwrap().names.is_empty());
+        assert_eq!(
+            choose(json!("required")).unwrap().schema.unwrap()["anyOf"][1]["properties"]["name"]["const"],
+            "g"
+        );
+        let named = choose(json!({"type": "function", "function": {"name": "g"}})).unwrap();
+        assert_eq!((named.names, named.schema.is_some()), (vec!["g".to_owned()], true));
+        for (wrong, param) in [
+            (json!("sometimes"), "tool_choice"),
+            (json!({"function": {"name": "h"}}), "tool_choice.function.name"),
+        ] {
+            assert_eq!(choose(wrong).unwrap_err().param(), Some(param));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The command line; each argument is also a variable of the same name in capitals.
+use candle_core::DType;
+use clap::Parser;
+use llm_engine::engine::Options;
+use llm_engine::model::LoadOptions;
+use worker_core::ServerArguments;
+
+/// Serves a language model with OpenAI's API.
+#[derive(Parser, Clone, Debug)]
+#[command(version)]
+pub struct Arguments {
+    /// Folder of safetensors, .gguf file, or name on the Hub: org/name, or org/name/file.gguf
+    #[arg(long, env)]
+    pub model: String,
+
+    /// Branch, tag or commit of a model on the Hub [default: main]
+    #[arg(long, env)]
+    pub model_ref: Option<String>,
+
+    /// Number of the AMD card [default: the first that works]
+    #[arg(long, env)]
+    pub rocm_device: Option<usize>,
+
+    /// Type of weights that are floats and of the cache: f32, f16 or bf16 [default: as the files say; f32 on the CPU]
+    #[arg(long, env, value_parser = dtype)]
+    pub dtype: Option<DType>,
+
+    /// Tokens that prompt and text may have together at most [default: as the model says]
+    #[arg(long, env, value_parser = count)]
+    pub context: Option<usize>,
+
+    /// Memory of the cache of keys and values, as 8GiB or 512MiB [default: what is free less a margin; 512MiB on the CPU]
+    #[arg(long, env, value_parser = bytes)]
+    pub cache_memory: Option<usize>,
+
+    /// Requests that are computed at once
+    #[arg(long, env, default_value_t = Options::default().max_running, value_parser = count)]
+    pub max_running: usize,
+
+    /// Requests that wait beyond those before others are refused
+    #[arg(long, env, default_value_t = Options::default().max_waiting)]
+    pub max_waiting: usize,
+
+    /// Tokens of one step at most: less lets running streams wait less, more reads prompts faster
+    #[arg(long, env, default_value_t = Options::default().step_tokens, value_parser = count)]
+    pub step_tokens: usize,
+
+    /// Compute every prompt anew, even where another began alike
+    #[arg(long, env)]
+    pub no_prefix_cache: bool,
+
+    /// What all workers have.
+    #[command(flatten)]
+    pub server: ServerArguments,
+}
+
+/// This worker's own defaults of [`ServerArguments`].
+pub const DEFAULTS: [(&str, &str); 2] = [("port", "8081"), ("body_limit", "8388608")];
+
+impl Arguments {
+    /// As the engine takes them.
+    pub fn engine(&self) -> Options {
+        Options {
+            max_running: self.max_running,
+            max_waiting: self.max_waiting,
+            step_tokens: self.step_tokens,
+            prefix_cache: !self.no_prefix_cache,
+        }
+    }
+
+    /// As the model's loader takes them.
+    pub fn load(&self) -> LoadOptions {
+        LoadOptions { dtype: self.dtype, cache_bytes: self.cache_memory, context: self.context }
+    }
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&count| count > 0).ok_or_else(|| "must be 1 or more".to_owned())
+}
+
+fn dtype(text: &str) -> Result<DType, String> {
+    match text {
+        "f32" => Ok(DType::F32),
+        "f16" => Ok(DType::F16),
+        "bf16" => Ok(DType::BF16),
+        _ => Err("must be f32, f16 or bf16".to_owned()),
+    }
+}
+
+const UNITS: [(&str, u32); 4] = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
+
+/// A number of bytes, with or without a unit.
+fn bytes(text: &str) -> Result<usize, String> {
+    let (number, shift) = UNITS
+        .iter()
+        .find_map(|&(unit, shift)| Some((text.strip_suffix(unit)?.trim_end(), shift)))
+        .unwrap_or((text, 0));
+    let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "must be a size, as 8GiB, 512MiB or 1000000".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, expected) in [
+            ("8GiB", Some(8usize << 30)),
+            ("512 MiB", Some(512 << 20)),
+            ("1000", Some(1000)),
+            ("3B", Some(3)),
+            ("0", None),
+            ("1.5GiB", None),
+            ("99999999999GiB", None),
+            ("GiB", None),
+        ] {
+            assert_eq!(bytes(text).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn arguments_become_options() {
+        let arguments = Arguments::try_parse_from(
+            "worker --model m --no-prefix-cache --max-running 3 --dtype bf16 --cache-memory 1MiB --context 99"
+                .split(' '),
+        )
+        .unwrap();
+        let engine = arguments.engine();
+        assert_eq!((engine.max_running, engine.max_waiting, engine.prefix_cache), (3, 256, false));
+        let load = arguments.load();
+        assert_eq!(
+            (load.dtype, load.cache_bytes, load.context),
+            (Some(DType::BF16), Some(1 << 20), Some(99))
+        );
+        for wrong in ["--max-running 0", "--step-tokens x", "--dtype f64", "--context 0"] {
+            assert!(
+                Arguments::try_parse_from(format!("worker --model m {wrong}").split(' ')).is_err(),
+                "{wrong}"
+            );
+        }
+    }
+}

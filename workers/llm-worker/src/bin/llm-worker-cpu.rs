@@ -1,0 +1,8 @@
+//! Serves a language model on the CPU.
+use std::process::ExitCode;
+
+use llm_worker::device::DeviceKind;
+
+fn main() -> ExitCode {
+    llm_worker::run::main(DeviceKind::Cpu)
+}

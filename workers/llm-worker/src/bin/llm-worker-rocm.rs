@@ -1,0 +1,8 @@
+//! Serves a language model on an AMD card.
+use std::process::ExitCode;
+
+use llm_worker::device::DeviceKind;
+
+fn main() -> ExitCode {
+    llm_worker::run::main(DeviceKind::Rocm)
+}

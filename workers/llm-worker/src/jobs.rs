@@ -1,0 +1,299 @@
+//! Jobs: a text asked for in one request and followed in another.
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::post;
+use axum::{Json, Router};
+use llm_engine::engine::Stream;
+use llm_engine::request::{Event, Request, Sampling, StopReason};
+use serde::{Deserialize, Serialize};
+use worker_core::jobs::{OnDisconnect, Options};
+use worker_core::{ApiError, Body, Job, Jobs};
+
+use crate::api::{self, Api};
+use crate::device;
+use crate::metrics::Observed;
+use crate::served::Served;
+
+/// Tokens, and time, after which the speed is told.
+const METRICS_TOKENS: usize = 32;
+const METRICS_TIME: Duration = Duration::from_secs(1);
+
+/// What a job is to write.
+#[derive(Debug, Deserialize)]
+pub struct JobRequest {
+    /// Who asks.
+    pub hive_id: String,
+    /// The model's name.
+    pub model: String,
+    /// What the text goes on behind.
+    pub prompt: String,
+    /// Tokens to write at most.
+    pub max_tokens: usize,
+    /// 0 to 2.
+    pub temperature: f32,
+    /// Above 0, 1 at most.
+    pub top_p: Option<f32>,
+    /// A count; 0 takes all.
+    pub top_k: Option<usize>,
+    /// The card that is meant.
+    pub device: Option<usize>,
+    /// The worker that is meant.
+    pub worker_id: Option<String>,
+    /// False gives the text in one event at the end.
+    #[serde(default = "yes")]
+    pub stream: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Where a job is followed.
+#[derive(Debug, Serialize)]
+pub struct Accepted {
+    job_id: String,
+    sse_url: String,
+}
+
+/// What a job tells.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum JobEvent {
+    /// Its prompt is about to be read.
+    Started {
+        /// The job.
+        job_id: String,
+        /// The model.
+        model: String,
+        /// When, as RFC 3339 has it.
+        started_at: String,
+    },
+    /// More of the text.
+    Token {
+        /// What it adds.
+        t: String,
+        /// Counts these events from 0.
+        i: usize,
+    },
+    /// How fast it is.
+    Metrics {
+        /// Of this job, since its first.
+        tokens_per_sec: f64,
+        /// Memory of the card that the worker holds.
+        vram_bytes: u64,
+    },
+    /// The text is whole.
+    End {
+        /// Tokens written.
+        tokens_out: usize,
+        /// From the first token to the last.
+        decode_time_ms: u64,
+        /// Why.
+        stop_reason: StopReason,
+    },
+    /// Nothing more comes.
+    Error {
+        /// A short name.
+        code: String,
+        /// What happened.
+        message: String,
+    },
+}
+
+impl From<&ApiError> for JobEvent {
+    fn from(error: &ApiError) -> Self {
+        Self::Error { code: error.code().to_owned(), message: error.message().to_owned() }
+    }
+}
+
+#[derive(Clone)]
+struct Desk {
+    api: Api,
+    jobs: Jobs<JobEvent>,
+    worker_id: Arc<str>,
+}
+
+/// `POST /v1/jobs`, and below it streams and their ends; `worker_id` is this worker's name.
+pub fn router(api: Api, worker_id: String) -> Router {
+    let jobs = Jobs::new(Options::new(|error| JobEvent::from(error)), &api.lifecycle);
+    let desk = Desk { api, jobs: jobs.clone(), worker_id: worker_id.into() };
+    Router::new().route("/v1/jobs", post(create)).with_state(desk).nest("/v1/jobs", jobs.routes())
+}
+
+async fn create(
+    State(desk): State<Desk>,
+    Body(asked): Body<JobRequest>,
+) -> Result<(StatusCode, Json<Accepted>), ApiError> {
+    let served = desk.api.served()?;
+    check(&asked, &served, &desk.worker_id)?;
+    let (hive, whole) = (asked.hive_id.clone(), !asked.stream);
+    let submitting = served.clone();
+    let start = Instant::now();
+    let stream = api::blocking(move || submit(&submitting, asked)).await?;
+    let job = desk.jobs.create(OnDisconnect::Continue);
+    let job_id = job.id();
+    tracing::debug!(hive, job_id, "a job begins");
+    let observed = served.metrics.observe(start);
+    tokio::spawn(write(job, stream, served, observed, whole));
+    let sse_url = format!("/v1/jobs/{job_id}/stream");
+    Ok((StatusCode::ACCEPTED, Json(Accepted { job_id, sse_url })))
+}
+
+fn check(asked: &JobRequest, served: &Served, worker_id: &str) -> Result<(), ApiError> {
+    served.check_name(Some(&asked.model))?;
+    let wrong = |name: &str, why: String| Err(ApiError::field(name, why));
+    if asked.worker_id.as_deref().is_some_and(|meant| meant != worker_id) {
+        return wrong("worker_id", format!("is another worker's: this is {worker_id:?}"));
+    }
+    if let (Some(meant), Some(own)) = (asked.device, served.opened.ordinal)
+        && meant != own
+    {
+        return wrong("device", format!("is {meant}, but this worker runs on device {own}"));
+    }
+    if asked.max_tokens == 0 {
+        return wrong("max_tokens", "must be 1 or more".to_owned());
+    }
+    if !(0.0..=2.0).contains(&asked.temperature) {
+        return wrong("temperature", "must lie in 0 to 2".to_owned());
+    }
+    if asked.top_p.is_some_and(|top_p| !(top_p > 0.0 && top_p <= 1.0)) {
+        return wrong("top_p", "must be above 0, 1 at most".to_owned());
+    }
+    Ok(())
+}
+
+fn submit(served: &Served, asked: JobRequest) -> Result<Stream, ApiError> {
+    let prompt = served.engine.text().encode(&asked.prompt, true);
+    let prompt = prompt.map_err(|error| ApiError::invalid(format!("{error:#}")).with_param("prompt"))?;
+    let request = Request {
+        prompt,
+        max_tokens: Some(asked.max_tokens),
+        sampling: Sampling {
+            temperature: asked.temperature,
+            top_p: asked.top_p.unwrap_or(1.0),
+            top_k: asked.top_k.filter(|&top_k| top_k > 0),
+            ..Sampling::default()
+        },
+        stop: Vec::new(),
+        ignore_eos: false,
+        logprobs: None,
+        constraint: None,
+    };
+    served.engine.submit(request).map_err(|refused| api::refused(refused, "prompt", "prompt"))
+}
+
+/// Writes a job's log from its stream.
+async fn write(
+    job: Job<JobEvent>,
+    mut stream: Stream,
+    served: Arc<Served>,
+    mut observed: Observed,
+    whole: bool,
+) {
+    let mut log = Log { job, served, whole, held: String::new(), pieces: 0, speed: None };
+    let mut cancelled = std::pin::pin!(log.job.cancelled());
+    let mut told = false;
+    loop {
+        let event = tokio::select! {
+            event = stream.next() => event,
+            () = &mut cancelled, if !told => {
+                // The stream still tells how it ended.
+                stream.cancel();
+                told = true;
+                continue;
+            }
+        };
+        let Some(event) = event else {
+            return log.job.fail(&ApiError::internal("the engine ended without a word: see its log"));
+        };
+        observed.event(&event);
+        let goes_on = match event {
+            Event::Started => log.started(),
+            Event::Token { text, .. } => log.token(text),
+            Event::End { text, reason, usage } => {
+                log.end(text, reason, usage.completion_tokens);
+                return log.job.end();
+            }
+            Event::Error { code, message } => {
+                log.served.note_failure();
+                let status = StatusCode::INTERNAL_SERVER_ERROR;
+                return log.job.fail(&ApiError::new(status, code, message));
+            }
+        };
+        if !goes_on {
+            return;
+        }
+    }
+}
+
+/// Speed is measured from the first token on.
+struct Speed {
+    first: Instant,
+    told: Instant,
+    tokens: usize,
+    tokens_told: usize,
+}
+
+struct Log {
+    job: Job<JobEvent>,
+    served: Arc<Served>,
+    whole: bool,
+    held: String,
+    pieces: usize,
+    speed: Option<Speed>,
+}
+
+impl Log {
+    fn started(&mut self) -> bool {
+        let started_at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        self.job.push(&JobEvent::Started {
+            job_id: self.job.id(),
+            model: self.served.name.clone(),
+            started_at,
+        })
+    }
+
+    fn token(&mut self, text: String) -> bool {
+        let now = Instant::now();
+        let speed = self.speed.get_or_insert(Speed { first: now, told: now, tokens: 0, tokens_told: 0 });
+        speed.tokens += 1;
+        let due = speed.tokens - speed.tokens_told >= METRICS_TOKENS || now - speed.told >= METRICS_TIME;
+        let mut goes_on = self.text(text, self.whole);
+        if due {
+            goes_on &= self.metrics(now);
+        }
+        goes_on
+    }
+
+    /// What was written so far, unless it is to be held.
+    fn text(&mut self, text: String, hold: bool) -> bool {
+        self.held.push_str(&text);
+        if hold || self.held.is_empty() {
+            return true;
+        }
+        let i = self.pieces;
+        self.pieces += 1;
+        self.job.push(&JobEvent::Token { t: std::mem::take(&mut self.held), i })
+    }
+
+    fn metrics(&mut self, now: Instant) -> bool {
+        let Some(speed) = &mut self.speed else { return true };
+        (speed.told, speed.tokens_told) = (now, speed.tokens);
+        let seconds = (now - speed.first).as_secs_f64();
+        // The first token's time went into reading the prompt.
+        let tokens_per_sec = if seconds > 0.0 { (speed.tokens - 1) as f64 / seconds } else { 0.0 };
+        let vram_bytes = device::vram_bytes(&self.served.opened.device);
+        self.job.push(&JobEvent::Metrics { tokens_per_sec, vram_bytes })
+    }
+
+    fn end(&mut self, text: String, stop_reason: StopReason, tokens_out: usize) {
+        let now = Instant::now();
+        let decode_time_ms = self.speed.as_ref().map_or(0, |speed| (now - speed.first).as_millis() as u64);
+        self.text(text, false);
+        self.metrics(now);
+        self.job.push(&JobEvent::End { tokens_out, decode_time_ms, stop_reason });
+    }
+}

@@ -1,0 +1,26 @@
+//! An OpenAI-compatible server of language models.
+//!
+//! | file or folder | subject |
+//! |---|---|
+//! | `run` | the life of the process |
+//! | `arguments` | the command line |
+//! | `device` | where the model runs |
+//! | `fetch` | models by path or by their name on the Hub |
+//! | `loading` | from arguments to a model that is warm |
+//! | `served` | the model as handlers know it |
+//! | `routes` | everything that is answered |
+//! | `api/` | OpenAI's API |
+//! | `jobs` | the API of jobs |
+//! | `page/` | the chat page |
+//! | `metrics` | what Prometheus reads |
+pub mod api;
+pub mod arguments;
+pub mod device;
+pub mod fetch;
+pub mod jobs;
+pub mod loading;
+pub mod metrics;
+pub mod page;
+pub mod routes;
+pub mod run;
+pub mod served;

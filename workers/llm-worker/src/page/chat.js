@@ -1,0 +1,317 @@
+// The page: asks the server beside it, and keeps the conversation in memory.
+const at = id => document.getElementById(id);
+const [log, scroll, prompt_, send, stop, settings] = ["log", "scroll", "prompt", "send", "stop", "settings"].map(at);
+const DEFAULTS = { system: "", temperature: 0.7, top_p: 0.95, max_tokens: "" };
+const IDEAS = {
+  chat: ["Explain how a GPU hides the latency of memory", "Write a haiku about winter mornings", "A function in Rust that checks balanced brackets", "Plan a quiet weekend in three lines"],
+  text: ["Once upon a time", "The three laws of thermodynamics are", "def fibonacci(n):"],
+};
+const stored = (store, key, otherwise) => { try { return JSON.parse(store.getItem(key)) ?? otherwise; } catch { return otherwise; } };
+const store = (where, key, value) => { try { where.setItem(key, JSON.stringify(value)); } catch { /* a private window: kept until it is closed */ } };
+
+let options = { ...DEFAULTS, ...stored(localStorage, "chat-settings", {}) };
+let token = stored(sessionStorage, "chat-token", "");
+let model = null; // { id, chat_template, max_model_len } once the server has one
+let turns = []; // { role, content, view }
+let nagged = false; // whether the token was asked for, since it last changed
+let running = null; // the AbortController of the answer that is being written
+
+const say = text => { at("said").textContent = text; };
+const ask = (path, init = {}) => fetch(path, { ...init, cache: "no-store", headers: { ...init.headers, ...(token && { Authorization: `Bearer ${token}` }) } });
+
+// ---- the server's state
+
+async function watch() {
+  let pause = 15000;
+  try {
+    const ready = await ask("ready");
+    const state = await ready.json().catch(() => ({}));
+    if (ready.ok) {
+      if (!model || !at("lamp").classList.contains("ready")) await meet();
+    } else {
+      pause = 1000;
+      const { state: phase, progress, what } = state.lifecycle ?? {};
+      if (phase === "loading") {
+        const share = Math.round(100 * progress);
+        show("wait", `Loading: ${what}, ${share} %`, share);
+      } else show(phase === "failed" ? "bad" : "wait", state.why ?? "The server is not ready");
+    }
+  } catch {
+    pause = 3000;
+    show("bad", "The server does not answer");
+  }
+  setTimeout(watch, pause);
+}
+
+async function meet() {
+  const answer = await ask("v1/models");
+  if (answer.status === 401) {
+    show("wait", "A token is needed");
+    if (!settings.open && !nagged) open_settings(true);
+    nagged = true;
+    return;
+  }
+  model = (await answer.json()).data[0];
+  const chat = model.chat_template !== false;
+  at("model").textContent = model.id;
+  document.title = `${model.id} – Chat`;
+  show("ready", [chat ? "Ready" : "Ready, continues texts (the model has no chat template)", model.max_model_len && `${model.max_model_len.toLocaleString("en")} tokens of context`].filter(Boolean).join(" · "));
+  at("system-field").hidden = !chat;
+  prompt_.placeholder = chat ? "Write a message" : "Write the beginning of a text";
+  at("empty").querySelector("h2").textContent = chat ? "What is on your mind?" : "How does the text begin?";
+  at("ideas").replaceChildren(...IDEAS[chat ? "chat" : "text"].map(idea => {
+    const button = element("button", { type: "button" }, idea);
+    button.addEventListener("click", () => { prompt_.value = idea; fit(); submit(); });
+    return button;
+  }));
+  update();
+}
+
+function show(lamp, words, share = null) {
+  at("lamp").className = `lamp ${lamp}`;
+  if (at("state").textContent !== words) at("state").textContent = words;
+  const bar = at("progress");
+  bar.hidden = share === null;
+  if (share !== null) {
+    bar.setAttribute("aria-valuenow", share);
+    bar.firstElementChild.style.width = `${share}%`;
+  }
+  update();
+}
+
+// ---- the conversation
+
+const usable = () => model && at("lamp").classList.contains("ready");
+
+function update() {
+  at("empty").hidden = turns.length > 0;
+  at("ideas").hidden = !usable();
+  at("clear").disabled = !turns.length;
+  send.hidden = Boolean(running);
+  stop.hidden = !running;
+  send.disabled = !usable() || !prompt_.value.trim();
+  const last = turns.findLastIndex(turn => turn.role === "assistant");
+  turns.forEach((turn, i) => turn.view.again?.toggleAttribute("hidden", i !== last || Boolean(running)));
+}
+
+const ICONS = {
+  copy: "M9 9h10v10H9zM5 15V5h10",
+  again: "M20 11a8 8 0 1 0-2.3 6.7M20 5v6h-6",
+  edit: "M4 20h4L19 9l-4-4L4 16z",
+};
+function action(icon, label, act) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg"), path = document.createElementNS(svg.namespaceURI, "path");
+  svg.setAttribute("viewBox", "0 0 24 24");
+  svg.setAttribute("aria-hidden", "true");
+  path.setAttribute("d", ICONS[icon]);
+  svg.append(path);
+  const button = element("button", { type: "button", className: "quiet" }, svg, element("span", {}, label));
+  button.addEventListener("click", () => act(button));
+  return button;
+}
+
+function add(role, content) {
+  const body = element("div", { className: "body" }), figures = element("span", { className: "figures" });
+  const foot = element("div", { className: "foot" });
+  const turn = { role, content, view: { body, figures, foot } };
+  foot.append(action("copy", "Copy", button => clip(turn.content, button)));
+  if (role === "user") {
+    body.textContent = content;
+    foot.append(action("edit", "Edit", () => edit(turn)));
+  } else {
+    turn.view.again = action("again", "Again", () => again(turn));
+    foot.append(turn.view.again, figures);
+  }
+  const who = element("span", { className: "hidden" }, role === "user" ? "You:" : "Model:");
+  turn.view.item = element("li", { className: `turn ${role}` }, who, body, foot);
+  log.append(turn.view.item);
+  turns.push(turn);
+  return turn;
+}
+
+function cut(from) {
+  turns.splice(from).forEach(turn => turn.view.item.remove());
+}
+function edit(turn) {
+  running?.abort();
+  cut(turns.indexOf(turn));
+  prompt_.value = turn.content;
+  fit();
+  prompt_.focus();
+  update();
+}
+function again(turn) {
+  cut(turns.indexOf(turn));
+  write();
+}
+
+function submit() {
+  const text = prompt_.value.trim();
+  if (!text || running || !usable()) return;
+  add("user", text);
+  prompt_.value = "";
+  fit();
+  stick = true;
+  write();
+}
+
+// What is asked of the server: a chat, or the whole text so far where the model knows no turns.
+function request() {
+  const body = { model: model.id, stream: true, stream_options: { include_usage: true }, temperature: Number(options.temperature), top_p: Number(options.top_p) };
+  if (Number(options.max_tokens) >= 1) body.max_tokens = Math.floor(Number(options.max_tokens));
+  if (model.chat_template === false) {
+    return ["v1/completions", { ...body, max_tokens: body.max_tokens ?? 256, prompt: turns.slice(0, -1).map(turn => turn.content).join("") }];
+  }
+  const system = options.system.trim() ? [{ role: "system", content: options.system }] : [];
+  // What the model thought before an answer is no part of the conversation.
+  const said = turns.slice(0, -1).map(({ role, content }) => ({ role, content: role === "assistant" ? content.replace(/^\s*<think>[\s\S]*?(<\/think>\s*|$)/, "") : content }));
+  return ["v1/chat/completions", { ...body, messages: [...system, ...said] }];
+}
+
+async function write() {
+  const turn = add("assistant", ""), { body, figures, foot } = turn.view;
+  running = new AbortController();
+  log.setAttribute("aria-busy", "true");
+  body.classList.add("caret");
+  foot.hidden = true;
+  update();
+  let drawn = 0, first = 0, usage = null, end = "";
+  const draw = () => {
+    drawn = 0;
+    const was = body.querySelector(".thought");
+    body.replaceChildren(...answer(turn.content));
+    const thought = body.querySelector(".thought");
+    // Open as the reader left it, but closed once the thinking is over.
+    if (was && thought && was.firstChild.textContent === thought.firstChild.textContent) thought.open = was.open;
+    follow();
+  };
+  try {
+    const [path, asked] = request();
+    const answered = await ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked), signal: running.signal });
+    if (!answered.ok) throw await refusal(answered);
+    for await (const chunk of chunks(answered.body)) {
+      if (chunk.error) throw new Error(chunk.error.message);
+      usage = chunk.usage ?? usage;
+      const choice = chunk.choices?.[0];
+      end = choice?.finish_reason ?? end;
+      const text = choice?.delta?.content ?? choice?.text ?? "";
+      if (!text) continue;
+      first ||= performance.now();
+      turn.content += text;
+      drawn ||= requestAnimationFrame(draw);
+    }
+    say("The answer is complete.");
+  } catch (error) {
+    if (error.name === "AbortError") end = "stopped";
+    else {
+      end = "error";
+      turn.failed = error.message;
+      say(error.message);
+    }
+  }
+  const seconds = (performance.now() - first) / 1000;
+  cancelAnimationFrame(drawn);
+  running = null;
+  draw();
+  body.classList.remove("caret");
+  if (turn.failed) body.append(element("div", { className: "error", role: "alert" }, turn.failed));
+  else if (!turn.content) body.append(element("p", {}, element("em", {}, end === "stopped" ? "Stopped." : "The answer is empty.")));
+  const notes = { length: "cut at the longest answer", stopped: "stopped" };
+  const tokens = usage?.completion_tokens;
+  figures.textContent = [tokens && `${tokens} tokens`, tokens > 1 && first && seconds > 0 && `${((tokens - 1) / seconds).toFixed(1)} tokens/s`, notes[end]].filter(Boolean).join(" · ");
+  foot.hidden = false;
+  log.removeAttribute("aria-busy");
+  update();
+  follow();
+}
+
+async function refusal(answered) {
+  const told = (await answered.json().catch(() => ({}))).error?.message;
+  if (answered.status === 401) {
+    open_settings(true);
+    return new Error("The server asks for a token: see the settings.");
+  }
+  if (answered.status === 429) return new Error(`The server is busy: try again in ${answered.headers.get("Retry-After") ?? "a few"} seconds.`);
+  return new Error(told ?? `The server answered ${answered.status}.`);
+}
+
+// The JSON of each server-sent event, until [DONE].
+async function* chunks(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) throw new Error("The server broke off.");
+    const lines = (held + value).split("\n");
+    held = lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data:")) continue;
+      const data = line.slice(5).trim();
+      if (data === "[DONE]") return;
+      yield JSON.parse(data);
+    }
+  }
+}
+
+// ---- scrolling, keys, settings
+
+let stick = true;
+const follow = () => { if (stick) scroll.scrollTop = scroll.scrollHeight; ends(); };
+const ends = () => { at("down").hidden = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 80; };
+scroll.addEventListener("scroll", () => { stick = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 40; ends(); }, { passive: true });
+at("down").addEventListener("click", () => { stick = true; follow(); });
+
+function fit() {
+  prompt_.style.height = "auto";
+  prompt_.style.height = `${prompt_.scrollHeight}px`;
+  update();
+}
+prompt_.addEventListener("input", fit);
+prompt_.addEventListener("keydown", event => {
+  // While an input method composes, Enter takes its word.
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  submit();
+});
+at("form").addEventListener("submit", event => { event.preventDefault(); submit(); });
+stop.addEventListener("click", () => { running?.abort(); prompt_.focus(); });
+document.addEventListener("keydown", event => { if (event.key === "Escape" && !settings.open) running?.abort(); });
+at("clear").addEventListener("click", () => { running?.abort(); cut(0); say("A new chat."); prompt_.focus(); update(); ends(); });
+
+const FIELDS = Object.keys(DEFAULTS);
+const fill = () => FIELDS.forEach(name => {
+  at(name).value = options[name];
+  const shown = at(`${name}-value`);
+  if (shown) shown.textContent = Number(options[name]).toFixed(2);
+});
+FIELDS.forEach(name => at(name).addEventListener("input", () => {
+  options[name] = at(name).value;
+  store(localStorage, "chat-settings", options);
+  const shown = at(`${name}-value`);
+  if (shown) shown.textContent = Number(options[name]).toFixed(2);
+}));
+function open_settings(asked = false) {
+  at("token-why").hidden = !asked;
+  at("token").value = token;
+  fill();
+  if (!settings.open) settings.showModal();
+  if (asked) at("token").focus();
+}
+at("open-settings").addEventListener("click", () => open_settings());
+at("reset").addEventListener("click", () => { options = { ...DEFAULTS }; store(localStorage, "chat-settings", options); fill(); });
+settings.addEventListener("click", event => { if (event.target === settings) settings.close(); });
+settings.addEventListener("close", () => {
+  const given = at("token").value.trim();
+  if (given !== token) {
+    token = given;
+    nagged = false;
+    store(sessionStorage, "chat-token", token);
+    meet().catch(() => show("bad", "The server does not answer"));
+  }
+  prompt_.focus();
+});
+
+fill();
+update();
+if (matchMedia("(hover: hover)").matches) prompt_.focus();
+watch();

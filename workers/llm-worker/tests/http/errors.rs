@@ -1,0 +1,195 @@
+//! What is refused, and how it is told.
+use axum::body::Body;
+use axum::http::Request;
+use serde_json::{Value, json};
+
+use crate::fixture::{MODEL, json_request, worker};
+use crate::tiny_llama::{CONTEXT, vocabulary};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+const EMBEDDINGS: &str = "/v1/embeddings";
+
+fn valid(path: &str) -> Value {
+    match path {
+        CHAT => json!({"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}),
+        COMPLETIONS => json!({"model": MODEL, "prompt": "Hello", "max_tokens": 2}),
+        _ => json!({"model": MODEL, "input": "Hello"}),
+    }
+}
+
+#[tokio::test]
+async fn every_bad_value_names_its_field() {
+    let worker = worker();
+    let tool = json!([{"type": "function", "function": {"name": "f"}}]);
+    let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}]);
+    let schema = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strange"}}});
+    // Where, what is put into a valid body, the code, the param.
+    let table: &[(&str, Value, &str, &str)] = &[
+        (CHAT, json!({"max_tokens": 0}), "invalid_value", "max_tokens"),
+        (CHAT, json!({"max_tokens": -1}), "invalid_value", "max_tokens"),
+        (CHAT, json!({"max_tokens": 1.5}), "invalid_value", "max_tokens"),
+        (CHAT, json!({"max_tokens": "many"}), "invalid_value", "max_tokens"),
+        (CHAT, json!({"max_completion_tokens": 3}), "invalid_value", "max_completion_tokens"),
+        (CHAT, json!({"max_tokens": 100_000}), "context_length_exceeded", "messages"),
+        (CHAT, json!({"max_tokens": u64::MAX}), "context_length_exceeded", "messages"),
+        (CHAT, json!({"temperature": -0.1}), "invalid_value", "temperature"),
+        (CHAT, json!({"temperature": 2.1}), "invalid_value", "temperature"),
+        (CHAT, json!({"temperature": 1e300}), "invalid_value", "temperature"),
+        (CHAT, json!({"temperature": "hot"}), "invalid_value", "temperature"),
+        (CHAT, json!({"top_p": 1.5}), "invalid_value", "top_p"),
+        (CHAT, json!({"min_p": -1}), "invalid_value", "min_p"),
+        (CHAT, json!({"top_k": -2}), "invalid_value", "top_k"),
+        (CHAT, json!({"presence_penalty": 3}), "invalid_value", "presence_penalty"),
+        (CHAT, json!({"frequency_penalty": -3}), "invalid_value", "frequency_penalty"),
+        (CHAT, json!({"repetition_penalty": 0}), "invalid_value", "repetition_penalty"),
+        (CHAT, json!({"n": 0}), "invalid_value", "n"),
+        (CHAT, json!({"n": 1000}), "invalid_value", "n"),
+        (CHAT, json!({"seed": 0.5}), "invalid_value", "seed"),
+        (CHAT, json!({"stop": ["a", "b", "c", "d", "e"]}), "invalid_value", "stop"),
+        (CHAT, json!({"stop": ""}), "invalid_value", "stop"),
+        (CHAT, json!({"stop": 3}), "invalid_value", "stop"),
+        (CHAT, json!({"stream": "yes"}), "invalid_value", "stream"),
+        (CHAT, json!({"stream_options": {}}), "invalid_value", "stream_options"),
+        (CHAT, json!({"logit_bias": {"x": 1}}), "invalid_value", "logit_bias.x"),
+        (CHAT, json!({"logit_bias": {"5": 101}}), "invalid_value", "logit_bias.5"),
+        (CHAT, json!({"logit_bias": {vocabulary().to_string(): 1}}), "invalid_value", "logit_bias.272"),
+        (CHAT, json!({"logprobs": true, "top_logprobs": 21}), "invalid_value", "top_logprobs"),
+        (CHAT, json!({"top_logprobs": 1}), "invalid_value", "top_logprobs"),
+        (CHAT, json!({"messages": []}), "invalid_value", "messages"),
+        (CHAT, json!({"messages": null}), "invalid_value", "messages"),
+        (CHAT, json!({"messages": [{"role": "user"}]}), "invalid_value", "messages[0].content"),
+        (CHAT, json!({"messages": [{"content": "x"}]}), "invalid_value", "messages[0].role"),
+        (CHAT, json!({"messages": [{"role": "king", "content": "x"}]}), "invalid_value", "messages[0].role"),
+        (CHAT, json!({"messages": [{"role": "user", "content": 3}]}), "invalid_value", "messages[0].content"),
+        (CHAT, json!({"messages": [{"role": "user", "content": "raise"}]}), "invalid_value", "messages"),
+        (CHAT, json!({"messages": image}), "invalid_value", "messages[0].content[0].type"),
+        (CHAT, json!({"response_format": {"type": "xml"}}), "invalid_value", "response_format.type"),
+        (
+            CHAT,
+            json!({"response_format": {"type": "json_schema"}}),
+            "invalid_value",
+            "response_format.json_schema",
+        ),
+        (CHAT, json!({"response_format": schema}), "invalid_value", "response_format"),
+        (CHAT, json!({"tools": [{"type": "custom"}]}), "invalid_value", "tools[0].type"),
+        (CHAT, json!({"tools": [{"type": "function"}]}), "invalid_value", "tools[0].function"),
+        (CHAT, json!({"tool_choice": "required"}), "invalid_value", "tool_choice"),
+        (CHAT, json!({"tools": tool, "tool_choice": "perhaps"}), "invalid_value", "tool_choice"),
+        (
+            CHAT,
+            json!({"tools": tool, "tool_choice": {"function": {"name": "g"}}}),
+            "invalid_value",
+            "tool_choice.function.name",
+        ),
+        (
+            CHAT,
+            json!({"tools": tool, "tool_choice": "required", "response_format": {"type": "json_object"}}),
+            "invalid_value",
+            "tool_choice",
+        ),
+        (CHAT, json!({"functions": [{"name": "f"}]}), "unsupported_parameter", "functions"),
+        (CHAT, json!({"audio": {"voice": "x"}}), "unsupported_parameter", "audio"),
+        (COMPLETIONS, json!({"prompt": null}), "invalid_value", "prompt"),
+        (COMPLETIONS, json!({"prompt": ""}), "invalid_value", "prompt"),
+        (COMPLETIONS, json!({"prompt": []}), "invalid_value", "prompt"),
+        (COMPLETIONS, json!({"prompt": ["a", ""]}), "invalid_value", "prompt[1]"),
+        (COMPLETIONS, json!({"prompt": [-1]}), "invalid_value", "prompt"),
+        (COMPLETIONS, json!({"prompt": [vocabulary()]}), "invalid_value", "prompt"),
+        (COMPLETIONS, json!({"prompt": [[1], [70_000]]}), "invalid_value", "prompt[1]"),
+        (COMPLETIONS, json!({"prompt": {"text": "x"}}), "invalid_value", "prompt"),
+        (COMPLETIONS, json!({"prompt": "x ".repeat(CONTEXT)}), "context_length_exceeded", "prompt"),
+        (COMPLETIONS, json!({"prompt": vec!["a"; 200], "n": 2}), "invalid_value", "prompt"),
+        (COMPLETIONS, json!({"logprobs": 21}), "invalid_value", "logprobs"),
+        (COMPLETIONS, json!({"echo": true}), "unsupported_parameter", "echo"),
+        (COMPLETIONS, json!({"suffix": "the end"}), "unsupported_parameter", "suffix"),
+        (COMPLETIONS, json!({"best_of": 3}), "unsupported_parameter", "best_of"),
+        (COMPLETIONS, json!({"guided_regex": "a+"}), "unsupported_parameter", "guided_regex"),
+        (EMBEDDINGS, json!({"input": ""}), "invalid_value", "input"),
+        (EMBEDDINGS, json!({"input": "x ".repeat(CONTEXT)}), "context_length_exceeded", "input"),
+        (EMBEDDINGS, json!({"encoding_format": "hex"}), "invalid_value", "encoding_format"),
+        (EMBEDDINGS, json!({"dimensions": 3}), "unsupported_parameter", "dimensions"),
+    ];
+    for (path, change, code, param) in table {
+        let mut body = valid(path);
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        let answer = worker.post(path, &body).await;
+        let expected = (400, (*code).to_owned(), Some((*param).to_owned()));
+        assert_eq!(answer.error(), expected, "{path} {change}: {}", answer.text);
+    }
+    // A stream is refused in the same way, before it begins.
+    let mut body = valid(CHAT);
+    body.as_object_mut()
+        .unwrap()
+        .extend(json!({"stream": true, "max_tokens": 0}).as_object().unwrap().clone());
+    assert_eq!(worker.post(CHAT, &body).await.error().2.as_deref(), Some("max_tokens"));
+    worker.idle().await;
+}
+
+#[tokio::test]
+async fn a_missing_field_is_named() {
+    let worker = worker();
+    for (path, name) in [(CHAT, "messages"), (COMPLETIONS, "prompt"), (EMBEDDINGS, "input")] {
+        let answer = worker.post(path, &json!({"model": MODEL})).await;
+        assert_eq!(answer.error(), (400, "invalid_value".into(), Some(name.into())));
+    }
+}
+
+#[tokio::test]
+async fn bodies_that_are_no_json_are_4xx() {
+    let worker = worker();
+    for (bytes, status, code) in [
+        (&b"{\"model\": "[..], 400, "invalid_json"),
+        (b"", 400, "invalid_json"),
+        (b"[1, 2]", 400, "invalid_value"),
+        (b"\"text\"", 400, "invalid_value"),
+        (b"{} {}", 400, "invalid_json"),
+        (b"{\"prompt\": \"\xff\xfe\"}", 400, "invalid_utf8"),
+        (b"{\"prompt\": \"\\ud800\"}", 400, "invalid_json"),
+        (b"{\"temperature\": 1e999}", 400, "invalid_json"),
+        (b"{\"temperature\": NaN}", 400, "invalid_json"),
+    ] {
+        for path in [CHAT, COMPLETIONS, EMBEDDINGS] {
+            let answer = worker.read(json_request(path, bytes.to_vec())).await;
+            let found = answer.error();
+            assert_eq!(
+                (found.0, found.1.as_str()),
+                (status, code),
+                "{path} {:?}",
+                String::from_utf8_lossy(bytes)
+            );
+        }
+    }
+    let deep = [b"{\"x\": ".to_vec(), b"[".repeat(100_000)].concat();
+    assert_eq!(worker.read(json_request(CHAT, deep)).await.status, 400);
+    let large = json!({"prompt": "x".repeat(10 << 20)}).to_string().into_bytes();
+    assert_eq!(worker.read(json_request(COMPLETIONS, large)).await.error().0, 413);
+    let form = Request::post(CHAT).header("content-type", "text/plain").body(Body::from("{}")).unwrap();
+    assert_eq!(worker.read(form).await.error().0, 415);
+}
+
+#[tokio::test]
+async fn other_models_paths_and_methods_are_refused_in_shape() {
+    let worker = worker();
+    for path in [CHAT, COMPLETIONS, EMBEDDINGS] {
+        let mut body = valid(path);
+        body["model"] = "gpt-4".into();
+        assert_eq!(
+            worker.post(path, &body).await.error(),
+            (404, "model_not_found".into(), Some("model".into()))
+        );
+    }
+    assert_eq!(worker.get("/v1/nothing").await.error().0, 404);
+    assert_eq!(worker.get(CHAT).await.error().0, 405);
+}
+
+#[tokio::test]
+async fn fields_that_change_nothing_are_ignored() {
+    let worker = worker();
+    let more = json!({"user": "someone", "metadata": {"a": "b"}, "service_tier": "auto", "store": false, "logit_bias": null,
+        "stop": null, "tools": null, "top_k": -1, "top_p": 0, "invented": [1, 2, 3], "parallel_tool_calls": true});
+    let mut body = valid(CHAT);
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let answer = worker.post(CHAT, &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+}

@@ -1,0 +1,113 @@
+//! The API of jobs.
+use axum::body::Body;
+use axum::http::Request;
+use serde_json::{Value, json};
+
+use crate::fixture::{MODEL, WORKER, Worker, worker};
+
+fn job(more: Value) -> Value {
+    let mut body = json!({"hive_id": "hive-1", "model": MODEL, "prompt": "Once upon a time", "max_tokens": 70,
+        "temperature": 0.0, "stream": true});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+async fn begin(worker: &Worker, more: Value) -> (String, String) {
+    let answer = worker.post("/v1/jobs", &job(more)).await;
+    assert_eq!(answer.status, 202, "{}", answer.text);
+    let answer = answer.json();
+    let text = |name: &str| answer[name].as_str().unwrap().to_owned();
+    (text("job_id"), text("sse_url"))
+}
+
+fn of<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    events.iter().filter(|event| event["type"] == kind).collect()
+}
+
+#[tokio::test]
+async fn a_job_tells_start_tokens_speed_and_end() {
+    let worker = worker();
+    let (job_id, sse_url) = begin(&worker, json!({"worker_id": WORKER, "top_k": 0, "top_p": 1.0})).await;
+    assert_eq!(sse_url, format!("/v1/jobs/{job_id}/stream"));
+    let events = worker.get(&sse_url).await.chunks();
+    let (first, last) = (&events[0], events.last().unwrap());
+    assert_eq!(
+        (&first["type"], &first["job_id"], &first["model"]),
+        (&json!("started"), &json!(job_id), &json!(MODEL))
+    );
+    assert!(first["started_at"].as_str().unwrap().ends_with('Z'));
+    let tokens = of(&events, "token");
+    for (i, token) in tokens.iter().enumerate() {
+        assert_eq!(token["i"], i);
+    }
+    let text: String = tokens.iter().map(|token| token["t"].as_str().unwrap()).collect();
+    let body = json!({"model": MODEL, "prompt": "Once upon a time", "max_tokens": 70, "temperature": 0});
+    let completion = worker.post("/v1/completions", &body).await.json();
+    assert_eq!(text, completion["choices"][0]["text"].as_str().unwrap());
+    assert_eq!(
+        (&last["type"], &last["tokens_out"]),
+        (&json!("end"), &completion["usage"]["completion_tokens"])
+    );
+    assert_eq!(last["stop_reason"], completion["choices"][0]["finish_reason"]);
+    assert!(last["decode_time_ms"].is_u64());
+    let metrics = of(&events, "metrics");
+    let expected = 1 + last["tokens_out"].as_u64().unwrap() as usize / 32;
+    assert!(metrics.len() >= expected, "{} of {expected}", metrics.len());
+    assert!(metrics.iter().all(|told| told["tokens_per_sec"].is_number() && told["vram_bytes"] == 0));
+    // One who comes late, or again, gets all of it.
+    assert_eq!(worker.get(&sse_url).await.chunks(), events);
+    // Without a stream the text comes in one.
+    let (_, sse_url) = begin(&worker, json!({"stream": false})).await;
+    let events = worker.get(&sse_url).await.chunks();
+    let tokens = of(&events, "token");
+    assert_eq!((tokens.len(), tokens[0]["t"].as_str().unwrap()), (1, text.as_str()));
+}
+
+#[tokio::test]
+async fn a_cancelled_job_says_so() {
+    let worker = worker();
+    worker.gate.hold();
+    let (job_id, sse_url) = begin(&worker, json!({"max_tokens": 200})).await;
+    let cancel = |id: &str| Request::delete(format!("/v1/jobs/{id}")).body(Body::empty()).unwrap();
+    assert_eq!(worker.read(cancel(&job_id)).await.status, 200);
+    worker.gate.open();
+    let events = worker.get(&sse_url).await.chunks();
+    let last = events.last().unwrap();
+    assert_eq!((&last["type"], &last["stop_reason"]), (&json!("end"), &json!("cancelled")), "{last}");
+    worker.idle().await;
+    assert_eq!(worker.read(cancel("no-such-job")).await.error().1, "job_not_found");
+    assert_eq!(worker.get("/v1/jobs/no-such-job/stream").await.error().0, 404);
+}
+
+#[tokio::test]
+async fn a_lost_device_is_an_error_event() {
+    let worker = worker();
+    worker.gate.break_down();
+    let (_, sse_url) = begin(&worker, json!({})).await;
+    let events = worker.get(&sse_url).await.chunks();
+    let last = events.last().unwrap();
+    assert_eq!((&last["type"], &last["code"]), (&json!("error"), &json!("device_lost")), "{last}");
+    assert_eq!(of(&events, "error").len(), 1);
+    assert_eq!(worker.get("/ready").await.status, 503);
+}
+
+#[tokio::test]
+async fn bad_jobs_are_refused_by_field() {
+    let worker = worker();
+    for (more, status, param) in [
+        (json!({"max_tokens": 0}), 400, "max_tokens"),
+        (json!({"max_tokens": -3}), 400, "max_tokens"),
+        (json!({"max_tokens": 100_000}), 400, "prompt"),
+        (json!({"temperature": 3}), 400, "temperature"),
+        (json!({"top_p": 0}), 400, "top_p"),
+        (json!({"top_k": -1}), 400, "top_k"),
+        (json!({"prompt": ""}), 400, "prompt"),
+        (json!({"prompt": 3}), 400, "prompt"),
+        (json!({"hive_id": null}), 400, "hive_id"),
+        (json!({"worker_id": "worker-2"}), 400, "worker_id"),
+        (json!({"model": "other"}), 404, "model"),
+    ] {
+        let error = worker.post("/v1/jobs", &job(more.clone())).await.error();
+        assert_eq!((error.0, error.2.as_deref()), (status, Some(param)), "{more}");
+    }
+}

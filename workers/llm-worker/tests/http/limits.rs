@@ -1,0 +1,135 @@
+//! Full queues, clients that leave, devices that fail, ends.
+use llm_engine::engine::Options;
+use serde_json::{Value, json};
+use tokio_stream::StreamExt;
+
+use crate::fixture::{MODEL, Worker, built, json_request, read, worker};
+
+const COMPLETIONS: &str = "/v1/completions";
+
+fn long(stream: bool) -> Value {
+    json!({"model": MODEL, "prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": true, "stream": stream})
+}
+
+fn small() -> Worker {
+    built(true, Options { max_running: 1, max_waiting: 1, ..Options::default() }, &[])
+}
+
+#[tokio::test]
+async fn a_full_queue_is_429_with_the_time_to_come_again() {
+    let worker = small();
+    worker.gate.hold();
+    let request = || json_request(COMPLETIONS, long(true).to_string().into_bytes());
+    let streams = [worker.send(request()).await, worker.send(request()).await];
+    let full = worker.post(COMPLETIONS, &long(false)).await;
+    assert_eq!(full.error(), (429, "queue_full".into(), None));
+    let seconds: u64 = full.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!(seconds >= 1);
+    // Several texts are taken together or not at all.
+    let mut two = long(false);
+    two["n"] = 2.into();
+    assert_eq!(worker.post(COMPLETIONS, &two).await.status, 429);
+    worker.gate.open();
+    for stream in streams {
+        let chunks = read(stream).await.chunks();
+        assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "length");
+    }
+    worker.idle().await;
+    assert_eq!(worker.post(COMPLETIONS, &two).await.status, 200);
+}
+
+#[tokio::test]
+async fn more_texts_than_ever_fit_are_400() {
+    let worker = small();
+    let mut three = long(false);
+    three["n"] = 3.into();
+    assert_eq!(worker.post(COMPLETIONS, &three).await.error().0, 400);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_its_texts() {
+    let worker = worker();
+    worker.gate.hold();
+    for n in [1, 3] {
+        let mut body = long(true);
+        body["n"] = n.into();
+        let request = || json_request(COMPLETIONS, body.to_string().into_bytes());
+        drop(worker.send(request()).await);
+        // One who waits for the whole answer, too.
+        let mut whole = body.clone();
+        whole["stream"] = false.into();
+        let waits = worker.post(COMPLETIONS, &whole);
+        tokio::select! {
+            biased;
+            answer = waits => panic!("answered while the model is held: {}", answer.text),
+            () = async { while worker.served.engine.status().waiting == 0 { tokio::task::yield_now().await } } => {}
+        }
+    }
+    worker.gate.open();
+    worker.idle().await;
+    assert!(worker.served.engine.status().tokens_written < 8, "{:?}", worker.served.engine.status());
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_in_mid_stream_ends_its_text() {
+    let worker = worker();
+    let response = worker.send(json_request(COMPLETIONS, long(true).to_string().into_bytes())).await;
+    let mut body = response.into_body().into_data_stream();
+    assert!(body.next().await.unwrap().is_ok());
+    drop(body);
+    worker.idle().await;
+}
+
+#[tokio::test]
+async fn a_lost_device_ends_streams_with_an_error_and_readiness() {
+    let worker = worker();
+    worker.gate.hold();
+    let request = || json_request(COMPLETIONS, long(true).to_string().into_bytes());
+    let streams = [worker.send(request()).await, worker.send(request()).await];
+    assert_eq!(worker.get("/ready").await.status, 200);
+    worker.gate.break_down();
+    for stream in streams {
+        let chunks = read(stream).await.chunks();
+        let errors: Vec<&Value> = chunks.iter().filter(|chunk| chunk.get("error").is_some()).collect();
+        assert_eq!(errors.len(), 1, "{chunks:?}");
+        assert_eq!(errors[0]["error"]["code"], "device_lost");
+    }
+    let ready = worker.get("/ready").await;
+    assert_eq!(ready.status, 503);
+    assert!(ready.text.contains("pulled out"), "{}", ready.text);
+    assert_eq!(worker.get("/health").await.status, 200);
+    assert_eq!(worker.post(COMPLETIONS, &long(false)).await.error().0, 503);
+}
+
+#[tokio::test]
+async fn a_draining_worker_ends_what_runs_and_takes_nothing() {
+    let worker = worker();
+    worker.gate.hold();
+    let stream = worker.send(json_request(COMPLETIONS, long(true).to_string().into_bytes())).await;
+    worker.lifecycle.drain();
+    assert_eq!(worker.get("/ready").await.status, 503);
+    assert_eq!(worker.post(COMPLETIONS, &long(false)).await.error(), (503, "not_ready".into(), None));
+    worker.gate.open();
+    let chunks = read(stream).await.chunks();
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "length");
+}
+
+#[tokio::test]
+async fn many_streams_at_once_have_the_texts_that_they_have_alone() {
+    let worker = worker();
+    let ask = |i: usize| json!({"model": MODEL, "prompt": format!("Number {i} is"), "max_tokens": 10 + i, "temperature": 0, "stream": true});
+    let text = |chunks: Vec<Value>| -> String {
+        chunks.iter().map(|chunk| chunk["choices"][0]["text"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut alone = Vec::new();
+    for i in 0..16 {
+        alone.push(text(worker.post(COMPLETIONS, &ask(i)).await.chunks()));
+    }
+    let mut streams = Vec::new();
+    for i in 0..16 {
+        streams.push(worker.send(json_request(COMPLETIONS, ask(i).to_string().into_bytes())).await);
+    }
+    for (i, stream) in streams.into_iter().enumerate() {
+        assert_eq!(text(read(stream).await.chunks()), alone[i], "stream {i}");
+    }
+}

@@ -1,0 +1,8 @@
+//! The whole surface of HTTP over a tiny random Llama on the CPU.
+mod answers;
+mod errors;
+mod fixture;
+mod fuzz;
+mod jobs;
+mod limits;
+mod tiny_llama;

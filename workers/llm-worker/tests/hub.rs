@@ -1,0 +1,158 @@
+//! Models fetched from a Hub of our own: what is asked of it, what is kept, what works without it.
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use axum::extract::{Path as UrlPath, State};
+use axum::http::header::{CONTENT_RANGE, ETAG, RANGE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use llm_worker::fetch::{self, Hub};
+use serde_json::json;
+
+const COMMIT: &str = "0123456789abcdef";
+
+/// The files of org/name, and those that were sent.
+#[derive(Clone)]
+struct Shelf {
+    files: Arc<BTreeMap<&'static str, Vec<u8>>>,
+    sent: Arc<Mutex<Vec<String>>>,
+}
+
+impl Shelf {
+    fn new(files: &[(&'static str, &[u8])]) -> Self {
+        let files = files.iter().map(|(name, bytes)| (*name, bytes.to_vec())).collect();
+        Self { files: Arc::new(files), sent: Arc::default() }
+    }
+
+    /// Files sent since it was last asked.
+    fn sent(&self) -> Vec<String> {
+        let mut sent = std::mem::take(&mut *self.sent.lock().unwrap());
+        sent.sort();
+        sent
+    }
+}
+
+async fn info(State(shelf): State<Shelf>, UrlPath((name, revision)): UrlPath<(String, String)>) -> Response {
+    match (name.as_str(), revision.as_str()) {
+        ("gated", _) => StatusCode::FORBIDDEN.into_response(),
+        ("name", "main" | "v1") => {
+            let siblings: Vec<_> = shelf.files.keys().map(|name| json!({"rfilename": name})).collect();
+            Json(json!({"sha": COMMIT, "siblings": siblings})).into_response()
+        }
+        _ => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+async fn file(
+    State(shelf): State<Shelf>,
+    UrlPath((revision, name)): UrlPath<(String, String)>,
+    headers: HeaderMap,
+) -> Response {
+    assert_eq!(revision, COMMIT, "files are asked of the commit");
+    let Some(bytes) = shelf.files.get(name.as_str()) else { return StatusCode::NOT_FOUND.into_response() };
+    let range = headers[RANGE].to_str().unwrap().strip_prefix("bytes=").unwrap();
+    let (from, to) = range.split_once('-').unwrap();
+    let (from, to) = (from.parse::<usize>().unwrap(), to.parse::<usize>().map_or(bytes.len(), |to| to + 1));
+    if to == bytes.len() {
+        shelf.sent.lock().unwrap().push(name.clone());
+    }
+    let headers = [
+        (CONTENT_RANGE, format!("bytes {from}-{}/{}", to - 1, bytes.len())),
+        (ETAG, format!("\"etag-{name}\"")),
+        ("x-repo-commit".parse().unwrap(), COMMIT.to_owned()),
+    ];
+    (StatusCode::PARTIAL_CONTENT, headers, bytes[from..to].to_vec()).into_response()
+}
+
+/// Serves a shelf until the runtime is dropped.
+fn serve(shelf: &Shelf) -> (tokio::runtime::Runtime, SocketAddr) {
+    let router = Router::new()
+        .route("/api/models/org/{name}/revision/{revision}", get(info))
+        .route("/org/name/resolve/{revision}/{file}", get(file))
+        .with_state(shelf.clone());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let listener = runtime.block_on(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let address = listener.local_addr().unwrap();
+    runtime.spawn(async move { axum::serve(listener, router).await });
+    (runtime, address)
+}
+
+fn hub(address: SocketAddr, cache: &Path) -> Hub {
+    Hub { endpoint: Some(format!("http://{address}")), cache: Some(cache.to_owned()) }
+}
+
+const INDEX: &[u8] = br#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#;
+
+#[test]
+fn a_folder_is_fetched_once_and_found_without_the_hub() {
+    let shelf = Shelf::new(&[
+        ("config.json", b"{}"),
+        ("tokenizer.json", b"{\"t\": 1}"),
+        ("chat_template.jinja", b"{{ x }}"),
+        ("model.safetensors.index.json", INDEX),
+        ("model-1.safetensors", b"first part"),
+        ("model-2.safetensors", b"second part"),
+        ("consolidated.safetensors", b"the same again"),
+        ("README.md", b"words"),
+    ]);
+    let (runtime, address) = serve(&shelf);
+    let cache = tempfile::tempdir().unwrap();
+    let hub = hub(address, cache.path());
+    let mut told = Vec::new();
+    let folder =
+        fetch::model(&hub, "org/name", None, &mut |share, what| told.push((share, what.to_owned()))).unwrap();
+    let fetched = [
+        "chat_template.jinja",
+        "config.json",
+        "model-1.safetensors",
+        "model-2.safetensors",
+        "model.safetensors.index.json",
+        "tokenizer.json",
+    ];
+    assert_eq!(shelf.sent(), fetched);
+    assert_eq!(std::fs::read(folder.join("model-2.safetensors")).unwrap(), b"second part");
+    assert!(told.contains(&(1.0, "fetching model-2.safetensors (2 of 2)".into())), "{told:?}");
+    assert!(told.iter().all(|(share, _)| (0.0..=1.0).contains(share)));
+    // Again, and by a tag of the same commit: nothing is sent.
+    for revision in [None, Some("v1")] {
+        assert_eq!(fetch::model(&hub, "org/name", revision, &mut |_, _| ()).unwrap(), folder);
+        assert_eq!(shelf.sent(), [""; 0]);
+    }
+    drop(runtime);
+    assert_eq!(fetch::model(&hub, "org/name", None, &mut |_, _| ()).unwrap(), folder);
+}
+
+#[test]
+fn one_gguf_file_is_fetched_by_its_name() {
+    let shelf = Shelf::new(&[("small.gguf", b"GGUF small"), ("large.gguf", b"GGUF large")]);
+    let (_runtime, address) = serve(&shelf);
+    let cache = tempfile::tempdir().unwrap();
+    let hub = hub(address, cache.path());
+    let path = fetch::model(&hub, "org/name/small.gguf", None, &mut |_, _| ()).unwrap();
+    assert_eq!(
+        (std::fs::read(path).unwrap(), shelf.sent()),
+        (b"GGUF small".to_vec(), vec!["small.gguf".into()])
+    );
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let shelf = Shelf::new(&[("config.json", b"{}"), ("small.gguf", b"GGUF")]);
+    let (_runtime, address) = serve(&shelf);
+    let cache = tempfile::tempdir().unwrap();
+    let hub = hub(address, cache.path());
+    for (model, revision, says) in [
+        ("org/gated", None, "HF_TOKEN"),
+        ("org/other", None, "the Hub has no org/other"),
+        ("org/name", Some("v2"), "the Hub has no org/name at v2"),
+        ("org/name", None, "org/name/FILE.gguf"),
+        ("org/name/other.gguf", None, "has no other.gguf"),
+    ] {
+        let error = fetch::model(&hub, model, revision, &mut |_, _| ()).unwrap_err();
+        assert!(format!("{error:#}").contains(says), "{model}: {error:#}");
+    }
+}

@@ -1,0 +1,151 @@
+//! CLIP's text encoder. Upstream's has configurations of a few models only, and no projection, which XL needs.
+use candle_core::{IndexOp, Result, Tensor};
+use candle_nn::{Embedding, Linear, Module, VarBuilder, embedding, linear, linear_no_bias};
+use serde::Deserialize;
+
+use super::attention::{Activation, LayerNorm, attention};
+
+/// config.json of a text encoder.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct ClipConfig {
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Width.
+    pub hidden_size: usize,
+    /// Width inside of the feed-forward layers.
+    pub intermediate_size: usize,
+    /// Length of a prompt in tokens, its ends included.
+    pub max_position_embeddings: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Heads of attention.
+    pub num_attention_heads: usize,
+    /// In the feed-forward layers.
+    pub hidden_act: Activation,
+    /// Of the layer norms.
+    #[serde(default = "layer_norm_eps")]
+    pub layer_norm_eps: f64,
+    /// Width of the pooled embedding, where there is one.
+    #[serde(default)]
+    pub projection_dim: usize,
+}
+
+fn layer_norm_eps() -> f64 {
+    1e-5
+}
+
+/// What the encoder says of prompts.
+#[derive(Debug, Clone)]
+pub struct Encoded {
+    /// After the last layer and the final norm: (prompts, tokens, width).
+    pub last: Tensor,
+    /// Before the last layer, without a norm: what XL takes.
+    pub penultimate: Tensor,
+    /// The last token's, projected: (prompts, projection_dim); None of an encoder without projection.
+    pub pooled: Option<Tensor>,
+}
+
+#[derive(Debug)]
+struct Layer {
+    norms: [LayerNorm; 2],
+    /// Query, key, value, output.
+    attention: [Linear; 4],
+    mlp: [Linear; 2],
+    activation: Activation,
+    heads: usize,
+}
+
+impl Layer {
+    fn new(c: &ClipConfig, vb: VarBuilder) -> Result<Self> {
+        let width = c.hidden_size;
+        let norm = |name| LayerNorm::new(width, c.layer_norm_eps, vb.pp(name));
+        let part = |name: &str| linear(width, width, vb.pp("self_attn").pp(name));
+        let mlp = vb.pp("mlp");
+        Ok(Self {
+            norms: [norm("layer_norm1")?, norm("layer_norm2")?],
+            attention: [part("q_proj")?, part("k_proj")?, part("v_proj")?, part("out_proj")?],
+            mlp: [
+                linear(width, c.intermediate_size, mlp.pp("fc1"))?,
+                linear(c.intermediate_size, width, mlp.pp("fc2"))?,
+            ],
+            activation: c.hidden_act,
+            heads: c.num_attention_heads,
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let (prompts, tokens, width) = x.dims3()?;
+        let normed = self.norms[0].forward(x)?;
+        let [q, k, v, out] = &self.attention;
+        let heads =
+            |part: &Linear| part.forward(&normed)?.reshape((prompts, tokens, self.heads, width / self.heads));
+        let x = (attention(&heads(q)?, &heads(k)?, &heads(v)?, true)?.apply(out)? + x)?;
+        let [up, down] = &self.mlp;
+        self.norms[1].forward(&x)?.apply(up)?.apply(&self.activation)?.apply(down)? + x
+    }
+}
+
+/// The text encoder.
+#[derive(Debug)]
+pub struct ClipText {
+    tokens: Embedding,
+    positions: Tensor,
+    layers: Vec<Layer>,
+    last_norm: LayerNorm,
+    projection: Option<Linear>,
+}
+
+impl ClipText {
+    /// Weights under the names of transformers' CLIPTextModel, or of CLIPTextModelWithProjection if `projection`.
+    ///
+    /// # Errors
+    /// A weight is missing or of another shape.
+    pub fn new(vb: VarBuilder, c: &ClipConfig, projection: bool) -> Result<Self> {
+        let (width, heads) = (c.hidden_size, c.num_attention_heads);
+        if heads == 0 || width % heads != 0 {
+            candle_core::bail!("a text encoder of width {width} with {heads} heads: they do not divide it")
+        }
+        let text = vb.pp("text_model");
+        let positions = text.pp("embeddings.position_embedding");
+        Ok(Self {
+            tokens: embedding(c.vocab_size, width, text.pp("embeddings.token_embedding"))?,
+            positions: embedding(c.max_position_embeddings, width, positions)?.embeddings().clone(),
+            layers: (0..c.num_hidden_layers)
+                .map(|i| Layer::new(c, text.pp("encoder.layers").pp(i)))
+                .collect::<Result<_>>()?,
+            last_norm: LayerNorm::new(width, c.layer_norm_eps, text.pp("final_layer_norm"))?,
+            projection: match projection {
+                true => Some(linear_no_bias(width, c.projection_dim, vb.pp("text_projection"))?),
+                false => None,
+            },
+        })
+    }
+
+    /// Encodes `tokens`, u32 (prompts, tokens); `ends` says where each prompt's end token stands.
+    ///
+    /// # Errors
+    /// There are more tokens than positions, as many ends as prompts are not there, or the device fails.
+    pub fn forward(&self, tokens: &Tensor, ends: &[usize]) -> Result<Encoded> {
+        let (prompts, length) = tokens.dims2()?;
+        if ends.len() != prompts {
+            candle_core::bail!("{} ends of {prompts} prompts", ends.len())
+        }
+        let positions = self.positions.narrow(0, 0, length)?;
+        let mut x = self.tokens.forward(tokens)?.broadcast_add(&positions)?;
+        let mut penultimate = x.clone();
+        for layer in &self.layers {
+            penultimate = x;
+            x = layer.forward(&penultimate)?;
+        }
+        let last = self.last_norm.forward(&x)?;
+        let pooled = match &self.projection {
+            Some(projection) => {
+                let rows: Vec<Tensor> =
+                    ends.iter().enumerate().map(|(i, end)| last.i((i, *end))).collect::<Result<_>>()?;
+                Some(projection.forward(&Tensor::stack(&rows, 0)?)?)
+            }
+            None => None,
+        };
+        Ok(Encoded { last, penultimate, pooled })
+    }
+}

@@ -1,0 +1,119 @@
+//! The UNet's transformers. Upstream's have no gradient (its norm and softmax have none) and hold all scores at once.
+use candle_core::{D, Result, Tensor};
+use candle_nn::{GroupNorm, Linear, Module, VarBuilder, group_norm, linear, linear_no_bias};
+
+use super::attention::{Activation, LayerNorm, attention};
+use super::unet_config::UNetConfig;
+
+#[derive(Debug)]
+struct Attention {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    out: Linear,
+    heads: usize,
+}
+
+impl Attention {
+    fn new(width: usize, context: usize, heads: usize, vb: VarBuilder) -> Result<Self> {
+        Ok(Self {
+            query: linear_no_bias(width, width, vb.pp("to_q"))?,
+            key: linear_no_bias(context, width, vb.pp("to_k"))?,
+            value: linear_no_bias(context, width, vb.pp("to_v"))?,
+            out: linear(width, width, vb.pp("to_out.0"))?,
+            heads,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, context: &Tensor) -> Result<Tensor> {
+        let heads = |part: &Linear, of: &Tensor| {
+            let (batch, positions, _) = of.dims3()?;
+            let y = part.forward(of)?;
+            let width = y.dim(D::Minus1)? / self.heads;
+            y.reshape((batch, positions, self.heads, width))
+        };
+        let (q, k, v) = (heads(&self.query, x)?, heads(&self.key, context)?, heads(&self.value, context)?);
+        self.out.forward(&attention(&q, &k, &v, false)?)
+    }
+}
+
+#[derive(Debug)]
+struct Block {
+    norms: [LayerNorm; 3],
+    itself: Attention,
+    text: Attention,
+    /// Twice the inner width: values and their gates.
+    up: Linear,
+    down: Linear,
+    activation: Activation,
+}
+
+impl Block {
+    fn new(width: usize, heads: usize, c: &UNetConfig, vb: VarBuilder) -> Result<Self> {
+        let norm = |name| LayerNorm::new(width, 1e-5, vb.pp(name));
+        Ok(Self {
+            norms: [norm("norm1")?, norm("norm2")?, norm("norm3")?],
+            itself: Attention::new(width, width, heads, vb.pp("attn1"))?,
+            text: Attention::new(width, c.cross_attention_dim, heads, vb.pp("attn2"))?,
+            up: linear(width, 8 * width, vb.pp("ff.net.0.proj"))?,
+            down: linear(4 * width, width, vb.pp("ff.net.2"))?,
+            activation: c.activation,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, text: &Tensor) -> Result<Tensor> {
+        let normed = self.norms[0].forward(x)?;
+        let x = (self.itself.forward(&normed, &normed)? + x)?;
+        let x = (self.text.forward(&self.norms[1].forward(&x)?, text)? + x)?;
+        let inner = self.up.forward(&self.norms[2].forward(&x)?)?;
+        let half = inner.dim(D::Minus1)? / 2;
+        let gate = inner.narrow(D::Minus1, half, half)?.apply(&self.activation)?;
+        (inner.narrow(D::Minus1, 0, half)? * gate)?.apply(&self.down)? + x
+    }
+}
+
+/// Transformer blocks over the cells of an image (diffusers' Transformer2DModel).
+#[derive(Debug)]
+pub(super) struct SpatialTransformer {
+    norm: GroupNorm,
+    enter: Linear,
+    blocks: Vec<Block>,
+    leave: Linear,
+}
+
+impl SpatialTransformer {
+    pub fn new(width: usize, heads: usize, depth: usize, c: &UNetConfig, vb: VarBuilder) -> Result<Self> {
+        // A convolution of one cell is a linear layer.
+        let end = |vb: VarBuilder| {
+            let weight = match c.use_linear_projection {
+                true => {
+                    vb.get_with_hints((width, width), "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)?
+                }
+                false => vb
+                    .get_with_hints((width, width, 1, 1), "weight", candle_nn::init::DEFAULT_KAIMING_NORMAL)?
+                    .reshape((width, width))?,
+            };
+            Ok::<_, candle_core::Error>(Linear::new(weight, Some(vb.get(width, "bias")?)))
+        };
+        Ok(Self {
+            norm: group_norm(c.norm_num_groups, width, 1e-6, vb.pp("norm"))?,
+            enter: end(vb.pp("proj_in"))?,
+            blocks: (0..depth)
+                .map(|i| Block::new(width, heads, c, vb.pp("transformer_blocks").pp(i)))
+                .collect::<Result<_>>()?,
+            leave: end(vb.pp("proj_out"))?,
+        })
+    }
+
+    /// `x` (batch, channels, height, width), `text` (batch, tokens, context).
+    pub fn forward(&self, x: &Tensor, text: &Tensor) -> Result<Tensor> {
+        let (batch, channels, height, width) = x.dims4()?;
+        let cells = self.norm.forward(x)?.flatten_from(2)?.transpose(1, 2)?.contiguous()?;
+        let mut cells = self.enter.forward(&cells)?;
+        for block in &self.blocks {
+            cells = block.forward(&cells, text)?;
+        }
+        let cells = self.leave.forward(&cells)?.transpose(1, 2)?;
+        cells.reshape((batch, channels, height, width))? + x
+    }
+}

@@ -1,0 +1,201 @@
+//! config.json of a UNet.
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::attention::Activation;
+use crate::{Error, Result};
+
+/// One for all blocks, or one for each.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum PerBlock {
+    /// For all.
+    All(usize),
+    /// For each.
+    Each(Vec<usize>),
+}
+
+impl PerBlock {
+    pub(super) fn of(&self, block: usize) -> Option<usize> {
+        match self {
+            Self::All(value) => Some(*value),
+            Self::Each(values) => values.get(block).copied(),
+        }
+    }
+}
+
+/// A UNet2DConditionModel.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct UNetConfig {
+    /// Height and width of latents that it was trained on.
+    pub sample_size: usize,
+    /// 4 of the latents; for inpainting 9: latents, mask, latents of the masked picture.
+    pub in_channels: usize,
+    /// Of what it predicts.
+    pub out_channels: usize,
+    /// Widths of the blocks, the first at full resolution.
+    pub block_out_channels: Vec<usize>,
+    /// CrossAttnDownBlock2D or DownBlock2D each.
+    pub down_block_types: Vec<String>,
+    /// CrossAttnUpBlock2D or UpBlock2D each, the first at the lowest resolution.
+    pub up_block_types: Vec<String>,
+    /// Residual blocks on the way down; one more on the way up.
+    pub layers_per_block: usize,
+    /// Heads of attention (diffusers' name is an old mistake).
+    pub attention_head_dim: PerBlock,
+    /// Transformer blocks behind each residual block.
+    pub transformer_layers_per_block: PerBlock,
+    /// Width of what the text encoders say.
+    pub cross_attention_dim: usize,
+    /// The transformers' ends are stored as linear layers, not as convolutions.
+    pub use_linear_projection: bool,
+    /// Groups of the norms.
+    pub norm_num_groups: usize,
+    /// Of the norms.
+    pub norm_eps: f64,
+    /// The timestep's cosines come first.
+    pub flip_sin_to_cos: bool,
+    /// Shift of the timestep's frequencies.
+    pub freq_shift: f64,
+    /// Padding of the convolutions that halve.
+    pub downsample_padding: usize,
+    /// Divides what the middle block gives.
+    pub mid_block_scale_factor: f64,
+    /// "text_time": XL's pooled prompt and sizes of the picture are added to the timestep.
+    pub addition_embed_type: Option<String>,
+    /// Frequencies of each of XL's sizes.
+    pub addition_time_embed_dim: Option<usize>,
+    /// Width of pooled prompt and sizes together.
+    pub projection_class_embeddings_input_dim: Option<usize>,
+    /// In the feed-forward layers. Files do not say; upstream has [`Activation::GeluTanh`].
+    #[serde(skip)]
+    pub activation: Activation,
+}
+
+impl Default for UNetConfig {
+    /// Stable Diffusion 1.5.
+    fn default() -> Self {
+        let types =
+            |first: &str, rest: &str| (0..4).map(|i| if i == 0 { first } else { rest }.to_string()).collect();
+        let mut down_block_types: Vec<String> = types("DownBlock2D", "CrossAttnDownBlock2D");
+        down_block_types.reverse();
+        Self {
+            sample_size: 64,
+            in_channels: 4,
+            out_channels: 4,
+            block_out_channels: vec![320, 640, 1280, 1280],
+            down_block_types,
+            up_block_types: types("UpBlock2D", "CrossAttnUpBlock2D"),
+            layers_per_block: 2,
+            attention_head_dim: PerBlock::All(8),
+            transformer_layers_per_block: PerBlock::All(1),
+            cross_attention_dim: 768,
+            use_linear_projection: false,
+            norm_num_groups: 32,
+            norm_eps: 1e-5,
+            flip_sin_to_cos: true,
+            freq_shift: 0.0,
+            downsample_padding: 1,
+            mid_block_scale_factor: 1.0,
+            addition_embed_type: None,
+            addition_time_embed_dim: None,
+            projection_class_embeddings_input_dim: None,
+            activation: Activation::Gelu,
+        }
+    }
+}
+
+/// Keys that change what the network computes, and the values with which it is the one here; null is always one.
+fn supported() -> [(&'static str, Vec<Value>); 16] {
+    let off = || vec![Value::Bool(false)];
+    [
+        ("act_fn", vec!["silu".into(), "swish".into()]),
+        ("attention_type", vec!["default".into()]),
+        ("center_input_sample", off()),
+        ("class_embed_type", vec![]),
+        ("conv_in_kernel", vec![3.into()]),
+        ("conv_out_kernel", vec![3.into()]),
+        ("dual_cross_attention", off()),
+        ("encoder_hid_dim", vec![]),
+        ("mid_block_only_cross_attention", off()),
+        ("mid_block_type", vec!["UNetMidBlock2DCrossAttn".into()]),
+        ("num_attention_heads", vec![]),
+        ("num_class_embeds", vec![]),
+        ("only_cross_attention", off()),
+        ("resnet_time_scale_shift", vec!["default".into()]),
+        ("reverse_transformer_layers_per_block", vec![]),
+        ("time_cond_proj_dim", vec![]),
+    ]
+}
+
+impl UNetConfig {
+    /// Reads config.json.
+    ///
+    /// # Errors
+    /// The text is no JSON, or the network is of a kind that is not supported.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let bad = |e: serde_json::Error| Error::model(format!("the UNet's config.json: {e}"));
+        let mut json: Value = serde_json::from_str(text).map_err(bad)?;
+        for (key, values) in supported() {
+            let value = &json[key];
+            if !value.is_null() && !values.contains(value) {
+                return Err(Error::model(format!(
+                    "the UNet's config.json: {key} = {value} is not supported"
+                )));
+            }
+        }
+        if let Value::Object(keys) = &mut json {
+            keys.retain(|_, value| !value.is_null());
+        }
+        let config: Self = serde_json::from_value(json).map_err(bad)?;
+        config.check().map_err(|what| Error::model(format!("the UNet's config.json: {what}")))?;
+        Ok(config)
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        let blocks = self.block_out_channels.len();
+        if blocks == 0 || self.down_block_types.len() != blocks || self.up_block_types.len() != blocks {
+            return Err(format!("{blocks} widths need as many down and up blocks"));
+        }
+        for name in self.down_block_types.iter().chain(&self.up_block_types) {
+            if !["CrossAttnDownBlock2D", "DownBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"]
+                .contains(&name.as_str())
+            {
+                return Err(format!("block {name} is not supported"));
+            }
+        }
+        for (block, width) in self.block_out_channels.iter().enumerate() {
+            let heads = self.attention_head_dim.of(block).unwrap_or(0);
+            let depth = self.transformer_layers_per_block.of(block);
+            if heads == 0 || width % heads != 0 || width % self.norm_num_groups.max(1) != 0 || depth.is_none()
+            {
+                return Err(format!(
+                    "block {block} of width {width}: {heads} heads and {} groups do not divide it, or its depth is missing",
+                    self.norm_num_groups
+                ));
+            }
+        }
+        match self.addition_embed_type.as_deref() {
+            None => Ok(()),
+            Some("text_time") if self.added_widths().is_some() => Ok(()),
+            Some(kind) => {
+                Err(format!("addition_embed_type {kind:?} is not supported, or its widths are missing"))
+            }
+        }
+    }
+
+    /// Widths of XL's additions: of each size's frequencies, and of all with the pooled prompt.
+    pub(super) fn added_widths(&self) -> Option<(usize, usize)> {
+        self.addition_embed_type.as_ref()?;
+        Some((self.addition_time_embed_dim?, self.projection_class_embeddings_input_dim?))
+    }
+
+    pub(super) fn heads(&self, block: usize) -> usize {
+        self.attention_head_dim.of(block).unwrap_or(1)
+    }
+
+    pub(super) fn depth(&self, block: usize) -> usize {
+        self.transformer_layers_per_block.of(block).unwrap_or(1)
+    }
+}

@@ -1,0 +1,272 @@
+//! Loading of folders, tokenizer and text encoder.
+mod tiny_model;
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::{Arc, Mutex};
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::models::stable_diffusion::clip;
+use sd_worker::model::{Activation, ClipConfig, ClipText, ClipTokenizer, LoadOptions, Model, Version};
+use sd_worker::pipeline::Request;
+use serde_json::{Value, json};
+use tiny_model::{Kind, Outcome, TOKENS, difference};
+
+#[test]
+fn the_text_encoder_is_upstreams_at_stable_diffusions_size() -> Outcome {
+    let config = ClipConfig {
+        vocab_size: 49408,
+        hidden_size: 768,
+        intermediate_size: 3072,
+        max_position_embeddings: 77,
+        num_hidden_layers: 12,
+        num_attention_heads: 12,
+        hidden_act: Activation::QuickGelu,
+        layer_norm_eps: 1e-5,
+        projection_dim: 768,
+    };
+    let mut state = 1u32;
+    let mut weights: HashMap<String, Tensor> = HashMap::new();
+    let mut add = |name: String, shape: &[usize], mean: f32, scale: f32| -> Outcome {
+        let values: Vec<f32> = (0..shape.iter().product())
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                mean + scale * (state as f32 / u32::MAX as f32 - 0.5)
+            })
+            .collect();
+        weights.insert(format!("text_model.{name}"), Tensor::from_vec(values, shape, &Device::Cpu)?);
+        Ok(())
+    };
+    add("embeddings.token_embedding.weight".into(), &[49408, 768], 0.0, 2.0)?;
+    add("embeddings.position_embedding.weight".into(), &[77, 768], 0.0, 1.0)?;
+    let mut norms = vec!["final_layer_norm".to_string()];
+    for layer in 0..12 {
+        let layer = format!("encoder.layers.{layer}");
+        norms.extend([format!("{layer}.layer_norm1"), format!("{layer}.layer_norm2")]);
+        let linears =
+            ["q_proj", "k_proj", "v_proj", "out_proj"].map(|part| (format!("self_attn.{part}"), 768, 768));
+        let mlp = [("mlp.fc1".to_string(), 3072, 768), ("mlp.fc2".to_string(), 768, 3072)];
+        for (part, outputs, inputs) in linears.into_iter().chain(mlp) {
+            add(format!("{layer}.{part}.weight"), &[outputs, inputs], 0.0, 3.4 / (inputs as f32).sqrt())?;
+            add(format!("{layer}.{part}.bias"), &[outputs], 0.0, 0.1)?;
+        }
+    }
+    for norm in norms {
+        add(format!("{norm}.weight"), &[768], 1.0, 0.2)?;
+        add(format!("{norm}.bias"), &[768], 0.0, 0.2)?;
+    }
+    let vb = VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu);
+    let upstream = clip::ClipTextTransformer::new(vb.clone(), &clip::Config::v1_5())?;
+    let ours = ClipText::new(vb, &config, false)?;
+    let mut tokens = vec![49406u32, 320, 736, 7651, 49407];
+    tokens.resize(77, 49407);
+    let tokens = Tensor::new(tokens, &Device::Cpu)?.unsqueeze(0)?;
+    let encoded = ours.forward(&tokens, &[4])?;
+    let (last, penultimate) = upstream.forward_until_encoder_layer(&tokens, usize::MAX, -2)?;
+    let far = (difference(&encoded.last, &last)?, difference(&encoded.penultimate, &penultimate)?);
+    assert!(far.0 < 1e-4 && far.1 < 1e-3, "{far:?}");
+    Ok(())
+}
+
+#[test]
+fn prompts_are_framed_cut_and_padded() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    tiny_model::write(folder.path(), Kind::Xl)?;
+    let plain = ClipTokenizer::from_folder(&folder.path().join("tokenizer"), TOKENS)?;
+    let padded = ClipTokenizer::from_folder(&folder.path().join("tokenizer_2"), TOKENS)?;
+    // Letters from 0, '!' 26, ',' 27; at a word's end 28 more; "red" 57, start 58, end 59.
+    let (start, end, red) = (58, 59, 57);
+    let cases: [(&str, &[u32]); 6] = [
+        ("", &[]),
+        ("red", &[red]),
+        ("  A\tRED\n", &[28, red]),
+        ("red,red", &[red, 27 + 28, red]),
+        ("cab", &[2, 0, 1 + 28]),
+        ("reds", &[56, 3, 18 + 28]),
+    ];
+    for (text, words) in cases {
+        for (tokenizer, pad) in [(&plain, end), (&padded, 26)] {
+            let mut expected = [&[start], words, &[end]].concat();
+            expected.resize(TOKENS, pad);
+            let prompt = tokenizer.encode(text)?;
+            assert_eq!(
+                (prompt.tokens, prompt.end, prompt.truncated),
+                (expected, words.len() + 1, false),
+                "{text:?}"
+            );
+        }
+    }
+    let long = plain.encode(&"red ".repeat(40))?;
+    assert_eq!((long.tokens.len(), long.end, long.truncated), (TOKENS, TOKENS - 1, true));
+    assert_eq!((long.tokens[TOKENS - 2], long.tokens[TOKENS - 1]), (red, end));
+    Ok(())
+}
+
+#[test]
+fn a_tokenizer_of_one_file_is_the_same() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    tiny_model::write(folder.path(), Kind::Plain)?;
+    let path = folder.path().join("tokenizer");
+    let merged = ClipTokenizer::from_folder(&path, TOKENS)?;
+    let vocab: Value = serde_json::from_str(&fs::read_to_string(path.join("vocab.json"))?)?;
+    let words = "'s|'t|'re|'ve|'m|'ll|'d|[\\p{L}]+|[\\p{N}]|[^\\s\\p{L}\\p{N}]+";
+    let whole = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "post_processor": null,
+        "decoder": null,
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "NFC"}, {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "}, {"type": "Lowercase"}]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": words}, "behavior": "Removed", "invert": true},
+            {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}]},
+        "model": {"type": "BPE", "dropout": null, "unk_token": "<|endoftext|>", "continuing_subword_prefix": "",
+            "end_of_word_suffix": "</w>", "fuse_unk": false, "vocab": vocab, "merges": ["r e", "re d</w>"]},
+    });
+    fs::write(path.join("tokenizer.json"), whole.to_string())?;
+    let single = ClipTokenizer::from_folder(&path, TOKENS)?;
+    for text in ["a red circle", "Red,  blue!", "don't", "über 7"] {
+        assert_eq!(single.encode(text)?, merged.encode(text)?, "{text:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn folders_say_what_they_hold() -> Outcome {
+    for (kind, paints_in) in [(Kind::Plain, false), (Kind::Inpaint, true), (Kind::Xl, false)] {
+        let folder = tempfile::tempdir()?;
+        tiny_model::write(folder.path(), kind)?;
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let listener = heard.clone();
+        let model = Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), move |part| {
+            listener.lock().expect("no panic").push(part);
+        })?;
+        assert_eq!((model.version, model.turbo, model.paints_in()), (Version::Other, false, paints_in));
+        assert_eq!((model.side(), model.dtype, model.zeros_for_empty), (32, DType::F32, kind == Kind::Xl));
+        let heard = heard.lock().expect("no panic");
+        assert!(heard.windows(2).all(|pair| pair[0] <= pair[1]), "{kind:?}");
+        assert!(heard.last().is_some_and(|part| *part > 0.9), "{kind:?}: {:?}", heard.last());
+        let request = Request::of(&model, "");
+        assert_eq!((request.width, request.height, request.steps), (32, 32, 30));
+    }
+    Ok(())
+}
+
+#[test]
+fn half_files_and_parts_are_found() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    tiny_model::write(folder.path(), Kind::Plain)?;
+    let base = Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ())?;
+    let x = Tensor::randn(0f32, 1.0, (1, 4, 8, 8), &Device::Cpu)?;
+    let text = base.encode(&["a red circle"])?.context;
+    let expected = base.unet.forward(&x, &[10.0], &text, None)?;
+    let unet = folder.path().join("unet");
+    let whole = unet.join("diffusion_pytorch_model.safetensors");
+    let weights = candle_core::safetensors::load(&whole, &Device::Cpu)?;
+    let forward = |dtype| -> Outcome<Tensor> {
+        let options = LoadOptions { dtype: Some(dtype), ..Default::default() };
+        let model = Model::load(folder.path(), &Device::Cpu, options, |_| ())?;
+        Ok(model.unet.forward(&x.to_dtype(dtype)?, &[10.0], &text.to_dtype(dtype)?, None)?)
+    };
+    // In parts.
+    let (first, second): (HashMap<_, _>, HashMap<_, _>) =
+        weights.clone().into_iter().partition(|(name, _)| name.len() % 2 == 0);
+    fs::remove_file(&whole)?;
+    let part = |i: usize| unet.join(format!("diffusion_pytorch_model-0000{i}-of-00002.safetensors"));
+    candle_core::safetensors::save(&first, part(1))?;
+    let missing = Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ());
+    assert!(missing.is_err_and(|e| e.to_string().contains("1 of 2 parts")));
+    candle_core::safetensors::save(&second, part(2))?;
+    assert_eq!(difference(&forward(DType::F32)?, &expected)?, 0.0);
+    // In half precision, which is taken where it is asked for, and where there is nothing else.
+    let half: Result<HashMap<String, Tensor>, candle_core::Error> =
+        weights.into_iter().map(|(name, weight)| Ok((name, weight.to_dtype(DType::F16)?))).collect();
+    candle_core::safetensors::save(&half?, unet.join("diffusion_pytorch_model.fp16.safetensors"))?;
+    assert_eq!(difference(&forward(DType::F32)?, &expected)?, 0.0);
+    let far = difference(&forward(DType::F16)?, &expected)?;
+    assert!(far > 0.0 && far < 0.05, "{far}");
+    fs::remove_file(part(1))?;
+    fs::remove_file(part(2))?;
+    let far = difference(&forward(DType::F32)?, &expected)?;
+    assert!(far > 0.0 && far < 0.02, "{far}");
+    Ok(())
+}
+
+#[test]
+fn damaged_and_other_folders_are_refused() -> Outcome {
+    type Damage = fn(&std::path::Path) -> std::io::Result<()>;
+    fn edit(path: std::path::PathBuf, key: &str, value: Value) -> std::io::Result<()> {
+        let mut json: Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
+        json[key] = value;
+        fs::write(path, json.to_string())
+    }
+    let cases: [(&str, Damage); 19] = [
+        ("model_index.json", |f| fs::remove_file(f.join("model_index.json"))),
+        ("without unet", |f| edit(f.join("model_index.json"), "unet", json!([null, null]))),
+        ("second text encoder", |f| edit(f.join("model_index.json"), "text_encoder_2", json!(["a", "B"]))),
+        ("class_embed_type", |f| edit(f.join("unet/config.json"), "class_embed_type", json!("timestep"))),
+        ("time_cond_proj_dim", |f| edit(f.join("unet/config.json"), "time_cond_proj_dim", json!(256))),
+        ("takes 8 channels", |f| edit(f.join("unet/config.json"), "in_channels", json!(8))),
+        ("the UNet takes 768", |f| edit(f.join("unet/config.json"), "cross_attention_dim", json!(768))),
+        ("block 1", |f| edit(f.join("unet/config.json"), "block_out_channels", json!([32, 65]))),
+        ("down_blocks.1", |f| edit(f.join("unet/config.json"), "block_out_channels", json!([32, 96]))),
+        ("SimpleCrossAttn", |f| {
+            edit(f.join("unet/config.json"), "up_block_types", json!(["SimpleCrossAttn", "UpBlock2D"]))
+        }),
+        ("latents of 16", |f| edit(f.join("vae/config.json"), "latent_channels", json!(16))),
+        ("shift_factor", |f| edit(f.join("vae/config.json"), "shift_factor", json!(0.1))),
+        ("merges.txt", |f| fs::remove_file(f.join("tokenizer/merges.txt"))),
+        ("<|startoftext|>", |f| {
+            let path = f.join("tokenizer/vocab.json");
+            let text = fs::read_to_string(&path)?.replace("<|startoftext|>", "<|begin|>");
+            fs::write(path, text)
+        }),
+        ("silu", |f| edit(f.join("text_encoder/config.json"), "hidden_act", json!("silu"))),
+        ("3 heads", |f| edit(f.join("text_encoder/config.json"), "num_attention_heads", json!(3))),
+        ("preview.json", |f| fs::write(f.join("preview.json"), r#"{"factors": [[1, 2, 3]]}"#)),
+        ("vae", |f| fs::write(f.join("vae/diffusion_pytorch_model.safetensors"), [255; 40])),
+        ("holds no safetensors", |f| fs::remove_file(f.join("unet/diffusion_pytorch_model.safetensors"))),
+    ];
+    for (named, damage) in cases {
+        let folder = tempfile::tempdir()?;
+        tiny_model::write(folder.path(), Kind::Plain)?;
+        damage(folder.path())?;
+        let loaded = Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ());
+        let error = match loaded {
+            Ok(_) => panic!("{named}: loaded"),
+            Err(error) => error.to_string(),
+        };
+        assert!(error.contains(named), "{named}: {error}");
+    }
+    // A file that ends early.
+    let folder = tempfile::tempdir()?;
+    tiny_model::write(folder.path(), Kind::Plain)?;
+    let path = folder.path().join("vae/diffusion_pytorch_model.safetensors");
+    let bytes = fs::read(&path)?;
+    fs::write(&path, &bytes[..bytes.len() / 2])?;
+    assert!(Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ()).is_err());
+    Ok(())
+}
+
+#[test]
+fn all_parts_can_be_trained() -> Outcome {
+    use candle_nn::VarMap;
+    use sd_worker::model::{UNet, UNetConfig, Vae, VaeConfig};
+    let weights = VarMap::new();
+    let vb = VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu);
+    let unet =
+        UNet::new(vb.pp("unet"), &UNetConfig::from_json(&tiny_model::unet_config(Kind::Plain).to_string())?)?;
+    let clip: ClipConfig = serde_json::from_value(tiny_model::clip_config(60))?;
+    let clip = ClipText::new(vb.pp("text"), &clip, false)?;
+    let text = clip.forward(&Tensor::new(&[[58u32, 3, 59, 59]], &Device::Cpu)?, &[2])?.last;
+    let x = Tensor::randn(0f32, 1.0, (1, 4, 8, 8), &Device::Cpu)?;
+    let vae = Vae::new(vb.pp("vae"), &VaeConfig::from_json(&tiny_model::vae_config().to_string())?)?;
+    let moments = vae.encode(&Tensor::randn(0f32, 1.0, (1, 3, 16, 16), &Device::Cpu)?)?;
+    let decoded = vae.decode(&moments.narrow(1, 0, 4)?)?;
+    let loss = (unet.forward(&x, &[300.0], &text, None)?.sqr()?.sum_all()? + decoded.sqr()?.sum_all()?)?;
+    let grads = (loss + moments.sqr()?.sum_all()?)?.backward()?;
+    for (name, var) in weights.data().lock().expect("no panic").iter() {
+        let grad = grads.get(var).ok_or_else(|| format!("{name} has no gradient"))?;
+        assert!(grad.abs()?.max_all()?.to_scalar::<f32>()?.is_finite(), "{name}");
+    }
+    Ok(())
+}

@@ -1,0 +1,482 @@
+//! Schedulers against published values, against each method's textbook form in f64, and against an exact solution.
+use candle_core::{Device, Result as CandleResult, Tensor};
+use candle_transformers::models::stable_diffusion::ddim::DDIMSchedulerConfig;
+use candle_transformers::models::stable_diffusion::schedulers::SchedulerConfig as _;
+use sd_worker::schedulers::{
+    BetaSchedule, FinalSigma, Level, Method, Prediction, Purpose, Scheduler, SchedulerConfig, Spacing,
+    UniPcKind, alphas_cumprod, normal, normal_batch,
+};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn scalar(value: f64) -> CandleResult<Tensor> {
+    Tensor::new(value, &Device::Cpu)
+}
+
+/// Data of mean M and deviation S: what a perfect network says of a sample is known.
+const M: f64 = 0.3;
+const S: f64 = 0.5;
+
+fn spread(level: Level) -> f64 {
+    (level.alpha * S).hypot(level.sigma)
+}
+
+fn exact_x0(level: Level, x: f64) -> f64 {
+    M + level.alpha * S * S / spread(level).powi(2) * (x - level.alpha * M)
+}
+
+/// Where the flow that begins `z` deviations from the mean is at a level.
+fn exact(level: Level, z: f64) -> f64 {
+    level.alpha * M + spread(level) * z
+}
+
+fn output(prediction: Prediction, level: Level, x: f64) -> f64 {
+    let x0 = exact_x0(level, x);
+    let epsilon = (x - level.alpha * x0) / level.sigma;
+    match prediction {
+        Prediction::Epsilon => epsilon,
+        Prediction::VPrediction => level.alpha * epsilon - level.sigma * x0,
+        Prediction::Sample => x0,
+    }
+}
+
+const NOISE: [f64; 5] = [0.7, -1.1, 0.2, 1.9, -0.4];
+
+/// Samples at every level, the first given.
+fn walk(
+    config: &SchedulerConfig,
+    method: Method,
+    steps: usize,
+    first: f64,
+) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
+    let mut scheduler = Scheduler::new(config, method, steps, 0)?;
+    let mut xs = vec![first];
+    for step in 0..steps {
+        let x = xs[step];
+        let out = output(config.prediction, scheduler.level(step), x);
+        let stepped =
+            scheduler.step(&scalar(out)?, &scalar(x)?, &mut || scalar(NOISE[step % NOISE.len()]))?;
+        xs.push(stepped.sample.to_scalar()?);
+    }
+    Ok(xs)
+}
+
+fn close(a: f64, b: f64, bound: f64, what: &str) {
+    assert!((a - b).abs() <= bound * (1.0 + b.abs()), "{what}: {a} and {b}");
+}
+
+#[test]
+fn the_training_of_stable_diffusion_has_its_published_noise() -> Outcome {
+    let config = SchedulerConfig::default();
+    let bars = alphas_cumprod(&config)?;
+    close(bars[0], 0.99915, 1e-12, "first");
+    close(bars[999], 0.0046600, 1e-4, "last");
+    let ratio = |bar: f64| ((1.0 - bar) / bar).sqrt();
+    close(ratio(bars[999]), 14.6146, 1e-4, "largest sigma");
+    close(ratio(bars[0]), 0.0292, 1e-2, "smallest sigma");
+    let linear = SchedulerConfig {
+        beta_start: 0.0001,
+        beta_end: 0.02,
+        beta_schedule: BetaSchedule::Linear,
+        ..config.clone()
+    };
+    // The end of DDPM's own schedule.
+    close(alphas_cumprod(&linear)?[999], 4.036e-5, 1e-3, "DDPM");
+    let cosine = SchedulerConfig { beta_schedule: BetaSchedule::SquaredcosCapV2, ..config.clone() };
+    let f = |t: f64| ((t + 0.008) / 1.008 * std::f64::consts::FRAC_PI_2).cos().powi(2);
+    close(alphas_cumprod(&cosine)?[499], f(0.5) / f(0.0), 1e-9, "cosine");
+    let rescaled = SchedulerConfig {
+        rescale_betas_zero_snr: true,
+        spacing: Spacing::Trailing,
+        prediction: Prediction::VPrediction,
+        ..config
+    };
+    for method in Method::ALL {
+        let scheduler = Scheduler::new(&rescaled, method, 10, 0)?;
+        close(scheduler.level(0).ratio(), 4096.0, 1e-6, method.name());
+        let last = *walk(&rescaled, method, 10, 1.0)?.last().ok_or("no steps")?;
+        assert!(last.is_finite(), "{method:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn timesteps_are_those_of_diffusers() -> Outcome {
+    let cases: [(Method, Spacing, usize, &[f64]); 11] = [
+        (Method::Ddim, Spacing::Leading, 5, &[801.0, 601.0, 401.0, 201.0, 1.0]),
+        (Method::Ddim, Spacing::Trailing, 4, &[999.0, 749.0, 499.0, 249.0]),
+        (Method::Ddim, Spacing::Trailing, 3, &[999.0, 666.0, 332.0]),
+        (Method::Ddim, Spacing::Linspace, 5, &[999.0, 749.0, 500.0, 250.0, 0.0]),
+        (Method::Euler, Spacing::Linspace, 5, &[999.0, 749.25, 499.5, 249.75, 0.0]),
+        (Method::Euler, Spacing::Trailing, 1, &[999.0]),
+        (Method::Euler, Spacing::Linspace, 1, &[999.0]),
+        (Method::EulerAncestral, Spacing::Leading, 4, &[751.0, 501.0, 251.0, 1.0]),
+        (Method::DpmSolver2M, Spacing::Linspace, 4, &[999.0, 749.0, 500.0, 250.0]),
+        (Method::DpmSolver2M, Spacing::Leading, 4, &[801.0, 601.0, 401.0, 201.0]),
+        (Method::UniPc, Spacing::Trailing, 4, &[999.0, 749.0, 499.0, 249.0]),
+    ];
+    for (method, spacing, steps, expected) in cases {
+        let config = SchedulerConfig { spacing, ..Default::default() };
+        let scheduler = Scheduler::new(&config, method, steps, 0)?;
+        let timesteps: Vec<f64> = (0..steps).filter_map(|step| scheduler.timestep(step)).collect();
+        assert_eq!(timesteps, expected, "{method:?} {spacing:?}");
+        assert_eq!(scheduler.timestep(steps), None);
+    }
+    let ddim = Scheduler::new(&SchedulerConfig::default(), Method::Ddim, 50, 0)?;
+    assert_eq!(
+        (ddim.timestep(0), ddim.timestep(1), ddim.timestep(49)),
+        (Some(981.0), Some(961.0), Some(1.0))
+    );
+    Ok(())
+}
+
+#[test]
+fn noise_levels_of_karras_follow_the_paper() -> Outcome {
+    for (method, spacing) in [(Method::DpmSolver2M, Spacing::Leading), (Method::Euler, Spacing::Linspace)] {
+        let config = SchedulerConfig { karras: true, spacing, ..Default::default() };
+        let scheduler = Scheduler::new(&config, method, 10, 0)?;
+        let bars = alphas_cumprod(&config)?;
+        let ratio = |bar: f64| ((1.0 - bar) / bar).sqrt();
+        let (high, low) = (ratio(bars[999]), ratio(bars[0]));
+        for i in 0..10 {
+            let root = high.powf(1.0 / 7.0) + i as f64 / 9.0 * (low.powf(1.0 / 7.0) - high.powf(1.0 / 7.0));
+            close(scheduler.level(i).ratio(), root.powi(7), 1e-9, "level");
+            // The network is asked at a timestep of about that noise.
+            let t = scheduler.timestep(i).ok_or("no step")? as usize;
+            let around = [bars[t.saturating_sub(1)], bars[(t + 1).min(999)]].map(ratio);
+            assert!(around[0] <= root.powi(7) * 1.001 && root.powi(7) <= around[1] * 1.001, "{method:?} {i}");
+        }
+        assert_eq!(scheduler.level(10).sigma, 0.0);
+    }
+    Ok(())
+}
+
+/// One method's textbook form: from x at level i to x at level i + 1, given x0 as seen at all levels so far.
+type Reference = fn(levels: &[Level], i: usize, x: f64, x0s: &[f64]) -> f64;
+
+#[test]
+fn steps_are_the_textbooks() -> Outcome {
+    // k-diffusion's samplers work on x / α.
+    let euler: Reference = |levels, i, x, x0s| {
+        let (a, b) = (levels[i].ratio(), levels[i + 1].ratio());
+        let x = x / levels[i].alpha;
+        levels[i + 1].alpha * (x + (x - x0s[i]) / a * (b - a))
+    };
+    let ancestral: Reference = |levels, i, x, x0s| {
+        let (a, b) = (levels[i].ratio(), levels[i + 1].ratio());
+        let x = x / levels[i].alpha;
+        let up = (b * b * (a * a - b * b) / (a * a)).sqrt();
+        let down = (b * b - up * up).sqrt();
+        levels[i + 1].alpha * (x + (x - x0s[i]) / a * (down - a) + up * NOISE[i % NOISE.len()])
+    };
+    let two_m: Reference = |levels, i, x, x0s| {
+        let t = |level: Level| -level.ratio().ln();
+        let x = x / levels[i].alpha;
+        if levels[i + 1].sigma == 0.0 {
+            return x0s[i];
+        }
+        let h = t(levels[i + 1]) - t(levels[i]);
+        let mut denoised = x0s[i];
+        if i > 0 {
+            let r = (t(levels[i]) - t(levels[i - 1])) / h;
+            denoised = (1.0 + 1.0 / (2.0 * r)) * x0s[i] - 1.0 / (2.0 * r) * x0s[i - 1];
+        }
+        let (a, b) = (levels[i].ratio(), levels[i + 1].ratio());
+        levels[i + 1].alpha * (b / a * x - (-h).exp_m1() * denoised)
+    };
+    let cases: [(Method, Spacing, bool, Reference); 5] = [
+        (Method::Euler, Spacing::Linspace, false, euler),
+        (Method::Euler, Spacing::Leading, true, euler),
+        (Method::EulerAncestral, Spacing::Trailing, false, ancestral),
+        (Method::DpmSolver2M, Spacing::Linspace, true, two_m),
+        (Method::DpmSolver2M, Spacing::Leading, false, two_m),
+    ];
+    for (method, spacing, karras, reference) in cases {
+        let config = SchedulerConfig { spacing, karras, ..Default::default() };
+        let steps = 20;
+        let scheduler = Scheduler::new(&config, method, steps, 0)?;
+        let levels: Vec<Level> = (0..=steps).map(|i| scheduler.level(i)).collect();
+        let xs = walk(&config, method, steps, 1.3)?;
+        let mut x = 1.3;
+        let mut x0s = Vec::new();
+        for i in 0..steps {
+            x0s.push(exact_x0(levels[i], x));
+            x = reference(&levels, i, x, &x0s);
+            close(xs[i + 1], x, 1e-9, &format!("{method:?} {spacing:?} step {i}"));
+        }
+    }
+    Ok(())
+}
+
+/// φ_k(z) = Σ z^j / (j + k)!
+fn phi(k: usize, z: f64) -> f64 {
+    let mut term = 1.0 / (1..=k).map(|i| i as f64).product::<f64>();
+    let mut total = 0.0;
+    for j in 0..60 {
+        total += term;
+        term *= z / (j + k + 1) as f64;
+    }
+    total
+}
+
+#[test]
+fn unipc_of_order_two_is_the_papers() -> Outcome {
+    for (kind, steps) in [(UniPcKind::Bh2, 12), (UniPcKind::Bh1, 17)] {
+        let config = SchedulerConfig { spacing: Spacing::Linspace, uni_pc: kind, ..Default::default() };
+        let scheduler = Scheduler::new(&config, Method::UniPc, steps, 0)?;
+        let levels: Vec<Level> = (0..=steps).map(|i| scheduler.level(i)).collect();
+        let lambda = |i: usize| (levels[i].alpha / levels[i].sigma).ln();
+        let walked = walk(&config, Method::UniPc, steps, 1.3)?;
+        let (mut x, mut before) = (1.3, 0.0);
+        let mut x0s: Vec<f64> = Vec::new();
+        for i in 0..steps {
+            let m = exact_x0(levels[i], x);
+            if i > 0 {
+                // UniC: from the sample before, with what is known at both ends and, from the third level on, before.
+                let h = lambda(i) - lambda(i - 1);
+                let b = if kind == UniPcKind::Bh2 { (-h).exp_m1() } else { -h };
+                let m0 = x0s[i - 1];
+                let mut change = 0.5 * (m - m0);
+                if i > 1 {
+                    let r = (lambda(i - 2) - lambda(i - 1)) / h;
+                    let (b1, b2) = (-h * phi(2, -h) / b, -h * 2.0 * phi(3, -h) / b);
+                    let first = (b2 - b1) / (r - 1.0);
+                    change = first * (x0s[i - 2] - m0) / r + (b1 - first) * (m - m0);
+                }
+                x = levels[i].sigma / levels[i - 1].sigma * before
+                    - levels[i].alpha * ((-h).exp_m1() * m0 + b * change);
+            }
+            x0s.push(m);
+            before = x;
+            x = match i + 1 == steps {
+                true => m,
+                false => {
+                    let h = lambda(i + 1) - lambda(i);
+                    let b = if kind == UniPcKind::Bh2 { (-h).exp_m1() } else { -h };
+                    let slope =
+                        if i > 0 { (x0s[i - 1] - m) / ((lambda(i - 1) - lambda(i)) / h) } else { 0.0 };
+                    levels[i + 1].sigma / levels[i].sigma * x
+                        - levels[i + 1].alpha * ((-h).exp_m1() * m + b * 0.5 * slope)
+                }
+            };
+            close(walked[i + 1], x, 1e-9, &format!("{kind:?} step {i}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn ddim_is_upstreams() -> Outcome {
+    let config = SchedulerConfig::default();
+    for steps in [1, 7, 50] {
+        let mut upstream = DDIMSchedulerConfig::default().build(steps)?;
+        let mut ours = Scheduler::new(&config, Method::Ddim, steps, 0)?;
+        let mut x = scalar(1.3)?;
+        for (step, timestep) in upstream.timesteps().to_vec().into_iter().enumerate() {
+            assert_eq!(ours.timestep(step), Some(timestep as f64));
+            let out = scalar((step as f64 * 0.37).sin())?;
+            let theirs = upstream.step(&out, timestep, &x)?.to_scalar::<f64>()?;
+            x = ours.step(&out, &x, &mut || scalar(f64::NAN))?.sample;
+            close(x.to_scalar()?, theirs, 1e-12, &format!("{steps} steps, step {step}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn errors_fall_with_each_methods_order() -> Outcome {
+    // Karras' levels end where the training began, so that nothing but the steps' own error is left.
+    let base = SchedulerConfig {
+        karras: true,
+        spacing: Spacing::Linspace,
+        final_sigmas_type: FinalSigma::SigmaMin,
+        ..Default::default()
+    };
+    let cases = [
+        (Method::Ddim, 2, 1.7, 2.4),
+        (Method::Euler, 2, 1.8, 2.2),
+        (Method::DpmSolver2M, 2, 3.5, 4.6),
+        (Method::UniPc, 2, 3.5, 12.0),
+        (Method::UniPc, 3, 7.0, 30.0),
+    ];
+    for (method, solver_order, least, most) in cases {
+        let config = SchedulerConfig { solver_order, ..base.clone() };
+        let error = |steps: usize| -> Result<f64, Box<dyn std::error::Error>> {
+            let scheduler = Scheduler::new(&config, method, steps, 0)?;
+            let xs = walk(&config, method, steps, exact(scheduler.level(0), 1.2))?;
+            Ok((xs[steps] - exact(scheduler.level(steps), 1.2)).abs())
+        };
+        let (coarse, fine) = (error(60)?, error(120)?);
+        let ratio = coarse / fine;
+        assert!((least..most).contains(&ratio), "{method:?} {solver_order}: {coarse:e} {fine:e} {ratio}");
+        assert!(fine < 0.02, "{method:?}: {fine}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_the_network_predicts_does_not_matter() -> Outcome {
+    for method in Method::ALL {
+        let of = |prediction| walk(&SchedulerConfig { prediction, ..Default::default() }, method, 12, 1.1);
+        let epsilon = of(Prediction::Epsilon)?;
+        for prediction in [Prediction::VPrediction, Prediction::Sample] {
+            for (a, b) in of(prediction)?.iter().zip(&epsilon) {
+                close(*a, *b, 1e-9, &format!("{method:?} {prediction:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_last_step_gives_what_the_network_sees() -> Outcome {
+    let config = SchedulerConfig { set_alpha_to_one: true, ..Default::default() };
+    for method in Method::ALL {
+        for steps in [1, 2, 9, 30] {
+            let mut scheduler = Scheduler::new(&config, method, steps, 0)?;
+            let mut x = scalar(0.8)?;
+            for step in 0..steps {
+                let out = scalar(0.1 * step as f64)?;
+                let stepped = scheduler.step(&out, &x, &mut || scalar(1.0))?;
+                x = stepped.sample;
+                if step + 1 == steps {
+                    close(x.to_scalar()?, stepped.x0.to_scalar()?, 1e-12, method.name());
+                }
+            }
+            let after = scheduler.step(&x, &x, &mut || scalar(1.0));
+            assert!(after.is_err(), "{method:?}: a step after the last");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_picture_enters_in_the_middle() -> Outcome {
+    let config = SchedulerConfig::default();
+    for method in Method::ALL {
+        let whole = Scheduler::new(&config, method, 10, 0)?;
+        let mut part = Scheduler::new(&config, method, 10, 6)?;
+        assert_eq!(part.steps(), 4);
+        for step in 0..=4 {
+            assert_eq!(part.level(step), whole.level(step + 6), "{method:?}");
+        }
+        let level = part.level(0);
+        let x = part.add_noise(&scalar(2.0)?, &scalar(-1.0)?, 0)?;
+        close(x.to_scalar()?, 2.0 * level.alpha - level.sigma, 1e-12, method.name());
+        // Nothing is known of earlier steps: the first is of order one, as DDIM's is.
+        let out = 0.4;
+        let stepped = part.step(&scalar(out)?, &x, &mut || scalar(0.0))?;
+        if method != Method::EulerAncestral {
+            let next = part.level(1);
+            let x0: f64 = stepped.x0.to_scalar()?;
+            close(stepped.sample.to_scalar()?, next.alpha * x0 + next.sigma * out, 1e-9, method.name());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn fresh_pictures_begin_as_diffusers_has_it() -> Outcome {
+    for (method, spacing, whole) in [
+        (Method::Ddim, Spacing::Trailing, true),
+        (Method::Euler, Spacing::Leading, true),
+        (Method::Euler, Spacing::Trailing, false),
+        (Method::EulerAncestral, Spacing::Linspace, false),
+        (Method::UniPc, Spacing::Linspace, true),
+    ] {
+        let config = SchedulerConfig { spacing, ..Default::default() };
+        let scheduler = Scheduler::new(&config, method, 8, 0)?;
+        let expected = if whole { 1.0 } else { scheduler.level(0).sigma };
+        assert_eq!(scheduler.init_sigma(), expected, "{method:?} {spacing:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn published_files_are_read() -> Outcome {
+    let v1 = SchedulerConfig::from_json(
+        r#"{"_class_name": "PNDMScheduler", "beta_end": 0.012, "beta_schedule": "scaled_linear", "beta_start": 0.00085,
+            "num_train_timesteps": 1000, "set_alpha_to_one": false, "skip_prk_steps": true, "steps_offset": 1,
+            "trained_betas": null, "clip_sample": false}"#,
+    )?;
+    assert_eq!(v1, SchedulerConfig::default());
+    let turbo = SchedulerConfig::from_json(
+        r#"{"_class_name": "EulerAncestralDiscreteScheduler", "beta_end": 0.012, "beta_schedule": "scaled_linear",
+            "beta_start": 0.00085, "prediction_type": "epsilon", "steps_offset": 1, "timestep_spacing": "trailing"}"#,
+    )?;
+    assert_eq!((turbo.method, turbo.spacing), (Method::EulerAncestral, Spacing::Trailing));
+    let silent =
+        SchedulerConfig::from_json(r#"{"_class_name": "UniPCMultistepScheduler", "solver_type": "bh1"}"#)?;
+    assert_eq!(
+        (silent.method, silent.spacing, silent.uni_pc),
+        (Method::UniPc, Spacing::Linspace, UniPcKind::Bh1)
+    );
+    assert_eq!((silent.beta_start, silent.beta_end, silent.steps_offset), (0.0001, 0.02, 0));
+    assert!(SchedulerConfig::from_json(r#"{"_class_name": "DDIMScheduler"}"#)?.set_alpha_to_one);
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let files = [
+        ("", "EOF"),
+        ("[]", "invalid type"),
+        (r#"{"_class_name": "LCMScheduler"}"#, "LCMScheduler"),
+        (r#"{"_class_name": "FlowMatchEulerDiscreteScheduler"}"#, "FlowMatch"),
+        (r#"{"clip_sample": true}"#, "clip_sample"),
+        (r#"{"use_flow_sigmas": true}"#, "use_flow_sigmas"),
+        (r#"{"prediction_type": "flow"}"#, "flow"),
+        (r#"{"beta_schedule": "exp"}"#, "exp"),
+    ];
+    for (text, named) in files {
+        let error = SchedulerConfig::from_json(text).expect_err(text).to_string();
+        assert!(error.contains(named), "{text}: {error}");
+    }
+    let default = SchedulerConfig::default();
+    let bad = SchedulerConfig { beta_end: 1.5, ..default.clone() };
+    let few = SchedulerConfig { trained_betas: Some(vec![0.1; 3]), ..default.clone() };
+    for (config, method, steps, skip) in [
+        (&default, Method::Ddim, 0, 0),
+        (&default, Method::Ddim, 1001, 0),
+        (&default, Method::UniPc, 1000, 0),
+        (&default, Method::Euler, 5, 5),
+        (&bad, Method::Ddim, 5, 0),
+        (&few, Method::Ddim, 2, 0),
+    ] {
+        assert!(Scheduler::new(config, method, steps, skip).is_err(), "{method:?} {steps} {skip}");
+    }
+    assert!("plms".parse::<Method>().expect_err("no such method").to_string().contains("dpm++2m"));
+    for method in Method::ALL {
+        assert_eq!(method.name().parse::<Method>().expect("its own name"), method);
+        // As many steps as the training had: no two levels may be the same one for those that divide by distances.
+        let most = if matches!(method, Method::DpmSolver2M | Method::UniPc) { 999 } else { 1000 };
+        let last = walk(&default, method, most, 1.0).expect("the most steps");
+        assert!(last[most].is_finite(), "{method:?}");
+    }
+}
+
+#[test]
+fn noise_is_the_seeds_alone() -> Outcome {
+    let numbers = normal(7, Purpose::Start, 100_000);
+    let mean = |power: i32| numbers.iter().map(|x| f64::from(*x).powi(power)).sum::<f64>() / 1e5;
+    // Five standard errors of the first four moments of a normal distribution.
+    for (power, expected, bound) in [(1, 0.0, 0.016), (2, 1.0, 0.023), (3, 0.0, 0.062), (4, 3.0, 0.16)] {
+        assert!((mean(power) - expected).abs() < bound, "moment {power}: {}", mean(power));
+    }
+    assert_eq!(normal(7, Purpose::Start, 33), numbers[..33]);
+    for other in
+        [normal(8, Purpose::Start, 33), normal(7, Purpose::Encode, 33), normal(7, Purpose::Step(0), 33)]
+    {
+        assert!(other.iter().zip(&numbers).all(|(a, b)| a != b));
+    }
+    let shape = (4, 3, 2);
+    let both = normal_batch(&[5, 6], Purpose::Step(3), shape, &Device::Cpu)?;
+    for (i, seed) in [5, 6].into_iter().enumerate() {
+        let one = normal_batch(&[seed], Purpose::Step(3), shape, &Device::Cpu)?;
+        assert_eq!(
+            both.narrow(0, i, 1)?.flatten_all()?.to_vec1::<f32>()?,
+            one.flatten_all()?.to_vec1::<f32>()?
+        );
+    }
+    Ok(())
+}

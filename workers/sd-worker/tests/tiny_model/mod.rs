@@ -1,0 +1,173 @@
+//! Writes models of random weights in diffusers' layout, small enough for tests.
+#![allow(dead_code)]
+use std::fs;
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::{VarBuilder, VarMap};
+use sd_worker::model::{ClipConfig, ClipText, LoadOptions, Model, UNet, UNetConfig, Vae, VaeConfig};
+use sd_worker::pipeline::Pipeline;
+use sd_worker::schedulers::{Purpose, normal};
+use serde_json::{Value, json};
+
+pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
+
+/// Which architecture is made small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Text to image.
+    Plain,
+    /// Nine channels.
+    Inpaint,
+    /// Two text encoders and additions.
+    Xl,
+}
+
+/// Pixels of a latent's side.
+pub const FACTOR: usize = 4;
+/// Tokens of a prompt.
+pub const TOKENS: usize = 16;
+
+pub fn unet_config(kind: Kind) -> Value {
+    let xl = kind == Kind::Xl;
+    json!({
+        "_class_name": "UNet2DConditionModel", "act_fn": "silu", "sample_size": 8,
+        "in_channels": if kind == Kind::Inpaint { 9 } else { 4 }, "out_channels": 4,
+        "block_out_channels": [32, 64], "layers_per_block": 1,
+        "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+        "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
+        "mid_block_type": "UNetMidBlock2DCrossAttn", "mid_block_scale_factor": 1, "class_embed_type": null,
+        "attention_head_dim": if xl { json!([2, 4]) } else { json!(2) },
+        "transformer_layers_per_block": if xl { json!([1, 2]) } else { json!(1) },
+        "cross_attention_dim": if xl { 64 } else { 32 }, "use_linear_projection": xl,
+        "norm_num_groups": 32, "norm_eps": 1e-5, "flip_sin_to_cos": true, "freq_shift": 0, "downsample_padding": 1,
+        "addition_embed_type": if xl { json!("text_time") } else { Value::Null },
+        "addition_time_embed_dim": if xl { json!(8) } else { Value::Null },
+        "projection_class_embeddings_input_dim": if xl { json!(6 * 8 + 24) } else { Value::Null },
+    })
+}
+
+pub fn vae_config() -> Value {
+    json!({
+        "_class_name": "AutoencoderKL", "in_channels": 3, "out_channels": 3, "latent_channels": 4,
+        "block_out_channels": [16, 16, 32], "layers_per_block": 1, "norm_num_groups": 8,
+        "scaling_factor": 0.5, "act_fn": "silu",
+    })
+}
+
+pub fn clip_config(vocabulary: usize) -> Value {
+    json!({
+        "architectures": ["CLIPTextModel"], "vocab_size": vocabulary, "hidden_size": 32, "intermediate_size": 64,
+        "max_position_embeddings": TOKENS, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "projection_dim": 24,
+    })
+}
+
+/// Letters, letters at the end of a word, what "red" is joined from, and the ends of a prompt.
+fn vocabulary() -> Vec<String> {
+    let letters = || ('a'..='z').chain(['!', ',']);
+    let mut tokens: Vec<String> = letters().map(String::from).collect();
+    tokens.extend(letters().map(|letter| format!("{letter}</w>")));
+    tokens.extend(["re", "red</w>", "<|startoftext|>", "<|endoftext|>"].map(String::from));
+    tokens
+}
+
+/// Fills weights in the order of their names: norms near one, biases near zero, all else by its inputs.
+fn fill(weights: &VarMap, seed: u64) -> Outcome {
+    let data = weights.data().lock().map_err(|_| "weights are locked")?;
+    let mut names: Vec<&String> = data.keys().collect();
+    names.sort();
+    for (i, name) in names.into_iter().enumerate() {
+        let var = &data[name];
+        let shape = var.dims();
+        let (mean, scale) = match shape {
+            [_] if name.ends_with("weight") => (1.0, 0.1),
+            [_] => (0.0, 0.1),
+            [_, inputs @ ..] => (0.0, (inputs.iter().product::<usize>() as f32).sqrt().recip()),
+            [] => (0.0, 1.0),
+        };
+        let values = normal(seed, Purpose::Step(i), var.elem_count());
+        let values: Vec<f32> = values.iter().map(|x| mean + scale * x).collect();
+        var.set(&Tensor::from_vec(values, shape, &Device::Cpu)?)?;
+    }
+    Ok(())
+}
+
+fn component(
+    folder: &Path,
+    config: Value,
+    file: &str,
+    seed: u64,
+    build: impl FnOnce(VarBuilder, &str) -> Outcome,
+) -> Outcome {
+    fs::create_dir_all(folder)?;
+    let text = config.to_string();
+    let weights = VarMap::new();
+    build(VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu), &text)?;
+    fill(&weights, seed)?;
+    weights.save(folder.join(file))?;
+    Ok(fs::write(folder.join("config.json"), text)?)
+}
+
+/// Writes a model of `kind` to `folder`.
+pub fn write(folder: &Path, kind: Kind) -> Outcome {
+    let suffixes: &[&str] = if kind == Kind::Xl { &["", "_2"] } else { &[""] };
+    let mut index = json!({
+        "_class_name": "StableDiffusionPipeline",
+        "unet": ["diffusers", "UNet2DConditionModel"], "vae": ["diffusers", "AutoencoderKL"],
+        "scheduler": ["diffusers", "DDIMScheduler"],
+    });
+    let tokens = vocabulary();
+    for (i, suffix) in suffixes.iter().enumerate() {
+        index[format!("tokenizer{suffix}")] = json!(["transformers", "CLIPTokenizer"]);
+        index[format!("text_encoder{suffix}")] = json!(["transformers", "CLIPTextModel"]);
+        let path = folder.join(format!("tokenizer{suffix}"));
+        fs::create_dir_all(&path)?;
+        let ids: serde_json::Map<String, Value> =
+            tokens.iter().enumerate().map(|(i, token)| (token.clone(), i.into())).collect();
+        fs::write(path.join("vocab.json"), Value::Object(ids).to_string())?;
+        fs::write(path.join("merges.txt"), "#version: 0.2\nr e\nre d</w>\n")?;
+        if i == 1 {
+            fs::write(path.join("special_tokens_map.json"), json!({"pad_token": "!"}).to_string())?;
+        }
+        let path = folder.join(format!("text_encoder{suffix}"));
+        component(&path, clip_config(tokens.len()), "model.safetensors", 10 + i as u64, |vb, text| {
+            let config: ClipConfig = serde_json::from_str(text)?;
+            Ok(ClipText::new(vb, &config, i == 1).map(drop)?)
+        })?;
+    }
+    let file = "diffusion_pytorch_model.safetensors";
+    component(&folder.join("unet"), unet_config(kind), file, 1, |vb, text| {
+        Ok(UNet::new(vb, &UNetConfig::from_json(text)?).map(drop)?)
+    })?;
+    component(&folder.join("vae"), vae_config(), file, 2, |vb, text| {
+        Ok(Vae::new(vb, &VaeConfig::from_json(text)?).map(drop)?)
+    })?;
+    fs::create_dir_all(folder.join("scheduler"))?;
+    let scheduler = json!({
+        "_class_name": "DDIMScheduler", "beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear",
+        "num_train_timesteps": 1000, "set_alpha_to_one": false, "steps_offset": 1, "clip_sample": false,
+    });
+    fs::write(folder.join("scheduler/scheduler_config.json"), scheduler.to_string())?;
+    let preview = json!({"factors": [[0.2, 0, 0], [0, 0.2, 0], [0, 0, 0.2], [0.1, 0.1, 0.1]]});
+    fs::write(folder.join("preview.json"), preview.to_string())?;
+    Ok(fs::write(folder.join("model_index.json"), index.to_string())?)
+}
+
+/// Loads a folder on the CPU.
+pub fn load(folder: &Path, options: LoadOptions) -> Outcome<Pipeline> {
+    Ok(Pipeline::new(Model::load(folder, &Device::Cpu, options, |_| ())?))
+}
+
+/// A pipeline of a model of `kind`, and its folder.
+pub fn pipeline(kind: Kind) -> Outcome<(tempfile::TempDir, Pipeline)> {
+    let folder = tempfile::tempdir()?;
+    write(folder.path(), kind)?;
+    let pipeline = load(folder.path(), LoadOptions::default())?;
+    Ok((folder, pipeline))
+}
+
+/// The largest difference of two tensors.
+pub fn difference(a: &Tensor, b: &Tensor) -> Outcome<f32> {
+    Ok((a.to_dtype(DType::F32)? - b.to_dtype(DType::F32)?)?.abs()?.max_all()?.to_scalar()?)
+}

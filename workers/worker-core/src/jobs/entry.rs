@@ -1,0 +1,159 @@
+//! One job: its log, who reads it, and whether it is to stop.
+
+use crate::lifecycle::Work;
+use crate::sse::Frame;
+use parking_lot::Mutex;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use tokio::sync::watch;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::WatchStream;
+use uuid::Uuid;
+
+struct Log {
+    frames: Vec<Frame>,
+    bytes: usize,
+    /// Keeps the worker alive until the log has its end.
+    work: Option<Work>,
+}
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+pub(super) struct Entry {
+    pub id: Uuid,
+    log: Mutex<Log>,
+    /// Tells readers that the log has changed.
+    changed: watch::Sender<()>,
+    cancel: watch::Sender<bool>,
+    hook: Mutex<Option<Hook>>,
+    readers: AtomicUsize,
+    /// Whether the last reader who leaves cancels the job.
+    cancel_unread: bool,
+}
+
+impl Entry {
+    pub fn new(id: Uuid, cancel_unread: bool, work: Work) -> Entry {
+        Entry {
+            id,
+            log: Mutex::new(Log { frames: Vec::new(), bytes: 0, work: Some(work) }),
+            changed: watch::Sender::new(()),
+            cancel: watch::Sender::new(false),
+            hook: Mutex::new(None),
+            readers: AtomicUsize::new(0),
+            cancel_unread,
+        }
+    }
+
+    /// Adds to the log; `false` where it has ended, or would hold more than `limit` bytes.
+    pub fn push(&self, frame: Frame, limit: usize) -> bool {
+        let mut log = self.log.lock();
+        let bytes = log.bytes.saturating_add(frame.size());
+        if log.work.is_none() || bytes > limit {
+            return false;
+        }
+        log.add(frame);
+        drop(log);
+        self.changed.send_replace(());
+        true
+    }
+
+    /// Ends the log, with a last frame if there is one. The bytes of the log, at the first call only.
+    pub fn close(&self, last: Option<Frame>) -> Option<usize> {
+        let mut log = self.log.lock();
+        let work = log.work.take()?;
+        last.into_iter().for_each(|frame| log.add(frame));
+        let bytes = log.bytes;
+        drop(log);
+        self.changed.send_replace(());
+        // What the hook holds is of no more use; it goes outside the lock, for it may call back.
+        let hook = self.hook.lock().take();
+        drop((hook, work));
+        Some(bytes)
+    }
+
+    pub fn ended(&self) -> bool {
+        self.log.lock().work.is_none()
+    }
+
+    pub fn cancel(&self) {
+        self.cancel.send_replace(true);
+        let hook = self.hook.lock().take();
+        hook.into_iter().for_each(|hook| hook());
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        *self.cancel.borrow()
+    }
+
+    pub async fn cancelled(&self) {
+        // The sender lives as long as this entry, so that the wait cannot fail.
+        let _ = self.cancel.subscribe().wait_for(|cancelled| *cancelled).await;
+    }
+
+    pub fn on_cancel(&self, hook: Hook) {
+        *self.hook.lock() = Some(hook);
+        // Whoever cancelled meanwhile has either called the hook or not seen it.
+        if self.is_cancelled() {
+            self.cancel();
+        }
+    }
+}
+
+impl Log {
+    fn add(&mut self, frame: Frame) {
+        self.bytes += frame.size();
+        let id = Some(self.frames.len());
+        self.frames.push(Frame { id, ..frame });
+    }
+}
+
+/// Reads a log from a place on, and waits for more until it ends.
+pub(super) struct Reader {
+    entry: Arc<Entry>,
+    next: usize,
+    changed: WatchStream<()>,
+}
+
+impl Reader {
+    pub fn new(entry: Arc<Entry>, next: usize) -> Reader {
+        entry.readers.fetch_add(1, Ordering::AcqRel);
+        let changed = WatchStream::new(entry.changed.subscribe());
+        Reader { entry, next, changed }
+    }
+}
+
+impl Stream for Reader {
+    type Item = Frame;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Frame>> {
+        loop {
+            let log = self.entry.log.lock();
+            let (frame, ended) = (log.frames.get(self.next).cloned(), log.work.is_none());
+            drop(log);
+            if let Some(frame) = frame {
+                self.next += 1;
+                return Poll::Ready(Some(frame));
+            }
+            if ended {
+                return Poll::Ready(None);
+            }
+            // It is told of every change since it was last asked, so that none is missed between.
+            match Pin::new(&mut self.changed).poll_next(context) {
+                Poll::Ready(Some(())) => {}
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let last = self.entry.readers.fetch_sub(1, Ordering::AcqRel) == 1;
+        if last && self.entry.cancel_unread && !self.entry.ended() {
+            self.entry.cancel();
+        }
+    }
+}

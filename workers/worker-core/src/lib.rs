@@ -1,0 +1,63 @@
+//! What the workers share: HTTP, jobs, streams, metrics, shutdown.
+//!
+//! It knows nothing of models. A worker makes an [`App`] of its routes, parses [`ServerArguments`] among
+//! its own, and calls [`serve`]:
+//!
+//! ```no_run
+//! use axum::{Json, Router, routing::post};
+//! use serde::Deserialize;
+//! use worker_core::{ApiError, App, Body, Lifecycle, Metrics, ServerArguments, logging, serve};
+//!
+//! #[derive(clap::Parser)]
+//! struct Arguments {
+//!     #[command(flatten)]
+//!     server: ServerArguments,
+//! }
+//!
+//! #[derive(Deserialize)]
+//! #[serde(deny_unknown_fields)]
+//! struct Ask {
+//!     text: String,
+//! }
+//!
+//! async fn length(Body(ask): Body<Ask>) -> Result<Json<usize>, ApiError> {
+//!     if ask.text.is_empty() {
+//!         return Err(ApiError::field("text", "is empty: write something"));
+//!     }
+//!     Ok(Json(ask.text.len()))
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let arguments: Arguments = worker_core::arguments::parse(&[("port", "8081")]);
+//!     logging::init(&arguments.server)?;
+//!     let lifecycle = Lifecycle::new();
+//!     lifecycle.ready();
+//!     let app = App::new(Router::new().route("/length", post(length)), lifecycle, Metrics::new());
+//!     Ok(serve(app, &arguments.server).await?)
+//! }
+//! ```
+
+mod admission;
+pub mod arguments;
+pub mod auth;
+pub mod body;
+pub mod error;
+mod guarded;
+pub mod heartbeat;
+pub mod jobs;
+pub mod lifecycle;
+pub mod logging;
+pub mod metrics;
+pub mod routes;
+pub mod server;
+pub mod sse;
+
+pub use arguments::ServerArguments;
+pub use body::Body;
+pub use error::ApiError;
+pub use jobs::{Job, Jobs};
+pub use lifecycle::Lifecycle;
+pub use metrics::Metrics;
+pub use routes::App;
+pub use server::serve;

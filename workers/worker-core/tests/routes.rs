@@ -1,0 +1,324 @@
+//! All routes and layers, without a socket.
+
+mod support;
+
+use axum::body::{Body as Bytes, to_bytes};
+use axum::extract::{Path, Query};
+use axum::http::{Request, Response, StatusCode};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::time::Duration;
+use support::arguments;
+use tower::ServiceExt;
+use worker_core::jobs::{Jobs, OnDisconnect, Options};
+use worker_core::{ApiError, App, Body, Lifecycle, Metrics};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ask {
+    text: String,
+}
+
+async fn length(Body(ask): Body<Ask>) -> Result<Json<usize>, ApiError> {
+    match ask.text.len() {
+        0 => Err(ApiError::field("text", "is empty")),
+        length => Ok(Json(length)),
+    }
+}
+
+async fn panics() -> &'static str {
+    panic!("with {}", "words")
+}
+
+fn app(lifecycle: &Lifecycle) -> App {
+    let inner = Router::new().route("/one", get(async || "one").post(async || "posted"));
+    let router = Router::new()
+        .route("/", get(async || "page"))
+        .route("/length", post(length))
+        .route("/panic", get(panics))
+        .route("/wait", get(async || std::future::pending::<()>().await))
+        .route("/number/{n}", get(async |Path(n): Path<u8>| n.to_string()))
+        .route("/query", get(async |Query(query): Query<HashMap<String, u8>>| query.len().to_string()))
+        .nest("/inner", inner);
+    App::new(router, lifecycle.clone(), Metrics::new()).doctor(|| "well".to_owned()).open("/")
+}
+
+fn ready() -> Lifecycle {
+    let lifecycle = Lifecycle::new();
+    lifecycle.ready();
+    lifecycle
+}
+
+fn worker(more: &[&str]) -> Router {
+    app(&ready()).router(&arguments(more))
+}
+
+fn ask(method: &str, path: &str) -> Request<Bytes> {
+    Request::builder().method(method).uri(path).body(Bytes::empty()).unwrap()
+}
+
+fn json(path: &str, body: impl Into<Bytes>) -> Request<Bytes> {
+    let request = Request::post(path).header("content-type", "application/json");
+    request.body(body.into()).unwrap()
+}
+
+fn with(mut request: Request<Bytes>, header: &'static str, value: &str) -> Request<Bytes> {
+    request.headers_mut().insert(header, value.parse().unwrap());
+    request
+}
+
+async fn text(response: Response<Bytes>) -> (u16, String) {
+    let status = response.status().as_u16();
+    let bytes = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+    (status, String::from_utf8(bytes.to_vec()).unwrap())
+}
+
+/// Status and code of an error, which has OpenAI's shape.
+async fn refusal(router: &Router, request: Request<Bytes>) -> (u16, String) {
+    let response = router.clone().oneshot(request).await.unwrap();
+    assert_eq!(response.headers()["content-type"], "application/json");
+    let (status, text) = text(response).await;
+    let body: Value = serde_json::from_str(&text).unwrap();
+    let error = body["error"].as_object().unwrap();
+    let mut keys: Vec<_> = error.keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["code", "message", "param", "type"]);
+    assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{text}");
+    (status, error["code"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn every_refusal_has_the_same_shape() {
+    let router = worker(&["--body-limit=64"]);
+    let table = [
+        (ask("GET", "/nowhere"), 404, "unknown_url"),
+        (ask("POST", "/inner/two"), 404, "unknown_url"),
+        (ask("DELETE", "/length"), 405, "method_not_allowed"),
+        (ask("BREW", "/inner/one"), 405, "method_not_allowed"),
+        (ask("POST", "/health"), 405, "method_not_allowed"),
+        (ask("GET", "/number/300"), 400, "invalid_request"),
+        (ask("GET", "/number/%ff"), 400, "invalid_request"),
+        (ask("GET", "/query?a=x"), 400, "invalid_request"),
+        (ask("GET", "/panic"), 500, "internal_error"),
+        (ask("POST", "/length"), 415, "unsupported_media_type"),
+        (
+            with(json("/length", r#"{"text": "a"}"#), "content-type", "text/plain"),
+            415,
+            "unsupported_media_type",
+        ),
+        (json("/length", ""), 400, "invalid_json"),
+        (json("/length", "\u{0}"), 400, "invalid_json"),
+        (json("/length", vec![0xff]), 400, "invalid_utf8"),
+        (json("/length", r#"{"text": 1}"#), 400, "invalid_value"),
+        (json("/length", r#"{"text": ""}"#), 400, "invalid_value"),
+        (json("/length", r#"{"text": "a", "more": 1}"#), 400, "invalid_value"),
+        (json("/length", format!(r#"{{"text": "{}"}}"#, "a".repeat(64))), 413, "too_large"),
+    ];
+    for (request, status, code) in table {
+        let name = format!("{} {}", request.method(), request.uri());
+        assert_eq!(refusal(&router, request).await, (status, code.to_owned()), "{name}");
+    }
+    let answer = router.oneshot(json("/length", r#"{"text": "abc"}"#)).await.unwrap();
+    assert_eq!(text(answer).await, (200, "3".into()));
+}
+
+#[tokio::test]
+async fn a_wrong_method_is_told_the_right_ones() {
+    let router = worker(&[]);
+    for (path, allow) in [("/length", "POST"), ("/inner/one", "GET,HEAD,POST"), ("/health", "GET,HEAD")] {
+        let response = router.clone().oneshot(ask("PUT", path)).await.unwrap();
+        assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+        assert_eq!(response.headers()["allow"], allow, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_token_is_asked_of_all_but_the_open_paths() {
+    let router = worker(&["--api-token=secret"]);
+    for path in ["/health", "/ready", "/"] {
+        let response = router.clone().oneshot(ask("GET", path)).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+    }
+    for path in ["/metrics", "/doctor", "/inner/one", "/nowhere", "/panic", "/health/x", "//"] {
+        let request = || ask("GET", path);
+        assert_eq!(refusal(&router, request()).await, (401, "invalid_api_key".into()), "{path}");
+        for wrong in ["secret", "Bearer", "Bearer ", "Bearer secre", "Bearer secret2", "Basic secret"] {
+            let request = with(request(), "authorization", wrong);
+            assert_eq!(refusal(&router, request).await.0, 401, "{path} {wrong}");
+        }
+        let right = with(request(), "authorization", "bearer secret");
+        let response = router.clone().oneshot(right).await.unwrap();
+        assert_ne!(response.status(), StatusCode::UNAUTHORIZED, "{path}");
+    }
+    let response = router.oneshot(ask("GET", "/inner/one")).await.unwrap();
+    assert_eq!(response.headers()["www-authenticate"], "Bearer");
+}
+
+#[tokio::test]
+async fn health_ready_and_work_follow_the_lifecycle() {
+    type Change = fn(&Lifecycle);
+    let table: [(Change, &str, bool, Option<&str>); 5] = [
+        (|lifecycle| lifecycle.loading(0.25, "weights"), "loading", false, Some("loading, 25%: weights")),
+        (|lifecycle| lifecycle.ready(), "ready", true, None),
+        (|lifecycle| lifecycle.failed("the card is lost"), "failed", false, Some("the card is lost")),
+        (|lifecycle| lifecycle.loading(0.0, "again"), "loading", false, Some("loading, 0%: again")),
+        (|lifecycle| lifecycle.drain(), "draining", false, Some("the worker is ending")),
+    ];
+    let lifecycle = Lifecycle::new();
+    let router = app(&lifecycle).router(&arguments(&[]));
+    for (change, state, is_ready, why) in table {
+        change(&lifecycle);
+        let (status, body) = text(router.clone().oneshot(ask("GET", "/health")).await.unwrap()).await;
+        let health: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((status, &health["lifecycle"]["state"]), (200, &state.into()));
+
+        let response = router.clone().oneshot(ask("GET", "/ready")).await.unwrap();
+        assert_eq!(response.headers().contains_key("retry-after"), !is_ready, "{state}");
+        let (status, body) = text(response).await;
+        let ready: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(status, if is_ready { 200 } else { 503 });
+        assert_eq!((&ready["ready"], &ready["why"]), (&is_ready.into(), &why.into()), "{state}");
+
+        let response = router.clone().oneshot(json("/length", r#"{"text": "abc"}"#)).await.unwrap();
+        assert_eq!(response.status().as_u16(), status, "{state}");
+        assert_eq!(response.headers().contains_key("retry-after"), !is_ready, "{state}");
+        let response = router.clone().oneshot(ask("GET", "/inner/one")).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "reading goes on: {state}");
+    }
+    assert_eq!(lifecycle.working(), 0);
+}
+
+#[tokio::test]
+async fn loading_says_how_far_it_is() {
+    let lifecycle = Lifecycle::new();
+    lifecycle.loading(0.5, "warming up");
+    let router = app(&lifecycle).router(&arguments(&[]));
+    let (_, body) = text(router.oneshot(ask("GET", "/ready")).await.unwrap()).await;
+    let ready: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(
+        ready["lifecycle"],
+        serde_json::json!({"state": "loading", "progress": 0.5, "what": "warming up"})
+    );
+}
+
+#[tokio::test]
+async fn the_doctor_writes_text() {
+    let router = worker(&[]);
+    assert_eq!(text(router.oneshot(ask("GET", "/doctor")).await.unwrap()).await, (200, "well".into()));
+    let sick = App::new(Router::new(), ready(), Metrics::new()).doctor(|| panic!("ill"));
+    assert_eq!(refusal(&sick.router(&arguments(&[])), ask("GET", "/doctor")).await.0, 500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_takes_too_long_is_408() {
+    let router = worker(&["--request-timeout=600"]);
+    let start = tokio::time::Instant::now();
+    assert_eq!(refusal(&router, ask("GET", "/wait")).await, (408, "timeout".into()));
+    assert_eq!(start.elapsed().as_secs(), 600);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_is_not_cut_by_the_time_of_a_request() {
+    let lifecycle = ready();
+    let jobs = Jobs::<u8>::new(Options::new(|_| 0), &lifecycle);
+    let job = jobs.create(OnDisconnect::Cancel);
+    let router =
+        App::new(jobs.routes(), lifecycle, Metrics::new()).router(&arguments(&["--request-timeout=1"]));
+    let path = format!("/{}/stream", job.id());
+    let response = router.clone().oneshot(ask("GET", &path)).await.unwrap();
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    job.push(&7);
+    job.end();
+    let (status, body) = text(response).await;
+    assert_eq!((status, body.contains("data: 7"), body.contains("[DONE]")), (200, true, true), "{body}");
+    let (_, body) =
+        text(router.clone().oneshot(ask("DELETE", path.trim_end_matches("/stream"))).await.unwrap()).await;
+    assert!(body.contains("\"ended\""), "{body}");
+    assert_eq!(refusal(&router, ask("GET", "/x/stream")).await, (404, "job_not_found".into()));
+    assert_eq!(refusal(&router, ask("DELETE", "/%ff")).await.0, 400);
+}
+
+#[tokio::test]
+async fn delete_cancels_a_job() {
+    let lifecycle = ready();
+    let jobs = Jobs::<u8>::new(Options::new(|_| 0), &lifecycle);
+    let job = jobs.create(OnDisconnect::Continue);
+    let router = App::new(Router::new().nest("/v1/jobs", jobs.routes()), lifecycle, Metrics::new());
+    let router = router.router(&arguments(&[]));
+    let path = format!("/v1/jobs/{}", job.id());
+    let (status, body) = text(router.oneshot(ask("DELETE", &path)).await.unwrap()).await;
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, body), (200, serde_json::json!({"job_id": job.id(), "status": "cancelled"})));
+    assert!(job.is_cancelled());
+}
+
+#[tokio::test]
+async fn cors_is_off_unless_asked_for() {
+    let preflight = || {
+        let request = with(ask("OPTIONS", "/length"), "origin", "http://a.test");
+        let request = with(request, "access-control-request-headers", "authorization,content-type");
+        with(request, "access-control-request-method", "POST")
+    };
+    let allowed = async |more: &[&str]| {
+        let response = worker(more).oneshot(preflight()).await.unwrap();
+        response.headers().get("access-control-allow-origin").map(|value| value.to_str().unwrap().to_owned())
+    };
+    assert_eq!(allowed(&[]).await, None);
+    assert_eq!(allowed(&["--cors-origin=http://b.test"]).await, None);
+    assert_eq!(
+        allowed(&["--cors-origin=http://b.test,http://a.test"]).await.as_deref(),
+        Some("http://a.test")
+    );
+    assert_eq!(allowed(&["--cors-origin=*"]).await.as_deref(), Some("*"));
+
+    let router = worker(&["--cors-origin=http://a.test", "--api-token=secret"]);
+    let response = router.clone().oneshot(preflight()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK, "browsers send no token to ask");
+    let refused = with(json("/length", "{}"), "origin", "http://a.test");
+    let response = router.oneshot(refused).await.unwrap();
+    assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(response.headers()["access-control-allow-origin"], "http://a.test", "pages may read why");
+}
+
+#[tokio::test]
+async fn metrics_count_requests_by_route_and_status() {
+    let app = app(&ready());
+    let router = app.router(&arguments(&[]));
+    let requests = [
+        ask("GET", "/number/1"),
+        ask("GET", "/number/2"),
+        ask("GET", "/number/x"),
+        ask("BREW", "/nowhere/at/all"),
+        ask("GET", "/inner/one"),
+    ];
+    for request in requests {
+        text(router.clone().oneshot(request).await.unwrap()).await;
+    }
+    let response = router.oneshot(ask("GET", "/metrics")).await.unwrap();
+    let kind = response.headers()["content-type"].to_str().unwrap();
+    assert_eq!(kind, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    let (_, body) = text(response).await;
+    for line in [
+        r#"http_requests_total{method="GET",route="/number/{n}",status="200"} 2"#,
+        r#"http_requests_total{method="GET",route="/number/{n}",status="400"} 1"#,
+        r#"http_requests_total{method="other",route="none",status="404"} 1"#,
+        r#"http_requests_total{method="GET",route="/inner/one",status="200"} 1"#,
+        r#"http_request_duration_seconds_count{method="GET",route="/number/{n}"} 3"#,
+        "http_streams_open 0",
+        "# EOF",
+    ] {
+        assert!(body.lines().any(|found| found == line), "{line} is not in\n{body}");
+    }
+}
+
+#[test]
+fn a_worker_registers_its_own_metrics() {
+    let (metrics, gauge) =
+        (Metrics::new(), worker_core::metrics::prometheus_client::metrics::gauge::Gauge::<i64>::default());
+    metrics.register(|registry| registry.register("queue", "Waiting", gauge.clone()));
+    gauge.set(5);
+    assert!(metrics.text().unwrap().contains("\nqueue 5\n"));
+}

@@ -1,0 +1,318 @@
+//! A worker on a real socket, with clients that are slow, large, or gone.
+
+mod support;
+
+use axum::Router;
+use axum::response::Response;
+use axum::routing::{get, post};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use support::{Client, start};
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use worker_core::jobs::{Job, Jobs, OnDisconnect, Options as JobOptions};
+use worker_core::sse::{Options, response};
+use worker_core::{ApiError, App, Lifecycle, Metrics, serve};
+
+type Events = mpsc::UnboundedSender<Result<u32, ApiError>>;
+
+/// A route whose stream gives what is sent; each request hands its sender out.
+fn streaming(lifecycle: &Lifecycle) -> (Router, mpsc::UnboundedReceiver<Events>) {
+    let (hand_out, senders) = mpsc::unbounded_channel();
+    let lifecycle = lifecycle.clone();
+    let stream = move || async move {
+        let (sender, events) = mpsc::unbounded_channel();
+        hand_out.send(sender).unwrap();
+        response(UnboundedReceiverStream::new(events), &lifecycle, Options::default())
+    };
+    (Router::new().route("/stream", post(stream)), senders)
+}
+
+async fn start_streaming(more: &[&str]) -> (support::Running, mpsc::UnboundedReceiver<Events>) {
+    let mut senders = None;
+    let worker = start(
+        |lifecycle| {
+            let (router, received) = streaming(lifecycle);
+            senders = Some(received);
+            router
+        },
+        more,
+    )
+    .await;
+    (worker, senders.unwrap())
+}
+
+#[tokio::test]
+async fn clients_that_never_end_their_head_are_closed_and_stall_nobody() {
+    let worker = start(|_| Router::new(), &["--header-timeout=1"]).await;
+    let mut slow = Vec::new();
+    for i in 0..100 {
+        let mut client = Client::connect(worker.address).await;
+        client.send(["", "GET", "GET / HTTP/1.1\r\nHost: x\r\nX: "][i % 3]).await;
+        slow.push(client);
+    }
+    let answer = Client::ask(worker.address, "GET", "/health", "").await.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    for client in slow {
+        assert!(!client.rest().await.contains("200 OK"));
+    }
+}
+
+#[tokio::test]
+async fn heads_that_are_too_large_are_431() {
+    let worker = start(|_| Router::new(), &["--header-limit=2048"]).await;
+    let ask = async |length: usize| {
+        let mut client = Client::connect(worker.address).await;
+        let head = "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: ";
+        client.send(&format!("{head}{}\r\n\r\n", "a".repeat(length - head.len() - 4))).await;
+        client.rest().await
+    };
+    assert!(ask(2000).await.starts_with("HTTP/1.1 200"));
+    assert!(ask(4096).await.starts_with("HTTP/1.1 431"));
+
+    let mut many = Client::connect(worker.address).await;
+    many.send(&format!("GET /health HTTP/1.1\r\n{}\r\n", "A:b\r\n".repeat(101))).await;
+    assert!(many.rest().await.starts_with("HTTP/1.1 431"));
+}
+
+#[tokio::test]
+async fn a_small_head_with_a_large_body_is_none_too_large() {
+    let router = Router::new().route("/", post(async |body: String| body.len().to_string()));
+    let worker = start(|_| router, &["--header-limit=1024"]).await;
+    let answer = Client::ask(worker.address, "POST", "/", &"a".repeat(1 << 20)).await.rest().await;
+    assert!(answer.ends_with("1048576"), "{answer}");
+}
+
+#[tokio::test]
+async fn nonsense_is_400() {
+    let worker = start(|_| Router::new(), &[]).await;
+    for nonsense in
+        ["hello\r\n\r\n", "\0\0\0\0\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET /\u{1} HTTP/1.1\r\n\r\n"]
+    {
+        let mut client = Client::connect(worker.address).await;
+        client.send(nonsense).await;
+        assert!(client.rest().await.starts_with("HTTP/1.1 400"), "{nonsense:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_its_stream() {
+    let (worker, mut senders) = start_streaming(&[]).await;
+    let mut client = Client::ask(worker.address, "POST", "/stream", "").await;
+    let events = senders.recv().await.unwrap();
+    events.send(Ok(7)).unwrap();
+    let head = client.until("data: 7\n\n").await;
+    assert!(head.contains("content-type: text/event-stream") && head.contains("x-accel-buffering: no"));
+    assert_eq!(worker.metrics.streams_open(), 1);
+    drop(client);
+    events.closed().await;
+    worker.lifecycle.idle().await;
+    assert_eq!(worker.metrics.streams_open(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_what_it_waits_for() {
+    let (began, begins) = oneshot::channel();
+    let (held, ends) = oneshot::channel::<()>();
+    let once = Arc::new(Mutex::new(Some((began, held))));
+    let wait = move || async move {
+        let (began, _held) = once.lock().take().unwrap();
+        began.send(()).unwrap();
+        std::future::pending::<()>().await
+    };
+    let worker = start(|_| Router::new().route("/", get(wait)), &[]).await;
+    let client = Client::ask(worker.address, "GET", "/", "").await;
+    begins.await.unwrap();
+    drop(client);
+    assert!(ends.await.is_err(), "the handler is dropped");
+    worker.lifecycle.idle().await;
+    assert!(worker.metrics.text().unwrap().contains("status=\"499\"} 1"));
+}
+
+#[tokio::test]
+async fn streams_end_before_the_worker_does() {
+    let (worker, mut senders) = start_streaming(&[]).await;
+    // A connection that is kept and idle holds nobody.
+    let mut idle = Client::connect(worker.address).await;
+    idle.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    idle.until("}").await;
+
+    let mut client = Client::ask(worker.address, "POST", "/stream", "").await;
+    let events = senders.recv().await.unwrap();
+    events.send(Ok(1)).unwrap();
+    client.until("data: 1\n\n").await;
+    worker.lifecycle.drain();
+    let ready = Client::ask(worker.address, "GET", "/ready", "").await.rest().await;
+    assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("draining"), "{ready}");
+    let other = Client::ask(worker.address, "POST", "/stream", "").await.rest().await;
+    assert!(other.starts_with("HTTP/1.1 503") && other.contains("retry-after: 10"), "{other}");
+    assert!(other.contains("\"code\":\"not_ready\""), "{other}");
+    events.send(Ok(2)).unwrap();
+    client.until("data: 2\n\n").await;
+    assert!(!worker.task.is_finished());
+    drop(events);
+    assert!(client.rest().await.contains("data: [DONE]"));
+    worker.task.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn what_runs_at_the_deadline_is_cut_with_an_error() {
+    let mut senders = None;
+    let mut job = None;
+    let worker = start(
+        |lifecycle| {
+            let (router, received) = streaming(lifecycle);
+            senders = Some(received);
+            let jobs = Jobs::<u32>::new(JobOptions::new(|error| error.status().as_u16().into()), lifecycle);
+            job = Some(jobs.create(OnDisconnect::Continue));
+            router
+                .route("/wait", get(async || std::future::pending::<()>().await))
+                .nest("/jobs", jobs.routes())
+        },
+        &["--drain-seconds=0"],
+    )
+    .await;
+    let job = job.unwrap();
+    let mut client = Client::ask(worker.address, "POST", "/stream", "").await;
+    let events = senders.unwrap().recv().await.unwrap();
+    events.send(Ok(1)).unwrap();
+    client.until("data: 1\n\n").await;
+    let mut job_client = Client::ask(worker.address, "GET", &format!("/jobs/{}/stream", job.id()), "").await;
+    job.push(&1);
+    job_client.until("data: 1\n").await;
+    let mut waiting = Client::connect(worker.address).await;
+    waiting.send("GET /wait HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+    // The two streams, the job, and the request that waits.
+    while worker.lifecycle.working() < 4 {
+        tokio::task::yield_now().await;
+    }
+    worker.lifecycle.drain();
+    let rest = client.rest().await;
+    assert!(rest.contains("\"code\":\"worker_ended\"") && rest.contains("data: [DONE]"), "{rest}");
+    let rest = job_client.rest().await;
+    assert!(rest.contains("data: 503") && rest.contains("data: [DONE]"), "{rest}");
+    assert!(job.is_cancelled());
+    assert!(events.is_closed());
+    assert!(waiting.rest().await.starts_with("HTTP/1.1 503"));
+    worker.task.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_reader_that_takes_nothing_stalls_neither_job_nor_others_nor_the_end() {
+    let mut made: Option<(Jobs<String>, Job<String>)> = None;
+    let worker = start(
+        |lifecycle| {
+            let jobs = Jobs::new(JobOptions::new(|error| error.to_string()), lifecycle);
+            made = Some((jobs.clone(), jobs.create(OnDisconnect::Continue)));
+            jobs.routes()
+        },
+        &["--drain-seconds=0"],
+    )
+    .await;
+    let (_jobs, job) = made.unwrap();
+    let path = format!("/{}/stream", job.id());
+    let mut idle = Client::ask(worker.address, "GET", &path, "").await;
+    idle.until("\r\n\r\n").await;
+    let event = "a".repeat(8 << 10);
+    for _ in 0..1500 {
+        assert!(job.push(&event));
+    }
+    job.end();
+    let all = Client::ask(worker.address, "GET", &path, "").await.rest().await;
+    assert_eq!(all.matches("data: \"aaa").count(), 1500);
+    worker.lifecycle.drain();
+    worker.task.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn one_client_has_so_many_streams_and_gets_them_back() {
+    let (worker, mut senders) = start_streaming(&["--streams-per-client=2"]).await;
+    let mut open = Vec::new();
+    for _ in 0..2 {
+        let client = Client::ask(worker.address, "POST", "/stream", "").await;
+        open.push((senders.recv().await.unwrap(), client));
+    }
+    let refused = Client::ask(worker.address, "POST", "/stream", "").await.rest().await;
+    assert!(refused.starts_with("HTTP/1.1 429") && refused.contains("retry-after: 1"), "{refused}");
+    assert!(refused.contains("rate_limit_error"), "{refused}");
+    let health = Client::ask(worker.address, "GET", "/health", "").await.rest().await;
+    assert!(health.starts_with("HTTP/1.1 200"), "probes need no place");
+    let (events, client) = open.remove(0);
+    drop(events);
+    client.rest().await;
+    let _next = Client::ask(worker.address, "POST", "/stream", "").await;
+    senders.recv().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_is_408() {
+    let router = Router::new().route("/", post(async |body: String| body));
+    let worker = start(|_| router, &["--request-timeout=1"]).await;
+    let mut client = Client::connect(worker.address).await;
+    client.send("POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 10\r\n\r\nabc").await;
+    let answer = client.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("\"code\":\"timeout\""), "{answer}");
+}
+
+#[tokio::test]
+async fn the_port_is_told_and_taken_ports_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("port");
+    let worker = start(|_| Router::new(), &["--port-file", file.to_str().unwrap()]).await;
+    let port = worker.address.port();
+    assert_eq!(std::fs::read_to_string(file).unwrap(), format!("{port}\n"));
+
+    let app = || App::new(Router::new(), Lifecycle::new(), Metrics::new());
+    let mut arguments = support::arguments(&[]);
+    arguments.port = port;
+    let error = serve(app(), &arguments).await.unwrap_err().to_string();
+    assert!(error.contains(&worker.address.to_string()) && error.contains("--port"), "{error}");
+
+    let arguments = support::arguments(&["--port-file=/nowhere/at/all"]);
+    let error = serve(app(), &arguments).await.unwrap_err().to_string();
+    assert!(error.contains("/nowhere/at/all"), "{error}");
+}
+
+#[tokio::test]
+async fn the_hook_of_the_end_is_called_before_it_waits() {
+    let lifecycle = Lifecycle::new();
+    let work = lifecycle.work();
+    let (told, tell) = oneshot::channel();
+    let app =
+        App::new(Router::new(), lifecycle.clone(), Metrics::new()).on_drain(move || told.send(()).unwrap());
+    let arguments = support::arguments(&[]);
+    let task = tokio::spawn(async move { serve(app, &arguments).await });
+    lifecycle.drain();
+    tell.await.unwrap();
+    assert!(!task.is_finished());
+    drop(work);
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn silence_is_filled_with_comments() {
+    let (lifecycle, options) =
+        (Lifecycle::new(), Options { keep_alive: std::time::Duration::from_millis(1), ..Options::default() });
+    let silent = tokio_stream::pending::<Result<u32, ApiError>>();
+    let (first, _) = first_frame(response(silent, &lifecycle, options)).await;
+    assert_eq!(first, ": keep-alive\n\n");
+}
+
+async fn first_frame(response: Response) -> (String, impl Stream) {
+    let mut body = response.into_body().into_data_stream();
+    let first = body.next().await.unwrap().unwrap();
+    (String::from_utf8(first.to_vec()).unwrap(), body)
+}
+
+#[tokio::test]
+async fn an_error_is_the_last_event_of_a_stream() {
+    let lifecycle = Lifecycle::new();
+    let events = tokio_stream::iter([Ok(1), Err(ApiError::internal("lost")), Ok(2)]);
+    let options = Options { name: Some(|_: &u32| Some("number")), ..Options::default() };
+    let body = response(events, &lifecycle, options).into_body();
+    let text = String::from_utf8(axum::body::to_bytes(body, 1 << 20).await.unwrap().to_vec()).unwrap();
+    let error = ApiError::internal("lost").body();
+    let expected = format!("data: 1\nevent: number\n\ndata: {error}\nevent: error\n\ndata: [DONE]\n\n");
+    assert_eq!(text, expected);
+}
