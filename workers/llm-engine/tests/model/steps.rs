@@ -12,7 +12,13 @@ pub type Reference<'a> = dyn FnMut(&[u32]) -> Vec<f32> + 'a;
 /// Where the decoder computes, and in what.
 pub fn device() -> (Device, DType) {
     #[cfg(feature = "rocm-emulator")]
-    return (Device::new_rocm(0).unwrap(), DType::F16);
+    {
+        // Where there is no other GPU, the software one.
+        if matches!(rocm_loader::driver(), Err(rocm_loader::LoadError::NoGpu { .. })) {
+            rocm_loader::select(rocm_loader::Choice::Emulator(vec!["gfx1100".into()])).unwrap();
+        }
+        (Device::new_rocm(0).unwrap(), DType::F16)
+    }
     #[cfg(not(feature = "rocm-emulator"))]
     (Device::Cpu, DType::F32)
 }
