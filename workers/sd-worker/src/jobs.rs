@@ -215,6 +215,9 @@ async fn create(
     let painting = served.submit(request)?;
     let job = desk.jobs.create(OnDisconnect::Cancel);
     let job_id = job.id();
+    // The queue tells how it ended.
+    let canceller = painting.canceller();
+    job.on_cancel(move || canceller.cancel());
     tracing::debug!(hive, job_id, "a job is queued");
     let callback = desk.callback.filter(|_| callback != Some(false));
     let teller = Teller { job, api: desk.api, worker_id: desk.worker_id, callback };
@@ -244,41 +247,28 @@ fn check(asked: &JobRequest, served: &Served, desk: &Desk) -> Result<(), ApiErro
 
 /// Writes a job's log while its pictures are made.
 async fn follow(teller: Teller, mut painting: Painting, format: Format, seed: u64) {
-    let mut cancelled = std::pin::pin!(teller.job.cancelled());
-    let mut told = false;
-    loop {
-        let event = tokio::select! {
-            event = painting.next() => event,
-            () = &mut cancelled, if !told => {
-                // The queue still tells how it ended.
-                painting.cancel();
-                told = true;
-                continue;
-            }
-        };
+    while let Some(event) = painting.next().await {
         let event = match event {
-            Some(Event::Queued { before }) => JobEvent::Queued { position: before },
-            Some(Event::Progress { step, total }) => {
+            Event::Queued { before } => JobEvent::Queued { position: before },
+            Event::Progress { step, total } => {
                 let percent = (1000 * step / total.max(1)) as f64 / 10.0;
                 JobEvent::Progress { step, total, percent }
             }
-            Some(Event::Preview { step, picture }) => match Format::Png.base64(&picture) {
+            Event::Preview { step, picture } => match Format::Png.base64(&picture) {
                 Ok(image) => JobEvent::Preview { step, image },
                 Err(_) => continue,
             },
-            Some(Event::Done { pictures, truncated }) => {
+            Event::Done { pictures, truncated } => {
                 let made = parameters::blocking(move || complete(&pictures, format, seed, truncated)).await;
                 return teller.end(made.map(JobEvent::Complete));
             }
-            Some(Event::Failed(failure)) => return teller.end(Err(failed(failure))),
-            None => {
-                return teller.end(Err(ApiError::internal("the queue ended without a word: see its log")));
-            }
+            Event::Failed(failure) => return teller.end(Err(failed(failure))),
         };
         if !teller.job.push(&event) {
             return;
         }
     }
+    teller.end(Err(ApiError::internal("the queue ended without a word: see its log")));
 }
 
 fn complete(pictures: &[Picture], format: Format, seed: u64, truncated: bool) -> Result<Complete, ApiError> {

@@ -129,7 +129,7 @@ impl Queue {
     pub fn submit(&self, request: Request) -> Result<Painting, Refused> {
         let line = &self.0.line;
         let (ticket, events) = line.enter(request)?;
-        Ok(Painting { events, ticket, line: line.clone() })
+        Ok(Painting { events, canceller: Canceller { ticket, line: line.clone() } })
     }
 
     /// Whether a request would be taken now.
@@ -163,8 +163,21 @@ impl Drop for Handle {
 /// A request that was taken. Dropping it cancels it.
 pub struct Painting {
     events: UnboundedReceiver<Event>,
+    canceller: Canceller,
+}
+
+/// Ends a request from elsewhere.
+#[derive(Clone)]
+pub struct Canceller {
     ticket: Arc<Ticket>,
     line: Arc<Line>,
+}
+
+impl Canceller {
+    /// Ends it: at once if it waits, else after the step. What happened is still told.
+    pub fn cancel(&self) {
+        self.line.cancel(&self.ticket);
+    }
 }
 
 impl Painting {
@@ -173,19 +186,14 @@ impl Painting {
         self.events.recv().await
     }
 
-    /// As [`Painting::next`], outside of async code.
-    pub fn blocking_next(&mut self) -> Option<Event> {
-        self.events.blocking_recv()
-    }
-
-    /// Ends it: at once if it waits, else after the step. What happened is still told.
-    pub fn cancel(&self) {
-        self.line.cancel(&self.ticket);
+    /// What ends it.
+    pub fn canceller(&self) -> Canceller {
+        self.canceller.clone()
     }
 }
 
 impl Drop for Painting {
     fn drop(&mut self) {
-        self.cancel();
+        self.canceller.cancel();
     }
 }
