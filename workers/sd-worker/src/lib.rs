@@ -1,4 +1,5 @@
-//! Pictures by Stable Diffusion: 1.5, 2.1, XL and their Turbo versions, from folders in diffusers' layout.
+//! Pictures by Stable Diffusion: 1.5, 2.1, XL and their Turbo versions, from folders in diffusers' layout, and the worker
+//! that serves them.
 //!
 //! * [`model`]: a folder's tokenizers, text encoders, UNet and VAE on a device
 //! * [`schedulers`]: the steps from noise to a picture, their coefficients computed in f64 on the host
@@ -7,11 +8,45 @@
 //!
 //! Building blocks are candle-transformers'. What is put together from them here, and not taken whole, says why.
 //! All random numbers are drawn on the host from the seed, so that one seed means one picture on every device.
+//!
+//! Of the worker:
+//!
+//! | file or folder | subject |
+//! |---|---|
+//! | `run` | the life of the process |
+//! | `arguments` | the command line |
+//! | `device` | where the model runs |
+//! | `fetch` | models by path or by their name on the Hub |
+//! | `loading` | from arguments to a model that is warm |
+//! | `queue/` | who waits, and the thread that makes pictures |
+//! | `served` | the model as handlers know it |
+//! | `parameters` | what clients ask for, checked |
+//! | `images` | pictures in requests and answers |
+//! | `routes` | everything that is answered |
+//! | `jobs`, `callback` | the API of jobs, and who else hears of their ends |
+//! | `openai/` | OpenAI's API |
+//! | `page/` | the page |
+//! | `metrics` | what Prometheus reads |
 
+pub mod arguments;
+pub mod callback;
+pub mod device;
 mod error;
+pub mod fetch;
+pub mod images;
+pub mod jobs;
+pub mod loading;
+pub mod metrics;
 pub mod model;
+pub mod openai;
+pub mod page;
+pub mod parameters;
 pub mod picture;
 pub mod pipeline;
+pub mod queue;
+pub mod routes;
+pub mod run;
 pub mod schedulers;
+pub mod served;
 
 pub use error::{Error, Result};

@@ -119,7 +119,11 @@ fn random_id() -> String {
     format!("worker-{:08x}", rand::random::<u32>())
 }
 
-fn http_url(text: &str) -> Result<String, String> {
+/// Parses a URL that can be asked.
+///
+/// # Errors
+/// It is none, or begins with neither `http://` nor `https://`.
+pub fn http_url(text: &str) -> Result<String, String> {
     let uri: Uri = text.parse().map_err(|error| format!("is no URL: {error}"))?;
     match uri.scheme_str() {
         Some("http" | "https") => Ok(text.to_owned()),

@@ -1,0 +1,311 @@
+//! Jobs: pictures asked for in one request and followed in others.
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::post;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use worker_core::jobs::{OnDisconnect, Options};
+use worker_core::{ApiError, Body, Job, Jobs};
+
+use crate::callback::Callback;
+use crate::images::{Format, Source};
+use crate::parameters::{self, Parameters, SizeNames};
+use crate::picture::Picture;
+use crate::pipeline::Bounds;
+use crate::queue::{Event, Painting};
+use crate::served::{Api, Served, failed};
+
+/// What the fields of a size are called here.
+const SIZE: SizeNames = SizeNames { width: "width", height: "height" };
+/// Bytes of what stands around a picture, and of an event about a step.
+const OTHER: usize = 4 << 10;
+const STEP: usize = 256;
+/// Logs of ended jobs that are kept at least, be they as large as can be.
+const KEPT: usize = 2;
+
+/// What a job is to make.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobRequest {
+    /// What is to be seen.
+    pub prompt: String,
+    /// What is not.
+    pub negative_prompt: Option<String>,
+    /// In pixels.
+    pub width: Option<usize>,
+    /// In pixels.
+    pub height: Option<usize>,
+    /// From noise to picture.
+    pub steps: Option<usize>,
+    /// How strongly the prompt counts.
+    pub guidance: Option<f64>,
+    /// The same seed gives the same picture.
+    pub seed: Option<u64>,
+    /// How many pictures.
+    pub n: Option<usize>,
+    /// ddim, euler, euler-a, dpm++2m or unipc.
+    pub scheduler: Option<String>,
+    /// How much of the given picture is changed, above 0 to 1.
+    pub strength: Option<f64>,
+    /// A picture to begin with: base64 or a data URL.
+    pub image: Option<String>,
+    /// What of it is painted anew: what is light, or transparent.
+    pub mask: Option<String>,
+    /// png or jpeg.
+    pub format: Option<Format>,
+    /// Who asks.
+    pub hive_id: Option<String>,
+    /// The model's name.
+    pub model: Option<String>,
+    /// The card that is meant.
+    pub device: Option<usize>,
+    /// The worker that is meant.
+    pub worker_id: Option<String>,
+    /// Whether the worker's callback URL is told of the end; true unless it says false.
+    pub callback: Option<bool>,
+}
+
+/// Where a job is followed.
+#[derive(Debug, Serialize)]
+pub struct Accepted {
+    job_id: String,
+    sse_url: String,
+}
+
+/// What a job tells; the event's name says which it is.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum JobEvent {
+    /// It waits, or begins.
+    Queued {
+        /// Jobs that come first; 0 where it begins.
+        position: usize,
+    },
+    /// A step is done.
+    Progress {
+        /// Steps done.
+        step: usize,
+        /// Steps to do.
+        total: usize,
+        /// Steps done of a hundred.
+        percent: f64,
+    },
+    /// How it looks by now.
+    Preview {
+        /// Steps done.
+        step: usize,
+        /// A small PNG in base64.
+        image: String,
+    },
+    /// The pictures.
+    Complete(Complete),
+    /// Nothing more comes.
+    Error {
+        /// A short name.
+        code: String,
+        /// What happened.
+        message: String,
+    },
+}
+
+/// What a job made.
+#[derive(Debug, Serialize)]
+pub struct Complete {
+    /// The first picture in base64.
+    image: String,
+    /// png or jpeg.
+    format: Format,
+    /// All of them, where there are several; each has the seed behind the one before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    images: Vec<String>,
+    /// Of the first.
+    seed: u64,
+    /// In pixels.
+    width: usize,
+    /// In pixels.
+    height: usize,
+    /// The prompt was longer than the model reads: its end did not count.
+    truncated: bool,
+}
+
+fn name(event: &JobEvent) -> Option<&'static str> {
+    Some(match event {
+        JobEvent::Queued { .. } => "queued",
+        JobEvent::Progress { .. } => "progress",
+        JobEvent::Preview { .. } => "preview",
+        JobEvent::Complete(_) => "complete",
+        JobEvent::Error { .. } => "error",
+    })
+}
+
+impl From<&ApiError> for JobEvent {
+    fn from(error: &ApiError) -> Self {
+        Self::Error { code: error.code().to_owned(), message: error.message().to_owned() }
+    }
+}
+
+/// What the callback URL is told.
+#[derive(Serialize)]
+struct Outcome<'a> {
+    job_id: &'a str,
+    worker_id: &'a str,
+    status: &'static str,
+    #[serde(flatten)]
+    event: &'a JobEvent,
+}
+
+#[derive(Clone)]
+struct Desk {
+    api: Api,
+    jobs: Jobs<JobEvent>,
+    worker_id: Arc<str>,
+    callback: Option<Callback>,
+}
+
+/// `POST /v1/jobs`, and below it streams and their ends. `worker_id` is this worker's name; `limits` are what a
+/// request may ask, and the steps from one preview to the next: they say how large a job's log may be.
+pub fn router(api: Api, worker_id: &str, callback: Option<Callback>, limits: (Bounds, usize)) -> Router {
+    let mut options = Options::new(|error| JobEvent::from(error));
+    options.name = Some(name);
+    // One who listens by name has no use for it, and the last event says that it is.
+    options.done = false;
+    options.log_bytes = log_bytes(limits);
+    options.kept_bytes = options.kept_bytes.max(options.log_bytes.saturating_mul(KEPT));
+    let jobs = Jobs::new(options, &api.lifecycle);
+    let desk = Desk { api, jobs: jobs.clone(), worker_id: worker_id.into(), callback };
+    Router::new().route("/v1/jobs", post(create)).with_state(desk).nest("/v1/jobs", jobs.routes())
+}
+
+/// As much as the largest job writes: noise does not get smaller as PNG, and base64 makes four bytes of three.
+fn log_bytes((bounds, preview_every): (Bounds, usize)) -> usize {
+    let picture = bounds.pixels.saturating_mul(4).saturating_add(bounds.pixels / 8 + OTHER);
+    let steps = bounds.steps.saturating_mul(bounds.pictures);
+    // A preview has a pixel for each cell of latents, which is of 16 pixels at least.
+    let previews = steps.checked_div(preview_every).unwrap_or_default().saturating_mul(picture / 16 + OTHER);
+    // The first picture is there twice.
+    let pictures = picture.saturating_mul(bounds.pictures + 1);
+    pictures.saturating_add(previews).saturating_add(steps.saturating_mul(STEP))
+}
+
+async fn create(
+    State(desk): State<Desk>,
+    Body(asked): Body<JobRequest>,
+) -> Result<(StatusCode, Json<Accepted>), ApiError> {
+    let served = desk.api.served()?;
+    check(&asked, &served, &desk)?;
+    let (hive, format, callback) = (asked.hive_id, asked.format.unwrap_or_default(), asked.callback);
+    let parameters = Parameters {
+        prompt: asked.prompt,
+        negative_prompt: asked.negative_prompt,
+        width: asked.width,
+        height: asked.height,
+        steps: asked.steps,
+        guidance: asked.guidance,
+        seed: asked.seed,
+        n: asked.n,
+        scheduler: asked.scheduler,
+        strength: asked.strength,
+        image: asked.image.map(Source::Text),
+        mask: asked.mask.map(Source::Text),
+    };
+    let request = parameters::check(&served, parameters, SIZE).await?;
+    let seed = request.seeds.first().copied().unwrap_or_default();
+    let painting = served.submit(request)?;
+    let job = desk.jobs.create(OnDisconnect::Cancel);
+    let job_id = job.id();
+    // The queue tells how it ended.
+    let canceller = painting.canceller();
+    job.on_cancel(move || canceller.cancel());
+    tracing::debug!(hive, job_id, "a job is queued");
+    let callback = desk.callback.filter(|_| callback != Some(false));
+    let teller = Teller { job, api: desk.api, worker_id: desk.worker_id, callback };
+    tokio::spawn(follow(teller, painting, format, seed));
+    let sse_url = format!("/v1/jobs/{job_id}/stream");
+    Ok((StatusCode::ACCEPTED, Json(Accepted { job_id, sse_url })))
+}
+
+fn check(asked: &JobRequest, served: &Served, desk: &Desk) -> Result<(), ApiError> {
+    served.check_name(asked.model.as_deref())?;
+    if asked.worker_id.as_deref().is_some_and(|meant| *meant != *desk.worker_id) {
+        return Err(ApiError::field(
+            "worker_id",
+            format!("is another worker's: this is {:?}", desk.worker_id),
+        ));
+    }
+    if let (Some(meant), Some(own)) = (asked.device, served.opened.ordinal)
+        && meant != own
+    {
+        return Err(ApiError::field("device", format!("is {meant}, but this worker runs on device {own}")));
+    }
+    if asked.callback == Some(true) && desk.callback.is_none() {
+        return Err(ApiError::field("callback", "cannot be: this worker was started without --callback-url"));
+    }
+    Ok(())
+}
+
+/// Writes a job's log while its pictures are made.
+async fn follow(teller: Teller, mut painting: Painting, format: Format, seed: u64) {
+    while let Some(event) = painting.next().await {
+        let event = match event {
+            Event::Queued { before } => JobEvent::Queued { position: before },
+            Event::Progress { step, total } => {
+                let percent = (1000 * step / total.max(1)) as f64 / 10.0;
+                JobEvent::Progress { step, total, percent }
+            }
+            Event::Preview { step, picture } => match Format::Png.base64(&picture) {
+                Ok(image) => JobEvent::Preview { step, image },
+                Err(_) => continue,
+            },
+            Event::Done { pictures, truncated } => {
+                let made = parameters::blocking(move || complete(&pictures, format, seed, truncated)).await;
+                return teller.end(made.map(JobEvent::Complete));
+            }
+            Event::Failed(failure) => return teller.end(Err(failed(failure))),
+        };
+        if !teller.job.push(&event) {
+            return;
+        }
+    }
+    teller.end(Err(ApiError::internal("the queue ended without a word: see its log")));
+}
+
+fn complete(pictures: &[Picture], format: Format, seed: u64, truncated: bool) -> Result<Complete, ApiError> {
+    let failed = |error: crate::Error| ApiError::internal(error.to_string());
+    let mut images: Vec<String> =
+        pictures.iter().map(|picture| format.base64(picture)).collect::<Result<_, _>>().map_err(failed)?;
+    let (image, size) = match (images.first(), pictures.first()) {
+        (Some(image), Some(picture)) => (image.clone(), (picture.width(), picture.height())),
+        _ => return Err(ApiError::internal("the model made no picture")),
+    };
+    if images.len() == 1 {
+        images.clear();
+    }
+    Ok(Complete { image, format, images, seed, width: size.0, height: size.1, truncated })
+}
+
+/// A job's log, and who else hears of its end.
+struct Teller {
+    job: Job<JobEvent>,
+    api: Api,
+    worker_id: Arc<str>,
+    callback: Option<Callback>,
+}
+
+impl Teller {
+    fn end(self, outcome: Result<JobEvent, ApiError>) {
+        let (status, event) = match outcome {
+            Ok(event) => ("complete", event),
+            Err(error) => ("error", JobEvent::from(&error)),
+        };
+        let job_id = self.job.id();
+        if let Some(callback) = &self.callback {
+            let outcome = Outcome { job_id: &job_id, worker_id: &self.worker_id, status, event: &event };
+            callback.tell(&job_id, &outcome, self.api.lifecycle.work());
+        }
+        if self.job.push(&event) {
+            self.job.end();
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The life of the process.
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use worker_core::heartbeat::{self, Beat, Heartbeat};
+use worker_core::{Lifecycle, Metrics, arguments, logging, serve};
+
+use crate::arguments::{Arguments, DEFAULTS};
+use crate::callback::{self, Callback};
+use crate::device::{self, DeviceKind};
+use crate::loading;
+use crate::routes::{self, Worker};
+use crate::served::Api;
+
+/// How long `/ready` says why loading failed before the process ends.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// A worker from its command line to its end: 0 where it was told to end, 1 where it could not work.
+pub fn main(kind: DeviceKind) -> ExitCode {
+    let arguments: Arguments = arguments::parse(&DEFAULTS);
+    if let Err(error) = logging::init(&arguments.server) {
+        eprintln!("error: {error}");
+        return ExitCode::FAILURE;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let ended = runtime
+        .context("the system has no threads to give")
+        .and_then(|runtime| runtime.block_on(live(kind, arguments)));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One line: logs of containers are read by lines.
+            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn live(kind: DeviceKind, arguments: Arguments) -> Result<()> {
+    let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
+    let api = Api::new(lifecycle.clone());
+    let server = arguments.server.clone();
+    let callback = arguments.callback_url.clone().map(|url| {
+        let token = server.api_token.clone();
+        Callback::start(callback::Options { token, ..callback::Options::new(url) })
+    });
+    let worker = Worker {
+        id: server.worker_id.clone(),
+        kind,
+        callback: callback.transpose().context("the system has no thread to give")?,
+        bounds: arguments.bounds(),
+        preview_every: arguments.preview_every,
+    };
+    let mut app = routes::app(&api, metrics.clone(), worker)?;
+    let (beats, beating) = channel();
+    if let Some(url) = server.hive_url.clone() {
+        let (api, worker_id) = (api.clone(), server.worker_id.clone());
+        let mut options = heartbeat::Options::new(url);
+        options.token = server.api_token.clone();
+        app = app.on_bound(move |address| {
+            match heartbeat::start(options, move || beat(&api, &worker_id, kind, address)) {
+                Ok(heartbeat) => drop(beats.send(heartbeat)),
+                Err(error) => tracing::warn!(%error, "the hive will not be told"),
+            }
+        });
+    }
+    let loaded = load(kind, arguments, &api, metrics)?;
+    let served = serve(app, &server).await;
+    stop_beating(&beating);
+    if let Ok(served) = api.served() {
+        served.queue.stop();
+    }
+    served?;
+    match loaded.try_recv() {
+        Ok(failure) => Err(failure),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Loads on a thread; a failure ends the worker and comes through the channel.
+fn load(
+    kind: DeviceKind,
+    arguments: Arguments,
+    api: &Api,
+    metrics: Metrics,
+) -> Result<Receiver<anyhow::Error>> {
+    let (sender, failure) = channel();
+    let api = api.clone();
+    let bring_up = move || {
+        if let Err(error) = loading::bring_up(&arguments, kind, &api, &metrics) {
+            api.lifecycle.failed(format!("{error:#}"));
+            let _ = sender.send(anyhow!("{} cannot serve: {error:#}", kind.worker()));
+            thread::sleep(LAST_WORDS);
+            api.lifecycle.drain();
+        }
+    };
+    thread::Builder::new()
+        .name("loading".to_owned())
+        .spawn(bring_up)
+        .context("the system has no thread to give")?;
+    Ok(failure)
+}
+
+/// What the hive is told.
+fn beat(api: &Api, worker_id: &str, kind: DeviceKind, address: SocketAddr) -> Beat {
+    let served = api.served().ok();
+    let status = served.as_ref().map(|served| served.queue.status()).unwrap_or_default();
+    Beat {
+        worker_id: worker_id.to_owned(),
+        kind: kind.worker().to_owned(),
+        models: served.iter().map(|served| served.name.clone()).collect(),
+        address: address.to_string(),
+        ready: api.lifecycle.is_ready(),
+        running: status.running,
+        waiting: status.waiting,
+        vram_bytes: served.map_or(0, |served| device::vram_bytes(&served.opened.device)),
+    }
+}
+
+fn stop_beating(beating: &Receiver<Heartbeat>) {
+    if let Ok(heartbeat) = beating.try_recv() {
+        heartbeat.stop();
+    }
+}

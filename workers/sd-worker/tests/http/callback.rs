@@ -1,0 +1,92 @@
+//! The callback URL, which takes, refuses and fails.
+use std::time::Duration;
+
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use axum::{Json, Router};
+use sd_worker::callback::{Callback, Options};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::fixture::{WORKER, Worker, built};
+use crate::tiny_model::Kind;
+
+/// A hive that answers with `statuses` in turn and then with 200, and tells what it got.
+async fn hive(statuses: &[u16]) -> (String, UnboundedReceiver<(Option<String>, Value)>) {
+    let (sender, receiver) = unbounded_channel();
+    let statuses = std::sync::Arc::new(std::sync::Mutex::new(statuses.to_vec()));
+    let take = move |headers: HeaderMap, Json(body): Json<Value>| async move {
+        let token = headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
+        // Nobody listens any more when the test is over.
+        let _ = sender.send((token, body));
+        let mut statuses = statuses.lock().unwrap();
+        let next = if statuses.is_empty() { 200 } else { statuses.remove(0) };
+        StatusCode::from_u16(next).unwrap()
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/done", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, Router::new().route("/done", post(take))).await });
+    (url, receiver)
+}
+
+fn telling(url: String) -> Worker {
+    let token = Some("secret".parse().unwrap());
+    let options = Options { token, pause: Duration::from_millis(1), ..Options::new(url) };
+    built(Kind::Plain, &[], Some(Callback::start(options).unwrap()))
+}
+
+fn job(more: Value) -> Value {
+    let mut body = json!({"prompt": "a red circle", "steps": 2, "seed": 1});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+#[tokio::test]
+async fn outcomes_are_told() {
+    let (url, mut told) = hive(&[]).await;
+    let worker = telling(url);
+    let (job_id, sse_url) = worker.begin(&job(json!({"callback": true}))).await;
+    let mut made = worker.get(&sse_url).await.events().pop().unwrap().1;
+    let more = json!({"job_id": job_id, "worker_id": WORKER, "status": "complete"});
+    made.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    assert_eq!(told.recv().await.unwrap(), (Some("Bearer secret".into()), made));
+    // A job that nobody is to hear of, and one that is cancelled.
+    worker.made(&job(json!({"callback": false}))).await;
+    worker.gate.hold();
+    let (job_id, sse_url) = worker.begin(&job(json!({}))).await;
+    worker.delete(&job_id).await;
+    worker.gate.open();
+    worker.get(&sse_url).await.events();
+    let outcome = told.recv().await.unwrap().1;
+    assert_eq!(
+        (&outcome["job_id"], &outcome["status"], &outcome["code"]),
+        (&json!(job_id), &json!("error"), &json!("cancelled"))
+    );
+    // The worker's end waits for those that are told.
+    worker.idle().await;
+    assert!(told.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn it_is_tried_again_where_that_may_help() {
+    for (statuses, tries) in [(&[500, 503, 429][..], 4), (&[500; 9], 4), (&[400], 1), (&[302], 1)] {
+        let (url, mut told) = hive(statuses).await;
+        let worker = telling(url);
+        worker.made(&job(json!({}))).await;
+        worker.idle().await;
+        let mut count = 0;
+        while told.try_recv().is_ok() {
+            count += 1;
+        }
+        assert_eq!(count, tries, "{statuses:?}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_there_is_no_harm() {
+    let worker = telling("http://127.0.0.1:1/done".to_owned());
+    worker.made(&job(json!({}))).await;
+    worker.made(&job(json!({}))).await;
+    worker.idle().await;
+}

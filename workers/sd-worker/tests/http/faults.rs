@@ -1,0 +1,69 @@
+//! What breaks beneath the worker.
+use serde_json::{Value, json};
+
+use crate::fixture::{Way, Worker, json_request, worker};
+
+const GENERATIONS: &str = "/v1/images/generations";
+
+fn job() -> Value {
+    json!({"prompt": "a red circle", "steps": 4, "seed": 1})
+}
+
+async fn held(worker: &Worker, count: usize) -> Vec<String> {
+    worker.gate.hold();
+    let mut jobs = Vec::new();
+    for _ in 0..count {
+        jobs.push(worker.begin(&job()).await.1);
+    }
+    jobs
+}
+
+#[tokio::test]
+async fn short_memory_and_bugs_end_one_job_and_no_other() {
+    let worker = worker();
+    let well = worker.made(&job()).await;
+    for (way, code) in [(Way::Short, "out_of_memory"), (Way::Panics, "internal_error")] {
+        worker.gate.set(way);
+        let events = worker.job(&job()).await;
+        let (name, data) = events.last().unwrap();
+        assert_eq!((name.as_str(), &data["code"]), ("error", &json!(code)), "{data}");
+        // It was in the middle.
+        assert_eq!(events.iter().filter(|(name, _)| name == "progress").count(), 1);
+        let error = worker.post(GENERATIONS, &job()).await.error();
+        assert_eq!((error.0, error.1.as_str()), (500, code));
+        worker.gate.open();
+        assert_eq!(worker.get("/ready").await.status, 200);
+        assert_eq!(worker.made(&job()).await, well);
+    }
+    let status = worker.served.queue.status();
+    assert_eq!((status.failed, status.complete), (4, 3));
+}
+
+#[tokio::test]
+async fn a_lost_device_is_one_error_for_each_who_waits_and_no_readiness() {
+    let worker = worker();
+    let jobs = held(&worker, 4).await;
+    let waits = worker.send(json_request(GENERATIONS, job().to_string().into_bytes()));
+    let waits = async { crate::fixture::read(waits.await).await };
+    let break_down = async {
+        worker.until("all wait", |worker| worker.served.queue.status().waiting == 4).await;
+        assert_eq!(worker.get("/ready").await.status, 200);
+        worker.gate.set(Way::Gone);
+    };
+    let (answer, ()) = tokio::join!(waits, break_down);
+    let error = answer.error();
+    assert_eq!((error.0, error.1.as_str()), (503, "device_lost"));
+    for sse_url in &jobs {
+        let events = worker.get(sse_url).await.events();
+        let (name, data) = events.last().unwrap();
+        assert_eq!((name.as_str(), &data["code"]), ("error", &json!("device_lost")), "{data}");
+    }
+    let ready = worker.get("/ready").await;
+    assert_eq!(ready.status, 503);
+    assert!(ready.text.contains("pulled out") && ready.text.contains("nowhere"), "{}", ready.text);
+    assert_eq!(worker.get("/health").await.status, 200);
+    for path in ["/v1/jobs", GENERATIONS] {
+        assert_eq!(worker.post(path, &job()).await.error(), (503, "not_ready".into(), None));
+    }
+    worker.idle().await;
+}

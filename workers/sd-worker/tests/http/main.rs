@@ -1,0 +1,13 @@
+//! The whole surface of HTTP over a tiny random model on the CPU.
+mod callback;
+mod errors;
+mod faults;
+mod fixture;
+mod fuzz;
+mod images;
+mod jobs;
+mod openai;
+mod page;
+mod queue;
+#[path = "../tiny_model/mod.rs"]
+mod tiny_model;

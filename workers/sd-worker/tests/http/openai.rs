@@ -1,0 +1,137 @@
+//! OpenAI's API of images, and what watches.
+use axum::http::header::CONTENT_TYPE;
+use serde_json::{Value, json};
+
+use crate::fixture::{MODEL, SIDE, Worker, form_body, form_request, worker};
+use crate::images::{base64, mask, picture, png};
+
+const GENERATIONS: &str = "/v1/images/generations";
+
+async fn generated(worker: &Worker, more: Value) -> Value {
+    let mut body = json!({"prompt": "a red circle", "steps": 3, "seed": 5});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let answer = worker.post(GENERATIONS, &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    answer.json()
+}
+
+#[tokio::test]
+async fn generations_answer_with_base64() {
+    let worker = worker();
+    let answer = generated(&worker, json!({})).await;
+    assert!(answer["created"].as_u64().unwrap() > 1_600_000_000);
+    assert_eq!(
+        (&answer["size"], &answer["output_format"], &answer["seed"]),
+        (&json!("32x32"), &json!("png"), &json!(5))
+    );
+    assert_eq!(answer["data"].as_array().unwrap().len(), 1);
+    let first = &answer["data"][0]["b64_json"];
+    assert_eq!(picture(first).width(), SIDE);
+    // The same picture as a job of the same seed.
+    let job = worker.made(&json!({"prompt": "a red circle", "steps": 3, "seed": 5})).await;
+    assert_eq!(job["image"], *first);
+    // All of OpenAI's fields that change nothing, and those of the model.
+    let more = json!({"model": "org/tiny", "n": 2, "size": "40x24", "response_format": "b64_json", "user": "x",
+        "quality": "auto", "moderation": "low", "background": null, "output_format": "jpeg", "negative_prompt": "blue",
+        "guidance": 2.5, "scheduler": "unipc"});
+    let answer = generated(&worker, more).await;
+    assert_eq!(answer["data"].as_array().unwrap().len(), 2);
+    for image in answer["data"].as_array().unwrap() {
+        let picture = picture(&image["b64_json"]);
+        assert_eq!((picture.width(), picture.height()), (40, 24));
+    }
+    assert_eq!(generated(&worker, json!({"size": "auto"})).await["size"], "32x32");
+}
+
+#[tokio::test]
+async fn edits_take_forms() {
+    let worker = worker();
+    let (given, cover) = (png(SIDE, SIDE), mask(SIDE, SIDE));
+    let body = form_body(&[
+        ("model", None, MODEL.as_bytes()),
+        ("image", Some("a.png"), &given),
+        ("mask", Some("b.png"), &cover),
+        ("prompt", None, b"a red circle"),
+        ("n", None, b"2"),
+        ("size", None, b"auto"),
+        ("seed", None, b"3"),
+        ("steps", None, b"3"),
+        ("guidance", None, b"2.5"),
+        ("response_format", None, b"b64_json"),
+    ]);
+    let answer = worker.read(form_request(body)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let answer = answer.json();
+    assert_eq!((&answer["size"], answer["data"].as_array().unwrap().len()), (&json!("32x32"), 2));
+    // The same as a job.
+    let job = json!({"prompt": "a red circle", "n": 2, "seed": 3, "steps": 3, "guidance": 2.5,
+        "image": base64(&given), "mask": base64(&cover)});
+    let images = worker.made(&job).await["images"].clone();
+    for (i, image) in answer["data"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(image["b64_json"], images[i]);
+    }
+    // Clients of later versions send lists.
+    let body = form_body(&[
+        ("image[]", Some("a.png"), &given),
+        ("prompt", None, b"x"),
+        ("steps", None, b"2"),
+        ("strength", None, b"0.5"),
+    ]);
+    assert_eq!(worker.read(form_request(body)).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_model_says_what_it_takes() {
+    let worker = worker();
+    let list = worker.get("/v1/models").await.json();
+    assert_eq!(list["object"], "list");
+    let model = &list["data"][0];
+    assert_eq!(
+        (&model["id"], &model["object"], &model["owned_by"]),
+        (&json!(MODEL), &json!("model"), &json!("sd-worker"))
+    );
+    let defaults = json!({"width": SIDE, "height": SIDE, "steps": 30, "guidance": 7.5, "scheduler": "ddim"});
+    assert_eq!((&model["multiple"], &model["defaults"]), (&json!(8), &defaults));
+    assert_eq!(model["schedulers"], json!(["ddim", "euler", "euler-a", "dpm++2m", "unipc"]));
+    for name in [MODEL, "org/tiny"] {
+        assert_eq!(worker.get(&format!("/v1/models/{name}")).await.json(), *model);
+    }
+    assert_eq!(
+        worker.get("/v1/models/other").await.error(),
+        (404, "model_not_found".into(), Some("model".into()))
+    );
+}
+
+#[tokio::test]
+async fn figures_are_counted() {
+    let worker = worker();
+    generated(&worker, json!({"n": 2, "steps": 4})).await;
+    worker.idle().await;
+    let metrics = worker.get("/metrics").await;
+    assert!(metrics.headers[CONTENT_TYPE].to_str().unwrap().starts_with("application/openmetrics-text"));
+    let value = |name: &str| -> f64 {
+        let line = metrics.text.lines().find(|line| line.split(['{', ' ']).next() == Some(name));
+        let line = line.unwrap_or_else(|| panic!("no {name}: {}", metrics.text));
+        assert!(line.contains("model=\"tiny\""), "{line}");
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    for (name, expected) in [
+        ("sd_requests_complete_total", 1.0),
+        ("sd_requests_cancelled_total", 0.0),
+        ("sd_requests_failed_total", 0.0),
+        ("sd_pictures_total", 2.0),
+        ("sd_steps_total", 4.0),
+        ("sd_requests_waiting", 0.0),
+        ("sd_requests_running", 0.0),
+        ("sd_vram_bytes", 0.0),
+    ] {
+        assert_eq!(value(name), expected, "{name}");
+    }
+    for name in ["sd_steps_per_second", "sd_step_seconds_total", "process_resident_memory_bytes"] {
+        assert!(value(name) > 0.0, "{name}");
+    }
+    assert!(worker.get("/doctor").await.text.contains("sd-worker-cpu"));
+    for path in ["/health", "/ready"] {
+        assert_eq!(worker.get(path).await.status, 200);
+    }
+}

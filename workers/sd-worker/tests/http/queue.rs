@@ -1,0 +1,187 @@
+//! Places, cancels, clients that leave, full queues, ends.
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+
+use crate::fixture::{Worker, form_body, form_request, get, json_request, read, with, worker};
+use crate::images::png;
+
+const GENERATIONS: &str = "/v1/images/generations";
+
+fn job() -> Value {
+    json!({"prompt": "a red circle", "steps": 6, "seed": 1})
+}
+
+fn error(events: &[(String, Value)]) -> &str {
+    let (name, data) = events.last().unwrap();
+    assert_eq!(name, "error", "{data}");
+    assert!(data["message"].as_str().is_some_and(|message| !message.is_empty()));
+    data["code"].as_str().unwrap()
+}
+
+fn positions(events: &[(String, Value)]) -> Vec<u64> {
+    events
+        .iter()
+        .filter(|(name, _)| name == "queued")
+        .map(|(_, data)| data["position"].as_u64().unwrap())
+        .collect()
+}
+
+async fn begun(worker: &Worker) -> (String, String) {
+    let job = worker.begin(&job()).await;
+    worker.until("its first step waits", |worker| worker.gate.is_holding()).await;
+    job
+}
+
+#[tokio::test]
+async fn those_who_wait_are_told_their_places() {
+    let worker = worker();
+    worker.gate.hold();
+    let first = begun(&worker).await;
+    let mut jobs = vec![first];
+    for _ in 0..3 {
+        jobs.push(worker.begin(&job()).await);
+    }
+    // The second leaves; those behind it move up.
+    assert_eq!(worker.delete(&jobs[1].0).await.json()["status"], "cancelled");
+    worker.gate.open();
+    let mut seen = Vec::new();
+    for (_, sse_url) in &jobs {
+        seen.push(worker.get(sse_url).await.events());
+    }
+    let places: Vec<Vec<u64>> = seen.iter().map(|events| positions(events)).collect();
+    assert_eq!(places, [vec![0], vec![1], vec![2, 1, 0], vec![3, 2, 1, 0]]);
+    assert_eq!(error(&seen[1]), "cancelled");
+    assert_eq!(seen[1].len(), 2, "{:?}", seen[1]);
+    for done in [0, 2, 3] {
+        assert_eq!(seen[done].last().unwrap().0, "complete");
+    }
+    worker.idle().await;
+}
+
+#[tokio::test]
+async fn a_job_that_runs_ends_after_its_step() {
+    let worker = worker();
+    worker.gate.hold();
+    let (job_id, sse_url) = begun(&worker).await;
+    assert_eq!(worker.delete(&job_id).await.json()["status"], "cancelled");
+    worker.gate.open();
+    let events = worker.get(&sse_url).await.events();
+    assert_eq!(error(&events), "cancelled");
+    worker.idle().await;
+    let status = worker.served.queue.status();
+    assert_eq!((status.steps, status.cancelled, status.complete), (1, 1, 0));
+    // Another time it has ended; and others never were.
+    assert_eq!(worker.delete(&job_id).await.json()["status"], "ended");
+    assert_eq!(worker.delete("no-such-job").await.error().1, "job_not_found");
+    assert_eq!(worker.get("/v1/jobs/no-such-job/stream").await.error().0, 404);
+}
+
+#[tokio::test]
+async fn clients_that_leave_cancel() {
+    let worker = worker();
+    worker.gate.hold();
+    // One who follows a job that runs, one who follows a job that waits, one who waits for an answer.
+    let (_, running) = begun(&worker).await;
+    let (_, waiting) = worker.begin(&job()).await;
+    for sse_url in [&running, &waiting] {
+        let mut body = worker.send(get(sse_url)).await.into_body().into_data_stream();
+        assert!(body.next().await.unwrap().is_ok());
+    }
+    worker.until("who waited is gone", |worker| worker.served.queue.status().waiting == 0).await;
+    let body = job();
+    let waits = worker.post(GENERATIONS, &body);
+    tokio::select! {
+        biased;
+        answer = waits => panic!("answered while the model is held: {}", answer.text),
+        () = worker.until("it waits", |worker| worker.served.queue.status().waiting > 0) => {}
+    }
+    worker.until("it is gone", |worker| worker.served.queue.status().waiting == 0).await;
+    worker.gate.open();
+    worker.idle().await;
+    let status = worker.served.queue.status();
+    assert_eq!((status.cancelled, status.complete, status.steps), (3, 0, 1));
+}
+
+#[tokio::test]
+async fn a_full_queue_is_429_with_the_time_to_come_again() {
+    let worker = with(&["--max-waiting", "1"]);
+    worker.gate.hold();
+    let (_, first) = begun(&worker).await;
+    let (second_id, second) = worker.begin(&job()).await;
+    let form = form_body(&[("prompt", None, b"x"), ("image", Some("x.png"), &png(32, 32))]);
+    for request in [
+        json_request("/v1/jobs", job().to_string().into_bytes()),
+        json_request(GENERATIONS, job().to_string().into_bytes()),
+        form_request(form),
+    ] {
+        let full = worker.read(request).await;
+        assert_eq!(full.error(), (429, "queue_full".into(), None));
+        assert!(full.headers["retry-after"].to_str().unwrap().parse::<u64>().unwrap() >= 1);
+    }
+    // A place is free as soon as one who waited is gone.
+    worker.delete(&second_id).await;
+    let (_, third) = worker.begin(&job()).await;
+    worker.gate.open();
+    for (sse_url, last) in [(&first, "complete"), (&second, "error"), (&third, "complete")] {
+        assert_eq!(worker.get(sse_url).await.events().last().unwrap().0, last);
+    }
+}
+
+#[tokio::test]
+async fn none_wait_where_none_may() {
+    let worker = with(&["--max-waiting", "0"]);
+    assert_eq!(worker.post(GENERATIONS, &job()).await.status, 200);
+    worker.gate.hold();
+    let (_, sse_url) = begun(&worker).await;
+    assert_eq!(worker.post("/v1/jobs", &job()).await.status, 429);
+    worker.gate.open();
+    assert_eq!(worker.get(&sse_url).await.events().last().unwrap().0, "complete");
+}
+
+#[tokio::test]
+async fn a_draining_worker_ends_what_it_has_and_takes_nothing() {
+    let worker = worker();
+    worker.gate.hold();
+    let jobs = [begun(&worker).await, worker.begin(&job()).await];
+    worker.lifecycle.drain();
+    assert_eq!(worker.get("/ready").await.status, 503);
+    assert_eq!(worker.post("/v1/jobs", &job()).await.error(), (503, "not_ready".into(), None));
+    worker.gate.open();
+    for (_, sse_url) in &jobs {
+        assert_eq!(worker.get(sse_url).await.events().last().unwrap().0, "complete");
+    }
+    worker.lifecycle.idle().await;
+}
+
+#[tokio::test]
+async fn the_end_of_the_worker_is_told_once() {
+    let worker = worker();
+    worker.gate.hold();
+    let streams = [begun(&worker).await, worker.begin(&job()).await];
+    let mut open = Vec::new();
+    for (_, sse_url) in &streams {
+        open.push(worker.send(get(sse_url)).await);
+    }
+    worker.lifecycle.cut();
+    worker.gate.open();
+    for stream in open {
+        assert_eq!(error(&read(stream).await.events()), "worker_ended");
+    }
+    worker.idle().await;
+}
+
+#[tokio::test]
+async fn a_stopped_queue_tells_who_waits_and_takes_nothing() {
+    let worker = worker();
+    worker.gate.hold();
+    let jobs = [begun(&worker).await, worker.begin(&job()).await];
+    let (queue, gate) = (worker.served.queue.clone(), worker.gate.clone());
+    let stop = tokio::task::spawn_blocking(move || queue.stop());
+    worker.until("those who wait are told", |worker| worker.served.queue.status().waiting == 0).await;
+    gate.open();
+    stop.await.unwrap();
+    for (_, sse_url) in &jobs {
+        assert_eq!(error(&worker.get(sse_url).await.events()), "worker_ended");
+    }
+    assert_eq!(worker.post("/v1/jobs", &job()).await.error().0, 503);
+}
