@@ -53,11 +53,8 @@ const CXX: Need = Need {
     why: "the C++ library's headers, which AMD's sources include",
 };
 
-const CURL: Need = Need {
-    probe: Probe::Program("curl", &["--version"]),
-    packages: &["curl"],
-    why: "asks the workers",
-};
+const CURL: Need =
+    Need { probe: Probe::Program("curl", &["--version"]), packages: &["curl"], why: "asks the workers" };
 
 const BROWSER: Need = Need {
     probe: Probe::Program("chromedriver", &["--version"]),
