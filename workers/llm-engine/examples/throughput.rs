@@ -1,0 +1,184 @@
+//! How fast the engine writes: streams at once, time to the first token idle and under load, and its own share of a step.
+//!
+//! ```sh
+//! python3 workers/llm-engine/benches/transformers_generate.py --write /tmp/billion        # a model of random weights
+//! cargo run --release --package llm-engine --features rocm --example throughput -- --model /tmp/billion --device rocm
+//! ```
+//!
+//! Prints a line of JSON for each measurement.
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use candle_core::{DType, Device};
+use clap::Parser;
+use llm_engine::engine::{Engine, Options, Stream};
+use llm_engine::model::{LoadOptions, load};
+use llm_engine::request::{Event, Request, Sampling};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+
+/// Streams at once, first tokens, and what the engine takes beside the model.
+#[derive(Clone, Debug, Parser)]
+struct Arguments {
+    /// Folder of safetensors, or a .gguf file.
+    #[arg(long)]
+    model: PathBuf,
+    /// cpu, rocm or rocm:N.
+    #[arg(long, default_value = "cpu", value_parser = device)]
+    device: Device,
+    /// Of the weights and the cache.
+    #[arg(long, default_value = "f16")]
+    dtype: DType,
+    /// Tokens of a prompt.
+    #[arg(long, default_value_t = 128)]
+    prompt: usize,
+    /// Tokens of a text.
+    #[arg(long, default_value_t = 128)]
+    tokens: usize,
+    /// Streams at once.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
+    streams: Vec<usize>,
+}
+
+fn device(name: &str) -> Result<Device> {
+    match name.split_once(':').unwrap_or((name, "0")) {
+        ("cpu", _) => Ok(Device::Cpu),
+        #[cfg(feature = "rocm")]
+        ("rocm", ordinal) => Ok(Device::new_rocm(ordinal.parse()?)?),
+        _ => bail!("no device {name:?} in this program: cpu, or rocm:N with the feature rocm"),
+    }
+}
+
+/// What a client saw of its stream.
+struct Seen {
+    first: Duration,
+    last: Duration,
+    tokens: usize,
+}
+
+struct Bench {
+    arguments: Arguments,
+    engine: Engine,
+    random: StdRng,
+}
+
+impl Bench {
+    /// A request of its own tokens, so that no cache knows them.
+    fn submit(&mut self, tokens: usize) -> Result<Stream> {
+        let vocabulary = self.engine.capacity().vocabulary as u32;
+        let prompt = (0..self.arguments.prompt).map(|_| self.random.random_range(3..vocabulary)).collect();
+        let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+        Ok(self.engine.submit(Request {
+            prompt,
+            max_tokens: Some(tokens),
+            sampling,
+            stop: Vec::new(),
+            ignore_eos: true,
+            logprobs: None,
+            constraint: None,
+        })?)
+    }
+
+    /// Reads a stream to its end, on a thread of its own.
+    fn follow(mut stream: Stream, begin: Instant) -> std::thread::JoinHandle<Result<Seen>> {
+        std::thread::spawn(move || {
+            let mut seen = Seen { first: Duration::ZERO, last: Duration::ZERO, tokens: 0 };
+            while let Some(event) = stream.blocking_next() {
+                match event {
+                    Event::Token { .. } => {
+                        seen.last = begin.elapsed();
+                        if seen.tokens == 0 {
+                            seen.first = seen.last;
+                        }
+                        seen.tokens += 1;
+                    }
+                    Event::Error { code, message } => bail!("{code}: {message}"),
+                    Event::Started | Event::End { .. } => {}
+                }
+            }
+            Ok(seen)
+        })
+    }
+
+    fn joined(threads: Vec<std::thread::JoinHandle<Result<Seen>>>) -> Result<Vec<Seen>> {
+        threads
+            .into_iter()
+            .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?)
+            .collect()
+    }
+
+    /// So many streams that begin together.
+    fn together(&mut self, streams: usize) -> Result<()> {
+        let tokens = self.arguments.tokens;
+        let before = self.engine.status();
+        let begin = Instant::now();
+        let threads =
+            (0..streams).map(|_| Ok(Self::follow(self.submit(tokens)?, begin))).collect::<Result<_>>()?;
+        let seen = Self::joined(threads)?;
+        let after = self.engine.status();
+        let wall = begin.elapsed();
+        ensure!(seen.iter().all(|seen| seen.tokens == tokens), "a stream ended early");
+        // Where all write: from the last first token to the first last one.
+        let from = seen.iter().map(|seen| seen.first).max().unwrap_or_default();
+        let to = seen.iter().map(|seen| seen.last).min().unwrap_or_default();
+        let steps = after.steps - before.steps;
+        println!(
+            "{}",
+            json!({
+                "streams": streams,
+                "tokens_per_second": (streams * tokens) as f64 / wall.as_secs_f64(),
+                "step_ms": (to.saturating_sub(from)).as_secs_f64() * 1e3 / (tokens - 1).max(1) as f64,
+                "first_token_ms": from.as_secs_f64() * 1e3,
+                "overhead_us_per_step": (after.overhead_us - before.overhead_us) as f64 / steps.max(1) as f64,
+                "steps": steps,
+            })
+        );
+        Ok(())
+    }
+
+    /// The time to the first token, with so many streams writing.
+    fn first_token(&mut self, busy: usize) -> Result<()> {
+        let begin = Instant::now();
+        let long = self.arguments.tokens * 4;
+        let mut streams = (0..busy).map(|_| self.submit(long)).collect::<Result<Vec<_>>>()?;
+        // All write by now.
+        for stream in &mut streams {
+            while !matches!(stream.blocking_next(), None | Some(Event::Token { .. })) {}
+        }
+        let others: Vec<_> = streams.into_iter().map(|stream| Self::follow(stream, begin)).collect();
+        let mut times = Vec::new();
+        for _ in 0..5 {
+            let asked = Instant::now();
+            let seen = Self::joined(vec![Self::follow(self.submit(2)?, asked)])?;
+            times.push(seen[0].first.as_secs_f64() * 1e3);
+        }
+        times.sort_by(f64::total_cmp);
+        println!("{}", json!({"busy": busy, "first_token_ms": times[times.len() / 2]}));
+        Self::joined(others).map(drop)
+    }
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let options = LoadOptions { dtype: Some(arguments.dtype), cache_bytes: Some(4 << 30), context: None };
+    let loaded = load(&arguments.model, &arguments.device, options, &mut |_| {})?;
+    let engine = Engine::start(loaded.model, Arc::new(loaded.text), Options::default())?;
+    println!(
+        "{}",
+        json!({"model": loaded.name, "bytes": loaded.bytes, "prompt": arguments.prompt, "tokens": arguments.tokens})
+    );
+    let mut bench = Bench { arguments, engine, random: StdRng::seed_from_u64(1) };
+    let streams = bench.arguments.streams.clone();
+    for streams in streams {
+        // Kernels are loaded, shapes met.
+        bench.together(streams)?;
+        bench.together(streams)?;
+    }
+    bench.first_token(0)?;
+    bench.first_token(16)?;
+    bench.engine.stop();
+    Ok(())
+}
