@@ -47,6 +47,7 @@ fn serve(line: &Line, painter: &mut dyn Painter, ticket: &Ticket) -> Option<Fail
                 status.pictures += pictures.len() as u64;
                 status.last = begin.elapsed();
             });
+            line.over();
             ticket.end(Event::Done { pictures, truncated });
             return None;
         }
@@ -58,12 +59,14 @@ fn serve(line: &Line, painter: &mut dyn Painter, ticket: &Ticket) -> Option<Fail
     });
     if failure.code == "cancelled" {
         // Whoever closed the queue has said why.
+        line.over();
         ticket.end(Event::Failed(line.closed().unwrap_or(failure)));
         return None;
     }
     let check = catch_unwind(AssertUnwindSafe(|| painter.check()));
     let why = match check {
         Ok(Ok(())) => {
+            line.over();
             ticket.end(Event::Failed(failure));
             return None;
         }
