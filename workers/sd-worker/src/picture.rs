@@ -217,7 +217,16 @@ fn decode(bytes: &[u8], limits: Limits) -> Result<DynamicImage> {
     let Some(format @ (ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP)) = format else {
         return Err(Error::request("the picture is no PNG, JPEG or WebP"));
     };
-    let mut decoder = ImageReader::with_format(Cursor::new(bytes), format).into_decoder().map_err(bad)?;
+    // Sixteen bits of RGBA, and as much for the decoder's own use.
+    let within = |pixels: u64| {
+        let mut own = image::Limits::no_limits();
+        own.max_alloc = Some(pixels * 16 + (1 << 20));
+        own
+    };
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+    // What stands before the pixels is unpacked, too.
+    reader.limits(within(limits.pixels));
+    let mut decoder = reader.into_decoder().map_err(bad)?;
     let (width, height) = decoder.dimensions();
     let pixels = u64::from(width) * u64::from(height);
     if width.max(height) > limits.side || pixels > limits.pixels {
@@ -226,10 +235,7 @@ fn decode(bytes: &[u8], limits: Limits) -> Result<DynamicImage> {
             limits.side, limits.pixels
         )));
     }
-    let mut own = image::Limits::no_limits();
-    // Sixteen bits of RGBA, and as much for the decoder's own use.
-    own.max_alloc = Some(pixels * 16 + (1 << 20));
-    decoder.set_limits(own).map_err(bad)?;
+    decoder.set_limits(within(pixels)).map_err(bad)?;
     let orientation = decoder.orientation().map_err(bad)?;
     let mut decoded = DynamicImage::from_decoder(decoder).map_err(bad)?;
     decoded.apply_orientation(orientation);

@@ -24,15 +24,11 @@ pub struct Worker {
 }
 
 /// The worker as it is served. The model may come later.
-///
-/// # Errors
-/// The page cannot be served.
-pub fn app(api: &Api, metrics: Metrics, worker: Worker) -> anyhow::Result<App> {
+pub fn app(api: &Api, metrics: Metrics, worker: Worker) -> App {
     let Worker { id, kind, callback, bounds, preview_every } = worker;
     let router = Router::new()
         .merge(openai::router(api.clone()))
         .merge(jobs::router(api.clone(), &id, callback, (bounds, preview_every)))
-        .merge(page::page()?.router());
-    let app = App::new(router, api.lifecycle.clone(), metrics);
-    Ok(app.open("/").doctor(move || device::doctor(kind)))
+        .merge(page::router());
+    App::new(router, api.lifecycle.clone(), metrics).open("/").doctor(move || device::doctor(kind))
 }

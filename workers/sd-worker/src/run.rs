@@ -12,6 +12,7 @@ use worker_core::{Lifecycle, Metrics, arguments, logging, serve};
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::callback::{self, Callback};
 use crate::device::{self, DeviceKind};
+use crate::error::first_line;
 use crate::loading;
 use crate::routes::{self, Worker};
 use crate::served::Api;
@@ -55,7 +56,7 @@ async fn live(kind: DeviceKind, arguments: Arguments) -> Result<()> {
         bounds: arguments.bounds(),
         preview_every: arguments.preview_every,
     };
-    let mut app = routes::app(&api, metrics.clone(), worker)?;
+    let mut app = routes::app(&api, metrics.clone(), worker);
     let (beats, beating) = channel();
     if let Some(url) = server.hive_url.clone() {
         let (api, worker_id) = (api.clone(), server.worker_id.clone());
@@ -92,7 +93,7 @@ fn load(
     let api = api.clone();
     let bring_up = move || {
         if let Err(error) = loading::bring_up(&arguments, kind, &api, &metrics) {
-            api.lifecycle.failed(format!("{error:#}"));
+            api.lifecycle.failed(first_line(&format!("{error:#}")));
             let _ = sender.send(anyhow!("{} cannot serve: {error:#}", kind.worker()));
             thread::sleep(LAST_WORDS);
             api.lifecycle.drain();

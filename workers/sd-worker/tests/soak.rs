@@ -48,9 +48,11 @@ async fn one(worker: &Worker, seed: u64) {
         }
         return;
     }
-    let answer = worker.post("/v1/jobs", &job(&mut rng)).await;
-    if answer.status == 429 {
-        return;
+    let body = job(&mut rng);
+    let mut answer = worker.post("/v1/jobs", &body).await;
+    while answer.status == 429 {
+        worker.until("a place is free", |worker| worker.served.queue.has_room().is_ok()).await;
+        answer = worker.post("/v1/jobs", &body).await;
     }
     assert_eq!(answer.status, 202, "{}", answer.text);
     let (job_id, sse_url) = (answer.json()["job_id"].clone(), answer.json()["sse_url"].clone());
@@ -86,7 +88,8 @@ async fn memory_stays_flat_over_random_jobs() {
     let status = worker.served.queue.status();
     assert!(grown < GROWTH, "{grown} bytes more after {after} jobs: {status:?}");
     assert_eq!(status.failed, 0, "{status:?}");
-    assert!(status.complete > 0 && status.cancelled > 0, "{status:?}");
+    let all = (BEFORE + after) as u64;
+    assert!(status.complete > all / 4 && status.cancelled > all / 8, "{status:?}");
     assert_eq!(worker.served.decoders.available_permits(), 4);
     assert_eq!(worker.get("/ready").await.status, 200);
 }

@@ -1,5 +1,5 @@
 //! The page that paints.
-use anyhow::{Context, Result};
+use axum::Router;
 use worker_core::page::Page;
 
 const FRAME: &str = include_str!("page.html");
@@ -7,11 +7,12 @@ const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = concat!(include_str!("basics.js"), include_str!("given.js"), include_str!("paint.js"));
 
 /// `GET /`.
-///
-/// # Errors
-/// Its policy is no header.
-pub fn page() -> Result<Page> {
-    Page::new(FRAME, STYLE, SCRIPT).context("the page cannot be served")
+pub fn router() -> Router {
+    page().router()
+}
+
+fn page() -> Page {
+    Page::new(FRAME, STYLE, SCRIPT)
 }
 
 #[cfg(test)]
@@ -20,7 +21,7 @@ mod tests {
 
     #[test]
     fn the_document_is_whole_and_asks_for_nothing_elsewhere() {
-        let page = page().unwrap();
+        let page = page();
         let document = page.document();
         assert!(document.contains("--accent:") && document.contains("async function* events"));
         for tag in ["<link rel=\"stylesheet", "src=\"http", "@import", "url(", "innerHTML", "eval("] {

@@ -158,6 +158,11 @@ impl Line {
         }
     }
 
+    /// What was being made is over: its place is free before anybody hears of its end, and asks for the next.
+    pub fn over(&self) {
+        self.state.lock().running = None;
+    }
+
     /// Asks a request to end; one that waits is gone at once.
     pub fn cancel(&self, ticket: &Arc<Ticket>) {
         ticket.cancelled.store(true, Relaxed);

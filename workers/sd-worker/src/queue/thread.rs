@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::line::{Line, Ticket};
 use super::{Event, Failure, Painter};
 use crate::Error;
+use crate::error::first_line;
 use crate::picture::Picture;
 use crate::pipeline::{Progress, Request};
 
@@ -46,6 +47,7 @@ fn serve(line: &Line, painter: &mut dyn Painter, ticket: &Ticket) -> Option<Fail
                 status.pictures += pictures.len() as u64;
                 status.last = begin.elapsed();
             });
+            line.over();
             ticket.end(Event::Done { pictures, truncated });
             return None;
         }
@@ -57,17 +59,21 @@ fn serve(line: &Line, painter: &mut dyn Painter, ticket: &Ticket) -> Option<Fail
     });
     if failure.code == "cancelled" {
         // Whoever closed the queue has said why.
+        line.over();
         ticket.end(Event::Failed(line.closed().unwrap_or(failure)));
         return None;
     }
     let check = catch_unwind(AssertUnwindSafe(|| painter.check()));
     let why = match check {
         Ok(Ok(())) => {
-            tracing::warn!(code = failure.code, "a request failed: {}", failure.message);
+            line.over();
             ticket.end(Event::Failed(failure));
             return None;
         }
-        Ok(Err(error)) => error.to_string(),
+        Ok(Err(error)) => {
+            tracing::error!("{error}");
+            first_line(&error.to_string())
+        }
         Err(panic) => of_panic(&*panic),
     };
     let first = failure.message;
@@ -124,7 +130,10 @@ fn paint(
                 if SHORT.iter().any(|words| small.contains(words)) { "out_of_memory" } else { "device_error" }
             }
         };
-        Failure::new(code, message)
+        if code != "cancelled" && code != "invalid_request" {
+            tracing::warn!(code, "{message}");
+        }
+        Failure::new(code, first_line(&message))
     })
 }
 

@@ -170,7 +170,7 @@ pub fn built(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worker {
         bounds: arguments.bounds(),
         preview_every: arguments.preview_every,
     };
-    let router = routes::app(&api, metrics, worker).unwrap().router(&arguments.server);
+    let router = routes::app(&api, metrics, worker).router(&arguments.server);
     Worker { router, served, lifecycle, gate, _folder: folder }
 }
 

@@ -1,0 +1,178 @@
+"""The page in headless Chromium: paints, waits, stops, masks, looks back; leaves pictures in light and dark.
+
+    python3 paint_page.py http://127.0.0.1:8082 FOLDER
+"""
+import sys
+from pathlib import Path
+
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+BASE, FOLDER = sys.argv[1].rstrip("/"), Path(sys.argv[2])
+PATIENCE = 120
+SIZES = {"wide": (1280, 860), "narrow": (390, 844)}
+COUNT = 0
+
+
+def check(what, condition, seen=""):
+    global COUNT
+    if not condition:
+        sys.exit(f"{what}: {seen}")
+    COUNT += 1
+
+
+def browser():
+    options = webdriver.ChromeOptions()
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    service = webdriver.ChromeService("/usr/bin/chromedriver")
+    return webdriver.Chrome(options=options, service=service)
+
+
+def picture(page, name):
+    for size, (width, height) in SIZES.items():
+        page.set_window_size(width, height)
+        for scheme in ("light", "dark"):
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            check(f"picture {name}", page.save_screenshot(str(FOLDER / f"{name}-{size}-{scheme}.png")))
+    page.set_window_size(*SIZES["wide"])
+
+
+page = browser()
+try:
+    wait = WebDriverWait(page, PATIENCE, poll_frequency=0.05)
+    at = lambda id: page.find_element(By.ID, id)
+    shown = lambda id: at(id).is_displayed()
+    history = lambda: page.find_elements(By.CSS_SELECTOR, "#history button")
+    source = lambda: at("picture").get_attribute("src")
+
+    def put(**fields):
+        for id, value in fields.items():
+            page.execute_script(
+                "const field = document.getElementById(arguments[0]); field.value = arguments[1];"
+                "for (const type of ['input', 'change']) field.dispatchEvent(new Event(type, {bubbles: true}));",
+                id, str(value))
+
+    def paint(count):
+        before = len(history())
+        at("prompt").send_keys(Keys.ENTER)
+        wait.until(lambda _: len(history()) == before + count and shown("go"))
+        check("no failure", not shown("failure"), at("failure").text)
+
+    page.set_window_size(*SIZES["wide"])
+    page.get(BASE)
+    wait.until(lambda _: "ready" in at("lamp").get_attribute("class"))
+    check("nothing to paint yet", not at("go").is_enabled())
+    picture(page, "empty")
+
+    # The same seed twice is the same picture.
+    at("prompt").send_keys("a red circle on blue")
+    side = int(at("width").get_attribute("value"))
+    put(steps=8, seed=5)
+    paint(1)
+    first = source()
+    check("a picture", first.startswith("data:image/png;base64,"))
+    check("its size", page.execute_script("return document.getElementById('picture').naturalWidth") == side)
+    check("its caption", f"seed 5" in at("caption").text, at("caption").text)
+    paint(1)
+    check("the same picture", source() == first)
+    put(seed="", count=2)
+    paint(2)
+    check("another picture", source() != first)
+    picture(page, "painted")
+
+    # Those before are shown again, with their settings.
+    history()[-1].click()
+    check("the first again", source() == first)
+    at("again").click()
+    check("its seed", at("seed").get_attribute("value") == "5")
+    put(count=1)
+
+    # Progress and previews while it is made; then it is stopped.
+    put(steps=60, width=8 * side, height=8 * side)
+    at("prompt").send_keys(Keys.ENTER)
+    wait.until(lambda _: "Step" in at("making-state").text and "small" in at("picture").get_attribute("class"))
+    check("progress is told", int(at("bar").get_attribute("aria-valuenow")) > 0)
+    picture(page, "painting")
+    check("stop has the keyboard", page.switch_to.active_element.get_attribute("id") == "stop")
+    page.switch_to.active_element.send_keys(Keys.ESCAPE)
+    wait.until(lambda _: shown("go"))
+    check("the picture before it is back", source() == first and len(history()) == 4)
+
+    # Begins with a picture; what the mask leaves out stays.
+    put(steps=6, seed=7, width=side, height=side)
+    at("use").click()
+    wait.until(lambda _: shown("given"))
+    check("its size stays", at("width").get_attribute("value") == str(side))
+    check("no mask yet", not at("clear-mask").is_enabled())
+    canvas = at("mask")
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", canvas)
+    half = canvas.size["width"] // 4
+    ActionChains(page).move_to_element(canvas).click_and_hold().move_by_offset(half, 10).release().perform()
+    check("a mask", at("clear-mask").is_enabled() and float(at("strength").get_attribute("value")) == 1)
+    canvas.send_keys(Keys.ARROW_UP, Keys.ARROW_UP, " ")
+    picture(page, "mask")
+    page.execute_script("arguments[0].scrollIntoView()", at("prompt"))
+    paint(1)
+    same = page.execute_async_script("""
+        const [a, b, done] = arguments;
+        const pixels = async url => {
+            const image = new Image();
+            image.src = url;
+            await image.decode();
+            const canvas = new OffscreenCanvas(image.width, image.height), context = canvas.getContext("2d");
+            context.drawImage(image, 0, 0);
+            return context.getImageData(0, 0, image.width, image.height).data;
+        };
+        Promise.all([pixels(a), pixels(b)]).then(([a, b]) => {
+            const width = Math.sqrt(a.length / 4);
+            let left = 0, all = 0;
+            a.forEach((value, i) => {
+                if (value === b[i]) return;
+                all += 1;
+                if ((i / 4 | 0) % width < width / 8) left += 1;
+            });
+            done([left, all]);
+        });""", first, source())
+    check("what is kept is kept", same[0] == 0 and same[1] > 0, same)
+    at("clear-mask").click()
+    check("the mask is clear", not at("clear-mask").is_enabled())
+    at("remove").click()
+    check("the picture is gone", shown("choose") and not shown("given"))
+
+    # A file that the keyboard chooses.
+    file = FOLDER / "given.png"
+    page.save_screenshot(str(file))
+    at("file").send_keys(str(file.resolve()))
+    wait.until(lambda _: shown("given"))
+    width, height = (int(at(id).get_attribute("value")) for id in ("width", "height"))
+    check("its shape", width > height and width % 8 == height % 8 == 0, (width, height))
+    at("remove").click()
+
+    # What the server refuses is told; what is written is shown as it is, and never run.
+    put(width=side, height=side, seed=1, steps=2)
+    page.execute_script("document.getElementById('scheduler').append(new Option('magic', 'magic', true, true))")
+    at("prompt").send_keys(Keys.ENTER)
+    wait.until(lambda _: shown("failure"))
+    check("the field is named", "scheduler" in at("failure").text, at("failure").text)
+    picture(page, "refused")
+    put(scheduler="ddim")
+    at("prompt").clear()
+    at("prompt").send_keys("<img src=x onerror=document.title='broken'>")
+    paint(1)
+    check("markup is text", page.title != "broken" and "<img" in at("caption").text, at("caption").text)
+
+    said = [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE"]
+    said = [entry for entry in said if "400 (Bad Request)" not in entry["message"]]
+    check("the console is silent", not said, said)
+    asked = [entry["message"] for entry in page.get_log("performance") if '"Network.requestWillBeSent"' in entry["message"]]
+    elsewhere = [text[:300] for text in asked if '"url":"http' in text and f'"url":"{BASE}' not in text]
+    check("nothing from elsewhere", not elsewhere, elsewhere)
+finally:
+    page.quit()
+print(f"paint_page={COUNT}")
