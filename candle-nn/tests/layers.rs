@@ -481,3 +481,24 @@ fn refusals() {
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
+
+/// Batches of transposed rows, as of the places of pictures, against sums written out.
+#[test]
+fn linear_of_transposed_batches() -> Result<()> {
+    let (batches, places, from, to) = (3, 5, 4, 6);
+    for device in [Device::Cpu, rocm()] {
+        let x = tensor(&[batches, from, places], DType::F32, 2.0).to_device(&device)?.transpose(1, 2)?;
+        let weight = tensor(&[to, from], DType::F32, 1.0).to_device(&device)?;
+        let got = Linear::new(weight.clone(), None).forward(&x)?.to_vec3::<f32>()?;
+        let (x, weight) = (x.to_vec3::<f32>()?, weight.to_vec2::<f32>()?);
+        for (batch, rows) in got.iter().enumerate() {
+            for (place, row) in rows.iter().enumerate() {
+                for (at, got) in row.iter().enumerate() {
+                    let sum: f32 = (0..from).map(|i| x[batch][place][i] * weight[at][i]).sum();
+                    assert!((got - sum).abs() < 1e-5, "{device:?}, batch {batch}: {got}, not {sum}");
+                }
+            }
+        }
+    }
+    Ok(())
+}

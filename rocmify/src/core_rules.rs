@@ -102,6 +102,17 @@ const RULES: &[Rule] = &[
             insert: COPY_BETWEEN_KINDS_OF_GPU,
         },
     },
+    // Upstream takes batches that follow each other for rows that do, even where each batch is transposed: of a linear
+    // layer of such rows all but the first batch came out wrong on the CPU, which is the reference of everything.
+    Rule {
+        name: "stack-batches-of-rows",
+        file: "cpu_backend/mod.rs",
+        expect: 1,
+        edit: Edit::Replace {
+            from: "if b_skip == 0 && a_skip == m * k {",
+            to: "if b_skip == 0 && a_skip == m * lhs_rs {",
+        },
+    },
     Rule {
         name: "load-narrow-floats",
         file: "safetensors.rs",
