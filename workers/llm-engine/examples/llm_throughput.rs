@@ -2,7 +2,7 @@
 //!
 //! ```sh
 //! python3 workers/llm-engine/benches/transformers_generate.py --write /tmp/billion        # a model of random weights
-//! cargo run --release --package llm-engine --features rocm --example throughput -- --model /tmp/billion --device rocm
+//! cargo run --release --package llm-engine --features rocm --example llm_throughput -- --model /tmp/billion --device rocm
 //! ```
 //!
 //! Prints a line of JSON for each measurement.

@@ -1,0 +1,173 @@
+//! A trained model as a folder in diffusers' layout, weights as f16, and back.
+use std::collections::HashMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device, Tensor};
+use serde_json::{Value, json};
+
+use super::autoencoder::{self, CHANNELS};
+use super::batches::CELLS;
+use super::latents::Latents;
+use super::pictures::SIDE;
+use super::schedule::{BETAS, TIMESTEPS};
+use super::text_encoder;
+use super::tokenizer;
+use super::train::{Sizes, TEXT, UNET};
+use super::unet;
+use super::weights::Weights;
+
+const DIFFUSERS: &str = "diffusion_pytorch_model.safetensors";
+const TRANSFORMERS: &str = "model.safetensors";
+
+/// Writes a model: what the autoencoder and the diffusion have learnt.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn write(folder: &Path, sizes: &Sizes, latents: &Latents, diffusion: &Weights) -> Result<()> {
+    let of = |name: &str| -> Weights {
+        let part = |(weight, tensor): (&String, &Tensor)| {
+            Some((weight.strip_prefix(name)?.strip_prefix('.')?.to_string(), tensor.clone()))
+        };
+        diffusion.iter().filter_map(part).collect()
+    };
+    let components = [
+        (TEXT, TRANSFORMERS, of(TEXT), text_config(&sizes.text)),
+        (UNET, DIFFUSERS, of(UNET), unet_config(&sizes.unet)),
+        ("vae", DIFFUSERS, latents.weights.clone(), vae_config(&sizes.autoencoder, latents.scale)),
+    ];
+    for (name, file, weights, config) in components {
+        let folder = folder.join(name);
+        write_json(&folder, "config.json", &config)?;
+        let halves = weights.into_iter().map(|(name, weight)| Ok((name, weight.to_dtype(DType::F16)?)));
+        let file = folder.join(file);
+        candle_core::safetensors::save(&halves.collect::<Result<HashMap<_, _>>>()?, &file)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    tokenizer::write(&folder.join("tokenizer"), sizes.text.length)?;
+    let scheduler = json!({
+        "_class_name": "DDIMScheduler", "num_train_timesteps": TIMESTEPS, "beta_start": BETAS[0],
+        "beta_end": BETAS[1], "beta_schedule": "scaled_linear", "prediction_type": "epsilon",
+        "timestep_spacing": "leading", "steps_offset": 1, "set_alpha_to_one": false, "clip_sample": false,
+    });
+    write_json(&folder.join("scheduler"), "scheduler_config.json", &scheduler)?;
+    // Not diffusers': small pictures of latents without the decoder.
+    let [factors @ .., bias] = &latents.colours;
+    write_json(folder, "preview.json", &json!({ "factors": factors, "bias": bias }))?;
+    let index = json!({
+        "_class_name": "StableDiffusionPipeline",
+        "feature_extractor": [null, null], "safety_checker": [null, null], "requires_safety_checker": false,
+        "scheduler": ["diffusers", "DDIMScheduler"], "text_encoder": ["transformers", "CLIPTextModel"],
+        "tokenizer": ["transformers", "CLIPTokenizer"], "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+    });
+    write_json(folder, "model_index.json", &index)
+}
+
+fn write_json(folder: &Path, name: &str, json: &Value) -> Result<()> {
+    let file = folder.join(name);
+    std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(&file, format!("{json:#}\n")))
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn text_config(size: &text_encoder::Size) -> Value {
+    json!({
+        "architectures": ["CLIPTextModel"], "model_type": "clip_text_model", "torch_dtype": "float16",
+        "vocab_size": size.vocabulary, "hidden_size": size.width, "intermediate_size": size.wide(),
+        "num_hidden_layers": size.layers, "num_attention_heads": size.heads,
+        "max_position_embeddings": size.length, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5,
+        "bos_token_id": size.vocabulary - 2, "eos_token_id": size.vocabulary - 1,
+        "pad_token_id": size.vocabulary - 1, "projection_dim": size.width,
+    })
+}
+
+fn unet_config(size: &unet::Size) -> Value {
+    let types = |name: &str| vec![name.to_string(); size.widths.len()];
+    json!({
+        "_class_name": "UNet2DConditionModel", "sample_size": CELLS, "in_channels": CHANNELS,
+        "out_channels": CHANNELS, "block_out_channels": size.widths, "layers_per_block": unet::Size::LAYERS,
+        "down_block_types": types("CrossAttnDownBlock2D"), "up_block_types": types("CrossAttnUpBlock2D"),
+        "mid_block_type": "UNetMidBlock2DCrossAttn", "mid_block_scale_factor": 1, "act_fn": "silu",
+        "attention_head_dim": size.heads, "cross_attention_dim": size.context, "use_linear_projection": true,
+        "norm_num_groups": size.groups, "norm_eps": 1e-5, "flip_sin_to_cos": true, "freq_shift": 0,
+        "downsample_padding": 1, "center_input_sample": false,
+    })
+}
+
+fn vae_config(size: &autoencoder::Size, scale: f64) -> Value {
+    let types = |name: &str| vec![name.to_string(); size.widths.len()];
+    json!({
+        "_class_name": "AutoencoderKL", "sample_size": SIDE, "in_channels": 3, "out_channels": 3,
+        "latent_channels": CHANNELS, "block_out_channels": size.widths,
+        "layers_per_block": autoencoder::Size::LAYERS, "down_block_types": types("DownEncoderBlock2D"),
+        "up_block_types": types("UpDecoderBlock2D"), "norm_num_groups": size.groups, "act_fn": "silu",
+        "scaling_factor": scale, "force_upcast": false,
+    })
+}
+
+/// A model read from its folder.
+pub struct Model {
+    pub sizes: Sizes,
+    pub text: Weights,
+    pub unet: Weights,
+    pub vae: Weights,
+    /// Latents times this have a standard deviation of 1.
+    pub scale: f64,
+    pub prompts: tokenizer::Prompts,
+}
+
+impl Model {
+    /// Reads a folder that [`write`] wrote; weights become f32.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged.
+    pub fn read(folder: &Path, device: &Device) -> Result<Self> {
+        let configs = [TEXT, UNET, "vae"].map(|name| folder.join(name).join("config.json"));
+        let read = |at: usize| -> Result<Value> {
+            let file = &configs[at];
+            let text = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+            serde_json::from_slice(&text).with_context(|| format!("{} is no JSON", file.display()))
+        };
+        let (text, unet, vae) = (read(0)?, read(1)?, read(2)?);
+        let number = |config: &Value, key: &str| {
+            let number = config[key].as_u64().with_context(|| format!("a configuration has no {key}"))?;
+            Ok::<_, anyhow::Error>(number as usize)
+        };
+        let length = number(&text, "max_position_embeddings")?;
+        ensure!(length >= 2, "a text encoder of {length} positions has no place for words");
+        let sizes = Sizes {
+            text: text_encoder::Size {
+                vocabulary: number(&text, "vocab_size")?,
+                width: number(&text, "hidden_size")?,
+                layers: number(&text, "num_hidden_layers")?,
+                heads: number(&text, "num_attention_heads")?,
+                length,
+            },
+            unet: unet::Size {
+                widths: serde_json::from_value(unet["block_out_channels"].clone())?,
+                heads: number(&unet, "attention_head_dim")?,
+                groups: number(&unet, "norm_num_groups")?,
+                context: number(&unet, "cross_attention_dim")?,
+            },
+            autoencoder: autoencoder::Size {
+                widths: serde_json::from_value(vae["block_out_channels"].clone())?,
+                groups: number(&vae, "norm_num_groups")?,
+            },
+        };
+        let weights = |name: &str, file: &str| -> Result<Weights> {
+            let file = folder.join(name).join(file);
+            let weights = candle_core::safetensors::load(&file, device);
+            let weights = weights.with_context(|| format!("cannot read {}", file.display()))?;
+            weights.into_iter().map(|(name, weight)| Ok((name, weight.to_dtype(DType::F32)?))).collect()
+        };
+        Ok(Self {
+            sizes,
+            text: weights(TEXT, TRANSFORMERS)?,
+            unet: weights(UNET, DIFFUSERS)?,
+            vae: weights("vae", DIFFUSERS)?,
+            scale: vae["scaling_factor"].as_f64().context("no scaling_factor")?,
+            prompts: tokenizer::Prompts::read(&folder.join("tokenizer"), length)?,
+        })
+    }
+}

@@ -1,0 +1,138 @@
+//! UNet2DConditionModel: the noise in latents, given a timestep for each and what the text encoder says.
+use anyhow::{Context, Result};
+use candle_core::Tensor;
+use candle_transformers::models::stable_diffusion::unet_2d::{
+    BlockConfig, UNet2DConditionModel, UNet2DConditionModelConfig,
+};
+
+use super::autoencoder::CHANNELS;
+use super::composite;
+use super::weights::{Part, Shapes, shapes_of};
+
+const EPSILON: f64 = 1e-5;
+/// Of the norms before attention.
+const EPSILON_ATTENTION: f64 = 1e-6;
+
+/// How large a UNet is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Size {
+    /// Widths, the second at half the resolution. Each has attention.
+    pub widths: [usize; 2],
+    pub heads: usize,
+    pub groups: usize,
+    /// Width of what the text encoder says.
+    pub context: usize,
+}
+
+impl Size {
+    /// Residual blocks of each width on the way down; there is one more on the way up.
+    pub const LAYERS: usize = 1;
+
+    /// As candle-transformers has it.
+    pub fn config(&self) -> UNet2DConditionModelConfig {
+        let block = |out_channels| BlockConfig {
+            out_channels,
+            use_cross_attn: Some(1),
+            attention_head_dim: self.heads,
+        };
+        UNet2DConditionModelConfig {
+            blocks: self.widths.map(block).to_vec(),
+            layers_per_block: Self::LAYERS,
+            norm_num_groups: self.groups,
+            cross_attention_dim: self.context,
+            use_linear_projection: true,
+            ..UNet2DConditionModelConfig::default()
+        }
+    }
+
+    /// Names and shapes of its weights.
+    ///
+    /// # Errors
+    /// If heads or groups do not fit the widths.
+    pub fn shapes(&self) -> Result<Shapes> {
+        shapes_of(|vb| UNet2DConditionModel::new(vb, CHANNELS, CHANNELS, false, self.config()))
+    }
+
+    /// Cosines and sines of a timestep, as the first layer takes them.
+    pub fn waves(&self, timestep: f64) -> Vec<f32> {
+        let half = self.widths[0] / 2;
+        let angle = |at: usize| timestep * 10_000f64.powf(-(at as f64) / half as f64);
+        let cosines = (0..half).map(|at| angle(at).cos() as f32);
+        cosines.chain((0..half).map(|at| angle(at).sin() as f32)).collect()
+    }
+}
+
+/// A UNet.
+pub struct UNet<'a> {
+    pub size: Size,
+    pub weights: Part<'a>,
+}
+
+impl UNet<'_> {
+    /// The noise in `latents` (batch, 4, h, w); `waves` (batch, first width) are [`Size::waves`] of the timesteps,
+    /// `context` is (batch, tokens, width).
+    ///
+    /// # Errors
+    /// If a weight is missing, sides are odd, or the device refuses.
+    pub fn forward(&self, latents: &Tensor, waves: &Tensor, context: &Tensor) -> Result<Tensor> {
+        let all = &self.weights;
+        let embedding = all.part("time_embedding");
+        let time = composite::silu(&embedding.part("linear_1").linear(waves)?)?;
+        // Every block begins with this SiLU.
+        let time = composite::silu(&embedding.part("linear_2").linear(&time)?)?;
+        let layer = |block: &Part, layer: usize, x: &Tensor| -> Result<Tensor> {
+            let x = self.residual(&block.part(&format!("resnets.{layer}")), x, &time)?;
+            self.transformer(&block.part(&format!("attentions.{layer}")), &x, context)
+        };
+
+        let mut x = all.part("conv_in").conv(latents, 1, 1)?;
+        let mut skips = vec![x.clone()];
+        for block in 0..self.size.widths.len() {
+            let block = all.part(&format!("down_blocks.{block}"));
+            for at in 0..Size::LAYERS {
+                x = layer(&block, at, &x)?;
+                skips.push(x.clone());
+            }
+            if block.has("downsamplers.0.conv.weight") {
+                x = block.part("downsamplers.0.conv").conv(&x, 1, 2)?;
+                skips.push(x.clone());
+            }
+        }
+        let middle = all.part("mid_block");
+        x = self.residual(&middle.part("resnets.1"), &layer(&middle, 0, &x)?, &time)?;
+        for block in 0..self.size.widths.len() {
+            let block = all.part(&format!("up_blocks.{block}"));
+            for at in 0..=Size::LAYERS {
+                let skip = skips.pop().context("fewer ways down than up")?;
+                x = layer(&block, at, &Tensor::cat(&[&x, &skip], 1)?)?;
+            }
+            if block.has("upsamplers.0.conv.weight") {
+                x = block.part("upsamplers.0.conv").conv(&composite::upsample(&x)?, 1, 1)?;
+            }
+        }
+        let normed = all.part("conv_norm_out").group_norm(&x, self.size.groups, EPSILON, true)?;
+        all.part("conv_out").conv(&normed, 1, 1)
+    }
+
+    fn residual(&self, part: &Part, x: &Tensor, time: &Tensor) -> Result<Tensor> {
+        part.residual(x, Some(time), self.size.groups, EPSILON)
+    }
+
+    fn transformer(&self, part: &Part, x: &Tensor, context: &Tensor) -> Result<Tensor> {
+        let normed = part.part("norm").group_norm(x, self.size.groups, EPSILON_ATTENTION, false)?;
+        let mut rows = part.part("proj_in").linear(&composite::rows(&normed)?)?;
+        let block = part.part("transformer_blocks.0");
+        for (norm, attention, others) in [("norm1", "attn1", None), ("norm2", "attn2", Some(context))] {
+            let normed = block.part(norm).layer_norm(&rows)?;
+            let part = block.part(attention);
+            let to = |name: &str, x: &Tensor| part.part(name).linear(x);
+            let others = others.unwrap_or(&normed);
+            let (q, k, v) = (to("to_q", &normed)?, to("to_k", others)?, to("to_v", others)?);
+            let mixed = composite::attention(&q, &k, &v, self.size.heads, None)?;
+            rows = (rows + to("to_out.0", &mixed)?)?;
+        }
+        let wide = block.part("ff.net.0.proj").linear(&block.part("norm3").layer_norm(&rows)?)?;
+        rows = (rows + block.part("ff.net.2").linear(&composite::gated(&wide)?)?)?;
+        Ok((x + composite::planes(&part.part("proj_out").linear(&rows)?, x.dim(2)?)?)?)
+    }
+}

@@ -1,0 +1,141 @@
+//! Weights by name, and how they begin.
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use candle_core::{DType, Device, Tensor};
+use candle_nn::{VarBuilder, VarMap};
+use rand::Rng;
+
+use super::composite;
+
+/// Weights of a network, by their names in files.
+pub type Weights = BTreeMap<String, Tensor>;
+/// Shapes of weights.
+pub type Shapes = BTreeMap<String, Vec<usize>>;
+
+/// Old names of the autoencoder's attention, which candle-transformers makes, and those of diffusers today.
+const NAMES: [(&str, &str); 4] =
+    [(".query.", ".to_q."), (".key.", ".to_k."), (".value.", ".to_v."), (".proj_attn.", ".to_out.0.")];
+
+/// Layers that begin at zero: at first what they end adds nothing, and noise is predicted as nothing.
+const ZEROS: [&str; 4] = ["conv2.weight", "proj_out.weight", "mlp.fc2.weight", "unet.conv_out.weight"];
+
+/// The shapes of what a module of candle-transformers asks for.
+///
+/// # Errors
+/// If it refuses its configuration.
+pub fn shapes_of<M>(make: impl FnOnce(VarBuilder) -> candle_core::Result<M>) -> Result<Shapes> {
+    let asked = VarMap::new();
+    make(VarBuilder::from_varmap(&asked, DType::F32, &Device::Cpu))?;
+    let asked = asked.data().lock().map_err(|_| anyhow::anyhow!("a thread has panicked"))?;
+    let renamed = |name: &String| NAMES.iter().fold(name.clone(), |name, (old, now)| name.replace(old, now));
+    Ok(asked.iter().map(|(name, weight)| (renamed(name), weight.dims().to_vec())).collect())
+}
+
+/// Random weights: norms do nothing, biases are zero, all else keeps the size of what goes through.
+///
+/// # Errors
+/// If the device refuses.
+pub fn random(shapes: &Shapes, rng: &mut impl Rng, device: &Device) -> Result<Weights> {
+    let weight = |(name, dims): (&String, &Vec<usize>)| {
+        let count: usize = dims.iter().product();
+        let inputs: usize = dims.iter().skip(1).product();
+        let most = if name.contains("embeddings.") { 0.1 } else { (inputs as f32).powf(-0.5) };
+        let values = match dims.len() {
+            1 => vec![f32::from(u8::from(name.ends_with("weight"))); count],
+            _ if ZEROS.iter().any(|end| name.ends_with(end)) => vec![0.; count],
+            _ => (0..count).map(|_| rng.random_range(-most..most)).collect(),
+        };
+        Ok((name.clone(), Tensor::from_vec(values, dims.as_slice(), device)?))
+    };
+    shapes.iter().map(weight).collect()
+}
+
+/// The part of a network whose weights' names begin alike.
+#[derive(Clone)]
+pub struct Part<'a> {
+    weights: &'a Weights,
+    name: String,
+}
+
+impl<'a> Part<'a> {
+    /// The whole.
+    pub fn of(weights: &'a Weights) -> Self {
+        Self { weights, name: String::new() }
+    }
+
+    /// A part of this part.
+    pub fn part(&self, name: &str) -> Self {
+        Self { weights: self.weights, name: format!("{}{name}.", self.name) }
+    }
+
+    /// Whether it has a weight of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.weights.contains_key(&format!("{}{name}", self.name))
+    }
+
+    /// A weight.
+    ///
+    /// # Errors
+    /// If it is missing.
+    pub fn get(&self, name: &str) -> Result<&'a Tensor> {
+        let name = format!("{}{name}", self.name);
+        self.weights.get(&name).with_context(|| format!("no weight '{name}'"))
+    }
+
+    fn pair(&self) -> Result<(&'a Tensor, &'a Tensor)> {
+        Ok((self.get("weight")?, self.get("bias")?))
+    }
+
+    /// A linear layer, with a bias if it has one.
+    ///
+    /// # Errors
+    /// If a weight is missing or does not fit.
+    pub fn linear(&self, x: &Tensor) -> Result<Tensor> {
+        let bias = if self.has("bias") { Some(self.get("bias")?) } else { None };
+        Ok(composite::linear(x, self.get("weight")?, bias)?)
+    }
+
+    /// A convolution; kernels of three elements a side see one beyond the edge unless `padding` is 0.
+    ///
+    /// # Errors
+    /// If a weight is missing or does not fit.
+    pub fn conv(&self, x: &Tensor, padding: usize, stride: usize) -> Result<Tensor> {
+        let (weight, bias) = self.pair()?;
+        Ok(composite::shift(&composite::conv(x, weight, padding, stride)?, bias)?)
+    }
+
+    /// GroupNorm, and SiLU after it if `silu`.
+    ///
+    /// # Errors
+    /// If a weight is missing or does not fit.
+    pub fn group_norm(&self, x: &Tensor, groups: usize, eps: f64, silu: bool) -> Result<Tensor> {
+        let (weight, bias) = self.pair()?;
+        Ok(composite::group_norm(x, weight, bias, groups, eps, silu)?)
+    }
+
+    /// LayerNorm over the last dim.
+    ///
+    /// # Errors
+    /// If a weight is missing or does not fit.
+    pub fn layer_norm(&self, x: &Tensor) -> Result<Tensor> {
+        let (weight, bias) = self.pair()?;
+        Ok(composite::layer_norm(x, weight, bias, 1e-5)?)
+    }
+
+    /// A residual block of `x` (batch, channels, h, w), and, in a UNet, of the SiLU of the timestep (batch, width).
+    ///
+    /// # Errors
+    /// If a weight is missing or does not fit.
+    pub fn residual(&self, x: &Tensor, time: Option<&Tensor>, groups: usize, eps: f64) -> Result<Tensor> {
+        let mut y = self.part("conv1").conv(&self.part("norm1").group_norm(x, groups, eps, true)?, 1, 1)?;
+        if let Some(time) = time {
+            y = composite::shift(&y, &self.part("time_emb_proj").linear(time)?)?;
+        }
+        let y = self.part("conv2").conv(&self.part("norm2").group_norm(&y, groups, eps, true)?, 1, 1)?;
+        if self.has("conv_shortcut.weight") {
+            return Ok((self.part("conv_shortcut").conv(x, 0, 1)? + y)?);
+        }
+        Ok((x + y)?)
+    }
+}
