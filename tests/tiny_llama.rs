@@ -4,7 +4,7 @@ mod common;
 
 #[path = "../examples/tiny_llama/adam.rs"]
 mod adam;
-#[path = "../examples/tiny_llama/curve.rs"]
+#[path = "../examples/tiny_sd/curve.rs"]
 mod curve;
 #[path = "../examples/tiny_llama/export.rs"]
 mod export;
@@ -225,7 +225,7 @@ fn training_learns_and_draws_its_curve() -> Result<()> {
     assert!(last < first - 1.5, "the loss went from {first} to {last}");
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("loss.svg");
-    curve::draw(&training.losses, &file)?;
+    curve::draw(&[("loss", &training.losses)], &file)?;
     let svg = std::fs::read_to_string(&file)?;
     let line = svg.split("<polyline").find(|part| part.contains("#C81E28")).context("no curve")?;
     let points = line.split('"').find(|part| part.matches(',').count() > 20).context("no points")?;

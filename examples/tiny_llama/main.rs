@@ -7,6 +7,7 @@
 //!
 //! Training goes on where it was interrupted. `export` makes the GGUF files from the safetensors anew.
 mod adam;
+#[path = "../tiny_sd/curve.rs"]
 mod curve;
 mod export;
 mod grammar;
@@ -118,7 +119,10 @@ fn train(grammar: &Grammar, course: Course, keep: usize, folder: &Path, device: 
         progress.inc(1);
         if training.losses.len().is_multiple_of(keep) || training.losses.len() == course.steps as usize {
             training.keep(&kept)?;
-            curve::draw(&training.losses, &folder.join("loss.svg"))?;
+            curve::draw(
+                &[("Loss of the training of tiny_llama, nats a token", &training.losses)],
+                &folder.join("loss.svg"),
+            )?;
         }
     }
     progress.finish();

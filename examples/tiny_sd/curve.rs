@@ -1,4 +1,4 @@
-//! The curves of the losses over the steps, as SVG.
+//! The curves of losses over steps, as SVG.
 use std::path::Path;
 
 use anyhow::{Result, anyhow};

@@ -5,7 +5,6 @@
 """
 import argparse
 import json
-import shutil
 import time
 
 import torch
@@ -31,7 +30,11 @@ if args.write:
     torch.manual_seed(1)
     model = LlamaForCausalLM(LlamaConfig(**SIZES)).to(torch.float16)
     model.save_pretrained(args.write)
-    shutil.copy(args.tokenizer, args.write)
+    # Every token of the model has a text.
+    tokenizer = json.load(open(args.tokenizer))
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary.update({f"<extra {token}>": token for token in range(len(vocabulary), SIZES["vocab_size"])})
+    json.dump(tokenizer, open(f"{args.write}/tokenizer.json", "w"))
     # As candle-transformers and older files have them.
     path = f"{args.write}/config.json"
     config = json.load(open(path)) | {key: SIZES[key] for key in ("rope_theta", "head_dim")} | {"torch_dtype": "float16"}

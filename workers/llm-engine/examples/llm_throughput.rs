@@ -19,6 +19,8 @@ use llm_engine::request::{Event, Request, Sampling};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
 /// Streams at once, first tokens, and what the engine takes beside the model.
 #[derive(Clone, Debug, Parser)]
@@ -63,7 +65,11 @@ struct Bench {
     arguments: Arguments,
     engine: Engine,
     random: StdRng,
+    /// Where clients read, as those of a server do.
+    clients: Runtime,
 }
+
+type Client = JoinHandle<Result<Seen>>;
 
 impl Bench {
     /// A request of its own tokens, so that no cache knows them.
@@ -82,11 +88,11 @@ impl Bench {
         })?)
     }
 
-    /// Reads a stream to its end, on a thread of its own.
-    fn follow(mut stream: Stream, begin: Instant) -> std::thread::JoinHandle<Result<Seen>> {
-        std::thread::spawn(move || {
+    /// Reads a stream to its end.
+    fn follow(&self, mut stream: Stream, begin: Instant) -> Client {
+        self.clients.spawn(async move {
             let mut seen = Seen { first: Duration::ZERO, last: Duration::ZERO, tokens: 0 };
-            while let Some(event) = stream.blocking_next() {
+            while let Some(event) = stream.next().await {
                 match event {
                     Event::Token { .. } => {
                         seen.last = begin.elapsed();
@@ -103,11 +109,8 @@ impl Bench {
         })
     }
 
-    fn joined(threads: Vec<std::thread::JoinHandle<Result<Seen>>>) -> Result<Vec<Seen>> {
-        threads
-            .into_iter()
-            .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a client panicked"))?)
-            .collect()
+    fn joined(&self, clients: Vec<Client>) -> Result<Vec<Seen>> {
+        clients.into_iter().map(|client| self.clients.block_on(client)?).collect()
     }
 
     /// So many streams that begin together.
@@ -115,9 +118,9 @@ impl Bench {
         let tokens = self.arguments.tokens;
         let before = self.engine.status();
         let begin = Instant::now();
-        let threads =
-            (0..streams).map(|_| Ok(Self::follow(self.submit(tokens)?, begin))).collect::<Result<_>>()?;
-        let seen = Self::joined(threads)?;
+        let streams_of = (0..streams).map(|_| self.submit(tokens)).collect::<Result<Vec<_>>>()?;
+        let clients = streams_of.into_iter().map(|stream| self.follow(stream, begin)).collect();
+        let seen = self.joined(clients)?;
         let after = self.engine.status();
         let wall = begin.elapsed();
         ensure!(seen.iter().all(|seen| seen.tokens == tokens), "a stream ended early");
@@ -148,16 +151,17 @@ impl Bench {
         for stream in &mut streams {
             while !matches!(stream.blocking_next(), None | Some(Event::Token { .. })) {}
         }
-        let others: Vec<_> = streams.into_iter().map(|stream| Self::follow(stream, begin)).collect();
+        let others: Vec<_> = streams.into_iter().map(|stream| self.follow(stream, begin)).collect();
         let mut times = Vec::new();
         for _ in 0..5 {
             let asked = Instant::now();
-            let seen = Self::joined(vec![Self::follow(self.submit(2)?, asked)])?;
+            let stream = self.submit(2)?;
+            let seen = self.joined(vec![self.follow(stream, asked)])?;
             times.push(seen[0].first.as_secs_f64() * 1e3);
         }
         times.sort_by(f64::total_cmp);
         println!("{}", json!({"busy": busy, "first_token_ms": times[times.len() / 2]}));
-        Self::joined(others).map(drop)
+        self.joined(others).map(drop)
     }
 }
 
@@ -170,7 +174,8 @@ fn main() -> Result<()> {
         "{}",
         json!({"model": loaded.name, "bytes": loaded.bytes, "prompt": arguments.prompt, "tokens": arguments.tokens})
     );
-    let mut bench = Bench { arguments, engine, random: StdRng::seed_from_u64(1) };
+    let clients = tokio::runtime::Builder::new_multi_thread().build()?;
+    let mut bench = Bench { arguments, engine, random: StdRng::seed_from_u64(1), clients };
     let streams = bench.arguments.streams.clone();
     for streams in streams {
         // Kernels are loaded, shapes met.

@@ -53,6 +53,12 @@ pub trait StepModel: Send {
     /// Where the device fails. The cache is as it was or holds part of the step.
     fn step(&mut self, step: &Step) -> Result<Tensor>;
 
+    /// Whether the device works on, behind a step that failed.
+    ///
+    /// # Errors
+    /// Where it does not.
+    fn check(&mut self) -> Result<()>;
+
     /// Copies whole blocks of the cache: (from, to).
     ///
     /// # Errors

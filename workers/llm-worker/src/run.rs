@@ -51,7 +51,7 @@ async fn live(kind: DeviceKind, arguments: Arguments) -> Result<()> {
     if let Some(url) = server.hive_url.clone() {
         let (api, worker_id) = (api.clone(), server.worker_id.clone());
         let mut options = heartbeat::Options::new(url);
-        options.token = server.api_token.clone();
+        options.token = server.hive_token.clone();
         app = app.on_bound(move |address| {
             match heartbeat::start(options, move || beat(&api, &worker_id, kind, address)) {
                 Ok(heartbeat) => drop(beats.send(heartbeat)),

@@ -31,6 +31,10 @@ pub struct ServerArguments {
     #[arg(long, env, value_parser = http_url)]
     pub hive_url: Option<String>,
 
+    /// Token that the hive is sent as `Authorization: Bearer TOKEN`
+    #[arg(long, env, hide_env_values = true)]
+    pub hive_token: Option<Token>,
+
     /// Token that clients must send as `Authorization: Bearer TOKEN`
     #[arg(long, env, hide_env_values = true)]
     pub api_token: Option<Token>,

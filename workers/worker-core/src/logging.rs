@@ -2,6 +2,7 @@
 
 use crate::ServerArguments;
 use std::error::Error;
+use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
@@ -28,7 +29,8 @@ pub enum LogError {
 pub fn init(arguments: &ServerArguments) -> Result<(), LogError> {
     let filter = EnvFilter::try_new(&arguments.log)
         .map_err(|source| LogError::Filter { filter: arguments.log.clone(), source })?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(std::io::stderr);
     let set = if arguments.log_json { log.json().try_init() } else { log.try_init() };
     set.map_err(LogError::Taken)
 }

@@ -187,6 +187,11 @@ impl<W> Scheduler<W> {
         }
     }
 
+    /// The step of the plan failed: its sequences must be removed before the next one.
+    pub fn abandon(&mut self, plan: &Plan) {
+        plan.copies.iter().for_each(|&(from, _)| self.pool.release(from));
+    }
+
     /// Those with rows in the plan, in the step's order.
     pub fn planned(&mut self) -> impl Iterator<Item = &mut Sequence<W>> {
         self.running.iter_mut().filter(|sequence| sequence.rows > 0)

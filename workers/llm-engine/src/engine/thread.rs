@@ -19,6 +19,11 @@ use super::sequence::Sequence;
 use super::status::Shared;
 use super::writer::Writer;
 
+/// Steps that may fail one after another while the device works on.
+const FAILURES: usize = 3;
+/// What drivers say when memory is short, in small letters: AMD's and NVIDIA's differ, and ours of the reserve.
+const SHORT: [&str; 4] = ["out of memory", "out of device memory", "out_of_memory", "bytes are kept free"];
+
 /// What a handle asks of the thread.
 pub(super) enum Command {
     Submit(Box<Sequence<Writer>>),
@@ -39,6 +44,8 @@ pub(super) struct Worker {
     rows: usize,
     /// Sequences that ended, until their streams are told.
     ended: Vec<Sequence<Writer>>,
+    /// Steps that failed since one did not.
+    failures: usize,
     shared: Arc<Shared>,
     overhead: Duration,
 }
@@ -60,6 +67,7 @@ impl Worker {
             embeddings: VecDeque::new(),
             rows,
             ended: Vec::new(),
+            failures: 0,
             shared,
             overhead: Duration::ZERO,
         }
@@ -145,24 +153,38 @@ impl Worker {
     /// One step. `from` is when its host work began, `elsewhere` what of the time since then was none.
     fn step(&mut self, from: Instant, mut elsewhere: Duration) -> Result<()> {
         self.scheduler.plan(&mut self.plan);
-        let step = &self.plan.step;
-        let rows = step.tokens.len();
-        ensure!(rows > 0, "{} sequences run and none got a row", self.scheduler.running().len());
+        let running = self.scheduler.running().len();
+        ensure!(!self.plan.step.tokens.is_empty(), "{running} sequences run and none got a row");
         self.scheduler.planned().for_each(|sequence| sequence.writer.start());
         let begin = Instant::now();
-        if !self.plan.copies.is_empty() {
-            let copies = self.plan.copies.len();
-            let copied = self.model.copy_blocks(&self.plan.copies);
-            copied.with_context(|| format!("copying {copies} blocks of the cache failed"))?;
-        }
-        let failed = || format!("a step of {rows} rows of {} sequences failed", step.sequences.len());
-        let logits = self.model.step(step).with_context(failed)?;
+        let logits = match compute(&mut *self.model, &self.plan) {
+            Ok(logits) => logits,
+            Err(error) => return self.give_up(error),
+        };
+        self.failures = 0;
         elsewhere += begin.elapsed();
         self.scheduler.commit(&self.plan);
         let (written, sampling) = self.write(&logits)?;
         let overhead = from.elapsed().saturating_sub(elsewhere + sampling);
         self.overhead += overhead;
         self.shared.count_step(written, self.overhead.as_micros() as u64);
+        Ok(())
+    }
+
+    /// Ends the requests of a step that failed, for want of memory, say; the others go on if the device does.
+    fn give_up(&mut self, error: anyhow::Error) -> Result<()> {
+        self.model.check().with_context(|| said(&error))?;
+        self.failures += 1;
+        if self.failures > FAILURES {
+            return Err(error);
+        }
+        let message = said(&error);
+        let small = message.to_lowercase();
+        let short = SHORT.iter().any(|words| small.contains(words));
+        let code = if short { "out_of_memory" } else { "step_failed" };
+        tracing::error!(code, "{error:#}");
+        self.scheduler.abandon(&self.plan);
+        self.scheduler.planned().for_each(|sequence| sequence.writer.fail(code, message.clone()));
         Ok(())
     }
 
@@ -198,6 +220,16 @@ impl Worker {
         }
         begin.elapsed()
     }
+}
+
+/// The logits of a step, behind the copies that it needs.
+fn compute(model: &mut dyn StepModel, plan: &Plan) -> Result<Tensor> {
+    if !plan.copies.is_empty() {
+        let copied = model.copy_blocks(&plan.copies);
+        copied.with_context(|| format!("copying {} blocks of the cache failed", plan.copies.len()))?;
+    }
+    let (rows, sequences) = (plan.step.tokens.len(), plan.step.sequences.len());
+    model.step(&plan.step).with_context(|| format!("a step of {rows} rows of {sequences} sequences failed"))
 }
 
 /// Draws again, each row by itself: where the device works, only those fail that have no token to draw.

@@ -129,6 +129,11 @@ impl Writer {
         true
     }
 
+    /// Ends with an error.
+    pub(super) fn fail(&mut self, code: &'static str, message: String) {
+        self.ending = Some(Event::Error { code, message });
+    }
+
     fn end(&mut self, reason: StopReason) {
         self.ending = Some(Event::End { text: self.stream.finish(), reason, usage: self.usage });
     }
@@ -169,7 +174,7 @@ impl Sequence<Writer> {
         let sampled = match sampled {
             Ok(sampled) => sampled,
             Err(message) => {
-                self.writer.ending = Some(Event::Error { code: "sampling", message });
+                self.writer.fail("sampling", message);
                 return 0;
             }
         };

@@ -328,6 +328,10 @@ impl StepModel for Decoder {
         self.logits(&states)
     }
 
+    fn check(&mut self) -> candle_core::Result<()> {
+        self.device.synchronize()
+    }
+
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> candle_core::Result<()> {
         self.cache.copy_blocks(pairs)
     }

@@ -10,7 +10,7 @@ fn endless(token: u32) -> Request {
 
 #[test]
 fn a_lost_device_gives_every_stream_one_error() {
-    for (fault, expected) in [(Fault::Error, "device_lost"), (Fault::Panic, "engine_failed")] {
+    for (fault, expected) in [(Fault::Lost, "device_lost"), (Fault::Panic, "engine_failed")] {
         for step in [0, 5] {
             let (mock, permits) = Mock::new(100, 1000).failing(step, fault).gated();
             let engine = start(mock, Options { max_running: 4, ..Options::default() });
@@ -38,6 +38,49 @@ fn a_lost_device_gives_every_stream_one_error() {
             engine.stop();
         }
     }
+}
+
+#[test]
+fn what_had_no_memory_fails_and_others_go_on() {
+    // Prompts begin alike, so that blocks are copied before the step that fails.
+    for step in [0, 1, 5] {
+        let (mock, permits) = Mock::new(100, 1000).failing(step, Fault::Short).gated();
+        let engine = start(mock, Options { max_running: 4, ..Options::default() });
+        let prompt = |token: u32| [vec![9; 30], vec![token; 5]].concat();
+        let submit = |token| engine.submit(request(prompt(token), 20)).unwrap();
+        let streams: Vec<_> = (1..20).map(|token| (token, submit(token))).collect();
+        drop(permits);
+        let mut failed = 0;
+        for (token, stream) in streams {
+            let told = read(stream);
+            match told.end {
+                Ok(_) => assert_eq!(told.tokens, greedy(&prompt(token), 20, false).0),
+                Err((code, message)) => {
+                    assert!(code == "out_of_memory" && message.contains("out of memory"), "{code}: {message}");
+                    failed += 1;
+                }
+            }
+        }
+        assert!((1..=4).contains(&failed), "{failed} failed");
+        let told = read(submit(30));
+        assert_eq!(told.tokens, greedy(&prompt(30), 20, false).0);
+        assert_eq!((engine.status().failed, engine.status().blocks_used), (None, 0));
+        engine.stop();
+    }
+}
+
+#[test]
+fn steps_that_fail_again_and_again_end_the_engine() {
+    let engine = start(Mock::new(100, 1000).failing(0, Fault::Always), Options::default());
+    let codes: Vec<_> = (1..=4)
+        .map(|token| match engine.submit(request(vec![token; 20], 5)) {
+            Ok(stream) => read(stream).end.unwrap_err().0,
+            Err(refused) => panic!("{refused}"),
+        })
+        .collect();
+    assert_eq!(codes, ["step_failed", "step_failed", "step_failed", "device_lost"]);
+    assert!(engine.status().failed.is_some());
+    engine.stop();
 }
 
 #[test]

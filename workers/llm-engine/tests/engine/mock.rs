@@ -39,7 +39,12 @@ pub fn greedy(prompt: &[u32], max_tokens: usize, ignore_eos: bool) -> (Vec<u32>,
 /// How a mock fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    Error,
+    /// From there on, and the device too.
+    Lost,
+    /// From there on, though the device works.
+    Always,
+    /// Memory is short, once.
+    Short,
     Panic,
 }
 
@@ -108,7 +113,8 @@ impl StepModel for Mock {
         let mut steps = self.seen.steps.lock().unwrap();
         steps.push((step.sequences.len(), step.tokens.len()));
         match self.fault {
-            Some((at, Fault::Error)) if at < steps.len() => bail!("the mock was lost"),
+            Some((at, Fault::Lost | Fault::Always)) if at < steps.len() => bail!("the mock was lost"),
+            Some((at, Fault::Short)) if at + 1 == steps.len() => bail!("the mock is out of memory"),
             Some((at, Fault::Panic)) if at < steps.len() => {
                 drop(steps);
                 panic!("the mock fell over")
@@ -124,6 +130,13 @@ impl StepModel for Mock {
         };
         let rows: Vec<Vec<f32>> = wanted.map(row).collect();
         Tensor::from_vec(rows.concat(), (rows.len(), VOCABULARY), &Device::Cpu)
+    }
+
+    fn check(&mut self) -> Result<()> {
+        match self.fault {
+            Some((_, Fault::Lost)) => bail!("nor does the mock answer"),
+            _ => Ok(()),
+        }
     }
 
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> Result<()> {

@@ -36,7 +36,7 @@ pub fn error(code: &'static str, message: impl Into<String>) -> ApiError {
     let status = match code {
         // A schema that leads where nothing may follow, or too far.
         "grammar" => StatusCode::BAD_REQUEST,
-        "device_lost" => StatusCode::SERVICE_UNAVAILABLE,
+        "device_lost" | "out_of_memory" => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     ApiError::new(status, code, message)

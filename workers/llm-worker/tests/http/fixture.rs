@@ -81,6 +81,10 @@ impl StepModel for Gated {
         self.model.step(step)
     }
 
+    fn check(&mut self) -> Result<()> {
+        self.gate.pass()
+    }
+
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
         self.model.copy_blocks(pairs)
     }
