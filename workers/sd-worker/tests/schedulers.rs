@@ -87,7 +87,7 @@ fn the_training_of_stable_diffusion_has_its_published_noise() -> Outcome {
     close(alphas_cumprod(&cosine)?[499], f(0.5) / f(0.0), 1e-9, "cosine");
     let rescaled = SchedulerConfig {
         rescale_betas_zero_snr: true,
-        spacing: Spacing::Trailing,
+        spacing: Some(Spacing::Trailing),
         prediction: Prediction::VPrediction,
         ..config
     };
@@ -116,7 +116,7 @@ fn timesteps_are_those_of_diffusers() -> Outcome {
         (Method::UniPc, Spacing::Trailing, 4, &[999.0, 749.0, 499.0, 249.0]),
     ];
     for (method, spacing, steps, expected) in cases {
-        let config = SchedulerConfig { spacing, ..Default::default() };
+        let config = SchedulerConfig { spacing: Some(spacing), ..Default::default() };
         let scheduler = Scheduler::new(&config, method, steps, 0)?;
         let timesteps: Vec<f64> = (0..steps).filter_map(|step| scheduler.timestep(step)).collect();
         assert_eq!(timesteps, expected, "{method:?} {spacing:?}");
@@ -133,7 +133,7 @@ fn timesteps_are_those_of_diffusers() -> Outcome {
 #[test]
 fn noise_levels_of_karras_follow_the_paper() -> Outcome {
     for (method, spacing) in [(Method::DpmSolver2M, Spacing::Leading), (Method::Euler, Spacing::Linspace)] {
-        let config = SchedulerConfig { karras: true, spacing, ..Default::default() };
+        let config = SchedulerConfig { karras: true, spacing: Some(spacing), ..Default::default() };
         let scheduler = Scheduler::new(&config, method, 10, 0)?;
         let bars = alphas_cumprod(&config)?;
         let ratio = |bar: f64| ((1.0 - bar) / bar).sqrt();
@@ -192,7 +192,7 @@ fn steps_are_the_textbooks() -> Outcome {
         (Method::DpmSolver2M, Spacing::Leading, false, two_m),
     ];
     for (method, spacing, karras, reference) in cases {
-        let config = SchedulerConfig { spacing, karras, ..Default::default() };
+        let config = SchedulerConfig { spacing: Some(spacing), karras, ..Default::default() };
         let steps = 20;
         let scheduler = Scheduler::new(&config, method, steps, 0)?;
         let levels: Vec<Level> = (0..=steps).map(|i| scheduler.level(i)).collect();
@@ -222,7 +222,7 @@ fn phi(k: usize, z: f64) -> f64 {
 #[test]
 fn unipc_of_order_two_is_the_papers() -> Outcome {
     for (kind, steps) in [(UniPcKind::Bh2, 12), (UniPcKind::Bh1, 17)] {
-        let config = SchedulerConfig { spacing: Spacing::Linspace, uni_pc: kind, ..Default::default() };
+        let config = SchedulerConfig { spacing: Some(Spacing::Linspace), uni_pc: kind, ..Default::default() };
         let scheduler = Scheduler::new(&config, Method::UniPc, steps, 0)?;
         let levels: Vec<Level> = (0..=steps).map(|i| scheduler.level(i)).collect();
         let lambda = |i: usize| (levels[i].alpha / levels[i].sigma).ln();
@@ -288,7 +288,7 @@ fn errors_fall_with_each_methods_order() -> Outcome {
     // Karras' levels end where the training began, so that nothing but the steps' own error is left.
     let base = SchedulerConfig {
         karras: true,
-        spacing: Spacing::Linspace,
+        spacing: Some(Spacing::Linspace),
         final_sigmas_type: FinalSigma::SigmaMin,
         ..Default::default()
     };
@@ -330,7 +330,7 @@ fn what_the_network_predicts_does_not_matter() -> Outcome {
 
 #[test]
 fn the_last_step_gives_what_the_network_sees() -> Outcome {
-    let config = SchedulerConfig { set_alpha_to_one: true, ..Default::default() };
+    let config = SchedulerConfig { set_alpha_to_one: Some(true), ..Default::default() };
     for method in Method::ALL {
         for steps in [1, 2, 9, 30] {
             let mut scheduler = Scheduler::new(&config, method, steps, 0)?;
@@ -384,12 +384,19 @@ fn fresh_pictures_begin_as_diffusers_has_it() -> Outcome {
         (Method::EulerAncestral, Spacing::Linspace, false),
         (Method::UniPc, Spacing::Linspace, true),
     ] {
-        let config = SchedulerConfig { spacing, ..Default::default() };
+        let config = SchedulerConfig { spacing: Some(spacing), ..Default::default() };
         let scheduler = Scheduler::new(&config, method, 8, 0)?;
         let expected = if whole { 1.0 } else { scheduler.level(0).sigma };
         assert_eq!(scheduler.init_sigma(), expected, "{method:?} {spacing:?}");
     }
     Ok(())
+}
+
+/// A file that names what it must and `more`, of `class`.
+fn file(class: &str, more: &str) -> String {
+    format!(
+        r#"{{"_class_name": "{class}", "beta_end": 0.012, "beta_schedule": "scaled_linear", "beta_start": 0.00085{more}}}"#
+    )
 }
 
 #[test]
@@ -398,21 +405,111 @@ fn published_files_are_read() -> Outcome {
         r#"{"_class_name": "PNDMScheduler", "beta_end": 0.012, "beta_schedule": "scaled_linear", "beta_start": 0.00085,
             "num_train_timesteps": 1000, "set_alpha_to_one": false, "skip_prk_steps": true, "steps_offset": 1,
             "trained_betas": null, "clip_sample": false}"#,
+        "StableDiffusionPipeline",
     )?;
-    assert_eq!(v1, SchedulerConfig::default());
+    assert_eq!(v1, SchedulerConfig { spacing: None, ..Default::default() });
     let turbo = SchedulerConfig::from_json(
-        r#"{"_class_name": "EulerAncestralDiscreteScheduler", "beta_end": 0.012, "beta_schedule": "scaled_linear",
-            "beta_start": 0.00085, "prediction_type": "epsilon", "steps_offset": 1, "timestep_spacing": "trailing"}"#,
+        &file(
+            "EulerAncestralDiscreteScheduler",
+            r#", "prediction_type": "epsilon", "steps_offset": 1, "timestep_spacing": "trailing""#,
+        ),
+        "StableDiffusionXLPipeline",
     )?;
-    assert_eq!((turbo.method, turbo.spacing), (Method::EulerAncestral, Spacing::Trailing));
+    assert_eq!((turbo.method, turbo.spacing), (Method::EulerAncestral, Some(Spacing::Trailing)));
+    // As Python writes it, which has numbers that JSON has not.
+    let dpm = SchedulerConfig::from_json(
+        r#"{"_class_name": "DPMSolverMultistepScheduler", "_diffusers_version": "0.21.4",
+            "algorithm_type": "dpmsolver++", "beta_end": 0.012, "beta_schedule": "scaled_linear", "beta_start": 0.00085,
+            "clip_sample": false, "dynamic_thresholding_ratio": 0.995, "euler_at_final": false,
+            "lambda_min_clipped": -Infinity, "lower_order_final": true, "num_train_timesteps": 1000,
+            "prediction_type": "v_prediction", "sample_max_value": 1.0, "set_alpha_to_one": false,
+            "skip_prk_steps": true, "solver_order": 2, "solver_type": "midpoint", "steps_offset": 1,
+            "thresholding": false, "timestep_spacing": "leading", "trained_betas": null, "use_karras_sigmas": true,
+            "use_lu_lambdas": false, "variance_type": null}"#,
+        "StableDiffusionPipeline",
+    )?;
+    let prediction = Prediction::VPrediction;
+    let expected =
+        SchedulerConfig { karras: true, method: Method::DpmSolver2M, prediction, ..Default::default() };
+    assert_eq!(dpm, expected);
     let silent =
-        SchedulerConfig::from_json(r#"{"_class_name": "UniPCMultistepScheduler", "solver_type": "bh1"}"#)?;
-    assert_eq!(
-        (silent.method, silent.spacing, silent.uni_pc),
-        (Method::UniPc, Spacing::Linspace, UniPcKind::Bh1)
-    );
+        SchedulerConfig::from_json(r#"{"_class_name": "UniPCMultistepScheduler", "solver_type": "bh1"}"#, "")?;
+    assert_eq!((silent.method, silent.spacing, silent.uni_pc), (Method::UniPc, None, UniPcKind::Bh1));
     assert_eq!((silent.beta_start, silent.beta_end, silent.steps_offset), (0.0001, 0.02, 0));
-    assert!(SchedulerConfig::from_json(r#"{"_class_name": "DDIMScheduler"}"#)?.set_alpha_to_one);
+    Ok(())
+}
+
+#[test]
+fn numbers_that_json_has_not_are_none_and_words_stay() -> Outcome {
+    let read = |more: &str| SchedulerConfig::from_json(&file("DDIMScheduler", more), "");
+    let plain = read("")?;
+    for same in [
+        r#", "a": -Infinity, "b": [Infinity, NaN], "c":{"d":NaN}"#,
+        r#", "a": "-Infinity", "b": "\"NaN", "c": "\\", "d": NaN, "NaN": "Infinity \\\" NaN""#,
+        r#", "trained_betas": NaN, "ü": Infinity"#,
+    ] {
+        assert_eq!(read(same)?, plain, "{same}");
+    }
+    for named in [r#", "prediction_type": "NaN""#, r#", "beta_schedule": "-Infinity""#] {
+        let word = named.split('"').nth(3).ok_or("no word")?;
+        assert!(read(named).is_err_and(|error| error.to_string().contains(word)), "{named}");
+    }
+    assert!(read(r#", "a": 1NaN"#).is_err() && read(r#", "a": nan"#).is_err());
+    Ok(())
+}
+
+#[test]
+fn what_a_file_leaves_out_is_as_the_method_has_it() -> Outcome {
+    let methods = [
+        (Method::Ddim, Spacing::Leading),
+        (Method::Euler, Spacing::Linspace),
+        (Method::EulerAncestral, Spacing::Linspace),
+        (Method::DpmSolver2M, Spacing::Linspace),
+        (Method::UniPc, Spacing::Linspace),
+    ];
+    for class in ["PNDMScheduler", "DDIMScheduler", "EulerDiscreteScheduler", "DPMSolverMultistepScheduler"] {
+        let silent = SchedulerConfig::from_json(&file(class, ""), "")?;
+        let more = r#", "timestep_spacing": "trailing", "set_alpha_to_one": false"#;
+        let named = SchedulerConfig::from_json(&file(class, more), "")?;
+        for (method, spacing) in methods {
+            let walked = |config: &SchedulerConfig| -> sd_worker::Result<Vec<(Option<f64>, Level)>> {
+                let scheduler = Scheduler::new(config, method, 7, 0)?;
+                Ok((0..=7).map(|step| (scheduler.timestep(step), scheduler.level(step))).collect())
+            };
+            let with = |spacing, one| SchedulerConfig {
+                spacing: Some(spacing),
+                set_alpha_to_one: Some(one),
+                ..silent.clone()
+            };
+            assert_eq!(walked(&silent)?, walked(&with(spacing, true))?, "{class} {method:?}");
+            // What the file names holds for every method.
+            let walked_as_named = walked(&named)?;
+            assert_eq!(walked_as_named, walked(&with(Spacing::Trailing, false))?, "{class} {method:?}");
+            assert_eq!(walked_as_named[7].1.sigma > 0.0, method == Method::Ddim, "{class} {method:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn old_files_are_put_right_as_diffusers_does() -> Outcome {
+    let old = [
+        "",
+        r#", "steps_offset": 0, "clip_sample": true"#,
+        r#", "steps_offset": null, "clip_sample": null"#,
+        r#", "steps_offset": 2"#,
+    ];
+    let expected = SchedulerConfig::from_json(&file("DDIMScheduler", r#", "steps_offset": 1"#), "")?;
+    for more in old {
+        for pipeline in ["StableDiffusionPipeline", "StableDiffusionInpaintPipeline"] {
+            let config = SchedulerConfig::from_json(&file("DDIMScheduler", more), pipeline)?;
+            assert_eq!(config, expected, "{more} {pipeline}");
+        }
+    }
+    for pipeline in ["StableDiffusionXLPipeline", "StableDiffusionXLInpaintPipeline", ""] {
+        assert_eq!(SchedulerConfig::from_json(&file("DDIMScheduler", old[0]), pipeline)?.steps_offset, 0);
+        assert!(SchedulerConfig::from_json(&file("DDIMScheduler", old[1]), pipeline).is_err());
+    }
     Ok(())
 }
 
@@ -429,8 +526,27 @@ fn what_cannot_be_is_refused() {
         (r#"{"beta_schedule": "exp"}"#, "exp"),
     ];
     for (text, named) in files {
-        let error = SchedulerConfig::from_json(text).expect_err(text).to_string();
+        let error = SchedulerConfig::from_json(text, "").expect_err(text).to_string();
         assert!(error.contains(named), "{text}: {error}");
+    }
+    let classes = [
+        ("DPMSolverMultistepScheduler", "algorithm_type", r#""sde-dpmsolver++""#),
+        ("DPMSolverMultistepScheduler", "algorithm_type", r#""sde-dpmsolver""#),
+        ("DPMSolverMultistepScheduler", "algorithm_type", r#""dpmsolver""#),
+        ("DPMSolverMultistepScheduler", "solver_order", "3"),
+        ("DPMSolverMultistepScheduler", "solver_order", "1"),
+        ("DPMSolverMultistepScheduler", "solver_type", r#""heun""#),
+        ("EulerDiscreteScheduler", "interpolation_type", r#""log_linear""#),
+        ("EulerDiscreteScheduler", "timestep_type", r#""continuous""#),
+        ("UniPCMultistepScheduler", "disable_corrector", "[0, 1]"),
+        ("UniPCMultistepScheduler", "predict_x0", "false"),
+    ];
+    for (class, key, value) in classes {
+        let text = file(class, &format!(r#", "{key}": {value}"#));
+        let error = SchedulerConfig::from_json(&text, "StableDiffusionPipeline").expect_err(&text).to_string();
+        assert!(error.contains(&format!("{key} = ")) && error.contains("not supported"), "{text}: {error}");
+        // Another class has no use for the key.
+        assert!(SchedulerConfig::from_json(&file("DDIMScheduler", &format!(r#", "{key}": {value}"#)), "").is_ok());
     }
     let default = SchedulerConfig::default();
     let bad = SchedulerConfig { beta_end: 1.5, ..default.clone() };

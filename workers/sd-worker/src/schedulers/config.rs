@@ -78,13 +78,13 @@ pub struct SchedulerConfig {
     /// What the network predicts.
     #[serde(rename = "prediction_type")]
     pub prediction: Prediction,
-    /// Which timesteps are visited.
+    /// Which timesteps are visited; None: those of the method's class.
     #[serde(rename = "timestep_spacing")]
-    pub spacing: Spacing,
+    pub spacing: Option<Spacing>,
     /// Added to the timesteps of [`Spacing::Leading`].
     pub steps_offset: usize,
-    /// DDIM's last step ends without noise, not at the first ᾱ.
-    pub set_alpha_to_one: bool,
+    /// DDIM's last step ends without noise, not at the first ᾱ; None: as its class has it.
+    pub set_alpha_to_one: Option<bool>,
     /// Noise levels after Karras et al. (2022), for all methods but DDIM.
     #[serde(rename = "use_karras_sigmas")]
     pub karras: bool,
@@ -112,9 +112,9 @@ impl Default for SchedulerConfig {
             beta_schedule: BetaSchedule::ScaledLinear,
             trained_betas: None,
             prediction: Prediction::Epsilon,
-            spacing: Spacing::Leading,
+            spacing: Some(Spacing::Leading),
             steps_offset: 1,
-            set_alpha_to_one: false,
+            set_alpha_to_one: Some(false),
             karras: false,
             rescale_betas_zero_snr: false,
             final_sigmas_type: FinalSigma::Zero,
@@ -136,36 +136,63 @@ const UNSUPPORTED: [&str; 7] = [
     "variance_type",
 ];
 
+/// A class, a key of its files, and the values with which its steps are the ones here. Some of them are other classes',
+/// for which diffusers takes the class's own.
+const SUPPORTED: [(&str, &str, &[&str]); 7] = [
+    ("DPMSolverMultistepScheduler", "algorithm_type", &["dpmsolver++", "deis"]),
+    ("DPMSolverMultistepScheduler", "solver_order", &["2"]),
+    ("DPMSolverMultistepScheduler", "solver_type", &["midpoint", "logrho", "bh1", "bh2"]),
+    ("EulerDiscreteScheduler", "interpolation_type", &["linear"]),
+    ("EulerDiscreteScheduler", "timestep_type", &["discrete"]),
+    ("UniPCMultistepScheduler", "disable_corrector", &["[]"]),
+    ("UniPCMultistepScheduler", "predict_x0", &["true"]),
+];
+
+/// What Python's JSON has for numbers, and no other.
+const NO_NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+
 impl SchedulerConfig {
-    /// Reads scheduler_config.json. Classes without a method here (PNDM, DDPM, ...) get DDIM, which walks the same
-    /// timesteps.
+    /// Reads scheduler_config.json of a folder whose pipeline is of diffusers' class `pipeline`. Classes without a method
+    /// here (PNDM, DDPM, ...) get DDIM, which walks the same timesteps.
     ///
     /// # Errors
     /// The text is no JSON, has values of another type, or asks for what is not supported.
-    pub fn from_json(text: &str) -> Result<Self> {
+    pub fn from_json(text: &str, pipeline: &str) -> Result<Self> {
         let bad = |e: serde_json::Error| Error::model(format!("scheduler_config.json: {e}"));
-        let mut keys: Map<String, Value> = serde_json::from_str(text).map_err(bad)?;
+        let unsupported = |key: &str, value: &Value| {
+            Err(Error::model(format!("scheduler_config.json: {key} = {value} is not supported")))
+        };
+        let mut keys: Map<String, Value> = serde_json::from_str(&finite(text)).map_err(bad)?;
+        keys.retain(|_, value| !value.is_null());
         let class = keys.get("_class_name").and_then(Value::as_str).unwrap_or_default().to_string();
+        if pipeline.starts_with("StableDiffusion") && !pipeline.starts_with("StableDiffusionXL") {
+            mend(&mut keys);
+        }
         for key in UNSUPPORTED {
             let value = keys.get(key).unwrap_or(&Value::Null);
             let learned = value.as_str().is_some_and(|kind| kind.starts_with("learned"));
             if value == &Value::Bool(true) || learned {
-                return Err(Error::model(format!("scheduler_config.json: {key} = {value} is not supported")));
+                return unsupported(key, value);
+            }
+        }
+        for (_, key, values) in SUPPORTED.iter().filter(|(of, ..)| *of == class) {
+            let Some(value) = keys.get(*key) else { continue };
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            if !values.contains(&text.as_str()) {
+                return unsupported(key, value);
             }
         }
         if ["LCM", "TCD", "EDM", "FlowMatch", "Cosine"].iter().any(|other| class.starts_with(other)) {
             return Err(Error::model(format!("scheduler_config.json: {class} is not supported")));
         }
-        keys.retain(|_, value| !value.is_null());
-        let leads = ["", "DDIMScheduler", "DDPMScheduler", "PNDMScheduler"].contains(&class.as_str());
-        // What diffusers' classes take where a file says nothing; Stable Diffusion's files do not say all.
+        // What all of diffusers' classes take where a file says nothing; what they differ in is the method's.
         let silent: [(&str, Value); 6] = [
             ("beta_start", 0.0001.into()),
             ("beta_end", 0.02.into()),
             ("beta_schedule", "linear".into()),
             ("steps_offset", 0.into()),
-            ("timestep_spacing", if leads { "leading" } else { "linspace" }.into()),
-            ("set_alpha_to_one", (class == "DDIMScheduler").into()),
+            ("timestep_spacing", Value::Null),
+            ("set_alpha_to_one", Value::Null),
         ];
         for (key, value) in silent {
             keys.entry(key).or_insert(value);
@@ -176,4 +203,44 @@ impl SchedulerConfig {
         config.method = Method::of_class(&class);
         Ok(config)
     }
+
+    /// Which timesteps `method` visits.
+    pub fn spacing(&self, method: Method) -> Spacing {
+        self.spacing.unwrap_or(if method == Method::Ddim { Spacing::Leading } else { Spacing::Linspace })
+    }
+
+    /// Whether DDIM's last step ends without noise.
+    pub(super) fn ends_at_one(&self) -> bool {
+        self.set_alpha_to_one.unwrap_or(true)
+    }
+}
+
+/// Puts right what diffusers' Stable Diffusion puts right of old files.
+fn mend(keys: &mut Map<String, Value>) {
+    let steps_offset = keys.get("steps_offset").and_then(Value::as_u64).unwrap_or_default();
+    let clip_sample = keys.get("clip_sample") == Some(&Value::Bool(true));
+    for (key, wrong, right) in
+        [("steps_offset", steps_offset != 1, Value::from(1)), ("clip_sample", clip_sample, Value::from(false))]
+    {
+        if wrong {
+            tracing::warn!("scheduler_config.json: {key} is taken to be {right}, as Stable Diffusion needs it");
+            keys.insert(key.to_owned(), right);
+        }
+    }
+}
+
+/// `text` with null for what JSON does not have as numbers. diffusers writes the infinity behind `lambda_min_clipped`,
+/// which clips nothing.
+fn finite(text: &str) -> String {
+    let mut finite = String::with_capacity(text.len());
+    let (mut rest, mut quoted, mut escaped) = (text, false, false);
+    while let Some(first) = rest.chars().next() {
+        let word = NO_NUMBERS.iter().find(|word| !quoted && rest.starts_with(**word));
+        let (taken, behind) = rest.split_at(word.map_or(first.len_utf8(), |word| word.len()));
+        finite.push_str(if word.is_some() { "null" } else { taken });
+        quoted ^= first == '"' && !escaped;
+        escaped = quoted && first == '\\' && !escaped;
+        rest = behind;
+    }
+    finite
 }

@@ -114,7 +114,7 @@ impl Scheduler {
         }
         let end = grid.levels[steps];
         // Euler's methods begin at their first level, unless a row with an offset stands for all of the training.
-        let exact = method.has_fractional_timesteps() && config.spacing != Spacing::Leading;
+        let exact = method.has_fractional_timesteps() && config.spacing(method) != Spacing::Leading;
         let init_sigma = if exact { grid.levels[skip].sigma } else { 1.0 };
         let steps = solver::steps(config, method, eta, &grid, skip);
         Ok(Self { total: steps.len(), steps, end, init_sigma, done: 0, x0s: Vec::new(), last_sample: None })

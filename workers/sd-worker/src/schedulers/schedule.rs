@@ -96,7 +96,7 @@ pub(super) fn grid(config: &SchedulerConfig, method: Method, steps: usize) -> Re
     }
     let mut timesteps = timesteps(config, method, steps);
     if method == Method::Ddim {
-        let end = if config.set_alpha_to_one { 1.0 } else { bars[0] };
+        let end = if config.ends_at_one() { 1.0 } else { bars[0] };
         let visited = timesteps.iter().map(|t| bars[*t as usize]);
         let levels = visited.chain([end]).map(Level::of_alpha_bar).collect();
         return Ok(Grid { timesteps, levels });
@@ -125,7 +125,8 @@ fn timesteps(config: &SchedulerConfig, method: Method, steps: usize) -> Vec<f64>
     let trained = config.num_train_timesteps;
     let last = (trained - 1) as f64;
     let points = steps + usize::from(method.is_multistep());
-    let mut rising: Vec<f64> = match config.spacing {
+    let spacing = config.spacing(method);
+    let mut rising: Vec<f64> = match spacing {
         // One step has to begin at the noise; an even row of one point would be the other end.
         Spacing::Linspace if points == 1 => vec![last],
         Spacing::Linspace => linspace(0.0, last, points),
@@ -143,7 +144,7 @@ fn timesteps(config: &SchedulerConfig, method: Method, steps: usize) -> Vec<f64>
     if method.is_multistep() {
         rising.remove(0);
     }
-    if config.spacing == Spacing::Linspace && !method.has_fractional_timesteps() {
+    if spacing == Spacing::Linspace && !method.has_fractional_timesteps() {
         rising.iter_mut().for_each(|t| *t = t.round_ties_even());
     }
     rising.reverse();
