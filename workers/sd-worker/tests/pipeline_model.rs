@@ -3,12 +3,15 @@ mod tiny_model;
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::stable_diffusion::clip;
-use sd_worker::model::{Activation, ClipConfig, ClipText, ClipTokenizer, LoadOptions, Model, Version};
+use sd_worker::model::{
+    Activation, ClipConfig, ClipText, ClipTokenizer, LoadOptions, Model, UNet, UNetConfig, Vae, VaeConfig, Version,
+};
 use sd_worker::pipeline::Request;
 use serde_json::{Value, json};
 use tiny_model::{Kind, Outcome, TOKENS, difference};
@@ -111,9 +114,8 @@ fn a_tokenizer_of_one_file_is_the_same() -> Outcome {
     let merged = ClipTokenizer::from_folder(&path, TOKENS)?;
     let vocab: Value = serde_json::from_str(&fs::read_to_string(path.join("vocab.json"))?)?;
     let words = "'s|'t|'re|'ve|'m|'ll|'d|[\\p{L}]+|[\\p{N}]|[^\\s\\p{L}\\p{N}]+";
-    let whole = json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "post_processor": null,
-        "decoder": null,
+    let mut whole = json!({
+        "version": "1.0", "added_tokens": [], "post_processor": null, "decoder": null,
         "normalizer": {"type": "Sequence", "normalizers": [
             {"type": "NFC"}, {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "}, {"type": "Lowercase"}]},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
@@ -122,10 +124,22 @@ fn a_tokenizer_of_one_file_is_the_same() -> Outcome {
         "model": {"type": "BPE", "dropout": null, "unk_token": "<|endoftext|>", "continuing_subword_prefix": "",
             "end_of_word_suffix": "</w>", "fuse_unk": false, "vocab": vocab, "merges": ["r e", "re d</w>"]},
     });
-    fs::write(path.join("tokenizer.json"), whole.to_string())?;
-    let single = ClipTokenizer::from_folder(&path, TOKENS)?;
-    for text in ["a red circle", "Red,  blue!", "don't", "über 7"] {
-        assert_eq!(single.encode(text)?, merged.encode(text)?, "{text:?}");
+    let long = "red ".repeat(40);
+    // With what a tokenizer was last used with, and without.
+    for kept in [false, true] {
+        whole["padding"] = Value::Null;
+        whole["truncation"] = Value::Null;
+        if kept {
+            whole["padding"] = json!({"strategy": {"Fixed": 6}, "direction": "Right", "pad_to_multiple_of": null,
+                "pad_id": 3, "pad_type_id": 0, "pad_token": "d"});
+            whole["truncation"] =
+                json!({"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0});
+        }
+        fs::write(path.join("tokenizer.json"), whole.to_string())?;
+        let single = ClipTokenizer::from_folder(&path, TOKENS)?;
+        for text in ["", "a red circle", "Red,  blue!", "don't", "über 7", &long] {
+            assert_eq!(single.encode(text)?, merged.encode(text)?, "{text:?} {kept}");
+        }
     }
     Ok(())
 }
@@ -147,6 +161,84 @@ fn folders_say_what_they_hold() -> Outcome {
         assert!(heard.last().is_some_and(|part| *part > 0.9), "{kind:?}: {:?}", heard.last());
         let request = Request::of(&model, "");
         assert_eq!((request.width, request.height, request.steps), (32, 32, 30));
+    }
+    Ok(())
+}
+
+/// Writes `changes` over the members of a file of JSON.
+fn edit(path: &Path, changes: &Value) -> Outcome {
+    let mut json: Value = serde_json::from_str(&fs::read_to_string(path)?)?;
+    for (key, value) in changes.as_object().ok_or("no object")? {
+        json[key] = value.clone();
+    }
+    Ok(fs::write(path, json.to_string())?)
+}
+
+#[test]
+fn turbo_models_are_told_by_how_they_walk() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    tiny_model::write(folder.path(), Kind::Plain)?;
+    let path = folder.path().join("scheduler/scheduler_config.json");
+    let turbo = json!({"_class_name": "EulerAncestralDiscreteScheduler", "timestep_spacing": "trailing",
+        "prediction_type": "epsilon", "rescale_betas_zero_snr": false});
+    for (change, expected) in [
+        (json!({}), true),
+        (json!({"_class_name": "EulerDiscreteScheduler"}), true),
+        (json!({"_class_name": "DDIMScheduler"}), false),
+        (json!({"timestep_spacing": "leading"}), false),
+        (json!({"timestep_spacing": null}), false),
+        (json!({"prediction_type": "v_prediction"}), false),
+        (json!({"rescale_betas_zero_snr": true}), false),
+    ] {
+        edit(&path, &turbo)?;
+        edit(&path, &change)?;
+        let model = Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ())?;
+        let request = Request::of(&model, "");
+        let (steps, guidance) = if expected { (4, 0.0) } else { (30, 7.5) };
+        assert_eq!((model.turbo, request.steps, request.guidance), (expected, steps, guidance), "{change}");
+    }
+    Ok(())
+}
+
+#[test]
+fn text_encoders_are_read_with_and_without_their_prefix() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    tiny_model::write(folder.path(), Kind::Xl)?;
+    let load = || Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), |_| ());
+    let expected = load()?.encode(&["a red circle"])?;
+    for encoder in ["text_encoder", "text_encoder_2"] {
+        let path = folder.path().join(encoder).join("model.safetensors");
+        let weights = candle_core::safetensors::load(&path, &Device::Cpu)?;
+        let flat: HashMap<String, Tensor> = weights
+            .into_iter()
+            .map(|(name, weight)| (name.strip_prefix("text_model.").unwrap_or(&name).to_owned(), weight))
+            .collect();
+        assert!(flat.contains_key("final_layer_norm.weight"));
+        candle_core::safetensors::save(&flat, &path)?;
+        let read = load()?.encode(&["a red circle"])?;
+        assert_eq!(difference(&read.context, &expected.context)?, 0.0, "{encoder}");
+        let (pooled, before) = (read.pooled.ok_or("none")?, expected.pooled.as_ref().ok_or("none")?);
+        assert_eq!(difference(&pooled, before)?, 0.0, "{encoder}");
+    }
+    Ok(())
+}
+
+#[test]
+fn old_unets_are_of_64_cells_at_least() -> Outcome {
+    let mut config = tiny_model::unet_config(Kind::Plain);
+    for (version, said, expected) in [
+        (json!(null), 8, 8),
+        (json!("0.9.0"), 32, 32),
+        (json!("0.9.0.dev0"), 32, 32),
+        (json!("1.0"), 32, 32),
+        (json!("0.10.2"), 32, 32),
+        (json!("0.8.1"), 32, 64),
+        (json!("0.6.0.dev0"), 8, 64),
+        (json!("0.8"), 96, 96),
+    ] {
+        config["_diffusers_version"] = version.clone();
+        config["sample_size"] = said.into();
+        assert_eq!(UNetConfig::from_json(&config.to_string())?.sample_size, expected, "{version} {said}");
     }
     Ok(())
 }
@@ -193,38 +285,33 @@ fn half_files_and_parts_are_found() -> Outcome {
 
 #[test]
 fn damaged_and_other_folders_are_refused() -> Outcome {
-    type Damage = fn(&std::path::Path) -> std::io::Result<()>;
-    fn edit(path: std::path::PathBuf, key: &str, value: Value) -> std::io::Result<()> {
-        let mut json: Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
-        json[key] = value;
-        fs::write(path, json.to_string())
-    }
+    type Damage = fn(&Path) -> Outcome;
     let cases: [(&str, Damage); 19] = [
-        ("model_index.json", |f| fs::remove_file(f.join("model_index.json"))),
-        ("without unet", |f| edit(f.join("model_index.json"), "unet", json!([null, null]))),
-        ("second text encoder", |f| edit(f.join("model_index.json"), "text_encoder_2", json!(["a", "B"]))),
-        ("class_embed_type", |f| edit(f.join("unet/config.json"), "class_embed_type", json!("timestep"))),
-        ("time_cond_proj_dim", |f| edit(f.join("unet/config.json"), "time_cond_proj_dim", json!(256))),
-        ("takes 8 channels", |f| edit(f.join("unet/config.json"), "in_channels", json!(8))),
-        ("the UNet takes 768", |f| edit(f.join("unet/config.json"), "cross_attention_dim", json!(768))),
-        ("block 1", |f| edit(f.join("unet/config.json"), "block_out_channels", json!([32, 65]))),
-        ("down_blocks.1", |f| edit(f.join("unet/config.json"), "block_out_channels", json!([32, 96]))),
+        ("model_index.json", |f| Ok(fs::remove_file(f.join("model_index.json"))?)),
+        ("without unet", |f| edit(&f.join("model_index.json"), &json!({"unet": [null, null]}))),
+        ("second text encoder", |f| edit(&f.join("model_index.json"), &json!({"text_encoder_2": ["a", "B"]}))),
+        ("class_embed_type", |f| edit(&f.join("unet/config.json"), &json!({"class_embed_type": "timestep"}))),
+        ("time_cond_proj_dim", |f| edit(&f.join("unet/config.json"), &json!({"time_cond_proj_dim": 256}))),
+        ("takes 8 channels", |f| edit(&f.join("unet/config.json"), &json!({"in_channels": 8}))),
+        ("the UNet takes 768", |f| edit(&f.join("unet/config.json"), &json!({"cross_attention_dim": 768}))),
+        ("block 1", |f| edit(&f.join("unet/config.json"), &json!({"block_out_channels": [32, 65]}))),
+        ("down_blocks.1", |f| edit(&f.join("unet/config.json"), &json!({"block_out_channels": [32, 96]}))),
         ("SimpleCrossAttn", |f| {
-            edit(f.join("unet/config.json"), "up_block_types", json!(["SimpleCrossAttn", "UpBlock2D"]))
+            edit(&f.join("unet/config.json"), &json!({"up_block_types": ["SimpleCrossAttn", "UpBlock2D"]}))
         }),
-        ("latents of 16", |f| edit(f.join("vae/config.json"), "latent_channels", json!(16))),
-        ("shift_factor", |f| edit(f.join("vae/config.json"), "shift_factor", json!(0.1))),
-        ("merges.txt", |f| fs::remove_file(f.join("tokenizer/merges.txt"))),
+        ("latents of 16", |f| edit(&f.join("vae/config.json"), &json!({"latent_channels": 16}))),
+        ("shift_factor", |f| edit(&f.join("vae/config.json"), &json!({"shift_factor": 0.1}))),
+        ("merges.txt", |f| Ok(fs::remove_file(f.join("tokenizer/merges.txt"))?)),
         ("<|startoftext|>", |f| {
             let path = f.join("tokenizer/vocab.json");
             let text = fs::read_to_string(&path)?.replace("<|startoftext|>", "<|begin|>");
-            fs::write(path, text)
+            Ok(fs::write(path, text)?)
         }),
-        ("silu", |f| edit(f.join("text_encoder/config.json"), "hidden_act", json!("silu"))),
-        ("3 heads", |f| edit(f.join("text_encoder/config.json"), "num_attention_heads", json!(3))),
-        ("preview.json", |f| fs::write(f.join("preview.json"), r#"{"factors": [[1, 2, 3]]}"#)),
-        ("vae", |f| fs::write(f.join("vae/diffusion_pytorch_model.safetensors"), [255; 40])),
-        ("holds no safetensors", |f| fs::remove_file(f.join("unet/diffusion_pytorch_model.safetensors"))),
+        ("silu", |f| edit(&f.join("text_encoder/config.json"), &json!({"hidden_act": "silu"}))),
+        ("3 heads", |f| edit(&f.join("text_encoder/config.json"), &json!({"num_attention_heads": 3}))),
+        ("preview.json", |f| Ok(fs::write(f.join("preview.json"), r#"{"factors": [[1, 2, 3]]}"#)?)),
+        ("vae", |f| Ok(fs::write(f.join("vae/diffusion_pytorch_model.safetensors"), [255; 40])?)),
+        ("holds no safetensors", |f| Ok(fs::remove_file(f.join("unet/diffusion_pytorch_model.safetensors"))?)),
     ];
     for (named, damage) in cases {
         let folder = tempfile::tempdir()?;
@@ -250,7 +337,6 @@ fn damaged_and_other_folders_are_refused() -> Outcome {
 #[test]
 fn all_parts_can_be_trained() -> Outcome {
     use candle_nn::VarMap;
-    use sd_worker::model::{UNet, UNetConfig, Vae, VaeConfig};
     let weights = VarMap::new();
     let vb = VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu);
     let unet =

@@ -96,7 +96,8 @@ pub struct ClipText {
 }
 
 impl ClipText {
-    /// Weights under the names of transformers' CLIPTextModel, or of CLIPTextModelWithProjection if `projection`.
+    /// Weights under the names of transformers' CLIPTextModel, or of CLIPTextModelWithProjection if `projection`; the former
+    /// has no `text_model.` before them since transformers 5.6.
     ///
     /// # Errors
     /// A weight is missing or of another shape.
@@ -105,7 +106,8 @@ impl ClipText {
         if heads == 0 || width % heads != 0 {
             candle_core::bail!("a text encoder of width {width} with {heads} heads: they do not divide it")
         }
-        let text = vb.pp("text_model");
+        let flat = vb.contains_tensor("embeddings.token_embedding.weight");
+        let text = if flat { vb.clone() } else { vb.pp("text_model") };
         let positions = text.pp("embeddings.position_embedding");
         Ok(Self {
             tokens: embedding(c.vocab_size, width, text.pp("embeddings.token_embedding"))?,

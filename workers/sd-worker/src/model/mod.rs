@@ -36,7 +36,7 @@ pub use unet_config::{PerBlock, UNetConfig};
 pub use vae::{Vae, VaeConfig};
 
 use crate::pipeline::PreviewMap;
-use crate::schedulers::{Method, SchedulerConfig, Spacing};
+use crate::schedulers::{Method, Prediction, SchedulerConfig, Spacing};
 use crate::{Error, Result};
 
 /// The families that are told apart.
@@ -128,7 +128,8 @@ impl Model {
         }
         let unet_config = UNetConfig::from_json(&read(&folder.join("unet/config.json"))?)?;
         let vae_config = VaeConfig::from_json(&read(&folder.join("vae/config.json"))?)?;
-        let scheduler = SchedulerConfig::from_json(&read(&folder.join("scheduler/scheduler_config.json"))?)?;
+        let scheduler = read(&folder.join("scheduler/scheduler_config.json"))?;
+        let scheduler = SchedulerConfig::from_json(&scheduler, &class)?;
         let xl = unet_config.addition_embed_type.is_some();
         if xl != has("text_encoder_2") {
             return Err(Error::model(format!(
@@ -199,7 +200,6 @@ impl Model {
             (false, 1024) => Version::V2,
             _ => Version::Other,
         };
-        let euler = matches!(scheduler.method, Method::Euler | Method::EulerAncestral);
         let preview = match folder.join("preview.json") {
             path if path.exists() => Some(
                 serde_json::from_value(json(&path)?)
@@ -215,7 +215,7 @@ impl Model {
             texts,
             unet: UNet::new(weights.unet.open(dtype, device)?, &UNetConfig { activation, ..unet_config })?,
             vae: Vae::new(weights.vae.open(vae_dtype, device)?, &vae_config)?,
-            turbo: euler && scheduler.spacing == Spacing::Trailing,
+            turbo: is_turbo(&scheduler),
             scheduler,
             version,
             zeros_for_empty: index["force_zeros_for_empty_prompt"].as_bool().unwrap_or(xl),
@@ -264,6 +264,15 @@ impl Model {
     pub fn side(&self) -> usize {
         self.unet.config().sample_size * self.vae.config().factor()
     }
+}
+
+/// Whether a model's own steps are few: nothing in the files says so but how it walks. Models of v and of no signal at
+/// the end (trained anew after Lin et al. 2024) walk the same way with many steps and guidance.
+fn is_turbo(scheduler: &SchedulerConfig) -> bool {
+    matches!(scheduler.method, Method::Euler | Method::EulerAncestral)
+        && scheduler.spacing(scheduler.method) == Spacing::Trailing
+        && scheduler.prediction == Prediction::Epsilon
+        && !scheduler.rescale_betas_zero_snr
 }
 
 /// Files of weights, and who hears that they are read.

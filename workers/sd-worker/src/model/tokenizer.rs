@@ -59,7 +59,9 @@ impl ClipTokenizer {
             true => Tokenizer::from_file(whole),
             false => from_merges(folder),
         };
-        let tokenizer = tokenizer.map_err(bad)?;
+        let mut tokenizer = tokenizer.map_err(bad)?;
+        // Files keep what a tokenizer was last used with; the ends of prompts are made here.
+        tokenizer.with_padding(None).with_truncation(None).map_err(bad)?;
         let id = |token: &str| {
             let id = tokenizer.token_to_id(token);
             id.ok_or_else(|| Error::model(format!("tokenizer in {}: no token {token}", folder.display())))

@@ -5,6 +5,9 @@ use serde_json::Value;
 use super::attention::Activation;
 use crate::{Error, Result};
 
+/// Latents' side of Stable Diffusion 1, the least of all versions.
+const SIDE: usize = 64;
+
 /// One for all blocks, or one for each.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
@@ -129,6 +132,12 @@ fn supported() -> [(&'static str, Vec<Value>); 16] {
     ]
 }
 
+/// Whether a version of diffusers is older than 0.9, whose files could say nothing of `sample_size`.
+fn before_0_9(version: &str) -> bool {
+    let mut numbers = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
+    (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default()) < (0, 9)
+}
+
 impl UNetConfig {
     /// Reads config.json.
     ///
@@ -148,7 +157,13 @@ impl UNetConfig {
         if let Value::Object(keys) = &mut json {
             keys.retain(|_, value| !value.is_null());
         }
-        let config: Self = serde_json::from_value(json).map_err(bad)?;
+        let old = before_0_9(json["_diffusers_version"].as_str().unwrap_or("0.9"));
+        let mut config: Self = serde_json::from_value(json).map_err(bad)?;
+        if old && config.sample_size < SIDE {
+            let said = config.sample_size;
+            tracing::warn!("the UNet's config.json: sample_size {said} of an old file is taken to be {SIDE}");
+            config.sample_size = SIDE;
+        }
         config.check().map_err(|what| Error::model(format!("the UNet's config.json: {what}")))?;
         Ok(config)
     }
