@@ -47,6 +47,8 @@ pub struct JobRequest {
     pub n: Option<usize>,
     /// ddim, euler, euler-a, dpm++2m or unipc.
     pub scheduler: Option<String>,
+    /// Karras' noise levels, for all schedulers but ddim; as the model has it unless said.
+    pub karras: Option<bool>,
     /// How much of the given picture is changed, above 0 to 1.
     pub strength: Option<f64>,
     /// A picture to begin with: base64 or a data URL.
@@ -206,6 +208,7 @@ async fn create(
         seed: asked.seed,
         n: asked.n,
         scheduler: asked.scheduler,
+        karras: asked.karras,
         strength: asked.strength,
         image: asked.image.map(Source::Text),
         mask: asked.mask.map(Source::Text),

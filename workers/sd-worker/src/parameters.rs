@@ -6,7 +6,7 @@ use worker_core::ApiError;
 use crate::images::Source;
 use crate::picture::{Limits, Mask, Picture};
 use crate::pipeline::{Request, Start};
-use crate::schedulers::{Method, Scheduler};
+use crate::schedulers::Method;
 use crate::served::{About, Served};
 
 /// Bytes of a file that holds a picture.
@@ -35,6 +35,8 @@ pub struct Parameters {
     pub n: Option<usize>,
     /// ddim, euler, euler-a, dpm++2m or unipc.
     pub scheduler: Option<String>,
+    /// Karras' noise levels, for all schedulers but ddim.
+    pub karras: Option<bool>,
     /// How much of a given picture is changed.
     pub strength: Option<f64>,
     /// A picture to begin with.
@@ -151,6 +153,7 @@ impl Parameters {
             guidance,
             seeds: (0..n as u64).map(|i| seed.wrapping_add(i)).collect(),
             method,
+            karras: self.karras,
             ..defaults.clone()
         };
         // What was asked for is checked before a picture costs anything.
@@ -187,8 +190,7 @@ impl Parameters {
             }
             start.mask = Some(mask);
         }
-        let method = method.unwrap_or(about.scheduler.method);
-        if let Err(error) = Scheduler::new(&about.scheduler, method, steps, request.skipped()) {
+        if let Err(error) = request.scheduler(&about.scheduler) {
             return wrong("steps", format!("cannot be made: {error}"));
         }
         Ok(request)

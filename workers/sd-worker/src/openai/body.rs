@@ -41,6 +41,7 @@ pub struct Images {
     steps: Option<usize>,
     guidance: Option<f64>,
     scheduler: Option<String>,
+    karras: Option<bool>,
     strength: Option<f64>,
 }
 
@@ -91,6 +92,7 @@ pub async fn answer(
         seed: asked.seed,
         n: asked.n,
         scheduler: asked.scheduler,
+        karras: asked.karras,
         strength: asked.strength,
         image: image.map(Source::File),
         mask: mask.map(Source::File),

@@ -13,6 +13,9 @@ const TEXT: usize = 64 << 10;
 const NUMBERS: [&str; 7] =
     ["guidance", "n", "output_compression", "partial_images", "seed", "steps", "strength"];
 
+/// Fields whose text is true or false.
+const FLAGS: [&str; 1] = ["karras"];
+
 /// What a form holds.
 #[derive(Debug, Default)]
 pub struct Form {
@@ -73,9 +76,13 @@ async fn text(mut part: Field<'_>, name: &str) -> Result<Value, ApiError> {
         }
     }
     let text = String::from_utf8(bytes).map_err(|_| ApiError::field(short(name), "is not UTF-8"))?;
-    // What is no number stays text, and is refused as such.
-    let number = NUMBERS.contains(&name).then(|| text.trim().parse::<Number>().ok()).flatten();
-    Ok(number.map_or(Value::String(text), Value::Number))
+    // What is neither stays text, and is refused as such.
+    let value = match name {
+        _ if NUMBERS.contains(&name) => text.trim().parse::<Number>().ok().map(Value::Number),
+        _ if FLAGS.contains(&name) => text.trim().parse::<bool>().ok().map(Value::Bool),
+        _ => None,
+    };
+    Ok(value.unwrap_or(Value::String(text)))
 }
 
 /// As much of a client's own words as it gets back.

@@ -101,11 +101,7 @@ impl Pipeline {
     /// As [`Pipeline::run`].
     pub fn latents(&self, request: &Request, on_step: &mut OnStep) -> Result<Tensor> {
         request.check(&self.bounds, &self.model)?;
-        let skipped = request.skipped();
-        let mut config = self.model.scheduler.clone();
-        config.karras = request.karras.unwrap_or(config.karras);
-        let method = request.method.unwrap_or(config.method);
-        let scheduler = Scheduler::new(&config, method, request.steps, skipped)?;
+        let scheduler = request.scheduler(&self.model.scheduler)?;
         let factor = self.model.vae.config().factor();
         let cells = request.width * request.height / (factor * factor);
         let group = (self.cells / cells.max(1)).max(1);

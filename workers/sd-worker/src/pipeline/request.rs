@@ -1,7 +1,7 @@
 //! What is asked of a pipeline, and whether it can be.
 use crate::model::Model;
 use crate::picture::{Mask, Picture};
-use crate::schedulers::Method;
+use crate::schedulers::{Method, Scheduler, SchedulerConfig};
 use crate::{Error, Result};
 
 /// What a request may ask at most.
@@ -129,6 +129,16 @@ impl Request {
             return no("this model paints into pictures: give a picture and a mask".into());
         }
         Ok(())
+    }
+
+    /// Its steps, as `config` has them where it does not say.
+    ///
+    /// # Errors
+    /// As [`Scheduler::new`].
+    pub fn scheduler(&self, config: &SchedulerConfig) -> Result<Scheduler> {
+        let karras = self.karras.unwrap_or(config.karras);
+        let config = SchedulerConfig { karras, ..config.clone() };
+        Scheduler::new(&config, self.method.unwrap_or(config.method), self.steps, self.skipped())
     }
 
     /// How many of the steps a given picture leaves out.

@@ -22,7 +22,7 @@ fn seeds() -> Vec<(&'static str, Value)> {
         (
             JOBS,
             json!({"prompt": "a red circle", "negative_prompt": "blue", "width": 16, "height": 16, "steps": 2,
-            "guidance": 2.0, "seed": 1, "n": 1, "scheduler": "euler", "format": "png", "worker_id": "worker-1",
+            "guidance": 2.0, "seed": 1, "n": 1, "scheduler": "euler", "karras": true, "format": "png", "worker_id": "worker-1",
             "callback": false, "device": 0, "hive_id": "h", "model": "tiny"}),
         ),
         (
@@ -32,13 +32,13 @@ fn seeds() -> Vec<(&'static str, Value)> {
         (
             "/v1/images/generations",
             json!({"prompt": "a red circle", "n": 1, "size": "16x24", "response_format": "b64_json",
-            "model": "tiny", "seed": 1, "steps": 1, "guidance": 1.5, "scheduler": "unipc", "output_format": "jpeg",
+            "model": "tiny", "seed": 1, "steps": 1, "guidance": 1.5, "scheduler": "unipc", "karras": false, "output_format": "jpeg",
             "quality": "auto", "user": "x"}),
         ),
         (
             EDITS,
             json!({"prompt": "red", "image": image, "mask": cover, "size": "auto", "n": "1", "steps": "1",
-            "strength": "0.5", "seed": "3", "guidance": "1"}),
+            "strength": "0.5", "seed": "3", "guidance": "1", "karras": "true"}),
         ),
     ]
 }

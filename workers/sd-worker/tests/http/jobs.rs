@@ -78,6 +78,19 @@ async fn the_same_seed_is_the_same_picture() {
 }
 
 #[tokio::test]
+async fn the_noise_levels_of_karras_are_asked_for() {
+    let worker = worker();
+    for scheduler in ["ddim", "euler", "euler-a", "dpm++2m", "unipc"] {
+        let [silent, without, with] = [json!(null), json!(false), json!(true)]
+            .map(|karras| job(json!({"scheduler": scheduler, "karras": karras})));
+        let without = worker.made(&without).await["image"].clone();
+        assert_eq!(worker.made(&silent).await["image"], without, "{scheduler}");
+        // DDIM has no other levels than the training's.
+        assert_eq!(worker.made(&with).await["image"] == without, scheduler == "ddim", "{scheduler}");
+    }
+}
+
+#[tokio::test]
 async fn several_pictures_have_seeds_in_a_row() {
     let worker = worker();
     let made = worker.made(&job(json!({"n": 3, "seed": u64::MAX}))).await;

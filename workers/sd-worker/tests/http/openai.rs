@@ -33,7 +33,7 @@ async fn generations_answer_with_base64() {
     // All of OpenAI's fields that change nothing, and those of the model.
     let more = json!({"model": "org/tiny", "n": 2, "size": "40x24", "response_format": "b64_json", "user": "x",
         "quality": "auto", "moderation": "low", "background": null, "output_format": "jpeg", "negative_prompt": "blue",
-        "guidance": 2.5, "scheduler": "unipc"});
+        "guidance": 2.5, "scheduler": "unipc", "karras": true});
     let answer = generated(&worker, more).await;
     assert_eq!(answer["data"].as_array().unwrap().len(), 2);
     for image in answer["data"].as_array().unwrap() {
@@ -57,6 +57,8 @@ async fn edits_take_forms() {
         ("seed", None, b"3"),
         ("steps", None, b"3"),
         ("guidance", None, b"2.5"),
+        ("scheduler", None, b"euler"),
+        ("karras", None, b"true"),
         ("response_format", None, b"b64_json"),
     ]);
     let answer = worker.read(form_request(body)).await;
@@ -65,7 +67,7 @@ async fn edits_take_forms() {
     assert_eq!((&answer["size"], answer["data"].as_array().unwrap().len()), (&json!("32x32"), 2));
     // The same as a job.
     let job = json!({"prompt": "a red circle", "n": 2, "seed": 3, "steps": 3, "guidance": 2.5,
-        "image": base64(&given), "mask": base64(&cover)});
+        "scheduler": "euler", "karras": true, "image": base64(&given), "mask": base64(&cover)});
     let images = worker.made(&job).await["images"].clone();
     for (i, image) in answer["data"].as_array().unwrap().iter().enumerate() {
         assert_eq!(image["b64_json"], images[i]);
