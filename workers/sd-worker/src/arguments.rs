@@ -3,7 +3,9 @@ use candle_core::DType;
 use clap::Parser;
 use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 use worker_core::ServerArguments;
+use worker_core::auth::Token;
 
+use crate::callback;
 use crate::model::{LoadOptions, Model, Version};
 use crate::pipeline::Bounds;
 use crate::queue;
@@ -35,6 +37,10 @@ pub struct Arguments {
     /// URL that gets the outcome of every job by POST
     #[arg(long, env, value_parser = worker_core::arguments::http_url)]
     pub callback_url: Option<String>,
+
+    /// Token that the callback URL is sent as `Authorization: Bearer TOKEN`
+    #[arg(long, env, hide_env_values = true)]
+    pub callback_token: Option<Token>,
 
     /// Requests that wait before others are refused
     #[arg(long, env, default_value_t = queue::Options::default().max_waiting)]
@@ -111,6 +117,12 @@ impl Arguments {
         }
     }
 
+    /// Who is told how jobs ended. The worker's own token is for its clients alone.
+    pub fn callback(&self) -> Option<callback::Options> {
+        let token = self.callback_token.clone();
+        Some(callback::Options { token, ..callback::Options::new(self.callback_url.clone()?) })
+    }
+
     /// As the queue takes them.
     pub fn queue(&self) -> queue::Options {
         queue::Options { max_waiting: self.max_waiting, preview_every: self.preview_every }
@@ -161,6 +173,24 @@ mod tests {
             assert_eq!(parsed(&format!("--sd-version {name}")).unwrap().sd_version, version);
         }
         assert_eq!(parsed("").unwrap().sd_version, SdVersion::Auto);
+    }
+
+    #[test]
+    fn the_callback_has_a_token_of_its_own() {
+        let url = "--callback-url http://127.0.0.1:1/done";
+        for (line, told, token) in [
+            ("--api-token ours", None, None),
+            ("--callback-token theirs", None, None),
+            (url, Some("http://127.0.0.1:1/done"), None),
+            (&format!("{url} --api-token ours --hive-token its"), Some("http://127.0.0.1:1/done"), None),
+            (&format!("{url} --api-token ours --callback-token theirs"), Some("http://127.0.0.1:1/done"), Some("theirs")),
+        ] {
+            let callback = parsed(line).unwrap().callback();
+            assert_eq!(callback.as_ref().map(|options| options.url.as_str()), told, "{line}");
+            let sent = callback.as_ref().and_then(|options| Some(options.token.as_ref()?.reveal()));
+            assert_eq!(sent, token, "{line}");
+        }
+        assert!(!format!("{:?}", parsed("--callback-token theirs").unwrap()).contains("theirs"));
     }
 
     #[test]

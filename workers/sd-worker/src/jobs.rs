@@ -1,12 +1,15 @@
 //! Jobs: pictures asked for in one request and followed in others.
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
 use axum::routing::post;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use worker_core::jobs::{OnDisconnect, Options};
+use worker_core::lifecycle::Work;
 use worker_core::{ApiError, Body, Job, Jobs};
 
 use crate::callback::Callback;
@@ -14,8 +17,9 @@ use crate::images::{Format, Source};
 use crate::parameters::{self, Parameters, SizeNames};
 use crate::picture::Picture;
 use crate::pipeline::Bounds;
-use crate::queue::{Event, Painting};
+use crate::queue::{Event, Failure, Painting};
 use crate::served::{Api, Served, failed};
+use crate::unfollowed::Unfollowed;
 
 /// What the fields of a size are called here.
 const SIZE: SizeNames = SizeNames { width: "width", height: "height" };
@@ -164,6 +168,7 @@ struct Desk {
     jobs: Jobs<JobEvent>,
     worker_id: Arc<str>,
     callback: Option<Callback>,
+    unfollowed: Unfollowed,
 }
 
 /// `POST /v1/jobs`, and below it streams and their ends. `worker_id` is this worker's name; `limits` are what a
@@ -176,8 +181,21 @@ pub fn router(api: Api, worker_id: &str, callback: Option<Callback>, limits: (Bo
     options.log_bytes = log_bytes(limits);
     options.kept_bytes = options.kept_bytes.max(options.log_bytes.saturating_mul(KEPT));
     let jobs = Jobs::new(options, &api.lifecycle);
-    let desk = Desk { api, jobs: jobs.clone(), worker_id: worker_id.into(), callback };
-    Router::new().route("/v1/jobs", post(create)).with_state(desk).nest("/v1/jobs", jobs.routes())
+    let unfollowed = Unfollowed::default();
+    let routes = jobs.routes().layer(from_fn_with_state(unfollowed.clone(), come));
+    let desk = Desk { api, jobs, worker_id: worker_id.into(), callback, unfollowed };
+    Router::new().route("/v1/jobs", post(create)).with_state(desk).nest("/v1/jobs", routes)
+}
+
+/// Somebody knows the job: follows it, or ends it.
+async fn come(
+    State(unfollowed): State<Unfollowed>,
+    Path(job_id): Path<String>,
+    request: Request,
+    next: Next,
+) -> Response {
+    unfollowed.forget(&job_id);
+    next.run(request).await
 }
 
 /// As much as the largest job writes: noise does not get smaller as PNG, and base64 makes four bytes of three.
@@ -223,7 +241,13 @@ async fn create(
     job.on_cancel(move || canceller.cancel());
     tracing::debug!(hive, job_id, "a job is queued");
     let callback = desk.callback.filter(|_| callback != Some(false));
-    let teller = Teller { job, api: desk.api, worker_id: desk.worker_id, callback };
+    if callback.is_none() {
+        // A job that is not known any more needs no end.
+        desk.unfollowed.watch(&job_id, move |job_id| drop(desk.jobs.cancel(job_id)));
+    }
+    let callback = callback.map(|callback| (callback, desk.api.lifecycle.work()));
+    let teller =
+        Teller { job, api: desk.api, worker_id: desk.worker_id, callback, unfollowed: desk.unfollowed };
     tokio::spawn(follow(teller, painting, format, seed));
     let sse_url = format!("/v1/jobs/{job_id}/stream");
     Ok((StatusCode::ACCEPTED, Json(Accepted { job_id, sse_url })))
@@ -268,7 +292,8 @@ async fn follow(teller: Teller, mut painting: Painting, format: Format, seed: u6
             Event::Failed(failure) => return teller.end(Err(failed(failure))),
         };
         if !teller.job.push(&event) {
-            return;
+            let failure = Failure { code: "log_full", message: "the job told more than is kept".to_owned() };
+            return teller.end(Err(failed(failure)));
         }
     }
     teller.end(Err(ApiError::internal("the queue ended without a word: see its log")));
@@ -293,19 +318,27 @@ struct Teller {
     job: Job<JobEvent>,
     api: Api,
     worker_id: Arc<str>,
-    callback: Option<Callback>,
+    /// The worker's end waits until it is told.
+    callback: Option<(Callback, Work)>,
+    unfollowed: Unfollowed,
 }
 
 impl Teller {
     fn end(self, outcome: Result<JobEvent, ApiError>) {
         let (status, event) = match outcome {
             Ok(event) => ("complete", event),
+            // Whatever came of the cut: its log says so already.
+            Err(_) if self.api.lifecycle.is_cut() => {
+                let message = "the worker ended before the job was done".to_owned();
+                ("error", JobEvent::Error { code: "worker_ended".to_owned(), message })
+            }
             Err(error) => ("error", JobEvent::from(&error)),
         };
         let job_id = self.job.id();
-        if let Some(callback) = &self.callback {
+        self.unfollowed.forget(&job_id);
+        if let Some((callback, work)) = self.callback {
             let outcome = Outcome { job_id: &job_id, worker_id: &self.worker_id, status, event: &event };
-            callback.tell(&job_id, &outcome, self.api.lifecycle.work());
+            callback.tell(&job_id, &outcome, work);
         }
         if self.job.push(&event) {
             self.job.end();

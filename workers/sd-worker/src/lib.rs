@@ -24,6 +24,7 @@
 //! | `images` | pictures in requests and answers |
 //! | `routes` | everything that is answered |
 //! | `jobs`, `callback` | the API of jobs, and who else hears of their ends |
+//! | `unfollowed` | jobs that nobody has begun to follow |
 //! | `openai/` | OpenAI's API |
 //! | `page/` | the page |
 //! | `metrics` | what Prometheus reads |
@@ -48,5 +49,6 @@ pub mod routes;
 pub mod run;
 pub mod schedulers;
 pub mod served;
+pub mod unfollowed;
 
 pub use error::{Error, Result};

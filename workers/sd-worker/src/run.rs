@@ -10,7 +10,7 @@ use worker_core::heartbeat::{self, Beat, Heartbeat};
 use worker_core::{Lifecycle, Metrics, arguments, logging, serve};
 
 use crate::arguments::{Arguments, DEFAULTS};
-use crate::callback::{self, Callback};
+use crate::callback::Callback;
 use crate::device::{self, DeviceKind};
 use crate::error::first_line;
 use crate::loading;
@@ -19,6 +19,8 @@ use crate::served::Api;
 
 /// How long `/ready` says why loading failed before the process ends.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long the callback URL may take to hear how the last jobs ended, once nothing runs any more.
+const LAST_CALLS: Duration = Duration::from_secs(5);
 
 /// A worker from its command line to its end: 0 where it was told to end, 1 where it could not work.
 pub fn main(kind: DeviceKind) -> ExitCode {
@@ -45,10 +47,7 @@ async fn live(kind: DeviceKind, arguments: Arguments) -> Result<()> {
     let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
     let api = Api::new(lifecycle.clone());
     let server = arguments.server.clone();
-    let callback = arguments.callback_url.clone().map(|url| {
-        let token = server.api_token.clone();
-        Callback::start(callback::Options { token, ..callback::Options::new(url) })
-    });
+    let callback = arguments.callback().map(Callback::start);
     let worker = Worker {
         id: server.worker_id.clone(),
         kind,
@@ -74,6 +73,9 @@ async fn live(kind: DeviceKind, arguments: Arguments) -> Result<()> {
     stop_beating(&beating);
     if let Ok(served) = api.served() {
         served.queue.stop();
+    }
+    if tokio::time::timeout(LAST_CALLS, lifecycle.idle()).await.is_err() {
+        tracing::warn!("the worker ends before the callback URL has heard of all jobs");
     }
     served?;
     match loaded.try_recv() {

@@ -1,7 +1,8 @@
 //! The worker as a process: from its command line to its end.
 mod tiny_model;
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -76,6 +77,53 @@ fn a_worker_loads_paints_and_ends_when_told() -> Outcome {
     assert!(events.contains("event: complete"), "{events}");
     let ended = Command::new("kill").arg(worker.0.id().to_string()).status()?;
     assert!(ended.success());
+    let (code, said) = worker.end()?;
+    assert_eq!(code, Some(0), "{said}");
+    Ok(())
+}
+
+/// The next request, head and body, which gets 200.
+fn heard(listener: &TcpListener) -> Outcome<String> {
+    let (mut stream, _) = listener.accept()?;
+    let (mut request, mut bytes) = (Vec::new(), [0; 4096]);
+    loop {
+        let count = stream.read(&mut bytes)?;
+        request.extend_from_slice(&bytes[..count]);
+        let text = String::from_utf8_lossy(&request).into_owned();
+        let whole = text.split_once("\r\n\r\n").is_some_and(|(head, body)| {
+            let head = head.to_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+            length.is_some_and(|length| length.trim().parse() == Ok(body.len()))
+        });
+        if whole {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
+            return Ok(text);
+        }
+        assert!(count > 0, "cut: {text}");
+    }
+}
+
+#[test]
+fn the_callback_hears_of_a_job_that_the_workers_end_cuts() -> Outcome {
+    let folder = model()?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("http://{}/done", listener.local_addr()?);
+    let more = ["--callback-url", &url, "--callback-token", "theirs", "--api-token", "ours", "--drain-seconds", "0"];
+    let worker = Process::start(folder.path(), &more)?;
+    let port = until("port", || std::fs::read_to_string(folder.path().join("port")).ok());
+    let url = format!("http://127.0.0.1:{}", port.trim());
+    until("readiness", || ureq::get(&format!("{url}/ready")).call().ok());
+    // More than is done before the signal comes.
+    let body = json!({"prompt": "a red circle", "steps": 150, "n": 4, "width": 512, "height": 512});
+    let asked = ureq::post(&format!("{url}/v1/jobs")).set("Authorization", "Bearer ours").send_json(body)?;
+    let job: Value = asked.into_json()?;
+    let ended = Command::new("kill").arg(worker.0.id().to_string()).status()?;
+    assert!(ended.success());
+    let told = heard(&listener)?;
+    let (head, body) = told.split_once("\r\n\r\n").ok_or("no body")?;
+    assert!(head.contains("Bearer theirs") && !told.contains("ours"), "{told}");
+    let body: Value = serde_json::from_str(body)?;
+    assert_eq!((&body["job_id"], &body["code"]), (&job["job_id"], &json!("worker_ended")), "{body}");
     let (code, said) = worker.end()?;
     assert_eq!(code, Some(0), "{said}");
     Ok(())

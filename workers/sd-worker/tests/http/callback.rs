@@ -5,11 +5,15 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use axum::{Json, Router};
 use sd_worker::callback::{Callback, Options};
+use sd_worker::jobs;
+use sd_worker::pipeline::Bounds;
+use sd_worker::unfollowed::PATIENCE;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tower::ServiceExt;
 
-use crate::fixture::{WORKER, Worker, built};
+use crate::fixture::{WORKER, Worker, built, get, json_request, read};
 use crate::tiny_model::Kind;
 
 /// A hive that answers with `statuses` in turn and then with 200, and tells what it got.
@@ -89,4 +93,78 @@ async fn nobody_there_is_no_harm() {
     worker.made(&job(json!({}))).await;
     worker.made(&job(json!({}))).await;
     worker.idle().await;
+}
+
+#[tokio::test]
+async fn the_end_of_the_worker_is_told() {
+    let (url, mut told) = hive(&[]).await;
+    let worker = telling(url);
+    worker.gate.hold();
+    let running = worker.begin(&job(json!({}))).await.0;
+    worker.until("its first step waits", |worker| worker.gate.is_holding()).await;
+    let waiting = worker.begin(&job(json!({}))).await.0;
+    worker.lifecycle.cut();
+    worker.gate.open();
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let outcome = told.recv().await.unwrap().1;
+        assert_eq!((&outcome["status"], &outcome["code"]), (&json!("error"), &json!("worker_ended")), "{outcome}");
+        ids.push(outcome["job_id"].as_str().unwrap().to_owned());
+    }
+    ids.sort();
+    let mut expected = vec![running, waiting];
+    expected.sort();
+    assert_eq!(ids, expected);
+    worker.idle().await;
+}
+
+#[tokio::test]
+async fn an_end_that_the_log_cannot_hold_is_told() {
+    let (url, mut told) = hive(&[]).await;
+    let worker = built(Kind::Plain, &[], None);
+    let callback = Callback::start(Options::new(url)).unwrap();
+    // Room for one step of one pixel.
+    let bounds = Bounds { side: 1, pixels: 1, steps: 1, pictures: 1, ..Bounds::default() };
+    let router = jobs::router(worker.api.clone(), WORKER, Some(callback), (bounds, 0));
+    let body = job(json!({"steps": 150})).to_string().into_bytes();
+    let answer = read(router.clone().oneshot(json_request("/v1/jobs", body)).await.unwrap()).await;
+    assert_eq!(answer.status, 202, "{}", answer.text);
+    let sse_url = answer.json()["sse_url"].as_str().unwrap().to_owned();
+    let (name, data) = read(router.oneshot(get(&sse_url)).await.unwrap()).await.events().pop().unwrap();
+    assert_eq!((name.as_str(), &data["code"]), ("error", &json!("log_full")));
+    let outcome = told.recv().await.unwrap().1;
+    assert_eq!(
+        (&outcome["job_id"], &outcome["status"], &outcome["code"]),
+        (&answer.json()["job_id"], &json!("error"), &json!("log_full"))
+    );
+    worker.idle().await;
+}
+
+#[tokio::test]
+async fn jobs_that_nobody_follows_and_nobody_is_told_of_are_cancelled() {
+    let (url, mut told) = hive(&[]).await;
+    let worker = telling(url);
+    worker.gate.hold();
+    let silent = job(json!({"callback": false}));
+    let (_, running) = worker.begin(&silent).await;
+    let _running = worker.send(get(&running)).await;
+    worker.until("its first step waits", |worker| worker.gate.is_holding()).await;
+    let (_, alone) = worker.begin(&silent).await;
+    let (_, followed) = worker.begin(&silent).await;
+    let _followed = worker.send(get(&followed)).await;
+    let (told_of, _) = worker.begin(&job(json!({}))).await;
+    let waiting = |worker: &Worker| worker.served.queue.status().waiting;
+    tokio::time::pause();
+    tokio::time::advance(PATIENCE - Duration::from_secs(1)).await;
+    assert_eq!(waiting(&worker), 3);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    worker.until("who is alone is gone", |worker| waiting(worker) == 2).await;
+    assert_eq!(worker.get(&alone).await.events().pop().unwrap().1["code"], "cancelled");
+    tokio::time::advance(PATIENCE * 2).await;
+    assert_eq!(waiting(&worker), 2);
+    assert_eq!(worker.served.queue.status().cancelled, 1);
+    tokio::time::resume();
+    worker.gate.open();
+    let outcome = told.recv().await.unwrap().1;
+    assert_eq!((&outcome["job_id"], &outcome["status"]), (&json!(told_of), &json!("complete")));
 }

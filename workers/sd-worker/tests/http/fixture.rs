@@ -121,6 +121,7 @@ impl Painter for Gated {
 /// A worker and its parts.
 pub struct Worker {
     pub router: Router,
+    pub api: Api,
     pub served: Arc<Served>,
     pub lifecycle: Lifecycle,
     pub gate: Gate,
@@ -171,7 +172,7 @@ pub fn built(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worker {
         preview_every: arguments.preview_every,
     };
     let router = routes::app(&api, metrics, worker).router(&arguments.server);
-    Worker { router, served, lifecycle, gate, _folder: folder }
+    Worker { router, api, served, lifecycle, gate, _folder: folder }
 }
 
 /// An answer that was read to its end.
