@@ -94,7 +94,7 @@ try:
     put(count=1)
 
     # Progress and previews while it is made; then it is stopped.
-    put(steps=60, width=8 * side, height=8 * side)
+    put(steps=60, width=4 * side, height=4 * side)
     at("prompt").send_keys(Keys.ENTER)
     wait.until(lambda _: "Step" in at("making-state").text and "small" in at("picture").get_attribute("class"))
     check("progress is told", int(at("bar").get_attribute("aria-valuenow")) > 0)
@@ -103,6 +103,28 @@ try:
     page.switch_to.active_element.send_keys(Keys.ESCAPE)
     wait.until(lambda _: shown("go"))
     check("the picture before it is back", source() == first and len(history()) == 4)
+
+    # Stopped before the server has said which job it is: that job is ended as soon as it is known.
+    page.execute_script("""
+        const real = window.fetch;
+        window.asked = [];
+        window.fetch = async (path, init) => {
+            const answer = await real(path, init);
+            if (init.method) window.asked.push(`${init.method} ${path} ${answer.status}`);
+            if (init.method === "POST") await new Promise(done => { window.letGo = done; });
+            return answer;
+        };
+        window.back = () => { window.fetch = real; };""")
+    asked = lambda: page.execute_script("return window.asked")
+    at("prompt").send_keys(Keys.ENTER)
+    wait.until(lambda _: asked() and page.execute_script("return Boolean(window.letGo)"))
+    page.switch_to.active_element.send_keys(Keys.ESCAPE)
+    check("it waits for the job's name", shown("stop") and "Stopping" in at("making-state").text)
+    page.execute_script("window.letGo()")
+    wait.until(lambda _: shown("go") and len(asked()) == 2)
+    check("the job is ended", asked()[0] == "POST v1/jobs 202" and asked()[1].startswith("DELETE v1/jobs/"), asked())
+    check("that is no failure", not shown("failure") and source() == first)
+    page.execute_script("window.back()")
 
     # Begins with a picture; what the mask leaves out stays.
     put(steps=6, seed=7, width=side, height=side)

@@ -84,7 +84,9 @@ fn a_worker_loads_paints_and_ends_when_told() -> Outcome {
 
 /// The next request, head and body, which gets 200.
 fn heard(listener: &TcpListener) -> Outcome<String> {
-    let (mut stream, _) = listener.accept()?;
+    listener.set_nonblocking(true)?;
+    let (mut stream, _) = until("request", || listener.accept().ok());
+    stream.set_nonblocking(false)?;
     let (mut request, mut bytes) = (Vec::new(), [0; 4096]);
     loop {
         let count = stream.read(&mut bytes)?;
@@ -114,7 +116,7 @@ fn the_callback_hears_of_a_job_that_the_workers_end_cuts() -> Outcome {
     let url = format!("http://127.0.0.1:{}", port.trim());
     until("readiness", || ureq::get(&format!("{url}/ready")).call().ok());
     // More than is done before the signal comes.
-    let body = json!({"prompt": "a red circle", "steps": 150, "n": 4, "width": 512, "height": 512});
+    let body = json!({"prompt": "a red circle", "steps": 150, "n": 4, "width": 96, "height": 96});
     let asked = ureq::post(&format!("{url}/v1/jobs")).set("Authorization", "Bearer ours").send_json(body)?;
     let job: Value = asked.into_json()?;
     let ended = Command::new("kill").arg(worker.0.id().to_string()).status()?;

@@ -72,9 +72,12 @@ async function paint() {
   let first = 0, ended = false;
   try {
     const [asked, body] = request();
-    const answered = await ask("v1/jobs", { method: "POST", headers: { "Content-Type": "application/json" }, body, signal });
+    // Not broken off by stop: a job that is taken must be known to be ended.
+    const answered = await ask("v1/jobs", { method: "POST", headers: { "Content-Type": "application/json" }, body });
     if (!answered.ok) throw await refusal(answered);
     const { job_id, sse_url } = await answered.json();
+    if (signal.aborted) cancel(job_id);
+    signal.throwIfAborted();
     running.id = job_id;
     const stream = await ask(sse_url.replace(/^\//, ""), { signal });
     if (!stream.ok) throw await refusal(stream);
@@ -94,7 +97,7 @@ async function paint() {
     }
     if (!ended) throw new Error("The server broke off.");
   } catch (error) {
-    if (error.name === "AbortError") say("Stopped.");
+    if (signal.aborted) say("Stopped.");
     else fail(error.message);
   }
   running = null;
@@ -108,8 +111,13 @@ function stop() {
   if (!running) return;
   const { abort, id } = running;
   // Leaving the stream cancels, too; a job whose stream is not open yet hears of it this way.
-  if (id) ask(`v1/jobs/${id}`, { method: "DELETE" }).catch(() => {});
+  if (id) cancel(id);
+  else progress("Stopping…");
   abort.abort();
+}
+
+function cancel(id) {
+  ask(`v1/jobs/${id}`, { method: "DELETE" }).catch(() => {});
 }
 
 function progress(words, percent = null) {
