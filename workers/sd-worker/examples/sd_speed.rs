@@ -1,32 +1,42 @@
-//! How long the parts of a Stable Diffusion take on a device, and how much memory beside the weights.
+//! How long the parts of a Stable Diffusion 1 or 2 take on a device, and how much memory beside the weights.
 //!
 //! ```sh
-//! python3 workers/sd-worker/benches/diffusers_speed.py --write /tmp/sd15                    # version 1.5's sizes, random weights
-//! cargo run --release --package sd-worker --features rocm --example sd_speed -- --model /tmp/sd15 --device rocm
-//! python3 workers/sd-worker/benches/diffusers_speed.py --model /tmp/sd15                    # the same by diffusers on CUDA
+//! python3 workers/sd-worker/benches/diffusers_speed.py --write /tmp/sd15    # version 1.5's sizes, random weights
+//! cargo build --release --package sd-worker --features rocm --example sd_speed
+//! for part in text unet vae picture; do                    # the peak is of a whole process: one process a part and side
+//!     target/release/examples/sd_speed --model /tmp/sd15 --device rocm --part $part --sides 512
+//! done
+//! python3 workers/sd-worker/benches/diffusers_speed.py --model /tmp/sd15    # the same by diffusers on CUDA
 //! ```
 //!
-//! Prints a line of JSON for each part.
+//! On an NVIDIA card, `CANDLE_ROCM_DRIVER=nvidia` goes before it. Prints a line of JSON for each part and side.
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use candle_core::{DType, Device, Tensor};
 use clap::Parser;
 use sd_worker::model::{LoadOptions, Model};
 use sd_worker::pipeline::{Pipeline, Request};
 use serde_json::json;
 
+/// Tokens of a prompt.
+const TOKENS: usize = 77;
+const PROMPT: &str = "a red circle on blue";
+
 /// Times text encoder, UNet, decoder, and whole pictures.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Folder in diffusers' layout.
+    /// Folder in diffusers' layout; not XL's.
     #[arg(long)]
     model: PathBuf,
     /// cpu, rocm or rocm:N.
     #[arg(long, default_value = "cpu", value_parser = device)]
     device: Device,
+    /// What is measured; a peak of memory is told where it is one part at one side.
+    #[arg(long, value_enum, default_value_t = Part::All)]
+    part: Part,
     /// Sides of pictures, in pixels.
     #[arg(long, value_delimiter = ',', default_value = "512,1024")]
     sides: Vec<usize>,
@@ -36,6 +46,15 @@ struct Arguments {
     /// Steps of a whole picture.
     #[arg(long, default_value_t = 20)]
     steps: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    Text,
+    Unet,
+    Vae,
+    Picture,
+    All,
 }
 
 fn device(name: &str) -> Result<Device> {
@@ -61,15 +80,24 @@ fn memory(device: &Device) -> (usize, usize) {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let device = &arguments.device;
+    let (device, sides) = (&arguments.device, &arguments.sides);
     let model = Model::load(&arguments.model, device, LoadOptions::default(), |_| ())?;
+    ensure!(
+        model.unet.config().addition_embed_type.is_none(),
+        "{} is an XL, which this example does not measure: give it a Stable Diffusion 1 or 2",
+        arguments.model.display()
+    );
     let (weights, _) = memory(device);
     println!("{}", json!({"weights_bytes": weights, "dtype": format!("{:?}", model.dtype)}));
+    let wanted = |part: Part| [part, Part::All].contains(&arguments.part);
+    // What was measured before in the same process has its share of the peak.
+    let alone = arguments.part == Part::Text || (arguments.part != Part::All && sides.len() == 1);
     let measure = |part: &str, side: usize, work: &dyn Fn() -> Result<()>| -> Result<()> {
         // Kernels are loaded, shapes met.
         for _ in 0..2 {
             work()?;
         }
+        device.synchronize()?;
         let mut times = Vec::new();
         for _ in 0..arguments.times {
             let begin = Instant::now();
@@ -78,34 +106,40 @@ fn main() -> Result<()> {
             times.push(begin.elapsed().as_secs_f64() * 1e3);
         }
         times.sort_by(f64::total_cmp);
-        let beside = memory(device).1.saturating_sub(weights);
-        println!("{}", json!({"part": part, "side": side, "ms": times[times.len() / 2], "peak_bytes": beside}));
+        let (median, peak) = (times.get(times.len() / 2), memory(device).1.saturating_sub(weights));
+        let peak = alone.then_some(peak);
+        println!("{}", json!({"part": part, "side": side, "ms": median, "peak_bytes": peak}));
         Ok(())
     };
-    let prompts = ["", "a red circle on blue"];
-    measure("text", 0, &|| Ok(drop(model.encode(&prompts)?)))?;
-    let texts = model.encode(&prompts)?;
-    let cells = |side: usize| side / model.vae.config().factor();
-    for &side in &arguments.sides {
-        let cells = cells(side);
-        let latents = Tensor::randn(0f32, 1f32, (2, 4, cells, cells), device)?.to_dtype(model.dtype)?;
-        let step = || Ok(drop(model.unet.forward(&latents, &[500.0], &texts.context, None)?));
-        measure("unet", side, &step)?;
-    }
-    for &side in &arguments.sides {
-        let cells = cells(side);
-        let latents = Tensor::randn(0f32, 1f32, (1, 4, cells, cells), device)?.to_dtype(model.vae_dtype)?;
-        let decode = || Ok(drop(model.vae.decode(&latents)?.to_dtype(DType::F32)?));
-        measure("vae", side, &decode)?;
-    }
-    let side = arguments.sides.first().copied().unwrap_or(512);
-    let request = Request {
-        width: side,
-        height: side,
-        steps: arguments.steps,
-        ..Request::of(&model, "a red circle on blue")
+    let noise = |count: usize, side: usize, dtype: DType| -> Result<Tensor> {
+        let cells = side / model.vae.config().factor();
+        Ok(Tensor::randn(0f32, 1f32, (count, 4, cells, cells), device)?.to_dtype(dtype)?)
     };
-    let pipeline = Pipeline::new(model);
-    let paint = || Ok(drop(pipeline.run(&request, &mut |_| ControlFlow::Continue(()))?));
-    measure(&format!("picture of {} steps", arguments.steps), side, &paint)
+    if wanted(Part::Text) {
+        measure("text", 0, &|| Ok(drop(model.encode(&["", PROMPT])?)))?;
+    }
+    if wanted(Part::Unet) {
+        let width = model.unet.config().cross_attention_dim;
+        let text = Tensor::randn(0f32, 1f32, (2, TOKENS, width), device)?.to_dtype(model.dtype)?;
+        for &side in sides {
+            let latents = noise(2, side, model.dtype)?;
+            measure("unet", side, &|| Ok(drop(model.unet.forward(&latents, &[500.0], &text, None)?)))?;
+        }
+    }
+    if wanted(Part::Vae) {
+        for &side in sides {
+            let latents = noise(1, side, model.vae_dtype)?;
+            measure("vae", side, &|| Ok(drop(model.vae.decode(&latents)?.to_dtype(DType::F32)?)))?;
+        }
+    }
+    if wanted(Part::Picture) {
+        let pipeline = Pipeline::new(model);
+        for &side in sides {
+            let (width, height, steps) = (side, side, arguments.steps);
+            let request = Request { width, height, steps, ..Request::of(&pipeline.model, PROMPT) };
+            let paint = || Ok(drop(pipeline.run(&request, &mut |_| ControlFlow::Continue(()))?));
+            measure(&format!("picture of {steps} steps"), side, &paint)?;
+        }
+    }
+    Ok(())
 }
