@@ -183,7 +183,11 @@ mod tests {
             ("--callback-token theirs", None, None),
             (url, Some("http://127.0.0.1:1/done"), None),
             (&format!("{url} --api-token ours --hive-token its"), Some("http://127.0.0.1:1/done"), None),
-            (&format!("{url} --api-token ours --callback-token theirs"), Some("http://127.0.0.1:1/done"), Some("theirs")),
+            (
+                &format!("{url} --api-token ours --callback-token theirs"),
+                Some("http://127.0.0.1:1/done"),
+                Some("theirs"),
+            ),
         ] {
             let callback = parsed(line).unwrap().callback();
             assert_eq!(callback.as_ref().map(|options| options.url.as_str()), told, "{line}");

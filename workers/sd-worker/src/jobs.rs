@@ -182,7 +182,7 @@ pub fn router(api: Api, worker_id: &str, callback: Option<Callback>, limits: (Bo
     options.kept_bytes = options.kept_bytes.max(options.log_bytes.saturating_mul(KEPT));
     let jobs = Jobs::new(options, &api.lifecycle);
     let unfollowed = Unfollowed::default();
-    let routes = jobs.routes().layer(from_fn_with_state(unfollowed.clone(), come));
+    let routes = jobs.routes().route_layer(from_fn_with_state(unfollowed.clone(), come));
     let desk = Desk { api, jobs, worker_id: worker_id.into(), callback, unfollowed };
     Router::new().route("/v1/jobs", post(create)).with_state(desk).nest("/v1/jobs", routes)
 }

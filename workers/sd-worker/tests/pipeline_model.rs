@@ -10,7 +10,8 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::stable_diffusion::clip;
 use sd_worker::model::{
-    Activation, ClipConfig, ClipText, ClipTokenizer, LoadOptions, Model, UNet, UNetConfig, Vae, VaeConfig, Version,
+    Activation, ClipConfig, ClipText, ClipTokenizer, LoadOptions, Model, UNet, UNetConfig, Vae, VaeConfig,
+    Version,
 };
 use sd_worker::pipeline::Request;
 use serde_json::{Value, json};
@@ -289,7 +290,9 @@ fn damaged_and_other_folders_are_refused() -> Outcome {
     let cases: [(&str, Damage); 19] = [
         ("model_index.json", |f| Ok(fs::remove_file(f.join("model_index.json"))?)),
         ("without unet", |f| edit(&f.join("model_index.json"), &json!({"unet": [null, null]}))),
-        ("second text encoder", |f| edit(&f.join("model_index.json"), &json!({"text_encoder_2": ["a", "B"]}))),
+        ("second text encoder", |f| {
+            edit(&f.join("model_index.json"), &json!({"text_encoder_2": ["a", "B"]}))
+        }),
         ("class_embed_type", |f| edit(&f.join("unet/config.json"), &json!({"class_embed_type": "timestep"}))),
         ("time_cond_proj_dim", |f| edit(&f.join("unet/config.json"), &json!({"time_cond_proj_dim": 256}))),
         ("takes 8 channels", |f| edit(&f.join("unet/config.json"), &json!({"in_channels": 8}))),
@@ -311,7 +314,9 @@ fn damaged_and_other_folders_are_refused() -> Outcome {
         ("3 heads", |f| edit(&f.join("text_encoder/config.json"), &json!({"num_attention_heads": 3}))),
         ("preview.json", |f| Ok(fs::write(f.join("preview.json"), r#"{"factors": [[1, 2, 3]]}"#)?)),
         ("vae", |f| Ok(fs::write(f.join("vae/diffusion_pytorch_model.safetensors"), [255; 40])?)),
-        ("holds no safetensors", |f| Ok(fs::remove_file(f.join("unet/diffusion_pytorch_model.safetensors"))?)),
+        ("holds no safetensors", |f| {
+            Ok(fs::remove_file(f.join("unet/diffusion_pytorch_model.safetensors"))?)
+        }),
     ];
     for (named, damage) in cases {
         let folder = tempfile::tempdir()?;

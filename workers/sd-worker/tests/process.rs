@@ -110,7 +110,8 @@ fn the_callback_hears_of_a_job_that_the_workers_end_cuts() -> Outcome {
     let folder = model()?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://{}/done", listener.local_addr()?);
-    let more = ["--callback-url", &url, "--callback-token", "theirs", "--api-token", "ours", "--drain-seconds", "0"];
+    let more =
+        ["--callback-url", &url, "--callback-token", "theirs", "--api-token", "ours", "--drain-seconds", "0"];
     let worker = Process::start(folder.path(), &more)?;
     let port = until("port", || std::fs::read_to_string(folder.path().join("port")).ok());
     let url = format!("http://127.0.0.1:{}", port.trim());

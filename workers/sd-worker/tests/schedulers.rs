@@ -432,8 +432,10 @@ fn published_files_are_read() -> Outcome {
     let expected =
         SchedulerConfig { karras: true, method: Method::DpmSolver2M, prediction, ..Default::default() };
     assert_eq!(dpm, expected);
-    let silent =
-        SchedulerConfig::from_json(r#"{"_class_name": "UniPCMultistepScheduler", "solver_type": "bh1"}"#, "")?;
+    let silent = SchedulerConfig::from_json(
+        r#"{"_class_name": "UniPCMultistepScheduler", "solver_type": "bh1"}"#,
+        "",
+    )?;
     assert_eq!((silent.method, silent.spacing, silent.uni_pc), (Method::UniPc, None, UniPcKind::Bh1));
     assert_eq!((silent.beta_start, silent.beta_end, silent.steps_offset), (0.0001, 0.02, 0));
     Ok(())
@@ -543,10 +545,13 @@ fn what_cannot_be_is_refused() {
     ];
     for (class, key, value) in classes {
         let text = file(class, &format!(r#", "{key}": {value}"#));
-        let error = SchedulerConfig::from_json(&text, "StableDiffusionPipeline").expect_err(&text).to_string();
+        let error =
+            SchedulerConfig::from_json(&text, "StableDiffusionPipeline").expect_err(&text).to_string();
         assert!(error.contains(&format!("{key} = ")) && error.contains("not supported"), "{text}: {error}");
         // Another class has no use for the key.
-        assert!(SchedulerConfig::from_json(&file("DDIMScheduler", &format!(r#", "{key}": {value}"#)), "").is_ok());
+        assert!(
+            SchedulerConfig::from_json(&file("DDIMScheduler", &format!(r#", "{key}": {value}"#)), "").is_ok()
+        );
     }
     let default = SchedulerConfig::default();
     let bad = SchedulerConfig { beta_end: 1.5, ..default.clone() };

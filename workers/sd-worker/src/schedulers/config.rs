@@ -219,11 +219,14 @@ impl SchedulerConfig {
 fn mend(keys: &mut Map<String, Value>) {
     let steps_offset = keys.get("steps_offset").and_then(Value::as_u64).unwrap_or_default();
     let clip_sample = keys.get("clip_sample") == Some(&Value::Bool(true));
-    for (key, wrong, right) in
-        [("steps_offset", steps_offset != 1, Value::from(1)), ("clip_sample", clip_sample, Value::from(false))]
-    {
+    for (key, wrong, right) in [
+        ("steps_offset", steps_offset != 1, Value::from(1)),
+        ("clip_sample", clip_sample, Value::from(false)),
+    ] {
         if wrong {
-            tracing::warn!("scheduler_config.json: {key} is taken to be {right}, as Stable Diffusion needs it");
+            tracing::warn!(
+                "scheduler_config.json: {key} is taken to be {right}, as Stable Diffusion needs it"
+            );
             keys.insert(key.to_owned(), right);
         }
     }

@@ -108,7 +108,11 @@ async fn the_end_of_the_worker_is_told() {
     let mut ids = Vec::new();
     for _ in 0..2 {
         let outcome = told.recv().await.unwrap().1;
-        assert_eq!((&outcome["status"], &outcome["code"]), (&json!("error"), &json!("worker_ended")), "{outcome}");
+        assert_eq!(
+            (&outcome["status"], &outcome["code"]),
+            (&json!("error"), &json!("worker_ended")),
+            "{outcome}"
+        );
         ids.push(outcome["job_id"].as_str().unwrap().to_owned());
     }
     ids.sort();
