@@ -6,6 +6,8 @@ use super::{ChatTemplate, Text, gguf_models};
 
 /// Tokens that end a text, or a turn of a chat.
 const ENDS: [&str; 3] = ["eos_token_id", "eot_token_id", "eom_token_id"];
+/// What ends a turn, where the chat template writes it: files of Gemma and Phi-3 do not say so.
+const TURN_ENDS: [&str; 5] = ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>"];
 const TEMPLATE: &str = "tokenizer.chat_template";
 
 impl Text {
@@ -16,8 +18,15 @@ impl Text {
     /// Where they describe no tokenizer that is known.
     pub fn from_gguf(content: &Content) -> Result<Text> {
         let metadata = Metadata { content };
-        let tokenizer = gguf_models::tokenizer(&metadata)?;
-        let ends = ENDS.iter().filter_map(|key| metadata.token(key)).collect();
+        let written = metadata.text(TEMPLATE).unwrap_or_default();
+        let turn_ends = TURN_ENDS.into_iter().filter(|end| written.contains(end)).collect::<Vec<_>>();
+        let tokenizer = gguf_models::tokenizer(&metadata, &turn_ends)?;
+        let mut ends: Vec<u32> = ENDS.iter().filter_map(|key| metadata.token(key)).collect();
+        ends.extend(turn_ends.iter().filter_map(|end| tokenizer.token_to_id(end)));
+        if metadata.get("eos_token_ids").is_some() {
+            let several = metadata.numbers("eos_token_ids")?;
+            ends.extend(several.into_iter().filter_map(|end| u32::try_from(end).ok()));
+        }
         let named = |key| metadata.token(key).and_then(|id| tokenizer.id_to_token(id)).unwrap_or_default();
         let template = match metadata.text(TEMPLATE) {
             Some(default) => {

@@ -47,7 +47,12 @@ const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N
 /// Words end where a small letter meets a capital.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-const CUTS: [Cut; 6] = [
+/// That of GPT-4o: as [`TEKKEN`], with numbers of three digits and what is behind an apostrophe.
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// What to do where a tokenizer is not known.
+const ADVICE: &str = "serve the model's folder of safetensors in its place, which has a tokenizer.json";
+
+const CUTS: [Cut; 7] = [
     Cut {
         names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2"],
         patterns: &[GPT4],
@@ -64,6 +69,7 @@ const CUTS: [Cut; 6] = [
         composes: true,
     },
     Cut { names: &["tekken"], patterns: &[TEKKEN], whole_first: true, bos: true, composes: false },
+    Cut { names: &["gpt-4o"], patterns: &[GPT4O], whole_first: false, bos: false, composes: false },
     Cut {
         names: &["smollm", "starcoder", "refact", "command-r", "codeshell"],
         patterns: &[DIGITS, GPT2],
@@ -80,23 +86,28 @@ const CUTS: [Cut; 6] = [
     },
 ];
 
+/// `special` are tokens that are no text, whatever the file says.
+///
 /// # Errors
 /// Where a key is missing or has a value that is not known.
-pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
+pub(super) fn tokenizer(metadata: &Metadata, special: &[&str]) -> Result<Tokenizer> {
     let tokens = metadata.texts("tokens")?;
-    let types = metadata.numbers("token_type")?;
+    let mut types = metadata.numbers("token_type")?;
     ensure!(
         tokens.len() == types.len(),
         "{} tokens and {} types do not fit together",
         tokens.len(),
         types.len()
     );
+    for (token, kind) in tokens.iter().zip(&mut types) {
+        if special.contains(&token.as_str()) {
+            *kind = CONTROL;
+        }
+    }
     let (mut tokenizer, bos) = match metadata.name("model") {
         Some("llama") => (sentence_piece(metadata, &tokens, &types)?, true),
         Some("gpt2") => byte_merges(metadata, &tokens, &types)?,
-        kind => bail!(
-            "the tokenizer is of the kind {kind:?}; known are llama and gpt2: a tokenizer.json in its place is needed"
-        ),
+        kind => bail!("the tokenizer is of the kind {kind:?}; known are llama and gpt2: {ADVICE}"),
     };
     add_tokens(&mut tokenizer, &tokens, &types)?;
     frame(&mut tokenizer, metadata, &tokens, bos)?;
@@ -145,9 +156,8 @@ fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Resu
 fn byte_merges(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<(Tokenizer, bool)> {
     let pre = metadata.name("pre").unwrap_or("default");
     let cut = CUTS.iter().find(|cut| cut.names.contains(&pre));
-    let cut = cut.with_context(|| {
-        format!("the tokenizer cuts texts as {pre:?}, which is not known here: a tokenizer.json in its place is needed")
-    })?;
+    let unknown = || format!("the tokenizer cuts texts as {pre:?}, which is not known here: {ADVICE}");
+    let cut = cut.with_context(unknown)?;
     let merges = metadata.texts("merges")?.into_iter().map(|merge| match merge.split_once(' ') {
         Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
         None => bail!("the merge {merge:?} is no pair"),

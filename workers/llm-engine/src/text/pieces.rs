@@ -46,10 +46,11 @@ impl Pieces {
             Self { bytes: Vec::new(), ranges: Vec::new(), special: vec![false; width], drops_first_space };
         for (id, text) in (0u32..).zip(texts) {
             let start = pieces.bytes.len() as u32;
-            if let Some(added) = added.get(&id) {
-                pieces.special[id as usize] = added.special;
-                pieces.bytes.extend_from_slice(added.content.as_bytes());
-            } else if let Some(text) = text {
+            let added = added.get(&id);
+            if let Some(special) = added.filter(|added| added.special) {
+                pieces.special[id as usize] = true;
+                pieces.bytes.extend_from_slice(special.content.as_bytes());
+            } else if let Some(text) = added.map(|added| added.content.as_str()).or(text) {
                 pieces.extend(text, coding, &byte_of);
             }
             pieces.ranges.push(start..pieces.bytes.len() as u32);

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use llm_engine::text::{Text, TextStream};
 use proptest::prelude::*;
+use tokenizers::AddedToken;
 
 use crate::tokenizers_built::{END, SHOWN, bytes, pieces, text};
 
@@ -168,4 +169,25 @@ fn special_tokens_are_named_but_not_shown() {
         assert_eq!(text.token_text(beyond), "");
     }
     assert!(Text::new(bytes(), vec![100_000], None).is_err());
+}
+
+/// Gemma's runs of spaces are such tokens.
+#[test]
+fn added_tokens_are_decoded_as_others_are() {
+    let added = ["\u{2581}\u{2581}\u{2581}", "\u{120}\u{120}", "   ", "\n\n", "<0x41>", "<a b>"];
+    for mut tokenizer in [bytes(), pieces()] {
+        tokenizer.add_tokens(added.map(|token| AddedToken::from(token, false).normalized(false))).unwrap();
+        let before = tokenizer.token_to_id("h").unwrap();
+        let numbers = added.map(|token| tokenizer.token_to_id(token).unwrap());
+        let expected = numbers.map(|token| tokenizer.decode(&[before, token, before], true).unwrap());
+        let text = text(tokenizer);
+        for (token, expected) in numbers.into_iter().zip(&expected) {
+            assert_eq!(&text.decode(&[before, token, before]).unwrap(), expected);
+            assert_eq!(&streamed(&text, &[before, token, before]), expected);
+        }
+    }
+    let mut gemma = pieces();
+    gemma.add_tokens([AddedToken::from("\u{2581}\u{2581}\u{2581}", false).normalized(false)]).unwrap();
+    let run = gemma.token_to_id("\u{2581}\u{2581}\u{2581}").unwrap();
+    assert_eq!(text(gemma).token_text(run), "   ");
 }
