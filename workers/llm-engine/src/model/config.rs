@@ -135,13 +135,18 @@ impl DecoderConfig {
                 hidden / heads
             }
         };
-        let share = fields.number("partial_rotary_factor")?.unwrap_or(1.0);
+        let share = match rope_parameters(&fields).and_then(|all| all["partial_rotary_factor"].as_f64()) {
+            Some(share) => share,
+            None => fields.number("partial_rotary_factor")?.unwrap_or(1.0),
+        };
         let turned = (head_dim as f64 * share).round() as usize;
         ensure!(
             (2..=head_dim).contains(&turned) && turned.is_multiple_of(2),
             "of heads of {head_dim} elements {turned} cannot be turned in pairs"
         );
         let context = fields.needed("max_position_embeddings")?;
+        let rope = rope(&fields, turned, context)?;
+        let context = context.max(rope.scaling.reach());
         ensure!(
             context <= LARGEST_CONTEXT,
             "a context of {context} positions is more than {LARGEST_CONTEXT}"
@@ -156,7 +161,7 @@ impl DecoderConfig {
             head_dim,
             context,
             windows: windows(&fields, family)?,
-            rope: rope(&fields, turned, context)?,
+            rope,
             local_rope: None,
             interleaved: fields.flag("interleaved"),
             norm_eps: fields.number("rms_norm_eps")?.context("\"rms_norm_eps\" is missing")?,
@@ -192,8 +197,8 @@ fn windows(fields: &Fields, family: &Family) -> Result<Vec<Option<usize>>> {
     let layers = fields.needed("num_hidden_layers")?;
     // More would be allocated for before any of their tensors is looked for.
     ensure!(layers <= 4096, "{layers} layers are more than any model has");
-    let window = fields.size("sliding_window")?;
-    ensure!(window != Some(0), "\"sliding_window\" is 0");
+    // Converters to GGUF write 0 where there is none.
+    let window = fields.size("sliding_window")?.filter(|window| *window > 0);
     if let Some(types) = fields.value("layer_types").and_then(Value::as_array) {
         ensure!(types.len() == layers, "\"layer_types\" are {}, the layers {layers}", types.len());
         let window = |kind: &Value| match kind.as_str() {
@@ -211,8 +216,7 @@ fn windows(fields: &Fields, family: &Family) -> Result<Vec<Option<usize>>> {
 
 /// Of `rope_theta` and `rope_scaling`, or of `rope_parameters`, which has both, some of them for each kind of layer.
 fn rope(fields: &Fields, turned: usize, context: usize) -> Result<Rope> {
-    let parameters = fields.value("rope_parameters");
-    let parameters = parameters.map(|all| all.get("full_attention").unwrap_or(all));
+    let parameters = rope_parameters(fields);
     let scaling = fields.value("rope_scaling").or(parameters);
     let theta = match parameters.and_then(|parameters| parameters["rope_theta"].as_f64()) {
         Some(theta) => theta,
@@ -224,4 +228,9 @@ fn rope(fields: &Fields, turned: usize, context: usize) -> Result<Rope> {
         None => Scaling::None,
     };
     Ok(Rope { theta, turned, scaling })
+}
+
+/// Those of layers without a window.
+fn rope_parameters<'a>(fields: &'a Fields) -> Option<&'a Value> {
+    fields.value("rope_parameters").map(|all| all.get("full_attention").unwrap_or(all))
 }

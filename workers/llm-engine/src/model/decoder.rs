@@ -251,7 +251,7 @@ impl Decoder {
     }
 
     /// What would be a fault of the device, or silently wrong, is refused before anything is computed.
-    fn check(&self, step: &Step) -> candle_core::Result<()> {
+    fn accept(&self, step: &Step) -> candle_core::Result<()> {
         let Capacity { vocabulary, context, blocks } = self.capacity();
         let rows = step.tokens.len();
         if [step.positions.len(), step.slots.len()] != [rows; 2] {
@@ -303,7 +303,7 @@ impl StepModel for Decoder {
     }
 
     fn step(&mut self, step: &Step) -> candle_core::Result<Tensor> {
-        self.check(step)?;
+        self.accept(step)?;
         let wanted = step.sequences.iter().filter(|sequence| sequence.logits);
         let wanted: Vec<u32> = wanted.map(|sequence| sequence.rows.end as u32 - 1).collect();
         let (rows, wanted_rows) = (step.tokens.len(), wanted.len());

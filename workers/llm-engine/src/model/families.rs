@@ -230,6 +230,13 @@ pub fn of_gguf(
     }
     let scaling = match (own("rope.scaling.type"), number("rope.scaling.factor")) {
         (Some(kind), Some(factor)) if kind == "linear" => json!({"rope_type": kind, "factor": factor}),
+        (Some(kind), Some(factor)) if kind == "yarn" => {
+            // Files say what is beside the paper's own, which config.json has with it.
+            let attention = number("rope.scaling.attn_factor").map(|more| more * (0.1 * factor.ln() + 1.0));
+            json!({"rope_type": kind, "factor": factor, "attention_factor": attention,
+                "beta_fast": number("rope.scaling.yarn_beta_fast"),
+                "beta_slow": number("rope.scaling.yarn_beta_slow")})
+        }
         // Where divisors are stored, they say it all.
         (Some(kind), _) if kind != "none" && kind != "longrope" => json!({"rope_type": kind}),
         _ => match (floats("rope_factors_short.weight"), floats("rope_factors_long.weight")) {

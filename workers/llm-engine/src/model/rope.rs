@@ -1,4 +1,6 @@
 //! Rotary embeddings: tables of angles, and turning rows by those of their positions.
+use std::f64::consts::TAU;
+
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{D, DType, Device, Tensor};
 use candle_nn::rotary_emb::{rope_i, rope_thd};
@@ -21,6 +23,20 @@ pub enum Scaling {
         high: f64,
         /// The context of the first training.
         original: f64,
+    },
+    /// YaRN: pairs that turn seldom in the first training's context are divided by `factor`, those that turn often are not,
+    /// and those between in part.
+    Yarn {
+        /// Divides frequencies of pairs that turn seldom.
+        factor: f64,
+        /// The context of the first training.
+        original: f64,
+        /// Pairs that turn more often than this are kept.
+        fast: f64,
+        /// Pairs that turn less often than this are divided.
+        slow: f64,
+        /// Sines and cosines are multiplied by it.
+        magnitude: f64,
     },
     /// Each is divided by its own.
     Divisors(Vec<f32>),
@@ -50,6 +66,7 @@ impl Scaling {
             ensure!(list.len() == pairs, "{key:?} has {} numbers for {pairs} frequencies", list.len());
             Ok(list)
         };
+        let bound = |key: &str, default: f64| said[key].as_f64().unwrap_or(default);
         let kind = [&said["rope_type"], &said["type"]].into_iter().find_map(Value::as_str);
         Ok(match kind {
             None | Some("default") => Self::None,
@@ -60,6 +77,29 @@ impl Scaling {
                 high: number("high_freq_factor")?,
                 original: number("original_max_position_embeddings")?,
             },
+            Some("yarn") => {
+                let inner = said["original_max_position_embeddings"].as_u64().map(|size| size as usize);
+                let original = inner.or(original).unwrap_or(context) as f64;
+                let factor = said["factor"].as_f64().unwrap_or(context as f64 / original);
+                let (fast, slow) = (bound("beta_fast", 32.0), bound("beta_slow", 1.0));
+                ensure!(
+                    factor >= 1.0 && factor.is_finite(),
+                    "\"factor\" is {factor}, and has to be 1 or more"
+                );
+                ensure!(original >= 1.0, "\"original_max_position_embeddings\" is {original}");
+                ensure!(
+                    slow > 0.0 && fast > slow,
+                    "\"beta_fast\" and \"beta_slow\" are {fast} and {slow}: the first has to be larger"
+                );
+                let scale = |by: f64| 0.1 * by * factor.ln() + 1.0;
+                let scales = [&said["mscale"], &said["mscale_all_dim"]].map(Value::as_f64);
+                let magnitude = match (said["attention_factor"].as_f64(), scales) {
+                    (Some(magnitude), _) => magnitude,
+                    (None, [Some(own), Some(all)]) if own != 0.0 && all != 0.0 => scale(own) / scale(all),
+                    (None, _) => scale(1.0),
+                };
+                Self::Yarn { factor, original, fast, slow, magnitude }
+            }
             Some("divisors") => Self::Divisors(list("divisors")?),
             Some("longrope" | "su") => {
                 let inner = said["original_max_position_embeddings"].as_u64().map(|size| size as usize);
@@ -73,8 +113,26 @@ impl Scaling {
                 };
                 Self::Long { short: list("short_factor")?, long: list("long_factor")?, original, magnitude }
             }
-            Some(other) => bail!("the type {other:?} is not known: default, linear, llama3 and longrope are"),
+            Some(other) => {
+                bail!("the type {other:?} is not known: default, linear, llama3, longrope and yarn are")
+            }
         })
+    }
+
+    /// Positions that it was made for, where it says so beside the model's own context.
+    pub fn reach(&self) -> usize {
+        match self {
+            Self::Yarn { factor, original, .. } => (factor * original) as usize,
+            _ => 0,
+        }
+    }
+
+    /// What sines and cosines are multiplied by.
+    fn magnitude(&self) -> f64 {
+        match self {
+            Self::Long { magnitude, .. } | Self::Yarn { magnitude, .. } => *magnitude,
+            _ => 1.0,
+        }
     }
 }
 
@@ -102,10 +160,26 @@ impl Rope {
             Scaling::Long { short, long, original, .. } => {
                 divided(if context > *original { long } else { short })
             }
+            Scaling::Yarn { factor, original, fast, slow, .. } => {
+                // The pair that turns so often in the first training's context.
+                let turning = |times: f64| {
+                    self.turned as f64 * (original / (times * TAU)).ln() / (2.0 * self.theta.ln())
+                };
+                let first = turning(*fast).floor().max(0.0);
+                let last = turning(*slow).ceil().min(self.turned as f64 - 1.0);
+                // As transformers has it where both are the same.
+                let width = if first == last { 1e-3 } else { last - first };
+                pairs
+                    .map(|pair| {
+                        let divided = ((pair as f64 - first) / width).clamp(0.0, 1.0);
+                        plain(pair) * (1.0 - divided + divided / factor)
+                    })
+                    .collect()
+            }
             Scaling::Llama3 { factor, low, high, original } => pairs
                 .map(|pair| {
                     let frequency = plain(pair);
-                    let waves = original * frequency / std::f64::consts::TAU;
+                    let waves = original * frequency / TAU;
                     let kept = ((waves - low) / (high - low)).clamp(0.0, 1.0);
                     frequency * (kept + (1.0 - kept) / factor)
                 })
@@ -138,10 +212,7 @@ impl Table {
         let frequencies = Tensor::from_vec(frequencies, (1, rope.turned / 2), device)?;
         let positions = Tensor::arange(0u32, context as u32, device)?.to_dtype(DType::F32)?.unsqueeze(1)?;
         let angles = positions.broadcast_mul(&frequencies)?;
-        let magnitude = match &rope.scaling {
-            Scaling::Long { magnitude, .. } => *magnitude,
-            _ => 1.0,
-        };
+        let magnitude = rope.scaling.magnitude();
         let of = |part: Tensor| -> candle_core::Result<Tensor> {
             let part = if magnitude == 1.0 { part } else { (part * magnitude)? };
             part.to_dtype(dtype)

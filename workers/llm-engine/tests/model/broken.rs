@@ -95,12 +95,11 @@ fn configurations_that_cannot_be_are_refused_by_field() {
         ("num_attention_heads", json!(0), "\"num_attention_heads\" is 0"),
         ("num_key_value_heads", json!(3), "cannot share 3"),
         ("head_dim", json!(7), "cannot be turned"),
-        ("sliding_window", json!(0), "\"sliding_window\" is 0"),
         ("num_hidden_layers", json!(1_000_000_000_000u64), "more than any model has"),
         ("max_position_embeddings", json!(1u64 << 40), "a context of"),
         ("hidden_activation", json!("relu"), "relu"),
         ("layer_types", json!(["full_attention"]), "\"layer_types\" are 1"),
-        ("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0}), "yarn"),
+        ("rope_scaling", json!({"rope_type": "dynamic", "factor": 4.0}), "dynamic"),
         ("rope_scaling", json!({"rope_type": "linear"}), "\"factor\" is no number"),
     ] {
         let folder = tempfile::tempdir().unwrap();
@@ -134,7 +133,7 @@ fn gguf_files_name_tensors_and_metadata() {
         ("llama.block_count", Metadatum::String("three".into()), "no whole number"),
         ("general.architecture", Metadatum::String("mamba".into()), "mamba"),
         ("llama.expert_count", Metadatum::U32(8), "experts"),
-        ("llama.rope.scaling.type", Metadatum::String("yarn".into()), "yarn"),
+        ("llama.rope.scaling.type", Metadatum::String("dynamic".into()), "dynamic"),
     ] {
         let mut metadata: Vec<_> = metadata.iter().filter(|(known, _)| known != key).cloned().collect();
         metadata.push((key.into(), value));

@@ -3,10 +3,13 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use candle_core::quantized::gguf_file::{self, Content, Value as Metadatum};
+use candle_core::quantized::gguf_file::{self, Content, Value as Metadatum, VersionedMagic};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 use candle_transformers::models::{quantized_llama, quantized_phi3, quantized_qwen2, quantized_qwen3};
+use llm_engine::model::config::DecoderConfig;
+use llm_engine::model::families;
+use llm_engine::model::rope::Scaling;
 use serde_json::Value;
 
 use super::configs::{Case, named};
@@ -176,6 +179,35 @@ fn stored_divisors_stand_for_llama_3s_scaling() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), &metadata("llama", &case.config), &tensors, GgmlDType::F32, &[]);
     run(load(&path), &mut model, 1e-4);
+}
+/// Where a window is 0 there is none; YaRN is said as in config.json, but that what scales sines is beside the paper's own.
+#[test]
+fn metadata_mean_what_config_json_says() {
+    let case = named("phi3");
+    let scaling =
+        |magnitude| Scaling::Yarn { factor: 4.0, original: 128.0, fast: 32.0, slow: 1.0, magnitude };
+    let paper = 0.1 * 4f64.ln() + 1.0;
+    for (more, expected) in [(None, paper), (Some(0.5), 0.5 * paper)] {
+        let mut metadata = metadata("phi3", &case.config);
+        metadata.extend([
+            ("phi3.attention.sliding_window".into(), Metadatum::U32(0)),
+            ("phi3.rope.scaling.type".into(), Metadatum::String("yarn".into())),
+            ("phi3.rope.scaling.factor".into(), Metadatum::F32(4.0)),
+            ("phi3.rope.scaling.original_context_length".into(), Metadatum::U32(128)),
+        ]);
+        metadata.extend(more.map(|more| ("phi3.rope.scaling.attn_factor".into(), Metadatum::F32(more))));
+        let metadata = metadata.into_iter().collect();
+        let content = Content {
+            magic: VersionedMagic::GgufV3,
+            metadata,
+            tensor_infos: HashMap::new(),
+            tensor_data_offset: 0,
+        };
+        let (family, said) = families::of_gguf(&content, |_| None).unwrap();
+        let config = DecoderConfig::of(family, &said).unwrap();
+        assert_eq!((config.rope.scaling, config.context), (scaling(expected), 512));
+        assert!(config.windows.iter().all(Option::is_none));
+    }
 }
 
 macro_rules! whole {

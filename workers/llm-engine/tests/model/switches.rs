@@ -36,6 +36,7 @@ fn windows_are_those_of_the_family() {
         ("qwen3", off, [0, 0, 0, 0, 0]),
         ("phi3", json!({"sliding_window": 8}), [8, 8, 8, 8, 8]),
         ("phi3", json!({}), [0, 0, 0, 0, 0]),
+        ("phi3", json!({"sliding_window": 0}), [0, 0, 0, 0, 0]),
         ("gemma2", json!({"sliding_window": 8}), [8, 0, 8, 0, 8]),
         ("gemma3", json!({"sliding_window": 8, "sliding_window_pattern": 3}), [8, 8, 0, 8, 8]),
         ("qwen3", json!({"sliding_window": 8, "layer_types": types}), [0, 8, 0, 0, 8]),
@@ -56,6 +57,15 @@ fn what_is_said_in_the_newer_way_is_the_same() {
     assert_eq!((local.theta, local.scaling), (100.0, Scaling::None));
     let newer = json!({"rope_theta": null, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}});
     assert_eq!(config("llama", newer), config("llama", json!({"rope_theta": 5e5})));
+}
+
+#[test]
+fn the_share_that_is_turned_may_stand_with_the_rest_of_the_angles() {
+    let older = config("phi3", json!({"partial_rotary_factor": 0.5}));
+    assert_eq!(older.rope.turned, 8);
+    let newer = json!({"rope_theta": null, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
+        "partial_rotary_factor": 0.5}});
+    assert_eq!(config("phi3", newer), older);
 }
 
 #[test]
@@ -111,4 +121,71 @@ fn linear_scaling_slows_all_angles_down() {
     let positions = [0, 5, 40];
     let expected = turned(&[1.0 / 8.0, 0.1 / 8.0], 1.0, &positions);
     close(&angles(&rope, 64, &positions), &expected, tolerance(1e-5), "linear");
+}
+
+/// By the paper of YaRN: pair i turns original theta^(-2 i / width) / 2 pi times in the context of the first training. The
+/// pair that turns 32 times is the first that is divided, rounded down; the one that turns once is the last that is not
+/// divided wholly, rounded up; between them the share grows from pair to pair.
+#[test]
+fn yarn_divides_what_turns_seldom() {
+    // Qwen's numbers, as their cards tell users to add them.
+    let said = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768});
+    let (theta, width) = (1e6f64, 128usize);
+    let scaling = Scaling::of(&said, None, 32768, width / 2).unwrap();
+    let rope = Rope { theta, turned: width, scaling };
+    let plain = |pair: usize| theta.powf(-2.0 * pair as f64 / width as f64);
+    let turns = |pair: usize| 32768.0 * plain(pair) / std::f64::consts::TAU;
+    let first = (0..64).rfind(|pair| turns(*pair) >= 32.0).unwrap();
+    let last = (0..64).find(|pair| turns(*pair) <= 1.0).unwrap();
+    assert!(first > 10 && last < 60 && last - first > 10, "{first} to {last}");
+    let expected = |pair: usize| match pair {
+        pair if pair <= first => plain(pair),
+        pair if pair >= last => plain(pair) / 4.0,
+        pair => {
+            let share = (pair - first) as f64 / (last - first) as f64;
+            (1.0 - share) * plain(pair) + share * plain(pair) / 4.0
+        }
+    };
+    let expected: Vec<f64> = (0..64).map(expected).collect();
+    for (got, expected) in rope.frequencies(131072).iter().zip(&expected) {
+        assert!((*got as f64 / expected - 1.0).abs() < 1e-6, "{got} instead of {expected}");
+    }
+    let positions = [0, 1, 7];
+    let magnitude = 0.1 * 4f64.ln() + 1.0;
+    close(&angles(&rope, 64, &positions), &turned(&expected, magnitude, &positions), tolerance(1e-5), "yarn");
+}
+
+#[test]
+fn yarn_takes_the_numbers_that_are_given() {
+    let of = |more: Value| {
+        let mut said = json!({"type": "yarn", "factor": 4.0});
+        said.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Scaling::of(&said, Some(1024), 4096, 2)
+    };
+    let scale = |by: f64| 0.1 * by * 4f64.ln() + 1.0;
+    for (more, expected) in [
+        (json!({}), scale(1.0)),
+        (json!({"attention_factor": 1.5, "mscale": 2.0, "mscale_all_dim": 1.0}), 1.5),
+        (json!({"mscale": 0.7, "mscale_all_dim": 2.0}), scale(0.7) / scale(2.0)),
+        (json!({"mscale": 0.7}), scale(1.0)),
+    ] {
+        let Scaling::Yarn { factor, original, fast, slow, magnitude } = of(more).unwrap() else { panic!() };
+        assert_eq!((factor, original, fast, slow), (4.0, 1024.0, 32.0, 1.0));
+        assert!((magnitude - expected).abs() < 1e-12);
+    }
+    let betas =
+        of(json!({"beta_fast": 16, "beta_slow": 2, "original_max_position_embeddings": 512})).unwrap();
+    assert!(matches!(betas, Scaling::Yarn { original: 512.0, fast: 16.0, slow: 2.0, .. }), "{betas:?}");
+    for (wrong, says) in [
+        (json!({"factor": 0.5}), "\"factor\""),
+        (json!({"beta_slow": 40}), "\"beta_fast\""),
+        (json!({"beta_slow": 0}), "\"beta_slow\""),
+    ] {
+        let error = format!("{:#}", of(wrong).unwrap_err());
+        assert!(error.contains(says), "{error}");
+    }
+    // A context that was added to is the longer for it.
+    let long =
+        json!({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}});
+    assert_eq!((config("qwen2", json!({})).context, config("qwen2", long).context), (128, 512));
 }
