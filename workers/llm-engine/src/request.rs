@@ -153,6 +153,14 @@ pub enum Refused {
         /// Tokens that fit.
         limit: usize,
     },
+    /// The prompt is too long to be embedded.
+    #[error("{prompt} tokens are more than the {limit} that are embedded: cut the text into several")]
+    EmbeddingLength {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens that may be.
+        limit: usize,
+    },
     /// A field has a value that it cannot have.
     #[error("{field}: {why}")]
     Invalid {

@@ -12,9 +12,10 @@
 //! | `status` | what thread and handles both see |
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -42,6 +43,10 @@ use sequence::Sequence;
 use status::{Place, Shared};
 use thread::{Command, Worker};
 use writer::Writer;
+
+/// Tokens of a prompt that is embedded, if a step has not more: a prompt is computed at once, while all streams wait, and
+/// outside of the cache.
+const EMBEDDED: usize = 2048;
 
 /// Bounds of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +80,11 @@ struct Inner {
     capacity: Capacity,
     /// Requests that may be open at once.
     most: usize,
+    /// Tokens of a prompt that is embedded.
+    longest: usize,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Closed when the thread has ended.
+    ended: Mutex<Receiver<()>>,
 }
 
 impl Engine {
@@ -97,10 +106,18 @@ impl Engine {
         let shared = Arc::new(Shared::default());
         let (commands, received) = channel();
         let worker = Worker::new(model, scheduler, step_tokens, received, shared.clone());
-        let thread = Builder::new().name("llm-engine".into()).spawn(move || worker.run());
+        let (running_still, ended) = channel::<()>();
+        let run = move || {
+            worker.run();
+            drop(running_still);
+        };
+        let thread = Builder::new().name("llm-engine".into()).spawn(run);
         let thread = thread.context("cannot start the engine's thread")?;
         let most = running.saturating_add(max_waiting);
-        let inner = Inner { commands, shared, text, capacity, most, thread: Mutex::new(Some(thread)) };
+        let longest = step_tokens.max(EMBEDDED).min(capacity.context);
+        let thread = Mutex::new(Some(thread));
+        let ended = Mutex::new(ended);
+        let inner = Inner { commands, shared, text, capacity, most, longest, thread, ended };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -133,17 +150,18 @@ impl Engine {
         let capacity = self.inner.capacity;
         for prompt in &prompts {
             limits::prompt("prompts", prompt, capacity)?;
-            if prompt.len() > capacity.context {
-                return Err(Refused::ContextLength {
-                    prompt: prompt.len(),
-                    wanted: 0,
-                    limit: capacity.context,
-                });
+            if prompt.len() > self.inner.longest {
+                return Err(Refused::EmbeddingLength { prompt: prompt.len(), limit: self.inner.longest });
             }
         }
         let (reply, receiver) = oneshot::channel();
         self.send(Command::Embed(Embedding::new(prompts, self.place()?, reply)))?;
         Ok(receiver)
+    }
+
+    /// Tokens that a prompt may have to be embedded.
+    pub fn longest_embedded(&self) -> usize {
+        self.inner.longest
     }
 
     /// The tokenizer and what belongs to it.
@@ -168,14 +186,33 @@ impl Engine {
 
     /// Ends all streams, as if cancelled, and waits for the thread to end: for the step that it computes.
     pub fn stop(&self) {
-        self.inner.shared.stopping.store(true, Relaxed);
-        // It fails where the thread has ended already.
-        let _ = self.inner.commands.send(Command::Stop);
+        self.tell_to_stop();
         let mut thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take() {
             // The thread catches its panics.
             let _ = thread.join();
         }
+    }
+
+    /// [`Self::stop`], but waits no longer than `limit`. Whether the thread has ended: it does not where the device hangs, and
+    /// is then left to itself.
+    pub fn stop_within(&self, limit: Duration) -> bool {
+        self.tell_to_stop();
+        let ended = self.inner.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        match ended.recv_timeout(limit) {
+            Err(RecvTimeoutError::Timeout) => false,
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                drop(ended);
+                self.stop();
+                true
+            }
+        }
+    }
+
+    fn tell_to_stop(&self) {
+        self.inner.shared.stopping.store(true, Relaxed);
+        // It fails where the thread has ended already.
+        let _ = self.inner.commands.send(Command::Stop);
     }
 
     fn place(&self) -> Result<Place, Refused> {

@@ -1,5 +1,7 @@
 //! Failing steps, full queues, draining and stopping.
-use llm_engine::engine::Options;
+use std::time::Duration;
+
+use llm_engine::engine::{Options, Stream};
 use llm_engine::request::{Event, Refused, Request, StopReason};
 
 use super::mock::{Fault, Mock, greedy, read, request, start};
@@ -56,7 +58,10 @@ fn what_had_no_memory_fails_and_others_go_on() {
             match told.end {
                 Ok(_) => assert_eq!(told.tokens, greedy(&prompt(token), 20, false).0),
                 Err((code, message)) => {
-                    assert!(code == "out_of_memory" && message.contains("out of memory"), "{code}: {message}");
+                    assert!(
+                        code == "out_of_memory" && message.contains("out of memory"),
+                        "{code}: {message}"
+                    );
                     failed += 1;
                 }
             }
@@ -172,6 +177,30 @@ fn stopping_ends_all_streams() {
     }
     assert!(matches!(engine.submit(request(vec![1], 1)), Err(Refused::Closed { .. })));
     assert!(matches!(engine.embed(vec![vec![1]]), Err(Refused::Closed { .. })));
+}
+
+#[test]
+fn a_step_that_hangs_is_not_waited_for_for_ever() {
+    let (mock, permits) = Mock::new(100, 1000).gated();
+    let engine = start(mock, Options::default());
+    let mut stream = engine.submit(endless(1)).unwrap();
+    assert_eq!(stream.blocking_next(), Some(Event::Started));
+    // The first step waits for a permit: none comes.
+    assert!(!engine.stop_within(Duration::from_millis(20)));
+    drop(permits);
+    assert!(engine.stop_within(Duration::from_secs(60)));
+    assert!(engine.stop_within(Duration::ZERO));
+    engine.stop();
+    assert!(read_to_end(stream));
+}
+
+/// Whether a stream that was begun says how it ended.
+fn read_to_end(mut stream: Stream) -> bool {
+    let mut last = None;
+    while let Some(event) = stream.blocking_next() {
+        last = Some(event);
+    }
+    matches!(last, Some(Event::End { .. }))
 }
 
 #[test]

@@ -18,8 +18,22 @@ fn more_than_fits_is_refused() {
             assert_eq!(engine.submit(asked).err(), Some(refused));
         }
         let embedding = engine.embed(vec![vec![1; context + 1]]);
-        assert!(matches!(embedding, Err(Refused::ContextLength { .. })));
+        assert!(matches!(embedding, Err(Refused::EmbeddingLength { .. })));
         assert_eq!(engine.status().steps, 0);
+        engine.stop();
+    }
+}
+
+/// A prompt is embedded at once, while all streams wait: longer ones than 2048 tokens only where steps have as many.
+#[test]
+fn what_would_hold_up_streams_is_not_embedded() {
+    for (step_tokens, context, limit) in [(512, 100_000, 2048), (4096, 100_000, 4096), (4096, 3000, 3000)] {
+        let engine = start(Mock::new(10_000, context), Options { step_tokens, ..Options::default() });
+        assert_eq!(engine.longest_embedded(), limit);
+        let refused = engine.embed(vec![vec![1], vec![1; limit + 1]]).err();
+        assert_eq!(refused, Some(Refused::EmbeddingLength { prompt: limit + 1, limit }));
+        let vectors = engine.embed(vec![vec![1; limit]]).unwrap().blocking_recv().unwrap().unwrap();
+        assert_eq!(vectors, [[1.0, limit as f32]]);
         engine.stop();
     }
 }
