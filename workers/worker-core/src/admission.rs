@@ -3,45 +3,110 @@
 use crate::guarded::guard;
 use crate::routes::PROBES;
 use crate::{ApiError, Lifecycle};
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many requests each client has open.
-#[derive(Clone)]
-pub(crate) struct Clients {
+/// How many places each client has taken.
+#[derive(Clone, Debug, Default)]
+struct Places {
     /// 0 sets no limit.
     limit: usize,
-    proxies: Arc<[IpAddr]>,
-    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    taken: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-/// One open request of a client, until dropped.
-pub(crate) struct Place {
-    clients: Clients,
+impl Places {
+    fn take(&self, client: IpAddr, count: usize) -> Option<Place> {
+        let mut taken = self.taken.lock();
+        let sum = taken.get(&client).map_or(count, |before| before.saturating_add(count));
+        if self.limit > 0 && sum > self.limit {
+            return None;
+        }
+        taken.insert(client, sum);
+        Some(Place { places: self.clone(), client, count })
+    }
+}
+
+/// Places of a client, until dropped.
+#[derive(Debug)]
+pub struct Place {
+    places: Places,
+    client: IpAddr,
+    count: usize,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken.lock();
+        if let Some(sum) = taken.get_mut(&self.client) {
+            *sum -= self.count;
+            if *sum == 0 {
+                taken.remove(&self.client);
+            }
+        }
+    }
+}
+
+/// Who sends a request: handlers take it as an argument, and from it the places of the work that they begin.
+///
+/// A request is open until its answer has ended; what it asks for may be several texts, or a job that goes on without it.
+/// Both are counted, each for itself: whoever has begun all that he may can still follow it, and end it.
+#[derive(Clone, Debug)]
+pub struct Client {
     address: IpAddr,
+    work: Places,
+}
+
+impl Client {
+    /// Places for so many texts or pictures at once; `param` is the field that asks for so many.
+    ///
+    /// # Errors
+    /// 400 for more than one client may ever have, 429 where too many of his run.
+    pub fn begin(&self, count: usize, param: &str) -> Result<Place, ApiError> {
+        let limit = self.work.limit;
+        if limit > 0 && count > limit {
+            let message =
+                format!("asks for {count} at once: a client may have {limit} (--streams-per-client)");
+            return Err(ApiError::field(param, message));
+        }
+        self.work.take(self.address, count).ok_or_else(|| {
+            let message = format!("{count} more would be above the {limit} that run for one client at most");
+            ApiError::too_many(message, Duration::from_secs(1))
+        })
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Client {
+    type Rejection = Infallible;
+
+    /// Without [`crate::App`] around, nothing is limited.
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let unknown = || Client { address: Ipv6Addr::UNSPECIFIED.into(), work: Places::default() };
+        Ok(parts.extensions.get().cloned().unwrap_or_else(unknown))
+    }
+}
+
+/// What each client has: open requests, and work.
+#[derive(Clone)]
+pub(crate) struct Clients {
+    proxies: Arc<[IpAddr]>,
+    open: Places,
+    work: Places,
 }
 
 impl Clients {
     pub fn new(limit: usize, proxies: &[IpAddr]) -> Clients {
         let proxies = proxies.iter().map(|proxy| proxy.to_canonical()).collect();
-        Clients { limit, proxies, open: Arc::default() }
-    }
-
-    fn enter(&self, address: IpAddr) -> Option<Place> {
-        let mut open = self.open.lock();
-        let count = open.entry(address).or_insert(0);
-        if self.limit > 0 && *count >= self.limit {
-            return None;
-        }
-        *count += 1;
-        Some(Place { clients: self.clone(), address })
+        let places = || Places { limit, ..Places::default() };
+        Clients { proxies, open: places(), work: places() }
     }
 
     /// The client: the peer, or whom the last proxy that is trusted had as its peer.
@@ -64,18 +129,6 @@ impl Clients {
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut open = self.clients.open.lock();
-        if let Some(count) = open.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.address);
-            }
-        }
-    }
-}
-
 #[derive(Clone)]
 pub(crate) struct Admission {
     pub lifecycle: Lifecycle,
@@ -85,7 +138,7 @@ pub(crate) struct Admission {
 }
 
 /// Lets a request in, counts it while it runs, and ends it at the deadline of either.
-pub(crate) async fn admit(State(admission): State<Admission>, request: Request, next: Next) -> Response {
+pub(crate) async fn admit(State(admission): State<Admission>, mut request: Request, next: Next) -> Response {
     if PROBES.contains(&request.uri().path()) {
         return next.run(request).await;
     }
@@ -99,10 +152,12 @@ pub(crate) async fn admit(State(admission): State<Admission>, request: Request, 
     }
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let peer = peer.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |ConnectInfo(peer)| peer.ip());
-    let Some(place) = clients.enter(clients.client(peer, request.headers())) else {
-        let message = format!("{} requests of this client are open already", clients.limit);
+    let address = clients.client(peer, request.headers());
+    let Some(place) = clients.open.take(address, 1) else {
+        let message = format!("{} requests of this client are open already", clients.open.limit);
         return ApiError::too_many(message, Duration::from_secs(1)).into_response();
     };
+    request.extensions_mut().insert(Client { address, work: clients.work });
     let late = async {
         match timeout {
             Some(timeout) => tokio::time::sleep(timeout).await,
@@ -137,22 +192,36 @@ mod tests {
 
     #[test]
     fn places_are_counted_by_client_and_given_back() {
-        let clients = Clients::new(2, &[]);
+        let clients = Clients::new(3, &[]);
         let (one, two): (IpAddr, IpAddr) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-        let first = clients.enter(one).unwrap();
-        let _second = clients.enter(one).unwrap();
-        assert!(clients.enter(one).is_none());
-        assert!(clients.enter(two).is_some());
+        let first = clients.open.take(one, 2).unwrap();
+        let _second = clients.open.take(one, 1).unwrap();
+        assert!(clients.open.take(one, 1).is_none());
+        assert!(clients.open.take(two, 3).is_some());
         drop(first);
-        assert!(clients.enter(one).is_some());
-        assert_eq!(clients.open.lock().len(), 1, "clients without requests are forgotten");
+        assert!(clients.open.take(one, 3).is_none());
+        assert!(clients.open.take(one, 2).is_some());
+        assert_eq!(clients.open.taken.lock().len(), 1, "clients without requests are forgotten");
     }
 
     #[test]
     fn none_is_unlimited() {
         let clients = Clients::new(0, &[]);
-        let places: Vec<_> = (0..1000).map(|_| clients.enter([1, 2, 3, 4].into()).unwrap()).collect();
+        let places: Vec<_> = (0..1000).map(|_| clients.open.take([1, 2, 3, 4].into(), 9).unwrap()).collect();
         assert_eq!(places.len(), 1000);
+    }
+
+    #[test]
+    fn work_is_counted_beside_requests() {
+        let clients = Clients::new(2, &[]);
+        let client = Client { address: [1, 2, 3, 4].into(), work: clients.work.clone() };
+        let refused = |count| client.begin(count, "n").unwrap_err();
+        assert_eq!((refused(3).status().as_u16(), refused(3).param()), (400, Some("n")));
+        let two = client.begin(2, "n").unwrap();
+        assert_eq!(refused(1).status().as_u16(), 429);
+        assert!(clients.open.take(client.address, 1).is_some(), "what runs can be followed");
+        drop(two);
+        assert!(client.begin(1, "n").is_ok());
     }
 
     #[test]

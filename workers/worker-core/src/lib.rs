@@ -51,10 +51,12 @@ pub mod lifecycle;
 pub mod logging;
 pub mod metrics;
 pub mod page;
+pub mod process;
 pub mod routes;
 pub mod server;
 pub mod sse;
 
+pub use admission::{Client, Place};
 pub use arguments::ServerArguments;
 pub use body::Body;
 pub use error::ApiError;

@@ -48,6 +48,8 @@ type Hook = Box<dyn FnOnce() + Send>;
 struct Shared {
     started: Instant,
     state: watch::Sender<State>,
+    /// Why the worker can never work again.
+    lost: watch::Sender<Option<String>>,
     cut: watch::Sender<bool>,
     work: watch::Sender<usize>,
     at_cut: Mutex<Vec<Hook>>,
@@ -79,6 +81,7 @@ impl Lifecycle {
         Lifecycle(Arc::new(Shared {
             started: Instant::now(),
             state: watch::Sender::new(state),
+            lost: watch::Sender::new(None),
             cut: watch::Sender::new(false),
             work: watch::Sender::new(0),
             at_cut: Mutex::new(Vec::new()),
@@ -101,6 +104,25 @@ impl Lifecycle {
         let reason = reason.into();
         tracing::error!(reason, "the worker failed");
         self.go(State::Failed { reason }, |_| true);
+    }
+
+    /// The worker can never work again: it fails, and [`crate::serve`] ends a few seconds later with `reason` as its error,
+    /// so that whoever watches over the process starts it again. The first reason stays.
+    pub fn lost(&self, reason: impl Into<String>) {
+        let reason = reason.into();
+        let first = self.0.lost.send_if_modified(|lost| {
+            let first = lost.is_none();
+            lost.get_or_insert_with(|| reason.clone());
+            first
+        });
+        if first {
+            self.failed(reason);
+        }
+    }
+
+    /// Why the worker can never work again, if that is so.
+    pub fn loss(&self) -> Option<String> {
+        self.0.lost.borrow().clone()
     }
 
     /// Begins the end, as SIGTERM does.
@@ -140,6 +162,11 @@ impl Lifecycle {
     /// Waits until the worker begins to end.
     pub async fn draining(&self) {
         wait(&self.0.state, |state| *state == State::Draining).await;
+    }
+
+    /// Waits until [`Lifecycle::lost`].
+    pub(crate) async fn losing(&self) {
+        wait(&self.0.lost, |lost| lost.is_some()).await;
     }
 
     /// Waits until [`Lifecycle::cut`].

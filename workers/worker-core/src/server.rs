@@ -20,6 +20,9 @@ use tower::ServiceExt;
 /// Time that the last bytes have to leave after the deadline.
 const FLUSH: Duration = Duration::from_secs(2);
 
+/// How long `/ready` says why the worker can never work again, and streams are told, before the end begins.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// Why the worker could not be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -41,18 +44,21 @@ pub enum ServeError {
         /// What the system says.
         source: io::Error,
     },
+    /// It can never work again: [`Lifecycle::lost`].
+    #[error("{0}")]
+    Lost(String),
     /// SIGTERM and SIGINT cannot be heard.
     #[error("cannot listen to signals: {0}")]
     Signals(io::Error),
 }
 
-/// Serves until SIGTERM, SIGINT or [`Lifecycle::drain`]; prints the address it listens at.
+/// Serves until SIGTERM, SIGINT, [`Lifecycle::drain`] or [`Lifecycle::lost`]; prints the address it listens at.
 ///
 /// Then readiness is off, POST gets 503, and what runs goes on until it is done or the time to drain is over;
 /// what runs still is cut with an error. A second signal cuts at once.
 ///
 /// # Errors
-/// Before it serves only: the address, the file for the port, the signals.
+/// Before it serves: the address, the file for the port, the signals. At the end: the reason of [`Lifecycle::lost`].
 pub async fn serve(mut app: App, arguments: &ServerArguments) -> Result<(), ServeError> {
     let address = SocketAddr::new(arguments.host, arguments.port);
     let bind = |source| ServeError::Bind { address, source };
@@ -73,10 +79,14 @@ pub async fn serve(mut app: App, arguments: &ServerArguments) -> Result<(), Serv
         bound(address);
     }
     let signals = tokio::spawn(signals);
+    let lifecycle = app.lifecycle.clone();
     run(listener, app, arguments).await;
     signals.abort();
     tracing::info!("ended");
-    Ok(())
+    match lifecycle.loss() {
+        Some(reason) => Err(ServeError::Lost(reason)),
+        None => Ok(()),
+    }
 }
 
 async fn run(mut listener: TcpListener, mut app: App, arguments: &ServerArguments) {
@@ -120,7 +130,13 @@ async fn run(mut listener: TcpListener, mut app: App, arguments: &ServerArgument
 
 /// Waits for the begin of the end, then for what runs, at most until the deadline.
 async fn end(lifecycle: &Lifecycle, drain: Option<Box<dyn FnOnce() + Send>>, time: Duration) {
-    lifecycle.draining().await;
+    tokio::select! {
+        () = lifecycle.draining() => {}
+        () = lifecycle.losing() => {
+            tokio::time::sleep(LAST_WORDS).await;
+            lifecycle.drain();
+        }
+    }
     tracing::info!(seconds = time.as_secs(), "draining");
     if let Some(drain) = drain {
         drain();

@@ -7,14 +7,16 @@ use axum::extract::{Path, Query};
 use axum::http::{Request, Response, StatusCode};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 use support::arguments;
 use tower::ServiceExt;
 use worker_core::jobs::{Jobs, OnDisconnect, Options};
-use worker_core::{ApiError, App, Body, Lifecycle, Metrics};
+use worker_core::{ApiError, App, Body, Client, Lifecycle, Metrics};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -321,4 +323,44 @@ fn a_worker_registers_its_own_metrics() {
     metrics.register(|registry| registry.register("queue", "Waiting", gauge.clone()));
     gauge.set(5);
     assert!(metrics.text().unwrap().contains("\nqueue 5\n"));
+}
+
+/// Texts count beside requests, and a job's place is its own until it ends: it can be read and ended all the while.
+#[tokio::test]
+async fn a_job_holds_its_place_until_it_ends() {
+    let lifecycle = ready();
+    let jobs = Jobs::<u8>::new(Options::new(|_| 0), &lifecycle);
+    let made = Arc::new(Mutex::new(Vec::new()));
+    let create = {
+        let (jobs, made) = (jobs.clone(), made.clone());
+        move |client: Client| async move {
+            let job = jobs.create(OnDisconnect::Continue);
+            job.hold(client.begin(1, "n")?);
+            let id = job.id();
+            made.lock().push(job);
+            Ok::<_, ApiError>(id)
+        }
+    };
+    let texts = async |client: Client, Path(n): Path<usize>| -> Result<(), ApiError> {
+        client.begin(n, "n").map(drop)
+    };
+    let router = Router::new().route("/jobs", post(create)).route("/texts/{n}", get(texts));
+    let router = router.nest("/jobs", jobs.routes());
+    let app = App::new(router, lifecycle, Metrics::new());
+    let router = app.router(&arguments(&["--streams-per-client=2"]));
+    let status =
+        async |request: Request<Bytes>| router.clone().oneshot(request).await.unwrap().status().as_u16();
+    assert_eq!(status(ask("GET", "/texts/2")).await, 200);
+    assert_eq!(status(ask("GET", "/texts/3")).await, 400);
+    for expected in [200, 200, 429] {
+        assert_eq!(status(json("/jobs", "")).await, expected);
+    }
+    assert_eq!(status(ask("GET", "/texts/1")).await, 429);
+    let job = made.lock().pop().unwrap();
+    let path = format!("/jobs/{}", job.id());
+    assert_eq!(status(ask("GET", &format!("{path}/stream"))).await, 200);
+    assert_eq!(status(ask("DELETE", &path)).await, 200);
+    job.end();
+    assert_eq!(status(ask("GET", "/texts/1")).await, 200);
+    assert_eq!(status(json("/jobs", "")).await, 200);
 }

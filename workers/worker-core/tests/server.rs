@@ -290,6 +290,28 @@ async fn the_hook_of_the_end_is_called_before_it_waits() {
     task.await.unwrap().unwrap();
 }
 
+/// The clock is moved by hand: the few seconds for last words pass at once.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_is_lost_ends_with_its_reason() {
+    for told_to_end in [false, true] {
+        let lifecycle = Lifecycle::new();
+        lifecycle.ready();
+        let app = App::new(Router::new(), lifecycle.clone(), Metrics::new());
+        let arguments = support::arguments(&[]);
+        let work = lifecycle.work();
+        let task = tokio::spawn(async move { serve(app, &arguments).await });
+        if told_to_end {
+            lifecycle.drain();
+        }
+        lifecycle.lost("the card is lost");
+        lifecycle.lost("and lost again");
+        lifecycle.draining().await;
+        assert!(!task.is_finished(), "streams get their end first");
+        drop(work);
+        assert_eq!(task.await.unwrap().unwrap_err().to_string(), "the card is lost");
+    }
+}
+
 #[tokio::test]
 async fn silence_is_filled_with_comments() {
     let (lifecycle, options) =

@@ -3,6 +3,7 @@
 use crate::lifecycle::Work;
 use crate::sse::Frame;
 use parking_lot::Mutex;
+use std::any::Any;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,6 +18,8 @@ struct Log {
     bytes: usize,
     /// Keeps the worker alive until the log has its end.
     work: Option<Work>,
+    /// Dropped when the log has its end.
+    held: Vec<Box<dyn Any + Send>>,
 }
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -37,7 +40,7 @@ impl Entry {
     pub fn new(id: Uuid, cancel_unread: bool, work: Work) -> Entry {
         Entry {
             id,
-            log: Mutex::new(Log { frames: Vec::new(), bytes: 0, work: Some(work) }),
+            log: Mutex::new(Log { frames: Vec::new(), bytes: 0, work: Some(work), held: Vec::new() }),
             changed: watch::Sender::new(()),
             cancel: watch::Sender::new(false),
             hook: Mutex::new(None),
@@ -61,16 +64,27 @@ impl Entry {
 
     /// Ends the log, with a last frame if there is one. The bytes of the log, at the first call only.
     pub fn close(&self, last: Option<Frame>) -> Option<usize> {
+        // Gone before anybody reads the end: who asks again then finds his place free.
+        let held = std::mem::take(&mut self.log.lock().held);
+        drop(held);
         let mut log = self.log.lock();
         let work = log.work.take()?;
         last.into_iter().for_each(|frame| log.add(frame));
-        let bytes = log.bytes;
+        let (bytes, late) = (log.bytes, std::mem::take(&mut log.held));
         drop(log);
         self.changed.send_replace(());
         // What the hook holds is of no more use; it goes outside the lock, for it may call back.
         let hook = self.hook.lock().take();
-        drop((hook, work));
+        drop((hook, work, late));
         Some(bytes)
+    }
+
+    /// Keeps something until the log has its end.
+    pub fn hold(&self, held: Box<dyn Any + Send>) {
+        let mut log = self.log.lock();
+        if log.work.is_some() {
+            log.held.push(held);
+        }
     }
 
     pub fn ended(&self) -> bool {

@@ -239,6 +239,11 @@ impl<E: Serialize> Job<E> {
         self.shared.close(&self.entry, Some(error));
     }
 
+    /// Keeps something until the job ends, as the client's [`crate::Place`].
+    pub fn hold(&self, held: impl Send + 'static) {
+        self.entry.hold(Box::new(held));
+    }
+
     /// Whether the job has been asked to stop.
     pub fn is_cancelled(&self) -> bool {
         self.entry.is_cancelled()

@@ -176,6 +176,27 @@ async fn a_job_that_is_dropped_fails() {
 }
 
 #[tokio::test]
+async fn what_a_job_holds_goes_with_its_end() {
+    let (jobs, lifecycle) = jobs(|_| {});
+    let held = Arc::new(());
+    let job = || {
+        let job = jobs.create(OnDisconnect::Continue);
+        job.hold(held.clone());
+        job
+    };
+    let (ended, dropped, cut) = (job(), job(), job());
+    assert_eq!(Arc::strong_count(&held), 4);
+    ended.end();
+    assert_eq!(Arc::strong_count(&held), 3);
+    drop(dropped);
+    assert_eq!(Arc::strong_count(&held), 2);
+    lifecycle.cut();
+    assert_eq!(Arc::strong_count(&held), 1);
+    cut.hold(held.clone());
+    assert_eq!(Arc::strong_count(&held), 1, "it has ended");
+}
+
+#[tokio::test]
 async fn a_full_log_fails_the_job() {
     let size = Frame::new(&Event::Token { i: 0 }, None).unwrap().size();
     let (jobs, _) = jobs(|options| options.log_bytes = 3 * size);
