@@ -9,6 +9,8 @@ use worker_core::hub::{self, Report, Snapshot};
 pub use worker_core::hub::Hub;
 
 const INDEX: &str = "model.safetensors.index.json";
+/// Where chat templates beside the usual one lie.
+const TEMPLATES: &str = "additional_chat_templates/";
 
 /// The folder or file of a model: itself if it is a path, else fetched from the Hub (org/name, or org/name/file.gguf) into
 /// the cache that other programs share.
@@ -77,7 +79,11 @@ fn known(hub: &Hub, name: &HubName, revision: &str) -> Option<PathBuf> {
 fn folder(snapshot: &Snapshot, name: &HubName, revision: &str, report: Report) -> Result<PathBuf> {
     let files = snapshot.files();
     let top = || files.iter().filter(|file| !file.contains('/'));
-    for file in top().filter(|file| file.ends_with(".json") || file.ends_with(".jinja")) {
+    let template = |file: &&String| {
+        file.strip_prefix(TEMPLATES).is_some_and(|name| name.ends_with(".jinja") && hub::is_name(name))
+    };
+    let more = files.iter().filter(template);
+    for file in top().filter(|file| file.ends_with(".json") || file.ends_with(".jinja")).chain(more) {
         snapshot.get(file, "", report)?;
     }
     let config = snapshot.get("config.json", "", report).context("a model needs a config.json")?;

@@ -10,7 +10,7 @@ use llm_engine::engine::Stream;
 use llm_engine::request::{Event, Request, Sampling, StopReason};
 use serde::{Deserialize, Serialize};
 use worker_core::jobs::{OnDisconnect, Options};
-use worker_core::{ApiError, Body, Job, Jobs};
+use worker_core::{ApiError, Body, Client, Job, Jobs};
 
 use crate::api::{self, Api};
 use crate::device;
@@ -23,6 +23,7 @@ const METRICS_TIME: Duration = Duration::from_secs(1);
 
 /// What a job is to write.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct JobRequest {
     /// Who asks.
     pub hive_id: String,
@@ -125,15 +126,18 @@ pub fn router(api: Api, worker_id: String) -> Router {
 
 async fn create(
     State(desk): State<Desk>,
+    client: Client,
     Body(asked): Body<JobRequest>,
 ) -> Result<(StatusCode, Json<Accepted>), ApiError> {
     let served = desk.api.served()?;
     check(&asked, &served, &desk.worker_id)?;
     let (hive, whole) = (asked.hive_id.clone(), !asked.stream);
+    let place = client.begin(1, "prompt")?;
     let submitting = served.clone();
     let start = Instant::now();
     let stream = api::blocking(move || submit(&submitting, asked)).await?;
     let job = desk.jobs.create(OnDisconnect::Continue);
+    job.hold(place);
     let job_id = job.id();
     tracing::debug!(hive, job_id, "a job begins");
     let observed = served.metrics.observe(start);

@@ -5,9 +5,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, ensure};
 use worker_core::heartbeat::{self, Beat, Heartbeat};
-use worker_core::{Lifecycle, Metrics, arguments, logging, serve};
+use worker_core::{Lifecycle, Metrics, arguments, process, serve};
 
 use llm_engine::engine::said;
 
@@ -18,28 +18,12 @@ use crate::{loading, routes};
 
 /// How often the engine is asked whether it has failed.
 const WATCH: Duration = Duration::from_millis(500);
-/// How long `/ready` says why loading failed before the process ends.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A worker from its command line to its end: 0 where it was told to end, 1 where it could not work.
 pub fn main(kind: DeviceKind) -> ExitCode {
     let arguments: Arguments = arguments::parse(&DEFAULTS);
-    if let Err(error) = logging::init(&arguments.server) {
-        eprintln!("error: {error}");
-        return ExitCode::FAILURE;
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let ended = runtime
-        .context("the system has no threads to give")
-        .and_then(|runtime| runtime.block_on(live(kind, arguments)));
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // One line: logs of containers are read by lines.
-            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
-            ExitCode::FAILURE
-        }
-    }
+    let server = arguments.server.clone();
+    process::run(&server, live(kind, arguments))
 }
 
 async fn live(kind: DeviceKind, arguments: Arguments) -> Result<()> {
@@ -59,51 +43,38 @@ async fn live(kind: DeviceKind, arguments: Arguments) -> Result<()> {
             }
         });
     }
-    let loaded = load(kind, arguments, &api, metrics)?;
+    load(kind, arguments, &api, metrics)?;
     let served = serve(app, &server).await;
     stop_beating(&beating);
-    if let Ok(served) = api.served() {
-        served.engine.stop();
-    }
+    let stopped = api.served().map_or(true, |served| served.engine.stop_within(process::PATIENCE));
     served?;
-    match loaded.try_recv() {
-        Ok(failure) => Err(failure),
-        Err(_) => Ok(()),
-    }
+    ensure!(stopped, "a step did not end within {} s: look after the device", process::PATIENCE.as_secs());
+    Ok(())
 }
 
-/// Loads on a thread, then watches over the engine; a failure to load ends the worker and comes through the channel.
-fn load(
-    kind: DeviceKind,
-    arguments: Arguments,
-    api: &Api,
-    metrics: Metrics,
-) -> Result<Receiver<anyhow::Error>> {
-    let (sender, failure) = channel();
+/// Loads on a thread, then watches over the engine; a worker that cannot load, or whose engine has failed, is lost.
+fn load(kind: DeviceKind, arguments: Arguments, api: &Api, metrics: Metrics) -> Result<()> {
     let api = api.clone();
     let watch = tokio::runtime::Handle::current();
     let bring_up = move || match loading::bring_up(&arguments, kind, &api, &metrics) {
         Ok(served) => {
             watch.spawn(async move {
                 let mut pause = tokio::time::interval(WATCH);
-                loop {
+                while !served.note_failure() {
                     pause.tick().await;
-                    served.note_failure();
                 }
             });
         }
         Err(error) => {
-            api.lifecycle.failed(said(&error));
-            let _ = sender.send(anyhow!("{} cannot serve: {error:#}", kind.worker()));
-            thread::sleep(LAST_WORDS);
-            api.lifecycle.drain();
+            tracing::error!("{error:#}");
+            api.lifecycle.lost(format!("{} cannot serve: {}", kind.worker(), said(&error)));
         }
     };
     thread::Builder::new()
         .name("loading".to_owned())
         .spawn(bring_up)
         .context("the system has no thread to give")?;
-    Ok(failure)
+    Ok(())
 }
 
 /// What the hive is told.

@@ -1,9 +1,10 @@
 //! The model as handlers know it.
 use llm_engine::engine::{Engine, Options};
+use llm_engine::request::Refused;
 use llm_engine::step::BLOCK;
 use worker_core::{ApiError, Lifecycle, Metrics};
 
-use crate::api::unix_seconds;
+use crate::api::{self, unix_seconds};
 use crate::device::Opened;
 use crate::metrics::ModelMetrics;
 
@@ -42,6 +43,19 @@ impl Served {
         Served { engine, name, created: unix_seconds(), opened, metrics: measured, aliases, most, lifecycle }
     }
 
+    /// Whether a prompt leaves room for a text.
+    ///
+    /// # Errors
+    /// 400 that names the field `param`.
+    pub fn check_prompt(&self, tokens: usize, param: &str) -> Result<(), ApiError> {
+        let limit = self.context();
+        if tokens < limit {
+            return Ok(());
+        }
+        let refused = Refused::ContextLength { prompt: tokens, wanted: 1, limit };
+        Err(api::refused(refused, param, param))
+    }
+
     /// Tokens that prompt and text may have together.
     pub fn context(&self) -> usize {
         let capacity = self.engine.capacity();
@@ -76,12 +90,11 @@ impl Served {
         ))
     }
 
-    /// Turns the worker unready if the engine has failed.
-    pub fn note_failure(&self) {
-        if self.lifecycle.is_ready()
-            && let Some(why) = self.engine.status().failed
-        {
-            self.lifecycle.failed(why);
-        }
+    /// Whether the engine has failed: the worker is lost then.
+    pub fn note_failure(&self) -> bool {
+        let why = self.engine.status().failed;
+        let failed = why.is_some();
+        why.into_iter().for_each(|why| self.lifecycle.lost(why));
+        failed
     }
 }

@@ -62,7 +62,7 @@ async fn file(
     }
     let headers = [
         (CONTENT_RANGE, format!("bytes {from}-{}/{}", to - 1, bytes.len())),
-        (ETAG, format!("\"etag-{name}\"")),
+        (ETAG, format!("\"etag-{}\"", name.replace('/', "-"))),
         ("x-repo-commit".parse().unwrap(), COMMIT.to_owned()),
     ];
     (StatusCode::PARTIAL_CONTENT, headers, bytes[from..to].to_vec()).into_response()
@@ -72,7 +72,7 @@ async fn file(
 fn serve(shelf: &Shelf) -> (tokio::runtime::Runtime, SocketAddr) {
     let router = Router::new()
         .route("/api/models/org/{name}/revision/{revision}", get(info))
-        .route("/org/name/resolve/{revision}/{file}", get(file))
+        .route("/org/name/resolve/{revision}/{*file}", get(file))
         .with_state(shelf.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let listener = runtime.block_on(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
@@ -93,6 +93,9 @@ fn a_folder_is_fetched_once_and_found_without_the_hub() {
         ("config.json", b"{}"),
         ("tokenizer.json", b"{\"t\": 1}"),
         ("chat_template.jinja", b"{{ x }}"),
+        ("additional_chat_templates/tool_use.jinja", b"{{ tools }}"),
+        ("additional_chat_templates/../../rag.jinja", b"out of the folder"),
+        ("onnx/config.json", b"{}"),
         ("model.safetensors.index.json", INDEX),
         ("model-1.safetensors", b"first part"),
         ("model-2.safetensors", b"second part"),
@@ -106,6 +109,7 @@ fn a_folder_is_fetched_once_and_found_without_the_hub() {
     let folder =
         fetch::model(&hub, "org/name", None, &mut |share, what| told.push((share, what.to_owned()))).unwrap();
     let fetched = [
+        "additional_chat_templates/tool_use.jinja",
         "chat_template.jinja",
         "config.json",
         "model-1.safetensors",
@@ -115,6 +119,7 @@ fn a_folder_is_fetched_once_and_found_without_the_hub() {
     ];
     assert_eq!(shelf.sent(), fetched);
     assert_eq!(std::fs::read(folder.join("model-2.safetensors")).unwrap(), b"second part");
+    assert_eq!(std::fs::read(folder.join(fetched[0])).unwrap(), b"{{ tools }}");
     assert!(told.contains(&(1.0, "fetching model-2.safetensors (2 of 2)".into())), "{told:?}");
     assert!(told.iter().all(|(share, _)| (0.0..=1.0).contains(share)));
     // Again, and by a tag of the same commit: nothing is sent.

@@ -8,14 +8,14 @@ use futures_util::stream::iter;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio_stream::{Stream, StreamExt};
-use worker_core::{ApiError, Body, sse};
+use worker_core::{ApiError, Body, Client, Place, sse};
 
 use super::answer::{ChatLogProb, Usage, id, unix_seconds};
 use super::generation::{Finish, Generation, Piece};
 use super::options::{Options, TOP_LOGPROBS, view};
 use super::request::{Chat, Common};
 use super::tool_calls::{Call, CallFinder, ToldCall, ToldFunction};
-use super::{Api, messages, prompts, stream, unsupported};
+use super::{Api, call_ids, fields, messages, prompts, stream, unsupported};
 use crate::served::Served;
 
 #[derive(Serialize)]
@@ -77,15 +77,17 @@ struct Writer {
     logprobs: bool,
     stream_usage: bool,
     choices: usize,
+    _place: Place,
 }
 
 /// Answers.
 pub async fn create(
     State(api): State<Api>,
+    client: Client,
     Body(body): Body<Map<String, Value>>,
 ) -> Result<Response, ApiError> {
     let served = api.served()?;
-    unsupported::refuse(&body, unsupported::OF_CHAT)?;
+    unsupported::refuse(&body, &[fields::of::<Common>(), fields::of::<Chat>()], unsupported::OF_CHAT)?;
     let (common, own): (Common, Chat) = (view(&body)?, view(&body)?);
     served.check_name(common.model.as_deref())?;
     let logprobs = logprobs(&own)?;
@@ -102,9 +104,11 @@ pub async fn create(
     // The template gets the tools as they came, with what their descriptions say.
     let told = (!tools.names.is_empty()).then(|| body.get("tools").cloned()).flatten();
     let prompt = prompt(&served, conversation, told).await?;
+    served.check_prompt(prompt.len(), "messages")?;
+    let place = client.begin(options.choices, "n")?;
     let single = own.parallel_tool_calls == Some(false);
     let finder = (!tools.names.is_empty()).then(|| CallFinder::new(tools.names, single));
-    let requests = options.requests(&prompt).collect();
+    let requests = options.requests(vec![prompt]);
     let generation = stream::start(&served, requests, options.choices, finder, ["messages", constrained]);
     let generation = generation.await?;
     let writer = Writer {
@@ -114,6 +118,7 @@ pub async fn create(
         logprobs: logprobs.is_some(),
         stream_usage: options.stream_usage,
         choices: options.choices,
+        _place: place,
     };
     match options.stream {
         true => Ok(sse::response(writer.chunks(generation), &api.lifecycle, sse::Options::default())),
@@ -145,7 +150,11 @@ async fn prompt(
     let served = served.clone();
     prompts::blocking(move || {
         let text = served.engine.text();
-        let written = text.chat(&conversation, tools.as_ref());
+        let write = |conversation: &Value| text.chat(conversation, tools.as_ref());
+        let written = write(&conversation).or_else(|refused| match call_ids::rewritten(&conversation) {
+            Some(conversation) => write(&conversation).map_err(|_| refused),
+            None => Err(refused),
+        });
         // The template writes the tokens around the text itself.
         let tokens = written.and_then(|written| text.encode(&written, false));
         tokens.map_err(|error| prompts::refused("messages", &error))
@@ -229,5 +238,5 @@ impl Writer {
 
 fn told(call: Call, index: Option<usize>) -> ToldCall {
     let function = ToldFunction { name: call.name, arguments: call.arguments };
-    ToldCall { index, id: id("call_"), kind: "function", function }
+    ToldCall { index, id: call_ids::unique(), kind: "function", function }
 }

@@ -9,14 +9,14 @@ use llm_engine::text::Text;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio_stream::{Stream, StreamExt};
-use worker_core::{ApiError, Body, sse};
+use worker_core::{ApiError, Body, Client, Place, sse};
 
 use super::Api;
 use super::answer::{TokenLogProb, Usage, finite, id, unix_seconds};
 use super::generation::{Finish, Generation, Piece};
 use super::options::{Options, TOP_LOGPROBS, view};
 use super::request::{Common, Completion};
-use super::{prompts, stream, unsupported};
+use super::{fields, prompts, stream, unsupported};
 use crate::served::Served;
 
 /// Tokens where none are asked for, as OpenAI has it.
@@ -59,15 +59,18 @@ struct Writer {
     stream_usage: bool,
     /// Characters of each text so far.
     offsets: Vec<usize>,
+    _place: Place,
 }
 
 /// Answers.
 pub async fn create(
     State(api): State<Api>,
+    client: Client,
     Body(body): Body<Map<String, Value>>,
 ) -> Result<Response, ApiError> {
     let served = api.served()?;
-    unsupported::refuse(&body, unsupported::OF_COMPLETIONS)?;
+    let known = [fields::of::<Common>(), fields::of::<Completion>()];
+    unsupported::refuse(&body, &known, unsupported::OF_COMPLETIONS)?;
     let (common, own): (Common, Completion) = (view(&body)?, view(&body)?);
     served.check_name(common.model.as_deref())?;
     if own.logprobs.is_some_and(|count| count > TOP_LOGPROBS) {
@@ -75,10 +78,12 @@ pub async fn create(
     }
     let vocabulary = served.engine.capacity().vocabulary;
     let options = Options::new(common, vocabulary, Some(MAX_TOKENS), own.logprobs)?;
-    let prompts = prompts::tokens(&served, own.prompt, "prompt").await?;
+    let check = |tokens, param: &str| served.check_prompt(tokens, param);
+    let prompts = prompts::tokens(&served, own.prompt, "prompt", check).await?;
     let texts = prompts.len() * options.choices;
     served.check_count(texts, "prompt")?;
-    let requests = prompts.iter().flat_map(|prompt| options.requests(prompt)).collect();
+    let place = client.begin(texts, if prompts.len() > 1 { "prompt" } else { "n" })?;
+    let requests = options.requests(prompts);
     let generation = stream::start(&served, requests, options.choices, None, ["prompt", "response_format"]);
     let generation = generation.await?;
     let writer = Writer {
@@ -88,6 +93,7 @@ pub async fn create(
         logprobs: own.logprobs.is_some(),
         stream_usage: options.stream_usage,
         offsets: vec![0; texts],
+        _place: place,
     };
     match options.stream {
         true => Ok(sse::response(writer.chunks(generation), &api.lifecycle, sse::Options::default())),

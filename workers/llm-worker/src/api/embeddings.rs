@@ -3,13 +3,14 @@ use axum::Json;
 use axum::extract::State;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use llm_engine::request::Refused;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use worker_core::{ApiError, Body};
 
 use super::options::view;
 use super::request::Embeddings;
-use super::{Api, failure, prompts, unsupported};
+use super::{Api, failure, fields, prompts, unsupported};
 
 #[derive(Serialize)]
 pub struct Answer {
@@ -46,7 +47,7 @@ pub async fn create(
     Body(body): Body<Map<String, Value>>,
 ) -> Result<Json<Answer>, ApiError> {
     let served = api.served()?;
-    unsupported::refuse(&body, unsupported::OF_EMBEDDINGS)?;
+    unsupported::refuse(&body, &[fields::of::<Embeddings>()], unsupported::OF_EMBEDDINGS)?;
     let asked: Embeddings = view(&body)?;
     served.check_name(asked.model.as_deref())?;
     let base64 = match asked.encoding_format.as_deref() {
@@ -54,7 +55,12 @@ pub async fn create(
         Some("base64") => true,
         Some(_) => return Err(ApiError::field("encoding_format", "must be float or base64")),
     };
-    let inputs = prompts::tokens(&served, asked.input, "input").await?;
+    let limit = served.engine.longest_embedded();
+    let check = |prompt: usize, param: &str| match prompt > limit {
+        true => Err(failure::refused(Refused::EmbeddingLength { prompt, limit }, param, param)),
+        false => Ok(()),
+    };
+    let inputs = prompts::tokens(&served, asked.input, "input", check).await?;
     let tokens = inputs.iter().map(Vec::len).sum();
     let computed =
         served.engine.embed(inputs).map_err(|refused| failure::refused(refused, "input", "input"))?;

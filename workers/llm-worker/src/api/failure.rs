@@ -15,7 +15,7 @@ pub fn refused(refused: Refused, prompt: &str, constraint: &str) -> ApiError {
     let message = refused.to_string();
     match refused {
         Refused::QueueFull { .. } => ApiError::too_many(message, QUEUE).with_code("queue_full"),
-        Refused::ContextLength { .. } => {
+        Refused::ContextLength { .. } | Refused::EmbeddingLength { .. } => {
             ApiError::invalid(message).with_code("context_length_exceeded").with_param(prompt)
         }
         Refused::Invalid { field, why } => {

@@ -69,13 +69,13 @@ impl Generation {
     /// Where the engine refuses one of them.
     pub fn start(
         served: &Arc<Served>,
-        requests: Vec<Request>,
+        requests: impl Iterator<Item = Request>,
         to_a_prompt: usize,
         finder: Option<CallFinder>,
     ) -> Result<Generation, Refused> {
         let asked = Instant::now();
         let streams: Vec<Stream> =
-            requests.into_iter().map(|request| served.engine.submit(request)).collect::<Result<_, _>>()?;
+            requests.map(|request| served.engine.submit(request)).collect::<Result<_, _>>()?;
         let (sender, events) = mpsc::channel(AHEAD * streams.len().max(1));
         let choices = streams.iter().map(|_| Choice { finder: finder.clone(), ended: false }).collect();
         let mut tasks = JoinSet::new();

@@ -2,6 +2,7 @@
 use serde_json::{Map, Value, json};
 use worker_core::ApiError;
 
+use super::references;
 use super::request::{AskedCall, Content, Function, Message, Part, Role, Tool, ToolChoice};
 
 /// The messages for the template: text instead of parts, arguments of calls as JSON.
@@ -104,7 +105,9 @@ pub fn tools(tools: Vec<Tool>, choice: Option<ToolChoice>) -> Result<Tools, ApiE
                 Err(ApiError::field("tool_choice", "is required, but there are no `tools`"))
             }
             "required" => {
-                let schemas: Vec<Value> = functions.iter().map(schema).collect();
+                let schemas = functions.iter().enumerate();
+                let schemas = schemas.map(|(i, function)| schema(function, &format!("/anyOf/{i}")));
+                let schemas: Vec<Value> = schemas.collect();
                 Ok(Tools { names: names(), schema: Some(json!({ "anyOf": schemas })) })
             }
             other => Err(ApiError::field(
@@ -117,14 +120,15 @@ pub fn tools(tools: Vec<Tool>, choice: Option<ToolChoice>) -> Result<Tools, ApiE
                 .iter()
                 .find(|function| function.name == named.name)
                 .ok_or_else(|| ApiError::field("tool_choice.function.name", "is none of the `tools`"))?;
-            Ok(Tools { names: vec![named.name], schema: Some(schema(found)) })
+            Ok(Tools { names: vec![named.name], schema: Some(schema(found, "")) })
         }
     }
 }
 
-/// What a call of the function looks like.
-fn schema(function: &Function) -> Value {
+/// What a call of the function looks like, as a schema that stands at the JSON pointer `at`.
+fn schema(function: &Function, at: &str) -> Value {
     let parameters = function.parameters.clone().filter(|parameters| !parameters.is_null());
+    let parameters = parameters.map(|own| references::moved(own, &format!("{at}/properties/arguments")));
     json!({
         "type": "object",
         "properties": {

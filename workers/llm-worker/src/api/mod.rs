@@ -4,25 +4,29 @@
 //! |---|---|
 //! | `request` | bodies of requests |
 //! | `options` | what chats and completions share, checked |
-//! | `unsupported` | fields that are refused rather than ignored |
+//! | `unsupported`, `fields` | fields that are refused rather than ignored; those that are known |
 //! | `chat`, `completions`, `embeddings`, `models` | the endpoints |
 //! | `messages` | conversations and tools for the chat template |
 //! | `prompts` | prompts as tokens |
 //! | `generation` | the texts of one request while they are written |
-//! | `tool_calls` | calls of tools in a text |
+//! | `tool_calls`, `call_ids` | calls of tools in a text; their ids |
+//! | `references` | schemas moved into others |
 //! | `stream` | from a generation to events |
 //! | `answer` | parts of answers |
 //! | `failure` | what the engine refuses, as errors of HTTP |
 mod answer;
+mod call_ids;
 mod chat;
 mod completions;
 mod embeddings;
 mod failure;
+mod fields;
 mod generation;
 mod messages;
 mod models;
 mod options;
 mod prompts;
+mod references;
 mod request;
 mod stream;
 mod tool_calls;

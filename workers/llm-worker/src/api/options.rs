@@ -115,11 +115,14 @@ impl Options {
         Ok(())
     }
 
-    /// One request for each text that goes on behind `prompt`; their seeds are one apart.
-    pub fn requests(&self, prompt: &[u32]) -> impl Iterator<Item = Request> {
-        (0..self.choices as u64).map(|choice| {
-            let mut request = Request { prompt: prompt.to_vec(), ..self.request.clone() };
-            request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add(choice));
+    /// One request for each text that goes on behind one of `prompts`, made when it is asked for; the seeds of a prompt's
+    /// are one apart.
+    pub fn requests(&self, prompts: Vec<Vec<u32>>) -> impl Iterator<Item = Request> + Send + use<> {
+        let (request, choices) = (self.request.clone(), self.choices);
+        (0..prompts.len() * choices).map(move |text| {
+            let mut request = Request { prompt: prompts[text / choices].clone(), ..request.clone() };
+            request.sampling.seed =
+                request.sampling.seed.map(|seed| seed.wrapping_add((text % choices) as u64));
             request
         })
     }

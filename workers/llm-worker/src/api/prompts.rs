@@ -9,14 +9,15 @@ use crate::served::Served;
 /// Prompts of one request.
 const MOST: usize = 2048;
 
-/// The tokens of every prompt; `param` is the field that holds them.
+/// The tokens of every prompt, each of which `check` takes by its length and its name; `param` is the field that holds them.
 ///
 /// # Errors
-/// 400 for prompts that are empty, too many, or hold tokens that the model has not.
+/// 400 for prompts that are empty, too many, or hold tokens that the model has not, and what `check` refuses.
 pub async fn tokens(
     served: &Arc<Served>,
     prompts: Prompts,
     param: &'static str,
+    check: impl Fn(usize, &str) -> Result<(), ApiError>,
 ) -> Result<Vec<Vec<u32>>, ApiError> {
     let vocabulary = served.engine.capacity().vocabulary;
     let texts = |texts: Vec<String>| {
@@ -40,6 +41,7 @@ pub async fn tokens(
         if prompt.is_empty() {
             return Err(ApiError::field(name, "is empty"));
         }
+        check(prompt.len(), &name)?;
         if let Some(token) = prompt.iter().find(|&&token| token as usize >= vocabulary) {
             return Err(ApiError::field(
                 name,

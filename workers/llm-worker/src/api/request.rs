@@ -1,5 +1,5 @@
-//! The bodies of requests, as OpenAI has them and vLLM extends them. What is not here is ignored or in
-//! [`super::unsupported`].
+//! The bodies of requests, as OpenAI has them and vLLM extends them. What is not here is refused, unless
+//! [`super::unsupported`] knows that it does no harm.
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
@@ -36,7 +36,8 @@ pub struct Common {
     pub presence_penalty: Option<f32>,
     /// -2 to 2.
     pub frequency_penalty: Option<f32>,
-    /// Above 0.
+    /// Above 0; llama.cpp and Ollama call it `repeat_penalty`.
+    #[serde(alias = "repeat_penalty")]
     pub repetition_penalty: Option<f32>,
     /// By token, -100 to 100.
     pub logit_bias: Option<BTreeMap<String, f32>>,

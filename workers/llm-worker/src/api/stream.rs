@@ -38,7 +38,7 @@ pub fn pieces(generation: Generation) -> impl Stream<Item = Result<Told, ApiErro
 /// What the engine refuses.
 pub async fn start(
     served: &Arc<Served>,
-    requests: Vec<Request>,
+    requests: impl Iterator<Item = Request> + Send + 'static,
     to_a_prompt: usize,
     finder: Option<CallFinder>,
     [prompt, constraint]: [&'static str; 2],

@@ -245,7 +245,9 @@ async fn text_is_held_to_json() {
 #[tokio::test]
 async fn a_tool_that_must_be_called_is_called() {
     let worker = worker();
-    let parameters = json!({"type": "object", "properties": {"up": {"type": "boolean"}}, "required": ["up"], "additionalProperties": false});
+    // By way of a definition, as Pydantic writes schemas of what has parts.
+    let parameters = json!({"type": "object", "properties": {"up": {"$ref": "#/$defs/Up"}}, "required": ["up"],
+        "additionalProperties": false, "$defs": {"Up": {"type": "boolean"}}});
     let tools = json!([{"type": "function", "function": {"name": "turn", "parameters": parameters}},
         {"type": "function", "function": {"name": "rest", "parameters": parameters}}]);
     for choice in [json!({"type": "function", "function": {"name": "turn"}}), json!("required")] {
@@ -261,7 +263,8 @@ async fn a_tool_that_must_be_called_is_called() {
         assert_eq!(said["message"]["content"], Value::Null);
         let call = &said["message"]["tool_calls"][0];
         assert_eq!((&call["type"], call.get("index")), (&json!("function"), None));
-        assert!(call["id"].as_str().unwrap().starts_with("call_"));
+        let id = call["id"].as_str().unwrap();
+        assert!(id.len() == 9 && id.chars().all(|sign| sign.is_ascii_alphanumeric()), "{id}");
         let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
         assert!(arguments["up"].is_boolean());
 

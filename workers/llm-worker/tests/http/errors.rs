@@ -24,6 +24,7 @@ async fn every_bad_value_names_its_field() {
     let tool = json!([{"type": "function", "function": {"name": "f"}}]);
     let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}]);
     let schema = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strange"}}});
+    let long = json!([{"role": "user", "content": "x ".repeat(CONTEXT)}]);
     // Where, what is put into a valid body, the code, the param.
     let table: &[(&str, Value, &str, &str)] = &[
         (CHAT, json!({"max_tokens": 0}), "invalid_value", "max_tokens"),
@@ -90,6 +91,19 @@ async fn every_bad_value_names_its_field() {
         ),
         (CHAT, json!({"functions": [{"name": "f"}]}), "unsupported_parameter", "functions"),
         (CHAT, json!({"audio": {"voice": "x"}}), "unsupported_parameter", "audio"),
+        (CHAT, json!({"invented": [1, 2, 3]}), "unsupported_parameter", "invented"),
+        (CHAT, json!({"repeat_penalty": 0}), "invalid_value", "repetition_penalty"),
+        (CHAT, json!({"prompt": "x"}), "unsupported_parameter", "prompt"),
+        (COMPLETIONS, json!({"mirostat": 2}), "unsupported_parameter", "mirostat"),
+        (
+            COMPLETIONS,
+            json!({"prompt": ["a", "x ".repeat(CONTEXT)], "n": 128}),
+            "context_length_exceeded",
+            "prompt[1]",
+        ),
+        (CHAT, json!({"messages": long, "n": 128}), "context_length_exceeded", "messages"),
+        (EMBEDDINGS, json!({"input": ["a", "x ".repeat(CONTEXT)]}), "context_length_exceeded", "input[1]"),
+        (EMBEDDINGS, json!({"invented": 1}), "unsupported_parameter", "invented"),
         (COMPLETIONS, json!({"prompt": null}), "invalid_value", "prompt"),
         (COMPLETIONS, json!({"prompt": ""}), "invalid_value", "prompt"),
         (COMPLETIONS, json!({"prompt": []}), "invalid_value", "prompt"),
@@ -187,7 +201,8 @@ async fn other_models_paths_and_methods_are_refused_in_shape() {
 async fn fields_that_change_nothing_are_ignored() {
     let worker = worker();
     let more = json!({"user": "someone", "metadata": {"a": "b"}, "service_tier": "auto", "store": false, "logit_bias": null,
-        "stop": null, "tools": null, "top_k": -1, "top_p": 0, "invented": [1, 2, 3], "parallel_tool_calls": true});
+        "stop": null, "tools": null, "top_k": -1, "top_p": 0, "invented": null, "parallel_tool_calls": true,
+        "prompt_cache_key": "k", "safety_identifier": "s", "modalities": ["text"], "repeat_penalty": 1.1});
     let mut body = valid(CHAT);
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let answer = worker.post(CHAT, &body).await;

@@ -132,8 +132,10 @@ pub fn built(chat: bool, options: Options, more: &[&str]) -> Worker {
         Served::new(engine, MODEL.into(), vec!["org/tiny".into()], &options, opened, (&metrics, &lifecycle));
     let served = api.serve(served).clone();
     lifecycle.ready();
-    let line = ["worker", "--model", "tiny", "--streams-per-client", "0"];
-    let arguments = Arguments::try_parse_from(line.iter().chain(more)).unwrap();
+    let line = ["worker", "--model", "tiny"];
+    let unlimited = ["--streams-per-client", "0"];
+    let unlimited = unlimited.iter().filter(|_| !more.contains(&unlimited[0]));
+    let arguments = Arguments::try_parse_from(line.iter().chain(unlimited).chain(more)).unwrap();
     let router = routes::app(&api, metrics, WORKER, DeviceKind::Cpu).router(&arguments.server);
     Worker { router, served, lifecycle, gate, _folder: folder }
 }

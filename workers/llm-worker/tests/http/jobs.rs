@@ -3,7 +3,7 @@ use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
 
-use crate::fixture::{MODEL, WORKER, Worker, worker};
+use crate::fixture::{MODEL, WORKER, Worker, built, worker};
 
 fn job(more: Value) -> Value {
     let mut body = json!({"hive_id": "hive-1", "model": MODEL, "prompt": "Once upon a time", "max_tokens": 70,
@@ -104,10 +104,45 @@ async fn bad_jobs_are_refused_by_field() {
         (json!({"prompt": ""}), 400, "prompt"),
         (json!({"prompt": 3}), 400, "prompt"),
         (json!({"hive_id": null}), 400, "hive_id"),
+        (json!({"seed": 5}), 400, "seed"),
         (json!({"worker_id": "worker-2"}), 400, "worker_id"),
         (json!({"model": "other"}), 404, "model"),
     ] {
         let error = worker.post("/v1/jobs", &job(more.clone())).await.error();
         assert_eq!((error.0, error.2.as_deref()), (status, Some(param)), "{more}");
+    }
+}
+
+/// What a client may have at once counts texts, however they were asked for; what runs can be followed and ended.
+#[tokio::test]
+async fn texts_hold_places_until_they_end() {
+    let worker = built(true, Default::default(), &["--streams-per-client", "2"]);
+    let completion = |more: Value| {
+        let mut body = json!({"model": MODEL, "prompt": "x", "max_tokens": 2});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let chat = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "n": 2});
+    for (body, param) in [(json!({"n": 3}), "n"), (json!({"prompt": ["a", "b", "c"]}), "prompt")] {
+        let error = worker.post("/v1/completions", &completion(body)).await.error();
+        assert_eq!(error, (400, "invalid_value".into(), Some(param.into())));
+    }
+    worker.gate.hold();
+    let (one, other) = (begin(&worker, json!({})).await, begin(&worker, json!({})).await);
+    for (path, body) in [
+        ("/v1/jobs", job(json!({}))),
+        ("/v1/completions", completion(json!({}))),
+        ("/v1/chat/completions", chat.clone()),
+    ] {
+        assert_eq!(worker.post(path, &body).await.error().0, 429, "{path}");
+    }
+    let cancel = Request::delete(format!("/v1/jobs/{}", one.0)).body(Body::empty()).unwrap();
+    assert_eq!(worker.read(cancel).await.status, 200);
+    worker.gate.open();
+    for (_, sse_url) in [one, other] {
+        worker.get(&sse_url).await.chunks();
+    }
+    for (path, body) in [("/v1/completions", completion(json!({"n": 2}))), ("/v1/chat/completions", chat)] {
+        assert_eq!(worker.post(path, &body).await.status, 200, "{path}");
     }
 }

@@ -30,10 +30,13 @@ const MERGES: [(&str, &str); 12] = [
 ];
 const SPECIAL: [&str; 4] = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"];
 
-/// Turns as Qwen writes them, and the tools before.
+/// Turns as Qwen writes them, and the tools before; ids of calls are refused as Mistral's templates do it.
 pub const TEMPLATE: &str = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}\
     {% for message in messages %}{% if message.role == 'user' and message.content == 'raise' %}\
-    {{ raise_exception('no such turn') }}{% endif %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
+    {{ raise_exception('no such turn') }}{% endif %}\
+    {% for call in message.tool_calls %}{% if call.id | length != 9 %}{{ raise_exception('ids have nine signs') }}{% endif %}\
+    {% endfor %}{% if message.role == 'tool' and message.tool_call_id | length != 9 %}\
+    {{ raise_exception('ids have nine signs') }}{% endif %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
     {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 /// The character that stands for a byte in vocabularies of GPT-2's kind.
