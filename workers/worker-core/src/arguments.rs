@@ -64,7 +64,7 @@ pub struct ServerArguments {
     #[arg(long, env, default_value_t = 600, value_parser = seconds(0))]
     pub request_timeout: u64,
 
-    /// Requests, streams above all, that one client may have open; 0 sets no limit
+    /// Requests that one client may have open, and texts, pictures and jobs that may run for it; 0 sets no limit
     #[arg(long, env, default_value_t = 32)]
     pub streams_per_client: usize,
 
