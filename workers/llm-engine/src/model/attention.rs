@@ -61,6 +61,13 @@ fn has_flash(device: &Device, dtype: DType, width: usize) -> bool {
         && width <= most
 }
 
+/// Blocks of a table's row: a power of two, so that the shapes of a step change seldom while texts grow, and a step of one
+/// row for each text is the same launches for long.
+fn widest(step: &Step) -> usize {
+    let widest = step.sequences.iter().map(|sequence| sequence.context.div_ceil(BLOCK)).max();
+    widest.unwrap_or(0).next_power_of_two()
+}
+
 impl Words {
     /// Of a step: cumulative lengths and the table of blocks.
     pub fn of(step: &Step) -> Self {
@@ -71,8 +78,7 @@ impl Words {
             };
             std::iter::once(0).chain(step.sequences.iter().scan(0, sum)).collect()
         };
-        let widest =
-            step.sequences.iter().map(|sequence| sequence.context.div_ceil(BLOCK)).max().unwrap_or(0);
+        let widest = widest(step);
         // A row's end is never looked at: any block fills it.
         let row = |sequence: &SequenceStep| {
             let blocks = sequence.blocks.clone().into_iter().take(sequence.context.div_ceil(BLOCK));
@@ -127,7 +133,7 @@ impl Plan {
                 keys,
                 table: table.reshape((step.sequences.len(), ()))?,
                 max_rows: most(|sequence| sequence.rows.len()),
-                max_keys: most(|sequence| sequence.context),
+                max_keys: widest(step) * BLOCK,
             }),
             false => None,
         };
@@ -220,4 +226,31 @@ fn mask(sequence: &SequenceStep, window: Option<usize>, device: &Device) -> Resu
     let values: Vec<f32> =
         (first..context).flat_map(|query| (0..context).map(move |key| value(query, key))).collect();
     Tensor::from_vec(values, (rows, context), device).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(contexts: &[usize]) -> Step {
+        let sequence = |(row, &context): (usize, &usize)| SequenceStep {
+            rows: row..row + 1,
+            context,
+            blocks: (0..context.div_ceil(BLOCK) as u32).collect(),
+            logits: true,
+        };
+        Step { sequences: contexts.iter().enumerate().map(sequence).collect(), ..Step::default() }
+    }
+
+    #[test]
+    fn shapes_of_a_step_stay_while_texts_grow() {
+        let lengths = |contexts: &[usize]| Words::of(&step(contexts)).parts().map(|part| part.len());
+        let bound = |contexts: &[usize]| widest(&step(contexts)) * BLOCK;
+        for (short, long) in [([1, 1], [16, 2]), ([65, 3], [128, 100]), ([513, 1], [1024, 1000])] {
+            assert_eq!(lengths(&short), lengths(&long));
+            assert_eq!(bound(&short), bound(&long));
+            assert!(long.iter().all(|context| *context <= bound(&long)));
+        }
+        assert_eq!(lengths(&[17, 40]), [3, 3, 2 * 4]);
+    }
 }
