@@ -92,7 +92,7 @@ fn main() -> Result<()> {
     let wanted = |part: Part| [part, Part::All].contains(&arguments.part);
     // What was measured before in the same process has its share of the peak.
     let alone = arguments.part == Part::Text || (arguments.part != Part::All && sides.len() == 1);
-    let measure = |part: &str, side: usize, work: &dyn Fn() -> Result<()>| -> Result<()> {
+    let measure = |part: &str, side: usize, work: &dyn Fn() -> sd_worker::Result<()>| -> Result<()> {
         // Kernels are loaded, shapes met.
         for _ in 0..2 {
             work()?;
@@ -116,20 +116,22 @@ fn main() -> Result<()> {
         Ok(Tensor::randn(0f32, 1f32, (count, 4, cells, cells), device)?.to_dtype(dtype)?)
     };
     if wanted(Part::Text) {
-        measure("text", 0, &|| Ok(drop(model.encode(&["", PROMPT])?)))?;
+        measure("text", 0, &|| model.encode(&["", PROMPT]).map(drop))?;
     }
     if wanted(Part::Unet) {
         let width = model.unet.config().cross_attention_dim;
         let text = Tensor::randn(0f32, 1f32, (2, TOKENS, width), device)?.to_dtype(model.dtype)?;
         for &side in sides {
             let latents = noise(2, side, model.dtype)?;
-            measure("unet", side, &|| Ok(drop(model.unet.forward(&latents, &[500.0], &text, None)?)))?;
+            let step = || model.unet.forward(&latents, &[500.0], &text, None).map(drop);
+            measure("unet", side, &|| Ok(step()?))?;
         }
     }
     if wanted(Part::Vae) {
         for &side in sides {
             let latents = noise(1, side, model.vae_dtype)?;
-            measure("vae", side, &|| Ok(drop(model.vae.decode(&latents)?.to_dtype(DType::F32)?)))?;
+            let decode = || model.vae.decode(&latents)?.to_dtype(DType::F32).map(drop);
+            measure("vae", side, &|| Ok(decode()?))?;
         }
     }
     if wanted(Part::Picture) {
@@ -137,7 +139,7 @@ fn main() -> Result<()> {
         for &side in sides {
             let (width, height, steps) = (side, side, arguments.steps);
             let request = Request { width, height, steps, ..Request::of(&pipeline.model, PROMPT) };
-            let paint = || Ok(drop(pipeline.run(&request, &mut |_| ControlFlow::Continue(()))?));
+            let paint = || pipeline.run(&request, &mut |_| ControlFlow::Continue(())).map(drop);
             measure(&format!("picture of {steps} steps"), side, &paint)?;
         }
     }

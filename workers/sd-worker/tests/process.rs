@@ -82,8 +82,8 @@ fn a_worker_loads_paints_and_ends_when_told() -> Outcome {
     Ok(())
 }
 
-/// The next request, head and body, which gets 200.
-fn heard(listener: &TcpListener) -> Outcome<String> {
+/// The next request, head and body, which gets `status`.
+fn heard(listener: &TcpListener, status: &str) -> Outcome<String> {
     listener.set_nonblocking(true)?;
     let (mut stream, _) = until("request", || listener.accept().ok());
     stream.set_nonblocking(false)?;
@@ -98,7 +98,7 @@ fn heard(listener: &TcpListener) -> Outcome<String> {
             length.is_some_and(|length| length.trim().parse() == Ok(body.len()))
         });
         if whole {
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
+            write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
             return Ok(text);
         }
         assert!(count > 0, "cut: {text}");
@@ -122,7 +122,9 @@ fn the_callback_hears_of_a_job_that_the_workers_end_cuts() -> Outcome {
     let job: Value = asked.into_json()?;
     let ended = Command::new("kill").arg(worker.0.id().to_string()).status()?;
     assert!(ended.success());
-    let told = heard(&listener)?;
+    // The second try comes after a pause that the end of the worker waits for.
+    heard(&listener, "503 Service Unavailable")?;
+    let told = heard(&listener, "200 OK")?;
     let (head, body) = told.split_once("\r\n\r\n").ok_or("no body")?;
     assert!(head.contains("Bearer theirs") && !told.contains("ours"), "{told}");
     let body: Value = serde_json::from_str(body)?;
