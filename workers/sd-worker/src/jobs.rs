@@ -10,7 +10,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use worker_core::jobs::{OnDisconnect, Options};
 use worker_core::lifecycle::Work;
-use worker_core::{ApiError, Body, Job, Jobs};
+use worker_core::{ApiError, Body, Client, Job, Jobs};
 
 use crate::callback::Callback;
 use crate::images::{Format, Source};
@@ -211,6 +211,7 @@ fn log_bytes((bounds, preview_every): (Bounds, usize)) -> usize {
 
 async fn create(
     State(desk): State<Desk>,
+    client: Client,
     Body(asked): Body<JobRequest>,
 ) -> Result<(StatusCode, Json<Accepted>), ApiError> {
     let served = desk.api.served()?;
@@ -232,9 +233,11 @@ async fn create(
         mask: asked.mask.map(Source::Text),
     };
     let request = parameters::check(&served, parameters, SIZE).await?;
+    let place = client.begin(request.seeds.len(), "n")?;
     let seed = request.seeds.first().copied().unwrap_or_default();
     let painting = served.submit(request)?;
     let job = desk.jobs.create(OnDisconnect::Cancel);
+    job.hold(place);
     let job_id = job.id();
     // The queue tells how it ended.
     let canceller = painting.canceller();

@@ -99,7 +99,7 @@ pub fn bring_up(arguments: &Arguments, kind: DeviceKind, api: &Api, metrics: &Me
     telling.bar.finish_and_clear();
 
     let lifecycle = api.lifecycle.clone();
-    let queue = Queue::start(Box::new(pipeline), arguments.queue(), move |why| lifecycle.failed(why))
+    let queue = Queue::start(Box::new(pipeline), arguments.queue(), move |why| lifecycle.lost(why))
         .context("the system has no thread to give")?;
     let (name, aliases) = names(given, &path);
     let (on, version) = (device::describe(&opened.device), about.version);

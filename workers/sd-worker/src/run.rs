@@ -5,9 +5,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, ensure};
 use worker_core::heartbeat::{self, Beat, Heartbeat};
-use worker_core::{Lifecycle, Metrics, arguments, logging, serve};
+use worker_core::{Lifecycle, Metrics, arguments, process, serve};
 
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::callback::Callback;
@@ -17,30 +17,14 @@ use crate::loading;
 use crate::routes::{self, Worker};
 use crate::served::Api;
 
-/// How long `/ready` says why loading failed before the process ends.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long the callback URL may take to hear how the last jobs ended, once nothing runs any more.
 const LAST_CALLS: Duration = Duration::from_secs(5);
 
 /// A worker from its command line to its end: 0 where it was told to end, 1 where it could not work.
 pub fn main(kind: DeviceKind) -> ExitCode {
     let arguments: Arguments = arguments::parse(&DEFAULTS);
-    if let Err(error) = logging::init(&arguments.server) {
-        eprintln!("error: {error}");
-        return ExitCode::FAILURE;
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let ended = runtime
-        .context("the system has no threads to give")
-        .and_then(|runtime| runtime.block_on(live(kind, arguments)));
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // One line: logs of containers are read by lines.
-            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
-            ExitCode::FAILURE
-        }
-    }
+    let server = arguments.server.clone();
+    process::run(&server, live(kind, arguments))
 }
 
 async fn live(kind: DeviceKind, arguments: Arguments) -> Result<()> {
@@ -68,44 +52,36 @@ async fn live(kind: DeviceKind, arguments: Arguments) -> Result<()> {
             }
         });
     }
-    let loaded = load(kind, arguments, &api, metrics)?;
+    load(kind, arguments, &api, metrics)?;
     let served = serve(app, &server).await;
     stop_beating(&beating);
-    if let Ok(served) = api.served() {
-        served.queue.stop();
-    }
+    let stopped = api.served().map_or(true, |served| served.queue.stop_within(process::PATIENCE));
     if tokio::time::timeout(LAST_CALLS, lifecycle.idle()).await.is_err() {
         tracing::warn!("the worker ends before the callback URL has heard of all jobs");
     }
     served?;
-    match loaded.try_recv() {
-        Ok(failure) => Err(failure),
-        Err(_) => Ok(()),
-    }
+    ensure!(stopped, "a step did not end within {} s: look after the device", process::PATIENCE.as_secs());
+    Ok(())
 }
 
-/// Loads on a thread; a failure ends the worker and comes through the channel.
-fn load(
-    kind: DeviceKind,
-    arguments: Arguments,
-    api: &Api,
-    metrics: Metrics,
-) -> Result<Receiver<anyhow::Error>> {
-    let (sender, failure) = channel();
+/// Loads on a thread; a worker that cannot load is lost.
+fn load(kind: DeviceKind, arguments: Arguments, api: &Api, metrics: Metrics) -> Result<()> {
     let api = api.clone();
     let bring_up = move || {
         if let Err(error) = loading::bring_up(&arguments, kind, &api, &metrics) {
-            api.lifecycle.failed(first_line(&format!("{error:#}")));
-            let _ = sender.send(anyhow!("{} cannot serve: {error:#}", kind.worker()));
-            thread::sleep(LAST_WORDS);
-            api.lifecycle.drain();
+            tracing::error!("{error:#}");
+            api.lifecycle.lost(format!(
+                "{} cannot serve: {}",
+                kind.worker(),
+                first_line(&format!("{error:#}"))
+            ));
         }
     };
     thread::Builder::new()
         .name("loading".to_owned())
         .spawn(bring_up)
         .context("the system has no thread to give")?;
-    Ok(failure)
+    Ok(())
 }
 
 /// What the hive is told.

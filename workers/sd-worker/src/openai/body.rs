@@ -4,7 +4,7 @@ use std::sync::Arc;
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use worker_core::{ApiError, body};
+use worker_core::{ApiError, Client, body};
 
 use crate::images::{Format, Source};
 use crate::parameters::{self, Parameters, SizeNames};
@@ -67,6 +67,7 @@ struct Image {
 /// What is wrong with the request, or why there are no pictures.
 pub async fn answer(
     served: Arc<Served>,
+    client: &Client,
     fields: &Map<String, Value>,
     image: Option<Vec<u8>>,
     mask: Option<Vec<u8>>,
@@ -98,6 +99,7 @@ pub async fn answer(
         mask: mask.map(Source::File),
     };
     let request = parameters::check(&served, parameters, SIZE).await?;
+    let _place = client.begin(request.seeds.len(), "n")?;
     let size = format!("{}x{}", request.width, request.height);
     let seed = request.seeds.first().copied().unwrap_or_default();
     let data = made(served.submit(request)?, format).await?;

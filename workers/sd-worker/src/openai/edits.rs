@@ -2,7 +2,7 @@
 use axum::Json;
 use axum::extract::multipart::MultipartRejection;
 use axum::extract::{Multipart, State};
-use worker_core::ApiError;
+use worker_core::{ApiError, Client};
 
 use super::body::{Answer, answer};
 use super::form::{self, Form};
@@ -10,6 +10,7 @@ use crate::served::Api;
 
 pub async fn create(
     State(api): State<Api>,
+    client: Client,
     form: Result<Multipart, MultipartRejection>,
 ) -> Result<Json<Answer>, ApiError> {
     let served = api.served()?;
@@ -19,5 +20,5 @@ pub async fn create(
     let Some(image) = image else {
         return Err(ApiError::field("image", "is missing: send the picture as a file of the form"));
     };
-    answer(served, &fields, Some(image), mask).await
+    answer(served, &client, &fields, Some(image), mask).await
 }

@@ -2,13 +2,14 @@
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Map, Value};
-use worker_core::{ApiError, Body};
+use worker_core::{ApiError, Body, Client};
 
 use super::body::{Answer, answer};
 use crate::served::Api;
 
 pub async fn create(
     State(api): State<Api>,
+    client: Client,
     Body(fields): Body<Map<String, Value>>,
 ) -> Result<Json<Answer>, ApiError> {
     for name in ["image", "mask"] {
@@ -16,5 +17,5 @@ pub async fn create(
             return Err(ApiError::field(name, "is for /v1/images/edits and /v1/jobs"));
         }
     }
-    answer(api.served()?, &fields, None, None).await
+    answer(api.served()?, &client, &fields, None, None).await
 }

@@ -4,7 +4,8 @@ mod painter;
 mod thread;
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::mpsc::channel;
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -118,7 +119,7 @@ impl Queue {
         let line = Arc::new(Line::new(options));
         let own = line.clone();
         let run = move || thread::run(&own, painter, lost);
-        let thread = std::thread::Builder::new().name("painter".to_owned()).spawn(run)?;
+        let thread = Builder::new().name("painter".to_owned()).spawn(run)?;
         Ok(Self(Arc::new(Handle { line, thread: Mutex::new(Some(thread)) })))
     }
 
@@ -147,10 +148,22 @@ impl Queue {
 
     /// Ends all requests, the one being made after its step, and waits for the thread.
     pub fn stop(&self) {
-        self.0.line.close(&Failure::new("worker_ended", "the worker ended before this was done"));
-        let thread = self.0.thread.lock().take();
         // A thread that panicked has nothing more to say.
-        drop(thread.map(JoinHandle::join));
+        drop(self.close().map(JoinHandle::join));
+    }
+
+    /// [`Self::stop`], but waits no longer than `limit`. Whether the thread has ended: it does not where the device hangs, and
+    /// is then left to itself.
+    pub fn stop_within(&self, limit: Duration) -> bool {
+        let Some(thread) = self.close() else { return true };
+        let (sender, ended) = channel();
+        let join = move || drop((thread.join(), sender.send(())));
+        Builder::new().spawn(join).is_ok() && ended.recv_timeout(limit).is_ok()
+    }
+
+    fn close(&self) -> Option<JoinHandle<()>> {
+        self.0.line.close(&Failure::new("worker_ended", "the worker ended before this was done"));
+        self.0.thread.lock().take()
     }
 }
 

@@ -158,7 +158,7 @@ pub fn built(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worker {
     let painter = Box::new(Gated { pipeline, gate: gate.clone() });
     let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
     let failing = lifecycle.clone();
-    let queue = Queue::start(painter, arguments.queue(), move |why| failing.failed(why)).unwrap();
+    let queue = Queue::start(painter, arguments.queue(), move |why| failing.lost(why)).unwrap();
     let api = Api::new(lifecycle.clone());
     let opened = Opened { device: Device::Cpu, ordinal: None };
     let served = Served::new(queue, about, MODEL.into(), vec!["org/tiny".into()], opened, &metrics);
