@@ -149,7 +149,10 @@ pub fn built(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worker {
     let folder = tempfile::tempdir().unwrap();
     tiny_model::write(folder.path(), kind).unwrap();
     let limit = DEFAULTS.iter().find(|(name, _)| *name == "body_limit").unwrap().1;
-    let line = ["worker", "--model-path", "tiny", "--streams-per-client", "0", "--body-limit", limit];
+    let mut line = vec!["worker", "--model-path", "tiny", "--body-limit", limit];
+    if !more.contains(&"--streams-per-client") {
+        line.extend(["--streams-per-client", "0"]);
+    }
     let arguments = Arguments::try_parse_from(line.iter().chain(more)).unwrap();
     let mut pipeline = tiny_model::load(folder.path(), LoadOptions::default()).unwrap();
     pipeline.bounds = arguments.bounds();

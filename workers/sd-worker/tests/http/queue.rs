@@ -1,4 +1,6 @@
 //! Places, cancels, clients that leave, full queues, ends.
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 
@@ -184,4 +186,35 @@ async fn a_stopped_queue_tells_who_waits_and_takes_nothing() {
         assert_eq!(error(&worker.get(sse_url).await.events()), "worker_ended");
     }
     assert_eq!(worker.post("/v1/jobs", &job()).await.error().0, 503);
+}
+
+#[tokio::test]
+async fn pictures_of_one_client_are_counted() {
+    let worker = with(&["--streams-per-client", "2"]);
+    worker.gate.hold();
+    let mut jobs = vec![begun(&worker).await];
+    jobs.push(worker.begin(&job()).await);
+    assert_eq!(worker.post("/v1/jobs", &job()).await.status, 429);
+    let mut three = job();
+    three["n"] = 3.into();
+    let refused = worker.post("/v1/jobs", &three).await;
+    assert_eq!(refused.status, 400, "{}", refused.text);
+    assert_eq!(refused.json()["error"]["param"], "n");
+    assert_eq!(worker.post(GENERATIONS, &job()).await.status, 429);
+    worker.gate.open();
+    for (_, sse_url) in &jobs {
+        assert_eq!(worker.get(sse_url).await.events().last().unwrap().0, "complete");
+    }
+    worker.idle().await;
+    assert_eq!(worker.post(GENERATIONS, &job()).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_step_that_hangs_is_not_waited_for_for_ever() {
+    let worker = worker();
+    worker.gate.hold();
+    let (_, sse_url) = begun(&worker).await;
+    assert!(!worker.served.queue.stop_within(Duration::from_millis(10)));
+    worker.gate.open();
+    assert_eq!(error(&worker.get(&sse_url).await.events()), "worker_ended");
 }
