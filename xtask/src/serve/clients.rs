@@ -26,7 +26,9 @@ pub fn browse(program: &str, name: &str, url: &str, folder: &Path) -> Result<u64
 fn counted(command: &mut Command, name: &str) -> Result<u64> {
     let said = process::tee(command)?;
     let last = said.lines().last().and_then(|line| line.strip_prefix(name)?.strip_prefix('='));
-    last.with_context(|| format!("the client did not end with {name}="))?.parse().context("the client's count")
+    last.with_context(|| format!("the client did not end with {name}="))?
+        .parse()
+        .context("the client's count")
 }
 
 /// The folder of packages and what they need.

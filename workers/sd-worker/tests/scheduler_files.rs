@@ -1,0 +1,167 @@
+//! scheduler_config.json: published files, what they leave out, old ones, and what is refused.
+use sd_worker::schedulers::{Level, Method, Prediction, Scheduler, SchedulerConfig, Spacing, UniPcKind};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// A file that names what it must and `more`, of `class`.
+fn file(class: &str, more: &str) -> String {
+    format!(
+        r#"{{"_class_name": "{class}", "beta_end": 0.012, "beta_schedule": "scaled_linear", "beta_start": 0.00085{more}}}"#
+    )
+}
+
+#[test]
+fn published_files_are_read() -> Outcome {
+    let v1 = SchedulerConfig::from_json(
+        r#"{"_class_name": "PNDMScheduler", "beta_end": 0.012, "beta_schedule": "scaled_linear", "beta_start": 0.00085,
+            "num_train_timesteps": 1000, "set_alpha_to_one": false, "skip_prk_steps": true, "steps_offset": 1,
+            "trained_betas": null, "clip_sample": false}"#,
+        "StableDiffusionPipeline",
+    )?;
+    assert_eq!(v1, SchedulerConfig { spacing: None, ..Default::default() });
+    let turbo = SchedulerConfig::from_json(
+        &file(
+            "EulerAncestralDiscreteScheduler",
+            r#", "prediction_type": "epsilon", "steps_offset": 1, "timestep_spacing": "trailing""#,
+        ),
+        "StableDiffusionXLPipeline",
+    )?;
+    assert_eq!((turbo.method, turbo.spacing), (Method::EulerAncestral, Some(Spacing::Trailing)));
+    // As Python writes it, which has numbers that JSON has not.
+    let dpm = SchedulerConfig::from_json(
+        r#"{"_class_name": "DPMSolverMultistepScheduler", "_diffusers_version": "0.21.4",
+            "algorithm_type": "dpmsolver++", "beta_end": 0.012, "beta_schedule": "scaled_linear", "beta_start": 0.00085,
+            "clip_sample": false, "dynamic_thresholding_ratio": 0.995, "euler_at_final": false,
+            "lambda_min_clipped": -Infinity, "lower_order_final": true, "num_train_timesteps": 1000,
+            "prediction_type": "v_prediction", "sample_max_value": 1.0, "set_alpha_to_one": false,
+            "skip_prk_steps": true, "solver_order": 2, "solver_type": "midpoint", "steps_offset": 1,
+            "thresholding": false, "timestep_spacing": "leading", "trained_betas": null, "use_karras_sigmas": true,
+            "use_lu_lambdas": false, "variance_type": null}"#,
+        "StableDiffusionPipeline",
+    )?;
+    let prediction = Prediction::VPrediction;
+    let expected =
+        SchedulerConfig { karras: true, method: Method::DpmSolver2M, prediction, ..Default::default() };
+    assert_eq!(dpm, expected);
+    let silent = SchedulerConfig::from_json(
+        r#"{"_class_name": "UniPCMultistepScheduler", "solver_type": "bh1"}"#,
+        "",
+    )?;
+    assert_eq!((silent.method, silent.spacing, silent.uni_pc), (Method::UniPc, None, UniPcKind::Bh1));
+    assert_eq!((silent.beta_start, silent.beta_end, silent.steps_offset), (0.0001, 0.02, 0));
+    Ok(())
+}
+
+#[test]
+fn numbers_that_json_has_not_are_none_and_words_stay() -> Outcome {
+    let read = |more: &str| SchedulerConfig::from_json(&file("DDIMScheduler", more), "");
+    let plain = read("")?;
+    for same in [
+        r#", "a": -Infinity, "b": [Infinity, NaN], "c":{"d":NaN}"#,
+        r#", "a": "-Infinity", "b": "\"NaN", "c": "\\", "d": NaN, "NaN": "Infinity \\\" NaN""#,
+        r#", "trained_betas": NaN, "ü": Infinity"#,
+    ] {
+        assert_eq!(read(same)?, plain, "{same}");
+    }
+    for named in [r#", "prediction_type": "NaN""#, r#", "beta_schedule": "-Infinity""#] {
+        let word = named.split('"').nth(3).ok_or("no word")?;
+        assert!(read(named).is_err_and(|error| error.to_string().contains(word)), "{named}");
+    }
+    assert!(read(r#", "a": 1NaN"#).is_err() && read(r#", "a": nan"#).is_err());
+    Ok(())
+}
+
+#[test]
+fn what_a_file_leaves_out_is_as_the_method_has_it() -> Outcome {
+    let methods = [
+        (Method::Ddim, Spacing::Leading),
+        (Method::Euler, Spacing::Linspace),
+        (Method::EulerAncestral, Spacing::Linspace),
+        (Method::DpmSolver2M, Spacing::Linspace),
+        (Method::UniPc, Spacing::Linspace),
+    ];
+    for class in ["PNDMScheduler", "DDIMScheduler", "EulerDiscreteScheduler", "DPMSolverMultistepScheduler"] {
+        let silent = SchedulerConfig::from_json(&file(class, ""), "")?;
+        let more = r#", "timestep_spacing": "trailing", "set_alpha_to_one": false"#;
+        let named = SchedulerConfig::from_json(&file(class, more), "")?;
+        for (method, spacing) in methods {
+            let walked = |config: &SchedulerConfig| -> sd_worker::Result<Vec<(Option<f64>, Level)>> {
+                let scheduler = Scheduler::new(config, method, 7, 0)?;
+                Ok((0..=7).map(|step| (scheduler.timestep(step), scheduler.level(step))).collect())
+            };
+            let with = |spacing, one| SchedulerConfig {
+                spacing: Some(spacing),
+                set_alpha_to_one: Some(one),
+                ..silent.clone()
+            };
+            assert_eq!(walked(&silent)?, walked(&with(spacing, true))?, "{class} {method:?}");
+            // What the file names holds for every method.
+            let walked_as_named = walked(&named)?;
+            assert_eq!(walked_as_named, walked(&with(Spacing::Trailing, false))?, "{class} {method:?}");
+            assert_eq!(walked_as_named[7].1.sigma > 0.0, method == Method::Ddim, "{class} {method:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn old_files_are_put_right_as_diffusers_does() -> Outcome {
+    let old = [
+        "",
+        r#", "steps_offset": 0, "clip_sample": true"#,
+        r#", "steps_offset": null, "clip_sample": null"#,
+        r#", "steps_offset": 2"#,
+    ];
+    let expected = SchedulerConfig::from_json(&file("DDIMScheduler", r#", "steps_offset": 1"#), "")?;
+    for more in old {
+        for pipeline in ["StableDiffusionPipeline", "StableDiffusionInpaintPipeline"] {
+            let config = SchedulerConfig::from_json(&file("DDIMScheduler", more), pipeline)?;
+            assert_eq!(config, expected, "{more} {pipeline}");
+        }
+    }
+    for pipeline in ["StableDiffusionXLPipeline", "StableDiffusionXLInpaintPipeline", ""] {
+        assert_eq!(SchedulerConfig::from_json(&file("DDIMScheduler", old[0]), pipeline)?.steps_offset, 0);
+        assert!(SchedulerConfig::from_json(&file("DDIMScheduler", old[1]), pipeline).is_err());
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_not_here_is_refused_by_name() {
+    let files = [
+        ("", "EOF"),
+        ("[]", "invalid type"),
+        (r#"{"_class_name": "LCMScheduler"}"#, "LCMScheduler"),
+        (r#"{"_class_name": "FlowMatchEulerDiscreteScheduler"}"#, "FlowMatch"),
+        (r#"{"clip_sample": true}"#, "clip_sample"),
+        (r#"{"use_flow_sigmas": true}"#, "use_flow_sigmas"),
+        (r#"{"prediction_type": "flow"}"#, "flow"),
+        (r#"{"beta_schedule": "exp"}"#, "exp"),
+    ];
+    for (text, named) in files {
+        let error = SchedulerConfig::from_json(text, "").expect_err(text).to_string();
+        assert!(error.contains(named), "{text}: {error}");
+    }
+    let classes = [
+        ("DPMSolverMultistepScheduler", "algorithm_type", r#""sde-dpmsolver++""#),
+        ("DPMSolverMultistepScheduler", "algorithm_type", r#""sde-dpmsolver""#),
+        ("DPMSolverMultistepScheduler", "algorithm_type", r#""dpmsolver""#),
+        ("DPMSolverMultistepScheduler", "solver_order", "3"),
+        ("DPMSolverMultistepScheduler", "solver_order", "1"),
+        ("DPMSolverMultistepScheduler", "solver_type", r#""heun""#),
+        ("EulerDiscreteScheduler", "interpolation_type", r#""log_linear""#),
+        ("EulerDiscreteScheduler", "timestep_type", r#""continuous""#),
+        ("UniPCMultistepScheduler", "disable_corrector", "[0, 1]"),
+        ("UniPCMultistepScheduler", "predict_x0", "false"),
+    ];
+    for (class, key, value) in classes {
+        let text = file(class, &format!(r#", "{key}": {value}"#));
+        let error =
+            SchedulerConfig::from_json(&text, "StableDiffusionPipeline").expect_err(&text).to_string();
+        assert!(error.contains(&format!("{key} = ")) && error.contains("not supported"), "{text}: {error}");
+        // Another class has no use for the key.
+        assert!(
+            SchedulerConfig::from_json(&file("DDIMScheduler", &format!(r#", "{key}": {value}"#)), "").is_ok()
+        );
+    }
+}
