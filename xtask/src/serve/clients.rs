@@ -1,4 +1,5 @@
 //! Programs of Python that ask a worker, and the packages that they need.
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,8 +18,10 @@ pub fn ask(program: &str, name: &str, url: &str) -> Result<u64> {
     counted(command("python3", &[program, url]).env("PYTHONPATH", packages(OPENAI)?), name)
 }
 
-/// Uses a worker's page in Chromium, and leaves pictures of it in `folder`.
+/// Uses a worker's page in Chromium, and leaves pictures of it in the folder `name` of `folder`.
 pub fn browse(program: &str, name: &str, url: &str, folder: &Path) -> Result<u64> {
+    let folder = folder.join(name);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let mut browser = command("python3", &[program, url]);
     counted(browser.arg(folder).env("PYTHONPATH", packages(SELENIUM)?), name)
 }

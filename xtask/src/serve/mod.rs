@@ -4,7 +4,6 @@ mod language;
 mod pictures;
 mod worker;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -53,9 +52,8 @@ pub fn run_on(
     page: Option<&Path>,
 ) -> Result<()> {
     setup::ensure(setup::SERVE)?;
-    if let Some(folder) = page {
+    if page.is_some() {
         setup::ensure(setup::PAGE)?;
-        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
     let mut build = cargo(&["build", "--quiet", "--bins", "--examples"]);
     let programs = process::built(build.args(selection).env("CANDLE_ROCM_ARCHS", archs))?;
