@@ -10,10 +10,9 @@ use llm_engine::engine::Stream;
 use llm_engine::request::{Event, Request, Sampling, StopReason};
 use serde::{Deserialize, Serialize};
 use worker_core::jobs::{OnDisconnect, Options};
-use worker_core::{ApiError, Body, Client, Job, Jobs};
+use worker_core::{ApiError, Body, Client, Job, Jobs, device};
 
 use crate::api::{self, Api};
-use crate::device;
 use crate::metrics::Observed;
 use crate::served::Served;
 

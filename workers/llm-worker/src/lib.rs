@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `run` | the life of the process |
 //! | `arguments` | the command line |
-//! | `device` | where the model runs |
 //! | `fetch` | models by path or by their name on the Hub |
 //! | `loading` | from arguments to a model that is warm |
 //! | `served` | the model as handlers know it |
@@ -15,7 +14,6 @@
 //! | `metrics` | what Prometheus reads |
 pub mod api;
 pub mod arguments;
-pub mod device;
 pub mod fetch;
 pub mod jobs;
 pub mod loading;

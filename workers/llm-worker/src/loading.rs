@@ -11,9 +11,9 @@ use worker_core::Metrics;
 
 use crate::api::Api;
 use crate::arguments::Arguments;
-use crate::device::{self, DeviceKind};
 use crate::fetch::{self, Hub};
 use crate::served::Served;
+use worker_core::device::{self, DeviceKind};
 
 /// Parts of the bar on the terminal.
 const PARTS: u64 = 1000;

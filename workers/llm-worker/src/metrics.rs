@@ -5,15 +5,13 @@ use std::time::Instant;
 use candle_core::Device;
 use llm_engine::engine::{Engine, Status};
 use llm_engine::request::Event;
-use worker_core::Metrics;
 use worker_core::metrics::prometheus_client::collector::Collector;
 use worker_core::metrics::prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use worker_core::metrics::prometheus_client::metrics::counter::ConstCounter;
 use worker_core::metrics::prometheus_client::metrics::gauge::ConstGauge;
 use worker_core::metrics::prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use worker_core::metrics::prometheus_client::registry::Unit;
-
-use crate::device;
+use worker_core::{Metrics, device};
 
 /// Times that requests measure.
 #[derive(Clone, Debug)]

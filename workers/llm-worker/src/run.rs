@@ -1,19 +1,18 @@
 //! The life of the process.
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use worker_core::heartbeat::{self, Beat, Heartbeat};
+use worker_core::device::{self, DeviceKind};
+use worker_core::heartbeat::{self, Beat};
 use worker_core::{Lifecycle, Metrics, arguments, process, serve};
 
 use llm_engine::engine::said;
 
 use crate::api::Api;
 use crate::arguments::{Arguments, DEFAULTS};
-use crate::device::{self, DeviceKind};
 use crate::{loading, routes};
 
 /// How often the engine is asked whether it has failed.
@@ -30,22 +29,13 @@ async fn live(kind: DeviceKind, arguments: Arguments) -> Result<()> {
     let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
     let api = Api::new(lifecycle.clone());
     let server = arguments.server.clone();
-    let (beats, beating) = channel();
-    let mut app = routes::app(&api, metrics.clone(), &server.worker_id, kind);
-    if let Some(url) = server.hive_url.clone() {
-        let (api, worker_id) = (api.clone(), server.worker_id.clone());
-        let mut options = heartbeat::Options::new(url);
-        options.token = server.hive_token.clone();
-        app = app.on_bound(move |address| {
-            match heartbeat::start(options, move || beat(&api, &worker_id, kind, address)) {
-                Ok(heartbeat) => drop(beats.send(heartbeat)),
-                Err(error) => tracing::warn!(%error, "the hive will not be told"),
-            }
-        });
-    }
+    let app = routes::app(&api, metrics.clone(), &server.worker_id, kind);
+    let (told, worker_id) = (api.clone(), server.worker_id.clone());
+    let (app, beating) =
+        heartbeat::of_app(app, &server, move |address| beat(&told, &worker_id, kind, address));
     load(kind, arguments, &api, metrics)?;
     let served = serve(app, &server).await;
-    stop_beating(&beating);
+    beating.stop();
     let stopped = api.served().map_or(true, |served| served.engine.stop_within(process::PATIENCE));
     served?;
     ensure!(stopped, "a step did not end within {} s: look after the device", process::PATIENCE.as_secs());
@@ -67,7 +57,11 @@ fn load(kind: DeviceKind, arguments: Arguments, api: &Api, metrics: Metrics) -> 
         }
         Err(error) => {
             tracing::error!("{error:#}");
-            api.lifecycle.lost(format!("{} cannot serve: {}", kind.worker(), said(&error)));
+            api.lifecycle.lost(format!(
+                "{} cannot serve: {}",
+                kind.binary(env!("CARGO_PKG_NAME")),
+                said(&error)
+            ));
         }
     };
     thread::Builder::new()
@@ -83,18 +77,12 @@ fn beat(api: &Api, worker_id: &str, kind: DeviceKind, address: SocketAddr) -> Be
     let status = served.as_ref().map(|served| served.engine.status()).unwrap_or_default();
     Beat {
         worker_id: worker_id.to_owned(),
-        kind: kind.worker().to_owned(),
+        kind: kind.binary(env!("CARGO_PKG_NAME")),
         models: served.iter().map(|served| served.name.clone()).collect(),
         address: address.to_string(),
         ready: api.lifecycle.is_ready(),
         running: status.running,
         waiting: status.waiting,
         vram_bytes: served.map_or(0, |served| device::vram_bytes(&served.opened.device)),
-    }
-}
-
-fn stop_beating(beating: &Receiver<Heartbeat>) {
-    if let Ok(heartbeat) = beating.try_recv() {
-        heartbeat.stop();
     }
 }

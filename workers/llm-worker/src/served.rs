@@ -4,9 +4,9 @@ use llm_engine::request::Refused;
 use llm_engine::step::BLOCK;
 use worker_core::{ApiError, Lifecycle, Metrics};
 
-use crate::api::{self, unix_seconds};
-use crate::device::Opened;
+use crate::api;
 use crate::metrics::ModelMetrics;
+use worker_core::device::Opened;
 
 /// A model that takes requests.
 pub struct Served {

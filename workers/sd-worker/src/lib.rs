@@ -15,7 +15,6 @@
 //! |---|---|
 //! | `run` | the life of the process |
 //! | `arguments` | the command line |
-//! | `device` | where the model runs |
 //! | `fetch` | models by path or by their name on the Hub |
 //! | `loading` | from arguments to a model that is warm |
 //! | `queue/` | who waits, and the thread that makes pictures |
@@ -31,7 +30,6 @@
 
 pub mod arguments;
 pub mod callback;
-pub mod device;
 mod error;
 pub mod fetch;
 pub mod images;

@@ -11,13 +11,13 @@ use worker_core::hub::Hub;
 use worker_core::{Lifecycle, Metrics};
 
 use crate::arguments::Arguments;
-use crate::device::{self, DeviceKind};
 use crate::fetch;
 use crate::model::Model;
 use crate::picture::{Mask, Picture};
 use crate::pipeline::{Pipeline, Request, Start};
 use crate::queue::{Painter, Queue};
 use crate::served::{About, Api, Served};
+use worker_core::device::{self, DeviceKind};
 
 /// Parts of the bar on the terminal.
 const PARTS: u64 = 1000;

@@ -2,13 +2,12 @@
 use std::fmt;
 
 use candle_core::Device;
-use worker_core::Metrics;
 use worker_core::metrics::prometheus_client::collector::Collector;
 use worker_core::metrics::prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use worker_core::metrics::prometheus_client::metrics::counter::ConstCounter;
 use worker_core::metrics::prometheus_client::metrics::gauge::ConstGauge;
+use worker_core::{Metrics, device};
 
-use crate::device;
 use crate::queue::{Queue, Status};
 
 /// Adds a model's metrics to the worker's, under the label `model`.

@@ -3,10 +3,10 @@ use axum::Router;
 use worker_core::{App, Metrics};
 
 use crate::callback::Callback;
-use crate::device::{self, DeviceKind};
 use crate::pipeline::Bounds;
 use crate::served::Api;
 use crate::{jobs, openai, page};
+use worker_core::device::{self, DeviceKind};
 
 /// What the routes have to know of the worker before there is a model.
 #[derive(Clone)]
@@ -30,5 +30,7 @@ pub fn app(api: &Api, metrics: Metrics, worker: Worker) -> App {
         .merge(openai::router(api.clone()))
         .merge(jobs::router(api.clone(), &id, callback, (bounds, preview_every)))
         .merge(page::router());
-    App::new(router, api.lifecycle.clone(), metrics).open("/").doctor(move || device::doctor(kind))
+    App::new(router, api.lifecycle.clone(), metrics)
+        .open("/")
+        .doctor(move || device::doctor(kind, &kind.binary(env!("CARGO_PKG_NAME"))))
 }

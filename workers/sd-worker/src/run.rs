@@ -1,17 +1,16 @@
 //! The life of the process.
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use worker_core::heartbeat::{self, Beat, Heartbeat};
+use worker_core::device::{self, DeviceKind};
+use worker_core::heartbeat::{self, Beat};
 use worker_core::{Lifecycle, Metrics, arguments, process, serve};
 
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::callback::Callback;
-use crate::device::{self, DeviceKind};
 use crate::error::first_line;
 use crate::loading;
 use crate::routes::{self, Worker};
@@ -39,22 +38,13 @@ async fn live(kind: DeviceKind, arguments: Arguments) -> Result<()> {
         bounds: arguments.bounds(),
         preview_every: arguments.preview_every,
     };
-    let mut app = routes::app(&api, metrics.clone(), worker);
-    let (beats, beating) = channel();
-    if let Some(url) = server.hive_url.clone() {
-        let (api, worker_id) = (api.clone(), server.worker_id.clone());
-        let mut options = heartbeat::Options::new(url);
-        options.token = server.hive_token.clone();
-        app = app.on_bound(move |address| {
-            match heartbeat::start(options, move || beat(&api, &worker_id, kind, address)) {
-                Ok(heartbeat) => drop(beats.send(heartbeat)),
-                Err(error) => tracing::warn!(%error, "the hive will not be told"),
-            }
-        });
-    }
+    let app = routes::app(&api, metrics.clone(), worker);
+    let (told, worker_id) = (api.clone(), server.worker_id.clone());
+    let (app, beating) =
+        heartbeat::of_app(app, &server, move |address| beat(&told, &worker_id, kind, address));
     load(kind, arguments, &api, metrics)?;
     let served = serve(app, &server).await;
-    stop_beating(&beating);
+    beating.stop();
     let stopped = api.served().map_or(true, |served| served.queue.stop_within(process::PATIENCE));
     if tokio::time::timeout(LAST_CALLS, lifecycle.idle()).await.is_err() {
         tracing::warn!("the worker ends before the callback URL has heard of all jobs");
@@ -72,7 +62,7 @@ fn load(kind: DeviceKind, arguments: Arguments, api: &Api, metrics: Metrics) -> 
             tracing::error!("{error:#}");
             api.lifecycle.lost(format!(
                 "{} cannot serve: {}",
-                kind.worker(),
+                kind.binary(env!("CARGO_PKG_NAME")),
                 first_line(&format!("{error:#}"))
             ));
         }
@@ -90,18 +80,12 @@ fn beat(api: &Api, worker_id: &str, kind: DeviceKind, address: SocketAddr) -> Be
     let status = served.as_ref().map(|served| served.queue.status()).unwrap_or_default();
     Beat {
         worker_id: worker_id.to_owned(),
-        kind: kind.worker().to_owned(),
+        kind: kind.binary(env!("CARGO_PKG_NAME")),
         models: served.iter().map(|served| served.name.clone()).collect(),
         address: address.to_string(),
         ready: api.lifecycle.is_ready(),
         running: status.running,
         waiting: status.waiting,
         vram_bytes: served.map_or(0, |served| device::vram_bytes(&served.opened.device)),
-    }
-}
-
-fn stop_beating(beating: &Receiver<Heartbeat>) {
-    if let Ok(heartbeat) = beating.try_recv() {
-        heartbeat.stop();
     }
 }

@@ -5,12 +5,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
 use worker_core::{ApiError, Lifecycle, Metrics};
 
-use crate::device::Opened;
 use crate::metrics;
 use crate::model::Version;
 use crate::pipeline::{Bounds, Pipeline, Request};
 use crate::queue::{Failure, Painting, Queue, Refused};
 use crate::schedulers::SchedulerConfig;
+use worker_core::device::Opened;
 
 /// Given pictures that are decoded at once: each may take as much memory as its limits allow.
 const DECODERS: usize = 4;
@@ -115,11 +115,6 @@ impl Served {
     }
 }
 
-/// Now.
-pub fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
 fn refused(refused: Refused) -> ApiError {
     match refused {
         Refused::Full { waiting, after } => {
@@ -142,36 +137,4 @@ pub fn failed(failure: Failure) -> ApiError {
 }
 
 /// What handlers know: the model, once it is loaded.
-#[derive(Clone)]
-pub struct Api {
-    served: Arc<OnceLock<Arc<Served>>>,
-    /// The state of the worker.
-    pub lifecycle: Lifecycle,
-}
-
-impl Api {
-    /// Without a model yet.
-    pub fn new(lifecycle: Lifecycle) -> Self {
-        Self { served: Arc::default(), lifecycle }
-    }
-
-    /// Gives it the model; the first stays.
-    pub fn serve(&self, served: Served) -> &Arc<Served> {
-        self.served.get_or_init(|| Arc::new(served))
-    }
-
-    /// The model.
-    ///
-    /// # Errors
-    /// 503 until it is loaded.
-    pub fn served(&self) -> Result<Arc<Served>, ApiError> {
-        self.served.get().cloned().ok_or_else(|| {
-            let (why, after) = self
-                .lifecycle
-                .state()
-                .refusal()
-                .unwrap_or_else(|| ("the model is not loaded yet".to_owned(), Duration::from_secs(5)));
-            ApiError::unavailable(why, after).with_code("not_ready")
-        })
-    }
-}
+pub type Api = worker_core::Api<Served>;

@@ -8,8 +8,8 @@ mod tiny_model;
 use futures_util::StreamExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sd_worker::device::resident_bytes;
 use serde_json::{Value, json};
+use worker_core::device::resident_bytes;
 
 use fixture::{Worker, get, with};
 use images::{base64, mask, png};

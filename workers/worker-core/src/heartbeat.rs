@@ -1,9 +1,11 @@
 //! Tells the hive how the worker does.
 
 use crate::auth::Token;
+use crate::{App, ServerArguments};
 use serde::Serialize;
 use std::io;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -97,6 +99,35 @@ impl Heartbeat {
         // A thread that is gone already, of a panic of `beat`, needs no stopping.
         let _ = self.stop.send(());
         let _ = self.thread.join();
+    }
+}
+
+/// The heartbeat of an [`App`], which begins once the app is bound.
+#[derive(Debug)]
+pub struct Beating(Receiver<Heartbeat>);
+
+/// Tells the hive what `beat` says of the address that `app` is bound to, where the arguments name a hive.
+pub fn of_app(
+    app: App,
+    arguments: &ServerArguments,
+    beat: impl Fn(SocketAddr) -> Beat + Send + 'static,
+) -> (App, Beating) {
+    let (sender, beating) = channel();
+    let Some(url) = arguments.hive_url.clone() else { return (app, Beating(beating)) };
+    let options = Options { token: arguments.hive_token.clone(), ..Options::new(url) };
+    let app = app.on_bound(move |address| match start(options, move || beat(address)) {
+        Ok(heartbeat) => drop(sender.send(heartbeat)),
+        Err(error) => tracing::warn!(%error, "the hive will not be told"),
+    });
+    (app, Beating(beating))
+}
+
+impl Beating {
+    /// As [`Heartbeat::stop`], if it has begun.
+    pub fn stop(self) {
+        if let Ok(heartbeat) = self.0.try_recv() {
+            heartbeat.stop();
+        }
     }
 }
 

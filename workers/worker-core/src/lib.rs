@@ -1,4 +1,4 @@
-//! What the workers share: HTTP, jobs, streams, metrics, shutdown.
+//! What the workers share: HTTP, jobs, streams, metrics, devices, shutdown.
 //!
 //! It knows nothing of models. A worker makes an [`App`] of its routes, parses [`ServerArguments`] among
 //! its own, and calls [`serve`]:
@@ -39,9 +39,11 @@
 //! ```
 
 mod admission;
+mod api;
 pub mod arguments;
 pub mod auth;
 pub mod body;
+pub mod device;
 pub mod error;
 mod guarded;
 pub mod heartbeat;
@@ -57,6 +59,7 @@ pub mod server;
 pub mod sse;
 
 pub use admission::{Client, Place};
+pub use api::{Api, unix_seconds};
 pub use arguments::ServerArguments;
 pub use body::Body;
 pub use error::ApiError;

@@ -113,10 +113,10 @@ impl Plan {
         let most = |length: fn(&SequenceStep) -> usize| step.sequences.iter().map(length).max().unwrap_or(0);
         let mut sequences = Vec::with_capacity(step.sequences.len());
         let flash = has_flash(&device, dtype, width);
+        let widest = table.elem_count() / step.sequences.len().max(1);
         for (at, sequence) in step.sequences.iter().enumerate() {
             let mut span = Span { step: sequence.clone(), blocks: None, masks: Vec::new() };
             if !flash {
-                let widest = table.elem_count() / step.sequences.len();
                 let blocks = sequence.context.div_ceil(BLOCK);
                 if widest > 0 {
                     span.blocks = Some(table.narrow(0, at * widest, blocks)?);
@@ -133,7 +133,7 @@ impl Plan {
                 keys,
                 table: table.reshape((step.sequences.len(), ()))?,
                 max_rows: most(|sequence| sequence.rows.len()),
-                max_keys: widest(step) * BLOCK,
+                max_keys: widest * BLOCK,
             }),
             false => None,
         };

@@ -1,6 +1,4 @@
 //! Parts of answers that chats and completions share.
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use llm_engine::request::LogProb;
 use llm_engine::text::Text;
 use serde::Serialize;
@@ -70,9 +68,4 @@ pub fn finite(logprob: f32) -> f32 {
 /// An id that no other answer has.
 pub fn id(prefix: &str) -> String {
     format!("{prefix}{}", Uuid::new_v4().simple())
-}
-
-/// Seconds since 1970.
-pub fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -8,9 +8,9 @@ use futures_util::stream::iter;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio_stream::{Stream, StreamExt};
-use worker_core::{ApiError, Body, Client, Place, sse};
+use worker_core::{ApiError, Body, Client, Place, sse, unix_seconds};
 
-use super::answer::{ChatLogProb, Usage, id, unix_seconds};
+use super::answer::{ChatLogProb, Usage, id};
 use super::generation::{Finish, Generation, Piece};
 use super::options::{Options, TOP_LOGPROBS, view};
 use super::request::{Chat, Common};

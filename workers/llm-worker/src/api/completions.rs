@@ -9,10 +9,10 @@ use llm_engine::text::Text;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio_stream::{Stream, StreamExt};
-use worker_core::{ApiError, Body, Client, Place, sse};
+use worker_core::{ApiError, Body, Client, Place, sse, unix_seconds};
 
 use super::Api;
-use super::answer::{TokenLogProb, Usage, finite, id, unix_seconds};
+use super::answer::{TokenLogProb, Usage, finite, id};
 use super::generation::{Finish, Generation, Piece};
 use super::options::{Options, TOP_LOGPROBS, view};
 use super::request::{Common, Completion};

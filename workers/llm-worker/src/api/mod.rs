@@ -32,53 +32,16 @@ mod stream;
 mod tool_calls;
 mod unsupported;
 
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-
 use axum::Router;
 use axum::routing::{get, post};
-use worker_core::{ApiError, Lifecycle};
 
 use crate::served::Served;
 
-pub use answer::unix_seconds;
 pub use failure::refused;
 pub use prompts::blocking;
 
 /// What handlers know: the model, once it is loaded.
-#[derive(Clone)]
-pub struct Api {
-    served: Arc<OnceLock<Arc<Served>>>,
-    /// The state of the worker.
-    pub lifecycle: Lifecycle,
-}
-
-impl Api {
-    /// Without a model yet.
-    pub fn new(lifecycle: Lifecycle) -> Self {
-        Self { served: Arc::default(), lifecycle }
-    }
-
-    /// Gives it the model; the first stays.
-    pub fn serve(&self, served: Served) -> &Arc<Served> {
-        self.served.get_or_init(|| Arc::new(served))
-    }
-
-    /// The model.
-    ///
-    /// # Errors
-    /// 503 until it is loaded.
-    pub fn served(&self) -> Result<Arc<Served>, ApiError> {
-        self.served.get().cloned().ok_or_else(|| {
-            let (why, after) = self
-                .lifecycle
-                .state()
-                .refusal()
-                .unwrap_or_else(|| ("the model is not loaded yet".to_owned(), Duration::from_secs(5)));
-            ApiError::unavailable(why, after).with_code("not_ready")
-        })
-    }
-}
+pub type Api = worker_core::Api<Served>;
 
 /// The routes under `/v1`, but for jobs.
 pub fn router(api: Api) -> Router {

@@ -1,7 +1,7 @@
 //! Serves a language model on the CPU.
 use std::process::ExitCode;
 
-use llm_worker::device::DeviceKind;
+use worker_core::device::DeviceKind;
 
 fn main() -> ExitCode {
     llm_worker::run::main(DeviceKind::Cpu)

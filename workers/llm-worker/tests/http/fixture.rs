@@ -11,12 +11,12 @@ use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::step::{Capacity, Step, StepModel};
 use llm_worker::api::Api;
 use llm_worker::arguments::Arguments;
-use llm_worker::device::{DeviceKind, Opened};
 use llm_worker::routes;
 use llm_worker::served::Served;
 use serde_json::Value;
 use tempfile::TempDir;
 use tower::ServiceExt;
+use worker_core::device::{DeviceKind, Opened};
 use worker_core::{Lifecycle, Metrics};
 
 use crate::tiny_llama;

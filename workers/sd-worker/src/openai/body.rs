@@ -4,12 +4,12 @@ use std::sync::Arc;
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use worker_core::{ApiError, Client, body};
+use worker_core::{ApiError, Client, body, unix_seconds};
 
 use crate::images::{Format, Source};
 use crate::parameters::{self, Parameters, SizeNames};
 use crate::queue::{Event, Painting};
-use crate::served::{Served, failed, unix_seconds};
+use crate::served::{Served, failed};
 
 /// Both sides are one field here.
 const SIZE: SizeNames = SizeNames { width: "size", height: "size" };

@@ -13,7 +13,6 @@ use candle_core::Device;
 use clap::Parser;
 use sd_worker::arguments::{Arguments, DEFAULTS};
 use sd_worker::callback::Callback;
-use sd_worker::device::{DeviceKind, Opened};
 use sd_worker::model::LoadOptions;
 use sd_worker::picture::Picture;
 use sd_worker::pipeline::{self, OnStep, Pipeline};
@@ -24,6 +23,7 @@ use sd_worker::{Error, Result};
 use serde_json::Value;
 use tempfile::TempDir;
 use tower::ServiceExt;
+use worker_core::device::{DeviceKind, Opened};
 use worker_core::{Lifecycle, Metrics};
 
 use crate::tiny_model::{self, Kind};

@@ -16,13 +16,14 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// The binary's name.
-    pub fn worker(self) -> &'static str {
-        match self {
-            Self::Cpu => "sd-worker-cpu",
-            Self::Rocm => "sd-worker-rocm",
-            Self::Cuda => "sd-worker-cuda",
-        }
+    /// The name of a package's binary for it: of `llm-worker` that is `llm-worker-rocm`.
+    pub fn binary(self, package: &str) -> String {
+        let device = match self {
+            Self::Cpu => "cpu",
+            Self::Rocm => "rocm",
+            Self::Cuda => "cuda",
+        };
+        format!("{package}-{device}")
     }
 }
 
@@ -88,9 +89,9 @@ pub fn resident_bytes() -> u64 {
     kib.unwrap_or_default() * 1024
 }
 
-/// What a report about this machine needs.
-pub fn doctor(kind: DeviceKind) -> String {
-    let mut text = format!("{} {}\n", kind.worker(), env!("CARGO_PKG_VERSION"));
+/// What a report about this machine needs; `binary` is the program's name.
+pub fn doctor(kind: DeviceKind, binary: &str) -> String {
+    let mut text = format!("{binary} {}\n", env!("CARGO_PKG_VERSION"));
     #[cfg(feature = "rocm")]
     if kind == DeviceKind::Rocm {
         let _ = writeln!(text, "{}", candle_core::rocm::Report::gather());
