@@ -2,7 +2,7 @@
 use llm_engine::engine::{Engine, Options};
 use llm_engine::request::Refused;
 use llm_engine::step::BLOCK;
-use worker_core::{ApiError, Lifecycle, Metrics};
+use worker_core::{ApiError, Lifecycle, Metrics, unix_seconds};
 
 use crate::api;
 use crate::metrics::ModelMetrics;

@@ -1,9 +1,9 @@
 //! The model as handlers know it.
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use worker_core::{ApiError, Lifecycle, Metrics};
+use worker_core::{ApiError, Metrics, unix_seconds};
 
 use crate::metrics;
 use crate::model::Version;
