@@ -1,19 +1,22 @@
 //! Metrics as Prometheus reads them.
 
-use crate::ApiError;
+use crate::error::ApiError;
 use crate::guarded::guard;
+use crate::device;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use candle_core::Device;
 use parking_lot::Mutex;
 pub use prometheus_client;
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
@@ -91,6 +94,15 @@ impl Metrics {
         add(&mut self.registry.lock())
     }
 
+    /// Adds a model's figures and more, under the label `model`.
+    pub fn register_model<S>(&self, model: &str, figures: Figures<S>, more: impl FnOnce(&mut Registry)) {
+        self.register(|registry| {
+            let registry = registry.sub_registry_with_label(("model".into(), model.to_owned().into()));
+            more(registry);
+            registry.register_collector(Box::new(figures));
+        });
+    }
+
     /// All of them as OpenMetrics text.
     ///
     /// # Errors
@@ -105,6 +117,49 @@ impl Metrics {
     /// Event streams being sent now.
     pub fn streams_open(&self) -> i64 {
         self.streams.get()
+    }
+}
+
+/// A figure of a model: its name, its description, and how it is read of the model's status.
+pub type Figure<S> = (&'static str, &'static str, fn(&S) -> f64);
+
+/// The figures of a model, read when Prometheus asks for them.
+pub struct Figures<S: 'static> {
+    /// Reads the status.
+    pub status: Box<dyn Fn() -> S + Send + Sync>,
+    /// Figures that rise and fall.
+    pub gauges: &'static [Figure<S>],
+    /// Figures that only rise.
+    pub counters: &'static [Figure<S>],
+    /// Name of the figure for the memory that is held on the device.
+    pub memory: &'static str,
+    /// The device.
+    pub device: Device,
+}
+
+impl<S> fmt::Debug for Figures<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Figures").finish_non_exhaustive()
+    }
+}
+
+impl<S: 'static> Collector for Figures<S> {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let status = (self.status)();
+        let memory = [
+            (self.memory, "Memory held on the device", device::vram_bytes(&self.device) as f64),
+            ("process_resident_memory_bytes", "Memory held on the host", device::resident_bytes() as f64),
+        ];
+        let gauges = self.gauges.iter().map(|(name, help, value)| (*name, *help, value(&status)));
+        for (name, help, value) in gauges.chain(memory) {
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        for (name, help, value) in self.counters {
+            let counter = ConstCounter::new(value(&status));
+            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+        }
+        Ok(())
     }
 }
 

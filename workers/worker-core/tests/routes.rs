@@ -165,7 +165,7 @@ async fn health_ready_and_work_follow_the_lifecycle() {
     let table: [(Change, &str, bool, Option<&str>); 5] = [
         (|lifecycle| lifecycle.loading(0.25, "weights"), "loading", false, Some("loading, 25%: weights")),
         (|lifecycle| lifecycle.ready(), "ready", true, None),
-        (|lifecycle| lifecycle.failed("the card is lost"), "failed", false, Some("the card is lost")),
+        (|lifecycle| lifecycle.suspend("the card is lost"), "failed", false, Some("the card is lost")),
         (|lifecycle| lifecycle.loading(0.0, "again"), "loading", false, Some("loading, 0%: again")),
         (|lifecycle| lifecycle.drain(), "draining", false, Some("the worker is ending")),
     ];

@@ -3,7 +3,8 @@
 //! | file | subject |
 //! |---|---|
 //! | `sampler` | a step for a whole batch, with one read back |
-//! | `check` | which values the parameters may have |
+//! | `settings` | the settings, one row each |
+//! | `check` | which values they may have |
 //! | `penalties` | bias and penalties of the tokens that they touch |
 //! | `mask` | tokens that a grammar allows |
 //! | `cuts` | top-k, top-p and min-p as the least value that stays |
@@ -19,6 +20,7 @@ mod largest;
 mod mask;
 mod penalties;
 mod sampler;
+pub mod settings;
 
 pub use check::check;
 pub use sampler::{Row, Sampled, Sampler};

@@ -157,7 +157,8 @@ impl Parameters {
                 vocabulary as f32,
             )
         };
-        let top_p = |row: &Row| drawn(row, row.sampling.top_p, 1.0);
+        // 0 keeps the most likely token alone, as the least number above it does.
+        let top_p = |row: &Row| drawn(row, row.sampling.top_p.max(f32::MIN_POSITIVE), 1.0);
         let min_p = |row: &Row| drawn(row, row.sampling.min_p, 0.0);
         let of = |(index, row): (usize, &Row)| {
             [

@@ -9,15 +9,14 @@ use clap::Parser;
 use llm_engine::engine::{Engine, Options};
 use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::step::{Capacity, Step, StepModel};
-use llm_worker::api::Api;
 use llm_worker::arguments::Arguments;
 use llm_worker::routes;
-use llm_worker::served::Served;
+use llm_worker::served::{Api, Served};
 use serde_json::Value;
 use tempfile::TempDir;
 use tower::ServiceExt;
-use worker_core::device::{DeviceKind, Opened};
-use worker_core::{Lifecycle, Metrics};
+use worker_core::device::{DeviceKind, OpenDevice};
+use worker_core::{Lifecycle, Metrics, ModelName};
 
 use crate::tiny_llama;
 
@@ -127,9 +126,9 @@ pub fn built(chat: bool, options: Options, more: &[&str]) -> Worker {
     let engine = Engine::start(model, Arc::new(text), options.clone()).unwrap();
     let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
     let api = Api::new(lifecycle.clone());
-    let opened = Opened { device: Device::Cpu, ordinal: None };
-    let served =
-        Served::new(engine, MODEL.into(), vec!["org/tiny".into()], &options, opened, (&metrics, &lifecycle));
+    let device = OpenDevice { device: Device::Cpu, ordinal: None };
+    let name = ModelName::new(MODEL, vec!["org/tiny".into()]);
+    let served = Served::new(engine, name, &options, device, (&metrics, &lifecycle));
     let served = api.serve(served).clone();
     lifecycle.ready();
     let line = ["worker", "--model", "tiny"];

@@ -99,7 +99,7 @@ async fn a_lost_device_ends_streams_with_an_error_and_readiness() {
     assert!(ready.text.contains("pulled out"), "{}", ready.text);
     assert_eq!(worker.get("/health").await.status, 200);
     // What ends the process with a reason.
-    assert!(worker.lifecycle.loss().is_some_and(|why| why.contains("pulled out")));
+    assert!(worker.lifecycle.failure().is_some_and(|why| why.contains("pulled out")));
     assert_eq!(worker.post(COMPLETIONS, &long(false)).await.error().0, 503);
 }
 
