@@ -81,7 +81,8 @@ mod tests {
     fn paths_are_taken_as_they_are() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_str().unwrap();
-        let find = |name: &str, revision| Hub::default().model(name, revision, &LanguageModel, &mut |_, _| ());
+        let find =
+            |name: &str, revision| Hub::default().model(name, revision, &LanguageModel, &mut |_, _| ());
         assert_eq!(find(path, None).unwrap(), folder.path());
         assert!(find(path, Some("main")).is_err());
         for wrong in ["/no/such/model", "org/name/model.bin"] {

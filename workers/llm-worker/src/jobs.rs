@@ -176,7 +176,9 @@ async fn write(
             }
         };
         let Some(event) = event else {
-            return log.job.fail(&ApiError::internal("the engine stopped unexpectedly: see the worker's log"));
+            return log
+                .job
+                .fail(&ApiError::internal("the engine stopped unexpectedly: see the worker's log"));
         };
         observed.event(&event);
         let goes_on = match event {

@@ -74,18 +74,18 @@ impl Observed {
     }
 }
 
-const GAUGES: [Figure<Status>; 4] = [
-    ("llm_requests_running", "Requests that hold blocks of the cache", |status| status.running as f64),
-    ("llm_requests_waiting", "Requests that wait", |status| status.waiting as f64),
-    ("llm_cache_blocks", "Blocks of the cache", |status| status.blocks as f64),
-    ("llm_cache_blocks_used", "Blocks that requests hold", |status| status.blocks_used as f64),
+const GAUGES: [Figure<Status, u64>; 4] = [
+    ("llm_requests_running", "Requests that hold blocks of the cache", |status| status.running as u64),
+    ("llm_requests_waiting", "Requests that wait", |status| status.waiting as u64),
+    ("llm_cache_blocks", "Blocks of the cache", |status| status.blocks as u64),
+    ("llm_cache_blocks_used", "Blocks that requests hold", |status| status.blocks_used as u64),
 ];
 
-const COUNTERS: [Figure<Status>; 6] = [
-    ("llm_steps", "Steps computed", |status| status.steps as f64),
-    ("llm_tokens_read", "Tokens of prompts computed", |status| status.tokens_read as f64),
-    ("llm_tokens_cached", "Tokens of prompts found in the cache", |status| status.tokens_cached as f64),
-    ("llm_tokens_written", "Tokens written", |status| status.tokens_written as f64),
-    ("llm_preempted", "How often a request's blocks were taken from it", |status| status.preempted as f64),
-    ("llm_overhead_microseconds", "Time of steps beside model and sampler", |status| status.overhead_us as f64),
+const COUNTERS: [Figure<Status, u64>; 6] = [
+    ("llm_steps", "Steps computed", |status| status.steps),
+    ("llm_tokens_read", "Tokens of prompts computed", |status| status.tokens_read),
+    ("llm_tokens_cached", "Tokens of prompts found in the cache", |status| status.tokens_cached),
+    ("llm_tokens_written", "Tokens written", |status| status.tokens_written),
+    ("llm_preempted", "How often a request's blocks were taken from it", |status| status.preempted),
+    ("llm_overhead_microseconds", "Time of steps beside model and sampler", |status| status.overhead_us),
 ];

@@ -13,7 +13,7 @@ pub fn app(api: &Api, metrics: Metrics, worker_id: &str, kind: DeviceKind) -> Ap
         .merge(api::router(api.clone()))
         .merge(shared::models(api, package))
         .merge(jobs::router(api.clone(), worker_id.to_owned()))
-        .merge(page::router());
+        .merge(page::page().router());
     let drained = api.clone();
     App::new(router, api.lifecycle.clone(), metrics).open("/").doctor_of(kind, package).on_drain(move || {
         if let Ok(served) = drained.served() {

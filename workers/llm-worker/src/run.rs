@@ -51,8 +51,8 @@ impl Worker for LlmWorker {
         let path =
             Hub::default().model(&arguments.model, arguments.model_ref.as_deref(), &LanguageModel, report)?;
         let reading = &mut |share| progress.report(share, "reading the weights");
-        let Loaded { model, text, name, bytes } = load(&path, &device.device, arguments.load(), reading)
-            .context("the model cannot be loaded")?;
+        let Loaded { model, text, name, bytes } =
+            load(&path, &device.device, arguments.load(), reading).context("the model cannot be loaded")?;
         progress.report(1.0, "warming up");
         let name = if path.as_os_str() == arguments.model.as_str() { name } else { arguments.model.clone() };
         let engine = Engine::start(model, Arc::new(text), arguments.engine())?;

@@ -11,8 +11,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use llm_worker::fetch::LanguageModel;
-use worker_core::hub::Hub;
 use serde_json::json;
+use worker_core::hub::Hub;
 
 const COMMIT: &str = "0123456789abcdef";
 
@@ -107,8 +107,9 @@ fn a_folder_is_fetched_once_and_found_without_the_hub() {
     let cache = tempfile::tempdir().unwrap();
     let hub = hub(address, cache.path());
     let mut told = Vec::new();
-    let folder =
-        hub.model("org/name", None, &LanguageModel, &mut |share, what| told.push((share, what.to_owned()))).unwrap();
+    let folder = hub
+        .model("org/name", None, &LanguageModel, &mut |share, what| told.push((share, what.to_owned())))
+        .unwrap();
     let fetched = [
         "additional_chat_templates/tool_use.jinja",
         "chat_template.jinja",

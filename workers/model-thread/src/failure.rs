@@ -12,7 +12,9 @@ pub fn is_out_of_memory(error: &Error) -> bool {
         }
         Error::Io(error) => error.kind() == ErrorKind::OutOfMemory,
         #[cfg(feature = "rocm")]
-        Error::Rocm(error) => error.downcast_ref().is_some_and(candle_core::rocm::RocmError::is_out_of_memory),
+        Error::Rocm(error) => {
+            error.downcast_ref().is_some_and(candle_core::rocm::RocmError::is_out_of_memory)
+        }
         #[cfg(feature = "cuda")]
         Error::Cuda(error) => error.downcast_ref().is_some_and(cuda_is_out_of_memory),
         _ => false,
@@ -51,7 +53,12 @@ mod tests {
         #[cfg(feature = "rocm")]
         {
             let device = || "rocm:0 (gfx1100)".to_owned();
-            let full = candle_core::rocm::RocmError::OutOfMemory { requested: 2, free: 1, total: 3, device: device() };
+            let full = candle_core::rocm::RocmError::OutOfMemory {
+                requested: 2,
+                free: 1,
+                total: 3,
+                device: device(),
+            };
             assert!(is_out_of_memory(&Error::from(full).context("a step")));
             let wrong = candle_core::rocm::RocmError::Setting("out of memory".into());
             assert!(!is_out_of_memory(&Error::from(wrong)));

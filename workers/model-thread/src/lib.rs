@@ -74,7 +74,10 @@ mod tests {
     #[test]
     fn a_thread_is_waited_for_within_its_limit() {
         let (permit, permits) = channel::<()>();
-        let thread = ModelThread::spawn("held", move || drop(permits.recv())).unwrap();
+        let thread = ModelThread::spawn("held", move || {
+            let _ = permits.recv();
+        })
+        .unwrap();
         assert!(!thread.join_within(Duration::from_millis(5)));
         drop(permit);
         assert!(thread.join_within(Duration::from_secs(60)));

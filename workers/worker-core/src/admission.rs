@@ -75,7 +75,8 @@ impl Client {
     pub fn begin(&self, count: usize, param: &str) -> Result<Place, ApiError> {
         let limit = self.work.limit;
         if limit > 0 && count > limit {
-            let message = format!("asks for {count} at once; the per-client limit is {limit} (--streams-per-client)");
+            let message =
+                format!("asks for {count} at once; the per-client limit is {limit} (--streams-per-client)");
             return Err(ApiError::field(param, message));
         }
         self.work.take(self.address, count).ok_or_else(|| {

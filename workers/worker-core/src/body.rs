@@ -56,7 +56,8 @@ impl Others {
         }
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let row = tables.iter().copied().flatten().find(|(field, _)| *field == name);
-        let refused = row.map_or(unlisted, |(_, harmless)| !harmless.iter().any(|one| *one == "*" || *one == text));
+        let refused =
+            row.map_or(unlisted, |(_, harmless)| !harmless.iter().any(|one| *one == "*" || *one == text));
         refused.then_some("unsupported_parameter")
     }
 }
@@ -212,7 +213,9 @@ pub fn from_fields<T: Fields>(fields: Map<String, Value>) -> Result<T, ApiError>
     read::<T, _>(Value::Object(fields))?.accepted()
 }
 
-fn read<'de, T: Fields, D: Deserializer<'de, Error = serde_json::Error>>(from: D) -> Result<Object<T>, ApiError> {
+fn read<'de, T: Fields, D: Deserializer<'de, Error = serde_json::Error>>(
+    from: D,
+) -> Result<Object<T>, ApiError> {
     serde_path_to_error::deserialize(from).map_err(|error| {
         let path = error.path().clone();
         refuse(&path, &error.into_inner())
@@ -228,7 +231,11 @@ struct Object<T> {
 impl<T> Object<T> {
     fn accepted(self) -> Result<T, ApiError> {
         let Some((name, code)) = self.refused else { return Ok(self.parts) };
-        let why = if code == "invalid_value" { "is no field of this body" } else { "is not supported by this server" };
+        let why = if code == "invalid_value" {
+            "is no field of this body"
+        } else {
+            "is not supported by this server"
+        };
         Err(ApiError::field(name.chars().take(NAME).collect::<String>(), why).with_code(code))
     }
 }
@@ -409,7 +416,10 @@ mod tests {
         }
         let body = br#"{"max_tokens": 3, "other": [], "text": "x", "messages": null}"#;
         let (own, ask): (Own, Ask) = parse(body).unwrap();
-        assert_eq!((own.text.as_deref(), ask.max_tokens, ask.messages.is_some()), (Some("x"), Some(3), false));
+        assert_eq!(
+            (own.text.as_deref(), ask.max_tokens, ask.messages.is_some()),
+            (Some("x"), Some(3), false)
+        );
         let error = parse::<(Own, Ask)>(br#"{"max_tokens": "x"}"#).unwrap_err();
         assert_eq!(error.param(), Some("max_tokens"));
         let fields = serde_json::from_str(r#"{"max_tokens": -3}"#).unwrap();
@@ -425,7 +435,10 @@ mod tests {
             (strength(0.0), "`strength` is 0, but must be above 0 and at most 1"),
             (strength(f64::NAN), "`strength` is NaN, but must be above 0 and at most 1"),
             (Limit::count("n", 4, 1, 3, "texts"), "`n` is 4, but must be 1 to 3 texts"),
-            (Limit::number("max_tokens", 0.0, 1.0, f64::INFINITY), "`max_tokens` is 0, but must be at least 1"),
+            (
+                Limit::number("max_tokens", 0.0, 1.0, f64::INFINITY),
+                "`max_tokens` is 0, but must be at least 1",
+            ),
         ] {
             assert_eq!(check(&[strength(1.0), limit]).unwrap_err().message(), message);
         }
@@ -434,7 +447,10 @@ mod tests {
     #[test]
     fn deep_nesting_is_refused_before_the_stack_ends() {
         let deep = "[".repeat(1_000_000);
-        assert_eq!(parse::<Ask>([b"{\"x\": ", deep.as_bytes()].concat().as_slice()).unwrap_err().code(), "invalid_json");
+        assert_eq!(
+            parse::<Ask>([b"{\"x\": ", deep.as_bytes()].concat().as_slice()).unwrap_err().code(),
+            "invalid_json"
+        );
     }
 
     #[test]

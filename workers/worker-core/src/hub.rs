@@ -114,7 +114,8 @@ impl Hub {
             return Ok(path.to_owned());
         }
         let name = HubName::parse(model).filter(|name| files.accepts(name));
-        let name = name.with_context(|| format!("there is no {model}, and it is no name on the Hub (org/name)"))?;
+        let name =
+            name.with_context(|| format!("there is no {model}, and it is no name on the Hub (org/name)"))?;
         let revision = revision.unwrap_or("main");
         let error = match self.snapshot(&name.repository, revision) {
             Ok(snapshot) => return files.fetch(&name, &snapshot, report),

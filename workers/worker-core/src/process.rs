@@ -37,7 +37,12 @@ pub trait Worker: 'static {
     ///
     /// # Errors
     /// The system cannot start a thread.
-    fn app(arguments: &Self::Arguments, kind: DeviceKind, api: &Api<Self::Served>, metrics: Metrics) -> Result<App>;
+    fn app(
+        arguments: &Self::Arguments,
+        kind: DeviceKind,
+        api: &Api<Self::Served>,
+        metrics: Metrics,
+    ) -> Result<App>;
 
     /// Fetches the model, loads it and computes something with it, so that it is ready. Takes its time.
     ///
@@ -95,7 +100,12 @@ async fn live<W: Worker>(kind: DeviceKind, arguments: W::Arguments) -> Result<()
 }
 
 /// Loads on a thread; a worker that cannot load has failed for good.
-fn load<W: Worker>(kind: DeviceKind, arguments: W::Arguments, api: Api<W::Served>, metrics: Metrics) -> Result<()> {
+fn load<W: Worker>(
+    kind: DeviceKind,
+    arguments: W::Arguments,
+    api: Api<W::Served>,
+    metrics: Metrics,
+) -> Result<()> {
     let load = move || {
         let progress = Progress::new(&api.lifecycle);
         match W::load(&arguments, kind, &metrics, &progress) {

@@ -3,6 +3,7 @@
 use crate::Lifecycle;
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Parts of the bar on the terminal.
@@ -10,12 +11,12 @@ const PARTS: u64 = 1000;
 /// Shortest time between two reports of one activity.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Reports how far loading is.
-#[derive(Debug)]
+/// Reports how far loading is; clones share the report.
+#[derive(Clone, Debug)]
 pub struct Progress {
     lifecycle: Lifecycle,
     bar: ProgressBar,
-    last: Mutex<Option<Instant>>,
+    last: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Progress {
@@ -25,7 +26,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("{msg} [{wide_bar}] {percent}% ({eta})") {
             bar.set_style(style.progress_chars("=> "));
         }
-        Self { lifecycle: lifecycle.clone(), bar, last: Mutex::default() }
+        Self { lifecycle: lifecycle.clone(), bar, last: Arc::default() }
     }
 
     /// The state of the worker.

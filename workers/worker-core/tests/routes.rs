@@ -8,24 +8,22 @@ use axum::http::{Request, Response, StatusCode};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use support::arguments;
 use tower::ServiceExt;
+use worker_core::body::required;
 use worker_core::jobs::{Jobs, OnDisconnect, Options};
 use worker_core::{ApiError, App, Body, Client, Lifecycle, Metrics};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Ask {
-    text: String,
+worker_core::fields! {
+    struct Ask => { text: String, }
 }
 
 async fn length(Body(ask): Body<Ask>) -> Result<Json<usize>, ApiError> {
-    match ask.text.len() {
+    match required(ask.text, "text")?.len() {
         0 => Err(ApiError::field("text", "is empty")),
         length => Ok(Json(length)),
     }

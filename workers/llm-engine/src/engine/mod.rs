@@ -10,9 +10,9 @@
 //! | `embedding` | prompts to be embedded |
 //! | `thread` | the loop that steps |
 //! | `status` | what thread and handles both see |
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 

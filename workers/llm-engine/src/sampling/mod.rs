@@ -2,6 +2,7 @@
 //!
 //! | file | subject |
 //! |---|---|
+//! | `row` | what one row is sampled with |
 //! | `sampler` | a step for a whole batch, with one read back |
 //! | `settings` | the settings, one row each |
 //! | `check` | which values they may have |
@@ -19,8 +20,10 @@ mod cuts;
 mod largest;
 mod mask;
 mod penalties;
+mod row;
 mod sampler;
 pub mod settings;
 
 pub use check::check;
-pub use sampler::{Row, Sampled, Sampler};
+pub use row::Row;
+pub use sampler::{Sampled, Sampler};

@@ -1,7 +1,7 @@
 //! Bias and penalties of the tokens that they touch.
 use candle_core::{Result, Tensor, bail};
 
-use super::Row;
+use super::row::Row;
 
 /// What is done to the logit of one token.
 #[derive(Clone, Copy, Default)]

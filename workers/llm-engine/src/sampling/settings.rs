@@ -121,7 +121,9 @@ impl Setting {
             Kind::Number { range, get, .. } => {
                 Some(get(sampling)).filter(|value| !range.contains(value)).map(|value| value.to_string())
             }
-            Kind::Count { get, .. } => get(sampling).filter(|count| *count == 0).map(|count| count.to_string()),
+            Kind::Count { get, .. } => {
+                get(sampling).filter(|count| *count == 0).map(|count| count.to_string())
+            }
         };
         refused.map_or(Ok(()), |value| Err(format!("is {value}, but must be {}", self.range())))
     }

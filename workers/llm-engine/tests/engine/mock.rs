@@ -117,7 +117,7 @@ impl StepModel for Mock {
             Some((at, Fault::Lost | Fault::Always)) if at < steps.len() => bail!("the mock was lost"),
             Some((at, Fault::Short)) if at + 1 == steps.len() => {
                 return Err(Error::Io(ErrorKind::OutOfMemory.into()));
-            },
+            }
             Some((at, Fault::Panic)) if at < steps.len() => {
                 drop(steps);
                 panic!("the mock fell over")

@@ -96,7 +96,8 @@ pub async fn create(
     let writer = Writer { served: served.clone(), logprobs: logprobs.is_some() };
     let envelope = |object| Envelope::new(served, "chatcmpl-", object, &options, place);
     if !options.stream {
-        return Ok(Json(writer.whole(envelope("chat.completion"), options.choices, generation).await?).into_response());
+        return Ok(Json(writer.whole(envelope("chat.completion"), options.choices, generation).await?)
+            .into_response());
     }
     let envelope = envelope("chat.completion.chunk");
     let beginnings: Vec<_> = (0..options.choices)

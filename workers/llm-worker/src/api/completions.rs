@@ -65,7 +65,8 @@ pub async fn create(
     let requests = options.requests(prompts);
     let generation =
         Generation::start(&served, requests, options.choices, None, ["prompt", "response_format"]).await?;
-    let mut writer = Writer { served: served.clone(), logprobs: own.logprobs.is_some(), offsets: vec![0; texts] };
+    let mut writer =
+        Writer { served: served.clone(), logprobs: own.logprobs.is_some(), offsets: vec![0; texts] };
     let envelope = Envelope::new(served, "cmpl-", "text_completion", &options, place);
     if options.stream {
         let chunks = envelope.chunks(generation, move |piece| writer.choice(piece));
@@ -75,7 +76,11 @@ pub async fn create(
 }
 
 impl Writer {
-    async fn whole(mut self, envelope: Envelope, mut generation: Generation) -> Result<Answer<Choice>, ApiError> {
+    async fn whole(
+        mut self,
+        envelope: Envelope,
+        mut generation: Generation,
+    ) -> Result<Answer<Choice>, ApiError> {
         let mut choices: Vec<Choice> =
             (0..self.offsets.len()).map(|index| Choice { index, ..Choice::default() }).collect();
         while let Some(piece) = generation.next().await {

@@ -42,10 +42,7 @@ struct Usage {
 }
 
 /// Handles `POST /v1/embeddings`.
-pub async fn create(
-    State(api): State<Api>,
-    Body(asked): Body<Embeddings>,
-) -> Result<Json<Answer>, ApiError> {
+pub async fn create(State(api): State<Api>, Body(asked): Body<Embeddings>) -> Result<Json<Answer>, ApiError> {
     let served = api.served()?;
     served.name.check(asked.model.as_deref())?;
     let base64 = match asked.encoding_format.as_deref() {

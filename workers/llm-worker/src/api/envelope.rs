@@ -37,9 +37,22 @@ pub struct Envelope {
 
 impl Envelope {
     /// `prefix` begins the id; `object` is what the API calls the answer.
-    pub fn new(served: Arc<Served>, prefix: &str, object: &'static str, options: &Options, place: Place) -> Self {
+    pub fn new(
+        served: Arc<Served>,
+        prefix: &str,
+        object: &'static str,
+        options: &Options,
+        place: Place,
+    ) -> Self {
         let id = format!("{prefix}{}", Uuid::new_v4().simple());
-        Self { served, id, created: unix_seconds(), object, stream_usage: options.stream_usage, _place: place }
+        Self {
+            served,
+            id,
+            created: unix_seconds(),
+            object,
+            stream_usage: options.stream_usage,
+            _place: place,
+        }
     }
 
     /// The whole answer.

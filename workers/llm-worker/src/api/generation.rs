@@ -156,9 +156,7 @@ impl Generation {
                 };
                 Ok(Some(Piece { index, text, calls, finish: Some(finish), ..Piece::default() }))
             }
-            Event::Error { code, message } => {
-                Err(failure::error(code, message))
-            }
+            Event::Error { code, message } => Err(failure::error(code, message)),
         }
     }
 }

@@ -94,7 +94,8 @@ impl<'a> Function<'a> {
     /// The function of the tool `index`.
     fn of(index: usize, tool: &'a Value) -> Result<Self, ApiError> {
         let text = |value: &'a Value, field: &str| {
-            let missing = || ApiError::field(format!("tools[{index}].{field}"), "is missing, or is no string");
+            let missing =
+                || ApiError::field(format!("tools[{index}].{field}"), "is missing, or is no string");
             value.as_str().ok_or_else(missing)
         };
         match text(&tool["type"], "type")? {
@@ -151,14 +152,16 @@ pub fn tools(tools: Vec<Value>, choice: Option<ToolChoice>) -> Result<Tools, Api
                 (all(), Some(json!({ "anyOf": schemas })))
             }
             other => {
-                let message = format!("is {other:?}: it may be none, auto, required or an object that names a function");
+                let message = format!(
+                    "is {other:?}: it may be none, auto, required or an object that names a function"
+                );
                 return Err(ApiError::field("tool_choice", message));
             }
         },
         Some(ToolChoice::Named { function: named }) => {
             let found = functions.iter().find(|function| function.name == named.name);
-            let found =
-                found.ok_or_else(|| ApiError::field("tool_choice.function.name", "is none of the `tools`"))?;
+            let found = found
+                .ok_or_else(|| ApiError::field("tool_choice.function.name", "is none of the `tools`"))?;
             let schema = found.schema("");
             (vec![named.name], Some(schema))
         }

@@ -114,7 +114,10 @@ fn limit(common: &Common) -> Result<Option<usize>, ApiError> {
 
 fn stops(stops: Vec<String>) -> Result<Vec<String>, ApiError> {
     if stops.len() > STOPS {
-        return Err(ApiError::field("stop", format!("has {} strings, but at most {STOPS} are allowed", stops.len())));
+        return Err(ApiError::field(
+            "stop",
+            format!("has {} strings, but at most {STOPS} are allowed", stops.len()),
+        ));
     }
     if stops.iter().any(|stop| stop.is_empty() || stop.len() > STOP_BYTES) {
         return Err(ApiError::field("stop", format!("must hold strings of 1 to {STOP_BYTES} bytes")));

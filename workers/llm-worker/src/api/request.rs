@@ -3,7 +3,6 @@ use std::collections::BTreeMap;
 
 use llm_engine::sampling::settings::{Kind, Sampling, Setting};
 use serde::Deserialize;
-use serde::de::Error as _;
 use serde_json::Value;
 use worker_core::body::{Fields, MapAccess, Others};
 use worker_core::fields;
@@ -51,15 +50,29 @@ impl Fields for SamplerFields {
                 value.into_iter().for_each(|value| set(&mut self.0, value));
             }
             Kind::Count { set, .. } => {
-                let count: Option<i64> = values.next_value()?;
-                // 0 and -1 mean all.
-                match count.filter(|count| ![0, -1].contains(count)).map(usize::try_from).transpose() {
-                    Ok(count) => set(&mut self.0, count),
-                    Err(_) => return Err(A::Error::custom("must be at least 1, or 0 or -1 for all")),
-                }
+                let count: Option<Count> = values.next_value()?;
+                set(&mut self.0, count.and_then(|Count(count)| count));
             }
         }
         Ok(true)
+    }
+}
+
+/// A number of tokens; 0 and -1 mean all.
+#[derive(Deserialize)]
+#[serde(try_from = "i64")]
+struct Count(Option<usize>);
+
+impl TryFrom<i64> for Count {
+    type Error = &'static str;
+
+    fn try_from(count: i64) -> Result<Self, Self::Error> {
+        match usize::try_from(count) {
+            Ok(0) => Ok(Self(None)),
+            Err(_) if count == -1 => Ok(Self(None)),
+            Ok(count) => Ok(Self(Some(count))),
+            Err(_) => Err("must be at least 1, or 0 or -1 for all"),
+        }
     }
 }
 

@@ -3,7 +3,7 @@ use llm_engine::engine::Options;
 use serde_json::{Value, json};
 use tokio_stream::StreamExt;
 
-use crate::fixture::{MODEL, Worker, built, json_request, read, worker};
+use crate::fixture::{Ask, MODEL, Worker, built, json_request, read, worker};
 
 const COMPLETIONS: &str = "/v1/completions";
 
