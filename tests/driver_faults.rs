@@ -210,21 +210,23 @@ fn a_stuck_stream_is_an_error_at_the_deadline() -> Result<()> {
     let rocm = RocmDevice::new_with_stream(0)?;
     let device = Device::Rocm(rocm.clone());
     let x = Tensor::ones(1000, DType::F32, &device)?;
-    rocm.set_deadline(Some(Duration::from_millis(50)));
     assert_eq!(x.sum_all()?.to_scalar::<f32>()?, 1000.0);
+    // Only what is stalled has a short deadline: nothing here needs to be quick.
     let asked = Asked::of(Injection { stalled: Some(1), ..Injection::default() });
+    rocm.set_deadline(Some(Duration::from_millis(50)));
     let y = x.affine(2.0, 1.0)?.exp()?;
     let error = y.to_vec1::<f32>().expect_err("the stream is stuck");
-    assert!(matches!(rocm_error(&error), Some(RocmError::Overdue { .. })), "{error}");
-    let text = error.to_string();
-    for part in ["affine_f32", "uexp_f32", "CANDLE_ROCM_DEADLINE", "0.05"] {
+    let Some(RocmError::Overdue { seconds, .. }) = rocm_error(&error) else { panic!("{error}") };
+    assert!(*seconds >= 0.05, "{error}");
+    let (text, after) = (error.to_string(), format!("{seconds:.3} s"));
+    for part in ["affine_f32", "uexp_f32", "CANDLE_ROCM_DEADLINE", &after] {
         assert!(text.contains(part), "{part} is not in: {text}");
     }
     // Dropping does not wait either, and leaves the memory to the end of the process, or to better times.
     drop(y);
     release_stalled();
     drop(asked);
-    rocm.set_deadline(Some(Duration::from_secs(60)));
+    rocm.set_deadline(Some(Duration::from_secs(600)));
     device.synchronize()?;
     assert_eq!(x.sum_all()?.to_scalar::<f32>()?, 1000.0);
     std::mem::forget(gpu);
@@ -239,9 +241,10 @@ fn a_stuck_device_can_be_dropped() -> Result<()> {
         return Ok(());
     }
     let rocm = RocmDevice::new_with_stream(0)?;
-    rocm.set_deadline(Some(Duration::from_millis(20)));
     let x = Tensor::ones(1000, DType::F32, &Device::Rocm(rocm.clone()))?;
+    x.device().synchronize()?;
     let asked = Asked::of(Injection { stalled: Some(1), ..Injection::default() });
+    rocm.set_deadline(Some(Duration::from_millis(20)));
     let y = x.affine(2.0, 1.0)?;
     drop((x, y, rocm));
     drop(asked);

@@ -69,7 +69,7 @@ impl Worker {
 
     /// What curl prints.
     pub fn curl(&self, arguments: &[&str], path: &str) -> Result<String> {
-        let mut command = command("curl", &["--silent", "--no-buffer", "--max-time", "120"]);
+        let mut command = command("curl", &["--silent", "--no-buffer", "--max-time", "600"]);
         let output = command.args(arguments).arg(self.url(path)).stderr(Stdio::inherit()).output()?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }

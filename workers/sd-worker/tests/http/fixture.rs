@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -264,13 +264,13 @@ impl Worker {
 
     /// Waits until something is so.
     pub async fn until(&self, what: &str, mut so: impl FnMut(&Self) -> bool) {
-        let wait = async {
-            while !so(self) {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        let waited = tokio::time::timeout(PATIENCE, wait).await;
-        assert!(waited.is_ok(), "not {what}: {:?}", self.served.queue.status());
+        // By the system's clock: tokio's may be paused, and would run on while the queue's thread works.
+        let begin = Instant::now();
+        while !so(self) {
+            assert!(begin.elapsed() < PATIENCE, "not {what}: {:?}", self.served.queue.status());
+            let pause = || std::thread::sleep(Duration::from_millis(1));
+            tokio::task::spawn_blocking(pause).await.unwrap();
+        }
     }
 
     /// Waits until the queue has nothing to do, and nothing is being answered.
