@@ -43,7 +43,8 @@ fn run_until(command: &mut Command, is_over: impl Fn() -> bool) -> Result<Finish
     stop_group(&child);
     if status.is_none() {
         let stopped = Instant::now();
-        wait(&mut child, || stopped.elapsed() >= GRACE).with_context(|| format!("cannot wait for {program}"))?;
+        wait(&mut child, || stopped.elapsed() >= GRACE)
+            .with_context(|| format!("cannot wait for {program}"))?;
     }
     Ok(Finished { stdout: received(&stdout), stderr: received(&stderr), status })
 }
