@@ -6,8 +6,9 @@
 //! ```
 //!
 //! Training goes on where it was interrupted. `export` makes the GGUF files from the safetensors anew.
+#[path = "../shared/adam.rs"]
 mod adam;
-#[path = "../tiny_sd/curve.rs"]
+#[path = "../shared/curve.rs"]
 mod curve;
 #[path = "../shared/device.rs"]
 mod device;
@@ -18,6 +19,8 @@ mod productions;
 mod sample;
 mod tokens;
 mod train;
+#[path = "../shared/training.rs"]
+mod training;
 
 use std::path::{Path, PathBuf};
 
@@ -116,9 +119,7 @@ fn train(grammar: &Grammar, course: Course, keep: usize, folder: &Path, device: 
         }
     }
     progress.finish();
-    let weights = training.model.weights.iter();
-    let weights = weights.map(|(name, weight)| (name.clone(), weight.as_tensor().clone())).collect();
-    export::safetensors(Size::TINY, &weights, folder)?;
+    export::safetensors(Size::TINY, &training.model.weights, folder)?;
     export::ggufs(Size::TINY, folder)
 }
 

@@ -6,10 +6,12 @@
 //! ```
 //!
 //! Training goes on where it was interrupted. `export` writes the model of what is trained so far.
+#[path = "../shared/adam.rs"]
 mod adam;
 mod autoencoder;
 mod batches;
 mod composite;
+#[path = "../shared/curve.rs"]
 mod curve;
 #[path = "../shared/device.rs"]
 mod device;
@@ -22,6 +24,8 @@ mod schedule;
 mod text_encoder;
 mod tokenizer;
 mod train;
+#[path = "../shared/training.rs"]
+mod training;
 mod unet;
 mod weights;
 

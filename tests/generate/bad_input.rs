@@ -1,4 +1,4 @@
-//! What can be wrong with files and options: each is one error that names it.
+//! Files and options that cannot be used: each is one error that names it.
 use std::fs;
 use std::path::Path;
 

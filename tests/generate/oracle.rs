@@ -64,7 +64,7 @@ pub const FAMILIES: &[Family] = &[
         name: "Qwen2",
         model_type: "qwen2",
         gguf: Some("qwen2"),
-        needs: r#"{"hidden_act": "silu", "tie_word_embeddings": false, "sliding_window": 16777216,
+        needs: r#"{"hidden_act": "silu", "sliding_window": 16777216,
             "max_window_layers": 28, "use_sliding_window": false}"#,
         unquantized: |config, vars| logits!(qwen2::ModelForCausalLM::new(&parse(config)?, vars)),
         quantized: Some(|content, file| {
@@ -75,7 +75,7 @@ pub const FAMILIES: &[Family] = &[
         name: "Qwen3",
         model_type: "qwen3",
         gguf: Some("qwen3"),
-        needs: r#"{"hidden_act": "silu", "tie_word_embeddings": false, "attention_bias": false,
+        needs: r#"{"hidden_act": "silu", "attention_bias": false,
             "max_window_layers": 28, "use_sliding_window": false}"#,
         unquantized: |config, vars| logits!(qwen3::ModelForCausalLM::new(&parse(config)?, vars)),
         quantized: Some(|content, file| {
@@ -130,7 +130,7 @@ impl Family {
         format!("{}ForCausalLM", self.name)
     }
 
-    /// Whether candle-transformers computes its GGUF files as they mean it.
+    /// Returns true if candle-transformers computes its GGUF files as they mean it.
     pub fn has_quantized(&self) -> bool {
         self.quantized.is_some()
     }

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use crate::oracle::family;
 use crate::tiny_models::{tokenizer, write_gguf};
 
-/// Of the vocabulary: the pieces with their scores, after `<unk>`, `<s>`, `</s>`, `<mask>` and 256 bytes.
+/// Pieces of the vocabulary with their scores, after `<unk>`, `<s>`, `</s>`, `<mask>` and 256 bytes.
 const PIECES: [(&str, f32); 12] = [
     ("\u{2581}", -9.0),
     ("a", -5.0),

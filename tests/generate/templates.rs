@@ -29,7 +29,7 @@ const TEMPLATE: &str = "\
     {% endif %}
 {{ '<|' + message.role + '|>' + message['content'].strip() + ('' if loop.index0 == last.user else '\\n') + eos_token }}
 {% endfor %}
-{% if add_generation_prompt and tools is not defined %}
+{% if add_generation_prompt and tools is none %}
 <|assistant|>
 {%- endif %}";
 const WRITTEN: &str = "<s><|system|>Be brief.\n</s>\n<|user|>Hello?</s>\n<|assistant|>";

@@ -52,7 +52,7 @@ pub fn tokenizer() -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
-/// What config.json of a published model has, with small numbers.
+/// Returns config.json as published models have it, with small numbers.
 pub fn config(family: &Family) -> Value {
     let config = json!({
         "architectures": [family.architecture()],
@@ -68,7 +68,8 @@ pub fn config(family: &Family) -> Value {
         "rope_theta": 10000.0,
     });
     let own = match family.name {
-        "Qwen3" => json!({"head_dim": 16}),
+        "Qwen2" => json!({"tie_word_embeddings": true}),
+        "Qwen3" => json!({"tie_word_embeddings": true, "head_dim": 16}),
         "Gemma" => json!({"head_dim": 8, "hidden_act": "gelu", "hidden_activation": "gelu_pytorch_tanh"}),
         "Gemma2" => json!({
             "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 8,
@@ -126,7 +127,7 @@ pub fn write_safetensors(folder: &Path, family: &Family, seed: u64, files: usize
     Ok(fs::write(folder.join("model.safetensors.index.json"), json!({"weight_map": map}).to_string())?)
 }
 
-/// The same weights as [`write_safetensors`] in a GGUF file: matrices as `dtype`, the rest as f32. What `also` says
+/// Writes the weights of [`write_safetensors`] to a GGUF file: matrices as `dtype`, the rest as f32. What `also` says
 /// of the metadata goes before what the model has.
 pub fn write_gguf(
     folder: &Path,

@@ -15,8 +15,8 @@ const MODEL: &str = "examples/tiny_llama/model/tiny-llama.q4_k.gguf";
 /// Where a token leads the second by less on the CPU device, the other device may take that one. Of weights that are
 /// floats, both compute in f32 and differ in the order of additions: in our own model by 4e-6 at most.
 const FLOAT_LEAD: f64 = 1e-4;
-/// Of quantized weights, each device also rounds activations to eight bits, in blocks of its own. Over texts of our own
-/// model in four forms that moved a lead by 0.36 at most and by 0.03 on average.
+/// The same for quantized weights: each device also rounds activations to eight bits, in blocks of its own. Over texts of
+/// our own model in four forms that moved a lead by 0.36 at most and by 0.03 on average.
 const QUANTIZED_LEAD: f64 = 0.5;
 
 #[derive(clap::Args)]

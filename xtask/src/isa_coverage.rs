@@ -8,7 +8,7 @@ use crate::setup;
 
 /// The tests that run the cases, print a line per target and fail if something is wrong or too little is covered.
 const TESTS: &str = "exec::semantics::tests";
-/// What each of their lines begins with.
+/// Beginning of each of their lines.
 const MARK: &str = "isa-coverage ";
 /// The targets whose lists `--write` renews.
 const TARGETS: &str = "gfx908,gfx90a,gfx942,gfx1030,gfx1100,gfx1201";
@@ -27,7 +27,7 @@ struct Row {
     columns: Vec<Column>,
 }
 
-/// How many of the shipped mnemonics got so far, and which did not.
+/// Number of the shipped mnemonics that got so far, and those that did not.
 struct Column {
     name: String,
     count: usize,

@@ -167,7 +167,7 @@ fn test_modules_in_files(path: &Path, text: &str) -> Vec<PathBuf> {
     text.lines().zip(text.lines().skip(1)).filter_map(module).collect()
 }
 
-/// How many lines of a file are test modules: from the attribute to the brace that closes the module.
+/// Returns how many lines of a file are test modules: from the attribute to the brace that closes the module.
 fn lines_of_test_modules(text: &str) -> usize {
     let mut count = 0;
     let mut lines = text.lines().peekable();

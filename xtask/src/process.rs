@@ -38,7 +38,7 @@ pub fn cargo<S: AsRef<OsStr>>(args: &[S]) -> Command {
     command
 }
 
-/// What cargo says about the workspace, without its dependencies.
+/// Returns cargo's metadata of the workspace, without its dependencies.
 pub fn metadata() -> Result<Value> {
     let output =
         cargo(&["metadata", "--format-version=1", "--no-deps"]).output().context("cargo metadata")?;

@@ -19,7 +19,7 @@ pub struct Args {
     /// The architecture of the software GPU.
     #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
-    /// How many kernels to show.
+    /// Number of kernels to show.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     top: u16,
     /// The example's own arguments.
@@ -67,7 +67,7 @@ fn options(file: &str, further: Option<&str>) -> String {
     }
 }
 
-/// What a row shows of a kernel.
+/// Figures of a kernel in a row.
 struct Row {
     name: String,
     launches: u64,

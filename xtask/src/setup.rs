@@ -1,4 +1,4 @@
-//! What a fresh Debian machine lacks, and how it gets it.
+//! Installs what a fresh Debian machine lacks.
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};

@@ -18,7 +18,7 @@ use counts::Run;
 use model::CHIPS;
 use tables::{Occupancy, chip_of, markdown};
 
-/// What the page holds between these is replaced.
+/// The text of the page between these is replaced.
 const MARKERS: [&str; 2] = ["<!-- begin: cargo xtask paper -->", "<!-- end: cargo xtask paper -->"];
 /// Groups of the bench that our own kernels decide.
 const GROUPS: [&str; 6] =
