@@ -1,11 +1,10 @@
 //! `cargo xtask generate`: greedy text of a language model on the software GPU and on the CPU device.
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::process::{self, cache, cargo, root};
+use crate::process::{self, root};
 use crate::setup;
 use crate::software_gpu::{self, SoftwareGpu};
 
@@ -50,20 +49,16 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn report(args: &Args, archs: &str, model: &Path, device: &str) -> Result<Value> {
-    fs::create_dir_all(cache()).with_context(|| format!("cannot create {}", cache().display()))?;
-    let path = cache().join(format!("generate-{}.json", device.trim_end_matches(":0")));
-    let mut command =
-        cargo(&["run", "--quiet", "--features", "rocm-emulator", "--example", "generate", "--"]);
+    let path = process::cached(&format!("generate-{}.json", device.trim_end_matches(":0")))?;
+    let mut command = process::example("generate", archs);
     command.arg(model).args(["--device", device, "--temperature", "0", "--prompt", &args.prompt]);
     command.args(["--tokens", &args.tokens.to_string()]).arg("--report").arg(&path);
     if !is_gguf(&model.to_string_lossy()) {
         command.args(["--dtype", "f32"]);
     }
     SoftwareGpu::of(&args.arch).choose_for(&mut command);
-    process::run(command.env("CANDLE_ROCM_ARCHS", archs))?;
-    let text = fs::read_to_string(&path)
-        .with_context(|| format!("the example left no report {}", path.display()))?;
-    serde_json::from_str(&text).context("the example's report is no JSON")
+    process::run(&mut command)?;
+    process::json(&path)
 }
 
 fn is_gguf(model: &str) -> bool {

@@ -63,11 +63,10 @@ pub fn run(args: &Args) -> Result<()> {
         process::run(&mut command)?;
     }
     let mut command = cargo(&["test", "--quiet", "--package", "rocm-emulator", "--lib", "--", TESTS]);
-    command.args(["--nocapture", "--test-threads", "1"]).stdout(Stdio::piped());
+    command.args(["--nocapture", "--test-threads", "1"]).stderr(Stdio::inherit());
     let line = process::shown(&command);
     eprintln!("+ {line}");
-    let child = command.spawn().with_context(|| format!("cannot start: {line}"))?;
-    let output = child.wait_with_output().with_context(|| format!("cannot wait for: {line}"))?;
+    let output = command.output().with_context(|| format!("cannot start: {line}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let marked = text.lines().filter_map(|line| line.split_once(MARK));
     let rows: Vec<Row> = marked.filter_map(|(_, line)| Row::parse(line)).collect();

@@ -17,6 +17,19 @@ pub fn cache() -> PathBuf {
     root().join(".cache")
 }
 
+/// Returns the path of a file in [`cache`], which is created.
+pub fn cached(name: &str) -> Result<PathBuf> {
+    std::fs::create_dir_all(cache()).with_context(|| format!("cannot create {}", cache().display()))?;
+    Ok(cache().join(name))
+}
+
+/// Reads JSON that a program has written.
+pub fn json(path: &Path) -> Result<Value> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("the program left no {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))
+}
+
 /// A command in the workspace's root.
 pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: &[S]) -> Command {
     let mut command = Command::new(program);
@@ -35,6 +48,13 @@ pub fn cargo<S: AsRef<OsStr>>(args: &[S]) -> Command {
             command.env_remove(&name);
         }
     }
+    command
+}
+
+/// Runs an example of the root package with the software GPU and the code objects of `archs` (comma-separated) built in.
+pub fn example(name: &str, archs: &str) -> Command {
+    let mut command = cargo(&["run", "--quiet", "--features", "rocm-emulator", "--example", name, "--"]);
+    command.env("CANDLE_ROCM_ARCHS", archs);
     command
 }
 

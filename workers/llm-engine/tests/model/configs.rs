@@ -45,7 +45,7 @@ pub fn cases() -> Vec<Case> {
     let caps = json!({"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0});
     let gemma2 = merged(&gemma, &caps);
     // As in the files of its first versions: transformers computes tanh.
-    let gelu = json!({"hidden_act": "gelu", "hidden_activation": null});
+    let gelu = json!({"hidden_act": "gelu", "hidden_activation": null, "num_hidden_layers": 2});
     let tanh = json!({"hidden_act": null, "hidden_activation": "gelu_pytorch_tanh"});
     let gemma3 = json!({"rope_local_base_freq": 100.0, "sliding_window": 6, "sliding_window_pattern": 2,
         "attn_logit_softcapping": null, "final_logit_softcapping": null});
