@@ -7,6 +7,7 @@
 mod cdna;
 pub mod check;
 mod fields;
+mod memory;
 mod print;
 mod rdna2;
 mod rdna3;
@@ -18,6 +19,9 @@ mod scalar;
 mod sdwa;
 mod table;
 mod tables;
+mod vector;
+
+pub use print::format;
 
 /// An instruction-set family: which decoder reads the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +43,22 @@ pub enum Family {
 impl Family {
     pub(crate) const fn is_gfx9(self) -> bool {
         matches!(self, Self::Cdna1 | Self::Cdna2 | Self::Cdna3)
+    }
+
+    /// The 32-bit encodings name halves of registers ("true16"): gfx11 and gfx12.
+    const fn has_true16(self) -> bool {
+        matches!(self, Self::Rdna3 | Self::Rdna4)
+    }
+
+    /// The version of the instruction set, as the numbers of the chips begin: 90, 94, 103, 110, 120.
+    const fn version(self) -> u16 {
+        match self {
+            Self::Cdna1 | Self::Cdna2 => 90,
+            Self::Cdna3 => 94,
+            Self::Rdna2 => 103,
+            Self::Rdna3 => 110,
+            Self::Rdna4 => 120,
+        }
     }
 
     /// The canonical number of the scalar register with this 7-bit operand code; `None` if there is none.
@@ -309,17 +329,6 @@ pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, Decode
         Family::Rdna3 => rdna3::decode(text, offset),
         Family::Rdna4 => rdna4::decode(text, offset),
         Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => cdna::decode(family, text, offset),
-    }
-}
-
-/// The instruction as llvm-objdump prints it (mnemonic with suffix, operands, modifiers).
-/// `address` is the instruction's own, for branch targets.
-pub fn format(family: Family, inst: &Inst, address: u64) -> String {
-    match family {
-        Family::Rdna2 => rdna2::format(inst, address),
-        Family::Rdna3 => rdna3::format(inst, address),
-        Family::Rdna4 => rdna4::format(inst, address),
-        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => cdna::format(family, inst, address),
     }
 }
 

@@ -1,21 +1,12 @@
 //! gfx908, gfx90a and gfx942: CDNA, wave64. Encodings after AMD's "Instinct MI100", "MI200" and "MI300"
-//! instruction set reference guides; what is on some of the chips only is marked in the rows.
-
-mod fields;
-mod memory;
-mod print;
-mod rows;
-mod scalar;
-mod table;
-mod vector;
+//! instruction set reference guides.
 
 #[cfg(test)]
 mod tests;
 
 use super::fields::{Words, bits};
 use super::scalar::decode_sop;
-use super::{DecodeError, Family, Inst};
-pub use print::format;
+use super::{DecodeError, Family, Inst, memory, vector};
 
 /// Decodes the instruction at `offset` bytes into `text` as the chip does.
 pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
@@ -23,8 +14,8 @@ pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, Decode
     let word = words.next()?;
     let mut inst = match bits(word, 26, 6) {
         0b00_0000..=0b01_1111 => vector::decode_short(&mut words, word),
-        0b10_0000..=0b10_1111 => decode_sop(&mut words, word, &table::tables(family).sop),
-        0b11_0000 => scalar::decode_smem(&mut words, word),
+        0b10_0000..=0b10_1111 => decode_sop(&mut words, word),
+        0b11_0000 => memory::decode_smem(&mut words, word),
         0b11_0100 if bits(word, 23, 3) == 0b111 => vector::decode_vop3p(&mut words, word),
         0b11_0100 => vector::decode_vop3(&mut words, word),
         0b11_0101 => Err(words.error("interpolations (VINTRP) are not decoded")),

@@ -1,20 +1,12 @@
 //! gfx103x and gfx10-3-generic: RDNA2, wave32. Encodings after AMD's "RDNA2 Instruction Set Architecture" reference
 //! guide.
 
-mod memory;
-mod print;
-mod rows;
-mod scalar;
-mod table;
-mod vector;
-
 #[cfg(test)]
 mod tests;
 
 use super::fields::{Words, bits};
 use super::scalar::decode_sop;
-use super::{DecodeError, Family, Inst};
-pub use print::format;
+use super::{DecodeError, Family, Inst, memory, vector};
 
 /// Decodes the instruction at `offset` bytes into `text`.
 pub fn decode(text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
@@ -22,13 +14,13 @@ pub fn decode(text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
     let word = words.next()?;
     let mut inst = match bits(word, 26, 6) {
         0b00_0000..=0b01_1111 => vector::decode_short(&mut words, word),
-        0b10_0000..=0b10_1111 => decode_sop(&mut words, word, &table::GFX10.sop),
+        0b10_0000..=0b10_1111 => decode_sop(&mut words, word),
         0b11_0011 if bits(word, 23, 3) == 0 => vector::decode_vop3p(&mut words, word),
         0b11_0101 => vector::decode_vop3(&mut words, word),
         0b11_0110 => memory::decode_ds(&mut words, word),
         0b11_0111 => memory::decode_flat(&mut words, word),
         0b11_1000 => memory::decode_mubuf(&mut words, word),
-        0b11_1101 => scalar::decode_smem(&mut words, word),
+        0b11_1101 => memory::decode_smem(&mut words, word),
         0b11_0010 => Err(words.error("interpolations (VINTRP) are not decoded")),
         0b11_1010 => Err(words.error("typed buffer instructions (MTBUF) are not decoded")),
         0b11_1100 => Err(words.error("image instructions (MIMG) are not decoded")),

@@ -1,9 +1,7 @@
 //! Decodes the memory encodings: VFLAT, VGLOBAL, VSCRATCH and VBUFFER of 96 bits, SMEM of 64.
 use super::super::fields::{Words, bit, bits, signed};
-use super::super::rdna3::fields::optional_scalar;
 use super::super::table::{Class, Role, Row, blank};
 use super::super::{DecodeError, Encoding, Inst, Operand};
-use super::table::GFX12;
 
 /// The bit of the temporal hint by which an atomic returns the old value.
 pub const ATOMIC_RETURN: u8 = 1;
@@ -32,16 +30,16 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let (middle, high) = (words.next()?, words.next()?);
     reserved(words, word)?;
     let op = bits(word, 14, 8);
-    let (encoding, row) = match bits(word, 24, 2) {
-        0 => (Encoding::Flat, GFX12.flat.get(op)),
-        1 => (Encoding::Scratch, GFX12.scratch.get(op)),
-        2 => (Encoding::Global, GFX12.global.get(op)),
+    let encoding = match bits(word, 24, 2) {
+        0 => Encoding::Flat,
+        1 => Encoding::Scratch,
+        2 => Encoding::Global,
         _ => return Err(words.error("the memory segment is reserved")),
     };
-    let row = words.known(row)?;
+    let row = words.row(encoding, op)?;
     let mut inst = blank(row, encoding);
     common(&mut inst, row, middle, high, bits(middle, 23, 8));
-    if row.slots().next().is_none() {
+    if !row.has_operands() {
         // Cache operations.
         inst.offset0 = 0;
         return Ok(inst);
@@ -51,7 +49,7 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         inst.src[0] = Operand::Vgpr(bits(high, 0, 8) as u16);
     }
     if encoding != Encoding::Flat {
-        inst.src[2] = optional_scalar(bits(word, 0, 7));
+        inst.src[2] = words.optional_scalar(bits(word, 0, 7))?;
     }
     Ok(inst)
 }
@@ -66,7 +64,7 @@ pub fn decode_buffer(words: &mut Words, word: u32) -> Result<Inst, DecodeError> 
     if bit(word, 22) {
         return Err(words.error("buffer accesses with TFE are not decoded"));
     }
-    let row = words.known(GFX12.mubuf.get(bits(word, 14, 8)))?;
+    let row = words.row(Encoding::Mubuf, bits(word, 14, 8))?;
     let mut inst = blank(row, Encoding::Mubuf);
     common(&mut inst, row, middle, high, bits(middle, 0, 8));
     inst.mods.offen = bit(middle, 30);
@@ -82,11 +80,11 @@ pub fn decode_buffer(words: &mut Words, word: u32) -> Result<Inst, DecodeError> 
 /// Decodes a scalar memory instruction. Prefetches have their length in `imm`.
 pub fn decode_smem(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    let row = words.known(GFX12.smem.get(bits(word, 13, 6)))?;
+    let row = words.row(Encoding::Smem, bits(word, 13, 6))?;
     let mut inst = blank(row, Encoding::Smem);
     inst.mods.scope = bits(word, 21, 2) as u8;
     inst.mods.th = bits(word, 23, 2) as u8;
-    if row.slots().next().is_none() {
+    if !row.has_operands() {
         return Ok(inst);
     }
     for slot in row.slots() {
@@ -96,7 +94,7 @@ pub fn decode_smem(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
             _ => inst.dst = Operand::Scalar(bits(word, 6, 7) as u8),
         }
     }
-    inst.src[1] = optional_scalar(bits(high, 25, 7));
+    inst.src[1] = words.optional_scalar(bits(high, 25, 7))?;
     inst.offset0 = signed(bits(high, 0, 24), 24);
     Ok(inst)
 }

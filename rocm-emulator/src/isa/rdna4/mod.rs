@@ -3,39 +3,33 @@
 //! are encoded anew.
 
 mod memory;
-mod print;
-mod rows;
-mod table;
 
 #[cfg(test)]
 mod tests;
 
 use super::fields::{Words, bits};
-use super::rdna3::memory::decode_ds;
-use super::rdna3::vector;
+use super::memory::decode_ds;
 use super::scalar::decode_sop;
-use super::{DecodeError, Family, Inst};
-pub use print::format;
-use table::GFX12;
+use super::{DecodeError, Family, Inst, rdna3::dual, vector};
 
 /// Decodes the instruction at `offset` bytes into `text`.
 pub fn decode(text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
     let mut words = Words::new(Family::Rdna4, text, offset);
     let word = words.next()?;
     let mut inst = match bits(word, 26, 6) {
-        0b00_0000..=0b01_1111 => vector::decode_short(&mut words, word, &GFX12),
-        0b10_0000..=0b10_1111 => decode_sop(&mut words, word, &GFX12.sop),
+        0b00_0000..=0b01_1111 => vector::decode_short(&mut words, word),
+        0b10_0000..=0b10_1111 => decode_sop(&mut words, word),
         0b11_0001 => memory::decode_buffer(&mut words, word),
-        0b11_0010 => vector::decode_dual(&mut words, word, &GFX12),
+        0b11_0010 => dual::decode_dual(&mut words, word),
         0b11_0011 => match bits(word, 24, 2) {
-            0 => vector::decode_vop3p(&mut words, word, &GFX12),
-            1 => vector::decode_vinterp(&mut words, word, &GFX12),
-            2 => vector::decode_lds_direct(&mut words, word, &GFX12),
+            0 => vector::decode_vop3p(&mut words, word),
+            1 => dual::decode_vinterp(&mut words, word),
+            2 => dual::decode_lds_direct(&mut words, word),
             _ => Err(words.error("the encoding is reserved")),
         },
         0b11_0100 => Err(words.error("image instructions (VIMAGE) are not decoded")),
-        0b11_0101 => vector::decode_vop3(&mut words, word, &GFX12),
-        0b11_0110 => decode_ds(&mut words, word, &GFX12),
+        0b11_0101 => vector::decode_vop3(&mut words, word),
+        0b11_0110 => decode_ds(&mut words, word),
         0b11_1001 => Err(words.error("image instructions (VSAMPLE) are not decoded")),
         0b11_1011 => memory::decode_flat(&mut words, word),
         0b11_1101 => memory::decode_smem(&mut words, word),
