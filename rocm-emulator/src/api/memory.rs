@@ -124,12 +124,8 @@ pub unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> h
         let (free_bytes, total_bytes) = runtime.memory.info(runtime.current_device()?.ordinal);
         // SAFETY: the caller's pointers; HIP allows each to be null.
         unsafe {
-            if !free.is_null() {
-                put(free, free_bytes as usize)?;
-            }
-            if !total.is_null() {
-                put(total, total_bytes as usize)?;
-            }
+            put_if_wanted(free, free_bytes as usize);
+            put_if_wanted(total, total_bytes as usize);
         }
         Ok(())
     })
@@ -177,73 +173,33 @@ pub unsafe extern "C" fn hipMemcpyAsync(
     unsafe { copy_row("hipMemcpyAsync", (dst, src, sizeBytes), direction, (stream, false)) }
 }
 
-/// Copies to the device and waits.
-pub unsafe extern "C" fn hipMemcpyHtoD(
-    dst: hipDeviceptr_t,
-    src: *const c_void,
-    sizeBytes: usize,
-) -> hipError_t {
-    let (direction, null) = (Ok(Direction::HostToDevice), std::ptr::null_mut());
-    // SAFETY: the caller's memory.
-    unsafe { copy_row("hipMemcpyHtoD", (dst, src, sizeBytes), direction, (null, true)) }
-}
+/// Defines the copies whose direction is in their names: one that waits, and one on a stream.
+macro_rules! copies {
+    ($($waiting:ident, $queued:ident: $source:ty => $target:ty, $direction:ident, $what:literal;)*) => {$(
+        #[doc = concat!("Copies ", $what, " and waits.")]
+        pub unsafe extern "C" fn $waiting(dst: $target, src: $source, sizeBytes: usize) -> hipError_t {
+            let (row, direction) = ((dst, src as *const c_void, sizeBytes), Ok(Direction::$direction));
+            // SAFETY: the caller's memory.
+            unsafe { copy_row(stringify!($waiting), row, direction, (std::ptr::null_mut(), true)) }
+        }
 
-/// Copies to the host and waits.
-pub unsafe extern "C" fn hipMemcpyDtoH(
-    dst: *mut c_void,
-    src: hipDeviceptr_t,
-    sizeBytes: usize,
-) -> hipError_t {
-    let (direction, null) = (Ok(Direction::DeviceToHost), std::ptr::null_mut());
-    // SAFETY: the caller's memory.
-    unsafe { copy_row("hipMemcpyDtoH", (dst, src, sizeBytes), direction, (null, true)) }
+        #[doc = concat!("Copies ", $what, " on a stream.")]
+        pub unsafe extern "C" fn $queued(
+            dst: $target,
+            src: $source,
+            sizeBytes: usize,
+            stream: hipStream_t,
+        ) -> hipError_t {
+            let (row, direction) = ((dst, src as *const c_void, sizeBytes), Ok(Direction::$direction));
+            // SAFETY: the caller's memory.
+            unsafe { copy_row(stringify!($queued), row, direction, (stream, false)) }
+        }
+    )*};
 }
-
-/// Copies between device memory and waits.
-pub unsafe extern "C" fn hipMemcpyDtoD(
-    dst: hipDeviceptr_t,
-    src: hipDeviceptr_t,
-    sizeBytes: usize,
-) -> hipError_t {
-    let (direction, null) = (Ok(Direction::DeviceToDevice), std::ptr::null_mut());
-    // SAFETY: the caller's memory.
-    unsafe { copy_row("hipMemcpyDtoD", (dst, src, sizeBytes), direction, (null, true)) }
-}
-
-/// Copies to the device on a stream.
-pub unsafe extern "C" fn hipMemcpyHtoDAsync(
-    dst: hipDeviceptr_t,
-    src: *const c_void,
-    sizeBytes: usize,
-    stream: hipStream_t,
-) -> hipError_t {
-    let direction = Ok(Direction::HostToDevice);
-    // SAFETY: the caller's memory.
-    unsafe { copy_row("hipMemcpyHtoDAsync", (dst, src, sizeBytes), direction, (stream, false)) }
-}
-
-/// Copies to the host on a stream.
-pub unsafe extern "C" fn hipMemcpyDtoHAsync(
-    dst: *mut c_void,
-    src: hipDeviceptr_t,
-    sizeBytes: usize,
-    stream: hipStream_t,
-) -> hipError_t {
-    let direction = Ok(Direction::DeviceToHost);
-    // SAFETY: the caller's memory.
-    unsafe { copy_row("hipMemcpyDtoHAsync", (dst, src, sizeBytes), direction, (stream, false)) }
-}
-
-/// Copies between device memory on a stream.
-pub unsafe extern "C" fn hipMemcpyDtoDAsync(
-    dst: hipDeviceptr_t,
-    src: hipDeviceptr_t,
-    sizeBytes: usize,
-    stream: hipStream_t,
-) -> hipError_t {
-    let direction = Ok(Direction::DeviceToDevice);
-    // SAFETY: the caller's memory.
-    unsafe { copy_row("hipMemcpyDtoDAsync", (dst, src, sizeBytes), direction, (stream, false)) }
+copies! {
+    hipMemcpyHtoD, hipMemcpyHtoDAsync: *const c_void => hipDeviceptr_t, HostToDevice, "to the device";
+    hipMemcpyDtoH, hipMemcpyDtoHAsync: hipDeviceptr_t => *mut c_void, DeviceToHost, "to the host";
+    hipMemcpyDtoD, hipMemcpyDtoDAsync: hipDeviceptr_t => hipDeviceptr_t, DeviceToDevice, "between device memory";
 }
 
 /// Copies rows of `width` bytes that lie a pitch apart, on a stream.

@@ -74,6 +74,17 @@ unsafe fn put<T>(place: *mut T, value: T) -> Result<()> {
     Ok(())
 }
 
+/// Writes a result that the caller may do without, by a null pointer.
+///
+/// # Safety
+/// As [`put`].
+unsafe fn put_if_wanted<T>(place: *mut T, value: T) {
+    if !place.is_null() {
+        // SAFETY: not null, and the caller vouches for it.
+        unsafe { place.write_unaligned(value) };
+    }
+}
+
 /// A string of the caller.
 ///
 /// # Safety

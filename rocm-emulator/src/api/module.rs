@@ -93,12 +93,8 @@ pub unsafe extern "C" fn hipModuleGetGlobal(
         // SAFETY: the caller's string and pointers.
         unsafe {
             let (address, size) = runtime.module(hmod)?.global(text(name)?)?;
-            if !dptr.is_null() {
-                put(dptr, std::ptr::with_exposed_provenance_mut(address))?;
-            }
-            if !bytes.is_null() {
-                put(bytes, size)?;
-            }
+            put_if_wanted(dptr, std::ptr::with_exposed_provenance_mut(address));
+            put_if_wanted(bytes, size);
         }
         Ok(())
     })

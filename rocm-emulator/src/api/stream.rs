@@ -115,12 +115,8 @@ pub unsafe extern "C" fn hipDeviceGetStreamPriorityRange(
     call("hipDeviceGetStreamPriorityRange", |_| {
         // SAFETY: the caller's pointers; HIP allows each to be null.
         unsafe {
-            if !leastPriority.is_null() {
-                put(leastPriority, LEAST_PRIORITY)?;
-            }
-            if !greatestPriority.is_null() {
-                put(greatestPriority, GREATEST_PRIORITY)?;
-            }
+            put_if_wanted(leastPriority, LEAST_PRIORITY);
+            put_if_wanted(greatestPriority, GREATEST_PRIORITY);
         }
         Ok(())
     })

@@ -1,26 +1,26 @@
-//! Machine code to instructions. An [`Inst`] is the same for every family; a family is a folder with
-//! its tables and its `decode`.
+//! Machine code to instructions. An [`Inst`] is the same for every family, and so are decoder and printer: where
+//! families differ, they ask for it. [`rows`] lists the instructions of every chip.
 //!
 //! Names are LLVM's mnemonics without the encoding suffix (`_e32`, `_e64`, `_dpp`, `_sdwa`), so that
 //! one implementation in [`crate::exec`] serves every encoding and every family that has the operation.
 
-mod cdna;
 pub mod check;
+mod decode;
+mod dual;
 mod fields;
+mod gfx12;
 mod memory;
 mod print;
-mod rdna2;
-mod rdna3;
-mod rdna4;
-#[cfg(test)]
-mod round_trip;
 mod rows;
 mod scalar;
 mod sdwa;
 mod table;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod vector;
 
+pub use decode::decode;
 pub use print::format;
 
 /// An instruction-set family: which decoder reads the code.
@@ -320,16 +320,6 @@ pub struct DecodeError {
     pub word: u32,
     /// What is wrong with it.
     pub reason: &'static str,
-}
-
-/// Decodes the instruction at `offset` bytes into `text`.
-pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
-    match family {
-        Family::Rdna2 => rdna2::decode(text, offset),
-        Family::Rdna3 => rdna3::decode(text, offset),
-        Family::Rdna4 => rdna4::decode(text, offset),
-        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => cdna::decode(family, text, offset),
-    }
 }
 
 impl InlineFloat {

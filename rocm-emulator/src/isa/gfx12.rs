@@ -1,7 +1,7 @@
-//! Decodes the memory encodings: VFLAT, VGLOBAL, VSCRATCH and VBUFFER of 96 bits, SMEM of 64.
-use super::super::fields::{Words, bit, bits, signed};
-use super::super::table::{Class, Role, Row, blank};
-use super::super::{DecodeError, Encoding, Inst, Operand};
+//! Decodes the memory encodings of gfx12: VFLAT, VGLOBAL, VSCRATCH and VBUFFER of 96 bits, SMEM of 64.
+use super::fields::{Words, bit, bits, signed};
+use super::table::{Class, Role, Row, blank};
+use super::{DecodeError, Encoding, Inst, Operand};
 
 /// The bit of the temporal hint by which an atomic returns the old value.
 pub const ATOMIC_RETURN: u8 = 1;

@@ -1,6 +1,6 @@
 //! Checks of a family's decoder against a fixture of code words and the texts that llvm-mc prints for them.
-use super::tables::tables;
-use super::{Family, decode, format};
+use super::super::tables::tables;
+use super::super::{Family, decode, format};
 use std::collections::HashSet;
 
 /// Bytes of hexadecimal code words.

@@ -1,8 +1,8 @@
 //! Decodes the encodings that came with gfx11: VOPD, VINTERP, LDSDIR.
-use super::super::fields::{Words, bit, bits};
-use super::super::table::blank;
-use super::super::vector::{ShortFields, long_sources, short_operands};
-use super::super::{DecodeError, Encoding, Family, Inst, Operand, sreg};
+use super::fields::{Words, bit, bits};
+use super::table::blank;
+use super::vector::{ShortFields, long_sources, short_operands};
+use super::{DecodeError, Encoding, Family, Inst, Operand, sreg};
 
 /// Decodes VINTERP; `imm` is the number of exports to wait for.
 pub fn decode_vinterp(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
