@@ -14,7 +14,7 @@ fn address<T: ?Sized>(pointer: *const T) -> usize {
 pub unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t {
     call("hipMalloc", |runtime| {
         if ptr.is_null() {
-            return fail(ErrorCode::InvalidValue, "the pointer for the result is null");
+            bail!(InvalidValue, "the pointer for the result is null");
         }
         let device = runtime.current_device()?.ordinal;
         let base = if size == 0 { 0 } else { runtime.memory.allocate_device(device, size)? };
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn hipFree(ptr: *mut c_void) -> hipError_t {
 pub unsafe extern "C" fn hipHostMalloc(ptr: *mut *mut c_void, size: usize, flags: u32) -> hipError_t {
     call("hipHostMalloc", |runtime| {
         if ptr.is_null() || flags & !KNOWN_HOST_FLAGS != 0 {
-            return fail(ErrorCode::InvalidValue, format!("result {ptr:?}, flags 0x{flags:x}"));
+            bail!(InvalidValue, "result {ptr:?}, flags 0x{flags:x}");
         }
         let base = if size == 0 { 0 } else { runtime.memory.allocate_pinned(size, flags)? };
         // SAFETY: the caller's pointer.
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn hipHostGetDevicePointer(
 ) -> hipError_t {
     call("hipHostGetDevicePointer", |runtime| {
         if flags != 0 {
-            return fail(ErrorCode::InvalidValue, format!("flags 0x{flags:x}"));
+            bail!(InvalidValue, "flags 0x{flags:x}");
         }
         match runtime.memory.find(address(hstPtr)) {
             // SAFETY: the caller's pointer.
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn hipHostRegister(hostPtr: *mut c_void, sizeBytes: usize,
     let _ = flags;
     call("hipHostRegister", |runtime| {
         if hostPtr.is_null() || sizeBytes == 0 {
-            return fail(ErrorCode::InvalidValue, format!("{sizeBytes} bytes at {hostPtr:?}"));
+            bail!(InvalidValue, "{sizeBytes} bytes at {hostPtr:?}");
         }
         // SAFETY: the caller keeps the memory mapped until hipHostUnregister.
         unsafe { runtime.memory.adopt(address(hostPtr), sizeBytes, Kind::Registered) }
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn hipHostUnregister(hostPtr: *mut c_void) -> hipError_t {
         let base = address(hostPtr);
         let kind = runtime.memory.find(base).map(|found| (found.base, found.kind));
         if kind != Some((base, Kind::Registered)) {
-            return fail(ErrorCode::HostMemoryNotRegistered, format!("{hostPtr:?} is not registered"));
+            bail!(HostMemoryNotRegistered, "{hostPtr:?} is not registered");
         }
         for device in runtime.devices() {
             device.drain()?;
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn hipPointerGetAttributes(
 ) -> hipError_t {
     call("hipPointerGetAttributes", |runtime| {
         let Some(found) = runtime.memory.find(address(ptr)) else {
-            return fail(ErrorCode::InvalidValue, format!("{ptr:?} is no memory that HIP knows"));
+            bail!(InvalidValue, "{ptr:?} is no memory that HIP knows");
         };
         let device = found.kind.device();
         let host = if device.is_none() { ptr.cast_mut() } else { std::ptr::null_mut() };

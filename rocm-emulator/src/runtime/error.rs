@@ -141,6 +141,14 @@ impl HipError {
 /// Shorthand for results of the runtime.
 pub type Result<T> = std::result::Result<T, HipError>;
 
+/// Returns an error from the function: its code, and particulars as `format!` takes them.
+macro_rules! bail {
+    ($code:ident, $($detail:tt)+) => {
+        return $crate::runtime::fail($crate::runtime::ErrorCode::$code, format!($($detail)+))
+    };
+}
+pub(crate) use bail;
+
 /// `Err` with a code and particulars.
 pub fn fail<T>(code: ErrorCode, detail: impl Into<String>) -> Result<T> {
     Err(HipError::new(code, detail))
