@@ -22,6 +22,7 @@ mod vector;
 
 pub use decode::decode;
 pub use print::format;
+pub(crate) use table::expand;
 
 /// An instruction-set family: which decoder reads the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -106,16 +106,20 @@ pub fn parse_line(line: &str, prefix: &str, column: usize) -> Option<Vec<Row>> {
     for (slot, word) in slots.iter_mut().zip(operands) {
         *slot = Some(parse_slot(word)?);
     }
-    let (start, (choices, end)) = match names.split_once('{') {
-        Some((start, rest)) => (start, rest.split_once('}')?),
-        None => (*names, ("", "")),
-    };
-    let row = |(op, choice): (u16, &str)| {
-        let name = format!("{start}{choice}{end}").replace('*', prefix);
+    let row = |(op, name): (u16, String)| {
         // A chip's tables are built once and live as long as the process.
-        (choice != "-").then(|| Row { op, name: name.leak(), slots })
+        (!name.contains('-')).then(|| Row { op, name: name.leak(), slots })
     };
-    Some((first..).zip(choices.split(',')).filter_map(row).collect())
+    Some((first..).zip(expand(&names.replace('*', prefix))).filter_map(row).collect())
+}
+
+/// The names that a pattern stands for: one for each choice in each pair of braces, the last pair changing fastest.
+pub fn expand(pattern: &str) -> Vec<String> {
+    let braces = pattern.split_once('{').and_then(|(start, rest)| Some((start, rest.split_once('}')?)));
+    let Some((start, (choices, end))) = braces else { return vec![pattern.to_string()] };
+    let ends = expand(end);
+    let names = |choice| ends.iter().map(move |end| format!("{start}{choice}{end}"));
+    choices.split(',').flat_map(names).collect()
 }
 
 /// `=v2`: role, class, dwords or `h`; one dword if no number is given.
