@@ -1,6 +1,5 @@
 //! Decodes the encodings that came with gfx11: VOPD, VINTERP, LDSDIR.
 use super::fields::{Words, bit, bits};
-use super::table::blank;
 use super::vector::{ShortFields, long_sources, short_operands};
 use super::{DecodeError, Encoding, Family, Inst, Operand, sreg};
 
@@ -8,7 +7,7 @@ use super::{DecodeError, Encoding, Family, Inst, Operand, sreg};
 pub fn decode_vinterp(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
     let row = words.row(Encoding::Vinterp, bits(word, 16, 7))?;
-    let mut inst = blank(row, Encoding::Vinterp);
+    let mut inst = Inst::blank(row.name, Encoding::Vinterp);
     inst.mods.neg = bits(high, 29, 3) as u8;
     inst.mods.op_sel = bits(word, 11, 4) as u8;
     inst.mods.clamp = bit(word, 15);
@@ -22,7 +21,7 @@ pub fn decode_vinterp(words: &mut Words, word: u32) -> Result<Inst, DecodeError>
 /// on gfx12 bit 7 says whether to wait for vector memory's sources too.
 pub fn decode_lds_direct(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let row = words.row(Encoding::LdsDir, bits(word, 20, 2))?;
-    let mut inst = blank(row, Encoding::LdsDir);
+    let mut inst = Inst::blank(row.name, Encoding::LdsDir);
     inst.dst = Operand::Vgpr(bits(word, 0, 8) as u16);
     inst.offset0 = bits(word, 10, 6) as i32;
     inst.offset1 = bits(word, 8, 2) as i32;
@@ -46,7 +45,7 @@ pub fn decode_dual(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
 /// Decodes a half of VOPD whose sources are in `word`.
 fn decode_half(words: &mut Words, op: u32, vdst: u32, word: u32) -> Result<Inst, DecodeError> {
     let row = words.row(Encoding::Vopd, op)?;
-    let mut half = blank(row, Encoding::Vopd);
+    let mut half = Inst::blank(row.name, Encoding::Vopd);
     let src1 = Operand::Vgpr(bits(word, 9, 8) as u16);
     let mask = Operand::Scalar(sreg::VCC_LO);
     let fields = ShortFields { vdst, src0: Err(bits(word, 0, 9)), src1, mask };

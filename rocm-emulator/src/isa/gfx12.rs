@@ -1,6 +1,6 @@
 //! Decodes the memory encodings of gfx12: VFLAT, VGLOBAL, VSCRATCH and VBUFFER of 96 bits, SMEM of 64.
 use super::fields::{Words, bit, bits, signed};
-use super::table::{Class, Role, Row, blank};
+use super::table::{Class, Role, Row};
 use super::{DecodeError, Encoding, Inst, Operand};
 
 /// The bit of the temporal hint by which an atomic returns the old value.
@@ -37,7 +37,7 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         _ => return Err(words.error("the memory segment is reserved")),
     };
     let row = words.row(encoding, op)?;
-    let mut inst = blank(row, encoding);
+    let mut inst = Inst::blank(row.name, encoding);
     common(&mut inst, row, middle, high, bits(middle, 23, 8));
     if !row.has_operands() {
         // Cache operations.
@@ -65,7 +65,7 @@ pub fn decode_buffer(words: &mut Words, word: u32) -> Result<Inst, DecodeError> 
         return Err(words.error("buffer accesses with TFE are not decoded"));
     }
     let row = words.row(Encoding::Mubuf, bits(word, 14, 8))?;
-    let mut inst = blank(row, Encoding::Mubuf);
+    let mut inst = Inst::blank(row.name, Encoding::Mubuf);
     common(&mut inst, row, middle, high, bits(middle, 0, 8));
     inst.mods.offen = bit(middle, 30);
     inst.mods.idxen = bit(middle, 31);
@@ -81,7 +81,7 @@ pub fn decode_buffer(words: &mut Words, word: u32) -> Result<Inst, DecodeError> 
 pub fn decode_smem(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
     let row = words.row(Encoding::Smem, bits(word, 13, 6))?;
-    let mut inst = blank(row, Encoding::Smem);
+    let mut inst = Inst::blank(row.name, Encoding::Smem);
     inst.mods.scope = bits(word, 21, 2) as u8;
     inst.mods.th = bits(word, 23, 2) as u8;
     if !row.has_operands() {

@@ -1,6 +1,6 @@
 //! Decodes the memory encodings: SMEM, FLAT, GLOBAL, SCRATCH and MUBUF of gfx9, gfx10 and gfx11; DS of every family.
 use super::fields::{Words, bit, bits, signed};
-use super::table::{Class, Role, Row, blank};
+use super::table::{Class, Role, Row};
 use super::{DecodeError, Encoding, Family, Inst, Operand};
 
 /// The code of no scalar address on gfx9 and gfx10; in gfx10's scratch accesses of no vector address either.
@@ -13,7 +13,7 @@ pub fn decode_ds(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let gfx9 = words.family.is_gfx9();
     let gds = if gfx9 { 16 } else { 17 };
     let row = words.row(Encoding::Ds, bits(word, gds + 1, 8))?;
-    let mut inst = blank(row, Encoding::Ds);
+    let mut inst = Inst::blank(row.name, Encoding::Ds);
     inst.mods.gds = bit(word, gds);
     if has_two_offsets(row.name) {
         inst.offset0 = bits(word, 0, 8) as i32;
@@ -61,7 +61,7 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         _ => return Err(words.error("the memory segment is reserved")),
     };
     let row = words.row(encoding, bits(word, 18, 7))?;
-    let mut inst = blank(row, encoding);
+    let mut inst = Inst::blank(row.name, encoding);
     let mods = &mut inst.mods;
     match family {
         Family::Rdna3 => (mods.dlc, mods.glc, mods.slc) = (bit(word, 13), bit(word, 14), bit(word, 15)),
@@ -107,7 +107,7 @@ pub fn decode_mubuf(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
     let family = words.family;
     let row = words.row(Encoding::Mubuf, bits(word, 18, if family.is_gfx9() { 7 } else { 8 }))?;
-    let mut inst = blank(row, Encoding::Mubuf);
+    let mut inst = Inst::blank(row.name, Encoding::Mubuf);
     let mods = &mut inst.mods;
     mods.glc = bit(word, 14);
     let fails = match family {
@@ -161,7 +161,7 @@ fn set_data(inst: &mut Inst, row: &Row, data: Operand, destination: Operand) {
 pub fn decode_smem(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
     let row = words.row(Encoding::Smem, bits(word, 18, 8))?;
-    let mut inst = blank(row, Encoding::Smem);
+    let mut inst = Inst::blank(row.name, Encoding::Smem);
     match words.family {
         Family::Rdna3 => (inst.mods.dlc, inst.mods.glc) = (bit(word, 13), bit(word, 14)),
         Family::Rdna2 => (inst.mods.dlc, inst.mods.glc) = (bit(word, 14), bit(word, 16)),

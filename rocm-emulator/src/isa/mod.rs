@@ -209,6 +209,27 @@ pub struct Inst {
     pub(crate) pair: Option<Box<Inst>>,
 }
 
+impl Inst {
+    /// An instruction with nothing filled in.
+    pub(crate) fn blank(name: &'static str, encoding: Encoding) -> Self {
+        Self {
+            name,
+            encoding,
+            size: 0,
+            dst: Operand::None,
+            dst2: Operand::None,
+            src: [Operand::None; 4],
+            imm: 0,
+            offset0: 0,
+            offset1: 0,
+            mods: Mods::default(),
+            dpp: None,
+            sdwa: None,
+            pair: None,
+        }
+    }
+}
+
 /// Modifiers. Bit i of a mask belongs to source i.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mods {

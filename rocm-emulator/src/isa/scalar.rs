@@ -1,6 +1,6 @@
 //! Decodes the SOP group, which only the opcodes tell apart from family to family.
 use super::fields::{Words, bits, signed};
-use super::table::{Class, Role, Row, blank};
+use super::table::{Class, Role, Row};
 use super::{DecodeError, Encoding, Inst, Operand};
 
 /// Decodes one instruction of the SOP group (the two high bits are 10): every family has the same fields.
@@ -13,7 +13,7 @@ pub fn decode_sop(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         _ => (Encoding::Sop2, bits(word, 23, 7)),
     };
     let row = words.row(encoding, op)?;
-    let mut inst = blank(row, encoding);
+    let mut inst = Inst::blank(row.name, encoding);
     // A literal among the sources has no field.
     let (mut sources, mut fields, register_sources) = (0, 0, encoding != Encoding::Sopk);
     for slot in row.slots() {

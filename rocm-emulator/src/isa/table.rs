@@ -1,6 +1,4 @@
 //! The rows of an instruction table, and their notation.
-use super::{Encoding, Inst, Mods, Operand};
-
 /// Number of chips: columns of opcodes in a table.
 pub const CHIPS: usize = 6;
 
@@ -159,23 +157,4 @@ fn parse_slot(word: &str) -> Option<Slot> {
         number => number.parse().ok()?,
     };
     Some(Slot { class, role, dwords })
-}
-
-/// An instruction of a row with nothing filled in.
-pub fn blank(row: &Row, encoding: Encoding) -> Inst {
-    Inst {
-        name: row.name,
-        encoding,
-        size: 0,
-        dst: Operand::None,
-        dst2: Operand::None,
-        src: [Operand::None; 4],
-        imm: 0,
-        offset0: 0,
-        offset1: 0,
-        mods: Mods::default(),
-        dpp: None,
-        sdwa: None,
-        pair: None,
-    }
 }

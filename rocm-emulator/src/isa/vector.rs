@@ -1,7 +1,7 @@
 //! Decodes the vector ALU encodings: VOP1, VOP2, VOPC with their SDWA and DPP forms, VOP3, VOP3SD, VOP3P.
 use super::fields::{DPP8, DPP8_FETCH_INACTIVE, DPP16, DppWord, LITERAL, Words, bit, bits, dpp, is_mixed};
 use super::sdwa::{SDWA, sdwa, sdwa_source};
-use super::table::{Class, Row, Slot, blank};
+use super::table::{Class, Row, Slot};
 use super::{DecodeError, Encoding, Family, Inst, Mods, Operand, Sdwa, sreg};
 
 /// The first opcode of gfx9 that is not the VOP3 form of a 32-bit encoding.
@@ -30,7 +30,7 @@ pub fn decode_short(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         op => (Encoding::Vop2, op),
     };
     let row = words.row(encoding, op)?;
-    let mut inst = blank(row, encoding);
+    let mut inst = Inst::blank(row.name, encoding);
     if !row.has_operands() {
         return Ok(inst);
     }
@@ -202,7 +202,7 @@ pub fn decode_vop3(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         return Err(words.error("the instruction has no VOP3 form"));
     }
     let with_mask = row.destinations().count() == 2;
-    let mut inst = blank(row, if with_mask { Encoding::Vop3Sd } else { Encoding::Vop3 });
+    let mut inst = Inst::blank(row.name, if with_mask { Encoding::Vop3Sd } else { Encoding::Vop3 });
     if !row.has_operands() && !words.family.has_true16() {
         return Ok(inst);
     }
@@ -255,7 +255,7 @@ pub fn long_sources(words: &mut Words, inst: &mut Inst, row: &Row, high: u32) ->
 pub fn decode_vop3p(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
     let row = words.row(Encoding::Vop3p, bits(word, 16, 7))?;
-    let mut inst = blank(row, Encoding::Vop3p);
+    let mut inst = Inst::blank(row.name, Encoding::Vop3p);
     if is_matrix(row) {
         decode_matrix(words, &mut inst, row, word, high)?;
         return Ok(inst);
