@@ -7,6 +7,7 @@ use crate::op::BackpropOp;
 use crate::rocm_backend::device::{ConvShape, Direction};
 use crate::rocm_backend::ops::elementwise;
 use crate::rocm_backend::storage::RocmStorage;
+use crate::sizes::check_convolution;
 use crate::{CpuStorage, CustomOp2, Layout, Result, Shape, Storage, Tensor};
 
 /// All groups of a convolution at once, on one ROCm device, where there are several, or one needs a gradient; else none.
@@ -75,7 +76,9 @@ pub fn conv1d_with_bias(
     let (&[b_size, c_in, l_in], &[c_out, c_in_k, k_size]) = (x.dims(), kernel.dims()) else {
         return Ok(None);
     };
-    if groups == 0 || c_in != c_in_k * groups || !c_out.is_multiple_of(groups) {
+    let (steps, channels) = ([padding, stride, dilation], [c_in, c_out]);
+    let fits = check_convolution("conv1d", &[(l_in, k_size)], steps, channels, groups).is_ok();
+    if !fits || c_in != c_in_k * groups {
         return Ok(None);
     }
     let (c_in, c_out) = (c_in_k, c_out / groups);
@@ -99,7 +102,9 @@ pub fn conv2d_with_bias(
     let (&[b_size, c_in, i_h, i_w], &[c_out, c_in_k, k_h, k_w]) = (x.dims(), kernel.dims()) else {
         return Ok(None);
     };
-    if groups == 0 || c_in != c_in_k * groups || !c_out.is_multiple_of(groups) {
+    let (steps, channels) = ([padding, stride, dilation], [c_in, c_out]);
+    let fits = check_convolution("conv2d", &[(i_h, k_h), (i_w, k_w)], steps, channels, groups).is_ok();
+    if !fits || c_in != c_in_k * groups {
         return Ok(None);
     }
     let (c_in, c_out) = (c_in_k, c_out / groups);
