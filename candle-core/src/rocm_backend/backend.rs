@@ -1,6 +1,7 @@
 //! Candle's backend traits, each method sent to the file of its subject.
 use super::device::RocmDevice;
 use super::error::unsupported_dtype;
+use super::fusion;
 use super::ops::{conv, elementwise, indexing, matmul, pooling, random, reduce, strided};
 use super::storage::{RocmStorage, RocmStorageSlice};
 use crate::backend::{BackendDevice, BackendStorage};
@@ -154,11 +155,17 @@ impl BackendStorage for RocmStorage {
     }
 
     fn unary_impl<U: UnaryOpT>(&self, layout: &Layout) -> Result<Self> {
-        elementwise::unary::<U>(self, layout)
+        match fusion::unary::<U>(self, layout)? {
+            Some(held) => Ok(held),
+            None => elementwise::unary::<U>(self, layout),
+        }
     }
 
     fn binary_impl<B: BinaryOpT>(&self, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self> {
-        elementwise::binary::<B>(self, lhs_l, rhs, rhs_l)
+        match fusion::binary::<B>(self, lhs_l, rhs, rhs_l)? {
+            Some(held) => Ok(held),
+            None => elementwise::binary::<B>(self, lhs_l, rhs, rhs_l),
+        }
     }
 
     fn where_cond(&self, l: &Layout, t: &Self, t_l: &Layout, f: &Self, f_l: &Layout) -> Result<Self> {

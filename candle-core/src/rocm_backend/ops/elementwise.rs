@@ -14,18 +14,18 @@ use hip_kernels::contract::{
 };
 
 /// The contract's operation for one of upstream's, found when this is compiled.
-struct Upstreams<T>(std::marker::PhantomData<T>);
+pub(crate) struct ContractOp<T>(std::marker::PhantomData<T>);
 
-impl<U: UnaryOpT> Upstreams<U> {
+impl<U: UnaryOpT> ContractOp<U> {
     /// The contract names its functions without upstream's leading u.
-    const UNARY: UnaryOp = match UnaryOp::of(U::KERNEL.split_at(1).1) {
+    pub(crate) const UNARY: UnaryOp = match UnaryOp::of(U::KERNEL.split_at(1).1) {
         Some(op) => op,
         None => panic!("upstream has a unary operation that the kernels' contract lacks"),
     };
 }
 
-impl<B: BinaryOpT> Upstreams<B> {
-    const BINARY: BinaryOp = match BinaryOp::of(B::KERNEL) {
+impl<B: BinaryOpT> ContractOp<B> {
+    pub(crate) const BINARY: BinaryOp = match BinaryOp::of(B::KERNEL) {
         Some(op) => op,
         None => panic!("upstream has a binary operation that the kernels' contract lacks"),
     };
@@ -59,44 +59,17 @@ pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<R
     let op = U::NAME;
     let dtype = src.slice.dtype();
     let of_integers = match dtype {
-        DType::U8 | DType::U32 => of_integers(Upstreams::<U>::UNARY, false),
-        DType::I16 | DType::I32 | DType::I64 => of_integers(Upstreams::<U>::UNARY, true),
+        DType::U8 | DType::U32 => of_integers(ContractOp::<U>::UNARY, false),
+        DType::I16 | DType::I32 | DType::I64 => of_integers(ContractOp::<U>::UNARY, true),
         _ => OfIntegers::Computed,
     };
     let kernel = match of_integers {
-        OfIntegers::Computed => Unary::kernel(Upstreams::<U>::UNARY, computing(op, dtype)?),
+        OfIntegers::Computed => Unary::kernel(ContractOp::<U>::UNARY, computing(op, dtype)?),
         OfIntegers::Identity => return strided::dense(src, layout, op),
         OfIntegers::Zero => return strided::zeros_of(src, layout, op),
         OfIntegers::Refused => None,
     };
-    if Upstreams::<U>::UNARY == UnaryOp::Silu {
-        if let Some(dst) = deferred(op, [(src, layout); 2], |device, [x, _], out, numel| {
-            Ok(device.defer_silu(x, out, numel))
-        })? {
-            return Ok(dst);
-        }
-    }
     run_unary(op, found(kernel, op, dtype)?, src, layout)
-}
-
-/// The result of an operation of dense f32 that is held back for what follows it, if `defer` does so.
-fn deferred(
-    op: &'static str,
-    [(lhs, lhs_layout), (rhs, rhs_layout)]: [(&RocmStorage, &Layout); 2],
-    defer: impl FnOnce(&RocmDevice, [DevicePtr; 2], DevicePtr, usize) -> Result<bool>,
-) -> Result<Option<RocmStorage>> {
-    let device = &lhs.device;
-    let is_dense = |storage: &RocmStorage, layout: &Layout| {
-        storage.slice.dtype() == DType::F32 && layout.is_contiguous() && storage.device.id() == device.id()
-    };
-    if !device.state().stream.has_deferred() || !is_dense(lhs, lhs_layout) || !is_dense(rhs, rhs_layout) {
-        return Ok(None);
-    }
-    let numel = lhs_layout.shape().elem_count();
-    let operands = [lhs.ptr(lhs_layout, op)?, rhs.ptr(rhs_layout, op)?];
-    // SAFETY: every element is written by what is held back, or nothing reads it.
-    let dst = unsafe { RocmStorage::alloc(device, DType::F32, numel, op)? };
-    Ok(defer(device, operands, dst.slice.ptr(), numel)?.then_some(dst))
 }
 
 /// A function of every element by its kernel, with errors that name `op`. The result is dense and of the same dtype.
@@ -257,17 +230,7 @@ pub(crate) fn binary<B: BinaryOpT>(
     rhs: &RocmStorage,
     rhs_layout: &Layout,
 ) -> Result<RocmStorage> {
-    let function = Upstreams::<B>::BINARY;
-    if matches!(function, BinaryOp::Badd | BinaryOp::Bmul) {
-        let operands = [(lhs, lhs_layout), (rhs, rhs_layout)];
-        if let Some(dst) = deferred(B::NAME, operands, |device, [lhs, rhs], out, numel| match function {
-            BinaryOp::Badd => Ok(device.defer_sum(lhs, rhs, out, numel)),
-            _ => device.defer_gate(lhs, rhs, out, numel),
-        })? {
-            return Ok(dst);
-        }
-    }
-    zip(B::NAME, function, lhs, lhs_layout, rhs, rhs_layout, None)
+    zip(B::NAME, ContractOp::<B>::BINARY, lhs, lhs_layout, rhs, rhs_layout, None)
 }
 
 /// 1 in u8 where the comparison holds, 0 elsewhere; the layouts have the same dims.

@@ -7,6 +7,7 @@ pub(super) mod indexing;
 pub(super) mod linear;
 pub(super) mod matmul;
 pub(super) mod pooling;
+pub(super) mod quantized_row;
 pub(super) mod random;
 pub(super) mod reduce;
 pub(super) mod scan;

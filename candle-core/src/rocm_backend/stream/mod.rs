@@ -20,5 +20,5 @@ pub use buffer::Buffer;
 pub(super) use copy::{across, clear, download, upload};
 pub use element::{DeviceElement, ZeroableElement};
 pub(super) use memory::Taken;
-pub(super) use stream::{check, DeferredWork, Stream, StreamId};
+pub(super) use stream::{check, HeldLaunches, Stream, StreamId};
 pub use wait::DEADLINE_VARIABLE;

@@ -19,14 +19,18 @@ impl StreamId {
     }
 }
 
-/// Work that a higher floor holds back from a stream.
-pub(crate) trait DeferredWork: Send + Sync {
-    /// Enqueues it. The GPU is bound.
+/// Launches that a higher floor holds back from a stream, to merge them with what follows. The floor registers itself
+/// with [`Stream::set_held_launches`]; a stream has one.
+pub(crate) trait HeldLaunches: Send + Sync {
+    /// Enqueues them. The GPU is bound.
+    ///
+    /// # Errors
+    /// Those of the launches, also of an earlier call of [`Self::enqueue_silently`].
     fn enqueue(&self) -> Result<()>;
-    /// The same where no error can be told: the next call that enqueues gets it.
+    /// Like [`Self::enqueue`] where no error can be returned: the next call of it returns the error.
     fn enqueue_silently(&self);
-    /// Takes over memory of `bytes` bytes that its owner gives back, if the work needs it until it is enqueued.
-    fn keeps(&self, memory: Taken, bytes: usize) -> Option<Taken>;
+    /// Takes over memory of `bytes` bytes that its owner gives back, if a held launch needs it. Else it is returned.
+    fn retain(&self, memory: Taken, bytes: usize) -> Option<Taken>;
 }
 
 /// A stream with the memory that is handed out in its order.
@@ -43,9 +47,9 @@ pub(crate) struct Stream {
     wait: Arc<StreamWait>,
     /// Whether what is on the stream is not waited for any more: see [`Self::finish_or_give_up`].
     given_up: AtomicBool,
-    /// Whether `deferred_work` holds anything back.
-    deferred: AtomicBool,
-    deferred_work: OnceLock<Box<dyn DeferredWork>>,
+    /// Whether `held_launches` holds anything back.
+    has_held: AtomicBool,
+    held_launches: OnceLock<Box<dyn HeldLaunches>>,
     // The last to be dropped: everything above is used on it.
     stream: hip::Stream,
 }
@@ -94,8 +98,8 @@ impl Stream {
             memory,
             wait,
             given_up: AtomicBool::new(false),
-            deferred: AtomicBool::new(false),
-            deferred_work: OnceLock::new(),
+            has_held: AtomicBool::new(false),
+            held_launches: OnceLock::new(),
             stream,
         });
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,37 +160,39 @@ impl Stream {
         }
     }
 
-    /// [`Self::bind`], and enqueues what is held back: for whatever enqueues, or waits.
+    /// [`Self::bind`], and enqueues the launches that are held back: for whatever enqueues, or waits.
     #[inline]
     pub(crate) fn begin(&self) -> Result<()> {
         self.bind()?;
-        match self.has_deferred() {
-            true => self.deferred_work.get().map_or(Ok(()), |work| work.enqueue()),
+        match self.has_held() {
+            true => self.held_launches.get().map_or(Ok(()), |held| held.enqueue()),
             false => Ok(()),
         }
     }
 
-    /// [`Self::begin`] where no error can be told.
+    /// [`Self::begin`] where no error can be returned.
     pub(crate) fn begin_silently(&self) {
-        if let Some(work) = self.deferred_work.get().filter(|_| self.has_deferred() && self.bind().is_ok()) {
-            work.enqueue_silently();
+        if let Some(held) = self.held_launches.get().filter(|_| self.has_held() && self.bind().is_ok()) {
+            held.enqueue_silently();
         }
     }
 
-    /// Who holds work back; once.
-    pub(crate) fn set_deferred_work(&self, work: Box<dyn DeferredWork>) {
-        let _ = self.deferred_work.set(work);
+    /// Registers the floor that holds launches back; the first one stays.
+    pub(crate) fn set_held_launches(&self, held: Box<dyn HeldLaunches>) {
+        let _ = self.held_launches.set(held);
     }
 
-    pub(crate) fn has_deferred(&self) -> bool {
-        self.deferred.load(Ordering::Acquire)
+    /// Whether launches are held back.
+    pub(crate) fn has_held(&self) -> bool {
+        self.has_held.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_deferred(&self, deferred: bool) {
-        self.deferred.store(deferred, Ordering::Release);
+    /// Notes whether launches are held back.
+    pub(crate) fn set_has_held(&self, has_held: bool) {
+        self.has_held.store(has_held, Ordering::Release);
     }
 
-    /// The same whatever the thread's current GPU seems to be.
+    /// Like [`Self::bind`], whatever the thread's current GPU seems to be.
     #[cold]
     pub(crate) fn bind_anew(&self) -> Result<()> {
         self.check(self.gpu.set_current(), || format!("hipSetDevice({})", self.ordinal))
@@ -197,7 +203,7 @@ impl Stream {
         check(result, || self.label.clone(), call)
     }
 
-    /// The same for a raw status code.
+    /// Like [`Self::check`], for a raw status code.
     #[inline]
     pub(crate) fn check_code(&self, code: bindings::hipError_t, call: impl FnOnce() -> String) -> Result<()> {
         match code {
@@ -296,8 +302,8 @@ impl Stream {
 
     /// Takes memory of `bytes` bytes back. What is on the stream may still use it, and what is held back.
     pub(super) fn give_memory(&self, taken: Taken, bytes: usize) {
-        let left = match self.deferred_work.get() {
-            Some(work) if self.has_deferred() => work.keeps(taken, bytes),
+        let left = match self.held_launches.get() {
+            Some(held) if self.has_held() => held.retain(taken, bytes),
             _ => Some(taken),
         };
         if let Some(taken) = left {
@@ -305,7 +311,7 @@ impl Stream {
         }
     }
 
-    /// The same of memory that nothing needs that is held back.
+    /// Takes back memory that no held launch needs.
     pub(crate) fn release_memory(&self, taken: Taken) {
         // An error cannot be reported from a drop, and the memory is kept or gone in any case.
         let _ = self.bind();

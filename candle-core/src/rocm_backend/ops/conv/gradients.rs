@@ -4,7 +4,7 @@ use super::{compute, flat, shape1d, shape2d, transposed_shape1d, transposed_shap
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use crate::error::bail;
 use crate::op::BackpropOp;
-use crate::rocm_backend::device::{ConvShape, Direction};
+use crate::rocm_backend::libraries::{ConvShape, Direction};
 use crate::rocm_backend::ops::elementwise;
 use crate::rocm_backend::storage::RocmStorage;
 use crate::{CpuStorage, CustomOp2, Layout, Result, Shape, Storage, Tensor};

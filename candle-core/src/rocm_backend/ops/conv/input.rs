@@ -4,7 +4,7 @@
 use super::output::dense_kernel;
 use super::pieces::{bound, Pieces};
 use super::{merged_places, tiles, Operand, Walk, DIRECT_CHANNELS};
-use crate::rocm_backend::device::{ConvShape, Way};
+use crate::rocm_backend::libraries::{ConvShape, Way};
 use crate::rocm_backend::ops::matmul::{multiplies, product, Output};
 use crate::rocm_backend::storage::{further, RocmStorage};
 use crate::{Layout, Result};

@@ -16,9 +16,10 @@ pub(crate) use gradients::{whole_conv1d, whole_conv2d, whole_conv_transpose1d, w
 use super::matmul::multiplies;
 use super::{check_rank, computing, for_planes, found, same_computing_dtype, strided};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
-use crate::rocm_backend::device::{max_elements, Axis, Candidate, Computed, ConvShape, Direction, Plan, Way};
+use crate::rocm_backend::device::max_elements;
 use crate::rocm_backend::error::unsupported_dtype;
 use crate::rocm_backend::layout::{extent, magic, Strided};
+use crate::rocm_backend::libraries::{Axis, Candidate, Computed, ConvShape, Direction, Plan, Way};
 use crate::rocm_backend::storage::RocmStorage;
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};

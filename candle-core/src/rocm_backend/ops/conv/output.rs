@@ -3,8 +3,8 @@
 //! itself; or, for very few output channels, or input channels of a group, one kernel that goes through the windows.
 use super::pieces::{bound, Pieces};
 use super::{merged_places, tiles, Operand, Walk, DIRECT_CHANNELS};
-use crate::rocm_backend::device::{Axis, ConvShape, Way};
 use crate::rocm_backend::layout::{magic, Strided};
+use crate::rocm_backend::libraries::{Axis, ConvShape, Way};
 use crate::rocm_backend::ops::matmul::{product, Output};
 use crate::rocm_backend::ops::{for_planes, found, strided};
 use crate::rocm_backend::storage::{carrier, further, RocmStorage};

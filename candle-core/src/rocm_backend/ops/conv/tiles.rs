@@ -2,8 +2,9 @@
 //! unfolded copy, and one launch.
 use super::output::dense_kernel;
 use super::Operand;
-use crate::rocm_backend::device::{ConvShape, Direction, LaunchConfig, RocmDevice};
+use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
 use crate::rocm_backend::layout::{extent, Strided};
+use crate::rocm_backend::libraries::{ConvShape, Direction};
 use crate::rocm_backend::ops::{computing, found, MAX_GRID};
 use crate::rocm_backend::storage::{further, RocmStorage};
 use crate::rocm_backend::RocmError;

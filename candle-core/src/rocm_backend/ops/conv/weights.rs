@@ -4,7 +4,7 @@
 use super::output::{padded, Unfolding};
 use super::pieces::{bound, Pieces};
 use super::Operand;
-use crate::rocm_backend::device::{Axis, ConvShape};
+use crate::rocm_backend::libraries::{Axis, ConvShape};
 use crate::rocm_backend::ops::matmul::{product, Output};
 use crate::rocm_backend::ops::reduce;
 use crate::rocm_backend::storage::{further, RocmStorage};

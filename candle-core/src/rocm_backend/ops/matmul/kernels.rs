@@ -42,7 +42,7 @@ pub(super) unsafe fn few_rows(
     let kind = match m {
         1 => ProductKind::Row,
         _ if m <= PRODUCT_ROWS => ProductKind::Rows,
-        _ if m <= THIN_SIDE && out.device.state().multiplies_thin(dtype) => ProductKind::Thin,
+        _ if m <= THIN_SIDE && multiplies_thin(out.device, dtype) => ProductKind::Thin,
         _ => return Ok(false),
     };
     if !in_packs(dtype, k, left, right) {
@@ -63,6 +63,15 @@ pub(super) unsafe fn few_rows(
     // SAFETY: by the caller's word.
     unsafe { out.device.launch(kernel, config, &arguments)? };
     Ok(true)
+}
+
+/// Whether products of few rows, but more than a thread sums by itself, are by our kernel.
+fn multiplies_thin(device: &RocmDevice, dtype: DType) -> bool {
+    match dtype {
+        // Measured (docs/performance.md): without matrix units of f32, cuBLAS takes 0.6 of the time.
+        DType::F32 => !device.arch().starts_with("sm_"),
+        _ => !device.state().drops_denormals(),
+    }
 }
 
 fn in_packs(dtype: DType, k: usize, (a, rows): Placed, (w, columns): Placed) -> bool {

@@ -4,7 +4,7 @@
 use super::operand::Operand;
 use super::precision::gemm_reduced_precision_f16;
 use super::{Output, OP};
-use crate::rocm_backend::device::ProductLibrary;
+use crate::rocm_backend::libraries::ProductLibrary;
 use crate::rocm_backend::RocmError;
 use crate::{DType, Result};
 use half::f16;

@@ -9,8 +9,9 @@ mod precision;
 
 use super::strided;
 use crate::error::MatMulUnexpectedStriding;
-use crate::rocm_backend::device::{ProductLibrary, RocmDevice};
+use crate::rocm_backend::device::RocmDevice;
 use crate::rocm_backend::error::{dtype_mismatch, unsupported_dtype};
+use crate::rocm_backend::libraries::ProductLibrary;
 use crate::rocm_backend::storage::{further, RocmStorage};
 use crate::{DType, Layout, Result};
 use calls::Calls;

@@ -6,13 +6,13 @@
 //! library never reaches the caller: it is logged once, and our kernels take over.
 use super::convolution_choices::{self, Choice, Choices, Way};
 use super::convolution_shape::ConvShape;
-use super::device::DeviceState;
 use super::miopen::{self, Failure, Handle, Problem, Solution};
+use crate::rocm_backend::device::DeviceState;
 use crate::{DType, Result};
 use hip_kernels::contract::DevicePtr;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{mpsc, Arc, OnceLock, PoisonError};
+use std::sync::{mpsc, Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// `0` leaves convolutions to our own kernels, `1` takes MIOpen wherever it has a solution; unset, a table says.
@@ -144,11 +144,11 @@ pub(crate) enum Candidate<'a> {
 
 /// The library of a device, and what was found out of each shape.
 #[derive(Default)]
-pub(crate) struct Convolutions {
+struct Convolutions {
     known: HashMap<ConvShape, Computed>,
     library: Option<Opened>,
     /// Whether a failure of the library has been logged.
-    said: bool,
+    warned: bool,
 }
 
 enum Opened {
@@ -156,15 +156,19 @@ enum Opened {
     Missing,
 }
 
+fn convolutions(device: &Arc<DeviceState>) -> MutexGuard<'_, Convolutions> {
+    device.attachment::<Mutex<Convolutions>>().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl DeviceState {
-    /// What computes convolutions of this shape.
-    pub(crate) fn convolution(&self, shape: &ConvShape) -> Computed {
+    /// Chooses what computes convolutions of this shape.
+    pub(crate) fn convolution(self: &Arc<Self>, shape: &ConvShape) -> Computed {
         let wanted = settings().library.load(Ordering::Relaxed);
         let own = Computed::Own(self.own_convolution(shape.dtype));
         if wanted == 0 || !miopen::takes(shape.dtype) {
             return own;
         }
-        let mut convolutions = self.convolutions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut convolutions = convolutions(self);
         if let Some(known) = convolutions.known.get(shape) {
             return known.clone();
         }
@@ -197,14 +201,14 @@ impl DeviceState {
     /// # Safety
     /// As [`Problem::run`].
     pub(crate) unsafe fn convolve_by_library(
-        &self,
+        self: &Arc<Self>,
         shape: &ConvShape,
         plan: &Plan,
         operands: [DevicePtr; 2],
         result: DevicePtr,
         workspace: DevicePtr,
     ) -> Result<bool> {
-        let mut convolutions = self.convolutions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut convolutions = convolutions(self);
         self.stream.begin()?;
         let Some(Opened::Library { handle, .. }) = &convolutions.library else { return Ok(false) };
         // SAFETY: the caller's.
@@ -224,7 +228,7 @@ impl DeviceState {
     /// # Errors
     /// Those of our own kernels.
     pub(crate) fn tune_convolution(
-        &self,
+        self: &Arc<Self>,
         shape: &ConvShape,
         plans: &[Arc<Plan>],
         mut run: impl FnMut(Candidate) -> Result<bool>,
@@ -254,7 +258,7 @@ impl DeviceState {
                 best = (taken, computed, choice);
             }
         }
-        let mut convolutions = self.convolutions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut convolutions = convolutions(self);
         convolutions.know(shape, best.1);
         if let Some(Opened::Library { choices, .. }) = &mut convolutions.library {
             tracing::info!("{shape}: {:?} is fastest", best.2);
@@ -331,7 +335,7 @@ impl Convolutions {
 
     fn say_text(&mut self, device: &DeviceState, text: &str) {
         let label = device.label();
-        match std::mem::replace(&mut self.said, true) {
+        match std::mem::replace(&mut self.warned, true) {
             false => tracing::warn!("convolutions on {label}: {text}"),
             true => tracing::debug!("convolutions on {label}: {text}"),
         }

@@ -2,14 +2,14 @@
 //!
 //! The library is optional. What it does not have, or fails at, is computed by rocBLAS and our kernels; a failure is
 //! logged once. Row-major: C = A B is its C' = B' A', so the right side goes in first.
-use super::device::DeviceState;
+use crate::rocm_backend::device::DeviceState;
 use crate::rocm_backend::error::notes;
 use crate::{DType, Result};
 use hip_kernels::contract::DevicePtr;
 use rocm_loader::hipblaslt::*;
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// `0` leaves products to rocBLAS and our kernels.
 pub const LIBRARY_VARIABLE: &str = "CANDLE_ROCM_HIPBLASLT";
@@ -52,10 +52,10 @@ impl BiasedPlan {
 
 /// The library of a device, and what it chose for each shape.
 #[derive(Default)]
-pub(crate) struct BlasLt {
+struct BlasLt {
     known: HashMap<BiasedProduct, Option<Arc<BiasedPlan>>>,
     opened: Option<Option<Handle>>,
-    said: bool,
+    warned: bool,
 }
 
 struct Handle(hipblasLtHandle_t);
@@ -197,11 +197,15 @@ impl BiasedPlan {
     }
 }
 
+fn blaslt(device: &Arc<DeviceState>) -> MutexGuard<'_, BlasLt> {
+    device.attachment::<Mutex<BlasLt>>().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl DeviceState {
     /// hipBLASLt's choice for a product with a bias; `None` where there is no library, or it has none.
-    pub(crate) fn biased_product(&self, shape: &BiasedProduct) -> Option<Arc<BiasedPlan>> {
+    pub(crate) fn biased_product(self: &Arc<Self>, shape: &BiasedProduct) -> Option<Arc<BiasedPlan>> {
         data_type(shape.dtype)?;
-        let mut lt = self.blaslt.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lt = blaslt(self);
         if let Some(known) = lt.known.get(shape) {
             return known.clone();
         }
@@ -218,12 +222,12 @@ impl DeviceState {
     /// # Safety
     /// All memory is live on this device and of the shape's sizes, the workspace as large as the plan says.
     pub(crate) unsafe fn multiply_with_bias(
-        &self,
+        self: &Arc<Self>,
         shape: &BiasedProduct,
         plan: &BiasedPlan,
         [x, w, bias, out, workspace]: [DevicePtr; 5],
     ) -> Result<bool> {
-        let mut lt = self.blaslt.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lt = blaslt(self);
         self.stream.begin()?;
         let Some(Some(handle)) = &lt.opened else { return Ok(false) };
         let run = || {
@@ -294,7 +298,7 @@ impl BlasLt {
     /// Logs a failure: the first as a warning, since others will be alike.
     fn say(&mut self, device: &DeviceState, failure: &Failure) {
         let (label, text) = (device.label(), &failure.0);
-        match std::mem::replace(&mut self.said, true) {
+        match std::mem::replace(&mut self.warned, true) {
             false => tracing::warn!("products on {label}: {text}; rocBLAS computes instead"),
             true => tracing::debug!("products on {label}: {text}; rocBLAS computes instead"),
         }
