@@ -87,7 +87,7 @@ pub(crate) use ops::reduce::{norm, scaled_sum, variance};
 pub(crate) use ops::scan::cumsum;
 pub use ops::sort::arg_sort;
 pub(crate) use ops::strided::cat;
-pub use storage::{element, further, RocmDType, RocmStorage, RocmStorageSlice};
+pub use storage::{element, offset_by_elements, RocmDType, RocmStorage, RocmStorageSlice};
 pub use stream::memory::{MemoryStats, IDLE_VARIABLE, PARKED_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
 pub use stream::{Buffer, DeviceElement, ZeroableElement, DEADLINE_VARIABLE};
 

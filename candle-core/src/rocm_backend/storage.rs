@@ -387,8 +387,8 @@ pub(crate) fn carrier_of(size: usize) -> Element {
     }
 }
 
-/// The address of an element further on.
+/// The address `elements` elements after `ptr`.
 #[inline]
-pub fn further(ptr: DevicePtr, dtype: DType, elements: usize) -> DevicePtr {
+pub fn offset_by_elements(ptr: DevicePtr, dtype: DType, elements: usize) -> DevicePtr {
     DevicePtr(ptr.0.wrapping_byte_add(elements * dtype.size_in_bytes().max(1)))
 }

@@ -296,9 +296,9 @@ impl Attention<'_> {
         for starts in lengths.into_iter().flatten() {
             expect("starts of sequences", &Some(starts), &[DType::U32, DType::I32], &[any])?;
         }
-        let further = [self.slopes, self.mask, self.ranges, self.pages].into_iter().flatten();
-        let further = further.chain(lengths.into_iter().flatten()).map(|(storage, _)| storage);
-        for storage in [k, v].into_iter().chain(further) {
+        let others = [self.slopes, self.mask, self.ranges, self.pages].into_iter().flatten();
+        let others = others.chain(lengths.into_iter().flatten()).map(|(storage, _)| storage);
+        for storage in [k, v].into_iter().chain(others) {
             let (lhs, rhs) = (q.device(), storage.device());
             if lhs.ordinal() != rhs.ordinal() {
                 let (lhs, rhs) = (lhs.location(), rhs.location());

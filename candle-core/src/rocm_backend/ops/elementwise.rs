@@ -4,7 +4,7 @@ use crate::op::{BinaryOpT, CmpOp, UnaryOpT};
 use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::{dtype_mismatch, unsupported_dtype};
 use crate::rocm_backend::layout::{in_pieces, Strided};
-use crate::rocm_backend::storage::{carrier, further, is_packed, RocmStorage};
+use crate::rocm_backend::storage::{carrier, is_packed, offset_by_elements, RocmStorage};
 use crate::{DType, Layout, Result};
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -136,7 +136,7 @@ fn each_to<const N: usize>(
         }
         let config = for_packs(op, numel, strided, &sizes[..=N], lists)?;
         let Strided { num_dims, layout: info } = strided;
-        let out = further(to, dtype, first);
+        let out = offset_by_elements(to, dtype, first);
         launch(&head.device, Elements { config, numel, num_dims: *num_dims, info, from, out })
     })
 }

@@ -2,7 +2,7 @@
 use super::{computing, found};
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
 use crate::rocm_backend::layout::runs;
-use crate::rocm_backend::storage::{carrier, further, RocmStorage};
+use crate::rocm_backend::storage::{carrier, offset_by_elements, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result, Shape};
 use hip_kernels::contract::{
@@ -48,8 +48,8 @@ pub fn arg_sort(
     }
     let one_launch = SORT_BLOCK * HELD / if dtype.size_in_bytes() == 8 { 2 } else { 1 };
     for (first, rows) in runs(elements / last_dim, limit / last_dim) {
-        let x = further(from, dtype, first * last_dim);
-        let to = further(dst.slice.ptr(), DType::U32, first * last_dim);
+        let x = offset_by_elements(from, dtype, first * last_dim);
+        let to = offset_by_elements(dst.slice.ptr(), DType::U32, first * last_dim);
         let sort = Sort { storage, x, keys: Keys::of(dtype, asc), rows, columns: last_dim, to };
         match last_dim <= one_launch {
             true => sort.at_once()?,

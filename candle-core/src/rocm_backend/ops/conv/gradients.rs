@@ -1,6 +1,8 @@
 //! A convolution as one operation of a graph, its groups together: each gradient of one is another, so that there are
 //! gradients of gradients.
-use super::{compute, flat, shape1d, shape2d, transposed_shape1d, transposed_shape2d};
+use super::convolve::compute;
+use super::operand::flat;
+use super::shape::{shape1d, shape2d, transposed_shape1d, transposed_shape2d};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use crate::error::bail;
 use crate::op::BackpropOp;

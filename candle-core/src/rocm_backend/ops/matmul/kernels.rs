@@ -1,7 +1,6 @@
 //! Products by kernels of ours: of few rows, in the time of reading the right side, and on tiles, where rocBLAS has no
 //! kernels for the GPU or the dtype.
-use super::operand::Operand;
-use super::{Output, OP};
+use super::operand::{Operand, Output, OP};
 use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
 use crate::rocm_backend::ops::{computing, found, MAX_GRID};
 use crate::rocm_backend::RocmError;

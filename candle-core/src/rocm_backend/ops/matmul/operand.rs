@@ -1,10 +1,21 @@
 //! The sides of a product as BLAS takes them. Whatever strides it can express is used where it lies; anything else is made
 //! dense first.
-use super::OP;
+use crate::rocm_backend::device::RocmDevice;
 use crate::rocm_backend::ops::strided;
 use crate::rocm_backend::storage::RocmStorage;
 use crate::{Layout, Result};
 use hip_kernels::contract::DevicePtr;
+
+/// The name of the operation in errors.
+pub(super) const OP: &str = "matmul";
+
+/// Where a product (b, m, n) is written, and on whose stream: rows are dense, and apart by `row_stride` elements.
+pub(crate) struct Output<'a> {
+    pub device: &'a RocmDevice,
+    pub ptr: DevicePtr,
+    pub row_stride: usize,
+    pub batch_stride: usize,
+}
 
 /// One side of a product as BLAS sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
