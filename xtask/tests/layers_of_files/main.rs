@@ -27,7 +27,6 @@ const FOLDERS: &[(&str, &str)] = &[
     ("hip-kernels/build/src/lib.rs", ""),
     ("hip-kernels/code-object/src/lib.rs", ""),
     ("hip-kernels/src/lib.rs", ""),
-    ("nvidia-driver/src/lib.rs", ""),
     ("rocm-loader/src/lib.rs", ""),
     ("workers/llm-engine/src/lib.rs", ""),
     ("workers/llm-worker/src/lib.rs", ""),
@@ -37,7 +36,17 @@ const FOLDERS: &[(&str, &str)] = &[
 
 /// Folders of [`FOLDERS`] that still have circles; they are printed, and a folder that has none any more fails the test
 /// until it is taken off here.
-const NOT_YET: &[&str] = &[];
+const NOT_YET: &[&str] = &[
+    "candle-core/src/quantized_rocm",
+    "candle-flash-attn/src",
+    "hip-kernels/build/src",
+    "hip-kernels/code-object/src",
+    "rocm-loader/src",
+    "workers/llm-engine/src",
+    "workers/llm-worker/src",
+    "workers/sd-worker/src",
+    "workers/worker-core/src",
+];
 
 const BACKEND: &str = "candle-core/src/rocm_backend/mod.rs";
 
@@ -86,6 +95,7 @@ fn circles_of(source: &Source) -> Vec<String> {
 fn no_folder_has_a_circle_of_files() {
     let mut wrong = Vec::new();
     for (file, module) in FOLDERS {
+        assert!(root().join(file).is_file(), "{file} is not there");
         let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
         let found = circles_of(&Source::read(&root().join(file), module));
         match (found.is_empty(), NOT_YET.contains(&folder)) {

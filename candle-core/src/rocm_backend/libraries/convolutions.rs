@@ -6,7 +6,8 @@
 //! library never reaches the caller: it is logged once, and our kernels take over.
 use super::convolution_choices::{self, Choice, Choices, Way};
 use super::convolution_shape::ConvShape;
-use super::miopen::{self, Failure, Handle, Problem, Solution};
+use super::miopen::{self, Handle, Problem, Solution};
+use super::owned::{Failure, FailureLog};
 use crate::rocm_backend::device::DeviceState;
 use crate::{DType, Result};
 use hip_kernels::contract::DevicePtr;
@@ -147,8 +148,7 @@ pub(crate) enum Candidate<'a> {
 struct Convolutions {
     known: HashMap<ConvShape, Computed>,
     library: Option<Opened>,
-    /// Whether a failure of the library has been logged.
-    warned: bool,
+    failures: FailureLog,
 }
 
 enum Opened {
@@ -216,7 +216,7 @@ impl DeviceState {
         if let Err(failure) = outcome {
             // HIP keeps the last error for whoever asks next.
             let _ = rocm_rs::hip::get_last_error();
-            convolutions.say(self, &failure);
+            convolutions.log(self, &failure);
             convolutions.know(shape, Computed::Own(self.own_convolution(shape.dtype)));
             return Ok(false);
         }
@@ -264,7 +264,8 @@ impl DeviceState {
             tracing::info!("{shape}: {:?} is fastest", best.2);
             if let Err(error) = choices.keep(shape, best.2) {
                 let place = choices.place();
-                convolutions.say_text(self, &format!("choices are not kept on disk: {place}: {error}"));
+                let text = format_args!("choices are not kept on disk: {place}: {error}");
+                convolutions.failures.add("convolutions", self.label(), text);
             }
         }
         Ok(())
@@ -285,7 +286,7 @@ impl Convolutions {
             Ok(computed) => computed,
             Err(failure) => {
                 let _ = rocm_rs::hip::get_last_error();
-                self.say(device, &failure);
+                self.log(device, &failure);
                 Computed::Own(device.own_convolution(shape.dtype))
             }
         }
@@ -328,17 +329,9 @@ impl Convolutions {
         Ok(own)
     }
 
-    /// Logs a failure of the library: the first as a warning, since others will be alike.
-    fn say(&mut self, device: &DeviceState, failure: &Failure) {
-        self.say_text(device, &format!("{failure}; our own kernels compute instead"));
-    }
-
-    fn say_text(&mut self, device: &DeviceState, text: &str) {
-        let label = device.label();
-        match std::mem::replace(&mut self.warned, true) {
-            false => tracing::warn!("convolutions on {label}: {text}"),
-            true => tracing::debug!("convolutions on {label}: {text}"),
-        }
+    fn log(&mut self, device: &DeviceState, failure: &Failure) {
+        let text = format_args!("{failure}; our own kernels compute instead");
+        self.failures.add("convolutions", device.label(), text);
     }
 }
 
@@ -361,8 +354,8 @@ fn compiled(
 
 fn open(device: &DeviceState) -> std::result::Result<Opened, Failure> {
     let version = miopen::version()?;
-    device.stream.bind().map_err(|error| Failure::of(&error))?;
-    let handle = Handle::on(device.stream.raw())?;
+    device.stream.bind().map_err(|error| Failure(error.to_string()))?;
+    let handle = miopen::open(device.stream.raw())?;
     let choices = Choices::load(convolution_choices::path(), device.arch(), &version);
     Ok(Opened::Library { handle, choices })
 }

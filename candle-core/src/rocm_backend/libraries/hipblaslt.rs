@@ -2,6 +2,7 @@
 //!
 //! The library is optional. What it does not have, or fails at, is computed by rocBLAS and our kernels; a failure is
 //! logged once. Row-major: C = A B is its C' = B' A', so the right side goes in first.
+use super::owned::{Failure, FailureLog, Owned};
 use crate::rocm_backend::device::DeviceState;
 use crate::rocm_backend::error::notes;
 use crate::{DType, Result};
@@ -28,20 +29,18 @@ pub(crate) struct BiasedProduct {
     pub(crate) k: usize,
 }
 
+type Handle = Owned<c_void>;
+type MatrixLayout = Owned<hipblasLtMatrixLayoutOpaque_t>;
+
 /// What the heuristic chose for a shape, with its descriptors.
 pub(crate) struct BiasedPlan {
-    product: Descriptor,
-    left: Descriptor,
-    right: Descriptor,
-    result: Descriptor,
+    product: Owned<hipblasLtMatmulDescOpaque_t>,
+    left: MatrixLayout,
+    right: MatrixLayout,
+    result: MatrixLayout,
     algorithm: hipblasLtMatmulAlgo_t,
     workspace: usize,
 }
-
-// SAFETY: descriptors may be used from any thread, one at a time; they are used under the device's mutex.
-unsafe impl Send for BiasedPlan {}
-// SAFETY: as above.
-unsafe impl Sync for BiasedPlan {}
 
 impl BiasedPlan {
     /// Bytes of workspace.
@@ -55,43 +54,8 @@ impl BiasedPlan {
 struct BlasLt {
     known: HashMap<BiasedProduct, Option<Arc<BiasedPlan>>>,
     opened: Option<Option<Handle>>,
-    warned: bool,
+    failures: FailureLog,
 }
-
-struct Handle(hipblasLtHandle_t);
-
-// SAFETY: a handle may be used from any thread, one at a time; it lives under the device's mutex.
-unsafe impl Send for Handle {}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        // SAFETY: made by hipblasLtCreate. A failure has nobody left to go to.
-        let _ = unsafe { hipblasLtDestroy(self.0) };
-    }
-}
-
-/// A descriptor, ended by the function of its kind.
-enum Descriptor {
-    Layout(hipblasLtMatrixLayout_t),
-    Product(hipblasLtMatmulDesc_t),
-    Preference(hipblasLtMatmulPreference_t),
-}
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        // SAFETY: each was made by the function that goes with its end. A failure has nobody left to go to.
-        let _ = unsafe {
-            match *self {
-                Self::Layout(layout) => hipblasLtMatrixLayoutDestroy(layout),
-                Self::Product(product) => hipblasLtMatmulDescDestroy(product),
-                Self::Preference(preference) => hipblasLtMatmulPreferenceDestroy(preference),
-            }
-        };
-    }
-}
-
-/// A call that failed.
-struct Failure(String);
 
 fn checked(call: &'static str, status: hipblasStatus_t) -> std::result::Result<(), Failure> {
     match status {
@@ -109,91 +73,70 @@ fn data_type(dtype: DType) -> Option<hipDataType> {
     }
 }
 
-impl Descriptor {
-    fn layout(kind: hipDataType, rows: usize, columns: usize) -> std::result::Result<Self, Failure> {
-        let mut made = std::ptr::null_mut();
-        // SAFETY: a place to write to.
-        let status =
-            unsafe { hipblasLtMatrixLayoutCreate(&mut made, kind, rows as u64, columns as u64, rows as i64) };
-        checked("hipblasLtMatrixLayoutCreate", status)?;
-        Ok(Self::Layout(made))
-    }
+/// The descriptor of a dense matrix.
+fn layout(kind: hipDataType, rows: usize, columns: usize) -> std::result::Result<MatrixLayout, Failure> {
+    let name = "hipblasLtMatrixLayoutCreate";
+    let (rows, columns, leading) = (rows as u64, columns as u64, rows as i64);
+    // SAFETY: a place to write to.
+    let create = |to| unsafe { hipblasLtMatrixLayoutCreate(to, kind, rows, columns, leading) };
+    // SAFETY: the two belong together.
+    unsafe { Owned::new(create, |status| checked(name, status), hipblasLtMatrixLayoutDestroy) }
+}
 
-    fn product() -> std::result::Result<Self, Failure> {
-        let mut made = std::ptr::null_mut();
-        // SAFETY: a place to write to.
-        let status = unsafe { hipblasLtMatmulDescCreate(&mut made, HIPBLAS_COMPUTE_32F, HIP_R_32F) };
-        checked("hipblasLtMatmulDescCreate", status)?;
-        Ok(Self::Product(made))
-    }
-
-    fn preference() -> std::result::Result<Self, Failure> {
-        let mut made = std::ptr::null_mut();
-        // SAFETY: a place to write to.
-        checked("hipblasLtMatmulPreferenceCreate", unsafe { hipblasLtMatmulPreferenceCreate(&mut made) })?;
-        Ok(Self::Preference(made))
-    }
-
-    fn set<T>(&self, attribute: u32, value: T) -> std::result::Result<(), Failure> {
-        let (from, size) = ((&raw const value).cast::<c_void>(), size_of::<T>());
-        // SAFETY: a live descriptor, and a value that is read during the call.
-        unsafe {
-            match *self {
-                Self::Layout(layout) => checked(
-                    "hipblasLtMatrixLayoutSetAttribute",
-                    hipblasLtMatrixLayoutSetAttribute(layout, attribute, from, size),
-                ),
-                Self::Product(product) => checked(
-                    "hipblasLtMatmulDescSetAttribute",
-                    hipblasLtMatmulDescSetAttribute(product, attribute, from, size),
-                ),
-                Self::Preference(preference) => checked(
-                    "hipblasLtMatmulPreferenceSetAttribute",
-                    hipblasLtMatmulPreferenceSetAttribute(preference, attribute, from, size),
-                ),
-            }
-        }
-    }
+/// Sets an attribute of a descriptor by the function of its kind.
+fn set<D, T>(
+    descriptor: &Owned<D>,
+    (name, set): (&'static str, unsafe extern "C" fn(*mut D, u32, *const c_void, usize) -> u32),
+    attribute: u32,
+    value: T,
+) -> std::result::Result<(), Failure> {
+    // SAFETY: a live descriptor, and a value that is read during the call.
+    checked(name, unsafe { set(descriptor.raw, attribute, (&raw const value).cast(), size_of::<T>()) })
 }
 
 impl BiasedPlan {
+    fn set<T>(&self, attribute: u32, value: T) -> std::result::Result<(), Failure> {
+        let name = "hipblasLtMatmulDescSetAttribute";
+        set(&self.product, (name, hipblasLtMatmulDescSetAttribute), attribute, value)
+    }
+
     /// The heuristic's first choice; `None` if it has nothing.
     fn of(handle: &Handle, shape: &BiasedProduct) -> std::result::Result<Option<Arc<Self>>, Failure> {
         let Some(kind) = data_type(shape.dtype) else { return Ok(None) };
         let BiasedProduct { m, n, k, .. } = *shape;
-        let product = Descriptor::product()?;
-        product.set(HIPBLASLT_MATMUL_DESC_TRANSA, HIPBLAS_OP_T)?;
-        product.set(HIPBLASLT_MATMUL_DESC_TRANSB, HIPBLAS_OP_N)?;
-        product.set(HIPBLASLT_MATMUL_DESC_EPILOGUE, HIPBLASLT_EPILOGUE_BIAS)?;
-        product.set(HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, kind)?;
-        let (left, right) = (Descriptor::layout(kind, k, n)?, Descriptor::layout(kind, k, m)?);
-        let result = Descriptor::layout(kind, n, m)?;
-        let preference = Descriptor::preference()?;
-        preference.set(HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, WORKSPACE as u64)?;
+        // SAFETY: a place to write to.
+        let create = |to| unsafe { hipblasLtMatmulDescCreate(to, HIPBLAS_COMPUTE_32F, HIP_R_32F) };
+        let checked_create = |status| checked("hipblasLtMatmulDescCreate", status);
+        // SAFETY: the two belong together.
+        let product = unsafe { Owned::new(create, checked_create, hipblasLtMatmulDescDestroy)? };
+        let (left, right, result) = (layout(kind, k, n)?, layout(kind, k, m)?, layout(kind, n, m)?);
+        let (algorithm, workspace) = (hipblasLtMatmulAlgo_t::default(), 0);
+        let mut plan = Self { product, left, right, result, algorithm, workspace };
+        plan.set(HIPBLASLT_MATMUL_DESC_TRANSA, HIPBLAS_OP_T)?;
+        plan.set(HIPBLASLT_MATMUL_DESC_TRANSB, HIPBLAS_OP_N)?;
+        plan.set(HIPBLASLT_MATMUL_DESC_EPILOGUE, HIPBLASLT_EPILOGUE_BIAS)?;
+        plan.set(HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, kind)?;
+        // SAFETY: a place to write to.
+        let create = |to| unsafe { hipblasLtMatmulPreferenceCreate(to) };
+        let checked_create = |status| checked("hipblasLtMatmulPreferenceCreate", status);
+        // SAFETY: the two belong together.
+        let preference = unsafe { Owned::new(create, checked_create, hipblasLtMatmulPreferenceDestroy)? };
+        let setter = ("hipblasLtMatmulPreferenceSetAttribute", hipblasLtMatmulPreferenceSetAttribute as _);
+        set(&preference, setter, HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, WORKSPACE as u64)?;
         let mut found = hipblasLtMatmulHeuristicResult_t::default();
         let mut count = 0;
-        let (
-            Descriptor::Product(desc),
-            Descriptor::Layout(a),
-            Descriptor::Layout(b),
-            Descriptor::Layout(c),
-            Descriptor::Preference(wanted),
-        ) = (&product, &left, &right, &result, &preference)
-        else {
-            return Ok(None);
-        };
+        let [a, b, c] = [&plan.left, &plan.right, &plan.result].map(|layout| layout.raw);
+        let (desc, wanted) = (plan.product.raw, preference.raw);
         // SAFETY: live handle and descriptors, and room for one answer.
         let status = unsafe {
-            hipblasLtMatmulAlgoGetHeuristic(
-                handle.0, *desc, *a, *b, *c, *c, *wanted, 1, &mut found, &mut count,
-            )
+            hipblasLtMatmulAlgoGetHeuristic(handle.raw, desc, a, b, c, c, wanted, 1, &mut found, &mut count)
         };
         checked("hipblasLtMatmulAlgoGetHeuristic", status)?;
         if count < 1 || found.workspaceSize > WORKSPACE {
             return Ok(None);
         }
-        let (algorithm, workspace) = (found.algo, found.workspaceSize);
-        Ok(Some(Arc::new(Self { product, left, right, result, algorithm, workspace })))
+        (plan.algorithm, plan.workspace) = (found.algo, found.workspaceSize);
+        Ok(Some(Arc::new(plan)))
     }
 }
 
@@ -231,32 +174,24 @@ impl DeviceState {
         self.stream.begin()?;
         let Some(Some(handle)) = &lt.opened else { return Ok(false) };
         let run = || {
-            plan.product.set(HIPBLASLT_MATMUL_DESC_BIAS_POINTER, bias.0)?;
-            let (
-                Descriptor::Product(desc),
-                Descriptor::Layout(a),
-                Descriptor::Layout(b),
-                Descriptor::Layout(c),
-            ) = (&plan.product, &plan.left, &plan.right, &plan.result)
-            else {
-                return Ok(());
-            };
+            plan.set(HIPBLASLT_MATMUL_DESC_BIAS_POINTER, bias.0)?;
+            let [a, b, c] = [&plan.left, &plan.right, &plan.result].map(|layout| layout.raw);
             let (one, zero) = (1f32, 0f32);
             // SAFETY: live handle and descriptors; factors are read during the call; the memory is the caller's.
             let status = unsafe {
                 hipblasLtMatmul(
-                    handle.0,
-                    *desc,
+                    handle.raw,
+                    plan.product.raw,
                     (&raw const one).cast(),
                     w.0.cast_const().cast(),
-                    *a,
+                    a,
                     x.0.cast_const().cast(),
-                    *b,
+                    b,
                     (&raw const zero).cast(),
                     out.0.cast_const().cast(),
-                    *c,
+                    c,
                     out.0.cast(),
-                    *c,
+                    c,
                     &plan.algorithm,
                     workspace.0.cast(),
                     plan.workspace,
@@ -268,7 +203,7 @@ impl DeviceState {
         let outcome = run();
         if let Err(failure) = outcome {
             let _ = rocm_rs::hip::get_last_error();
-            lt.say(self, &failure);
+            lt.log(self, &failure);
             lt.known.insert(*shape, None);
             return Ok(false);
         }
@@ -290,18 +225,14 @@ impl BlasLt {
         let Some(Some(handle)) = &self.opened else { return None };
         BiasedPlan::of(handle, shape).unwrap_or_else(|failure| {
             let _ = rocm_rs::hip::get_last_error();
-            self.say(device, &failure);
+            self.log(device, &failure);
             None
         })
     }
 
-    /// Logs a failure: the first as a warning, since others will be alike.
-    fn say(&mut self, device: &DeviceState, failure: &Failure) {
-        let (label, text) = (device.label(), &failure.0);
-        match std::mem::replace(&mut self.warned, true) {
-            false => tracing::warn!("products on {label}: {text}; rocBLAS computes instead"),
-            true => tracing::debug!("products on {label}: {text}; rocBLAS computes instead"),
-        }
+    fn log(&mut self, device: &DeviceState, failure: &Failure) {
+        let text = format_args!("{failure}; rocBLAS computes instead");
+        self.failures.add("products", device.label(), text);
     }
 }
 
@@ -310,8 +241,8 @@ fn open(device: &DeviceState) -> std::result::Result<Option<Handle>, Failure> {
         return Ok(None);
     }
     device.stream.bind().map_err(|error| Failure(error.to_string()))?;
-    let mut handle = std::ptr::null_mut();
     // SAFETY: a place to write to.
-    checked("hipblasLtCreate", unsafe { hipblasLtCreate(&mut handle) })?;
-    Ok(Some(Handle(handle)))
+    let create = |to| unsafe { hipblasLtCreate(to) };
+    // SAFETY: the two belong together.
+    unsafe { Owned::new(create, |status| checked("hipblasLtCreate", status), hipblasLtDestroy).map(Some) }
 }

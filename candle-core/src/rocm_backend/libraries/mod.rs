@@ -6,11 +6,13 @@
 //! | `hipblaslt` | hipBLASLt's products with a bias |
 //! | `convolutions`, `convolution_shape`, `convolution_choices` | whether MIOpen or our kernels compute a convolution, and what was measured |
 //! | `miopen` | MIOpen's immediate mode |
+//! | `owned` | handles and descriptors, and the failures of calls |
 mod convolution_choices;
 mod convolution_shape;
 mod convolutions;
 mod hipblaslt;
 mod miopen;
+mod owned;
 mod rocblas;
 
 pub(crate) use convolution_choices::Way;
