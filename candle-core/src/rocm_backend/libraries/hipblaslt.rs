@@ -29,12 +29,12 @@ pub(crate) struct BiasedProduct {
     pub(crate) k: usize,
 }
 
-type Handle = Owned<c_void>;
-type MatrixLayout = Owned<hipblasLtMatrixLayoutOpaque_t>;
+type Handle = Owned<hipblasLtHandle_t>;
+type MatrixLayout = Owned<hipblasLtMatrixLayout_t>;
 
 /// What the heuristic chose for a shape, with its descriptors.
 pub(crate) struct BiasedPlan {
-    product: Owned<hipblasLtMatmulDescOpaque_t>,
+    product: Owned<hipblasLtMatmulDesc_t>,
     left: MatrixLayout,
     right: MatrixLayout,
     result: MatrixLayout,
@@ -75,18 +75,17 @@ fn data_type(dtype: DType) -> Option<hipDataType> {
 
 /// The descriptor of a dense matrix.
 fn layout(kind: hipDataType, rows: usize, columns: usize) -> std::result::Result<MatrixLayout, Failure> {
-    let name = "hipblasLtMatrixLayoutCreate";
     let (rows, columns, leading) = (rows as u64, columns as u64, rows as i64);
     // SAFETY: a place to write to.
     let create = |to| unsafe { hipblasLtMatrixLayoutCreate(to, kind, rows, columns, leading) };
     // SAFETY: the two belong together.
-    unsafe { Owned::new(create, |status| checked(name, status), hipblasLtMatrixLayoutDestroy) }
+    unsafe { Owned::new("hipblasLtMatrixLayoutCreate", create, hipblasLtMatrixLayoutDestroy, checked) }
 }
 
 /// Sets an attribute of a descriptor by the function of its kind.
-fn set<D, T>(
+fn set<D: Copy, T>(
     descriptor: &Owned<D>,
-    (name, set): (&'static str, unsafe extern "C" fn(*mut D, u32, *const c_void, usize) -> u32),
+    (name, set): (&'static str, unsafe extern "C" fn(D, u32, *const c_void, usize) -> u32),
     attribute: u32,
     value: T,
 ) -> std::result::Result<(), Failure> {
@@ -106,9 +105,9 @@ impl BiasedPlan {
         let BiasedProduct { m, n, k, .. } = *shape;
         // SAFETY: a place to write to.
         let create = |to| unsafe { hipblasLtMatmulDescCreate(to, HIPBLAS_COMPUTE_32F, HIP_R_32F) };
-        let checked_create = |status| checked("hipblasLtMatmulDescCreate", status);
         // SAFETY: the two belong together.
-        let product = unsafe { Owned::new(create, checked_create, hipblasLtMatmulDescDestroy)? };
+        let product =
+            unsafe { Owned::new("hipblasLtMatmulDescCreate", create, hipblasLtMatmulDescDestroy, checked)? };
         let (left, right, result) = (layout(kind, k, n)?, layout(kind, k, m)?, layout(kind, n, m)?);
         let (algorithm, workspace) = (hipblasLtMatmulAlgo_t::default(), 0);
         let mut plan = Self { product, left, right, result, algorithm, workspace };
@@ -118,9 +117,9 @@ impl BiasedPlan {
         plan.set(HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, kind)?;
         // SAFETY: a place to write to.
         let create = |to| unsafe { hipblasLtMatmulPreferenceCreate(to) };
-        let checked_create = |status| checked("hipblasLtMatmulPreferenceCreate", status);
+        let (name, destroy) = ("hipblasLtMatmulPreferenceCreate", hipblasLtMatmulPreferenceDestroy);
         // SAFETY: the two belong together.
-        let preference = unsafe { Owned::new(create, checked_create, hipblasLtMatmulPreferenceDestroy)? };
+        let preference = unsafe { Owned::new(name, create, destroy, checked)? };
         let setter = ("hipblasLtMatmulPreferenceSetAttribute", hipblasLtMatmulPreferenceSetAttribute as _);
         set(&preference, setter, HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, WORKSPACE as u64)?;
         let mut found = hipblasLtMatmulHeuristicResult_t::default();
@@ -244,5 +243,5 @@ fn open(device: &DeviceState) -> std::result::Result<Option<Handle>, Failure> {
     // SAFETY: a place to write to.
     let create = |to| unsafe { hipblasLtCreate(to) };
     // SAFETY: the two belong together.
-    unsafe { Owned::new(create, |status| checked("hipblasLtCreate", status), hipblasLtDestroy).map(Some) }
+    unsafe { Owned::new("hipblasLtCreate", create, hipblasLtDestroy, checked).map(Some) }
 }

@@ -10,8 +10,8 @@ use hip_kernels::contract::DevicePtr;
 use rocm_loader::miopen;
 use rocm_rs::hip::bindings::hipStream_t;
 use rocm_rs::miopen::ffi::{
-    miopenConvSolution_t, miopenConvolutionDescriptor, miopenDataType_t, miopenHandle,
-    miopenTensorDescriptor, miopenTensorDescriptor_t,
+    miopenConvSolution_t, miopenConvolutionDescriptor_t, miopenDataType_t, miopenHandle_t,
+    miopenTensorDescriptor_t,
 };
 use std::ffi::{c_int, c_void, CStr};
 
@@ -57,17 +57,16 @@ pub(super) fn version() -> Result<String, Failure> {
 }
 
 /// A handle of MIOpen, bound to one stream.
-pub(super) type Handle = Owned<miopenHandle>;
-type Tensor = Owned<miopenTensorDescriptor>;
-type Windows = Owned<miopenConvolutionDescriptor>;
+pub(super) type Handle = Owned<miopenHandle_t>;
+type Tensor = Owned<miopenTensorDescriptor_t>;
+type Windows = Owned<miopenConvolutionDescriptor_t>;
 
 /// Makes a handle. The stream's device is the thread's current one, and the stream outlives the handle.
 pub(super) fn open(stream: hipStream_t) -> Result<Handle, Failure> {
-    let name = "miopenCreateWithStream";
     // SAFETY: a place to write to, and a live stream.
     let create = |to| unsafe { miopen::miopenCreateWithStream(to, stream) };
     // SAFETY: the two belong together.
-    unsafe { Owned::new(create, |status| checked(name, status), miopen::miopenDestroy) }
+    unsafe { Owned::new("miopenCreateWithStream", create, miopen::miopenDestroy, checked) }
 }
 
 /// The descriptor of a dense tensor.
@@ -77,12 +76,11 @@ fn tensor(dtype: DType, dims: [usize; 4]) -> Result<Tensor, Failure> {
     };
     let strides = [dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1];
     let (dims, strides) = (ints(dims)?, ints(strides)?);
-    let name = "miopenCreateTensorDescriptor";
     // SAFETY: a place to write to.
     let create = |to| unsafe { miopen::miopenCreateTensorDescriptor(to) };
     let destroy = miopen::miopenDestroyTensorDescriptor;
     // SAFETY: the two belong together.
-    let tensor = unsafe { Owned::new(create, |status| checked(name, status), destroy)? };
+    let tensor = unsafe { Owned::new("miopenCreateTensorDescriptor", create, destroy, checked)? };
     // SAFETY: a live descriptor, and four numbers behind either pointer.
     let status = unsafe {
         miopen::miopenSetTensorDescriptor(tensor.raw, data_type, 4, dims.as_ptr(), strides.as_ptr())
@@ -97,12 +95,11 @@ fn windows(shape: &ConvShape) -> Result<Windows, Failure> {
     let [pads, strides, dilations] =
         [ints([h.padding, w.padding])?, ints([h.stride, w.stride])?, ints([h.dilation, w.dilation])?];
     let [groups] = ints([shape.groups])?;
-    let name = "miopenCreateConvolutionDescriptor";
     // SAFETY: a place to write to.
     let create = |to| unsafe { miopen::miopenCreateConvolutionDescriptor(to) };
     let destroy = miopen::miopenDestroyConvolutionDescriptor;
     // SAFETY: the two belong together.
-    let windows = unsafe { Owned::new(create, |status| checked(name, status), destroy)? };
+    let windows = unsafe { Owned::new("miopenCreateConvolutionDescriptor", create, destroy, checked)? };
     let (pads, strides, dilations) = (pads.as_ptr(), strides.as_ptr(), dilations.as_ptr());
     // SAFETY: a live descriptor, and two numbers behind each pointer.
     let status =

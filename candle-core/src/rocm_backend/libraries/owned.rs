@@ -1,5 +1,6 @@
 //! Handles and descriptors of C libraries, and the failures of their calls.
 use std::fmt;
+use std::mem::MaybeUninit;
 
 /// A call that failed: its name, and what the library and the driver say of it.
 #[derive(Debug)]
@@ -12,39 +13,41 @@ impl fmt::Display for Failure {
 }
 
 /// The function that ends what a library made.
-type Destroy<T> = unsafe extern "C" fn(*mut T) -> u32;
+type Destroy<T> = unsafe extern "C" fn(T) -> u32;
 
-/// A handle or a descriptor, destroyed when it is dropped.
-pub(super) struct Owned<T> {
-    pub(super) raw: *mut T,
+/// A handle or a descriptor of type `T`, which is a pointer; destroyed when it is dropped.
+pub(super) struct Owned<T: Copy> {
+    pub(super) raw: T,
     destroy: Destroy<T>,
 }
 
 // SAFETY: handles and descriptors may be used from any thread, one at a time; they are used under a mutex of the device.
-unsafe impl<T> Send for Owned<T> {}
+unsafe impl<T: Copy> Send for Owned<T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for Owned<T> {}
+unsafe impl<T: Copy> Sync for Owned<T> {}
 
-impl<T> Owned<T> {
-    /// What `create` writes to the place that it is given, if `checked` takes its status.
+impl<T: Copy> Owned<T> {
+    /// Takes over what `create`, the call of this name, writes to the place that it is given.
     ///
     /// # Errors
-    /// That of `checked`.
+    /// Those of `checked`, which gets the name and the status.
     ///
     /// # Safety
-    /// `create` writes what `destroy` may end.
+    /// `T` is a pointer, and `create` writes what `destroy` may end.
     pub(super) unsafe fn new(
-        create: impl FnOnce(*mut *mut T) -> u32,
-        checked: impl FnOnce(u32) -> Result<(), Failure>,
+        name: &'static str,
+        create: impl FnOnce(*mut T) -> u32,
         destroy: Destroy<T>,
+        checked: fn(&'static str, u32) -> Result<(), Failure>,
     ) -> Result<Self, Failure> {
-        let mut raw = std::ptr::null_mut();
-        checked(create(&mut raw))?;
-        Ok(Self { raw, destroy })
+        let mut raw = MaybeUninit::<T>::zeroed();
+        checked(name, create(raw.as_mut_ptr()))?;
+        // SAFETY: a null pointer, or what was written.
+        Ok(Self { raw: unsafe { raw.assume_init() }, destroy })
     }
 }
 
-impl<T> Drop for Owned<T> {
+impl<T: Copy> Drop for Owned<T> {
     fn drop(&mut self) {
         // SAFETY: by the word given to `new`. A failure has nobody left to go to.
         let _ = unsafe { (self.destroy)(self.raw) };
