@@ -147,7 +147,7 @@ impl BackendStorage for RocmStorage {
     }
 
     fn cmp(&self, op: CmpOp, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self> {
-        elementwise::compare(self, op, rhs, lhs_l, rhs_l)
+        elementwise::compare(op, (self, lhs_l), (rhs, rhs_l))
     }
 
     fn to_dtype(&self, layout: &Layout, dtype: DType) -> Result<Self> {
@@ -162,14 +162,14 @@ impl BackendStorage for RocmStorage {
     }
 
     fn binary_impl<B: BinaryOpT>(&self, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self> {
-        match fusion::binary::<B>(self, lhs_l, rhs, rhs_l)? {
+        match fusion::binary::<B>((self, lhs_l), (rhs, rhs_l))? {
             Some(held) => Ok(held),
-            None => elementwise::binary::<B>(self, lhs_l, rhs, rhs_l),
+            None => elementwise::binary::<B>((self, lhs_l), (rhs, rhs_l)),
         }
     }
 
     fn where_cond(&self, l: &Layout, t: &Self, t_l: &Layout, f: &Self, f_l: &Layout) -> Result<Self> {
-        elementwise::where_cond(self, l, t, t_l, f, f_l)
+        elementwise::where_cond([(self, l), (t, t_l), (f, f_l)])
     }
 
     fn conv1d(&self, l: &Layout, kernel: &Self, kernel_l: &Layout, params: &ParamsConv1D) -> Result<Self> {

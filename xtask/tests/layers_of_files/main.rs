@@ -40,7 +40,6 @@ const NOT_YET: &[&str] = &[
     "candle-core/src/quantized_rocm",
     "candle-flash-attn/src",
     "hip-kernels/build/src",
-    "hip-kernels/code-object/src",
     "rocm-loader/src",
     "workers/llm-engine/src",
     "workers/llm-worker/src",

@@ -1,6 +1,6 @@
 //! The launches that are held back, and the memory that they need.
 use crate::rocm_backend::ops::quantized_row::MAX_MATRICES;
-use crate::rocm_backend::stream::{Buffer, Stream, Taken};
+use crate::rocm_backend::stream::{Allocation, Buffer, Stream};
 use hip_kernels::contract::{BlockFormat, DevicePtr, KernelId};
 use std::ops::Range;
 
@@ -129,7 +129,7 @@ impl Work {
 pub(super) struct Held {
     pub(super) work: Work,
     /// Memory that was given back while a held launch still needs it.
-    retained: Vec<(Taken, Range<usize>)>,
+    retained: Vec<(Allocation, Range<usize>)>,
     /// Given back when the lock is open again.
     pub(super) retired: Option<Buffer<u8>>,
     /// An error that could not be returned where it occurred.
@@ -143,7 +143,7 @@ impl Held {
     }
 
     /// Returns the memory, unless a held launch needs it. Results in it are not wanted any more.
-    pub(super) fn retain(&mut self, memory: Taken, bytes: usize) -> Option<Taken> {
+    pub(super) fn retain(&mut self, memory: Allocation, bytes: usize) -> Option<Allocation> {
         let range = memory.address..memory.address + bytes;
         if self.work.needs(&range) {
             self.retained.push((memory, range));

@@ -4,8 +4,9 @@ use super::held::{Gated, Held, Matrix, Output, Products, Silu, Work};
 use crate::op::{BinaryOpT, UnaryOpT};
 use crate::rocm_backend::device::{Attachment, DeviceState, RocmDevice};
 use crate::rocm_backend::ops::elementwise::ContractOp;
+use crate::rocm_backend::ops::Operand;
 use crate::rocm_backend::storage::RocmStorage;
-use crate::rocm_backend::stream::{Buffer, HeldLaunches, Taken};
+use crate::rocm_backend::stream::{Allocation, Buffer, HeldLaunches};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{BinaryOp, BlockFormat, DevicePtr, KernelId, QuantizedRow, UnaryOp};
@@ -80,7 +81,7 @@ impl HeldLaunches for OfDevice {
         }
     }
 
-    fn retain(&self, memory: Taken, bytes: usize) -> Option<Taken> {
+    fn retain(&self, memory: Allocation, bytes: usize) -> Option<Allocation> {
         match self.0.upgrade() {
             None => Some(memory),
             Some(device) => {
@@ -114,19 +115,14 @@ pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<O
 
 /// Upstream's operation `B`, if it is held back; the layouts have the same dims.
 #[inline]
-pub(crate) fn binary<B: BinaryOpT>(
-    lhs: &RocmStorage,
-    lhs_layout: &Layout,
-    rhs: &RocmStorage,
-    rhs_layout: &Layout,
-) -> Result<Option<RocmStorage>> {
+pub(crate) fn binary<B: BinaryOpT>(lhs: Operand, rhs: Operand) -> Result<Option<RocmStorage>> {
     let merge = match ContractOp::<B>::BINARY {
         BinaryOp::Badd => sum,
         BinaryOp::Bmul => gate,
         _ => return Ok(None),
     };
-    match lhs.device.state().stream.has_held() {
-        true => operation(B::NAME, [(lhs, lhs_layout), (rhs, rhs_layout)], merge),
+    match lhs.0.device.state().stream.has_held() {
+        true => operation(B::NAME, [lhs, rhs], merge),
         false => Ok(None),
     }
 }
@@ -134,7 +130,7 @@ pub(crate) fn binary<B: BinaryOpT>(
 /// The result of an operation of dense f32, if `merge` holds it back.
 fn operation(
     op: &'static str,
-    [(lhs, lhs_layout), (rhs, rhs_layout)]: [(&RocmStorage, &Layout); 2],
+    [(lhs, lhs_layout), (rhs, rhs_layout)]: [Operand; 2],
     merge: impl FnOnce(&mut Held, &DeviceState, [DevicePtr; 2], DevicePtr, usize) -> Result<bool>,
 ) -> Result<Option<RocmStorage>> {
     let device = &lhs.device;

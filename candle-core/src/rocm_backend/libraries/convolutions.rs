@@ -4,7 +4,7 @@
 //! whose workspace is within the bound is compiled and taken; where there is none, or where a table says that ours are
 //! faster, our own kernels compute. With tuning, all of them are measured at the first call of a shape. A failure of the
 //! library never reaches the caller: it is logged once, and our kernels take over.
-use super::convolution_choices::{self, Choice, Choices, Way};
+use super::convolution_choices::{self, Choice, Choices, ConvMethod};
 use super::convolution_shape::ConvShape;
 use super::miopen::{self, Handle, Problem, Solution};
 use super::owned::{Failure, FailureLog};
@@ -130,7 +130,7 @@ impl Plan {
 /// What computes a convolution.
 #[derive(Clone)]
 pub(crate) enum Computed {
-    Own(Way),
+    Own(ConvMethod),
     Library(Arc<Plan>),
     /// To be measured: these, and our own.
     Measured(Vec<Arc<Plan>>),
@@ -139,7 +139,7 @@ pub(crate) enum Computed {
 /// One of what is measured.
 #[derive(Clone, Copy)]
 pub(crate) enum Candidate<'a> {
-    Own(Way),
+    Own(ConvMethod),
     Library(&'a Plan),
 }
 
@@ -175,7 +175,7 @@ impl DeviceState {
         let is_ours = wanted == UNSET && settings().tuning.load(Ordering::Relaxed) != 1 && self.is_in(OWN);
         let computed = match is_ours {
             true => own,
-            false => said_if_long(format!("MIOpen: {shape}"), || convolutions.ask(self, shape)),
+            false => warn_if_slow(format!("MIOpen: {shape}"), || convolutions.ask(self, shape)),
         };
         convolutions.know(shape, computed.clone());
         computed
@@ -186,13 +186,13 @@ impl DeviceState {
     }
 
     /// How our own kernels compute where nothing was measured.
-    pub(crate) fn own_convolution(&self, dtype: DType) -> Way {
+    pub(crate) fn own_convolution(&self, dtype: DType) -> ConvMethod {
         let narrow = matches!(dtype, DType::F16 | DType::BF16);
         match settings().tiles.load(Ordering::Relaxed) {
-            0 => Way::Unfolded,
-            1 => Way::Tiles,
-            _ if self.is_in(UNFOLDED) || (narrow && self.drops_denormals()) => Way::Unfolded,
-            _ => Way::Tiles,
+            0 => ConvMethod::Unfolded,
+            1 => ConvMethod::Tiles,
+            _ if self.is_in(UNFOLDED) || (narrow && self.drops_denormals()) => ConvMethod::Unfolded,
+            _ => ConvMethod::Tiles,
         }
     }
 
@@ -245,17 +245,17 @@ impl DeviceState {
             self.stream.finish("tuning a convolution")?;
             Ok(Some(start.elapsed()))
         };
-        let own = [Way::Tiles, Way::Unfolded]
-            .map(|way| (Candidate::Own(way), Computed::Own(way), Choice::Own(way)));
+        let own = [ConvMethod::Tiles, ConvMethod::Unfolded]
+            .map(|method| (Candidate::Own(method), Computed::Own(method), Choice::Own(method)));
         let of_library = plans.iter().map(|plan| {
             let choice = Choice::Solution(plan.solution.id);
             (Candidate::Library(plan.as_ref()), Computed::Library(plan.clone()), choice)
         });
-        let way = self.own_convolution(shape.dtype);
-        let mut best = (Duration::MAX, Computed::Own(way), Choice::Own(way));
+        let method = self.own_convolution(shape.dtype);
+        let mut best = (Duration::MAX, Computed::Own(method), Choice::Own(method));
         for (candidate, computed, choice) in own.into_iter().chain(of_library) {
-            if let Some(taken) = time(candidate)?.filter(|taken| *taken < best.0) {
-                best = (taken, computed, choice);
+            if let Some(elapsed) = time(candidate)?.filter(|elapsed| *elapsed < best.0) {
+                best = (elapsed, computed, choice);
             }
         }
         let mut convolutions = convolutions(self);
@@ -301,8 +301,8 @@ impl Convolutions {
         let own = Computed::Own(device.own_convolution(shape.dtype));
         let Some(Opened::Library { handle, choices }) = &self.library else { return Ok(own) };
         let measured = choices.of(shape);
-        if let Some(Choice::Own(way)) = measured {
-            return Ok(Computed::Own(way));
+        if let Some(Choice::Own(method)) = measured {
+            return Ok(Computed::Own(method));
         }
         let bound = conv_workspace();
         let mut offered = Problem::of(shape)?.solutions(handle)?;
@@ -361,7 +361,7 @@ fn open(device: &DeviceState) -> std::result::Result<Opened, Failure> {
 }
 
 /// Says what is being done if it takes longer than some seconds: MIOpen compiles kernels at first use.
-fn said_if_long<R>(what: String, work: impl FnOnce() -> R) -> R {
+fn warn_if_slow<R>(what: String, work: impl FnOnce() -> R) -> R {
     let (done, wait) = mpsc::channel::<()>();
     let watch = std::thread::Builder::new().name("convolutions".to_string()).spawn(move || {
         if wait.recv_timeout(LONG) == Err(mpsc::RecvTimeoutError::Timeout) {

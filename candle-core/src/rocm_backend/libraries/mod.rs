@@ -15,7 +15,7 @@ mod miopen;
 mod owned;
 mod rocblas;
 
-pub(crate) use convolution_choices::Way;
+pub(crate) use convolution_choices::ConvMethod;
 pub use convolution_choices::CACHE_VARIABLE as CONV_CACHE_VARIABLE;
 pub(crate) use convolution_shape::{Axis, ConvShape, Direction};
 pub use convolutions::{

@@ -490,9 +490,9 @@ impl Launch<'_> {
         }
         let (x, y, z) = grid;
         // Sums of a piece's columns, the highest score and the sum of weights of each row.
-        let room = if z > 1 { x * y * z * ATTENTION_FEW * (columns + 2) } else { 0 };
+        let scratch_len = if z > 1 { x * y * z * ATTENTION_FEW * (columns + 2) } else { 0 };
         // SAFETY: what the second launch reads is written by the first.
-        let sums = unsafe { device.alloc::<f32>(room)? };
+        let sums = unsafe { device.alloc::<f32>(scratch_len)? };
         let partial = sums.ptr();
         let kernel = found(of.and_then(|of| AttentionKeys::kernel(keys_width, of)), op, self.dtype)?;
         // SAFETY: as above; there is room for the sums of all parts.

@@ -1,5 +1,5 @@
 //! Operations on each element by itself: unary, affine, powers, casts, binary, comparisons, where.
-use super::{computing, for_packs, found, strided};
+use super::{computing, for_packs, found, strided, Operand};
 use crate::op::{BinaryOpT, CmpOp, UnaryOpT};
 use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::{dtype_mismatch, unsupported_dtype};
@@ -103,7 +103,7 @@ struct Elements<'a, const N: usize> {
 fn each<const N: usize>(
     op: &'static str,
     dtype: DType,
-    operands: [(&RocmStorage, &Layout); N],
+    operands: [Operand; N],
     in_rows: bool,
     launch: impl Fn(&RocmDevice, Elements<'_, N>) -> Result<()>,
 ) -> Result<RocmStorage> {
@@ -119,7 +119,7 @@ fn each<const N: usize>(
 fn each_to<const N: usize>(
     op: &'static str,
     dtype: DType,
-    operands: [(&RocmStorage, &Layout); N],
+    operands: [Operand; N],
     in_rows: bool,
     to: DevicePtr,
     launch: impl Fn(&RocmDevice, Elements<'_, N>) -> Result<()>,
@@ -224,23 +224,12 @@ pub(crate) fn cast(src: &RocmStorage, layout: &Layout, to: DType) -> Result<Rocm
 }
 
 /// Upstream's operation `B` on pairs of elements; the layouts have the same dims.
-pub(crate) fn binary<B: BinaryOpT>(
-    lhs: &RocmStorage,
-    lhs_layout: &Layout,
-    rhs: &RocmStorage,
-    rhs_layout: &Layout,
-) -> Result<RocmStorage> {
-    zip(B::NAME, ContractOp::<B>::BINARY, lhs, lhs_layout, rhs, rhs_layout, None)
+pub(crate) fn binary<B: BinaryOpT>(lhs: Operand, rhs: Operand) -> Result<RocmStorage> {
+    zip(B::NAME, ContractOp::<B>::BINARY, [lhs, rhs], None)
 }
 
 /// 1 in u8 where the comparison holds, 0 elsewhere; the layouts have the same dims.
-pub(crate) fn compare(
-    lhs: &RocmStorage,
-    op: CmpOp,
-    rhs: &RocmStorage,
-    lhs_layout: &Layout,
-    rhs_layout: &Layout,
-) -> Result<RocmStorage> {
+pub(crate) fn compare(op: CmpOp, lhs: Operand, rhs: Operand) -> Result<RocmStorage> {
     let op = match op {
         CmpOp::Eq => BinaryOp::Eq,
         CmpOp::Ne => BinaryOp::Ne,
@@ -249,22 +238,19 @@ pub(crate) fn compare(
         CmpOp::Gt => BinaryOp::Gt,
         CmpOp::Ge => BinaryOp::Ge,
     };
-    zip("cmp", op, lhs, lhs_layout, rhs, rhs_layout, Some(DType::U8))
+    zip("cmp", op, [lhs, rhs], Some(DType::U8))
 }
 
 /// One of the kernels of two operands. The result is dense, of their dtype if no other is given.
 fn zip(
     op: &'static str,
     function: BinaryOp,
-    lhs: &RocmStorage,
-    lhs_layout: &Layout,
-    rhs: &RocmStorage,
-    rhs_layout: &Layout,
+    operands: [Operand; 2],
     result: Option<DType>,
 ) -> Result<RocmStorage> {
-    let dtype = dtype_of_both(lhs, rhs, op)?;
+    let dtype = dtype_of_both(operands[0].0, operands[1].0, op)?;
     let kernel = found(Binary::kernel(function, computing(op, dtype)?), op, dtype)?;
-    each(op, result.unwrap_or(dtype), [(lhs, lhs_layout), (rhs, rhs_layout)], true, |device, e| {
+    each(op, result.unwrap_or(dtype), operands, true, |device, e| {
         let Elements { config, numel, num_dims, info, from: [lhs, rhs], out } = e;
         // SAFETY: `each` has checked the operands, and `out` has room.
         unsafe { device.launch(kernel, config, &Binary { numel, num_dims, info, lhs, rhs, out }) }
@@ -302,21 +288,15 @@ fn dtype_of_both(lhs: &RocmStorage, rhs: &RocmStorage, op: &'static str) -> Resu
 }
 
 /// `t` where the condition is not zero, `f` elsewhere.
-pub(crate) fn where_cond(
-    cond: &RocmStorage,
-    cond_layout: &Layout,
-    t: &RocmStorage,
-    t_layout: &Layout,
-    f: &RocmStorage,
-    f_layout: &Layout,
-) -> Result<RocmStorage> {
+pub(crate) fn where_cond(operands: [Operand; 3]) -> Result<RocmStorage> {
     const OP: &str = "where-cond";
-    let condition = cond.slice.dtype();
+    let [condition, t, f] = operands.map(|(storage, _)| storage);
+    let condition = condition.slice.dtype();
     let condition_element = computing(OP, condition)?;
     // Dtypes that are no condition are refused before those of the operands are compared.
     let kernel = found(Where::kernel(condition_element, carrier(t.slice.dtype())), OP, condition)?;
     let dtype = dtype_of_both(t, f, OP)?;
-    each(OP, dtype, [(cond, cond_layout), (t, t_layout), (f, f_layout)], true, |device, e| {
+    each(OP, dtype, operands, true, |device, e| {
         let Elements { config, numel, num_dims, info, from: [ids, t, f], out } = e;
         // SAFETY: `each` has checked the operands, and `out` has room.
         unsafe { device.launch(kernel, config, &Where { numel, num_dims, info, ids, t, f, out }) }

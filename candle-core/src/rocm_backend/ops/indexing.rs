@@ -264,9 +264,9 @@ fn split(layout: &Layout, dim: usize) -> (usize, usize, usize) {
 }
 
 /// The dtype of the ids, if it is one that the operation takes.
-fn ids_element(ids: &RocmStorage, taken: &[DType], op: &'static str) -> Result<Element> {
+fn ids_element(ids: &RocmStorage, accepted: &[DType], op: &'static str) -> Result<Element> {
     let dtype = ids.slice.dtype();
-    match taken.contains(&dtype) {
+    match accepted.contains(&dtype) {
         true => computing(op, dtype),
         false => Err(unsupported_dtype(op, dtype)),
     }

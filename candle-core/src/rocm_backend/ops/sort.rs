@@ -115,13 +115,13 @@ impl Sort<'_> {
         let (passes, tiles) = (dtype.size_in_bytes(), self.columns.div_ceil(TILE));
         let (elements, lists) = (self.rows * self.columns, self.rows * DIGITS);
         // SAFETY: each is written before it is read.
-        let room = |dtype, elements| unsafe { RocmStorage::alloc(device, dtype, elements, OP) };
+        let scratch = |dtype, elements| unsafe { RocmStorage::alloc(device, dtype, elements, OP) };
         let (keys, other_keys) = (
-            room(dtype, if passes > 1 { elements } else { 0 })?,
-            room(dtype, if passes > 2 { elements } else { 0 })?,
+            scratch(dtype, if passes > 1 { elements } else { 0 })?,
+            scratch(dtype, if passes > 2 { elements } else { 0 })?,
         );
-        let places = room(DType::U32, if passes > 1 { elements } else { 0 })?;
-        let (counts, totals) = (room(DType::U32, lists * tiles)?, room(DType::U32, lists)?);
+        let places = scratch(DType::U32, if passes > 1 { elements } else { 0 })?;
+        let (counts, totals) = (scratch(DType::U32, lists * tiles)?, scratch(DType::U32, lists)?);
         let (counts, totals) = (counts.slice.ptr(), totals.slice.ptr());
         let count = found(SortCount::kernel(carrier(dtype)), OP, dtype)?;
         let sum = found(SortSum::kernel(SortSumOp::Sum), OP, dtype)?;

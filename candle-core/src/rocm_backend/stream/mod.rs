@@ -22,6 +22,6 @@ pub use buffer::Buffer;
 pub(super) use copy::{across, clear, download, upload};
 pub use element::{DeviceElement, ZeroableElement};
 pub(super) use handle::{check, StreamId};
-pub(super) use memory::Taken;
+pub(super) use memory::Allocation;
 pub(super) use stream::{HeldLaunches, Stream};
 pub use wait::DEADLINE_VARIABLE;

@@ -1,6 +1,6 @@
 //! A stream with what belongs to it: memory, the upload ring, launches that are held back, and its order among others.
 use super::handle::StreamHandle;
-use super::memory::{Memory, SetupError, Taken};
+use super::memory::{Allocation, Memory, SetupError};
 use super::staging::Staging;
 use crate::rocm_backend::error::RocmError;
 use crate::Result;
@@ -20,7 +20,7 @@ pub(crate) trait HeldLaunches: Send + Sync {
     /// Like [`Self::enqueue`] where no error can be returned: the next call of it returns the error.
     fn enqueue_silently(&self);
     /// Takes over memory of `bytes` bytes that its owner gives back, if a held launch needs it. Else it is returned.
-    fn retain(&self, memory: Taken, bytes: usize) -> Option<Taken>;
+    fn retain(&self, memory: Allocation, bytes: usize) -> Option<Allocation>;
 }
 
 /// A stream with the memory that is handed out in its order.
@@ -147,34 +147,34 @@ impl Stream {
     }
 
     /// At least `bytes` bytes of device memory, not initialised, for use in this stream's order.
-    pub(super) fn take_memory(&self, bytes: usize) -> Result<Taken> {
+    pub(super) fn take_memory(&self, bytes: usize) -> Result<Allocation> {
         self.bind()?;
         match self.memory.take(bytes, || self.siblings_give_back()) {
-            Ok(taken) => {
-                rocm_loader::parts::taken(self.raw(), taken.address, bytes);
-                Ok(taken)
+            Ok(allocation) => {
+                rocm_loader::parts::taken(self.raw(), allocation.address, bytes);
+                Ok(allocation)
             }
             Err(refusal) => self.refused(refusal),
         }
     }
 
     /// Takes memory of `bytes` bytes back. What is on the stream may still use it, and what is held back.
-    pub(super) fn give_memory(&self, taken: Taken, bytes: usize) {
+    pub(super) fn give_memory(&self, allocation: Allocation, bytes: usize) {
         let left = match self.held_launches.get() {
-            Some(held) if self.has_held() => held.retain(taken, bytes),
-            _ => Some(taken),
+            Some(held) if self.has_held() => held.retain(allocation, bytes),
+            _ => Some(allocation),
         };
-        if let Some(taken) = left {
-            self.release_memory(taken);
+        if let Some(allocation) = left {
+            self.release_memory(allocation);
         }
     }
 
     /// Takes back memory that no held launch needs.
-    pub(crate) fn release_memory(&self, taken: Taken) {
+    pub(crate) fn release_memory(&self, allocation: Allocation) {
         // An error cannot be reported from a drop, and the memory is kept or gone in any case.
         let _ = self.bind();
-        rocm_loader::parts::given(self.raw(), taken.address);
-        self.memory.give(taken.block);
+        rocm_loader::parts::given(self.raw(), allocation.address);
+        self.memory.give(allocation.block);
     }
 
     #[cold]

@@ -5,7 +5,7 @@ use super::{input, output, weights};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use crate::rocm_backend::device::max_elements;
 use crate::rocm_backend::error::unsupported_dtype;
-use crate::rocm_backend::libraries::{Candidate, Computed, ConvShape, Direction, Plan, Way};
+use crate::rocm_backend::libraries::{Candidate, Computed, ConvMethod, ConvShape, Direction, Plan};
 use crate::rocm_backend::ops::matmul::multiplies;
 use crate::rocm_backend::ops::{check_rank, same_computing_dtype, strided, Operand};
 use crate::rocm_backend::storage::RocmStorage;
@@ -96,14 +96,14 @@ pub(super) fn compute(op: &'static str, shape: &ConvShape, operands: [Operand; 2
     // SAFETY: every element is written, by the library or by our kernels.
     let dst = unsafe { RocmStorage::alloc(&a.device, dtype, elements, op)? };
     a.order_after(b)?;
-    let own = |way: Way| match shape.direction {
-        Direction::Output => output::compute(op, shape, operands, &dst, way),
-        Direction::Input => input::compute(op, shape, operands, &dst, way),
+    let own = |method: ConvMethod| match shape.direction {
+        Direction::Output => output::compute(op, shape, operands, &dst, method),
+        Direction::Input => input::compute(op, shape, operands, &dst, method),
         Direction::Weights => weights::compute(op, shape, operands, &dst),
     };
     let state = a.device.state();
     match state.convolution(shape) {
-        Computed::Own(way) => own(way)?,
+        Computed::Own(method) => own(method)?,
         Computed::Library(plan) => {
             if !by_library(op, shape, &plan, operands, &dst)? {
                 own(state.own_convolution(dtype))?;
@@ -111,7 +111,7 @@ pub(super) fn compute(op: &'static str, shape: &ConvShape, operands: [Operand; 2
         }
         Computed::Measured(plans) => {
             state.tune_convolution(shape, &plans, |candidate| match candidate {
-                Candidate::Own(way) => own(way).map(|()| true),
+                Candidate::Own(method) => own(method).map(|()| true),
                 Candidate::Library(plan) => by_library(op, shape, plan, operands, &dst),
             })?;
             // What was measured last may have been a solution that fails.

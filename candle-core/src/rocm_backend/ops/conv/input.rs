@@ -5,7 +5,7 @@ use super::direct::{Direct, DIRECT_CHANNELS};
 use super::operand::{dense_kernel, merged_places};
 use super::pieces::{bound, Pieces};
 use super::tiles;
-use crate::rocm_backend::libraries::{ConvShape, Way};
+use crate::rocm_backend::libraries::{ConvMethod, ConvShape};
 use crate::rocm_backend::ops::matmul::{multiplies, product, Output};
 use crate::rocm_backend::ops::Operand;
 use crate::rocm_backend::storage::{offset_by_elements, RocmStorage};
@@ -18,7 +18,7 @@ pub(super) fn compute(
     shape: &ConvShape,
     operands: [Operand; 2],
     dst: &RocmStorage,
-    way: Way,
+    method: ConvMethod,
 ) -> Result<()> {
     let [(src, layout), (kernel, kernel_layout)] = operands;
     let ConvShape { dtype, batch, groups, c_in, c_out, h, w, .. } = *shape;
@@ -37,7 +37,7 @@ pub(super) fn compute(
         group_out: c_in,
         dst_stride,
     };
-    if way == Way::Tiles && c_out > DIRECT_CHANNELS && tiles::compute(op, shape, operands, dst)? {
+    if method == ConvMethod::Tiles && c_out > DIRECT_CHANNELS && tiles::compute(op, shape, operands, dst)? {
         return Ok(());
     }
     let Some(seen) = merged_places(layout).filter(|_| multiplies(dtype) && c_out > DIRECT_CHANNELS) else {
@@ -48,9 +48,9 @@ pub(super) fn compute(
     // Of some of the channels of a group at a time, each product rounded to the dtype.
     let (taps, inputs) = (h.taps * w.taps, shape.places());
     let pieces = Pieces::of(batch, c_in, taps * inputs * dtype.size_in_bytes(), bound());
-    let room = pieces.images * pieces.places * taps * inputs;
+    let scratch_len = pieces.images * pieces.places * taps * inputs;
     // SAFETY: each piece is written before it is summed.
-    let products = unsafe { RocmStorage::alloc(&src.device, dtype, room, op)? };
+    let products = unsafe { RocmStorage::alloc(&src.device, dtype, scratch_len, op)? };
     let ptr = products.slice.ptr();
     for group in 0..groups {
         for (image, images, first, count) in pieces.all(batch, c_in) {

@@ -6,7 +6,7 @@ use super::operand::{dense_kernel, merged_places};
 use super::pieces::{bound, Pieces};
 use super::tiles;
 use crate::rocm_backend::layout::{magic, Strided};
-use crate::rocm_backend::libraries::{Axis, ConvShape, Way};
+use crate::rocm_backend::libraries::{Axis, ConvMethod, ConvShape};
 use crate::rocm_backend::ops::matmul::{product, Output};
 use crate::rocm_backend::ops::{for_planes, found, Operand};
 use crate::rocm_backend::storage::{carrier, offset_by_elements, RocmStorage};
@@ -21,7 +21,7 @@ pub(super) fn compute(
     shape: &ConvShape,
     operands: [Operand; 2],
     dst: &RocmStorage,
-    way: Way,
+    method: ConvMethod,
 ) -> Result<()> {
     let [(src, layout), (kernel, kernel_layout)] = operands;
     let ConvShape { dtype, batch, groups, c_in, c_out, h, w, .. } = *shape;
@@ -82,14 +82,14 @@ pub(super) fn compute(
             return multiply(src, seen.start_offset(), strides, (0, batch), (0, places));
         }
     }
-    if way == Way::Tiles && tiles::compute(op, shape, operands, dst)? {
+    if method == ConvMethod::Tiles && tiles::compute(op, shape, operands, dst)? {
         return Ok(());
     }
     let (width, rows) = (dtype.size_in_bytes(), groups * columns);
     let pieces = Pieces::of(batch, places, rows * width, bound());
-    let room = pieces.images * padded(pieces.places, width) * rows;
+    let scratch_len = pieces.images * padded(pieces.places, width) * rows;
     // SAFETY: each piece is written before it is multiplied.
-    let unfolded = unsafe { RocmStorage::alloc(&src.device, dtype, room, op)? };
+    let unfolded = unsafe { RocmStorage::alloc(&src.device, dtype, scratch_len, op)? };
     for (image, images, first, count) in pieces.all(batch, places) {
         let pitch = padded(count, width);
         let unfolding = Unfolding {

@@ -62,10 +62,10 @@ impl Axis {
         (self.stride / common.max(1), self.dilation / common.max(1))
     }
 
-    /// The kernels count along a dimension, and what is `beside` its elements, in 32 bits.
-    fn counted(self, op: &'static str, beside: usize) -> Result<()> {
+    /// Checks what the kernels count in 32 bits: sizes along the dimension, and `extra`.
+    fn counted(self, op: &'static str, extra: usize) -> Result<()> {
         let Self { size, taps, padding, stride, dilation, out } = self;
-        let spans = [size, out, padding, stride, dilation, taps.saturating_mul(dilation), beside];
+        let spans = [size, out, padding, stride, dilation, taps.saturating_mul(dilation), extra];
         let limit = i32::MAX as usize / 2;
         match spans.into_iter().max() {
             Some(elements) if elements > limit => {

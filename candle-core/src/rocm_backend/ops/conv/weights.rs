@@ -21,12 +21,12 @@ pub(super) fn compute(
     let pieces = Pieces::of(batch, places, (rows + written) * width, bound());
     let count = pieces.all(batch, places).count();
     let pitch = padded(pieces.places, width);
-    let room = pieces.images * pitch;
+    let scratch_len = pieces.images * pitch;
     let device = &x.device;
     // SAFETY: each piece is written before it is multiplied.
-    let seen = unsafe { RocmStorage::alloc(device, dtype, room * rows, op)? };
+    let seen = unsafe { RocmStorage::alloc(device, dtype, scratch_len * rows, op)? };
     // SAFETY: likewise.
-    let wanted = unsafe { RocmStorage::alloc(device, dtype, room * written, op)? };
+    let wanted = unsafe { RocmStorage::alloc(device, dtype, scratch_len * written, op)? };
     let elements = written * columns;
     let partial = match count {
         1 => None,

@@ -36,8 +36,8 @@ pub(crate) use limits::bytes;
 use limits::Limits;
 pub use limits::{IDLE_VARIABLE, PARKED_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
 pub use pool::MemoryStats;
+pub(crate) use pool::{Allocation, Refusal};
 use pool::{Driver, Pool};
-pub(crate) use pool::{Refusal, Taken};
 use shared::Shared;
 use timer::Timer;
 
@@ -142,7 +142,7 @@ impl Memory {
         &self,
         bytes: usize,
         siblings_give_back: impl FnOnce() -> bool,
-    ) -> Result<Taken, Refusal<Failed>> {
+    ) -> Result<Allocation, Refusal<Failed>> {
         self.pool.take(bytes, siblings_give_back)
     }
 

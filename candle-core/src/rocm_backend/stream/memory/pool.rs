@@ -34,7 +34,7 @@ const SLACK: usize = 64 << 20;
 
 /// Memory that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct Allocation {
     pub(crate) address: usize,
     /// What to give back.
     pub(crate) block: BlockId,
@@ -98,7 +98,7 @@ impl<D: Driver> Pool<D> {
     }
 
     /// Memory of at least `bytes` bytes.
-    pub(super) fn take(&mut self, bytes: usize) -> Result<Taken, Refusal<D::Error>> {
+    pub(super) fn take(&mut self, bytes: usize) -> Result<Allocation, Refusal<D::Error>> {
         let padded = bytes.max(1).saturating_add(self.gap);
         let Some(len) = sizes::block(padded) else {
             let (free, total) = self.driver.info().map_err(Refusal::Failed)?;
@@ -113,7 +113,7 @@ impl<D: Driver> Pool<D> {
             None => self.ask(bytes, padded, len)?,
         };
         self.counts.requests += 1;
-        Ok(Taken { address: self.arena.address(block), block })
+        Ok(Allocation { address: self.arena.address(block), block })
     }
 
     /// A free block of `len` bytes: one that was given back in this size, else a part of a larger one.
