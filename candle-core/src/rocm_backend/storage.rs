@@ -149,7 +149,7 @@ pub trait RocmDType: DeviceElement {
     /// Like [`Self::as_rocm_slice`], for writing.
     ///
     /// # Errors
-    /// As [`Self::as_rocm_slice`].
+    /// See [`Self::as_rocm_slice`].
     fn as_rocm_slice_mut(storage: &mut RocmStorage) -> Result<&mut Buffer<Self>>;
 
     /// See [`RocmStorage::wrap_rocm_slice`].

@@ -82,7 +82,7 @@ pub(crate) struct DeviceState {
     attachments: AppendList<Box<dyn Attachment>>,
     kernels: KernelTable,
     faults: Arc<FaultRecord>,
-    /// What was reported on the streams that this one came after: it may have used what they computed.
+    /// Fault records of the streams that this one came after: it may have used what they computed.
     followed: Mutex<Vec<Arc<FaultRecord>>>,
     pub(super) launches: AtomicU64,
     pub(crate) stream: Arc<Stream>,
@@ -151,7 +151,7 @@ impl DeviceState {
         &self.arch
     }
 
-    /// What HIP calls multiprocessors.
+    /// Number of multiprocessors in HIP's terms.
     pub(crate) fn multiprocessors(&self) -> usize {
         self.multiprocessors
     }
@@ -181,7 +181,7 @@ impl DeviceState {
         Ok(host)
     }
 
-    /// What kernels have reported. The stream has been waited for.
+    /// Returns what kernels have reported. The stream has been waited for.
     fn reported(&self) -> Result<()> {
         self.faults.take()?;
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -258,7 +258,7 @@ impl RocmDevice {
     /// does not wait for the operation: call `synchronize` on the operation's device before.
     ///
     /// # Errors
-    /// As [`crate::Device::new_rocm`].
+    /// See [`crate::Device::new_rocm`].
     pub fn new_with_stream(ordinal: usize) -> Result<Self> {
         Ok(Self::of(DeviceState::open(ordinal)?))
     }
@@ -283,7 +283,7 @@ impl RocmDevice {
         !self.arch().starts_with("gfx10")
     }
 
-    /// What HIP calls multiprocessors.
+    /// Number of multiprocessors in HIP's terms.
     pub(crate) fn multiprocessors(&self) -> usize {
         self.state().multiprocessors
     }
@@ -317,7 +317,7 @@ impl RocmDevice {
         self.state().launches.load(Ordering::Relaxed)
     }
 
-    /// How long the host waits for this device at most. None by default; `CANDLE_ROCM_DEADLINE` sets it for devices
+    /// Returns how long the host waits for this device at most. None by default; `CANDLE_ROCM_DEADLINE` sets it for devices
     /// that are opened later.
     pub fn deadline(&self) -> Option<Duration> {
         self.state().stream.wait().deadline()
@@ -362,7 +362,7 @@ impl RocmDevice {
     /// Memory for `len` elements, all bits zero.
     ///
     /// # Errors
-    /// As [`Self::alloc`].
+    /// See [`Self::alloc`].
     pub fn alloc_zeros<T: ZeroableElement>(&self, len: usize) -> Result<Buffer<T>> {
         let buffer = Buffer::on(&self.state().stream, len)?;
         // SAFETY: the buffer has just this size.
@@ -373,7 +373,7 @@ impl RocmDevice {
     /// Copies `data` to new device memory. `data` may be reused at once.
     ///
     /// # Errors
-    /// As [`Self::alloc`], or if the copy fails.
+    /// See [`Self::alloc`]; or if the copy fails.
     pub fn clone_htod<T: DeviceElement>(&self, data: &[T]) -> Result<Buffer<T>> {
         let buffer = Buffer::on(&self.state().stream, data.len())?;
         // SAFETY: the buffer has room for as many elements.

@@ -102,10 +102,10 @@ impl DeviceState {
     /// [`RocmDevice::launch`] without launching what is held back first. The GPU is bound.
     ///
     /// # Errors
-    /// As there.
+    /// See there.
     ///
     /// # Safety
-    /// As there.
+    /// See there.
     #[inline]
     pub(crate) unsafe fn launch_now<F: KernelFamily>(
         &self,

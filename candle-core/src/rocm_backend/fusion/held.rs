@@ -124,7 +124,7 @@ impl Work {
     }
 }
 
-/// What a device holds back.
+/// Launches that a device holds back.
 #[derive(Default)]
 pub(super) struct Held {
     pub(super) work: Work,

@@ -16,7 +16,7 @@ const MOST_BYTES: u64 = 64 << 20;
 /// Ends a line, so that one that was cut off is not taken for another.
 const END: &str = ".";
 
-/// How our own kernels compute what has more than a few channels.
+/// Method of our own kernels for more than a few channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConvMethod {
     /// Products on tiles that read the input where it lies.
@@ -25,7 +25,7 @@ pub(crate) enum ConvMethod {
     Unfolded,
 }
 
-/// What was measured to be fastest.
+/// Fastest method, as measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     /// Our kernels.
@@ -57,7 +57,7 @@ impl Choices {
     /// Keeps a choice, also on disk.
     ///
     /// # Errors
-    /// Of the file system; the choice is kept for this process.
+    /// Those of the file system; the choice is kept for this process.
     pub(super) fn keep(&mut self, shape: &ConvShape, choice: Choice) -> std::io::Result<()> {
         let shape = shape.to_string();
         let number = match choice {

@@ -26,7 +26,7 @@ pub const WORKSPACE_VARIABLE: &str = "CANDLE_ROCM_CONV_WORKSPACE";
 const DEFAULT_WORKSPACE: usize = 256 << 20;
 /// So many shapes are remembered; then all are forgotten.
 const SHAPES: usize = 2048;
-/// What takes longer than this says so.
+/// A search that takes longer than this is logged.
 const LONG: Duration = Duration::from_secs(5);
 /// Calls that are measured together, after one that is not.
 const MEASURED: u32 = 5;
@@ -43,7 +43,7 @@ const UNFOLDED: &[&str] = &[
     "sm_",
 ];
 
-/// What the environment and the program ask for.
+/// Settings from the environment and the program.
 struct Settings {
     library: AtomicU8,
     tiles: AtomicU8,
@@ -84,7 +84,7 @@ fn settings() -> &'static Settings {
     })
 }
 
-/// How many bytes a convolution may take beside its result.
+/// Returns how many bytes a convolution may take beside its result.
 pub fn conv_workspace() -> usize {
     settings().workspace.load(Ordering::Relaxed)
 }
@@ -127,7 +127,7 @@ impl Plan {
     }
 }
 
-/// What computes a convolution.
+/// Implementation of a convolution.
 #[derive(Clone)]
 pub(crate) enum Computed {
     Own(ConvMethod),
@@ -185,7 +185,7 @@ impl DeviceState {
         table.iter().any(|prefix| self.arch().starts_with(prefix))
     }
 
-    /// How our own kernels compute where nothing was measured.
+    /// Method of our own kernels where nothing was measured.
     pub(crate) fn own_convolution(&self, dtype: DType) -> ConvMethod {
         let narrow = matches!(dtype, DType::F16 | DType::BF16);
         match settings().tiles.load(Ordering::Relaxed) {
@@ -199,7 +199,7 @@ impl DeviceState {
     /// Enqueues a convolution by the library; `false`, and our kernels from now on, if it fails.
     ///
     /// # Safety
-    /// As [`Problem::run`].
+    /// See [`Problem::run`].
     pub(crate) unsafe fn convolve_by_library(
         self: &Arc<Self>,
         shape: &ConvShape,
@@ -360,7 +360,7 @@ fn open(device: &DeviceState) -> std::result::Result<Opened, Failure> {
     Ok(Opened::Library { handle, choices })
 }
 
-/// Says what is being done if it takes longer than some seconds: MIOpen compiles kernels at first use.
+/// Logs what is being done if it takes longer than some seconds: MIOpen compiles kernels at first use.
 fn warn_if_slow<R>(what: String, work: impl FnOnce() -> R) -> R {
     let (done, wait) = mpsc::channel::<()>();
     let watch = std::thread::Builder::new().name("convolutions".to_string()).spawn(move || {

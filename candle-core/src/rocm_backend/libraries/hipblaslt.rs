@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// `0` leaves products to rocBLAS and our kernels.
 pub const LIBRARY_VARIABLE: &str = "CANDLE_ROCM_HIPBLASLT";
 
-/// What the library may take to work in, as AMD's own frameworks give it.
+/// Bytes of workspace that the library may take, as in AMD's own frameworks.
 const WORKSPACE: usize = 32 << 20;
 /// So many shapes are remembered; then all are forgotten.
 const SHAPES: usize = 2048;
@@ -32,7 +32,7 @@ pub(crate) struct BiasedProduct {
 type Handle = Owned<hipblasLtHandle_t>;
 type MatrixLayout = Owned<hipblasLtMatrixLayout_t>;
 
-/// What the heuristic chose for a shape, with its descriptors.
+/// Choice of the heuristic for a shape, with its descriptors.
 pub(crate) struct BiasedPlan {
     product: Owned<hipblasLtMatmulDesc_t>,
     left: MatrixLayout,

@@ -168,7 +168,7 @@ impl Problem {
         }
     }
 
-    /// What MIOpen offers, best first, but for its last resorts.
+    /// Solutions that MIOpen offers, best first, except for its last resorts.
     pub(super) fn solutions(&self, handle: &Handle) -> Result<Vec<Solution>, Failure> {
         let (first, second, result) = self.descriptors();
         let mut offered = 0;

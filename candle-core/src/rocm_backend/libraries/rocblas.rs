@@ -6,7 +6,7 @@ use crate::Result;
 use rocm_rs::rocblas;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What computes a device's products.
+/// Implementation of a device's matrix products.
 pub(crate) enum ProductLibrary {
     /// rocBLAS' handle, bound to the device's stream.
     Rocblas(Handle),

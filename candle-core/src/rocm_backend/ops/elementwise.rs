@@ -31,7 +31,7 @@ impl<B: BinaryOpT> ContractOp<B> {
     };
 }
 
-/// What a function of one element is for integers on the CPU device.
+/// Behaviour of a function of one element for integers on the CPU device.
 enum OfIntegers {
     /// One that has a kernel.
     Computed,
@@ -87,7 +87,7 @@ pub fn unary_function(
     run_unary(op, found(kernel, op, dtype)?, src, layout)
 }
 
-/// What a launch computes with: how many elements there are, where those of each operand lie, and where the result goes.
+/// Operands of a launch: number of elements, where those of each operand lie, and where the result goes.
 struct Elements<'a, const N: usize> {
     config: LaunchConfig,
     numel: usize,
@@ -114,7 +114,7 @@ fn each<const N: usize>(
     Ok(dst)
 }
 
-/// The same to memory that has room for it: that of an operand if it lies there just as densely.
+/// Like [`each`], to memory that is there: also that of an operand that lies there just as densely.
 #[inline]
 fn each_to<const N: usize>(
     op: &'static str,

@@ -237,7 +237,7 @@ fn order(op: &'static str, ids: &RocmStorage, layout: &Layout, dim: usize) -> Re
     strided::dense(&order, &dense.transpose(dim, last)?, op)
 }
 
-/// What moves units of so many bytes.
+/// Unit in which elements of so many bytes are moved.
 fn units(bytes: usize) -> TakeUnit {
     match bytes {
         1 => TakeUnit::B1,
@@ -248,7 +248,7 @@ fn units(bytes: usize) -> TakeUnit {
     }
 }
 
-/// How many groups of `elements` one launch can count.
+/// Number of groups of `elements` that one launch can count.
 fn fitting(op: &'static str, elements: usize) -> Result<usize> {
     let limit = max_elements();
     match limit / elements.max(1) {

@@ -21,7 +21,7 @@ pub(crate) fn activation_bytes(rows: usize, columns: usize) -> usize {
     rows * columns + rows * columns / QUANTIZED_PIECE * SCALE_BYTES
 }
 
-/// How the threads of kernels for quantized products share out the rows of a matrix.
+/// Distribution of the rows of a matrix over the threads of kernels for quantized products.
 pub(crate) struct Groups {
     /// Threads that share QUANTIZED_BESIDE rows: whole lines where it can be, and a piece of the row for each.
     pub(crate) width: u32,

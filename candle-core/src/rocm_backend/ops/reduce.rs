@@ -282,7 +282,7 @@ struct Task {
     layout: Reduction,
 }
 
-/// How the threads of a launch share a [`Task`].
+/// Distribution of a [`Task`] over the threads of a launch.
 struct Plan {
     /// Threads per result and part, a power of two.
     width: u32,
@@ -322,7 +322,7 @@ impl Task {
         Ok(Plan { width: width as u32, across: across as u32, parts, config })
     }
 
-    /// How many results lie next to each other, wherever one begins that is a multiple of them; else 1.
+    /// Number of results that lie next to each other, wherever one begins that is a multiple of them; else 1.
     fn neighbours(&self, from: DevicePtr, size: usize) -> usize {
         let Strided { num_dims, layout } = &self.layout.strided;
         if !self.layout.across {
@@ -345,7 +345,7 @@ fn floor_power_of_two(n: usize) -> usize {
     1 << n.max(1).ilog2()
 }
 
-/// What sums of parts are kept in between launches.
+/// Dtype in which sums of parts are kept between launches.
 fn sum_dtype(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 | DType::F8E4M3 => DType::F32,

@@ -59,7 +59,7 @@ pub fn arg_sort(
     Ok((dst, shape))
 }
 
-/// How the kernels make keys of elements.
+/// Conversion of elements to sort keys.
 #[derive(Clone, Copy, Default)]
 struct Keys {
     sign: usize,

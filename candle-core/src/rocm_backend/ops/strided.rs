@@ -268,7 +268,7 @@ pub(crate) fn const_set(dst: &mut RocmStorage, value: Scalar, layout: &Layout) -
     })
 }
 
-/// The same memory with each element seen once: broadcast dims become 1.
+/// The layout of the memory with each element seen once: broadcast dims become 1.
 fn without_repeats(layout: &Layout) -> Layout {
     let dims = layout.dims().iter().zip(layout.stride());
     let once: Vec<usize> = dims.map(|(&dim, &stride)| if stride == 0 { dim.min(1) } else { dim }).collect();

@@ -154,7 +154,7 @@ impl StreamHandle {
         self.wait.deadline().map_or(Ok(()), |_| self.finish(purpose))
     }
 
-    /// What failed on the stream so far, as far as HIP knows without waiting.
+    /// Returns what failed on the stream so far, as far as HIP knows without waiting.
     pub(crate) fn failure(&self) -> Result<()> {
         self.bind()?;
         // SAFETY: the handle is this live stream's.

@@ -3,7 +3,7 @@ use super::handle::StreamHandle;
 use crate::Result;
 use rocm_rs::hip;
 
-/// What goes through the ring at once; larger uploads go in parts.
+/// Bytes that go through the ring at once; larger uploads go in parts.
 pub(super) const MAX_STAGED: usize = 4 << 20;
 
 /// The ring is filled chunk by chunk: with four of them the copies of three may still be under way.

@@ -91,7 +91,7 @@ pub fn conv1d_with_bias(
 /// [`conv1d_with_bias`] of two dimensions.
 ///
 /// # Errors
-/// As there.
+/// See there.
 pub fn conv2d_with_bias(
     x: &Tensor,
     kernel: &Tensor,
@@ -165,7 +165,7 @@ fn whole(
     Ok(Some(crate::tensor::from_storage(Storage::Rocm(dst), dims, BackpropOp::none(), false)))
 }
 
-/// Of two operands in the order of the direction's words.
+/// A convolution of two operands, in the order of the direction's words.
 struct Convolve {
     op: &'static str,
     /// Whether tensors are of one dimension: (batch, channel, length).

@@ -13,7 +13,7 @@ use crate::rocm_backend::storage::{carrier, offset_by_elements, RocmStorage};
 use crate::{Layout, Result};
 use hip_kernels::contract::{ConvolutionKind, DevicePtr, KernelFamily, Unfold, PACK_BYTES};
 
-/// Of shorter rows a pack's windows share too little.
+/// Shortest output row whose windows share enough of a pack.
 const LEAST_ROW: usize = 4;
 
 pub(super) fn compute(
@@ -113,10 +113,10 @@ pub(super) fn padded(places: usize, bytes_per_element: usize) -> usize {
     places.next_multiple_of(Unfold::PACK_BYTES / bytes_per_element)
 }
 
-/// What some places of some images see of an input: rows (channel, tap) of `pitch` elements, what is beyond the places 0.
+/// The unfolded input of some places of some images: rows (channel, tap) of `pitch` elements, 0 beyond the places.
 pub(super) struct Unfolding<'a> {
     pub(super) op: &'static str,
-    /// Of the whole input.
+    /// Layout of the whole input.
     pub(super) layout: &'a Layout,
     pub(super) axes: (Axis, Axis),
     /// The first image, and how many.

@@ -1,4 +1,4 @@
-//! How what a convolution makes beside its result is cut, so that it stays within bounds.
+//! Pieces of what a convolution makes beside its result, so that it stays within bounds.
 use crate::rocm_backend::libraries::conv_workspace;
 
 /// Our own kernels gain nothing from more.

@@ -46,7 +46,7 @@ impl Axis {
         Ok(axis)
     }
 
-    /// What the kernels divide when they walk back from the input to places is below the sum of these: see `period`.
+    /// Checks the largest number that kernels divide on the way from the input back to places: see `period`.
     fn countable(self, op: &'static str) -> Result<()> {
         let lifted = self.period().0.saturating_mul(self.dilation);
         self.counted(op, self.size.saturating_add(self.padding).saturating_add(lifted))

@@ -85,7 +85,7 @@ fn in_packs(dtype: DType, k: usize, (a, rows): Placed, (w, columns): Placed) -> 
 /// The product on tiles, of any operands: f16, bf16, f32, f8e4m3, which are summed in f32, and f64.
 ///
 /// # Safety
-/// As [`few_rows`].
+/// See [`few_rows`].
 pub(super) unsafe fn tiled(
     dtype: DType,
     sizes: Sizes,
@@ -142,7 +142,7 @@ fn side(device: &RocmDevice, rows: usize, columns: usize, batches: usize) -> (Ti
     }
 }
 
-/// What all kernels are told.
+/// Arguments that all kernels take.
 fn plain((b, m, n, k): Sizes, (left, a): Placed, (right, w): Placed, out: &Output) -> Result<Product> {
     let strides = |operand: Operand| match operand.transposed {
         false => (operand.leading, 1),

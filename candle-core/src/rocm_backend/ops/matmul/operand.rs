@@ -28,7 +28,7 @@ pub(super) struct Operand {
 }
 
 impl Operand {
-    /// How BLAS can read one matrix of `layout`, if it can.
+    /// Returns how BLAS can read one matrix of `layout`, if it can.
     fn of(layout: &Layout, rows: usize, columns: usize) -> Option<Self> {
         let [.., row_stride, column_stride] = *layout.stride() else { return None };
         // The stride along a dim of size 1 is never walked.
@@ -74,7 +74,7 @@ pub(super) struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// Of matrices (rows, columns).
+    /// A side of matrices (rows, columns).
     pub(super) fn of(
         storage: &'a RocmStorage,
         layout: &'a Layout,
@@ -88,7 +88,7 @@ impl<'a> Side<'a> {
         Ok(Self { storage, layout, copy, operand, rows, columns })
     }
 
-    /// What is multiplied.
+    /// The storage that is multiplied.
     pub(super) fn storage(&self) -> &RocmStorage {
         self.copy.as_ref().map_or(self.storage, |(copy, _)| copy)
     }
@@ -102,7 +102,7 @@ impl<'a> Side<'a> {
         self.storage().ptr(self.layout(), OP)
     }
 
-    /// How BLAS reads one matrix of it.
+    /// Returns how BLAS reads one matrix of it.
     pub(super) fn operand(&self) -> Operand {
         self.operand
     }

@@ -45,7 +45,7 @@ use timer::Timer;
 /// neighbour.
 const GAP: usize = 256;
 
-/// How often the timer looks within an idle time, and how often at most.
+/// Number of times that the timer looks within an idle time, and its shortest period.
 const LOOKS: u32 = 4;
 const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 
@@ -56,7 +56,7 @@ pub(crate) type Failed = (hip::Error, String);
 pub(crate) struct Memory {
     pool: Arc<Shared<Hip>>,
     device: hip::Device,
-    /// What idle times count from.
+    /// Start of all idle times.
     begun: Instant,
     /// Gives idle memory back; only while there is an idle time.
     timer: Mutex<Option<Timer>>,

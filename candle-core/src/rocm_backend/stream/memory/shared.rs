@@ -4,7 +4,7 @@ use super::pool::{Allocation, Driver, MemoryStats, Pool, Refusal};
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
-/// What a pool is locked with: the standard mutex, or one whose every schedule a test goes through.
+/// Lock of a pool: the standard mutex, or one whose every schedule a test goes through.
 pub(super) trait Lock<T> {
     fn of(value: T) -> Self;
     fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R;
