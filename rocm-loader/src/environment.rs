@@ -94,6 +94,12 @@ const KNOWN: &[Known] = &[
     harmless("CANDLE_ROCM_DETERMINISTIC"),
     harmless("CANDLE_ROCM_MIOPEN"),
     harmless("CANDLE_ROCM_HIPBLASLT"),
+    Known {
+        name: "CANDLE_ROCM_FUSION",
+        harm: |value| {
+            (value == "0").then_some("no launches are merged: decoding with quantized weights is slower")
+        },
+    },
     harmless("CANDLE_ROCM_CONV_WORKSPACE"),
     Known {
         name: "CANDLE_ROCM_CONV_TUNE",

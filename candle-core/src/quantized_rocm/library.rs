@@ -6,7 +6,7 @@ use super::product::OP;
 use super::values;
 use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{BlockFormat, DevicePtr};
-use crate::rocm_backend::{further, widening_product, Output};
+use crate::rocm_backend::{offset_by_elements, widening_product, Output};
 use crate::{DType, Layout, Result, RocmStorage};
 
 /// How much of a matrix is made bf16 at a time.
@@ -48,7 +48,7 @@ pub(super) fn product(
         let to = weights.slice.ptr();
         // SAFETY: the matrix has n rows of k, and so many fit into `weights`.
         unsafe { values::launch(device, format, DType::BF16, (from, columns), None, (to, columns), k)? };
-        let ptr = further(dst.slice.ptr(), DType::F32, first);
+        let ptr = offset_by_elements(dst.slice.ptr(), DType::F32, first);
         let out = Output { device, ptr, row_stride: n, batch_stride: m * n };
         // SAFETY: m rows of k, `columns` rows of k, and columns from `first` on of m rows of n.
         unsafe { widening_product((m, columns, k), rows, to, &out)? };

@@ -1,6 +1,7 @@
 //! The device under test, views to look at tensors through, and the comparison.
 use candle_core::rocm::rocm_loader::{self, Choice, DriverKind, DRIVER_VARIABLE};
 use candle_core::{DType, Device, Result, Tensor};
+use std::process::Command;
 
 /// The dtypes that compute with fractions and have every kernel.
 pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
@@ -181,3 +182,15 @@ pub const VIEWS4: [View4; 4] = [
     }),
     ("one image for all", |t| t.narrow(0, 0, 1)?.broadcast_as(t.shape())),
 ];
+
+/// Runs an ignored test of this program in a process of its own, with a variable set that is read once for each process.
+pub fn passes_in_its_own_process(test: &str, (variable, value): (&str, &str)) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", test, "--nocapture"])
+        .env(variable, value)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && text.contains("1 passed");
+    assert!(passed, "{text}{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,4 +1,4 @@
-//! What a report about a machine needs: driver, GPUs, code objects, libraries, variables, and one line of advice.
+//! A report about a machine: driver, GPUs, code objects, libraries, variables, and one line of advice.
 use super::device::RocmDevice;
 use super::properties::properties;
 use crate::Result;
@@ -9,11 +9,11 @@ use std::path::PathBuf;
 /// All of it. [`Report::gather`] asks; its `Display` is for people.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// What serves HIP's calls, or what is missing.
+    /// The driver that serves HIP's calls, or what is missing.
     pub driver: std::result::Result<String, String>,
     /// Whether results come from the software GPU.
     pub emulated: bool,
-    /// What every result must say of itself; `None` for those of an AMD GPU and of the software GPU.
+    /// Note that every result must carry; `None` for those of an AMD GPU and of the software GPU.
     pub note: Option<&'static str>,
     /// Versions, if there is a driver.
     pub versions: Option<Versions>,
@@ -27,7 +27,7 @@ pub struct Report {
     pub libraries: Vec<LibraryReport>,
     /// Variables that are set, with the harm that each does.
     pub variables: Vec<Variable>,
-    /// What to do first.
+    /// The first thing to do.
     pub advice: String,
 }
 
@@ -38,7 +38,7 @@ pub struct GpuReport {
     pub ordinal: usize,
     /// The name under which it is sold.
     pub name: String,
-    /// As the driver names it.
+    /// Architecture as the driver names it.
     pub arch: String,
     /// Whether it is built into the processor.
     pub integrated: bool,

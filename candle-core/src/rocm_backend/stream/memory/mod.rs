@@ -36,8 +36,8 @@ pub(crate) use limits::bytes;
 use limits::Limits;
 pub use limits::{IDLE_VARIABLE, PARKED_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
 pub use pool::MemoryStats;
+pub(crate) use pool::{Allocation, Refusal};
 use pool::{Driver, Pool};
-pub(crate) use pool::{Refusal, Taken};
 use shared::Shared;
 use timer::Timer;
 
@@ -45,7 +45,7 @@ use timer::Timer;
 /// neighbour.
 const GAP: usize = 256;
 
-/// How often the timer looks within an idle time, and how often at most.
+/// Number of times that the timer looks within an idle time, and its shortest period.
 const LOOKS: u32 = 4;
 const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 
@@ -56,7 +56,7 @@ pub(crate) type Failed = (hip::Error, String);
 pub(crate) struct Memory {
     pool: Arc<Shared<Hip>>,
     device: hip::Device,
-    /// What idle times count from.
+    /// Start of all idle times.
     begun: Instant,
     /// Gives idle memory back; only while there is an idle time.
     timer: Mutex<Option<Timer>>,
@@ -142,7 +142,7 @@ impl Memory {
         &self,
         bytes: usize,
         siblings_give_back: impl FnOnce() -> bool,
-    ) -> Result<Taken, Refusal<Failed>> {
+    ) -> Result<Allocation, Refusal<Failed>> {
         self.pool.take(bytes, siblings_give_back)
     }
 

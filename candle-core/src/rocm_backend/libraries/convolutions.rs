@@ -4,15 +4,16 @@
 //! whose workspace is within the bound is compiled and taken; where there is none, or where a table says that ours are
 //! faster, our own kernels compute. With tuning, all of them are measured at the first call of a shape. A failure of the
 //! library never reaches the caller: it is logged once, and our kernels take over.
-use super::convolution_choices::{self, Choice, Choices, Way};
+use super::convolution_choices::{self, Choice, Choices, ConvMethod};
 use super::convolution_shape::ConvShape;
-use super::device::DeviceState;
-use super::miopen::{self, Failure, Handle, Problem, Solution};
+use super::miopen::{self, Handle, Problem, Solution};
+use super::owned::{Failure, FailureLog};
+use crate::rocm_backend::device::DeviceState;
 use crate::{DType, Result};
 use hip_kernels::contract::DevicePtr;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{mpsc, Arc, OnceLock, PoisonError};
+use std::sync::{mpsc, Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// `0` leaves convolutions to our own kernels, `1` takes MIOpen wherever it has a solution; unset, a table says.
@@ -25,7 +26,7 @@ pub const WORKSPACE_VARIABLE: &str = "CANDLE_ROCM_CONV_WORKSPACE";
 const DEFAULT_WORKSPACE: usize = 256 << 20;
 /// So many shapes are remembered; then all are forgotten.
 const SHAPES: usize = 2048;
-/// What takes longer than this says so.
+/// A search that takes longer than this is logged.
 const LONG: Duration = Duration::from_secs(5);
 /// Calls that are measured together, after one that is not.
 const MEASURED: u32 = 5;
@@ -42,7 +43,7 @@ const UNFOLDED: &[&str] = &[
     "sm_",
 ];
 
-/// What the environment and the program ask for.
+/// Settings from the environment and the program.
 struct Settings {
     library: AtomicU8,
     tiles: AtomicU8,
@@ -83,7 +84,7 @@ fn settings() -> &'static Settings {
     })
 }
 
-/// How many bytes a convolution may take beside its result.
+/// Returns how many bytes a convolution may take beside its result.
 pub fn conv_workspace() -> usize {
     settings().workspace.load(Ordering::Relaxed)
 }
@@ -126,10 +127,10 @@ impl Plan {
     }
 }
 
-/// What computes a convolution.
+/// Implementation of a convolution.
 #[derive(Clone)]
 pub(crate) enum Computed {
-    Own(Way),
+    Own(ConvMethod),
     Library(Arc<Plan>),
     /// To be measured: these, and our own.
     Measured(Vec<Arc<Plan>>),
@@ -138,17 +139,16 @@ pub(crate) enum Computed {
 /// One of what is measured.
 #[derive(Clone, Copy)]
 pub(crate) enum Candidate<'a> {
-    Own(Way),
+    Own(ConvMethod),
     Library(&'a Plan),
 }
 
 /// The library of a device, and what was found out of each shape.
 #[derive(Default)]
-pub(crate) struct Convolutions {
+struct Convolutions {
     known: HashMap<ConvShape, Computed>,
     library: Option<Opened>,
-    /// Whether a failure of the library has been logged.
-    said: bool,
+    failures: FailureLog,
 }
 
 enum Opened {
@@ -156,22 +156,26 @@ enum Opened {
     Missing,
 }
 
+fn convolutions(device: &Arc<DeviceState>) -> MutexGuard<'_, Convolutions> {
+    device.attachment::<Mutex<Convolutions>>().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl DeviceState {
-    /// What computes convolutions of this shape.
-    pub(crate) fn convolution(&self, shape: &ConvShape) -> Computed {
+    /// Chooses what computes convolutions of this shape.
+    pub(crate) fn convolution(self: &Arc<Self>, shape: &ConvShape) -> Computed {
         let wanted = settings().library.load(Ordering::Relaxed);
         let own = Computed::Own(self.own_convolution(shape.dtype));
         if wanted == 0 || !miopen::takes(shape.dtype) {
             return own;
         }
-        let mut convolutions = self.convolutions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut convolutions = convolutions(self);
         if let Some(known) = convolutions.known.get(shape) {
             return known.clone();
         }
         let is_ours = wanted == UNSET && settings().tuning.load(Ordering::Relaxed) != 1 && self.is_in(OWN);
         let computed = match is_ours {
             true => own,
-            false => said_if_long(format!("MIOpen: {shape}"), || convolutions.ask(self, shape)),
+            false => warn_if_slow(format!("MIOpen: {shape}"), || convolutions.ask(self, shape)),
         };
         convolutions.know(shape, computed.clone());
         computed
@@ -181,30 +185,30 @@ impl DeviceState {
         table.iter().any(|prefix| self.arch().starts_with(prefix))
     }
 
-    /// How our own kernels compute where nothing was measured.
-    pub(crate) fn own_convolution(&self, dtype: DType) -> Way {
+    /// Method of our own kernels where nothing was measured.
+    pub(crate) fn own_convolution(&self, dtype: DType) -> ConvMethod {
         let narrow = matches!(dtype, DType::F16 | DType::BF16);
         match settings().tiles.load(Ordering::Relaxed) {
-            0 => Way::Unfolded,
-            1 => Way::Tiles,
-            _ if self.is_in(UNFOLDED) || (narrow && self.drops_denormals()) => Way::Unfolded,
-            _ => Way::Tiles,
+            0 => ConvMethod::Unfolded,
+            1 => ConvMethod::Tiles,
+            _ if self.is_in(UNFOLDED) || (narrow && self.drops_denormals()) => ConvMethod::Unfolded,
+            _ => ConvMethod::Tiles,
         }
     }
 
     /// Enqueues a convolution by the library; `false`, and our kernels from now on, if it fails.
     ///
     /// # Safety
-    /// As [`Problem::run`].
+    /// See [`Problem::run`].
     pub(crate) unsafe fn convolve_by_library(
-        &self,
+        self: &Arc<Self>,
         shape: &ConvShape,
         plan: &Plan,
         operands: [DevicePtr; 2],
         result: DevicePtr,
         workspace: DevicePtr,
     ) -> Result<bool> {
-        let mut convolutions = self.convolutions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut convolutions = convolutions(self);
         self.stream.begin()?;
         let Some(Opened::Library { handle, .. }) = &convolutions.library else { return Ok(false) };
         // SAFETY: the caller's.
@@ -212,7 +216,7 @@ impl DeviceState {
         if let Err(failure) = outcome {
             // HIP keeps the last error for whoever asks next.
             let _ = rocm_rs::hip::get_last_error();
-            convolutions.say(self, &failure);
+            convolutions.log(self, &failure);
             convolutions.know(shape, Computed::Own(self.own_convolution(shape.dtype)));
             return Ok(false);
         }
@@ -224,7 +228,7 @@ impl DeviceState {
     /// # Errors
     /// Those of our own kernels.
     pub(crate) fn tune_convolution(
-        &self,
+        self: &Arc<Self>,
         shape: &ConvShape,
         plans: &[Arc<Plan>],
         mut run: impl FnMut(Candidate) -> Result<bool>,
@@ -241,26 +245,27 @@ impl DeviceState {
             self.stream.finish("tuning a convolution")?;
             Ok(Some(start.elapsed()))
         };
-        let own = [Way::Tiles, Way::Unfolded]
-            .map(|way| (Candidate::Own(way), Computed::Own(way), Choice::Own(way)));
+        let own = [ConvMethod::Tiles, ConvMethod::Unfolded]
+            .map(|method| (Candidate::Own(method), Computed::Own(method), Choice::Own(method)));
         let of_library = plans.iter().map(|plan| {
             let choice = Choice::Solution(plan.solution.id);
             (Candidate::Library(plan.as_ref()), Computed::Library(plan.clone()), choice)
         });
-        let way = self.own_convolution(shape.dtype);
-        let mut best = (Duration::MAX, Computed::Own(way), Choice::Own(way));
+        let method = self.own_convolution(shape.dtype);
+        let mut best = (Duration::MAX, Computed::Own(method), Choice::Own(method));
         for (candidate, computed, choice) in own.into_iter().chain(of_library) {
-            if let Some(taken) = time(candidate)?.filter(|taken| *taken < best.0) {
-                best = (taken, computed, choice);
+            if let Some(elapsed) = time(candidate)?.filter(|elapsed| *elapsed < best.0) {
+                best = (elapsed, computed, choice);
             }
         }
-        let mut convolutions = self.convolutions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut convolutions = convolutions(self);
         convolutions.know(shape, best.1);
         if let Some(Opened::Library { choices, .. }) = &mut convolutions.library {
             tracing::info!("{shape}: {:?} is fastest", best.2);
             if let Err(error) = choices.keep(shape, best.2) {
                 let place = choices.place();
-                convolutions.say_text(self, &format!("choices are not kept on disk: {place}: {error}"));
+                let text = format_args!("choices are not kept on disk: {place}: {error}");
+                convolutions.failures.add("convolutions", self.label(), text);
             }
         }
         Ok(())
@@ -281,7 +286,7 @@ impl Convolutions {
             Ok(computed) => computed,
             Err(failure) => {
                 let _ = rocm_rs::hip::get_last_error();
-                self.say(device, &failure);
+                self.log(device, &failure);
                 Computed::Own(device.own_convolution(shape.dtype))
             }
         }
@@ -296,8 +301,8 @@ impl Convolutions {
         let own = Computed::Own(device.own_convolution(shape.dtype));
         let Some(Opened::Library { handle, choices }) = &self.library else { return Ok(own) };
         let measured = choices.of(shape);
-        if let Some(Choice::Own(way)) = measured {
-            return Ok(Computed::Own(way));
+        if let Some(Choice::Own(method)) = measured {
+            return Ok(Computed::Own(method));
         }
         let bound = conv_workspace();
         let mut offered = Problem::of(shape)?.solutions(handle)?;
@@ -324,17 +329,9 @@ impl Convolutions {
         Ok(own)
     }
 
-    /// Logs a failure of the library: the first as a warning, since others will be alike.
-    fn say(&mut self, device: &DeviceState, failure: &Failure) {
-        self.say_text(device, &format!("{failure}; our own kernels compute instead"));
-    }
-
-    fn say_text(&mut self, device: &DeviceState, text: &str) {
-        let label = device.label();
-        match std::mem::replace(&mut self.said, true) {
-            false => tracing::warn!("convolutions on {label}: {text}"),
-            true => tracing::debug!("convolutions on {label}: {text}"),
-        }
+    fn log(&mut self, device: &DeviceState, failure: &Failure) {
+        let text = format_args!("{failure}; our own kernels compute instead");
+        self.failures.add("convolutions", device.label(), text);
     }
 }
 
@@ -357,14 +354,14 @@ fn compiled(
 
 fn open(device: &DeviceState) -> std::result::Result<Opened, Failure> {
     let version = miopen::version()?;
-    device.stream.bind().map_err(|error| Failure::of(&error))?;
-    let handle = Handle::on(device.stream.raw())?;
+    device.stream.bind().map_err(|error| Failure(error.to_string()))?;
+    let handle = miopen::open(device.stream.raw())?;
     let choices = Choices::load(convolution_choices::path(), device.arch(), &version);
     Ok(Opened::Library { handle, choices })
 }
 
-/// Says what is being done if it takes longer than some seconds: MIOpen compiles kernels at first use.
-fn said_if_long<R>(what: String, work: impl FnOnce() -> R) -> R {
+/// Logs what is being done if it takes longer than some seconds: MIOpen compiles kernels at first use.
+fn warn_if_slow<R>(what: String, work: impl FnOnce() -> R) -> R {
     let (done, wait) = mpsc::channel::<()>();
     let watch = std::thread::Builder::new().name("convolutions".to_string()).spawn(move || {
         if wait.recv_timeout(LONG) == Err(mpsc::RecvTimeoutError::Timeout) {

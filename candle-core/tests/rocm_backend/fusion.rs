@@ -1,4 +1,4 @@
-//! Work that is held back so that several launches become one: the results are those of one launch each, bit by bit.
+//! Launches that are held back so that several become one: the results are those of one launch each, bit by bit.
 use super::fixture::*;
 use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor};
@@ -103,6 +103,43 @@ fn a_gated_layer_is_two_launches() {
         vec![wait((&residual + wait(down.forward(&hidden).unwrap())).unwrap())]
     });
     assert_eq!(launches, 2);
+}
+
+/// Without fusion every operation is a launch, and the results have the same bits.
+#[test]
+fn fusion_can_be_switched_off() {
+    let device = own();
+    let k = 256;
+    let (gate, up) = (matrix(k, k, GgmlDType::Q4K, &device), matrix(k, k, GgmlDType::Q4K, &device));
+    let x = row(k, 3, &device);
+    let step = || {
+        let gates = gate.forward(&x).unwrap().silu().unwrap();
+        let hidden = (gates * up.forward(&x).unwrap()).unwrap();
+        (gate.forward(&hidden).unwrap() + &x).unwrap()
+    };
+    let rows = Tensor::cat(&[row(k, 4, &device), row(k, 5, &device)], 1).unwrap();
+    let several = || [&gate, &up].map(|matrix| matrix.forward(&rows).unwrap()).map(|product| bits(&product));
+    let launches_of = |work: &dyn Fn() -> Vec<u32>| {
+        let before = launched(&device);
+        let result = work();
+        (result, launched(&device) - before)
+    };
+    let measure = || (launches_of(&|| bits(&step())), launches_of(&|| several().concat()));
+    measure();
+    let (one_row, rows_at_once) = measure();
+    assert_eq!((one_row.1, rows_at_once.1), (2, 3));
+    let rocm = device.as_rocm_device().unwrap();
+    // What is held back when it is switched off is enqueued by then.
+    let held = gate.forward(&x).unwrap();
+    let before = launched(&device);
+    rocm.set_fusion(false).unwrap();
+    assert_eq!(launched(&device) - before, 1);
+    drop(held);
+    let (alone, rows_alone) = measure();
+    assert_eq!((alone.1, rows_alone.1), (6, 4));
+    assert_eq!((alone.0, rows_alone.0), (one_row.0.clone(), rows_at_once.0));
+    rocm.set_fusion(true).unwrap();
+    assert_eq!(launches_of(&|| bits(&step())), one_row);
 }
 
 /// Each result that is still there has its values, whatever was made of it.

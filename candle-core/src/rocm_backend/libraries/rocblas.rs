@@ -1,11 +1,12 @@
 //! The library for matrix products: rocBLAS, or our own kernels where rocBLAS has none for the GPU.
-use super::device::DeviceState;
+use crate::rocm_backend::device::{DeviceState, RocmDevice};
 use crate::rocm_backend::error::notes;
 use crate::rocm_backend::RocmError;
 use crate::Result;
 use rocm_rs::rocblas;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// What computes a device's products.
+/// Implementation of a device's matrix products.
 pub(crate) enum ProductLibrary {
     /// rocBLAS' handle, bound to the device's stream.
     Rocblas(Handle),
@@ -20,7 +21,7 @@ unsafe impl Send for Handle {}
 
 impl ProductLibrary {
     /// The GPU is not yet bound.
-    pub(super) fn open(state: &DeviceState) -> Result<Self> {
+    fn open(state: &DeviceState) -> Result<Self> {
         if let Err(rocm_loader::LoadError::NoTensileFiles { .. }) =
             rocm_loader::tensile::files_for(state.arch())
         {
@@ -33,16 +34,36 @@ impl ProductLibrary {
     }
 }
 
-/// Whether rocBLAS has kernels for `arch`.
-///
-/// # Errors
-/// What is missing, where it was looked for, and what to do.
-pub(super) fn check(arch: &str) -> Result<()> {
-    rocm_loader::tensile::files_for(arch).map_err(RocmError::from)?;
-    Ok(())
+impl RocmDevice {
+    /// Checks that rocBLAS is there and has kernels for this GPU. Without such kernels a plain product of ours takes its
+    /// place.
+    ///
+    /// # Errors
+    /// What is missing, where it was looked for, and what to do.
+    pub fn check_rocblas(&self) -> Result<()> {
+        rocm_loader::tensile::files_for(self.arch()).map_err(RocmError::from)?;
+        Ok(())
+    }
 }
 
 impl DeviceState {
+    /// The library for products, opened at the first one. Held while a call of it is enqueued.
+    pub(crate) fn with_products<R>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&ProductLibrary) -> Result<R>,
+    ) -> Result<R> {
+        let products = self.attachment::<Mutex<Option<ProductLibrary>>>();
+        match &mut *products.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(library) => work(library),
+            empty => work(empty.insert(ProductLibrary::open(self)?)),
+        }
+    }
+
+    /// Whether products go to rocBLAS, which has no kernels for some GPUs.
+    pub(crate) fn has_product_library(self: &Arc<Self>) -> Result<bool> {
+        self.with_products(|library| Ok(matches!(library, ProductLibrary::Rocblas(_))))
+    }
+
     /// Turns rocBLAS' result into ours; `call` is only made up on failure.
     pub(crate) fn checked<T>(&self, result: rocblas::Result<T>, call: impl FnOnce() -> String) -> Result<T> {
         result.map_err(|error| {

@@ -16,20 +16,20 @@ const MOST_BYTES: u64 = 64 << 20;
 /// Ends a line, so that one that was cut off is not taken for another.
 const END: &str = ".";
 
-/// How our own kernels compute what has more than a few channels.
+/// Method of our own kernels for more than a few channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum ConvMethod {
     /// Products on tiles that read the input where it lies.
     Tiles,
     /// Products of the library for them, with an unfolded copy, or of taps that are then summed.
     Unfolded,
 }
 
-/// What was measured to be fastest.
+/// Fastest method, as measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     /// Our kernels.
-    Own(Way),
+    Own(ConvMethod),
     /// The library's solution of this number.
     Solution(u64),
 }
@@ -57,12 +57,12 @@ impl Choices {
     /// Keeps a choice, also on disk.
     ///
     /// # Errors
-    /// Of the file system; the choice is kept for this process.
+    /// Those of the file system; the choice is kept for this process.
     pub(super) fn keep(&mut self, shape: &ConvShape, choice: Choice) -> std::io::Result<()> {
         let shape = shape.to_string();
         let number = match choice {
-            Choice::Own(Way::Tiles) => "tiles".to_string(),
-            Choice::Own(Way::Unfolded) => "unfolded".to_string(),
+            Choice::Own(ConvMethod::Tiles) => "tiles".to_string(),
+            Choice::Own(ConvMethod::Unfolded) => "unfolded".to_string(),
             Choice::Solution(id) => id.to_string(),
         };
         // Begins with an end of line, in case another process was stopped in the middle of one.
@@ -94,8 +94,8 @@ fn parse(line: &str, arch: &str, version: &str) -> Option<(String, Choice)> {
         return None;
     }
     let choice = match choice {
-        "tiles" => Choice::Own(Way::Tiles),
-        "unfolded" => Choice::Own(Way::Unfolded),
+        "tiles" => Choice::Own(ConvMethod::Tiles),
+        "unfolded" => Choice::Own(ConvMethod::Unfolded),
         number => Choice::Solution(number.parse().ok()?),
     };
     Some((shape.to_string(), choice))
@@ -158,12 +158,12 @@ mod tests {
         assert_eq!(first.of(&shape(1)), None);
         let mut second = load("gfx1100", "3.4.0");
         first.keep(&shape(1), Choice::Solution(91)).unwrap();
-        second.keep(&shape(2), Choice::Own(Way::Tiles)).unwrap();
+        second.keep(&shape(2), Choice::Own(ConvMethod::Tiles)).unwrap();
         assert_eq!(first.of(&shape(1)), Some(Choice::Solution(91)));
         let third = load("gfx1100", "3.4.0");
         assert_eq!(
             (third.of(&shape(1)), third.of(&shape(2)), third.of(&shape(3))),
-            (Some(Choice::Solution(91)), Some(Choice::Own(Way::Tiles)), None)
+            (Some(Choice::Solution(91)), Some(Choice::Own(ConvMethod::Tiles)), None)
         );
         for (arch, version) in [("gfx1101", "3.4.0"), ("gfx1100", "3.5.0")] {
             assert_eq!(load(arch, version).of(&shape(1)), None, "{arch} {version}");
@@ -178,15 +178,22 @@ mod tests {
         let path = scratch.0.join("file.tsv");
         let load = || Choices::load(Some(path.clone()), "gfx90a", "3.4.0");
         load().keep(&shape(1), Choice::Solution(123)).unwrap();
-        load().keep(&shape(2), Choice::Own(Way::Tiles)).unwrap();
+        load().keep(&shape(2), Choice::Own(ConvMethod::Tiles)).unwrap();
         let whole = std::fs::read(&path).unwrap();
         for cut in 0..whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
             let choices = load();
             assert!(matches!(choices.of(&shape(1)), None | Some(Choice::Solution(123))), "cut at {cut}");
-            assert!(matches!(choices.of(&shape(2)), None | Some(Choice::Own(Way::Tiles))), "cut at {cut}");
-            load().keep(&shape(3), Choice::Own(Way::Tiles)).unwrap();
-            assert_eq!(load().of(&shape(3)), Some(Choice::Own(Way::Tiles)), "written after a cut at {cut}");
+            assert!(
+                matches!(choices.of(&shape(2)), None | Some(Choice::Own(ConvMethod::Tiles))),
+                "cut at {cut}"
+            );
+            load().keep(&shape(3), Choice::Own(ConvMethod::Tiles)).unwrap();
+            assert_eq!(
+                load().of(&shape(3)),
+                Some(Choice::Own(ConvMethod::Tiles)),
+                "written after a cut at {cut}"
+            );
         }
         for at in 0..whole.len() {
             let mut bytes = whole.clone();
@@ -201,8 +208,8 @@ mod tests {
         let scratch = Scratch::of("blocked");
         std::fs::write(&scratch.0, "a file where the folder would be").unwrap();
         let mut choices = Choices::load(Some(scratch.0.join("file.tsv")), "gfx90a", "3.4.0");
-        assert!(choices.keep(&shape(1), Choice::Own(Way::Tiles)).is_err());
-        assert_eq!(choices.of(&shape(1)), Some(Choice::Own(Way::Tiles)));
+        assert!(choices.keep(&shape(1), Choice::Own(ConvMethod::Tiles)).is_err());
+        assert_eq!(choices.of(&shape(1)), Some(Choice::Own(ConvMethod::Tiles)));
         let _ = std::fs::remove_file(&scratch.0);
     }
 }

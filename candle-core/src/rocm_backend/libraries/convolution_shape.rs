@@ -19,7 +19,7 @@ impl Axis {
     pub(crate) const FLAT: Self = Self { size: 1, taps: 1, padding: 0, stride: 1, dilation: 1, out: 1 };
 }
 
-/// What is computed from the two others: with `x` (batch, groups * c_in, h, w), `k` (groups * c_out, c_in, k_h, k_w) and
+/// Operand that is computed: of `x` (batch, groups * c_in, h, w), `k` (groups * c_out, c_in, k_h, k_w) and
 /// `y` (batch, groups * c_out, h_out, w_out). Each gradient of one is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Direction {
@@ -74,18 +74,18 @@ impl ConvShape {
         self.h.out * self.w.out
     }
 
-    /// What a place of y sees in one group.
+    /// Number of elements that a place of y sees in one group.
     pub(crate) fn columns(&self) -> usize {
         self.c_in * self.h.taps * self.w.taps
     }
 
-    /// The same sizes in another direction.
+    /// Returns these sizes in another direction.
     pub(crate) fn towards(self, direction: Direction) -> Self {
         Self { direction, ..self }
     }
 }
 
-/// As logs and the file of choices name it: no spaces, every size in it.
+/// Formats the shape for logs and the file of choices: no spaces, every size in it.
 impl fmt::Display for ConvShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let direction = match self.direction {
