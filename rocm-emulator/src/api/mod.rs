@@ -40,17 +40,14 @@ fn call(name: &str, body: impl FnOnce(&'static Runtime) -> Result<()>) -> hipErr
 
 /// [`call`] for functions that work without a device.
 fn answer(name: &str, body: impl FnOnce() -> Result<()>) -> hipError_t {
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    let outcome = runtime::catch_panic(|| {
         runtime::called(name)?;
         body()
-    }));
+    });
     let mut error = match outcome {
         Ok(Ok(())) => return ErrorCode::Success as u32,
         Ok(Err(error)) => error,
-        Err(panic) => HipError::new(
-            ErrorCode::Unknown,
-            format!("the software GPU failed: {}", runtime::panic_text(panic.as_ref())),
-        ),
+        Err(panic) => HipError::new(ErrorCode::Unknown, panic),
     };
     error.detail = format!("{name}: {}", error.detail);
     runtime::note(&error);
@@ -114,5 +111,15 @@ fn ordinal(device: i32) -> Result<usize> {
     match usize::try_from(device) {
         Ok(device) => Ok(device),
         Err(_) => fail(ErrorCode::InvalidDevice, format!("there is no device {device}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_panic_in_a_function_is_an_error_code() {
+        assert_eq!(super::answer("test", || panic!("on purpose")), super::ErrorCode::Unknown as u32);
+        let text = crate::last_error().unwrap_or_default();
+        assert!(text.contains("test: the software GPU failed: on purpose"), "{text}");
     }
 }

@@ -6,7 +6,6 @@ use super::{compute, element};
 use crate::runtime::{self, ErrorCode, HipError, runtime};
 use half::f16;
 use std::ffi::{CStr, c_char, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What `rocblas_get_version_string` says: the interface's version, and that this is not AMD's library.
 const VERSION: &CStr = c"4.4.0.software";
@@ -14,21 +13,16 @@ const VERSION: &CStr = c"4.4.0.software";
 type Outcome = Result<(), Status>;
 
 /// Runs a function's body; a panic becomes `InternalError`.
-fn call(function: &str, body: impl FnOnce() -> Outcome) -> u32 {
-    if let Err(error) = runtime::called(function) {
-        runtime::note(&HipError::new(error.code, format!("{function}: {}", error.detail)));
-        return Status::InternalError as u32;
-    }
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => Status::Success as u32,
-        Ok(Err(status)) => status as u32,
-        Err(panic) => {
-            let text =
-                format!("{function}: the software GPU failed: {}", runtime::panic_text(panic.as_ref()));
-            runtime::note(&HipError::new(ErrorCode::Unknown, text));
-            Status::InternalError as u32
-        }
-    }
+pub(super) fn call(function: &str, body: impl FnOnce() -> Outcome) -> u32 {
+    let outcome = runtime::catch_panic(|| runtime::called(function).map(|()| body()));
+    let error = match outcome {
+        Ok(Ok(Ok(()))) => return Status::Success as u32,
+        Ok(Ok(Err(status))) => return status as u32,
+        Ok(Err(error)) => error,
+        Err(panic) => HipError::new(ErrorCode::Unknown, panic),
+    };
+    runtime::note(&HipError::new(error.code, format!("{function}: {}", error.detail)));
+    Status::InternalError as u32
 }
 
 /// Writes a result through a pointer of the caller.

@@ -28,7 +28,7 @@ pub use config::{ConfigureError, DEFAULT_TOTAL_MEMORY, HipBlasLt, Miopen, Option
 pub use device::Device;
 pub use error::{ErrorCode, HipError, Result, error_name, error_text};
 pub use event::{Event, Recording};
-pub use fault::{last_fault, panic_text};
+pub use fault::{catch_panic, last_fault};
 pub use handle::Handles;
 pub use injection::{Injection, called, calls, inject, release_stalled};
 pub use launch::{MAX_WORKGROUP_SIZE, PreparedLaunch, Shape};
