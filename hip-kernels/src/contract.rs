@@ -1,6 +1,6 @@
 //! The host's side of the kernels: the arguments of each family as a struct, and the numbers of its kernels.
 //!
-//! Most of this module is made from the table `candle-kernels/contract.rs`, against which the build also holds every
+//! Most of this module is generated from the tables in `candle-kernels/contract`, against which the build also holds every
 //! compiled code object: an argument that is passed here is one that the kernel has.
 //!
 //! ```
@@ -15,8 +15,6 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
-
-use crate::Module;
 
 /// The type of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -193,6 +191,12 @@ impl<F> Copy for KernelOf<F> {}
 impl<F> fmt::Debug for KernelOf<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -39,15 +39,13 @@ fn every_layout_of_a_kernel_is_passed_by_value_and_nothing_else() {
 fn a_tree_has_every_module_and_what_they_include() {
     let work_dir = tempfile::tempdir().unwrap();
     let ours = folder("../../candle-kernels");
-    let tree =
-        Tree::create(&ours, &folder("../include"), work_dir.path()).unwrap_or_else(|error| panic!("{error}"));
+    let tree = Tree::create(&ours, work_dir.path()).unwrap_or_else(|error| panic!("{error}"));
     for module in modules() {
         assert!(tree.source(module).is_file(), "{module}");
     }
     let header = fs::read_to_string(tree.dir().join(HEADER_FILE)).unwrap();
     assert!(header.contains("#define CANDLE_SORT_BLOCK 1024\n"), "{header}");
     for header in ["cuda_utils.cuh", "compatibility.cuh", "pack.cuh"] {
-        assert!(tree.headers().contains(&tree.dir().join(header)), "{header} is not hashed");
         let text = fs::read_to_string(tree.dir().join(header)).unwrap();
         let mut code = text.lines().filter_map(|line| line.split("//").next());
         assert!(code.all(|line| !line.contains("__CUDA_ARCH__")), "{header}");

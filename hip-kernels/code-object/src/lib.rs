@@ -13,6 +13,6 @@ mod container;
 mod cubin;
 mod metadata;
 
-pub use container::check;
+pub use container::{check, has_symbol};
 pub use cubin::is_cubin;
 pub use metadata::{ArgumentKind, ArgumentMetadata, KernelMetadata, kernels};

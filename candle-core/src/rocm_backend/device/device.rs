@@ -3,7 +3,7 @@ use super::blaslt::BlasLt;
 use super::convolutions::Convolutions;
 use super::custom::CustomKernels;
 use super::deferred::{Deferred, OfDevice};
-use super::faults::FaultRecord;
+use super::faults::{self, FaultRecord};
 use super::kernels::KernelTable;
 use super::products::ProductLibrary;
 use super::properties::{draws_a_display, properties};
@@ -215,11 +215,7 @@ impl DeviceState {
     pub(super) fn load_shipped(&self, module: hip_kernels::Module) -> Result<hip::Module> {
         let code_object = hip_kernels::code_object(module, &self.arch).map_err(RocmError::from)?;
         let loaded = self.load_module(module.name(), &code_object.bytes)?;
-        use hip_kernels::Module;
-        if matches!(
-            module,
-            Module::Attention | Module::Gradients | Module::Indexing | Module::Product | Module::Quantized
-        ) {
+        if hip_kernels::metadata::has_symbol(&code_object.bytes, faults::GLOBAL) {
             self.faults.attach(&loaded)?;
         }
         Ok(loaded)
