@@ -102,6 +102,8 @@ fn rust(families: &[Family]) -> TokenStream {
         .map(|module| (camel_case(module.name), module.name, module.meaning.to_owned()))
         .collect();
     text.extend(enumeration("Module", " A kernel module: one source, one code object per target.", &modules));
+    let elements = names("element", ELEMENTS);
+    text.extend(axis_enumeration("Element", " The type of an element, by the name of its dtype.", &elements));
     text.extend(formats());
     let mut first = 0;
     let (mut kernels, mut shared) = (Vec::new(), vec![Some("BlockFormat")]);
