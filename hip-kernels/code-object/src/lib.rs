@@ -14,7 +14,7 @@ mod cubin;
 mod kernel;
 mod metadata;
 
-pub use container::check;
+pub use container::{check, has_symbol};
 pub use cubin::is_cubin;
 pub use kernel::{ArgumentKind, ArgumentMetadata, KernelMetadata};
 pub use metadata::kernels;

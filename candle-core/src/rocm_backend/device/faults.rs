@@ -24,7 +24,7 @@ struct Fault {
 }
 
 /// The global of a module that points to the record.
-const GLOBAL: &str = "candle_fault";
+pub(super) const GLOBAL: &str = "candle_fault";
 
 /// Faults that the kernels of one stream report, in pinned host memory that the device writes to: reading it after a wait
 /// costs no copy.
