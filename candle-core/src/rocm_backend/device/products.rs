@@ -21,9 +21,8 @@ unsafe impl Send for Handle {}
 impl ProductLibrary {
     /// The GPU is not yet bound.
     pub(super) fn open(state: &DeviceState) -> Result<Self> {
-        if let Err(rocm_loader::LoadError::NoTensileFiles { .. }) =
-            rocm_loader::tensile::files_for(state.arch())
-        {
+        let tensile_files = rocm_loader::driver().and_then(|driver| driver.tensile_files(state.arch()));
+        if let Err(rocm_loader::LoadError::NoTensileFiles { .. }) = tensile_files {
             return Ok(Self::Own);
         }
         state.stream.bind()?;
@@ -38,7 +37,7 @@ impl ProductLibrary {
 /// # Errors
 /// What is missing, where it was looked for, and what to do.
 pub(super) fn check(arch: &str) -> Result<()> {
-    rocm_loader::tensile::files_for(arch).map_err(RocmError::from)?;
+    rocm_loader::driver().and_then(|driver| driver.tensile_files(arch)).map_err(RocmError::from)?;
     Ok(())
 }
 
