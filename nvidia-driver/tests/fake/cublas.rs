@@ -1,9 +1,11 @@
 //! A stand-in for libcublas that writes down what it is asked to compute.
 #![allow(non_snake_case)]
-use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::Mutex;
+#[macro_use]
+mod log;
 
-static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use log::log;
 
 #[derive(Default)]
 pub struct Handle {
@@ -13,27 +15,7 @@ pub struct Handle {
     math_mode: c_uint,
 }
 
-/// As in the stand-in for libcuda.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fake_take_log(to: *mut u8, len: usize) -> usize {
-    let text = std::mem::take(&mut *LOG.lock().unwrap()).join("\n");
-    let len = len.min(text.len());
-    unsafe { to.copy_from_nonoverlapping(text.as_ptr(), len) };
-    len
-}
-
-macro_rules! cublas {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) $body:block)*) => { $(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> u32 {
-            #[allow(unused_unsafe)]
-            unsafe { $body }
-            0
-        }
-    )* };
-}
-
-cublas! {
+succeed! {
     fn cublasCreate_v2(to: *mut *mut Handle) { *to = Box::into_raw(Box::default()); }
     fn cublasDestroy_v2(handle: *mut Handle) { drop(Box::from_raw(handle)); }
     fn cublasSetStream_v2(handle: *mut Handle, stream: usize) { (*handle).stream = stream; }
@@ -50,7 +32,7 @@ cublas! {
 /// The product `m` = 99 is one that cuBLAS does not have.
 fn written(call: &str, m: c_int, handle: *mut Handle, arguments: String) -> u32 {
     let Handle { pointer_mode, math_mode, .. } = unsafe { &*handle };
-    LOG.lock().unwrap().push(format!("{call} {arguments} | pointers {pointer_mode} math {math_mode}"));
+    log(format!("{call} {arguments} | pointers {pointer_mode} math {math_mode}"));
     if m == 99 { 15 } else { 0 }
 }
 

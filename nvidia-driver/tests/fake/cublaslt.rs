@@ -1,22 +1,12 @@
 //! A stand-in for libcublasLt that writes down what it is asked for.
 #![allow(non_snake_case)]
-use std::ffi::{c_char, c_int, c_void};
-use std::sync::Mutex;
+mod log;
 
-static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+use std::ffi::{c_char, c_int, c_void};
 
 fn log(text: String) -> u32 {
-    LOG.lock().unwrap().push(text);
+    log::log(text);
     0
-}
-
-/// As in the stand-in for libcuda.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fake_take_log(to: *mut u8, len: usize) -> usize {
-    let text = std::mem::take(&mut *LOG.lock().unwrap()).join("\n");
-    let len = len.min(text.len());
-    unsafe { to.copy_from_nonoverlapping(text.as_ptr(), len) };
-    len
 }
 
 /// Any handle or descriptor: what it was made of.

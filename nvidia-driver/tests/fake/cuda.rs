@@ -2,12 +2,16 @@
 //! It is strict where CUDA is: a call without a context fails, and after a kernel that faults every call does. Once its
 //! exit handler has run, a call ends the process by a signal.
 #![allow(non_snake_case)]
+mod log;
+
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{LazyLock, Mutex};
+
+use log::log;
 
 const INVALID_VALUE: u32 = 1;
 const OUT_OF_MEMORY: u32 = 2;
@@ -22,8 +26,6 @@ const MEMORY: usize = 8 << 30;
 /// Contexts are these numbers plus the device's.
 const CONTEXT: usize = 0xc000;
 
-/// What is written down, a line a call.
-static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// Sizes of live allocations by address.
 static LIVE: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(Mutex::default);
 /// What every call returns once a kernel has faulted.
@@ -47,19 +49,6 @@ extern "C" fn end() {
 
 fn setting(name: &str, default: c_int) -> c_int {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
-}
-
-fn log(line: String) {
-    LOG.lock().unwrap().push(line);
-}
-
-/// Copies the log to `to`, which has room for `len` bytes, and empties it. Returns its length.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fake_take_log(to: *mut u8, len: usize) -> usize {
-    let text = std::mem::take(&mut *LOG.lock().unwrap()).join("\n");
-    let len = len.min(text.len());
-    unsafe { to.copy_from_nonoverlapping(text.as_ptr(), len) };
-    len
 }
 
 /// Has queries answer that work is not done yet.

@@ -1,29 +1,18 @@
 //! A stand-in for libcudnn that writes down what it is asked and computes convolutions of f32 and f64 one product
 //! after the other. Batches of 98 and 99 are those that it fails at.
 #![allow(non_snake_case)]
+#[macro_use]
+mod log;
+
 use std::ffi::{c_char, c_int, c_void};
 use std::slice::from_raw_parts;
-use std::sync::Mutex;
+
+use log::log;
 
 const SUBLIBRARY_LOADING_FAILED: u32 = 1008;
 const BAD_PARAM: u32 = 2000;
 const SIZE_INSUFFICIENT: u32 = 2006;
 const NOT_SUPPORTED: u32 = 3000;
-
-static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-fn log(line: String) {
-    LOG.lock().unwrap().push(line);
-}
-
-/// As in the stand-in for libcuda.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fake_take_log(to: *mut u8, len: usize) -> usize {
-    let text = std::mem::take(&mut *LOG.lock().unwrap()).join("\n");
-    let len = len.min(text.len());
-    unsafe { to.copy_from_nonoverlapping(text.as_ptr(), len) };
-    len
-}
 
 #[derive(Default)]
 pub struct Handle {
@@ -77,18 +66,7 @@ pub struct Suggestion {
     reserved: [c_int; 3],
 }
 
-macro_rules! cudnn {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) $body:block)*) => { $(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> u32 {
-            #[allow(unused_unsafe)]
-            unsafe { $body }
-            0
-        }
-    )* };
-}
-
-cudnn! {
+succeed! {
     fn cudnnCreate(to: *mut *mut Handle) { *to = Box::into_raw(Box::default()); }
     fn cudnnDestroy(handle: *mut Handle) { drop(Box::from_raw(handle)); }
     fn cudnnSetStream(handle: *mut Handle, stream: usize) { (*handle).stream = stream; }

@@ -44,7 +44,7 @@ macro_rules! table_entry {
     (required $functions:ident $name:ident fn($($type:ty),*) -> $result:ty) => {
         // SAFETY: both are pointers to functions; a caller gives the address its prototype back.
         Some(unsafe {
-            std::mem::transmute::<unsafe extern "C" fn($($type),*) -> $result, $crate::Address>($functions::$name)
+            std::mem::transmute::<unsafe extern "C" fn($($type),*) -> $result, $crate::table::Address>($functions::$name)
         })
     };
     (optional $($any:tt)*) => {

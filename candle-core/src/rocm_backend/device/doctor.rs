@@ -99,7 +99,8 @@ impl Report {
     /// Whether a model would run on some GPU here.
     pub fn is_healthy(&self) -> bool {
         let computes = |gpu: &GpuReport| matches!(gpu.trial, Some(Ok(())));
-        let multiplies = |library: &LibraryReport| library.serves == Library::RocBlas && library.file.is_some();
+        let multiplies =
+            |library: &LibraryReport| library.serves == Library::RocBlas && library.file.is_some();
         let has_blas = self.emulated || self.libraries.iter().any(multiplies);
         self.gpus.iter().any(computes) && has_blas
     }
