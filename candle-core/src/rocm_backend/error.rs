@@ -1,6 +1,5 @@
 //! Errors of a ROCm device, and their remedies.
 use crate::{DType, Layout};
-use rocm_loader::DriverKind;
 use rocm_rs::{hip, rocblas};
 
 /// An error of the ROCm backend. Reaches the caller as [`crate::Error::Rocm`].
@@ -243,12 +242,10 @@ pub(crate) fn notes(code: Option<u32>) -> String {
 
 /// Codes of `hipError_t` (hip/hip_runtime_api.h) whose plain text leaves the reader alone.
 fn advice(code: u32) -> Option<&'static str> {
-    let is_nvidia = rocm_loader::driver().is_ok_and(|driver| driver.kind() == DriverKind::Nvidia);
+    if let Some(advice) = rocm_loader::driver().ok().and_then(|driver| driver.advice(code)) {
+        return Some(advice);
+    }
     match code {
-        100 if is_nvidia => None,
-        700 | 719 if is_nvidia => Some(
-            "a kernel was stopped, and CUDA has given up this process' context: every later call fails like this one, start the process again",
-        ),
         100 => Some("no AMD GPU is visible: look at ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and the permissions of /dev/kfd"),
         200 => Some("the code object is damaged or of another format; rebuild with the kernels' sources unchanged"),
         209 => Some("the code object was compiled for another GPU: compile it for this one's arch"),

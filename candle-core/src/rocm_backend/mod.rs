@@ -93,11 +93,12 @@ pub use stream::{Buffer, DeviceElement, ZeroableElement, DEADLINE_VARIABLE};
 
 pub use {hip_kernels, rocm_loader, rocm_rs};
 
-/// Chooses the driver for this process, before the first device is opened: ROCm, or the software GPU.
+/// Chooses the driver for this process, before the first device is opened, by a value of `CANDLE_ROCM_DRIVER`:
+/// `native`, or `emulator:gfx1100` for the software GPU.
 ///
 /// # Errors
 /// If another driver is in use already, or the one asked for is not there.
-pub fn select_driver(choice: rocm_loader::Choice) -> crate::Result<()> {
+pub fn select_driver(choice: &str) -> crate::Result<()> {
     Ok(rocm_loader::select(choice).map_err(RocmError::from)?)
 }
 

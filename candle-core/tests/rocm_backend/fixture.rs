@@ -1,5 +1,5 @@
 //! The device under test, views to look at tensors through, and the comparison.
-use candle_core::rocm::rocm_loader::{self, Choice, DriverKind, DRIVER_VARIABLE};
+use candle_core::rocm::rocm_loader::{self, DRIVER_VARIABLE};
 use candle_core::{DType, Device, Result, Tensor};
 use std::process::Command;
 
@@ -28,8 +28,7 @@ pub fn rocm() -> Device {
 
 fn choose() {
     if std::env::var_os(DRIVER_VARIABLE).is_none() && rocm_loader::driver().is_err() {
-        let two = Choice::Emulator(vec!["gfx1100".to_string(), "gfx1100".to_string()]);
-        candle_core::rocm::select_driver(two).unwrap();
+        candle_core::rocm::select_driver("emulator:gfx1100,gfx1100").unwrap();
     }
 }
 
@@ -51,7 +50,7 @@ pub fn second_rocm() -> Option<Device> {
 /// Whether tests run on the software GPU. Where they do not, says that a test is only for it.
 pub fn on_software_gpu(why: &str) -> bool {
     choose();
-    let software = rocm_loader::driver().is_ok_and(|driver| driver.kind() == DriverKind::Emulator);
+    let software = rocm_loader::driver().is_ok_and(|driver| driver.is_software());
     if !software {
         println!("not applicable: {why}");
     }

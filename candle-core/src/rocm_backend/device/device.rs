@@ -338,19 +338,14 @@ impl RocmDevice {
     ///
     /// # Errors
     /// None once a device is open.
-    pub fn driver(&self) -> Result<&'static rocm_loader::Driver> {
+    pub fn driver(&self) -> Result<&'static rocm_loader::RunningDriver> {
         Ok(rocm_loader::driver().map_err(RocmError::from)?)
     }
 
-    /// `native`, `emulator` or `nvidia`: results that are not made on ROCm should say so
-    /// ([`rocm_loader::DEVELOPMENT_NOTE`]).
+    /// The driver's name in `CANDLE_ROCM_DRIVER`: `native`, `emulator` or `nvidia`. Results that are not made on ROCm
+    /// should carry the driver's [`note`](rocm_loader::Driver::note).
     pub fn driver_name(&self) -> &'static str {
-        match rocm_loader::driver().map(|driver| driver.kind()) {
-            Ok(rocm_loader::DriverKind::Emulator) => "emulator",
-            Ok(rocm_loader::DriverKind::Native) => "native",
-            Ok(rocm_loader::DriverKind::Nvidia) => "nvidia",
-            Err(_) => "none",
-        }
+        rocm_loader::driver().map_or("none", |driver| driver.name())
     }
 
     /// Kernels launched on this device's stream so far, library calls (rocBLAS) and copies not counted.

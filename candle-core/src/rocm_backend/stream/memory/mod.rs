@@ -26,7 +26,6 @@ mod step_tests;
 mod timer;
 
 use super::wait::StreamWait;
-use rocm_loader::DriverKind;
 use rocm_rs::hip;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -124,7 +123,7 @@ impl Memory {
         let (_, total) = driver.info().map_err(|(error, call)| SetupError::Hip(error, call))?;
         let device =
             hip::Device::current().map_err(|error| SetupError::Hip(error, "hipGetDevice".to_string()))?;
-        let software = rocm_loader::driver().is_ok_and(|driver| driver.kind() == DriverKind::Emulator);
+        let software = rocm_loader::driver().is_ok_and(|driver| driver.is_software());
         let limits = Limits::of(total, shared_with_display && !software).map_err(SetupError::Setting)?;
         let pool = Arc::new(Shared::new(Pool::new(driver, limits, if software { GAP } else { 0 })));
         let memory = Self { pool, device, begun: Instant::now(), timer: Mutex::default() };
