@@ -7,11 +7,6 @@ const OPERATION: f64 = 12.0;
 const CHECKED: f64 = 3.0;
 /// and the model so many times as long.
 const MODEL: f64 = 6.0;
-/// Lane-operations per second and core.
-const LANE_OPERATIONS: f64 = 1.5e9;
-const LAUNCH_MICROSECONDS: f64 = 10.0;
-/// From one thread to two.
-const SCALING: f64 = 1.7;
 
 /// A line of the table.
 struct Line {
@@ -73,10 +68,11 @@ fn lines(figure: &Figure, figures: &[Figure], all: usize) -> Vec<Line> {
     }
     let mut lines = match what.as_str() {
         "launch" | "launch and wait" => {
-            vec![at_most(name(""), " us", seconds / reference * 1e6, LAUNCH_MICROSECONDS)]
+            vec![at_most(name(""), " us", seconds / reference * 1e6, 10.0)]
         }
+        // Lane-operations of one core.
         "v_add_f32" | "v_fma_f32" if threads == 1 => {
-            vec![at_least(name(""), " G/s", reference / seconds / 1e9, LANE_OPERATIONS / 1e9)]
+            vec![at_least(name(""), " G/s", reference / seconds / 1e9, 1.5)]
         }
         "v_add_f32" | "v_fma_f32" => vec![],
         what if what.starts_with("MiniLM") => {
@@ -97,7 +93,7 @@ fn lines(figure: &Figure, figures: &[Figure], all: usize) -> Vec<Line> {
             format!("{what}, {arch}, from 1 to 2 threads"),
             " x",
             seconds / two.seconds,
-            SCALING,
+            1.7,
         ));
     }
     lines

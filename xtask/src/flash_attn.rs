@@ -19,7 +19,7 @@ pub struct Args {
     /// The architectures of the software GPU, comma-separated.
     #[arg(long, value_delimiter = ',', default_value = software_gpu::DEFAULT)]
     arch: Vec<String>,
-    /// How many random cases, instead of a few.
+    /// Number of random cases, instead of a few.
     #[arg(long)]
     cases: Option<u64>,
     /// The same seed gives the same random cases.

@@ -12,7 +12,7 @@ pub struct Args {
     /// The architecture of the software GPU.
     #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
-    /// How many random cases.
+    /// Number of random cases.
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     cases: u64,
     /// The same seed gives the same cases.

@@ -18,7 +18,7 @@ const FEATURES: [&str; 3] = [
 /// Streams at once that the workers bear, and for how many seconds.
 const SERVED: serve::Load = serve::Load { streams: 64, seconds: 60 };
 
-/// What upstream's tests run on: every family that executes, and one that fails the calls that wait for more than the
+/// Devices that upstream's tests run on: every family that executes, and one that fails the calls that wait for more than the
 /// program's own stream; convolutions by MIOpen, and by our own kernels where it is absent or has no solutions.
 const SOFTWARE_GPUS: &[SoftwareGpu] = &[
     SoftwareGpu::of("gfx1100"),
@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// How long each part took.
+/// Duration of each part.
 #[derive(Default)]
 struct Stages(Vec<(&'static str, Duration)>);
 
@@ -141,7 +141,7 @@ fn bench_on_software(archs: &str) -> Result<()> {
     process::run(command.env("CANDLE_ROCM_ARCHS", archs))
 }
 
-/// What all test binaries together did.
+/// Results of all test binaries together.
 #[derive(Default)]
 struct Summary {
     passed: u64,

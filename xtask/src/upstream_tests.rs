@@ -195,7 +195,7 @@ fn run_suite(program: &Path, place: &Path, suite: &Suite, choose: impl Fn(&mut C
     Results::of(&mut command, LIMIT)
 }
 
-/// What runs the ROCm tests of a suite, from the folder that they name their files from.
+/// Returns the command that runs the ROCm tests of a suite, from the folder that they name their files from.
 pub fn suite_command(program: &Path, place: &Path, suite: &Suite) -> Command {
     let name = suite.rules.name;
     let functions = suite.tests.iter().flat_map(|test| &test.functions);

@@ -10,7 +10,7 @@ struct Program {
     features: &'static [&'static str],
     /// Names that tests begin with; all if empty.
     tests: &'static [&'static str],
-    /// Those that valgrind cannot follow.
+    /// Tests that valgrind cannot follow.
     skipped: &'static [&'static str],
 }
 

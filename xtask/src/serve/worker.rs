@@ -67,7 +67,7 @@ impl Worker {
         format!("http://{}{path}", self.address)
     }
 
-    /// What curl prints.
+    /// Returns what curl prints.
     pub fn curl(&self, arguments: &[&str], path: &str) -> Result<String> {
         let mut command = command("curl", &["--silent", "--no-buffer", "--max-time", "600"]);
         let output = command.args(arguments).arg(self.url(path)).stderr(Stdio::inherit()).output()?;

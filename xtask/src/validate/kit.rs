@@ -175,7 +175,7 @@ impl Kit {
 }
 
 impl Stage {
-    /// What the stage runs, by its place below a pack.
+    /// Returns the program that the stage runs, by its place below a pack.
     pub fn programs(&self) -> impl Iterator<Item = String> {
         let example = |name: &str| vec![format!("examples/{name}")];
         match self.work {

@@ -1,7 +1,7 @@
 //! The table of stages.
 use clap::builder::PossibleValuesParser;
 
-/// What a stage runs.
+/// Programs that a stage runs.
 pub enum Work {
     /// The example `doctor`.
     Doctor,
@@ -21,7 +21,7 @@ pub enum Work {
     Questions,
 }
 
-/// What a test program needs beside a GPU.
+/// Needs of a test program beside a GPU.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Needs {
     Nothing,
@@ -34,7 +34,7 @@ pub enum Needs {
 pub struct Stage {
     pub name: &'static str,
     pub work: Work,
-    /// What the report says of it.
+    /// Description in the report.
     pub what: &'static str,
     /// Longer than this is a finding, in seconds.
     pub limit: u64,
@@ -88,7 +88,7 @@ pub fn programs() -> impl Iterator<Item = &'static str> {
     STAGES.iter().filter(|stage| matches!(stage.work, Work::Tests(_))).map(|stage| stage.name)
 }
 
-/// What `--only` takes.
+/// Returns the values that `--only` takes.
 pub fn names() -> PossibleValuesParser {
     STAGES.iter().map(|stage| stage.name).into()
 }

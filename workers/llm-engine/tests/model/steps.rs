@@ -37,7 +37,7 @@ const FALLEN: f32 = 0.1;
 
 pub fn load(path: &Path) -> Decoder {
     let (device, dtype) = device();
-    let options = LoadOptions { dtype: Some(dtype), cache_bytes: Some(1 << 20), context: None };
+    let options = LoadOptions { dtype: Some(dtype), cache_bytes: Some(1 << 20), ..LoadOptions::default() };
     load_decoder(path, &device, options, &mut |_| ()).unwrap()
 }
 

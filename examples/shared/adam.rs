@@ -6,42 +6,42 @@ use anyhow::{Context, Result, ensure};
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 
-use super::weights::Weights;
+/// Weights of a network, by their names in files.
+pub type Weights = BTreeMap<String, Tensor>;
 
-/// How quickly the mean of the gradients forgets, and that of their squares.
+/// Decay of the mean of the gradients, and of that of their squares.
 pub const DECAYS: (f64, f64) = (0.9, 0.99);
 pub const EPSILON: f64 = 1e-8;
-/// What a matrix loses of itself, per step and rate. Norms and biases lose nothing.
-pub const WEIGHT_DECAY: f64 = 0.01;
 /// Longer gradients, over all parameters, are shortened to this.
 pub const LONGEST: f64 = 1.;
-/// How quickly the average of the weights forgets, once there were enough steps.
+/// Decay of the average of the weights, once there were enough steps.
 const AVERAGE: f64 = 0.999;
 
-/// What is kept of a training, by name: tensors of all parameters in a row.
+/// Names of the state that is kept of a training: tensors of all parameters in a row.
 const STATE: [&str; 4] = ["weights", "mean", "square", "average"];
 
 /// Parameters and their state.
 pub struct AdamW {
     /// In the order of their names.
     vars: Vec<(String, Var)>,
-    /// Those of [`STATE`].
+    /// Tensors by the names in [`STATE`].
     state: [Tensor; 4],
-    /// 1 where weights decay.
+    /// Share of itself that each weight loses, per step and rate.
     decays: Tensor,
 }
 
 impl AdamW {
-    /// Before the first step.
+    /// Starts before the first step. Matrices lose a share of `decay` of themselves, per step and rate; norms and biases
+    /// lose nothing.
     ///
     /// # Errors
     /// If the device refuses.
-    pub fn begin(weights: &Weights) -> Result<Self> {
+    pub fn begin(weights: &Weights, decay: f64) -> Result<Self> {
         let vars = weights.iter().map(|(name, weight)| Ok((name.clone(), Var::from_tensor(weight)?)));
         let vars: Vec<(String, Var)> = vars.collect::<Result<_>>()?;
         let row = flat(vars.iter().map(|(_, var)| var.as_detached_tensor()))?;
-        let is_matrix = |var: &Var| vec![f32::from(u8::from(var.rank() > 1)); var.elem_count()];
-        let decays: Vec<f32> = vars.iter().flat_map(|(_, var)| is_matrix(var)).collect();
+        let decay = |var: &Var| vec![if var.rank() > 1 { decay as f32 } else { 0. }; var.elem_count()];
+        let decays: Vec<f32> = vars.iter().flat_map(|(_, var)| decay(var)).collect();
         let decays = Tensor::from_vec(decays, row.dims(), row.device())?;
         let zeros = row.zeros_like()?;
         Ok(Self { vars, state: [row.clone(), zeros.clone(), zeros, row], decays })
@@ -56,6 +56,7 @@ impl AdamW {
     ///
     /// # Errors
     /// If the device refuses.
+    #[allow(dead_code, reason = "tiny_llama keeps the last weights, tiny_sd the averages")]
     pub fn averages(&self) -> Result<Weights> {
         self.parts(&self.state[3])
     }
@@ -79,7 +80,7 @@ impl AdamW {
         let square = ((square * DECAYS.1)? + (gradient.sqr()? * (1. - DECAYS.1))?)?;
         let root = ((&square * unbiased(DECAYS.1))?.sqrt()? + EPSILON)?;
         let change = ((&mean * (rate * unbiased(DECAYS.0)))? / root)?;
-        let left = self.decays.affine(-rate * WEIGHT_DECAY, 1.)?;
+        let left = self.decays.affine(-rate, 1.)?;
         let weights = ((weights * left)? - change)?;
         let decay = AVERAGE.min((1. + step as f64) / (10. + step as f64));
         let average = ((average * decay)? + (&weights * (1. - decay))?)?;
@@ -87,7 +88,7 @@ impl AdamW {
         self.spread()
     }
 
-    /// What is kept, by name.
+    /// Returns the state that is kept, by name.
     pub fn state(&self) -> BTreeMap<String, Tensor> {
         STATE.iter().map(|name| name.to_string()).zip(self.state.iter().cloned()).collect()
     }
