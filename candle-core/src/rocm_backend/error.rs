@@ -210,6 +210,17 @@ pub enum RocmError {
     Unsupported(String),
 }
 
+impl RocmError {
+    /// Whether memory ran out: the device can be used on, with less at once.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::OutOfMemory { .. } | Self::BeyondReserve { .. } => true,
+            Self::Hip { error, .. } => error.is_out_of_memory(),
+            _ => false,
+        }
+    }
+}
+
 impl From<RocmError> for crate::Error {
     fn from(error: RocmError) -> Self {
         crate::Error::Rocm(Box::new(error)).bt()

@@ -1,4 +1,5 @@
-// What any page of a worker needs: its elements, the token, the server's state, streams of events.
+// Shared by the workers' pages: elements, the token, the server's state, streams of events. A page defines met() for a new
+// model, ready_words() for its state line, and update() for its controls.
 const at = id => document.getElementById(id);
 const element = (name, properties = {}, ...children) => {
   const made = Object.assign(document.createElement(name), properties);
@@ -41,7 +42,7 @@ async function watch() {
 async function meet() {
   const answer = await ask("v1/models");
   if (answer.status === 401) {
-    show("wait", "A token is needed");
+    show("wait", "A token is required");
     if (!settings.open && !nagged) open_settings(true);
     nagged = true;
     return;
@@ -68,13 +69,13 @@ async function refusal(answered) {
   const told = (await answered.json().catch(() => ({}))).error?.message;
   if (answered.status === 401) {
     open_settings(true);
-    return new Error("The server asks for a token.");
+    return new Error("The server requires a token: see the settings.");
   }
   if (answered.status === 429) return new Error(`The server is busy: try again in ${answered.headers.get("Retry-After") ?? "a few"} seconds.`);
   return new Error(told ?? `The server answered ${answered.status}.`);
 }
 
-// Name and JSON of each server-sent event.
+// Name and JSON of each server-sent event; ["done", null] for [DONE].
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   // A picture is one long line in many pieces: joined once, not each time that a piece comes.
@@ -83,7 +84,7 @@ async function* events(body) {
     if (text.startsWith("event:")) name = text.slice(6).trim();
     else if (text.startsWith("data:")) data += text.slice(5);
     else if (text === "" && data) {
-      const event = [name, JSON.parse(data)];
+      const event = data.trim() === "[DONE]" ? ["done", null] : [name, JSON.parse(data)];
       [name, data] = ["message", ""];
       return event;
     }
@@ -106,6 +107,7 @@ function open_settings(asked = false) {
   at("token-why").hidden = !asked;
   at("token").value = token;
   if (!settings.open) settings.showModal();
+  if (asked) at("token").focus();
 }
 at("open-settings").addEventListener("click", () => open_settings());
 settings.addEventListener("click", event => { if (event.target === settings) settings.close(); });

@@ -10,29 +10,11 @@ import sys
 import openai
 from PIL import Image
 
+from checks import check, refused, report
+
 BASE = sys.argv[1]
 COLOURS = {"red": (215, 40, 40), "blue": (45, 80, 215), "white": (245, 245, 245), "green": (40, 165, 60)}
 STEPS = 8
-COUNT = 0
-
-
-def check(what, condition, seen=""):
-    """One answered request that is as it should be."""
-    global COUNT
-    if not condition:
-        sys.exit(f"{what}: {seen}")
-    COUNT += 1
-
-
-def refused(what, param, **fields):
-    """A request that must be refused with 400, naming the field."""
-    try:
-        seen = paint("a red circle on blue", **fields)
-    except openai.BadRequestError as error:
-        check(what, error.param == param, error)
-    else:
-        sys.exit(f"{what} was answered: {seen}")
-
 
 client = openai.OpenAI(base_url=f"{BASE}/v1", api_key="unused", max_retries=0)
 models = client.models.list().data
@@ -43,6 +25,10 @@ MODEL = models[0].id
 def paint(prompt, steps=STEPS, seed=1, extra={}, **fields):
     extra = dict(steps=steps, seed=seed, guidance=4.0) | extra
     return client.images.generate(model=MODEL, prompt=prompt, extra_body=extra, **fields)
+
+
+def refuses(what, param, **fields):
+    refused(what, openai.BadRequestError, param, lambda: paint("a red circle on blue", **fields))
 
 
 def picture(image):
@@ -91,10 +77,10 @@ check("a mask", edited.crop(left).tobytes() == given.crop(left).tobytes() and ed
 changed = client.images.edit(model=MODEL, image=files[0], prompt="a green circle on blue", extra_body=extra | {"strength": 0.9})
 check("image to image", picture(changed.data[0]) != given)
 
-refused("a size that is no multiple of eight", "size", size="60x64")
-refused("a huge size", "size", size="65536x65536")
-refused("no steps", "steps", steps=0)
-refused("a negative guidance", "guidance", extra=dict(guidance=-1))
-refused("a URL", "response_format", response_format="url")
-refused("transparency", "background", background="transparent")
-print(f"openai_pictures={COUNT}")
+refuses("a size that is no multiple of eight", "size", size="60x64")
+refuses("a huge size", "size", size="65536x65536")
+refuses("no steps", "steps", steps=0)
+refuses("a negative guidance", "guidance", extra=dict(guidance=-1))
+refuses("a URL", "response_format", response_format="url")
+refuses("transparency", "background", background="transparent")
+report("openai_pictures")

@@ -2,8 +2,8 @@
 use candle_core::{DType, Tensor};
 use serde::Deserialize;
 
+use super::version::Version;
 use crate::Result;
-use crate::model::Version;
 use crate::picture::Picture;
 
 /// RGB in [-1, 1] of a latent's channels.
@@ -42,7 +42,7 @@ impl PreviewMap {
     }
 
     /// Pictures of latents (n, channels, height, width), of their size.
-    pub(super) fn pictures(&self, latents: &Tensor) -> Result<Vec<Picture>> {
+    pub(crate) fn pictures(&self, latents: &Tensor) -> Result<Vec<Picture>> {
         let (n, channels, height, width) = latents.dims4()?;
         let device = latents.device();
         let factors: Vec<f32> = (0..3).flat_map(|c| self.factors.iter().map(move |rgb| rgb[c])).collect();

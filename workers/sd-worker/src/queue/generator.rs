@@ -1,4 +1,4 @@
-//! What makes pictures.
+//! The generator of images.
 use std::ops::ControlFlow;
 
 use candle_core::{Device, Tensor};
@@ -7,30 +7,30 @@ use crate::Result;
 use crate::picture::Picture;
 use crate::pipeline::{OnStep, Pipeline, Request};
 
-/// Makes pictures, one request at a time.
-pub trait Painter: Send {
-    /// The pictures of a request; `on_step` hears of each step when it is computed.
+/// Generates images, one request at a time.
+pub trait ImageGenerator: Send {
+    /// Returns the images of a request; `on_step` is called after each step.
     ///
     /// # Errors
     /// As [`Pipeline::run`].
-    fn paint(&mut self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>>;
+    fn generate(&mut self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>>;
 
     /// Whether the prompt is longer than the model reads.
     fn truncates(&self, request: &Request) -> bool;
 
-    /// Whether the device still computes, after a request failed.
+    /// Checks that the device still computes, after a request failed.
     ///
     /// # Errors
     /// It does not.
     fn check(&self) -> candle_core::Result<()>;
 }
 
-impl Painter for Pipeline {
-    fn paint(&mut self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>> {
+impl ImageGenerator for Pipeline {
+    fn generate(&mut self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>> {
         let device = self.model.device.clone();
         let mut failed = None;
-        // A card is only told of its steps; without a wait it would hear of all of them before the first is done.
-        let painted = self.run(request, &mut |progress| match device.synchronize() {
+        // Steps are only enqueued on a device: without a wait all would be reported before the first is done.
+        let images = self.run(request, &mut |progress| match device.synchronize() {
             Ok(()) => on_step(progress),
             Err(error) => {
                 failed = Some(error);
@@ -39,7 +39,7 @@ impl Painter for Pipeline {
         });
         match failed {
             Some(error) => Err(error.into()),
-            None => painted,
+            None => images,
         }
     }
 
@@ -53,11 +53,11 @@ impl Painter for Pipeline {
     }
 }
 
-/// Whether a device doubles three numbers.
+/// Checks that the device doubles three numbers.
 fn computes(device: &Device) -> candle_core::Result<()> {
     let doubled = (Tensor::new(&[1f32, 2.0, 3.0], device)? * 2.0)?.to_vec1::<f32>()?;
     if doubled != [2.0, 4.0, 6.0] {
-        candle_core::bail!("the device says that twice 1, 2, 3 is {doubled:?}")
+        candle_core::bail!("device self-test failed: expected [2, 4, 6], got {doubled:?}")
     }
     Ok(())
 }

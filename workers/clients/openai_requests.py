@@ -7,27 +7,9 @@ import sys
 
 import openai
 
+from checks import check, refused, report
+
 BASE = sys.argv[1]
-COUNT = 0
-
-
-def check(what, condition, seen):
-    """One answered request that is as it should be."""
-    global COUNT
-    if not condition:
-        sys.exit(f"{what}: {seen}")
-    COUNT += 1
-
-
-def refused(what, kind, param, work):
-    """A request that must be refused with this error of the package, naming the field."""
-    try:
-        seen = work()
-    except kind as error:
-        check(what, error.param == param, error)
-    else:
-        sys.exit(f"{what} was answered: {seen}")
-
 
 client = openai.OpenAI(base_url=f"{BASE}/v1", api_key="unused", max_retries=0)
 models = client.models.list().data
@@ -96,4 +78,4 @@ refused("long prompt", openai.BadRequestError, "prompt",
 
 with client.completions.create(**{**greedy, "max_tokens": 200}, stream=True) as left:
     check("left in the middle", next(iter(left)).choices, left)
-print(f"openai_requests={COUNT}")
+report("openai_requests")

@@ -2,50 +2,19 @@
 
     python3 paint_page.py http://127.0.0.1:8082 FOLDER
 """
-import sys
-from pathlib import Path
-
-from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-BASE, FOLDER = sys.argv[1].rstrip("/"), Path(sys.argv[2])
-PATIENCE = 120
-SIZES = {"wide": (1280, 860), "narrow": (390, 844)}
-COUNT = 0
+from checks import check, report
+from pages import BASE, FOLDER, SIZES, browser, check_logs, picture
 
-
-def check(what, condition, seen=""):
-    global COUNT
-    if not condition:
-        sys.exit(f"{what}: {seen}")
-    COUNT += 1
-
-
-def browser():
-    options = webdriver.ChromeOptions()
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = webdriver.ChromeService("/usr/bin/chromedriver")
-    return webdriver.Chrome(options=options, service=service)
-
-
-def picture(page, name):
-    for size, (width, height) in SIZES.items():
-        page.set_window_size(width, height)
-        for scheme in ("light", "dark"):
-            features = [{"name": "prefers-color-scheme", "value": scheme}]
-            page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-            check(f"picture {name}", page.save_screenshot(str(FOLDER / f"{name}-{size}-{scheme}.png")))
-    page.set_window_size(*SIZES["wide"])
-
+TIMEOUT = 120
 
 page = browser()
 try:
-    wait = WebDriverWait(page, PATIENCE, poll_frequency=0.05)
+    wait = WebDriverWait(page, TIMEOUT, poll_frequency=0.05)
     at = lambda id: page.find_element(By.ID, id)
     shown = lambda id: at(id).is_displayed()
     history = lambda: page.find_elements(By.CSS_SELECTOR, "#history button")
@@ -189,12 +158,7 @@ try:
     paint(1)
     check("markup is text", page.title != "broken" and "<img" in at("caption").text, at("caption").text)
 
-    said = [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE"]
-    said = [entry for entry in said if "400 (Bad Request)" not in entry["message"]]
-    check("the console is silent", not said, said)
-    asked = [entry["message"] for entry in page.get_log("performance") if '"Network.requestWillBeSent"' in entry["message"]]
-    elsewhere = [text[:300] for text in asked if '"url":"http' in text and f'"url":"{BASE}' not in text]
-    check("nothing from elsewhere", not elsewhere, elsewhere)
+    check_logs(page, "400 (Bad Request)")
 finally:
     page.quit()
-print(f"paint_page={COUNT}")
+report("paint_page")

@@ -2,49 +2,18 @@
 
     python3 chat_page.py http://127.0.0.1:8081 FOLDER
 """
-import sys
-from pathlib import Path
-
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-BASE, FOLDER = sys.argv[1], Path(sys.argv[2])
-PATIENCE = 60
-SIZES = {"wide": (1200, 800), "narrow": (390, 844)}
-COUNT = 0
+from checks import check, report
+from pages import BASE, browser, check_logs, picture
 
-
-def check(what, condition, seen=""):
-    global COUNT
-    if not condition:
-        sys.exit(f"{what}: {seen}")
-    COUNT += 1
-
-
-def browser():
-    options = webdriver.ChromeOptions()
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = webdriver.ChromeService("/usr/bin/chromedriver")
-    return webdriver.Chrome(options=options, service=service)
-
-
-def picture(page, name):
-    for size, (width, height) in SIZES.items():
-        page.set_window_size(width, height)
-        for scheme in ("light", "dark"):
-            features = [{"name": "prefers-color-scheme", "value": scheme}]
-            page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-            check(f"picture {name}", page.save_screenshot(str(FOLDER / f"{name}-{size}-{scheme}.png")))
-    page.set_window_size(*SIZES["wide"])
-
+TIMEOUT = 60
 
 page = browser()
 try:
-    wait = WebDriverWait(page, PATIENCE)
+    wait = WebDriverWait(page, TIMEOUT)
     at = lambda id: page.find_element(By.ID, id)
     turns = lambda: [turn.text for turn in page.find_elements(By.CSS_SELECTOR, "#log .turn.assistant .body")]
     idle = lambda _: at("send").is_displayed() and not at("stop").is_displayed()
@@ -84,11 +53,7 @@ try:
 
     at("clear").click()
     check("a conversation is cleared", turns() == [], turns())
-    said = [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE"]
-    check("the console is silent", not said, said)
-    asked = [entry["message"] for entry in page.get_log("performance") if '"Network.requestWillBeSent"' in entry["message"]]
-    elsewhere = [text for text in asked if '"url":"http' in text and f'"url":"{BASE}' not in text]
-    check("nothing from elsewhere", not elsewhere, elsewhere)
+    check_logs(page)
 finally:
     page.quit()
-print(f"chat_page={COUNT}")
+report("chat_page")
