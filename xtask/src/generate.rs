@@ -34,23 +34,19 @@ pub struct Args {
     tokens: u32,
 }
 
-/// Runs the example on both devices, with the code objects of `archs` (comma-separated) built in.
-pub fn run_generate(args: &Args, archs: &str) -> Result<()> {
+/// Runs the example on both devices.
+pub fn run(args: &Args) -> Result<()> {
     software_gpu::check(&args.arch)?;
     setup::ensure(setup::KERNELS)?;
     let model = args.model.clone().unwrap_or_else(|| root().join(MODEL));
-    let on = |device| report(args, archs, &model, device);
+    let on = |device| report(args, &model, device);
     println!("{}", summary(&on("rocm:0")?, &on("cpu")?)?);
     Ok(())
 }
 
-pub fn run(args: &Args) -> Result<()> {
-    run_generate(args, &args.arch)
-}
-
-fn report(args: &Args, archs: &str, model: &Path, device: &str) -> Result<Value> {
+fn report(args: &Args, model: &Path, device: &str) -> Result<Value> {
     let path = process::cached(&format!("generate-{}.json", device.trim_end_matches(":0")))?;
-    let mut command = process::example("generate", archs);
+    let mut command = process::example("generate", &args.arch);
     command.arg(model).args(["--device", device, "--temperature", "0", "--prompt", &args.prompt]);
     command.args(["--tokens", &args.tokens.to_string()]).arg("--report").arg(&path);
     if !is_gguf(&model.to_string_lossy()) {

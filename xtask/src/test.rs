@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> Result<()> {
                 cargo(&["clippy", "--quiet"]).args(FEATURES).args(clippy).env("CANDLE_ROCM_ARCHS", &archs),
             )
         })?;
-        stages.run("kernels", || kernels::run_for(kernels::EVERY_ARCH, true))?;
+        stages.run("kernels", || kernels::build(kernels::EVERY_ARCH, true, false))?;
         stages.run("downstream", downstream::run)?;
         stages.run("demo", || demo::run_demo(software_gpu::DEFAULT, &archs))?;
         stages.run("questions", || QUESTIONED.iter().try_for_each(|arch| validate::smoke(arch, &archs)))?;
