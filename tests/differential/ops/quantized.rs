@@ -17,7 +17,8 @@ use crate::values::Domain;
 pub fn ops() -> Vec<Op> {
     type Family<'a> = (fn(GgmlDType) -> Op, &'a [GgmlDType]);
     let is_weighted = |format| Quantize::kernel(QuantizeKind::QuantizeWeighted, format).is_some();
-    let weighted: Vec<_> = block_types().filter(|(_, format)| is_weighted(*format)).map(|(kind, _)| kind).collect();
+    let weighted: Vec<_> =
+        block_types().filter(|(_, format)| is_weighted(*format)).map(|(kind, _)| kind).collect();
     let blocks: Vec<_> = block_types().map(|(kind, _)| kind).collect();
     let kinds = [&blocks[..], &[F32, F16, BF16]].concat();
     let families: [Family; 8] = [
