@@ -11,8 +11,8 @@ use crate::software_gpu::{self, SoftwareGpu};
 const PACKAGE: &str = "candle-flash-attn";
 /// The test of the crate: every function against the formula.
 const TEST: &str = "flash_attention";
-/// A suite that takes longer hangs: it takes a minute.
-const LIMIT: Duration = Duration::from_secs(1800);
+/// A suite that takes longer hangs: it takes a minute, and more on a busy machine.
+const LIMIT: Duration = Duration::from_secs(7200);
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -18,7 +18,8 @@ pub struct Args {
     /// The same seed gives the same cases.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only one operation: a name of the table (`gather/u32`), or of a family (`gather`).
+    /// Only some operations, separated by commas: names of the table (`gather/u32`), families (`gather`), or how names
+    /// begin (`conv*`).
     #[arg(long)]
     op: Option<String>,
     /// Replay one case, as a failure prints it.

@@ -8,11 +8,11 @@ use crate::process::{self, cargo};
 use crate::software_gpu::{self, SoftwareGpu};
 use crate::{demo, downstream, flash_attn, kernels, lines, serve, setup, stress, upstream_tests, validate};
 
-/// Builds with the software GPU in: what all checks of the workspace share.
+/// Builds with every driver in: what all checks of the workspace share.
 const FEATURES: [&str; 3] = [
     "--workspace",
     "--features",
-    "candle-rocm/rocm-emulator,llm-worker/rocm-emulator,sd-worker/rocm-emulator",
+    "candle-rocm/rocm-emulator,candle-rocm/rocm-nvidia,llm-worker/rocm-emulator,sd-worker/rocm-emulator",
 ];
 
 /// Streams at once that the workers bear, and for how many seconds.

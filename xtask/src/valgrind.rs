@@ -17,6 +17,7 @@ struct Program {
 /// The loader, the allocator, and what puts launches together.
 const PROGRAMS: &[Program] = &[
     Program { package: "rocm-loader", features: &["--features", "emulator"], tests: &[], skipped: &[] },
+    Program { package: "nvidia-driver", features: &[], tests: &[], skipped: &[] },
     Program {
         package: "candle-core",
         features: &["--features", "rocm-emulator"],

@@ -73,7 +73,7 @@ pub const STAGES: &[Stage] = &[
     tests("custom_kernel", "kernels of the user's own", 10),
     tests("model", "a small BERT", 20),
     tests("stable_diffusion", "a small UNet and decoder, and the decoder's memory", 60),
-    tests("parity", "tiny models of every causal family", 60),
+    tests("parity", "tiny models of candle-transformers", 90),
     tests("tiny_llama", "a small language model", 60),
     stage("decoding", Work::Tests(Needs::Objdump), "shipped instructions as LLVM decodes them", 900, 60),
     tests("differential", "all operations against the CPU device", 120),

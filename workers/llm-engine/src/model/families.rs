@@ -3,28 +3,7 @@ use anyhow::{Context, Result, bail};
 use candle_core::quantized::gguf_file::{Content, Value as Metadatum};
 use serde_json::{Map, Value, json};
 
-use super::config::{DecoderConfig, Fields};
-
-/// Which layers have a window, if the model has one.
-pub type Slides = Box<dyn Fn(usize) -> bool>;
-
-/// A row of the table.
-pub struct Family {
-    /// As people call it.
-    pub name: &'static str,
-    /// In `"architectures"` of config.json.
-    pub architectures: &'static [&'static str],
-    /// `"model_type"` of config.json.
-    pub model_types: &'static [&'static str],
-    /// `general.architecture` of GGUF. Mistral's files call themselves llama.
-    pub gguf: Option<&'static str>,
-    /// What transformers takes where config.json says nothing.
-    pub defaults: &'static str,
-    /// Which layers have a window.
-    pub slides: fn(&Fields) -> Result<Slides>,
-    /// What config.json does not say, because all of the family have it.
-    pub switches: fn(&mut DecoderConfig, &Fields) -> Result<()>,
-}
+use super::config::{DecoderConfig, Family, Fields, Slides};
 
 fn all(_: &Fields) -> Result<Slides> {
     Ok(Box::new(|_| true))

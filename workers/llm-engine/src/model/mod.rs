@@ -123,7 +123,7 @@ fn load_files(
     let path = files.path().display().to_string();
     let (mut config, said) = described(&mut files).with_context(|| path.clone())?;
     if let Some(context) = options.context {
-        ensure!(context > 0, "a context of no positions");
+        ensure!(context > 0, "context length must be at least 1");
         config.context = context.min(config.context);
     }
     let dtype = match (options.dtype, said) {
@@ -168,7 +168,7 @@ fn described(files: &mut ModelFiles) -> Result<(DecoderConfig, Option<&'static s
     }
 }
 
-fn metadata(files: &mut ModelFiles) -> Result<(&'static families::Family, Value)> {
+fn metadata(files: &mut ModelFiles) -> Result<(&'static config::Family, Value)> {
     let names = ["rope_factors_short.weight", "rope_factors_long.weight", "rope_freqs.weight"];
     let mut floats = Vec::with_capacity(names.len());
     for name in names {

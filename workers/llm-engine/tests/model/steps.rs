@@ -15,7 +15,7 @@ pub fn device() -> (Device, DType) {
     {
         // Where there is no other GPU, the software one.
         if matches!(rocm_loader::driver(), Err(rocm_loader::LoadError::NoGpu { .. })) {
-            rocm_loader::select(rocm_loader::Choice::Emulator(vec!["gfx1100".into()])).unwrap();
+            rocm_loader::select("emulator:gfx1100").unwrap();
         }
         (Device::new_rocm(0).unwrap(), DType::F16)
     }
