@@ -2,6 +2,8 @@
 //! is not there, or fails.
 mod common;
 
+use common::called;
+
 use candle_core::rocm::{
     CONV_CACHE_VARIABLE, CONV_TUNE_VARIABLE, RocmDevice, conv_workspace, set_conv_library, set_conv_tuning,
     set_conv_workspace,
@@ -19,18 +21,6 @@ const IMMEDIATE: [&str; 3] = [
     "miopenConvolutionBackwardDataImmediate",
     "miopenConvolutionBackwardWeightsImmediate",
 ];
-
-fn calls() -> BTreeMap<&'static str, u64> {
-    rocm_loader::symbols::calls().collect()
-}
-
-/// What was called by `work`.
-fn called<R>(work: impl FnOnce() -> R) -> (R, BTreeMap<&'static str, u64>) {
-    let before = calls();
-    let result = work();
-    let made = calls().into_iter().map(|(name, count)| (name, count - before[name]));
-    (result, made.filter(|(_, count)| *count > 0).collect())
-}
 
 fn numbers(dims: &[usize], dtype: DType) -> Result<Tensor> {
     let count: usize = dims.iter().product();
@@ -102,6 +92,36 @@ fn the_second_call_of_a_shape_is_one_call() -> Result<()> {
         assert_eq!(made.values().sum::<u64>(), 2, "{made:?}");
         assert_eq!(made.get(IMMEDIATE[0]), Some(&1), "{made:?}");
         close(&y?, &expected[0], &what)?;
+    }
+    Ok(())
+}
+
+/// Kernel elements that lie on padding only, in each of the library's directions.
+#[test]
+#[serial(gpu)]
+fn kernels_wider_than_their_inputs() -> Result<()> {
+    let Some(device) = fresh()? else { return Ok(()) };
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let all = |device: &Device, dtype: DType| -> Result<[Tensor; 4]> {
+            let on = |dims: &[usize]| numbers(dims, dtype)?.to_device(device);
+            let (x, k) = (Var::from_tensor(&on(&[3, 4, 1, 1])?)?, Var::from_tensor(&on(&[3, 4, 3, 3])?)?);
+            let y = x.conv2d(&k, 2, 1, 2, 1)?;
+            let grads = y.sum_all()?.backward()?;
+            let of = |var: &Var| grads.get(var).cloned().expect("a gradient");
+            Ok([
+                y.detach(),
+                of(&x),
+                of(&k),
+                on(&[2, 2, 1])?.conv_transpose1d(&on(&[2, 2, 5])?, 2, 0, 1, 1, 1)?,
+            ])
+        };
+        let (got, made) = called(|| all(&device, dtype));
+        same(&got?, &all(&Device::Cpu, DType::F32)?, &format!("{dtype:?}"))?;
+        assert_eq!(
+            IMMEDIATE.map(|name| made.get(name).copied().unwrap_or(0)),
+            [1, 2, 1],
+            "{dtype:?}: {made:?}"
+        );
     }
     Ok(())
 }

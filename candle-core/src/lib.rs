@@ -23,3 +23,4 @@ mod model_files;
 mod quantized_rocm;
 #[cfg(feature = "rocm")]
 pub mod rocm_backend;
+mod sizes;

@@ -455,6 +455,9 @@ fn refusals() {
             let angles = t(&[3, 2], DType::F32, d);
             rotary_emb::rope(&t(&[1, 3, 2, 4], DType::F32, d).transpose(1, 2)?, &angles, &angles)
         }),
+        ("pixel_shuffle by 0", |d| ops::pixel_shuffle(&t(&[1, 4, 2, 2], DType::F32, d), 0)),
+        ("pixel_unshuffle by 0", |d| ops::pixel_unshuffle(&t(&[1, 4, 2, 2], DType::F32, d), 0)),
+        ("replication_pad2d of nothing", |d| ops::replication_pad2d(&t(&[1, 4, 2, 0], DType::F32, d), 1)),
         ("embedding, index out of range", |d| {
             let layer = Embedding::new(t(&[3, 2], DType::F32, d), 2);
             let rows = layer.forward(&Tensor::new(&[1u32, 3], d)?)?;

@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 
 use rocm_loader::hip;
 
@@ -70,6 +71,11 @@ extern "C" fn last_handler() {
     }
 }
 
+/// Waits before the next look. A thread that yields in a loop may be kept off a busy machine for seconds.
+fn pause() {
+    std::thread::sleep(Duration::from_millis(1));
+}
+
 /// The program whose end is tested: one thread waits in a call, one calls again and again, and this one exits.
 #[test]
 fn program() -> Result<(), Box<dyn Error>> {
@@ -101,12 +107,12 @@ fn program() -> Result<(), Box<dyn Error>> {
     });
     std::thread::spawn(|| {
         while !rocm_loader::is_ending() {
-            std::thread::yield_now();
+            pause();
         }
         shared.may_return.store(true, SeqCst);
     });
     while !shared.waiting.load(SeqCst) {
-        std::thread::yield_now();
+        pause();
     }
     std::process::exit(0)
 }

@@ -1,7 +1,8 @@
 //! The special rules for candle-core.
 
+use crate::operation_rules::OPERATION_RULES;
 use crate::reader_rules::READER_RULES;
-use crate::rules::{CrateRules, EVERY_FILE, Edit, OwnModule, Rule};
+use crate::rules::{CrateRules, EVERY_FILE, Edit, OwnModule, Rule, after, before, replace};
 
 /// All that is special in candle-core.
 pub const CANDLE_CORE: CrateRules = CrateRules {
@@ -10,12 +11,13 @@ pub const CANDLE_CORE: CrateRules = CrateRules {
     // `test_device!` (the rules below see to it), and an error of the Metal stub that names CUDA.
     left_alone: 4,
     rules: RULES,
-    mending_rules: READER_RULES,
+    mending_rules: &[READER_RULES, OPERATION_RULES],
     included_rules: INCLUDED_RULES,
     own_modules: &[
         OwnModule { name: "model_files", public: false, rocm_only: false },
         OwnModule { name: "quantized_rocm", public: false, rocm_only: true },
         OwnModule { name: "rocm_backend", public: true, rocm_only: true },
+        OwnModule { name: "sizes", public: false, rocm_only: false },
     ],
 };
 
@@ -32,87 +34,51 @@ const RULES: &[Rule] = &[
         expect: 1,
         edit: Edit::TwinFile("quantized/dummy_rocm.rs"),
     },
-    Rule {
-        name: "quantized-storage",
-        file: "quantized/mod.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "#[cfg(not(feature = \"rocm\"))]\nmod rocm {",
-            insert: "#[cfg(feature = \"rocm\")]\npub mod rocm {\n    pub use crate::quantized_rocm::*;\n}\n",
-        },
-    },
+    before(
+        "quantized-storage",
+        "quantized/mod.rs",
+        "#[cfg(not(feature = \"rocm\"))]\nmod rocm {",
+        "#[cfg(feature = \"rocm\")]\npub mod rocm {\n    pub use crate::quantized_rocm::*;\n}\n",
+    ),
     // What products of candle-nn take.
-    Rule {
-        name: "quantized-storage-for-layers",
-        file: "quantized/mod.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "    pub fn storage_size_in_bytes(&self) -> usize {\n        self.storage.size_in_bytes()\n",
-            insert: "    /// The blocks, if they are on a ROCm device.\n    #[cfg(feature = \"rocm\")]\n    pub fn rocm_storage(&self) -> Option<&rocm::QRocmStorage> {\n        match &self.storage {\n            QStorage::Rocm(storage) => Some(storage),\n            _ => None,\n        }\n    }\n\n",
-        },
-    },
-    Rule {
-        name: "cuda-stream-guard-of-rocm-storage",
-        file: "quantized/mod.rs",
-        expect: 1,
-        edit: Edit::After {
-            anchor: "QStorage::Cuda(storage) => storage.device_ptr_with_guard(stream),\n",
-            insert: "            QStorage::Rocm(_) => crate::bail!(\"a CUDA stream cannot guard ROCm storage\"),\n",
-        },
-    },
-    Rule {
-        name: "as-cuda-device-of-rocm",
-        file: "device.rs",
-        expect: 1,
-        edit: Edit::After {
-            anchor: "Self::Metal(_) => crate::bail!(\"expected a cuda device, got Metal\"),\n",
-            insert: "            Self::Rocm(_) => crate::bail!(\"expected a cuda device, got rocm\"),\n",
-        },
-    },
-    Rule {
-        name: "as-rocm-device-of-cuda",
-        file: "device.rs",
-        expect: 1,
-        edit: Edit::After {
-            anchor: "Self::Metal(_) => crate::bail!(\"expected a rocm device, got Metal\"),\n",
-            insert: "            Self::Cuda(_) => crate::bail!(\"expected a rocm device, got cuda\"),\n",
-        },
-    },
-    Rule {
-        name: "is-rocm-available",
-        file: "device.rs",
-        expect: 1,
-        edit: Edit::Before { anchor: "    pub fn rocm_if_available(", insert: IS_ROCM_AVAILABLE },
-    },
-    Rule {
-        name: "ask-the-loader",
-        file: "utils.rs",
-        expect: 1,
-        edit: Edit::Replace {
-            from: "pub fn rocm_is_available() -> bool {\n    cfg!(feature = \"rocm\")\n}\n",
-            to: ASK_THE_LOADER,
-        },
-    },
-    Rule {
-        name: "copy-between-kinds-of-gpu",
-        file: "tensor.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "                (Storage::Cpu(storage), Device::Cpu) => Storage::Cpu(storage.clone()),\n",
-            insert: COPY_BETWEEN_KINDS_OF_GPU,
-        },
-    },
-    // Upstream takes batches that follow each other for rows that do, even where each batch is transposed: of a linear
-    // layer of such rows all but the first batch came out wrong on the CPU, which is the reference of everything.
-    Rule {
-        name: "stack-batches-of-rows",
-        file: "cpu_backend/mod.rs",
-        expect: 1,
-        edit: Edit::Replace {
-            from: "if b_skip == 0 && a_skip == m * k {",
-            to: "if b_skip == 0 && a_skip == m * lhs_rs {",
-        },
-    },
+    before(
+        "quantized-storage-for-layers",
+        "quantized/mod.rs",
+        "    pub fn storage_size_in_bytes(&self) -> usize {\n        self.storage.size_in_bytes()\n",
+        "    /// The blocks, if they are on a ROCm device.\n    #[cfg(feature = \"rocm\")]\n    pub fn rocm_storage(&self) -> Option<&rocm::QRocmStorage> {\n        match &self.storage {\n            QStorage::Rocm(storage) => Some(storage),\n            _ => None,\n        }\n    }\n\n",
+    ),
+    after(
+        "cuda-stream-guard-of-rocm-storage",
+        "quantized/mod.rs",
+        "QStorage::Cuda(storage) => storage.device_ptr_with_guard(stream),\n",
+        "            QStorage::Rocm(_) => crate::bail!(\"a CUDA stream cannot guard ROCm storage\"),\n",
+    ),
+    after(
+        "as-cuda-device-of-rocm",
+        "device.rs",
+        "Self::Metal(_) => crate::bail!(\"expected a cuda device, got Metal\"),\n",
+        "            Self::Rocm(_) => crate::bail!(\"expected a cuda device, got rocm\"),\n",
+    ),
+    after(
+        "as-rocm-device-of-cuda",
+        "device.rs",
+        "Self::Metal(_) => crate::bail!(\"expected a rocm device, got Metal\"),\n",
+        "            Self::Cuda(_) => crate::bail!(\"expected a rocm device, got cuda\"),\n",
+    ),
+    before("is-rocm-available", "device.rs", "    pub fn rocm_if_available(", IS_ROCM_AVAILABLE),
+    replace(
+        "ask-the-loader",
+        "utils.rs",
+        1,
+        "pub fn rocm_is_available() -> bool {\n    cfg!(feature = \"rocm\")\n}\n",
+        ASK_THE_LOADER,
+    ),
+    before(
+        "copy-between-kinds-of-gpu",
+        "tensor.rs",
+        "                (Storage::Cpu(storage), Device::Cpu) => Storage::Cpu(storage.clone()),\n",
+        COPY_BETWEEN_KINDS_OF_GPU,
+    ),
     Rule {
         name: "load-narrow-floats",
         file: "safetensors.rs",
@@ -133,146 +99,91 @@ const RULES: &[Rule] = &[
         },
     },
     // A scan instead of a product with a triangular matrix, where nothing tracks gradients.
-    Rule {
-        name: "cumsum",
-        file: "tensor.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        let n_axis = self.dim(dim)?;\n        let triu = Tensor::triu2(",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(sums) = crate::rocm_backend::cumsum(self, dim)? {\n            return Ok(sums);\n        }\n",
-        },
-    },
+    before(
+        "cumsum",
+        "tensor.rs",
+        "        let n_axis = self.dim(dim)?;\n        let triu = Tensor::triu2(",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(sums) = crate::rocm_backend::cumsum(self, dim)? {\n            return Ok(sums);\n        }\n",
+    ),
     // Sums are scaled before they are rounded, in one launch: f16 overflows only where the result does.
-    Rule {
-        name: "mean-keepdim",
-        file: "tensor.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        self.sum_impl(mean_dims, true)? * scale\n",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(mean) = crate::rocm_backend::scaled_sum(self, &mean_dims, scale)? {\n            return Ok(mean);\n        }\n",
-        },
-    },
-    Rule {
-        name: "mean",
-        file: "tensor.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        self.sum_impl(mean_dims, false)? * scale\n",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(mean) = crate::rocm_backend::scaled_sum(self, &mean_dims, scale)? {\n            return mean.squeeze_dims(&mean_dims);\n        }\n",
-        },
-    },
-    Rule {
-        name: "mean-all",
-        file: "tensor.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        self.sum_all()? / self.elem_count() as f64\n",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if self.device().is_rocm() && self.dtype().is_float() {\n            return self.mean((0..self.rank()).collect::<Vec<_>>());\n        }\n",
-        },
-    },
-    Rule {
-        name: "variance",
-        file: "tensor.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        let mean = self.mean_keepdim(dim)?;\n        let squares = ",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(variance) = crate::rocm_backend::variance(self, dim)? {\n            return Ok(variance);\n        }\n",
-        },
-    },
-    Rule {
-        name: "norm",
-        file: "tensor.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        self.sqr().and_then(|x| x.sum_all()).and_then(|x| x.sqrt())\n",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(norm) = crate::rocm_backend::norm(self)? {\n            return Ok(norm);\n        }\n",
-        },
-    },
+    before(
+        "mean-keepdim",
+        "tensor.rs",
+        "        self.sum_impl(mean_dims, true)? * scale\n",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(mean) = crate::rocm_backend::scaled_sum(self, &mean_dims, scale)? {\n            return Ok(mean);\n        }\n",
+    ),
+    before(
+        "mean",
+        "tensor.rs",
+        "        self.sum_impl(mean_dims, false)? * scale\n",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(mean) = crate::rocm_backend::scaled_sum(self, &mean_dims, scale)? {\n            return mean.squeeze_dims(&mean_dims);\n        }\n",
+    ),
+    before(
+        "mean-all",
+        "tensor.rs",
+        "        self.sum_all()? / self.elem_count() as f64\n",
+        "        #[cfg(feature = \"rocm\")]\n        if self.device().is_rocm() && self.dtype().is_float() {\n            return self.mean((0..self.rank()).collect::<Vec<_>>());\n        }\n",
+    ),
+    before(
+        "variance",
+        "tensor.rs",
+        "        let mean = self.mean_keepdim(dim)?;\n        let squares = ",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(variance) = crate::rocm_backend::variance(self, dim)? {\n            return Ok(variance);\n        }\n",
+    ),
+    before(
+        "norm",
+        "tensor.rs",
+        "        self.sqr().and_then(|x| x.sum_all()).and_then(|x| x.sqrt())\n",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(norm) = crate::rocm_backend::norm(self)? {\n            return Ok(norm);\n        }\n",
+    ),
     // One launch instead of one and a copy for each group.
-    Rule {
-        name: "groups-of-conv1d",
-        file: "conv.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        if groups == 1 {\n            self.conv1d_single_group(kernel, &params)",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv1d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
-        },
-    },
-    Rule {
-        name: "groups-of-conv2d",
-        file: "conv.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        if groups == 1 {\n            self.conv2d_single_group(kernel, &params)",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv2d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
-        },
-    },
-    Rule {
-        name: "groups-of-conv-transpose1d",
-        file: "conv.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        if groups == 1 {\n            self.conv_transpose1d_single_group(kernel, &params)",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv_transpose1d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
-        },
-    },
-    Rule {
-        name: "gradients-of-conv-transpose2d",
-        file: "conv.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        let storage = self.storage().conv_transpose2d(",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv_transpose2d(self, kernel, &params)? {\n            return Ok(all);\n        }\n",
-        },
-    },
+    before(
+        "groups-of-conv1d",
+        "conv.rs",
+        "        if groups == 1 {\n            self.conv1d_single_group(kernel, &params)",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv1d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
+    ),
+    before(
+        "groups-of-conv2d",
+        "conv.rs",
+        "        if groups == 1 {\n            self.conv2d_single_group(kernel, &params)",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv2d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
+    ),
+    before(
+        "groups-of-conv-transpose1d",
+        "conv.rs",
+        "        if groups == 1 {\n            self.conv_transpose1d_single_group(kernel, &params)",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv_transpose1d(self, kernel, &params, groups)? {\n            return Ok(all);\n        }\n",
+    ),
+    before(
+        "gradients-of-conv-transpose2d",
+        "conv.rs",
+        "        let storage = self.storage().conv_transpose2d(",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(all) = crate::rocm_backend::whole_conv_transpose2d(self, kernel, &params)? {\n            return Ok(all);\n        }\n",
+    ),
     // One launch instead of one for each tensor.
-    Rule {
-        name: "cat",
-        file: "tensor_cat.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        let mut dst_o = 0;\n        for arg in args.iter() {\n            let arg = arg.as_ref();\n            let arg_dims",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if crate::rocm_backend::cat(args, dim, &mut storage)? {\n            return Ok(crate::tensor::from_storage(storage, shape, op, false));\n        }\n",
-        },
-    },
-    Rule {
-        name: "narrow-uniform-numbers",
-        file: "device.rs",
-        expect: 1,
-        edit: Edit::Replace { from: UNIFORM_BY_WAY_OF_F32, to: UNIFORM },
-    },
-    Rule {
-        name: "narrow-normal-numbers",
-        file: "device.rs",
-        expect: 1,
-        edit: Edit::Replace { from: NORMAL_BY_WAY_OF_F32, to: NORMAL },
-    },
-    // The method of the trait hides the type's own, and calls itself until the stack is full.
-    Rule {
-        name: "f8e4m3-to-f64",
-        file: "dtype.rs",
-        expect: 1,
-        edit: Edit::Replace { from: "|v: f8e4m3| v.to_f64()", to: "|v: f8e4m3| f8e4m3::to_f64(&v)" },
-    },
-    Rule {
-        name: "test-device",
-        file: "test_utils.rs",
-        expect: 1,
-        edit: Edit::Replace {
-            from: "    ($fn_name: ident, $test_cpu: ident, $test_cuda: ident, $test_metal: ident) => {\n        #[test]\n",
-            to: TEST_DEVICE,
-        },
-    },
+    before(
+        "cat",
+        "tensor_cat.rs",
+        "        let mut dst_o = 0;\n        for arg in args.iter() {\n            let arg = arg.as_ref();\n            let arg_dims",
+        "        #[cfg(feature = \"rocm\")]\n        if crate::rocm_backend::cat(args, dim, &mut storage)? {\n            return Ok(crate::tensor::from_storage(storage, shape, op, false));\n        }\n",
+    ),
+    replace("narrow-uniform-numbers", "device.rs", 1, UNIFORM_BY_WAY_OF_F32, UNIFORM),
+    replace("narrow-normal-numbers", "device.rs", 1, NORMAL_BY_WAY_OF_F32, NORMAL),
+    replace(
+        "test-device",
+        "test_utils.rs",
+        1,
+        "    ($fn_name: ident, $test_cpu: ident, $test_cuda: ident, $test_metal: ident) => {\n        #[test]\n",
+        TEST_DEVICE,
+    ),
     // Our own modules reach the macro by this path in either form of the tree.
-    Rule {
-        name: "reach-bail",
-        file: "error.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "pub fn zip<T, U>(",
-            insert: "#[allow(unused_imports)]\npub(crate) use bail;\n\n",
-        },
-    },
+    before(
+        "reach-bail",
+        "error.rs",
+        "pub fn zip<T, U>(",
+        "#[allow(unused_imports)]\npub(crate) use bail;\n\n",
+    ),
 ];
 
 /// ROCm makes f16 and bf16 themselves: one launch, and rounding cannot reach the upper end.
@@ -364,43 +275,26 @@ const TEST_DEVICE: &str = r#"    ($fn_name: ident, $test_cpu: ident, $test_cuda:
 /// Macros that an included tree exports may not be named from the crate's root; these rules give them
 /// a path through the module that defines them.
 const INCLUDED_RULES: &[Rule] = &[
-    Rule {
-        name: "call-bail",
-        file: EVERY_FILE,
-        expect: 257,
-        edit: Edit::Replace { from: " crate::bail!", to: " crate::error::bail!" },
-    },
-    Rule {
-        name: "import-bail",
-        file: EVERY_FILE,
-        expect: 2,
-        edit: Edit::Replace { from: "use crate::{bail, ", to: "use crate::error::bail;\nuse crate::{" },
-    },
-    Rule {
-        name: "reach-builder-arg",
-        file: "cuda_backend/device.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "impl CudaFunc {\n    pub fn builder(",
-            insert: "pub(crate) use builder_arg;\n\n",
-        },
-    },
-    Rule {
-        name: "hand-on-builder-arg",
-        file: "cuda_backend/mod.rs",
-        expect: 1,
-        edit: Edit::Replace {
-            from: "use crate::{builder_arg as barg, ",
-            to: "pub(crate) use device::builder_arg as barg;\nuse crate::{",
-        },
-    },
-    Rule {
-        name: "import-builder-arg",
-        file: "quantized/cuda.rs",
-        expect: 1,
-        edit: Edit::Replace {
-            from: "use crate::{builder_arg as barg, ",
-            to: "use crate::cuda_backend::barg;\nuse crate::{",
-        },
-    },
+    replace("call-bail", EVERY_FILE, 257, " crate::bail!", " crate::error::bail!"),
+    replace("import-bail", EVERY_FILE, 2, "use crate::{bail, ", "use crate::error::bail;\nuse crate::{"),
+    before(
+        "reach-builder-arg",
+        "cuda_backend/device.rs",
+        "impl CudaFunc {\n    pub fn builder(",
+        "pub(crate) use builder_arg;\n\n",
+    ),
+    replace(
+        "hand-on-builder-arg",
+        "cuda_backend/mod.rs",
+        1,
+        "use crate::{builder_arg as barg, ",
+        "pub(crate) use device::builder_arg as barg;\nuse crate::{",
+    ),
+    replace(
+        "import-builder-arg",
+        "quantized/cuda.rs",
+        1,
+        "use crate::{builder_arg as barg, ",
+        "use crate::cuda_backend::barg;\nuse crate::{",
+    ),
 ];

@@ -9,6 +9,7 @@ pub mod build_script;
 pub mod core_rules;
 pub mod fork;
 pub mod nn_rules;
+pub mod operation_rules;
 pub mod reader_rules;
 pub mod rename;
 pub mod report;

@@ -1,6 +1,7 @@
 //! The special rules for candle-nn.
 
-use crate::rules::{CrateRules, Edit, OwnModule, Rule};
+use crate::operation_rules::LAYER_RULES;
+use crate::rules::{CrateRules, Edit, OwnModule, Rule, after, before, replace};
 
 /// All that is special in candle-nn.
 pub const CANDLE_NN: CrateRules = CrateRules {
@@ -8,7 +9,7 @@ pub const CANDLE_NN: CrateRules = CrateRules {
     cuda_only: &["moe/cutile.rs"],
     left_alone: 0,
     rules: RULES,
-    mending_rules: &[],
+    mending_rules: &[LAYER_RULES],
     included_rules: &[],
     own_modules: &[OwnModule { name: "rocm", public: false, rocm_only: true }],
 };
@@ -17,72 +18,51 @@ pub const CANDLE_NN: CrateRules = CrateRules {
 const RULES: &[Rule] = &[
     delegate("sigmoid", "ops.rs", "Sigmoid", "crate::rocm::sigmoid(storage, layout)"),
     // Over any dim, where nothing tracks gradients: upstream composes them of five operations.
-    Rule {
-        name: "softmax-of-any-dim",
-        file: "ops.rs",
-        expect: 1,
-        edit: Edit::After {
-            anchor: "    let dim = dim.to_index(xs.shape(), \"softmax\")?;\n",
-            insert: "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::softmax(xs, dim)? {\n        return Ok(fused);\n    }\n",
-        },
-    },
+    after(
+        "softmax-of-any-dim",
+        "ops.rs",
+        "    let dim = dim.to_index(xs.shape(), \"softmax\")?;\n",
+        "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::softmax(xs, dim)? {\n        return Ok(fused);\n    }\n",
+    ),
     // The bias is added where the result lies: the activations of a decoder are half a gigabyte.
-    Rule {
-        name: "conv1d-with-bias",
-        file: "conv.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        let x = x.conv1d_with_algo(\n",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(bias) = self.bias.as_ref().filter(|_| x.device().is_rocm()) {\n            let c = &self.config;\n            let steps = [c.padding, c.stride, c.dilation, c.groups];\n            if let Some(y) = candle::rocm::conv1d_with_bias(x, &self.weight, bias, steps)? {\n                return Ok(y);\n            }\n        }\n",
-        },
-    },
-    Rule {
-        name: "conv2d-with-bias",
-        file: "conv.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        let x = x.conv2d_with_algo(\n",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(bias) = self.bias.as_ref().filter(|_| x.device().is_rocm()) {\n            let c = &self.config;\n            let steps = [c.padding, c.stride, c.dilation, c.groups];\n            if let Some(y) = candle::rocm::conv2d_with_bias(x, &self.weight, bias, steps)? {\n                return Ok(y);\n            }\n        }\n",
-        },
-    },
+    before(
+        "conv1d-with-bias",
+        "conv.rs",
+        "        let x = x.conv1d_with_algo(\n",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(bias) = self.bias.as_ref().filter(|_| x.device().is_rocm()) {\n            let c = &self.config;\n            let steps = [c.padding, c.stride, c.dilation, c.groups];\n            if let Some(y) = candle::rocm::conv1d_with_bias(x, &self.weight, bias, steps)? {\n                return Ok(y);\n            }\n        }\n",
+    ),
+    before(
+        "conv2d-with-bias",
+        "conv.rs",
+        "        let x = x.conv2d_with_algo(\n",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(bias) = self.bias.as_ref().filter(|_| x.device().is_rocm()) {\n            let c = &self.config;\n            let steps = [c.padding, c.stride, c.dilation, c.groups];\n            if let Some(y) = candle::rocm::conv2d_with_bias(x, &self.weight, bias, steps)? {\n                return Ok(y);\n            }\n        }\n",
+    ),
     // One call of a library where it has one: upstream adds the bias in a launch of its own.
-    Rule {
-        name: "linear-with-bias",
-        file: "linear.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        // When possible, we avoid using a broadcasted matmul as it is much slower\n",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(bias) = self.bias.as_ref().filter(|_| x.device().is_rocm()) {\n            if let Some(y) = candle::rocm::linear(x, &self.weight, bias)? {\n                return Ok(y);\n            }\n        }\n",
-        },
-    },
-    Rule {
-        name: "log-softmax",
-        file: "ops.rs",
-        expect: 1,
-        edit: Edit::After {
-            anchor: "    let d = d.to_index(xs.shape(), \"log-softmax\")?;\n",
-            insert: "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::log_softmax(xs, d)? {\n        return Ok(fused);\n    }\n",
-        },
-    },
-    Rule {
-        name: "swiglu",
-        file: "ops.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "    &xs[0].silu()? * &xs[1]\n",
-            insert: "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::swiglu(&xs[0], &xs[1])? {\n        return Ok(fused);\n    }\n",
-        },
-    },
+    before(
+        "linear-with-bias",
+        "linear.rs",
+        "        // When possible, we avoid using a broadcasted matmul as it is much slower\n",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(bias) = self.bias.as_ref().filter(|_| x.device().is_rocm()) {\n            if let Some(y) = candle::rocm::linear(x, &self.weight, bias)? {\n                return Ok(y);\n            }\n        }\n",
+    ),
+    after(
+        "log-softmax",
+        "ops.rs",
+        "    let d = d.to_index(xs.shape(), \"log-softmax\")?;\n",
+        "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::log_softmax(xs, d)? {\n        return Ok(fused);\n    }\n",
+    ),
+    before(
+        "swiglu",
+        "ops.rs",
+        "    &xs[0].silu()? * &xs[1]\n",
+        "    #[cfg(feature = \"rocm\")]\n    if let Some(fused) = crate::rocm::swiglu(&xs[0], &xs[1])? {\n        return Ok(fused);\n    }\n",
+    ),
     // Behind upstream's checks of the shape: its single operations make five tensors of the size of the input.
-    Rule {
-        name: "group-norm",
-        file: "group_norm.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "        let x_dtype = x.dtype();\n        let internal_dtype = match x_dtype {\n",
-            insert: "        #[cfg(feature = \"rocm\")]\n        if let Some(fused) = crate::rocm::group_norm(x, &self.weight, &self.bias, self.num_groups, self.eps)? {\n            return Ok(fused);\n        }\n",
-        },
-    },
+    before(
+        "group-norm",
+        "group_norm.rs",
+        "        let x_dtype = x.dtype();\n        let internal_dtype = match x_dtype {\n",
+        "        #[cfg(feature = \"rocm\")]\n        if let Some(fused) = crate::rocm::group_norm(x, &self.weight, &self.bias, self.num_groups, self.eps)? {\n            return Ok(fused);\n        }\n",
+    ),
     delegate("softmax", "ops.rs", "SoftmaxLastDim", "crate::rocm::softmax_last_dim(storage, layout)"),
     delegate("rms-norm", "ops.rs", "RmsNorm", "crate::rocm::rms_norm(self.eps, s1, l1, s2, l2)"),
     delegate(
@@ -94,55 +74,30 @@ const RULES: &[Rule] = &[
     delegate("rope-i", "rotary_emb.rs", "RotaryEmbI", "crate::rocm::rope_i(s1, l1, s2, l2, s3, l3)"),
     delegate("rope", "rotary_emb.rs", "RotaryEmb", "crate::rocm::rope(s1, l1, s2, l2, s3, l3)"),
     // Upstream has this one for Metal only, so there is no method to make a twin of.
-    Rule {
-        name: "sdpa",
-        file: "ops.rs",
-        expect: 1,
-        edit: Edit::After { anchor: "candle::bail!(\"SDPA has no cpu impl\")\n    }\n", insert: SDPA },
-    },
-    Rule {
-        name: "sdpa-docs",
-        file: "ops.rs",
-        expect: 1,
-        edit: Edit::Before { anchor: "/// ## On Metal:\n/// - If `seq` == 1:\n", insert: SDPA_DOCS },
-    },
+    after("sdpa", "ops.rs", "candle::bail!(\"SDPA has no cpu impl\")\n    }\n", SDPA),
+    before("sdpa-docs", "ops.rs", "/// ## On Metal:\n/// - If `seq` == 1:\n", SDPA_DOCS),
     // Products of experts, by whichever of the two backends the input is on.
-    Rule {
-        name: "moe-gemm",
-        file: "moe.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "    fn cuda_fwd<\n        T: candle::cuda_backend::CudaDType",
-            insert: MOE_GEMM,
-        },
-    },
-    Rule {
-        name: "moe-gemm-gguf",
-        file: "moe.rs",
-        expect: 1,
-        edit: Edit::Before {
-            anchor: "    #[allow(clippy::too_many_arguments)]\n    fn cuda_fwd(\n        input: &Tensor,\n        weights: &QTensor,",
-            insert: MOE_GEMM_GGUF,
-        },
-    },
-    Rule {
-        name: "moe-gemm-without-cuda",
-        file: "moe.rs",
-        expect: 1,
-        edit: Edit::Replace {
-            from: "    _: &Tensor,\n    _: &Tensor,\n    _: &Option<Tensor>,\n    _: &Tensor,\n    _: &Tensor,\n    _: usize,\n    _: bool,\n) -> Result<Tensor> {\n",
-            to: MOE_GEMM_WITHOUT_CUDA,
-        },
-    },
-    Rule {
-        name: "moe-gemm-gguf-without-cuda",
-        file: "moe.rs",
-        expect: 1,
-        edit: Edit::Replace {
-            from: "    _: &Tensor,\n    _: &QTensor,\n    _: &Option<Tensor>,\n    _: &Tensor,\n    _: &Tensor,\n    _: usize,\n    _: bool,\n    _: candle::DType,\n) -> Result<Tensor> {\n",
-            to: MOE_GEMM_GGUF_WITHOUT_CUDA,
-        },
-    },
+    before("moe-gemm", "moe.rs", "    fn cuda_fwd<\n        T: candle::cuda_backend::CudaDType", MOE_GEMM),
+    before(
+        "moe-gemm-gguf",
+        "moe.rs",
+        "    #[allow(clippy::too_many_arguments)]\n    fn cuda_fwd(\n        input: &Tensor,\n        weights: &QTensor,",
+        MOE_GEMM_GGUF,
+    ),
+    replace(
+        "moe-gemm-without-cuda",
+        "moe.rs",
+        1,
+        "    _: &Tensor,\n    _: &Tensor,\n    _: &Option<Tensor>,\n    _: &Tensor,\n    _: &Tensor,\n    _: usize,\n    _: bool,\n) -> Result<Tensor> {\n",
+        MOE_GEMM_WITHOUT_CUDA,
+    ),
+    replace(
+        "moe-gemm-gguf-without-cuda",
+        "moe.rs",
+        1,
+        "    _: &Tensor,\n    _: &QTensor,\n    _: &Option<Tensor>,\n    _: &Tensor,\n    _: &Tensor,\n    _: usize,\n    _: bool,\n    _: candle::DType,\n) -> Result<Tensor> {\n",
+        MOE_GEMM_GGUF_WITHOUT_CUDA,
+    ),
     delegate("rope-thd", "rotary_emb.rs", "RotaryEmbThd", "crate::rocm::rope_thd(s1, l1, s2, l2, s3, l3)"),
 ];
 

@@ -2,7 +2,7 @@
 //! held against the file before it is believed, and an error names the tensor and the field. What they
 //! insert calls `candle-core/src/model_files/`.
 
-use crate::rules::{Edit, Rule};
+use crate::rules::{Rule, after, before, replace};
 
 /// All of them.
 pub const READER_RULES: &[Rule] = &[
@@ -243,24 +243,6 @@ const GGUF: &str = "quantized/gguf_file.rs";
 const GGML: &str = "quantized/ggml_file.rs";
 const IMATRIX: &str = "quantized/imatrix_file.rs";
 const SAFETENSORS: &str = "safetensors.rs";
-
-const fn after(name: &'static str, file: &'static str, anchor: &'static str, insert: &'static str) -> Rule {
-    Rule { name, file, expect: 1, edit: Edit::After { anchor, insert } }
-}
-
-const fn before(name: &'static str, file: &'static str, anchor: &'static str, insert: &'static str) -> Rule {
-    Rule { name, file, expect: 1, edit: Edit::Before { anchor, insert } }
-}
-
-const fn replace(
-    name: &'static str,
-    file: &'static str,
-    expect: usize,
-    from: &'static str,
-    to: &'static str,
-) -> Rule {
-    Rule { name, file, expect, edit: Edit::Replace { from, to } }
-}
 
 const READ_GGUF: &str = r#"        crate::model_files::read_fields("gguf", reader, Self::read_fields)
     }

@@ -15,6 +15,37 @@ pub struct Rule {
     pub edit: Edit,
 }
 
+/// A rule that inserts text after an anchor that the file has once.
+pub const fn after(
+    name: &'static str,
+    file: &'static str,
+    anchor: &'static str,
+    insert: &'static str,
+) -> Rule {
+    Rule { name, file, expect: 1, edit: Edit::After { anchor, insert } }
+}
+
+/// A rule that inserts text before an anchor that the file has once.
+pub const fn before(
+    name: &'static str,
+    file: &'static str,
+    anchor: &'static str,
+    insert: &'static str,
+) -> Rule {
+    Rule { name, file, expect: 1, edit: Edit::Before { anchor, insert } }
+}
+
+/// A rule that replaces a text at as many places as expected.
+pub const fn replace(
+    name: &'static str,
+    file: &'static str,
+    expect: usize,
+    from: &'static str,
+    to: &'static str,
+) -> Rule {
+    Rule { name, file, expect, edit: Edit::Replace { from, to } }
+}
+
 /// The `file` of a rule that looks at all of upstream's files.
 pub const EVERY_FILE: &str = "*";
 
@@ -51,8 +82,8 @@ pub struct CrateRules {
     pub left_alone: usize,
     /// The special rules.
     pub rules: &'static [Rule],
-    /// Special rules that have nothing to do with ROCm: they mend upstream for every device.
-    pub mending_rules: &'static [Rule],
+    /// Lists of special rules that have nothing to do with ROCm: they mend upstream for every device.
+    pub mending_rules: &'static [&'static [Rule]],
     /// Further rules for a tree that comes in by `include!`, where exported macros may not be
     /// named by their absolute path.
     pub included_rules: &'static [Rule],
@@ -63,7 +94,8 @@ pub struct CrateRules {
 impl CrateRules {
     /// The special rules, those of an included tree last.
     pub fn every_rule(&self) -> impl Iterator<Item = &'static Rule> {
-        self.rules.iter().chain(self.mending_rules).chain(self.included_rules)
+        let mending = self.mending_rules.iter().copied().flatten();
+        self.rules.iter().chain(mending).chain(self.included_rules)
     }
 }
 

@@ -90,7 +90,9 @@ impl Tree {
         let mut tree = Self { files, sites: Vec::new(), left: Vec::new() };
         tree.general_rule(rules, version)?;
         tree.special_rules(rules, rules.rules, version)?;
-        tree.special_rules(rules, rules.mending_rules, version)?;
+        for list in rules.mending_rules {
+            tree.special_rules(rules, list, version)?;
+        }
         match form {
             Form::Included => {
                 tree.special_rules(rules, rules.included_rules, version)?;

@@ -2,8 +2,7 @@
 //!
 //! The bounds are derived, not tuned: `u` is what one rounding to the dtype changes, relative. The reference
 //! of a [`Bound`] is the CPU device's result in f64 on dense operands, because the CPU rounds f16, bf16 and
-//! f8e4m3 after each step of an operation, and because its f64 results stay right where it reads some layouts
-//! wrongly. Integers are compared bit by bit with the CPU device on the same dtype.
+//! f8e4m3 after each step of an operation. Its own results in f64, through the views, are held against it. Integers are compared bit by bit with the CPU device on the same dtype.
 use std::cmp::Ordering;
 
 use candle_core::{DType, Device, Result, Tensor};

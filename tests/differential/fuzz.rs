@@ -128,7 +128,7 @@ fn random_cases() {
     let (count, seed) =
         (number("CANDLE_FUZZ_CASES", CASES as u64) as usize, number("CANDLE_FUZZ_SEED", SEED));
     let ops = match env::var("CANDLE_FUZZ_OP") {
-        Ok(name) => chosen(&name),
+        Ok(list) => ops::chosen(&list),
         Err(_) => ops::table(),
     };
     let before = calls::reading();
@@ -159,15 +159,6 @@ fn random_cases() {
     // Enough of the cases are really computed: not all refused, nor all empty.
     let fixed = env::var_os("CANDLE_FUZZ_OP").is_none() && count >= CASES;
     assert!(!fixed || made("hipModuleLaunchKernel") >= count as u64 / 2, "few cases reached the device");
-}
-
-/// The operations of one name or family. They live as long as the test.
-fn chosen(name: &str) -> &'static [Op] {
-    let all = ops::table();
-    let fits = |op: &Op| op.name == name || op.family() == name;
-    let start = all.iter().position(fits).unwrap_or_else(|| panic!("the table has no operation {name}"));
-    let count = all[start..].iter().take_while(|op| fits(op)).count();
-    &all[start..start + count]
 }
 
 /// An operation that is wrong in one way: elements from the 5th on, of f32, if there are two dims.

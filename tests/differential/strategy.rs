@@ -24,7 +24,7 @@ pub const DTYPES: [DType; 10] = [
 ];
 
 /// More than any entry reads; what lies beyond the end of a tape is 0.
-const TAPE: usize = 48;
+const TAPE: usize = 80;
 
 /// Elements of the memory of one operand: the software GPU is to run thousands of cases.
 const MOST_ELEMENTS: usize = 4096;
@@ -62,6 +62,15 @@ impl<'a> Choices<'a> {
     /// A number from `from` to `to`.
     pub fn between(&mut self, from: usize, to: usize) -> usize {
         from + self.pick(to - from + 1)
+    }
+
+    /// Sizes from 1 to `most`; in one of `often` cases, one of them is 0.
+    pub fn sizes<const N: usize>(&mut self, most: usize, often: usize) -> [usize; N] {
+        let mut sizes = std::array::from_fn(|_| self.between(1, most));
+        if self.seldom(often) {
+            sizes[self.pick(N)] = 0;
+        }
+        sizes
     }
 
     /// Dims of some rank, with few enough elements in all.

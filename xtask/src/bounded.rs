@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// How long a stopped process may take to go, and its pipes to close.
-const GRACE: Duration = Duration::from_secs(10);
-/// How often a running process is looked at.
+/// Time that a stopped process may take to go, and its pipes to close.
+const GRACE: Duration = Duration::from_secs(60);
+/// Interval at which a running process is polled.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What a program wrote, and how it ended.
+/// Output of a program, and its exit status.
 pub struct Finished {
     pub stdout: String,
     pub stderr: String,
@@ -26,17 +26,25 @@ pub struct Finished {
 /// # Errors
 /// When the process cannot be started or waited for.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Finished> {
+    let begun = Instant::now();
+    run_until(command, || begun.elapsed() >= limit)
+}
+
+/// Like [`run`], but stops the program as soon as `is_over`.
+fn run_until(command: &mut Command, is_over: impl Fn() -> bool) -> Result<Finished> {
     let program = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     // SAFETY: between fork and exec only prctl is called, which is a system call and takes no lock.
     unsafe { command.pre_exec(die_with_parent) };
     let mut child = command.spawn().with_context(|| format!("cannot start {program}"))?;
     let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
-    let status = wait(&mut child, limit).with_context(|| format!("cannot wait for {program}"))?;
+    let status = wait(&mut child, is_over).with_context(|| format!("cannot wait for {program}"))?;
     // What it left running holds the pipes open, and the GPU.
     stop_group(&child);
     if status.is_none() {
-        wait(&mut child, GRACE).with_context(|| format!("cannot wait for {program}"))?;
+        let stopped = Instant::now();
+        wait(&mut child, || stopped.elapsed() >= GRACE)
+            .with_context(|| format!("cannot wait for {program}"))?;
     }
     Ok(Finished { stdout: received(&stdout), stderr: received(&stderr), status })
 }
@@ -51,13 +59,12 @@ fn die_with_parent() -> io::Result<()> {
     Ok(())
 }
 
-fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
-    let begun = Instant::now();
+fn wait(child: &mut Child, is_over: impl Fn() -> bool) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if begun.elapsed() >= limit {
+        if is_over() {
             return Ok(None);
         }
         thread::sleep(LOOK);
@@ -103,8 +110,12 @@ mod tests {
 
     #[test]
     fn all_processes_of_a_program_end_at_its_limit() {
-        let script = "echo started; tail -f /dev/null & echo $!; wait";
-        let finished = run(Command::new("sh").args(["-c", script]), Duration::from_millis(300)).unwrap();
+        // Its limit comes when it has written all: it may take as long as it likes.
+        let folder = tempfile::tempdir().unwrap();
+        let written = folder.path().join("written");
+        let script = "echo started; tail -f /dev/null & echo $!; touch \"$0\"; wait";
+        let mut command = Command::new("sh");
+        let finished = run_until(command.args(["-c", script]).arg(&written), || written.exists()).unwrap();
         assert!(finished.status.is_none());
         let (started, child) = finished.stdout.trim().split_once('\n').unwrap();
         assert_eq!(started, "started");

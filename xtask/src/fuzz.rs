@@ -12,13 +12,14 @@ pub struct Args {
     /// The architecture of the software GPU.
     #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
-    /// How many random cases.
+    /// Number of random cases.
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     cases: u64,
     /// The same seed gives the same cases.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only one operation: a name of the table (`gather/u32`), or of a family (`gather`).
+    /// Only some operations, separated by commas: names of the table (`gather/u32`), families (`gather`), or how names
+    /// begin (`conv*`).
     #[arg(long)]
     op: Option<String>,
     /// Replay one case, as a failure prints it.

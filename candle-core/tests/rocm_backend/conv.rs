@@ -287,6 +287,7 @@ fn transposed_convolutions_by_products() {
 
 #[test]
 fn convolutions_of_views() {
+    of_views(&Device::Cpu);
     each_way(of_views);
 }
 
@@ -303,12 +304,99 @@ fn of_views(device: &Device) {
             }
         }
     }
-    // The CPU is wrong here: the kernel is a strided tensor.
     let x = tensor(&[2, 9, 3], DType::F32, 1.0).to_device(device).unwrap().transpose(1, 2).unwrap();
     let k = tensor(&[2, 3, 6], DType::F32, 1.0).to_device(device).unwrap().transpose(0, 2).unwrap();
     let expected = convolution(&x.unsqueeze(2).unwrap(), &k.unsqueeze(2).unwrap(), 1, [FLAT, (1, 1, 1)]);
     let got = x.conv1d(&k, 1, 1, 1, 1).unwrap();
     assert_close(&got, &expected.squeeze(2).unwrap(), 1e-5, "conv1d of transposed");
+}
+
+#[test]
+fn kernels_wider_than_their_inputs() {
+    wider_than_inputs(&Device::Cpu);
+    each_way(wider_than_inputs);
+}
+
+/// Elements of the kernels lie on padding only, and steps are larger than the inputs.
+fn wider_than_inputs(device: &Device) {
+    let mut computed = [0, 0];
+    for case in 0..2 * 4 * 3 * 2 * 2 {
+        let (size, taps, padding) = (1 + case % 2, 1 + case / 2 % 4, [0, 2, 4][case / 8 % 3]);
+        let (stride, dilation) = ([1, 3][case / 24 % 2], 1 + case / 48);
+        let what = format!("{size} by {taps}, padding {padding}, stride {stride}, dilation {dilation}");
+        let on_device = |dims: &[usize]| tensor(dims, DType::F32, 1.0).to_device(device).unwrap();
+        let (x, k) = (on_device(&[2, 3, 1, size]), on_device(&[3, 3, 1, taps]));
+        let (x3, k3) = (x.squeeze(2).unwrap(), k.squeeze(2).unwrap());
+        let reach = dilation * (taps - 1);
+        if size + 2 * padding > reach {
+            computed[0] += 1;
+            let expected = convolution(&x, &k, 1, [FLAT, (padding, stride, dilation)]).squeeze(2).unwrap();
+            let got = x3.conv1d(&k3, padding, stride, dilation, 1).unwrap();
+            assert_close(&got, &expected, 1e-5, &what);
+        }
+        if (size - 1) * stride + reach + 1 > 2 * padding {
+            computed[1] += 1;
+            let steps = (padding, 0, stride, dilation);
+            let expected = transposed(&x, &k, [(0, 0, 1, 1), steps]).squeeze(2).unwrap();
+            let got = x3.conv_transpose1d(&k3, padding, 0, stride, dilation, 1).unwrap();
+            assert_close(&got, &expected, 1e-5, &format!("transposed {what}"));
+        }
+    }
+    assert!(computed.iter().all(|count| *count > 30), "{computed:?}");
+    let (x, k) = (tensor(&[3, 4, 1, 1], DType::F32, 1.0), tensor(&[3, 4, 3, 3], DType::F32, 1.0));
+    let expected = convolution(&x, &k, 1, [(2, 1, 2); 2]);
+    let got = x.to_device(device).unwrap().conv2d(&k.to_device(device).unwrap(), 2, 1, 2, 1).unwrap();
+    assert_close(&got, &expected, 1e-5, "2d");
+}
+
+/// An error of one kind on both devices, from the operation itself and from its steps with a gradient.
+#[test]
+fn sizes_without_output_are_refused_as_on_the_cpu() {
+    let device = rocm();
+    let convolve = |device: &Device, sizes: [usize; 2], [padding, stride, dilation, groups]: [usize; 4]| {
+        let on_device = |size| tensor(&[1, 2, size], DType::F32, 1.0).to_device(device).unwrap();
+        let (x, k) = (on_device(sizes[0]), on_device(sizes[1]).broadcast_as((2, 2, sizes[1])).unwrap());
+        let flat = x.conv1d(&k, padding, stride, dilation, groups);
+        let (x4, k4) = (x.unsqueeze(2).unwrap(), k.unsqueeze(2).unwrap());
+        let transposed = x.conv_transpose1d(&k, padding, 0, stride, dilation, groups);
+        let tracked = candle_core::Var::from_tensor(&x4).unwrap();
+        let plane = tracked.conv2d(&k4, padding, stride, dilation, groups);
+        (flat, plane, transposed, x4.conv_transpose2d(&k4, padding, 0, stride, dilation))
+    };
+    for (sizes, steps, transposes) in [
+        ([2, 3], [0, 1, 1, 1], true),
+        ([2, 3], [0, 1, 9, 1], true),
+        ([2, 0], [1, 1, 1, 1], false),
+        ([2, 2], [1, 0, 1, 1], false),
+        ([2, 2], [usize::MAX / 2 + 1, 1, 1, 1], false),
+        ([2, 2], [1, 1, usize::MAX, 1], false),
+    ] {
+        let what = format!("{sizes:?} {steps:?}");
+        let (got, expected) = (convolve(&device, sizes, steps), convolve(&Device::Cpu, sizes, steps));
+        assert_refused_alike(got.0, expected.0, &format!("conv1d {what}"));
+        assert_refused_alike(got.1, expected.1, &format!("conv2d {what}"));
+        if !transposes {
+            assert_refused_alike(got.2, expected.2, &format!("conv_transpose1d {what}"));
+            assert_refused_alike(got.3, expected.3, &format!("conv_transpose2d {what}"));
+        }
+    }
+    // No groups, of no channels; of a transposed convolution, more padding than there is output; nothing to place.
+    let on = |device: &Device, dims: &[usize]| tensor(dims, DType::F32, 1.0).to_device(device).unwrap();
+    let both = |compute: &dyn Fn(&Device) -> Result<Tensor>, what: &str| {
+        assert_refused_alike(compute(&device), compute(&Device::Cpu), what);
+    };
+    both(&|d| on(d, &[1, 0, 3]).conv1d(&on(d, &[2, 1, 2]), 0, 1, 1, 0), "conv1d in no groups");
+    both(
+        &|d| on(d, &[1, 0, 3]).conv_transpose1d(&on(d, &[0, 1, 2]), 0, 0, 1, 1, 0),
+        "transposed in no groups",
+    );
+    both(&|d| on(d, &[1, 2, 3]).conv1d(&on(d, &[3, 1, 2]), 0, 1, 1, 2), "3 filters in 2 groups");
+    both(&|d| on(d, &[1, 0, 3]).conv1d(&on(d, &[2, 0, 2]), 0, 1, 1, 2), "no channels in 2 groups");
+    both(
+        &|d| on(d, &[1, 2, 2]).conv_transpose1d(&on(d, &[2, 2, 2]), 2, 0, 1, 1, 1),
+        "padding beyond the output",
+    );
+    both(&|d| on(d, &[1, 2, 0]).conv_transpose1d(&on(d, &[2, 2, 2]), 0, 0, 1, 1, 1), "an empty input");
 }
 
 /// The unfolded input, of a dtype without tiles, is made in pieces: groups of images, or runs of places of one image.
@@ -375,6 +463,7 @@ fn mod_256(t: &Tensor) -> Vec<f64> {
 
 #[test]
 fn transposed_convolutions_of_views_and_groups() {
+    transposed_of_views_and_groups(&Device::Cpu);
     each_way(transposed_of_views_and_groups);
 }
 
@@ -388,12 +477,20 @@ fn transposed_of_views_and_groups(device: &Device) {
             assert_close(&got, &expected, 1e-5, &format!("{x_name} by {k_name}"));
         }
     }
-    let x = tensor(&[1, 4, 5], DType::F32, 1.0);
-    let k = tensor(&[4, 3, 3], DType::F32, 1.0);
-    let expected = x.conv_transpose1d(&k, 1, 0, 2, 1, 2).unwrap();
-    let got =
-        x.to_device(device).unwrap().conv_transpose1d(&k.to_device(device).unwrap(), 1, 0, 2, 1, 2).unwrap();
-    assert_close(&got, &expected, 1e-5, "groups");
+    let x = tensor(&[2, 4, 5], DType::F32, 1.0).to_device(device).unwrap();
+    let k = tensor(&[4, 3, 3], DType::F32, 1.0).to_device(device).unwrap();
+    // A batch without padding, which the CPU device multiplies as a whole.
+    for (padding, groups) in [(1, 2), (0, 1)] {
+        let parts = (0..groups).map(|group| {
+            let part = |t: &Tensor, dim| {
+                t.narrow(dim, group * 4 / groups, 4 / groups).unwrap().unsqueeze(2).unwrap()
+            };
+            transposed(&part(&x, 1), &part(&k, 0), [(0, 0, 1, 1), (padding, 0, 2, 1)]).squeeze(2).unwrap()
+        });
+        let expected = Tensor::cat(&parts.collect::<Vec<_>>(), 1).unwrap();
+        let got = x.conv_transpose1d(&k, padding, 0, 2, 1, groups).unwrap();
+        assert_close(&got, &expected, 1e-5, &format!("{groups} groups"));
+    }
 }
 
 #[test]

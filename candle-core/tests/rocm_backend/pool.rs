@@ -74,6 +74,14 @@ fn windows_that_do_not_fit_are_refused_as_on_the_cpu() {
     assert_refused_alike(g.avg_pool2d((4, 1)), x.avg_pool2d((4, 1)), "average");
     assert_refused_alike(g.max_pool2d((1, 4)), x.max_pool2d((1, 4)), "maximum");
     assert_refused_alike(g.get(0).unwrap().max_pool2d(2), x.get(0).unwrap().max_pool2d(2), "three dims");
+    for (window, stride) in [((0, 1), (1, 1)), ((1, 0), (1, 1)), ((1, 1), (0, 1)), ((1, 1), (1, 0))] {
+        let what = format!("{window:?} {stride:?}");
+        let pool = |t: &Tensor| t.avg_pool2d_with_stride(window, stride);
+        assert_refused_alike(pool(&g), pool(&x), &format!("average {what}"));
+        let pool = |t: &Tensor| t.max_pool2d_with_stride(window, stride);
+        assert_refused_alike(pool(&g), pool(&x), &format!("maximum {what}"));
+    }
+    assert_refused_alike(g.unfold(2, 2, 0), x.unfold(2, 2, 0), "a step of 0");
     let empty = Tensor::zeros((0, 2, 4, 4), DType::F32, &device).unwrap().max_pool2d(2).unwrap();
     assert_eq!(empty.dims(), [0, 2, 2, 2]);
 }

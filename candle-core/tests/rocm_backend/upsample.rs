@@ -39,14 +39,13 @@ fn nearest_picks_the_cpus_element() {
     }
 }
 
-/// Of dense tensors: where the size stays, the CPU gives the whole storage instead of what a view shows.
 #[test]
 fn bilinear_of_every_dtype_and_view() {
     let device = rocm();
     for dtype in ALL {
         let dense = tensor(&[2, 3, 6, 8], dtype, 60.0);
         for (name, view) in VIEWS4 {
-            let x = view(&dense).unwrap().contiguous().unwrap();
+            let x = view(&dense).unwrap();
             let g = view(&dense.to_device(&device).unwrap()).unwrap();
             for (h, w) in SIZES.into_iter().chain([(6, 8)]) {
                 for align in [false, true] {
@@ -57,6 +56,47 @@ fn bilinear_of_every_dtype_and_view() {
                     let twice = matches!(dtype, DType::F16 | DType::BF16 | DType::F8E4M3);
                     let tolerance = if twice { epsilon(dtype) } else { 0.0 };
                     assert_close(&got, &expected, tolerance, &format!("{dtype:?} {name} {h} {w} {align}"));
+                }
+            }
+        }
+    }
+}
+
+/// The weight of each input position for each output position: how far below 1 their distance is.
+fn weights(size: usize, out: usize, align: bool) -> Vec<Vec<f64>> {
+    let at = |to: usize| match align {
+        true => to as f64 * (size - 1) as f64 / (out.max(2) - 1) as f64,
+        false => ((to as f64 + 0.5) * size as f64 / out as f64 - 0.5).clamp(0.0, (size - 1) as f64),
+    };
+    (0..out).map(|to| (0..size).map(|from| (1.0 - (at(to) - from as f64).abs()).max(0.0)).collect()).collect()
+}
+
+/// Permuted inputs and parts of larger tensors, on both devices, by the formula: at the same size too.
+#[test]
+fn bilinear_reads_views_where_their_elements_are() {
+    let turned: View4 = ("turned", |t| t.permute((1, 0, 3, 2)));
+    for device in [Device::Cpu, rocm()] {
+        let dense = tensor(&[2, 3, 6, 8], DType::F64, 60.0).to_device(&device).unwrap();
+        for (name, view) in VIEWS4.into_iter().chain([turned]) {
+            let x = view(&dense).unwrap();
+            let (b, c, h, w) = x.dims4().unwrap();
+            let values = to_f64(&x);
+            for (h_out, w_out) in SIZES.into_iter().chain([(h, w)]) {
+                for align in [false, true] {
+                    let (rows, columns) = (weights(h, h_out, align), weights(w, w_out, align));
+                    let mut expected = Vec::new();
+                    for (plane, row) in (0..b * c).flat_map(|plane| rows.iter().map(move |row| (plane, row)))
+                    {
+                        expected.extend(columns.iter().map(|column| {
+                            let sum = |y: usize| -> f64 {
+                                (0..w).map(|x| column[x] * values[(plane * h + y) * w + x]).sum()
+                            };
+                            (0..h).map(|y| row[y] * sum(y)).sum::<f64>()
+                        }));
+                    }
+                    let got = x.upsample_bilinear2d(h_out, w_out, align).unwrap();
+                    let what = format!("{device:?} {name} {h_out} {w_out} {align}");
+                    assert_close_values(&to_f64(&got), &expected, 1e-12, &what);
                 }
             }
         }
@@ -93,13 +133,19 @@ fn bilinear_by_factors_and_with_extreme_values() {
 
 #[test]
 fn nothing_cannot_be_resized_to_something() {
-    let device = rocm();
-    let zeros = |dims: &[usize]| Tensor::zeros(dims, DType::F32, &device).unwrap();
-    let error = zeros(&[1, 1, 0]).upsample_nearest1d(3).unwrap_err().to_string();
-    assert!(error.contains("upsample_nearest1d"), "{error}");
-    assert!(zeros(&[1, 1, 0, 2]).upsample_nearest2d(3, 3).is_err());
-    assert!(zeros(&[1, 1, 2, 0]).upsample_bilinear2d(3, 3, false).is_err());
-    assert_eq!(zeros(&[1, 1, 2, 2]).upsample_nearest2d(0, 3).unwrap().dims(), [1, 1, 0, 3]);
+    for device in [Device::Cpu, rocm()] {
+        // A part of a larger tensor, none of whose elements may be read.
+        let zeros = |dims: &[usize]| {
+            let whole: Vec<usize> = dims.iter().map(|dim| dim + 1).collect();
+            let whole = Tensor::zeros(whole, DType::F32, &device).unwrap();
+            dims.iter().enumerate().fold(whole, |part, (dim, size)| part.narrow(dim, 1, *size).unwrap())
+        };
+        let error = zeros(&[1, 1, 0]).upsample_nearest1d(3).unwrap_err().to_string();
+        assert!(error.contains("upsample_nearest1d"), "{error}");
+        assert!(zeros(&[1, 1, 0, 2]).upsample_nearest2d(3, 3).is_err());
+        assert!(zeros(&[1, 1, 2, 0]).upsample_bilinear2d(3, 3, false).is_err());
+        assert_eq!(zeros(&[1, 1, 2, 2]).upsample_nearest2d(0, 3).unwrap().dims(), [1, 1, 0, 3]);
+    }
 }
 
 /// To the same size it is a copy: a neighbour of weight 0 takes no part, even if it is not finite.

@@ -27,7 +27,7 @@ pub use module::*;
 pub use stream::*;
 pub use types::*;
 
-use crate::runtime::{self, ErrorCode, HipError, Result, Runtime};
+use crate::runtime::{self, ErrorCode, HipError, Result, Runtime, bail, fail};
 use std::ffi::{CStr, c_char};
 
 /// The HIP version that the software GPU speaks, as hipRuntimeGetVersion encodes it: 6.4.0.
@@ -40,25 +40,18 @@ fn call(name: &str, body: impl FnOnce(&'static Runtime) -> Result<()>) -> hipErr
 
 /// [`call`] for functions that work without a device.
 fn answer(name: &str, body: impl FnOnce() -> Result<()>) -> hipError_t {
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    let outcome = runtime::catch_panic(|| {
         runtime::called(name)?;
         body()
-    }));
+    });
     let mut error = match outcome {
         Ok(Ok(())) => return ErrorCode::Success as u32,
         Ok(Err(error)) => error,
-        Err(panic) => HipError::new(
-            ErrorCode::Unknown,
-            format!("the software GPU failed: {}", runtime::panic_text(panic.as_ref())),
-        ),
+        Err(panic) => HipError::new(ErrorCode::Unknown, panic),
     };
     error.detail = format!("{name}: {}", error.detail);
     runtime::note(&error);
     error.code as u32
-}
-
-fn fail<T>(code: ErrorCode, detail: impl Into<String>) -> Result<T> {
-    Err(HipError::new(code, detail))
 }
 
 /// Writes a result through a pointer of the caller.
@@ -67,11 +60,22 @@ fn fail<T>(code: ErrorCode, detail: impl Into<String>) -> Result<T> {
 /// `place` must be null or valid for a write.
 unsafe fn put<T>(place: *mut T, value: T) -> Result<()> {
     if place.is_null() {
-        return fail(ErrorCode::InvalidValue, "the pointer for the result is null");
+        bail!(InvalidValue, "the pointer for the result is null");
     }
     // SAFETY: not null, and the caller vouches for it.
     unsafe { place.write_unaligned(value) };
     Ok(())
+}
+
+/// Writes a result that the caller may do without, by a null pointer.
+///
+/// # Safety
+/// As [`put`].
+unsafe fn put_if_wanted<T>(place: *mut T, value: T) {
+    if !place.is_null() {
+        // SAFETY: not null, and the caller vouches for it.
+        unsafe { place.write_unaligned(value) };
+    }
 }
 
 /// A string of the caller.
@@ -80,7 +84,7 @@ unsafe fn put<T>(place: *mut T, value: T) -> Result<()> {
 /// `text` must be null or a C string that lives as long as the result is used.
 unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
     if text.is_null() {
-        return fail(ErrorCode::InvalidValue, "the string is null");
+        bail!(InvalidValue, "the string is null");
     }
     // SAFETY: not null, and the caller vouches for it.
     match unsafe { CStr::from_ptr(text) }.to_str() {
@@ -95,10 +99,10 @@ unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
 /// `buffer` must be null or valid for `len` bytes.
 unsafe fn put_text(buffer: *mut c_char, len: i32, text: &str) -> Result<()> {
     let Some(room) = usize::try_from(len).ok().and_then(|len| len.checked_sub(1)) else {
-        return fail(ErrorCode::InvalidValue, format!("a buffer of {len} bytes"));
+        bail!(InvalidValue, "a buffer of {len} bytes");
     };
     if buffer.is_null() {
-        return fail(ErrorCode::InvalidValue, "the buffer is null");
+        bail!(InvalidValue, "the buffer is null");
     }
     let bytes = &text.as_bytes()[..text.len().min(room)];
     // SAFETY: `bytes` and the zero fit into the `len` bytes that the caller vouches for.
@@ -114,5 +118,15 @@ fn ordinal(device: i32) -> Result<usize> {
     match usize::try_from(device) {
         Ok(device) => Ok(device),
         Err(_) => fail(ErrorCode::InvalidDevice, format!("there is no device {device}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_panic_in_a_function_is_an_error_code() {
+        assert_eq!(super::answer("test", || panic!("on purpose")), super::ErrorCode::Unknown as u32);
+        let text = crate::last_error().unwrap_or_default();
+        assert!(text.contains("test: the software GPU failed: on purpose"), "{text}");
     }
 }

@@ -11,30 +11,26 @@ use crate::rocblas::{compute, element};
 use crate::runtime::{self, ErrorCode, HipBlasLt, HipError, Runtime};
 use parking_lot::Mutex;
 use std::ffi::c_void;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// major * 100,000 + minor * 100 + patch: the one of ROCm 6.4.
 const VERSION: i32 = 1200;
 
 /// Runs a function's body; a panic becomes `InternalError`.
-fn call(function: &str, body: impl FnOnce(&'static Runtime) -> Result<()>) -> u32 {
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
+pub(super) fn call(function: &str, body: impl FnOnce(&'static Runtime) -> Result<()>) -> u32 {
+    let outcome = runtime::catch_panic(|| {
         runtime::called(function).map_err(internal)?;
         let runtime = runtime::runtime().map_err(internal)?;
         if runtime.options.hipblaslt == HipBlasLt::Absent {
             return refuse(Status::NotInitialized, "hipBLASLt is absent, as was asked for");
         }
         body(runtime)
-    }));
+    });
     let (code, Refusal { status, reason }) = match outcome {
         Ok(Ok(())) => return Status::Success as u32,
         Ok(Err(refusal)) if refusal.status == Status::NotSupported => (ErrorCode::NotSupported, refusal),
         Ok(Err(refusal)) if refusal.status == Status::InternalError => (ErrorCode::Unknown, refusal),
         Ok(Err(refusal)) => (ErrorCode::InvalidValue, refusal),
-        Err(panic) => {
-            let reason = format!("the software GPU failed: {}", runtime::panic_text(panic.as_ref()));
-            (ErrorCode::Unknown, Refusal { status: Status::InternalError, reason })
-        }
+        Err(reason) => (ErrorCode::Unknown, Refusal { status: Status::InternalError, reason }),
     };
     runtime::note(&HipError::new(code, format!("{function}: {reason}")));
     status as u32

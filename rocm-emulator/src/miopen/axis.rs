@@ -13,36 +13,36 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Positions of the output for these sizes; `None` where the filter is larger than the padded input.
+    /// Returns the size of the output; `None` where the filter is larger than the padded input.
     pub fn fitting(&self) -> Option<usize> {
         let reach = self.dilation.checked_mul(self.filter - 1)?.checked_add(1)?;
         let padded = self.padding.checked_mul(2)?.checked_add(self.input)?;
         Some(padded.checked_sub(reach)? / self.stride + 1)
     }
 
-    /// The place of the input that an element of the filter meets for an output, unless it is padding.
-    pub fn met(&self, output: usize, element: usize) -> Option<usize> {
-        let place = (output * self.stride + element * self.dilation).checked_sub(self.padding)?;
-        (place < self.input).then_some(place)
+    /// Returns the input's position under a filter element at an output position, unless it is padding.
+    pub fn input_at(&self, output: usize, element: usize) -> Option<usize> {
+        let position = (output * self.stride + element * self.dilation).checked_sub(self.padding)?;
+        (position < self.input).then_some(position)
     }
 
-    /// The outputs for which an element of the filter meets the input, and the place where it meets it first.
+    /// Returns the output positions at which a filter element lies on the input, and the input's position for the first
+    /// of them. An element that only ever lies on padding has none.
     pub fn outputs(&self, element: usize) -> (Range<usize>, usize) {
         let ahead = element * self.dilation;
-        let first = self.padding.saturating_sub(ahead).div_ceil(self.stride);
         let end = match (self.input + self.padding).checked_sub(ahead + 1) {
             Some(last) => (last / self.stride + 1).min(self.output),
             None => 0,
         };
-        // An empty range has no place.
-        (first..end.max(first), (first * self.stride + ahead).saturating_sub(self.padding))
+        let first = self.padding.saturating_sub(ahead).div_ceil(self.stride).min(end);
+        (first..end, (first * self.stride + ahead).saturating_sub(self.padding))
     }
 
-    /// The output for which an element of the filter meets a place of the input.
-    pub fn output_at(&self, place: usize, element: usize) -> Option<usize> {
-        let ahead = (place + self.padding).checked_sub(element * self.dilation)?;
-        (ahead.is_multiple_of(self.stride) && ahead / self.stride < self.output)
-            .then_some(ahead / self.stride)
+    /// Returns the output positions whose windows reach as far as a position of the input.
+    pub fn outputs_around(&self, input: usize) -> Range<usize> {
+        let padded = input + self.padding;
+        let reach = self.dilation * (self.filter - 1);
+        padded.saturating_sub(reach).div_ceil(self.stride)..(padded / self.stride + 1).min(self.output)
     }
 }
 
@@ -51,28 +51,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_three_ways_meet_the_same_places() {
-        for [input, filter, padding, stride, dilation] in
-            [[7, 3, 1, 2, 1], [5, 2, 3, 1, 2], [4, 3, 4, 3, 2], [9, 1, 0, 4, 1], [1, 3, 1, 1, 1]]
-        {
+    fn every_way_of_counting_meets_the_same_positions() {
+        for case in 0..5 * 5 * 6 * 4 * 4 {
+            let (input, filter) = (1 + case % 5, 1 + case / 5 % 5);
+            let (padding, stride, dilation) = (case / 25 % 6, 1 + case / 150 % 4, 1 + case / 600);
             let mut axis = Axis { input, filter, output: 0, padding, stride, dilation };
-            axis.output = axis.fitting().unwrap();
+            let Some(output) = axis.fitting() else {
+                assert!(dilation * (filter - 1) >= input + 2 * padding, "{axis:?}");
+                continue;
+            };
+            axis.output = output;
             for element in 0..filter {
                 let (range, first) = axis.outputs(element);
-                for output in 0..axis.output {
-                    let place =
-                        output as i64 * stride as i64 + element as i64 * dilation as i64 - padding as i64;
-                    let inside = place >= 0 && place < input as i64;
-                    assert_eq!(axis.met(output, element), inside.then_some(place as usize));
+                assert!(range.start <= range.end && range.end <= output, "{axis:?} {element}: {range:?}");
+                for output in 0..output {
+                    let position = (output * stride + element * dilation) as i64 - padding as i64;
+                    let inside = (0..input as i64).contains(&position);
+                    assert_eq!(axis.input_at(output, element), inside.then_some(position as usize));
                     assert_eq!(range.contains(&output), inside, "{axis:?} {element} {output}");
                     if inside {
-                        assert_eq!(first + (output - range.start) * stride, place as usize);
-                        assert_eq!(axis.output_at(place as usize, element), Some(output));
+                        assert_eq!(first + (output - range.start) * stride, position as usize);
+                        assert!(axis.outputs_around(position as usize).contains(&output), "{axis:?}");
                     }
                 }
             }
         }
-        let large = Axis { input: 3, filter: 3, output: 1, padding: 0, stride: 1, dilation: 2 };
-        assert_eq!(large.fitting(), None);
     }
 }

@@ -1,7 +1,7 @@
-//! Runs a convolution on the host: a loop for each direction, over rows of what is computed.
+//! Runs a convolution on the host, row by row of what is computed.
 use super::descriptor::DataType;
 use super::operand::Operand;
-use super::problem::{Direction, INPUT, OUTPUT, Problem, WEIGHTS};
+use super::problem::{Direction, INPUT, Problem, WEIGHTS};
 use crate::exec::AddressSpace;
 use crate::rocblas::{Rounded, require};
 use crate::runtime::{ErrorCode, HipError, Result};
@@ -11,7 +11,7 @@ use rayon::prelude::*;
 /// Multiplications below which a convolution is not worth a second thread.
 const SERIAL_WORK: f64 = 262_144.0;
 
-/// What a workspace holds after it was used: bytes that are NaN in every type.
+/// Bytes of a workspace after use: NaN in every type.
 pub const WORKSPACE_FILL: u8 = 0xff;
 
 /// A convolution with the addresses of its tensors.
@@ -84,31 +84,86 @@ unsafe fn run_as<T: Rounded<f64>>(job: &Job, memory: &AddressSpace, threads: usi
     Ok(())
 }
 
-/// The tensor that is computed, dense, from the two others in the order of [`Direction::arguments`].
+/// Returns the tensor that is computed, dense, from the two others in the order of [`Direction::arguments`].
 fn convolve(problem: &Problem, one: &[f64], other: &[f64], threads: usize) -> Vec<f64> {
     let target = problem.layouts[problem.direction.target()];
-    let row = target.dims[3];
     let mut values = vec![0.0; target.elements()];
-    let sum = |(index, sums): (usize, &mut [f64])| match problem.direction {
-        Direction::Forward => forward(problem, one, other, index, sums),
-        Direction::BackwardData => backward_data(problem, one, other, index, sums),
-        Direction::BackwardWeights => backward_weights(problem, one, other, index, sums),
-    };
+    let sum = |(index, sums): (usize, &mut [f64])| sum_row(problem, one, other, index, sums);
     if threads > 1 && problem.work() >= SERIAL_WORK {
-        values.par_chunks_mut(row).enumerate().for_each(sum);
+        values.par_chunks_mut(target.dims[3]).enumerate().for_each(sum);
     } else {
-        values.chunks_mut(row).enumerate().for_each(sum);
+        values.chunks_mut(target.dims[3]).enumerate().for_each(sum);
     }
     values
 }
 
-/// The image, channel and row of a tensor that the `index`-th of all rows is.
-fn row_of(problem: &Problem, tensor: usize, index: usize) -> [usize; 3] {
-    let [_, channels, rows, _] = problem.layouts[tensor].dims;
-    [index / (channels * rows), index / rows % channels, index % rows]
+/// Sums up the `index`-th row of the tensor that is computed: one loop nest over the rows of the three tensors that meet,
+/// in which the direction fixes three of the five loops.
+fn sum_row(problem: &Problem, one: &[f64], other: &[f64], index: usize, sums: &mut [f64]) {
+    let Problem { direction, layouts, convolution, axes: [rows, _], .. } = problem;
+    let [filters, channels, ..] = layouts[WEIGHTS].dims;
+    let filters = filters / convolution.groups;
+    let [_, middle, last, _] = layouts[direction.target()].dims;
+    let [a, b, c] = [index / (middle * last), index / last % middle, index % last];
+    let only = |value: usize| value..value + 1;
+    let (all_taps, all_images) = (0..rows.filter, 0..layouts[INPUT].dims[0]);
+    // Images, filters, channels of the filter's group, output rows, filter rows.
+    let (images, of_filters, of_channels, outputs, taps) = match direction {
+        Direction::Forward => (only(a), only(b), 0..channels, only(c), all_taps),
+        Direction::BackwardData => {
+            let first = b / channels * filters;
+            (only(a), first..first + filters, only(b % channels), rows.outputs_around(c), all_taps)
+        }
+        Direction::BackwardWeights => (all_images, only(a), only(b), 0..rows.output, only(c)),
+    };
+    for image in images {
+        for filter in of_filters.clone() {
+            for channel in of_channels.clone() {
+                for output in outputs.clone() {
+                    for tap in taps.clone() {
+                        let Some(input) = rows.input_at(output, tap) else { continue };
+                        if *direction == Direction::BackwardData && input != c {
+                            continue;
+                        }
+                        let row = |tensor, values| {
+                            let place = match tensor {
+                                INPUT => [image, filter / filters * channels + channel, input],
+                                WEIGHTS => [filter, channel, tap],
+                                _ => [image, filter, output],
+                            };
+                            row(problem, tensor, values, place)
+                        };
+                        let [first, second, _] = direction.arguments();
+                        add_row(problem, row(first, one), row(second, other), sums);
+                    }
+                }
+            }
+        }
+    }
 }
 
-/// A row of a dense tensor.
+/// Adds what two rows contribute to a row of the tensor that is computed.
+fn add_row(problem: &Problem, one: &[f64], other: &[f64], sums: &mut [f64]) {
+    let [_, columns] = &problem.axes;
+    for column in 0..columns.filter {
+        let (outputs, first) = columns.outputs(column);
+        let inputs = other.iter().skip(first).step_by(columns.stride);
+        match problem.direction {
+            Direction::Forward => {
+                sums[outputs].iter_mut().zip(inputs).for_each(|(sum, value)| *sum += one[column] * value);
+            }
+            Direction::BackwardData => {
+                let sums = sums.iter_mut().skip(first).step_by(columns.stride);
+                one[outputs].iter().zip(sums).for_each(|(value, sum)| *sum += other[column] * value);
+            }
+            Direction::BackwardWeights => {
+                sums[column] += one[outputs].iter().zip(inputs).map(|(one, other)| one * other).sum::<f64>();
+            }
+        }
+    }
+}
+
+/// Returns a row of a dense tensor.
 fn row<'a>(
     problem: &Problem,
     tensor: usize,
@@ -117,67 +172,4 @@ fn row<'a>(
 ) -> &'a [f64] {
     let [_, channels, rows, columns] = problem.layouts[tensor].dims;
     &values[((image * channels + channel) * rows + row) * columns..][..columns]
-}
-
-/// Channels of the input, and filters, of one group.
-fn group_sizes(problem: &Problem) -> [usize; 2] {
-    [problem.layouts[WEIGHTS].dims[1], problem.layouts[WEIGHTS].dims[0] / problem.convolution.groups]
-}
-
-fn forward(problem: &Problem, weights: &[f64], input: &[f64], index: usize, sums: &mut [f64]) {
-    let [image, filter, output_row] = row_of(problem, OUTPUT, index);
-    let [channels, filters] = group_sizes(problem);
-    let [rows, columns] = &problem.axes;
-    for channel in 0..channels {
-        for filter_row in 0..rows.filter {
-            let Some(input_row) = rows.met(output_row, filter_row) else { continue };
-            let from = [image, filter / filters * channels + channel, input_row];
-            let from = row(problem, INPUT, input, from);
-            for (column, weight) in
-                row(problem, WEIGHTS, weights, [filter, channel, filter_row]).iter().enumerate()
-            {
-                let (outputs, first) = columns.outputs(column);
-                let met = from.iter().skip(first).step_by(columns.stride);
-                sums[outputs].iter_mut().zip(met).for_each(|(sum, value)| *sum += weight * value);
-            }
-        }
-    }
-}
-
-fn backward_data(problem: &Problem, output: &[f64], weights: &[f64], index: usize, sums: &mut [f64]) {
-    let [image, channel, input_row] = row_of(problem, INPUT, index);
-    let [channels, filters] = group_sizes(problem);
-    let [rows, columns] = &problem.axes;
-    let group = channel / channels;
-    for filter in group * filters..(group + 1) * filters {
-        for filter_row in 0..rows.filter {
-            let Some(output_row) = rows.output_at(input_row, filter_row) else { continue };
-            let from = row(problem, OUTPUT, output, [image, filter, output_row]);
-            let place = [filter, channel % channels, filter_row];
-            for (column, weight) in row(problem, WEIGHTS, weights, place).iter().enumerate() {
-                let (outputs, first) = columns.outputs(column);
-                let met = sums.iter_mut().skip(first).step_by(columns.stride);
-                from[outputs].iter().zip(met).for_each(|(value, sum)| *sum += weight * value);
-            }
-        }
-    }
-}
-
-fn backward_weights(problem: &Problem, output: &[f64], input: &[f64], index: usize, sums: &mut [f64]) {
-    let [filter, channel, filter_row] = row_of(problem, WEIGHTS, index);
-    let [channels, filters] = group_sizes(problem);
-    let [rows, columns] = &problem.axes;
-    for image in 0..problem.layouts[INPUT].dims[0] {
-        for output_row in 0..rows.output {
-            let Some(input_row) = rows.met(output_row, filter_row) else { continue };
-            let gradient = row(problem, OUTPUT, output, [image, filter, output_row]);
-            let from = [image, filter / filters * channels + channel, input_row];
-            let from = row(problem, INPUT, input, from);
-            for (column, sum) in sums.iter_mut().enumerate() {
-                let (outputs, first) = columns.outputs(column);
-                let met = from.iter().skip(first).step_by(columns.stride);
-                *sum += gradient[outputs].iter().zip(met).map(|(one, other)| one * other).sum::<f64>();
-            }
-        }
-    }
 }

@@ -17,7 +17,7 @@ struct Descriptors {
 }
 
 impl Descriptors {
-    /// What they describe together.
+    /// Returns the convolution that they describe.
     fn problem(&self, direction: Direction) -> Outcome<Problem> {
         handle::get(self.handle)?;
         let mut tensors = [None, None, None];
@@ -34,7 +34,7 @@ impl Descriptors {
     }
 }
 
-/// Where things lie on the device, tensors in the order of the function's arguments.
+/// Addresses on the device, tensors in the order of the function's arguments.
 struct Addresses {
     tensors: [*const c_void; 3],
     workspace: *mut c_void,
@@ -71,7 +71,7 @@ fn submit(
     enqueue(&handle, Job { function, problem, addresses, workspace, workspace_size: wanted })
 }
 
-/// Puts a checked convolution into the stream's order.
+/// Enqueues a checked convolution on the stream.
 fn enqueue(handle: &handle::Handle, job: Job) -> Outcome {
     let stream = handle.stream()?;
     let internal = |error: HipError| Refusal { status: Status::InternalError, why: error.to_string() };
@@ -89,7 +89,7 @@ fn enqueue(handle: &handle::Handle, job: Job) -> Outcome {
 /// The functions of one direction. `one`, `other` and `result` are the tensors in the order of the arguments.
 macro_rules! direction {
     ($direction:expr, $what:literal, $count:ident, $solutions:ident, $workspace:ident, $compile:ident, $run:ident) => {
-        #[doc = concat!("How many solutions there are for ", $what, ".")]
+        #[doc = concat!("Writes the number of solutions for ", $what, ".")]
         pub unsafe extern "C" fn $count(
             handle: *mut c_void,
             one: *mut c_void,
@@ -106,7 +106,7 @@ macro_rules! direction {
             })
         }
 
-        #[doc = concat!("The solutions for ", $what, ", the fastest first, as many as the caller has room for.")]
+        #[doc = concat!("Writes the solutions for ", $what, ", the fastest first, as many as the caller has room for.")]
         pub unsafe extern "C" fn $solutions(
             handle: *mut c_void,
             one: *mut c_void,
@@ -133,7 +133,7 @@ macro_rules! direction {
             })
         }
 
-        #[doc = concat!("Bytes of workspace that a solution for ", $what, " needs.")]
+        #[doc = concat!("Writes the bytes of workspace that a solution for ", $what, " needs.")]
         pub unsafe extern "C" fn $workspace(
             handle: *mut c_void,
             one: *mut c_void,

@@ -11,7 +11,7 @@ pub enum DataType {
     F16,
     F32,
     Bf16,
-    /// MIOpen knows it; no convolution here has it.
+    /// A type that MIOpen has and no convolution here.
     Other(u32),
 }
 
@@ -27,7 +27,7 @@ impl DataType {
     }
 }
 
-/// What a tensor descriptor says.
+/// Contents of a tensor descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tensor {
     pub kind: DataType,
@@ -36,11 +36,11 @@ pub struct Tensor {
     pub strides: Vec<usize>,
 }
 
-/// Dimensions that a tensor may have.
+/// Number of dimensions that a tensor may have.
 const RANKS: std::ops::RangeInclusive<usize> = 2..=5;
 
 impl Tensor {
-    /// Checks a description; without strides the tensor is packed, the last dimension innermost.
+    /// Checks the contents; without strides the tensor is packed, the last dimension innermost.
     ///
     /// # Errors
     /// `BadParm`.
@@ -64,8 +64,8 @@ impl Tensor {
         }
     }
 
-    /// Bytes that the largest type takes for the elements, and from the first to the last of them; `None` where an
-    /// address cannot count them.
+    /// Returns the bytes that the largest type takes from the first to the last element; `None` where an address cannot
+    /// count them.
     fn extent(&self) -> Option<usize> {
         let elements = self.dims.iter().try_fold(1usize, |elements, dim| elements.checked_mul(*dim))?;
         let mut steps = self.dims.iter().zip(&self.strides);
@@ -76,7 +76,7 @@ impl Tensor {
     }
 }
 
-/// Strides without gaps; `None` if there are more elements than an address can count.
+/// Returns strides without gaps; `None` if there are more elements than an address can count.
 pub fn packed(dims: &[usize]) -> Option<Vec<usize>> {
     let mut strides = vec![1usize; dims.len()];
     for index in (1..dims.len()).rev() {
@@ -85,7 +85,7 @@ pub fn packed(dims: &[usize]) -> Option<Vec<usize>> {
     Some(strides)
 }
 
-/// What a convolution descriptor says, rows before columns.
+/// Contents of a convolution descriptor, rows before columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Convolution {
     pub padding: [usize; 2],
@@ -95,7 +95,7 @@ pub struct Convolution {
 }
 
 impl Convolution {
-    /// Checks a description; one group.
+    /// Checks the contents; one group.
     ///
     /// # Errors
     /// `UnsupportedOp` for the transpose mode, which is not here; else `BadParm`.
@@ -117,7 +117,7 @@ impl Convolution {
     }
 }
 
-/// The descriptors of one kind. One that was created and not set describes nothing.
+/// Live descriptors of one kind. They are empty until they are set.
 pub struct Descriptors<T> {
     live: Handles<Mutex<Option<T>>>,
     name: &'static str,
@@ -134,12 +134,12 @@ impl<T: Clone> Descriptors<T> {
         Self { live: Handles::new(kind), name }
     }
 
-    /// A descriptor that describes nothing yet.
+    /// Creates an empty descriptor.
     pub fn create(&self) -> *mut c_void {
         self.live.insert(Arc::new(Mutex::new(None)))
     }
 
-    /// Describes.
+    /// Sets the contents.
     ///
     /// # Errors
     /// `BadParm` if it is not live.
@@ -148,7 +148,7 @@ impl<T: Clone> Descriptors<T> {
         Ok(())
     }
 
-    /// What is described.
+    /// Returns the contents.
     ///
     /// # Errors
     /// `BadParm` if it is not live, or was not set.
@@ -157,7 +157,7 @@ impl<T: Clone> Descriptors<T> {
         value.map_or_else(|| bad(format!("{descriptor:?} describes no {} yet", self.name)), Ok)
     }
 
-    /// Ends a descriptor.
+    /// Destroys a descriptor.
     ///
     /// # Errors
     /// `BadParm` if it is not live.

@@ -5,24 +5,24 @@ use super::problem::fit;
 use super::status::{Outcome, Refusal, Status, bad, refuse, status_name};
 use crate::runtime::{self, Miopen, runtime};
 use std::ffi::{c_char, c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The version that `miopenGetVersion` tells.
 const VERSION: [usize; 3] = [3, 4, 0];
 
 /// Runs a function's body; a panic becomes `InternalError`, and nothing runs where the library is absent.
 pub(super) fn call(function: &str, body: impl FnOnce() -> Outcome) -> u32 {
-    let outcome = if runtime().is_ok_and(|runtime| runtime.options.miopen == Miopen::Absent) {
-        refuse(Status::NotInitialized, "MIOpen is absent, as was asked for; there is no libMIOpen.so.1")
-    } else if let Err(error) = runtime::called(function) {
-        refuse(Status::UnknownError, error.detail)
-    } else {
-        catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
-            let text = runtime::panic_text(panic.as_ref());
-            refuse(Status::InternalError, format!("the software GPU failed: {text}"))
-        })
-    };
-    match outcome {
+    let outcome = runtime::catch_panic(|| {
+        if runtime().is_ok_and(|runtime| runtime.options.miopen == Miopen::Absent) {
+            return refuse(
+                Status::NotInitialized,
+                "MIOpen is absent, as was asked for; there is no libMIOpen.so.1",
+            );
+        }
+        runtime::called(function)
+            .map_err(|error| Refusal { status: Status::UnknownError, why: error.detail })?;
+        body()
+    });
+    match outcome.unwrap_or_else(|panic| refuse(Status::InternalError, panic)) {
         Ok(()) => Status::Success as u32,
         Err(Refusal { status, why }) => {
             runtime::note_detail(format!("{} ({}): {function}: {why}", name(status), status as u32));

@@ -1,5 +1,4 @@
-//! Handles: what MIOpen keeps between calls. A handle is a number, so that a stale one is an error code and not a
-//! crash.
+//! Handles: MIOpen's state between calls. A handle is a number, so that a stale one is an error code and not a crash.
 use super::problem::Problem;
 use super::status::{Outcome, Refusal, Status, bad, refuse};
 use crate::rocblas::stream_on;
@@ -23,12 +22,12 @@ pub struct Handle {
 static LIVE: LazyLock<Handles<Handle>> = LazyLock::new(|| Handles::new(0x30));
 static COMPILES: AtomicU64 = AtomicU64::new(0);
 
-/// How often a solution was compiled for a shape.
+/// Returns how often a solution was compiled for a shape.
 pub fn compiles() -> u64 {
     COMPILES.load(Ordering::Relaxed)
 }
 
-/// Makes a handle for the calling thread's current device.
+/// Creates a handle for the calling thread's current device.
 ///
 /// # Errors
 /// `InternalError` if the software GPU is not configured or has no such device, `BadParm` for what is no stream of it.
@@ -42,7 +41,7 @@ pub fn create(stream: usize) -> Outcome<*mut c_void> {
     Ok(LIVE.insert(Arc::new(handle)))
 }
 
-/// A live handle.
+/// Returns a live handle.
 ///
 /// # Errors
 /// `BadParm`.
@@ -50,7 +49,7 @@ pub fn get(handle: *mut c_void) -> Outcome<Arc<Handle>> {
     LIVE.get(handle).map_or_else(|| bad(format!("{handle:?} is no MIOpen handle")), Ok)
 }
 
-/// Ends a handle; work that was enqueued through it goes on.
+/// Destroys a handle; work that was enqueued through it goes on.
 ///
 /// # Errors
 /// `BadParm`.
@@ -71,12 +70,12 @@ impl Handle {
         Ok(())
     }
 
-    /// The stream handle.
+    /// Returns the stream handle.
     pub fn stream_handle(&self) -> usize {
         *self.stream.lock()
     }
 
-    /// The stream that work goes to.
+    /// Returns the stream that work goes to.
     ///
     /// # Errors
     /// `InternalError` if it was destroyed in the meantime.

@@ -1,9 +1,9 @@
-//! A convolution as it was asked for: three tensors, and which of them is computed from the other two.
+//! The description of a convolution: three tensors, and which of them is computed from the other two.
 use super::axis::Axis;
 use super::descriptor::{Convolution, DataType, Tensor, packed};
 use super::status::{Outcome, bad};
 
-/// What is computed.
+/// The tensor that is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// The output.
@@ -20,7 +20,7 @@ pub const WEIGHTS: usize = 1;
 pub const OUTPUT: usize = 2;
 
 impl Direction {
-    /// Which tensors a function takes, in the order of its arguments; the last is computed.
+    /// Returns the tensors that a function takes, in the order of its arguments; the last is computed.
     pub fn arguments(self) -> [usize; 3] {
         match self {
             Self::Forward => [WEIGHTS, INPUT, OUTPUT],
@@ -29,7 +29,7 @@ impl Direction {
         }
     }
 
-    /// What MIOpen's declarations call the three tensors.
+    /// Returns the names of the three tensors in MIOpen's declarations.
     pub fn names(self) -> [&'static str; 3] {
         match self {
             Self::Forward => ["x", "w", "y"],
@@ -38,13 +38,13 @@ impl Direction {
         }
     }
 
-    /// The tensor that is computed.
+    /// Returns the tensor that is computed.
     pub fn target(self) -> usize {
         self.arguments()[2]
     }
 }
 
-/// Where the elements of a tensor of four dimensions lie.
+/// Sizes and strides of a tensor of four dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     pub dims: [usize; 4],
@@ -53,18 +53,18 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.dims.iter().product()
     }
 
-    /// Whether there are no gaps, the last dimension innermost. Strides of dimensions of one do not count.
+    /// Returns true if there are no gaps, the last dimension innermost. Strides of dimensions of size 1 do not count.
     pub fn is_packed(&self) -> bool {
         let dense = packed(&self.dims).unwrap_or_default();
         (0..4).all(|index| self.dims[index] == 1 || dense.get(index) == Some(&self.strides[index]))
     }
 
-    /// Whether two elements may lie in the same place.
+    /// Returns true if two elements may share a place.
     fn overlaps(&self) -> bool {
         let mut steps: Vec<_> = (0..4).filter(|i| self.dims[*i] > 1).collect();
         steps.sort_by_key(|index| self.strides[*index]);
@@ -115,14 +115,14 @@ impl Problem {
         Ok(Self { direction, kind: x.kind, convolution, layouts, axes })
     }
 
-    /// Multiplications.
+    /// Returns the number of multiplications.
     pub fn work(&self) -> f64 {
         let [_, channels, rows, columns] = self.layouts[WEIGHTS].dims.map(|dim| dim as f64);
         self.layouts[OUTPUT].dims.iter().map(|dim| *dim as f64).product::<f64>() * channels * rows * columns
     }
 }
 
-/// The dimensions of the output, and both axes.
+/// Returns the dimensions of the output, and both axes.
 ///
 /// # Errors
 /// `BadParm` if the weights do not fit the input.

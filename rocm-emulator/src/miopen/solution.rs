@@ -1,4 +1,4 @@
-//! The solutions that there are, which suit a problem, and how long they say they take.
+//! The list of solutions, the problems that they suit, and their estimated times.
 use super::descriptor::DataType;
 use super::problem::{Direction, INPUT, OUTPUT, Problem, WEIGHTS};
 use super::status::{Outcome, bad};
@@ -17,7 +17,7 @@ pub struct ConvSolution {
     pub algorithm: u32,
 }
 
-/// How a solution works, as far as a caller can tell.
+/// Method of a solution, as far as a caller can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
     /// Matrix products of 16-bit tensors, without a workspace.
@@ -96,7 +96,7 @@ const SOLUTIONS: [(u64, Direction, Method); 12] = [
     (87, BackwardWeights, Naive),
 ];
 
-/// The solutions for a problem, the fastest first.
+/// Returns the solutions for a problem, the fastest first.
 pub fn offered(problem: &Problem) -> Vec<ConvSolution> {
     let none = runtime().is_ok_and(|runtime| runtime.options.miopen == Miopen::WithoutSolutions);
     if none || matches!(problem.kind, DataType::Other(_)) {
@@ -117,7 +117,7 @@ pub fn offered(problem: &Problem) -> Vec<ConvSolution> {
     found
 }
 
-/// One of [`offered`], by number.
+/// Returns one of the [`offered`] solutions by number.
 ///
 /// # Errors
 /// `BadParm`.

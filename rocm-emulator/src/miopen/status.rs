@@ -37,22 +37,22 @@ pub fn status_name(code: u32) -> &'static CStr {
     NAMES.get(code as usize).copied().unwrap_or(c"Unknown error status")
 }
 
-/// A failing call: the code that the caller gets, and what exactly was wrong.
+/// A failing call: the code that the caller gets, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub status: Status,
     pub why: String,
 }
 
-/// What a function's body comes to.
+/// Result of a function's body.
 pub type Outcome<T = ()> = Result<T, Refusal>;
 
-/// `Err` with a code and particulars.
+/// Returns `Err` with a code and the reason.
 pub fn refuse<T>(status: Status, why: impl Into<String>) -> Outcome<T> {
     Err(Refusal { status, why: why.into() })
 }
 
-/// `Err` with `BadParm`, MIOpen's code for nearly every wrong argument.
+/// Returns `Err` with `BadParm`, MIOpen's code for nearly every wrong argument.
 pub fn bad<T>(why: impl Into<String>) -> Outcome<T> {
     refuse(Status::BadParm, why)
 }

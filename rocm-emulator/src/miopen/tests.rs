@@ -262,6 +262,42 @@ fn every_direction_and_type_agrees_with_the_definition() {
     }
 }
 
+/// Filter elements that only ever lie on padding, filters wider than the input, steps beyond it: every size along either
+/// dimension, in every direction.
+#[test]
+fn small_inputs_and_wide_filters_agree_with_the_definition() {
+    let plain = Shape { batch: 1, channels: 2, filters: 3, input: [2, 1], filter: [2, 1], ..PLAIN };
+    let mut computed = 0;
+    for case in 0..3 * 5 * 6 * 4 * 3 * 2 {
+        let (input, filter) = (1 + case % 3, 1 + case / 3 % 5);
+        let steps = [case / 15 % 6, 1 + case / 90 % 4, 1 + case / 360 % 3].map(|step| step as i32);
+        let mut shape = plain;
+        let along = case / 1080;
+        let padded = input + 2 * steps[0] as usize;
+        if padded <= steps[2] as usize * (filter - 1) {
+            continue;
+        }
+        (shape.input[along], shape.filter[along]) = (input, filter);
+        [shape.padding[along], shape.stride[along], shape.dilation[along]] = steps;
+        (shape.input[1 - along], shape.filter[1 - along], shape.padding[1 - along]) = (1, 3, 2);
+        computed += 1;
+        for direction in DIRECTIONS {
+            let mut case = Case::new(&shape, F32, direction);
+            let expected = case.expected(&shape);
+            case.run(1).unwrap();
+            assert_eq!(case.result(), expected, "{direction:?}, {shape:?}");
+        }
+    }
+    assert!(computed > 1500, "{computed}");
+}
+
+#[test]
+fn a_panic_in_a_function_is_an_error_status() {
+    let status = super::functions::call("test", || panic!("on purpose"));
+    assert_eq!(status, Status::InternalError as u32);
+    assert!(crate::runtime::last_detail().is_some_and(|text| text.contains("failed: on purpose")));
+}
+
 #[test]
 fn threads_do_not_change_a_result() {
     let shape = Shape { channels: 16, filters: 24, input: [17, 19], padding: [1, 1], ..PLAIN };

@@ -447,3 +447,12 @@ fn arguments_are_checked_as_rocblas_does() {
         Status::Continue
     );
 }
+
+#[test]
+fn a_panic_in_a_function_is_an_error_status() {
+    let status = super::functions::call("test", || panic!("on purpose"));
+    assert_eq!(status, Status::InternalError as u32);
+    assert!(
+        crate::last_error().is_some_and(|text| text.contains("test: the software GPU failed: on purpose"))
+    );
+}

@@ -14,9 +14,9 @@ pub(super) fn write_profile() -> bool {
 
 extern "C" fn ended() {
     // An error cannot be reported any more; a panic must not leave C's exit.
-    match std::panic::catch_unwind(|| super::RUNTIME.get().map_or(Ok(()), super::Runtime::finish_profile)) {
+    match super::catch_panic(|| super::RUNTIME.get().map_or(Ok(()), super::Runtime::finish_profile)) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => eprintln!("the software GPU cannot write its profile: {error}"),
-        Err(_) => eprintln!("the software GPU failed while it wrote its profile"),
+        Err(panic) => eprintln!("{panic}, while it wrote its profile"),
     }
 }

@@ -139,13 +139,8 @@ impl Command {
 
     /// Does the command on the calling thread. A failure is also noted as the process's last fault.
     pub fn run(self, queue: &Queue) -> Result<()> {
-        let outcome = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_inner(queue))) {
-            Ok(outcome) => outcome,
-            Err(panic) => Err(HipError::new(
-                ErrorCode::LaunchFailure,
-                format!("the software GPU failed: {}", fault::panic_text(panic.as_ref())),
-            )),
-        };
+        let outcome = fault::catch_panic(|| self.run_inner(queue))
+            .unwrap_or_else(|panic| Err(HipError::new(ErrorCode::LaunchFailure, panic)));
         if let Err(error) = &outcome {
             fault::note(error);
         }
@@ -194,6 +189,13 @@ impl Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_panic_on_a_stream_is_a_failed_command() {
+        let error = Command::Host(Box::new(|| panic!("on purpose"))).run(&Queue::default()).unwrap_err();
+        assert_eq!(error.code, ErrorCode::LaunchFailure);
+        assert!(error.detail.contains("the software GPU failed: on purpose"), "{error}");
+    }
 
     #[test]
     fn fills_repeat_their_low_bytes() {

@@ -2,6 +2,7 @@
 use super::error::{ErrorCode, HipError};
 use crate::exec::{Fault, FaultKind};
 use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 static LAST: Mutex<Option<String>> = Mutex::new(None);
 
@@ -29,8 +30,14 @@ pub(super) fn to_error(fault: &Fault) -> HipError {
     HipError::new(code, fault.to_string())
 }
 
-/// The message of a caught panic.
-pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panic".into())
+/// Runs `body`. Everything that C or a stream's thread calls goes through here.
+///
+/// # Errors
+/// The message of a panic in `body`.
+pub fn catch_panic<T>(body: impl FnOnce() -> T) -> std::result::Result<T, String> {
+    catch_unwind(AssertUnwindSafe(body)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        format!("the software GPU failed: {}", text.unwrap_or_else(|| "panic".into()))
+    })
 }

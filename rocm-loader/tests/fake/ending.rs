@@ -4,6 +4,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
+use std::time::Duration;
 
 /// What the program that uses this library sees and sets.
 #[repr(C)]
@@ -67,12 +68,12 @@ pub unsafe extern "C" fn hipDeviceSynchronize() -> u32 {
         SHARED.waiting.store(true, SeqCst);
         while !SHARED.may_return.load(SeqCst) {
             check();
-            spin_loop();
+            std::thread::sleep(Duration::from_millis(1));
         }
         // Still inside for a while, in which a handler that does not wait would go on.
-        for _ in 0..1000 {
+        for _ in 0..50 {
             check();
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
         0
     })

@@ -1,82 +1,65 @@
 //! Gradients of convolutions, of the input or of the weights.
 use candle_core::{DType, Device, Error, Result, Tensor, Var};
 
-use super::spatial::conv;
-use super::{Calls, Launches, Op, summable};
+use super::convolutions::{KINDS, Kind, STEPS, is_narrow, plan};
+use super::{Calls, Launches, Op, finite};
 use crate::case::Case;
 use crate::compare::Bound;
-use crate::values::Domain;
 
 /// The convolution, its result times a gradient, the sum of that, and all of it backwards.
-const STEPS: u64 = 20;
+const CALLS: Calls = Calls { launches: Launches::AtMost(20), copies: FILLS };
 /// The variable, and sums of gradients that begin with zeros.
 const FILLS: u64 = 7;
 
-/// Name, dims of space, whether transposed, parameters and operands of the example.
-const KINDS: [(&str, usize, bool, &str); 4] = [
-    ("conv1d_gradient", 1, false, "groups=[2] x=2x4x6 k=6x2x3"),
-    ("conv2d_gradient", 2, false, "groups=[1] x=2x2x5x6 k=5x2x2x3"),
-    ("conv_transpose1d_gradient", 1, true, "groups=[1] x=2x2x6 k=2x3x3"),
-    ("conv_transpose2d_gradient", 2, true, "groups=[1] x=2x2x4x5 k=2x3x2x3"),
-];
-
 pub fn ops() -> Vec<Op> {
-    let kinds = KINDS.into_iter();
-    let op = |(name, spatial, transposed, example): (&'static str, usize, bool, &str)| {
-        // Products of a tap are rounded to the dtype before they are summed; what f32 sums of narrow floats lose besides
-        // is far less.
-        let roundings = |case: &Case| match case.dtype {
-            DType::F16 | DType::BF16 => 2.0 + case.dims(1).iter().skip(2).product::<usize>() as f64,
-            _ => 4.0 * case.operands.iter().map(|o| o.dims.iter().product::<usize>() as f64).sum::<f64>(),
-        };
-        let ones = "padding=[1] output_padding=[0] stride=[2] dilation=[1] of=[1]";
-        Op::new(
-            name,
-            format!("{ones} {example}"),
-            move |c| {
-                let of = c.pick(2);
-                conv(c, spatial, transposed).sizes("of", &[of])
-            },
-            move |case, t| gradient(case, t, spatial, transposed),
-        )
-        .within(Bound::ulps(1.0).stepwise().sum(roundings))
-        .calling(Calls { launches: Launches::AtMost(STEPS), copies: FILLS })
-        .taking_more()
-        .on(|case, _| match summable(case.dtype) {
-            Domain::Within(limit) => Domain::Finite(limit),
-            other => other,
-        })
+    // Products of a tap are rounded to the dtype before they are summed; what f32 sums of narrow floats lose besides
+    // is far less.
+    let roundings = |case: &Case| match is_narrow(case) {
+        true => 2.0 + case.dims(1).iter().skip(2).product::<usize>() as f64,
+        false => 4.0 * case.operands.iter().map(|o| o.dims.iter().product::<usize>() as f64).sum::<f64>(),
     };
-    kinds.map(op).collect()
+    let op = |kind: Kind| {
+        let (groups, operands) =
+            if kind.name == "conv1d" { (2, "x=2x4x6 k=6x2x3") } else { (1, kind.operands) };
+        let plan = move |c: &mut crate::strategy::Choices| {
+            let of = c.pick(2);
+            plan(c, kind).sizes("of", &[of])
+        };
+        let example = format!("{STEPS} of=[1] groups=[{groups}] {operands}");
+        let op =
+            Op::new(format!("{}_gradient", kind.name), example, plan, move |case, t| gradient(case, t, kind));
+        op.within(Bound::ulps(1.0).stepwise().sum(roundings)).calling(CALLS).taking_more().on(finite)
+    };
+    KINDS.into_iter().map(op).collect()
 }
 
-/// By the graph on ROCm. By the definition on the CPU device, which has no gradients of conv_transpose1d and whose
-/// conv_transpose1d, a step of the gradient of conv1d, mixes up the items of a batch.
-fn gradient(case: &Case, t: &[Tensor], spatial: usize, transposed: bool) -> Result<Tensor> {
+/// By the graph on ROCm; by the definition on the CPU device, which has no gradients of conv_transpose1d.
+fn gradient(case: &Case, t: &[Tensor], kind: Kind) -> Result<Tensor> {
     if !matches!(case.dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
         return Err(Error::UnsupportedDTypeForOp(case.dtype, "gradient"));
     }
-    let [padding, output_padding, stride, dilation, groups, of] =
-        ["padding", "output_padding", "stride", "dilation", "groups", "of"].map(|name| case.size(name));
-    let apply = |x: &Tensor, k: &Tensor| match (spatial, transposed) {
-        (1, false) => x.conv1d(k, padding, stride, dilation, groups),
-        (_, false) => x.conv2d(k, padding, stride, dilation, groups),
-        (1, true) => x.conv_transpose1d(k, padding, output_padding, stride, dilation, groups),
-        (_, true) => x.conv_transpose2d(k, padding, output_padding, stride, dilation),
-    };
+    let [padding, stride, dilation, groups, of] =
+        ["padding", "stride", "dilation", "groups", "of"].map(|name| case.size(name));
     let result = |dims: &[usize]| {
         let values: Vec<f64> = (0..dims.iter().product()).map(weight).collect();
         Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(t[0].dtype())?.to_device(t[0].device())
     };
     if t[0].device().is_cpu() {
         // Only its size, and its errors: the CPU device lacks products of bf16.
-        let y = apply(&t[0].to_dtype(DType::F64)?, &t[1].to_dtype(DType::F64)?)?;
-        return by_definition(&t[0], &t[1], y.dims(), (padding, stride, dilation, groups), of, transposed);
+        let y = kind.apply(case, &t[0].to_dtype(DType::F64)?, &t[1].to_dtype(DType::F64)?)?;
+        return by_definition(
+            &t[0],
+            &t[1],
+            y.dims(),
+            (padding, stride, dilation, groups),
+            of,
+            kind.transposed,
+        );
     }
     let mut operands = [t[0].clone(), t[1].clone()];
     let var = Var::from_tensor(&operands[of])?;
     operands[of] = var.as_tensor().clone();
-    let y = apply(&operands[0], &operands[1])?;
+    let y = kind.apply(case, &operands[0], &operands[1])?;
     let grads = (&y * result(y.dims())?)?.sum_all()?.backward()?;
     grads.get(&var).cloned().ok_or_else(|| Error::Msg("no gradient".to_string()))
 }

@@ -1,6 +1,7 @@
 //! The one table of operations. The fuzzer, the support table and the counts of HIP calls all walk it.
 mod attention;
 mod convolution_gradients;
+mod convolutions;
 mod copies;
 mod elementwise;
 mod indexing;
@@ -163,24 +164,51 @@ fn summable(dtype: DType) -> Domain {
     }
 }
 
+/// [`summable`] values without NaN and infinities.
+fn finite(case: &Case, _: usize) -> Domain {
+    match summable(case.dtype) {
+        Domain::Within(limit) => Domain::Finite(limit),
+        other => other,
+    }
+}
+
 /// All operations.
 pub fn table() -> &'static [Op] {
-    static TABLE: LazyLock<Vec<Op>> = LazyLock::new(|| {
-        let families = [
-            elementwise::ops,
-            reduce::ops,
-            copies::ops,
-            indexing::ops,
-            products::ops,
-            spatial::ops,
-            convolution_gradients::ops,
-            layers::ops,
-            quantized::ops,
-            attention::ops,
-        ];
-        families.iter().flat_map(|ops| ops()).collect()
-    });
+    static TABLE: LazyLock<Vec<Op>> = LazyLock::new(all);
     &TABLE
+}
+
+fn all() -> Vec<Op> {
+    let families = [
+        elementwise::ops,
+        reduce::ops,
+        copies::ops,
+        indexing::ops,
+        products::ops,
+        convolutions::ops,
+        spatial::ops,
+        convolution_gradients::ops,
+        layers::ops,
+        quantized::ops,
+        attention::ops,
+    ];
+    families.iter().flat_map(|ops| ops()).collect()
+}
+
+/// The operations of a comma list of names, families (`gather`) and beginnings of names (`conv*`). They live as long as
+/// the process.
+pub fn chosen(list: &str) -> &'static [Op] {
+    let mut chosen = Vec::new();
+    for name in list.split(',').map(str::trim) {
+        let fits = |op: &Op| match name.strip_suffix('*') {
+            Some(start) => op.name.starts_with(start),
+            None => op.name == name || op.family() == name,
+        };
+        let count = chosen.len();
+        chosen.extend(all().into_iter().filter(fits));
+        assert!(chosen.len() > count, "the table has no operation {name}");
+    }
+    chosen.leak()
 }
 
 pub fn find<'a>(ops: &'a [Op], name: &str) -> Option<&'a Op> {

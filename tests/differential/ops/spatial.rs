@@ -1,151 +1,30 @@
-//! Convolutions, pooling and upsampling.
-use candle_core::{DType, Result, Tensor};
+//! Pooling, resizing, padding and windows of (batch, channel, height, width).
+use candle_core::{Result, Tensor};
+use candle_nn::ops::{pixel_shuffle, pixel_unshuffle, replication_pad2d};
 
-use super::{Calls, Op, Plan, at_most, summable};
+use super::{Calls, Launches, Op, Plan, at_most, summable};
 use crate::case::Case;
 use crate::compare::{Bound, Compare};
 use crate::strategy::Choices;
-use crate::values::Domain;
 
 pub fn ops() -> Vec<Op> {
-    let mut ops = convolutions();
-    ops.extend(pooling());
-    ops.extend(upsampling());
-    ops
+    [pooling(), upsampling(), padding(), windows()].into_iter().flatten().collect()
 }
 
-/// The examples have one group: a dense copy of the kernel, columns and a product, or one direct launch.
-const CONVOLUTION: Calls = at_most(3);
-
-fn convolutions() -> Vec<Op> {
-    // Every output is a sum over the kernel's elements.
-    let terms = |case: &Case| case.dims(1).iter().product::<usize>() as f64;
-    let bound = || Bound::ulps(1.0).sum(terms);
-    // Of a transposed one the sum over the channels of every tap is rounded to the dtype; what f32 sums of narrow floats
-    // lose besides is far less.
-    let transposed = || {
-        Bound::ulps(1.0).stepwise().sum(move |case: &Case| match case.dtype {
-            DType::F16 | DType::BF16 => case.dims(1).iter().skip(2).product::<usize>() as f64,
-            _ => terms(case),
-        })
-    };
-    let params = |case: &Case| {
-        let [padding, output_padding, stride, dilation, groups] =
-            ["padding", "output_padding", "stride", "dilation", "groups"].map(|name| case.size(name));
-        (padding, output_padding, stride, dilation, groups)
-    };
-    let ones = "padding=[1] output_padding=[0] stride=[2] dilation=[1] groups=[1]";
-    let ops = [
-        Op::new(
-            "conv1d",
-            format!("{ones} x=2x2x6 k=3x2x3"),
-            |c| conv(c, 1, false),
-            move |case, t| {
-                let (padding, _, stride, dilation, groups) = params(case);
-                t[0].conv1d(&t[1], padding, stride, dilation, groups)
-            },
-        ),
-        // More output channels than the direct kernel takes: through columns.
-        Op::new(
-            "conv2d",
-            format!("{ones} x=2x2x5x6 k=5x2x2x3"),
-            |c| conv(c, 2, false),
-            move |case, t| {
-                let (padding, _, stride, dilation, groups) = params(case);
-                t[0].conv2d(&t[1], padding, stride, dilation, groups)
-            },
-        ),
-        Op::new(
-            "conv_transpose1d",
-            format!("{ones} x=2x2x6 k=2x3x3"),
-            |c| conv(c, 1, true),
-            move |case, t| {
-                let (padding, output_padding, stride, dilation, groups) = params(case);
-                t[0].conv_transpose1d(&t[1], padding, output_padding, stride, dilation, groups)
-            },
-        ),
-        Op::new(
-            "conv_transpose2d",
-            format!("{ones} x=2x2x4x5 k=2x3x2x3"),
-            |c| conv(c, 2, true),
-            move |case, t| {
-                let (padding, output_padding, stride, dilation, _) = params(case);
-                t[0].conv_transpose2d(&t[1], padding, output_padding, stride, dilation)
-            },
-        ),
-    ];
-    ops.into_iter()
-        .map(|op| {
-            let bound = if op.name.starts_with("conv_transpose") { transposed() } else { bound() };
-            let op = op.within(bound).calling(CONVOLUTION).taking_more();
-            let op = if op.name == "conv_transpose1d" { op.referring_to(item_by_item) } else { op };
-            // Padding times an infinite weight is a NaN where the padding is really multiplied.
-            op.on(|case, _| match summable(case.dtype) {
-                Domain::Within(limit) => Domain::Finite(limit),
-                other => other,
-            })
-        })
-        .collect()
-}
-
-/// The CPU device's conv_transpose1d mixes up the items of a batch.
-fn item_by_item(case: &Case, t: &[Tensor]) -> Result<Tensor> {
-    let [padding, output_padding, stride, dilation, groups] =
-        ["padding", "output_padding", "stride", "dilation", "groups"].map(|name| case.size(name));
-    let items = (0..t[0].dim(0)?).map(|i| {
-        let item = t[0].narrow(0, i, 1)?.contiguous()?;
-        item.conv_transpose1d(&t[1], padding, output_padding, stride, dilation, groups)
-    });
-    Tensor::cat(&items.collect::<Result<Vec<_>>>()?, 0)
-}
-
-/// An input and a kernel with `spatial` dims.
-pub fn conv(c: &mut Choices, spatial: usize, transposed: bool) -> Plan {
-    let groups = if spatial == 2 && transposed { 1 } else { c.one_of(&[1, 1, 2, 3]) };
-    let batch = c.between(1, 2);
-    let (c_in, c_out) = (groups * c.between(1, 3), groups * c.between(1, 6));
-    let mut x = vec![batch, c_in];
-    let mut k = if transposed { vec![c_in, c_out / groups] } else { vec![c_out, c_in / groups] };
-    for _ in 0..spatial {
-        let size = c.between(1, 4);
-        k.push(size);
-        x.push(size + c.pick(8));
+/// The dims of an image, in every second case small ones, of which one may be 0; and whether they are.
+fn image(c: &mut Choices) -> ([usize; 4], bool) {
+    if c.seldom(2) {
+        return (c.sizes(3, 4), true);
     }
-    if c.seldom(32) {
-        k[1] += 1;
-    }
-    let (padding, stride, dilation) = (c.pick(3), c.between(1, 3), c.between(1, 2));
-    let output_padding = if stride > 1 { c.pick(2) } else { 0 };
-    // What the padding takes away must leave something.
-    let covered = |x: &usize, k: &usize| (x - 1) * stride + k > 2 * padding;
-    let padding =
-        if transposed && !x[2..].iter().zip(&k[2..]).all(|(x, k)| covered(x, k)) { 0 } else { padding };
-    // A dilated kernel must fit into the input.
-    let dilation = if x[2..].iter().zip(&k[2..]).all(|(x, k)| x + 2 * padding > dilation * (k - 1)) {
-        dilation
-    } else {
-        1
-    };
-    Plan::of([c.operand("x", &x), c.mostly_dense("k", &k)])
-        .sizes("padding", &[padding])
-        .sizes("output_padding", &[output_padding])
-        .sizes("stride", &[stride])
-        .sizes("dilation", &[dilation])
-        .sizes("groups", &[groups])
-}
-
-/// An input with `spatial` dims, none of them empty.
-fn image(c: &mut Choices, spatial: usize) -> Vec<usize> {
-    let mut dims = vec![c.between(1, 3), c.between(1, 3)];
-    dims.extend((0..spatial).map(|_| c.between(1, 9)));
-    dims
+    ([c.between(1, 3), c.between(1, 3), c.between(1, 9), c.between(1, 9)], false)
 }
 
 fn pooling() -> Vec<Op> {
     let plan = |c: &mut Choices| {
-        let dims = image(c, 2);
-        let window = [c.between(1, 4), c.between(1, 4)];
-        let stride = [c.between(1, 3), c.between(1, 3)];
+        let (dims, small) = image(c);
+        // Of small images also windows and steps beyond them, and of 0.
+        let [window, stride] = if small { [5, 8] } else { [4, 3] };
+        let (window, stride) = (c.sizes::<2>(window, 12), c.sizes::<2>(stride, 24));
         Plan::of([c.operand("x", &dims)]).sizes("window", &window).sizes("stride", &stride)
     };
     let params = |case: &Case| {
@@ -178,8 +57,9 @@ fn upsampling() -> Vec<Op> {
             "upsample_nearest1d",
             "to=[7] x=2x2x3",
             |c| {
-                let dims = image(c, 1);
-                Plan::of([c.operand("x", &dims)]).sizes("to", &[c.between(1, 20)])
+                let (dims, small) = image(c);
+                let to = if small { c.pick(4) } else { c.between(1, 20) };
+                Plan::of([c.operand("x", &dims[..3])]).sizes("to", &[to])
             },
             |case, t| t[0].upsample_nearest1d(case.size("to")),
         ),
@@ -202,8 +82,8 @@ fn upsampling() -> Vec<Op> {
             "upsample_bilinear2d_with_scale",
             "scale=[1.5,2] corners=[0] x=2x2x3x2",
             |c| {
-                let dims = image(c, 2);
-                let scale = [c.one_of(&[1.0, 2.0, 1.5, 0.7]), c.one_of(&[1.0, 2.0, 3.3, 0.6])];
+                let (dims, _) = image(c);
+                let scale = [1.5, 3.3].map(|scale| c.one_of(&[1.0, 2.0, scale, 0.7, 0.3, 7.5, 0.0]));
                 Plan::of([c.operand("x", &dims)]).param("scale", &scale).sizes("corners", &[c.pick(2)])
             },
             |case, t| -> Result<Tensor> {
@@ -218,7 +98,82 @@ fn upsampling() -> Vec<Op> {
 }
 
 fn resize(c: &mut Choices) -> Plan {
-    let dims = image(c, 2);
-    let to = [c.between(1, 14), c.between(1, 14)];
+    let (dims, small) = image(c);
+    let to = if small { [c.pick(4), c.pick(4)] } else { [c.between(1, 14), c.between(1, 14)] };
     Plan::of([c.operand("x", &dims)]).sizes("to", &to)
+}
+
+/// The two ends of a dim, each of them filled, and a copy of the tensor between them.
+const PADDED: Calls = Calls { launches: Launches::AtMost(4), copies: 3 };
+
+fn padding() -> Vec<Op> {
+    type Pad = fn(&Tensor, usize, usize, usize) -> Result<Tensor>;
+    let kinds: [(&str, Pad); 2] =
+        [("pad_with_zeros", Tensor::pad_with_zeros), ("pad_with_same", Tensor::pad_with_same)];
+    let along = |(name, pad): (&'static str, Pad)| {
+        let plan = |c: &mut Choices| {
+            let dims = c.shape(1, 4);
+            let dim = c.pick(dims.len());
+            let sides = [c.pick(5), c.pick(5)];
+            Plan::of([c.operand("x", &dims)]).sizes("dim", &[dim]).sizes("sides", &sides)
+        };
+        let op = Op::new(name, "dim=[1] sides=[2,1] x=3x4", plan, move |case, t| {
+            let sides = case.sizes("sides");
+            pad(&t[0], case.size("dim"), sides[0], sides[1])
+        });
+        op.calling(PADDED)
+    };
+    let edges = Op::new(
+        "replication_pad2d",
+        "by=[1] x=2x2x3x4",
+        |c| {
+            let (dims, _) = image(c);
+            let by = c.one_of(&[1, 0, 2]);
+            Plan::of([c.operand("x", &dims)]).sizes("by", &[by])
+        },
+        |case, t| replication_pad2d(&t[0], case.size("by")),
+    );
+    // Along two dims.
+    kinds.map(along).into_iter().chain([edges.calling(at_most(6))]).collect()
+}
+
+/// Views and reorderings of windows, made dense.
+fn windows() -> Vec<Op> {
+    let shuffle = |shuffles: bool| {
+        move |c: &mut Choices| {
+            let ([batch, channels, h, w], _) = image(c);
+            let factor = if c.seldom(12) { 0 } else { c.between(1, 3) };
+            // What the factor does not divide cannot be taken apart.
+            let more = usize::from(c.seldom(12));
+            let dims = match shuffles {
+                true => [batch, channels * factor * factor + more, h, w],
+                false => [batch, channels, h * factor + more, w * factor],
+            };
+            Plan::of([c.operand("x", &dims)]).sizes("factor", &[factor])
+        }
+    };
+    vec![
+        Op::new(
+            "unfold",
+            "dim=[1] size=[2] step=[2] x=2x5x3",
+            |c| {
+                let dims = c.shape(1, 4);
+                let dim = c.pick(dims.len());
+                let step = if c.seldom(12) { 0 } else { c.one_of(&[1, 2, 3, 5, 100]) };
+                Plan::of([c.operand("x", &dims)])
+                    .sizes("dim", &[dim])
+                    .sizes("size", &[c.pick(dims[dim].min(6) + 2)])
+                    .sizes("step", &[step])
+            },
+            |case, t| t[0].unfold(case.size("dim"), case.size("size"), case.size("step"))?.force_contiguous(),
+        ),
+        Op::new("pixel_shuffle", "factor=[2] x=2x4x3x2", shuffle(true), |case, t| {
+            pixel_shuffle(&t[0], case.size("factor"))?.force_contiguous()
+        })
+        .calling(at_most(3)),
+        Op::new("pixel_unshuffle", "factor=[2] x=2x2x4x6", shuffle(false), |case, t| {
+            pixel_unshuffle(&t[0], case.size("factor"))?.force_contiguous()
+        })
+        .calling(at_most(3)),
+    ]
 }

@@ -7,7 +7,8 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use support::{Client, start};
+use std::time::Duration;
+use support::{Client, start, stop_clock};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_stream::{Stream, StreamExt};
@@ -45,7 +46,7 @@ async fn start_streaming(more: &[&str]) -> (support::Running, mpsc::UnboundedRec
 
 #[tokio::test]
 async fn clients_that_never_end_their_head_are_closed_and_stall_nobody() {
-    let worker = start(|_| Router::new(), &["--header-timeout=1"]).await;
+    let worker = start(|_| Router::new(), &["--header-timeout=3600"]).await;
     let mut slow = Vec::new();
     for i in 0..100 {
         let mut client = Client::connect(worker.address).await;
@@ -54,6 +55,9 @@ async fn clients_that_never_end_their_head_are_closed_and_stall_nobody() {
     }
     let answer = Client::ask(worker.address, "GET", "/health", "").await.rest().await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // The hour passes once all others are served.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(3601)).await;
     for client in slow {
         assert!(!client.rest().await.contains("200 OK"));
     }
@@ -142,6 +146,8 @@ async fn streams_end_before_the_worker_does() {
     let events = senders.recv().await.unwrap();
     events.send(Ok(1)).unwrap();
     client.until("data: 1\n\n").await;
+    // The last bytes have as long as they need.
+    let _clock = stop_clock();
     worker.lifecycle.drain();
     let ready = Client::ask(worker.address, "GET", "/ready", "").await.rest().await;
     assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("draining"), "{ready}");
@@ -170,7 +176,7 @@ async fn what_runs_at_the_deadline_is_cut_with_an_error() {
                 .route("/wait", get(async || std::future::pending::<()>().await))
                 .nest("/jobs", jobs.routes())
         },
-        &["--drain-seconds=0"],
+        &["--drain-seconds=3600", "--request-timeout=0"],
     )
     .await;
     let job = job.unwrap();
@@ -187,7 +193,11 @@ async fn what_runs_at_the_deadline_is_cut_with_an_error() {
     while worker.lifecycle.working() < 4 {
         tokio::task::yield_now().await;
     }
+    let _clock = stop_clock();
     worker.lifecycle.drain();
+    while !job.is_cancelled() {
+        tokio::time::advance(Duration::from_secs(3600)).await;
+    }
     let rest = client.rest().await;
     assert!(rest.contains("\"code\":\"worker_ended\"") && rest.contains("data: [DONE]"), "{rest}");
     let rest = job_client.rest().await;
@@ -315,7 +325,7 @@ async fn a_worker_that_is_lost_ends_with_its_reason() {
 #[tokio::test]
 async fn silence_is_filled_with_comments() {
     let (lifecycle, options) =
-        (Lifecycle::new(), Options { keep_alive: std::time::Duration::from_millis(1), ..Options::default() });
+        (Lifecycle::new(), Options { keep_alive: Duration::from_millis(1), ..Options::default() });
     let silent = tokio_stream::pending::<Result<u32, ApiError>>();
     let (first, _) = first_frame(response(silent, &lifecycle, options)).await;
     assert_eq!(first, ": keep-alive\n\n");

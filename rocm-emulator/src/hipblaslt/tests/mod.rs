@@ -293,3 +293,10 @@ fn eight_bit_floats_have_their_values() {
         }
     }
 }
+
+#[test]
+fn a_panic_in_a_function_is_an_error_status() {
+    let _gpu = gpu("gfx1100");
+    assert_eq!(functions::call("test", |_| panic!("on purpose")), Status::InternalError as u32);
+    says(&["test: the software GPU failed: on purpose"]);
+}

@@ -172,7 +172,9 @@ impl DecoderConfig {
             "a context of {context} positions is more than {LARGEST_CONTEXT}"
         );
         let attention_bias = fields.flag("attention_bias");
-        let activation = fields.value("hidden_activation").or_else(|| fields.value("hidden_act"));
+        // Gemma's published files have "hidden_act": "gelu", which transformers does not use.
+        let activation = fields.value("hidden_activation").or(fields.defaults.get("hidden_activation"));
+        let activation = activation.or_else(|| fields.value("hidden_act"));
         let mut decoder = Self {
             hidden,
             intermediate: fields.needed("intermediate_size")?,

@@ -103,7 +103,7 @@ pub fn worker() -> Worker {
 pub fn built(chat: bool, options: Options, more: &[&str]) -> Worker {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), chat);
-    let limits = LoadOptions { dtype: None, cache_bytes: Some(4 << 20), context: None };
+    let limits = LoadOptions { cache_bytes: Some(4 << 20), ..LoadOptions::default() };
     let Loaded { model, text, .. } = load(folder.path(), &Device::Cpu, limits, &mut |_| ()).unwrap();
     let gate = Gate::new(Way::Open);
     let model = Box::new(Gated { model, gate: gate.clone() });

@@ -36,7 +36,9 @@ async fn hive(statuses: &[u16]) -> (String, UnboundedReceiver<(Option<String>, V
 
 fn telling(url: String) -> Worker {
     let token = Some("secret".parse().unwrap());
-    let options = Options { token, pause: Duration::from_millis(1), ..Options::new(url) };
+    // No answer is late: a call that is given up would be made once more.
+    let (pause, timeout) = (Duration::from_millis(1), Duration::from_secs(600));
+    let options = Options { token, pause, timeout, ..Options::new(url) };
     built(Kind::Plain, &[], Some(Callback::start(options).unwrap()))
 }
 

@@ -3,6 +3,7 @@
 use axum::Router;
 use clap::Parser;
 use std::net::SocketAddr;
+use std::sync::mpsc::{Sender, channel};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -41,6 +42,16 @@ pub async fn start(router: impl FnOnce(&Lifecycle) -> Router, more: &[&str]) -> 
     lifecycle.ready();
     let task = tokio::spawn(async move { serve(app, &arguments).await });
     Running { address: address.await.unwrap(), lifecycle, metrics, task }
+}
+
+/// Stops the clock until the result is dropped: time passes by `tokio::time::advance` alone, however slow the machine is.
+#[allow(dead_code, reason = "not every test uses all")]
+pub fn stop_clock() -> Sender<()> {
+    tokio::time::pause();
+    // While a blocking task runs, tokio does not advance a paused clock by itself.
+    let (running, ended) = channel::<()>();
+    tokio::task::spawn_blocking(move || ended.recv());
+    running
 }
 
 /// A connection of a client.

@@ -1,12 +1,15 @@
 //! A convolution as one operation of a graph, its groups together: each gradient of one is another, so that there are
 //! gradients of gradients.
-use super::{compute, flat, shape1d, shape2d, transposed_shape1d, transposed_shape2d};
+use super::convolve::compute;
+use super::operand::flat;
+use super::shape::{shape1d, shape2d, transposed_shape1d, transposed_shape2d};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use crate::error::bail;
 use crate::op::BackpropOp;
-use crate::rocm_backend::device::{ConvShape, Direction};
+use crate::rocm_backend::libraries::{ConvShape, Direction};
 use crate::rocm_backend::ops::elementwise;
 use crate::rocm_backend::storage::RocmStorage;
+use crate::sizes::check_convolution;
 use crate::{CpuStorage, CustomOp2, Layout, Result, Shape, Storage, Tensor};
 
 /// All groups of a convolution at once, on one ROCm device, where there are several, or one needs a gradient; else none.
@@ -75,7 +78,9 @@ pub fn conv1d_with_bias(
     let (&[b_size, c_in, l_in], &[c_out, c_in_k, k_size]) = (x.dims(), kernel.dims()) else {
         return Ok(None);
     };
-    if groups == 0 || c_in != c_in_k * groups || !c_out.is_multiple_of(groups) {
+    let (steps, channels) = ([padding, stride, dilation], [c_in, c_out]);
+    let fits = check_convolution("conv1d", &[(l_in, k_size)], steps, channels, groups).is_ok();
+    if !fits || c_in != c_in_k * groups {
         return Ok(None);
     }
     let (c_in, c_out) = (c_in_k, c_out / groups);
@@ -89,7 +94,7 @@ pub fn conv1d_with_bias(
 /// [`conv1d_with_bias`] of two dimensions.
 ///
 /// # Errors
-/// As there.
+/// See there.
 pub fn conv2d_with_bias(
     x: &Tensor,
     kernel: &Tensor,
@@ -99,7 +104,9 @@ pub fn conv2d_with_bias(
     let (&[b_size, c_in, i_h, i_w], &[c_out, c_in_k, k_h, k_w]) = (x.dims(), kernel.dims()) else {
         return Ok(None);
     };
-    if groups == 0 || c_in != c_in_k * groups || !c_out.is_multiple_of(groups) {
+    let (steps, channels) = ([padding, stride, dilation], [c_in, c_out]);
+    let fits = check_convolution("conv2d", &[(i_h, k_h), (i_w, k_w)], steps, channels, groups).is_ok();
+    if !fits || c_in != c_in_k * groups {
         return Ok(None);
     }
     let (c_in, c_out) = (c_in_k, c_out / groups);
@@ -163,7 +170,7 @@ fn whole(
     Ok(Some(crate::tensor::from_storage(Storage::Rocm(dst), dims, BackpropOp::none(), false)))
 }
 
-/// Of two operands in the order of the direction's words.
+/// A convolution of two operands, in the order of the direction's words.
 struct Convolve {
     op: &'static str,
     /// Whether tensors are of one dimension: (batch, channel, length).
