@@ -30,6 +30,7 @@ const FOLDERS: &[(&str, &str)] = &[
     ("rocm-loader/src/lib.rs", ""),
     ("workers/llm-engine/src/lib.rs", ""),
     ("workers/llm-worker/src/lib.rs", ""),
+    ("workers/model-thread/src/lib.rs", ""),
     ("workers/sd-worker/src/lib.rs", ""),
     ("workers/worker-core/src/lib.rs", ""),
 ];
@@ -41,10 +42,6 @@ const NOT_YET: &[&str] = &[
     "candle-flash-attn/src",
     "hip-kernels/build/src",
     "rocm-loader/src",
-    "workers/llm-engine/src",
-    "workers/llm-worker/src",
-    "workers/sd-worker/src",
-    "workers/worker-core/src",
 ];
 
 const BACKEND: &str = "candle-core/src/rocm_backend/mod.rs";
