@@ -27,6 +27,8 @@ const FOLDERS: &[(&str, &str)] = &[
     ("hip-kernels/build/src/lib.rs", ""),
     ("hip-kernels/code-object/src/lib.rs", ""),
     ("hip-kernels/src/lib.rs", ""),
+    ("nvidia-driver/src/lib.rs", ""),
+    ("rocm-loader/driver-api/src/lib.rs", ""),
     ("rocm-loader/src/lib.rs", ""),
     ("workers/llm-engine/src/lib.rs", ""),
     ("workers/llm-worker/src/lib.rs", ""),
@@ -41,7 +43,6 @@ const NOT_YET: &[&str] = &[
     "candle-core/src/quantized_rocm",
     "candle-flash-attn/src",
     "hip-kernels/build/src",
-    "rocm-loader/src",
 ];
 
 const BACKEND: &str = "candle-core/src/rocm_backend/mod.rs";
