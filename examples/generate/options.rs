@@ -2,8 +2,8 @@
 use std::path::PathBuf;
 
 use candle_core::DType;
-use clap::{Args, Parser};
-use llm_engine::request::Sampling;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Parser, value_parser};
+use llm_engine::sampling::settings::{Kind, SETTINGS, Sampling};
 
 /// Generates text with a language model.
 #[derive(Parser, Debug)]
@@ -21,18 +21,20 @@ pub struct Options {
     #[arg(long, requires = "chat")]
     pub system: Option<String>,
     /// Maximum number of tokens to generate; a full context ends the text too.
-    #[arg(long, short = 'n', default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, short = 'n', default_value_t = 256, value_parser = value_parser!(u32).range(1..))]
     pub tokens: u32,
     #[command(flatten)]
-    pub sampling: SamplingOptions,
+    sampling: SamplingOptions,
+    /// The same seed gives the same text.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
     /// Ends before this text; may be given several times.
     #[arg(long = "stop", value_name = "TEXT")]
     pub stops: Vec<String>,
     /// Device to run on: `cpu`, `rocm` or `rocm:N`. By default ROCm where there is a GPU, else the CPU.
     #[arg(long)]
     pub device: Option<String>,
-    /// Type of weights that are floats, and of the cache: `f32`, `f16` or `bf16`. By default that of config.json, f32 on
-    /// the CPU and for GGUF files.
+    /// Type of float weights and of the cache: f32, f16 or bf16; by default config.json's, f32 on the CPU and for GGUF.
     #[arg(long)]
     pub dtype: Option<DType>,
     /// Writes the tokens and figures of the run to this file, as JSON.
@@ -40,48 +42,50 @@ pub struct Options {
     pub report: Option<PathBuf>,
 }
 
-/// Settings of the engine's sampler, which checks their ranges.
-#[derive(Args, Clone, Debug)]
-pub struct SamplingOptions {
-    /// Divides the logits; 0 always takes the likeliest token.
-    #[arg(long, default_value_t = 0.8)]
-    temperature: f32,
-    /// Keeps only so many of the likeliest tokens.
-    #[arg(long)]
-    top_k: Option<usize>,
-    /// Keeps only the likeliest tokens that together have this probability.
-    #[arg(long, default_value_t = 1.0)]
-    top_p: f32,
-    /// Keeps only tokens with at least this share of the likeliest one's probability.
-    #[arg(long, default_value_t = 0.0)]
-    min_p: f32,
-    /// Divides the logits of tokens of prompt and text by this; 1 does nothing.
-    #[arg(long, alias = "repeat-penalty", default_value_t = 1.0)]
-    repetition_penalty: f32,
-    /// Subtracted from the logit of each token of the text.
-    #[arg(long, default_value_t = 0.0)]
-    presence_penalty: f32,
-    /// Subtracted from the logit of each token of the text, once for each time that it is there.
-    #[arg(long, default_value_t = 0.0)]
-    frequency_penalty: f32,
-    /// The same seed gives the same text.
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+/// The engine's sampler settings, which checks their ranges: an option each.
+#[derive(Clone, Debug)]
+pub struct SamplingOptions(Sampling);
+
+impl Args for SamplingOptions {
+    fn augment_args(command: Command) -> Command {
+        let option = |name: &str| -> &'static str { name.replace('_', "-").leak() };
+        command.args(SETTINGS.iter().map(|setting| {
+            let arg = Arg::new(setting.name).long(option(setting.name)).help(setting.doc.trim());
+            let arg = arg.aliases(setting.alias.map(option)).value_name("NUMBER");
+            match setting.kind {
+                Kind::Number { .. } => arg.value_parser(value_parser!(f32)),
+                Kind::Count { .. } => arg.value_parser(value_parser!(usize)),
+            }
+        }))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
 }
 
-impl SamplingOptions {
-    /// The settings as the engine takes them.
-    pub fn sampling(&self) -> Sampling {
-        Sampling {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            seed: Some(self.seed),
-            ..Sampling::default()
+impl FromArgMatches for SamplingOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut sampling = Sampling { temperature: 0.8, ..Sampling::default() };
+        for setting in SETTINGS {
+            match setting.kind {
+                Kind::Number { set, .. } => {
+                    matches.get_one(setting.name).into_iter().for_each(|value| set(&mut sampling, *value));
+                }
+                Kind::Count { set, .. } => set(&mut sampling, matches.get_one(setting.name).copied()),
+            }
         }
+        Ok(Self(sampling))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        Self::from_arg_matches(matches).map(|options| *self = options)
+    }
+}
+
+impl Options {
+    /// Returns the sampler settings as the engine takes them.
+    pub fn sampling(&self) -> Sampling {
+        Sampling { seed: Some(self.seed), ..self.sampling.0.clone() }
     }
 }

@@ -48,7 +48,7 @@ pub fn run(
     on_text: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<Run> {
     let begun = Instant::now();
-    let sampling = options.sampling.sampling();
+    let sampling = options.sampling();
     llm_engine::sampling::check(&sampling, usize::MAX)?;
     let text = load_text(&options.model)?;
     let prompt = prompt(options, &text)?;
@@ -113,15 +113,11 @@ fn prompt(options: &Options, text: &Text) -> Result<Vec<u32>> {
 
 /// Opens a device by its name; without one the first GPU, or the CPU after saying why.
 fn choose_device(name: Option<&str>) -> Result<Device> {
-    name.map_or_else(
-        || {
-            Ok(device::open("rocm").unwrap_or_else(|reason| {
-                eprintln!("on the CPU, since there is no ROCm device: {reason:#}");
-                Device::Cpu
-            }))
-        },
-        device::open,
-    )
+    let cpu = |reason: anyhow::Error| {
+        eprintln!("on the CPU, since there is no ROCm device: {reason:#}");
+        Device::Cpu
+    };
+    name.map_or_else(|| Ok(device::open("rocm").unwrap_or_else(cpu)), device::open)
 }
 
 fn memory(rocm: &RocmDevice) -> Result<String> {
