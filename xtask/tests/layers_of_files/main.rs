@@ -42,10 +42,6 @@ const NOT_YET: &[&str] = &[
     "candle-core/src/quantized_rocm",
     "candle-flash-attn/src",
     "hip-kernels/build/src",
-    "workers/llm-engine/src",
-    "workers/llm-worker/src",
-    "workers/sd-worker/src",
-    "workers/worker-core/src",
 ];
 
 const BACKEND: &str = "candle-core/src/rocm_backend/mod.rs";
