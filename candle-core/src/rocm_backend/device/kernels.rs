@@ -1,5 +1,5 @@
 //! The shipped kernels that a device has loaded: found by their number, without a lock after their first use.
-use super::faults::FaultRecord;
+use super::faults::{self, FaultRecord};
 use crate::rocm_backend::stream::Stream;
 use crate::rocm_backend::RocmError;
 use crate::Result;
@@ -69,10 +69,7 @@ impl KernelTable {
     fn load_module(&self, module: Module) -> Result<hip::Module> {
         let code_object = hip_kernels::code_object(module, &self.arch).map_err(RocmError::from)?;
         let loaded = load_module(&self.stream, module.name(), &code_object.bytes)?;
-        if matches!(
-            module,
-            Module::Attention | Module::Gradients | Module::Indexing | Module::Product | Module::Quantized
-        ) {
+        if hip_kernels::metadata::has_symbol(&code_object.bytes, faults::GLOBAL) {
             self.faults.attach(&loaded)?;
         }
         Ok(loaded)
