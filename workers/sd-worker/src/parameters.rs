@@ -52,14 +52,8 @@ pub struct Canvas {
     pub mask: Option<Source>,
 }
 
-/// What width and height are called where the request came from.
-#[derive(Clone, Copy, Debug)]
-pub struct SizeNames {
-    /// Of the width.
-    pub width: &'static str,
-    /// Of the height.
-    pub height: &'static str,
-}
+/// What the API that a request came by calls width and height.
+pub type SizeNames = [&'static str; 2];
 
 /// Checks on a thread that may take its time: images are decoded.
 ///
@@ -143,13 +137,13 @@ impl Parameters {
             ..defaults.clone()
         };
         // What was asked for is checked before a picture costs anything.
-        check_sides(info, [(width, names.width), (height, names.height)])?;
+        check_sides(info, [(width, names[0]), (height, names[1])])?;
         if image.is_none() {
             request.width = width.unwrap_or(defaults.width);
             request.height = height.unwrap_or(defaults.height);
             if request.width.saturating_mul(request.height) > bounds.pixels {
                 let (width, height, most) = (request.width, request.height, bounds.pixels);
-                return wrong(names.width, format!("makes {width} x {height}: the maximum is {most} pixels"));
+                return wrong(names[0], format!("makes {width} x {height}: the maximum is {most} pixels"));
             }
         }
         let limits = Limits { bytes: FILE, side: bounds.side as u32, pixels: bounds.pixels as u64 };
