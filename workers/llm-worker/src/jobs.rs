@@ -133,8 +133,8 @@ fn submit(served: &Served, asked: JobRequest) -> Result<Stream, ApiError> {
     let max_tokens = required(asked.max_tokens, "max_tokens")?;
     let top_p = asked.top_p.unwrap_or(1.0);
     check(&[
-        Limit::number("max_tokens", max_tokens as f64, 1.0, f64::INFINITY),
-        Limit { above: true, ..Limit::number("top_p", top_p.into(), 0.0, 1.0) },
+        Limit("max_tokens", max_tokens as f64, 1.0..=f64::INFINITY, "tokens"),
+        Limit("top_p", top_p.into(), f64::MIN_POSITIVE..=1.0, ""),
     ])?;
     let sampling = Sampling {
         temperature: required(asked.temperature, "temperature")?,

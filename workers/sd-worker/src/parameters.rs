@@ -98,12 +98,12 @@ impl Parameters {
         let n = self.n.unwrap_or(1);
         let strength = self.strength.unwrap_or(STRENGTHS[usize::from(mask.is_some())]);
         body::check(&[
-            Limit::count("prompt", prompt.len(), 0, bounds.prompt, "bytes"),
-            Limit::count("negative_prompt", negative.len(), 0, bounds.prompt, "bytes"),
-            Limit::count("steps", steps, 1, bounds.steps, "steps"),
-            Limit::number("guidance", guidance, 0.0, 100.0),
-            Limit::count("n", n, 1, bounds.pictures, "images"),
-            Limit { above: true, ..Limit::number("strength", strength, 0.0, 1.0) },
+            Limit("prompt", prompt.len() as f64, 0.0..=bounds.prompt as f64, "bytes"),
+            Limit("negative_prompt", negative.len() as f64, 0.0..=bounds.prompt as f64, "bytes"),
+            Limit("steps", steps as f64, 1.0..=bounds.steps as f64, "steps"),
+            Limit("guidance", guidance, 0.0..=100.0, ""),
+            Limit("n", n as f64, 1.0..=bounds.pictures as f64, "images"),
+            Limit("strength", strength, f64::MIN_POSITIVE..=1.0, ""),
         ])?;
         let method = match &self.scheduler {
             None => None,
