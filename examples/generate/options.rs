@@ -56,8 +56,8 @@ pub struct SamplingOptions {
     #[arg(long, default_value_t = 0.0)]
     min_p: f32,
     /// Divides the logits of tokens of prompt and text by this; 1 does nothing.
-    #[arg(long, default_value_t = 1.0)]
-    repeat_penalty: f32,
+    #[arg(long, alias = "repeat-penalty", default_value_t = 1.0)]
+    repetition_penalty: f32,
     /// Subtracted from the logit of each token of the text.
     #[arg(long, default_value_t = 0.0)]
     presence_penalty: f32,
@@ -77,7 +77,7 @@ impl SamplingOptions {
             top_k: self.top_k,
             top_p: self.top_p,
             min_p: self.min_p,
-            repeat_penalty: self.repeat_penalty,
+            repetition_penalty: self.repetition_penalty,
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
             seed: Some(self.seed),

@@ -38,93 +38,6 @@ impl Harm {
 const HIDES: &str = "GPUs that it leaves out are not there, and the others are numbered anew";
 const SERIAL: &str = "every launch waits for its kernel: slow";
 
-<<<<<<< HEAD
-/// What is looked for, in the order of reports.
-const KNOWN: &[Known] = &[
-    Known {
-        name: "HSA_OVERRIDE_GFX_VERSION",
-        harm: |value| {
-            Some(match value.is_empty() {
-                true => "empty, it makes ROCm see no GPU: unset it",
-                false => {
-                    "kernels of another GPU are run, which may compute wrong results or hang: unset it, kernels \
-                          for this GPU are in the binary or can be built"
-                }
-            })
-        },
-    },
-    Known { name: "HIP_VISIBLE_DEVICES", harm: |_| Some(HIDES) },
-    Known { name: "ROCR_VISIBLE_DEVICES", harm: |_| Some(HIDES) },
-    Known {
-        name: "CUDA_VISIBLE_DEVICES",
-        harm: |_| Some("HIP obeys it too: GPUs that it leaves out are not there"),
-    },
-    Known { name: "GPU_DEVICE_ORDINAL", harm: |_| Some(HIDES) },
-    Known {
-        name: "HSA_XNACK",
-        harm: |value| {
-            unless_zero(value, "code objects for xnack- GPUs do not load while page faults are retried")
-        },
-    },
-    Known {
-        name: "HIP_LAUNCH_BLOCKING",
-        harm: |value| unless_zero(value, "every launch waits for its kernel: slow"),
-    },
-    Known {
-        name: "AMD_SERIALIZE_KERNEL",
-        harm: |value| unless_zero(value, "every launch waits for its kernel: slow"),
-    },
-    Known { name: "AMD_SERIALIZE_COPY", harm: |value| unless_zero(value, "every copy is waited for: slow") },
-    Known {
-        name: "HSA_ENABLE_SDMA",
-        harm: |value| {
-            (value.trim() == "0").then_some("copies take compute units instead of copy engines: slow")
-        },
-    },
-    Known {
-        name: "CUDA_LAUNCH_BLOCKING",
-        harm: |value| unless_zero(value, "every launch of the NVIDIA driver waits for its kernel: slow"),
-    },
-    Known { name: "AMD_LOG_LEVEL", harm: |value| unless_zero(value, "every call is logged: slow") },
-    Known { name: "ROCBLAS_LAYER", harm: |value| unless_zero(value, "every rocBLAS call is logged: slow") },
-    Known {
-        name: "ROCBLAS_TENSILE_LIBPATH",
-        harm: |_| Some("rocBLAS takes its kernels from there, which must be those of its own version"),
-    },
-    Known { name: "HSA_TOOLS_LIB", harm: |_| Some("a profiler is loaded into the process: slow") },
-    Known {
-        name: "MIOPEN_FIND_ENFORCE",
-        harm: |value| unless_zero(value, "the first convolution of each shape searches, for minutes"),
-    },
-    harmless("MIOPEN_FIND_MODE"),
-    harmless("GPU_MAX_HW_QUEUES"),
-    harmless("ROCM_PATH"),
-    harmless("CUDA_HOME"),
-    harmless("CUDA_PATH"),
-    harmless("LD_LIBRARY_PATH"),
-    harmless("CANDLE_ROCM_DRIVER"),
-    harmless("CANDLE_ROCM_DEADLINE"),
-    harmless("CANDLE_ROCM_DETERMINISTIC"),
-    harmless("CANDLE_ROCM_MIOPEN"),
-    harmless("CANDLE_ROCM_HIPBLASLT"),
-    Known {
-        name: "CANDLE_ROCM_FUSION",
-        harm: |value| {
-            (value == "0").then_some("no launches are merged: decoding with quantized weights is slower")
-        },
-    },
-    harmless("CANDLE_ROCM_CONV_WORKSPACE"),
-    Known {
-        name: "CANDLE_ROCM_CONV_TUNE",
-        harm: |value| unless_zero(value, "the first convolution of each shape is measured: slow at first"),
-    },
-    harmless("CANDLE_ROCM_CONV_CACHE"),
-    harmless("CANDLE_ROCM_MEMORY_SHARE"),
-    harmless("CANDLE_ROCM_MEMORY_PARKED"),
-    harmless("CANDLE_ROCM_MEMORY_RESERVE"),
-    harmless("CANDLE_ROCM_MEMORY_IDLE"),
-    harmless("CANDLE_ROCM_EMULATOR"),
-=======
 /// The variables that are looked for, in the order of reports.
 const KNOWN: &[(&str, Harm)] = &[
     (
@@ -164,6 +77,7 @@ const KNOWN: &[(&str, Harm)] = &[
     ("CANDLE_ROCM_DETERMINISTIC", No),
     ("CANDLE_ROCM_MIOPEN", No),
     ("CANDLE_ROCM_HIPBLASLT", No),
+    ("CANDLE_ROCM_FUSION", Zero("no launches are merged: decoding with quantized weights is slower")),
     ("CANDLE_ROCM_CONV_WORKSPACE", No),
     ("CANDLE_ROCM_CONV_TUNE", NotZero("the first convolution of each shape is measured: slow at first")),
     ("CANDLE_ROCM_CONV_CACHE", No),
@@ -172,7 +86,6 @@ const KNOWN: &[(&str, Harm)] = &[
     ("CANDLE_ROCM_MEMORY_RESERVE", No),
     ("CANDLE_ROCM_MEMORY_IDLE", No),
     ("CANDLE_ROCM_EMULATOR", No),
->>>>>>> drivers
 ];
 
 /// Lists the variables that are set and change what ROCm, CUDA or the software GPU does, with the harm that each does.

@@ -36,16 +36,16 @@ fn folder_of(name: &str) -> Result<TempDir> {
 fn options_out_of_range() -> Result<()> {
     let folder = folder_of("Llama")?;
     for (option, value, parts) in [
-        ("--temperature", "-1", ["temperature", "-1 must be at least 0"]),
-        ("--temperature", "NaN", ["temperature", "NaN must be"]),
+        ("--temperature", "-1", ["temperature", "is -1, but must be"]),
+        ("--temperature", "NaN", ["temperature", "is NaN, but must be"]),
         ("--temperature", "warm", ["--temperature", "warm"]),
-        ("--top-p", "-1", ["top_p", "-1 must be"]),
-        ("--top-p", "1.5", ["top_p", "1.5 must be"]),
-        ("--top-k", "0", ["top_k", "at least 1"]),
-        ("--min-p", "-0.1", ["min_p", "-0.1 must be"]),
-        ("--repeat-penalty", "0", ["repeat_penalty", "0 must be above 0"]),
-        ("--repeat-penalty", "inf", ["repeat_penalty", "inf must be"]),
-        ("--presence-penalty", "3", ["presence_penalty", "3 must be"]),
+        ("--top-p", "-1", ["top_p", "is -1, but must be"]),
+        ("--top-p", "1.5", ["top_p", "is 1.5, but must be"]),
+        ("--top-k", "0", ["top_k", "is 0, but must be"]),
+        ("--min-p", "-0.1", ["min_p", "is -0.1, but must be"]),
+        ("--repeat-penalty", "0", ["repetition_penalty", "is 0, but must be"]),
+        ("--repetition-penalty", "inf", ["repetition_penalty", "is inf, but must be"]),
+        ("--presence-penalty", "3", ["presence_penalty", "is 3, but must be"]),
         ("--tokens", "0", ["--tokens", "1.."]),
         ("--stop", "", ["stop", "at least"]),
         ("--dtype", "f64", ["F64", "bf16 on GPUs"]),
@@ -54,7 +54,7 @@ fn options_out_of_range() -> Result<()> {
     ] {
         refused(folder.path(), &["--prompt", "the", option, value], &parts);
     }
-    refused(folder.path(), &["--prompt", "", "--device", "cpu"], &["prompt", "no token"]);
+    refused(folder.path(), &["--prompt", "", "--device", "cpu"], &["prompt", "at least one token"]);
     refused(folder.path(), &["--prompt", "the", "--system", "Be brief."], &["--chat"]);
     refused(folder.path(), &[&ARGS[..], &["--chat"]].concat(), &["--chat", "no chat template"]);
     Ok(())
@@ -161,7 +161,7 @@ fn prompts_and_tokenizers_that_do_not_fit() -> Result<()> {
     let mut more = tokenizer()?;
     more.add_tokens([AddedToken::from("purr", false)]).map_err(Error::msg)?;
     more.save(path.join("tokenizer.json"), false).map_err(Error::msg)?;
-    refused(path, &["--prompt", "purr", "--device", "cpu"], &["token 264", "vocabulary of 264"]);
+    refused(path, &["--prompt", "purr", "--device", "cpu"], &["token 264", "vocabulary has 264"]);
     generated(path, &ARGS)?;
 
     let weights = path.join("model.safetensors");

@@ -5,15 +5,9 @@
 use super::product::{Operands, OP};
 use super::values;
 use crate::backend::BackendStorage;
-<<<<<<< HEAD
-use crate::rocm_backend::hip_kernels::contract::{BlockFormat, DevicePtr};
-use crate::rocm_backend::{offset_by_elements, widening_product, Output};
-use crate::{DType, Layout, Result, RocmStorage};
-=======
 use crate::rocm_backend::hip_kernels::contract::DevicePtr;
-use crate::rocm_backend::{further, widening_product, Output};
+use crate::rocm_backend::{offset_by_elements, widening_product, Output};
 use crate::{DType, Result, RocmStorage};
->>>>>>> contract
 
 /// How much of a matrix is made bf16 at a time.
 const AT_ONCE: usize = 64 << 20;

@@ -93,7 +93,7 @@ pub unsafe extern "C" fn hipHostUnregister(hostPtr: *mut c_void) -> hipError_t {
     })
 }
 
-/// What an address is; hipErrorInvalidValue for memory that HIP does not know.
+/// Describes the memory at an address; hipErrorInvalidValue for memory that HIP does not know.
 pub unsafe extern "C" fn hipPointerGetAttributes(
     attributes: *mut hipPointerAttribute_t,
     ptr: *const c_void,

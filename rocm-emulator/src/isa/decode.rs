@@ -1,4 +1,4 @@
-//! Which encoding the first word of an instruction announces. Encodings after AMD's instruction set reference guides:
+//! Finds the encoding of an instruction by its first word. Encodings after AMD's instruction set reference guides:
 //! "Instinct MI100", "MI200" and "MI300" (gfx908, gfx90a, gfx942), "RDNA2", "RDNA3" and "RDNA4" (gfx10.3, gfx11, gfx12).
 //! gfx12's ALU is encoded as gfx11's, its memory instructions are encoded anew.
 use super::Family::{Cdna1, Cdna2, Cdna3, Rdna2, Rdna3, Rdna4};
@@ -24,7 +24,7 @@ pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, Decode
     Ok(inst)
 }
 
-/// The encodings of two and more words.
+/// Finds the decoder of an encoding of two or more words.
 fn long_encoding(family: Family, code: u32, word: u32) -> Result<Decode, &'static str> {
     Ok(match (family, code) {
         (_, 0b11_0110) => memory::decode_ds,

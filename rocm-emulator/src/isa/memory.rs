@@ -24,7 +24,7 @@ pub fn decode_ds(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let data = data_register(words, gfx9 && bit(word, 25))?;
     for slot in row.slots() {
         match slot.class {
-            // What ds_gws passes is data in the address field.
+            // ds_gws has its data in the address field.
             Class::Address if row.name.starts_with("ds_gws_") => inst.src[0] = data(bits(high, 0, 8)),
             Class::Address => inst.src[0] = Operand::Vgpr(bits(high, 0, 8) as u16),
             Class::Data0 => inst.src[1] = data(bits(high, 8, 8)),
@@ -41,7 +41,7 @@ pub fn has_two_offsets(name: &str) -> bool {
         || ["ds_read2", "ds_write2", "ds_wrxchg2"].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// How a data register's number is to be read.
+/// Returns the register file that a data register's number belongs to.
 fn data_register(words: &Words, accumulation: bool) -> Result<fn(u32) -> Operand, DecodeError> {
     match (accumulation, words.family) {
         (false, _) => Ok(|n| Operand::Vgpr(n as u16)),

@@ -288,7 +288,7 @@ pub(crate) enum SdwaSelect {
     Dword,
 }
 
-/// What becomes of the destination's other bits.
+/// Value of the destination's other bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SdwaUnused {
     /// Zero.
@@ -336,11 +336,11 @@ pub(crate) enum DppControl {
 pub struct DecodeError {
     /// The family as which the code was read.
     pub family: Family,
-    /// Where the bytes are in the code.
+    /// Offset of the instruction in the code, in bytes.
     pub offset: usize,
     /// The first dword.
     pub word: u32,
-    /// What is wrong with it.
+    /// Reason why it does not decode.
     pub reason: &'static str,
 }
 

@@ -2,7 +2,7 @@
 /// Number of chips: columns of opcodes in a table.
 pub const CHIPS: usize = 6;
 
-/// What kind of operand a slot holds.
+/// Kind of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// `v`: vector registers.
@@ -39,13 +39,13 @@ pub enum Class {
     Depctr,
 }
 
-/// How the instruction uses a slot.
+/// Use that an instruction makes of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Source,
     /// `=`
     Destination,
-    /// `?`: written only if the instruction is told to return the old value.
+    /// `?`: written only if the instruction returns the old value.
     Returned,
 }
 

@@ -1,4 +1,4 @@
-//! What each chip can decode: its rows by opcode and by name.
+//! The rows of each chip by opcode and by name.
 use super::rows;
 use super::table::{CHIPS, Row, parse_line};
 use super::{Encoding, Family};
@@ -107,7 +107,7 @@ impl Tables {
     }
 }
 
-/// How the names of an encoding of memory accesses begin.
+/// Prefix of the names of an encoding of memory accesses.
 const fn prefix(encoding: Encoding) -> &'static str {
     match encoding {
         Encoding::Flat => "flat",

@@ -7,7 +7,7 @@ use crate::runtime::{self, ErrorCode, HipError, runtime};
 use half::f16;
 use std::ffi::{CStr, c_char, c_void};
 
-/// What `rocblas_get_version_string` says: the interface's version, and that this is not AMD's library.
+/// Text of `rocblas_get_version_string`: the interface's version, and that this is not AMD's library.
 const VERSION: &CStr = c"4.4.0.software";
 
 type Outcome = Result<(), Status>;
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn rocblas_set_pointer_mode(handle: *mut c_void, pointer_m
     })
 }
 
-/// Where alpha and beta lie.
+/// Returns whether alpha and beta lie in host (0) or device memory (1).
 pub unsafe extern "C" fn rocblas_get_pointer_mode(handle: *mut c_void, pointer_mode: *mut u32) -> u32 {
     call("rocblas_get_pointer_mode", || {
         let settings = handle::get(handle)?.settings();
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn rocblas_set_atomics_mode(handle: *mut c_void, atomics_m
     })
 }
 
-/// Whether atomic additions are allowed.
+/// Returns whether atomic additions are allowed.
 pub unsafe extern "C" fn rocblas_get_atomics_mode(handle: *mut c_void, atomics_mode: *mut u32) -> u32 {
     call("rocblas_get_atomics_mode", || {
         let settings = handle::get(handle)?.settings();

@@ -1,13 +1,13 @@
 //! The chips that the software GPU can be: one row per architecture.
 use crate::isa::Family;
 
-/// What host code can ask about a chip. The sizes are those of a real chip of the architecture, so that
+/// Properties of a chip as host code can query them. The sizes are those of a real chip of the architecture, so that
 /// code which picks grids and tiles by them behaves as it would there; the speeds are nominal.
 #[derive(Debug)]
 pub struct ArchSpec {
     /// LLVM's processor name.
     pub name: &'static str,
-    /// What hipDeviceProp_t::gcnArchName says: the name with the feature suffixes of the chip.
+    /// hipDeviceProp_t::gcnArchName: the name with the feature suffixes of the chip.
     pub gcn_arch_name: &'static str,
     /// The generic target that includes this chip; empty if there is none.
     pub generic: &'static str,
@@ -16,7 +16,7 @@ pub struct ArchSpec {
     pub major: u32,
     pub minor: u32,
     pub wave_size: u32,
-    /// What HIP counts as multiprocessors (workgroup processors on RDNA).
+    /// Multiprocessors as HIP counts them (workgroup processors on RDNA).
     pub multiprocessors: u32,
     /// SIMDs per multiprocessor, as the occupancy calculation counts them.
     pub simds: u32,
@@ -31,7 +31,7 @@ pub struct ArchSpec {
     pub clock_khz: u32,
     pub memory_clock_khz: u32,
     pub memory_bus_bits: u32,
-    /// Whether the chip is built into a processor, whose memory it uses.
+    /// The chip is built into a processor, whose memory it uses.
     pub integrated: bool,
 }
 

@@ -1,15 +1,6 @@
-<<<<<<< HEAD
 //! A ROCm device: one GPU, one stream, its kernels, and what higher floors attach to it.
 use super::attachments::AppendList;
 use super::faults::FaultRecord;
-=======
-//! A ROCm device: one GPU, one stream, and what is loaded on it.
-use super::blaslt::BlasLt;
-use super::convolutions::Convolutions;
-use super::custom::CustomKernels;
-use super::deferred::{Deferred, OfDevice};
-use super::faults::{self, FaultRecord};
->>>>>>> contract
 use super::kernels::KernelTable;
 use super::properties::{draws_a_display, properties};
 use crate::rocm_backend::stream::{
@@ -222,38 +213,6 @@ impl DeviceState {
             }
         }
     }
-<<<<<<< HEAD
-=======
-
-    /// The library for products, opened at the first one. Held while a call of it is enqueued.
-    pub(crate) fn with_products<R>(&self, work: impl FnOnce(&ProductLibrary) -> Result<R>) -> Result<R> {
-        let mut products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *products {
-            Some(library) => work(library),
-            empty => work(empty.insert(ProductLibrary::open(self)?)),
-        }
-    }
-
-    /// Whether products go to rocBLAS, which has no kernels for some GPUs.
-    pub(crate) fn has_product_library(&self) -> Result<bool> {
-        self.with_products(|library| Ok(matches!(library, ProductLibrary::Rocblas(_))))
-    }
-
-    pub(super) fn load_module(&self, name: &str, code_object: &[u8]) -> Result<hip::Module> {
-        self.stream.check(hip::Module::load_data(code_object), || {
-            format!("hipModuleLoadData({name}, {} B)", code_object.len())
-        })
-    }
-
-    pub(super) fn load_shipped(&self, module: hip_kernels::Module) -> Result<hip::Module> {
-        let code_object = hip_kernels::code_object(module, &self.arch).map_err(RocmError::from)?;
-        let loaded = self.load_module(module.name(), &code_object.bytes)?;
-        if hip_kernels::metadata::has_symbol(&code_object.bytes, faults::GLOBAL) {
-            self.faults.attach(&loaded)?;
-        }
-        Ok(loaded)
-    }
->>>>>>> contract
 }
 
 /// The state that `RocmDevice::new` shares, by ordinal. Weak: a device that nobody uses is closed.

@@ -21,16 +21,9 @@ unsafe impl Send for Handle {}
 
 impl ProductLibrary {
     /// The GPU is not yet bound.
-<<<<<<< HEAD:candle-core/src/rocm_backend/libraries/rocblas.rs
     fn open(state: &DeviceState) -> Result<Self> {
-        if let Err(rocm_loader::LoadError::NoTensileFiles { .. }) =
-            rocm_loader::tensile::files_for(state.arch())
-        {
-=======
-    pub(super) fn open(state: &DeviceState) -> Result<Self> {
         let tensile_files = rocm_loader::driver().and_then(|driver| driver.tensile_files(state.arch()));
         if let Err(rocm_loader::LoadError::NoTensileFiles { .. }) = tensile_files {
->>>>>>> drivers:candle-core/src/rocm_backend/device/products.rs
             return Ok(Self::Own);
         }
         state.stream.bind()?;
@@ -40,7 +33,6 @@ impl ProductLibrary {
     }
 }
 
-<<<<<<< HEAD:candle-core/src/rocm_backend/libraries/rocblas.rs
 impl RocmDevice {
     /// Checks that rocBLAS is there and has kernels for this GPU. Without such kernels a plain product of ours takes its
     /// place.
@@ -48,18 +40,11 @@ impl RocmDevice {
     /// # Errors
     /// What is missing, where it was looked for, and what to do.
     pub fn check_rocblas(&self) -> Result<()> {
-        rocm_loader::tensile::files_for(self.arch()).map_err(RocmError::from)?;
+        rocm_loader::driver()
+            .and_then(|driver| driver.tensile_files(self.arch()))
+            .map_err(RocmError::from)?;
         Ok(())
     }
-=======
-/// Whether rocBLAS has kernels for `arch`.
-///
-/// # Errors
-/// What is missing, where it was looked for, and what to do.
-pub(super) fn check(arch: &str) -> Result<()> {
-    rocm_loader::driver().and_then(|driver| driver.tensile_files(arch)).map_err(RocmError::from)?;
-    Ok(())
->>>>>>> drivers:candle-core/src/rocm_backend/device/products.rs
 }
 
 impl DeviceState {

@@ -48,7 +48,7 @@ impl Names {
     }
 }
 
-/// What gfx9 and gfx10 have in common: vector memory and scalar loads are named after data types.
+/// Names that gfx9 and gfx10 share: vector memory and scalar loads are named after data types.
 const BEFORE_GFX11: &str = "
     *_load_{ubyte,sbyte,ushort,sshort}          *_load_{u8,i8,u16,i16}
     *_load_{ubyte,sbyte,short}_d16              *_load_d16_{u8,i8,b16}

@@ -5,7 +5,7 @@ use crate::exec::wave::Wave;
 use crate::exec::{Access, FaultKind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// From the old value, the source and the second operand (compare value or mask) to the new value.
+/// Computes the new value from the old one, the source and the second operand (compare value or mask).
 #[derive(Clone, Copy)]
 pub(super) enum AtomicOperation {
     Narrow(fn(u32, u32, u32) -> u32),
@@ -132,7 +132,7 @@ impl AtomicOperation {
         self.run_with(region, wave, addresses, exec, &source, &second, dst)
     }
 
-    /// The same with operands at hand.
+    /// Like [`Self::run`], with operands that were read before.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn run_with<const W: usize, R: Region>(
         self,

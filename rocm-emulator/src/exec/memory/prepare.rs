@@ -1,4 +1,4 @@
-//! From a decoded memory instruction to its step.
+//! Preparation of decoded memory instructions.
 use super::{Action, Exchange, LoadFormat, MemoryStep, Space, StoreFormat};
 use super::{atomics, pieces};
 use crate::isa::{Encoding, Family, Inst, Operand};

@@ -6,7 +6,7 @@ use super::operand::{self, Operands, Source};
 use super::shape::{self, Shaping};
 use crate::exec::wave::Wave;
 
-/// How wide an operand is and how constants and sign modifiers apply to it.
+/// Width of an operand, which also decides how constants and sign modifiers apply to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Bits16,
@@ -32,7 +32,7 @@ pub enum Format {
     Mask,
 }
 
-/// How a lane holds an operand: in 32 or 64 bits.
+/// Representation of an operand in a lane: 32 or 64 bits.
 pub trait Raw: Copy + Default {
     fn fetch<'a, const W: usize>(
         wave: &'a Wave<W>,
@@ -83,7 +83,7 @@ impl Raw for u64 {
 
 /// The view of an operand.
 pub trait Kind: 'static {
-    /// What an operation computes with.
+    /// Type that operations compute with.
     type Value: Copy;
     type Raw: Raw;
     const FORMAT: Format;

@@ -66,7 +66,7 @@ fn larger<F: Float>(a: F, b: F) -> F {
     if a.key() > b.key() { a } else { b }
 }
 
-/// What an order chose, unless an operand is no number: a signalling NaN wins, a quiet one loses.
+/// Returns `chosen` unless an operand is NaN: a signalling one wins, a quiet one loses.
 #[inline(always)]
 fn choose<F: Float>(a: F, b: F, chosen: F) -> F {
     let number = if a.is_nan() { b } else { chosen };
@@ -107,7 +107,7 @@ fn middle<F: Float>([a, b, c]: [F; 3], min: impl Fn(F, F) -> F, max: impl Fn(F, 
     if a.is_nan() || b.is_nan() || c.is_nan() { min(min(a, b), c) } else { rest }
 }
 
-/// What an order chose, unless an operand is no number: then the other one, and a quiet NaN if neither is.
+/// Returns `chosen` unless an operand is NaN: then the other one, or a quiet NaN if both are.
 #[inline(always)]
 fn choose_number<F: Float>(a: F, b: F, chosen: F) -> F {
     let number = if a.is_nan() { b } else { chosen };
@@ -127,7 +127,7 @@ pub fn max_number<F: Float>(a: F, b: F) -> F {
     choose_number(a, b, larger(a, b))
 }
 
-/// What an order chose, unless an operand is no number: then that, a signalling one first, made quiet.
+/// Returns `chosen` unless an operand is NaN: then that one made quiet, a signalling one first.
 #[inline(always)]
 fn choose_nan<F: Float>(a: F, b: F, chosen: F) -> F {
     let value = if b.is_nan() { b.quiet() } else { chosen };

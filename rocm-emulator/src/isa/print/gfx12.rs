@@ -1,4 +1,4 @@
-//! What is gfx12's own of memory instructions: prefetches, temporal hints and scopes.
+//! Parts of memory instructions that only gfx12 has: prefetches, temporal hints and scopes.
 use super::super::table::{Class, Role, Row};
 use super::super::{Encoding, Family, Inst, Operand};
 use super::memory::List;

@@ -30,7 +30,7 @@ pub fn write(text: &mut String, family: Family, inst: &Inst, class: Class) -> bo
     true
 }
 
-/// What is no inline constant is hexadecimal.
+/// Writes inline constants in decimal, other numbers in hexadecimal.
 pub fn write_decimal(text: &mut String, imm: u32) -> std::fmt::Result {
     if imm <= 64 { write!(text, "{imm}") } else { write!(text, "0x{imm:x}") }
 }
@@ -236,7 +236,7 @@ fn write_wait_count(text: &mut String, family: Family, imm: u32) -> std::fmt::Re
     write_fields(text, &[field("vmcnt", vector), field("expcnt", export), field("lgkmcnt", scalar)])
 }
 
-/// Which operands of vector instructions s_set_gpr_idx indexes.
+/// Writes which operands of vector instructions s_set_gpr_idx indexes.
 fn write_indexed(text: &mut String, imm: u32) -> std::fmt::Result {
     const OPERANDS: [&str; 4] = ["SRC0", "SRC1", "SRC2", "DST"];
     if imm > 15 {

@@ -1,4 +1,4 @@
-//! What follows the operands of vector ALU instructions: op_sel, signs of packed halves, clamp, SDWA, DPP, the
+//! Modifiers after the operands of vector ALU instructions: op_sel, signs of packed halves, clamp, SDWA, DPP, the
 //! fields of matrix products.
 use super::super::fields::is_mixed;
 use super::super::sdwa::write_sdwa;
@@ -88,7 +88,7 @@ fn selected_byte(inst: &Inst) -> Option<u8> {
     }
 }
 
-/// How blocks are broadcast. On gfx942 the last field of f64 products holds signs.
+/// Writes how blocks are broadcast. On gfx942 the last field of f64 products holds signs.
 fn write_matrix(text: &mut String, family: Family, inst: &Inst) -> Result {
     let signs = family == Family::Cdna3 && inst.name.ends_with("_f64");
     for (name, value) in [("cbsz", inst.mods.cbsz), ("abid", inst.mods.abid), ("blgp", inst.mods.blgp)] {

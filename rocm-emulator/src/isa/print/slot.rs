@@ -45,7 +45,7 @@ fn shows_halves(family: Family, inst: &Inst) -> bool {
     }
 }
 
-/// Whether a sign or absolute value of source `at` is printed with the operand. Packed operations list them
+/// Returns whether a sign or absolute value of source `at` is printed with it. Packed operations list them
 /// after the operands; integer operands have none, or on gfx11 ignore them.
 fn takes_signs(family: Family, inst: &Inst, at: usize) -> bool {
     let name = inst.name;

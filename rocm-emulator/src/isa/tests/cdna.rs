@@ -1,4 +1,4 @@
-//! What is gfx9's own.
+//! Instructions and operands that only gfx9 has.
 use super::super::{
     DppControl, Family, InlineFloat, Inst, Operand, Sdwa, SdwaSelect, SdwaUnused, decode, format, sreg,
 };

@@ -1,4 +1,4 @@
-//! What is gfx11's own.
+//! Instructions and operands of gfx11.
 use super::super::{DppControl, Encoding, Family, InlineFloat, Inst, Operand, decode, sreg};
 use super::round_trip::code;
 

@@ -1,4 +1,4 @@
-//! What is gfx12's own.
+//! Instructions and operands that only gfx12 has.
 use super::super::{Encoding, Family, Inst, Operand, decode, sreg};
 use super::round_trip::code;
 
