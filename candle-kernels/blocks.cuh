@@ -274,7 +274,7 @@ struct Q6K : Block<256, 210, 64, 32, false, 16> {
     }
 };
 
-// Every format with its name in kernels.
-#define EACH_FORMAT(X) \
-    X(Q4_0, q4_0) X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1) X(Q8_0, q8_0) X(Q8_1, q8_1) \
-    X(Q2K, q2k) X(Q3K, q3k) X(Q4K, q4k) X(Q5K, q5k) X(Q6K, q6k) X(Q8K, q8k)
+// Each format has a row in contract/formats.rs, which names the struct here.
+#define IS_AS_IN_CONTRACT(F, NAME, WEIGHTS_, BYTES_, ...) \
+    static_assert(F::WEIGHTS == WEIGHTS_ && F::BYTES == BYTES_, "blocks of " #NAME " have other sizes in the contract");
+CANDLE_EACH_FORMAT(IS_AS_IN_CONTRACT)

@@ -351,22 +351,29 @@ __device__ __forceinline__ void quantize(const float *inp, const float *weights,
     }
 }
 
-#define KERNEL(NAME, WEIGHTED, ...)                                                                             \
+// How blocks of a format are made.
+template <typename F> struct Quantizer;
+template <> struct Quantizer<Q4_0> : Centred<Q4_0, 8, 0, Plane<2, 4, 16>> {};
+template <> struct Quantizer<Q4_1> : FromLeast<Q4_1, 15, 15, Plane<4, 4, 16>> {};
+template <> struct Quantizer<Q5_0> : Centred<Q5_0, 16, -128, Plane<2, 1, 1, 4>, Plane<6, 4, 16>> {};
+template <> struct Quantizer<Q5_1> : FromLeast<Q5_1, 31, 255, Plane<4, 1, 1, 4>, Plane<8, 4, 16>> {};
+template <> struct Quantizer<Q8_0> : Bytes32<Q8_0, false> {};
+template <> struct Quantizer<Q8_1> : Bytes32<Q8_1, true> {};
+template <> struct Quantizer<Q8K> : Bytes256 {};
+template <> struct Quantizer<Q2K> : Ranges<Q2K, 3, 15, Plane<16, 2, 32>> {};
+template <> struct Quantizer<Q3K> : Scales6 {};
+template <> struct Quantizer<Q4K> : Ranges<Q4K, 15, 63, Plane<16, 4, 32>> {};
+template <> struct Quantizer<Q5K> : Ranges<Q5K, 31, 63, Plane<16, 1, 32, 4>, Plane<48, 4, 32>> {};
+template <> struct Quantizer<Q6K> : Scales8 {};
+
+#define KERNEL(NAME, F, WEIGHTED)                                                                               \
     extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK) NAME(                                            \
         const float *inp, const float *weights, uint8_t *out, const size_t blocks, const size_t row_blocks) {   \
-        quantize<__VA_ARGS__, WEIGHTED>(inp, weights, out, blocks, row_blocks);                                 \
+        quantize<Quantizer<F>, WEIGHTED>(inp, weights, out, blocks, row_blocks);                                \
     }
-#define QUANTIZE(NAME, ...) KERNEL(quantize_##NAME, false, __VA_ARGS__)
-#define QUANTIZE_BOTH(NAME, ...) QUANTIZE(NAME, __VA_ARGS__) KERNEL(quantize_weighted_##NAME, true, __VA_ARGS__)
-QUANTIZE(q4_0, Centred<Q4_0, 8, 0, Plane<2, 4, 16>>)
-QUANTIZE(q4_1, FromLeast<Q4_1, 15, 15, Plane<4, 4, 16>>)
-QUANTIZE(q5_0, Centred<Q5_0, 16, -128, Plane<2, 1, 1, 4>, Plane<6, 4, 16>>)
-QUANTIZE(q5_1, FromLeast<Q5_1, 31, 255, Plane<4, 1, 1, 4>, Plane<8, 4, 16>>)
-QUANTIZE(q8_0, Bytes32<Q8_0, false>)
-QUANTIZE(q8_1, Bytes32<Q8_1, true>)
-QUANTIZE(q8k, Bytes256)
-QUANTIZE_BOTH(q2k, Ranges<Q2K, 3, 15, Plane<16, 2, 32>>)
-QUANTIZE_BOTH(q3k, Scales6)
-QUANTIZE_BOTH(q4k, Ranges<Q4K, 15, 63, Plane<16, 4, 32>>)
-QUANTIZE_BOTH(q5k, Ranges<Q5K, 31, 63, Plane<16, 1, 32, 4>, Plane<48, 4, 32>>)
-QUANTIZE_BOTH(q6k, Scales8)
+#define QUANTIZE(F, NAME, WEIGHTS, BYTES, THREADS)                                                              \
+    static_assert(Quantizer<F>::SHARING == THREADS, #NAME " has another number of threads in the contract");    \
+    KERNEL(quantize_##NAME, F, false)
+#define QUANTIZE_WEIGHTED(F, NAME, ...) KERNEL(quantize_weighted_##NAME, F, true)
+CANDLE_EACH_MADE_FORMAT(QUANTIZE)
+CANDLE_EACH_WEIGHTED_FORMAT(QUANTIZE_WEIGHTED)

@@ -395,7 +395,7 @@ QUANTIZE_OPS(float, f32)
         const Routing routing = {experts, order, factors, count, stack, per};                                          \
         rows_product<F, ROWS>(activations, weights, routing, out, all, n, pieces, width);                              \
     }
-#define FORMAT_OPS(F, NAME)                                                                                            \
+#define FORMAT_OPS(F, NAME, ...)                                                                                        \
     DEQUANTIZE_OP(F, NAME, __nv_bfloat16, bf16)                                                                        \
     DEQUANTIZE_OP(F, NAME, float, f32)                                                                                 \
     DEQUANTIZE_OP(F, NAME, __half, f16)                                                                                \
@@ -407,4 +407,4 @@ QUANTIZE_OPS(float, f32)
     }                                                                                                                  \
     ROWS_OP(F, NAME, 1)                                                                                                \
     ROWS_OP(F, NAME, 8)
-EACH_FORMAT(FORMAT_OPS)
+CANDLE_EACH_FORMAT(FORMAT_OPS)

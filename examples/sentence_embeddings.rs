@@ -6,11 +6,13 @@
 //! ```
 //!
 //! `DIR` holds `config.json`, `tokenizer.json` and `model.safetensors`.
+#[path = "shared/device.rs"]
+mod device;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use candle_core::rocm::RocmDevice;
 use candle_core::{DType, Device, IndexOp, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::bert::{BertModel, Config};
@@ -46,7 +48,7 @@ struct Args {
 fn main() -> Result<()> {
     let args = Args::parse();
     let sentences = sentences(&args)?;
-    let device = device(&args.device)?;
+    let device = device::open(&args.device)?;
     let launched_before = kernels_launched(&device);
     let run = embed(&args.model, &args.device, &device, &sentences, args.batch.into())?;
     let launched = kernels_launched(&device) - launched_before;
@@ -66,7 +68,7 @@ fn main() -> Result<()> {
         report["driver"] = rocm.driver_name().into();
     }
     if let Some(name) = &args.compare {
-        let other_device = crate::device(name)?;
+        let other_device = device::open(name)?;
         let other = embed(&args.model, name, &other_device, &sentences, args.batch.into())?;
         let difference = max_abs_diff(&run.embeddings, &other.embeddings)?;
         let ratio = run.forward.as_secs_f64() / other.forward.as_secs_f64();
@@ -94,21 +96,6 @@ fn sentences(args: &Args) -> Result<Vec<String>> {
     }
     ensure!(sentences.len() >= 2, "give at least two sentences, as arguments or with --file");
     Ok(sentences)
-}
-
-/// Parses `cpu`, `rocm` or `rocm:N`.
-fn device(name: &str) -> Result<Device> {
-    match name.split_once(':') {
-        None if name == "cpu" => Ok(Device::Cpu),
-        None if name == "rocm" => RocmDevice::default_ordinal()
-            .and_then(Device::new_rocm)
-            .with_context(|| format!("cannot open device '{name}'")),
-        Some(("rocm", ordinal)) => {
-            let ordinal = ordinal.parse().with_context(|| format!("no device number in '{name}'"))?;
-            Device::new_rocm(ordinal).with_context(|| format!("cannot open device '{name}'"))
-        }
-        _ => bail!("unknown device '{name}': use cpu, rocm or rocm:N"),
-    }
 }
 
 fn describe(device: &Device) -> Result<String> {

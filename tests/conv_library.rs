@@ -2,6 +2,8 @@
 //! is not there, or fails.
 mod common;
 
+use common::called;
+
 use candle_core::rocm::{
     CONV_CACHE_VARIABLE, CONV_TUNE_VARIABLE, RocmDevice, conv_workspace, set_conv_library, set_conv_tuning,
     set_conv_workspace,
@@ -19,18 +21,6 @@ const IMMEDIATE: [&str; 3] = [
     "miopenConvolutionBackwardDataImmediate",
     "miopenConvolutionBackwardWeightsImmediate",
 ];
-
-fn calls() -> BTreeMap<&'static str, u64> {
-    rocm_loader::symbols::calls().collect()
-}
-
-/// What was called by `work`.
-fn called<R>(work: impl FnOnce() -> R) -> (R, BTreeMap<&'static str, u64>) {
-    let before = calls();
-    let result = work();
-    let made = calls().into_iter().map(|(name, count)| (name, count - before[name]));
-    (result, made.filter(|(_, count)| *count > 0).collect())
-}
 
 fn numbers(dims: &[usize], dtype: DType) -> Result<Tensor> {
     let count: usize = dims.iter().product();

@@ -2,15 +2,16 @@
 //! error that names the call, nothing leaks or hangs, and the next step succeeds.
 mod common;
 
+use common::{Injected, calls};
+
 use candle_core::rocm::{RocmDevice, RocmError};
 use candle_core::{DType, Device, Error, Result, Tensor, Var};
 use candle_nn::{Optimizer, SGD, loss, ops};
-use rocm_emulator::{Injection, inject, release_stalled};
+use rocm_emulator::{Injection, release_stalled};
 use serial_test::serial;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// So many calls of one function are made to fail at most, spread over all it is called for.
+/// Maximum number of calls of one function that are made to fail, spread over all its calls.
 const SAMPLES: u64 = 10;
 
 /// Calls whose failure nobody can be told: they give something back, or are asked only for more particulars.
@@ -31,23 +32,7 @@ const SILENT: &[&str] = &[
 /// Calls that are made where something is given back, too, and whose failure is silent there.
 const SILENT_IN_DROPS: &[&str] = &["hipSetDevice", "hipStreamSynchronize"];
 
-/// Ends what was asked for, also when the test fails.
-struct Asked;
-
-impl Asked {
-    fn of(injection: Injection) -> Self {
-        inject(injection);
-        Self
-    }
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        inject(Injection::default());
-    }
-}
-
-/// Whether failures can be asked for: not of an AMD GPU.
+/// Returns true if failures can be asked for: not of an AMD GPU.
 fn software(gpu: &common::Gpu) -> bool {
     let software = gpu.rocm().driver_name() == "emulator";
     if !software {
@@ -89,10 +74,6 @@ fn train_parking(bytes: usize) -> Result<[f32; 2]> {
 }
 
 /// Calls of each function so far.
-fn calls() -> BTreeMap<&'static str, u64> {
-    rocm_loader::symbols::calls().collect()
-}
-
 #[test]
 #[serial(gpu)]
 fn every_failing_call_is_one_error_and_the_next_step_succeeds() -> Result<()> {
@@ -117,7 +98,8 @@ fn every_failing_call_is_one_error_and_the_next_step_succeeds() -> Result<()> {
         let told_before = failures;
         for sample in 0..SAMPLES.min(count) {
             let nth = 1 + if count <= SAMPLES { sample } else { sample * (count - 1) / (SAMPLES - 1) };
-            let asked = Asked::of(Injection { failing: vec![(name.into(), nth)], ..Injection::default() });
+            let asked =
+                Injected::new(Injection { failing: vec![(name.into(), nth)], ..Injection::default() });
             // With reuse, a segment that is refused is asked for again, smaller.
             let parked = if name == "hipMalloc" { 0 } else { 64 << 20 };
             let outcome = train_parking(parked);
@@ -162,7 +144,7 @@ fn a_lost_device_fails_everything_and_hangs_nothing() -> Result<()> {
     }
     let device = RocmDevice::new_with_stream(0)?;
     let lost = Some(("hipModuleLaunchKernel".into(), 3));
-    let asked = Asked::of(Injection { lost, ..Injection::default() });
+    let asked = Injected::new(Injection { lost, ..Injection::default() });
     let error = train(&Device::Rocm(device.clone())).expect_err("the device is lost").to_string();
     assert!(error.contains("hipModuleLaunchKernel"), "{error}");
     assert!(train(&Device::Rocm(device.clone())).is_err() && device.memory_info().is_err());
@@ -182,7 +164,7 @@ fn large_requests_that_the_driver_refuses_are_out_of_memory() -> Result<()> {
         return Ok(());
     }
     let device = gpu.device();
-    let _asked = Asked::of(Injection { largest: Some(1 << 20), ..Injection::default() });
+    let _asked = Injected::new(Injection { largest: Some(1 << 20), ..Injection::default() });
     let error = Tensor::zeros(1 << 20, DType::F32, &device).expect_err("4 MiB").to_string();
     assert!(error.contains("out of device memory") && error.contains("4194304"), "{error}");
     // Blocks that would share a larger segment get one of their own.
@@ -212,7 +194,7 @@ fn a_stuck_stream_is_an_error_at_the_deadline() -> Result<()> {
     let x = Tensor::ones(1000, DType::F32, &device)?;
     assert_eq!(x.sum_all()?.to_scalar::<f32>()?, 1000.0);
     // Only what is stalled has a short deadline: nothing here needs to be quick.
-    let asked = Asked::of(Injection { stalled: Some(1), ..Injection::default() });
+    let asked = Injected::new(Injection { stalled: Some(1), ..Injection::default() });
     rocm.set_deadline(Some(Duration::from_millis(50)));
     let y = x.affine(2.0, 1.0)?.exp()?;
     let error = y.to_vec1::<f32>().expect_err("the stream is stuck");
@@ -243,7 +225,7 @@ fn a_stuck_device_can_be_dropped() -> Result<()> {
     let rocm = RocmDevice::new_with_stream(0)?;
     let x = Tensor::ones(1000, DType::F32, &Device::Rocm(rocm.clone()))?;
     x.device().synchronize()?;
-    let asked = Asked::of(Injection { stalled: Some(1), ..Injection::default() });
+    let asked = Injected::new(Injection { stalled: Some(1), ..Injection::default() });
     rocm.set_deadline(Some(Duration::from_millis(20)));
     let y = x.affine(2.0, 1.0)?;
     drop((x, y, rocm));

@@ -2,28 +2,17 @@
 //! not there, or fails.
 mod common;
 
+use common::called;
+
 use candle_core::rocm::RocmDevice;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Linear, Module};
 use rocm_emulator::{Injection, inject};
 use serial_test::serial;
-use std::collections::BTreeMap;
 use std::process::Command;
 
 const PRODUCT: &str = "hipblasLtMatmul";
 const HEURISTIC: &str = "hipblasLtMatmulAlgoGetHeuristic";
-
-fn calls() -> BTreeMap<&'static str, u64> {
-    rocm_loader::symbols::calls().collect()
-}
-
-/// Calls of hipBLASLt and launches by `work`.
-fn called<R>(work: impl FnOnce() -> R) -> (R, BTreeMap<&'static str, u64>) {
-    let before = calls();
-    let result = work();
-    let made = calls().into_iter().map(|(name, count)| (name, count - before[name]));
-    (result, made.filter(|(_, count)| *count > 0).collect())
-}
 
 /// A device of its own, whose shapes nobody has met; `None` where the driver is not the software GPU.
 fn fresh() -> Result<Option<Device>> {

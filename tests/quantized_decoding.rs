@@ -54,11 +54,6 @@ impl Decoder {
     }
 }
 
-/// Calls of the driver by name.
-fn calls() -> BTreeMap<&'static str, u64> {
-    rocm_loader::symbols::calls().collect()
-}
-
 #[test]
 fn a_step_is_few_launches_and_asks_for_no_memory() -> Result<()> {
     let Some(gpu) = common::gpu() else { return Ok(()) };
@@ -70,10 +65,10 @@ fn a_step_is_few_launches_and_asks_for_no_memory() -> Result<()> {
     }
     let mut decoder = Decoder::new(&device)?;
     decoder.step()?;
-    let before = calls();
+    let before = common::calls();
     let steps = 20;
     (0..steps).try_for_each(|_| decoder.step())?;
-    let after = calls();
+    let after = common::calls();
     let count = |name: &str| after[name] - before[name];
     for name in ["hipMalloc", "hipFree", "hipHostMalloc", "hipModuleLoadData"] {
         assert_eq!(count(name), 0, "{name}");

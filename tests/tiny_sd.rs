@@ -3,7 +3,7 @@
 // The command uses the rest.
 #![allow(dead_code)]
 
-#[path = "../examples/tiny_sd/adam.rs"]
+#[path = "../examples/shared/adam.rs"]
 mod adam;
 #[path = "../examples/tiny_sd/autoencoder.rs"]
 mod autoencoder;
@@ -11,7 +11,7 @@ mod autoencoder;
 mod batches;
 #[path = "../examples/tiny_sd/composite.rs"]
 mod composite;
-#[path = "../examples/tiny_sd/curve.rs"]
+#[path = "../examples/shared/curve.rs"]
 mod curve;
 #[path = "../examples/tiny_sd/export.rs"]
 mod export;
@@ -31,6 +31,8 @@ mod text_encoder;
 mod tokenizer;
 #[path = "../examples/tiny_sd/train.rs"]
 mod train;
+#[path = "../examples/shared/training.rs"]
+mod training;
 #[path = "../examples/tiny_sd/unet.rs"]
 mod unet;
 #[path = "../examples/tiny_sd/weights.rs"]
@@ -568,15 +570,16 @@ fn latents_have_the_variance_that_noise_has() -> Result<()> {
 
 #[test]
 fn the_optimizer_moves_as_candles_does() -> Result<()> {
+    const WEIGHT_DECAY: f64 = 0.05;
     let start = Tensor::new(&[[0.3f32, -0.2, 0.5], [0.1, 0.4, -0.6]], &Device::Cpu)?;
     let theirs = Var::from_tensor(&start)?;
-    let mut adam = adam::AdamW::begin(&BTreeMap::from([("w".to_string(), start.clone())]))?;
+    let mut adam = adam::AdamW::begin(&BTreeMap::from([("w".to_string(), start.clone())]), WEIGHT_DECAY)?;
     let params = ParamsAdamW {
         lr: 0.01,
         beta1: adam::DECAYS.0,
         beta2: adam::DECAYS.1,
         eps: adam::EPSILON,
-        weight_decay: adam::WEIGHT_DECAY,
+        weight_decay: WEIGHT_DECAY,
     };
     let mut expected = candle_nn::AdamW::new(vec![theirs.clone()], params)?;
     // Gradients shorter than what is cut.
@@ -594,7 +597,7 @@ fn the_optimizer_moves_as_candles_does() -> Result<()> {
         assert!(largest(&(ours - &average)?)? < 1e-6 && !ours.track_op(), "step {step}");
     }
     // A gradient a thousand times as long as allowed counts as the longest allowed one.
-    let mut adam = adam::AdamW::begin(&weights)?;
+    let mut adam = adam::AdamW::begin(&weights, WEIGHT_DECAY)?;
     let steep = (&adam.weights()["w"] * (1000. * adam::LONGEST))?.sum_all()?.backward()?;
     adam.step(&steep, 0.01, 1)?;
     let mean: f32 = adam.state()["mean"].sqr()?.sum_all()?.sqrt()?.to_scalar()?;

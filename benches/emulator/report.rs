@@ -1,18 +1,6 @@
 //! The table: what, measured, target, ok or missed.
 use super::measure::{Figure, Setting};
 
-/// An operation may take so many times as long as on the CPU device,
-const OPERATION: f64 = 12.0;
-/// with checks so many times as long as without,
-const CHECKED: f64 = 3.0;
-/// and the model so many times as long.
-const MODEL: f64 = 6.0;
-/// Lane-operations per second and core.
-const LANE_OPERATIONS: f64 = 1.5e9;
-const LAUNCH_MICROSECONDS: f64 = 10.0;
-/// From one thread to two.
-const SCALING: f64 = 1.7;
-
 /// A line of the table.
 struct Line {
     what: String,
@@ -56,7 +44,7 @@ pub fn print(figures: &[Figure], all: usize) {
     println!("{} of {} targets met", lines.iter().filter(|line| line.met).count(), lines.len());
 }
 
-/// What one figure says, alone and beside those of other settings.
+/// Returns the lines of one figure, alone and beside those of other settings, each with its target.
 fn lines(figure: &Figure, figures: &[Figure], all: usize) -> Vec<Line> {
     let Figure { setting, what, arch, seconds, reference } = figure;
     let Setting { threads, check } = *setting;
@@ -67,26 +55,27 @@ fn lines(figure: &Figure, figures: &[Figure], all: usize) -> Vec<Line> {
     if let Some(check) = check {
         let plain = with(Setting { threads, check: None });
         return plain
-            .map(|plain| at_most(name(&format!(", check={check}")), " x", seconds / plain.seconds, CHECKED))
+            .map(|plain| at_most(name(&format!(", check={check}")), " x", seconds / plain.seconds, 3.0))
             .into_iter()
             .collect();
     }
     let mut lines = match what.as_str() {
         "launch" | "launch and wait" => {
-            vec![at_most(name(""), " us", seconds / reference * 1e6, LAUNCH_MICROSECONDS)]
+            vec![at_most(name(""), " us", seconds / reference * 1e6, 10.0)]
         }
+        // Lane-operations of one core.
         "v_add_f32" | "v_fma_f32" if threads == 1 => {
-            vec![at_least(name(""), " G/s", reference / seconds / 1e9, LANE_OPERATIONS / 1e9)]
+            vec![at_least(name(""), " G/s", reference / seconds / 1e9, 1.5)]
         }
         "v_add_f32" | "v_fma_f32" => vec![],
         what if what.starts_with("MiniLM") => {
-            vec![at_most(name(", to CPU"), " x", seconds / reference, MODEL)]
+            vec![at_most(name(", to CPU"), " x", seconds / reference, 6.0)]
         }
         _ => vec![at_most(
             name(&format!(", to CPU ({:.1} / {:.1} ms)", seconds * 1e3, reference * 1e3)),
             " x",
             seconds / reference,
-            OPERATION,
+            12.0,
         )],
     };
     if threads == 1
@@ -97,7 +86,7 @@ fn lines(figure: &Figure, figures: &[Figure], all: usize) -> Vec<Line> {
             format!("{what}, {arch}, from 1 to 2 threads"),
             " x",
             seconds / two.seconds,
-            SCALING,
+            1.7,
         ));
     }
     lines

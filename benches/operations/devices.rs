@@ -47,8 +47,8 @@ impl Kind {
         let init_us = start.elapsed().as_secs_f64() * 1e6;
         let (name, driver, gpu, arch, note) = match &device {
             Device::Rocm(rocm) => {
-                let driver = rocm.driver_name();
-                ("rocm", driver, rocm.name().to_string(), rocm.arch().to_string(), note(driver))
+                let driver = rocm.driver()?;
+                ("rocm", driver.name(), rocm.name().to_string(), rocm.arch().to_string(), driver.note())
             }
             Device::Cpu => ("cpu", "-", cpu_name(), std::env::consts::ARCH.to_string(), None),
             _ => cuda(&device)?,
@@ -83,21 +83,16 @@ fn versions(device: &Device) -> Result<Map<String, Value>> {
     Ok(versions)
 }
 
-/// What must be said beside each figure of this driver.
-fn note(driver: &str) -> Option<&'static str> {
-    match driver {
-        "emulator" => Some("software GPU: no figure of hardware"),
-        "nvidia" => Some("NVIDIA, for development: no AMD figure"),
-        _ => None,
-    }
-}
+/// What must be said beside each figure of Candle's CUDA backend.
+#[cfg(feature = "cuda")]
+const NOTE: &str = "NVIDIA, for development: no AMD figure";
 
 #[cfg(feature = "cuda")]
 fn cuda(device: &Device) -> Result<Description> {
     let stream = device.as_cuda_device()?.cuda_stream();
     let context = stream.context();
     let (major, minor) = context.compute_capability()?;
-    Ok(("cuda", "-", context.name()?, format!("sm_{major}{minor}"), note("nvidia")))
+    Ok(("cuda", "-", context.name()?, format!("sm_{major}{minor}"), Some(NOTE)))
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -1,15 +1,17 @@
-//! The device on the NVIDIA driver, against rocm-loader's stand-ins for libcuda and libcublas, which are built here;
+//! The device on the NVIDIA driver, against nvidia-driver's stand-ins for libcuda and libcublas, which are built here;
 //! rustc must be there. Kernels do not run on them: what is tested is what users are told. A driver is chosen once per
 //! process, so each case is a process of its own.
-#![cfg(all(unix, feature = "rocm"))]
+#![cfg(all(unix, feature = "rocm-nvidia"))]
 
-use candle_core::rocm::rocm_loader::{DEVELOPMENT_NOTE, DRIVER_VARIABLE};
+use candle_core::rocm::rocm_loader::DRIVER_VARIABLE;
 use candle_core::rocm::Report;
 use candle_core::{DType, Device, Tensor};
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// What the driver says of every result.
+const NOTE: &str = "NVIDIA, for development: no AMD figure";
 /// An architecture that nobody builds for.
 const ARCH: (&str, &str) = ("FAKE_ARCH", "71");
 
@@ -17,7 +19,7 @@ const ARCH: (&str, &str) = ("FAKE_ARCH", "71");
 fn build(name: &str, with_cublas: bool) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nvidia").join(name);
     std::fs::create_dir_all(&folder).unwrap();
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rocm-loader/tests/fake");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nvidia-driver/tests/fake");
     let libraries = [("cuda.rs", "libcuda.so.1"), ("cublas.rs", "libcublas.so.13")];
     for (source, library) in libraries.iter().take(1 + usize::from(with_cublas)) {
         let status = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
@@ -73,8 +75,8 @@ fn missing_kernels() {
     assert_eq!(x.to_device(&Device::Cpu).unwrap().to_vec1::<f32>().unwrap(), [1.0, 2.0, 3.0]);
     says(x.exp().unwrap_err(), &["no kernels for sm_71", "CANDLE_ROCM_ARCHS=", ",sm_71"]);
     let report = Report::gather();
-    assert_eq!((report.emulated, report.note), (false, Some(DEVELOPMENT_NOTE)));
-    says(&report, &["CUDA driver 13.0 (libcuda.so.1)", DEVELOPMENT_NOTE, "versions   cuBLAS 13.1.7"]);
+    assert_eq!((report.emulated, report.note), (false, Some(NOTE)));
+    says(&report, &["CUDA driver 13.0 (libcuda.so.1)", NOTE, "versions   cuBLAS 13.1.7"]);
     says(&report, &["Fake H100, sm_71, discrete", "none in this binary", "libcuda.so.1 /", "libcublas.so /"]);
     says(report.advice, &["holds no kernels for sm_71", "CANDLE_ROCM_ARCHS=sm_71"]);
 }

@@ -2,7 +2,7 @@
 //! which data is copied. Each test has a process of its own, for the software GPU's options.
 #![cfg(feature = "rocm-emulator")]
 
-use candle_core::rocm::rocm_loader::{self, DriverKind, DRIVER_VARIABLE};
+use candle_core::rocm::rocm_loader::{self, DRIVER_VARIABLE};
 use candle_core::rocm::{Buffer, RocmDevice, RESERVE_VARIABLE};
 use candle_core::{DType, Device, Result, Tensor};
 use std::process::Command;
@@ -21,7 +21,7 @@ fn in_a_process(test: &str, devices: &str, options: &str, variables: &[(&str, &s
 
 /// Whether this machine, or who runs the tests, has another GPU than the software's.
 fn is_hardware() -> bool {
-    rocm_loader::driver().is_ok_and(|driver| driver.kind() != DriverKind::Emulator)
+    rocm_loader::driver().is_ok_and(|driver| !driver.is_software())
 }
 
 /// Runs an ignored test of this file on this machine's GPU, if there is one.

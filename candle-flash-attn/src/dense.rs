@@ -1,7 +1,7 @@
 //! A batch of sequences of one length.
 use candle::{Result, Tensor};
 
-use crate::op::{apply, with_statistics};
+use crate::op::{apply, attention, with_statistics};
 
 /// softmax(q kᵀ · scale + what else goes into the scores) v as an op of q, k and v.
 ///
@@ -55,104 +55,65 @@ impl FlashAttn {
     }
 }
 
-/// softmax(q kᵀ · `softmax_scale`) v. If `causal`, a query sees no key behind its position.
-///
-/// * `q` - (batch, queries, heads, width), f16, bf16 or f32
-/// * `k` - (batch, keys, key heads, width)
-/// * `v` - (batch, keys, key heads, value width)
-///
-/// The result is (batch, queries, heads, value width).
-///
-/// # Errors
-/// As the [crate] says.
-pub fn flash_attn(q: &Tensor, k: &Tensor, v: &Tensor, softmax_scale: f32, causal: bool) -> Result<Tensor> {
-    apply(FlashAttn::scaled(softmax_scale).causal(causal), q, k, v)
+attention! {
+    /// softmax(q kᵀ · `softmax_scale`) v. If `causal`, a query sees no key behind its position.
+    ///
+    /// * `q` - (batch, queries, heads, width), f16, bf16 or f32
+    /// * `k` - (batch, keys, key heads, width)
+    /// * `v` - (batch, keys, key heads, value width)
+    ///
+    /// The result is (batch, queries, heads, value width).
+    flash_attn(softmax_scale: f32, causal: bool) apply -> Tensor {
+        FlashAttn::scaled(softmax_scale).causal(causal)
+    }
 }
 
-/// [`flash_attn`] where a query sees `window_size_left` keys before its position and `window_size_right` behind it.
-///
-/// # Errors
-/// As the [crate] says.
-pub fn flash_attn_windowed(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    softmax_scale: f32,
-    window_size_left: Option<usize>,
-    window_size_right: Option<usize>,
-) -> Result<Tensor> {
-    apply(FlashAttn::scaled(softmax_scale).windowed(window_size_left, window_size_right), q, k, v)
+attention! {
+    /// [`flash_attn`] where a query sees `window_size_left` keys before its position and `window_size_right` behind it.
+    flash_attn_windowed(softmax_scale: f32, window_size_left: Option<usize>, window_size_right: Option<usize>) apply -> Tensor {
+        FlashAttn::scaled(softmax_scale).windowed(window_size_left, window_size_right)
+    }
 }
 
-/// [`flash_attn`] with ALiBi: `alibi_slopes`, f32 (heads), times the distance of query and key is taken off the score.
-///
-/// # Errors
-/// As the [crate] says.
-pub fn flash_attn_alibi(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    alibi_slopes: &Tensor,
-    softmax_scale: f32,
-    causal: bool,
-) -> Result<Tensor> {
-    apply(FlashAttn::scaled(softmax_scale).alibi(Some(alibi_slopes)).causal(causal), q, k, v)
+attention! {
+    /// [`flash_attn`] with ALiBi: `alibi_slopes`, f32 (heads), times the distance of query and key is taken off the score.
+    flash_attn_alibi(alibi_slopes: &Tensor, softmax_scale: f32, causal: bool) apply -> Tensor {
+        FlashAttn::scaled(softmax_scale).alibi(Some(alibi_slopes)).causal(causal)
+    }
 }
 
-/// [`flash_attn_windowed`] with the slopes of [`flash_attn_alibi`].
-///
-/// # Errors
-/// As the [crate] says.
-pub fn flash_attn_alibi_windowed(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    alibi_slopes: &Tensor,
-    softmax_scale: f32,
-    window_size_left: Option<usize>,
-    window_size_right: Option<usize>,
-) -> Result<Tensor> {
-    let op = FlashAttn::scaled(softmax_scale).alibi(Some(alibi_slopes));
-    apply(op.windowed(window_size_left, window_size_right), q, k, v)
+attention! {
+    /// [`flash_attn_windowed`] with the slopes of [`flash_attn_alibi`].
+    flash_attn_alibi_windowed(
+        alibi_slopes: &Tensor, softmax_scale: f32, window_size_left: Option<usize>,
+        window_size_right: Option<usize>
+    ) apply -> Tensor {
+        FlashAttn::scaled(softmax_scale).alibi(Some(alibi_slopes))
+            .windowed(window_size_left, window_size_right)
+    }
 }
 
-/// [`flash_attn_alibi_windowed`], with slopes or without, where `softcap` · tanh(score / `softcap`) takes the place of the
-/// score. A cap of 0 or less is none.
-///
-/// # Errors
-/// As the [crate] says.
-#[allow(clippy::too_many_arguments)]
-pub fn flash_attn_alibi_windowed_softcap(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    alibi_slopes: Option<&Tensor>,
-    softmax_scale: f32,
-    window_size_left: Option<usize>,
-    window_size_right: Option<usize>,
-    softcap: f32,
-) -> Result<Tensor> {
-    let op = FlashAttn::scaled(softmax_scale).alibi(alibi_slopes).capped(Some(softcap));
-    apply(op.windowed(window_size_left, window_size_right), q, k, v)
+attention! {
+    /// [`flash_attn_alibi_windowed`], with slopes or without, where `softcap` · tanh(score / `softcap`) takes the place of the
+    /// score. A cap of 0 or less is none.
+    flash_attn_alibi_windowed_softcap(
+        alibi_slopes: Option<&Tensor>, softmax_scale: f32, window_size_left: Option<usize>,
+        window_size_right: Option<usize>, softcap: f32
+    ) apply -> Tensor {
+        FlashAttn::scaled(softmax_scale).alibi(alibi_slopes)
+            .windowed(window_size_left, window_size_right).capped(Some(softcap))
+    }
 }
 
-/// [`flash_attn_alibi_windowed_softcap`], with a cap or without, and the statistics of the softmax: f32 (batch, heads,
-/// queries), the logarithm of the sum of exp(score) over the keys that a query sees, negative infinity if it sees none.
-/// With them, the results of parts of the keys can be put together; the result has gradients, the statistics have none.
-///
-/// # Errors
-/// As the [crate] says.
-#[allow(clippy::too_many_arguments)]
-pub fn flash_attn_with_statistics(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    alibi_slopes: Option<&Tensor>,
-    softmax_scale: f32,
-    window_size_left: Option<usize>,
-    window_size_right: Option<usize>,
-    softcap: Option<f32>,
-) -> Result<(Tensor, Tensor)> {
-    let op = FlashAttn::scaled(softmax_scale).alibi(alibi_slopes).capped(softcap);
-    with_statistics(op.windowed(window_size_left, window_size_right), q, k, v)
+attention! {
+    /// [`flash_attn_alibi_windowed_softcap`], with a cap or without, and the statistics of the softmax: f32 (batch, heads,
+    /// queries), the logarithm of the sum of exp(score) over the keys that a query sees, negative infinity if it sees none.
+    /// With them, the results of parts of the keys can be put together; the result has gradients, the statistics have none.
+    flash_attn_with_statistics(
+        alibi_slopes: Option<&Tensor>, softmax_scale: f32, window_size_left: Option<usize>,
+        window_size_right: Option<usize>, softcap: Option<f32>
+    ) with_statistics -> (Tensor, Tensor) {
+        FlashAttn::scaled(softmax_scale).alibi(alibi_slopes)
+            .windowed(window_size_left, window_size_right).capped(softcap)
+    }
 }

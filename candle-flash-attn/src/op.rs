@@ -1,12 +1,10 @@
 //! What is computed, as a custom op of q, k and v, and the statistics of its softmax, which its gradients need.
 use std::sync::{Arc, OnceLock};
 
-#[cfg(feature = "rocm")]
-use candle::rocm::AttentionOperand;
 use candle::{bail, CustomOp3, Result, Tensor};
 
 #[cfg(feature = "rocm")]
-use crate::rocm::Checked;
+use crate::rocm::{Checked, Operands};
 use crate::varlen::FlashAttnVarLen;
 use crate::FlashAttn;
 
@@ -28,11 +26,7 @@ pub(crate) trait Attend {
 
     /// Checks q, k and v, and has `compute` go on.
     #[cfg(feature = "rocm")]
-    fn checked<T>(
-        &self,
-        operands: [AttentionOperand; 3],
-        compute: impl FnOnce(Checked) -> Result<T>,
-    ) -> Result<T>;
+    fn checked<T>(&self, operands: Operands, compute: impl FnOnce(Checked) -> Result<T>) -> Result<T>;
 }
 
 macro_rules! attend {
@@ -41,12 +35,8 @@ macro_rules! attend {
             const NAME: &'static str = $name;
 
             #[cfg(feature = "rocm")]
-            fn checked<T>(
-                &self,
-                operands: [AttentionOperand; 3],
-                compute: impl FnOnce(Checked) -> Result<T>,
-            ) -> Result<T> {
-                self.check(operands, compute)
+            fn checked<T>(&self, of: Operands, compute: impl FnOnce(Checked) -> Result<T>) -> Result<T> {
+                self.check(of, compute)
             }
         }
     };
@@ -69,11 +59,7 @@ impl<O: Attend> Attend for Keeping<O> {
     }
 
     #[cfg(feature = "rocm")]
-    fn checked<T>(
-        &self,
-        operands: [AttentionOperand; 3],
-        compute: impl FnOnce(Checked) -> Result<T>,
-    ) -> Result<T> {
+    fn checked<T>(&self, operands: Operands, compute: impl FnOnce(Checked) -> Result<T>) -> Result<T> {
         self.op.checked(operands, compute)
     }
 }
@@ -102,6 +88,38 @@ where
     }
 }
 
+/// A forward pass on a device that has no kernels.
+macro_rules! refusing {
+    ($name:ident, $storage:ty, $text:literal) => {
+        fn $name(
+            &self,
+            _: &$storage,
+            _: &candle::Layout,
+            _: &$storage,
+            _: &candle::Layout,
+            _: &$storage,
+            _: &candle::Layout,
+        ) -> Result<($storage, candle::Shape)> {
+            bail!($text)
+        }
+    };
+}
+
+/// A function of upstream's API: its parameters after q, k and v, and the op that `$compute` applies to these.
+macro_rules! attention {
+    ($(#[$about:meta])* $name:ident($($parameter:ident: $type:ty),*) $compute:ident -> $made:ty $op:block) => {
+        $(#[$about])*
+        ///
+        /// # Errors
+        /// As the [crate] says.
+        #[allow(clippy::too_many_arguments)]
+        pub fn $name(q: &Tensor, k: &Tensor, v: &Tensor, $($parameter: $type),*) -> Result<$made> {
+            $compute($op, q, k, v)
+        }
+    };
+}
+pub(crate) use attention;
+
 /// A custom op whose storages of ROCm `rocm` computes; other devices have none.
 macro_rules! custom_op {
     ([$($of:tt)*] $op:ty) => {
@@ -110,29 +128,8 @@ macro_rules! custom_op {
                 Self::NAME
             }
 
-            fn cpu_fwd(
-                &self,
-                _: &candle::CpuStorage,
-                _: &candle::Layout,
-                _: &candle::CpuStorage,
-                _: &candle::Layout,
-                _: &candle::CpuStorage,
-                _: &candle::Layout,
-            ) -> Result<(candle::CpuStorage, candle::Shape)> {
-                bail!("no cpu support for flash-attn")
-            }
-
-            fn cuda_fwd(
-                &self,
-                _: &candle::CudaStorage,
-                _: &candle::Layout,
-                _: &candle::CudaStorage,
-                _: &candle::Layout,
-                _: &candle::CudaStorage,
-                _: &candle::Layout,
-            ) -> Result<(candle::CudaStorage, candle::Shape)> {
-                bail!("{NOT_ON_CUDA}")
-            }
+            refusing!(cpu_fwd, candle::CpuStorage, "no cpu support for flash-attn");
+            refusing!(cuda_fwd, candle::CudaStorage, "{NOT_ON_CUDA}");
 
             #[cfg(feature = "rocm")]
             fn rocm_fwd(

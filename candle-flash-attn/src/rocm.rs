@@ -15,6 +15,9 @@ const WIDTH_STEP: usize = 8;
 /// Rows of a page are.
 const PAGE_STEP: usize = 16;
 
+/// Storages and layouts of q, k and v.
+pub(crate) type Operands<'a> = [AttentionOperand<'a>; 3];
+
 /// Operands that were checked.
 pub(crate) struct Checked<'a> {
     attention: Attention<'a>,
@@ -23,7 +26,7 @@ pub(crate) struct Checked<'a> {
 }
 
 /// The result of q, k and v. Statistics are computed if the op keeps them.
-pub(crate) fn forward<O: Attend>(op: &O, operands: [AttentionOperand; 3]) -> Result<(RocmStorage, Shape)> {
+pub(crate) fn forward<O: Attend>(op: &O, operands: Operands) -> Result<(RocmStorage, Shape)> {
     op.checked(operands, |Checked { attention, result, statistics }| {
         let attention = Attention { statistics: op.kept().is_some(), ..attention };
         let made = attend(O::NAME, &attention, operands, &result)?;
@@ -34,12 +37,7 @@ pub(crate) fn forward<O: Attend>(op: &O, operands: [AttentionOperand; 3]) -> Res
     })
 }
 
-fn attend(
-    op: &'static str,
-    attention: &Attention,
-    operands: [AttentionOperand; 3],
-    result: &Shape,
-) -> Result<Attended> {
+fn attend(op: &'static str, attention: &Attention, operands: Operands, result: &Shape) -> Result<Attended> {
     let [q, k, v] = operands;
     let (q_rows, k_rows, v_rows) = (by_heads(q.1)?, by_heads(k.1)?, by_heads(v.1)?);
     let out = by_heads(&Layout::contiguous(result))?;
@@ -179,11 +177,8 @@ impl FlashAttn {
     }
 
     /// Checks q, k and v, and has `compute` go on.
-    pub(crate) fn check<T>(
-        &self,
-        [q, k, v]: [AttentionOperand; 3],
-        compute: impl FnOnce(Checked) -> Result<T>,
-    ) -> Result<T> {
+    pub(crate) fn check<T>(&self, of: Operands, compute: impl FnOnce(Checked) -> Result<T>) -> Result<T> {
+        let [q, k, v] = of;
         check_dtype(q.0)?;
         let layouts = [q.1, k.1, v.1];
         let [q_rank, k_rank, v_rank] = layouts.map(|layout| layout.dims().len());
@@ -212,11 +207,8 @@ impl FlashAttn {
 
 impl FlashAttnVarLen {
     /// Checks q, k and v, and has `compute` go on.
-    pub(crate) fn check<T>(
-        &self,
-        [q, k, v]: [AttentionOperand; 3],
-        compute: impl FnOnce(Checked) -> Result<T>,
-    ) -> Result<T> {
+    pub(crate) fn check<T>(&self, of: Operands, compute: impl FnOnce(Checked) -> Result<T>) -> Result<T> {
+        let [q, k, v] = of;
         check_dtype(q.0)?;
         let [seqlens_q, seqlens_k] = [&self.seqlens_q, &self.seqlens_k].map(Tensor::storage_and_layout);
         let [starts_q, starts_k] = [rocm("seqlens_q", &seqlens_q)?, rocm("seqlens_k", &seqlens_k)?];

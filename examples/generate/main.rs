@@ -4,19 +4,12 @@
 //! cargo run --release --features rocm --example generate -- model.gguf --prompt "Once upon a time"
 //! ```
 //!
-//! The text goes to the standard output as it comes, everything else to the standard error. docs/generate.md says more.
-mod chat;
-mod devices;
-mod families;
-mod generation;
-mod limits;
-mod model_files;
+//! The engine of `llm-worker` does the work, with one request. The text goes to the standard output as it comes,
+//! everything else to the standard error. docs/generate.md says more.
+#[path = "../shared/device.rs"]
+mod device;
 mod options;
 mod run;
-mod sampling;
-mod sentence_piece;
-mod text;
-mod vocabulary;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -24,10 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use llm_engine::request::StopReason;
 
 /// Set by the first Ctrl-C; the second ends the process at once.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-/// What a shell reports of a program that Ctrl-C ended: a script must not take the text for complete.
+/// Exit status that a shell reports for a program that Ctrl-C ended: a script must not take the text for complete.
 const INTERRUPTED_STATUS: u8 = 130;
 
 fn main() -> ExitCode {
@@ -56,8 +50,8 @@ fn generate(options: &options::Options) -> Result<ExitCode> {
         std::fs::write(path, format!("{:#}\n", run.report()))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(match run.generated.end {
-        generation::End::Interrupted => INTERRUPTED_STATUS.into(),
-        _ => ExitCode::SUCCESS,
+    Ok(match run.reason {
+        StopReason::Cancelled => INTERRUPTED_STATUS.into(),
+        StopReason::Stop | StopReason::Length => ExitCode::SUCCESS,
     })
 }

@@ -1,93 +1,176 @@
-//! A whole run: files, device, model, text, and the figures of it.
+//! A whole run: prompt, device, model, one request to the engine, and the figures of it.
 use std::fmt;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use candle_core::Device;
+use candle_core::rocm::RocmDevice;
+use llm_engine::engine::{self, Engine, Stream};
+use llm_engine::model::{LoadOptions, load_decoder, load_text};
+use llm_engine::request::{Event, Request, StopReason};
+use llm_engine::step::StepModel;
+use llm_engine::text::Text;
+use serde_json::json;
 
-use crate::chat::Template;
-use crate::devices;
-use crate::families::Recognized;
-use crate::generation::{Generated, Request, generate};
-use crate::model_files::ModelFiles;
+use crate::device;
 use crate::options::Options;
-use crate::sampling::Sampler;
-use crate::vocabulary::Vocabulary;
 
-/// What a run did.
+/// Result of a run.
 pub struct Run {
-    pub generated: Generated,
+    /// Tokens of the text, without one that ends it.
+    pub tokens: Vec<u32>,
+    /// For each token how far the likeliest logit lay above the second; empty without `--report`.
+    pub leads: Vec<f32>,
+    /// Why the text ended.
+    pub reason: StopReason,
     model: String,
-    family: &'static str,
     device: Device,
     prompt_tokens: usize,
     load_time: Duration,
-    memory: String,
+    /// From the request to the first token.
+    prompt_time: Duration,
+    /// From the first token to the last.
+    token_time: Duration,
+    memory: Option<String>,
     kernels_launched: u64,
 }
 
-/// Does what the options say. Everything that can be wrong with them is looked for before the weights are read.
+/// Generates the text, and passes it to `on_text` as it comes. Options and prompt are checked before weights are read,
+/// except the prompt's length.
+///
+/// # Errors
+/// If an option, a file or the device does not allow it.
 pub fn run(
     options: &Options,
     interrupted: &AtomicBool,
     on_text: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<Run> {
-    let started = Instant::now();
-    let model = Recognized::of(ModelFiles::open(&options.model)?)?;
-    let (family, limits) = (model.family.name, model.limits);
-    let vocabulary = Vocabulary::of(model.files(), options.tokenizer.as_deref())?;
-    let prompt = match options.chat {
-        true => {
-            let template = Template::of(model.files(), &vocabulary.tokenizer)?;
-            template.render(options.system.as_deref(), &options.prompt)?
-        }
-        false => options.prompt.clone(),
-    };
-    // A template writes the tokens that begin a text itself.
-    let prompt = vocabulary.encode(&prompt, !options.chat, limits)?;
-    let device = devices::choose(options.device.as_deref())?;
-    let dtype = model.dtype(options.dtype, &device)?;
-    let tokens = options.tokens as usize;
-    let positions = limits.context.min(prompt.len() + tokens);
-    let mut model = model.load(dtype, &device, positions)?;
-    device.synchronize().context("loading the weights")?;
-    let load_time = started.elapsed();
+    let begun = Instant::now();
+    let sampling = options.sampling();
+    llm_engine::sampling::check(&sampling, usize::MAX)?;
+    let text = load_text(&options.model)?;
+    let prompt = prompt(options, &text)?;
+    let device = choose_device(options.device.as_deref())?;
 
-    let request = Request { prompt: &prompt, tokens, stops: &options.stops, context: limits.context };
-    let mut sampler = Sampler::new(&options.sampling);
-    let generated = generate(&mut model, &vocabulary, &mut sampler, &device, &request, interrupted, on_text)?;
+    let (prompt_tokens, tokens) = (prompt.len(), options.tokens as usize);
+    let context = Some(prompt_tokens + tokens);
+    let load = LoadOptions { dtype: options.dtype, context, contexts: Some(1), ..LoadOptions::default() };
+    let decoder = load_decoder(&options.model, &device, load, &mut |_| ())?;
+    // What the context has left; a prompt that leaves nothing is refused by the engine.
+    let left = decoder.capacity().context.saturating_sub(prompt_tokens).max(1);
+    let one = engine::Options { max_running: 1, max_waiting: 0, prefix_cache: false, ..Default::default() };
+    let engine = Engine::start(Box::new(decoder), Arc::new(text), one)?;
+
     // A folder like `.` has its name elsewhere.
     let path = options.model.canonicalize().unwrap_or_else(|_| options.model.clone());
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    Ok(Run {
-        generated,
-        model: name.to_string_lossy().into_owned(),
-        family,
-        prompt_tokens: prompt.len(),
-        load_time,
-        memory: devices::memory(&device)?,
-        kernels_launched: devices::kernels_launched(&device),
+    let mut run = Run {
+        tokens: Vec::new(),
+        leads: Vec::new(),
+        reason: StopReason::Cancelled,
+        model: path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
         device,
-    })
+        prompt_tokens,
+        load_time: begun.elapsed(),
+        prompt_time: Duration::ZERO,
+        token_time: Duration::ZERO,
+        memory: None,
+        kernels_launched: 0,
+    };
+    let request = Request {
+        prompt,
+        max_tokens: Some(tokens.min(left)),
+        sampling,
+        stop: options.stops.clone(),
+        ignore_eos: false,
+        logprobs: options.report.as_ref().map(|_| 2),
+        constraint: None,
+    };
+    let followed = match engine.submit(request) {
+        Ok(stream) => run.follow(stream, interrupted, on_text),
+        Err(refused) => Err(refused.into()),
+    };
+    if let Device::Rocm(rocm) = &run.device {
+        run.memory = Some(memory(rocm)?);
+        run.kernels_launched = rocm.kernels_launched();
+    }
+    engine.stop();
+    followed.map(|()| run)
+}
+
+/// The tokens of the prompt, which a chat template writes if asked for.
+fn prompt(options: &Options, text: &Text) -> Result<Vec<u32>> {
+    if !options.chat {
+        return text.encode(&options.prompt, true);
+    }
+    let system = options.system.iter().map(|system| json!({"role": "system", "content": system}));
+    let user = json!({"role": "user", "content": options.prompt});
+    let chat = text.chat(&system.chain([user]).collect(), None).context("--chat")?;
+    // The template writes the tokens that begin a text itself.
+    text.encode(&chat, false)
+}
+
+/// Opens a device by its name; without one the first GPU, or the CPU after saying why.
+fn choose_device(name: Option<&str>) -> Result<Device> {
+    let cpu = |reason: anyhow::Error| {
+        eprintln!("on the CPU, since there is no ROCm device: {reason:#}");
+        Device::Cpu
+    };
+    name.map_or_else(|| Ok(device::open("rocm").unwrap_or_else(cpu)), device::open)
+}
+
+fn memory(rocm: &RocmDevice) -> Result<String> {
+    let mib = |bytes: usize| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    let (stats, (_, total)) = (rocm.memory_stats(), rocm.memory_info()?);
+    Ok(format!("{} in use, {} at most, of {}", mib(stats.live), mib(stats.peak), mib(total)))
 }
 
 impl Run {
+    /// Reads the request's events to the end.
+    fn follow(
+        &mut self,
+        mut stream: Stream,
+        interrupted: &AtomicBool,
+        on_text: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            match stream.blocking_next().context("the engine stopped unexpectedly")? {
+                Event::Started => {}
+                Event::Token { token, text, top, .. } => {
+                    match self.tokens.is_empty() {
+                        true => self.prompt_time = begun.elapsed(),
+                        false => self.token_time = begun.elapsed() - self.prompt_time,
+                    }
+                    self.tokens.push(token);
+                    self.leads.extend(top.windows(2).map(|two| two[0].logprob - two[1].logprob));
+                    on_text(&text)?;
+                }
+                Event::End { text, reason, .. } => {
+                    self.reason = reason;
+                    return on_text(&text);
+                }
+                Event::Error { code, message } => bail!("{code}: {message}"),
+            }
+            if interrupted.load(Ordering::Relaxed) {
+                stream.cancel();
+            }
+        }
+    }
+
     /// The tokens and figures, for programs.
     pub fn report(&self) -> serde_json::Value {
-        let Generated { tokens, leads, end, prompt_time, token_time, steps } = &self.generated;
-        let mut report = serde_json::json!({
+        let mut report = json!({
             "model": self.model,
-            "family": self.family,
             "device": "cpu",
-            "tokens": tokens,
-            "leads": leads,
-            "end": format!("{end:?}"),
+            "tokens": self.tokens,
+            "leads": self.leads,
+            "end": self.reason,
             "prompt_tokens": self.prompt_tokens,
-            "steps": steps,
             "load_seconds": self.load_time.as_secs_f64(),
-            "prompt_seconds": prompt_time.as_secs_f64(),
-            "token_seconds": token_time.as_secs_f64(),
+            "prompt_seconds": self.prompt_time.as_secs_f64(),
+            "token_seconds": self.token_time.as_secs_f64(),
             "kernels_launched": self.kernels_launched,
         });
         if let Device::Rocm(rocm) = &self.device {
@@ -101,27 +184,32 @@ impl Run {
 
 impl fmt::Display for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Generated { tokens, end, prompt_time, token_time, steps, .. } = &self.generated;
-        let rate = |count: usize, time: &Duration| count as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE);
-        writeln!(
-            f,
-            "model   {}, a {}, loaded in {:.2} s",
-            self.model,
-            self.family,
-            self.load_time.as_secs_f64()
-        )?;
-        writeln!(f, "device  {}", devices::describe(&self.device))?;
-        writeln!(
-            f,
-            "prompt  {} tokens, {:.1} per second",
-            self.prompt_tokens,
-            rate(self.prompt_tokens, prompt_time)
-        )?;
-        let speed = match steps {
-            0 => String::new(),
-            _ => format!(", {:.1} per second", rate(*steps, token_time)),
+        let rate = |count: usize, time: Duration| match count as f64 / time.as_secs_f64() {
+            rate if rate.is_finite() => format!(", {rate:.1} per second"),
+            _ => String::new(),
         };
-        writeln!(f, "text    {} tokens{speed}; ended: {}", tokens.len(), end.reason())?;
-        writeln!(f, "memory  {}", self.memory)
+        writeln!(f, "model   {}, loaded in {:.2} s", self.model, self.load_time.as_secs_f64())?;
+        match &self.device {
+            Device::Rocm(rocm) => {
+                let driver = rocm.driver_name();
+                let note = match driver {
+                    "emulator" => "; this is the software GPU: its speeds are no hardware figures",
+                    "nvidia" => "; this is for development: its speeds are no AMD figures",
+                    _ => "",
+                };
+                writeln!(f, "device  {}, arch {}, driver {driver}{note}", rocm.name(), rocm.arch())?;
+            }
+            _ => writeln!(f, "device  the CPU")?,
+        }
+        writeln!(f, "prompt  {} tokens{}", self.prompt_tokens, rate(self.prompt_tokens, self.prompt_time))?;
+        let reason = match self.reason {
+            StopReason::Stop => "the text is complete",
+            StopReason::Length => "as many tokens as asked for, or the context is full",
+            StopReason::Cancelled => "interrupted",
+        };
+        // The first token is the prompt's.
+        let speed = rate(self.tokens.len().saturating_sub(1), self.token_time);
+        writeln!(f, "text    {} tokens{speed}; ended: {reason}", self.tokens.len())?;
+        self.memory.iter().try_for_each(|memory| writeln!(f, "memory  {memory}"))
     }
 }

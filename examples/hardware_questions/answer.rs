@@ -1,6 +1,7 @@
 //! A question, our guess, and what the GPU answered.
 use std::fmt;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -13,13 +14,13 @@ pub enum Verdict {
     NotApplicable,
 }
 
-/// What is asked, and why.
-#[derive(Clone, Copy)]
+/// A question to the GPU.
+#[derive(Clone, Copy, Deserialize)]
 pub struct Question {
     pub name: &'static str,
-    /// What we guess, in words.
+    /// The guess, in words.
     pub guess: &'static str,
-    /// What depends on it.
+    /// Consequence of the guess.
     pub why: &'static str,
     /// Where the guess is in the sources.
     pub place: &'static str,

@@ -71,7 +71,7 @@ fn main() -> Result<()> {
     );
     if let Some(file) = &args.json {
         // Nobody shall take another maker's figures for AMD's.
-        let note = (gpu.device.driver_name() == "nvidia").then_some(rocm_loader::DEVELOPMENT_NOTE);
+        let note = rocm_loader::driver().ok().and_then(|driver| driver.note());
         let report = json!({
             "note": note,
             "gpu": gpu.device.name(),

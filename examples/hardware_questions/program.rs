@@ -1,8 +1,9 @@
 //! What a program sees of memory, streams and scheduling.
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_core::rocm::rocm_rs::hip::bindings;
 use serde_json::json;
 
@@ -12,6 +13,13 @@ use crate::gpu::{Gpu, Grid, code_name};
 /// Long enough to look at a GPU while it is busy.
 const BUSY: Duration = Duration::from_millis(40);
 const WORDS: usize = 1 << 16;
+/// The questions, by the functions that ask them.
+const QUESTIONS: &str = include_str!("program.json");
+
+fn question(asked_by: &str) -> Result<Question> {
+    let questions: BTreeMap<&str, Question> = serde_json::from_str(QUESTIONS)?;
+    questions.get(asked_by).copied().with_context(|| format!("program.json has no question {asked_by:?}"))
+}
 
 pub fn ask(gpu: &Gpu) -> Result<Vec<Answer>> {
     // Whatever was left from the questions before does not count.
@@ -31,12 +39,6 @@ pub fn ask(gpu: &Gpu) -> Result<Vec<Answer>> {
 }
 
 fn local_memory(gpu: &Gpu) -> Result<Answer> {
-    const QUESTION: Question = Question {
-        name: "LDS at the start of a workgroup",
-        guess: "not zeros: nothing may count on them",
-        why: "kernels that forget to initialise LDS",
-        place: "rocm-emulator/src/exec/memory/region.rs (Lds::reset: all ones)",
-    };
     const LEFT: u32 = 0xc0ff_ee11;
     let grid = Grid { groups: 512, lanes: 256 };
     let counts = gpu.device.alloc_zeros::<u32>(4)?;
@@ -50,16 +52,10 @@ fn local_memory(gpu: &Gpu) -> Result<Answer> {
     let [left, zeros, ones, others] = [found[0], found[1], found[2], found[3]];
     let text =
         format!("{left} words of the kernel before, {zeros} zeros, {ones} of all ones, {others} others");
-    Ok(QUESTION.answer(zeros < (left + ones + others), text))
+    Ok(question("local_memory")?.answer(zeros < (left + ones + others), text))
 }
 
 fn hand_over(gpu: &Gpu) -> Result<Answer> {
-    const QUESTION: Question = Question {
-        name: "a wave that spins, waiting for another one of its workgroup",
-        guess: "it is told: waves take turns",
-        why: "kernels that hand over without a barrier",
-        place: "rocm-emulator/src/exec/workgroup.rs",
-    };
     const MOST: u32 = 100_000_000;
     let waited = gpu.device.alloc_zeros::<u32>(1)?;
     let launch = gpu.portable("hand_over")?.launch(Grid { groups: 1, lanes: 128 }.config());
@@ -67,7 +63,7 @@ fn hand_over(gpu: &Gpu) -> Result<Answer> {
     unsafe { launch.arg(&waited.ptr()).arg(&MOST).run()? };
     let waited = gpu.device.clone_dtoh(&waited)?[0];
     let text = if waited < MOST { format!("told after {waited} looks") } else { "never told".to_owned() };
-    Ok(QUESTION.answer(waited < MOST, text))
+    Ok(question("hand_over")?.answer(waited < MOST, text))
 }
 
 fn zeros(gpu: &Gpu, count: usize) -> Result<candle_core::rocm::Buffer<u32>> {
@@ -75,12 +71,6 @@ fn zeros(gpu: &Gpu, count: usize) -> Result<candle_core::rocm::Buffer<u32>> {
 }
 
 fn lane_order(gpu: &Gpu) -> Result<Answer> {
-    const QUESTION: Question = Question {
-        name: "the order in which the lanes of a wave reach one atomic counter",
-        guess: "by lane",
-        why: "results that depend on the order of atomics repeat here and may not on hardware",
-        place: "rocm-emulator/src/exec/memory/atomics.rs",
-    };
     let lanes = gpu.lanes();
     let (counter, places, out) = (zeros(gpu, 1)?, zeros(gpu, lanes as usize)?, zeros(gpu, lanes as usize)?);
     let launch = gpu.portable("lane_order")?.launch(Grid { groups: 1, lanes }.config());
@@ -88,16 +78,12 @@ fn lane_order(gpu: &Gpu) -> Result<Answer> {
     unsafe { launch.arg(&counter.ptr()).arg(&places.ptr()).arg(&out.ptr()).run()? };
     let found = gpu.device.clone_dtoh(&out)?;
     let in_order = found.iter().zip(0..).all(|(old, lane)| *old == lane);
-    Ok(QUESTION.answer(in_order, if in_order { "by lane" } else { "otherwise" }).with(json!(found)))
+    Ok(question("lane_order")?
+        .answer(in_order, if in_order { "by lane" } else { "otherwise" })
+        .with(json!(found)))
 }
 
 fn float_order(gpu: &Gpu) -> Result<Answer> {
-    const QUESTION: Question = Question {
-        name: "float atomics of many workgroups: does a sum repeat to the bit?",
-        guess: "nothing is guessed: any order is taken to be possible",
-        why: "index_add and scatter_add are written so that no float atomics are needed",
-        place: "docs/software-gpu.md",
-    };
     const RUNS: usize = 20;
     let places = zeros(gpu, 256)?;
     let mut sums = Vec::new();
@@ -110,7 +96,8 @@ fn float_order(gpu: &Gpu) -> Result<Answer> {
     }
     sums.sort_unstable();
     sums.dedup();
-    Ok(QUESTION.measured(format!("{} different sums in {RUNS} runs", sums.len()), json!(sums.len())))
+    Ok(question("float_order")?
+        .measured(format!("{} different sums in {RUNS} runs", sums.len()), json!(sums.len())))
 }
 
 /// Calls `ask` while the GPU is busy, and waits for the GPU. Returns the answer, and whether the GPU was busy for longer
@@ -133,12 +120,6 @@ fn while_busy<R>(gpu: &Gpu, mut steps: u32, mut ask: impl FnMut() -> Result<R>) 
 }
 
 fn query(gpu: &Gpu, steps: u32) -> Result<Answer> {
-    const QUESTION: Question = Question {
-        name: "hipStreamQuery of a busy and of an idle stream",
-        guess: "hipErrorNotReady at once, then hipSuccess",
-        why: "memory is reused, and deadlines are kept, by asking",
-        place: "rocm-emulator/src/api/stream.rs, candle-core/src/rocm_backend/stream/",
-    };
     // SAFETY: the stream is the device's.
     let ask = || unsafe { bindings::hipStreamQuery(gpu.stream()) };
     let ((busy, took), in_time) = while_busy(gpu, steps, || {
@@ -149,16 +130,10 @@ fn query(gpu: &Gpu, steps: u32) -> Result<Answer> {
     // SAFETY: it takes nothing; a code that is kept must not meet the next call.
     unsafe { bindings::hipGetLastError() };
     let text = format!("{} after {took:.0?}, then {}", code_name(busy), code_name(idle));
-    Ok(QUESTION.answer(busy == 600 && idle == 0 && in_time, text))
+    Ok(question("query")?.answer(busy == 600 && idle == 0 && in_time, text))
 }
 
 fn free(gpu: &Gpu, steps: u32) -> Result<Answer> {
-    const QUESTION: Question = Question {
-        name: "hipFree while a kernel runs that does not use the memory",
-        guess: "it waits for all work of the GPU",
-        why: "memory goes back to the driver only under pressure",
-        place: "rocm-emulator/src/runtime/mod.rs (free_device), candle-core/src/rocm_backend/stream/memory/",
-    };
     let mut memory: *mut c_void = std::ptr::null_mut();
     // SAFETY: the place for the address is ours.
     let code = unsafe { bindings::hipMalloc(&mut memory, 1 << 20) };
@@ -175,23 +150,11 @@ fn free(gpu: &Gpu, steps: u32) -> Result<Answer> {
     unsafe { bindings::hipGetLastError() };
     gpu.synchronize()?;
     let text = format!("it took {took:.0?}, and then the stream said {}", code_name(after));
-    Ok(QUESTION.answer(after == 0, text))
+    Ok(question("free")?.answer(after == 0, text))
 }
 
 /// Whether an upload that waits in its stream sees what the host writes after the call.
 fn upload(gpu: &Gpu, steps: u32, pinned: bool) -> Result<Answer> {
-    const PAGEABLE: Question = Question {
-        name: "hipMemcpyAsync from pageable memory of 256 KiB behind a kernel",
-        guess: "the source is read before the call returns",
-        why: "the host may free or change what it has uploaded",
-        place: "rocm-emulator/src/runtime/transfer.rs",
-    };
-    const PINNED: Question = Question {
-        name: "hipMemcpyAsync from pinned memory behind a kernel",
-        guess: "the source is read when its turn has come",
-        why: "the ring of staging buffers is reused only after an event",
-        place: "rocm-emulator/src/runtime/transfer.rs, candle-core/src/rocm_backend/stream/staging.rs",
-    };
     let bytes = 4 * WORDS;
     let mut pageable = vec![1u32; WORDS];
     let mut source = pageable.as_mut_ptr();
@@ -231,17 +194,12 @@ fn upload(gpu: &Gpu, steps: u32, pinned: bool) -> Result<Answer> {
     }
     let early = found.iter().filter(|word| **word == 1).count();
     let text = format!("{early} of {WORDS} words are those before the call, which took {took:.0?}");
-    let (question, right) = if pinned { (PINNED, early == 0) } else { (PAGEABLE, early == WORDS) };
-    Ok(question.answer(right, text))
+    let (name, right) =
+        if pinned { ("upload_pinned", early == 0) } else { ("upload_pageable", early == WORDS) };
+    Ok(question(name)?.answer(right, text))
 }
 
 fn alignment(gpu: &Gpu) -> Result<Answer> {
-    const QUESTION: Question = Question {
-        name: "the alignment of what hipMalloc gives",
-        guess: "256 bytes at least",
-        why: "packs of elements are loaded where addresses are aligned",
-        place: "rocm-emulator/src/runtime/memory/mod.rs (ALIGNMENT)",
-    };
     let mut all = Vec::new();
     gpu.device.bind_to_thread()?;
     for bytes in [1, 3, 100, 257, 5000, 1 << 20, (1 << 21) + 1] {
@@ -257,5 +215,5 @@ fn alignment(gpu: &Gpu) -> Result<Answer> {
         let code = unsafe { bindings::hipFree(memory) };
         ensure!(code == 0, "hipFree: {}", code_name(code));
     }
-    Ok(QUESTION.answer(least >= 8, format!("{} bytes", 1u64 << least)))
+    Ok(question("alignment")?.answer(least >= 8, format!("{} bytes", 1u64 << least)))
 }

@@ -25,10 +25,10 @@ use rand::rngs::StdRng;
 /// Stresses a GPU and fails if memory is lost or a result is wrong.
 #[derive(Parser)]
 struct Args {
-    /// How long, in minutes.
+    /// Duration in minutes.
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
-    /// How long, in hours.
+    /// Duration in hours.
     #[arg(long, conflicts_with = "minutes")]
     hours: Option<f64>,
     /// Repeats the same choices.

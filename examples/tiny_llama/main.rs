@@ -6,9 +6,12 @@
 //! ```
 //!
 //! Training goes on where it was interrupted. `export` makes the GGUF files from the safetensors anew.
+#[path = "../shared/adam.rs"]
 mod adam;
-#[path = "../tiny_sd/curve.rs"]
+#[path = "../shared/curve.rs"]
 mod curve;
+#[path = "../shared/device.rs"]
+mod device;
 mod export;
 mod grammar;
 mod model;
@@ -16,11 +19,12 @@ mod productions;
 mod sample;
 mod tokens;
 mod train;
+#[path = "../shared/training.rs"]
+mod training;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use candle_core::rocm::RocmDevice;
+use anyhow::{Context, Result};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::generation::Sampling;
@@ -77,25 +81,14 @@ fn main() -> Result<()> {
     let grammar = Grammar::read()?;
     match args.command {
         Command::Train { course, keep } => {
-            train(&grammar, course, keep as usize, &args.folder, &device(&args.device)?)
+            train(&grammar, course, keep as usize, &args.folder, &device::open(&args.device)?)
         }
         Command::Export => export::ggufs(Size::TINY, &args.folder),
         Command::Sample { prompt, count, temperature } => {
             let prompts = vec![prompt.as_str(); count];
-            sample(&grammar, &prompts, temperature, &args.folder, &device(&args.device)?)
+            sample(&grammar, &prompts, temperature, &args.folder, &device::open(&args.device)?)
         }
     }
-}
-
-/// Parses `cpu`, `rocm` or `rocm:N`.
-fn device(name: &str) -> Result<Device> {
-    let ordinal = match name.split_once(':') {
-        None if name == "cpu" => return Ok(Device::Cpu),
-        None if name == "rocm" => RocmDevice::default_ordinal()?,
-        Some(("rocm", number)) => number.parse().with_context(|| format!("no device number in '{name}'"))?,
-        _ => bail!("unknown device '{name}': use cpu, rocm or rocm:N"),
-    };
-    Device::new_rocm(ordinal).with_context(|| format!("cannot open device '{name}'"))
 }
 
 fn train(grammar: &Grammar, course: Course, keep: usize, folder: &Path, device: &Device) -> Result<()> {
@@ -126,9 +119,7 @@ fn train(grammar: &Grammar, course: Course, keep: usize, folder: &Path, device: 
         }
     }
     progress.finish();
-    let weights = training.model.weights.iter();
-    let weights = weights.map(|(name, weight)| (name.clone(), weight.as_tensor().clone())).collect();
-    export::safetensors(Size::TINY, &weights, folder)?;
+    export::safetensors(Size::TINY, &training.model.weights, folder)?;
     export::ggufs(Size::TINY, folder)
 }
 

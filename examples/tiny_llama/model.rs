@@ -2,11 +2,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use candle_core::{D, Device, Tensor, Var};
+use candle_core::{D, Device, Tensor};
 use candle_nn::ops::{rms_norm_slow, softmax};
 use candle_nn::rotary_emb::rope_slow;
 use rand::Rng;
 
+use super::adam::Weights;
 use super::tokens::VOCABULARY;
 
 /// Keeps a root-mean-square norm from dividing by zero.
@@ -65,7 +66,7 @@ impl Size {
 pub struct Model {
     size: Size,
     /// By name, in one order on each run.
-    pub weights: BTreeMap<String, Var>,
+    pub weights: Weights,
     cos: Tensor,
     sin: Tensor,
     /// Minus infinity where a position would see a later one.
@@ -91,7 +92,7 @@ impl Model {
                 let most = (if is_added { deep } else { SPREAD } * 3f64.sqrt()) as f32;
                 (0..count).map(|_| rng.random_range(-most..most)).collect()
             };
-            weights.insert(name, Var::from_vec(values, dims, device)?);
+            weights.insert(name, Tensor::from_vec(values, dims, device)?);
         }
         let half = size.head() / 2;
         let angles: Vec<f32> = (0..length * half)
@@ -148,7 +149,7 @@ impl Model {
         Ok(x.matmul(&self.weight(name)?.t()?)?)
     }
 
-    fn weight(&self, name: &str) -> Result<&Var> {
+    fn weight(&self, name: &str) -> Result<&Tensor> {
         self.weights.get(&format!("{name}.weight")).with_context(|| format!("the model has no '{name}'"))
     }
 }

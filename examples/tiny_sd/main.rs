@@ -6,11 +6,15 @@
 //! ```
 //!
 //! Training goes on where it was interrupted. `export` writes the model of what is trained so far.
+#[path = "../shared/adam.rs"]
 mod adam;
 mod autoencoder;
 mod batches;
 mod composite;
+#[path = "../shared/curve.rs"]
 mod curve;
+#[path = "../shared/device.rs"]
+mod device;
 mod export;
 mod judge;
 mod latents;
@@ -20,6 +24,8 @@ mod schedule;
 mod text_encoder;
 mod tokenizer;
 mod train;
+#[path = "../shared/training.rs"]
+mod training;
 mod unet;
 mod weights;
 
@@ -27,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use candle_core::Device;
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -79,7 +85,7 @@ enum Command {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let (folder, device) = (args.folder.as_path(), device(&args.device)?);
+    let (folder, device) = (args.folder.as_path(), device::open(&args.device)?);
     match args.command {
         Command::Train { course, keep, minutes } => {
             let end = minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(60. * minutes));
@@ -87,22 +93,6 @@ fn main() -> Result<()> {
         }
         Command::Export { course } => train(course, 1, Some(Instant::now()), folder, &device),
         Command::Sample { prompts, way } => sample(&prompts, &way, folder, &device),
-    }
-}
-
-/// Parses `cpu`, `rocm` or `rocm:N`.
-fn device(name: &str) -> Result<Device> {
-    match name.split_once(':').unwrap_or((name, "")) {
-        ("cpu", "") => Ok(Device::Cpu),
-        #[cfg(feature = "rocm")]
-        ("rocm", number) => {
-            let ordinal = match number {
-                "" => candle_core::rocm::RocmDevice::default_ordinal()?,
-                number => number.parse().with_context(|| format!("no device number in '{name}'"))?,
-            };
-            Device::new_rocm(ordinal).with_context(|| format!("cannot open device '{name}'"))
-        }
-        _ => bail!("unknown device '{name}': use cpu, or rocm or rocm:N in a build with the feature rocm"),
     }
 }
 

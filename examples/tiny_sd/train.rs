@@ -1,11 +1,10 @@
 //! Training: first the autoencoder, then text encoder and UNet together; each is kept in a file from which it goes on as
 //! if never interrupted.
-use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
@@ -16,10 +15,11 @@ use super::latents::Latents;
 use super::schedule::levels;
 use super::text_encoder::{self, TextEncoder};
 use super::tokenizer::Prompts;
+use super::training;
 use super::unet::{self, UNet};
 use super::weights::{Part, Shapes, Weights, random};
 
-/// What decides how the weights come out.
+/// Settings that decide the weights of a training.
 #[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
 pub struct Course {
     /// Repeats the same training.
@@ -39,7 +39,7 @@ pub struct Course {
     pub rate: f64,
 }
 
-/// How large the networks are.
+/// Sizes of the networks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sizes {
     pub autoencoder: autoencoder::Size,
@@ -66,7 +66,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// What a training of this stage is called.
+    /// Returns the name of a training of this stage.
     pub fn name(self) -> &'static str {
         match self {
             Self::Autoencoder => "vae",
@@ -96,7 +96,7 @@ impl Stage {
         Ok(of(TEXT, sizes.text.shapes()).chain(of(UNET, sizes.unet.shapes()?)).collect())
     }
 
-    /// What decides how this stage comes out.
+    /// Returns the numbers that decide this stage.
     fn figures(self, course: &Course) -> [f64; 4] {
         [course.seed.into(), self.steps(course) as f64, course.batch.into(), course.rate]
     }
@@ -106,8 +106,10 @@ impl Stage {
 pub const TEXT: &str = "text_encoder";
 pub const UNET: &str = "unet";
 
-const COURSE: &str = "course";
-const LOSSES: &str = "losses";
+/// Share of itself that a matrix loses, per step and rate.
+const WEIGHT_DECAY: f64 = 0.01;
+/// Share of the steps in which the rate rises.
+const RISING: f64 = 1. / 50.;
 /// Losses that are read back together: reading one waits for the device.
 const READ: usize = 25;
 
@@ -142,7 +144,7 @@ impl Training {
         device: &Device,
     ) -> Result<Self> {
         let mut rng = StdRng::seed_from_u64(u64::from(course.seed) + stage as u64);
-        let adam = AdamW::begin(&random(&stage.shapes(&sizes)?, &mut rng, device)?)?;
+        let adam = AdamW::begin(&random(&stage.shapes(&sizes)?, &mut rng, device)?, WEIGHT_DECAY)?;
         let latents = match stage {
             Stage::Autoencoder => None,
             Stage::Diffusion => {
@@ -189,7 +191,7 @@ impl Training {
         let batch = self.batches.next()?;
         let loss = self.loss(&batch)?;
         let gradients = loss.backward()?;
-        let rate = rate(self.course.rate, self.done(), self.steps());
+        let rate = training::rate(self.course.rate, RISING, self.done(), self.steps());
         self.adam.step(&gradients, rate, self.done() + 1)?;
         self.unread.push(loss.detach());
         if self.unread.len() == READ { self.read() } else { Ok(()) }
@@ -258,21 +260,13 @@ impl Training {
         Latents::measure(self.sizes.autoencoder, self.averages()?, &batches, self.adam.device())
     }
 
-    /// Writes weights, moments and losses to a file.
+    /// Writes the training to a file.
     ///
     /// # Errors
     /// If it cannot be written, or a loss is no number any more.
     pub fn keep(&mut self, file: &Path) -> Result<()> {
         self.read()?;
-        let mut tensors: HashMap<String, Tensor> = self.adam.state().into_iter().collect();
-        tensors.insert(LOSSES.to_string(), Tensor::new(self.losses.as_slice(), &Device::Cpu)?);
-        let figures = self.stage.figures(&self.course);
-        tensors.insert(COURSE.to_string(), Tensor::new(&figures, &Device::Cpu)?);
-        // An interrupted write leaves the file before.
-        let unfinished = file.with_extension("unfinished");
-        candle_core::safetensors::save(&tensors, &unfinished)
-            .and_then(|()| Ok(std::fs::rename(&unfinished, file)?))
-            .with_context(|| format!("cannot keep the training in {}", file.display()))
+        training::keep(&self.adam, &self.losses, &self.stage.figures(&self.course), file)
     }
 
     /// Goes on from a file.
@@ -280,32 +274,9 @@ impl Training {
     /// # Errors
     /// If the file cannot be read, or is of another course or other sizes.
     pub fn resume(mut self, file: &Path) -> Result<Self> {
-        let context = || format!("cannot go on from {}", file.display());
-        let kept: BTreeMap<String, Tensor> =
-            candle_core::safetensors::load(file, &Device::Cpu).with_context(context)?.into_iter().collect();
-        let tensor =
-            |name: &str| kept.get(name).with_context(|| format!("no tensor '{name}'")).with_context(context);
-        let (theirs, ours) = (tensor(COURSE)?.to_vec1::<f64>()?, self.stage.figures(&self.course));
-        ensure!(
-            theirs == ours,
-            "{} is of a training with seed, steps, batch, rate = {theirs:?}, not {ours:?}: repeat its options or \
-             take another --folder",
-            file.display()
-        );
-        self.adam.restore(&kept).with_context(context)?;
-        self.losses = tensor(LOSSES)?.to_dtype(DType::F32)?.to_vec1()?;
+        let figures = self.stage.figures(&self.course);
+        self.losses = training::resume(&mut self.adam, "seed, steps, batch, rate", &figures, file)?;
         self.draw_ahead();
         Ok(self)
     }
-}
-
-/// The learning rate of a step, counted from 0.
-fn rate(most: f64, step: usize, steps: usize) -> f64 {
-    let (step, steps) = (step as f64, steps as f64);
-    let rising = (steps / 50.).max(1.);
-    if step < rising {
-        return most * (step + 1.) / rising;
-    }
-    let done = (step - rising) / (steps - rising).max(1.);
-    most * (0.05 + 0.95 * 0.5 * (1. + (std::f64::consts::PI * done).cos()))
 }

@@ -6,10 +6,9 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::{VarBuilder, VarMap};
 use rand::Rng;
 
+pub use super::adam::Weights;
 use super::composite;
 
-/// Weights of a network, by their names in files.
-pub type Weights = BTreeMap<String, Tensor>;
 /// Shapes of weights.
 pub type Shapes = BTreeMap<String, Vec<usize>>;
 

@@ -1,6 +1,6 @@
 //! The host's side of the kernels: the arguments of each family as a struct, and the numbers of its kernels.
 //!
-//! Most of this module is made from the table `candle-kernels/contract.rs`, against which the build also holds every
+//! Most of this module is generated from the tables in `candle-kernels/contract`, against which the build also holds every
 //! compiled code object: an argument that is passed here is one that the kernel has.
 //!
 //! ```
@@ -15,65 +15,6 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
-
-use crate::Module;
-
-/// The type of an element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Element {
-    /// 8 bits, unsigned.
-    U8,
-    /// 32 bits, unsigned.
-    U32,
-    /// 16 bits, signed.
-    I16,
-    /// 32 bits, signed.
-    I32,
-    /// 64 bits, signed.
-    I64,
-    /// The upper half of an f32.
-    Bf16,
-    /// IEEE 754 binary16.
-    F16,
-    /// IEEE 754 binary32.
-    F32,
-    /// IEEE 754 binary64.
-    F64,
-    /// 4 bits of exponent, 3 of mantissa, no infinities.
-    F8e4m3,
-}
-
-impl Element {
-    /// All of them; `element as usize` is its place here.
-    pub const ALL: [Self; 10] = [
-        Self::U8,
-        Self::U32,
-        Self::I16,
-        Self::I32,
-        Self::I64,
-        Self::Bf16,
-        Self::F16,
-        Self::F32,
-        Self::F64,
-        Self::F8e4m3,
-    ];
-
-    /// The name, as it stands in the names of kernels.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::U8 => "u8",
-            Self::U32 => "u32",
-            Self::I16 => "i16",
-            Self::I32 => "i32",
-            Self::I64 => "i64",
-            Self::Bf16 => "bf16",
-            Self::F16 => "f16",
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-            Self::F8e4m3 => "f8e4m3",
-        }
-    }
-}
 
 /// An address in device memory.
 #[repr(transparent)]
@@ -193,6 +134,12 @@ impl<F> Copy for KernelOf<F> {}
 impl<F> fmt::Debug for KernelOf<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

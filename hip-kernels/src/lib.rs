@@ -13,9 +13,8 @@
 
 pub mod contract;
 mod lookup;
-mod module;
 
 /// The kernels of any code object, with their arguments.
 pub use amdgpu_code_object as metadata;
+pub use contract::Module;
 pub use lookup::{CodeObject, KernelError, archs, best_target, code_object};
-pub use module::Module;

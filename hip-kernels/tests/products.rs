@@ -3,70 +3,43 @@
 mod software_gpu;
 
 use half::{bf16, f16};
-use hip_kernels::contract::{BLOCK, PACK_BYTES, PRODUCT_TILE, Product, ProductKind, THIN_SIDE};
-use software_gpu::numbers::{Dtype, Numbers, launch, noise, on_each_device};
+use hip_kernels::contract::{BLOCK, PACK_BYTES, PRODUCT_TILE, Product, ProductKind, THIN_SIDE, TiledProduct};
+use software_gpu::numbers::{Dtype, Numbers, launch, on_each_device};
+use software_gpu::products::{self, Strides, arguments};
 
-/// How the operands lie.
-struct Operands {
-    a: [usize; 3],
-    b: [usize; 2],
+/// The arguments of kernels that are told how many threads share a column.
+fn with_width(of: TiledProduct, width: u32) -> Product {
+    let TiledProduct { a, b, c, m, n, k, batches, a_row, a_column, a_batch, .. } = of;
+    let TiledProduct { b_row, b_column, b_batch, c_row, c_batch, .. } = of;
+    #[rustfmt::skip]
+    return Product {
+        a, b, c, m, n, k, batches, a_row, a_column, a_batch, b_row, b_column, b_batch, c_row, c_batch, width,
+    };
 }
 
 /// A product of `(batches, m, k)` with one `(k, n)` for all batches, into rows apart by more than they have.
 fn check<T: Dtype>(
     arch: &str,
     kind: ProductKind,
-    [batches, m, n, k]: [usize; 4],
-    operands: &Operands,
+    sizes: [usize; 4],
+    operands: &Strides,
     (grid, block): ([u32; 3], [u32; 3]),
     width: u32,
 ) {
-    let (c_row, gap) = (n + 3, 7.0);
+    let [batches, m, n, k] = sizes;
     let ([a_batch, a_row, a_column], [b_row, b_column]) = (operands.a, operands.b);
     let last = |size: usize, stride: usize| size.saturating_sub(1) * stride;
     let a_len = last(batches, a_batch) + last(m, a_row) + last(k, a_column) + 1;
     let b_len = last(k, b_row) + last(n, b_column) + 1;
-    let (a, b) = (Numbers::<T>::new(&noise(a_len, 7)), Numbers::<T>::new(&noise(b_len, 8)));
-    let c = Numbers::<T>::new(&vec![gap; batches * m * c_row]);
-    let arguments = Product {
-        a: a.pointer(),
-        b: b.pointer(),
-        c: c.pointer(),
-        m: m as u32,
-        n: n as u32,
-        k: k as u32,
-        batches: batches as u32,
-        a_row,
-        a_column,
-        a_batch,
-        b_row,
-        b_column,
-        b_batch: 0,
-        c_row,
-        c_batch: m * c_row,
-        width,
-    };
-    launch(Product::kernel(kind, T::ELEMENT), &arguments, arch, grid, block);
-    let (left, right, got) = (a.read(), b.read(), c.read());
-    for batch in 0..batches {
-        for row in 0..m {
-            for column in 0..c_row {
-                let value = got[(batch * m + row) * c_row + column];
-                let terms = |i: usize| {
-                    left[batch * a_batch + row * a_row + i * a_column] * right[i * b_row + column * b_column]
-                };
-                let wanted = if column < n { (0..k).map(terms).sum() } else { gap };
-                // One rounding of the result, and the sum in f32.
-                let bound = T::EPSILON * (1.0 + wanted.abs()) + f64::from(f32::EPSILON) * k as f64;
-                let what = format!(
-                    "{kind:?} {:?} {:?} on {arch}, {batch} {row} {column}",
-                    T::ELEMENT,
-                    [batches, m, n, k]
-                );
-                assert!((value - wanted).abs() <= bound, "{what}: {value}, wanted {wanted}");
-            }
-        }
-    }
+    products::check::<T>(
+        sizes,
+        operands,
+        [a_len, b_len, 3],
+        |of| launch(Product::kernel(kind, T::ELEMENT), &with_width(of, width), arch, grid, block),
+        // One rounding of the result, and the sum in f32.
+        |wanted| T::EPSILON * (1.0 + wanted.abs()) + f64::from(f32::EPSILON) * k as f64,
+        &format!("{kind:?} {sizes:?} on {arch}"),
+    );
 }
 
 /// The left side stored by columns, the right one by rows.
@@ -74,7 +47,7 @@ fn check<T: Dtype>(
 fn plain_products() {
     on_each_device(|arch| {
         let plain = |[batches, m, n, k]: [usize; 4], grid| {
-            let operands = Operands { a: [m * k, 1, m], b: [n, 1] };
+            let operands = Strides { a: [m * k, 1, m], b: [n, 1] };
             let block = [PRODUCT_TILE as u32, PRODUCT_TILE as u32, 1];
             check::<f64>(arch, ProductKind::Product, [batches, m, n, k], &operands, (grid, block), 0);
         };
@@ -88,8 +61,8 @@ fn plain_products() {
 }
 
 /// Rows of the left side and columns of the right one are dense.
-fn along(m: usize, k: usize) -> Operands {
-    Operands { a: [m * k, k, 1], b: [1, k] }
+fn along(m: usize, k: usize) -> Strides {
+    Strides { a: [m * k, k, 1], b: [1, k] }
 }
 
 /// Threads of a part of a wave, of a wave and of several waves share a column; some workgroups have columns left over.
@@ -110,7 +83,7 @@ fn products_of_one_and_few_rows() {
 
 fn check_thin<T: Dtype>(arch: &str) {
     let pack = PACK_BYTES / size_of::<T::Bits>();
-    let thin = |[batches, m, n, packs]: [usize; 4], operands: &Operands, z, threads| {
+    let thin = |[batches, m, n, packs]: [usize; 4], operands: &Strides, z, threads| {
         let shape = ([n.div_ceil(THIN_SIDE) as u32, 1, z], [threads, 1, 1]);
         check::<T>(arch, ProductKind::Thin, [batches, m, n, packs * pack], operands, shape, 0);
     };
@@ -122,7 +95,7 @@ fn check_thin<T: Dtype>(arch: &str) {
     }
     // Fewer waves, rows and columns apart, and fewer workgroups than batches: each takes several.
     let k = 23 * pack;
-    let apart = Operands { a: [11 * (k + pack) + pack, k + pack, 1], b: [1, k + 2 * pack] };
+    let apart = Strides { a: [11 * (k + pack) + pack, k + pack, 1], b: [1, k + 2 * pack] };
     thin([3, 11, 20, 23], &apart, 2, 64);
 }
 
@@ -145,26 +118,10 @@ fn numbers_behind_a_line_do_not_count() {
             Numbers::<f16>::new(&(0..lines * pitch).map(of).collect::<Vec<_>>())
         };
         let (a, b, c) = (lines(m), lines(n), Numbers::<f16>::new(&vec![0.0; m * n]));
-        let arguments = Product {
-            a: a.pointer(),
-            b: b.pointer(),
-            c: c.pointer(),
-            m: m as u32,
-            n: n as u32,
-            k: k as u32,
-            batches: 1,
-            a_row: pitch,
-            a_column: 1,
-            a_batch: 0,
-            b_row: 1,
-            b_column: pitch,
-            b_batch: 0,
-            c_row: n,
-            c_batch: 0,
-            width: 0,
-        };
+        let strides = Strides { a: [0, pitch, 1], b: [1, pitch] };
+        let product = arguments([&a, &b, &c].map(Numbers::pointer), [1, m, n, k], &strides, n);
         let kernel = Product::kernel(ProductKind::Thin, f16::ELEMENT);
-        launch(kernel, &arguments, arch, [1, 1, 1], [BLOCK as u32, 1, 1]);
+        launch(kernel, &with_width(product, 0), arch, [1, 1, 1], [BLOCK as u32, 1, 1]);
         assert_eq!(c.read(), vec![k as f64; m * n], "{arch}");
     });
 }

@@ -95,7 +95,7 @@ fn forms(target: &'static str, family: Family) -> Result<BTreeMap<String, String
             let inst = decode(family, code, offset)
                 .map_err(|error| format!("{} on {target}, {offset:#x}: {error}", module.name()))?;
             let end = offset + usize::from(inst.size);
-            let text = format(family, &inst, 0);
+            let text = format(family, &inst);
             if text != "s_code_end" {
                 found.entry(form(&text)).or_insert_with(|| line(&code[offset..end], &text));
             }

@@ -7,6 +7,7 @@ use hip_kernels::contract::{
     BLOCK, ConvolutionTiles, ConvolutionTilesKind, KernelLayout, LAYOUT_WORDS, TileSide, TiledProduct,
 };
 use software_gpu::numbers::{Dtype, Numbers, launch, noise, on_each_device};
+use software_gpu::products::{self, Strides};
 
 const THREADS: [u32; 3] = [BLOCK as u32, 1, 1];
 
@@ -22,10 +23,9 @@ fn parts(side: TileSide, rows: usize, columns: usize) -> u32 {
     (rows.div_ceil(length(side)) * columns.div_ceil(length(side))) as u32
 }
 
-/// One rounding of the result, and the sums of `terms` in f32.
-fn assert_close<T: Dtype>(got: f64, wanted: f64, terms: usize, what: impl Fn() -> String) {
-    let bound = T::EPSILON * wanted.abs() + f64::from(f32::EPSILON) * terms as f64 + T::EPSILON / 64.0;
-    assert!((got - wanted).abs() <= bound, "{}: {got}, wanted {wanted}", what());
+/// The largest error: one rounding of the result, and the sums of `terms` in f32.
+fn bound<T: Dtype>(wanted: f64, terms: usize) -> f64 {
+    T::EPSILON * wanted.abs() + f64::from(f32::EPSILON) * terms as f64 + T::EPSILON / 64.0
 }
 
 /// How an operand lies in memory.
@@ -53,55 +53,19 @@ impl Order {
     }
 }
 
-fn check_product<T: Dtype>(
-    arch: &str,
-    side: TileSide,
-    [batches, m, n, k]: [usize; 4],
-    orders: [Order; 2],
-    z: u32,
-) {
-    let ([a_row, a_column, a_batch], [b_column, b_row, b_all]) =
+fn check_product<T: Dtype>(arch: &str, side: TileSide, sizes: [usize; 4], orders: [Order; 2], z: u32) {
+    let [batches, m, n, k] = sizes;
+    let ([a_row, a_column, a_batch], [b_column, b_row, b_len]) =
         (orders[0].strides(m, k), orders[1].strides(n, k));
-    // Rows of the result are apart, and one b serves all batches.
-    let (c_row, gap) = (n + 5, 7.0);
-    let (a, b) = (
-        Numbers::<T>::new(&noise((batches * a_batch).max(1), 7)),
-        Numbers::<T>::new(&noise(b_all.max(1), 8)),
+    let grid = [parts(side, m, n), 1, z];
+    products::check::<T>(
+        sizes,
+        &Strides { a: [a_batch, a_row, a_column], b: [b_row, b_column] },
+        [(batches * a_batch).max(1), b_len.max(1), 5],
+        |of| launch(TiledProduct::kernel(side, T::ELEMENT), &of, arch, grid, THREADS),
+        |wanted| bound::<T>(wanted, k),
+        &format!("{side:?} {orders:?} on {arch}"),
     );
-    let c = Numbers::<T>::new(&vec![gap; batches * m * c_row]);
-    let arguments = TiledProduct {
-        a: a.pointer(),
-        b: b.pointer(),
-        c: c.pointer(),
-        m: m as u32,
-        n: n as u32,
-        k: k as u32,
-        batches: batches as u32,
-        a_row,
-        a_column,
-        a_batch,
-        b_row,
-        b_column,
-        b_batch: 0,
-        c_row,
-        c_batch: m * c_row,
-    };
-    launch(TiledProduct::kernel(side, T::ELEMENT), &arguments, arch, [parts(side, m, n), 1, z], THREADS);
-    let (left, right, got) = (a.read(), b.read(), c.read());
-    for batch in 0..batches {
-        for row in 0..m {
-            for column in 0..c_row {
-                let value = got[(batch * m + row) * c_row + column];
-                let terms = |i| {
-                    left[batch * a_batch + row * a_row + i * a_column] * right[i * b_row + column * b_column]
-                };
-                let wanted = if column < n { (0..k).map(terms).sum() } else { gap };
-                assert_close::<T>(value, wanted, k, || {
-                    format!("{:?} {side:?} {orders:?} on {arch}, {batch} {row} {column}", T::ELEMENT)
-                });
-            }
-        }
-    }
 }
 
 fn check_products<T: Dtype>(arch: &str) {
@@ -231,9 +195,11 @@ fn check_conv<T: Dtype>(
                 wanted += inputs[from] * weights[line * taps + tap];
             }
         }
-        assert_close::<T>(value, wanted, c_in * taps, || {
-            format!("{:?} {kind:?} {side:?} on {arch}, {h:?} {w:?}, {image} {channel} {y} {x}", T::ELEMENT)
-        });
+        assert!(
+            (value - wanted).abs() <= bound::<T>(wanted, c_in * taps),
+            "{:?} {kind:?} {side:?} on {arch}, {h:?} {w:?}, {image} {channel} {y} {x}: {value}, wanted {wanted}",
+            T::ELEMENT
+        );
     }
 }
 

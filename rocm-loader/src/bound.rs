@@ -1,4 +1,4 @@
-//! Which device this thread has bound, kept here so that a caller need not ask or tell the driver again.
+//! The device that each thread has bound, kept so that a caller need not ask the driver or set it again.
 use std::cell::Cell;
 
 use rocm_rs::hip::bindings::{hipError_t, hipError_t_hipSuccess};
@@ -7,7 +7,7 @@ thread_local! {
     static BOUND: Cell<Option<i32>> = const { Cell::new(None) };
 }
 
-/// The device that this thread chose last through `hipSetDevice`, if that succeeded and nothing has changed it
+/// Returns the device that this thread chose last through `hipSetDevice`, if that succeeded and nothing has changed it
 /// since. `None` in a fresh thread, after a `hipSetDevice` that failed, and after this thread's `hipDeviceReset`,
 /// `hipCtxCreate`, `hipCtxDestroy`, `hipCtxSetCurrent` or `hipDevicePrimaryCtxRelease`.
 ///
@@ -17,15 +17,39 @@ pub fn bound_device() -> Option<i32> {
     BOUND.get()
 }
 
-/// `hipSetDevice(device)` returned `code` on this thread.
+/// Notes that `hipSetDevice(device)` returned `code` on this thread.
 pub(crate) fn chosen(device: i32, code: hipError_t) {
     BOUND.set((code == hipError_t_hipSuccess).then_some(device));
 }
 
-/// A call of this thread may have changed its device.
+/// Notes that a call of this thread may have changed its device.
 pub(crate) fn forget() {
     BOUND.set(None);
 }
+
+/// Runs after each forwarded call: its name, its result and its arguments.
+macro_rules! after {
+    (hipSetDevice $code:ident $device:ident) => {
+        $crate::bound::chosen($device, $code)
+    };
+    (hipDeviceReset $($any:ident)*) => {
+        $crate::bound::forget()
+    };
+    (hipCtxCreate $($any:ident)*) => {
+        $crate::bound::forget()
+    };
+    (hipCtxDestroy $($any:ident)*) => {
+        $crate::bound::forget()
+    };
+    (hipCtxSetCurrent $($any:ident)*) => {
+        $crate::bound::forget()
+    };
+    (hipDevicePrimaryCtxRelease $($any:ident)*) => {
+        $crate::bound::forget()
+    };
+    ($($any:ident)*) => {};
+}
+pub(crate) use after;
 
 #[cfg(test)]
 mod tests {

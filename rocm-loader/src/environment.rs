@@ -5,117 +5,98 @@
 pub struct Variable {
     /// Its name.
     pub name: &'static str,
-    /// What it is set to.
+    /// Its value.
     pub value: String,
-    /// What harm it does; `None` if it does none.
+    /// The harm that it does; `None` if it does none.
     pub harm: Option<&'static str>,
 }
 
-struct Known {
-    name: &'static str,
-    harm: fn(&str) -> Option<&'static str>,
+/// The values of a variable that do harm.
+enum Harm {
+    No,
+    Any(&'static str),
+    /// Unless it is empty or 0.
+    NotZero(&'static str),
+    Zero(&'static str),
+    /// The harm if it is empty, and if not.
+    EmptyOrNot(&'static str, &'static str),
 }
+use Harm::*;
 
-const fn harmless(name: &'static str) -> Known {
-    Known { name, harm: |_| None }
-}
-
-fn unless_zero(value: &str, harm: &'static str) -> Option<&'static str> {
-    (!matches!(value.trim(), "" | "0")).then_some(harm)
+impl Harm {
+    fn of(&self, value: &str) -> Option<&'static str> {
+        match *self {
+            No => None,
+            Any(harm) => Some(harm),
+            NotZero(harm) => (!matches!(value.trim(), "" | "0")).then_some(harm),
+            Zero(harm) => (value.trim() == "0").then_some(harm),
+            EmptyOrNot(empty, otherwise) => Some(if value.is_empty() { empty } else { otherwise }),
+        }
+    }
 }
 
 const HIDES: &str = "GPUs that it leaves out are not there, and the others are numbered anew";
+const SERIAL: &str = "every launch waits for its kernel: slow";
 
-/// What is looked for, in the order of reports.
-const KNOWN: &[Known] = &[
-    Known {
-        name: "HSA_OVERRIDE_GFX_VERSION",
-        harm: |value| {
-            Some(match value.is_empty() {
-                true => "empty, it makes ROCm see no GPU: unset it",
-                false => {
-                    "kernels of another GPU are run, which may compute wrong results or hang: unset it, kernels \
-                          for this GPU are in the binary or can be built"
-                }
-            })
-        },
-    },
-    Known { name: "HIP_VISIBLE_DEVICES", harm: |_| Some(HIDES) },
-    Known { name: "ROCR_VISIBLE_DEVICES", harm: |_| Some(HIDES) },
-    Known {
-        name: "CUDA_VISIBLE_DEVICES",
-        harm: |_| Some("HIP obeys it too: GPUs that it leaves out are not there"),
-    },
-    Known { name: "GPU_DEVICE_ORDINAL", harm: |_| Some(HIDES) },
-    Known {
-        name: "HSA_XNACK",
-        harm: |value| {
-            unless_zero(value, "code objects for xnack- GPUs do not load while page faults are retried")
-        },
-    },
-    Known {
-        name: "HIP_LAUNCH_BLOCKING",
-        harm: |value| unless_zero(value, "every launch waits for its kernel: slow"),
-    },
-    Known {
-        name: "AMD_SERIALIZE_KERNEL",
-        harm: |value| unless_zero(value, "every launch waits for its kernel: slow"),
-    },
-    Known { name: "AMD_SERIALIZE_COPY", harm: |value| unless_zero(value, "every copy is waited for: slow") },
-    Known {
-        name: "HSA_ENABLE_SDMA",
-        harm: |value| {
-            (value.trim() == "0").then_some("copies take compute units instead of copy engines: slow")
-        },
-    },
-    Known {
-        name: "CUDA_LAUNCH_BLOCKING",
-        harm: |value| unless_zero(value, "every launch of the NVIDIA driver waits for its kernel: slow"),
-    },
-    Known { name: "AMD_LOG_LEVEL", harm: |value| unless_zero(value, "every call is logged: slow") },
-    Known { name: "ROCBLAS_LAYER", harm: |value| unless_zero(value, "every rocBLAS call is logged: slow") },
-    Known {
-        name: "ROCBLAS_TENSILE_LIBPATH",
-        harm: |_| Some("rocBLAS takes its kernels from there, which must be those of its own version"),
-    },
-    Known { name: "HSA_TOOLS_LIB", harm: |_| Some("a profiler is loaded into the process: slow") },
-    Known {
-        name: "MIOPEN_FIND_ENFORCE",
-        harm: |value| unless_zero(value, "the first convolution of each shape searches, for minutes"),
-    },
-    harmless("MIOPEN_FIND_MODE"),
-    harmless("GPU_MAX_HW_QUEUES"),
-    harmless("ROCM_PATH"),
-    harmless("CUDA_HOME"),
-    harmless("CUDA_PATH"),
-    harmless("LD_LIBRARY_PATH"),
-    harmless("CANDLE_ROCM_DRIVER"),
-    harmless("CANDLE_ROCM_DEADLINE"),
-    harmless("CANDLE_ROCM_DETERMINISTIC"),
-    harmless("CANDLE_ROCM_MIOPEN"),
-    harmless("CANDLE_ROCM_HIPBLASLT"),
-    harmless("CANDLE_ROCM_CONV_WORKSPACE"),
-    Known {
-        name: "CANDLE_ROCM_CONV_TUNE",
-        harm: |value| unless_zero(value, "the first convolution of each shape is measured: slow at first"),
-    },
-    harmless("CANDLE_ROCM_CONV_CACHE"),
-    harmless("CANDLE_ROCM_MEMORY_SHARE"),
-    harmless("CANDLE_ROCM_MEMORY_PARKED"),
-    harmless("CANDLE_ROCM_MEMORY_RESERVE"),
-    harmless("CANDLE_ROCM_MEMORY_IDLE"),
-    harmless("CANDLE_ROCM_EMULATOR"),
+/// The variables that are looked for, in the order of reports.
+const KNOWN: &[(&str, Harm)] = &[
+    (
+        "HSA_OVERRIDE_GFX_VERSION",
+        EmptyOrNot(
+            "empty, it makes ROCm see no GPU: unset it",
+            "kernels of another GPU are run, which may compute wrong results or hang: unset it, kernels for this GPU \
+             are in the binary or can be built",
+        ),
+    ),
+    ("HIP_VISIBLE_DEVICES", Any(HIDES)),
+    ("ROCR_VISIBLE_DEVICES", Any(HIDES)),
+    ("CUDA_VISIBLE_DEVICES", Any("HIP obeys it too: GPUs that it leaves out are not there")),
+    ("GPU_DEVICE_ORDINAL", Any(HIDES)),
+    ("HSA_XNACK", NotZero("code objects for xnack- GPUs do not load while page faults are retried")),
+    ("HIP_LAUNCH_BLOCKING", NotZero(SERIAL)),
+    ("AMD_SERIALIZE_KERNEL", NotZero(SERIAL)),
+    ("AMD_SERIALIZE_COPY", NotZero("every copy is waited for: slow")),
+    ("HSA_ENABLE_SDMA", Zero("copies take compute units instead of copy engines: slow")),
+    ("CUDA_LAUNCH_BLOCKING", NotZero("with CUDA every launch waits for its kernel: slow")),
+    ("AMD_LOG_LEVEL", NotZero("every call is logged: slow")),
+    ("ROCBLAS_LAYER", NotZero("every rocBLAS call is logged: slow")),
+    (
+        "ROCBLAS_TENSILE_LIBPATH",
+        Any("rocBLAS takes its kernels from there, which must be those of its own version"),
+    ),
+    ("HSA_TOOLS_LIB", Any("a profiler is loaded into the process: slow")),
+    ("MIOPEN_FIND_ENFORCE", NotZero("the first convolution of each shape searches, for minutes")),
+    ("MIOPEN_FIND_MODE", No),
+    ("GPU_MAX_HW_QUEUES", No),
+    ("ROCM_PATH", No),
+    ("CUDA_HOME", No),
+    ("CUDA_PATH", No),
+    ("LD_LIBRARY_PATH", No),
+    ("CANDLE_ROCM_DRIVER", No),
+    ("CANDLE_ROCM_DEADLINE", No),
+    ("CANDLE_ROCM_DETERMINISTIC", No),
+    ("CANDLE_ROCM_MIOPEN", No),
+    ("CANDLE_ROCM_HIPBLASLT", No),
+    ("CANDLE_ROCM_FUSION", Zero("no launches are merged: decoding with quantized weights is slower")),
+    ("CANDLE_ROCM_CONV_WORKSPACE", No),
+    ("CANDLE_ROCM_CONV_TUNE", NotZero("the first convolution of each shape is measured: slow at first")),
+    ("CANDLE_ROCM_CONV_CACHE", No),
+    ("CANDLE_ROCM_MEMORY_SHARE", No),
+    ("CANDLE_ROCM_MEMORY_PARKED", No),
+    ("CANDLE_ROCM_MEMORY_RESERVE", No),
+    ("CANDLE_ROCM_MEMORY_IDLE", No),
+    ("CANDLE_ROCM_EMULATOR", No),
 ];
 
-/// The variables that are set and change what ROCm, CUDA or the software GPU does, with the harm that each does.
+/// Lists the variables that are set and change what ROCm, CUDA or the software GPU does, with the harm that each does.
 pub fn environment() -> Vec<Variable> {
     found(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
 }
 
 fn found(lookup: impl Fn(&str) -> Option<String>) -> Vec<Variable> {
-    let variable = |known: &Known| {
-        let value = lookup(known.name)?;
-        Some(Variable { name: known.name, harm: (known.harm)(&value), value })
+    let variable = |(name, harm): &(&'static str, Harm)| {
+        let value = lookup(name)?;
+        Some(Variable { name, harm: harm.of(&value), value })
     };
     KNOWN.iter().filter_map(variable).collect()
 }

@@ -1,50 +1,29 @@
 //! The forwarded functions, and a comparison of them with real libraries of ROCm.
 //!
-//! The prototypes need no check at run time: each is compared with rocm-rs' bindings (and with the
-//! software GPU's function) when this crate is compiled.
+//! The prototypes need no check at run time: each is compared with rocm-rs' bindings, and with the functions of the
+//! drivers in this executable, when those are compiled.
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use object::{Object, ObjectSymbol};
 
-use crate::error::LoadError;
-pub use crate::forward::Symbol;
-use crate::library::Library;
-use crate::tables::{hip, hipblaslt, miopen, rocblas};
+use rocm_driver_api::{Library, LoadError};
 
-/// Every forwarded function, by library.
+pub use crate::forward::Symbol;
+use crate::functions::ALL;
+
+/// Lists every forwarded function, by library.
 pub fn all() -> impl Iterator<Item = &'static Symbol> {
-    [
-        hip::EMULATED,
-        hip::NATIVE_ONLY,
-        rocblas::EMULATED,
-        rocblas::EMULATED_PRIVATE,
-        miopen::EMULATED,
-        miopen::EMULATED_PRIVATE,
-        miopen::NATIVE_ONLY,
-        hipblaslt::EMULATED,
-    ]
-    .into_iter()
-    .flatten()
+    ALL.iter().copied().flatten().copied()
 }
 
-/// How often each forwarded function has been called in this process, by its C name. A call that found nothing
+/// Returns how often each forwarded function has been called in this process, by its C name. A call that found nothing
 /// to forward to counts too. The counters are those of the whole process: take the difference of two readings
 /// while nothing else uses a device.
 #[cfg(feature = "emulator")]
 pub fn calls() -> impl Iterator<Item = (&'static str, u64)> {
-    let targets = [
-        hip::EMULATED::ALL,
-        hip::NATIVE_ONLY::ALL,
-        rocblas::EMULATED::ALL,
-        rocblas::EMULATED_PRIVATE::ALL,
-        miopen::EMULATED::ALL,
-        miopen::EMULATED_PRIVATE::ALL,
-        miopen::NATIVE_ONLY::ALL,
-        hipblaslt::EMULATED::ALL,
-    ];
-    all().map(|symbol| symbol.name).zip(targets.into_iter().flatten().map(|target| target.calls()))
+    all().map(|symbol| (symbol.name, symbol.calls()))
 }
 
 /// One library file beside the functions that are forwarded to it.
@@ -69,12 +48,12 @@ pub struct SymbolReport {
     pub libraries: Vec<LibraryReport>,
     /// Forwarded functions whose prototype equals rocm-rs' bindings: all that it declares, or this would not compile.
     pub prototypes: usize,
-    /// How many forwarded functions the software GPU has with the same calling convention.
-    pub emulated: usize,
+    /// How many forwarded functions every driver in an executable has.
+    pub required: usize,
 }
 
 impl SymbolReport {
-    /// Whether every file has every function that is forwarded to it.
+    /// Returns true if every file has every function that is forwarded to it.
     pub fn is_complete(&self) -> bool {
         self.libraries.iter().all(|library| library.missing.is_empty())
     }
@@ -90,7 +69,7 @@ pub fn check(files: &[impl AsRef<Path>]) -> Result<SymbolReport, LoadError> {
     Ok(SymbolReport {
         libraries,
         prototypes: all().filter(|symbol| symbol.declared).count(),
-        emulated: all().filter(|symbol| symbol.emulated).count(),
+        required: all().filter(|symbol| symbol.required).count(),
     })
 }
 
@@ -135,8 +114,8 @@ impl fmt::Display for SymbolReport {
         }
         writeln!(
             f,
-            "prototypes: {} equal rocm-rs' bindings (checked when compiled); in the software GPU too: {}",
-            self.prototypes, self.emulated
+            "prototypes: {} equal rocm-rs' bindings (checked when compiled); in every driver: {}",
+            self.prototypes, self.required
         )?;
         let missing: usize = self.libraries.iter().map(|report| report.missing.len()).sum();
         write!(f, "check-symbols: {} libraries, {missing} missing", self.libraries.len())
@@ -152,7 +131,7 @@ mod tests {
         let count = |wanted: &str| calls().find(|(name, _)| *name == wanted).map(|(_, count)| count);
         let before = count("hipPeekAtLastError").unwrap();
         // SAFETY: it takes no arguments.
-        unsafe { hip::hipPeekAtLastError() };
+        unsafe { crate::functions::hip::hipPeekAtLastError() };
         // Other tests of this process may have called it too.
         assert!(count("hipPeekAtLastError").unwrap() > before);
         assert_eq!(count("hipLaunchKernel"), Some(0));

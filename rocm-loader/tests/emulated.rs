@@ -2,13 +2,12 @@
 #![cfg(feature = "emulator")]
 
 use std::error::Error;
-use std::ffi::c_void;
 use std::ptr::null_mut;
 
-use rocm_loader::{Choice, bound_device, hip, hipblaslt, miopen, parts};
+use rocm_loader::{bound_device, hip, hipblaslt, miopen, parts};
 
 fn select() -> Result<(), rocm_loader::LoadError> {
-    rocm_loader::select(Choice::Emulator(vec!["gfx1100".into(), "gfx90a".into()]))
+    rocm_loader::select("emulator:gfx1100,gfx90a")
 }
 
 #[test]
@@ -57,7 +56,7 @@ fn a_part_that_is_taken_divides_its_allocation() -> Result<(), Box<dyn Error>> {
 #[test]
 fn the_software_gpu_needs_no_tensile_files() -> Result<(), Box<dyn Error>> {
     select()?;
-    assert_eq!(rocm_loader::tensile::files_for("gfx1100")?, None);
+    assert_eq!(rocm_loader::driver()?.tensile_files("gfx1100")?, None);
     Ok(())
 }
 

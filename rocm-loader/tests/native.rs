@@ -62,7 +62,7 @@ fn calls_go_to_the_library_and_what_it_lacks_is_an_error() -> Outcome {
     let file = build(root.path(), "libamdhip64.so.7")?;
     let path = root.path().to_string_lossy();
     let report = probe(&[("CANDLE_ROCM_DRIVER", "native"), ("ROCM_PATH", &path), ("FAKE_DEVICES", "2")])?;
-    report.has("driver", &["Native", "HIP runtime", &file.to_string_lossy()]);
+    report.has("driver", &["native", "HIP runtime", &file.to_string_lossy()]);
     assert_eq!(report.line("hip runtime"), "Some(70123456)");
     assert_eq!(report.line("hip driver"), "Some(70123457)");
     assert_eq!(report.line("devices"), r#"["gfx1100", "gfx90a:sramecc+:xnack-"]"#);
@@ -76,10 +76,10 @@ fn calls_go_to_the_library_and_what_it_lacks_is_an_error() -> Outcome {
     report.has("module", &["HIP error 302", "has no function hipModuleLoadData"]);
     // A library that is not there, unless this machine has a real one.
     if report.line("rocblas") != "ok ()" {
-        report.has("rocblas", &["rocBLAS status 6", "librocblas.so", "could not be opened", "librocblas4"]);
+        report.has("rocblas", &["rocBLAS status 6", "librocblas.so", "cannot be used", "librocblas4"]);
     }
     if report.line("hipblaslt") != "ok ()" {
-        let said = ["hipBLASLt status 1", "libhipblaslt.so", "could not be opened", "Nothing depends on it"];
+        let said = ["hipBLASLt status 1", "libhipblaslt.so", "cannot be used", "Nothing depends on it"];
         report.has("hipblaslt", &said);
         assert_eq!(report.line("hipblaslt version"), "None");
     }
@@ -105,8 +105,8 @@ fn missing_tensile_files_are_said_before_a_product() -> Outcome {
     std::fs::create_dir(&other)?;
     std::fs::write(other.join("Kernels.so-000-gfx1100.hsaco"), "")?;
     let other_path = other.to_string_lossy();
-    let told = [variables.as_slice(), &[("ROCBLAS_TENSILE_LIBPATH", &other_path)]].concat();
-    let report = probe(&told)?;
+    let with_folder = [variables.as_slice(), &[("ROCBLAS_TENSILE_LIBPATH", &other_path)]].concat();
+    let report = probe(&with_folder)?;
     assert_eq!(report.line("tensile gfx1100"), format!("ok Some({other:?})"));
     report.has("tensile gfx90a:sramecc+:xnack-", &["no Tensile files for gfx90a", &other_path]);
     Ok(())
@@ -137,7 +137,7 @@ fn rocm_without_a_gpu_says_what_may_hide_it() -> Outcome {
         ("HSA_OVERRIDE_GFX_VERSION", ""),
         ("ROCR_VISIBLE_DEVICES", "7"),
     ])?;
-    report.has("driver", &["Native"]);
+    report.has("driver", &["native"]);
     report.has("devices", &["reports no usable GPU (hipGetDeviceCount, HIP error 100)", "libamdhip64.so.6"]);
     report.has("devices", &["HSA_OVERRIDE_GFX_VERSION is set but empty", r#"ROCR_VISIBLE_DEVICES="7""#]);
     report.has("count", &["HIP error 100"]);
@@ -152,8 +152,8 @@ fn a_file_that_is_no_library_is_named() -> Outcome {
     std::fs::write(&file, "not an ELF file at all")?;
     let path = root.path().to_string_lossy();
     let report = probe(&[("CANDLE_ROCM_DRIVER", "native"), ("ROCM_PATH", &path)])?;
-    if !report.line("driver").contains("Native") {
-        report.has("driver", &["could not be opened", &file.to_string_lossy()]);
+    if !report.line("driver").contains("native: ") {
+        report.has("driver", &["cannot be used", &file.to_string_lossy()]);
         report.has("count", &["HIP error 303", &file.to_string_lossy()]);
     }
     Ok(())
@@ -178,19 +178,28 @@ fn without_a_gpu_there_is_no_driver_unless_one_is_named() -> Outcome {
     let report = probe(&[])?;
     assert_eq!(report.line("available"), "false");
     for key in ["driver", "devices", "count", "memory", "stream", "module"] {
-        report.has(key, &["no AMD GPU was found", "/dev/kfd", "CANDLE_ROCM_DRIVER=emulator"]);
+        report.has(
+            key,
+            &["no AMD GPU was found", "/dev/kfd", "CANDLE_ROCM_DRIVER names another driver", "`emulator`"],
+        );
     }
     report.has("count", &["HIP error 100"]);
     Ok(())
 }
 
-#[cfg(not(feature = "emulator"))]
 #[test]
-fn a_software_gpu_that_is_not_built_in_is_said() -> Outcome {
-    let report = probe(&[("CANDLE_ROCM_DRIVER", "emulator")])?;
-    assert_eq!(report.line("available"), "false");
-    report.has("driver", &["not compiled in", "rocm-emulator"]);
-    report.has("count", &["HIP error 303"]);
+fn a_driver_that_is_not_built_in_is_named_with_its_feature() -> Outcome {
+    for (name, is_built) in [("emulator", cfg!(feature = "emulator")), ("nvidia", cfg!(feature = "nvidia"))] {
+        if is_built {
+            continue;
+        }
+        let report = probe(&[("CANDLE_ROCM_DRIVER", name)])?;
+        assert_eq!(report.line("available"), "false");
+        let feature = format!("the feature `rocm-{name}` of candle-core (`{name}` of rocm-loader)");
+        report.has("driver", &[name, "not compiled in", &feature]);
+        report.has("count", &["HIP error 303"]);
+        probe(&[])?.has("driver", &[&format!("not compiled in: feature `rocm-{name}`")]);
+    }
     Ok(())
 }
 
@@ -199,7 +208,7 @@ fn a_software_gpu_that_is_not_built_in_is_said() -> Outcome {
 fn the_software_gpu_serves_the_same_calls() -> Outcome {
     let report = probe(&[("CANDLE_ROCM_DRIVER", "emulator:gfx1100,gfx1100")])?;
     assert_eq!(report.line("available"), "true");
-    report.has("driver", &["Emulator", "software GPU (gfx1100, gfx1100)"]);
+    report.has("driver", &["emulator", "software GPU (gfx1100, gfx1100)"]);
     assert_eq!(report.line("devices"), r#"["gfx1100", "gfx1100"]"#);
     assert_eq!(report.line("count"), "ok 2");
     assert_eq!(report.line("memory"), "ok 1024");

@@ -4,6 +4,8 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use toml::{Table, Value};
+
 /// Where unpacked crates may lie.
 pub(crate) struct Places {
     /// Cargo's own folder, with its registry and its configuration.
@@ -64,44 +66,25 @@ fn folders(folder: &Path) -> std::vec::IntoIter<PathBuf> {
     paths.into_iter()
 }
 
-/// What `directory` keys in `[source.*]` of a configuration file name. Such paths begin at the folder that holds
+/// Folders that `directory` keys in `[source.*]` of a configuration file name. Such paths begin at the folder that holds
 /// the file's own folder.
 fn directory_sources(file: &Path) -> Vec<PathBuf> {
     let Some(base) = file.parent().and_then(Path::parent) else { return Vec::new() };
-    let text = fs::read_to_string(file).unwrap_or_default();
-    let mut in_sources = false;
-    let mut found = Vec::new();
-    for line in text.lines().map(str::trim) {
-        if line.starts_with('[') {
-            in_sources = line.starts_with("[source");
-        }
-        if (in_sources || line.starts_with("source."))
-            && let Some(directory) = value(line, "directory")
-        {
-            found.push(base.join(directory));
-        }
-    }
-    found
+    let config = table(file);
+    let sources = config.get("source").and_then(Value::as_table).into_iter().flat_map(Table::values);
+    sources.filter_map(|source| Some(base.join(source.get("directory")?.as_str()?))).collect()
 }
 
-/// Whether a folder's manifest is that of a published package of this name and version.
+/// Returns true if a folder's manifest is that of a published package of this name and version.
 fn is_package(folder: &Path, name: &str, version: &str) -> bool {
-    let text = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
-    let lines = text.lines().map(str::trim).skip_while(|line| *line != "[package]").skip(1);
-    let package: Vec<_> = lines.take_while(|line| !line.starts_with('[')).collect();
-    let field =
-        |key: &str| package.iter().filter(|line| line.starts_with(key)).find_map(|line| value(line, key));
+    let manifest = table(&folder.join("Cargo.toml"));
+    let field = |key: &str| manifest.get("package")?.get(key)?.as_str();
     field("name") == Some(name) && field("version") == Some(version)
 }
 
-/// The quoted text behind `key =` in a line of TOML.
-fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
-    let line = if line.starts_with('#') { "" } else { line };
-    line.match_indices(key).find_map(|(at, _)| {
-        let text = line[at + key.len()..].trim_start().strip_prefix('=')?.trim_start();
-        let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''))?;
-        text[1..].split(quote).next()
-    })
+/// The TOML of a file; empty where there is none.
+fn table(file: &Path) -> Table {
+    fs::read_to_string(file).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 use candle_core::Device;
 use candle_core::rocm::RocmDevice;
 use once_cell::sync::Lazy;
-use rocm_loader::{Choice, LoadError};
+use rocm_loader::LoadError;
 
 /// The software GPU that stands in where there is no other.
 const STAND_IN: &str = "gfx1100";
@@ -11,7 +11,7 @@ const STAND_IN: &str = "gfx1100";
 static SHARED: Lazy<Result<RocmDevice, String>> = Lazy::new(|| {
     // A driver that is named and fails is a failure, not a reason to take another.
     if matches!(rocm_loader::driver(), Err(LoadError::NoGpu { .. })) {
-        rocm_loader::select(Choice::Emulator(vec![STAND_IN.into()])).map_err(|error| error.to_string())?;
+        rocm_loader::select(&format!("emulator:{STAND_IN}")).map_err(|error| error.to_string())?;
     }
     let open = || RocmDevice::new_checked(RocmDevice::default_ordinal()?);
     let device = open().map_err(|error: candle_core::Error| error.to_string())?;

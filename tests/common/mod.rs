@@ -1,8 +1,12 @@
-//! What the whole-path tests share: one device for the process, and a small model with random weights.
+//! Shared by the whole-path tests: one device for the process, and a small model with random weights.
 #![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
+mod calls;
 mod gpu;
+mod injected;
 
+pub use calls::{called, calls};
 pub use gpu::{Gpu, device, gpu, stand_in};
+pub use injected::Injected;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -53,7 +57,7 @@ pub fn write_model(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether tests run on the software GPU.
+/// Returns true if tests run on the software GPU.
 pub fn is_software_gpu() -> bool {
     device().as_rocm_device().is_ok_and(|device| device.driver_name() == "emulator")
 }

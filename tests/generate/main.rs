@@ -1,39 +1,21 @@
-//! The parts of the example `generate`: every family of models, sampling, text as it comes, chats, and bad input.
+//! The example `generate`: every family of models against candle-transformers, text as it comes, chats, and bad input.
 #![allow(dead_code, reason = "the example's main.rs uses the rest of its modules")]
-#[path = "../../examples/generate/chat.rs"]
-mod chat;
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../../examples/generate/devices.rs"]
-mod devices;
-#[path = "../../examples/generate/families.rs"]
-mod families;
-#[path = "../../examples/generate/generation.rs"]
-mod generation;
-#[path = "../../examples/generate/limits.rs"]
-mod limits;
-#[path = "../../examples/generate/model_files.rs"]
-mod model_files;
+#[path = "../../examples/shared/device.rs"]
+mod device;
 #[path = "../../examples/generate/options.rs"]
 mod options;
 #[path = "../../examples/generate/run.rs"]
 mod run;
-#[path = "../../examples/generate/sampling.rs"]
-mod sampling;
-#[path = "../../examples/generate/sentence_piece.rs"]
-mod sentence_piece;
-#[path = "../../examples/generate/text.rs"]
-mod text;
-#[path = "../../examples/generate/vocabulary.rs"]
-mod vocabulary;
 
 mod bad_input;
-mod choices;
 mod every_family;
+mod oracle;
 mod pieces;
 mod program;
-mod streams;
 mod templates;
+mod texts;
 mod tiny_models;
 
 use std::path::Path;

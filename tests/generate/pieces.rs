@@ -1,20 +1,18 @@
 //! Tokenizers in GGUF files: of SentencePiece by its definition, of bytes as the tokenizer.json that has the same.
 use std::collections::HashMap;
-use std::io::Cursor;
+use std::sync::Arc;
 
 use anyhow::{Error, Result};
 use candle_core::quantized::GgmlDType;
-use candle_core::quantized::gguf_file::{self, Content, Value};
+use candle_core::quantized::gguf_file::{Content, Value, VersionedMagic};
+use llm_engine::model::load_text;
+use llm_engine::text::{Text, TextStream};
 use proptest::prelude::*;
-use tokenizers::Tokenizer;
 
-use crate::model_files::ModelFiles;
-use crate::sentence_piece::tokenizer;
-use crate::text::TextStream;
-use crate::tiny_models::{self, family, write_gguf};
-use crate::vocabulary::Vocabulary;
+use crate::oracle::family;
+use crate::tiny_models::{tokenizer, write_gguf};
 
-/// Of the vocabulary: the pieces with their scores, after `<unk>`, `<s>`, `</s>`, `<mask>` and 256 bytes.
+/// Pieces of the vocabulary with their scores, after `<unk>`, `<s>`, `</s>`, `<mask>` and 256 bytes.
 const PIECES: [(&str, f32); 12] = [
     ("\u{2581}", -9.0),
     ("a", -5.0),
@@ -32,7 +30,7 @@ const PIECES: [(&str, f32); 12] = [
 const SPECIALS: [(&str, i32); 4] = [("<unk>", 2), ("<s>", 3), ("</s>", 3), ("<mask>", 4)];
 const FIRST_PIECE: u32 = 4 + 256;
 
-fn content(space_prefix: bool) -> Result<Content> {
+fn content(space_prefix: bool) -> Content {
     let mut tokens: Vec<(String, f32, i32)> =
         SPECIALS.iter().map(|(token, kind)| ((*token).to_owned(), 0.0, *kind)).collect();
     tokens.extend((0..=255).map(|byte: u8| (format!("<0x{byte:02X}>"), 0.0, 6)));
@@ -46,10 +44,8 @@ fn content(space_prefix: bool) -> Result<Content> {
         ("tokenizer.ggml.bos_token_id", Value::U32(1)),
         ("tokenizer.ggml.add_space_prefix", Value::Bool(space_prefix)),
     ];
-    let mut file = Cursor::new(Vec::new());
-    gguf_file::write(&mut file, &metadata.each_ref().map(|(key, value)| (*key, value)), &[])?;
-    file.set_position(0);
-    Ok(Content::read(&mut file)?)
+    let metadata = metadata.map(|(key, value)| (key.to_owned(), value)).into();
+    Content { magic: VersionedMagic::GgufV3, metadata, tensor_infos: HashMap::new(), tensor_data_offset: 0 }
 }
 
 /// The pieces of a text by definition: of all neighbours that make a piece, those with the highest score are joined,
@@ -74,65 +70,61 @@ fn by_definition(text: &str, space_prefix: bool) -> Vec<u32> {
     [1].into_iter().chain(tokens).collect()
 }
 
-fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
-    Ok(tokenizer.encode(text, true).map_err(Error::msg)?.get_ids().to_vec())
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn pieces_are_joined_as_the_scores_say(text in "[abc é語]{1,16}", space_prefix in any::<bool>()) {
-        let tokenizer = tokenizer(&content(space_prefix).expect("a file")).expect("a tokenizer");
-        let tokens = encode(&tokenizer, &text).expect("tokens");
-        prop_assert_eq!(&tokens, &by_definition(&text, space_prefix), "{:?}", tokens);
-        prop_assert_eq!(tokenizer.decode(&tokens, true).expect("text"), text.as_str());
+    fn pieces_are_joined_as_the_scores_say(written in "[abc é語]{1,16}", space_prefix in any::<bool>()) {
+        let text = Arc::new(Text::from_gguf(&content(space_prefix)).expect("a tokenizer"));
+        let tokens = text.encode(&written, true).expect("tokens");
+        prop_assert_eq!(&tokens, &by_definition(&written, space_prefix), "{:?}", tokens);
+        prop_assert_eq!(text.decode(&tokens).expect("text"), written.as_str());
         // As it comes, too: also a first space.
         let (prompt, rest) = tokens.split_at(tokens.len().min(2));
-        let mut stream = TextStream::after(&tokenizer, prompt);
-        let mut pieces = tokenizer.decode(prompt, true).expect("text");
+        let mut stream = TextStream::new(text.clone(), Vec::new());
+        let mut pieces = text.decode(prompt).expect("text");
         let whole = !pieces.contains('\u{FFFD}');
         for token in rest {
-            pieces += &stream.push(*token).expect("text");
+            pieces += &stream.push(*token).expect("text").text;
         }
-        pieces += &stream.finish().expect("text");
+        pieces += &stream.finish();
         // A prompt ends with a whole character.
-        prop_assert!(!whole || pieces == text, "{pieces:?}");
+        prop_assert!(!whole || pieces == written, "{pieces:?}");
     }
 }
 
 #[test]
 fn special_tokens_are_found_in_the_text() -> Result<()> {
-    let tokenizer = tokenizer(&content(false)?)?;
+    let text = Text::from_gguf(&content(false))?;
     let [a, ab] = [1, 4].map(|piece| FIRST_PIECE + piece);
-    assert_eq!(encode(&tokenizer, "<s>a<mask>ab</s>")?, [1, 1, a, 3, ab, 2]);
+    assert_eq!(text.encode("<s>a<mask>ab</s>", true)?, [1, 1, a, 3, ab, 2]);
     // Of these only what the user defined is text.
-    assert_eq!(tokenizer.decode(&[1, a, 3, ab, 2], true).map_err(Error::msg)?, "a<mask>ab");
+    assert_eq!(text.decode(&[1, a, 3, ab, 2])?, "a<mask>ab");
     Ok(())
 }
 
 #[test]
-fn arrays_of_different_lengths_are_an_error() -> Result<()> {
-    let mut content = content(true)?;
-    content.metadata.insert("tokenizer.ggml.scores".into(), Value::Array(vec![Value::F32(0.0)]));
-    let error = tokenizer(&content).expect_err("refused").to_string();
-    assert!(error.contains("272 tokens, 1 scores"), "{error}");
-    content.metadata.insert("tokenizer.ggml.scores".into(), Value::U32(7));
-    let error = tokenizer(&content).expect_err("refused").to_string();
-    assert!(error.contains("tokenizer.ggml.scores"), "{error}");
-    Ok(())
+fn arrays_of_different_lengths_are_an_error() {
+    let mut content = content(true);
+    for (scores, part) in [
+        (Value::Array(vec![Value::F32(0.0)]), "272 tokens and 1 scores"),
+        (Value::U32(7), "tokenizer.ggml.scores"),
+    ] {
+        content.metadata.insert("tokenizer.ggml.scores".into(), scores);
+        let error = Text::from_gguf(&content).err().expect("refused").to_string();
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 #[test]
 fn tokens_of_bytes_are_those_of_tokenizer_json() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let path = write_gguf(folder.path(), family("Qwen2"), 11, GgmlDType::F32, &[])?;
-    let of_gguf = Vocabulary::of(&ModelFiles::open(&path)?, None)?.tokenizer;
-    let of_json = tiny_models::tokenizer()?;
+    let of_gguf = load_text(&write_gguf(folder.path(), family("Qwen2"), 11, GgmlDType::F32, &[])?)?;
+    let of_json = tokenizer()?;
     for text in ["the cat", "with  the é語 🙂", "\n\ta"] {
-        let tokens = encode(&of_gguf, text)?;
-        assert_eq!(tokens, encode(&of_json, text)?, "{text:?}");
-        assert_eq!(of_gguf.decode(&tokens, true).map_err(Error::msg)?, text);
+        let tokens = of_gguf.encode(text, true)?;
+        assert_eq!(tokens, of_json.encode(text, true).map_err(Error::msg)?.get_ids(), "{text:?}");
+        assert_eq!(of_gguf.decode(&tokens)?, text);
     }
     Ok(())
 }

@@ -5,12 +5,12 @@ use std::path::Path;
 use anyhow::Result;
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value as Metadata;
+use llm_engine::model::load_text;
 use serde_json::json;
 
-use crate::chat::Template;
 use crate::generated;
-use crate::model_files::ModelFiles;
-use crate::tiny_models::{BOS, EOS, family, tokenizer, write_gguf, write_safetensors};
+use crate::oracle::family;
+use crate::tiny_models::{BOS, EOS, write_gguf, write_safetensors};
 
 /// With what published templates use: loops, lists from behind, variables that outlive a loop, blocks on lines of their
 /// own, methods of Python, tests, functions.
@@ -29,14 +29,14 @@ const TEMPLATE: &str = "\
     {% endif %}
 {{ '<|' + message.role + '|>' + message['content'].strip() + ('' if loop.index0 == last.user else '\\n') + eos_token }}
 {% endfor %}
-{% if add_generation_prompt and tools is not defined %}
+{% if add_generation_prompt and tools is none %}
 <|assistant|>
 {%- endif %}";
 const WRITTEN: &str = "<s><|system|>Be brief.\n</s>\n<|user|>Hello?</s>\n<|assistant|>";
 
 fn render(path: &Path) -> Result<String> {
-    let template = Template::of(&ModelFiles::open(path)?, &tokenizer()?)?;
-    template.render(Some("Be brief."), "  Hello? ")
+    let system = json!({"role": "system", "content": "Be brief."});
+    load_text(path)?.chat(&json!([system, {"role": "user", "content": "  Hello? "}]), None)
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_chat_starts_from_what_the_template_writes() -> Result<()> {
     fs::write(folder.path().join("tokenizer_config.json"), own.to_string())?;
     let common = ["--device", "cpu", "--temperature", "0", "--tokens", "8", "--prompt"];
     let with = |args: &[&str]| -> Result<Vec<u32>> {
-        Ok(generated(folder.path(), &[&common[..], args].concat())?.0.generated.tokens)
+        Ok(generated(folder.path(), &[&common[..], args].concat())?.0.tokens)
     };
     let chat = with(&["Hello?", "--chat", "--system", "Be brief."])?;
     assert_eq!(chat, with(&[WRITTEN])?);

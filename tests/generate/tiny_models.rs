@@ -15,7 +15,7 @@ use tokenizers::decoders::byte_level::ByteLevel;
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::{AddedToken, Tokenizer};
 
-use crate::families::{FAMILIES, Family, Unquantized, complete};
+use crate::oracle::{Family, merged};
 
 pub const BOS: u32 = 256;
 pub const EOS: u32 = 257;
@@ -52,14 +52,10 @@ pub fn tokenizer() -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
-pub fn family(name: &str) -> &'static Family {
-    FAMILIES.iter().find(|family| family.name == name).expect("a family of the table")
-}
-
-/// What config.json of a published model has, with small numbers.
+/// Returns config.json as published models have it, with small numbers.
 pub fn config(family: &Family) -> Value {
-    let mut config = json!({
-        "architectures": [family.architecture],
+    let config = json!({
+        "architectures": [family.architecture()],
         "model_type": family.model_type,
         "vocab_size": VOCABULARY,
         "hidden_size": HIDDEN,
@@ -72,7 +68,8 @@ pub fn config(family: &Family) -> Value {
         "rope_theta": 10000.0,
     });
     let own = match family.name {
-        "Qwen3" => json!({"head_dim": 16}),
+        "Qwen2" => json!({"tie_word_embeddings": true}),
+        "Qwen3" => json!({"tie_word_embeddings": true, "head_dim": 16}),
         "Gemma" => json!({"head_dim": 8, "hidden_act": "gelu", "hidden_activation": "gelu_pytorch_tanh"}),
         "Gemma2" => json!({
             "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 8,
@@ -80,23 +77,17 @@ pub fn config(family: &Family) -> Value {
         }),
         "Gemma3" => json!({
             "head_dim": 8, "num_key_value_heads": 1, "sliding_window": 64, "sliding_window_pattern": 2,
+            "query_pre_attn_scalar": 8,
         }),
         _ => json!({}),
     };
-    config
-        .as_object_mut()
-        .into_iter()
-        .for_each(|config| config.extend(own.as_object().cloned().unwrap_or_default()));
-    config
+    merged(config, own)
 }
 
 /// Random weights for a configuration, by the names that candle-transformers asks for.
 fn weights(family: &Family, seed: u64) -> Result<BTreeMap<String, Tensor>> {
     let vars = VarMap::new();
-    let mut config = config(family);
-    complete(&mut config, family.defaults)?;
-    let builder = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
-    let _ = (family.unquantized)(Unquantized { config, vars: builder, positions: CONTEXT })?;
+    drop(family.model(config(family), VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?);
     let shapes: BTreeMap<String, _> = {
         let vars = vars.data().lock().expect("no thread panicked");
         vars.iter().map(|(name, var)| (name.clone(), var.shape().clone())).collect()
@@ -136,7 +127,7 @@ pub fn write_safetensors(folder: &Path, family: &Family, seed: u64, files: usize
     Ok(fs::write(folder.join("model.safetensors.index.json"), json!({"weight_map": map}).to_string())?)
 }
 
-/// The same weights as [`write_safetensors`] in a GGUF file: matrices as `dtype`, the rest as f32. What `also` says
+/// Writes the weights of [`write_safetensors`] to a GGUF file: matrices as `dtype`, the rest as f32. What `also` says
 /// of the metadata goes before what the model has.
 pub fn write_gguf(
     folder: &Path,
@@ -153,7 +144,7 @@ pub fn write_gguf(
     for (name, tensor) in weights(family, seed)? {
         let tensor = match family.name {
             // GGUF's norms are complete, and its Llama pairs neighbours where transformers pairs halves.
-            "Gemma3" if name.contains("norm") => (tensor + 1.0)?,
+            "Gemma" | "Gemma2" | "Gemma3" if name.contains("norm") => (tensor + 1.0)?,
             "Llama" if name.contains("q_proj") => neighbours(&tensor, HEADS)?,
             "Llama" if name.contains("k_proj") => neighbours(&tensor, KV_HEADS)?,
             _ => tensor,
@@ -174,8 +165,8 @@ fn neighbours(weight: &Tensor, heads: usize) -> Result<Tensor> {
 }
 
 fn gguf_name(family: &Family, name: &str) -> String {
-    // Of Gemma3 the norm after the attention is one, of others that before the feed-forward part.
-    let after = if family.name == "Gemma3" { "post_attention_norm" } else { "ffn_norm" };
+    // Of Gemma2 and 3 the norm after the attention is one, of others that before the feed-forward part.
+    let after = if ["Gemma2", "Gemma3"].contains(&family.name) { "post_attention_norm" } else { "ffn_norm" };
     let names = [
         ("model.layers.", "blk."),
         ("model.embed_tokens", "token_embd"),
@@ -231,10 +222,14 @@ fn metadata(family: &Family) -> Result<Vec<(String, Metadata)>> {
 fn tokenizer_metadata() -> Vec<(String, Metadata)> {
     let strings = |items: Vec<String>| Metadata::Array(items.into_iter().map(Metadata::String).collect());
     let merges = MERGES.iter().map(|(left, right)| format!("{left} {right}")).collect();
+    // 3 steers, 1 is text.
+    let kinds =
+        tokens().into_iter().map(|token| Metadata::I32(if SPECIALS.contains(&&*token) { 3 } else { 1 }));
     let own = [
         ("model", Metadata::String("gpt2".into())),
-        ("pre", Metadata::String("llama3".into())),
+        ("pre", Metadata::String("gpt-2".into())),
         ("tokens", strings(tokens())),
+        ("token_type", Metadata::Array(kinds.collect())),
         ("merges", strings(merges)),
         ("bos_token_id", Metadata::U32(BOS)),
     ];

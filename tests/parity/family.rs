@@ -73,6 +73,11 @@ pub fn config(own: Value) -> Value {
 pub struct Logits(Vec<Vec<f32>>);
 
 impl Logits {
+    /// Numbers of an output that is compared like logits.
+    pub fn of(output: &Tensor) -> Result<Self> {
+        Ok(Self(vec![output.flatten_all()?.to_dtype(DType::F32)?.to_vec1()?]))
+    }
+
     fn all(&self) -> impl Iterator<Item = f32> {
         self.0.iter().flatten().copied()
     }

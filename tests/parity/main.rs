@@ -1,14 +1,22 @@
-//! Tiny models of the causal families of candle-transformers: what they say on ROCm is what
-//! they say on the CPU device, for a prompt and eight tokens after it.
+//! Tiny models of candle-transformers: what they compute on ROCm is what they compute on the CPU device, causal families
+//! for a prompt and eight tokens after it.
 #![cfg(feature = "rocm-emulator")]
+mod audio;
 #[path = "../common/mod.rs"]
 mod common;
+mod coverage;
+mod diffusion;
+mod encoders;
 mod family;
 mod flash;
 mod gguf;
+mod multimodal;
 mod quantized;
+mod quantized_inputs;
 mod recurrent;
+mod single;
 mod transformers;
+mod vision;
 mod weights;
 
 use anyhow::{Context, Result, ensure};
@@ -131,8 +139,34 @@ fn recurrent_models_say_what_they_say_on_the_cpu() {
 }
 
 #[test]
+fn encoders_say_what_they_say_on_the_cpu() {
+    assert_all(encoders::models().iter().map(single::compare));
+}
+
+#[test]
+fn models_of_pictures_say_what_they_say_on_the_cpu() {
+    assert_all(vision::models().iter().map(single::compare));
+}
+
+#[test]
+fn models_of_sound_say_what_they_say_on_the_cpu() {
+    assert_all(audio::models().iter().map(single::compare));
+}
+
+#[test]
+fn models_of_pictures_and_text_say_what_they_say_on_the_cpu() {
+    assert_all(multimodal::models().iter().map(single::compare));
+}
+
+#[test]
+fn models_of_diffusion_say_what_they_say_on_the_cpu() {
+    assert_all(diffusion::models().iter().map(single::compare));
+}
+
+#[test]
 fn quantized_models_say_what_they_say_on_the_cpu() {
-    let families = quantized::families();
+    let mut families = quantized::families();
+    families.extend(quantized_inputs::families());
     let models = families.iter().flat_map(|family| family.kinds.iter().map(move |kind| (family, *kind)));
     assert_all(models.map(|(family, kind)| compare_quantized(family, kind)));
 }

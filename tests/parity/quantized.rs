@@ -179,7 +179,7 @@ pub fn families() -> Vec<Quantized> {
             reference: None,
         },
         Quantized {
-            name: "quantized_smollm3",
+            name: "smol quantized_smollm3",
             kinds: &[Q4_1, Q4K],
             file: || {
                 // Its heads are 128 wide.

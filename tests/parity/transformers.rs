@@ -82,7 +82,7 @@ pub fn families() -> Vec<Family> {
         family!("qwen3", qwen3::ModelForCausalLM, {"max_window_layers": 2, "use_sliding_window": false}),
         qwen3_moe!("qwen3_moe", 2).without_halves(ROUTED),
         qwen3_moe!("qwen3_moe, every expert", 4),
-        family!("smollm3", smol::smollm3::ModelForCausalLM, {"no_rope_layer_interval": 2}),
+        family!("smol smollm3", smol::smollm3::ModelForCausalLM, {"no_rope_layer_interval": 2}),
         family!("phi", {"partial_rotary_factor": 0.5, "qk_layernorm": false, "hidden_act": "gelu_new"},
             |config, vb| {
                 let mut model = phi::Model::new(&config, vb)?;

@@ -1,7 +1,7 @@
 //! Random weights that need no file: each number follows from the tensor's name and its place in it.
 use std::sync::{Arc, Mutex};
 
-use candle_core::{DType, Device, Result, Shape, Tensor};
+use candle_core::{DType, Device, Error, Result, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 
@@ -13,6 +13,8 @@ pub struct Weights {
     /// The numbers are those of this dtype, whatever dtype they are asked for in.
     rounded_to: DType,
     asked: Asked,
+    named: fn(&str, &Shape) -> Result<Tensor>,
+    is_absent: fn(&str, &[usize]) -> bool,
 }
 
 /// Weights of `dtype` whose numbers are those of `rounded_to`.
@@ -22,13 +24,24 @@ pub fn weights(rounded_to: DType, dtype: DType, device: &Device) -> VarBuilder<'
 
 /// [`weights`] that note what is asked for.
 pub fn noted_weights(rounded_to: DType, dtype: DType, device: &Device, asked: Asked) -> VarBuilder<'static> {
-    VarBuilder::from_backend(Box::new(Weights { rounded_to, asked }), dtype, device.clone())
+    let weights = Weights { rounded_to, asked, named, is_absent: |_, _| false };
+    VarBuilder::from_backend(Box::new(weights), dtype, device.clone())
+}
+
+/// Weights of models with convolutions in f32, without the tensors that `is_absent` by name and dimensions.
+pub fn convolution_weights(device: &Device, is_absent: fn(&str, &[usize]) -> bool) -> VarBuilder<'static> {
+    let weights = Weights { rounded_to: DType::F32, asked: Asked::default(), named: convolution, is_absent };
+    VarBuilder::from_backend(Box::new(weights), DType::F32, device.clone())
 }
 
 impl SimpleBackend for Weights {
     fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> Result<Tensor> {
+        // Models ask for convolutions of kernel size 0 to find out that they have none.
+        if (self.is_absent)(name, shape.dims()) || shape.elem_count() == 0 {
+            return Err(Error::CannotFindTensor { path: name.to_string() });
+        }
         self.asked.lock().expect("no panic holds it").push((name.to_string(), shape.clone()));
-        named(name, &shape)?.to_dtype(self.rounded_to)?.to_dtype(dtype)?.to_device(device)
+        (self.named)(name, &shape)?.to_dtype(self.rounded_to)?.to_dtype(dtype)?.to_device(device)
     }
 
     /// Only rwkv_v7 asks without a shape, to read the ranks of its small products.
@@ -36,8 +49,8 @@ impl SimpleBackend for Weights {
         self.get((64, 8).into(), name, Init::Const(0.0), dtype, device)
     }
 
-    fn contains_tensor(&self, _: &str) -> bool {
-        true
+    fn contains_tensor(&self, name: &str) -> bool {
+        !(self.is_absent)(name, &[])
     }
 }
 
@@ -49,6 +62,26 @@ pub fn named(name: &str, shape: &Shape) -> Result<Tensor> {
         [.., columns] if shape.rank() > 1 => (0.0, (3.0 / columns as f32).sqrt()),
         _ => (0.0, 0.25),
     };
+    random(name, shape, (centre, spread))
+}
+
+/// Like [`named`], where tensors of more than two dimensions are convolutions: variances, slopes and scales of channels
+/// lie around one, and what a convolution adds up for one result has a length near one.
+fn convolution(name: &str, shape: &Shape) -> Result<Tensor> {
+    let inputs = shape.dims().iter().skip(1).product::<usize>();
+    match shape.dims() {
+        // Blocks add to what goes past them, and statistics of a trained model keep that from growing.
+        _ if name.ends_with("running_var") => random(name, shape, (4.0, 1.0)),
+        _ if name.ends_with("alpha") || (shape.rank() > 2 && inputs == 1) => random(name, shape, (1.0, 0.25)),
+        // A table of positions, or a token.
+        [1, ..] if shape.rank() > 2 => random(name, shape, (0.0, 0.5)),
+        _ if shape.rank() > 2 => random(name, shape, (0.0, (3.0 / inputs as f32).sqrt())),
+        _ => named(name, shape),
+    }
+}
+
+/// Numbers that follow from the name, at most `spread` from `centre`.
+pub fn random(name: &str, shape: &Shape, (centre, spread): (f32, f32)) -> Result<Tensor> {
     let seed = name.bytes().fold(0, |seed, byte| mixed(seed ^ u64::from(byte)));
     let number = |i: u64| {
         // 24 bits make a number of [-1, 1).

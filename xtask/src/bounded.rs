@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// How long a stopped process may take to go, and its pipes to close.
+/// Time that a stopped process may take to go, and its pipes to close.
 const GRACE: Duration = Duration::from_secs(60);
-/// How often a running process is looked at.
+/// Interval at which a running process is polled.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What a program wrote, and how it ended.
+/// Output of a program, and its exit status.
 pub struct Finished {
     pub stdout: String,
     pub stderr: String,

@@ -74,7 +74,7 @@ const SCHEDULES: &[&[&str]] = &[
     &["-mllvm", "-misched=gcn-iterative-minreg", "-mllvm", "-disable-machine-licm"],
 ];
 
-/// What stands in for HIP's headers.
+/// Stands in for HIP's headers.
 const RUNTIME: &[(&str, &str)] = &[
     ("hip_fp16.h", include_str!("ck/hip/hip_fp16.h")),
     ("hip_runtime.h", include_str!("ck/hip/hip_runtime.h")),

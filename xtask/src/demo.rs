@@ -1,11 +1,10 @@
 //! `cargo xtask demo`: sentence embeddings on the software GPU and on the CPU device.
-use std::fs;
-
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::process::{self, cache, cargo, root};
-use crate::{setup, software_gpu, weights};
+use crate::process::{self, root};
+use crate::software_gpu::{self, SoftwareGpu};
+use crate::{setup, weights};
 
 /// The largest difference between the two devices' embeddings that still counts as the same result.
 const TOLERANCE: f64 = 1e-4;
@@ -22,23 +21,13 @@ pub fn run_demo(arch: &str, archs: &str) -> Result<()> {
     software_gpu::check(arch)?;
     setup::ensure(setup::DEMO)?;
     let model = weights::ensure()?;
-    let report_path = cache().join("demo.json");
-    let sentences = root().join("examples/data/sentences.txt");
-    process::run(
-        cargo(&["run", "--quiet", "--features", "rocm-emulator", "--example", "sentence_embeddings", "--"])
-            .args(["--device", "rocm:0", "--compare", "cpu"])
-            .arg("--model")
-            .arg(&model)
-            .arg("--file")
-            .arg(&sentences)
-            .arg("--report")
-            .arg(&report_path)
-            .env("CANDLE_ROCM_ARCHS", archs)
-            .env("CANDLE_ROCM_DRIVER", format!("emulator:{arch}")),
-    )?;
-    let text = fs::read_to_string(&report_path)
-        .with_context(|| format!("the example left no report {}", report_path.display()))?;
-    println!("{}", summary(&serde_json::from_str(&text).context("the example's report is no JSON")?)?);
+    let report = process::cached("demo.json")?;
+    let mut command = process::example("sentence_embeddings", archs);
+    command.args(["--device", "rocm:0", "--compare", "cpu", "--model"]).arg(&model);
+    command.arg("--file").arg(root().join("examples/data/sentences.txt")).arg("--report").arg(&report);
+    SoftwareGpu::of(arch).choose_for(&mut command);
+    process::run(&mut command)?;
+    println!("{}", summary(&process::json(&report)?)?);
     Ok(())
 }
 

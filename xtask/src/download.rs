@@ -20,7 +20,7 @@ pub fn once(place: &Path, what: &str, fill: impl FnOnce() -> Result<()>) -> Resu
     fs::write(&done, what).with_context(|| format!("cannot write {}", done.display()))
 }
 
-/// Whether a file is what was downloaded when it was chosen.
+/// Compares a file with its recorded checksum.
 pub fn check(file: &Path, sha256: &str) -> Result<()> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     match digest(&bytes) {

@@ -12,7 +12,7 @@ pub struct Args {
     /// The architecture of the software GPU.
     #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
-    /// How many random cases.
+    /// Number of random cases.
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     cases: u64,
     /// The same seed gives the same cases.
@@ -37,14 +37,10 @@ pub fn run(args: &Args) -> Result<()> {
     SoftwareGpu::of(&args.arch).choose_for(&mut command);
     match &args.case {
         Some(case) => command.env("CANDLE_FUZZ_CASE", case),
-        None => {
-            command.env("CANDLE_FUZZ_CASES", args.cases.to_string());
-            command.env("CANDLE_FUZZ_SEED", args.seed.to_string());
-            match &args.op {
-                Some(op) => command.env("CANDLE_FUZZ_OP", op),
-                None => &mut command,
-            }
-        }
+        None => command
+            .env("CANDLE_FUZZ_CASES", args.cases.to_string())
+            .env("CANDLE_FUZZ_SEED", args.seed.to_string())
+            .envs(args.op.iter().map(|op| ("CANDLE_FUZZ_OP", op))),
     };
     process::run(&mut command)
 }

@@ -6,7 +6,7 @@ use crate::setup;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// How many mutants.
+    /// Number of mutants.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
     /// The same seed gives the same mutants.

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::bounded::{self, Finished};
 
-/// What a test prints, with a reason behind it, that has nothing to say about the GPU at hand. It counts only with
+/// Printed, with a reason behind it, by a test that has nothing to say about the GPU at hand. It counts only with
 /// `--show-output`.
 const NOT_APPLICABLE: &str = "not applicable: ";
 
@@ -15,12 +15,12 @@ const NOT_APPLICABLE: &str = "not applicable: ";
 #[derive(Default)]
 pub struct Results {
     pub passed: BTreeSet<String>,
-    /// What a failed test printed.
+    /// Output of each failed test.
     pub failed: BTreeMap<String, String>,
     /// Why a test that passed says nothing about the GPU at hand.
     pub not_applicable: BTreeMap<String, String>,
     pub ignored: BTreeSet<String>,
-    /// How the process ended, if not normally.
+    /// Description of the end of the process, if it was not normal.
     pub end: Option<String>,
 }
 
@@ -87,7 +87,7 @@ impl Results {
         results
     }
 
-    /// Whether this is a result.
+    /// Adds a result. Returns false if `word` is none.
     fn add(&mut self, name: &str, word: &str) -> bool {
         let name = name.to_owned();
         match word {

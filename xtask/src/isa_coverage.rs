@@ -8,7 +8,7 @@ use crate::setup;
 
 /// The tests that run the cases, print a line per target and fail if something is wrong or too little is covered.
 const TESTS: &str = "exec::semantics::tests";
-/// What each of their lines begins with.
+/// Beginning of each of their lines.
 const MARK: &str = "isa-coverage ";
 /// The targets whose lists `--write` renews.
 const TARGETS: &str = "gfx908,gfx90a,gfx942,gfx1030,gfx1100,gfx1201";
@@ -27,7 +27,7 @@ struct Row {
     columns: Vec<Column>,
 }
 
-/// How many of the shipped mnemonics got so far, and which did not.
+/// Number of the shipped mnemonics that got so far, and those that did not.
 struct Column {
     name: String,
     count: usize,
@@ -63,11 +63,10 @@ pub fn run(args: &Args) -> Result<()> {
         process::run(&mut command)?;
     }
     let mut command = cargo(&["test", "--quiet", "--package", "rocm-emulator", "--lib", "--", TESTS]);
-    command.args(["--nocapture", "--test-threads", "1"]).stdout(Stdio::piped());
+    command.args(["--nocapture", "--test-threads", "1"]).stderr(Stdio::inherit());
     let line = process::shown(&command);
     eprintln!("+ {line}");
-    let child = command.spawn().with_context(|| format!("cannot start: {line}"))?;
-    let output = child.wait_with_output().with_context(|| format!("cannot wait for: {line}"))?;
+    let output = command.output().with_context(|| format!("cannot start: {line}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let marked = text.lines().filter_map(|line| line.split_once(MARK));
     let rows: Vec<Row> = marked.filter_map(|(_, line)| Row::parse(line)).collect();

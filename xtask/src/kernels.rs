@@ -24,20 +24,16 @@ pub struct Args {
 /// The committed table of what every kernel costs.
 const TABLE: &str = "hip-kernels/resources.tsv";
 
-/// Builds the kernels and compares what they cost with the committed table.
-pub fn run_for(archs: &str, quiet: bool) -> Result<()> {
-    build(archs, quiet, &[])
-}
-
 pub fn run(args: &Args) -> Result<()> {
-    build(&args.archs, args.quiet, if args.write_table { &["--write"] } else { &[] })
+    build(&args.archs, args.quiet, args.write_table)
 }
 
-fn build(archs: &str, quiet: bool, more: &[&str]) -> Result<()> {
+/// Builds the kernels and compares what they cost with the committed table, or renews it.
+pub fn build(archs: &str, quiet: bool, write_table: bool) -> Result<()> {
     setup::ensure(setup::KERNELS)?;
     let mut args = vec!["run", "--quiet", "--package", "hip-kernels-build", "--"];
     args.extend(["--archs", archs, "--compare", TABLE]);
     args.extend(quiet.then_some("--quiet"));
-    args.extend(more);
+    args.extend(write_table.then_some("--write"));
     process::run(&mut cargo(&args))
 }

@@ -63,7 +63,7 @@ enum Command {
     Report(report::Args),
     /// Counts the bench's operations on the software GPU, and says what AMD chips would take by their published peaks.
     Paper(paper::Args),
-    /// How many of the shipped instructions the software GPU decodes, executes and is tested on; fails if too few.
+    /// Counts the shipped instructions that the software GPU decodes, executes and is tested on; fails if too few.
     IsaCoverage(isa_coverage::Args),
     /// The workers on the software GPU, asked by OpenAI's client and by curl, and loaded.
     Serve(serve::Args),

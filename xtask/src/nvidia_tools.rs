@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use crate::process::{self, cache, command};
 use crate::setup;
 
-/// What `CANDLE_ROCM_ARCHS=sm_90` needs.
+/// Packages that `CANDLE_ROCM_ARCHS=sm_90` needs.
 const KERNELS: &[&str] = &["nvidia-cuda-nvcc==13.0.88", "nvidia-nvvm==13.0.88"];
-/// What Candle's own CUDA backend is built with besides.
+/// Packages that Candle's own CUDA backend is built with besides.
 const CUDA_BACKEND: &[&str] = &[
     "nvidia-cuda-crt==13.0.88",
     "nvidia-cuda-cccl==13.0.85",

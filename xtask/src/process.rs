@@ -17,6 +17,19 @@ pub fn cache() -> PathBuf {
     root().join(".cache")
 }
 
+/// Returns the path of a file in [`cache`], which is created.
+pub fn cached(name: &str) -> Result<PathBuf> {
+    std::fs::create_dir_all(cache()).with_context(|| format!("cannot create {}", cache().display()))?;
+    Ok(cache().join(name))
+}
+
+/// Reads JSON that a program has written.
+pub fn json(path: &Path) -> Result<Value> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("the program left no {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))
+}
+
 /// A command in the workspace's root.
 pub fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: &[S]) -> Command {
     let mut command = Command::new(program);
@@ -38,7 +51,14 @@ pub fn cargo<S: AsRef<OsStr>>(args: &[S]) -> Command {
     command
 }
 
-/// What cargo says about the workspace, without its dependencies.
+/// Runs an example of the root package with the software GPU and the code objects of `archs` (comma-separated) built in.
+pub fn example(name: &str, archs: &str) -> Command {
+    let mut command = cargo(&["run", "--quiet", "--features", "rocm-emulator", "--example", name, "--"]);
+    command.env("CANDLE_ROCM_ARCHS", archs);
+    command
+}
+
+/// Returns cargo's metadata of the workspace, without its dependencies.
 pub fn metadata() -> Result<Value> {
     let output =
         cargo(&["metadata", "--format-version=1", "--no-deps"]).output().context("cargo metadata")?;

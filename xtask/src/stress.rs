@@ -6,17 +6,17 @@ use crate::setup;
 
 /// Two software GPUs of different families, where the machine has no AMD GPU.
 const STAND_INS: &str = "gfx1100,gfx90a";
-/// How the example's last line begins if all is well.
+/// Beginning of the example's last line if all is well.
 pub const OK: &str = "stress: ok";
 /// The form that is part of the tests.
 pub const SHORT_MINUTES: f64 = 1.0;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// How long, in minutes.
+    /// Duration in minutes.
     #[arg(long, default_value_t = SHORT_MINUTES)]
     minutes: f64,
-    /// How long, in hours.
+    /// Duration in hours.
     #[arg(long, conflicts_with = "minutes")]
     hours: Option<f64>,
     /// Repeats the same choices.

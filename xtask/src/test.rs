@@ -8,17 +8,17 @@ use crate::process::{self, cargo};
 use crate::software_gpu::{self, SoftwareGpu};
 use crate::{demo, downstream, flash_attn, kernels, lines, serve, setup, stress, upstream_tests, validate};
 
-/// Builds with the software GPU in: what all checks of the workspace share.
+/// Builds with every driver in: what all checks of the workspace share.
 const FEATURES: [&str; 3] = [
     "--workspace",
     "--features",
-    "candle-rocm/rocm-emulator,llm-worker/rocm-emulator,sd-worker/rocm-emulator",
+    "candle-rocm/rocm-emulator,candle-rocm/rocm-nvidia,llm-worker/rocm-emulator,sd-worker/rocm-emulator",
 ];
 
 /// Streams at once that the workers bear, and for how many seconds.
 const SERVED: serve::Load = serve::Load { streams: 64, seconds: 60 };
 
-/// What upstream's tests run on: every family that executes, and one that fails the calls that wait for more than the
+/// Devices that upstream's tests run on: every family that executes, and one that fails the calls that wait for more than the
 /// program's own stream; convolutions by MIOpen, and by our own kernels where it is absent or has no solutions.
 const SOFTWARE_GPUS: &[SoftwareGpu] = &[
     SoftwareGpu::of("gfx1100"),
@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> Result<()> {
                 cargo(&["clippy", "--quiet"]).args(FEATURES).args(clippy).env("CANDLE_ROCM_ARCHS", &archs),
             )
         })?;
-        stages.run("kernels", || kernels::run_for(kernels::EVERY_ARCH, true))?;
+        stages.run("kernels", || kernels::build(kernels::EVERY_ARCH, true, false))?;
         stages.run("downstream", downstream::run)?;
         stages.run("demo", || demo::run_demo(software_gpu::DEFAULT, &archs))?;
         stages.run("questions", || QUESTIONED.iter().try_for_each(|arch| validate::smoke(arch, &archs)))?;
@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// How long each part took.
+/// Duration of each part.
 #[derive(Default)]
 struct Stages(Vec<(&'static str, Duration)>);
 
@@ -141,7 +141,7 @@ fn bench_on_software(archs: &str) -> Result<()> {
     process::run(command.env("CANDLE_ROCM_ARCHS", archs))
 }
 
-/// What all test binaries together did.
+/// Results of all test binaries together.
 #[derive(Default)]
 struct Summary {
     passed: u64,

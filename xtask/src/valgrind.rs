@@ -10,13 +10,14 @@ struct Program {
     features: &'static [&'static str],
     /// Names that tests begin with; all if empty.
     tests: &'static [&'static str],
-    /// Those that valgrind cannot follow.
+    /// Tests that valgrind cannot follow.
     skipped: &'static [&'static str],
 }
 
 /// The loader, the allocator, and what puts launches together.
 const PROGRAMS: &[Program] = &[
     Program { package: "rocm-loader", features: &["--features", "emulator"], tests: &[], skipped: &[] },
+    Program { package: "nvidia-driver", features: &[], tests: &[], skipped: &[] },
     Program {
         package: "candle-core",
         features: &["--features", "rocm-emulator"],

@@ -2,28 +2,22 @@
 //!
 //! bf16 has the range of f32: no scale of a block, and no activation, becomes infinite in it. The rounding of both sides is
 //! less than that of activations to bytes with a scale for 32 of them.
-use super::product::OP;
+use super::product::{Operands, OP};
 use super::values;
 use crate::backend::BackendStorage;
-use crate::rocm_backend::hip_kernels::contract::{BlockFormat, DevicePtr};
-use crate::rocm_backend::{further, widening_product, Output};
-use crate::{DType, Layout, Result, RocmStorage};
+use crate::rocm_backend::hip_kernels::contract::DevicePtr;
+use crate::rocm_backend::{offset_by_elements, widening_product, Output};
+use crate::{DType, Result, RocmStorage};
 
 /// How much of a matrix is made bf16 at a time.
 const AT_ONCE: usize = 64 << 20;
 
-/// `m` dense rows of f32, f16 or bf16 with each of the n rows of blocks, as (m, n) in f32; rows have k elements, whole
-/// blocks of `block` weights in `bytes` bytes, and no size is 0. None if rocBLAS has no kernels for the GPU.
+/// The product, as (m, n) in f32. None if rocBLAS has no kernels for the GPU.
 ///
 /// # Errors
 /// rocBLAS' own; no memory.
-pub(super) fn product(
-    (format, block, bytes): (BlockFormat, usize, usize),
-    blocks: DevicePtr,
-    x: &RocmStorage,
-    layout: &Layout,
-    (m, n, k): (usize, usize, usize),
-) -> Result<Option<RocmStorage>> {
+pub(super) fn product(operands: &Operands) -> Result<Option<RocmStorage>> {
+    let Operands { format, blocks, x, layout, m, n, k } = *operands;
     let device = &x.device;
     if !device.state().has_product_library()? {
         return Ok(None);
@@ -44,11 +38,11 @@ pub(super) fn product(
     let dst = unsafe { RocmStorage::alloc(device, DType::F32, m * n, OP)? };
     for first in (0..n).step_by(part) {
         let columns = part.min(n - first);
-        let from = DevicePtr(blocks.0.wrapping_byte_add(first * (k / block) * bytes));
+        let from = DevicePtr(blocks.0.wrapping_byte_add(first * (k / format.weights()) * format.bytes()));
         let to = weights.slice.ptr();
         // SAFETY: the matrix has n rows of k, and so many fit into `weights`.
         unsafe { values::launch(device, format, DType::BF16, (from, columns), None, (to, columns), k)? };
-        let ptr = further(dst.slice.ptr(), DType::F32, first);
+        let ptr = offset_by_elements(dst.slice.ptr(), DType::F32, first);
         let out = Output { device, ptr, row_stride: n, batch_stride: m * n };
         // SAFETY: m rows of k, `columns` rows of k, and columns from `first` on of m rows of n.
         unsafe { widening_product((m, columns, k), rows, to, &out)? };

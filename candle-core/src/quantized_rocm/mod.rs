@@ -49,35 +49,31 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(dtype: GgmlDType) -> Self {
-        Kind::Blocks(match dtype {
-            GgmlDType::F32 => return Kind::Floats(DType::F32),
-            GgmlDType::F16 => return Kind::Floats(DType::F16),
-            GgmlDType::BF16 => return Kind::Floats(DType::BF16),
-            GgmlDType::Q4_0 => BlockFormat::Q40,
-            GgmlDType::Q4_1 => BlockFormat::Q41,
-            GgmlDType::Q5_0 => BlockFormat::Q50,
-            GgmlDType::Q5_1 => BlockFormat::Q51,
-            GgmlDType::Q8_0 => BlockFormat::Q80,
-            GgmlDType::Q8_1 => BlockFormat::Q81,
-            GgmlDType::Q2K => BlockFormat::Q2k,
-            GgmlDType::Q3K => BlockFormat::Q3k,
-            GgmlDType::Q4K => BlockFormat::Q4k,
-            GgmlDType::Q5K => BlockFormat::Q5k,
-            GgmlDType::Q6K => BlockFormat::Q6k,
-            GgmlDType::Q8K => BlockFormat::Q8k,
+    fn of(dtype: GgmlDType) -> Result<Self> {
+        let format = || block_types().find(|(known, _)| *known == dtype).map(|(_, format)| format);
+        Ok(match dtype {
+            GgmlDType::F32 => Kind::Floats(DType::F32),
+            GgmlDType::F16 => Kind::Floats(DType::F16),
+            GgmlDType::BF16 => Kind::Floats(DType::BF16),
+            _ => Kind::Blocks(format().ok_or_else(|| refused(format!("ROCm has no kernels for {dtype:?}")))?),
         })
     }
+}
+
+/// The types of GGML that the kernel contract has a block format for.
+pub fn block_types() -> impl Iterator<Item = (GgmlDType, BlockFormat)> {
+    let of = |format: BlockFormat| Some((GgmlDType::from_u32(format.ggml_type() as u32).ok()?, format));
+    BlockFormat::ALL.into_iter().filter_map(of)
 }
 
 impl QRocmStorage {
     /// Blocks of zeros for `elem_count` elements of `dtype`.
     ///
     /// # Errors
-    /// If the device has not the memory.
+    /// If ROCm has no kernels for `dtype`, or the device has not the memory.
     pub fn zeros(device: &RocmDevice, elem_count: usize, dtype: GgmlDType) -> Result<Self> {
         let bytes = elem_count.div_ceil(dtype.block_size()) * dtype.type_size();
-        let data = match Kind::of(dtype) {
+        let data = match Kind::of(dtype)? {
             Kind::Blocks(format) => Data::Blocks(format, device.alloc_zeros(bytes)?),
             Kind::Floats(dtype) => Data::Floats(device.zeros_impl(&elem_count.into(), dtype)?),
         };
@@ -190,13 +186,13 @@ fn unexpected(expected: DType, got: DType) -> Error {
 /// Copies blocks from the host to the device. `data` may be reused at once.
 ///
 /// # Errors
-/// If the device has not the memory, or the copy fails.
+/// If ROCm has no kernels for the type, the device has not the memory, or the copy fails.
 pub fn load_quantized<T: GgmlType + Send + Sync + 'static>(
     device: &RocmDevice,
     data: &[T],
 ) -> Result<QStorage> {
     let dtype = T::DTYPE;
-    let data = match Kind::of(dtype) {
+    let data = match Kind::of(dtype)? {
         Kind::Blocks(format) => Data::Blocks(format, device.clone_htod(as_elements::<T, u8>(data))?),
         Kind::Floats(DType::F32) => Data::Floats(device.storage_from_slice(as_elements::<T, f32>(data))?),
         Kind::Floats(DType::F16) => Data::Floats(device.storage_from_slice(as_elements::<T, f16>(data))?),

@@ -7,7 +7,7 @@ use crate::rocm_backend::hip_kernels::contract::{
 };
 use crate::rocm_backend::{activation_bytes, Groups, RowProduct};
 use crate::rocm_backend::{element, LaunchConfig, RocmError};
-use crate::{DType, Layout, Result, RocmDevice, RocmStorage, Shape};
+use crate::{DType, Error, Layout, Result, RocmDevice, RocmStorage, Shape};
 
 pub(super) const OP: &str = "quantized-matmul";
 
@@ -58,6 +58,31 @@ fn way(rows: usize, columns: usize, dtype: DType, on_units: bool, arch: &str) ->
     }
 }
 
+/// Dense rows of activations, and the matrix of blocks that they are multiplied with. No size is 0.
+pub(super) struct Operands<'a> {
+    pub(super) format: BlockFormat,
+    pub(super) blocks: DevicePtr,
+    /// `m` rows of f32, f16 or bf16.
+    pub(super) x: &'a RocmStorage,
+    pub(super) layout: &'a Layout,
+    pub(super) m: usize,
+    /// Rows of the matrix.
+    pub(super) n: usize,
+    /// Elements of each row of both, whole blocks.
+    pub(super) k: usize,
+}
+
+impl Operands<'_> {
+    /// The kernel, or the error that there is none for the format.
+    pub(super) fn found<K>(&self, kernel: Option<K>) -> Result<K> {
+        kernel.ok_or_else(|| no_kernel(self.format))
+    }
+}
+
+fn no_kernel(format: BlockFormat) -> Error {
+    RocmError::Unsupported(format!("{OP}: no kernel for {}", format.name())).into()
+}
+
 /// See [`QRocmStorage::fwd`].
 pub(super) fn forward(
     matrix: &QRocmStorage,
@@ -92,20 +117,17 @@ pub(super) fn forward(
     let out = match &matrix.data {
         Data::Floats(_) => dense(matrix, x, layout, (rows, n, k))?,
         Data::Blocks(format, blocks) => {
-            let (format, blocks, sizes) = (*format, blocks.ptr(), (rows, n, k));
-            let on_units = few::are_made_of(format, &x.device);
+            let operands = Operands { format: *format, blocks: blocks.ptr(), x, layout, m: rows, n, k };
+            let on_units = few::are_made_of(*format, &x.device);
             match way(rows, k, dtype, on_units, x.device.arch()) {
-                Way::Row => one_row(format, blocks, x, layout, (n, k))?,
-                Way::FewRows => few_rows(format, blocks, x, layout, sizes)?,
-                Way::FewOnUnits => few::product(format, blocks, x, layout, sizes)?,
-                Way::Tiles => tiles::product(format, blocks, x, layout, sizes)?,
-                Way::Library => {
-                    let of = (format, matrix.dtype.block_size(), matrix.dtype.type_size());
-                    match library::product(of, blocks, x, layout, sizes)? {
-                        Some(product) => product,
-                        None => tiles::product(format, blocks, x, layout, sizes)?,
-                    }
-                }
+                Way::Row => one_row(&operands)?,
+                Way::FewRows => few_rows(&operands)?,
+                Way::FewOnUnits => few::product(&operands)?,
+                Way::Tiles => tiles::product(&operands)?,
+                Way::Library => match library::product(&operands)? {
+                    Some(product) => product,
+                    None => tiles::product(&operands)?,
+                },
             }
         }
     };
@@ -145,13 +167,8 @@ fn in_packs<'a>(x: &'a RocmStorage, layout: &Layout, copy: &'a mut Option<RocmSt
 }
 
 /// One row of f32 with one matrix, as (n).
-fn one_row(
-    format: BlockFormat,
-    blocks: DevicePtr,
-    x: &RocmStorage,
-    layout: &Layout,
-    (n, k): (usize, usize),
-) -> Result<RocmStorage> {
+fn one_row(operands: &Operands) -> Result<RocmStorage> {
+    let Operands { format, blocks, x, layout, n, k, .. } = *operands;
     let mut copy = None;
     let row = in_packs(x, layout, &mut copy)?;
     // SAFETY: every element is written by the kernel.
@@ -224,10 +241,7 @@ impl Stacked<'_> {
         let or_null = |ptr: Option<DevicePtr>| ptr.unwrap_or(DevicePtr(std::ptr::null_mut()));
         let (kind, step) =
             if at_once == 1 { (QuantizedRowsCount::C1, 1) } else { (QuantizedRowsCount::C8, FEW) };
-        let Some(kernel) = QuantizedRows::kernel(kind, self.format) else {
-            let name = self.format.name();
-            return Err(RocmError::Unsupported(format!("no kernel multiplies {name}")).into());
-        };
+        let kernel = QuantizedRows::kernel(kind, self.format).ok_or_else(|| no_kernel(self.format))?;
         let Groups { width, grid } = Groups::in_lds(self.n, k, QUANTIZED_ROW_BLOCK)?;
         // The kernel counts pieces of activations in 32 bits.
         count(rows * k / QUANTIZED_PIECE)?;
@@ -259,21 +273,16 @@ impl Stacked<'_> {
     }
 }
 
-/// Some rows with one matrix, as (rows, n) in f32.
-fn few_rows(
-    format: BlockFormat,
-    blocks: DevicePtr,
-    x: &RocmStorage,
-    layout: &Layout,
-    (rows, n, k): (usize, usize, usize),
-) -> Result<RocmStorage> {
+/// Some rows with one matrix, as (m, n) in f32.
+fn few_rows(operands: &Operands) -> Result<RocmStorage> {
+    let Operands { format, blocks, x, layout, m, n, k } = *operands;
     let device = &x.device;
     // SAFETY: every element is written by the kernel.
-    let dst = unsafe { RocmStorage::alloc(device, DType::F32, rows * n, OP)? };
+    let dst = unsafe { RocmStorage::alloc(device, DType::F32, m * n, OP)? };
     let (experts, order, factors) = (None, None, None);
     let stacked = Stacked { format, blocks, n, matrices: 1, experts, order, factors, per: 1, device };
-    // SAFETY: activations and output have `rows` rows, the matrix n of k.
-    unsafe { stacked.launch(x, layout, (rows, k), (rows, rows), dst.slice.ptr())? };
+    // SAFETY: activations and output have m rows, the matrix n of k.
+    unsafe { stacked.launch(x, layout, (m, k), (m, m), dst.slice.ptr())? };
     Ok(dst)
 }
 

@@ -2,7 +2,7 @@
 use super::{refused, Data, QRocmStorage};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::quantized::k_quants::QK_K;
-use crate::rocm_backend::hip_kernels::contract::{BlockFormat, Quantize, QuantizeKind};
+use crate::rocm_backend::hip_kernels::contract::{Quantize, QuantizeKind};
 use crate::rocm_backend::LaunchConfig;
 use crate::{CpuStorage, DType, Error, Layout, Result, RocmStorage};
 
@@ -90,30 +90,25 @@ impl QRocmStorage {
                 };
                 return Ok(());
             }
-            Data::Floats(_) => return Err(self.without_weights()),
+            Data::Floats(_) => return Err(self.without("from_float_imatrix")),
         };
-        let kind = if weights.is_some() { QuantizeKind::QuantizeWeighted } else { QuantizeKind::Quantize };
-        let Some(kernel) = Quantize::kernel(kind, format) else { return Err(self.without_weights()) };
+        let (kind, method) = match weights {
+            Some(_) => (QuantizeKind::QuantizeWeighted, "from_float_imatrix"),
+            None => (QuantizeKind::Quantize, "from_float"),
+        };
+        let kernel = Quantize::kernel(kind, format).ok_or_else(|| self.without(method))?;
         let columns = weights.unwrap_or(&[]);
         let weights = self.device.clone_htod(columns)?;
         let blocks = values.len() / self.dtype.block_size();
-        let config = LaunchConfig::for_elements("quantize", blocks * threads(format))?;
+        let config = LaunchConfig::for_elements("quantize", blocks * format.quantizer_threads())?;
         let row_blocks = columns.len() / self.dtype.block_size();
         let arguments = Quantize { inp: values.ptr(), weights: weights.ptr(), out, blocks, row_blocks };
         // SAFETY: both sides hold so many blocks, and the weights those of a row.
         unsafe { self.device.launch(kernel, config, &arguments) }
     }
 
-    /// What the CPU device panics with.
-    fn without_weights(&self) -> Error {
-        refused(format!("`from_float_imatrix` is unimplemented for {:?} (on {:?})", self.dtype, self.device))
-    }
-}
-
-/// How many threads share a block: `candle-kernels/quantize.cu`.
-fn threads(format: BlockFormat) -> usize {
-    match format {
-        BlockFormat::Q2k | BlockFormat::Q3k | BlockFormat::Q6k | BlockFormat::Q8k => 16,
-        _ => 8,
+    /// The error with whose text the CPU device panics.
+    fn without(&self, method: &str) -> Error {
+        refused(format!("`{method}` is unimplemented for {:?} (on {:?})", self.dtype, self.device))
     }
 }

@@ -1,39 +1,30 @@
 //! Products of many rows of activations with a matrix of blocks, on matrix units.
 use super::few;
-use super::product::{count, with_bytes, OP};
+use super::product::{count, with_bytes, Operands, OP};
 use crate::rocm_backend::hip_kernels::contract::{
-    BlockFormat, DevicePtr, QuantizeRowsSpan, QuantizedTiles, BLOCK, QTILE_COLUMNS, QTILE_ROWS,
+    QuantizeRowsSpan, QuantizedTiles, BLOCK, QTILE_COLUMNS, QTILE_ROWS,
 };
 use crate::rocm_backend::{LaunchConfig, RocmError};
-use crate::{DType, Layout, Result, RocmStorage};
+use crate::{DType, Result, RocmStorage};
 
 /// The most parts in y of the grid that every GPU takes.
 const MAX_PARTS: usize = 65535;
 /// The longest row: places within a part are counted in 32 bits.
 const LONGEST: usize = 1 << 24;
 
-/// `m` dense rows of f32, f16 or bf16 with each of the n rows of blocks, as (m, n) in f32; rows have k elements, whole
-/// blocks, and no size is 0.
+/// The product, as (m, n) in f32.
 ///
 /// # Errors
 /// Sizes beyond what one launch takes; no memory.
-pub(super) fn product(
-    format: BlockFormat,
-    blocks: DevicePtr,
-    x: &RocmStorage,
-    layout: &Layout,
-    (m, n, k): (usize, usize, usize),
-) -> Result<RocmStorage> {
+pub(super) fn product(operands: &Operands) -> Result<RocmStorage> {
+    let Operands { format, blocks, x, m, n, k, .. } = *operands;
     for (elements, limit) in [(n, MAX_PARTS * QTILE_COLUMNS), (k, LONGEST)] {
         if elements > limit {
             return Err(RocmError::TooManyElements { op: OP, elements, limit }.into());
         }
     }
     let device = &x.device;
-    let Some(kernel) = QuantizedTiles::kernel(format) else {
-        let name = format.name();
-        return Err(RocmError::Unsupported(format!("no kernel multiplies many rows with {name}")).into());
-    };
+    let kernel = operands.found(QuantizedTiles::kernel(format))?;
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(device, DType::F32, m * n, OP)? };
     let out = dst.slice.ptr();
@@ -45,7 +36,7 @@ pub(super) fn product(
         true => QuantizeRowsSpan::S256,
         false => QuantizeRowsSpan::S32,
     };
-    with_bytes(device, x, layout, (m, k), (span, kernel.id()), |activations| {
+    with_bytes(device, x, operands.layout, (m, k), (span, kernel.id()), |activations| {
         let arguments = QuantizedTiles { blocks, x: activations, out, m: rows, n: columns, k: k as u32 };
         // SAFETY: the matrix was counted, and activations and output have m rows.
         unsafe { device.state().launch_now(kernel, config, &arguments) }

@@ -4,7 +4,7 @@ use crate::backend::BackendStorage;
 use crate::rocm_backend::hip_kernels::contract::{
     dim_word, BlockFormat, Dequantize, DevicePtr, QUANTIZED_PIECE,
 };
-use crate::rocm_backend::{element, further, LaunchConfig, RocmError};
+use crate::rocm_backend::{element, offset_by_elements, LaunchConfig, RocmError};
 use crate::{DType, Layout, Result, RocmDevice, RocmStorage};
 
 impl QRocmStorage {
@@ -47,7 +47,7 @@ impl QRocmStorage {
         for first in (0..elements / row).step_by(most) {
             let rows = most.min(elements / row - first);
             let from = DevicePtr(blocks.0.wrapping_byte_add(first * self.dtype.type_size()));
-            let to = further(dst.slice.ptr(), dtype, first * row);
+            let to = offset_by_elements(dst.slice.ptr(), dtype, first * row);
             // SAFETY: so many rows were counted within both.
             unsafe { launch(&self.device, format, dtype, (from, rows), None, (to, rows), row)? };
         }
@@ -105,8 +105,9 @@ impl QRocmStorage {
         dst.order_after(ids)?;
         let most = ((1 << 30) / hidden).max(1);
         for first in (0..count).step_by(most) {
-            let picks = further(picks, DType::U32, first);
-            let to = (further(dst.slice.ptr(), DType::F32, first * hidden), most.min(count - first));
+            let picks = offset_by_elements(picks, DType::U32, first);
+            let to =
+                (offset_by_elements(dst.slice.ptr(), DType::F32, first * hidden), most.min(count - first));
             // SAFETY: the table has `rows` rows, and the kernel checks each id; ids and output were counted.
             unsafe { launch(&self.device, format, DType::F32, (blocks, rows), Some(picks), to, hidden)? };
         }

@@ -1,7 +1,8 @@
 //! Candle's backend traits, each method sent to the file of its subject.
 use super::device::RocmDevice;
 use super::error::unsupported_dtype;
-use super::ops::{conv, elementwise, indexing, matmul, pooling, random, reduce, strided};
+use super::fusion;
+use super::ops::{conv, elementwise, indexing, matmul, pooling, reduce, strided};
 use super::storage::{RocmStorage, RocmStorageSlice};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
@@ -39,11 +40,11 @@ impl BackendDevice for RocmDevice {
     }
 
     fn rand_uniform(&self, shape: &Shape, dtype: DType, lo: f64, up: f64) -> Result<RocmStorage> {
-        random::uniform(self, dtype, shape.elem_count(), lo, up)
+        self.uniform(dtype, shape.elem_count(), lo, up)
     }
 
     fn rand_normal(&self, shape: &Shape, dtype: DType, mean: f64, std: f64) -> Result<RocmStorage> {
-        random::normal(self, dtype, shape.elem_count(), mean, std)
+        self.normal(dtype, shape.elem_count(), mean, std)
     }
 
     unsafe fn alloc_uninit(&self, shape: &Shape, dtype: DType) -> Result<RocmStorage> {
@@ -146,7 +147,7 @@ impl BackendStorage for RocmStorage {
     }
 
     fn cmp(&self, op: CmpOp, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self> {
-        elementwise::compare(self, op, rhs, lhs_l, rhs_l)
+        elementwise::compare(op, (self, lhs_l), (rhs, rhs_l))
     }
 
     fn to_dtype(&self, layout: &Layout, dtype: DType) -> Result<Self> {
@@ -154,19 +155,25 @@ impl BackendStorage for RocmStorage {
     }
 
     fn unary_impl<U: UnaryOpT>(&self, layout: &Layout) -> Result<Self> {
-        elementwise::unary::<U>(self, layout)
+        match fusion::unary::<U>(self, layout)? {
+            Some(held) => Ok(held),
+            None => elementwise::unary::<U>(self, layout),
+        }
     }
 
     fn binary_impl<B: BinaryOpT>(&self, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self> {
-        elementwise::binary::<B>(self, lhs_l, rhs, rhs_l)
+        match fusion::binary::<B>((self, lhs_l), (rhs, rhs_l))? {
+            Some(held) => Ok(held),
+            None => elementwise::binary::<B>((self, lhs_l), (rhs, rhs_l)),
+        }
     }
 
     fn where_cond(&self, l: &Layout, t: &Self, t_l: &Layout, f: &Self, f_l: &Layout) -> Result<Self> {
-        elementwise::where_cond(self, l, t, t_l, f, f_l)
+        elementwise::where_cond([(self, l), (t, t_l), (f, f_l)])
     }
 
     fn conv1d(&self, l: &Layout, kernel: &Self, kernel_l: &Layout, params: &ParamsConv1D) -> Result<Self> {
-        conv::conv1d(self, l, kernel, kernel_l, params, 1)
+        conv::conv1d((self, l), (kernel, kernel_l), params, 1)
     }
 
     fn conv_transpose1d(
@@ -176,11 +183,11 @@ impl BackendStorage for RocmStorage {
         kernel_l: &Layout,
         params: &ParamsConvTranspose1D,
     ) -> Result<Self> {
-        conv::conv_transpose1d(self, l, kernel, kernel_l, params, 1)
+        conv::conv_transpose1d((self, l), (kernel, kernel_l), params, 1)
     }
 
     fn conv2d(&self, l: &Layout, kernel: &Self, kernel_l: &Layout, params: &ParamsConv2D) -> Result<Self> {
-        conv::conv2d(self, l, kernel, kernel_l, params, 1)
+        conv::conv2d((self, l), (kernel, kernel_l), params, 1)
     }
 
     fn conv_transpose2d(
@@ -190,7 +197,7 @@ impl BackendStorage for RocmStorage {
         kernel_l: &Layout,
         params: &ParamsConvTranspose2D,
     ) -> Result<Self> {
-        conv::conv_transpose2d(self, l, kernel, kernel_l, params)
+        conv::conv_transpose2d((self, l), (kernel, kernel_l), params)
     }
 
     fn avg_pool2d(&self, l: &Layout, k: (usize, usize), stride: (usize, usize)) -> Result<Self> {
@@ -222,7 +229,7 @@ impl BackendStorage for RocmStorage {
     }
 
     fn gather(&self, l: &Layout, ids: &Self, ids_l: &Layout, dim: usize) -> Result<Self> {
-        indexing::gather(self, l, ids, ids_l, dim)
+        indexing::gather((self, l), (ids, ids_l), dim)
     }
 
     fn scatter_set(
@@ -234,7 +241,7 @@ impl BackendStorage for RocmStorage {
         src_l: &Layout,
         dim: usize,
     ) -> Result<()> {
-        indexing::scatter(self, l, ids, ids_l, src, src_l, dim, false)
+        indexing::scatter((self, l), (ids, ids_l), (src, src_l), dim, false)
     }
 
     fn scatter_add_set(
@@ -246,11 +253,11 @@ impl BackendStorage for RocmStorage {
         src_l: &Layout,
         dim: usize,
     ) -> Result<()> {
-        indexing::scatter(self, l, ids, ids_l, src, src_l, dim, true)
+        indexing::scatter((self, l), (ids, ids_l), (src, src_l), dim, true)
     }
 
     fn index_select(&self, ids: &Self, l: &Layout, ids_l: &Layout, dim: usize) -> Result<Self> {
-        indexing::index_select(self, ids, l, ids_l, dim)
+        indexing::index_select((self, l), (ids, ids_l), dim)
     }
 
     fn index_add(
@@ -262,7 +269,7 @@ impl BackendStorage for RocmStorage {
         src_l: &Layout,
         dim: usize,
     ) -> Result<Self> {
-        indexing::index_add(self, l, ids, ids_l, src, src_l, dim)
+        indexing::index_add((self, l), (ids, ids_l), (src, src_l), dim)
     }
 
     fn matmul(
@@ -272,7 +279,7 @@ impl BackendStorage for RocmStorage {
         lhs_l: &Layout,
         rhs_l: &Layout,
     ) -> Result<Self> {
-        matmul::matmul(self, rhs, bmnk, lhs_l, rhs_l)
+        matmul::matmul((self, lhs_l), (rhs, rhs_l), bmnk)
     }
 
     fn copy_strided_src(&self, dst: &mut Self, dst_offset: usize, src_l: &Layout) -> Result<()> {

@@ -1,6 +1,5 @@
-//! What can go wrong on a ROCm device, and what to do about it.
+//! Errors of a ROCm device, and their remedies.
 use crate::{DType, Layout};
-use rocm_loader::DriverKind;
 use rocm_rs::{hip, rocblas};
 
 /// An error of the ROCm backend. Reaches the caller as [`crate::Error::Rocm`].
@@ -21,7 +20,7 @@ pub enum RocmError {
     Hip {
         /// The call, with the sizes it was given.
         call: String,
-        /// As `rocm:0 (gfx1100)`.
+        /// Device, like `rocm:0 (gfx1100)`.
         device: String,
         /// HIP's own.
         error: hip::Error,
@@ -34,11 +33,11 @@ pub enum RocmError {
     Rocblas {
         /// The call, with the sizes it was given.
         call: String,
-        /// As `rocm:0 (gfx1100)`.
+        /// Device, like `rocm:0 (gfx1100)`.
         device: String,
         /// rocBLAS' own.
         error: rocblas::Error,
-        /// As of [`Self::Hip`].
+        /// See [`Self::Hip`].
         notes: String,
     },
 
@@ -54,7 +53,7 @@ pub enum RocmError {
         free: usize,
         /// Bytes of the GPU.
         total: usize,
-        /// As `rocm:0 (gfx1100)`.
+        /// Device, like `rocm:0 (gfx1100)`.
         device: String,
     },
 
@@ -73,7 +72,7 @@ pub enum RocmError {
         free: usize,
         /// Bytes of the GPU.
         total: usize,
-        /// As `rocm:0 (gfx1100)`.
+        /// Device, like `rocm:0 (gfx1100)`.
         device: String,
     },
 
@@ -84,11 +83,11 @@ pub enum RocmError {
          stuck: its memory stays taken until the process ends"
     )]
     Overdue {
-        /// As `rocm:0 (gfx1100)`.
+        /// Device, like `rocm:0 (gfx1100)`.
         device: String,
-        /// How long was waited.
+        /// Seconds that were waited.
         seconds: f64,
-        /// What was waited for.
+        /// Purpose of the wait.
         purpose: &'static str,
         /// The last kernels, separated by commas.
         launches: String,
@@ -97,9 +96,9 @@ pub enum RocmError {
     /// The GPU computes, but wrongly.
     #[error("{device} computes wrongly: {computation}; do not trust its results (HSA_OVERRIDE_GFX_VERSION is a cause)")]
     WrongResult {
-        /// As `rocm:0 (gfx1100)`.
+        /// Device, like `rocm:0 (gfx1100)`.
         device: String,
-        /// What was computed, what came out, what must.
+        /// The computation, its result, and the expected result.
         computation: String,
     },
 
@@ -112,9 +111,9 @@ pub enum RocmError {
     NoSuchDevice {
         /// The number asked for.
         ordinal: usize,
-        /// How many there are.
+        /// Number that there is.
         count: usize,
-        /// What was asked.
+        /// Driver that was asked.
         driver: String,
     },
 
@@ -127,7 +126,7 @@ pub enum RocmError {
         index: i64,
         /// The size of the dimension.
         bound: u64,
-        /// As `rocm:0 (gfx1100)`.
+        /// Device, like `rocm:0 (gfx1100)`.
         device: String,
     },
 
@@ -138,7 +137,7 @@ pub enum RocmError {
         module: String,
         /// The kernel.
         kernel: String,
-        /// As `rocm:0 (gfx1100)`.
+        /// Device, like `rocm:0 (gfx1100)`.
         device: String,
     },
 
@@ -147,9 +146,9 @@ pub enum RocmError {
     CustomModule {
         /// The name it was given.
         module: String,
-        /// As `rocm:0 (gfx1100)`.
+        /// Device, like `rocm:0 (gfx1100)`.
         device: String,
-        /// What is wrong.
+        /// Cause.
         reason: String,
     },
 
@@ -158,7 +157,7 @@ pub enum RocmError {
     Arguments {
         /// The kernel.
         kernel: String,
-        /// As `rocm:0 (gfx1100)`.
+        /// Device, like `rocm:0 (gfx1100)`.
         device: String,
         /// Which argument, what it takes and what was given.
         message: String,
@@ -169,9 +168,9 @@ pub enum RocmError {
     TooManyElements {
         /// The operation.
         op: &'static str,
-        /// How many there are.
+        /// Number that there is.
         elements: usize,
-        /// How many there may be.
+        /// Maximum number.
         limit: usize,
     },
 
@@ -182,7 +181,7 @@ pub enum RocmError {
         op: &'static str,
         /// Dimensions of the layout.
         dims: usize,
-        /// How many there may be.
+        /// Maximum number.
         limit: usize,
     },
 
@@ -202,13 +201,24 @@ pub enum RocmError {
     Launch {
         /// The kernel.
         kernel: String,
-        /// What it takes and what was given.
+        /// Geometry that it takes, and the one that was given.
         message: String,
     },
 
-    /// What cannot be done.
+    /// An operation that is not supported.
     #[error("{0}")]
     Unsupported(String),
+}
+
+impl RocmError {
+    /// Whether memory ran out: the device can be used on, with less at once.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::OutOfMemory { .. } | Self::BeyondReserve { .. } => true,
+            Self::Hip { error, .. } => error.is_out_of_memory(),
+            _ => false,
+        }
+    }
 }
 
 impl From<RocmError> for crate::Error {
@@ -217,17 +227,17 @@ impl From<RocmError> for crate::Error {
     }
 }
 
-/// What the CPU device says of a dtype that `op` does not take.
+/// The CPU device's error for a dtype that `op` does not take.
 pub(crate) fn unsupported_dtype(op: &'static str, dtype: DType) -> crate::Error {
     crate::Error::UnsupportedDTypeForOp(dtype, op).bt()
 }
 
-/// What the CPU device says of operands whose dtypes differ.
+/// The CPU device's error for operands whose dtypes differ.
 pub(crate) fn dtype_mismatch(op: &'static str, lhs: DType, rhs: DType) -> crate::Error {
     crate::Error::DTypeMismatchBinaryOp { lhs, rhs, op }.bt()
 }
 
-/// What the driver says about the last failing call of this thread, and what HIP's code usually means.
+/// Returns the driver's text about the last failing call of this thread, and the usual meaning of HIP's code.
 pub(crate) fn notes(code: Option<u32>) -> String {
     let mut notes = String::new();
     if let Some(detail) = rocm_loader::last_error() {
@@ -243,12 +253,10 @@ pub(crate) fn notes(code: Option<u32>) -> String {
 
 /// Codes of `hipError_t` (hip/hip_runtime_api.h) whose plain text leaves the reader alone.
 fn advice(code: u32) -> Option<&'static str> {
-    let is_nvidia = rocm_loader::driver().is_ok_and(|driver| driver.kind() == DriverKind::Nvidia);
+    if let Some(advice) = rocm_loader::driver().ok().and_then(|driver| driver.advice(code)) {
+        return Some(advice);
+    }
     match code {
-        100 if is_nvidia => None,
-        700 | 719 if is_nvidia => Some(
-            "a kernel was stopped, and CUDA has given up this process' context: every later call fails like this one, start the process again",
-        ),
         100 => Some("no AMD GPU is visible: look at ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and the permissions of /dev/kfd"),
         200 => Some("the code object is damaged or of another format; rebuild with the kernels' sources unchanged"),
         209 => Some("the code object was compiled for another GPU: compile it for this one's arch"),

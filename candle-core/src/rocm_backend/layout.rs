@@ -26,7 +26,7 @@ impl<'a> Launch<'a> {
 }
 
 impl Strided {
-    /// What a kernel takes for contiguous operands.
+    /// Argument of a kernel for contiguous operands.
     pub const CONTIGUOUS: Self = Self { num_dims: 0, layout: KernelLayout([0; WORDS]) };
 
     /// Packs the dims of the first layout and the strides of all, which must have the same dims.
@@ -67,7 +67,7 @@ impl Strided {
                 && words[count..].chunks(count).take(lists).all(fits))
     }
 
-    /// The same elements of one operand with `factor` neighbours counted as one, if they lie beside each other.
+    /// Layout of one operand with `factor` neighbours counted as one, if they lie next to each other.
     /// Contiguous ones do, but for what is left over at their end.
     fn joined(&self, factor: usize) -> Option<Self> {
         let (count, mut joined) = (self.num_dims, *self);
@@ -224,7 +224,7 @@ impl Strided {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reduction {
     pub strided: Strided,
-    /// How many of the dims are kept; the others follow and are reduced.
+    /// Number of dims that are kept; the others follow and are reduced.
     pub kept_dims: usize,
     /// Whether neighbouring results lie closer together than neighbouring elements of one result.
     pub across: bool,
@@ -280,7 +280,7 @@ pub(crate) struct Piece {
     pub first: usize,
 }
 
-/// What contiguous operands take, where it need not be made each time.
+/// Layout of contiguous operands, made once.
 static CONTIGUOUS: Strided = Strided::CONTIGUOUS;
 
 /// Calls `work` for each piece of an operation on elements whose operands have `layouts` of the same dims: with the
@@ -397,7 +397,7 @@ mod tests {
         at
     }
 
-    /// The same from the layout itself.
+    /// Expected value, from the layout itself.
     fn expected(l: &Layout, mut i: usize) -> usize {
         let mut at = 0;
         for (&dim, &stride) in l.dims().iter().zip(l.stride()).rev() {

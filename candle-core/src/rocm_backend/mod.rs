@@ -5,14 +5,17 @@
 //! ([`RocmDevice::launch`]: arguments on the stack, dims and strides by value). The host waits where data comes back,
 //! and that is where a fault of an earlier kernel is reported. Memory is reused without asking the driver.
 //!
-//! The floors, from the top; a file uses only what lies below it, and `tests/floors.rs` holds that:
+//! The floors, from the top; a file uses only what lies below it, and `tests/layers_of_files.rs` of
+//! the root package holds that:
 //!
 //! | file or folder | subject |
 //! |---|---|
 //! | `backend` | Candle's traits, each method sent to the file of its subject |
+//! | `fusion/` | launches that are held back, so that one does what several would |
 //! | `ops/` | the operations: `attention`, `elementwise`, `reduce`, `scan`, `sort`, `indexing`, `matmul`, `conv`, `pooling`, `strided`, `random` |
 //! | `storage`, `layout` | what a tensor holds; dims and strides as kernels take them |
-//! | `device/` | a GPU: its kernels, launching one, its libraries, faults, asking before opening |
+//! | `libraries/` | rocBLAS, hipBLASLt, MIOpen: their handles, and what was chosen for a shape |
+//! | `device/` | a GPU: its kernels, launching one, faults, asking before opening; what is above attaches itself to it by type |
 //! | `stream/` | a stream: binding, ordering, waiting, memory, moving data |
 //! | `error` | what goes wrong |
 //!
@@ -47,23 +50,26 @@
 mod backend;
 mod device;
 mod error;
+mod fusion;
 mod layout;
+mod libraries;
 mod ops;
 mod storage;
 mod stream;
 
-pub(crate) use device::{activation_bytes, Groups, RowProduct};
-pub use device::{
-    conv_workspace, set_conv_library, set_conv_tiles, set_conv_tuning, set_conv_workspace,
-    CONV_CACHE_VARIABLE, CONV_LIBRARY_VARIABLE, CONV_TUNE_VARIABLE, CONV_WORKSPACE_VARIABLE,
-    PRODUCT_LIBRARY_VARIABLE,
-};
 pub use device::{
     DeviceId, GpuReport, KernelArg, Launch, LaunchConfig, LibraryReport, Report, RocmDevice, RocmKernel,
 };
 pub use error::RocmError;
+pub(crate) use fusion::RowProduct;
+pub use fusion::FUSION_VARIABLE;
 pub use hip_kernels::contract::{DevicePtr, KernelLayout};
 pub use layout::Strided;
+pub use libraries::{
+    conv_workspace, set_conv_library, set_conv_tiles, set_conv_tuning, set_conv_workspace,
+    CONV_CACHE_VARIABLE, CONV_LIBRARY_VARIABLE, CONV_TUNE_VARIABLE, CONV_WORKSPACE_VARIABLE,
+    PRODUCT_LIBRARY_VARIABLE,
+};
 pub use ops::attention::{Attended, Attention, AttentionOperand, AttentionSequences, ATTENTION_MAX_WIDTH};
 pub use ops::attention_gradients::AttentionGradients;
 pub use ops::conv::{conv1d_with_bias, conv2d_with_bias};
@@ -76,21 +82,23 @@ pub use ops::matmul::{
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,
 };
 pub(crate) use ops::matmul::{widening_product, Output};
+pub(crate) use ops::quantized_row::{activation_bytes, Groups};
 pub(crate) use ops::reduce::{norm, scaled_sum, variance};
 pub(crate) use ops::scan::cumsum;
 pub use ops::sort::arg_sort;
 pub(crate) use ops::strided::cat;
-pub use storage::{element, further, RocmDType, RocmStorage, RocmStorageSlice};
+pub use storage::{element, offset_by_elements, RocmDType, RocmStorage, RocmStorageSlice};
 pub use stream::memory::{MemoryStats, IDLE_VARIABLE, PARKED_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
 pub use stream::{Buffer, DeviceElement, ZeroableElement, DEADLINE_VARIABLE};
 
 pub use {hip_kernels, rocm_loader, rocm_rs};
 
-/// Chooses the driver for this process, before the first device is opened: ROCm, or the software GPU.
+/// Chooses the driver for this process, before the first device is opened, by a value of `CANDLE_ROCM_DRIVER`:
+/// `native`, or `emulator:gfx1100` for the software GPU.
 ///
 /// # Errors
 /// If another driver is in use already, or the one asked for is not there.
-pub fn select_driver(choice: rocm_loader::Choice) -> crate::Result<()> {
+pub fn select_driver(choice: &str) -> crate::Result<()> {
     Ok(rocm_loader::select(choice).map_err(RocmError::from)?)
 }
 

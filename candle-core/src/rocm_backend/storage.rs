@@ -1,4 +1,4 @@
-//! What a tensor on a ROCm device holds: a typed buffer and its device.
+//! A tensor's storage on a ROCm device: a typed buffer and its device.
 use super::device::{DeviceState, RocmDevice};
 use super::error::unsupported_dtype;
 use super::layout::extent;
@@ -10,169 +10,123 @@ use half::{bf16, f16};
 use hip_kernels::contract::{DevicePtr, Element};
 use std::sync::Arc;
 
-/// One device buffer of a tensor's elements, by dtype.
-#[derive(Debug)]
-pub enum RocmStorageSlice {
-    /// Elements of this dtype.
-    U8(Buffer<u8>),
-    /// Elements of this dtype.
-    U32(Buffer<u32>),
-    /// Elements of this dtype.
-    I16(Buffer<i16>),
-    /// Elements of this dtype.
-    I32(Buffer<i32>),
-    /// Elements of this dtype.
-    I64(Buffer<i64>),
-    /// Elements of this dtype.
-    BF16(Buffer<bf16>),
-    /// Elements of this dtype.
-    F16(Buffer<f16>),
-    /// Elements of this dtype.
-    F32(Buffer<f32>),
-    /// Elements of this dtype.
-    F64(Buffer<f64>),
-    /// Elements of this dtype.
-    F8E4M3(Buffer<F8E4M3>),
-    /// A packed dtype: raw bytes, to be moved but not computed with.
-    F6E2M3(Buffer<u8>),
-    /// A packed dtype.
-    F6E3M2(Buffer<u8>),
-    /// A packed dtype.
-    F4(Buffer<u8>),
-    /// A packed dtype.
-    F8E8M0(Buffer<u8>),
+/// Declares the buffers of all dtypes, and what is done with whichever of them a storage holds.
+macro_rules! storage_slice {
+    ($($dtype:ident($element:ty)),*) => {
+        /// One device buffer of a tensor's elements, by dtype.
+        #[derive(Debug)]
+        pub enum RocmStorageSlice {
+            $(
+                /// Elements of this dtype; those of a packed one (F6E2M3, F6E3M2, F4, F8E8M0) are raw bytes, to be
+                /// moved but not computed with.
+                $dtype(Buffer<$element>),
+            )*
+        }
+
+        impl RocmStorageSlice {
+            /// Uninitialised memory for `len` elements of `dtype`. The packed dtypes are refused, as on the CPU device.
+            pub(crate) fn alloc(
+                device: &RocmDevice,
+                dtype: DType,
+                len: usize,
+                op: &'static str,
+            ) -> Result<Self> {
+                let stream = &device.state().stream;
+                Ok(match dtype {
+                    dtype if is_packed(dtype) => return Err(unsupported_dtype(op, dtype)),
+                    $(DType::$dtype => S::$dtype(Buffer::on(stream, len)?),)*
+                })
+            }
+
+            /// The dtype of the elements.
+            pub fn dtype(&self) -> DType {
+                match self {
+                    $(S::$dtype(_) => DType::$dtype,)*
+                }
+            }
+
+            /// Number of elements; bytes for the packed dtypes.
+            pub fn len(&self) -> usize {
+                match self {
+                    $(S::$dtype(buffer) => buffer.len(),)*
+                }
+            }
+
+            pub(crate) fn size_in_bytes(&self) -> usize {
+                match self {
+                    $(S::$dtype(buffer) => buffer.size_in_bytes(),)*
+                }
+            }
+
+            /// Notes that work on `stream` uses this memory.
+            pub(crate) fn used_by(&self, stream: &Arc<Stream>) {
+                match self {
+                    $(S::$dtype(buffer) => buffer.used_by(stream),)*
+                }
+            }
+
+            pub(crate) fn ptr(&self) -> DevicePtr {
+                match self {
+                    $(S::$dtype(buffer) => buffer.ptr(),)*
+                }
+            }
+
+            fn ptr_at(&self, offset: usize) -> Result<DevicePtr> {
+                match self {
+                    $(S::$dtype(buffer) => buffer.ptr_at(offset),)*
+                }
+            }
+
+            pub(crate) fn upload(device: &RocmDevice, data: CpuStorageRef<'_>) -> Result<Self> {
+                Ok(match data {
+                    $(CpuStorageRef::$dtype(host) => S::$dtype(device.clone_htod(host)?),)*
+                })
+            }
+
+            pub(crate) fn download(&self, state: &DeviceState) -> Result<CpuStorage> {
+                Ok(match self {
+                    $(S::$dtype(buffer) => CpuStorage::$dtype(state.download(buffer)?),)*
+                })
+            }
+
+            /// Uninitialised memory of the same dtype, length and device.
+            pub(crate) fn alloc_like(&self) -> Result<Self> {
+                Ok(match self {
+                    $(S::$dtype(buffer) => S::$dtype(Buffer::on(buffer.stream(), buffer.len())?),)*
+                })
+            }
+
+            fn across(&self, to: &RocmDevice) -> Result<Self> {
+                Ok(match self {
+                    $(S::$dtype(buffer) => S::$dtype(across(buffer, &to.state().stream)?),)*
+                })
+            }
+        }
+    };
 }
 
 use RocmStorageSlice as S;
-
-/// Evaluates one expression for whichever buffer the slice holds.
-macro_rules! each_buffer {
-    ($slice:expr, $buffer:ident => $result:expr) => {
-        match $slice {
-            S::U8($buffer) => $result,
-            S::U32($buffer) => $result,
-            S::I16($buffer) => $result,
-            S::I32($buffer) => $result,
-            S::I64($buffer) => $result,
-            S::BF16($buffer) => $result,
-            S::F16($buffer) => $result,
-            S::F32($buffer) => $result,
-            S::F64($buffer) => $result,
-            S::F8E4M3($buffer) => $result,
-            S::F6E2M3($buffer) => $result,
-            S::F6E3M2($buffer) => $result,
-            S::F4($buffer) => $result,
-            S::F8E8M0($buffer) => $result,
-        }
-    };
-}
-
-/// The same, wrapping the result in the slice's (or another enum's) variant of the same dtype.
-macro_rules! map_buffer {
-    ($slice:expr, $from:ident, $buffer:ident => $result:expr, $to:ident) => {
-        match $slice {
-            $from::U8($buffer) => $to::U8($result),
-            $from::U32($buffer) => $to::U32($result),
-            $from::I16($buffer) => $to::I16($result),
-            $from::I32($buffer) => $to::I32($result),
-            $from::I64($buffer) => $to::I64($result),
-            $from::BF16($buffer) => $to::BF16($result),
-            $from::F16($buffer) => $to::F16($result),
-            $from::F32($buffer) => $to::F32($result),
-            $from::F64($buffer) => $to::F64($result),
-            $from::F8E4M3($buffer) => $to::F8E4M3($result),
-            $from::F6E2M3($buffer) => $to::F6E2M3($result),
-            $from::F6E3M2($buffer) => $to::F6E3M2($result),
-            $from::F4($buffer) => $to::F4($result),
-            $from::F8E8M0($buffer) => $to::F8E8M0($result),
-        }
-    };
-}
+storage_slice!(
+    U8(u8),
+    U32(u32),
+    I16(i16),
+    I32(i32),
+    I64(i64),
+    BF16(bf16),
+    F16(f16),
+    F32(f32),
+    F64(f64),
+    F8E4M3(F8E4M3),
+    F6E2M3(u8),
+    F6E3M2(u8),
+    F4(u8),
+    F8E8M0(u8)
+);
 
 impl RocmStorageSlice {
-    /// Uninitialised memory for `len` elements of `dtype`. The packed dtypes are refused, as on the CPU device.
-    pub(crate) fn alloc(device: &RocmDevice, dtype: DType, len: usize, op: &'static str) -> Result<Self> {
-        let stream = &device.state().stream;
-        Ok(match dtype {
-            DType::U8 => S::U8(Buffer::on(stream, len)?),
-            DType::U32 => S::U32(Buffer::on(stream, len)?),
-            DType::I16 => S::I16(Buffer::on(stream, len)?),
-            DType::I32 => S::I32(Buffer::on(stream, len)?),
-            DType::I64 => S::I64(Buffer::on(stream, len)?),
-            DType::BF16 => S::BF16(Buffer::on(stream, len)?),
-            DType::F16 => S::F16(Buffer::on(stream, len)?),
-            DType::F32 => S::F32(Buffer::on(stream, len)?),
-            DType::F64 => S::F64(Buffer::on(stream, len)?),
-            DType::F8E4M3 => S::F8E4M3(Buffer::on(stream, len)?),
-            DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0 => {
-                return Err(unsupported_dtype(op, dtype));
-            }
-        })
-    }
-
-    /// The dtype of the elements.
-    pub fn dtype(&self) -> DType {
-        match self {
-            S::U8(_) => DType::U8,
-            S::U32(_) => DType::U32,
-            S::I16(_) => DType::I16,
-            S::I32(_) => DType::I32,
-            S::I64(_) => DType::I64,
-            S::BF16(_) => DType::BF16,
-            S::F16(_) => DType::F16,
-            S::F32(_) => DType::F32,
-            S::F64(_) => DType::F64,
-            S::F8E4M3(_) => DType::F8E4M3,
-            S::F6E2M3(_) => DType::F6E2M3,
-            S::F6E3M2(_) => DType::F6E3M2,
-            S::F4(_) => DType::F4,
-            S::F8E8M0(_) => DType::F8E8M0,
-        }
-    }
-
-    /// Number of elements; bytes for the packed dtypes.
-    pub fn len(&self) -> usize {
-        each_buffer!(self, b => b.len())
-    }
-
     /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    pub(crate) fn size_in_bytes(&self) -> usize {
-        each_buffer!(self, b => b.size_in_bytes())
-    }
-
-    /// Notes that work on `stream` uses this memory.
-    pub(crate) fn used_by(&self, stream: &Arc<Stream>) {
-        each_buffer!(self, b => b.used_by(stream))
-    }
-
-    pub(crate) fn ptr(&self) -> DevicePtr {
-        each_buffer!(self, b => b.ptr())
-    }
-
-    fn ptr_at(&self, offset: usize) -> Result<DevicePtr> {
-        each_buffer!(self, b => b.ptr_at(offset))
-    }
-
-    pub(crate) fn upload(device: &RocmDevice, data: CpuStorageRef<'_>) -> Result<Self> {
-        use CpuStorageRef as C;
-        Ok(map_buffer!(data, C, host => device.clone_htod(host)?, S))
-    }
-
-    pub(crate) fn download(&self, state: &DeviceState) -> Result<CpuStorage> {
-        Ok(map_buffer!(self, S, b => state.download(b)?, CpuStorage))
-    }
-
-    /// Uninitialised memory of the same dtype, length and device.
-    pub(crate) fn alloc_like(&self) -> Result<Self> {
-        Ok(map_buffer!(self, S, b => Buffer::on(b.stream(), b.len())?, S))
-    }
-
-    fn across(&self, to: &RocmDevice) -> Result<Self> {
-        Ok(map_buffer!(self, S, b => across(b, &to.state().stream)?, S))
     }
 }
 
@@ -192,10 +146,10 @@ pub trait RocmDType: DeviceElement {
     /// # Errors
     /// [`crate::Error::UnexpectedDType`] if the storage holds another dtype.
     fn as_rocm_slice(storage: &RocmStorage) -> Result<&Buffer<Self>>;
-    /// The same for writing.
+    /// Like [`Self::as_rocm_slice`], for writing.
     ///
     /// # Errors
-    /// As [`Self::as_rocm_slice`].
+    /// See [`Self::as_rocm_slice`].
     fn as_rocm_slice_mut(storage: &mut RocmStorage) -> Result<&mut Buffer<Self>>;
 
     /// See [`RocmStorage::wrap_rocm_slice`].
@@ -387,8 +341,8 @@ pub(crate) fn carrier_of(size: usize) -> Element {
     }
 }
 
-/// The address of an element further on.
+/// The address `elements` elements after `ptr`.
 #[inline]
-pub fn further(ptr: DevicePtr, dtype: DType, elements: usize) -> DevicePtr {
+pub fn offset_by_elements(ptr: DevicePtr, dtype: DType, elements: usize) -> DevicePtr {
     DevicePtr(ptr.0.wrapping_byte_add(elements * dtype.size_in_bytes().max(1)))
 }

@@ -1,7 +1,6 @@
 //! Gradients of convolutions, whole: against differences of the definition in f64, and gradients of gradients.
 use super::fixture::*;
 use candle_core::{DType, Device, Result, Tensor, Var};
-use std::process::Command;
 
 /// A convolution of any kind, as a function of its input and weights.
 #[derive(Clone, Copy, Debug)]
@@ -124,13 +123,8 @@ fn by_images(case: &Case, x: &Tensor, k: &Tensor) -> Tensor {
 #[test]
 fn gradients_have_gradients() {
     rocm();
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "conv_gradients::penalties_have_gradients", "--nocapture"])
-        .env("CANDLE_GRAD_DO_NOT_DETACH", "1")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let test = "conv_gradients::penalties_have_gradients";
+    passes_in_its_own_process(test, ("CANDLE_GRAD_DO_NOT_DETACH", "1"));
 }
 
 /// A penalty on the gradient of the input, as generative models have it: its gradient by the weights, by differences.

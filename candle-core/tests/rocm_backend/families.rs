@@ -4,7 +4,6 @@ use super::fixture::*;
 use candle_core::rocm::hip_kernels::{self, Module};
 use candle_core::rocm::rocm_loader::DRIVER_VARIABLE;
 use candle_core::{DType, Device, DeviceLocation, Result, Tensor, Var};
-use std::process::Command;
 
 const FAMILIES: [&str; 2] = ["gfx1100", "gfx90a"];
 
@@ -15,17 +14,8 @@ fn tensors_travel_between_devices_of_two_families() {
     {
         return eprintln!("not run: the kernels were built without {missing} (CANDLE_ROCM_ARCHS)");
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "families::on_two_families", "--nocapture"])
-        .env(DRIVER_VARIABLE, format!("emulator:{}", FAMILIES.join(",")))
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let devices = format!("emulator:{}", FAMILIES.join(","));
+    passes_in_its_own_process("families::on_two_families", (DRIVER_VARIABLE, &devices));
     on_software_gpu("this was between two software GPUs");
 }
 

@@ -1,6 +1,7 @@
 //! The kernels of products of a few rows with blocks, against the products of the values that the blocks and the bytes of
 //! the activations stand for.
-use super::tiles::{check, Product, FORMATS};
+use super::tiles::{check, Product};
+use candle_core::quantized::rocm::block_types;
 use candle_core::rocm::hip_kernels::contract::{QuantizedFew, BLOCK, QFEW_SIDE};
 use candle_core::rocm::LaunchConfig;
 
@@ -24,7 +25,7 @@ const SIZES: [(usize, usize, usize); 9] = [
 /// The sums of a span are exact. They are scaled, one taken from the other, and added by a few roundings.
 #[test]
 fn products_of_any_size() {
-    for (dtype, format) in FORMATS.into_iter().filter(|(dtype, _)| dtype.block_size() == SPAN) {
+    for (dtype, format) in block_types().filter(|(dtype, _)| dtype.block_size() == SPAN) {
         let kernel = QuantizedFew::kernel(format).unwrap();
         for size in SIZES {
             check(

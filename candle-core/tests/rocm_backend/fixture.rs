@@ -1,6 +1,7 @@
 //! The device under test, views to look at tensors through, and the comparison.
-use candle_core::rocm::rocm_loader::{self, Choice, DriverKind, DRIVER_VARIABLE};
+use candle_core::rocm::rocm_loader::{self, DRIVER_VARIABLE};
 use candle_core::{DType, Device, Result, Tensor};
+use std::process::Command;
 
 /// The dtypes that compute with fractions and have every kernel.
 pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
@@ -27,8 +28,7 @@ pub fn rocm() -> Device {
 
 fn choose() {
     if std::env::var_os(DRIVER_VARIABLE).is_none() && rocm_loader::driver().is_err() {
-        let two = Choice::Emulator(vec!["gfx1100".to_string(), "gfx1100".to_string()]);
-        candle_core::rocm::select_driver(two).unwrap();
+        candle_core::rocm::select_driver("emulator:gfx1100,gfx1100").unwrap();
     }
 }
 
@@ -50,7 +50,7 @@ pub fn second_rocm() -> Option<Device> {
 /// Whether tests run on the software GPU. Where they do not, says that a test is only for it.
 pub fn on_software_gpu(why: &str) -> bool {
     choose();
-    let software = rocm_loader::driver().is_ok_and(|driver| driver.kind() == DriverKind::Emulator);
+    let software = rocm_loader::driver().is_ok_and(|driver| driver.is_software());
     if !software {
         println!("not applicable: {why}");
     }
@@ -181,3 +181,15 @@ pub const VIEWS4: [View4; 4] = [
     }),
     ("one image for all", |t| t.narrow(0, 0, 1)?.broadcast_as(t.shape())),
 ];
+
+/// Runs an ignored test of this program in a process of its own, with a variable set that is read once for each process.
+pub fn passes_in_its_own_process(test: &str, (variable, value): (&str, &str)) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", test, "--nocapture"])
+        .env(variable, value)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && text.contains("1 passed");
+    assert!(passed, "{text}{}", String::from_utf8_lossy(&output.stderr));
+}

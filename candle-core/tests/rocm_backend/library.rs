@@ -6,7 +6,6 @@ use candle_core::rocm::hip_kernels::{self, Module};
 use candle_core::rocm::rocm_loader::DRIVER_VARIABLE;
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
-use std::process::Command;
 
 const ARCH: &str = "gfx90a";
 
@@ -19,13 +18,7 @@ fn products_of_many_rows() {
     if hip_kernels::code_object(Module::Quantized, ARCH).is_err() {
         return eprintln!("not run: the kernels were built without {ARCH} (CANDLE_ROCM_ARCHS)");
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "library::on_its_gpu", "--nocapture"])
-        .env(DRIVER_VARIABLE, format!("emulator:{ARCH}"))
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    passes_in_its_own_process("library::on_its_gpu", (DRIVER_VARIABLE, &format!("emulator:{ARCH}")));
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Quantization: the bytes are the CPU device's.
 use super::fixture::*;
+use super::quantized::all;
+use candle_core::quantized::rocm::block_types;
 use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::rocm::hip_kernels::contract::{Quantize, QuantizeKind};
 use candle_core::{Device, Result, Tensor};
 use rand::distr::Uniform;
 use rand::rngs::StdRng;
@@ -8,24 +11,18 @@ use rand::{Rng, SeedableRng};
 use rand_distr::Normal;
 use GgmlDType::*;
 
-/// Every type, the bytes of its block, and where floats lie in it, of how many bits.
-const TYPES: [(GgmlDType, usize, Floats); 15] = [
-    (F32, 4, (Float::F32, &[0])),
-    (F16, 2, (Float::F16, &[0])),
-    (BF16, 2, (Float::BF16, &[0])),
-    (Q4_0, 18, (Float::F16, &[0])),
-    (Q4_1, 20, (Float::F16, &[0, 2])),
-    (Q5_0, 22, (Float::F16, &[0])),
-    (Q5_1, 24, (Float::F16, &[0, 2])),
-    (Q8_0, 34, (Float::F16, &[0])),
-    (Q8_1, 36, (Float::F16, &[0, 2])),
-    (Q2K, 84, (Float::F16, &[80, 82])),
-    (Q3K, 110, (Float::F16, &[108])),
-    (Q4K, 144, (Float::F16, &[0, 2])),
-    (Q5K, 176, (Float::F16, &[0, 2])),
-    (Q6K, 210, (Float::F16, &[208])),
-    (Q8K, 292, (Float::F32, &[0])),
-];
+/// Where floats lie in a block, and of how many bits.
+fn floats(dtype: GgmlDType) -> Floats {
+    match dtype {
+        F32 | Q8K => (Float::F32, &[0]),
+        BF16 => (Float::BF16, &[0]),
+        Q4_1 | Q5_1 | Q8_1 | Q4K | Q5K => (Float::F16, &[0, 2]),
+        Q2K => (Float::F16, &[80, 82]),
+        Q3K => (Float::F16, &[108]),
+        Q6K => (Float::F16, &[208]),
+        _ => (Float::F16, &[0]),
+    }
+}
 type Floats = (Float, &'static [usize]);
 
 #[derive(Clone, Copy)]
@@ -46,7 +43,12 @@ impl Float {
     }
 }
 
-const WEIGHTED: [GgmlDType; 5] = [Q2K, Q3K, Q4K, Q5K, Q6K];
+/// Types whose columns may have weights.
+fn weighted() -> Vec<GgmlDType> {
+    let types =
+        block_types().filter(|(_, of)| Quantize::kernel(QuantizeKind::QuantizeWeighted, *of).is_some());
+    types.map(|(dtype, _)| dtype).collect()
+}
 
 const COLUMNS: usize = 512;
 
@@ -172,7 +174,8 @@ fn without_open_bits(data: &mut [u8], block: usize, (float, places): Floats, ope
 /// Both devices make the same bytes of all rows; of `open` ones except for the bits that are.
 fn assert_same(rows: &Rows, open: bool, weights: Option<&[f32]>, types: &[GgmlDType], what: &str) {
     let (cpu, gpu) = (matrix(rows), matrix(rows).to_device(&rocm()).unwrap());
-    for &(dtype, size, floats) in TYPES.iter().filter(|(dtype, ..)| types.contains(dtype)) {
+    for &dtype in types {
+        let (size, floats) = (dtype.type_size(), floats(dtype));
         let bytes = |source: &Tensor| -> Result<Vec<u8>> {
             let made = match weights {
                 Some(weights) => QTensor::quantize_imatrix(source, weights, dtype)?,
@@ -201,24 +204,20 @@ fn assert_same(rows: &Rows, open: bool, weights: Option<&[f32]>, types: &[GgmlDT
     }
 }
 
-fn all() -> Vec<GgmlDType> {
-    TYPES.iter().map(|(dtype, ..)| *dtype).collect()
-}
-
 #[test]
 fn the_blocks_of_all_types_are_the_cpu_devices() {
-    assert_same(&finite_rows(), false, None, &all(), "");
+    assert_same(&finite_rows(), false, None, &all().collect::<Vec<_>>(), "");
 }
 
 #[test]
 fn the_blocks_of_what_is_not_finite_are_the_cpu_devices() {
-    assert_same(&open_rows(), true, None, &all(), "");
+    assert_same(&open_rows(), true, None, &all().collect::<Vec<_>>(), "");
 }
 
 #[test]
 fn blocks_with_weights_are_the_cpu_devices() {
     for (name, weights) in weights() {
-        assert_same(&finite_rows(), name.contains("numbers"), Some(&weights), &WEIGHTED, name);
-        assert_same(&open_rows(), true, Some(&weights), &WEIGHTED, name);
+        assert_same(&finite_rows(), name.contains("numbers"), Some(&weights), &weighted(), name);
+        assert_same(&open_rows(), true, Some(&weights), &weighted(), name);
     }
 }

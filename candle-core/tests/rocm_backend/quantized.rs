@@ -1,27 +1,19 @@
 //! Tensors in GGML's block formats: what they hold, and their products, against the CPU device's blocks and values.
 use super::fixture::*;
+use candle_core::quantized::rocm::block_types;
 use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
+use candle_core::rocm::hip_kernels::contract::BlockFormat;
 use candle_core::{DType, Device, Module, Tensor};
 use std::borrow::Cow;
 
-const BLOCKS: [GgmlDType; 12] = [
-    GgmlDType::Q4_0,
-    GgmlDType::Q4_1,
-    GgmlDType::Q5_0,
-    GgmlDType::Q5_1,
-    GgmlDType::Q8_0,
-    GgmlDType::Q8_1,
-    GgmlDType::Q2K,
-    GgmlDType::Q3K,
-    GgmlDType::Q4K,
-    GgmlDType::Q5K,
-    GgmlDType::Q6K,
-    GgmlDType::Q8K,
-];
 const FLOATS: [GgmlDType; 3] = [GgmlDType::F32, GgmlDType::F16, GgmlDType::BF16];
 
-fn all() -> impl Iterator<Item = GgmlDType> {
-    BLOCKS.into_iter().chain(FLOATS)
+fn blocks() -> impl Iterator<Item = GgmlDType> {
+    block_types().map(|(dtype, _)| dtype)
+}
+
+pub fn all() -> impl Iterator<Item = GgmlDType> {
+    blocks().chain(FLOATS)
 }
 
 /// Numbers between -1 and 1, some much larger, that depend on `seed` alone.
@@ -51,6 +43,15 @@ fn both(shape: &[usize], dtype: GgmlDType, seed: u64, device: &Device) -> (QTens
 fn bits(tensor: &Tensor) -> Vec<u32> {
     let values = tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
     values.into_iter().map(f32::to_bits).collect()
+}
+
+#[test]
+fn rows_of_the_contract_are_as_the_cpu_device_has_them() {
+    assert_eq!(block_types().count(), BlockFormat::ALL.len());
+    for (dtype, format) in block_types() {
+        assert_eq!(format!("{dtype:?}").to_lowercase(), format.name());
+        assert_eq!((dtype.block_size(), dtype.type_size()), (format.weights(), format.bytes()), "{dtype:?}");
+    }
 }
 
 #[test]
@@ -230,7 +231,7 @@ fn products_refuse_what_the_cpu_device_refuses() {
 fn experts_by_index() {
     let device = rocm();
     let (experts, n, k) = (5, 19, 256);
-    for dtype in BLOCKS {
+    for dtype in blocks() {
         let (cpu, gpu) = both(&[experts, n, k], dtype, 8, &device);
         let w = cpu.dequantize(&Device::Cpu).unwrap();
         for (batch, topk, beside) in [(1, 2, 1), (3, 2, 2), (4, 1, 1), (9, 3, 1)] {
@@ -263,7 +264,7 @@ fn numbers_out_of_range_are_reported() {
         let error = table.embedding(&beyond).and_then(|rows| rows.to_vec2::<f32>()).unwrap_err().to_string();
         assert!(error.contains("index 37 is out of range"), "{dtype:?}: {error}");
     }
-    for dtype in BLOCKS {
+    for dtype in blocks() {
         let (_, stack) = both(&[5, 3, 256], dtype, 8, &device);
         let x = Tensor::zeros((1, 1, 256), DType::F32, &device).unwrap();
         let ids = Tensor::new(&[[5u32]], &device).unwrap();

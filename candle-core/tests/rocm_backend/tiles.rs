@@ -1,27 +1,13 @@
 //! The kernels of large products with blocks, whatever the sizes that products choose them for, against the products of the
 //! values that the blocks and the bytes of the activations stand for.
 use super::fixture::{numbers, rocm};
+use candle_core::quantized::rocm::block_types;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::rocm::hip_kernels::contract::{
-    BlockFormat, DevicePtr, QuantizedTiles, BLOCK, QTILE_COLUMNS, QTILE_ROWS, QUANTIZED_PIECE,
+    DevicePtr, QuantizedTiles, BLOCK, QTILE_COLUMNS, QTILE_ROWS, QUANTIZED_PIECE,
 };
 use candle_core::rocm::LaunchConfig;
 use candle_core::{Device, RocmDevice, Tensor};
-
-pub const FORMATS: [(GgmlDType, BlockFormat); 12] = [
-    (GgmlDType::Q4_0, BlockFormat::Q40),
-    (GgmlDType::Q4_1, BlockFormat::Q41),
-    (GgmlDType::Q5_0, BlockFormat::Q50),
-    (GgmlDType::Q5_1, BlockFormat::Q51),
-    (GgmlDType::Q8_0, BlockFormat::Q80),
-    (GgmlDType::Q8_1, BlockFormat::Q81),
-    (GgmlDType::Q2K, BlockFormat::Q2k),
-    (GgmlDType::Q3K, BlockFormat::Q3k),
-    (GgmlDType::Q4K, BlockFormat::Q4k),
-    (GgmlDType::Q5K, BlockFormat::Q5k),
-    (GgmlDType::Q6K, BlockFormat::Q6k),
-    (GgmlDType::Q8K, BlockFormat::Q8k),
-];
 
 /// Rows of activations, rows of blocks, and blocks of a row: around the sides of tiles, of waves' and of workgroups'
 /// parts, and steps that rows fill and do not fill.
@@ -136,7 +122,7 @@ fn product(x: &[f64], w: &[f32], sharing: usize) -> (f64, f64) {
 /// each, the first of which is that of a number of up to 28 bits.)
 #[test]
 fn products_of_any_size() {
-    for (dtype, format) in FORMATS {
+    for (dtype, format) in block_types() {
         let kernel = QuantizedTiles::kernel(format).unwrap();
         for size in SIZES {
             check(

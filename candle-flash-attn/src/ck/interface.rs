@@ -214,7 +214,7 @@ impl<M: Part, S: Part> Arguments<M, S> {
 }
 
 /// What was built for an architecture.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// [`INTERFACE`] of the builder.
     pub interface: u32,

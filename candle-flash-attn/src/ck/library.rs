@@ -160,9 +160,6 @@ mod tests {
         let instance = Instance::all().next().unwrap();
         let mut manifest = Manifest {
             interface: INTERFACE,
-            sources: "flash-attn".into(),
-            compiler: "clang".into(),
-            recipe: "00".into(),
             arch: "gfx90a".into(),
             instances: vec![Built {
                 instance,
@@ -171,6 +168,7 @@ mod tests {
                 sha256: "5694d08a2e53ffcae0c3103e5ad6f6076abd960eb1f8a56577040bc1028f702b".into(),
                 argument_bytes: 144,
             }],
+            ..Manifest::default()
         };
         change(&mut manifest);
         fs::write(below.join(MANIFEST), serde_json::to_string(&manifest).unwrap()).unwrap();

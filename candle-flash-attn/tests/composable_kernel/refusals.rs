@@ -19,9 +19,6 @@ fn fill(folder: &Path, bytes: &[u8], change: fn(&mut Manifest)) {
     fs::create_dir_all(&below).unwrap();
     let mut manifest = Manifest {
         interface: INTERFACE,
-        sources: "flash-attn".into(),
-        compiler: "clang".into(),
-        recipe: "00".into(),
         arch: "gfx90a".into(),
         instances: Instance::all()
             .take(1)
@@ -32,6 +29,7 @@ fn fill(folder: &Path, bytes: &[u8], change: fn(&mut Manifest)) {
                 argument_bytes: instance.layout().bytes,
             })
             .collect(),
+        ..Manifest::default()
     };
     change(&mut manifest);
     fs::write(below.join(OBJECT), bytes).unwrap();

@@ -111,6 +111,10 @@ impl Case {
         (self.widths.0 as f32).sqrt().recip()
     }
 
+    pub fn causal(&self) -> bool {
+        self.window.1.is_some()
+    }
+
     pub fn most(&self) -> [usize; 2] {
         let (queries, keys): (Vec<_>, Vec<_>) = self.sequences.iter().copied().unzip();
         [queries, keys].map(|lengths| lengths.into_iter().max().unwrap_or(0))

@@ -105,32 +105,12 @@ fn sequences() -> Result<()> {
             )?;
             let [q, k, v] = [on(&q)?, on(&k)?, on(&v)?];
             let [of_queries, of_keys] = [starts(&lengths)?, starts(&key_lengths)?];
+            let (starts, key_starts, (left, right)) = (&of_queries, &of_keys, window);
+            #[rustfmt::skip]
             let ours = match slopes {
-                None => flash_attn_varlen_windowed(
-                    &q,
-                    &k,
-                    &v,
-                    &of_queries,
-                    &of_keys,
-                    64,
-                    70,
-                    0.3,
-                    window.0,
-                    window.1,
-                ),
+                None => flash_attn_varlen_windowed(&q, &k, &v, starts, key_starts, 64, 70, 0.3, left, right),
                 Some(slopes) => flash_attn_varlen_alibi_windowed_softcap(
-                    &q,
-                    &k,
-                    &v,
-                    Some(&on(slopes)?),
-                    &of_queries,
-                    &of_keys,
-                    64,
-                    70,
-                    0.3,
-                    window.0,
-                    window.1,
-                    0.0,
+                    &q, &k, &v, Some(&on(slopes)?), starts, key_starts, 64, 70, 0.3, left, right, 0.0,
                 ),
             }?;
             assert_close(&ours, &theirs, &format!("slopes {}, window {window:?}", slopes.is_some()))?;

@@ -69,139 +69,56 @@ fn slopes(inputs: &Inputs) -> &Tensor {
     inputs.slopes.as_ref().expect("a case with slopes")
 }
 
+/// Where sequences start, and the most queries and keys of one: what all functions of sequences take.
+macro_rules! of_sequences {
+    ($function:ident($($before:expr),*; $($after:expr),*), $case:ident, $inputs:ident) => {{
+        let ([starts, key_starts], [queries, keys]) = (&$inputs.starts, $case.most());
+        let (q, k, v) = (&$inputs.q, &$inputs.k, &$inputs.v);
+        $function(q, k, v, $($before,)* starts, key_starts, queries, keys, $case.scale(), $($after),*)
+    }};
+}
+
+#[rustfmt::skip]
 pub const FUNCTIONS: [Function; 13] = [
     dense("flash_attn", Slopes::Never, |c, i| {
-        one(flash_attn(&i.q, &i.k, &i.v, c.scale(), c.window.1.is_some()))
+        one(flash_attn(&i.q, &i.k, &i.v, c.scale(), c.causal()))
     }),
     windowed(dense("flash_attn_windowed", Slopes::Never, |c, i| {
         one(flash_attn_windowed(&i.q, &i.k, &i.v, c.scale(), c.window.0, c.window.1))
     })),
     dense("flash_attn_alibi", Slopes::Always, |c, i| {
-        one(flash_attn_alibi(&i.q, &i.k, &i.v, slopes(i), c.scale(), c.window.1.is_some()))
+        one(flash_attn_alibi(&i.q, &i.k, &i.v, slopes(i), c.scale(), c.causal()))
     }),
     windowed(dense("flash_attn_alibi_windowed", Slopes::Always, |c, i| {
         one(flash_attn_alibi_windowed(&i.q, &i.k, &i.v, slopes(i), c.scale(), c.window.0, c.window.1))
     })),
     capped(dense("flash_attn_alibi_windowed_softcap", Slopes::Either, |c, i| {
-        let cap = c.softcap.unwrap_or(0.0);
-        one(flash_attn_alibi_windowed_softcap(
-            &i.q,
-            &i.k,
-            &i.v,
-            i.slopes.as_ref(),
-            c.scale(),
-            c.window.0,
-            c.window.1,
-            cap,
-        ))
+        let (slopes, (left, right), cap) = (i.slopes.as_ref(), c.window, c.softcap.unwrap_or(0.0));
+        one(flash_attn_alibi_windowed_softcap(&i.q, &i.k, &i.v, slopes, c.scale(), left, right, cap))
     })),
     capped(dense("flash_attn_with_statistics", Slopes::Either, |c, i| {
-        let slopes = i.slopes.as_ref();
-        both(flash_attn_with_statistics(
-            &i.q,
-            &i.k,
-            &i.v,
-            slopes,
-            c.scale(),
-            c.window.0,
-            c.window.1,
-            c.softcap,
-        ))
+        let (slopes, (left, right)) = (i.slopes.as_ref(), c.window);
+        both(flash_attn_with_statistics(&i.q, &i.k, &i.v, slopes, c.scale(), left, right, c.softcap))
     })),
     sequences("flash_attn_varlen", Slopes::Never, |c, i| {
-        let ([starts, key_starts], [queries, keys]) = (&i.starts, c.most());
-        one(flash_attn_varlen(
-            &i.q,
-            &i.k,
-            &i.v,
-            starts,
-            key_starts,
-            queries,
-            keys,
-            c.scale(),
-            c.window.1.is_some(),
-        ))
+        one(of_sequences!(flash_attn_varlen(; c.causal()), c, i))
     }),
     windowed(sequences("flash_attn_varlen_windowed", Slopes::Never, |c, i| {
-        let ([starts, key_starts], [queries, keys], (left, right)) = (&i.starts, c.most(), c.window);
-        one(flash_attn_varlen_windowed(
-            &i.q,
-            &i.k,
-            &i.v,
-            starts,
-            key_starts,
-            queries,
-            keys,
-            c.scale(),
-            left,
-            right,
-        ))
+        one(of_sequences!(flash_attn_varlen_windowed(; c.window.0, c.window.1), c, i))
     })),
     sequences("flash_attn_varlen_alibi", Slopes::Always, |c, i| {
-        let ([starts, key_starts], [queries, keys]) = (&i.starts, c.most());
-        let causal = c.window.1.is_some();
-        one(flash_attn_varlen_alibi(
-            &i.q,
-            &i.k,
-            &i.v,
-            slopes(i),
-            starts,
-            key_starts,
-            queries,
-            keys,
-            c.scale(),
-            causal,
-        ))
+        one(of_sequences!(flash_attn_varlen_alibi(slopes(i); c.causal()), c, i))
     }),
     windowed(sequences("flash_attn_varlen_alibi_windowed", Slopes::Always, |c, i| {
-        let ([starts, key_starts], [queries, keys], (left, right)) = (&i.starts, c.most(), c.window);
-        one(flash_attn_varlen_alibi_windowed(
-            &i.q,
-            &i.k,
-            &i.v,
-            slopes(i),
-            starts,
-            key_starts,
-            queries,
-            keys,
-            c.scale(),
-            left,
-            right,
-        ))
+        one(of_sequences!(flash_attn_varlen_alibi_windowed(slopes(i); c.window.0, c.window.1), c, i))
     })),
     capped(sequences("flash_attn_varlen_alibi_windowed_softcap", Slopes::Either, |c, i| {
-        let ([starts, key_starts], [queries, keys], (left, right)) = (&i.starts, c.most(), c.window);
-        one(flash_attn_varlen_alibi_windowed_softcap(
-            &i.q,
-            &i.k,
-            &i.v,
-            i.slopes.as_ref(),
-            starts,
-            key_starts,
-            queries,
-            keys,
-            c.scale(),
-            left,
-            right,
-            c.softcap.unwrap_or(0.0),
-        ))
+        let (slopes, (left, right), cap) = (i.slopes.as_ref(), c.window, c.softcap.unwrap_or(0.0));
+        one(of_sequences!(flash_attn_varlen_alibi_windowed_softcap(slopes; left, right, cap), c, i))
     })),
     capped(sequences("flash_attn_varlen_with_statistics", Slopes::Either, |c, i| {
-        let ([starts, key_starts], [queries, keys], (left, right)) = (&i.starts, c.most(), c.window);
-        both(flash_attn_varlen_with_statistics(
-            &i.q,
-            &i.k,
-            &i.v,
-            i.slopes.as_ref(),
-            starts,
-            key_starts,
-            queries,
-            keys,
-            c.scale(),
-            left,
-            right,
-            c.softcap,
-        ))
+        let (slopes, (left, right)) = (i.slopes.as_ref(), c.window);
+        both(of_sequences!(flash_attn_varlen_with_statistics(slopes; left, right, c.softcap), c, i))
     })),
     Function {
         pages: true,
@@ -209,20 +126,8 @@ pub const FUNCTIONS: [Function; 13] = [
             let ([starts, key_starts], [queries, keys], (left, right)) = (&i.starts, c.most(), c.window);
             let (Form::Pages(page), Some(table)) = (c.form, &i.table) else { panic!("{c:?} has no pages") };
             one(flash_attn_varlen_paged_windowed(
-                &i.q,
-                &i.k,
-                &i.v,
-                starts,
-                key_starts,
-                table,
-                i.ranges.as_ref(),
-                queries,
-                keys,
-                c.scale(),
-                left,
-                right,
-                page,
-                c.softcap,
+                &i.q, &i.k, &i.v, starts, key_starts, table, i.ranges.as_ref(), queries, keys, c.scale(),
+                left, right, page, c.softcap,
             ))
         }))
     },

@@ -13,7 +13,7 @@ mod training;
 
 use std::collections::BTreeSet;
 
-use candle::rocm::rocm_loader::{self, Choice, DRIVER_VARIABLE};
+use candle::rocm::rocm_loader::{self, DRIVER_VARIABLE};
 use candle::{DType, Device, Result};
 use case::{Case, Errors, Form, View};
 
@@ -22,7 +22,7 @@ const DTYPES: [DType; 3] = [DType::F16, DType::BF16, DType::F32];
 /// The device under test: of the driver that the environment names, this machine's GPU, or the software GPU.
 fn device() -> Device {
     if std::env::var_os(DRIVER_VARIABLE).is_none() && rocm_loader::driver().is_err() {
-        candle::rocm::select_driver(Choice::Emulator(vec!["gfx1100".to_string()])).unwrap();
+        candle::rocm::select_driver("emulator:gfx1100").unwrap();
     }
     Device::new_rocm(0).unwrap()
 }

@@ -4,7 +4,7 @@ use candle::backend::BackendStorage;
 use candle::rocm::hip_kernels::contract::{
     LayerNorm, RmsNorm, Softmax, SoftmaxOp, PACK_BYTES, ROW_BLOCK, ROW_PACKS,
 };
-use candle::rocm::{further, DevicePtr, LaunchConfig, RocmStorage};
+use candle::rocm::{offset_by_elements, DevicePtr, LaunchConfig, RocmStorage};
 use candle::{bail, CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 
 /// Fewer threads than this leave a large GPU idle, so that rows are shared by more of them.
@@ -76,7 +76,7 @@ impl<'a> Rows<'a> {
         let per_block = (block / shares.width) as usize;
         let step = (u32::MAX / block) as usize / parts * per_block;
         for first in (0..self.rows).step_by(step) {
-            let at = |ptr| further(ptr, dtype, first * self.columns);
+            let at = |ptr| offset_by_elements(ptr, dtype, first * self.columns);
             let rows = step.min(self.rows - first);
             let shares = Shares { first, rows: rows as u32, ..shares };
             let mut config = LaunchConfig::for_rows(op, rows.div_ceil(per_block), block)?;

@@ -1,4 +1,4 @@
-//! Rotary embeddings: one kernel that turns pairs of each row by the angles of its position.
+//! Rotary embeddings: one kernel that rotates pairs of each row by the angles of its position.
 use super::{contiguous, count, kernel, output};
 use candle::backend::BackendStorage;
 use candle::rocm::hip_kernels::contract::{Rope, RopePairs, PACK_BYTES};
@@ -15,7 +15,7 @@ const MAX_GRID: usize = 0xffff;
 
 /// Rotary embedding of a contiguous x of four dims. `time` is the dim that counts positions; cos and sin have a row of
 /// half as many angles as x has columns for each position, per batch if they have three dims.
-fn turned(
+fn rotate(
     op: &'static str,
     pairs: RopePairs,
     time: usize,
@@ -84,47 +84,39 @@ fn turned(
     Ok((dst, lx.shape().clone()))
 }
 
-/// Rotary embedding of (b, h, t, d) by pairs of neighbours.
-///
-/// # Errors
-/// For dtypes other than f16, bf16, f32 and f64, strided tensors, an odd d, or too few angles.
-pub fn rope_i(
-    x: &RocmStorage,
-    lx: &Layout,
-    cos: &RocmStorage,
-    lcos: &Layout,
-    sin: &RocmStorage,
-    lsin: &Layout,
-) -> Result<(RocmStorage, Shape)> {
-    turned("rope-i", RopePairs::Neighbours, 2, (x, lx), (cos, lcos), (sin, lsin))
+macro_rules! rotary_embedding {
+    ($(#[$doc:meta])* $name:ident, $op:literal, $pairs:ident, $time:literal) => {
+        $(#[$doc])*
+        pub fn $name(
+            x: &RocmStorage,
+            lx: &Layout,
+            cos: &RocmStorage,
+            lcos: &Layout,
+            sin: &RocmStorage,
+            lsin: &Layout,
+        ) -> Result<(RocmStorage, Shape)> {
+            rotate($op, RopePairs::$pairs, $time, (x, lx), (cos, lcos), (sin, lsin))
+        }
+    };
 }
-
-/// Rotary embedding of (b, h, t, d) by pairs from both halves of d.
-///
-/// # Errors
-/// As [`rope_i`].
-pub fn rope(
-    x: &RocmStorage,
-    lx: &Layout,
-    cos: &RocmStorage,
-    lcos: &Layout,
-    sin: &RocmStorage,
-    lsin: &Layout,
-) -> Result<(RocmStorage, Shape)> {
-    turned("rope", RopePairs::Halves, 2, (x, lx), (cos, lcos), (sin, lsin))
-}
-
-/// Rotary embedding of (b, t, h, d) by pairs from both halves of d.
-///
-/// # Errors
-/// As [`rope_i`].
-pub fn rope_thd(
-    x: &RocmStorage,
-    lx: &Layout,
-    cos: &RocmStorage,
-    lcos: &Layout,
-    sin: &RocmStorage,
-    lsin: &Layout,
-) -> Result<(RocmStorage, Shape)> {
-    turned("rope-thd", RopePairs::Halves, 1, (x, lx), (cos, lcos), (sin, lsin))
-}
+rotary_embedding!(
+    /// Rotary embedding of (b, h, t, d) by pairs of neighbours.
+    ///
+    /// # Errors
+    /// For dtypes other than f16, bf16, f32 and f64, strided tensors, an odd d, or too few angles.
+    rope_i, "rope-i", Neighbours, 2
+);
+rotary_embedding!(
+    /// Rotary embedding of (b, h, t, d) by pairs from both halves of d.
+    ///
+    /// # Errors
+    /// Like [`rope_i`].
+    rope, "rope", Halves, 2
+);
+rotary_embedding!(
+    /// Rotary embedding of (b, t, h, d) by pairs from both halves of d.
+    ///
+    /// # Errors
+    /// Like [`rope_i`].
+    rope_thd, "rope-thd", Halves, 1
+);

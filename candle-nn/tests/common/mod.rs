@@ -1,6 +1,6 @@
 //! What the tests of the layers share: the software GPU, tensors made of sines, and comparing.
 #![allow(dead_code, reason = "each test binary uses its own part")]
-use candle::rocm::rocm_loader::{self, Choice, DRIVER_VARIABLE};
+use candle::rocm::rocm_loader::{self, DRIVER_VARIABLE};
 use candle::{DType, Device, Error, Result, Tensor};
 
 pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
@@ -8,7 +8,7 @@ pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16]
 /// The device under test: of the driver that the environment names, this machine's GPU, or the software GPU.
 pub fn rocm() -> Device {
     if std::env::var_os(DRIVER_VARIABLE).is_none() && rocm_loader::driver().is_err() {
-        candle::rocm::select_driver(Choice::Emulator(vec!["gfx1100".to_string()])).unwrap();
+        candle::rocm::select_driver("emulator:gfx1100").unwrap();
     }
     Device::new_rocm(0).unwrap()
 }

@@ -1,11 +1,15 @@
-//! What the table of kernels becomes: the header of the kernels and the Rust side of the host.
+//! Generates from the contract the header of the kernels and the Rust side of the host.
 
-use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+
 use crate::BuildError;
-use crate::contract::{Argument, Axis, CONSTANTS, ELEMENTS, Family, Pass, families};
+use crate::contract::formats::{BlockFormat, FORMATS, macros};
+use crate::contract::shared::ELEMENTS;
+use crate::contract::{Argument, Axis, Family, Pass, constants, families, modules, names};
 
 /// The generated header, read before the first line of every kernel source.
 pub const HEADER_FILE: &str = "candle_contract.h";
@@ -43,71 +47,6 @@ pub fn kernels_of(family: &Family) -> Vec<Kernel> {
     kernels
 }
 
-/// The sources that the table names, each once, sorted.
-pub fn modules(families: &[Family]) -> Vec<&'static str> {
-    let mut modules: Vec<_> = families.iter().map(|family| family.module).collect();
-    modules.sort_unstable();
-    modules.dedup();
-    modules
-}
-
-/// The text of [`HEADER_FILE`].
-pub fn header() -> String {
-    let mut text = String::from("// Made from candle-kernels/contract.rs.\n#pragma once\n\n");
-    for constant in CONSTANTS {
-        text.push_str(&format!(
-            "// {}\n#define CANDLE_{} {}\n",
-            constant.meaning, constant.name, constant.value
-        ));
-    }
-    text
-}
-
-/// Writes [`RUST_FILE`] into `out_dir`.
-///
-/// # Errors
-/// [`BuildError::Io`].
-pub fn write_rust(out_dir: &Path) -> Result<(), BuildError> {
-    let path = out_dir.join(RUST_FILE);
-    fs::write(&path, rust(&families())).map_err(BuildError::io("cannot write", &path))
-}
-
-/// The text of [`RUST_FILE`] for a table.
-pub fn rust(families: &[Family]) -> String {
-    let mut text = String::from("// Made from candle-kernels/contract.rs.\n");
-    for constant in CONSTANTS {
-        line(&mut text, &format!("/// {}", constant.meaning));
-        line(&mut text, &format!("pub const {}: usize = {};", constant.name, constant.value));
-    }
-    let mut first = 0;
-    let mut names = Vec::new();
-    let mut shared = Vec::new();
-    for (number, family) in families.iter().enumerate() {
-        let kernels = kernels_of(family);
-        for axis in axes_of(family).iter().filter(|axis| !axis.is_dtype) {
-            if axis.shared.is_none() || !shared.contains(&axis.shared) {
-                enumeration(&mut text, family, axis);
-                shared.push(axis.shared);
-            }
-        }
-        arguments(&mut text, family);
-        lookup(&mut text, family, &kernels, first);
-        first += kernels.len();
-        names.extend(kernels.into_iter().map(|kernel| (kernel.name, number)));
-    }
-    line(&mut text, &format!("const COUNT: usize = {};", names.len()));
-    line(&mut text, "static KERNELS: [(&str, usize); COUNT] = [");
-    for (name, family) in names {
-        line(&mut text, &format!("    ({name:?}, {family}),"));
-    }
-    line(&mut text, &format!("];\nstatic FAMILIES: [(&str, Module); {}] = [", families.len()));
-    for family in families {
-        line(&mut text, &format!("    ({:?}, Module::{}),", family.name, camel_case(family.module)));
-    }
-    line(&mut text, "];");
-    text
-}
-
 /// The axes of all variants together: each once, with every value that it has in any of them.
 fn axes_of(family: &Family) -> Vec<Axis> {
     let mut axes: Vec<Axis> = Vec::new();
@@ -124,66 +63,185 @@ fn axes_of(family: &Family) -> Vec<Axis> {
     axes
 }
 
-/// The enumeration of the values of an axis that is no dtype.
-fn enumeration(text: &mut String, family: &Family, axis: &Axis) {
-    let name = axis_type(family, axis);
-    let values: Vec<(String, &str)> =
-        axis.values.iter().map(|value| (variant(axis, value), *value)).collect();
-    match axis.shared {
-        Some(_) => line(text, &format!("/// The `{}` of several families.", axis.name)),
-        None => line(text, &format!("/// The `{}` of [`{}`].", axis.name, family.name)),
+/// The text of [`HEADER_FILE`].
+pub fn header() -> String {
+    let constant = |name: &str, value: &dyn std::fmt::Display, meaning: &str| {
+        format!("//{meaning}\n#define CANDLE_{name} {value}\n")
+    };
+    let constants = constants().map(|known| constant(known.name, &known.value, known.meaning));
+    let lists = macros().into_iter().map(|(name, expansion)| {
+        let meaning = " X(unpacker, name, weights of a block, bytes of a block, threads of the quantizer)";
+        constant(&format!("EACH_{name}(X)"), &expansion, meaning)
+    });
+    let lines: String = constants.chain(lists).collect();
+    format!("// Made from candle-kernels/contract.\n#pragma once\n\n{lines}")
+}
+
+/// Writes [`RUST_FILE`] into `out_dir`.
+///
+/// # Errors
+/// [`BuildError::Io`].
+pub fn write_rust(out_dir: &Path) -> Result<(), BuildError> {
+    let path = out_dir.join(RUST_FILE);
+    let written = syn::parse2(rust(&families()))
+        .map_err(std::io::Error::other)
+        .and_then(|file| fs::write(&path, prettyplease::unparse(&file)));
+    written.map_err(BuildError::io("cannot write", &path))
+}
+
+/// The text of [`RUST_FILE`] for a table.
+fn rust(families: &[Family]) -> TokenStream {
+    let mut text = TokenStream::new();
+    for constant in constants() {
+        let (name, value, meaning) =
+            (format_ident!("{}", constant.name), constant.value as usize, constant.meaning);
+        text.extend(quote!(#[doc = #meaning] pub const #name: usize = #value;));
     }
-    line(text, "#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]");
-    line(text, &format!("pub enum {name} {{"));
-    for (variant, value) in &values {
-        line(text, &format!("    /// `{value}`.\n    {variant},"));
+    let modules: Vec<_> = modules()
+        .iter()
+        .map(|module| (camel_case(module.name), module.name, module.meaning.to_owned()))
+        .collect();
+    text.extend(enumeration("Module", " A kernel module: one source, one code object per target.", &modules));
+    let elements = names("element", ELEMENTS);
+    text.extend(axis_enumeration("Element", " The type of an element, by the name of its dtype.", &elements));
+    text.extend(formats());
+    let mut first = 0;
+    let (mut kernels, mut shared) = (Vec::new(), vec![Some("BlockFormat")]);
+    for (number, family) in families.iter().enumerate() {
+        let own = kernels_of(family);
+        for axis in axes_of(family).iter().filter(|axis| !axis.is_dtype) {
+            if axis.shared.is_none() || !shared.contains(&axis.shared) {
+                let meaning = match axis.shared {
+                    Some(_) => format!(" The `{}` of several families.", axis.name),
+                    None => format!(" The `{}` of [`{}`].", axis.name, family.name),
+                };
+                text.extend(axis_enumeration(&axis_type(family, axis), &meaning, axis));
+                shared.push(axis.shared);
+            }
+        }
+        text.extend(arguments(family));
+        text.extend(lookup(family, &own, first));
+        first += own.len();
+        kernels.extend(own.into_iter().map(|Kernel { name, .. }| quote!((#name, #number))));
     }
-    line(text, &format!("}}\nimpl {name} {{"));
-    let all: Vec<String> = values.iter().map(|(variant, _)| format!("Self::{variant}")).collect();
-    line(text, "    /// All of them.");
-    line(text, &format!("    pub const ALL: [Self; {}] = [{}];", values.len(), all.join(", ")));
-    line(text, "    /// As it stands in the names of kernels.");
-    line(text, "    pub const fn name(self) -> &'static str {\n        match self {");
-    for (variant, value) in &values {
-        line(text, &format!("            Self::{variant} => {value:?},"));
+    let (count, family_count) = (kernels.len(), families.len());
+    let families = families.iter().map(|family| {
+        let (name, module) = (family.name, format_ident!("{}", camel_case(family.module)));
+        quote!((#name, Module::#module))
+    });
+    text.extend(quote! {
+        const COUNT: usize = #count;
+        static KERNELS: [(&str, usize); COUNT] = [#(#kernels),*];
+        static FAMILIES: [(&str, Module); #family_count] = [#(#families),*];
+    });
+    text
+}
+
+/// The enumeration of an axis that is no dtype.
+fn axis_enumeration(name: &str, meaning: &str, axis: &Axis) -> TokenStream {
+    let variants: Vec<_> =
+        axis.values.iter().map(|value| (variant(axis, value), *value, format!(" `{value}`."))).collect();
+    enumeration(name, meaning, &variants)
+}
+
+/// An enumeration of names; each variant with its name and its documentation.
+fn enumeration(name: &str, meaning: &str, variants: &[(String, &str, String)]) -> TokenStream {
+    let name = format_ident!("{name}");
+    let names: Vec<_> = variants.iter().map(|(variant, ..)| format_ident!("{variant}")).collect();
+    let (values, meanings) = (variants.iter().map(|known| known.1), variants.iter().map(|known| &known.2));
+    let count = variants.len();
+    quote! {
+        #[doc = #meaning]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum #name { #(#[doc = #meanings] #names),* }
+
+        impl #name {
+            /// All of them.
+            pub const ALL: [Self; #count] = [#(Self::#names),*];
+
+            /// The name, as it stands in the names of kernels and files.
+            pub const fn name(self) -> &'static str {
+                match self { #(Self::#names => #values),* }
+            }
+
+            /// The one of this name.
+            pub const fn of(name: &str) -> Option<Self> {
+                let mut at = 0;
+                while at < Self::ALL.len() {
+                    if same(name, Self::ALL[at].name()) {
+                        return Some(Self::ALL[at]);
+                    }
+                    at += 1;
+                }
+                None
+            }
+        }
     }
-    line(text, "        }\n    }");
-    line(text, "    /// The one of this name.");
-    line(
-        text,
-        "    pub const fn of(name: &str) -> Option<Self> {\n        let mut at = 0;\n        \
-         while at < Self::ALL.len() {\n            if same(name, Self::ALL[at].name()) {\n                \
-         return Some(Self::ALL[at]);\n            }\n            at += 1;\n        }\n        None\n    }\n}",
-    );
+}
+
+/// The enumeration of GGML's block formats, with the columns of their table.
+fn formats() -> TokenStream {
+    let axis = names("format", &FORMATS.iter().map(|format| format.name).collect::<Vec<_>>());
+    let mut text = axis_enumeration("BlockFormat", " A block format of GGML.", &axis);
+    let columns: [(&str, &str, fn(&BlockFormat) -> u32); 4] = [
+        ("ggml_type", " GGML's number of the type, as GGUF files have it.", |format| format.ggml_type),
+        ("weights", " Weights of a block.", |format| format.weights),
+        ("bytes", " Bytes of a block.", |format| format.bytes),
+        ("quantizer_threads", " Threads that make a block together.", |format| format.quantizer_threads),
+    ];
+    for (name, meaning, column) in columns {
+        let (name, values) = (format_ident!("{name}"), FORMATS.iter().map(column));
+        text.extend(quote! {
+            impl BlockFormat {
+                #[doc = #meaning]
+                pub const fn #name(self) -> usize {
+                    [#(#values as usize),*][self as usize]
+                }
+            }
+        });
+    }
+    text
 }
 
 /// The struct of a family's arguments.
-fn arguments(text: &mut String, family: &Family) {
+fn arguments(family: &Family) -> TokenStream {
+    let Family { block, dynamic_lds, .. } = family;
+    let (name, text, pack_bytes) =
+        (format_ident!("{}", family.name), family.name, family.pack_bytes as usize);
+    let (own, any, elided) =
+        (lifetime(family, quote!('a)), lifetime(family, quote!('static)), lifetime(family, quote!('_)));
+    let (meaning, kernels) = (format!(" {}", family.meaning), format!(" Kernels `{}`.", family.kernels));
     let count = family.arguments.len();
-    let any = format!("{}{}", family.name, lifetime(family, "'static"));
-    line(text, &format!("/// {}\n///\n/// Kernels `{}`.", family.meaning, family.kernels));
-    line(text, "#[derive(Clone, Copy, Debug)]");
-    line(text, &format!("pub struct {}{} {{", family.name, lifetime(family, "'a")));
-    for argument in &family.arguments {
-        line(text, &format!("    /// {}", sentence(argument.meaning)));
-        line(text, &format!("    pub {}: {},", argument.name, rust_type(argument)));
+    let fields: Vec<_> = family.arguments.iter().map(|argument| format_ident!("{}", argument.name)).collect();
+    let meanings = family.arguments.iter().map(|argument| format!(" {}.", capital(argument.meaning)));
+    let types = family.arguments.iter().map(rust_type);
+    let borrows = family.arguments.iter().map(|argument| match argument.pass {
+        Pass::Layout => quote!(),
+        _ => quote!(&),
+    });
+    quote! {
+        #[doc = #meaning]
+        ///
+        #[doc = #kernels]
+        #[derive(Clone, Copy, Debug)]
+        pub struct #name #own { #(#[doc = #meanings] pub #fields: #types),* }
+
+        impl KernelFamily for #name #elided {
+            const NAME: &'static str = #text;
+            const BLOCK: u32 = #block;
+            const PACK_BYTES: usize = #pack_bytes;
+            const DYNAMIC_LDS: bool = #dynamic_lds;
+            type Any = #name #any;
+            type Arguments = [*const c_void; #count];
+            #[inline]
+            fn arguments(&self) -> Self::Arguments {
+                [#(std::ptr::from_ref(#borrows self.#fields).cast()),*]
+            }
+        }
     }
-    line(text, &format!("}}\nimpl KernelFamily for {}{} {{", family.name, lifetime(family, "'_")));
-    line(text, &format!("    const NAME: &'static str = {:?};", family.name));
-    line(text, &format!("    const BLOCK: u32 = {};", family.block));
-    line(text, &format!("    const PACK_BYTES: usize = {};", family.pack_bytes));
-    line(text, &format!("    const DYNAMIC_LDS: bool = {};", family.dynamic_lds));
-    line(text, &format!("    type Any = {any};"));
-    line(text, &format!("    type Arguments = [*const c_void; {count}];"));
-    line(text, "    #[inline]\n    fn arguments(&self) -> Self::Arguments {\n        [");
-    for argument in &family.arguments {
-        let borrow = if argument.pass == Pass::Layout { "" } else { "&" };
-        line(text, &format!("            std::ptr::from_ref({borrow}self.{}).cast(),", argument.name));
-    }
-    line(text, "        ]\n    }\n}");
 }
 
-/// What an axis is in Rust: of a shared enumeration, a family may have kernels for some values only.
+/// The values of an axis in Rust: of a shared enumeration, a family may have kernels for some only.
 fn places(axis: &Axis) -> Vec<&'static str> {
     let first = || families().iter().flat_map(axes_of).find(|other| other.shared == axis.shared);
     match axis.shared {
@@ -193,31 +251,45 @@ fn places(axis: &Axis) -> Vec<&'static str> {
     }
 }
 
-/// The function that finds a kernel: a table of its number for each combination of axis values.
-fn lookup(text: &mut String, family: &Family, kernels: &[Kernel], first: usize) {
+/// The number of a family's kernel for each combination of axis values, which begin at `first`.
+fn table(family: &Family, kernels: &[Kernel], first: usize) -> Vec<Option<usize>> {
     let axes = axes_of(family);
-    let size: usize = axes.iter().map(|axis| places(axis).len()).product();
-    let mut table = vec![String::from("NONE"); size];
+    let mut table = vec![None; axes.iter().map(|axis| places(axis).len()).product()];
     for (number, kernel) in kernels.iter().enumerate() {
         let place = axes.iter().fold(0, |place, axis| {
             let value = kernel.values.iter().find(|(name, _)| *name == axis.name).map(|(_, value)| *value);
             let index = places(axis).iter().position(|known| Some(*known) == value);
             place * places(axis).len() + index.unwrap_or(0)
         });
-        table[place] = (first + number).to_string();
+        table[place] = Some(first + number);
     }
-    let parameters: Vec<String> =
-        axes.iter().map(|axis| format!("{}: {}", axis.name, axis_type(family, axis))).collect();
-    let place = axes.iter().fold(String::new(), |place, axis| match place.is_empty() {
-        true => format!("{} as usize", axis.name),
-        false => format!("({place}) * {} + {} as usize", places(axis).len(), axis.name),
-    });
-    let any = format!("{}{}", family.name, lifetime(family, "'static"));
-    line(text, &format!("impl {}{} {{", family.name, lifetime(family, "'_")));
-    line(text, "    /// The kernel for these, if there is one.\n    #[inline]");
-    line(text, &format!("    pub fn kernel({}) -> Option<KernelOf<{any}>> {{", parameters.join(", ")));
-    line(text, &format!("        static TABLE: [u16; {size}] = [{}];", table.join(", ")));
-    line(text, &format!("        KernelOf::of(TABLE[{place}])\n    }}\n}}"));
+    table
+}
+
+/// The function that finds a kernel in the family's [`table`].
+fn lookup(family: &Family, kernels: &[Kernel], first: usize) -> TokenStream {
+    let axes = axes_of(family);
+    let table = table(family, kernels, first);
+    let size = table.len();
+    let numbers =
+        table.into_iter().map(|number| number.map_or(quote!(NONE), |number| quote!(#number as u16)));
+    let names: Vec<_> = axes.iter().map(|axis| format_ident!("{}", axis.name)).collect();
+    let types = axes.iter().map(|axis| format_ident!("{}", axis_type(family, axis)));
+    let place = axes.iter().zip(&names).map(|(axis, name)| (places(axis).len(), quote!(#name as usize)));
+    let place = place.reduce(|(_, place), (len, index)| (len, quote!((#place) * #len + #index)));
+    let place = place.map_or_else(|| quote!(0), |(_, place)| place);
+    let (name, any) = (format_ident!("{}", family.name), lifetime(family, quote!('static)));
+    let elided = lifetime(family, quote!('_));
+    quote! {
+        impl #name #elided {
+            /// The kernel for these, if there is one.
+            #[inline]
+            pub fn kernel(#(#names: #types),*) -> Option<KernelOf<#name #any>> {
+                static TABLE: [u16; #size] = [#(#numbers),*];
+                KernelOf::of(TABLE[#place])
+            }
+        }
+    }
 }
 
 fn axis_type(family: &Family, axis: &Axis) -> String {
@@ -234,22 +306,23 @@ fn variant(axis: &Axis, value: &str) -> String {
     camel_case(&format!("{initial}{value}"))
 }
 
-fn rust_type(argument: &Argument) -> &'static str {
+fn rust_type(argument: &Argument) -> TokenStream {
     match argument.pass {
-        Pass::Usize => "usize",
-        Pass::U32 => "u32",
-        Pass::F32 => "f32",
-        Pass::F64 => "f64",
-        Pass::Bool => "bool",
-        Pass::Layout => "&'a KernelLayout",
-        Pass::Pointer => "DevicePtr",
-        Pass::Element(_) => "Bits",
+        Pass::Usize => quote!(usize),
+        Pass::U32 => quote!(u32),
+        Pass::F32 => quote!(f32),
+        Pass::F64 => quote!(f64),
+        Pass::Bool => quote!(bool),
+        Pass::Layout => quote!(&'a KernelLayout),
+        Pass::Pointer => quote!(DevicePtr),
+        Pass::Element(_) => quote!(Bits),
     }
 }
 
-fn lifetime(family: &Family, name: &str) -> String {
+/// The lifetime in brackets, for families that borrow a layout.
+fn lifetime(family: &Family, name: TokenStream) -> Option<TokenStream> {
     let has_layout = family.arguments.iter().any(|argument| argument.pass == Pass::Layout);
-    if has_layout { format!("<{name}>") } else { String::new() }
+    has_layout.then(|| quote!(<#name>))
 }
 
 /// `gelu_erf` as `GeluErf`.
@@ -260,15 +333,6 @@ fn camel_case(name: &str) -> String {
 fn capital(word: &str) -> String {
     let mut rest = word.chars();
     rest.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(rest).collect()
-}
-
-fn sentence(meaning: &str) -> String {
-    format!("{}.", capital(meaning))
-}
-
-fn line(text: &mut String, line: &str) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "{line}");
 }
 
 #[cfg(test)]
@@ -310,7 +374,7 @@ mod tests {
     #[test]
     fn names_become_rusts() {
         assert_eq!(camel_case("gelu_erf"), "GeluErf");
-        let axis = Axis { name: "columns", is_dtype: false, values: vec!["64"], shared: None };
+        let axis = names("columns", &["64"]);
         assert_eq!(variant(&axis, "64"), "C64");
     }
 
@@ -318,16 +382,14 @@ mod tests {
     fn kernels_for_some_values_of_an_enumeration_have_its_places() {
         let families = families();
         let some = families.iter().find(|family| family.name == "QuantizedFew").unwrap();
-        let mut text = String::new();
-        lookup(&mut text, some, &kernels_of(some), 0);
-        let none = "NONE, ".repeat(6);
-        assert!(text.contains(&format!("[u16; 12] = [{none}0, 1, 2, 3, 4, 5]")), "{text}");
+        let own = table(some, &kernels_of(some), 0);
+        assert_eq!(own, [vec![None; 6], (0..6).map(Some).collect()].concat());
     }
 
     #[test]
     fn the_header_has_every_constant() {
         let header = header();
-        for constant in CONSTANTS {
+        for constant in constants() {
             assert!(header.contains(&format!("#define CANDLE_{} {}\n", constant.name, constant.value)));
         }
     }

@@ -6,7 +6,8 @@ use amdgpu_code_object::{ArgumentKind, ArgumentMetadata, KernelMetadata};
 
 use crate::Target;
 use crate::bindings::{Kernel, kernels_of};
-use crate::contract::{Argument, CONSTANTS, Family, Pass};
+use crate::contract::shared::LAYOUT_WORDS;
+use crate::contract::{Argument, Family, Pass};
 
 /// Where a code object and the table differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,8 +59,8 @@ impl fmt::Display for Disagreement {
         let Self { module, target, kernel, difference } = self;
         write!(f, "candle-kernels/{module}.cu for {target}: kernel {kernel}")?;
         match difference {
-            Difference::Missing => write!(f, " is in candle-kernels/contract.rs, but not in the source"),
-            Difference::Unused => write!(f, " is not in candle-kernels/contract.rs"),
+            Difference::Missing => write!(f, " is in candle-kernels/contract, but not in the source"),
+            Difference::Unused => write!(f, " is not in candle-kernels/contract"),
             Difference::Count { expected, found } => {
                 write!(f, ": expected arguments ({expected}), found ({found})")
             }
@@ -170,9 +171,7 @@ fn size(argument: &Argument, kernel: &Kernel) -> u32 {
         Pass::Usize | Pass::F64 | Pass::Pointer => 8,
         Pass::U32 | Pass::F32 => 4,
         Pass::Bool => 1,
-        Pass::Layout => {
-            8 * CONSTANTS.iter().find(|known| known.name == "LAYOUT_WORDS").map_or(0, |words| words.value)
-        }
+        Pass::Layout => 8 * LAYOUT_WORDS,
         Pass::Element(axis) => {
             let dtype = kernel.values.iter().find(|(name, _)| *name == axis).map_or("", |(_, dtype)| *dtype);
             match dtype {

@@ -119,19 +119,7 @@ fn parse(text: &str) -> Result<(&str, Table), String> {
 }
 
 fn figures(resources: &ResourceTable) -> Table {
-    let row = |row: &KernelResources| {
-        let kernel = &row.kernel;
-        let figures = [
-            kernel.vgprs,
-            kernel.agprs,
-            kernel.sgprs,
-            kernel.lds,
-            kernel.scratch,
-            row.spills(),
-            row.max_waves,
-        ];
-        ((kernel.name.clone(), row.target.clone()), figures)
-    };
+    let row = |row: &KernelResources| ((row.kernel.name.clone(), row.target.clone()), row.figures());
     resources.0.iter().filter(|row| TARGETS.contains(&row.target.as_str())).map(row).collect()
 }
 

@@ -103,7 +103,7 @@ impl Compiler {
         self.toolkit.as_ref().ok_or_else(Toolkit::missing)
     }
 
-    /// What decides the machine code besides sources, headers and libraries: to be hashed.
+    /// Everything that decides the machine code besides the preprocessed source and libraries: to be hashed.
     ///
     /// # Errors
     /// [`BuildError::NoNvidiaTools`] if it was found for other targets.
@@ -138,12 +138,7 @@ impl Compiler {
         prelude: &str,
         object: &Path,
     ) -> Result<Result<(), String>, BuildError> {
-        let mut command = Command::new(&self.path);
-        command.args(FLAGS);
-        for dir in include {
-            command.arg("-I").arg(dir);
-        }
-        command.args(["-include", prelude]);
+        let mut command = self.command(target, include, prelude);
         if target.is_nvidia() {
             return self.toolkit()?.compile(command, source, target, object);
         }
@@ -151,12 +146,6 @@ impl Compiler {
             Ok(settings) => settings,
             Err(message) => return Ok(Err(message)),
         };
-        command.args(AMD_FLAGS);
-        command.arg(format!("--offload-arch={target}"));
-        command.arg(format!("-mcode-object-version={}", target.code_object_version()));
-        if target.major() >= 10 && target.wave_size() == 64 {
-            command.arg("-mwavefrontsize64");
-        }
         for library in [self.ocml.as_path(), &settings] {
             command.args(["-Xclang", "-mlink-builtin-bitcode", "-Xclang"]).arg(library);
         }
@@ -165,7 +154,46 @@ impl Compiler {
         for leftover in ["settings.ll", "settings.bc"] {
             let _ = fs::remove_file(object.with_extension(leftover));
         }
-        outcome
+        Ok(outcome?.map(drop))
+    }
+
+    /// Returns a source as [`Self::compile`] sees it: with the headers that it includes, without comments.
+    ///
+    /// The inner error is what the compiler said.
+    ///
+    /// # Errors
+    /// [`BuildError::Io`] if the compiler does not start.
+    pub fn preprocess(
+        &self,
+        source: &Path,
+        target: &Target,
+        include: &[&Path],
+        prelude: &str,
+    ) -> Result<Result<Vec<u8>, String>, BuildError> {
+        let mut command = self.command(target, include, prelude);
+        command.args(["-E", "-P", "-o", "-"]).arg(source);
+        run(command)
+    }
+
+    /// The compiler with the flags of a target and the folders of headers.
+    fn command(&self, target: &Target, include: &[&Path], prelude: &str) -> Command {
+        let mut command = Command::new(&self.path);
+        command.args(FLAGS);
+        for dir in include {
+            command.arg("-I").arg(dir);
+        }
+        command.args(["-include", prelude]);
+        if target.is_nvidia() {
+            command.args(nvidia::flags(target));
+            return command;
+        }
+        command.args(AMD_FLAGS);
+        command.arg(format!("--offload-arch={target}"));
+        command.arg(format!("-mcode-object-version={}", target.code_object_version()));
+        if target.major() >= 10 && target.wave_size() == 64 {
+            command.arg("-mwavefrontsize64");
+        }
+        command
     }
 
     /// The constants by which the device library is set up, as bitcode beside `object`. ROCm ships them as
@@ -181,7 +209,7 @@ impl Compiler {
         let mut command = Command::new(&self.path);
         command.args(["--target=amdgcn-amd-amdhsa", "-nogpulib", "-x", "ir", "-c", "-emit-llvm", "-o"]);
         command.arg(&bitcode).arg(&text);
-        Ok(run(command)?.map(|()| bitcode))
+        Ok(run(command)?.map(|_| bitcode))
     }
 }
 
@@ -206,12 +234,12 @@ fn device_library_settings(target: &Target) -> String {
     text
 }
 
-/// Runs a compiler. The inner error is what it said.
-pub(crate) fn run(mut command: Command) -> Result<Result<(), String>, BuildError> {
+/// Runs a compiler and returns its output. The inner error is what it said.
+pub(crate) fn run(mut command: Command) -> Result<Result<Vec<u8>, String>, BuildError> {
     let program = PathBuf::from(command.get_program());
     let output = command.output().map_err(BuildError::io("cannot start", &program))?;
     if output.status.success() {
-        return Ok(Ok(()));
+        return Ok(Ok(output.stdout));
     }
     let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     Ok(Err(if text.is_empty() {

@@ -129,7 +129,7 @@ fn display_failures(failures: &[crate::Failure]) -> String {
 }
 
 fn display_disagreements(disagreements: &[crate::check::Disagreement]) -> String {
-    let mut text = String::from("kernels differ from the table candle-kernels/contract.rs:");
+    let mut text = String::from("kernels differ from the table candle-kernels/contract:");
     for disagreement in disagreements {
         text.push_str(&format!("\n{disagreement}"));
     }

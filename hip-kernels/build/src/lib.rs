@@ -9,7 +9,7 @@ pub mod bindings;
 pub mod check;
 pub mod comparison;
 pub mod compiler;
-#[path = "../../../candle-kernels/contract.rs"]
+#[path = "../../../candle-kernels/contract/mod.rs"]
 pub mod contract;
 pub mod embed;
 mod error;

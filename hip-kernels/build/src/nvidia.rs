@@ -70,7 +70,7 @@ impl Toolkit {
         &self.version
     }
 
-    /// Lets `clang`, which has the flags of all targets, write PTX, and assembles it to `object`.
+    /// Lets `clang`, which has the [`flags`] of the target, write PTX, and assembles it to `object`.
     /// The inner error is what either of them said.
     pub(crate) fn compile(
         &self,
@@ -80,13 +80,13 @@ impl Toolkit {
         object: &Path,
     ) -> Result<Result<(), String>, BuildError> {
         let text = object.with_extension("ptx");
-        clang.args(flags(target)).args(["-Xclang", "-mlink-builtin-bitcode", "-Xclang"]);
+        clang.args(["-Xclang", "-mlink-builtin-bitcode", "-Xclang"]);
         clang.arg(&self.device_library).arg("-o").arg(&text).arg(source);
         let mut assembler = Command::new(&self.assembler);
         assembler.arg(format!("-arch={target}")).arg("-o").arg(object).arg(&text);
         let outcome = match run(clang)? {
-            Ok(()) => run(assembler)?,
-            refused => refused,
+            Ok(_) => run(assembler)?.map(drop),
+            Err(refusal) => Err(refusal),
         };
         let _ = fs::remove_file(&text);
         Ok(outcome)

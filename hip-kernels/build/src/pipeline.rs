@@ -149,19 +149,18 @@ impl Report {
 /// When there is no compiler, the sources cannot be found or translated, or a file cannot be written.
 pub fn build(options: &Options, progress: &(dyn Fn(Progress<'_>) + Sync)) -> Result<Report, BuildError> {
     let compiler = Compiler::discover(&options.targets)?;
-    let tree = Tree::create(&options.kernels_dir, &options.include_dir, &options.work_dir)?;
+    let tree = Tree::create(&options.kernels_dir, &options.work_dir)?;
     fs::create_dir_all(&options.cache_dir).map_err(BuildError::io("cannot create", &options.cache_dir))?;
 
-    let mut common = Sha256::new();
-    for file in tree.headers().iter().map(PathBuf::as_path).chain([compiler.ocml()]) {
-        hash_file(&mut common, file)?;
-    }
+    let library =
+        Sha256::digest(fs::read(compiler.ocml()).map_err(BuildError::io("cannot read", compiler.ocml()))?);
     // Module by module, so that the long ones of every target come first.
     let jobs: Vec<(&'static str, &Target)> = modules()
         .into_iter()
         .flat_map(|module| options.targets.iter().map(move |target| (module, target)))
         .collect();
-    let workshop = Workshop { compiler: &compiler, tree: &tree, options, families: families(), common };
+    let workshop =
+        Workshop { compiler: &compiler, tree: &tree, options, families: families(), library: library.into() };
 
     let next = AtomicUsize::new(0);
     let done = AtomicUsize::new(0);
@@ -210,17 +209,23 @@ struct Workshop<'a> {
     tree: &'a Tree,
     options: &'a Options,
     families: Vec<Family>,
-    /// Everything that is the same for all modules and targets.
-    common: Sha256,
+    /// The hash of the device library.
+    library: [u8; 32],
 }
 
 impl Workshop<'_> {
     fn make(&self, module: &'static str, target: &Target) -> Result<Outcome, BuildError> {
         let source = self.tree.source(module);
-        let mut hash = self.common.clone();
-        hash.update(self.compiler.fingerprint(target)?);
-        hash_file(&mut hash, &source)?;
-        let hash: String = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let include = [self.options.include_dir.as_path(), self.tree.dir()];
+        let failure = |message| Ok(Err(Failure { module, target: target.clone(), message }));
+        // A comment, or a constant of another module, changes nothing here.
+        let text = match self.compiler.preprocess(&source, target, &include, PRELUDE)? {
+            Ok(text) => text,
+            Err(message) => return failure(message),
+        };
+        let hash = Sha256::new().chain_update(self.library).chain_update(self.compiler.fingerprint(target)?);
+        let hash = hash.chain_update(text).finalize();
+        let hash: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let path = self.options.cache_dir.join(format!("{module}-{target}-{hash}.hsaco"));
         let compressed = path.with_extension("hsaco.zst");
 
@@ -229,10 +234,9 @@ impl Workshop<'_> {
             let started = Instant::now();
             // Other builds may share the cache: files appear whole or not at all.
             let unfinished = path.with_extension(format!("{}.part", std::process::id()));
-            let include = [self.options.include_dir.as_path(), self.tree.dir()];
             let outcome = self.compiler.compile(&source, target, &include, PRELUDE, &unfinished)?;
             if let Err(message) = outcome {
-                return Ok(Err(Failure { module, target: target.clone(), message }));
+                return failure(message);
             }
             let bytes = fs::read(&unfinished).map_err(BuildError::io("cannot read", &unfinished))?;
             let packed = zstd::bulk::compress(&bytes, COMPRESSION_LEVEL)
@@ -311,13 +315,4 @@ pub fn compile_own(
         objects.push((path, object.len()));
     }
     Ok(objects)
-}
-
-fn hash_file(hash: &mut Sha256, file: &Path) -> Result<(), BuildError> {
-    let bytes = fs::read(file).map_err(BuildError::io("cannot read", file))?;
-    // The length keeps two files from trading bytes.
-    hash.update(file.file_name().unwrap_or_default().as_encoded_bytes());
-    hash.update((bytes.len() as u64).to_le_bytes());
-    hash.update(&bytes);
-    Ok(())
 }

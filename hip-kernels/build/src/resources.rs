@@ -69,6 +69,12 @@ impl KernelResources {
             .collect())
     }
 
+    /// The columns of the table.
+    pub(crate) fn figures(&self) -> [u32; 7] {
+        let KernelMetadata { vgprs, agprs, sgprs, lds, scratch, .. } = self.kernel;
+        [vgprs, agprs, sgprs, lds, scratch, self.spills(), self.max_waves]
+    }
+
     /// Registers that had to be saved to memory.
     pub fn spills(&self) -> u32 {
         self.kernel.vgpr_spills + self.kernel.sgpr_spills
@@ -98,20 +104,11 @@ impl fmt::Display for ResourceTable {
             "module", "target", "kernel", "vgprs", "agprs", "sgprs", "lds", "scratch", "spills", "waves"
         )?;
         for row in &self.0 {
-            let kernel = &row.kernel;
+            let [vgprs, agprs, sgprs, lds, scratch, spills, waves] = row.figures();
             writeln!(
                 f,
-                "{:<10} {:<16} {:<width$} {:>5} {:>5} {:>5} {:>6} {:>7} {:>6} {:>5}",
-                row.module,
-                row.target,
-                kernel.name,
-                kernel.vgprs,
-                kernel.agprs,
-                kernel.sgprs,
-                kernel.lds,
-                kernel.scratch,
-                row.spills(),
-                row.max_waves
+                "{:<10} {:<16} {:<width$} {vgprs:>5} {agprs:>5} {sgprs:>5} {lds:>6} {scratch:>7} {spills:>6} {waves:>5}",
+                row.module, row.target, row.kernel.name
             )?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use rocmify::upstream;
 
 use crate::BuildError;
 use crate::bindings::{self, kernels_of};
-use crate::contract::families;
+use crate::contract::{self, families};
 use crate::hipify::hipify;
 
 /// Upstream's crate that holds the kernels.
@@ -26,80 +26,66 @@ pub fn modules() -> Vec<&'static str> {
         let own = families.iter().filter(|family| family.module == module);
         own.map(|family| kernels_of(family).len()).sum()
     };
-    let mut modules = bindings::modules(&families);
+    let mut modules: Vec<_> = contract::modules().iter().map(|module| module.name).collect();
     modules.sort_by_key(|module| std::cmp::Reverse(kernels(module)));
     modules
 }
 
 /// A folder of hipified sources, ready to compile.
 #[derive(Debug)]
-pub struct Tree {
-    dir: PathBuf,
-    headers: Vec<PathBuf>,
-}
+pub struct Tree(PathBuf);
 
 impl Tree {
     /// Hipifies all sources into `work_dir/hipified`, and writes the header of the table's constants there.
     ///
-    /// `ours` is our `candle-kernels` folder, whose .cuh files are headers; `include` holds the compatibility headers.
+    /// `ours` is our `candle-kernels` folder, whose .cuh files are headers.
     ///
     /// # Errors
     /// When upstream's crate cannot be located, a source cannot be translated, or a file cannot be
     /// read or written.
-    pub fn create(ours: &Path, include: &Path, work_dir: &Path) -> Result<Self, BuildError> {
+    pub fn create(ours: &Path, work_dir: &Path) -> Result<Self, BuildError> {
         let crates = upstream::locate(&[UPSTREAM_CRATE], upstream::VERSION, work_dir)?;
         let dir = work_dir.join("hipified");
-        let mut headers = files_below(include)?;
-        headers.push(write_header(&dir)?);
+        write_header(&dir)?;
         for header in
             crates.iter().flat_map(|theirs| UPSTREAM_HEADERS.map(|name| theirs.join("src").join(name)))
         {
-            headers.push(translate(&header, &dir)?);
+            translate(&header, &dir)?;
         }
-        for path in files_in(ours)? {
+        for entry in fs::read_dir(ours).map_err(BuildError::io("cannot read", ours))? {
+            let path = entry.map_err(BuildError::io("cannot read", ours))?.path();
             if path.extension().is_some_and(|extension| extension == "cuh") {
-                headers.push(translate(&path, &dir)?);
+                translate(&path, &dir)?;
             }
         }
         for module in modules() {
             translate(&ours.join(format!("{module}.cu")), &dir)?;
         }
-        // By names, so that code objects are found again wherever the folders lie.
-        headers.sort_by_key(|path| path.file_name().map(ToOwned::to_owned));
-        Ok(Self { dir, headers })
+        Ok(Self(dir))
     }
 
     /// The folder with `MODULE.cu` and the hipified headers.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.0
     }
 
     /// The hipified source of a module.
     pub fn source(&self, module: &str) -> PathBuf {
-        self.dir.join(format!("{module}.cu"))
-    }
-
-    /// Every header that a module may include.
-    pub fn headers(&self) -> &[PathBuf] {
-        &self.headers
+        self.0.join(format!("{module}.cu"))
     }
 }
 
 /// Writes the header of the table's constants into `dir`, which is created if it is missing.
-pub(crate) fn write_header(dir: &Path) -> Result<PathBuf, BuildError> {
+pub(crate) fn write_header(dir: &Path) -> Result<(), BuildError> {
     fs::create_dir_all(dir).map_err(BuildError::io("cannot create", dir))?;
-    let path = dir.join(bindings::HEADER_FILE);
-    write_if_changed(&path, &bindings::header())?;
-    Ok(path)
+    write_if_changed(&dir.join(bindings::HEADER_FILE), &bindings::header())
 }
 
 /// Hipifies `source` into `dir` under its own name.
-fn translate(source: &Path, dir: &Path) -> Result<PathBuf, BuildError> {
+fn translate(source: &Path, dir: &Path) -> Result<(), BuildError> {
     let name = source.file_name().unwrap_or_default();
     let text = fs::read_to_string(source).map_err(BuildError::io("cannot read", source))?;
-    let target = dir.join(name);
-    write_if_changed(&target, &hipify(&name.to_string_lossy(), &text)?.0)?;
-    Ok(target)
+    write_if_changed(&dir.join(name), &hipify(&name.to_string_lossy(), &text)?.0)
 }
 
 fn write_if_changed(path: &Path, text: &str) -> Result<(), BuildError> {
@@ -107,22 +93,4 @@ fn write_if_changed(path: &Path, text: &str) -> Result<(), BuildError> {
         return Ok(());
     }
     fs::write(path, text).map_err(BuildError::io("cannot write", path))
-}
-
-fn files_in(dir: &Path) -> Result<Vec<PathBuf>, BuildError> {
-    let entries = fs::read_dir(dir).map_err(BuildError::io("cannot read", dir))?;
-    let paths: Result<Vec<PathBuf>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
-    paths.map_err(BuildError::io("cannot read", dir))
-}
-
-fn files_below(dir: &Path) -> Result<Vec<PathBuf>, BuildError> {
-    let mut files = Vec::new();
-    for path in files_in(dir)? {
-        if path.is_dir() {
-            files.extend(files_below(&path)?);
-        } else {
-            files.push(path);
-        }
-    }
-    Ok(files)
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use amdgpu_code_object::{KernelMetadata, kernels};
 use hip_kernels_build::check::{Difference, Disagreement, disagreements};
-use hip_kernels_build::contract::{Argument, Axis, Family, Pass};
+use hip_kernels_build::contract::{Argument, Axis, Family, Pass, names};
 use hip_kernels_build::pipeline::compile_one;
 use hip_kernels_build::{BuildError, Target};
 
@@ -44,12 +44,7 @@ fn family() -> Family {
         name: "Scale",
         module: "scale",
         kernels: "scale_{dtype}",
-        variants: vec![vec![Axis {
-            name: "dtype",
-            is_dtype: true,
-            values: vec!["f32", "bf16"],
-            shared: None,
-        }]],
+        variants: vec![vec![Axis { is_dtype: true, ..names("dtype", &["f32", "bf16"]) }]],
         arguments: vec![
             argument("numel", Pass::Usize),
             argument("info", Pass::Layout),
@@ -160,10 +155,10 @@ fn missing_and_unused_kernels_are_named() {
     assert_eq!(differences, [("scale_bf16", Difference::Missing), ("scale_f16", Difference::Unused)]);
     let text = BuildError::Contract(found).to_string();
     assert!(
-        text.contains("kernel scale_bf16 is in candle-kernels/contract.rs, but not in the source"),
+        text.contains("kernel scale_bf16 is in candle-kernels/contract, but not in the source"),
         "{text}"
     );
-    assert!(text.contains("kernel scale_f16 is not in candle-kernels/contract.rs"), "{text}");
+    assert!(text.contains("kernel scale_f16 is not in candle-kernels/contract"), "{text}");
 }
 
 #[test]

@@ -3,9 +3,11 @@
 use std::fs;
 use std::path::Path;
 
+use hip_kernels_build::Target;
 use hip_kernels_build::bindings::HEADER_FILE;
+use hip_kernels_build::compiler::Compiler;
 use hip_kernels_build::hipify::{LAYOUT_TYPE, hipify};
-use hip_kernels_build::sources::{Tree, modules};
+use hip_kernels_build::sources::{PRELUDE, Tree, modules};
 
 fn folder(path: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -39,19 +41,38 @@ fn every_layout_of_a_kernel_is_passed_by_value_and_nothing_else() {
 fn a_tree_has_every_module_and_what_they_include() {
     let work_dir = tempfile::tempdir().unwrap();
     let ours = folder("../../candle-kernels");
-    let tree =
-        Tree::create(&ours, &folder("../include"), work_dir.path()).unwrap_or_else(|error| panic!("{error}"));
+    let tree = Tree::create(&ours, work_dir.path()).unwrap_or_else(|error| panic!("{error}"));
     for module in modules() {
         assert!(tree.source(module).is_file(), "{module}");
     }
     let header = fs::read_to_string(tree.dir().join(HEADER_FILE)).unwrap();
     assert!(header.contains("#define CANDLE_SORT_BLOCK 1024\n"), "{header}");
     for header in ["cuda_utils.cuh", "compatibility.cuh", "pack.cuh"] {
-        assert!(tree.headers().contains(&tree.dir().join(header)), "{header} is not hashed");
         let text = fs::read_to_string(tree.dir().join(header)).unwrap();
         let mut code = text.lines().filter_map(|line| line.split("//").next());
         assert!(code.all(|line| !line.contains("__CUDA_ARCH__")), "{header}");
     }
+}
+
+#[test]
+fn comments_and_constants_of_other_modules_compile_nothing_again() {
+    let work_dir = tempfile::tempdir().unwrap();
+    let tree = Tree::create(&folder("../../candle-kernels"), work_dir.path()).unwrap();
+    let target = Target::parse("gfx90a").unwrap();
+    let compiler = Compiler::discover(std::slice::from_ref(&target)).unwrap();
+    let include = folder("../include");
+    let compiled = || {
+        let folders = [include.as_path(), tree.dir()];
+        compiler.preprocess(&tree.source("affine"), &target, &folders, PRELUDE).unwrap().unwrap()
+    };
+    let before = compiled();
+    for (file, line) in [("affine.cu", "// A comment.\n"), (HEADER_FILE, "#define CANDLE_OF_OTHERS 1\n")] {
+        let path = tree.dir().join(file);
+        fs::write(&path, fs::read_to_string(&path).unwrap() + line).unwrap();
+        assert!(compiled() == before, "{file}");
+    }
+    fs::write(tree.source("affine"), "__device__ int changed;\n").unwrap();
+    assert!(compiled() != before);
 }
 
 #[test]

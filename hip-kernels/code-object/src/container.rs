@@ -1,8 +1,8 @@
 //! The files that code objects come in: ELF, and clang's offload bundles of ELF files.
 
 use object::LittleEndian;
-use object::elf::FileHeader64;
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
+use object::elf::{FileHeader64, SHT_DYNSYM, SHT_SYMTAB};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 
 pub(crate) type Header = FileHeader64<LittleEndian>;
 
@@ -19,6 +19,18 @@ const CUT_OFF: &str = "it is cut off";
 /// What is wrong, as a clause.
 pub fn check(bytes: &[u8]) -> Result<(), &'static str> {
     elf_files(bytes).map(|_| ())
+}
+
+/// Returns whether a code object has a symbol of this name: a kernel, or a global that the host can write to.
+pub fn has_symbol(bytes: &[u8], name: &str) -> bool {
+    let has = |file, kind| -> Option<bool> {
+        let sections = Header::parse(file).ok()?.sections(LittleEndian, file).ok()?;
+        let symbols = sections.symbols(LittleEndian, file, kind).ok()?;
+        let mut names = symbols.iter().map(|symbol| symbol.name(LittleEndian, symbols.strings()));
+        Some(names.any(|known| known == Ok(name.as_bytes())))
+    };
+    let files = elf_files(bytes).unwrap_or_default();
+    files.into_iter().any(|file| [SHT_DYNSYM, SHT_SYMTAB].iter().any(|kind| has(file, *kind) == Some(true)))
 }
 
 /// The ELF files within the bytes, each of them whole: the bytes themselves, or the entries of a bundle.

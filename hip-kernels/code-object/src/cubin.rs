@@ -9,7 +9,7 @@ use object::elf::EM_CUDA;
 use object::read::elf::{FileHeader, SectionHeader, Sym};
 
 use crate::container::Header;
-use crate::metadata::{ArgumentKind, ArgumentMetadata, KernelMetadata};
+use crate::kernel::{ArgumentKind, ArgumentMetadata, KernelMetadata};
 
 const OF_ALL: &[u8] = b".nv.info";
 const OF_KERNEL: &str = ".nv.info.";

@@ -11,8 +11,10 @@
 
 mod container;
 mod cubin;
+mod kernel;
 mod metadata;
 
-pub use container::check;
+pub use container::{check, has_symbol};
 pub use cubin::is_cubin;
-pub use metadata::{ArgumentKind, ArgumentMetadata, KernelMetadata, kernels};
+pub use kernel::{ArgumentKind, ArgumentMetadata, KernelMetadata};
+pub use metadata::kernels;

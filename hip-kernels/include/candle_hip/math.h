@@ -2,20 +2,9 @@
 // (1 to 4 ulp); division and square root are correctly rounded.
 #pragma once
 
-CANDLE_LIBRARY1(cos)
-CANDLE_LIBRARY1(sin)
-CANDLE_LIBRARY1(tan)
-CANDLE_LIBRARY1(cospi)
-CANDLE_LIBRARY1(sinpi)
-CANDLE_LIBRARY1(tanh)
-CANDLE_LIBRARY1(erf)
-CANDLE_LIBRARY1(exp)
-CANDLE_LIBRARY1(exp2)
-CANDLE_LIBRARY1(log)
-CANDLE_LIBRARY1(log2)
-CANDLE_LIBRARY1(ncdf)
-CANDLE_LIBRARY1(rsqrt)
-CANDLE_LIBRARY2(pow)
+CANDLE_LIBRARY1(cos) CANDLE_LIBRARY1(sin) CANDLE_LIBRARY1(tan) CANDLE_LIBRARY1(cospi) CANDLE_LIBRARY1(sinpi)
+CANDLE_LIBRARY1(tanh) CANDLE_LIBRARY1(erf) CANDLE_LIBRARY1(exp) CANDLE_LIBRARY1(exp2) CANDLE_LIBRARY1(log)
+CANDLE_LIBRARY1(log2) CANDLE_LIBRARY1(ncdf) CANDLE_LIBRARY1(rsqrt) CANDLE_LIBRARY2(pow)
 
 // One row per function: CUDA's f32 name, CUDA's f64 name, and the f32 and f64 implementations.
 #define CANDLE_MATH1(NAME32, NAME64, IMPL32, IMPL64)             \
@@ -24,31 +13,19 @@ CANDLE_LIBRARY2(pow)
 #define CANDLE_MATH2(NAME32, NAME64, IMPL32, IMPL64)                          \
     CANDLE_DEVICE float NAME32(float x, float y) { return IMPL32(x, y); }     \
     CANDLE_DEVICE double NAME64(double x, double y) { return IMPL64(x, y); }
-CANDLE_MATH1(cosf, cos, CANDLE_LIBRARY_F32(cos), CANDLE_LIBRARY_F64(cos))
-CANDLE_MATH1(sinf, sin, CANDLE_LIBRARY_F32(sin), CANDLE_LIBRARY_F64(sin))
-CANDLE_MATH1(tanf, tan, CANDLE_LIBRARY_F32(tan), CANDLE_LIBRARY_F64(tan))
-CANDLE_MATH1(cospif, cospi, CANDLE_LIBRARY_F32(cospi), CANDLE_LIBRARY_F64(cospi))
-CANDLE_MATH1(sinpif, sinpi, CANDLE_LIBRARY_F32(sinpi), CANDLE_LIBRARY_F64(sinpi))
-CANDLE_MATH1(tanhf, tanh, CANDLE_LIBRARY_F32(tanh), CANDLE_LIBRARY_F64(tanh))
-CANDLE_MATH1(erff, erf, CANDLE_LIBRARY_F32(erf), CANDLE_LIBRARY_F64(erf))
-CANDLE_MATH1(expf, exp, CANDLE_LIBRARY_F32(exp), CANDLE_LIBRARY_F64(exp))
-CANDLE_MATH1(exp2f, exp2, CANDLE_LIBRARY_F32(exp2), CANDLE_LIBRARY_F64(exp2))
-CANDLE_MATH1(logf, log, CANDLE_LIBRARY_F32(log), CANDLE_LIBRARY_F64(log))
-CANDLE_MATH1(log2f, log2, CANDLE_LIBRARY_F32(log2), CANDLE_LIBRARY_F64(log2))
-CANDLE_MATH1(normcdff, normcdf, CANDLE_LIBRARY_F32(ncdf), CANDLE_LIBRARY_F64(ncdf))
-CANDLE_MATH1(rsqrtf, rsqrt, CANDLE_LIBRARY_F32(rsqrt), CANDLE_LIBRARY_F64(rsqrt))
-CANDLE_MATH1(sqrtf, sqrt, __builtin_sqrtf, __builtin_sqrt)
-CANDLE_MATH1(ceilf, ceil, __builtin_ceilf, __builtin_ceil)
-CANDLE_MATH1(floorf, floor, __builtin_floorf, __builtin_floor)
-CANDLE_MATH1(roundf, round, __builtin_roundf, __builtin_round)
-CANDLE_MATH1(rintf, rint, __builtin_rintf, __builtin_rint)
-CANDLE_MATH1(truncf, trunc, __builtin_truncf, __builtin_trunc)
-CANDLE_MATH1(fabsf, fabs, __builtin_fabsf, __builtin_fabs)
-CANDLE_MATH2(powf, pow, CANDLE_LIBRARY_F32(pow), CANDLE_LIBRARY_F64(pow))
+#define CANDLE_OCML1(NAME) CANDLE_MATH1(NAME##f, NAME, CANDLE_LIBRARY_F32(NAME), CANDLE_LIBRARY_F64(NAME))
+#define CANDLE_BUILTIN1(NAME) CANDLE_MATH1(NAME##f, NAME, __builtin_##NAME##f, __builtin_##NAME)
+#define CANDLE_BUILTIN2(NAME) CANDLE_MATH2(NAME##f, NAME, __builtin_##NAME##f, __builtin_##NAME)
+CANDLE_OCML1(cos) CANDLE_OCML1(sin) CANDLE_OCML1(tan) CANDLE_OCML1(cospi) CANDLE_OCML1(sinpi) CANDLE_OCML1(tanh)
+CANDLE_OCML1(erf) CANDLE_OCML1(exp) CANDLE_OCML1(exp2) CANDLE_OCML1(log) CANDLE_OCML1(log2)
+CANDLE_MATH1(normcdff, normcdf, CANDLE_LIBRARY_F32(ncdf), CANDLE_LIBRARY_F64(ncdf)) CANDLE_OCML1(rsqrt)
+CANDLE_BUILTIN1(sqrt) CANDLE_BUILTIN1(ceil) CANDLE_BUILTIN1(floor) CANDLE_BUILTIN1(round) CANDLE_BUILTIN1(rint)
+CANDLE_BUILTIN1(trunc) CANDLE_BUILTIN1(fabs) CANDLE_MATH2(powf, pow, CANDLE_LIBRARY_F32(pow), CANDLE_LIBRARY_F64(pow))
 // As in CUDA and IEEE 754-2008 maxNum: a NaN gives way to a number.
-CANDLE_MATH2(fmaxf, fmax, __builtin_fmaxf, __builtin_fmax)
-CANDLE_MATH2(fminf, fmin, __builtin_fminf, __builtin_fmin)
-CANDLE_MATH2(copysignf, copysign, __builtin_copysignf, __builtin_copysign)
+CANDLE_BUILTIN2(fmax) CANDLE_BUILTIN2(fmin) CANDLE_BUILTIN2(copysign)
+#undef CANDLE_OCML1
+#undef CANDLE_BUILTIN1
+#undef CANDLE_BUILTIN2
 #undef CANDLE_MATH1
 #undef CANDLE_MATH2
 #undef CANDLE_LIBRARY1

@@ -22,34 +22,24 @@ CONVERSION(f64_to_e4m3, double, uint64_t, uint8_t, __nv_fp8_e4m3(x))
 CONVERSION(e4m3_to_f32, __nv_fp8_e4m3, uint8_t, uint32_t, (float)x)
 CONVERSION(e4m3_to_f16, __nv_fp8_e4m3, uint8_t, uint16_t, (__half)__nv_cvt_fp8_to_halfraw(x.__x, __NV_E4M3))
 
-// results[5 * i ..]: sum, difference, product, quotient, and (a < b) of elements i.
-#define ARITHMETIC(NAME, T)                                                                                  \
+// results[COUNT * i ..]: numbers that are made of elements i of both.
+#define BITS(X) candle_bits<uint16_t>((decltype(a))(X))
+#define OF_PAIRS(NAME, T, COUNT, ...)                                                                        \
     extern "C" __global__ void NAME(unsigned int count, const uint16_t *as, const uint16_t *bs,              \
                                     uint16_t *results) {                                                     \
         if (INDEX < count) {                                                                                 \
             const T a = candle_bits<T>(as[INDEX]), b = candle_bits<T>(bs[INDEX]);                            \
-            const T values[4] = {(T)(a + b), (T)(a - b), (T)(a * b), (T)(a / b)};                            \
-            for (int i = 0; i < 4; ++i) {                                                                    \
-                results[5 * INDEX + i] = candle_bits<uint16_t>(values[i]);                                   \
+            const uint16_t values[COUNT] = {__VA_ARGS__};                                                    \
+            for (int i = 0; i < COUNT; ++i) {                                                                \
+                results[COUNT * INDEX + i] = values[i];                                                      \
             }                                                                                                \
-            results[5 * INDEX + 4] = a < b;                                                                  \
         }                                                                                                    \
     }
+#define ARITHMETIC(NAME, T) OF_PAIRS(NAME, T, 5, BITS(a + b), BITS(a - b), BITS(a * b), BITS(a / b), a < b)
 ARITHMETIC(arithmetic_f16, __half)
 ARITHMETIC(arithmetic_bf16, __nv_bfloat16)
-
-// results[4 * i ..]: max, min, max_nan, min_nan of elements i.
-#define EXTREMA(NAME, T)                                                                                     \
-    extern "C" __global__ void NAME(unsigned int count, const uint16_t *as, const uint16_t *bs,              \
-                                    uint16_t *results) {                                                     \
-        if (INDEX < count) {                                                                                 \
-            const T a = candle_bits<T>(as[INDEX]), b = candle_bits<T>(bs[INDEX]);                            \
-            const T values[4] = {__hmax(a, b), __hmin(a, b), __hmax_nan(a, b), __hmin_nan(a, b)};            \
-            for (int i = 0; i < 4; ++i) {                                                                    \
-                results[4 * INDEX + i] = candle_bits<uint16_t>(values[i]);                                   \
-            }                                                                                                \
-        }                                                                                                    \
-    }
+#define EXTREMA(NAME, T) \
+    OF_PAIRS(NAME, T, 4, BITS(__hmax(a, b)), BITS(__hmin(a, b)), BITS(__hmax_nan(a, b)), BITS(__hmin_nan(a, b)))
 EXTREMA(extrema_f16, __half)
 EXTREMA(extrema_bf16, __nv_bfloat16)
 

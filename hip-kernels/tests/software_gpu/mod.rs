@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use rocm_emulator::api;
 
 pub mod numbers;
+pub mod products;
 
 /// The architecture that the tests run on.
 pub const ARCH: &str = "gfx1100";
@@ -88,22 +89,14 @@ impl Module {
         let mut function = std::ptr::null_mut();
         // SAFETY: the name ends with a zero byte and the result pointer is a local.
         check(unsafe { api::hipModuleGetFunction(&mut function, self.0, name.as_ptr()) }, kernel);
-        let stream = std::ptr::null_mut();
+        let (stream, none) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let ([x, y, z], [x_threads, y_threads, z_threads], values) = (grid, block, arguments.as_mut_ptr());
         // SAFETY: every argument pointer is valid for the size that the kernel's metadata states: the caller's
         // promise, checked by reading the results.
+        #[rustfmt::skip]
         let code = unsafe {
             api::hipModuleLaunchKernel(
-                function,
-                grid[0],
-                grid[1],
-                grid[2],
-                block[0],
-                block[1],
-                block[2],
-                lds,
-                stream,
-                arguments.as_mut_ptr(),
-                std::ptr::null_mut(),
+                function, x, y, z, x_threads, y_threads, z_threads, lds, stream, values, none,
             )
         };
         check(code, kernel);

@@ -148,10 +148,10 @@ pub unsafe extern "C" fn hipDeviceEnablePeerAccess(peerDeviceId: i32, flags: u32
     call("hipDeviceEnablePeerAccess", |runtime| {
         let (device, peer) = (runtime.current_device()?, runtime.device(ordinal(peerDeviceId)?)?);
         if flags != 0 {
-            return fail(ErrorCode::InvalidValue, format!("flags 0x{flags:x}"));
+            bail!(InvalidValue, "flags 0x{flags:x}");
         }
         if device.ordinal == peer.ordinal {
-            return fail(ErrorCode::InvalidDevice, format!("device {} is no peer of itself", peer.ordinal));
+            bail!(InvalidDevice, "device {} is no peer of itself", peer.ordinal);
         }
         device.enable_peer(&runtime.memory, peer.ordinal)
     })

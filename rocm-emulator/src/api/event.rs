@@ -20,7 +20,7 @@ pub unsafe extern "C" fn hipEventCreateWithFlags(event: *mut hipEvent_t, flags: 
 fn create(name: &str, event: *mut hipEvent_t, flags: u32) -> hipError_t {
     call(name, |runtime| {
         if flags & !KNOWN_FLAGS != 0 || event.is_null() {
-            return fail(ErrorCode::InvalidValue, format!("flags 0x{flags:x}, event {event:?}"));
+            bail!(InvalidValue, "flags 0x{flags:x}, event {event:?}");
         }
         let device = runtime.current_device()?.ordinal;
         // SAFETY: the caller's pointer.
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn hipStreamWaitEvent(
 ) -> hipError_t {
     call("hipStreamWaitEvent", |runtime| {
         if flags > 1 {
-            return fail(ErrorCode::InvalidValue, format!("flags 0x{flags:x}"));
+            bail!(InvalidValue, "flags 0x{flags:x}");
         }
         let stream = runtime.stream(stream)?;
         match runtime.event(event)?.last() {

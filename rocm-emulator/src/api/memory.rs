@@ -14,7 +14,7 @@ fn address<T: ?Sized>(pointer: *const T) -> usize {
 pub unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t {
     call("hipMalloc", |runtime| {
         if ptr.is_null() {
-            return fail(ErrorCode::InvalidValue, "the pointer for the result is null");
+            bail!(InvalidValue, "the pointer for the result is null");
         }
         let device = runtime.current_device()?.ordinal;
         let base = if size == 0 { 0 } else { runtime.memory.allocate_device(device, size)? };
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn hipFree(ptr: *mut c_void) -> hipError_t {
 pub unsafe extern "C" fn hipHostMalloc(ptr: *mut *mut c_void, size: usize, flags: u32) -> hipError_t {
     call("hipHostMalloc", |runtime| {
         if ptr.is_null() || flags & !KNOWN_HOST_FLAGS != 0 {
-            return fail(ErrorCode::InvalidValue, format!("result {ptr:?}, flags 0x{flags:x}"));
+            bail!(InvalidValue, "result {ptr:?}, flags 0x{flags:x}");
         }
         let base = if size == 0 { 0 } else { runtime.memory.allocate_pinned(size, flags)? };
         // SAFETY: the caller's pointer.
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn hipHostGetDevicePointer(
 ) -> hipError_t {
     call("hipHostGetDevicePointer", |runtime| {
         if flags != 0 {
-            return fail(ErrorCode::InvalidValue, format!("flags 0x{flags:x}"));
+            bail!(InvalidValue, "flags 0x{flags:x}");
         }
         match runtime.memory.find(address(hstPtr)) {
             // SAFETY: the caller's pointer.
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn hipHostRegister(hostPtr: *mut c_void, sizeBytes: usize,
     let _ = flags;
     call("hipHostRegister", |runtime| {
         if hostPtr.is_null() || sizeBytes == 0 {
-            return fail(ErrorCode::InvalidValue, format!("{sizeBytes} bytes at {hostPtr:?}"));
+            bail!(InvalidValue, "{sizeBytes} bytes at {hostPtr:?}");
         }
         // SAFETY: the caller keeps the memory mapped until hipHostUnregister.
         unsafe { runtime.memory.adopt(address(hostPtr), sizeBytes, Kind::Registered) }
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn hipHostUnregister(hostPtr: *mut c_void) -> hipError_t {
         let base = address(hostPtr);
         let kind = runtime.memory.find(base).map(|found| (found.base, found.kind));
         if kind != Some((base, Kind::Registered)) {
-            return fail(ErrorCode::HostMemoryNotRegistered, format!("{hostPtr:?} is not registered"));
+            bail!(HostMemoryNotRegistered, "{hostPtr:?} is not registered");
         }
         for device in runtime.devices() {
             device.drain()?;
@@ -93,14 +93,14 @@ pub unsafe extern "C" fn hipHostUnregister(hostPtr: *mut c_void) -> hipError_t {
     })
 }
 
-/// What an address is; hipErrorInvalidValue for memory that HIP does not know.
+/// Describes the memory at an address; hipErrorInvalidValue for memory that HIP does not know.
 pub unsafe extern "C" fn hipPointerGetAttributes(
     attributes: *mut hipPointerAttribute_t,
     ptr: *const c_void,
 ) -> hipError_t {
     call("hipPointerGetAttributes", |runtime| {
         let Some(found) = runtime.memory.find(address(ptr)) else {
-            return fail(ErrorCode::InvalidValue, format!("{ptr:?} is no memory that HIP knows"));
+            bail!(InvalidValue, "{ptr:?} is no memory that HIP knows");
         };
         let device = found.kind.device();
         let host = if device.is_none() { ptr.cast_mut() } else { std::ptr::null_mut() };
@@ -124,12 +124,8 @@ pub unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> h
         let (free_bytes, total_bytes) = runtime.memory.info(runtime.current_device()?.ordinal);
         // SAFETY: the caller's pointers; HIP allows each to be null.
         unsafe {
-            if !free.is_null() {
-                put(free, free_bytes as usize)?;
-            }
-            if !total.is_null() {
-                put(total, total_bytes as usize)?;
-            }
+            put_if_wanted(free, free_bytes as usize);
+            put_if_wanted(total, total_bytes as usize);
         }
         Ok(())
     })
@@ -177,73 +173,33 @@ pub unsafe extern "C" fn hipMemcpyAsync(
     unsafe { copy_row("hipMemcpyAsync", (dst, src, sizeBytes), direction, (stream, false)) }
 }
 
-/// Copies to the device and waits.
-pub unsafe extern "C" fn hipMemcpyHtoD(
-    dst: hipDeviceptr_t,
-    src: *const c_void,
-    sizeBytes: usize,
-) -> hipError_t {
-    let (direction, null) = (Ok(Direction::HostToDevice), std::ptr::null_mut());
-    // SAFETY: the caller's memory.
-    unsafe { copy_row("hipMemcpyHtoD", (dst, src, sizeBytes), direction, (null, true)) }
-}
+/// Defines the copies whose direction is in their names: one that waits, and one on a stream.
+macro_rules! copies {
+    ($($waiting:ident, $queued:ident: $source:ty => $target:ty, $direction:ident, $what:literal;)*) => {$(
+        #[doc = concat!("Copies ", $what, " and waits.")]
+        pub unsafe extern "C" fn $waiting(dst: $target, src: $source, sizeBytes: usize) -> hipError_t {
+            let (row, direction) = ((dst, src as *const c_void, sizeBytes), Ok(Direction::$direction));
+            // SAFETY: the caller's memory.
+            unsafe { copy_row(stringify!($waiting), row, direction, (std::ptr::null_mut(), true)) }
+        }
 
-/// Copies to the host and waits.
-pub unsafe extern "C" fn hipMemcpyDtoH(
-    dst: *mut c_void,
-    src: hipDeviceptr_t,
-    sizeBytes: usize,
-) -> hipError_t {
-    let (direction, null) = (Ok(Direction::DeviceToHost), std::ptr::null_mut());
-    // SAFETY: the caller's memory.
-    unsafe { copy_row("hipMemcpyDtoH", (dst, src, sizeBytes), direction, (null, true)) }
+        #[doc = concat!("Copies ", $what, " on a stream.")]
+        pub unsafe extern "C" fn $queued(
+            dst: $target,
+            src: $source,
+            sizeBytes: usize,
+            stream: hipStream_t,
+        ) -> hipError_t {
+            let (row, direction) = ((dst, src as *const c_void, sizeBytes), Ok(Direction::$direction));
+            // SAFETY: the caller's memory.
+            unsafe { copy_row(stringify!($queued), row, direction, (stream, false)) }
+        }
+    )*};
 }
-
-/// Copies between device memory and waits.
-pub unsafe extern "C" fn hipMemcpyDtoD(
-    dst: hipDeviceptr_t,
-    src: hipDeviceptr_t,
-    sizeBytes: usize,
-) -> hipError_t {
-    let (direction, null) = (Ok(Direction::DeviceToDevice), std::ptr::null_mut());
-    // SAFETY: the caller's memory.
-    unsafe { copy_row("hipMemcpyDtoD", (dst, src, sizeBytes), direction, (null, true)) }
-}
-
-/// Copies to the device on a stream.
-pub unsafe extern "C" fn hipMemcpyHtoDAsync(
-    dst: hipDeviceptr_t,
-    src: *const c_void,
-    sizeBytes: usize,
-    stream: hipStream_t,
-) -> hipError_t {
-    let direction = Ok(Direction::HostToDevice);
-    // SAFETY: the caller's memory.
-    unsafe { copy_row("hipMemcpyHtoDAsync", (dst, src, sizeBytes), direction, (stream, false)) }
-}
-
-/// Copies to the host on a stream.
-pub unsafe extern "C" fn hipMemcpyDtoHAsync(
-    dst: *mut c_void,
-    src: hipDeviceptr_t,
-    sizeBytes: usize,
-    stream: hipStream_t,
-) -> hipError_t {
-    let direction = Ok(Direction::DeviceToHost);
-    // SAFETY: the caller's memory.
-    unsafe { copy_row("hipMemcpyDtoHAsync", (dst, src, sizeBytes), direction, (stream, false)) }
-}
-
-/// Copies between device memory on a stream.
-pub unsafe extern "C" fn hipMemcpyDtoDAsync(
-    dst: hipDeviceptr_t,
-    src: hipDeviceptr_t,
-    sizeBytes: usize,
-    stream: hipStream_t,
-) -> hipError_t {
-    let direction = Ok(Direction::DeviceToDevice);
-    // SAFETY: the caller's memory.
-    unsafe { copy_row("hipMemcpyDtoDAsync", (dst, src, sizeBytes), direction, (stream, false)) }
+copies! {
+    hipMemcpyHtoD, hipMemcpyHtoDAsync: *const c_void => hipDeviceptr_t, HostToDevice, "to the device";
+    hipMemcpyDtoH, hipMemcpyDtoHAsync: hipDeviceptr_t => *mut c_void, DeviceToHost, "to the host";
+    hipMemcpyDtoD, hipMemcpyDtoDAsync: hipDeviceptr_t => hipDeviceptr_t, DeviceToDevice, "between device memory";
 }
 
 /// Copies rows of `width` bytes that lie a pitch apart, on a stream.

@@ -27,7 +27,7 @@ pub use module::*;
 pub use stream::*;
 pub use types::*;
 
-use crate::runtime::{self, ErrorCode, HipError, Result, Runtime};
+use crate::runtime::{self, ErrorCode, HipError, Result, Runtime, bail, fail};
 use std::ffi::{CStr, c_char};
 
 /// The HIP version that the software GPU speaks, as hipRuntimeGetVersion encodes it: 6.4.0.
@@ -54,21 +54,28 @@ fn answer(name: &str, body: impl FnOnce() -> Result<()>) -> hipError_t {
     error.code as u32
 }
 
-fn fail<T>(code: ErrorCode, detail: impl Into<String>) -> Result<T> {
-    Err(HipError::new(code, detail))
-}
-
 /// Writes a result through a pointer of the caller.
 ///
 /// # Safety
 /// `place` must be null or valid for a write.
 unsafe fn put<T>(place: *mut T, value: T) -> Result<()> {
     if place.is_null() {
-        return fail(ErrorCode::InvalidValue, "the pointer for the result is null");
+        bail!(InvalidValue, "the pointer for the result is null");
     }
     // SAFETY: not null, and the caller vouches for it.
     unsafe { place.write_unaligned(value) };
     Ok(())
+}
+
+/// Writes a result that the caller may do without, by a null pointer.
+///
+/// # Safety
+/// As [`put`].
+unsafe fn put_if_wanted<T>(place: *mut T, value: T) {
+    if !place.is_null() {
+        // SAFETY: not null, and the caller vouches for it.
+        unsafe { place.write_unaligned(value) };
+    }
 }
 
 /// A string of the caller.
@@ -77,7 +84,7 @@ unsafe fn put<T>(place: *mut T, value: T) -> Result<()> {
 /// `text` must be null or a C string that lives as long as the result is used.
 unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
     if text.is_null() {
-        return fail(ErrorCode::InvalidValue, "the string is null");
+        bail!(InvalidValue, "the string is null");
     }
     // SAFETY: not null, and the caller vouches for it.
     match unsafe { CStr::from_ptr(text) }.to_str() {
@@ -92,10 +99,10 @@ unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
 /// `buffer` must be null or valid for `len` bytes.
 unsafe fn put_text(buffer: *mut c_char, len: i32, text: &str) -> Result<()> {
     let Some(room) = usize::try_from(len).ok().and_then(|len| len.checked_sub(1)) else {
-        return fail(ErrorCode::InvalidValue, format!("a buffer of {len} bytes"));
+        bail!(InvalidValue, "a buffer of {len} bytes");
     };
     if buffer.is_null() {
-        return fail(ErrorCode::InvalidValue, "the buffer is null");
+        bail!(InvalidValue, "the buffer is null");
     }
     let bytes = &text.as_bytes()[..text.len().min(room)];
     // SAFETY: `bytes` and the zero fit into the `len` bytes that the caller vouches for.

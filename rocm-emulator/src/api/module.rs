@@ -11,7 +11,7 @@ pub unsafe extern "C" fn hipModuleLoad(module: *mut hipModule_t, fname: *const c
         // SAFETY: the caller's string.
         let path = unsafe { text(fname)? };
         let Ok(bytes) = std::fs::read(path) else {
-            return fail(ErrorCode::FileNotFound, format!("{path} cannot be read"));
+            bail!(FileNotFound, "{path} cannot be read");
         };
         let wanted = bundle_filter(runtime)?;
         let handle = runtime.load_module(&extract(&bytes, wanted)?)?;
@@ -49,7 +49,7 @@ fn bundle_filter(runtime: &Runtime) -> Result<impl Fn(&str) -> bool> {
 /// `module` must be valid for a write, `image` point to a code object or bundle.
 unsafe fn load_image(runtime: &Runtime, module: *mut hipModule_t, image: *const c_void) -> Result<()> {
     if module.is_null() || image.is_null() {
-        return fail(ErrorCode::InvalidValue, format!("module {module:?}, image {image:?}"));
+        bail!(InvalidValue, "module {module:?}, image {image:?}");
     }
     let wanted = bundle_filter(runtime)?;
     // SAFETY: the caller vouches for the image.
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn hipModuleGetFunction(
         unsafe {
             let found = runtime.module(module)?.function(text(kname)?)?;
             if function.is_null() {
-                return fail(ErrorCode::InvalidValue, "the pointer for the result is null");
+                bail!(InvalidValue, "the pointer for the result is null");
             }
             put(function, runtime.functions.insert(Arc::new(found)))
         }
@@ -93,12 +93,8 @@ pub unsafe extern "C" fn hipModuleGetGlobal(
         // SAFETY: the caller's string and pointers.
         unsafe {
             let (address, size) = runtime.module(hmod)?.global(text(name)?)?;
-            if !dptr.is_null() {
-                put(dptr, std::ptr::with_exposed_provenance_mut(address))?;
-            }
-            if !bytes.is_null() {
-                put(bytes, size)?;
-            }
+            put_if_wanted(dptr, std::ptr::with_exposed_provenance_mut(address));
+            put_if_wanted(bytes, size);
         }
         Ok(())
     })
@@ -177,7 +173,7 @@ pub unsafe extern "C" fn hipFuncGetAttribute(
             5 | 6 => arch.major * 10 + arch.minor,
             // MAX_DYNAMIC_SHARED_SIZE_BYTES
             8 => arch.lds_per_workgroup.saturating_sub(function.spec.lds_bytes),
-            _ => return fail(ErrorCode::InvalidValue, format!("attribute {attrib} of a function")),
+            _ => bail!(InvalidValue, "attribute {attrib} of a function"),
         };
         // SAFETY: the caller's pointer.
         unsafe { put(value, number as i32) }
@@ -195,7 +191,7 @@ pub unsafe extern "C" fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
         let function = runtime.function(f)?;
         let block = match u32::try_from(blockSize) {
             Ok(block) if (1..=MAX_WORKGROUP_SIZE).contains(&block) => block,
-            _ => return fail(ErrorCode::InvalidValue, format!("a block of {blockSize} work-items")),
+            _ => bail!(InvalidValue, "a block of {blockSize} work-items"),
         };
         let blocks = function.workgroups_per_multiprocessor(block, dynSharedMemPerBlk);
         // SAFETY: the caller's pointer.

@@ -29,7 +29,7 @@ pub unsafe extern "C" fn hipStreamCreateWithPriority(
 fn create(name: &str, stream: *mut hipStream_t, flags: u32, priority: i32) -> hipError_t {
     call(name, |runtime| {
         if flags > hipStreamNonBlocking || stream.is_null() {
-            return fail(ErrorCode::InvalidValue, format!("flags 0x{flags:x}, stream {stream:?}"));
+            bail!(InvalidValue, "flags 0x{flags:x}, stream {stream:?}");
         }
         let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
         let created = runtime.current_device()?.create_stream(flags, priority);
@@ -42,7 +42,7 @@ fn create(name: &str, stream: *mut hipStream_t, flags: u32, priority: i32) -> hi
 pub unsafe extern "C" fn hipStreamDestroy(stream: hipStream_t) -> hipError_t {
     call("hipStreamDestroy", |runtime| {
         let Some(found) = runtime.streams.get(stream) else {
-            return fail(ErrorCode::InvalidHandle, format!("{stream:?} is no stream that can be destroyed"));
+            bail!(InvalidHandle, "{stream:?} is no stream that can be destroyed");
         };
         runtime::may_wait()?;
         found.queue().wait();
@@ -76,10 +76,10 @@ pub unsafe extern "C" fn hipStreamAddCallback(
 ) -> hipError_t {
     call("hipStreamAddCallback", |runtime| {
         let Some(function) = callback else {
-            return fail(ErrorCode::InvalidValue, "the callback is null");
+            bail!(InvalidValue, "the callback is null");
         };
         if flags != 0 {
-            return fail(ErrorCode::InvalidValue, format!("flags 0x{flags:x}"));
+            bail!(InvalidValue, "flags 0x{flags:x}");
         }
         let found = runtime.stream(stream)?;
         let (stream, user_data) = (UserPointer(stream), UserPointer(userData));
@@ -115,12 +115,8 @@ pub unsafe extern "C" fn hipDeviceGetStreamPriorityRange(
     call("hipDeviceGetStreamPriorityRange", |_| {
         // SAFETY: the caller's pointers; HIP allows each to be null.
         unsafe {
-            if !leastPriority.is_null() {
-                put(leastPriority, LEAST_PRIORITY)?;
-            }
-            if !greatestPriority.is_null() {
-                put(greatestPriority, GREATEST_PRIORITY)?;
-            }
+            put_if_wanted(leastPriority, LEAST_PRIORITY);
+            put_if_wanted(greatestPriority, GREATEST_PRIORITY);
         }
         Ok(())
     })

@@ -72,7 +72,7 @@ impl Program {
     pub(super) fn listing(&self, first: usize, offset: usize) -> Vec<(u64, String)> {
         let (mut lines, mut at) = (Vec::new(), first);
         while let Ok(inst) = isa::decode(self.family, &self.text, at) {
-            lines.push((at as u64, isa::format(self.family, &inst, self.text_address + at as u64)));
+            lines.push((at as u64, isa::format(self.family, &inst)));
             if at > offset || inst.name == "s_endpgm" {
                 break;
             }
@@ -84,7 +84,7 @@ impl Program {
     /// The instruction at `offset` as LLVM prints it, for messages.
     pub(super) fn text_at(&self, offset: usize) -> String {
         match isa::decode(self.family, &self.text, offset) {
-            Ok(inst) => isa::format(self.family, &inst, self.text_address + offset as u64),
+            Ok(inst) => isa::format(self.family, &inst),
             Err(_) => "(not decoded)".into(),
         }
     }

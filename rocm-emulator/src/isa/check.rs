@@ -68,7 +68,7 @@ fn compare_line(family: Family, text: &[u8], text_address: u64, line: &Line) -> 
         Ok(inst) => inst,
         Err(error) => return Some(Mismatch::Undecoded { address, theirs, error }),
     };
-    let ours = format(family, &inst, address);
+    let ours = format(family, &inst);
     if ours != theirs {
         return Some(Mismatch::Text { address, ours, theirs });
     }

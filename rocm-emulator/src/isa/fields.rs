@@ -1,9 +1,12 @@
 //! Bit fields, operand codes and the words that follow an instruction, as every family has them.
 use super::table::Row;
-use super::{DecodeError, Dpp, DppControl, Family, InlineFloat, Operand};
+use super::tables::tables;
+use super::{DecodeError, Dpp, DppControl, Encoding, Family, InlineFloat, Operand, sreg};
 
 /// Operand codes that announce another dword.
 pub const DPP16: u32 = 250;
+pub const DPP8: u32 = 233;
+pub const DPP8_FETCH_INACTIVE: u32 = 234;
 pub const LITERAL: u32 = 255;
 /// First vector register among the 9-bit operand codes.
 pub const FIRST_VGPR: u32 = 256;
@@ -53,7 +56,8 @@ impl<'a> Words<'a> {
     }
 
     /// The row of the opcode, or an error.
-    pub fn known(&self, row: Option<&'static Row>) -> Result<&'static Row, DecodeError> {
+    pub fn row(&self, encoding: Encoding, op: u32) -> Result<&'static Row, DecodeError> {
+        let row = tables(self.family).get(encoding, op);
         row.ok_or_else(|| self.error("unknown opcode of this encoding"))
     }
 
@@ -123,30 +127,57 @@ impl<'a> Words<'a> {
             None => Err(self.error("the scalar register code is reserved")),
         }
     }
+
+    /// A scalar register by its 7-bit code, where NULL stands for none.
+    pub fn optional_scalar(&self, code: u32) -> Result<Operand, DecodeError> {
+        match self.scalar_register(code)? {
+            Operand::Scalar(sreg::NULL) => Ok(Operand::None),
+            register => Ok(register),
+        }
+    }
 }
 
 /// A DPP dword and the vector register that stands there for source 0.
 pub struct DppWord {
     pub dpp: Dpp,
     pub src0: u16,
-    /// Source modifiers (only the 16-bit form carries them), bit i for source i.
+    /// Source modifiers (DPP8 carries none), bit i for source i.
     pub neg: u8,
     pub abs: u8,
 }
 
-/// Decodes the dword after an instruction whose source 0 is [`DPP16`]. The controls of a row exist in every
-/// family; the others are the family's.
-pub fn dpp16(word: u32, other: impl Fn(u32) -> Option<DppControl>) -> Option<DppWord> {
+/// Decodes the dword after an instruction whose source 0 is `code`, one of [`DPP16`], [`DPP8`]...
+pub fn dpp(family: Family, code: u32, word: u32) -> Option<DppWord> {
+    let src0 = bits(word, 0, 8) as u16;
+    if code != DPP16 {
+        let dpp = Dpp {
+            control: DppControl::Dpp8(std::array::from_fn(|lane| bits(word, 8 + 3 * lane as u32, 3) as u8)),
+            row_mask: 15,
+            bank_mask: 15,
+            bound_ctrl: false,
+            fetch_inactive: code == DPP8_FETCH_INACTIVE,
+        };
+        return Some(DppWord { dpp, src0, neg: 0, abs: 0 });
+    }
     let control = bits(word, 8, 9);
     let amount = (control & 15) as u8;
+    let gfx9 = family.is_gfx9();
     let control = match control {
         0x000..=0x0ff => DppControl::QuadPerm(std::array::from_fn(|i| (control >> (2 * i) & 3) as u8)),
         0x101..=0x10f => DppControl::RowShl(amount),
         0x111..=0x11f => DppControl::RowShr(amount),
         0x121..=0x12f => DppControl::RowRor(amount),
+        0x130 if gfx9 => DppControl::WaveShl,
+        0x134 if gfx9 => DppControl::WaveRol,
+        0x138 if gfx9 => DppControl::WaveShr,
+        0x13c if gfx9 => DppControl::WaveRor,
         0x140 => DppControl::RowMirror,
         0x141 => DppControl::RowHalfMirror,
-        other_control => other(other_control)?,
+        0x142 if gfx9 => DppControl::RowBcast15,
+        0x143 if gfx9 => DppControl::RowBcast31,
+        0x150..=0x15f if family != Family::Cdna1 => DppControl::RowShare(amount),
+        0x160..=0x16f if !gfx9 => DppControl::RowXmask(amount),
+        _ => return None,
     };
     let dpp = Dpp {
         control,
@@ -157,5 +188,5 @@ pub fn dpp16(word: u32, other: impl Fn(u32) -> Option<DppControl>) -> Option<Dpp
     };
     let neg = bits(word, 20, 1) | bits(word, 22, 1) << 1;
     let abs = bits(word, 21, 1) | bits(word, 23, 1) << 1;
-    Some(DppWord { dpp, src0: bits(word, 0, 8) as u16, neg: neg as u8, abs: abs as u8 })
+    Some(DppWord { dpp, src0, neg: neg as u8, abs: abs as u8 })
 }

@@ -1,23 +1,28 @@
-//! Machine code to instructions. An [`Inst`] is the same for every family; a family is a folder with
-//! its tables and its `decode`.
+//! Machine code to instructions. An [`Inst`] is the same for every family, and so are decoder and printer: where
+//! families differ, they ask for it. [`rows`] lists the instructions of every chip.
 //!
 //! Names are LLVM's mnemonics without the encoding suffix (`_e32`, `_e64`, `_dpp`, `_sdwa`), so that
 //! one implementation in [`crate::exec`] serves every encoding and every family that has the operation.
 
-mod cdna;
 pub mod check;
+mod decode;
+mod dual;
 mod fields;
+mod gfx12;
+mod memory;
 mod print;
-mod rdna2;
-mod rdna3;
-mod rdna4;
-#[cfg(test)]
-mod round_trip;
 mod rows;
 mod scalar;
 mod sdwa;
 mod table;
 mod tables;
+#[cfg(test)]
+mod tests;
+mod vector;
+
+pub use decode::decode;
+pub use print::format;
+pub(crate) use table::expand;
 
 /// An instruction-set family: which decoder reads the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +44,22 @@ pub enum Family {
 impl Family {
     pub(crate) const fn is_gfx9(self) -> bool {
         matches!(self, Self::Cdna1 | Self::Cdna2 | Self::Cdna3)
+    }
+
+    /// The 32-bit encodings name halves of registers ("true16"): gfx11 and gfx12.
+    const fn has_true16(self) -> bool {
+        matches!(self, Self::Rdna3 | Self::Rdna4)
+    }
+
+    /// The version of the instruction set, as the numbers of the chips begin: 90, 94, 103, 110, 120.
+    const fn version(self) -> u16 {
+        match self {
+            Self::Cdna1 | Self::Cdna2 => 90,
+            Self::Cdna3 => 94,
+            Self::Rdna2 => 103,
+            Self::Rdna3 => 110,
+            Self::Rdna4 => 120,
+        }
     }
 
     /// The canonical number of the scalar register with this 7-bit operand code; `None` if there is none.
@@ -188,6 +209,27 @@ pub struct Inst {
     pub(crate) pair: Option<Box<Inst>>,
 }
 
+impl Inst {
+    /// An instruction with nothing filled in.
+    pub(crate) fn blank(name: &'static str, encoding: Encoding) -> Self {
+        Self {
+            name,
+            encoding,
+            size: 0,
+            dst: Operand::None,
+            dst2: Operand::None,
+            src: [Operand::None; 4],
+            imm: 0,
+            offset0: 0,
+            offset1: 0,
+            mods: Mods::default(),
+            dpp: None,
+            sdwa: None,
+            pair: None,
+        }
+    }
+}
+
 /// Modifiers. Bit i of a mask belongs to source i.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mods {
@@ -246,7 +288,7 @@ pub(crate) enum SdwaSelect {
     Dword,
 }
 
-/// What becomes of the destination's other bits.
+/// Value of the destination's other bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SdwaUnused {
     /// Zero.
@@ -294,33 +336,12 @@ pub(crate) enum DppControl {
 pub struct DecodeError {
     /// The family as which the code was read.
     pub family: Family,
-    /// Where the bytes are in the code.
+    /// Offset of the instruction in the code, in bytes.
     pub offset: usize,
     /// The first dword.
     pub word: u32,
-    /// What is wrong with it.
+    /// Reason why it does not decode.
     pub reason: &'static str,
-}
-
-/// Decodes the instruction at `offset` bytes into `text`.
-pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
-    match family {
-        Family::Rdna2 => rdna2::decode(text, offset),
-        Family::Rdna3 => rdna3::decode(text, offset),
-        Family::Rdna4 => rdna4::decode(text, offset),
-        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => cdna::decode(family, text, offset),
-    }
-}
-
-/// The instruction as llvm-objdump prints it (mnemonic with suffix, operands, modifiers).
-/// `address` is the instruction's own, for branch targets.
-pub fn format(family: Family, inst: &Inst, address: u64) -> String {
-    match family {
-        Family::Rdna2 => rdna2::format(inst, address),
-        Family::Rdna3 => rdna3::format(inst, address),
-        Family::Rdna4 => rdna4::format(inst, address),
-        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => cdna::format(family, inst, address),
-    }
 }
 
 impl InlineFloat {

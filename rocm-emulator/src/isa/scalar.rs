@@ -1,28 +1,19 @@
 //! Decodes the SOP group, which only the opcodes tell apart from family to family.
 use super::fields::{Words, bits, signed};
-use super::table::{Class, Role, Row, Table, blank};
+use super::table::{Class, Role, Row};
 use super::{DecodeError, Encoding, Inst, Operand};
 
-/// The tables of a family's SOP group.
-pub struct Sop {
-    pub sop1: Table<256>,
-    pub sop2: Table<128>,
-    pub sopc: Table<128>,
-    pub sopk: Table<32>,
-    pub sopp: Table<128>,
-}
-
 /// Decodes one instruction of the SOP group (the two high bits are 10): every family has the same fields.
-pub fn decode_sop(words: &mut Words, word: u32, sop: &Sop) -> Result<Inst, DecodeError> {
-    let (encoding, row) = match bits(word, 23, 9) {
-        0b1_0111_1101 => (Encoding::Sop1, sop.sop1.get(bits(word, 8, 8))),
-        0b1_0111_1110 => (Encoding::Sopc, sop.sopc.get(bits(word, 16, 7))),
-        0b1_0111_1111 => (Encoding::Sopp, sop.sopp.get(bits(word, 16, 7))),
-        _ if bits(word, 28, 4) == 0b1011 => (Encoding::Sopk, sop.sopk.get(bits(word, 23, 5))),
-        _ => (Encoding::Sop2, sop.sop2.get(bits(word, 23, 7))),
+pub fn decode_sop(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
+    let (encoding, op) = match bits(word, 23, 9) {
+        0b1_0111_1101 => (Encoding::Sop1, bits(word, 8, 8)),
+        0b1_0111_1110 => (Encoding::Sopc, bits(word, 16, 7)),
+        0b1_0111_1111 => (Encoding::Sopp, bits(word, 16, 7)),
+        _ if bits(word, 28, 4) == 0b1011 => (Encoding::Sopk, bits(word, 23, 5)),
+        _ => (Encoding::Sop2, bits(word, 23, 7)),
     };
-    let row = words.known(row)?;
-    let mut inst = blank(row, encoding);
+    let row = words.row(encoding, op)?;
+    let mut inst = Inst::blank(row.name, encoding);
     // A literal among the sources has no field.
     let (mut sources, mut fields, register_sources) = (0, 0, encoding != Encoding::Sopk);
     for slot in row.slots() {

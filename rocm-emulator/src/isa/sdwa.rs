@@ -60,7 +60,7 @@ fn unused(code: u32) -> Option<SdwaUnused> {
     })
 }
 
-/// What is selected, as it stands after the operands.
+/// Writes the selected parts, which follow the operands.
 pub fn write_sdwa(text: &mut String, sdwa: &Sdwa, sources: usize) -> std::fmt::Result {
     if let Some((select, unused)) = sdwa.dst {
         let unused = match unused {

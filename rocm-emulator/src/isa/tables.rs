@@ -1,102 +1,149 @@
-//! What each chip can decode: its rows by opcode and by name.
-use super::Encoding;
-use super::scalar::Sop;
-use super::table::{Names, Row, Table};
+//! The rows of each chip by opcode and by name.
+use super::rows;
+use super::table::{CHIPS, Row, parse_line};
+use super::{Encoding, Family};
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// An encoding and the lists with its rows, of which a chip has those that are marked with it.
-pub type Lists = (Encoding, &'static [&'static [Row]]);
-
-/// The tables of a chip. Those of encodings that it does not have are empty.
+/// The rows of a chip.
 pub struct Tables {
-    pub sop: Sop,
-    pub smem: Table<256>,
-    pub vop1: Table<128>,
-    pub vop2: Table<64>,
-    pub vopd: Table<32>,
-    pub vopc: Table<256>,
-    /// Opcodes that exist only as VOP3.
-    vop3: Table<1024>,
-    pub vop3p: Table<128>,
-    pub vinterp: Table<128>,
-    pub ldsdir: Table<4>,
-    pub ds: Table<256>,
-    pub flat: Table<256>,
-    pub scratch: Table<256>,
-    pub global: Table<256>,
-    pub mubuf: Table<256>,
-    lists: &'static [Lists],
-    chip: u8,
+    /// By encoding and opcode.
+    by_opcode: Vec<Vec<Option<&'static Row>>>,
+    by_name: HashMap<(Encoding, &'static str), &'static Row>,
     /// The opcode of VOP3 at which VOP1 is repeated.
     vop1_in_vop3: u32,
-    /// The rows by name.
-    pub names: LazyLock<Names>,
+}
+
+/// The tables of the family's chip.
+pub fn tables(family: Family) -> &'static Tables {
+    static TABLES: [LazyLock<Tables>; CHIPS] = [
+        LazyLock::new(|| Tables::new(Family::Cdna1)),
+        LazyLock::new(|| Tables::new(Family::Cdna2)),
+        LazyLock::new(|| Tables::new(Family::Cdna3)),
+        LazyLock::new(|| Tables::new(Family::Rdna2)),
+        LazyLock::new(|| Tables::new(Family::Rdna3)),
+        LazyLock::new(|| Tables::new(Family::Rdna4)),
+    ];
+    &TABLES[column(family)]
+}
+
+/// The column of the family's chip in the tables of instructions.
+const fn column(family: Family) -> usize {
+    match family {
+        Family::Cdna1 => 0,
+        Family::Cdna2 => 1,
+        Family::Cdna3 => 2,
+        Family::Rdna2 => 3,
+        Family::Rdna3 => 4,
+        Family::Rdna4 => 5,
+    }
 }
 
 impl Tables {
-    /// `names` has to build the names of [`Self::rows`].
-    pub const fn new(lists: &'static [Lists], chip: u8, vop1_in_vop3: u32, names: fn() -> Names) -> Self {
-        Self {
-            sop: Sop {
-                sop1: Table::new(of(lists, Encoding::Sop1), chip),
-                sop2: Table::new(of(lists, Encoding::Sop2), chip),
-                sopc: Table::new(of(lists, Encoding::Sopc), chip),
-                sopk: Table::new(of(lists, Encoding::Sopk), chip),
-                sopp: Table::new(of(lists, Encoding::Sopp), chip),
-            },
-            smem: Table::new(of(lists, Encoding::Smem), chip),
-            vop1: Table::new(of(lists, Encoding::Vop1), chip),
-            vop2: Table::new(of(lists, Encoding::Vop2), chip),
-            vopd: Table::new(of(lists, Encoding::Vopd), chip),
-            vopc: Table::new(of(lists, Encoding::Vopc), chip),
-            vop3: Table::new(of(lists, Encoding::Vop3), chip),
-            vop3p: Table::new(of(lists, Encoding::Vop3p), chip),
-            vinterp: Table::new(of(lists, Encoding::Vinterp), chip),
-            ldsdir: Table::new(of(lists, Encoding::LdsDir), chip),
-            ds: Table::new(of(lists, Encoding::Ds), chip),
-            flat: Table::new(of(lists, Encoding::Flat), chip),
-            scratch: Table::new(of(lists, Encoding::Scratch), chip),
-            global: Table::new(of(lists, Encoding::Global), chip),
-            mubuf: Table::new(of(lists, Encoding::Mubuf), chip),
-            lists,
-            chip,
-            vop1_in_vop3,
-            names: LazyLock::new(names),
+    fn new(family: Family) -> Self {
+        let vop1_in_vop3 = if family.is_gfx9() { 0x140 } else { 0x180 };
+        let mut tables = Self { by_opcode: Vec::new(), by_name: HashMap::new(), vop1_in_vop3 };
+        for (encodings, text) in rows::TABLES {
+            for encoding in *encodings {
+                let lines =
+                    text.lines().filter_map(|line| parse_line(line, prefix(*encoding), column(family)));
+                // A chip's tables are built once and live as long as the process.
+                lines.for_each(|rows| tables.add(*encoding, rows.leak()));
+            }
+        }
+        tables
+    }
+
+    fn add(&mut self, encoding: Encoding, rows: &'static [Row]) {
+        let at = encoding as usize;
+        self.by_opcode.resize(self.by_opcode.len().max(at + 1), Vec::new());
+        let by_opcode = &mut self.by_opcode[at];
+        for row in rows {
+            let op = usize::from(row.op);
+            by_opcode.resize(by_opcode.len().max(op + 1), None);
+            by_opcode[op] = Some(row);
+            let encoding = match encoding {
+                Encoding::Vop3 if row.destinations().count() == 2 => Encoding::Vop3Sd,
+                other => other,
+            };
+            self.by_name.insert((encoding, row.name), row);
         }
     }
 
-    /// The row of a VOP3 opcode: the low ones repeat VOPC, VOP2 and VOP1.
-    pub fn vop3(&self, op: u32) -> Option<&'static Row> {
-        match op {
-            0..0x100 => self.vopc.get(op),
-            0x100..0x140 => self.vop2.get(op - 0x100),
-            _ => match op.checked_sub(self.vop1_in_vop3) {
-                Some(op @ 0..0x80) => self.vop1.get(op),
-                _ => self.vop3.get(op),
+    /// The row of an opcode. The low opcodes of VOP3 repeat VOPC, VOP2 and VOP1.
+    pub fn get(&self, encoding: Encoding, op: u32) -> Option<&'static Row> {
+        let get = |encoding, op: u32| *self.by_opcode.get(encoding as usize)?.get(op as usize)?;
+        match (encoding, op) {
+            (Encoding::Vop3, 0..0x100) => get(Encoding::Vopc, op),
+            (Encoding::Vop3, 0x100..0x140) => get(Encoding::Vop2, op - 0x100),
+            (Encoding::Vop3, _) => match op.checked_sub(self.vop1_in_vop3) {
+                Some(op @ 0..0x80) => get(Encoding::Vop1, op),
+                _ => get(Encoding::Vop3, op),
             },
+            _ => get(encoding, op),
         }
     }
 
-    /// Every row of the chip under the encoding in which it appears.
+    /// The row of a decoded instruction.
+    pub fn named(&self, encoding: Encoding, name: &str) -> Option<&'static Row> {
+        let row = self.by_name.get(&(encoding, name)).copied();
+        match encoding {
+            // VOP3 repeats the rows of the 32-bit encodings.
+            Encoding::Vop3 | Encoding::Vop3Sd => row.or_else(|| self.short(name)),
+            _ => row,
+        }
+    }
+
+    /// The row of the name in VOP1, VOP2 or VOPC.
+    pub fn short(&self, name: &str) -> Option<&'static Row> {
+        const SHORT: [Encoding; 3] = [Encoding::Vop1, Encoding::Vop2, Encoding::Vopc];
+        SHORT.into_iter().find_map(|encoding| self.by_name.get(&(encoding, name)).copied())
+    }
+
+    /// Every row under the encoding in which it appears.
+    #[cfg(test)]
     pub fn rows(&self) -> impl Iterator<Item = (Encoding, &'static Row)> {
-        self.lists.iter().flat_map(|(encoding, lists)| {
-            let rows = lists.iter().copied().flatten().filter(|row| row.is_on(self.chip));
-            rows.map(|row| match encoding {
-                Encoding::Vop3 if row.destinations().count() == 2 => (Encoding::Vop3Sd, row),
-                _ => (*encoding, row),
-            })
-        })
+        self.by_name.iter().map(|((encoding, _), row)| (*encoding, *row))
     }
 }
 
-/// The lists of an encoding.
-const fn of(lists: &[Lists], encoding: Encoding) -> &'static [&'static [Row]] {
-    let mut n = 0;
-    while n < lists.len() {
-        if lists[n].0 as u8 == encoding as u8 {
-            return lists[n].1;
-        }
-        n += 1;
+/// Prefix of the names of an encoding of memory accesses.
+const fn prefix(encoding: Encoding) -> &'static str {
+    match encoding {
+        Encoding::Flat => "flat",
+        Encoding::Global => "global",
+        Encoding::Scratch => "scratch",
+        _ => "buffer",
     }
-    &[]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_is_well_formed_and_no_opcode_or_name_appears_twice() {
+        for column in 0..CHIPS {
+            let (mut opcodes, mut names) = (HashMap::new(), HashMap::new());
+            for (encodings, text) in rows::TABLES {
+                for (encoding, line) in
+                    encodings.iter().flat_map(|e| text.trim().lines().map(move |l| (*e, l)))
+                {
+                    let opcode = line.split_whitespace().rev().nth(CHIPS - 1 - column).expect("a column");
+                    let Some(rows) = parse_line(line, prefix(encoding), column) else {
+                        assert!(opcode.bytes().all(|byte| byte == b'-'), "{line}");
+                        continue;
+                    };
+                    for row in rows {
+                        let other = opcodes.insert((encoding, row.op), line);
+                        assert_eq!(other, None, "{encoding:?} {:#x}: {line}", row.op);
+                        let with_mask = row.destinations().count() == 2;
+                        let other = names.insert((encoding, with_mask, row.name), line);
+                        assert_eq!(other, None, "{encoding:?} {}: {line}", row.name);
+                    }
+                }
+            }
+            assert!(opcodes.len() > 900, "{}", opcodes.len());
+        }
+    }
 }

@@ -7,7 +7,7 @@ use crate::runtime::{self, ErrorCode, HipError, runtime};
 use half::f16;
 use std::ffi::{CStr, c_char, c_void};
 
-/// What `rocblas_get_version_string` says: the interface's version, and that this is not AMD's library.
+/// Text of `rocblas_get_version_string`: the interface's version, and that this is not AMD's library.
 const VERSION: &CStr = c"4.4.0.software";
 
 type Outcome = Result<(), Status>;
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn rocblas_set_pointer_mode(handle: *mut c_void, pointer_m
     })
 }
 
-/// Where alpha and beta lie.
+/// Returns whether alpha and beta lie in host (0) or device memory (1).
 pub unsafe extern "C" fn rocblas_get_pointer_mode(handle: *mut c_void, pointer_mode: *mut u32) -> u32 {
     call("rocblas_get_pointer_mode", || {
         let settings = handle::get(handle)?.settings();
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn rocblas_set_atomics_mode(handle: *mut c_void, atomics_m
     })
 }
 
-/// Whether atomic additions are allowed.
+/// Returns whether atomic additions are allowed.
 pub unsafe extern "C" fn rocblas_get_atomics_mode(handle: *mut c_void, atomics_mode: *mut u32) -> u32 {
     call("rocblas_get_atomics_mode", || {
         let settings = handle::get(handle)?.settings();
@@ -159,37 +159,23 @@ pub unsafe extern "C" fn rocblas_get_version_string(buf: *mut c_char, len: usize
     })
 }
 
-/// The element types as a function gives them.
-enum TypeCodes {
-    Uniform(DataType),
-    Codes { a: u32, b: u32, c: u32, d: u32, compute: u32 },
-}
-
-impl TypeCodes {
-    fn types(self) -> Result<Types, Status> {
-        match self {
-            Self::Uniform(all) => Ok(Types::uniform(all)),
-            Self::Codes { a, b, c, d, compute } => {
-                let new = DataType::new;
-                Types::new(new(a)?, new(b)?, new(c)?, new(d)?, new(compute)?)
-            }
-        }
-    }
-}
-
 /// The arguments of a gemm function that are not checked yet.
 struct Request {
     function: &'static str,
     operations: [u32; 2],
     sizes: [i32; 3],
-    types: TypeCodes,
-    alpha: *const c_void,
-    beta: *const c_void,
-    a: Operand,
-    b: Operand,
-    c: Operand,
-    d: Operand,
+    types: Result<Types, Status>,
+    /// alpha and beta.
+    factors: [*const c_void; 2],
+    /// A, B, C and D.
+    matrices: [Operand; 4],
     batch: i32,
+}
+
+/// The types of A, B, C, D and of the computation, as `rocblas_datatype` has them.
+fn types_of(codes: [u32; 5]) -> Result<Types, Status> {
+    let [a, b, c, d, compute] = codes.map(DataType::new);
+    Types::new(a?, b?, c?, d?, compute?)
 }
 
 impl Request {
@@ -202,14 +188,15 @@ impl Request {
             let handle = handle::get(handle)?;
             let [op_a, op_b] = self.operations;
             let [m, n, k] = self.sizes;
-            let types = self.types.types()?;
+            let [a, b, c, d] = self.matrices;
+            let types = self.types?;
             let mode = handle.settings().pointer_mode;
-            let scalar = |pointer: *const c_void| match mode {
+            let [alpha, beta] = self.factors.map(|pointer| match mode {
                 _ if pointer.is_null() => Scalar::Missing,
                 PointerMode::Device => Scalar::Device(pointer.expose_provenance()),
                 // SAFETY: the caller vouches for a value of the compute type.
                 PointerMode::Host => Scalar::Host(unsafe { element::read_scalar(types.scalar, pointer) }),
-            };
+            });
             let problem = Problem {
                 function: self.function,
                 types,
@@ -218,12 +205,12 @@ impl Request {
                 m,
                 n,
                 k,
-                alpha: scalar(self.alpha),
-                beta: scalar(self.beta),
-                a: self.a,
-                b: self.b,
-                c: self.c,
-                d: self.d,
+                alpha,
+                beta,
+                a,
+                b,
+                c,
+                d,
                 batch: self.batch,
                 bias: None,
             };
@@ -289,13 +276,9 @@ macro_rules! uniform_gemm {
                 function: stringify!($single),
                 operations: [transA, transB],
                 sizes: [m, n, k],
-                types: TypeCodes::Uniform($kind),
-                alpha: alpha.cast(),
-                beta: beta.cast(),
-                a: strided(A, lda, 0),
-                b: strided(B, ldb, 0),
-                c,
-                d: c,
+                types: Ok(Types::uniform($kind)),
+                factors: [alpha.cast(), beta.cast()],
+                matrices: [strided(A, lda, 0), strided(B, ldb, 0), c, c],
                 batch: 1,
             };
             // SAFETY: the caller's pointers.
@@ -328,13 +311,9 @@ macro_rules! uniform_gemm {
                 function: stringify!($batched),
                 operations: [transA, transB],
                 sizes: [m, n, k],
-                types: TypeCodes::Uniform($kind),
-                alpha: alpha.cast(),
-                beta: beta.cast(),
-                a: strided(A, lda, stride_a),
-                b: strided(B, ldb, stride_b),
-                c,
-                d: c,
+                types: Ok(Types::uniform($kind)),
+                factors: [alpha.cast(), beta.cast()],
+                matrices: [strided(A, lda, stride_a), strided(B, ldb, stride_b), c, c],
                 batch: batch_count,
             };
             // SAFETY: the caller's pointers.
@@ -378,13 +357,9 @@ pub unsafe extern "C" fn rocblas_gemm_ex(
         function: "rocblas_gemm_ex",
         operations: [transA, transB],
         sizes: [m, n, k],
-        types: TypeCodes::Codes { a: a_type, b: b_type, c: c_type, d: d_type, compute: compute_type },
-        alpha,
-        beta,
-        a: strided(a, lda, 0),
-        b: strided(b, ldb, 0),
-        c: strided(c, ldc, 0),
-        d: strided(d, ldd, 0),
+        types: types_of([a_type, b_type, c_type, d_type, compute_type]),
+        factors: [alpha, beta],
+        matrices: [strided(a, lda, 0), strided(b, ldb, 0), strided(c, ldc, 0), strided(d, ldd, 0)],
         batch: 1,
     };
     // SAFETY: the caller's pointers.
@@ -423,13 +398,9 @@ pub unsafe extern "C" fn rocblas_gemm_batched_ex(
         function: "rocblas_gemm_batched_ex",
         operations: [transA, transB],
         sizes: [m, n, k],
-        types: TypeCodes::Codes { a: a_type, b: b_type, c: c_type, d: d_type, compute: compute_type },
-        alpha,
-        beta,
-        a: listed(a, lda),
-        b: listed(b, ldb),
-        c: listed(c, ldc),
-        d: listed(d, ldd),
+        types: types_of([a_type, b_type, c_type, d_type, compute_type]),
+        factors: [alpha, beta],
+        matrices: [listed(a, lda), listed(b, ldb), listed(c, ldc), listed(d, ldd)],
         batch: batch_count,
     };
     // SAFETY: the caller's pointers.
@@ -472,13 +443,14 @@ pub unsafe extern "C" fn rocblas_gemm_strided_batched_ex(
         function: "rocblas_gemm_strided_batched_ex",
         operations: [transA, transB],
         sizes: [m, n, k],
-        types: TypeCodes::Codes { a: a_type, b: b_type, c: c_type, d: d_type, compute: compute_type },
-        alpha,
-        beta,
-        a: strided(a, lda, stride_a),
-        b: strided(b, ldb, stride_b),
-        c: strided(c, ldc, stride_c),
-        d: strided(d, ldd, stride_d),
+        types: types_of([a_type, b_type, c_type, d_type, compute_type]),
+        factors: [alpha, beta],
+        matrices: [
+            strided(a, lda, stride_a),
+            strided(b, ldb, stride_b),
+            strided(c, ldc, stride_c),
+            strided(d, ldd, stride_d),
+        ],
         batch: batch_count,
     };
     // SAFETY: the caller's pointers.

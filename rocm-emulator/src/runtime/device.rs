@@ -1,6 +1,6 @@
 //! Devices: a chip, its streams, and what it sees of memory.
 use super::arch::ArchSpec;
-use super::error::{ErrorCode, HipError, Result, fail};
+use super::error::{HipError, Result, bail};
 use super::memory::Memory;
 use super::stream::{Marker, Ordering, Stream};
 use super::{Scheduler, command::Command, thread_state};
@@ -161,7 +161,7 @@ impl Device {
         let streams = self.joined(stream);
         streams.iter().for_each(|stream| stream.queue().poll());
         if streams.iter().any(|stream| !stream.queue().is_idle()) {
-            return fail(ErrorCode::NotReady, "the stream still has work");
+            bail!(NotReady, "the stream still has work");
         }
         Self::wait_for(&streams)
     }
@@ -193,10 +193,7 @@ impl Device {
     /// `PeerAccessAlreadyEnabled`.
     pub fn enable_peer(&self, memory: &Memory, peer: usize) -> Result<()> {
         if !self.peers.lock().insert(peer) {
-            return fail(
-                ErrorCode::PeerAccessAlreadyEnabled,
-                format!("device {} already sees device {peer}", self.ordinal),
-            );
+            bail!(PeerAccessAlreadyEnabled, "device {} already sees device {peer}", self.ordinal);
         }
         memory.touch();
         Ok(())
@@ -208,10 +205,7 @@ impl Device {
     /// `PeerAccessNotEnabled`.
     pub fn disable_peer(&self, memory: &Memory, peer: usize) -> Result<()> {
         if !self.peers.lock().remove(&peer) {
-            return fail(
-                ErrorCode::PeerAccessNotEnabled,
-                format!("device {} does not see device {peer}", self.ordinal),
-            );
+            bail!(PeerAccessNotEnabled, "device {} does not see device {peer}", self.ordinal);
         }
         memory.touch();
         Ok(())

@@ -1,293 +1,112 @@
 //! HIP's error codes, their names and texts, and the error that carries one.
 use std::ffi::CStr;
 
-/// A HIP error code (`hipError_t`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum ErrorCode {
-    Success = 0,
-    InvalidValue = 1,
-    OutOfMemory = 2,
-    NotInitialized = 3,
-    Deinitialized = 4,
-    ProfilerDisabled = 5,
-    ProfilerNotInitialized = 6,
-    ProfilerAlreadyStarted = 7,
-    ProfilerAlreadyStopped = 8,
-    InvalidConfiguration = 9,
-    InvalidPitchValue = 12,
-    InvalidSymbol = 13,
-    InvalidDevicePointer = 17,
-    InvalidMemcpyDirection = 21,
-    InsufficientDriver = 35,
-    MissingConfiguration = 52,
-    PriorLaunchFailure = 53,
-    InvalidDeviceFunction = 98,
-    NoDevice = 100,
-    InvalidDevice = 101,
-    InvalidImage = 200,
-    InvalidContext = 201,
-    ContextAlreadyCurrent = 202,
-    MapFailed = 205,
-    UnmapFailed = 206,
-    ArrayIsMapped = 207,
-    AlreadyMapped = 208,
-    NoBinaryForGpu = 209,
-    AlreadyAcquired = 210,
-    NotMapped = 211,
-    NotMappedAsArray = 212,
-    NotMappedAsPointer = 213,
-    EccNotCorrectable = 214,
-    UnsupportedLimit = 215,
-    ContextAlreadyInUse = 216,
-    PeerAccessUnsupported = 217,
-    InvalidKernelFile = 218,
-    InvalidGraphicsContext = 219,
-    InvalidSource = 300,
-    FileNotFound = 301,
-    SharedObjectSymbolNotFound = 302,
-    SharedObjectInitFailed = 303,
-    OperatingSystem = 304,
-    InvalidHandle = 400,
-    IllegalState = 401,
-    NotFound = 500,
-    NotReady = 600,
-    IllegalAddress = 700,
-    LaunchOutOfResources = 701,
-    LaunchTimeOut = 702,
-    PeerAccessAlreadyEnabled = 704,
-    PeerAccessNotEnabled = 705,
-    SetOnActiveProcess = 708,
-    ContextIsDestroyed = 709,
-    Assert = 710,
-    HostMemoryAlreadyRegistered = 712,
-    HostMemoryNotRegistered = 713,
-    LaunchFailure = 719,
-    CooperativeLaunchTooLarge = 720,
-    NotSupported = 801,
-    StreamCaptureUnsupported = 900,
-    StreamCaptureInvalidated = 901,
-    StreamCaptureMerge = 902,
-    StreamCaptureUnmatched = 903,
-    StreamCaptureUnjoined = 904,
-    StreamCaptureIsolation = 905,
-    StreamCaptureImplicit = 906,
-    CapturedEvent = 907,
-    StreamCaptureWrongThread = 908,
-    GraphExecUpdateFailure = 910,
-    Unknown = 999,
-    RuntimeMemory = 1052,
-    RuntimeOther = 1053,
-    Tbd = 1054,
+/// Defines [`ErrorCode`] and [`TEXTS`] by one table: the code's name without `hipError`, its number, and its text.
+macro_rules! error_codes {
+    ($($code:ident = $number:literal: $text:literal;)*) => {
+        /// A HIP error code (`hipError_t`).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum ErrorCode {
+            Success = 0,
+            $($code = $number,)*
+        }
+
+        /// Code, name and text as hipGetErrorName and hipGetErrorString give them.
+        const TEXTS: &[(ErrorCode, &CStr, &CStr)] = &[
+            (ErrorCode::Success, c"hipSuccess", c"no error"),
+            $((
+                ErrorCode::$code,
+                c_str(concat!("hipError", stringify!($code), "\0")),
+                c_str(concat!($text, "\0")),
+            ),)*
+        ];
+    };
 }
 
-use ErrorCode as E;
+/// A text that ends with a zero as C's.
+const fn c_str(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("a zero within the text"),
+    }
+}
 
-/// Code, name and text as hipGetErrorName and hipGetErrorString give them.
-const TEXTS: &[(ErrorCode, &CStr, &CStr)] = &[
-    (E::Success, c"hipSuccess", c"no error"),
-    (E::InvalidValue, c"hipErrorInvalidValue", c"invalid argument"),
-    (E::OutOfMemory, c"hipErrorOutOfMemory", c"out of memory"),
-    (E::NotInitialized, c"hipErrorNotInitialized", c"initialization error"),
-    (E::Deinitialized, c"hipErrorDeinitialized", c"driver shutting down"),
-    (
-        E::ProfilerDisabled,
-        c"hipErrorProfilerDisabled",
-        c"profiler disabled while using external profiling tool",
-    ),
-    (E::ProfilerNotInitialized, c"hipErrorProfilerNotInitialized", c"profiler is not initialized"),
-    (E::ProfilerAlreadyStarted, c"hipErrorProfilerAlreadyStarted", c"profiler already started"),
-    (E::ProfilerAlreadyStopped, c"hipErrorProfilerAlreadyStopped", c"profiler already stopped"),
-    (E::InvalidConfiguration, c"hipErrorInvalidConfiguration", c"invalid configuration argument"),
-    (E::InvalidPitchValue, c"hipErrorInvalidPitchValue", c"invalid pitch argument"),
-    (E::InvalidSymbol, c"hipErrorInvalidSymbol", c"invalid device symbol"),
-    (E::InvalidDevicePointer, c"hipErrorInvalidDevicePointer", c"invalid device pointer"),
-    (E::InvalidMemcpyDirection, c"hipErrorInvalidMemcpyDirection", c"invalid copy direction for memcpy"),
-    (
-        E::InsufficientDriver,
-        c"hipErrorInsufficientDriver",
-        c"driver version is insufficient for runtime version",
-    ),
-    (
-        E::MissingConfiguration,
-        c"hipErrorMissingConfiguration",
-        c"__global__ function call is not configured",
-    ),
-    (
-        E::PriorLaunchFailure,
-        c"hipErrorPriorLaunchFailure",
-        c"unspecified launch failure in prior launch",
-    ),
-    (E::InvalidDeviceFunction, c"hipErrorInvalidDeviceFunction", c"invalid device function"),
-    (E::NoDevice, c"hipErrorNoDevice", c"no ROCm-capable device is detected"),
-    (E::InvalidDevice, c"hipErrorInvalidDevice", c"invalid device ordinal"),
-    (E::InvalidImage, c"hipErrorInvalidImage", c"device kernel image is invalid"),
-    (E::InvalidContext, c"hipErrorInvalidContext", c"invalid device context"),
-    (
-        E::ContextAlreadyCurrent,
-        c"hipErrorContextAlreadyCurrent",
-        c"context is already current context",
-    ),
-    (E::MapFailed, c"hipErrorMapFailed", c"mapping of buffer object failed"),
-    (E::UnmapFailed, c"hipErrorUnmapFailed", c"unmapping of buffer object failed"),
-    (E::ArrayIsMapped, c"hipErrorArrayIsMapped", c"array is mapped"),
-    (E::AlreadyMapped, c"hipErrorAlreadyMapped", c"resource already mapped"),
-    (
-        E::NoBinaryForGpu,
-        c"hipErrorNoBinaryForGpu",
-        c"no kernel image is available for execution on the device",
-    ),
-    (E::AlreadyAcquired, c"hipErrorAlreadyAcquired", c"resource already acquired"),
-    (E::NotMapped, c"hipErrorNotMapped", c"resource not mapped"),
-    (E::NotMappedAsArray, c"hipErrorNotMappedAsArray", c"resource not mapped as array"),
-    (E::NotMappedAsPointer, c"hipErrorNotMappedAsPointer", c"resource not mapped as pointer"),
-    (E::EccNotCorrectable, c"hipErrorECCNotCorrectable", c"uncorrectable ECC error encountered"),
-    (
-        E::UnsupportedLimit,
-        c"hipErrorUnsupportedLimit",
-        c"limit is not supported on this architecture",
-    ),
-    (
-        E::ContextAlreadyInUse,
-        c"hipErrorContextAlreadyInUse",
-        c"exclusive-thread device already in use by a different thread",
-    ),
-    (
-        E::PeerAccessUnsupported,
-        c"hipErrorPeerAccessUnsupported",
-        c"peer access is not supported between these two devices",
-    ),
-    (E::InvalidKernelFile, c"hipErrorInvalidKernelFile", c"invalid kernel file"),
-    (
-        E::InvalidGraphicsContext,
-        c"hipErrorInvalidGraphicsContext",
-        c"invalid OpenGL or DirectX context",
-    ),
-    (E::InvalidSource, c"hipErrorInvalidSource", c"device kernel image is invalid"),
-    (E::FileNotFound, c"hipErrorFileNotFound", c"file not found"),
-    (
-        E::SharedObjectSymbolNotFound,
-        c"hipErrorSharedObjectSymbolNotFound",
-        c"shared object symbol not found",
-    ),
-    (
-        E::SharedObjectInitFailed,
-        c"hipErrorSharedObjectInitFailed",
-        c"shared object initialization failed",
-    ),
-    (
-        E::OperatingSystem,
-        c"hipErrorOperatingSystem",
-        c"OS call failed or operation not supported on this OS",
-    ),
-    (E::InvalidHandle, c"hipErrorInvalidHandle", c"invalid resource handle"),
-    (
-        E::IllegalState,
-        c"hipErrorIllegalState",
-        c"the operation cannot be performed in the present state",
-    ),
-    (E::NotFound, c"hipErrorNotFound", c"named symbol not found"),
-    (E::NotReady, c"hipErrorNotReady", c"device not ready"),
-    (E::IllegalAddress, c"hipErrorIllegalAddress", c"an illegal memory access was encountered"),
-    (
-        E::LaunchOutOfResources,
-        c"hipErrorLaunchOutOfResources",
-        c"too many resources requested for launch",
-    ),
-    (E::LaunchTimeOut, c"hipErrorLaunchTimeOut", c"the launch timed out and was terminated"),
-    (
-        E::PeerAccessAlreadyEnabled,
-        c"hipErrorPeerAccessAlreadyEnabled",
-        c"peer access is already enabled",
-    ),
-    (
-        E::PeerAccessNotEnabled,
-        c"hipErrorPeerAccessNotEnabled",
-        c"peer access has not been enabled",
-    ),
-    (
-        E::SetOnActiveProcess,
-        c"hipErrorSetOnActiveProcess",
-        c"cannot set while device is active in this process",
-    ),
-    (E::ContextIsDestroyed, c"hipErrorContextIsDestroyed", c"context is destroyed"),
-    (E::Assert, c"hipErrorAssert", c"device-side assert triggered"),
-    (
-        E::HostMemoryAlreadyRegistered,
-        c"hipErrorHostMemoryAlreadyRegistered",
-        c"part or all of the requested memory range is already mapped",
-    ),
-    (
-        E::HostMemoryNotRegistered,
-        c"hipErrorHostMemoryNotRegistered",
-        c"pointer does not correspond to a registered memory region",
-    ),
-    (E::LaunchFailure, c"hipErrorLaunchFailure", c"unspecified launch failure"),
-    (
-        E::CooperativeLaunchTooLarge,
-        c"hipErrorCooperativeLaunchTooLarge",
-        c"too many blocks in cooperative launch",
-    ),
-    (E::NotSupported, c"hipErrorNotSupported", c"operation not supported"),
-    (
-        E::StreamCaptureUnsupported,
-        c"hipErrorStreamCaptureUnsupported",
-        c"operation not permitted when stream is capturing",
-    ),
-    (
-        E::StreamCaptureInvalidated,
-        c"hipErrorStreamCaptureInvalidated",
-        c"operation failed due to a previous error during capture",
-    ),
-    (
-        E::StreamCaptureMerge,
-        c"hipErrorStreamCaptureMerge",
-        c"operation would result in a merge of separate capture sequences",
-    ),
-    (
-        E::StreamCaptureUnmatched,
-        c"hipErrorStreamCaptureUnmatched",
-        c"capture was not ended in the same stream as it began",
-    ),
-    (
-        E::StreamCaptureUnjoined,
-        c"hipErrorStreamCaptureUnjoined",
-        c"capturing stream has unjoined work",
-    ),
-    (
-        E::StreamCaptureIsolation,
-        c"hipErrorStreamCaptureIsolation",
-        c"dependency created on uncaptured work in another stream",
-    ),
-    (
-        E::StreamCaptureImplicit,
-        c"hipErrorStreamCaptureImplicit",
-        c"operation would make the legacy stream depend on a capturing blocking stream",
-    ),
-    (
-        E::CapturedEvent,
-        c"hipErrorCapturedEvent",
-        c"operation not permitted on an event last recorded in a capturing stream",
-    ),
-    (
-        E::StreamCaptureWrongThread,
-        c"hipErrorStreamCaptureWrongThread",
-        c"attempt to terminate a thread-local capture sequence from another thread",
-    ),
-    (
-        E::GraphExecUpdateFailure,
-        c"hipErrorGraphExecUpdateFailure",
-        c"the graph update was not performed because it included changes which violated constraints specific to instantiated graph update",
-    ),
-    (E::Unknown, c"hipErrorUnknown", c"unknown error"),
-    (E::RuntimeMemory, c"hipErrorRuntimeMemory", c"runtime memory call returned error"),
-    (
-        E::RuntimeOther,
-        c"hipErrorRuntimeOther",
-        c"runtime call other than memory returned error",
-    ),
-    (E::Tbd, c"hipErrorTbd", c"unknown error"),
-];
+error_codes! {
+    InvalidValue = 1: "invalid argument";
+    OutOfMemory = 2: "out of memory";
+    NotInitialized = 3: "initialization error";
+    Deinitialized = 4: "driver shutting down";
+    ProfilerDisabled = 5: "profiler disabled while using external profiling tool";
+    ProfilerNotInitialized = 6: "profiler is not initialized";
+    ProfilerAlreadyStarted = 7: "profiler already started";
+    ProfilerAlreadyStopped = 8: "profiler already stopped";
+    InvalidConfiguration = 9: "invalid configuration argument";
+    InvalidPitchValue = 12: "invalid pitch argument";
+    InvalidSymbol = 13: "invalid device symbol";
+    InvalidDevicePointer = 17: "invalid device pointer";
+    InvalidMemcpyDirection = 21: "invalid copy direction for memcpy";
+    InsufficientDriver = 35: "driver version is insufficient for runtime version";
+    MissingConfiguration = 52: "__global__ function call is not configured";
+    PriorLaunchFailure = 53: "unspecified launch failure in prior launch";
+    InvalidDeviceFunction = 98: "invalid device function";
+    NoDevice = 100: "no ROCm-capable device is detected";
+    InvalidDevice = 101: "invalid device ordinal";
+    InvalidImage = 200: "device kernel image is invalid";
+    InvalidContext = 201: "invalid device context";
+    ContextAlreadyCurrent = 202: "context is already current context";
+    MapFailed = 205: "mapping of buffer object failed";
+    UnmapFailed = 206: "unmapping of buffer object failed";
+    ArrayIsMapped = 207: "array is mapped";
+    AlreadyMapped = 208: "resource already mapped";
+    NoBinaryForGpu = 209: "no kernel image is available for execution on the device";
+    AlreadyAcquired = 210: "resource already acquired";
+    NotMapped = 211: "resource not mapped";
+    NotMappedAsArray = 212: "resource not mapped as array";
+    NotMappedAsPointer = 213: "resource not mapped as pointer";
+    ECCNotCorrectable = 214: "uncorrectable ECC error encountered";
+    UnsupportedLimit = 215: "limit is not supported on this architecture";
+    ContextAlreadyInUse = 216: "exclusive-thread device already in use by a different thread";
+    PeerAccessUnsupported = 217: "peer access is not supported between these two devices";
+    InvalidKernelFile = 218: "invalid kernel file";
+    InvalidGraphicsContext = 219: "invalid OpenGL or DirectX context";
+    InvalidSource = 300: "device kernel image is invalid";
+    FileNotFound = 301: "file not found";
+    SharedObjectSymbolNotFound = 302: "shared object symbol not found";
+    SharedObjectInitFailed = 303: "shared object initialization failed";
+    OperatingSystem = 304: "OS call failed or operation not supported on this OS";
+    InvalidHandle = 400: "invalid resource handle";
+    IllegalState = 401: "the operation cannot be performed in the present state";
+    NotFound = 500: "named symbol not found";
+    NotReady = 600: "device not ready";
+    IllegalAddress = 700: "an illegal memory access was encountered";
+    LaunchOutOfResources = 701: "too many resources requested for launch";
+    LaunchTimeOut = 702: "the launch timed out and was terminated";
+    PeerAccessAlreadyEnabled = 704: "peer access is already enabled";
+    PeerAccessNotEnabled = 705: "peer access has not been enabled";
+    SetOnActiveProcess = 708: "cannot set while device is active in this process";
+    ContextIsDestroyed = 709: "context is destroyed";
+    Assert = 710: "device-side assert triggered";
+    HostMemoryAlreadyRegistered = 712: "part or all of the requested memory range is already mapped";
+    HostMemoryNotRegistered = 713: "pointer does not correspond to a registered memory region";
+    LaunchFailure = 719: "unspecified launch failure";
+    CooperativeLaunchTooLarge = 720: "too many blocks in cooperative launch";
+    NotSupported = 801: "operation not supported";
+    StreamCaptureUnsupported = 900: "operation not permitted when stream is capturing";
+    StreamCaptureInvalidated = 901: "operation failed due to a previous error during capture";
+    StreamCaptureMerge = 902: "operation would result in a merge of separate capture sequences";
+    StreamCaptureUnmatched = 903: "capture was not ended in the same stream as it began";
+    StreamCaptureUnjoined = 904: "capturing stream has unjoined work";
+    StreamCaptureIsolation = 905: "dependency created on uncaptured work in another stream";
+    StreamCaptureImplicit = 906: "operation would make the legacy stream depend on a capturing blocking stream";
+    CapturedEvent = 907: "operation not permitted on an event last recorded in a capturing stream";
+    StreamCaptureWrongThread = 908: "attempt to terminate a thread-local capture sequence from another thread";
+    GraphExecUpdateFailure = 910: "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update";
+    Unknown = 999: "unknown error";
+    RuntimeMemory = 1052: "runtime memory call returned error";
+    RuntimeOther = 1053: "runtime call other than memory returned error";
+    Tbd = 1054: "unknown error";
+}
 
 /// The name of a code as hipGetErrorName gives it; unlisted codes are `hipErrorUnknown`.
 pub fn error_name(code: u32) -> &'static CStr {
@@ -321,6 +140,14 @@ impl HipError {
 
 /// Shorthand for results of the runtime.
 pub type Result<T> = std::result::Result<T, HipError>;
+
+/// Returns an error from the function: its code, and particulars as `format!` takes them.
+macro_rules! bail {
+    ($code:ident, $($detail:tt)+) => {
+        return $crate::runtime::fail($crate::runtime::ErrorCode::$code, format!($($detail)+))
+    };
+}
+pub(crate) use bail;
 
 /// `Err` with a code and particulars.
 pub fn fail<T>(code: ErrorCode, detail: impl Into<String>) -> Result<T> {

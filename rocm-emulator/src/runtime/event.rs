@@ -1,5 +1,5 @@
 //! Events: moments in streams, with the time at which they were reached.
-use super::error::{ErrorCode, HipError, Result, fail};
+use super::error::{HipError, Result, bail};
 use super::stream::Queue;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -83,19 +83,16 @@ impl Event {
     /// `InvalidHandle` when they are on different devices, or one keeps no time or was never recorded, `NotReady` when one is not reached.
     pub fn elapsed(start: &Self, stop: &Self) -> Result<f32> {
         if start.device != stop.device {
-            return fail(
-                ErrorCode::InvalidHandle,
-                format!("the events are on devices {} and {}", start.device, stop.device),
-            );
+            bail!(InvalidHandle, "the events are on devices {} and {}", start.device, stop.device);
         }
         if (start.flags | stop.flags) & DISABLE_TIMING != 0 {
-            return fail(ErrorCode::InvalidHandle, "the event was created with hipEventDisableTiming");
+            bail!(InvalidHandle, "the event was created with hipEventDisableTiming");
         }
         let (Some(first), Some(second)) = (start.last(), stop.last()) else {
-            return fail(ErrorCode::InvalidHandle, "the event was never recorded");
+            bail!(InvalidHandle, "the event was never recorded");
         };
         let (Some(from), Some(to)) = (first.time(), second.time()) else {
-            return fail(ErrorCode::NotReady, "the event is not reached yet");
+            bail!(NotReady, "the event is not reached yet");
         };
         let seconds = if to >= from { (to - from).as_secs_f64() } else { -(from - to).as_secs_f64() };
         Ok((seconds * 1e3) as f32)
@@ -105,6 +102,7 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::ErrorCode;
 
     #[test]
     fn time_needs_two_reached_recordings() {

@@ -2,7 +2,7 @@
 //!
 //! Programs show what they do about a failing driver only when it fails. What is asked for here happens at a counted
 //! call, so that a test can go through all of them. Nothing is counted while nothing is asked for.
-use super::error::{ErrorCode, HipError, Result, fail};
+use super::error::{ErrorCode, HipError, Result, bail, fail};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,7 +83,7 @@ pub fn called(function: &str) -> Result<()> {
     let is_now = |(name, nth): &(String, u64)| name == function && nth == count;
     state.lost |= state.asked.lost.as_ref().is_some_and(is_now);
     if state.lost {
-        return fail(ErrorCode::LaunchFailure, "the device is lost, as was asked for");
+        bail!(LaunchFailure, "the device is lost, as was asked for");
     }
     if state.asked.failing.iter().any(is_now) {
         let code = if ALLOCATING.contains(&function) { ErrorCode::OutOfMemory } else { ErrorCode::Unknown };

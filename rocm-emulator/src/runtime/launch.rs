@@ -1,5 +1,5 @@
 //! Launches: checks, the kernel argument segment, and the call into the executor.
-use super::error::{ErrorCode, Result, fail};
+use super::error::{Result, bail};
 use super::module::Function;
 use super::{arch::ArchSpec, fault, runtime, stream::Queue};
 use crate::code_object::{HiddenArgument, ValueKind};
@@ -44,51 +44,43 @@ impl Shape {
         let name = &function.spec.name;
         let Self { grid, block, dynamic_lds } = *self;
         if grid.contains(&0) || block.contains(&0) {
-            return fail(
-                ErrorCode::InvalidValue,
-                format!("kernel {name}: grid {grid:?} of blocks {block:?} is empty"),
-            );
+            bail!(InvalidValue, "kernel {name}: grid {grid:?} of blocks {block:?} is empty");
         }
         let items = block.iter().try_fold(1u32, |product, n| product.checked_mul(*n));
         let Some(items) = items.filter(|items| *items <= MAX_WORKGROUP_SIZE) else {
-            return fail(
-                ErrorCode::InvalidConfiguration,
-                format!("kernel {name}: a block of {block:?} has more than {MAX_WORKGROUP_SIZE} work-items"),
+            bail!(
+                InvalidConfiguration,
+                "kernel {name}: a block of {block:?} has more than {MAX_WORKGROUP_SIZE} work-items"
             );
         };
         if grid.iter().zip(block).any(|(groups, items)| groups.checked_mul(items).is_none()) {
-            return fail(
-                ErrorCode::InvalidConfiguration,
-                format!("kernel {name}: grid {grid:?} of blocks {block:?} has 2^32 work-items or more"),
+            bail!(
+                InvalidConfiguration,
+                "kernel {name}: grid {grid:?} of blocks {block:?} has 2^32 work-items or more"
             );
         }
         let metadata = &function.kernel.metadata;
         if items > metadata.max_workgroup_size {
-            return fail(
-                ErrorCode::LaunchFailure,
-                format!(
-                    "kernel {name}: blocks of {items} work-items, compiled for at most {}",
-                    metadata.max_workgroup_size
-                ),
+            bail!(
+                LaunchFailure,
+                "kernel {name}: blocks of {items} work-items, compiled for at most {}",
+                metadata.max_workgroup_size
             );
         }
         if metadata.required_workgroup_size.is_some_and(|required| required != block) {
-            return fail(
-                ErrorCode::InvalidConfiguration,
-                format!(
-                    "kernel {name}: a block of {block:?}, compiled for {:?}",
-                    metadata.required_workgroup_size
-                ),
+            bail!(
+                InvalidConfiguration,
+                "kernel {name}: a block of {block:?}, compiled for {:?}",
+                metadata.required_workgroup_size
             );
         }
         let lds = u64::from(function.spec.lds_bytes) + u64::from(dynamic_lds);
         if lds > u64::from(arch.lds_per_workgroup) {
-            return fail(
-                ErrorCode::InvalidValue,
-                format!(
-                    "kernel {name}: {} static and {dynamic_lds} dynamic bytes of LDS; a workgroup has {}",
-                    function.spec.lds_bytes, arch.lds_per_workgroup
-                ),
+            bail!(
+                InvalidValue,
+                "kernel {name}: {} static and {dynamic_lds} dynamic bytes of LDS; a workgroup has {}",
+                function.spec.lds_bytes,
+                arch.lds_per_workgroup
             );
         }
         Ok(())
@@ -131,34 +123,25 @@ impl PreparedLaunch {
         let mut kernarg = vec![0u8; metadata.kernarg_bytes as usize];
         let name = &metadata.name;
         if !params.is_null() && !extra.is_null() {
-            return fail(
-                ErrorCode::InvalidValue,
-                format!("kernel {name}: both kernelParams and extra given"),
-            );
+            bail!(InvalidValue, "kernel {name}: both kernelParams and extra given");
         }
         if !extra.is_null() {
             // SAFETY: the caller vouches for the list and its buffer.
             unsafe { copy_buffer(name, &mut kernarg, extra)? };
         } else if params.is_null() {
             if function.explicit_arguments().next().is_some() {
-                return fail(ErrorCode::InvalidValue, format!("kernel {name}: no arguments given"));
+                bail!(InvalidValue, "kernel {name}: no arguments given");
             }
         } else {
             for (index, argument) in function.explicit_arguments().enumerate() {
                 // SAFETY: the caller vouches for one pointer per explicit argument.
                 let value = unsafe { *params.add(index) };
                 if value.is_null() {
-                    return fail(
-                        ErrorCode::InvalidValue,
-                        format!("kernel {name}: the pointer to argument {index} is null"),
-                    );
+                    bail!(InvalidValue, "kernel {name}: the pointer to argument {index} is null");
                 }
                 let place = argument.offset as usize..(argument.offset + argument.size) as usize;
                 let Some(place) = kernarg.get_mut(place) else {
-                    return fail(
-                        ErrorCode::InvalidImage,
-                        format!("kernel {name}: argument {index} lies outside of the arguments"),
-                    );
+                    bail!(InvalidImage, "kernel {name}: argument {index} lies outside of the arguments");
                 };
                 // SAFETY: the caller vouches for as many bytes as the kernel declares.
                 unsafe {
@@ -234,11 +217,11 @@ unsafe fn copy_buffer(name: &str, kernarg: &mut [u8], extra: *const *mut c_void)
             PARAM_BUFFER_POINTER => buffer = value.cast(),
             // SAFETY: the value points to the size.
             PARAM_BUFFER_SIZE if !value.is_null() => size = Some(unsafe { *value.cast::<usize>() }),
-            _ => return fail(ErrorCode::InvalidValue, format!("kernel {name}: marker {marker:?} in extra")),
+            _ => bail!(InvalidValue, "kernel {name}: marker {marker:?} in extra"),
         }
         at += 2;
         if at > MAX_EXTRA {
-            return fail(ErrorCode::InvalidValue, format!("kernel {name}: extra does not end"));
+            bail!(InvalidValue, "kernel {name}: extra does not end");
         }
     }
     match size {
@@ -247,9 +230,10 @@ unsafe fn copy_buffer(name: &str, kernarg: &mut [u8], extra: *const *mut c_void)
             unsafe { std::ptr::copy_nonoverlapping(buffer, kernarg.as_mut_ptr(), size) };
             Ok(())
         }
-        _ => fail(
-            ErrorCode::InvalidValue,
-            format!("kernel {name}: extra's buffer of {size:?} bytes; the kernel takes {}", kernarg.len()),
+        _ => bail!(
+            InvalidValue,
+            "kernel {name}: extra's buffer of {size:?} bytes; the kernel takes {}",
+            kernarg.len()
         ),
     }
 }

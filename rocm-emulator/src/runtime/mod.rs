@@ -26,7 +26,8 @@ mod visible;
 pub use command::{Command, HostWork, UserPointer};
 pub use config::{ConfigureError, DEFAULT_TOTAL_MEMORY, HipBlasLt, Miopen, Options};
 pub use device::Device;
-pub use error::{ErrorCode, HipError, Result, error_name, error_text};
+pub(crate) use error::bail;
+pub use error::{ErrorCode, HipError, Result, error_name, error_text, fail};
 pub use event::{Event, Recording};
 pub use fault::{catch_panic, last_fault};
 pub use handle::Handles;
@@ -41,7 +42,6 @@ pub use thread_state::{last_detail, last_error, may_wait, note, note_detail, set
 pub use transfer::{Direction, Transfer};
 
 use crate::exec::Counters;
-use error::fail;
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -180,9 +180,10 @@ impl Runtime {
     pub fn device(&self, ordinal: usize) -> Result<&Device> {
         match self.devices.get(ordinal) {
             Some(device) => Ok(device),
-            None => fail(
-                ErrorCode::InvalidDevice,
-                format!("there is no device {ordinal}; the software GPU has {}", self.devices.len()),
+            None => bail!(
+                InvalidDevice,
+                "there is no device {ordinal}; the software GPU has {}",
+                self.devices.len()
             ),
         }
     }
@@ -281,12 +282,12 @@ impl Runtime {
     /// `InvalidHandle` when the kernel was loaded on another device than the stream's.
     pub fn launch(&self, stream: &Stream, function: &Function, launch: PreparedLaunch) -> Result<()> {
         if function.module.device != stream.device {
-            return fail(
-                ErrorCode::InvalidHandle,
-                format!(
-                    "kernel {} is loaded on device {}, the stream is on device {}",
-                    function.spec.name, function.module.device, stream.device
-                ),
+            bail!(
+                InvalidHandle,
+                "kernel {} is loaded on device {}, the stream is on device {}",
+                function.spec.name,
+                function.module.device,
+                stream.device
             );
         }
         let device = self.device(stream.device)?;
@@ -304,9 +305,11 @@ impl Runtime {
     /// `InvalidHandle` when they are on different devices.
     pub fn record(&self, event: &Event, stream: &Stream) -> Result<()> {
         if event.device != stream.device {
-            return fail(
-                ErrorCode::InvalidHandle,
-                format!("the event is on device {}, the stream on device {}", event.device, stream.device),
+            bail!(
+                InvalidHandle,
+                "the event is on device {}, the stream on device {}",
+                event.device,
+                stream.device
             );
         }
         let recording = Recording::new(Arc::clone(stream.queue()));

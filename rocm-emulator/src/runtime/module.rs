@@ -1,5 +1,5 @@
 //! Modules: code objects loaded on a device, and their kernels as launchable functions.
-use super::error::{ErrorCode, HipError, Result, fail};
+use super::error::{ErrorCode, HipError, Result, bail, fail};
 use super::memory::{Kind, Memory};
 use super::{arch::ArchSpec, runtime};
 use crate::code_object::{CodeObject, CodeObjectError, Image, Kernel, Symbol, ValueKind};
@@ -73,13 +73,11 @@ impl Module {
     pub fn function(self: &Arc<Self>, name: &str) -> Result<Function> {
         let Some(kernel) = self.kernels.get(name) else {
             let some: Vec<&str> = self.kernels.keys().map(String::as_str).take(5).collect();
-            return fail(
-                ErrorCode::NotFound,
-                format!(
-                    "no kernel {name:?} among the module's {}: {}...",
-                    self.kernels.len(),
-                    some.join(", ")
-                ),
+            bail!(
+                NotFound,
+                "no kernel {name:?} among the module's {}: {}...",
+                self.kernels.len(),
+                some.join(", ")
             );
         };
         let descriptor = &kernel.descriptor;

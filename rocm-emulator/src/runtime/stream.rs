@@ -6,7 +6,7 @@
 //! The null stream is HIP's legacy one: its commands wait for all earlier work of the device's blocking
 //! streams, whose later commands wait for it. Non-blocking streams know nothing of it.
 use super::command::Command;
-use super::error::{ErrorCode, HipError, Result, fail};
+use super::error::{HipError, Result, bail};
 use super::scheduler::Scheduler;
 use crate::exec;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -149,14 +149,14 @@ impl Queue {
     pub fn push(self: &Arc<Self>, commands: impl IntoIterator<Item = Command>) -> Result<()> {
         let mut state = self.state.lock();
         if state.closed {
-            return fail(ErrorCode::ContextIsDestroyed, "the stream is being destroyed");
+            bail!(ContextIsDestroyed, "the stream is being destroyed");
         }
         if !state.started && self.scheduler.is_none() {
             let queue = Arc::clone(self);
             let thread =
                 std::thread::Builder::new().name("rocm-stream".into()).spawn(move || queue.work_off());
             if let Err(error) = thread {
-                return fail(ErrorCode::OperatingSystem, format!("no thread for a stream: {error}"));
+                bail!(OperatingSystem, "no thread for a stream: {error}");
             }
             state.started = true;
         }

@@ -1,5 +1,5 @@
 //! What HIP keeps per host thread: the current device and the last error.
-use super::error::{ErrorCode, HipError, Result, fail};
+use super::error::{ErrorCode, HipError, Result, bail};
 use std::cell::{Cell, RefCell};
 
 thread_local! {
@@ -63,7 +63,7 @@ impl Drop for InCallback {
 /// `IllegalState` inside of a callback: it would wait for itself.
 pub fn may_wait() -> Result<()> {
     if IN_CALLBACK.get() {
-        return fail(ErrorCode::IllegalState, "a stream callback may not wait for streams, or free memory");
+        bail!(IllegalState, "a stream callback may not wait for streams, or free memory");
     }
     Ok(())
 }

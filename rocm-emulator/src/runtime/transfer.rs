@@ -1,6 +1,6 @@
 //! Copies and fills: what they may touch, and whether the host waits.
 use super::command::{Command, Copy, Fill, Source};
-use super::error::{ErrorCode, Result, fail};
+use super::error::{ErrorCode, Result, bail, fail};
 use super::memory::{Found, Kind};
 use super::stream::Stream;
 use super::{Runtime, thread_state};
@@ -32,7 +32,7 @@ impl Direction {
             2 => Self::DeviceToHost,
             3 | 1024 => Self::DeviceToDevice,
             4 => Self::Default,
-            _ => return fail(ErrorCode::InvalidMemcpyDirection, format!("{kind} is no hipMemcpyKind")),
+            _ => bail!(InvalidMemcpyDirection, "{kind} is no hipMemcpyKind"),
         })
     }
 }
@@ -72,23 +72,20 @@ impl Runtime {
             return Ok(());
         }
         if width > target_pitch || width > source_pitch {
-            return fail(
-                ErrorCode::InvalidPitchValue,
-                format!("rows of {width} bytes do not fit pitches of {target_pitch} and {source_pitch}"),
+            bail!(
+                InvalidPitchValue,
+                "rows of {width} bytes do not fit pitches of {target_pitch} and {source_pitch}"
             );
         }
         let extent = |pitch: usize| (rows - 1).checked_mul(pitch).and_then(|bytes| bytes.checked_add(width));
         let (Some(target_bytes), Some(source_bytes)) = (extent(target_pitch), extent(source_pitch)) else {
-            return fail(ErrorCode::InvalidValue, format!("{rows} rows of {width} bytes are too much"));
+            bail!(InvalidValue, "{rows} rows of {width} bytes are too much");
         };
         let to = self.operand("the target", target, target_bytes)?;
         let from = self.operand("the source", source, source_bytes)?;
         check_direction(direction, to, from)?;
         if matches!(to.map(|found| found.kind), Some(Kind::Code { writable: false, .. })) {
-            return fail(
-                ErrorCode::InvalidValue,
-                format!("the target 0x{target:x} is read-only code memory"),
-            );
+            bail!(InvalidValue, "the target 0x{target:x} is read-only code memory");
         }
         let captured = from.is_none() && source_bytes <= CAPTURED_BYTES;
         let copy = |source| Copy { target, target_pitch, source, source_pitch, width, rows };
@@ -137,10 +134,7 @@ impl Runtime {
             self.device(device)?;
             let owner = self.memory.find(address).and_then(|found| found.kind.device());
             if bytes > 0 && owner != Some(device) {
-                return fail(
-                    ErrorCode::InvalidValue,
-                    format!("0x{address:x} is no memory of device {device}"),
-                );
+                bail!(InvalidValue, "0x{address:x} is no memory of device {device}");
             }
         }
         let transfer = Transfer::linear(target.0, source.0, bytes, Direction::DeviceToDevice);
@@ -165,15 +159,15 @@ impl Runtime {
             return Ok(());
         }
         let Some(bytes) = count.checked_mul(width) else {
-            return fail(ErrorCode::InvalidValue, format!("{count} elements of {width} bytes are too much"));
+            bail!(InvalidValue, "{count} elements of {width} bytes are too much");
         };
         let found = match self.operand("the target", target, bytes)? {
             Some(Found { kind: Kind::Code { writable: false, .. }, .. }) => {
-                return fail(ErrorCode::InvalidValue, format!("0x{target:x} is read-only code memory"));
+                bail!(InvalidValue, "0x{target:x} is read-only code memory");
             }
             Some(found) => found,
             None => {
-                return fail(ErrorCode::InvalidValue, format!("0x{target:x} is no memory of a device"));
+                bail!(InvalidValue, "0x{target:x} is no memory of a device");
             }
         };
         let device = self.device(stream.device)?;
@@ -184,17 +178,15 @@ impl Runtime {
     /// The allocation that holds an operand; None for pageable host memory.
     fn operand(&self, what: &str, address: usize, bytes: usize) -> Result<Option<Found>> {
         if address == 0 {
-            return fail(ErrorCode::InvalidValue, format!("{what} is null"));
+            bail!(InvalidValue, "{what} is null");
         }
         let Some(found) = self.memory.find(address) else { return Ok(None) };
         let after = address - found.base;
         if bytes > found.len - after {
-            return fail(
-                ErrorCode::InvalidValue,
-                format!(
-                    "{what}: {bytes} bytes at 0x{address:x} leave the allocation of {} bytes, {after} bytes after its start",
-                    found.len
-                ),
+            bail!(
+                InvalidValue,
+                "{what}: {bytes} bytes at 0x{address:x} leave the allocation of {} bytes, {after} bytes after its start",
+                found.len
             );
         }
         Ok(Some(found))

@@ -1,25 +1,10 @@
 //! Failures on demand, through the C interface.
 use crate::gpu::*;
+use crate::injected::Injected;
 use rocm_emulator::api::*;
 use rocm_emulator::{Injection, inject, release_stalled};
 use std::ffi::c_void;
 use std::ptr::null_mut;
-
-/// Ends what a test asked for, also when it fails.
-struct Asked;
-
-impl Asked {
-    fn of(injection: Injection) -> Self {
-        inject(injection);
-        Self
-    }
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        inject(Injection::default());
-    }
-}
 
 fn allocate(bytes: usize) -> (hipError_t, *mut c_void) {
     let mut ptr = null_mut();
@@ -36,7 +21,7 @@ fn free(ptr: *mut c_void) -> hipError_t {
 fn the_named_calls_fail_and_no_others() {
     let _gpu = gpu();
     let failing = vec![("hipMalloc".into(), 2), ("hipFree".into(), 1)];
-    let _asked = Asked::of(Injection { failing, ..Injection::default() });
+    let _asked = Injected::new(Injection { failing, ..Injection::default() });
     let (first, kept) = allocate(64);
     assert_eq!((first, allocate(64).0), (0, 2));
     let error = rocm_emulator::last_error().unwrap();
@@ -58,7 +43,7 @@ fn functions_that_share_their_work_are_told_apart() {
     let _gpu = gpu();
     let failing = ["hipStreamCreateWithFlags", "hipEventCreate", "hipMemcpy"];
     let failing = failing.iter().map(|name| (name.to_string(), 1)).collect();
-    let _asked = Asked::of(Injection { failing, ..Injection::default() });
+    let _asked = Injected::new(Injection { failing, ..Injection::default() });
     let (mut stream, mut event) = (null_mut(), null_mut());
     // SAFETY: valid pointers.
     unsafe {
@@ -77,7 +62,7 @@ fn functions_that_share_their_work_are_told_apart() {
 fn a_lost_device_answers_nothing_any_more() {
     let _gpu = gpu();
     let lost = Some(("hipDeviceSynchronize".into(), 2));
-    let _asked = Asked::of(Injection { lost, ..Injection::default() });
+    let _asked = Injected::new(Injection { lost, ..Injection::default() });
     let (code, ptr) = allocate(64);
     // SAFETY: no arguments.
     let synchronize = || unsafe { hipDeviceSynchronize() };
@@ -90,7 +75,7 @@ fn a_lost_device_answers_nothing_any_more() {
 #[test]
 fn large_requests_can_be_refused() {
     let _gpu = gpu();
-    let _asked = Asked::of(Injection { largest: Some(1000), ..Injection::default() });
+    let _asked = Injected::new(Injection { largest: Some(1000), ..Injection::default() });
     let (code, ptr) = allocate(1000);
     assert_eq!((code, allocate(1001).0, free(ptr)), (0, 2, 0));
 }
@@ -102,7 +87,7 @@ fn a_stalled_launch_holds_its_stream_and_no_other() {
     let function = module.function("append");
     let (place, other) = (Buffer::of(&[0u32]), Buffer::of(&[0u32]));
     let (stalled, free) = (Stream::new(1), Stream::new(1));
-    let _asked = Asked::of(Injection { stalled: Some(1), ..Injection::default() });
+    let _asked = Injected::new(Injection { stalled: Some(1), ..Injection::default() });
     launch_one(function, stalled.0, &mut [arg(&place.0), arg(&7u32)]);
     launch_one(function, stalled.0, &mut [arg(&place.0), arg(&8u32)]);
     assert_eq!(stalled.query(), 600, "not ready");

@@ -3,6 +3,8 @@ mod archs;
 mod devices;
 mod faults;
 mod gpu;
+#[path = "../../../tests/common/injected.rs"]
+mod injected;
 mod injection;
 mod launches;
 mod memory;

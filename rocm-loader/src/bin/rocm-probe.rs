@@ -8,7 +8,7 @@ fn main() {
     println!("available: {}", rocm_loader::is_available());
     match rocm_loader::driver() {
         Ok(driver) => {
-            println!("driver: {:?}: {}", driver.kind(), driver.description());
+            println!("driver: {}: {}", driver.name(), driver.description());
             let versions = driver.versions();
             println!("hip runtime: {:?}", versions.hip_runtime);
             println!("hip driver: {:?}", versions.hip_driver);
@@ -22,8 +22,8 @@ fn main() {
         Ok(archs) => {
             println!("devices: {archs:?}");
             for arch in archs {
-                let outcome = rocm_loader::tensile::files_for(&arch).map_err(|error| error.to_string());
-                report(&format!("tensile {arch}"), outcome);
+                let outcome = rocm_loader::driver().and_then(|driver| driver.tensile_files(&arch));
+                report(&format!("tensile {arch}"), outcome.map_err(|error| error.to_string()));
             }
         }
         Err(error) => println!("devices: {error}"),

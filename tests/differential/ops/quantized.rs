@@ -3,7 +3,9 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::quantized::GgmlDType::{self, *};
+use candle_core::quantized::rocm::block_types;
 use candle_core::quantized::{QMatMul, QStorage, QTensor};
+use candle_core::rocm::hip_kernels::contract::{Quantize, QuantizeKind};
 use candle_core::{D, DType, Device, Error, Module, Result, Tensor};
 
 use super::{Calls, Launches, Op, Plan, at_most};
@@ -12,26 +14,22 @@ use crate::compare::Bound;
 use crate::strategy::Choices;
 use crate::values::Domain;
 
-const KINDS: [GgmlDType; 15] =
-    [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q2K, Q3K, Q4K, Q5K, Q6K, Q8K, F32, F16, BF16];
-
-/// How many of them have blocks: the others are ordinary numbers.
-const BLOCKS: usize = 12;
-
-/// Formats with the weights of an imatrix.
-const WEIGHTED: [GgmlDType; 5] = [Q2K, Q3K, Q4K, Q5K, Q6K];
-
 pub fn ops() -> Vec<Op> {
-    type Family = (fn(GgmlDType) -> Op, &'static [GgmlDType]);
+    type Family<'a> = (fn(GgmlDType) -> Op, &'a [GgmlDType]);
+    let is_weighted = |format| Quantize::kernel(QuantizeKind::QuantizeWeighted, format).is_some();
+    let weighted: Vec<_> =
+        block_types().filter(|(_, format)| is_weighted(*format)).map(|(kind, _)| kind).collect();
+    let blocks: Vec<_> = block_types().map(|(kind, _)| kind).collect();
+    let kinds = [&blocks[..], &[F32, F16, BF16]].concat();
     let families: [Family; 8] = [
-        (quantize, &KINDS),
-        (quantize_imatrix, &WEIGHTED),
-        (dequantize, &KINDS),
-        (dequantize_f16, &KINDS),
-        (embedding, &KINDS),
-        (product, &KINDS),
-        (product_via_f16, &KINDS),
-        (experts, &KINDS[..BLOCKS]),
+        (quantize, &kinds),
+        (quantize_imatrix, &weighted),
+        (dequantize, &kinds),
+        (dequantize_f16, &kinds),
+        (embedding, &kinds),
+        (product, &kinds),
+        (product_via_f16, &kinds),
+        (experts, &blocks),
     ];
     let ops = families.iter().flat_map(|(family, kinds)| kinds.iter().map(|kind| family(*kind)));
     ops.map(|op| op.on(domain)).collect()

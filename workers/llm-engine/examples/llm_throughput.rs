@@ -167,7 +167,8 @@ impl Bench {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let options = LoadOptions { dtype: Some(arguments.dtype), cache_bytes: Some(4 << 30), context: None };
+    let options =
+        LoadOptions { dtype: Some(arguments.dtype), cache_bytes: Some(4 << 30), ..LoadOptions::default() };
     let loaded = load(&arguments.model, &arguments.device, options, &mut |_| {})?;
     let engine = Engine::start(loaded.model, Arc::new(loaded.text), Options::default())?;
     println!(

@@ -1,44 +1,7 @@
 //! What is asked of the engine, and what comes back.
 use serde::{Deserialize, Serialize};
 
-/// How the next token is drawn. The defaults are those of OpenAI's API.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sampling {
-    /// 0 takes the likeliest; else logits are divided by it.
-    pub temperature: f32,
-    /// Only so many of the likeliest, if any.
-    pub top_k: Option<usize>,
-    /// Only the likeliest whose probabilities sum to this, the one that passes it among them. 1 takes all.
-    pub top_p: f32,
-    /// Only those at least so likely as this share of the likeliest. 0 takes all.
-    pub min_p: f32,
-    /// Logits of tokens of prompt and text are divided by it if positive, else multiplied. 1 changes nothing.
-    pub repeat_penalty: f32,
-    /// Taken off the logit of each token of the text.
-    pub presence_penalty: f32,
-    /// Taken off the logit of each token of the text, as often as it is there.
-    pub frequency_penalty: f32,
-    /// The same seed gives the same text, whatever else runs; none draws one.
-    pub seed: Option<u64>,
-    /// Added to the logits of these tokens.
-    pub logit_bias: Vec<(u32, f32)>,
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Self {
-            temperature: 1.0,
-            top_k: None,
-            top_p: 1.0,
-            min_p: 0.0,
-            repeat_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            seed: None,
-            logit_bias: Vec::new(),
-        }
-    }
-}
+pub use crate::sampling::settings::Sampling;
 
 /// What the text must match.
 #[derive(Clone, Debug, PartialEq)]

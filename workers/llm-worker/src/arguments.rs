@@ -70,7 +70,8 @@ impl Arguments {
 
     /// As the model's loader takes them.
     pub fn load(&self) -> LoadOptions {
-        LoadOptions { dtype: self.dtype, cache_bytes: self.cache_memory, context: self.context }
+        let (cache_bytes, context) = (self.cache_memory, self.context);
+        LoadOptions { dtype: self.dtype, cache_bytes, context, ..LoadOptions::default() }
     }
 }
 

@@ -8,54 +8,35 @@ use axum::routing::post;
 use axum::{Json, Router};
 use llm_engine::engine::Stream;
 use llm_engine::request::{Event, Request, Sampling, StopReason};
-use serde::{Deserialize, Serialize};
-use worker_core::jobs::{OnDisconnect, Options};
-use worker_core::{ApiError, Body, Client, Job, Jobs, device};
+use serde::Serialize;
+use worker_core::body::{Limit, check, required};
+use worker_core::jobs::{Accepted, OnDisconnect, Options, Target};
+use worker_core::{ApiError, Body, Client, Job, Jobs, blocking, device, fields};
 
-use crate::api::{self, Api};
+use crate::api::{failure, prompts};
 use crate::metrics::Observed;
-use crate::served::Served;
+use crate::served::{Api, Served};
 
 /// Tokens, and time, after which the speed is told.
 const METRICS_TOKENS: usize = 32;
 const METRICS_TIME: Duration = Duration::from_secs(1);
 
-/// What a job is to write.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct JobRequest {
-    /// Who asks.
-    pub hive_id: String,
-    /// The model's name.
-    pub model: String,
-    /// What the text goes on behind.
-    pub prompt: String,
-    /// Tokens to write at most.
-    pub max_tokens: usize,
-    /// 0 to 2.
-    pub temperature: f32,
-    /// Above 0, 1 at most.
-    pub top_p: Option<f32>,
-    /// A count; 0 takes all.
-    pub top_k: Option<usize>,
-    /// The card that is meant.
-    pub device: Option<usize>,
-    /// The worker that is meant.
-    pub worker_id: Option<String>,
-    /// False gives the text in one event at the end.
-    #[serde(default = "yes")]
-    pub stream: bool,
-}
-
-fn yes() -> bool {
-    true
-}
-
-/// Where a job is followed.
-#[derive(Debug, Serialize)]
-pub struct Accepted {
-    job_id: String,
-    sse_url: String,
+fields! {
+    /// What a job is to write.
+    pub struct JobRequest => {
+        /// The text to continue.
+        prompt: String,
+        /// Maximum number of tokens to write.
+        max_tokens: usize,
+        /// As the sampler's setting.
+        temperature: f32,
+        /// As the sampler's setting, but above 0.
+        top_p: f32,
+        /// As the sampler's setting; 0 means all.
+        top_k: usize,
+        /// If false, the text is sent as one event at the end.
+        stream: bool,
+    }
 }
 
 /// What a job tells.
@@ -110,7 +91,7 @@ impl From<&ApiError> for JobEvent {
 }
 
 #[derive(Clone)]
-struct Desk {
+struct JobsApi {
     api: Api,
     jobs: Jobs<JobEvent>,
     worker_id: Arc<str>,
@@ -119,73 +100,58 @@ struct Desk {
 /// `POST /v1/jobs`, and below it streams and their ends; `worker_id` is this worker's name.
 pub fn router(api: Api, worker_id: String) -> Router {
     let jobs = Jobs::new(Options::new(|error| JobEvent::from(error)), &api.lifecycle);
-    let desk = Desk { api, jobs: jobs.clone(), worker_id: worker_id.into() };
-    Router::new().route("/v1/jobs", post(create)).with_state(desk).nest("/v1/jobs", jobs.routes())
+    let state = JobsApi { api, jobs: jobs.clone(), worker_id: worker_id.into() };
+    Router::new().route("/v1/jobs", post(create)).with_state(state).nest("/v1/jobs", jobs.routes())
 }
 
+/// Handles `POST /v1/jobs`.
 async fn create(
-    State(desk): State<Desk>,
+    State(state): State<JobsApi>,
     client: Client,
-    Body(asked): Body<JobRequest>,
+    Body((target, asked)): Body<(Target, JobRequest)>,
 ) -> Result<(StatusCode, Json<Accepted>), ApiError> {
-    let served = desk.api.served()?;
-    check(&asked, &served, &desk.worker_id)?;
-    let (hive, whole) = (asked.hive_id.clone(), !asked.stream);
+    let served = state.api.served()?;
+    let hive = required(target.hive_id.as_deref(), "hive_id")?;
+    required(target.model.as_deref(), "model")?;
+    target.check(&*served, &state.worker_id)?;
+    let whole = asked.stream == Some(false);
     let place = client.begin(1, "prompt")?;
     let submitting = served.clone();
     let start = Instant::now();
-    let stream = api::blocking(move || submit(&submitting, asked)).await?;
-    let job = desk.jobs.create(OnDisconnect::Continue);
+    let stream = blocking(move || submit(&submitting, asked)).await?;
+    let job = state.jobs.create(OnDisconnect::Continue);
     job.hold(place);
     let job_id = job.id();
     tracing::debug!(hive, job_id, "a job begins");
     let observed = served.metrics.observe(start);
     tokio::spawn(write(job, stream, served, observed, whole));
-    let sse_url = format!("/v1/jobs/{job_id}/stream");
-    Ok((StatusCode::ACCEPTED, Json(Accepted { job_id, sse_url })))
-}
-
-fn check(asked: &JobRequest, served: &Served, worker_id: &str) -> Result<(), ApiError> {
-    served.check_name(Some(&asked.model))?;
-    let wrong = |name: &str, why: String| Err(ApiError::field(name, why));
-    if asked.worker_id.as_deref().is_some_and(|meant| meant != worker_id) {
-        return wrong("worker_id", format!("is another worker's: this is {worker_id:?}"));
-    }
-    if let (Some(meant), Some(own)) = (asked.device, served.opened.ordinal)
-        && meant != own
-    {
-        return wrong("device", format!("is {meant}, but this worker runs on device {own}"));
-    }
-    if asked.max_tokens == 0 {
-        return wrong("max_tokens", "must be 1 or more".to_owned());
-    }
-    if !(0.0..=2.0).contains(&asked.temperature) {
-        return wrong("temperature", "must lie in 0 to 2".to_owned());
-    }
-    if asked.top_p.is_some_and(|top_p| !(top_p > 0.0 && top_p <= 1.0)) {
-        return wrong("top_p", "must be above 0, 1 at most".to_owned());
-    }
-    Ok(())
+    Ok(Accepted::new(job_id))
 }
 
 fn submit(served: &Served, asked: JobRequest) -> Result<Stream, ApiError> {
-    let prompt = served.engine.text().encode(&asked.prompt, true);
-    let prompt = prompt.map_err(|error| ApiError::invalid(format!("{error:#}")).with_param("prompt"))?;
+    let max_tokens = required(asked.max_tokens, "max_tokens")?;
+    let top_p = asked.top_p.unwrap_or(1.0);
+    check(&[
+        Limit::number("max_tokens", max_tokens as f64, 1.0, f64::INFINITY),
+        Limit { above: true, ..Limit::number("top_p", top_p.into(), 0.0, 1.0) },
+    ])?;
+    let sampling = Sampling {
+        temperature: required(asked.temperature, "temperature")?,
+        top_p,
+        top_k: asked.top_k.filter(|&top_k| top_k > 0),
+        ..Sampling::default()
+    };
+    let prompt = served.engine.text().encode(&required(asked.prompt, "prompt")?, true);
     let request = Request {
-        prompt,
-        max_tokens: Some(asked.max_tokens),
-        sampling: Sampling {
-            temperature: asked.temperature,
-            top_p: asked.top_p.unwrap_or(1.0),
-            top_k: asked.top_k.filter(|&top_k| top_k > 0),
-            ..Sampling::default()
-        },
+        prompt: prompt.map_err(|error| prompts::refused("prompt", &error))?,
+        max_tokens: Some(max_tokens),
+        sampling,
         stop: Vec::new(),
         ignore_eos: false,
         logprobs: None,
         constraint: None,
     };
-    served.engine.submit(request).map_err(|refused| api::refused(refused, "prompt", "prompt"))
+    served.engine.submit(request).map_err(|refused| failure::refused(refused, "prompt", "prompt"))
 }
 
 /// Writes a job's log from its stream.
@@ -210,7 +176,9 @@ async fn write(
             }
         };
         let Some(event) = event else {
-            return log.job.fail(&ApiError::internal("the engine ended without a word: see its log"));
+            return log
+                .job
+                .fail(&ApiError::internal("the engine stopped unexpectedly: see the worker's log"));
         };
         observed.event(&event);
         let goes_on = match event {
@@ -221,7 +189,6 @@ async fn write(
                 return log.job.end();
             }
             Event::Error { code, message } => {
-                log.served.note_failure();
                 let status = StatusCode::INTERNAL_SERVER_ERROR;
                 return log.job.fail(&ApiError::new(status, code, message));
             }
@@ -254,7 +221,7 @@ impl Log {
         let started_at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         self.job.push(&JobEvent::Started {
             job_id: self.job.id(),
-            model: self.served.name.clone(),
+            model: self.served.name.as_str().to_owned(),
             started_at,
         })
     }
@@ -288,7 +255,7 @@ impl Log {
         let seconds = (now - speed.first).as_secs_f64();
         // The first token's time went into reading the prompt.
         let tokens_per_sec = if seconds > 0.0 { (speed.tokens - 1) as f64 / seconds } else { 0.0 };
-        let vram_bytes = device::vram_bytes(&self.served.opened.device);
+        let vram_bytes = device::vram_bytes(&self.served.device.device);
         self.job.push(&JobEvent::Metrics { tokens_per_sec, vram_bytes })
     }
 

@@ -2,10 +2,9 @@
 //!
 //! | file or folder | subject |
 //! |---|---|
-//! | `run` | the life of the process |
+//! | `run` | the life of the process, and from arguments to a model that is warm |
 //! | `arguments` | the command line |
-//! | `fetch` | models by path or by their name on the Hub |
-//! | `loading` | from arguments to a model that is warm |
+//! | `fetch` | the files of a model on the Hub |
 //! | `served` | the model as handlers know it |
 //! | `routes` | everything that is answered |
 //! | `api/` | OpenAI's API |
@@ -16,7 +15,6 @@ pub mod api;
 pub mod arguments;
 pub mod fetch;
 pub mod jobs;
-pub mod loading;
 pub mod metrics;
 pub mod page;
 pub mod routes;

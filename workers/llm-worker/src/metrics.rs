@@ -1,17 +1,13 @@
 //! What Prometheus reads of a model.
-use std::fmt;
 use std::time::Instant;
 
 use candle_core::Device;
 use llm_engine::engine::{Engine, Status};
 use llm_engine::request::Event;
-use worker_core::metrics::prometheus_client::collector::Collector;
-use worker_core::metrics::prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use worker_core::metrics::prometheus_client::metrics::counter::ConstCounter;
-use worker_core::metrics::prometheus_client::metrics::gauge::ConstGauge;
+use worker_core::Metrics;
 use worker_core::metrics::prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use worker_core::metrics::prometheus_client::registry::Unit;
-use worker_core::{Metrics, device};
+use worker_core::metrics::{Figure, Figures};
 
 /// Times that requests measure.
 #[derive(Clone, Debug)]
@@ -26,8 +22,14 @@ impl ModelMetrics {
         // 1 ms to about a minute, and 0.25 ms to about 8 s.
         let first = Histogram::new(exponential_buckets(1e-3, 2.0, 17));
         let between = Histogram::new(exponential_buckets(2.5e-4, 2.0, 16));
-        metrics.register(|registry| {
-            let registry = registry.sub_registry_with_label(("model".into(), model.to_owned().into()));
+        let figures = Figures {
+            status: Box::new(move || engine.status()),
+            gauges: &GAUGES,
+            counters: &COUNTERS,
+            memory: "llm_vram_bytes",
+            device,
+        };
+        metrics.register_model(model, figures, |registry| {
             registry.register_with_unit(
                 "llm_time_to_first_token",
                 "From a request to its first token",
@@ -40,7 +42,6 @@ impl ModelMetrics {
                 Unit::Seconds,
                 between.clone(),
             );
-            registry.register_collector(Box::new(EngineStatus { engine, device }));
         });
         Self { first, between }
     }
@@ -73,28 +74,14 @@ impl Observed {
     }
 }
 
-/// The engine's own figures, read when they are asked for.
-struct EngineStatus {
-    engine: Engine,
-    device: Device,
-}
-
-impl fmt::Debug for EngineStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineStatus").finish_non_exhaustive()
-    }
-}
-
-type Figure = (&'static str, &'static str, fn(&Status) -> u64);
-
-const GAUGES: [Figure; 4] = [
+const GAUGES: [Figure<Status, u64>; 4] = [
     ("llm_requests_running", "Requests that hold blocks of the cache", |status| status.running as u64),
     ("llm_requests_waiting", "Requests that wait", |status| status.waiting as u64),
     ("llm_cache_blocks", "Blocks of the cache", |status| status.blocks as u64),
     ("llm_cache_blocks_used", "Blocks that requests hold", |status| status.blocks_used as u64),
 ];
 
-const COUNTERS: [Figure; 6] = [
+const COUNTERS: [Figure<Status, u64>; 6] = [
     ("llm_steps", "Steps computed", |status| status.steps),
     ("llm_tokens_read", "Tokens of prompts computed", |status| status.tokens_read),
     ("llm_tokens_cached", "Tokens of prompts found in the cache", |status| status.tokens_cached),
@@ -102,20 +89,3 @@ const COUNTERS: [Figure; 6] = [
     ("llm_preempted", "How often a request's blocks were taken from it", |status| status.preempted),
     ("llm_overhead_microseconds", "Time of steps beside model and sampler", |status| status.overhead_us),
 ];
-
-impl Collector for EngineStatus {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let status = self.engine.status();
-        let vram = [("llm_vram_bytes", "Memory of the card held", device::vram_bytes(&self.device))];
-        let gauges = GAUGES.iter().map(|(name, help, value)| (*name, *help, value(&status)));
-        for (name, help, value) in gauges.chain(vram) {
-            let gauge = ConstGauge::new(value);
-            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
-        }
-        for (name, help, value) in COUNTERS {
-            let counter = ConstCounter::new(value(&status));
-            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
-        }
-        Ok(())
-    }
-}

@@ -1,88 +1,91 @@
-//! The life of the process.
-use std::net::SocketAddr;
+//! The life of the process, and from the command line to a model that is warm.
 use std::process::ExitCode;
-use std::thread;
-use std::time::Duration;
+use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use llm_engine::engine::Engine;
+use llm_engine::model::{Loaded, load};
+use llm_engine::request::{Event, Request, Sampling};
 use worker_core::device::{self, DeviceKind};
-use worker_core::heartbeat::{self, Beat};
-use worker_core::{Lifecycle, Metrics, arguments, process, serve};
+use worker_core::hub::Hub;
+use worker_core::process::{self, Worker};
+use worker_core::progress::Progress;
+use worker_core::{App, Metrics, ModelName, ServerArguments};
 
-use llm_engine::engine::said;
-
-use crate::api::Api;
 use crate::arguments::{Arguments, DEFAULTS};
-use crate::{loading, routes};
+use crate::fetch::LanguageModel;
+use crate::routes;
+use crate::served::{Api, Served};
 
-/// How often the engine is asked whether it has failed.
-const WATCH: Duration = Duration::from_millis(500);
-
-/// A worker from its command line to its end: 0 where it was told to end, 1 where it could not work.
+/// Runs a worker from its command line to its end.
 pub fn main(kind: DeviceKind) -> ExitCode {
-    let arguments: Arguments = arguments::parse(&DEFAULTS);
-    let server = arguments.server.clone();
-    process::run(&server, live(kind, arguments))
+    process::main::<LlmWorker>(kind)
 }
 
-async fn live(kind: DeviceKind, arguments: Arguments) -> Result<()> {
-    let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
-    let api = Api::new(lifecycle.clone());
-    let server = arguments.server.clone();
-    let app = routes::app(&api, metrics.clone(), &server.worker_id, kind);
-    let (told, worker_id) = (api.clone(), server.worker_id.clone());
-    let (app, beating) =
-        heartbeat::of_app(app, &server, move |address| beat(&told, &worker_id, kind, address));
-    load(kind, arguments, &api, metrics)?;
-    let served = serve(app, &server).await;
-    beating.stop();
-    let stopped = api.served().map_or(true, |served| served.engine.stop_within(process::PATIENCE));
-    served?;
-    ensure!(stopped, "a step did not end within {} s: look after the device", process::PATIENCE.as_secs());
-    Ok(())
-}
+/// The worker of this crate.
+struct LlmWorker;
 
-/// Loads on a thread, then watches over the engine; a worker that cannot load, or whose engine has failed, is lost.
-fn load(kind: DeviceKind, arguments: Arguments, api: &Api, metrics: Metrics) -> Result<()> {
-    let api = api.clone();
-    let watch = tokio::runtime::Handle::current();
-    let bring_up = move || match loading::bring_up(&arguments, kind, &api, &metrics) {
-        Ok(served) => {
-            watch.spawn(async move {
-                let mut pause = tokio::time::interval(WATCH);
-                while !served.note_failure() {
-                    pause.tick().await;
-                }
-            });
-        }
-        Err(error) => {
-            tracing::error!("{error:#}");
-            api.lifecycle.lost(format!(
-                "{} cannot serve: {}",
-                kind.binary(env!("CARGO_PKG_NAME")),
-                said(&error)
-            ));
-        }
-    };
-    thread::Builder::new()
-        .name("loading".to_owned())
-        .spawn(bring_up)
-        .context("the system has no thread to give")?;
-    Ok(())
-}
+impl Worker for LlmWorker {
+    type Arguments = Arguments;
+    type Served = Served;
+    const PACKAGE: &'static str = env!("CARGO_PKG_NAME");
+    const DEFAULTS: &'static [(&'static str, &'static str)] = &DEFAULTS;
 
-/// What the hive is told.
-fn beat(api: &Api, worker_id: &str, kind: DeviceKind, address: SocketAddr) -> Beat {
-    let served = api.served().ok();
-    let status = served.as_ref().map(|served| served.engine.status()).unwrap_or_default();
-    Beat {
-        worker_id: worker_id.to_owned(),
-        kind: kind.binary(env!("CARGO_PKG_NAME")),
-        models: served.iter().map(|served| served.name.clone()).collect(),
-        address: address.to_string(),
-        ready: api.lifecycle.is_ready(),
-        running: status.running,
-        waiting: status.waiting,
-        vram_bytes: served.map_or(0, |served| device::vram_bytes(&served.opened.device)),
+    fn server(arguments: &Arguments) -> &ServerArguments {
+        &arguments.server
     }
+
+    fn app(arguments: &Arguments, kind: DeviceKind, api: &Api, metrics: Metrics) -> Result<App> {
+        Ok(routes::app(api, metrics, &arguments.server.worker_id, kind))
+    }
+
+    fn load(
+        arguments: &Arguments,
+        kind: DeviceKind,
+        metrics: &Metrics,
+        progress: &Progress,
+    ) -> Result<Served> {
+        let device = device::open(kind, arguments.rocm_device).context("the device cannot be opened")?;
+        progress.report(0.0, "finding the model");
+        let report = &mut |share: f32, activity: &str| progress.report(share, activity);
+        let path =
+            Hub::default().model(&arguments.model, arguments.model_ref.as_deref(), &LanguageModel, report)?;
+        let reading = &mut |share| progress.report(share, "reading the weights");
+        let Loaded { model, text, name, bytes } =
+            load(&path, &device.device, arguments.load(), reading).context("the model cannot be loaded")?;
+        progress.report(1.0, "warming up");
+        let name = if path.as_os_str() == arguments.model.as_str() { name } else { arguments.model.clone() };
+        let engine = Engine::start(model, Arc::new(text), arguments.engine())?;
+        warm_up(&engine).context("the first text failed")?;
+        let mut aliases = vec![arguments.model.clone()];
+        aliases.extend(path.file_name().map(|file| file.to_string_lossy().into_owned()));
+        let name = ModelName::new(name, aliases);
+        let served = Served::new(engine, name, &arguments.engine(), device, (metrics, progress.lifecycle()));
+        tracing::info!(bytes, context = served.context(), "the model is in memory");
+        Ok(served)
+    }
+}
+
+/// Writes two tokens, so that kernels are loaded and buffers made before the first request.
+fn warm_up(engine: &Engine) -> Result<()> {
+    let prompt = engine.text().encode("Hello", true)?;
+    ensure!(!prompt.is_empty(), "the tokenizer has no tokens for \"Hello\"");
+    let request = Request {
+        prompt,
+        max_tokens: Some(2),
+        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+        stop: Vec::new(),
+        ignore_eos: true,
+        logprobs: None,
+        constraint: None,
+    };
+    let mut stream = engine.submit(request)?;
+    while let Some(event) = stream.blocking_next() {
+        match event {
+            Event::Error { message, .. } => bail!(message),
+            Event::End { .. } => return Ok(()),
+            Event::Started | Event::Token { .. } => {}
+        }
+    }
+    bail!("the engine stopped unexpectedly")
 }

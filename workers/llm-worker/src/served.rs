@@ -1,46 +1,44 @@
 //! The model as handlers know it.
+use std::time::Duration;
+
 use llm_engine::engine::{Engine, Options};
 use llm_engine::request::Refused;
 use llm_engine::step::BLOCK;
-use worker_core::{ApiError, Lifecycle, Metrics, unix_seconds};
+use serde::Serialize;
+use worker_core::device::OpenDevice;
+use worker_core::{ApiError, Lifecycle, Metrics, ModelName};
 
-use crate::api;
+use crate::api::failure;
 use crate::metrics::ModelMetrics;
-use worker_core::device::Opened;
 
 /// A model that takes requests.
 pub struct Served {
-    /// What computes.
+    /// The engine that computes.
     pub engine: Engine,
-    /// What clients call it.
-    pub name: String,
-    /// When it was loaded, in seconds since 1970.
-    pub created: u64,
+    /// Its names.
+    pub name: ModelName,
     /// Where it runs.
-    pub opened: Opened,
+    pub device: OpenDevice,
     /// What is measured of it.
     pub metrics: ModelMetrics,
-    /// Other names that clients may use.
-    aliases: Vec<String>,
     /// Requests that may be open at once.
     most: usize,
-    lifecycle: Lifecycle,
 }
 
 impl Served {
-    /// `aliases` are other names that it answers to; `options` those of the engine.
+    /// `options` are those of the engine. If the engine fails, the worker fails.
     pub fn new(
         engine: Engine,
-        name: String,
-        aliases: Vec<String>,
+        name: ModelName,
         options: &Options,
-        opened: Opened,
+        device: OpenDevice,
         (metrics, lifecycle): (&Metrics, &Lifecycle),
     ) -> Served {
-        let measured = ModelMetrics::register(metrics, &name, engine.clone(), opened.device.clone());
-        let most = options.max_running.min(options.step_tokens).saturating_add(options.max_waiting);
         let lifecycle = lifecycle.clone();
-        Served { engine, name, created: unix_seconds(), opened, metrics: measured, aliases, most, lifecycle }
+        engine.on_failure(move |reason| lifecycle.fail(reason));
+        let metrics = ModelMetrics::register(metrics, name.as_str(), engine.clone(), device.device.clone());
+        let most = options.max_running.min(options.step_tokens).saturating_add(options.max_waiting);
+        Served { engine, name, device, metrics, most }
     }
 
     /// Whether a prompt leaves room for a text.
@@ -53,27 +51,13 @@ impl Served {
             return Ok(());
         }
         let refused = Refused::ContextLength { prompt: tokens, wanted: 1, limit };
-        Err(api::refused(refused, param, param))
+        Err(failure::refused(refused, param, param))
     }
 
     /// Tokens that prompt and text may have together.
     pub fn context(&self) -> usize {
         let capacity = self.engine.capacity();
         capacity.context.min(capacity.blocks.saturating_mul(BLOCK))
-    }
-
-    /// Whether a request means this model; one without a name does.
-    ///
-    /// # Errors
-    /// 404 for another name.
-    pub fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
-        match name {
-            Some(name) if name != self.name && !self.aliases.iter().any(|alias| alias == name) => {
-                let message = format!("there is no model {name:?} here, only {:?}", self.name);
-                Err(ApiError::not_found(message).with_code("model_not_found").with_param("model"))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Whether so many texts of one request could ever run.
@@ -86,15 +70,44 @@ impl Served {
         }
         Err(ApiError::field(
             param,
-            format!("asks for {texts} texts at once: {} are the most here", self.most),
+            format!("asks for {texts} texts at once; at most {} are possible", self.most),
         ))
     }
+}
 
-    /// Whether the engine has failed: the worker is lost then.
-    pub fn note_failure(&self) -> bool {
-        let why = self.engine.status().failed;
-        let failed = why.is_some();
-        why.into_iter().for_each(|why| self.lifecycle.lost(why));
-        failed
+/// What `GET /v1/models` says of the model.
+#[derive(Serialize)]
+pub struct Card {
+    /// Tokens of prompt and text together.
+    max_model_len: usize,
+    /// Whether it takes chats.
+    chat_template: bool,
+}
+
+impl worker_core::Served for Served {
+    type Card = Card;
+
+    fn name(&self) -> &ModelName {
+        &self.name
+    }
+
+    fn card(&self) -> Card {
+        Card { max_model_len: self.context(), chat_template: self.engine.text().has_template() }
+    }
+
+    fn device(&self) -> &OpenDevice {
+        &self.device
+    }
+
+    fn requests(&self) -> [usize; 2] {
+        let status = self.engine.status();
+        [status.running, status.waiting]
+    }
+
+    fn stop_within(&self, limit: Duration) -> bool {
+        self.engine.stop_within(limit)
     }
 }
+
+/// What handlers know: the model, once it is loaded.
+pub type Api = worker_core::Api<Served>;

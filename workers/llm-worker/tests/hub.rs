@@ -10,8 +10,9 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use llm_worker::fetch::{self, Hub};
+use llm_worker::fetch::LanguageModel;
 use serde_json::json;
+use worker_core::hub::Hub;
 
 const COMMIT: &str = "0123456789abcdef";
 
@@ -106,8 +107,9 @@ fn a_folder_is_fetched_once_and_found_without_the_hub() {
     let cache = tempfile::tempdir().unwrap();
     let hub = hub(address, cache.path());
     let mut told = Vec::new();
-    let folder =
-        fetch::model(&hub, "org/name", None, &mut |share, what| told.push((share, what.to_owned()))).unwrap();
+    let folder = hub
+        .model("org/name", None, &LanguageModel, &mut |share, what| told.push((share, what.to_owned())))
+        .unwrap();
     let fetched = [
         "additional_chat_templates/tool_use.jinja",
         "chat_template.jinja",
@@ -124,11 +126,11 @@ fn a_folder_is_fetched_once_and_found_without_the_hub() {
     assert!(told.iter().all(|(share, _)| (0.0..=1.0).contains(share)));
     // Again, and by a tag of the same commit: nothing is sent.
     for revision in [None, Some("v1")] {
-        assert_eq!(fetch::model(&hub, "org/name", revision, &mut |_, _| ()).unwrap(), folder);
+        assert_eq!(hub.model("org/name", revision, &LanguageModel, &mut |_, _| ()).unwrap(), folder);
         assert_eq!(shelf.sent(), [""; 0]);
     }
     drop(runtime);
-    assert_eq!(fetch::model(&hub, "org/name", None, &mut |_, _| ()).unwrap(), folder);
+    assert_eq!(hub.model("org/name", None, &LanguageModel, &mut |_, _| ()).unwrap(), folder);
 }
 
 #[test]
@@ -137,7 +139,7 @@ fn one_gguf_file_is_fetched_by_its_name() {
     let (_runtime, address) = serve(&shelf);
     let cache = tempfile::tempdir().unwrap();
     let hub = hub(address, cache.path());
-    let path = fetch::model(&hub, "org/name/small.gguf", None, &mut |_, _| ()).unwrap();
+    let path = hub.model("org/name/small.gguf", None, &LanguageModel, &mut |_, _| ()).unwrap();
     assert_eq!(
         (std::fs::read(path).unwrap(), shelf.sent()),
         (b"GGUF small".to_vec(), vec!["small.gguf".into()])
@@ -157,7 +159,7 @@ fn what_is_missing_is_said() {
         ("org/name", None, "org/name/FILE.gguf"),
         ("org/name/other.gguf", None, "has no other.gguf"),
     ] {
-        let error = fetch::model(&hub, model, revision, &mut |_, _| ()).unwrap_err();
+        let error = hub.model(model, revision, &LanguageModel, &mut |_, _| ()).unwrap_err();
         assert!(format!("{error:#}").contains(says), "{model}: {error:#}");
     }
 }

@@ -34,8 +34,3 @@ impl Error {
         Self::Model(message.into())
     }
 }
-
-/// An error's own line: Candle appends where it came from, which is for logs and not for clients.
-pub(crate) fn first_line(error: &str) -> String {
-    error.lines().next().unwrap_or_default().to_owned()
-}

@@ -1,51 +1,37 @@
-//! Models by path or by their name on the Hub.
+//! The files of an image model.
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
-use worker_core::hub::{self, Hub, Report, Snapshot};
+use worker_core::hub::{HubName, ModelFiles, Report, Snapshot};
 
 const INDEX: &str = "model_index.json";
 
-/// The folder of a model: itself if it is a path, else fetched from the Hub (org/name) into the cache that other programs
-/// share. `half` prefers weights in half precision where there are two.
-///
-/// # Errors
-/// Says whether the path or the name is wrong, a token is missing (HF_TOKEN), or the Hub cannot be reached.
-pub fn model(hub: &Hub, model: &str, revision: Option<&str>, half: bool, report: Report) -> Result<PathBuf> {
-    let path = Path::new(model);
-    if path.exists() {
-        ensure!(revision.is_none(), "--model-ref is for models on the Hub; {model} is a path");
-        return Ok(path.to_owned());
-    }
-    if model.split('/').count() != 2 || !model.split('/').all(hub::is_name) {
-        bail!("there is no {model}, and it is no name on the Hub (org/name)");
-    }
-    let revision = revision.unwrap_or("main");
-    let folder =
-        |index: PathBuf| Ok(index.parent().context("a file of the Hub's cache lies nowhere")?.to_owned());
-    match hub.snapshot(model, revision) {
-        Ok(snapshot) => folder(fetch(&snapshot, half, report)?),
-        Err(error) => match hub.kept(model, revision, INDEX) {
-            Some(index) => {
-                tracing::warn!(error = format!("{error:#}"), "what was fetched before is used");
-                folder(index)
-            }
-            None => Err(error),
-        },
-    }
+/// The files of an image model; `half` prefers weights in half precision where there are two.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageModel {
+    /// Prefer half precision.
+    pub half: bool,
 }
 
-fn fetch(snapshot: &Snapshot, half: bool, report: Report) -> Result<PathBuf> {
-    let index = snapshot.get(INDEX, "", report)?;
-    let text = std::fs::read_to_string(&index).with_context(|| format!("cannot read {}", index.display()))?;
-    let parts: Value = serde_json::from_str(&text).with_context(|| format!("{INDEX} is no JSON"))?;
-    let wanted = files(snapshot.files(), &parts, half);
-    for (i, file) in wanted.iter().enumerate() {
-        snapshot.get(file, &format!(" ({} of {})", i + 1, wanted.len()), report)?;
+impl ModelFiles for ImageModel {
+    fn accepts(&self, name: &HubName) -> bool {
+        name.file.is_none()
     }
-    Ok(index)
+
+    fn fetch(&self, _: &HubName, snapshot: &Snapshot, report: Report) -> Result<PathBuf> {
+        let index = snapshot.get(INDEX, "", report)?;
+        let text =
+            std::fs::read_to_string(&index).with_context(|| format!("cannot read {}", index.display()))?;
+        let parts: Value = serde_json::from_str(&text).with_context(|| format!("{INDEX} is no JSON"))?;
+        snapshot.get_all(&files(snapshot.files(), &parts, self.half), report)?;
+        Ok(index.parent().context("a file of the Hub's cache lies nowhere")?.to_owned())
+    }
+
+    fn find(&self, _: &HubName, kept: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+        Some(kept(INDEX)?.parent()?.to_owned())
+    }
 }
 
 /// What is needed of a repository: of each component of the index what is small, and one set of its weights.
@@ -70,6 +56,7 @@ fn files(all: &BTreeSet<String>, index: &Value, half: bool) -> Vec<String> {
 mod tests {
     use super::*;
     use serde_json::json;
+    use worker_core::hub::Hub;
 
     #[test]
     fn one_set_of_weights_is_fetched_and_nothing_else() {
@@ -122,9 +109,9 @@ mod tests {
     fn paths_are_taken_as_they_are() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_str().unwrap();
-        let find = |name: &str, revision| model(&Hub::default(), name, revision, false, &mut |_, _| ());
+        let files = ImageModel { half: false };
+        let find = |name: &str, revision| Hub::default().model(name, revision, &files, &mut |_, _| ());
         assert_eq!(find(path, None).unwrap(), folder.path());
-        assert!(find(path, Some("main")).is_err());
         for wrong in ["/no/such/model", "name", "a/b/c", "../name", "org/na me"] {
             let error = find(wrong, None).unwrap_err();
             assert!(error.to_string().contains("no name on the Hub"), "{wrong}: {error:#}");

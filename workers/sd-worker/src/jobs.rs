@@ -7,18 +7,18 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::post;
 use axum::{Json, Router};
-use serde::{Deserialize, Serialize};
-use worker_core::jobs::{OnDisconnect, Options};
+use serde::Serialize;
+use worker_core::jobs::{Accepted, OnDisconnect, Options, Target};
 use worker_core::lifecycle::Work;
-use worker_core::{ApiError, Body, Client, Job, Jobs};
+use worker_core::{ApiError, Body, Client, Job, Jobs, blocking, fields};
 
 use crate::callback::Callback;
 use crate::images::{Format, Source};
-use crate::parameters::{self, Parameters, SizeNames};
+use crate::parameters::{self, Canvas, Parameters, SizeNames};
 use crate::picture::Picture;
 use crate::pipeline::Bounds;
-use crate::queue::{Event, Failure, Painting};
-use crate::served::{Api, Served, failed};
+use crate::queue::{Event, Failure, ImageJob};
+use crate::served::{Api, failed};
 use crate::unfollowed::Unfollowed;
 
 /// What the fields of a size are called here.
@@ -29,55 +29,22 @@ const STEP: usize = 256;
 /// Logs of ended jobs that are kept at least, be they as large as can be.
 const KEPT: usize = 2;
 
-/// What a job is to make.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct JobRequest {
-    /// What is to be seen.
-    pub prompt: String,
-    /// What is not.
-    pub negative_prompt: Option<String>,
-    /// In pixels.
-    pub width: Option<usize>,
-    /// In pixels.
-    pub height: Option<usize>,
-    /// From noise to picture.
-    pub steps: Option<usize>,
-    /// How strongly the prompt counts.
-    pub guidance: Option<f64>,
-    /// The same seed gives the same picture.
-    pub seed: Option<u64>,
-    /// How many pictures.
-    pub n: Option<usize>,
-    /// ddim, euler, euler-a, dpm++2m or unipc.
-    pub scheduler: Option<String>,
-    /// Karras' noise levels, for all schedulers but ddim; as the model has it unless said.
-    pub karras: Option<bool>,
-    /// How much of the given picture is changed, above 0 to 1.
-    pub strength: Option<f64>,
-    /// A picture to begin with: base64 or a data URL.
-    pub image: Option<String>,
-    /// What of it is painted anew: what is light, or transparent.
-    pub mask: Option<String>,
-    /// png or jpeg.
-    pub format: Option<Format>,
-    /// Who asks.
-    pub hive_id: Option<String>,
-    /// The model's name.
-    pub model: Option<String>,
-    /// The card that is meant.
-    pub device: Option<usize>,
-    /// The worker that is meant.
-    pub worker_id: Option<String>,
-    /// Whether the worker's callback URL is told of the end; true unless it says false.
-    pub callback: Option<bool>,
-}
-
-/// Where a job is followed.
-#[derive(Debug, Serialize)]
-pub struct Accepted {
-    job_id: String,
-    sse_url: String,
+fields! {
+    /// What a job has besides [`Parameters`].
+    pub struct JobRequest => {
+        /// In pixels.
+        width: usize,
+        /// In pixels.
+        height: usize,
+        /// An image to begin with: base64 or a data URL.
+        image: String,
+        /// The part of it that is generated anew: what is light, or transparent.
+        mask: String,
+        /// png or jpeg.
+        format: Format,
+        /// If false, the end is not reported to the worker's callback URL.
+        callback: bool,
+    }
 }
 
 /// What a job tells; the event's name says which it is.
@@ -163,7 +130,7 @@ struct Outcome<'a> {
 }
 
 #[derive(Clone)]
-struct Desk {
+struct JobsApi {
     api: Api,
     jobs: Jobs<JobEvent>,
     worker_id: Arc<str>,
@@ -183,8 +150,8 @@ pub fn router(api: Api, worker_id: &str, callback: Option<Callback>, limits: (Bo
     let jobs = Jobs::new(options, &api.lifecycle);
     let unfollowed = Unfollowed::default();
     let routes = jobs.routes().route_layer(from_fn_with_state(unfollowed.clone(), come));
-    let desk = Desk { api, jobs, worker_id: worker_id.into(), callback, unfollowed };
-    Router::new().route("/v1/jobs", post(create)).with_state(desk).nest("/v1/jobs", routes)
+    let state = JobsApi { api, jobs, worker_id: worker_id.into(), callback, unfollowed };
+    Router::new().route("/v1/jobs", post(create)).with_state(state).nest("/v1/jobs", routes)
 }
 
 /// Somebody knows the job: follows it, or ends it.
@@ -209,75 +176,45 @@ fn log_bytes((bounds, preview_every): (Bounds, usize)) -> usize {
     pictures.saturating_add(previews).saturating_add(steps.saturating_mul(STEP))
 }
 
+/// Handles `POST /v1/jobs`.
 async fn create(
-    State(desk): State<Desk>,
+    State(state): State<JobsApi>,
     client: Client,
-    Body(asked): Body<JobRequest>,
+    Body((target, asked, parameters)): Body<(Target, JobRequest, Parameters)>,
 ) -> Result<(StatusCode, Json<Accepted>), ApiError> {
-    let served = desk.api.served()?;
-    check(&asked, &served, &desk)?;
-    let (hive, format, callback) = (asked.hive_id, asked.format.unwrap_or_default(), asked.callback);
-    let parameters = Parameters {
-        prompt: asked.prompt,
-        negative_prompt: asked.negative_prompt,
-        width: asked.width,
-        height: asked.height,
-        steps: asked.steps,
-        guidance: asked.guidance,
-        seed: asked.seed,
-        n: asked.n,
-        scheduler: asked.scheduler,
-        karras: asked.karras,
-        strength: asked.strength,
-        image: asked.image.map(Source::Text),
-        mask: asked.mask.map(Source::Text),
-    };
-    let request = parameters::check(&served, parameters, SIZE).await?;
+    let served = state.api.served()?;
+    target.check(&*served, &state.worker_id)?;
+    let JobRequest { width, height, image, mask, format, callback } = asked;
+    if callback == Some(true) && state.callback.is_none() {
+        return Err(ApiError::field("callback", "requires --callback-url"));
+    }
+    let canvas = Canvas { width, height, image: image.map(Source::Text), mask: mask.map(Source::Text) };
+    let request = parameters::check(&served, parameters, canvas, SIZE).await?;
     let place = client.begin(request.seeds.len(), "n")?;
     let seed = request.seeds.first().copied().unwrap_or_default();
-    let painting = served.submit(request)?;
-    let job = desk.jobs.create(OnDisconnect::Cancel);
+    let images = served.submit(request)?;
+    let job = state.jobs.create(OnDisconnect::Cancel);
     job.hold(place);
     let job_id = job.id();
-    // The queue tells how it ended.
-    let canceller = painting.canceller();
+    // The queue's last event still reaches the log.
+    let canceller = images.canceller();
     job.on_cancel(move || canceller.cancel());
-    tracing::debug!(hive, job_id, "a job is queued");
-    let callback = desk.callback.filter(|_| callback != Some(false));
+    tracing::debug!(hive = target.hive_id, job_id, "a job is queued");
+    let callback = state.callback.filter(|_| callback != Some(false));
     if callback.is_none() {
         // A job that is not known any more needs no end.
-        desk.unfollowed.watch(&job_id, move |job_id| drop(desk.jobs.cancel(job_id)));
+        state.unfollowed.watch(&job_id, move |job_id| drop(state.jobs.cancel(job_id)));
     }
-    let callback = callback.map(|callback| (callback, desk.api.lifecycle.work()));
-    let teller =
-        Teller { job, api: desk.api, worker_id: desk.worker_id, callback, unfollowed: desk.unfollowed };
-    tokio::spawn(follow(teller, painting, format, seed));
-    let sse_url = format!("/v1/jobs/{job_id}/stream");
-    Ok((StatusCode::ACCEPTED, Json(Accepted { job_id, sse_url })))
-}
-
-fn check(asked: &JobRequest, served: &Served, desk: &Desk) -> Result<(), ApiError> {
-    served.check_name(asked.model.as_deref())?;
-    if asked.worker_id.as_deref().is_some_and(|meant| *meant != *desk.worker_id) {
-        return Err(ApiError::field(
-            "worker_id",
-            format!("is another worker's: this is {:?}", desk.worker_id),
-        ));
-    }
-    if let (Some(meant), Some(own)) = (asked.device, served.opened.ordinal)
-        && meant != own
-    {
-        return Err(ApiError::field("device", format!("is {meant}, but this worker runs on device {own}")));
-    }
-    if asked.callback == Some(true) && desk.callback.is_none() {
-        return Err(ApiError::field("callback", "cannot be: this worker was started without --callback-url"));
-    }
-    Ok(())
+    let callback = callback.map(|callback| (callback, state.api.lifecycle.work()));
+    let reporter =
+        Reporter { job, api: state.api, worker_id: state.worker_id, callback, unfollowed: state.unfollowed };
+    tokio::spawn(follow(reporter, images, format.unwrap_or_default(), seed));
+    Ok(Accepted::new(job_id))
 }
 
 /// Writes a job's log while its pictures are made.
-async fn follow(teller: Teller, mut painting: Painting, format: Format, seed: u64) {
-    while let Some(event) = painting.next().await {
+async fn follow(reporter: Reporter, mut images: ImageJob, format: Format, seed: u64) {
+    while let Some(event) = images.next().await {
         let event = match event {
             Event::Queued { before } => JobEvent::Queued { position: before },
             Event::Progress { step, total } => {
@@ -289,17 +226,18 @@ async fn follow(teller: Teller, mut painting: Painting, format: Format, seed: u6
                 Err(_) => continue,
             },
             Event::Done { pictures, truncated } => {
-                let made = parameters::blocking(move || complete(&pictures, format, seed, truncated)).await;
-                return teller.end(made.map(JobEvent::Complete));
+                let made = blocking(move || complete(&pictures, format, seed, truncated)).await;
+                return reporter.end(made.map(JobEvent::Complete));
             }
-            Event::Failed(failure) => return teller.end(Err(failed(failure))),
+            Event::Failed(failure) => return reporter.end(Err(failed(failure))),
         };
-        if !teller.job.push(&event) {
-            let failure = Failure { code: "log_full", message: "the job told more than is kept".to_owned() };
-            return teller.end(Err(failed(failure)));
+        if !reporter.job.push(&event) {
+            let failure =
+                Failure { code: "log_full", message: "the job wrote more than its log may hold".to_owned() };
+            return reporter.end(Err(failed(failure)));
         }
     }
-    teller.end(Err(ApiError::internal("the queue ended without a word: see its log")));
+    reporter.end(Err(ApiError::internal("the queue stopped unexpectedly: see the worker's log")));
 }
 
 fn complete(pictures: &[Picture], format: Format, seed: u64, truncated: bool) -> Result<Complete, ApiError> {
@@ -317,7 +255,7 @@ fn complete(pictures: &[Picture], format: Format, seed: u64, truncated: bool) ->
 }
 
 /// A job's log, and who else hears of its end.
-struct Teller {
+struct Reporter {
     job: Job<JobEvent>,
     api: Api,
     worker_id: Arc<str>,
@@ -326,13 +264,13 @@ struct Teller {
     unfollowed: Unfollowed,
 }
 
-impl Teller {
+impl Reporter {
     fn end(self, outcome: Result<JobEvent, ApiError>) {
         let (status, event) = match outcome {
             Ok(event) => ("complete", event),
             // Whatever came of the cut: its log says so already.
             Err(_) if self.api.lifecycle.is_cut() => {
-                let message = "the worker ended before the job was done".to_owned();
+                let message = "the worker stopped before the job was done".to_owned();
                 ("error", JobEvent::Error { code: "worker_ended".to_owned(), message })
             }
             Err(error) => ("error", JobEvent::from(&error)),
@@ -341,7 +279,7 @@ impl Teller {
         self.unfollowed.forget(&job_id);
         if let Some((callback, work)) = self.callback {
             let outcome = Outcome { job_id: &job_id, worker_id: &self.worker_id, status, event: &event };
-            callback.tell(&job_id, &outcome, work);
+            callback.send(&job_id, &outcome, work);
         }
         if self.job.push(&event) {
             self.job.end();

@@ -13,16 +13,15 @@
 //!
 //! | file or folder | subject |
 //! |---|---|
-//! | `run` | the life of the process |
+//! | `run` | the life of the process, and from arguments to a model that is warm |
 //! | `arguments` | the command line |
-//! | `fetch` | models by path or by their name on the Hub |
-//! | `loading` | from arguments to a model that is warm |
+//! | `fetch` | the files of a model on the Hub |
 //! | `queue/` | who waits, and the thread that makes pictures |
 //! | `served` | the model as handlers know it |
 //! | `parameters` | what clients ask for, checked |
 //! | `images` | pictures in requests and answers |
 //! | `routes` | everything that is answered |
-//! | `jobs`, `callback` | the API of jobs, and who else hears of their ends |
+//! | `jobs`, `callback` | the API of jobs, and where their ends are reported |
 //! | `unfollowed` | jobs that nobody has begun to follow |
 //! | `openai/` | OpenAI's API |
 //! | `page/` | the page |
@@ -34,7 +33,6 @@ mod error;
 pub mod fetch;
 pub mod images;
 pub mod jobs;
-pub mod loading;
 pub mod metrics;
 pub mod model;
 pub mod openai;

@@ -1,91 +1,133 @@
-//! The life of the process.
-use std::net::SocketAddr;
+//! The life of the process, and from the command line to a model that is warm.
+use std::ops::ControlFlow;
+use std::path::Path;
 use std::process::ExitCode;
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use candle_core::DType;
 use worker_core::device::{self, DeviceKind};
-use worker_core::heartbeat::{self, Beat};
-use worker_core::{Lifecycle, Metrics, arguments, process, serve};
+use worker_core::hub::Hub;
+use worker_core::process::{self, Worker};
+use worker_core::progress::Progress;
+use worker_core::{App, Metrics, ModelName, ServerArguments};
 
 use crate::arguments::{Arguments, DEFAULTS};
 use crate::callback::Callback;
-use crate::error::first_line;
-use crate::loading;
-use crate::routes::{self, Worker};
-use crate::served::Api;
+use crate::fetch::ImageModel;
+use crate::model::Model;
+use crate::picture::{Mask, Picture};
+use crate::pipeline::{Pipeline, Request, Start};
+use crate::queue::{ImageGenerator, Queue};
+use crate::routes;
+use crate::served::{Api, ModelInfo, Served};
 
-/// How long the callback URL may take to hear how the last jobs ended, once nothing runs any more.
-const LAST_CALLS: Duration = Duration::from_secs(5);
+/// Side of the first image on the CPU, which has no kernels to load and takes its time.
+const SMALL: usize = 64;
 
-/// A worker from its command line to its end: 0 where it was told to end, 1 where it could not work.
+/// Runs a worker from its command line to its end.
 pub fn main(kind: DeviceKind) -> ExitCode {
-    let arguments: Arguments = arguments::parse(&DEFAULTS);
-    let server = arguments.server.clone();
-    process::run(&server, live(kind, arguments))
+    process::main::<SdWorker>(kind)
 }
 
-async fn live(kind: DeviceKind, arguments: Arguments) -> Result<()> {
-    let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
-    let api = Api::new(lifecycle.clone());
-    let server = arguments.server.clone();
-    let callback = arguments.callback().map(Callback::start);
-    let worker = Worker {
-        id: server.worker_id.clone(),
-        kind,
-        callback: callback.transpose().context("the system has no thread to give")?,
-        bounds: arguments.bounds(),
-        preview_every: arguments.preview_every,
-    };
-    let app = routes::app(&api, metrics.clone(), worker);
-    let (told, worker_id) = (api.clone(), server.worker_id.clone());
-    let (app, beating) =
-        heartbeat::of_app(app, &server, move |address| beat(&told, &worker_id, kind, address));
-    load(kind, arguments, &api, metrics)?;
-    let served = serve(app, &server).await;
-    beating.stop();
-    let stopped = api.served().map_or(true, |served| served.queue.stop_within(process::PATIENCE));
-    if tokio::time::timeout(LAST_CALLS, lifecycle.idle()).await.is_err() {
-        tracing::warn!("the worker ends before the callback URL has heard of all jobs");
+/// The worker of this crate.
+struct SdWorker;
+
+impl Worker for SdWorker {
+    type Arguments = Arguments;
+    type Served = Served;
+    const PACKAGE: &'static str = env!("CARGO_PKG_NAME");
+    const DEFAULTS: &'static [(&'static str, &'static str)] = &DEFAULTS;
+
+    fn server(arguments: &Arguments) -> &ServerArguments {
+        &arguments.server
     }
-    served?;
-    ensure!(stopped, "a step did not end within {} s: look after the device", process::PATIENCE.as_secs());
-    Ok(())
-}
 
-/// Loads on a thread; a worker that cannot load is lost.
-fn load(kind: DeviceKind, arguments: Arguments, api: &Api, metrics: Metrics) -> Result<()> {
-    let api = api.clone();
-    let bring_up = move || {
-        if let Err(error) = loading::bring_up(&arguments, kind, &api, &metrics) {
-            tracing::error!("{error:#}");
-            api.lifecycle.lost(format!(
-                "{} cannot serve: {}",
-                kind.binary(env!("CARGO_PKG_NAME")),
-                first_line(&format!("{error:#}"))
-            ));
-        }
-    };
-    thread::Builder::new()
-        .name("loading".to_owned())
-        .spawn(bring_up)
-        .context("the system has no thread to give")?;
-    Ok(())
-}
-
-/// What the hive is told.
-fn beat(api: &Api, worker_id: &str, kind: DeviceKind, address: SocketAddr) -> Beat {
-    let served = api.served().ok();
-    let status = served.as_ref().map(|served| served.queue.status()).unwrap_or_default();
-    Beat {
-        worker_id: worker_id.to_owned(),
-        kind: kind.binary(env!("CARGO_PKG_NAME")),
-        models: served.iter().map(|served| served.name.clone()).collect(),
-        address: address.to_string(),
-        ready: api.lifecycle.is_ready(),
-        running: status.running,
-        waiting: status.waiting,
-        vram_bytes: served.map_or(0, |served| device::vram_bytes(&served.opened.device)),
+    fn app(arguments: &Arguments, kind: DeviceKind, api: &Api, metrics: Metrics) -> Result<App> {
+        let callback = arguments.callback().map(Callback::start).transpose();
+        let worker = routes::Worker {
+            id: arguments.server.worker_id.clone(),
+            kind,
+            callback: callback.context("the system cannot start threads")?,
+            bounds: arguments.bounds(),
+            preview_every: arguments.preview_every,
+        };
+        Ok(routes::app(api, metrics, worker))
     }
+
+    fn load(
+        arguments: &Arguments,
+        kind: DeviceKind,
+        metrics: &Metrics,
+        progress: &Progress,
+    ) -> Result<Served> {
+        let device = device::open(kind, arguments.rocm_device).context("the device cannot be opened")?;
+        progress.report(0.0, "finding the model");
+        let options = arguments.load();
+        let half = options.dtype.map_or(!device.device.is_cpu(), |dtype| dtype != DType::F32);
+        let report = &mut |share: f32, activity: &str| progress.report(share, activity);
+        let given = &arguments.model_path;
+        let path =
+            Hub::default().model(given, arguments.model_ref.as_deref(), &ImageModel { half }, report)?;
+        let reading = progress.clone();
+        let model = Model::load(&path, &device.device, options, move |share| {
+            reading.report(share, "reading the weights")
+        })
+        .context("the model cannot be loaded")?;
+        ensure!(
+            arguments.sd_version.is(&model),
+            "{} is {:?}{}, not what --sd-version asks for; leave it out to take any",
+            path.display(),
+            model.version,
+            if model.turbo { ", turbo" } else { "" }
+        );
+        let mut pipeline = Pipeline::new(model);
+        pipeline.bounds = arguments.bounds();
+        let info = ModelInfo::of(&pipeline);
+        let (side, bounds) = (info.defaults.width, info.bounds);
+        ensure!(
+            side <= bounds.side && side * side <= bounds.pixels,
+            "the model's own images have {side} x {side} pixels: --max-side {} and --max-pixels {} are too few",
+            bounds.side,
+            bounds.pixels
+        );
+        progress.report(1.0, "warming up");
+        let warm = if device.device.is_cpu() { side.min(SMALL) } else { side };
+        warm_up(&mut pipeline, &info, warm).context("the first image failed")?;
+        let lifecycle = progress.lifecycle().clone();
+        let queue = Queue::start(Box::new(pipeline), arguments.queue(), move |reason| lifecycle.fail(reason))
+            .context("the system cannot start threads")?;
+        let name = names(given, &path);
+        tracing::info!(version = ?info.version, side, "the model is in memory");
+        Ok(Served::new(queue, info, name, device, metrics))
+    }
+}
+
+/// The model's name on the Hub, or its folder's.
+fn names(given: &str, path: &Path) -> ModelName {
+    let folder = std::path::absolute(path).ok();
+    let folder = folder.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    match folder {
+        Some(folder) if Path::new(given) == path => ModelName::new(folder, vec![given.to_owned()]),
+        _ => ModelName::new(given, Vec::new()),
+    }
+}
+
+/// Computes one step, so that kernels are loaded and buffers made before the first request.
+fn warm_up(pipeline: &mut Pipeline, info: &ModelInfo, side: usize) -> Result<()> {
+    let side = side.next_multiple_of(info.multiple);
+    let mut request = Request {
+        prompt: "a picture".to_owned(),
+        width: side,
+        height: side,
+        steps: 1,
+        ..info.defaults.clone()
+    };
+    if info.is_inpainting {
+        let picture = Picture::new(side, side, vec![128; side * side * 3])?;
+        let mask = Some(Mask::new(side, side, vec![true; side * side])?);
+        request.start = Some(Start { picture, strength: 1.0, mask });
+    }
+    let images = pipeline.generate(&request, &mut |_| ControlFlow::Continue(()))?;
+    ensure!(images.len() == 1, "one image was asked for, {} came", images.len());
+    Ok(())
 }

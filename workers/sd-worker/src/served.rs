@@ -2,30 +2,31 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::sync::Semaphore;
-use worker_core::{ApiError, Metrics, unix_seconds};
+use worker_core::device::OpenDevice;
+use worker_core::{ApiError, Metrics, ModelName};
 
 use crate::metrics;
 use crate::model::Version;
 use crate::pipeline::{Bounds, Pipeline, Request};
-use crate::queue::{Failure, Painting, Queue, Refused};
-use crate::schedulers::SchedulerConfig;
-use worker_core::device::Opened;
+use crate::queue::{Failure, ImageJob, Queue, Refused};
+use crate::schedulers::{Method, SchedulerConfig};
 
 /// Given pictures that are decoded at once: each may take as much memory as its limits allow.
 const DECODERS: usize = 4;
 /// When to come again where nothing is made.
 const CLOSED: Duration = Duration::from_secs(10);
 
-/// What there is to know of a model, when a thread has taken it.
+/// Describes a model that a thread owns.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct ModelInfo {
     /// The family.
     pub version: Version,
     /// Made for few steps without guidance.
     pub turbo: bool,
-    /// It paints into pictures: picture and mask must be given.
-    pub paints_in: bool,
+    /// Whether it is an inpainting model, which requires an image and a mask.
+    pub is_inpainting: bool,
     /// Sides are multiples of it.
     pub multiple: usize,
     /// What a request is where it says nothing.
@@ -36,14 +37,14 @@ pub struct About {
     pub bounds: Bounds,
 }
 
-impl About {
-    /// What a pipeline says of itself.
+impl ModelInfo {
+    /// Describes the model of a pipeline.
     pub fn of(pipeline: &Pipeline) -> Self {
         let model = &pipeline.model;
         Self {
             version: model.version,
             turbo: model.turbo,
-            paints_in: model.paints_in(),
+            is_inpainting: model.is_inpainting(),
             multiple: model.vae.config().factor().max(8),
             defaults: Request::of(model, ""),
             scheduler: model.scheduler.clone(),
@@ -54,48 +55,30 @@ impl About {
 
 /// A model that takes requests.
 pub struct Served {
-    /// What computes.
+    /// The queue of requests.
     pub queue: Queue,
-    /// What clients call it.
-    pub name: String,
-    /// When it was loaded, in seconds since 1970.
-    pub created: u64,
-    /// What it is.
-    pub about: About,
+    /// Its names.
+    pub name: ModelName,
+    /// Its description.
+    pub info: ModelInfo,
     /// Where it runs.
-    pub opened: Opened,
-    /// Who may decode pictures.
+    pub device: OpenDevice,
+    /// Permits to decode images.
     pub decoders: Arc<Semaphore>,
-    aliases: Vec<String>,
 }
 
 impl Served {
-    /// `aliases` are other names that it answers to.
+    /// A model behind its queue.
     pub fn new(
         queue: Queue,
-        about: About,
-        name: String,
-        aliases: Vec<String>,
-        opened: Opened,
+        info: ModelInfo,
+        name: ModelName,
+        device: OpenDevice,
         metrics: &Metrics,
     ) -> Self {
-        metrics::register(metrics, &name, queue.clone(), opened.device.clone());
+        metrics::register(metrics, name.as_str(), queue.clone(), device.device.clone());
         let decoders = Arc::new(Semaphore::new(DECODERS));
-        Self { queue, name, created: unix_seconds(), about, opened, decoders, aliases }
-    }
-
-    /// Whether a request means this model; one without a name does.
-    ///
-    /// # Errors
-    /// 404 for another name.
-    pub fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
-        match name {
-            Some(name) if name != self.name && !self.aliases.iter().any(|alias| alias == name) => {
-                let message = format!("there is no model {name:?} here, only {:?}", self.name);
-                Err(ApiError::not_found(message).with_code("model_not_found").with_param("model"))
-            }
-            _ => Ok(()),
-        }
+        Self { queue, name, info, device, decoders }
     }
 
     /// Whether a request would be taken now.
@@ -110,7 +93,7 @@ impl Served {
     ///
     /// # Errors
     /// 429 or 503.
-    pub fn submit(&self, request: Request) -> Result<Painting, ApiError> {
+    pub fn submit(&self, request: Request) -> Result<ImageJob, ApiError> {
         self.queue.submit(request).map_err(refused)
     }
 }
@@ -134,6 +117,84 @@ pub fn failed(failure: Failure) -> ApiError {
         _ => ApiError::internal(message),
     };
     error.with_code(code)
+}
+
+/// What `GET /v1/models` says of the model.
+#[derive(Serialize)]
+pub struct Card {
+    /// 1.5, 2.1, xl, or other.
+    version: &'static str,
+    /// Made for few steps without guidance.
+    turbo: bool,
+    /// Whether an image and a mask are required.
+    #[serde(rename = "paints_in")]
+    is_inpainting: bool,
+    /// Sides are multiples of it.
+    multiple: usize,
+    max_side: usize,
+    max_pixels: usize,
+    max_steps: usize,
+    max_images: usize,
+    schedulers: [&'static str; 5],
+    /// What a request has where it says nothing.
+    defaults: Defaults,
+}
+
+#[derive(Serialize)]
+struct Defaults {
+    width: usize,
+    height: usize,
+    steps: usize,
+    guidance: f64,
+    scheduler: &'static str,
+}
+
+impl worker_core::Served for Served {
+    type Card = Card;
+
+    fn name(&self) -> &ModelName {
+        &self.name
+    }
+
+    fn card(&self) -> Card {
+        let ModelInfo { version, turbo, is_inpainting, multiple, defaults, scheduler, bounds } = &self.info;
+        Card {
+            version: match version {
+                Version::V1 => "1.5",
+                Version::V2 => "2.1",
+                Version::Xl => "xl",
+                Version::Other => "other",
+            },
+            turbo: *turbo,
+            is_inpainting: *is_inpainting,
+            multiple: *multiple,
+            max_side: bounds.side,
+            max_pixels: bounds.pixels,
+            max_steps: bounds.steps,
+            max_images: bounds.pictures,
+            schedulers: Method::ALL.map(Method::name),
+            defaults: Defaults {
+                width: defaults.width,
+                height: defaults.height,
+                steps: defaults.steps.min(bounds.steps),
+                guidance: defaults.guidance,
+                scheduler: scheduler.method.name(),
+            },
+        }
+    }
+
+    fn device(&self) -> &OpenDevice {
+        &self.device
+    }
+
+    fn requests(&self) -> [usize; 2] {
+        let status = self.queue.status();
+        [status.running, status.waiting]
+    }
+
+    fn stop_within(&self, limit: Duration) -> bool {
+        self.queue.stop_within(limit)
+    }
 }
 
 /// What handlers know: the model, once it is loaded.

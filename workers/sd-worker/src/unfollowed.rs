@@ -8,21 +8,21 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
-/// How long a job waits for one who follows it.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Time after which a job that nobody follows is cancelled.
+pub const ABANDON_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What will cancel them, by their ids; clones are handles to the same.
 #[derive(Clone, Debug, Default)]
 pub struct Unfollowed(Arc<Mutex<HashMap<String, AbortHandle>>>);
 
 impl Unfollowed {
-    /// Calls `cancel` after [`PATIENCE`], unless [`Unfollowed::forget`] comes before.
+    /// Calls `cancel` after [`ABANDON_TIMEOUT`], unless [`Unfollowed::forget`] comes before.
     pub fn watch(&self, job_id: &str, cancel: impl FnOnce(&str) + Send + 'static) {
         let (own, id) = (self.clone(), job_id.to_owned());
         // Locked until it is in: the time may be over at once.
         let mut waiting = self.0.lock();
         let task = tokio::spawn(async move {
-            tokio::time::sleep(PATIENCE).await;
+            tokio::time::sleep(ABANDON_TIMEOUT).await;
             if own.0.lock().remove(&id).is_some() {
                 tracing::info!(job_id = id, "nobody follows the job: it is cancelled");
                 cancel(&id);

@@ -147,7 +147,7 @@ fn a_tokenizer_of_one_file_is_the_same() -> Outcome {
 
 #[test]
 fn folders_say_what_they_hold() -> Outcome {
-    for (kind, paints_in) in [(Kind::Plain, false), (Kind::Inpaint, true), (Kind::Xl, false)] {
+    for (kind, is_inpainting) in [(Kind::Plain, false), (Kind::Inpaint, true), (Kind::Xl, false)] {
         let folder = tempfile::tempdir()?;
         tiny_model::write(folder.path(), kind)?;
         let heard = Arc::new(Mutex::new(Vec::new()));
@@ -155,7 +155,10 @@ fn folders_say_what_they_hold() -> Outcome {
         let model = Model::load(folder.path(), &Device::Cpu, LoadOptions::default(), move |part| {
             listener.lock().expect("no panic").push(part);
         })?;
-        assert_eq!((model.version, model.turbo, model.paints_in()), (Version::Other, false, paints_in));
+        assert_eq!(
+            (model.version, model.turbo, model.is_inpainting()),
+            (Version::Other, false, is_inpainting)
+        );
         assert_eq!((model.side(), model.dtype, model.zeros_for_empty), (32, DType::F32, kind == Kind::Xl));
         let heard = heard.lock().expect("no panic");
         assert!(heard.windows(2).all(|pair| pair[0] <= pair[1]), "{kind:?}");

@@ -3,6 +3,8 @@
 mod fixture;
 #[path = "http/images.rs"]
 mod images;
+#[path = "../../worker-core/tests/shared/mod.rs"]
+mod shared;
 mod tiny_model;
 
 use futures_util::StreamExt;
@@ -11,7 +13,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use worker_core::device::resident_bytes;
 
-use fixture::{Worker, get, with};
+use fixture::{Ask, Worker, get, with};
 use images::{base64, mask, png};
 
 /// Jobs before memory is looked at, and after; CANDLE_SOAK_JOBS says another number of the latter.

@@ -1,7 +1,6 @@
 //! What may begin: not too much for one client, and no work when the worker is not ready.
 
 use crate::guarded::guard;
-use crate::routes::PROBES;
 use crate::{ApiError, Lifecycle};
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::request::Parts;
@@ -14,6 +13,9 @@ use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Routes of machines that watch: they are answered in every state, need no place, and are no work.
+const PROBES: [&str; 3] = ["/health", "/ready", "/metrics"];
 
 /// How many places each client has taken.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +60,7 @@ impl Drop for Place {
 /// Who sends a request: handlers take it as an argument, and from it the places of the work that they begin.
 ///
 /// A request is open until its answer has ended; what it asks for may be several texts, or a job that goes on without it.
-/// Both are counted, each for itself: whoever has begun all that he may can still follow it, and end it.
+/// Both are counted, each for itself. A client at its limit may still follow or cancel its own work.
 #[derive(Clone, Debug)]
 pub struct Client {
     address: IpAddr,
@@ -74,11 +76,13 @@ impl Client {
         let limit = self.work.limit;
         if limit > 0 && count > limit {
             let message =
-                format!("asks for {count} at once: a client may have {limit} (--streams-per-client)");
+                format!("asks for {count} at once; the per-client limit is {limit} (--streams-per-client)");
             return Err(ApiError::field(param, message));
         }
         self.work.take(self.address, count).ok_or_else(|| {
-            let message = format!("{count} more would be above the {limit} that run for one client at most");
+            let message = format!(
+                "per-client limit of {limit} running requests exceeded; wait for one to finish or raise --streams-per-client"
+            );
             ApiError::too_many(message, Duration::from_secs(1))
         })
     }
@@ -154,7 +158,7 @@ pub(crate) async fn admit(State(admission): State<Admission>, mut request: Reque
     let peer = peer.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |ConnectInfo(peer)| peer.ip());
     let address = clients.client(peer, request.headers());
     let Some(place) = clients.open.take(address, 1) else {
-        let message = format!("{} requests of this client are open already", clients.open.limit);
+        let message = format!("per-client limit of {} open requests exceeded", clients.open.limit);
         return ApiError::too_many(message, Duration::from_secs(1)).into_response();
     };
     request.extensions_mut().insert(Client { address, work: clients.work });
@@ -178,7 +182,7 @@ pub(crate) async fn admit(State(admission): State<Admission>, mut request: Reque
 
 /// What running work is told when the worker ends before it.
 pub(crate) fn cut_error() -> ApiError {
-    ApiError::unavailable("the worker ended before this was done", Duration::from_secs(10))
+    ApiError::unavailable("the worker stopped before this was done", Duration::from_secs(10))
         .with_code("worker_ended")
 }
 

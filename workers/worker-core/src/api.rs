@@ -1,11 +1,72 @@
-//! What the handlers of any worker know.
+//! What the handlers of any worker share: the model, once it is loaded, and its place in the API.
 
-use crate::{ApiError, Lifecycle};
+use crate::device::OpenDevice;
+use crate::error::ApiError;
+use crate::lifecycle::Lifecycle;
+use axum::extract::{Path, State};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Serialize;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// When to come again where nothing says how long loading takes.
 const LOADING: Duration = Duration::from_secs(5);
+
+/// A model that takes requests.
+pub trait Served: Send + Sync + 'static {
+    /// What `GET /v1/models` says beside name and owner.
+    type Card: Serialize;
+
+    /// Its names.
+    fn name(&self) -> &ModelName;
+
+    /// Its card.
+    fn card(&self) -> Self::Card;
+
+    /// The device that it runs on.
+    fn device(&self) -> &OpenDevice;
+
+    /// Requests that run, and requests that wait.
+    fn requests(&self) -> [usize; 2];
+
+    /// Stops its thread, and waits for that at most for `limit`. Returns false if the thread still runs.
+    fn stop_within(&self, limit: Duration) -> bool;
+}
+
+/// The names of a model.
+#[derive(Clone, Debug)]
+pub struct ModelName {
+    name: String,
+    aliases: Vec<String>,
+    created: u64,
+}
+
+impl ModelName {
+    /// `name` is the one that answers have; the model is also found by its `aliases`.
+    pub fn new(name: impl Into<String>, aliases: Vec<String>) -> Self {
+        Self { name: name.into(), aliases, created: unix_seconds() }
+    }
+
+    /// The name that answers have.
+    pub fn as_str(&self) -> &str {
+        &self.name
+    }
+
+    /// Checks that a request means this model; one without a name does.
+    ///
+    /// # Errors
+    /// 404 for another name.
+    pub fn check(&self, name: Option<&str>) -> Result<(), ApiError> {
+        match name {
+            Some(name) if name != self.name && !self.aliases.iter().any(|alias| alias == name) => {
+                let message = format!("there is no model {name:?} here, only {:?}", self.name);
+                Err(ApiError::not_found(message).with_code("model_not_found").with_param("model"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
 
 /// The model `S`, once it is loaded, and the worker's state; clones share both.
 #[derive(Debug)]
@@ -27,7 +88,7 @@ impl<S> Api<S> {
         Self { served: Arc::default(), lifecycle }
     }
 
-    /// Gives it the model; the first stays.
+    /// Sets the model; the first stays.
     pub fn serve(&self, served: S) -> &Arc<S> {
         self.served.get_or_init(|| Arc::new(served))
     }
@@ -43,6 +104,62 @@ impl<S> Api<S> {
             ApiError::unavailable(why, after).with_code("not_ready")
         })
     }
+}
+
+/// `GET /v1/models`.
+#[derive(Serialize)]
+struct List<C> {
+    object: &'static str,
+    data: [Model<C>; 1],
+}
+
+#[derive(Serialize)]
+struct Model<C> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    #[serde(flatten)]
+    card: C,
+}
+
+impl<C: Serialize> Model<C> {
+    fn of(served: &impl Served<Card = C>, owned_by: &'static str) -> Self {
+        let ModelName { name, created, .. } = served.name().clone();
+        Self { id: name, object: "model", created, owned_by, card: served.card() }
+    }
+}
+
+/// The routes of `GET /v1/models`, and below it of the model by its name; `owner` is the worker's package.
+pub fn models<S: Served>(api: &Api<S>, owner: &'static str) -> Router {
+    let router = Router::new().route("/v1/models", get(list::<S>)).route("/v1/models/{*name}", get(one::<S>));
+    router.with_state((api.clone(), owner))
+}
+
+type Models<S> = State<(Api<S>, &'static str)>;
+
+async fn list<S: Served>(State((api, owner)): Models<S>) -> Result<Json<List<S::Card>>, ApiError> {
+    Ok(Json(List { object: "list", data: [Model::of(&*api.served()?, owner)] }))
+}
+
+async fn one<S: Served>(
+    State((api, owner)): Models<S>,
+    Path(name): Path<String>,
+) -> Result<Json<Model<S::Card>>, ApiError> {
+    let served = api.served()?;
+    served.name().check(Some(&name))?;
+    Ok(Json(Model::of(&*served, owner)))
+}
+
+/// Runs work of a processor on a thread where nothing else waits for it.
+///
+/// # Errors
+/// Those of the work, or 500 where it panics.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Err(ApiError::internal("the worker has a bug here: its log says more")))
 }
 
 /// Seconds since 1970.

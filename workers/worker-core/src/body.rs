@@ -1,4 +1,4 @@
-//! Bodies of requests.
+//! Bodies of requests: read once, into typed parts that are passed on by value.
 
 use crate::ApiError;
 use axum::extract::{FromRequest, Request};
@@ -6,17 +6,170 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use hyper::body::Bytes;
-use serde::de::DeserializeOwned;
+pub use serde::de::MapAccess;
+use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
 use serde_json::error::Category;
+use serde_json::{Map, Value};
 use serde_path_to_error::{Path, Segment};
+use std::collections::HashSet;
+use std::fmt;
+use std::marker::PhantomData;
 
-/// The JSON body of a request as a `T`; whatever is wrong with it becomes a 4xx that names the field.
+/// Some of the fields of a body. Parts that several bodies share are put together as tuples, and read in one pass.
 ///
-/// Fields that `T` does not have are refused where `T` has `#[serde(deny_unknown_fields)]`.
+/// [`fields!`](crate::fields) makes a part of a list of fields.
+pub trait Fields: Default {
+    /// What happens to fields that no part has; the first part of a tuple decides.
+    const OTHERS: Others = Others::Invalid;
+
+    /// Reads the value of the field `name` if this part has it.
+    ///
+    /// # Errors
+    /// The value is of another type.
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, values: &mut A) -> Result<bool, A::Error>;
+}
+
+/// What happens to fields that a body does not have. Null is never refused, except by [`Others::Invalid`].
+#[derive(Clone, Copy, Debug)]
+pub enum Others {
+    /// All are refused with `invalid_value`.
+    Invalid,
+    /// They are refused with `unsupported_parameter`, except values that these tables list.
+    Unsupported(&'static [Table]),
+    /// They are ignored, except those that the table names, with other values than it lists.
+    Ignored(Table),
+}
+
+/// Fields that are not supported, and the values that change nothing, as JSON or as a string; `*` is any value.
+pub type Table = &'static [(&'static str, &'static [&'static str])];
+
+impl Others {
+    /// The code of the refusal, if this field is refused.
+    fn refuse(self, name: &str, value: &Value) -> Option<&'static str> {
+        let (tables, unlisted): (&[Table], bool) = match &self {
+            Others::Invalid => return Some("invalid_value"),
+            Others::Unsupported(tables) => (tables, true),
+            Others::Ignored(table) => (std::slice::from_ref(table), false),
+        };
+        if value.is_null() {
+            return None;
+        }
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let row = tables.iter().copied().flatten().find(|(field, _)| *field == name);
+        let refused =
+            row.map_or(unlisted, |(_, harmless)| !harmless.iter().any(|one| *one == "*" || *one == text));
+        refused.then_some("unsupported_parameter")
+    }
+}
+
+macro_rules! tuple {
+    ($first:ident $(, $part:ident)*) => {
+        impl<$first: Fields, $($part: Fields),*> Fields for ($first, $($part),*) {
+            const OTHERS: Others = $first::OTHERS;
+
+            #[allow(non_snake_case, reason = "the parts are named as their types")]
+            fn read<'de, Values: MapAccess<'de>>(&mut self, name: &str, values: &mut Values) -> Result<bool, Values::Error> {
+                let ($first, $($part),*) = self;
+                Ok($first.read(name, values)? $(|| $part.read(name, values)?)*)
+            }
+        }
+    };
+}
+tuple!(One, Two);
+tuple!(One, Two, Three);
+
+/// Declares a part of a body: a struct whose fields are options, `None` where the body has none or null.
+#[macro_export]
+macro_rules! fields {
+    ($(#[$meta:meta])* $visibility:vis struct $name:ident $(, others: $others:expr)? => {
+        $($(#[$field_meta:meta])* $field:ident: $kind:ty,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Default)]
+        $visibility struct $name { $($(#[$field_meta])* pub $field: Option<$kind>,)* }
+
+        impl $crate::body::Fields for $name {
+            $(const OTHERS: $crate::body::Others = $others;)?
+
+            fn read<'de, A: $crate::body::MapAccess<'de>>(
+                &mut self,
+                name: &str,
+                values: &mut A,
+            ) -> Result<bool, A::Error> {
+                match name {
+                    $(stringify!($field) => self.$field = values.next_value()?,)*
+                    _ => return Ok(false),
+                }
+                Ok(true)
+            }
+        }
+    };
+}
+
+/// A field that has to be there.
+///
+/// # Errors
+/// 400 that names it.
+pub fn required<T>(value: Option<T>, name: &str) -> Result<T, ApiError> {
+    value.ok_or_else(|| ApiError::field(name, "is missing"))
+}
+
+/// A number in a body and the range that it must lie in.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit<'a> {
+    /// Name of the field.
+    pub name: &'a str,
+    /// Its value.
+    pub value: f64,
+    /// Smallest value.
+    pub least: f64,
+    /// Whether the smallest value is itself too small.
+    pub above: bool,
+    /// Largest value; infinity sets none.
+    pub most: f64,
+    /// What is counted, in the plural; empty for plain numbers.
+    pub unit: &'a str,
+}
+
+impl<'a> Limit<'a> {
+    /// A count of `unit` from `least` to `most`.
+    pub fn count(name: &'a str, value: usize, least: usize, most: usize, unit: &'a str) -> Self {
+        Self { unit, ..Self::number(name, value as f64, least as f64, most as f64) }
+    }
+
+    /// A number from `least` to `most`.
+    pub fn number(name: &'a str, value: f64, least: f64, most: f64) -> Self {
+        Self { name, value, least, above: false, most, unit: "" }
+    }
+
+    fn check(&self) -> Result<(), ApiError> {
+        let Self { name, value, least, above, most, unit } = *self;
+        if (least..=most).contains(&value) && !(above && value == least) {
+            return Ok(());
+        }
+        let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
+        let range = match (above, most.is_finite()) {
+            (true, _) => format!("above {least} and at most {most}{unit}"),
+            (false, true) => format!("{least} to {most}{unit}"),
+            (false, false) => format!("at least {least}{unit}"),
+        };
+        Err(ApiError::field(name, format!("is {value}, but must be {range}")))
+    }
+}
+
+/// Checks numbers against their ranges.
+///
+/// # Errors
+/// 400 for the first that lies outside of its range: its name, its value and the range.
+pub fn check(limits: &[Limit]) -> Result<(), ApiError> {
+    limits.iter().try_for_each(Limit::check)
+}
+
+/// The JSON body of a request, read once into its parts; whatever is wrong with it becomes a 4xx that names the field.
 #[derive(Clone, Copy, Debug)]
 pub struct Body<T>(pub T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+impl<T: Fields, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
@@ -37,22 +190,87 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
-/// Parses JSON as [`Body`] does, where it comes by another way: a part of a form, a line of a file.
+/// Parses JSON as [`Body`] does, where it comes by another way.
 ///
 /// # Errors
-/// 400 for bytes that are not UTF-8, for what is not JSON, and for JSON that is no `T`.
-pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+/// 400 for bytes that are not UTF-8, for what is not JSON, and for values of other types than the fields have.
+pub fn parse<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let at = error.valid_up_to();
         ApiError::invalid(format!("the body is not UTF-8 from byte {at} on")).with_code("invalid_utf8")
     })?;
     let mut json = serde_json::Deserializer::from_str(text);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+    let object = read::<T, _>(&mut json)?;
+    json.end().map_err(|error| not_json(&error))?;
+    object.accepted()
+}
+
+/// Reads the parts from fields that are no JSON text, such as those of a form.
+///
+/// # Errors
+/// As [`parse`].
+pub fn from_fields<T: Fields>(fields: Map<String, Value>) -> Result<T, ApiError> {
+    read::<T, _>(Value::Object(fields))?.accepted()
+}
+
+fn read<'de, T: Fields, D: Deserializer<'de, Error = serde_json::Error>>(
+    from: D,
+) -> Result<Object<T>, ApiError> {
+    serde_path_to_error::deserialize(from).map_err(|error| {
         let path = error.path().clone();
         refuse(&path, &error.into_inner())
-    })?;
-    json.end().map_err(|error| not_json(&error))?;
-    Ok(value)
+    })
+}
+
+/// A body as it was read, and the first field that is refused.
+struct Object<T> {
+    parts: T,
+    refused: Option<(String, &'static str)>,
+}
+
+impl<T> Object<T> {
+    fn accepted(self) -> Result<T, ApiError> {
+        let Some((name, code)) = self.refused else { return Ok(self.parts) };
+        let why = if code == "invalid_value" {
+            "is no field of this body"
+        } else {
+            "is not supported by this server"
+        };
+        Err(ApiError::field(name.chars().take(NAME).collect::<String>(), why).with_code(code))
+    }
+}
+
+impl<'de, T: Fields> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Parts<T>(PhantomData<T>);
+
+        impl<'de, T: Fields> Visitor<'de> for Parts<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut values: A) -> Result<Object<T>, A::Error> {
+                let mut object = Object { parts: T::default(), refused: None };
+                let mut seen = HashSet::new();
+                while let Some(name) = values.next_key::<String>()? {
+                    if seen.contains(&name) {
+                        return Err(A::Error::custom(format_args!("duplicate field `{name}`")));
+                    }
+                    if !object.parts.read(&name, &mut values)? {
+                        let value: Value = values.next_value()?;
+                        let code = T::OTHERS.refuse(&name, &value);
+                        object.refused = object.refused.or_else(|| Some((name.clone(), code?)));
+                    }
+                    seen.insert(name);
+                }
+                Ok(object)
+            }
+        }
+
+        deserializer.deserialize_map(Parts(PhantomData))
+    }
 }
 
 fn refuse(at: &Path, error: &serde_json::Error) -> ApiError {
@@ -61,7 +279,7 @@ fn refuse(at: &Path, error: &serde_json::Error) -> ApiError {
     }
     let message = short(error.to_string());
     let mut param = path(at);
-    // Serde names a field that is missing, unknown or twice there; the path may end at the object around it.
+    // The path may end at the object around a field that is missing or twice there; serde names it in its text alone.
     let named = NAMED.iter().find_map(|start| Some((start, message.strip_prefix(start)?.split_once('`')?.0)));
     if let Some((start, name)) = named {
         let last = matches!(at.iter().next_back(), Some(Segment::Map { key }) if key == name);
@@ -75,8 +293,10 @@ fn refuse(at: &Path, error: &serde_json::Error) -> ApiError {
 }
 
 const MISSING: &str = "missing field `";
-const NAMED: [&str; 3] = [MISSING, "unknown field `", "duplicate field `"];
+const NAMED: [&str; 2] = [MISSING, "duplicate field `"];
 
+/// Characters of a field's name that are sent back.
+const NAME: usize = 64;
 /// Characters of what a client wrote that are sent back to it.
 const ECHO: usize = 400;
 
@@ -110,13 +330,12 @@ mod tests {
     use super::*;
     use serde::Deserialize;
 
-    #[derive(Deserialize, Debug)]
-    #[serde(deny_unknown_fields)]
-    #[expect(dead_code, reason = "read by serde alone")]
-    struct Ask {
-        #[serde(default)]
-        max_tokens: Option<u32>,
-        messages: Vec<Message>,
+    fields! {
+        /// A body.
+        struct Ask => {
+            max_tokens: u32,
+            messages: Vec<Message>,
+        }
     }
 
     #[derive(Deserialize, Debug)]
@@ -131,7 +350,6 @@ mod tests {
             (br#"{"messages": [{"role": 1}]}"#, "invalid_value", Some("messages[0].role")),
             (br#"{"messages": [{"role": "a"}, {}]}"#, "invalid_value", Some("messages[1].role")),
             (br#"{"messages": 1}"#, "invalid_value", Some("messages")),
-            (br#"{}"#, "invalid_value", Some("messages")),
             (br#"{"messages": [], "max_tokens": -1}"#, "invalid_value", Some("max_tokens")),
             (br#"{"messages": [], "max_tokens": 1e99}"#, "invalid_value", Some("max_tokens")),
             (br#"{"messages": [], "max_tokens": 4294967296}"#, "invalid_value", Some("max_tokens")),
@@ -153,10 +371,8 @@ mod tests {
 
     #[test]
     fn a_field_inside_one_of_the_same_name_is_told_apart() {
-        #[derive(Deserialize, Debug)]
-        #[expect(dead_code, reason = "read by serde alone")]
-        struct Outer {
-            role: Message,
+        fields! {
+            struct Outer => { role: Message, }
         }
         let error = parse::<Outer>(br#"{"role": {}}"#).unwrap_err();
         assert_eq!(error.param(), Some("role.role"));
@@ -172,9 +388,69 @@ mod tests {
     }
 
     #[test]
+    fn only_what_would_change_the_answer_is_refused() {
+        const TABLES: &[Table] = &[&[("user", &["*"])], &[("best_of", &["1", "1.0"]), ("echo", &["false"])]];
+        let of = |others: Others, body: &str| {
+            let body: Map<String, Value> = serde_json::from_str(body).unwrap();
+            body.iter().find_map(|(name, value)| others.refuse(name, value))
+        };
+        for (body, unsupported, ignored) in [
+            (r#"{"user": {"a": 1}, "best_of": 1, "echo": false, "other": null}"#, false, false),
+            (r#"{"best_of": 1.0, "echo": "false"}"#, false, false),
+            (r#"{"best_of": 2}"#, true, true),
+            (r#"{"echo": true}"#, true, true),
+            (r#"{"echo": null}"#, false, false),
+            (r#"{"other": 1}"#, true, false),
+        ] {
+            let code = |refused: bool| refused.then_some("unsupported_parameter");
+            assert_eq!(of(Others::Unsupported(TABLES), body), code(unsupported), "{body}");
+            assert_eq!(of(Others::Ignored(TABLES[1]), body), code(ignored), "{body}");
+            assert_eq!(of(Others::Invalid, body), Some("invalid_value"), "{body}");
+        }
+    }
+
+    #[test]
+    fn parts_are_read_in_one_pass() {
+        fields! {
+            struct Own, others: Others::Ignored(&[]) => { text: String, }
+        }
+        let body = br#"{"max_tokens": 3, "other": [], "text": "x", "messages": null}"#;
+        let (own, ask): (Own, Ask) = parse(body).unwrap();
+        assert_eq!(
+            (own.text.as_deref(), ask.max_tokens, ask.messages.is_some()),
+            (Some("x"), Some(3), false)
+        );
+        let error = parse::<(Own, Ask)>(br#"{"max_tokens": "x"}"#).unwrap_err();
+        assert_eq!(error.param(), Some("max_tokens"));
+        let fields = serde_json::from_str(r#"{"max_tokens": -3}"#).unwrap();
+        assert_eq!(from_fields::<(Own, Ask)>(fields).unwrap_err().param(), Some("max_tokens"));
+        assert_eq!(required(ask.messages, "messages").unwrap_err().param(), Some("messages"));
+    }
+
+    #[test]
+    fn numbers_outside_of_their_range_are_refused_with_it() {
+        let strength = |value| Limit { above: true, ..Limit::number("strength", value, 0.0, 1.0) };
+        assert!(check(&[strength(0.5), strength(1.0), Limit::count("n", 3, 1, 3, "texts")]).is_ok());
+        for (limit, message) in [
+            (strength(0.0), "`strength` is 0, but must be above 0 and at most 1"),
+            (strength(f64::NAN), "`strength` is NaN, but must be above 0 and at most 1"),
+            (Limit::count("n", 4, 1, 3, "texts"), "`n` is 4, but must be 1 to 3 texts"),
+            (
+                Limit::number("max_tokens", 0.0, 1.0, f64::INFINITY),
+                "`max_tokens` is 0, but must be at least 1",
+            ),
+        ] {
+            assert_eq!(check(&[strength(1.0), limit]).unwrap_err().message(), message);
+        }
+    }
+
+    #[test]
     fn deep_nesting_is_refused_before_the_stack_ends() {
         let deep = "[".repeat(1_000_000);
-        assert_eq!(parse::<serde_json::Value>(deep.as_bytes()).unwrap_err().code(), "invalid_json");
+        assert_eq!(
+            parse::<Ask>([b"{\"x\": ", deep.as_bytes()].concat().as_slice()).unwrap_err().code(),
+            "invalid_json"
+        );
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl DeviceKind {
 
 /// A device that was opened.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct OpenDevice {
     /// The device.
     pub device: Device,
     /// Its number, where it has one.
@@ -40,25 +40,25 @@ pub struct Opened {
 ///
 /// # Errors
 /// Says what is missing: the device, its driver, or the feature that this binary was not built with.
-pub fn open(kind: DeviceKind, ordinal: Option<usize>) -> Result<Opened> {
+pub fn open(kind: DeviceKind, ordinal: Option<usize>) -> Result<OpenDevice> {
     match kind {
-        DeviceKind::Cpu => Ok(Opened { device: Device::Cpu, ordinal: None }),
+        DeviceKind::Cpu => Ok(OpenDevice { device: Device::Cpu, ordinal: None }),
         DeviceKind::Rocm => rocm(ordinal),
-        DeviceKind::Cuda => Ok(Opened { device: Device::new_cuda(0)?, ordinal: Some(0) }),
+        DeviceKind::Cuda => Ok(OpenDevice { device: Device::new_cuda(0)?, ordinal: Some(0) }),
     }
 }
 
 #[cfg(feature = "rocm")]
-fn rocm(ordinal: Option<usize>) -> Result<Opened> {
+fn rocm(ordinal: Option<usize>) -> Result<OpenDevice> {
     let ordinal = match ordinal {
         Some(ordinal) => ordinal,
         None => candle_core::rocm::RocmDevice::default_ordinal()?,
     };
-    Ok(Opened { device: Device::new_rocm(ordinal)?, ordinal: Some(ordinal) })
+    Ok(OpenDevice { device: Device::new_rocm(ordinal)?, ordinal: Some(ordinal) })
 }
 
 #[cfg(not(feature = "rocm"))]
-fn rocm(_ordinal: Option<usize>) -> Result<Opened> {
+fn rocm(_ordinal: Option<usize>) -> Result<OpenDevice> {
     anyhow::bail!("this binary was built without ROCm: build it with `--features rocm`")
 }
 

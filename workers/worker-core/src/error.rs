@@ -7,6 +7,7 @@ use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use model_thread::panic_message;
 use serde_json::{Value, json};
 use std::any::Any;
 use std::time::Duration;
@@ -164,12 +165,7 @@ pub(crate) async fn no_method(request: Request) -> ApiError {
 
 /// The answer of a handler that panicked.
 pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Response {
-    let what = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("no message");
-    tracing::error!(what, "a handler panicked");
+    tracing::error!(panic = panic_message(&*panic), "a handler panicked");
     ApiError::internal("the worker has a bug here: its log says more").into_response()
 }
 

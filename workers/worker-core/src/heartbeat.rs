@@ -1,6 +1,7 @@
 //! Tells the hive how the worker does.
 
 use crate::auth::Token;
+use crate::post::Poster;
 use crate::{App, ServerArguments};
 use serde::Serialize;
 use std::io;
@@ -73,14 +74,15 @@ pub struct Heartbeat {
 pub fn start(options: Options, mut beat: impl FnMut() -> Beat + Send + 'static) -> io::Result<Heartbeat> {
     let (stop, stopped) = channel();
     let thread = std::thread::Builder::new().name("heartbeat".to_owned()).spawn(move || {
-        let agent = ureq::AgentBuilder::new().timeout(options.timeout).redirects(0).build();
+        let poster = Poster::new(&options.url, options.token.as_ref(), options.timeout);
         let mut failures = 0;
         loop {
-            match tell(&agent, &options, &beat()) {
+            let sent = serde_json::to_vec(&beat()).map_err(|error| error.to_string());
+            match sent.and_then(|body| poster.send(&body).map_err(|error| error.to_string())) {
                 Ok(()) => failures = 0,
                 Err(error) => {
                     failures += 1;
-                    tracing::warn!(url = options.url, failures, %error, "the hive was not told");
+                    tracing::warn!(url = options.url, failures, error, "the heartbeat was not delivered");
                 }
             }
             let wait = pause(&options, failures, rand::random_range(-1.0..1.0));
@@ -128,20 +130,6 @@ impl Beating {
         if let Ok(heartbeat) = self.0.try_recv() {
             heartbeat.stop();
         }
-    }
-}
-
-fn tell(agent: &ureq::Agent, options: &Options, beat: &Beat) -> Result<(), String> {
-    let request = agent.post(&options.url);
-    let request = match &options.token {
-        Some(token) => request.set("Authorization", &format!("Bearer {}", token.reveal())),
-        None => request,
-    };
-    match request.send_json(beat) {
-        Ok(response) if response.status() < 300 => Ok(()),
-        Ok(response) => Err(format!("it answered {}", response.status())),
-        Err(ureq::Error::Status(status, _)) => Err(format!("it answered {status}")),
-        Err(ureq::Error::Transport(error)) => Err(error.to_string()),
     }
 }
 

@@ -5,7 +5,7 @@ use hf_hub::api::Progress;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const RETRIES: usize = 3;
 
@@ -27,7 +27,7 @@ impl Hub {
     ///
     /// # Errors
     /// Says whether the name is wrong, a token is missing (HF_TOKEN), or the Hub cannot be reached.
-    pub fn snapshot(&self, repository: &str, revision: &str) -> Result<Snapshot> {
+    fn snapshot(&self, repository: &str, revision: &str) -> Result<Snapshot> {
         let repo = |revision: &str| named(repository, revision);
         let whose = format!("{repository} at {revision}");
         let info = self.api()?.repo(repo(revision)).info().map_err(|error| explain(&error, &whose))?;
@@ -36,11 +36,6 @@ impl Hub {
         local.create_ref(&info.sha).context("the cache of models cannot be written (HF_HOME)")?;
         let files = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
         Ok(Snapshot { remote, local, whose, files })
-    }
-
-    /// A file that was fetched before.
-    pub fn kept(&self, repository: &str, revision: &str, file: &str) -> Option<PathBuf> {
-        self.local(repository, revision).get(file)
     }
 
     fn local(&self, repository: &str, revision: &str) -> CacheRepo {
@@ -60,6 +55,76 @@ impl Hub {
             builder = builder.with_cache_dir(folder.clone());
         }
         builder.build().context("cannot make a client of the Hub")
+    }
+}
+
+/// A model's name on the Hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubName {
+    /// Organisation and repository, with a slash between.
+    pub repository: String,
+    /// One file of it.
+    pub file: Option<String>,
+}
+
+impl HubName {
+    /// Parses `org/name`, or `org/name/file`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let parts: Vec<&str> = text.split('/').collect();
+        let file = match parts[..] {
+            [_, _] => None,
+            [_, _, file] => Some(file.to_owned()),
+            _ => return None,
+        };
+        parts.iter().all(|part| is_name(part)).then(|| Self { repository: parts[..2].join("/"), file })
+    }
+}
+
+/// The files of one kind of model.
+pub trait ModelFiles {
+    /// Whether a name is of this kind.
+    fn accepts(&self, name: &HubName) -> bool;
+
+    /// Fetches what is missing of them, and returns the path of the model.
+    ///
+    /// # Errors
+    /// A file is missing, broken or does not arrive.
+    fn fetch(&self, name: &HubName, snapshot: &Snapshot, report: Report) -> Result<PathBuf>;
+
+    /// The path of a model that was fetched before, if it seems to be whole; `kept` finds files.
+    fn find(&self, name: &HubName, kept: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf>;
+}
+
+impl Hub {
+    /// The path of a model: `model` itself if it exists, otherwise fetched from the Hub into the cache that other programs
+    /// share. Where the Hub cannot be reached, what was fetched before is used.
+    ///
+    /// # Errors
+    /// Says whether the path or the name is wrong, a token is missing (HF_TOKEN), or the Hub cannot be reached.
+    pub fn model(
+        &self,
+        model: &str,
+        revision: Option<&str>,
+        files: &dyn ModelFiles,
+        report: Report,
+    ) -> Result<PathBuf> {
+        let path = Path::new(model);
+        if path.exists() {
+            ensure!(revision.is_none(), "--model-ref is for models on the Hub; {model} is a path");
+            return Ok(path.to_owned());
+        }
+        let name = HubName::parse(model).filter(|name| files.accepts(name));
+        let name =
+            name.with_context(|| format!("there is no {model}, and it is no name on the Hub (org/name)"))?;
+        let revision = revision.unwrap_or("main");
+        let error = match self.snapshot(&name.repository, revision) {
+            Ok(snapshot) => return files.fetch(&name, &snapshot, report),
+            Err(error) => error,
+        };
+        let kept = |file: &str| self.local(&name.repository, revision).get(file);
+        let Some(known) = files.find(&name, &kept) else { return Err(error) };
+        tracing::warn!(error = format!("{error:#}"), path = %known.display(), "using the copy fetched before");
+        Ok(known)
     }
 }
 
@@ -99,6 +164,20 @@ impl Snapshot {
     }
 }
 
+impl Snapshot {
+    /// Fetches `files`, numbered in the report.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn get_all<'a>(&self, files: impl IntoIterator<Item = &'a String>, report: Report) -> Result<()> {
+        let files: Vec<&String> = files.into_iter().collect();
+        for (i, file) in files.iter().enumerate() {
+            self.get(file, &format!(" ({} of {})", i + 1, files.len()), report)?;
+        }
+        Ok(())
+    }
+}
+
 fn named(repository: &str, revision: &str) -> Repo {
     Repo::with_revision(repository.to_owned(), RepoType::Model, revision.to_owned())
 }
@@ -125,7 +204,14 @@ impl Progress for Download<'_> {
 }
 
 fn explain(error: &ApiError, whose: &str) -> anyhow::Error {
-    match status_of(error) {
+    let status = match error {
+        ApiError::RequestError(error) => match &**error {
+            ureq::Error::Status(status, _) => Some(*status),
+            ureq::Error::Transport(_) => None,
+        },
+        _ => None,
+    };
+    match status {
         // The Hub says 401 of what is not there, too.
         Some(401 | 403) => {
             anyhow!("{whose} is gated, private or not there: accept its terms on the Hub, and set HF_TOKEN")
@@ -135,8 +221,25 @@ fn explain(error: &ApiError, whose: &str) -> anyhow::Error {
     }
 }
 
-/// The status that a request ended with: the client's own type is none of this crate's, but its text ends with it.
-fn status_of(error: &ApiError) -> Option<u16> {
-    let text = error.to_string();
-    text.rsplit_once("status code ")?.1.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_on_the_hub_are_told_from_paths() {
+        let name = |repository: &str, file: Option<&str>| {
+            Some(HubName { repository: repository.to_owned(), file: file.map(str::to_owned) })
+        };
+        for (text, expected) in [
+            ("org/name-1.5", name("org/name-1.5", None)),
+            ("org/name/model.Q4.gguf", name("org/name", Some("model.Q4.gguf"))),
+            ("name", None),
+            ("/models/llama", None),
+            ("../name", None),
+            ("org/na me", None),
+            ("a/b/c/d.gguf", None),
+        ] {
+            assert_eq!(HubName::parse(text), expected, "{text}");
+        }
+    }
 }

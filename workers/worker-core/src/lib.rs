@@ -1,12 +1,12 @@
 //! What the workers share: HTTP, jobs, streams, metrics, devices, shutdown.
 //!
-//! It knows nothing of models. A worker makes an [`App`] of its routes, parses [`ServerArguments`] among
+//! It knows no kind of model. A worker makes an [`App`] of its routes, parses [`ServerArguments`] among
 //! its own, and calls [`serve`]:
 //!
 //! ```no_run
 //! use axum::{Json, Router, routing::post};
-//! use serde::Deserialize;
-//! use worker_core::{ApiError, App, Body, Lifecycle, Metrics, ServerArguments, logging, serve};
+//! use worker_core::body::required;
+//! use worker_core::{ApiError, App, Body, Lifecycle, Metrics, ServerArguments, fields, logging, serve};
 //!
 //! #[derive(clap::Parser)]
 //! struct Arguments {
@@ -14,17 +14,12 @@
 //!     server: ServerArguments,
 //! }
 //!
-//! #[derive(Deserialize)]
-//! #[serde(deny_unknown_fields)]
-//! struct Ask {
-//!     text: String,
+//! fields! {
+//!     struct Ask => { text: String, }
 //! }
 //!
 //! async fn length(Body(ask): Body<Ask>) -> Result<Json<usize>, ApiError> {
-//!     if ask.text.is_empty() {
-//!         return Err(ApiError::field("text", "is empty: write something"));
-//!     }
-//!     Ok(Json(ask.text.len()))
+//!     Ok(Json(required(ask.text, "text")?.len()))
 //! }
 //!
 //! #[tokio::main]
@@ -39,7 +34,7 @@
 //! ```
 
 mod admission;
-mod api;
+pub mod api;
 pub mod arguments;
 pub mod auth;
 pub mod body;
@@ -53,13 +48,15 @@ pub mod lifecycle;
 pub mod logging;
 pub mod metrics;
 pub mod page;
+pub mod post;
 pub mod process;
+pub mod progress;
 pub mod routes;
 pub mod server;
 pub mod sse;
 
 pub use admission::{Client, Place};
-pub use api::{Api, unix_seconds};
+pub use api::{Api, ModelName, Served, blocking, unix_seconds};
 pub use arguments::ServerArguments;
 pub use body::Body;
 pub use error::ApiError;

@@ -49,7 +49,7 @@ struct Shared {
     started: Instant,
     state: watch::Sender<State>,
     /// Why the worker can never work again.
-    lost: watch::Sender<Option<String>>,
+    failure: watch::Sender<Option<String>>,
     cut: watch::Sender<bool>,
     work: watch::Sender<usize>,
     at_cut: Mutex<Vec<Hook>>,
@@ -81,7 +81,7 @@ impl Lifecycle {
         Lifecycle(Arc::new(Shared {
             started: Instant::now(),
             state: watch::Sender::new(state),
-            lost: watch::Sender::new(None),
+            failure: watch::Sender::new(None),
             cut: watch::Sender::new(false),
             work: watch::Sender::new(0),
             at_cut: Mutex::new(Vec::new()),
@@ -99,30 +99,30 @@ impl Lifecycle {
         self.go(State::Ready, |now| !matches!(now, State::Failed { .. }));
     }
 
-    /// The worker cannot work: `reason` is for people, and says what to do.
-    pub fn failed(&self, reason: impl Into<String>) {
+    /// The worker cannot work until it is loaded anew. `reason` is for people, and says what to do.
+    pub fn suspend(&self, reason: impl Into<String>) {
         let reason = reason.into();
         tracing::error!(reason, "the worker failed");
         self.go(State::Failed { reason }, |_| true);
     }
 
-    /// The worker can never work again: it fails, and [`crate::serve`] ends a few seconds later with `reason` as its error,
-    /// so that whoever watches over the process starts it again. The first reason stays.
-    pub fn lost(&self, reason: impl Into<String>) {
+    /// The worker can never work again: it is suspended, and [`crate::serve`] ends a few seconds later with `reason` as its
+    /// error, so that whatever supervises the process restarts it. The first reason stays.
+    pub fn fail(&self, reason: impl Into<String>) {
         let reason = reason.into();
-        let first = self.0.lost.send_if_modified(|lost| {
-            let first = lost.is_none();
-            lost.get_or_insert_with(|| reason.clone());
+        let first = self.0.failure.send_if_modified(|failure| {
+            let first = failure.is_none();
+            failure.get_or_insert_with(|| reason.clone());
             first
         });
         if first {
-            self.failed(reason);
+            self.suspend(reason);
         }
     }
 
     /// Why the worker can never work again, if that is so.
-    pub fn loss(&self) -> Option<String> {
-        self.0.lost.borrow().clone()
+    pub fn failure(&self) -> Option<String> {
+        self.0.failure.borrow().clone()
     }
 
     /// Begins the end, as SIGTERM does.
@@ -164,9 +164,9 @@ impl Lifecycle {
         wait(&self.0.state, |state| *state == State::Draining).await;
     }
 
-    /// Waits until [`Lifecycle::lost`].
-    pub(crate) async fn losing(&self) {
-        wait(&self.0.lost, |lost| lost.is_some()).await;
+    /// Waits until [`Lifecycle::fail`].
+    pub(crate) async fn failed(&self) {
+        wait(&self.0.failure, |failure| failure.is_some()).await;
     }
 
     /// Waits until [`Lifecycle::cut`].
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(lifecycle.state(), State::Loading { progress: 1.0, what: "weights".into() });
         lifecycle.ready();
         assert!(lifecycle.is_ready() && lifecycle.state().refusal().is_none());
-        lifecycle.failed("the card is lost");
+        lifecycle.suspend("the card is lost");
         lifecycle.ready();
         assert_eq!(lifecycle.state(), State::Failed { reason: "the card is lost".into() });
         lifecycle.loading(0.0, "again");
@@ -254,7 +254,7 @@ mod tests {
         lifecycle.drain();
         lifecycle.ready();
         lifecycle.loading(0.5, "again");
-        lifecycle.failed("late");
+        lifecycle.suspend("late");
         assert_eq!(lifecycle.state(), State::Draining);
     }
 

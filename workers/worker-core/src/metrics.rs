@@ -1,19 +1,24 @@
 //! Metrics as Prometheus reads them.
 
-use crate::ApiError;
+use crate::device;
+use crate::error::ApiError;
 use crate::guarded::guard;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use candle_core::Device;
 use parking_lot::Mutex;
 pub use prometheus_client;
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, EncodeMetric,
+};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
@@ -91,6 +96,15 @@ impl Metrics {
         add(&mut self.registry.lock())
     }
 
+    /// Adds a model's figures and more, under the label `model`.
+    pub fn register_model(&self, model: &str, figures: impl Collector, more: impl FnOnce(&mut Registry)) {
+        self.register(|registry| {
+            let registry = registry.sub_registry_with_label(("model".into(), model.to_owned().into()));
+            more(registry);
+            registry.register_collector(Box::new(figures));
+        });
+    }
+
     /// All of them as OpenMetrics text.
     ///
     /// # Errors
@@ -105,6 +119,52 @@ impl Metrics {
     /// Event streams being sent now.
     pub fn streams_open(&self) -> i64 {
         self.streams.get()
+    }
+}
+
+/// A figure of a model: its name, its description, and how the number is read of the model's status.
+pub type Figure<S, N> = (&'static str, &'static str, fn(&S) -> N);
+
+/// The figures of a model, read when Prometheus asks for them.
+pub struct Figures<S: 'static, N: 'static> {
+    /// Reads the status.
+    pub status: Box<dyn Fn() -> S + Send + Sync>,
+    /// Figures that rise and fall.
+    pub gauges: &'static [Figure<S, N>],
+    /// Figures that only rise.
+    pub counters: &'static [Figure<S, N>],
+    /// Name of the figure for the memory that is held on the device.
+    pub memory: &'static str,
+    /// The device.
+    pub device: Device,
+}
+
+impl<S, N> fmt::Debug for Figures<S, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Figures").finish_non_exhaustive()
+    }
+}
+
+impl<S: 'static, N: EncodeGaugeValue + EncodeCounterValue + 'static> Collector for Figures<S, N> {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let status = (self.status)();
+        let memory = [
+            (self.memory, "Memory held on the device", device::vram_bytes(&self.device)),
+            ("process_resident_memory_bytes", "Memory held on the host", device::resident_bytes()),
+        ];
+        for (name, help, bytes) in memory {
+            let gauge = ConstGauge::new(bytes);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        for (name, help, value) in self.gauges {
+            let gauge = ConstGauge::new(value(&status));
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        for (name, help, value) in self.counters {
+            let counter = ConstCounter::new(value(&status));
+            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+        }
+        Ok(())
     }
 }
 

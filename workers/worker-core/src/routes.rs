@@ -2,6 +2,7 @@
 
 use crate::admission::{Admission, Clients, admit};
 use crate::auth::{Guard, require};
+use crate::device::{self, DeviceKind};
 use crate::error::{no_method, no_route, panicked, shape};
 use crate::lifecycle::State as Phase;
 use crate::metrics::measure;
@@ -22,9 +23,6 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use tower_http::trace::TraceLayer;
 use tracing::Span;
-
-/// Routes of machines that watch: they are answered in every state, need no place, and are no work.
-pub(crate) const PROBES: [&str; 3] = ["/health", "/ready", "/metrics"];
 
 type Doctor = Arc<dyn Fn() -> String + Send + Sync>;
 
@@ -55,6 +53,11 @@ impl App {
     /// Answers `GET /doctor` with what `doctor` writes. It may take its time: it runs on a thread of its own.
     pub fn doctor(self, doctor: impl Fn() -> String + Send + Sync + 'static) -> App {
         App { doctor: Some(Arc::new(doctor)), ..self }
+    }
+
+    /// Answers `GET /doctor` with a report about this machine and the device of this worker, whose package is `package`.
+    pub fn doctor_of(self, kind: DeviceKind, package: &'static str) -> App {
+        self.doctor(move || device::doctor(kind, &kind.binary(package)))
     }
 
     /// A path that needs no token, beside `/health` and `/ready`: a page that asks for it.
@@ -160,7 +163,6 @@ async fn ready(State(lifecycle): State<Lifecycle>) -> Response {
 }
 
 async fn examine(State(doctor): State<Doctor>) -> Result<String, ApiError> {
-    tokio::task::spawn_blocking(move || doctor())
-        .await
-        .map_err(|_| ApiError::internal("the doctor fell ill: the log says more"))
+    let report = tokio::task::spawn_blocking(move || doctor()).await;
+    report.map_err(|error| ApiError::internal(format!("diagnostics failed: {error}; see the worker's log")))
 }

@@ -20,8 +20,8 @@ use tower::ServiceExt;
 /// Time that the last bytes have to leave after the deadline.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// How long `/ready` says why the worker can never work again, and streams are told, before the end begins.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Time during which `/ready` reports why the worker failed, and streams receive the error, before the end begins.
+const FAILURE_NOTICE: Duration = Duration::from_secs(2);
 
 /// Why the worker could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -44,21 +44,21 @@ pub enum ServeError {
         /// What the system says.
         source: io::Error,
     },
-    /// It can never work again: [`Lifecycle::lost`].
+    /// It can never work again: [`Lifecycle::fail`].
     #[error("{0}")]
-    Lost(String),
+    Failed(String),
     /// SIGTERM and SIGINT cannot be heard.
     #[error("cannot listen to signals: {0}")]
     Signals(io::Error),
 }
 
-/// Serves until SIGTERM, SIGINT, [`Lifecycle::drain`] or [`Lifecycle::lost`]; prints the address it listens at.
+/// Serves until SIGTERM, SIGINT, [`Lifecycle::drain`] or [`Lifecycle::fail`]; prints the address it listens at.
 ///
 /// Then readiness is off, POST gets 503, and what runs goes on until it is done or the time to drain is over;
 /// what runs still is cut with an error. A second signal cuts at once.
 ///
 /// # Errors
-/// Before it serves: the address, the file for the port, the signals. At the end: the reason of [`Lifecycle::lost`].
+/// Before it serves: the address, the file for the port, the signals. At the end: the reason of [`Lifecycle::fail`].
 pub async fn serve(mut app: App, arguments: &ServerArguments) -> Result<(), ServeError> {
     let address = SocketAddr::new(arguments.host, arguments.port);
     let bind = |source| ServeError::Bind { address, source };
@@ -70,7 +70,7 @@ pub async fn serve(mut app: App, arguments: &ServerArguments) -> Result<(), Serv
             .map_err(|source| ServeError::PortFile { path: path.clone(), source })?;
     }
     if !address.ip().is_loopback() && arguments.api_token.is_none() {
-        tracing::warn!(%address, "anybody who reaches this address may use the worker: there is no --api-token");
+        tracing::warn!(%address, "anyone who can reach this address can use the worker: set --api-token");
     }
     // Nobody may be reading; that is no reason to end.
     let _ = writeln!(io::stdout(), "{} listens at http://{address}", arguments.worker_id);
@@ -83,8 +83,8 @@ pub async fn serve(mut app: App, arguments: &ServerArguments) -> Result<(), Serv
     run(listener, app, arguments).await;
     signals.abort();
     tracing::info!("ended");
-    match lifecycle.loss() {
-        Some(reason) => Err(ServeError::Lost(reason)),
+    match lifecycle.failure() {
+        Some(reason) => Err(ServeError::Failed(reason)),
         None => Ok(()),
     }
 }
@@ -132,8 +132,8 @@ async fn run(mut listener: TcpListener, mut app: App, arguments: &ServerArgument
 async fn end(lifecycle: &Lifecycle, drain: Option<Box<dyn FnOnce() + Send>>, time: Duration) {
     tokio::select! {
         () = lifecycle.draining() => {}
-        () = lifecycle.losing() => {
-            tokio::time::sleep(LAST_WORDS).await;
+        () = lifecycle.failed() => {
+            tokio::time::sleep(FAILURE_NOTICE).await;
             lifecycle.drain();
         }
     }

@@ -17,20 +17,18 @@ use tower::ServiceExt;
 use worker_core::jobs::{Jobs, Options};
 use worker_core::{App, Body, Lifecycle, Metrics};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "read by serde alone")]
-struct Ask {
-    model: String,
-    messages: Vec<Message>,
-    max_tokens: Option<u32>,
-    temperature: Option<f32>,
-    #[serde(default)]
-    logit_bias: HashMap<u32, f32>,
-    stop: Option<Stop>,
+worker_core::fields! {
+    struct Ask => {
+        model: String,
+        messages: Vec<Message>,
+        max_tokens: u32,
+        temperature: f32,
+        logit_bias: HashMap<u32, f32>,
+        stop: Stop,
+    }
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(tag = "role", rename_all = "lowercase")]
 #[expect(dead_code, reason = "read by serde alone")]
 enum Message {
@@ -38,7 +36,7 @@ enum Message {
     Tool { content: Value, id: (u8, Option<i64>) },
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "read by serde alone")]
 enum Stop {

@@ -8,24 +8,22 @@ use axum::http::{Request, Response, StatusCode};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use support::arguments;
 use tower::ServiceExt;
+use worker_core::body::required;
 use worker_core::jobs::{Jobs, OnDisconnect, Options};
 use worker_core::{ApiError, App, Body, Client, Lifecycle, Metrics};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Ask {
-    text: String,
+worker_core::fields! {
+    struct Ask => { text: String, }
 }
 
 async fn length(Body(ask): Body<Ask>) -> Result<Json<usize>, ApiError> {
-    match ask.text.len() {
+    match required(ask.text, "text")?.len() {
         0 => Err(ApiError::field("text", "is empty")),
         length => Ok(Json(length)),
     }
@@ -165,7 +163,7 @@ async fn health_ready_and_work_follow_the_lifecycle() {
     let table: [(Change, &str, bool, Option<&str>); 5] = [
         (|lifecycle| lifecycle.loading(0.25, "weights"), "loading", false, Some("loading, 25%: weights")),
         (|lifecycle| lifecycle.ready(), "ready", true, None),
-        (|lifecycle| lifecycle.failed("the card is lost"), "failed", false, Some("the card is lost")),
+        (|lifecycle| lifecycle.suspend("the card is lost"), "failed", false, Some("the card is lost")),
         (|lifecycle| lifecycle.loading(0.0, "again"), "loading", false, Some("loading, 0%: again")),
         (|lifecycle| lifecycle.drain(), "draining", false, Some("the worker is ending")),
     ];

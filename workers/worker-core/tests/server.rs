@@ -313,8 +313,8 @@ async fn a_worker_that_is_lost_ends_with_its_reason() {
         if told_to_end {
             lifecycle.drain();
         }
-        lifecycle.lost("the card is lost");
-        lifecycle.lost("and lost again");
+        lifecycle.fail("the card is lost");
+        lifecycle.fail("and lost again");
         lifecycle.draining().await;
         assert!(!task.is_finished(), "streams get their end first");
         drop(work);

@@ -1,4 +1,4 @@
-//! What `benches/operations --scale paper` counted on the software GPU.
+//! Counts that `benches/operations --scale paper` made on the software GPU.
 use std::fs;
 use std::path::Path;
 

@@ -6,11 +6,11 @@ mod tables;
 mod tests;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use crate::process::{self, cache, cargo, root};
+use crate::process::{self, cargo, root};
 use crate::report::{PAGE, replaced};
 use crate::setup;
 use crate::software_gpu::SoftwareGpu;
@@ -18,7 +18,7 @@ use counts::Run;
 use model::CHIPS;
 use tables::{Occupancy, chip_of, markdown};
 
-/// What the page holds between these is replaced.
+/// The text of the page between these is replaced.
 const MARKERS: [&str; 2] = ["<!-- begin: cargo xtask paper -->", "<!-- end: cargo xtask paper -->"];
 /// Groups of the bench that our own kernels decide.
 const GROUPS: [&str; 6] =
@@ -66,23 +66,15 @@ pub fn run(args: &Args) -> Result<()> {
 /// Runs the bench on the software GPU, once for each chip.
 fn count(filters: &[String]) -> Result<Vec<PathBuf>> {
     setup::ensure(setup::DEMO)?;
-    fs::create_dir_all(cache()).with_context(|| format!("cannot create {}", cache().display()))?;
     CHIPS.iter().map(|chip| count_on(chip.arch, filters)).collect()
 }
 
 fn count_on(arch: &str, filters: &[String]) -> Result<PathBuf> {
-    let file = cache().join(format!("paper-{arch}.json"));
-    let mut command = cargo(&[
-        "bench",
-        "--quiet",
-        "--profile",
-        "dev",
-        "--features",
-        "rocm-emulator",
-        "--bench",
-        "operations",
-    ]);
-    command.args(["--", "--device", "rocm", "--scale", "paper", "--json"]).arg(&file);
+    let file = process::cached(&format!("paper-{arch}.json"))?;
+    let mut command = cargo(&["bench", "--quiet", "--profile", "dev", "--features", "rocm-emulator"]);
+    command
+        .args(["--bench", "operations", "--", "--device", "rocm", "--scale", "paper", "--json"])
+        .arg(&file);
     for group in GROUPS {
         command.args(["--group", group]);
     }
@@ -90,8 +82,8 @@ fn count_on(arch: &str, filters: &[String]) -> Result<PathBuf> {
     let archs: Vec<&str> = CHIPS.iter().map(|chip| chip.arch).collect();
     // What is counted are our kernels: MIOpen's convolutions have no machine code here.
     command.env("CANDLE_ROCM_ARCHS", archs.join(",")).env("CANDLE_ROCM_MIOPEN", "0");
-    SoftwareGpu::with(arch, &format!("profile={}", Path::new(&cache().join("paper-profile.json")).display()))
-        .choose_for(&mut command);
+    let profile = format!("profile={}", process::cached("paper-profile.json")?.display());
+    SoftwareGpu::with(arch, &profile).choose_for(&mut command);
     process::run(&mut command)?;
     Ok(file)
 }

@@ -1,4 +1,4 @@
-//! What published peaks make of counted bytes and instructions: a model, which nobody has measured.
+//! Times that published peaks make of counted bytes and instructions: a model, which nobody has measured.
 //!
 //! It knows two times. Memory moves every line of 128 bytes that a launch touches, once, at its full rate. Every kind
 //! of instruction is issued at its full rate, by all units, and the slowest kind counts. Latencies, caches' rates, the
@@ -18,7 +18,7 @@ pub struct Chip {
     pub lanes: u64,
     /// Cycles until a vector unit's waves may issue another instruction of one kind.
     pub turn: u64,
-    /// How often f64 takes as long as f32.
+    /// Ratio of the times of f64 and f32.
     pub double: u64,
     /// In GHz, and GB/s.
     pub clock: f64,
@@ -60,7 +60,7 @@ pub const CHIPS: [Chip; 2] = [
 /// Kinds of instructions, of which each wave's next ones are issued side by side.
 const KINDS: [&str; 5] = ["vector", "scalar", "branches", "loads and stores", "LDS"];
 
-/// What a case takes on a chip.
+/// Time that a case takes on a chip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     /// Microseconds.

@@ -173,7 +173,7 @@ const COLUMNS: [&str; 10] = [
     "the larger, us",
 ];
 
-/// What the model says, and its summary.
+/// The model's table, and its summary.
 pub struct Paper {
     pub text: String,
     pub summary: String,

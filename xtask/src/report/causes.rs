@@ -1,29 +1,27 @@
 //! Why PyTorch is ahead: a file of patterns and causes, written by hand.
 use anyhow::{Context, Result};
+use toml::Table;
 
-/// Which words name the cases, and why they are slow; the first that fits counts.
-pub struct Causes(Vec<(Vec<String>, String)>);
+/// Words that name cases, and why these are slow, in the file's order; the first that fits counts.
+pub struct Causes(Table);
 
 impl Causes {
-    /// One line per cause, `"words" = "cause"`: all words must be in the case's name, its dtype or its shape, whole.
+    /// Parses lines `"words" = "cause"`: all words must be in the case's name, its dtype or its shape, whole.
     ///
     /// # Errors
-    /// Names the line that is none.
+    /// If the text is no TOML, or a cause is no text.
     pub fn parse(text: &str) -> Result<Self> {
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let cause = |line: &str| {
-            let (words, cause) = line.split_once(" = ").with_context(|| format!("no cause: {line}"))?;
-            let unquoted = |part: &str| part.trim().trim_matches('"').to_string();
-            Ok((unquoted(words).split_whitespace().map(str::to_string).collect(), unquoted(cause)))
-        };
-        Ok(Self(lines.map(cause).collect::<Result<_>>()?))
+        let causes: Table = text.parse()?;
+        for (words, cause) in &causes {
+            cause.as_str().with_context(|| format!("the cause of {words:?} is no text"))?;
+        }
+        Ok(Self(causes))
     }
 
     /// The cause of a case's time, by its label.
     pub fn of(&self, label: &str) -> Option<&str> {
-        let has = |word: &String| label.split_whitespace().any(|part| part == word);
-        let fitting = self.0.iter().find(|(words, _)| words.iter().all(has));
-        fitting.map(|(_, cause)| cause.as_str())
+        let has = |word: &str| label.split_whitespace().any(|part| part == word);
+        self.0.iter().find(|(words, _)| words.split_whitespace().all(has))?.1.as_str()
     }
 }
 
@@ -41,6 +39,6 @@ mod tests {
         assert_eq!(causes.of("softmax_last f16 11x32000"), Some("many"));
         assert_eq!(causes.of("exp f16 64M"), Some("scalar"));
         assert_eq!(causes.of("exp bf16 64M"), None);
-        assert!(Causes::parse("add: slow").is_err());
+        assert!(Causes::parse("add: slow").is_err() && Causes::parse("add = 1").is_err());
     }
 }

@@ -17,9 +17,9 @@ pub const PAGE: &str = "docs/performance.md";
 const PLOTS: &str = "docs/performance";
 const RESULTS: &str = "benches/results";
 const CAUSES: &str = "benches/operations/causes.toml";
-/// What the page holds between these is replaced.
+/// The text of the page between these is replaced.
 const MARKERS: [&str; 2] = ["<!-- begin: cargo xtask report -->", "<!-- end: cargo xtask report -->"];
-/// What became slower by more is named.
+/// Ratio from which on a slower case is named.
 const SLOWER: f64 = 1.10;
 
 #[derive(clap::Args)]
@@ -80,7 +80,7 @@ pub fn replaced(page: &str, [begin, end]: [&str; 2], report: &str) -> Result<Str
     Ok(format!("{before}{begin}\n\n{}\n{end}{after}", report.trim_end()))
 }
 
-/// What became slower by more than a tenth, slowest first, and the mean of all.
+/// Lists the cases that became slower by more than a tenth, slowest first, and the mean of all.
 fn changes(old: &Run, new: &Run) -> Result<String> {
     let describe = |run: &Run| format!("{} on {}, {}", run.meta.device, run.meta.gpu, run.meta.date);
     let same = |of: fn(&Run) -> &str| of(old) == of(new);

@@ -109,7 +109,7 @@ fn draw_ratios(
     area.present().map_err(failed)
 }
 
-/// How far right a ratio is drawn: by its logarithm, in thousandths.
+/// Returns how far right a ratio is drawn: by its logarithm, in thousandths.
 fn right(ratio: f64) -> i32 {
     (1000. * ratio.clamp(RATIOS[0], RATIOS[RATIOS.len() - 1]).log2()) as i32
 }
@@ -184,7 +184,7 @@ fn bandwidths(run: &Run, dtype: &str) -> Vec<(f64, f64)> {
     points
 }
 
-/// What 64M, 1K or 16 count.
+/// Parses counts like 64M, 1K or 16.
 fn elements(shape: &str) -> Option<f64> {
     let (digits, unit) = match shape.strip_suffix('M') {
         Some(digits) => (digits, 1 << 20),

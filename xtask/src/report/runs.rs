@@ -21,7 +21,7 @@ pub struct Meta {
     pub driver: String,
     pub gpu: String,
     pub arch: String,
-    /// What must stand beside every figure.
+    /// Note that must stand beside every figure.
     pub note: Option<String>,
     pub date: String,
     #[serde(default)]
@@ -57,7 +57,7 @@ pub enum Rate {
 }
 
 impl Row {
-    /// What names the case.
+    /// Returns the name of the case.
     pub fn label(&self) -> String {
         format!("{} {} {}", self.case, self.dtype, self.shape)
     }
@@ -169,7 +169,7 @@ impl Merged {
         [Some(&self.ours), self.cuda.as_ref(), self.torch.as_ref()].into_iter().flatten()
     }
 
-    /// What must stand beside every figure, each once.
+    /// Returns the notes that must stand beside every figure, each once.
     pub fn note(&self) -> Option<String> {
         let mut notes: Vec<&str> = self.runs().filter_map(|run| run.meta.note.as_deref()).collect();
         notes.dedup();

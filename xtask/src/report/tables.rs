@@ -4,7 +4,7 @@ use std::fmt::Write;
 use super::causes::Causes;
 use super::runs::{Joined, Merged, Rate, Row, geometric_mean};
 
-/// So many of the cases that PyTorch is furthest ahead in are shown with their causes.
+/// Number of cases, of those that PyTorch is furthest ahead in, that are shown with their causes.
 const WORST: usize = 25;
 
 /// The machine, the means, the worst cases, and every case by group.

@@ -10,7 +10,7 @@ use crate::process::{self, cache, command, run};
 
 /// OpenAI's own client, and what reads pictures.
 pub const OPENAI: &[&str] = &["openai==3.54.0", "pillow==13.0.0"];
-/// What drives a browser.
+/// Package that drives a browser.
 const SELENIUM: &[&str] = &["selenium==4.51.0"];
 
 /// Runs a program of Python on a worker's address; gives back what it counted: its last line is `NAME=COUNT`.

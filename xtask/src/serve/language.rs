@@ -10,9 +10,9 @@ use crate::process::{self, command, root};
 use crate::software_gpu::SoftwareGpu;
 
 const MODEL: &str = "examples/tiny_llama/model";
-const REQUESTS: &str = "workers/llm-worker/clients/openai_requests.py";
-const PAGE: &str = "workers/llm-worker/clients/chat_page.py";
-/// How the load's last line begins if all is well.
+const REQUESTS: &str = "workers/clients/openai_requests.py";
+const PAGE: &str = "workers/clients/chat_page.py";
+/// Beginning of the load's last line if all is well.
 const LOAD_OK: &str = "load: ok";
 
 /// Asks the worker for texts of every kind, then loads it; gives back how many requests were answered as they should be.

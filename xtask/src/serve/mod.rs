@@ -24,13 +24,13 @@ pub struct Args {
     load: Load,
 }
 
-/// What the worker of language models has to bear.
+/// Load that the worker of language models has to bear.
 #[derive(Clone, Copy, clap::Args)]
 pub struct Load {
     /// Streams at once.
     #[arg(long, default_value_t = 64)]
     pub streams: u64,
-    /// How long streams join and leave.
+    /// Seconds in which streams join and leave.
     #[arg(long, default_value_t = 60)]
     pub seconds: u64,
 }

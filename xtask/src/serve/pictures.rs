@@ -10,8 +10,8 @@ use crate::process::root;
 use crate::software_gpu::SoftwareGpu;
 
 const MODEL: &str = "examples/tiny_sd/model";
-const REQUESTS: &str = "workers/sd-worker/clients/openai_pictures.py";
-const PAGE: &str = "workers/sd-worker/clients/paint_page.py";
+const REQUESTS: &str = "workers/clients/openai_pictures.py";
+const PAGE: &str = "workers/clients/paint_page.py";
 
 /// Asks the worker for pictures of every kind; gives back how many requests were answered as they should be.
 pub fn serve(program: &Path, gpu: SoftwareGpu, page: Option<&Path>) -> Result<u64> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::process::{self, cache, command, run};
+use crate::process::{self, command, run};
 use crate::software_gpu::SoftwareGpu;
 
 /// Until a worker is ready, and until it has ended.
@@ -34,9 +34,8 @@ impl Worker {
     /// When it ends before it is ready, or takes too long.
     pub fn start(program: &Path, gpu: SoftwareGpu, arguments: &dyn Fn(&mut Command)) -> Result<Self> {
         let name = program.file_name().unwrap_or_default();
-        let file = cache().join(name).with_extension("port");
+        let file = process::cached(&name.to_string_lossy())?.with_extension("port");
         let _ = fs::remove_file(&file);
-        fs::create_dir_all(cache()).with_context(|| format!("cannot create {}", cache().display()))?;
         let mut command = Command::new(program);
         arguments(&mut command);
         command.args(["--port", "0", "--log", "warn", "--port-file"]).arg(&file);
@@ -67,7 +66,7 @@ impl Worker {
         format!("http://{}{path}", self.address)
     }
 
-    /// What curl prints.
+    /// Returns what curl prints.
     pub fn curl(&self, arguments: &[&str], path: &str) -> Result<String> {
         let mut command = command("curl", &["--silent", "--no-buffer", "--max-time", "600"]);
         let output = command.args(arguments).arg(self.url(path)).stderr(Stdio::inherit()).output()?;

@@ -175,7 +175,7 @@ impl Kit {
 }
 
 impl Stage {
-    /// What the stage runs, by its place below a pack.
+    /// Returns the program that the stage runs, by its place below a pack.
     pub fn programs(&self) -> impl Iterator<Item = String> {
         let example = |name: &str| vec![format!("examples/{name}")];
         match self.work {
@@ -219,7 +219,7 @@ fn targets() -> Result<Vec<(String, String)>> {
     Ok(targets.map(|target| (text(&target["kind"][0]), text(&target["name"]))).collect())
 }
 
-/// Builds targets with the software GPU in, as `cargo xtask test` does; gives back the programs by their places.
+/// Builds targets with every driver in, as `cargo xtask test` does; gives back the programs by their places.
 fn compile(
     verb: &[&str],
     targets: &[String],
@@ -228,7 +228,7 @@ fn compile(
 ) -> Result<BTreeMap<String, PathBuf>> {
     let mut command = cargo(verb);
     command.args(["--workspace", "--features"]);
-    command.arg(format!("candle-rocm/rocm-emulator,{PACKAGE}/rocm-emulator"));
+    command.arg(format!("candle-rocm/rocm-emulator,candle-rocm/rocm-nvidia,{PACKAGE}/rocm-emulator"));
     command.args(targets).env(SUITES_VARIABLE, upstream);
     if let Some(archs) = archs {
         command.env("CANDLE_ROCM_ARCHS", archs);

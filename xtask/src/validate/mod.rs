@@ -35,7 +35,7 @@ pub struct Args {
     /// native, emulator:ARCH[,ARCH] or nvidia [default: what the machine has]
     #[arg(long)]
     driver: Option<String>,
-    /// How many random cases the fuzzer compares.
+    /// Number of random cases that the fuzzer compares.
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     cases: u64,
     /// Everything once and shortly: 200 random cases, one round of stress, benches at reduced sizes.

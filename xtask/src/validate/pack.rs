@@ -10,7 +10,8 @@ use super::kit::{Kit, MANIFEST, MODEL, OBJECTS, SENTENCES, TINY_LLAMA, UPSTREAM}
 use crate::upstream_tests::CRATES;
 use crate::{setup, weights};
 
-/// What makes programs smaller, whichever is there: the names of functions stay, since a test reads a backtrace.
+/// Tools that make programs smaller; the first that is there is used. The names of functions stay, since a test
+/// reads a backtrace.
 const STRIPPERS: [&str; 3] = ["strip", "llvm-strip", "llvm-strip-22"];
 /// This program, in the pack.
 const XTASK: &str = "xtask";

@@ -10,7 +10,7 @@ use super::work::{Outcome, Session, Status, log};
 use crate::bounded::{self, Finished};
 use crate::{demo, stress};
 
-/// So many processes of the fuzzer run at once at most.
+/// Maximum number of processes of the fuzzer that run at once.
 const FUZZERS: usize = 8;
 /// Minutes of stress.
 const STRESS: f64 = 3.0;
@@ -162,7 +162,7 @@ impl Session {
     }
 }
 
-/// Of a stage that is one thing: it passed or it failed.
+/// Turns the outcome of a stage that is one thing into passed or failed.
 fn judged_once(mut outcome: Outcome) -> Result<Outcome> {
     if outcome.failed > 0 {
         outcome.passed = 0;

@@ -156,7 +156,7 @@ fn stage(entry: &Entry) -> Value {
     })
 }
 
-/// What a reader must know of the machine, and nothing that names it.
+/// Describes the machine to a reader, without anything that names it.
 fn machine(session: &Session) -> Value {
     let first =
         |path: &str| fs::read_to_string(path).ok().and_then(|text| text.lines().next().map(str::to_owned));

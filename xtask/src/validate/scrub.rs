@@ -50,7 +50,7 @@ pub struct Scrubber {
 }
 
 impl Scrubber {
-    /// What this machine and this process are called, and these folders.
+    /// Names of this machine, of this process' user and of these folders.
     ///
     /// # Errors
     /// When a pattern is none: nothing may be written then.

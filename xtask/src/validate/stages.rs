@@ -1,7 +1,7 @@
 //! The table of stages.
 use clap::builder::PossibleValuesParser;
 
-/// What a stage runs.
+/// Programs that a stage runs.
 pub enum Work {
     /// The example `doctor`.
     Doctor,
@@ -21,7 +21,7 @@ pub enum Work {
     Questions,
 }
 
-/// What a test program needs beside a GPU.
+/// Needs of a test program beside a GPU.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Needs {
     Nothing,
@@ -34,7 +34,7 @@ pub enum Needs {
 pub struct Stage {
     pub name: &'static str,
     pub work: Work,
-    /// What the report says of it.
+    /// Description in the report.
     pub what: &'static str,
     /// Longer than this is a finding, in seconds.
     pub limit: u64,
@@ -73,7 +73,7 @@ pub const STAGES: &[Stage] = &[
     tests("custom_kernel", "kernels of the user's own", 10),
     tests("model", "a small BERT", 20),
     tests("stable_diffusion", "a small UNet and decoder, and the decoder's memory", 60),
-    tests("parity", "tiny models of every causal family", 60),
+    tests("parity", "tiny models of candle-transformers", 90),
     tests("tiny_llama", "a small language model", 60),
     stage("decoding", Work::Tests(Needs::Objdump), "shipped instructions as LLVM decodes them", 900, 60),
     tests("differential", "all operations against the CPU device", 120),
@@ -88,7 +88,7 @@ pub fn programs() -> impl Iterator<Item = &'static str> {
     STAGES.iter().filter(|stage| matches!(stage.work, Work::Tests(_))).map(|stage| stage.name)
 }
 
-/// What `--only` takes.
+/// Returns the values that `--only` takes.
 pub fn names() -> PossibleValuesParser {
     STAGES.iter().map(|stage| stage.name).into()
 }

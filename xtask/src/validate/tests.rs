@@ -39,7 +39,7 @@ fn pack(folder: &Path, programs: &[(&str, &str)]) -> PathBuf {
     root
 }
 
-/// Whether all is well, and the report.
+/// Runs a validation. Returns true if all is well, and the report.
 fn run_packed(folder: &Path, words: &[&str], programs: &[(&str, &str)]) -> (bool, Value) {
     let root = pack(folder, programs);
     let mut args = arguments(words).unwrap();

@@ -1,4 +1,4 @@
-//! How each kind of stage is run, and what it found.
+//! Runs each kind of stage, and says what it found.
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -43,7 +43,7 @@ impl Status {
     }
 }
 
-/// What a stage found.
+/// Result of a stage.
 pub struct Outcome {
     pub status: Status,
     pub passed: usize,
@@ -51,7 +51,7 @@ pub struct Outcome {
     /// Tests that passed and say nothing about this GPU.
     pub not_applicable: usize,
     pub skipped: usize,
-    /// What failed, with its words; why something does not apply.
+    /// Failures with their words; reasons why something does not apply.
     pub notes: Vec<String>,
     /// Figures of the stage's own.
     pub figures: Value,
@@ -101,7 +101,7 @@ fn last_lines(finished: &Finished) -> String {
     lines[lines.len().saturating_sub(4)..].join(" | ")
 }
 
-/// What all stages share.
+/// Settings that all stages share.
 pub struct Session {
     pub kit: Kit,
     pub out: PathBuf,
@@ -111,7 +111,7 @@ pub struct Session {
     pub cases: u64,
     pub quick: bool,
     pub risky: bool,
-    /// What test programs run under.
+    /// Command that test programs run under.
     pub under: Vec<String>,
 }
 
@@ -197,7 +197,7 @@ impl Session {
         Ok(command)
     }
 
-    /// The same under the tool, if there is one.
+    /// Returns the command under the tool, if there is one.
     pub fn tested(&self, command: Command) -> Command {
         let [tool, args @ ..] = self.under.as_slice() else { return command };
         let mut under = Command::new(tool);
@@ -297,7 +297,7 @@ fn failed(error: &anyhow::Error) -> Outcome {
     Outcome::of(Status::Failed, format!("{error:#}"))
 }
 
-/// What compute-sanitizer found, if a program ran under it.
+/// Returns what compute-sanitizer found, if a program ran under it.
 fn findings(output: &str) -> impl Iterator<Item = String> + '_ {
     let bad = |line: &&str| {
         let summary = line.split_once(" SUMMARY: ").map(|(_, rest)| rest.trim());

@@ -6,7 +6,7 @@ use crate::{Device, Result, Tensor};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// How long the trial computation of a device may take, unless a deadline is set.
+/// Time limit of a device's trial computation, unless a deadline is set.
 const TRIAL: Duration = Duration::from_secs(30);
 
 impl RocmDevice {
@@ -37,7 +37,7 @@ impl RocmDevice {
     /// `CANDLE_ROCM_DEADLINE`.
     ///
     /// # Errors
-    /// As [`crate::Device::new_rocm`]; [`RocmError::Overdue`] if the GPU does not answer in time,
+    /// See [`crate::Device::new_rocm`]; [`RocmError::Overdue`] if the GPU does not answer in time,
     /// [`RocmError::WrongResult`] if it computes something else.
     pub fn new_checked(ordinal: usize) -> Result<Self> {
         // On a stream of its own, so that neither waits for what others have enqueued nor limits them.

@@ -1,5 +1,7 @@
 //! Kernels of the caller's own: loaded from a code object, launched with arguments that are held against its metadata.
-use super::device::{DeviceState, RocmDevice};
+use super::attachments::AppendList;
+use super::device::{Attachment, DeviceState, RocmDevice};
+use super::kernels::load_module;
 use super::launch::{enqueue, LaunchConfig};
 use crate::rocm_backend::RocmError;
 use crate::scalar::Scalar;
@@ -10,7 +12,7 @@ use hip_kernels::metadata::{self, ArgumentMetadata};
 use rocm_rs::hip::{self, bindings};
 use std::ffi::c_void;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A loaded code object. The bytes are a part of what it is: two of the same name never meet.
 struct LoadedModule {
@@ -38,38 +40,34 @@ struct LoadedKernel {
     arguments: Vec<ArgumentMetadata>,
 }
 
+impl LoadedKernel {
+    fn is(&self, module: &str, code_object: &[u8], name: &str) -> bool {
+        *self.name == *name && self.module.is(module, code_object)
+    }
+}
+
 // SAFETY: the function handle belongs to a module that lives as long as this, and HIP allows it to be launched
 // from any thread.
 unsafe impl Send for LoadedKernel {}
 // SAFETY: as above; launching does not change the handle.
 unsafe impl Sync for LoadedKernel {}
 
-/// A list that only grows: readers need no lock, writers take turns. Programs have a handful of kernels of their own.
+/// The kernels that programs have loaded: a handful.
 #[derive(Default)]
-pub(super) struct CustomKernels {
-    first: Link,
+struct CustomKernels {
+    loaded: AppendList<Arc<LoadedKernel>>,
     loading: Mutex<()>,
 }
 
-type Link = OnceLock<Box<Node>>;
-
-struct Node {
-    kernel: LoadedKernel,
-    next: Link,
+impl Attachment for CustomKernels {
+    fn attach(_: &Arc<DeviceState>) -> Self {
+        Self::default()
+    }
 }
 
 impl CustomKernels {
-    fn iter(&self) -> impl Iterator<Item = &LoadedKernel> {
-        let mut link = &self.first;
-        std::iter::from_fn(move || {
-            let node = link.get()?;
-            link = &node.next;
-            Some(&node.kernel)
-        })
-    }
-
     fn find(&self, module: &str, code_object: &[u8], name: &str) -> Option<&LoadedKernel> {
-        self.iter().find(|kernel| *kernel.name == *name && kernel.module.is(module, code_object))
+        self.loaded.iter().find(|kernel| kernel.is(module, code_object, name)).map(|kernel| &**kernel)
     }
 
     fn load(
@@ -108,26 +106,25 @@ impl CustomKernels {
             );
         };
         device.stream.bind()?;
-        let known = self.iter().find(|kernel| kernel.module.is(module, code_object));
-        let module = match known {
+        let known = self.loaded.iter().find(|kernel| kernel.module.is(module, code_object));
+        let of = match known {
             Some(kernel) => kernel.module.clone(),
             None => Arc::new(LoadedModule {
                 name: module.into(),
                 code_object: code_object.into(),
-                module: device.load_module(module, code_object)?,
+                module: load_module(&device.stream, module, code_object)?,
             }),
         };
         let function = device
             .stream
-            .check(module.module.get_function(name), || format!("hipModuleGetFunction({name})"))?
+            .check(of.module.get_function(name), || format!("hipModuleGetFunction({name})"))?
             .as_raw();
-        let kernel = LoadedKernel { module, name: name.into(), function, arguments: described.explicit };
-        let mut link = &self.first;
-        while let Some(node) = link.get() {
-            link = &node.next;
-        }
-        // The mutex makes this the only writer: the end of the list stays the end until it is filled here.
-        Ok(&link.get_or_init(|| Box::new(Node { kernel, next: OnceLock::new() })).kernel)
+        let arguments = described.explicit;
+        let kernel = Arc::new(LoadedKernel { module: of, name: name.into(), function, arguments });
+        Ok(self.loaded.select_or_append(
+            |entry| entry.is(module, code_object, name).then_some(&**entry),
+            || kernel.clone(),
+        ))
     }
 }
 
@@ -151,10 +148,11 @@ impl RocmDevice {
         code_object: &[u8],
         name: &str,
     ) -> Result<RocmKernel<'a>> {
-        let state = &**self.state();
-        let kernel = match state.custom.find(module, code_object, name) {
+        let state = self.state();
+        let kernels = state.attachment::<CustomKernels>();
+        let kernel = match kernels.find(module, code_object, name) {
             Some(kernel) => kernel,
-            None => state.custom.load(state, module, code_object, name)?,
+            None => kernels.load(state, module, code_object, name)?,
         };
         Ok(RocmKernel { kernel, state })
     }

@@ -1,18 +1,16 @@
-//! A ROCm device: one GPU, one stream, and what is loaded on it.
-use super::blaslt::BlasLt;
-use super::convolutions::Convolutions;
-use super::custom::CustomKernels;
-use super::deferred::{Deferred, OfDevice};
+//! A ROCm device: one GPU, one stream, its kernels, and what higher floors attach to it.
+use super::attachments::AppendList;
 use super::faults::FaultRecord;
 use super::kernels::KernelTable;
-use super::products::ProductLibrary;
 use super::properties::{draws_a_display, properties};
 use crate::rocm_backend::stream::{
     clear, download, upload, Buffer, DeviceElement, Stream, StreamId, ZeroableElement,
 };
 use crate::rocm_backend::RocmError;
-use crate::{DType, Result};
-use rocm_rs::hip;
+use crate::Result;
+use hip_kernels::contract::KernelId;
+use rocm_rs::hip::{self, bindings};
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -53,35 +51,51 @@ impl Default for Rng {
     }
 }
 
-/// What the clones of a device share. Fields are dropped from the top: the stream goes last.
+/// Something that belongs to a device and of which this file knows nothing: library handles, choices made for shapes,
+/// kernels of the caller's own, launches that are held back. There is one of each type on a device.
+pub(crate) trait Attachment: Any + Send + Sync {
+    /// Makes it when it is first asked for. It may not ask for another attachment meanwhile.
+    fn attach(device: &Arc<DeviceState>) -> Self
+    where
+        Self: Sized;
+
+    /// Enqueues what has to be on the stream before the device closes. The GPU is bound.
+    ///
+    /// # Errors
+    /// Those of what is enqueued; nobody is left to receive them.
+    fn before_close(&self, _device: &DeviceState) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<T: Default + Send + 'static> Attachment for Mutex<T> {
+    fn attach(_: &Arc<DeviceState>) -> Self {
+        Self::default()
+    }
+}
+
+/// State that the clones of a device share. Fields are dropped from the top: the stream goes last.
 pub(crate) struct DeviceState {
     arch: String,
     name: String,
-    pub(super) multiprocessors: usize,
-    products: Mutex<Option<ProductLibrary>>,
-    pub(super) convolutions: Mutex<Convolutions>,
-    pub(super) blaslt: Mutex<BlasLt>,
-    pub(super) kernels: KernelTable,
-    pub(super) custom: CustomKernels,
+    multiprocessors: usize,
+    attachments: AppendList<Box<dyn Attachment>>,
+    kernels: KernelTable,
     faults: Arc<FaultRecord>,
-    /// What was reported on the streams that this one came after: it may have used what they computed.
+    /// Fault records of the streams that this one came after: it may have used what they computed.
     followed: Mutex<Vec<Arc<FaultRecord>>>,
     pub(super) launches: AtomicU64,
-    pub(super) deferred: Deferred,
     pub(crate) stream: Arc<Stream>,
 }
 
 impl Drop for DeviceState {
     fn drop(&mut self) {
         // Nothing may be unloaded under a running kernel. Errors have nobody left to go to.
-        let _ = self.stream.bind().and_then(|()| self.enqueue_deferred());
+        let close = |attachment: &Box<dyn Attachment>| attachment.before_close(self);
+        let _ = self.stream.bind().and_then(|()| self.attachments.iter().try_for_each(close));
         if !self.stream.finish_or_give_up() {
-            let products = self.products.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            let convolutions =
-                std::mem::take(self.convolutions.get_mut().unwrap_or_else(PoisonError::into_inner));
-            let blaslt = std::mem::take(self.blaslt.get_mut().unwrap_or_else(PoisonError::into_inner));
-            let kernels = std::mem::replace(&mut self.kernels, KernelTable::empty());
-            std::mem::forget((products, convolutions, blaslt, kernels, std::mem::take(&mut self.custom)));
+            self.kernels.abandon();
+            std::mem::forget(std::mem::take(&mut self.attachments));
         }
     }
 }
@@ -97,23 +111,35 @@ impl DeviceState {
         let properties = properties(ordinal)?;
         let shared = properties.integrated || draws_a_display(ordinal);
         let stream = Stream::open(ordinal, format!("rocm:{ordinal} ({arch})"), shared)?;
-        let state = Arc::new(Self {
+        let faults = FaultRecord::of(&stream);
+        Ok(Arc::new(Self {
+            kernels: KernelTable::new(arch.clone(), faults.clone(), stream.clone()),
             arch,
             name: properties.name,
             multiprocessors: properties.multiprocessors,
-            products: Mutex::default(),
-            convolutions: Mutex::default(),
-            blaslt: Mutex::default(),
-            kernels: KernelTable::empty(),
-            custom: CustomKernels::default(),
-            faults: FaultRecord::of(&stream),
+            attachments: AppendList::default(),
+            faults,
             followed: Mutex::default(),
             launches: AtomicU64::new(0),
-            deferred: Deferred::default(),
             stream,
-        });
-        state.stream.set_deferred_work(Box::new(OfDevice(Arc::downgrade(&state))));
-        Ok(state)
+        }))
+    }
+
+    /// The attachment of type `A`, made if there is none yet. Later calls take no lock.
+    pub(crate) fn attachment<A: Attachment>(self: &Arc<Self>) -> &A {
+        self.attachments
+            .select_or_append(|entry| (&**entry as &dyn Any).downcast_ref(), || Box::new(A::attach(self)))
+    }
+
+    /// The function of a shipped kernel, loaded with its module the first time. The GPU is bound.
+    #[inline]
+    pub(crate) fn function(&self, kernel: KernelId) -> Result<bindings::hipFunction_t> {
+        self.kernels.function(kernel)
+    }
+
+    /// Whether a shipped kernel is loaded: loading its module enqueues copies.
+    pub(crate) fn is_loaded(&self, kernel: KernelId) -> bool {
+        self.kernels.holds(kernel)
     }
 
     /// `rocm:0 (gfx1100)`, as errors name the device.
@@ -121,22 +147,18 @@ impl DeviceState {
         self.stream.label()
     }
 
-    pub(super) fn arch(&self) -> &str {
+    pub(crate) fn arch(&self) -> &str {
         &self.arch
+    }
+
+    /// Number of multiprocessors in HIP's terms.
+    pub(crate) fn multiprocessors(&self) -> usize {
+        self.multiprocessors
     }
 
     /// Whether its matrix units take f16 and bf16 below the normal ranges for 0: those of gfx90a do.
     pub(crate) fn drops_denormals(&self) -> bool {
         self.arch.starts_with("gfx90a")
-    }
-
-    /// Whether products of few rows, but more than a thread sums by itself, are by our kernel.
-    pub(crate) fn multiplies_thin(&self, dtype: DType) -> bool {
-        match dtype {
-            // Measured (docs/performance.md): without matrix units of f32, cuBLAS takes 0.6 of the time.
-            DType::F32 => !self.arch.starts_with("sm_"),
-            _ => !self.drops_denormals(),
-        }
     }
 
     pub(crate) fn id(&self) -> DeviceId {
@@ -159,7 +181,7 @@ impl DeviceState {
         Ok(host)
     }
 
-    /// What kernels have reported. The stream has been waited for.
+    /// Returns what kernels have reported. The stream has been waited for.
     fn reported(&self) -> Result<()> {
         self.faults.take()?;
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -190,39 +212,6 @@ impl DeviceState {
                 followed.push(record.clone());
             }
         }
-    }
-
-    /// The library for products, opened at the first one. Held while a call of it is enqueued.
-    pub(crate) fn with_products<R>(&self, work: impl FnOnce(&ProductLibrary) -> Result<R>) -> Result<R> {
-        let mut products = self.products.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *products {
-            Some(library) => work(library),
-            empty => work(empty.insert(ProductLibrary::open(self)?)),
-        }
-    }
-
-    /// Whether products go to rocBLAS, which has no kernels for some GPUs.
-    pub(crate) fn has_product_library(&self) -> Result<bool> {
-        self.with_products(|library| Ok(matches!(library, ProductLibrary::Rocblas(_))))
-    }
-
-    pub(super) fn load_module(&self, name: &str, code_object: &[u8]) -> Result<hip::Module> {
-        self.stream.check(hip::Module::load_data(code_object), || {
-            format!("hipModuleLoadData({name}, {} B)", code_object.len())
-        })
-    }
-
-    pub(super) fn load_shipped(&self, module: hip_kernels::Module) -> Result<hip::Module> {
-        let code_object = hip_kernels::code_object(module, &self.arch).map_err(RocmError::from)?;
-        let loaded = self.load_module(module.name(), &code_object.bytes)?;
-        use hip_kernels::Module;
-        if matches!(
-            module,
-            Module::Attention | Module::Gradients | Module::Indexing | Module::Product | Module::Quantized
-        ) {
-            self.faults.attach(&loaded)?;
-        }
-        Ok(loaded)
     }
 }
 
@@ -269,7 +258,7 @@ impl RocmDevice {
     /// does not wait for the operation: call `synchronize` on the operation's device before.
     ///
     /// # Errors
-    /// As [`crate::Device::new_rocm`].
+    /// See [`crate::Device::new_rocm`].
     pub fn new_with_stream(ordinal: usize) -> Result<Self> {
         Ok(Self::of(DeviceState::open(ordinal)?))
     }
@@ -294,7 +283,7 @@ impl RocmDevice {
         !self.arch().starts_with("gfx10")
     }
 
-    /// What HIP calls multiprocessors.
+    /// Number of multiprocessors in HIP's terms.
     pub(crate) fn multiprocessors(&self) -> usize {
         self.state().multiprocessors
     }
@@ -308,19 +297,14 @@ impl RocmDevice {
     ///
     /// # Errors
     /// None once a device is open.
-    pub fn driver(&self) -> Result<&'static rocm_loader::Driver> {
+    pub fn driver(&self) -> Result<&'static rocm_loader::RunningDriver> {
         Ok(rocm_loader::driver().map_err(RocmError::from)?)
     }
 
-    /// `native`, `emulator` or `nvidia`: results that are not made on ROCm should say so
-    /// ([`rocm_loader::DEVELOPMENT_NOTE`]).
+    /// The driver's name in `CANDLE_ROCM_DRIVER`: `native`, `emulator` or `nvidia`. Results that are not made on ROCm
+    /// should carry the driver's [`note`](rocm_loader::Driver::note).
     pub fn driver_name(&self) -> &'static str {
-        match rocm_loader::driver().map(|driver| driver.kind()) {
-            Ok(rocm_loader::DriverKind::Emulator) => "emulator",
-            Ok(rocm_loader::DriverKind::Native) => "native",
-            Ok(rocm_loader::DriverKind::Nvidia) => "nvidia",
-            Err(_) => "none",
-        }
+        rocm_loader::driver().map_or("none", |driver| driver.name())
     }
 
     /// Kernels launched on this device's stream so far, library calls (rocBLAS) and copies not counted.
@@ -328,7 +312,7 @@ impl RocmDevice {
         self.state().launches.load(Ordering::Relaxed)
     }
 
-    /// How long the host waits for this device at most. None by default; `CANDLE_ROCM_DEADLINE` sets it for devices
+    /// Returns how long the host waits for this device at most. None by default; `CANDLE_ROCM_DEADLINE` sets it for devices
     /// that are opened later.
     pub fn deadline(&self) -> Option<Duration> {
         self.state().stream.wait().deadline()
@@ -373,7 +357,7 @@ impl RocmDevice {
     /// Memory for `len` elements, all bits zero.
     ///
     /// # Errors
-    /// As [`Self::alloc`].
+    /// See [`Self::alloc`].
     pub fn alloc_zeros<T: ZeroableElement>(&self, len: usize) -> Result<Buffer<T>> {
         let buffer = Buffer::on(&self.state().stream, len)?;
         // SAFETY: the buffer has just this size.
@@ -384,7 +368,7 @@ impl RocmDevice {
     /// Copies `data` to new device memory. `data` may be reused at once.
     ///
     /// # Errors
-    /// As [`Self::alloc`], or if the copy fails.
+    /// See [`Self::alloc`]; or if the copy fails.
     pub fn clone_htod<T: DeviceElement>(&self, data: &[T]) -> Result<Buffer<T>> {
         let buffer = Buffer::on(&self.state().stream, data.len())?;
         // SAFETY: the buffer has room for as many elements.
@@ -398,14 +382,5 @@ impl RocmDevice {
     /// If the copy fails, or something enqueued before it did.
     pub fn clone_dtoh<T: DeviceElement>(&self, buffer: &Buffer<T>) -> Result<Vec<T>> {
         self.state().download(buffer)
-    }
-
-    /// Whether products are rocBLAS': `Ok` if it is there and has kernels for this GPU, else what is missing. Without
-    /// such kernels a plain product of ours takes its place.
-    ///
-    /// # Errors
-    /// What is missing, where it was looked for, and what to do.
-    pub fn check_rocblas(&self) -> Result<()> {
-        super::products::check(self.state().arch())
     }
 }

@@ -1,19 +1,19 @@
-//! What a report about a machine needs: driver, GPUs, code objects, libraries, variables, and one line of advice.
+//! A report about a machine: driver, GPUs, code objects, libraries, variables, and one line of advice.
 use super::device::RocmDevice;
 use super::properties::properties;
 use crate::Result;
-use rocm_loader::{DriverKind, Library, Variable, Versions};
+use rocm_loader::{Library, LibraryFile, Variable, Versions};
 use std::fmt;
 use std::path::PathBuf;
 
 /// All of it. [`Report::gather`] asks; its `Display` is for people.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// What serves HIP's calls, or what is missing.
+    /// The driver that serves HIP's calls, or what is missing.
     pub driver: std::result::Result<String, String>,
     /// Whether results come from the software GPU.
     pub emulated: bool,
-    /// What every result must say of itself; `None` for those of an AMD GPU and of the software GPU.
+    /// Note that every result must carry; `None` for those of an AMD GPU and of the software GPU.
     pub note: Option<&'static str>,
     /// Versions, if there is a driver.
     pub versions: Option<Versions>,
@@ -27,7 +27,7 @@ pub struct Report {
     pub libraries: Vec<LibraryReport>,
     /// Variables that are set, with the harm that each does.
     pub variables: Vec<Variable>,
-    /// What to do first.
+    /// The first thing to do.
     pub advice: String,
 }
 
@@ -38,7 +38,7 @@ pub struct GpuReport {
     pub ordinal: usize,
     /// The name under which it is sold.
     pub name: String,
-    /// As the driver names it.
+    /// Architecture as the driver names it.
     pub arch: String,
     /// Whether it is built into the processor.
     pub integrated: bool,
@@ -52,9 +52,11 @@ pub struct GpuReport {
     pub trial: Option<std::result::Result<(), String>>,
 }
 
-/// One library of ROCm or CUDA.
+/// A library behind the driver.
 #[derive(Debug, Clone)]
 pub struct LibraryReport {
+    /// The library of ROCm that it is or stands for.
+    pub serves: Library,
     /// Its file name, without a version where there are several.
     pub name: &'static str,
     /// The file that is opened; `None` if there is none.
@@ -68,16 +70,13 @@ impl Report {
     /// for 30 seconds at most.
     pub fn gather() -> Self {
         let driver = rocm_loader::driver();
-        let emulated = driver.as_ref().is_ok_and(|driver| driver.kind() == DriverKind::Emulator);
+        let emulated = driver.as_ref().is_ok_and(|driver| driver.is_software());
         let archs = rocm_loader::device_archs();
         let gpus: Vec<GpuReport> =
             archs.iter().flatten().enumerate().map(|(ordinal, arch)| gpu(ordinal, arch)).collect();
-        let is_nvidia = driver.as_ref().is_ok_and(|driver| driver.kind() == DriverKind::Nvidia);
-        let libraries = match &driver {
-            Ok(driver) => driver.libraries(),
-            Err(_) => Library::ALL.map(|library| (library.soname_stem(), library.file())).into(),
-        };
-        let libraries = libraries.into_iter().map(|(name, file)| library_report(name, file, &gpus)).collect();
+        let note = driver.as_ref().ok().filter(|_| !emulated).and_then(|driver| driver.note());
+        let libraries =
+            rocm_loader::libraries().into_iter().map(|library| library_report(library, &gpus)).collect();
         let mut report = Self {
             versions: driver.as_ref().ok().map(|driver| driver.versions()),
             driver: archs.map_err(|error| error.to_string()).and_then(|_| match driver {
@@ -85,7 +84,7 @@ impl Report {
                 Err(error) => Err(error.to_string()),
             }),
             emulated,
-            note: is_nvidia.then_some(rocm_loader::DEVELOPMENT_NOTE),
+            note,
             default_ordinal: RocmDevice::default_ordinal().ok(),
             gpus,
             embedded: hip_kernels::archs(),
@@ -100,8 +99,9 @@ impl Report {
     /// Whether a model would run on some GPU here.
     pub fn is_healthy(&self) -> bool {
         let computes = |gpu: &GpuReport| matches!(gpu.trial, Some(Ok(())));
-        let multiplies = |name: &str| matches!(name, "librocblas.so" | "libcublas.so");
-        let has_blas = self.emulated || self.libraries.iter().any(|l| multiplies(l.name) && l.file.is_some());
+        let multiplies =
+            |library: &LibraryReport| library.serves == Library::RocBlas && library.file.is_some();
+        let has_blas = self.emulated || self.libraries.iter().any(multiplies);
         self.gpus.iter().any(computes) && has_blas
     }
 
@@ -194,19 +194,20 @@ fn free_without_kernels(ordinal: usize) -> Result<(usize, usize)> {
     RocmDevice::open(ordinal)?.memory_info()
 }
 
-fn library_report(name: &'static str, file: Option<PathBuf>, gpus: &[GpuReport]) -> LibraryReport {
-    let without_kernels = match file.is_some() && name == Library::RocBlas.soname_stem() {
+fn library_report(library: LibraryFile, gpus: &[GpuReport]) -> LibraryReport {
+    let LibraryFile { serves, name, file } = library;
+    let without_kernels = match file.is_some() && serves == Library::RocBlas {
         true => without_tensile(gpus),
         false => Vec::new(),
     };
-    LibraryReport { name, file, without_kernels }
+    LibraryReport { serves, name, file, without_kernels }
 }
 
 /// The architectures here for which rocBLAS has no kernels.
 fn without_tensile(gpus: &[GpuReport]) -> Vec<String> {
     let mut missing: Vec<String> = gpus
         .iter()
-        .filter(|gpu| rocm_loader::tensile::files_for(&gpu.arch).is_err())
+        .filter(|gpu| rocm_loader::driver().is_ok_and(|driver| driver.tensile_files(&gpu.arch).is_err()))
         .map(|gpu| processor(&gpu.arch).to_string())
         .collect();
     missing.sort();

@@ -17,16 +17,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 struct Fault {
     /// Which op, see [`op_name`]; 0 while nothing happened.
     op: u32,
-    /// How many faults were taken: one is written for each of these.
+    /// Number of faults that were read: one is written for each of these.
     turn: u32,
     index: i64,
     bound: u64,
 }
 
 /// The global of a module that points to the record.
-const GLOBAL: &str = "candle_fault";
+pub(super) const GLOBAL: &str = "candle_fault";
 
-/// What the kernels of one stream report, in pinned host memory that the device writes to: reading it after a wait
+/// Faults that the kernels of one stream report, in pinned host memory that the device writes to: reading it after a wait
 /// costs no copy.
 pub(crate) struct FaultRecord {
     stream: Arc<Stream>,
@@ -113,7 +113,7 @@ impl FaultRecord {
         .into())
     }
 
-    /// What went wrong on the record's stream, as far as it is known without waiting.
+    /// Returns what went wrong on the record's stream, as far as it is known without waiting.
     pub(super) fn take_all(&self) -> Result<()> {
         self.stream.failure()?;
         self.take()

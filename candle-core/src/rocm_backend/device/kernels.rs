@@ -1,18 +1,22 @@
 //! The shipped kernels that a device has loaded: found by their number, without a lock after their first use.
-use super::device::DeviceState;
+use super::faults::{self, FaultRecord};
+use crate::rocm_backend::stream::Stream;
 use crate::rocm_backend::RocmError;
 use crate::Result;
 use hip_kernels::contract::KernelId;
 use hip_kernels::Module;
 use rocm_rs::hip::{self, bindings};
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Functions by the number of their kernel; null until first used.
 pub(super) struct KernelTable {
     functions: Box<[AtomicPtr<bindings::ihipModuleSymbol_t>]>,
     /// Loaded modules; they stay until the device goes.
     modules: Mutex<Vec<LoadedModule>>,
+    arch: String,
+    faults: Arc<FaultRecord>,
+    stream: Arc<Stream>,
 }
 
 struct LoadedModule {
@@ -23,10 +27,18 @@ struct LoadedModule {
 // SAFETY: a module handle is not bound to a thread; it is only touched under the mutex around the list.
 unsafe impl Send for LoadedModule {}
 
+/// Loads a code object; `name` is for errors. The GPU is bound.
+pub(super) fn load_module(stream: &Stream, name: &str, code_object: &[u8]) -> Result<hip::Module> {
+    stream.check(hip::Module::load_data(code_object), || {
+        format!("hipModuleLoadData({name}, {} B)", code_object.len())
+    })
+}
+
 impl KernelTable {
-    pub(super) fn empty() -> Self {
+    /// An empty table of the kernels for `arch`; their faults go to `faults`.
+    pub(super) fn new(arch: String, faults: Arc<FaultRecord>, stream: Arc<Stream>) -> Self {
         let functions = (0..KernelId::COUNT).map(|_| AtomicPtr::default()).collect();
-        Self { functions, modules: Mutex::default() }
+        Self { functions, modules: Mutex::default(), arch, faults, stream }
     }
 
     /// The function of a kernel, loaded with its module the first time. The GPU is bound.
@@ -35,12 +47,12 @@ impl KernelTable {
     /// [`RocmError::CodeObject`] if the binary holds nothing for this GPU, [`RocmError::MissingKernel`] if the code
     /// object lacks the kernel, or HIP's own.
     #[inline]
-    pub(super) fn function(&self, id: KernelId, device: &DeviceState) -> Result<bindings::hipFunction_t> {
+    pub(super) fn function(&self, id: KernelId) -> Result<bindings::hipFunction_t> {
         // Relaxed would do for the handle itself; what the driver wrote for it must be seen as well.
         let function = self.functions[id.index()].load(Ordering::Acquire);
         match function.is_null() {
             false => Ok(function),
-            true => self.load(id, device),
+            true => self.load(id),
         }
     }
 
@@ -49,13 +61,27 @@ impl KernelTable {
         !self.functions[id.index()].load(Ordering::Relaxed).is_null()
     }
 
+    /// Leaves the modules to the end of the process: unloading one waits for its kernels.
+    pub(super) fn abandon(&mut self) {
+        std::mem::forget(std::mem::take(self.modules.get_mut().unwrap_or_else(PoisonError::into_inner)));
+    }
+
+    fn load_module(&self, module: Module) -> Result<hip::Module> {
+        let code_object = hip_kernels::code_object(module, &self.arch).map_err(RocmError::from)?;
+        let loaded = load_module(&self.stream, module.name(), &code_object.bytes)?;
+        if hip_kernels::metadata::has_symbol(&code_object.bytes, faults::GLOBAL) {
+            self.faults.attach(&loaded)?;
+        }
+        Ok(loaded)
+    }
+
     #[cold]
-    fn load(&self, id: KernelId, device: &DeviceState) -> Result<bindings::hipFunction_t> {
+    fn load(&self, id: KernelId) -> Result<bindings::hipFunction_t> {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         let index = match modules.iter().position(|loaded| loaded.id == id.module()) {
             Some(index) => index,
             None => {
-                let module = device.load_shipped(id.module())?;
+                let module = self.load_module(id.module())?;
                 modules.push(LoadedModule { id: id.module(), module });
                 modules.len() - 1
             }
@@ -66,11 +92,11 @@ impl KernelTable {
                 // HIP keeps the last error for whoever asks next.
                 let _ = hip::get_last_error();
                 let (module, kernel) = (id.module().name().to_string(), id.name().to_string());
-                let device = device.label().to_string();
+                let device = self.stream.label().to_string();
                 return Err(RocmError::MissingKernel { module, kernel, device }.into());
             }
         }
-        let function = device.stream.check(found, || format!("hipModuleGetFunction({})", id.name()))?;
+        let function = self.stream.check(found, || format!("hipModuleGetFunction({})", id.name()))?;
         // Threads that raced here store the same handle.
         self.functions[id.index()].store(function.as_raw(), Ordering::Release);
         Ok(function.as_raw())

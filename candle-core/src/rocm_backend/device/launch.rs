@@ -99,13 +99,13 @@ impl RocmDevice {
 }
 
 impl DeviceState {
-    /// [`RocmDevice::launch`] beside what is held back. The GPU is bound.
+    /// [`RocmDevice::launch`] without launching what is held back first. The GPU is bound.
     ///
     /// # Errors
-    /// As there.
+    /// See there.
     ///
     /// # Safety
-    /// As there.
+    /// See there.
     #[inline]
     pub(crate) unsafe fn launch_now<F: KernelFamily>(
         &self,
@@ -117,7 +117,7 @@ impl DeviceState {
         if threads > u64::from(F::BLOCK) || (config.lds_bytes > 0 && !F::DYNAMIC_LDS) {
             return Err(geometry_refused::<F>(kernel.id().name(), &config));
         }
-        let function = self.kernels.function(kernel.id(), self)?;
+        let function = self.function(kernel.id())?;
         let arguments = arguments.arguments();
         // SAFETY: the build has held the family's arguments against the code object's; the caller vouches for the rest.
         unsafe { enqueue(self, function, config, arguments.as_ref(), kernel.id().name()) }

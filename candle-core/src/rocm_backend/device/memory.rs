@@ -1,4 +1,4 @@
-//! What users ask of a device's memory, and set.
+//! Memory of a device: figures and settings for users.
 use super::device::RocmDevice;
 use crate::rocm_backend::stream::memory::MemoryStats;
 use crate::rocm_backend::RocmError;
@@ -18,7 +18,7 @@ impl RocmDevice {
         Ok((info.free, info.total))
     }
 
-    /// What the memory of this device is used for.
+    /// Returns what the memory of this device is used for.
     pub fn memory_stats(&self) -> MemoryStats {
         self.state().stream.memory().stats()
     }

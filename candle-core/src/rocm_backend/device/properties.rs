@@ -1,4 +1,4 @@
-//! What is asked of a GPU without opening it.
+//! Properties of a GPU, read without opening it.
 use crate::rocm_backend::stream::check;
 use crate::Result;
 use rocm_rs::hip::{self, bindings};
@@ -13,7 +13,7 @@ pub(super) struct Properties {
     pub(super) integrated: bool,
     /// Bytes.
     pub(super) total_memory: usize,
-    /// What HIP calls multiprocessors: compute units, or pairs of them.
+    /// Number of multiprocessors in HIP's terms: compute units, or pairs of them.
     pub(super) multiprocessors: usize,
 }
 

@@ -74,15 +74,15 @@ pub struct Attention<'a> {
     pub statistics: bool,
 }
 
-/// What [`Attention::forward`] makes.
+/// Result of [`Attention::forward`].
 pub struct Attended {
-    /// As the layout says that was asked for.
+    /// Laid out as was asked for.
     pub out: RocmStorage,
     /// f32 (batch, heads, queries), or (heads, all queries) of sequences; negative infinity where no key is seen.
     pub statistics: Option<RocmStorage>,
 }
 
-/// What a launch knows of its operands' sizes.
+/// Sizes of the operands of a launch.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) batches: usize,
@@ -93,7 +93,7 @@ pub(super) struct Sizes {
     pub(super) keys: usize,
     pub(super) width: usize,
     pub(super) value_width: usize,
-    /// Of all sequences.
+    /// Totals over all sequences.
     pub(super) total_queries: usize,
     pub(super) total_keys: usize,
     /// Rows of a page, and how many pages there are; 0 if keys are not paged.
@@ -107,13 +107,13 @@ impl Sizes {
         self.heads / self.key_heads * self.queries
     }
 
-    /// As kernels read them.
+    /// The sizes in the form that kernels read.
     pub(super) fn words(&self) -> [usize; 7] {
         let Self { batches, heads, key_heads, queries, keys, width, value_width, .. } = *self;
         [heads, key_heads, batches, queries, keys, width, value_width]
     }
 
-    /// Of batches and heads.
+    /// Strides of batches and heads.
     pub(super) fn statistics_strides(&self) -> [usize; 2] {
         [self.heads * self.total_queries, self.total_queries]
     }
@@ -296,9 +296,9 @@ impl Attention<'_> {
         for starts in lengths.into_iter().flatten() {
             expect("starts of sequences", &Some(starts), &[DType::U32, DType::I32], &[any])?;
         }
-        let further = [self.slopes, self.mask, self.ranges, self.pages].into_iter().flatten();
-        let further = further.chain(lengths.into_iter().flatten()).map(|(storage, _)| storage);
-        for storage in [k, v].into_iter().chain(further) {
+        let others = [self.slopes, self.mask, self.ranges, self.pages].into_iter().flatten();
+        let others = others.chain(lengths.into_iter().flatten()).map(|(storage, _)| storage);
+        for storage in [k, v].into_iter().chain(others) {
             let (lhs, rhs) = (q.device(), storage.device());
             if lhs.ordinal() != rhs.ordinal() {
                 let (lhs, rhs) = (lhs.location(), rhs.location());
@@ -373,7 +373,7 @@ struct Launch<'a> {
     sizes: Sizes,
 }
 
-/// How workgroups share the work.
+/// Distribution of the work over workgroups.
 #[derive(Debug, PartialEq, Eq)]
 struct Plan {
     /// Few rows a workgroup.
@@ -490,9 +490,9 @@ impl Launch<'_> {
         }
         let (x, y, z) = grid;
         // Sums of a piece's columns, the highest score and the sum of weights of each row.
-        let room = if z > 1 { x * y * z * ATTENTION_FEW * (columns + 2) } else { 0 };
+        let scratch_len = if z > 1 { x * y * z * ATTENTION_FEW * (columns + 2) } else { 0 };
         // SAFETY: what the second launch reads is written by the first.
-        let sums = unsafe { device.alloc::<f32>(room)? };
+        let sums = unsafe { device.alloc::<f32>(scratch_len)? };
         let partial = sums.ptr();
         let kernel = found(of.and_then(|of| AttentionKeys::kernel(keys_width, of)), op, self.dtype)?;
         // SAFETY: as above; there is room for the sums of all parts.

@@ -22,13 +22,13 @@ const WIDTHS: [(usize, GradientQueriesWidth, GradientKeysWidth); 4] = [
 /// Lanes that share a row of gradient_means.
 const LANES: usize = 32;
 
-/// What [`Attention::backward`] makes, each as the layout says that was asked for.
+/// Result of [`Attention::backward`], each laid out as was asked for.
 pub struct AttentionGradients {
-    /// Of the queries.
+    /// Gradient of the queries.
     pub q: RocmStorage,
-    /// Of the keys.
+    /// Gradient of the keys.
     pub k: RocmStorage,
-    /// Of the values.
+    /// Gradient of the values.
     pub v: RocmStorage,
 }
 

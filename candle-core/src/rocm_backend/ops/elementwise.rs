@@ -1,10 +1,10 @@
 //! Operations on each element by itself: unary, affine, powers, casts, binary, comparisons, where.
-use super::{computing, for_packs, found, strided};
+use super::{computing, for_packs, found, strided, Operand};
 use crate::op::{BinaryOpT, CmpOp, UnaryOpT};
 use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::{dtype_mismatch, unsupported_dtype};
 use crate::rocm_backend::layout::{in_pieces, Strided};
-use crate::rocm_backend::storage::{carrier, further, is_packed, RocmStorage};
+use crate::rocm_backend::storage::{carrier, is_packed, offset_by_elements, RocmStorage};
 use crate::{DType, Layout, Result};
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -14,24 +14,24 @@ use hip_kernels::contract::{
 };
 
 /// The contract's operation for one of upstream's, found when this is compiled.
-struct Upstreams<T>(std::marker::PhantomData<T>);
+pub(crate) struct ContractOp<T>(std::marker::PhantomData<T>);
 
-impl<U: UnaryOpT> Upstreams<U> {
+impl<U: UnaryOpT> ContractOp<U> {
     /// The contract names its functions without upstream's leading u.
-    const UNARY: UnaryOp = match UnaryOp::of(U::KERNEL.split_at(1).1) {
+    pub(crate) const UNARY: UnaryOp = match UnaryOp::of(U::KERNEL.split_at(1).1) {
         Some(op) => op,
         None => panic!("upstream has a unary operation that the kernels' contract lacks"),
     };
 }
 
-impl<B: BinaryOpT> Upstreams<B> {
-    const BINARY: BinaryOp = match BinaryOp::of(B::KERNEL) {
+impl<B: BinaryOpT> ContractOp<B> {
+    pub(crate) const BINARY: BinaryOp = match BinaryOp::of(B::KERNEL) {
         Some(op) => op,
         None => panic!("upstream has a binary operation that the kernels' contract lacks"),
     };
 }
 
-/// What a function of one element is for integers on the CPU device.
+/// Behaviour of a function of one element for integers on the CPU device.
 enum OfIntegers {
     /// One that has a kernel.
     Computed,
@@ -59,44 +59,17 @@ pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<R
     let op = U::NAME;
     let dtype = src.slice.dtype();
     let of_integers = match dtype {
-        DType::U8 | DType::U32 => of_integers(Upstreams::<U>::UNARY, false),
-        DType::I16 | DType::I32 | DType::I64 => of_integers(Upstreams::<U>::UNARY, true),
+        DType::U8 | DType::U32 => of_integers(ContractOp::<U>::UNARY, false),
+        DType::I16 | DType::I32 | DType::I64 => of_integers(ContractOp::<U>::UNARY, true),
         _ => OfIntegers::Computed,
     };
     let kernel = match of_integers {
-        OfIntegers::Computed => Unary::kernel(Upstreams::<U>::UNARY, computing(op, dtype)?),
+        OfIntegers::Computed => Unary::kernel(ContractOp::<U>::UNARY, computing(op, dtype)?),
         OfIntegers::Identity => return strided::dense(src, layout, op),
         OfIntegers::Zero => return strided::zeros_of(src, layout, op),
         OfIntegers::Refused => None,
     };
-    if Upstreams::<U>::UNARY == UnaryOp::Silu {
-        if let Some(dst) = deferred(op, [(src, layout); 2], |device, [x, _], out, numel| {
-            Ok(device.defer_silu(x, out, numel))
-        })? {
-            return Ok(dst);
-        }
-    }
     run_unary(op, found(kernel, op, dtype)?, src, layout)
-}
-
-/// The result of an operation of dense f32 that is held back for what follows it, if `defer` does so.
-fn deferred(
-    op: &'static str,
-    [(lhs, lhs_layout), (rhs, rhs_layout)]: [(&RocmStorage, &Layout); 2],
-    defer: impl FnOnce(&RocmDevice, [DevicePtr; 2], DevicePtr, usize) -> Result<bool>,
-) -> Result<Option<RocmStorage>> {
-    let device = &lhs.device;
-    let is_dense = |storage: &RocmStorage, layout: &Layout| {
-        storage.slice.dtype() == DType::F32 && layout.is_contiguous() && storage.device.id() == device.id()
-    };
-    if !device.state().stream.has_deferred() || !is_dense(lhs, lhs_layout) || !is_dense(rhs, rhs_layout) {
-        return Ok(None);
-    }
-    let numel = lhs_layout.shape().elem_count();
-    let operands = [lhs.ptr(lhs_layout, op)?, rhs.ptr(rhs_layout, op)?];
-    // SAFETY: every element is written by what is held back, or nothing reads it.
-    let dst = unsafe { RocmStorage::alloc(device, DType::F32, numel, op)? };
-    Ok(defer(device, operands, dst.slice.ptr(), numel)?.then_some(dst))
 }
 
 /// A function of every element by its kernel, with errors that name `op`. The result is dense and of the same dtype.
@@ -114,7 +87,7 @@ pub fn unary_function(
     run_unary(op, found(kernel, op, dtype)?, src, layout)
 }
 
-/// What a launch computes with: how many elements there are, where those of each operand lie, and where the result goes.
+/// Operands of a launch: number of elements, where those of each operand lie, and where the result goes.
 struct Elements<'a, const N: usize> {
     config: LaunchConfig,
     numel: usize,
@@ -130,7 +103,7 @@ struct Elements<'a, const N: usize> {
 fn each<const N: usize>(
     op: &'static str,
     dtype: DType,
-    operands: [(&RocmStorage, &Layout); N],
+    operands: [Operand; N],
     in_rows: bool,
     launch: impl Fn(&RocmDevice, Elements<'_, N>) -> Result<()>,
 ) -> Result<RocmStorage> {
@@ -141,12 +114,12 @@ fn each<const N: usize>(
     Ok(dst)
 }
 
-/// The same to memory that has room for it: that of an operand if it lies there just as densely.
+/// Like [`each`], to memory that is there: also that of an operand that lies there just as densely.
 #[inline]
 fn each_to<const N: usize>(
     op: &'static str,
     dtype: DType,
-    operands: [(&RocmStorage, &Layout); N],
+    operands: [Operand; N],
     in_rows: bool,
     to: DevicePtr,
     launch: impl Fn(&RocmDevice, Elements<'_, N>) -> Result<()>,
@@ -163,7 +136,7 @@ fn each_to<const N: usize>(
         }
         let config = for_packs(op, numel, strided, &sizes[..=N], lists)?;
         let Strided { num_dims, layout: info } = strided;
-        let out = further(to, dtype, first);
+        let out = offset_by_elements(to, dtype, first);
         launch(&head.device, Elements { config, numel, num_dims: *num_dims, info, from, out })
     })
 }
@@ -251,33 +224,12 @@ pub(crate) fn cast(src: &RocmStorage, layout: &Layout, to: DType) -> Result<Rocm
 }
 
 /// Upstream's operation `B` on pairs of elements; the layouts have the same dims.
-pub(crate) fn binary<B: BinaryOpT>(
-    lhs: &RocmStorage,
-    lhs_layout: &Layout,
-    rhs: &RocmStorage,
-    rhs_layout: &Layout,
-) -> Result<RocmStorage> {
-    let function = Upstreams::<B>::BINARY;
-    if matches!(function, BinaryOp::Badd | BinaryOp::Bmul) {
-        let operands = [(lhs, lhs_layout), (rhs, rhs_layout)];
-        if let Some(dst) = deferred(B::NAME, operands, |device, [lhs, rhs], out, numel| match function {
-            BinaryOp::Badd => Ok(device.defer_sum(lhs, rhs, out, numel)),
-            _ => device.defer_gate(lhs, rhs, out, numel),
-        })? {
-            return Ok(dst);
-        }
-    }
-    zip(B::NAME, function, lhs, lhs_layout, rhs, rhs_layout, None)
+pub(crate) fn binary<B: BinaryOpT>(lhs: Operand, rhs: Operand) -> Result<RocmStorage> {
+    zip(B::NAME, ContractOp::<B>::BINARY, [lhs, rhs], None)
 }
 
 /// 1 in u8 where the comparison holds, 0 elsewhere; the layouts have the same dims.
-pub(crate) fn compare(
-    lhs: &RocmStorage,
-    op: CmpOp,
-    rhs: &RocmStorage,
-    lhs_layout: &Layout,
-    rhs_layout: &Layout,
-) -> Result<RocmStorage> {
+pub(crate) fn compare(op: CmpOp, lhs: Operand, rhs: Operand) -> Result<RocmStorage> {
     let op = match op {
         CmpOp::Eq => BinaryOp::Eq,
         CmpOp::Ne => BinaryOp::Ne,
@@ -286,22 +238,19 @@ pub(crate) fn compare(
         CmpOp::Gt => BinaryOp::Gt,
         CmpOp::Ge => BinaryOp::Ge,
     };
-    zip("cmp", op, lhs, lhs_layout, rhs, rhs_layout, Some(DType::U8))
+    zip("cmp", op, [lhs, rhs], Some(DType::U8))
 }
 
 /// One of the kernels of two operands. The result is dense, of their dtype if no other is given.
 fn zip(
     op: &'static str,
     function: BinaryOp,
-    lhs: &RocmStorage,
-    lhs_layout: &Layout,
-    rhs: &RocmStorage,
-    rhs_layout: &Layout,
+    operands: [Operand; 2],
     result: Option<DType>,
 ) -> Result<RocmStorage> {
-    let dtype = dtype_of_both(lhs, rhs, op)?;
+    let dtype = dtype_of_both(operands[0].0, operands[1].0, op)?;
     let kernel = found(Binary::kernel(function, computing(op, dtype)?), op, dtype)?;
-    each(op, result.unwrap_or(dtype), [(lhs, lhs_layout), (rhs, rhs_layout)], true, |device, e| {
+    each(op, result.unwrap_or(dtype), operands, true, |device, e| {
         let Elements { config, numel, num_dims, info, from: [lhs, rhs], out } = e;
         // SAFETY: `each` has checked the operands, and `out` has room.
         unsafe { device.launch(kernel, config, &Binary { numel, num_dims, info, lhs, rhs, out }) }
@@ -339,21 +288,15 @@ fn dtype_of_both(lhs: &RocmStorage, rhs: &RocmStorage, op: &'static str) -> Resu
 }
 
 /// `t` where the condition is not zero, `f` elsewhere.
-pub(crate) fn where_cond(
-    cond: &RocmStorage,
-    cond_layout: &Layout,
-    t: &RocmStorage,
-    t_layout: &Layout,
-    f: &RocmStorage,
-    f_layout: &Layout,
-) -> Result<RocmStorage> {
+pub(crate) fn where_cond(operands: [Operand; 3]) -> Result<RocmStorage> {
     const OP: &str = "where-cond";
-    let condition = cond.slice.dtype();
+    let [condition, t, f] = operands.map(|(storage, _)| storage);
+    let condition = condition.slice.dtype();
     let condition_element = computing(OP, condition)?;
     // Dtypes that are no condition are refused before those of the operands are compared.
     let kernel = found(Where::kernel(condition_element, carrier(t.slice.dtype())), OP, condition)?;
     let dtype = dtype_of_both(t, f, OP)?;
-    each(OP, dtype, [(cond, cond_layout), (t, t_layout), (f, f_layout)], true, |device, e| {
+    each(OP, dtype, operands, true, |device, e| {
         let Elements { config, numel, num_dims, info, from: [ids, t, f], out } = e;
         // SAFETY: `each` has checked the operands, and `out` has room.
         unsafe { device.launch(kernel, config, &Where { numel, num_dims, info, ids, t, f, out }) }

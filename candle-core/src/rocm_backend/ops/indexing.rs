@@ -4,11 +4,11 @@
 //! the same every time ([`set_deterministic`]). All else is the CPU device's, bit by bit.
 //!
 //! An index out of range reads nothing and writes nothing; it is reported by the next call that waits for the device.
-use super::{check_computes, check_rank, computing, found, same_computing_dtype, sort, strided};
+use super::{check_computes, check_rank, computing, found, same_computing_dtype, sort, strided, Operand};
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
 use crate::rocm_backend::error::unsupported_dtype;
 use crate::rocm_backend::layout::runs;
-use crate::rocm_backend::storage::{carrier, further, RocmStorage};
+use crate::rocm_backend::storage::{carrier, offset_by_elements, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{
@@ -44,10 +44,8 @@ pub fn set_deterministic(in_order: bool) {
 /// `dst[l, j, r] = src[l, ids[j], r]`, the dims before `dim` flattened to l, those after it to r. The ids may be
 /// strided.
 pub(crate) fn index_select(
-    src: &RocmStorage,
-    ids: &RocmStorage,
-    layout: &Layout,
-    ids_layout: &Layout,
+    (src, layout): Operand,
+    (ids, ids_layout): Operand,
     dim: usize,
 ) -> Result<RocmStorage> {
     const OP: &str = "index-select";
@@ -78,9 +76,9 @@ pub(crate) fn index_select(
             let right_size = right * width / unit;
             let arguments = Take {
                 numel: left * ids_dim_size * right_size,
-                ids: further(index, ids.slice.dtype(), first_id * ids_stride),
-                inp: further(inp, dtype, first_left * size * right),
-                out: further(dst.slice.ptr(), dtype, (first_left * count + first_id) * right),
+                ids: offset_by_elements(index, ids.slice.dtype(), first_id * ids_stride),
+                inp: offset_by_elements(inp, dtype, first_left * size * right),
+                out: offset_by_elements(dst.slice.ptr(), dtype, (first_left * count + first_id) * right),
                 ids_stride,
                 src_dim_size: size,
                 src_right_size: right_size,
@@ -97,13 +95,7 @@ pub(crate) fn index_select(
 }
 
 /// `dst[l, j, r] = src[l, ids[l, j, r], r]`.
-pub(crate) fn gather(
-    src: &RocmStorage,
-    layout: &Layout,
-    ids: &RocmStorage,
-    ids_layout: &Layout,
-    dim: usize,
-) -> Result<RocmStorage> {
+pub(crate) fn gather((src, layout): Operand, (ids, ids_layout): Operand, dim: usize) -> Result<RocmStorage> {
     const OP: &str = "gather";
     let dtype = src.slice.dtype();
     check_computes(OP, dtype)?;
@@ -125,9 +117,9 @@ pub(crate) fn gather(
     for (first, left) in runs(left, fitting(OP, group)?) {
         let arguments = Take {
             numel: left * group,
-            ids: further(index, ids.slice.dtype(), first * group),
-            inp: further(inp, dtype, first * src_dim_size * src_right_size),
-            out: further(dst.slice.ptr(), dtype, first * group),
+            ids: offset_by_elements(index, ids.slice.dtype(), first * group),
+            inp: offset_by_elements(inp, dtype, first * src_dim_size * src_right_size),
+            out: offset_by_elements(dst.slice.ptr(), dtype, first * group),
             ids_stride: 1,
             src_dim_size,
             src_right_size,
@@ -142,14 +134,10 @@ pub(crate) fn gather(
 }
 
 /// `dst[l, ids[l, j, r], r] = src[l, j, r]`, or `+=` if `add`.
-#[allow(clippy::too_many_arguments, reason = "those of the backend's trait")]
 pub(crate) fn scatter(
-    dst: &mut RocmStorage,
-    layout: &Layout,
-    ids: &RocmStorage,
-    ids_layout: &Layout,
-    src: &RocmStorage,
-    src_layout: &Layout,
+    (dst, layout): (&mut RocmStorage, &Layout),
+    (ids, ids_layout): Operand,
+    (src, src_layout): Operand,
     dim: usize,
     add: bool,
 ) -> Result<()> {
@@ -165,12 +153,9 @@ pub(crate) fn scatter(
 
 /// A copy of `base` with `[l, ids[j], r] += src[l, j, r]`.
 pub(crate) fn index_add(
-    base: &RocmStorage,
-    layout: &Layout,
-    ids: &RocmStorage,
-    ids_layout: &Layout,
-    src: &RocmStorage,
-    src_layout: &Layout,
+    (base, layout): Operand,
+    (ids, ids_layout): Operand,
+    (src, src_layout): Operand,
     dim: usize,
 ) -> Result<RocmStorage> {
     const OP: &str = "index-add";
@@ -190,7 +175,7 @@ fn put(
     op: &'static str,
     kind: PutKind,
     (ids, ids_layout, ids_element, index): (&RocmStorage, &Layout, Element, DevicePtr),
-    (src, src_layout): (&RocmStorage, &Layout),
+    (src, src_layout): Operand,
     (dst, to, dst_dim_size): (&RocmStorage, DevicePtr, usize),
     dim: usize,
 ) -> Result<()> {
@@ -222,10 +207,12 @@ fn put(
         let first_id = if kind == PutKind::Ia { 0 } else { first * size * right };
         let arguments = Put {
             numel: left * threads * right,
-            ids: further(index, ids.slice.dtype(), first_id),
-            order: order.as_ref().map_or(DevicePtr::NULL, |o| further(o.slice.ptr(), DType::U32, first_id)),
-            inp: further(from, dtype, first * size * right),
-            out: further(to, dtype, first * dst_dim_size * right),
+            ids: offset_by_elements(index, ids.slice.dtype(), first_id),
+            order: order
+                .as_ref()
+                .map_or(DevicePtr::NULL, |o| offset_by_elements(o.slice.ptr(), DType::U32, first_id)),
+            inp: offset_by_elements(from, dtype, first * size * right),
+            out: offset_by_elements(to, dtype, first * dst_dim_size * right),
             src_dim_size: size,
             dst_dim_size,
             right_size: dim_word(right),
@@ -250,7 +237,7 @@ fn order(op: &'static str, ids: &RocmStorage, layout: &Layout, dim: usize) -> Re
     strided::dense(&order, &dense.transpose(dim, last)?, op)
 }
 
-/// What moves units of so many bytes.
+/// Unit in which elements of so many bytes are moved.
 fn units(bytes: usize) -> TakeUnit {
     match bytes {
         1 => TakeUnit::B1,
@@ -261,7 +248,7 @@ fn units(bytes: usize) -> TakeUnit {
     }
 }
 
-/// How many groups of `elements` one launch can count.
+/// Number of groups of `elements` that one launch can count.
 fn fitting(op: &'static str, elements: usize) -> Result<usize> {
     let limit = max_elements();
     match limit / elements.max(1) {
@@ -277,9 +264,9 @@ fn split(layout: &Layout, dim: usize) -> (usize, usize, usize) {
 }
 
 /// The dtype of the ids, if it is one that the operation takes.
-fn ids_element(ids: &RocmStorage, taken: &[DType], op: &'static str) -> Result<Element> {
+fn ids_element(ids: &RocmStorage, accepted: &[DType], op: &'static str) -> Result<Element> {
     let dtype = ids.slice.dtype();
-    match taken.contains(&dtype) {
+    match accepted.contains(&dtype) {
         true => computing(op, dtype),
         false => Err(unsupported_dtype(op, dtype)),
     }

@@ -1,7 +1,7 @@
 //! A linear layer with a bias in one call, where hipBLASLt has it.
 use crate::backend::BackendDevice;
 use crate::op::BackpropOp;
-use crate::rocm_backend::device::BiasedProduct;
+use crate::rocm_backend::libraries::BiasedProduct;
 use crate::rocm_backend::storage::RocmStorage;
 use crate::{DType, Result, Storage, Tensor};
 use hip_kernels::contract::PRODUCT_ROWS;

@@ -7,6 +7,7 @@ pub(super) mod indexing;
 pub(super) mod linear;
 pub(super) mod matmul;
 pub(super) mod pooling;
+pub(super) mod quantized_row;
 pub(super) mod random;
 pub(super) mod reduce;
 pub(super) mod scan;
@@ -20,6 +21,9 @@ use super::storage::{element, RocmStorage};
 use super::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{Element, KernelOf, BLOCK, BYTES_IN_FLIGHT, PACKS_IN_FLIGHT, PACK_BYTES};
+
+/// A storage, and the part of it that is an operand.
+pub(crate) type Operand<'a> = (&'a RocmStorage, &'a Layout);
 
 /// The most workgroups in y and z that every GPU takes.
 const MAX_GRID: usize = 65535;

@@ -28,48 +28,42 @@ impl RocmDevice {
         rng.next_block = first.wrapping_add(blocks);
         (rng.seed, first)
     }
-}
 
-/// Numbers evenly spread over `[low, high)`: `rand_uniform`.
-///
-/// # Errors
-/// As on the CPU device: for dtypes that are no floats, and for ranges that are empty or not finite in the dtype.
-pub(crate) fn uniform(
-    device: &RocmDevice,
-    dtype: DType,
-    elements: usize,
-    low: f64,
-    high: f64,
-) -> Result<RocmStorage> {
-    const OP: &str = "rand_uniform";
-    let (low, high) = (rounded(low, dtype, OP)?, rounded(high, dtype, OP)?);
-    let finite = low.is_finite() && high.is_finite() && rounded(high - low, dtype, OP)?.is_finite();
-    if !finite {
-        return Err(crate::Error::wrap(rand::distr::uniform::Error::NonFinite));
+    /// Numbers evenly spread over `[low, high)`: `rand_uniform`.
+    ///
+    /// # Errors
+    /// As on the CPU device: for dtypes that are no floats, and for ranges that are empty or not finite in the dtype.
+    pub(crate) fn uniform(&self, dtype: DType, elements: usize, low: f64, high: f64) -> Result<RocmStorage> {
+        const OP: &str = "rand_uniform";
+        let (low, high) = (rounded(low, dtype, OP)?, rounded(high, dtype, OP)?);
+        let finite = low.is_finite() && high.is_finite() && rounded(high - low, dtype, OP)?.is_finite();
+        if !finite {
+            return Err(crate::Error::wrap(rand::distr::uniform::Error::NonFinite));
+        }
+        if low >= high {
+            return Err(crate::Error::wrap(rand::distr::uniform::Error::EmptyRange));
+        }
+        fill(self, OP, RandomKind::Uniform, dtype, elements, (low, high))
     }
-    if low >= high {
-        return Err(crate::Error::wrap(rand::distr::uniform::Error::EmptyRange));
-    }
-    fill(device, OP, RandomKind::Uniform, dtype, elements, (low, high))
-}
 
-/// Numbers of a normal distribution: `rand_normal`.
-///
-/// # Errors
-/// As on the CPU device: for dtypes that are no floats, and for a deviation that is not finite in the dtype.
-pub(crate) fn normal(
-    device: &RocmDevice,
-    dtype: DType,
-    elements: usize,
-    mean: f64,
-    deviation: f64,
-) -> Result<RocmStorage> {
-    const OP: &str = "rand_normal";
-    let (mean, deviation) = (rounded(mean, dtype, OP)?, rounded(deviation, dtype, OP)?);
-    if !deviation.is_finite() {
-        return Err(crate::Error::wrap(rand_distr::NormalError::BadVariance));
+    /// Numbers of a normal distribution: `rand_normal`.
+    ///
+    /// # Errors
+    /// As on the CPU device: for dtypes that are no floats, and for a deviation that is not finite in the dtype.
+    pub(crate) fn normal(
+        &self,
+        dtype: DType,
+        elements: usize,
+        mean: f64,
+        deviation: f64,
+    ) -> Result<RocmStorage> {
+        const OP: &str = "rand_normal";
+        let (mean, deviation) = (rounded(mean, dtype, OP)?, rounded(deviation, dtype, OP)?);
+        if !deviation.is_finite() {
+            return Err(crate::Error::wrap(rand_distr::NormalError::BadVariance));
+        }
+        fill(self, OP, RandomKind::Normal, dtype, elements, (mean, deviation))
     }
-    fill(device, OP, RandomKind::Normal, dtype, elements, (mean, deviation))
 }
 
 /// `value` as the dtype has it.

@@ -4,7 +4,7 @@ use crate::error::bail;
 use crate::op::{BackpropOp, ReduceOp};
 use crate::rocm_backend::device::{max_elements, LaunchConfig, RocmDevice};
 use crate::rocm_backend::layout::{pieces, runs, Reduction, Strided};
-use crate::rocm_backend::storage::{element, further, RocmStorage};
+use crate::rocm_backend::storage::{element, offset_by_elements, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Storage, Tensor};
 use hip_kernels::contract::{
@@ -209,7 +209,7 @@ fn in_pieces(
         let piece_layout =
             Layout::new(shape.into(), layout.stride().to_vec(), piece.layouts[0].start_offset());
         let per_result = piece_layout.shape().elem_count() / count;
-        let to = further(dst.slice.ptr(), dst.slice.dtype(), piece.first);
+        let to = offset_by_elements(dst.slice.ptr(), dst.slice.dtype(), piece.first);
         match op {
             _ if per_result <= limit => run(src, op, scale, &piece_layout, dims, (count, per_result), to)?,
             ReduceOp::Sum => sum_of_long(src, scale, &piece_layout, dims, (count, per_result), to)?,
@@ -246,7 +246,7 @@ fn sum_of_long(
         let run = layout.narrow(longest, begin, len)?;
         let per_result = run.shape().elem_count() / results;
         let task = Task { results, per_result, layout: Strided::of_reduction(OP, &run, dims)? };
-        let to = further(sums.slice.ptr(), between, number * results);
+        let to = offset_by_elements(sums.slice.ptr(), between, number * results);
         sum(&src.device, (src.slice.dtype(), between), 1.0, &task, src.ptr(&run, OP)?, to)?;
     }
     let task = Task { results, per_result: count, layout: Strided::of_parts(results, count) };
@@ -282,7 +282,7 @@ struct Task {
     layout: Reduction,
 }
 
-/// How the threads of a launch share a [`Task`].
+/// Distribution of a [`Task`] over the threads of a launch.
 struct Plan {
     /// Threads per result and part, a power of two.
     width: u32,
@@ -322,7 +322,7 @@ impl Task {
         Ok(Plan { width: width as u32, across: across as u32, parts, config })
     }
 
-    /// How many results lie next to each other, wherever one begins that is a multiple of them; else 1.
+    /// Number of results that lie next to each other, wherever one begins that is a multiple of them; else 1.
     fn neighbours(&self, from: DevicePtr, size: usize) -> usize {
         let Strided { num_dims, layout } = &self.layout.strided;
         if !self.layout.across {
@@ -345,7 +345,7 @@ fn floor_power_of_two(n: usize) -> usize {
     1 << n.max(1).ilog2()
 }
 
-/// What sums of parts are kept in between launches.
+/// Dtype in which sums of parts are kept between launches.
 fn sum_dtype(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 | DType::F8E4M3 => DType::F32,

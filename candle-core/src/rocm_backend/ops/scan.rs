@@ -63,7 +63,7 @@ pub(crate) fn cumsum(x: &Tensor, dim: usize) -> Result<Option<Tensor>> {
     Ok(Some(crate::tensor::from_storage(Storage::Rocm(dst), x.shape(), BackpropOp::none(), false)))
 }
 
-/// How threads share the lines.
+/// Distribution of the lines over threads.
 struct Plan {
     /// Threads of a line and part, a power of two.
     width: usize,

@@ -2,7 +2,7 @@
 use super::{computing, found};
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
 use crate::rocm_backend::layout::runs;
-use crate::rocm_backend::storage::{carrier, further, RocmStorage};
+use crate::rocm_backend::storage::{carrier, offset_by_elements, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result, Shape};
 use hip_kernels::contract::{
@@ -48,8 +48,8 @@ pub fn arg_sort(
     }
     let one_launch = SORT_BLOCK * HELD / if dtype.size_in_bytes() == 8 { 2 } else { 1 };
     for (first, rows) in runs(elements / last_dim, limit / last_dim) {
-        let x = further(from, dtype, first * last_dim);
-        let to = further(dst.slice.ptr(), DType::U32, first * last_dim);
+        let x = offset_by_elements(from, dtype, first * last_dim);
+        let to = offset_by_elements(dst.slice.ptr(), DType::U32, first * last_dim);
         let sort = Sort { storage, x, keys: Keys::of(dtype, asc), rows, columns: last_dim, to };
         match last_dim <= one_launch {
             true => sort.at_once()?,
@@ -59,7 +59,7 @@ pub fn arg_sort(
     Ok((dst, shape))
 }
 
-/// How the kernels make keys of elements.
+/// Conversion of elements to sort keys.
 #[derive(Clone, Copy, Default)]
 struct Keys {
     sign: usize,
@@ -115,13 +115,13 @@ impl Sort<'_> {
         let (passes, tiles) = (dtype.size_in_bytes(), self.columns.div_ceil(TILE));
         let (elements, lists) = (self.rows * self.columns, self.rows * DIGITS);
         // SAFETY: each is written before it is read.
-        let room = |dtype, elements| unsafe { RocmStorage::alloc(device, dtype, elements, OP) };
+        let scratch = |dtype, elements| unsafe { RocmStorage::alloc(device, dtype, elements, OP) };
         let (keys, other_keys) = (
-            room(dtype, if passes > 1 { elements } else { 0 })?,
-            room(dtype, if passes > 2 { elements } else { 0 })?,
+            scratch(dtype, if passes > 1 { elements } else { 0 })?,
+            scratch(dtype, if passes > 2 { elements } else { 0 })?,
         );
-        let places = room(DType::U32, if passes > 1 { elements } else { 0 })?;
-        let (counts, totals) = (room(DType::U32, lists * tiles)?, room(DType::U32, lists)?);
+        let places = scratch(DType::U32, if passes > 1 { elements } else { 0 })?;
+        let (counts, totals) = (scratch(DType::U32, lists * tiles)?, scratch(DType::U32, lists)?);
         let (counts, totals) = (counts.slice.ptr(), totals.slice.ptr());
         let count = found(SortCount::kernel(carrier(dtype)), OP, dtype)?;
         let sum = found(SortSum::kernel(SortSumOp::Sum), OP, dtype)?;

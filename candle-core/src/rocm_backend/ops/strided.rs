@@ -3,7 +3,7 @@ use super::{for_packs, found, PACKS_AT_ONCE};
 use crate::rocm_backend::device::{max_elements, LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::dtype_mismatch;
 use crate::rocm_backend::layout::{in_pieces, runs, Strided};
-use crate::rocm_backend::storage::{carrier, carrier_of, further, RocmStorage};
+use crate::rocm_backend::storage::{carrier, carrier_of, offset_by_elements, RocmStorage};
 use crate::rocm_backend::stream::clear;
 use crate::scalar::Scalar;
 use crate::{DType, Layout, Result, Storage, Tensor};
@@ -45,7 +45,7 @@ pub(crate) fn duplicate(src: &RocmStorage) -> Result<RocmStorage> {
     let dst = RocmStorage { slice: src.slice.alloc_like()?, device: src.device.clone() };
     let (dtype, from, to, len) = (src.slice.dtype(), src.slice.ptr(), dst.slice.ptr(), src.slice.len());
     for (first, numel) in runs(len, max_elements()) {
-        let (inp, out) = (further(from, dtype, first), further(to, dtype, first));
+        let (inp, out) = (offset_by_elements(from, dtype, first), offset_by_elements(to, dtype, first));
         // SAFETY: both ends hold all elements.
         unsafe { launch_copy("copy", &src.device, dtype, (numel, &Strided::CONTIGUOUS), inp, out)? };
     }
@@ -62,7 +62,7 @@ fn run_copy(
     to: DevicePtr,
 ) -> Result<()> {
     in_pieces(op, [layout], |[layout], strided, first, numel| {
-        let (inp, out) = (src.ptr(layout, op)?, further(to, dtype, first));
+        let (inp, out) = (src.ptr(layout, op)?, offset_by_elements(to, dtype, first));
         // SAFETY: `inp` was checked against its buffer, and the caller has room for all pieces.
         unsafe { launch_copy(op, device, dtype, (numel, strided), inp, out) }
     })
@@ -195,7 +195,7 @@ impl<'a> RowCopies<'a> {
                 if self.count == COPIED {
                     self.launch()?;
                 }
-                let from = further(from, dtype, row * pitch + column);
+                let from = offset_by_elements(from, dtype, row * pitch + column);
                 let place = place + row * self.pitch + column;
                 self.sources[self.count] = RowCopy { from, rows, columns, pitch, place };
                 self.count += 1;
@@ -268,7 +268,7 @@ pub(crate) fn const_set(dst: &mut RocmStorage, value: Scalar, layout: &Layout) -
     })
 }
 
-/// The same memory with each element seen once: broadcast dims become 1.
+/// The layout of the memory with each element seen once: broadcast dims become 1.
 fn without_repeats(layout: &Layout) -> Layout {
     let dims = layout.dims().iter().zip(layout.stride());
     let once: Vec<usize> = dims.map(|(&dim, &stride)| if stride == 0 { dim.min(1) } else { dim }).collect();

@@ -1,5 +1,5 @@
 //! Typed device memory. The one place where tensors get and give back device memory.
-use super::memory::Taken;
+use super::memory::Allocation;
 use super::Stream;
 use crate::rocm_backend::RocmError;
 use crate::Result;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// Made by [`RocmDevice::alloc`](crate::RocmDevice::alloc) and its kin. An empty buffer has a null pointer.
 pub struct Buffer<T> {
     /// None for a buffer without bytes.
-    memory: Option<Taken>,
+    memory: Option<Allocation>,
     len: usize,
     stream: Arc<Stream>,
     /// Other streams that were given work on this memory.

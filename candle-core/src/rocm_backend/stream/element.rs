@@ -12,7 +12,7 @@ pub unsafe trait DeviceElement: Copy + Send + Sync + 'static {}
 /// A [`DeviceElement`] for which all bits zero is a value that makes sense: the type's own zero.
 ///
 /// # Safety
-/// As [`DeviceElement`], of which this is a part.
+/// See [`DeviceElement`], of which this is a part.
 pub unsafe trait ZeroableElement: DeviceElement {}
 
 macro_rules! elements {

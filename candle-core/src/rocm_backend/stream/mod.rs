@@ -2,7 +2,8 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `stream` | binding the GPU to a thread, ordering streams, waiting |
+//! | `handle` | HIP's stream: binding the GPU to a thread, checking calls, waiting |
+//! | `stream` | a stream with what belongs to it, and its order among others |
 //! | `wait` | waiting for good, or until a deadline |
 //! | `memory` | device memory that is reused without asking the driver |
 //! | `buffer`, `element` | typed device memory, and the types it may hold |
@@ -10,6 +11,7 @@
 mod buffer;
 mod copy;
 mod element;
+mod handle;
 pub(super) mod memory;
 mod staging;
 #[allow(clippy::module_inception, reason = "the type that gives the folder its name")]
@@ -19,6 +21,7 @@ mod wait;
 pub use buffer::Buffer;
 pub(super) use copy::{across, clear, download, upload};
 pub use element::{DeviceElement, ZeroableElement};
-pub(super) use memory::Taken;
-pub(super) use stream::{check, DeferredWork, Stream, StreamId};
+pub(super) use handle::{check, StreamId};
+pub(super) use memory::Allocation;
+pub(super) use stream::{HeldLaunches, Stream};
 pub use wait::DEADLINE_VARIABLE;

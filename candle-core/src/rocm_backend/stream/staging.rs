@@ -1,9 +1,9 @@
 //! Uploads without waiting: the data goes through a ring of pinned memory.
-use super::Stream;
+use super::handle::StreamHandle;
 use crate::Result;
 use rocm_rs::hip;
 
-/// What goes through the ring at once; larger uploads go in parts.
+/// Bytes that go through the ring at once; larger uploads go in parts.
 pub(super) const MAX_STAGED: usize = 4 << 20;
 
 /// The ring is filled chunk by chunk: with four of them the copies of three may still be under way.
@@ -28,7 +28,7 @@ unsafe impl Send for Staging {}
 
 impl Staging {
     /// Allocates the ring. The GPU is bound.
-    pub(super) fn of(stream: &Stream) -> Result<Self> {
+    pub(super) fn of(stream: &StreamHandle) -> Result<Self> {
         let bytes = CHUNKS * MAX_STAGED;
         let memory = stream
             .check(hip::PinnedMemory::new(bytes), || format!("hipHostMalloc({bytes} B upload ring)"))?;
@@ -42,7 +42,7 @@ impl Staging {
     /// `src` must be readable for `bytes` bytes.
     pub(super) unsafe fn stage(
         &mut self,
-        stream: &Stream,
+        stream: &StreamHandle,
         src: *const u8,
         bytes: usize,
     ) -> Result<*const u8> {
@@ -58,7 +58,7 @@ impl Staging {
     }
 
     /// Leaves the chunk to its copies, and goes on in the next one as soon as its own are done.
-    fn next_chunk(&mut self, stream: &Stream) -> Result<()> {
+    fn next_chunk(&mut self, stream: &StreamHandle) -> Result<()> {
         let event = match self.filled[self.chunk].take() {
             Some(event) => event,
             None => stream.make_event()?,

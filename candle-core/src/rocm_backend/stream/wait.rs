@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Seconds that the host waits for a device at most, like `30` or `0.5`; without a limit if unset or 0.
 pub const DEADLINE_VARIABLE: &str = "CANDLE_ROCM_DEADLINE";
 
-/// How many launches an error about a passed deadline names.
+/// Number of launches that an error about a passed deadline names.
 const RECENT: usize = 8;
 /// So long the host asks without pause: work in progress mostly ends soon.
 const EAGER: Duration = Duration::from_micros(100);
@@ -101,10 +101,10 @@ fn done(code: bindings::hipError_t) -> Result<(), Unfinished> {
     hip::Error::from_hip_error(code).map_err(Unfinished::Failed)
 }
 
-/// What [`DEADLINE_VARIABLE`] says.
+/// Reads [`DEADLINE_VARIABLE`].
 ///
 /// # Errors
-/// What is wrong with it.
+/// Text that says what is wrong with it.
 pub(crate) fn deadline_from_env() -> Result<Option<Duration>, String> {
     parse(std::env::var_os(DEADLINE_VARIABLE))
 }

@@ -1,100 +1,42 @@
 //! gfx9's names and operands: gfx908, gfx90a, gfx942.
-use super::{Names, Pair, before_gfx11, swap_compared, with_prefixes};
+use super::{BEFORE_GFX11, CACHES, Names, swap_compared};
 use crate::exec::wave::FIRST_AGPR;
-use crate::isa::{DecodeError, Encoding, Inst, Operand, Sdwa, SdwaSelect, SdwaUnused};
-use std::collections::BTreeMap;
+use crate::isa::{DecodeError, Encoding, Inst, Operand, Sdwa, SdwaSelect, SdwaUnused, expand};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::LazyLock;
 
-/// gfx9 has no carry-less additions with a name of their own, nor `_nc_`.
-const VECTOR: &[Pair] = &[
-    ("v_add_u32", "v_add_nc_u32"),
-    ("v_sub_u32", "v_sub_nc_u32"),
-    ("v_subrev_u32", "v_subrev_nc_u32"),
-    ("v_add_i32", "v_add_nc_i32"),
-    ("v_sub_i32", "v_sub_nc_i32"),
-    ("v_add_u16", "v_add_nc_u16"),
-    ("v_sub_u16", "v_sub_nc_u16"),
-    ("v_subrev_u16", "v_subrev_nc_u16"),
-    ("v_add_i16", "v_add_nc_i16"),
-    ("v_sub_i16", "v_sub_nc_i16"),
-    ("v_addc_co_u32", "v_add_co_ci_u32"),
-    ("v_subb_co_u32", "v_sub_co_ci_u32"),
-    ("v_subbrev_co_u32", "v_subrev_co_ci_u32"),
-    ("v_mad_legacy_f16", "v_mad_f16"),
-    ("v_mad_legacy_u16", "v_mad_u16"),
-    ("v_mad_legacy_i16", "v_mad_i16"),
-    ("v_fma_legacy_f16", "v_fma_f16"),
-    ("v_div_fixup_legacy_f16", "v_div_fixup_f16"),
-    // Accumulation registers lie behind the vector registers.
-    ("v_accvgpr_read_b32", "v_mov_b32"),
-    ("v_accvgpr_write_b32", "v_mov_b32"),
-    ("v_accvgpr_mov_b32", "v_mov_b32"),
-];
+/// gfx9 has no carry-less additions with a name of their own, nor `_nc_`; accumulation registers lie behind the vector
+/// registers; gfx942's 8-bit floats are not gfx12's, and its loads to LDS are a bit of the plain ones before it; clocks
+/// stand still as gfx11's messages do; waits and caches change nothing.
+const OWN: &str = "
+    v_{add,sub,subrev}_u{32,16}             v_{add,sub,subrev}_nc_u{32,16}
+    v_{add,sub}_i{32,16}                    v_{add,sub}_nc_i{32,16}
+    v_{addc,subb,subbrev}_co_u32            v_{add,sub,subrev}_co_ci_u32
+    v_mad_legacy_{f,u,i}16                  v_mad_{f,u,i}16
+    v_{fma,div_fixup}_legacy_f16            v_{fma,div_fixup}_f16
+    v_accvgpr_{read,write,mov}_b32          v_mov_b32
+    v_cvt_{,pk_}f32_{fp8,bf8}               v_cvt_{,pk_}f32_{fp8,bf8} fnuz
+    v_cvt_{pk,sr}_{fp8,bf8}_f32             v_cvt_{pk,sr}_{fp8,bf8}_f32 fnuz
+    s_{memtime,memrealtime}                 s_sendmsg_rtn_b64
+    {global,scratch}_load_lds_{ubyte,sbyte} {global,scratch}_load_{u8,i8}
+    {global,scratch}_load_lds_{ushort,sshort,dword} {global,scratch}_load_{u16,i16,b32}
+    buffer_{wbinvl1,wbinvl1_vol,wbl2,invl2,inv} s_nop
+    s_dcache_{inv,wb}_vol                   s_nop
+";
 
-/// gfx942's 8-bit floats are not gfx12's.
-const SMALL_FLOATS: &[Pair] = &[
-    ("v_cvt_f32_fp8", "v_cvt_f32_fp8 fnuz"),
-    ("v_cvt_f32_bf8", "v_cvt_f32_bf8 fnuz"),
-    ("v_cvt_pk_f32_fp8", "v_cvt_pk_f32_fp8 fnuz"),
-    ("v_cvt_pk_f32_bf8", "v_cvt_pk_f32_bf8 fnuz"),
-    ("v_cvt_pk_fp8_f32", "v_cvt_pk_fp8_f32 fnuz"),
-    ("v_cvt_pk_bf8_f32", "v_cvt_pk_bf8_f32 fnuz"),
-    ("v_cvt_sr_fp8_f32", "v_cvt_sr_fp8_f32 fnuz"),
-    ("v_cvt_sr_bf8_f32", "v_cvt_sr_bf8_f32 fnuz"),
-];
-
-/// Clocks, which stand still as gfx11's messages do.
-const CLOCKS: &[Pair] = &[("s_memtime", "s_sendmsg_rtn_b64"), ("s_memrealtime", "s_sendmsg_rtn_b64")];
-
-/// gfx942's loads to LDS, which are a bit of the plain ones before it.
-const LOADS_TO_LDS: [&[Pair]; 2] = *with_prefixes!(["global_" "scratch_"] {
-    "load_lds_ubyte" "load_u8"
-    "load_lds_sbyte" "load_i8"
-    "load_lds_ushort" "load_u16"
-    "load_lds_sshort" "load_i16"
-    "load_lds_dword" "load_b32"
-});
-
-/// Waits and caches of gfx9 alone.
-const NO_OPS: &[Pair] = &[
-    ("buffer_wbinvl1", "s_nop"),
-    ("buffer_wbinvl1_vol", "s_nop"),
-    ("buffer_wbl2", "s_nop"),
-    ("buffer_invl2", "s_nop"),
-    ("buffer_inv", "s_nop"),
-    ("s_dcache_inv_vol", "s_nop"),
-    ("s_dcache_wb_vol", "s_nop"),
-];
-
-static NAMES: LazyLock<Names> =
-    LazyLock::new(|| before_gfx11(&[VECTOR, SMALL_FLOATS, CLOCKS, LOADS_TO_LDS[0], LOADS_TO_LDS[1], NO_OPS]));
+static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new(&[BEFORE_GFX11, CACHES, OWN]));
 
 /// 16-bit operations that keep the half they do not write: those that choose halves by op_sel, and the
 /// multiply-adds that accumulate or have a literal. All others of gfx9 clear it (LLVM's zeroesHigh16BitsOfDest).
-const KEEPING: &[&str] = &[
-    "v_mad_f16",
-    "v_mad_u16",
-    "v_mad_i16",
-    "v_fma_f16",
-    "v_div_fixup_f16",
-    "v_min3_f16",
-    "v_min3_i16",
-    "v_min3_u16",
-    "v_max3_f16",
-    "v_max3_i16",
-    "v_max3_u16",
-    "v_med3_f16",
-    "v_med3_i16",
-    "v_med3_u16",
-    "v_add_i16",
-    "v_sub_i16",
-    "v_mac_f16",
-    "v_madmk_f16",
-    "v_madak_f16",
-    "v_fmac_f16",
-    "v_fmamk_f16",
-    "v_fmaak_f16",
-];
+static KEEPING: LazyLock<HashSet<String>> = LazyLock::new(|| {
+    const PATTERNS: [&str; 4] = [
+        "v_mad_{f,u,i}16",
+        "v_{fma,div_fixup,mac,madmk,madak,fmac,fmamk,fmaak}_f16",
+        "v_{min3,max3,med3}_{f,i,u}16",
+        "v_{add,sub}_i16",
+    ];
+    PATTERNS.into_iter().flat_map(expand).collect()
+});
 
 /// A whole register as destination: what a 16-bit result does not fill is cleared.
 const WHOLE: Sdwa =
@@ -102,7 +44,7 @@ const WHOLE: Sdwa =
 
 pub(super) fn rewrite(inst: &mut Inst) {
     let short = matches!(inst.encoding, Encoding::Vop1 | Encoding::Vop2 | Encoding::Vop3);
-    if short && inst.sdwa.is_none() && inst.name.contains("16") && !KEEPING.contains(&inst.name) {
+    if short && inst.sdwa.is_none() && inst.name.contains("16") && !KEEPING.contains(inst.name) {
         inst.sdwa = Some(WHOLE);
     }
     // It has one choice per source, where packed operations have two.

@@ -1,24 +1,11 @@
 //! Names and operands of other families.
 use super::*;
-use crate::isa::{Encoding, Mods, Operand, SdwaSelect, SdwaUnused};
+use crate::isa::{Encoding, Operand, SdwaSelect, SdwaUnused};
 
 fn inst(name: &'static str) -> Inst {
     let register = Operand::Vgpr;
-    Inst {
-        name,
-        encoding: Encoding::Ds,
-        size: 8,
-        dst: register(1),
-        dst2: Operand::None,
-        src: [register(2), register(3), register(4), Operand::None],
-        imm: 0,
-        offset0: 0,
-        offset1: 0,
-        mods: Mods::default(),
-        dpp: None,
-        sdwa: None,
-        pair: None,
-    }
+    let src = [register(2), register(3), register(4), Operand::None];
+    Inst { size: 8, dst: register(1), src, ..Inst::blank(name, Encoding::Ds) }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::exec::wave::Wave;
 use crate::exec::{Access, FaultKind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// From the old value, the source and the second operand (compare value or mask) to the new value.
+/// Computes the new value from the old one, the source and the second operand (compare value or mask).
 #[derive(Clone, Copy)]
 pub(super) enum AtomicOperation {
     Narrow(fn(u32, u32, u32) -> u32),
@@ -36,58 +36,57 @@ fn larger<T: PartialOrd>(old: T, source: T) -> T {
     if source > old { source } else { old }
 }
 
+/// Finds the operations that integers of 32 and of 64 bits have alike, by a name without the number of bits.
+macro_rules! integer_operation {
+    ($name:expr, $unsigned:ty, $signed:ty) => {{
+        let operation: fn($unsigned, $unsigned, $unsigned) -> $unsigned = match $name {
+            "add_u" => |old, s, _| old.wrapping_add(s),
+            "sub_u" => |old, s, _| old.wrapping_sub(s),
+            "rsub_u" => |old, s, _| s.wrapping_sub(old),
+            "inc_u" => |old, s, _| if old >= s { 0 } else { old + 1 },
+            "dec_u" => |old, s, _| if old == 0 || old > s { s } else { old - 1 },
+            "min_i" => |old, s, _| (old as $signed).min(s as $signed) as $unsigned,
+            "max_i" => |old, s, _| (old as $signed).max(s as $signed) as $unsigned,
+            "min_u" => |old, s, _| old.min(s),
+            "max_u" => |old, s, _| old.max(s),
+            "and_b" => |old, s, _| old & s,
+            "or_b" => |old, s, _| old | s,
+            "xor_b" => |old, s, _| old ^ s,
+            "mskor_b" => |old, s, t| old & !s | t,
+            "swap_b" | "storexchg_b" => |_, s, _| s,
+            "cmpswap_b" | "cmpstore_b" => |old, s, compare| if old == compare { s } else { old },
+            _ => return None,
+        };
+        operation
+    }};
+}
+
 /// The operation of a name such as `add_u32` or `cmpswap_b64`: LLVM's suffix without `atomic_` or `_rtn`.
 pub(super) fn find(name: &str) -> Option<AtomicOperation> {
     use AtomicOperation::{Narrow, Wide};
     Some(match name {
-        "add_u32" => Narrow(|old, s, _| old.wrapping_add(s)),
-        "sub_u32" => Narrow(|old, s, _| old.wrapping_sub(s)),
-        "rsub_u32" => Narrow(|old, s, _| s.wrapping_sub(old)),
         "csub_u32" => Narrow(|old, s, _| old.saturating_sub(s)),
         "cond_sub_u32" => Narrow(|old, s, _| if old >= s { old - s } else { old }),
-        "inc_u32" => Narrow(|old, s, _| if old >= s { 0 } else { old + 1 }),
-        "dec_u32" => Narrow(|old, s, _| if old == 0 || old > s { s } else { old - 1 }),
         "wrap_b32" => Narrow(|old, s, t| if old >= s { old - s } else { old.wrapping_add(t) }),
-        "min_i32" => Narrow(|old, s, _| (old as i32).min(s as i32) as u32),
-        "max_i32" => Narrow(|old, s, _| (old as i32).max(s as i32) as u32),
-        "min_u32" => Narrow(|old, s, _| old.min(s)),
-        "max_u32" => Narrow(|old, s, _| old.max(s)),
-        "and_b32" => Narrow(|old, s, _| old & s),
-        "or_b32" => Narrow(|old, s, _| old | s),
-        "xor_b32" => Narrow(|old, s, _| old ^ s),
-        "mskor_b32" => Narrow(|old, s, t| old & !s | t),
-        "swap_b32" | "storexchg_b32" => Narrow(|_, s, _| s),
-        "cmpswap_b32" | "cmpstore_b32" => Narrow(|old, s, compare| if old == compare { s } else { old }),
-        "cmpswap_f32" | "cmpstore_f32" => {
-            Narrow(|old, s, t| if f32::from_bits(old) == f32::from_bits(t) { s } else { old })
-        }
         "add_f32" => Narrow(|old, s, _| f32_op(|a, b| a + b, old, s)),
         "min_f32" => Narrow(|old, s, _| f32_op(smaller, old, s)),
         "max_f32" => Narrow(|old, s, _| f32_op(larger, old, s)),
-        "add_u64" => Wide(|old, s, _| old.wrapping_add(s)),
-        "sub_u64" => Wide(|old, s, _| old.wrapping_sub(s)),
-        "rsub_u64" => Wide(|old, s, _| s.wrapping_sub(old)),
-        "inc_u64" => Wide(|old, s, _| if old >= s { 0 } else { old + 1 }),
-        "dec_u64" => Wide(|old, s, _| if old == 0 || old > s { s } else { old - 1 }),
-        "min_i64" => Wide(|old, s, _| (old as i64).min(s as i64) as u64),
-        "max_i64" => Wide(|old, s, _| (old as i64).max(s as i64) as u64),
-        "min_u64" => Wide(|old, s, _| old.min(s)),
-        "max_u64" => Wide(|old, s, _| old.max(s)),
-        "and_b64" => Wide(|old, s, _| old & s),
-        "or_b64" => Wide(|old, s, _| old | s),
-        "xor_b64" => Wide(|old, s, _| old ^ s),
-        "mskor_b64" => Wide(|old, s, t| old & !s | t),
-        "swap_b64" | "storexchg_b64" => Wide(|_, s, _| s),
-        "cmpswap_b64" | "cmpstore_b64" => Wide(|old, s, compare| if old == compare { s } else { old }),
-        "add_f64" => Wide(|old, s, _| (f64::from_bits(old) + f64::from_bits(s)).to_bits()),
+        "cmpswap_f32" | "cmpstore_f32" => {
+            Narrow(|old, s, t| if f32::from_bits(old) == f32::from_bits(t) { s } else { old })
+        }
         "pk_add_f16" => Narrow(|old, s, _| each_half(old, s, |a, b| narrow(widen(a) + widen(b)))),
         "pk_add_bf16" => Narrow(|old, s, _| each_half(old, s, add_bf16)),
+        "add_f64" => Wide(|old, s, _| (f64::from_bits(old) + f64::from_bits(s)).to_bits()),
+        "min_f64" => Wide(|old, s, _| smaller(f64::from_bits(old), f64::from_bits(s)).to_bits()),
+        "max_f64" => Wide(|old, s, _| larger(f64::from_bits(old), f64::from_bits(s)).to_bits()),
         "cmpswap_f64" | "cmpstore_f64" => {
             Wide(|old, s, t| if f64::from_bits(old) == f64::from_bits(t) { s } else { old })
         }
-        "min_f64" => Wide(|old, s, _| smaller(f64::from_bits(old), f64::from_bits(s)).to_bits()),
-        "max_f64" => Wide(|old, s, _| larger(f64::from_bits(old), f64::from_bits(s)).to_bits()),
-        _ => return None,
+        _ => match (name.strip_suffix("32"), name.strip_suffix("64")) {
+            (Some(name), _) => Narrow(integer_operation!(name, u32, i32)),
+            (_, Some(name)) => Wide(integer_operation!(name, u64, i64)),
+            _ => return None,
+        },
     })
 }
 
@@ -133,7 +132,7 @@ impl AtomicOperation {
         self.run_with(region, wave, addresses, exec, &source, &second, dst)
     }
 
-    /// The same with operands at hand.
+    /// Like [`Self::run`], with operands that were read before.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn run_with<const W: usize, R: Region>(
         self,

@@ -1,4 +1,4 @@
-//! From a decoded memory instruction to its step.
+//! Preparation of decoded memory instructions.
 use super::{Action, Exchange, LoadFormat, MemoryStep, Space, StoreFormat};
 use super::{atomics, pieces};
 use crate::isa::{Encoding, Family, Inst, Operand};
@@ -90,32 +90,45 @@ fn prepare_buffer(inst: &Inst) -> Option<MemoryStep> {
 
 /// FLAT, GLOBAL and SCRATCH.
 fn flat_action(name: &str) -> Option<Action> {
-    if let Some(operation) = name.strip_prefix("atomic_") {
-        return atomics::find(operation).map(Action::Atomic);
+    match name.strip_prefix("atomic_") {
+        Some(operation) => atomics::find(operation).map(Action::Atomic),
+        None => plain_action(name),
     }
+}
+
+/// Loads and stores of one place. Halves of registers are called otherwise in LDS.
+fn plain_action(name: &str) -> Option<Action> {
+    use LoadFormat::*;
+    let load = match name {
+        "load_u8" => U8,
+        "load_i8" => I8,
+        "load_u16" => U16,
+        "load_i16" => I16,
+        "load_d16_u8" | "load_u8_d16" => LowU8,
+        "load_d16_i8" | "load_i8_d16" => LowI8,
+        "load_d16_b16" | "load_u16_d16" => Low16,
+        "load_d16_hi_u8" | "load_u8_d16_hi" => HighU8,
+        "load_d16_hi_i8" | "load_i8_d16_hi" => HighI8,
+        "load_d16_hi_b16" | "load_u16_d16_hi" => High16,
+        "load_b32" => Dword1,
+        "load_b64" => Dword2,
+        "load_b96" => Dword3,
+        "load_b128" => Dword4,
+        _ => return plain_store(name).map(Action::Store),
+    };
+    Some(Action::Load(load))
+}
+
+fn plain_store(name: &str) -> Option<StoreFormat> {
     Some(match name {
-        "load_u8" => Action::Load(LoadFormat::U8),
-        "load_i8" => Action::Load(LoadFormat::I8),
-        "load_u16" => Action::Load(LoadFormat::U16),
-        "load_i16" => Action::Load(LoadFormat::I16),
-        "load_d16_u8" => Action::Load(LoadFormat::LowU8),
-        "load_d16_i8" => Action::Load(LoadFormat::LowI8),
-        "load_d16_b16" => Action::Load(LoadFormat::Low16),
-        "load_d16_hi_u8" => Action::Load(LoadFormat::HighU8),
-        "load_d16_hi_i8" => Action::Load(LoadFormat::HighI8),
-        "load_d16_hi_b16" => Action::Load(LoadFormat::High16),
-        "load_b32" => Action::Load(LoadFormat::Dword1),
-        "load_b64" => Action::Load(LoadFormat::Dword2),
-        "load_b96" => Action::Load(LoadFormat::Dword3),
-        "load_b128" => Action::Load(LoadFormat::Dword4),
-        "store_b8" => Action::Store(StoreFormat::Byte),
-        "store_b16" => Action::Store(StoreFormat::Short),
-        "store_d16_hi_b8" => Action::Store(StoreFormat::HighByte),
-        "store_d16_hi_b16" => Action::Store(StoreFormat::HighShort),
-        "store_b32" => Action::Store(StoreFormat::Dword1),
-        "store_b64" => Action::Store(StoreFormat::Dword2),
-        "store_b96" => Action::Store(StoreFormat::Dword3),
-        "store_b128" => Action::Store(StoreFormat::Dword4),
+        "store_b8" => StoreFormat::Byte,
+        "store_b16" => StoreFormat::Short,
+        "store_d16_hi_b8" | "store_b8_d16_hi" => StoreFormat::HighByte,
+        "store_d16_hi_b16" | "store_b16_d16_hi" => StoreFormat::HighShort,
+        "store_b32" => StoreFormat::Dword1,
+        "store_b64" => StoreFormat::Dword2,
+        "store_b96" => StoreFormat::Dword3,
+        "store_b128" => StoreFormat::Dword4,
         _ => return None,
     })
 }
@@ -141,45 +154,22 @@ fn lds_action(name: &str, inst: &Inst, family: Family) -> Option<Action> {
         let unit = if name.contains("_stride64") { 64 * bytes } else { bytes };
         [inst.offset0 as u32 * unit, inst.offset1 as u32 * unit]
     };
-    Some(match name {
-        "load_u8" => Action::Load(LoadFormat::U8),
-        "load_i8" => Action::Load(LoadFormat::I8),
-        "load_u16" => Action::Load(LoadFormat::U16),
-        "load_i16" => Action::Load(LoadFormat::I16),
-        "load_u8_d16" => Action::Load(LoadFormat::LowU8),
-        "load_i8_d16" => Action::Load(LoadFormat::LowI8),
-        "load_u16_d16" => Action::Load(LoadFormat::Low16),
-        "load_u8_d16_hi" => Action::Load(LoadFormat::HighU8),
-        "load_i8_d16_hi" => Action::Load(LoadFormat::HighI8),
-        "load_u16_d16_hi" => Action::Load(LoadFormat::High16),
-        "load_b32" => Action::Load(LoadFormat::Dword1),
-        "load_b64" => Action::Load(LoadFormat::Dword2),
-        "load_b96" => Action::Load(LoadFormat::Dword3),
-        "load_b128" => Action::Load(LoadFormat::Dword4),
-        "load_2addr_b32" | "load_2addr_stride64_b32" => Action::LoadTwo(LoadFormat::Dword1, distances(4)),
-        "load_2addr_b64" | "load_2addr_stride64_b64" => Action::LoadTwo(LoadFormat::Dword2, distances(8)),
-        "store_b8" => Action::Store(StoreFormat::Byte),
-        "store_b16" => Action::Store(StoreFormat::Short),
-        "store_b8_d16_hi" => Action::Store(StoreFormat::HighByte),
-        "store_b16_d16_hi" => Action::Store(StoreFormat::HighShort),
-        "store_b32" => Action::Store(StoreFormat::Dword1),
-        "store_b64" => Action::Store(StoreFormat::Dword2),
-        "store_b96" => Action::Store(StoreFormat::Dword3),
-        "store_b128" => Action::Store(StoreFormat::Dword4),
-        "store_2addr_b32" | "store_2addr_stride64_b32" => Action::StoreTwo(StoreFormat::Dword1, distances(4)),
-        "store_2addr_b64" | "store_2addr_stride64_b64" => Action::StoreTwo(StoreFormat::Dword2, distances(8)),
+    Some(match name.replace("_stride64", "").as_str() {
+        "load_2addr_b32" => Action::LoadTwo(LoadFormat::Dword1, distances(4)),
+        "load_2addr_b64" => Action::LoadTwo(LoadFormat::Dword2, distances(8)),
+        "store_2addr_b32" => Action::StoreTwo(StoreFormat::Dword1, distances(4)),
+        "store_2addr_b64" => Action::StoreTwo(StoreFormat::Dword2, distances(8)),
+        "storexchg_2addr_rtn_b32" => Action::AtomicTwo(atomics::find("storexchg_b32")?, distances(4)),
+        "storexchg_2addr_rtn_b64" => Action::AtomicTwo(atomics::find("storexchg_b64")?, distances(8)),
         "permute_b32" => Action::Exchange(Exchange::Permute { reach }),
         "bpermute_b32" => Action::Exchange(Exchange::BackwardPermute { reach }),
         "swizzle_b32" => Action::Exchange(Exchange::Swizzle),
         "append" => Action::Exchange(Exchange::Append),
         "consume" => Action::Exchange(Exchange::Consume),
-        "storexchg_2addr_rtn_b32" | "storexchg_2addr_stride64_rtn_b32" => {
-            Action::AtomicTwo(atomics::find("storexchg_b32")?, distances(4))
-        }
-        "storexchg_2addr_rtn_b64" | "storexchg_2addr_stride64_rtn_b64" => {
-            Action::AtomicTwo(atomics::find("storexchg_b64")?, distances(8))
-        }
-        _ => Action::Atomic(atomics::find(&name.replacen("_rtn", "", 1))?),
+        _ => match plain_action(name) {
+            Some(action) => action,
+            None => Action::Atomic(atomics::find(&name.replacen("_rtn", "", 1))?),
+        },
     })
 }
 

@@ -1,7 +1,7 @@
 //! Scalar instructions against plain arithmetic.
 use super::*;
 use crate::exec::wave::{Lanes, Mode};
-use crate::isa::{InlineFloat, Mods};
+use crate::isa::InlineFloat;
 
 const S: Operand = Operand::Scalar(10);
 
@@ -16,21 +16,7 @@ fn wave_of<const W: usize>() -> Wave<W> {
 fn inst(name: &'static str, encoding: Encoding, dst: Operand, src: &[Operand]) -> Inst {
     let mut sources = [Operand::None; 4];
     sources[..src.len()].copy_from_slice(src);
-    Inst {
-        name,
-        encoding,
-        size: 4,
-        dst,
-        dst2: Operand::None,
-        src: sources,
-        imm: 0,
-        offset0: 0,
-        offset1: 0,
-        mods: Mods::default(),
-        dpp: None,
-        sdwa: None,
-        pair: None,
-    }
+    Inst { size: 4, dst, src: sources, ..Inst::blank(name, encoding) }
 }
 
 /// Runs `name s[10:11], s[20:21], s[30:31]` and returns s[10:11] and SCC.

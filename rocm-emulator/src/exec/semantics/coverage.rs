@@ -128,7 +128,7 @@ impl Coverage {
 
 fn is_decoded(family: Family, code: &[u8], text: &str) -> bool {
     isa::decode(family, code, 0)
-        .is_ok_and(|inst| usize::from(inst.size) == code.len() && isa::format(family, &inst, 0) == text)
+        .is_ok_and(|inst| usize::from(inst.size) == code.len() && isa::format(family, &inst) == text)
 }
 
 /// Whether the executor has a step for it, in waves of every size that the family has.

@@ -54,34 +54,6 @@ const RENAMED: &[(&str, &str)] = &[
     ("v_cvt_pkrtz_f16_f32", "v_cvt_pk_rtz_f16_f32"),
 ];
 
-/// Relations: mnemonic part, the relation that is there, swapped, complemented.
-const FLOAT_RELATIONS: &[(&str, &str, bool, bool)] = &[
-    ("lt", "lt", false, false),
-    ("le", "le", false, false),
-    ("eq", "eq", false, false),
-    ("lg", "lg", false, false),
-    ("o", "o", false, false),
-    ("class", "class", false, false),
-    ("gt", "lt", true, false),
-    ("ge", "le", true, false),
-    ("u", "o", false, true),
-    ("nge", "le", true, true),
-    ("ngt", "lt", true, true),
-    ("nle", "le", false, true),
-    ("nlt", "lt", false, true),
-    ("nlg", "lg", false, true),
-    ("neq", "eq", false, true),
-];
-
-const INTEGER_RELATIONS: &[(&str, &str, bool, bool)] = &[
-    ("lt", "lt", false, false),
-    ("le", "le", false, false),
-    ("eq", "eq", false, false),
-    ("gt", "lt", true, false),
-    ("ge", "le", true, false),
-    ("ne", "eq", false, true),
-];
-
 /// The operation that carries out `mnemonic`.
 pub fn rewrite(mnemonic: &str) -> Rewrite {
     let find = |table: &[(&str, &str)]| {
@@ -105,14 +77,26 @@ fn rewrite_compare(mnemonic: &str) -> Option<Rewrite> {
         let invert = relation != "f";
         return Some(Rewrite { mnemonic: "v_cmp_f_u32".to_string(), invert, ..Default::default() });
     }
-    let relations = if format.starts_with('f') { FLOAT_RELATIONS } else { INTEGER_RELATIONS };
-    let (_, base, swap, invert) = relations.iter().find(|(name, ..)| *name == relation)?;
+    // The relation that is there, and whether its sources are swapped and its result complemented.
+    let (base, swap, invert) = match relation {
+        "lt" | "le" | "eq" | "lg" | "o" | "class" => (relation, false, false),
+        "gt" => ("lt", true, false),
+        "ge" => ("le", true, false),
+        "u" => ("o", false, true),
+        "nlt" => ("lt", false, true),
+        "nle" => ("le", false, true),
+        "neq" | "ne" => ("eq", false, true),
+        "nlg" => ("lg", false, true),
+        "ngt" => ("lt", true, true),
+        "nge" => ("le", true, true),
+        _ => return None,
+    };
     // Equality of 16 and 32 bits does not depend on the sign.
-    let format = match (*base, format) {
+    let format = match (base, format) {
         ("eq", "i16") => "u16",
         ("eq", "i32") => "u32",
         (_, format) => format,
     };
     let mnemonic = format!("v_cmp_{base}_{format}");
-    Some(Rewrite { mnemonic, swap: *swap, invert: *invert, accumulate: false })
+    Some(Rewrite { mnemonic, swap, invert, accumulate: false })
 }

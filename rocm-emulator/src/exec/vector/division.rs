@@ -50,58 +50,42 @@ fn fmas<P: Operation, S: Operation, const W: usize>(operands: &Operands, wave: &
     unsafe { action(operands, wave) }
 }
 
-/// v_div_scale_f32: a source scaled for the division num/den, and whether the quotient must be scaled back.
-#[inline(always)]
-fn scale32(a: f32, den: f32, num: f32) -> (f32, bool) {
-    let exponent = |x: f32| (x.to_bits() >> 23 & 0xff) as i32;
-    // The scaling is exact, so it does no harm that a few normal numbers count as denormal here.
-    let quotient_denormal = exponent(num) - exponent(den) <= -126;
-    let reciprocal_denormal = exponent(den) >= 253;
-    let (up, down) = (a * f32::from_bits((127 + 64) << 23), a * f32::from_bits((127 - 64) << 23));
-    if num == 0.0 || den == 0.0 {
-        (f32::NAN, false)
-    } else if exponent(num) - exponent(den) >= 96 {
-        (if a == den { up } else { a }, true)
-    } else if exponent(den) == 0 {
-        (up, false)
-    } else if reciprocal_denormal && quotient_denormal {
-        (if a == den { down } else { a }, true)
-    } else if reciprocal_denormal {
-        (down, false)
-    } else if quotient_denormal {
-        (if a == num { up } else { a }, true)
-    } else if exponent(num) <= 23 {
-        (up, false)
-    } else {
-        (a, false)
-    }
+/// Defines v_div_scale of a float type: a source scaled for the division num/den, and whether the quotient must be
+/// scaled back. `$step` is the exponent of the scale, `$large` the difference of exponents and `$small` the numerator's
+/// exponent beyond which the steps would overflow or lose bits.
+macro_rules! scale {
+    ($name:ident: $float:ident, fraction $fraction:literal, bias $bias:literal,
+     step $step:literal, large $large:literal, small $small:literal) => {
+        #[inline(always)]
+        fn $name(a: $float, den: $float, num: $float) -> ($float, bool) {
+            let exponent = |x: $float| (x.to_bits() >> $fraction) as i32 & (2 * $bias + 1);
+            // The scaling is exact, so it does no harm that a few normal numbers count as denormal here.
+            let quotient_denormal = exponent(num) - exponent(den) <= 1 - $bias;
+            let reciprocal_denormal = exponent(den) >= 2 * $bias - 1;
+            let up = a * $float::from_bits(($bias + $step) << $fraction);
+            let down = a * $float::from_bits(($bias - $step) << $fraction);
+            if num == 0.0 || den == 0.0 {
+                ($float::NAN, false)
+            } else if exponent(num) - exponent(den) >= $large {
+                (if a == den { up } else { a }, true)
+            } else if exponent(den) == 0 {
+                (up, false)
+            } else if reciprocal_denormal && quotient_denormal {
+                (if a == den { down } else { a }, true)
+            } else if reciprocal_denormal {
+                (down, false)
+            } else if quotient_denormal {
+                (if a == num { up } else { a }, true)
+            } else if exponent(num) <= $small {
+                (up, false)
+            } else {
+                (a, false)
+            }
+        }
+    };
 }
-
-/// v_div_scale_f64.
-#[inline(always)]
-fn scale64(a: f64, den: f64, num: f64) -> (f64, bool) {
-    let exponent = |x: f64| (x.to_bits() >> 52 & 0x7ff) as i32;
-    let quotient_denormal = exponent(num) - exponent(den) <= -1022;
-    let reciprocal_denormal = exponent(den) >= 2045;
-    let (up, down) = (a * f64::from_bits((1023 + 128) << 52), a * f64::from_bits((1023 - 128) << 52));
-    if num == 0.0 || den == 0.0 {
-        (f64::NAN, false)
-    } else if exponent(num) - exponent(den) >= 768 {
-        (if a == den { up } else { a }, true)
-    } else if exponent(den) == 0 {
-        (up, false)
-    } else if reciprocal_denormal && quotient_denormal {
-        (if a == den { down } else { a }, true)
-    } else if reciprocal_denormal {
-        (down, false)
-    } else if quotient_denormal {
-        (if a == num { up } else { a }, true)
-    } else if exponent(num) <= 53 {
-        (up, false)
-    } else {
-        (a, false)
-    }
-}
+scale!(scale32: f32, fraction 23, bias 127, step 64, large 96, small 23);
+scale!(scale64: f64, fraction 52, bias 1023, step 128, large 768, small 53);
 
 /// (a * b + c) * 2^±64, rounded once: up for a quotient that was scaled down, and the reverse.
 #[inline(always)]
@@ -119,20 +103,27 @@ fn unscale64(a: f64, b: f64, c: f64) -> f64 {
     f64::from_bits(soft::fma(a, b, c, scale, &soft::DOUBLE, soft::Rounding::NearestEven))
 }
 
-/// The magnitude of a quotient with its sign, or what follows from the operands' classes alone.
-#[inline(always)]
-fn fixup(magnitude: f32, den: f32, num: f32) -> f32 {
-    // The Newton steps of a quotient beyond all numbers end in NaN.
-    let value = if magnitude.is_nan() { f32::INFINITY } else { magnitude };
-    let value = if den.is_infinite() | (num == 0.0) { 0.0 } else { value };
-    let value = if (den == 0.0) | num.is_infinite() { f32::INFINITY } else { value };
-    let sign = (den.to_bits() ^ num.to_bits()) & 0x8000_0000;
-    let value = f32::from_bits(value.to_bits() | sign);
-    let undefined = ((den == 0.0) & (num == 0.0)) | (den.is_infinite() & num.is_infinite());
-    let value = if undefined { f32::from_bits(0xffc0_0000) } else { value };
-    let value = if den.is_nan() { den + den } else { value };
-    if num.is_nan() { num + num } else { value }
+/// Defines the last step of a division in a float type: the magnitude of a quotient with its sign, or what follows from
+/// the operands' classes alone.
+macro_rules! fixup {
+    ($name:ident: $float:ident, sign $sign:expr, undefined $undefined:literal) => {
+        #[inline(always)]
+        fn $name(magnitude: $float, den: $float, num: $float) -> $float {
+            // The Newton steps of a quotient beyond all numbers end in NaN.
+            let value = if magnitude.is_nan() { $float::INFINITY } else { magnitude };
+            let value = if den.is_infinite() | (num == 0.0) { 0.0 } else { value };
+            let value = if (den == 0.0) | num.is_infinite() { $float::INFINITY } else { value };
+            let sign = (den.to_bits() ^ num.to_bits()) & $sign;
+            let value = $float::from_bits(value.to_bits() | sign);
+            let undefined = ((den == 0.0) & (num == 0.0)) | (den.is_infinite() & num.is_infinite());
+            let value = if undefined { $float::from_bits($undefined) } else { value };
+            let value = if den.is_nan() { den + den } else { value };
+            if num.is_nan() { num + num } else { value }
+        }
+    };
 }
+fixup!(fixup: f32, sign 1 << 31, undefined 0xffc0_0000);
+fixup!(fixup_wide: f64, sign 1 << 63, undefined 0xfff8_0000_0000_0000);
 
 #[inline(always)]
 fn fixup32(q: f32, den: f32, num: f32) -> f32 {
@@ -145,15 +136,7 @@ fn fixup32(q: f32, den: f32, num: f32) -> f32 {
 fn fixup64(q: f64, den: f64, num: f64) -> f64 {
     let exponent = |x: f64| (x.to_bits() >> 52 & 0x7ff) as i32;
     let vanishes = exponent(num) - exponent(den) < -1075;
-    let value = if q.is_nan() { f64::INFINITY } else { q.abs() };
-    let value = if vanishes | den.is_infinite() | (num == 0.0) { 0.0 } else { value };
-    let value = if (den == 0.0) | num.is_infinite() { f64::INFINITY } else { value };
-    let sign = (den.to_bits() ^ num.to_bits()) & 1 << 63;
-    let value = f64::from_bits(value.to_bits() | sign);
-    let undefined = ((den == 0.0) & (num == 0.0)) | (den.is_infinite() & num.is_infinite());
-    let value = if undefined { f64::from_bits(0xfff8_0000_0000_0000) } else { value };
-    let value = if den.is_nan() { den + den } else { value };
-    if num.is_nan() { num + num } else { value }
+    fixup_wide(if vanishes { 0.0 } else { q.abs() }, den, num)
 }
 
 /// The first 1201 bits of 2/pi after the point, from the highest down.

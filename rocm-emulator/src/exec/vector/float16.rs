@@ -1,10 +1,9 @@
 //! f16 arithmetic: computed in f32, rounded once.
-use super::float32::{
-    frexp, max_number, max_or_nan, maximum, median, median_number, min_number, min_or_nan, minimum,
-};
+use super::float32::frexp;
 use super::half;
 use super::kind::{B16, F16, I16, U16};
 use super::operation::operations;
+use super::order::{max_number, max_or_nan, maximum, median, median_number, min_number, min_or_nan, minimum};
 
 operations! { select;
     "v_add_f16" Add [Add] (a: F16, b: F16) -> F16 { a + b }

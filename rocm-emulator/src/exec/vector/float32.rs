@@ -1,6 +1,7 @@
 //! f32 arithmetic.
 use super::kind::{B32, F32, I32, U32};
 use super::operation::operations;
+use super::order::{max_number, max_or_nan, maximum, median, median_number, min_number, min_or_nan, minimum};
 
 operations! { select;
     "v_add_f32" Add [Add] (a: F32, b: F32) -> F32 { a + b }
@@ -65,102 +66,6 @@ fn flushed(value: f32) -> f32 {
 #[inline(always)]
 fn mad(a: f32, b: f32, c: f32) -> f32 {
     flushed(flushed(flushed(a) * flushed(b)) + flushed(c))
-}
-
-/// An integer with the order of the floats; -0 comes before +0.
-#[inline(always)]
-fn key(value: f32) -> i32 {
-    let bits = value.to_bits() as i32;
-    bits ^ ((bits >> 31) as u32 >> 1) as i32
-}
-
-#[inline(always)]
-fn signalling(value: f32) -> bool {
-    (value.to_bits() & 0x7fff_ffff).wrapping_sub(0x7f80_0001) < 0x3f_ffff
-}
-
-#[inline(always)]
-fn quiet(value: f32) -> f32 {
-    f32::from_bits(value.to_bits() | 0x40_0000)
-}
-
-/// What an order chose, unless an operand is no number: a signalling NaN wins, a quiet one loses.
-#[inline(always)]
-fn choose(a: f32, b: f32, chosen: f32) -> f32 {
-    let number = if a.is_nan() { b } else { chosen };
-    let number = if b.is_nan() { a } else { number };
-    let number = if signalling(b) { quiet(b) } else { number };
-    if signalling(a) { quiet(a) } else { number }
-}
-
-/// v_min_f32 in IEEE mode.
-#[inline(always)]
-pub fn minimum(a: f32, b: f32) -> f32 {
-    choose(a, b, if key(a) < key(b) { a } else { b })
-}
-
-/// v_max_f32 in IEEE mode.
-#[inline(always)]
-pub fn maximum(a: f32, b: f32) -> f32 {
-    choose(a, b, if key(a) > key(b) { a } else { b })
-}
-
-/// v_med3_f32: the minimum if an operand is no number.
-#[inline(always)]
-pub fn median(a: f32, b: f32, c: f32) -> f32 {
-    let largest = maximum(maximum(a, b), c);
-    let rest = if largest == b { maximum(a, c) } else { maximum(a, b) };
-    let rest = if largest == a { maximum(b, c) } else { rest };
-    if a.is_nan() || b.is_nan() || c.is_nan() { minimum(minimum(a, b), c) } else { rest }
-}
-
-/// What an order chose, unless an operand is no number: then the other one, and a quiet NaN if neither is.
-#[inline(always)]
-fn choose_number(a: f32, b: f32, chosen: f32) -> f32 {
-    let number = if a.is_nan() { b } else { chosen };
-    let number = if b.is_nan() { a } else { number };
-    if number.is_nan() { quiet(number) } else { number }
-}
-
-/// What an order chose, unless an operand is no number: then that, a signalling one first, made quiet.
-#[inline(always)]
-fn choose_nan(a: f32, b: f32, chosen: f32) -> f32 {
-    let value = if b.is_nan() { quiet(b) } else { chosen };
-    let value = if a.is_nan() { quiet(a) } else { value };
-    if signalling(b) && !signalling(a) { quiet(b) } else { value }
-}
-
-/// v_min_num of gfx12: IEEE 754-2019's minimumNumber.
-#[inline(always)]
-pub fn min_number(a: f32, b: f32) -> f32 {
-    choose_number(a, b, if key(a) < key(b) { a } else { b })
-}
-
-/// v_max_num of gfx12: IEEE 754-2019's maximumNumber.
-#[inline(always)]
-pub fn max_number(a: f32, b: f32) -> f32 {
-    choose_number(a, b, if key(a) > key(b) { a } else { b })
-}
-
-/// v_minimum of gfx12: IEEE 754-2019's minimum, by which NaN propagates.
-#[inline(always)]
-pub fn min_or_nan(a: f32, b: f32) -> f32 {
-    choose_nan(a, b, if key(a) < key(b) { a } else { b })
-}
-
-/// v_maximum of gfx12: IEEE 754-2019's maximum, by which NaN propagates.
-#[inline(always)]
-pub fn max_or_nan(a: f32, b: f32) -> f32 {
-    choose_nan(a, b, if key(a) > key(b) { a } else { b })
-}
-
-/// v_med3_num_f32: the minimum if an operand is no number.
-#[inline(always)]
-pub fn median_number(a: f32, b: f32, c: f32) -> f32 {
-    let largest = max_number(max_number(a, b), c);
-    let rest = if largest == b { max_number(a, c) } else { max_number(a, b) };
-    let rest = if largest == a { max_number(b, c) } else { rest };
-    if a.is_nan() || b.is_nan() || c.is_nan() { min_number(min_number(a, b), c) } else { rest }
 }
 
 /// The part above the next lower integer, always less than 1.

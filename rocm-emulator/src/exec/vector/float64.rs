@@ -1,6 +1,7 @@
 //! f64 arithmetic.
 use super::kind::{F64, I32};
 use super::operation::operations;
+use super::order::{max_number, max_or_nan, maximum, min_number, min_or_nan, minimum};
 
 operations! { select;
     "v_add_f64" Add [Add] (a: F64, b: F64) -> F64 { a + b }
@@ -20,83 +21,6 @@ operations! { select;
     "v_ldexp_f64" Ldexp (a: F64, n: I32) -> F64 { ldexp(a, n) }
     "v_frexp_mant_f64" FrexpMantissa (a: F64) -> F64 { frexp(a).0 }
     "v_frexp_exp_i32_f64" FrexpExponent (a: F64) -> I32 { frexp(a).1 }
-}
-
-/// An integer with the order of the floats; -0 comes before +0.
-#[inline(always)]
-fn key(value: f64) -> i64 {
-    let bits = value.to_bits() as i64;
-    bits ^ ((bits >> 63) as u64 >> 1) as i64
-}
-
-#[inline(always)]
-fn signalling(value: f64) -> bool {
-    value.is_nan() && value.to_bits() & 1 << 51 == 0
-}
-
-#[inline(always)]
-fn quiet(value: f64) -> f64 {
-    f64::from_bits(value.to_bits() | 1 << 51)
-}
-
-#[inline(always)]
-fn choose(a: f64, b: f64, chosen: f64) -> f64 {
-    let number = if a.is_nan() { b } else { chosen };
-    let number = if b.is_nan() { a } else { number };
-    let number = if signalling(b) { quiet(b) } else { number };
-    if signalling(a) { quiet(a) } else { number }
-}
-
-/// v_min_f64 in IEEE mode.
-#[inline(always)]
-fn minimum(a: f64, b: f64) -> f64 {
-    choose(a, b, if key(a) < key(b) { a } else { b })
-}
-
-/// v_max_f64 in IEEE mode.
-#[inline(always)]
-fn maximum(a: f64, b: f64) -> f64 {
-    choose(a, b, if key(a) > key(b) { a } else { b })
-}
-
-/// What an order chose, unless an operand is no number: then the other one, and a quiet NaN if neither is.
-#[inline(always)]
-fn choose_number(a: f64, b: f64, chosen: f64) -> f64 {
-    let number = if a.is_nan() { b } else { chosen };
-    let number = if b.is_nan() { a } else { number };
-    if number.is_nan() { quiet(number) } else { number }
-}
-
-/// What an order chose, unless an operand is no number: then that, a signalling one first, made quiet.
-#[inline(always)]
-fn choose_nan(a: f64, b: f64, chosen: f64) -> f64 {
-    let value = if b.is_nan() { quiet(b) } else { chosen };
-    let value = if a.is_nan() { quiet(a) } else { value };
-    if signalling(b) && !signalling(a) { quiet(b) } else { value }
-}
-
-/// v_min_num of gfx12: IEEE 754-2019's minimumNumber.
-#[inline(always)]
-fn min_number(a: f64, b: f64) -> f64 {
-    choose_number(a, b, if key(a) < key(b) { a } else { b })
-}
-
-/// v_max_num of gfx12: IEEE 754-2019's maximumNumber.
-#[inline(always)]
-fn max_number(a: f64, b: f64) -> f64 {
-    choose_number(a, b, if key(a) > key(b) { a } else { b })
-}
-
-/// v_minimum of gfx12: IEEE 754-2019's minimum, by which NaN propagates.
-#[inline(always)]
-fn min_or_nan(a: f64, b: f64) -> f64 {
-    choose_nan(a, b, if key(a) < key(b) { a } else { b })
-}
-
-/// v_maximum of gfx12: IEEE 754-2019's maximum, by which NaN propagates.
-#[inline(always)]
-fn max_or_nan(a: f64, b: f64) -> f64 {
-    choose_nan(a, b, if key(a) > key(b) { a } else { b })
 }
 
 #[inline(always)]

@@ -6,7 +6,7 @@ use super::operand::{self, Operands, Source};
 use super::shape::{self, Shaping};
 use crate::exec::wave::Wave;
 
-/// How wide an operand is and how constants and sign modifiers apply to it.
+/// Width of an operand, which also decides how constants and sign modifiers apply to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Bits16,
@@ -32,158 +32,146 @@ pub enum Format {
     Mask,
 }
 
+/// Representation of an operand in a lane: 32 or 64 bits.
+pub trait Raw: Copy + Default {
+    fn fetch<'a, const W: usize>(
+        wave: &'a Wave<W>,
+        source: &Source,
+        buffer: &'a mut MaybeUninit<[Self; W]>,
+    ) -> &'a [Self; W];
+    fn widen(self) -> u64;
+    fn narrow(bits: u64) -> Self;
+}
+
+impl Raw for u32 {
+    #[inline(always)]
+    fn fetch<'a, const W: usize>(
+        wave: &'a Wave<W>,
+        source: &Source,
+        buffer: &'a mut MaybeUninit<[u32; W]>,
+    ) -> &'a [u32; W] {
+        operand::fetch32(wave, source, buffer)
+    }
+    #[inline(always)]
+    fn widen(self) -> u64 {
+        u64::from(self)
+    }
+    #[inline(always)]
+    fn narrow(bits: u64) -> u32 {
+        bits as u32
+    }
+}
+
+impl Raw for u64 {
+    #[inline(always)]
+    fn fetch<'a, const W: usize>(
+        wave: &'a Wave<W>,
+        source: &Source,
+        buffer: &'a mut MaybeUninit<[u64; W]>,
+    ) -> &'a [u64; W] {
+        operand::fetch64(wave, source, buffer)
+    }
+    #[inline(always)]
+    fn widen(self) -> u64 {
+        self
+    }
+    #[inline(always)]
+    fn narrow(bits: u64) -> u64 {
+        bits
+    }
+}
+
 /// The view of an operand.
 pub trait Kind: 'static {
-    /// What an operation computes with.
+    /// Type that operations compute with.
     type Value: Copy;
-    /// How a lane holds it.
-    type Raw: Copy + Default;
+    type Raw: Raw;
     const FORMAT: Format;
     /// The mode register's rounding and denormal bits matter.
     const FLOAT: bool = false;
 
+    #[inline(always)]
     fn fetch<'a, const W: usize>(
         wave: &'a Wave<W>,
         source: &Source,
         buffer: &'a mut MaybeUninit<[Self::Raw; W]>,
-    ) -> &'a [Self::Raw; W];
+    ) -> &'a [Self::Raw; W] {
+        Self::Raw::fetch(wave, source, buffer)
+    }
     fn store<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [Self::Raw; W]);
     fn unpack(raw: Self::Raw) -> Self::Value;
     fn pack(value: Self::Value) -> Self::Raw;
-    fn widen(raw: Self::Raw) -> u64;
-    fn narrow(bits: u64) -> Self::Raw;
 }
 
-/// Defines a kind that lives in 32-bit lanes: name, value type, format, float, store function, conversions.
-macro_rules! kind32 {
-    ($(#[$doc:meta])* $name:ident: $value:ty, $format:ident, $float:literal, $store:path,
+/// Defines a kind: name, value type, raw type, format, whether it is a float, store function, conversions.
+macro_rules! kind {
+    ($(#[$doc:meta])* $name:ident: $value:ty as $raw_type:ty, $format:ident, $float:literal, $store:path,
      |$raw:ident| $unpack:expr, |$v:ident| $pack:expr) => {
         $(#[$doc])*
         pub struct $name;
 
         impl Kind for $name {
             type Value = $value;
-            type Raw = u32;
+            type Raw = $raw_type;
             const FORMAT: Format = Format::$format;
             const FLOAT: bool = $float;
 
             #[inline(always)]
-            fn fetch<'a, const W: usize>(
-                wave: &'a Wave<W>,
-                source: &Source,
-                buffer: &'a mut MaybeUninit<[u32; W]>,
-            ) -> &'a [u32; W] {
-                operand::fetch32(wave, source, buffer)
-            }
-            #[inline(always)]
-            fn store<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u32; W]) {
+            fn store<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [$raw_type; W]) {
                 $store(operands, wave, out)
             }
             #[inline(always)]
-            fn unpack($raw: u32) -> $value {
+            fn unpack($raw: $raw_type) -> $value {
                 $unpack
             }
             #[inline(always)]
-            fn pack($v: $value) -> u32 {
+            fn pack($v: $value) -> $raw_type {
                 $pack
-            }
-            #[inline(always)]
-            fn widen(raw: u32) -> u64 {
-                u64::from(raw)
-            }
-            #[inline(always)]
-            fn narrow(bits: u64) -> u32 {
-                bits as u32
             }
         }
     };
 }
 
-/// Defines a kind that lives in 64-bit lanes.
-macro_rules! kind64 {
-    ($(#[$doc:meta])* $name:ident: $value:ty, $format:ident, $float:literal, $store:path,
-     |$raw:ident| $unpack:expr, |$v:ident| $pack:expr) => {
-        $(#[$doc])*
-        pub struct $name;
-
-        impl Kind for $name {
-            type Value = $value;
-            type Raw = u64;
-            const FORMAT: Format = Format::$format;
-            const FLOAT: bool = $float;
-
-            #[inline(always)]
-            fn fetch<'a, const W: usize>(
-                wave: &'a Wave<W>,
-                source: &Source,
-                buffer: &'a mut MaybeUninit<[u64; W]>,
-            ) -> &'a [u64; W] {
-                operand::fetch64(wave, source, buffer)
-            }
-            #[inline(always)]
-            fn store<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &mut [u64; W]) {
-                $store(operands, wave, out)
-            }
-            #[inline(always)]
-            fn unpack($raw: u64) -> $value {
-                $unpack
-            }
-            #[inline(always)]
-            fn pack($v: $value) -> u64 {
-                $pack
-            }
-            #[inline(always)]
-            fn widen(raw: u64) -> u64 {
-                raw
-            }
-            #[inline(always)]
-            fn narrow(bits: u64) -> u64 {
-                bits
-            }
-        }
-    };
-}
-
-kind32!(/// 32 bits, unsigned.
-    U32: u32, Bits32, false, store_int, |raw| raw, |v| v);
-kind32!(/// 32 bits, signed.
-    I32: i32, Bits32, false, store_int, |raw| raw as i32, |v| v as u32);
-kind32!(/// 16 bits, unsigned.
-    U16: u16, Bits16, false, store_int16, |raw| raw as u16, |v| u32::from(v));
-kind32!(/// 16 bits, signed.
-    I16: i16, Bits16, false, store_int16, |raw| raw as i16, |v| u32::from(v as u16));
-kind32!(/// f32.
-    F32: f32, Single, true, store_single, |raw| f32::from_bits(raw), |v| v.to_bits());
-kind32!(/// The bits of an f32 where the value is not rounded: sign modifiers apply, the mode does not.
-    B32: u32, Single, false, store_int, |raw| raw, |v| v);
-kind32!(/// The bits of an f16 where the value is not rounded: sign modifiers apply, the mode does not.
-    B16: u16, Half, false, store_int16, |raw| raw as u16, |v| u32::from(v));
-kind32!(/// f16, computed with as f32: exact on the way in, rounded to nearest even on the way out.
-    F16: f32, Half, true, store_half, |raw| half::widen(raw & 0xffff), |v| half::narrow(v));
-kind32!(/// Two f16.
-    H2: [f32; 2], PackedHalf, true, store_packed_half,
+kind!(/// 32 bits, unsigned.
+    U32: u32 as u32, Bits32, false, store_int, |raw| raw, |v| v);
+kind!(/// 32 bits, signed.
+    I32: i32 as u32, Bits32, false, store_int, |raw| raw as i32, |v| v as u32);
+kind!(/// 16 bits, unsigned.
+    U16: u16 as u32, Bits16, false, store_int16, |raw| raw as u16, |v| u32::from(v));
+kind!(/// 16 bits, signed.
+    I16: i16 as u32, Bits16, false, store_int16, |raw| raw as i16, |v| u32::from(v as u16));
+kind!(/// f32.
+    F32: f32 as u32, Single, true, store_single, |raw| f32::from_bits(raw), |v| v.to_bits());
+kind!(/// The bits of an f32 where the value is not rounded: sign modifiers apply, the mode does not.
+    B32: u32 as u32, Single, false, store_int, |raw| raw, |v| v);
+kind!(/// The bits of an f16 where the value is not rounded: sign modifiers apply, the mode does not.
+    B16: u16 as u32, Half, false, store_int16, |raw| raw as u16, |v| u32::from(v));
+kind!(/// f16, computed with as f32: exact on the way in, rounded to nearest even on the way out.
+    F16: f32 as u32, Half, true, store_half, |raw| half::widen(raw & 0xffff), |v| half::narrow(v));
+kind!(/// Two f16.
+    H2: [f32; 2] as u32, PackedHalf, true, store_packed_half,
     |raw| [half::widen(raw & 0xffff), half::widen(raw >> 16)],
     |v| half::narrow(v[0]) | half::narrow(v[1]) << 16);
-kind32!(/// Two unsigned 16-bit integers.
-    P16: [u16; 2], PackedInt, false, store_int,
+kind!(/// Two unsigned 16-bit integers.
+    P16: [u16; 2] as u32, PackedInt, false, store_int,
     |raw| [raw as u16, (raw >> 16) as u16], |v| u32::from(v[0]) | u32::from(v[1]) << 16);
-kind32!(/// Source of v_fma_mix: f32, or f16 widened.
-    Mixed: f32, Mix, true, store_single, |raw| f32::from_bits(raw), |v| v.to_bits());
-kind64!(/// 64 bits, unsigned.
-    U64: u64, Bits64, false, operand::store64, |raw| raw, |v| v);
-kind64!(/// 64 bits, signed.
-    I64: i64, Signed64, false, operand::store64, |raw| raw as i64, |v| v as u64);
-kind64!(/// Two f32.
-    S2: [f32; 2], PackedSingle, true, store_packed_single,
+kind!(/// Source of v_fma_mix: f32, or f16 widened.
+    Mixed: f32 as u32, Mix, true, store_single, |raw| f32::from_bits(raw), |v| v.to_bits());
+kind!(/// 64 bits, unsigned.
+    U64: u64 as u64, Bits64, false, operand::store64, |raw| raw, |v| v);
+kind!(/// 64 bits, signed.
+    I64: i64 as u64, Signed64, false, operand::store64, |raw| raw as i64, |v| v as u64);
+kind!(/// Two f32.
+    S2: [f32; 2] as u64, PackedSingle, true, store_packed_single,
     |raw| [f32::from_bits(raw as u32), f32::from_bits((raw >> 32) as u32)],
     |v| u64::from(v[0].to_bits()) | u64::from(v[1].to_bits()) << 32);
-kind64!(/// Two 32-bit values.
-    W2: [u32; 2], PackedSingle, false, operand::store64,
+kind!(/// Two 32-bit values.
+    W2: [u32; 2] as u64, PackedSingle, false, operand::store64,
     |raw| [raw as u32, (raw >> 32) as u32], |v| u64::from(v[0]) | u64::from(v[1]) << 32);
-kind64!(/// f64.
-    F64: f64, Double, true, store_double, |raw| f64::from_bits(raw), |v| v.to_bits());
-kind64!(/// The bits of an f64 where the value is not rounded.
-    B64: u64, Double, false, operand::store64, |raw| raw, |v| v);
+kind!(/// f64.
+    F64: f64 as u64, Double, true, store_double, |raw| f64::from_bits(raw), |v| v.to_bits());
+kind!(/// The bits of an f64 where the value is not rounded.
+    B64: u64 as u64, Double, false, operand::store64, |raw| raw, |v| v);
 
 /// A lane's bit of a scalar mask.
 pub struct Mask;
@@ -213,14 +201,6 @@ impl Kind for Mask {
     #[inline(always)]
     fn pack(value: bool) -> u32 {
         u32::from(value).wrapping_neg()
-    }
-    #[inline(always)]
-    fn widen(raw: u32) -> u64 {
-        u64::from(raw)
-    }
-    #[inline(always)]
-    fn narrow(bits: u64) -> u32 {
-        bits as u32
     }
 }
 

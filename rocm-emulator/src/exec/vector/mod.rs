@@ -23,6 +23,7 @@ mod integer16;
 mod kind;
 mod operand;
 mod operation;
+mod order;
 mod packed;
 mod shape;
 pub(super) mod small_float;

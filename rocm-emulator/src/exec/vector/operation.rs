@@ -5,7 +5,7 @@
 use std::mem::MaybeUninit;
 
 use super::general::{self, Behaviour};
-use super::kind::{Format, Kind};
+use super::kind::{Format, Kind, Raw};
 use super::operand::{self, Operands, Target};
 use crate::exec::wave::Wave;
 
@@ -94,7 +94,7 @@ macro_rules! sources {
 
             #[inline(always)]
             fn from_bits(bits: [u64; 4]) -> Self::Values {
-                ($($kind::unpack($kind::narrow(bits[$index])),)*)
+                ($($kind::unpack(Raw::narrow(bits[$index])),)*)
             }
         }
     };
@@ -206,7 +206,7 @@ const fn behaviour<O: Operation>() -> Behaviour {
 }
 
 fn one_lane<O: Operation>(bits: [u64; 4]) -> u64 {
-    O::Result::widen(O::Result::pack(O::apply(O::Sources::from_bits(bits))))
+    O::Result::pack(O::apply(O::Sources::from_bits(bits))).widen()
 }
 
 fn one_carry<O: Operation>(bits: [u64; 4]) -> bool {

@@ -1,22 +1,22 @@
 //! VOP3P: two 16-bit operations at once, dot products, mixed-precision multiply-add.
-use super::half;
 use super::kind::{F16, F32, H2, I32, Mixed, P16, S2, U32, W2};
 use super::operation::operations;
+use super::{half, order};
 
 operations! { select;
     "v_pk_add_f16" Add [Add] (a: H2, b: H2) -> H2 { [a[0] + b[0], a[1] + b[1]] }
     "v_pk_mul_f16" Mul [Mul] (a: H2, b: H2) -> H2 { [a[0] * b[0], a[1] * b[1]] }
     "v_pk_fma_f16" Fma [Fma] (a: H2, b: H2, c: H2) -> H2 { [half::fma(a[0], b[0], c[0]), half::fma(a[1], b[1], c[1])] }
-    "v_pk_min_f16" Min [MinMax] (a: H2, b: H2) -> H2 { each_float(a, b, super::float32::minimum) }
-    "v_pk_max_f16" Max [MinMax] (a: H2, b: H2) -> H2 { each_float(a, b, super::float32::maximum) }
+    "v_pk_min_f16" Min [MinMax] (a: H2, b: H2) -> H2 { each_float(a, b, order::minimum) }
+    "v_pk_max_f16" Max [MinMax] (a: H2, b: H2) -> H2 { each_float(a, b, order::maximum) }
     "v_pk_add_f32" AddF32 [Add] (a: S2, b: S2) -> S2 { [a[0] + b[0], a[1] + b[1]] }
     "v_pk_mul_f32" MulF32 [Mul] (a: S2, b: S2) -> S2 { [a[0] * b[0], a[1] * b[1]] }
     "v_pk_fma_f32" FmaF32 [Fma] (a: S2, b: S2, c: S2) -> S2 { [a[0].mul_add(b[0], c[0]), a[1].mul_add(b[1], c[1])] }
     "v_pk_mov_b32" MoveWords (a: W2, b: W2) -> W2 { [a[0], b[1]] }
-    "v_pk_min_num_f16" MinNumber (a: H2, b: H2) -> H2 { each_float(a, b, super::float32::min_number) }
-    "v_pk_max_num_f16" MaxNumber (a: H2, b: H2) -> H2 { each_float(a, b, super::float32::max_number) }
-    "v_pk_minimum_f16" Minimum (a: H2, b: H2) -> H2 { each_float(a, b, super::float32::min_or_nan) }
-    "v_pk_maximum_f16" Maximum (a: H2, b: H2) -> H2 { each_float(a, b, super::float32::max_or_nan) }
+    "v_pk_min_num_f16" MinNumber (a: H2, b: H2) -> H2 { each_float(a, b, order::min_number) }
+    "v_pk_max_num_f16" MaxNumber (a: H2, b: H2) -> H2 { each_float(a, b, order::max_number) }
+    "v_pk_minimum_f16" Minimum (a: H2, b: H2) -> H2 { each_float(a, b, order::min_or_nan) }
+    "v_pk_maximum_f16" Maximum (a: H2, b: H2) -> H2 { each_float(a, b, order::max_or_nan) }
     "v_pk_add_u16" AddU16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_add) }
     "v_pk_sub_u16" SubU16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_sub) }
     "v_pk_add_i16" AddI16 (a: P16, b: P16) -> P16 { each(a, b, u16::wrapping_add) }
@@ -53,46 +53,46 @@ operations! { select;
     "v_dot2_u32_u16 clamp" Dot2UnsignedSaturate (a: P16, b: P16, c: U32) -> U32 {
         saturated_unsigned(dot2_unsigned(a, b, c))
     }
-    // By the signs of the sources: neither, the first, the second, both.
-    "v_dot4_i32_iu8" Dot4 (a: U32, b: U32, c: I32) -> U32 { dot4(a, b, c.into(), false, false) as u32 }
-    "v_dot4_i32_iu8 clamp" Dot4Saturate (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot4(a, b, c.into(), false, false))
+    // neg of an integer dot product says which sources are signed: neither, the first, the second, both.
+    "v_dot4_i32_iu8" Dot4 (a: U32, b: U32, c: I32) -> U32 { dot::<8, 0>(a, b, c.into()) as u32 }
+    "v_dot4_i32_iu8 clamp" Dot4Clamp (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot::<8, 0>(a, b, c.into()))
     }
-    "v_dot4_i32_iu8 neg:1" Dot4SignedA (a: U32, b: U32, c: I32) -> U32 { dot4(a, b, c.into(), true, false) as u32 }
-    "v_dot4_i32_iu8 neg:1 clamp" Dot4SignedASaturate (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot4(a, b, c.into(), true, false))
+    "v_dot4_i32_iu8 neg:1" Dot4Neg1 (a: U32, b: U32, c: I32) -> U32 { dot::<8, 1>(a, b, c.into()) as u32 }
+    "v_dot4_i32_iu8 neg:1 clamp" Dot4Neg1Clamp (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot::<8, 1>(a, b, c.into()))
     }
-    "v_dot4_i32_iu8 neg:2" Dot4SignedB (a: U32, b: U32, c: I32) -> U32 { dot4(a, b, c.into(), false, true) as u32 }
-    "v_dot4_i32_iu8 neg:2 clamp" Dot4SignedBSaturate (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot4(a, b, c.into(), false, true))
+    "v_dot4_i32_iu8 neg:2" Dot4Neg2 (a: U32, b: U32, c: I32) -> U32 { dot::<8, 2>(a, b, c.into()) as u32 }
+    "v_dot4_i32_iu8 neg:2 clamp" Dot4Neg2Clamp (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot::<8, 2>(a, b, c.into()))
     }
-    "v_dot4_i32_iu8 neg:3" Dot4Signed (a: U32, b: U32, c: I32) -> U32 { dot4(a, b, c.into(), true, true) as u32 }
-    "v_dot4_i32_iu8 neg:3 clamp" Dot4SignedSaturate (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot4(a, b, c.into(), true, true))
+    "v_dot4_i32_iu8 neg:3" Dot4Neg3 (a: U32, b: U32, c: I32) -> U32 { dot::<8, 3>(a, b, c.into()) as u32 }
+    "v_dot4_i32_iu8 neg:3 clamp" Dot4Neg3Clamp (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot::<8, 3>(a, b, c.into()))
     }
-    "v_dot4_u32_u8" Dot4Unsigned (a: U32, b: U32, c: U32) -> U32 { dot4(a, b, c.into(), false, false) as u32 }
-    "v_dot4_u32_u8 clamp" Dot4UnsignedSaturate (a: U32, b: U32, c: U32) -> U32 {
-        saturated_unsigned(dot4(a, b, c.into(), false, false) as u64)
+    "v_dot4_u32_u8" Dot4Unsigned (a: U32, b: U32, c: U32) -> U32 { dot::<8, 0>(a, b, c.into()) as u32 }
+    "v_dot4_u32_u8 clamp" Dot4UnsignedClamp (a: U32, b: U32, c: U32) -> U32 {
+        saturated_unsigned(dot::<8, 0>(a, b, c.into()) as u64)
     }
-    "v_dot8_i32_iu4" Dot8 (a: U32, b: U32, c: I32) -> U32 { dot8(a, b, c.into(), false, false) as u32 }
-    "v_dot8_i32_iu4 clamp" Dot8Saturate (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot8(a, b, c.into(), false, false))
+    "v_dot8_i32_iu4" Dot8 (a: U32, b: U32, c: I32) -> U32 { dot::<4, 0>(a, b, c.into()) as u32 }
+    "v_dot8_i32_iu4 clamp" Dot8Clamp (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot::<4, 0>(a, b, c.into()))
     }
-    "v_dot8_i32_iu4 neg:1" Dot8SignedA (a: U32, b: U32, c: I32) -> U32 { dot8(a, b, c.into(), true, false) as u32 }
-    "v_dot8_i32_iu4 neg:1 clamp" Dot8SignedASaturate (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot8(a, b, c.into(), true, false))
+    "v_dot8_i32_iu4 neg:1" Dot8Neg1 (a: U32, b: U32, c: I32) -> U32 { dot::<4, 1>(a, b, c.into()) as u32 }
+    "v_dot8_i32_iu4 neg:1 clamp" Dot8Neg1Clamp (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot::<4, 1>(a, b, c.into()))
     }
-    "v_dot8_i32_iu4 neg:2" Dot8SignedB (a: U32, b: U32, c: I32) -> U32 { dot8(a, b, c.into(), false, true) as u32 }
-    "v_dot8_i32_iu4 neg:2 clamp" Dot8SignedBSaturate (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot8(a, b, c.into(), false, true))
+    "v_dot8_i32_iu4 neg:2" Dot8Neg2 (a: U32, b: U32, c: I32) -> U32 { dot::<4, 2>(a, b, c.into()) as u32 }
+    "v_dot8_i32_iu4 neg:2 clamp" Dot8Neg2Clamp (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot::<4, 2>(a, b, c.into()))
     }
-    "v_dot8_i32_iu4 neg:3" Dot8Signed (a: U32, b: U32, c: I32) -> U32 { dot8(a, b, c.into(), true, true) as u32 }
-    "v_dot8_i32_iu4 neg:3 clamp" Dot8SignedSaturate (a: U32, b: U32, c: I32) -> U32 {
-        saturated(dot8(a, b, c.into(), true, true))
+    "v_dot8_i32_iu4 neg:3" Dot8Neg3 (a: U32, b: U32, c: I32) -> U32 { dot::<4, 3>(a, b, c.into()) as u32 }
+    "v_dot8_i32_iu4 neg:3 clamp" Dot8Neg3Clamp (a: U32, b: U32, c: I32) -> U32 {
+        saturated(dot::<4, 3>(a, b, c.into()))
     }
-    "v_dot8_u32_u4" Dot8Unsigned (a: U32, b: U32, c: U32) -> U32 { dot8(a, b, c.into(), false, false) as u32 }
-    "v_dot8_u32_u4 clamp" Dot8UnsignedSaturate (a: U32, b: U32, c: U32) -> U32 {
-        saturated_unsigned(dot8(a, b, c.into(), false, false) as u64)
+    "v_dot8_u32_u4" Dot8Unsigned (a: U32, b: U32, c: U32) -> U32 { dot::<4, 0>(a, b, c.into()) as u32 }
+    "v_dot8_u32_u4 clamp" Dot8UnsignedClamp (a: U32, b: U32, c: U32) -> U32 {
+        saturated_unsigned(dot::<4, 0>(a, b, c.into()) as u64)
     }
 }
 
@@ -130,16 +130,12 @@ fn dot2_unsigned(a: [u16; 2], b: [u16; 2], c: u32) -> u64 {
     u64::from(c) + product(0) + product(1)
 }
 
+/// The sum of the products of all parts of `BITS` bits; bits 0 and 1 of `SIGNED` belong to `a` and `b`.
 #[inline(always)]
-fn dot4(a: u32, b: u32, c: i64, a_signed: bool, b_signed: bool) -> i64 {
-    let product = |shift: u32| part::<8>(a, shift, a_signed) * part::<8>(b, shift, b_signed);
-    c + i64::from(product(0) + product(8) + (product(16) + product(24)))
-}
-
-#[inline(always)]
-fn dot8(a: u32, b: u32, c: i64, a_signed: bool, b_signed: bool) -> i64 {
-    let product = |i: u32| part::<4>(a, 4 * i, a_signed) * part::<4>(b, 4 * i, b_signed);
-    c + i64::from((0..8).map(product).sum::<i32>())
+fn dot<const BITS: u32, const SIGNED: u32>(a: u32, b: u32, c: i64) -> i64 {
+    let product =
+        |i: u32| part::<BITS>(a, BITS * i, SIGNED & 1 != 0) * part::<BITS>(b, BITS * i, SIGNED & 2 != 0);
+    c + i64::from((0..32 / BITS).map(product).sum::<i32>())
 }
 
 #[inline(always)]

@@ -1,14 +1,94 @@
-//! Immediates of scalar instructions that every family prints in the same way.
+//! The immediates of scalar instructions: counters, dependencies, messages, hardware registers, indexed operands.
+use super::super::table::Class;
 use super::super::{Family, Inst, Operand};
 use std::fmt::Write;
+use std::ops::RangeInclusive;
 
-/// What is no inline constant is hexadecimal.
+/// s_endpgm prints its immediate only if there is one.
+pub fn is_hidden(inst: &Inst, class: Class) -> bool {
+    class == Class::Immediate && inst.name == "s_endpgm" && inst.imm == 0
+}
+
+/// Writes the immediate that a slot of this class stands for; false if the class is a register's.
+pub fn write(text: &mut String, family: Family, inst: &Inst, class: Class) -> bool {
+    let imm = inst.imm as u32 & 0xffff;
+    // Writing into a String cannot fail.
+    let _ = match class {
+        Class::Immediate if inst.name == "s_endpgm" => write!(text, "{imm}"),
+        Class::Immediate => write!(text, "0x{imm:x}"),
+        Class::Decimal => write_decimal(text, imm),
+        Class::Branch => write!(text, "{imm}"),
+        Class::Message if family.has_true16() => write_short_message(text, family, imm),
+        Class::Message => write_message(text, family, imm),
+        Class::HwReg => write_hardware_register(text, family, inst),
+        Class::WaitCount => write_wait_count(text, family, imm),
+        Class::Delay => write_delay(text, imm),
+        Class::Depctr => write_depctr(text, imm),
+        Class::GprIndex => write_indexed(text, imm),
+        _ => return false,
+    };
+    true
+}
+
+/// Writes inline constants in decimal, other numbers in hexadecimal.
 pub fn write_decimal(text: &mut String, imm: u32) -> std::fmt::Result {
     if imm <= 64 { write!(text, "{imm}") } else { write!(text, "0x{imm:x}") }
 }
 
+/// The names of hardware registers without `HW_REG_`, and the versions of the instruction set that know them so.
+const HARDWARE_REGISTERS: &[(u8, &str, RangeInclusive<u16>)] = &[
+    (1, "MODE", 90..=110),
+    (1, "WAVE_MODE", 120..=120),
+    (2, "STATUS", 90..=110),
+    (2, "WAVE_STATUS", 120..=120),
+    (3, "TRAPSTS", 90..=110),
+    (4, "HW_ID", 90..=94),
+    (4, "WAVE_STATE_PRIV", 120..=120),
+    (5, "GPR_ALLOC", 90..=110),
+    (5, "WAVE_GPR_ALLOC", 120..=120),
+    (6, "LDS_ALLOC", 90..=110),
+    (6, "WAVE_LDS_ALLOC", 120..=120),
+    (7, "IB_STS", 90..=120),
+    (10, "PERF_SNAPSHOT_DATA", 120..=120),
+    (11, "PERF_SNAPSHOT_PC_LO", 120..=120),
+    (12, "PERF_SNAPSHOT_PC_HI", 120..=120),
+    (15, "SH_MEM_BASES", 90..=110),
+    (15, "PERF_SNAPSHOT_DATA1", 120..=120),
+    (16, "TBA_LO", 90..=103),
+    (16, "PERF_SNAPSHOT_DATA2", 120..=120),
+    (17, "TBA_HI", 90..=103),
+    (17, "WAVE_EXCP_FLAG_PRIV", 120..=120),
+    (18, "TMA_LO", 90..=103),
+    (18, "PERF_SNAPSHOT_PC_LO", 110..=110),
+    (18, "WAVE_EXCP_FLAG_USER", 120..=120),
+    (19, "TMA_HI", 90..=103),
+    (19, "PERF_SNAPSHOT_PC_HI", 110..=110),
+    (19, "WAVE_TRAP_CTRL", 120..=120),
+    (20, "XCC_ID", 94..=94),
+    (20, "FLAT_SCR_LO", 103..=110),
+    (20, "WAVE_SCRATCH_BASE_LO", 120..=120),
+    (21, "SQ_PERF_SNAPSHOT_DATA", 94..=94),
+    (21, "FLAT_SCR_HI", 103..=110),
+    (21, "WAVE_SCRATCH_BASE_HI", 120..=120),
+    (22, "SQ_PERF_SNAPSHOT_DATA1", 94..=94),
+    (23, "SQ_PERF_SNAPSHOT_PC_LO", 94..=94),
+    (23, "HW_ID1", 103..=110),
+    (23, "WAVE_HW_ID1", 120..=120),
+    (24, "SQ_PERF_SNAPSHOT_PC_HI", 94..=94),
+    (24, "HW_ID2", 103..=110),
+    (24, "WAVE_HW_ID2", 120..=120),
+    (25, "POPS_PACKER", 103..=103),
+    (26, "WAVE_SCHED_MODE", 120..=120),
+    (27, "PERF_SNAPSHOT_DATA", 110..=110),
+    (29, "SHADER_CYCLES", 103..=110),
+    (29, "SHADER_CYCLES_LO", 120..=120),
+    (30, "SHADER_CYCLES_HI", 120..=120),
+    (31, "WAVE_DVGPR_ALLOC_LO", 120..=120),
+    (32, "WAVE_DVGPR_ALLOC_HI", 120..=120),
+];
+
 /// `hwreg(name, offset, size)` of s_getreg and s_setreg.
-pub fn write_hardware_register(text: &mut String, inst: &Inst, names: &[(u8, &str)]) -> std::fmt::Result {
+fn write_hardware_register(text: &mut String, family: Family, inst: &Inst) -> std::fmt::Result {
     let operand = if inst.dst == Operand::None || matches!(inst.src[0], Operand::HwReg { .. }) {
         inst.src[0]
     } else {
@@ -17,15 +97,18 @@ pub fn write_hardware_register(text: &mut String, inst: &Inst, names: &[(u8, &st
     let Operand::HwReg { id, offset, size } = operand else {
         return write!(text, "hwreg(?)");
     };
-    match names.iter().find(|(known, _)| *known == id) {
-        Some((_, name)) => write!(text, "hwreg({name}")?,
+    let names = |(known, _, versions): &&(u8, &str, RangeInclusive<u16>)| {
+        *known == id && versions.contains(&family.version())
+    };
+    match HARDWARE_REGISTERS.iter().find(names) {
+        Some((_, name, _)) => write!(text, "hwreg(HW_REG_{name}")?,
         None => write!(text, "hwreg({id}")?,
     }
     if (offset, size) == (0, 32) { write!(text, ")") } else { write!(text, ", {offset}, {size})") }
 }
 
 /// Writes `name(value)` of every field that differs from its maximum, or of all if none does.
-pub fn write_fields(text: &mut String, fields: &[(&str, u32, u32)]) -> std::fmt::Result {
+fn write_fields(text: &mut String, fields: &[(&str, u32, u32)]) -> std::fmt::Result {
     let all = fields.iter().all(|(_, value, maximum)| value == maximum);
     let mut separator = "";
     for (name, value, maximum) in fields {
@@ -38,7 +121,7 @@ pub fn write_fields(text: &mut String, fields: &[(&str, u32, u32)]) -> std::fmt:
 }
 
 /// s_sendmsg of gfx9 and gfx10. Bits beside message, operation and stream matter only to a message without a name.
-pub fn write_message(text: &mut String, family: Family, imm: u32) -> std::fmt::Result {
+fn write_message(text: &mut String, family: Family, imm: u32) -> std::fmt::Result {
     const GS_OPERATIONS: [&str; 4] = ["GS_OP_NOP", "GS_OP_CUT", "GS_OP_EMIT", "GS_OP_EMIT_CUT"];
     const USED: u32 = 0x37f;
     let (message, operation, stream) = (imm & 15, imm >> 4 & 7, imm >> 8 & 3);
@@ -67,7 +150,7 @@ pub fn write_message(text: &mut String, family: Family, imm: u32) -> std::fmt::R
 }
 
 /// s_waitcnt_depctr; with bits set that no field has, as a number.
-pub fn write_depctr(text: &mut String, imm: u32) -> std::fmt::Result {
+fn write_depctr(text: &mut String, imm: u32) -> std::fmt::Result {
     /// Bits that belong to no field.
     const UNUSED: u32 = 0x0060;
     if imm & UNUSED != 0 {
@@ -83,4 +166,82 @@ pub fn write_depctr(text: &mut String, imm: u32) -> std::fmt::Result {
         ("depctr_vm_vsrc", imm >> 2 & 7, 7),
     ];
     write_fields(text, &fields)
+}
+
+/// s_sendmsg of gfx11 and gfx12.
+fn write_short_message(text: &mut String, family: Family, imm: u32) -> std::fmt::Result {
+    let name = match imm & 0xff {
+        1 => "MSG_INTERRUPT",
+        2 => "MSG_HS_TESSFACTOR",
+        3 => "MSG_DEALLOC_VGPRS",
+        5 if family == Family::Rdna3 => "MSG_STALL_WAVE_GEN",
+        6 if family == Family::Rdna3 => "MSG_HALT_WAVES",
+        9 => "MSG_GS_ALLOC_REQ",
+        0x80 => "MSG_RTN_GET_DOORBELL",
+        0x81 => "MSG_RTN_GET_DDID",
+        0x82 => "MSG_RTN_GET_TMA",
+        0x83 => "MSG_RTN_GET_REALTIME",
+        0x84 => "MSG_RTN_SAVE_WAVE",
+        0x85 => "MSG_RTN_GET_TBA",
+        0x86 => "MSG_RTN_GET_TBA_TO_PC",
+        0x87 if family == Family::Rdna4 => "MSG_RTN_GET_SE_AID_ID",
+        _ if imm <= 0xff => return write!(text, "sendmsg({imm}, 0, 0)"),
+        _ => return write!(text, "{imm}"),
+    };
+    write!(text, "sendmsg({name})")
+}
+
+/// s_delay_alu: two dependencies and how many instructions lie between.
+fn write_delay(text: &mut String, imm: u32) -> std::fmt::Result {
+    const DEPENDENCIES: [&str; 12] = [
+        "NO_DEP",
+        "VALU_DEP_1",
+        "VALU_DEP_2",
+        "VALU_DEP_3",
+        "VALU_DEP_4",
+        "TRANS32_DEP_1",
+        "TRANS32_DEP_2",
+        "TRANS32_DEP_3",
+        "FMA_ACCUM_CYCLE_1",
+        "SALU_CYCLE_1",
+        "SALU_CYCLE_2",
+        "SALU_CYCLE_3",
+    ];
+    const SKIPS: [&str; 6] = ["SAME", "NEXT", "SKIP_1", "SKIP_2", "SKIP_3", "SKIP_4"];
+    let fields = [
+        ("instid0", imm & 15, &DEPENDENCIES[..], "/* invalid instid value */"),
+        ("instskip", imm >> 4 & 7, &SKIPS[..], "/* invalid instskip value */"),
+        ("instid1", imm >> 7 & 15, &DEPENDENCIES[..], "/* invalid instid value */"),
+    ];
+    let mut separator = "";
+    for (field, value, names, invalid) in fields {
+        if value != 0 {
+            let name = names.get(value as usize).copied().unwrap_or(invalid);
+            write!(text, "{separator}{field}({name})")?;
+            separator = " | ";
+        }
+    }
+    if separator.is_empty() { write!(text, "0") } else { Ok(()) }
+}
+
+/// s_waitcnt: the counters that are waited for, or all if none is.
+fn write_wait_count(text: &mut String, family: Family, imm: u32) -> std::fmt::Result {
+    let low_vector = imm & 15 | imm >> 10 & 0x30;
+    let [vector, export, scalar] = match family {
+        Family::Rdna3 | Family::Rdna4 => [(imm >> 10 & 63, 63), (imm & 7, 7), (imm >> 4 & 63, 63)],
+        Family::Rdna2 => [(low_vector, 63), (imm >> 4 & 7, 7), (imm >> 8 & 63, 63)],
+        _ => [(low_vector, 63), (imm >> 4 & 7, 7), (imm >> 8 & 15, 15)],
+    };
+    let field = |name, (value, maximum)| (name, value, maximum);
+    write_fields(text, &[field("vmcnt", vector), field("expcnt", export), field("lgkmcnt", scalar)])
+}
+
+/// Writes which operands of vector instructions s_set_gpr_idx indexes.
+fn write_indexed(text: &mut String, imm: u32) -> std::fmt::Result {
+    const OPERANDS: [&str; 4] = ["SRC0", "SRC1", "SRC2", "DST"];
+    if imm > 15 {
+        return write!(text, "0x{imm:x}");
+    }
+    let chosen: Vec<&str> = (0..4).filter(|at| imm >> at & 1 != 0).map(|at| OPERANDS[at]).collect();
+    write!(text, "gpr_idx({})", chosen.join(","))
 }

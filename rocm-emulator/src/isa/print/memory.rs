@@ -1,6 +1,8 @@
-//! What memory instructions of every family share: lists of registers, offsets, swizzles.
-use super::super::table::{Class, Row};
+//! Memory instructions: addresses, data, offsets, swizzles, cache controls.
+use super::super::memory::has_two_offsets;
+use super::super::table::{Class, Role, Row};
 use super::super::{Encoding, Family, Inst, Operand};
+use super::gfx12;
 use super::immediate::write_decimal;
 use super::operand::write_register;
 use std::fmt::Write;
@@ -38,8 +40,7 @@ pub fn write_number(text: &mut String, name: &str, value: i32) {
     }
 }
 
-/// LDS instructions; `two_offsets`: each of two addresses has its own.
-pub fn write_ds(text: &mut String, family: Family, inst: &Inst, row: &Row, two_offsets: bool) {
+pub fn write_ds(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     let mut list = List::new(text, family);
     for slot in row.slots() {
         let operand = match slot.class {
@@ -52,7 +53,7 @@ pub fn write_ds(text: &mut String, family: Family, inst: &Inst, row: &Row, two_o
     }
     if inst.name == "ds_swizzle_b32" {
         write_swizzle(text, inst.offset0 as u32 & 0xffff);
-    } else if two_offsets {
+    } else if has_two_offsets(inst.name) {
         write_number(text, "offset0", inst.offset0);
         write_number(text, "offset1", inst.offset1);
     } else {
@@ -94,8 +95,11 @@ fn write_swizzle(text: &mut String, imm: u32) {
     };
 }
 
-/// The operands of a flat, global or scratch instruction: result, address, data, base.
-pub fn write_flat_operands(text: &mut String, family: Family, inst: &Inst, row: &Row) {
+/// A flat, global or scratch instruction: result, address, data, base, modifiers.
+pub fn write_flat(text: &mut String, family: Family, inst: &Inst, row: &Row) {
+    if family == Family::Rdna4 && !row.has_operands() {
+        return gfx12::write_cache_policy(text, inst, row);
+    }
     let mut list = List::new(text, family);
     let [address, data, base, _] = inst.src;
     for slot in row.destinations() {
@@ -120,4 +124,76 @@ pub fn write_flat_operands(text: &mut String, family: Family, inst: &Inst, row: 
         Encoding::Scratch => list.push(base, 1),
         _ => list.push(base, 2),
     }
+    write_number(text, "offset", inst.offset0);
+    write_cache_policy(text, family, inst, row);
+}
+
+pub fn write_mubuf(text: &mut String, family: Family, inst: &Inst, row: &Row) {
+    if !row.has_operands() {
+        // The cache operations of others have the bits, but only gfx942's have names for them.
+        if family == Family::Cdna3 {
+            write_cache_policy(text, family, inst, row);
+        }
+        return;
+    }
+    let mut list = List::new(text, family);
+    let [address, data, resource, offset] = inst.src;
+    let data = if data == Operand::None { inst.dst } else { data };
+    let dwords = row.sources().next().or(row.slots().next()).map_or(1, |slot| slot.dwords);
+    if !inst.mods.lds || data != Operand::None {
+        list.push(data, dwords);
+    }
+    list.push(address, if inst.mods.offen && inst.mods.idxen { 2 } else { 1 });
+    list.push(resource, 4);
+    list.push(offset, 1);
+    text.push_str(if inst.mods.idxen { " idxen" } else { "" });
+    text.push_str(if inst.mods.offen { " offen" } else { "" });
+    write_number(text, "offset", inst.offset0);
+    write_cache_policy(text, family, inst, row);
+}
+
+/// Scalar memory instructions of gfx9, gfx10 and gfx11.
+pub fn write_smem(text: &mut String, family: Family, inst: &Inst, row: &Row) {
+    let mut list = List::new(text, family);
+    for slot in row.slots() {
+        match (slot.class, slot.role) {
+            (Class::Decimal, _) => list.push_immediate(inst.imm as u32),
+            (Class::Data0, _) => list.push(inst.src[2], slot.dwords),
+            (_, Role::Source) => list.push(inst.src[0], slot.dwords),
+            _ => list.push(inst.dst, slot.dwords),
+        }
+    }
+    let (sign, amount) = (if inst.offset0 < 0 { "-" } else { "" }, inst.offset0.unsigned_abs());
+    let gfx9 = family.is_gfx9();
+    // Writing into a String cannot fail.
+    let _ = match (inst.src[0], inst.src[1]) {
+        (Operand::None, _) => Ok(()),
+        (_, Operand::None) if amount == 0 && !gfx9 => write!(text, ", null"),
+        (_, Operand::None) => write!(text, ", {sign}0x{amount:x}"),
+        (_, register) => {
+            list.push(register, 1);
+            let with_constant = if gfx9 { inst.mods.with_constant } else { amount != 0 };
+            if with_constant { write!(text, " offset:{sign}0x{amount:x}") } else { Ok(()) }
+        }
+    };
+    write_cache_policy(text, family, inst, row);
+}
+
+/// Cache controls, and that a load goes to LDS unless the name says it.
+fn write_cache_policy(text: &mut String, family: Family, inst: &Inst, row: &Row) {
+    let mods = &inst.mods;
+    let is_scalar = inst.encoding == Encoding::Smem;
+    let bits = match family {
+        Family::Rdna4 => return gfx12::write_cache_policy(text, inst, row),
+        // gfx942 has other names for the bits.
+        Family::Cdna3 if !is_scalar => [(mods.glc, " sc0"), (mods.slc, " nt"), (mods.scc, " sc1")],
+        Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => {
+            [(mods.glc, " glc"), (mods.slc, " slc"), (mods.scc, " scc")]
+        }
+        Family::Rdna2 | Family::Rdna3 => [(mods.glc, " glc"), (mods.slc, " slc"), (mods.dlc, " dlc")],
+    };
+    for (_, name) in bits.into_iter().filter(|(set, _)| *set) {
+        text.push_str(name);
+    }
+    text.push_str(if mods.lds && !inst.name.contains("_load_lds_") { " lds" } else { "" });
 }

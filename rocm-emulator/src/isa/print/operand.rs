@@ -2,7 +2,7 @@
 use super::super::{Encoding, Family, InlineFloat, Operand, sreg};
 use std::fmt::Write;
 
-/// What a constant means to the operation, which decides how it is printed.
+/// Type of an operand, which decides how a constant is printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Any 32-bit operand.
@@ -17,7 +17,7 @@ pub enum Kind {
     Float64,
 }
 
-/// How an operand is printed besides its register or value.
+/// Modifiers that are printed around a register or value.
 #[derive(Clone, Copy, Default)]
 pub struct Signs {
     pub neg: bool,

@@ -1,7 +1,7 @@
-//! Operands of gfx9's and gfx10's vector ALU: which modifiers they are printed with, and what a constant means.
+//! Operands of the vector ALU: which modifiers they are printed with, and what a constant means.
 use super::super::fields::is_mixed;
 use super::super::table::{Class, Slot};
-use super::super::{Encoding, Family, Inst};
+use super::super::{Encoding, Family, Inst, Operand};
 use super::operand::{Kind, Signs, write_embedded_literal, write_operand, write_signed};
 
 /// Source `at` with its modifiers.
@@ -11,12 +11,12 @@ pub fn write_source(text: &mut String, family: Family, inst: &Inst, slot: &Slot,
         return write_embedded_literal(text, family, operand, inst.encoding);
     }
     let bit = 1u8 << at;
-    let named = takes_signs(inst, at);
+    let signed = takes_signs(family, inst, at);
     let signs = Signs {
-        neg: named && inst.mods.neg & bit != 0,
-        abs: named && inst.mods.abs & bit != 0,
+        neg: signed && inst.mods.neg & bit != 0,
+        abs: signed && inst.mods.abs & bit != 0,
         sext: inst.sdwa.as_ref().is_some_and(|sdwa| sdwa.sext & bit != 0),
-        half: "",
+        half: half(operand, slot, family, inst, inst.mods.op_sel & bit != 0),
     };
     write_signed(text, family, operand, slot.dwords, kind(inst, slot, at), signs);
 }
@@ -25,32 +25,57 @@ pub fn write_source(text: &mut String, family: Family, inst: &Inst, slot: &Slot,
 pub fn write_destination(text: &mut String, family: Family, inst: &Inst, slot: &Slot, at: usize) {
     let operand = if at == 0 { inst.dst } else { inst.dst2 };
     write_operand(text, family, operand, slot.dwords, kind(inst, slot, at));
+    text.push_str(half(operand, slot, family, inst, inst.mods.op_sel & 8 != 0));
 }
 
-/// Whether a sign or absolute value of source `at` is printed with the operand. Packed operations list them
-/// after the operands; integer operands have none.
-fn takes_signs(inst: &Inst, at: usize) -> bool {
+fn half(operand: Operand, slot: &Slot, family: Family, inst: &Inst, high: bool) -> &'static str {
+    match operand {
+        Operand::Vgpr(_) if slot.is_half() && shows_halves(family, inst) => [".l", ".h"][usize::from(high)],
+        _ => "",
+    }
+}
+
+/// LLVM names low halves of registers on gfx11. On gfx12 it does where a high half is named, or could be in an
+/// instruction that exists for that.
+fn shows_halves(family: Family, inst: &Inst) -> bool {
+    match family {
+        Family::Rdna3 => true,
+        Family::Rdna4 => inst.mods.op_sel != 0 || matches!(inst.name, "v_mov_b16" | "v_swap_b16"),
+        _ => false,
+    }
+}
+
+/// Returns whether a sign or absolute value of source `at` is printed with it. Packed operations list them
+/// after the operands; integer operands have none, or on gfx11 ignore them.
+fn takes_signs(family: Family, inst: &Inst, at: usize) -> bool {
     let name = inst.name;
     if inst.encoding == Encoding::Vop3p {
         return is_mixed(name);
     }
-    let first_only = ["v_ldexp_", "v_trig_preop_", "v_cvt_pk_u8_", "v_cmp_class_", "v_cmpx_class_"];
-    if first_only.iter().any(|prefix| name.starts_with(prefix)) {
+    let starts_with = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let true16 = family.has_true16();
+    if starts_with(&["v_ldexp_", "v_trig_preop_", "v_cvt_pk_u8_", "v_cmpx_class_f32", "v_cmpx_class_f64"])
+        || !true16 && starts_with(&["v_cmp_class_", "v_cmpx_class_"])
+    {
         return at == 0;
     }
-    true
+    let integer = ["_i16", "_u16", "_b16"].iter().any(|suffix| name.ends_with(suffix));
+    !(true16 && (integer && name != "v_cndmask_b16" || name.starts_with("v_align")))
 }
 
 fn kind(inst: &Inst, slot: &Slot, at: usize) -> Kind {
     let name = inst.name;
     // The type of the sources is the last one of the name; a conversion's first type is its result's.
-    let float16 = name.ends_with("_f16");
+    let bfloat16 = name.ends_with("_bf16");
+    let float16 = name.ends_with("_f16") || name.starts_with("v_interp_");
     let packed = name.starts_with("v_dot2") || name.starts_with("v_pk_") && inst.encoding == Encoding::Vop3p;
     match slot.dwords {
+        0 if bfloat16 => Kind::Bfloat16,
         0 if name == "v_ldexp_f16" && at == 1 => Kind::Int16,
         0 if float16 => Kind::Float16,
         0 => Kind::Int16,
         1 if is_mixed(name) => Kind::Float16,
+        1 if packed && bfloat16 => Kind::PackedBfloat16,
         1 if packed && float16 => Kind::PackedFloat16,
         1 => Kind::Word,
         _ if name.contains("f64") => Kind::Float64,

@@ -1,118 +1,110 @@
 //! Rows of accesses to LDS.
-use crate::isa::table::{CDNA, RDNA, RDNA2, RDNA3, Row, row};
 
 /// DS: accesses to LDS (and GDS).
-pub(crate) const DS: &[Row] = &[
-    row(0x00, "ds_add_u32", "a1 d1"),
-    row(0x01, "ds_sub_u32", "a1 d1"),
-    row(0x02, "ds_rsub_u32", "a1 d1"),
-    row(0x03, "ds_inc_u32", "a1 d1"),
-    row(0x04, "ds_dec_u32", "a1 d1"),
-    row(0x05, "ds_min_i32", "a1 d1"),
-    row(0x06, "ds_max_i32", "a1 d1"),
-    row(0x07, "ds_min_u32", "a1 d1"),
-    row(0x08, "ds_max_u32", "a1 d1"),
-    row(0x09, "ds_and_b32", "a1 d1"),
-    row(0x0a, "ds_or_b32", "a1 d1"),
-    row(0x0b, "ds_xor_b32", "a1 d1"),
-    row(0x0c, "ds_mskor_b32", "a1 d1 q1"),
-    row(0x0d, "ds_write_b32", "a1 d1").on(CDNA | RDNA2),
-    row(0x0e, "ds_write2_b32", "a1 d1 q1").on(CDNA | RDNA2),
-    row(0x0f, "ds_write2st64_b32", "a1 d1 q1").on(CDNA | RDNA2),
-    row(0x10, "ds_cmpst_b32", "a1 d1 q1").on(CDNA | RDNA2),
-    row(0x11, "ds_cmpst_f32", "a1 d1 q1").on(CDNA | RDNA2),
-    row(0x12, "ds_min_f32", "a1 d1").on(CDNA | RDNA2 | RDNA3),
-    row(0x13, "ds_max_f32", "a1 d1").on(CDNA | RDNA2 | RDNA3),
-    row(0x14, "ds_nop", ""),
-    row(0x15, "ds_add_f32", "a1 d1"),
-    row(0x18, "ds_gws_sema_release_all", "").on(RDNA2 | RDNA3),
-    row(0x19, "ds_gws_init", "a1").on(RDNA2 | RDNA3),
-    row(0x1a, "ds_gws_sema_v", "").on(RDNA2 | RDNA3),
-    row(0x1b, "ds_gws_sema_br", "a1").on(RDNA2 | RDNA3),
-    row(0x1c, "ds_gws_sema_p", "").on(RDNA2 | RDNA3),
-    row(0x1d, "ds_gws_barrier", "a1").on(RDNA2 | RDNA3),
-    row(0x1e, "ds_write_b8", "a1 d1").on(CDNA | RDNA2),
-    row(0x1f, "ds_write_b16", "a1 d1").on(CDNA | RDNA2),
-    row(0x20, "ds_add_rtn_u32", "=v1 a1 d1"),
-    row(0x21, "ds_sub_rtn_u32", "=v1 a1 d1"),
-    row(0x22, "ds_rsub_rtn_u32", "=v1 a1 d1"),
-    row(0x23, "ds_inc_rtn_u32", "=v1 a1 d1"),
-    row(0x24, "ds_dec_rtn_u32", "=v1 a1 d1"),
-    row(0x25, "ds_min_rtn_i32", "=v1 a1 d1"),
-    row(0x26, "ds_max_rtn_i32", "=v1 a1 d1"),
-    row(0x27, "ds_min_rtn_u32", "=v1 a1 d1"),
-    row(0x28, "ds_max_rtn_u32", "=v1 a1 d1"),
-    row(0x29, "ds_and_rtn_b32", "=v1 a1 d1"),
-    row(0x2a, "ds_or_rtn_b32", "=v1 a1 d1"),
-    row(0x2b, "ds_xor_rtn_b32", "=v1 a1 d1"),
-    row(0x2c, "ds_mskor_rtn_b32", "=v1 a1 d1 q1"),
-    row(0x2d, "ds_wrxchg_rtn_b32", "=v1 a1 d1").on(CDNA | RDNA2),
-    row(0x2e, "ds_wrxchg2_rtn_b32", "=v2 a1 d1 q1").on(CDNA | RDNA2),
-    row(0x2f, "ds_wrxchg2st64_rtn_b32", "=v2 a1 d1 q1").on(CDNA | RDNA2),
-    row(0x30, "ds_cmpst_rtn_b32", "=v1 a1 d1 q1").on(CDNA | RDNA2),
-    row(0x31, "ds_cmpst_rtn_f32", "=v1 a1 d1 q1").on(CDNA | RDNA2),
-    row(0x32, "ds_min_rtn_f32", "=v1 a1 d1").on(CDNA | RDNA2 | RDNA3),
-    row(0x33, "ds_max_rtn_f32", "=v1 a1 d1").on(CDNA | RDNA2 | RDNA3),
-    row(0x34, "ds_wrap_rtn_b32", "=v1 a1 d1 q1").on(CDNA | RDNA2 | RDNA3),
-    row(0x35, "ds_swizzle_b32", "=v1 a1").on(RDNA),
-    row(0x36, "ds_read_b32", "=v1 a1").on(CDNA | RDNA2),
-    row(0x37, "ds_read2_b32", "=v2 a1").on(CDNA | RDNA2),
-    row(0x38, "ds_read2st64_b32", "=v2 a1").on(CDNA | RDNA2),
-    row(0x39, "ds_read_i8", "=v1 a1").on(CDNA | RDNA2),
-    row(0x3a, "ds_read_u8", "=v1 a1").on(CDNA | RDNA2),
-    row(0x3b, "ds_read_i16", "=v1 a1").on(CDNA | RDNA2),
-    row(0x3c, "ds_read_u16", "=v1 a1").on(CDNA | RDNA2),
-    row(0x3d, "ds_consume", "=v1").on(RDNA),
-    row(0x3e, "ds_append", "=v1").on(RDNA),
-    row(0x3f, "ds_ordered_count", "=v1 a1").on(RDNA2 | RDNA3),
-    row(0x40, "ds_add_u64", "a1 d2"),
-    row(0x41, "ds_sub_u64", "a1 d2"),
-    row(0x42, "ds_rsub_u64", "a1 d2"),
-    row(0x43, "ds_inc_u64", "a1 d2"),
-    row(0x44, "ds_dec_u64", "a1 d2"),
-    row(0x45, "ds_min_i64", "a1 d2"),
-    row(0x46, "ds_max_i64", "a1 d2"),
-    row(0x47, "ds_min_u64", "a1 d2"),
-    row(0x48, "ds_max_u64", "a1 d2"),
-    row(0x49, "ds_and_b64", "a1 d2"),
-    row(0x4a, "ds_or_b64", "a1 d2"),
-    row(0x4b, "ds_xor_b64", "a1 d2"),
-    row(0x4c, "ds_mskor_b64", "a1 d2 q2"),
-    row(0x4d, "ds_write_b64", "a1 d2").on(CDNA | RDNA2),
-    row(0x4e, "ds_write2_b64", "a1 d2 q2").on(CDNA | RDNA2),
-    row(0x4f, "ds_write2st64_b64", "a1 d2 q2").on(CDNA | RDNA2),
-    row(0x50, "ds_cmpst_b64", "a1 d2 q2").on(CDNA | RDNA2),
-    row(0x51, "ds_cmpst_f64", "a1 d2 q2").on(CDNA | RDNA2),
-    row(0x52, "ds_min_f64", "a1 d2").on(CDNA | RDNA2 | RDNA3),
-    row(0x53, "ds_max_f64", "a1 d2").on(CDNA | RDNA2 | RDNA3),
-    row(0x60, "ds_add_rtn_u64", "=v2 a1 d2"),
-    row(0x61, "ds_sub_rtn_u64", "=v2 a1 d2"),
-    row(0x62, "ds_rsub_rtn_u64", "=v2 a1 d2"),
-    row(0x63, "ds_inc_rtn_u64", "=v2 a1 d2"),
-    row(0x64, "ds_dec_rtn_u64", "=v2 a1 d2"),
-    row(0x65, "ds_min_rtn_i64", "=v2 a1 d2"),
-    row(0x66, "ds_max_rtn_i64", "=v2 a1 d2"),
-    row(0x67, "ds_min_rtn_u64", "=v2 a1 d2"),
-    row(0x68, "ds_max_rtn_u64", "=v2 a1 d2"),
-    row(0x69, "ds_and_rtn_b64", "=v2 a1 d2"),
-    row(0x6a, "ds_or_rtn_b64", "=v2 a1 d2"),
-    row(0x6b, "ds_xor_rtn_b64", "=v2 a1 d2"),
-    row(0x6c, "ds_mskor_rtn_b64", "=v2 a1 d2 q2"),
-    row(0x6d, "ds_wrxchg_rtn_b64", "=v2 a1 d2").on(CDNA | RDNA2),
-    row(0x6e, "ds_wrxchg2_rtn_b64", "=v4 a1 d2 q2").on(CDNA | RDNA2),
-    row(0x6f, "ds_wrxchg2st64_rtn_b64", "=v4 a1 d2 q2").on(CDNA | RDNA2),
-    row(0x70, "ds_cmpst_rtn_b64", "=v2 a1 d2 q2").on(CDNA | RDNA2),
-    row(0x71, "ds_cmpst_rtn_f64", "=v2 a1 d2 q2").on(CDNA | RDNA2),
-    row(0x72, "ds_min_rtn_f64", "=v2 a1 d2").on(CDNA | RDNA2 | RDNA3),
-    row(0x73, "ds_max_rtn_f64", "=v2 a1 d2").on(CDNA | RDNA2 | RDNA3),
-    row(0x76, "ds_read_b64", "=v2 a1").on(CDNA | RDNA2),
-    row(0x77, "ds_read2_b64", "=v4 a1").on(CDNA | RDNA2),
-    row(0x78, "ds_read2st64_b64", "=v4 a1").on(CDNA | RDNA2),
-    row(0x7e, "ds_condxchg32_rtn_b64", "=v2 a1 d2"),
-    row(0xb2, "ds_permute_b32", "=v1 a1 d1").on(RDNA),
-    row(0xb3, "ds_bpermute_b32", "=v1 a1 d1").on(RDNA),
-    row(0xde, "ds_write_b96", "a1 d3").on(CDNA | RDNA2),
-    row(0xdf, "ds_write_b128", "a1 d4").on(CDNA | RDNA2),
-    row(0xfe, "ds_read_b96", "=v3 a1").on(CDNA | RDNA2),
-    row(0xff, "ds_read_b128", "=v4 a1").on(CDNA | RDNA2),
-];
+pub const DS: &str = "
+    ds_{add_u32,sub_u32,rsub_u32,inc_u32,dec_u32,min_i32,max_i32}    a1 d1        00 00 00 00 00 00
+    ds_{min_u32,max_u32,and_b32,or_b32,xor_b32}                      a1 d1        07 07 07 07 07 07
+    ds_mskor_b32                                                     a1 d1 q1     0c 0c 0c 0c 0c 0c
+    ds_nop                                                                        14 14 14 14 14 14
+    ds_add_f32                                                       a1 d1        15 15 15 15 15 15
+    ds_{add,sub,rsub,inc,dec}_rtn_u32                                =v1 a1 d1    20 20 20 20 20 20
+    ds_{min_rtn_i32,max_rtn_i32,min_rtn_u32,max_rtn_u32,and_rtn_b32} =v1 a1 d1    25 25 25 25 25 25
+    ds_{or,xor}_rtn_b32                                              =v1 a1 d1    2a 2a 2a 2a 2a 2a
+    ds_mskor_rtn_b32                                                 =v1 a1 d1 q1 2c 2c 2c 2c 2c 2c
+    ds_add_rtn_f32                                                   =v1 a1 d1    35 35 35 55 79 79
+    ds_swizzle_b32                                                   =v1 a1       3d 3d 3d 35 35 35
+    ds_{permute,bpermute}_b32                                        =v1 a1 d1    3e 3e 3e b2 b2 b2
+    ds_{add_u64,sub_u64,rsub_u64,inc_u64,dec_u64,min_i64,max_i64}    a1 d2        40 40 40 40 40 40
+    ds_{min_u64,max_u64,and_b64,or_b64,xor_b64}                      a1 d2        47 47 47 47 47 47
+    ds_mskor_b64                                                     a1 d2 q2     4c 4c 4c 4c 4c 4c
+    ds_{add,sub,rsub,inc,dec}_rtn_u64                                =v2 a1 d2    60 60 60 60 60 60
+    ds_{min_rtn_i64,max_rtn_i64,min_rtn_u64,max_rtn_u64,and_rtn_b64} =v2 a1 d2    65 65 65 65 65 65
+    ds_{or,xor}_rtn_b64                                              =v2 a1 d2    6a 6a 6a 6a 6a 6a
+    ds_mskor_rtn_b64                                                 =v2 a1 d2 q2 6c 6c 6c 6c 6c 6c
+    ds_condxchg32_rtn_b64                                            =v2 a1 d2    7e 7e 7e 7e 7e 7e
+    ds_{consume,append}                                              =v1          bd bd bd 3d 3d 3d
+    ds_{min,max}_f32                                                 a1 d1        12 12 12 12 12 --
+    ds_{min,max}_rtn_f32                                             =v1 a1 d1    32 32 32 32 32 --
+    ds_wrap_rtn_b32                                                  =v1 a1 d1 q1 34 34 34 34 34 --
+    ds_{min,max}_f64                                                 a1 d2        52 52 52 52 52 --
+    ds_{min,max}_rtn_f64                                             =v2 a1 d2    72 72 72 72 72 --
+    ds_gws_sema_{release_all,-,v,-,p}                                             98 98 98 18 18 --
+    ds_gws_{init,-,sema_br,-,barrier}                                a1           99 99 99 19 19 --
+    ds_write_b32                                                     a1 d1        0d 0d 0d 0d -- --
+    ds_{write2_b32,write2st64_b32,cmpst_b32,cmpst_f32}               a1 d1 q1     0e 0e 0e 0e -- --
+    ds_write_addtid_b32                                              d1           1d 1d 1d b0 -- --
+    ds_write_{b8,b16}                                                a1 d1        1e 1e 1e 1e -- --
+    ds_wrxchg_rtn_b32                                                =v1 a1 d1    2d 2d 2d 2d -- --
+    ds_{wrxchg2,wrxchg2st64}_rtn_b32                                 =v2 a1 d1 q1 2e 2e 2e 2e -- --
+    ds_cmpst_rtn_{b32,f32}                                           =v1 a1 d1 q1 30 30 30 30 -- --
+    ds_read_b32                                                      =v1 a1       36 36 36 36 -- --
+    ds_{read2,read2st64}_b32                                         =v2 a1       37 37 37 37 -- --
+    ds_read_{i8,u8,i16,u16}                                          =v1 a1       39 39 39 39 -- --
+    ds_write_b64                                                     a1 d2        4d 4d 4d 4d -- --
+    ds_{write2_b64,write2st64_b64,cmpst_b64,cmpst_f64}               a1 d2 q2     4e 4e 4e 4e -- --
+    ds_write_{b8,b16}_d16_hi                                         a1 d1        54 54 54 a0 -- --
+    ds_read_{u8_d16,u8_d16_hi,i8_d16,i8_d16_hi,u16_d16,u16_d16_hi}   =v1 a1       56 56 56 a2 -- --
+    ds_wrxchg_rtn_b64                                                =v2 a1 d2    6d 6d 6d 6d -- --
+    ds_{wrxchg2,wrxchg2st64}_rtn_b64                                 =v4 a1 d2 q2 6e 6e 6e 6e -- --
+    ds_cmpst_rtn_{b64,f64}                                           =v2 a1 d2 q2 70 70 70 70 -- --
+    ds_read_b64                                                      =v2 a1       76 76 76 76 -- --
+    ds_{read2,read2st64}_b64                                         =v4 a1       77 77 77 77 -- --
+    ds_read_addtid_b32                                               =v1          b6 b6 b6 b1 -- --
+    ds_write_b96                                                     a1 d3        de de de de -- --
+    ds_write_b128                                                    a1 d4        df df df df -- --
+    ds_read_b96                                                      =v3 a1       fe fe fe fe -- --
+    ds_read_b128                                                     =v4 a1       ff ff ff ff -- --
+    ds_ordered_count                                                 =v1 a1       bf -- -- 3f 3f --
+    ds_{add,sub,rsub,inc,dec}_src2_u32                               a1           80 -- -- -- -- --
+    ds_{min_src2_i32,max_src2_i32,min_src2_u32,max_src2_u32}         a1           85 -- -- -- -- --
+    ds_{and,or,xor,-,write}_src2_b32                                 a1           89 -- -- -- -- --
+    ds_{min,max,-,add}_src2_f32                                      a1           92 -- -- -- -- --
+    ds_{add,sub,rsub,inc,dec}_src2_u64                               a1           c0 -- -- -- -- --
+    ds_{min_src2_i64,max_src2_i64,min_src2_u64,max_src2_u64}         a1           c5 -- -- -- -- --
+    ds_{and,or,xor,-,write}_src2_b64                                 a1           c9 -- -- -- -- --
+    ds_{min,max}_src2_f64                                            a1           d2 -- -- -- -- --
+    ds_add_f64                                                       a1 d2        -- 5c 5c -- -- --
+    ds_add_rtn_f64                                                   =v2 a1 d2    -- 7c 7c -- -- --
+    ds_pk_add_{f16,bf16}                                             a1 d1        -- -- 17 -- -- 9a
+    ds_pk_add_rtn_{f16,bf16}                                         =v1 a1 d1    -- -- b7 -- -- aa
+    ds_store_b32                                                     a1 d1        -- -- -- -- 0d 0d
+    ds_{store_2addr,store_2addr_stride64,cmpstore}_b32               a1 d1 q1     -- -- -- -- 0e 0e
+    ds_store_{b8,b16}                                                a1 d1        -- -- -- -- 1e 1e
+    ds_storexchg_rtn_b32                                             =v1 a1 d1    -- -- -- -- 2d 2d
+    ds_storexchg_2addr_{rtn,stride64_rtn}_b32                        =v2 a1 d1 q1 -- -- -- -- 2e 2e
+    ds_cmpstore_rtn_b32                                              =v1 a1 d1 q1 -- -- -- -- 30 30
+    ds_load_b32                                                      =v1 a1       -- -- -- -- 36 36
+    ds_load_2addr_{b32,stride64_b32}                                 =v2 a1       -- -- -- -- 37 37
+    ds_load_{i8,u8,i16,u16}                                          =v1 a1       -- -- -- -- 39 39
+    ds_store_b64                                                     a1 d2        -- -- -- -- 4d 4d
+    ds_{store_2addr,store_2addr_stride64,cmpstore}_b64               a1 d2 q2     -- -- -- -- 4e 4e
+    ds_storexchg_rtn_b64                                             =v2 a1 d2    -- -- -- -- 6d 6d
+    ds_storexchg_2addr_{rtn,stride64_rtn}_b64                        =v4 a1 d2 q2 -- -- -- -- 6e 6e
+    ds_cmpstore_rtn_b64                                              =v2 a1 d2 q2 -- -- -- -- 70 70
+    ds_load_b64                                                      =v2 a1       -- -- -- -- 76 76
+    ds_load_2addr_{b64,stride64_b64}                                 =v4 a1       -- -- -- -- 77 77
+    ds_store_{b8,b16}_d16_hi                                         a1 d1        -- -- -- -- a0 a0
+    ds_load_{u8_d16,u8_d16_hi,i8_d16,i8_d16_hi,u16_d16,u16_d16_hi}   =v1 a1       -- -- -- -- a2 a2
+    ds_store_addtid_b32                                              d1           -- -- -- -- b0 b0
+    ds_load_addtid_b32                                               =v1          -- -- -- -- b1 b1
+    ds_store_b96                                                     a1 d3        -- -- -- -- de de
+    ds_store_b128                                                    a1 d4        -- -- -- -- df df
+    ds_load_b96                                                      =v3 a1       -- -- -- -- fe fe
+    ds_load_b128                                                     =v4 a1       -- -- -- -- ff ff
+    ds_cmpstore_f32                                                  a1 d1 q1     -- -- -- -- 11 --
+    ds_cmpstore_rtn_f32                                              =v1 a1 d1 q1 -- -- -- -- 31 --
+    ds_cmpstore_f64                                                  a1 d2 q2     -- -- -- -- 51 --
+    ds_cmpstore_rtn_f64                                              =v2 a1 d2 q2 -- -- -- -- 71 --
+    ds_{add,sub}_gs_reg_rtn                                          =v2 d1       -- -- -- -- 7a --
+    ds_bvh_stack_rtn_b32                                             =v1 a1 d1 q4 -- -- -- -- ad --
+    ds_{min,max}_num_f32                                             a1 d1        -- -- -- -- -- 12
+    ds_{min,max}_num_rtn_f32                                         =v1 a1 d1    -- -- -- -- -- 32
+    ds_{min,max}_num_f64                                             a1 d2        -- -- -- -- -- 52
+    ds_{min,max}_num_rtn_f64                                         =v2 a1 d2    -- -- -- -- -- 72
+    ds_{cond_sub,sub_clamp}_u32                                      a1 d1        -- -- -- -- -- 98
+    ds_{cond_sub,sub_clamp}_rtn_u32                                  =v1 a1 d1    -- -- -- -- -- a8
+    ds_bpermute_fi_b32                                               =v1 a1 d1    -- -- -- -- -- cd
+    ds_bvh_stack_push4_pop1_rtn_b32                                  =v1 a1 d1 q4 -- -- -- -- -- e0
+    ds_bvh_stack_push8_pop1_rtn_b32                                  =v1 a1 d1 q8 -- -- -- -- -- e1
+    ds_bvh_stack_push8_pop2_rtn_b64                                  =v2 a1 d1 q8 -- -- -- -- -- e2
+";

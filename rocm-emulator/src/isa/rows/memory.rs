@@ -1,76 +1,127 @@
-//! Rows of accesses to memory.
-use crate::isa::table::{CDNA, RDNA2, Row, row};
+//! Rows of accesses to memory, by the encodings that have them; `*` stands for the encoding's prefix: flat, global,
+//! scratch, buffer. The address operands follow from the encoding.
 
-/// FLAT, segment 0. The address operands follow from the segment.
-pub(crate) const FLAT: &[Row] = &[
-    row(0x18, "flat_store_byte", "d1").on(CDNA | RDNA2),
-    row(0x19, "flat_store_byte_d16_hi", "d1").on(CDNA | RDNA2),
-    row(0x1a, "flat_store_short", "d1").on(CDNA | RDNA2),
-    row(0x1b, "flat_store_short_d16_hi", "d1").on(CDNA | RDNA2),
-    row(0x1c, "flat_store_dword", "d1").on(CDNA | RDNA2),
-    row(0x1d, "flat_store_dwordx2", "d2").on(CDNA | RDNA2),
-    row(0x20, "flat_load_ubyte_d16", "=v1").on(CDNA | RDNA2),
-    row(0x21, "flat_load_ubyte_d16_hi", "=v1").on(CDNA | RDNA2),
-    row(0x22, "flat_load_sbyte_d16", "=v1").on(CDNA | RDNA2),
-    row(0x23, "flat_load_sbyte_d16_hi", "=v1").on(CDNA | RDNA2),
-    row(0x24, "flat_load_short_d16", "=v1").on(CDNA | RDNA2),
-    row(0x25, "flat_load_short_d16_hi", "=v1").on(CDNA | RDNA2),
-];
+/// All of FLAT, GLOBAL, SCRATCH and MUBUF.
+pub const ALL_SEGMENTS: &str = "
+    *_load_{ubyte,sbyte,ushort,sshort,dword}                         =v1 10 10 10 08 -- --
+    *_load_dwordx2                                                   =v2 15 15 15 0d -- --
+    *_load_dwordx3                                                   =v3 16 16 16 0f -- --
+    *_load_dwordx4                                                   =v4 17 17 17 0e -- --
+    *_store_{byte,byte_d16_hi,short,short_d16_hi,dword}              d1  18 18 18 18 -- --
+    *_store_dwordx2                                                  d2  1d 1d 1d 1d -- --
+    *_store_dwordx3                                                  d3  1e 1e 1e 1f -- --
+    *_store_dwordx4                                                  d4  1f 1f 1f 1e -- --
+    *_load_{ubyte_d16,ubyte_d16_hi,sbyte_d16,sbyte_d16_hi,short_d16} =v1 20 20 20 20 -- --
+    *_load_short_d16_hi                                              =v1 25 25 25 25 -- --
+    *_load_{u8,i8,u16,i16,b32}                                       =v1 -- -- -- -- 10 10
+    *_load_b64                                                       =v2 -- -- -- -- 15 15
+    *_load_b96                                                       =v3 -- -- -- -- 16 16
+    *_load_b128                                                      =v4 -- -- -- -- 17 17
+    *_store_{b8,b16,b32}                                             d1  -- -- -- -- 18 18
+    *_store_b64                                                      d2  -- -- -- -- 1b 1b
+    *_store_b96                                                      d3  -- -- -- -- 1c 1c
+    *_store_b128                                                     d4  -- -- -- -- 1d 1d
+    *_load_d16_{u8,i8,b16,hi_u8,hi_i8,hi_b16}                        =v1 -- -- -- -- 1e 1e
+    *_store_d16_hi_{b8,b16}                                          d1  -- -- -- -- 24 24
+";
 
-/// GLOBAL, segment 2. The address operands follow from the segment.
-pub(crate) const GLOBAL: &[Row] = &[
-    row(0x18, "global_store_byte", "d1").on(CDNA | RDNA2),
-    row(0x19, "global_store_byte_d16_hi", "d1").on(CDNA | RDNA2),
-    row(0x1a, "global_store_short", "d1").on(CDNA | RDNA2),
-    row(0x1b, "global_store_short_d16_hi", "d1").on(CDNA | RDNA2),
-    row(0x1c, "global_store_dword", "d1").on(CDNA | RDNA2),
-    row(0x1d, "global_store_dwordx2", "d2").on(CDNA | RDNA2),
-    row(0x20, "global_load_ubyte_d16", "=v1").on(CDNA | RDNA2),
-    row(0x21, "global_load_ubyte_d16_hi", "=v1").on(CDNA | RDNA2),
-    row(0x22, "global_load_sbyte_d16", "=v1").on(CDNA | RDNA2),
-    row(0x23, "global_load_sbyte_d16_hi", "=v1").on(CDNA | RDNA2),
-    row(0x24, "global_load_short_d16", "=v1").on(CDNA | RDNA2),
-    row(0x25, "global_load_short_d16_hi", "=v1").on(CDNA | RDNA2),
-];
+/// FLAT, GLOBAL and MUBUF.
+pub const ATOMICS: &str = "
+    *_atomic_{swap,-,add,sub}                                       ?v1 d1 40 40 40 30 -- --
+    *_atomic_{smin,umin,smax,umax,and,or,xor,inc,dec}               ?v1 d1 44 44 44 35 -- --
+    *_atomic_{swap,-,add,sub}_x2                                    ?v2 d2 60 60 60 50 -- --
+    *_atomic_{smin,umin,smax,umax,and,or,xor,inc,dec}_x2            ?v2 d2 64 64 64 55 -- --
+    *_atomic_{add,min,max}_f64                                      ?v2 d2 -- 4f 4f -- -- --
+    *_atomic_{fmin,fmax}                                            ?v1 d1 -- -- -- 3f -- --
+    *_atomic_{fmin,fmax}_x2                                         ?v2 d2 -- -- -- 5f -- --
+    *_atomic_{swap_b32,-,add_u32,sub_u32,-,min_i32,min_u32,max_i32} ?v1 d1 -- -- -- -- 33 33
+    *_atomic_{max_u32,and_b32,or_b32,xor_b32,inc_u32,dec_u32}       ?v1 d1 -- -- -- -- 3b 3b
+    *_atomic_{swap_b64,-,add_u64,sub_u64,min_i64,min_u64,max_i64}   ?v2 d2 -- -- -- -- 41 41
+    *_atomic_{max_u64,and_b64,or_b64,xor_b64,inc_u64,dec_u64}       ?v2 d2 -- -- -- -- 48 48
+    *_atomic_{min,max}_f32                                          ?v1 d1 -- -- -- -- 51 --
+    *_atomic_sub_clamp_u32                                          ?v1 d1 -- -- -- -- -- 37
+    *_atomic_{cond_sub_u32,min_num_f32,max_num_f32}                 ?v1 d1 -- -- -- -- -- 50
+";
 
-/// SCRATCH, segment 1. The address operands follow from the segment.
-pub(crate) const SCRATCH: &[Row] = &[
-    row(0x18, "scratch_store_byte", "d1").on(CDNA | RDNA2),
-    row(0x19, "scratch_store_byte_d16_hi", "d1").on(CDNA | RDNA2),
-    row(0x1a, "scratch_store_short", "d1").on(CDNA | RDNA2),
-    row(0x1b, "scratch_store_short_d16_hi", "d1").on(CDNA | RDNA2),
-    row(0x1c, "scratch_store_dword", "d1").on(CDNA | RDNA2),
-    row(0x1d, "scratch_store_dwordx2", "d2").on(CDNA | RDNA2),
-    row(0x20, "scratch_load_ubyte_d16", "=v1").on(CDNA | RDNA2),
-    row(0x21, "scratch_load_ubyte_d16_hi", "=v1").on(CDNA | RDNA2),
-    row(0x22, "scratch_load_sbyte_d16", "=v1").on(CDNA | RDNA2),
-    row(0x23, "scratch_load_sbyte_d16_hi", "=v1").on(CDNA | RDNA2),
-    row(0x24, "scratch_load_short_d16", "=v1").on(CDNA | RDNA2),
-    row(0x25, "scratch_load_short_d16_hi", "=v1").on(CDNA | RDNA2),
-];
+/// MUBUF alone. A compare-and-swap returns as many registers as it reads.
+pub const MUBUF: &str = "
+    *_load_format_x               =v1    00 00 00 00 00 00
+    *_load_format_xy              =v2    01 01 01 01 01 01
+    *_load_format_xyz             =v3    02 02 02 02 02 02
+    *_load_format_xyzw            =v4    03 03 03 03 03 03
+    *_store_format_x              d1     04 04 04 04 04 04
+    *_store_format_xy             d2     05 05 05 05 05 05
+    *_store_format_xyz            d3     06 06 06 06 06 06
+    *_store_format_xyzw           d4     07 07 07 07 07 07
+    *_load_format_d16_{x,xy}      =v1    08 08 08 80 -- --
+    *_load_format_d16_{xyz,xyzw}  =v2    0a 0a 0a 82 -- --
+    *_store_format_d16_{x,xy}     d1     0c 0c 0c 84 -- --
+    *_store_format_d16_{xyz,xyzw} d2     0e 0e 0e 86 -- --
+    *_load_format_d16_hi_x        =v1    26 26 26 26 -- --
+    *_store_format_d16_hi_x       d1     27 27 27 27 -- --
+    *_atomic_cmpswap              ?v2 d2 41 41 41 31 -- --
+    *_atomic_cmpswap_x2           ?v4 d4 61 61 61 51 -- --
+    *_{wbinvl1,wbinvl1_vol}              3e 3e -- -- -- --
+    *_wbl2                               -- 28 28 -- -- --
+    *_invl2                              -- 29 -- -- -- --
+    *_inv                                -- -- 29 -- -- --
+    *_{gl0,gl1}_inv                      -- -- -- 71 2b --
+    *_atomic_fcmpswap             ?v2 d2 -- -- -- 3e -- --
+    *_atomic_fcmpswap_x2          ?v4 d4 -- -- -- 5e -- --
+    *_load_d16_format_{x,xy}      =v1    -- -- -- -- 08 08
+    *_load_d16_format_{xyz,xyzw}  =v2    -- -- -- -- 0a 0a
+    *_store_d16_format_{x,xy}     d1     -- -- -- -- 0c 0c
+    *_store_d16_format_{xyz,xyzw} d2     -- -- -- -- 0e 0e
+    *_load_d16_hi_format_x        =v1    -- -- -- -- 26 26
+    *_store_d16_hi_format_x       d1     -- -- -- -- 27 27
+    *_atomic_cmpswap_b32          ?v2 d2 -- -- -- -- 34 34
+    *_atomic_cmpswap_b64          ?v4 d4 -- -- -- -- 42 42
+    *_atomic_cmpswap_f32          ?v2 d2 -- -- -- -- 50 --
+    *_atomic_pk_add_bf16          ?v1 d1 -- -- -- -- -- 5a
+";
 
-/// MUBUF: buffer accesses. Address, resource and offset are not in the shape.
-pub(crate) const MUBUF: &[Row] = &[
-    row(0x00, "buffer_load_format_x", "=v1"),
-    row(0x01, "buffer_load_format_xy", "=v2"),
-    row(0x02, "buffer_load_format_xyz", "=v3"),
-    row(0x03, "buffer_load_format_xyzw", "=v4"),
-    row(0x04, "buffer_store_format_x", "d1"),
-    row(0x05, "buffer_store_format_xy", "d2"),
-    row(0x06, "buffer_store_format_xyz", "d3"),
-    row(0x07, "buffer_store_format_xyzw", "d4"),
-    row(0x18, "buffer_store_byte", "d1").on(CDNA | RDNA2),
-    row(0x19, "buffer_store_byte_d16_hi", "d1").on(CDNA | RDNA2),
-    row(0x1a, "buffer_store_short", "d1").on(CDNA | RDNA2),
-    row(0x1b, "buffer_store_short_d16_hi", "d1").on(CDNA | RDNA2),
-    row(0x1c, "buffer_store_dword", "d1").on(CDNA | RDNA2),
-    row(0x1d, "buffer_store_dwordx2", "d2").on(CDNA | RDNA2),
-    row(0x20, "buffer_load_ubyte_d16", "=v1").on(CDNA | RDNA2),
-    row(0x21, "buffer_load_ubyte_d16_hi", "=v1").on(CDNA | RDNA2),
-    row(0x22, "buffer_load_sbyte_d16", "=v1").on(CDNA | RDNA2),
-    row(0x23, "buffer_load_sbyte_d16_hi", "=v1").on(CDNA | RDNA2),
-    row(0x24, "buffer_load_short_d16", "=v1").on(CDNA | RDNA2),
-    row(0x25, "buffer_load_short_d16_hi", "=v1").on(CDNA | RDNA2),
-    row(0x26, "buffer_load_format_d16_hi_x", "=v1").on(CDNA | RDNA2),
-    row(0x27, "buffer_store_format_d16_hi_x", "d1").on(CDNA | RDNA2),
-];
+/// FLAT and GLOBAL.
+pub const FLAT_AND_GLOBAL: &str = "
+    *_atomic_cmpswap     ?v1 d2 41 41 41 31 -- --
+    *_atomic_cmpswap_x2  ?v2 d4 61 61 61 51 -- --
+    *_atomic_pk_add_bf16 ?v1 d1 -- -- 52 -- -- 5a
+    *_atomic_fcmpswap    ?v1 d2 -- -- -- 3e -- --
+    *_atomic_fcmpswap_x2 ?v2 d4 -- -- -- 5e -- --
+    *_atomic_cmpswap_b32 ?v1 d2 -- -- -- -- 34 34
+    *_atomic_cmpswap_b64 ?v2 d4 -- -- -- -- 42 42
+    *_atomic_cmpswap_f32 ?v1 d2 -- -- -- -- 50 --
+";
+
+/// FLAT alone.
+pub const FLAT: &str = "
+    *_atomic_add_f32    ?v1 d1 -- -- 4d -- 56 56
+    *_atomic_pk_add_f16 ?v1 d1 -- -- 4e -- -- 59
+";
+
+/// GLOBAL and SCRATCH.
+pub const GLOBAL_AND_SCRATCH: &str = "
+    *_load_lds_{ubyte,sbyte,ushort,sshort,dword}      -- -- 26 -- -- --
+    *_load_block                                 =v32 -- -- -- -- -- 53
+    *_store_block                                d32  -- -- -- -- -- 54
+";
+
+/// GLOBAL and MUBUF.
+pub const GLOBAL_AND_MUBUF: &str = "
+    *_atomic_add_f32    ?v1 d1 4d 4d 4d -- 56 56
+    *_atomic_pk_add_f16 ?v1 d1 4e 4e 4e -- -- 59
+    *_atomic_csub       ?v1 d1 -- -- -- 34 -- --
+    *_atomic_csub_u32   ?v1 d1 -- -- -- -- 37 --
+";
+
+/// GLOBAL alone.
+pub const GLOBAL: &str = "
+    *_load_dword_addtid      =v1    -- -- -- 16 -- --
+    *_store_dword_addtid     d1     -- -- -- 17 -- --
+    *_load_addtid_b32        =v1    -- -- -- -- 28 28
+    *_store_addtid_b32       d1     -- -- -- -- 29 29
+    *_{inv,wb}                      -- -- -- -- -- 2b
+    *_wbinv                         -- -- -- -- -- 4f
+    *_load_tr_b128           =v4    -- -- -- -- -- 57
+    *_load_tr_b64            =v2    -- -- -- -- -- 58
+    *_atomic_ordered_add_b64 ?v2 d2 -- -- -- -- -- 73
+";

@@ -1,9 +1,49 @@
-//! Rows that several families have, marked with the chips that have them; a row without a mark is on all of them. See
-//! [`super::table::row`] for the notation. What only one family has is in its own folder.
-pub(super) mod lds;
-pub(super) mod memory;
-pub(super) mod scalar;
-pub(super) mod vop1;
-pub(super) mod vop2;
-pub(super) mod vop3;
-pub(super) mod vopc;
+//! The instructions of every chip. A table lists those of one or several encodings, a run of instructions a line:
+//!
+//! ```text
+//! name                    operands     gfx908 gfx90a gfx942 gfx10.3 gfx11 gfx12
+//! s_{and,-,or,-,xor}_b32  =s1 c1 c1    0c     0c     0c     0e      16    16
+//! ```
+//!
+//! - The names in braces have consecutive opcodes; `-` leaves one out. `*` is the encoding's own prefix: `flat`,
+//!   `global`, `scratch` or `buffer`.
+//! - Operands are one word each, in the order in which they are printed: the role (`=`, `?` or nothing: see
+//!   [`Role`](super::table::Role)), the class (a letter, see [`Class`](super::table::Class)), and the number of
+//!   dwords or `h` for half a register.
+//! - The columns are the opcode of the first name on each chip, in hexadecimal; `--` where the chip has none.
+use super::Encoding;
+
+mod compare;
+mod lds;
+mod memory;
+mod scalar;
+mod vector;
+
+/// Encodings, and a table of instructions that all of them have.
+pub type Table = (&'static [Encoding], &'static str);
+
+pub const TABLES: &[Table] = &[
+    (&[Encoding::Sop1], scalar::SOP1),
+    (&[Encoding::Sop2], scalar::SOP2),
+    (&[Encoding::Sopc], scalar::SOPC),
+    (&[Encoding::Sopk], scalar::SOPK),
+    (&[Encoding::Sopp], scalar::SOPP),
+    (&[Encoding::Smem], scalar::SMEM),
+    (&[Encoding::Vop1], vector::VOP1),
+    (&[Encoding::Vop2], vector::VOP2),
+    (&[Encoding::Vopc], compare::VOPC),
+    (&[Encoding::Vop3], vector::VOP3),
+    (&[Encoding::Vop3p], vector::VOP3P),
+    (&[Encoding::Vopd], vector::VOPD),
+    (&[Encoding::Vinterp], vector::VINTERP),
+    (&[Encoding::LdsDir], vector::LDSDIR),
+    (&[Encoding::Ds], lds::DS),
+    (&[Encoding::Flat, Encoding::Global, Encoding::Scratch, Encoding::Mubuf], memory::ALL_SEGMENTS),
+    (&[Encoding::Flat, Encoding::Global, Encoding::Mubuf], memory::ATOMICS),
+    (&[Encoding::Flat, Encoding::Global], memory::FLAT_AND_GLOBAL),
+    (&[Encoding::Global, Encoding::Scratch], memory::GLOBAL_AND_SCRATCH),
+    (&[Encoding::Global, Encoding::Mubuf], memory::GLOBAL_AND_MUBUF),
+    (&[Encoding::Flat], memory::FLAT),
+    (&[Encoding::Global], memory::GLOBAL),
+    (&[Encoding::Mubuf], memory::MUBUF),
+];

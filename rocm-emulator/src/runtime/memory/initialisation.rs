@@ -1,5 +1,6 @@
 //! What copies and fills may touch, and what they mean for the check of uninitialised memory.
-use super::{ErrorCode, Memory, Result, fail, holding};
+use super::super::bail;
+use super::{Memory, Result, holding};
 use crate::exec::Written;
 use crate::runtime::command::{Copy, Fill, Source};
 use std::sync::Arc;
@@ -37,15 +38,13 @@ impl Memory {
                 (Some((target, to)), None) => target.set(to, len),
                 (None, Some((source, offset))) => {
                     if let Some(missing) = source.missing(offset, len) {
-                        return fail(
-                            ErrorCode::LaunchFailure,
-                            format!(
-                                "uninitialised memory: a copy to the host of {len} bytes, {} of which nothing has \
+                        bail!(
+                            LaunchFailure,
+                            "uninitialised memory: a copy to the host of {len} bytes, {} of which nothing has \
                                  written, the first of them {} bytes after the start of the allocation at 0x{:x}",
-                                missing.count,
-                                offset + missing.first,
-                                from.unwrap_or(0) as u64 - offset,
-                            ),
+                            missing.count,
+                            offset + missing.first,
+                            from.unwrap_or(0) as u64 - offset
                         );
                     }
                 }

@@ -5,7 +5,7 @@ mod pages;
 mod parts;
 mod quarantine;
 
-use super::error::{ErrorCode, Result, fail};
+use super::error::{ErrorCode, Result, bail, fail};
 use super::injection;
 use crate::exec::{AddressSpace, Checks, FreedRanges, Range, RangeHistories, RangeHistory, Written};
 pub use buffer::HostBuffer;
@@ -112,26 +112,21 @@ impl Memory {
         {
             let mut table = self.table.write();
             let Some(used) = table.used.get_mut(device) else {
-                return fail(ErrorCode::InvalidDevice, format!("there is no device {device}"));
+                bail!(InvalidDevice, "there is no device {device}");
             };
             if charged > self.total - *used {
-                return fail(
-                    ErrorCode::OutOfMemory,
-                    format!(
-                        "device {device}: {len} bytes asked for, {} of {} bytes free",
-                        self.total - *used,
-                        self.total
-                    ),
+                bail!(
+                    OutOfMemory,
+                    "device {device}: {len} bytes asked for, {} of {} bytes free",
+                    self.total - *used,
+                    self.total
                 );
             }
             *used += charged;
         }
         let Some(mut buffer) = self.buffer(len, ALIGNMENT) else {
             self.table.write().used[device] -= charged;
-            return fail(
-                ErrorCode::OutOfMemory,
-                format!("device {device}: the host has no {len} bytes for it"),
-            );
+            bail!(OutOfMemory, "device {device}: the host has no {len} bytes for it");
         };
         if let Some(byte) = self.poison {
             buffer.fill(byte);
@@ -180,9 +175,9 @@ impl Memory {
         let end = base.saturating_add(len);
         let below = table.live.range(..end).next_back();
         if below.is_some_and(|(other, allocation)| other + allocation.len > base) {
-            return fail(
-                ErrorCode::HostMemoryAlreadyRegistered,
-                format!("{len} bytes at 0x{base:x} overlap memory that is already known"),
+            bail!(
+                HostMemoryAlreadyRegistered,
+                "{len} bytes at 0x{base:x} overlap memory that is already known"
             );
         }
         table

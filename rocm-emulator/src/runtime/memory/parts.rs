@@ -1,5 +1,6 @@
 //! The parts of an allocation. An allocation that the program uses directly is one part; one that an allocator
 //! divides has those that the allocator has handed out, and between them lies nothing.
+use super::super::bail;
 use super::{ErrorCode, Kind, Memory, Result, Table, fail, holding};
 use crate::exec::Written;
 use crate::runtime::command::{Copy, Fill, Source};
@@ -119,10 +120,7 @@ impl Memory {
         let running = self.running();
         let mut table = self.table.write();
         let Some((base, allocation)) = holding_mut(&mut table, address) else {
-            return fail(
-                ErrorCode::IllegalAddress,
-                format!("a part is taken at 0x{address:x}, where no allocation is live"),
-            );
+            bail!(IllegalAddress, "a part is taken at 0x{address:x}, where no allocation is live");
         };
         let written = self.checks.init.then(|| Arc::new(Written::new(len as u64)));
         if !allocation.parts.divided {
@@ -130,12 +128,10 @@ impl Memory {
             self.freed.forget(base as u64, allocation.len as u64);
         }
         if !allocation.parts.add(Part { base: address, len, written }) {
-            return fail(
-                ErrorCode::IllegalAddress,
-                format!(
-                    "{len} bytes at 0x{address:x} are taken from an allocation while a part that overlaps them is \
+            bail!(
+                IllegalAddress,
+                "{len} bytes at 0x{address:x} are taken from an allocation while a part that overlaps them is \
                      live: nothing orders the stream that gives that part back with this one"
-                ),
             );
         }
         drop(table);
@@ -159,12 +155,10 @@ impl Memory {
         // The allocation may have been freed, and its parts with it.
         let Some((_, allocation)) = holding_mut(&mut table, address) else { return Ok(()) };
         let Some(part) = allocation.parts.remove(address) else {
-            return fail(
-                ErrorCode::IllegalAddress,
-                format!(
-                    "the part at 0x{address:x} is given back before it is taken: nothing orders the stream that \
+            bail!(
+                IllegalAddress,
+                "the part at 0x{address:x} is given back before it is taken: nothing orders the stream that \
                      takes it with this one"
-                ),
             );
         };
         drop(table);

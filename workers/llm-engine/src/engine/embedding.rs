@@ -1,10 +1,10 @@
 //! Prompts to be embedded, a piece between any two steps.
 use candle_core::DType;
+use model_thread::error_summary;
 use tokio::sync::oneshot;
 
 use crate::step::StepModel;
 
-use super::said;
 use super::status::Place;
 
 /// A vector for each prompt, or why there is none.
@@ -50,7 +50,7 @@ impl Embedding {
             }
             Err(error) => {
                 self.failed =
-                    Some(format!("embedding {} prompts failed: {}", piece.len(), said(&error.into())))
+                    Some(format!("embedding {} prompts failed: {}", piece.len(), error_summary(&error)))
             }
         }
         self.failed.is_some() || self.done.len() == self.prompts.len()

@@ -31,8 +31,10 @@ pub(super) fn prompt(field: &'static str, prompt: &[u32], capacity: Capacity) ->
     let known = 0..capacity.vocabulary;
     let invalid = |why| Err(Refused::Invalid { field, why });
     match prompt.iter().find(|&&token| !known.contains(&(token as usize))) {
-        _ if prompt.is_empty() => invalid("it has no token, and one at least is needed".into()),
-        Some(token) => invalid(format!("token {token} is none of the vocabulary of {}", capacity.vocabulary)),
+        _ if prompt.is_empty() => invalid("is empty: at least one token is needed".into()),
+        Some(token) => {
+            invalid(format!("has token {token}, but the vocabulary has {} tokens", capacity.vocabulary))
+        }
         None => Ok(()),
     }
 }
@@ -44,7 +46,7 @@ fn fields(request: &Request, vocabulary: usize) -> Result<(), Refused> {
         ("stop", request.stop.iter().all(|stop| !stop.is_empty()), "strings of a character at least"),
     ];
     match checks.into_iter().find(|&(_, holds, _)| !holds) {
-        Some((field, _, what)) => Err(Refused::Invalid { field, why: format!("it must be {what}") }),
+        Some((field, _, what)) => Err(Refused::Invalid { field, why: format!("must be {what}") }),
         None => sampling::check(&request.sampling, vocabulary),
     }
 }

@@ -10,14 +10,14 @@
 //! | `embedding` | prompts to be embedded |
 //! | `thread` | the loop that steps |
 //! | `status` | what thread and handles both see |
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use model_thread::ModelThread;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -82,9 +82,7 @@ struct Inner {
     most: usize,
     /// Tokens of a prompt that is embedded.
     longest: usize,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    /// Closed when the thread has ended.
-    ended: Mutex<Receiver<()>>,
+    thread: ModelThread,
 }
 
 impl Engine {
@@ -106,18 +104,11 @@ impl Engine {
         let shared = Arc::new(Shared::default());
         let (commands, received) = channel();
         let worker = Worker::new(model, scheduler, step_tokens, received, shared.clone());
-        let (running_still, ended) = channel::<()>();
-        let run = move || {
-            worker.run();
-            drop(running_still);
-        };
-        let thread = Builder::new().name("llm-engine".into()).spawn(run);
+        let thread = ModelThread::spawn("llm-engine", move || worker.run());
         let thread = thread.context("cannot start the engine's thread")?;
         let most = running.saturating_add(max_waiting);
         let longest = step_tokens.max(EMBEDDED).min(capacity.context);
-        let thread = Mutex::new(Some(thread));
-        let ended = Mutex::new(ended);
-        let inner = Inner { commands, shared, text, capacity, most, longest, thread, ended };
+        let inner = Inner { commands, shared, text, capacity, most, longest, thread };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -184,32 +175,26 @@ impl Engine {
         self.inner.shared.draining.store(true, Relaxed);
     }
 
-    /// Ends all streams, as if cancelled, and waits for the thread to end: for the step that it computes.
+    /// Calls `hook` with the reason when the engine fails, before its streams end; at once if it has failed already. The
+    /// first hook stays.
+    pub fn on_failure(&self, hook: impl Fn(&str) + Send + Sync + 'static) {
+        self.inner.shared.on_failure(Box::new(hook));
+    }
+
+    /// Ends all streams, as if cancelled, and waits for the step that is being computed and for the thread.
     pub fn stop(&self) {
-        self.tell_to_stop();
-        let mut thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(thread) = thread.take() {
-            // The thread catches its panics.
-            let _ = thread.join();
-        }
+        self.request_stop();
+        self.inner.thread.join();
     }
 
-    /// [`Self::stop`], but waits no longer than `limit`. Whether the thread has ended: it does not where the device hangs, and
-    /// is then left to itself.
+    /// Like [`Self::stop`], but waits at most for `limit`. Returns false if the thread still runs, because the device
+    /// hangs; it is then left to itself.
     pub fn stop_within(&self, limit: Duration) -> bool {
-        self.tell_to_stop();
-        let ended = self.inner.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        match ended.recv_timeout(limit) {
-            Err(RecvTimeoutError::Timeout) => false,
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
-                drop(ended);
-                self.stop();
-                true
-            }
-        }
+        self.request_stop();
+        self.inner.thread.join_within(limit)
     }
 
-    fn tell_to_stop(&self) {
+    fn request_stop(&self) {
         self.inner.shared.stopping.store(true, Relaxed);
         // It fails where the thread has ended already.
         let _ = self.inner.commands.send(Command::Stop);
@@ -262,9 +247,4 @@ impl Stream {
     pub fn cancel(&self) {
         self.cancelled.store(true, Relaxed);
     }
-}
-
-/// An error and its causes in one line: Candle appends where it came from, which is for logs and not for clients.
-pub fn said(error: &anyhow::Error) -> String {
-    format!("{error:#}").lines().next().unwrap_or_default().to_owned()
 }

@@ -1,6 +1,6 @@
 //! What the engine's thread and its handles both see.
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::scheduler::Counters;
 
@@ -31,6 +31,8 @@ pub struct Status {
     pub failed: Option<String>,
 }
 
+pub(super) type Hook = Box<dyn Fn(&str) + Send + Sync>;
+
 /// Why the thread ended on its own.
 pub(super) struct Failure {
     pub(super) code: &'static str,
@@ -53,12 +55,25 @@ pub(super) struct Shared {
     pub(super) draining: AtomicBool,
     pub(super) stopping: AtomicBool,
     failed: OnceLock<Failure>,
+    on_failure: OnceLock<Hook>,
+    /// Held while a failure meets its hook, so that neither misses the other.
+    failing: Mutex<()>,
 }
 
 impl Shared {
-    /// The first failure is kept.
+    /// Keeps the first failure, and calls the hook with it.
     pub(super) fn fail(&self, code: &'static str, message: String) {
-        let _ = self.failed.set(Failure { code, message });
+        let _failing = self.failing.lock();
+        if let (Ok(()), Some(hook)) = (self.failed.set(Failure { code, message }), self.on_failure.get()) {
+            self.failed().into_iter().for_each(|failure| hook(&failure.message));
+        }
+    }
+
+    pub(super) fn on_failure(&self, hook: Hook) {
+        let _failing = self.failing.lock();
+        if let (Ok(()), Some(failure)) = (self.on_failure.set(hook), self.failed()) {
+            self.on_failure.get().into_iter().for_each(|hook| hook(&failure.message));
+        }
     }
 
     pub(super) fn failed(&self) -> Option<&Failure> {

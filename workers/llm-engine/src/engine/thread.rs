@@ -1,6 +1,5 @@
 //! The thread that owns the model: takes commands, steps, and tells events.
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -8,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
+use model_thread::{catch_panic, error_summary, is_out_of_memory};
 
 use crate::sampling::{Row, Sampled, Sampler};
 use crate::step::StepModel;
 
 use super::embedding::Embedding;
-use super::said;
 use super::scheduler::{Plan, Scheduler};
 use super::sequence::Sequence;
 use super::status::Shared;
@@ -21,8 +20,6 @@ use super::writer::Writer;
 
 /// Steps that may fail one after another while the device works on.
 const FAILURES: usize = 3;
-/// What drivers say when memory is short, in small letters: AMD's and NVIDIA's differ, and ours of the reserve.
-const SHORT: [&str; 4] = ["out of memory", "out of device memory", "out_of_memory", "bytes are kept free"];
 
 /// What a handle asks of the thread.
 pub(super) enum Command {
@@ -76,19 +73,15 @@ impl Worker {
     /// Runs until it is told to stop, all handles are gone, or a step fails. Then all streams are told.
     pub(super) fn run(mut self) {
         let shared = self.shared.clone();
-        match catch_unwind(AssertUnwindSafe(|| self.serve())) {
+        match catch_panic(|| self.serve()) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::error!("{error:#}");
-                let what = said(&error);
-                shared
-                    .fail("device_lost", format!("{what}; look after the device and start the worker again"));
+                let summary = error_summary(&error);
+                shared.fail("device_lost", format!("{summary}; check the device and restart the worker"));
             }
             Err(panic) => {
-                let text = panic.downcast_ref::<&str>().copied();
-                let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-                let text = text.unwrap_or("it did not say why");
-                shared.fail("engine_failed", format!("the engine panicked: {text}; start the worker again"));
+                shared.fail("engine_failed", format!("the engine panicked: {panic}; restart the worker"));
             }
         }
         if let Some(failure) = shared.failed() {
@@ -173,14 +166,13 @@ impl Worker {
 
     /// Ends the requests of a step that failed, for want of memory, say; the others go on if the device does.
     fn give_up(&mut self, error: anyhow::Error) -> Result<()> {
-        self.model.check().with_context(|| said(&error))?;
+        self.model.check().with_context(|| error_summary(&error))?;
         self.failures += 1;
         if self.failures > FAILURES {
             return Err(error);
         }
-        let message = said(&error);
-        let small = message.to_lowercase();
-        let short = SHORT.iter().any(|words| small.contains(words));
+        let message = error_summary(&error);
+        let short = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_out_of_memory);
         let code = if short { "out_of_memory" } else { "step_failed" };
         tracing::error!(code, "{error:#}");
         self.scheduler.abandon(&self.plan);

@@ -2,6 +2,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use model_thread::error_summary;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::sync::mpsc::UnboundedSender;
@@ -10,7 +11,6 @@ use crate::request::{Event, Request, Sampling, StopReason, Usage};
 use crate::sampling::{Row, Sampled};
 use crate::text::{Grammar, Text, TextStream};
 
-use super::said;
 use super::sequence::Sequence;
 use super::status::{Place, Shared};
 
@@ -188,5 +188,5 @@ impl Sequence<Writer> {
 }
 
 fn fault(code: &'static str, error: &anyhow::Error) -> Event {
-    Event::Error { code, message: said(error) }
+    Event::Error { code, message: error_summary(error) }
 }

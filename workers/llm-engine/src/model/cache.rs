@@ -8,7 +8,7 @@ use crate::step::BLOCK;
 /// On a GPU one launch writes so many rows at most: each of its threads walks along them, and more would be sorted first.
 const ROWS_AT_ONCE: usize = 64;
 /// More blocks than this many whole contexts need are never of use.
-const CONTEXTS: usize = 128;
+pub(super) const CONTEXTS: usize = 128;
 
 /// The cache of all layers.
 pub struct Cache {
@@ -25,14 +25,14 @@ pub fn block_bytes(config: &DecoderConfig, dtype: DType) -> usize {
     config.windows.len() * 2 * BLOCK * config.kv_width() * dtype.size_in_bytes()
 }
 
-/// How many blocks fit into `bytes`, no more than are of use.
+/// Returns how many blocks fit into `bytes`, at most those of `contexts` whole contexts.
 ///
 /// # Errors
 /// If there is not room for one.
-pub fn fitting(config: &DecoderConfig, dtype: DType, bytes: usize) -> Result<usize> {
+pub fn fitting(config: &DecoderConfig, dtype: DType, bytes: usize, contexts: usize) -> Result<usize> {
     let block = block_bytes(config, dtype).max(1);
     ensure!(bytes >= block, "a cache of {bytes} bytes holds nothing: a block of {BLOCK} tokens has {block}");
-    let useful = config.context.div_ceil(BLOCK).saturating_mul(CONTEXTS);
+    let useful = config.context.div_ceil(BLOCK).saturating_mul(contexts);
     // Slots are counted in u32.
     Ok((bytes / block).min(useful).min(u32::MAX as usize / BLOCK))
 }

@@ -2,7 +2,6 @@
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::families::Family;
 use super::rope::{Rope, Scaling};
 
 /// Positions are counted in f32 where angles are made, which has no odd numbers above this.
@@ -68,6 +67,27 @@ pub struct DecoderConfig {
     pub logit_softcap: Option<f64>,
     /// The embedding's matrix also makes the logits.
     pub tied: bool,
+}
+
+/// Which layers have a window, if the model has one.
+pub type Slides = Box<dyn Fn(usize) -> bool>;
+
+/// A family of models: a row of [`FAMILIES`](super::families::FAMILIES).
+pub struct Family {
+    /// As people call it.
+    pub name: &'static str,
+    /// In `"architectures"` of config.json.
+    pub architectures: &'static [&'static str],
+    /// `"model_type"` of config.json.
+    pub model_types: &'static [&'static str],
+    /// `general.architecture` of GGUF. Mistral's files call themselves llama.
+    pub gguf: Option<&'static str>,
+    /// What transformers takes where config.json says nothing.
+    pub defaults: &'static str,
+    /// Which layers have a window.
+    pub slides: fn(&Fields) -> Result<Slides>,
+    /// What config.json does not say, because all of the family have it.
+    pub switches: fn(&mut DecoderConfig, &Fields) -> Result<()>,
 }
 
 /// config.json with what its family takes where it says nothing.
@@ -152,7 +172,9 @@ impl DecoderConfig {
             "a context of {context} positions is more than {LARGEST_CONTEXT}"
         );
         let attention_bias = fields.flag("attention_bias");
-        let activation = fields.value("hidden_activation").or_else(|| fields.value("hidden_act"));
+        // Gemma's published files have "hidden_act": "gelu", which transformers does not use.
+        let activation = fields.value("hidden_activation").or(fields.defaults.get("hidden_activation"));
+        let activation = activation.or_else(|| fields.value("hidden_act"));
         let mut decoder = Self {
             hidden,
             intermediate: fields.needed("intermediate_size")?,

@@ -140,7 +140,7 @@ impl Decoder {
         dtype: DType,
         device: &Device,
     ) -> Result<Self> {
-        ensure!(blocks > 0, "a cache of no blocks");
+        ensure!(blocks > 0, "the cache must have at least 1 block");
         let embedding = weights.embedding(config.hidden)?;
         let vocabulary = embedding.vocabulary()?;
         let layers = 0..config.windows.len();

@@ -3,28 +3,7 @@ use anyhow::{Context, Result, bail};
 use candle_core::quantized::gguf_file::{Content, Value as Metadatum};
 use serde_json::{Map, Value, json};
 
-use super::config::{DecoderConfig, Fields};
-
-/// Which layers have a window, if the model has one.
-pub type Slides = Box<dyn Fn(usize) -> bool>;
-
-/// A row of the table.
-pub struct Family {
-    /// As people call it.
-    pub name: &'static str,
-    /// In `"architectures"` of config.json.
-    pub architectures: &'static [&'static str],
-    /// `"model_type"` of config.json.
-    pub model_types: &'static [&'static str],
-    /// `general.architecture` of GGUF. Mistral's files call themselves llama.
-    pub gguf: Option<&'static str>,
-    /// What transformers takes where config.json says nothing.
-    pub defaults: &'static str,
-    /// Which layers have a window.
-    pub slides: fn(&Fields) -> Result<Slides>,
-    /// What config.json does not say, because all of the family have it.
-    pub switches: fn(&mut DecoderConfig, &Fields) -> Result<()>,
-}
+use super::config::{DecoderConfig, Family, Fields, Slides};
 
 fn all(_: &Fields) -> Result<Slides> {
     Ok(Box::new(|_| true))
@@ -106,6 +85,19 @@ pub const FAMILIES: &[Family] = &[
         },
     },
     Family {
+        name: "Gemma",
+        architectures: &["GemmaForCausalLM"],
+        model_types: &["gemma"],
+        gguf: Some("gemma"),
+        defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "head_dim": 256,
+            "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true}"#,
+        slides: none,
+        switches: |decoder, fields| {
+            gemma_scales(decoder, fields);
+            Ok(())
+        },
+    },
+    Family {
         name: "Gemma2",
         architectures: &["Gemma2ForCausalLM"],
         model_types: &["gemma2"],
@@ -146,11 +138,16 @@ pub const FAMILIES: &[Family] = &[
 fn gemma(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
     let scalar = fields.number("query_pre_attn_scalar")?.context("\"query_pre_attn_scalar\" is missing")?;
     decoder.attention_scale = scalar.powf(-0.5) as f32;
-    decoder.embedding_scale = Some((decoder.hidden as f64).sqrt());
     decoder.post_norms = true;
+    gemma_scales(decoder, fields);
+    Ok(())
+}
+
+/// Scales that all generations of Gemma have.
+fn gemma_scales(decoder: &mut DecoderConfig, fields: &Fields) {
+    decoder.embedding_scale = Some((decoder.hidden as f64).sqrt());
     // Converters to GGUF have added it already.
     decoder.norm_plus_one = !fields.flag("norms_are_whole");
-    Ok(())
 }
 
 fn known<'a>(names: impl Iterator<Item = &'a str>) -> String {

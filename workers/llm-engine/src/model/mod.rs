@@ -50,6 +50,8 @@ pub struct LoadOptions {
     pub cache_bytes: Option<usize>,
     /// Positions a sequence may have at most; none as the model says.
     pub context: Option<usize>,
+    /// Maximum number of whole contexts that the cache holds, for programs that write one text; none as many as are of use.
+    pub contexts: Option<usize>,
 }
 
 /// A model that is ready.
@@ -76,15 +78,27 @@ pub fn load(
     progress: &mut dyn FnMut(f32),
 ) -> Result<Loaded> {
     let files = ModelFiles::open(path)?;
-    let text = match &files.description {
-        Description::Config(_) => Text::from_folder(path),
-        Description::Metadata(content) => Text::from_gguf(content),
-    };
-    let text = text.with_context(|| path.display().to_string())?;
+    let text = text_of(&files)?;
     let (decoder, bytes) = load_files(files, device, options, progress)?;
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     let name = name.map_or_else(|| "model".to_string(), |name| name.to_string_lossy().into_owned());
     Ok(Loaded { model: Box::new(decoder), text, name, bytes })
+}
+
+/// Reads a model's text side alone, to know a prompt's tokens before the weights are read: see [`load_decoder`].
+///
+/// # Errors
+/// As [`load`].
+pub fn load_text(path: &Path) -> Result<Text> {
+    text_of(&ModelFiles::open(path)?)
+}
+
+fn text_of(files: &ModelFiles) -> Result<Text> {
+    let text = match &files.description {
+        Description::Config(_) => Text::from_folder(files.path()),
+        Description::Metadata(content) => Text::from_gguf(content),
+    };
+    text.with_context(|| files.path().display().to_string())
 }
 
 /// [`load`] without a tokenizer, which the files need not have.
@@ -109,7 +123,7 @@ fn load_files(
     let path = files.path().display().to_string();
     let (mut config, said) = described(&mut files).with_context(|| path.clone())?;
     if let Some(context) = options.context {
-        ensure!(context > 0, "a context of no positions");
+        ensure!(context > 0, "context length must be at least 1");
         config.context = context.min(config.context);
     }
     let dtype = match (options.dtype, said) {
@@ -126,7 +140,7 @@ fn load_files(
         Some(bytes) => bytes,
         None => free_bytes(device)?.map_or(CACHE_BYTES, |free| free.saturating_sub(weights)),
     };
-    let blocks = cache::fitting(&config, dtype, bytes)?;
+    let blocks = cache::fitting(&config, dtype, bytes, options.contexts.unwrap_or(cache::CONTEXTS))?;
     let bytes = weights + blocks * cache::block_bytes(&config, dtype);
     let mut weights = Weights::new(&mut files, dtype, device, progress);
     let decoder = Decoder::load(config, &mut weights, blocks, dtype, device)
@@ -154,7 +168,7 @@ fn described(files: &mut ModelFiles) -> Result<(DecoderConfig, Option<&'static s
     }
 }
 
-fn metadata(files: &mut ModelFiles) -> Result<(&'static families::Family, Value)> {
+fn metadata(files: &mut ModelFiles) -> Result<(&'static config::Family, Value)> {
     let names = ["rope_factors_short.weight", "rope_factors_long.weight", "rope_freqs.weight"];
     let mut floats = Vec::with_capacity(names.len());
     for name in names {

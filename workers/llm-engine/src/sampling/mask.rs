@@ -1,7 +1,7 @@
 //! Tokens that a grammar allows.
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::Row;
+use super::row::Row;
 
 /// Spreads bits over logits; keeps its table between steps.
 #[derive(Debug, Default)]

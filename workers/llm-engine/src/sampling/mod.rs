@@ -2,8 +2,10 @@
 //!
 //! | file | subject |
 //! |---|---|
+//! | `row` | what one row is sampled with |
 //! | `sampler` | a step for a whole batch, with one read back |
-//! | `check` | which values the parameters may have |
+//! | `settings` | the settings, one row each |
+//! | `check` | which values they may have |
 //! | `penalties` | bias and penalties of the tokens that they touch |
 //! | `mask` | tokens that a grammar allows |
 //! | `cuts` | top-k, top-p and min-p as the least value that stays |
@@ -18,7 +20,10 @@ mod cuts;
 mod largest;
 mod mask;
 mod penalties;
+mod row;
 mod sampler;
+pub mod settings;
 
 pub use check::check;
-pub use sampler::{Row, Sampled, Sampler};
+pub use row::Row;
+pub use sampler::{Sampled, Sampler};

@@ -1,7 +1,7 @@
 //! Bias and penalties of the tokens that they touch.
 use candle_core::{Result, Tensor, bail};
 
-use super::Row;
+use super::row::Row;
 
 /// What is done to the logit of one token.
 #[derive(Clone, Copy, Default)]
@@ -41,7 +41,7 @@ impl Penalties {
                 let touch = touches.get(place).copied().unwrap_or(first);
                 tokens.push(touch.token);
                 bias.push(touch.bias);
-                repeat.push(if touch.seen { sampling.repeat_penalty } else { 1.0 });
+                repeat.push(if touch.seen { sampling.repetition_penalty } else { 1.0 });
                 let presence = if touch.count > 0 { sampling.presence_penalty } else { 0.0 };
                 off.push(presence + sampling.frequency_penalty * touch.count as f32);
             }
@@ -61,7 +61,7 @@ impl Penalties {
         let sampling = row.sampling;
         let biases = sampling.logit_bias.iter();
         let biased = biases.map(|(token, bias)| Touch { token: *token, bias: *bias, ..Touch::default() });
-        let repeats = sampling.repeat_penalty != 1.0;
+        let repeats = sampling.repetition_penalty != 1.0;
         // Contexts are long: nothing is walked for nothing.
         let [prompt, text] = if repeats { [row.prompt, row.written] } else { [&[][..]; 2] };
         let seen = prompt.iter().chain(text);

@@ -6,34 +6,11 @@ use super::cuts::{self, Cuts};
 use super::largest::largest;
 use super::mask::Masks;
 use super::penalties::Penalties;
-use crate::request::{LogProb, Sampling};
+use super::row::Row;
+use crate::request::LogProb;
 
 /// Tokens are read back as f32, which counts exactly so far.
 const VOCABULARY: usize = 1 << 24;
-
-/// What one row of the logits is sampled with.
-#[derive(Clone, Debug)]
-pub struct Row<'a> {
-    /// Temperature, cuts and penalties, in the ranges of [`super::check`].
-    pub sampling: &'a Sampling,
-    /// Uniform in [0, 1), of the request's own generator.
-    pub draw: f32,
-    /// Tokens of the prompt.
-    pub prompt: &'a [u32],
-    /// Tokens written since.
-    pub written: &'a [u32],
-    /// Bits of the tokens that may come, 32 a word, the lowest bit first; none allows all. Tokens beyond the last word
-    /// may not come.
-    pub allowed: Option<&'a [u32]>,
-    /// How many of the likeliest tokens to tell besides the one drawn; none tells no probability.
-    pub logprobs: Option<usize>,
-}
-
-impl Row<'_> {
-    fn greedy(&self) -> bool {
-        self.sampling.temperature == 0.0 || self.sampling.top_k == Some(1)
-    }
-}
 
 /// A token drawn.
 #[derive(Clone, Debug, PartialEq)]
@@ -157,7 +134,8 @@ impl Parameters {
                 vocabulary as f32,
             )
         };
-        let top_p = |row: &Row| drawn(row, row.sampling.top_p, 1.0);
+        // 0 keeps the most likely token alone, as the least number above it does.
+        let top_p = |row: &Row| drawn(row, row.sampling.top_p.max(f32::MIN_POSITIVE), 1.0);
         let min_p = |row: &Row| drawn(row, row.sampling.min_p, 0.0);
         let of = |(index, row): (usize, &Row)| {
             [

@@ -1,7 +1,8 @@
 //! A model's text side from the metadata of a GGUF file.
-use anyhow::{Context, Result};
-use candle_core::quantized::gguf_file::{Content, Value};
+use anyhow::Result;
+use candle_core::quantized::gguf_file::Content;
 
+use super::gguf_metadata::Metadata;
 use super::{ChatTemplate, Text, gguf_models};
 
 /// Tokens that end a text, or a turn of a chat.
@@ -17,7 +18,7 @@ impl Text {
     /// # Errors
     /// Where they describe no tokenizer that is known.
     pub fn from_gguf(content: &Content) -> Result<Text> {
-        let metadata = Metadata { content };
+        let metadata = Metadata::new(content);
         let written = metadata.text(TEMPLATE).unwrap_or_default();
         let turn_ends = TURN_ENDS.into_iter().filter(|end| written.contains(end)).collect::<Vec<_>>();
         let tokenizer = gguf_models::tokenizer(&metadata, &turn_ends)?;
@@ -38,62 +39,4 @@ impl Text {
         };
         Text::new(tokenizer, ends, template)
     }
-}
-
-/// What a GGUF file says of its tokenizer. Keys are without `tokenizer.ggml.`.
-pub(super) struct Metadata<'a> {
-    content: &'a Content,
-}
-
-impl Metadata<'_> {
-    fn get(&self, key: &str) -> Option<&Value> {
-        self.content.metadata.get(&format!("tokenizer.ggml.{key}"))
-    }
-
-    /// By its whole key.
-    fn text(&self, key: &str) -> Option<&str> {
-        Some(self.content.metadata.get(key)?.to_string().ok()?.as_str())
-    }
-
-    pub(super) fn name(&self, key: &str) -> Option<&str> {
-        Some(self.get(key)?.to_string().ok()?.as_str())
-    }
-
-    /// A token by what it is for, like `bos_token_id`.
-    pub(super) fn token(&self, key: &str) -> Option<u32> {
-        u32::try_from(whole(self.get(key)?).ok()?).ok()
-    }
-
-    pub(super) fn flag(&self, key: &str) -> Option<bool> {
-        self.get(key)?.to_bool().ok()
-    }
-
-    pub(super) fn texts(&self, key: &str) -> Result<Vec<String>> {
-        self.array(key, |value| value.to_string().cloned())
-    }
-
-    pub(super) fn scores(&self, key: &str) -> Result<Vec<f32>> {
-        self.array(key, Value::to_f32)
-    }
-
-    pub(super) fn numbers(&self, key: &str) -> Result<Vec<i64>> {
-        self.array(key, whole)
-    }
-
-    fn array<T>(&self, key: &str, item: impl Fn(&Value) -> candle_core::Result<T>) -> Result<Vec<T>> {
-        let values =
-            self.get(key).with_context(|| format!("the file has no metadata tokenizer.ggml.{key}"))?;
-        let items = values.to_vec().and_then(|values| values.iter().map(item).collect());
-        items.with_context(|| format!("the metadata tokenizer.ggml.{key}"))
-    }
-}
-
-fn whole(value: &Value) -> candle_core::Result<i64> {
-    Ok(match value {
-        Value::I8(number) => (*number).into(),
-        Value::I16(number) => (*number).into(),
-        Value::I32(number) => (*number).into(),
-        Value::I64(number) => *number,
-        value => i64::try_from(value.to_u64()?).unwrap_or(i64::MAX),
-    })
 }

@@ -15,7 +15,7 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 
-use super::gguf::Metadata;
+use super::gguf_metadata::Metadata;
 
 /// What stands for a space in SentencePiece.
 const SPACE: &str = "\u{2581}";

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `tokenizer` | a model's tokenizer with the tokens that end a text, its template and its grammars |
 //! | `folder` | all that from the JSON files beside a model's weights |
+//! | `gguf_metadata` | what a GGUF file says of its tokenizer |
 //! | `gguf` | all that from the metadata of a GGUF file |
 //! | `gguf_models` | tokenizers as such metadata describe them |
 //! | `pieces` | the bytes that each token stands for |
@@ -12,6 +13,7 @@
 //! | `grammar` | text held to JSON |
 mod folder;
 mod gguf;
+mod gguf_metadata;
 mod gguf_models;
 mod grammar;
 mod pieces;

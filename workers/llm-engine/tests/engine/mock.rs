@@ -1,9 +1,10 @@
 //! A model over a cache of numbers: what it writes next depends on all cells of a sequence.
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{Device, Error, Result, Tensor, bail};
 use llm_engine::engine::{Engine, Options, Stream};
 use llm_engine::request::{Event, LogProb, Request, Sampling, StopReason, Usage};
 use llm_engine::step::{Capacity, SequenceStep, Step, StepModel};
@@ -114,7 +115,9 @@ impl StepModel for Mock {
         steps.push((step.sequences.len(), step.tokens.len()));
         match self.fault {
             Some((at, Fault::Lost | Fault::Always)) if at < steps.len() => bail!("the mock was lost"),
-            Some((at, Fault::Short)) if at + 1 == steps.len() => bail!("the mock is out of memory"),
+            Some((at, Fault::Short)) if at + 1 == steps.len() => {
+                return Err(Error::Io(ErrorKind::OutOfMemory.into()));
+            }
             Some((at, Fault::Panic)) if at < steps.len() => {
                 drop(steps);
                 panic!("the mock fell over")

@@ -58,7 +58,7 @@ fn values_out_of_range_are_refused_by_name() {
         ("top_k", with(|sampling| sampling.top_k = Some(0))),
         ("top_p", with(|sampling| sampling.top_p = 1.1)),
         ("min_p", with(|sampling| sampling.min_p = f32::NAN)),
-        ("repeat_penalty", with(|sampling| sampling.repeat_penalty = 0.0)),
+        ("repetition_penalty", with(|sampling| sampling.repetition_penalty = 0.0)),
         ("presence_penalty", with(|sampling| sampling.presence_penalty = f32::INFINITY)),
         ("frequency_penalty", with(|sampling| sampling.frequency_penalty = f32::NAN)),
         ("logit_bias", with(|sampling| sampling.logit_bias = vec![(1, f32::NAN)])),

@@ -44,6 +44,9 @@ pub fn cases() -> Vec<Case> {
         "query_pre_attn_scalar": 32, "tie_word_embeddings": true});
     let caps = json!({"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0});
     let gemma2 = merged(&gemma, &caps);
+    // As in the files of its first versions: transformers computes tanh.
+    let gelu = json!({"hidden_act": "gelu", "hidden_activation": null, "num_hidden_layers": 2});
+    let tanh = json!({"hidden_act": null, "hidden_activation": "gelu_pytorch_tanh"});
     let gemma3 = json!({"rope_local_base_freq": 100.0, "sliding_window": 6, "sliding_window_pattern": 2,
         "attn_logit_softcapping": null, "final_logit_softcapping": null});
     let silent = json!({"hidden_act": null});
@@ -61,6 +64,7 @@ pub fn cases() -> Vec<Case> {
         case("qwen3", "Qwen3ForCausalLM", qwen3, json!({})),
         case("phi3", "Phi3ForCausalLM", json!({}), json!({})),
         case("phi3, partial", "Phi3ForCausalLM", json!({"partial_rotary_factor": 0.5}), json!({})),
+        case("gemma", "GemmaForCausalLM", merged(&gemma, &gelu), tanh),
         // Windows of candle-transformers are those of all layers, transformers' of the first and each second one.
         case(
             "gemma2, one layer",

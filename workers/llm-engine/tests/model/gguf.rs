@@ -47,7 +47,7 @@ pub fn converted(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) 
         for (from, into) in NAMES {
             to = to.replace(from, into);
         }
-        let behind = if gemma { "post_attention_norm." } else { "ffn_norm." };
+        let behind = if gemma && arch != "gemma" { "post_attention_norm." } else { "ffn_norm." };
         to = to.replace("post_attention_layernorm.", behind);
         let mut tensor = tensor.clone();
         if gemma && to.contains("norm") {
@@ -138,6 +138,7 @@ fn floats_of_every_family_give_candle_transformers_logits() {
         ("qwen2", "qwen2"),
         ("qwen3", "qwen3"),
         ("phi3", "phi3, partial"),
+        ("gemma", "gemma"),
         ("gemma2", "gemma2"),
         ("gemma2", "gemma2, one layer"),
     ] {

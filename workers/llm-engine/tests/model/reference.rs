@@ -4,7 +4,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{VarBuilder, VarMap};
-use candle_transformers::models::{gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3};
+use candle_transformers::models::{gemma, gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -59,6 +59,7 @@ fn made(case: &Case, vars: VarBuilder) -> Model {
         }
         "Qwen3ForCausalLM" => whole!(qwen3::ModelForCausalLM::new(&parse(config), vars)),
         "Phi3ForCausalLM" => whole!(phi3::Model::new(&parse(config), vars)),
+        "GemmaForCausalLM" => whole!(gemma::Model::new(false, &parse(config), vars)),
         "Gemma2ForCausalLM" => whole!(gemma2::Model::new(false, &parse(config), vars)),
         "Gemma3ForCausalLM" => {
             let mut model = gemma3::Model::new(false, &parse(config), vars).unwrap();

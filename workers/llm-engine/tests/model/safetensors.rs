@@ -45,7 +45,8 @@ fn loading_tells_how_far_it_is_and_keeps_to_its_options() {
     reference::write(folder.path(), &case.config, &weights, 2);
     let (device, dtype) = device();
     let block = 3 * 2 * 16 * 32 * dtype.size_in_bytes();
-    let options = LoadOptions { dtype: Some(dtype), cache_bytes: Some(block * 4 + 1), context: Some(40) };
+    let (cache_bytes, context) = (Some(block * 4 + 1), Some(40));
+    let options = LoadOptions { dtype: Some(dtype), cache_bytes, context, ..LoadOptions::default() };
     let mut told = Vec::new();
     let model = load_decoder(folder.path(), &device, options, &mut |share| told.push(share)).unwrap();
     let capacity = model.capacity();
@@ -98,7 +99,7 @@ fn embeddings_are_means_of_states_and_touch_no_block() {
 fn the_trained_model_is_ready_with_its_text() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tiny_llama/model");
     let (device, dtype) = device();
-    let options = LoadOptions { dtype: Some(dtype), cache_bytes: Some(4 << 20), context: None };
+    let options = LoadOptions { dtype: Some(dtype), cache_bytes: Some(4 << 20), ..LoadOptions::default() };
     for (path, name) in [(path.clone(), "model"), (path.join("tiny-llama.q8_0.gguf"), "tiny-llama.q8_0")] {
         let loaded = llm_engine::model::load(&path, &device, options, &mut |_| ()).unwrap();
         let capacity = loaded.model.capacity();

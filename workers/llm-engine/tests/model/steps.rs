@@ -15,7 +15,7 @@ pub fn device() -> (Device, DType) {
     {
         // Where there is no other GPU, the software one.
         if matches!(rocm_loader::driver(), Err(rocm_loader::LoadError::NoGpu { .. })) {
-            rocm_loader::select(rocm_loader::Choice::Emulator(vec!["gfx1100".into()])).unwrap();
+            rocm_loader::select("emulator:gfx1100").unwrap();
         }
         (Device::new_rocm(0).unwrap(), DType::F16)
     }
@@ -37,7 +37,7 @@ const FALLEN: f32 = 0.1;
 
 pub fn load(path: &Path) -> Decoder {
     let (device, dtype) = device();
-    let options = LoadOptions { dtype: Some(dtype), cache_bytes: Some(1 << 20), context: None };
+    let options = LoadOptions { dtype: Some(dtype), cache_bytes: Some(1 << 20), ..LoadOptions::default() };
     load_decoder(path, &device, options, &mut |_| ()).unwrap()
 }
 

@@ -1,6 +1,7 @@
 //! What cannot be sampled is an error that says so.
 use candle_core::{Device, Tensor};
 use llm_engine::request::{Refused, Sampling};
+use llm_engine::sampling::settings::{Kind, SETTINGS};
 use llm_engine::sampling::{Sampler, check};
 
 use crate::reference::Case;
@@ -46,7 +47,7 @@ fn rows_that_leave_no_token() {
 fn tokens_and_shapes_that_do_not_fit() {
     let beyond = Case {
         logits: vec![1.0; 4],
-        sampling: Sampling { repeat_penalty: 1.5, ..Sampling::default() },
+        sampling: Sampling { repetition_penalty: 1.5, ..Sampling::default() },
         prompt: vec![4],
         ..Case::default()
     };
@@ -62,7 +63,7 @@ fn tokens_and_shapes_that_do_not_fit() {
 fn goes_on_after_an_error() {
     let mut sampler = Sampler::new();
     let logits = Tensor::new(&[[3f32, 2.0, 1.0]], &Device::Cpu).unwrap();
-    let sampling = Sampling { temperature: 0.0, repeat_penalty: 2.0, ..Sampling::default() };
+    let sampling = Sampling { temperature: 0.0, repetition_penalty: 2.0, ..Sampling::default() };
     let bad = Case { sampling: sampling.clone(), prompt: vec![0, 9], ..Case::default() };
     assert!(sampler.sample(&logits, &[bad.row()]).is_err());
     let good = Case { sampling, prompt: vec![1], ..Case::default() };
@@ -72,35 +73,24 @@ fn goes_on_after_an_error() {
 #[test]
 fn parameters_out_of_their_ranges() {
     let nan = f32::NAN;
-    type Set = fn(&mut Sampling, f32);
-    let fields: [(&str, Set, &[f32], &[f32]); 6] = [
-        ("temperature", |s, v| s.temperature = v, &[0.0, 1.0, 2.0], &[-0.1, 2.1, nan]),
-        ("top_p", |s, v| s.top_p = v, &[0.0, 0.5, 1.0], &[-0.1, 1.1, nan]),
-        ("min_p", |s, v| s.min_p = v, &[0.0, 0.5, 1.0], &[-0.1, 1.1, nan]),
-        (
-            "repeat_penalty",
-            |s, v| s.repeat_penalty = v,
-            &[0.1, 1.0, 2.0],
-            &[0.0, -1.0, 2.1, f32::INFINITY, nan],
-        ),
-        ("presence_penalty", |s, v| s.presence_penalty = v, &[-2.0, 0.0, 2.0], &[-2.1, 2.1, nan]),
-        ("frequency_penalty", |s, v| s.frequency_penalty = v, &[-2.0, 0.0, 2.0], &[-2.1, 2.1, nan]),
-    ];
-    for (name, set, good, bad) in fields {
-        for (values, fits) in [(good, true), (bad, false)] {
-            for value in values {
-                let mut sampling = Sampling::default();
-                set(&mut sampling, *value);
-                match check(&sampling, 100) {
-                    Ok(()) => assert!(fits, "{name} {value}"),
-                    Err(Refused::Invalid { field, why }) => {
-                        assert!(!fits && field == name, "{name} {value}: {field} {why}");
-                    }
-                    Err(other) => panic!("{other}"),
+    for setting in SETTINGS {
+        let Kind::Number { range, set, .. } = &setting.kind else { continue };
+        let (least, most) = (*range.start(), *range.end());
+        let cases = [(least, true), ((least + most) / 2.0, true), (most, true), (least - 0.1, false)];
+        let beyond = [most + 0.1, f32::INFINITY, f32::NEG_INFINITY, nan].map(|value| (value, false));
+        for (value, fits) in cases.into_iter().chain(beyond) {
+            let mut sampling = Sampling::default();
+            set(&mut sampling, value);
+            match check(&sampling, 100) {
+                Ok(()) => assert!(fits, "{} {value}", setting.name),
+                Err(Refused::Invalid { field, why }) => {
+                    assert!(!fits && field == setting.name, "{} {value}: {field} {why}", setting.name);
                 }
+                Err(other) => panic!("{other}"),
             }
         }
     }
+    assert!(check(&Sampling { repetition_penalty: 0.0, ..Sampling::default() }, 100).is_err());
     let refused = |sampling: Sampling| check(&sampling, 100).unwrap_err().to_string();
     assert!(refused(Sampling { top_k: Some(0), ..Sampling::default() }).starts_with("top_k"));
     let bias = |logit_bias| Sampling { logit_bias, ..Sampling::default() };

@@ -121,7 +121,7 @@ fn penalties_by_their_formulas() {
         let case = Case { logits: logits.to_vec(), sampling, prompt, written, ..Case::default() };
         sample(&[case]).unwrap()[0].token
     };
-    let repeat = |repeat_penalty| Sampling { repeat_penalty, ..Sampling::default() };
+    let repeat = |repetition_penalty| Sampling { repetition_penalty, ..Sampling::default() };
     // 4 / 2 is less than 2.1, and -1 * 2 less than -1.9.
     assert_eq!(greedy(repeat(2.0), [4.0, 2.1, 0.0, 0.0], &[0], &[]), 1);
     assert_eq!(greedy(repeat(2.0), [4.0, 1.9, 0.0, 0.0], &[], &[0]), 0);

@@ -38,13 +38,13 @@ impl Case {
             let bias: f32 =
                 sampling.logit_bias.iter().filter(|(of, _)| *of == token).map(|(_, bias)| bias).sum();
             let mut logit = logit + bias;
-            if sampling.repeat_penalty != 1.0
+            if sampling.repetition_penalty != 1.0
                 && (self.prompt.contains(&token) || self.written.contains(&token))
             {
                 logit = if logit > 0.0 {
-                    logit / sampling.repeat_penalty
+                    logit / sampling.repetition_penalty
                 } else {
-                    logit * sampling.repeat_penalty
+                    logit * sampling.repetition_penalty
                 };
             }
             let count = self.written.iter().filter(|of| **of == token).count();

@@ -2,14 +2,13 @@
 use llm_engine::request::LogProb;
 use llm_engine::text::Text;
 use serde::Serialize;
-use uuid::Uuid;
 
-/// Tokens read and written.
+/// Number of tokens read and written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// Of the prompts, each counted once.
+    /// Tokens of the prompts, each counted once.
     pub prompt_tokens: usize,
-    /// Of all texts.
+    /// Tokens of all texts.
     pub completion_tokens: usize,
     /// Both.
     pub total_tokens: usize,
@@ -20,7 +19,7 @@ pub struct Usage {
 /// More about the prompts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PromptDetails {
-    /// Tokens that the cache knew.
+    /// Tokens found in the cache.
     pub cached_tokens: usize,
 }
 
@@ -29,11 +28,11 @@ pub struct PromptDetails {
 pub struct TokenLogProb {
     /// The token and the logarithm of its probability.
     pub own: LogProb,
-    /// The likeliest.
+    /// The most likely tokens.
     pub top: Vec<LogProb>,
 }
 
-/// A token as chats tell it.
+/// A token of a chat.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChatLogProb {
     token: String,
@@ -60,12 +59,7 @@ impl ChatLogProb {
     }
 }
 
-/// JSON has no infinity; the API says -9999 instead.
+/// JSON has no infinity; the API has -9999 instead.
 pub fn finite(logprob: f32) -> f32 {
     logprob.max(-9999.0)
-}
-
-/// An id that no other answer has.
-pub fn id(prefix: &str) -> String {
-    format!("{prefix}{}", Uuid::new_v4().simple())
 }

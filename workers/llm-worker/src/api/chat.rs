@@ -6,44 +6,35 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::iter;
 use serde::Serialize;
-use serde_json::{Map, Value};
-use tokio_stream::{Stream, StreamExt};
-use worker_core::{ApiError, Body, Client, Place, sse, unix_seconds};
+use serde_json::Value;
+use tokio_stream::StreamExt;
+use worker_core::body::{check, required};
+use worker_core::{ApiError, Body, Client, blocking, sse};
 
-use super::answer::{ChatLogProb, Usage, id};
+use super::answer::{ChatLogProb, TokenLogProb};
+use super::envelope::{Answer, Envelope};
 use super::generation::{Finish, Generation, Piece};
-use super::options::{Options, TOP_LOGPROBS, view};
-use super::request::{Chat, Common};
-use super::tool_calls::{Call, CallFinder, ToldCall, ToldFunction};
-use super::{Api, call_ids, fields, messages, prompts, stream, unsupported};
-use crate::served::Served;
-
-#[derive(Serialize)]
-struct Answer<C> {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
-    choices: Vec<C>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<Usage>>,
-}
+use super::options::{Options, top_logprobs};
+use super::request::{Chat, ChatBody};
+use super::tool_calls::{Call, CallFinder, FunctionCall, ToolCall};
+use super::{call_ids, messages, prompts};
+use crate::served::{Api, Served};
 
 #[derive(Serialize)]
 struct Choice {
     index: usize,
-    message: Said,
+    message: AnswerMessage,
     logprobs: Option<LogProbs>,
     finish_reason: Option<Finish>,
 }
 
 #[derive(Serialize)]
-struct Said {
+struct AnswerMessage {
     role: &'static str,
     content: Option<String>,
     refusal: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<ToldCall>,
+    tool_calls: Vec<ToolCall>,
 }
 
 #[derive(Serialize)]
@@ -61,7 +52,7 @@ struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<ToldCall>,
+    tool_calls: Vec<ToolCall>,
 }
 
 #[derive(Default, Serialize)]
@@ -69,30 +60,23 @@ struct LogProbs {
     content: Vec<ChatLogProb>,
 }
 
-/// What an answer is made with.
+/// Makes answers.
 struct Writer {
     served: Arc<Served>,
-    id: String,
-    created: u64,
     logprobs: bool,
-    stream_usage: bool,
-    choices: usize,
-    _place: Place,
 }
 
-/// Answers.
+/// Handles `POST /v1/chat/completions`.
 pub async fn create(
     State(api): State<Api>,
     client: Client,
-    Body(body): Body<Map<String, Value>>,
+    Body((own, common, sampler)): Body<ChatBody>,
 ) -> Result<Response, ApiError> {
     let served = api.served()?;
-    unsupported::refuse(&body, &[fields::of::<Common>(), fields::of::<Chat>()], unsupported::OF_CHAT)?;
-    let (common, own): (Common, Chat) = (view(&body)?, view(&body)?);
-    served.check_name(common.model.as_deref())?;
+    served.name.check(common.model.as_deref())?;
     let logprobs = logprobs(&own)?;
     let vocabulary = served.engine.capacity().vocabulary;
-    let mut options = Options::new(common, vocabulary, None, logprobs)?;
+    let mut options = Options::new(common, sampler, vocabulary, None, logprobs)?;
     served.check_count(options.choices, "n")?;
     let tools = messages::tools(own.tools.unwrap_or_default(), own.tool_choice)?;
     let mut constrained = "response_format";
@@ -100,41 +84,40 @@ pub async fn create(
         constrained = "tools";
         options.constrain(schema, "tool_choice")?;
     }
-    let conversation = messages::for_template(own.messages)?;
-    // The template gets the tools as they came, with what their descriptions say.
-    let told = (!tools.names.is_empty()).then(|| body.get("tools").cloned()).flatten();
-    let prompt = prompt(&served, conversation, told).await?;
+    let conversation = messages::for_template(required(own.messages, "messages")?)?;
+    let prompt = prompt(&served, conversation, tools.for_template).await?;
     served.check_prompt(prompt.len(), "messages")?;
     let place = client.begin(options.choices, "n")?;
     let single = own.parallel_tool_calls == Some(false);
     let finder = (!tools.names.is_empty()).then(|| CallFinder::new(tools.names, single));
     let requests = options.requests(vec![prompt]);
-    let generation = stream::start(&served, requests, options.choices, finder, ["messages", constrained]);
-    let generation = generation.await?;
-    let writer = Writer {
-        served,
-        id: id("chatcmpl-"),
-        created: unix_seconds(),
-        logprobs: logprobs.is_some(),
-        stream_usage: options.stream_usage,
-        choices: options.choices,
-        _place: place,
-    };
-    match options.stream {
-        true => Ok(sse::response(writer.chunks(generation), &api.lifecycle, sse::Options::default())),
-        false => Ok(Json(writer.whole(generation).await?).into_response()),
+    let generation =
+        Generation::start(&served, requests, options.choices, finder, ["messages", constrained]).await?;
+    let writer = Writer { served: served.clone(), logprobs: logprobs.is_some() };
+    let envelope = |object| Envelope::new(served, "chatcmpl-", object, &options, place);
+    if !options.stream {
+        return Ok(Json(writer.whole(envelope("chat.completion"), options.choices, generation).await?)
+            .into_response());
     }
+    let envelope = envelope("chat.completion.chunk");
+    let beginnings: Vec<_> = (0..options.choices)
+        .map(|index| {
+            let delta = Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
+            Ok(envelope.chunk(Chunk { index, delta, logprobs: None, finish_reason: None }))
+        })
+        .collect();
+    let chunks = envelope.chunks(generation, move |piece| writer.chunk(piece));
+    Ok(sse::response(iter(beginnings).chain(chunks), &api.lifecycle, sse::Options::default()))
 }
 
-/// How many alternatives to tell, if any probability is asked for.
+/// Number of alternatives to tell, if probabilities are asked for.
 fn logprobs(own: &Chat) -> Result<Option<usize>, ApiError> {
-    match (own.logprobs.unwrap_or(false), own.top_logprobs) {
-        (_, Some(top)) if top > TOP_LOGPROBS => {
-            Err(ApiError::field("top_logprobs", format!("must be 0 to {TOP_LOGPROBS}")))
-        }
-        (true, top) => Ok(Some(top.unwrap_or(0))),
-        (false, Some(1..)) => Err(ApiError::field("top_logprobs", "needs `logprobs: true`")),
-        (false, _) => Ok(None),
+    let top = own.top_logprobs.unwrap_or(0);
+    check(&[top_logprobs("top_logprobs", top)])?;
+    match own.logprobs.unwrap_or(false) {
+        true => Ok(Some(top)),
+        false if top > 0 => Err(ApiError::field("top_logprobs", "requires `logprobs: true`")),
+        false => Ok(None),
     }
 }
 
@@ -144,11 +127,11 @@ async fn prompt(
     tools: Option<Value>,
 ) -> Result<Vec<u32>, ApiError> {
     if !served.engine.text().has_template() {
-        let message = format!("{} has no chat template: use /v1/completions", served.name);
+        let message = format!("{} has no chat template: use /v1/completions", served.name.as_str());
         return Err(ApiError::invalid(message).with_code("no_chat_template").with_param("messages"));
     }
     let served = served.clone();
-    prompts::blocking(move || {
+    blocking(move || {
         let text = served.engine.text();
         let write = |conversation: &Value| text.chat(conversation, tools.as_ref());
         let written = write(&conversation).or_else(|refused| match call_ids::rewritten(&conversation) {
@@ -163,11 +146,17 @@ async fn prompt(
 }
 
 impl Writer {
-    async fn whole(self, mut generation: Generation) -> Result<Answer<Choice>, ApiError> {
-        let said = || Said { role: "assistant", content: None, refusal: None, tool_calls: Vec::new() };
+    async fn whole(
+        &self,
+        envelope: Envelope,
+        choices: usize,
+        mut generation: Generation,
+    ) -> Result<Answer<Choice>, ApiError> {
+        let message =
+            || AnswerMessage { role: "assistant", content: None, refusal: None, tool_calls: Vec::new() };
         let choice =
-            |index| Choice { index, message: said(), logprobs: self.logprobs(&[]), finish_reason: None };
-        let mut choices: Vec<Choice> = (0..self.choices).map(choice).collect();
+            |index| Choice { index, message: message(), logprobs: self.logprobs(&[]), finish_reason: None };
+        let mut choices: Vec<Choice> = (0..choices).map(choice).collect();
         while let Some(piece) = generation.next().await {
             let piece = piece?;
             let Some(choice) = choices.get_mut(piece.index) else { continue };
@@ -175,68 +164,32 @@ impl Writer {
             if !piece.text.is_empty() || (piece.finish.is_some() && piece.calls.is_empty()) {
                 choice.message.content.get_or_insert_default().push_str(&piece.text);
             }
-            if let (Some(told), Some(more)) = (&mut choice.logprobs, self.logprobs(&piece.logprobs)) {
-                told.content.extend(more.content);
+            if let (Some(logprobs), Some(more)) = (&mut choice.logprobs, self.logprobs(&piece.logprobs)) {
+                logprobs.content.extend(more.content);
             }
-            choice.message.tool_calls.extend(piece.calls.into_iter().map(|call| told(call, None)));
+            choice.message.tool_calls.extend(piece.calls.into_iter().map(|call| tool_call(call, None)));
             choice.finish_reason = piece.finish.or(choice.finish_reason);
         }
-        Ok(self.answer("chat.completion", choices, Some(Some(generation.usage()))))
+        Ok(envelope.whole(choices, generation.usage()))
     }
 
-    fn chunks(
-        self,
-        generation: Generation,
-    ) -> impl Stream<Item = Result<Answer<Chunk>, ApiError>> + Send + 'static {
-        let beginnings: Vec<_> = (0..self.choices)
-            .map(|index| {
-                let delta =
-                    Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
-                Ok(self.chunk(vec![Chunk { index, delta, logprobs: None, finish_reason: None }]))
-            })
-            .collect();
-        let pieces = stream::pieces(generation).filter_map(move |piece| match piece {
-            Ok(stream::Told::Piece(piece)) => Some(Ok(self.chunk(vec![self.delta(piece)]))),
-            Ok(stream::Told::Usage(usage)) => self
-                .stream_usage
-                .then(|| Ok(self.answer("chat.completion.chunk", Vec::new(), Some(Some(usage))))),
-            Err(error) => Some(Err(error)),
-        });
-        iter(beginnings).chain(pieces)
-    }
-
-    fn delta(&self, piece: Piece) -> Chunk {
-        let tool_calls =
-            piece.calls.into_iter().enumerate().map(|(index, call)| told(call, Some(index))).collect();
+    fn chunk(&self, piece: Piece) -> Chunk {
+        let calls = piece.calls.into_iter().enumerate();
+        let tool_calls = calls.map(|(index, call)| tool_call(call, Some(index))).collect();
         let content = (!piece.text.is_empty()).then_some(piece.text);
         let delta = Delta { role: None, content, tool_calls };
-        let logprobs = self.logprobs(&piece.logprobs).filter(|told| !told.content.is_empty());
+        let logprobs = self.logprobs(&piece.logprobs).filter(|logprobs| !logprobs.content.is_empty());
         Chunk { index: piece.index, delta, logprobs, finish_reason: piece.finish }
     }
 
-    fn logprobs(&self, tokens: &[super::answer::TokenLogProb]) -> Option<LogProbs> {
+    fn logprobs(&self, tokens: &[TokenLogProb]) -> Option<LogProbs> {
         let text = self.served.engine.text();
         let content = || tokens.iter().map(|token| ChatLogProb::new(text, token)).collect();
         self.logprobs.then(|| LogProbs { content: content() })
     }
-
-    fn chunk(&self, choices: Vec<Chunk>) -> Answer<Chunk> {
-        self.answer("chat.completion.chunk", choices, self.stream_usage.then_some(None))
-    }
-
-    fn answer<C>(&self, object: &'static str, choices: Vec<C>, usage: Option<Option<Usage>>) -> Answer<C> {
-        Answer {
-            id: self.id.clone(),
-            object,
-            created: self.created,
-            model: self.served.name.clone(),
-            choices,
-            usage,
-        }
-    }
 }
 
-fn told(call: Call, index: Option<usize>) -> ToldCall {
-    let function = ToldFunction { name: call.name, arguments: call.arguments };
-    ToldCall { index, id: call_ids::unique(), kind: "function", function }
+fn tool_call(call: Call, index: Option<usize>) -> ToolCall {
+    let function = FunctionCall { name: call.name, arguments: call.arguments };
+    ToolCall { index, id: call_ids::unique(), kind: "function", function }
 }

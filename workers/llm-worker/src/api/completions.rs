@@ -7,31 +7,19 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use llm_engine::text::Text;
 use serde::Serialize;
-use serde_json::{Map, Value};
-use tokio_stream::{Stream, StreamExt};
-use worker_core::{ApiError, Body, Client, Place, sse, unix_seconds};
+use worker_core::body::{check, required};
+use worker_core::{ApiError, Body, Client, sse};
 
-use super::Api;
-use super::answer::{TokenLogProb, Usage, finite, id};
+use super::answer::{TokenLogProb, finite};
+use super::envelope::{Answer, Envelope};
 use super::generation::{Finish, Generation, Piece};
-use super::options::{Options, TOP_LOGPROBS, view};
-use super::request::{Common, Completion};
-use super::{fields, prompts, stream, unsupported};
-use crate::served::Served;
+use super::options::{Options, top_logprobs};
+use super::prompts;
+use super::request::CompletionBody;
+use crate::served::{Api, Served};
 
 /// Tokens where none are asked for, as OpenAI has it.
 const MAX_TOKENS: usize = 16;
-
-#[derive(Serialize)]
-struct Answer {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
-    choices: Vec<Choice>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<Usage>>,
-}
 
 #[derive(Clone, Debug, Default, Serialize)]
 struct Choice {
@@ -50,61 +38,51 @@ struct LogProbs {
     text_offset: Vec<usize>,
 }
 
-/// What an answer is made with.
+/// Makes answers.
 struct Writer {
     served: Arc<Served>,
-    id: String,
-    created: u64,
     logprobs: bool,
-    stream_usage: bool,
     /// Characters of each text so far.
     offsets: Vec<usize>,
-    _place: Place,
 }
 
-/// Answers.
+/// Handles `POST /v1/completions`.
 pub async fn create(
     State(api): State<Api>,
     client: Client,
-    Body(body): Body<Map<String, Value>>,
+    Body((own, common, sampler)): Body<CompletionBody>,
 ) -> Result<Response, ApiError> {
     let served = api.served()?;
-    let known = [fields::of::<Common>(), fields::of::<Completion>()];
-    unsupported::refuse(&body, &known, unsupported::OF_COMPLETIONS)?;
-    let (common, own): (Common, Completion) = (view(&body)?, view(&body)?);
-    served.check_name(common.model.as_deref())?;
-    if own.logprobs.is_some_and(|count| count > TOP_LOGPROBS) {
-        return Err(ApiError::field("logprobs", format!("must be 0 to {TOP_LOGPROBS}")));
-    }
+    served.name.check(common.model.as_deref())?;
+    check(&[top_logprobs("logprobs", own.logprobs.unwrap_or(0))])?;
     let vocabulary = served.engine.capacity().vocabulary;
-    let options = Options::new(common, vocabulary, Some(MAX_TOKENS), own.logprobs)?;
-    let check = |tokens, param: &str| served.check_prompt(tokens, param);
-    let prompts = prompts::tokens(&served, own.prompt, "prompt", check).await?;
+    let options = Options::new(common, sampler, vocabulary, Some(MAX_TOKENS), own.logprobs)?;
+    let fits = |tokens, param: &str| served.check_prompt(tokens, param);
+    let prompts = prompts::tokens(&served, required(own.prompt, "prompt")?, "prompt", fits).await?;
     let texts = prompts.len() * options.choices;
     served.check_count(texts, "prompt")?;
     let place = client.begin(texts, if prompts.len() > 1 { "prompt" } else { "n" })?;
     let requests = options.requests(prompts);
-    let generation = stream::start(&served, requests, options.choices, None, ["prompt", "response_format"]);
-    let generation = generation.await?;
-    let writer = Writer {
-        served,
-        id: id("cmpl-"),
-        created: unix_seconds(),
-        logprobs: own.logprobs.is_some(),
-        stream_usage: options.stream_usage,
-        offsets: vec![0; texts],
-        _place: place,
-    };
-    match options.stream {
-        true => Ok(sse::response(writer.chunks(generation), &api.lifecycle, sse::Options::default())),
-        false => Ok(Json(writer.whole(generation, texts).await?).into_response()),
+    let generation =
+        Generation::start(&served, requests, options.choices, None, ["prompt", "response_format"]).await?;
+    let mut writer =
+        Writer { served: served.clone(), logprobs: own.logprobs.is_some(), offsets: vec![0; texts] };
+    let envelope = Envelope::new(served, "cmpl-", "text_completion", &options, place);
+    if options.stream {
+        let chunks = envelope.chunks(generation, move |piece| writer.choice(piece));
+        return Ok(sse::response(chunks, &api.lifecycle, sse::Options::default()));
     }
+    Ok(Json(writer.whole(envelope, generation).await?).into_response())
 }
 
 impl Writer {
-    async fn whole(mut self, mut generation: Generation, texts: usize) -> Result<Answer, ApiError> {
+    async fn whole(
+        mut self,
+        envelope: Envelope,
+        mut generation: Generation,
+    ) -> Result<Answer<Choice>, ApiError> {
         let mut choices: Vec<Choice> =
-            (0..texts).map(|index| Choice { index, ..Choice::default() }).collect();
+            (0..self.offsets.len()).map(|index| Choice { index, ..Choice::default() }).collect();
         while let Some(piece) = generation.next().await {
             let piece = self.choice(piece?);
             let Some(choice) = choices.get_mut(piece.index) else { continue };
@@ -114,24 +92,7 @@ impl Writer {
                 choice.logprobs.get_or_insert_default().extend(more);
             }
         }
-        Ok(self.answer(choices, Some(Some(generation.usage()))))
-    }
-
-    fn chunks(
-        mut self,
-        generation: Generation,
-    ) -> impl Stream<Item = Result<Answer, ApiError>> + Send + 'static {
-        let usage_in_chunks = self.stream_usage.then_some(None);
-        stream::pieces(generation).filter_map(move |piece| match piece {
-            Ok(stream::Told::Piece(piece)) => {
-                let choice = self.choice(piece);
-                Some(Ok(self.answer(vec![choice], usage_in_chunks)))
-            }
-            Ok(stream::Told::Usage(usage)) => {
-                self.stream_usage.then(|| Ok(self.answer(Vec::new(), Some(Some(usage)))))
-            }
-            Err(error) => Some(Err(error)),
-        })
+        Ok(envelope.whole(choices, generation.usage()))
     }
 
     fn choice(&mut self, piece: Piece) -> Choice {
@@ -141,29 +102,18 @@ impl Writer {
 
     fn logprobs(&mut self, index: usize, tokens: &[TokenLogProb]) -> LogProbs {
         let text = self.served.engine.text();
-        let mut told = LogProbs::default();
+        let mut logprobs = LogProbs::default();
         for token in tokens {
             if let Some(offset) = self.offsets.get_mut(index) {
-                told.text_offset.push(*offset);
+                logprobs.text_offset.push(*offset);
                 *offset += text.token_text(token.own.token).chars().count();
             }
-            told.tokens.push(name(text, token.own.token));
-            told.token_logprobs.push(finite(token.own.logprob));
+            logprobs.tokens.push(name(text, token.own.token));
+            logprobs.token_logprobs.push(finite(token.own.logprob));
             let top = token.top.iter().map(|top| (name(text, top.token), finite(top.logprob)));
-            told.top_logprobs.push(top.collect());
+            logprobs.top_logprobs.push(top.collect());
         }
-        told
-    }
-
-    fn answer(&self, choices: Vec<Choice>, usage: Option<Option<Usage>>) -> Answer {
-        Answer {
-            id: self.id.clone(),
-            object: "text_completion",
-            created: self.created,
-            model: self.served.name.clone(),
-            choices,
-            usage,
-        }
+        logprobs
     }
 }
 

@@ -5,12 +5,12 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use llm_engine::request::Refused;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use worker_core::body::required;
 use worker_core::{ApiError, Body};
 
-use super::options::view;
 use super::request::Embeddings;
-use super::{Api, failure, fields, prompts, unsupported};
+use super::{failure, prompts};
+use crate::served::Api;
 
 #[derive(Serialize)]
 pub struct Answer {
@@ -41,15 +41,10 @@ struct Usage {
     total_tokens: usize,
 }
 
-/// Answers.
-pub async fn create(
-    State(api): State<Api>,
-    Body(body): Body<Map<String, Value>>,
-) -> Result<Json<Answer>, ApiError> {
+/// Handles `POST /v1/embeddings`.
+pub async fn create(State(api): State<Api>, Body(asked): Body<Embeddings>) -> Result<Json<Answer>, ApiError> {
     let served = api.served()?;
-    unsupported::refuse(&body, &[fields::of::<Embeddings>()], unsupported::OF_EMBEDDINGS)?;
-    let asked: Embeddings = view(&body)?;
-    served.check_name(asked.model.as_deref())?;
+    served.name.check(asked.model.as_deref())?;
     let base64 = match asked.encoding_format.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
@@ -60,15 +55,12 @@ pub async fn create(
         true => Err(failure::refused(Refused::EmbeddingLength { prompt, limit }, param, param)),
         false => Ok(()),
     };
-    let inputs = prompts::tokens(&served, asked.input, "input", check).await?;
+    let inputs = prompts::tokens(&served, required(asked.input, "input")?, "input", check).await?;
     let tokens = inputs.iter().map(Vec::len).sum();
     let computed =
         served.engine.embed(inputs).map_err(|refused| failure::refused(refused, "input", "input"))?;
     let vectors = computed.await.map_err(|_| failure::ended())?;
-    let vectors = vectors.map_err(|why| {
-        served.note_failure();
-        failure::error("engine_failed", why)
-    })?;
+    let vectors = vectors.map_err(|why| failure::error("engine_failed", why))?;
     let data = vectors.into_iter().enumerate().map(|(index, vector)| {
         let vector = normalized(vector);
         let embedding = match base64 {
@@ -83,7 +75,7 @@ pub async fn create(
     Ok(Json(Answer {
         object: "list",
         data: data.collect(),
-        model: served.name.clone(),
+        model: served.name.as_str().to_owned(),
         usage: Usage { prompt_tokens: tokens, total_tokens: tokens },
     }))
 }

@@ -22,7 +22,6 @@ pub fn refused(refused: Refused, prompt: &str, constraint: &str) -> ApiError {
             let named = match field {
                 "prompt" | "prompts" => prompt,
                 "constraint" => constraint,
-                "repeat_penalty" => "repetition_penalty",
                 field => field,
             };
             ApiError::field(named, why)
@@ -44,5 +43,5 @@ pub fn error(code: &'static str, message: impl Into<String>) -> ApiError {
 
 /// The engine was stopped before the text was whole.
 pub fn ended() -> ApiError {
-    ApiError::unavailable("the worker ended before this was done", CLOSED).with_code("worker_ended")
+    ApiError::unavailable("the worker stopped before this was done", CLOSED).with_code("worker_ended")
 }

@@ -3,11 +3,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use llm_engine::engine::Stream;
-use llm_engine::request::{Event, LogProb, Refused, Request, StopReason};
+use llm_engine::request::{Event, LogProb, Request, StopReason};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use worker_core::ApiError;
+use worker_core::{ApiError, blocking};
 
 use super::answer::{TokenLogProb, Usage};
 use super::failure;
@@ -52,7 +52,6 @@ struct Choice {
 
 /// The texts of one request. Dropping it cancels those that are not whole.
 pub struct Generation {
-    served: Arc<Served>,
     events: mpsc::Receiver<(usize, Event)>,
     choices: Vec<Choice>,
     /// Texts to a prompt: the prompt is counted with the first.
@@ -62,20 +61,26 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Submits all requests, or none; copies of `finder` take tool calls out of the texts. Grammars are made here, so
-    /// that it may take its time.
+    /// Submits all requests, or none; copies of `finder` take tool calls out of the texts. The fields that prompt and
+    /// constraint came from are named where the engine refuses them.
     ///
     /// # Errors
     /// Where the engine refuses one of them.
-    pub fn start(
+    pub async fn start(
         served: &Arc<Served>,
-        requests: impl Iterator<Item = Request>,
+        requests: impl Iterator<Item = Request> + Send + 'static,
         to_a_prompt: usize,
         finder: Option<CallFinder>,
-    ) -> Result<Generation, Refused> {
+        [prompt, constraint]: [&'static str; 2],
+    ) -> Result<Generation, ApiError> {
         let asked = Instant::now();
-        let streams: Vec<Stream> =
-            requests.map(|request| served.engine.submit(request)).collect::<Result<_, _>>()?;
+        let engine = served.engine.clone();
+        // Grammars are made here, which takes its time.
+        let streams = blocking(move || {
+            let streams: Result<Vec<Stream>, _> = requests.map(|request| engine.submit(request)).collect();
+            streams.map_err(|refused| failure::refused(refused, prompt, constraint))
+        });
+        let streams = streams.await?;
         let (sender, events) = mpsc::channel(AHEAD * streams.len().max(1));
         let choices = streams.iter().map(|_| Choice { finder: finder.clone(), ended: false }).collect();
         let mut tasks = JoinSet::new();
@@ -83,8 +88,7 @@ impl Generation {
             let observed = served.metrics.observe(asked);
             tasks.spawn(forward(index, stream, sender.clone(), observed));
         }
-        let served = served.clone();
-        Ok(Generation { served, events, choices, to_a_prompt, usage: Usage::default(), _tasks: tasks })
+        Ok(Generation { events, choices, to_a_prompt, usage: Usage::default(), _tasks: tasks })
     }
 
     /// The next piece of any text; none when all are whole.
@@ -93,7 +97,7 @@ impl Generation {
             let Some((index, event)) = self.events.recv().await else {
                 return Some(Err(failure::error(
                     "engine_ended",
-                    "the engine ended without a word: see its log",
+                    "the engine stopped unexpectedly: see the worker's log",
                 )));
             };
             match self.piece(index, event) {
@@ -152,10 +156,7 @@ impl Generation {
                 };
                 Ok(Some(Piece { index, text, calls, finish: Some(finish), ..Piece::default() }))
             }
-            Event::Error { code, message } => {
-                self.served.note_failure();
-                Err(failure::error(code, message))
-            }
+            Event::Error { code, message } => Err(failure::error(code, message)),
         }
     }
 }

@@ -3,7 +3,7 @@ use serde_json::{Map, Value, json};
 use worker_core::ApiError;
 
 use super::references;
-use super::request::{AskedCall, Content, Function, Message, Part, Role, Tool, ToolChoice};
+use super::request::{AskedCall, Content, Message, Part, Role, ToolChoice};
 
 /// The messages for the template: text instead of parts, arguments of calls as JSON.
 ///
@@ -75,69 +75,99 @@ fn call(call: AskedCall) -> Value {
 /// Which tools may be called, and whether one must.
 #[derive(Debug, Default)]
 pub struct Tools {
-    /// Names of those that may.
+    /// Names of those that may be called.
     pub names: Vec<String>,
     /// The schema of the call, if one must come.
     pub schema: Option<Value>,
+    /// All tools for the template, if any may be called.
+    pub for_template: Option<Value>,
+}
+
+/// A function that the model may call.
+struct Function<'a> {
+    name: &'a str,
+    /// The schema of its arguments.
+    parameters: Option<&'a Value>,
+}
+
+impl<'a> Function<'a> {
+    /// The function of the tool `index`.
+    fn of(index: usize, tool: &'a Value) -> Result<Self, ApiError> {
+        let text = |value: &'a Value, field: &str| {
+            let missing =
+                || ApiError::field(format!("tools[{index}].{field}"), "is missing, or is no string");
+            value.as_str().ok_or_else(missing)
+        };
+        match text(&tool["type"], "type")? {
+            "function" => {}
+            kind => {
+                let message = format!("is {kind:?}: only `function` is supported");
+                return Err(ApiError::field(format!("tools[{index}].type"), message));
+            }
+        }
+        let function = &tool["function"];
+        if !function.is_object() {
+            return Err(ApiError::field(format!("tools[{index}].function"), "is missing, or is no object"));
+        }
+        let name = text(&function["name"], "function.name")?;
+        Ok(Self { name, parameters: function.get("parameters").filter(|parameters| !parameters.is_null()) })
+    }
+
+    /// The schema of a call, which stands at the JSON pointer `at`.
+    fn schema(&self, at: &str) -> Value {
+        let parameters = self.parameters.cloned();
+        let parameters = parameters.map(|own| references::moved(own, &format!("{at}/properties/arguments")));
+        json!({
+            "type": "object",
+            "properties": {
+                "name": { "const": self.name },
+                "arguments": parameters.unwrap_or_else(|| json!({ "type": "object" })),
+            },
+            "required": ["name", "arguments"],
+            "additionalProperties": false,
+        })
+    }
 }
 
 /// Checks the tools against the choice.
 ///
 /// # Errors
 /// 400 for tools of other kinds, and choices that no tool fits.
-pub fn tools(tools: Vec<Tool>, choice: Option<ToolChoice>) -> Result<Tools, ApiError> {
-    let functions = tools.into_iter().enumerate().map(|(i, tool)| match tool {
-        Tool { kind, function: Some(function) } if kind == "function" => Ok(function),
-        Tool { kind, .. } if kind != "function" => Err(ApiError::field(
-            format!("tools[{i}].type"),
-            format!("is {kind:?}: only `function` is supported"),
-        )),
-        _ => Err(ApiError::field(format!("tools[{i}].function"), "is missing")),
-    });
-    let functions = functions.collect::<Result<Vec<Function>, _>>()?;
-    let names = || functions.iter().map(|function| function.name.clone()).collect();
-    match choice {
-        None => Ok(Tools { names: names(), schema: None }),
+pub fn tools(tools: Vec<Value>, choice: Option<ToolChoice>) -> Result<Tools, ApiError> {
+    let functions = tools.iter().enumerate().map(|(index, tool)| Function::of(index, tool));
+    let functions = functions.collect::<Result<Vec<_>, _>>()?;
+    let all = || functions.iter().map(|function| function.name.to_owned()).collect();
+    let (names, schema): (Vec<String>, Option<Value>) = match choice {
+        None => (all(), None),
         Some(ToolChoice::Word(word)) => match word.as_str() {
-            "none" => Ok(Tools::default()),
-            "auto" => Ok(Tools { names: names(), schema: None }),
+            "none" => return Ok(Tools::default()),
+            "auto" => (all(), None),
             "required" if functions.is_empty() => {
-                Err(ApiError::field("tool_choice", "is required, but there are no `tools`"))
+                return Err(ApiError::field("tool_choice", "is required, but there are no `tools`"));
             }
             "required" => {
                 let schemas = functions.iter().enumerate();
-                let schemas = schemas.map(|(i, function)| schema(function, &format!("/anyOf/{i}")));
-                let schemas: Vec<Value> = schemas.collect();
-                Ok(Tools { names: names(), schema: Some(json!({ "anyOf": schemas })) })
+                let schemas: Vec<Value> =
+                    schemas.map(|(i, function)| function.schema(&format!("/anyOf/{i}"))).collect();
+                (all(), Some(json!({ "anyOf": schemas })))
             }
-            other => Err(ApiError::field(
-                "tool_choice",
-                format!("is {other:?}: it may be none, auto, required or an object that names a function"),
-            )),
+            other => {
+                let message = format!(
+                    "is {other:?}: it may be none, auto, required or an object that names a function"
+                );
+                return Err(ApiError::field("tool_choice", message));
+            }
         },
         Some(ToolChoice::Named { function: named }) => {
-            let found = functions
-                .iter()
-                .find(|function| function.name == named.name)
+            let found = functions.iter().find(|function| function.name == named.name);
+            let found = found
                 .ok_or_else(|| ApiError::field("tool_choice.function.name", "is none of the `tools`"))?;
-            Ok(Tools { names: vec![named.name], schema: Some(schema(found, "")) })
+            let schema = found.schema("");
+            (vec![named.name], Some(schema))
         }
-    }
-}
-
-/// What a call of the function looks like, as a schema that stands at the JSON pointer `at`.
-fn schema(function: &Function, at: &str) -> Value {
-    let parameters = function.parameters.clone().filter(|parameters| !parameters.is_null());
-    let parameters = parameters.map(|own| references::moved(own, &format!("{at}/properties/arguments")));
-    json!({
-        "type": "object",
-        "properties": {
-            "name": { "const": function.name },
-            "arguments": parameters.unwrap_or_else(|| json!({ "type": "object" })),
-        },
-        "required": ["name", "arguments"],
-        "additionalProperties": false,
-    })
+    };
+    let for_template = (!names.is_empty()).then(|| Value::Array(tools));
+    Ok(Tools { names, schema, for_template })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Prompts of completions and inputs of embeddings, as tokens.
 use std::sync::Arc;
 
-use worker_core::ApiError;
+use worker_core::{ApiError, blocking};
 
 use super::request::Prompts;
 use crate::served::Served;
@@ -50,17 +50,6 @@ pub async fn tokens(
         }
     }
     Ok(tokens)
-}
-
-/// Does the work of a processor on a thread where nothing else waits for it.
-///
-/// # Errors
-/// Those of the work, or 500 where it panics.
-pub async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(ApiError::internal("reading the request failed: the worker's log says more")))
 }
 
 /// The tokenizer or the template refuses a field.

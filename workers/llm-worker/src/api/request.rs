@@ -1,56 +1,85 @@
-//! The bodies of requests, as OpenAI has them and vLLM extends them. What is not here is refused, unless
-//! [`super::unsupported`] knows that it does no harm.
+//! The bodies of requests, as OpenAI has them and vLLM extends them.
 use std::collections::BTreeMap;
 
+use llm_engine::sampling::settings::{Kind, Sampling, Setting};
 use serde::Deserialize;
 use serde_json::Value;
+use worker_core::body::{Fields, MapAccess, Others};
+use worker_core::fields;
 
-/// What chats and completions share.
-#[derive(Debug, Default, Deserialize)]
-pub struct Common {
-    /// The model's name; any request without one means the only model.
-    pub model: Option<String>,
-    /// Whether the text comes as it is written.
-    pub stream: Option<bool>,
-    /// What else a stream tells.
-    pub stream_options: Option<StreamOptions>,
-    /// How many texts to a prompt.
-    pub n: Option<usize>,
-    /// Ends the text where one of them would come.
-    pub stop: Option<Strings>,
-    /// The same seed gives the same text.
-    pub seed: Option<i64>,
-    /// Tokens to write at most.
-    pub max_tokens: Option<usize>,
-    /// The same by its later name.
-    pub max_completion_tokens: Option<usize>,
-    /// 0 to 2.
-    pub temperature: Option<f32>,
-    /// 0 to 1.
-    pub top_p: Option<f32>,
-    /// 0 to 1.
-    pub min_p: Option<f32>,
-    /// A count; 0 and -1 take all.
-    pub top_k: Option<i64>,
-    /// -2 to 2.
-    pub presence_penalty: Option<f32>,
-    /// -2 to 2.
-    pub frequency_penalty: Option<f32>,
-    /// Above 0; llama.cpp and Ollama call it `repeat_penalty`.
-    #[serde(alias = "repeat_penalty")]
-    pub repetition_penalty: Option<f32>,
-    /// By token, -100 to 100.
-    pub logit_bias: Option<BTreeMap<String, f32>>,
-    /// Goes on behind tokens that end a text.
-    pub ignore_eos: Option<bool>,
-    /// What the text must be.
-    pub response_format: Option<ResponseFormat>,
+use super::unsupported;
+
+fields! {
+    /// What chats and completions share, except the sampler's settings.
+    pub struct Common => {
+        /// The model's name; any request without one means the only model.
+        model: String,
+        /// If true, the text is sent as it is written.
+        stream: bool,
+        /// What a stream has besides the text.
+        stream_options: StreamOptions,
+        /// Number of texts for each prompt.
+        n: usize,
+        /// Strings that end the text.
+        stop: Strings,
+        /// The same seed gives the same text.
+        seed: i64,
+        /// Maximum number of tokens to write.
+        max_tokens: usize,
+        /// Newer name of `max_tokens`.
+        max_completion_tokens: usize,
+        /// Biases by token, -100 to 100.
+        logit_bias: BTreeMap<String, f32>,
+        /// If true, tokens that end a text do not end it.
+        ignore_eos: bool,
+        /// The form that the text must have.
+        response_format: ResponseFormat,
+    }
 }
 
-/// What else a stream tells.
+/// The sampler's settings: a field for each row of [`SETTINGS`](llm_engine::sampling::settings::SETTINGS).
+#[derive(Clone, Debug, Default)]
+pub struct SamplerFields(pub Sampling);
+
+impl Fields for SamplerFields {
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, values: &mut A) -> Result<bool, A::Error> {
+        let Some(setting) = Setting::named(name) else { return Ok(false) };
+        match setting.kind {
+            Kind::Number { set, .. } => {
+                let value: Option<f32> = values.next_value()?;
+                value.into_iter().for_each(|value| set(&mut self.0, value));
+            }
+            Kind::Count { set, .. } => {
+                let count: Option<Count> = values.next_value()?;
+                set(&mut self.0, count.and_then(|Count(count)| count));
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// A number of tokens; 0 and -1 mean all.
+#[derive(Deserialize)]
+#[serde(try_from = "i64")]
+struct Count(Option<usize>);
+
+impl TryFrom<i64> for Count {
+    type Error = &'static str;
+
+    fn try_from(count: i64) -> Result<Self, Self::Error> {
+        match usize::try_from(count) {
+            Ok(0) => Ok(Self(None)),
+            Err(_) if count == -1 => Ok(Self(None)),
+            Ok(count) => Ok(Self(Some(count))),
+            Err(_) => Err("must be at least 1, or 0 or -1 for all"),
+        }
+    }
+}
+
+/// What a stream has besides the text.
 #[derive(Debug, Default, Deserialize)]
 pub struct StreamOptions {
-    /// A last chunk with the tokens that were read and written.
+    /// If true, the last chunk has the number of tokens read and written.
     pub include_usage: Option<bool>,
 }
 
@@ -73,7 +102,7 @@ impl From<Strings> for Vec<String> {
     }
 }
 
-/// What the text must be.
+/// The form that the text must have.
 #[derive(Debug, Deserialize)]
 pub struct ResponseFormat {
     /// `text`, `json_object` or `json_schema`.
@@ -90,55 +119,59 @@ pub struct NamedSchema {
     pub schema: Option<Value>,
 }
 
-/// What only chats have.
-#[derive(Debug, Deserialize)]
-pub struct Chat {
-    /// The conversation.
-    pub messages: Vec<Message>,
-    /// Whether to tell probabilities.
-    pub logprobs: Option<bool>,
-    /// Of how many alternatives.
-    pub top_logprobs: Option<usize>,
-    /// What the model may call.
-    pub tools: Option<Vec<Tool>>,
-    /// Whether it does.
-    pub tool_choice: Option<ToolChoice>,
-    /// False takes the first call alone.
-    pub parallel_tool_calls: Option<bool>,
+fields! {
+    /// What only chats have.
+    pub struct Chat, others: Others::Unsupported(unsupported::CHAT) => {
+        /// The conversation.
+        messages: Vec<Message>,
+        /// If true, probabilities are told.
+        logprobs: bool,
+        /// Number of alternatives whose probabilities are told.
+        top_logprobs: usize,
+        /// Functions that the model may call, as the chat template takes them.
+        tools: Vec<Value>,
+        /// Which of them may or must be called.
+        tool_choice: ToolChoice,
+        /// If false, at most one tool call is returned.
+        parallel_tool_calls: bool,
+    }
 }
 
-/// Who speaks.
+/// A body of `POST /v1/chat/completions`.
+pub type ChatBody = (Chat, Common, SamplerFields);
+
+/// Author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The one who set the model up.
+    /// Instructions for the model.
     System,
-    /// The same by its later name.
+    /// Newer name of `system`.
     Developer,
-    /// The one who asks.
+    /// The end user.
     User,
     /// The model.
     Assistant,
-    /// What a tool answered.
+    /// The result of a tool.
     Tool,
 }
 
 /// One turn.
 #[derive(Debug, Deserialize)]
 pub struct Message {
-    /// Who speaks.
+    /// Its author.
     pub role: Role,
-    /// What is said; may be missing beside `tool_calls`.
+    /// Its text; may be missing beside `tool_calls`.
     pub content: Option<Content>,
-    /// The speaker's or the tool's name.
+    /// Name of the author or of the tool.
     pub name: Option<String>,
-    /// What the model called.
+    /// Calls that the model made.
     pub tool_calls: Option<Vec<AskedCall>>,
-    /// Which call a tool answers.
+    /// The call that a tool answers.
     pub tool_call_id: Option<String>,
 }
 
-/// What is said.
+/// Text of a message.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a string or a list of parts with a type")]
 pub enum Content {
@@ -148,7 +181,7 @@ pub enum Content {
     Parts(Vec<Part>),
 }
 
-/// A part of what is said.
+/// A part of a message's text.
 #[derive(Debug, Deserialize)]
 pub struct Part {
     /// `text`; nothing else can be read.
@@ -161,13 +194,13 @@ pub struct Part {
 /// A call that an earlier answer made.
 #[derive(Debug, Deserialize)]
 pub struct AskedCall {
-    /// What a tool's answer names.
+    /// Identifier that the tool's answer names.
     pub id: Option<String>,
-    /// What was called.
+    /// The function that was called.
     pub function: AskedFunction,
 }
 
-/// What was called.
+/// The function that was called.
 #[derive(Debug, Deserialize)]
 pub struct AskedFunction {
     /// Its name.
@@ -177,53 +210,38 @@ pub struct AskedFunction {
     pub arguments: Value,
 }
 
-/// What the model may call.
-#[derive(Debug, Deserialize)]
-pub struct Tool {
-    /// `function`; there is nothing else.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// The function.
-    pub function: Option<Function>,
-}
-
-/// A function that the model may call.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Function {
-    /// Its name.
-    pub name: String,
-    /// The schema of its arguments.
-    pub parameters: Option<Value>,
-}
-
-/// Whether tools are called.
+/// Which tools may or must be called.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected none, auto, required or an object that names a function")]
 pub enum ToolChoice {
     /// `none`, `auto` or `required`.
     Word(String),
-    /// This one.
+    /// This function must be called.
     Named {
-        /// Which.
+        /// The function.
         function: NamedFunction,
     },
 }
 
-/// Which function.
+/// The name of a function.
 #[derive(Debug, Deserialize)]
 pub struct NamedFunction {
     /// Its name.
     pub name: String,
 }
 
-/// What only completions have.
-#[derive(Debug, Deserialize)]
-pub struct Completion {
-    /// What the texts begin with.
-    pub prompt: Prompts,
-    /// Of how many alternatives to tell probabilities.
-    pub logprobs: Option<usize>,
+fields! {
+    /// What only completions have.
+    pub struct Completion, others: Others::Unsupported(unsupported::COMPLETIONS) => {
+        /// What the texts begin with.
+        prompt: Prompts,
+        /// Number of alternatives whose probabilities are told.
+        logprobs: usize,
+    }
 }
+
+/// A body of `POST /v1/completions`.
+pub type CompletionBody = (Completion, Common, SamplerFields);
 
 /// One prompt or several, as text or tokens.
 #[derive(Debug, Deserialize)]
@@ -242,13 +260,14 @@ pub enum Prompts {
     TokenLists(Vec<Vec<u32>>),
 }
 
-/// A request of embeddings.
-#[derive(Debug, Deserialize)]
-pub struct Embeddings {
-    /// The model's name.
-    pub model: Option<String>,
-    /// What to embed.
-    pub input: Prompts,
-    /// `float` or `base64`.
-    pub encoding_format: Option<String>,
+fields! {
+    /// A body of `POST /v1/embeddings`.
+    pub struct Embeddings, others: Others::Unsupported(unsupported::EMBEDDINGS) => {
+        /// The model's name.
+        model: String,
+        /// Texts to embed.
+        input: Prompts,
+        /// `float` or `base64`.
+        encoding_format: String,
+    }
 }

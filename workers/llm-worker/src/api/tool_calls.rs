@@ -17,24 +17,24 @@ pub struct Call {
     pub arguments: String,
 }
 
-/// A call as the API tells it.
+/// A call in an answer.
 #[derive(Clone, Debug, Serialize)]
-pub struct ToldCall {
-    /// Its place among the calls of the answer; only streams have it.
+pub struct ToolCall {
+    /// Position among the calls of the answer; only streams have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<usize>,
-    /// What the tool's answer must name.
+    /// Identifier that the tool's answer must name.
     pub id: String,
     /// Always `function`.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// What is called.
-    pub function: ToldFunction,
+    /// The function that is called.
+    pub function: FunctionCall,
 }
 
-/// What is called.
+/// The function that is called.
 #[derive(Clone, Debug, Serialize)]
-pub struct ToldFunction {
+pub struct FunctionCall {
     /// The tool.
     pub name: String,
     /// JSON in a string.

@@ -1,61 +1,18 @@
-// The page: asks the server beside it, and keeps the conversation in memory.
-const at = id => document.getElementById(id);
-const [log, scroll, prompt_, send, stop, settings] = ["log", "scroll", "prompt", "send", "stop", "settings"].map(at);
+// The chat: the conversation is kept in memory.
+const [log, scroll, prompt_, send, stop] = ["log", "scroll", "prompt", "send", "stop"].map(at);
 const DEFAULTS = { system: "", temperature: 0.7, top_p: 0.95, max_tokens: "" };
 const IDEAS = {
   chat: ["Explain how a GPU hides the latency of memory", "Write a haiku about winter mornings", "A function in Rust that checks balanced brackets", "Plan a quiet weekend in three lines"],
   text: ["Once upon a time", "The three laws of thermodynamics are", "def fibonacci(n):"],
 };
-const stored = (store, key, otherwise) => { try { return JSON.parse(store.getItem(key)) ?? otherwise; } catch { return otherwise; } };
-const store = (where, key, value) => { try { where.setItem(key, JSON.stringify(value)); } catch { /* a private window: kept until it is closed */ } };
-
 let options = { ...DEFAULTS, ...stored(localStorage, "chat-settings", {}) };
-let token = stored(sessionStorage, "chat-token", "");
-let model = null; // { id, chat_template, max_model_len } once the server has one
 let turns = []; // { role, content, view }
-let nagged = false; // whether the token was asked for, since it last changed
 let running = null; // the AbortController of the answer that is being written
 
-const say = text => { at("said").textContent = text; };
-const ask = (path, init = {}) => fetch(path, { ...init, cache: "no-store", headers: { ...init.headers, ...(token && { Authorization: `Bearer ${token}` }) } });
-
-// ---- the server's state
-
-async function watch() {
-  let pause = 15000;
-  try {
-    const ready = await ask("ready");
-    const state = await ready.json().catch(() => ({}));
-    if (ready.ok) {
-      if (!model || !at("lamp").classList.contains("ready")) await meet();
-    } else {
-      pause = 1000;
-      const { state: phase, progress, what } = state.lifecycle ?? {};
-      if (phase === "loading") {
-        const share = Math.round(100 * progress);
-        show("wait", `Loading: ${what}, ${share} %`, share);
-      } else show(phase === "failed" ? "bad" : "wait", state.why ?? "The server is not ready");
-    }
-  } catch {
-    pause = 3000;
-    show("bad", "The server does not answer");
-  }
-  setTimeout(watch, pause);
-}
-
-async function meet() {
-  const answer = await ask("v1/models");
-  if (answer.status === 401) {
-    show("wait", "A token is needed");
-    if (!settings.open && !nagged) open_settings(true);
-    nagged = true;
-    return;
-  }
-  model = (await answer.json()).data[0];
+function met() {
   const chat = model.chat_template !== false;
   at("model").textContent = model.id;
   document.title = `${model.id} – Chat`;
-  show("ready", [chat ? "Ready" : "Ready, continues texts (the model has no chat template)", model.max_model_len && `${model.max_model_len.toLocaleString("en")} tokens of context`].filter(Boolean).join(" · "));
   at("system-field").hidden = !chat;
   prompt_.placeholder = chat ? "Write a message" : "Write the beginning of a text";
   at("empty").querySelector("h2").textContent = chat ? "What is on your mind?" : "How does the text begin?";
@@ -64,24 +21,14 @@ async function meet() {
     button.addEventListener("click", () => { prompt_.value = idea; fit(); submit(); });
     return button;
   }));
-  update();
 }
 
-function show(lamp, words, share = null) {
-  at("lamp").className = `lamp ${lamp}`;
-  if (at("state").textContent !== words) at("state").textContent = words;
-  const bar = at("progress");
-  bar.hidden = share === null;
-  if (share !== null) {
-    bar.setAttribute("aria-valuenow", share);
-    bar.firstElementChild.style.width = `${share}%`;
-  }
-  update();
+function ready_words() {
+  const ready = model.chat_template !== false ? "Ready" : "Ready, continues texts (the model has no chat template)";
+  return [ready, model.max_model_len && `${model.max_model_len.toLocaleString("en")} tokens of context`].filter(Boolean).join(" · ");
 }
 
 // ---- the conversation
-
-const usable = () => model && at("lamp").classList.contains("ready");
 
 function update() {
   at("empty").hidden = turns.length > 0;
@@ -189,7 +136,9 @@ async function write() {
     const [path, asked] = request();
     const answered = await ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked), signal: running.signal });
     if (!answered.ok) throw await refusal(answered);
-    for await (const chunk of chunks(answered.body)) {
+    let done = false;
+    for await (const [name, chunk] of events(answered.body)) {
+      if (done = name === "done") break;
       if (chunk.error) throw new Error(chunk.error.message);
       usage = chunk.usage ?? usage;
       const choice = chunk.choices?.[0];
@@ -200,6 +149,7 @@ async function write() {
       turn.content += text;
       drawn ||= requestAnimationFrame(draw);
     }
+    if (!done) throw new Error("The server broke off.");
     say("The answer is complete.");
   } catch (error) {
     if (error.name === "AbortError") end = "stopped";
@@ -223,34 +173,6 @@ async function write() {
   log.removeAttribute("aria-busy");
   update();
   follow();
-}
-
-async function refusal(answered) {
-  const told = (await answered.json().catch(() => ({}))).error?.message;
-  if (answered.status === 401) {
-    open_settings(true);
-    return new Error("The server asks for a token: see the settings.");
-  }
-  if (answered.status === 429) return new Error(`The server is busy: try again in ${answered.headers.get("Retry-After") ?? "a few"} seconds.`);
-  return new Error(told ?? `The server answered ${answered.status}.`);
-}
-
-// The JSON of each server-sent event, until [DONE].
-async function* chunks(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) throw new Error("The server broke off.");
-    const lines = (held + value).split("\n");
-    held = lines.pop();
-    for (const line of lines) {
-      if (!line.startsWith("data:")) continue;
-      const data = line.slice(5).trim();
-      if (data === "[DONE]") return;
-      yield JSON.parse(data);
-    }
-  }
 }
 
 // ---- scrolling, keys, settings
@@ -290,26 +212,8 @@ FIELDS.forEach(name => at(name).addEventListener("input", () => {
   const shown = at(`${name}-value`);
   if (shown) shown.textContent = Number(options[name]).toFixed(2);
 }));
-function open_settings(asked = false) {
-  at("token-why").hidden = !asked;
-  at("token").value = token;
-  fill();
-  if (!settings.open) settings.showModal();
-  if (asked) at("token").focus();
-}
-at("open-settings").addEventListener("click", () => open_settings());
 at("reset").addEventListener("click", () => { options = { ...DEFAULTS }; store(localStorage, "chat-settings", options); fill(); });
-settings.addEventListener("click", event => { if (event.target === settings) settings.close(); });
-settings.addEventListener("close", () => {
-  const given = at("token").value.trim();
-  if (given !== token) {
-    token = given;
-    nagged = false;
-    store(sessionStorage, "chat-token", token);
-    meet().catch(() => show("bad", "The server does not answer"));
-  }
-  prompt_.focus();
-});
+settings.addEventListener("close", () => prompt_.focus());
 
 fill();
 update();

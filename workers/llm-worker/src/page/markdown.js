@@ -1,9 +1,5 @@
 // Markdown as language models write it, made of elements and text nodes: text is never parsed as HTML.
-const element = (name, properties = {}, ...children) => {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
-};
+// Our own: a library would need a sanitizer beside it, and both are larger than this.
 
 // What may stand in a line, the earliest first: the pattern, and what is made of its groups.
 const INLINE = [

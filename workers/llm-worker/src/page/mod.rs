@@ -1,33 +1,8 @@
 //! The chat page.
-use axum::Router;
 use worker_core::page::Page;
 
-const FRAME: &str = include_str!("page.html");
-const STYLE: &str = include_str!("style.css");
-const SCRIPT: &str = concat!(include_str!("markdown.js"), include_str!("chat.js"));
-
-/// `GET /`.
-pub fn router() -> Router {
-    page().router()
-}
-
-fn page() -> Page {
-    Page::new(FRAME, STYLE, SCRIPT)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_document_is_whole_and_asks_for_nothing_elsewhere() {
-        let page = page();
-        let document = page.document();
-        assert!(document.contains("--accent:") && document.contains("async function* chunks"));
-        for tag in ["<link rel=\"stylesheet", "src=\"http", "@import", "url(", "innerHTML", "eval("] {
-            assert!(!document.contains(tag), "{tag}");
-        }
-        // The script must not end its own element.
-        assert_eq!(document.matches("</script").count(), 1);
-    }
+/// The chat page.
+pub fn page() -> Page {
+    let script = concat!(include_str!("markdown.js"), include_str!("chat.js"));
+    Page::new(include_str!("page.html"), include_str!("style.css"), script)
 }

@@ -4,7 +4,7 @@ use base64::prelude::BASE64_STANDARD;
 use llm_engine::engine::Options;
 use serde_json::{Value, json};
 
-use crate::fixture::{MODEL, built, worker};
+use crate::fixture::{Ask, MODEL, built, worker};
 use crate::tiny_llama::CONTEXT;
 
 fn completion(more: Value) -> Value {

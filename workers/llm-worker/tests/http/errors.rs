@@ -3,7 +3,7 @@ use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
 
-use crate::fixture::{MODEL, json_request, worker};
+use crate::fixture::{Ask, MODEL, json_request, worker};
 use crate::tiny_llama::{CONTEXT, vocabulary};
 
 const CHAT: &str = "/v1/chat/completions";

@@ -1,47 +1,31 @@
 //! A worker without a socket, whose model can be held and broken.
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
-use axum::http::{HeaderMap, Request, Response, StatusCode};
 use candle_core::{Device, Result, Tensor};
 use clap::Parser;
 use llm_engine::engine::{Engine, Options};
 use llm_engine::model::{LoadOptions, Loaded, load};
 use llm_engine::step::{Capacity, Step, StepModel};
-use llm_worker::api::Api;
 use llm_worker::arguments::Arguments;
 use llm_worker::routes;
-use llm_worker::served::Served;
+use llm_worker::served::{Api, Served};
 use serde_json::Value;
 use tempfile::TempDir;
-use tower::ServiceExt;
-use worker_core::device::{DeviceKind, Opened};
-use worker_core::{Lifecycle, Metrics};
+use worker_core::device::{DeviceKind, OpenDevice};
+use worker_core::{Lifecycle, Metrics, ModelName};
 
+pub use crate::shared::{Answer, Ask, Gate, MODEL, WORKER, json_request, read};
 use crate::tiny_llama;
 
-/// What the tests call the model.
-pub const MODEL: &str = "tiny";
-pub const WORKER: &str = "worker-1";
-
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+pub enum Way {
     Open,
     Held,
     Broken,
 }
 
-/// The door before each step of the model.
-#[derive(Clone)]
-pub struct Gate(Arc<(Mutex<Way>, Condvar)>);
-
-impl Gate {
-    fn set(&self, way: Way) {
-        *self.0.0.lock().unwrap() = way;
-        self.0.1.notify_all();
-    }
-
+impl Gate<Way> {
     /// Steps wait from now on.
     pub fn hold(&self) {
         self.set(Way::Held);
@@ -57,9 +41,8 @@ impl Gate {
         self.set(Way::Broken);
     }
 
-    fn pass(&self) -> Result<()> {
-        let way = self.0.1.wait_while(self.0.0.lock().unwrap(), |way| *way == Way::Held).unwrap();
-        match *way {
+    fn step(&self) -> Result<()> {
+        match self.pass(Way::Held) {
             Way::Broken => candle_core::bail!("the device was pulled out"),
             _ => Ok(()),
         }
@@ -68,7 +51,7 @@ impl Gate {
 
 struct Gated {
     model: Box<dyn StepModel>,
-    gate: Gate,
+    gate: Gate<Way>,
 }
 
 impl StepModel for Gated {
@@ -77,12 +60,12 @@ impl StepModel for Gated {
     }
 
     fn step(&mut self, step: &Step) -> Result<Tensor> {
-        self.gate.pass()?;
+        self.gate.step()?;
         self.model.step(step)
     }
 
     fn check(&mut self) -> Result<()> {
-        self.gate.pass()
+        self.gate.step()
     }
 
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
@@ -90,7 +73,7 @@ impl StepModel for Gated {
     }
 
     fn embed(&mut self, prompts: &[Vec<u32>]) -> Result<Tensor> {
-        self.gate.pass()?;
+        self.gate.step()?;
         self.model.embed(prompts)
     }
 }
@@ -100,7 +83,7 @@ pub struct Worker {
     pub router: Router,
     pub served: Arc<Served>,
     pub lifecycle: Lifecycle,
-    pub gate: Gate,
+    pub gate: Gate<Way>,
     _folder: TempDir,
 }
 
@@ -120,16 +103,16 @@ pub fn worker() -> Worker {
 pub fn built(chat: bool, options: Options, more: &[&str]) -> Worker {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), chat);
-    let limits = LoadOptions { dtype: None, cache_bytes: Some(4 << 20), context: None };
+    let limits = LoadOptions { cache_bytes: Some(4 << 20), ..LoadOptions::default() };
     let Loaded { model, text, .. } = load(folder.path(), &Device::Cpu, limits, &mut |_| ()).unwrap();
-    let gate = Gate(Arc::new((Mutex::new(Way::Open), Condvar::new())));
+    let gate = Gate::new(Way::Open);
     let model = Box::new(Gated { model, gate: gate.clone() });
     let engine = Engine::start(model, Arc::new(text), options.clone()).unwrap();
     let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
     let api = Api::new(lifecycle.clone());
-    let opened = Opened { device: Device::Cpu, ordinal: None };
-    let served =
-        Served::new(engine, MODEL.into(), vec!["org/tiny".into()], &options, opened, (&metrics, &lifecycle));
+    let device = OpenDevice { device: Device::Cpu, ordinal: None };
+    let name = ModelName::new(MODEL, vec!["org/tiny".into()]);
+    let served = Served::new(engine, name, &options, device, (&metrics, &lifecycle));
     let served = api.serve(served).clone();
     lifecycle.ready();
     let line = ["worker", "--model", "tiny"];
@@ -140,19 +123,7 @@ pub fn built(chat: bool, options: Options, more: &[&str]) -> Worker {
     Worker { router, served, lifecycle, gate, _folder: folder }
 }
 
-/// An answer that was read to its end.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    pub text: String,
-}
-
 impl Answer {
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
-    }
-
     /// The data of each event.
     pub fn events(&self) -> Vec<String> {
         self.text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
@@ -165,35 +136,15 @@ impl Answer {
         assert_eq!(events.pop().as_deref(), Some("[DONE]"), "{}", self.text);
         events.iter().map(|event| serde_json::from_str(event).unwrap()).collect()
     }
+}
 
-    /// The error that it must be: status, code and param.
-    pub fn error(&self) -> (u16, String, Option<String>) {
-        let body = self.json();
-        let error = &body["error"];
-        assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{body}");
-        assert!(error["type"].is_string() && error.get("param").is_some(), "{body}");
-        let code = error["code"].as_str().unwrap_or_else(|| panic!("{body}")).to_owned();
-        (self.status.as_u16(), code, error["param"].as_str().map(str::to_owned))
+impl Ask for Worker {
+    fn router(&self) -> &Router {
+        &self.router
     }
 }
 
 impl Worker {
-    pub async fn send(&self, request: Request<Body>) -> Response<Body> {
-        self.router.clone().oneshot(request).await.unwrap()
-    }
-
-    pub async fn read(&self, request: Request<Body>) -> Answer {
-        read(self.send(request).await).await
-    }
-
-    pub async fn get(&self, path: &str) -> Answer {
-        self.read(Request::get(path).body(Body::empty()).unwrap()).await
-    }
-
-    pub async fn post(&self, path: &str, body: &Value) -> Answer {
-        self.read(json_request(path, body.to_string().into_bytes())).await
-    }
-
     /// Waits until the engine has nothing to do.
     pub async fn idle(&self) {
         let idle = async {
@@ -208,14 +159,4 @@ impl Worker {
         let waited = tokio::time::timeout(std::time::Duration::from_secs(60), idle).await;
         assert!(waited.is_ok(), "the engine keeps {:?}", self.served.engine.status());
     }
-}
-
-pub fn json_request(path: &str, body: Vec<u8>) -> Request<Body> {
-    Request::post(path).header("content-type", "application/json").body(Body::from(body)).unwrap()
-}
-
-pub async fn read(response: Response<Body>) -> Answer {
-    let (parts, body) = response.into_parts();
-    let bytes = to_bytes(body, usize::MAX).await.unwrap();
-    Answer { status: parts.status, headers: parts.headers, text: String::from_utf8(bytes.to_vec()).unwrap() }
 }

@@ -3,7 +3,7 @@ use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
 
-use crate::fixture::{MODEL, WORKER, Worker, built, worker};
+use crate::fixture::{Ask, MODEL, WORKER, Worker, built, worker};
 
 fn job(more: Value) -> Value {
     let mut body = json!({"hive_id": "hive-1", "model": MODEL, "prompt": "Once upon a time", "max_tokens": 70,

@@ -3,7 +3,7 @@ use llm_engine::engine::Options;
 use serde_json::{Value, json};
 use tokio_stream::StreamExt;
 
-use crate::fixture::{MODEL, Worker, built, json_request, read, worker};
+use crate::fixture::{Ask, MODEL, Worker, built, json_request, read, worker};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -99,7 +99,7 @@ async fn a_lost_device_ends_streams_with_an_error_and_readiness() {
     assert!(ready.text.contains("pulled out"), "{}", ready.text);
     assert_eq!(worker.get("/health").await.status, 200);
     // What ends the process with a reason.
-    assert!(worker.lifecycle.loss().is_some_and(|why| why.contains("pulled out")));
+    assert!(worker.lifecycle.failure().is_some_and(|why| why.contains("pulled out")));
     assert_eq!(worker.post(COMPLETIONS, &long(false)).await.error().0, 503);
 }
 

@@ -5,4 +5,8 @@ mod fixture;
 mod fuzz;
 mod jobs;
 mod limits;
+mod page;
+mod settings;
+#[path = "../../../worker-core/tests/shared/mod.rs"]
+mod shared;
 mod tiny_llama;

@@ -13,11 +13,13 @@
 //! Weights may be of several parts, and `.fp16.safetensors`.
 mod attention;
 mod clip;
+mod preview;
 mod tokenizer;
 mod transformer;
 mod unet;
 mod unet_config;
 mod vae;
+mod version;
 mod weights;
 
 use std::path::{Path, PathBuf};
@@ -30,27 +32,15 @@ use serde_json::Value;
 
 pub use attention::Activation;
 pub use clip::{ClipConfig, ClipText, Encoded};
+pub use preview::PreviewMap;
 pub use tokenizer::{ClipTokenizer, Prompt};
 pub use unet::UNet;
 pub use unet_config::{PerBlock, UNetConfig};
 pub use vae::{Vae, VaeConfig};
+pub use version::Version;
 
-use crate::pipeline::PreviewMap;
 use crate::schedulers::{Method, Prediction, SchedulerConfig, Spacing};
 use crate::{Error, Result};
-
-/// The families that are told apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
-    /// Stable Diffusion 1.x.
-    V1,
-    /// Stable Diffusion 2.x.
-    V2,
-    /// Stable Diffusion XL.
-    Xl,
-    /// The same architecture in another size.
-    Other,
-}
 
 /// How a model is loaded.
 #[derive(Debug, Clone, Copy, Default)]
@@ -256,7 +246,7 @@ impl Model {
     }
 
     /// Whether the UNet sees a mask and the masked picture beside the latents.
-    pub fn paints_in(&self) -> bool {
+    pub fn is_inpainting(&self) -> bool {
         self.unet.config().in_channels == 2 * self.vae.config().latent_channels + 1
     }
 

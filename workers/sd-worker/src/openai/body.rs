@@ -2,20 +2,21 @@
 use std::sync::Arc;
 
 use axum::Json;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-use worker_core::{ApiError, Client, body, unix_seconds};
+use serde::Serialize;
+use serde_json::Value;
+use worker_core::body::{Others, Table};
+use worker_core::{ApiError, Client, blocking, fields, unix_seconds};
 
 use crate::images::{Format, Source};
-use crate::parameters::{self, Parameters, SizeNames};
-use crate::queue::{Event, Painting};
+use crate::parameters::{self, Canvas, Parameters, SizeNames};
+use crate::queue::{Event, ImageJob};
 use crate::served::{Served, failed};
 
 /// Both sides are one field here.
 const SIZE: SizeNames = SizeNames { width: "size", height: "size" };
 
-/// Fields that change a picture and cannot be done here, and what they may say anyway. Silence about them would be a lie.
-const UNSUPPORTED: [(&str, &[&str]); 9] = [
+/// Fields that would change an image and are not supported, and the values that change nothing.
+const UNSUPPORTED: Table = &[
     ("background", &["auto", "opaque"]),
     ("input_fidelity", &["low"]),
     ("output_compression", &["100"]),
@@ -27,23 +28,26 @@ const UNSUPPORTED: [(&str, &[&str]); 9] = [
     ("loras", &[]),
 ];
 
-/// A request: OpenAI's fields, and those of the model that it has none for.
-#[derive(Debug, Deserialize)]
-pub struct Images {
-    prompt: String,
-    model: Option<String>,
-    n: Option<usize>,
-    size: Option<String>,
-    response_format: Option<String>,
-    output_format: Option<Format>,
-    negative_prompt: Option<String>,
-    seed: Option<u64>,
-    steps: Option<usize>,
-    guidance: Option<f64>,
-    scheduler: Option<String>,
-    karras: Option<bool>,
-    strength: Option<f64>,
+fields! {
+    /// OpenAI's fields, besides those that [`Parameters`] has.
+    pub struct Images, others: Others::Ignored(UNSUPPORTED) => {
+        /// The model's name.
+        model: String,
+        /// Width and height, or auto.
+        size: String,
+        /// b64_json.
+        response_format: String,
+        /// png or jpeg.
+        output_format: Format,
+        /// An image, which only forms may have.
+        image: Value,
+        /// A mask, which only forms may have.
+        mask: Value,
+    }
 }
+
+/// A body of a request for images.
+pub type ImagesBody = (Images, Parameters);
 
 /// The answer.
 #[derive(Debug, Serialize)]
@@ -61,44 +65,26 @@ struct Image {
     b64_json: String,
 }
 
-/// Makes the pictures that `fields` ask for, from `image` behind `mask` if they are given.
+/// Generates the images that a body asks for, from `files`, an image and a mask, if they are given.
 ///
 /// # Errors
-/// What is wrong with the request, or why there are no pictures.
+/// What is wrong with the request, or why there are no images.
 pub async fn answer(
     served: Arc<Served>,
     client: &Client,
-    fields: &Map<String, Value>,
-    image: Option<Vec<u8>>,
-    mask: Option<Vec<u8>>,
+    (asked, parameters): ImagesBody,
+    files: [Option<Vec<u8>>; 2],
 ) -> Result<Json<Answer>, ApiError> {
-    refuse(fields)?;
-    // By way of text: the parser of bodies names the field that is wrong.
-    let text = serde_json::to_vec(fields).map_err(|error| ApiError::internal(error.to_string()))?;
-    let asked: Images = body::parse(&text)?;
-    served.check_name(asked.model.as_deref())?;
+    served.name.check(asked.model.as_deref())?;
     if asked.response_format.as_deref().is_some_and(|format| format != "b64_json") {
-        let why = "must be b64_json: pictures are not kept here to be fetched by a URL";
+        let why = "must be b64_json: images are not kept here to be fetched by a URL";
         return Err(ApiError::field("response_format", why));
     }
     let size = asked.size.as_deref().map(size).transpose()?.flatten();
     let format = asked.output_format.unwrap_or_default();
-    let parameters = Parameters {
-        prompt: asked.prompt,
-        negative_prompt: asked.negative_prompt,
-        width: size.map(|(width, _)| width),
-        height: size.map(|(_, height)| height),
-        steps: asked.steps,
-        guidance: asked.guidance,
-        seed: asked.seed,
-        n: asked.n,
-        scheduler: asked.scheduler,
-        karras: asked.karras,
-        strength: asked.strength,
-        image: image.map(Source::File),
-        mask: mask.map(Source::File),
-    };
-    let request = parameters::check(&served, parameters, SIZE).await?;
+    let [image, mask] = files.map(|file| file.map(Source::File));
+    let canvas = Canvas { width: size.map(|size| size.0), height: size.map(|size| size.1), image, mask };
+    let request = parameters::check(&served, parameters, canvas, SIZE).await?;
     let _place = client.begin(request.seeds.len(), "n")?;
     let size = format!("{}x{}", request.width, request.height);
     let seed = request.seeds.first().copied().unwrap_or_default();
@@ -106,12 +92,12 @@ pub async fn answer(
     Ok(Json(Answer { created: unix_seconds(), output_format: format, size, seed, data }))
 }
 
-/// Waits for the pictures.
-async fn made(mut painting: Painting, format: Format) -> Result<Vec<Image>, ApiError> {
-    while let Some(event) = painting.next().await {
+/// Waits for the images.
+async fn made(mut images: ImageJob, format: Format) -> Result<Vec<Image>, ApiError> {
+    while let Some(event) = images.next().await {
         match event {
             Event::Done { pictures, .. } => {
-                return parameters::blocking(move || {
+                return blocking(move || {
                     let encoded =
                         pictures.iter().map(|picture| Ok(Image { b64_json: format.base64(picture)? }));
                     encoded
@@ -124,20 +110,7 @@ async fn made(mut painting: Painting, format: Format) -> Result<Vec<Image>, ApiE
             Event::Queued { .. } | Event::Progress { .. } | Event::Preview { .. } => {}
         }
     }
-    Err(ApiError::internal("the queue ended without a word: see its log"))
-}
-
-/// Refuses fields that cannot be done.
-fn refuse(fields: &Map<String, Value>) -> Result<(), ApiError> {
-    for (name, harmless) in UNSUPPORTED {
-        let Some(value) = fields.get(name).filter(|value| !value.is_null()) else { continue };
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        if !harmless.contains(&text.as_str()) {
-            let error = ApiError::field(name, "is not supported by this server");
-            return Err(error.with_code("unsupported_parameter"));
-        }
-    }
-    Ok(())
+    Err(ApiError::internal("the queue stopped unexpectedly: see the worker's log"))
 }
 
 /// Width and height of `512x768`; none of `auto`.
@@ -155,6 +128,7 @@ fn size(text: &str) -> Result<Option<(usize, usize)>, ApiError> {
 mod tests {
     use super::*;
     use serde_json::json;
+    use worker_core::body::from_fields;
 
     #[test]
     fn sizes_are_two_numbers_or_auto() {
@@ -181,7 +155,7 @@ mod tests {
             (json!({"background": "transparent"}), Some("background")),
             (json!({"loras": []}), Some("loras")),
         ] {
-            let found = refuse(fields.as_object().unwrap()).err();
+            let found = from_fields::<ImagesBody>(fields.as_object().unwrap().clone()).err();
             assert_eq!(found.as_ref().and_then(ApiError::param), expected, "{fields}");
         }
     }

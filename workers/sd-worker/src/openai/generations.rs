@@ -1,21 +1,21 @@
 //! `POST /v1/images/generations`: pictures of a prompt.
 use axum::Json;
 use axum::extract::State;
-use serde_json::{Map, Value};
 use worker_core::{ApiError, Body, Client};
 
-use super::body::{Answer, answer};
+use super::body::{Answer, ImagesBody, answer};
 use crate::served::Api;
 
+/// Handles `POST /v1/images/generations`.
 pub async fn create(
     State(api): State<Api>,
     client: Client,
-    Body(fields): Body<Map<String, Value>>,
+    Body(body): Body<ImagesBody>,
 ) -> Result<Json<Answer>, ApiError> {
-    for name in ["image", "mask"] {
-        if fields.get(name).is_some_and(|value| !value.is_null()) {
+    for (name, given) in [("image", &body.0.image), ("mask", &body.0.mask)] {
+        if given.is_some() {
             return Err(ApiError::field(name, "is for /v1/images/edits and /v1/jobs"));
         }
     }
-    answer(api.served()?, &client, &fields, None, None).await
+    answer(api.served()?, &client, body, [None, None]).await
 }

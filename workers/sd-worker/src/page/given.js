@@ -20,7 +20,7 @@ async function begin_with(blob) {
   try {
     read = await createImageBitmap(blob);
   } catch {
-    return fail("This file is no picture that the browser can read.");
+    return fail("The browser cannot read this file as an image.");
   }
   source?.close();
   source = read;
@@ -28,7 +28,7 @@ async function begin_with(blob) {
   at("given").hidden = false;
   at("choose").hidden = true;
   draw_given();
-  say("The picture is chosen. Draw over what is to be painted anew.");
+  say("The image is chosen. Draw over the part to generate anew.");
   update();
 }
 

@@ -1,4 +1,4 @@
-// Painting: the form, the job, the picture, and those before it.
+// Generation: the form, the job, the image, and those before it.
 const [prompt_, picture] = [at("prompt"), at("picture")];
 const KEPT = 60;
 const SHOWN = { steps: 0, guidance: 1, strength: 2, brush: 0 };
@@ -7,7 +7,7 @@ let past = []; // { url, file, caption, asked, seed, button }
 let now = null; // which of them is shown
 
 function met() {
-  document.title = `${model.id} – Pictures`;
+  document.title = `${model.id} – Images`;
   at("model").textContent = model.id;
   const { defaults } = model;
   for (const [id, value] of [["width", defaults.width], ["height", defaults.height]]) {
@@ -17,7 +17,7 @@ function met() {
   at("guidance").value = defaults.guidance;
   at("count").max = model.max_images;
   at("scheduler").replaceChildren(...model.schedulers.map(name => element("option", { value: name, textContent: name, selected: name === defaults.scheduler })));
-  at("empty").textContent = model.paints_in ? "This model paints into pictures: choose one, and draw over what it is to paint." : "The picture comes here.";
+  at("empty").textContent = model.paints_in ? "This is an inpainting model: choose an image, and draw over the part to generate." : "The image appears here.";
   values();
 }
 
@@ -88,7 +88,7 @@ async function paint() {
         first ||= time;
         const speed = told.step > 1 ? ` · ${(1000 * (told.step - 1) / (time - first)).toFixed(1)} steps/s` : "";
         progress(told.step < told.total ? `Step ${told.step} of ${told.total}${speed}` : `Step ${told.total} of ${told.total} · finishing`, told.percent);
-      } else if (name === "preview") look(`data:image/png;base64,${told.image}`, "Preview of the picture being painted", true);
+      } else if (name === "preview") look(`data:image/png;base64,${told.image}`, "Preview of the image being generated", true);
       else if (name === "error") throw new Error(told.message);
       else if (name === "complete") {
         ended = true;
@@ -156,7 +156,7 @@ function keep(told, asked) {
   const kept = (told.images ?? [told.image]).map((image, i) => {
     const seed = String(BigInt(told.seed) + BigInt(i));
     const url = `data:image/${told.format};base64,${image}`;
-    const words = [`${told.width} × ${told.height}`, `seed ${seed}`, `${asked.steps} steps`, asked.scheduler, told.truncated && "the prompt's end was left out: it is too long"];
+    const words = [`${told.width} × ${told.height}`, `seed ${seed}`, `${asked.steps} steps`, asked.scheduler, told.truncated && "the prompt was too long and was cut"];
     const button = element("button", { type: "button", title: asked.prompt }, element("img", { src: url, alt: asked.prompt }));
     const one = { url, image, format: told.format, seed, asked, button, words: words.filter(Boolean).join(" · ") };
     button.addEventListener("click", () => { if (!running) look_back(one); });
@@ -168,7 +168,7 @@ function keep(told, asked) {
   at("history").prepend(...kept.map(one => one.item));
   at("past").hidden = false;
   now = kept[0];
-  say(kept.length > 1 ? `${kept.length} pictures are painted.` : "The picture is painted.");
+  say(kept.length > 1 ? `${kept.length} images are ready.` : "The image is ready.");
   // What is shown waits for the end of the job.
   queueMicrotask(() => { running = null; look_back(now); update(); });
 }
@@ -188,7 +188,7 @@ at("again").addEventListener("click", () => {
   draw_given();
   values();
   update();
-  say("The picture's settings are taken.");
+  say("The settings are copied.");
 });
 
 // ---- keys

@@ -1,5 +1,4 @@
 //! From a request to pictures: text to image, image to image, and inpainting.
-mod preview;
 mod request;
 mod tiles;
 
@@ -7,11 +6,10 @@ use std::ops::ControlFlow;
 
 use candle_core::{DType, Tensor};
 
-use crate::model::{Model, Texts};
+use crate::model::{Model, PreviewMap, Texts};
 use crate::picture::{Mask, Picture};
 use crate::schedulers::{Purpose, Scheduler, normal_batch};
 use crate::{Error, Result};
-pub use preview::PreviewMap;
 pub use request::{Bounds, Request, Start};
 pub use tiles::Tiling;
 use tiles::{Scale, tiled};
@@ -194,7 +192,7 @@ impl Pipeline {
         }
         if let Some(mask) = &start.mask {
             let cells = mask.cells(model.vae.config().factor(), &model.device)?;
-            if model.paints_in() {
+            if model.is_inpainting() {
                 fixed.inpaint = Some(self.inpaint(&start.picture, mask, &cells, seeds)?);
             }
             fixed.mask = Some(cells);

@@ -125,8 +125,8 @@ impl Request {
             }
         }
         let masked = self.start.as_ref().is_some_and(|start| start.mask.is_some());
-        if model.paints_in() && !masked {
-            return no("this model paints into pictures: give a picture and a mask".into());
+        if model.is_inpainting() && !masked {
+            return no("this is an inpainting model: an image and a mask are required".into());
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{Event, Failure, Options, Refused};
+use super::events::{Event, Failure, Options, Refused};
 use crate::pipeline::Request;
 
 /// How the queue does, and what it has done.

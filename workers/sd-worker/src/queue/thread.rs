@@ -1,28 +1,25 @@
 //! The thread that owns the model.
-use std::any::Any;
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
+use model_thread::{catch_panic, error_summary, is_out_of_memory};
+
+use super::events::{Event, Failure};
+use super::generator::ImageGenerator;
 use super::line::{Line, Ticket};
-use super::{Event, Failure, Painter};
 use crate::Error;
-use crate::error::first_line;
 use crate::picture::Picture;
 use crate::pipeline::{Progress, Request};
 
-/// What drivers say when memory is short, in small letters: AMD's and NVIDIA's differ, and ours of the reserve.
-const SHORT: [&str; 4] = ["out of memory", "out of device memory", "out_of_memory", "bytes are kept free"];
-
-/// Serves until the queue is closed or the device is lost.
-pub(super) fn run(line: &Line, mut painter: Box<dyn Painter>, lost: impl FnOnce(&str)) {
-    let mut lost = Some(lost);
+/// Serves until the queue is closed or the device fails.
+pub(super) fn run(line: &Line, mut generator: Box<dyn ImageGenerator>, on_failure: impl FnOnce(&str)) {
+    let mut on_failure = Some(on_failure);
     while let Some(ticket) = line.next() {
-        let Some(failure) = serve(line, &mut *painter, &ticket) else { continue };
+        let Some(failure) = serve(line, &mut *generator, &ticket) else { continue };
         tracing::error!(code = failure.code, "{}", failure.message);
         // Not ready before anybody hears why.
-        if let Some(lost) = lost.take() {
-            lost(&failure.message);
+        if let Some(on_failure) = on_failure.take() {
+            on_failure(&failure.message);
         }
         line.close(&failure);
         ticket.end(Event::Failed(failure));
@@ -30,17 +27,16 @@ pub(super) fn run(line: &Line, mut painter: Box<dyn Painter>, lost: impl FnOnce(
 }
 
 /// Serves one request. A failure is of the device, and of all that wait; any other is told here.
-fn serve(line: &Line, painter: &mut dyn Painter, ticket: &Ticket) -> Option<Failure> {
+fn serve(line: &Line, generator: &mut dyn ImageGenerator, ticket: &Ticket) -> Option<Failure> {
     let request = ticket.take()?;
     let begin = Instant::now();
-    let (painted, truncated) = match catch_unwind(AssertUnwindSafe(|| {
-        let truncated = painter.truncates(&request);
-        (paint(line, painter, ticket, &request), truncated)
-    })) {
-        Ok(painted) => painted,
-        Err(panic) => (Err(Failure::new("internal_error", of_panic(&*panic))), false),
-    };
-    let failure = match painted {
+    let generated = catch_panic(|| {
+        let truncated = generator.truncates(&request);
+        (generate(line, generator, ticket, &request), truncated)
+    });
+    let (generated, truncated) =
+        generated.unwrap_or_else(|panic| (Err(Failure::new("internal_error", panicked(&panic))), false));
+    let failure = match generated {
         Ok(pictures) => {
             line.count(|status| {
                 status.complete += 1;
@@ -63,8 +59,7 @@ fn serve(line: &Line, painter: &mut dyn Painter, ticket: &Ticket) -> Option<Fail
         ticket.end(Event::Failed(line.closed().unwrap_or(failure)));
         return None;
     }
-    let check = catch_unwind(AssertUnwindSafe(|| painter.check()));
-    let why = match check {
+    let why = match catch_panic(|| generator.check()) {
         Ok(Ok(())) => {
             line.over();
             ticket.end(Event::Failed(failure));
@@ -72,18 +67,18 @@ fn serve(line: &Line, painter: &mut dyn Painter, ticket: &Ticket) -> Option<Fail
         }
         Ok(Err(error)) => {
             tracing::error!("{error}");
-            first_line(&error.to_string())
+            error_summary(&error)
         }
-        Err(panic) => of_panic(&*panic),
+        Err(panic) => panicked(&panic),
     };
     let first = failure.message;
     let message = if first == why { first } else { format!("{first}; and then: {why}") };
-    Some(Failure::new("device_lost", format!("{message}; look after the device and start the worker again")))
+    Some(Failure::new("device_lost", format!("{message}; check the device and restart the worker")))
 }
 
-fn paint(
+fn generate(
     line: &Line,
-    painter: &mut dyn Painter,
+    generator: &mut dyn ImageGenerator,
     ticket: &Ticket,
     request: &Request,
 ) -> Result<Vec<Picture>, Failure> {
@@ -92,7 +87,7 @@ fn paint(
     }
     let every = line.options.preview_every;
     let mut first: Option<Instant> = None;
-    let painted = painter.paint(request, &mut |progress: &Progress| {
+    let generated = generator.generate(request, &mut |progress: &Progress| {
         let &Progress { step, total, .. } = progress;
         let steps = match first {
             None => {
@@ -119,21 +114,18 @@ fn paint(
     if let Some(first) = first {
         line.count(|status| status.step_time += first.elapsed());
     }
-    painted.map_err(|error| {
-        let message = error.to_string();
-        let code = match error {
+    generated.map_err(|error| {
+        let code = match &error {
             Error::Request(_) => "invalid_request",
             Error::Model(_) => "model_failed",
             Error::Cancelled { .. } => "cancelled",
-            Error::Device(_) => {
-                let small = message.to_lowercase();
-                if SHORT.iter().any(|words| small.contains(words)) { "out_of_memory" } else { "device_error" }
-            }
+            Error::Device(error) if is_out_of_memory(error) => "out_of_memory",
+            Error::Device(_) => "device_error",
         };
         if code != "cancelled" && code != "invalid_request" {
-            tracing::warn!(code, "{message}");
+            tracing::warn!(code, "{error}");
         }
-        Failure::new(code, first_line(&message))
+        Failure::new(code, error_summary(&error))
     })
 }
 
@@ -149,8 +141,6 @@ fn preview(ticket: &Ticket, progress: &Progress) {
     }
 }
 
-fn of_panic(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("the pipeline panicked: {}", text.unwrap_or("it did not say why"))
+fn panicked(message: &str) -> String {
+    format!("the pipeline panicked: {message}")
 }

@@ -2,7 +2,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::Method;
+use super::method::Method;
 use crate::{Error, Result};
 
 /// What the network predicts.

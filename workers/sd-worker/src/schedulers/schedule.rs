@@ -1,6 +1,6 @@
 //! Noise levels: of the training, and of the steps that are made.
-use super::Method;
 use super::config::{BetaSchedule, FinalSigma, SchedulerConfig, Spacing};
+use super::method::Method;
 use crate::{Error, Result};
 
 /// ᾱ of a last timestep without signal: not zero, so that its logarithm exists.

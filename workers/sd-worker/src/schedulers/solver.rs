@@ -3,8 +3,8 @@
 //! All methods here are sums: the next sample is a multiple of this one, of the last predictions of x0, and of fresh
 //! noise. Samples are kept as α x0 + σ ε with α² + σ² = 1. Euler's methods are usually written for x / α; this is the
 //! same, the network's input needs no scaling, and half floats hold it.
-use super::Method;
 use super::config::{Prediction, SchedulerConfig, UniPcKind};
+use super::method::Method;
 use super::schedule::{Grid, Level};
 
 /// A sum of a sample and predictions of x0, the newest first.

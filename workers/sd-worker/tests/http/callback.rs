@@ -7,13 +7,13 @@ use axum::{Json, Router};
 use sd_worker::callback::{Callback, Options};
 use sd_worker::jobs;
 use sd_worker::pipeline::Bounds;
-use sd_worker::unfollowed::PATIENCE;
+use sd_worker::unfollowed::ABANDON_TIMEOUT;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tower::ServiceExt;
 
-use crate::fixture::{WORKER, Worker, built, get, json_request, read};
+use crate::fixture::{Ask, WORKER, Worker, built, get, json_request, read};
 use crate::tiny_model::Kind;
 
 /// A hive that answers with `statuses` in turn and then with 200, and tells what it got.
@@ -161,12 +161,12 @@ async fn jobs_that_nobody_follows_and_nobody_is_told_of_are_cancelled() {
     let (told_of, _) = worker.begin(&job(json!({}))).await;
     let waiting = |worker: &Worker| worker.served.queue.status().waiting;
     tokio::time::pause();
-    tokio::time::advance(PATIENCE - Duration::from_secs(1)).await;
+    tokio::time::advance(ABANDON_TIMEOUT - Duration::from_secs(1)).await;
     assert_eq!(waiting(&worker), 3);
     tokio::time::advance(Duration::from_secs(2)).await;
     worker.until("who is alone is gone", |worker| waiting(worker) == 2).await;
     assert_eq!(worker.get(&alone).await.events().pop().unwrap().1["code"], "cancelled");
-    tokio::time::advance(PATIENCE * 2).await;
+    tokio::time::advance(ABANDON_TIMEOUT * 2).await;
     assert_eq!(waiting(&worker), 2);
     assert_eq!(worker.served.queue.status().cancelled, 1);
     tokio::time::resume();

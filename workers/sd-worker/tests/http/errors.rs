@@ -3,7 +3,7 @@ use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
 
-use crate::fixture::{built, form_body, form_request, json_request, with, worker};
+use crate::fixture::{Ask, built, form_body, form_request, json_request, with, worker};
 use crate::images::{base64, lies, mask, png};
 use crate::tiny_model::Kind;
 

@@ -1,7 +1,7 @@
 //! What breaks beneath the worker.
 use serde_json::{Value, json};
 
-use crate::fixture::{Way, Worker, json_request, worker};
+use crate::fixture::{Ask, Way, Worker, json_request, worker};
 
 const GENERATIONS: &str = "/v1/images/generations";
 

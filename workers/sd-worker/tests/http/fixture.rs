@@ -1,14 +1,13 @@
 //! A worker without a socket, whose model can be held and broken.
 #![allow(dead_code)]
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
-use axum::http::{HeaderMap, Request, Response, StatusCode};
+use axum::body::Body;
+use axum::http::Request;
 use candle_core::Device;
 use clap::Parser;
 use sd_worker::arguments::{Arguments, DEFAULTS};
@@ -16,24 +15,22 @@ use sd_worker::callback::Callback;
 use sd_worker::model::LoadOptions;
 use sd_worker::picture::Picture;
 use sd_worker::pipeline::{self, OnStep, Pipeline};
-use sd_worker::queue::{Painter, Queue};
+use sd_worker::queue::{ImageGenerator, Queue};
 use sd_worker::routes;
-use sd_worker::served::{About, Api, Served};
+use sd_worker::served::{Api, ModelInfo, Served};
 use sd_worker::{Error, Result};
 use serde_json::Value;
 use tempfile::TempDir;
-use tower::ServiceExt;
-use worker_core::device::{DeviceKind, Opened};
-use worker_core::{Lifecycle, Metrics};
+use worker_core::device::{DeviceKind, OpenDevice};
+use worker_core::{Lifecycle, Metrics, ModelName};
 
+use crate::shared::delete;
+pub use crate::shared::{Answer, Ask, Gate, MODEL, WORKER, get, json_request, read};
 use crate::tiny_model::{self, Kind};
 
-/// What the tests call the model.
-pub const MODEL: &str = "tiny";
-pub const WORKER: &str = "worker-1";
 /// The model's own side.
 pub const SIDE: usize = 32;
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Way {
@@ -48,16 +45,7 @@ pub enum Way {
     Gone,
 }
 
-/// The door behind each step of the model.
-#[derive(Clone)]
-pub struct Gate(Arc<(Mutex<Way>, Condvar)>, Arc<AtomicUsize>);
-
-impl Gate {
-    pub fn set(&self, way: Way) {
-        *self.0.0.lock().unwrap() = way;
-        self.0.1.notify_all();
-    }
-
+impl Gate<Way> {
     pub fn hold(&self) {
         self.set(Way::Held);
     }
@@ -65,38 +53,27 @@ impl Gate {
     pub fn open(&self) {
         self.set(Way::Open);
     }
-
-    /// Whether a step waits.
-    pub fn is_holding(&self) -> bool {
-        self.1.load(SeqCst) > 0
-    }
-
-    fn pass(&self) -> Way {
-        let way = self.0.0.lock().unwrap();
-        self.1.fetch_add(1, SeqCst);
-        let way = *self.0.1.wait_while(way, |way| *way == Way::Held).unwrap();
-        self.1.fetch_sub(1, SeqCst);
-        way
-    }
 }
 
 struct Gated {
     pipeline: Pipeline,
-    gate: Gate,
+    gate: Gate<Way>,
 }
 
 fn device(message: &str) -> Error {
     Error::Device(candle_core::Error::Msg(message.to_owned()))
 }
 
-impl Painter for Gated {
-    fn paint(&mut self, request: &pipeline::Request, on_step: &mut OnStep) -> Result<Vec<Picture>> {
+impl ImageGenerator for Gated {
+    fn generate(&mut self, request: &pipeline::Request, on_step: &mut OnStep) -> Result<Vec<Picture>> {
         let mut failed = None;
         let gate = self.gate.clone();
-        let painted = self.pipeline.paint(request, &mut |progress| {
-            let error = match gate.pass() {
+        let painted = self.pipeline.generate(request, &mut |progress| {
+            let error = match gate.pass(Way::Held) {
                 Way::Gone => device("the device was pulled out"),
-                Way::Short if progress.step > 1 => device("DriverError(CUDA_ERROR_OUT_OF_MEMORY)"),
+                Way::Short if progress.step > 1 => {
+                    Error::Device(candle_core::Error::Io(ErrorKind::OutOfMemory.into()))
+                }
                 Way::Panics if progress.step > 1 => panic!("a bug"),
                 _ => return on_step(progress),
             };
@@ -111,7 +88,7 @@ impl Painter for Gated {
     }
 
     fn check(&self) -> candle_core::Result<()> {
-        match self.gate.pass() {
+        match self.gate.pass(Way::Held) {
             Way::Gone => candle_core::bail!("the device is nowhere"),
             _ => self.pipeline.check(),
         }
@@ -124,13 +101,13 @@ pub struct Worker {
     pub api: Api,
     pub served: Arc<Served>,
     pub lifecycle: Lifecycle,
-    pub gate: Gate,
+    pub gate: Gate<Way>,
     _folder: TempDir,
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // The painter's thread may be waiting.
+        // The generator's thread may be waiting.
         self.gate.open();
     }
 }
@@ -156,15 +133,16 @@ pub fn built(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worker {
     let arguments = Arguments::try_parse_from(line.iter().chain(more)).unwrap();
     let mut pipeline = tiny_model::load(folder.path(), LoadOptions::default()).unwrap();
     pipeline.bounds = arguments.bounds();
-    let about = About::of(&pipeline);
-    let gate = Gate(Arc::new((Mutex::new(Way::Open), Condvar::new())), Arc::default());
-    let painter = Box::new(Gated { pipeline, gate: gate.clone() });
+    let info = ModelInfo::of(&pipeline);
+    let gate = Gate::new(Way::Open);
+    let generator = Box::new(Gated { pipeline, gate: gate.clone() });
     let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
     let failing = lifecycle.clone();
-    let queue = Queue::start(painter, arguments.queue(), move |why| failing.lost(why)).unwrap();
+    let queue = Queue::start(generator, arguments.queue(), move |why| failing.fail(why)).unwrap();
     let api = Api::new(lifecycle.clone());
-    let opened = Opened { device: Device::Cpu, ordinal: None };
-    let served = Served::new(queue, about, MODEL.into(), vec!["org/tiny".into()], opened, &metrics);
+    let device = OpenDevice { device: Device::Cpu, ordinal: None };
+    let name = ModelName::new(MODEL, vec!["org/tiny".into()]);
+    let served = Served::new(queue, info, name, device, &metrics);
     let served = api.serve(served).clone();
     lifecycle.ready();
     let worker = routes::Worker {
@@ -178,19 +156,7 @@ pub fn built(kind: Kind, more: &[&str], callback: Option<Callback>) -> Worker {
     Worker { router, api, served, lifecycle, gate, _folder: folder }
 }
 
-/// An answer that was read to its end.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    pub text: String,
-}
-
 impl Answer {
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
-    }
-
     /// Names and data of the events; a last event must be the last, and only once.
     pub fn events(&self) -> Vec<(String, Value)> {
         assert_eq!(self.status, 200, "{}", self.text);
@@ -207,42 +173,18 @@ impl Answer {
         assert!(ends == 1 && matches!(last, Some("complete" | "error")), "{ends} ends, {last:?} is the last");
         events
     }
+}
 
-    /// The error that it must be: status, code and param.
-    pub fn error(&self) -> (u16, String, Option<String>) {
-        let body = self.json();
-        let error = &body["error"];
-        assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{body}");
-        assert!(error["type"].is_string() && error.get("param").is_some(), "{body}");
-        let code = error["code"].as_str().unwrap_or_else(|| panic!("{body}")).to_owned();
-        (self.status.as_u16(), code, error["param"].as_str().map(str::to_owned))
+impl Ask for Worker {
+    fn router(&self) -> &Router {
+        &self.router
     }
 }
 
 impl Worker {
-    pub async fn send(&self, request: Request<Body>) -> Response<Body> {
-        self.router.clone().oneshot(request).await.unwrap()
-    }
-
-    pub async fn read(&self, request: Request<Body>) -> Answer {
-        read(self.send(request).await).await
-    }
-
-    pub async fn get(&self, path: &str) -> Answer {
-        self.read(get(path)).await
-    }
-
-    pub async fn post(&self, path: &str, body: &Value) -> Answer {
-        self.read(json_request(path, body.to_string().into_bytes())).await
-    }
-
     /// Begins a job; gives its id and where it is followed.
     pub async fn begin(&self, body: &Value) -> (String, String) {
-        let answer = self.post("/v1/jobs", body).await;
-        assert_eq!(answer.status, 202, "{}", answer.text);
-        let answer = answer.json();
-        let text = |name: &str| answer[name].as_str().unwrap().to_owned();
-        (text("job_id"), text("sse_url"))
+        self.post("/v1/jobs", body).await.job()
     }
 
     /// All events of a job.
@@ -259,7 +201,7 @@ impl Worker {
     }
 
     pub async fn delete(&self, job_id: &str) -> Answer {
-        self.read(Request::delete(format!("/v1/jobs/{job_id}")).body(Body::empty()).unwrap()).await
+        self.read(delete(job_id)).await
     }
 
     /// Waits until something is so.
@@ -267,7 +209,7 @@ impl Worker {
         // By the system's clock: tokio's may be paused, and would run on while the queue's thread works.
         let begin = Instant::now();
         while !so(self) {
-            assert!(begin.elapsed() < PATIENCE, "not {what}: {:?}", self.served.queue.status());
+            assert!(begin.elapsed() < TIMEOUT, "not {what}: {:?}", self.served.queue.status());
             let pause = || std::thread::sleep(Duration::from_millis(1));
             tokio::task::spawn_blocking(pause).await.unwrap();
         }
@@ -281,20 +223,6 @@ impl Worker {
         };
         self.until("idle", idle).await;
     }
-}
-
-pub fn get(path: &str) -> Request<Body> {
-    Request::get(path).body(Body::empty()).unwrap()
-}
-
-pub fn json_request(path: &str, body: Vec<u8>) -> Request<Body> {
-    Request::post(path).header("content-type", "application/json").body(Body::from(body)).unwrap()
-}
-
-pub async fn read(response: Response<Body>) -> Answer {
-    let (parts, body) = response.into_parts();
-    let bytes = to_bytes(body, usize::MAX).await.unwrap();
-    Answer { status: parts.status, headers: parts.headers, text: String::from_utf8(bytes.to_vec()).unwrap() }
 }
 
 const BOUNDARY: &str = "between-the-parts";

@@ -1,14 +1,12 @@
 //! Bodies that nobody would send: no answer is 5xx, and every refusal has the shape of errors.
 use axum::body::Body;
 use axum::http::Request;
-use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::{Index, select};
-use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
 
-use crate::fixture::{Worker, form_body, form_request, json_request, with};
+use crate::fixture::{Ask, Worker, form_body, form_request, json_request, with};
 use crate::images::{base64, lies, mask, png};
+use crate::shared::fuzz::{self, Change, Seed, changed, edited};
 
 /// How many bodies; CANDLE_FUZZ_CASES says another number.
 const CASES: u32 = 1000;
@@ -16,7 +14,7 @@ const JOBS: &str = "/v1/jobs";
 const EDITS: &str = "/v1/images/edits";
 
 /// Where, and the members of a valid body. Of a form, files are base64 here.
-fn seeds() -> Vec<(&'static str, Value)> {
+fn seeds() -> Vec<Seed> {
     let (image, cover) = (base64(&png(16, 16)), base64(&mask(16, 16)));
     vec![
         (
@@ -45,21 +43,16 @@ fn seeds() -> Vec<(&'static str, Value)> {
 
 /// Values in place of others.
 fn value() -> impl Strategy<Value = Value> {
-    let files: Vec<Value> = lies()
+    let files = lies()
         .into_iter()
         .filter(|(_, file)| file.len() < 10_000)
         .map(|(_, file)| base64(&file).into())
-        .chain([(16, 16), (8, 8), (24, 16), (17, 16)].map(|(w, h)| base64(&png(w, h)).into()))
-        .collect();
+        .chain([(16, 16), (8, 8), (24, 16), (17, 16)].map(|(w, h)| base64(&png(w, h)).into()));
     let words = [
-        "",
-        "\u{0}",
-        "😀",
         "auto",
         "8x8",
         "0x0",
         "16x16",
-        "x",
         "png",
         "jpeg",
         "ddim",
@@ -73,90 +66,14 @@ fn value() -> impl Strategy<Value = Value> {
         "<|endoftext|>",
         "<|startoftext|> red",
     ];
-    prop_oneof![
-        select(vec![
-            json!(null),
-            json!(true),
-            json!(false),
-            json!([]),
-            json!({}),
-            json!(0),
-            json!(-1),
-            json!(1),
-            json!(2),
-            json!(8),
-            json!(16),
-            json!(24),
-            json!(-0.0),
-            json!(0.5),
-            json!(1e-320),
-            json!(1e30),
-            json!(1e308),
-            json!(u64::MAX),
-            json!(i64::MIN),
-            json!([[]]),
-            json!([null]),
-            json!("a ".repeat(6000)),
-        ]),
-        select(words.to_vec()).prop_map(Value::from),
-        select(files),
-        any::<String>().prop_map(Value::from),
-        any::<i32>().prop_map(Value::from),
-    ]
+    let more = [json!(8), json!(16), json!(24), json!("a ".repeat(6000))];
+    fuzz::value(more.into_iter().chain(files).collect(), &words)
 }
 
-#[derive(Clone, Debug)]
-enum Change {
-    /// Puts a value in a member's place.
-    Replace(Index, Value),
-    /// Takes a member away.
-    Remove(Index),
-    /// Puts in a member of another body.
-    Borrow(Index, Index),
-    /// Wraps a member in a list.
-    Wrap(Index),
-    /// Puts a byte into the body.
-    Byte(Index, u8),
-    /// Cuts the body.
-    Cut(Index),
-}
-
-fn change() -> impl Strategy<Value = Change> {
-    prop_oneof![
-        8 => (any::<Index>(), value()).prop_map(|(at, value)| Change::Replace(at, value)),
-        2 => any::<Index>().prop_map(Change::Remove),
-        3 => (any::<Index>(), any::<Index>()).prop_map(|(from, at)| Change::Borrow(from, at)),
-        1 => any::<Index>().prop_map(Change::Wrap),
-        2 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
-        1 => any::<Index>().prop_map(Change::Cut),
-    ]
-}
-
-fn request(path: &str, seed: &Value, changes: &[Change]) -> Request<Body> {
-    let mut members = seed.as_object().unwrap().clone();
-    let mut bytes: Vec<(Index, Option<u8>)> = Vec::new();
-    for change in changes {
-        let key = |index: &Index| members.keys().nth(index.index(members.len())).unwrap().clone();
-        match change {
-            Change::Byte(index, byte) => bytes.push((*index, Some(*byte))),
-            Change::Cut(index) => bytes.push((*index, None)),
-            Change::Borrow(from, member) => {
-                let others = seeds();
-                let other = from.get(&others).1.as_object().unwrap();
-                let (key, value) = other.iter().nth(member.index(other.len())).unwrap();
-                members.insert(key.clone(), value.clone());
-            }
-            _ if members.is_empty() => {}
-            Change::Replace(index, value) => drop(members.insert(key(index), value.clone())),
-            Change::Remove(index) => drop(members.remove(&key(index))),
-            Change::Wrap(index) => {
-                let key = key(index);
-                let value = members[&key].take();
-                members.insert(key, json!([value]));
-            }
-        }
-    }
-    let mut body = match path {
+fn request(path: &str, seed: &Value, changes: &[Change], seeds: &[Seed]) -> Request<Body> {
+    let changed = changed(seed, changes, seeds);
+    let members = changed.as_object().unwrap();
+    let body = match path {
         EDITS => {
             let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let parts: Vec<(String, bool, Vec<u8>)> = members
@@ -177,35 +94,18 @@ fn request(path: &str, seed: &Value, changes: &[Change]) -> Request<Body> {
                 .collect();
             form_body(&parts)
         }
-        _ => Value::Object(members).to_string().into_bytes(),
+        _ => changed.to_string().into_bytes(),
     };
-    for (index, byte) in bytes {
-        let at = index.index(body.len() + 1);
-        match byte {
-            Some(byte) => body.insert(at, byte),
-            None => body.truncate(at),
-        }
-    }
+    let body = edited(body, changes);
     if path == EDITS { form_request(body) } else { json_request(path, body) }
 }
 
 async fn check(worker: &Worker, request: Request<Body>) -> Result<(), TestCaseError> {
     let path = request.uri().path().to_owned();
     let answer = worker.read(request).await;
-    let status = answer.status.as_u16();
-    prop_assert!(
-        (200..300).contains(&status) || (400..500).contains(&status),
-        "{path}: {status} {}",
-        answer.text
-    );
-    if status >= 400 {
-        let shape = serde_json::from_str::<Value>(&answer.text).ok();
-        let shaped = shape
-            .is_some_and(|body| body["error"]["message"].is_string() && body["error"]["code"].is_string());
-        prop_assert!(shaped, "{path}: {}", answer.text);
-    }
-    if status == 202 {
-        let sse_url = answer.json()["sse_url"].as_str().unwrap().to_owned();
+    fuzz::check(&path, &answer)?;
+    if answer.status == 202 {
+        let (_, sse_url) = answer.job();
         let (name, data) = worker.get(&sse_url).await.events().pop().unwrap();
         prop_assert!(name == "complete", "{data}");
     }
@@ -214,20 +114,14 @@ async fn check(worker: &Worker, request: Request<Body>) -> Result<(), TestCaseEr
 
 #[test]
 fn no_body_makes_a_5xx() {
-    let cases = std::env::var("CANDLE_FUZZ_CASES").ok().map_or(CASES, |cases| cases.parse().unwrap());
+    let cases = fuzz::cases(CASES);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let limits = ["--max-side", "64", "--max-pixels", "4096", "--max-steps", "4", "--max-images", "2"];
     let worker = runtime.block_on(async { with(&limits) });
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
     let seeds = seeds();
-    let strategy = (any::<Index>(), vec(change(), 0..4));
-    let run = TestRunner::new(config).run(&strategy, |(seed, changes)| {
-        let (path, seed) = seed.get(&seeds);
-        runtime.block_on(check(&worker, request(path, seed, &changes)))
+    fuzz::run(cases, &seeds, value(), |path, seed, changes| {
+        runtime.block_on(check(&worker, request(path, seed, changes, &seeds)))
     });
-    if let Err(failure) = run {
-        panic!("{failure}");
-    }
     runtime.block_on(worker.idle());
     let status = worker.served.queue.status();
     assert_eq!((status.failed, status.cancelled), (0, 0));

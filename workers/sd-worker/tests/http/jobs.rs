@@ -1,7 +1,7 @@
 //! The API of jobs: events, pictures, seeds.
 use serde_json::{Value, json};
 
-use crate::fixture::{MODEL, SIDE, WORKER, built, with, worker};
+use crate::fixture::{Ask, MODEL, SIDE, WORKER, built, with, worker};
 use crate::images::{base64, mask, picture, png};
 use crate::tiny_model::Kind;
 

@@ -9,5 +9,7 @@ mod jobs;
 mod openai;
 mod page;
 mod queue;
+#[path = "../../../worker-core/tests/shared/mod.rs"]
+mod shared;
 #[path = "../tiny_model/mod.rs"]
 mod tiny_model;

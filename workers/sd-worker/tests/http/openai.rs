@@ -2,7 +2,7 @@
 use axum::http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-use crate::fixture::{MODEL, SIDE, Worker, form_body, form_request, worker};
+use crate::fixture::{Ask, MODEL, SIDE, Worker, form_body, form_request, worker};
 use crate::images::{base64, mask, picture, png};
 
 const GENERATIONS: &str = "/v1/images/generations";

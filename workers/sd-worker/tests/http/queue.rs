@@ -4,7 +4,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 
-use crate::fixture::{Worker, form_body, form_request, get, json_request, read, with, worker};
+use crate::fixture::{Ask, Worker, form_body, form_request, get, json_request, read, with, worker};
 use crate::images::png;
 
 const GENERATIONS: &str = "/v1/images/generations";

@@ -4,7 +4,10 @@
 //! late gets everything from the start, and one who is slow holds nobody up.
 
 mod entry;
+mod request;
 mod table;
+
+pub use request::{Accepted, Target};
 
 use crate::admission::cut_error;
 use crate::lifecycle::Lifecycle;

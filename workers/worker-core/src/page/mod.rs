@@ -12,8 +12,12 @@ use base64::prelude::BASE64_STANDARD;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
-/// Colours, the head of the page, buttons, dialogs: what the pages of all workers look like.
+/// The document of all pages: head, title bar, dialog of settings.
+const FRAME: &str = include_str!("frame.html");
+/// Their colours, buttons and dialogs.
 const BASE: &str = include_str!("base.css");
+/// Their state line, token and streams.
+const BASICS: &str = include_str!("basics.js");
 
 /// A document, and the policy that lets exactly its own style and script run.
 #[derive(Clone, Debug)]
@@ -23,18 +27,22 @@ pub struct Page {
 }
 
 impl Page {
-    /// Puts a style, behind the one of all workers, and a script (a module) into the empty elements `<style></style>` and
-    /// `<script></script>` of `frame`.
-    pub fn new(frame: &str, style: &str, script: &str) -> Page {
-        let style = [BASE, style].concat();
-        let document = frame
+    /// Puts `sections` into the frame of all pages: each begins with `<!-- NAME -->`, and takes the place of that mark.
+    /// `style` and `script`, a module, come behind those of all pages.
+    pub fn new(sections: &str, style: &str, script: &str) -> Page {
+        let (style, script) = ([BASE, style].concat(), [BASICS, script].concat());
+        let mut document = FRAME.to_owned();
+        for (name, text) in sections.split("<!-- ").filter_map(|section| section.split_once(" -->\n")) {
+            document = document.replace(&format!("<!-- {name} -->"), text.trim_end());
+        }
+        let document = document
             .replace("<style></style>", &format!("<style>{style}</style>"))
             .replace("<script></script>", &format!("<script type=\"module\">{script}</script>"));
         let policy = format!(
             "default-src 'none'; style-src {}; script-src {}; connect-src 'self'; img-src data:; \
              base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
             hash(&style),
-            hash(script),
+            hash(&script),
         );
         // It is of ASCII alone, and therefore a header; if it were none, nothing would run.
         let policy = HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"));
@@ -73,13 +81,16 @@ mod tests {
 
     #[test]
     fn only_what_is_in_the_page_may_run() {
-        let page = Page::new("<style></style><p><script></script>", "p { margin: 0 }", "let a = 1;");
+        let page =
+            Page::new("<!-- title -->\nA & B\n<!-- main -->\n<p>x</p>\n", "p { margin: 0 }", "let a = 1;");
         let document = page.document();
-        assert!(document.contains("p { margin: 0 }</style><p><script type=\"module\">let a = 1;</script>"));
+        assert!(document.contains("<title>A & B</title>") && document.contains("</header>\n\n<p>x</p>\n"));
+        assert!(document.contains("p { margin: 0 }</style>") && document.contains("let a = 1;</script>"));
         let style = document.split("<style>").nth(1).unwrap().split("</style>").next().unwrap();
         let policy = page.policy.to_str().unwrap();
         assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
-        for text in [style, "let a = 1;"] {
+        let script = document.split("module\">").nth(1).unwrap().split("</script>").next().unwrap();
+        for text in [style, script] {
             assert!(policy.contains(&hash(text)), "{policy}");
         }
         // The digest of nothing, as everybody knows it.

@@ -1,10 +1,12 @@
 //! A convolution as one operation of a graph, its groups together: each gradient of one is another, so that there are
 //! gradients of gradients.
-use super::{compute, flat, shape1d, shape2d, transposed_shape1d, transposed_shape2d};
+use super::convolve::compute;
+use super::operand::flat;
+use super::shape::{shape1d, shape2d, transposed_shape1d, transposed_shape2d};
 use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use crate::error::bail;
 use crate::op::BackpropOp;
-use crate::rocm_backend::device::{ConvShape, Direction};
+use crate::rocm_backend::libraries::{ConvShape, Direction};
 use crate::rocm_backend::ops::elementwise;
 use crate::rocm_backend::storage::RocmStorage;
 use crate::sizes::check_convolution;
@@ -88,7 +90,7 @@ pub fn conv1d_with_bias(
 /// [`conv1d_with_bias`] of two dimensions.
 ///
 /// # Errors
-/// As there.
+/// See there.
 pub fn conv2d_with_bias(
     x: &Tensor,
     kernel: &Tensor,
@@ -163,7 +165,7 @@ fn whole(
     Ok(Some(crate::tensor::from_storage(Storage::Rocm(dst), dims, BackpropOp::none(), false)))
 }
 
-/// Of two operands in the order of the direction's words.
+/// A convolution of two operands, in the order of the direction's words.
 struct Convolve {
     op: &'static str,
     /// Whether tensors are of one dimension: (batch, channel, length).

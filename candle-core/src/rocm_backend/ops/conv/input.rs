@@ -1,12 +1,14 @@
 //! A transposed convolution: a product on tiles for each phase of its stride, all in one launch; or the products of every
 //! tap with every place, of which each element of the result then sums those that reach it, in pieces of bounded size; or,
 //! for few channels, and dtypes without products, one kernel that goes through the taps.
-use super::output::dense_kernel;
+use super::direct::{Direct, DIRECT_CHANNELS};
+use super::operand::{dense_kernel, merged_places};
 use super::pieces::{bound, Pieces};
-use super::{merged_places, tiles, Operand, Walk, DIRECT_CHANNELS};
-use crate::rocm_backend::device::{ConvShape, Way};
+use super::tiles;
+use crate::rocm_backend::libraries::{ConvMethod, ConvShape};
 use crate::rocm_backend::ops::matmul::{multiplies, product, Output};
-use crate::rocm_backend::storage::{further, RocmStorage};
+use crate::rocm_backend::ops::Operand;
+use crate::rocm_backend::storage::{offset_by_elements, RocmStorage};
 use crate::{Layout, Result};
 use hip_kernels::contract::{ConvolutionKind, DevicePtr};
 
@@ -16,13 +18,13 @@ pub(super) fn compute(
     shape: &ConvShape,
     operands: [Operand; 2],
     dst: &RocmStorage,
-    way: Way,
+    method: ConvMethod,
 ) -> Result<()> {
     let [(src, layout), (kernel, kernel_layout)] = operands;
     let ConvShape { dtype, batch, groups, c_in, c_out, h, w, .. } = *shape;
     let (places, written) = (h.size * w.size, groups * c_in);
     let (to, dst_stride) = (dst.slice.ptr(), written * places);
-    let walk = Walk {
+    let direct = Direct {
         op,
         kind: ConvolutionKind::ConvTranspose,
         info: [layout.dims(), layout.stride(), kernel_layout.dims(), kernel_layout.stride()],
@@ -35,20 +37,20 @@ pub(super) fn compute(
         group_out: c_in,
         dst_stride,
     };
-    if way == Way::Tiles && c_out > DIRECT_CHANNELS && tiles::compute(op, shape, operands, dst)? {
+    if method == ConvMethod::Tiles && c_out > DIRECT_CHANNELS && tiles::compute(op, shape, operands, dst)? {
         return Ok(());
     }
     let Some(seen) = merged_places(layout).filter(|_| multiplies(dtype) && c_out > DIRECT_CHANNELS) else {
-        return walk.launch(src);
+        return direct.launch(src);
     };
     let mut made = None;
     let (kernel, offset) = dense_kernel(op, kernel, kernel_layout, &mut made)?;
     // Of some of the channels of a group at a time, each product rounded to the dtype.
     let (taps, inputs) = (h.taps * w.taps, shape.places());
     let pieces = Pieces::of(batch, c_in, taps * inputs * dtype.size_in_bytes(), bound());
-    let room = pieces.images * pieces.places * taps * inputs;
+    let scratch_len = pieces.images * pieces.places * taps * inputs;
     // SAFETY: each piece is written before it is summed.
-    let products = unsafe { RocmStorage::alloc(&src.device, dtype, room, op)? };
+    let products = unsafe { RocmStorage::alloc(&src.device, dtype, scratch_len, op)? };
     let ptr = products.slice.ptr();
     for group in 0..groups {
         for (image, images, first, count) in pieces.all(batch, c_in) {
@@ -58,17 +60,17 @@ pub(super) fn compute(
             let lhs = Layout::new((images, rows, c_out).into(), vec![0, 1, c_in * taps], from);
             let rhs = Layout::new((images, c_out, inputs).into(), s.to_vec(), start);
             let output = Output { device: &src.device, ptr, row_stride: inputs, batch_stride: rows * inputs };
-            product(kernel, src, (images, rows, inputs, c_out), &lhs, &rhs, output)?;
+            product((kernel, &lhs), (src, &rhs), (images, rows, inputs, c_out), output)?;
             let (sizes, strides) = ([images, rows, h.out, w.out], [rows * inputs, inputs, w.out, 1]);
-            let fold = Walk {
+            let fold = Direct {
                 kind: ConvolutionKind::Fold,
                 info: [&sizes, &strides, &[0, count, h.taps, w.taps], &[0; 4]],
                 src: ptr,
                 kernel: DevicePtr::NULL,
-                dst: further(to, dtype, image * dst_stride + (group * c_in + first) * places),
+                dst: offset_by_elements(to, dtype, image * dst_stride + (group * c_in + first) * places),
                 channels: count,
                 group_out: count,
-                ..walk
+                ..direct
             };
             fold.launch(src)?;
         }

@@ -1,17 +1,19 @@
 //! A convolution: a product on tiles that reads the input where it lies; of dtypes and sizes that has no kernels for, a
 //! product with the unfolded input (im2col), made in pieces of bounded size; of kernels of one element, of the input
 //! itself; or, for very few output channels, or input channels of a group, one kernel that goes through the windows.
+use super::direct::{Direct, DIRECT_CHANNELS};
+use super::operand::{dense_kernel, merged_places};
 use super::pieces::{bound, Pieces};
-use super::{merged_places, tiles, Operand, Walk, DIRECT_CHANNELS};
-use crate::rocm_backend::device::{Axis, ConvShape, Way};
+use super::tiles;
 use crate::rocm_backend::layout::{magic, Strided};
+use crate::rocm_backend::libraries::{Axis, ConvMethod, ConvShape};
 use crate::rocm_backend::ops::matmul::{product, Output};
-use crate::rocm_backend::ops::{for_planes, found, strided};
-use crate::rocm_backend::storage::{carrier, further, RocmStorage};
+use crate::rocm_backend::ops::{for_planes, found, Operand};
+use crate::rocm_backend::storage::{carrier, offset_by_elements, RocmStorage};
 use crate::{Layout, Result};
 use hip_kernels::contract::{ConvolutionKind, DevicePtr, KernelFamily, Unfold, PACK_BYTES};
 
-/// Of shorter rows a pack's windows share too little.
+/// Shortest output row whose windows share enough of a pack.
 const LEAST_ROW: usize = 4;
 
 pub(super) fn compute(
@@ -19,7 +21,7 @@ pub(super) fn compute(
     shape: &ConvShape,
     operands: [Operand; 2],
     dst: &RocmStorage,
-    way: Way,
+    method: ConvMethod,
 ) -> Result<()> {
     let [(src, layout), (kernel, kernel_layout)] = operands;
     let ConvShape { dtype, batch, groups, c_in, c_out, h, w, .. } = *shape;
@@ -30,7 +32,7 @@ pub(super) fn compute(
             true => (ConvolutionKind::ConvRows, packs),
             false => (ConvolutionKind::Conv, w.out),
         };
-        let walk = Walk {
+        let direct = Direct {
             op,
             kind,
             info: [layout.dims(), layout.stride(), kernel_layout.dims(), kernel_layout.stride()],
@@ -43,7 +45,7 @@ pub(super) fn compute(
             group_out: c_out,
             dst_stride: groups * c_out * places,
         };
-        return walk.launch(src);
+        return direct.launch(src);
     }
     let mut made = None;
     let (kernel, offset) = dense_kernel(op, kernel, kernel_layout, &mut made)?;
@@ -65,11 +67,11 @@ pub(super) fn compute(
             let rhs = Layout::new((batch, columns, count).into(), vec![stride[1], row, place], start + from);
             let output = Output {
                 device: &src.device,
-                ptr: further(out, dtype, image * by_image[2] + first + to),
+                ptr: offset_by_elements(out, dtype, image * by_image[2] + first + to),
                 row_stride: places,
                 batch_stride: stride[2],
             };
-            product(kernel, seen, (batch, c_out, count, columns), &lhs, &rhs, output)?;
+            product((kernel, &lhs), (seen, &rhs), (batch, c_out, count, columns), output)?;
         }
         Ok::<_, crate::Error>(())
     };
@@ -80,14 +82,14 @@ pub(super) fn compute(
             return multiply(src, seen.start_offset(), strides, (0, batch), (0, places));
         }
     }
-    if way == Way::Tiles && tiles::compute(op, shape, operands, dst)? {
+    if method == ConvMethod::Tiles && tiles::compute(op, shape, operands, dst)? {
         return Ok(());
     }
     let (width, rows) = (dtype.size_in_bytes(), groups * columns);
     let pieces = Pieces::of(batch, places, rows * width, bound());
-    let room = pieces.images * padded(pieces.places, width) * rows;
+    let scratch_len = pieces.images * padded(pieces.places, width) * rows;
     // SAFETY: each piece is written before it is multiplied.
-    let unfolded = unsafe { RocmStorage::alloc(&src.device, dtype, room, op)? };
+    let unfolded = unsafe { RocmStorage::alloc(&src.device, dtype, scratch_len, op)? };
     for (image, images, first, count) in pieces.all(batch, places) {
         let pitch = padded(count, width);
         let unfolding = Unfolding {
@@ -111,10 +113,10 @@ pub(super) fn padded(places: usize, bytes_per_element: usize) -> usize {
     places.next_multiple_of(Unfold::PACK_BYTES / bytes_per_element)
 }
 
-/// What some places of some images see of an input: rows (channel, tap) of `pitch` elements, what is beyond the places 0.
+/// The unfolded input of some places of some images: rows (channel, tap) of `pitch` elements, 0 beyond the places.
 pub(super) struct Unfolding<'a> {
     pub(super) op: &'static str,
-    /// Of the whole input.
+    /// Layout of the whole input.
     pub(super) layout: &'a Layout,
     pub(super) axes: (Axis, Axis),
     /// The first image, and how many.
@@ -149,25 +151,12 @@ impl Unfolding<'_> {
             padding_y: h.padding,
             padding_x: w.padding,
             info: &Strided::verbatim(op, &[layout.dims(), layout.stride()])?,
-            src: further(from, dtype, image * layout.stride()[0]),
+            src: offset_by_elements(from, dtype, image * layout.stride()[0]),
             dst,
         };
         let pack = Unfold::PACK_BYTES / dtype.size_in_bytes();
         let config = for_planes(op, places, pack, layout.dims()[1] * h.taps, images)?;
         // SAFETY: `from` was checked for all images, and `dst` has room for what is asked.
         unsafe { src.device.launch(kernel, config, &arguments) }
-    }
-}
-
-/// A dense kernel, the one at hand or what `made` then holds, and the element that it begins at.
-pub(super) fn dense_kernel<'a>(
-    op: &'static str,
-    kernel: &'a RocmStorage,
-    layout: &Layout,
-    made: &'a mut Option<RocmStorage>,
-) -> Result<(&'a RocmStorage, usize)> {
-    match layout.is_contiguous() {
-        true => Ok((kernel, layout.start_offset())),
-        false => Ok((made.insert(strided::dense(kernel, layout, op)?), 0)),
     }
 }

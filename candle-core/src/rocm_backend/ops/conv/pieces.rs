@@ -1,5 +1,5 @@
-//! How what a convolution makes beside its result is cut, so that it stays within bounds.
-use crate::rocm_backend::device::conv_workspace;
+//! Pieces of what a convolution makes beside its result, so that it stays within bounds.
+use crate::rocm_backend::libraries::conv_workspace;
 
 /// Our own kernels gain nothing from more.
 const MOST: usize = 64 << 20;

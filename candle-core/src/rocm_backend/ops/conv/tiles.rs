@@ -1,11 +1,11 @@
 //! Convolutions, plain and transposed, as products on matrix tiles whose one side is read where it lies in the input: no
 //! unfolded copy, and one launch.
-use super::output::dense_kernel;
-use super::Operand;
-use crate::rocm_backend::device::{ConvShape, Direction, LaunchConfig, RocmDevice};
+use super::operand::dense_kernel;
+use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
 use crate::rocm_backend::layout::{extent, Strided};
-use crate::rocm_backend::ops::{computing, found, MAX_GRID};
-use crate::rocm_backend::storage::{further, RocmStorage};
+use crate::rocm_backend::libraries::{ConvShape, Direction};
+use crate::rocm_backend::ops::{computing, found, Operand, MAX_GRID};
+use crate::rocm_backend::storage::{offset_by_elements, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{ConvolutionTiles, ConvolutionTilesKind, TileSide, BLOCK};
@@ -69,9 +69,9 @@ pub(super) fn compute(
             })
         };
         let arguments = ConvolutionTiles {
-            src: further(from, dtype, first * layout.stride()[0]),
+            src: offset_by_elements(from, dtype, first * layout.stride()[0]),
             kernel: weights,
-            dst: further(dst.slice.ptr(), dtype, first * of_image),
+            dst: offset_by_elements(dst.slice.ptr(), dtype, first * of_image),
             info: &Strided::verbatim(op, &info)?,
             h_out: small(result[2])?,
             w_out: small(result[3])?,

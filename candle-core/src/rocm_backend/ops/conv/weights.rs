@@ -3,11 +3,10 @@
 //! piece, and if there are several, their sum.
 use super::output::{padded, Unfolding};
 use super::pieces::{bound, Pieces};
-use super::Operand;
-use crate::rocm_backend::device::{Axis, ConvShape};
+use crate::rocm_backend::libraries::{Axis, ConvShape};
 use crate::rocm_backend::ops::matmul::{product, Output};
-use crate::rocm_backend::ops::reduce;
-use crate::rocm_backend::storage::{further, RocmStorage};
+use crate::rocm_backend::ops::{reduce, Operand};
+use crate::rocm_backend::storage::{offset_by_elements, RocmStorage};
 use crate::{Layout, Result};
 
 pub(super) fn compute(
@@ -22,12 +21,12 @@ pub(super) fn compute(
     let pieces = Pieces::of(batch, places, (rows + written) * width, bound());
     let count = pieces.all(batch, places).count();
     let pitch = padded(pieces.places, width);
-    let room = pieces.images * pitch;
+    let scratch_len = pieces.images * pitch;
     let device = &x.device;
     // SAFETY: each piece is written before it is multiplied.
-    let seen = unsafe { RocmStorage::alloc(device, dtype, room * rows, op)? };
+    let seen = unsafe { RocmStorage::alloc(device, dtype, scratch_len * rows, op)? };
     // SAFETY: likewise.
-    let wanted = unsafe { RocmStorage::alloc(device, dtype, room * written, op)? };
+    let wanted = unsafe { RocmStorage::alloc(device, dtype, scratch_len * written, op)? };
     let elements = written * columns;
     let partial = match count {
         1 => None,
@@ -55,11 +54,11 @@ pub(super) fn compute(
         let rhs = Layout::new((groups, depth, columns).into(), vec![columns * depth, 1, depth], 0);
         let output = Output {
             device,
-            ptr: further(to, dtype, piece * elements),
+            ptr: offset_by_elements(to, dtype, piece * elements),
             row_stride: columns,
             batch_stride: c_out * columns,
         };
-        product(&wanted, &seen, (groups, c_out, columns, depth), &lhs, &rhs, output)?;
+        product((&wanted, &lhs), (&seen, &rhs), (groups, c_out, columns, depth), output)?;
     }
     match partial {
         None => Ok(()),

@@ -34,7 +34,7 @@ impl Dims {
         dims
     }
 
-    /// Of sides with these dims and strides, merged as far as both walk them as one; the result does so always.
+    /// Dims of two sides, merged as far as one stride of each covers them; that of the result always does.
     fn merged(
         (dims, a): (&[usize], &[usize]),
         (right_dims, w): (&[usize], &[usize]),
@@ -65,7 +65,7 @@ impl Dims {
     }
 }
 
-/// What all calls have: batches and rows of each, the operands, and how far rows and batches of the result are apart.
+/// Parameters that all calls share: batches and rows of each, the operands, and the strides of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Calls {
     pub batches: usize,

@@ -1,5 +1,6 @@
 //! Products of f8e4m3, which Candle's `matmul` has on no device.
-use super::{multiply, OP};
+use super::operand::OP;
+use super::product::multiply;
 use crate::error::bail;
 use crate::op::BackpropOp;
 use crate::rocm_backend::error::unsupported_dtype;
@@ -35,6 +36,6 @@ pub fn matmul_f8(lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
         .bt());
     }
     let (batches, shape) = (batch.iter().product(), Shape::from([batch, &[*m, *n]].concat()));
-    let product = multiply(left, right, (batches, *m, *n, *k), lhs_layout, rhs_layout)?;
+    let product = multiply((left, lhs_layout), (right, rhs_layout), (batches, *m, *n, *k))?;
     Ok(crate::tensor::from_storage(Storage::Rocm(product), shape, BackpropOp::none(), false))
 }

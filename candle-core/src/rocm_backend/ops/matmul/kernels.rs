@@ -1,7 +1,6 @@
 //! Products by kernels of ours: of few rows, in the time of reading the right side, and on tiles, where rocBLAS has no
 //! kernels for the GPU or the dtype.
-use super::operand::Operand;
-use super::{Output, OP};
+use super::operand::{Operand, Output, OP};
 use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
 use crate::rocm_backend::ops::{computing, found, MAX_GRID};
 use crate::rocm_backend::RocmError;
@@ -42,7 +41,7 @@ pub(super) unsafe fn few_rows(
     let kind = match m {
         1 => ProductKind::Row,
         _ if m <= PRODUCT_ROWS => ProductKind::Rows,
-        _ if m <= THIN_SIDE && out.device.state().multiplies_thin(dtype) => ProductKind::Thin,
+        _ if m <= THIN_SIDE && multiplies_thin(out.device, dtype) => ProductKind::Thin,
         _ => return Ok(false),
     };
     if !in_packs(dtype, k, left, right) {
@@ -65,6 +64,15 @@ pub(super) unsafe fn few_rows(
     Ok(true)
 }
 
+/// Whether products of few rows, but more than a thread sums by itself, are by our kernel.
+fn multiplies_thin(device: &RocmDevice, dtype: DType) -> bool {
+    match dtype {
+        // Measured (docs/performance.md): without matrix units of f32, cuBLAS takes 0.6 of the time.
+        DType::F32 => !device.arch().starts_with("sm_"),
+        _ => !device.state().drops_denormals(),
+    }
+}
+
 fn in_packs(dtype: DType, k: usize, (a, rows): Placed, (w, columns): Placed) -> bool {
     let bits = k | a.leading | w.leading | a.batch_stride | w.batch_stride;
     let ends = rows.0.addr() | columns.0.addr();
@@ -77,7 +85,7 @@ fn in_packs(dtype: DType, k: usize, (a, rows): Placed, (w, columns): Placed) -> 
 /// The product on tiles, of any operands: f16, bf16, f32, f8e4m3, which are summed in f32, and f64.
 ///
 /// # Safety
-/// As [`few_rows`].
+/// See [`few_rows`].
 pub(super) unsafe fn tiled(
     dtype: DType,
     sizes: Sizes,
@@ -134,7 +142,7 @@ fn side(device: &RocmDevice, rows: usize, columns: usize, batches: usize) -> (Ti
     }
 }
 
-/// What all kernels are told.
+/// Arguments that all kernels take.
 fn plain((b, m, n, k): Sizes, (left, a): Placed, (right, w): Placed, out: &Output) -> Result<Product> {
     let strides = |operand: Operand| match operand.transposed {
         false => (operand.leading, 1),

@@ -1,10 +1,9 @@
 //! Products by rocBLAS.
 //!
 //! rocBLAS is column-major: a row-major C = A B is its C' = B' A', so the right side goes in first and m and n change places.
-use super::operand::Operand;
+use super::operand::{Operand, Output, OP};
 use super::precision::gemm_reduced_precision_f16;
-use super::{Output, OP};
-use crate::rocm_backend::device::ProductLibrary;
+use crate::rocm_backend::libraries::ProductLibrary;
 use crate::rocm_backend::RocmError;
 use crate::{DType, Result};
 use half::f16;

@@ -1,137 +1,25 @@
-//! Matrix products: of few rows by kernels of ours, which take the time of reading the right side; else by rocBLAS, or by
-//! tiles of ours where it has no kernels for the GPU.
+//! Matrix products.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `product`, `f8` | Candle's product, and one of f8e4m3 |
+//! | `calls` | a product as calls of BLAS |
+//! | `kernels`, `library` | products by kernels of ours, and by rocBLAS |
+//! | `operand` | the sides of a product, and where it is written |
+//! | `precision` | whether sums of f16, bf16 and f32 may be less precise |
 mod calls;
 mod f8;
 mod kernels;
 mod library;
 mod operand;
 mod precision;
-
-use super::strided;
-use crate::error::MatMulUnexpectedStriding;
-use crate::rocm_backend::device::{ProductLibrary, RocmDevice};
-use crate::rocm_backend::error::{dtype_mismatch, unsupported_dtype};
-use crate::rocm_backend::storage::{further, RocmStorage};
-use crate::{DType, Layout, Result};
-use calls::Calls;
-use hip_kernels::contract::DevicePtr;
-use operand::Side;
+mod product;
 
 pub use f8::matmul_f8;
 pub(crate) use library::widening_product;
+pub(crate) use operand::Output;
 pub use precision::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16, set_gemm_reduced_precision_f32,
 };
-
-const OP: &str = "matmul";
-
-/// `lhs` (b, m, k) times `rhs` (b, k, n), as a dense (b, m, n). For f16, bf16, f32 and f64; f16 and bf16 are summed in
-/// f32 unless reduced precision is allowed.
-pub(crate) fn matmul(
-    lhs: &RocmStorage,
-    rhs: &RocmStorage,
-    bmnk: (usize, usize, usize, usize),
-    lhs_layout: &Layout,
-    rhs_layout: &Layout,
-) -> Result<RocmStorage> {
-    let dtype = lhs.slice.dtype();
-    if dtype != rhs.slice.dtype() {
-        return Err(dtype_mismatch(OP, dtype, rhs.slice.dtype()));
-    }
-    if !multiplies(dtype) {
-        return Err(unsupported_dtype(OP, dtype));
-    }
-    multiply(lhs, rhs, bmnk, lhs_layout, rhs_layout)
-}
-
-/// The same for any dtype of both that [`product`] takes.
-fn multiply(
-    lhs: &RocmStorage,
-    rhs: &RocmStorage,
-    bmnk: (usize, usize, usize, usize),
-    lhs_layout: &Layout,
-    rhs_layout: &Layout,
-) -> Result<RocmStorage> {
-    let ((b, m, n, k), dtype) = (bmnk, lhs.slice.dtype());
-    if k == 0 {
-        return strided::zeros(&lhs.device, dtype, b * m * n);
-    }
-    // SAFETY: every element is written by the product.
-    let dst = unsafe { RocmStorage::alloc(&lhs.device, dtype, b * m * n, OP)? };
-    if b * m * n == 0 {
-        return Ok(dst);
-    }
-    let out = Output { device: &lhs.device, ptr: dst.slice.ptr(), row_stride: n, batch_stride: m * n };
-    product(lhs, rhs, bmnk, lhs_layout, rhs_layout, out)?;
-    Ok(dst)
-}
-
-/// Whether there are products of this dtype: f16, bf16, f32 and f64, as on the CPU device.
-pub(crate) fn multiplies(dtype: DType) -> bool {
-    matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
-}
-
-/// Where a product (b, m, n) is written, and on whose stream: rows are dense, and apart by `row_stride` elements.
-pub(crate) struct Output<'a> {
-    pub device: &'a RocmDevice,
-    pub ptr: DevicePtr,
-    pub row_stride: usize,
-    pub batch_stride: usize,
-}
-
-/// The same into memory that is there, for sizes and operands of one dtype that [`matmul`] would take, none of them 0, or
-/// of f8e4m3. The output has the room that its strides say.
-pub(crate) fn product(
-    lhs: &RocmStorage,
-    rhs: &RocmStorage,
-    bmnk: (usize, usize, usize, usize),
-    lhs_layout: &Layout,
-    rhs_layout: &Layout,
-    out: Output,
-) -> Result<()> {
-    let (b, m, n, k) = bmnk;
-    let fits = |layout: &Layout, rows, columns| {
-        matches!(layout.dims(), [batch @ .., r, c]
-            if *r == rows && *c == columns && batch.iter().product::<usize>() == b)
-    };
-    if !fits(lhs_layout, m, k) || !fits(rhs_layout, k, n) {
-        return Err(crate::Error::MatMulUnexpectedStriding(Box::new(MatMulUnexpectedStriding {
-            lhs_l: lhs_layout.clone(),
-            rhs_l: rhs_layout.clone(),
-            bmnk,
-            msg: "the dims do not fit the sizes",
-        }))
-        .bt());
-    }
-    let (mut left, mut right) = (Side::of(lhs, lhs_layout, m, k)?, Side::of(rhs, rhs_layout, k, n)?);
-    let calls = Calls::of((b, m, k), &mut left, &mut right, (out.row_stride, out.batch_stride))?;
-    // Each operand was made dense on its own stream.
-    let device = out.device;
-    for side in [left.storage(), right.storage()] {
-        device.state().order_after(side.device.state())?;
-        side.slice.used_by(&device.state().stream);
-    }
-    let (dtype, sizes) = (lhs.slice.dtype(), (calls.batches, calls.m, n, k));
-    let (a, w) = (left.ptr()?, right.ptr()?);
-    for [to_a, to_w, to_c] in calls.each() {
-        let (a, w) = ((calls.a, further(a, dtype, to_a)), (calls.w, further(w, dtype, to_w)));
-        let ptr = further(out.ptr, dtype, to_c);
-        let out = Output { device, ptr, row_stride: calls.c_row, batch_stride: calls.c_batch };
-        // SAFETY: the operands were checked against their buffers, and the output has the room that its strides say.
-        if unsafe { kernels::few_rows(dtype, sizes, a, w, &out)? } {
-            continue;
-        }
-        if dtype == DType::F8E4M3 {
-            // SAFETY: likewise.
-            unsafe { kernels::tiled(dtype, sizes, a, w, &out)? };
-            continue;
-        }
-        device.state().with_products(|library| match library {
-            ProductLibrary::Rocblas(handle) => library::gemm(&handle.0, (dtype, dtype), sizes, a, w, &out),
-            // SAFETY: likewise.
-            ProductLibrary::Own => unsafe { kernels::tiled(dtype, sizes, a, w, &out) },
-        })?;
-    }
-    Ok(())
-}
+pub(crate) use product::{matmul, multiplies, product};

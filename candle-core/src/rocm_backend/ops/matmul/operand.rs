@@ -1,10 +1,21 @@
 //! The sides of a product as BLAS takes them. Whatever strides it can express is used where it lies; anything else is made
 //! dense first.
-use super::OP;
+use crate::rocm_backend::device::RocmDevice;
 use crate::rocm_backend::ops::strided;
 use crate::rocm_backend::storage::RocmStorage;
 use crate::{Layout, Result};
 use hip_kernels::contract::DevicePtr;
+
+/// The name of the operation in errors.
+pub(super) const OP: &str = "matmul";
+
+/// Where a product (b, m, n) is written, and on whose stream: rows are dense, and apart by `row_stride` elements.
+pub(crate) struct Output<'a> {
+    pub device: &'a RocmDevice,
+    pub ptr: DevicePtr,
+    pub row_stride: usize,
+    pub batch_stride: usize,
+}
 
 /// One side of a product as BLAS sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +28,7 @@ pub(super) struct Operand {
 }
 
 impl Operand {
-    /// How BLAS can read one matrix of `layout`, if it can.
+    /// Returns how BLAS can read one matrix of `layout`, if it can.
     fn of(layout: &Layout, rows: usize, columns: usize) -> Option<Self> {
         let [.., row_stride, column_stride] = *layout.stride() else { return None };
         // The stride along a dim of size 1 is never walked.
@@ -63,7 +74,7 @@ pub(super) struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// Of matrices (rows, columns).
+    /// A side of matrices (rows, columns).
     pub(super) fn of(
         storage: &'a RocmStorage,
         layout: &'a Layout,
@@ -77,7 +88,7 @@ impl<'a> Side<'a> {
         Ok(Self { storage, layout, copy, operand, rows, columns })
     }
 
-    /// What is multiplied.
+    /// The storage that is multiplied.
     pub(super) fn storage(&self) -> &RocmStorage {
         self.copy.as_ref().map_or(self.storage, |(copy, _)| copy)
     }
@@ -91,7 +102,7 @@ impl<'a> Side<'a> {
         self.storage().ptr(self.layout(), OP)
     }
 
-    /// How BLAS reads one matrix of it.
+    /// Returns how BLAS reads one matrix of it.
     pub(super) fn operand(&self) -> Operand {
         self.operand
     }

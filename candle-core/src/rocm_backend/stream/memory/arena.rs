@@ -57,7 +57,7 @@ struct Segment {
     first: u32,
     /// Blocks in use.
     used: usize,
-    /// What [`Arena::given`] was when a block of it was last given back.
+    /// Value of [`Arena::given`] when a block of it was last given back.
     given: u64,
     /// When it was first seen unused since.
     since: Duration,

@@ -1,8 +1,8 @@
-//! What stays free, what may be kept and for how long, and what one request should take.
+//! Limits: what stays free, what may be kept and for how long, and what one request should take.
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// What stays free on the card: bytes, with an optional K, M or G, or a part of the card like `3%`.
+/// Memory that stays free on the card: bytes, with an optional K, M or G, or a part of the card like `3%`.
 pub const RESERVE_VARIABLE: &str = "CANDLE_ROCM_MEMORY_RESERVE";
 /// Seconds after which memory that nothing uses goes back to the driver; never if unset or 0.
 pub const IDLE_VARIABLE: &str = "CANDLE_ROCM_MEMORY_IDLE";
@@ -54,7 +54,7 @@ impl Limits {
         })
     }
 
-    /// How many of `free` bytes the share is.
+    /// Returns how many of `free` bytes the share is.
     pub(super) fn share_of(&self, free: usize) -> usize {
         percent_of(free, self.share.into())
     }

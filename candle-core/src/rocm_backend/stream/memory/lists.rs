@@ -4,7 +4,7 @@ use super::sizes;
 /// No block.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What a block is.
+/// State of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Handed out.

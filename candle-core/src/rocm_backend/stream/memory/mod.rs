@@ -26,7 +26,6 @@ mod step_tests;
 mod timer;
 
 use super::wait::StreamWait;
-use rocm_loader::DriverKind;
 use rocm_rs::hip;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -36,8 +35,8 @@ pub(crate) use limits::bytes;
 use limits::Limits;
 pub use limits::{IDLE_VARIABLE, PARKED_VARIABLE, RESERVE_VARIABLE, SHARE_VARIABLE};
 pub use pool::MemoryStats;
+pub(crate) use pool::{Allocation, Refusal};
 use pool::{Driver, Pool};
-pub(crate) use pool::{Refusal, Taken};
 use shared::Shared;
 use timer::Timer;
 
@@ -45,7 +44,7 @@ use timer::Timer;
 /// neighbour.
 const GAP: usize = 256;
 
-/// How often the timer looks within an idle time, and how often at most.
+/// Number of times that the timer looks within an idle time, and its shortest period.
 const LOOKS: u32 = 4;
 const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 
@@ -56,7 +55,7 @@ pub(crate) type Failed = (hip::Error, String);
 pub(crate) struct Memory {
     pool: Arc<Shared<Hip>>,
     device: hip::Device,
-    /// What idle times count from.
+    /// Start of all idle times.
     begun: Instant,
     /// Gives idle memory back; only while there is an idle time.
     timer: Mutex<Option<Timer>>,
@@ -124,7 +123,7 @@ impl Memory {
         let (_, total) = driver.info().map_err(|(error, call)| SetupError::Hip(error, call))?;
         let device =
             hip::Device::current().map_err(|error| SetupError::Hip(error, "hipGetDevice".to_string()))?;
-        let software = rocm_loader::driver().is_ok_and(|driver| driver.kind() == DriverKind::Emulator);
+        let software = rocm_loader::driver().is_ok_and(|driver| driver.is_software());
         let limits = Limits::of(total, shared_with_display && !software).map_err(SetupError::Setting)?;
         let pool = Arc::new(Shared::new(Pool::new(driver, limits, if software { GAP } else { 0 })));
         let memory = Self { pool, device, begun: Instant::now(), timer: Mutex::default() };
@@ -142,7 +141,7 @@ impl Memory {
         &self,
         bytes: usize,
         siblings_give_back: impl FnOnce() -> bool,
-    ) -> Result<Taken, Refusal<Failed>> {
+    ) -> Result<Allocation, Refusal<Failed>> {
         self.pool.take(bytes, siblings_give_back)
     }
 

@@ -5,7 +5,7 @@ use super::sizes;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-/// What the policy needs of a device. Dropping a segment gives it back to the driver, which waits for the device.
+/// Operations of a device that the policy needs. Dropping a segment frees it by the driver, which waits for the device.
 pub(super) trait Driver {
     type Segment;
     type Error;
@@ -34,9 +34,9 @@ const SLACK: usize = 64 << 20;
 
 /// Memory that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct Allocation {
     pub(crate) address: usize,
-    /// What to give back.
+    /// Memory to give back.
     pub(crate) block: BlockId,
 }
 
@@ -67,7 +67,7 @@ pub struct MemoryStats {
     pub fragmented: usize,
     /// Requests for memory that were met so far.
     pub requests: u64,
-    /// Those that were met without the driver.
+    /// Requests that were met without the driver.
     pub hits: u64,
     /// Left to the end of the process, since the device was stuck when it was to be given back.
     pub abandoned: usize,
@@ -85,7 +85,7 @@ pub(super) struct Pool<D: Driver> {
     /// Bytes that stay unused behind each request.
     gap: usize,
     arena: Arena,
-    /// What was got from the driver, by the number of its segment.
+    /// Segments from the driver, by their number.
     segments: Vec<Option<D::Segment>>,
     /// Only what counts calls; the rest is the arena's.
     counts: MemoryStats,
@@ -98,7 +98,7 @@ impl<D: Driver> Pool<D> {
     }
 
     /// Memory of at least `bytes` bytes.
-    pub(super) fn take(&mut self, bytes: usize) -> Result<Taken, Refusal<D::Error>> {
+    pub(super) fn take(&mut self, bytes: usize) -> Result<Allocation, Refusal<D::Error>> {
         let padded = bytes.max(1).saturating_add(self.gap);
         let Some(len) = sizes::block(padded) else {
             let (free, total) = self.driver.info().map_err(Refusal::Failed)?;
@@ -113,7 +113,7 @@ impl<D: Driver> Pool<D> {
             None => self.ask(bytes, padded, len)?,
         };
         self.counts.requests += 1;
-        Ok(Taken { address: self.arena.address(block), block })
+        Ok(Allocation { address: self.arena.address(block), block })
     }
 
     /// A free block of `len` bytes: one that was given back in this size, else a part of a larger one.
@@ -247,7 +247,7 @@ impl<D: Driver> Pool<D> {
         std::mem::forget(std::mem::take(&mut self.segments));
     }
 
-    /// How many bytes one request should ask for now: the share of what is free or idle, and no more than the reserve
+    /// Number of bytes that one request should ask for now: the share of what is free or idle, and no more than the reserve
     /// leaves.
     pub(super) fn allowed(&self) -> Result<usize, D::Error> {
         let (free, _) = self.driver.info()?;

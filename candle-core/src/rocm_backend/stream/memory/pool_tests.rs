@@ -1,7 +1,7 @@
 //! The policy on a device that only counts.
 use super::arena::BlockId;
 use super::limits::Limits;
-use super::pool::{Driver, Pool, Refusal, Taken};
+use super::pool::{Allocation, Driver, Pool, Refusal};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
@@ -258,7 +258,7 @@ fn idle_memory_goes_back_after_its_time() {
 #[test]
 fn a_gap_stays_behind_each_request() {
     let mut pool = Pool::new(card(1 << 30), ALL, 256);
-    let taken: Vec<Taken> = [256, 256, 1024, 1000].map(|bytes| pool.take(bytes).unwrap()).to_vec();
+    let taken: Vec<Allocation> = [256, 256, 1024, 1000].map(|bytes| pool.take(bytes).unwrap()).to_vec();
     for (pair, bytes) in taken.windows(2).zip([256, 256, 1024]) {
         assert!(pair[0].address + bytes + 256 <= pair[1].address);
     }

@@ -1,10 +1,10 @@
 //! A pool that several threads use at once, and that makes room with others on the same GPU.
 use super::arena::BlockId;
-use super::pool::{Driver, MemoryStats, Pool, Refusal, Taken};
+use super::pool::{Allocation, Driver, MemoryStats, Pool, Refusal};
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
-/// What a pool is locked with: the standard mutex, or one whose every schedule a test goes through.
+/// Lock of a pool: the standard mutex, or one whose every schedule a test goes through.
 pub(super) trait Lock<T> {
     fn of(value: T) -> Self;
     fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R;
@@ -39,7 +39,7 @@ impl<D: Driver, L: Lock<Pool<D>>> Shared<D, L> {
         &self,
         bytes: usize,
         siblings_give_back: impl FnOnce() -> bool,
-    ) -> Result<Taken, Refusal<D::Error>> {
+    ) -> Result<Allocation, Refusal<D::Error>> {
         let outcome = self.pool.with(|pool| pool.take(bytes));
         let short = matches!(outcome, Err(Refusal::OutOfMemory { .. } | Refusal::BeyondReserve { .. }));
         if short && siblings_give_back() {

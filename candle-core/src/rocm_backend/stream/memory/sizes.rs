@@ -14,13 +14,13 @@ const LONGEST: usize = 1 << 47;
 pub(super) const SHARED: [usize; 2] = [1 << 20, 8 << 20];
 const SEGMENTS: [usize; 2] = [2 << 20, 32 << 20];
 
-/// How many kinds of segments there are.
+/// Number of kinds of segments.
 pub(super) const KINDS: usize = SHARED.len() + 1;
 
 /// The kind of the largest blocks: a segment is got for each of them.
 pub(super) const LARGE: usize = SHARED.len();
 
-/// How many classes of lengths there are: eight for each power of two.
+/// Number of classes of lengths: eight for each power of two.
 pub(super) const CLASSES: usize = 8 * (LONGEST.ilog2() - GRANULE.ilog2() + 1) as usize;
 
 /// The kind of segment that a block comes from.
@@ -52,7 +52,7 @@ pub(super) fn class(len: usize) -> usize {
     8 * (power - GRANULE.ilog2()) as usize + eighth
 }
 
-/// How many bytes to ask the driver for, where a block of `block` bytes is wanted and none is free.
+/// Number of bytes to ask the driver for, where a block of `block` bytes is wanted and none is free.
 pub(super) fn segment(block: usize) -> usize {
     SEGMENTS.get(kind(block)).copied().unwrap_or(block)
 }

@@ -1,0 +1,165 @@
+//! The launches that are held back, and the memory that they need.
+use crate::rocm_backend::ops::quantized_row::MAX_MATRICES;
+use crate::rocm_backend::stream::{Allocation, Buffer, Stream};
+use hip_kernels::contract::{BlockFormat, DevicePtr, KernelId};
+use std::ops::Range;
+
+/// Memory that a held launch writes, unless its tensor was dropped.
+#[derive(Clone, Copy)]
+pub(super) struct Output {
+    pub(super) ptr: DevicePtr,
+    pub(super) is_wanted: bool,
+}
+
+impl Output {
+    pub(super) fn at(ptr: DevicePtr) -> Self {
+        Self { ptr, is_wanted: true }
+    }
+
+    /// Whether a tensor at `ptr` is this result.
+    pub(super) fn is(&self, ptr: DevicePtr) -> bool {
+        self.is_wanted && self.ptr.0 == ptr.0
+    }
+}
+
+/// `out = silu(x)` of dense f32.
+#[derive(Clone, Copy)]
+pub(super) struct Silu {
+    pub(super) x: DevicePtr,
+    pub(super) out: Output,
+    pub(super) numel: usize,
+}
+
+/// `out = silu * gate`.
+#[derive(Clone, Copy)]
+pub(super) struct Gated {
+    pub(super) silu: Silu,
+    pub(super) gate: DevicePtr,
+    pub(super) out: Output,
+}
+
+/// A matrix of `n` rows of blocks, and its product.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix {
+    pub(super) blocks: DevicePtr,
+    pub(super) n: usize,
+    pub(super) out: Output,
+}
+
+/// Products of one row of `k` f32 with matrices of one format.
+#[derive(Clone, Copy)]
+pub(super) struct Products {
+    pub(super) format: BlockFormat,
+    pub(super) k: usize,
+    pub(super) x: DevicePtr,
+    /// The launch that makes the row, merged into this one; `x` is then its result.
+    pub(super) gated: Option<Gated>,
+    pub(super) matrices: [Option<Matrix>; MAX_MATRICES],
+    /// Added to the only product, and where the sum goes.
+    pub(super) sum: Option<(DevicePtr, Output)>,
+    /// The activation of one of the products.
+    pub(super) silu: Option<Silu>,
+}
+
+impl Products {
+    /// The only product, if no other held launch uses it yet.
+    pub(super) fn alone(&self) -> Option<&Matrix> {
+        match &self.matrices {
+            [Some(matrix), None, ..] if self.sum.is_none() && self.silu.is_none() => Some(matrix),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) enum Work {
+    #[default]
+    Nothing,
+    Products(Products),
+    Gated(Gated),
+    /// Nothing to enqueue: quantized activations, for further products with what lies at `from` and has not changed.
+    Activations {
+        from: DevicePtr,
+        quantizer: KernelId,
+        rows: usize,
+        columns: usize,
+        bytes: Buffer<u8>,
+    },
+}
+
+// SAFETY: the pointers are addresses in device memory, which no thread reads through.
+unsafe impl Send for Work {}
+
+impl Work {
+    /// Whether a held launch reads from memory, or leaves a result there that no other held launch uses.
+    fn needs(&self, range: &Range<usize>) -> bool {
+        let at = |ptr: DevicePtr| range.contains(&ptr.0.addr());
+        let of_gated = |gated: &Gated| at(gated.silu.x) || at(gated.gate);
+        match self {
+            Work::Products(group) => {
+                let x = group.gated.as_ref().map_or_else(|| at(group.x), of_gated);
+                let matrices = group.matrices.iter().flatten();
+                let results = |matrix: &Matrix| group.sum.is_none() && at(matrix.out.ptr);
+                x || matrices.into_iter().any(|matrix| at(matrix.blocks) || results(matrix))
+                    || group.sum.is_some_and(|(summand, out)| at(summand) || at(out.ptr))
+                    || group.silu.is_some_and(|silu| at(silu.out.ptr))
+            }
+            Work::Gated(gated) => of_gated(gated) || at(gated.out.ptr),
+            Work::Nothing | Work::Activations { .. } => false,
+        }
+    }
+
+    /// Results that other held launches use: they need not be computed for themselves.
+    fn intermediate(&mut self) -> impl Iterator<Item = &mut Output> {
+        let (gated, sum) = match self {
+            Work::Products(group) => {
+                let first = group.matrices[0].as_mut().filter(|_| group.sum.is_some());
+                let gated = group.gated.as_mut().map(|gated| (&mut gated.silu.out, Some(&mut gated.out)));
+                (gated, first.map(|matrix| &mut matrix.out))
+            }
+            Work::Gated(gated) => (Some((&mut gated.silu.out, None)), None),
+            _ => (None, None),
+        };
+        gated.into_iter().flat_map(|(silu, out)| std::iter::once(silu).chain(out)).chain(sum)
+    }
+}
+
+/// Launches that a device holds back.
+#[derive(Default)]
+pub(super) struct Held {
+    pub(super) work: Work,
+    /// Memory that was given back while a held launch still needs it.
+    retained: Vec<(Allocation, Range<usize>)>,
+    /// Given back when the lock is open again.
+    pub(super) retired: Option<Buffer<u8>>,
+    /// An error that could not be returned where it occurred.
+    pub(super) failure: Option<crate::Error>,
+}
+
+impl Held {
+    /// Whether the stream has to come here before it goes on.
+    pub(super) fn is_pending(&self) -> bool {
+        !matches!(self.work, Work::Nothing) || self.failure.is_some()
+    }
+
+    /// Returns the memory, unless a held launch needs it. Results in it are not wanted any more.
+    pub(super) fn retain(&mut self, memory: Allocation, bytes: usize) -> Option<Allocation> {
+        let range = memory.address..memory.address + bytes;
+        if self.work.needs(&range) {
+            self.retained.push((memory, range));
+            return None;
+        }
+        for output in self.work.intermediate() {
+            output.is_wanted &= output.ptr.0.addr() != memory.address;
+        }
+        Some(memory)
+    }
+
+    /// Gives back the memory that no held launch needs any more.
+    pub(super) fn release(&mut self, stream: &Stream) {
+        let Held { work, retained, .. } = self;
+        while let Some(at) = retained.iter().position(|(_, range)| !work.needs(range)) {
+            stream.release_memory(retained.swap_remove(at).0);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Which launches are held back, and what they are merged with.
+use super::enqueue;
+use super::held::{Gated, Held, Matrix, Output, Products, Silu, Work};
+use crate::op::{BinaryOpT, UnaryOpT};
+use crate::rocm_backend::device::{Attachment, DeviceState, RocmDevice};
+use crate::rocm_backend::ops::elementwise::ContractOp;
+use crate::rocm_backend::ops::Operand;
+use crate::rocm_backend::storage::RocmStorage;
+use crate::rocm_backend::stream::{Allocation, Buffer, HeldLaunches};
+use crate::rocm_backend::RocmError;
+use crate::{DType, Layout, Result};
+use hip_kernels::contract::{BinaryOp, BlockFormat, DevicePtr, KernelId, QuantizedRow, UnaryOp};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// `0` launches every operation by itself, for devices that are opened later.
+pub const FUSION_VARIABLE: &str = "CANDLE_ROCM_FUSION";
+
+/// The held launches of a device.
+struct Fusion {
+    enabled: AtomicBool,
+    held: Mutex<Held>,
+}
+
+impl Attachment for Fusion {
+    fn attach(device: &Arc<DeviceState>) -> Self {
+        device.stream.set_held_launches(Box::new(OfDevice(Arc::downgrade(device))));
+        let enabled = std::env::var_os(FUSION_VARIABLE).is_none_or(|value| value != "0");
+        Self { enabled: AtomicBool::new(enabled), held: Mutex::default() }
+    }
+
+    fn before_close(&self, device: &DeviceState) -> Result<()> {
+        self.enqueue(device)
+    }
+}
+
+impl Fusion {
+    /// Locks what is held back, and notes on the stream afterwards whether there is anything.
+    fn with_held<R>(&self, device: &DeviceState, work: impl FnOnce(&mut Held) -> R) -> R {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = work(&mut held);
+        device.stream.set_has_held(held.is_pending());
+        let retired = held.retired.take();
+        drop(held);
+        drop(retired);
+        result
+    }
+
+    /// [`Self::with_held`] for work that may be held back afterwards, unless fusion is off.
+    fn hold(&self, device: &DeviceState, work: impl FnOnce(&mut Held) -> Result<()>) -> Result<()> {
+        let result = self.with_held(device, work);
+        match self.enabled.load(Ordering::Relaxed) {
+            true => result,
+            false => result.and(self.enqueue(device)),
+        }
+    }
+
+    fn enqueue(&self, device: &DeviceState) -> Result<()> {
+        self.with_held(device, |held| {
+            let enqueued = enqueue::all(device, held);
+            held.failure.take().map_or(enqueued, Err)
+        })
+    }
+}
+
+/// The held launches as a stream sees them.
+struct OfDevice(Weak<DeviceState>);
+
+impl HeldLaunches for OfDevice {
+    fn enqueue(&self) -> Result<()> {
+        self.0.upgrade().map_or(Ok(()), |device| device.attachment::<Fusion>().enqueue(&device))
+    }
+
+    fn enqueue_silently(&self) {
+        if let Some(device) = self.0.upgrade() {
+            device.attachment::<Fusion>().with_held(&device, |held| {
+                if let Err(error) = enqueue::all(&device, held) {
+                    held.failure = Some(error);
+                }
+            });
+        }
+    }
+
+    fn retain(&self, memory: Allocation, bytes: usize) -> Option<Allocation> {
+        match self.0.upgrade() {
+            None => Some(memory),
+            Some(device) => {
+                device.attachment::<Fusion>().with_held(&device, |held| held.retain(memory, bytes))
+            }
+        }
+    }
+}
+
+/// A matrix of blocks, `n` rows of `k`, and the row of f32 that it is multiplied with.
+#[derive(Clone, Copy)]
+pub(crate) struct RowProduct {
+    pub(crate) format: BlockFormat,
+    pub(crate) blocks: DevicePtr,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) x: DevicePtr,
+    pub(crate) out: DevicePtr,
+}
+
+/// Upstream's operation `U`, if it is held back.
+#[inline]
+pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<Option<RocmStorage>> {
+    match ContractOp::<U>::UNARY == UnaryOp::Silu && src.device.state().stream.has_held() {
+        true => operation(U::NAME, [(src, layout); 2], |held, _, [x, _], out, numel| {
+            Ok(silu(held, x, out, numel))
+        }),
+        false => Ok(None),
+    }
+}
+
+/// Upstream's operation `B`, if it is held back; the layouts have the same dims.
+#[inline]
+pub(crate) fn binary<B: BinaryOpT>(lhs: Operand, rhs: Operand) -> Result<Option<RocmStorage>> {
+    let merge = match ContractOp::<B>::BINARY {
+        BinaryOp::Badd => sum,
+        BinaryOp::Bmul => gate,
+        _ => return Ok(None),
+    };
+    match lhs.0.device.state().stream.has_held() {
+        true => operation(B::NAME, [lhs, rhs], merge),
+        false => Ok(None),
+    }
+}
+
+/// The result of an operation of dense f32, if `merge` holds it back.
+fn operation(
+    op: &'static str,
+    [(lhs, lhs_layout), (rhs, rhs_layout)]: [Operand; 2],
+    merge: impl FnOnce(&mut Held, &DeviceState, [DevicePtr; 2], DevicePtr, usize) -> Result<bool>,
+) -> Result<Option<RocmStorage>> {
+    let device = &lhs.device;
+    let is_dense = |storage: &RocmStorage, layout: &Layout| {
+        storage.slice.dtype() == DType::F32 && layout.is_contiguous() && storage.device.id() == device.id()
+    };
+    if !is_dense(lhs, lhs_layout) || !is_dense(rhs, rhs_layout) {
+        return Ok(None);
+    }
+    let numel = lhs_layout.shape().elem_count();
+    let operands = [lhs.ptr(lhs_layout, op)?, rhs.ptr(rhs_layout, op)?];
+    // SAFETY: every element is written by what is held back, or nothing reads it.
+    let dst = unsafe { RocmStorage::alloc(device, DType::F32, numel, op)? };
+    let (state, out) = (device.state(), dst.slice.ptr());
+    state.stream.bind()?;
+    let fusion = state.attachment::<Fusion>();
+    let is_held = fusion.with_held(state, |held| merge(held, state, operands, out, numel))?;
+    Ok(is_held.then_some(dst))
+}
+
+/// Holds `out = silu(x)` back if `x` is a held product.
+fn silu(held: &mut Held, x: DevicePtr, out: DevicePtr, numel: usize) -> bool {
+    let Work::Products(group) = &mut held.work else { return false };
+    let mut products = group.matrices.iter().flatten();
+    let is_product = group.silu.is_none()
+        && group.sum.is_none()
+        && products.any(|matrix| matrix.out.is(x) && matrix.n == numel);
+    if is_product {
+        group.silu = Some(Silu { x, out: Output::at(out), numel });
+    }
+    is_product
+}
+
+/// The operand beside the one that is the result `held`, if just one is.
+fn other(held: Output, [lhs, rhs]: [DevicePtr; 2]) -> Option<DevicePtr> {
+    match (held.is(lhs), held.is(rhs)) {
+        (true, false) => Some(rhs),
+        (false, true) => Some(lhs),
+        _ => None,
+    }
+}
+
+/// Holds `out = lhs * rhs` back if one side is a held `silu`. The products are enqueued.
+fn gate(
+    held: &mut Held,
+    device: &DeviceState,
+    operands: [DevicePtr; 2],
+    out: DevicePtr,
+    numel: usize,
+) -> Result<bool> {
+    let Work::Products(group) = held.work else { return Ok(false) };
+    let Some(silu) = group.silu.filter(|silu| silu.numel == numel) else { return Ok(false) };
+    let Some(gate) = other(silu.out, operands) else { return Ok(false) };
+    let result = enqueue::products(device, &Products { silu: None, ..group });
+    held.work = Work::Gated(Gated { silu, gate, out: Output::at(out) });
+    held.release(&device.stream);
+    result.map(|()| true)
+}
+
+/// Holds `out = lhs + rhs` back if one side is a held product.
+fn sum(
+    held: &mut Held,
+    _: &DeviceState,
+    operands: [DevicePtr; 2],
+    out: DevicePtr,
+    numel: usize,
+) -> Result<bool> {
+    let Work::Products(group) = &mut held.work else { return Ok(false) };
+    let Some(matrix) = group.alone().filter(|matrix| matrix.n == numel) else { return Ok(false) };
+    let Some(summand) = other(matrix.out, operands) else { return Ok(false) };
+    group.sum = Some((summand, Output::at(out)));
+    Ok(true)
+}
+
+/// Binds the GPU, and loads a kernel whose module enqueues when it is loaded, before anything is held back.
+fn load_ahead(device: &DeviceState, kernel: KernelId) -> Result<()> {
+    if device.is_loaded(kernel) {
+        return device.stream.bind();
+    }
+    device.stream.begin()?;
+    device.function(kernel).map(|_| ())
+}
+
+impl RocmDevice {
+    /// Switches the merging of launches on or off; in place of `CANDLE_ROCM_FUSION`. Results have the same bits either
+    /// way. What is held back by then is enqueued.
+    ///
+    /// # Errors
+    /// Those of the held launches.
+    pub fn set_fusion(&self, enabled: bool) -> Result<()> {
+        self.state().stream.begin()?;
+        self.state().attachment::<Fusion>().enabled.store(enabled, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Enqueues the product of one row with a matrix, or holds it back for what follows. It takes rows that fit into LDS
+    /// as bytes.
+    ///
+    /// # Errors
+    /// If no kernel multiplies the format, or those of what was held back before.
+    ///
+    /// # Safety
+    /// `x` has `k` elements in packs, the matrix `n` rows of `k`, and `out` room for `n`.
+    pub(crate) unsafe fn defer_product(&self, product: RowProduct) -> Result<()> {
+        let state = self.state();
+        let RowProduct { format, blocks, n, k, x, out } = product;
+        let Some(kernel) = QuantizedRow::kernel(format) else {
+            return Err(RocmError::Unsupported(format!("no kernel multiplies {}", format.name())).into());
+        };
+        load_ahead(state, kernel.id())?;
+        let matrix = Matrix { blocks, n, out: Output::at(out) };
+        state.attachment::<Fusion>().hold(state, |held| {
+            let gated = match &mut held.work {
+                Work::Products(group) if group.format == format && group.k == k && group.sum.is_none() => {
+                    let free = group.matrices.iter_mut().find(|matrix| matrix.is_none());
+                    match free.filter(|_| group.gated.is_none() && group.x.0 == x.0) {
+                        Some(free) => {
+                            *free = Some(matrix);
+                            return Ok(());
+                        }
+                        None => None,
+                    }
+                }
+                Work::Gated(gated) if gated.out.is(x) && gated.silu.numel == k => Some(*gated),
+                _ => None,
+            };
+            let result = match gated {
+                Some(_) => Ok(()),
+                None => enqueue::all(state, held),
+            };
+            let matrices = [Some(matrix), None, None];
+            held.work = Work::Products(Products { format, k, x, gated, matrices, sum: None, silu: None });
+            result
+        })
+    }
+
+    /// Has `launch` enqueue a product with quantized activations: with those that the product before used, if nothing
+    /// else was enqueued since and they were made by the first of `kernels`, or those that `make` enqueues. Both
+    /// enqueue one of `kernels` each and nothing else, by [`DeviceState::launch_now`].
+    pub(crate) fn with_activations(
+        &self,
+        from: DevicePtr,
+        (rows, columns): (usize, usize),
+        kernels: [KernelId; 2],
+        make: impl FnOnce() -> Result<Buffer<u8>>,
+        launch: impl FnOnce(DevicePtr) -> Result<()>,
+    ) -> Result<()> {
+        let state = self.state();
+        kernels.into_iter().try_for_each(|kernel| load_ahead(state, kernel))?;
+        state.attachment::<Fusion>().hold(state, |held| {
+            if let Work::Activations { from: of, quantizer, rows: r, columns: c, bytes } = &held.work {
+                if (of.0, *quantizer, *r, *c) == (from.0, kernels[0], rows, columns) {
+                    return launch(bytes.ptr());
+                }
+            }
+            enqueue::all(state, held)?;
+            let bytes = make()?;
+            let result = launch(bytes.ptr());
+            held.work = Work::Activations { from, quantizer: kernels[0], rows, columns, bytes };
+            result
+        })
+    }
+}

@@ -1,0 +1,76 @@
+//! The library for matrix products: rocBLAS, or our own kernels where rocBLAS has none for the GPU.
+use crate::rocm_backend::device::{DeviceState, RocmDevice};
+use crate::rocm_backend::error::notes;
+use crate::rocm_backend::RocmError;
+use crate::Result;
+use rocm_rs::rocblas;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Implementation of a device's matrix products.
+pub(crate) enum ProductLibrary {
+    /// rocBLAS' handle, bound to the device's stream.
+    Rocblas(Handle),
+    /// Tiles of ours: rocBLAS would end the process, since it has no kernels for this GPU.
+    Own,
+}
+
+pub(crate) struct Handle(pub(crate) rocblas::Handle);
+
+// SAFETY: a handle may be used from any thread, one at a time; it lives under the device's mutex.
+unsafe impl Send for Handle {}
+
+impl ProductLibrary {
+    /// The GPU is not yet bound.
+    fn open(state: &DeviceState) -> Result<Self> {
+        let tensile_files = rocm_loader::driver().and_then(|driver| driver.tensile_files(state.arch()));
+        if let Err(rocm_loader::LoadError::NoTensileFiles { .. }) = tensile_files {
+            return Ok(Self::Own);
+        }
+        state.stream.bind()?;
+        let handle = state.checked(rocblas::Handle::new(), || "rocblas_create_handle".to_string())?;
+        state.checked(handle.set_stream(state.stream.hip()), || "rocblas_set_stream".to_string())?;
+        Ok(Self::Rocblas(Handle(handle)))
+    }
+}
+
+impl RocmDevice {
+    /// Checks that rocBLAS is there and has kernels for this GPU. Without such kernels a plain product of ours takes its
+    /// place.
+    ///
+    /// # Errors
+    /// What is missing, where it was looked for, and what to do.
+    pub fn check_rocblas(&self) -> Result<()> {
+        rocm_loader::driver()
+            .and_then(|driver| driver.tensile_files(self.arch()))
+            .map_err(RocmError::from)?;
+        Ok(())
+    }
+}
+
+impl DeviceState {
+    /// The library for products, opened at the first one. Held while a call of it is enqueued.
+    pub(crate) fn with_products<R>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&ProductLibrary) -> Result<R>,
+    ) -> Result<R> {
+        let products = self.attachment::<Mutex<Option<ProductLibrary>>>();
+        match &mut *products.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(library) => work(library),
+            empty => work(empty.insert(ProductLibrary::open(self)?)),
+        }
+    }
+
+    /// Whether products go to rocBLAS, which has no kernels for some GPUs.
+    pub(crate) fn has_product_library(self: &Arc<Self>) -> Result<bool> {
+        self.with_products(|library| Ok(matches!(library, ProductLibrary::Rocblas(_))))
+    }
+
+    /// Turns rocBLAS' result into ours; `call` is only made up on failure.
+    pub(crate) fn checked<T>(&self, result: rocblas::Result<T>, call: impl FnOnce() -> String) -> Result<T> {
+        result.map_err(|error| {
+            let notes = notes(None);
+            let _ = rocm_rs::hip::get_last_error();
+            RocmError::Rocblas { call: call(), device: self.label().to_string(), error, notes }.into()
+        })
+    }
+}

@@ -1,0 +1,26 @@
+//! HIP's functions onto libcuda.
+pub(crate) mod context;
+mod event;
+mod memory;
+mod module;
+mod names;
+mod properties;
+pub(crate) mod status;
+mod stream;
+
+use rocm_driver_api::hip::*;
+use rocm_driver_api::{Table, table};
+
+/// HIP's functions under their C names.
+mod functions {
+    pub(super) use super::context::*;
+    pub(super) use super::event::*;
+    pub(super) use super::memory::*;
+    pub(super) use super::module::*;
+    pub(super) use super::names::*;
+    pub(super) use super::properties::*;
+    pub(super) use super::status::*;
+    pub(super) use super::stream::*;
+}
+
+pub(crate) const TABLE: Table = rocm_driver_api::hip_functions!(table functions);

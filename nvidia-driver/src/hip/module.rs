@@ -1,0 +1,213 @@
+//! Code objects, their functions and globals, and launches.
+#![allow(non_snake_case, reason = "named as in C")]
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::null_mut;
+
+use object::elf::{ELFMAG, EM_AMDGPU, EM_CUDA};
+use rocm_rs::hip::bindings::{
+    hipDeviceptr_t, hipError_t, hipError_t_hipErrorFileNotFound, hipError_t_hipErrorInvalidImage,
+    hipError_t_hipErrorInvalidValue, hipError_t_hipErrorNoBinaryForGpu, hipError_t_hipErrorNotSupported,
+    hipFunction_attribute, hipFunction_t, hipJitOption, hipModule_t, hipStream_t,
+};
+
+use super::context::{current, handed_on, null_pointer, with_context};
+use super::properties::{self, SHARED_BYTES};
+use super::status::{SUCCESS, refused};
+
+/// `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES` and `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+const STATIC_SHARED: c_uint = 1;
+const MAX_DYNAMIC_SHARED: c_uint = 8;
+/// The last of the attributes that both sides number alike.
+const LAST_SHARED_ATTRIBUTE: hipFunction_attribute = 9;
+
+/// How HIP's bundles of code objects begin.
+const BUNDLE: &[u8] = b"__CLANG_OFFLOAD_BUNDLE__";
+
+pub(crate) unsafe extern "C" fn hipModuleLoad(module: *mut hipModule_t, fname: *const c_char) -> hipError_t {
+    if fname.is_null() {
+        return refused(hipError_t_hipErrorInvalidValue, "the file's name is null".to_owned());
+    }
+    // SAFETY: the caller's text.
+    let name = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(fname) }.to_bytes()));
+    match std::fs::read(name) {
+        // What is looked at first must be there.
+        Ok(image) if image.len() < 64 => not_an_object(),
+        // SAFETY: the caller's place; the bytes are those of the file.
+        Ok(image) => unsafe { hipModuleLoadData(module, image.as_ptr().cast()) },
+        Err(error) => refused(hipError_t_hipErrorFileNotFound, format!("{}: {error}", name.display())),
+    }
+}
+
+pub(crate) unsafe extern "C" fn hipModuleLoadData(
+    module: *mut hipModule_t,
+    image: *const c_void,
+) -> hipError_t {
+    if module.is_null() || image.is_null() {
+        return null_pointer();
+    }
+    // SAFETY: the caller's image, as long as its own header says.
+    let machine = match unsafe { machine_of(image.cast()) } {
+        Ok(machine) => machine,
+        Err(code) => return code,
+    };
+    if machine != EM_CUDA {
+        return for_another_gpu(&match machine {
+            EM_AMDGPU => "an AMD code object".to_owned(),
+            other => format!("an ELF file for machine {other}"),
+        });
+    }
+    // SAFETY: the caller's place and image.
+    with_context("cuModuleLoadData", |cuda| unsafe { (cuda.cuModuleLoadData)(module, image) })
+}
+
+/// The ELF machine of an image of unknown length, which is read no further than its beginning allows.
+unsafe fn machine_of(image: *const u8) -> Result<u16, hipError_t> {
+    // SAFETY: each byte is only read if those before it are as expected.
+    let begins_with =
+        |text: &[u8]| text.iter().enumerate().all(|(at, byte)| unsafe { image.add(at).read() } == *byte);
+    if begins_with(&ELFMAG) {
+        // SAFETY: an ELF header has 64 bytes; its machine is the little-endian number at byte 18.
+        Ok(u16::from_le_bytes(unsafe { [image.add(18).read(), image.add(19).read()] }))
+    } else if begins_with(BUNDLE) {
+        Err(for_another_gpu("a bundle of AMD code objects"))
+    } else {
+        Err(not_an_object())
+    }
+}
+
+fn not_an_object() -> hipError_t {
+    let reason = "the image is no NVIDIA object (an ELF file for machine 190)".to_owned();
+    refused(hipError_t_hipErrorInvalidImage, reason)
+}
+
+fn for_another_gpu(what: &str) -> hipError_t {
+    let arch = properties::arch(current()).unwrap_or_else(|| "sm_XX".to_owned());
+    let reason =
+        format!("the image is {what}, and this GPU is NVIDIA's {arch}: build with CANDLE_ROCM_ARCHS={arch}");
+    refused(hipError_t_hipErrorNoBinaryForGpu, reason)
+}
+
+pub(crate) unsafe extern "C" fn hipModuleLoadDataEx(
+    module: *mut hipModule_t,
+    image: *const c_void,
+    numOptions: c_uint,
+    _: *mut hipJitOption,
+    _: *mut *mut c_void,
+) -> hipError_t {
+    if numOptions != 0 {
+        let reason = "hipModuleLoadDataEx takes no options here: nothing is compiled at run time".to_owned();
+        return refused(hipError_t_hipErrorNotSupported, reason);
+    }
+    // SAFETY: the caller's place and image.
+    unsafe { hipModuleLoadData(module, image) }
+}
+
+handed_on! {
+    hipModuleUnload => cuModuleUnload(module: hipModule_t);
+    hipModuleGetGlobal => cuModuleGetGlobal(
+        dptr: *mut hipDeviceptr_t, bytes: *mut usize, hmod: hipModule_t, name: *const c_char
+    );
+    hipModuleOccupancyMaxActiveBlocksPerMultiprocessor => cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        numBlocks: *mut c_int, f: hipFunction_t, blockSize: c_int, dynSharedMemPerBlk: usize
+    );
+}
+
+pub(crate) unsafe extern "C" fn hipModuleGetFunction(
+    function: *mut hipFunction_t,
+    module: hipModule_t,
+    kname: *const c_char,
+) -> hipError_t {
+    if function.is_null() {
+        return null_pointer();
+    }
+    // SAFETY: the caller's place, module and text.
+    match with_context("cuModuleGetFunction", |cuda| unsafe {
+        (cuda.cuModuleGetFunction)(function, module, kname)
+    }) {
+        // SAFETY: just written.
+        SUCCESS => allow_all_shared(unsafe { function.read() }),
+        code => code,
+    }
+}
+
+/// Lets the function be launched with as much dynamic LDS as an AMD GPU would take; CUDA's own limit is 48 KiB.
+fn allow_all_shared(function: hipFunction_t) -> hipError_t {
+    let mut used: c_int = 0;
+    let code = with_context("cuFuncGetAttribute", |cuda| {
+        // SAFETY: a live function, and a place for one int.
+        unsafe { (cuda.cuFuncGetAttribute)(&mut used, STATIC_SHARED, function) }
+    });
+    if code != SUCCESS {
+        return code;
+    }
+    let bytes = (properties::shared_bytes(current()).min(SHARED_BYTES) - used).max(0);
+    with_context("cuFuncSetAttribute", |cuda| {
+        // SAFETY: a live function.
+        unsafe { (cuda.cuFuncSetAttribute)(function, MAX_DYNAMIC_SHARED, bytes) }
+    })
+}
+
+#[rustfmt::skip]
+pub(crate) unsafe extern "C" fn hipModuleLaunchKernel(
+    f: hipFunction_t, gridDimX: c_uint, gridDimY: c_uint, gridDimZ: c_uint, blockDimX: c_uint, blockDimY: c_uint,
+    blockDimZ: c_uint, sharedMemBytes: c_uint, stream: hipStream_t, kernelParams: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> hipError_t {
+    let mut list;
+    let extra = match extra.is_null() {
+        true => null_mut(),
+        // SAFETY: the caller's list.
+        false => match unsafe { translated(extra) } {
+            Some(translated) => {
+                list = translated;
+                list.as_mut_ptr()
+            }
+            None => {
+                let reason = "hipModuleLaunchKernel's `extra` is no list of a buffer, its size and an end";
+                return refused(hipError_t_hipErrorInvalidValue, reason.to_owned());
+            }
+        },
+    };
+    let [x, y, z] = [gridDimX, gridDimY, gridDimZ];
+    let [a, b, c] = [blockDimX, blockDimY, blockDimZ];
+    // SAFETY: the caller's function, stream and arguments.
+    with_context("cuLaunchKernel", |cuda| unsafe {
+        (cuda.cuLaunchKernel)(f, x, y, z, a, b, c, sharedMemBytes, stream, kernelParams, extra)
+    })
+}
+
+/// HIP's list of marked values as CUDA's: the buffer and the size are marked alike, HIP's end is 3 and CUDA's is 0.
+unsafe fn translated(extra: *mut *mut c_void) -> Option<[*mut c_void; 5]> {
+    const BUFFER: usize = 1;
+    const SIZE: usize = 2;
+    const END: usize = 3;
+    let mut list = [null_mut(); 5];
+    for at in [0, 2, 4] {
+        // SAFETY: the caller's list goes on until its end.
+        let marker = unsafe { extra.add(at).read() };
+        match marker.addr() {
+            END => return Some(list),
+            BUFFER | SIZE if at < 4 => {
+                list[at] = marker;
+                // SAFETY: as above; a value follows.
+                list[at + 1] = unsafe { extra.add(at + 1).read() };
+            }
+            _ => return None,
+        }
+    }
+    None
+}
+
+pub(crate) unsafe extern "C" fn hipFuncGetAttribute(
+    value: *mut c_int,
+    attrib: hipFunction_attribute,
+    hfunc: hipFunction_t,
+) -> hipError_t {
+    if attrib > LAST_SHARED_ATTRIBUTE {
+        return refused(hipError_t_hipErrorInvalidValue, format!("a function has no attribute {attrib}"));
+    }
+    // SAFETY: the caller's place and function.
+    with_context("cuFuncGetAttribute", |cuda| unsafe { (cuda.cuFuncGetAttribute)(value, attrib, hfunc) })
+}

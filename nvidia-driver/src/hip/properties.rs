@@ -1,0 +1,189 @@
+//! Properties and attributes of a device.
+#![allow(non_snake_case, reason = "named as in C")]
+use std::ffi::{c_char, c_int, c_uint};
+
+use rocm_rs::hip::bindings::{
+    self as hip, hipDevice_t, hipDeviceAttribute_t, hipDeviceProp_tR0600, hipError_t,
+    hipError_t_hipErrorNotSupported,
+};
+
+use super::context::{about_device, give, null_pointer};
+use super::status::{SUCCESS, refused};
+
+/// The most LDS of a workgroup on AMD, and here as well.
+pub(super) const SHARED_BYTES: c_int = 64 << 10;
+
+/// Attributes as CUDA numbers them (`CU_DEVICE_ATTRIBUTE_...`) that are used outside of the tables.
+const SHARED_PER_BLOCK_OPTIN: c_uint = 97;
+const MAJOR: c_uint = 75;
+const MINOR: c_uint = 76;
+
+/// The attribute of a device; `None` if CUDA does not know it, which is no failure of the call that asks.
+fn attribute(ordinal: c_int, number: c_uint) -> Option<c_int> {
+    let mut found = None;
+    about_device(ordinal, "cuDeviceGetAttribute", |cuda, device| {
+        let mut value = 0;
+        // SAFETY: writes one int.
+        let code = unsafe { (cuda.cuDeviceGetAttribute)(&mut value, number, device) };
+        found = (code == 0).then_some(value);
+        0
+    });
+    found
+}
+
+/// `sm_90`.
+pub(super) fn arch(ordinal: c_int) -> Option<String> {
+    Some(format!("sm_{}{}", attribute(ordinal, MAJOR)?, attribute(ordinal, MINOR)?))
+}
+
+/// The most shared memory of a block, static and dynamic.
+pub(super) fn shared_bytes(ordinal: c_int) -> c_int {
+    attribute(ordinal, SHARED_PER_BLOCK_OPTIN).unwrap_or(48 << 10)
+}
+
+/// CUDA's numbers of attributes with HIP's fields of the properties and HIP's attributes.
+macro_rules! attributes {
+    ($($number:literal: [$($field:ident $([$index:literal])?)*] [$($attribute:ident)*];)*) => {
+        /// Sets the fields of the properties that CUDA knows.
+        fn fill(properties: &mut hipDeviceProp_tR0600, ordinal: c_int) {
+            $(if let Some(_value) = attribute(ordinal, $number) {
+                $(properties.$field$([$index])? = _value as _;)*
+            })*
+        }
+
+        const ATTRIBUTES: &[(hipDeviceAttribute_t, c_uint)] = &[$($((hip::$attribute, $number),)*)*];
+    };
+}
+
+attributes! {
+    1: [maxThreadsPerBlock] [hipDeviceAttribute_t_hipDeviceAttributeMaxThreadsPerBlock];
+    2: [maxThreadsDim[0]] [hipDeviceAttribute_t_hipDeviceAttributeMaxBlockDimX];
+    3: [maxThreadsDim[1]] [hipDeviceAttribute_t_hipDeviceAttributeMaxBlockDimY];
+    4: [maxThreadsDim[2]] [hipDeviceAttribute_t_hipDeviceAttributeMaxBlockDimZ];
+    5: [maxGridSize[0]] [hipDeviceAttribute_t_hipDeviceAttributeMaxGridDimX];
+    6: [maxGridSize[1]] [hipDeviceAttribute_t_hipDeviceAttributeMaxGridDimY];
+    7: [maxGridSize[2]] [hipDeviceAttribute_t_hipDeviceAttributeMaxGridDimZ];
+    9: [totalConstMem] [hipDeviceAttribute_t_hipDeviceAttributeTotalConstantMemory];
+    10: [warpSize] [hipDeviceAttribute_t_hipDeviceAttributeWarpSize];
+    11: [memPitch] [hipDeviceAttribute_t_hipDeviceAttributeMaxPitch];
+    12: [regsPerBlock] [hipDeviceAttribute_t_hipDeviceAttributeMaxRegistersPerBlock];
+    13: [clockRate] [hipDeviceAttribute_t_hipDeviceAttributeClockRate];
+    14: [textureAlignment] [];
+    15: [deviceOverlap] [];
+    16: [multiProcessorCount] [hipDeviceAttribute_t_hipDeviceAttributeMultiprocessorCount hipDeviceAttribute_t_hipDeviceAttributePhysicalMultiProcessorCount];
+    17: [kernelExecTimeoutEnabled] [hipDeviceAttribute_t_hipDeviceAttributeKernelExecTimeout];
+    18: [integrated] [hipDeviceAttribute_t_hipDeviceAttributeIntegrated];
+    19: [canMapHostMemory] [hipDeviceAttribute_t_hipDeviceAttributeCanMapHostMemory];
+    20: [computeMode] [hipDeviceAttribute_t_hipDeviceAttributeComputeMode];
+    30: [surfaceAlignment] [];
+    31: [concurrentKernels] [hipDeviceAttribute_t_hipDeviceAttributeConcurrentKernels];
+    32: [ECCEnabled] [hipDeviceAttribute_t_hipDeviceAttributeEccEnabled];
+    33: [pciBusID] [hipDeviceAttribute_t_hipDeviceAttributePciBusId];
+    34: [pciDeviceID] [hipDeviceAttribute_t_hipDeviceAttributePciDeviceId];
+    35: [tccDriver] [];
+    36: [memoryClockRate] [hipDeviceAttribute_t_hipDeviceAttributeMemoryClockRate];
+    37: [memoryBusWidth] [hipDeviceAttribute_t_hipDeviceAttributeMemoryBusWidth];
+    38: [l2CacheSize] [hipDeviceAttribute_t_hipDeviceAttributeL2CacheSize];
+    39: [maxThreadsPerMultiProcessor] [hipDeviceAttribute_t_hipDeviceAttributeMaxThreadsPerMultiProcessor];
+    40: [asyncEngineCount] [hipDeviceAttribute_t_hipDeviceAttributeAsyncEngineCount];
+    41: [unifiedAddressing] [hipDeviceAttribute_t_hipDeviceAttributeUnifiedAddressing];
+    50: [pciDomainID] [hipDeviceAttribute_t_hipDeviceAttributePciDomainId];
+    51: [texturePitchAlignment] [];
+    75: [major] [hipDeviceAttribute_t_hipDeviceAttributeComputeCapabilityMajor];
+    76: [minor] [hipDeviceAttribute_t_hipDeviceAttributeComputeCapabilityMinor];
+    78: [streamPrioritiesSupported] [hipDeviceAttribute_t_hipDeviceAttributeStreamPrioritiesSupported];
+    79: [globalL1CacheSupported] [];
+    80: [localL1CacheSupported] [];
+    81: [sharedMemPerMultiprocessor maxSharedMemoryPerMultiProcessor] [hipDeviceAttribute_t_hipDeviceAttributeMaxSharedMemoryPerMultiprocessor];
+    82: [regsPerMultiprocessor] [hipDeviceAttribute_t_hipDeviceAttributeMaxRegistersPerMultiprocessor];
+    83: [managedMemory] [hipDeviceAttribute_t_hipDeviceAttributeManagedMemory];
+    84: [isMultiGpuBoard] [];
+    86: [hostNativeAtomicSupported] [];
+    87: [singleToDoublePrecisionPerfRatio] [];
+    88: [pageableMemoryAccess] [];
+    89: [concurrentManagedAccess] [];
+    95: [cooperativeLaunch] [hipDeviceAttribute_t_hipDeviceAttributeCooperativeLaunch];
+    97: [sharedMemPerBlockOptin] [hipDeviceAttribute_t_hipDeviceAttributeSharedMemPerBlockOptin];
+    99: [hostRegisterSupported] [];
+    106: [maxBlocksPerMultiProcessor] [hipDeviceAttribute_t_hipDeviceAttributeMaxBlocksPerMultiProcessor];
+    111: [reservedSharedMemPerBlock] [];
+    115: [memoryPoolsSupported] [hipDeviceAttribute_t_hipDeviceAttributeMemoryPoolsSupported];
+}
+
+pub(crate) unsafe extern "C" fn hipGetDevicePropertiesR0600(
+    prop: *mut hipDeviceProp_tR0600,
+    deviceId: c_int,
+) -> hipError_t {
+    if prop.is_null() {
+        return null_pointer();
+    }
+    // SAFETY: the structure is plain integers, arrays and raw pointers: all zero is valid.
+    let mut found: hipDeviceProp_tR0600 = unsafe { std::mem::zeroed() };
+    // SAFETY: a place for the text with its length.
+    let code = unsafe { hipDeviceGetName(found.name.as_mut_ptr(), found.name.len() as c_int, deviceId) };
+    if code != SUCCESS {
+        return code;
+    }
+    // SAFETY: a place for one size.
+    let code = unsafe { hipDeviceTotalMem(&mut found.totalGlobalMem, deviceId) };
+    if code != SUCCESS {
+        return code;
+    }
+    fill(&mut found, deviceId);
+    found.sharedMemPerBlock = shared_bytes(deviceId).min(SHARED_BYTES) as usize;
+    let arch = format!("sm_{}{}", found.major, found.minor);
+    for (to, byte) in found.gcnArchName.iter_mut().zip(arch.bytes()) {
+        *to = byte as c_char;
+    }
+    // SAFETY: the caller's place.
+    unsafe { prop.write(found) };
+    SUCCESS
+}
+
+pub(crate) unsafe extern "C" fn hipDeviceGetName(
+    name: *mut c_char,
+    len: c_int,
+    device: hipDevice_t,
+) -> hipError_t {
+    // SAFETY: the caller's place and its length.
+    about_device(device, "cuDeviceGetName", |cuda, device| unsafe {
+        (cuda.cuDeviceGetName)(name, len, device)
+    })
+}
+
+pub(crate) unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_t) -> hipError_t {
+    // SAFETY: the caller's place.
+    about_device(device, "cuDeviceTotalMem", |cuda, device| unsafe { (cuda.cuDeviceTotalMem)(bytes, device) })
+}
+
+pub(crate) unsafe extern "C" fn hipDeviceGetPCIBusId(
+    pciBusId: *mut c_char,
+    len: c_int,
+    device: c_int,
+) -> hipError_t {
+    about_device(device, "cuDeviceGetPCIBusId", |cuda, device| {
+        // SAFETY: the caller's place and its length.
+        unsafe { (cuda.cuDeviceGetPCIBusId)(pciBusId, len, device) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn hipDeviceGetAttribute(
+    pi: *mut c_int,
+    attr: hipDeviceAttribute_t,
+    deviceId: c_int,
+) -> hipError_t {
+    if attr == hip::hipDeviceAttribute_t_hipDeviceAttributeMaxSharedMemoryPerBlock {
+        // SAFETY: the caller's place.
+        return unsafe { give(pi, Ok(shared_bytes(deviceId).min(SHARED_BYTES))) };
+    }
+    match ATTRIBUTES.iter().find(|(known, _)| *known == attr) {
+        Some((_, number)) => about_device(deviceId, "cuDeviceGetAttribute", |cuda, device| {
+            // SAFETY: the caller's place.
+            unsafe { (cuda.cuDeviceGetAttribute)(pi, *number, device) }
+        }),
+        None => {
+            let reason = format!("HIP's device attribute {attr} has no counterpart in CUDA");
+            refused(hipError_t_hipErrorNotSupported, reason)
+        }
+    }
+}

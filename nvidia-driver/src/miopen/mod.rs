@@ -1,0 +1,21 @@
+//! MIOpen's functions onto libcudnn. A handle of the one is a handle of the other; MIOpen's descriptors are structures of
+//! ours, which keep cuDNN's.
+mod convolution;
+pub(crate) mod cudnn;
+mod descriptor;
+mod geometry;
+mod handle;
+mod tensor;
+
+use rocm_driver_api::miopen::*;
+use rocm_driver_api::{Table, table};
+
+/// MIOpen's functions under their C names.
+mod functions {
+    pub(super) use super::convolution::*;
+    pub(super) use super::geometry::*;
+    pub(super) use super::handle::*;
+    pub(super) use super::tensor::*;
+}
+
+pub(crate) const TABLE: Table = rocm_driver_api::miopen_functions!(table functions);

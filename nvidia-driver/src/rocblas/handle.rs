@@ -1,0 +1,98 @@
+//! Handles, statuses and the version: rocBLAS' functions onto cuBLAS'. A handle of the one is a handle of the other.
+#![allow(non_snake_case, reason = "named as in C")]
+use std::ffi::{c_char, c_uint, c_void};
+
+use rocm_rs::rocblas::ffi::{
+    self as rocblas, hipStream_t, rocblas_atomics_mode, rocblas_handle, rocblas_pointer_mode, rocblas_status,
+};
+
+use super::cublas::CUBLAS;
+
+/// `CUBLAS_DEFAULT_MATH` with `CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION`.
+const EXACT_MATH: c_uint = 16;
+
+pub(crate) unsafe extern "C" fn rocblas_create_handle(handle: *mut rocblas_handle) -> rocblas_status {
+    // SAFETY: the caller's place.
+    match CUBLAS.call("cublasCreate", |cublas| unsafe { (cublas.create)(handle) }) {
+        rocblas::rocblas_status__rocblas_status_success => {
+            // SAFETY: just written.
+            CUBLAS.call("cublasSetMathMode", |cublas| unsafe {
+                (cublas.set_math_mode)(handle.read(), EXACT_MATH)
+            })
+        }
+        status => status,
+    }
+}
+
+/// Functions that hand a handle and plain values on.
+macro_rules! handed_on {
+    ($($name:ident => $field:ident $call:literal ($($argument:ident: $type:ty),*);)*) => {
+        $(pub(crate) unsafe extern "C" fn $name(handle: rocblas_handle, $($argument: $type),*) -> rocblas_status {
+            // SAFETY: the caller's handle, values and places.
+            CUBLAS.call($call, |cublas| unsafe { (cublas.$field)(handle, $($argument),*) })
+        })*
+    };
+}
+
+// The numbers of both modes are the same on both sides.
+handed_on! {
+    rocblas_destroy_handle => destroy "cublasDestroy" ();
+    rocblas_set_stream => set_stream "cublasSetStream" (stream: hipStream_t);
+    rocblas_get_stream => get_stream "cublasGetStream" (stream: *mut hipStream_t);
+    rocblas_set_pointer_mode => set_pointer_mode "cublasSetPointerMode" (pointer_mode: rocblas_pointer_mode);
+    rocblas_get_pointer_mode => get_pointer_mode "cublasGetPointerMode" (pointer_mode: *mut rocblas_pointer_mode);
+    rocblas_set_atomics_mode => set_atomics_mode "cublasSetAtomicsMode" (atomics_mode: rocblas_atomics_mode);
+    rocblas_get_atomics_mode => get_atomics_mode "cublasGetAtomicsMode" (atomics_mode: *mut rocblas_atomics_mode);
+    rocblas_set_workspace => set_workspace "cublasSetWorkspace" (addr: *mut c_void, size: usize);
+}
+
+pub(crate) unsafe extern "C" fn rocblas_status_to_string(status: rocblas_status) -> *const c_char {
+    macro_rules! names {
+        ($($status:ident)*) => {
+            [$(concat!("rocblas_status_", stringify!($status), "\0")),*]
+        };
+    }
+    const NAMES: [&str; 16] = names! {
+        success invalid_handle not_implemented invalid_pointer invalid_size memory_error internal_error perf_degraded
+        size_query_mismatch size_increased size_unchanged invalid_value continue check_numerics_fail
+        excluded_from_build arch_mismatch
+    };
+    NAMES.get(status as usize).unwrap_or(&"<undefined rocblas_status value>\0").as_ptr().cast()
+}
+
+/// Returns `cuBLAS 13.1.0` and a zero byte.
+fn version() -> Result<Vec<u8>, rocblas_status> {
+    let cublas = CUBLAS.functions()?;
+    let part = |number| {
+        let mut value = 0;
+        // SAFETY: writes one int.
+        unsafe { (cublas.get_property)(number, &mut value) };
+        value
+    };
+    Ok(format!("cuBLAS {}.{}.{}\0", part(0), part(1), part(2)).into_bytes())
+}
+
+pub(crate) unsafe extern "C" fn rocblas_get_version_string_size(len: *mut usize) -> rocblas_status {
+    match version() {
+        Err(status) => status,
+        Ok(_) if len.is_null() => rocblas::rocblas_status__rocblas_status_invalid_pointer,
+        Ok(text) => {
+            // SAFETY: the caller's place.
+            unsafe { len.write(text.len()) };
+            rocblas::rocblas_status__rocblas_status_success
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn rocblas_get_version_string(buf: *mut c_char, len: usize) -> rocblas_status {
+    match version() {
+        Err(status) => status,
+        Ok(_) if buf.is_null() => rocblas::rocblas_status__rocblas_status_invalid_pointer,
+        Ok(text) if text.len() > len => rocblas::rocblas_status__rocblas_status_invalid_size,
+        Ok(text) => {
+            // SAFETY: the caller's place has room for `len` bytes.
+            unsafe { buf.copy_from_nonoverlapping(text.as_ptr().cast(), text.len()) };
+            rocblas::rocblas_status__rocblas_status_success
+        }
+    }
+}

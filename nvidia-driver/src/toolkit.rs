@@ -1,0 +1,107 @@
+//! The libraries of CUDA's toolkit: where they lie, and calls of them with a context.
+use std::borrow::Cow;
+use std::ffi::{CStr, c_char, c_uint};
+use std::path::{Path, PathBuf};
+
+use rocm_driver_api::LoadError;
+use rocm_driver_api::error::record;
+
+use crate::hip::context::with_context;
+use crate::library::{CudaLibrary, Functions, Search};
+use crate::running;
+
+/// The result of a library's function; 0 is success for all of them, as it is for ROCm's.
+pub(crate) type Status = c_uint;
+
+/// The variables that name CUDA's root folder, the first before the second.
+const ROOT_VARIABLES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
+
+/// What to do if cuBLAS or cuBLASLt is missing.
+pub(crate) const CUBLAS_ADVICE: &str = "Install cuBLAS (NVIDIA's packages: libcublas; PyPI: nvidia-cublas) of a CUDA \
+                                        that the driver serves, and set CUDA_HOME to CUDA's folder or \
+                                        LD_LIBRARY_PATH to the library's";
+
+/// Returns where a library of these names is looked for.
+pub(crate) fn search(names: &[&str]) -> Search {
+    let roots = ROOT_VARIABLES.into_iter().filter_map(std::env::var_os).filter(|root| !root.is_empty());
+    Search {
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
+        first: roots.flat_map(|root| subfolders(Path::new(&root))).collect(),
+        last: subfolders(Path::new("/usr/local/cuda")).into(),
+    }
+}
+
+/// Returns where a library of CUDA's version is looked for: first the version that belongs to the driver's.
+pub(crate) fn search_by_version(stem: &str) -> Search {
+    let serves_13 = running::running().is_some_and(|running| running.version >= 13_000);
+    let versions = if serves_13 { [13, 12] } else { [12, 13] };
+    let names = versions.map(|version| format!("{stem}.{version}"));
+    search(&names.each_ref().map(String::as_str))
+}
+
+fn subfolders(root: &Path) -> [PathBuf; 2] {
+    ["lib64", "lib"].map(|folder| root.join(folder))
+}
+
+/// A library with the statuses of the library of ROCm that it stands for.
+pub(crate) struct Toolkit<T> {
+    pub(crate) library: CudaLibrary<T>,
+    /// Returns the status if it is missing.
+    pub(crate) status_of: fn(&LoadError) -> u32,
+    /// The status if there is no context.
+    pub(crate) internal_error: u32,
+    /// Records a failure of the function that is named, and returns the status for it.
+    pub(crate) failed: fn(&T, &str, Status) -> u32,
+}
+
+impl<T: Functions> Toolkit<T> {
+    /// Returns the functions.
+    ///
+    /// # Errors
+    /// The status if the library is missing; the reason is recorded.
+    #[inline]
+    pub(crate) fn functions(&self) -> Result<&T, u32> {
+        match self.library.open() {
+            Ok((_, functions)) => Ok(functions),
+            Err(error) => Err(refused((self.status_of)(&error), error.to_string())),
+        }
+    }
+
+    /// Calls the library with a context. `call` names the function.
+    #[inline]
+    pub(crate) fn call(&'static self, call: &str, work: impl FnOnce(&'static T) -> Status) -> u32 {
+        let functions = match self.functions() {
+            Ok(functions) => functions,
+            Err(status) => return status,
+        };
+        let mut status = 0;
+        let code = with_context(call, |_| {
+            status = work(functions);
+            0
+        });
+        match (code, status) {
+            (0, 0) => 0,
+            (0, status) => (self.failed)(functions, call, status),
+            _ => self.internal_error,
+        }
+    }
+}
+
+/// Records why a function does not pass its call on, and returns the status for it.
+#[cold]
+pub(crate) fn refused(status: u32, reason: impl Into<String>) -> u32 {
+    record(reason.into());
+    status
+}
+
+/// Returns a library's name of a status.
+///
+/// # Safety
+/// Null, or a C string that is never freed.
+pub(crate) unsafe fn words(text: *const c_char) -> Cow<'static, str> {
+    match text.is_null() {
+        true => "an unknown status".into(),
+        // SAFETY: the caller's condition.
+        false => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
+    }
+}

@@ -1,0 +1,148 @@
+//! Minima and maxima of floats, of which the ISA has three kinds that treat NaN differently.
+
+/// f32 or f64.
+pub trait Float: Copy + PartialOrd {
+    /// An integer with the order of the floats; -0 comes before +0.
+    type Key: Ord;
+
+    fn key(self) -> Self::Key;
+    fn is_nan(self) -> bool;
+    fn is_signalling(self) -> bool;
+    /// A NaN as a quiet one.
+    fn quiet(self) -> Self;
+}
+
+impl Float for f32 {
+    type Key = i32;
+
+    #[inline(always)]
+    fn key(self) -> i32 {
+        let bits = self.to_bits() as i32;
+        bits ^ ((bits >> 31) as u32 >> 1) as i32
+    }
+    #[inline(always)]
+    fn is_nan(self) -> bool {
+        self.is_nan()
+    }
+    #[inline(always)]
+    fn is_signalling(self) -> bool {
+        (self.to_bits() & 0x7fff_ffff).wrapping_sub(0x7f80_0001) < 0x3f_ffff
+    }
+    #[inline(always)]
+    fn quiet(self) -> f32 {
+        f32::from_bits(self.to_bits() | 0x40_0000)
+    }
+}
+
+impl Float for f64 {
+    type Key = i64;
+
+    #[inline(always)]
+    fn key(self) -> i64 {
+        let bits = self.to_bits() as i64;
+        bits ^ ((bits >> 63) as u64 >> 1) as i64
+    }
+    #[inline(always)]
+    fn is_nan(self) -> bool {
+        self.is_nan()
+    }
+    #[inline(always)]
+    fn is_signalling(self) -> bool {
+        self.is_nan() && self.to_bits() & 1 << 51 == 0
+    }
+    #[inline(always)]
+    fn quiet(self) -> f64 {
+        f64::from_bits(self.to_bits() | 1 << 51)
+    }
+}
+
+#[inline(always)]
+fn smaller<F: Float>(a: F, b: F) -> F {
+    if a.key() < b.key() { a } else { b }
+}
+
+#[inline(always)]
+fn larger<F: Float>(a: F, b: F) -> F {
+    if a.key() > b.key() { a } else { b }
+}
+
+/// Returns `chosen` unless an operand is NaN: a signalling one wins, a quiet one loses.
+#[inline(always)]
+fn choose<F: Float>(a: F, b: F, chosen: F) -> F {
+    let number = if a.is_nan() { b } else { chosen };
+    let number = if b.is_nan() { a } else { number };
+    let number = if b.is_signalling() { b.quiet() } else { number };
+    if a.is_signalling() { a.quiet() } else { number }
+}
+
+/// v_min in IEEE mode.
+#[inline(always)]
+pub fn minimum<F: Float>(a: F, b: F) -> F {
+    choose(a, b, smaller(a, b))
+}
+
+/// v_max in IEEE mode.
+#[inline(always)]
+pub fn maximum<F: Float>(a: F, b: F) -> F {
+    choose(a, b, larger(a, b))
+}
+
+/// v_med3: the minimum if an operand is no number.
+#[inline(always)]
+pub fn median<F: Float>(a: F, b: F, c: F) -> F {
+    middle([a, b, c], minimum, maximum)
+}
+
+/// v_med3_num of gfx12: the minimum if an operand is no number.
+#[inline(always)]
+pub fn median_number<F: Float>(a: F, b: F, c: F) -> F {
+    middle([a, b, c], min_number, max_number)
+}
+
+#[inline(always)]
+fn middle<F: Float>([a, b, c]: [F; 3], min: impl Fn(F, F) -> F, max: impl Fn(F, F) -> F) -> F {
+    let largest = max(max(a, b), c);
+    let rest = if largest == b { max(a, c) } else { max(a, b) };
+    let rest = if largest == a { max(b, c) } else { rest };
+    if a.is_nan() || b.is_nan() || c.is_nan() { min(min(a, b), c) } else { rest }
+}
+
+/// Returns `chosen` unless an operand is NaN: then the other one, or a quiet NaN if both are.
+#[inline(always)]
+fn choose_number<F: Float>(a: F, b: F, chosen: F) -> F {
+    let number = if a.is_nan() { b } else { chosen };
+    let number = if b.is_nan() { a } else { number };
+    if number.is_nan() { number.quiet() } else { number }
+}
+
+/// v_min_num of gfx12: IEEE 754-2019's minimumNumber.
+#[inline(always)]
+pub fn min_number<F: Float>(a: F, b: F) -> F {
+    choose_number(a, b, smaller(a, b))
+}
+
+/// v_max_num of gfx12: IEEE 754-2019's maximumNumber.
+#[inline(always)]
+pub fn max_number<F: Float>(a: F, b: F) -> F {
+    choose_number(a, b, larger(a, b))
+}
+
+/// Returns `chosen` unless an operand is NaN: then that one made quiet, a signalling one first.
+#[inline(always)]
+fn choose_nan<F: Float>(a: F, b: F, chosen: F) -> F {
+    let value = if b.is_nan() { b.quiet() } else { chosen };
+    let value = if a.is_nan() { a.quiet() } else { value };
+    if b.is_signalling() && !a.is_signalling() { b.quiet() } else { value }
+}
+
+/// v_minimum of gfx12: IEEE 754-2019's minimum, by which NaN propagates.
+#[inline(always)]
+pub fn min_or_nan<F: Float>(a: F, b: F) -> F {
+    choose_nan(a, b, smaller(a, b))
+}
+
+/// v_maximum of gfx12: IEEE 754-2019's maximum, by which NaN propagates.
+#[inline(always)]
+pub fn max_or_nan<F: Float>(a: F, b: F) -> F {
+    choose_nan(a, b, larger(a, b))
+}

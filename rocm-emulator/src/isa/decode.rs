@@ -1,0 +1,63 @@
+//! Finds the encoding of an instruction by its first word. Encodings after AMD's instruction set reference guides:
+//! "Instinct MI100", "MI200" and "MI300" (gfx908, gfx90a, gfx942), "RDNA2", "RDNA3" and "RDNA4" (gfx10.3, gfx11, gfx12).
+//! gfx12's ALU is encoded as gfx11's, its memory instructions are encoded anew.
+use super::Family::{Cdna1, Cdna2, Cdna3, Rdna2, Rdna3, Rdna4};
+use super::fields::{Words, bits};
+use super::{DecodeError, Family, Inst, dual, gfx12, memory, scalar, vector};
+
+/// Decodes the instruction that begins with a word.
+type Decode = fn(&mut Words, u32) -> Result<Inst, DecodeError>;
+
+const RESERVED: &str = "the encoding is reserved";
+
+/// Decodes the instruction at `offset` bytes into `text`.
+pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
+    let mut words = Words::new(family, text, offset);
+    let word = words.next()?;
+    let decode: Decode = match bits(word, 26, 6) {
+        0b00_0000..=0b01_1111 => vector::decode_short,
+        0b10_0000..=0b10_1111 => scalar::decode_sop,
+        code => long_encoding(family, code, word).map_err(|reason| words.error(reason))?,
+    };
+    let mut inst = decode(&mut words, word)?;
+    inst.size = words.size();
+    Ok(inst)
+}
+
+/// Finds the decoder of an encoding of two or more words.
+fn long_encoding(family: Family, code: u32, word: u32) -> Result<Decode, &'static str> {
+    Ok(match (family, code) {
+        (_, 0b11_0110) => memory::decode_ds,
+        (Rdna4, 0b11_0001) => gfx12::decode_buffer,
+        (Rdna4, 0b11_1011) => gfx12::decode_flat,
+        (Rdna4, 0b11_1101) => gfx12::decode_smem,
+        (Rdna4, 0b11_0100) => return Err("image instructions (VIMAGE) are not decoded"),
+        (Rdna4, 0b11_1001) => return Err("image instructions (VSAMPLE) are not decoded"),
+        (Rdna4, 0b11_1110) => return Err("exports (VEXPORT) are not decoded"),
+        (Rdna4, 0b11_0111 | 0b11_1000 | 0b11_1010 | 0b11_1100) => return Err(RESERVED),
+        (_, 0b11_0111) => memory::decode_flat,
+        (_, 0b11_1000) => memory::decode_mubuf,
+        (_, 0b11_1010) => return Err("typed buffer instructions (MTBUF) are not decoded"),
+        (_, 0b11_1100) => return Err("image instructions (MIMG) are not decoded"),
+        (Rdna3 | Rdna4, 0b11_0010) => dual::decode_dual,
+        (Rdna3 | Rdna4, 0b11_0011) => match bits(word, 24, 2) {
+            0 => vector::decode_vop3p,
+            1 => dual::decode_vinterp,
+            2 => dual::decode_lds_direct,
+            _ => return Err(RESERVED),
+        },
+        (Rdna2, 0b11_0011) if bits(word, 23, 3) == 0 => vector::decode_vop3p,
+        (Rdna2 | Rdna3 | Rdna4, 0b11_0101) => vector::decode_vop3,
+        (Rdna2 | Rdna3, 0b11_1101) => memory::decode_smem,
+        (Cdna1 | Cdna2 | Cdna3, 0b11_0000) => memory::decode_smem,
+        (Cdna1 | Cdna2 | Cdna3, 0b11_0100) if bits(word, 23, 3) == 0b111 => vector::decode_vop3p,
+        (Cdna1 | Cdna2 | Cdna3, 0b11_0100) => vector::decode_vop3,
+        (Rdna2, 0b11_0010) | (Cdna1 | Cdna2 | Cdna3, 0b11_0101) => {
+            return Err("interpolations (VINTRP) are not decoded");
+        }
+        (Rdna2 | Rdna3, 0b11_1110) | (Cdna1 | Cdna2 | Cdna3, 0b11_0001) => {
+            return Err("exports (EXP) are not decoded");
+        }
+        _ => return Err(RESERVED),
+    })
+}

@@ -1,0 +1,104 @@
+//! Compares two C prototypes by how the calling convention passes each value, so that a function
+//! of the software GPU may name its handle types differently from rocm-rs' bindings.
+use std::ffi::c_void;
+
+/// How a parameter or result is passed: `p` for an address, `i` for an integer or enumeration, `f` for a floating-point
+/// number, `n` for nothing, with its bytes. Signedness does not matter to the callee's registers.
+type Passed = (char, usize);
+
+/// A type that occurs in the forwarded prototypes.
+pub(super) trait Value {
+    const PASSED: Passed;
+}
+
+impl<T> Value for *const T {
+    const PASSED: Passed = ('p', 8);
+}
+impl<T> Value for *mut T {
+    const PASSED: Passed = ('p', 8);
+}
+impl<R, A, B, C> Value for Option<unsafe extern "C" fn(A, B, C) -> R> {
+    const PASSED: Passed = ('p', 8);
+}
+
+macro_rules! passed {
+    ($($kind:literal: $($type:ty)*;)*) => {
+        $($(impl Value for $type { const PASSED: Passed = ($kind, size_of::<$type>()); })*)*
+    };
+}
+passed! {
+    'i': bool u8 i32 u32 i64 u64 usize;
+    'f': f32 f64;
+    'n': ();
+}
+
+/// A C function pointer type: its result first, then its parameters.
+pub(super) trait Prototype: Copy {
+    const VALUES: &'static [Passed];
+}
+
+macro_rules! prototypes {
+    () => { prototypes!(@implement); };
+    ($first:ident $($rest:ident)*) => {
+        prototypes!(@implement $first $($rest)*);
+        prototypes!($($rest)*);
+    };
+    (@implement $($parameter:ident)*) => {
+        impl<R: Value, $($parameter: Value),*> Prototype for unsafe extern "C" fn($($parameter),*) -> R {
+            const VALUES: &'static [Passed] = &[R::PASSED, $($parameter::PASSED),*];
+        }
+    };
+}
+// As many parameters as rocblas_gemm_strided_batched_ex has.
+prototypes!(P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 P11 P12 P13 P14 P15 P16 P17 P18 P19 P20 P21 P22 P23 P24 P25 P26 P27 P28 P29 P30);
+
+/// Returns true if a caller of prototype `F` may call a function of prototype `G`.
+pub(super) const fn same<F: Prototype, G: Prototype>(_function: G) -> bool {
+    let (left, right) = (F::VALUES, G::VALUES);
+    if left.len() != right.len() {
+        return false;
+    }
+    let mut i = 0;
+    while i < left.len() && left[i].0 == right[i].0 && left[i].1 == right[i].1 {
+        i += 1;
+    }
+    i == left.len()
+}
+
+const _: () = assert!(size_of::<usize>() == 8 && size_of::<*const c_void>() == 8, "HIP is 64-bit only");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Callback = Option<unsafe extern "C" fn(*mut u8, u32, *mut c_void)>;
+    unsafe extern "C" fn reference(_: *mut u8, _: i32, _: f32, _: Callback) -> u32 {
+        0
+    }
+    unsafe extern "C" fn other_handle(_: *const u64, _: u32, _: f32, _: *mut c_void) -> i32 {
+        0
+    }
+    unsafe extern "C" fn wider(_: *mut u8, _: i64, _: f32, _: Callback) -> u32 {
+        0
+    }
+    unsafe extern "C" fn integer_for_float(_: *mut u8, _: i32, _: u32, _: Callback) -> u32 {
+        0
+    }
+    unsafe extern "C" fn shorter(_: *mut u8, _: i32, _: f32) -> u32 {
+        0
+    }
+    unsafe extern "C" fn no_result(_: *mut u8, _: i32, _: f32, _: Callback) {}
+
+    type Four<A, B, C, D, R> = unsafe extern "C" fn(A, B, C, D) -> R;
+
+    #[test]
+    fn prototypes_are_compared_by_how_values_travel() {
+        type Expected = Four<*mut u8, i32, f32, Callback, u32>;
+        assert!(same::<Expected, _>(reference as Expected));
+        assert!(same::<Expected, _>(other_handle as Four<_, _, _, _, _>));
+        assert!(!same::<Expected, _>(wider as Four<_, _, _, _, _>));
+        assert!(!same::<Expected, _>(integer_for_float as Four<_, _, _, _, _>));
+        assert!(!same::<Expected, _>(shorter as unsafe extern "C" fn(_, _, _) -> _));
+        assert!(!same::<Expected, _>(no_result as Four<_, _, _, _, ()>));
+    }
+}

@@ -1,0 +1,42 @@
+//! The structures that travel by pointer: the software GPU's must have the layout of the prototypes' types.
+/// hipBLASLt's structures travel by pointer, too.
+mod algorithms {
+    use rocm_driver_api::hipblaslt::{hipblasLtMatmulAlgo_t, hipblasLtMatmulHeuristicResult_t as Declared};
+    use rocm_emulator::hipblaslt::{MatmulAlgo, MatmulHeuristicResult as Ours};
+    use std::mem::offset_of;
+
+    const _: () = assert!(size_of::<Ours>() == size_of::<Declared>());
+    const _: () = assert!(size_of::<MatmulAlgo>() == size_of::<hipblasLtMatmulAlgo_t>());
+    const _: () = assert!(offset_of!(Ours, workspaceSize) == offset_of!(Declared, workspaceSize));
+    const _: () = assert!(offset_of!(Ours, state) == offset_of!(Declared, state));
+    const _: () = assert!(offset_of!(Ours, wavesCount) == offset_of!(Declared, wavesCount));
+}
+
+/// The structure that is filled by the driver must have rocm-rs' layout.
+mod properties {
+    use rocm_emulator::api::hipDeviceProp_tR0600 as Ours;
+    use rocm_rs::hip::bindings::hipDeviceProp_tR0600 as Declared;
+    use std::mem::offset_of;
+
+    const _: () =
+        assert!(size_of::<Ours>() == size_of::<Declared>() && align_of::<Ours>() == align_of::<Declared>());
+
+    macro_rules! same_offsets {
+        ($($field:ident)*) => {
+            $(const _: () = assert!(
+                offset_of!(Ours, $field) == offset_of!(Declared, $field),
+                concat!("the software GPU has hipDeviceProp_tR0600.", stringify!($field), " elsewhere")
+            );)*
+        };
+    }
+    same_offsets! {
+        name uuid luid luidDeviceNodeMask totalGlobalMem sharedMemPerBlock regsPerBlock warpSize memPitch
+        maxThreadsPerBlock maxThreadsDim maxGridSize clockRate totalConstMem major minor textureAlignment
+        multiProcessorCount integrated canMapHostMemory computeMode surfaceAlignment concurrentKernels
+        ECCEnabled pciBusID pciDeviceID pciDomainID unifiedAddressing memoryClockRate memoryBusWidth l2CacheSize
+        maxThreadsPerMultiProcessor sharedMemPerMultiprocessor regsPerMultiprocessor managedMemory
+        cooperativeLaunch sharedMemPerBlockOptin maxBlocksPerMultiProcessor reservedSharedMemPerBlock
+        memoryPoolsSupported reserved hipReserved gcnArchName maxSharedMemoryPerMultiProcessor
+        clockInstructionRate arch hdpMemFlushCntl hdpRegFlushCntl isLargeBar asicRevision
+    }
+}

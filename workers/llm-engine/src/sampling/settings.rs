@@ -1,0 +1,140 @@
+//! The sampler settings. Each is one row of a table, from which follow the field of [`Sampling`], its default, the range
+//! that the engine checks, the field of the API, the row in the documentation and the inputs of tests.
+use std::ops::RangeInclusive;
+
+/// Reads and writes a setting's value, and bounds it.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// A number.
+    Number {
+        /// Values that it may have.
+        range: RangeInclusive<f32>,
+        /// Returns its value.
+        get: fn(&Sampling) -> f32,
+        /// Sets its value.
+        set: fn(&mut Sampling, f32),
+    },
+    /// A number of tokens, at least 1; `None` means all.
+    Count {
+        /// Returns its value.
+        get: fn(&Sampling) -> Option<usize>,
+        /// Sets its value.
+        set: fn(&mut Sampling, Option<usize>),
+    },
+}
+
+/// A row of the table.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Name of the field, here and in the API.
+    pub name: &'static str,
+    /// Another name that the API takes.
+    pub alias: Option<&'static str>,
+    /// What it does.
+    pub doc: &'static str,
+    /// Its value.
+    pub kind: Kind,
+}
+
+macro_rules! settings {
+    (@type number) => { f32 };
+    (@type count) => { Option<usize> };
+    (@kind number, $name:ident, $range:expr) => {
+        Kind::Number { range: $range, get: |from| from.$name, set: |to, value| to.$name = value }
+    };
+    (@kind count, $name:ident,) => {
+        Kind::Count { get: |from| from.$name, set: |to, value| to.$name = value }
+    };
+    (@alias) => { None };
+    (@alias $alias:literal) => { Some($alias) };
+    ($(#[doc = $doc:literal] $kind:ident $name:ident $(($alias:literal))? = $default:expr $(, $range:expr)?;)*) => {
+        /// How the next token is drawn. The defaults are those of OpenAI's API.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Sampling {
+            $(#[doc = $doc] pub $name: settings!(@type $kind),)*
+            /// The same seed gives the same text, whatever else runs; `None` draws one.
+            pub seed: Option<u64>,
+            /// Added to the logits of these tokens.
+            pub logit_bias: Vec<(u32, f32)>,
+        }
+
+        impl Default for Sampling {
+            fn default() -> Self {
+                Self { $($name: $default,)* seed: None, logit_bias: Vec::new() }
+            }
+        }
+
+        /// The table.
+        pub const SETTINGS: &[Setting] = &[$(Setting {
+            name: stringify!($name),
+            alias: settings!(@alias $($alias)?),
+            doc: $doc,
+            kind: settings!(@kind $kind, $name, $($range)?),
+        }),*];
+    };
+}
+
+settings! {
+    /// Divides the logits; 0 takes the most likely token.
+    number temperature = 1.0, 0.0..=2.0;
+    /// Keeps this many of the most likely tokens.
+    count top_k = None;
+    /// Keeps the most likely tokens until their probabilities sum to this; 1 keeps all.
+    number top_p = 1.0, 0.0..=1.0;
+    /// Keeps tokens at least this share as likely as the most likely one; 0 keeps all.
+    number min_p = 0.0, 0.0..=1.0;
+    /// Divides the logits of tokens of prompt and text if positive, and multiplies them otherwise; 1 changes nothing.
+    number repetition_penalty("repeat_penalty") = 1.0, f32::MIN_POSITIVE..=2.0;
+    /// Subtracted from the logit of each token that the text has.
+    number presence_penalty = 0.0, -2.0..=2.0;
+    /// Subtracted from the logit of each token, as often as the text has it.
+    number frequency_penalty = 0.0, -2.0..=2.0;
+}
+
+/// Range of each bias of [`Sampling::logit_bias`].
+pub const LOGIT_BIAS: [f32; 2] = [-100.0, 100.0];
+
+impl Setting {
+    /// The setting that the API calls `name`.
+    pub fn named(name: &str) -> Option<&'static Setting> {
+        SETTINGS.iter().find(|setting| setting.name == name || setting.alias == Some(name))
+    }
+
+    /// Values that it may have, as a sentence goes on behind "must be".
+    pub fn range(&self) -> String {
+        match &self.kind {
+            Kind::Number { range, .. } if *range.start() == f32::MIN_POSITIVE => {
+                format!("above 0 and at most {}", range.end())
+            }
+            Kind::Number { range, .. } => format!("at least {} and at most {}", range.start(), range.end()),
+            Kind::Count { .. } => "at least 1".to_owned(),
+        }
+    }
+
+    /// Checks its value in `sampling`.
+    ///
+    /// # Errors
+    /// Says which values it may have.
+    pub fn check(&self, sampling: &Sampling) -> Result<(), String> {
+        let refused = match &self.kind {
+            // NaN is in no range.
+            Kind::Number { range, get, .. } => {
+                Some(get(sampling)).filter(|value| !range.contains(value)).map(|value| value.to_string())
+            }
+            Kind::Count { get, .. } => {
+                get(sampling).filter(|count| *count == 0).map(|count| count.to_string())
+            }
+        };
+        refused.map_or(Ok(()), |value| Err(format!("is {value}, but must be {}", self.range())))
+    }
+
+    /// Its row of a Markdown table: name, range, default, meaning.
+    pub fn markdown_row(&self) -> String {
+        let default = match &self.kind {
+            Kind::Number { get, .. } => get(&Sampling::default()).to_string(),
+            Kind::Count { .. } => "all".to_owned(),
+        };
+        let alias = self.alias.map(|alias| format!(", `{alias}`")).unwrap_or_default();
+        format!("| `{}`{alias} | {} | {default} | {} |", self.name, self.range(), self.doc.trim())
+    }
+}

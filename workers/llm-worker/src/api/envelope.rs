@@ -1,0 +1,101 @@
+//! Answers and chunks of streams, around what chats and completions have of their own.
+use std::sync::Arc;
+
+use futures_util::stream::unfold;
+use serde::Serialize;
+use tokio_stream::{Stream, StreamExt};
+use uuid::Uuid;
+use worker_core::{ApiError, Place, unix_seconds};
+
+use super::answer::Usage;
+use super::generation::{Generation, Piece};
+use super::options::Options;
+use crate::served::Served;
+
+/// An answer, or a chunk of a stream.
+#[derive(Serialize)]
+pub struct Answer<C> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+    choices: Vec<C>,
+    /// Chunks of a stream that will end with it have null.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<Usage>>,
+}
+
+/// What all chunks of an answer have in common.
+pub struct Envelope {
+    served: Arc<Served>,
+    id: String,
+    created: u64,
+    object: &'static str,
+    stream_usage: bool,
+    _place: Place,
+}
+
+impl Envelope {
+    /// `prefix` begins the id; `object` is what the API calls the answer.
+    pub fn new(
+        served: Arc<Served>,
+        prefix: &str,
+        object: &'static str,
+        options: &Options,
+        place: Place,
+    ) -> Self {
+        let id = format!("{prefix}{}", Uuid::new_v4().simple());
+        Self {
+            served,
+            id,
+            created: unix_seconds(),
+            object,
+            stream_usage: options.stream_usage,
+            _place: place,
+        }
+    }
+
+    /// The whole answer.
+    pub fn whole<C>(&self, choices: Vec<C>, usage: Usage) -> Answer<C> {
+        self.answer(choices, Some(Some(usage)))
+    }
+
+    /// A chunk of a stream.
+    pub fn chunk<C>(&self, choice: C) -> Answer<C> {
+        self.answer(vec![choice], self.stream_usage.then_some(None))
+    }
+
+    fn answer<C>(&self, choices: Vec<C>, usage: Option<Option<Usage>>) -> Answer<C> {
+        let (id, model) = (self.id.clone(), self.served.name.as_str().to_owned());
+        Answer { id, object: self.object, created: self.created, model, choices, usage }
+    }
+
+    /// The chunks of a generation, each made of a piece by `choice`, and the usage at the end if it is asked for.
+    pub fn chunks<C>(
+        self,
+        generation: Generation,
+        mut choice: impl FnMut(Piece) -> C + Send + 'static,
+    ) -> impl Stream<Item = Result<Answer<C>, ApiError>> + Send + 'static {
+        let items = unfold(Some(generation), |generation| async {
+            let mut generation = generation?;
+            match generation.next().await {
+                Some(Ok(piece)) => Some((Ok(StreamItem::Piece(piece)), Some(generation))),
+                Some(Err(error)) => Some((Err(error), None)),
+                None => Some((Ok(StreamItem::Usage(generation.usage())), None)),
+            }
+        });
+        items.filter_map(move |item| match item {
+            Ok(StreamItem::Piece(piece)) => Some(Ok(self.chunk(choice(piece)))),
+            Ok(StreamItem::Usage(usage)) => self.stream_usage.then(|| Ok(self.whole(Vec::new(), usage))),
+            Err(error) => Some(Err(error)),
+        })
+    }
+}
+
+/// What a stream is made of.
+enum StreamItem {
+    /// More of a text.
+    Piece(Piece),
+    /// All texts are whole.
+    Usage(Usage),
+}

@@ -1,0 +1,73 @@
+//! The generator of images.
+use std::ops::ControlFlow;
+
+use candle_core::{Device, Tensor};
+
+use crate::Result;
+use crate::picture::Picture;
+use crate::pipeline::{OnStep, Pipeline, Request};
+
+/// Generates images, one request at a time.
+pub trait ImageGenerator: Send {
+    /// Returns the images of a request; `on_step` is called after each step.
+    ///
+    /// # Errors
+    /// As [`Pipeline::run`].
+    fn generate(&mut self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>>;
+
+    /// Whether the prompt is longer than the model reads.
+    fn truncates(&self, request: &Request) -> bool;
+
+    /// Checks that the device still computes, after a request failed.
+    ///
+    /// # Errors
+    /// It does not.
+    fn check(&self) -> candle_core::Result<()>;
+}
+
+impl ImageGenerator for Pipeline {
+    fn generate(&mut self, request: &Request, on_step: &mut OnStep) -> Result<Vec<Picture>> {
+        let device = self.model.device.clone();
+        let mut failed = None;
+        // Steps are only enqueued on a device: without a wait all would be reported before the first is done.
+        let images = self.run(request, &mut |progress| match device.synchronize() {
+            Ok(()) => on_step(progress),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        });
+        match failed {
+            Some(error) => Err(error.into()),
+            None => images,
+        }
+    }
+
+    fn truncates(&self, request: &Request) -> bool {
+        let long = |text: &str| self.model.truncates(text).unwrap_or(false);
+        long(&request.prompt) || long(&request.negative)
+    }
+
+    fn check(&self) -> candle_core::Result<()> {
+        computes(&self.model.device)
+    }
+}
+
+/// Checks that the device doubles three numbers.
+fn computes(device: &Device) -> candle_core::Result<()> {
+    let doubled = (Tensor::new(&[1f32, 2.0, 3.0], device)? * 2.0)?.to_vec1::<f32>()?;
+    if doubled != [2.0, 4.0, 6.0] {
+        candle_core::bail!("device self-test failed: expected [2, 4, 6], got {doubled:?}")
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_computes() {
+        computes(&Device::Cpu).unwrap();
+    }
+}

@@ -1,0 +1,55 @@
+//! What requests for jobs of every kind have in common.
+
+use crate::api::Served;
+use crate::error::ApiError;
+use axum::Json;
+use axum::http::StatusCode;
+use serde::Serialize;
+
+crate::fields! {
+    /// The worker that a job is meant for, and where it comes from.
+    pub struct Target => {
+        /// Identifier of the caller, for the log.
+        hive_id: String,
+        /// The model's name.
+        model: String,
+        /// Number of the device.
+        device: usize,
+        /// Name of the worker.
+        worker_id: String,
+    }
+}
+
+impl Target {
+    /// Checks that the job is meant for this worker.
+    ///
+    /// # Errors
+    /// 400 or 404 that name the field.
+    pub fn check(&self, served: &impl Served, worker_id: &str) -> Result<(), ApiError> {
+        served.name().check(self.model.as_deref())?;
+        if self.worker_id.as_deref().is_some_and(|meant| meant != worker_id) {
+            return Err(ApiError::field("worker_id", format!("names another worker: this is {worker_id:?}")));
+        }
+        match (self.device, served.device().ordinal) {
+            (Some(meant), Some(own)) if meant != own => {
+                Err(ApiError::field("device", format!("is {meant}, but this worker runs on device {own}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where a job is followed: the answer of `POST /v1/jobs`.
+#[derive(Debug, Serialize)]
+pub struct Accepted {
+    job_id: String,
+    sse_url: String,
+}
+
+impl Accepted {
+    /// The answer for the job `job_id`.
+    pub fn new(job_id: String) -> (StatusCode, Json<Accepted>) {
+        let sse_url = format!("/v1/jobs/{job_id}/stream");
+        (StatusCode::ACCEPTED, Json(Accepted { job_id, sse_url }))
+    }
+}
