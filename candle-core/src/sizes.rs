@@ -73,13 +73,14 @@ fn check_groups(op: &str, channels: &[usize], groups: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a window of pooling has elements, and moves.
+/// Checks that a window of pooling has elements, moves, and fits into planes of (batch, channel, height, width).
 ///
 /// # Errors
-/// If a size of the window or a stride is 0.
-pub(crate) fn check_pooling(window: (usize, usize), stride: (usize, usize)) -> Result<()> {
-    if [window.0, window.1, stride.0, stride.1].contains(&0) {
-        bail!("a window of {window:?} with stride {stride:?}: both must be at least 1 in each dimension")
+/// If a size of the window or a stride is 0, or the window is larger than a plane.
+pub(crate) fn check_pooling(dims: &[usize], window: (usize, usize), stride: (usize, usize)) -> Result<()> {
+    let fits = dims[2] >= window.0 && dims[3] >= window.1;
+    if !fits || [window.0, window.1, stride.0, stride.1].contains(&0) {
+        bail!("a window of {window:?} with stride {stride:?} does not fit planes of {:?}", &dims[2..])
     }
     Ok(())
 }

@@ -138,4 +138,4 @@ const PADDING_LAST: &str = r"        (self.l_in - 1) * self.stride
 ";
 
 const WINDOW_BEYOND_INPUT: &str = "        if h < kernel_size.0 || w < kernel_size.1 {\n";
-const POOLING_SIZES: &str = "        crate::sizes::check_pooling(kernel_size, stride)?;\n        if h < kernel_size.0 || w < kernel_size.1 {\n";
+const POOLING_SIZES: &str = "        crate::sizes::check_pooling(self.dims(), kernel_size, stride)?;\n        if h < kernel_size.0 || w < kernel_size.1 {\n";

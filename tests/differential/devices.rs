@@ -225,8 +225,11 @@ fn compared(op: &Op, case: &Case, got: &Tensor, cpu: &Outcome) -> std::result::R
             let run = |case: &Case, t: &[Tensor]| run(case, t)?.contiguous();
             let reference = match guarded(|| run(case, &operands)) {
                 Outcome::Computed(reference) => reference,
-                // The CPU device panics in f64 as well.
+                // The CPU device panics in f64 as well; or in f64 alone, on dense operands without elements.
                 Outcome::Panicked(_) if expected.is_none() => return Ok(()),
+                Outcome::Panicked(_) if case.operands.iter().any(|operand| operand.dims.contains(&0)) => {
+                    return expected.map_or(Ok(()), |expected| compare::same(got, expected, true));
+                }
                 other => return Err(format!("the reference gives {}", other.describe())),
             };
             let numbers = compare::to_f64(&reference).map_err(text)?;

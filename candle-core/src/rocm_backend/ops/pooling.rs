@@ -4,7 +4,7 @@ use super::{check_computes, check_rank, computing, for_planes, found, strided};
 use crate::rocm_backend::device::LaunchConfig;
 use crate::rocm_backend::layout::{magic, Strided};
 use crate::rocm_backend::storage::{carrier, RocmStorage};
-use crate::rocm_backend::RocmError;
+use crate::sizes::{check_pooling, check_resizing};
 use crate::{Layout, Result};
 use hip_kernels::contract::{KernelFamily, KernelLayout, Pool, PoolKind, UpsampleBilinear, UpsampleNearest};
 
@@ -27,13 +27,8 @@ pub(crate) fn pool2d(
     let dtype = src.slice.dtype();
     let kernel = found(Pool::kernel(kind, computing(op, dtype)?), op, dtype)?;
     let dims = layout.dims();
-    let places = |size: usize, k: usize, stride: usize| match size.checked_sub(k) {
-        Some(rest) if stride > 0 && k > 0 => Ok(rest / stride + 1),
-        _ => Err(crate::Error::from(RocmError::Unsupported(format!(
-            "{op}: a window of {k} with stride {stride} does not fit {size} elements"
-        )))),
-    };
-    let (h_out, w_out) = (places(dims[2], k.0, stride.0)?, places(dims[3], k.1, stride.1)?);
+    check_pooling(dims, k, stride)?;
+    let (h_out, w_out) = ((dims[2] - k.0) / stride.0 + 1, (dims[3] - k.1) / stride.1 + 1);
     let places = h_out * w_out;
     // SAFETY: every element is written by the kernel.
     let dst = unsafe { RocmStorage::alloc(&src.device, dtype, dims[0] * dims[1] * places, op)? };
@@ -163,9 +158,7 @@ fn resized(
     check_computes(op, dtype)?;
     let dims = layout.dims();
     let elements = dims[0] * dims[1] * h_out * w_out;
-    if elements > 0 && dims[2..].contains(&0) {
-        return Err(crate::Error::EmptyTensor { op }.bt());
-    }
+    check_resizing(op, dims, &[h_out, w_out])?;
     // SAFETY: every element is written by the kernel that the caller launches.
     unsafe { RocmStorage::alloc(&src.device, dtype, elements, op) }
 }

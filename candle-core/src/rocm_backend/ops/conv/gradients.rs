@@ -19,8 +19,7 @@ pub(crate) fn whole_conv1d(
     p: &ParamsConv1D,
     groups: usize,
 ) -> Result<Option<Tensor>> {
-    let is_even = kernel.dims()[0].is_multiple_of(groups);
-    whole(x, kernel, groups, is_even, || {
+    whole(x, kernel, groups, || {
         Ok(Convolve { op: "conv1d", flat: true, shape: shape1d("conv1d", x.dtype(), p, groups)? })
     })
 }
@@ -32,8 +31,7 @@ pub(crate) fn whole_conv2d(
     p: &ParamsConv2D,
     groups: usize,
 ) -> Result<Option<Tensor>> {
-    let is_even = kernel.dims()[0].is_multiple_of(groups);
-    whole(x, kernel, groups, is_even, || {
+    whole(x, kernel, groups, || {
         Ok(Convolve { op: "conv2d", flat: false, shape: shape2d("conv2d", x.dtype(), p, groups)? })
     })
 }
@@ -46,7 +44,7 @@ pub(crate) fn whole_conv_transpose1d(
     groups: usize,
 ) -> Result<Option<Tensor>> {
     const OP: &str = "conv_transpose1d";
-    whole(x, kernel, groups, true, || {
+    whole(x, kernel, groups, || {
         Ok(Convolve { op: OP, flat: true, shape: transposed_shape1d(OP, x.dtype(), p, groups)? })
     })
 }
@@ -58,9 +56,7 @@ pub(crate) fn whole_conv_transpose2d(
     p: &ParamsConvTranspose2D,
 ) -> Result<Option<Tensor>> {
     const OP: &str = "conv_transpose2d";
-    whole(x, kernel, 1, true, || {
-        Ok(Convolve { op: OP, flat: false, shape: transposed_shape2d(OP, x.dtype(), p)? })
-    })
+    whole(x, kernel, 1, || Ok(Convolve { op: OP, flat: false, shape: transposed_shape2d(OP, x.dtype(), p)? }))
 }
 
 /// `conv1d` of (padding, stride, dilation, groups) plus a bias of each output channel, which is added where the result lies:
@@ -151,12 +147,11 @@ fn whole(
     x: &Tensor,
     kernel: &Tensor,
     groups: usize,
-    is_even: bool,
     op: impl FnOnce() -> Result<Convolve>,
 ) -> Result<Option<Tensor>> {
     let tracked = x.track_op() || kernel.track_op();
     let is_rocm = x.device().is_rocm() && x.device().same_device(kernel.device());
-    if !is_rocm || !is_even || (groups < 2 && !tracked) {
+    if !is_rocm || (groups < 2 && !tracked) {
         return Ok(None);
     }
     let op = op()?;

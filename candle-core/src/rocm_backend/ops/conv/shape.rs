@@ -5,42 +5,28 @@ use crate::rocm_backend::RocmError;
 use crate::{DType, Result};
 
 impl Axis {
-    /// An axis with the size of the output, if the window fits at least once.
+    /// Returns an axis with the size of the output. `crate::sizes` has checked that there is one.
     pub(super) fn plain(
         op: &'static str,
         (size, taps): (usize, usize),
         (padding, stride, dilation): (usize, usize, usize),
     ) -> Result<Self> {
         let axis = Self { size, taps, padding, stride, dilation, out: 0 };
-        let places = || {
-            let span = taps.checked_sub(1)?.checked_mul(dilation)?;
-            let padded = size.checked_add(padding.checked_mul(2)?)?;
-            padded.checked_sub(span)?.checked_sub(1)?.checked_div(stride)?.checked_add(1)
-        };
         axis.counted(op, padding.saturating_mul(2))?;
-        let out = places().ok_or_else(|| axis.misfit(op, size))?;
-        let axis = Self { out, ..axis };
+        let axis = Self { out: (size + 2 * padding - dilation * (taps - 1) - 1) / stride + 1, ..axis };
         axis.countable(op)?;
         Ok(axis)
     }
 
-    /// The axis of the convolution whose input is what a transposed one of `from` places gives.
+    /// Returns the axis of the convolution whose input is the result of a transposed one of `from` places, likewise.
     pub(super) fn transposed(
         op: &'static str,
         (from, taps): (usize, usize),
         (padding, stride, dilation): (usize, usize, usize),
         output_padding: usize,
     ) -> Result<Self> {
-        let axis = Self { size: 0, taps, padding, stride, dilation, out: from };
-        let places = || {
-            let span = taps.checked_sub(1)?.checked_mul(dilation)?;
-            let walked = from.checked_sub(1)?.checked_mul(stride)?;
-            let full = walked.checked_add(span)?.checked_add(output_padding)?.checked_add(1)?;
-            full.checked_sub(padding.checked_mul(2)?)
-        };
-        // The kernels divide by the stride.
-        let size = places().filter(|_| stride > 0).ok_or_else(|| axis.misfit(op, from))?;
-        let axis = Self { size, ..axis };
+        let size = (from - 1) * stride + dilation * (taps - 1) + output_padding + 1 - 2 * padding;
+        let axis = Self { size, taps, padding, stride, dilation, out: from };
         axis.counted(op, padding.saturating_mul(2))?;
         axis.countable(op)?;
         Ok(axis)
@@ -73,15 +59,6 @@ impl Axis {
             }
             _ => Ok(()),
         }
-    }
-
-    fn misfit(self, op: &'static str, size: usize) -> crate::Error {
-        let Self { taps, padding, stride, dilation, .. } = self;
-        RocmError::Unsupported(format!(
-            "{op}: a kernel of {taps} with padding {padding}, stride {stride} and dilation {dilation} gives no output \
-             for {size} elements"
-        ))
-        .into()
     }
 
     pub(super) fn steps_by_one(self) -> bool {
