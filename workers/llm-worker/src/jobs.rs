@@ -23,7 +23,7 @@ const METRICS_TOKENS: usize = 32;
 const METRICS_TIME: Duration = Duration::from_secs(1);
 
 fields! {
-    /// What a job is to write.
+    /// Fields of a job that writes a text.
     pub struct JobRequest => {
         /// The text to continue.
         prompt: String,

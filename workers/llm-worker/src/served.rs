@@ -98,5 +98,5 @@ impl worker_core::Served for Served {
     }
 }
 
-/// What handlers know: the model, once it is loaded.
+/// State of the handlers: the model, once it is loaded.
 pub type Api = worker_core::Api<Served>;

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use candle_core::Error;
 
-/// Whether a device or the host ran out of memory, which later work need not suffer from.
+/// Returns true if a device or the host ran out of memory: later work may still succeed.
 pub fn is_out_of_memory(error: &Error) -> bool {
     match error {
         Error::Context { inner, .. } | Error::WithPath { inner, .. } | Error::WithBacktrace { inner, .. } => {

@@ -29,7 +29,7 @@ const STEP: usize = 256;
 const KEPT: usize = 2;
 
 fields! {
-    /// What a job has besides [`Parameters`].
+    /// Fields of a job besides [`Parameters`].
     pub struct JobRequest => {
         /// In pixels.
         width: usize,

@@ -16,11 +16,11 @@ const FILE: usize = 20 << 20;
 const STRENGTHS: [f64; 2] = [0.8, 1.0];
 
 fields! {
-    /// What a client asks of the images; what it leaves out is as the model has it.
+    /// Parameters of the images; those left out are as the model has them.
     pub struct Parameters => {
-        /// What the images show.
+        /// Description of the images.
         prompt: String,
-        /// What the images must not show.
+        /// Description of what the images must not show.
         negative_prompt: String,
         /// Number of steps from noise to image.
         steps: usize,
@@ -52,7 +52,7 @@ pub struct Canvas {
     pub mask: Option<Source>,
 }
 
-/// What the API that a request came by calls width and height.
+/// Names of width and height in the API that a request came by.
 pub type SizeNames = [&'static str; 2];
 
 /// Checks on a thread that may take its time: images are decoded.

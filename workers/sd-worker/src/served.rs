@@ -25,7 +25,7 @@ pub struct ModelInfo {
     pub version: Version,
     /// Made for few steps without guidance.
     pub turbo: bool,
-    /// Whether it is an inpainting model, which requires an image and a mask.
+    /// True for an inpainting model, which requires an image and a mask.
     pub is_inpainting: bool,
     /// Sides are multiples of it.
     pub multiple: usize,
@@ -166,5 +166,5 @@ impl worker_core::Served for Served {
     }
 }
 
-/// What handlers know: the model, once it is loaded.
+/// State of the handlers: the model, once it is loaded.
 pub type Api = worker_core::Api<Served>;

@@ -21,8 +21,10 @@ impl Unfollowed {
         let (own, id) = (self.clone(), job_id.to_owned());
         // Locked until it is in: the time may be over at once.
         let mut waiting = self.0.lock();
+        // The time runs from here, and not from when the task is first polled.
+        let abandoned = tokio::time::sleep(ABANDON_TIMEOUT);
         let task = tokio::spawn(async move {
-            tokio::time::sleep(ABANDON_TIMEOUT).await;
+            abandoned.await;
             if own.0.lock().remove(&id).is_some() {
                 tracing::info!(job_id = id, "nobody follows the job: it is cancelled");
                 cancel(&id);

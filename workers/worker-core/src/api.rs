@@ -1,4 +1,4 @@
-//! What the handlers of any worker share: the model, once it is loaded, and its place in the API.
+//! State of the handlers of any worker: the model, once it is loaded, and its place in the API.
 
 use crate::device::OpenDevice;
 use crate::error::ApiError;

@@ -90,11 +90,11 @@ pub struct Family {
     pub model_types: &'static [&'static str],
     /// `general.architecture` of GGUF. Mistral's files call themselves llama.
     pub gguf: Option<&'static str>,
-    /// What transformers takes where config.json says nothing.
+    /// Values that transformers takes where config.json has none.
     pub defaults: &'static str,
     /// Which layers have a window.
     pub slides: fn(&Fields) -> Result<Slides>,
-    /// What config.json does not say, because all of the family have it.
+    /// Sets what all models of the family have, which config.json does not say.
     pub switches: fn(&mut DecoderConfig, &Fields) -> Result<()>,
 }
 

@@ -19,9 +19,9 @@ pub enum Part {
     Value,
     /// Makes all three.
     QueryKeyValue,
-    /// Of each head's queries.
+    /// Norm of each head's queries.
     QueryNorm,
-    /// Of each head's keys.
+    /// Norm of each head's keys.
     KeyNorm,
     /// Behind attention.
     Output,
@@ -31,9 +31,9 @@ pub enum Part {
     MlpNorm,
     /// Before feed-forward, where norms stand on both sides.
     MlpNormBetween,
-    /// What the activation is applied to.
+    /// Product that the activation is applied to.
     Gate,
-    /// What its result is multiplied by.
+    /// Product that the activation's result is multiplied by.
     Up,
     /// Gate and up behind each other.
     GateUp,

@@ -1,7 +1,7 @@
-//! What one row of a batch is sampled with.
+//! Sampling parameters of one row of a batch.
 use super::settings::Sampling;
 
-/// What one row of the logits is sampled with.
+/// Sampling parameters of one row of the logits.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
     /// Temperature, cuts and penalties, in the ranges of [`super::check`].

@@ -30,7 +30,7 @@ pub struct Setting {
     pub name: &'static str,
     /// Another name that the API takes.
     pub alias: Option<&'static str>,
-    /// What it does.
+    /// Its effect, as the documentation has it.
     pub doc: &'static str,
     /// Its value.
     pub kind: Kind,

@@ -2,7 +2,7 @@
 use anyhow::{Context, Result};
 use candle_core::quantized::gguf_file::{Content, Value};
 
-/// What a GGUF file says of its tokenizer. Keys are without `tokenizer.ggml.`.
+/// Metadata of a GGUF file about its tokenizer. Keys are without `tokenizer.ggml.`.
 pub(super) struct Metadata<'a> {
     content: &'a Content,
 }

@@ -25,7 +25,7 @@ pub struct Answer<C> {
     usage: Option<Option<Usage>>,
 }
 
-/// What all chunks of an answer have in common.
+/// The part that all chunks of an answer have in common.
 pub struct Envelope {
     served: Arc<Served>,
     id: String,

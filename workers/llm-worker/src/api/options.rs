@@ -20,15 +20,15 @@ pub fn top_logprobs(name: &'static str, count: usize) -> Limit<'static> {
     Limit(name, count as f64, 0.0..=20.0, "alternatives")
 }
 
-/// What is asked of the engine for each text, except the prompt.
+/// Request to the engine for each text, without the prompt.
 #[derive(Clone, Debug)]
 pub struct Options {
     request: Request,
     /// Texts to a prompt.
     pub choices: usize,
-    /// Whether the texts are sent as they are written.
+    /// If true, the texts are sent as they are written.
     pub stream: bool,
-    /// Whether a stream ends with the number of tokens that were read and written.
+    /// If true, a stream ends with the number of tokens that were read and written.
     pub stream_usage: bool,
 }
 

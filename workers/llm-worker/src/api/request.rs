@@ -10,13 +10,13 @@ use worker_core::fields;
 use super::unsupported;
 
 fields! {
-    /// What chats and completions share, except the sampler's settings.
+    /// Fields of both chats and completions, except the sampler's settings.
     pub struct Common => {
         /// The model's name; any request without one means the only model.
         model: String,
         /// If true, the text is sent as it is written.
         stream: bool,
-        /// What a stream has besides the text.
+        /// Additions to a stream of text.
         stream_options: StreamOptions,
         /// Number of texts for each prompt.
         n: usize,
@@ -76,7 +76,7 @@ impl TryFrom<i64> for Count {
     }
 }
 
-/// What a stream has besides the text.
+/// Additions to a stream of text.
 #[derive(Debug, Default, Deserialize)]
 pub struct StreamOptions {
     /// If true, the last chunk has the number of tokens read and written.
@@ -120,7 +120,7 @@ pub struct NamedSchema {
 }
 
 fields! {
-    /// What only chats have.
+    /// Fields that only chats have.
     pub struct Chat, others: Others::Unsupported(unsupported::CHAT) => {
         /// The conversation.
         messages: Vec<Message>,
@@ -231,9 +231,9 @@ pub struct NamedFunction {
 }
 
 fields! {
-    /// What only completions have.
+    /// Fields that only completions have.
     pub struct Completion, others: Others::Unsupported(unsupported::COMPLETIONS) => {
-        /// What the texts begin with.
+        /// Prompts that the texts continue.
         prompt: Prompts,
         /// Number of alternatives whose probabilities are told.
         logprobs: usize,

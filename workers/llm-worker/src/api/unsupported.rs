@@ -41,7 +41,7 @@ const TEXTS: Table = &[
     ("use_beam_search", FALSE),
 ];
 
-/// Of `/v1/chat/completions`.
+/// Tables of `/v1/chat/completions`.
 pub const CHAT: &[Table] = &[
     METADATA,
     TEXTS,
@@ -55,8 +55,8 @@ pub const CHAT: &[Table] = &[
     ],
 ];
 
-/// Of `/v1/completions`.
+/// Tables of `/v1/completions`.
 pub const COMPLETIONS: &[Table] = &[METADATA, TEXTS, &[("suffix", EMPTY)]];
 
-/// Of `/v1/embeddings`.
+/// Tables of `/v1/embeddings`.
 pub const EMBEDDINGS: &[Table] = &[METADATA, &[("add_special_tokens", TRUE)]];

@@ -68,7 +68,7 @@ struct Image {
 /// Generates the images that a body asks for, from `files`, an image and a mask, if they are given.
 ///
 /// # Errors
-/// What is wrong with the request, or why there are no images.
+/// Says what is wrong with the request, or why there are no images.
 pub async fn answer(
     served: Arc<Served>,
     client: &Client,

@@ -1,4 +1,4 @@
-//! What goes into the queue's life: its options, the events of a request, refusals and failures.
+//! Options of the queue, events of a request, refusals and failures.
 use std::time::Duration;
 
 use crate::picture::Picture;
@@ -19,12 +19,12 @@ impl Default for Options {
     }
 }
 
-/// What becomes of a request. The last is always [`Event::Done`] or [`Event::Failed`].
+/// Event of a request. The last is always [`Event::Done`] or [`Event::Failed`].
 #[derive(Clone, Debug)]
 pub enum Event {
     /// How many requests come first; at 0 its own begins.
     Queued {
-        /// Those that wait before it, and the one being made.
+        /// Number of requests before it, with the running one.
         before: usize,
     },
     /// A step is done.
