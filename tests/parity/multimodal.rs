@@ -63,9 +63,15 @@ fn paligemma_config() -> Value {
     json!({"vision_config": tower("gelu_pytorch_tanh"), "text_config": config(text_config), "projection_dim": 64})
 }
 
-/// Both results of a pair.
-fn both((a, b): (Tensor, Tensor)) -> Vec<Tensor> {
-    vec![a, b]
+/// The features of a picture and of a text. Their product, which `forward` returns, is not compared: random features are
+/// nearly orthogonal, so that it is far smaller than the numbers whose roundings it adds up.
+macro_rules! features {
+    ($model:ident, $vb:ident, $side:literal $(, $more:expr)*) => {
+        Ok(vec![
+            $model.get_image_features(&picture($side, &$vb)?)?,
+            $model.get_text_features(&text(7, &$vb)? $(, $more)*)?,
+        ])
+    };
 }
 
 pub fn models() -> Vec<Single> {
@@ -88,7 +94,7 @@ pub fn models() -> Vec<Single> {
                 image_size: 32,
             };
             let model = clip::ClipModel::new(vb.clone(), &config)?;
-            Ok(both(model.forward(&picture(32, &vb)?, &text(7, &vb)?)?))
+            features!(model, vb, 32)
         }),
         Single::new("openclip", 2, |vb| {
             let model = openclip::text_model::OpenClipTextTransformer::new(vb.clone(), &openclip_text())?;
@@ -101,7 +107,7 @@ pub fn models() -> Vec<Single> {
                 image_size: 64,
             };
             let model = mobileclip::MobileClipModel::new(vb.clone(), &config)?;
-            Ok(both(model.forward(&picture(64, &vb)?, &text(7, &vb)?)?))
+            features!(model, vb, 64)
         })
         .without(is_no_part_of_fastvit),
         Single::new("chinese_clip", 4, |vb| {
@@ -130,7 +136,7 @@ pub fn models() -> Vec<Single> {
                 ..chinese_clip::ChineseClipConfig::clip_vit_base_patch16()
             };
             let model = chinese_clip::ChineseClipModel::new(vb.clone(), &config)?;
-            Ok(both(model.forward(&picture(32, &vb)?, &text(7, &vb)?, None, None)?))
+            features!(model, vb, 32, None, None)
         })
         .without(|name, _| name == "text_model.pooler"),
         Single::new("siglip", 4, |vb| {
@@ -138,7 +144,7 @@ pub fn models() -> Vec<Single> {
                 json!({"hidden_act": "gelu", "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3});
             let config = json!({"text_config": config(text_config), "vision_config": tower("gelu")});
             let model = siglip::Model::new(&from_value(config)?, vb.clone())?;
-            Ok(both(model.forward(&picture(48, &vb)?, &text(7, &vb)?)?))
+            features!(model, vb, 48)
         }),
         Single::new("blip", 4, |vb| {
             let mut model = blip::BlipForConditionalGeneration::new(&from_value(blip_config())?, vb.clone())?;
