@@ -274,7 +274,7 @@ struct Q6K : Block<256, 210, 64, 32, false, 16> {
     }
 };
 
-// Each format has a row in contract/quantized.rs, which names the struct here.
+// Each format has a row in contract/formats.rs, which names the struct here.
 #define IS_AS_IN_CONTRACT(F, NAME, WEIGHTS_, BYTES_, ...) \
     static_assert(F::WEIGHTS == WEIGHTS_ && F::BYTES == BYTES_, "blocks of " #NAME " have other sizes in the contract");
 CANDLE_EACH_FORMAT(IS_AS_IN_CONTRACT)

@@ -57,3 +57,11 @@ __device__ __forceinline__ void fold(uint32_t q, int scale, uint32_t (&parts)[Fo
         parts[1] = (even & 0x007f007f) | (odd << 8 & 0x7f007f00);
     }
 }
+
+// The kernel that multiplies rows of activations with a matrix in format F.
+#define PRODUCT_OP(KERNEL, F)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 2) KERNEL(                                        \
+        const uint8_t *blocks, const uint8_t *x, float *out, const unsigned int m, const unsigned int n,         \
+        const unsigned int k) {                                                                                  \
+        product<F>(blocks, x, out, m, n, k);                                                                     \
+    }

@@ -385,10 +385,5 @@ __device__ __forceinline__ void product(const uint8_t *blocks, const uint8_t *x,
     }
 }
 
-#define TILES_OP(F, NAME, ...)                                                                                   \
-    extern "C" __global__ void __launch_bounds__(CANDLE_BLOCK, 2) qtiles_##NAME(                                    \
-        const uint8_t *blocks, const uint8_t *x, float *out, const unsigned int m, const unsigned int n,         \
-        const unsigned int k) {                                                                                  \
-        product<F>(blocks, x, out, m, n, k);                                                                  \
-    }
+#define TILES_OP(F, NAME, ...) PRODUCT_OP(qtiles_##NAME, F)
 CANDLE_EACH_FORMAT(TILES_OP)

@@ -13,6 +13,7 @@ pub mod convolution;
 pub mod copies;
 pub mod elementwise;
 pub mod faults;
+pub mod formats;
 pub mod indexing;
 pub mod product;
 pub mod quantized;

@@ -1,7 +1,8 @@
-//! GGML's block formats: their table, and the kernels that make, unpack and multiply blocks.
+//! The kernels that make, unpack and multiply blocks of GGML's formats.
 
+use super::formats::{ALL, LARGE, MADE, WEIGHTED, formats};
 use super::product::{ROUTED, ROUTES};
-use super::schema::{Argument, Axis, Family, dtypes, family, names};
+use super::schema::{Argument, Family, dtypes, family, names};
 use super::shared::{INP, NUMEL, OUT, TILED_FLOATS};
 
 subject! {
@@ -33,76 +34,6 @@ subject! {
         /// Weights of each of these that it unpacks at once.
         QTILE_DEPTH = 128,
     }
-}
-
-/// A block format of GGML. Host, kernels and tests take all that they need to know of it from its row in [`FORMATS`].
-#[derive(Clone, Copy, Debug)]
-pub struct BlockFormat {
-    /// The name in kernels.
-    pub name: &'static str,
-    /// The struct in `blocks.cuh` that unpacks blocks.
-    pub unpacker: &'static str,
-    /// GGML's number of the type, as GGUF files have it.
-    pub ggml_type: u32,
-    /// Weights of a block.
-    pub weights: u32,
-    /// Bytes of a block.
-    pub bytes: u32,
-    /// Threads that make a block together by the format's `Quantizer` in `quantize.cu`; 0 without one.
-    pub quantizer_threads: u32,
-    /// Whether the quantizer can weight columns by their importance.
-    pub is_weighted: bool,
-}
-
-impl BlockFormat {
-    const fn row(name: &'static str, unpacker: &'static str, sizes: [u32; 4], is_weighted: bool) -> Self {
-        let [ggml_type, weights, bytes, quantizer_threads] = sizes;
-        Self { name, unpacker, ggml_type, weights, bytes, quantizer_threads, is_weighted }
-    }
-}
-
-/// All block formats: name, unpacker, [GGML's number, weights, bytes, threads of the quantizer], whether it is weighted.
-#[rustfmt::skip]
-pub const FORMATS: &[BlockFormat] = &[
-    BlockFormat::row("q4_0", "Q4_0", [ 2,  32,  18,  8], false),
-    BlockFormat::row("q4_1", "Q4_1", [ 3,  32,  20,  8], false),
-    BlockFormat::row("q5_0", "Q5_0", [ 6,  32,  22,  8], false),
-    BlockFormat::row("q5_1", "Q5_1", [ 7,  32,  24,  8], false),
-    BlockFormat::row("q8_0", "Q8_0", [ 8,  32,  34,  8], false),
-    BlockFormat::row("q8_1", "Q8_1", [ 9,  32,  36,  8], false),
-    BlockFormat::row("q2k",  "Q2K",  [10, 256,  84, 16], true),
-    BlockFormat::row("q3k",  "Q3K",  [11, 256, 110, 16], true),
-    BlockFormat::row("q4k",  "Q4K",  [12, 256, 144,  8], true),
-    BlockFormat::row("q5k",  "Q5K",  [13, 256, 176,  8], true),
-    BlockFormat::row("q6k",  "Q6K",  [14, 256, 210, 16], true),
-    BlockFormat::row("q8k",  "Q8K",  [15, 256, 292, 16], false),
-];
-
-/// A condition on a format.
-type Condition = fn(&BlockFormat) -> bool;
-const ALL: Condition = |_| true;
-const LARGE: Condition = |format| format.weights == 256;
-const MADE: Condition = |format| format.quantizer_threads > 0;
-const WEIGHTED: Condition = |format| format.is_weighted;
-
-/// The macros that write a kernel out for each format, as pairs of name and expansion.
-pub fn macros() -> Vec<(&'static str, String)> {
-    let lists =
-        [("FORMAT", ALL), ("LARGE_FORMAT", LARGE), ("MADE_FORMAT", MADE), ("WEIGHTED_FORMAT", WEIGHTED)];
-    let expansion = |condition: Condition| {
-        let rows = FORMATS.iter().copied().filter(condition).map(|format| {
-            let BlockFormat { name, unpacker, weights, bytes, quantizer_threads, .. } = format;
-            format!("X({unpacker}, {name}, {weights}, {bytes}, {quantizer_threads})")
-        });
-        rows.collect::<Vec<_>>().join(" ")
-    };
-    lists.map(|(name, condition)| (name, expansion(condition))).into()
-}
-
-fn formats(condition: Condition) -> Axis {
-    let names_of: Vec<_> =
-        FORMATS.iter().filter(|format| condition(format)).map(|format| format.name).collect();
-    Axis { shared: Some("BlockFormat"), ..names("format", &names_of) }
 }
 
 const PRODUCT: &[Argument] = args![

@@ -7,7 +7,7 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
 use crate::BuildError;
-use crate::contract::quantized::{FORMATS, macros};
+use crate::contract::formats::{BlockFormat, FORMATS, macros};
 use crate::contract::shared::ELEMENTS;
 use crate::contract::{Argument, Axis, Family, Pass, constants, families, modules, names};
 
@@ -183,7 +183,7 @@ fn enumeration(name: &str, meaning: &str, variants: &[(String, &str, String)]) -
 fn formats() -> TokenStream {
     let axis = names("format", &FORMATS.iter().map(|format| format.name).collect::<Vec<_>>());
     let mut text = axis_enumeration("BlockFormat", " A block format of GGML.", &axis);
-    let columns: [(&str, &str, fn(&crate::contract::quantized::BlockFormat) -> u32); 4] = [
+    let columns: [(&str, &str, fn(&BlockFormat) -> u32); 4] = [
         ("ggml_type", " GGML's number of the type, as GGUF files have it.", |format| format.ggml_type),
         ("weights", " Weights of a block.", |format| format.weights),
         ("bytes", " Bytes of a block.", |format| format.bytes),

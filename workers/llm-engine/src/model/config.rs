@@ -2,6 +2,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use super::parts::Part;
 use super::rope::{Rope, Scaling};
 
 /// Positions are counted in f32 where angles are made, which has no odd numbers above this.
@@ -14,6 +15,36 @@ pub enum Activation {
     Silu,
     /// x times the normal distribution below x, approximated by tanh.
     GeluTanh,
+}
+
+/// Norms of a layer, each by the tensor that files have for it; `None` where there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Norms {
+    /// Before attention.
+    pub attention: Option<Part>,
+    /// Behind attention.
+    pub attention_post: Option<Part>,
+    /// Before feed-forward.
+    pub mlp: Option<Part>,
+    /// Behind feed-forward.
+    pub mlp_post: Option<Part>,
+}
+
+impl Norms {
+    /// Norms before attention and before feed-forward.
+    pub const BEFORE: Self = Self {
+        attention: Some(Part::AttentionNorm),
+        attention_post: None,
+        mlp: Some(Part::MlpNorm),
+        mlp_post: None,
+    };
+    /// Norms on both sides of attention and of feed-forward.
+    pub const BOTH: Self = Self {
+        attention: Some(Part::AttentionNorm),
+        attention_post: Some(Part::AttentionPostNorm),
+        mlp: Some(Part::MlpNormBetween),
+        mlp_post: Some(Part::MlpPostNorm),
+    };
 }
 
 /// A decoder's sizes and switches.
@@ -43,8 +74,8 @@ pub struct DecoderConfig {
     pub norm_eps: f64,
     /// Norms multiply by 1 + their weights.
     pub norm_plus_one: bool,
-    /// Norms also stand behind attention and feed-forward.
-    pub post_norms: bool,
+    /// Norms of each layer.
+    pub norms: Norms,
     /// Queries and keys are normed, head by head.
     pub qk_norm: bool,
     /// The products that make queries, keys and values have biases.
@@ -188,7 +219,7 @@ impl DecoderConfig {
             interleaved: fields.flag("interleaved"),
             norm_eps: fields.number("rms_norm_eps")?.context("\"rms_norm_eps\" is missing")?,
             norm_plus_one: false,
-            post_norms: false,
+            norms: Norms::BEFORE,
             qk_norm: false,
             qkv_bias: attention_bias,
             output_bias: attention_bias,

@@ -4,14 +4,15 @@ use candle_core::{DType, Device, Error, Tensor, bail};
 
 use super::attention::{Plan, Scores, Words};
 use super::cache::{Cache, Slots};
-use super::config::DecoderConfig;
+use super::config::{DecoderConfig, Norms};
 use super::layers::{Embedding, GateUp, Linear, Mlp, Norm, capped};
+use super::parts::Part;
 use super::rope::{Angles, Table};
-use super::weights::{Part, Piece, Weights};
+use super::weights::{Piece, Weights};
 use crate::step::{BLOCK, Capacity, SequenceStep, Step, StepModel};
 
 struct Layer {
-    attention_norm: Norm,
+    attention_norm: Option<Norm>,
     query: Linear,
     key: Linear,
     value: Linear,
@@ -19,7 +20,7 @@ struct Layer {
     key_norm: Option<Norm>,
     output: Linear,
     attention_post_norm: Option<Norm>,
-    mlp_norm: Norm,
+    mlp_norm: Option<Norm>,
     mlp: Mlp,
     mlp_post_norm: Option<Norm>,
     scores: Scores,
@@ -59,7 +60,10 @@ impl Layer {
             let weight = weights.norm(at, part, width)?;
             Ok(Norm::new(weight, config.norm_plus_one, config.norm_eps, dtype)?)
         };
-        let attention_norm = norm(weights, Part::AttentionNorm, hidden)?;
+        let Norms { attention, attention_post, mlp, mlp_post } = config.norms;
+        let mut norm_of = |part: Option<Part>| part.map(|part| norm(weights, part, hidden)).transpose();
+        let (attention_norm, attention_post_norm) = (norm_of(attention)?, norm_of(attention_post)?);
+        let (mlp_norm, mlp_post_norm) = (norm_of(mlp)?, norm_of(mlp_post)?);
         let (queries, keys) = (config.heads * head_dim, config.kv_width());
         let pieces = match config.fused {
             true => {
@@ -94,14 +98,6 @@ impl Layer {
             pieces => GateUp::One(weights.linear(at, pieces, hidden, config.mlp_bias)?),
         };
         let down = weights.linear(at, &[Piece::whole(Part::Down, hidden)], intermediate, config.mlp_bias)?;
-        let (mlp_norm, attention_post_norm, mlp_post_norm) = match config.post_norms {
-            true => (
-                norm(weights, Part::MlpNormBetween, hidden)?,
-                Some(norm(weights, Part::AttentionPostNorm, hidden)?),
-                Some(norm(weights, Part::MlpPostNorm, hidden)?),
-            ),
-            false => (norm(weights, Part::MlpNorm, hidden)?, None, None),
-        };
         let window = config.windows[index];
         Ok(Self {
             attention_norm,
@@ -125,6 +121,14 @@ fn maybe(norm: &Option<Norm>, x: Tensor) -> candle_core::Result<Tensor> {
     match norm {
         Some(norm) => norm.forward(&x),
         None => Ok(x),
+    }
+}
+
+/// `x` behind a norm, if there is one.
+fn before(norm: &Option<Norm>, x: &Tensor) -> candle_core::Result<Tensor> {
+    match norm {
+        Some(norm) => norm.forward(x),
+        None => Ok(x.clone()),
     }
 }
 
@@ -192,9 +196,9 @@ impl Decoder {
             x = (x * scale)?;
         }
         for (index, layer) in self.layers.iter().enumerate() {
-            let attended = self.attend(index, layer, &layer.attention_norm.forward(&x)?, shared)?;
+            let attended = self.attend(index, layer, &before(&layer.attention_norm, &x)?, shared)?;
             x = (x + maybe(&layer.attention_post_norm, attended)?)?;
-            let fed = layer.mlp.forward(&layer.mlp_norm.forward(&x)?)?;
+            let fed = layer.mlp.forward(&before(&layer.mlp_norm, &x)?)?;
             x = (x + maybe(&layer.mlp_post_norm, fed)?)?;
         }
         Ok(x)

@@ -3,7 +3,7 @@ use anyhow::{Context, Result, bail};
 use candle_core::quantized::gguf_file::{Content, Value as Metadatum};
 use serde_json::{Map, Value, json};
 
-use super::config::{DecoderConfig, Family, Fields, Slides};
+use super::config::{DecoderConfig, Family, Fields, Norms, Slides};
 
 fn all(_: &Fields) -> Result<Slides> {
     Ok(Box::new(|_| true))
@@ -138,7 +138,7 @@ pub const FAMILIES: &[Family] = &[
 fn gemma(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
     let scalar = fields.number("query_pre_attn_scalar")?.context("\"query_pre_attn_scalar\" is missing")?;
     decoder.attention_scale = scalar.powf(-0.5) as f32;
-    decoder.post_norms = true;
+    decoder.norms = Norms::BOTH;
     gemma_scales(decoder, fields);
     Ok(())
 }

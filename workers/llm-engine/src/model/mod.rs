@@ -5,6 +5,7 @@
 //! | `families` | the families, and how files name them |
 //! | `config` | sizes and switches of a decoder |
 //! | `files` | what a path holds, and where each tensor lies |
+//! | `parts` | roles of tensors, and what files call them |
 //! | `weights` | tensors by their roles |
 //! | `layers` | products, norms, embeddings, feed-forward |
 //! | `rope` | rotary embeddings |
@@ -24,6 +25,7 @@ pub mod decoder;
 pub mod families;
 pub mod files;
 pub mod layers;
+pub mod parts;
 pub mod rope;
 pub mod weights;
 

@@ -25,6 +25,7 @@ use worker_core::device::{DeviceKind, OpenDevice};
 use worker_core::{Lifecycle, Metrics, ModelName};
 
 use crate::shared::delete;
+#[allow(unused_imports, reason = "not every test that has the fixture uses all")]
 pub use crate::shared::{Answer, Ask, Gate, MODEL, WORKER, get, json_request, read};
 use crate::tiny_model::{self, Kind};
 
