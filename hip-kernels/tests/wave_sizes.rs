@@ -73,7 +73,7 @@ impl Both {
         let work_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("wave64-{}", module.name()));
         std::fs::create_dir_all(&work_dir).unwrap();
         let include = here.join("include");
-        let tree = Tree::create(&here.join("../candle-kernels"), &include, &work_dir).unwrap();
+        let tree = Tree::create(&here.join("../candle-kernels"), &work_dir).unwrap();
         let target = Target::parse(ARCH).unwrap().with_wave64();
         let path = work_dir.join("wave64.hsaco");
         Compiler::discover(std::slice::from_ref(&target))
