@@ -1,4 +1,4 @@
-//! Models that hear or speak.
+//! Models of sound: speech recognition, speech synthesis and codecs.
 use candle_core::{DType, Module, Tensor};
 use candle_transformers::models::*;
 use serde_json::{from_value, json};
@@ -40,8 +40,8 @@ pub fn models() -> Vec<Single> {
     vec![
         Single::new("whisper", 4, |vb| {
             let mut model = whisper::model::Whisper::load(&vb, from_value(whisper_config())?)?;
-            let heard = model.encoder.forward(&numbers(&[1, 8, 32], &vb)?, true)?;
-            let states = model.decoder.forward(&text(5, &vb)?, &heard, true)?;
+            let audio = model.encoder.forward(&numbers(&[1, 8, 32], &vb)?, true)?;
+            let states = model.decoder.forward(&text(5, &vb)?, &audio, true)?;
             Ok(vec![model.decoder.final_linear(&states)?])
         }),
         Single::new("encodec", 12, |vb| {
@@ -62,8 +62,8 @@ pub fn models() -> Vec<Single> {
             let encoder = dac::Encoder::new(8, &[2, 4], 16, vb.pp("encoder"))?;
             let quantizer = dac::ResidualVectorQuantizer::new(16, 2, VOCABULARY, 8, vb.pp("quantizer"))?;
             let decoder = dac::Decoder::new(16, 32, &[4, 2], 1, vb.pp("decoder"))?;
-            let heard = encoder.forward(&numbers(&[1, 1, 64], &vb)?)?;
-            Ok(vec![heard, decoder.forward(&quantizer.from_codes(&codes(2, 6, &vb)?)?)?])
+            let latents = encoder.forward(&numbers(&[1, 1, 64], &vb)?)?;
+            Ok(vec![latents, decoder.forward(&quantizer.from_codes(&codes(2, 6, &vb)?)?)?])
         }),
         snac!("snac", false),
         snac!("snac, channel by channel", true)
@@ -82,8 +82,8 @@ pub fn models() -> Vec<Single> {
             (config.sample_rate, config.frame_rate) = (400.0, 25.0);
             (config.quantizer_bins, config.quantizer_dim) = (VOCABULARY, 16);
             let mut model = mimi::Model::new(config, vb.clone())?;
-            let heard = model.encode_pre_quantize(&numbers(&[1, 1, 128], &vb)?)?;
-            Ok(vec![heard, model.decode(&codes(3, 6, &vb)?)?])
+            let latents = model.encode_pre_quantize(&numbers(&[1, 1, 128], &vb)?)?;
+            Ok(vec![latents, model.decode(&codes(3, 6, &vb)?)?])
         }),
         Single::new("parler_tts", 2, |vb| {
             let config: parler_tts::DecoderConfig = from_value(config(json!({
@@ -116,19 +116,21 @@ pub fn models() -> Vec<Single> {
         }),
         Single::new("voxtral", 4, |vb| {
             let mut config = voxtral::VoxtralConfig::default();
-            let (heard, written) = (&mut config.audio_config, &mut config.text_config);
-            (heard.hidden_size, heard.intermediate_size, heard.num_hidden_layers) = (64, 128, 2);
-            (heard.num_attention_heads, heard.num_key_value_heads, heard.head_dim) = (4, 4, 16);
-            (heard.num_mel_bins, heard.max_source_positions) = (8, 16);
-            (written.hidden_size, written.intermediate_size, written.num_hidden_layers) = (64, 96, 2);
-            (written.num_attention_heads, written.num_key_value_heads, written.head_dim) = (4, 2, Some(16));
-            (written.vocab_size, written.max_position_embeddings) = (VOCABULARY, 32);
-            written.use_flash_attn = false;
+            let (audio, text_config) = (&mut config.audio_config, &mut config.text_config);
+            (audio.hidden_size, audio.intermediate_size, audio.num_hidden_layers) = (64, 128, 2);
+            (audio.num_attention_heads, audio.num_key_value_heads, audio.head_dim) = (4, 4, 16);
+            (audio.num_mel_bins, audio.max_source_positions) = (8, 16);
+            (text_config.hidden_size, text_config.intermediate_size, text_config.num_hidden_layers) =
+                (64, 96, 2);
+            (text_config.num_attention_heads, text_config.num_key_value_heads, text_config.head_dim) =
+                (4, 2, Some(16));
+            (text_config.vocab_size, text_config.max_position_embeddings) = (VOCABULARY, 32);
+            text_config.use_flash_attn = false;
             let mut cache = voxtral::VoxtralCache::new(true, DType::F32, &config.text_config, vb.device())?;
             let model = voxtral::VoxtralForConditionalGeneration::new(&config, vb.clone())?;
             // The second of the ids, 24, stands for sound.
-            let heard = numbers(&[1, 8, 32], &vb)?;
-            Ok(vec![model.forward(&text(6, &vb)?, Some(&heard), &mut cache, 0)?])
+            let audio = numbers(&[1, 8, 32], &vb)?;
+            Ok(vec![model.forward(&text(6, &vb)?, Some(&audio), &mut cache, 0)?])
         }),
     ]
 }

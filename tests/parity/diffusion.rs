@@ -1,4 +1,4 @@
-//! Models that make pictures out of noise: one step of each, and what turns latents into pictures.
+//! Diffusion models: one denoising step of each, and their autoencoders.
 use candle_core::{Module, Tensor};
 use candle_transformers::models::flux::WithForward;
 use candle_transformers::models::*;
@@ -35,7 +35,7 @@ pub fn flux_config() -> flux::model::Config {
     }
 }
 
-/// A step of a Flux for five words and latents of four by four patches.
+/// One step of a Flux with five words and four by four patches.
 pub fn flux_step(
     model: &impl WithForward,
     step: &Tensor,

@@ -69,7 +69,7 @@ fn compare(family: &Family) -> Result<String> {
             }
             _ => {
                 let reference = run(DType::F32, &Device::Cpu)?;
-                ensure!(reference.largest() > 0.5, "{line}: the model says nothing");
+                ensure!(reference.largest() > 0.5, "{line}: its logits are close to zero");
                 let (far, bound) =
                     (rocm()?.far_from(&reference)?, bound(family.layers, unit(dtype), &reference));
                 line += &format!(" | {}: {far:.1e} of {bound:.1e}", dtype.as_str());
@@ -97,7 +97,7 @@ fn compare_quantized(family: &Quantized, kind: GgmlDType) -> Result<String> {
     };
     let build = family.reference.map(|reference| reference(&bytes));
     let reference = run(build.unwrap_or_else(|| (family.build)(&bytes, &Device::Cpu)), &Device::Cpu)?;
-    ensure!(reference.largest() > 0.5, "{name}: the model says nothing");
+    ensure!(reference.largest() > 0.5, "{name}: its logits are close to zero");
     let device = common::device();
     let far = run((family.build)(&bytes, &device), &device)?.far_from(&reference)?;
     let products = PRODUCTS_PER_LAYER * family.layers as f32 + PRODUCTS_AFTER;
@@ -124,47 +124,47 @@ fn assert_all(lines: impl Iterator<Item = Result<String>>) {
 }
 
 #[test]
-fn transformers_say_what_they_say_on_the_cpu() {
+fn transformers_match_the_cpu() {
     assert_all(transformers::families().iter().map(compare));
 }
 
 #[test]
-fn models_with_flash_attention_say_what_they_say_on_the_cpu() {
+fn models_with_flash_attention_match_the_cpu() {
     assert_all(flash::families().iter().map(compare));
 }
 
 #[test]
-fn recurrent_models_say_what_they_say_on_the_cpu() {
+fn recurrent_models_match_the_cpu() {
     assert_all(recurrent::families().iter().map(compare));
 }
 
 #[test]
-fn encoders_say_what_they_say_on_the_cpu() {
+fn encoders_match_the_cpu() {
     assert_all(encoders::models().iter().map(single::compare));
 }
 
 #[test]
-fn models_of_pictures_say_what_they_say_on_the_cpu() {
+fn vision_models_match_the_cpu() {
     assert_all(vision::models().iter().map(single::compare));
 }
 
 #[test]
-fn models_of_sound_say_what_they_say_on_the_cpu() {
+fn audio_models_match_the_cpu() {
     assert_all(audio::models().iter().map(single::compare));
 }
 
 #[test]
-fn models_of_pictures_and_text_say_what_they_say_on_the_cpu() {
+fn multimodal_models_match_the_cpu() {
     assert_all(multimodal::models().iter().map(single::compare));
 }
 
 #[test]
-fn models_of_diffusion_say_what_they_say_on_the_cpu() {
+fn diffusion_models_match_the_cpu() {
     assert_all(diffusion::models().iter().map(single::compare));
 }
 
 #[test]
-fn quantized_models_say_what_they_say_on_the_cpu() {
+fn quantized_models_match_the_cpu() {
     let mut families = quantized::families();
     families.extend(quantized_inputs::families());
     let models = families.iter().flat_map(|family| family.kinds.iter().map(move |kind| (family, *kind)));

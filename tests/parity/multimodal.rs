@@ -1,4 +1,4 @@
-//! Models of pictures, or of sound, together with text.
+//! Models of pictures or sound together with text.
 use candle_core::{DType, Module, Tensor};
 use candle_transformers::models::*;
 use serde_json::{Value, from_value, json};
@@ -15,10 +15,10 @@ fn tower(act: &str) -> Value {
 }
 
 pub fn blip_config() -> Value {
-    let written =
+    let text_config =
         json!({"encoder_hidden_size": 64, "projection_dim": 32, "is_decoder": true, "hidden_act": "gelu"});
     json!({
-        "text_config": config(written), "vision_config": tower("gelu"), "projection_dim": 32,
+        "text_config": config(text_config), "vision_config": tower("gelu"), "projection_dim": 32,
         "image_text_hidden_size": 32,
     })
 }
@@ -59,11 +59,11 @@ fn openclip_text() -> openclip::text_model::Config {
 }
 
 fn paligemma_config() -> Value {
-    let written = json!({"hidden_act": "gelu_pytorch_tanh"});
-    json!({"vision_config": tower("gelu_pytorch_tanh"), "text_config": config(written), "projection_dim": 64})
+    let text_config = json!({"hidden_act": "gelu_pytorch_tanh"});
+    json!({"vision_config": tower("gelu_pytorch_tanh"), "text_config": config(text_config), "projection_dim": 64})
 }
 
-/// Numbers for both of a pair.
+/// Both results of a pair.
 fn both((a, b): (Tensor, Tensor)) -> Vec<Tensor> {
     vec![a, b]
 }
@@ -134,47 +134,48 @@ pub fn models() -> Vec<Single> {
         })
         .without(|name, _| name == "text_model.pooler"),
         Single::new("siglip", 4, |vb| {
-            let written =
+            let text_config =
                 json!({"hidden_act": "gelu", "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3});
-            let config = json!({"text_config": config(written), "vision_config": tower("gelu")});
+            let config = json!({"text_config": config(text_config), "vision_config": tower("gelu")});
             let model = siglip::Model::new(&from_value(config)?, vb.clone())?;
             Ok(both(model.forward(&picture(48, &vb)?, &text(7, &vb)?)?))
         }),
         Single::new("blip", 4, |vb| {
             let mut model = blip::BlipForConditionalGeneration::new(&from_value(blip_config())?, vb.clone())?;
-            let seen = model.vision_model().forward(&picture(32, &vb)?)?;
-            Ok(vec![model.text_decoder().forward(&text(5, &vb)?, &seen)?])
+            let image = model.vision_model().forward(&picture(32, &vb)?)?;
+            Ok(vec![model.text_decoder().forward(&text(5, &vb)?, &image)?])
         }),
         Single::new("blip_text", 2, |vb| {
             let config = from_value(blip_config()["text_config"].clone())?;
             let mut model = blip_text::TextLMHeadModel::new(&config, vb.clone())?;
-            let (ids, seen) = (text(5, &vb)?, numbers(&[1, 6, 64], &vb)?);
-            let first = model.forward(&ids, &seen)?;
-            Ok(vec![first, model.forward(&ids.narrow(1, 2, 1)?, &seen)?])
+            let (ids, image) = (text(5, &vb)?, numbers(&[1, 6, 64], &vb)?);
+            let first = model.forward(&ids, &image)?;
+            Ok(vec![first, model.forward(&ids.narrow(1, 2, 1)?, &image)?])
         }),
         Single::new("trocr", 4, |vb| {
-            let seen =
+            let image =
                 config(json!({"hidden_act": "gelu", "image_size": 32, "patch_size": 8, "num_channels": 3,
                 "qkv_bias": false}));
-            let written = config(json!({
+            let text_config = config(json!({
                 "d_model": 64, "cross_attention_hidden_size": 64, "decoder_layers": 2,
                 "decoder_attention_heads": 4, "decoder_ffn_dim": 96, "activation_function": "relu",
                 "dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "init_std": 0.02,
                 "decoder_start_token_id": 2, "decoder_layerdrop": 0.0, "use_cache": true,
                 "scale_embedding": true, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
             }));
-            let mut model = trocr::TrOCRModel::new(&from_value(seen)?, &from_value(written)?, vb.clone())?;
-            let seen = model.encoder().forward(&picture(32, &vb)?)?;
+            let mut model =
+                trocr::TrOCRModel::new(&from_value(image)?, &from_value(text_config)?, vb.clone())?;
+            let image = model.encoder().forward(&picture(32, &vb)?)?;
             // Its mask fits one token at a time.
             let ids = text(2, &vb)?;
-            let first = model.decode(&ids.narrow(1, 0, 1)?, &seen, 0)?;
-            Ok(vec![first, model.decode(&ids.narrow(1, 1, 1)?, &seen, 1)?])
+            let first = model.decode(&ids.narrow(1, 0, 1)?, &image, 0)?;
+            Ok(vec![first, model.decode(&ids.narrow(1, 1, 1)?, &image, 1)?])
         }),
         Single::new("moondream", 4, |vb| {
             let mut model = moondream::Model::new(&from_value(moondream_config())?, vb.clone())?;
-            let seen = model.vision_encoder().forward(&picture(28, &vb)?)?;
+            let image = model.vision_encoder().forward(&picture(28, &vb)?)?;
             let ids = text(5, &vb)?;
-            Ok(vec![model.text_model().forward_with_img(&ids.narrow(1, 0, 1)?, &ids, &seen)?])
+            Ok(vec![model.text_model().forward_with_img(&ids.narrow(1, 0, 1)?, &ids, &image)?])
         }),
         Single::new("llava", 4, |vb| {
             let config: llava::config::LLaVAConfig = from_value(config(json!({
@@ -189,8 +190,9 @@ pub fn models() -> Vec<Single> {
             let mut cache = llama::Cache::new(true, DType::F32, &config.to_llama_config(), vb.device())?;
             // The second of the ids, 24, stands for the picture.
             let ids = text(5, &vb)?.to_dtype(DType::I64)?;
-            let seen = model.prepare_inputs_labels_for_multimodal(&ids, &[picture(32, &vb)?], &[(32, 32)])?;
-            Ok(vec![model.forward(&seen, 0, &mut cache)?])
+            let image =
+                model.prepare_inputs_labels_for_multimodal(&ids, &[picture(32, &vb)?], &[(32, 32)])?;
+            Ok(vec![model.forward(&image, 0, &mut cache)?])
         }),
         Single::new("paligemma", 4, |vb| {
             let mut model = paligemma::Model::new(&from_value(paligemma_config())?, vb.clone())?;
@@ -204,15 +206,15 @@ pub fn models() -> Vec<Single> {
             Ok(vec![model.forward_images(&picture(32, &vb)?, &ids)?, model.forward_text(&ids)?])
         }),
         Single::new("pixtral", 4, |vb| {
-            let mut seen = tower("silu");
-            seen["head_dim"] = 16.into();
+            let mut image = tower("silu");
+            image["head_dim"] = 16.into();
             let config = json!({
                 "projector_hidden_act": "gelu", "text_config": config(json!({"sliding_window": 32})),
-                "vision_config": seen, "image_token_index": 24, "image_seq_length": 1,
+                "vision_config": image, "image_token_index": 24, "image_seq_length": 1,
             });
             let mut model = pixtral::Model::new(&from_value(config)?, vb.clone())?;
-            let seen = model.encode_image(&picture(32, &vb)?)?;
-            let first = model.lm_forward_embeds(&seen)?;
+            let image = model.encode_image(&picture(32, &vb)?)?;
+            let first = model.lm_forward_embeds(&image)?;
             Ok(vec![first, model.lm_forward(&text(1, &vb)?)?])
         }),
         Single::new("qwen3_vl", 4, |vb| {
@@ -229,10 +231,10 @@ pub fn models() -> Vec<Single> {
             // Four by four patches, of which four each become one token.
             let (patches, grid) = (numbers(&[16, 96], &vb)?, Tensor::new(&[[1u32, 4, 4]], vb.device())?);
             let places = vec![vec![(2, 6)]];
-            let (seen, ids) = (Some(patches), text(9, &vb)?);
+            let (image, ids) = (Some(patches), text(9, &vb)?);
             Ok(vec![model.forward(
                 &ids,
-                seen,
+                image,
                 None,
                 Some(grid),
                 None,
@@ -272,9 +274,9 @@ pub fn models() -> Vec<Single> {
             });
             let mut model = gemma4::Model::new(&from_value(config)?, vb.clone())?;
             let ids = Tensor::new(&[[5u32, 40, 40, 40, 40, 41, 41, 41, 41, 7]], vb.device())?;
-            let (seen, heard) = ([picture(16, &vb)?], numbers(&[1, 16, 16], &vb)?);
-            let hidden = Tensor::zeros((1, 16), DType::F32, vb.device())?;
-            Ok(vec![model.forward_multimodal(&ids, Some(&seen), Some(&heard), Some(&hidden), 0)?])
+            let (image, audio) = ([picture(16, &vb)?], numbers(&[1, 16, 16], &vb)?);
+            let padding = Tensor::zeros((1, 16), DType::F32, vb.device())?;
+            Ok(vec![model.forward_multimodal(&ids, Some(&image), Some(&audio), Some(&padding), 0)?])
         }),
     ]
 }

@@ -1,4 +1,4 @@
-//! Quantized models that read pictures, sound or a text of its own before they write.
+//! Quantized models whose inputs are more than ids: pictures, sound or an encoded text.
 use candle_core::quantized::GgmlDType::{Q4_0, Q8_0};
 use candle_core::{DType, Module};
 use candle_transformers::models::*;
@@ -14,8 +14,8 @@ use crate::quantized::Quantized;
 use crate::single::{numbers, picture, text};
 use crate::weights::weights;
 
-/// A family whose tensors have the names that the model without quantization asks for. `$on` says on which device inputs
-/// are made.
+/// A family whose tensors have the names that the model without quantization asks for. Inputs are made on the
+/// device of `$on`.
 macro_rules! reading {
     ($name:literal, $kinds:expr, $layers:literal, |$asked:ident| $original:expr, |$vb:ident, $on:ident| $build:block) => {
         Quantized {
@@ -76,8 +76,8 @@ pub fn families() -> Vec<Quantized> {
             |vb, on| {
                 let config = from_value(blip_config())?;
                 let mut model = quantized_blip::BlipForConditionalGeneration::new(&config, vb)?;
-                let seen = model.vision_model().forward(&picture(32, &on)?)?;
-                forward(move |ids, _| model.text_decoder().forward(ids, &seen))
+                let image = model.vision_model().forward(&picture(32, &on)?)?;
+                forward(move |ids, _| model.text_decoder().forward(ids, &image))
             }
         ),
         reading!(
@@ -88,8 +88,8 @@ pub fn families() -> Vec<Quantized> {
             |vb, on| {
                 let config = from_value(blip_config()["text_config"].clone())?;
                 let mut model = quantized_blip_text::TextLMHeadModel::new(&config, vb)?;
-                let seen = numbers(&[1, 6, 64], &on)?;
-                forward(move |ids, _| model.forward(ids, &seen))
+                let image = numbers(&[1, 6, 64], &on)?;
+                forward(move |ids, _| model.forward(ids, &image))
             }
         ),
         reading!(
@@ -100,9 +100,9 @@ pub fn families() -> Vec<Quantized> {
             |vb, on| {
                 let config = from_value(moondream_config())?;
                 let mut model = quantized_moondream::Model::new(&config, vb)?;
-                let seen = model.vision_encoder().forward(&picture(28, &on)?)?;
+                let image = model.vision_encoder().forward(&picture(28, &on)?)?;
                 forward(move |ids, before| match before {
-                    0 => model.text_model().forward_with_img(&ids.narrow(1, 0, 1)?, ids, &seen),
+                    0 => model.text_model().forward_with_img(&ids.narrow(1, 0, 1)?, ids, &image),
                     _ => model.text_model().forward(ids),
                 })
             }
@@ -125,9 +125,9 @@ pub fn families() -> Vec<Quantized> {
             |vb| whisper::model::Whisper::load(&vb, from_value(whisper_config())?)?,
             |vb, on| {
                 let mut model = whisper::quantized_model::Whisper::load(&vb, from_value(whisper_config())?)?;
-                let heard = model.encoder.forward(&numbers(&[1, 8, 32], &on)?, true)?;
+                let audio = model.encoder.forward(&numbers(&[1, 8, 32], &on)?, true)?;
                 forward(move |ids, _| {
-                    let states = model.decoder.forward(ids, &heard, true)?;
+                    let states = model.decoder.forward(ids, &audio, true)?;
                     model.decoder.final_linear(&states)
                 })
             }

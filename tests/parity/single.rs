@@ -1,4 +1,4 @@
-//! Models that are run once: what a row of their tables is, and how a row is run.
+//! Models that are run once: the row of a table, and how it is run.
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
@@ -55,12 +55,18 @@ pub fn compare(model: &Single) -> Result<String> {
             .with_context(|| format!("{} on {device:?}", model.name))
     };
     let (expected, outputs) = (run(&Device::Cpu)?, run(&common::device())?);
-    ensure!(!expected.is_empty() && expected.len() == outputs.len(), "{}: outputs", model.name);
+    ensure!(
+        !expected.is_empty() && expected.len() == outputs.len(),
+        "{}: {} outputs, not {}",
+        model.name,
+        outputs.len(),
+        expected.len()
+    );
     let mut line = model.name.to_string();
     for (output, expected) in outputs.iter().zip(&expected) {
         ensure!(output.dims() == expected.dims(), "{line}: {:?}, not {:?}", output.dims(), expected.dims());
         let (output, expected) = (Logits::of(output)?, Logits::of(expected)?);
-        ensure!(expected.largest() > 1e-3, "{line}: the model says nothing");
+        ensure!(expected.largest() > 1e-3, "{line}: the output is close to zero");
         let bound = bound(model.layers, unit(DType::F32), &expected);
         let far = output.far_from(&expected)?;
         line += &format!(" | {far:.1e} of {bound:.1e}");

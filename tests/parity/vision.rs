@@ -1,4 +1,4 @@
-//! Models of pictures alone.
+//! Models of pictures: classification, depth and segmentation.
 use std::sync::Arc;
 
 use candle_core::{Module, Tensor};
@@ -39,7 +39,7 @@ pub fn fastvit() -> fastvit::Config {
     fastvit::Config { exp_ratio: 2, in_channels: 8, blocks: [1; 4], attn: true, lkc_use_act: true }
 }
 
-/// What FastViT has in some of its stages only.
+/// Returns whether FastViT has no such tensor: some parts belong to some of its stages only.
 pub fn is_no_part_of_fastvit(name: &str, _: &[usize]) -> bool {
     let has = |part: &str| name.contains(part);
     has("stages.0.downsample")
@@ -133,7 +133,7 @@ fn segment_anything(vb: VarBuilder<'static>) -> anyhow::Result<Vec<Tensor>> {
     let points = (numbers(&[1, 2, 2], &vb)? * 30.0)?.abs()?;
     let labels = Tensor::new(&[[1f32, 0.0]], vb.device())?;
     let (sparse, dense) = prompt.forward(Some((&points, &labels)), None, None)?;
-    let seen = image.forward(&picture(64, &vb)?)?;
-    let (masks, quality) = decoder.forward(&seen, &prompt.get_dense_pe()?, &sparse, &dense, true)?;
-    Ok(vec![seen, masks, quality])
+    let embeddings = image.forward(&picture(64, &vb)?)?;
+    let (masks, quality) = decoder.forward(&embeddings, &prompt.get_dense_pe()?, &sparse, &dense, true)?;
+    Ok(vec![embeddings, masks, quality])
 }

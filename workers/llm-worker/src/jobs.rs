@@ -2,15 +2,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::IntoResponse;
 use axum::routing::post;
-use axum::{Json, Router};
 use llm_engine::engine::Stream;
 use llm_engine::request::{Event, Request, Sampling, StopReason};
 use serde::Serialize;
 use worker_core::body::{Limit, check, required};
-use worker_core::jobs::{Accepted, OnDisconnect, Options, Target};
+use worker_core::jobs::{OnDisconnect, Options, Target, accepted};
 use worker_core::{ApiError, Body, Client, Job, Jobs, blocking, device, fields};
 
 use crate::api::{failure, prompts};
@@ -109,7 +110,7 @@ async fn create(
     State(state): State<JobsApi>,
     client: Client,
     Body((target, asked)): Body<(Target, JobRequest)>,
-) -> Result<(StatusCode, Json<Accepted>), ApiError> {
+) -> Result<impl IntoResponse, ApiError> {
     let served = state.api.served()?;
     let hive = required(target.hive_id.as_deref(), "hive_id")?;
     required(target.model.as_deref(), "model")?;
@@ -125,15 +126,15 @@ async fn create(
     tracing::debug!(hive, job_id, "a job begins");
     let observed = served.metrics.observe(start);
     tokio::spawn(write(job, stream, served, observed, whole));
-    Ok(Accepted::new(job_id))
+    Ok(accepted(&job_id))
 }
 
 fn submit(served: &Served, asked: JobRequest) -> Result<Stream, ApiError> {
     let max_tokens = required(asked.max_tokens, "max_tokens")?;
     let top_p = asked.top_p.unwrap_or(1.0);
     check(&[
-        Limit::number("max_tokens", max_tokens as f64, 1.0, f64::INFINITY),
-        Limit { above: true, ..Limit::number("top_p", top_p.into(), 0.0, 1.0) },
+        Limit("max_tokens", max_tokens as f64, 1.0..=f64::INFINITY, "tokens"),
+        Limit("top_p", top_p.into(), f64::MIN_POSITIVE..=1.0, ""),
     ])?;
     let sampling = Sampling {
         temperature: required(asked.temperature, "temperature")?,

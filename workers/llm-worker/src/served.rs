@@ -4,7 +4,7 @@ use std::time::Duration;
 use llm_engine::engine::{Engine, Options};
 use llm_engine::request::Refused;
 use llm_engine::step::BLOCK;
-use serde::Serialize;
+use serde_json::{Value, json};
 use worker_core::device::OpenDevice;
 use worker_core::{ApiError, Lifecycle, Metrics, ModelName};
 
@@ -75,24 +75,13 @@ impl Served {
     }
 }
 
-/// What `GET /v1/models` says of the model.
-#[derive(Serialize)]
-pub struct Card {
-    /// Tokens of prompt and text together.
-    max_model_len: usize,
-    /// Whether it takes chats.
-    chat_template: bool,
-}
-
 impl worker_core::Served for Served {
-    type Card = Card;
-
     fn name(&self) -> &ModelName {
         &self.name
     }
 
-    fn card(&self) -> Card {
-        Card { max_model_len: self.context(), chat_template: self.engine.text().has_template() }
+    fn card(&self) -> Value {
+        json!({ "max_model_len": self.context(), "chat_template": self.engine.text().has_template() })
     }
 
     fn device(&self) -> &OpenDevice {

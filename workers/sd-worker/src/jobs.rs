@@ -1,14 +1,13 @@
 //! Jobs: pictures asked for in one request and followed in others.
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::{Path, Request, State};
-use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use axum::{Json, Router};
 use serde::Serialize;
-use worker_core::jobs::{Accepted, OnDisconnect, Options, Target};
+use worker_core::jobs::{OnDisconnect, Options, Target, accepted};
 use worker_core::lifecycle::Work;
 use worker_core::{ApiError, Body, Client, Job, Jobs, blocking, fields};
 
@@ -22,7 +21,7 @@ use crate::served::{Api, failed};
 use crate::unfollowed::Unfollowed;
 
 /// What the fields of a size are called here.
-const SIZE: SizeNames = SizeNames { width: "width", height: "height" };
+const SIZE: SizeNames = ["width", "height"];
 /// Bytes of what stands around a picture, and of an event about a step.
 const OTHER: usize = 4 << 10;
 const STEP: usize = 256;
@@ -181,7 +180,7 @@ async fn create(
     State(state): State<JobsApi>,
     client: Client,
     Body((target, asked, parameters)): Body<(Target, JobRequest, Parameters)>,
-) -> Result<(StatusCode, Json<Accepted>), ApiError> {
+) -> Result<impl IntoResponse, ApiError> {
     let served = state.api.served()?;
     target.check(&*served, &state.worker_id)?;
     let JobRequest { width, height, image, mask, format, callback } = asked;
@@ -209,7 +208,7 @@ async fn create(
     let reporter =
         Reporter { job, api: state.api, worker_id: state.worker_id, callback, unfollowed: state.unfollowed };
     tokio::spawn(follow(reporter, images, format.unwrap_or_default(), seed));
-    Ok(Accepted::new(job_id))
+    Ok(accepted(&job_id))
 }
 
 /// Writes a job's log while its pictures are made.

@@ -52,14 +52,8 @@ pub struct Canvas {
     pub mask: Option<Source>,
 }
 
-/// What width and height are called where the request came from.
-#[derive(Clone, Copy, Debug)]
-pub struct SizeNames {
-    /// Of the width.
-    pub width: &'static str,
-    /// Of the height.
-    pub height: &'static str,
-}
+/// What the API that a request came by calls width and height.
+pub type SizeNames = [&'static str; 2];
 
 /// Checks on a thread that may take its time: images are decoded.
 ///
@@ -104,12 +98,12 @@ impl Parameters {
         let n = self.n.unwrap_or(1);
         let strength = self.strength.unwrap_or(STRENGTHS[usize::from(mask.is_some())]);
         body::check(&[
-            Limit::count("prompt", prompt.len(), 0, bounds.prompt, "bytes"),
-            Limit::count("negative_prompt", negative.len(), 0, bounds.prompt, "bytes"),
-            Limit::count("steps", steps, 1, bounds.steps, "steps"),
-            Limit::number("guidance", guidance, 0.0, 100.0),
-            Limit::count("n", n, 1, bounds.pictures, "images"),
-            Limit { above: true, ..Limit::number("strength", strength, 0.0, 1.0) },
+            Limit("prompt", prompt.len() as f64, 0.0..=bounds.prompt as f64, "bytes"),
+            Limit("negative_prompt", negative.len() as f64, 0.0..=bounds.prompt as f64, "bytes"),
+            Limit("steps", steps as f64, 1.0..=bounds.steps as f64, "steps"),
+            Limit("guidance", guidance, 0.0..=100.0, ""),
+            Limit("n", n as f64, 1.0..=bounds.pictures as f64, "images"),
+            Limit("strength", strength, f64::MIN_POSITIVE..=1.0, ""),
         ])?;
         let method = match &self.scheduler {
             None => None,
@@ -143,13 +137,13 @@ impl Parameters {
             ..defaults.clone()
         };
         // What was asked for is checked before a picture costs anything.
-        check_sides(info, [(width, names.width), (height, names.height)])?;
+        check_sides(info, [(width, names[0]), (height, names[1])])?;
         if image.is_none() {
             request.width = width.unwrap_or(defaults.width);
             request.height = height.unwrap_or(defaults.height);
             if request.width.saturating_mul(request.height) > bounds.pixels {
                 let (width, height, most) = (request.width, request.height, bounds.pixels);
-                return wrong(names.width, format!("makes {width} x {height}: the maximum is {most} pixels"));
+                return wrong(names[0], format!("makes {width} x {height}: the maximum is {most} pixels"));
             }
         }
         let limits = Limits { bytes: FILE, side: bounds.side as u32, pixels: bounds.pixels as u64 };

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use worker_core::device::OpenDevice;
 use worker_core::{ApiError, Metrics, ModelName};
@@ -119,68 +119,37 @@ pub fn failed(failure: Failure) -> ApiError {
     error.with_code(code)
 }
 
-/// What `GET /v1/models` says of the model.
-#[derive(Serialize)]
-pub struct Card {
-    /// 1.5, 2.1, xl, or other.
-    version: &'static str,
-    /// Made for few steps without guidance.
-    turbo: bool,
-    /// Whether an image and a mask are required.
-    #[serde(rename = "paints_in")]
-    is_inpainting: bool,
-    /// Sides are multiples of it.
-    multiple: usize,
-    max_side: usize,
-    max_pixels: usize,
-    max_steps: usize,
-    max_images: usize,
-    schedulers: [&'static str; 5],
-    /// What a request has where it says nothing.
-    defaults: Defaults,
-}
-
-#[derive(Serialize)]
-struct Defaults {
-    width: usize,
-    height: usize,
-    steps: usize,
-    guidance: f64,
-    scheduler: &'static str,
-}
-
 impl worker_core::Served for Served {
-    type Card = Card;
-
     fn name(&self) -> &ModelName {
         &self.name
     }
 
-    fn card(&self) -> Card {
+    fn card(&self) -> Value {
         let ModelInfo { version, turbo, is_inpainting, multiple, defaults, scheduler, bounds } = &self.info;
-        Card {
-            version: match version {
-                Version::V1 => "1.5",
-                Version::V2 => "2.1",
-                Version::Xl => "xl",
-                Version::Other => "other",
+        let version = match version {
+            Version::V1 => "1.5",
+            Version::V2 => "2.1",
+            Version::Xl => "xl",
+            Version::Other => "other",
+        };
+        json!({
+            "version": version,
+            "turbo": turbo,
+            "paints_in": is_inpainting,
+            "multiple": multiple,
+            "max_side": bounds.side,
+            "max_pixels": bounds.pixels,
+            "max_steps": bounds.steps,
+            "max_images": bounds.pictures,
+            "schedulers": Method::ALL.map(Method::name),
+            "defaults": {
+                "width": defaults.width,
+                "height": defaults.height,
+                "steps": defaults.steps.min(bounds.steps),
+                "guidance": defaults.guidance,
+                "scheduler": scheduler.method.name(),
             },
-            turbo: *turbo,
-            is_inpainting: *is_inpainting,
-            multiple: *multiple,
-            max_side: bounds.side,
-            max_pixels: bounds.pixels,
-            max_steps: bounds.steps,
-            max_images: bounds.pictures,
-            schedulers: Method::ALL.map(Method::name),
-            defaults: Defaults {
-                width: defaults.width,
-                height: defaults.height,
-                steps: defaults.steps.min(bounds.steps),
-                guidance: defaults.guidance,
-                scheduler: scheduler.method.name(),
-            },
-        }
+        })
     }
 
     fn device(&self) -> &OpenDevice {

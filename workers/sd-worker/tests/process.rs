@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tiny_model::{Kind, Outcome};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A process that is killed if the test ends first.
 struct Process(Child);
@@ -110,8 +110,10 @@ fn the_callback_hears_of_a_job_that_the_workers_end_cuts() -> Outcome {
     let folder = model()?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://{}/done", listener.local_addr()?);
-    let more =
-        ["--callback-url", &url, "--callback-token", "theirs", "--api-token", "ours", "--drain-seconds", "0"];
+    let tokens = ["--callback-token", "theirs", "--api-token", "ours"];
+    // The step that is cut may take as long as it needs.
+    let times = ["--drain-seconds", "0", "--shutdown-seconds", "600"];
+    let more = [&["--callback-url", &url], &tokens[..], &times].concat();
     let worker = Process::start(folder.path(), &more)?;
     let port = until("port", || std::fs::read_to_string(folder.path().join("port")).ok());
     let url = format!("http://127.0.0.1:{}", port.trim());

@@ -6,7 +6,7 @@ use crate::lifecycle::Lifecycle;
 use axum::extract::{Path, State};
 use axum::routing::get;
 use axum::{Json, Router};
-use serde::Serialize;
+use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,14 +15,11 @@ const LOADING: Duration = Duration::from_secs(5);
 
 /// A model that takes requests.
 pub trait Served: Send + Sync + 'static {
-    /// What `GET /v1/models` says beside name and owner.
-    type Card: Serialize;
-
     /// Its names.
     fn name(&self) -> &ModelName;
 
-    /// Its card.
-    fn card(&self) -> Self::Card;
+    /// What `GET /v1/models` says of it besides name and owner: an object.
+    fn card(&self) -> Value;
 
     /// The device that it runs on.
     fn device(&self) -> &OpenDevice;
@@ -106,28 +103,18 @@ impl<S> Api<S> {
     }
 }
 
-/// `GET /v1/models`.
-#[derive(Serialize)]
-struct List<C> {
-    object: &'static str,
-    data: [Model<C>; 1],
-}
-
-#[derive(Serialize)]
-struct Model<C> {
-    id: String,
-    object: &'static str,
-    created: u64,
-    owned_by: &'static str,
-    #[serde(flatten)]
-    card: C,
-}
-
-impl<C: Serialize> Model<C> {
-    fn of(served: &impl Served<Card = C>, owned_by: &'static str) -> Self {
-        let ModelName { name, created, .. } = served.name().clone();
-        Self { id: name, object: "model", created, owned_by, card: served.card() }
-    }
+/// The model as `GET /v1/models` has it.
+fn model(served: &impl Served, owner: &str) -> Value {
+    let ModelName { name, created, .. } = served.name();
+    let mut model = served.card();
+    let more = [
+        ("id", json!(name)),
+        ("object", json!("model")),
+        ("created", json!(created)),
+        ("owned_by", json!(owner)),
+    ];
+    more.into_iter().for_each(|(field, value)| model[field] = value);
+    model
 }
 
 /// The routes of `GET /v1/models`, and below it of the model by its name; `owner` is the worker's package.
@@ -138,17 +125,17 @@ pub fn models<S: Served>(api: &Api<S>, owner: &'static str) -> Router {
 
 type Models<S> = State<(Api<S>, &'static str)>;
 
-async fn list<S: Served>(State((api, owner)): Models<S>) -> Result<Json<List<S::Card>>, ApiError> {
-    Ok(Json(List { object: "list", data: [Model::of(&*api.served()?, owner)] }))
+async fn list<S: Served>(State((api, owner)): Models<S>) -> Result<Json<Value>, ApiError> {
+    Ok(Json(json!({ "object": "list", "data": [model(&*api.served()?, owner)] })))
 }
 
 async fn one<S: Served>(
     State((api, owner)): Models<S>,
     Path(name): Path<String>,
-) -> Result<Json<Model<S::Card>>, ApiError> {
+) -> Result<Json<Value>, ApiError> {
     let served = api.served()?;
     served.name().check(Some(&name))?;
-    Ok(Json(Model::of(&*served, owner)))
+    Ok(Json(model(&*served, owner)))
 }
 
 /// Runs work of a processor on a thread where nothing else waits for it.

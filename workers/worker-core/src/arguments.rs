@@ -72,6 +72,10 @@ pub struct ServerArguments {
     #[arg(long, env, default_value_t = 30, value_parser = seconds(0))]
     pub drain_seconds: u64,
 
+    /// Seconds that a step, and reports of the last jobs, may take after that
+    #[arg(long, env, default_value_t = 5, value_parser = seconds(0))]
+    pub shutdown_seconds: u64,
+
     /// What is logged, as tracing's filters are written: warn, or info,worker_core=debug
     #[arg(long, env, default_value = "info")]
     pub log: String,
@@ -95,6 +99,12 @@ impl ServerArguments {
     /// How long running requests have when the worker ends.
     pub fn drain(&self) -> Duration {
         Duration::from_secs(self.drain_seconds)
+    }
+
+    /// How long the end waits for a step that is still computed, and for what is reported elsewhere, such as the ends of
+    /// the last jobs: a device that hangs must not hold the process.
+    pub fn shutdown(&self) -> Duration {
+        Duration::from_secs(self.shutdown_seconds)
     }
 }
 

@@ -14,6 +14,7 @@ use serde_path_to_error::{Path, Segment};
 use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::RangeInclusive;
 
 /// Some of the fields of a body. Parts that several bodies share are put together as tuples, and read in one pass.
 ///
@@ -114,55 +115,28 @@ pub fn required<T>(value: Option<T>, name: &str) -> Result<T, ApiError> {
     value.ok_or_else(|| ApiError::field(name, "is missing"))
 }
 
-/// A number in a body and the range that it must lie in.
-#[derive(Clone, Copy, Debug)]
-pub struct Limit<'a> {
-    /// Name of the field.
-    pub name: &'a str,
-    /// Its value.
-    pub value: f64,
-    /// Smallest value.
-    pub least: f64,
-    /// Whether the smallest value is itself too small.
-    pub above: bool,
-    /// Largest value; infinity sets none.
-    pub most: f64,
-    /// What is counted, in the plural; empty for plain numbers.
-    pub unit: &'a str,
-}
-
-impl<'a> Limit<'a> {
-    /// A count of `unit` from `least` to `most`.
-    pub fn count(name: &'a str, value: usize, least: usize, most: usize, unit: &'a str) -> Self {
-        Self { unit, ..Self::number(name, value as f64, least as f64, most as f64) }
-    }
-
-    /// A number from `least` to `most`.
-    pub fn number(name: &'a str, value: f64, least: f64, most: f64) -> Self {
-        Self { name, value, least, above: false, most, unit: "" }
-    }
-
-    fn check(&self) -> Result<(), ApiError> {
-        let Self { name, value, least, above, most, unit } = *self;
-        if (least..=most).contains(&value) && !(above && value == least) {
-            return Ok(());
-        }
-        let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
-        let range = match (above, most.is_finite()) {
-            (true, _) => format!("above {least} and at most {most}{unit}"),
-            (false, true) => format!("{least} to {most}{unit}"),
-            (false, false) => format!("at least {least}{unit}"),
-        };
-        Err(ApiError::field(name, format!("is {value}, but must be {range}")))
-    }
-}
+/// A number in a body: the field's name, its value, the range that it must lie in, and its unit in the plural, or nothing. A
+/// range from `f64::MIN_POSITIVE` is one above 0, and one to infinity has no upper end.
+#[derive(Clone, Debug)]
+pub struct Limit<'a>(pub &'a str, pub f64, pub RangeInclusive<f64>, pub &'a str);
 
 /// Checks numbers against their ranges.
 ///
 /// # Errors
 /// 400 for the first that lies outside of its range: its name, its value and the range.
 pub fn check(limits: &[Limit]) -> Result<(), ApiError> {
-    limits.iter().try_for_each(Limit::check)
+    let Some(Limit(name, value, range, unit)) = limits.iter().find(|limit| !limit.2.contains(&limit.1))
+    else {
+        return Ok(());
+    };
+    let (least, most) = (range.start(), range.end());
+    let range = match (*least == f64::MIN_POSITIVE, most.is_finite()) {
+        (true, _) => format!("above 0 and at most {most}"),
+        (false, true) => format!("{least} to {most}"),
+        (false, false) => format!("at least {least}"),
+    };
+    let message = format!("is {value}, but must be {range} {unit}");
+    Err(ApiError::field(*name, message.trim_end()))
 }
 
 /// The JSON body of a request, read once into its parts; whatever is wrong with it becomes a 4xx that names the field.
@@ -429,16 +403,13 @@ mod tests {
 
     #[test]
     fn numbers_outside_of_their_range_are_refused_with_it() {
-        let strength = |value| Limit { above: true, ..Limit::number("strength", value, 0.0, 1.0) };
-        assert!(check(&[strength(0.5), strength(1.0), Limit::count("n", 3, 1, 3, "texts")]).is_ok());
+        let strength = |value| Limit("strength", value, f64::MIN_POSITIVE..=1.0, "");
+        assert!(check(&[strength(0.5), strength(1.0), Limit("n", 3.0, 1.0..=3.0, "texts")]).is_ok());
         for (limit, message) in [
             (strength(0.0), "`strength` is 0, but must be above 0 and at most 1"),
             (strength(f64::NAN), "`strength` is NaN, but must be above 0 and at most 1"),
-            (Limit::count("n", 4, 1, 3, "texts"), "`n` is 4, but must be 1 to 3 texts"),
-            (
-                Limit::number("max_tokens", 0.0, 1.0, f64::INFINITY),
-                "`max_tokens` is 0, but must be at least 1",
-            ),
+            (Limit("n", 4.0, 1.0..=3.0, "texts"), "`n` is 4, but must be 1 to 3 texts"),
+            (Limit("max_tokens", 0.0, 1.0..=f64::INFINITY, ""), "`max_tokens` is 0, but must be at least 1"),
         ] {
             assert_eq!(check(&[strength(1.0), limit]).unwrap_err().message(), message);
         }

@@ -10,14 +10,7 @@ use clap::{CommandFactory, FromArgMatches};
 use model_thread::error_summary;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::Duration;
 use tokio::runtime::Builder;
-
-/// How long the end waits for a step that is still computed: a device that hangs must not hold the process.
-pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long the end waits for what is reported elsewhere, such as the ends of the last jobs.
-const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a worker adds to the life of a process.
 pub trait Worker: 'static {
@@ -70,11 +63,13 @@ pub fn main<W: Worker>(kind: DeviceKind) -> ExitCode {
 }
 
 fn run<W: Worker>(kind: DeviceKind, arguments: W::Arguments) -> Result<()> {
-    logging::init(W::server(&arguments))?;
+    let server = W::server(&arguments);
+    logging::init(server)?;
+    let limit = server.shutdown();
     let runtime = Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.context("the system cannot start threads")?;
     let ended = runtime.block_on(live::<W>(kind, arguments));
-    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
+    runtime.shutdown_timeout(limit);
     ended
 }
 
@@ -89,13 +84,16 @@ async fn live<W: Worker>(kind: DeviceKind, arguments: W::Arguments) -> Result<()
     load::<W>(kind, arguments, api.clone(), metrics)?;
     let served = serve(app, &server).await;
     beating.stop();
-    let stopped = api.served().map_or(true, |served| served.stop_within(SHUTDOWN_TIMEOUT));
-    if tokio::time::timeout(REPORT_TIMEOUT, api.lifecycle.idle()).await.is_err() {
+    let stopped = api.served().map_or(true, |served| served.stop_within(server.shutdown()));
+    if tokio::time::timeout(server.shutdown(), api.lifecycle.idle()).await.is_err() {
         tracing::warn!("the worker ends before the ends of all jobs were reported");
     }
     served?;
-    let limit = SHUTDOWN_TIMEOUT.as_secs();
-    ensure!(stopped, "a step did not end within {limit} s of shutdown: check the device");
+    let limit = server.shutdown_seconds;
+    ensure!(
+        stopped,
+        "a step did not end within {limit} s of shutdown (--shutdown-seconds): check the device"
+    );
     Ok(())
 }
 

@@ -64,7 +64,13 @@ fn wrong_values_are_refused() {
     for flag in wrong {
         assert!(parse(&[flag]).is_err(), "{flag}");
     }
-    for right in ["--request-timeout=0", "--drain-seconds=0", "--streams-per-client=0", "--host=::1"] {
+    for right in [
+        "--request-timeout=0",
+        "--drain-seconds=0",
+        "--shutdown-seconds=0",
+        "--streams-per-client=0",
+        "--host=::1",
+    ] {
         assert!(parse(&[right]).is_ok(), "{right}");
     }
 }

@@ -141,6 +141,18 @@ fn each_to<const N: usize>(
     })
 }
 
+/// Computes each element by a kernel of a family, whose operands are named as the family does; other arguments follow.
+macro_rules! map {
+    ($family:ident { $($from:ident),+ $(; $($more:ident),+)? }, $kernel:ident, $op:expr, $dtype:expr, $operands:expr, $in_rows:literal) => {
+        each($op, $dtype, $operands, $in_rows, |device, e| {
+            let Elements { config, numel, num_dims, info, from: [$($from),+], out } = e;
+            let arguments = $family { numel, num_dims, info, $($from,)+ out $(, $($more),+)? };
+            // SAFETY: `each` has checked the operands, and `out` has room.
+            unsafe { device.launch($kernel, config, &arguments) }
+        })
+    };
+}
+
 /// Adds `rhs` to a storage of dense elements `dims` that nobody else has; its layout has the same dims.
 pub(crate) fn add_to(
     dst: &mut RocmStorage,
@@ -166,11 +178,7 @@ fn run_unary(
     src: &RocmStorage,
     layout: &Layout,
 ) -> Result<RocmStorage> {
-    each(op, src.slice.dtype(), [(src, layout)], false, |device, e| {
-        let Elements { config, numel, num_dims, info, from: [inp], out } = e;
-        // SAFETY: `each` has checked the operand, and `out` has room.
-        unsafe { device.launch(kernel, config, &Unary { numel, num_dims, info, inp, out }) }
-    })
+    map!(Unary { inp }, kernel, op, src.slice.dtype(), [(src, layout)], false)
 }
 
 /// A function of each element and a parameter, which is rounded to the tensor's dtype first: elu and powf.
@@ -185,12 +193,7 @@ pub(crate) fn with_parameter(
     let kernel = UnaryWithParameter::kernel(function, computing(op, dtype)?);
     let kernel = found(kernel, op, dtype)?;
     let param = bits(parameter, dtype, op)?;
-    each(op, dtype, [(src, layout)], false, |device, e| {
-        let Elements { config, numel, num_dims, info, from: [inp], out } = e;
-        let arguments = UnaryWithParameter { numel, num_dims, info, param, inp, out };
-        // SAFETY: `each` has checked the operand, and `out` has room.
-        unsafe { device.launch(kernel, config, &arguments) }
-    })
+    map!(UnaryWithParameter { inp; param }, kernel, op, dtype, [(src, layout)], false)
 }
 
 /// `x * mul + add`, computed in the tensor's dtype as on the CPU.
@@ -199,11 +202,7 @@ pub(crate) fn affine(src: &RocmStorage, layout: &Layout, mul: f64, add: f64) -> 
     let dtype = src.slice.dtype();
     let (mul, add) = (bits(mul, dtype, OP)?, bits(add, dtype, OP)?);
     let kernel = found(Affine::kernel(computing(OP, dtype)?), OP, dtype)?;
-    each(OP, dtype, [(src, layout)], true, |device, e| {
-        let Elements { config, numel, num_dims, info, from: [inp], out } = e;
-        // SAFETY: `each` has checked the operand, and `out` has room.
-        unsafe { device.launch(kernel, config, &Affine { numel, num_dims, info, inp, out, mul, add }) }
-    })
+    map!(Affine { inp; mul, add }, kernel, OP, dtype, [(src, layout)], true)
 }
 
 /// Casts to `to`, as the CPU does: towards zero and to the nearest value that an integer can hold.
@@ -216,11 +215,7 @@ pub(crate) fn cast(src: &RocmStorage, layout: &Layout, to: DType) -> Result<Rocm
         return strided::dense(src, layout, OP);
     }
     let kernel = found(Cast::kernel(from_element, to_element), OP, to)?;
-    each(OP, to, [(src, layout)], true, |device, e| {
-        let Elements { config, numel, num_dims, info, from: [inp], out } = e;
-        // SAFETY: `each` has checked the operand, and `out` has room.
-        unsafe { device.launch(kernel, config, &Cast { numel, num_dims, info, inp, out }) }
-    })
+    map!(Cast { inp }, kernel, OP, to, [(src, layout)], true)
 }
 
 /// Upstream's operation `B` on pairs of elements; the layouts have the same dims.
@@ -250,11 +245,7 @@ fn zip(
 ) -> Result<RocmStorage> {
     let dtype = dtype_of_both(operands[0].0, operands[1].0, op)?;
     let kernel = found(Binary::kernel(function, computing(op, dtype)?), op, dtype)?;
-    each(op, result.unwrap_or(dtype), operands, true, |device, e| {
-        let Elements { config, numel, num_dims, info, from: [lhs, rhs], out } = e;
-        // SAFETY: `each` has checked the operands, and `out` has room.
-        unsafe { device.launch(kernel, config, &Binary { numel, num_dims, info, lhs, rhs, out }) }
-    })
+    map!(Binary { lhs, rhs }, kernel, op, result.unwrap_or(dtype), operands, true)
 }
 
 /// `silu(lhs) * rhs`, each rounded, for floats; the layouts have the same dims. The result is dense.
@@ -270,11 +261,7 @@ pub fn swiglu(
     const OP: &str = "swiglu";
     let dtype = dtype_of_both(lhs, rhs, OP)?;
     let kernel = found(Swiglu::kernel(computing(OP, dtype)?), OP, dtype)?;
-    each(OP, dtype, [(lhs, lhs_layout), (rhs, rhs_layout)], true, |device, e| {
-        let Elements { config, numel, num_dims, info, from: [lhs, rhs], out } = e;
-        // SAFETY: `each` has checked the operands, and `out` has room.
-        unsafe { device.launch(kernel, config, &Swiglu { numel, num_dims, info, lhs, rhs, out }) }
-    })
+    map!(Swiglu { lhs, rhs }, kernel, OP, dtype, [(lhs, lhs_layout), (rhs, rhs_layout)], true)
 }
 
 /// The dtype of both operands. Two of a packed dtype mismatch as well: that is what the CPU device says of them.
@@ -296,11 +283,7 @@ pub(crate) fn where_cond(operands: [Operand; 3]) -> Result<RocmStorage> {
     // Dtypes that are no condition are refused before those of the operands are compared.
     let kernel = found(Where::kernel(condition_element, carrier(t.slice.dtype())), OP, condition)?;
     let dtype = dtype_of_both(t, f, OP)?;
-    each(OP, dtype, operands, true, |device, e| {
-        let Elements { config, numel, num_dims, info, from: [ids, t, f], out } = e;
-        // SAFETY: `each` has checked the operands, and `out` has room.
-        unsafe { device.launch(kernel, config, &Where { numel, num_dims, info, ids, t, f, out }) }
-    })
+    map!(Where { ids, t, f }, kernel, OP, dtype, operands, true)
 }
 
 /// `value` in the dtype of the tensor it meets.

@@ -1,6 +1,6 @@
 //! What the engine's thread and its handles both see.
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::scheduler::Counters;
 
@@ -44,14 +44,7 @@ pub(super) struct Failure {
 pub(super) struct Shared {
     /// Requests and embeddings that were taken and have not ended.
     open: AtomicUsize,
-    running: AtomicUsize,
-    blocks_used: AtomicUsize,
-    steps: AtomicU64,
-    read: AtomicU64,
-    cached: AtomicU64,
-    written: AtomicU64,
-    preempted: AtomicU64,
-    overhead_us: AtomicU64,
+    counted: Mutex<Status>,
     pub(super) draining: AtomicBool,
     pub(super) stopping: AtomicBool,
     failed: OnceLock<Failure>,
@@ -80,37 +73,30 @@ impl Shared {
         self.failed.get()
     }
 
-    /// What runs now.
-    pub(super) fn publish(&self, running: usize, blocks_used: usize, counters: Counters) {
-        self.running.store(running, Relaxed);
-        self.blocks_used.store(blocks_used, Relaxed);
-        self.read.store(counters.read, Relaxed);
-        self.cached.store(counters.cached, Relaxed);
-        self.preempted.store(counters.preempted, Relaxed);
+    fn counted(&self) -> MutexGuard<'_, Status> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A step is done.
+    /// Sets what runs now.
+    pub(super) fn publish(&self, running: usize, blocks_used: usize, counters: Counters) {
+        let mut status = self.counted();
+        (status.running, status.blocks_used) = (running, blocks_used);
+        (status.tokens_read, status.tokens_cached) = (counters.read, counters.cached);
+        status.preempted = counters.preempted;
+    }
+
+    /// Counts a step that is done.
     pub(super) fn count_step(&self, written: usize, overhead_us: u64) {
-        self.steps.fetch_add(1, Relaxed);
-        self.written.fetch_add(written as u64, Relaxed);
-        self.overhead_us.store(overhead_us, Relaxed);
+        let mut status = self.counted();
+        status.steps += 1;
+        status.tokens_written += written as u64;
+        status.overhead_us = overhead_us;
     }
 
     pub(super) fn status(&self, blocks: usize) -> Status {
-        let running = self.running.load(Relaxed);
-        Status {
-            running,
-            waiting: self.open.load(Relaxed).saturating_sub(running),
-            blocks,
-            blocks_used: self.blocks_used.load(Relaxed),
-            steps: self.steps.load(Relaxed),
-            tokens_read: self.read.load(Relaxed),
-            tokens_cached: self.cached.load(Relaxed),
-            tokens_written: self.written.load(Relaxed),
-            preempted: self.preempted.load(Relaxed),
-            overhead_us: self.overhead_us.load(Relaxed),
-            failed: self.failed().map(|failure| failure.message.clone()),
-        }
+        let status = self.counted().clone();
+        let waiting = self.open.load(Relaxed).saturating_sub(status.running);
+        Status { waiting, blocks, failed: self.failed().map(|failure| failure.message.clone()), ..status }
     }
 }
 

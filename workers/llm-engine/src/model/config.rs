@@ -17,35 +17,12 @@ pub enum Activation {
     GeluTanh,
 }
 
-/// Norms of a layer, each by the tensor that files have for it; `None` where there is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Norms {
-    /// Before attention.
-    pub attention: Option<Part>,
-    /// Behind attention.
-    pub attention_post: Option<Part>,
-    /// Before feed-forward.
-    pub mlp: Option<Part>,
-    /// Behind feed-forward.
-    pub mlp_post: Option<Part>,
-}
+/// Norms of a layer, each by the tensor that files have for it: before and behind attention, before and behind
+/// feed-forward; `None` where there is none.
+pub type Norms = [Option<Part>; 4];
 
-impl Norms {
-    /// Norms before attention and before feed-forward.
-    pub const BEFORE: Self = Self {
-        attention: Some(Part::AttentionNorm),
-        attention_post: None,
-        mlp: Some(Part::MlpNorm),
-        mlp_post: None,
-    };
-    /// Norms on both sides of attention and of feed-forward.
-    pub const BOTH: Self = Self {
-        attention: Some(Part::AttentionNorm),
-        attention_post: Some(Part::AttentionPostNorm),
-        mlp: Some(Part::MlpNormBetween),
-        mlp_post: Some(Part::MlpPostNorm),
-    };
-}
+/// Norms before attention and before feed-forward.
+const NORMS_BEFORE: Norms = [Some(Part::AttentionNorm), None, Some(Part::MlpNorm), None];
 
 /// A decoder's sizes and switches.
 #[derive(Clone, Debug, PartialEq)]
@@ -219,7 +196,7 @@ impl DecoderConfig {
             interleaved: fields.flag("interleaved"),
             norm_eps: fields.number("rms_norm_eps")?.context("\"rms_norm_eps\" is missing")?,
             norm_plus_one: false,
-            norms: Norms::BEFORE,
+            norms: NORMS_BEFORE,
             qk_norm: false,
             qkv_bias: attention_bias,
             output_bias: attention_bias,

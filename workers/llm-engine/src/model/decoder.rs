@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Error, Tensor, bail};
 
 use super::attention::{Plan, Scores, Words};
 use super::cache::{Cache, Slots};
-use super::config::{DecoderConfig, Norms};
+use super::config::DecoderConfig;
 use super::layers::{Embedding, GateUp, Linear, Mlp, Norm, capped};
 use super::parts::Part;
 use super::rope::{Angles, Table};
@@ -60,10 +60,8 @@ impl Layer {
             let weight = weights.norm(at, part, width)?;
             Ok(Norm::new(weight, config.norm_plus_one, config.norm_eps, dtype)?)
         };
-        let Norms { attention, attention_post, mlp, mlp_post } = config.norms;
-        let mut norm_of = |part: Option<Part>| part.map(|part| norm(weights, part, hidden)).transpose();
-        let (attention_norm, attention_post_norm) = (norm_of(attention)?, norm_of(attention_post)?);
-        let (mlp_norm, mlp_post_norm) = (norm_of(mlp)?, norm_of(mlp_post)?);
+        let norms = config.norms.map(|part| part.map(|part| norm(weights, part, hidden)).transpose());
+        let [attention_norm, attention_post_norm, mlp_norm, mlp_post_norm] = norms;
         let (queries, keys) = (config.heads * head_dim, config.kv_width());
         let pieces = match config.fused {
             true => {
@@ -100,17 +98,17 @@ impl Layer {
         let down = weights.linear(at, &[Piece::whole(Part::Down, hidden)], intermediate, config.mlp_bias)?;
         let window = config.windows[index];
         Ok(Self {
-            attention_norm,
+            attention_norm: attention_norm?,
             query,
             key,
             value,
             query_norm,
             key_norm,
             output,
-            attention_post_norm,
-            mlp_norm,
+            attention_post_norm: attention_post_norm?,
+            mlp_norm: mlp_norm?,
             mlp: Mlp { gate_up, down, activation: config.activation },
-            mlp_post_norm,
+            mlp_post_norm: mlp_post_norm?,
             scores: Scores { scale: config.attention_scale, softcap: config.attention_softcap, window },
             table: (config.local_rope.is_some() && window.is_some()) as usize,
         })

@@ -3,7 +3,8 @@ use anyhow::{Context, Result, bail};
 use candle_core::quantized::gguf_file::{Content, Value as Metadatum};
 use serde_json::{Map, Value, json};
 
-use super::config::{DecoderConfig, Family, Fields, Norms, Slides};
+use super::config::{DecoderConfig, Family, Fields, Slides};
+use super::parts::Part;
 
 fn all(_: &Fields) -> Result<Slides> {
     Ok(Box::new(|_| true))
@@ -138,7 +139,8 @@ pub const FAMILIES: &[Family] = &[
 fn gemma(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
     let scalar = fields.number("query_pre_attn_scalar")?.context("\"query_pre_attn_scalar\" is missing")?;
     decoder.attention_scale = scalar.powf(-0.5) as f32;
-    decoder.norms = Norms::BOTH;
+    decoder.norms =
+        [Part::AttentionNorm, Part::AttentionPostNorm, Part::MlpNormBetween, Part::MlpPostNorm].map(Some);
     gemma_scales(decoder, fields);
     Ok(())
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use futures_util::stream::unfold;
 use serde::Serialize;
-use tokio_stream::{Stream, StreamExt};
+use tokio_stream::Stream;
 use uuid::Uuid;
 use worker_core::{ApiError, Place, unix_seconds};
 
@@ -74,28 +74,17 @@ impl Envelope {
     pub fn chunks<C>(
         self,
         generation: Generation,
-        mut choice: impl FnMut(Piece) -> C + Send + 'static,
+        choice: impl FnMut(Piece) -> C + Send + 'static,
     ) -> impl Stream<Item = Result<Answer<C>, ApiError>> + Send + 'static {
-        let items = unfold(Some(generation), |generation| async {
+        unfold((self, choice, Some(generation)), |(envelope, mut choice, generation)| async move {
             let mut generation = generation?;
-            match generation.next().await {
-                Some(Ok(piece)) => Some((Ok(StreamItem::Piece(piece)), Some(generation))),
-                Some(Err(error)) => Some((Err(error), None)),
-                None => Some((Ok(StreamItem::Usage(generation.usage())), None)),
-            }
-        });
-        items.filter_map(move |item| match item {
-            Ok(StreamItem::Piece(piece)) => Some(Ok(self.chunk(choice(piece)))),
-            Ok(StreamItem::Usage(usage)) => self.stream_usage.then(|| Ok(self.whole(Vec::new(), usage))),
-            Err(error) => Some(Err(error)),
+            let (item, rest) = match generation.next().await {
+                Some(Ok(piece)) => (Ok(envelope.chunk(choice(piece))), Some(generation)),
+                Some(Err(error)) => (Err(error), None),
+                None if envelope.stream_usage => (Ok(envelope.whole(Vec::new(), generation.usage())), None),
+                None => return None,
+            };
+            Some((item, (envelope, choice, rest)))
         })
     }
-}
-
-/// What a stream is made of.
-enum StreamItem {
-    /// More of a text.
-    Piece(Piece),
-    /// All texts are whole.
-    Usage(Usage),
 }

@@ -13,11 +13,11 @@ const STOPS: usize = 4;
 /// Bytes that one of them may have.
 const STOP_BYTES: usize = 1024;
 /// Texts to one prompt.
-pub const CHOICES: usize = 128;
+const CHOICES: f64 = 128.0;
 
 /// Bounds the number of alternatives told of a token, which is the field `name`.
 pub fn top_logprobs(name: &'static str, count: usize) -> Limit<'static> {
-    Limit::count(name, count, 0, 20, "alternatives")
+    Limit(name, count as f64, 0.0..=20.0, "alternatives")
 }
 
 /// What is asked of the engine for each text, except the prompt.
@@ -45,7 +45,7 @@ impl Options {
         logprobs: Option<usize>,
     ) -> Result<Options, ApiError> {
         let choices = common.n.unwrap_or(1);
-        check(&[Limit::count("n", choices, 1, CHOICES, "texts")])?;
+        check(&[Limit("n", choices as f64, 1.0..=CHOICES, "texts")])?;
         let stream = common.stream.unwrap_or(false);
         if !stream && common.stream_options.is_some() {
             return Err(ApiError::field("stream_options", "requires `stream: true`"));
@@ -101,7 +101,7 @@ fn limit(common: &Common) -> Result<Option<usize>, ApiError> {
     let (old, later) = (common.max_tokens, common.max_completion_tokens);
     for (name, value) in [("max_tokens", old), ("max_completion_tokens", later)] {
         if let Some(tokens) = value {
-            check(&[Limit::number(name, tokens as f64, 1.0, f64::INFINITY)])?;
+            check(&[Limit(name, tokens as f64, 1.0..=f64::INFINITY, "tokens")])?;
         }
     }
     match (old, later) {
@@ -134,8 +134,8 @@ fn logit_bias(common: &Common, vocabulary: usize) -> Result<Vec<(u32, f32)>, Api
             let token = token.ok_or_else(|| {
                 ApiError::field(&name, format!("is no token: they are numbers below {vocabulary}"))
             })?;
-            let range = LOGIT_BIAS.map(f64::from);
-            check(&[Limit::number(&name, bias.into(), range[0], range[1])])?;
+            let [least, most] = LOGIT_BIAS.map(f64::from);
+            check(&[Limit(&name, bias.into(), least..=most, "")])?;
             Ok((token, bias))
         })
         .collect()

@@ -1,8 +1,4 @@
 //! Serves a language model on an NVIDIA card.
-use std::process::ExitCode;
-
-use worker_core::device::DeviceKind;
-
-fn main() -> ExitCode {
-    llm_worker::run::main(DeviceKind::Cuda)
+fn main() -> std::process::ExitCode {
+    llm_worker::run::main(worker_core::device::DeviceKind::Cuda)
 }

@@ -13,7 +13,7 @@ use crate::queue::{Event, ImageJob};
 use crate::served::{Served, failed};
 
 /// Both sides are one field here.
-const SIZE: SizeNames = SizeNames { width: "size", height: "size" };
+const SIZE: SizeNames = ["size", "size"];
 
 /// Fields that would change an image and are not supported, and the values that change nothing.
 const UNSUPPORTED: Table = &[

@@ -2,23 +2,54 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `generations`, `edits` | the endpoints |
 //! | `body` | what requests for images share, and the answer |
 //! | `form` | forms as JSON and files |
 mod body;
-mod edits;
 mod form;
-mod generations;
 
-use axum::Router;
+use axum::extract::multipart::MultipartRejection;
+use axum::extract::{Multipart, State};
 use axum::routing::post;
+use axum::{Json, Router};
+use worker_core::body::{from_fields, required};
+use worker_core::{ApiError, Body, Client};
 
 use crate::served::Api;
+use body::{Answer, ImagesBody, answer};
+use form::Form;
 
 /// The routes under `/v1`, except those of jobs and models.
 pub fn router(api: Api) -> Router {
     Router::new()
-        .route("/v1/images/generations", post(generations::create))
-        .route("/v1/images/edits", post(edits::create))
+        .route("/v1/images/generations", post(generate))
+        .route("/v1/images/edits", post(edit))
         .with_state(api)
+}
+
+/// Handles `POST /v1/images/generations`.
+async fn generate(
+    State(api): State<Api>,
+    client: Client,
+    Body(body): Body<ImagesBody>,
+) -> Result<Json<Answer>, ApiError> {
+    for (name, given) in [("image", &body.0.image), ("mask", &body.0.mask)] {
+        if given.is_some() {
+            return Err(ApiError::field(name, "is for /v1/images/edits and /v1/jobs"));
+        }
+    }
+    answer(api.served()?, &client, body, [None, None]).await
+}
+
+/// Handles `POST /v1/images/edits`.
+async fn edit(
+    State(api): State<Api>,
+    client: Client,
+    form: Result<Multipart, MultipartRejection>,
+) -> Result<Json<Answer>, ApiError> {
+    let served = api.served()?;
+    // Nobody sends megabytes to a full queue in vain.
+    served.check_room()?;
+    let Form { fields, image, mask } = form::read(form).await?;
+    let image = required(image, "image")?;
+    answer(served, &client, from_fields(fields)?, [Some(image), mask]).await
 }

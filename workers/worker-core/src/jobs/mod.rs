@@ -7,7 +7,7 @@ mod entry;
 mod request;
 mod table;
 
-pub use request::{Accepted, Target};
+pub use request::{Target, accepted};
 
 use crate::admission::cut_error;
 use crate::lifecycle::Lifecycle;

@@ -4,7 +4,7 @@ use crate::api::Served;
 use crate::error::ApiError;
 use axum::Json;
 use axum::http::StatusCode;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 crate::fields! {
     /// The worker that a job is meant for, and where it comes from.
@@ -39,17 +39,8 @@ impl Target {
     }
 }
 
-/// Where a job is followed: the answer of `POST /v1/jobs`.
-#[derive(Debug, Serialize)]
-pub struct Accepted {
-    job_id: String,
-    sse_url: String,
-}
-
-impl Accepted {
-    /// The answer for the job `job_id`.
-    pub fn new(job_id: String) -> (StatusCode, Json<Accepted>) {
-        let sse_url = format!("/v1/jobs/{job_id}/stream");
-        (StatusCode::ACCEPTED, Json(Accepted { job_id, sse_url }))
-    }
+/// The answer of `POST /v1/jobs`, which says where the job is followed.
+pub fn accepted(job_id: &str) -> (StatusCode, Json<Value>) {
+    let sse_url = format!("/v1/jobs/{job_id}/stream");
+    (StatusCode::ACCEPTED, Json(json!({ "job_id": job_id, "sse_url": sse_url })))
 }
