@@ -179,11 +179,14 @@ fn enumeration(name: &str, meaning: &str, variants: &[(String, &str, String)]) -
     }
 }
 
+/// Reads one column of a block format's row.
+type Column = fn(&BlockFormat) -> u32;
+
 /// The enumeration of GGML's block formats, with the columns of their table.
 fn formats() -> TokenStream {
     let axis = names("format", &FORMATS.iter().map(|format| format.name).collect::<Vec<_>>());
     let mut text = axis_enumeration("BlockFormat", " A block format of GGML.", &axis);
-    let columns: [(&str, &str, fn(&BlockFormat) -> u32); 4] = [
+    let columns: [(&str, &str, Column); 4] = [
         ("ggml_type", " GGML's number of the type, as GGUF files have it.", |format| format.ggml_type),
         ("weights", " Weights of a block.", |format| format.weights),
         ("bytes", " Bytes of a block.", |format| format.bytes),

@@ -48,7 +48,7 @@ pub(crate) fn with_context(call: &str, work: impl FnOnce(&'static Cuda) -> Code)
             code => return code,
         }
     }
-    told(&running.cuda, call, work(&running.cuda))
+    told(running.cuda, call, work(running.cuda))
 }
 
 /// Defines functions of HIP that hand their arguments on to one of CUDA with a context.
@@ -71,7 +71,7 @@ handed_on! {
 /// The same for a function that needs none.
 #[inline]
 pub(super) fn without_context(call: &str, work: impl FnOnce(&'static Running) -> Code) -> hipError_t {
-    running().map_or_else(|code| code, |running| told(&running.cuda, call, work(running)))
+    running().map_or_else(|code| code, |running| told(running.cuda, call, work(running)))
 }
 
 /// The same for one that asks about a device.
@@ -82,7 +82,7 @@ pub(super) fn about_device(
 ) -> hipError_t {
     let found = running().and_then(|running| Ok((running, device(running, ordinal)?)));
     match found {
-        Ok((running, device)) => told(&running.cuda, call, work(&running.cuda, device.handle)),
+        Ok((running, device)) => told(running.cuda, call, work(running.cuda, device.handle)),
         Err(code) => code,
     }
 }
@@ -111,7 +111,7 @@ pub(super) fn context(running: &'static Running, ordinal: c_int) -> Result<hipCt
     if context.is_null() {
         // SAFETY: writes one handle.
         let code = unsafe { (running.cuda.cuDevicePrimaryCtxRetain)(&mut context, device.handle) };
-        match told(&running.cuda, "cuDevicePrimaryCtxRetain", code) {
+        match told(running.cuda, "cuDevicePrimaryCtxRetain", code) {
             SUCCESS => device.context.store(context, Ordering::Release),
             code => return Err(code),
         }
@@ -135,7 +135,7 @@ fn choose(running: &'static Running, ordinal: c_int) -> hipError_t {
         Err(code) => return code,
     };
     // SAFETY: a context that stays retained.
-    let code = told(&running.cuda, "cuCtxSetCurrent", unsafe { (running.cuda.cuCtxSetCurrent)(context) });
+    let code = told(running.cuda, "cuCtxSetCurrent", unsafe { (running.cuda.cuCtxSetCurrent)(context) });
     if code == SUCCESS {
         CURRENT.set(ordinal);
     }
@@ -244,7 +244,7 @@ pub(crate) unsafe extern "C" fn hipDeviceReset() -> hipError_t {
             code => code,
         }
     };
-    told(&running.cuda, "cuDevicePrimaryCtxReset", code)
+    told(running.cuda, "cuDevicePrimaryCtxReset", code)
 }
 
 pub(crate) unsafe extern "C" fn hipCtxCreate(

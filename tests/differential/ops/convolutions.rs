@@ -53,7 +53,7 @@ pub fn ops() -> Vec<Op> {
             plan.operands.push(c.mostly_dense("bias", &[filters]));
             plan
         };
-        let op = Op::new(name, example, plan, move |case, t| with_bias(case, t));
+        let op = Op::new(name, example, plan, with_bias);
         // The sum and the bias are each rounded to the dtype.
         let roundings = |case: &Case| if is_narrow(case) { 2.0 } else { 1.0 + terms(case) };
         op.within(Bound::ulps(1.0).stepwise().sum(roundings)).calling(at_most(4))

@@ -4,9 +4,9 @@
 pub fn circles(nodes: usize, edges: &[(usize, usize)]) -> Vec<Vec<usize>> {
     let reached: Vec<Vec<bool>> = (0..nodes).map(|node| reachable(node, nodes, edges)).collect();
     let mut found: Vec<Vec<usize>> = Vec::new();
-    for node in 0..nodes {
+    for (node, from_node) in reached.iter().enumerate() {
         let circle: Vec<usize> =
-            (0..nodes).filter(|&other| reached[node][other] && reached[other][node]).collect();
+            (0..nodes).filter(|&other| from_node[other] && reached[other][node]).collect();
         if circle.len() > 1 && circle[0] == node {
             found.push(circle);
         }

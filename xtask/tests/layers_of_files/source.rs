@@ -204,7 +204,7 @@ impl Source {
             _ => {
                 let path = scope.imports.get(first).or_else(|| scope.reexports.get(first))?;
                 // `use rand;` names a crate.
-                return if path == &[first.clone()] {
+                return if path == std::slice::from_ref(first) {
                     None
                 } else {
                     self.resolve(module, &join(path, rest), depth + 1)
@@ -224,11 +224,11 @@ impl Source {
                     return self.resolve(&here, &join(path, after), depth + 1);
                 }
                 for path in scope.glob_reexports.iter().filter(|_| !scope.items.contains(name)) {
-                    let found = self.resolve(&here, &join(path, &[name.clone()]), depth + 1);
-                    if let Some((module, Some(item))) = found {
-                        if self.scopes[&module].items.contains(&item) {
-                            return Some((module, Some(item)));
-                        }
+                    let found = self.resolve(&here, &join(path, std::slice::from_ref(name)), depth + 1);
+                    if let Some((module, Some(item))) = found
+                        && self.scopes[&module].items.contains(&item)
+                    {
+                        return Some((module, Some(item)));
                     }
                 }
                 // The root of the crate may be another tree.
@@ -270,7 +270,7 @@ impl Reader {
         };
         let (path, alias) = match name.as_str() {
             "self" => (before.to_vec(), before.last().cloned().unwrap_or_default()),
-            _ => ([before, &[name.clone()]].concat(), alias),
+            _ => ([before, std::slice::from_ref(&name)].concat(), alias),
         };
         match (is_reexport, name.as_str()) {
             (true, "*") => self.scope.glob_reexports.push(before.to_vec()),

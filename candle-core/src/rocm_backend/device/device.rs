@@ -91,8 +91,8 @@ pub(crate) struct DeviceState {
 impl Drop for DeviceState {
     fn drop(&mut self) {
         // Nothing may be unloaded under a running kernel. Errors have nobody left to go to.
-        let close = |attachment: &Box<dyn Attachment>| attachment.before_close(self);
-        let _ = self.stream.bind().and_then(|()| self.attachments.iter().try_for_each(close));
+        let close_all = || self.attachments.iter().try_for_each(|attachment| attachment.before_close(self));
+        let _ = self.stream.bind().and_then(|()| close_all());
         if !self.stream.finish_or_give_up() {
             self.kernels.abandon();
             std::mem::forget(std::mem::take(&mut self.attachments));

@@ -20,8 +20,10 @@ macro_rules! entry {
             abi::same::<unsafe extern "C" fn($($type),*) -> $result, _>(function),
             concat!("the software GPU's ", stringify!($name), " differs from its prototype")
         );
+        #[allow(clippy::missing_transmute_annotations, reason = "the source type is inferred, and checked above")]
         // SAFETY: both are pointers to functions; a caller gives the address its prototype back.
-        Some(unsafe { std::mem::transmute::<_, Address>(function) })
+        let address = unsafe { std::mem::transmute::<_, Address>(function) };
+        Some(address)
     }};
     (optional $($any:tt)*) => {
         None
