@@ -146,10 +146,9 @@ fn axis_enumeration(name: &str, meaning: &str, axis: &Axis) -> TokenStream {
 
 /// An enumeration of names; each variant with its name and its documentation.
 fn enumeration(name: &str, meaning: &str, variants: &[(String, &str, String)]) -> TokenStream {
-    let name = format_ident!("{name}");
+    let (name, count) = (format_ident!("{name}"), variants.len());
     let names: Vec<_> = variants.iter().map(|(variant, ..)| format_ident!("{variant}")).collect();
     let (values, meanings) = (variants.iter().map(|known| known.1), variants.iter().map(|known| &known.2));
-    let count = variants.len();
     quote! {
         #[doc = #meaning]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -179,13 +178,11 @@ fn enumeration(name: &str, meaning: &str, variants: &[(String, &str, String)]) -
     }
 }
 
-/// Reads one column of a block format's row.
-type Column = fn(&BlockFormat) -> u32;
-
 /// The enumeration of GGML's block formats, with the columns of their table.
 fn formats() -> TokenStream {
     let axis = names("format", &FORMATS.iter().map(|format| format.name).collect::<Vec<_>>());
     let mut text = axis_enumeration("BlockFormat", " A block format of GGML.", &axis);
+    type Column = fn(&BlockFormat) -> u32;
     let columns: [(&str, &str, Column); 4] = [
         ("ggml_type", " GGML's number of the type, as GGUF files have it.", |format| format.ggml_type),
         ("weights", " Weights of a block.", |format| format.weights),

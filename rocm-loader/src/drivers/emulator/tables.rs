@@ -20,10 +20,8 @@ macro_rules! entry {
             abi::same::<unsafe extern "C" fn($($type),*) -> $result, _>(function),
             concat!("the software GPU's ", stringify!($name), " differs from its prototype")
         );
-        #[allow(clippy::missing_transmute_annotations, reason = "the source type is inferred, and checked above")]
         // SAFETY: both are pointers to functions; a caller gives the address its prototype back.
-        let address = unsafe { std::mem::transmute::<_, Address>(function) };
-        Some(address)
+        Some(unsafe { std::mem::transmute::<unsafe extern "C" fn($(infer!($type)),*) -> _, Address>(function) })
     }};
     (optional $($any:tt)*) => {
         None
