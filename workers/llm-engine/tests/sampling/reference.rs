@@ -2,6 +2,9 @@
 use llm_engine::request::Sampling;
 use llm_engine::sampling::Row;
 
+/// Half of the smallest number of f32, less what rounding of an exponent changes: smaller weights are 0.
+const SMALLEST: f64 = 0.699e-45;
+
 /// Everything that a row is sampled with, owned.
 #[derive(Clone, Debug, Default)]
 pub struct Case {
@@ -106,8 +109,8 @@ impl Case {
         let mut before = 0.0;
         for (token, weight) in weights.iter().enumerate() {
             let (low, high) = (before / total - 1e-5, (before + weight) / total + 1e-5);
-            // What is smaller than any number of f32 cannot be drawn, nor anything that was cut.
-            if *weight > 1e-38 && (low..=high).contains(&f64::from(self.draw)) {
+            // Weights that round to 0 in f32 cannot be drawn, nor anything that was cut; those of subnormal numbers can.
+            if *weight > SMALLEST && (low..=high).contains(&f64::from(self.draw)) {
                 tokens.push(token as u32);
             }
             before += weight;
