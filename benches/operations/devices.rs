@@ -83,7 +83,7 @@ fn versions(device: &Device) -> Result<Map<String, Value>> {
     Ok(versions)
 }
 
-/// What must be said beside each figure of Candle's CUDA backend.
+/// The note that stands beside each figure of Candle's CUDA backend.
 #[cfg(feature = "cuda")]
 const NOTE: &str = "NVIDIA, for development: no AMD figure";
 

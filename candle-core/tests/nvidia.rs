@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the driver says of every result.
+/// The note that the driver adds to every result.
 const NOTE: &str = "NVIDIA, for development: no AMD figure";
 /// An architecture that nobody builds for.
 const ARCH: (&str, &str) = ("FAKE_ARCH", "71");

@@ -17,7 +17,7 @@ pub struct BlockFormat {
     pub bytes: u32,
     /// Threads that make a block together by the format's `Quantizer` in `quantize.cu`; 0 without one.
     pub quantizer_threads: u32,
-    /// Whether the quantizer can weight columns by their importance.
+    /// True if the quantizer can weight columns by their importance.
     pub is_weighted: bool,
 }
 

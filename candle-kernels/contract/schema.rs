@@ -26,7 +26,7 @@ pub enum Pass {
 pub struct Argument {
     /// Its name in the sources, and of the field in Rust.
     pub name: &'static str,
-    /// How it is passed.
+    /// The way in which it is passed.
     pub pass: Pass,
     /// The documentation of the field.
     pub meaning: &'static str,
@@ -62,7 +62,7 @@ pub struct Family {
     pub block: u32,
     /// Bytes of dense elements that a thread moves at once; 0 where it takes one element at a time.
     pub pack_bytes: u32,
-    /// Whether the launch sets the size of LDS.
+    /// True if the launch sets the size of LDS.
     pub dynamic_lds: bool,
     /// The documentation of the struct: what the kernels compute.
     pub meaning: &'static str,

@@ -58,7 +58,7 @@ pub fn run(
     let context = Some(prompt_tokens + tokens);
     let load = LoadOptions { dtype: options.dtype, context, contexts: Some(1), ..LoadOptions::default() };
     let decoder = load_decoder(&options.model, &device, load, &mut |_| ())?;
-    // What the context has left; a prompt that leaves nothing is refused by the engine.
+    // The rest of the context; a prompt that leaves nothing is refused by the engine.
     let left = decoder.capacity().context.saturating_sub(prompt_tokens).max(1);
     let one = engine::Options { max_running: 1, max_waiting: 0, prefix_cache: false, ..Default::default() };
     let engine = Engine::start(Box::new(decoder), Arc::new(text), one)?;

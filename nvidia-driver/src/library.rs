@@ -42,7 +42,7 @@ pub(crate) struct CudaLibrary<T> {
     pub(crate) serves: rocm_driver_api::Library,
     /// Its file name, without a version where there are several.
     pub(crate) name: &'static str,
-    /// What to do if it is missing.
+    /// The remedy if it is missing.
     pub(crate) advice: &'static str,
     pub(crate) search: fn() -> Search,
     /// Empty until its first use; a failure is kept.

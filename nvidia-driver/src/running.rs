@@ -9,7 +9,7 @@ use crate::cuda::{Code, Cuda, Handle};
 use crate::hip::status;
 use crate::library::{self, CudaLibrary, Search};
 
-/// What every result of this driver says of itself.
+/// The note that this driver adds to every result.
 pub(crate) const DEVELOPMENT_NOTE: &str = "NVIDIA, for development: no AMD figure";
 
 /// CUDA 12.0, as `cuDriverGetVersion` counts.

@@ -16,7 +16,7 @@ pub(crate) type Status = c_uint;
 /// The variables that name CUDA's root folder, the first before the second.
 const ROOT_VARIABLES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
 
-/// What to do if cuBLAS or cuBLASLt is missing.
+/// The remedy if cuBLAS or cuBLASLt is missing.
 pub(crate) const CUBLAS_ADVICE: &str = "Install cuBLAS (NVIDIA's packages: libcublas; PyPI: nvidia-cublas) of a CUDA \
                                         that the driver serves, and set CUDA_HOME to CUDA's folder or \
                                         LD_LIBRARY_PATH to the library's";

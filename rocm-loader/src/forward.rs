@@ -20,7 +20,7 @@ pub struct Symbol {
     pub name: &'static str,
     /// Its prototype in Rust's notation, with rocm-rs' type names.
     pub prototype: &'static str,
-    /// Whether every driver in an executable has it.
+    /// True if every driver in an executable has it.
     pub required: bool,
     /// Whether rocm-rs declares it; otherwise the prototype is ours.
     pub declared: bool,
@@ -180,7 +180,7 @@ macro_rules! check_declared {
     ($declaration:ident $($any:tt)*) => {};
 }
 
-/// What the words of a group of prototypes mean.
+/// The meaning of the words of a group of prototypes.
 macro_rules! is {
     (optional) => {
         false

@@ -165,7 +165,7 @@ fn neighbours(weight: &Tensor, heads: usize) -> Result<Tensor> {
 }
 
 fn gguf_name(family: &Family, name: &str) -> String {
-    // Of Gemma2 and 3 the norm after the attention is one, of others that before the feed-forward part.
+    // In Gemma2 and 3 the norm after the attention is one, of others that before the feed-forward part.
     let after = if ["Gemma2", "Gemma3"].contains(&family.name) { "post_attention_norm" } else { "ffn_norm" };
     let names = [
         ("model.layers.", "blk."),

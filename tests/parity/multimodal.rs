@@ -256,7 +256,7 @@ pub fn models() -> Vec<Single> {
                 "vision_start_token_id": 42, "vision_end_token_id": 43,
             }));
             config["vision_config"] = tower("gelu_pytorch_tanh");
-            // The same under another name.
+            // Another name of one tensor.
             config.as_object_mut().and_then(|config| config.remove("rms_norm_eps"));
             let mut model = paddleocr_vl::PaddleOCRVLModel::new(&from_value(config)?, vb.clone())?;
             let grid = Tensor::new(&[[1u32, 4, 4]], vb.device())?;

@@ -211,7 +211,7 @@ pub enum RocmError {
 }
 
 impl RocmError {
-    /// Whether memory ran out: the device can be used on, with less at once.
+    /// Returns true if memory ran out: the device stays usable for smaller requests.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::OutOfMemory { .. } | Self::BeyondReserve { .. } => true,

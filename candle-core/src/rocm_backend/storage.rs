@@ -124,7 +124,7 @@ storage_slice!(
 );
 
 impl RocmStorageSlice {
-    /// Whether there are no elements.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -129,7 +129,7 @@ fn fusion_can_be_switched_off() {
     let (one_row, rows_at_once) = measure();
     assert_eq!((one_row.1, rows_at_once.1), (2, 3));
     let rocm = device.as_rocm_device().unwrap();
-    // What is held back when it is switched off is enqueued by then.
+    // Switching fusion off enqueues the launches that are held back.
     let held = gate.forward(&x).unwrap();
     let before = launched(&device);
     rocm.set_fusion(false).unwrap();

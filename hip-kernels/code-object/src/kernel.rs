@@ -38,11 +38,11 @@ pub struct ArgumentMetadata {
     pub offset: u32,
     /// Its bytes.
     pub size: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: ArgumentKind,
 }
 
-/// What an argument is.
+/// The kinds of arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentKind {
     /// A number or struct that is copied.

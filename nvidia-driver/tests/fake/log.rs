@@ -1,4 +1,4 @@
-//! What the stand-ins share: a record of their calls, and functions that return success.
+//! Shared parts of the stand-ins: a record of their calls, and functions that return success.
 use std::sync::Mutex;
 
 /// A line a call.

@@ -82,7 +82,7 @@ fn check_form(words: &Words, row: &Row, encoding: Encoding, code: u32) -> Result
             _ => Ok(()),
         };
     }
-    // What accumulates has a DPP form though it has no other one.
+    // An accumulating operation has a DPP form though it has no other one.
     let has_dpp_form = !one_form || row.name.starts_with("v_dot") || row.name == "v_pk_fmac_f16";
     match code {
         SDWA if one_form => Err(words.error("the instruction has no SDWA form")),

@@ -1,4 +1,4 @@
-//! What can go wrong between a HIP call and its driver, and the reasons that codes cannot carry.
+//! Errors between a HIP call and its driver, and the reasons that codes cannot carry.
 use std::cell::RefCell;
 use std::ffi::CStr;
 
@@ -33,7 +33,7 @@ pub enum LoadError {
     NotStarted {
         /// The driver: `the software GPU`.
         driver: &'static str,
-        /// What followed the colon.
+        /// The text after the colon.
         argument: String,
         /// The cause, as the driver describes it.
         reason: String,
@@ -49,7 +49,7 @@ pub enum LoadError {
     /// No driver was named and there is no GPU to choose one by.
     #[error("no AMD GPU was found: {reason}. {DRIVER_VARIABLE} names another driver: {known}")]
     NoGpu {
-        /// What was looked at and not found.
+        /// The places that were searched.
         reason: String,
         /// The drivers that there are.
         known: String,
@@ -71,11 +71,11 @@ pub enum LoadError {
     LibraryMissing {
         /// The library's file name, without its version where there are several.
         library: &'static str,
-        /// What it is a part of: `ROCm`.
+        /// The product that it is a part of: `ROCm`.
         platform: &'static str,
         /// Where it was looked for, or what is wrong with it.
         reason: String,
-        /// What to install or set.
+        /// The remedy: a package to install or a variable to set.
         advice: &'static str,
     },
     /// The library is there but lacks a function.
@@ -103,7 +103,7 @@ pub enum LoadError {
         found: String,
         /// The version that is needed.
         needed: String,
-        /// What to install.
+        /// The package to install.
         advice: &'static str,
     },
     /// rocBLAS has no kernels for a GPU, and would end the process at the first product.

@@ -148,7 +148,7 @@ pub fn plan(c: &mut Choices, kind: Kind) -> Plan {
     if !small {
         output_padding *= usize::from(stride > 1);
         let sizes = || x[2..].iter().zip(&k[2..]);
-        // What the padding takes away must leave something, and a dilated kernel must fit into the input.
+        // The output must keep elements after the padding is cut, and a dilated kernel must fit into the input.
         if transposed && !sizes().all(|(x, k)| (x - 1) * stride + k > 2 * padding) {
             padding = 0;
         }

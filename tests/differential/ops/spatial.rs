@@ -22,7 +22,7 @@ fn image(c: &mut Choices) -> ([usize; 4], bool) {
 fn pooling() -> Vec<Op> {
     let plan = |c: &mut Choices| {
         let (dims, small) = image(c);
-        // Of small images also windows and steps beyond them, and of 0.
+        // Small images also get windows and steps beyond them, and of 0.
         let [window, stride] = if small { [5, 8] } else { [4, 3] };
         let (window, stride) = (c.sizes::<2>(window, 12), c.sizes::<2>(stride, 24));
         Plan::of([c.operand("x", &dims)]).sizes("window", &window).sizes("stride", &stride)
@@ -143,7 +143,7 @@ fn windows() -> Vec<Op> {
         move |c: &mut Choices| {
             let ([batch, channels, h, w], _) = image(c);
             let factor = if c.seldom(12) { 0 } else { c.between(1, 3) };
-            // What the factor does not divide cannot be taken apart.
+            // Sizes that the factor does not divide cannot be split.
             let more = usize::from(c.seldom(12));
             let dims = match shuffles {
                 true => [batch, channels * factor * factor + more, h, w],

@@ -18,7 +18,7 @@ pub trait Served: Send + Sync + 'static {
     /// Its names.
     fn name(&self) -> &ModelName;
 
-    /// What `GET /v1/models` says of it besides name and owner: an object.
+    /// An object with the fields of `GET /v1/models` besides name and owner.
     fn card(&self) -> Value;
 
     /// The device that it runs on.
@@ -141,7 +141,7 @@ async fn one<S: Served>(
 /// Runs work of a processor on a thread where nothing else waits for it.
 ///
 /// # Errors
-/// Those of the work, or 500 where it panics.
+/// The errors of the work, or 500 where it panics.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {

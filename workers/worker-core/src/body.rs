@@ -20,7 +20,7 @@ use std::ops::RangeInclusive;
 ///
 /// [`fields!`](crate::fields) makes a part of a list of fields.
 pub trait Fields: Default {
-    /// What happens to fields that no part has; the first part of a tuple decides.
+    /// The treatment of fields that no part has; the first part of a tuple decides.
     const OTHERS: Others = Others::Invalid;
 
     /// Reads the value of the field `name` if this part has it.
@@ -30,7 +30,7 @@ pub trait Fields: Default {
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, values: &mut A) -> Result<bool, A::Error>;
 }
 
-/// What happens to fields that a body does not have. Null is never refused, except by [`Others::Invalid`].
+/// The treatment of fields that a body does not have. Null is never refused, except by [`Others::Invalid`].
 #[derive(Clone, Copy, Debug)]
 pub enum Others {
     /// All are refused with `invalid_value`.

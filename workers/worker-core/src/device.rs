@@ -89,7 +89,7 @@ pub fn resident_bytes() -> u64 {
     kib.unwrap_or_default() * 1024
 }
 
-/// What a report about this machine needs; `binary` is the program's name.
+/// Returns a report about this machine; `binary` is the program's name.
 pub fn doctor(kind: DeviceKind, binary: &str) -> String {
     let mut text = format!("{binary} {}\n", env!("CARGO_PKG_VERSION"));
     #[cfg(feature = "rocm")]

@@ -82,7 +82,7 @@ impl HubName {
 
 /// The files of one kind of model.
 pub trait ModelFiles {
-    /// Whether a name is of this kind.
+    /// Returns true if a name is of this kind.
     fn accepts(&self, name: &HubName) -> bool;
 
     /// Fetches what is missing of them, and returns the path of the model.

@@ -1,4 +1,4 @@
-//! What the workers share: HTTP, jobs, streams, metrics, devices, shutdown.
+//! The shared parts of the workers: HTTP, jobs, streams, metrics, devices, shutdown.
 //!
 //! It knows no kind of model. A worker makes an [`App`] of its routes, parses [`ServerArguments`] among
 //! its own, and calls [`serve`]:

@@ -8,7 +8,7 @@ use std::time::Duration;
 #[error("{message}")]
 pub struct PostError {
     message: String,
-    /// Whether another try may succeed: the server did not answer, or answered 408, 429 or 5xx.
+    /// True if another try may succeed: the server did not answer, or answered 408, 429 or 5xx.
     pub is_temporary: bool,
 }
 

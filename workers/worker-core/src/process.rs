@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use tokio::runtime::Builder;
 
-/// What a worker adds to the life of a process.
+/// The parts that a worker adds to the life of a process.
 pub trait Worker: 'static {
     /// Its command line.
     type Arguments: CommandFactory + FromArgMatches + Send + 'static;
@@ -126,7 +126,7 @@ fn load<W: Worker>(
     Ok(())
 }
 
-/// What is reported to the hive.
+/// Returns the report for the hive.
 fn beat<S: Served>(api: &Api<S>, worker_id: &str, program: &str, address: SocketAddr) -> Beat {
     let served = api.served().ok();
     let [running, waiting] = served.as_ref().map(|served| served.requests()).unwrap_or_default();

@@ -18,7 +18,7 @@ pub struct Use {
     pub module: Module,
     /// The name of the item in it, `*` for all of them; `None` if the module itself is named.
     pub item: Option<String>,
-    /// Whether it is only used in tests.
+    /// True if it is only used in tests.
     pub is_test: bool,
     pub line: usize,
     /// As written.
@@ -374,7 +374,7 @@ fn name_of(item: &Item) -> Option<String> {
     })
 }
 
-/// Whether `#[cfg(test)]` or `#[cfg(all(test, ...))]` is among the attributes.
+/// Returns true if `#[cfg(test)]` or `#[cfg(all(test, ...))]` is among the attributes.
 fn is_test_only(attributes: &[Attribute]) -> bool {
     attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else { return false };

@@ -62,7 +62,7 @@ pub(crate) trait Attachment: Any + Send + Sync {
     /// Enqueues what has to be on the stream before the device closes. The GPU is bound.
     ///
     /// # Errors
-    /// Those of what is enqueued; nobody is left to receive them.
+    /// The errors of what it enqueues, which the device drops: no caller is left to receive them.
     fn before_close(&self, _device: &DeviceState) -> Result<()> {
         Ok(())
     }
@@ -137,7 +137,7 @@ impl DeviceState {
         self.kernels.function(kernel)
     }
 
-    /// Whether a shipped kernel is loaded: loading its module enqueues copies.
+    /// Returns true if a shipped kernel is loaded: loading its module enqueues copies.
     pub(crate) fn is_loaded(&self, kernel: KernelId) -> bool {
         self.kernels.holds(kernel)
     }

@@ -16,7 +16,7 @@ impl Output {
         Self { ptr, is_wanted: true }
     }
 
-    /// Whether a tensor at `ptr` is this result.
+    /// Returns true if a tensor at `ptr` is this result.
     pub(super) fn is(&self, ptr: DevicePtr) -> bool {
         self.is_wanted && self.ptr.0 == ptr.0
     }
@@ -91,7 +91,7 @@ pub(super) enum Work {
 unsafe impl Send for Work {}
 
 impl Work {
-    /// Whether a held launch reads from memory, or leaves a result there that no other held launch uses.
+    /// Returns true if a held launch reads from memory, or leaves a result there that no other held launch uses.
     fn needs(&self, range: &Range<usize>) -> bool {
         let at = |ptr: DevicePtr| range.contains(&ptr.0.addr());
         let of_gated = |gated: &Gated| at(gated.silu.x) || at(gated.gate);
@@ -137,7 +137,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Whether the stream has to come here before it goes on.
+    /// Returns true if the stream must enqueue held launches before anything else.
     pub(super) fn is_pending(&self) -> bool {
         !matches!(self.work, Work::Nothing) || self.failure.is_some()
     }

@@ -219,7 +219,7 @@ impl RocmDevice {
     /// way. What is held back by then is enqueued.
     ///
     /// # Errors
-    /// Those of the held launches.
+    /// The errors of the held launches.
     pub fn set_fusion(&self, enabled: bool) -> Result<()> {
         self.state().stream.begin()?;
         self.state().attachment::<Fusion>().enabled.store(enabled, Ordering::Relaxed);

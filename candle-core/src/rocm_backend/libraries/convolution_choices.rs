@@ -57,7 +57,7 @@ impl Choices {
     /// Keeps a choice, also on disk.
     ///
     /// # Errors
-    /// Those of the file system; the choice is kept for this process.
+    /// Errors of the file system; the choice is kept for this process.
     pub(super) fn keep(&mut self, shape: &ConvShape, choice: Choice) -> std::io::Result<()> {
         let shape = shape.to_string();
         let number = match choice {

@@ -42,7 +42,7 @@ fn data_type(dtype: DType) -> Option<miopenDataType_t> {
     }
 }
 
-/// Whether MIOpen has convolutions of these elements.
+/// Returns true if MIOpen has convolutions of these elements.
 pub(crate) fn takes(dtype: DType) -> bool {
     data_type(dtype).is_some()
 }

@@ -30,7 +30,7 @@ impl<T: Copy> Owned<T> {
     /// Takes over what `create`, the call of this name, writes to the place that it is given.
     ///
     /// # Errors
-    /// Those of `checked`, which gets the name and the status.
+    /// The errors of `checked`, which gets the name and the status.
     ///
     /// # Safety
     /// `T` is a pointer, and `create` writes what `destroy` may end.

@@ -38,7 +38,7 @@ impl RocmDevice {
     /// place.
     ///
     /// # Errors
-    /// What is missing, where it was looked for, and what to do.
+    /// Names what is missing, where it was looked for, and the remedy.
     pub fn check_rocblas(&self) -> Result<()> {
         rocm_loader::driver()
             .and_then(|driver| driver.tensile_files(self.arch()))
@@ -60,7 +60,7 @@ impl DeviceState {
         }
     }
 
-    /// Whether products go to rocBLAS, which has no kernels for some GPUs.
+    /// Returns true if products go to rocBLAS, which has no kernels for some GPUs.
     pub(crate) fn has_product_library(self: &Arc<Self>) -> Result<bool> {
         self.with_products(|library| Ok(matches!(library, ProductLibrary::Rocblas(_))))
     }

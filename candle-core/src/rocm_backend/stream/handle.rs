@@ -28,7 +28,7 @@ pub(crate) struct StreamHandle {
     label: String,
     gpu: hip::Device,
     wait: Arc<StreamWait>,
-    /// Whether what is on the stream is not waited for any more: see [`Self::finish_or_give_up`].
+    /// True once the work on the stream is given up: see [`Self::finish_or_give_up`].
     given_up: AtomicBool,
     stream: hip::Stream,
 }
@@ -131,7 +131,7 @@ impl StreamHandle {
     /// Waits for all that is on the stream now. The GPU is bound.
     ///
     /// # Errors
-    /// What failed on it, or that the deadline has passed; `purpose` says what was waited for.
+    /// A failure of the stream, or a deadline that passed; `purpose` names the wait.
     pub(crate) fn finish(&self, purpose: &'static str) -> Result<()> {
         match self.wait.finish() {
             Ok(()) => Ok(()),

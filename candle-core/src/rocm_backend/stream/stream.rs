@@ -15,7 +15,7 @@ pub(crate) trait HeldLaunches: Send + Sync {
     /// Enqueues them. The GPU is bound.
     ///
     /// # Errors
-    /// Those of the launches, also of an earlier call of [`Self::enqueue_silently`].
+    /// The errors of the launches, also of an earlier call of [`Self::enqueue_silently`].
     fn enqueue(&self) -> Result<()>;
     /// Like [`Self::enqueue`] where no error can be returned: the next call of it returns the error.
     fn enqueue_silently(&self);
@@ -29,7 +29,7 @@ pub(crate) struct Stream {
     event: Mutex<Option<hip::Event>>,
     staging: Mutex<Option<Staging>>,
     memory: Memory,
-    /// Whether `held_launches` holds anything back.
+    /// True while `held_launches` holds anything back.
     has_held: AtomicBool,
     held_launches: OnceLock<Box<dyn HeldLaunches>>,
     // The last to be dropped: everything above is used on it.
@@ -114,7 +114,7 @@ impl Stream {
         let _ = self.held_launches.set(held);
     }
 
-    /// Whether launches are held back.
+    /// Returns true while launches are held back.
     pub(crate) fn has_held(&self) -> bool {
         self.has_held.load(Ordering::Acquire)
     }

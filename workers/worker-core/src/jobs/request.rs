@@ -1,4 +1,4 @@
-//! What requests for jobs of every kind have in common.
+//! The common part of requests for jobs of every kind.
 
 use crate::api::Served;
 use crate::error::ApiError;

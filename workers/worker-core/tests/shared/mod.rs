@@ -29,7 +29,7 @@ impl<W: Copy + PartialEq> Gate<W> {
         self.0.1.notify_all();
     }
 
-    /// Whether a step waits.
+    /// True while a step waits.
     pub fn is_holding(&self) -> bool {
         self.0.2.load(SeqCst) > 0
     }

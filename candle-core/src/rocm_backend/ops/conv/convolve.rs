@@ -114,7 +114,7 @@ pub(super) fn compute(op: &'static str, shape: &ConvShape, operands: [Operand; 2
                 Candidate::Own(method) => own(method).map(|()| true),
                 Candidate::Library(plan) => by_library(op, shape, plan, operands, &dst),
             })?;
-            // What was measured last may have been a solution that fails.
+            // The solution measured last may be one that fails.
             own(state.own_convolution(dtype))?;
         }
     }

@@ -65,7 +65,7 @@ impl Axis {
         self.stride == 1 && self.dilation == 1
     }
 
-    /// Whether output places are the input's.
+    /// Returns true if output places are the input's.
     pub(super) fn is_pointwise(self) -> bool {
         self.taps == 1 && self.padding == 0 && self.stride == 1
     }

@@ -64,7 +64,7 @@ pub(super) unsafe fn few_rows(
     Ok(true)
 }
 
-/// Whether products of few rows, but more than a thread sums by itself, are by our kernel.
+/// Returns true if our kernel makes products of few rows that are more than one thread sums.
 fn multiplies_thin(device: &RocmDevice, dtype: DType) -> bool {
     match dtype {
         // Measured (docs/performance.md): without matrix units of f32, cuBLAS takes 0.6 of the time.

@@ -47,7 +47,7 @@ pub(super) fn multiply(
     Ok(dst)
 }
 
-/// Whether there are products of this dtype: f16, bf16, f32 and f64, as on the CPU device.
+/// Returns true if there are products of this dtype: f16, bf16, f32 and f64, as on the CPU device.
 pub(crate) fn multiplies(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
 }
