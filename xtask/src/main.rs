@@ -1,7 +1,10 @@
 //! The project's own commands: each installs what it needs and ends with a summary line.
 mod bounded;
+mod ci;
 mod ck;
+mod coverage;
 mod demo;
+mod docs;
 mod download;
 mod downstream;
 mod flash_attn;
@@ -11,6 +14,7 @@ mod generate;
 mod harness;
 mod isa_coverage;
 mod kernels;
+mod licenses;
 mod lines;
 mod nvidia_tools;
 mod paper;
@@ -19,10 +23,10 @@ mod profile;
 mod report;
 mod serve;
 mod setup;
+mod soak;
 mod software_gpu;
 mod stress;
 mod symbols;
-mod test;
 mod upstream_tests;
 mod valgrind;
 mod validate;
@@ -47,8 +51,16 @@ enum Command {
     Demo(demo::Args),
     /// Greedy text of a language model on the software GPU, compared with the CPU device.
     Generate(generate::Args),
-    /// Everything CI runs: format, lints, kernels, downstream, demo, upstream's tests, and our own.
-    Test(test::Args),
+    /// Runs the stages of continuous integration, or lists them with their durations.
+    Ci(ci::Args),
+    /// Runs all stages of continuous integration; with --quick only our own tests.
+    Test(ci::TestArgs),
+    /// Builds the book and the API documentation into target/doc, and checks all links.
+    Docs(docs::Args),
+    /// Measures which lines of each crate the tests run, on the software GPU.
+    Coverage(coverage::Args),
+    /// Trains and serves for hours in turn, and fails if memory, handles or latencies grow.
+    Soak(soak::Args),
     /// Upstream's own tests on the ROCm device, with the software GPU.
     UpstreamTests(upstream_tests::Args),
     /// Every function of candle-flash-attn against the formula, on the software GPU.
@@ -108,7 +120,11 @@ fn run(command: Command) -> Result<()> {
         Command::Generate(args) => generate::run(&args),
         Command::Lines(args) => lines::run(&args),
         Command::NvidiaTools(args) => nvidia_tools::run(&args),
-        Command::Test(args) => test::run(&args),
+        Command::Ci(args) => ci::run(&args),
+        Command::Test(args) => ci::run_tests(&args),
+        Command::Docs(args) => docs::run(&args),
+        Command::Coverage(args) => coverage::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::UpstreamTests(args) => upstream_tests::run(&args),
         Command::FlashAttn(args) => flash_attn::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),

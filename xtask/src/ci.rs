@@ -1,0 +1,298 @@
+//! `cargo xtask ci` and `cargo xtask test`: the stages of continuous integration.
+use std::fmt;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use clap::builder::PossibleValuesParser;
+
+use crate::process::{self, cargo};
+use crate::software_gpu::{self, SoftwareGpu};
+use crate::{
+    demo, downstream, flash_attn, kernels, licenses, lines, serve, setup, stress, upstream_tests, validate,
+};
+
+/// Selects all packages, with every driver; shared by all checks of the workspace.
+pub const FEATURES: [&str; 3] = [
+    "--workspace",
+    "--features",
+    "candle-rocm/rocm-emulator,candle-rocm/rocm-nvidia,llm-worker/rocm-emulator,sd-worker/rocm-emulator",
+];
+
+/// Streams at once that the workers bear, and for how many seconds.
+const SERVED: serve::Load = serve::Load { streams: 64, seconds: 60 };
+
+/// Devices that upstream's tests run on: every family that executes, and one that fails the calls that wait for more than the
+/// program's own stream; convolutions by MIOpen, and by our own kernels where it is absent or has no solutions.
+const SOFTWARE_GPUS: &[SoftwareGpu] = &[
+    SoftwareGpu::of("gfx1100"),
+    SoftwareGpu::with("gfx90a", "miopen=absent"),
+    SoftwareGpu::with("gfx942", "miopen=absent"),
+    SoftwareGpu::with("gfx1030", "miopen=absent"),
+    SoftwareGpu::with("gfx1201", "miopen=none"),
+    SoftwareGpu::with("gfx1100", "fail=hipDeviceSynchronize:1,hipMemcpy:1,hipMemset:1,hipStreamCreate:1"),
+];
+
+/// Three seeds of the order of work, in which the fuzzer finds more than upstream's tests do.
+const SHUFFLED: &[SoftwareGpu] = &[
+    SoftwareGpu::with("gfx1100", "seed=1;miopen=absent"),
+    SoftwareGpu::with("gfx90a", "seed=2"),
+    SoftwareGpu::with("gfx1201", "seed=3"),
+];
+
+/// The families whose guesses about hardware are held: one with waves of 32 lanes, one of 64.
+const QUESTIONED: [&str; 2] = ["gfx1100", "gfx90a"];
+
+/// One step of continuous integration.
+struct Stage {
+    name: &'static str,
+    /// Purpose, for `--list`.
+    purpose: &'static str,
+    /// Duration in seconds on two idle cores in a fresh clone, as measured on the date of [`MEASURED`].
+    seconds: u64,
+    run: fn(&mut Run) -> Result<()>,
+}
+
+/// State that the stages share.
+struct Run {
+    /// Targets whose code objects the programs contain, separated by commas.
+    archs: String,
+    total: Summary,
+}
+
+/// Date of the run that [`Stage::seconds`] come from.
+const MEASURED: &str = "2026-11-23";
+
+/// All stages in their order. The test runner's summary is the last line of a run.
+const STAGES: &[Stage] = &[
+    Stage { name: "format", purpose: "rustfmt, and the line budget of each folder", seconds: 0, run: format },
+    Stage { name: "licenses", purpose: "licenses of all dependencies against deny.toml", seconds: 0, run: licenses },
+    Stage { name: "lints", purpose: "clippy on all targets; warnings are errors", seconds: 0, run: lints },
+    Stage { name: "kernels", purpose: "kernels for every target, against the resource table", seconds: 0, run: kernels },
+    Stage { name: "downstream", purpose: "crates that use the fork as the README says", seconds: 0, run: downstream },
+    Stage { name: "demo", purpose: "sentence embeddings on the software GPU", seconds: 0, run: demo },
+    Stage { name: "questions", purpose: "the hardware questions of `validate`, on two architectures", seconds: 0, run: questions },
+    Stage { name: "stress", purpose: "threads, changing shapes, two devices", seconds: 0, run: stress },
+    Stage { name: "bench", purpose: "every case of the operations bench, in small", seconds: 0, run: bench },
+    Stage { name: "upstream", purpose: "Candle's own tests on six configurations", seconds: 0, run: upstream },
+    Stage { name: "workers", purpose: "both workers, with OpenAI's client and under load", seconds: 0, run: workers },
+    Stage { name: TESTS, purpose: "our own tests and the examples of the documentation", seconds: 0, run: tests },
+    Stage { name: "fuzz", purpose: "random operations on the other architectures", seconds: 0, run: fuzz },
+    Stage { name: "attention", purpose: "candle-flash-attn on the other architectures", seconds: 0, run: attention },
+];
+
+/// The stage that `cargo xtask test --quick` runs.
+const TESTS: &str = "tests";
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print the stages and their durations, and run nothing.
+    #[arg(long)]
+    list: bool,
+    /// Stages to run, in the order of `--list`; all if none is named.
+    #[arg(value_name = "STAGE", value_parser = PossibleValuesParser::new(STAGES.iter().map(|stage| stage.name)))]
+    stages: Vec<String>,
+}
+
+#[derive(clap::Args)]
+pub struct TestArgs {
+    /// Run the stage `tests` only: our own tests, without lints, other targets, demo and Candle's tests.
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Runs or lists stages.
+///
+/// # Errors
+/// When a stage fails; the error names what failed.
+pub fn run(args: &Args) -> Result<()> {
+    if args.list {
+        print!("{}", list());
+        return Ok(());
+    }
+    run_stages(|stage| args.stages.is_empty() || args.stages.iter().any(|name| name == stage.name))
+}
+
+/// Runs all stages, or with `--quick` our own tests only.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_tests(args: &TestArgs) -> Result<()> {
+    run_stages(|stage| !args.quick || stage.name == TESTS)
+}
+
+fn run_stages(is_selected: impl Fn(&Stage) -> bool) -> Result<()> {
+    setup::ensure(setup::TEST)?;
+    let mut run = Run { archs: software_gpu::TESTED.join(","), total: Summary::default() };
+    let mut times = Vec::new();
+    for stage in STAGES.iter().filter(|stage| is_selected(stage)) {
+        eprintln!("stage {}: {}", stage.name, stage.purpose);
+        let begin = Instant::now();
+        (stage.run)(&mut run).with_context(|| format!("stage {} failed", stage.name))?;
+        times.push(format!("{} {}", stage.name, begin.elapsed().as_secs()));
+    }
+    println!("seconds: {}", times.join(", "));
+    println!("{}", run.total);
+    Ok(())
+}
+
+/// A table of the stages with their durations.
+fn list() -> String {
+    let row = |stage: &Stage| format!("{:<10} {:>6} s  {}\n", stage.name, stage.seconds, stage.purpose);
+    let total: u64 = STAGES.iter().map(|stage| stage.seconds).sum();
+    let rows: String = STAGES.iter().map(row).collect();
+    format!("{rows}{:<10} {total:>6} s  on two idle cores in a fresh clone, {MEASURED}\n", "total")
+}
+
+fn format(_: &mut Run) -> Result<()> {
+    process::run(&mut cargo(&["fmt", "--all", "--", "--check"]))?;
+    lines::run(&lines::Args::default())
+}
+
+fn licenses(_: &mut Run) -> Result<()> {
+    licenses::check()
+}
+
+fn lints(run: &mut Run) -> Result<()> {
+    let clippy = ["--all-targets", "--", "--deny", "warnings"];
+    process::run(run.cargo(&["clippy", "--quiet"]).args(clippy))
+}
+
+fn kernels(_: &mut Run) -> Result<()> {
+    kernels::build(kernels::EVERY_ARCH, true, false)
+}
+
+fn downstream(_: &mut Run) -> Result<()> {
+    downstream::run()
+}
+
+fn demo(run: &mut Run) -> Result<()> {
+    demo::run_demo(software_gpu::DEFAULT, &run.archs)
+}
+
+fn questions(run: &mut Run) -> Result<()> {
+    QUESTIONED.iter().try_for_each(|arch| validate::smoke(arch, &run.archs))
+}
+
+fn stress(run: &mut Run) -> Result<()> {
+    stress::run_on_software(stress::SHORT_MINUTES, 1, &run.archs)
+}
+
+/// Runs every case of the operations bench at reduced size. As a test, so that nothing is compiled again for it.
+fn bench(run: &mut Run) -> Result<()> {
+    let mut command = run.cargo(&["test", "--quiet"]);
+    command.args(["--bench", "operations", "--", "--scale", "smoke"]);
+    SoftwareGpu::of(software_gpu::DEFAULT).choose_for(&mut command);
+    process::run(&mut command)
+}
+
+fn upstream(run: &mut Run) -> Result<()> {
+    let is_expected = upstream_tests::run_suites(SOFTWARE_GPUS, &run.archs, &[])?;
+    ensure!(is_expected, "results of Candle's own tests differ from rocmify/src/suite_rules.rs; see the table above");
+    Ok(())
+}
+
+fn workers(run: &mut Run) -> Result<()> {
+    serve::run_on(SoftwareGpu::of(software_gpu::DEFAULT), &run.archs, &FEATURES, SERVED, None)
+}
+
+/// Runs the doc tests first, so that the last lines are those of the other tests.
+fn tests(run: &mut Run) -> Result<()> {
+    // The tests start the examples as programs.
+    process::run(run.cargo(&["build", "--quiet", "--examples"]))?;
+    let targets: [&[&str]; 2] = [&["--doc"], &["--lib", "--bins", "--tests", "--examples"]];
+    targets.iter().try_for_each(|target| {
+        let mut command = run.cargo(&["test"]);
+        run.count(command.args(*target))
+    })
+}
+
+/// Skips the first configuration, which the stage `tests` runs on.
+fn fuzz(run: &mut Run) -> Result<()> {
+    SOFTWARE_GPUS.iter().skip(1).chain(SHUFFLED).try_for_each(|gpu| {
+        println!("random operations on {gpu}:");
+        let mut command = run.cargo(&["test", "--quiet"]);
+        gpu.choose_for(command.args(["--test", "differential"]));
+        run.count(&mut command)
+    })
+}
+
+/// Skips the first architecture, which the stage `tests` runs on.
+fn attention(run: &mut Run) -> Result<()> {
+    let is_passed = flash_attn::run_on(&software_gpu::TESTED[1..], &run.archs, Vec::new())?;
+    ensure!(is_passed, "tests of candle-flash-attn failed; their output is above");
+    Ok(())
+}
+
+impl Run {
+    /// A cargo command with the features and targets that all stages share, so that nothing is built twice.
+    fn cargo(&self, args: &[&str]) -> Command {
+        let mut command = cargo(args);
+        command.args(FEATURES).env("CANDLE_ROCM_ARCHS", &self.archs);
+        command
+    }
+
+    /// Runs a test command and adds its results to the summary.
+    fn count(&mut self, command: &mut Command) -> Result<()> {
+        process::tee(command)?.lines().for_each(|line| self.total.add(line));
+        Ok(())
+    }
+}
+
+/// Results of all test binaries together.
+#[derive(Default)]
+struct Summary {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Summary {
+    /// Adds a line like `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; others do not count.
+    fn add(&mut self, line: &str) {
+        let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
+        else {
+            return;
+        };
+        for (number, what) in counts.split("; ").filter_map(|count| count.split_once(' ')) {
+            let number: u64 = number.parse().unwrap_or(0);
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.ignored += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.ignored)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{STAGES, Summary, list};
+
+    #[test]
+    fn list_has_a_line_for_each_stage_and_the_total() {
+        let text = list();
+        assert_eq!(text.lines().count(), STAGES.len() + 1);
+        assert!(text.lines().zip(STAGES).all(|(line, stage)| line.starts_with(stage.name)), "{text}");
+    }
+
+    #[test]
+    fn results_of_several_binaries_add_up() {
+        let mut total = Summary::default();
+        total.add(
+            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 1.09s",
+        );
+        total.add(
+            "test result: FAILED. 20 passed; 2 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0s",
+        );
+        total.add("test names::passed ... ok");
+        assert_eq!(total.to_string(), "23 passed, 2 failed, 1 skipped");
+    }
+}
