@@ -104,6 +104,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = coverage::compile() {
+        return code;
+    }
     match run(Args::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
