@@ -33,13 +33,23 @@ impl Worker {
     /// # Errors
     /// When it ends before it is ready, or takes too long.
     pub fn start(program: &Path, gpu: SoftwareGpu, arguments: &dyn Fn(&mut Command)) -> Result<Self> {
+        Self::start_native(program, &|command| {
+            arguments(command);
+            gpu.choose_for(command);
+        })
+    }
+
+    /// Like [`Worker::start`], on the GPU that the environment chooses.
+    ///
+    /// # Errors
+    /// When it ends before it is ready, or takes too long.
+    pub fn start_native(program: &Path, arguments: &dyn Fn(&mut Command)) -> Result<Self> {
         let name = program.file_name().unwrap_or_default();
         let file = process::cached(&name.to_string_lossy())?.with_extension("port");
         let _ = fs::remove_file(&file);
         let mut command = Command::new(program);
         arguments(&mut command);
         command.args(["--port", "0", "--log", "warn", "--port-file"]).arg(&file);
-        gpu.choose_for(&mut command);
         eprintln!("+ {}", process::shown(&command));
         let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let mut worker = Self { child, address: String::new() };
@@ -55,6 +65,11 @@ impl Worker {
             Ok(worker.curl(&["--output", "/dev/null", "--write-out", "%{http_code}"], "/ready")? == "200")
         })?;
         Ok(worker)
+    }
+
+    /// Identifier of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Host and port.
