@@ -66,19 +66,59 @@ const MEASURED: &str = "2026-11-23";
 /// All stages in their order. The test runner's summary is the last line of a run.
 const STAGES: &[Stage] = &[
     Stage { name: "format", purpose: "rustfmt, and the line budget of each folder", seconds: 0, run: format },
-    Stage { name: "licenses", purpose: "licenses of all dependencies against deny.toml", seconds: 0, run: licenses },
+    Stage {
+        name: "licenses",
+        purpose: "licenses of all dependencies against deny.toml",
+        seconds: 0,
+        run: licenses,
+    },
     Stage { name: "lints", purpose: "clippy on all targets; warnings are errors", seconds: 0, run: lints },
-    Stage { name: "kernels", purpose: "kernels for every target, against the resource table", seconds: 0, run: kernels },
-    Stage { name: "downstream", purpose: "crates that use the fork as the README says", seconds: 0, run: downstream },
+    Stage {
+        name: "kernels",
+        purpose: "kernels for every target, against the resource table",
+        seconds: 0,
+        run: kernels,
+    },
+    Stage {
+        name: "downstream",
+        purpose: "crates that use the fork as the README says",
+        seconds: 0,
+        run: downstream,
+    },
     Stage { name: "demo", purpose: "sentence embeddings on the software GPU", seconds: 0, run: demo },
-    Stage { name: "questions", purpose: "the hardware questions of `validate`, on two architectures", seconds: 0, run: questions },
+    Stage {
+        name: "questions",
+        purpose: "the hardware questions of `validate`, on two architectures",
+        seconds: 0,
+        run: questions,
+    },
     Stage { name: "stress", purpose: "threads, changing shapes, two devices", seconds: 0, run: stress },
     Stage { name: "bench", purpose: "every case of the operations bench, in small", seconds: 0, run: bench },
-    Stage { name: "upstream", purpose: "Candle's own tests on six configurations", seconds: 0, run: upstream },
-    Stage { name: "workers", purpose: "both workers, with OpenAI's client and under load", seconds: 0, run: workers },
-    Stage { name: TESTS, purpose: "our own tests and the examples of the documentation", seconds: 0, run: tests },
+    Stage {
+        name: "upstream",
+        purpose: "Candle's own tests on six configurations",
+        seconds: 0,
+        run: upstream,
+    },
+    Stage {
+        name: "workers",
+        purpose: "both workers, with OpenAI's client and under load",
+        seconds: 0,
+        run: workers,
+    },
+    Stage {
+        name: TESTS,
+        purpose: "our own tests and the examples of the documentation",
+        seconds: 0,
+        run: tests,
+    },
     Stage { name: "fuzz", purpose: "random operations on the other architectures", seconds: 0, run: fuzz },
-    Stage { name: "attention", purpose: "candle-flash-attn on the other architectures", seconds: 0, run: attention },
+    Stage {
+        name: "attention",
+        purpose: "candle-flash-attn on the other architectures",
+        seconds: 0,
+        run: attention,
+    },
 ];
 
 /// The stage that `cargo xtask test --quick` runs.
@@ -188,7 +228,10 @@ fn bench(run: &mut Run) -> Result<()> {
 
 fn upstream(run: &mut Run) -> Result<()> {
     let is_expected = upstream_tests::run_suites(SOFTWARE_GPUS, &run.archs, &[])?;
-    ensure!(is_expected, "results of Candle's own tests differ from rocmify/src/suite_rules.rs; see the table above");
+    ensure!(
+        is_expected,
+        "results of Candle's own tests differ from rocmify/src/suite_rules.rs; see the table above"
+    );
     Ok(())
 }
 
@@ -199,7 +242,7 @@ fn workers(run: &mut Run) -> Result<()> {
 /// Runs the doc tests first, so that the last lines are those of the other tests.
 fn tests(run: &mut Run) -> Result<()> {
     // The tests start the examples as programs.
-    process::run(run.cargo(&["build", "--quiet", "--examples"]))?;
+    process::run(&mut run.cargo(&["build", "--quiet", "--examples"]))?;
     let targets: [&[&str]; 2] = [&["--doc"], &["--lib", "--bins", "--tests", "--examples"]];
     targets.iter().try_for_each(|target| {
         let mut command = run.cargo(&["test"]);

@@ -152,7 +152,8 @@ fn report(files: &BTreeMap<PathBuf, Lines>, args: &Args) -> Result<()> {
     println!("| Crate | Lines | Run by tests | Percent |\n|---|---|---|---|");
     for folder in HOST.iter().chain(&OTHERS) {
         let mut total = Share::default();
-        let is_source = |path: &Path| !path.iter().any(|part| part == "tests" || part == "examples" || part == "benches");
+        let is_source =
+            |path: &Path| !path.iter().any(|part| part == "tests" || part == "examples" || part == "benches");
         for (path, lines) in files.iter().filter(|(path, _)| path.starts_with(folder) && is_source(path)) {
             let source = fs::read_to_string(root().join(path)).with_context(|| path.display().to_string())?;
             let lines = without_tests(lines, &source);
@@ -160,8 +161,15 @@ fn report(files: &BTreeMap<PathBuf, Lines>, args: &Args) -> Result<()> {
             total.lines += share.lines;
             total.run += share.run;
             if args.files && share.percent() < args.minimum {
-                let missed: Vec<usize> = lines.iter().filter(|(_, run)| !**run).map(|(line, _)| *line).collect();
-                eprintln!("{}: {:.1}% of {} lines; not run: {}", path.display(), share.percent(), share.lines, ranges(&missed));
+                let missed: Vec<usize> =
+                    lines.iter().filter(|(_, run)| !**run).map(|(line, _)| *line).collect();
+                eprintln!(
+                    "{}: {:.1}% of {} lines; not run: {}",
+                    path.display(),
+                    share.percent(),
+                    share.lines,
+                    ranges(&missed)
+                );
             }
         }
         println!("| {folder} | {} | {} | {:.1} |", total.lines, total.run, total.percent());
@@ -170,7 +178,11 @@ fn report(files: &BTreeMap<PathBuf, Lines>, args: &Args) -> Result<()> {
         }
     }
     if !below.is_empty() {
-        bail!("below {}% of lines: {}; --files lists the lines that no test runs", args.minimum, below.join(", "));
+        bail!(
+            "below {}% of lines: {}; --files lists the lines that no test runs",
+            args.minimum,
+            below.join(", ")
+        );
     }
     println!("coverage: ok minimum={}", args.minimum);
     Ok(())

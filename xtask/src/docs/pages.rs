@@ -39,7 +39,8 @@ pub fn read() -> Result<Vec<Page>> {
 
 fn parse(path: PathBuf, text: &str) -> Page {
     let mut page = Page { path, ..Page::default() };
-    let (mut heading, mut snippet, mut paragraph) = (None::<String>, None::<(String, String)>, None::<String>);
+    let (mut heading, mut snippet, mut paragraph) =
+        (None::<String>, None::<(String, String)>, None::<String>);
     for event in Parser::new_ext(text, Options::ENABLE_TABLES | Options::ENABLE_FOOTNOTES) {
         match event {
             Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
@@ -177,8 +178,8 @@ impl Commands {
     }
 
     fn fault(&self, line: &str) -> Option<String> {
-        let words = line.split('#').next().unwrap_or_default().split_whitespace();
-        let words: Vec<&str> = words.skip_while(|word| word.contains('=')).collect();
+        let Some(words) = shlex::split(line) else { return Some("a quote is not closed".to_owned()) };
+        let words: Vec<&str> = words.iter().map(String::as_str).skip_while(|word| word.contains('=')).collect();
         match words.as_slice() {
             ["cargo", "xtask", arguments @ ..] => {
                 // `…` and `[--flag]` stand for arguments that the reader chooses.
@@ -223,7 +224,10 @@ mod tests {
     #[test]
     fn commands_of_snippets_must_exist() {
         let commands = Commands { targets: BTreeSet::from(["doctor".to_owned()]) };
-        assert_eq!(commands.faults("cargo run --example doctor\nls /\nA=1 cargo xtask lines   # all\n"), [""; 0]);
+        assert_eq!(
+            commands.faults("cargo run --example doctor\nls /\nA=1 cargo xtask lines   # all\n"),
+            [""; 0]
+        );
         assert!(commands.faults("cargo run --example \\\n nurse")[0].ends_with("the workspace has no nurse"));
         assert!(commands.faults("cargo xtask nothing")[0].contains("unrecognized subcommand"));
         assert!(commands.faults("cargo xtask lines --no-such-flag")[0].contains("unexpected argument"));

@@ -69,7 +69,10 @@ mod tests {
 
     #[test]
     fn a_comment_comes_with_its_item() {
-        let found = comments_of("a.rs", "//! Module.\n\n/// One\n/// two.\nfn f() {}\n\n    /// Three.\n    x: u8,\n");
+        let found = comments_of(
+            "a.rs",
+            "//! Module.\n\n/// One\n/// two.\nfn f() {}\n\n    /// Three.\n    x: u8,\n",
+        );
         assert_eq!(found, ["a.rs:3\n/// One\n/// two.\nfn f() {}", "a.rs:7\n    /// Three.\n    x: u8,"]);
     }
 

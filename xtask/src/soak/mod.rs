@@ -44,7 +44,10 @@ pub struct Args {
 /// When a process fails, a request is lost, or a figure grows.
 pub fn run(args: &Args) -> Result<()> {
     software_gpu::check(&args.arch)?;
-    ensure!(args.hours > 0.0 && args.turn > 0.0 && args.rate > 0.0, "--hours, --turn and --rate must be above 0");
+    ensure!(
+        args.hours > 0.0 && args.turn > 0.0 && args.rate > 0.0,
+        "--hours, --turn and --rate must be above 0"
+    );
     setup::ensure(setup::SERVE)?;
     let folder = root().join(&args.out);
     let hours = |hours: f64| Duration::try_from_secs_f64(hours * 3600.0);

@@ -33,13 +33,19 @@ pub fn draw(samples: &[Sample], file: &Path) -> Result<()> {
             .build_cartesian_2d(0.0..last, 0.0..1.05 * highest)
             .map_err(failed)?;
         let mesh = &mut chart.configure_mesh();
-        mesh.light_line_style(WHITE).y_labels(4).x_desc("minutes").label_style((FONT, 11)).draw().map_err(failed)?;
+        mesh.light_line_style(WHITE)
+            .y_labels(4)
+            .x_desc("minutes")
+            .label_style((FONT, 11))
+            .draw()
+            .map_err(failed)?;
         for (process, colour) in processes.iter().zip(COLOURS) {
             let of_process = samples.iter().filter(|sample| sample.process == *process);
             let points: Vec<(f64, f64)> =
                 of_process.filter_map(|sample| Some((sample.minute, *sample.figures.get(figure)?))).collect();
             if !points.is_empty() {
-                let series = chart.draw_series(LineSeries::new(points, colour.stroke_width(2))).map_err(failed)?;
+                let series =
+                    chart.draw_series(LineSeries::new(points, colour.stroke_width(2))).map_err(failed)?;
                 series.label(*process).legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour));
             }
         }

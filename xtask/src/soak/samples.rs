@@ -35,7 +35,8 @@ impl Sample {
     }
 
     pub fn line(&self) -> String {
-        let figure = |name: &&str| self.figures.get(*name).map_or(String::new(), |value| format!("{value:.3}"));
+        let figure =
+            |name: &&str| self.figures.get(*name).map_or(String::new(), |value| format!("{value:.3}"));
         let figures: Vec<String> = FIGURES.iter().map(figure).collect();
         format!("{:.1},{},{},{}", self.minute, self.turn, self.process, figures.join(","))
     }
@@ -68,7 +69,8 @@ pub struct MetricNames {
 /// Reads the figures that a worker's `/metrics` adds; `totals` keeps sum and count of the last reading.
 pub fn of_metrics(text: &str, names: MetricNames, totals: &mut (f64, f64)) -> BTreeMap<&'static str, f64> {
     let mut figures = BTreeMap::new();
-    figures.extend(metric(text, names.device_memory).map(|bytes| (DEVICE_MEMORY, bytes / f64::from(1 << 20))));
+    figures
+        .extend(metric(text, names.device_memory).map(|bytes| (DEVICE_MEMORY, bytes / f64::from(1 << 20))));
     figures.extend(metric(text, "rocm_driver_handles").map(|count| (HANDLES, count)));
     if let (Some(sum), Some(count)) = (metric(text, names.latency.0), metric(text, names.latency.1)) {
         let (before_sum, before_count) = std::mem::replace(totals, (sum, count));

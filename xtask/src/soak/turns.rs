@@ -47,8 +47,10 @@ impl Programs {
     /// Builds them: for this machine's GPU in release mode, otherwise with the software GPU.
     pub fn build(is_native: bool, arch: &str) -> Result<Self> {
         let driver = if is_native { "rocm" } else { "rocm-emulator" };
-        let features = ["candle-rocm", "llm-worker", "sd-worker"].map(|package| format!("{package}/{driver}"));
-        let mut build = cargo(&["build", "--quiet", "--bins", "--examples", "--features", &features.join(",")]);
+        let features =
+            ["candle-rocm", "llm-worker", "sd-worker"].map(|package| format!("{package}/{driver}"));
+        let mut build =
+            cargo(&["build", "--quiet", "--bins", "--examples", "--features", &features.join(",")]);
         build.args(["--package", "candle-rocm", "--package", "llm-worker", "--package", "sd-worker"]);
         if is_native {
             build.arg("--release");
@@ -203,7 +205,13 @@ impl Soak<'_> {
     }
 
     /// Takes samples each minute until the run has ended.
-    fn sample(&self, shared: &Shared, trainer: &Trainer, language: &Worker, images: &Worker) -> Result<Vec<Sample>> {
+    fn sample(
+        &self,
+        shared: &Shared,
+        trainer: &Trainer,
+        language: &Worker,
+        images: &Worker,
+    ) -> Result<Vec<Sample>> {
         let path = self.folder.join("samples.csv");
         let mut file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         writeln!(file, "{}", Sample::header())?;
@@ -242,7 +250,8 @@ fn generate_images(worker: &Worker, time: Duration) -> Result<u64> {
     while begin.elapsed() < time {
         let body = json!({"prompt": "a red circle on blue", "seed": made, "steps": 4, "size": "64x64"});
         let json = ["--header", "Content-Type: application/json", "--data", &body.to_string()];
-        let answer: Value = serde_json::from_str(&worker.curl(&json, "/v1/images/generations")?).unwrap_or_default();
+        let answer: Value =
+            serde_json::from_str(&worker.curl(&json, "/v1/images/generations")?).unwrap_or_default();
         if answer["data"][0].is_null() {
             eprintln!("no image: {answer:.500}");
             lost += 1;
