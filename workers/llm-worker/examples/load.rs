@@ -39,6 +39,10 @@ struct Arguments {
     /// Streams at once.
     #[arg(long, default_value_t = 64)]
     streams: u64,
+    /// Requests per second, begun at random times whether or not earlier ones have ended; without it each of the streams
+    /// begins its next request when the last has ended.
+    #[arg(long, value_name = "PER_SECOND")]
+    rate: Option<f64>,
     /// How long new streams are begun.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -101,7 +105,11 @@ fn run(arguments: &Arguments) -> Result<bool> {
     load.round(arguments.streams, Duration::ZERO)?;
     let before = load.idle()?;
     load.counts = Counts::default();
-    load.round(arguments.streams, Duration::from_secs(arguments.seconds))?;
+    let time = Duration::from_secs(arguments.seconds);
+    match arguments.rate {
+        Some(rate) => load.arrivals(rate, time)?,
+        None => load.round(arguments.streams, time)?,
+    }
     let leaked = load.idle()?.saturating_sub(before);
     let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let Counts { whole, left, cancelled, refused, lost, mixed, tokens } = &load.counts;
@@ -151,6 +159,26 @@ impl Load<'_> {
                 })
             });
             let clients: Vec<_> = clients.collect();
+            clients.into_iter().try_for_each(|client| match client.join() {
+                Ok(outcome) => outcome,
+                Err(_) => bail!("a client panicked"),
+            })
+        })
+    }
+
+    /// Begins requests as a Poisson process does, and waits for the last.
+    fn arrivals(&self, rate: f64, time: Duration) -> Result<()> {
+        ensure!(rate > 0.0, "--rate must be above 0");
+        let mut random = StdRng::seed_from_u64(self.arguments.seed);
+        let (begin, mut next) = (Instant::now(), Duration::ZERO);
+        thread::scope(|scope| {
+            let mut clients = Vec::new();
+            while next < time {
+                thread::sleep(next.saturating_sub(begin.elapsed()));
+                let mut client = StdRng::seed_from_u64(random.random());
+                clients.push(scope.spawn(move || self.stream(&mut client)));
+                next += Duration::from_secs_f64(-(1.0 - random.random::<f64>()).ln() / rate);
+            }
             clients.into_iter().try_for_each(|client| match client.join() {
                 Ok(outcome) => outcome,
                 Err(_) => bail!("a client panicked"),

@@ -183,7 +183,7 @@ impl Commands {
         match words.as_slice() {
             ["cargo", "xtask", arguments @ ..] => {
                 // `…` and `[--flag]` stand for arguments that the reader chooses.
-                let given = arguments.iter().filter(|word| !word.contains(['…', '[', ']']));
+                let given = arguments.iter().filter(|word| !word.starts_with('[') && !word.contains('…'));
                 let parsed = crate::Args::command().try_get_matches_from(["xtask"].iter().chain(given));
                 let error = parsed.err().filter(clap::Error::use_stderr)?;
                 Some(error.to_string().lines().next().unwrap_or_default().to_owned())
