@@ -2,7 +2,8 @@
 mod pages;
 mod sample;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -45,6 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
     process::run(rustdoc.env("CANDLE_ROCM_ARCHS", crate::software_gpu::DEFAULT))?;
     let book = api.join("book");
     process::run(command(mdbook()?, &["build", "docs", "--dest-dir"]).arg(&book))?;
+    copy_linked_files(&api)?;
     println!("docs: ok book={} api={}", book.join("index.html").display(), api.display());
     Ok(())
 }
@@ -62,6 +64,20 @@ pub fn check() -> Result<()> {
     let sum = |count: fn(&pages::Page) -> usize| -> usize { pages.iter().map(count).sum() };
     let (links, snippets) = (sum(|page| page.links.len()), sum(|page| page.snippets.len()));
     println!("docs: ok pages={} links={links} broken=0 snippets={snippets}", pages.len());
+    Ok(())
+}
+
+/// Copies the files outside of `docs` that pages link to, so that the book's relative links reach them: the book lies in
+/// `api` as `docs` lies in the repository.
+fn copy_linked_files(api: &Path) -> Result<()> {
+    for page in pages::read()?.iter().filter(|page| page.path.starts_with("docs")) {
+        let targets = page.links.iter().filter_map(|link| page.target(link));
+        for file in targets.filter(|file| !file.starts_with("docs") && root().join(file).is_file()) {
+            let copy = api.join(&file);
+            fs::create_dir_all(copy.parent().unwrap_or(api))?;
+            fs::copy(root().join(&file), &copy).with_context(|| copy.display().to_string())?;
+        }
+    }
     Ok(())
 }
 

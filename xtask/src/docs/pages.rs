@@ -76,6 +76,19 @@ fn parse(path: PathBuf, text: &str) -> Page {
 }
 
 impl Page {
+    /// Returns the file that a link leads to, relative to the repository's root; nothing for other sites.
+    pub fn target(&self, link: &str) -> Option<PathBuf> {
+        if link.contains("://") || link.starts_with("mailto:") {
+            return None;
+        }
+        let file = link.split_once('#').map_or(link, |(file, _)| file);
+        Some(if file.is_empty() {
+            self.path.clone()
+        } else {
+            normal(&self.path.parent().unwrap_or(Path::new("")).join(file))
+        })
+    }
+
     /// Adds a heading's anchor as mdBook and forges form it; a repeated one gets a number.
     fn add_anchor(&mut self, heading: &str) {
         let kept = heading.trim().to_lowercase();
@@ -125,20 +138,14 @@ pub fn faults(pages: &[Page]) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// Returns why a link leads nowhere; links to other sites are not followed.
+/// Returns why a link leads nowhere.
 fn broken(page: &Page, link: &str, pages: &BTreeMap<&Path, &Page>) -> Option<String> {
-    if link.contains("://") || link.starts_with("mailto:") {
-        return None;
-    }
-    let (file, anchor) = link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
-    let target = match file {
-        "" => page.path.clone(),
-        file => normal(&page.path.parent().unwrap_or(Path::new("")).join(file)),
-    };
+    let target = page.target(link)?;
     if !root().join(&target).exists() {
         return Some("no such file".to_owned());
     }
-    let (Some(anchor), Some(page)) = (anchor, pages.get(target.as_path())) else { return None };
+    let (_, anchor) = link.split_once('#')?;
+    let page = pages.get(target.as_path())?;
     (!page.anchors.contains(anchor)).then(|| "no such heading".to_owned())
 }
 
@@ -179,7 +186,8 @@ impl Commands {
 
     fn fault(&self, line: &str) -> Option<String> {
         let Some(words) = shlex::split(line) else { return Some("a quote is not closed".to_owned()) };
-        let words: Vec<&str> = words.iter().map(String::as_str).skip_while(|word| word.contains('=')).collect();
+        let words: Vec<&str> =
+            words.iter().map(String::as_str).skip_while(|word| word.contains('=')).collect();
         match words.as_slice() {
             ["cargo", "xtask", arguments @ ..] => {
                 // `…` and `[--flag]` stand for arguments that the reader chooses.
