@@ -6,6 +6,7 @@ pub use candle_nn;
 /// The Rust snippets of the book, compiled as doc tests.
 #[cfg(all(doctest, feature = "rocm"))]
 mod snippets {
+    #[cfg(feature = "ck")]
     #[doc = include_str!("../docs/how-to/composable-kernel.md")]
     mod composable_kernel {}
     #[doc = include_str!("../docs/explanation/memory.md")]

@@ -9,7 +9,8 @@ use clap::builder::PossibleValuesParser;
 use crate::process::{self, cargo};
 use crate::software_gpu::{self, SoftwareGpu};
 use crate::{
-    demo, downstream, flash_attn, kernels, licenses, lines, serve, setup, stress, upstream_tests, validate,
+    demo, docs, downstream, flash_attn, kernels, licenses, lines, serve, setup, stress, upstream_tests,
+    validate,
 };
 
 /// Selects all packages, with every driver; shared by all checks of the workspace.
@@ -72,6 +73,7 @@ const STAGES: &[Stage] = &[
         seconds: 0,
         run: licenses,
     },
+    Stage { name: "docs", purpose: "links and snippets of all Markdown files", seconds: 0, run: documents },
     Stage { name: "lints", purpose: "clippy on all targets; warnings are errors", seconds: 0, run: lints },
     Stage {
         name: "kernels",
@@ -191,6 +193,10 @@ fn format(_: &mut Run) -> Result<()> {
 
 fn licenses(_: &mut Run) -> Result<()> {
     licenses::check()
+}
+
+fn documents(_: &mut Run) -> Result<()> {
+    docs::check()
 }
 
 fn lints(run: &mut Run) -> Result<()> {
