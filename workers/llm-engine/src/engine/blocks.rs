@@ -1,22 +1,22 @@
-//! The cache's blocks: who holds them, and which hold tokens that others may share.
+//! Block pool of the cache: reference counts, and the prefix tree of blocks whose contents can be shared.
 use std::collections::{BTreeMap, HashMap};
 
 use crate::step::BLOCK;
 
-/// The tokens of a full block.
+/// Tokens of a full block.
 pub type BlockTokens = [u32; BLOCK];
 
-/// So many of the latest blocks behind a prefix are compared for a common start.
+/// Maximum number of child blocks that are compared for a common prefix, most recent first.
 const COMPARED: usize = 64;
 
 #[derive(Default)]
 struct Block {
     holders: u32,
-    /// When the last holder let go: its key in `idle`.
+    /// Time of the last release: its key in `idle`.
     idle_since: u64,
-    /// What it holds, once it is full and may be shared.
+    /// Its contents, once it is full and registered for sharing.
     known: Option<Known>,
-    /// Known blocks that go on from here, the latest last.
+    /// Registered blocks that continue this one, most recent last.
     after: Vec<u32>,
 }
 
@@ -26,25 +26,28 @@ struct Known {
     tokens: BlockTokens,
 }
 
-/// All blocks of the cache, each free, held, or idle: known and kept until its place is needed.
+/// All blocks of the cache. Each is free, held, or idle: registered, unreferenced, and kept until it is
+/// needed.
 ///
-/// A full block is known by the known block before it and by its own tokens, so by all tokens from the start. Who
-/// holds a known block holds those before it, and lets go from the last to the first: so the one least recently held
-/// has no known block behind it, and can go without breaking a chain.
+/// A full block is identified by its registered parent and its own tokens, and thus by all tokens from the
+/// start. Whoever holds a registered block also holds its ancestors, and releases blocks from last to first.
+/// The least recently released block therefore has no registered children, and can be evicted without
+/// breaking a chain.
 pub struct Pool {
     blocks: Vec<Block>,
     free: Vec<u32>,
     known: HashMap<(Option<u32>, BlockTokens), u32>,
-    /// Known blocks at the start of a sequence.
+    /// Registered blocks at the start of a sequence.
     first: Vec<u32>,
-    /// Known blocks that nobody holds, the least recently held first.
+    /// Registered blocks without references, least recently released first.
     idle: BTreeMap<u64, u32>,
     clock: u64,
     shares: bool,
 }
 
 impl Pool {
-    /// A pool of so many blocks, at most `u32::MAX`; `shares` says whether full blocks are known to others.
+    /// Creates a pool of `blocks` blocks, at most `u32::MAX`. If `shares` is true, full blocks can be
+    /// registered for sharing.
     pub fn new(blocks: u32, shares: bool) -> Self {
         Self {
             blocks: (0..blocks).map(|_| Block::default()).collect(),
@@ -57,32 +60,33 @@ impl Pool {
         }
     }
 
-    /// Whether full blocks are known to others.
+    /// Returns true if full blocks are shared.
     pub fn shares(&self) -> bool {
         self.shares
     }
 
-    /// Blocks in all.
+    /// Returns the total number of blocks.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if the pool has no blocks.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Blocks that [`Self::allocate`] could give: free ones and idle ones.
+    /// Returns the number of blocks that [`Self::allocate`] can return: free and idle ones.
     pub fn available(&self) -> usize {
         self.free.len() + self.idle.len()
     }
 
-    /// Blocks that someone holds.
+    /// Returns the number of referenced blocks.
     pub fn used(&self) -> usize {
         self.len() - self.available()
     }
 
-    /// A block to write to, held once: a free one, else the idle one least recently held, which is then forgotten.
+    /// Allocates a block with one reference: a free block, or otherwise the least recently released idle one,
+    /// which is evicted.
     pub fn allocate(&mut self) -> Option<u32> {
         let block = match self.free.pop() {
             Some(block) => block,
@@ -96,7 +100,7 @@ impl Pool {
         Some(block)
     }
 
-    /// One holder more of a block that is held or known.
+    /// Adds a reference to a held or registered block.
     pub fn hold(&mut self, block: u32) {
         let held = self.block(block);
         held.holders += 1;
@@ -106,7 +110,7 @@ impl Pool {
         }
     }
 
-    /// One holder less; the last one leaves it idle if it is known, else free.
+    /// Drops a reference. The last one makes the block idle if it is registered, and free otherwise.
     pub fn release(&mut self, block: u32) {
         self.clock += 1;
         let clock = self.clock;
@@ -123,19 +127,20 @@ impl Pool {
         }
     }
 
-    /// Lets go of a sequence's blocks, from the last to the first.
+    /// Releases a sequence's blocks from last to first.
     pub fn release_all(&mut self, blocks: &mut Vec<u32>) {
         while let Some(block) = blocks.pop() {
             self.release(block);
         }
     }
 
-    /// The block known to hold `tokens` behind the known block `before`.
+    /// Returns the registered block that holds `tokens` after the registered block `parent`.
     pub fn find(&self, before: Option<u32>, tokens: &BlockTokens) -> Option<u32> {
         self.known.get(&(before, *tokens)).copied()
     }
 
-    /// Of the latest blocks behind `before`, the one that has most first tokens in common with `tokens`, and how many.
+    /// Returns the most recent child of `parent` with the longest common prefix with `tokens`, and the length
+    /// of that prefix.
     pub fn nearest(&self, before: Option<u32>, tokens: &[u32]) -> Option<(u32, usize)> {
         let common = |block: u32| {
             let known = self.blocks[block as usize].known.as_ref();
@@ -145,8 +150,9 @@ impl Pool {
         latest.map(|&block| (block, common(block))).max_by_key(|&(_, common)| common).filter(|&(_, n)| n > 0)
     }
 
-    /// Makes known that `block`, held once, holds `tokens` behind the known block `before`. Gives back the block that
-    /// the holder has from now on: where one with the same tokens was known, that one, and `block` is free.
+    /// Registers that `block`, which has one reference, holds `tokens` after the registered block `parent`.
+    /// Returns the block to use from now on: if an identical block was registered already, that one is held
+    /// and `block` is released.
     pub fn know(&mut self, block: u32, before: Option<u32>, tokens: &BlockTokens) -> u32 {
         if let Some(same) = self.find(before, tokens) {
             self.hold(same);
@@ -184,10 +190,10 @@ impl Pool {
         }
     }
 
-    /// Whether blocks are counted right, given the tables of all that hold some.
+    /// Checks the pool's invariants, given the block tables of all holders.
     ///
     /// # Errors
-    /// Says which block is lost, held too often, or known though what lies before it is not.
+    /// Returns a description of the first violation.
     pub fn check<'a>(&self, tables: impl IntoIterator<Item = &'a [u32]>) -> Result<(), String> {
         let mut holders = vec![0; self.len()];
         for table in tables {
@@ -196,7 +202,7 @@ impl Pool {
                 let before = place.checked_sub(1).map(|place| table[place]);
                 match self.blocks[block as usize].known {
                     Some(known) if known.before != before => {
-                        return Err(format!("block {block} does not lie behind {before:?}"));
+                        return Err(format!("block {block} does not follow block {before:?}"));
                     }
                     _ => {}
                 }
@@ -208,21 +214,21 @@ impl Pool {
             let id = number as u32;
             if block.holders != holders[number] {
                 return Err(format!(
-                    "block {id}: {} holders counted, {} there",
+                    "block {id}: reference count is {}, expected {}",
                     block.holders, holders[number]
                 ));
             }
             if places[number] != u32::from(block.holders == 0) {
-                return Err(format!("block {id} with {} holders: {} places", block.holders, places[number]));
+                return Err(format!("block {id} with {} references is in {} free lists", block.holders, places[number]));
             }
             if let Some(known) = block.known {
                 let chained = known.before.is_none_or(|b| self.blocks[b as usize].known.is_some());
                 let listed = self.after(known.before).iter().filter(|&&b| b == id).count() == 1;
                 if !chained || !listed || self.find(known.before, &known.tokens) != Some(id) {
-                    return Err(format!("block {id} is known, and what lies before it is not"));
+                    return Err(format!("block {id} is registered, but its parent is not"));
                 }
             } else if !block.after.is_empty() {
-                return Err(format!("block {id} is not known, and what lies behind it is"));
+                return Err(format!("block {id} is not registered, but has children"));
             }
         }
         let known = self.blocks.iter().filter(|block| block.known.is_some()).count();
@@ -230,7 +236,7 @@ impl Pool {
         let free_unknown = self.free.iter().all(|&block| self.blocks[block as usize].known.is_none());
         match known == self.known.len() && idle_known && free_unknown {
             true => Ok(()),
-            false => Err(format!("{known} blocks are known, {} listed", self.known.len())),
+            false => Err(format!("{known} blocks are registered, but the index has {}", self.known.len())),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Prompts to be embedded, a piece between any two steps.
+//! Embedding jobs, computed in batches between generation steps.
 use candle_core::DType;
 use model_thread::error_summary;
 use tokio::sync::oneshot;
@@ -7,10 +7,10 @@ use crate::step::StepModel;
 
 use super::status::Place;
 
-/// A vector for each prompt, or why there is none.
+/// One vector per prompt, or the reason of the failure.
 pub type Embedded = Result<Vec<Vec<f32>>, String>;
 
-/// Prompts to be embedded. Whatever becomes of them, whoever waits gets one answer: when it is dropped at the latest.
+/// Prompts to embed. The receiver always gets exactly one reply, at the latest when the job is dropped.
 pub(super) struct Embedding {
     prompts: Vec<Vec<u32>>,
     done: Vec<Vec<f32>>,
@@ -25,12 +25,13 @@ impl Embedding {
         Self { prompts, done, failed: None, reply: Some(reply), place: Some(place) }
     }
 
-    /// Whether someone waits for it.
+    /// Returns true if the receiver still exists.
     pub(super) fn is_wanted(&self) -> bool {
         self.reply.as_ref().is_some_and(|reply| !reply.is_closed())
     }
 
-    /// Computes the next prompts, so many rows at most if a single one has not more. Whether that was the last piece.
+    /// Embeds the next prompts, at most `max_rows` rows unless a single prompt has more. Returns true if the
+    /// job is done.
     pub(super) fn compute_piece(&mut self, model: &mut dyn StepModel, most: usize) -> bool {
         let rest = &self.prompts[self.done.len()..];
         let mut rows = 0;
@@ -46,7 +47,7 @@ impl Embedding {
         match computed {
             Ok(vectors) if vectors.len() == piece.len() => self.done.extend(vectors),
             Ok(vectors) => {
-                self.failed = Some(format!("{} embeddings of {} prompts", vectors.len(), piece.len()))
+                self.failed = Some(format!("the model returned {} embeddings for {} prompts", vectors.len(), piece.len()))
             }
             Err(error) => {
                 self.failed =
@@ -62,7 +63,7 @@ impl Drop for Embedding {
         let Some(place) = self.place.take() else { return };
         let stopped = || match place.shared().failed() {
             Some(failure) => failure.message.clone(),
-            None => "the engine was stopped".into(),
+            None => "the engine was stopped before the embeddings were computed".into(),
         };
         let answer = match self.failed.take() {
             Some(why) => Err(why),
@@ -71,7 +72,7 @@ impl Drop for Embedding {
         };
         drop(place);
         if let Some(reply) = self.reply.take() {
-            // Whoever is gone need not be told.
+            // The receiver may have been dropped.
             let _ = reply.send(answer);
         }
     }

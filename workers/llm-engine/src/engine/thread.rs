@@ -1,4 +1,4 @@
-//! The thread that owns the model: takes commands, steps, and tells events.
+//! Main loop of the thread that owns the model: receives commands, computes steps, delivers events.
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,18 +18,18 @@ use super::sequence::Sequence;
 use super::status::Shared;
 use super::writer::Writer;
 
-/// Steps that may fail one after another while the device works on.
+/// Maximum number of consecutive failed steps while the device still works.
 const FAILURES: usize = 3;
 
-/// What a handle asks of the thread.
+/// Command from a handle.
 pub(super) enum Command {
     Submit(Box<Sequence<Writer>>),
     Embed(Embedding),
-    /// Only wakes the thread: [`Shared::stopping`] is set.
+    /// Wakes the thread after [`Shared::stopping`] was set.
     Stop,
 }
 
-/// All that the thread owns.
+/// State of the engine thread.
 pub(super) struct Worker {
     model: Box<dyn StepModel>,
     sampler: Sampler,
@@ -37,11 +37,11 @@ pub(super) struct Worker {
     plan: Plan,
     commands: Receiver<Command>,
     embeddings: VecDeque<Embedding>,
-    /// Rows of an embedding's piece, if a single prompt has not more.
+    /// Maximum number of rows of an embedding batch, unless a single prompt has more.
     rows: usize,
-    /// Sequences that ended, until their streams are told.
+    /// Sequences that have ended, whose streams are closed after their blocks are released.
     ended: Vec<Sequence<Writer>>,
-    /// Steps that failed since one did not.
+    /// Number of consecutive failed steps.
     failures: usize,
     shared: Arc<Shared>,
     overhead: Duration,
@@ -70,7 +70,8 @@ impl Worker {
         }
     }
 
-    /// Runs until it is told to stop, all handles are gone, or a step fails. Then all streams are told.
+    /// Runs until it is stopped, a failure occurs, or all handles are dropped and all streams have ended.
+    /// Then closes all streams.
     pub(super) fn run(mut self) {
         let shared = self.shared.clone();
         match catch_panic(|| self.serve()) {
@@ -87,7 +88,7 @@ impl Worker {
         if let Some(failure) = shared.failed() {
             tracing::error!(code = failure.code, "{}", failure.message);
         }
-        // Whoever waits is told as his request drops; those not yet taken drop with the channel.
+        // Dropping a request or a job notifies its client, including those still in the channel.
         let Self { scheduler, ended, embeddings, commands, .. } = self;
         shared.publish(0, 0, scheduler.counters());
         drop((scheduler, ended, embeddings, commands));
@@ -105,7 +106,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes what was asked; waits for it if there is nothing else to do. Whether to go on.
+    /// Receives pending commands; blocks if there is nothing else to do. Returns false if the thread should
+    /// end.
     fn take_commands(&mut self) -> bool {
         if self.scheduler.is_empty() && self.embeddings.is_empty() {
             match self.commands.recv() {
@@ -119,7 +121,7 @@ impl Worker {
             }
             match self.commands.try_recv() {
                 Ok(command) => self.take(command),
-                // Without handles there may still be streams that are read.
+                // Streams may outlive the handles.
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => return true,
             }
         }
@@ -135,7 +137,7 @@ impl Worker {
         }
     }
 
-    /// Gives the blocks of those that ended back, then tells their streams.
+    /// Releases the blocks of ended sequences, then closes their streams.
     fn remove_ended(&mut self) {
         self.scheduler.remove(|sequence| sequence.writer.is_over(), &mut self.ended);
         let scheduler = &self.scheduler;
@@ -143,11 +145,12 @@ impl Worker {
         self.ended.clear();
     }
 
-    /// One step. `from` is when its host work began, `elsewhere` what of the time since then was none.
+    /// Computes one step. `from` is when its host work began; `elsewhere` is time since then that is not
+    /// overhead.
     fn step(&mut self, from: Instant, mut elsewhere: Duration) -> Result<()> {
         self.scheduler.plan(&mut self.plan);
         let running = self.scheduler.running().len();
-        ensure!(!self.plan.step.tokens.is_empty(), "{running} sequences run and none got a row");
+        ensure!(!self.plan.step.tokens.is_empty(), "internal error: none of {running} running sequences was scheduled");
         self.scheduler.planned().for_each(|sequence| sequence.writer.start());
         let begin = Instant::now();
         let logits = match compute(&mut *self.model, &self.plan) {
@@ -164,7 +167,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends the requests of a step that failed, for want of memory, say; the others go on if the device does.
+    /// Handles a failed step, for example for lack of memory: fails its requests, and continues with the
+    /// others if the device still works.
     fn give_up(&mut self, error: anyhow::Error) -> Result<()> {
         self.model.check().with_context(|| error_summary(&error))?;
         self.failures += 1;
@@ -180,12 +184,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Draws the next tokens. Gives back how many were written, and the time that sampling took.
+    /// Samples the next tokens. Returns the number of generated tokens and the time spent in sampling.
     fn write(&mut self, logits: &Tensor) -> Result<(usize, Duration)> {
         let rows: Vec<_> = self.scheduler.wanting().map(Sequence::row).collect();
         let begin = Instant::now();
         if rows.is_empty() {
-            // Else prompts would be queued on the device ahead of all that comes, and nothing could be cancelled.
+            // Without this wait, the host would queue many prompt steps ahead, which could no longer be
+            // cancelled.
             logits.device().synchronize().context("waiting for a step failed")?;
             return Ok((0, begin.elapsed()));
         }
@@ -194,14 +199,14 @@ impl Worker {
             Err(_) => one_by_one(&mut self.sampler, logits, &rows)?,
         };
         let elapsed = begin.elapsed();
-        ensure!(sampled.len() == rows.len(), "{} tokens drawn for {} sequences", sampled.len(), rows.len());
+        ensure!(sampled.len() == rows.len(), "{} tokens were sampled for {} sequences", sampled.len(), rows.len());
         drop(rows);
         let written =
             self.scheduler.wanting().zip(sampled).map(|(sequence, token)| sequence.write(token)).sum();
         Ok((written, elapsed))
     }
 
-    /// Computes a piece of the first embedding. Gives back how long it took.
+    /// Computes a batch of the first embedding job. Returns the time it took.
     fn embed_piece(&mut self) -> Duration {
         let begin = Instant::now();
         self.embeddings.retain(Embedding::is_wanted);
@@ -214,26 +219,26 @@ impl Worker {
     }
 }
 
-/// The logits of a step, behind the copies that it needs.
+/// Copies blocks as planned, then computes the logits of the step.
 fn compute(model: &mut dyn StepModel, plan: &Plan) -> Result<Tensor> {
     if !plan.copies.is_empty() {
         let copied = model.copy_blocks(&plan.copies);
-        copied.with_context(|| format!("copying {} blocks of the cache failed", plan.copies.len()))?;
+        copied.with_context(|| format!("copying {} cache blocks failed", plan.copies.len()))?;
     }
     let (rows, sequences) = (plan.step.tokens.len(), plan.step.sequences.len());
-    model.step(&plan.step).with_context(|| format!("a step of {rows} rows of {sequences} sequences failed"))
+    model.step(&plan.step).with_context(|| format!("a step of {rows} rows from {sequences} sequences failed"))
 }
 
-/// Draws again, each row by itself: where the device works, only those fail that have no token to draw.
+/// Samples each row separately after a batch failed, so that only rows without a valid token fail.
 fn one_by_one(sampler: &mut Sampler, logits: &Tensor, rows: &[Row]) -> Result<Vec<Result<Sampled, String>>> {
-    let lost = || format!("drawing {} tokens failed", rows.len());
-    logits.device().synchronize().with_context(lost)?;
+    let failed = || format!("sampling {} tokens failed", rows.len());
+    logits.device().synchronize().with_context(failed)?;
     let one = |(index, row)| {
         let sampled = sampler.sample(&logits.narrow(0, index, 1)?, std::slice::from_ref(row))?;
-        sampled.into_iter().next().context("no token was drawn")
+        sampled.into_iter().next().context("no token was sampled")
     };
     let sampled: Vec<_> =
         rows.iter().enumerate().map(one).map(|one| one.map_err(|e| format!("{e:#}"))).collect();
-    logits.device().synchronize().with_context(lost)?;
+    logits.device().synchronize().with_context(failed)?;
     Ok(sampled)
 }

@@ -5,21 +5,21 @@ use candle_flash_attn::{flash_attn_varlen_alibi_windowed_softcap, flash_attn_var
 use super::layers::capped;
 use crate::step::{BLOCK, SequenceStep, Step};
 
-/// Heads that candle-flash-attn takes: multiples of the first up to the second.
+/// Head widths that candle-flash-attn supports: multiples of the first number, up to the second.
 const FLASH_WIDTHS: (usize, usize) = (8, 512);
 
-/// What goes into the scores of a layer.
+/// Parameters of a layer's attention scores.
 #[derive(Clone, Copy, Debug)]
 pub struct Scores {
-    /// Factor.
+    /// Scale factor.
     pub scale: f32,
-    /// With c, c tanh(score / c) takes the place of the score.
+    /// Soft cap c: each score is replaced by c · tanh(score / c).
     pub softcap: Option<f32>,
-    /// How many keys a query sees, its own among them.
+    /// Number of keys that a query attends to, including its own; `None` means all before it.
     pub window: Option<usize>,
 }
 
-/// What attention needs to know of a step, made once and shared by all layers.
+/// Attention inputs that depend only on the step, shared by all layers.
 pub struct Plan {
     sequences: Vec<Span>,
     flash: Option<Flash>,
@@ -27,32 +27,33 @@ pub struct Plan {
 
 struct Span {
     step: SequenceStep,
-    /// u32 (blocks), where flash attention does not gather them.
+    /// Block table, u32 (blocks), for gathering keys and values without flash attention.
     blocks: Option<Tensor>,
-    /// By window: negative infinity where a query (row) does not see a key (column); none if each sees all.
+    /// Mask of each window: negative infinity where a query (row) must not attend to a key (column). `None`
+    /// masks nothing.
     masks: Vec<(Option<usize>, Option<Tensor>)>,
 }
 
-/// The arguments of candle-flash-attn.
+/// Arguments of candle-flash-attn.
 struct Flash {
-    /// u32 (sequences + 1): where each sequence's rows begin and end.
+    /// Cumulative row counts of the sequences, u32 (sequences + 1).
     rows: Tensor,
-    /// Likewise its keys.
+    /// Cumulative key counts of the sequences, u32 (sequences + 1).
     keys: Tensor,
-    /// u32 (sequences, most blocks of one).
+    /// Block table, u32 (sequences, maximum number of blocks).
     table: Tensor,
     max_rows: usize,
     max_keys: usize,
 }
 
-/// The words that a plan adds to what a step uploads.
+/// Cumulative lengths and block table of a step, uploaded together with its tokens.
 pub struct Words {
     rows: Vec<u32>,
     keys: Vec<u32>,
     table: Vec<u32>,
 }
 
-/// Whether candle-flash-attn computes heads of this width and dtype there.
+/// Returns true if candle-flash-attn supports heads of this width and dtype on the device.
 fn has_flash(device: &Device, dtype: DType, width: usize) -> bool {
     let (step, most) = FLASH_WIDTHS;
     device.is_rocm()
@@ -61,15 +62,15 @@ fn has_flash(device: &Device, dtype: DType, width: usize) -> bool {
         && width <= most
 }
 
-/// Blocks of a table's row: a power of two, so that the shapes of a step change seldom while texts grow, and a step of one
-/// row for each text is the same launches for long.
+/// Returns the width of the block table. It is a power of two, so that the shapes of decoding steps rarely
+/// change while sequences grow, and recorded launches can be reused.
 fn widest(step: &Step) -> usize {
     let widest = step.sequences.iter().map(|sequence| sequence.context.div_ceil(BLOCK)).max();
     widest.unwrap_or(0).next_power_of_two()
 }
 
 impl Words {
-    /// Of a step: cumulative lengths and the table of blocks.
+    /// Computes the cumulative lengths and the block table of a step.
     pub fn of(step: &Step) -> Self {
         let sums = |length: fn(&SequenceStep) -> usize| {
             let sum = |sum: &mut usize, sequence| {
@@ -79,7 +80,7 @@ impl Words {
             std::iter::once(0).chain(step.sequences.iter().scan(0, sum)).collect()
         };
         let widest = widest(step);
-        // A row's end is never looked at: any block fills it.
+        // Entries beyond a sequence's blocks are never read, so any block number can fill them.
         let row = |sequence: &SequenceStep| {
             let blocks = sequence.blocks.clone().into_iter().take(sequence.context.div_ceil(BLOCK));
             blocks.chain(std::iter::repeat(0)).take(widest).collect::<Vec<_>>()
@@ -91,18 +92,18 @@ impl Words {
         }
     }
 
-    /// How they follow each other in an upload.
+    /// Returns the vectors in the order of the upload.
     pub fn parts(self) -> [Vec<u32>; 3] {
         [self.rows, self.keys, self.table]
     }
 }
 
 impl Plan {
-    /// Of a step whose [`Words`] lie on the device, `dtype` and `width` being those of heads, and `windows` the different
-    /// ones of the layers.
+    /// Creates the inputs for a step from its uploaded [`StepIndices`], the distinct windows of the layers,
+    /// and the dtype and width of the heads.
     ///
     /// # Errors
-    /// Where the device fails.
+    /// Returns an error if the device fails.
     pub fn new(
         step: &Step,
         [rows, keys, table]: [Tensor; 3],
@@ -140,12 +141,12 @@ impl Plan {
         Ok(Self { sequences, flash })
     }
 
-    /// Queries (rows, heads, width) see the keys of their sequence up to their own position, and give (rows, heads times
-    /// width). Keys and values are the cache's (blocks, [`BLOCK`], key heads, width) if `paged`, else the rows'
-    /// own (rows, key heads, width).
+    /// Computes attention of queries (rows, heads, width) over the keys of their sequence, up to their own
+    /// position. Returns (rows, heads · width). Keys and values are the cache's (blocks, [`BLOCK_SIZE`], key
+    /// heads, width) if `paged`, otherwise the step's own (rows, key heads, width).
     ///
     /// # Errors
-    /// Where the device fails.
+    /// Returns an error if the device fails.
     pub fn attend(&self, scores: Scores, q: &Tensor, [k, v]: [&Tensor; 2], paged: bool) -> Result<Tensor> {
         let Some(flash) = &self.flash else { return self.attend_plainly(scores, q, [k, v], paged) };
         let (left, right) = (scores.window.map(|window| window - 1), Some(0));
@@ -178,11 +179,11 @@ impl Plan {
             let SequenceStep { rows, context, .. } = &span.step;
             let gathered = |from: &Tensor| match (paged, &span.blocks) {
                 (true, Some(blocks)) => from.index_select(blocks, 0)?.flatten(0, 1)?.narrow(0, 0, *context),
-                (true, None) => bail!("attention over the cache of a sequence without blocks"),
+                (true, None) => bail!("paged attention over a sequence without blocks"),
                 (false, _) => from.narrow(0, rows.start, rows.len()),
             };
             let Some((_, mask)) = span.masks.iter().find(|(window, _)| *window == scores.window) else {
-                bail!("attention with a window of {:?} that no layer has", scores.window)
+                bail!("no mask was prepared for a window of {:?}", scores.window)
             };
             let q = q.narrow(0, rows.start, rows.len())?;
             out.push(one(scores, &q, &gathered(k)?, &gathered(v)?, mask.as_ref())?);
@@ -191,12 +192,13 @@ impl Plan {
     }
 }
 
-/// Of one sequence: (rows, heads, width) over (context, key heads, width) twice; computed in f32.
+/// Computes attention of one sequence in f32: queries (rows, heads, width) over keys and values (context, key
+/// heads, width).
 fn one(scores: Scores, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
     let ((rows, heads, width), (context, kv_heads, _)) = (q.dims3()?, k.dims3()?);
     let (group, dtype) = (heads / kv_heads, q.dtype());
     let exact = |x: &Tensor| x.to_dtype(DType::F32);
-    // Heads that share a head of keys become rows of one product.
+    // Query heads that share a key head become rows of one product.
     let q = exact(q)?.reshape((rows, kv_heads, group, width))?.permute((1, 2, 0, 3))?;
     let q = q.reshape((kv_heads, group * rows, width))?;
     let k = exact(k)?.permute((1, 2, 0))?.contiguous()?;
@@ -214,7 +216,7 @@ fn one(scores: Scores, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>
     out.reshape((rows, heads * width))?.to_dtype(dtype)
 }
 
-/// None if every query sees every key.
+/// Returns `None` if every query attends to every key.
 fn mask(sequence: &SequenceStep, window: Option<usize>, device: &Device) -> Result<Option<Tensor>> {
     let (rows, context) = (sequence.rows.len(), sequence.context);
     let first = context - rows;
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_of_a_step_stay_while_texts_grow() {
+    fn step_shapes_stay_constant_while_sequences_grow() {
         let lengths = |contexts: &[usize]| Words::of(&step(contexts)).parts().map(|part| part.len());
         let bound = |contexts: &[usize]| widest(&step(contexts)) * BLOCK;
         for (short, long) in [([1, 1], [16, 2]), ([65, 3], [128, 100]), ([513, 1], [1024, 1000])] {

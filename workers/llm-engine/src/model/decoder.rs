@@ -1,4 +1,4 @@
-//! The decoder: one code for every family, for one sequence and for many.
+//! Decoder of all model families, over a batch of sequences.
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
 
@@ -24,11 +24,11 @@ struct Layer {
     mlp: Mlp,
     mlp_post_norm: Option<Norm>,
     scores: Scores,
-    /// Which of the tables turns its rows.
+    /// Index of the rotary table for this layer.
     table: usize,
 }
 
-/// Embedding, layers, last norm and head.
+/// A decoder: embedding, layers, final norm and output head.
 pub struct Decoder {
     config: DecoderConfig,
     device: Device,
@@ -37,18 +37,18 @@ pub struct Decoder {
     layers: Vec<Layer>,
     norm: Norm,
     head: Linear,
-    /// Angles, of the whole context, then of windows.
+    /// Rotary tables: for layers with full attention, then for layers with a window.
     tables: Vec<Table>,
-    /// The different windows of the layers.
+    /// Distinct windows of the layers.
     windows: Vec<Option<usize>>,
     cache: Cache,
 }
 
-/// What layers share in a step.
+/// Inputs that all layers of a step share.
 struct Shared {
     angles: Vec<Angles>,
     plan: Plan,
-    /// Where keys and values go; none if they are not kept.
+    /// Cache slots of keys and values; `None` if they are not kept.
     slots: Option<Slots>,
 }
 
@@ -122,7 +122,7 @@ fn maybe(norm: &Option<Norm>, x: Tensor) -> candle_core::Result<Tensor> {
     }
 }
 
-/// `x` behind a norm, if there is one.
+/// Applies a norm, if there is one.
 fn before(norm: &Option<Norm>, x: &Tensor) -> candle_core::Result<Tensor> {
     match norm {
         Some(norm) => norm.forward(x),
@@ -131,10 +131,12 @@ fn before(norm: &Option<Norm>, x: &Tensor) -> candle_core::Result<Tensor> {
 }
 
 impl Decoder {
-    /// Reads the weights of a decoder, whose states and cache of `blocks` blocks are `dtype`.
+    /// Loads the weights of a decoder, and allocates a cache of `blocks` blocks. States and cache are
+    /// `dtype`.
     ///
     /// # Errors
-    /// Names the file and the tensor that is missing or has another shape; says if there is no memory.
+    /// Returns an error that names the file and the tensor that is missing or has the wrong shape, or if
+    /// memory runs out.
     pub fn load(
         config: DecoderConfig,
         weights: &mut Weights,
@@ -156,7 +158,7 @@ impl Decoder {
         };
         let table = |rope| Table::new(rope, config.interleaved, config.context, dtype, device);
         let tables = std::iter::once(&config.rope).chain(&config.local_rope).map(table);
-        let tables = tables.collect::<candle_core::Result<_>>().context("tables of angles")?;
+        let tables = tables.collect::<candle_core::Result<_>>().context("rotary tables")?;
         let mut windows: Vec<Option<usize>> = Vec::new();
         for window in &config.windows {
             if !windows.contains(window) {
@@ -164,17 +166,17 @@ impl Decoder {
             }
         }
         let cache = Cache::new(&config, blocks, dtype, device)
-            .with_context(|| format!("a cache of {blocks} blocks of {BLOCK} tokens"))?;
+            .with_context(|| format!("cannot allocate a cache of {blocks} blocks of {BLOCK} tokens"))?;
         let device = device.clone();
         Ok(Self { config, device, dtype, embedding, layers, norm, head, tables, windows, cache })
     }
 
-    /// Its sizes and switches.
+    /// Returns the configuration.
     pub fn config(&self) -> &DecoderConfig {
         &self.config
     }
 
-    /// All words of a step in one copy to the device, apart again.
+    /// Uploads several vectors in one copy, and returns a view of each.
     fn upload<const N: usize>(&self, words: [Vec<u32>; N]) -> candle_core::Result<[Tensor; N]> {
         let lengths = words.each_ref().map(Vec::len);
         let all = Tensor::from_vec(words.concat(), lengths.iter().sum::<usize>(), &self.device)?;
@@ -184,10 +186,10 @@ impl Decoder {
             parts.push(all.narrow(0, start, length)?);
             start += length;
         }
-        parts.try_into().map_err(|_| Error::Msg(format!("{N} parts of a step's words")))
+        parts.try_into().map_err(|_| Error::Msg(format!("internal error: expected {N} parts of an upload")))
     }
 
-    /// The state behind the last layer, (rows, width), of tokens and positions u32 (rows).
+    /// Computes the hidden states after the last layer, (rows, width), from u32 tokens (rows).
     fn states(&self, tokens: &Tensor, shared: &Shared) -> candle_core::Result<Tensor> {
         let mut x = self.embedding.forward(tokens)?;
         if let Some(scale) = self.config.embedding_scale {
@@ -252,13 +254,13 @@ impl Decoder {
         }
     }
 
-    /// What would be a fault of the device, or silently wrong, is refused before anything is computed.
+    /// Rejects invalid steps, which would cause a device fault or silently wrong results.
     fn accept(&self, step: &Step) -> candle_core::Result<()> {
         let Capacity { vocabulary, context, blocks } = self.capacity();
         let rows = step.tokens.len();
         if [step.positions.len(), step.slots.len()] != [rows; 2] {
             bail!(
-                "a step of {rows} tokens, {} positions and {} slots",
+                "invalid step: {rows} tokens, but {} positions and {} slots",
                 step.positions.len(),
                 step.slots.len()
             )
@@ -271,7 +273,7 @@ impl Decoder {
             ("slot", &step.slots, blocks * BLOCK),
         ] {
             if let Some(word) = within(words, limit) {
-                bail!("a step with {name} {word}, of {limit}")
+                bail!("invalid step: {name} {word} is not below {limit}")
             }
         }
         let mut next = 0;
@@ -279,16 +281,16 @@ impl Decoder {
             let SequenceStep { rows, context, blocks: own, .. } = sequence;
             let last = step.positions.get(rows.end.wrapping_sub(1)).map(|last| *last as usize + 1);
             if rows.start != next || rows.is_empty() || rows.len() > *context || last != Some(*context) {
-                bail!("a step with a sequence of rows {rows:?} behind {next}, of {context} positions")
+                bail!("invalid step: a sequence has rows {rows:?} after row {next}, and {context} positions")
             }
             let needed = context.div_ceil(BLOCK);
             if own.len() < needed || within(own, blocks).is_some() {
-                bail!("a step with a sequence of {context} positions in blocks {own:?}, of {blocks}")
+                bail!("invalid step: {context} positions in blocks {own:?} of a cache of {blocks} blocks")
             }
             next = rows.end;
         }
         if next != rows {
-            bail!("a step of {rows} tokens, of which sequences have {next}")
+            bail!("invalid step: {rows} tokens, but the sequences have {next} rows")
         }
         Ok(())
     }
@@ -343,11 +345,11 @@ impl StepModel for Decoder {
         for prompt in prompts {
             let (rows, limit) = (prompt.len(), self.config.context);
             if rows == 0 || rows > limit {
-                bail!("a prompt of {rows} tokens; 1 to {limit} can be embedded")
+                bail!("cannot embed a prompt of {rows} tokens; it must have 1 to {limit}")
             }
             let vocabulary = self.embedding.vocabulary()?;
             if let Some(token) = prompt.iter().find(|token| **token as usize >= vocabulary) {
-                bail!("a prompt with token {token}, of {vocabulary}")
+                bail!("cannot embed token {token}: the vocabulary has {vocabulary} tokens")
             }
             let sequence = SequenceStep { rows: 0..rows, context: rows, blocks: Vec::new(), logits: false };
             let positions: Vec<u32> = (0..rows as u32).collect();

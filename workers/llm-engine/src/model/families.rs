@@ -1,4 +1,4 @@
-//! The families of models, each a row of one table, and how files name them.
+//! Table of supported model families, and identification of a file's family.
 use anyhow::{Context, Result, bail};
 use candle_core::quantized::gguf_file::{Content, Value as Metadatum};
 use serde_json::{Map, Value, json};
@@ -14,19 +14,19 @@ fn none(_: &Fields) -> Result<Slides> {
     Ok(Box::new(|_| false))
 }
 
-/// Those from `max_window_layers` on, where windows are switched on.
+/// Selects the layers from `max_window_layers` on, if windows are enabled.
 fn later(fields: &Fields) -> Result<Slides> {
     let (on, first) = (fields.flag("use_sliding_window"), fields.size("max_window_layers")?.unwrap_or(0));
     Ok(Box::new(move |layer| on && layer >= first))
 }
 
-/// All but the last of each group of `sliding_window_pattern`.
+/// Selects all layers except the last of each group of `sliding_window_pattern`.
 fn but_last_of_group(fields: &Fields) -> Result<Slides> {
     let group = fields.needed("sliding_window_pattern")?;
     Ok(Box::new(move |layer| !(layer + 1).is_multiple_of(group)))
 }
 
-/// The rows of the table.
+/// Supported model families.
 pub const FAMILIES: &[Family] = &[
     Family {
         name: "Llama",
@@ -123,7 +123,7 @@ pub const FAMILIES: &[Family] = &[
         switches: |decoder, fields| {
             decoder.qk_norm = true;
             let mut local = decoder.rope.clone();
-            // Only angles of the whole context are stretched.
+            // Scaling applies only to layers with full attention.
             local.scaling = super::rope::Scaling::None;
             let said = fields.value("rope_parameters").map(|all| &all["sliding_attention"]["rope_theta"]);
             local.theta = match said.and_then(Value::as_f64) {
@@ -145,10 +145,10 @@ fn gemma(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
     Ok(())
 }
 
-/// Scales that all generations of Gemma have.
+/// Sets the scales that all generations of Gemma share.
 fn gemma_scales(decoder: &mut DecoderConfig, fields: &Fields) {
     decoder.embedding_scale = Some((decoder.hidden as f64).sqrt());
-    // Converters to GGUF have added it already.
+    // Converters to GGUF have already added the 1.
     decoder.norm_plus_one = !fields.flag("norms_are_whole");
 }
 
@@ -156,10 +156,10 @@ fn known<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The family of a config.json.
+/// Returns the family of a config.json.
 ///
 /// # Errors
-/// For those that are not in the table.
+/// Returns an error if the architecture is not in the table.
 pub fn of_config(config: &Value) -> Result<&'static Family> {
     let names = config["architectures"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let named = |name: &str| FAMILIES.iter().find(|family| family.architectures.contains(&name));
@@ -169,17 +169,17 @@ pub fn of_config(config: &Value) -> Result<&'static Family> {
     match (names.clone().next(), names.clone().find_map(named)) {
         (_, Some(family)) => Ok(family),
         (None, None) => by_type()
-            .with_context(|| format!("\"model_type\" is {kind:?} and there is no architecture of {}", all())),
-        (Some(name), None) => bail!("the architecture {name:?} is not known; known are {}", all()),
+            .with_context(|| format!("\"model_type\" is {kind:?}, which is not known, and there is no architecture; known are {}", all())),
+        (Some(name), None) => bail!("the architecture {name:?} is not known; use one of {}", all()),
     }
 }
 
-/// The part of a config.json that is about text: models that also see have it in an object of its own.
+/// Returns the part of a config.json that describes the text model, which multimodal models nest.
 pub fn text_of_config(config: &Value) -> &Value {
     config.get("text_config").filter(|text| text.is_object()).unwrap_or(config)
 }
 
-/// What metadata of GGUF files, behind the architecture's name, are called in config.json.
+/// GGUF metadata keys without the architecture prefix, and the corresponding config.json fields.
 const METADATA: &[(&str, &str)] = &[
     ("embedding_length", "hidden_size"),
     ("feed_forward_length", "intermediate_size"),
@@ -198,14 +198,15 @@ const METADATA: &[(&str, &str)] = &[
     ("rope.scaling.original_context_length", "original_max_position_embeddings"),
 ];
 
-/// Models of 27 billion parameters, by their layers: their scores are scaled by the width of the state, not of heads.
+/// Architectures and layer counts of the 27B models. They scale scores by hidden size / heads instead of the
+/// head width.
 const GEMMA_27B: &[(&str, u64)] = &[("gemma2", 46), ("gemma3", 62)];
 
-/// The family of a GGUF file, and its metadata as config.json would say it. `floats` has small tensors, where they are
-/// there.
+/// Returns the family of a GGUF file, and its metadata as config.json fields. `floats` reads a small tensor,
+/// if it exists.
 ///
 /// # Errors
-/// For families that are not in the table, mixtures of experts, and metadata of the wrong types.
+/// Returns an error for unknown families, mixtures of experts and metadata of the wrong type.
 pub fn of_gguf(
     content: &Content,
     floats: impl Fn(&str) -> Option<Vec<f32>>,
@@ -220,7 +221,7 @@ pub fn of_gguf(
     let own = |key: &str| metadata(&format!("{arch}.{key}"));
     let number = |key: &str| own(key).and_then(|value| value.as_f64());
     if number("expert_count").is_some_and(|experts| experts > 1.0) {
-        bail!("{arch} with experts is not known; files without them are");
+        bail!("{arch} with a mixture of experts is not known; use a dense model");
     }
     let said = METADATA.iter().filter_map(|(key, name)| Some((name.to_string(), own(key)?)));
     let mut config: Map<String, Value> = said.collect();
@@ -230,13 +231,13 @@ pub fn of_gguf(
     let scaling = match (own("rope.scaling.type"), number("rope.scaling.factor")) {
         (Some(kind), Some(factor)) if kind == "linear" => json!({"rope_type": kind, "factor": factor}),
         (Some(kind), Some(factor)) if kind == "yarn" => {
-            // Files say what is beside the paper's own, which config.json has with it.
+            // GGUF stores this factor relative to the paper's formula; config.json includes the formula.
             let attention = number("rope.scaling.attn_factor").map(|more| more * (0.1 * factor.ln() + 1.0));
             json!({"rope_type": kind, "factor": factor, "attention_factor": attention,
                 "beta_fast": number("rope.scaling.yarn_beta_fast"),
                 "beta_slow": number("rope.scaling.yarn_beta_slow")})
         }
-        // Where divisors are stored, they say it all.
+        // Files with stored divisors describe the scaling completely by them.
         (Some(kind), _) if kind != "none" && kind != "longrope" => json!({"rope_type": kind}),
         _ => match (floats("rope_factors_short.weight"), floats("rope_factors_long.weight")) {
             (Some(short), Some(long)) => json!({"rope_type": "longrope", "short_factor": short,
@@ -267,7 +268,7 @@ fn width(config: &Map<String, Value>) -> Option<f64> {
     number("head_dim").or_else(|| Some(number("hidden_size")? / number("num_attention_heads")?))
 }
 
-/// A number or text; lists are never asked for here.
+/// Converts a scalar or a string to JSON; arrays are not needed here.
 fn plain(value: &Metadatum) -> Option<Value> {
     Some(match value {
         Metadatum::String(text) => json!(text),

@@ -1,4 +1,5 @@
-//! What a path holds: a GGUF file, or safetensors with a config.json; where each tensor lies, and its bytes.
+//! Model files: a GGUF file, or a folder of safetensors with a config.json. Parses headers, locates tensors
+//! and reads their bytes.
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -13,20 +14,20 @@ use serde::Deserialize;
 use serde_json::Value;
 
 const INDEX: &str = "model.safetensors.index.json";
-/// No header of safetensors is longer: the format's own limit.
+/// Maximum length of a safetensors header, a limit of the format.
 const LONGEST_HEADER: u64 = 100_000_000;
 
-/// What a tensor's elements are stored as.
+/// Storage format of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Stored {
-    /// One by one.
+    /// Individual numbers.
     Floats(DType),
-    /// In blocks of GGML.
+    /// GGML-quantized blocks.
     Blocks(GgmlDType),
 }
 
 impl Stored {
-    /// Bytes of so many elements, if they fill blocks.
+    /// Returns the size of `elements` elements in bytes; `None` if they do not fill whole blocks.
     fn bytes(self, elements: usize) -> Option<usize> {
         match self {
             Self::Floats(dtype) => elements.checked_mul(dtype.size_in_bytes()),
@@ -37,51 +38,52 @@ impl Stored {
     }
 }
 
-/// Where a tensor lies.
+/// Location, format and shape of a tensor in a file.
 #[derive(Clone, Debug)]
 pub struct Place {
     file: usize,
     offset: u64,
-    /// What its elements are stored as.
+    /// Storage format of its elements.
     pub stored: Stored,
-    /// Its dims, rows first.
+    /// Dimensions, rows first.
     pub shape: Vec<usize>,
 }
 
 impl Place {
-    /// Its bytes.
+    /// Returns its size in bytes.
     ///
     /// # Errors
-    /// Where rows do not fill blocks, or there are more bytes than can be counted.
+    /// Returns an error if the elements do not fill whole blocks or the size overflows.
     pub fn bytes(&self) -> Result<usize> {
         let elements = self.shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
         let bytes = elements.and_then(|elements| self.stored.bytes(elements));
-        bytes.with_context(|| format!("a shape of {:?} cannot be stored as {:?}", self.shape, self.stored))
+        bytes.with_context(|| format!("shape {:?} cannot be stored as {:?}", self.shape, self.stored))
     }
 }
 
-/// What the files say besides tensors.
+/// Model description in the files, apart from tensors.
 pub enum Description {
-    /// config.json.
+    /// Contents of config.json.
     Config(Value),
-    /// The metadata of a GGUF file.
+    /// Metadata of a GGUF file.
     Metadata(Box<Content>),
 }
 
-/// The files of a model, their headers read.
+/// Open files of a model with parsed headers.
 pub struct ModelFiles {
     path: PathBuf,
-    /// What they say besides tensors.
+    /// Configuration or metadata.
     pub description: Description,
     files: Vec<(PathBuf, File)>,
     places: HashMap<String, Place>,
 }
 
 impl ModelFiles {
-    /// Reads what `path` says about itself, no weights yet: a folder of safetensors, or a GGUF file.
+    /// Opens a safetensors folder or a GGUF file and parses its headers, without reading weights.
     ///
     /// # Errors
-    /// Names the file that is missing, cut or no such file at all, and the tensor that reaches beyond its file.
+    /// Returns an error that names the missing, truncated or invalid file, or the tensor that extends beyond
+    /// its file.
     pub fn open(path: &Path) -> Result<Self> {
         if path.is_dir() {
             return Self::safetensors(path);
@@ -96,8 +98,8 @@ impl ModelFiles {
     }
 
     fn gguf(path: &Path) -> Result<Self> {
-        let file = File::open(path).context("it cannot be opened")?;
-        let content = Content::read(&mut BufReader::new(&file)).context("it cannot be read as GGUF")?;
+        let file = File::open(path).context("cannot be opened")?;
+        let content = Content::read(&mut BufReader::new(&file)).context("cannot be read as GGUF")?;
         let parts = content.metadata.get("split.count").and_then(|parts| parts.to_u64().ok());
         ensure!(
             parts.unwrap_or(1) <= 1,
@@ -130,7 +132,7 @@ impl ModelFiles {
         Self { path: folder.into(), description: Description::Config(config), files, places }.checked()
     }
 
-    /// Nothing is read that is not there: a file may be cut.
+    /// Checks that all tensors lie within their files, which may be truncated.
     fn checked(self) -> Result<Self> {
         let sizes = self.files.iter().map(|(_, file)| Ok(file.metadata()?.len()));
         let sizes = sizes.collect::<Result<Vec<_>>>()?;
@@ -140,28 +142,28 @@ impl ModelFiles {
             let (end, size) = (place.offset.saturating_add(bytes), sizes[place.file]);
             ensure!(
                 end <= size,
-                "{path}: tensor '{name}' ends at byte {end}, the file has {size}: download it again"
+                "{path}: tensor '{name}' ends at byte {end}, but the file has {size} bytes; download it again"
             );
         }
         Ok(self)
     }
 
-    /// What was opened.
+    /// Returns the path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The names of all tensors.
+    /// Returns the names of all tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.places.keys().map(String::as_str)
     }
 
-    /// Bytes of all tensors.
+    /// Returns the total size of all tensors, in bytes.
     pub fn bytes(&self) -> u64 {
         self.places.values().filter_map(|place| place.bytes().ok()).map(|bytes| bytes as u64).sum()
     }
 
-    /// Bytes of all tensors where floats become `dtype`.
+    /// Returns the total size of all tensors in bytes, after converting floats to `dtype`.
     pub fn bytes_as(&self, dtype: DType) -> usize {
         let bytes = |place: &Place| match place.stored {
             Stored::Floats(_) => Place { stored: Stored::Floats(dtype), ..place.clone() }.bytes(),
@@ -170,24 +172,24 @@ impl ModelFiles {
         self.places.values().filter_map(|place| bytes(place).ok()).sum()
     }
 
-    /// Where a tensor lies.
+    /// Returns the location of a tensor.
     ///
     /// # Errors
-    /// If it is not there.
+    /// Returns an error if there is no such tensor.
     pub fn place(&self, name: &str) -> Result<&Place> {
         let place = self.places.get(name);
         place.with_context(|| format!("{}: there is no tensor '{name}'", self.path.display()))
     }
 
-    /// The file that a tensor lies in.
+    /// Returns the file that contains a tensor.
     pub fn file_of(&self, place: &Place) -> &Path {
         &self.files[place.file].0
     }
 
-    /// The bytes of some rows of a tensor.
+    /// Reads the bytes of a range of rows.
     ///
     /// # Errors
-    /// If it is not there, has not these rows, or cannot be read.
+    /// Returns an error if there is no such tensor, the rows are out of range, or reading fails.
     pub fn rows(&mut self, name: &str, rows: Range<usize>) -> Result<Vec<u8>> {
         let place = self.place(name)?.clone();
         let (path, file) = &mut self.files[place.file];
@@ -208,15 +210,15 @@ impl ModelFiles {
         Ok(data)
     }
 
-    /// The numbers of a small tensor of f32, if it is there.
+    /// Reads an f32 vector, or returns `None` if there is no such tensor.
     ///
     /// # Errors
-    /// If it cannot be read, or is no vector of f32.
+    /// Returns an error if reading fails or the tensor is not an f32 vector.
     pub fn floats(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
         let Some(place) = self.places.get(name) else { return Ok(None) };
         ensure!(
             place.stored == Stored::Floats(DType::F32) && place.shape.len() == 1,
-            "{}: tensor '{name}' is no vector of f32",
+            "{}: tensor '{name}' is not an f32 vector",
             self.path.display()
         );
         let bytes = self.rows(name, 0..self.place(name)?.shape[0])?;
@@ -225,7 +227,7 @@ impl ModelFiles {
     }
 }
 
-/// What the header of a safetensors file says of a tensor.
+/// Entry of a safetensors header.
 #[derive(Deserialize)]
 struct Entry {
     dtype: String,
@@ -235,13 +237,13 @@ struct Entry {
 
 fn header(file: &mut File, number: usize) -> Result<Vec<(String, Place)>> {
     let mut length = [0; 8];
-    file.read_exact(&mut length).context("it is shorter than a header")?;
+    file.read_exact(&mut length).context("the file is shorter than a header")?;
     let length = u64::from_le_bytes(length);
     let size = file.metadata()?.len();
-    ensure!(length <= LONGEST_HEADER.min(size.saturating_sub(8)), "its header would have {length} bytes");
+    ensure!(length <= LONGEST_HEADER.min(size.saturating_sub(8)), "its header would have {length} bytes, more than the file or the limit of {MAX_HEADER_BYTES}");
     let mut text = vec![0; usize::try_from(length)?];
     file.read_exact(&mut text)?;
-    let header: HashMap<String, Value> = serde_json::from_slice(&text).context("its header is no JSON")?;
+    let header: HashMap<String, Value> = serde_json::from_slice(&text).context("its header is not valid JSON")?;
     let tensors = header.into_iter().filter(|(name, _)| name != "__metadata__");
     let place = |(name, entry): (String, Value)| {
         let named = || format!("tensor '{name}'");
@@ -251,17 +253,17 @@ fn header(file: &mut File, number: usize) -> Result<Vec<(String, Place)>> {
             "F32" => DType::F32,
             "F16" => DType::F16,
             "BF16" => DType::BF16,
-            // Tables of positions and the like, which are never asked for.
+            // Types of auxiliary tensors, such as position tables, that are never loaded.
             "I64" => DType::I64,
             "U8" | "BOOL" => DType::U8,
-            other => bail!("{} has the dtype {other}; F16, BF16, F32 and F64 are known", named()),
+            other => bail!("{} has the unsupported dtype {other}; use F16, BF16, F32 or F64", named()),
         });
         let [start, end] = entry.data_offsets;
         let place = Place { file: number, offset: 8 + length + start, stored, shape: entry.shape };
         let bytes = place.bytes().with_context(named)?;
         ensure!(
             start.checked_add(bytes as u64) == Some(end),
-            "{} of shape {:?} has bytes {start} to {end}, needs {bytes}",
+            "{} of shape {:?} has bytes {start} to {end}, but needs {bytes} bytes",
             named(),
             place.shape
         );
@@ -275,7 +277,7 @@ fn json(path: &Path) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))
 }
 
-/// The safetensors of a folder: those of its index, or the only one.
+/// Returns the safetensors files of a folder: those listed in its index, or the only one.
 fn weights_of(folder: &Path) -> Result<Vec<PathBuf>> {
     let index = folder.join(INDEX);
     if index.exists() {
@@ -289,8 +291,8 @@ fn weights_of(folder: &Path) -> Result<Vec<PathBuf>> {
         [] if with("gguf").next().is_some() => {
             bail!("{} holds GGUF files: give one of them", folder.display())
         }
-        [] => bail!("{} holds no safetensors and no {INDEX}", folder.display()),
-        _ => bail!("{} holds several safetensors and no {INDEX}", folder.display()),
+        [] => bail!("{} holds no safetensors files and no {INDEX}", folder.display()),
+        _ => bail!("{} holds several safetensors files, but no {INDEX}", folder.display()),
     }
 }
 

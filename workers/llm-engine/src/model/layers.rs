@@ -1,24 +1,24 @@
-//! Products, norms, embeddings and feed-forward layers, of weights that are floats or blocks.
+//! Linear layers, norms, embeddings and feed-forward layers, with float or GGML-quantized weights.
 use candle_core::quantized::QMatMul;
 use candle_core::{D, DType, Module, Result, Tensor};
 use candle_nn::ops::{rms_norm, swiglu};
 
 use super::config::Activation;
 
-/// A product with a matrix that stays as it is stored, and a bias.
+/// Linear layer with an optional bias. The weight stays in its stored format.
 #[derive(Clone, Debug)]
 pub enum Linear {
-    /// Of floats.
+    /// Float weight.
     Full(candle_nn::Linear),
-    /// Of GGML's blocks.
+    /// GGML-quantized weight.
     Quantized(QMatMul, Option<Tensor>),
 }
 
 impl Linear {
-    /// (rows, in) to (rows, out).
+    /// Maps (rows, in) to (rows, out).
     ///
     /// # Errors
-    /// Where the device fails.
+    /// Returns an error if the device fails.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self {
             Self::Full(linear) => linear.forward(x),
@@ -28,24 +28,24 @@ impl Linear {
     }
 }
 
-/// A row for each token.
+/// Embedding table with a row for each token.
 #[derive(Clone, Debug)]
 pub enum Embedding {
-    /// Of floats.
+    /// Float table.
     Full(Tensor),
-    /// Of GGML's blocks.
+    /// GGML-quantized table.
     Quantized {
-        /// (vocabulary, width).
+        /// Table (vocabulary, width).
         matrix: QMatMul,
-        /// Its rows.
+        /// Number of rows.
         vocabulary: usize,
-        /// Of the rows that come out.
+        /// Data type of the output.
         dtype: DType,
     },
 }
 
 impl Embedding {
-    /// How many tokens there are.
+    /// Returns the number of tokens.
     pub fn vocabulary(&self) -> Result<usize> {
         match self {
             Self::Full(rows) => rows.dim(0),
@@ -53,10 +53,10 @@ impl Embedding {
         }
     }
 
-    /// u32 (rows) to (rows, width).
+    /// Maps u32 tokens (rows) to (rows, width).
     ///
     /// # Errors
-    /// Where the device fails, or for a token that has no row.
+    /// Returns an error if the device fails or a token is outside the table.
     pub fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
         match self {
             Self::Full(rows) => rows.index_select(tokens, 0),
@@ -64,7 +64,7 @@ impl Embedding {
         }
     }
 
-    /// The product that makes logits of the same matrix.
+    /// Returns an output projection that shares this table.
     pub fn head(&self) -> Linear {
         match self {
             Self::Full(rows) => Linear::Full(candle_nn::Linear::new(rows.clone(), None)),
@@ -73,7 +73,7 @@ impl Embedding {
     }
 }
 
-/// x over the root of its mean square, times weights.
+/// RMS norm: x / sqrt(mean(x²) + eps) · weight.
 #[derive(Clone, Debug)]
 pub struct Norm {
     weight: Tensor,
@@ -81,49 +81,50 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// `weight` is f32 (width); states are `dtype`. With `plus_one`, 1 is added to the weights.
+    /// Creates a norm of states of type `dtype` from f32 weights (width). With `plus_one`, 1 is added to the
+    /// weights.
     ///
     /// # Errors
-    /// Where the device fails.
+    /// Returns an error if the device fails.
     pub fn new(weight: Tensor, plus_one: bool, eps: f64, dtype: DType) -> Result<Self> {
         let weight = if plus_one { (weight + 1.0)? } else { weight };
         Ok(Self { weight: weight.to_dtype(dtype)?, eps: eps as f32 })
     }
 
-    /// The last dim is normed; x is contiguous.
+    /// Normalizes the last dimension of `x`, which must be contiguous.
     ///
     /// # Errors
-    /// Where the device fails.
+    /// Returns an error if the device fails.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         rms_norm(x, &self.weight, self.eps)
     }
 }
 
-/// Gate and up.
+/// Gate and up projections.
 #[derive(Clone, Debug)]
 pub enum GateUp {
-    /// Behind each other.
+    /// One fused projection.
     One(Linear),
-    /// Stored as different types.
+    /// Two projections, whose weights are stored in different formats.
     Two(Linear, Linear),
 }
 
-/// down(activation(gate x) · up x).
+/// Gated feed-forward layer: down(activation(gate x) · up x).
 #[derive(Clone, Debug)]
 pub struct Mlp {
-    /// Gate and up.
+    /// Gate and up projections.
     pub gate_up: GateUp,
-    /// Back to the width of the state.
+    /// Down projection to the hidden size.
     pub down: Linear,
-    /// Of the gate.
+    /// Activation of the gate.
     pub activation: Activation,
 }
 
 impl Mlp {
-    /// (rows, width) to (rows, width).
+    /// Maps (rows, width) to (rows, width).
     ///
     /// # Errors
-    /// Where the device fails.
+    /// Returns an error if the device fails.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (gate, up) = match &self.gate_up {
             GateUp::One(both) => {
@@ -144,10 +145,10 @@ impl Mlp {
     }
 }
 
-/// c tanh(x / c).
+/// Applies a soft cap: c · tanh(x / c).
 ///
 /// # Errors
-/// Where the device fails.
+/// Returns an error if the device fails.
 pub fn capped(x: &Tensor, cap: f64) -> Result<Tensor> {
     (x / cap)?.tanh()? * cap
 }

@@ -1,4 +1,4 @@
-//! Rotary embeddings: tables of angles, and turning rows by those of their positions.
+//! Rotary position embeddings: tables of cosines and sines, and rotation of rows by their positions.
 use std::f64::consts::TAU;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -6,64 +6,64 @@ use candle_core::{D, DType, Device, Tensor};
 use candle_nn::rotary_emb::{rope_i, rope_thd};
 use serde_json::Value;
 
-/// How frequencies differ from the powers of theta.
+/// Modification of the frequencies, which are powers of theta by default.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scaling {
-    /// Not at all.
+    /// No modification.
     None,
-    /// All are divided by it.
+    /// Divides all frequencies by this factor.
     Linear(f64),
-    /// Llama 3: low frequencies are divided by `factor`, high ones are not, and those between in part.
+    /// Llama 3: divides low frequencies by `factor`, keeps high ones, and interpolates in between.
     Llama3 {
-        /// Divides low frequencies.
+        /// Divisor of low frequencies.
         factor: f64,
-        /// Waves longer than `original` over this are low.
+        /// Wavelengths above `original / low` are divided.
         low: f64,
-        /// Waves shorter than `original` over this are high.
+        /// Wavelengths below `original / high` are kept.
         high: f64,
-        /// The context of the first training.
+        /// Context length of the original training.
         original: f64,
     },
-    /// YaRN: pairs that turn seldom in the first training's context are divided by `factor`, those that turn often are not,
-    /// and those between in part.
+    /// YaRN: divides the frequencies of pairs that rotate rarely over the original context by `factor`, keeps
+    /// those that rotate often, and interpolates in between.
     Yarn {
-        /// Divides frequencies of pairs that turn seldom.
+        /// Divisor of low frequencies.
         factor: f64,
-        /// The context of the first training.
+        /// Context length of the original training.
         original: f64,
-        /// Pairs that turn more often than this are kept.
+        /// Pairs with more rotations than this are kept.
         fast: f64,
-        /// Pairs that turn less often than this are divided.
+        /// Pairs with fewer rotations than this are divided.
         slow: f64,
-        /// Sines and cosines are multiplied by it.
+        /// Factor of sines and cosines.
         magnitude: f64,
     },
-    /// Each is divided by its own.
+    /// Divides each frequency by its own divisor.
     Divisors(Vec<f32>),
-    /// Each is divided by its own, others where the context is longer than `original`.
+    /// LongRoPE: divides each frequency by its own divisor, which depends on the context length.
     Long {
         /// Divisors for contexts up to `original`.
         short: Vec<f32>,
-        /// Divisors for longer ones.
+        /// Divisors for longer contexts.
         long: Vec<f32>,
-        /// The context of the first training.
+        /// Context length of the original training.
         original: usize,
-        /// Sines and cosines are multiplied by it.
+        /// Factor of sines and cosines.
         magnitude: f64,
     },
 }
 
 impl Scaling {
-    /// Of the object `rope_scaling` of a config.json, for `pairs` frequencies.
+    /// Reads the `rope_scaling` object of a config.json, for `pairs` frequencies.
     ///
     /// # Errors
-    /// Types that are not known, numbers that are missing, lists of other lengths.
+    /// Returns an error for an unknown type, a missing number or a list of the wrong length.
     pub fn of(said: &Value, original: Option<usize>, context: usize, pairs: usize) -> Result<Self> {
         let number = |key: &str| said[key].as_f64().with_context(|| format!("{key:?} is no number"));
         let list = |key: &str| -> Result<Vec<f32>> {
             let list: Vec<f32> =
-                serde_json::from_value(said[key].clone()).with_context(|| format!("{key:?} is no list"))?;
-            ensure!(list.len() == pairs, "{key:?} has {} numbers for {pairs} frequencies", list.len());
+                serde_json::from_value(said[key].clone()).with_context(|| format!("{key:?} is not a list of numbers"))?;
+            ensure!(list.len() == pairs, "{key:?} has {} numbers, but there are {pairs} frequencies", list.len());
             Ok(list)
         };
         let bound = |key: &str, default: f64| said[key].as_f64().unwrap_or(default);
@@ -84,12 +84,12 @@ impl Scaling {
                 let (fast, slow) = (bound("beta_fast", 32.0), bound("beta_slow", 1.0));
                 ensure!(
                     factor >= 1.0 && factor.is_finite(),
-                    "\"factor\" is {factor}, and has to be 1 or more"
+                    "\"factor\" is {factor}, but must be at least 1"
                 );
-                ensure!(original >= 1.0, "\"original_max_position_embeddings\" is {original}");
+                ensure!(original >= 1.0, "\"original_max_position_embeddings\" is {original}, but must be at least 1");
                 ensure!(
                     slow > 0.0 && fast > slow,
-                    "\"beta_fast\" and \"beta_slow\" are {fast} and {slow}: the first has to be larger"
+                    "\"beta_fast\" is {fast} and \"beta_slow\" is {slow}, but 0 < beta_slow < beta_fast is required"
                 );
                 let scale = |by: f64| 0.1 * by * factor.ln() + 1.0;
                 let scales = [&said["mscale"], &said["mscale_all_dim"]].map(Value::as_f64);
@@ -104,7 +104,7 @@ impl Scaling {
             Some("longrope" | "su") => {
                 let inner = said["original_max_position_embeddings"].as_u64().map(|size| size as usize);
                 let original = original.or(inner).unwrap_or(context);
-                ensure!(original > 1, "\"original_max_position_embeddings\" is {original}");
+                ensure!(original > 1, "\"original_max_position_embeddings\" is {original}, but must be at least 2");
                 let factor = said["factor"].as_f64().unwrap_or(context as f64 / original as f64);
                 let magnitude = match said["attention_factor"].as_f64() {
                     Some(magnitude) => magnitude,
@@ -114,12 +114,12 @@ impl Scaling {
                 Self::Long { short: list("short_factor")?, long: list("long_factor")?, original, magnitude }
             }
             Some(other) => {
-                bail!("the type {other:?} is not known: default, linear, llama3, longrope and yarn are")
+                bail!("the type {other:?} is not known; use default, linear, llama3, longrope or yarn")
             }
         })
     }
 
-    /// Positions that it was made for, where it says so beside the model's own context.
+    /// Returns the extended context length, or 0 if the scaling does not define one.
     pub fn reach(&self) -> usize {
         match self {
             Self::Yarn { factor, original, .. } => (factor * original) as usize,
@@ -127,7 +127,7 @@ impl Scaling {
         }
     }
 
-    /// What sines and cosines are multiplied by.
+    /// Returns the factor of sines and cosines.
     fn magnitude(&self) -> f64 {
         match self {
             Self::Long { magnitude, .. } | Self::Yarn { magnitude, .. } => *magnitude,
@@ -136,19 +136,19 @@ impl Scaling {
     }
 }
 
-/// By which angles positions are turned.
+/// Parameters of rotary embeddings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// Base of the frequencies.
     pub theta: f64,
-    /// Elements of a head that are turned, the first ones; even.
+    /// Number of leading elements of a head that are rotated; even.
     pub turned: usize,
-    /// How frequencies differ from the powers of theta.
+    /// Modification of the frequencies.
     pub scaling: Scaling,
 }
 
 impl Rope {
-    /// Angles per position, one for each pair, for sequences of at most `context` positions.
+    /// Returns the angle per position of each pair, for sequences of at most `context` positions.
     pub fn frequencies(&self, context: usize) -> Vec<f32> {
         let pairs = 0..self.turned / 2;
         let plain = |pair: usize| self.theta.powf(-2.0 * pair as f64 / self.turned as f64);
@@ -161,13 +161,13 @@ impl Rope {
                 divided(if context > *original { long } else { short })
             }
             Scaling::Yarn { factor, original, fast, slow, .. } => {
-                // The pair that turns so often in the first training's context.
+                // Index of the pair that rotates this many times over the original context.
                 let turning = |times: f64| {
                     self.turned as f64 * (original / (times * TAU)).ln() / (2.0 * self.theta.ln())
                 };
                 let first = turning(*fast).floor().max(0.0);
                 let last = turning(*slow).ceil().min(self.turned as f64 - 1.0);
-                // As transformers has it where both are the same.
+                // As in transformers, to avoid a division by zero.
                 let width = if first == last { 1e-3 } else { last - first };
                 pairs
                     .map(|pair| {
@@ -189,7 +189,7 @@ impl Rope {
     }
 }
 
-/// Cosines and sines, (positions, pairs) each.
+/// Cosines and sines of all positions, (positions, pairs) each.
 pub struct Table {
     cos: Tensor,
     sin: Tensor,
@@ -197,10 +197,11 @@ pub struct Table {
 }
 
 impl Table {
-    /// Of positions up to `context`. With `interleaved`, neighbours are turned, else elements of both halves.
+    /// Computes the table for positions below `context`. With `interleaved`, neighboring elements form pairs;
+    /// otherwise elements of both halves do.
     ///
     /// # Errors
-    /// Where the device fails.
+    /// Returns an error if the device fails.
     pub fn new(
         rope: &Rope,
         interleaved: bool,
@@ -220,10 +221,10 @@ impl Table {
         Ok(Self { cos: of(angles.cos()?)?, sin: of(angles.sin()?)?, interleaved })
     }
 
-    /// Those of a step's rows; `positions` is u32 (rows).
+    /// Looks up the rows of u32 `positions` (rows).
     ///
     /// # Errors
-    /// Where the device fails, and for positions behind the context.
+    /// Returns an error if the device fails or a position is beyond the context.
     pub fn at(&self, positions: &Tensor) -> candle_core::Result<Angles> {
         let (cos, sin) = (self.cos.index_select(positions, 0)?, self.sin.index_select(positions, 0)?);
         Ok(Angles { cos, sin, interleaved: self.interleaved })
@@ -238,10 +239,10 @@ pub struct Angles {
 }
 
 impl Angles {
-    /// Turns queries or keys (rows, heads, width), which are contiguous.
+    /// Rotates contiguous queries or keys (rows, heads, width).
     ///
     /// # Errors
-    /// Where the device fails.
+    /// Returns an error if the device fails.
     pub fn turn(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         let width = x.dim(D::Minus1)?;
         let turned = 2 * self.cos.dim(D::Minus1)?;
@@ -256,7 +257,7 @@ impl Angles {
         if !self.interleaved {
             return rope_thd(&x.unsqueeze(0)?, &self.cos, &self.sin)?.squeeze(0);
         }
-        // Neighbours are turned in (batch, heads, positions, width) only: rows become batches of one position.
+        // `rope_i` requires (batch, heads, positions, width): rows become batches of one position.
         rope_i(&x.unsqueeze(2)?, &self.cos.unsqueeze(1)?, &self.sin.unsqueeze(1)?)?.squeeze(2)
     }
 }

@@ -1,4 +1,4 @@
-//! A decoder's weights by their roles: what files call them, and what is made of them.
+//! Loading of a decoder's weights by role.
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
@@ -9,28 +9,28 @@ use super::files::{Description, ModelFiles, Stored};
 use super::layers::{Embedding, Linear};
 use super::parts::Part;
 
-/// Some rows of a tensor, of which there are `of`.
+/// A range of rows of a tensor.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// Which tensor.
+    /// Role of the tensor.
     pub part: Part,
-    /// Which of its rows.
+    /// Rows to read.
     pub rows: Range<usize>,
-    /// How many rows it has to have.
+    /// Number of rows that the tensor must have.
     pub of: usize,
 }
 
 impl Piece {
-    /// All rows.
+    /// Selects all `rows` rows of a tensor.
     pub fn whole(part: Part, rows: usize) -> Self {
         Self { part, rows: 0..rows, of: rows }
     }
 }
 
-/// Reads tensors and puts them on a device.
+/// Reads tensors from files and uploads them to a device.
 pub struct Weights<'a> {
     files: &'a mut ModelFiles,
-    /// What stands before the names of safetensors; none for GGUF.
+    /// Prefix of tensor names in safetensors; `None` for GGUF.
     body: Option<String>,
     dtype: DType,
     device: &'a Device,
@@ -40,14 +40,15 @@ pub struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
-    /// Those of `files`, which become `dtype` where they are no blocks. `progress` is told the share that was read.
+    /// Creates a loader that converts float tensors to `dtype`. `progress` receives the fraction that was
+    /// read.
     pub fn new(
         files: &'a mut ModelFiles,
         dtype: DType,
         device: &'a Device,
         progress: &'a mut dyn FnMut(f32),
     ) -> Self {
-        // Models that also see have theirs behind a longer name.
+        // Multimodal models have a longer prefix for their text model.
         let embedding = "embed_tokens.weight";
         let body = || files.names().find_map(|name| name.strip_suffix(embedding)).unwrap_or("model.");
         let body = match &files.description {
@@ -69,10 +70,10 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// A norm's weights, f32 (width).
+    /// Loads the weights of a norm, as f32 (width).
     ///
     /// # Errors
-    /// Names file and tensor.
+    /// Returns an error that names the file and the tensor.
     pub fn norm(&mut self, layer: Option<usize>, part: Part, width: usize) -> Result<Tensor> {
         let name = self.name(layer, part, "weight");
         self.check(&name, &[width])?;
@@ -82,10 +83,10 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// The embedding: (vocabulary, width), of which the file says the first.
+    /// Loads the embedding table (vocabulary, width). The vocabulary size comes from the file.
     ///
     /// # Errors
-    /// Names file and tensor.
+    /// Returns an error that names the file and the tensor.
     pub fn embedding(&mut self, width: usize) -> Result<Embedding> {
         let name = self.name(None, Part::Embedding, "weight");
         let rows = self.files.place(&name)?.shape.first().copied().unwrap_or(0);
@@ -100,17 +101,18 @@ impl<'a> Weights<'a> {
         })
     }
 
-    /// Whether the weights of these pieces are stored alike, so that they can be one product.
+    /// Returns true if the weights of these tensors are stored in the same format, so that they can be fused.
     pub fn alike(&self, layer: Option<usize>, pieces: &[Piece]) -> Result<bool> {
         let stored = |piece: &Piece| Ok(self.files.place(&self.name(layer, piece.part, "weight"))?.stored);
         let stored = pieces.iter().map(stored).collect::<Result<Vec<_>>>()?;
         Ok(stored.windows(2).all(|pair| pair[0] == pair[1]))
     }
 
-    /// The product with the pieces' rows behind each other, each of `width` elements, and their biases if there are some.
+    /// Loads a linear layer from the concatenated rows of `pieces`, each row `width` elements wide, and its
+    /// bias if `bias` is set.
     ///
     /// # Errors
-    /// Names file and tensor.
+    /// Returns an error that names the file and the tensor.
     pub fn linear(
         &mut self,
         layer: Option<usize>,
@@ -151,7 +153,7 @@ impl<'a> Weights<'a> {
         let place = self.files.place(name)?;
         ensure!(
             place.shape == shape,
-            "{}: tensor '{name}' has the shape {:?}, the model's sizes say {shape:?}",
+            "{}: tensor '{name}' has shape {:?}, but the configuration requires {shape:?}",
             self.files.file_of(place).display(),
             place.shape
         );
@@ -164,9 +166,9 @@ impl<'a> Weights<'a> {
         Ok(())
     }
 
-    /// Rows of tensors that are stored alike, behind each other.
+    /// Reads and concatenates rows of tensors that are stored in the same format.
     fn matrix(&mut self, names: &[(String, Range<usize>)], shape: &[usize]) -> Result<Matrix> {
-        let (first, _) = names.first().context("a product of no matrices")?;
+        let (first, _) = names.first().context("internal error: a linear layer of no tensors")?;
         let place = self.files.place(first)?;
         let (stored, file) = (place.stored, self.files.file_of(place).display().to_string());
         let mut bytes = Vec::new();

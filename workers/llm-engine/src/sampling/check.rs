@@ -1,29 +1,29 @@
-//! Which values the parameters may have.
+//! Validation of sampling parameters.
 use super::settings::{LOGIT_BIAS, SETTINGS, Sampling};
 use crate::request::Refused;
 
-/// Tokens that a request may add a bias to.
+/// Maximum number of tokens with a bias.
 const BIASES: usize = 300;
 
-/// Whether the fields of `sampling` are in their ranges, those of OpenAI's API where it has them, for a model of
-/// `vocabulary` tokens.
+/// Checks that all fields are in range, for a model of `vocabulary` tokens. The ranges are OpenAI's where it
+/// defines them.
 ///
 /// # Errors
-/// [`Refused::Invalid`] with the first field that is not.
+/// Returns [`RequestError::Invalid`] for the first field that is out of range.
 pub fn check(sampling: &Sampling, vocabulary: usize) -> Result<(), Refused> {
     for setting in SETTINGS {
         setting.check(sampling).map_err(|why| invalid(setting.name, why))?;
     }
     let biases = &sampling.logit_bias;
     if biases.len() > BIASES {
-        return Err(invalid("logit_bias", format!("{} tokens are more than {BIASES}", biases.len())));
+        return Err(invalid("logit_bias", format!("has {} tokens, but at most {BIASES} are allowed", biases.len())));
     }
     for (token, bias) in biases {
         if *token as usize >= vocabulary {
-            return Err(invalid("logit_bias", format!("the model has {vocabulary} tokens, none is {token}")));
+            return Err(invalid("logit_bias", format!("token {token} is not in the vocabulary of {vocabulary} tokens")));
         }
         if !(LOGIT_BIAS[0]..=LOGIT_BIAS[1]).contains(bias) {
-            return Err(invalid("logit_bias", format!("{bias} of token {token} must be in -100..=100")));
+            return Err(invalid("logit_bias", format!("the bias {bias} of token {token} must be in -100..=100")));
         }
     }
     Ok(())

@@ -1,20 +1,21 @@
-//! The token where the sum of weights passes a share of the whole.
+//! Search for the position at which cumulative weights reach a fraction of their sum.
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-/// When a sum counts as having come to a share.
+/// Condition for the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passing {
-    /// Above it: with a uniform draw as the share, each weight is met as often as it is large.
+    /// The cumulative sum exceeds the target. With a uniform random target, positions are drawn in proportion
+    /// to their weights.
     Above,
-    /// Reaching it is enough: the fewest weights that make up the share.
+    /// The cumulative sum is at least the target: the fewest weights that make up the fraction.
     Reached,
 }
 
-/// Constants for sums over `size` places.
+/// Constant tensors for cumulative sums over `size` positions.
 #[derive(Debug)]
 struct Steps {
     size: usize,
-    /// 1 at (i, j) where j is before i, (size, size).
+    /// 1 at (i, j) where j < i, (size, size).
     before: Tensor,
     /// 1, 2, ... size, (1, size).
     up: Tensor,
@@ -22,16 +23,17 @@ struct Steps {
     down: Tensor,
 }
 
-/// Sums in two levels, blocks of the square root of the width; keeps its constants between steps.
+/// Two-level search with blocks of the square root of the width. Keeps constants on the device between calls.
 #[derive(Debug, Default)]
 pub(super) struct Cumulative {
     steps: Vec<Steps>,
 }
 
 impl Cumulative {
-    /// For each row of `weights` (rows, width), none negative, the first place where the sum of those up to it passes
-    /// `share` (rows, 1) of all of them; f32 (rows, 1). Never a place of weight 0, whatever rounding does, unless all are:
-    /// the last one with a weight if no sum passes. `row` (rows, 1) counts the rows from 0, in f32.
+    /// Returns for each row of non-negative `weights` (rows, width) the first position where the cumulative
+    /// sum passes the fraction `share` (rows, 1) of the row's sum, as f32 (rows, 1). If no sum passes because
+    /// of rounding, returns the last position with a weight. Never returns a position of weight 0, unless all
+    /// are. `row` (rows, 1) contains the row indices in f32.
     pub(super) fn place(
         &mut self,
         weights: &Tensor,
@@ -69,16 +71,16 @@ impl Cumulative {
         }
         match self.steps.iter().find(|steps| steps.size == size) {
             Some(steps) => Ok(steps),
-            None => bail!("the constants for sums over {size} places were not made"),
+            None => bail!("internal error: no constants for sums over {size} positions"),
         }
     }
 }
 
 impl Steps {
-    /// The place in each row of `values` (rows, size), and the sum before it, both (rows, 1).
+    /// Returns the position in each row of `values` (rows, size) and the sum before it, both (rows, 1).
     fn place(&self, values: &Tensor, target: &Tensor, passing: Passing) -> Result<(Tensor, Tensor)> {
         let size = self.size as f64;
-        // Multiplied and added row by row: a matrix product could round otherwise in another batch.
+        // Computed row by row: a matrix product could round differently depending on the batch.
         let before = values.unsqueeze(1)?.broadcast_mul(&self.before)?.sum(2)?;
         let sums = (&before + values)?;
         let passes = match passing {
@@ -87,7 +89,7 @@ impl Steps {
         };
         let weighs = values.gt(0f32)?.to_dtype(DType::F32)?;
         let passes = (passes.to_dtype(DType::F32)? * &weighs)?;
-        // The first that passes, `size` if none does; the last that weighs, -1 if none does.
+        // First passing position (`size` if none), and last position with a weight (-1 if none).
         let first = passes.broadcast_mul(&self.down)?.max_keepdim(1)?.affine(-1.0, size)?;
         let last = weighs.broadcast_mul(&self.up)?.max_keepdim(1)?.affine(1.0, -1.0)?;
         let place = first.minimum(&last)?.clamp(0f32, size as f32 - 1.0)?;

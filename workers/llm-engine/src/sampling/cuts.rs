@@ -1,28 +1,29 @@
-//! Top-k, top-p and min-p as the least value that stays.
+//! Top-k, top-p and min-p as thresholds on scaled logits.
 use candle_core::{DType, Result, Tensor};
 
 use super::cumulative::{Cumulative, Passing};
 
-/// A row that CUDA sorts in its shared memory may be as wide as this.
+/// Maximum row width that CUDA sorts in shared memory.
 const CUDA_SORT: usize = 8192;
-/// The exponential of less is 0 in f32.
+/// Logits below this have an f32 exponential of 0.
 const WEIGHTLESS: f32 = -104.0;
-/// Halvings of the range from there to 0: what is left of it is less than f32 tells apart near 1.
+/// Number of bisection steps. The remaining interval is below the resolution of f32 near 1.
 const HALVINGS: usize = 32;
 
-/// What rows cut by; each (rows, 1), f32.
+/// Truncation parameters of all rows, each f32 (rows, 1).
 pub(super) struct Cuts {
-    /// How many stay at most, at least 1 and at most the vocabulary.
+    /// Number of tokens to keep, from 1 to the size of the vocabulary.
     pub(super) top_k: Option<Tensor>,
-    /// The share of the weight that stays, and what opens the cut: 0, or minus infinity where all stay.
+    /// Fraction of the weight to keep, and an offset of the threshold: 0, or negative infinity to keep all.
     pub(super) top_p: Option<(Tensor, Tensor)>,
-    /// The rows, from 0.
+    /// Row indices.
     pub(super) row: Tensor,
 }
 
 impl Cuts {
-    /// The least of `scaled` (rows, vocabulary), logits below 0 with 0 as each row's largest, that stays; (rows, 1), or
-    /// none where all do. Of `top_p` the share is of what `top_k` leaves. All as large as the last one stay.
+    /// Returns the smallest value of `scaled` (rows, vocabulary) that is kept, as (rows, 1); `None` keeps
+    /// all. `scaled` contains logits with a row maximum of 0. `top_p` applies to what `top_k` keeps. All
+    /// values equal to the threshold are kept.
     pub(super) fn least(&self, scaled: &Tensor, cumulative: &mut Cumulative) -> Result<Option<Tensor>> {
         if self.top_k.is_none() && self.top_p.is_none() {
             return Ok(None);
@@ -66,7 +67,7 @@ impl Cuts {
     }
 }
 
-/// The exponentials of `scaled`, 0 for those less than `least`.
+/// Returns the exponentials of `scaled`, with 0 for values below `least`.
 pub(super) fn weights(scaled: &Tensor, least: Option<&Tensor>) -> Result<Tensor> {
     let weights = scaled.exp()?;
     match least {
@@ -75,7 +76,7 @@ pub(super) fn weights(scaled: &Tensor, least: Option<&Tensor>) -> Result<Tensor>
     }
 }
 
-/// The largest value so that `amounts` of all at least so large come to `wanted`.
+/// Finds the largest threshold for which the `amounts` of all values at or above it sum to at least `wanted`.
 fn halve(scaled: &Tensor, amounts: &Tensor, wanted: &Tensor) -> Result<Tensor> {
     let mut low = (wanted.zeros_like()? + f64::from(WEIGHTLESS))?;
     let mut high = wanted.zeros_like()?;
@@ -102,9 +103,9 @@ mod tests {
     use super::*;
     use candle_core::Device;
 
-    /// Both ways keep the same tokens, on values that are no closer to each other than halving tells apart.
+    /// The values are far enough apart for bisection to distinguish them.
     #[test]
-    fn halving_keeps_what_sorting_keeps() -> Result<()> {
+    fn bisection_and_sorting_keep_the_same_tokens() -> Result<()> {
         let (rows, width) = (6, 500);
         let values = (0..rows * width).map(|i| -((i * 7919 % 5003) as f32) * 0.003);
         let scaled = Tensor::from_iter(values, &Device::Cpu)?.reshape((rows, width))?;

@@ -1,12 +1,13 @@
-//! The likeliest tokens, for log probabilities.
+//! The most likely tokens, for log probabilities.
 use candle_core::{DType, Result, Tensor};
 
-/// Rows are sorted in pieces of this width, then what is largest of each: a piece fits every device's sort, wherever rows
-/// as wide as a vocabulary do not.
+/// Chunk width: rows are sorted in chunks that fit every device's sort, then the best of each chunk are
+/// sorted.
 const PIECE: usize = 4096;
 
-/// The `count` largest of each row of `values` (rows, width), largest first, and their places, both f32 (rows, count).
-/// Places beyond the width are of no value: where fewer than `count` are above minus infinity.
+/// Returns the `count` largest values of each row of `values` (rows, width) in descending order, and their
+/// positions, both f32 (rows, count). Positions at or beyond the width are padding, which occurs if fewer
+/// than `count` values are above negative infinity.
 pub(super) fn largest(values: &Tensor, count: usize) -> Result<(Tensor, Tensor)> {
     let (rows, width) = values.dims2()?;
     let pieces = width.div_ceil(PIECE);
@@ -34,7 +35,7 @@ mod tests {
     use candle_core::Device;
 
     #[test]
-    fn finds_the_largest_across_pieces() -> Result<()> {
+    fn finds_the_largest_across_chunks() -> Result<()> {
         for width in [5, PIECE, PIECE + 1, 3 * PIECE + 17] {
             let rows: Vec<Vec<f32>> = (0..3)
                 .map(|row| (0..width).map(|i| ((i * 7919 + row * 31) % 100_003) as f32).collect())

@@ -1,28 +1,29 @@
-//! Bias and penalties of the tokens that they touch.
+//! Logit bias and penalties.
 use candle_core::{Result, Tensor, bail};
 
 use super::row::Row;
 
-/// What is done to the logit of one token.
+/// Adjustment of the logit of one token.
 #[derive(Clone, Copy, Default)]
 struct Touch {
     token: u32,
     bias: f32,
-    /// In the text so often.
+    /// Number of occurrences in the generated text.
     count: u32,
-    /// In the prompt or the text.
+    /// True if the token occurs in the prompt or the text.
     seen: bool,
 }
 
-/// Finds the tokens to touch; keeps its table between steps.
+/// Applies bias and penalties to the affected tokens. Keeps its table between steps.
 #[derive(Debug, Default)]
 pub(super) struct Penalties {
-    /// For each token of the vocabulary its place among a row's touches, from 1; 0 for none.
+    /// For each token of the vocabulary its index among a row's adjustments, plus 1; 0 means none.
     places: Vec<u32>,
 }
 
 impl Penalties {
-    /// `logits` (rows, vocabulary) with the rows' bias, then repeat penalty, then presence and frequency penalty.
+    /// Applies to `logits` (rows, vocabulary) the bias, then the repetition penalty, then presence and
+    /// frequency penalties.
     pub(super) fn apply(&mut self, logits: &Tensor, rows: &[Row]) -> Result<Tensor> {
         let (count, vocabulary) = logits.dims2()?;
         self.places.resize(vocabulary, 0);
@@ -35,7 +36,7 @@ impl Penalties {
         let (mut bias, mut repeat, mut off) = (Vec::new(), Vec::new(), Vec::new());
         for (row, touches) in rows.iter().zip(&touches) {
             let sampling = row.sampling;
-            // The first one again where a row has fewer: written twice, it is the same.
+            // Rows with fewer adjustments repeat their first one; writing the same value twice is harmless.
             let first = touches.first().copied().unwrap_or_default();
             for place in 0..width {
                 let touch = touches.get(place).copied().unwrap_or(first);
@@ -62,7 +63,7 @@ impl Penalties {
         let biases = sampling.logit_bias.iter();
         let biased = biases.map(|(token, bias)| Touch { token: *token, bias: *bias, ..Touch::default() });
         let repeats = sampling.repetition_penalty != 1.0;
-        // Contexts are long: nothing is walked for nothing.
+        // Long contexts are scanned only if a penalty needs them.
         let [prompt, text] = if repeats { [row.prompt, row.written] } else { [&[][..]; 2] };
         let seen = prompt.iter().chain(text);
         let seen = seen.map(|token| Touch { token: *token, seen: true, ..Touch::default() });
@@ -80,7 +81,7 @@ impl Penalties {
     fn merge(&mut self, touches: &mut Vec<Touch>, touch: Touch) -> Result<()> {
         let vocabulary = self.places.len();
         let Some(place) = self.places.get_mut(touch.token as usize) else {
-            bail!("the logits are of {vocabulary} tokens, none is {}", touch.token)
+            bail!("token {} is not in the vocabulary of {vocabulary} tokens", touch.token)
         };
         if *place == 0 {
             touches.push(touch);

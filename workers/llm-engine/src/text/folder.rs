@@ -1,4 +1,4 @@
-//! A model's text side from the JSON files beside its weights.
+//! Loading of tokenizer and chat template from the JSON files of a model's folder.
 use std::fs;
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use tokenizers::Tokenizer;
 use super::{ChatTemplate, Text};
 
 impl Text {
-    /// From a model's folder: tokenizer.json, and of tokenizer_config.json, chat_template.jinja, chat_template.json,
-    /// additional_chat_templates/tool_use.jinja, generation_config.json and config.json those that are there.
+    /// Loads tokenizer.json and, where present, tokenizer_config.json, chat_template.jinja,
+    /// chat_template.json, additional_chat_templates/tool_use.jinja, generation_config.json and config.json.
     ///
     /// # Errors
-    /// Where tokenizer.json is missing, or one of them cannot be read.
+    /// Returns an error if tokenizer.json is missing or any file is invalid.
     pub fn from_folder(folder: &Path) -> Result<Text> {
         let path = folder.join("tokenizer.json");
         let tokenizer = Tokenizer::from_file(&path).map_err(Error::msg);
@@ -24,7 +24,7 @@ impl Text {
         let mut ends = Vec::new();
         for file in ["generation_config.json", "config.json"] {
             let config = json(folder, file)?;
-            // Models of text and pictures keep it with the text's part.
+            // Multimodal models keep it in the configuration of the text model.
             for said in [&config["eos_token_id"], &config["text_config"]["eos_token_id"]] {
                 let said = said.as_array().map_or(std::slice::from_ref(said), Vec::as_slice);
                 ends.extend(said.iter().filter_map(Value::as_u64).filter_map(|id| u32::try_from(id).ok()));
@@ -57,12 +57,12 @@ fn template(folder: &Path, config: &Value, bos: &str, eos: &str) -> Result<Optio
     default.map(|default| ChatTemplate::new(&default, tool_use.as_deref(), bos, eos)).transpose()
 }
 
-/// A token that a configuration names: as a string, or an object that tells more of it.
+/// Returns the text of a token in a configuration, which is a string or an object with `content`.
 fn named(token: &Value) -> Option<&str> {
     token.as_str().or(token["content"].as_str())
 }
 
-/// Null where there is no such file.
+/// Reads a JSON file. Returns null if it does not exist.
 fn json(folder: &Path, name: &str) -> Result<Value> {
     let Some(text) = read(folder, name)? else { return Ok(Value::Null) };
     serde_json::from_str(&text).with_context(|| format!("{} is not JSON", folder.join(name).display()))

@@ -1,22 +1,23 @@
-//! A model's text side from the metadata of a GGUF file.
+//! Loading of tokenizer and chat template from a GGUF file.
 use anyhow::Result;
 use candle_core::quantized::gguf_file::Content;
 
 use super::gguf_metadata::Metadata;
 use super::{ChatTemplate, Text, gguf_models};
 
-/// Tokens that end a text, or a turn of a chat.
+/// Metadata keys of the tokens that end a text or a turn.
 const ENDS: [&str; 3] = ["eos_token_id", "eot_token_id", "eom_token_id"];
-/// What ends a turn, where the chat template writes it: files of Gemma and Phi-3 do not say so.
+/// Known end-of-turn tokens. Files of Gemma and Phi-3 do not declare theirs; only the chat template contains
+/// it.
 const TURN_ENDS: [&str; 5] = ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>"];
 const TEMPLATE: &str = "tokenizer.chat_template";
 
 impl Text {
-    /// From the metadata of a GGUF file: its tokenizer, of the kinds `llama` and `gpt2`, the tokens that end a text, and its
-    /// chat template.
+    /// Builds the tokenizer, end-of-text tokens and chat template from the metadata of a GGUF file.
+    /// Tokenizers of type `llama` and `gpt2` are supported.
     ///
     /// # Errors
-    /// Where they describe no tokenizer that is known.
+    /// Returns an error if the metadata describe no supported tokenizer.
     pub fn from_gguf(content: &Content) -> Result<Text> {
         let metadata = Metadata::new(content);
         let written = metadata.text(TEMPLATE).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Tokenizers as GGUF's metadata describe them: `llama`, pieces with scores, and `gpt2`, merges of bytes.
+//! Construction of tokenizers from GGUF metadata: type `llama` (SentencePiece scores) and type `gpt2`
+//! (byte-level BPE).
 use std::cmp::Reverse;
 
 use anyhow::{Context, Error, Result, bail, ensure};
@@ -17,7 +18,7 @@ use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 
 use super::gguf_metadata::Metadata;
 
-/// What stands for a space in SentencePiece.
+/// SentencePiece's substitute for a space.
 const SPACE: &str = "\u{2581}";
 /// Values of `tokenizer.ggml.token_type`.
 const NORMAL: i64 = 1;
@@ -25,32 +26,32 @@ const UNKNOWN: i64 = 2;
 const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 
-/// How a text is cut before its bytes are merged.
+/// Pre-tokenizer: splits a text before byte-level merges.
 struct Cut {
-    /// What `tokenizer.ggml.pre` calls it.
+    /// Names in `tokenizer.ggml.pre`.
     names: &'static [&'static str],
     patterns: &'static [&'static str],
-    /// A piece that is a token is not merged otherwise.
+    /// If true, a split that is itself a token is not merged (`ignore_merges`).
     whole_first: bool,
-    /// A text starts with a token, unless the file says otherwise.
+    /// If true, a text starts with the BOS token unless the file says otherwise.
     bos: bool,
-    /// Letters with marks are joined first.
+    /// If true, the text is normalized to NFC first.
     composes: bool,
 }
 
 const DIGITS: &str = r"\p{N}";
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-/// That of GPT-4: numbers of three digits.
+/// GPT-4's pattern: numbers are split into groups of three digits.
 const GPT4: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// The same with single digits.
+/// Like [`GPT4`], with single digits.
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Words end where a small letter meets a capital.
+/// Words also end between a lowercase and an uppercase letter.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// That of GPT-4o: as [`TEKKEN`], with numbers of three digits and what is behind an apostrophe.
+/// GPT-4o's pattern: like [`TEKKEN`], with groups of three digits and with contractions as part of the word.
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// What to do where a tokenizer is not known.
-const ADVICE: &str = "serve the model's folder of safetensors in its place, which has a tokenizer.json";
+/// Remedy for unsupported tokenizers.
+const ADVICE: &str = "use the model's folder of safetensors instead, which has a tokenizer.json";
 
 const CUTS: [Cut; 7] = [
     Cut {
@@ -86,16 +87,16 @@ const CUTS: [Cut; 7] = [
     },
 ];
 
-/// `special` are tokens that are no text, whatever the file says.
+/// Builds the tokenizer. Tokens in `special` are treated as control tokens, whatever their declared type.
 ///
 /// # Errors
-/// Where a key is missing or has a value that is not known.
+/// Returns an error if a key is missing or has an unsupported value.
 pub(super) fn tokenizer(metadata: &Metadata, special: &[&str]) -> Result<Tokenizer> {
     let tokens = metadata.texts("tokens")?;
     let mut types = metadata.numbers("token_type")?;
     ensure!(
         tokens.len() == types.len(),
-        "{} tokens and {} types do not fit together",
+        "{} tokens and {} types do not match",
         tokens.len(),
         types.len()
     );
@@ -107,19 +108,20 @@ pub(super) fn tokenizer(metadata: &Metadata, special: &[&str]) -> Result<Tokeniz
     let (mut tokenizer, bos) = match metadata.name("model") {
         Some("llama") => (sentence_piece(metadata, &tokens, &types)?, true),
         Some("gpt2") => byte_merges(metadata, &tokens, &types)?,
-        kind => bail!("the tokenizer is of the kind {kind:?}; known are llama and gpt2: {ADVICE}"),
+        kind => bail!("the tokenizer type {kind:?} is not known; known are llama and gpt2: {ADVICE}"),
     };
     add_tokens(&mut tokenizer, &tokens, &types)?;
     frame(&mut tokenizer, metadata, &tokens, bos)?;
     Ok(tokenizer)
 }
 
-/// Joins the pair of neighbours first whose whole has the highest score, as SentencePiece does.
+/// Builds a SentencePiece tokenizer: of all adjacent pairs, the one whose merge has the highest score is
+/// merged first.
 fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<Tokenizer> {
     let scores = metadata.scores("scores")?;
     ensure!(
         tokens.len() == scores.len(),
-        "{} tokens and {} scores do not fit together",
+        "{} tokens and {} scores do not match",
         tokens.len(),
         scores.len()
     );
@@ -152,15 +154,15 @@ fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Resu
     Ok(tokenizer)
 }
 
-/// Merges bytes within the pieces that a text is cut into, as GPT-2 does; and whether texts start with a token.
+/// Builds a byte-level BPE tokenizer. Also returns whether texts start with the BOS token by default.
 fn byte_merges(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<(Tokenizer, bool)> {
     let pre = metadata.name("pre").unwrap_or("default");
     let cut = CUTS.iter().find(|cut| cut.names.contains(&pre));
-    let unknown = || format!("the tokenizer cuts texts as {pre:?}, which is not known here: {ADVICE}");
+    let unknown = || format!("the pre-tokenizer {pre:?} is not known: {ADVICE}");
     let cut = cut.with_context(unknown)?;
     let merges = metadata.texts("merges")?.into_iter().map(|merge| match merge.split_once(' ') {
         Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
-        None => bail!("the merge {merge:?} is no pair"),
+        None => bail!("the merge {merge:?} is not a pair of tokens"),
     });
     let builder = BPE::builder().vocab_and_merges(numbered(tokens), merges.collect::<Result<Vec<_>>>()?);
     let mut tokenizer = built(builder.ignore_merges(cut.whole_first), tokens, types)?;
@@ -179,7 +181,7 @@ fn byte_merges(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<
     Ok((tokenizer, cut.bos))
 }
 
-/// With the token for what no other is, if there is one.
+/// Builds the tokenizer, with its unknown token if there is one.
 fn built(builder: BpeBuilder, tokens: &[String], types: &[i64]) -> Result<Tokenizer> {
     let unknown = types.iter().position(|kind| *kind == UNKNOWN);
     let builder = match unknown {
@@ -193,9 +195,9 @@ fn numbered(tokens: &[String]) -> Vocab {
     (0u32..).zip(tokens).map(|(id, token)| (token.clone(), id)).collect()
 }
 
-/// Tokens that are found in a text before it is cut.
+/// Adds the tokens that are matched before the text is split.
 fn add_tokens(tokenizer: &mut Tokenizer, tokens: &[String], types: &[i64]) -> Result<()> {
-    // Longer ones first, so that none is taken for the start of another.
+    // Longest first, so that no token matches a prefix of another.
     let mut added: Vec<(&String, &i64)> = tokens.iter().zip(types).collect();
     added.sort_by_key(|(token, _)| Reverse(token.len()));
     let of = |kinds: &[i64], special: bool| -> Vec<AddedToken> {
@@ -207,7 +209,7 @@ fn add_tokens(tokenizer: &mut Tokenizer, tokens: &[String], types: &[i64]) -> Re
     Ok(())
 }
 
-/// The tokens around each text.
+/// Adds the BOS and EOS tokens around each text.
 fn frame(tokenizer: &mut Tokenizer, metadata: &Metadata, tokens: &[String], bos: bool) -> Result<()> {
     let token = |add: &str, default: bool, key: &str| -> Option<(String, u32)> {
         let id = metadata.token(key).filter(|_| metadata.flag(add).unwrap_or(default))?;

@@ -1,4 +1,4 @@
-//! Text held to JSON.
+//! Grammars that constrain generated text to JSON.
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -11,18 +11,19 @@ use serde_json::{Value, json};
 use super::pieces::Pieces;
 use crate::request::Constraint;
 
-/// Levels, values, and objects and arrays among them, of a schema.
+/// Limits of a schema: nesting depth, number of values, and number of objects and arrays.
 const DEPTH: usize = 48;
 const VALUES: usize = 20_000;
 const CONTAINERS: usize = 2_000;
-/// Stack to compile a schema with, for each object or array of it: references nest them in any order.
+/// Stack bytes for compiling a schema, per object or array. References may nest them in any order.
 const STACK: usize = 128 << 10;
-/// Tokens longer than this no grammar allows: the tree of tokens is not deeper.
+/// Maximum length in bytes of a token that a grammar allows; bounds the depth of the token tree.
 const TOKEN: usize = 256;
-/// Between the parts of JSON: as much as pretty JSON needs, and an end to it, since some models would never write more.
+/// White space between JSON tokens: enough for pretty-printing, but bounded, since some models would generate
+/// it forever.
 const SPACE: &str = r"[ \n\t]{1,20}";
 
-/// What all grammars of a vocabulary share, made when the first one is asked for.
+/// Grammar compiler of a vocabulary, created on first use.
 #[derive(Default)]
 pub(super) struct Grammars {
     factory: OnceLock<Result<ParserFactory, String>>,
@@ -39,19 +40,19 @@ impl Grammars {
         let schema = TopLevelGrammar::from_json_schema(spaced(schema)?);
         let factory =
             self.factory.get_or_init(|| factory(pieces, ends).map_err(|error| format!("{error:#}")));
-        let factory = factory.as_ref().map_err(|error| anyhow!("no grammar for this vocabulary: {error}"))?;
+        let factory = factory.as_ref().map_err(|error| anyhow!("cannot compile grammars for this vocabulary: {error}"))?;
         let compiled = thread::scope(|scope| {
             let thread = thread::Builder::new().stack_size((4 << 20) + containers * STACK);
             let thread = thread.spawn_scoped(scope, || factory.create_parser(schema));
-            thread.map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("it breaks the compiler"))))
+            thread.map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("the grammar compiler panicked"))))
         });
-        let parser = compiled.context("no thread to compile the schema on")?.map_err(|error| plain(&error));
+        let parser = compiled.context("cannot start a thread to compile the schema")?.map_err(|error| plain(&error));
         let parser = parser.context("the schema cannot be used")?;
         Ok(Grammar { matcher: Matcher::new(Ok(parser)), allowed: SimpleVob::new() })
     }
 }
 
-/// The objects and arrays of a schema, if it is not too large.
+/// Returns the number of objects and arrays of a schema, or an error if the schema is too large.
 fn containers(schema: &Value) -> Result<usize> {
     let (mut values, mut containers) = (0, 0);
     let mut level = vec![schema];
@@ -62,19 +63,19 @@ fn containers(schema: &Value) -> Result<usize> {
     }
     ensure!(level.is_empty(), "the schema is nested deeper than {DEPTH} levels");
     for (count, most, what) in [(values, VALUES, "values"), (containers, CONTAINERS, "objects and arrays")] {
-        ensure!(count <= most, "the schema has {count} {what}, more than {most}");
+        ensure!(count <= most, "the schema has {count} {what}, more than the limit of {most}");
     }
     Ok(containers)
 }
 
-/// The schema with our spaces.
+/// Adds the bounded white-space pattern to a schema.
 fn spaced(schema: &Value) -> Result<Value> {
     match schema {
         Value::Bool(true) => Ok(json!({ "x-guidance": { "whitespace_pattern": SPACE } })),
         Value::Object(fields) => {
             ensure!(
                 !fields.contains_key("x-guidance"),
-                "the schema has x-guidance, which is no part of JSON Schema"
+                "the schema has the key x-guidance, which is not part of JSON Schema"
             );
             let mut fields = fields.clone();
             fields.insert("x-guidance".into(), json!({ "whitespace_pattern": SPACE }));
@@ -107,44 +108,46 @@ fn factory(pieces: &Pieces, ends: &[u32]) -> Result<ParserFactory> {
     Ok(factory)
 }
 
-/// Without what the crate adds for its own developers.
+/// Removes the details that llguidance appends for its developers.
 fn plain(error: &anyhow::Error) -> anyhow::Error {
     let text = format!("{error:#}");
     let text = text.split("\n<").next().unwrap_or_default();
     anyhow!("{text}")
 }
 
-/// Where a text is in a grammar.
+/// State of a grammar after a partial text.
 pub struct Grammar {
     matcher: Matcher,
     allowed: SimpleVob,
 }
 
 impl Grammar {
-    /// Bits of the tokens that may come, 32 a word, the lowest bit first; tokens that end a text exactly where it may end.
+    /// Returns a bit mask of the allowed next tokens, 32 per word, lowest bit first. Includes the end-of-text
+    /// tokens exactly where the text may end.
     ///
     /// # Errors
-    /// Where the grammar takes too long to go on, or a token came that was not allowed.
+    /// Returns an error if the grammar exceeds its computation limits or a disallowed token was accepted
+    /// before.
     pub fn allowed(&mut self) -> Result<&[u32]> {
         self.allowed = self.matcher.compute_mask_or_eos().map_err(|error| plain(&error))?;
         Ok(self.allowed.as_slice())
     }
 
-    /// Goes on behind `token`.
+    /// Advances the state by `token`.
     ///
     /// # Errors
-    /// Where it was not allowed; the grammar is of no more use then.
+    /// Returns an error if the token was not allowed; the grammar must not be used afterwards.
     pub fn accept(&mut self, token: u32) -> Result<()> {
         if self.matcher.is_stopped() && !self.matcher.is_error() {
             let ends = self.matcher.tok_env()?.tok_trie().eos_tokens().contains(&token);
-            ensure!(ends, "token {token} comes behind the end of the text");
+            ensure!(ends, "token {token} follows the end of the text");
             return Ok(());
         }
         let accepted = self.matcher.consume_token(token).map_err(|error| plain(&error));
         accepted.with_context(|| format!("the grammar does not allow token {token} here"))
     }
 
-    /// Whether nothing but the end may come, or it has come.
+    /// Returns true if only the end of the text may follow or has been reached.
     pub fn finished(&self) -> bool {
         self.matcher.is_stopped()
     }

@@ -1,4 +1,4 @@
-//! The bytes that each token stands for.
+//! The bytes of each token.
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -6,17 +6,17 @@ use tokenizers::Tokenizer;
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::pre_tokenizers::metaspace::PrependScheme;
 
-/// What SentencePiece writes for a space.
+/// SentencePiece's substitute for a space.
 const SPACE: &str = "\u{2581}";
 
-/// How a tokenizer's decoder makes bytes of a token.
+/// Encoding of bytes in the text of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coding {
-    /// Each character stands for a byte, as in GPT-2.
+    /// Byte-level: each character represents a byte, as in GPT-2.
     Bytes,
-    /// As they are, but for [`SPACE`] and bytes written `<0x41>`.
+    /// SentencePiece: plain text, except for [`SPACE`] and bytes written as `<0x41>`.
     SentencePiece,
-    /// Words, with spaces between.
+    /// Words that are separated by spaces.
     Words,
 }
 
@@ -24,10 +24,10 @@ enum Coding {
 #[derive(Debug)]
 pub(super) struct Pieces {
     bytes: Vec<u8>,
-    /// Of each token; empty for numbers that are no token.
+    /// Byte range of each token; empty for unused ids.
     ranges: Vec<Range<u32>>,
     special: Vec<bool>,
-    /// A space at the start of a text is not part of it: the tokenizer put it there.
+    /// If true, decoding drops a space at the start of a text, which the tokenizer inserted.
     drops_first_space: bool,
 }
 
@@ -75,18 +75,18 @@ impl Pieces {
         }
     }
 
-    /// How many numbers tokens have, those between that are none among them.
+    /// Returns the number of token ids, including unused ones.
     pub(super) fn count(&self) -> usize {
         self.ranges.len()
     }
 
-    /// The bytes of a token, special ones too; none if there is no such token.
+    /// Returns the bytes of a token, including special tokens; `None` if there is no such token.
     pub(super) fn bytes(&self, token: u32) -> Option<&[u8]> {
         let range = self.ranges.get(token as usize)?;
         self.bytes.get(range.start as usize..range.end as usize)
     }
 
-    /// What a token adds to a text: nothing if it is special, or none.
+    /// Returns the bytes that a token adds to a text: none for special and unknown tokens.
     pub(super) fn shown(&self, token: u32) -> &[u8] {
         if self.is_special(token) { &[] } else { self.bytes(token).unwrap_or_default() }
     }
@@ -121,13 +121,13 @@ fn coding(decoder: Option<&DecoderWrapper>) -> (Coding, bool) {
     }
 }
 
-/// The byte of `<0x41>`.
+/// Parses a byte written as `<0x41>`.
 fn byte_written(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// The characters that GPT-2's vocabularies write bytes with: printable ones as they are, the others from 256 on.
+/// Returns GPT-2's characters for bytes: printable bytes represent themselves, the others start at U+0100.
 fn byte_characters() -> impl Iterator<Item = (char, u8)> {
     let printable = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let others = (0u8..=255).filter(move |byte| !printable(byte));

@@ -1,4 +1,4 @@
-//! Chats as the model was trained on them.
+//! Chat templates.
 use std::fmt::Write as _;
 use std::io;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::Formatter;
 
-/// A model's chat template: Jinja that comes with it, with what Transformers gives such templates.
+/// A model's Jinja chat template, with the functions and filters that Transformers provides.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
     default: String,
@@ -19,11 +19,11 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// `default` is used, and `tool_use`, if any, where there are tools. `bos` and `eos` are what the tokens at the start
-    /// and the end of a text are called.
+    /// Compiles a template. `tool_use` replaces `default` if there are tools. `bos` and `eos` are the texts
+    /// of the BOS and EOS tokens.
     ///
     /// # Errors
-    /// Where a template is no Jinja.
+    /// Returns an error if a template is not valid Jinja.
     pub fn new(default: &str, tool_use: Option<&str>, bos: &str, eos: &str) -> Result<Self> {
         let checked = |text: &str| -> Result<String> {
             let text = without_generation_tags(text);
@@ -38,11 +38,12 @@ impl ChatTemplate {
         })
     }
 
-    /// The prompt that asks for the answer to `messages`. Contents given as parts of text are joined by line ends, and arguments of
-    /// calls given as strings of JSON are read, as templates expect.
+    /// Renders the prompt for the model's answer to `messages`. Content that is a list of text parts is
+    /// joined by newlines, and string arguments of tool calls are parsed as JSON, as templates expect.
     ///
     /// # Errors
-    /// Where the messages are no array of objects, a part is not text, or the template refuses them.
+    /// Returns an error if `messages` is not an array of objects, a part is not text, or the template raises
+    /// an exception.
     pub fn render(&self, messages: &Value, tools: Option<&Value>) -> Result<String> {
         let messages = messages.as_array().context("messages must be an array")?;
         let messages = messages.iter().map(message).collect::<Result<Vec<_>>>()?;
@@ -63,7 +64,7 @@ impl ChatTemplate {
 fn message(message: &Value) -> Result<Value> {
     ensure!(message.is_object(), "a message must be an object, not {message}");
     let mut message = message.clone();
-    // Messages that only call tools may leave it out; templates ask whether it is none.
+    // Messages with only tool calls may omit the content; templates test whether it is none.
     if message.get("content").is_none() {
         message["content"] = Value::Null;
     }
@@ -71,7 +72,7 @@ fn message(message: &Value) -> Result<Value> {
         let mut texts = Vec::new();
         for part in parts {
             let Some(text) = part["text"].as_str() else {
-                bail!("the model reads text only, not a part of type {}", part["type"])
+                bail!("the model accepts only text, not a part of type {}", part["type"])
             };
             texts.push(text);
         }
@@ -98,7 +99,7 @@ fn environment() -> Environment<'static> {
         let mut text = String::new();
         match write!(text, "{}", chrono::Local::now().format(&format)) {
             Ok(()) => Ok(text),
-            Err(_) => Err(refusal(format!("{format:?} is no format of a date"))),
+            Err(_) => Err(refusal(format!("{format:?} is not a valid date format"))),
         }
     });
     environment.add_filter("tojson", to_json);
@@ -109,8 +110,8 @@ fn refusal(message: String) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, message)
 }
 
-/// Some templates mark what the model wrote for training. No such tags are known here: they become comments, which keep
-/// what their dashes say about spaces.
+/// Replaces `{% generation %}` tags, which mark text for training, with comments that keep the same
+/// white-space control. Minijinja does not support these tags.
 fn without_generation_tags(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -131,8 +132,8 @@ fn without_generation_tags(text: &str) -> String {
     out
 }
 
-/// As Python's `json.dumps`, which templates were written with: spaces behind commas and colons, nothing escaped for
-/// HTML.
+/// The `tojson` filter with the output format of Python's `json.dumps`, which templates rely on: a space
+/// after commas and colons, no HTML escapes.
 fn to_json(value: Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja, minijinja::Error> {
     let indent = match indent {
         Some(indent) => Some(indent),
@@ -162,14 +163,14 @@ fn to_json(value: Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja
     Ok(Jinja::from_safe_string(text))
 }
 
-/// What stands between the parts of JSON.
+/// JSON formatter in the style of Python's `json.dumps`.
 struct Style {
     item: String,
     key: String,
-    /// Spaces for each level, each part in a line of its own; none writes one line.
+    /// Spaces per nesting level, with each item on its own line; `None` writes one line.
     indent: Option<usize>,
     depth: usize,
-    /// Whether what ends next holds anything.
+    /// True if the current array or object is not empty.
     filled: bool,
 }
 

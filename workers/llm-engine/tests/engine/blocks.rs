@@ -1,4 +1,4 @@
-//! The pool against plain lists.
+//! The block pool, compared with a model of plain lists.
 use std::collections::HashMap;
 
 use llm_engine::engine::blocks::{BlockTokens, Pool};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Action {
-    /// A sequence of these full blocks, each filled with one number.
+    /// Starts a sequence of full blocks, each filled with one number.
     Begin(Vec<u32>),
     End(prop::sample::Index),
 }
@@ -20,18 +20,18 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(action, 1..80)
 }
 
-/// What the pool should hold, by lists alone.
+/// Model of the pool's contents.
 #[derive(Default)]
 struct Lists {
-    /// Every known block's numbers from the start.
+    /// Numbers from the start of the sequence, for each registered block.
     content: HashMap<u32, Vec<u32>>,
-    /// Known blocks that nobody holds, the least recently held first.
+    /// Registered blocks without references, least recently released first.
     idle: Vec<u32>,
     tables: Vec<Vec<u32>>,
 }
 
 impl Lists {
-    fn holders(&self, block: u32) -> usize {
+    fn ref_count(&self, block: u32) -> usize {
         self.tables.iter().flatten().filter(|&&b| b == block).count()
     }
 
@@ -62,11 +62,11 @@ impl Lists {
                 break;
             };
             if taken == blocks {
-                assert_eq!(block, self.idle.remove(0), "the least recently held goes first");
+                assert_eq!(block, self.idle.remove(0), "the least recently released block is evicted");
                 self.content.remove(&block);
             }
             assert!(
-                self.holders(block) == 0 && !table.contains(&block) && !self.content.contains_key(&block)
+                self.ref_count(block) == 0 && !table.contains(&block) && !self.content.contains_key(&block)
             );
             assert_eq!(pool.know(block, before, &tokens), block);
             self.content.insert(block, prefix.to_vec());
@@ -77,7 +77,7 @@ impl Lists {
 
     fn end(&mut self, pool: &mut Pool, index: usize) {
         let mut table = self.tables.swap_remove(index);
-        let idle: Vec<_> = table.iter().rev().copied().filter(|&block| self.holders(block) == 0).collect();
+        let idle: Vec<_> = table.iter().rev().copied().filter(|&block| self.ref_count(block) == 0).collect();
         self.idle.extend(idle);
         pool.release_all(&mut table);
         assert!(table.is_empty());
@@ -86,7 +86,7 @@ impl Lists {
 
 proptest! {
     #[test]
-    fn the_pool_is_as_plain_lists_say(blocks in 1..12_usize, actions in actions()) {
+    fn the_pool_matches_a_model_of_plain_lists(blocks in 1..12_usize, actions in actions()) {
         let mut pool = Pool::new(blocks as u32, true);
         let mut lists = Lists::default();
         for action in actions {
@@ -109,7 +109,7 @@ proptest! {
 }
 
 #[test]
-fn a_block_known_already_takes_the_place_of_the_same_one() {
+fn a_registered_block_replaces_a_duplicate() {
     let mut pool = Pool::new(3, true);
     let [a, b] = [pool.allocate().unwrap(), pool.allocate().unwrap()];
     assert_eq!(pool.know(a, None, &[7; BLOCK]), a);
@@ -119,7 +119,7 @@ fn a_block_known_already_takes_the_place_of_the_same_one() {
 }
 
 #[test]
-fn the_nearest_block_has_most_first_tokens_in_common() {
+fn the_block_with_the_longest_common_prefix_is_found() {
     let mut pool = Pool::new(4, true);
     let first = pool.allocate().unwrap();
     pool.know(first, None, &[1; BLOCK]);
@@ -136,7 +136,7 @@ fn the_nearest_block_has_most_first_tokens_in_common() {
 }
 
 #[test]
-fn a_wrong_count_is_found() {
+fn a_wrong_reference_count_is_detected() {
     let mut pool = Pool::new(2, true);
     let block = pool.allocate().unwrap();
     assert!(pool.check([]).is_err());

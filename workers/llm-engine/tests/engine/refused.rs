@@ -1,12 +1,12 @@
-//! What is refused before anything is computed.
+//! Requests that are rejected before anything is computed.
 use llm_engine::engine::{Engine, Options};
 use llm_engine::request::{Refused, Request, Sampling};
 
 use super::mock::{Mock, VOCABULARY, request, start, text};
 
 #[test]
-fn more_than_fits_is_refused() {
-    // (blocks, context): what fits is the less of both.
+fn requests_over_the_context_length_are_rejected() {
+    // (blocks, context): the limit is the smaller of the two.
     for (blocks, context, limit) in [(100, 50, 50), (2, 1000, 32)] {
         let engine = start(Mock::new(blocks, context), Options::default());
         for (prompt, max_tokens) in [(limit, 1), (limit, 0), (10, limit), (limit + 1, 1), (1, usize::MAX)] {
@@ -24,9 +24,9 @@ fn more_than_fits_is_refused() {
     }
 }
 
-/// A prompt is embedded at once, while all streams wait: longer ones than 2048 tokens only where steps have as many.
+/// Embedding a prompt blocks all streams, so prompts of more than 2048 tokens require larger steps.
 #[test]
-fn what_would_hold_up_streams_is_not_embedded() {
+fn prompts_over_the_embedding_limit_are_rejected() {
     for (step_tokens, context, limit) in [(512, 100_000, 2048), (4096, 100_000, 4096), (4096, 3000, 3000)] {
         let engine = start(Mock::new(10_000, context), Options { step_tokens, ..Options::default() });
         assert_eq!(engine.longest_embedded(), limit);
@@ -39,7 +39,7 @@ fn what_would_hold_up_streams_is_not_embedded() {
 }
 
 #[test]
-fn values_out_of_range_are_refused_by_name() {
+fn values_out_of_range_are_rejected_by_field() {
     let engine = start(Mock::new(100, 1000), Options::default());
     let with = |change: fn(&mut Sampling)| {
         let mut request = request(vec![1], 1);
@@ -77,7 +77,7 @@ fn values_out_of_range_are_refused_by_name() {
 }
 
 #[test]
-fn options_and_caches_that_cannot_work_are_refused() {
+fn invalid_options_and_caches_are_rejected() {
     let start = |blocks, options| Engine::start(Box::new(Mock::new(blocks, 10)), text(), options);
     let good = Options::default();
     assert!(start(0, good.clone()).is_err());

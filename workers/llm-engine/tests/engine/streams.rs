@@ -1,4 +1,4 @@
-//! The text of each of many requests is that of each alone.
+//! Concurrent requests generate the same text as when each runs alone.
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,8 @@ use super::mock::{END, Mock, Seen, Told, VOCABULARY, greedy, read, request, star
 
 const CONTEXT: usize = 200;
 
-/// Requests of all lengths; some with a common start, some drawn with a seed, some going on behind the end.
+/// Creates requests of varied lengths: some with a common prefix, some with a seed, some that ignore the
+/// end-of-text token.
 fn requests(count: usize) -> Vec<Request> {
     let mut random = StdRng::seed_from_u64(5);
     let common: Vec<u32> = (0..60).map(|_| random.random_range(1..VOCABULARY as u32)).collect();
@@ -40,7 +41,7 @@ fn engine(blocks: usize, options: Options) -> (Engine, Arc<Seen>) {
     (start(mock, options), seen)
 }
 
-/// Each in an engine where nothing else runs.
+/// Runs each request while nothing else runs.
 fn alone(requests: &[Request]) -> Vec<Told> {
     let (engine, _) = engine(20, Options { prefix_cache: false, ..Options::default() });
     let told = requests.iter().map(|request| read(engine.submit(request.clone()).unwrap())).collect();
@@ -53,7 +54,7 @@ fn together(engine: &Engine, requests: &[Request]) -> Vec<Told> {
     streams.into_iter().map(read).collect()
 }
 
-/// The same but for what the cache knew.
+/// Compares outputs except for the number of cached tokens.
 fn assert_same(told: &[Told], expected: &[Told]) {
     assert_eq!(told.len(), expected.len());
     for (told, expected) in told.iter().zip(expected) {
@@ -65,7 +66,7 @@ fn assert_same(told: &[Told], expected: &[Told]) {
 }
 
 #[test]
-fn a_greedy_text_is_what_the_logits_say() {
+fn greedy_text_follows_the_logits() {
     let requests: Vec<_> =
         requests(64).into_iter().filter(|request| request.sampling.temperature == 0.0).collect();
     for (told, request) in alone(&requests).iter().zip(&requests) {
@@ -76,15 +77,15 @@ fn a_greedy_text_is_what_the_logits_say() {
 }
 
 #[test]
-fn texts_of_64_together_are_those_of_each_alone() {
+fn concurrent_texts_match_those_of_single_requests() {
     let requests = requests(64);
     let expected = alone(&requests);
-    // (blocks, rows of a step, prefixes shared): from room for all to room for little more than one.
+    // (blocks, rows per step, prefix sharing): from enough blocks for all to little more than enough for one.
     let cases =
         [(800, 512, true), (800, 64, false), (60, 80, true), (20, 70, true), (20, 70, false), (13, 64, true)];
     for (blocks, step_tokens, prefix_cache) in cases {
         let (engine, seen) = engine(blocks, Options { step_tokens, prefix_cache, ..Options::default() });
-        // Twice: the second time the cache knows what is left of the first.
+        // The second run finds prefixes of the first in the cache.
         for _ in 0..2 {
             assert_same(&together(&engine, &requests), &expected);
         }
@@ -111,10 +112,10 @@ fn requests_of_one_prompt_share_its_blocks() {
     let (tokens, _) = greedy(&prompt, 10, false);
     assert!(told.iter().all(|told| told.tokens == tokens));
     let status = engine.status();
-    assert_eq!(status.tokens_read, 96 + 16 * 4, "each token of full blocks is read once");
+    assert_eq!(status.tokens_read, 96 + 16 * 4, "each token of full blocks is computed once");
     let cached: usize = told.iter().map(|told| told.usage().cached_tokens).sum();
     assert_eq!((cached, status.tokens_cached), (15 * 96, 15 * 96));
-    // A prompt of whole blocks: its last token alone is read, in a copy of the last block.
+    // The prompt fills whole blocks: only its last token is computed, in a copy of the last block.
     let whole = request(prompt[..96].to_vec(), 1);
     let told = read(engine.submit(whole).unwrap());
     assert_eq!((told.usage().cached_tokens, told.tokens), (95, greedy(&prompt[..96], 1, true).0));
@@ -124,13 +125,14 @@ fn requests_of_one_prompt_share_its_blocks() {
 }
 
 #[test]
-fn who_leaves_changes_nothing_for_others() {
+fn disconnected_clients_do_not_affect_others() {
     let mut requests = requests(96);
     let expected = alone(&requests);
     for blocks in [600, 40] {
         let (mock, permits) = Mock::new(blocks, CONTEXT).gated();
         let engine = start(mock, Options::default());
-        // Those would write to the end of the context, more steps than are permitted before they leave.
+        // These would generate to the end of the context, which takes more steps than are permitted before
+        // they leave.
         for request in requests.iter_mut().step_by(3) {
             (request.max_tokens, request.ignore_eos) = (None, true);
         }
@@ -153,7 +155,7 @@ fn who_leaves_changes_nothing_for_others() {
         for (number, stream) in kept {
             assert_same(&[read(stream)], &expected[number..=number]);
         }
-        // A dropped one is noticed between steps: the next request's end comes later.
+        // Dropped streams are noticed between steps, so a further request is run to its end first.
         read(engine.submit(request(vec![1], 3)).unwrap());
         let status = engine.status();
         assert_eq!((status.running, status.waiting, status.blocks_used), (0, 0, 0));
@@ -181,7 +183,7 @@ fn a_running_text_can_be_cancelled() {
     stream.cancel();
     drop(dropped);
     drop(permits);
-    // The step that was under way may still tell a token.
+    // The current step may still deliver a token.
     let end = std::iter::from_fn(|| stream.blocking_next()).last();
     let Some(Event::End { reason: StopReason::Cancelled, usage, .. }) = end else { panic!("{end:?}") };
     assert!((3..=5).contains(&usage.completion_tokens), "{usage:?}");
@@ -190,7 +192,7 @@ fn a_running_text_can_be_cancelled() {
 }
 
 #[test]
-fn nobody_waits_for_who_does_not_read() {
+fn a_slow_reader_does_not_block_others() {
     let (engine, _) = engine(100, Options::default());
     let slow = engine.submit(Request { ignore_eos: true, ..request(vec![5; 20], 150) }).unwrap();
     let requests = requests(20);
@@ -201,12 +203,12 @@ fn nobody_waits_for_who_does_not_read() {
 }
 
 #[test]
-fn texts_end_where_they_were_asked_to() {
+fn texts_end_at_stop_strings_and_limits() {
     let (engine, _) = engine(100, Options::default());
     let prompt = vec![7; 12];
     let (tokens, _) = greedy(&prompt, 40, true);
     let run = |request: Request| read(engine.submit(Request { ignore_eos: true, ..request }).unwrap());
-    // Before a stop string, wherever the tokens are cut.
+    // The text ends before a stop string, wherever token boundaries lie.
     let stop = format!("{} w{}", tokens[10], tokens[11]);
     let before = words(&tokens);
     let told =
@@ -214,20 +216,20 @@ fn texts_end_where_they_were_asked_to() {
     assert_eq!(told.reason(), StopReason::Stop);
     assert_eq!(told.text, before[..before.find(&stop).unwrap()]);
     assert!(told.tokens.len() <= 12 && tokens.starts_with(&told.tokens));
-    // A stop string that begins and never ends is told at the end.
+    // A partial stop string is sent when the text ends.
     let held = format!("w{} and never this", tokens[4]);
     let told = run(Request { stop: vec![held], ..request(prompt.clone(), 5) });
     assert_eq!((told.reason(), told.text), (StopReason::Length, words(&tokens[..5])));
-    // At the end of the context.
+    // The text ends at the end of the context.
     let told = run(Request { max_tokens: None, ..request(prompt.clone(), 1) });
     assert_eq!((told.reason(), told.tokens.len()), (StopReason::Length, CONTEXT - 12));
-    // As many as fit exactly.
+    // A request may fill the context exactly.
     assert_eq!(run(request(vec![9; CONTEXT - 1], 1)).tokens.len(), 1);
     engine.stop();
 }
 
 #[test]
-fn a_seed_decides_the_text() {
+fn a_seed_determines_the_text() {
     let (engine, _) = engine(100, Options::default());
     let drawn = |seed| {
         let sampling = Sampling { seed, ..Sampling::default() };
@@ -242,7 +244,7 @@ fn a_seed_decides_the_text() {
 }
 
 #[test]
-fn a_step_never_has_more_rows_than_it_may() {
+fn steps_respect_the_row_limit() {
     let (engine, seen) = engine(400, Options { max_running: 64, step_tokens: 16, ..Options::default() });
     let requests = requests(40);
     assert_same(&together(&engine, &requests), &alone(&requests));
@@ -254,7 +256,7 @@ fn a_step_never_has_more_rows_than_it_may() {
 }
 
 #[test]
-fn embeddings_come_between_steps() {
+fn embeddings_are_computed_between_steps() {
     let (engine, _) = engine(100, Options { step_tokens: 64, ..Options::default() });
     let stream = engine.submit(Request { ignore_eos: true, ..request(vec![2; 9], 100) }).unwrap();
     let prompts: Vec<Vec<u32>> = (1..60).map(|length| vec![length % 50; length as usize]).collect();
@@ -269,7 +271,7 @@ fn embeddings_come_between_steps() {
     engine.stop();
 }
 
-/// Tokens are single bytes, those that JSON needs among them; the first one ends a text.
+/// Returns a tokenizer of single-byte tokens, including those that JSON needs; the first token ends a text.
 fn bytes() -> Text {
     let bytes = ('!'..='~').filter(|char| char.is_ascii_punctuation() || char.is_ascii_lowercase());
     let tokens = ["<end>".to_owned()].into_iter().chain(bytes.map(String::from));
@@ -282,7 +284,7 @@ fn bytes() -> Text {
 }
 
 #[test]
-fn a_constraint_holds_in_the_middle_of_others() {
+fn constrained_and_free_requests_share_a_batch() {
     let engine =
         Engine::start(Box::new(Mock::new(200, CONTEXT)), Arc::new(bytes()), Options::default()).unwrap();
     let schema = serde_json::json!({"enum": ["yes", "no", "perhaps"]});

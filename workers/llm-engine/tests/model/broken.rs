@@ -94,11 +94,11 @@ fn configurations_that_cannot_be_are_refused_by_field() {
         ("hidden_size", json!("64"), "\"hidden_size\" is no whole number"),
         ("num_attention_heads", json!(0), "\"num_attention_heads\" is 0"),
         ("num_key_value_heads", json!(3), "cannot share 3"),
-        ("head_dim", json!(7), "cannot be turned"),
+        ("head_dim", json!(7), "cannot rotate"),
         ("num_hidden_layers", json!(1_000_000_000_000u64), "more than any model has"),
         ("max_position_embeddings", json!(1u64 << 40), "a context of"),
         ("hidden_activation", json!("relu"), "relu"),
-        ("layer_types", json!(["full_attention"]), "\"layer_types\" are 1"),
+        ("layer_types", json!(["full_attention"]), "\"layer_types\" has 1 entries"),
         ("rope_scaling", json!({"rope_type": "dynamic", "factor": 4.0}), "dynamic"),
         ("rope_scaling", json!({"rope_type": "linear"}), "\"factor\" is no number"),
     ] {

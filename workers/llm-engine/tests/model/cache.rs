@@ -58,12 +58,12 @@ fn steps_that_cannot_be_are_refused() {
         (with(|step| step.positions[1] = 128), "position 128"),
         (with(|step| step.slots[1] = u32::MAX), "slot"),
         (with(|step| step.slots.truncate(1)), "1 slots"),
-        (with(|step| step.sequences[0].rows = 0..1), "of 2 positions"),
-        (with(|step| step.sequences[0].rows = 1..2), "behind 0"),
-        (with(|step| step.sequences[0].context = 3), "of 3 positions"),
+        (with(|step| step.sequences[0].rows = 0..1), "and 2 positions"),
+        (with(|step| step.sequences[0].rows = 1..2), "after row 0"),
+        (with(|step| step.sequences[0].context = 3), "3 positions"),
         (with(|step| step.sequences[0].blocks = vec![]), "in blocks []"),
         (with(|step| step.sequences[0].blocks = vec![100_000]), "100000"),
-        (with(|step| step.sequences.clear()), "of which sequences have 0"),
+        (with(|step| step.sequences.clear()), "the sequences have 0 rows"),
     ] {
         let error = runner.model.step(&step).unwrap_err().to_string();
         assert!(error.contains(why), "{error} does not say {why:?}");

@@ -113,7 +113,7 @@ fn the_date_and_tags_of_training() {
     let year = render("{{ strftime_now('%Y') }}", json!([]));
     assert!(year.len() == 4 && year.parse::<u32>().is_ok_and(|year| year >= 2024), "{year}");
     let template = ChatTemplate::new("{{ strftime_now('%!') }}", None, "", "").unwrap();
-    assert!(format!("{:#}", template.render(&json!([]), None).unwrap_err()).contains("no format"));
+    assert!(format!("{:#}", template.render(&json!([]), None).unwrap_err()).contains("not a valid date format"));
     let tagged = "a {%- generation -%} b {% endgeneration %}c{% if true %}d{% endif %}";
     assert_eq!(render(tagged, json!([])), "ab cd");
 }

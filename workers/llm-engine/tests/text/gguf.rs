@@ -212,7 +212,7 @@ fn metadata_that_are_no_tokenizer() {
         said(&content)
     };
     assert!(with("token_type", types(&[1])).contains("11 tokens and 1 types"));
-    assert!(with("merges", texts(&["ab"])).contains("no pair"));
+    assert!(with("merges", texts(&["ab"])).contains("not a pair"));
     assert!(with("eos_token_id", Value::U32(50)).contains("token 50"));
     assert!(with("tokens", Value::U8(1)).contains("tokenizer.ggml.tokens"));
 }
