@@ -101,7 +101,7 @@ pub enum Event {
 
 /// Reason why a request was rejected. Nothing was computed for it.
 #[derive(Debug, thiserror::Error, PartialEq)]
-pub enum Refused {
+pub enum RequestError {
     /// The queue is full; the request may be retried later.
     #[error("the queue is full: {waiting} requests are waiting; try again later")]
     QueueFull {

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 /// Number of positions in one block of the cache.
-pub const BLOCK: usize = 16;
+pub const BLOCK_SIZE: usize = 16;
 
 /// Part of a step that belongs to one sequence.
 #[derive(Clone, Debug, PartialEq)]

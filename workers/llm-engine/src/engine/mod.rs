@@ -21,8 +21,8 @@ use model_thread::ModelThread;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
-use crate::request::{Event, Refused, Request};
-use crate::step::{BLOCK, Capacity, StepModel};
+use crate::request::{Event, Request, RequestError};
+use crate::step::{BLOCK_SIZE, Capacity, StepModel};
 use crate::text::Text;
 
 pub mod blocks;
@@ -34,19 +34,19 @@ mod status;
 mod thread;
 mod writer;
 
-pub use embedding::Embedded;
+pub use embedding::EmbeddingResult;
 pub use status::Status;
 
-use embedding::Embedding;
+use embedding::EmbeddingJob;
 use scheduler::{Limits, Scheduler};
 use sequence::Sequence;
-use status::{Place, Shared};
-use thread::{Command, Worker};
+use status::{QueueSlot, Shared};
+use thread::{Command, EngineLoop};
 use writer::Writer;
 
 /// Minimum limit of an embedded prompt's length, in tokens, if a step is smaller. A prompt is computed in one
 /// piece, outside of the cache, while all streams wait.
-const EMBEDDED: usize = 2048;
+const MIN_EMBEDDING_LIMIT: usize = 2048;
 
 /// Limits of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,9 +80,9 @@ struct Inner {
     text: Arc<Text>,
     capacity: Capacity,
     /// Maximum number of open requests.
-    most: usize,
+    max_open: usize,
     /// Maximum length of an embedded prompt, in tokens.
-    longest: usize,
+    max_embedding_tokens: usize,
     thread: ModelThread,
 }
 
@@ -97,19 +97,23 @@ impl Engine {
         let capacity = model.capacity();
         ensure!(max_running > 0 && step_tokens > 0, "max_running and step_tokens must be at least 1");
         ensure!(capacity.blocks > 0, "the cache has no block; give it more memory");
-        let slots = capacity.blocks.checked_mul(BLOCK).and_then(|slots| u32::try_from(slots).ok());
-        ensure!(slots.is_some(), "a cache of {} blocks has more slots than a u32 can number; give it less memory", capacity.blocks);
+        let slots = capacity.blocks.checked_mul(BLOCK_SIZE).and_then(|slots| u32::try_from(slots).ok());
+        ensure!(
+            slots.is_some(),
+            "a cache of {} blocks has more slots than a u32 can number; give it less memory",
+            capacity.blocks
+        );
         let running = max_running.min(step_tokens);
         let limits = Limits { running, rows: step_tokens };
         let scheduler = Scheduler::new(capacity.blocks as u32, prefix_cache, limits);
         let shared = Arc::new(Shared::default());
         let (commands, received) = channel();
-        let worker = Worker::new(model, scheduler, step_tokens, received, shared.clone());
-        let thread = ModelThread::spawn("llm-engine", move || worker.run());
+        let engine_loop = EngineLoop::new(model, scheduler, step_tokens, received, shared.clone());
+        let thread = ModelThread::spawn("llm-engine", move || engine_loop.run());
         let thread = thread.context("cannot start the engine's thread")?;
-        let most = running.saturating_add(max_waiting);
-        let longest = step_tokens.max(EMBEDDED).min(capacity.context);
-        let inner = Inner { commands, shared, text, capacity, most, longest, thread };
+        let max_open = running.saturating_add(max_waiting);
+        let max_embedding_tokens = step_tokens.max(MIN_EMBEDDING_LIMIT).min(capacity.context);
+        let inner = Inner { commands, shared, text, capacity, max_open, max_embedding_tokens, thread };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -118,17 +122,17 @@ impl Engine {
     /// # Errors
     /// Returns an error, without computing anything, if the request is invalid, the queue is full, or the
     /// engine is draining, stopped or has failed.
-    pub fn submit(&self, request: Request) -> Result<Stream, Refused> {
+    pub fn submit(&self, request: Request) -> Result<Stream, RequestError> {
         let Inner { text, capacity, .. } = &*self.inner;
         let max_tokens = limits::max_tokens(&request, *capacity)?;
-        let place = self.place()?;
+        let slot = self.queue_slot()?;
         let grammar = request.constraint.as_ref().map(|constraint| text.grammar(constraint)).transpose();
-        let grammar =
-            grammar.map_err(|error| Refused::Invalid { field: "constraint", why: format!("{error:#}") })?;
+        let grammar = grammar
+            .map_err(|error| RequestError::Invalid { field: "constraint", why: format!("{error:#}") })?;
         let (sender, events) = unbounded_channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let (prompt, writer) =
-            Writer::new(request, max_tokens, grammar, text, place, sender, cancelled.clone());
+            Writer::new(request, max_tokens, grammar, text, slot, sender, cancelled.clone());
         self.send(Command::Submit(Box::new(Sequence::new(prompt, writer))))?;
         Ok(Stream { events, cancelled })
     }
@@ -138,22 +142,25 @@ impl Engine {
     ///
     /// # Errors
     /// See [`Self::submit`]. Failures of the device are sent to the receiver.
-    pub fn embed(&self, prompts: Vec<Vec<u32>>) -> Result<oneshot::Receiver<Embedded>, Refused> {
+    pub fn embed(&self, prompts: Vec<Vec<u32>>) -> Result<oneshot::Receiver<EmbeddingResult>, RequestError> {
         let capacity = self.inner.capacity;
         for prompt in &prompts {
             limits::prompt("prompts", prompt, capacity)?;
-            if prompt.len() > self.inner.longest {
-                return Err(Refused::EmbeddingLength { prompt: prompt.len(), limit: self.inner.longest });
+            if prompt.len() > self.inner.max_embedding_tokens {
+                return Err(RequestError::EmbeddingLength {
+                    prompt: prompt.len(),
+                    limit: self.inner.max_embedding_tokens,
+                });
             }
         }
         let (reply, receiver) = oneshot::channel();
-        self.send(Command::Embed(Embedding::new(prompts, self.place()?, reply)))?;
+        self.send(Command::Embed(EmbeddingJob::new(prompts, self.queue_slot()?, reply)))?;
         Ok(receiver)
     }
 
     /// Returns the maximum length of an embedded prompt, in tokens.
-    pub fn longest_embedded(&self) -> usize {
-        self.inner.longest
+    pub fn max_embedding_tokens(&self) -> usize {
+        self.inner.max_embedding_tokens
     }
 
     /// Returns the tokenizer and chat template.
@@ -201,14 +208,14 @@ impl Engine {
         let _ = self.inner.commands.send(Command::Stop);
     }
 
-    fn place(&self) -> Result<Place, Refused> {
-        self.closed()?;
-        let Inner { shared, most, capacity, .. } = &*self.inner;
-        Place::take(shared, *most)
-            .map_err(|_| Refused::QueueFull { waiting: shared.status(capacity.blocks).waiting })
+    fn queue_slot(&self) -> Result<QueueSlot, RequestError> {
+        self.check_open()?;
+        let Inner { shared, max_open, capacity, .. } = &*self.inner;
+        QueueSlot::take(shared, *max_open)
+            .map_err(|_| RequestError::QueueFull { waiting: shared.status(capacity.blocks).waiting })
     }
 
-    fn closed(&self) -> Result<(), Refused> {
+    fn check_open(&self) -> Result<(), RequestError> {
         let shared = &self.inner.shared;
         let why = match shared.failed() {
             Some(failure) => failure.message.as_str(),
@@ -216,13 +223,13 @@ impl Engine {
             None if shared.draining.load(Relaxed) => "it is draining",
             None => return Ok(()),
         };
-        Err(Refused::Closed { why: why.into() })
+        Err(RequestError::Closed { why: why.into() })
     }
 
-    fn send(&self, command: Command) -> Result<(), Refused> {
+    fn send(&self, command: Command) -> Result<(), RequestError> {
         self.inner.commands.send(command).map_err(|_| {
-            let closed = self.closed().err();
-            closed.unwrap_or_else(|| Refused::Closed { why: "its thread has ended".into() })
+            let closed = self.check_open().err();
+            closed.unwrap_or_else(|| RequestError::Closed { why: "its thread has ended".into() })
         })
     }
 }

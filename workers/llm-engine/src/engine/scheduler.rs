@@ -1,15 +1,15 @@
 //! Selection of the rows of each step: pure bookkeeping without threads or tensors.
 use std::collections::VecDeque;
 
-use crate::step::{BLOCK, SequenceStep, Step};
+use crate::step::{BLOCK_SIZE, SequenceStep, Step};
 
-use super::blocks::{BlockTokens, Pool};
+use super::blocks::{BlockPool, BlockTokens};
 use super::sequence::Sequence;
 
 /// Number of prompts that share the rows of a step, unless they leave some over.
-const SHARERS: usize = 4;
+const MAX_PROMPTS_PER_GROUP: usize = 4;
 /// Interval, in steps, at which admission is retried even if no more blocks are free.
-const RETRY: u64 = 16;
+const ADMISSION_RETRY_STEPS: u64 = 16;
 
 /// Limits of a step.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +44,9 @@ impl Plan {
         let (first, from, context) = (tokens.len(), sequence.computed, sequence.computed + sequence.rows);
         tokens.extend_from_slice(&sequence.tokens[from..context]);
         positions.extend(from as u32..context as u32);
-        let slot =
-            |position: usize| sequence.blocks[position / BLOCK] * BLOCK as u32 + (position % BLOCK) as u32;
+        let slot = |position: usize| {
+            sequence.blocks[position / BLOCK_SIZE] * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32
+        };
         slots.extend((from..context).map(slot));
         let mut blocks = self.tables.pop().unwrap_or_default();
         blocks.clear();
@@ -70,7 +71,7 @@ pub struct Counters {
 /// prompts, in chunks, first come, first served. When blocks run out, the youngest sequence is preempted: it
 /// releases its blocks and recomputes its tokens later. The oldest sequence therefore advances in every step.
 pub struct Scheduler<W> {
-    pool: Pool,
+    pool: BlockPool,
     limits: Limits,
     /// Sequences that may hold blocks, oldest first.
     running: Vec<Sequence<W>>,
@@ -90,7 +91,7 @@ impl<W> Scheduler<W> {
     /// prefixes.
     pub fn new(blocks: u32, shares: bool, limits: Limits) -> Self {
         Self {
-            pool: Pool::new(blocks, shares),
+            pool: BlockPool::new(blocks, shares),
             limits,
             running: Vec::new(),
             waiting: VecDeque::new(),
@@ -103,7 +104,7 @@ impl<W> Scheduler<W> {
     }
 
     /// Returns the block pool.
-    pub fn pool(&self) -> &Pool {
+    pub fn pool(&self) -> &BlockPool {
         &self.pool
     }
 
@@ -136,12 +137,16 @@ impl<W> Scheduler<W> {
         self.submitted
     }
 
-    /// Removes all sequences for which `gone` returns true, and releases their blocks. Must not be called
+    /// Removes all sequences for which `is_gone` returns true, and releases their blocks. Must not be called
     /// between [`Self::plan`] and [`Self::commit`].
-    pub fn remove(&mut self, mut gone: impl FnMut(&mut Sequence<W>) -> bool, removed: &mut Vec<Sequence<W>>) {
+    pub fn remove(
+        &mut self,
+        mut is_gone: impl FnMut(&mut Sequence<W>) -> bool,
+        removed: &mut Vec<Sequence<W>>,
+    ) {
         let mut index = 0;
         while index < self.running.len() {
-            if gone(&mut self.running[index]) {
+            if is_gone(&mut self.running[index]) {
                 let mut sequence = self.running.remove(index);
                 self.pool.release_all(&mut sequence.blocks);
                 removed.push(sequence);
@@ -151,7 +156,7 @@ impl<W> Scheduler<W> {
         }
         let mut index = 0;
         while index < self.waiting.len() {
-            if gone(&mut self.waiting[index]) {
+            if is_gone(&mut self.waiting[index]) {
                 removed.extend(self.waiting.remove(index));
             } else {
                 index += 1;
@@ -168,7 +173,7 @@ impl<W> Scheduler<W> {
         let mut index = 0;
         while index < self.running.len() {
             if self.running[index].pending() == 1 {
-                self.give(index, 1, plan);
+                self.assign_rows(index, 1, plan);
             }
             index += 1;
         }
@@ -189,7 +194,7 @@ impl<W> Scheduler<W> {
     }
 
     /// Discards a plan whose step failed. Its sequences must be removed before the next step.
-    pub fn abandon(&mut self, plan: &Plan) {
+    pub fn discard(&mut self, plan: &Plan) {
         plan.copies.iter().for_each(|&(from, _)| self.pool.release(from));
     }
 
@@ -199,7 +204,7 @@ impl<W> Scheduler<W> {
     }
 
     /// Returns the sequences whose next token is sampled from the committed step, in the order of its logits.
-    pub fn wanting(&mut self) -> impl Iterator<Item = &mut Sequence<W>> {
+    pub fn awaiting_token(&mut self) -> impl Iterator<Item = &mut Sequence<W>> {
         self.running.iter_mut().filter(|sequence| sequence.wants_logits())
     }
 
@@ -209,7 +214,7 @@ impl<W> Scheduler<W> {
         let mut next = Some(0);
         loop {
             let left = self.rows_left();
-            self.gather(SHARERS.min(left), &mut next, plan);
+            self.fill_group(MAX_PROMPTS_PER_GROUP.min(left), &mut next, plan);
             if self.group.is_empty() {
                 return;
             }
@@ -218,7 +223,7 @@ impl<W> Scheduler<W> {
             let mut whole = true;
             for &(id, rows) in &group {
                 if let Ok(index) = self.running.binary_search_by_key(&id, |sequence| sequence.id) {
-                    whole &= self.give(index, rows, plan) == rows;
+                    whole &= self.assign_rows(index, rows, plan) == rows;
                 }
             }
             self.group = group;
@@ -234,7 +239,7 @@ impl<W> Scheduler<W> {
 
     /// Fills the group with the next prompts: running ones first, then newly admitted ones. `next` is the
     /// index among the running sequences, or `None` after the last.
-    fn gather(&mut self, most: usize, next: &mut Option<usize>, plan: &mut Plan) {
+    fn fill_group(&mut self, most: usize, next: &mut Option<usize>, plan: &mut Plan) {
         self.group.clear();
         while self.group.len() < most {
             let index = match *next {
@@ -266,14 +271,14 @@ impl<W> Scheduler<W> {
             return Some(sequence.pending());
         }
         let mut cached = sequence.share(&mut self.pool);
-        let waits =
-            sequence.may_share() && sequence.filling().is_some_and(|block| self.filling.contains(&block));
+        let waits = sequence.may_share()
+            && sequence.next_full_block().is_some_and(|block| self.filling.contains(&block));
         if !waits {
-            if let Some((pair, positions)) = sequence.copy_start(&mut self.pool) {
+            if let Some((pair, positions)) = sequence.copy_partial_match(&mut self.pool) {
                 plan.copies.push(pair);
                 cached += positions;
             }
-            self.filling.extend(sequence.filling());
+            self.filling.extend(sequence.next_full_block());
         }
         sequence.count_cached(cached);
         self.counters.cached += cached as u64;
@@ -286,13 +291,17 @@ impl<W> Scheduler<W> {
             return None;
         }
         let filling = &self.filling;
-        let fills = |sequence: &Sequence<W>| sequence.filling().is_some_and(|block| filling.contains(&block));
+        let fills =
+            |sequence: &Sequence<W>| sequence.next_full_block().is_some_and(|block| filling.contains(&block));
         let place = self.waiting.iter().position(|sequence| !(sequence.may_share() && fills(sequence)))?;
         let promised: usize = self.running.iter().map(Sequence::blocks_missing).sum();
-        let spare = |pool: &Pool| pool.available().saturating_sub(promised);
+        let spare = |pool: &BlockPool| pool.available().saturating_sub(promised);
         let sequence = &mut self.waiting[place];
         let before = spare(&self.pool);
-        if !self.running.is_empty() && before < sequence.needed && !self.plans.is_multiple_of(RETRY) {
+        if !self.running.is_empty()
+            && before < sequence.blocks_to_admit
+            && !self.plans.is_multiple_of(ADMISSION_RETRY_STEPS)
+        {
             return None;
         }
         let shared = if self.pool.shares() { sequence.share(&mut self.pool) } else { 0 };
@@ -301,7 +310,7 @@ impl<W> Scheduler<W> {
         let wanted = sequence.blocks_missing() + self.running.len();
         let after = spare(&self.pool);
         if after < wanted {
-            sequence.needed = before + wanted - after;
+            sequence.blocks_to_admit = before + wanted - after;
             self.pool.release_all(&mut sequence.blocks);
             sequence.computed = 0;
             return None;
@@ -316,8 +325,8 @@ impl<W> Scheduler<W> {
 
     /// Assigns up to `rows` rows to a running sequence, and allocates their blocks, preempting younger
     /// sequences if necessary. Returns the number of rows assigned.
-    fn give(&mut self, index: usize, rows: usize, plan: &mut Plan) -> usize {
-        let needed = (self.running[index].computed + rows).div_ceil(BLOCK);
+    fn assign_rows(&mut self, index: usize, rows: usize, plan: &mut Plan) -> usize {
+        let needed = (self.running[index].computed + rows).div_ceil(BLOCK_SIZE);
         while self.running[index].blocks.len() < needed {
             if let Some(block) = self.pool.allocate() {
                 self.running[index].blocks.push(block);
@@ -328,7 +337,7 @@ impl<W> Scheduler<W> {
             }
         }
         let sequence = &mut self.running[index];
-        sequence.rows = rows.min(sequence.blocks.len() * BLOCK - sequence.computed);
+        sequence.rows = rows.min(sequence.blocks.len() * BLOCK_SIZE - sequence.computed);
         sequence.rows
     }
 
@@ -342,7 +351,7 @@ impl<W> Scheduler<W> {
             !theirs
         });
         self.pool.release_all(&mut sequence.blocks);
-        (sequence.computed, sequence.rows, sequence.needed, sequence.preempted) = (0, 0, 0, true);
+        (sequence.computed, sequence.rows, sequence.blocks_to_admit, sequence.preempted) = (0, 0, 0, true);
         self.counters.preempted += 1;
         let place = self.waiting.partition_point(|other| other.id < sequence.id);
         self.waiting.insert(place, sequence);

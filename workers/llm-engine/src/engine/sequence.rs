@@ -1,7 +1,7 @@
 //! A request's tokens and cache blocks, as the scheduler manages them.
-use crate::step::BLOCK;
+use crate::step::BLOCK_SIZE;
 
-use super::blocks::{BlockTokens, Pool};
+use super::blocks::{BlockPool, BlockTokens};
 
 /// A request in the scheduler, with attached data of type `W`.
 pub struct Sequence<W> {
@@ -17,7 +17,7 @@ pub struct Sequence<W> {
     /// Number of rows in the current plan.
     pub(super) rows: usize,
     /// Number of spare blocks that its admission requires, according to the last attempt.
-    pub(super) needed: usize,
+    pub(super) blocks_to_admit: usize,
     /// True if it was preempted before.
     pub(super) preempted: bool,
     cached: usize,
@@ -35,7 +35,7 @@ impl<W> Sequence<W> {
             computed: 0,
             blocks: Vec::new(),
             rows: 0,
-            needed: 0,
+            blocks_to_admit: 0,
             preempted: false,
             cached: 0,
             writer,
@@ -100,7 +100,7 @@ impl<W> Sequence<W> {
 
     /// Returns the number of additional blocks that its tokens need.
     pub(super) fn blocks_missing(&self) -> usize {
-        self.tokens.len().div_ceil(BLOCK).saturating_sub(self.blocks.len())
+        self.tokens.len().div_ceil(BLOCK_SIZE).saturating_sub(self.blocks.len())
     }
 
     /// Returns the number of prompt positions in the cache.
@@ -110,33 +110,34 @@ impl<W> Sequence<W> {
 
     /// Returns the parent and the tokens of the block that its next row belongs to, if its tokens fill that
     /// block.
-    pub(super) fn filling(&self) -> Option<(Option<u32>, BlockTokens)> {
-        let block = self.computed / BLOCK;
-        let tokens = self.tokens[block * BLOCK..].first_chunk()?;
-        Some((self.block_before(block), *tokens))
+    pub(super) fn next_full_block(&self) -> Option<(Option<u32>, BlockTokens)> {
+        let block = self.computed / BLOCK_SIZE;
+        let tokens = self.tokens[block * BLOCK_SIZE..].first_chunk()?;
+        Some((self.parent_of(block), *tokens))
     }
 
-    fn block_before(&self, block: usize) -> Option<u32> {
+    fn parent_of(&self, block: usize) -> Option<u32> {
         block.checked_sub(1).map(|before| self.blocks[before])
     }
 
     /// Returns true if its next row starts a block that it could share. The last token's row is always
     /// computed.
     pub(super) fn may_share(&self) -> bool {
-        self.computed.is_multiple_of(BLOCK) && self.pending() > BLOCK
+        self.computed.is_multiple_of(BLOCK_SIZE) && self.pending() > BLOCK_SIZE
     }
 
     /// Takes over registered blocks that match its next tokens. Returns the number of positions that need not
     /// be computed.
-    pub(super) fn share(&mut self, pool: &mut Pool) -> usize {
+    pub(super) fn share(&mut self, pool: &mut BlockPool) -> usize {
         let from = self.computed;
         while self.may_share() {
-            let Some(block) = self.filling().and_then(|(before, tokens)| pool.find(before, &tokens)) else {
+            let Some(block) = self.next_full_block().and_then(|(before, tokens)| pool.find(before, &tokens))
+            else {
                 break;
             };
-            pool.hold(block);
+            pool.retain(block);
             self.blocks.push(block);
-            self.computed += BLOCK;
+            self.computed += BLOCK_SIZE;
         }
         self.computed - from
     }
@@ -144,17 +145,17 @@ impl<W> Sequence<W> {
     /// Allocates a block for a copy of the registered block with the longest common prefix, if that prefix is
     /// long enough. Holds the source once more. Returns (source, destination) and the number of positions
     /// that need not be computed.
-    pub(super) fn copy_start(&mut self, pool: &mut Pool) -> Option<((u32, u32), usize)> {
-        if !self.computed.is_multiple_of(BLOCK) {
+    pub(super) fn copy_partial_match(&mut self, pool: &mut BlockPool) -> Option<((u32, u32), usize)> {
+        if !self.computed.is_multiple_of(BLOCK_SIZE) {
             return None;
         }
         let wanted = &self.tokens[self.computed..self.tokens.len() - 1];
-        let (from, common) = pool.nearest(self.block_before(self.blocks.len()), wanted)?;
+        let (from, common) = pool.longest_prefix_match(self.parent_of(self.blocks.len()), wanted)?;
         // A copy launches kernels in each layer, so recomputing fewer rows is cheaper.
-        if common < BLOCK / 2 {
+        if common < BLOCK_SIZE / 2 {
             return None;
         }
-        pool.hold(from);
+        pool.retain(from);
         let Some(to) = pool.allocate() else {
             pool.release(from);
             return None;
@@ -172,15 +173,15 @@ impl<W> Sequence<W> {
     }
 
     /// Marks the planned rows as computed, and registers full blocks for sharing.
-    pub(super) fn commit(&mut self, pool: &mut Pool) {
-        let first = self.computed / BLOCK;
+    pub(super) fn commit(&mut self, pool: &mut BlockPool) {
+        let first = self.computed / BLOCK_SIZE;
         self.computed += self.rows;
         if !pool.shares() {
             return;
         }
-        for (block, tokens) in self.tokens[..self.computed].chunks_exact(BLOCK).enumerate().skip(first) {
+        for (block, tokens) in self.tokens[..self.computed].chunks_exact(BLOCK_SIZE).enumerate().skip(first) {
             if let Some(tokens) = tokens.first_chunk() {
-                self.blocks[block] = pool.know(self.blocks[block], self.block_before(block), tokens);
+                self.blocks[block] = pool.register(self.blocks[block], self.parent_of(block), tokens);
             }
         }
     }

@@ -44,26 +44,26 @@ pub(super) struct Failure {
 pub(super) struct Shared {
     /// Number of accepted requests and embedding jobs that have not ended.
     open: AtomicUsize,
-    counted: Mutex<Status>,
+    snapshot: Mutex<Status>,
     pub(super) draining: AtomicBool,
     pub(super) stopping: AtomicBool,
     failed: OnceLock<Failure>,
     on_failure: OnceLock<Hook>,
     /// Serializes setting the failure and setting the callback, so that the callback runs exactly once.
-    failing: Mutex<()>,
+    failure_lock: Mutex<()>,
 }
 
 impl Shared {
     /// Records the first failure and calls the callback with it.
     pub(super) fn fail(&self, code: &'static str, message: String) {
-        let _failing = self.failing.lock();
+        let _lock = self.failure_lock.lock();
         if let (Ok(()), Some(hook)) = (self.failed.set(Failure { code, message }), self.on_failure.get()) {
             self.failed().into_iter().for_each(|failure| hook(&failure.message));
         }
     }
 
     pub(super) fn on_failure(&self, hook: Hook) {
-        let _failing = self.failing.lock();
+        let _lock = self.failure_lock.lock();
         if let (Ok(()), Some(failure)) = (self.on_failure.set(hook), self.failed()) {
             self.on_failure.get().into_iter().for_each(|hook| hook(&failure.message));
         }
@@ -73,13 +73,13 @@ impl Shared {
         self.failed.get()
     }
 
-    fn counted(&self) -> MutexGuard<'_, Status> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn snapshot(&self) -> MutexGuard<'_, Status> {
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Updates the gauges and the scheduler's counters.
     pub(super) fn publish(&self, running: usize, blocks_used: usize, counters: Counters) {
-        let mut status = self.counted();
+        let mut status = self.snapshot();
         (status.running, status.blocks_used) = (running, blocks_used);
         (status.tokens_read, status.tokens_cached) = (counters.read, counters.cached);
         status.preempted = counters.preempted;
@@ -87,26 +87,26 @@ impl Shared {
 
     /// Counts a completed step.
     pub(super) fn count_step(&self, written: usize, overhead_us: u64) {
-        let mut status = self.counted();
+        let mut status = self.snapshot();
         status.steps += 1;
         status.tokens_written += written as u64;
         status.overhead_us = overhead_us;
     }
 
     pub(super) fn status(&self, blocks: usize) -> Status {
-        let status = self.counted().clone();
+        let status = self.snapshot().clone();
         let waiting = self.open.load(Relaxed).saturating_sub(status.running);
         Status { waiting, blocks, failed: self.failed().map(|failure| failure.message.clone()), ..status }
     }
 }
 
 /// Place in the engine's queue, released when dropped.
-pub(super) struct Place(Arc<Shared>);
+pub(super) struct QueueSlot(Arc<Shared>);
 
-impl Place {
+impl QueueSlot {
     /// Takes a place, or returns the number of taken places if that is `limit`.
-    pub(super) fn take(shared: &Arc<Shared>, most: usize) -> Result<Self, usize> {
-        let more = |open: usize| (open < most).then_some(open + 1);
+    pub(super) fn take(shared: &Arc<Shared>, limit: usize) -> Result<Self, usize> {
+        let more = |open: usize| (open < limit).then_some(open + 1);
         shared.open.fetch_update(Relaxed, Relaxed, more).map(|_| Self(shared.clone()))
     }
 
@@ -115,7 +115,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueSlot {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Relaxed);
     }

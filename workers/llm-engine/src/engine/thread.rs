@@ -12,31 +12,31 @@ use model_thread::{catch_panic, error_summary, is_out_of_memory};
 use crate::sampling::{Row, Sampled, Sampler};
 use crate::step::StepModel;
 
-use super::embedding::Embedding;
+use super::embedding::EmbeddingJob;
 use super::scheduler::{Plan, Scheduler};
 use super::sequence::Sequence;
 use super::status::Shared;
 use super::writer::Writer;
 
 /// Maximum number of consecutive failed steps while the device still works.
-const FAILURES: usize = 3;
+const MAX_CONSECUTIVE_FAILURES: usize = 3;
 
 /// Command from a handle.
 pub(super) enum Command {
     Submit(Box<Sequence<Writer>>),
-    Embed(Embedding),
+    Embed(EmbeddingJob),
     /// Wakes the thread after [`Shared::stopping`] was set.
     Stop,
 }
 
 /// State of the engine thread.
-pub(super) struct Worker {
+pub(super) struct EngineLoop {
     model: Box<dyn StepModel>,
     sampler: Sampler,
     scheduler: Scheduler<Writer>,
     plan: Plan,
     commands: Receiver<Command>,
-    embeddings: VecDeque<Embedding>,
+    embeddings: VecDeque<EmbeddingJob>,
     /// Maximum number of rows of an embedding batch, unless a single prompt has more.
     rows: usize,
     /// Sequences that have ended, whose streams are closed after their blocks are released.
@@ -47,7 +47,7 @@ pub(super) struct Worker {
     overhead: Duration,
 }
 
-impl Worker {
+impl EngineLoop {
     pub(super) fn new(
         model: Box<dyn StepModel>,
         scheduler: Scheduler<Writer>,
@@ -95,12 +95,12 @@ impl Worker {
     }
 
     fn serve(&mut self) -> Result<()> {
-        while self.take_commands() {
+        while self.receive_commands() {
             let from = Instant::now();
             self.remove_ended();
-            let elsewhere = self.embed_piece();
+            let excluded = self.embed_batch();
             if !self.scheduler.is_empty() {
-                self.step(from, elsewhere)?;
+                self.step(from, excluded)?;
             }
         }
         Ok(())
@@ -108,10 +108,10 @@ impl Worker {
 
     /// Receives pending commands; blocks if there is nothing else to do. Returns false if the thread should
     /// end.
-    fn take_commands(&mut self) -> bool {
+    fn receive_commands(&mut self) -> bool {
         if self.scheduler.is_empty() && self.embeddings.is_empty() {
             match self.commands.recv() {
-                Ok(command) => self.take(command),
+                Ok(command) => self.handle(command),
                 Err(_) => return false,
             }
         }
@@ -120,14 +120,14 @@ impl Worker {
                 return false;
             }
             match self.commands.try_recv() {
-                Ok(command) => self.take(command),
+                Ok(command) => self.handle(command),
                 // Streams may outlive the handles.
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => return true,
             }
         }
     }
 
-    fn take(&mut self, command: Command) {
+    fn handle(&mut self, command: Command) {
         match command {
             Command::Submit(sequence) => {
                 self.scheduler.submit(*sequence);
@@ -139,29 +139,32 @@ impl Worker {
 
     /// Releases the blocks of ended sequences, then closes their streams.
     fn remove_ended(&mut self) {
-        self.scheduler.remove(|sequence| sequence.writer.is_over(), &mut self.ended);
+        self.scheduler.remove(|sequence| sequence.writer.is_finished(), &mut self.ended);
         let scheduler = &self.scheduler;
         self.shared.publish(scheduler.running().len(), scheduler.pool().used(), scheduler.counters());
         self.ended.clear();
     }
 
-    /// Computes one step. `from` is when its host work began; `elsewhere` is time since then that is not
+    /// Computes one step. `from` is when its host work began; `excluded` is time since then that is not
     /// overhead.
-    fn step(&mut self, from: Instant, mut elsewhere: Duration) -> Result<()> {
+    fn step(&mut self, from: Instant, mut excluded: Duration) -> Result<()> {
         self.scheduler.plan(&mut self.plan);
         let running = self.scheduler.running().len();
-        ensure!(!self.plan.step.tokens.is_empty(), "internal error: none of {running} running sequences was scheduled");
+        ensure!(
+            !self.plan.step.tokens.is_empty(),
+            "internal error: none of {running} running sequences was scheduled"
+        );
         self.scheduler.planned().for_each(|sequence| sequence.writer.start());
         let begin = Instant::now();
         let logits = match compute(&mut *self.model, &self.plan) {
             Ok(logits) => logits,
-            Err(error) => return self.give_up(error),
+            Err(error) => return self.fail_step(error),
         };
         self.failures = 0;
-        elsewhere += begin.elapsed();
+        excluded += begin.elapsed();
         self.scheduler.commit(&self.plan);
         let (written, sampling) = self.write(&logits)?;
-        let overhead = from.elapsed().saturating_sub(elsewhere + sampling);
+        let overhead = from.elapsed().saturating_sub(excluded + sampling);
         self.overhead += overhead;
         self.shared.count_step(written, self.overhead.as_micros() as u64);
         Ok(())
@@ -169,24 +172,24 @@ impl Worker {
 
     /// Handles a failed step, for example for lack of memory: fails its requests, and continues with the
     /// others if the device still works.
-    fn give_up(&mut self, error: anyhow::Error) -> Result<()> {
+    fn fail_step(&mut self, error: anyhow::Error) -> Result<()> {
         self.model.check().with_context(|| error_summary(&error))?;
         self.failures += 1;
-        if self.failures > FAILURES {
+        if self.failures > MAX_CONSECUTIVE_FAILURES {
             return Err(error);
         }
         let message = error_summary(&error);
-        let short = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_out_of_memory);
-        let code = if short { "out_of_memory" } else { "step_failed" };
+        let out_of_memory = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_out_of_memory);
+        let code = if out_of_memory { "out_of_memory" } else { "step_failed" };
         tracing::error!(code, "{error:#}");
-        self.scheduler.abandon(&self.plan);
+        self.scheduler.discard(&self.plan);
         self.scheduler.planned().for_each(|sequence| sequence.writer.fail(code, message.clone()));
         Ok(())
     }
 
     /// Samples the next tokens. Returns the number of generated tokens and the time spent in sampling.
     fn write(&mut self, logits: &Tensor) -> Result<(usize, Duration)> {
-        let rows: Vec<_> = self.scheduler.wanting().map(Sequence::row).collect();
+        let rows: Vec<_> = self.scheduler.awaiting_token().map(Sequence::row).collect();
         let begin = Instant::now();
         if rows.is_empty() {
             // Without this wait, the host would queue many prompt steps ahead, which could no longer be
@@ -196,22 +199,27 @@ impl Worker {
         }
         let sampled = match self.sampler.sample(logits, &rows) {
             Ok(sampled) => sampled.into_iter().map(Ok).collect(),
-            Err(_) => one_by_one(&mut self.sampler, logits, &rows)?,
+            Err(_) => sample_each_row(&mut self.sampler, logits, &rows)?,
         };
         let elapsed = begin.elapsed();
-        ensure!(sampled.len() == rows.len(), "{} tokens were sampled for {} sequences", sampled.len(), rows.len());
+        ensure!(
+            sampled.len() == rows.len(),
+            "{} tokens were sampled for {} sequences",
+            sampled.len(),
+            rows.len()
+        );
         drop(rows);
         let written =
-            self.scheduler.wanting().zip(sampled).map(|(sequence, token)| sequence.write(token)).sum();
+            self.scheduler.awaiting_token().zip(sampled).map(|(sequence, token)| sequence.write(token)).sum();
         Ok((written, elapsed))
     }
 
     /// Computes a batch of the first embedding job. Returns the time it took.
-    fn embed_piece(&mut self) -> Duration {
+    fn embed_batch(&mut self) -> Duration {
         let begin = Instant::now();
-        self.embeddings.retain(Embedding::is_wanted);
+        self.embeddings.retain(EmbeddingJob::is_wanted);
         if let Some(embedding) = self.embeddings.front_mut()
-            && embedding.compute_piece(&mut *self.model, self.rows)
+            && embedding.compute_batch(&mut *self.model, self.rows)
         {
             self.embeddings.pop_front();
         }
@@ -230,7 +238,11 @@ fn compute(model: &mut dyn StepModel, plan: &Plan) -> Result<Tensor> {
 }
 
 /// Samples each row separately after a batch failed, so that only rows without a valid token fail.
-fn one_by_one(sampler: &mut Sampler, logits: &Tensor, rows: &[Row]) -> Result<Vec<Result<Sampled, String>>> {
+fn sample_each_row(
+    sampler: &mut Sampler,
+    logits: &Tensor,
+    rows: &[Row],
+) -> Result<Vec<Result<Sampled, String>>> {
     let failed = || format!("sampling {} tokens failed", rows.len());
     logits.device().synchronize().with_context(failed)?;
     let one = |(index, row)| {

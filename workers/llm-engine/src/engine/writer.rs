@@ -12,7 +12,7 @@ use crate::sampling::{Row, Sampled};
 use crate::text::{Grammar, Text, TextStream};
 
 use super::sequence::Sequence;
-use super::status::{Place, Shared};
+use super::status::{QueueSlot, Shared};
 
 /// Turns a request's tokens into events. Its stream always receives exactly one [`Event::End`] or
 /// [`Event::Error`], at the latest when the writer is dropped.
@@ -25,14 +25,14 @@ pub(super) struct Writer {
     stream: TextStream,
     grammar: Option<Grammar>,
     /// Random generator; each token consumes one number.
-    generator: StdRng,
+    random: StdRng,
     events: UnboundedSender<Event>,
     cancelled: Arc<AtomicBool>,
     started: bool,
     usage: Usage,
     /// Final event, sent after the request's blocks are released.
     ending: Option<Event>,
-    place: Option<Place>,
+    slot: Option<QueueSlot>,
     shared: Arc<Shared>,
 }
 
@@ -43,12 +43,12 @@ impl Writer {
         max_tokens: usize,
         grammar: Option<Grammar>,
         text: &Arc<Text>,
-        place: Place,
+        slot: QueueSlot,
         events: UnboundedSender<Event>,
         cancelled: Arc<AtomicBool>,
     ) -> (Vec<u32>, Self) {
         let Request { prompt, sampling, stop, ignore_eos, logprobs, .. } = request;
-        let generator = StdRng::seed_from_u64(sampling.seed.unwrap_or_else(rand::random));
+        let random = StdRng::seed_from_u64(sampling.seed.unwrap_or_else(rand::random));
         let writer = Self {
             sampling,
             max_tokens,
@@ -57,14 +57,14 @@ impl Writer {
             stream: TextStream::new(text.clone(), stop),
             text: text.clone(),
             grammar,
-            generator,
+            random,
             events,
             cancelled,
             started: false,
             usage: Usage { prompt_tokens: prompt.len(), ..Usage::default() },
             ending: None,
-            shared: place.shared().clone(),
-            place: Some(place),
+            shared: slot.shared().clone(),
+            slot: Some(slot),
         };
         (prompt, writer)
     }
@@ -78,7 +78,7 @@ impl Writer {
     }
 
     /// Returns true if generation has ended or the client is gone.
-    pub(super) fn is_over(&mut self) -> bool {
+    pub(super) fn is_finished(&mut self) -> bool {
         if self.ending.is_none() && (self.cancelled.load(Ordering::Relaxed) || self.events.is_closed()) {
             self.end(StopReason::Cancelled);
         }
@@ -87,12 +87,12 @@ impl Writer {
 
     /// Returns the sampler's input for the next token. Each call consumes a random number.
     fn row<'a>(&'a mut self, prompt: &'a [u32], written: &'a [u32]) -> Row<'a> {
-        let draw = self.generator.random();
+        let draw = self.random.random();
         let allowed = match self.grammar.as_mut().map(Grammar::allowed) {
             None => None,
             Some(Ok(allowed)) => Some(allowed),
             Some(Err(error)) => {
-                self.ending = Some(fault("grammar", &error));
+                self.ending = Some(error_event("grammar", &error));
                 None
             }
         };
@@ -106,12 +106,12 @@ impl Writer {
         }
         self.usage.cached_tokens = cached;
         let token = sampled.token;
-        if !self.ignore_eos && self.text.ends(token) {
+        if !self.ignore_eos && self.text.is_end(token) {
             self.end(StopReason::Stop);
             return false;
         }
         if let Some(Err(error)) = self.grammar.as_mut().map(|grammar| grammar.accept(token)) {
-            self.ending = Some(fault("grammar", &error));
+            self.ending = Some(error_event("grammar", &error));
             return false;
         }
         // Ids beyond the tokenizer's vocabulary, which pad the model's, add no text.
@@ -146,7 +146,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        drop(self.place.take());
+        drop(self.slot.take());
         match (self.ending.take(), self.shared.failed()) {
             (Some(ending), _) => self.send(ending),
             (None, Some(failure)) => {
@@ -187,6 +187,6 @@ impl Sequence<Writer> {
     }
 }
 
-fn fault(code: &'static str, error: &anyhow::Error) -> Event {
+fn error_event(code: &'static str, error: &anyhow::Error) -> Event {
     Event::Error { code, message: error_summary(error) }
 }

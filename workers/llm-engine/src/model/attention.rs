@@ -2,15 +2,15 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 use candle_flash_attn::{flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_paged_windowed};
 
-use super::layers::capped;
-use crate::step::{BLOCK, SequenceStep, Step};
+use super::layers::softcap;
+use crate::step::{BLOCK_SIZE, SequenceStep, Step};
 
 /// Head widths that candle-flash-attn supports: multiples of the first number, up to the second.
 const FLASH_WIDTHS: (usize, usize) = (8, 512);
 
 /// Parameters of a layer's attention scores.
 #[derive(Clone, Copy, Debug)]
-pub struct Scores {
+pub struct ScoreParams {
     /// Scale factor.
     pub scale: f32,
     /// Soft cap c: each score is replaced by c · tanh(score / c).
@@ -20,12 +20,12 @@ pub struct Scores {
 }
 
 /// Attention inputs that depend only on the step, shared by all layers.
-pub struct Plan {
-    sequences: Vec<Span>,
-    flash: Option<Flash>,
+pub struct AttentionPlan {
+    sequences: Vec<SequencePlan>,
+    flash: Option<FlashArguments>,
 }
 
-struct Span {
+struct SequencePlan {
     step: SequenceStep,
     /// Block table, u32 (blocks), for gathering keys and values without flash attention.
     blocks: Option<Tensor>,
@@ -35,7 +35,7 @@ struct Span {
 }
 
 /// Arguments of candle-flash-attn.
-struct Flash {
+struct FlashArguments {
     /// Cumulative row counts of the sequences, u32 (sequences + 1).
     rows: Tensor,
     /// Cumulative key counts of the sequences, u32 (sequences + 1).
@@ -47,14 +47,14 @@ struct Flash {
 }
 
 /// Cumulative lengths and block table of a step, uploaded together with its tokens.
-pub struct Words {
+pub struct StepIndices {
     rows: Vec<u32>,
     keys: Vec<u32>,
     table: Vec<u32>,
 }
 
 /// Returns true if candle-flash-attn supports heads of this width and dtype on the device.
-fn has_flash(device: &Device, dtype: DType, width: usize) -> bool {
+fn supports_flash_attention(device: &Device, dtype: DType, width: usize) -> bool {
     let (step, most) = FLASH_WIDTHS;
     device.is_rocm()
         && matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
@@ -64,12 +64,12 @@ fn has_flash(device: &Device, dtype: DType, width: usize) -> bool {
 
 /// Returns the width of the block table. It is a power of two, so that the shapes of decoding steps rarely
 /// change while sequences grow, and recorded launches can be reused.
-fn widest(step: &Step) -> usize {
-    let widest = step.sequences.iter().map(|sequence| sequence.context.div_ceil(BLOCK)).max();
-    widest.unwrap_or(0).next_power_of_two()
+fn table_width(step: &Step) -> usize {
+    let table_width = step.sequences.iter().map(|sequence| sequence.context.div_ceil(BLOCK_SIZE)).max();
+    table_width.unwrap_or(0).next_power_of_two()
 }
 
-impl Words {
+impl StepIndices {
     /// Computes the cumulative lengths and the block table of a step.
     pub fn of(step: &Step) -> Self {
         let sums = |length: fn(&SequenceStep) -> usize| {
@@ -79,11 +79,11 @@ impl Words {
             };
             std::iter::once(0).chain(step.sequences.iter().scan(0, sum)).collect()
         };
-        let widest = widest(step);
+        let table_width = table_width(step);
         // Entries beyond a sequence's blocks are never read, so any block number can fill them.
         let row = |sequence: &SequenceStep| {
-            let blocks = sequence.blocks.clone().into_iter().take(sequence.context.div_ceil(BLOCK));
-            blocks.chain(std::iter::repeat(0)).take(widest).collect::<Vec<_>>()
+            let blocks = sequence.blocks.clone().into_iter().take(sequence.context.div_ceil(BLOCK_SIZE));
+            blocks.chain(std::iter::repeat(0)).take(table_width).collect::<Vec<_>>()
         };
         Self {
             rows: sums(|sequence| sequence.rows.len()),
@@ -98,7 +98,7 @@ impl Words {
     }
 }
 
-impl Plan {
+impl AttentionPlan {
     /// Creates the inputs for a step from its uploaded [`StepIndices`], the distinct windows of the layers,
     /// and the dtype and width of the heads.
     ///
@@ -113,28 +113,28 @@ impl Plan {
         let device = rows.device().clone();
         let most = |length: fn(&SequenceStep) -> usize| step.sequences.iter().map(length).max().unwrap_or(0);
         let mut sequences = Vec::with_capacity(step.sequences.len());
-        let flash = has_flash(&device, dtype, width);
-        let widest = table.elem_count() / step.sequences.len().max(1);
+        let flash = supports_flash_attention(&device, dtype, width);
+        let table_width = table.elem_count() / step.sequences.len().max(1);
         for (at, sequence) in step.sequences.iter().enumerate() {
-            let mut span = Span { step: sequence.clone(), blocks: None, masks: Vec::new() };
+            let mut planned = SequencePlan { step: sequence.clone(), blocks: None, masks: Vec::new() };
             if !flash {
-                let blocks = sequence.context.div_ceil(BLOCK);
-                if widest > 0 {
-                    span.blocks = Some(table.narrow(0, at * widest, blocks)?);
+                let blocks = sequence.context.div_ceil(BLOCK_SIZE);
+                if table_width > 0 {
+                    planned.blocks = Some(table.narrow(0, at * table_width, blocks)?);
                 }
                 for &window in windows {
-                    span.masks.push((window, mask(sequence, window, &device)?));
+                    planned.masks.push((window, causal_mask(sequence, window, &device)?));
                 }
             }
-            sequences.push(span);
+            sequences.push(planned);
         }
         let flash = match flash {
-            true => Some(Flash {
+            true => Some(FlashArguments {
                 rows,
                 keys,
                 table: table.reshape((step.sequences.len(), ()))?,
                 max_rows: most(|sequence| sequence.rows.len()),
-                max_keys: widest * BLOCK,
+                max_keys: table_width * BLOCK_SIZE,
             }),
             false => None,
         };
@@ -147,8 +147,14 @@ impl Plan {
     ///
     /// # Errors
     /// Returns an error if the device fails.
-    pub fn attend(&self, scores: Scores, q: &Tensor, [k, v]: [&Tensor; 2], paged: bool) -> Result<Tensor> {
-        let Some(flash) = &self.flash else { return self.attend_plainly(scores, q, [k, v], paged) };
+    pub fn attention(
+        &self,
+        scores: ScoreParams,
+        q: &Tensor,
+        [k, v]: [&Tensor; 2],
+        paged: bool,
+    ) -> Result<Tensor> {
+        let Some(flash) = &self.flash else { return self.attention_without_flash(scores, q, [k, v], paged) };
         let (left, right) = (scores.window.map(|window| window - 1), Some(0));
         let (rows, keys) = (&flash.rows, &flash.keys);
         let (max_rows, max_keys) = (flash.max_rows, flash.max_keys);
@@ -156,7 +162,7 @@ impl Plan {
         let out = if paged {
             let table = &flash.table;
             flash_attn_varlen_paged_windowed(
-                q, k, v, rows, keys, table, None, max_rows, max_keys, scale, left, right, BLOCK, cap,
+                q, k, v, rows, keys, table, None, max_rows, max_keys, scale, left, right, BLOCK_SIZE, cap,
             )?
         } else {
             let cap = cap.unwrap_or(0.0);
@@ -167,26 +173,26 @@ impl Plan {
         out.flatten_from(1)
     }
 
-    fn attend_plainly(
+    fn attention_without_flash(
         &self,
-        scores: Scores,
+        scores: ScoreParams,
         q: &Tensor,
         [k, v]: [&Tensor; 2],
         paged: bool,
     ) -> Result<Tensor> {
         let mut out = Vec::with_capacity(self.sequences.len());
-        for span in &self.sequences {
-            let SequenceStep { rows, context, .. } = &span.step;
-            let gathered = |from: &Tensor| match (paged, &span.blocks) {
+        for sequence in &self.sequences {
+            let SequenceStep { rows, context, .. } = &sequence.step;
+            let gathered = |from: &Tensor| match (paged, &sequence.blocks) {
                 (true, Some(blocks)) => from.index_select(blocks, 0)?.flatten(0, 1)?.narrow(0, 0, *context),
                 (true, None) => bail!("paged attention over a sequence without blocks"),
                 (false, _) => from.narrow(0, rows.start, rows.len()),
             };
-            let Some((_, mask)) = span.masks.iter().find(|(window, _)| *window == scores.window) else {
+            let Some((_, mask)) = sequence.masks.iter().find(|(window, _)| *window == scores.window) else {
                 bail!("no mask was prepared for a window of {:?}", scores.window)
             };
             let q = q.narrow(0, rows.start, rows.len())?;
-            out.push(one(scores, &q, &gathered(k)?, &gathered(v)?, mask.as_ref())?);
+            out.push(sequence_attention(scores, &q, &gathered(k)?, &gathered(v)?, mask.as_ref())?);
         }
         Tensor::cat(&out, 0)
     }
@@ -194,7 +200,13 @@ impl Plan {
 
 /// Computes attention of one sequence in f32: queries (rows, heads, width) over keys and values (context, key
 /// heads, width).
-fn one(scores: Scores, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+fn sequence_attention(
+    scores: ScoreParams,
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    mask: Option<&Tensor>,
+) -> Result<Tensor> {
     let ((rows, heads, width), (context, kv_heads, _)) = (q.dims3()?, k.dims3()?);
     let (group, dtype) = (heads / kv_heads, q.dtype());
     let exact = |x: &Tensor| x.to_dtype(DType::F32);
@@ -205,7 +217,7 @@ fn one(scores: Scores, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>
     let v = exact(v)?.transpose(0, 1)?.contiguous()?;
     let mut score = (q.matmul(&k)? * scores.scale as f64)?;
     if let Some(cap) = scores.softcap {
-        score = capped(&score, cap as f64)?;
+        score = softcap(&score, cap as f64)?;
     }
     if let Some(mask) = mask {
         let by_head = score.reshape((kv_heads * group, rows, context))?;
@@ -217,7 +229,7 @@ fn one(scores: Scores, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>
 }
 
 /// Returns `None` if every query attends to every key.
-fn mask(sequence: &SequenceStep, window: Option<usize>, device: &Device) -> Result<Option<Tensor>> {
+fn causal_mask(sequence: &SequenceStep, window: Option<usize>, device: &Device) -> Result<Option<Tensor>> {
     let (rows, context) = (sequence.rows.len(), sequence.context);
     let first = context - rows;
     if rows == 1 && window.is_none_or(|window| context <= window) {
@@ -238,7 +250,7 @@ mod tests {
         let sequence = |(row, &context): (usize, &usize)| SequenceStep {
             rows: row..row + 1,
             context,
-            blocks: (0..context.div_ceil(BLOCK) as u32).collect(),
+            blocks: (0..context.div_ceil(BLOCK_SIZE) as u32).collect(),
             logits: true,
         };
         Step { sequences: contexts.iter().enumerate().map(sequence).collect(), ..Step::default() }
@@ -246,8 +258,8 @@ mod tests {
 
     #[test]
     fn step_shapes_stay_constant_while_sequences_grow() {
-        let lengths = |contexts: &[usize]| Words::of(&step(contexts)).parts().map(|part| part.len());
-        let bound = |contexts: &[usize]| widest(&step(contexts)) * BLOCK;
+        let lengths = |contexts: &[usize]| StepIndices::of(&step(contexts)).parts().map(|part| part.len());
+        let bound = |contexts: &[usize]| table_width(&step(contexts)) * BLOCK_SIZE;
         for (short, long) in [([1, 1], [16, 2]), ([65, 3], [128, 100]), ([513, 1], [1024, 1000])] {
             assert_eq!(lengths(&short), lengths(&long));
             assert_eq!(bound(&short), bound(&long));

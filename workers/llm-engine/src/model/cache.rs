@@ -3,13 +3,13 @@ use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
 
 use super::config::DecoderConfig;
-use crate::step::BLOCK;
+use crate::step::BLOCK_SIZE;
 
 /// Maximum number of rows per scatter launch. Each GPU thread scans all of them; larger scatters would be
 /// sorted first.
-const ROWS_AT_ONCE: usize = 64;
+const MAX_ROWS_PER_SCATTER: usize = 64;
 /// Default limit of the cache size, in full contexts. More blocks are never of use.
-pub(super) const CONTEXTS: usize = 128;
+pub(super) const DEFAULT_MAX_CONTEXTS: usize = 128;
 
 /// Key-value cache of all layers.
 pub struct Cache {
@@ -23,19 +23,22 @@ pub struct Slots(Vec<Tensor>);
 
 /// Returns the size of one block over all layers, in bytes.
 pub fn block_bytes(config: &DecoderConfig, dtype: DType) -> usize {
-    config.windows.len() * 2 * BLOCK * config.kv_width() * dtype.size_in_bytes()
+    config.windows.len() * 2 * BLOCK_SIZE * config.kv_width() * dtype.size_in_bytes()
 }
 
 /// Returns the number of blocks that fit into `bytes`, limited to `contexts` full contexts.
 ///
 /// # Errors
 /// Returns an error if not even one block fits.
-pub fn fitting(config: &DecoderConfig, dtype: DType, bytes: usize, contexts: usize) -> Result<usize> {
+pub fn blocks_that_fit(config: &DecoderConfig, dtype: DType, bytes: usize, contexts: usize) -> Result<usize> {
     let block = block_bytes(config, dtype).max(1);
-    ensure!(bytes >= block, "a cache of {bytes} bytes is too small: one block of {BLOCK} tokens needs {block} bytes");
-    let useful = config.context.div_ceil(BLOCK).saturating_mul(contexts);
+    ensure!(
+        bytes >= block,
+        "a cache of {bytes} bytes is too small: one block of {BLOCK_SIZE} tokens needs {block} bytes"
+    );
+    let useful = config.context.div_ceil(BLOCK_SIZE).saturating_mul(contexts);
     // Slot numbers are u32.
-    Ok((bytes / block).min(useful).min(u32::MAX as usize / BLOCK))
+    Ok((bytes / block).min(useful).min(u32::MAX as usize / BLOCK_SIZE))
 }
 
 impl Cache {
@@ -49,7 +52,7 @@ impl Cache {
         dtype: DType,
         device: &Device,
     ) -> candle_core::Result<Self> {
-        let zeros = || Tensor::zeros((blocks, BLOCK, config.kv_heads, config.head_dim), dtype, device);
+        let zeros = || Tensor::zeros((blocks, BLOCK_SIZE, config.kv_heads, config.head_dim), dtype, device);
         let layers = config.windows.iter().map(|_| Ok([zeros()?, zeros()?]));
         Ok(Self { layers: layers.collect::<candle_core::Result<_>>()?, blocks })
     }
@@ -70,7 +73,7 @@ impl Cache {
     /// # Errors
     /// Returns an error if the device fails.
     pub fn slots(&self, slots: &Tensor, config: &DecoderConfig) -> candle_core::Result<Slots> {
-        indices(slots, config.kv_width())
+        scatter_indices(slots, config.kv_width())
     }
 
     /// Writes contiguous keys and values (rows, heads, width) of a layer.
@@ -79,7 +82,7 @@ impl Cache {
     /// Returns an error if the device fails or a slot is out of range.
     pub fn write(&self, layer: usize, slots: &Slots, rows: [&Tensor; 2]) -> candle_core::Result<()> {
         for (to, rows) in self.layers[layer].iter().zip(rows) {
-            put(&to.flatten(0, 1)?.flatten_from(1)?, slots, &rows.flatten_from(1)?)?;
+            scatter_rows(&to.flatten(0, 1)?.flatten_from(1)?, slots, &rows.flatten_from(1)?)?;
         }
         Ok(())
     }
@@ -94,30 +97,33 @@ impl Cache {
         if pairs.is_empty() {
             return Ok(());
         }
-        if let Some(wrong) = pairs.iter().find(|(from, to)| *from.max(to) as usize >= self.blocks) {
-            candle_core::bail!("copy_blocks: pair {wrong:?} is out of range; the cache has {} blocks", self.blocks);
+        if let Some(invalid) = pairs.iter().find(|(from, to)| *from.max(to) as usize >= self.blocks) {
+            candle_core::bail!(
+                "copy_blocks: pair {invalid:?} is out of range; the cache has {} blocks",
+                self.blocks
+            );
         }
         let (from, to): (Vec<u32>, Vec<u32>) = pairs.iter().copied().unzip();
         let [from, to] = [from, to].map(|blocks| Tensor::from_vec(blocks, pairs.len(), first.device()));
-        let (from, to) = (from?, indices(&to?, first.dims()[1..].iter().product())?);
+        let (from, to) = (from?, scatter_indices(&to?, first.dims()[1..].iter().product())?);
         for tensor in self.layers.iter().flatten() {
             let all = tensor.flatten_from(1)?;
-            put(&all, &to, &all.index_select(&from, 0)?)?;
+            scatter_rows(&all, &to, &all.index_select(&from, 0)?)?;
         }
         Ok(())
     }
 }
 
 /// Expands row numbers to one index per element, as `scatter_set` requires.
-fn indices(rows: &Tensor, width: usize) -> candle_core::Result<Slots> {
+fn scatter_indices(rows: &Tensor, width: usize) -> candle_core::Result<Slots> {
     let count = rows.elem_count();
     let all = rows.reshape((count, 1))?.broadcast_as((count, width))?.contiguous()?;
-    let runs = (0..count).step_by(ROWS_AT_ONCE);
-    let runs = runs.map(|first| all.narrow(0, first, ROWS_AT_ONCE.min(count - first)));
+    let runs = (0..count).step_by(MAX_ROWS_PER_SCATTER);
+    let runs = runs.map(|first| all.narrow(0, first, MAX_ROWS_PER_SCATTER.min(count - first)));
     Ok(Slots(runs.collect::<candle_core::Result<_>>()?))
 }
 
-fn put(to: &Tensor, slots: &Slots, rows: &Tensor) -> candle_core::Result<()> {
+fn scatter_rows(to: &Tensor, slots: &Slots, rows: &Tensor) -> candle_core::Result<()> {
     let mut first = 0;
     for indices in &slots.0 {
         let count = indices.dim(0)?;

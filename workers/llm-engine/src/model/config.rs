@@ -2,11 +2,11 @@
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::parts::Part;
+use super::roles::TensorRole;
 use super::rope::{Rope, Scaling};
 
 /// Maximum context length. Positions are f32 where angles are computed, which is exact up to this number.
-const LARGEST_CONTEXT: usize = 1 << 24;
+const MAX_CONTEXT: usize = 1 << 24;
 
 /// Activation function of a feed-forward layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +19,10 @@ pub enum Activation {
 
 /// Norms of a layer by tensor role: before and after attention, before and after feed-forward. `None` where
 /// there is no norm.
-pub type Norms = [Option<Part>; 4];
+pub type Norms = [Option<TensorRole>; 4];
 
 /// Layers with pre-norms only.
-const NORMS_BEFORE: Norms = [Some(Part::AttentionNorm), None, Some(Part::MlpNorm), None];
+const PRE_NORMS: Norms = [Some(TensorRole::AttentionNorm), None, Some(TensorRole::MlpNorm), None];
 
 /// Sizes and options of a decoder.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,11 +75,11 @@ pub struct DecoderConfig {
     /// Soft cap of logits.
     pub logit_softcap: Option<f64>,
     /// If true, the embedding table is also the output head.
-    pub tied: bool,
+    pub tied_embeddings: bool,
 }
 
 /// Predicate of the layer index: true for layers with a window, if the model has one.
-pub type Slides = Box<dyn Fn(usize) -> bool>;
+pub type WindowPredicate = Box<dyn Fn(usize) -> bool>;
 
 /// A model family: a row of [`FAMILIES`](super::families::FAMILIES).
 pub struct Family {
@@ -94,22 +94,22 @@ pub struct Family {
     /// JSON object of transformers' defaults for fields that config.json omits.
     pub defaults: &'static str,
     /// Returns the predicate for layers with a window.
-    pub slides: fn(&Fields) -> Result<Slides>,
+    pub windowed_layers: fn(&ConfigFields) -> Result<WindowPredicate>,
     /// Sets options that all models of the family share and config.json does not contain.
-    pub switches: fn(&mut DecoderConfig, &Fields) -> Result<()>,
+    pub configure: fn(&mut DecoderConfig, &ConfigFields) -> Result<()>,
 }
 
 /// Fields of a config.json, with the defaults of its family.
-pub struct Fields<'a> {
+pub struct ConfigFields<'a> {
     config: &'a Value,
     defaults: Value,
 }
 
-impl Fields<'_> {
+impl ConfigFields<'_> {
     /// Returns a field or its default. Returns `None` for an explicit null.
     pub fn value(&self, key: &str) -> Option<&Value> {
-        let said = self.config.get(key).or_else(|| self.defaults.get(key));
-        said.filter(|value| !value.is_null())
+        let value = self.config.get(key).or_else(|| self.defaults.get(key));
+        value.filter(|value| !value.is_null())
     }
 
     /// Returns a non-negative integer.
@@ -121,7 +121,7 @@ impl Fields<'_> {
     }
 
     /// Returns a required integer of at least 1.
-    pub fn needed(&self, key: &str) -> Result<usize> {
+    pub fn required_size(&self, key: &str) -> Result<usize> {
         let size = self.size(key)?.with_context(|| format!("{key:?} is missing"))?;
         ensure!(size > 0, "{key:?} is 0");
         Ok(size)
@@ -145,10 +145,11 @@ impl DecoderConfig {
     ///
     /// # Errors
     /// Returns an error for missing, mistyped or inconsistent fields, and for unsupported options.
-    pub fn of(family: &Family, config: &Value) -> Result<Self> {
+    pub fn from_json(family: &Family, config: &Value) -> Result<Self> {
         let defaults = serde_json::from_str(family.defaults)?;
-        let fields = Fields { config, defaults };
-        let (hidden, heads) = (fields.needed("hidden_size")?, fields.needed("num_attention_heads")?);
+        let fields = ConfigFields { config, defaults };
+        let (hidden, heads) =
+            (fields.required_size("hidden_size")?, fields.required_size("num_attention_heads")?);
         let kv_heads = fields.size("num_key_value_heads")?.unwrap_or(heads);
         ensure!(
             kv_heads > 0 && heads.is_multiple_of(kv_heads),
@@ -168,17 +169,17 @@ impl DecoderConfig {
             Some(share) => share,
             None => fields.number("partial_rotary_factor")?.unwrap_or(1.0),
         };
-        let turned = (head_dim as f64 * share).round() as usize;
+        let rotary_dim = (head_dim as f64 * share).round() as usize;
         ensure!(
-            (2..=head_dim).contains(&turned) && turned.is_multiple_of(2),
-            "heads of {head_dim} elements cannot rotate {turned} of them: elements rotate in pairs, at least one"
+            (2..=head_dim).contains(&rotary_dim) && rotary_dim.is_multiple_of(2),
+            "heads of {head_dim} elements cannot rotate {rotary_dim} of them: elements rotate in pairs, at least one"
         );
-        let context = fields.needed("max_position_embeddings")?;
-        let rope = rope(&fields, turned, context)?;
-        let context = context.max(rope.scaling.reach());
+        let context = fields.required_size("max_position_embeddings")?;
+        let rope = rope(&fields, rotary_dim, context)?;
+        let context = context.max(rope.scaling.extended_context());
         ensure!(
-            context <= LARGEST_CONTEXT,
-            "a context of {context} positions exceeds the limit of {LARGEST_CONTEXT}"
+            context <= MAX_CONTEXT,
+            "a context of {context} positions exceeds the limit of {MAX_CONTEXT}"
         );
         let attention_bias = fields.flag("attention_bias");
         // Gemma's published files have "hidden_act": "gelu", which transformers ignores.
@@ -186,7 +187,7 @@ impl DecoderConfig {
         let activation = activation.or_else(|| fields.value("hidden_act"));
         let mut decoder = Self {
             hidden,
-            intermediate: fields.needed("intermediate_size")?,
+            intermediate: fields.required_size("intermediate_size")?,
             heads,
             kv_heads,
             head_dim,
@@ -197,7 +198,7 @@ impl DecoderConfig {
             interleaved: fields.flag("interleaved"),
             norm_eps: fields.number("rms_norm_eps")?.context("\"rms_norm_eps\" is missing")?,
             norm_plus_one: false,
-            norms: NORMS_BEFORE,
+            norms: PRE_NORMS,
             qk_norm: false,
             qkv_bias: attention_bias,
             output_bias: attention_bias,
@@ -212,9 +213,9 @@ impl DecoderConfig {
             attention_scale: (head_dim as f64).powf(-0.5) as f32,
             attention_softcap: fields.number("attn_logit_softcapping")?.map(|cap| cap as f32),
             logit_softcap: fields.number("final_logit_softcapping")?,
-            tied: fields.flag("tie_word_embeddings"),
+            tied_embeddings: fields.flag("tie_word_embeddings"),
         };
-        (family.switches)(&mut decoder, &fields)?;
+        (family.configure)(&mut decoder, &fields)?;
         Ok(decoder)
     }
 
@@ -224,30 +225,34 @@ impl DecoderConfig {
     }
 }
 
-fn windows(fields: &Fields, family: &Family) -> Result<Vec<Option<usize>>> {
-    let layers = fields.needed("num_hidden_layers")?;
+fn windows(fields: &ConfigFields, family: &Family) -> Result<Vec<Option<usize>>> {
+    let layers = fields.required_size("num_hidden_layers")?;
     // Rejected early, because layers are allocated before their tensors are looked up.
     ensure!(layers <= 4096, "{layers} layers exceed the limit of 4096, more than any model has");
     // Converters to GGUF write 0 for models without a window.
     let window = fields.size("sliding_window")?.filter(|window| *window > 0);
     if let Some(types) = fields.value("layer_types").and_then(Value::as_array) {
-        ensure!(types.len() == layers, "\"layer_types\" has {} entries, but there are {layers} layers", types.len());
+        ensure!(
+            types.len() == layers,
+            "\"layer_types\" has {} entries, but there are {layers} layers",
+            types.len()
+        );
         let window = |kind: &Value| match kind.as_str() {
             Some("full_attention") => Ok(None),
-            Some("sliding_attention") => {
-                window.map(Some).context("\"layer_types\" has sliding_attention, but \"sliding_window\" is missing")
-            }
+            Some("sliding_attention") => window
+                .map(Some)
+                .context("\"layer_types\" has sliding_attention, but \"sliding_window\" is missing"),
             _ => bail!("\"layer_types\" has {kind}; use full_attention or sliding_attention"),
         };
         return types.iter().map(window).collect();
     }
-    let slides = (family.slides)(fields)?;
-    Ok((0..layers).map(|layer| window.filter(|_| slides(layer))).collect())
+    let windowed_layers = (family.windowed_layers)(fields)?;
+    Ok((0..layers).map(|layer| window.filter(|_| windowed_layers(layer))).collect())
 }
 
 /// Reads `rope_theta` and `rope_scaling`, or `rope_parameters`, which contains both, possibly by kind of
 /// layer.
-fn rope(fields: &Fields, turned: usize, context: usize) -> Result<Rope> {
+fn rope(fields: &ConfigFields, rotary_dim: usize, context: usize) -> Result<Rope> {
     let parameters = rope_parameters(fields);
     let scaling = fields.value("rope_scaling").or(parameters);
     let theta = match parameters.and_then(|parameters| parameters["rope_theta"].as_f64()) {
@@ -256,13 +261,15 @@ fn rope(fields: &Fields, turned: usize, context: usize) -> Result<Rope> {
     };
     let original = fields.size("original_max_position_embeddings")?;
     let scaling = match scaling {
-        Some(scaling) => Scaling::of(scaling, original, context, turned / 2).context("\"rope_scaling\"")?,
+        Some(scaling) => {
+            Scaling::from_config(scaling, original, context, rotary_dim / 2).context("\"rope_scaling\"")?
+        }
         None => Scaling::None,
     };
-    Ok(Rope { theta, turned, scaling })
+    Ok(Rope { theta, rotary_dim, scaling })
 }
 
 /// Returns the `rope_parameters` of layers without a window.
-fn rope_parameters<'a>(fields: &'a Fields) -> Option<&'a Value> {
+fn rope_parameters<'a>(fields: &'a ConfigFields) -> Option<&'a Value> {
     fields.value("rope_parameters").map(|all| all.get("full_attention").unwrap_or(all))
 }

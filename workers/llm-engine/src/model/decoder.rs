@@ -2,14 +2,14 @@
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
 
-use super::attention::{Plan, Scores, Words};
+use super::attention::{AttentionPlan, ScoreParams, StepIndices};
 use super::cache::{Cache, Slots};
 use super::config::DecoderConfig;
-use super::layers::{Embedding, GateUp, Linear, Mlp, Norm, capped};
-use super::parts::Part;
-use super::rope::{Angles, Table};
-use super::weights::{Piece, Weights};
-use crate::step::{BLOCK, Capacity, SequenceStep, Step, StepModel};
+use super::layers::{Embedding, GateUp, Linear, Mlp, Norm, softcap};
+use super::roles::TensorRole;
+use super::rope::{RotaryTable, RowAngles};
+use super::weights::{TensorRows, Weights};
+use crate::step::{BLOCK_SIZE, Capacity, SequenceStep, Step, StepModel};
 
 struct Layer {
     attention_norm: Option<Norm>,
@@ -23,9 +23,9 @@ struct Layer {
     mlp_norm: Option<Norm>,
     mlp: Mlp,
     mlp_post_norm: Option<Norm>,
-    scores: Scores,
+    scores: ScoreParams,
     /// Index of the rotary table for this layer.
-    table: usize,
+    rotary_table: usize,
 }
 
 /// A decoder: embedding, layers, final norm and output head.
@@ -38,16 +38,16 @@ pub struct Decoder {
     norm: Norm,
     head: Linear,
     /// Rotary tables: for layers with full attention, then for layers with a window.
-    tables: Vec<Table>,
+    tables: Vec<RotaryTable>,
     /// Distinct windows of the layers.
     windows: Vec<Option<usize>>,
     cache: Cache,
 }
 
 /// Inputs that all layers of a step share.
-struct Shared {
-    angles: Vec<Angles>,
-    plan: Plan,
+struct StepContext {
+    angles: Vec<RowAngles>,
+    plan: AttentionPlan,
     /// Cache slots of keys and values; `None` if they are not kept.
     slots: Option<Slots>,
 }
@@ -65,37 +65,49 @@ impl Layer {
         let (queries, keys) = (config.heads * head_dim, config.kv_width());
         let pieces = match config.fused {
             true => {
-                let of = queries + 2 * keys;
-                let rows = [0..queries, queries..queries + keys, queries + keys..of];
-                rows.map(|rows| Piece { part: Part::QueryKeyValue, rows, of })
+                let total_rows = queries + 2 * keys;
+                let rows = [0..queries, queries..queries + keys, queries + keys..total_rows];
+                rows.map(|rows| TensorRows { role: TensorRole::QueryKeyValue, rows, total_rows })
             }
-            false => [(Part::Query, queries), (Part::Key, keys), (Part::Value, keys)]
-                .map(|(part, rows)| Piece::whole(part, rows)),
+            false => [(TensorRole::Query, queries), (TensorRole::Key, keys), (TensorRole::Value, keys)]
+                .map(|(role, rows)| TensorRows::whole(role, rows)),
         };
         let [query, key, value] = pieces.map(|piece| weights.linear(at, &[piece], hidden, config.qkv_bias));
         let (query, key, value) = (query?, key?, value?);
         let (query_norm, key_norm) = match config.qk_norm {
             true => (
-                Some(norm(weights, Part::QueryNorm, head_dim)?),
-                Some(norm(weights, Part::KeyNorm, head_dim)?),
+                Some(norm(weights, TensorRole::QueryNorm, head_dim)?),
+                Some(norm(weights, TensorRole::KeyNorm, head_dim)?),
             ),
             false => (None, None),
         };
-        let output =
-            weights.linear(at, &[Piece::whole(Part::Output, hidden)], queries, config.output_bias)?;
+        let output = weights.linear(
+            at,
+            &[TensorRows::whole(TensorRole::Output, hidden)],
+            queries,
+            config.output_bias,
+        )?;
         let gate_up = match config.fused {
-            true => vec![Piece::whole(Part::GateUp, 2 * intermediate)],
-            false => [Part::Gate, Part::Up].map(|part| Piece::whole(part, intermediate)).to_vec(),
+            true => vec![TensorRows::whole(TensorRole::GateUp, 2 * intermediate)],
+            false => {
+                [TensorRole::Gate, TensorRole::Up].map(|role| TensorRows::whole(role, intermediate)).to_vec()
+            }
         };
         let gate_up = match &gate_up[..] {
-            [gate, up] if !weights.alike(at, &gate_up)? => {
-                let mut linear =
-                    |piece: &Piece| weights.linear(at, std::slice::from_ref(piece), hidden, config.mlp_bias);
-                GateUp::Two(linear(gate)?, linear(up)?)
+            [gate, up] if !weights.same_format(at, &gate_up)? => {
+                let mut linear = |piece: &TensorRows| {
+                    weights.linear(at, std::slice::from_ref(piece), hidden, config.mlp_bias)
+                };
+                GateUp::Separate(linear(gate)?, linear(up)?)
             }
-            pieces => GateUp::One(weights.linear(at, pieces, hidden, config.mlp_bias)?),
+            pieces => GateUp::Fused(weights.linear(at, pieces, hidden, config.mlp_bias)?),
         };
-        let down = weights.linear(at, &[Piece::whole(Part::Down, hidden)], intermediate, config.mlp_bias)?;
+        let down = weights.linear(
+            at,
+            &[TensorRows::whole(TensorRole::Down, hidden)],
+            intermediate,
+            config.mlp_bias,
+        )?;
         let window = config.windows[index];
         Ok(Self {
             attention_norm: attention_norm?,
@@ -109,13 +121,13 @@ impl Layer {
             mlp_norm: mlp_norm?,
             mlp: Mlp { gate_up, down, activation: config.activation },
             mlp_post_norm: mlp_post_norm?,
-            scores: Scores { scale: config.attention_scale, softcap: config.attention_softcap, window },
-            table: (config.local_rope.is_some() && window.is_some()) as usize,
+            scores: ScoreParams { scale: config.attention_scale, softcap: config.attention_softcap, window },
+            rotary_table: (config.local_rope.is_some() && window.is_some()) as usize,
         })
     }
 }
 
-fn maybe(norm: &Option<Norm>, x: Tensor) -> candle_core::Result<Tensor> {
+fn apply_norm(norm: &Option<Norm>, x: Tensor) -> candle_core::Result<Tensor> {
     match norm {
         Some(norm) => norm.forward(&x),
         None => Ok(x),
@@ -123,7 +135,7 @@ fn maybe(norm: &Option<Norm>, x: Tensor) -> candle_core::Result<Tensor> {
 }
 
 /// Applies a norm, if there is one.
-fn before(norm: &Option<Norm>, x: &Tensor) -> candle_core::Result<Tensor> {
+fn normed(norm: &Option<Norm>, x: &Tensor) -> candle_core::Result<Tensor> {
     match norm {
         Some(norm) => norm.forward(x),
         None => Ok(x.clone()),
@@ -150,13 +162,18 @@ impl Decoder {
         let layers = 0..config.windows.len();
         let layers =
             layers.map(|layer| Layer::load(&config, weights, layer, dtype)).collect::<Result<Vec<_>>>()?;
-        let norm = weights.norm(None, Part::Norm, config.hidden)?;
+        let norm = weights.norm(None, TensorRole::Norm, config.hidden)?;
         let norm = Norm::new(norm, config.norm_plus_one, config.norm_eps, dtype)?;
-        let head = match config.tied {
+        let head = match config.tied_embeddings {
             true => embedding.head(),
-            false => weights.linear(None, &[Piece::whole(Part::Head, vocabulary)], config.hidden, false)?,
+            false => weights.linear(
+                None,
+                &[TensorRows::whole(TensorRole::Head, vocabulary)],
+                config.hidden,
+                false,
+            )?,
         };
-        let table = |rope| Table::new(rope, config.interleaved, config.context, dtype, device);
+        let table = |rope| RotaryTable::new(rope, config.interleaved, config.context, dtype, device);
         let tables = std::iter::once(&config.rope).chain(&config.local_rope).map(table);
         let tables = tables.collect::<candle_core::Result<_>>().context("rotary tables")?;
         let mut windows: Vec<Option<usize>> = Vec::new();
@@ -166,7 +183,7 @@ impl Decoder {
             }
         }
         let cache = Cache::new(&config, blocks, dtype, device)
-            .with_context(|| format!("cannot allocate a cache of {blocks} blocks of {BLOCK} tokens"))?;
+            .with_context(|| format!("cannot allocate a cache of {blocks} blocks of {BLOCK_SIZE} tokens"))?;
         let device = device.clone();
         Ok(Self { config, device, dtype, embedding, layers, norm, head, tables, windows, cache })
     }
@@ -177,9 +194,9 @@ impl Decoder {
     }
 
     /// Uploads several vectors in one copy, and returns a view of each.
-    fn upload<const N: usize>(&self, words: [Vec<u32>; N]) -> candle_core::Result<[Tensor; N]> {
-        let lengths = words.each_ref().map(Vec::len);
-        let all = Tensor::from_vec(words.concat(), lengths.iter().sum::<usize>(), &self.device)?;
+    fn upload<const N: usize>(&self, vectors: [Vec<u32>; N]) -> candle_core::Result<[Tensor; N]> {
+        let lengths = vectors.each_ref().map(Vec::len);
+        let all = Tensor::from_vec(vectors.concat(), lengths.iter().sum::<usize>(), &self.device)?;
         let mut parts = Vec::with_capacity(N);
         let mut start = 0;
         for length in lengths {
@@ -190,58 +207,58 @@ impl Decoder {
     }
 
     /// Computes the hidden states after the last layer, (rows, width), from u32 tokens (rows).
-    fn states(&self, tokens: &Tensor, shared: &Shared) -> candle_core::Result<Tensor> {
+    fn states(&self, tokens: &Tensor, shared: &StepContext) -> candle_core::Result<Tensor> {
         let mut x = self.embedding.forward(tokens)?;
         if let Some(scale) = self.config.embedding_scale {
             x = (x * scale)?;
         }
         for (index, layer) in self.layers.iter().enumerate() {
-            let attended = self.attend(index, layer, &before(&layer.attention_norm, &x)?, shared)?;
-            x = (x + maybe(&layer.attention_post_norm, attended)?)?;
-            let fed = layer.mlp.forward(&before(&layer.mlp_norm, &x)?)?;
-            x = (x + maybe(&layer.mlp_post_norm, fed)?)?;
+            let attended = self.attention(index, layer, &normed(&layer.attention_norm, &x)?, shared)?;
+            x = (x + apply_norm(&layer.attention_post_norm, attended)?)?;
+            let fed = layer.mlp.forward(&normed(&layer.mlp_norm, &x)?)?;
+            x = (x + apply_norm(&layer.mlp_post_norm, fed)?)?;
         }
         Ok(x)
     }
 
-    fn attend(
+    fn attention(
         &self,
         index: usize,
         layer: &Layer,
         x: &Tensor,
-        shared: &Shared,
+        shared: &StepContext,
     ) -> candle_core::Result<Tensor> {
         let DecoderConfig { heads, kv_heads, head_dim, .. } = self.config;
         let rows = x.dim(0)?;
         let by_head = |x: Tensor, heads| x.reshape((rows, heads, head_dim));
-        let q = maybe(&layer.query_norm, by_head(layer.query.forward(x)?, heads)?)?;
-        let k = maybe(&layer.key_norm, by_head(layer.key.forward(x)?, kv_heads)?)?;
+        let q = apply_norm(&layer.query_norm, by_head(layer.query.forward(x)?, heads)?)?;
+        let k = apply_norm(&layer.key_norm, by_head(layer.key.forward(x)?, kv_heads)?)?;
         let v = by_head(layer.value.forward(x)?, kv_heads)?;
-        let angles = &shared.angles[layer.table];
-        let (q, k) = (angles.turn(&q)?, angles.turn(&k)?);
+        let angles = &shared.angles[layer.rotary_table];
+        let (q, k) = (angles.rotate(&q)?, angles.rotate(&k)?);
         let out = match &shared.slots {
             Some(slots) => {
                 self.cache.write(index, slots, [&k, &v])?;
                 let [keys, values] = self.cache.layer(index);
-                shared.plan.attend(layer.scores, &q, [keys, values], true)?
+                shared.plan.attention(layer.scores, &q, [keys, values], true)?
             }
-            None => shared.plan.attend(layer.scores, &q, [&k, &v], false)?,
+            None => shared.plan.attention(layer.scores, &q, [&k, &v], false)?,
         };
         layer.output.forward(&out)
     }
 
-    fn shared(
+    fn step_context(
         &self,
         step: &Step,
         positions: &Tensor,
         slots: Option<Slots>,
-        words: [Tensor; 3],
-    ) -> candle_core::Result<Shared> {
-        let angles = self.tables.iter().map(|table| table.at(positions));
+        indices: [Tensor; 3],
+    ) -> candle_core::Result<StepContext> {
+        let angles = self.tables.iter().map(|table| table.lookup(positions));
         let heads = (self.dtype, self.config.head_dim);
-        Ok(Shared {
+        Ok(StepContext {
             angles: angles.collect::<candle_core::Result<_>>()?,
-            plan: Plan::new(step, words, &self.windows, heads)?,
+            plan: AttentionPlan::new(step, indices, &self.windows, heads)?,
             slots,
         })
     }
@@ -249,13 +266,13 @@ impl Decoder {
     fn logits(&self, states: &Tensor) -> candle_core::Result<Tensor> {
         let logits = self.head.forward(&self.norm.forward(states)?)?.to_dtype(DType::F32)?;
         match self.config.logit_softcap {
-            Some(cap) => capped(&logits, cap),
+            Some(cap) => softcap(&logits, cap),
             None => Ok(logits),
         }
     }
 
     /// Rejects invalid steps, which would cause a device fault or silently wrong results.
-    fn accept(&self, step: &Step) -> candle_core::Result<()> {
+    fn validate(&self, step: &Step) -> candle_core::Result<()> {
         let Capacity { vocabulary, context, blocks } = self.capacity();
         let rows = step.tokens.len();
         if [step.positions.len(), step.slots.len()] != [rows; 2] {
@@ -265,15 +282,15 @@ impl Decoder {
                 step.slots.len()
             )
         }
-        let within =
-            |words: &[u32], limit: usize| words.iter().find(|word| **word as usize >= limit).copied();
-        for (name, words, limit) in [
+        let first_out_of_range =
+            |values: &[u32], limit: usize| values.iter().find(|value| **value as usize >= limit).copied();
+        for (name, values, limit) in [
             ("token", &step.tokens, vocabulary),
             ("position", &step.positions, context),
-            ("slot", &step.slots, blocks * BLOCK),
+            ("slot", &step.slots, blocks * BLOCK_SIZE),
         ] {
-            if let Some(word) = within(words, limit) {
-                bail!("invalid step: {name} {word} is not below {limit}")
+            if let Some(value) = first_out_of_range(values, limit) {
+                bail!("invalid step: {name} {value} is not below {limit}")
             }
         }
         let mut next = 0;
@@ -283,8 +300,8 @@ impl Decoder {
             if rows.start != next || rows.is_empty() || rows.len() > *context || last != Some(*context) {
                 bail!("invalid step: a sequence has rows {rows:?} after row {next}, and {context} positions")
             }
-            let needed = context.div_ceil(BLOCK);
-            if own.len() < needed || within(own, blocks).is_some() {
+            let needed = context.div_ceil(BLOCK_SIZE);
+            if own.len() < needed || first_out_of_range(own, blocks).is_some() {
                 bail!("invalid step: {context} positions in blocks {own:?} of a cache of {blocks} blocks")
             }
             next = rows.end;
@@ -301,13 +318,13 @@ impl StepModel for Decoder {
         let blocks = self.cache.blocks();
         Capacity {
             vocabulary: self.embedding.vocabulary().unwrap_or(0),
-            context: self.config.context.min(blocks * BLOCK),
+            context: self.config.context.min(blocks * BLOCK_SIZE),
             blocks,
         }
     }
 
     fn step(&mut self, step: &Step) -> candle_core::Result<Tensor> {
-        self.accept(step)?;
+        self.validate(step)?;
         let wanted = step.sequences.iter().filter(|sequence| sequence.logits);
         let wanted: Vec<u32> = wanted.map(|sequence| sequence.rows.end as u32 - 1).collect();
         let (rows, wanted_rows) = (step.tokens.len(), wanted.len());
@@ -315,13 +332,13 @@ impl StepModel for Decoder {
         if rows == 0 {
             return none();
         }
-        let [row_sums, key_sums, table] = Words::of(step).parts();
+        let [cu_rows, cu_keys, table] = StepIndices::of(step).parts();
         let copies = [step.tokens.clone(), step.positions.clone(), step.slots.clone()];
         let [tokens, positions, slots] = copies;
-        let [tokens, positions, slots, row_sums, key_sums, table, wanted] =
-            self.upload([tokens, positions, slots, row_sums, key_sums, table, wanted])?;
+        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted] =
+            self.upload([tokens, positions, slots, cu_rows, cu_keys, table, wanted])?;
         let slots = self.cache.slots(&slots, &self.config)?;
-        let shared = self.shared(step, &positions, Some(slots), [row_sums, key_sums, table])?;
+        let shared = self.step_context(step, &positions, Some(slots), [cu_rows, cu_keys, table])?;
         let mut states = self.states(&tokens, &shared)?;
         if wanted_rows == 0 {
             return none();
@@ -355,10 +372,10 @@ impl StepModel for Decoder {
             let positions: Vec<u32> = (0..rows as u32).collect();
             let step =
                 Step { tokens: prompt.clone(), positions, slots: Vec::new(), sequences: vec![sequence] };
-            let [row_sums, key_sums, table] = Words::of(&step).parts();
-            let [tokens, positions, row_sums, key_sums, table] =
-                self.upload([step.tokens.clone(), step.positions.clone(), row_sums, key_sums, table])?;
-            let shared = self.shared(&step, &positions, None, [row_sums, key_sums, table])?;
+            let [cu_rows, cu_keys, table] = StepIndices::of(&step).parts();
+            let [tokens, positions, cu_rows, cu_keys, table] =
+                self.upload([step.tokens.clone(), step.positions.clone(), cu_rows, cu_keys, table])?;
+            let shared = self.step_context(&step, &positions, None, [cu_rows, cu_keys, table])?;
             let states = self.norm.forward(&self.states(&tokens, &shared)?)?;
             means.push(states.to_dtype(DType::F32)?.mean(0)?);
         }

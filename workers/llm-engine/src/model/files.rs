@@ -15,18 +15,18 @@ use serde_json::Value;
 
 const INDEX: &str = "model.safetensors.index.json";
 /// Maximum length of a safetensors header, a limit of the format.
-const LONGEST_HEADER: u64 = 100_000_000;
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// Storage format of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Stored {
+pub enum StorageFormat {
     /// Individual numbers.
     Floats(DType),
     /// GGML-quantized blocks.
     Blocks(GgmlDType),
 }
 
-impl Stored {
+impl StorageFormat {
     /// Returns the size of `elements` elements in bytes; `None` if they do not fill whole blocks.
     fn bytes(self, elements: usize) -> Option<usize> {
         match self {
@@ -40,24 +40,24 @@ impl Stored {
 
 /// Location, format and shape of a tensor in a file.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct TensorLocation {
     file: usize,
     offset: u64,
     /// Storage format of its elements.
-    pub stored: Stored,
+    pub format: StorageFormat,
     /// Dimensions, rows first.
     pub shape: Vec<usize>,
 }
 
-impl Place {
+impl TensorLocation {
     /// Returns its size in bytes.
     ///
     /// # Errors
     /// Returns an error if the elements do not fill whole blocks or the size overflows.
     pub fn bytes(&self) -> Result<usize> {
         let elements = self.shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
-        let bytes = elements.and_then(|elements| self.stored.bytes(elements));
-        bytes.with_context(|| format!("shape {:?} cannot be stored as {:?}", self.shape, self.stored))
+        let bytes = elements.and_then(|elements| self.format.bytes(elements));
+        bytes.with_context(|| format!("shape {:?} cannot be stored as {:?}", self.shape, self.format))
     }
 }
 
@@ -75,7 +75,7 @@ pub struct ModelFiles {
     /// Configuration or metadata.
     pub description: Description,
     files: Vec<(PathBuf, File)>,
-    places: HashMap<String, Place>,
+    tensors: HashMap<String, TensorLocation>,
 }
 
 impl ModelFiles {
@@ -105,41 +105,41 @@ impl ModelFiles {
             parts.unwrap_or(1) <= 1,
             "it is one part of several; join them first (llama-gguf-split --merge)"
         );
-        let place = |(name, info): (&String, &candle_core::quantized::gguf_file::TensorInfo)| {
-            let stored = match info.ggml_dtype {
-                GgmlDType::F32 => Stored::Floats(DType::F32),
-                GgmlDType::F16 => Stored::Floats(DType::F16),
-                GgmlDType::BF16 => Stored::Floats(DType::BF16),
-                blocks => Stored::Blocks(blocks),
+        let location = |(name, info): (&String, &candle_core::quantized::gguf_file::TensorInfo)| {
+            let format = match info.ggml_dtype {
+                GgmlDType::F32 => StorageFormat::Floats(DType::F32),
+                GgmlDType::F16 => StorageFormat::Floats(DType::F16),
+                GgmlDType::BF16 => StorageFormat::Floats(DType::BF16),
+                blocks => StorageFormat::Blocks(blocks),
             };
             let offset = content.tensor_data_offset.saturating_add(info.offset);
-            (name.clone(), Place { file: 0, offset, stored, shape: info.shape.dims().to_vec() })
+            (name.clone(), TensorLocation { file: 0, offset, format, shape: info.shape.dims().to_vec() })
         };
-        let places = content.tensor_infos.iter().map(place).collect();
+        let tensors = content.tensor_infos.iter().map(location).collect();
         let description = Description::Metadata(Box::new(content));
-        Self { path: path.into(), description, files: vec![(path.into(), file)], places }.checked()
+        Self { path: path.into(), description, files: vec![(path.into(), file)], tensors }.check_bounds()
     }
 
     fn safetensors(folder: &Path) -> Result<Self> {
         let config = json(&folder.join("config.json"))?;
-        let (mut files, mut places) = (Vec::new(), HashMap::new());
-        for path in weights_of(folder)? {
+        let (mut files, mut tensors) = (Vec::new(), HashMap::new());
+        for path in weight_files(folder)? {
             let mut file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
             let named = || format!("{} cannot be read as safetensors", path.display());
-            places.extend(header(&mut file, files.len()).with_context(named)?);
+            tensors.extend(header(&mut file, files.len()).with_context(named)?);
             files.push((path, file));
         }
-        Self { path: folder.into(), description: Description::Config(config), files, places }.checked()
+        Self { path: folder.into(), description: Description::Config(config), files, tensors }.check_bounds()
     }
 
     /// Checks that all tensors lie within their files, which may be truncated.
-    fn checked(self) -> Result<Self> {
+    fn check_bounds(self) -> Result<Self> {
         let sizes = self.files.iter().map(|(_, file)| Ok(file.metadata()?.len()));
         let sizes = sizes.collect::<Result<Vec<_>>>()?;
-        for (name, place) in &self.places {
-            let path = self.files[place.file].0.display();
-            let bytes = place.bytes().with_context(|| format!("{path}: tensor '{name}'"))? as u64;
-            let (end, size) = (place.offset.saturating_add(bytes), sizes[place.file]);
+        for (name, location) in &self.tensors {
+            let path = self.files[location.file].0.display();
+            let bytes = location.bytes().with_context(|| format!("{path}: tensor '{name}'"))? as u64;
+            let (end, size) = (location.offset.saturating_add(bytes), sizes[location.file]);
             ensure!(
                 end <= size,
                 "{path}: tensor '{name}' ends at byte {end}, but the file has {size} bytes; download it again"
@@ -155,35 +155,37 @@ impl ModelFiles {
 
     /// Returns the names of all tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.places.keys().map(String::as_str)
+        self.tensors.keys().map(String::as_str)
     }
 
     /// Returns the total size of all tensors, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.places.values().filter_map(|place| place.bytes().ok()).map(|bytes| bytes as u64).sum()
+        self.tensors.values().filter_map(|location| location.bytes().ok()).map(|bytes| bytes as u64).sum()
     }
 
     /// Returns the total size of all tensors in bytes, after converting floats to `dtype`.
     pub fn bytes_as(&self, dtype: DType) -> usize {
-        let bytes = |place: &Place| match place.stored {
-            Stored::Floats(_) => Place { stored: Stored::Floats(dtype), ..place.clone() }.bytes(),
-            Stored::Blocks(_) => place.bytes(),
+        let bytes = |location: &TensorLocation| match location.format {
+            StorageFormat::Floats(_) => {
+                TensorLocation { format: StorageFormat::Floats(dtype), ..location.clone() }.bytes()
+            }
+            StorageFormat::Blocks(_) => location.bytes(),
         };
-        self.places.values().filter_map(|place| bytes(place).ok()).sum()
+        self.tensors.values().filter_map(|location| bytes(location).ok()).sum()
     }
 
     /// Returns the location of a tensor.
     ///
     /// # Errors
     /// Returns an error if there is no such tensor.
-    pub fn place(&self, name: &str) -> Result<&Place> {
-        let place = self.places.get(name);
-        place.with_context(|| format!("{}: there is no tensor '{name}'", self.path.display()))
+    pub fn location(&self, name: &str) -> Result<&TensorLocation> {
+        let location = self.tensors.get(name);
+        location.with_context(|| format!("{}: there is no tensor '{name}'", self.path.display()))
     }
 
     /// Returns the file that contains a tensor.
-    pub fn file_of(&self, place: &Place) -> &Path {
-        &self.files[place.file].0
+    pub fn file_of(&self, location: &TensorLocation) -> &Path {
+        &self.files[location.file].0
     }
 
     /// Reads the bytes of a range of rows.
@@ -191,20 +193,20 @@ impl ModelFiles {
     /// # Errors
     /// Returns an error if there is no such tensor, the rows are out of range, or reading fails.
     pub fn rows(&mut self, name: &str, rows: Range<usize>) -> Result<Vec<u8>> {
-        let place = self.place(name)?.clone();
-        let (path, file) = &mut self.files[place.file];
+        let location = self.location(name)?.clone();
+        let (path, file) = &mut self.files[location.file];
         let named = || format!("{}: tensor '{name}'", path.display());
-        let bytes = place.bytes().with_context(named)?;
-        let all = place.shape.first().copied().unwrap_or(1).max(1);
+        let bytes = location.bytes().with_context(named)?;
+        let total_rows = location.shape.first().copied().unwrap_or(1).max(1);
         ensure!(
-            rows.start <= rows.end && rows.end <= all && bytes.is_multiple_of(all),
+            rows.start <= rows.end && rows.end <= total_rows && bytes.is_multiple_of(total_rows),
             "{} has no rows {rows:?}: its shape is {:?}",
             named(),
-            place.shape
+            location.shape
         );
-        let row = bytes / all;
+        let row = bytes / total_rows;
         let mut data = vec![0; row * rows.len()];
-        file.seek(SeekFrom::Start(place.offset + (row * rows.start) as u64))
+        file.seek(SeekFrom::Start(location.offset + (row * rows.start) as u64))
             .and_then(|_| file.read_exact(&mut data))
             .with_context(named)?;
         Ok(data)
@@ -215,13 +217,13 @@ impl ModelFiles {
     /// # Errors
     /// Returns an error if reading fails or the tensor is not an f32 vector.
     pub fn floats(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
-        let Some(place) = self.places.get(name) else { return Ok(None) };
+        let Some(location) = self.tensors.get(name) else { return Ok(None) };
         ensure!(
-            place.stored == Stored::Floats(DType::F32) && place.shape.len() == 1,
+            location.format == StorageFormat::Floats(DType::F32) && location.shape.len() == 1,
             "{}: tensor '{name}' is not an f32 vector",
             self.path.display()
         );
-        let bytes = self.rows(name, 0..self.place(name)?.shape[0])?;
+        let bytes = self.rows(name, 0..self.location(name)?.shape[0])?;
         let number = |bytes: &[u8]| Some(f32::from_le_bytes(bytes.try_into().ok()?));
         Ok(bytes.chunks_exact(4).map(number).collect())
     }
@@ -229,26 +231,30 @@ impl ModelFiles {
 
 /// Entry of a safetensors header.
 #[derive(Deserialize)]
-struct Entry {
+struct HeaderEntry {
     dtype: String,
     shape: Vec<usize>,
     data_offsets: [u64; 2],
 }
 
-fn header(file: &mut File, number: usize) -> Result<Vec<(String, Place)>> {
+fn header(file: &mut File, number: usize) -> Result<Vec<(String, TensorLocation)>> {
     let mut length = [0; 8];
     file.read_exact(&mut length).context("the file is shorter than a header")?;
     let length = u64::from_le_bytes(length);
     let size = file.metadata()?.len();
-    ensure!(length <= LONGEST_HEADER.min(size.saturating_sub(8)), "its header would have {length} bytes, more than the file or the limit of {MAX_HEADER_BYTES}");
+    ensure!(
+        length <= MAX_HEADER_BYTES.min(size.saturating_sub(8)),
+        "its header would have {length} bytes, more than the file or {MAX_HEADER_BYTES}"
+    );
     let mut text = vec![0; usize::try_from(length)?];
     file.read_exact(&mut text)?;
-    let header: HashMap<String, Value> = serde_json::from_slice(&text).context("its header is not valid JSON")?;
+    let header: HashMap<String, Value> =
+        serde_json::from_slice(&text).context("its header is not valid JSON")?;
     let tensors = header.into_iter().filter(|(name, _)| name != "__metadata__");
-    let place = |(name, entry): (String, Value)| {
+    let location = |(name, entry): (String, Value)| {
         let named = || format!("tensor '{name}'");
-        let entry: Entry = serde_json::from_value(entry).with_context(named)?;
-        let stored = Stored::Floats(match entry.dtype.as_str() {
+        let entry: HeaderEntry = serde_json::from_value(entry).with_context(named)?;
+        let format = StorageFormat::Floats(match entry.dtype.as_str() {
             "F64" => DType::F64,
             "F32" => DType::F32,
             "F16" => DType::F16,
@@ -259,17 +265,18 @@ fn header(file: &mut File, number: usize) -> Result<Vec<(String, Place)>> {
             other => bail!("{} has the unsupported dtype {other}; use F16, BF16, F32 or F64", named()),
         });
         let [start, end] = entry.data_offsets;
-        let place = Place { file: number, offset: 8 + length + start, stored, shape: entry.shape };
-        let bytes = place.bytes().with_context(named)?;
+        let location =
+            TensorLocation { file: number, offset: 8 + length + start, format, shape: entry.shape };
+        let bytes = location.bytes().with_context(named)?;
         ensure!(
             start.checked_add(bytes as u64) == Some(end),
             "{} of shape {:?} has bytes {start} to {end}, but needs {bytes} bytes",
             named(),
-            place.shape
+            location.shape
         );
-        Ok((name, place))
+        Ok((name, location))
     };
-    tensors.map(place).collect()
+    tensors.map(location).collect()
 }
 
 fn json(path: &Path) -> Result<Value> {
@@ -278,10 +285,10 @@ fn json(path: &Path) -> Result<Value> {
 }
 
 /// Returns the safetensors files of a folder: those listed in its index, or the only one.
-fn weights_of(folder: &Path) -> Result<Vec<PathBuf>> {
+fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let index = folder.join(INDEX);
     if index.exists() {
-        return weights_of_index(folder, &index);
+        return weight_files_of_index(folder, &index);
     }
     let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
     let paths: BTreeSet<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
@@ -296,9 +303,9 @@ fn weights_of(folder: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
-fn weights_of_index(folder: &Path, index: &Path) -> Result<Vec<PathBuf>> {
-    let said = json(index)?;
-    let map = said["weight_map"].as_object();
+fn weight_files_of_index(folder: &Path, index: &Path) -> Result<Vec<PathBuf>> {
+    let index_json = json(index)?;
+    let map = index_json["weight_map"].as_object();
     let map = map.with_context(|| format!("{} has no \"weight_map\"", index.display()))?;
     let names: Option<BTreeSet<&str>> = map.values().map(Value::as_str).collect();
     let names = names.with_context(|| format!("{} names files that are no text", index.display()))?;

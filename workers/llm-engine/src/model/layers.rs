@@ -9,7 +9,7 @@ use super::config::Activation;
 #[derive(Clone, Debug)]
 pub enum Linear {
     /// Float weight.
-    Full(candle_nn::Linear),
+    Float(candle_nn::Linear),
     /// GGML-quantized weight.
     Quantized(QMatMul, Option<Tensor>),
 }
@@ -21,7 +21,7 @@ impl Linear {
     /// Returns an error if the device fails.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Full(linear) => linear.forward(x),
+            Self::Float(linear) => linear.forward(x),
             Self::Quantized(matrix, None) => matrix.forward(x),
             Self::Quantized(matrix, Some(bias)) => matrix.forward(x)?.broadcast_add(bias),
         }
@@ -32,7 +32,7 @@ impl Linear {
 #[derive(Clone, Debug)]
 pub enum Embedding {
     /// Float table.
-    Full(Tensor),
+    Float(Tensor),
     /// GGML-quantized table.
     Quantized {
         /// Table (vocabulary, width).
@@ -48,7 +48,7 @@ impl Embedding {
     /// Returns the number of tokens.
     pub fn vocabulary(&self) -> Result<usize> {
         match self {
-            Self::Full(rows) => rows.dim(0),
+            Self::Float(rows) => rows.dim(0),
             Self::Quantized { vocabulary, .. } => Ok(*vocabulary),
         }
     }
@@ -59,7 +59,7 @@ impl Embedding {
     /// Returns an error if the device fails or a token is outside the table.
     pub fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Full(rows) => rows.index_select(tokens, 0),
+            Self::Float(rows) => rows.index_select(tokens, 0),
             Self::Quantized { matrix, dtype, .. } => matrix.embedding(tokens)?.to_dtype(*dtype),
         }
     }
@@ -67,7 +67,7 @@ impl Embedding {
     /// Returns an output projection that shares this table.
     pub fn head(&self) -> Linear {
         match self {
-            Self::Full(rows) => Linear::Full(candle_nn::Linear::new(rows.clone(), None)),
+            Self::Float(rows) => Linear::Float(candle_nn::Linear::new(rows.clone(), None)),
             Self::Quantized { matrix, .. } => Linear::Quantized(matrix.clone(), None),
         }
     }
@@ -104,9 +104,9 @@ impl Norm {
 #[derive(Clone, Debug)]
 pub enum GateUp {
     /// One fused projection.
-    One(Linear),
+    Fused(Linear),
     /// Two projections, whose weights are stored in different formats.
-    Two(Linear, Linear),
+    Separate(Linear, Linear),
 }
 
 /// Gated feed-forward layer: down(activation(gate x) · up x).
@@ -127,7 +127,7 @@ impl Mlp {
     /// Returns an error if the device fails.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (gate, up) = match &self.gate_up {
-            GateUp::One(both) => {
+            GateUp::Fused(both) => {
                 let both = both.forward(x)?;
                 if self.activation == Activation::Silu {
                     return self.down.forward(&swiglu(&both)?);
@@ -135,7 +135,7 @@ impl Mlp {
                 let width = both.dim(D::Minus1)? / 2;
                 (both.narrow(D::Minus1, 0, width)?, both.narrow(D::Minus1, width, width)?)
             }
-            GateUp::Two(gate, up) => (gate.forward(x)?, up.forward(x)?),
+            GateUp::Separate(gate, up) => (gate.forward(x)?, up.forward(x)?),
         };
         let gate = match self.activation {
             Activation::Silu => gate.silu()?,
@@ -149,6 +149,6 @@ impl Mlp {
 ///
 /// # Errors
 /// Returns an error if the device fails.
-pub fn capped(x: &Tensor, cap: f64) -> Result<Tensor> {
+pub fn softcap(x: &Tensor, cap: f64) -> Result<Tensor> {
     (x / cap)?.tanh()? * cap
 }

@@ -25,7 +25,7 @@ pub mod decoder;
 pub mod families;
 pub mod files;
 pub mod layers;
-pub mod parts;
+pub mod roles;
 pub mod rope;
 pub mod weights;
 
@@ -37,10 +37,10 @@ use files::{Description, ModelFiles};
 use weights::Weights;
 
 /// Cache size in bytes if neither the options nor the device determine it.
-const CACHE_BYTES: usize = 512 << 20;
+const DEFAULT_CACHE_BYTES: usize = 512 << 20;
 /// Percentage of free device memory used for weights and cache; the rest is for temporary tensors.
 #[cfg(feature = "rocm")]
-const CACHE_SHARE: usize = 85;
+const CACHE_PERCENT: usize = 85;
 
 /// Options for loading a model.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,7 +81,7 @@ pub fn load(
     progress: &mut dyn FnMut(f32),
 ) -> Result<Loaded> {
     let files = ModelFiles::open(path)?;
-    let text = text_of(&files)?;
+    let text = read_text(&files)?;
     let (decoder, bytes) = load_files(files, device, options, progress)?;
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     let name = name.map_or_else(|| "model".to_string(), |name| name.to_string_lossy().into_owned());
@@ -94,10 +94,10 @@ pub fn load(
 /// # Errors
 /// See [`load`].
 pub fn load_text(path: &Path) -> Result<Text> {
-    text_of(&ModelFiles::open(path)?)
+    read_text(&ModelFiles::open(path)?)
 }
 
-fn text_of(files: &ModelFiles) -> Result<Text> {
+fn read_text(files: &ModelFiles) -> Result<Text> {
     let text = match &files.description {
         Description::Config(_) => Text::from_folder(files.path()),
         Description::Metadata(content) => Text::from_gguf(content),
@@ -125,26 +125,31 @@ fn load_files(
     progress: &mut dyn FnMut(f32),
 ) -> Result<(Decoder, usize)> {
     let path = files.path().display().to_string();
-    let (mut config, said) = described(&mut files).with_context(|| path.clone())?;
+    let (mut config, declared) = read_config(&mut files).with_context(|| path.clone())?;
     if let Some(context) = options.context {
         ensure!(context > 0, "context length must be at least 1");
         config.context = context.min(config.context);
     }
-    let dtype = match (options.dtype, said) {
+    let dtype = match (options.dtype, declared) {
         (Some(dtype), _) => dtype,
         (None, Some("bfloat16")) if !device.is_cpu() => DType::BF16,
         (None, Some("float16")) if !device.is_cpu() => DType::F16,
         _ => DType::F32,
     };
-    let taken = matches!(dtype, DType::F32 | DType::F16) || (dtype == DType::BF16 && !device.is_cpu());
-    ensure!(taken, "{dtype:?} is not supported on this device; use f32 or f16, or bf16 on GPUs");
+    let supported = matches!(dtype, DType::F32 | DType::F16) || (dtype == DType::BF16 && !device.is_cpu());
+    ensure!(supported, "{dtype:?} is not supported on this device; use f32 or f16, or bf16 on GPUs");
     // The cache size is checked before the weights are loaded, which takes long.
     let weights = files.bytes_as(dtype);
     let bytes = match options.cache_bytes {
         Some(bytes) => bytes,
-        None => free_bytes(device)?.map_or(CACHE_BYTES, |free| free.saturating_sub(weights)),
+        None => free_bytes(device)?.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(weights)),
     };
-    let blocks = cache::fitting(&config, dtype, bytes, options.contexts.unwrap_or(cache::CONTEXTS))?;
+    let blocks = cache::blocks_that_fit(
+        &config,
+        dtype,
+        bytes,
+        options.contexts.unwrap_or(cache::DEFAULT_MAX_CONTEXTS),
+    )?;
     let bytes = weights + blocks * cache::block_bytes(&config, dtype);
     let mut weights = Weights::new(&mut files, dtype, device, progress);
     let decoder = Decoder::load(config, &mut weights, blocks, dtype, device)
@@ -155,24 +160,28 @@ fn load_files(
 }
 
 /// Reads the configuration and the data type that the files declare.
-fn described(files: &mut ModelFiles) -> Result<(DecoderConfig, Option<&'static str>)> {
+fn read_config(files: &mut ModelFiles) -> Result<(DecoderConfig, Option<&'static str>)> {
     match &files.description {
         Description::Config(config) => {
-            let family = families::of_config(config)?;
+            let family = families::from_config(config)?;
             let text = families::text_of_config(config);
             let names = [&config["torch_dtype"], &config["dtype"], &text["torch_dtype"], &text["dtype"]];
-            let named = |name: &'static str| names.iter().any(|said| **said == name).then_some(name);
+            let named = |name: &'static str| names.iter().any(|value| **value == name).then_some(name);
             let dtype = named("bfloat16").or_else(|| named("float16"));
-            Ok((DecoderConfig::of(family, text).context("config.json")?, dtype))
+            Ok((DecoderConfig::from_json(family, text).context("config.json")?, dtype))
         }
         Description::Metadata(_) => {
-            let (family, said) = metadata(files)?;
-            Ok((DecoderConfig::of(family, &said).context("the metadata, converted to config.json fields")?, None))
+            let (family, fields) = read_metadata(files)?;
+            Ok((
+                DecoderConfig::from_json(family, &fields)
+                    .context("the metadata, converted to config.json fields")?,
+                None,
+            ))
         }
     }
 }
 
-fn metadata(files: &mut ModelFiles) -> Result<(&'static config::Family, Value)> {
+fn read_metadata(files: &mut ModelFiles) -> Result<(&'static config::Family, Value)> {
     let names = ["rope_factors_short.weight", "rope_factors_long.weight", "rope_freqs.weight"];
     let mut floats = Vec::with_capacity(names.len());
     for name in names {
@@ -183,7 +192,7 @@ fn metadata(files: &mut ModelFiles) -> Result<(&'static config::Family, Value)> 
     };
     let read =
         |name: &str| floats.iter().find(|(known, _)| *known == name).and_then(|(_, list)| list.clone());
-    families::of_gguf(content, read)
+    families::from_gguf(content, read)
 }
 
 /// Returns the free memory of a GPU for weights and cache, in bytes; `None` on other devices.
@@ -191,7 +200,7 @@ fn free_bytes(device: &Device) -> Result<Option<usize>> {
     #[cfg(feature = "rocm")]
     if let Device::Rocm(device) = device {
         let free = device.free_memory()?.saturating_sub(device.memory_reserve());
-        return Ok(Some(free / 100 * CACHE_SHARE));
+        return Ok(Some(free / 100 * CACHE_PERCENT));
     }
     let _ = device;
     Ok(None)

@@ -41,7 +41,7 @@ pub enum Scaling {
     /// Divides each frequency by its own divisor.
     Divisors(Vec<f32>),
     /// LongRoPE: divides each frequency by its own divisor, which depends on the context length.
-    Long {
+    LongRope {
         /// Divisors for contexts up to `original`.
         short: Vec<f32>,
         /// Divisors for longer contexts.
@@ -58,16 +58,25 @@ impl Scaling {
     ///
     /// # Errors
     /// Returns an error for an unknown type, a missing number or a list of the wrong length.
-    pub fn of(said: &Value, original: Option<usize>, context: usize, pairs: usize) -> Result<Self> {
-        let number = |key: &str| said[key].as_f64().with_context(|| format!("{key:?} is no number"));
+    pub fn from_config(
+        config: &Value,
+        original: Option<usize>,
+        context: usize,
+        pairs: usize,
+    ) -> Result<Self> {
+        let number = |key: &str| config[key].as_f64().with_context(|| format!("{key:?} is no number"));
         let list = |key: &str| -> Result<Vec<f32>> {
-            let list: Vec<f32> =
-                serde_json::from_value(said[key].clone()).with_context(|| format!("{key:?} is not a list of numbers"))?;
-            ensure!(list.len() == pairs, "{key:?} has {} numbers, but there are {pairs} frequencies", list.len());
+            let list: Vec<f32> = serde_json::from_value(config[key].clone())
+                .with_context(|| format!("{key:?} is not a list of numbers"))?;
+            ensure!(
+                list.len() == pairs,
+                "{key:?} has {} numbers, but there are {pairs} frequencies",
+                list.len()
+            );
             Ok(list)
         };
-        let bound = |key: &str, default: f64| said[key].as_f64().unwrap_or(default);
-        let kind = [&said["rope_type"], &said["type"]].into_iter().find_map(Value::as_str);
+        let bound = |key: &str, default: f64| config[key].as_f64().unwrap_or(default);
+        let kind = [&config["rope_type"], &config["type"]].into_iter().find_map(Value::as_str);
         Ok(match kind {
             None | Some("default") => Self::None,
             Some("linear") => Self::Linear(number("factor")?),
@@ -78,22 +87,25 @@ impl Scaling {
                 original: number("original_max_position_embeddings")?,
             },
             Some("yarn") => {
-                let inner = said["original_max_position_embeddings"].as_u64().map(|size| size as usize);
+                let inner = config["original_max_position_embeddings"].as_u64().map(|size| size as usize);
                 let original = inner.or(original).unwrap_or(context) as f64;
-                let factor = said["factor"].as_f64().unwrap_or(context as f64 / original);
+                let factor = config["factor"].as_f64().unwrap_or(context as f64 / original);
                 let (fast, slow) = (bound("beta_fast", 32.0), bound("beta_slow", 1.0));
                 ensure!(
                     factor >= 1.0 && factor.is_finite(),
                     "\"factor\" is {factor}, but must be at least 1"
                 );
-                ensure!(original >= 1.0, "\"original_max_position_embeddings\" is {original}, but must be at least 1");
+                ensure!(
+                    original >= 1.0,
+                    "\"original_max_position_embeddings\" is {original}, but must be at least 1"
+                );
                 ensure!(
                     slow > 0.0 && fast > slow,
                     "\"beta_fast\" is {fast} and \"beta_slow\" is {slow}, but 0 < beta_slow < beta_fast is required"
                 );
                 let scale = |by: f64| 0.1 * by * factor.ln() + 1.0;
-                let scales = [&said["mscale"], &said["mscale_all_dim"]].map(Value::as_f64);
-                let magnitude = match (said["attention_factor"].as_f64(), scales) {
+                let scales = [&config["mscale"], &config["mscale_all_dim"]].map(Value::as_f64);
+                let magnitude = match (config["attention_factor"].as_f64(), scales) {
                     (Some(magnitude), _) => magnitude,
                     (None, [Some(own), Some(all)]) if own != 0.0 && all != 0.0 => scale(own) / scale(all),
                     (None, _) => scale(1.0),
@@ -102,16 +114,24 @@ impl Scaling {
             }
             Some("divisors") => Self::Divisors(list("divisors")?),
             Some("longrope" | "su") => {
-                let inner = said["original_max_position_embeddings"].as_u64().map(|size| size as usize);
+                let inner = config["original_max_position_embeddings"].as_u64().map(|size| size as usize);
                 let original = original.or(inner).unwrap_or(context);
-                ensure!(original > 1, "\"original_max_position_embeddings\" is {original}, but must be at least 2");
-                let factor = said["factor"].as_f64().unwrap_or(context as f64 / original as f64);
-                let magnitude = match said["attention_factor"].as_f64() {
+                ensure!(
+                    original > 1,
+                    "\"original_max_position_embeddings\" is {original}, but must be at least 2"
+                );
+                let factor = config["factor"].as_f64().unwrap_or(context as f64 / original as f64);
+                let magnitude = match config["attention_factor"].as_f64() {
                     Some(magnitude) => magnitude,
                     None if factor > 1.0 => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
                     None => 1.0,
                 };
-                Self::Long { short: list("short_factor")?, long: list("long_factor")?, original, magnitude }
+                Self::LongRope {
+                    short: list("short_factor")?,
+                    long: list("long_factor")?,
+                    original,
+                    magnitude,
+                }
             }
             Some(other) => {
                 bail!("the type {other:?} is not known; use default, linear, llama3, longrope or yarn")
@@ -120,7 +140,7 @@ impl Scaling {
     }
 
     /// Returns the extended context length, or 0 if the scaling does not define one.
-    pub fn reach(&self) -> usize {
+    pub fn extended_context(&self) -> usize {
         match self {
             Self::Yarn { factor, original, .. } => (factor * original) as usize,
             _ => 0,
@@ -130,7 +150,7 @@ impl Scaling {
     /// Returns the factor of sines and cosines.
     fn magnitude(&self) -> f64 {
         match self {
-            Self::Long { magnitude, .. } | Self::Yarn { magnitude, .. } => *magnitude,
+            Self::LongRope { magnitude, .. } | Self::Yarn { magnitude, .. } => *magnitude,
             _ => 1.0,
         }
     }
@@ -142,7 +162,7 @@ pub struct Rope {
     /// Base of the frequencies.
     pub theta: f64,
     /// Number of leading elements of a head that are rotated; even.
-    pub turned: usize,
+    pub rotary_dim: usize,
     /// Modification of the frequencies.
     pub scaling: Scaling,
 }
@@ -150,23 +170,23 @@ pub struct Rope {
 impl Rope {
     /// Returns the angle per position of each pair, for sequences of at most `context` positions.
     pub fn frequencies(&self, context: usize) -> Vec<f32> {
-        let pairs = 0..self.turned / 2;
-        let plain = |pair: usize| self.theta.powf(-2.0 * pair as f64 / self.turned as f64);
+        let pairs = 0..self.rotary_dim / 2;
+        let plain = |pair: usize| self.theta.powf(-2.0 * pair as f64 / self.rotary_dim as f64);
         let divided = |by: &[f32]| pairs.clone().zip(by).map(|(pair, &by)| plain(pair) / by as f64).collect();
         let frequencies: Vec<f64> = match &self.scaling {
             Scaling::None => pairs.map(plain).collect(),
             Scaling::Linear(factor) => pairs.map(|pair| plain(pair) / factor).collect(),
             Scaling::Divisors(by) => divided(by),
-            Scaling::Long { short, long, original, .. } => {
+            Scaling::LongRope { short, long, original, .. } => {
                 divided(if context > *original { long } else { short })
             }
             Scaling::Yarn { factor, original, fast, slow, .. } => {
                 // Index of the pair that rotates this many times over the original context.
                 let turning = |times: f64| {
-                    self.turned as f64 * (original / (times * TAU)).ln() / (2.0 * self.theta.ln())
+                    self.rotary_dim as f64 * (original / (times * TAU)).ln() / (2.0 * self.theta.ln())
                 };
                 let first = turning(*fast).floor().max(0.0);
-                let last = turning(*slow).ceil().min(self.turned as f64 - 1.0);
+                let last = turning(*slow).ceil().min(self.rotary_dim as f64 - 1.0);
                 // As in transformers, to avoid a division by zero.
                 let width = if first == last { 1e-3 } else { last - first };
                 pairs
@@ -190,13 +210,13 @@ impl Rope {
 }
 
 /// Cosines and sines of all positions, (positions, pairs) each.
-pub struct Table {
+pub struct RotaryTable {
     cos: Tensor,
     sin: Tensor,
     interleaved: bool,
 }
 
-impl Table {
+impl RotaryTable {
     /// Computes the table for positions below `context`. With `interleaved`, neighboring elements form pairs;
     /// otherwise elements of both halves do.
     ///
@@ -210,7 +230,7 @@ impl Table {
         device: &Device,
     ) -> candle_core::Result<Self> {
         let frequencies = rope.frequencies(context);
-        let frequencies = Tensor::from_vec(frequencies, (1, rope.turned / 2), device)?;
+        let frequencies = Tensor::from_vec(frequencies, (1, rope.rotary_dim / 2), device)?;
         let positions = Tensor::arange(0u32, context as u32, device)?.to_dtype(DType::F32)?.unsqueeze(1)?;
         let angles = positions.broadcast_mul(&frequencies)?;
         let magnitude = rope.scaling.magnitude();
@@ -225,35 +245,35 @@ impl Table {
     ///
     /// # Errors
     /// Returns an error if the device fails or a position is beyond the context.
-    pub fn at(&self, positions: &Tensor) -> candle_core::Result<Angles> {
+    pub fn lookup(&self, positions: &Tensor) -> candle_core::Result<RowAngles> {
         let (cos, sin) = (self.cos.index_select(positions, 0)?, self.sin.index_select(positions, 0)?);
-        Ok(Angles { cos, sin, interleaved: self.interleaved })
+        Ok(RowAngles { cos, sin, interleaved: self.interleaved })
     }
 }
 
 /// Cosines and sines of a step's rows, shared by its layers.
-pub struct Angles {
+pub struct RowAngles {
     cos: Tensor,
     sin: Tensor,
     interleaved: bool,
 }
 
-impl Angles {
+impl RowAngles {
     /// Rotates contiguous queries or keys (rows, heads, width).
     ///
     /// # Errors
     /// Returns an error if the device fails.
-    pub fn turn(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+    pub fn rotate(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         let width = x.dim(D::Minus1)?;
-        let turned = 2 * self.cos.dim(D::Minus1)?;
-        if turned == width {
-            return self.turn_all(x);
+        let rotary_dim = 2 * self.cos.dim(D::Minus1)?;
+        if rotary_dim == width {
+            return self.rotate_all(x);
         }
-        let first = self.turn_all(&x.narrow(D::Minus1, 0, turned)?.contiguous()?)?;
-        Tensor::cat(&[&first, &x.narrow(D::Minus1, turned, width - turned)?], D::Minus1)
+        let first = self.rotate_all(&x.narrow(D::Minus1, 0, rotary_dim)?.contiguous()?)?;
+        Tensor::cat(&[&first, &x.narrow(D::Minus1, rotary_dim, width - rotary_dim)?], D::Minus1)
     }
 
-    fn turn_all(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+    fn rotate_all(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         if !self.interleaved {
             return rope_thd(&x.unsqueeze(0)?, &self.cos, &self.sin)?.squeeze(0);
         }

@@ -1,34 +1,43 @@
 //! Validation of sampling parameters.
-use super::settings::{LOGIT_BIAS, SETTINGS, Sampling};
-use crate::request::Refused;
+use super::settings::{LOGIT_BIAS_RANGE, SETTINGS, Sampling};
+use crate::request::RequestError;
 
 /// Maximum number of tokens with a bias.
-const BIASES: usize = 300;
+const MAX_LOGIT_BIASES: usize = 300;
 
 /// Checks that all fields are in range, for a model of `vocabulary` tokens. The ranges are OpenAI's where it
 /// defines them.
 ///
 /// # Errors
 /// Returns [`RequestError::Invalid`] for the first field that is out of range.
-pub fn check(sampling: &Sampling, vocabulary: usize) -> Result<(), Refused> {
+pub fn check(sampling: &Sampling, vocabulary: usize) -> Result<(), RequestError> {
     for setting in SETTINGS {
         setting.check(sampling).map_err(|why| invalid(setting.name, why))?;
     }
     let biases = &sampling.logit_bias;
-    if biases.len() > BIASES {
-        return Err(invalid("logit_bias", format!("has {} tokens, but at most {BIASES} are allowed", biases.len())));
+    if biases.len() > MAX_LOGIT_BIASES {
+        return Err(invalid(
+            "logit_bias",
+            format!("has {} tokens, but at most {MAX_LOGIT_BIASES} are allowed", biases.len()),
+        ));
     }
     for (token, bias) in biases {
         if *token as usize >= vocabulary {
-            return Err(invalid("logit_bias", format!("token {token} is not in the vocabulary of {vocabulary} tokens")));
+            return Err(invalid(
+                "logit_bias",
+                format!("token {token} is not in the vocabulary of {vocabulary} tokens"),
+            ));
         }
-        if !(LOGIT_BIAS[0]..=LOGIT_BIAS[1]).contains(bias) {
-            return Err(invalid("logit_bias", format!("the bias {bias} of token {token} must be in -100..=100")));
+        if !(LOGIT_BIAS_RANGE[0]..=LOGIT_BIAS_RANGE[1]).contains(bias) {
+            return Err(invalid(
+                "logit_bias",
+                format!("the bias {bias} of token {token} must be in -100..=100"),
+            ));
         }
     }
     Ok(())
 }
 
-fn invalid(field: &'static str, why: String) -> Refused {
-    Refused::Invalid { field, why }
+fn invalid(field: &'static str, why: String) -> RequestError {
+    RequestError::Invalid { field, why }
 }

@@ -17,13 +17,13 @@
 //! kept.
 mod check;
 mod cumulative;
-mod cuts;
 mod largest;
 mod mask;
 mod penalties;
 mod row;
 mod sampler;
 pub mod settings;
+mod thresholds;
 
 pub use check::check;
 pub use row::Row;

@@ -5,7 +5,7 @@ use super::row::Row;
 
 /// Adjustment of the logit of one token.
 #[derive(Clone, Copy, Default)]
-struct Touch {
+struct Adjustment {
     token: u32,
     bias: f32,
     /// Number of occurrences in the generated text.
@@ -18,7 +18,7 @@ struct Touch {
 #[derive(Debug, Default)]
 pub(super) struct Penalties {
     /// For each token of the vocabulary its index among a row's adjustments, plus 1; 0 means none.
-    places: Vec<u32>,
+    indices: Vec<u32>,
 }
 
 impl Penalties {
@@ -26,25 +26,25 @@ impl Penalties {
     /// frequency penalties.
     pub(super) fn apply(&mut self, logits: &Tensor, rows: &[Row]) -> Result<Tensor> {
         let (count, vocabulary) = logits.dims2()?;
-        self.places.resize(vocabulary, 0);
-        let touches = rows.iter().map(|row| self.touches(row)).collect::<Result<Vec<_>>>()?;
-        let width = touches.iter().map(Vec::len).max().unwrap_or(0);
+        self.indices.resize(vocabulary, 0);
+        let adjustments = rows.iter().map(|row| self.adjustments(row)).collect::<Result<Vec<_>>>()?;
+        let width = adjustments.iter().map(Vec::len).max().unwrap_or(0);
         if width == 0 {
             return Ok(logits.clone());
         }
         let mut tokens = Vec::with_capacity(count * width);
         let (mut bias, mut repeat, mut off) = (Vec::new(), Vec::new(), Vec::new());
-        for (row, touches) in rows.iter().zip(&touches) {
+        for (row, adjustments) in rows.iter().zip(&adjustments) {
             let sampling = row.sampling;
             // Rows with fewer adjustments repeat their first one; writing the same value twice is harmless.
-            let first = touches.first().copied().unwrap_or_default();
-            for place in 0..width {
-                let touch = touches.get(place).copied().unwrap_or(first);
-                tokens.push(touch.token);
-                bias.push(touch.bias);
-                repeat.push(if touch.seen { sampling.repetition_penalty } else { 1.0 });
-                let presence = if touch.count > 0 { sampling.presence_penalty } else { 0.0 };
-                off.push(presence + sampling.frequency_penalty * touch.count as f32);
+            let first = adjustments.first().copied().unwrap_or_default();
+            for index in 0..width {
+                let adjustment = adjustments.get(index).copied().unwrap_or(first);
+                tokens.push(adjustment.token);
+                bias.push(adjustment.bias);
+                repeat.push(if adjustment.seen { sampling.repetition_penalty } else { 1.0 });
+                let presence = if adjustment.count > 0 { sampling.presence_penalty } else { 0.0 };
+                off.push(presence + sampling.frequency_penalty * adjustment.count as f32);
             }
         }
         bias.append(&mut repeat);
@@ -58,39 +58,43 @@ impl Penalties {
         logits.scatter(&tokens, &(repeated - parameters.get(2)?)?, 1)
     }
 
-    fn touches(&mut self, row: &Row) -> Result<Vec<Touch>> {
+    fn adjustments(&mut self, row: &Row) -> Result<Vec<Adjustment>> {
         let sampling = row.sampling;
         let biases = sampling.logit_bias.iter();
-        let biased = biases.map(|(token, bias)| Touch { token: *token, bias: *bias, ..Touch::default() });
+        let biased =
+            biases.map(|(token, bias)| Adjustment { token: *token, bias: *bias, ..Adjustment::default() });
         let repeats = sampling.repetition_penalty != 1.0;
         // Long contexts are scanned only if a penalty needs them.
         let [prompt, text] = if repeats { [row.prompt, row.written] } else { [&[][..]; 2] };
         let seen = prompt.iter().chain(text);
-        let seen = seen.map(|token| Touch { token: *token, seen: true, ..Touch::default() });
+        let seen = seen.map(|token| Adjustment { token: *token, seen: true, ..Adjustment::default() });
         let counts = sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0;
         let counted = if counts { row.written } else { &[] }.iter();
-        let counted = counted.map(|token| Touch { token: *token, count: 1, ..Touch::default() });
-        let mut touches = Vec::new();
-        let merged = biased.chain(seen).chain(counted).try_for_each(|touch| self.merge(&mut touches, touch));
-        for touch in &touches {
-            self.places[touch.token as usize] = 0;
+        let counted = counted.map(|token| Adjustment { token: *token, count: 1, ..Adjustment::default() });
+        let mut adjustments = Vec::new();
+        let merged = biased
+            .chain(seen)
+            .chain(counted)
+            .try_for_each(|adjustment| self.merge(&mut adjustments, adjustment));
+        for adjustment in &adjustments {
+            self.indices[adjustment.token as usize] = 0;
         }
-        merged.map(|()| touches)
+        merged.map(|()| adjustments)
     }
 
-    fn merge(&mut self, touches: &mut Vec<Touch>, touch: Touch) -> Result<()> {
-        let vocabulary = self.places.len();
-        let Some(place) = self.places.get_mut(touch.token as usize) else {
-            bail!("token {} is not in the vocabulary of {vocabulary} tokens", touch.token)
+    fn merge(&mut self, adjustments: &mut Vec<Adjustment>, adjustment: Adjustment) -> Result<()> {
+        let vocabulary = self.indices.len();
+        let Some(index) = self.indices.get_mut(adjustment.token as usize) else {
+            bail!("token {} is not in the vocabulary of {vocabulary} tokens", adjustment.token)
         };
-        if *place == 0 {
-            touches.push(touch);
-            *place = touches.len() as u32;
+        if *index == 0 {
+            adjustments.push(adjustment);
+            *index = adjustments.len() as u32;
         } else {
-            let merged = &mut touches[*place as usize - 1];
-            merged.bias += touch.bias;
-            merged.count += touch.count;
-            merged.seen |= touch.seen;
+            let merged = &mut adjustments[*index as usize - 1];
+            merged.bias += adjustment.bias;
+            merged.count += adjustment.count;
+            merged.seen |= adjustment.seen;
         }
         Ok(())
     }

@@ -1,16 +1,16 @@
 //! Sampling of a whole batch with one read back.
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::cumulative::{Cumulative, Passing};
-use super::cuts::{self, Cuts};
+use super::cumulative::{Crossing, CumulativeSearch};
 use super::largest::largest;
 use super::mask::Masks;
 use super::penalties::Penalties;
 use super::row::Row;
+use super::thresholds::{self, Thresholds};
 use crate::request::LogProb;
 
 /// Maximum vocabulary size: tokens are read back as f32, which represents integers exactly up to here.
-const VOCABULARY: usize = 1 << 24;
+const MAX_VOCABULARY: usize = 1 << 24;
 
 /// A sampled token.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub struct Sampled {
 pub struct Sampler {
     penalties: Penalties,
     masks: Masks,
-    cumulative: Cumulative,
+    cumulative: CumulativeSearch,
 }
 
 impl Sampler {
@@ -47,7 +47,7 @@ impl Sampler {
     /// possible token, or the device fails.
     pub fn sample(&mut self, logits: &Tensor, rows: &[Row]) -> Result<Vec<Sampled>> {
         let (count, vocabulary) = logits.dims2()?;
-        if count != rows.len() || vocabulary == 0 || vocabulary > VOCABULARY {
+        if count != rows.len() || vocabulary == 0 || vocabulary > MAX_VOCABULARY {
             bail!(
                 "cannot sample {} rows from logits of shape {:?}: one row each and a vocabulary of 1 to 2^24 are required",
                 rows.len(),
@@ -64,23 +64,24 @@ impl Sampler {
         let tokens = self.tokens(&adjusted, &best, rows)?;
         // The sum detects NaN and infinity in any logit.
         let mut columns = vec![tokens.clone(), logits.sum_keepdim(1)?, best];
-        let told = rows.iter().filter_map(|row| row.logprobs).max().map(|told| told.min(vocabulary));
-        if let Some(told) = told {
+        let top_count =
+            rows.iter().filter_map(|row| row.logprobs).max().map(|top_count| top_count.min(vocabulary));
+        if let Some(top_count) = top_count {
             let top = logits.max_keepdim(1)?;
             let sums = logits.broadcast_sub(&top)?.exp()?.sum_keepdim(1)?.log()?;
             let norm = (top + sums)?;
             columns.push((logits.gather(&tokens.to_dtype(DType::U32)?, 1)? - &norm)?);
-            if told > 0 {
-                let (values, places) = largest(&logits, told)?;
+            if top_count > 0 {
+                let (values, places) = largest(&logits, top_count)?;
                 columns.extend([places, values.broadcast_sub(&norm)?]);
             }
         }
         let read = Tensor::cat(&columns, 1)?.to_vec2::<f32>()?;
-        let told = told.unwrap_or(0);
+        let top_count = top_count.unwrap_or(0);
         read.iter()
             .zip(rows)
             .enumerate()
-            .map(|(index, (read, row))| sampled(index, read, row, told, vocabulary))
+            .map(|(index, (read, row))| sampled(index, read, row, top_count, vocabulary))
             .collect()
     }
 
@@ -93,16 +94,16 @@ impl Sampler {
         let vocabulary = adjusted.dim(1)?;
         let parameters = Parameters::upload(rows, vocabulary, adjusted.device())?;
         let scaled = adjusted.broadcast_sub(best)?.broadcast_div(&parameters.temperature)?;
-        let mut least = parameters.cuts.least(&scaled, &mut self.cumulative)?;
+        let mut threshold = parameters.thresholds.threshold(&scaled, &mut self.cumulative)?;
         if let Some(min_p) = &parameters.min_p {
-            least = Some(match least {
-                Some(least) => least.maximum(min_p)?,
+            threshold = Some(match threshold {
+                Some(threshold) => threshold.maximum(min_p)?,
                 None => min_p.clone(),
             });
         }
-        let weights = cuts::weights(&scaled, least.as_ref())?;
-        let row = &parameters.cuts.row;
-        let drawn = self.cumulative.place(&weights, &parameters.draw, row, Passing::Above)?;
+        let weights = thresholds::weights(&scaled, threshold.as_ref())?;
+        let row = &parameters.thresholds.row;
+        let drawn = self.cumulative.find(&weights, &parameters.draw, row, Crossing::Above)?;
         match &parameters.greedy {
             Some(greedy) => greedy.gt(0f32)?.where_cond(&first()?, &drawn),
             None => Ok(drawn),
@@ -117,7 +118,7 @@ const COLUMNS: usize = 8;
 struct Parameters {
     temperature: Tensor,
     draw: Tensor,
-    cuts: Cuts,
+    thresholds: Thresholds,
     /// Logarithm of min-p.
     min_p: Option<Tensor>,
     /// 1 for greedy rows, 0 for others.
@@ -160,7 +161,7 @@ impl Parameters {
         Ok(Self {
             temperature: column(1)?,
             draw: column(2)?,
-            cuts: Cuts {
+            thresholds: Thresholds {
                 top_k: some(rows.iter().any(|row| top_k(row) < vocabulary as f32), 3)?,
                 top_p: share.map(|share| Ok::<_, candle_core::Error>((share, column(5)?))).transpose()?,
                 row: column(0)?,
@@ -174,7 +175,7 @@ impl Parameters {
 /// Interprets the values that were read back for a row: the token, the sum of its logits, the largest
 /// adjusted logit, and optionally the token's log probability, `top_count` positions and their log
 /// probabilities.
-fn sampled(index: usize, read: &[f32], row: &Row, told: usize, vocabulary: usize) -> Result<Sampled> {
+fn sampled(index: usize, read: &[f32], row: &Row, top_count: usize, vocabulary: usize) -> Result<Sampled> {
     let [token, sum, best, logprobs @ ..] = read else { bail!("read {} values of row {index}", read.len()) };
     if sum.is_nan() || *sum == f32::INFINITY {
         bail!(
@@ -182,13 +183,15 @@ fn sampled(index: usize, read: &[f32], row: &Row, told: usize, vocabulary: usize
         )
     }
     if *best == f32::NEG_INFINITY {
-        bail!("no token of row {index} has a probability above 0: its mask allows only tokens with a logit of negative infinity")
+        bail!(
+            "no token of row {index} has a probability above 0: its mask allows only tokens with a logit of negative infinity"
+        )
     }
     let token = *token as u32;
     let (Some(asked), [own, top @ ..]) = (row.logprobs, logprobs) else {
         return Ok(Sampled { token, logprob: None, top: Vec::new() });
     };
-    let (places, values) = top.split_at(told.min(top.len()));
+    let (places, values) = top.split_at(top_count.min(top.len()));
     let pairs = places.iter().zip(values).filter(|(place, _)| (**place as usize) < vocabulary);
     let top =
         pairs.take(asked).map(|(place, value)| LogProb { token: *place as u32, logprob: *value }).collect();

@@ -92,7 +92,7 @@ settings! {
 }
 
 /// Minimum and maximum of each bias in [`Sampling::logit_bias`].
-pub const LOGIT_BIAS: [f32; 2] = [-100.0, 100.0];
+pub const LOGIT_BIAS_RANGE: [f32; 2] = [-100.0, 100.0];
 
 impl Setting {
     /// Returns the setting with this name or alias.

@@ -19,15 +19,15 @@ impl Text {
         let tokenizer = Tokenizer::from_file(&path).map_err(Error::msg);
         let tokenizer = tokenizer.with_context(|| format!("cannot read the tokenizer {}", path.display()))?;
         let config = json(folder, "tokenizer_config.json")?;
-        let bos = named(&config["bos_token"]).unwrap_or_default();
-        let eos = named(&config["eos_token"]).unwrap_or_default();
+        let bos = token_text(&config["bos_token"]).unwrap_or_default();
+        let eos = token_text(&config["eos_token"]).unwrap_or_default();
         let mut ends = Vec::new();
         for file in ["generation_config.json", "config.json"] {
             let config = json(folder, file)?;
             // Multimodal models keep it in the configuration of the text model.
-            for said in [&config["eos_token_id"], &config["text_config"]["eos_token_id"]] {
-                let said = said.as_array().map_or(std::slice::from_ref(said), Vec::as_slice);
-                ends.extend(said.iter().filter_map(Value::as_u64).filter_map(|id| u32::try_from(id).ok()));
+            for ids in [&config["eos_token_id"], &config["text_config"]["eos_token_id"]] {
+                let ids = ids.as_array().map_or(std::slice::from_ref(ids), Vec::as_slice);
+                ends.extend(ids.iter().filter_map(Value::as_u64).filter_map(|id| u32::try_from(id).ok()));
             }
         }
         ends.extend(tokenizer.token_to_id(eos));
@@ -39,16 +39,19 @@ impl Text {
 }
 
 fn template(folder: &Path, config: &Value, bos: &str, eos: &str) -> Result<Option<ChatTemplate>> {
-    let beside = json(folder, "chat_template.json")?;
-    let kept =
-        if config["chat_template"].is_null() { &beside["chat_template"] } else { &config["chat_template"] };
+    let separate_file = json(folder, "chat_template.json")?;
+    let in_config = if config["chat_template"].is_null() {
+        &separate_file["chat_template"]
+    } else {
+        &config["chat_template"]
+    };
     let of_name = |name: &str| -> Option<String> {
-        let kept = kept.as_array()?.iter().find(|template| template["name"] == name)?;
-        kept["template"].as_str().map(str::to_owned)
+        let in_config = in_config.as_array()?.iter().find(|template| template["name"] == name)?;
+        in_config["template"].as_str().map(str::to_owned)
     };
     let default = match read(folder, "chat_template.jinja")? {
         Some(text) => Some(text),
-        None => kept.as_str().map(str::to_owned).or_else(|| of_name("default")),
+        None => in_config.as_str().map(str::to_owned).or_else(|| of_name("default")),
     };
     let tool_use = match read(folder, "additional_chat_templates/tool_use.jinja")? {
         Some(text) => Some(text),
@@ -58,7 +61,7 @@ fn template(folder: &Path, config: &Value, bos: &str, eos: &str) -> Result<Optio
 }
 
 /// Returns the text of a token in a configuration, which is a string or an object with `content`.
-fn named(token: &Value) -> Option<&str> {
+fn token_text(token: &Value) -> Option<&str> {
     token.as_str().or(token["content"].as_str())
 }
 

@@ -14,14 +14,14 @@
 mod folder;
 mod gguf;
 mod gguf_metadata;
-mod gguf_models;
+mod gguf_tokenizers;
 mod grammar;
-mod pieces;
 mod stream;
 mod template;
+mod token_bytes;
 mod tokenizer;
 
 pub use grammar::Grammar;
-pub use stream::{Piece, TextStream};
+pub use stream::{TextChunk, TextStream};
 pub use template::ChatTemplate;
 pub use tokenizer::Text;

@@ -93,20 +93,20 @@ fn environment() -> Environment<'static> {
     environment.set_lstrip_blocks(true);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_function("raise_exception", |message: String| -> Result<String, minijinja::Error> {
-        Err(refusal(message))
+        Err(template_error(message))
     });
     environment.add_function("strftime_now", |format: String| -> Result<String, minijinja::Error> {
         let mut text = String::new();
         match write!(text, "{}", chrono::Local::now().format(&format)) {
             Ok(()) => Ok(text),
-            Err(_) => Err(refusal(format!("{format:?} is not a valid date format"))),
+            Err(_) => Err(template_error(format!("{format:?} is not a valid date format"))),
         }
     });
     environment.add_filter("tojson", to_json);
     environment
 }
 
-fn refusal(message: String) -> minijinja::Error {
+fn template_error(message: String) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, message)
 }
 
@@ -147,24 +147,24 @@ fn to_json(value: Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja
     options.assert_all_used()?;
     let (item, key) = match separators.as_deref() {
         Some([item, key]) => (item.clone(), key.clone()),
-        Some(_) => return Err(refusal("separators must be two strings".into())),
+        Some(_) => return Err(template_error("separators must be two strings".into())),
         None if indent.is_some() => (",".into(), ": ".into()),
         None => (", ".into(), ": ".into()),
     };
-    let failed = |error: serde_json::Error| refusal(format!("cannot write JSON: {error}"));
+    let failed = |error: serde_json::Error| template_error(format!("cannot write JSON: {error}"));
     let mut json = serde_json::to_value(&value).map_err(failed)?;
     if sorted {
         json.sort_all_objects();
     }
     let mut bytes = Vec::new();
-    let style = Style { item, key, indent, depth: 0, filled: false };
+    let style = JsonStyle { item, key, indent, depth: 0, filled: false };
     json.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, style)).map_err(failed)?;
-    let text = String::from_utf8(bytes).map_err(|error| refusal(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|error| template_error(error.to_string()))?;
     Ok(Jinja::from_safe_string(text))
 }
 
 /// JSON formatter in the style of Python's `json.dumps`.
-struct Style {
+struct JsonStyle {
     item: String,
     key: String,
     /// Spaces per nesting level, with each item on its own line; `None` writes one line.
@@ -174,7 +174,7 @@ struct Style {
     filled: bool,
 }
 
-impl Style {
+impl JsonStyle {
     fn line<W: ?Sized + io::Write>(&self, writer: &mut W) -> io::Result<()> {
         match self.indent {
             Some(indent) => write!(writer, "\n{}", " ".repeat(indent * self.depth)),
@@ -206,7 +206,7 @@ impl Style {
     }
 }
 
-impl Formatter for Style {
+impl Formatter for JsonStyle {
     fn begin_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
         self.begin(writer, "[")
     }

@@ -3,18 +3,18 @@ use anyhow::{Context, Error, Result, bail, ensure};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-use super::grammar::{Grammar, Grammars};
-use super::pieces::Pieces;
+use super::grammar::{Grammar, GrammarCompiler};
 use super::template::ChatTemplate;
+use super::token_bytes::TokenBytes;
 use crate::request::Constraint;
 
 /// A model's tokenizer, end-of-text tokens, chat template and grammar compiler.
 pub struct Text {
     tokenizer: Tokenizer,
-    pieces: Pieces,
+    token_bytes: TokenBytes,
     ends: Vec<u32>,
     template: Option<ChatTemplate>,
-    grammars: Grammars,
+    grammar_compiler: GrammarCompiler,
 }
 
 impl Text {
@@ -25,13 +25,13 @@ impl Text {
     pub fn new(mut tokenizer: Tokenizer, mut ends: Vec<u32>, template: Option<ChatTemplate>) -> Result<Text> {
         // Padding and truncation are training settings that would alter prompts.
         tokenizer.with_padding(None).with_truncation(None).map_err(Error::msg)?;
-        let pieces = Pieces::of(&tokenizer);
+        let token_bytes = TokenBytes::of(&tokenizer);
         ends.sort_unstable();
         ends.dedup();
-        if let Some(end) = ends.iter().find(|end| **end as usize >= pieces.count()) {
-            bail!("end-of-text token {end} is not among the {} tokens of the tokenizer", pieces.count());
+        if let Some(end) = ends.iter().find(|end| **end as usize >= token_bytes.count()) {
+            bail!("end-of-text token {end} is not among the {} tokens of the tokenizer", token_bytes.count());
         }
-        Ok(Self { tokenizer, pieces, ends, template, grammars: Grammars::default() })
+        Ok(Self { tokenizer, token_bytes, ends, template, grammar_compiler: GrammarCompiler::default() })
     }
 
     /// Tokenizes `text`. If `special`, adds the tokens that the model expects around a text. Special tokens
@@ -53,7 +53,7 @@ impl Text {
     /// Currently never fails.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
         let mut text = self.decode_after(tokens)?;
-        if self.pieces.drops_first_space() && text.starts_with(' ') {
+        if self.token_bytes.drops_first_space() && text.starts_with(' ') {
             text.remove(0);
         }
         Ok(text)
@@ -64,28 +64,28 @@ impl Text {
     /// # Errors
     /// Currently never fails.
     pub fn decode_after(&self, tokens: &[u32]) -> Result<String> {
-        let bytes: Vec<u8> = tokens.iter().flat_map(|token| self.shown(*token)).copied().collect();
+        let bytes: Vec<u8> = tokens.iter().flat_map(|token| self.visible_bytes(*token)).copied().collect();
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Returns the display text of a token for log probabilities, including special tokens. Partial
     /// characters become U+FFFD.
     pub fn token_text(&self, token: u32) -> String {
-        String::from_utf8_lossy(self.pieces.bytes(token).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(self.token_bytes.bytes(token).unwrap_or_default()).into_owned()
     }
 
     /// Returns the bytes of a token, including special tokens; `None` if there is no such token.
     pub fn token_bytes(&self, token: u32) -> Option<&[u8]> {
-        self.pieces.bytes(token)
+        self.token_bytes.bytes(token)
     }
 
     /// Returns the highest token id of the tokenizer plus one. A model's vocabulary may be larger.
     pub fn vocabulary(&self) -> usize {
-        self.pieces.count()
+        self.token_bytes.count()
     }
 
     /// Returns true if `token` ends a text.
-    pub fn ends(&self, token: u32) -> bool {
+    pub fn is_end(&self, token: u32) -> bool {
         self.ends.binary_search(&token).is_ok()
     }
 
@@ -112,11 +112,11 @@ impl Text {
     /// Returns an error if the schema is invalid, unsupported or too large.
     pub fn grammar(&self, constraint: &Constraint) -> Result<Grammar> {
         ensure!(!self.ends.is_empty(), "a grammar needs an end-of-text token, which the model does not have");
-        self.grammars.start(&self.pieces, &self.ends, constraint)
+        self.grammar_compiler.compile(&self.token_bytes, &self.ends, constraint)
     }
 
     /// Returns the bytes that a token adds to a text.
-    pub(super) fn shown(&self, token: u32) -> &[u8] {
-        self.pieces.shown(token)
+    pub(super) fn visible_bytes(&self, token: u32) -> &[u8] {
+        self.token_bytes.visible_bytes(token)
     }
 }

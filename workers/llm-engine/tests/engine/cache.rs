@@ -1,5 +1,5 @@
 //! A cache of numbers instead of tensors, which detects reads and writes of wrong positions.
-use llm_engine::step::{BLOCK, Step};
+use llm_engine::step::{BLOCK_SIZE, Step};
 
 /// Hashes two numbers.
 pub fn mix(a: u64, b: u64) -> u64 {
@@ -35,13 +35,13 @@ pub struct Cache {
 
 impl Cache {
     pub fn new(blocks: usize) -> Self {
-        Self { cells: (0..blocks * BLOCK).map(|slot| mix(77, slot as u64)).collect() }
+        Self { cells: (0..blocks * BLOCK_SIZE).map(|slot| mix(77, slot as u64)).collect() }
     }
 
     pub fn copy(&mut self, pairs: &[(u32, u32)]) {
         for &(from, to) in pairs {
-            let from = from as usize * BLOCK;
-            self.cells.copy_within(from..from + BLOCK, to as usize * BLOCK);
+            let from = from as usize * BLOCK_SIZE;
+            self.cells.copy_within(from..from + BLOCK_SIZE, to as usize * BLOCK_SIZE);
         }
     }
 
@@ -52,7 +52,9 @@ impl Cache {
         let mut next = 0;
         for sequence in &step.sequences {
             assert_eq!(sequence.rows.start, next);
-            assert!(!sequence.rows.is_empty() && sequence.blocks.len() >= sequence.context.div_ceil(BLOCK));
+            assert!(
+                !sequence.rows.is_empty() && sequence.blocks.len() >= sequence.context.div_ceil(BLOCK_SIZE)
+            );
             next = sequence.rows.end;
             for row in sequence.rows.clone() {
                 let position = step.positions[row] as usize;
@@ -67,6 +69,6 @@ impl Cache {
     }
 
     fn at(&self, blocks: &[u32], position: usize) -> u64 {
-        self.cells[blocks[position / BLOCK] as usize * BLOCK + position % BLOCK]
+        self.cells[blocks[position / BLOCK_SIZE] as usize * BLOCK_SIZE + position % BLOCK_SIZE]
     }
 }

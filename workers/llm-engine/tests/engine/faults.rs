@@ -2,7 +2,7 @@
 use std::time::Duration;
 
 use llm_engine::engine::{Options, Stream};
-use llm_engine::request::{Event, Refused, Request, StopReason};
+use llm_engine::request::{Event, Request, RequestError, StopReason};
 
 use super::mock::{Fault, Mock, greedy, read, request, start};
 
@@ -12,7 +12,7 @@ fn endless(token: u32) -> Request {
 
 #[test]
 fn a_lost_device_sends_every_stream_one_error() {
-    for (fault, expected) in [(Fault::Lost, "device_lost"), (Fault::Panic, "engine_failed")] {
+    for (fault, expected) in [(Fault::DeviceLost, "device_lost"), (Fault::Panic, "engine_failed")] {
         for step in [0, 5] {
             let (mock, permits) = Mock::new(100, 1000).failing(step, fault).gated();
             let engine = start(mock, Options { max_running: 4, ..Options::default() });
@@ -21,11 +21,11 @@ fn a_lost_device_sends_every_stream_one_error() {
             let embedding = engine.embed(vec![vec![1, 2]]).unwrap();
             drop(permits);
             for (number, stream) in streams.into_iter().enumerate() {
-                let told = read(stream);
-                let (code, message) = told.end.unwrap_err();
+                let output = read(stream);
+                let (code, message) = output.end.unwrap_err();
                 assert_eq!(code, expected);
                 assert!(message.contains("mock"), "{message}");
-                assert!(told.tokens.len() <= if number < 4 { step } else { 0 });
+                assert!(output.tokens.len() <= if number < 4 { step } else { 0 });
             }
             // The job either finished before or failed with the rest, but it was answered.
             match embedding.blocking_recv().unwrap() {
@@ -35,8 +35,8 @@ fn a_lost_device_sends_every_stream_one_error() {
             let status = engine.status();
             assert!(status.failed.unwrap().contains("mock"));
             assert_eq!((status.running, status.waiting, status.blocks_used), (0, 0, 0));
-            assert!(matches!(engine.submit(request(vec![1], 1)), Err(Refused::Closed { .. })));
-            assert!(matches!(engine.embed(vec![vec![1]]), Err(Refused::Closed { .. })));
+            assert!(matches!(engine.submit(request(vec![1], 1)), Err(RequestError::Closed { .. })));
+            assert!(matches!(engine.embed(vec![vec![1]]), Err(RequestError::Closed { .. })));
             engine.stop();
         }
     }
@@ -46,7 +46,7 @@ fn a_lost_device_sends_every_stream_one_error() {
 fn out_of_memory_fails_only_the_affected_requests() {
     // Prompts share a prefix, so that blocks are copied before the failing step.
     for step in [0, 1, 5] {
-        let (mock, permits) = Mock::new(100, 1000).failing(step, Fault::Short).gated();
+        let (mock, permits) = Mock::new(100, 1000).failing(step, Fault::OutOfMemory).gated();
         let engine = start(mock, Options { max_running: 4, ..Options::default() });
         let prompt = |token: u32| [vec![9; 30], vec![token; 5]].concat();
         let submit = |token| engine.submit(request(prompt(token), 20)).unwrap();
@@ -54,9 +54,9 @@ fn out_of_memory_fails_only_the_affected_requests() {
         drop(permits);
         let mut failed = 0;
         for (token, stream) in streams {
-            let told = read(stream);
-            match told.end {
-                Ok(_) => assert_eq!(told.tokens, greedy(&prompt(token), 20, false).0),
+            let output = read(stream);
+            match output.end {
+                Ok(_) => assert_eq!(output.tokens, greedy(&prompt(token), 20, false).0),
                 Err((code, message)) => {
                     assert!(
                         code == "out_of_memory" && message.contains("out of memory"),
@@ -67,8 +67,8 @@ fn out_of_memory_fails_only_the_affected_requests() {
             }
         }
         assert!((1..=4).contains(&failed), "{failed} failed");
-        let told = read(submit(30));
-        assert_eq!(told.tokens, greedy(&prompt(30), 20, false).0);
+        let output = read(submit(30));
+        assert_eq!(output.tokens, greedy(&prompt(30), 20, false).0);
         assert_eq!((engine.status().failed, engine.status().blocks_used), (None, 0));
         engine.stop();
     }
@@ -76,7 +76,7 @@ fn out_of_memory_fails_only_the_affected_requests() {
 
 #[test]
 fn repeated_step_failures_stop_the_engine() {
-    let engine = start(Mock::new(100, 1000).failing(0, Fault::Always), Options::default());
+    let engine = start(Mock::new(100, 1000).failing(0, Fault::EveryStep), Options::default());
     let codes: Vec<_> = (1..=4)
         .map(|token| match engine.submit(request(vec![token; 20], 5)) {
             Ok(stream) => read(stream).end.unwrap_err().0,
@@ -97,11 +97,11 @@ fn a_request_without_a_valid_token_fails_alone() {
     let streams: Vec<_> = (1..20).map(submit).collect();
     for (token, stream) in (1..20).zip(streams) {
         let (tokens, _) = greedy(&prompt(token), 10, false);
-        let told = read(stream);
+        let output = read(stream);
         if token.is_multiple_of(3) || tokens[..tokens.len() - 1].contains(&BREAKS) {
-            assert_eq!(told.end.unwrap_err().0, "sampling");
+            assert_eq!(output.end.unwrap_err().0, "sampling");
         } else {
-            assert_eq!(told.tokens, tokens);
+            assert_eq!(output.tokens, tokens);
         }
     }
     // The engine continues even if the only running request fails.
@@ -117,8 +117,8 @@ fn a_full_queue_rejects_requests() {
     let engine = start(mock, Options { max_running: 2, max_waiting: 3, ..Options::default() });
     let mut streams: Vec<_> = (1..6).map(|token| engine.submit(endless(token)).unwrap()).collect();
     // The first step is blocked or has not started, so up to two requests may count as running.
-    assert!(matches!(engine.submit(endless(6)), Err(Refused::QueueFull { waiting: 3..=5 })));
-    assert!(matches!(engine.embed(vec![vec![1]]), Err(Refused::QueueFull { .. })));
+    assert!(matches!(engine.submit(endless(6)), Err(RequestError::QueueFull { waiting: 3..=5 })));
+    assert!(matches!(engine.embed(vec![vec![1]]), Err(RequestError::QueueFull { .. })));
     let last = streams.pop().unwrap();
     last.cancel();
     drop(permits);
@@ -129,7 +129,7 @@ fn a_full_queue_rejects_requests() {
         streams
             .into_iter()
             .map(read)
-            .all(|told| told.reason() == StopReason::Cancelled || told.tokens.len() == 980)
+            .all(|output| output.reason() == StopReason::Cancelled || output.tokens.len() == 980)
     );
 }
 
@@ -140,7 +140,7 @@ fn draining_rejects_requests_and_finishes_running_ones() {
     let streams: Vec<_> =
         (1..6).map(|token| (token, engine.submit(request(vec![token; 20], 30)).unwrap())).collect();
     engine.drain();
-    assert!(matches!(engine.submit(request(vec![1], 1)), Err(Refused::Closed { .. })));
+    assert!(matches!(engine.submit(request(vec![1], 1)), Err(RequestError::Closed { .. })));
     drop(permits);
     for (token, stream) in streams {
         assert_eq!(read(stream).tokens, greedy(&[token; 20], 30, false).0);
@@ -175,8 +175,8 @@ fn stopping_ends_all_streams() {
         assert!(*reason == StopReason::Cancelled || before.len() >= 980, "{reason:?}");
         assert!(number < 2 || before.len() <= 981);
     }
-    assert!(matches!(engine.submit(request(vec![1], 1)), Err(Refused::Closed { .. })));
-    assert!(matches!(engine.embed(vec![vec![1]]), Err(Refused::Closed { .. })));
+    assert!(matches!(engine.submit(request(vec![1], 1)), Err(RequestError::Closed { .. })));
+    assert!(matches!(engine.embed(vec![vec![1]]), Err(RequestError::Closed { .. })));
 }
 
 #[test]

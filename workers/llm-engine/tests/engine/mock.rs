@@ -42,17 +42,17 @@ pub fn greedy(prompt: &[u32], max_tokens: usize, ignore_eos: bool) -> (Vec<u32>,
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     /// All further steps fail, and so does the device.
-    Lost,
+    DeviceLost,
     /// All further steps fail, but the device works.
-    Always,
+    EveryStep,
     /// One step runs out of memory.
-    Short,
+    OutOfMemory,
     Panic,
 }
 
 /// Calls that the mock received.
 #[derive(Default)]
-pub struct Seen {
+pub struct MockCalls {
     pub most_rows: AtomicUsize,
     pub copies: AtomicUsize,
     /// Numbers of sequences and rows of each step.
@@ -67,7 +67,7 @@ pub struct Mock {
     broken: Option<u32>,
     /// If set, each step waits for a message, until the sender is dropped.
     permits: Option<Receiver<()>>,
-    pub seen: Arc<Seen>,
+    pub calls: Arc<MockCalls>,
 }
 
 impl Mock {
@@ -79,7 +79,7 @@ impl Mock {
             fault: None,
             broken: None,
             permits: None,
-            seen: Arc::default(),
+            calls: Arc::default(),
         }
     }
 
@@ -112,11 +112,13 @@ impl StepModel for Mock {
         if let Some(permits) = &self.permits {
             let _ = permits.recv();
         }
-        let mut steps = self.seen.steps.lock().unwrap();
+        let mut steps = self.calls.steps.lock().unwrap();
         steps.push((step.sequences.len(), step.tokens.len()));
         match self.fault {
-            Some((at, Fault::Lost | Fault::Always)) if at < steps.len() => bail!("the mock device was lost"),
-            Some((at, Fault::Short)) if at + 1 == steps.len() => {
+            Some((at, Fault::DeviceLost | Fault::EveryStep)) if at < steps.len() => {
+                bail!("the mock device was lost")
+            }
+            Some((at, Fault::OutOfMemory)) if at + 1 == steps.len() => {
                 return Err(Error::Io(ErrorKind::OutOfMemory.into()));
             }
             Some((at, Fault::Panic)) if at < steps.len() => {
@@ -125,7 +127,7 @@ impl StepModel for Mock {
             }
             _ => {}
         }
-        self.seen.most_rows.fetch_max(step.tokens.len(), Ordering::Relaxed);
+        self.calls.most_rows.fetch_max(step.tokens.len(), Ordering::Relaxed);
         let digests = self.cache.step(step);
         let wanted = digests.iter().zip(&step.sequences).filter(|(_, sequence)| sequence.logits);
         let row = |(&digest, sequence): (&u64, &SequenceStep)| match step.tokens[sequence.rows.end - 1] {
@@ -138,13 +140,13 @@ impl StepModel for Mock {
 
     fn check(&mut self) -> Result<()> {
         match self.fault {
-            Some((_, Fault::Lost)) => bail!("the mock device does not respond"),
+            Some((_, Fault::DeviceLost)) => bail!("the mock device does not respond"),
             _ => Ok(()),
         }
     }
 
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
-        self.seen.copies.fetch_add(pairs.len(), Ordering::Relaxed);
+        self.calls.copies.fetch_add(pairs.len(), Ordering::Relaxed);
         self.cache.copy(pairs);
         Ok(())
     }
@@ -184,14 +186,14 @@ pub fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
 
 /// Output of a stream.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub struct StreamOutput {
     pub tokens: Vec<u32>,
     pub text: String,
     pub top: Vec<Vec<LogProb>>,
     pub end: std::result::Result<(StopReason, Usage), (&'static str, String)>,
 }
 
-impl Told {
+impl StreamOutput {
     pub fn reason(&self) -> StopReason {
         self.end.as_ref().unwrap().0
     }
@@ -202,7 +204,7 @@ impl Told {
 }
 
 /// Reads a stream to its end, and checks the order of events.
-pub fn read(mut stream: Stream) -> Told {
+pub fn read(mut stream: Stream) -> StreamOutput {
     let (mut tokens, mut text, mut top, mut started) = (Vec::new(), String::new(), Vec::new(), false);
     loop {
         let end = match stream.blocking_next().expect("a stream must end with `End` or `Error`") {
@@ -226,7 +228,7 @@ pub fn read(mut stream: Stream) -> Told {
             Event::Error { code, message } => Err((code, message)),
         };
         assert_eq!(stream.blocking_next(), None);
-        return Told { tokens, text, top, end };
+        return StreamOutput { tokens, text, top, end };
     }
 }
 

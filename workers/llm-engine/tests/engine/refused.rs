@@ -1,6 +1,6 @@
 //! Requests that are rejected before anything is computed.
 use llm_engine::engine::{Engine, Options};
-use llm_engine::request::{Refused, Request, Sampling};
+use llm_engine::request::{Request, RequestError, Sampling};
 
 use super::mock::{Mock, VOCABULARY, request, start, text};
 
@@ -14,11 +14,11 @@ fn requests_over_the_context_length_are_rejected() {
                 0 => Request { max_tokens: None, ..request(vec![1; prompt], 1) },
                 tokens => request(vec![1; prompt], tokens),
             };
-            let refused = Refused::ContextLength { prompt, wanted: max_tokens.max(1), limit };
+            let refused = RequestError::ContextLength { prompt, wanted: max_tokens.max(1), limit };
             assert_eq!(engine.submit(asked).err(), Some(refused));
         }
         let embedding = engine.embed(vec![vec![1; context + 1]]);
-        assert!(matches!(embedding, Err(Refused::EmbeddingLength { .. })));
+        assert!(matches!(embedding, Err(RequestError::EmbeddingLength { .. })));
         assert_eq!(engine.status().steps, 0);
         engine.stop();
     }
@@ -29,9 +29,9 @@ fn requests_over_the_context_length_are_rejected() {
 fn prompts_over_the_embedding_limit_are_rejected() {
     for (step_tokens, context, limit) in [(512, 100_000, 2048), (4096, 100_000, 4096), (4096, 3000, 3000)] {
         let engine = start(Mock::new(10_000, context), Options { step_tokens, ..Options::default() });
-        assert_eq!(engine.longest_embedded(), limit);
+        assert_eq!(engine.max_embedding_tokens(), limit);
         let refused = engine.embed(vec![vec![1], vec![1; limit + 1]]).err();
-        assert_eq!(refused, Some(Refused::EmbeddingLength { prompt: limit + 1, limit }));
+        assert_eq!(refused, Some(RequestError::EmbeddingLength { prompt: limit + 1, limit }));
         let vectors = engine.embed(vec![vec![1; limit]]).unwrap().blocking_recv().unwrap().unwrap();
         assert_eq!(vectors, [[1.0, limit as f32]]);
         engine.stop();
@@ -66,12 +66,12 @@ fn values_out_of_range_are_rejected_by_field() {
     ];
     for (expected, request) in cases {
         match engine.submit(request) {
-            Err(Refused::Invalid { field, .. }) => assert_eq!(field, expected),
+            Err(RequestError::Invalid { field, .. }) => assert_eq!(field, expected),
             other => panic!("{expected}: {:?}", other.err()),
         }
     }
     let embedding = engine.embed(vec![vec![1], vec![]]);
-    assert!(matches!(embedding, Err(Refused::Invalid { field: "prompts", .. })));
+    assert!(matches!(embedding, Err(RequestError::Invalid { field: "prompts", .. })));
     assert_eq!((engine.status().steps, engine.status().waiting), (0, 0));
     engine.stop();
 }

@@ -1,7 +1,7 @@
 //! The scheduler alone; its plans are executed on a cache of numbers.
 use llm_engine::engine::scheduler::{Limits, Plan, Scheduler};
 use llm_engine::engine::sequence::Sequence;
-use llm_engine::step::BLOCK;
+use llm_engine::step::BLOCK_SIZE;
 use proptest::prelude::*;
 
 use super::cache::{Cache, digest_of};
@@ -50,7 +50,7 @@ impl Run {
         assert!(!step.tokens.is_empty(), "a step must have at least one row");
         assert!(step.tokens.len() <= limits.rows && scheduler.running().len() <= limits.running);
         let oldest = scheduler.running()[0].id();
-        let mut written: Vec<u32> = step.slots.iter().map(|slot| slot / BLOCK as u32).collect();
+        let mut written: Vec<u32> = step.slots.iter().map(|slot| slot / BLOCK_SIZE as u32).collect();
         written.sort_unstable();
         written.dedup();
         let holders = |block: u32| {
@@ -81,8 +81,8 @@ impl Run {
         scheduler.commit(plan);
         let wanted = step.sequences.iter().zip(&digests).filter(|(sequence, _)| sequence.logits);
         let wanted: Vec<_> = wanted.map(|(_, &digest)| digest).collect();
-        assert_eq!(scheduler.wanting().count(), wanted.len());
-        for (sequence, digest) in scheduler.wanting().zip(wanted) {
+        assert_eq!(scheduler.awaiting_token().count(), wanted.len());
+        for (sequence, digest) in scheduler.awaiting_token().zip(wanted) {
             if sequence.written().is_empty() {
                 first.push(sequence.id());
             }
@@ -140,7 +140,7 @@ proptest! {
     ) {
         // The longest sequence just fits: 109 prompt tokens and 39 generated ones.
         let limits = Limits { running, rows: running + more_rows };
-        let mut run = Run::new(148_usize.div_ceil(BLOCK) + spare, shares, limits);
+        let mut run = Run::new(148_usize.div_ceil(BLOCK_SIZE) + spare, shares, limits);
         let (mut submitted, mut cancelled, mut tokens) = (0, 0, 0);
         for action in actions {
             match action {

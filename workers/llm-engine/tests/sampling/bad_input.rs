@@ -1,6 +1,6 @@
-//! What cannot be sampled is an error that says so.
+//! Errors for input that cannot be sampled.
 use candle_core::{Device, Tensor};
-use llm_engine::request::{Refused, Sampling};
+use llm_engine::request::{RequestError, Sampling};
 use llm_engine::sampling::settings::{Kind, SETTINGS};
 use llm_engine::sampling::{Sampler, check};
 
@@ -12,7 +12,7 @@ fn failure(cases: &[Case]) -> String {
 }
 
 #[test]
-fn logits_that_are_no_numbers() {
+fn non_finite_logits_are_rejected() {
     for broken in [f32::NAN, f32::INFINITY] {
         for temperature in [0.0, 1.0] {
             let sampling = Sampling { temperature, ..Sampling::default() };
@@ -25,14 +25,14 @@ fn logits_that_are_no_numbers() {
 }
 
 #[test]
-fn rows_that_leave_no_token() {
+fn rows_without_a_possible_token_are_rejected() {
     let none = f32::NEG_INFINITY;
     for temperature in [0.0, 1.0] {
         let sampling = Sampling { temperature, ..Sampling::default() };
         let masked = Case {
             logits: vec![1.0; 40],
             sampling: sampling.clone(),
-            // A bit beyond the vocabulary allows nothing.
+            // Bits beyond the vocabulary are ignored.
             allowed: Some(vec![0, 1 << 20]),
             ..Case::default()
         };
@@ -44,7 +44,7 @@ fn rows_that_leave_no_token() {
 }
 
 #[test]
-fn tokens_and_shapes_that_do_not_fit() {
+fn mismatched_tokens_and_shapes_are_rejected() {
     let beyond = Case {
         logits: vec![1.0; 4],
         sampling: Sampling { repetition_penalty: 1.5, ..Sampling::default() },
@@ -58,9 +58,9 @@ fn tokens_and_shapes_that_do_not_fit() {
     assert_eq!(Sampler::new().sample(&empty, &[]).unwrap(), []);
 }
 
-/// A failed step leaves nothing behind that the next one would see.
+/// A failed call leaves no state behind that affects the next one.
 #[test]
-fn goes_on_after_an_error() {
+fn the_sampler_recovers_after_an_error() {
     let mut sampler = Sampler::new();
     let logits = Tensor::new(&[[3f32, 2.0, 1.0]], &Device::Cpu).unwrap();
     let sampling = Sampling { temperature: 0.0, repetition_penalty: 2.0, ..Sampling::default() };
@@ -71,7 +71,7 @@ fn goes_on_after_an_error() {
 }
 
 #[test]
-fn parameters_out_of_their_ranges() {
+fn parameters_out_of_range_are_rejected() {
     let nan = f32::NAN;
     for setting in SETTINGS {
         let Kind::Number { range, set, .. } = &setting.kind else { continue };
@@ -83,7 +83,7 @@ fn parameters_out_of_their_ranges() {
             set(&mut sampling, value);
             match check(&sampling, 100) {
                 Ok(()) => assert!(fits, "{} {value}", setting.name),
-                Err(Refused::Invalid { field, why }) => {
+                Err(RequestError::Invalid { field, why }) => {
                     assert!(!fits && field == setting.name, "{} {value}: {field} {why}", setting.name);
                 }
                 Err(other) => panic!("{other}"),

@@ -27,16 +27,16 @@ const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 
 /// Pre-tokenizer: splits a text before byte-level merges.
-struct Cut {
+struct PreTokenizer {
     /// Names in `tokenizer.ggml.pre`.
     names: &'static [&'static str],
     patterns: &'static [&'static str],
     /// If true, a split that is itself a token is not merged (`ignore_merges`).
-    whole_first: bool,
+    ignore_merges: bool,
     /// If true, a text starts with the BOS token unless the file says otherwise.
-    bos: bool,
+    add_bos: bool,
     /// If true, the text is normalized to NFC first.
-    composes: bool,
+    nfc: bool,
 }
 
 const DIGITS: &str = r"\p{N}";
@@ -51,39 +51,45 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 /// GPT-4o's pattern: like [`TEKKEN`], with groups of three digits and with contractions as part of the word.
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Remedy for unsupported tokenizers.
-const ADVICE: &str = "use the model's folder of safetensors instead, which has a tokenizer.json";
+const REMEDY: &str = "use the model's folder of safetensors instead, which has a tokenizer.json";
 
-const CUTS: [Cut; 7] = [
-    Cut {
+const PRE_TOKENIZERS: [PreTokenizer; 7] = [
+    PreTokenizer {
         names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2"],
         patterns: &[GPT4],
-        whole_first: true,
-        bos: true,
-        composes: false,
+        ignore_merges: true,
+        add_bos: true,
+        nfc: false,
     },
-    Cut { names: &["smaug-bpe", "dbrx"], patterns: &[GPT4], whole_first: false, bos: false, composes: false },
-    Cut {
+    PreTokenizer {
+        names: &["smaug-bpe", "dbrx"],
+        patterns: &[GPT4],
+        ignore_merges: false,
+        add_bos: false,
+        nfc: false,
+    },
+    PreTokenizer {
         names: &["qwen2", "deepseek-r1-qwen"],
         patterns: &[QWEN2],
-        whole_first: false,
-        bos: false,
-        composes: true,
+        ignore_merges: false,
+        add_bos: false,
+        nfc: true,
     },
-    Cut { names: &["tekken"], patterns: &[TEKKEN], whole_first: true, bos: true, composes: false },
-    Cut { names: &["gpt-4o"], patterns: &[GPT4O], whole_first: false, bos: false, composes: false },
-    Cut {
+    PreTokenizer { names: &["tekken"], patterns: &[TEKKEN], ignore_merges: true, add_bos: true, nfc: false },
+    PreTokenizer { names: &["gpt-4o"], patterns: &[GPT4O], ignore_merges: false, add_bos: false, nfc: false },
+    PreTokenizer {
         names: &["smollm", "starcoder", "refact", "command-r", "codeshell"],
         patterns: &[DIGITS, GPT2],
-        whole_first: false,
-        bos: false,
-        composes: false,
+        ignore_merges: false,
+        add_bos: false,
+        nfc: false,
     },
-    Cut {
+    PreTokenizer {
         names: &["gpt-2", "gpt2", "default", "phi-2", "olmo", "mpt", "jina-en", "jina-es", "jina-de"],
         patterns: &[GPT2],
-        whole_first: false,
-        bos: false,
-        composes: false,
+        ignore_merges: false,
+        add_bos: false,
+        nfc: false,
     },
 ];
 
@@ -94,12 +100,7 @@ const CUTS: [Cut; 7] = [
 pub(super) fn tokenizer(metadata: &Metadata, special: &[&str]) -> Result<Tokenizer> {
     let tokens = metadata.texts("tokens")?;
     let mut types = metadata.numbers("token_type")?;
-    ensure!(
-        tokens.len() == types.len(),
-        "{} tokens and {} types do not match",
-        tokens.len(),
-        types.len()
-    );
+    ensure!(tokens.len() == types.len(), "{} tokens and {} types do not match", tokens.len(), types.len());
     for (token, kind) in tokens.iter().zip(&mut types) {
         if special.contains(&token.as_str()) {
             *kind = CONTROL;
@@ -107,11 +108,11 @@ pub(super) fn tokenizer(metadata: &Metadata, special: &[&str]) -> Result<Tokeniz
     }
     let (mut tokenizer, bos) = match metadata.name("model") {
         Some("llama") => (sentence_piece(metadata, &tokens, &types)?, true),
-        Some("gpt2") => byte_merges(metadata, &tokens, &types)?,
-        kind => bail!("the tokenizer type {kind:?} is not known; known are llama and gpt2: {ADVICE}"),
+        Some("gpt2") => byte_level_bpe(metadata, &tokens, &types)?,
+        kind => bail!("the tokenizer type {kind:?} is not known; known are llama and gpt2: {REMEDY}"),
     };
     add_tokens(&mut tokenizer, &tokens, &types)?;
-    frame(&mut tokenizer, metadata, &tokens, bos)?;
+    add_bos_and_eos(&mut tokenizer, metadata, &tokens, bos)?;
     Ok(tokenizer)
 }
 
@@ -119,13 +120,8 @@ pub(super) fn tokenizer(metadata: &Metadata, special: &[&str]) -> Result<Tokeniz
 /// merged first.
 fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<Tokenizer> {
     let scores = metadata.scores("scores")?;
-    ensure!(
-        tokens.len() == scores.len(),
-        "{} tokens and {} scores do not match",
-        tokens.len(),
-        scores.len()
-    );
-    let vocabulary = numbered(tokens);
+    ensure!(tokens.len() == scores.len(), "{} tokens and {} scores do not match", tokens.len(), scores.len());
+    let vocabulary = vocabulary_of(tokens);
     let mut merges = Vec::new();
     for (id, token) in tokens.iter().enumerate().filter(|(id, _)| types[*id] == NORMAL) {
         for (middle, _) in token.char_indices().skip(1) {
@@ -139,7 +135,7 @@ fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Resu
     let merges = merges.into_iter().map(|(_, left, right)| (left, right)).collect();
 
     let builder = BPE::builder().vocab_and_merges(vocabulary, merges).byte_fallback(true).fuse_unk(true);
-    let mut tokenizer = built(builder, tokens, types)?;
+    let mut tokenizer = build(builder, tokens, types)?;
 
     let spaces = Replace::new(" ", SPACE).map_err(Error::msg)?.into();
     let back = Replace::new(SPACE, " ").map_err(Error::msg)?.into();
@@ -155,22 +151,22 @@ fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Resu
 }
 
 /// Builds a byte-level BPE tokenizer. Also returns whether texts start with the BOS token by default.
-fn byte_merges(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<(Tokenizer, bool)> {
+fn byte_level_bpe(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<(Tokenizer, bool)> {
     let pre = metadata.name("pre").unwrap_or("default");
-    let cut = CUTS.iter().find(|cut| cut.names.contains(&pre));
-    let unknown = || format!("the pre-tokenizer {pre:?} is not known: {ADVICE}");
-    let cut = cut.with_context(unknown)?;
+    let pre_tokenizer = PRE_TOKENIZERS.iter().find(|pre_tokenizer| pre_tokenizer.names.contains(&pre));
+    let unknown = || format!("the pre-tokenizer {pre:?} is not known: {REMEDY}");
+    let pre_tokenizer = pre_tokenizer.with_context(unknown)?;
     let merges = metadata.texts("merges")?.into_iter().map(|merge| match merge.split_once(' ') {
         Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
         None => bail!("the merge {merge:?} is not a pair of tokens"),
     });
-    let builder = BPE::builder().vocab_and_merges(numbered(tokens), merges.collect::<Result<Vec<_>>>()?);
-    let mut tokenizer = built(builder.ignore_merges(cut.whole_first), tokens, types)?;
-    if cut.composes {
+    let builder = BPE::builder().vocab_and_merges(vocabulary_of(tokens), merges.collect::<Result<Vec<_>>>()?);
+    let mut tokenizer = build(builder.ignore_merges(pre_tokenizer.ignore_merges), tokens, types)?;
+    if pre_tokenizer.nfc {
         tokenizer.with_normalizer(Some(NFC)).map_err(Error::msg)?;
     }
     let mut steps: Vec<PreTokenizerWrapper> = Vec::new();
-    for pattern in cut.patterns {
+    for pattern in pre_tokenizer.patterns {
         let pattern = SplitPattern::Regex((*pattern).into());
         let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(Error::msg)?;
         steps.push(split.into());
@@ -178,11 +174,11 @@ fn byte_merges(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<
     steps.push(ByteLevel::new(false, true, false).into());
     tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(steps)));
     tokenizer.with_decoder(Some(ByteLevel::new(false, true, false)));
-    Ok((tokenizer, cut.bos))
+    Ok((tokenizer, pre_tokenizer.add_bos))
 }
 
 /// Builds the tokenizer, with its unknown token if there is one.
-fn built(builder: BpeBuilder, tokens: &[String], types: &[i64]) -> Result<Tokenizer> {
+fn build(builder: BpeBuilder, tokens: &[String], types: &[i64]) -> Result<Tokenizer> {
     let unknown = types.iter().position(|kind| *kind == UNKNOWN);
     let builder = match unknown {
         Some(unknown) => builder.unk_token(tokens[unknown].clone()),
@@ -191,7 +187,7 @@ fn built(builder: BpeBuilder, tokens: &[String], types: &[i64]) -> Result<Tokeni
     Ok(Tokenizer::new(builder.build().map_err(Error::msg)?))
 }
 
-fn numbered(tokens: &[String]) -> Vocab {
+fn vocabulary_of(tokens: &[String]) -> Vocab {
     (0u32..).zip(tokens).map(|(id, token)| (token.clone(), id)).collect()
 }
 
@@ -210,7 +206,12 @@ fn add_tokens(tokenizer: &mut Tokenizer, tokens: &[String], types: &[i64]) -> Re
 }
 
 /// Adds the BOS and EOS tokens around each text.
-fn frame(tokenizer: &mut Tokenizer, metadata: &Metadata, tokens: &[String], bos: bool) -> Result<()> {
+fn add_bos_and_eos(
+    tokenizer: &mut Tokenizer,
+    metadata: &Metadata,
+    tokens: &[String],
+    bos: bool,
+) -> Result<()> {
     let token = |add: &str, default: bool, key: &str| -> Option<(String, u32)> {
         let id = metadata.token(key).filter(|_| metadata.flag(add).unwrap_or(default))?;
         Some((tokens.get(id as usize)?.clone(), id))

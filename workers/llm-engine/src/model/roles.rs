@@ -2,7 +2,7 @@
 
 /// Role of a tensor in the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum TensorRole {
     /// Token embedding table.
     Embedding,
     /// Norm after the last layer.
@@ -43,7 +43,7 @@ pub enum Part {
     MlpPostNorm,
 }
 
-impl Part {
+impl TensorRole {
     /// Returns its names in safetensors and in GGUF, relative to the model's or the layer's prefix.
     pub(super) fn names(self) -> (&'static str, &'static str) {
         match self {

@@ -11,7 +11,7 @@ const SPACE: &str = "\u{2581}";
 
 /// Encoding of bytes in the text of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Coding {
+enum ByteEncoding {
     /// Byte-level: each character represents a byte, as in GPT-2.
     Bytes,
     /// SentencePiece: plain text, except for [`SPACE`] and bytes written as `<0x41>`.
@@ -22,7 +22,7 @@ enum Coding {
 
 /// The bytes of all tokens of a vocabulary.
 #[derive(Debug)]
-pub(super) struct Pieces {
+pub(super) struct TokenBytes {
     bytes: Vec<u8>,
     /// Byte range of each token; empty for unused ids.
     ranges: Vec<Range<u32>>,
@@ -31,9 +31,9 @@ pub(super) struct Pieces {
     drops_first_space: bool,
 }
 
-impl Pieces {
+impl TokenBytes {
     pub(super) fn of(tokenizer: &Tokenizer) -> Self {
-        let (coding, drops_first_space) = coding(tokenizer.get_decoder());
+        let (encoding, drops_first_space) = encoding(tokenizer.get_decoder());
         let vocabulary = tokenizer.get_vocab(true);
         let added = tokenizer.get_added_tokens_decoder();
         let width = vocabulary.values().max().map_or(0, |last| *last as usize + 1);
@@ -42,33 +42,33 @@ impl Pieces {
         for (text, id) in &vocabulary {
             texts[*id as usize] = Some(text);
         }
-        let mut pieces =
+        let mut tokens =
             Self { bytes: Vec::new(), ranges: Vec::new(), special: vec![false; width], drops_first_space };
         for (id, text) in (0u32..).zip(texts) {
-            let start = pieces.bytes.len() as u32;
+            let start = tokens.bytes.len() as u32;
             let added = added.get(&id);
             if let Some(special) = added.filter(|added| added.special) {
-                pieces.special[id as usize] = true;
-                pieces.bytes.extend_from_slice(special.content.as_bytes());
+                tokens.special[id as usize] = true;
+                tokens.bytes.extend_from_slice(special.content.as_bytes());
             } else if let Some(text) = added.map(|added| added.content.as_str()).or(text) {
-                pieces.extend(text, coding, &byte_of);
+                tokens.extend(text, encoding, &byte_of);
             }
-            pieces.ranges.push(start..pieces.bytes.len() as u32);
+            tokens.ranges.push(start..tokens.bytes.len() as u32);
         }
-        pieces
+        tokens
     }
 
-    fn extend(&mut self, text: &str, coding: Coding, byte_of: &HashMap<char, u8>) {
-        match coding {
-            Coding::Bytes => {
+    fn extend(&mut self, text: &str, encoding: ByteEncoding, byte_of: &HashMap<char, u8>) {
+        match encoding {
+            ByteEncoding::Bytes => {
                 let bytes: Option<Vec<u8>> = text.chars().map(|c| byte_of.get(&c).copied()).collect();
                 self.bytes.extend(bytes.unwrap_or_else(|| text.into()));
             }
-            Coding::SentencePiece => match byte_written(text) {
+            ByteEncoding::SentencePiece => match parse_byte(text) {
                 Some(byte) => self.bytes.push(byte),
                 None => self.bytes.extend(text.replace(SPACE, " ").into_bytes()),
             },
-            Coding::Words => {
+            ByteEncoding::Words => {
                 self.bytes.push(b' ');
                 self.bytes.extend_from_slice(text.as_bytes());
             }
@@ -87,7 +87,7 @@ impl Pieces {
     }
 
     /// Returns the bytes that a token adds to a text: none for special and unknown tokens.
-    pub(super) fn shown(&self, token: u32) -> &[u8] {
+    pub(super) fn visible_bytes(&self, token: u32) -> &[u8] {
         if self.is_special(token) { &[] } else { self.bytes(token).unwrap_or_default() }
     }
 
@@ -100,29 +100,29 @@ impl Pieces {
     }
 }
 
-fn coding(decoder: Option<&DecoderWrapper>) -> (Coding, bool) {
+fn encoding(decoder: Option<&DecoderWrapper>) -> (ByteEncoding, bool) {
     match decoder {
-        None => (Coding::Words, true),
-        Some(DecoderWrapper::ByteLevel(_)) => (Coding::Bytes, false),
+        None => (ByteEncoding::Words, true),
+        Some(DecoderWrapper::ByteLevel(_)) => (ByteEncoding::Bytes, false),
         Some(DecoderWrapper::Metaspace(space)) => {
-            (Coding::SentencePiece, space.get_prepend_scheme() != PrependScheme::Never)
+            (ByteEncoding::SentencePiece, space.get_prepend_scheme() != PrependScheme::Never)
         }
         Some(DecoderWrapper::Strip(strip)) => {
-            (Coding::SentencePiece, strip.content == ' ' && strip.start > 0)
+            (ByteEncoding::SentencePiece, strip.content == ' ' && strip.start > 0)
         }
         Some(DecoderWrapper::Sequence(sequence)) => {
-            let parts = sequence.get_decoders().iter().map(|decoder| coding(Some(decoder)));
-            let all = (Coding::SentencePiece, false);
-            parts.fold(all, |(coding, drops), (part, drop)| {
-                (if part == Coding::Bytes { part } else { coding }, drops || drop)
+            let parts = sequence.get_decoders().iter().map(|decoder| encoding(Some(decoder)));
+            let all = (ByteEncoding::SentencePiece, false);
+            parts.fold(all, |(encoding, drops), (part, drop)| {
+                (if part == ByteEncoding::Bytes { part } else { encoding }, drops || drop)
             })
         }
-        Some(_) => (Coding::SentencePiece, false),
+        Some(_) => (ByteEncoding::SentencePiece, false),
     }
 }
 
 /// Parses a byte written as `<0x41>`.
-fn byte_written(text: &str) -> Option<u8> {
+fn parse_byte(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
