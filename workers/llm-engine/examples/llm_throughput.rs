@@ -125,8 +125,7 @@ impl Bench {
         let after = self.engine.status();
         let wall = begin.elapsed();
         ensure!(seen.iter().all(|seen| seen.tokens == tokens), "a stream ended early");
-        // Only the time in which all streams generate counts: from the last first token to the first last
-        // token.
+        // Only the time in which all streams generate counts: last first token to first last token.
         let from = seen.iter().map(|seen| seen.first).max().unwrap_or_default();
         let to = seen.iter().map(|seen| seen.last).min().unwrap_or_default();
         let steps = after.steps - before.steps;

@@ -1,5 +1,4 @@
-//! Inference engine for language models: continuous batching over a paged key-value cache. Independent of
-//! HTTP.
+//! Inference engine for language models: continuous batching over a paged key-value cache, without HTTP.
 //!
 //! | file or folder | subject |
 //! |---|---|

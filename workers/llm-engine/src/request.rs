@@ -25,8 +25,7 @@ pub struct Request {
     pub stop: Vec<String>,
     /// If true, generation continues after an end-of-text token.
     pub ignore_eos: bool,
-    /// Number of alternatives to report with each token's log probability; `None` reports no log
-    /// probabilities.
+    /// Number of alternatives per token with log probabilities; `None` reports no log probabilities.
     pub logprobs: Option<usize>,
     /// Constraint on the text, if any.
     pub constraint: Option<Constraint>,
@@ -69,8 +68,7 @@ pub struct Usage {
 pub enum Event {
     /// The first chunk of the prompt is about to be computed.
     Started,
-    /// A generated token and the text that it completes. The text is empty while a character or a stop string
-    /// may be incomplete.
+    /// A generated token. Its text is empty while a character or a stop string may be incomplete.
     Token {
         /// The token.
         token: u32,

@@ -1,5 +1,4 @@
-//! Input of one forward pass (a step), and the trait between the engine, which schedules requests, and a
-//! model.
+//! Input of one forward pass (a step), and the trait of models that compute steps.
 use candle_core::{Result, Tensor};
 
 /// Number of positions in one block of the cache.
@@ -61,9 +60,6 @@ pub trait StepModel: Send {
     fn check(&mut self) -> Result<()>;
 
     /// Copies whole blocks of the cache, given as (source, destination) pairs.
-    ///
-    /// # Errors
-    /// Returns an error if the device fails.
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> Result<()>;
 
     /// Returns the final hidden states after the last norm, averaged over the rows of each prompt, as f32

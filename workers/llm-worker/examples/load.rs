@@ -64,7 +64,7 @@ struct Counts {
 
 /// Behavior of a client.
 #[derive(Clone, Copy, PartialEq)]
-enum ClientBehavior {
+enum Mode {
     /// Reads the stream to its end.
     Reads,
     /// Disconnects after this many tokens.
@@ -162,13 +162,13 @@ impl Load<'_> {
     fn stream(&self, random: &mut StdRng) -> Result<()> {
         let prompt = random.random_range(0..PROMPTS.len());
         let tokens = random.random_range(1..=self.arguments.tokens);
-        let behavior = match random.random_range(0..10) {
-            0 => ClientBehavior::Disconnects(random.random_range(0..=tokens)),
-            1 => ClientBehavior::Cancels(random.random_range(0..=tokens)),
-            _ => ClientBehavior::Reads,
+        let mode = match random.random_range(0..10) {
+            0 => Mode::Disconnects(random.random_range(0..=tokens)),
+            1 => Mode::Cancels(random.random_range(0..=tokens)),
+            _ => Mode::Reads,
         };
-        let started = match behavior {
-            ClientBehavior::Cancels(_) => self.start_job(prompt, tokens),
+        let started = match mode {
+            Mode::Cancels(_) => self.start_job(prompt, tokens),
             _ => self.start_completion(prompt, tokens),
         };
         let (reader, job) = match started {
@@ -182,7 +182,7 @@ impl Load<'_> {
                 other => return Err(other).context("cannot start a stream"),
             },
         };
-        self.read(prompt, behavior, reader, job)
+        self.read(prompt, mode, reader, job)
     }
 
     fn start_completion(&self, prompt: usize, tokens: usize) -> StartedStream {
@@ -205,14 +205,8 @@ impl Load<'_> {
         Ok((Box::new(BufReader::new(stream.into_reader())), Some(id)))
     }
 
-    /// Reads a stream according to the client's behavior. Its text must be a prefix of the expected one.
-    fn read(
-        &self,
-        prompt: usize,
-        behavior: ClientBehavior,
-        reader: Box<dyn BufRead>,
-        job: Option<String>,
-    ) -> Result<()> {
+    /// Reads a stream according to the client's client. Its text must be a prefix of the expected one.
+    fn read(&self, prompt: usize, mode: Mode, reader: Box<dyn BufRead>, job: Option<String>) -> Result<()> {
         let (mut text, mut seen, mut done, mut cancelled) = (String::new(), 0, false, false);
         for line in reader.lines() {
             let Ok(line) = line else { break };
@@ -221,8 +215,7 @@ impl Load<'_> {
                 done = true;
                 break;
             }
-            let event: Value =
-                serde_json::from_str(data).with_context(|| format!("an event is not valid JSON: {data}"))?;
+            let event: Value = serde_json::from_str(data).with_context(|| format!("no JSON: {data}"))?;
             if event.get("error").is_some() || event["type"] == "error" {
                 eprintln!("a stream failed: {data}");
                 break;
@@ -230,12 +223,12 @@ impl Load<'_> {
             let piece = event["choices"][0]["text"].as_str().or(event["t"].as_str());
             text.push_str(piece.unwrap_or_default());
             seen += usize::from(piece.is_some());
-            match behavior {
-                ClientBehavior::Disconnects(after) if seen >= after => {
+            match mode {
+                Mode::Disconnects(after) if seen >= after => {
                     self.counts.left.fetch_add(1, Ordering::Relaxed);
                     return Ok(());
                 }
-                ClientBehavior::Cancels(after) if seen >= after && !cancelled => {
+                Mode::Cancels(after) if seen >= after && !cancelled => {
                     cancelled = true;
                     let id = job.as_deref().context("a job id")?;
                     ureq::delete(&self.url(&format!("/v1/jobs/{id}"))).call()?;

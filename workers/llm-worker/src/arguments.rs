@@ -97,9 +97,7 @@ fn bytes(text: &str) -> Result<usize, String> {
         .find_map(|&(unit, shift)| Some((text.strip_suffix(unit)?.trim_end(), shift)))
         .unwrap_or((text, 0));
     let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
-    bytes
-        .filter(|&bytes| bytes > 0)
-        .ok_or_else(|| "must be a size such as 8GiB, 512MiB or 1000000".to_owned())
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "must be a size such as 8GiB or 1000000".to_owned())
 }
 
 #[cfg(test)]

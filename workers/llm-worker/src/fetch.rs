@@ -38,22 +38,19 @@ impl ModelFiles for LanguageModel {
 /// Fetches a model's folder with the weights listed in the index, or otherwise all safetensors files.
 fn fetch_folder(snapshot: &Snapshot, repository: &str, report: Report) -> Result<PathBuf> {
     let files = snapshot.files();
-    let top_level_files = || files.iter().filter(|file| !file.contains('/'));
+    let root = || files.iter().filter(|file| !file.contains('/'));
     let template = |file: &&String| {
         file.strip_prefix(TEMPLATES).is_some_and(|name| name.ends_with(".jinja") && is_name(name))
     };
-    let templates = files.iter().filter(template);
-    for file in
-        top_level_files().filter(|file| file.ends_with(".json") || file.ends_with(".jinja")).chain(templates)
-    {
+    let extra = files.iter().filter(template);
+    for file in root().filter(|file| file.ends_with(".json") || file.ends_with(".jinja")).chain(extra) {
         snapshot.get(file, "", report)?;
     }
-    let config =
-        snapshot.get("config.json", "", report).context("the repository must contain a config.json")?;
+    let config = snapshot.get("config.json", "", report).context("the model has no config.json")?;
     let weights: BTreeSet<String> = match files.contains(INDEX) {
         true => files_in_index(&snapshot.get(INDEX, "", report)?)?,
         false if files.contains("model.safetensors") => ["model.safetensors".to_owned()].into(),
-        false => top_level_files().filter(|file| file.ends_with(".safetensors")).cloned().collect(),
+        false => root().filter(|file| file.ends_with(".safetensors")).cloned().collect(),
     };
     ensure!(
         !weights.is_empty(),

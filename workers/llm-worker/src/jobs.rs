@@ -19,8 +19,8 @@ use crate::metrics::TextLatency;
 use crate::served::{Api, Served};
 
 /// Number of tokens, and duration, between two metrics events.
-const METRICS_INTERVAL_TOKENS: usize = 32;
-const METRICS_INTERVAL: Duration = Duration::from_secs(1);
+const METRICS_TOKENS: usize = 32;
+const METRICS_TIME: Duration = Duration::from_secs(1);
 
 fields! {
     /// Fields of a text-generation job.
@@ -205,7 +205,7 @@ struct Speed {
     first: Instant,
     reported: Instant,
     tokens: usize,
-    tokens_reported: usize,
+    reported_tokens: usize,
 }
 
 struct JobLog {
@@ -230,10 +230,10 @@ impl JobLog {
     fn token(&mut self, text: String) -> bool {
         let now = Instant::now();
         let speed =
-            self.speed.get_or_insert(Speed { first: now, reported: now, tokens: 0, tokens_reported: 0 });
+            self.speed.get_or_insert(Speed { first: now, reported: now, tokens: 0, reported_tokens: 0 });
         speed.tokens += 1;
-        let due = speed.tokens - speed.tokens_reported >= METRICS_INTERVAL_TOKENS
-            || now - speed.reported >= METRICS_INTERVAL;
+        let due =
+            speed.tokens - speed.reported_tokens >= METRICS_TOKENS || now - speed.reported >= METRICS_TIME;
         let mut is_open = self.text(text, self.single_event);
         if due {
             is_open &= self.metrics(now);
@@ -254,7 +254,7 @@ impl JobLog {
 
     fn metrics(&mut self, now: Instant) -> bool {
         let Some(speed) = &mut self.speed else { return true };
-        (speed.reported, speed.tokens_reported) = (now, speed.tokens);
+        (speed.reported, speed.reported_tokens) = (now, speed.tokens);
         let seconds = (now - speed.first).as_secs_f64();
         // The first token is not counted, since its time was spent on the prompt.
         let tokens_per_sec = if seconds > 0.0 { (speed.tokens - 1) as f64 / seconds } else { 0.0 };

@@ -87,7 +87,5 @@ const COUNTERS: [Figure<Status, u64>; 6] = [
     ("llm_tokens_cached", "Prompt tokens found in the cache", |status| status.tokens_cached),
     ("llm_tokens_written", "Generated tokens", |status| status.tokens_written),
     ("llm_preempted", "Preemptions", |status| status.preempted),
-    ("llm_overhead_microseconds", "Host time of steps outside of model and sampler", |status| {
-        status.overhead_us
-    }),
+    ("llm_overhead_microseconds", "Host time of steps outside of the model", |status| status.overhead_us),
 ];

@@ -26,13 +26,11 @@ struct Registered {
     tokens: BlockTokens,
 }
 
-/// All blocks of the cache. Each is free, held, or idle: registered, unreferenced, and kept until it is
-/// needed.
+/// All blocks of the cache. Each is free, held, or idle: registered, unreferenced, and kept until needed.
 ///
 /// A full block is identified by its registered parent and its own tokens, and thus by all tokens from the
-/// start. Whoever holds a registered block also holds its ancestors, and releases blocks from last to first.
-/// The least recently released block therefore has no registered children, and can be evicted without
-/// breaking a chain.
+/// start. A holder of a registered block also holds its ancestors, and releases blocks from last to first.
+/// The least recently released block therefore has no registered children, and can be evicted safely.
 pub struct BlockPool {
     blocks: Vec<Block>,
     free: Vec<u32>,
@@ -46,8 +44,7 @@ pub struct BlockPool {
 }
 
 impl BlockPool {
-    /// Creates a pool of `blocks` blocks, at most `u32::MAX`. If `shares` is true, full blocks can be
-    /// registered for sharing.
+    /// Creates a pool of at most `u32::MAX` blocks. If `shares` is true, full blocks can be shared.
     pub fn new(blocks: u32, shares: bool) -> Self {
         Self {
             blocks: (0..blocks).map(|_| Block::default()).collect(),
@@ -85,8 +82,7 @@ impl BlockPool {
         self.len() - self.available()
     }
 
-    /// Allocates a block with one reference: a free block, or otherwise the least recently released idle one,
-    /// which is evicted.
+    /// Allocates a block with one reference: a free one, or the least recently released idle one.
     pub fn allocate(&mut self) -> Option<u32> {
         let block = match self.free.pop() {
             Some(block) => block,
@@ -139,22 +135,19 @@ impl BlockPool {
         self.registered.get(&(parent, *tokens)).copied()
     }
 
-    /// Returns the most recent child of `parent` with the longest common prefix with `tokens`, and the length
-    /// of that prefix.
+    /// Returns the most recent child of `parent` with the longest common prefix, and that prefix's length.
     pub fn longest_prefix_match(&self, parent: Option<u32>, tokens: &[u32]) -> Option<(u32, usize)> {
         let common = |block: u32| {
-            let registered = self.blocks[block as usize].registered.as_ref();
-            registered.map_or(0, |registered| {
-                registered.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count()
-            })
+            let entry = self.blocks[block as usize].registered.as_ref();
+            entry.map_or(0, |entry| entry.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count())
         };
         let latest = self.children(parent).iter().rev().take(MAX_COMPARED_BLOCKS);
         latest.map(|&block| (block, common(block))).max_by_key(|&(_, common)| common).filter(|&(_, n)| n > 0)
     }
 
     /// Registers that `block`, which has one reference, holds `tokens` after the registered block `parent`.
-    /// Returns the block to use from now on: if an identical block was registered already, that one is held
-    /// and `block` is released.
+    /// Returns the block to use from now on. An identical registered block replaces `block`, which is
+    /// released.
     pub fn register(&mut self, block: u32, parent: Option<u32>, tokens: &BlockTokens) -> u32 {
         if let Some(same) = self.find(parent, tokens) {
             self.retain(same);
@@ -221,10 +214,7 @@ impl BlockPool {
                 ));
             }
             if places[number] != u32::from(block.ref_count == 0) {
-                return Err(format!(
-                    "block {id} with {} references is in {} free lists",
-                    block.ref_count, places[number]
-                ));
+                return Err(format!("block {id}: {} references, {} lists", block.ref_count, places[number]));
             }
             if let Some(registered) = block.registered {
                 let chained = registered.parent.is_none_or(|b| self.blocks[b as usize].registered.is_some());
@@ -237,16 +227,11 @@ impl BlockPool {
             }
         }
         let registered = self.blocks.iter().filter(|block| block.registered.is_some()).count();
-        let idle_registered =
-            self.idle.values().all(|&block| self.blocks[block as usize].registered.is_some());
-        let free_unregistered =
-            self.free.iter().all(|&block| self.blocks[block as usize].registered.is_none());
-        match registered == self.registered.len() && idle_registered && free_unregistered {
+        let idle_ok = self.idle.values().all(|&block| self.blocks[block as usize].registered.is_some());
+        let free_ok = self.free.iter().all(|&block| self.blocks[block as usize].registered.is_none());
+        match registered == self.registered.len() && idle_ok && free_ok {
             true => Ok(()),
-            false => Err(format!(
-                "{registered} blocks are registered, but the index has {}",
-                self.registered.len()
-            )),
+            false => Err(format!("{registered} blocks are registered, {} indexed", self.registered.len())),
         }
     }
 }

@@ -20,11 +20,7 @@ pub(super) struct EmbeddingJob {
 }
 
 impl EmbeddingJob {
-    pub(super) fn new(
-        prompts: Vec<Vec<u32>>,
-        slot: QueueSlot,
-        reply: oneshot::Sender<EmbeddingResult>,
-    ) -> Self {
+    pub fn new(prompts: Vec<Vec<u32>>, slot: QueueSlot, reply: oneshot::Sender<EmbeddingResult>) -> Self {
         let done = Vec::with_capacity(prompts.len());
         Self { prompts, done, failed: None, reply: Some(reply), slot: Some(slot) }
     }
@@ -34,8 +30,7 @@ impl EmbeddingJob {
         self.reply.as_ref().is_some_and(|reply| !reply.is_closed())
     }
 
-    /// Embeds the next prompts, at most `max_rows` rows unless a single prompt has more. Returns true if the
-    /// job is done.
+    /// Embeds the next prompts: at least one, up to `max_rows` rows. Returns true if the job is done.
     pub(super) fn compute_batch(&mut self, model: &mut dyn StepModel, max_rows: usize) -> bool {
         let rest = &self.prompts[self.done.len()..];
         let mut rows = 0;
@@ -51,11 +46,7 @@ impl EmbeddingJob {
         match computed {
             Ok(vectors) if vectors.len() == batch.len() => self.done.extend(vectors),
             Ok(vectors) => {
-                self.failed = Some(format!(
-                    "the model returned {} embeddings for {} prompts",
-                    vectors.len(),
-                    batch.len()
-                ))
+                self.failed = Some(format!("got {} embeddings for {} prompts", vectors.len(), batch.len()))
             }
             Err(error) => {
                 self.failed =

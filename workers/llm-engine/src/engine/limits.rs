@@ -3,8 +3,7 @@ use crate::request::{Request, RequestError};
 use crate::sampling;
 use crate::step::{BLOCK_SIZE, Capacity};
 
-/// Returns the maximum number of tokens of a sequence: the model's context, or the size of the cache if that
-/// is smaller.
+/// Returns the maximum length of a sequence: the model's context or, if smaller, the cache size.
 pub(super) fn context(capacity: Capacity) -> usize {
     capacity.context.min(capacity.blocks * BLOCK_SIZE)
 }
@@ -44,11 +43,7 @@ fn fields(request: &Request, vocabulary: usize) -> Result<(), RequestError> {
     let checks = [
         ("max_tokens", request.max_tokens != Some(0), "at least 1"),
         ("logprobs", request.logprobs.is_none_or(|n| n <= vocabulary), "at most the size of the vocabulary"),
-        (
-            "stop",
-            request.stop.iter().all(|stop| !stop.is_empty()),
-            "non-empty strings, at least one character each",
-        ),
+        ("stop", request.stop.iter().all(|stop| !stop.is_empty()), "strings of at least one character"),
     ];
     match checks.into_iter().find(|&(_, holds, _)| !holds) {
         Some((field, _, what)) => Err(RequestError::Invalid { field, why: format!("must be {what}") }),

@@ -67,8 +67,7 @@ impl Default for Options {
     }
 }
 
-/// Handle to a running engine. After the last handle is dropped, the engine runs until all streams have
-/// ended.
+/// Handle to a running engine. Without handles, the engine runs until all streams have ended.
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -82,7 +81,7 @@ struct Inner {
     /// Maximum number of open requests.
     max_open: usize,
     /// Maximum length of an embedded prompt, in tokens.
-    max_embedding_tokens: usize,
+    embedding_limit: usize,
     thread: ModelThread,
 }
 
@@ -90,19 +89,14 @@ impl Engine {
     /// Starts the engine thread, which takes ownership of the model.
     ///
     /// # Errors
-    /// Returns an error if an option is zero, the cache has no block or too many slots, or the thread cannot
-    /// be started.
+    /// Returns an error for a zero option, an empty or oversized cache, or if the thread cannot be started.
     pub fn start(model: Box<dyn StepModel>, text: Arc<Text>, options: Options) -> Result<Self> {
         let Options { max_running, max_waiting, step_tokens, prefix_cache } = options;
         let capacity = model.capacity();
         ensure!(max_running > 0 && step_tokens > 0, "max_running and step_tokens must be at least 1");
         ensure!(capacity.blocks > 0, "the cache has no block; give it more memory");
         let slots = capacity.blocks.checked_mul(BLOCK_SIZE).and_then(|slots| u32::try_from(slots).ok());
-        ensure!(
-            slots.is_some(),
-            "a cache of {} blocks has more slots than a u32 can number; give it less memory",
-            capacity.blocks
-        );
+        ensure!(slots.is_some(), "a cache of {} blocks has more slots than u32 can index", capacity.blocks);
         let running = max_running.min(step_tokens);
         let limits = Limits { running, rows: step_tokens };
         let scheduler = Scheduler::new(capacity.blocks as u32, prefix_cache, limits);
@@ -112,8 +106,8 @@ impl Engine {
         let thread = ModelThread::spawn("llm-engine", move || engine_loop.run());
         let thread = thread.context("cannot start the engine's thread")?;
         let max_open = running.saturating_add(max_waiting);
-        let max_embedding_tokens = step_tokens.max(MIN_EMBEDDING_LIMIT).min(capacity.context);
-        let inner = Inner { commands, shared, text, capacity, max_open, max_embedding_tokens, thread };
+        let embedding_limit = step_tokens.max(MIN_EMBEDDING_LIMIT).min(capacity.context);
+        let inner = Inner { commands, shared, text, capacity, max_open, embedding_limit, thread };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -146,11 +140,9 @@ impl Engine {
         let capacity = self.inner.capacity;
         for prompt in &prompts {
             limits::prompt("prompts", prompt, capacity)?;
-            if prompt.len() > self.inner.max_embedding_tokens {
-                return Err(RequestError::EmbeddingLength {
-                    prompt: prompt.len(),
-                    limit: self.inner.max_embedding_tokens,
-                });
+            let (prompt, limit) = (prompt.len(), self.inner.embedding_limit);
+            if prompt > limit {
+                return Err(RequestError::EmbeddingLength { prompt, limit });
             }
         }
         let (reply, receiver) = oneshot::channel();
@@ -160,7 +152,7 @@ impl Engine {
 
     /// Returns the maximum length of an embedded prompt, in tokens.
     pub fn max_embedding_tokens(&self) -> usize {
-        self.inner.max_embedding_tokens
+        self.inner.embedding_limit
     }
 
     /// Returns the tokenizer and chat template.
@@ -246,8 +238,7 @@ impl Stream {
         self.events.recv().await
     }
 
-    /// Blocks until the next event; returns `None` after the last one. Must not be called from asynchronous
-    /// code.
+    /// Blocks until the next event; returns `None` after the last one. For synchronous code only.
     pub fn blocking_next(&mut self) -> Option<Event> {
         self.events.blocking_recv()
     }

@@ -9,7 +9,7 @@ use super::sequence::Sequence;
 /// Number of prompts that share the rows of a step, unless they leave some over.
 const MAX_PROMPTS_PER_GROUP: usize = 4;
 /// Interval, in steps, at which admission is retried even if no more blocks are free.
-const ADMISSION_RETRY_STEPS: u64 = 16;
+const RETRY_STEPS: u64 = 16;
 
 /// Limits of a step.
 #[derive(Clone, Copy, Debug)]
@@ -87,8 +87,7 @@ pub struct Scheduler<W> {
 }
 
 impl<W> Scheduler<W> {
-    /// Creates a scheduler for `blocks` blocks. If `shares` is true, sequences share the blocks of common
-    /// prefixes.
+    /// Creates a scheduler for `blocks` blocks. If `shares` is true, sequences share common prefixes.
     pub fn new(blocks: u32, shares: bool, limits: Limits) -> Self {
         Self {
             pool: BlockPool::new(blocks, shares),
@@ -137,16 +136,12 @@ impl<W> Scheduler<W> {
         self.submitted
     }
 
-    /// Removes all sequences for which `is_gone` returns true, and releases their blocks. Must not be called
+    /// Removes all sequences for which `gone` returns true, and releases their blocks. Must not be called
     /// between [`Self::plan`] and [`Self::commit`].
-    pub fn remove(
-        &mut self,
-        mut is_gone: impl FnMut(&mut Sequence<W>) -> bool,
-        removed: &mut Vec<Sequence<W>>,
-    ) {
+    pub fn remove(&mut self, mut gone: impl FnMut(&mut Sequence<W>) -> bool, removed: &mut Vec<Sequence<W>>) {
         let mut index = 0;
         while index < self.running.len() {
-            if is_gone(&mut self.running[index]) {
+            if gone(&mut self.running[index]) {
                 let mut sequence = self.running.remove(index);
                 self.pool.release_all(&mut sequence.blocks);
                 removed.push(sequence);
@@ -156,7 +151,7 @@ impl<W> Scheduler<W> {
         }
         let mut index = 0;
         while index < self.waiting.len() {
-            if is_gone(&mut self.waiting[index]) {
+            if gone(&mut self.waiting[index]) {
                 removed.extend(self.waiting.remove(index));
             } else {
                 index += 1;
@@ -208,8 +203,7 @@ impl<W> Scheduler<W> {
         self.running.iter_mut().filter(|sequence| sequence.wants_logits())
     }
 
-    /// Distributes the remaining rows to prompts. A few prompts share them evenly, and what they leave goes
-    /// to the next few.
+    /// Distributes the remaining rows to prompts: evenly to a few, and what they leave to the next few.
     fn plan_prompts(&mut self, plan: &mut Plan) {
         let mut next = Some(0);
         loop {
@@ -263,22 +257,21 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Takes over shared blocks. Returns the number of rows left to compute, or `None` if another sequence is
-    /// filling its next block.
+    /// Takes over shared blocks. Returns the rows left to compute; `None` if another fills its next block.
     fn prepare(&mut self, index: usize, plan: &mut Plan) -> Option<usize> {
         let sequence = &mut self.running[index];
         if !self.pool.shares() {
             return Some(sequence.pending());
         }
         let mut cached = sequence.share(&mut self.pool);
-        let waits = sequence.may_share()
-            && sequence.next_full_block().is_some_and(|block| self.filling.contains(&block));
+        let waits =
+            sequence.may_share() && sequence.next_block().is_some_and(|block| self.filling.contains(&block));
         if !waits {
             if let Some((pair, positions)) = sequence.copy_partial_match(&mut self.pool) {
                 plan.copies.push(pair);
                 cached += positions;
             }
-            self.filling.extend(sequence.next_full_block());
+            self.filling.extend(sequence.next_block());
         }
         sequence.count_cached(cached);
         self.counters.cached += cached as u64;
@@ -292,25 +285,21 @@ impl<W> Scheduler<W> {
         }
         let filling = &self.filling;
         let fills =
-            |sequence: &Sequence<W>| sequence.next_full_block().is_some_and(|block| filling.contains(&block));
+            |sequence: &Sequence<W>| sequence.next_block().is_some_and(|block| filling.contains(&block));
         let place = self.waiting.iter().position(|sequence| !(sequence.may_share() && fills(sequence)))?;
         let promised: usize = self.running.iter().map(Sequence::blocks_missing).sum();
         let spare = |pool: &BlockPool| pool.available().saturating_sub(promised);
         let sequence = &mut self.waiting[place];
         let before = spare(&self.pool);
-        if !self.running.is_empty()
-            && before < sequence.blocks_to_admit
-            && !self.plans.is_multiple_of(ADMISSION_RETRY_STEPS)
-        {
+        if !self.running.is_empty() && before < sequence.missing && !self.plans.is_multiple_of(RETRY_STEPS) {
             return None;
         }
         let shared = if self.pool.shares() { sequence.share(&mut self.pool) } else { 0 };
-        // Each running sequence may need a block soon; without spare blocks the new one would be preempted
-        // immediately.
+        // Each running sequence may need a block soon; without spare ones, the new one would be preempted.
         let wanted = sequence.blocks_missing() + self.running.len();
         let after = spare(&self.pool);
         if after < wanted {
-            sequence.blocks_to_admit = before + wanted - after;
+            sequence.missing = before + wanted - after;
             self.pool.release_all(&mut sequence.blocks);
             sequence.computed = 0;
             return None;
@@ -351,15 +340,14 @@ impl<W> Scheduler<W> {
             !theirs
         });
         self.pool.release_all(&mut sequence.blocks);
-        (sequence.computed, sequence.rows, sequence.blocks_to_admit, sequence.preempted) = (0, 0, 0, true);
+        (sequence.computed, sequence.rows, sequence.missing, sequence.preempted) = (0, 0, 0, true);
         self.counters.preempted += 1;
         let place = self.waiting.partition_point(|other| other.id < sequence.id);
         self.waiting.insert(place, sequence);
     }
 }
 
-/// Divides `left` rows evenly among the group, with at least one each if possible. Rows that one sequence
-/// does not need go to the others.
+/// Divides `left` rows evenly, at least one each if possible; what one does not need goes to the others.
 fn divide(group: &mut [(u64, usize)], mut left: usize) {
     group.sort_unstable_by_key(|&(id, wanted)| (wanted, id));
     let mut sharers = group.len();

@@ -17,7 +17,7 @@ pub struct Sequence<W> {
     /// Number of rows in the current plan.
     pub(super) rows: usize,
     /// Number of spare blocks that its admission requires, according to the last attempt.
-    pub(super) blocks_to_admit: usize,
+    pub(super) missing: usize,
     /// True if it was preempted before.
     pub(super) preempted: bool,
     cached: usize,
@@ -35,7 +35,7 @@ impl<W> Sequence<W> {
             computed: 0,
             blocks: Vec::new(),
             rows: 0,
-            blocks_to_admit: 0,
+            missing: 0,
             preempted: false,
             cached: 0,
             writer,
@@ -108,9 +108,8 @@ impl<W> Sequence<W> {
         self.computed.min(self.prompt)
     }
 
-    /// Returns the parent and the tokens of the block that its next row belongs to, if its tokens fill that
-    /// block.
-    pub(super) fn next_full_block(&self) -> Option<(Option<u32>, BlockTokens)> {
+    /// Returns parent and tokens of the block that its next row belongs to, if its tokens fill that block.
+    pub(super) fn next_block(&self) -> Option<(Option<u32>, BlockTokens)> {
         let block = self.computed / BLOCK_SIZE;
         let tokens = self.tokens[block * BLOCK_SIZE..].first_chunk()?;
         Some((self.parent_of(block), *tokens))
@@ -120,18 +119,16 @@ impl<W> Sequence<W> {
         block.checked_sub(1).map(|before| self.blocks[before])
     }
 
-    /// Returns true if its next row starts a block that it could share. The last token's row is always
-    /// computed.
+    /// Returns true if its next row starts a block that it could share. The last row is always computed.
     pub(super) fn may_share(&self) -> bool {
         self.computed.is_multiple_of(BLOCK_SIZE) && self.pending() > BLOCK_SIZE
     }
 
-    /// Takes over registered blocks that match its next tokens. Returns the number of positions that need not
-    /// be computed.
+    /// Takes over registered blocks that match its next tokens. Returns the number of positions saved.
     pub(super) fn share(&mut self, pool: &mut BlockPool) -> usize {
         let from = self.computed;
         while self.may_share() {
-            let Some(block) = self.next_full_block().and_then(|(before, tokens)| pool.find(before, &tokens))
+            let Some(block) = self.next_block().and_then(|(before, tokens)| pool.find(before, &tokens))
             else {
                 break;
             };
@@ -142,9 +139,8 @@ impl<W> Sequence<W> {
         self.computed - from
     }
 
-    /// Allocates a block for a copy of the registered block with the longest common prefix, if that prefix is
-    /// long enough. Holds the source once more. Returns (source, destination) and the number of positions
-    /// that need not be computed.
+    /// Allocates a copy of the registered block with the longest common prefix, if that is long enough. Holds
+    /// the source once more. Returns (source, destination) and the number of positions saved.
     pub(super) fn copy_partial_match(&mut self, pool: &mut BlockPool) -> Option<((u32, u32), usize)> {
         if !self.computed.is_multiple_of(BLOCK_SIZE) {
             return None;

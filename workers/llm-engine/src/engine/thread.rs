@@ -106,8 +106,7 @@ impl EngineLoop {
         Ok(())
     }
 
-    /// Receives pending commands; blocks if there is nothing else to do. Returns false if the thread should
-    /// end.
+    /// Receives pending commands; blocks if there is nothing to do. Returns false if the thread should end.
     fn receive_commands(&mut self) -> bool {
         if self.scheduler.is_empty() && self.embeddings.is_empty() {
             match self.commands.recv() {
@@ -145,15 +144,11 @@ impl EngineLoop {
         self.ended.clear();
     }
 
-    /// Computes one step. `from` is when its host work began; `excluded` is time since then that is not
-    /// overhead.
+    /// Computes one step. `from` is when its host work began; `excluded` is time since then spent elsewhere.
     fn step(&mut self, from: Instant, mut excluded: Duration) -> Result<()> {
         self.scheduler.plan(&mut self.plan);
         let running = self.scheduler.running().len();
-        ensure!(
-            !self.plan.step.tokens.is_empty(),
-            "internal error: none of {running} running sequences was scheduled"
-        );
+        ensure!(!self.plan.step.tokens.is_empty(), "none of {running} running sequences was scheduled");
         self.scheduler.planned().for_each(|sequence| sequence.writer.start());
         let begin = Instant::now();
         let logits = match compute(&mut *self.model, &self.plan) {
@@ -170,8 +165,7 @@ impl EngineLoop {
         Ok(())
     }
 
-    /// Handles a failed step, for example for lack of memory: fails its requests, and continues with the
-    /// others if the device still works.
+    /// Fails the requests of a failed step; continues with the others if the device still works.
     fn fail_step(&mut self, error: anyhow::Error) -> Result<()> {
         self.model.check().with_context(|| error_summary(&error))?;
         self.failures += 1;
@@ -192,22 +186,16 @@ impl EngineLoop {
         let rows: Vec<_> = self.scheduler.awaiting_token().map(Sequence::row).collect();
         let begin = Instant::now();
         if rows.is_empty() {
-            // Without this wait, the host would queue many prompt steps ahead, which could no longer be
-            // cancelled.
+            // Otherwise the host would queue many prompt steps ahead, which could not be cancelled.
             logits.device().synchronize().context("waiting for a step failed")?;
             return Ok((0, begin.elapsed()));
         }
         let sampled = match self.sampler.sample(logits, &rows) {
             Ok(sampled) => sampled.into_iter().map(Ok).collect(),
-            Err(_) => sample_each_row(&mut self.sampler, logits, &rows)?,
+            Err(_) => sample_rows(&mut self.sampler, logits, &rows)?,
         };
         let elapsed = begin.elapsed();
-        ensure!(
-            sampled.len() == rows.len(),
-            "{} tokens were sampled for {} sequences",
-            sampled.len(),
-            rows.len()
-        );
+        ensure!(sampled.len() == rows.len(), "sampled {} tokens for {} sequences", sampled.len(), rows.len());
         drop(rows);
         let written =
             self.scheduler.awaiting_token().zip(sampled).map(|(sequence, token)| sequence.write(token)).sum();
@@ -238,11 +226,7 @@ fn compute(model: &mut dyn StepModel, plan: &Plan) -> Result<Tensor> {
 }
 
 /// Samples each row separately after a batch failed, so that only rows without a valid token fail.
-fn sample_each_row(
-    sampler: &mut Sampler,
-    logits: &Tensor,
-    rows: &[Row],
-) -> Result<Vec<Result<Sampled, String>>> {
+fn sample_rows(sampler: &mut Sampler, logits: &Tensor, rows: &[Row]) -> Result<Vec<Result<Sampled, String>>> {
     let failed = || format!("sampling {} tokens failed", rows.len());
     logits.device().synchronize().with_context(failed)?;
     let one = |(index, row)| {

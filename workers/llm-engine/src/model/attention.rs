@@ -10,7 +10,7 @@ const FLASH_WIDTHS: (usize, usize) = (8, 512);
 
 /// Parameters of a layer's attention scores.
 #[derive(Clone, Copy, Debug)]
-pub struct ScoreParams {
+pub struct Scoring {
     /// Scale factor.
     pub scale: f32,
     /// Soft cap c: each score is replaced by c · tanh(score / c).
@@ -29,8 +29,7 @@ struct SequencePlan {
     step: SequenceStep,
     /// Block table, u32 (blocks), for gathering keys and values without flash attention.
     blocks: Option<Tensor>,
-    /// Mask of each window: negative infinity where a query (row) must not attend to a key (column). `None`
-    /// masks nothing.
+    /// Mask of each window: -infinity where a query (row) must not see a key (column). `None` masks nothing.
     masks: Vec<(Option<usize>, Option<Tensor>)>,
 }
 
@@ -101,9 +100,6 @@ impl StepIndices {
 impl AttentionPlan {
     /// Creates the inputs for a step from its uploaded [`StepIndices`], the distinct windows of the layers,
     /// and the dtype and width of the heads.
-    ///
-    /// # Errors
-    /// Returns an error if the device fails.
     pub fn new(
         step: &Step,
         [rows, keys, table]: [Tensor; 3],
@@ -144,17 +140,8 @@ impl AttentionPlan {
     /// Computes attention of queries (rows, heads, width) over the keys of their sequence, up to their own
     /// position. Returns (rows, heads · width). Keys and values are the cache's (blocks, [`BLOCK_SIZE`], key
     /// heads, width) if `paged`, otherwise the step's own (rows, key heads, width).
-    ///
-    /// # Errors
-    /// Returns an error if the device fails.
-    pub fn attention(
-        &self,
-        scores: ScoreParams,
-        q: &Tensor,
-        [k, v]: [&Tensor; 2],
-        paged: bool,
-    ) -> Result<Tensor> {
-        let Some(flash) = &self.flash else { return self.attention_without_flash(scores, q, [k, v], paged) };
+    pub fn attend(&self, scores: Scoring, q: &Tensor, [k, v]: [&Tensor; 2], paged: bool) -> Result<Tensor> {
+        let Some(flash) = &self.flash else { return self.attend_without_flash(scores, q, [k, v], paged) };
         let (left, right) = (scores.window.map(|window| window - 1), Some(0));
         let (rows, keys) = (&flash.rows, &flash.keys);
         let (max_rows, max_keys) = (flash.max_rows, flash.max_keys);
@@ -173,9 +160,9 @@ impl AttentionPlan {
         out.flatten_from(1)
     }
 
-    fn attention_without_flash(
+    fn attend_without_flash(
         &self,
-        scores: ScoreParams,
+        scores: Scoring,
         q: &Tensor,
         [k, v]: [&Tensor; 2],
         paged: bool,
@@ -192,21 +179,14 @@ impl AttentionPlan {
                 bail!("no mask was prepared for a window of {:?}", scores.window)
             };
             let q = q.narrow(0, rows.start, rows.len())?;
-            out.push(sequence_attention(scores, &q, &gathered(k)?, &gathered(v)?, mask.as_ref())?);
+            out.push(attend_one(scores, &q, &gathered(k)?, &gathered(v)?, mask.as_ref())?);
         }
         Tensor::cat(&out, 0)
     }
 }
 
-/// Computes attention of one sequence in f32: queries (rows, heads, width) over keys and values (context, key
-/// heads, width).
-fn sequence_attention(
-    scores: ScoreParams,
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    mask: Option<&Tensor>,
-) -> Result<Tensor> {
+/// Attends in f32: queries (rows, heads, width) over keys and values (context, key heads, width).
+fn attend_one(scores: Scoring, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
     let ((rows, heads, width), (context, kv_heads, _)) = (q.dims3()?, k.dims3()?);
     let (group, dtype) = (heads / kv_heads, q.dtype());
     let exact = |x: &Tensor| x.to_dtype(DType::F32);

@@ -5,11 +5,10 @@ use candle_core::{DType, Device, Tensor};
 use super::config::DecoderConfig;
 use crate::step::BLOCK_SIZE;
 
-/// Maximum number of rows per scatter launch. Each GPU thread scans all of them; larger scatters would be
-/// sorted first.
+/// Maximum number of rows per scatter launch, since each GPU thread scans all of them.
 const MAX_ROWS_PER_SCATTER: usize = 64;
 /// Default limit of the cache size, in full contexts. More blocks are never of use.
-pub(super) const DEFAULT_MAX_CONTEXTS: usize = 128;
+pub(super) const MAX_CONTEXTS: usize = 128;
 
 /// Key-value cache of all layers.
 pub struct Cache {
@@ -32,10 +31,7 @@ pub fn block_bytes(config: &DecoderConfig, dtype: DType) -> usize {
 /// Returns an error if not even one block fits.
 pub fn blocks_that_fit(config: &DecoderConfig, dtype: DType, bytes: usize, contexts: usize) -> Result<usize> {
     let block = block_bytes(config, dtype).max(1);
-    ensure!(
-        bytes >= block,
-        "a cache of {bytes} bytes is too small: one block of {BLOCK_SIZE} tokens needs {block} bytes"
-    );
+    ensure!(bytes >= block, "a cache of {bytes} bytes is too small: a block needs {block} bytes");
     let useful = config.context.div_ceil(BLOCK_SIZE).saturating_mul(contexts);
     // Slot numbers are u32.
     Ok((bytes / block).min(useful).min(u32::MAX as usize / BLOCK_SIZE))
@@ -43,9 +39,6 @@ pub fn blocks_that_fit(config: &DecoderConfig, dtype: DType, bytes: usize, conte
 
 impl Cache {
     /// Allocates `blocks` blocks filled with zeros.
-    ///
-    /// # Errors
-    /// Returns an error if the device is out of memory.
     pub fn new(
         config: &DecoderConfig,
         blocks: usize,
@@ -67,11 +60,7 @@ impl Cache {
         &self.layers[layer]
     }
 
-    /// Creates scatter indices from u32 slots (rows): block times [`BLOCK_SIZE`] plus the offset within the
-    /// block.
-    ///
-    /// # Errors
-    /// Returns an error if the device fails.
+    /// Creates scatter indices from u32 slots (rows): block times [`BLOCK_SIZE`] plus offset.
     pub fn slots(&self, slots: &Tensor, config: &DecoderConfig) -> candle_core::Result<Slots> {
         scatter_indices(slots, config.kv_width())
     }
@@ -87,8 +76,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Copies whole blocks, given as (source, destination) pairs. All sources are read before any block is
-    /// written.
+    /// Copies whole blocks, given as (source, destination) pairs. All sources are read first.
     ///
     /// # Errors
     /// Returns an error if the device fails or a block is out of range.
@@ -98,10 +86,7 @@ impl Cache {
             return Ok(());
         }
         if let Some(invalid) = pairs.iter().find(|(from, to)| *from.max(to) as usize >= self.blocks) {
-            candle_core::bail!(
-                "copy_blocks: pair {invalid:?} is out of range; the cache has {} blocks",
-                self.blocks
-            );
+            candle_core::bail!("copy_blocks: {invalid:?} is out of range of {} blocks", self.blocks);
         }
         let (from, to): (Vec<u32>, Vec<u32>) = pairs.iter().copied().unzip();
         let [from, to] = [from, to].map(|blocks| Tensor::from_vec(blocks, pairs.len(), first.device()));

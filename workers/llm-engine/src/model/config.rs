@@ -2,7 +2,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::roles::TensorRole;
+use super::roles::Role;
 use super::rope::{Rope, Scaling};
 
 /// Maximum context length. Positions are f32 where angles are computed, which is exact up to this number.
@@ -17,12 +17,11 @@ pub enum Activation {
     GeluTanh,
 }
 
-/// Norms of a layer by tensor role: before and after attention, before and after feed-forward. `None` where
-/// there is no norm.
-pub type Norms = [Option<TensorRole>; 4];
+/// Norms of a layer: before and after attention, before and after feed-forward; `None` where absent.
+pub type Norms = [Option<Role>; 4];
 
 /// Layers with pre-norms only.
-const PRE_NORMS: Norms = [Some(TensorRole::AttentionNorm), None, Some(TensorRole::MlpNorm), None];
+const PRE_NORMS: Norms = [Some(Role::AttentionNorm), None, Some(Role::MlpNorm), None];
 
 /// Sizes and options of a decoder.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,8 +38,7 @@ pub struct DecoderConfig {
     pub head_dim: usize,
     /// Maximum number of positions of a sequence.
     pub context: usize,
-    /// Attention window of each layer: the number of keys that a query attends to, including its own. `None`
-    /// means all before it.
+    /// Number of keys that a query of each layer attends to, including its own; `None` means no limit.
     pub windows: Vec<Option<usize>>,
     /// Rotary parameters of layers without a window, and of all layers if `local_rope` is `None`.
     pub rope: Rope,
@@ -94,18 +92,18 @@ pub struct Family {
     /// JSON object of transformers' defaults for fields that config.json omits.
     pub defaults: &'static str,
     /// Returns the predicate for layers with a window.
-    pub windowed_layers: fn(&ConfigFields) -> Result<WindowPredicate>,
+    pub windowed_layers: fn(&Fields) -> Result<WindowPredicate>,
     /// Sets options that all models of the family share and config.json does not contain.
-    pub configure: fn(&mut DecoderConfig, &ConfigFields) -> Result<()>,
+    pub configure: fn(&mut DecoderConfig, &Fields) -> Result<()>,
 }
 
 /// Fields of a config.json, with the defaults of its family.
-pub struct ConfigFields<'a> {
+pub struct Fields<'a> {
     config: &'a Value,
     defaults: Value,
 }
 
-impl ConfigFields<'_> {
+impl Fields<'_> {
     /// Returns a field or its default. Returns `None` for an explicit null.
     pub fn value(&self, key: &str) -> Option<&Value> {
         let value = self.config.get(key).or_else(|| self.defaults.get(key));
@@ -121,7 +119,7 @@ impl ConfigFields<'_> {
     }
 
     /// Returns a required integer of at least 1.
-    pub fn required_size(&self, key: &str) -> Result<usize> {
+    pub fn required(&self, key: &str) -> Result<usize> {
         let size = self.size(key)?.with_context(|| format!("{key:?} is missing"))?;
         ensure!(size > 0, "{key:?} is 0");
         Ok(size)
@@ -147,9 +145,8 @@ impl DecoderConfig {
     /// Returns an error for missing, mistyped or inconsistent fields, and for unsupported options.
     pub fn from_json(family: &Family, config: &Value) -> Result<Self> {
         let defaults = serde_json::from_str(family.defaults)?;
-        let fields = ConfigFields { config, defaults };
-        let (hidden, heads) =
-            (fields.required_size("hidden_size")?, fields.required_size("num_attention_heads")?);
+        let fields = Fields { config, defaults };
+        let (hidden, heads) = (fields.required("hidden_size")?, fields.required("num_attention_heads")?);
         let kv_heads = fields.size("num_key_value_heads")?.unwrap_or(heads);
         ensure!(
             kv_heads > 0 && heads.is_multiple_of(kv_heads),
@@ -174,7 +171,7 @@ impl DecoderConfig {
             (2..=head_dim).contains(&rotary_dim) && rotary_dim.is_multiple_of(2),
             "heads of {head_dim} elements cannot rotate {rotary_dim} of them: elements rotate in pairs, at least one"
         );
-        let context = fields.required_size("max_position_embeddings")?;
+        let context = fields.required("max_position_embeddings")?;
         let rope = rope(&fields, rotary_dim, context)?;
         let context = context.max(rope.scaling.extended_context());
         ensure!(
@@ -187,7 +184,7 @@ impl DecoderConfig {
         let activation = activation.or_else(|| fields.value("hidden_act"));
         let mut decoder = Self {
             hidden,
-            intermediate: fields.required_size("intermediate_size")?,
+            intermediate: fields.required("intermediate_size")?,
             heads,
             kv_heads,
             head_dim,
@@ -225,18 +222,14 @@ impl DecoderConfig {
     }
 }
 
-fn windows(fields: &ConfigFields, family: &Family) -> Result<Vec<Option<usize>>> {
-    let layers = fields.required_size("num_hidden_layers")?;
+fn windows(fields: &Fields, family: &Family) -> Result<Vec<Option<usize>>> {
+    let layers = fields.required("num_hidden_layers")?;
     // Rejected early, because layers are allocated before their tensors are looked up.
     ensure!(layers <= 4096, "{layers} layers exceed the limit of 4096, more than any model has");
     // Converters to GGUF write 0 for models without a window.
     let window = fields.size("sliding_window")?.filter(|window| *window > 0);
     if let Some(types) = fields.value("layer_types").and_then(Value::as_array) {
-        ensure!(
-            types.len() == layers,
-            "\"layer_types\" has {} entries, but there are {layers} layers",
-            types.len()
-        );
+        ensure!(types.len() == layers, "\"layer_types\" has {} entries for {layers} layers", types.len());
         let window = |kind: &Value| match kind.as_str() {
             Some("full_attention") => Ok(None),
             Some("sliding_attention") => window
@@ -252,7 +245,7 @@ fn windows(fields: &ConfigFields, family: &Family) -> Result<Vec<Option<usize>>>
 
 /// Reads `rope_theta` and `rope_scaling`, or `rope_parameters`, which contains both, possibly by kind of
 /// layer.
-fn rope(fields: &ConfigFields, rotary_dim: usize, context: usize) -> Result<Rope> {
+fn rope(fields: &Fields, rotary_dim: usize, context: usize) -> Result<Rope> {
     let parameters = rope_parameters(fields);
     let scaling = fields.value("rope_scaling").or(parameters);
     let theta = match parameters.and_then(|parameters| parameters["rope_theta"].as_f64()) {
@@ -262,7 +255,7 @@ fn rope(fields: &ConfigFields, rotary_dim: usize, context: usize) -> Result<Rope
     let original = fields.size("original_max_position_embeddings")?;
     let scaling = match scaling {
         Some(scaling) => {
-            Scaling::from_config(scaling, original, context, rotary_dim / 2).context("\"rope_scaling\"")?
+            Scaling::from_json(scaling, original, context, rotary_dim / 2).context("\"rope_scaling\"")?
         }
         None => Scaling::None,
     };
@@ -270,6 +263,6 @@ fn rope(fields: &ConfigFields, rotary_dim: usize, context: usize) -> Result<Rope
 }
 
 /// Returns the `rope_parameters` of layers without a window.
-fn rope_parameters<'a>(fields: &'a ConfigFields) -> Option<&'a Value> {
+fn rope_parameters<'a>(fields: &'a Fields) -> Option<&'a Value> {
     fields.value("rope_parameters").map(|all| all.get("full_attention").unwrap_or(all))
 }

@@ -2,11 +2,11 @@
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
 
-use super::attention::{AttentionPlan, ScoreParams, StepIndices};
+use super::attention::{AttentionPlan, Scoring, StepIndices};
 use super::cache::{Cache, Slots};
 use super::config::DecoderConfig;
 use super::layers::{Embedding, GateUp, Linear, Mlp, Norm, softcap};
-use super::roles::TensorRole;
+use super::roles::Role;
 use super::rope::{RotaryTable, RowAngles};
 use super::weights::{TensorRows, Weights};
 use crate::step::{BLOCK_SIZE, Capacity, SequenceStep, Step, StepModel};
@@ -23,7 +23,7 @@ struct Layer {
     mlp_norm: Option<Norm>,
     mlp: Mlp,
     mlp_post_norm: Option<Norm>,
-    scores: ScoreParams,
+    scores: Scoring,
     /// Index of the rotary table for this layer.
     rotary_table: usize,
 }
@@ -67,31 +67,25 @@ impl Layer {
             true => {
                 let total_rows = queries + 2 * keys;
                 let rows = [0..queries, queries..queries + keys, queries + keys..total_rows];
-                rows.map(|rows| TensorRows { role: TensorRole::QueryKeyValue, rows, total_rows })
+                rows.map(|rows| TensorRows { role: Role::QueryKeyValue, rows, total_rows })
             }
-            false => [(TensorRole::Query, queries), (TensorRole::Key, keys), (TensorRole::Value, keys)]
+            false => [(Role::Query, queries), (Role::Key, keys), (Role::Value, keys)]
                 .map(|(role, rows)| TensorRows::whole(role, rows)),
         };
         let [query, key, value] = pieces.map(|piece| weights.linear(at, &[piece], hidden, config.qkv_bias));
         let (query, key, value) = (query?, key?, value?);
         let (query_norm, key_norm) = match config.qk_norm {
             true => (
-                Some(norm(weights, TensorRole::QueryNorm, head_dim)?),
-                Some(norm(weights, TensorRole::KeyNorm, head_dim)?),
+                Some(norm(weights, Role::QueryNorm, head_dim)?),
+                Some(norm(weights, Role::KeyNorm, head_dim)?),
             ),
             false => (None, None),
         };
-        let output = weights.linear(
-            at,
-            &[TensorRows::whole(TensorRole::Output, hidden)],
-            queries,
-            config.output_bias,
-        )?;
+        let output =
+            weights.linear(at, &[TensorRows::whole(Role::Output, hidden)], queries, config.output_bias)?;
         let gate_up = match config.fused {
-            true => vec![TensorRows::whole(TensorRole::GateUp, 2 * intermediate)],
-            false => {
-                [TensorRole::Gate, TensorRole::Up].map(|role| TensorRows::whole(role, intermediate)).to_vec()
-            }
+            true => vec![TensorRows::whole(Role::GateUp, 2 * intermediate)],
+            false => [Role::Gate, Role::Up].map(|role| TensorRows::whole(role, intermediate)).to_vec(),
         };
         let gate_up = match &gate_up[..] {
             [gate, up] if !weights.same_format(at, &gate_up)? => {
@@ -102,12 +96,8 @@ impl Layer {
             }
             pieces => GateUp::Fused(weights.linear(at, pieces, hidden, config.mlp_bias)?),
         };
-        let down = weights.linear(
-            at,
-            &[TensorRows::whole(TensorRole::Down, hidden)],
-            intermediate,
-            config.mlp_bias,
-        )?;
+        let down =
+            weights.linear(at, &[TensorRows::whole(Role::Down, hidden)], intermediate, config.mlp_bias)?;
         let window = config.windows[index];
         Ok(Self {
             attention_norm: attention_norm?,
@@ -121,7 +111,7 @@ impl Layer {
             mlp_norm: mlp_norm?,
             mlp: Mlp { gate_up, down, activation: config.activation },
             mlp_post_norm: mlp_post_norm?,
-            scores: ScoreParams { scale: config.attention_scale, softcap: config.attention_softcap, window },
+            scores: Scoring { scale: config.attention_scale, softcap: config.attention_softcap, window },
             rotary_table: (config.local_rope.is_some() && window.is_some()) as usize,
         })
     }
@@ -143,12 +133,10 @@ fn normed(norm: &Option<Norm>, x: &Tensor) -> candle_core::Result<Tensor> {
 }
 
 impl Decoder {
-    /// Loads the weights of a decoder, and allocates a cache of `blocks` blocks. States and cache are
-    /// `dtype`.
+    /// Loads the weights, and allocates a cache of `blocks` blocks. States and cache are `dtype`.
     ///
     /// # Errors
-    /// Returns an error that names the file and the tensor that is missing or has the wrong shape, or if
-    /// memory runs out.
+    /// Returns an error that names the file and the invalid tensor, or if memory runs out.
     pub fn load(
         config: DecoderConfig,
         weights: &mut Weights,
@@ -162,16 +150,13 @@ impl Decoder {
         let layers = 0..config.windows.len();
         let layers =
             layers.map(|layer| Layer::load(&config, weights, layer, dtype)).collect::<Result<Vec<_>>>()?;
-        let norm = weights.norm(None, TensorRole::Norm, config.hidden)?;
+        let norm = weights.norm(None, Role::Norm, config.hidden)?;
         let norm = Norm::new(norm, config.norm_plus_one, config.norm_eps, dtype)?;
         let head = match config.tied_embeddings {
             true => embedding.head(),
-            false => weights.linear(
-                None,
-                &[TensorRows::whole(TensorRole::Head, vocabulary)],
-                config.hidden,
-                false,
-            )?,
+            false => {
+                weights.linear(None, &[TensorRows::whole(Role::Head, vocabulary)], config.hidden, false)?
+            }
         };
         let table = |rope| RotaryTable::new(rope, config.interleaved, config.context, dtype, device);
         let tables = std::iter::once(&config.rope).chain(&config.local_rope).map(table);
@@ -240,9 +225,9 @@ impl Decoder {
             Some(slots) => {
                 self.cache.write(index, slots, [&k, &v])?;
                 let [keys, values] = self.cache.layer(index);
-                shared.plan.attention(layer.scores, &q, [keys, values], true)?
+                shared.plan.attend(layer.scores, &q, [keys, values], true)?
             }
-            None => shared.plan.attention(layer.scores, &q, [&k, &v], false)?,
+            None => shared.plan.attend(layer.scores, &q, [&k, &v], false)?,
         };
         layer.output.forward(&out)
     }

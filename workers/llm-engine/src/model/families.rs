@@ -3,26 +3,26 @@ use anyhow::{Context, Result, bail};
 use candle_core::quantized::gguf_file::{Content, Value as Metadatum};
 use serde_json::{Map, Value, json};
 
-use super::config::{ConfigFields, DecoderConfig, Family, WindowPredicate};
-use super::roles::TensorRole;
+use super::config::{DecoderConfig, Family, Fields, WindowPredicate};
+use super::roles::Role;
 
-fn all_layers(_: &ConfigFields) -> Result<WindowPredicate> {
+fn all_layers(_: &Fields) -> Result<WindowPredicate> {
     Ok(Box::new(|_| true))
 }
 
-fn no_layers(_: &ConfigFields) -> Result<WindowPredicate> {
+fn no_layers(_: &Fields) -> Result<WindowPredicate> {
     Ok(Box::new(|_| false))
 }
 
 /// Selects the layers from `max_window_layers` on, if windows are enabled.
-fn layers_from_max_window_layers(fields: &ConfigFields) -> Result<WindowPredicate> {
+fn layers_from_max_window_layers(fields: &Fields) -> Result<WindowPredicate> {
     let (on, first) = (fields.flag("use_sliding_window"), fields.size("max_window_layers")?.unwrap_or(0));
     Ok(Box::new(move |layer| on && layer >= first))
 }
 
 /// Selects all layers except the last of each group of `sliding_window_pattern`.
-fn all_but_last_of_group(fields: &ConfigFields) -> Result<WindowPredicate> {
-    let group = fields.required_size("sliding_window_pattern")?;
+fn all_but_last_of_group(fields: &Fields) -> Result<WindowPredicate> {
+    let group = fields.required("sliding_window_pattern")?;
     Ok(Box::new(move |layer| !(layer + 1).is_multiple_of(group)))
 }
 
@@ -136,22 +136,17 @@ pub const FAMILIES: &[Family] = &[
     },
 ];
 
-fn gemma(decoder: &mut DecoderConfig, fields: &ConfigFields) -> Result<()> {
+fn gemma(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
     let scalar = fields.number("query_pre_attn_scalar")?.context("\"query_pre_attn_scalar\" is missing")?;
     decoder.attention_scale = scalar.powf(-0.5) as f32;
-    decoder.norms = [
-        TensorRole::AttentionNorm,
-        TensorRole::AttentionPostNorm,
-        TensorRole::MlpNormBetween,
-        TensorRole::MlpPostNorm,
-    ]
-    .map(Some);
+    decoder.norms =
+        [Role::AttentionNorm, Role::AttentionPostNorm, Role::MlpNormBetween, Role::MlpPostNorm].map(Some);
     gemma_scales(decoder, fields);
     Ok(())
 }
 
 /// Sets the scales that all generations of Gemma share.
-fn gemma_scales(decoder: &mut DecoderConfig, fields: &ConfigFields) {
+fn gemma_scales(decoder: &mut DecoderConfig, fields: &Fields) {
     decoder.embedding_scale = Some((decoder.hidden as f64).sqrt());
     // Converters to GGUF have already added the 1.
     decoder.norm_plus_one = !fields.flag("norms_include_one");
@@ -174,10 +169,7 @@ pub fn from_config(config: &Value) -> Result<&'static Family> {
     match (names.clone().next(), names.clone().find_map(named)) {
         (_, Some(family)) => Ok(family),
         (None, None) => by_type().with_context(|| {
-            format!(
-                "\"model_type\" is {kind:?}, which is not known, and there is no architecture; known are {}",
-                all()
-            )
+            format!("\"model_type\" is {kind:?}, but no architecture is given; use one of {}", all())
         }),
         (Some(name), None) => bail!("the architecture {name:?} is not known; use one of {}", all()),
     }
@@ -207,8 +199,7 @@ const METADATA: &[(&str, &str)] = &[
     ("rope.scaling.original_context_length", "original_max_position_embeddings"),
 ];
 
-/// Architectures and layer counts of the 27B models. They scale scores by hidden size / heads instead of the
-/// head width.
+/// Architectures and layer counts of the 27B models, which scale scores by hidden size / heads.
 const GEMMA_27B: &[(&str, u64)] = &[("gemma2", 46), ("gemma3", 62)];
 
 /// Returns the family of a GGUF file, and its metadata as config.json fields. `floats` reads a small tensor,

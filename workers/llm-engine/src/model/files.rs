@@ -1,5 +1,4 @@
-//! Model files: a GGUF file, or a folder of safetensors with a config.json. Parses headers, locates tensors
-//! and reads their bytes.
+//! Model files: a GGUF file, or a folder of safetensors with a config.json.
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -19,14 +18,14 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// Storage format of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum StorageFormat {
+pub enum Format {
     /// Individual numbers.
     Floats(DType),
     /// GGML-quantized blocks.
     Blocks(GgmlDType),
 }
 
-impl StorageFormat {
+impl Format {
     /// Returns the size of `elements` elements in bytes; `None` if they do not fill whole blocks.
     fn bytes(self, elements: usize) -> Option<usize> {
         match self {
@@ -40,16 +39,16 @@ impl StorageFormat {
 
 /// Location, format and shape of a tensor in a file.
 #[derive(Clone, Debug)]
-pub struct TensorLocation {
+pub struct TensorInfo {
     file: usize,
     offset: u64,
     /// Storage format of its elements.
-    pub format: StorageFormat,
+    pub format: Format,
     /// Dimensions, rows first.
     pub shape: Vec<usize>,
 }
 
-impl TensorLocation {
+impl TensorInfo {
     /// Returns its size in bytes.
     ///
     /// # Errors
@@ -75,15 +74,14 @@ pub struct ModelFiles {
     /// Configuration or metadata.
     pub description: Description,
     files: Vec<(PathBuf, File)>,
-    tensors: HashMap<String, TensorLocation>,
+    tensors: HashMap<String, TensorInfo>,
 }
 
 impl ModelFiles {
     /// Opens a safetensors folder or a GGUF file and parses its headers, without reading weights.
     ///
     /// # Errors
-    /// Returns an error that names the missing, truncated or invalid file, or the tensor that extends beyond
-    /// its file.
+    /// Returns an error that names the missing, truncated or invalid file, or the tensor beyond its end.
     pub fn open(path: &Path) -> Result<Self> {
         if path.is_dir() {
             return Self::safetensors(path);
@@ -107,13 +105,13 @@ impl ModelFiles {
         );
         let location = |(name, info): (&String, &candle_core::quantized::gguf_file::TensorInfo)| {
             let format = match info.ggml_dtype {
-                GgmlDType::F32 => StorageFormat::Floats(DType::F32),
-                GgmlDType::F16 => StorageFormat::Floats(DType::F16),
-                GgmlDType::BF16 => StorageFormat::Floats(DType::BF16),
-                blocks => StorageFormat::Blocks(blocks),
+                GgmlDType::F32 => Format::Floats(DType::F32),
+                GgmlDType::F16 => Format::Floats(DType::F16),
+                GgmlDType::BF16 => Format::Floats(DType::BF16),
+                blocks => Format::Blocks(blocks),
             };
             let offset = content.tensor_data_offset.saturating_add(info.offset);
-            (name.clone(), TensorLocation { file: 0, offset, format, shape: info.shape.dims().to_vec() })
+            (name.clone(), TensorInfo { file: 0, offset, format, shape: info.shape.dims().to_vec() })
         };
         let tensors = content.tensor_infos.iter().map(location).collect();
         let description = Description::Metadata(Box::new(content));
@@ -165,26 +163,21 @@ impl ModelFiles {
 
     /// Returns the total size of all tensors in bytes, after converting floats to `dtype`.
     pub fn bytes_as(&self, dtype: DType) -> usize {
-        let bytes = |location: &TensorLocation| match location.format {
-            StorageFormat::Floats(_) => {
-                TensorLocation { format: StorageFormat::Floats(dtype), ..location.clone() }.bytes()
-            }
-            StorageFormat::Blocks(_) => location.bytes(),
+        let bytes = |location: &TensorInfo| match location.format {
+            Format::Floats(_) => TensorInfo { format: Format::Floats(dtype), ..location.clone() }.bytes(),
+            Format::Blocks(_) => location.bytes(),
         };
         self.tensors.values().filter_map(|location| bytes(location).ok()).sum()
     }
 
-    /// Returns the location of a tensor.
-    ///
-    /// # Errors
-    /// Returns an error if there is no such tensor.
-    pub fn location(&self, name: &str) -> Result<&TensorLocation> {
+    /// Returns the location of a tensor, or an error if there is none of this name.
+    pub fn location(&self, name: &str) -> Result<&TensorInfo> {
         let location = self.tensors.get(name);
         location.with_context(|| format!("{}: there is no tensor '{name}'", self.path.display()))
     }
 
     /// Returns the file that contains a tensor.
-    pub fn file_of(&self, location: &TensorLocation) -> &Path {
+    pub fn file_of(&self, location: &TensorInfo) -> &Path {
         &self.files[location.file].0
     }
 
@@ -219,7 +212,7 @@ impl ModelFiles {
     pub fn floats(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
         let Some(location) = self.tensors.get(name) else { return Ok(None) };
         ensure!(
-            location.format == StorageFormat::Floats(DType::F32) && location.shape.len() == 1,
+            location.format == Format::Floats(DType::F32) && location.shape.len() == 1,
             "{}: tensor '{name}' is not an f32 vector",
             self.path.display()
         );
@@ -237,24 +230,20 @@ struct HeaderEntry {
     data_offsets: [u64; 2],
 }
 
-fn header(file: &mut File, number: usize) -> Result<Vec<(String, TensorLocation)>> {
+fn header(file: &mut File, number: usize) -> Result<Vec<(String, TensorInfo)>> {
     let mut length = [0; 8];
     file.read_exact(&mut length).context("the file is shorter than a header")?;
     let length = u64::from_le_bytes(length);
     let size = file.metadata()?.len();
-    ensure!(
-        length <= MAX_HEADER_BYTES.min(size.saturating_sub(8)),
-        "its header would have {length} bytes, more than the file or {MAX_HEADER_BYTES}"
-    );
+    ensure!(length <= MAX_HEADER_BYTES.min(size.saturating_sub(8)), "its header would have {length} bytes");
     let mut text = vec![0; usize::try_from(length)?];
     file.read_exact(&mut text)?;
-    let header: HashMap<String, Value> =
-        serde_json::from_slice(&text).context("its header is not valid JSON")?;
+    let header: HashMap<String, Value> = serde_json::from_slice(&text).context("its header is not JSON")?;
     let tensors = header.into_iter().filter(|(name, _)| name != "__metadata__");
     let location = |(name, entry): (String, Value)| {
         let named = || format!("tensor '{name}'");
         let entry: HeaderEntry = serde_json::from_value(entry).with_context(named)?;
-        let format = StorageFormat::Floats(match entry.dtype.as_str() {
+        let format = Format::Floats(match entry.dtype.as_str() {
             "F64" => DType::F64,
             "F32" => DType::F32,
             "F16" => DType::F16,
@@ -265,8 +254,7 @@ fn header(file: &mut File, number: usize) -> Result<Vec<(String, TensorLocation)
             other => bail!("{} has the unsupported dtype {other}; use F16, BF16, F32 or F64", named()),
         });
         let [start, end] = entry.data_offsets;
-        let location =
-            TensorLocation { file: number, offset: 8 + length + start, format, shape: entry.shape };
+        let location = TensorInfo { file: number, offset: 8 + length + start, format, shape: entry.shape };
         let bytes = location.bytes().with_context(named)?;
         ensure!(
             start.checked_add(bytes as u64) == Some(end),

@@ -1,4 +1,5 @@
-//! Linear layers, norms, embeddings and feed-forward layers, with float or GGML-quantized weights.
+//! Linear layers, norms, embeddings and feed-forward layers, with float or GGML-quantized weights. Their
+//! functions return an error if the device fails.
 use candle_core::quantized::QMatMul;
 use candle_core::{D, DType, Module, Result, Tensor};
 use candle_nn::ops::{rms_norm, swiglu};
@@ -16,9 +17,6 @@ pub enum Linear {
 
 impl Linear {
     /// Maps (rows, in) to (rows, out).
-    ///
-    /// # Errors
-    /// Returns an error if the device fails.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self {
             Self::Float(linear) => linear.forward(x),
@@ -81,20 +79,13 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// Creates a norm of states of type `dtype` from f32 weights (width). With `plus_one`, 1 is added to the
-    /// weights.
-    ///
-    /// # Errors
-    /// Returns an error if the device fails.
+    /// Creates a norm of states of type `dtype` from f32 weights (width), plus 1 if `plus_one`.
     pub fn new(weight: Tensor, plus_one: bool, eps: f64, dtype: DType) -> Result<Self> {
         let weight = if plus_one { (weight + 1.0)? } else { weight };
         Ok(Self { weight: weight.to_dtype(dtype)?, eps: eps as f32 })
     }
 
     /// Normalizes the last dimension of `x`, which must be contiguous.
-    ///
-    /// # Errors
-    /// Returns an error if the device fails.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         rms_norm(x, &self.weight, self.eps)
     }
@@ -122,9 +113,6 @@ pub struct Mlp {
 
 impl Mlp {
     /// Maps (rows, width) to (rows, width).
-    ///
-    /// # Errors
-    /// Returns an error if the device fails.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (gate, up) = match &self.gate_up {
             GateUp::Fused(both) => {
@@ -146,9 +134,6 @@ impl Mlp {
 }
 
 /// Applies a soft cap: c · tanh(x / c).
-///
-/// # Errors
-/// Returns an error if the device fails.
 pub fn softcap(x: &Tensor, cap: f64) -> Result<Tensor> {
     (x / cap)?.tanh()? * cap
 }

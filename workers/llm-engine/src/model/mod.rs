@@ -68,12 +68,10 @@ pub struct Loaded {
     pub bytes: usize,
 }
 
-/// Loads a model from a safetensors folder or a .gguf file. `progress` receives the fraction that was read,
-/// up to 1.
+/// Loads a safetensors folder or a .gguf file. `progress` receives the fraction that was read, up to 1.
 ///
 /// # Errors
-/// Returns an error that names the file and the missing, broken or unsupported field or tensor, or if memory
-/// runs out.
+/// Returns an error that names the file and the invalid field or tensor, or if memory runs out.
 pub fn load(
     path: &Path,
     device: &Device,
@@ -88,11 +86,7 @@ pub fn load(
     Ok(Loaded { model: Box::new(decoder), text, name, bytes })
 }
 
-/// Loads only the tokenizer and chat template of a model, for tokenizing before the weights are loaded; see
-/// [`load_decoder`].
-///
-/// # Errors
-/// See [`load`].
+/// Loads only the tokenizer and chat template, for tokenizing before the weights are loaded.
 pub fn load_text(path: &Path) -> Result<Text> {
     read_text(&ModelFiles::open(path)?)
 }
@@ -106,9 +100,6 @@ fn read_text(files: &ModelFiles) -> Result<Text> {
 }
 
 /// Like [`load`], but does not require a tokenizer.
-///
-/// # Errors
-/// See [`load`].
 pub fn load_decoder(
     path: &Path,
     device: &Device,
@@ -144,12 +135,8 @@ fn load_files(
         Some(bytes) => bytes,
         None => free_bytes(device)?.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(weights)),
     };
-    let blocks = cache::blocks_that_fit(
-        &config,
-        dtype,
-        bytes,
-        options.contexts.unwrap_or(cache::DEFAULT_MAX_CONTEXTS),
-    )?;
+    let blocks =
+        cache::blocks_that_fit(&config, dtype, bytes, options.contexts.unwrap_or(cache::MAX_CONTEXTS))?;
     let bytes = weights + blocks * cache::block_bytes(&config, dtype);
     let mut weights = Weights::new(&mut files, dtype, device, progress);
     let decoder = Decoder::load(config, &mut weights, blocks, dtype, device)
@@ -172,11 +159,7 @@ fn read_config(files: &mut ModelFiles) -> Result<(DecoderConfig, Option<&'static
         }
         Description::Metadata(_) => {
             let (family, fields) = read_metadata(files)?;
-            Ok((
-                DecoderConfig::from_json(family, &fields)
-                    .context("the metadata, converted to config.json fields")?,
-                None,
-            ))
+            Ok((DecoderConfig::from_json(family, &fields).context("the metadata")?, None))
         }
     }
 }

@@ -2,7 +2,7 @@
 
 /// Role of a tensor in the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TensorRole {
+pub enum Role {
     /// Token embedding table.
     Embedding,
     /// Norm after the last layer.
@@ -43,7 +43,7 @@ pub enum TensorRole {
     MlpPostNorm,
 }
 
-impl TensorRole {
+impl Role {
     /// Returns its names in safetensors and in GGUF, relative to the model's or the layer's prefix.
     pub(super) fn names(self) -> (&'static str, &'static str) {
         match self {

@@ -58,25 +58,16 @@ impl Scaling {
     ///
     /// # Errors
     /// Returns an error for an unknown type, a missing number or a list of the wrong length.
-    pub fn from_config(
-        config: &Value,
-        original: Option<usize>,
-        context: usize,
-        pairs: usize,
-    ) -> Result<Self> {
-        let number = |key: &str| config[key].as_f64().with_context(|| format!("{key:?} is no number"));
+    pub fn from_json(json: &Value, original: Option<usize>, context: usize, pairs: usize) -> Result<Self> {
+        let number = |key: &str| json[key].as_f64().with_context(|| format!("{key:?} is no number"));
         let list = |key: &str| -> Result<Vec<f32>> {
-            let list: Vec<f32> = serde_json::from_value(config[key].clone())
-                .with_context(|| format!("{key:?} is not a list of numbers"))?;
-            ensure!(
-                list.len() == pairs,
-                "{key:?} has {} numbers, but there are {pairs} frequencies",
-                list.len()
-            );
+            let list: Vec<f32> =
+                serde_json::from_value(json[key].clone()).with_context(|| format!("{key:?} is no list"))?;
+            ensure!(list.len() == pairs, "{key:?} has {} numbers for {pairs} frequencies", list.len());
             Ok(list)
         };
-        let bound = |key: &str, default: f64| config[key].as_f64().unwrap_or(default);
-        let kind = [&config["rope_type"], &config["type"]].into_iter().find_map(Value::as_str);
+        let bound = |key: &str, default: f64| json[key].as_f64().unwrap_or(default);
+        let kind = [&json["rope_type"], &json["type"]].into_iter().find_map(Value::as_str);
         Ok(match kind {
             None | Some("default") => Self::None,
             Some("linear") => Self::Linear(number("factor")?),
@@ -87,25 +78,22 @@ impl Scaling {
                 original: number("original_max_position_embeddings")?,
             },
             Some("yarn") => {
-                let inner = config["original_max_position_embeddings"].as_u64().map(|size| size as usize);
+                let inner = json["original_max_position_embeddings"].as_u64().map(|size| size as usize);
                 let original = inner.or(original).unwrap_or(context) as f64;
-                let factor = config["factor"].as_f64().unwrap_or(context as f64 / original);
+                let factor = json["factor"].as_f64().unwrap_or(context as f64 / original);
                 let (fast, slow) = (bound("beta_fast", 32.0), bound("beta_slow", 1.0));
                 ensure!(
                     factor >= 1.0 && factor.is_finite(),
                     "\"factor\" is {factor}, but must be at least 1"
                 );
-                ensure!(
-                    original >= 1.0,
-                    "\"original_max_position_embeddings\" is {original}, but must be at least 1"
-                );
+                ensure!(original >= 1.0, "\"original_max_position_embeddings\" is {original}, less than 1");
                 ensure!(
                     slow > 0.0 && fast > slow,
                     "\"beta_fast\" is {fast} and \"beta_slow\" is {slow}, but 0 < beta_slow < beta_fast is required"
                 );
                 let scale = |by: f64| 0.1 * by * factor.ln() + 1.0;
-                let scales = [&config["mscale"], &config["mscale_all_dim"]].map(Value::as_f64);
-                let magnitude = match (config["attention_factor"].as_f64(), scales) {
+                let scales = [&json["mscale"], &json["mscale_all_dim"]].map(Value::as_f64);
+                let magnitude = match (json["attention_factor"].as_f64(), scales) {
                     (Some(magnitude), _) => magnitude,
                     (None, [Some(own), Some(all)]) if own != 0.0 && all != 0.0 => scale(own) / scale(all),
                     (None, _) => scale(1.0),
@@ -114,24 +102,17 @@ impl Scaling {
             }
             Some("divisors") => Self::Divisors(list("divisors")?),
             Some("longrope" | "su") => {
-                let inner = config["original_max_position_embeddings"].as_u64().map(|size| size as usize);
+                let inner = json["original_max_position_embeddings"].as_u64().map(|size| size as usize);
                 let original = original.or(inner).unwrap_or(context);
-                ensure!(
-                    original > 1,
-                    "\"original_max_position_embeddings\" is {original}, but must be at least 2"
-                );
-                let factor = config["factor"].as_f64().unwrap_or(context as f64 / original as f64);
-                let magnitude = match config["attention_factor"].as_f64() {
+                ensure!(original > 1, "\"original_max_position_embeddings\" is {original}, less than 2");
+                let factor = json["factor"].as_f64().unwrap_or(context as f64 / original as f64);
+                let magnitude = match json["attention_factor"].as_f64() {
                     Some(magnitude) => magnitude,
                     None if factor > 1.0 => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
                     None => 1.0,
                 };
-                Self::LongRope {
-                    short: list("short_factor")?,
-                    long: list("long_factor")?,
-                    original,
-                    magnitude,
-                }
+                let (short, long) = (list("short_factor")?, list("long_factor")?);
+                Self::LongRope { short, long, original, magnitude }
             }
             Some(other) => {
                 bail!("the type {other:?} is not known; use default, linear, llama3, longrope or yarn")
@@ -219,9 +200,6 @@ pub struct RotaryTable {
 impl RotaryTable {
     /// Computes the table for positions below `context`. With `interleaved`, neighboring elements form pairs;
     /// otherwise elements of both halves do.
-    ///
-    /// # Errors
-    /// Returns an error if the device fails.
     pub fn new(
         rope: &Rope,
         interleaved: bool,
@@ -260,9 +238,6 @@ pub struct RowAngles {
 
 impl RowAngles {
     /// Rotates contiguous queries or keys (rows, heads, width).
-    ///
-    /// # Errors
-    /// Returns an error if the device fails.
     pub fn rotate(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         let width = x.dim(D::Minus1)?;
         let rotary_dim = 2 * self.cos.dim(D::Minus1)?;

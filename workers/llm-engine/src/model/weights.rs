@@ -1,19 +1,19 @@
-//! Loading of a decoder's weights by role.
+//! Loading of a decoder's weights by role. Errors name the file and the tensor.
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::quantized::{QMatMul, QTensor, ggml_file};
 use candle_core::{DType, Device, Tensor};
 
-use super::files::{Description, ModelFiles, StorageFormat};
+use super::files::{Description, Format, ModelFiles};
 use super::layers::{Embedding, Linear};
-use super::roles::TensorRole;
+use super::roles::Role;
 
 /// A range of rows of a tensor.
 #[derive(Clone, Debug)]
 pub struct TensorRows {
     /// Role of the tensor.
-    pub role: TensorRole,
+    pub role: Role,
     /// Rows to read.
     pub rows: Range<usize>,
     /// Number of rows that the tensor must have.
@@ -22,7 +22,7 @@ pub struct TensorRows {
 
 impl TensorRows {
     /// Selects all `rows` rows of a tensor.
-    pub fn whole(role: TensorRole, rows: usize) -> Self {
+    pub fn whole(role: Role, rows: usize) -> Self {
         Self { role, rows: 0..rows, total_rows: rows }
     }
 }
@@ -40,8 +40,7 @@ pub struct Weights<'a> {
 }
 
 impl<'a> Weights<'a> {
-    /// Creates a loader that converts float tensors to `dtype`. `progress` receives the fraction that was
-    /// read.
+    /// Creates a loader that converts floats to `dtype`. `progress` receives the fraction that was read.
     pub fn new(
         files: &'a mut ModelFiles,
         dtype: DType,
@@ -59,10 +58,10 @@ impl<'a> Weights<'a> {
         Self { files, prefix, dtype, device, progress, read: 0, total }
     }
 
-    fn name(&self, layer: Option<usize>, role: TensorRole, kind: &str) -> String {
+    fn name(&self, layer: Option<usize>, role: Role, kind: &str) -> String {
         let (safetensors, gguf) = role.names();
         match (&self.prefix, layer) {
-            (Some(_), None) if role == TensorRole::Head => format!("{safetensors}.{kind}"),
+            (Some(_), None) if role == Role::Head => format!("{safetensors}.{kind}"),
             (Some(prefix), None) => format!("{prefix}{safetensors}.{kind}"),
             (Some(prefix), Some(layer)) => format!("{prefix}layers.{layer}.{safetensors}.{kind}"),
             (None, None) => format!("{gguf}.{kind}"),
@@ -71,10 +70,7 @@ impl<'a> Weights<'a> {
     }
 
     /// Loads the weights of a norm, as f32 (width).
-    ///
-    /// # Errors
-    /// Returns an error that names the file and the tensor.
-    pub fn norm(&mut self, layer: Option<usize>, role: TensorRole, width: usize) -> Result<Tensor> {
+    pub fn norm(&mut self, layer: Option<usize>, role: Role, width: usize) -> Result<Tensor> {
         let name = self.name(layer, role, "weight");
         self.check(&name, &[width])?;
         match self.matrix(&[(name, 0..width)], &[width])? {
@@ -84,11 +80,8 @@ impl<'a> Weights<'a> {
     }
 
     /// Loads the embedding table (vocabulary, width). The vocabulary size comes from the file.
-    ///
-    /// # Errors
-    /// Returns an error that names the file and the tensor.
     pub fn embedding(&mut self, width: usize) -> Result<Embedding> {
-        let name = self.name(None, TensorRole::Embedding, "weight");
+        let name = self.name(None, Role::Embedding, "weight");
         let rows = self.files.location(&name)?.shape.first().copied().unwrap_or(0);
         self.check(&name, &[rows, width])?;
         Ok(match self.matrix(&[(name, 0..rows)], &[rows, width])? {
@@ -111,9 +104,6 @@ impl<'a> Weights<'a> {
 
     /// Loads a linear layer from the concatenated rows of `pieces`, each row `width` elements wide, and its
     /// bias if `bias` is set.
-    ///
-    /// # Errors
-    /// Returns an error that names the file and the tensor.
     pub fn linear(
         &mut self,
         layer: Option<usize>,
@@ -161,8 +151,8 @@ impl<'a> Weights<'a> {
             location.shape
         );
         let floats = match location.format {
-            StorageFormat::Floats(dtype) => dtype.is_float(),
-            StorageFormat::Blocks(_) => true,
+            Format::Floats(dtype) => dtype.is_float(),
+            Format::Blocks(_) => true,
         };
         let file = self.files.file_of(location);
         ensure!(floats, "{}: tensor '{name}' is {:?}, expected floats", file.display(), location.format);
@@ -181,13 +171,11 @@ impl<'a> Weights<'a> {
         }
         self.read += bytes.len() as u64;
         let made = match format {
-            StorageFormat::Floats(dtype) => {
+            Format::Floats(dtype) => {
                 Tensor::from_raw_buffer(&bytes, dtype, shape, self.device).map(Matrix::Float)
             }
-            StorageFormat::Blocks(dtype) => {
-                ggml_file::qtensor_from_ggml(dtype, &bytes, shape.to_vec(), self.device)
-                    .map(Matrix::Quantized)
-            }
+            Format::Blocks(dtype) => ggml_file::qtensor_from_ggml(dtype, &bytes, shape.to_vec(), self.device)
+                .map(Matrix::Quantized),
         };
         let made = made.with_context(|| format!("{file}: tensor '{first}'"))?;
         (self.progress)((self.read as f64 / self.total as f64).min(1.0) as f32);

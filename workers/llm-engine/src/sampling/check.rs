@@ -3,10 +3,9 @@ use super::settings::{LOGIT_BIAS_RANGE, SETTINGS, Sampling};
 use crate::request::RequestError;
 
 /// Maximum number of tokens with a bias.
-const MAX_LOGIT_BIASES: usize = 300;
+const MAX_BIASES: usize = 300;
 
-/// Checks that all fields are in range, for a model of `vocabulary` tokens. The ranges are OpenAI's where it
-/// defines them.
+/// Checks the ranges of all fields, which follow OpenAI's API, for a vocabulary of `vocabulary` tokens.
 ///
 /// # Errors
 /// Returns [`RequestError::Invalid`] for the first field that is out of range.
@@ -15,24 +14,15 @@ pub fn check(sampling: &Sampling, vocabulary: usize) -> Result<(), RequestError>
         setting.check(sampling).map_err(|why| invalid(setting.name, why))?;
     }
     let biases = &sampling.logit_bias;
-    if biases.len() > MAX_LOGIT_BIASES {
-        return Err(invalid(
-            "logit_bias",
-            format!("has {} tokens, but at most {MAX_LOGIT_BIASES} are allowed", biases.len()),
-        ));
+    if biases.len() > MAX_BIASES {
+        return Err(invalid("logit_bias", format!("has {} tokens; the limit is {MAX_BIASES}", biases.len())));
     }
     for (token, bias) in biases {
         if *token as usize >= vocabulary {
-            return Err(invalid(
-                "logit_bias",
-                format!("token {token} is not in the vocabulary of {vocabulary} tokens"),
-            ));
+            return Err(invalid("logit_bias", format!("token {token} is not among {vocabulary} tokens")));
         }
         if !(LOGIT_BIAS_RANGE[0]..=LOGIT_BIAS_RANGE[1]).contains(bias) {
-            return Err(invalid(
-                "logit_bias",
-                format!("the bias {bias} of token {token} must be in -100..=100"),
-            ));
+            return Err(invalid("logit_bias", format!("{bias} of token {token} must be in -100..=100")));
         }
     }
     Ok(())

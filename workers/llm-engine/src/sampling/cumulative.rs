@@ -25,11 +25,11 @@ struct PrefixConstants {
 
 /// Two-level search with blocks of the square root of the width. Keeps constants on the device between calls.
 #[derive(Debug, Default)]
-pub(super) struct CumulativeSearch {
+pub(super) struct Cumulative {
     constants: Vec<PrefixConstants>,
 }
 
-impl CumulativeSearch {
+impl Cumulative {
     /// Returns for each row of non-negative `weights` (rows, width) the first position where the cumulative
     /// sum passes the fraction `share` (rows, 1) of the row's sum, as f32 (rows, 1). If no sum passes because
     /// of rounding, returns the last position with a weight. Never returns a position of weight 0, unless all

@@ -1,8 +1,7 @@
 //! The most likely tokens, for log probabilities.
 use candle_core::{DType, Result, Tensor};
 
-/// Chunk width: rows are sorted in chunks that fit every device's sort, then the best of each chunk are
-/// sorted.
+/// Rows are sorted in chunks of this width, which fits every device's sort, then the best of each.
 const CHUNK_WIDTH: usize = 4096;
 
 /// Returns the `count` largest values of each row of `values` (rows, width) in descending order, and their

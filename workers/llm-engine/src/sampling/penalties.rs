@@ -22,29 +22,28 @@ pub(super) struct Penalties {
 }
 
 impl Penalties {
-    /// Applies to `logits` (rows, vocabulary) the bias, then the repetition penalty, then presence and
-    /// frequency penalties.
+    /// Applies bias, repetition penalty, presence and frequency penalties to `logits` (rows, vocabulary).
     pub(super) fn apply(&mut self, logits: &Tensor, rows: &[Row]) -> Result<Tensor> {
         let (count, vocabulary) = logits.dims2()?;
         self.indices.resize(vocabulary, 0);
-        let adjustments = rows.iter().map(|row| self.adjustments(row)).collect::<Result<Vec<_>>>()?;
-        let width = adjustments.iter().map(Vec::len).max().unwrap_or(0);
+        let items = rows.iter().map(|row| self.items(row)).collect::<Result<Vec<_>>>()?;
+        let width = items.iter().map(Vec::len).max().unwrap_or(0);
         if width == 0 {
             return Ok(logits.clone());
         }
         let mut tokens = Vec::with_capacity(count * width);
         let (mut bias, mut repeat, mut off) = (Vec::new(), Vec::new(), Vec::new());
-        for (row, adjustments) in rows.iter().zip(&adjustments) {
+        for (row, items) in rows.iter().zip(&items) {
             let sampling = row.sampling;
             // Rows with fewer adjustments repeat their first one; writing the same value twice is harmless.
-            let first = adjustments.first().copied().unwrap_or_default();
+            let first = items.first().copied().unwrap_or_default();
             for index in 0..width {
-                let adjustment = adjustments.get(index).copied().unwrap_or(first);
-                tokens.push(adjustment.token);
-                bias.push(adjustment.bias);
-                repeat.push(if adjustment.seen { sampling.repetition_penalty } else { 1.0 });
-                let presence = if adjustment.count > 0 { sampling.presence_penalty } else { 0.0 };
-                off.push(presence + sampling.frequency_penalty * adjustment.count as f32);
+                let item = items.get(index).copied().unwrap_or(first);
+                tokens.push(item.token);
+                bias.push(item.bias);
+                repeat.push(if item.seen { sampling.repetition_penalty } else { 1.0 });
+                let presence = if item.count > 0 { sampling.presence_penalty } else { 0.0 };
+                off.push(presence + sampling.frequency_penalty * item.count as f32);
             }
         }
         bias.append(&mut repeat);
@@ -58,7 +57,7 @@ impl Penalties {
         logits.scatter(&tokens, &(repeated - parameters.get(2)?)?, 1)
     }
 
-    fn adjustments(&mut self, row: &Row) -> Result<Vec<Adjustment>> {
+    fn items(&mut self, row: &Row) -> Result<Vec<Adjustment>> {
         let sampling = row.sampling;
         let biases = sampling.logit_bias.iter();
         let biased =
@@ -71,30 +70,27 @@ impl Penalties {
         let counts = sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0;
         let counted = if counts { row.written } else { &[] }.iter();
         let counted = counted.map(|token| Adjustment { token: *token, count: 1, ..Adjustment::default() });
-        let mut adjustments = Vec::new();
-        let merged = biased
-            .chain(seen)
-            .chain(counted)
-            .try_for_each(|adjustment| self.merge(&mut adjustments, adjustment));
-        for adjustment in &adjustments {
-            self.indices[adjustment.token as usize] = 0;
+        let mut items = Vec::new();
+        let merged = biased.chain(seen).chain(counted).try_for_each(|item| self.merge(&mut items, item));
+        for item in &items {
+            self.indices[item.token as usize] = 0;
         }
-        merged.map(|()| adjustments)
+        merged.map(|()| items)
     }
 
-    fn merge(&mut self, adjustments: &mut Vec<Adjustment>, adjustment: Adjustment) -> Result<()> {
+    fn merge(&mut self, items: &mut Vec<Adjustment>, item: Adjustment) -> Result<()> {
         let vocabulary = self.indices.len();
-        let Some(index) = self.indices.get_mut(adjustment.token as usize) else {
-            bail!("token {} is not in the vocabulary of {vocabulary} tokens", adjustment.token)
+        let Some(index) = self.indices.get_mut(item.token as usize) else {
+            bail!("token {} is not in the vocabulary of {vocabulary} tokens", item.token)
         };
         if *index == 0 {
-            adjustments.push(adjustment);
-            *index = adjustments.len() as u32;
+            items.push(item);
+            *index = items.len() as u32;
         } else {
-            let merged = &mut adjustments[*index as usize - 1];
-            merged.bias += adjustment.bias;
-            merged.count += adjustment.count;
-            merged.seen |= adjustment.seen;
+            let merged = &mut items[*index as usize - 1];
+            merged.bias += item.bias;
+            merged.count += item.count;
+            merged.seen |= item.seen;
         }
         Ok(())
     }

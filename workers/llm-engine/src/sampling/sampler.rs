@@ -1,7 +1,7 @@
 //! Sampling of a whole batch with one read back.
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::cumulative::{Crossing, CumulativeSearch};
+use super::cumulative::{Crossing, Cumulative};
 use super::largest::largest;
 use super::mask::Masks;
 use super::penalties::Penalties;
@@ -28,7 +28,7 @@ pub struct Sampled {
 pub struct Sampler {
     penalties: Penalties,
     masks: Masks,
-    cumulative: CumulativeSearch,
+    cumulative: Cumulative,
 }
 
 impl Sampler {
@@ -64,8 +64,7 @@ impl Sampler {
         let tokens = self.tokens(&adjusted, &best, rows)?;
         // The sum detects NaN and infinity in any logit.
         let mut columns = vec![tokens.clone(), logits.sum_keepdim(1)?, best];
-        let top_count =
-            rows.iter().filter_map(|row| row.logprobs).max().map(|top_count| top_count.min(vocabulary));
+        let top_count = rows.iter().filter_map(|row| row.logprobs).max().map(|count| count.min(vocabulary));
         if let Some(top_count) = top_count {
             let top = logits.max_keepdim(1)?;
             let sums = logits.broadcast_sub(&top)?.exp()?.sum_keepdim(1)?.log()?;
@@ -183,9 +182,7 @@ fn sampled(index: usize, read: &[f32], row: &Row, top_count: usize, vocabulary: 
         )
     }
     if *best == f32::NEG_INFINITY {
-        bail!(
-            "no token of row {index} has a probability above 0: its mask allows only tokens with a logit of negative infinity"
-        )
+        bail!("no token of row {index} is possible: its mask allows only logits of -infinity")
     }
     let token = *token as u32;
     let (Some(asked), [own, top @ ..]) = (row.logprobs, logprobs) else {

@@ -1,7 +1,7 @@
 //! Top-k, top-p and min-p as thresholds on scaled logits.
 use candle_core::{DType, Result, Tensor};
 
-use super::cumulative::{Crossing, CumulativeSearch};
+use super::cumulative::{Crossing, Cumulative};
 
 /// Maximum row width that CUDA sorts in shared memory.
 const MAX_CUDA_SORT_WIDTH: usize = 8192;
@@ -24,11 +24,7 @@ impl Thresholds {
     /// Returns the smallest value of `scaled` (rows, vocabulary) that is kept, as (rows, 1); `None` keeps
     /// all. `scaled` contains logits with a row maximum of 0. `top_p` applies to what `top_k` keeps. All
     /// values equal to the threshold are kept.
-    pub(super) fn threshold(
-        &self,
-        scaled: &Tensor,
-        cumulative: &mut CumulativeSearch,
-    ) -> Result<Option<Tensor>> {
+    pub(super) fn threshold(&self, scaled: &Tensor, cumulative: &mut Cumulative) -> Result<Option<Tensor>> {
         if self.top_k.is_none() && self.top_p.is_none() {
             return Ok(None);
         }
@@ -37,7 +33,7 @@ impl Thresholds {
         threshold.map(Some)
     }
 
-    fn by_sort(&self, scaled: &Tensor, cumulative: &mut CumulativeSearch) -> Result<Tensor> {
+    fn by_sort(&self, scaled: &Tensor, cumulative: &mut Cumulative) -> Result<Tensor> {
         let (sorted, _) = scaled.sort_last_dim(false)?;
         let top_k_threshold = match &self.top_k {
             Some(k) => Some(sorted.gather(&k.affine(1.0, -1.0)?.to_dtype(DType::U32)?, 1)?),
@@ -120,14 +116,13 @@ mod tests {
         let p = (column([0.9, 0.5, 0.3, 1.0, 1.0, 0.0])?, column([0.0, 0.0, 0.0, none, none, 0.0])?);
         let row = column([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])?;
         for (top_k, top_p) in [(true, false), (false, true), (true, true)] {
-            let thresholds = Thresholds {
+            let cut = Thresholds {
                 top_k: top_k.then(|| k.clone()),
                 top_p: top_p.then(|| p.clone()),
                 row: row.clone(),
             };
-            let sorted =
-                weights(&scaled, Some(&thresholds.by_sort(&scaled, &mut CumulativeSearch::default())?))?;
-            let bisected = weights(&scaled, Some(&thresholds.by_bisection(&scaled)?))?;
+            let sorted = weights(&scaled, Some(&cut.by_sort(&scaled, &mut Cumulative::default())?))?;
+            let bisected = weights(&scaled, Some(&cut.by_bisection(&scaled)?))?;
             assert_eq!(sorted.to_vec2::<f32>()?, bisected.to_vec2::<f32>()?);
             let stay = sorted.gt(0f32)?.to_dtype(DType::F32)?.sum(1)?.to_vec1::<f32>()?;
             assert!(stay.iter().any(|count| *count < width as f32), "nothing was cut: {stay:?}");

@@ -39,12 +39,9 @@ impl Text {
 }
 
 fn template(folder: &Path, config: &Value, bos: &str, eos: &str) -> Result<Option<ChatTemplate>> {
-    let separate_file = json(folder, "chat_template.json")?;
-    let in_config = if config["chat_template"].is_null() {
-        &separate_file["chat_template"]
-    } else {
-        &config["chat_template"]
-    };
+    let own_file = json(folder, "chat_template.json")?;
+    let in_config =
+        if config["chat_template"].is_null() { &own_file["chat_template"] } else { &config["chat_template"] };
     let of_name = |name: &str| -> Option<String> {
         let in_config = in_config.as_array()?.iter().find(|template| template["name"] == name)?;
         in_config["template"].as_str().map(str::to_owned)

@@ -7,8 +7,7 @@ use super::{ChatTemplate, Text, gguf_tokenizers};
 
 /// Metadata keys of the tokens that end a text or a turn.
 const END_TOKEN_KEYS: [&str; 3] = ["eos_token_id", "eot_token_id", "eom_token_id"];
-/// Known end-of-turn tokens. Files of Gemma and Phi-3 do not declare theirs; only the chat template contains
-/// it.
+/// Known end-of-turn tokens. Files of Gemma and Phi-3 only contain theirs in the chat template.
 const TURN_END_TOKENS: [&str; 5] = ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>"];
 const TEMPLATE: &str = "tokenizer.chat_template";
 

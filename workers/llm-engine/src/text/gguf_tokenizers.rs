@@ -1,5 +1,4 @@
-//! Construction of tokenizers from GGUF metadata: type `llama` (SentencePiece scores) and type `gpt2`
-//! (byte-level BPE).
+//! Tokenizers from GGUF metadata: `llama` (SentencePiece scores) and `gpt2` (byte-level BPE).
 use std::cmp::Reverse;
 
 use anyhow::{Context, Error, Result, bail, ensure};
@@ -27,14 +26,14 @@ const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 
 /// Pre-tokenizer: splits a text before byte-level merges.
-struct PreTokenizer {
+struct Splitter {
     /// Names in `tokenizer.ggml.pre`.
     names: &'static [&'static str],
     patterns: &'static [&'static str],
     /// If true, a split that is itself a token is not merged (`ignore_merges`).
     ignore_merges: bool,
     /// If true, a text starts with the BOS token unless the file says otherwise.
-    add_bos: bool,
+    bos: bool,
     /// If true, the text is normalized to NFC first.
     nfc: bool,
 }
@@ -53,42 +52,42 @@ const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\
 /// Remedy for unsupported tokenizers.
 const REMEDY: &str = "use the model's folder of safetensors instead, which has a tokenizer.json";
 
-const PRE_TOKENIZERS: [PreTokenizer; 7] = [
-    PreTokenizer {
+const SPLITTERS: [Splitter; 7] = [
+    Splitter {
         names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2"],
         patterns: &[GPT4],
         ignore_merges: true,
-        add_bos: true,
+        bos: true,
         nfc: false,
     },
-    PreTokenizer {
+    Splitter {
         names: &["smaug-bpe", "dbrx"],
         patterns: &[GPT4],
         ignore_merges: false,
-        add_bos: false,
+        bos: false,
         nfc: false,
     },
-    PreTokenizer {
+    Splitter {
         names: &["qwen2", "deepseek-r1-qwen"],
         patterns: &[QWEN2],
         ignore_merges: false,
-        add_bos: false,
+        bos: false,
         nfc: true,
     },
-    PreTokenizer { names: &["tekken"], patterns: &[TEKKEN], ignore_merges: true, add_bos: true, nfc: false },
-    PreTokenizer { names: &["gpt-4o"], patterns: &[GPT4O], ignore_merges: false, add_bos: false, nfc: false },
-    PreTokenizer {
+    Splitter { names: &["tekken"], patterns: &[TEKKEN], ignore_merges: true, bos: true, nfc: false },
+    Splitter { names: &["gpt-4o"], patterns: &[GPT4O], ignore_merges: false, bos: false, nfc: false },
+    Splitter {
         names: &["smollm", "starcoder", "refact", "command-r", "codeshell"],
         patterns: &[DIGITS, GPT2],
         ignore_merges: false,
-        add_bos: false,
+        bos: false,
         nfc: false,
     },
-    PreTokenizer {
+    Splitter {
         names: &["gpt-2", "gpt2", "default", "phi-2", "olmo", "mpt", "jina-en", "jina-es", "jina-de"],
         patterns: &[GPT2],
         ignore_merges: false,
-        add_bos: false,
+        bos: false,
         nfc: false,
     },
 ];
@@ -112,12 +111,11 @@ pub(super) fn tokenizer(metadata: &Metadata, special: &[&str]) -> Result<Tokeniz
         kind => bail!("the tokenizer type {kind:?} is not known; known are llama and gpt2: {REMEDY}"),
     };
     add_tokens(&mut tokenizer, &tokens, &types)?;
-    add_bos_and_eos(&mut tokenizer, metadata, &tokens, bos)?;
+    add_bos_eos(&mut tokenizer, metadata, &tokens, bos)?;
     Ok(tokenizer)
 }
 
-/// Builds a SentencePiece tokenizer: of all adjacent pairs, the one whose merge has the highest score is
-/// merged first.
+/// Builds a SentencePiece tokenizer: the adjacent pair with the highest score is merged first.
 fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<Tokenizer> {
     let scores = metadata.scores("scores")?;
     ensure!(tokens.len() == scores.len(), "{} tokens and {} scores do not match", tokens.len(), scores.len());
@@ -153,20 +151,20 @@ fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Resu
 /// Builds a byte-level BPE tokenizer. Also returns whether texts start with the BOS token by default.
 fn byte_level_bpe(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<(Tokenizer, bool)> {
     let pre = metadata.name("pre").unwrap_or("default");
-    let pre_tokenizer = PRE_TOKENIZERS.iter().find(|pre_tokenizer| pre_tokenizer.names.contains(&pre));
+    let splitter = SPLITTERS.iter().find(|splitter| splitter.names.contains(&pre));
     let unknown = || format!("the pre-tokenizer {pre:?} is not known: {REMEDY}");
-    let pre_tokenizer = pre_tokenizer.with_context(unknown)?;
+    let splitter = splitter.with_context(unknown)?;
     let merges = metadata.texts("merges")?.into_iter().map(|merge| match merge.split_once(' ') {
         Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
         None => bail!("the merge {merge:?} is not a pair of tokens"),
     });
     let builder = BPE::builder().vocab_and_merges(vocabulary_of(tokens), merges.collect::<Result<Vec<_>>>()?);
-    let mut tokenizer = build(builder.ignore_merges(pre_tokenizer.ignore_merges), tokens, types)?;
-    if pre_tokenizer.nfc {
+    let mut tokenizer = build(builder.ignore_merges(splitter.ignore_merges), tokens, types)?;
+    if splitter.nfc {
         tokenizer.with_normalizer(Some(NFC)).map_err(Error::msg)?;
     }
     let mut steps: Vec<PreTokenizerWrapper> = Vec::new();
-    for pattern in pre_tokenizer.patterns {
+    for pattern in splitter.patterns {
         let pattern = SplitPattern::Regex((*pattern).into());
         let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(Error::msg)?;
         steps.push(split.into());
@@ -174,7 +172,7 @@ fn byte_level_bpe(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Resu
     steps.push(ByteLevel::new(false, true, false).into());
     tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(steps)));
     tokenizer.with_decoder(Some(ByteLevel::new(false, true, false)));
-    Ok((tokenizer, pre_tokenizer.add_bos))
+    Ok((tokenizer, splitter.bos))
 }
 
 /// Builds the tokenizer, with its unknown token if there is one.
@@ -206,12 +204,7 @@ fn add_tokens(tokenizer: &mut Tokenizer, tokens: &[String], types: &[i64]) -> Re
 }
 
 /// Adds the BOS and EOS tokens around each text.
-fn add_bos_and_eos(
-    tokenizer: &mut Tokenizer,
-    metadata: &Metadata,
-    tokens: &[String],
-    bos: bool,
-) -> Result<()> {
+fn add_bos_eos(tokenizer: &mut Tokenizer, metadata: &Metadata, tokens: &[String], bos: bool) -> Result<()> {
     let token = |add: &str, default: bool, key: &str| -> Option<(String, u32)> {
         let id = metadata.token(key).filter(|_| metadata.flag(add).unwrap_or(default))?;
         Some((tokens.get(id as usize)?.clone(), id))

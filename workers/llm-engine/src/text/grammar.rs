@@ -19,8 +19,7 @@ const MAX_CONTAINERS: usize = 2_000;
 const STACK_PER_CONTAINER: usize = 128 << 10;
 /// Maximum length in bytes of a token that a grammar allows; bounds the depth of the token tree.
 const MAX_TOKEN_BYTES: usize = 256;
-/// White space between JSON tokens: enough for pretty-printing, but bounded, since some models would generate
-/// it forever.
+/// White space between JSON tokens: enough to pretty-print, but bounded, as models might never stop.
 const WHITESPACE: &str = r"[ \n\t]{1,20}";
 
 /// Grammar compiler of a vocabulary, created on first use.
@@ -30,12 +29,7 @@ pub(super) struct GrammarCompiler {
 }
 
 impl GrammarCompiler {
-    pub(super) fn compile(
-        &self,
-        tokens: &TokenBytes,
-        ends: &[u32],
-        constraint: &Constraint,
-    ) -> Result<Grammar> {
+    pub fn compile(&self, tokens: &TokenBytes, ends: &[u32], constraint: &Constraint) -> Result<Grammar> {
         let any = json!({ "type": "object" });
         let schema = match constraint {
             Constraint::JsonObject => &any,
@@ -45,18 +39,14 @@ impl GrammarCompiler {
         let schema = TopLevelGrammar::from_json_schema(with_whitespace(schema)?);
         let factory =
             self.factory.get_or_init(|| factory(tokens, ends).map_err(|error| format!("{error:#}")));
-        let factory = factory
-            .as_ref()
-            .map_err(|error| anyhow!("cannot compile grammars for this vocabulary: {error}"))?;
+        let factory = factory.as_ref().map_err(|error| anyhow!("cannot compile grammars: {error}"))?;
         let compiled = thread::scope(|scope| {
             let thread = thread::Builder::new().stack_size((4 << 20) + containers * STACK_PER_CONTAINER);
             let thread = thread.spawn_scoped(scope, || factory.create_parser(schema));
             thread
                 .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("the grammar compiler panicked"))))
         });
-        let parser = compiled
-            .context("cannot start a thread to compile the schema")?
-            .map_err(|error| without_details(&error));
+        let parser = compiled.context("cannot start a compiler thread")?.map_err(|error| brief(&error));
         let parser = parser.context("the schema cannot be used")?;
         Ok(Grammar { matcher: Matcher::new(Ok(parser)), allowed: SimpleVob::new() })
     }
@@ -121,7 +111,7 @@ fn factory(tokens: &TokenBytes, ends: &[u32]) -> Result<ParserFactory> {
 }
 
 /// Removes the details that llguidance appends for its developers.
-fn without_details(error: &anyhow::Error) -> anyhow::Error {
+fn brief(error: &anyhow::Error) -> anyhow::Error {
     let text = format!("{error:#}");
     let text = text.split("\n<").next().unwrap_or_default();
     anyhow!("{text}")
@@ -138,10 +128,9 @@ impl Grammar {
     /// tokens exactly where the text may end.
     ///
     /// # Errors
-    /// Returns an error if the grammar exceeds its computation limits or a disallowed token was accepted
-    /// before.
+    /// Returns an error if a limit is exceeded or a disallowed token was accepted before.
     pub fn allowed(&mut self) -> Result<&[u32]> {
-        self.allowed = self.matcher.compute_mask_or_eos().map_err(|error| without_details(&error))?;
+        self.allowed = self.matcher.compute_mask_or_eos().map_err(|error| brief(&error))?;
         Ok(self.allowed.as_slice())
     }
 
@@ -155,7 +144,7 @@ impl Grammar {
             ensure!(ends, "token {token} follows the end of the text");
             return Ok(());
         }
-        let accepted = self.matcher.consume_token(token).map_err(|error| without_details(&error));
+        let accepted = self.matcher.consume_token(token).map_err(|error| brief(&error));
         accepted.with_context(|| format!("the grammar does not allow token {token} here"))
     }
 

@@ -31,9 +31,6 @@ impl TextStream {
 
     /// Returns the text that `token` completes. It is empty while a character or a stop string may be
     /// incomplete, and for special or unknown tokens.
-    ///
-    /// # Errors
-    /// Currently never fails.
     pub fn push(&mut self, token: u32) -> Result<TextChunk> {
         self.bytes.extend_from_slice(self.text.visible_bytes(token));
         let mut text = String::new();

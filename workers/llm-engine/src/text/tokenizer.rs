@@ -48,9 +48,6 @@ impl Text {
     /// Decodes tokens from the start of a text, without special tokens. Invalid UTF-8 becomes U+FFFD, and a
     /// first space that the tokenizer inserted is dropped. Unused token ids, which pad a model's vocabulary,
     /// add nothing.
-    ///
-    /// # Errors
-    /// Currently never fails.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
         let mut text = self.decode_after(tokens)?;
         if self.token_bytes.drops_first_space() && text.starts_with(' ') {
@@ -60,9 +57,6 @@ impl Text {
     }
 
     /// Like [`Text::decode`], for tokens that follow others: their first space is part of the text.
-    ///
-    /// # Errors
-    /// Currently never fails.
     pub fn decode_after(&self, tokens: &[u32]) -> Result<String> {
         let bytes: Vec<u8> = tokens.iter().flat_map(|token| self.visible_bytes(*token)).copied().collect();
         Ok(String::from_utf8_lossy(&bytes).into_owned())

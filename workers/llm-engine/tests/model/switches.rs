@@ -100,7 +100,7 @@ fn rotary_dim(frequencies: &[f64], magnitude: f64, positions: &[u32]) -> Vec<f32
 #[test]
 fn longrope_selects_divisors_by_context() {
     let config = json!({"type": "longrope", "short_factor": [1.0, 2.0], "long_factor": [4.0, 8.0]});
-    let scaling = Scaling::from_config(&config, Some(64), 256, 2).unwrap();
+    let scaling = Scaling::from_json(&config, Some(64), 256, 2).unwrap();
     let rope = Rope { theta: 100.0, rotary_dim: 4, scaling };
     let magnitude = (1.0 + 4f64.ln() / 64f64.ln()).sqrt();
     let positions = [0, 1, 7, 63];
@@ -111,7 +111,7 @@ fn longrope_selects_divisors_by_context() {
     for wrong in
         [json!({"type": "longrope", "short_factor": [1.0], "long_factor": [1.0, 1.0]}), json!({"type": "su"})]
     {
-        let error = format!("{:#}", Scaling::from_config(&wrong, Some(64), 256, 2).unwrap_err());
+        let error = format!("{:#}", Scaling::from_json(&wrong, Some(64), 256, 2).unwrap_err());
         assert!(error.contains("\"short_factor\""), "{error}");
     }
 }
@@ -132,7 +132,7 @@ fn yarn_divides_low_frequencies() {
     // Qwen's recommended settings.
     let config = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768});
     let (theta, width) = (1e6f64, 128usize);
-    let scaling = Scaling::from_config(&config, None, 32768, width / 2).unwrap();
+    let scaling = Scaling::from_json(&config, None, 32768, width / 2).unwrap();
     let rope = Rope { theta, rotary_dim: width, scaling };
     let plain = |pair: usize| theta.powf(-2.0 * pair as f64 / width as f64);
     let turns = |pair: usize| 32768.0 * plain(pair) / std::f64::consts::TAU;
@@ -166,7 +166,7 @@ fn yarn_uses_explicit_parameters() {
     let of = |more: Value| {
         let mut config = json!({"type": "yarn", "factor": 4.0});
         config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        Scaling::from_config(&config, Some(1024), 4096, 2)
+        Scaling::from_json(&config, Some(1024), 4096, 2)
     };
     let scale = |by: f64| 0.1 * by * 4f64.ln() + 1.0;
     for (more, expected) in [

@@ -29,8 +29,7 @@ pub fn with_short_ids(conversation: &Value) -> Option<Value> {
 fn rewrite(id: &mut Value) -> bool {
     let other = |id: &&str| id.len() != LENGTH || !id.bytes().all(|sign| sign.is_ascii_alphanumeric());
     let Some(text) = id.as_str().filter(other) else { return false };
-    // The hash keys are fixed, so that a continued conversation gets the same ids, and its prefix is found in
-    // the cache.
+    // The hash keys are fixed, so that a continued conversation gets the same ids and hits the cache.
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     *id = encode(hasher.finish()).into();

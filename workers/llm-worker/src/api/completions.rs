@@ -117,8 +117,7 @@ impl Writer {
     }
 }
 
-/// Returns a unique name for a token. Partial characters are written as bytes, since all would look alike as
-/// text.
+/// Returns a unique name for a token. Partial characters, which look alike as text, become bytes.
 fn name(text: &Text, token: u32) -> String {
     let bytes = text.token_bytes(token).unwrap_or_default();
     match std::str::from_utf8(bytes) {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use worker_core::body::required;
 use worker_core::{ApiError, Body};
 
-use super::request::EmbeddingBody;
+use super::request::Embeddings;
 use super::{failure, prompts};
 use crate::served::Api;
 
@@ -42,10 +42,7 @@ struct Usage {
 }
 
 /// Handles `POST /v1/embeddings`.
-pub async fn create(
-    State(api): State<Api>,
-    Body(body): Body<EmbeddingBody>,
-) -> Result<Json<Answer>, ApiError> {
+pub async fn create(State(api): State<Api>, Body(body): Body<Embeddings>) -> Result<Json<Answer>, ApiError> {
     let served = api.served()?;
     served.name.check(body.model.as_deref())?;
     let base64 = match body.encoding_format.as_deref() {

@@ -70,8 +70,7 @@ impl Envelope {
         Answer { id, object: self.object, created: self.created, model, choices, usage }
     }
 
-    /// Returns a stream of chunks, in which `choice` converts each piece, followed by the token counts if
-    /// requested.
+    /// Streams the chunks that `choice` makes of each piece, followed by the token counts if requested.
     pub fn chunks<C>(
         self,
         generation: Generation,

@@ -6,17 +6,15 @@ use llm_engine::request::RequestError;
 use worker_core::ApiError;
 
 /// Retry-After for a full queue: about the duration of a short answer.
-const QUEUE_RETRY_AFTER: Duration = Duration::from_secs(2);
+const QUEUE_DELAY: Duration = Duration::from_secs(2);
 /// Retry-After for an engine that accepts no requests.
-const CLOSED_RETRY_AFTER: Duration = Duration::from_secs(10);
+const CLOSED_DELAY: Duration = Duration::from_secs(10);
 
 /// Converts a rejected request. `prompt` and `constraint` are the names of the corresponding fields.
 pub fn request_error(error: RequestError, prompt: &str, constraint: &str) -> ApiError {
     let message = error.to_string();
     match error {
-        RequestError::QueueFull { .. } => {
-            ApiError::too_many(message, QUEUE_RETRY_AFTER).with_code("queue_full")
-        }
+        RequestError::QueueFull { .. } => ApiError::too_many(message, QUEUE_DELAY).with_code("queue_full"),
         RequestError::ContextLength { .. } | RequestError::EmbeddingLength { .. } => {
             ApiError::invalid(message).with_code("context_length_exceeded").with_param(prompt)
         }
@@ -28,9 +26,7 @@ pub fn request_error(error: RequestError, prompt: &str, constraint: &str) -> Api
             };
             ApiError::field(named, why)
         }
-        RequestError::Closed { .. } => {
-            ApiError::unavailable(message, CLOSED_RETRY_AFTER).with_code("not_ready")
-        }
+        RequestError::Closed { .. } => ApiError::unavailable(message, CLOSED_DELAY).with_code("not_ready"),
     }
 }
 
@@ -47,6 +43,5 @@ pub fn engine_error(code: &'static str, message: impl Into<String>) -> ApiError 
 
 /// Returns the error for a worker that stopped before the text was complete.
 pub fn worker_stopped() -> ApiError {
-    ApiError::unavailable("the worker stopped before the request was complete", CLOSED_RETRY_AFTER)
-        .with_code("worker_ended")
+    ApiError::unavailable("the worker stopped during the request", CLOSED_DELAY).with_code("worker_ended")
 }

@@ -15,8 +15,7 @@ use super::tool_calls::{Call, CallFinder};
 use crate::metrics::TextLatency;
 use crate::served::Served;
 
-/// Number of buffered events per text between the engine and the HTTP stream. Further events wait in the
-/// engine's stream.
+/// Number of events per text that are buffered between the engine and the HTTP stream.
 const BUFFERED_EVENTS: usize = 16;
 
 /// Finish reason in the API.

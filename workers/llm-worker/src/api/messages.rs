@@ -116,7 +116,7 @@ impl<'a> Function<'a> {
     fn schema(&self, at: &str) -> Value {
         let parameters = self.parameters.cloned();
         let parameters =
-            parameters.map(|own| references::rebase_references(own, &format!("{at}/properties/arguments")));
+            parameters.map(|own| references::rebased(own, &format!("{at}/properties/arguments")));
         json!({
             "type": "object",
             "properties": {

@@ -33,8 +33,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Validates all fields. `vocabulary` bounds the tokens of `logit_bias`; `max_tokens` is the default
-    /// limit.
+    /// Validates all fields. `vocabulary` bounds the `logit_bias` keys; `max_tokens` is the default limit.
     ///
     /// # Errors
     /// Returns a 400 error that names the field.
@@ -85,8 +84,7 @@ impl Options {
         Ok(())
     }
 
-    /// Returns one request per prompt and choice, created lazily. The seeds of a prompt's texts are
-    /// consecutive.
+    /// Returns one request per prompt and choice, lazily. The seeds of a prompt's texts are consecutive.
     pub fn requests(&self, prompts: Vec<Vec<u32>>) -> impl Iterator<Item = Request> + Send + use<> {
         let (request, choices) = (self.request.clone(), self.choices);
         (0..prompts.len() * choices).map(move |text| {

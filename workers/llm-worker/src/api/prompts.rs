@@ -9,12 +9,10 @@ use crate::served::Served;
 /// Maximum number of prompts per request.
 const MAX_PROMPTS: usize = 2048;
 
-/// Tokenizes all prompts. `check` validates the length of each, given the name of its field; `param` is the
-/// field that contains them.
+/// Tokenizes all prompts of the field `param`. `check` validates the length of each, given its name.
 ///
 /// # Errors
-/// Returns a 400 error for empty prompts, too many prompts, tokens outside the vocabulary, and errors of
-/// `check`.
+/// Returns a 400 error for empty prompts, too many prompts, unknown tokens, and errors of `check`.
 pub async fn tokens(
     served: &Arc<Served>,
     prompts: Prompts,

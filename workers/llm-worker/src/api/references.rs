@@ -8,7 +8,7 @@ const SCHEMA_MAP_KEYWORDS: [&str; 6] =
     ["$defs", "definitions", "dependentSchemas", "dependencies", "patternProperties", "properties"];
 
 /// Adjusts a schema's references to its own parts, for a location `at` (a JSON pointer) in another schema.
-pub fn rebase_references(mut schema: Value, at: &str) -> Value {
+pub fn rebased(mut schema: Value, at: &str) -> Value {
     rewrite(&mut schema, at, false);
     schema
 }
@@ -67,6 +67,6 @@ mod tests {
             "$defs": {"A": {"anyOf": [{"$ref": "#/anyOf/1/$defs/A"}, {"const": {"$ref": "#/$defs/A"}}]}},
             "default": {"$ref": "#/x"},
         });
-        assert_eq!(rebase_references(schema, "/anyOf/1"), expected);
+        assert_eq!(rebased(schema, "/anyOf/1"), expected);
     }
 }

@@ -262,7 +262,7 @@ pub enum Prompts {
 
 fields! {
     /// Body of `POST /v1/embeddings`.
-    pub struct EmbeddingBody, others: Others::Unsupported(unsupported::EMBEDDINGS) => {
+    pub struct Embeddings, others: Others::Unsupported(unsupported::EMBEDDINGS) => {
         /// The model's name.
         model: String,
         /// Texts to embed.

@@ -99,8 +99,7 @@ impl CallFinder {
         }
     }
 
-    /// Parses the calls in `text`, and the content around them. Returns `None` if anything that looks like a
-    /// call is invalid.
+    /// Parses the calls in `text` and the content around them; `None` if any apparent call is invalid.
     fn calls(&self, text: &str) -> Option<(String, Vec<Call>)> {
         let mut text = text.trim();
         if let Some(rest) = PREFIX_MARKERS.iter().find_map(|mark| text.strip_prefix(mark)) {
