@@ -198,10 +198,10 @@ impl Decoder {
             x = (x * scale)?;
         }
         for (index, layer) in self.layers.iter().enumerate() {
-            let attended = self.attention(index, layer, &normed(&layer.attention_norm, &x)?, shared)?;
-            x = (x + apply_norm(&layer.attention_post_norm, attended)?)?;
-            let fed = layer.mlp.forward(&normed(&layer.mlp_norm, &x)?)?;
-            x = (x + apply_norm(&layer.mlp_post_norm, fed)?)?;
+            let attention_out = self.attention(index, layer, &normed(&layer.attention_norm, &x)?, shared)?;
+            x = (x + apply_norm(&layer.attention_post_norm, attention_out)?)?;
+            let mlp_out = layer.mlp.forward(&normed(&layer.mlp_norm, &x)?)?;
+            x = (x + apply_norm(&layer.mlp_post_norm, mlp_out)?)?;
         }
         Ok(x)
     }

@@ -168,7 +168,7 @@ impl Rope {
                 };
                 let first = turning(*fast).floor().max(0.0);
                 let last = turning(*slow).ceil().min(self.rotary_dim as f64 - 1.0);
-                // As in transformers, to avoid a division by zero.
+                // Avoids a division by zero in the same way as transformers.
                 let width = if first == last { 1e-3 } else { last - first };
                 pairs
                     .map(|pair| {

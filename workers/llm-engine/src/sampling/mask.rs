@@ -6,7 +6,7 @@ use super::row::Row;
 /// Expands bit masks over logits. Keeps its table on the device between steps.
 #[derive(Debug, Default)]
 pub(super) struct Masks {
-    /// For each byte and bit: 0 if the bit is set, otherwise negative infinity; f32 (256, 8).
+    /// Mask value for each byte and bit: 0 if the bit is set, otherwise negative infinity; f32 (256, 8).
     table: Option<Tensor>,
 }
 

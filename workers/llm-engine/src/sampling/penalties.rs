@@ -17,7 +17,7 @@ struct Adjustment {
 /// Applies bias and penalties to the affected tokens. Keeps its table between steps.
 #[derive(Debug, Default)]
 pub(super) struct Penalties {
-    /// For each token of the vocabulary its index among a row's adjustments, plus 1; 0 means none.
+    /// Index of each vocabulary token among a row's adjustments, plus 1; 0 means none.
     indices: Vec<u32>,
 }
 

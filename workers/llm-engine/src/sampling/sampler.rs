@@ -155,7 +155,7 @@ impl Parameters {
         let values = (0..COLUMNS).flat_map(|column| lines.iter().map(move |line| line[column]));
         let uploaded = Tensor::from_vec(values.collect::<Vec<f32>>(), (COLUMNS, rows.len(), 1), device)?;
         let column = |place: usize| uploaded.get(place);
-        let some = |asked: bool, place: usize| asked.then(|| column(place)).transpose();
+        let some = |used: bool, place: usize| used.then(|| column(place)).transpose();
         let share = some(rows.iter().any(|row| top_p(row) < 1.0), 4)?;
         Ok(Self {
             temperature: column(1)?,
@@ -185,12 +185,12 @@ fn sampled(index: usize, read: &[f32], row: &Row, top_count: usize, vocabulary: 
         bail!("no token of row {index} is possible: its mask allows only logits of -infinity")
     }
     let token = *token as u32;
-    let (Some(asked), [own, top @ ..]) = (row.logprobs, logprobs) else {
+    let (Some(count), [own, top @ ..]) = (row.logprobs, logprobs) else {
         return Ok(Sampled { token, logprob: None, top: Vec::new() });
     };
     let (places, values) = top.split_at(top_count.min(top.len()));
     let pairs = places.iter().zip(values).filter(|(place, _)| (**place as usize) < vocabulary);
     let top =
-        pairs.take(asked).map(|(place, value)| LogProb { token: *place as u32, logprob: *value }).collect();
+        pairs.take(count).map(|(place, value)| LogProb { token: *place as u32, logprob: *value }).collect();
     Ok(Sampled { token, logprob: Some(*own), top })
 }

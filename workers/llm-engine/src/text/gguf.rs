@@ -16,7 +16,7 @@ impl Text {
     /// Tokenizers of type `llama` and `gpt2` are supported.
     ///
     /// # Errors
-    /// Returns an error if the metadata describe no supported tokenizer.
+    /// Returns an error if the metadata describes no supported tokenizer.
     pub fn from_gguf(content: &Content) -> Result<Text> {
         let metadata = Metadata::new(content);
         let template_text = metadata.text(TEMPLATE).unwrap_or_default();

@@ -27,7 +27,7 @@ impl ChatTemplate {
     pub fn new(default: &str, tool_use: Option<&str>, bos: &str, eos: &str) -> Result<Self> {
         let checked = |text: &str| -> Result<String> {
             let text = without_generation_tags(text);
-            environment().template_from_str(&text).context("the model's chat template cannot be read")?;
+            environment().template_from_str(&text).context("the model's chat template is not valid Jinja")?;
             Ok(text)
         };
         Ok(Self {
@@ -57,7 +57,7 @@ impl ChatTemplate {
             eos_token => self.eos,
         };
         let rendered = environment().render_str(text.unwrap_or(&self.default), values);
-        rendered.context("the model's chat template refuses the messages")
+        rendered.context("the model's chat template rejected the messages")
     }
 }
 

@@ -49,7 +49,7 @@ impl Lists {
                 table.push(block);
                 continue;
             }
-            let taken = self.content.len()
+            let used_blocks = self.content.len()
                 + self
                     .tables
                     .iter()
@@ -58,10 +58,10 @@ impl Lists {
                     .filter(|b| !self.content.contains_key(b))
                     .count();
             let Some(block) = pool.allocate() else {
-                assert!(taken == blocks && self.idle.is_empty());
+                assert!(used_blocks == blocks && self.idle.is_empty());
                 break;
             };
-            if taken == blocks {
+            if used_blocks == blocks {
                 assert_eq!(block, self.idle.remove(0), "the least recently released block is evicted");
                 self.content.remove(&block);
             }

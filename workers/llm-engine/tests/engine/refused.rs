@@ -10,12 +10,12 @@ fn requests_over_the_context_length_are_rejected() {
     for (blocks, context, limit) in [(100, 50, 50), (2, 1000, 32)] {
         let engine = start(Mock::new(blocks, context), Options::default());
         for (prompt, max_tokens) in [(limit, 1), (limit, 0), (10, limit), (limit + 1, 1), (1, usize::MAX)] {
-            let asked = match max_tokens {
+            let submitted = match max_tokens {
                 0 => Request { max_tokens: None, ..request(vec![1; prompt], 1) },
                 tokens => request(vec![1; prompt], tokens),
             };
             let refused = RequestError::ContextLength { prompt, wanted: max_tokens.max(1), limit };
-            assert_eq!(engine.submit(asked).err(), Some(refused));
+            assert_eq!(engine.submit(submitted).err(), Some(refused));
         }
         let embedding = engine.embed(vec![vec![1; context + 1]]);
         assert!(matches!(embedding, Err(RequestError::EmbeddingLength { .. })));

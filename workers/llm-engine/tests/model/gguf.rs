@@ -48,8 +48,8 @@ pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) ->
         for (from, into) in NAMES {
             to = to.replace(from, into);
         }
-        let behind = if gemma && arch != "gemma" { "post_attention_norm." } else { "ffn_norm." };
-        to = to.replace("post_attention_layernorm.", behind);
+        let norm_name = if gemma && arch != "gemma" { "post_attention_norm." } else { "ffn_norm." };
+        to = to.replace("post_attention_layernorm.", norm_name);
         let mut tensor = tensor.clone();
         if gemma && to.contains("norm") {
             tensor = (tensor + 1.0).unwrap();
@@ -74,7 +74,7 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         .unwrap_or(config["hidden_size"].as_u64().unwrap() / config["num_attention_heads"].as_u64().unwrap());
     let share = config["partial_rotary_factor"].as_f64().unwrap_or(1.0);
     let rotary_dim = Metadatum::U32((width as f64 * share) as u32);
-    let said = [
+    let fields = [
         ("embedding_length", whole("hidden_size")),
         ("feed_forward_length", whole("intermediate_size")),
         ("block_count", whole("num_hidden_layers")),
@@ -91,12 +91,12 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("rope.local_freq_base", float("rope_local_base_freq")),
         ("rope.dimension_count", Some(rotary_dim)),
     ];
-    let said = said.into_iter().filter_map(|(key, value)| Some((format!("{arch}.{key}"), value?)));
+    let fields = fields.into_iter().filter_map(|(key, value)| Some((format!("{arch}.{key}"), value?)));
     let name = ("general.architecture".to_string(), Metadatum::String(arch.into()));
     // candle-transformers' quantized Qwen3 counts positions in f16 unless this says f32; nothing else reads
     // it.
     let dtype = ("general.dtype".to_string(), Metadatum::U32(0));
-    [name, dtype].into_iter().chain(said).collect()
+    [name, dtype].into_iter().chain(fields).collect()
 }
 
 /// Writes a GGUF file with matrices as `dtype`, except those whose names end with an entry of `others`.
@@ -185,7 +185,7 @@ fn stored_divisors_replace_llama3_scaling() {
 }
 /// A window of 0 means none. YaRN's attention factor is stored relative to the paper's.
 #[test]
-fn metadata_are_equivalent_to_config_json() {
+fn metadata_is_equivalent_to_config_json() {
     let case = named("phi3");
     let scaling =
         |magnitude| Scaling::Yarn { factor: 4.0, original: 128.0, fast: 32.0, slow: 1.0, magnitude };
@@ -206,8 +206,8 @@ fn metadata_are_equivalent_to_config_json() {
             tensor_infos: HashMap::new(),
             tensor_data_offset: 0,
         };
-        let (family, said) = families::from_gguf(&content, |_| None).unwrap();
-        let config = DecoderConfig::from_json(family, &said).unwrap();
+        let (family, fields) = families::from_gguf(&content, |_| None).unwrap();
+        let config = DecoderConfig::from_json(family, &fields).unwrap();
         assert_eq!((config.rope.scaling, config.context), (scaling(expected), 512));
         assert!(config.windows.iter().all(Option::is_none));
     }

@@ -18,8 +18,8 @@ fn non_finite_logits_are_rejected() {
             let sampling = Sampling { temperature, ..Sampling::default() };
             let good = Case { logits: vec![1.0, 2.0, 3.0], sampling: sampling.clone(), ..Case::default() };
             let bad = Case { logits: vec![1.0, broken, 3.0], sampling, ..Case::default() };
-            let said = failure(&[good, bad]);
-            assert!(said.contains("row 1") && said.contains("not finite"), "{said}");
+            let message = failure(&[good, bad]);
+            assert!(message.contains("row 1") && message.contains("not finite"), "{message}");
         }
     }
 }

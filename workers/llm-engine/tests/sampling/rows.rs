@@ -110,14 +110,14 @@ proptest! {
             prop_assert_eq!(drawn.top.len(), case.logprobs.unwrap_or(0).min(wanted.len()));
             let mut order = wanted.clone();
             order.sort_by(|a, b| b.total_cmp(a));
-            let mut told: Vec<u32> = drawn.top.iter().map(|top| top.token).collect();
+            let mut reported: Vec<u32> = drawn.top.iter().map(|top| top.token).collect();
             for (top, wanted_value) in drawn.top.iter().zip(order) {
                 prop_assert!((f64::from(top.logprob) - wanted_value).abs() < 1e-4);
                 prop_assert!((f64::from(top.logprob) - wanted[top.token as usize]).abs() < 1e-4);
             }
-            told.sort_unstable();
-            told.dedup();
-            prop_assert_eq!(told.len(), drawn.top.len());
+            reported.sort_unstable();
+            reported.dedup();
+            prop_assert_eq!(reported.len(), drawn.top.len());
         }
     }
 }

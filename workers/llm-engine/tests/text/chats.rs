@@ -63,13 +63,15 @@ fn well_known_templates_render_correctly() {
 #[test]
 fn template_exceptions_keep_their_message() {
     let gemma = ChatTemplate::new(GEMMA, None, "", "").unwrap();
-    let said = |messages: Value| format!("{:#}", gemma.render(&messages, None).unwrap_err());
-    assert!(said(json!([{"role": "system", "content": "x"}])).contains("no system role"));
+    let render_error = |messages: Value| format!("{:#}", gemma.render(&messages, None).unwrap_err());
+    assert!(render_error(json!([{"role": "system", "content": "x"}])).contains("no system role"));
     let twice = json!([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]);
-    assert!(said(twice).contains("roles must take turns"));
-    assert!(said(json!("hi")).contains("must be an array"));
-    assert!(said(json!(["hi"])).contains("must be an object"));
-    assert!(said(json!([{"role": "user", "content": [{"type": "image_url"}]}])).contains("image_url"));
+    assert!(render_error(twice).contains("roles must take turns"));
+    assert!(render_error(json!("hi")).contains("must be an array"));
+    assert!(render_error(json!(["hi"])).contains("must be an object"));
+    assert!(
+        render_error(json!([{"role": "user", "content": [{"type": "image_url"}]}])).contains("image_url")
+    );
     assert!(ChatTemplate::new("{% if %}", None, "", "").is_err());
     assert!(ChatTemplate::new("", Some("{{ nothing"), "", "").is_err());
 }

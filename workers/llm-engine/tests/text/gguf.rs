@@ -195,22 +195,22 @@ fn end_of_turn_tokens_are_found_in_the_template() {
 }
 
 #[test]
-fn invalid_metadata_are_rejected() {
-    let said = |content: &Content| format!("{:#}", Text::from_gguf(content).err().unwrap());
+fn invalid_metadata_is_rejected() {
+    let load_error = |content: &Content| format!("{:#}", Text::from_gguf(content).err().unwrap());
     let without = |key: &str| {
         let mut content = merges("gpt-2");
         content.metadata.remove(&format!("tokenizer.ggml.{key}")).unwrap();
-        said(&content)
+        load_error(&content)
     };
     assert!(without("tokens").contains("tokenizer.ggml.tokens"));
     assert!(without("merges").contains("tokenizer.ggml.merges"));
     assert!(without("model").contains("known are llama and gpt2"));
-    let unknown = said(&merges("klingon"));
+    let unknown = load_error(&merges("klingon"));
     assert!(unknown.contains("klingon") && unknown.contains("folder of safetensors"), "{unknown}");
     let with = |key: &str, value: Value| {
         let mut content = merges("gpt-2");
         content.metadata.insert(format!("tokenizer.ggml.{key}"), value);
-        said(&content)
+        load_error(&content)
     };
     assert!(with("token_type", types(&[1])).contains("11 tokens and 1 types"));
     assert!(with("merges", texts(&["ab"])).contains("not a pair"));

@@ -186,8 +186,8 @@ fn disallowed_tokens_are_rejected() {
     for name in ["a", "[", "}", END, ADDED] {
         assert!(!start.contains(&token(name)), "{name}");
         let mut grammar = text.grammar(&Constraint::JsonObject).unwrap();
-        let said = format!("{:#}", grammar.accept(token(name)).unwrap_err());
-        assert!(said.contains("does not allow token"), "{said}");
+        let message = format!("{:#}", grammar.accept(token(name)).unwrap_err());
+        assert!(message.contains("does not allow token"), "{message}");
         assert!(grammar.allowed().is_err());
     }
     for name in ["{", "}"] {
@@ -235,9 +235,9 @@ fn invalid_schemas_are_rejected_with_a_reason() {
         match text.grammar(&Constraint::JsonSchema(schema)) {
             Ok(_) => panic!("{short} is accepted"),
             Err(error) => {
-                let said = format!("{error:#}");
-                assert!(said.contains(wanted), "{short}: {said}");
-                assert!(!said.contains("<state>") && !said.contains("non-verbose"), "{said}");
+                let message = format!("{error:#}");
+                assert!(message.contains(wanted), "{short}: {message}");
+                assert!(!message.contains("<state>") && !message.contains("non-verbose"), "{message}");
             }
         }
     }

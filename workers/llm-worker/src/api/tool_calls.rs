@@ -109,9 +109,9 @@ impl CallFinder {
             return Some((String::new(), self.json_calls(text)?));
         }
         let (mut content, mut calls) = (String::new(), Vec::new());
-        while let Some((before, behind)) = text.split_once(OPEN_TAG) {
+        while let Some((before, after)) = text.split_once(OPEN_TAG) {
             content.push_str(before.trim());
-            let (call, rest) = behind.split_once(CLOSE_TAG).unwrap_or((behind, ""));
+            let (call, rest) = after.split_once(CLOSE_TAG).unwrap_or((after, ""));
             calls.extend(self.json_calls(call)?);
             text = rest.trim_start();
         }

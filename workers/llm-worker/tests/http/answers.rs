@@ -4,7 +4,7 @@ use base64::prelude::BASE64_STANDARD;
 use llm_engine::engine::Options;
 use serde_json::{Value, json};
 
-use crate::fixture::{Ask, MODEL, built, worker};
+use crate::fixture::{Ask, MODEL, worker, worker_with};
 use crate::tiny_llama::CONTEXT;
 
 fn completion(more: Value) -> Value {
@@ -163,7 +163,7 @@ async fn texts_end_before_stop_strings() {
 #[tokio::test]
 async fn logprobs_match_the_tokens() {
     // A cached prompt is computed in different chunks, which changes the rounding.
-    let worker = built(true, Options { prefix_cache: false, ..Options::default() }, &[]);
+    let worker = worker_with(true, Options { prefix_cache: false, ..Options::default() }, &[]);
     let body = completion(json!({"logprobs": 3, "ignore_eos": true}));
     let logprobs = worker.post("/v1/completions", &body).await.json()["choices"][0]["logprobs"].clone();
     for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
@@ -265,10 +265,10 @@ async fn a_required_tool_is_called() {
         let answer = worker.post("/v1/chat/completions", &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
         let answer = answer.json();
-        let said = &answer["choices"][0];
-        assert_eq!(said["finish_reason"], "tool_calls", "{said}");
-        assert_eq!(said["message"]["content"], Value::Null);
-        let call = &said["message"]["tool_calls"][0];
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{choice}");
+        assert_eq!(choice["message"]["content"], Value::Null);
+        let call = &choice["message"]["tool_calls"][0];
         assert_eq!((&call["type"], call.get("index")), (&json!("function"), None));
         let id = call["id"].as_str().unwrap();
         assert!(id.len() == 9 && id.chars().all(|sign| sign.is_ascii_alphanumeric()), "{id}");
@@ -349,7 +349,7 @@ async fn the_model_is_listed_by_name() {
 
 #[tokio::test]
 async fn without_a_template_only_completions_work() {
-    let worker = built(false, Default::default(), &[]);
+    let worker = worker_with(false, Default::default(), &[]);
     assert_eq!(worker.get("/v1/models").await.json()["data"][0]["chat_template"], false);
     assert_eq!(worker.post("/v1/chat/completions", &chat(json!({}))).await.error().1, "no_chat_template");
     assert_eq!(worker.post("/v1/completions", &completion(json!({}))).await.status, 200);
@@ -357,7 +357,7 @@ async fn without_a_template_only_completions_work() {
 
 #[tokio::test]
 async fn the_page_loads_nothing_and_needs_no_token() {
-    let worker = built(true, Default::default(), &["--api-token", "secret"]);
+    let worker = worker_with(true, Default::default(), &["--api-token", "secret"]);
     let page = worker.get("/").await;
     assert_eq!(
         (page.status.as_u16(), page.headers["content-type"].to_str().unwrap()),

@@ -55,7 +55,7 @@ async fn disconnecting_cancels_the_texts_of_a_client() {
         body["n"] = n.into();
         let request = || json_request(COMPLETIONS, body.to_string().into_bytes());
         drop(worker.send(request()).await);
-        // The same for a client that waits for the whole response.
+        // A client that waits for the whole response is cancelled, too.
         let mut whole = body.clone();
         whole["stream"] = false.into();
         let waits = worker.post(COMPLETIONS, &whole);
