@@ -62,7 +62,7 @@ fn supports_flash_attention(device: &Device, dtype: DType, width: usize) -> bool
 }
 
 /// Returns the width of the block table. It is a power of two, so that the shapes of decoding steps rarely
-/// change while sequences grow, and recorded launches can be reused.
+/// change while sequences grow, and most steps repeat the same launches.
 fn table_width(step: &Step) -> usize {
     let table_width = step.sequences.iter().map(|sequence| sequence.context.div_ceil(BLOCK_SIZE)).max();
     table_width.unwrap_or(0).next_power_of_two()
