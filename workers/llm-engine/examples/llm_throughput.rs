@@ -1,11 +1,12 @@
-//! How fast the engine writes: streams at once, time to the first token idle and under load, and its own share of a step.
+//! Measures the engine's throughput for concurrent streams, the time to the first token when idle and under
+//! load, and the engine's own overhead per step.
 //!
 //! ```sh
 //! python3 workers/llm-engine/benches/transformers_generate.py --write /tmp/billion        # a model of random weights
 //! cargo run --release --package llm-engine --features rocm --example llm_throughput -- --model /tmp/billion --device rocm
 //! ```
 //!
-//! Prints a line of JSON for each measurement.
+//! Prints one line of JSON for each measurement.
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,25 +23,25 @@ use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-/// Streams at once, first tokens, and what the engine takes beside the model.
+/// Measures throughput, time to the first token, and the engine's overhead.
 #[derive(Clone, Debug, Parser)]
 struct Arguments {
-    /// Folder of safetensors, or a .gguf file.
+    /// Folder of safetensors, or a .gguf file
     #[arg(long)]
     model: PathBuf,
-    /// cpu, rocm or rocm:N.
+    /// Device: cpu, rocm or rocm:N
     #[arg(long, default_value = "cpu", value_parser = device)]
     device: Device,
-    /// Of the weights and the cache.
+    /// Data type of weights and cache
     #[arg(long, default_value = "f16")]
     dtype: DType,
-    /// Tokens of a prompt.
+    /// Number of tokens per prompt
     #[arg(long, default_value_t = 128)]
     prompt: usize,
-    /// Tokens of a text.
+    /// Number of tokens to generate per stream
     #[arg(long, default_value_t = 128)]
     tokens: usize,
-    /// Streams at once.
+    /// Numbers of concurrent streams to measure
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     streams: Vec<usize>,
 }
@@ -50,12 +51,12 @@ fn device(name: &str) -> Result<Device> {
         ("cpu", _) => Ok(Device::Cpu),
         #[cfg(feature = "rocm")]
         ("rocm", ordinal) => Ok(Device::new_rocm(ordinal.parse()?)?),
-        _ => bail!("no device {name:?} in this program: cpu, or rocm:N with the feature rocm"),
+        _ => bail!("unknown device {name:?}; use cpu, or rocm:N in a build with the feature rocm"),
     }
 }
 
-/// What a client saw of its stream.
-struct Seen {
+/// Timings that a client measured of its stream, since the request.
+struct Timings {
     first: Duration,
     last: Duration,
     tokens: usize,
@@ -65,14 +66,14 @@ struct Bench {
     arguments: Arguments,
     engine: Engine,
     random: StdRng,
-    /// Where clients read, as those of a server do.
+    /// Runtime of the clients.
     clients: Runtime,
 }
 
-type Client = JoinHandle<Result<Seen>>;
+type Client = JoinHandle<Result<Timings>>;
 
 impl Bench {
-    /// A request of its own tokens, so that no cache knows them.
+    /// Submits a request with a random prompt, so that the prefix cache never matches.
     fn submit(&mut self, tokens: usize) -> Result<Stream> {
         let vocabulary = self.engine.capacity().vocabulary as u32;
         let prompt = (0..self.arguments.prompt).map(|_| self.random.random_range(3..vocabulary)).collect();
@@ -88,10 +89,10 @@ impl Bench {
         })?)
     }
 
-    /// Reads a stream to its end.
+    /// Reads a stream to its end on the client runtime.
     fn follow(&self, mut stream: Stream, begin: Instant) -> Client {
         self.clients.spawn(async move {
-            let mut seen = Seen { first: Duration::ZERO, last: Duration::ZERO, tokens: 0 };
+            let mut seen = Timings { first: Duration::ZERO, last: Duration::ZERO, tokens: 0 };
             while let Some(event) = stream.next().await {
                 match event {
                     Event::Token { .. } => {
@@ -109,22 +110,22 @@ impl Bench {
         })
     }
 
-    fn joined(&self, clients: Vec<Client>) -> Result<Vec<Seen>> {
+    fn join_all(&self, clients: Vec<Client>) -> Result<Vec<Timings>> {
         clients.into_iter().map(|client| self.clients.block_on(client)?).collect()
     }
 
-    /// So many streams that begin together.
-    fn together(&mut self, streams: usize) -> Result<()> {
+    /// Measures streams that start together.
+    fn measure_streams(&mut self, streams: usize) -> Result<()> {
         let tokens = self.arguments.tokens;
         let before = self.engine.status();
         let begin = Instant::now();
         let streams_of = (0..streams).map(|_| self.submit(tokens)).collect::<Result<Vec<_>>>()?;
         let clients = streams_of.into_iter().map(|stream| self.follow(stream, begin)).collect();
-        let seen = self.joined(clients)?;
+        let seen = self.join_all(clients)?;
         let after = self.engine.status();
         let wall = begin.elapsed();
         ensure!(seen.iter().all(|seen| seen.tokens == tokens), "a stream ended early");
-        // Where all write: from the last first token to the first last one.
+        // Only the time in which all streams generate counts: last first token to first last token.
         let from = seen.iter().map(|seen| seen.first).max().unwrap_or_default();
         let to = seen.iter().map(|seen| seen.last).min().unwrap_or_default();
         let steps = after.steps - before.steps;
@@ -142,26 +143,26 @@ impl Bench {
         Ok(())
     }
 
-    /// The time to the first token, with so many streams writing.
-    fn first_token(&mut self, busy: usize) -> Result<()> {
+    /// Measures the time to the first token while `busy` other streams generate.
+    fn measure_first_token(&mut self, busy: usize) -> Result<()> {
         let begin = Instant::now();
         let long = self.arguments.tokens * 4;
         let mut streams = (0..busy).map(|_| self.submit(long)).collect::<Result<Vec<_>>>()?;
-        // All write by now.
+        // Waits until all streams have their first token.
         for stream in &mut streams {
             while !matches!(stream.blocking_next(), None | Some(Event::Token { .. })) {}
         }
         let others: Vec<_> = streams.into_iter().map(|stream| self.follow(stream, begin)).collect();
         let mut times = Vec::new();
         for _ in 0..5 {
-            let asked = Instant::now();
+            let submitted = Instant::now();
             let stream = self.submit(2)?;
-            let seen = self.joined(vec![self.follow(stream, asked)])?;
+            let seen = self.join_all(vec![self.follow(stream, submitted)])?;
             times.push(seen[0].first.as_secs_f64() * 1e3);
         }
         times.sort_by(f64::total_cmp);
         println!("{}", json!({"busy": busy, "first_token_ms": times[times.len() / 2]}));
-        self.joined(others).map(drop)
+        self.join_all(others).map(drop)
     }
 }
 
@@ -179,12 +180,12 @@ fn main() -> Result<()> {
     let mut bench = Bench { arguments, engine, random: StdRng::seed_from_u64(1), clients };
     let streams = bench.arguments.streams.clone();
     for streams in streams {
-        // Kernels are loaded, shapes met.
-        bench.together(streams)?;
-        bench.together(streams)?;
+        // The first run loads kernels and allocates memory for these shapes.
+        bench.measure_streams(streams)?;
+        bench.measure_streams(streams)?;
     }
-    bench.first_token(0)?;
-    bench.first_token(16)?;
+    bench.measure_first_token(0)?;
+    bench.measure_first_token(16)?;
     bench.engine.stop();
     Ok(())
 }

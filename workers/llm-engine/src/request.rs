@@ -1,37 +1,37 @@
-//! What is asked of the engine, and what comes back.
+//! Requests to the engine, the events of their streams, and the errors of rejected requests.
 use serde::{Deserialize, Serialize};
 
 pub use crate::sampling::settings::Sampling;
 
-/// What the text must match.
+/// Constraint on the generated text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Constraint {
     /// Any JSON object.
     JsonObject,
-    /// JSON of this schema.
+    /// JSON that matches this schema.
     JsonSchema(serde_json::Value),
 }
 
-/// A text to be written.
+/// A request to generate text.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The prompt's tokens, at least one.
     pub prompt: Vec<u32>,
-    /// Tokens to write at most; none means as many as the context holds.
+    /// Maximum number of tokens to generate; `None` allows as many as fit into the context.
     pub max_tokens: Option<usize>,
-    /// How tokens are drawn.
+    /// Sampling parameters.
     pub sampling: Sampling,
-    /// The text ends before any of these.
+    /// Stop strings: generation ends at the first of them, which is not part of the text.
     pub stop: Vec<String>,
-    /// Goes on behind tokens that end a text.
+    /// If true, generation continues after an end-of-text token.
     pub ignore_eos: bool,
-    /// How many alternatives to tell of each token, besides its own probability; none tells nothing.
+    /// Number of alternatives per token with log probabilities; `None` reports no log probabilities.
     pub logprobs: Option<usize>,
-    /// What the text must match.
+    /// Constraint on the text, if any.
     pub constraint: Option<Constraint>,
 }
 
-/// One token and the logarithm of its probability before temperature and cuts.
+/// A token and its log probability before temperature and truncation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogProb {
     /// The token.
@@ -40,102 +40,102 @@ pub struct LogProb {
     pub logprob: f32,
 }
 
-/// Why a text ended.
+/// Reason why generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// The model ended it, or a stop string.
+    /// An end-of-text token or a stop string.
     Stop,
-    /// As many tokens as were asked for, or as the context holds.
+    /// The token limit of the request or the context length was reached.
     Length,
-    /// The one who asked is gone, or said so.
+    /// The client cancelled the request or disconnected.
     Cancelled,
 }
 
-/// Tokens of a request that ended.
+/// Token counts of a finished request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: usize,
-    /// Of which the cache knew so many.
+    /// Number of prompt tokens found in the cache.
     pub cached_tokens: usize,
-    /// Tokens written.
+    /// Number of generated tokens.
     pub completion_tokens: usize,
 }
 
-/// What a request's stream tells, in this order: `Started`, `Token`s, and one `End` or `Error`.
+/// Item of a request's stream, in this order: `Started`, any number of `Token`s, then one `End` or `Error`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The first piece of the prompt is about to be computed.
+    /// The first chunk of the prompt is about to be computed.
     Started,
-    /// A token, and the text that is certain by it: none where a character or a stop string may go on.
+    /// A generated token. Its text is empty while a character or a stop string may be incomplete.
     Token {
         /// The token.
         token: u32,
-        /// What it adds to the text.
+        /// Text to append.
         text: String,
-        /// Its own probability, if asked for.
+        /// Log probability of the token, if requested.
         logprob: Option<f32>,
-        /// The likeliest in its place, if asked for.
+        /// Most likely tokens at this position, if requested.
         top: Vec<LogProb>,
     },
-    /// The text is whole; `text` is what was held back until now.
+    /// Generation ended.
     End {
-        /// What the last tokens add.
+        /// Remaining text, held back until now.
         text: String,
-        /// Why.
+        /// Reason why generation ended.
         reason: StopReason,
-        /// Tokens read and written.
+        /// Token counts.
         usage: Usage,
     },
-    /// Nothing more comes: the device was lost, say.
+    /// Generation failed, for example because the device was lost.
     Error {
-        /// A short name, as `device_lost`.
+        /// Machine-readable code, such as `device_lost`.
         code: &'static str,
-        /// What happened and what to do.
+        /// Cause and remedy.
         message: String,
     },
 }
 
-/// Why a request was not taken. Nothing was computed.
+/// Reason why a request was rejected. Nothing was computed for it.
 #[derive(Debug, thiserror::Error, PartialEq)]
-pub enum Refused {
-    /// Try again later.
-    #[error("{waiting} requests wait already, the most that may; try again later")]
+pub enum RequestError {
+    /// The queue is full; the request may be retried later.
+    #[error("the queue is full: {waiting} requests are waiting; try again later")]
     QueueFull {
-        /// How many wait.
+        /// Number of waiting requests.
         waiting: usize,
     },
-    /// The prompt and what is to be written do not fit.
-    #[error("{prompt} tokens of prompt and {wanted} to write are more than the context of {limit} tokens")]
+    /// Prompt and generated tokens together exceed the context.
+    #[error("{prompt} tokens of prompt and {wanted} to generate exceed the context of {limit} tokens")]
     ContextLength {
-        /// Tokens of the prompt.
+        /// Number of prompt tokens.
         prompt: usize,
-        /// Tokens to write.
+        /// Number of tokens to generate.
         wanted: usize,
-        /// Tokens that fit.
+        /// Context length.
         limit: usize,
     },
-    /// The prompt is too long to be embedded.
-    #[error("{prompt} tokens are more than the {limit} that are embedded: cut the text into several")]
+    /// The prompt exceeds the limit for embeddings.
+    #[error("{prompt} tokens exceed the embedding limit of {limit}; split the text into several inputs")]
     EmbeddingLength {
-        /// Tokens of the prompt.
+        /// Number of prompt tokens.
         prompt: usize,
-        /// Tokens that may be.
+        /// Maximum number of tokens.
         limit: usize,
     },
-    /// A field has a value that it cannot have.
+    /// The value of a field is invalid.
     #[error("{field}: {why}")]
     Invalid {
-        /// The field of [`Request`] or [`Sampling`].
+        /// Name of the field of [`Request`] or [`Sampling`].
         field: &'static str,
-        /// What is wrong, and what it may be.
+        /// Problem, and the values that are allowed.
         why: String,
     },
-    /// The engine drains or has failed.
-    #[error("the engine takes no requests: {why}")]
+    /// The engine is draining, stopped or has failed.
+    #[error("the engine accepts no requests: {why}")]
     Closed {
-        /// Why.
+        /// Cause.
         why: String,
     },
 }

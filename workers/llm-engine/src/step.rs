@@ -1,74 +1,71 @@
-//! What one step computes: the door between the engine, which knows requests, and a model, which knows tensors.
+//! Input of one forward pass (a step), and the trait of models that compute steps.
 use candle_core::{Result, Tensor};
 
-/// Positions that one block of the cache holds.
-pub const BLOCK: usize = 16;
+/// Number of positions in one block of the cache.
+pub const BLOCK_SIZE: usize = 16;
 
-/// One sequence's share of a step.
+/// Part of a step that belongs to one sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SequenceStep {
-    /// Its rows in the step: one when decoding, a piece of the prompt before.
+    /// Rows of the step: one row when decoding, a chunk of the prompt when prefilling.
     pub rows: std::ops::Range<usize>,
-    /// Positions of the sequence with those of this step.
+    /// Number of positions of the sequence, including those of this step.
     pub context: usize,
-    /// The blocks that hold them, in order: `context.div_ceil(BLOCK)` at least.
+    /// Blocks that hold these positions, in order; at least `context.div_ceil(BLOCK_SIZE)`.
     pub blocks: Vec<u32>,
-    /// Whether the logits behind its last row are wanted.
+    /// If true, the logits of its last row are returned.
     pub logits: bool,
 }
 
-/// One step: the rows of all sequences, one sequence after another.
+/// Input of one forward pass: the rows of all sequences, concatenated.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// A token for each row.
+    /// Token of each row.
     pub tokens: Vec<u32>,
-    /// The position of each row in its sequence.
+    /// Position of each row in its sequence.
     pub positions: Vec<u32>,
-    /// Where each row's key and value go: block times [`BLOCK`] and the place in it.
+    /// Cache slot of each row's key and value: block times [`BLOCK_SIZE`] plus the offset within the block.
     pub slots: Vec<u32>,
-    /// Whose rows they are.
+    /// Sequences that the rows belong to, in the order of the rows.
     pub sequences: Vec<SequenceStep>,
 }
 
-/// What a model can hold.
+/// Size limits of a model and its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Size of the vocabulary: the width of the logits.
+    /// Size of the vocabulary, which is the width of the logits.
     pub vocabulary: usize,
-    /// Positions that a sequence may have.
+    /// Maximum number of positions of a sequence.
     pub context: usize,
-    /// Blocks of the cache, of all sequences together.
+    /// Number of blocks in the cache, shared by all sequences.
     pub blocks: usize,
 }
 
-/// A model with its cache, as the engine uses it.
+/// A model and its cache, as the engine drives it.
 pub trait StepModel: Send {
-    /// What it can hold.
+    /// Returns the size limits.
     fn capacity(&self) -> Capacity;
 
-    /// Computes a step; gives back the logits of the sequences that want some, f32 (sequences, vocabulary), in their
-    /// order, on the model's device. Does not wait for the device.
+    /// Computes a step without waiting for the device. Returns f32 logits (sequences, vocabulary) on the
+    /// model's device, one row for each sequence with `logits` set, in order.
     ///
     /// # Errors
-    /// Where the device fails. The cache is as it was or holds part of the step.
+    /// Returns an error if the device fails. The cache is then unchanged or holds part of the step.
     fn step(&mut self, step: &Step) -> Result<Tensor>;
 
-    /// Whether the device works on, behind a step that failed.
+    /// Checks after a failed step whether the device still works.
     ///
     /// # Errors
-    /// Where it does not.
+    /// Returns an error if it does not.
     fn check(&mut self) -> Result<()>;
 
-    /// Copies whole blocks of the cache: (from, to).
-    ///
-    /// # Errors
-    /// Where the device fails.
+    /// Copies whole blocks of the cache, given as (source, destination) pairs.
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> Result<()>;
 
-    /// The state behind the last layer and norm, averaged over all rows of each sequence, f32 (sequences, width), for
-    /// embeddings. Touches no block.
+    /// Returns the final hidden states after the last norm, averaged over the rows of each prompt, as f32
+    /// (prompts, width), for embeddings. Does not use the cache.
     ///
     /// # Errors
-    /// Where the device fails, or a prompt is longer than the context.
+    /// Returns an error if the device fails or a prompt exceeds the context length.
     fn embed(&mut self, prompts: &[Vec<u32>]) -> Result<Tensor>;
 }

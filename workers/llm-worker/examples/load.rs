@@ -1,11 +1,12 @@
-//! Loads a worker with streams that join, end, are cut off and cancelled at random, and says what became of them.
+//! Load test of a worker: streams start, end, disconnect and are cancelled at random.
 //!
 //! ```sh
 //! cargo run --example load -- --address 127.0.0.1:8081 --streams 64 --seconds 60
 //! ```
 //!
-//! Every prompt's greedy text is asked for alone first; a stream that tells another is `mixed`, one that neither ends nor was
-//! cut by us is `lost`, and memory of the device that is held at the end beyond the beginning is leaked.
+//! Each prompt's greedy text is first generated alone. A stream with different text counts as `mixed`, and
+//! one that ends early without being cut by the client as `lost`. Device memory held at the end in excess of
+//! the start counts as leaked.
 use std::io::{BufRead, BufReader};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-/// Beginnings of stories, as the tiny model of this repository tells them.
+/// Prompts that suit the tiny model of this repository.
 const PROMPTS: [&str; 8] = [
     "Once upon a time",
     "Anna lives",
@@ -30,26 +31,25 @@ const PROMPTS: [&str; 8] = [
     "She",
 ];
 
-/// Streams that join, leave and are cancelled.
+/// Runs a load test against a worker
 #[derive(Parser)]
 struct Arguments {
-    /// Host and port of the worker.
+    /// Host and port of the worker
     #[arg(long)]
     address: String,
-    /// Streams at once.
+    /// Number of concurrent streams
     #[arg(long, default_value_t = 64)]
     streams: u64,
-    /// Requests per second, begun at random times whether or not earlier ones have ended; without it each of the streams
-    /// begins its next request when the last has ended.
+    /// Average number of requests started per second, at random times; if absent, each stream follows the last
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
-    /// How long new streams are begun.
+    /// Duration in which new streams are started, in seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Tokens of a text at most.
+    /// Maximum number of tokens per text
     #[arg(long, default_value_t = 24)]
     tokens: usize,
-    /// Of what is drawn.
+    /// Seed of the random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -65,14 +65,14 @@ struct Counts {
     tokens: AtomicU64,
 }
 
-/// What a client does with its stream.
+/// Behavior of a client.
 #[derive(Clone, Copy, PartialEq)]
-enum Habit {
-    /// Reads to the end.
+enum Mode {
+    /// Reads the stream to its end.
     Reads,
-    /// Closes the connection after so many tokens.
-    Leaves(usize),
-    /// Asks for a job and cancels it after so many tokens.
+    /// Disconnects after this many tokens.
+    Disconnects(usize),
+    /// Creates a job, and cancels it after this many tokens.
     Cancels(usize),
 }
 
@@ -96,21 +96,21 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<bool> {
     let models: Value = ureq::get(&format!("http://{}/v1/models", arguments.address)).call()?.into_json()?;
-    let model = models["data"][0]["id"].as_str().context("the worker names no model")?.to_owned();
+    let model = models["data"][0]["id"].as_str().context("the worker lists no model")?.to_owned();
     let mut load = Load { arguments, model, expected: Vec::new(), counts: Counts::default() };
     for prompt in PROMPTS {
-        load.expected.push(load.alone(prompt)?);
+        load.expected.push(load.expected_text(prompt)?);
     }
-    // What a full batch takes once, the allocator keeps.
+    // The first round fills the allocator's caches, which would otherwise count as a leak.
     load.round(arguments.streams, Duration::ZERO)?;
-    let before = load.idle()?;
+    let before = load.idle_memory()?;
     load.counts = Counts::default();
     let time = Duration::from_secs(arguments.seconds);
     match arguments.rate {
         Some(rate) => load.arrivals(rate, time)?,
         None => load.round(arguments.streams, time)?,
     }
-    let leaked = load.idle()?.saturating_sub(before);
+    let leaked = load.idle_memory()?.saturating_sub(before);
     let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let Counts { whole, left, cancelled, refused, lost, mixed, tokens } = &load.counts;
     let ok = of(lost) == 0 && of(mixed) == 0 && leaked == 0 && of(whole) > 0;
@@ -134,8 +134,8 @@ impl Load<'_> {
         format!("http://{}{path}", self.arguments.address)
     }
 
-    /// A prompt's greedy text, with nothing else under way.
-    fn alone(&self, prompt: &str) -> Result<String> {
+    /// Generates a prompt's greedy text while nothing else runs.
+    fn expected_text(&self, prompt: &str) -> Result<String> {
         let body = json!({
             "model": self.model, "prompt": prompt, "max_tokens": self.arguments.tokens, "temperature": 0,
         });
@@ -143,7 +143,7 @@ impl Load<'_> {
         Ok(answer["choices"][0]["text"].as_str().context("no text")?.to_owned())
     }
 
-    /// So many clients, each beginning one stream after another for so long, and one at least.
+    /// Runs `streams` clients, each of which starts one stream after another for `time`, and at least one.
     fn round(&self, streams: u64, time: Duration) -> Result<()> {
         let until = Instant::now() + time;
         thread::scope(|scope| {
@@ -166,7 +166,7 @@ impl Load<'_> {
         })
     }
 
-    /// Begins requests as a Poisson process does, and waits for the last.
+    /// Starts requests at the times of a Poisson process, and waits until all have ended.
     fn arrivals(&self, rate: f64, time: Duration) -> Result<()> {
         ensure!(rate > 0.0, "--rate must be above 0");
         let mut random = StdRng::seed_from_u64(self.arguments.seed);
@@ -189,30 +189,30 @@ impl Load<'_> {
     fn stream(&self, random: &mut StdRng) -> Result<()> {
         let prompt = random.random_range(0..PROMPTS.len());
         let tokens = random.random_range(1..=self.arguments.tokens);
-        let habit = match random.random_range(0..10) {
-            0 => Habit::Leaves(random.random_range(0..=tokens)),
-            1 => Habit::Cancels(random.random_range(0..=tokens)),
-            _ => Habit::Reads,
+        let mode = match random.random_range(0..10) {
+            0 => Mode::Disconnects(random.random_range(0..=tokens)),
+            1 => Mode::Cancels(random.random_range(0..=tokens)),
+            _ => Mode::Reads,
         };
-        let begun = match habit {
-            Habit::Cancels(_) => self.begin_job(prompt, tokens),
-            _ => self.begin_completion(prompt, tokens),
+        let started = match mode {
+            Mode::Cancels(_) => self.start_job(prompt, tokens),
+            _ => self.start_completion(prompt, tokens),
         };
-        let (reader, job) = match begun {
-            Ok(begun) => begun,
+        let (reader, job) = match started {
+            Ok(started) => started,
             Err(error) => match *error {
                 ureq::Error::Status(429, answer) => {
                     ensure!(answer.header("retry-after").is_some(), "429 without Retry-After");
                     self.counts.refused.fetch_add(1, Ordering::Relaxed);
                     return Ok(());
                 }
-                other => return Err(other).context("a stream could not be begun"),
+                other => return Err(other).context("cannot start a stream"),
             },
         };
-        self.read(prompt, habit, reader, job)
+        self.read(prompt, mode, reader, job)
     }
 
-    fn begin_completion(&self, prompt: usize, tokens: usize) -> Begun {
+    fn start_completion(&self, prompt: usize, tokens: usize) -> StartedStream {
         let body = json!({
             "model": self.model, "prompt": PROMPTS[prompt], "max_tokens": tokens, "temperature": 0, "stream": true,
         });
@@ -220,7 +220,7 @@ impl Load<'_> {
         Ok((Box::new(BufReader::new(answer.into_reader())), None))
     }
 
-    fn begin_job(&self, prompt: usize, tokens: usize) -> Begun {
+    fn start_job(&self, prompt: usize, tokens: usize) -> StartedStream {
         let body = json!({
             "hive_id": "load", "model": self.model, "prompt": PROMPTS[prompt], "max_tokens": tokens,
             "temperature": 0, "stream": true,
@@ -232,8 +232,8 @@ impl Load<'_> {
         Ok((Box::new(BufReader::new(stream.into_reader())), Some(id)))
     }
 
-    /// Reads a stream as its client does; a text must be the beginning of what its prompt gives alone.
-    fn read(&self, prompt: usize, habit: Habit, reader: Box<dyn BufRead>, job: Option<String>) -> Result<()> {
+    /// Reads a stream according to the client's client. Its text must be a prefix of the expected one.
+    fn read(&self, prompt: usize, mode: Mode, reader: Box<dyn BufRead>, job: Option<String>) -> Result<()> {
         let (mut text, mut seen, mut done, mut cancelled) = (String::new(), 0, false, false);
         for line in reader.lines() {
             let Ok(line) = line else { break };
@@ -250,14 +250,14 @@ impl Load<'_> {
             let piece = event["choices"][0]["text"].as_str().or(event["t"].as_str());
             text.push_str(piece.unwrap_or_default());
             seen += usize::from(piece.is_some());
-            match habit {
-                Habit::Leaves(after) if seen >= after => {
+            match mode {
+                Mode::Disconnects(after) if seen >= after => {
                     self.counts.left.fetch_add(1, Ordering::Relaxed);
                     return Ok(());
                 }
-                Habit::Cancels(after) if seen >= after && !cancelled => {
+                Mode::Cancels(after) if seen >= after && !cancelled => {
                     cancelled = true;
-                    let id = job.as_deref().context("a job")?;
+                    let id = job.as_deref().context("a job id")?;
                     ureq::delete(&self.url(&format!("/v1/jobs/{id}"))).call()?;
                 }
                 _ => {}
@@ -271,14 +271,14 @@ impl Load<'_> {
         };
         counted.fetch_add(1, Ordering::Relaxed);
         if !self.expected[prompt].starts_with(&text) {
-            eprintln!("{:?} gave {text:?}, and alone {:?}", PROMPTS[prompt], self.expected[prompt]);
+            eprintln!("{:?} generated {text:?}, expected {:?}", PROMPTS[prompt], self.expected[prompt]);
             self.counts.mixed.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Bytes of the device that the worker holds when nothing runs.
-    fn idle(&self) -> Result<u64> {
+    /// Waits until the worker is idle. Returns the device memory that it holds, in bytes.
+    fn idle_memory(&self) -> Result<u64> {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
             let metrics = ureq::get(&self.url("/metrics")).call()?.into_string()?;
@@ -291,12 +291,12 @@ impl Load<'_> {
             match (running, waiting, held) {
                 (Some(0.0), Some(0.0), Some(held)) => return Ok(held as u64),
                 (Some(_), Some(_), Some(_)) => {}
-                _ => bail!("the worker does not say what it holds:\n{metrics}"),
+                _ => bail!("the worker's metrics are incomplete:\n{metrics}"),
             }
-            ensure!(Instant::now() < until, "the worker does not come to rest:\n{metrics}");
+            ensure!(Instant::now() < until, "the worker does not become idle:\n{metrics}");
             thread::sleep(Duration::from_millis(100));
         }
     }
 }
 
-type Begun = std::result::Result<(Box<dyn BufRead>, Option<String>), Box<ureq::Error>>;
+type StartedStream = std::result::Result<(Box<dyn BufRead>, Option<String>), Box<ureq::Error>>;

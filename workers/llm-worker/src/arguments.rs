@@ -1,15 +1,15 @@
-//! The command line; each argument is also a variable of the same name in capitals.
+//! Command line. Each flag can also be set by an environment variable of the same name in capitals.
 use candle_core::DType;
 use clap::Parser;
 use llm_engine::engine::Options;
 use llm_engine::model::LoadOptions;
 use worker_core::ServerArguments;
 
-/// Serves a language model with OpenAI's API.
+/// Serves a language model with an OpenAI-compatible API.
 #[derive(Parser, Clone, Debug)]
 #[command(version)]
 pub struct Arguments {
-    /// Folder of safetensors, .gguf file, or name on the Hub: org/name, or org/name/file.gguf
+    /// Folder of safetensors, .gguf file, or model on the Hugging Face Hub: org/name, or org/name/file.gguf
     #[arg(long, env)]
     pub model: String,
 
@@ -17,48 +17,48 @@ pub struct Arguments {
     #[arg(long, env)]
     pub model_ref: Option<String>,
 
-    /// Number of the AMD card [default: the first that works]
+    /// Index of the AMD GPU [default: the first that works]
     #[arg(long, env)]
     pub rocm_device: Option<usize>,
 
-    /// Type of weights that are floats and of the cache: f32, f16 or bf16 [default: as the files say; f32 on the CPU]
+    /// Data type of float weights and cache: f32, f16 or bf16 [default: as in the files; f32 on the CPU]
     #[arg(long, env, value_parser = dtype)]
     pub dtype: Option<DType>,
 
-    /// Tokens that prompt and text may have together at most [default: as the model says]
+    /// Maximum context length, in tokens [default: the model's]
     #[arg(long, env, value_parser = count)]
     pub context: Option<usize>,
 
-    /// Memory of the cache of keys and values, as 8GiB or 512MiB [default: what is free less a margin; 512MiB on the CPU]
+    /// Size of the key-value cache, such as 8GiB [default: free memory less a margin; 512MiB on the CPU]
     #[arg(long, env, value_parser = bytes)]
     pub cache_memory: Option<usize>,
 
-    /// Requests that are computed at once
+    /// Maximum number of requests in a batch
     #[arg(long, env, default_value_t = Options::default().max_running, value_parser = count)]
     pub max_running: usize,
 
-    /// Requests that wait beyond those before others are refused
+    /// Maximum number of waiting requests; more are rejected
     #[arg(long, env, default_value_t = Options::default().max_waiting)]
     pub max_waiting: usize,
 
-    /// Tokens of one step at most: less lets running streams wait less, more reads prompts faster
+    /// Maximum number of tokens per step: lower values reduce latency, higher ones read prompts faster
     #[arg(long, env, default_value_t = Options::default().step_tokens, value_parser = count)]
     pub step_tokens: usize,
 
-    /// Compute every prompt anew, even where another began alike
+    /// Disable sharing of the cache between prompts with a common prefix
     #[arg(long, env)]
     pub no_prefix_cache: bool,
 
-    /// What all workers have.
+    /// Arguments of all workers.
     #[command(flatten)]
     pub server: ServerArguments,
 }
 
-/// This worker's own defaults of [`ServerArguments`].
+/// This worker's defaults for [`ServerArguments`].
 pub const DEFAULTS: [(&str, &str); 2] = [("port", "8081"), ("body_limit", "8388608")];
 
 impl Arguments {
-    /// As the engine takes them.
+    /// Returns the options of the engine.
     pub fn engine(&self) -> Options {
         Options {
             max_running: self.max_running,
@@ -68,7 +68,7 @@ impl Arguments {
         }
     }
 
-    /// As the model's loader takes them.
+    /// Returns the options for loading the model.
     pub fn load(&self) -> LoadOptions {
         let (cache_bytes, context) = (self.cache_memory, self.context);
         LoadOptions { dtype: self.dtype, cache_bytes, context, ..LoadOptions::default() }
@@ -76,7 +76,7 @@ impl Arguments {
 }
 
 fn count(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&count| count > 0).ok_or_else(|| "must be 1 or more".to_owned())
+    text.parse().ok().filter(|&count| count > 0).ok_or_else(|| "must be at least 1".to_owned())
 }
 
 fn dtype(text: &str) -> Result<DType, String> {
@@ -90,14 +90,14 @@ fn dtype(text: &str) -> Result<DType, String> {
 
 const UNITS: [(&str, u32); 4] = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
 
-/// A number of bytes, with or without a unit.
+/// Parses a number of bytes with an optional unit.
 fn bytes(text: &str) -> Result<usize, String> {
     let (number, shift) = UNITS
         .iter()
         .find_map(|&(unit, shift)| Some((text.strip_suffix(unit)?.trim_end(), shift)))
         .unwrap_or((text, 0));
     let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
-    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "must be a size, as 8GiB, 512MiB or 1000000".to_owned())
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "must be a size such as 8GiB or 1000000".to_owned())
 }
 
 #[cfg(test)]
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_units() {
+    fn sizes_are_parsed() {
         for (text, expected) in [
             ("8GiB", Some(8usize << 30)),
             ("512 MiB", Some(512 << 20)),

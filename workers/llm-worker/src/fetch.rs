@@ -1,4 +1,4 @@
-//! The files of a language model.
+//! Files of a language model on the Hugging Face Hub.
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 use worker_core::hub::{HubName, ModelFiles, Report, Snapshot, is_name};
 
 const INDEX: &str = "model.safetensors.index.json";
-/// Where chat templates beside the usual one lie.
+/// Folder of additional chat templates.
 const TEMPLATES: &str = "additional_chat_templates/";
 
-/// The files of a language model: one GGUF file, or the configuration, the tokenizer and the weights of a folder.
+/// Files of a language model: one GGUF file, or the configuration, tokenizer and weights of a folder.
 #[derive(Clone, Copy, Debug)]
 pub struct LanguageModel;
 
@@ -22,7 +22,7 @@ impl ModelFiles for LanguageModel {
     fn fetch(&self, name: &HubName, snapshot: &Snapshot, report: Report) -> Result<PathBuf> {
         match &name.file {
             Some(file) => snapshot.get(file, "", report),
-            None => folder(snapshot, &name.repository, report),
+            None => fetch_folder(snapshot, &name.repository, report),
         }
     }
 
@@ -35,39 +35,39 @@ impl ModelFiles for LanguageModel {
     }
 }
 
-/// Fetches the weights that the index names, or else all safetensors.
-fn folder(snapshot: &Snapshot, repository: &str, report: Report) -> Result<PathBuf> {
+/// Fetches a model's folder with the weights listed in the index, or otherwise all safetensors files.
+fn fetch_folder(snapshot: &Snapshot, repository: &str, report: Report) -> Result<PathBuf> {
     let files = snapshot.files();
-    let top = || files.iter().filter(|file| !file.contains('/'));
+    let root = || files.iter().filter(|file| !file.contains('/'));
     let template = |file: &&String| {
         file.strip_prefix(TEMPLATES).is_some_and(|name| name.ends_with(".jinja") && is_name(name))
     };
-    let more = files.iter().filter(template);
-    for file in top().filter(|file| file.ends_with(".json") || file.ends_with(".jinja")).chain(more) {
+    let extra = files.iter().filter(template);
+    for file in root().filter(|file| file.ends_with(".json") || file.ends_with(".jinja")).chain(extra) {
         snapshot.get(file, "", report)?;
     }
-    let config = snapshot.get("config.json", "", report).context("a model needs a config.json")?;
+    let config = snapshot.get("config.json", "", report).context("the model has no config.json")?;
     let weights: BTreeSet<String> = match files.contains(INDEX) {
-        true => named_by_index(&snapshot.get(INDEX, "", report)?)?,
+        true => files_in_index(&snapshot.get(INDEX, "", report)?)?,
         false if files.contains("model.safetensors") => ["model.safetensors".to_owned()].into(),
-        false => top().filter(|file| file.ends_with(".safetensors")).cloned().collect(),
+        false => root().filter(|file| file.ends_with(".safetensors")).cloned().collect(),
     };
     ensure!(
         !weights.is_empty(),
-        "{repository} has no safetensors; of GGUF files name one: {repository}/FILE.gguf"
+        "{repository} has no safetensors; for a GGUF file, pass {repository}/FILE.gguf"
     );
     snapshot.get_all(&weights, report)?;
-    Ok(config.parent().context("a file of the Hub's cache lies nowhere")?.to_owned())
+    Ok(config.parent().context("internal error: a cached file has no parent folder")?.to_owned())
 }
 
-fn named_by_index(path: &Path) -> Result<BTreeSet<String>> {
+fn files_in_index(path: &Path) -> Result<BTreeSet<String>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let index: Value = serde_json::from_str(&text).with_context(|| format!("{INDEX} is no JSON"))?;
+    let index: Value = serde_json::from_str(&text).with_context(|| format!("{INDEX} is not valid JSON"))?;
     let map = index["weight_map"].as_object().with_context(|| format!("{INDEX} has no \"weight_map\""))?;
     map.values()
         .map(|file| {
             let file = file.as_str().filter(|file| !file.contains('/'));
-            Ok(file.with_context(|| format!("{INDEX} names files that are not beside it"))?.to_owned())
+            Ok(file.with_context(|| format!("{INDEX} lists files outside of its folder"))?.to_owned())
         })
         .collect()
 }
@@ -78,7 +78,7 @@ mod tests {
     use worker_core::hub::Hub;
 
     #[test]
-    fn paths_are_taken_as_they_are() {
+    fn local_paths_are_used_as_given() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_str().unwrap();
         let find =
@@ -92,15 +92,15 @@ mod tests {
     }
 
     #[test]
-    fn an_index_names_files_beside_it() {
+    fn an_index_lists_files_in_its_folder() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(INDEX);
         let write = |text: &str| std::fs::write(&path, text).unwrap();
         write(r#"{"weight_map": {"a": "x.safetensors", "b": "y.safetensors", "c": "x.safetensors"}}"#);
-        assert_eq!(named_by_index(&path).unwrap().len(), 2);
+        assert_eq!(files_in_index(&path).unwrap().len(), 2);
         for wrong in [r#"{"weight_map": {"a": "../x"}}"#, r#"{"weight_map": {"a": 1}}"#, "{}", "["] {
             write(wrong);
-            assert!(named_by_index(&path).is_err(), "{wrong}");
+            assert!(files_in_index(&path).is_err(), "{wrong}");
         }
     }
 }

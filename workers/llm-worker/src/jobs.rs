@@ -1,4 +1,4 @@
-//! Jobs: a text asked for in one request and followed in another.
+//! Job API: a text is requested by one request and followed by another.
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,72 +15,72 @@ use worker_core::jobs::{OnDisconnect, Options, Target, accepted};
 use worker_core::{ApiError, Body, Client, Job, Jobs, blocking, device, fields};
 
 use crate::api::{failure, prompts};
-use crate::metrics::Observed;
+use crate::metrics::TextLatency;
 use crate::served::{Api, Served};
 
-/// Tokens, and time, after which the speed is told.
+/// Number of tokens, and duration, between two metrics events.
 const METRICS_TOKENS: usize = 32;
 const METRICS_TIME: Duration = Duration::from_secs(1);
 
 fields! {
-    /// Fields of a job that writes a text.
+    /// Fields of a text-generation job.
     pub struct JobRequest => {
-        /// The text to continue.
+        /// Text to continue.
         prompt: String,
-        /// Maximum number of tokens to write.
+        /// Maximum number of tokens to generate.
         max_tokens: usize,
-        /// As the sampler's setting.
+        /// Sampler setting of the same name.
         temperature: f32,
-        /// As the sampler's setting, but above 0.
+        /// Sampler setting of the same name, but above 0.
         top_p: f32,
-        /// As the sampler's setting; 0 means all.
+        /// Sampler setting of the same name; 0 means all.
         top_k: usize,
         /// If false, the text is sent as one event at the end.
         stream: bool,
     }
 }
 
-/// What a job tells.
+/// Event of a job's stream.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum JobEvent {
-    /// Its prompt is about to be read.
+    /// Computation of the prompt is about to start.
     Started {
-        /// The job.
+        /// Job id.
         job_id: String,
-        /// The model.
+        /// Model name.
         model: String,
-        /// When, as RFC 3339 has it.
+        /// Start time in RFC 3339 format.
         started_at: String,
     },
-    /// More of the text.
+    /// Generated text.
     Token {
-        /// What it adds.
+        /// Text to append.
         t: String,
-        /// Counts these events from 0.
+        /// Index of this event, counted from 0.
         i: usize,
     },
-    /// How fast it is.
+    /// Generation speed.
     Metrics {
-        /// Of this job, since its first.
+        /// Tokens per second since the job's first token.
         tokens_per_sec: f64,
-        /// Memory of the card that the worker holds.
+        /// GPU memory that the worker holds, in bytes.
         vram_bytes: u64,
     },
-    /// The text is whole.
+    /// The text is complete.
     End {
-        /// Tokens written.
+        /// Number of generated tokens.
         tokens_out: usize,
-        /// From the first token to the last.
+        /// Time from the first token to the last, in milliseconds.
         decode_time_ms: u64,
-        /// Why.
+        /// Reason why generation ended.
         stop_reason: StopReason,
     },
-    /// Nothing more comes.
+    /// The job failed; no more events follow.
     Error {
-        /// A short name.
+        /// Machine-readable code.
         code: String,
-        /// What happened.
+        /// Error message.
         message: String,
     },
 }
@@ -98,7 +98,7 @@ struct JobsApi {
     worker_id: Arc<str>,
 }
 
-/// `POST /v1/jobs`, and below it streams and their ends; `worker_id` is this worker's name.
+/// Returns the routes of `POST /v1/jobs`, job streams and cancellation. `worker_id` is this worker's name.
 pub fn router(api: Api, worker_id: String) -> Router {
     let jobs = Jobs::new(Options::new(|error| JobEvent::from(error)), &api.lifecycle);
     let state = JobsApi { api, jobs: jobs.clone(), worker_id: worker_id.into() };
@@ -109,42 +109,42 @@ pub fn router(api: Api, worker_id: String) -> Router {
 async fn create(
     State(state): State<JobsApi>,
     client: Client,
-    Body((target, asked)): Body<(Target, JobRequest)>,
+    Body((target, body)): Body<(Target, JobRequest)>,
 ) -> Result<impl IntoResponse, ApiError> {
     let served = state.api.served()?;
     let hive = required(target.hive_id.as_deref(), "hive_id")?;
     required(target.model.as_deref(), "model")?;
     target.check(&*served, &state.worker_id)?;
-    let whole = asked.stream == Some(false);
+    let single_event = body.stream == Some(false);
     let place = client.begin(1, "prompt")?;
     let submitting = served.clone();
     let start = Instant::now();
-    let stream = blocking(move || submit(&submitting, asked)).await?;
+    let stream = blocking(move || submit(&submitting, body)).await?;
     let job = state.jobs.create(OnDisconnect::Continue);
     job.hold(place);
     let job_id = job.id();
-    tracing::debug!(hive, job_id, "a job begins");
-    let observed = served.metrics.observe(start);
-    tokio::spawn(write(job, stream, served, observed, whole));
+    tracing::debug!(hive, job_id, "job started");
+    let latency = served.metrics.observe(start);
+    tokio::spawn(write(job, stream, served, latency, single_event));
     Ok(accepted(&job_id))
 }
 
-fn submit(served: &Served, asked: JobRequest) -> Result<Stream, ApiError> {
-    let max_tokens = required(asked.max_tokens, "max_tokens")?;
-    let top_p = asked.top_p.unwrap_or(1.0);
+fn submit(served: &Served, body: JobRequest) -> Result<Stream, ApiError> {
+    let max_tokens = required(body.max_tokens, "max_tokens")?;
+    let top_p = body.top_p.unwrap_or(1.0);
     check(&[
         Limit("max_tokens", max_tokens as f64, 1.0..=f64::INFINITY, "tokens"),
         Limit("top_p", top_p.into(), f64::MIN_POSITIVE..=1.0, ""),
     ])?;
     let sampling = Sampling {
-        temperature: required(asked.temperature, "temperature")?,
+        temperature: required(body.temperature, "temperature")?,
         top_p,
-        top_k: asked.top_k.filter(|&top_k| top_k > 0),
+        top_k: body.top_k.filter(|&top_k| top_k > 0),
         ..Sampling::default()
     };
-    let prompt = served.engine.text().encode(&required(asked.prompt, "prompt")?, true);
+    let prompt = served.engine.text().encode(&required(body.prompt, "prompt")?, true);
     let request = Request {
-        prompt: prompt.map_err(|error| prompts::refused("prompt", &error))?,
+        prompt: prompt.map_err(|error| prompts::rejected("prompt", &error))?,
         max_tokens: Some(max_tokens),
         sampling,
         stop: Vec::new(),
@@ -152,37 +152,37 @@ fn submit(served: &Served, asked: JobRequest) -> Result<Stream, ApiError> {
         logprobs: None,
         constraint: None,
     };
-    served.engine.submit(request).map_err(|refused| failure::refused(refused, "prompt", "prompt"))
+    served.engine.submit(request).map_err(|error| failure::request_error(error, "prompt", "prompt"))
 }
 
-/// Writes a job's log from its stream.
+/// Forwards a stream's events to a job's event log.
 async fn write(
     job: Job<JobEvent>,
     mut stream: Stream,
     served: Arc<Served>,
-    mut observed: Observed,
-    whole: bool,
+    mut latency: TextLatency,
+    single_event: bool,
 ) {
-    let mut log = Log { job, served, whole, held: String::new(), pieces: 0, speed: None };
+    let mut log = JobLog { job, served, single_event, held: String::new(), pieces: 0, speed: None };
     let mut cancelled = std::pin::pin!(log.job.cancelled());
-    let mut told = false;
+    let mut cancel_sent = false;
     loop {
         let event = tokio::select! {
             event = stream.next() => event,
-            () = &mut cancelled, if !told => {
-                // The stream still tells how it ended.
+            () = &mut cancelled, if !cancel_sent => {
+                // The stream still delivers its final event.
                 stream.cancel();
-                told = true;
+                cancel_sent = true;
                 continue;
             }
         };
         let Some(event) = event else {
             return log
                 .job
-                .fail(&ApiError::internal("the engine stopped unexpectedly: see the worker's log"));
+                .fail(&ApiError::internal("the engine stopped unexpectedly; see the worker's log"));
         };
-        observed.event(&event);
-        let goes_on = match event {
+        latency.event(&event);
+        let is_open = match event {
             Event::Started => log.started(),
             Event::Token { text, .. } => log.token(text),
             Event::End { text, reason, usage } => {
@@ -194,30 +194,30 @@ async fn write(
                 return log.job.fail(&ApiError::new(status, code, message));
             }
         };
-        if !goes_on {
+        if !is_open {
             return;
         }
     }
 }
 
-/// Speed is measured from the first token on.
+/// Progress since the first token.
 struct Speed {
     first: Instant,
-    told: Instant,
+    reported: Instant,
     tokens: usize,
-    tokens_told: usize,
+    reported_tokens: usize,
 }
 
-struct Log {
+struct JobLog {
     job: Job<JobEvent>,
     served: Arc<Served>,
-    whole: bool,
+    single_event: bool,
     held: String,
     pieces: usize,
     speed: Option<Speed>,
 }
 
-impl Log {
+impl JobLog {
     fn started(&mut self) -> bool {
         let started_at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         self.job.push(&JobEvent::Started {
@@ -229,17 +229,19 @@ impl Log {
 
     fn token(&mut self, text: String) -> bool {
         let now = Instant::now();
-        let speed = self.speed.get_or_insert(Speed { first: now, told: now, tokens: 0, tokens_told: 0 });
+        let speed =
+            self.speed.get_or_insert(Speed { first: now, reported: now, tokens: 0, reported_tokens: 0 });
         speed.tokens += 1;
-        let due = speed.tokens - speed.tokens_told >= METRICS_TOKENS || now - speed.told >= METRICS_TIME;
-        let mut goes_on = self.text(text, self.whole);
+        let due =
+            speed.tokens - speed.reported_tokens >= METRICS_TOKENS || now - speed.reported >= METRICS_TIME;
+        let mut is_open = self.text(text, self.single_event);
         if due {
-            goes_on &= self.metrics(now);
+            is_open &= self.metrics(now);
         }
-        goes_on
+        is_open
     }
 
-    /// What was written so far, unless it is to be held.
+    /// Pushes the text so far, unless `hold` is set.
     fn text(&mut self, text: String, hold: bool) -> bool {
         self.held.push_str(&text);
         if hold || self.held.is_empty() {
@@ -252,9 +254,9 @@ impl Log {
 
     fn metrics(&mut self, now: Instant) -> bool {
         let Some(speed) = &mut self.speed else { return true };
-        (speed.told, speed.tokens_told) = (now, speed.tokens);
+        (speed.reported, speed.reported_tokens) = (now, speed.tokens);
         let seconds = (now - speed.first).as_secs_f64();
-        // The first token's time went into reading the prompt.
+        // The first token is not counted, since its time was spent on the prompt.
         let tokens_per_sec = if seconds > 0.0 { (speed.tokens - 1) as f64 / seconds } else { 0.0 };
         let vram_bytes = device::vram_bytes(&self.served.device.device);
         self.job.push(&JobEvent::Metrics { tokens_per_sec, vram_bytes })

@@ -1,16 +1,16 @@
-//! An OpenAI-compatible server of language models.
+//! OpenAI-compatible server for language models.
 //!
 //! | file or folder | subject |
 //! |---|---|
-//! | `run` | the life of the process, and from arguments to a model that is warm |
-//! | `arguments` | the command line |
-//! | `fetch` | the files of a model on the Hub |
-//! | `served` | the model as handlers know it |
-//! | `routes` | everything that is answered |
+//! | `run` | process entry point; loading and warming up of the model |
+//! | `arguments` | command line |
+//! | `fetch` | model files on the Hugging Face Hub |
+//! | `served` | state of a loaded model |
+//! | `routes` | all routes |
 //! | `api/` | OpenAI's API |
-//! | `jobs` | the API of jobs |
-//! | `page/` | the chat page |
-//! | `metrics` | what Prometheus reads |
+//! | `jobs` | job API |
+//! | `page/` | chat page |
+//! | `metrics` | Prometheus metrics |
 pub mod api;
 pub mod arguments;
 pub mod fetch;

@@ -1,4 +1,4 @@
-//! What Prometheus reads of a model.
+//! Prometheus metrics of a model.
 use std::time::Instant;
 
 use candle_core::Device;
@@ -9,19 +9,19 @@ use worker_core::metrics::prometheus_client::metrics::histogram::{Histogram, exp
 use worker_core::metrics::prometheus_client::registry::Unit;
 use worker_core::metrics::{Figure, Figures};
 
-/// Times that requests measure.
+/// Latency histograms.
 #[derive(Clone, Debug)]
 pub struct ModelMetrics {
-    first: Histogram,
-    between: Histogram,
+    first_token: Histogram,
+    inter_token: Histogram,
 }
 
 impl ModelMetrics {
-    /// Adds a model's metrics to the worker's, under the label `model`.
+    /// Registers a model's metrics under the label `model`.
     pub fn register(metrics: &Metrics, model: &str, engine: Engine, device: Device) -> Self {
-        // 1 ms to about a minute, and 0.25 ms to about 8 s.
-        let first = Histogram::new(exponential_buckets(1e-3, 2.0, 17));
-        let between = Histogram::new(exponential_buckets(2.5e-4, 2.0, 16));
+        // Ranges: 1 ms to about a minute, and 0.25 ms to about 8 s.
+        let first_token = Histogram::new(exponential_buckets(1e-3, 2.0, 17));
+        let inter_token = Histogram::new(exponential_buckets(2.5e-4, 2.0, 16));
         let figures = Figures {
             status: Box::new(move || engine.status()),
             gauges: &GAUGES,
@@ -32,60 +32,60 @@ impl ModelMetrics {
         metrics.register_model(model, figures, |registry| {
             registry.register_with_unit(
                 "llm_time_to_first_token",
-                "From a request to its first token",
+                "Time from a request to its first token",
                 Unit::Seconds,
-                first.clone(),
+                first_token.clone(),
             );
             registry.register_with_unit(
                 "llm_inter_token",
-                "From one token of a text to the next",
+                "Time from one token of a text to the next",
                 Unit::Seconds,
-                between.clone(),
+                inter_token.clone(),
             );
         });
-        Self { first, between }
+        Self { first_token, inter_token }
     }
 
-    /// Measures one text that was asked for at `asked`.
-    pub fn observe(&self, asked: Instant) -> Observed {
-        Observed { metrics: self.clone(), last: asked, begun: false }
+    /// Starts measuring a text that was requested at `requested`.
+    pub fn observe(&self, requested: Instant) -> TextLatency {
+        TextLatency { metrics: self.clone(), last: requested, has_token: false }
     }
 }
 
-/// One text being measured.
+/// Latency measurement of one text.
 #[derive(Debug)]
-pub struct Observed {
+pub struct TextLatency {
     metrics: ModelMetrics,
     last: Instant,
-    begun: bool,
+    has_token: bool,
 }
 
-impl Observed {
-    /// Takes note of a token.
+impl TextLatency {
+    /// Records the latency of a token event.
     pub fn event(&mut self, event: &Event) {
         if !matches!(event, Event::Token { .. }) {
             return;
         }
-        let histogram = if self.begun { &self.metrics.between } else { &self.metrics.first };
+        let histogram = if self.has_token { &self.metrics.inter_token } else { &self.metrics.first_token };
         let now = Instant::now();
         histogram.observe((now - self.last).as_secs_f64());
         self.last = now;
-        self.begun = true;
+        self.has_token = true;
     }
 }
 
 const GAUGES: [Figure<Status, u64>; 4] = [
-    ("llm_requests_running", "Requests that hold blocks of the cache", |status| status.running as u64),
-    ("llm_requests_waiting", "Requests that wait", |status| status.waiting as u64),
-    ("llm_cache_blocks", "Blocks of the cache", |status| status.blocks as u64),
-    ("llm_cache_blocks_used", "Blocks that requests hold", |status| status.blocks_used as u64),
+    ("llm_requests_running", "Requests that hold cache blocks", |status| status.running as u64),
+    ("llm_requests_waiting", "Waiting requests", |status| status.waiting as u64),
+    ("llm_cache_blocks", "Blocks in the cache", |status| status.blocks as u64),
+    ("llm_cache_blocks_used", "Cache blocks held by requests", |status| status.blocks_used as u64),
 ];
 
 const COUNTERS: [Figure<Status, u64>; 6] = [
-    ("llm_steps", "Steps computed", |status| status.steps),
-    ("llm_tokens_read", "Tokens of prompts computed", |status| status.tokens_read),
-    ("llm_tokens_cached", "Tokens of prompts found in the cache", |status| status.tokens_cached),
-    ("llm_tokens_written", "Tokens written", |status| status.tokens_written),
-    ("llm_preempted", "How often a request's blocks were taken from it", |status| status.preempted),
-    ("llm_overhead_microseconds", "Time of steps beside model and sampler", |status| status.overhead_us),
+    ("llm_steps", "Computed steps", |status| status.steps),
+    ("llm_tokens_read", "Computed prompt tokens", |status| status.tokens_read),
+    ("llm_tokens_cached", "Prompt tokens found in the cache", |status| status.tokens_cached),
+    ("llm_tokens_written", "Generated tokens", |status| status.tokens_written),
+    ("llm_preempted", "Preemptions", |status| status.preempted),
+    ("llm_overhead_microseconds", "Host time of steps outside of the model", |status| status.overhead_us),
 ];

@@ -1,4 +1,4 @@
-//! Everything that is answered.
+//! All routes of the worker.
 use axum::Router;
 use worker_core::device::DeviceKind;
 use worker_core::{App, Metrics, api as shared};
@@ -6,7 +6,7 @@ use worker_core::{App, Metrics, api as shared};
 use crate::served::Api;
 use crate::{api, jobs, page};
 
-/// The worker as it is served; `worker_id` is its name. The model may come later.
+/// Builds the application; `worker_id` is the worker's name. The model may be loaded later.
 pub fn app(api: &Api, metrics: Metrics, worker_id: &str, kind: DeviceKind) -> App {
     let package = env!("CARGO_PKG_NAME");
     let router = Router::new()

@@ -1,4 +1,4 @@
-//! The life of the process, and from the command line to a model that is warm.
+//! Process entry point; loading and warming up of the model.
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use crate::fetch::LanguageModel;
 use crate::routes;
 use crate::served::{Api, Served};
 
-/// Runs a worker from its command line to its end.
+/// Runs the worker until it ends.
 pub fn main(kind: DeviceKind) -> ExitCode {
     process::main::<LlmWorker>(kind)
 }
 
-/// The worker of this crate.
+/// Language-model worker.
 struct LlmWorker;
 
 impl Worker for LlmWorker {
@@ -45,31 +45,31 @@ impl Worker for LlmWorker {
         metrics: &Metrics,
         progress: &Progress,
     ) -> Result<Served> {
-        let device = device::open(kind, arguments.rocm_device).context("the device cannot be opened")?;
+        let device = device::open(kind, arguments.rocm_device).context("cannot open the device")?;
         progress.report(0.0, "finding the model");
         let report = &mut |share: f32, activity: &str| progress.report(share, activity);
         let path =
             Hub::default().model(&arguments.model, arguments.model_ref.as_deref(), &LanguageModel, report)?;
         let reading = &mut |share| progress.report(share, "reading the weights");
         let Loaded { model, text, name, bytes } =
-            load(&path, &device.device, arguments.load(), reading).context("the model cannot be loaded")?;
+            load(&path, &device.device, arguments.load(), reading).context("cannot load the model")?;
         progress.report(1.0, "warming up");
         let name = if path.as_os_str() == arguments.model.as_str() { name } else { arguments.model.clone() };
         let engine = Engine::start(model, Arc::new(text), arguments.engine())?;
-        warm_up(&engine).context("the first text failed")?;
+        warm_up(&engine).context("warm-up failed")?;
         let mut aliases = vec![arguments.model.clone()];
         aliases.extend(path.file_name().map(|file| file.to_string_lossy().into_owned()));
         let name = ModelName::new(name, aliases);
         let served = Served::new(engine, name, &arguments.engine(), device, (metrics, progress.lifecycle()));
-        tracing::info!(bytes, context = served.context(), "the model is in memory");
+        tracing::info!(bytes, context = served.context(), "model loaded");
         Ok(served)
     }
 }
 
-/// Writes two tokens, so that kernels are loaded and buffers made before the first request.
+/// Generates two tokens, so that kernels are loaded and buffers allocated before the first request.
 fn warm_up(engine: &Engine) -> Result<()> {
     let prompt = engine.text().encode("Hello", true)?;
-    ensure!(!prompt.is_empty(), "the tokenizer has no tokens for \"Hello\"");
+    ensure!(!prompt.is_empty(), "the tokenizer returned no tokens for \"Hello\"");
     let request = Request {
         prompt,
         max_tokens: Some(2),

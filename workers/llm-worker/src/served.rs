@@ -1,9 +1,9 @@
-//! The model as handlers know it.
+//! State of a loaded model, shared by the request handlers.
 use std::time::Duration;
 
 use llm_engine::engine::{Engine, Options};
-use llm_engine::request::Refused;
-use llm_engine::step::BLOCK;
+use llm_engine::request::RequestError;
+use llm_engine::step::BLOCK_SIZE;
 use serde_json::{Value, json};
 use worker_core::device::OpenDevice;
 use worker_core::{ApiError, Lifecycle, Metrics, ModelName};
@@ -11,22 +11,22 @@ use worker_core::{ApiError, Lifecycle, Metrics, ModelName};
 use crate::api::failure;
 use crate::metrics::ModelMetrics;
 
-/// A model that takes requests.
+/// A loaded model.
 pub struct Served {
-    /// The engine that computes.
+    /// Inference engine.
     pub engine: Engine,
-    /// Its names.
+    /// Name and aliases.
     pub name: ModelName,
-    /// Where it runs.
+    /// Device of the model.
     pub device: OpenDevice,
-    /// What is measured of it.
+    /// Metrics.
     pub metrics: ModelMetrics,
-    /// Requests that may be open at once.
-    most: usize,
+    /// Maximum number of open requests.
+    max_open: usize,
 }
 
 impl Served {
-    /// `options` are those of the engine. If the engine fails, the worker fails.
+    /// Creates the state; `options` are the engine's. A failure of the engine fails the worker.
     pub fn new(
         engine: Engine,
         name: ModelName,
@@ -37,40 +37,40 @@ impl Served {
         let lifecycle = lifecycle.clone();
         engine.on_failure(move |reason| lifecycle.fail(reason));
         let metrics = ModelMetrics::register(metrics, name.as_str(), engine.clone(), device.device.clone());
-        let most = options.max_running.min(options.step_tokens).saturating_add(options.max_waiting);
-        Served { engine, name, device, metrics, most }
+        let max_open = options.max_running.min(options.step_tokens).saturating_add(options.max_waiting);
+        Served { engine, name, device, metrics, max_open }
     }
 
-    /// Whether a prompt leaves room for a text.
+    /// Checks that a prompt leaves space for at least one generated token.
     ///
     /// # Errors
-    /// 400 that names the field `param`.
+    /// Returns a 400 error that names the field `param`.
     pub fn check_prompt(&self, tokens: usize, param: &str) -> Result<(), ApiError> {
         let limit = self.context();
         if tokens < limit {
             return Ok(());
         }
-        let refused = Refused::ContextLength { prompt: tokens, wanted: 1, limit };
-        Err(failure::refused(refused, param, param))
+        let error = RequestError::ContextLength { prompt: tokens, wanted: 1, limit };
+        Err(failure::request_error(error, param, param))
     }
 
-    /// Tokens that prompt and text may have together.
+    /// Returns the maximum number of tokens of prompt and text together.
     pub fn context(&self) -> usize {
         let capacity = self.engine.capacity();
-        capacity.context.min(capacity.blocks.saturating_mul(BLOCK))
+        capacity.context.min(capacity.blocks.saturating_mul(BLOCK_SIZE))
     }
 
-    /// Whether so many texts of one request could ever run.
+    /// Checks that the number of texts of one request does not exceed the engine's limits.
     ///
     /// # Errors
-    /// 400 that names the field `param`.
+    /// Returns a 400 error that names the field `param`.
     pub fn check_count(&self, texts: usize, param: &str) -> Result<(), ApiError> {
-        if texts <= self.most {
+        if texts <= self.max_open {
             return Ok(());
         }
         Err(ApiError::field(
             param,
-            format!("asks for {texts} texts at once; at most {} are possible", self.most),
+            format!("requests {texts} texts, but at most {} can run or wait", self.max_open),
         ))
     }
 }

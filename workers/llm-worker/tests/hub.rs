@@ -1,4 +1,4 @@
-//! Models fetched from a Hub of our own: what is asked of it, what is kept, what works without it.
+//! Downloads from a mock Hub: requested files, caching, and use without the Hub.
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -16,32 +16,35 @@ use worker_core::hub::Hub;
 
 const COMMIT: &str = "0123456789abcdef";
 
-/// The files of org/name, and those that were sent.
+/// Files of org/name on the mock Hub, and the names of those that were sent.
 #[derive(Clone)]
-struct Shelf {
+struct MockHub {
     files: Arc<BTreeMap<&'static str, Vec<u8>>>,
     sent: Arc<Mutex<Vec<String>>>,
 }
 
-impl Shelf {
+impl MockHub {
     fn new(files: &[(&'static str, &[u8])]) -> Self {
         let files = files.iter().map(|(name, bytes)| (*name, bytes.to_vec())).collect();
         Self { files: Arc::new(files), sent: Arc::default() }
     }
 
-    /// Files sent since it was last asked.
-    fn sent(&self) -> Vec<String> {
+    /// Returns the files sent since the last call.
+    fn take_sent(&self) -> Vec<String> {
         let mut sent = std::mem::take(&mut *self.sent.lock().unwrap());
         sent.sort();
         sent
     }
 }
 
-async fn info(State(shelf): State<Shelf>, UrlPath((name, revision)): UrlPath<(String, String)>) -> Response {
+async fn info(
+    State(mock_hub): State<MockHub>,
+    UrlPath((name, revision)): UrlPath<(String, String)>,
+) -> Response {
     match (name.as_str(), revision.as_str()) {
         ("gated", _) => StatusCode::FORBIDDEN.into_response(),
         ("name", "main" | "v1") => {
-            let siblings: Vec<_> = shelf.files.keys().map(|name| json!({"rfilename": name})).collect();
+            let siblings: Vec<_> = mock_hub.files.keys().map(|name| json!({"rfilename": name})).collect();
             Json(json!({"sha": COMMIT, "siblings": siblings})).into_response()
         }
         _ => StatusCode::NOT_FOUND.into_response(),
@@ -49,17 +52,17 @@ async fn info(State(shelf): State<Shelf>, UrlPath((name, revision)): UrlPath<(St
 }
 
 async fn file(
-    State(shelf): State<Shelf>,
+    State(mock_hub): State<MockHub>,
     UrlPath((revision, name)): UrlPath<(String, String)>,
     headers: HeaderMap,
 ) -> Response {
-    assert_eq!(revision, COMMIT, "files are asked of the commit");
-    let Some(bytes) = shelf.files.get(name.as_str()) else { return StatusCode::NOT_FOUND.into_response() };
+    assert_eq!(revision, COMMIT, "files must be requested by commit");
+    let Some(bytes) = mock_hub.files.get(name.as_str()) else { return StatusCode::NOT_FOUND.into_response() };
     let range = headers[RANGE].to_str().unwrap().strip_prefix("bytes=").unwrap();
     let (from, to) = range.split_once('-').unwrap();
     let (from, to) = (from.parse::<usize>().unwrap(), to.parse::<usize>().map_or(bytes.len(), |to| to + 1));
     if to == bytes.len() {
-        shelf.sent.lock().unwrap().push(name.clone());
+        mock_hub.sent.lock().unwrap().push(name.clone());
     }
     let headers = [
         (CONTENT_RANGE, format!("bytes {from}-{}/{}", to - 1, bytes.len())),
@@ -69,12 +72,12 @@ async fn file(
     (StatusCode::PARTIAL_CONTENT, headers, bytes[from..to].to_vec()).into_response()
 }
 
-/// Serves a shelf until the runtime is dropped.
-fn serve(shelf: &Shelf) -> (tokio::runtime::Runtime, SocketAddr) {
+/// Serves a mock Hub until the runtime is dropped.
+fn serve(mock_hub: &MockHub) -> (tokio::runtime::Runtime, SocketAddr) {
     let router = Router::new()
         .route("/api/models/org/{name}/revision/{revision}", get(info))
         .route("/org/name/resolve/{revision}/{*file}", get(file))
-        .with_state(shelf.clone());
+        .with_state(mock_hub.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let listener = runtime.block_on(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
     let address = listener.local_addr().unwrap();
@@ -89,8 +92,8 @@ fn hub(address: SocketAddr, cache: &Path) -> Hub {
 const INDEX: &[u8] = br#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#;
 
 #[test]
-fn a_folder_is_fetched_once_and_found_without_the_hub() {
-    let shelf = Shelf::new(&[
+fn a_folder_is_downloaded_once_and_then_found_offline() {
+    let mock_hub = MockHub::new(&[
         ("config.json", b"{}"),
         ("tokenizer.json", b"{\"t\": 1}"),
         ("chat_template.jinja", b"{{ x }}"),
@@ -103,12 +106,12 @@ fn a_folder_is_fetched_once_and_found_without_the_hub() {
         ("consolidated.safetensors", b"the same again"),
         ("README.md", b"words"),
     ]);
-    let (runtime, address) = serve(&shelf);
+    let (runtime, address) = serve(&mock_hub);
     let cache = tempfile::tempdir().unwrap();
     let hub = hub(address, cache.path());
-    let mut told = Vec::new();
+    let mut progress = Vec::new();
     let folder = hub
-        .model("org/name", None, &LanguageModel, &mut |share, what| told.push((share, what.to_owned())))
+        .model("org/name", None, &LanguageModel, &mut |share, what| progress.push((share, what.to_owned())))
         .unwrap();
     let fetched = [
         "additional_chat_templates/tool_use.jinja",
@@ -119,37 +122,37 @@ fn a_folder_is_fetched_once_and_found_without_the_hub() {
         "model.safetensors.index.json",
         "tokenizer.json",
     ];
-    assert_eq!(shelf.sent(), fetched);
+    assert_eq!(mock_hub.take_sent(), fetched);
     assert_eq!(std::fs::read(folder.join("model-2.safetensors")).unwrap(), b"second part");
     assert_eq!(std::fs::read(folder.join(fetched[0])).unwrap(), b"{{ tools }}");
-    assert!(told.contains(&(1.0, "fetching model-2.safetensors (2 of 2)".into())), "{told:?}");
-    assert!(told.iter().all(|(share, _)| (0.0..=1.0).contains(share)));
-    // Again, and by a tag of the same commit: nothing is sent.
+    assert!(progress.contains(&(1.0, "fetching model-2.safetensors (2 of 2)".into())), "{progress:?}");
+    assert!(progress.iter().all(|(share, _)| (0.0..=1.0).contains(share)));
+    // A second call, and a tag of the same commit, send no files.
     for revision in [None, Some("v1")] {
         assert_eq!(hub.model("org/name", revision, &LanguageModel, &mut |_, _| ()).unwrap(), folder);
-        assert_eq!(shelf.sent(), [""; 0]);
+        assert_eq!(mock_hub.take_sent(), [""; 0]);
     }
     drop(runtime);
     assert_eq!(hub.model("org/name", None, &LanguageModel, &mut |_, _| ()).unwrap(), folder);
 }
 
 #[test]
-fn one_gguf_file_is_fetched_by_its_name() {
-    let shelf = Shelf::new(&[("small.gguf", b"GGUF small"), ("large.gguf", b"GGUF large")]);
-    let (_runtime, address) = serve(&shelf);
+fn a_single_gguf_file_is_downloaded() {
+    let mock_hub = MockHub::new(&[("small.gguf", b"GGUF small"), ("large.gguf", b"GGUF large")]);
+    let (_runtime, address) = serve(&mock_hub);
     let cache = tempfile::tempdir().unwrap();
     let hub = hub(address, cache.path());
     let path = hub.model("org/name/small.gguf", None, &LanguageModel, &mut |_, _| ()).unwrap();
     assert_eq!(
-        (std::fs::read(path).unwrap(), shelf.sent()),
+        (std::fs::read(path).unwrap(), mock_hub.take_sent()),
         (b"GGUF small".to_vec(), vec!["small.gguf".into()])
     );
 }
 
 #[test]
-fn what_is_missing_is_said() {
-    let shelf = Shelf::new(&[("config.json", b"{}"), ("small.gguf", b"GGUF")]);
-    let (_runtime, address) = serve(&shelf);
+fn missing_files_are_named() {
+    let mock_hub = MockHub::new(&[("config.json", b"{}"), ("small.gguf", b"GGUF")]);
+    let (_runtime, address) = serve(&mock_hub);
     let cache = tempfile::tempdir().unwrap();
     let hub = hub(address, cache.path());
     for (model, revision, says) in [

@@ -1,4 +1,4 @@
-//! The worker as a process: how it ends.
+//! The worker as a process: exit codes.
 #![cfg(unix)]
 
 #[path = "http/tiny_llama.rs"]
@@ -14,24 +14,24 @@ fn worker(folder: &Path) -> Command {
     worker
 }
 
-/// systemd and Kubernetes start again what ends with another status than 0.
+/// systemd and Kubernetes restart a process that exits with a status other than 0.
 #[test]
-fn a_model_that_cannot_be_loaded_ends_the_process_with_1() {
+fn a_model_that_cannot_be_loaded_exits_with_1() {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), true);
     std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
-    let ended = worker(folder.path()).output().unwrap();
-    let said = String::from_utf8(ended.stderr).unwrap();
-    let last = said.lines().last().unwrap_or_default();
-    assert_eq!(ended.status.code(), Some(1), "{said}");
+    let output = worker(folder.path()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let last = stderr.lines().last().unwrap_or_default();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(
         last.starts_with("error: llm-worker-cpu cannot serve") && last.contains("tokenizer.json"),
-        "{said}"
+        "{stderr}"
     );
 }
 
 #[test]
-fn a_worker_that_is_told_to_end_ends_with_0() {
+fn a_terminated_worker_exits_with_0() {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), true);
     let mut worker = worker(folder.path()).spawn().unwrap();
@@ -39,7 +39,7 @@ fn a_worker_that_is_told_to_end_ends_with_0() {
     BufReader::new(worker.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.contains("listens at"), "{line}");
     assert!(Command::new("kill").arg(worker.id().to_string()).status().unwrap().success());
-    let mut said = String::new();
-    worker.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(worker.wait().unwrap().code(), Some(0), "{said}");
+    let mut stderr = String::new();
+    worker.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!(worker.wait().unwrap().code(), Some(0), "{stderr}");
 }

@@ -1,170 +1,171 @@
-//! The cache's blocks: who holds them, and which hold tokens that others may share.
+//! Block pool of the cache: reference counts, and the prefix tree of blocks whose contents can be shared.
 use std::collections::{BTreeMap, HashMap};
 
-use crate::step::BLOCK;
+use crate::step::BLOCK_SIZE;
 
-/// The tokens of a full block.
-pub type BlockTokens = [u32; BLOCK];
+/// Tokens of a full block.
+pub type BlockTokens = [u32; BLOCK_SIZE];
 
-/// So many of the latest blocks behind a prefix are compared for a common start.
-const COMPARED: usize = 64;
+/// Maximum number of child blocks that are compared for a common prefix, most recent first.
+const MAX_COMPARED_BLOCKS: usize = 64;
 
 #[derive(Default)]
 struct Block {
-    holders: u32,
-    /// When the last holder let go: its key in `idle`.
+    ref_count: u32,
+    /// Time of the last release: its key in `idle`.
     idle_since: u64,
-    /// What it holds, once it is full and may be shared.
-    known: Option<Known>,
-    /// Known blocks that go on from here, the latest last.
-    after: Vec<u32>,
+    /// Its contents, once it is full and registered for sharing.
+    registered: Option<Registered>,
+    /// Registered blocks that continue this one, most recent last.
+    children: Vec<u32>,
 }
 
 #[derive(Clone, Copy)]
-struct Known {
-    before: Option<u32>,
+struct Registered {
+    parent: Option<u32>,
     tokens: BlockTokens,
 }
 
-/// All blocks of the cache, each free, held, or idle: known and kept until its place is needed.
+/// All blocks of the cache. Each is free, held, or idle: registered, unreferenced, and kept until needed.
 ///
-/// A full block is known by the known block before it and by its own tokens, so by all tokens from the start. Who
-/// holds a known block holds those before it, and lets go from the last to the first: so the one least recently held
-/// has no known block behind it, and can go without breaking a chain.
-pub struct Pool {
+/// A full block is identified by its registered parent and its own tokens, and thus by all tokens from the
+/// start. A holder of a registered block also holds its ancestors, and releases blocks from last to first.
+/// The least recently released block therefore has no registered children, and can be evicted safely.
+pub struct BlockPool {
     blocks: Vec<Block>,
     free: Vec<u32>,
-    known: HashMap<(Option<u32>, BlockTokens), u32>,
-    /// Known blocks at the start of a sequence.
-    first: Vec<u32>,
-    /// Known blocks that nobody holds, the least recently held first.
+    registered: HashMap<(Option<u32>, BlockTokens), u32>,
+    /// Registered blocks at the start of a sequence.
+    roots: Vec<u32>,
+    /// Registered blocks without references, least recently released first.
     idle: BTreeMap<u64, u32>,
     clock: u64,
     shares: bool,
 }
 
-impl Pool {
-    /// A pool of so many blocks, at most `u32::MAX`; `shares` says whether full blocks are known to others.
+impl BlockPool {
+    /// Creates a pool of at most `u32::MAX` blocks. If `shares` is true, full blocks can be shared.
     pub fn new(blocks: u32, shares: bool) -> Self {
         Self {
             blocks: (0..blocks).map(|_| Block::default()).collect(),
             free: (0..blocks).rev().collect(),
-            known: HashMap::new(),
-            first: Vec::new(),
+            registered: HashMap::new(),
+            roots: Vec::new(),
             idle: BTreeMap::new(),
             clock: 0,
             shares,
         }
     }
 
-    /// Whether full blocks are known to others.
+    /// Returns true if full blocks are shared.
     pub fn shares(&self) -> bool {
         self.shares
     }
 
-    /// Blocks in all.
+    /// Returns the total number of blocks.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if the pool has no blocks.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Blocks that [`Self::allocate`] could give: free ones and idle ones.
+    /// Returns the number of blocks that [`Self::allocate`] can return: free and idle ones.
     pub fn available(&self) -> usize {
         self.free.len() + self.idle.len()
     }
 
-    /// Blocks that someone holds.
+    /// Returns the number of referenced blocks.
     pub fn used(&self) -> usize {
         self.len() - self.available()
     }
 
-    /// A block to write to, held once: a free one, else the idle one least recently held, which is then forgotten.
+    /// Allocates a block with one reference: a free one, or the least recently released idle one.
     pub fn allocate(&mut self) -> Option<u32> {
         let block = match self.free.pop() {
             Some(block) => block,
             None => {
                 let (_, block) = self.idle.pop_first()?;
-                self.forget(block);
+                self.evict(block);
                 block
             }
         };
-        self.block(block).holders = 1;
+        self.block(block).ref_count = 1;
         Some(block)
     }
 
-    /// One holder more of a block that is held or known.
-    pub fn hold(&mut self, block: u32) {
-        let held = self.block(block);
-        held.holders += 1;
-        if held.holders == 1 {
-            let since = held.idle_since;
+    /// Adds a reference to a held or registered block.
+    pub fn retain(&mut self, block: u32) {
+        let entry = self.block(block);
+        entry.ref_count += 1;
+        if entry.ref_count == 1 {
+            let since = entry.idle_since;
             self.idle.remove(&since);
         }
     }
 
-    /// One holder less; the last one leaves it idle if it is known, else free.
+    /// Drops a reference. The last one makes the block idle if it is registered, and free otherwise.
     pub fn release(&mut self, block: u32) {
         self.clock += 1;
         let clock = self.clock;
-        let held = self.block(block);
-        held.holders -= 1;
-        if held.holders > 0 {
+        let entry = self.block(block);
+        entry.ref_count -= 1;
+        if entry.ref_count > 0 {
             return;
         }
-        if held.known.is_some() {
-            held.idle_since = clock;
+        if entry.registered.is_some() {
+            entry.idle_since = clock;
             self.idle.insert(clock, block);
         } else {
             self.free.push(block);
         }
     }
 
-    /// Lets go of a sequence's blocks, from the last to the first.
+    /// Releases a sequence's blocks from last to first.
     pub fn release_all(&mut self, blocks: &mut Vec<u32>) {
         while let Some(block) = blocks.pop() {
             self.release(block);
         }
     }
 
-    /// The block known to hold `tokens` behind the known block `before`.
-    pub fn find(&self, before: Option<u32>, tokens: &BlockTokens) -> Option<u32> {
-        self.known.get(&(before, *tokens)).copied()
+    /// Returns the registered block that holds `tokens` after the registered block `parent`.
+    pub fn find(&self, parent: Option<u32>, tokens: &BlockTokens) -> Option<u32> {
+        self.registered.get(&(parent, *tokens)).copied()
     }
 
-    /// Of the latest blocks behind `before`, the one that has most first tokens in common with `tokens`, and how many.
-    pub fn nearest(&self, before: Option<u32>, tokens: &[u32]) -> Option<(u32, usize)> {
+    /// Returns the most recent child of `parent` with the longest common prefix, and that prefix's length.
+    pub fn longest_prefix_match(&self, parent: Option<u32>, tokens: &[u32]) -> Option<(u32, usize)> {
         let common = |block: u32| {
-            let known = self.blocks[block as usize].known.as_ref();
-            known.map_or(0, |known| known.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count())
+            let entry = self.blocks[block as usize].registered.as_ref();
+            entry.map_or(0, |entry| entry.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count())
         };
-        let latest = self.after(before).iter().rev().take(COMPARED);
+        let latest = self.children(parent).iter().rev().take(MAX_COMPARED_BLOCKS);
         latest.map(|&block| (block, common(block))).max_by_key(|&(_, common)| common).filter(|&(_, n)| n > 0)
     }
 
-    /// Makes known that `block`, held once, holds `tokens` behind the known block `before`. Gives back the block that
-    /// the holder has from now on: where one with the same tokens was known, that one, and `block` is free.
-    pub fn know(&mut self, block: u32, before: Option<u32>, tokens: &BlockTokens) -> u32 {
-        if let Some(same) = self.find(before, tokens) {
-            self.hold(same);
+    /// Registers that `block`, which has one reference, holds `tokens` after the registered block `parent`.
+    /// Returns the block to use from now on. An identical registered block replaces `block`, which is
+    /// released.
+    pub fn register(&mut self, block: u32, parent: Option<u32>, tokens: &BlockTokens) -> u32 {
+        if let Some(same) = self.find(parent, tokens) {
+            self.retain(same);
             self.release(block);
             return same;
         }
-        self.known.insert((before, *tokens), block);
-        self.block(block).known = Some(Known { before, tokens: *tokens });
-        self.after_mut(before).push(block);
+        self.registered.insert((parent, *tokens), block);
+        self.block(block).registered = Some(Registered { parent, tokens: *tokens });
+        self.children_mut(parent).push(block);
         block
     }
 
-    fn forget(&mut self, block: u32) {
-        if let Some(known) = self.block(block).known.take() {
-            self.known.remove(&(known.before, known.tokens));
-            let after = self.after_mut(known.before);
-            if let Some(place) = after.iter().position(|&b| b == block) {
-                after.remove(place);
+    fn evict(&mut self, block: u32) {
+        if let Some(registered) = self.block(block).registered.take() {
+            self.registered.remove(&(registered.parent, registered.tokens));
+            let children = self.children_mut(registered.parent);
+            if let Some(place) = children.iter().position(|&b| b == block) {
+                children.remove(place);
             }
         }
     }
@@ -173,30 +174,30 @@ impl Pool {
         &mut self.blocks[block as usize]
     }
 
-    fn after(&self, before: Option<u32>) -> &Vec<u32> {
-        before.map_or(&self.first, |before| &self.blocks[before as usize].after)
+    fn children(&self, parent: Option<u32>) -> &Vec<u32> {
+        parent.map_or(&self.roots, |parent| &self.blocks[parent as usize].children)
     }
 
-    fn after_mut(&mut self, before: Option<u32>) -> &mut Vec<u32> {
-        match before {
-            Some(before) => &mut self.block(before).after,
-            None => &mut self.first,
+    fn children_mut(&mut self, parent: Option<u32>) -> &mut Vec<u32> {
+        match parent {
+            Some(parent) => &mut self.block(parent).children,
+            None => &mut self.roots,
         }
     }
 
-    /// Whether blocks are counted right, given the tables of all that hold some.
+    /// Checks the pool's invariants, given the block tables of all holders.
     ///
     /// # Errors
-    /// Says which block is lost, held too often, or known though what lies before it is not.
+    /// Returns a description of the first violation.
     pub fn check<'a>(&self, tables: impl IntoIterator<Item = &'a [u32]>) -> Result<(), String> {
-        let mut holders = vec![0; self.len()];
+        let mut ref_count = vec![0; self.len()];
         for table in tables {
             for (place, &block) in table.iter().enumerate() {
-                holders[block as usize] += 1;
-                let before = place.checked_sub(1).map(|place| table[place]);
-                match self.blocks[block as usize].known {
-                    Some(known) if known.before != before => {
-                        return Err(format!("block {block} does not lie behind {before:?}"));
+                ref_count[block as usize] += 1;
+                let parent = place.checked_sub(1).map(|place| table[place]);
+                match self.blocks[block as usize].registered {
+                    Some(registered) if registered.parent != parent => {
+                        return Err(format!("block {block} does not follow block {parent:?}"));
                     }
                     _ => {}
                 }
@@ -206,31 +207,31 @@ impl Pool {
         self.free.iter().chain(self.idle.values()).for_each(|&block| places[block as usize] += 1);
         for (number, block) in self.blocks.iter().enumerate() {
             let id = number as u32;
-            if block.holders != holders[number] {
+            if block.ref_count != ref_count[number] {
                 return Err(format!(
-                    "block {id}: {} holders counted, {} there",
-                    block.holders, holders[number]
+                    "block {id}: reference count is {}, expected {}",
+                    block.ref_count, ref_count[number]
                 ));
             }
-            if places[number] != u32::from(block.holders == 0) {
-                return Err(format!("block {id} with {} holders: {} places", block.holders, places[number]));
+            if places[number] != u32::from(block.ref_count == 0) {
+                return Err(format!("block {id}: {} references, {} lists", block.ref_count, places[number]));
             }
-            if let Some(known) = block.known {
-                let chained = known.before.is_none_or(|b| self.blocks[b as usize].known.is_some());
-                let listed = self.after(known.before).iter().filter(|&&b| b == id).count() == 1;
-                if !chained || !listed || self.find(known.before, &known.tokens) != Some(id) {
-                    return Err(format!("block {id} is known, and what lies before it is not"));
+            if let Some(registered) = block.registered {
+                let chained = registered.parent.is_none_or(|b| self.blocks[b as usize].registered.is_some());
+                let listed = self.children(registered.parent).iter().filter(|&&b| b == id).count() == 1;
+                if !chained || !listed || self.find(registered.parent, &registered.tokens) != Some(id) {
+                    return Err(format!("block {id} is registered, but its parent is not"));
                 }
-            } else if !block.after.is_empty() {
-                return Err(format!("block {id} is not known, and what lies behind it is"));
+            } else if !block.children.is_empty() {
+                return Err(format!("block {id} is not registered, but has children"));
             }
         }
-        let known = self.blocks.iter().filter(|block| block.known.is_some()).count();
-        let idle_known = self.idle.values().all(|&block| self.blocks[block as usize].known.is_some());
-        let free_unknown = self.free.iter().all(|&block| self.blocks[block as usize].known.is_none());
-        match known == self.known.len() && idle_known && free_unknown {
+        let registered = self.blocks.iter().filter(|block| block.registered.is_some()).count();
+        let idle_ok = self.idle.values().all(|&block| self.blocks[block as usize].registered.is_some());
+        let free_ok = self.free.iter().all(|&block| self.blocks[block as usize].registered.is_none());
+        match registered == self.registered.len() && idle_ok && free_ok {
             true => Ok(()),
-            false => Err(format!("{known} blocks are known, {} listed", self.known.len())),
+            false => Err(format!("{registered} blocks are registered, {} indexed", self.registered.len())),
         }
     }
 }

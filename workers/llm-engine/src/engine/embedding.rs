@@ -1,77 +1,77 @@
-//! Prompts to be embedded, a piece between any two steps.
+//! Embedding jobs, computed in batches between generation steps.
 use candle_core::DType;
 use model_thread::error_summary;
 use tokio::sync::oneshot;
 
 use crate::step::StepModel;
 
-use super::status::Place;
+use super::status::QueueSlot;
 
-/// A vector for each prompt, or why there is none.
-pub type Embedded = Result<Vec<Vec<f32>>, String>;
+/// One vector per prompt, or the reason of the failure.
+pub type EmbeddingResult = Result<Vec<Vec<f32>>, String>;
 
-/// Prompts to be embedded. Whatever becomes of them, whoever waits gets one answer: when it is dropped at the latest.
-pub(super) struct Embedding {
+/// Prompts to embed. The receiver always gets exactly one reply, at the latest when the job is dropped.
+pub(super) struct EmbeddingJob {
     prompts: Vec<Vec<u32>>,
     done: Vec<Vec<f32>>,
     failed: Option<String>,
-    reply: Option<oneshot::Sender<Embedded>>,
-    place: Option<Place>,
+    reply: Option<oneshot::Sender<EmbeddingResult>>,
+    slot: Option<QueueSlot>,
 }
 
-impl Embedding {
-    pub(super) fn new(prompts: Vec<Vec<u32>>, place: Place, reply: oneshot::Sender<Embedded>) -> Self {
+impl EmbeddingJob {
+    pub fn new(prompts: Vec<Vec<u32>>, slot: QueueSlot, reply: oneshot::Sender<EmbeddingResult>) -> Self {
         let done = Vec::with_capacity(prompts.len());
-        Self { prompts, done, failed: None, reply: Some(reply), place: Some(place) }
+        Self { prompts, done, failed: None, reply: Some(reply), slot: Some(slot) }
     }
 
-    /// Whether someone waits for it.
+    /// Returns true if the receiver still exists.
     pub(super) fn is_wanted(&self) -> bool {
         self.reply.as_ref().is_some_and(|reply| !reply.is_closed())
     }
 
-    /// Computes the next prompts, so many rows at most if a single one has not more. Whether that was the last piece.
-    pub(super) fn compute_piece(&mut self, model: &mut dyn StepModel, most: usize) -> bool {
+    /// Embeds the next prompts: at least one, up to `max_rows` rows. Returns true if the job is done.
+    pub(super) fn compute_batch(&mut self, model: &mut dyn StepModel, max_rows: usize) -> bool {
         let rest = &self.prompts[self.done.len()..];
         let mut rows = 0;
         let fits = |prompt: &&Vec<u32>| {
             rows += prompt.len();
-            rows <= most
+            rows <= max_rows
         };
-        let piece = &rest[..rest.iter().take_while(fits).count().max(1).min(rest.len())];
-        if piece.is_empty() {
+        let batch = &rest[..rest.iter().take_while(fits).count().max(1).min(rest.len())];
+        if batch.is_empty() {
             return true;
         }
-        let computed = model.embed(piece).and_then(|rows| rows.to_dtype(DType::F32)?.to_vec2::<f32>());
+        let computed = model.embed(batch).and_then(|rows| rows.to_dtype(DType::F32)?.to_vec2::<f32>());
         match computed {
-            Ok(vectors) if vectors.len() == piece.len() => self.done.extend(vectors),
+            Ok(vectors) if vectors.len() == batch.len() => self.done.extend(vectors),
             Ok(vectors) => {
-                self.failed = Some(format!("{} embeddings of {} prompts", vectors.len(), piece.len()))
+                self.failed = Some(format!("got {} embeddings for {} prompts", vectors.len(), batch.len()))
             }
             Err(error) => {
                 self.failed =
-                    Some(format!("embedding {} prompts failed: {}", piece.len(), error_summary(&error)))
+                    Some(format!("embedding {} prompts failed: {}", batch.len(), error_summary(&error)))
             }
         }
         self.failed.is_some() || self.done.len() == self.prompts.len()
     }
 }
 
-impl Drop for Embedding {
+impl Drop for EmbeddingJob {
     fn drop(&mut self) {
-        let Some(place) = self.place.take() else { return };
-        let stopped = || match place.shared().failed() {
+        let Some(slot) = self.slot.take() else { return };
+        let stopped = || match slot.shared().failed() {
             Some(failure) => failure.message.clone(),
-            None => "the engine was stopped".into(),
+            None => "the engine was stopped before the embeddings were computed".into(),
         };
         let answer = match self.failed.take() {
             Some(why) => Err(why),
             None if self.done.len() == self.prompts.len() => Ok(std::mem::take(&mut self.done)),
             None => Err(stopped()),
         };
-        drop(place);
+        drop(slot);
         if let Some(reply) = self.reply.take() {
-            // Whoever is gone need not be told.
+            // The receiver may have been dropped.
             let _ = reply.send(answer);
         }
     }

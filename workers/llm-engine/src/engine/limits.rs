@@ -1,52 +1,52 @@
-//! What is refused before any work starts.
-use crate::request::{Refused, Request};
+//! Validation of requests before they are queued.
+use crate::request::{Request, RequestError};
 use crate::sampling;
-use crate::step::{BLOCK, Capacity};
+use crate::step::{BLOCK_SIZE, Capacity};
 
-/// Tokens that a sequence may have: the model's context, or what all blocks hold if that is less.
+/// Returns the maximum length of a sequence: the model's context or, if smaller, the cache size.
 pub(super) fn context(capacity: Capacity) -> usize {
-    capacity.context.min(capacity.blocks * BLOCK)
+    capacity.context.min(capacity.blocks * BLOCK_SIZE)
 }
 
-/// How many tokens a request may write.
+/// Returns the maximum number of tokens that a request may generate.
 ///
 /// # Errors
-/// If it can never be served: a field out of its range, or more tokens than fit.
-pub(super) fn max_tokens(request: &Request, capacity: Capacity) -> Result<usize, Refused> {
+/// Returns an error if the request can never be served: an invalid field, or more tokens than fit.
+pub(super) fn max_tokens(request: &Request, capacity: Capacity) -> Result<usize, RequestError> {
     prompt("prompt", &request.prompt, capacity)?;
     fields(request, capacity.vocabulary)?;
     let (prompt, limit) = (request.prompt.len(), context(capacity));
     let wanted = request.max_tokens.unwrap_or(1);
     match prompt.checked_add(wanted) {
         Some(tokens) if tokens <= limit => Ok(request.max_tokens.unwrap_or(limit - prompt)),
-        _ => Err(Refused::ContextLength { prompt, wanted, limit }),
+        _ => Err(RequestError::ContextLength { prompt, wanted, limit }),
     }
 }
 
-/// Whether a prompt has tokens, and only tokens of the vocabulary.
+/// Checks that a prompt is not empty and contains only tokens of the vocabulary.
 ///
 /// # Errors
-/// If not.
-pub(super) fn prompt(field: &'static str, prompt: &[u32], capacity: Capacity) -> Result<(), Refused> {
+/// Returns an error otherwise.
+pub(super) fn prompt(field: &'static str, prompt: &[u32], capacity: Capacity) -> Result<(), RequestError> {
     let known = 0..capacity.vocabulary;
-    let invalid = |why| Err(Refused::Invalid { field, why });
+    let invalid = |why| Err(RequestError::Invalid { field, why });
     match prompt.iter().find(|&&token| !known.contains(&(token as usize))) {
-        _ if prompt.is_empty() => invalid("is empty: at least one token is needed".into()),
+        _ if prompt.is_empty() => invalid("is empty; at least one token is required".into()),
         Some(token) => {
-            invalid(format!("has token {token}, but the vocabulary has {} tokens", capacity.vocabulary))
+            invalid(format!("contains token {token}, but the vocabulary has {} tokens", capacity.vocabulary))
         }
         None => Ok(()),
     }
 }
 
-fn fields(request: &Request, vocabulary: usize) -> Result<(), Refused> {
+fn fields(request: &Request, vocabulary: usize) -> Result<(), RequestError> {
     let checks = [
         ("max_tokens", request.max_tokens != Some(0), "at least 1"),
-        ("logprobs", request.logprobs.is_none_or(|n| n <= vocabulary), "no more than the vocabulary has"),
-        ("stop", request.stop.iter().all(|stop| !stop.is_empty()), "strings of a character at least"),
+        ("logprobs", request.logprobs.is_none_or(|n| n <= vocabulary), "at most the size of the vocabulary"),
+        ("stop", request.stop.iter().all(|stop| !stop.is_empty()), "strings of at least one character"),
     ];
     match checks.into_iter().find(|&(_, holds, _)| !holds) {
-        Some((field, _, what)) => Err(Refused::Invalid { field, why: format!("must be {what}") }),
+        Some((field, _, what)) => Err(RequestError::Invalid { field, why: format!("must be {what}") }),
         None => sampling::check(&request.sampling, vocabulary),
     }
 }

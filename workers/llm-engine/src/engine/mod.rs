@@ -1,15 +1,15 @@
-//! The thread that owns the model, the handle to it, the scheduler and the blocks of the cache.
+//! Continuous-batching engine: the model's thread, its handle, the scheduler and the block pool.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `blocks` | blocks of the cache: who holds them, which are shared |
-//! | `sequence` | a request's tokens, and where they lie in the cache |
-//! | `scheduler` | which rows the next step has |
+//! | `blocks` | reference-counted cache blocks and prefix sharing |
+//! | `sequence` | a request's tokens and blocks |
+//! | `scheduler` | selection of the rows of each step |
 //! | `writer` | a request's text, random numbers, grammar and events |
-//! | `limits` | what is refused before work starts |
-//! | `embedding` | prompts to be embedded |
-//! | `thread` | the loop that steps |
-//! | `status` | what thread and handles both see |
+//! | `limits` | validation of requests |
+//! | `embedding` | embedding jobs |
+//! | `thread` | main loop of the engine thread |
+//! | `status` | state shared by the thread and the handles |
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,8 +21,8 @@ use model_thread::ModelThread;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
-use crate::request::{Event, Refused, Request};
-use crate::step::{BLOCK, Capacity, StepModel};
+use crate::request::{Event, Request, RequestError};
+use crate::step::{BLOCK_SIZE, Capacity, StepModel};
 use crate::text::Text;
 
 pub mod blocks;
@@ -34,30 +34,30 @@ mod status;
 mod thread;
 mod writer;
 
-pub use embedding::Embedded;
+pub use embedding::EmbeddingResult;
 pub use status::Status;
 
-use embedding::Embedding;
+use embedding::EmbeddingJob;
 use scheduler::{Limits, Scheduler};
 use sequence::Sequence;
-use status::{Place, Shared};
-use thread::{Command, Worker};
+use status::{QueueSlot, Shared};
+use thread::{Command, EngineLoop};
 use writer::Writer;
 
-/// Tokens of a prompt that is embedded, if a step has not more: a prompt is computed at once, while all streams wait, and
-/// outside of the cache.
-const EMBEDDED: usize = 2048;
+/// Minimum limit of an embedded prompt's length, in tokens, if a step is smaller. A prompt is computed in one
+/// piece, outside of the cache, while all streams wait.
+const MIN_EMBEDDING_LIMIT: usize = 2048;
 
-/// Bounds of the engine.
+/// Limits of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Requests that hold blocks of the cache at once; no more than `step_tokens` do.
+    /// Maximum number of requests in a batch, limited to `step_tokens`.
     pub max_running: usize,
-    /// Requests, and embeddings, taken beyond those.
+    /// Maximum number of requests and embedding jobs that wait in addition.
     pub max_waiting: usize,
-    /// Rows of one step at most: bounds how long a step takes.
+    /// Maximum number of rows per step, which bounds the duration of a step.
     pub step_tokens: usize,
-    /// Whether blocks of a common prefix are shared, and kept for requests to come.
+    /// If true, requests share the cache blocks of common prefixes, which are kept for later requests.
     pub prefix_cache: bool,
 }
 
@@ -67,7 +67,7 @@ impl Default for Options {
     }
 }
 
-/// A handle to a running engine. When the last is dropped, the engine goes on until all streams have ended.
+/// Handle to a running engine. Without handles, the engine runs until all streams have ended.
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -78,117 +78,117 @@ struct Inner {
     shared: Arc<Shared>,
     text: Arc<Text>,
     capacity: Capacity,
-    /// Requests that may be open at once.
-    most: usize,
-    /// Tokens of a prompt that is embedded.
-    longest: usize,
+    /// Maximum number of open requests.
+    max_open: usize,
+    /// Maximum length of an embedded prompt, in tokens.
+    embedding_limit: usize,
     thread: ModelThread,
 }
 
 impl Engine {
-    /// Starts a thread that owns the model.
+    /// Starts the engine thread, which takes ownership of the model.
     ///
     /// # Errors
-    /// If an option is zero where it may not be, the model's cache has no block or more than can be numbered, or no
-    /// thread can be started.
+    /// Returns an error for a zero option, an empty or oversized cache, or if the thread cannot be started.
     pub fn start(model: Box<dyn StepModel>, text: Arc<Text>, options: Options) -> Result<Self> {
         let Options { max_running, max_waiting, step_tokens, prefix_cache } = options;
         let capacity = model.capacity();
         ensure!(max_running > 0 && step_tokens > 0, "max_running and step_tokens must be at least 1");
-        ensure!(capacity.blocks > 0, "the model's cache has no block: give it more memory");
-        let slots = capacity.blocks.checked_mul(BLOCK).and_then(|slots| u32::try_from(slots).ok());
-        ensure!(slots.is_some(), "a cache of {} blocks has more slots than u32 counts", capacity.blocks);
+        ensure!(capacity.blocks > 0, "the cache has no block; give it more memory");
+        let slots = capacity.blocks.checked_mul(BLOCK_SIZE).and_then(|slots| u32::try_from(slots).ok());
+        ensure!(slots.is_some(), "a cache of {} blocks has more slots than u32 can index", capacity.blocks);
         let running = max_running.min(step_tokens);
         let limits = Limits { running, rows: step_tokens };
         let scheduler = Scheduler::new(capacity.blocks as u32, prefix_cache, limits);
         let shared = Arc::new(Shared::default());
         let (commands, received) = channel();
-        let worker = Worker::new(model, scheduler, step_tokens, received, shared.clone());
-        let thread = ModelThread::spawn("llm-engine", move || worker.run());
+        let engine_loop = EngineLoop::new(model, scheduler, step_tokens, received, shared.clone());
+        let thread = ModelThread::spawn("llm-engine", move || engine_loop.run());
         let thread = thread.context("cannot start the engine's thread")?;
-        let most = running.saturating_add(max_waiting);
-        let longest = step_tokens.max(EMBEDDED).min(capacity.context);
-        let inner = Inner { commands, shared, text, capacity, most, longest, thread };
+        let max_open = running.saturating_add(max_waiting);
+        let embedding_limit = step_tokens.max(MIN_EMBEDDING_LIMIT).min(capacity.context);
+        let inner = Inner { commands, shared, text, capacity, max_open, embedding_limit, thread };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Takes a request. Its stream tells the text.
+    /// Queues a request. The returned stream delivers its events.
     ///
     /// # Errors
-    /// If it can never be served, if too many wait, or if the engine drains, stops or has failed. Nothing is computed
-    /// then.
-    pub fn submit(&self, request: Request) -> Result<Stream, Refused> {
+    /// Returns an error, without computing anything, if the request is invalid, the queue is full, or the
+    /// engine is draining, stopped or has failed.
+    pub fn submit(&self, request: Request) -> Result<Stream, RequestError> {
         let Inner { text, capacity, .. } = &*self.inner;
         let max_tokens = limits::max_tokens(&request, *capacity)?;
-        let place = self.place()?;
+        let slot = self.queue_slot()?;
         let grammar = request.constraint.as_ref().map(|constraint| text.grammar(constraint)).transpose();
-        let grammar =
-            grammar.map_err(|error| Refused::Invalid { field: "constraint", why: format!("{error:#}") })?;
+        let grammar = grammar
+            .map_err(|error| RequestError::Invalid { field: "constraint", why: format!("{error:#}") })?;
         let (sender, events) = unbounded_channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let (prompt, writer) =
-            Writer::new(request, max_tokens, grammar, text, place, sender, cancelled.clone());
+            Writer::new(request, max_tokens, grammar, text, slot, sender, cancelled.clone());
         self.send(Command::Submit(Box::new(Sequence::new(prompt, writer))))?;
         Ok(Stream { events, cancelled })
     }
 
-    /// Takes prompts to be embedded: the mean of the last states of each, in order. They are computed between steps, a
-    /// few at a time; dropping the receiver ends that.
+    /// Queues prompts for embedding. The result of each is the mean of its final hidden states, in order.
+    /// Prompts are computed in batches between steps; dropping the receiver cancels the rest.
     ///
     /// # Errors
-    /// As [`Self::submit`]. The receiver tells if the device fails.
-    pub fn embed(&self, prompts: Vec<Vec<u32>>) -> Result<oneshot::Receiver<Embedded>, Refused> {
+    /// See [`Self::submit`]. Failures of the device are sent to the receiver.
+    pub fn embed(&self, prompts: Vec<Vec<u32>>) -> Result<oneshot::Receiver<EmbeddingResult>, RequestError> {
         let capacity = self.inner.capacity;
         for prompt in &prompts {
             limits::prompt("prompts", prompt, capacity)?;
-            if prompt.len() > self.inner.longest {
-                return Err(Refused::EmbeddingLength { prompt: prompt.len(), limit: self.inner.longest });
+            let (prompt, limit) = (prompt.len(), self.inner.embedding_limit);
+            if prompt > limit {
+                return Err(RequestError::EmbeddingLength { prompt, limit });
             }
         }
         let (reply, receiver) = oneshot::channel();
-        self.send(Command::Embed(Embedding::new(prompts, self.place()?, reply)))?;
+        self.send(Command::Embed(EmbeddingJob::new(prompts, self.queue_slot()?, reply)))?;
         Ok(receiver)
     }
 
-    /// Tokens that a prompt may have to be embedded.
-    pub fn longest_embedded(&self) -> usize {
-        self.inner.longest
+    /// Returns the maximum length of an embedded prompt, in tokens.
+    pub fn max_embedding_tokens(&self) -> usize {
+        self.inner.embedding_limit
     }
 
-    /// The tokenizer and what belongs to it.
+    /// Returns the tokenizer and chat template.
     pub fn text(&self) -> &Arc<Text> {
         &self.inner.text
     }
 
-    /// What the model can hold.
+    /// Returns the size limits of the model.
     pub fn capacity(&self) -> Capacity {
         self.inner.capacity
     }
 
-    /// How it does; never waits for a step.
+    /// Returns the current counters without waiting for a step.
     pub fn status(&self) -> Status {
         self.inner.shared.status(self.inner.capacity.blocks)
     }
 
-    /// Takes no more requests; those taken go on.
+    /// Stops accepting requests; accepted ones continue.
     pub fn drain(&self) {
         self.inner.shared.draining.store(true, Relaxed);
     }
 
-    /// Calls `hook` with the reason when the engine fails, before its streams end; at once if it has failed already. The
-    /// first hook stays.
+    /// Registers a callback that receives the error message when the engine fails, before its streams end. It
+    /// runs immediately if the engine has already failed. Only the first callback is kept.
     pub fn on_failure(&self, hook: impl Fn(&str) + Send + Sync + 'static) {
         self.inner.shared.on_failure(Box::new(hook));
     }
 
-    /// Ends all streams, as if cancelled, and waits for the step that is being computed and for the thread.
+    /// Cancels all streams, and waits for the current step and the thread to end.
     pub fn stop(&self) {
         self.request_stop();
         self.inner.thread.join();
     }
 
-    /// Like [`Self::stop`], but waits at most for `limit`. Returns false if the thread still runs, because the device
-    /// hangs; it is then left to itself.
+    /// Like [`Self::stop`], but waits at most `limit`. Returns false if the thread is still running, because
+    /// the device hangs; the thread is then abandoned.
     pub fn stop_within(&self, limit: Duration) -> bool {
         self.request_stop();
         self.inner.thread.join_within(limit)
@@ -196,54 +196,54 @@ impl Engine {
 
     fn request_stop(&self) {
         self.inner.shared.stopping.store(true, Relaxed);
-        // It fails where the thread has ended already.
+        // Sending fails if the thread has already ended.
         let _ = self.inner.commands.send(Command::Stop);
     }
 
-    fn place(&self) -> Result<Place, Refused> {
-        self.closed()?;
-        let Inner { shared, most, capacity, .. } = &*self.inner;
-        Place::take(shared, *most)
-            .map_err(|_| Refused::QueueFull { waiting: shared.status(capacity.blocks).waiting })
+    fn queue_slot(&self) -> Result<QueueSlot, RequestError> {
+        self.check_open()?;
+        let Inner { shared, max_open, capacity, .. } = &*self.inner;
+        QueueSlot::take(shared, *max_open)
+            .map_err(|_| RequestError::QueueFull { waiting: shared.status(capacity.blocks).waiting })
     }
 
-    fn closed(&self) -> Result<(), Refused> {
+    fn check_open(&self) -> Result<(), RequestError> {
         let shared = &self.inner.shared;
         let why = match shared.failed() {
             Some(failure) => failure.message.as_str(),
             None if shared.stopping.load(Relaxed) => "it was stopped",
-            None if shared.draining.load(Relaxed) => "it drains",
+            None if shared.draining.load(Relaxed) => "it is draining",
             None => return Ok(()),
         };
-        Err(Refused::Closed { why: why.into() })
+        Err(RequestError::Closed { why: why.into() })
     }
 
-    fn send(&self, command: Command) -> Result<(), Refused> {
+    fn send(&self, command: Command) -> Result<(), RequestError> {
         self.inner.commands.send(command).map_err(|_| {
-            let closed = self.closed().err();
-            closed.unwrap_or_else(|| Refused::Closed { why: "its thread has ended".into() })
+            let closed = self.check_open().err();
+            closed.unwrap_or_else(|| RequestError::Closed { why: "its thread has ended".into() })
         })
     }
 }
 
-/// The events of a request. Dropping it cancels the request.
+/// Stream of a request's events. Dropping it cancels the request.
 pub struct Stream {
     events: UnboundedReceiver<Event>,
     cancelled: Arc<AtomicBool>,
 }
 
 impl Stream {
-    /// The next event; none behind the last.
+    /// Returns the next event, or `None` after the last one.
     pub async fn next(&mut self) -> Option<Event> {
         self.events.recv().await
     }
 
-    /// The next event; none behind the last. Waits for it; not to be called from asynchronous code.
+    /// Blocks until the next event; returns `None` after the last one. For synchronous code only.
     pub fn blocking_next(&mut self) -> Option<Event> {
         self.events.blocking_recv()
     }
 
-    /// Cancels the request before its next step; the stream still tells the end.
+    /// Cancels the request before its next step. The stream still delivers the final event.
     pub fn cancel(&self) {
         self.cancelled.store(true, Relaxed);
     }

@@ -1,33 +1,33 @@
-//! Which rows the next step has: pure bookkeeping, no threads and no tensors.
+//! Selection of the rows of each step: pure bookkeeping without threads or tensors.
 use std::collections::VecDeque;
 
-use crate::step::{BLOCK, SequenceStep, Step};
+use crate::step::{BLOCK_SIZE, SequenceStep, Step};
 
-use super::blocks::{BlockTokens, Pool};
+use super::blocks::{BlockPool, BlockTokens};
 use super::sequence::Sequence;
 
-/// Prompts that share a step's rows, unless they leave some.
-const SHARERS: usize = 4;
-/// A request that waits for blocks is tried again every so many steps, whether or not more are free.
-const RETRY: u64 = 16;
+/// Number of prompts that share the rows of a step, unless they leave some over.
+const MAX_PROMPTS_PER_GROUP: usize = 4;
+/// Interval, in steps, at which admission is retried even if no more blocks are free.
+const RETRY_STEPS: u64 = 16;
 
-/// Bounds of a step.
+/// Limits of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Sequences that hold blocks at once.
+    /// Maximum number of sequences that hold blocks.
     pub running: usize,
-    /// Rows of a step: at least `running`, so that each of them can have one.
+    /// Maximum number of rows of a step; at least `running`, so that each sequence can have one.
     pub rows: usize,
 }
 
-/// What the next step is: copies of blocks first, then rows.
+/// Plan of a step: block copies, then rows.
 #[derive(Default)]
 pub struct Plan {
-    /// The rows.
+    /// Rows of the step.
     pub step: Step,
-    /// Blocks to copy before: (from, to).
+    /// Blocks to copy first, as (source, destination).
     pub copies: Vec<(u32, u32)>,
-    /// Tables of earlier steps, to be filled again.
+    /// Block tables of earlier steps, kept for reuse.
     tables: Vec<Vec<u32>>,
 }
 
@@ -44,8 +44,9 @@ impl Plan {
         let (first, from, context) = (tokens.len(), sequence.computed, sequence.computed + sequence.rows);
         tokens.extend_from_slice(&sequence.tokens[from..context]);
         positions.extend(from as u32..context as u32);
-        let slot =
-            |position: usize| sequence.blocks[position / BLOCK] * BLOCK as u32 + (position % BLOCK) as u32;
+        let slot = |position: usize| {
+            sequence.blocks[position / BLOCK_SIZE] * BLOCK_SIZE as u32 + (position % BLOCK_SIZE) as u32
+        };
         slots.extend((from..context).map(slot));
         let mut blocks = self.tables.pop().unwrap_or_default();
         blocks.clear();
@@ -55,30 +56,30 @@ impl Plan {
     }
 }
 
-/// What was done, in sum.
+/// Cumulative counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Positions of prompts that were computed, again after a preemption.
+    /// Prompt positions that were computed, including those recomputed after a preemption.
     pub read: u64,
-    /// Positions that lay in the cache and were not computed.
+    /// Prompt positions that were found in the cache.
     pub cached: u64,
-    /// How often a sequence's blocks were taken from it.
+    /// Number of preemptions.
     pub preempted: u64,
 }
 
-/// Joins requests into steps: those that write first, a row each; the rows that are left go to prompts, in pieces,
-/// first come first served. Where blocks run out, the youngest gives its own back and computes its tokens again
-/// later; so the oldest goes on in every step.
+/// Batches requests into steps. Decoding sequences come first, with one row each; the remaining rows go to
+/// prompts, in chunks, first come, first served. When blocks run out, the youngest sequence is preempted: it
+/// releases its blocks and recomputes its tokens later. The oldest sequence therefore advances in every step.
 pub struct Scheduler<W> {
-    pool: Pool,
+    pool: BlockPool,
     limits: Limits,
-    /// Those that may hold blocks, the oldest first.
+    /// Sequences that may hold blocks, oldest first.
     running: Vec<Sequence<W>>,
-    /// Those that hold none, the oldest first.
+    /// Sequences without blocks, oldest first.
     waiting: VecDeque<Sequence<W>>,
-    /// Blocks that this step's prompts fill: others with the same tokens wait for them.
+    /// Blocks that this step's prompts fill. Other prompts with the same tokens wait for them.
     filling: Vec<(Option<u32>, BlockTokens)>,
-    /// Prompts that share the rows that are left: number and rows.
+    /// Prompts that share the remaining rows: (id, rows).
     group: Vec<(u64, usize)>,
     counters: Counters,
     submitted: u64,
@@ -86,10 +87,10 @@ pub struct Scheduler<W> {
 }
 
 impl<W> Scheduler<W> {
-    /// Schedules over so many blocks; `shares` says whether sequences share those of a common prefix.
+    /// Creates a scheduler for `blocks` blocks. If `shares` is true, sequences share common prefixes.
     pub fn new(blocks: u32, shares: bool, limits: Limits) -> Self {
         Self {
-            pool: Pool::new(blocks, shares),
+            pool: BlockPool::new(blocks, shares),
             limits,
             running: Vec::new(),
             waiting: VecDeque::new(),
@@ -101,33 +102,33 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// The blocks.
-    pub fn pool(&self) -> &Pool {
+    /// Returns the block pool.
+    pub fn pool(&self) -> &BlockPool {
         &self.pool
     }
 
-    /// What was done so far.
+    /// Returns the cumulative counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Sequences that hold blocks, the oldest first.
+    /// Returns the sequences that hold blocks, oldest first.
     pub fn running(&self) -> &[Sequence<W>] {
         &self.running
     }
 
-    /// How many hold none.
+    /// Returns the number of waiting sequences.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether there is nothing to do.
+    /// Returns true if there are no sequences.
     pub fn is_empty(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Takes a sequence; gives back its number. With all it will write, less the last token, it must fit into all
-    /// blocks: the caller sees to that.
+    /// Queues a sequence and returns its id. The caller ensures that all its tokens, except the last one to
+    /// be generated, fit into the cache.
     pub fn submit(&mut self, mut sequence: Sequence<W>) -> u64 {
         self.submitted += 1;
         sequence.id = self.submitted;
@@ -135,8 +136,8 @@ impl<W> Scheduler<W> {
         self.submitted
     }
 
-    /// Takes out all that `gone` holds for, and gives their blocks back. Not between [`Self::plan`] and
-    /// [`Self::commit`].
+    /// Removes all sequences for which `gone` returns true, and releases their blocks. Must not be called
+    /// between [`Self::plan`] and [`Self::commit`].
     pub fn remove(&mut self, mut gone: impl FnMut(&mut Sequence<W>) -> bool, removed: &mut Vec<Sequence<W>>) {
         let mut index = 0;
         while index < self.running.len() {
@@ -158,7 +159,7 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Plans the next step. It has a row at least, if there is any sequence.
+    /// Plans the next step. The plan has at least one row if there is any sequence.
     pub fn plan(&mut self, plan: &mut Plan) {
         plan.clear();
         self.plans += 1;
@@ -167,7 +168,7 @@ impl<W> Scheduler<W> {
         let mut index = 0;
         while index < self.running.len() {
             if self.running[index].pending() == 1 {
-                self.give(index, 1, plan);
+                self.assign_rows(index, 1, plan);
             }
             index += 1;
         }
@@ -175,7 +176,7 @@ impl<W> Scheduler<W> {
         self.running.iter().filter(|sequence| sequence.rows > 0).for_each(|sequence| plan.push(sequence));
     }
 
-    /// The step of the plan is computed, or will be before anything that comes later.
+    /// Records that the planned step is computed, or queued before all later steps.
     pub fn commit(&mut self, plan: &Plan) {
         for &(from, _) in &plan.copies {
             self.pool.release(from);
@@ -187,27 +188,27 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// The step of the plan failed: its sequences must be removed before the next one.
-    pub fn abandon(&mut self, plan: &Plan) {
+    /// Discards a plan whose step failed. Its sequences must be removed before the next step.
+    pub fn discard(&mut self, plan: &Plan) {
         plan.copies.iter().for_each(|&(from, _)| self.pool.release(from));
     }
 
-    /// Those with rows in the plan, in the step's order.
+    /// Returns the sequences with rows in the plan, in the order of the step.
     pub fn planned(&mut self) -> impl Iterator<Item = &mut Sequence<W>> {
         self.running.iter_mut().filter(|sequence| sequence.rows > 0)
     }
 
-    /// Those whose next token the committed step tells, in the order of its logits.
-    pub fn wanting(&mut self) -> impl Iterator<Item = &mut Sequence<W>> {
+    /// Returns the sequences whose next token is sampled from the committed step, in the order of its logits.
+    pub fn awaiting_token(&mut self) -> impl Iterator<Item = &mut Sequence<W>> {
         self.running.iter_mut().filter(|sequence| sequence.wants_logits())
     }
 
-    /// Gives the rows that are left to prompts: a few share them evenly, and what they leave goes to the next few.
+    /// Distributes the remaining rows to prompts: evenly to a few, and what they leave to the next few.
     fn plan_prompts(&mut self, plan: &mut Plan) {
         let mut next = Some(0);
         loop {
             let left = self.rows_left();
-            self.gather(SHARERS.min(left), &mut next, plan);
+            self.fill_group(MAX_PROMPTS_PER_GROUP.min(left), &mut next, plan);
             if self.group.is_empty() {
                 return;
             }
@@ -216,7 +217,7 @@ impl<W> Scheduler<W> {
             let mut whole = true;
             for &(id, rows) in &group {
                 if let Ok(index) = self.running.binary_search_by_key(&id, |sequence| sequence.id) {
-                    whole &= self.give(index, rows, plan) == rows;
+                    whole &= self.assign_rows(index, rows, plan) == rows;
                 }
             }
             self.group = group;
@@ -230,9 +231,9 @@ impl<W> Scheduler<W> {
         self.limits.rows - self.running.iter().map(|sequence| sequence.rows).sum::<usize>()
     }
 
-    /// Fills the group with the next prompts, running ones first, then such as can be admitted. `next` is the place
-    /// among the running ones, none where all were seen.
-    fn gather(&mut self, most: usize, next: &mut Option<usize>, plan: &mut Plan) {
+    /// Fills the group with the next prompts: running ones first, then newly admitted ones. `next` is the
+    /// index among the running sequences, or `None` after the last.
+    fn fill_group(&mut self, most: usize, next: &mut Option<usize>, plan: &mut Plan) {
         self.group.clear();
         while self.group.len() < most {
             let index = match *next {
@@ -256,7 +257,7 @@ impl<W> Scheduler<W> {
         }
     }
 
-    /// Shares what can be shared. Gives back the rows left to compute; none where another fills its next block.
+    /// Takes over shared blocks. Returns the rows left to compute; `None` if another fills its next block.
     fn prepare(&mut self, index: usize, plan: &mut Plan) -> Option<usize> {
         let sequence = &mut self.running[index];
         if !self.pool.shares() {
@@ -264,40 +265,41 @@ impl<W> Scheduler<W> {
         }
         let mut cached = sequence.share(&mut self.pool);
         let waits =
-            sequence.may_share() && sequence.filling().is_some_and(|block| self.filling.contains(&block));
+            sequence.may_share() && sequence.next_block().is_some_and(|block| self.filling.contains(&block));
         if !waits {
-            if let Some((pair, positions)) = sequence.copy_start(&mut self.pool) {
+            if let Some((pair, positions)) = sequence.copy_partial_match(&mut self.pool) {
                 plan.copies.push(pair);
                 cached += positions;
             }
-            self.filling.extend(sequence.filling());
+            self.filling.extend(sequence.next_block());
         }
         sequence.count_cached(cached);
         self.counters.cached += cached as u64;
         (!waits).then_some(sequence.pending())
     }
 
-    /// Moves the first that waits, and may run, among the running; gives back its place there.
+    /// Admits the first waiting sequence that can run, and returns its index among the running ones.
     fn admit(&mut self) -> Option<usize> {
         if self.running.len() >= self.limits.running {
             return None;
         }
         let filling = &self.filling;
-        let fills = |sequence: &Sequence<W>| sequence.filling().is_some_and(|block| filling.contains(&block));
+        let fills =
+            |sequence: &Sequence<W>| sequence.next_block().is_some_and(|block| filling.contains(&block));
         let place = self.waiting.iter().position(|sequence| !(sequence.may_share() && fills(sequence)))?;
         let promised: usize = self.running.iter().map(Sequence::blocks_missing).sum();
-        let spare = |pool: &Pool| pool.available().saturating_sub(promised);
+        let spare = |pool: &BlockPool| pool.available().saturating_sub(promised);
         let sequence = &mut self.waiting[place];
         let before = spare(&self.pool);
-        if !self.running.is_empty() && before < sequence.needed && !self.plans.is_multiple_of(RETRY) {
+        if !self.running.is_empty() && before < sequence.missing && !self.plans.is_multiple_of(RETRY_STEPS) {
             return None;
         }
         let shared = if self.pool.shares() { sequence.share(&mut self.pool) } else { 0 };
-        // Each that runs may want a block soon: without some to spare it would be preempted at once.
+        // Each running sequence may need a block soon; without spare ones, the new one would be preempted.
         let wanted = sequence.blocks_missing() + self.running.len();
         let after = spare(&self.pool);
         if after < wanted {
-            sequence.needed = before + wanted - after;
+            sequence.missing = before + wanted - after;
             self.pool.release_all(&mut sequence.blocks);
             sequence.computed = 0;
             return None;
@@ -310,9 +312,10 @@ impl<W> Scheduler<W> {
         Some(index)
     }
 
-    /// Gives a running sequence up to so many rows, and blocks for them: where none is left, those of younger ones.
-    fn give(&mut self, index: usize, rows: usize, plan: &mut Plan) -> usize {
-        let needed = (self.running[index].computed + rows).div_ceil(BLOCK);
+    /// Assigns up to `rows` rows to a running sequence, and allocates their blocks, preempting younger
+    /// sequences if necessary. Returns the number of rows assigned.
+    fn assign_rows(&mut self, index: usize, rows: usize, plan: &mut Plan) -> usize {
+        let needed = (self.running[index].computed + rows).div_ceil(BLOCK_SIZE);
         while self.running[index].blocks.len() < needed {
             if let Some(block) = self.pool.allocate() {
                 self.running[index].blocks.push(block);
@@ -323,7 +326,7 @@ impl<W> Scheduler<W> {
             }
         }
         let sequence = &mut self.running[index];
-        sequence.rows = rows.min(sequence.blocks.len() * BLOCK - sequence.computed);
+        sequence.rows = rows.min(sequence.blocks.len() * BLOCK_SIZE - sequence.computed);
         sequence.rows
     }
 
@@ -337,15 +340,14 @@ impl<W> Scheduler<W> {
             !theirs
         });
         self.pool.release_all(&mut sequence.blocks);
-        (sequence.computed, sequence.rows, sequence.needed, sequence.preempted) = (0, 0, 0, true);
+        (sequence.computed, sequence.rows, sequence.missing, sequence.preempted) = (0, 0, 0, true);
         self.counters.preempted += 1;
         let place = self.waiting.partition_point(|other| other.id < sequence.id);
         self.waiting.insert(place, sequence);
     }
 }
 
-/// Divides `left` rows evenly among those that want some, at least one each if there are so many; what one does not
-/// want goes to others.
+/// Divides `left` rows evenly, at least one each if possible; what one does not need goes to the others.
 fn divide(group: &mut [(u64, usize)], mut left: usize) {
     group.sort_unstable_by_key(|&(id, wanted)| (wanted, id));
     let mut sharers = group.len();
@@ -362,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_is_not_made_for_who_is_preempted() {
+    fn a_copy_for_a_preempted_sequence_is_dropped() {
         let mut scheduler = Scheduler::new(9, true, Limits { running: 2, rows: 64 });
         let mut plan = Plan::default();
         let prompt: Vec<u32> = (0..32).collect();

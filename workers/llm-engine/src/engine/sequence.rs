@@ -1,32 +1,32 @@
-//! What the scheduler knows of a request: its tokens, and where in the cache they lie.
-use crate::step::BLOCK;
+//! A request's tokens and cache blocks, as the scheduler manages them.
+use crate::step::BLOCK_SIZE;
 
-use super::blocks::{BlockTokens, Pool};
+use super::blocks::{BlockPool, BlockTokens};
 
-/// A request in the scheduler; `W` is whatever goes along with it.
+/// A request in the scheduler, with attached data of type `W`.
 pub struct Sequence<W> {
-    /// Its number: older ones have smaller ones.
+    /// Id in the order of submission.
     pub(super) id: u64,
-    /// The prompt, and what was written behind it.
+    /// Prompt and generated tokens.
     pub(super) tokens: Vec<u32>,
     prompt: usize,
-    /// Positions whose keys and values lie in the cache.
+    /// Number of positions whose keys and values are in the cache.
     pub(super) computed: usize,
-    /// Where they lie.
+    /// Blocks that hold these positions, in order.
     pub(super) blocks: Vec<u32>,
-    /// Rows that the plan gives it.
+    /// Number of rows in the current plan.
     pub(super) rows: usize,
-    /// Spare blocks with which it could have been admitted when it was last tried.
-    pub(super) needed: usize,
-    /// Whether its blocks were taken from it before.
+    /// Number of spare blocks that its admission requires, according to the last attempt.
+    pub(super) missing: usize,
+    /// True if it was preempted before.
     pub(super) preempted: bool,
     cached: usize,
-    /// What goes along.
+    /// Attached data.
     pub writer: W,
 }
 
 impl<W> Sequence<W> {
-    /// A request that wants a text behind `prompt`, at least one token.
+    /// Creates a sequence for a prompt of at least one token.
     pub fn new(prompt: Vec<u32>, writer: W) -> Self {
         Self {
             id: 0,
@@ -35,122 +35,123 @@ impl<W> Sequence<W> {
             computed: 0,
             blocks: Vec::new(),
             rows: 0,
-            needed: 0,
+            missing: 0,
             preempted: false,
             cached: 0,
             writer,
         }
     }
 
-    /// The number that the scheduler gave it.
+    /// Returns the id that the scheduler assigned.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The prompt's tokens.
+    /// Returns the prompt tokens.
     pub fn prompt(&self) -> &[u32] {
         &self.tokens[..self.prompt]
     }
 
-    /// The tokens written so far.
+    /// Returns the tokens generated so far.
     pub fn written(&self) -> &[u32] {
         &self.tokens[self.prompt..]
     }
 
-    /// Prompt, text so far, and what goes along, to be had at once.
+    /// Borrows the prompt, the generated tokens and the attached data simultaneously.
     pub fn parts(&mut self) -> (&[u32], &[u32], &mut W) {
         let (prompt, written) = self.tokens.split_at(self.prompt);
         (prompt, written, &mut self.writer)
     }
 
-    /// Positions that lie in the cache.
+    /// Returns the number of positions in the cache.
     pub fn computed(&self) -> usize {
         self.computed
     }
 
-    /// Tokens of the prompt that the cache knew.
+    /// Returns the number of prompt tokens that were found in the cache.
     pub fn cached(&self) -> usize {
         self.cached
     }
 
-    /// Blocks that it holds.
+    /// Returns the blocks that it holds.
     pub fn blocks(&self) -> &[u32] {
         &self.blocks
     }
 
-    /// Rows that the plan gives it.
+    /// Returns the number of rows in the current plan.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The next token of its text.
+    /// Appends a generated token.
     pub fn push(&mut self, token: u32) {
         self.tokens.push(token);
     }
 
-    /// Whether the logits behind its last row are wanted: nothing is left to compute behind it.
+    /// Returns true if the logits of its last row are needed, because all of its tokens are computed.
     pub(super) fn wants_logits(&self) -> bool {
         self.rows > 0 && self.computed == self.tokens.len()
     }
 
-    /// Tokens that are not in the cache.
+    /// Returns the number of tokens that are not in the cache.
     pub(super) fn pending(&self) -> usize {
         self.tokens.len() - self.computed
     }
 
-    /// Blocks that its tokens need beyond those that it holds.
+    /// Returns the number of additional blocks that its tokens need.
     pub(super) fn blocks_missing(&self) -> usize {
-        self.tokens.len().div_ceil(BLOCK).saturating_sub(self.blocks.len())
+        self.tokens.len().div_ceil(BLOCK_SIZE).saturating_sub(self.blocks.len())
     }
 
-    /// Of the prompt's positions, how many lie in the cache.
+    /// Returns the number of prompt positions in the cache.
     pub(super) fn prompt_computed(&self) -> usize {
         self.computed.min(self.prompt)
     }
 
-    /// The block that its next row goes to, if its tokens fill it: what lies before it, and its tokens.
-    pub(super) fn filling(&self) -> Option<(Option<u32>, BlockTokens)> {
-        let block = self.computed / BLOCK;
-        let tokens = self.tokens[block * BLOCK..].first_chunk()?;
-        Some((self.block_before(block), *tokens))
+    /// Returns parent and tokens of the block that its next row belongs to, if its tokens fill that block.
+    pub(super) fn next_block(&self) -> Option<(Option<u32>, BlockTokens)> {
+        let block = self.computed / BLOCK_SIZE;
+        let tokens = self.tokens[block * BLOCK_SIZE..].first_chunk()?;
+        Some((self.parent_of(block), *tokens))
     }
 
-    fn block_before(&self, block: usize) -> Option<u32> {
+    fn parent_of(&self, block: usize) -> Option<u32> {
         block.checked_sub(1).map(|before| self.blocks[before])
     }
 
-    /// Whether its next row is the first of a block that it could share: its last token's row is always computed.
+    /// Returns true if its next row starts a block that it could share. The last row is always computed.
     pub(super) fn may_share(&self) -> bool {
-        self.computed.is_multiple_of(BLOCK) && self.pending() > BLOCK
+        self.computed.is_multiple_of(BLOCK_SIZE) && self.pending() > BLOCK_SIZE
     }
 
-    /// Holds the known blocks that go on with its tokens. Gives back the positions that it need not compute for it.
-    pub(super) fn share(&mut self, pool: &mut Pool) -> usize {
+    /// Takes over registered blocks that match its next tokens. Returns the number of positions saved.
+    pub(super) fn share(&mut self, pool: &mut BlockPool) -> usize {
         let from = self.computed;
         while self.may_share() {
-            let Some(block) = self.filling().and_then(|(before, tokens)| pool.find(before, &tokens)) else {
+            let Some(block) = self.next_block().and_then(|(before, tokens)| pool.find(before, &tokens))
+            else {
                 break;
             };
-            pool.hold(block);
+            pool.retain(block);
             self.blocks.push(block);
-            self.computed += BLOCK;
+            self.computed += BLOCK_SIZE;
         }
         self.computed - from
     }
 
-    /// Takes a block for a copy of the known one that starts with its next tokens, if enough of them. The one to be
-    /// copied is held once more: (from, to), and positions that it need not compute.
-    pub(super) fn copy_start(&mut self, pool: &mut Pool) -> Option<((u32, u32), usize)> {
-        if !self.computed.is_multiple_of(BLOCK) {
+    /// Allocates a copy of the registered block with the longest common prefix, if that is long enough. Holds
+    /// the source once more. Returns (source, destination) and the number of positions saved.
+    pub(super) fn copy_partial_match(&mut self, pool: &mut BlockPool) -> Option<((u32, u32), usize)> {
+        if !self.computed.is_multiple_of(BLOCK_SIZE) {
             return None;
         }
         let wanted = &self.tokens[self.computed..self.tokens.len() - 1];
-        let (from, common) = pool.nearest(self.block_before(self.blocks.len()), wanted)?;
-        // A copy costs launches in each layer: fewer rows are cheaper computed.
-        if common < BLOCK / 2 {
+        let (from, common) = pool.longest_prefix_match(self.parent_of(self.blocks.len()), wanted)?;
+        // A copy launches kernels in each layer, so recomputing fewer rows is cheaper.
+        if common < BLOCK_SIZE / 2 {
             return None;
         }
-        pool.hold(from);
+        pool.retain(from);
         let Some(to) = pool.allocate() else {
             pool.release(from);
             return None;
@@ -160,23 +161,23 @@ impl<W> Sequence<W> {
         Some(((from, to), common))
     }
 
-    /// Counts positions that the cache had; its own, found again behind a preemption, are not meant.
+    /// Counts positions found in the cache, except those of its own that are found again after a preemption.
     pub(super) fn count_cached(&mut self, positions: usize) {
         if !self.preempted {
             self.cached += positions;
         }
     }
 
-    /// The rows that the plan gave it are computed: full blocks become known.
-    pub(super) fn commit(&mut self, pool: &mut Pool) {
-        let first = self.computed / BLOCK;
+    /// Marks the planned rows as computed, and registers full blocks for sharing.
+    pub(super) fn commit(&mut self, pool: &mut BlockPool) {
+        let first = self.computed / BLOCK_SIZE;
         self.computed += self.rows;
         if !pool.shares() {
             return;
         }
-        for (block, tokens) in self.tokens[..self.computed].chunks_exact(BLOCK).enumerate().skip(first) {
+        for (block, tokens) in self.tokens[..self.computed].chunks_exact(BLOCK_SIZE).enumerate().skip(first) {
             if let Some(tokens) = tokens.first_chunk() {
-                self.blocks[block] = pool.know(self.blocks[block], self.block_before(block), tokens);
+                self.blocks[block] = pool.register(self.blocks[block], self.parent_of(block), tokens);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The thread that owns the model: takes commands, steps, and tells events.
+//! Main loop of the thread that owns the model: receives commands, computes steps, delivers events.
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,42 +12,42 @@ use model_thread::{catch_panic, error_summary, is_out_of_memory};
 use crate::sampling::{Row, Sampled, Sampler};
 use crate::step::StepModel;
 
-use super::embedding::Embedding;
+use super::embedding::EmbeddingJob;
 use super::scheduler::{Plan, Scheduler};
 use super::sequence::Sequence;
 use super::status::Shared;
 use super::writer::Writer;
 
-/// Steps that may fail one after another while the device works on.
-const FAILURES: usize = 3;
+/// Maximum number of consecutive failed steps while the device still works.
+const MAX_CONSECUTIVE_FAILURES: usize = 3;
 
-/// What a handle asks of the thread.
+/// Command from a handle.
 pub(super) enum Command {
     Submit(Box<Sequence<Writer>>),
-    Embed(Embedding),
-    /// Only wakes the thread: [`Shared::stopping`] is set.
+    Embed(EmbeddingJob),
+    /// Wakes the thread after [`Shared::stopping`] was set.
     Stop,
 }
 
-/// All that the thread owns.
-pub(super) struct Worker {
+/// State of the engine thread.
+pub(super) struct EngineLoop {
     model: Box<dyn StepModel>,
     sampler: Sampler,
     scheduler: Scheduler<Writer>,
     plan: Plan,
     commands: Receiver<Command>,
-    embeddings: VecDeque<Embedding>,
-    /// Rows of an embedding's piece, if a single prompt has not more.
+    embeddings: VecDeque<EmbeddingJob>,
+    /// Maximum number of rows of an embedding batch, unless a single prompt has more.
     rows: usize,
-    /// Sequences that ended, until their streams are told.
+    /// Sequences that have ended, whose streams are closed after their blocks are released.
     ended: Vec<Sequence<Writer>>,
-    /// Steps that failed since one did not.
+    /// Number of consecutive failed steps.
     failures: usize,
     shared: Arc<Shared>,
     overhead: Duration,
 }
 
-impl Worker {
+impl EngineLoop {
     pub(super) fn new(
         model: Box<dyn StepModel>,
         scheduler: Scheduler<Writer>,
@@ -70,7 +70,8 @@ impl Worker {
         }
     }
 
-    /// Runs until it is told to stop, all handles are gone, or a step fails. Then all streams are told.
+    /// Runs until it is stopped, a failure occurs, or all handles are dropped and all streams have ended.
+    /// Then closes all streams.
     pub(super) fn run(mut self) {
         let shared = self.shared.clone();
         match catch_panic(|| self.serve()) {
@@ -87,29 +88,29 @@ impl Worker {
         if let Some(failure) = shared.failed() {
             tracing::error!(code = failure.code, "{}", failure.message);
         }
-        // Whoever waits is told as his request drops; those not yet taken drop with the channel.
+        // Dropping a request or a job notifies its client, including those still in the channel.
         let Self { scheduler, ended, embeddings, commands, .. } = self;
         shared.publish(0, 0, scheduler.counters());
         drop((scheduler, ended, embeddings, commands));
     }
 
     fn serve(&mut self) -> Result<()> {
-        while self.take_commands() {
+        while self.receive_commands() {
             let from = Instant::now();
             self.remove_ended();
-            let elsewhere = self.embed_piece();
+            let excluded = self.embed_batch();
             if !self.scheduler.is_empty() {
-                self.step(from, elsewhere)?;
+                self.step(from, excluded)?;
             }
         }
         Ok(())
     }
 
-    /// Takes what was asked; waits for it if there is nothing else to do. Whether to go on.
-    fn take_commands(&mut self) -> bool {
+    /// Receives pending commands; blocks if there is nothing to do. Returns false if the thread should end.
+    fn receive_commands(&mut self) -> bool {
         if self.scheduler.is_empty() && self.embeddings.is_empty() {
             match self.commands.recv() {
-                Ok(command) => self.take(command),
+                Ok(command) => self.handle(command),
                 Err(_) => return false,
             }
         }
@@ -118,14 +119,14 @@ impl Worker {
                 return false;
             }
             match self.commands.try_recv() {
-                Ok(command) => self.take(command),
-                // Without handles there may still be streams that are read.
+                Ok(command) => self.handle(command),
+                // Streams may outlive the handles.
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => return true,
             }
         }
     }
 
-    fn take(&mut self, command: Command) {
+    fn handle(&mut self, command: Command) {
         match command {
             Command::Submit(sequence) => {
                 self.scheduler.submit(*sequence);
@@ -135,78 +136,78 @@ impl Worker {
         }
     }
 
-    /// Gives the blocks of those that ended back, then tells their streams.
+    /// Releases the blocks of ended sequences, then closes their streams.
     fn remove_ended(&mut self) {
-        self.scheduler.remove(|sequence| sequence.writer.is_over(), &mut self.ended);
+        self.scheduler.remove(|sequence| sequence.writer.is_finished(), &mut self.ended);
         let scheduler = &self.scheduler;
         self.shared.publish(scheduler.running().len(), scheduler.pool().used(), scheduler.counters());
         self.ended.clear();
     }
 
-    /// One step. `from` is when its host work began, `elsewhere` what of the time since then was none.
-    fn step(&mut self, from: Instant, mut elsewhere: Duration) -> Result<()> {
+    /// Computes one step. `from` is when its host work began; `excluded` is time since then spent elsewhere.
+    fn step(&mut self, from: Instant, mut excluded: Duration) -> Result<()> {
         self.scheduler.plan(&mut self.plan);
         let running = self.scheduler.running().len();
-        ensure!(!self.plan.step.tokens.is_empty(), "{running} sequences run and none got a row");
+        ensure!(!self.plan.step.tokens.is_empty(), "none of {running} running sequences was scheduled");
         self.scheduler.planned().for_each(|sequence| sequence.writer.start());
         let begin = Instant::now();
         let logits = match compute(&mut *self.model, &self.plan) {
             Ok(logits) => logits,
-            Err(error) => return self.give_up(error),
+            Err(error) => return self.fail_step(error),
         };
         self.failures = 0;
-        elsewhere += begin.elapsed();
+        excluded += begin.elapsed();
         self.scheduler.commit(&self.plan);
         let (written, sampling) = self.write(&logits)?;
-        let overhead = from.elapsed().saturating_sub(elsewhere + sampling);
+        let overhead = from.elapsed().saturating_sub(excluded + sampling);
         self.overhead += overhead;
         self.shared.count_step(written, self.overhead.as_micros() as u64);
         Ok(())
     }
 
-    /// Ends the requests of a step that failed, for want of memory, say; the others go on if the device does.
-    fn give_up(&mut self, error: anyhow::Error) -> Result<()> {
+    /// Fails the requests of a failed step; continues with the others if the device still works.
+    fn fail_step(&mut self, error: anyhow::Error) -> Result<()> {
         self.model.check().with_context(|| error_summary(&error))?;
         self.failures += 1;
-        if self.failures > FAILURES {
+        if self.failures > MAX_CONSECUTIVE_FAILURES {
             return Err(error);
         }
         let message = error_summary(&error);
-        let short = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_out_of_memory);
-        let code = if short { "out_of_memory" } else { "step_failed" };
+        let out_of_memory = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_out_of_memory);
+        let code = if out_of_memory { "out_of_memory" } else { "step_failed" };
         tracing::error!(code, "{error:#}");
-        self.scheduler.abandon(&self.plan);
+        self.scheduler.discard(&self.plan);
         self.scheduler.planned().for_each(|sequence| sequence.writer.fail(code, message.clone()));
         Ok(())
     }
 
-    /// Draws the next tokens. Gives back how many were written, and the time that sampling took.
+    /// Samples the next tokens. Returns the number of generated tokens and the time spent in sampling.
     fn write(&mut self, logits: &Tensor) -> Result<(usize, Duration)> {
-        let rows: Vec<_> = self.scheduler.wanting().map(Sequence::row).collect();
+        let rows: Vec<_> = self.scheduler.awaiting_token().map(Sequence::row).collect();
         let begin = Instant::now();
         if rows.is_empty() {
-            // Else prompts would be queued on the device ahead of all that comes, and nothing could be cancelled.
+            // Otherwise the host would queue many prompt steps ahead, which could not be cancelled.
             logits.device().synchronize().context("waiting for a step failed")?;
             return Ok((0, begin.elapsed()));
         }
         let sampled = match self.sampler.sample(logits, &rows) {
             Ok(sampled) => sampled.into_iter().map(Ok).collect(),
-            Err(_) => one_by_one(&mut self.sampler, logits, &rows)?,
+            Err(_) => sample_rows(&mut self.sampler, logits, &rows)?,
         };
         let elapsed = begin.elapsed();
-        ensure!(sampled.len() == rows.len(), "{} tokens drawn for {} sequences", sampled.len(), rows.len());
+        ensure!(sampled.len() == rows.len(), "sampled {} tokens for {} sequences", sampled.len(), rows.len());
         drop(rows);
         let written =
-            self.scheduler.wanting().zip(sampled).map(|(sequence, token)| sequence.write(token)).sum();
+            self.scheduler.awaiting_token().zip(sampled).map(|(sequence, token)| sequence.write(token)).sum();
         Ok((written, elapsed))
     }
 
-    /// Computes a piece of the first embedding. Gives back how long it took.
-    fn embed_piece(&mut self) -> Duration {
+    /// Computes a batch of the first embedding job. Returns the time it took.
+    fn embed_batch(&mut self) -> Duration {
         let begin = Instant::now();
-        self.embeddings.retain(Embedding::is_wanted);
+        self.embeddings.retain(EmbeddingJob::is_wanted);
         if let Some(embedding) = self.embeddings.front_mut()
-            && embedding.compute_piece(&mut *self.model, self.rows)
+            && embedding.compute_batch(&mut *self.model, self.rows)
         {
             self.embeddings.pop_front();
         }
@@ -214,26 +215,26 @@ impl Worker {
     }
 }
 
-/// The logits of a step, behind the copies that it needs.
+/// Copies blocks as planned, then computes the logits of the step.
 fn compute(model: &mut dyn StepModel, plan: &Plan) -> Result<Tensor> {
     if !plan.copies.is_empty() {
         let copied = model.copy_blocks(&plan.copies);
-        copied.with_context(|| format!("copying {} blocks of the cache failed", plan.copies.len()))?;
+        copied.with_context(|| format!("copying {} cache blocks failed", plan.copies.len()))?;
     }
     let (rows, sequences) = (plan.step.tokens.len(), plan.step.sequences.len());
-    model.step(&plan.step).with_context(|| format!("a step of {rows} rows of {sequences} sequences failed"))
+    model.step(&plan.step).with_context(|| format!("a step of {rows} rows from {sequences} sequences failed"))
 }
 
-/// Draws again, each row by itself: where the device works, only those fail that have no token to draw.
-fn one_by_one(sampler: &mut Sampler, logits: &Tensor, rows: &[Row]) -> Result<Vec<Result<Sampled, String>>> {
-    let lost = || format!("drawing {} tokens failed", rows.len());
-    logits.device().synchronize().with_context(lost)?;
+/// Samples each row separately after a batch failed, so that only rows without a valid token fail.
+fn sample_rows(sampler: &mut Sampler, logits: &Tensor, rows: &[Row]) -> Result<Vec<Result<Sampled, String>>> {
+    let failed = || format!("sampling {} tokens failed", rows.len());
+    logits.device().synchronize().with_context(failed)?;
     let one = |(index, row)| {
         let sampled = sampler.sample(&logits.narrow(0, index, 1)?, std::slice::from_ref(row))?;
-        sampled.into_iter().next().context("no token was drawn")
+        sampled.into_iter().next().context("no token was sampled")
     };
     let sampled: Vec<_> =
         rows.iter().enumerate().map(one).map(|one| one.map_err(|e| format!("{e:#}"))).collect();
-    logits.device().synchronize().with_context(lost)?;
+    logits.device().synchronize().with_context(failed)?;
     Ok(sampled)
 }

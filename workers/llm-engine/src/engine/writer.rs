@@ -1,4 +1,4 @@
-//! What goes along with a request's tokens: its text, its random numbers, its grammar, and who listens.
+//! A request's text, random numbers, grammar and events.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,10 +12,10 @@ use crate::sampling::{Row, Sampled};
 use crate::text::{Grammar, Text, TextStream};
 
 use super::sequence::Sequence;
-use super::status::{Place, Shared};
+use super::status::{QueueSlot, Shared};
 
-/// Turns a request's tokens into events. Whatever becomes of it, its stream gets one [`Event::End`] or
-/// [`Event::Error`]: when it is dropped at the latest.
+/// Turns a request's tokens into events. Its stream always receives exactly one [`Event::End`] or
+/// [`Event::Error`], at the latest when the writer is dropped.
 pub(super) struct Writer {
     sampling: Sampling,
     max_tokens: usize,
@@ -24,31 +24,31 @@ pub(super) struct Writer {
     text: Arc<Text>,
     stream: TextStream,
     grammar: Option<Grammar>,
-    /// One number is drawn for each token, in order.
-    generator: StdRng,
+    /// Random generator; each token consumes one number.
+    random: StdRng,
     events: UnboundedSender<Event>,
     cancelled: Arc<AtomicBool>,
     started: bool,
     usage: Usage,
-    /// The last event, sent when the request's blocks are given back.
+    /// Final event, sent after the request's blocks are released.
     ending: Option<Event>,
-    place: Option<Place>,
+    slot: Option<QueueSlot>,
     shared: Arc<Shared>,
 }
 
 impl Writer {
-    /// The request's prompt and its writer; `max_tokens` is what fits and was asked for.
+    /// Splits a request into its prompt and its writer. `max_tokens` is the requested limit, or what fits.
     pub(super) fn new(
         request: Request,
         max_tokens: usize,
         grammar: Option<Grammar>,
         text: &Arc<Text>,
-        place: Place,
+        slot: QueueSlot,
         events: UnboundedSender<Event>,
         cancelled: Arc<AtomicBool>,
     ) -> (Vec<u32>, Self) {
         let Request { prompt, sampling, stop, ignore_eos, logprobs, .. } = request;
-        let generator = StdRng::seed_from_u64(sampling.seed.unwrap_or_else(rand::random));
+        let random = StdRng::seed_from_u64(sampling.seed.unwrap_or_else(rand::random));
         let writer = Self {
             sampling,
             max_tokens,
@@ -57,19 +57,19 @@ impl Writer {
             stream: TextStream::new(text.clone(), stop),
             text: text.clone(),
             grammar,
-            generator,
+            random,
             events,
             cancelled,
             started: false,
             usage: Usage { prompt_tokens: prompt.len(), ..Usage::default() },
             ending: None,
-            shared: place.shared().clone(),
-            place: Some(place),
+            shared: slot.shared().clone(),
+            slot: Some(slot),
         };
         (prompt, writer)
     }
 
-    /// Its first rows are about to be computed, or rows again.
+    /// Announces the start of the computation, once.
     pub(super) fn start(&mut self) {
         if !self.started {
             self.started = true;
@@ -77,44 +77,44 @@ impl Writer {
         }
     }
 
-    /// Whether it has nothing more to write, or nobody who reads.
-    pub(super) fn is_over(&mut self) -> bool {
+    /// Returns true if generation has ended or the client is gone.
+    pub(super) fn is_finished(&mut self) -> bool {
         if self.ending.is_none() && (self.cancelled.load(Ordering::Relaxed) || self.events.is_closed()) {
             self.end(StopReason::Cancelled);
         }
         self.ending.is_some()
     }
 
-    /// What the sampler needs for its next token, behind `prompt` and `written`. Each call draws.
+    /// Returns the sampler's input for the next token. Each call consumes a random number.
     fn row<'a>(&'a mut self, prompt: &'a [u32], written: &'a [u32]) -> Row<'a> {
-        let draw = self.generator.random();
+        let draw = self.random.random();
         let allowed = match self.grammar.as_mut().map(Grammar::allowed) {
             None => None,
             Some(Ok(allowed)) => Some(allowed),
             Some(Err(error)) => {
-                self.ending = Some(fault("grammar", &error));
+                self.ending = Some(error_event("grammar", &error));
                 None
             }
         };
         Row { sampling: &self.sampling, draw, prompt, written, allowed, logprobs: self.logprobs }
     }
 
-    /// Its next token. Whether the token belongs to the text: one that ends it does not.
+    /// Handles the next token. Returns true if the token is part of the text; an end-of-text token is not.
     fn write(&mut self, sampled: Sampled, cached: usize) -> bool {
         if self.ending.is_some() {
             return false;
         }
         self.usage.cached_tokens = cached;
         let token = sampled.token;
-        if !self.ignore_eos && self.text.ends(token) {
+        if !self.ignore_eos && self.text.is_end(token) {
             self.end(StopReason::Stop);
             return false;
         }
         if let Some(Err(error)) = self.grammar.as_mut().map(|grammar| grammar.accept(token)) {
-            self.ending = Some(fault("grammar", &error));
+            self.ending = Some(error_event("grammar", &error));
             return false;
         }
-        // Models have more tokens than their tokenizers, to fill up a size: those add no text.
+        // Ids beyond the tokenizer's vocabulary, which pad the model's, add no text.
         let piece = self.stream.push(token).unwrap_or_default();
         self.usage.completion_tokens += 1;
         self.send(Event::Token { token, text: piece.text, logprob: sampled.logprob, top: sampled.top });
@@ -129,7 +129,7 @@ impl Writer {
         true
     }
 
-    /// Ends with an error.
+    /// Ends generation with an error.
     pub(super) fn fail(&mut self, code: &'static str, message: String) {
         self.ending = Some(Event::Error { code, message });
     }
@@ -138,7 +138,7 @@ impl Writer {
         self.ending = Some(Event::End { text: self.stream.finish(), reason, usage: self.usage });
     }
 
-    /// Whoever is gone need not be told: the next look at [`Self::is_over`] finds out.
+    /// Sends an event. The receiver may be gone, which the next [`Self::is_finished`] notices.
     fn send(&self, event: Event) {
         let _ = self.events.send(event);
     }
@@ -146,7 +146,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        drop(self.place.take());
+        drop(self.slot.take());
         match (self.ending.take(), self.shared.failed()) {
             (Some(ending), _) => self.send(ending),
             (None, Some(failure)) => {
@@ -163,13 +163,13 @@ impl Drop for Writer {
 }
 
 impl Sequence<Writer> {
-    /// What the sampler needs for its next token.
+    /// Returns the sampler's input for the next token.
     pub(super) fn row(&mut self) -> Row<'_> {
         let (prompt, written, writer) = self.parts();
         writer.row(prompt, written)
     }
 
-    /// Its next token, or why none could be drawn; gives back how many its text has more.
+    /// Handles the next token or the sampling error. Returns the number of tokens that were added.
     pub(super) fn write(&mut self, sampled: Result<Sampled, String>) -> usize {
         let sampled = match sampled {
             Ok(sampled) => sampled,
@@ -187,6 +187,6 @@ impl Sequence<Writer> {
     }
 }
 
-fn fault(code: &'static str, error: &anyhow::Error) -> Event {
+fn error_event(code: &'static str, error: &anyhow::Error) -> Event {
     Event::Error { code, message: error_summary(error) }
 }

@@ -2,58 +2,58 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 use candle_flash_attn::{flash_attn_varlen_alibi_windowed_softcap, flash_attn_varlen_paged_windowed};
 
-use super::layers::capped;
-use crate::step::{BLOCK, SequenceStep, Step};
+use super::layers::softcap;
+use crate::step::{BLOCK_SIZE, SequenceStep, Step};
 
-/// Heads that candle-flash-attn takes: multiples of the first up to the second.
+/// Head widths that candle-flash-attn supports: multiples of the first number, up to the second.
 const FLASH_WIDTHS: (usize, usize) = (8, 512);
 
-/// What goes into the scores of a layer.
+/// Parameters of a layer's attention scores.
 #[derive(Clone, Copy, Debug)]
-pub struct Scores {
-    /// Factor.
+pub struct Scoring {
+    /// Scale factor.
     pub scale: f32,
-    /// With c, c tanh(score / c) takes the place of the score.
+    /// Soft cap c: each score is replaced by c · tanh(score / c).
     pub softcap: Option<f32>,
-    /// How many keys a query sees, its own among them.
+    /// Number of keys that a query attends to, including its own; `None` means all before it.
     pub window: Option<usize>,
 }
 
-/// What attention needs to know of a step, made once and shared by all layers.
-pub struct Plan {
-    sequences: Vec<Span>,
-    flash: Option<Flash>,
+/// Attention inputs that depend only on the step, shared by all layers.
+pub struct AttentionPlan {
+    sequences: Vec<SequencePlan>,
+    flash: Option<FlashArguments>,
 }
 
-struct Span {
+struct SequencePlan {
     step: SequenceStep,
-    /// u32 (blocks), where flash attention does not gather them.
+    /// Block table, u32 (blocks), for gathering keys and values without flash attention.
     blocks: Option<Tensor>,
-    /// By window: negative infinity where a query (row) does not see a key (column); none if each sees all.
+    /// Mask of each window: -infinity where a query (row) must not see a key (column). `None` masks nothing.
     masks: Vec<(Option<usize>, Option<Tensor>)>,
 }
 
-/// The arguments of candle-flash-attn.
-struct Flash {
-    /// u32 (sequences + 1): where each sequence's rows begin and end.
+/// Arguments of candle-flash-attn.
+struct FlashArguments {
+    /// Cumulative row counts of the sequences, u32 (sequences + 1).
     rows: Tensor,
-    /// Likewise its keys.
+    /// Cumulative key counts of the sequences, u32 (sequences + 1).
     keys: Tensor,
-    /// u32 (sequences, most blocks of one).
+    /// Block table, u32 (sequences, maximum number of blocks).
     table: Tensor,
     max_rows: usize,
     max_keys: usize,
 }
 
-/// The words that a plan adds to what a step uploads.
-pub struct Words {
+/// Cumulative lengths and block table of a step, uploaded together with its tokens.
+pub struct StepIndices {
     rows: Vec<u32>,
     keys: Vec<u32>,
     table: Vec<u32>,
 }
 
-/// Whether candle-flash-attn computes heads of this width and dtype there.
-fn has_flash(device: &Device, dtype: DType, width: usize) -> bool {
+/// Returns true if candle-flash-attn supports heads of this width and dtype on the device.
+fn supports_flash_attention(device: &Device, dtype: DType, width: usize) -> bool {
     let (step, most) = FLASH_WIDTHS;
     device.is_rocm()
         && matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
@@ -61,15 +61,15 @@ fn has_flash(device: &Device, dtype: DType, width: usize) -> bool {
         && width <= most
 }
 
-/// Blocks of a table's row: a power of two, so that the shapes of a step change seldom while texts grow, and a step of one
-/// row for each text is the same launches for long.
-fn widest(step: &Step) -> usize {
-    let widest = step.sequences.iter().map(|sequence| sequence.context.div_ceil(BLOCK)).max();
-    widest.unwrap_or(0).next_power_of_two()
+/// Returns the width of the block table. It is a power of two, so that the shapes of decoding steps rarely
+/// change while sequences grow, and most steps repeat the same launches.
+fn table_width(step: &Step) -> usize {
+    let table_width = step.sequences.iter().map(|sequence| sequence.context.div_ceil(BLOCK_SIZE)).max();
+    table_width.unwrap_or(0).next_power_of_two()
 }
 
-impl Words {
-    /// Of a step: cumulative lengths and the table of blocks.
+impl StepIndices {
+    /// Computes the cumulative lengths and the block table of a step.
     pub fn of(step: &Step) -> Self {
         let sums = |length: fn(&SequenceStep) -> usize| {
             let sum = |sum: &mut usize, sequence| {
@@ -78,11 +78,11 @@ impl Words {
             };
             std::iter::once(0).chain(step.sequences.iter().scan(0, sum)).collect()
         };
-        let widest = widest(step);
-        // A row's end is never looked at: any block fills it.
+        let table_width = table_width(step);
+        // Entries beyond a sequence's blocks are never read, so any block number can fill them.
         let row = |sequence: &SequenceStep| {
-            let blocks = sequence.blocks.clone().into_iter().take(sequence.context.div_ceil(BLOCK));
-            blocks.chain(std::iter::repeat(0)).take(widest).collect::<Vec<_>>()
+            let blocks = sequence.blocks.clone().into_iter().take(sequence.context.div_ceil(BLOCK_SIZE));
+            blocks.chain(std::iter::repeat(0)).take(table_width).collect::<Vec<_>>()
         };
         Self {
             rows: sums(|sequence| sequence.rows.len()),
@@ -91,18 +91,15 @@ impl Words {
         }
     }
 
-    /// How they follow each other in an upload.
+    /// Returns the vectors in the order of the upload.
     pub fn parts(self) -> [Vec<u32>; 3] {
         [self.rows, self.keys, self.table]
     }
 }
 
-impl Plan {
-    /// Of a step whose [`Words`] lie on the device, `dtype` and `width` being those of heads, and `windows` the different
-    /// ones of the layers.
-    ///
-    /// # Errors
-    /// Where the device fails.
+impl AttentionPlan {
+    /// Creates the inputs for a step from its uploaded [`StepIndices`], the distinct windows of the layers,
+    /// and the dtype and width of the heads.
     pub fn new(
         step: &Step,
         [rows, keys, table]: [Tensor; 3],
@@ -112,42 +109,39 @@ impl Plan {
         let device = rows.device().clone();
         let most = |length: fn(&SequenceStep) -> usize| step.sequences.iter().map(length).max().unwrap_or(0);
         let mut sequences = Vec::with_capacity(step.sequences.len());
-        let flash = has_flash(&device, dtype, width);
-        let widest = table.elem_count() / step.sequences.len().max(1);
+        let flash = supports_flash_attention(&device, dtype, width);
+        let table_width = table.elem_count() / step.sequences.len().max(1);
         for (at, sequence) in step.sequences.iter().enumerate() {
-            let mut span = Span { step: sequence.clone(), blocks: None, masks: Vec::new() };
+            let mut planned = SequencePlan { step: sequence.clone(), blocks: None, masks: Vec::new() };
             if !flash {
-                let blocks = sequence.context.div_ceil(BLOCK);
-                if widest > 0 {
-                    span.blocks = Some(table.narrow(0, at * widest, blocks)?);
+                let blocks = sequence.context.div_ceil(BLOCK_SIZE);
+                if table_width > 0 {
+                    planned.blocks = Some(table.narrow(0, at * table_width, blocks)?);
                 }
                 for &window in windows {
-                    span.masks.push((window, mask(sequence, window, &device)?));
+                    planned.masks.push((window, causal_mask(sequence, window, &device)?));
                 }
             }
-            sequences.push(span);
+            sequences.push(planned);
         }
         let flash = match flash {
-            true => Some(Flash {
+            true => Some(FlashArguments {
                 rows,
                 keys,
                 table: table.reshape((step.sequences.len(), ()))?,
                 max_rows: most(|sequence| sequence.rows.len()),
-                max_keys: widest * BLOCK,
+                max_keys: table_width * BLOCK_SIZE,
             }),
             false => None,
         };
         Ok(Self { sequences, flash })
     }
 
-    /// Queries (rows, heads, width) see the keys of their sequence up to their own position, and give (rows, heads times
-    /// width). Keys and values are the cache's (blocks, [`BLOCK`], key heads, width) if `paged`, else the rows'
-    /// own (rows, key heads, width).
-    ///
-    /// # Errors
-    /// Where the device fails.
-    pub fn attend(&self, scores: Scores, q: &Tensor, [k, v]: [&Tensor; 2], paged: bool) -> Result<Tensor> {
-        let Some(flash) = &self.flash else { return self.attend_plainly(scores, q, [k, v], paged) };
+    /// Computes attention of queries (rows, heads, width) over the keys of their sequence, up to their own
+    /// position. Returns (rows, heads · width). Keys and values are the cache's (blocks, [`BLOCK_SIZE`], key
+    /// heads, width) if `paged`, otherwise the step's own (rows, key heads, width).
+    pub fn attend(&self, scores: Scoring, q: &Tensor, [k, v]: [&Tensor; 2], paged: bool) -> Result<Tensor> {
+        let Some(flash) = &self.flash else { return self.attend_without_flash(scores, q, [k, v], paged) };
         let (left, right) = (scores.window.map(|window| window - 1), Some(0));
         let (rows, keys) = (&flash.rows, &flash.keys);
         let (max_rows, max_keys) = (flash.max_rows, flash.max_keys);
@@ -155,7 +149,7 @@ impl Plan {
         let out = if paged {
             let table = &flash.table;
             flash_attn_varlen_paged_windowed(
-                q, k, v, rows, keys, table, None, max_rows, max_keys, scale, left, right, BLOCK, cap,
+                q, k, v, rows, keys, table, None, max_rows, max_keys, scale, left, right, BLOCK_SIZE, cap,
             )?
         } else {
             let cap = cap.unwrap_or(0.0);
@@ -166,44 +160,44 @@ impl Plan {
         out.flatten_from(1)
     }
 
-    fn attend_plainly(
+    fn attend_without_flash(
         &self,
-        scores: Scores,
+        scores: Scoring,
         q: &Tensor,
         [k, v]: [&Tensor; 2],
         paged: bool,
     ) -> Result<Tensor> {
         let mut out = Vec::with_capacity(self.sequences.len());
-        for span in &self.sequences {
-            let SequenceStep { rows, context, .. } = &span.step;
-            let gathered = |from: &Tensor| match (paged, &span.blocks) {
+        for sequence in &self.sequences {
+            let SequenceStep { rows, context, .. } = &sequence.step;
+            let gathered = |from: &Tensor| match (paged, &sequence.blocks) {
                 (true, Some(blocks)) => from.index_select(blocks, 0)?.flatten(0, 1)?.narrow(0, 0, *context),
-                (true, None) => bail!("attention over the cache of a sequence without blocks"),
+                (true, None) => bail!("paged attention over a sequence without blocks"),
                 (false, _) => from.narrow(0, rows.start, rows.len()),
             };
-            let Some((_, mask)) = span.masks.iter().find(|(window, _)| *window == scores.window) else {
-                bail!("attention with a window of {:?} that no layer has", scores.window)
+            let Some((_, mask)) = sequence.masks.iter().find(|(window, _)| *window == scores.window) else {
+                bail!("no mask was prepared for a window of {:?}", scores.window)
             };
             let q = q.narrow(0, rows.start, rows.len())?;
-            out.push(one(scores, &q, &gathered(k)?, &gathered(v)?, mask.as_ref())?);
+            out.push(attend_one(scores, &q, &gathered(k)?, &gathered(v)?, mask.as_ref())?);
         }
         Tensor::cat(&out, 0)
     }
 }
 
-/// Of one sequence: (rows, heads, width) over (context, key heads, width) twice; computed in f32.
-fn one(scores: Scores, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+/// Attends in f32: queries (rows, heads, width) over keys and values (context, key heads, width).
+fn attend_one(scores: Scoring, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
     let ((rows, heads, width), (context, kv_heads, _)) = (q.dims3()?, k.dims3()?);
     let (group, dtype) = (heads / kv_heads, q.dtype());
     let exact = |x: &Tensor| x.to_dtype(DType::F32);
-    // Heads that share a head of keys become rows of one product.
+    // Query heads that share a key head become rows of one product.
     let q = exact(q)?.reshape((rows, kv_heads, group, width))?.permute((1, 2, 0, 3))?;
     let q = q.reshape((kv_heads, group * rows, width))?;
     let k = exact(k)?.permute((1, 2, 0))?.contiguous()?;
     let v = exact(v)?.transpose(0, 1)?.contiguous()?;
     let mut score = (q.matmul(&k)? * scores.scale as f64)?;
     if let Some(cap) = scores.softcap {
-        score = capped(&score, cap as f64)?;
+        score = softcap(&score, cap as f64)?;
     }
     if let Some(mask) = mask {
         let by_head = score.reshape((kv_heads * group, rows, context))?;
@@ -214,8 +208,8 @@ fn one(scores: Scores, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>
     out.reshape((rows, heads * width))?.to_dtype(dtype)
 }
 
-/// None if every query sees every key.
-fn mask(sequence: &SequenceStep, window: Option<usize>, device: &Device) -> Result<Option<Tensor>> {
+/// Returns `None` if every query attends to every key.
+fn causal_mask(sequence: &SequenceStep, window: Option<usize>, device: &Device) -> Result<Option<Tensor>> {
     let (rows, context) = (sequence.rows.len(), sequence.context);
     let first = context - rows;
     if rows == 1 && window.is_none_or(|window| context <= window) {
@@ -236,16 +230,16 @@ mod tests {
         let sequence = |(row, &context): (usize, &usize)| SequenceStep {
             rows: row..row + 1,
             context,
-            blocks: (0..context.div_ceil(BLOCK) as u32).collect(),
+            blocks: (0..context.div_ceil(BLOCK_SIZE) as u32).collect(),
             logits: true,
         };
         Step { sequences: contexts.iter().enumerate().map(sequence).collect(), ..Step::default() }
     }
 
     #[test]
-    fn shapes_of_a_step_stay_while_texts_grow() {
-        let lengths = |contexts: &[usize]| Words::of(&step(contexts)).parts().map(|part| part.len());
-        let bound = |contexts: &[usize]| widest(&step(contexts)) * BLOCK;
+    fn step_shapes_stay_constant_while_sequences_grow() {
+        let lengths = |contexts: &[usize]| StepIndices::of(&step(contexts)).parts().map(|part| part.len());
+        let bound = |contexts: &[usize]| table_width(&step(contexts)) * BLOCK_SIZE;
         for (short, long) in [([1, 1], [16, 2]), ([65, 3], [128, 100]), ([513, 1], [1024, 1000])] {
             assert_eq!(lengths(&short), lengths(&long));
             assert_eq!(bound(&short), bound(&long));

@@ -1,164 +1,163 @@
-//! What a decoder is made of: sizes and switches, read from config.json or what stands for it.
+//! Sizes and options of a decoder, read from config.json or from equivalent GGUF metadata.
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::parts::Part;
+use super::roles::Role;
 use super::rope::{Rope, Scaling};
 
-/// Positions are counted in f32 where angles are made, which has no odd numbers above this.
-const LARGEST_CONTEXT: usize = 1 << 24;
+/// Maximum context length. Positions are f32 where angles are computed, which is exact up to this number.
+const MAX_CONTEXT: usize = 1 << 24;
 
-/// The function between the two products of a feed-forward layer.
+/// Activation function of a feed-forward layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// x sigmoid(x).
     Silu,
-    /// x times the normal distribution below x, approximated by tanh.
+    /// GELU, approximated with tanh.
     GeluTanh,
 }
 
-/// Norms of a layer, each by the tensor that files have for it: before and behind attention, before and behind
-/// feed-forward; `None` where there is none.
-pub type Norms = [Option<Part>; 4];
+/// Norms of a layer: before and after attention, before and after feed-forward; `None` where absent.
+pub type Norms = [Option<Role>; 4];
 
-/// Norms before attention and before feed-forward.
-const NORMS_BEFORE: Norms = [Some(Part::AttentionNorm), None, Some(Part::MlpNorm), None];
+/// Layers with pre-norms only.
+const PRE_NORMS: Norms = [Some(Role::AttentionNorm), None, Some(Role::MlpNorm), None];
 
-/// A decoder's sizes and switches.
+/// Sizes and options of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderConfig {
-    /// Width of the state.
+    /// Hidden size.
     pub hidden: usize,
-    /// Width between the products of a feed-forward layer.
+    /// Width inside the feed-forward layers.
     pub intermediate: usize,
-    /// Heads of queries.
+    /// Number of query heads.
     pub heads: usize,
-    /// Heads of keys and values, which divides `heads`.
+    /// Number of key and value heads, which divides `heads`.
     pub kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
-    /// Positions that a sequence may have.
+    /// Maximum number of positions of a sequence.
     pub context: usize,
-    /// For each layer how many keys a query sees, its own among them; none sees all before it.
+    /// Number of keys that a query of each layer attends to, including its own; `None` means no limit.
     pub windows: Vec<Option<usize>>,
-    /// Angles of layers without a window, and of all if `local_rope` is none.
+    /// Rotary parameters of layers without a window, and of all layers if `local_rope` is `None`.
     pub rope: Rope,
-    /// Angles of layers with a window.
+    /// Rotary parameters of layers with a window.
     pub local_rope: Option<Rope>,
-    /// Angles turn neighbours, not elements of both halves.
+    /// If true, rotary pairs are neighboring elements; otherwise they are elements of both halves.
     pub interleaved: bool,
-    /// Added to the mean square in norms.
+    /// Epsilon that norms add to the mean square.
     pub norm_eps: f64,
-    /// Norms multiply by 1 + their weights.
+    /// If true, norms multiply by 1 + weight.
     pub norm_plus_one: bool,
     /// Norms of each layer.
     pub norms: Norms,
-    /// Queries and keys are normed, head by head.
+    /// If true, each head's queries and keys are normalized.
     pub qk_norm: bool,
-    /// The products that make queries, keys and values have biases.
+    /// If true, the query, key and value projections have biases.
     pub qkv_bias: bool,
-    /// The product behind attention has one.
+    /// If true, the output projection of attention has a bias.
     pub output_bias: bool,
-    /// Products of feed-forward layers have biases.
+    /// If true, the projections of feed-forward layers have biases.
     pub mlp_bias: bool,
-    /// Files hold queries, keys and values as one matrix, and gate and up as one.
+    /// If true, files store queries, keys and values as one matrix, and gate and up as another.
     pub fused: bool,
-    /// Of feed-forward layers.
+    /// Activation of feed-forward layers.
     pub activation: Activation,
-    /// Embeddings are multiplied by it.
+    /// Factor of embeddings.
     pub embedding_scale: Option<f64>,
-    /// Scores are.
+    /// Factor of attention scores.
     pub attention_scale: f32,
-    /// With c, c tanh(score / c) takes the place of the score.
+    /// Soft cap c of attention scores: each is replaced by c · tanh(score / c).
     pub attention_softcap: Option<f32>,
-    /// Likewise of logits.
+    /// Soft cap of logits.
     pub logit_softcap: Option<f64>,
-    /// The embedding's matrix also makes the logits.
-    pub tied: bool,
+    /// If true, the embedding table is also the output head.
+    pub tied_embeddings: bool,
 }
 
-/// Which layers have a window, if the model has one.
-pub type Slides = Box<dyn Fn(usize) -> bool>;
+/// Predicate of the layer index: true for layers with a window, if the model has one.
+pub type WindowPredicate = Box<dyn Fn(usize) -> bool>;
 
-/// A family of models: a row of [`FAMILIES`](super::families::FAMILIES).
+/// A model family: a row of [`FAMILIES`](super::families::FAMILIES).
 pub struct Family {
-    /// As people call it.
+    /// Display name.
     pub name: &'static str,
-    /// In `"architectures"` of config.json.
+    /// Names in `"architectures"` of config.json.
     pub architectures: &'static [&'static str],
-    /// `"model_type"` of config.json.
+    /// Names in `"model_type"` of config.json.
     pub model_types: &'static [&'static str],
-    /// `general.architecture` of GGUF. Mistral's files call themselves llama.
+    /// Name in `general.architecture` of GGUF. Mistral's files use `llama`.
     pub gguf: Option<&'static str>,
-    /// Values that transformers takes where config.json has none.
+    /// JSON object of transformers' defaults for fields that config.json omits.
     pub defaults: &'static str,
-    /// Which layers have a window.
-    pub slides: fn(&Fields) -> Result<Slides>,
-    /// Sets what all models of the family have, which config.json does not say.
-    pub switches: fn(&mut DecoderConfig, &Fields) -> Result<()>,
+    /// Returns the predicate for layers with a window.
+    pub windowed_layers: fn(&Fields) -> Result<WindowPredicate>,
+    /// Sets options that all models of the family share and config.json does not contain.
+    pub configure: fn(&mut DecoderConfig, &Fields) -> Result<()>,
 }
 
-/// config.json with what its family takes where it says nothing.
+/// Fields of a config.json, with the defaults of its family.
 pub struct Fields<'a> {
     config: &'a Value,
     defaults: Value,
 }
 
 impl Fields<'_> {
-    /// None where there is null, and no default stands for what is not there at all.
+    /// Returns a field or its default. Returns `None` for an explicit null.
     pub fn value(&self, key: &str) -> Option<&Value> {
-        let said = self.config.get(key).or_else(|| self.defaults.get(key));
-        said.filter(|value| !value.is_null())
+        let value = self.config.get(key).or_else(|| self.defaults.get(key));
+        value.filter(|value| !value.is_null())
     }
 
-    /// A whole number.
+    /// Returns a non-negative integer.
     pub fn size(&self, key: &str) -> Result<Option<usize>> {
         let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok());
         let read =
-            |value: &Value| size(value).with_context(|| format!("{key:?} is no whole number: it is {value}"));
+            |value: &Value| size(value).with_context(|| format!("{key:?} is no whole number, but {value}"));
         self.value(key).map(read).transpose()
     }
 
-    /// A whole number that has to be there, at least 1.
-    pub fn needed(&self, key: &str) -> Result<usize> {
+    /// Returns a required integer of at least 1.
+    pub fn required(&self, key: &str) -> Result<usize> {
         let size = self.size(key)?.with_context(|| format!("{key:?} is missing"))?;
         ensure!(size > 0, "{key:?} is 0");
         Ok(size)
     }
 
-    /// A number.
+    /// Returns a number.
     pub fn number(&self, key: &str) -> Result<Option<f64>> {
         let read =
-            |value: &Value| value.as_f64().with_context(|| format!("{key:?} is no number: it is {value}"));
+            |value: &Value| value.as_f64().with_context(|| format!("{key:?} is no number, but {value}"));
         self.value(key).map(read).transpose()
     }
 
-    /// Whether it says true.
+    /// Returns true if the field is `true`.
     pub fn flag(&self, key: &str) -> bool {
         self.value(key) == Some(&Value::Bool(true))
     }
 }
 
 impl DecoderConfig {
-    /// What a config.json says, or the metadata of a GGUF file written like one.
+    /// Reads a config.json, or GGUF metadata converted to its fields.
     ///
     /// # Errors
-    /// Fields that are missing, of the wrong type or do not fit each other, and what no decoder here can do.
-    pub fn of(family: &Family, config: &Value) -> Result<Self> {
+    /// Returns an error for missing, mistyped or inconsistent fields, and for unsupported options.
+    pub fn from_json(family: &Family, config: &Value) -> Result<Self> {
         let defaults = serde_json::from_str(family.defaults)?;
         let fields = Fields { config, defaults };
-        let (hidden, heads) = (fields.needed("hidden_size")?, fields.needed("num_attention_heads")?);
+        let (hidden, heads) = (fields.required("hidden_size")?, fields.required("num_attention_heads")?);
         let kv_heads = fields.size("num_key_value_heads")?.unwrap_or(heads);
         ensure!(
             kv_heads > 0 && heads.is_multiple_of(kv_heads),
-            "{heads} heads cannot share {kv_heads} heads of keys and values"
+            "{heads} heads cannot share {kv_heads} heads of keys and values: the first number must be a multiple of the second"
         );
         let head_dim = match fields.size("head_dim")? {
             Some(width) => width,
             None => {
                 ensure!(
                     hidden.is_multiple_of(heads),
-                    "a width of {hidden} does not divide into {heads} heads"
+                    "a width of {hidden} is not divisible by {heads} heads"
                 );
                 hidden / heads
             }
@@ -167,25 +166,25 @@ impl DecoderConfig {
             Some(share) => share,
             None => fields.number("partial_rotary_factor")?.unwrap_or(1.0),
         };
-        let turned = (head_dim as f64 * share).round() as usize;
+        let rotary_dim = (head_dim as f64 * share).round() as usize;
         ensure!(
-            (2..=head_dim).contains(&turned) && turned.is_multiple_of(2),
-            "of heads of {head_dim} elements {turned} cannot be turned in pairs"
+            (2..=head_dim).contains(&rotary_dim) && rotary_dim.is_multiple_of(2),
+            "heads of {head_dim} elements cannot rotate {rotary_dim} of them: elements rotate in pairs, at least one"
         );
-        let context = fields.needed("max_position_embeddings")?;
-        let rope = rope(&fields, turned, context)?;
-        let context = context.max(rope.scaling.reach());
+        let context = fields.required("max_position_embeddings")?;
+        let rope = rope(&fields, rotary_dim, context)?;
+        let context = context.max(rope.scaling.extended_context());
         ensure!(
-            context <= LARGEST_CONTEXT,
-            "a context of {context} positions is more than {LARGEST_CONTEXT}"
+            context <= MAX_CONTEXT,
+            "a context of {context} positions exceeds the limit of {MAX_CONTEXT}"
         );
         let attention_bias = fields.flag("attention_bias");
-        // Gemma's published files have "hidden_act": "gelu", which transformers does not use.
+        // Gemma's published files have "hidden_act": "gelu", which transformers ignores.
         let activation = fields.value("hidden_activation").or(fields.defaults.get("hidden_activation"));
         let activation = activation.or_else(|| fields.value("hidden_act"));
         let mut decoder = Self {
             hidden,
-            intermediate: fields.needed("intermediate_size")?,
+            intermediate: fields.required("intermediate_size")?,
             heads,
             kv_heads,
             head_dim,
@@ -196,7 +195,7 @@ impl DecoderConfig {
             interleaved: fields.flag("interleaved"),
             norm_eps: fields.number("rms_norm_eps")?.context("\"rms_norm_eps\" is missing")?,
             norm_plus_one: false,
-            norms: NORMS_BEFORE,
+            norms: PRE_NORMS,
             qk_norm: false,
             qkv_bias: attention_bias,
             output_bias: attention_bias,
@@ -205,47 +204,48 @@ impl DecoderConfig {
             activation: match activation.and_then(Value::as_str) {
                 None | Some("silu" | "swish") => Activation::Silu,
                 Some("gelu_pytorch_tanh" | "gelu_new") => Activation::GeluTanh,
-                Some(other) => bail!("the activation {other:?} is not known: silu and gelu_pytorch_tanh are"),
+                Some(other) => bail!("the activation {other:?} is not known; use silu or gelu_pytorch_tanh"),
             },
             embedding_scale: None,
             attention_scale: (head_dim as f64).powf(-0.5) as f32,
             attention_softcap: fields.number("attn_logit_softcapping")?.map(|cap| cap as f32),
             logit_softcap: fields.number("final_logit_softcapping")?,
-            tied: fields.flag("tie_word_embeddings"),
+            tied_embeddings: fields.flag("tie_word_embeddings"),
         };
-        (family.switches)(&mut decoder, &fields)?;
+        (family.configure)(&mut decoder, &fields)?;
         Ok(decoder)
     }
 
-    /// Elements of a position's keys in one layer, and of its values.
+    /// Returns the number of elements of one position's keys in a layer; values have as many.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
     }
 }
 
 fn windows(fields: &Fields, family: &Family) -> Result<Vec<Option<usize>>> {
-    let layers = fields.needed("num_hidden_layers")?;
-    // More would be allocated for before any of their tensors is looked for.
-    ensure!(layers <= 4096, "{layers} layers are more than any model has");
-    // Converters to GGUF write 0 where there is none.
+    let layers = fields.required("num_hidden_layers")?;
+    // Rejected early, because layers are allocated before their tensors are looked up.
+    ensure!(layers <= 4096, "{layers} layers exceed the limit of 4096, more than any model has");
+    // Converters to GGUF write 0 for models without a window.
     let window = fields.size("sliding_window")?.filter(|window| *window > 0);
     if let Some(types) = fields.value("layer_types").and_then(Value::as_array) {
-        ensure!(types.len() == layers, "\"layer_types\" are {}, the layers {layers}", types.len());
+        ensure!(types.len() == layers, "\"layer_types\" has {} entries for {layers} layers", types.len());
         let window = |kind: &Value| match kind.as_str() {
             Some("full_attention") => Ok(None),
-            Some("sliding_attention") => {
-                window.map(Some).context("\"layer_types\" slide without a \"sliding_window\"")
-            }
-            _ => bail!("\"layer_types\" has {kind}; full_attention and sliding_attention are known"),
+            Some("sliding_attention") => window
+                .map(Some)
+                .context("\"layer_types\" has sliding_attention, but \"sliding_window\" is missing"),
+            _ => bail!("\"layer_types\" has {kind}; use full_attention or sliding_attention"),
         };
         return types.iter().map(window).collect();
     }
-    let slides = (family.slides)(fields)?;
-    Ok((0..layers).map(|layer| window.filter(|_| slides(layer))).collect())
+    let windowed_layers = (family.windowed_layers)(fields)?;
+    Ok((0..layers).map(|layer| window.filter(|_| windowed_layers(layer))).collect())
 }
 
-/// Of `rope_theta` and `rope_scaling`, or of `rope_parameters`, which has both, some of them for each kind of layer.
-fn rope(fields: &Fields, turned: usize, context: usize) -> Result<Rope> {
+/// Reads `rope_theta` and `rope_scaling`, or `rope_parameters`, which contains both, possibly by kind of
+/// layer.
+fn rope(fields: &Fields, rotary_dim: usize, context: usize) -> Result<Rope> {
     let parameters = rope_parameters(fields);
     let scaling = fields.value("rope_scaling").or(parameters);
     let theta = match parameters.and_then(|parameters| parameters["rope_theta"].as_f64()) {
@@ -254,13 +254,15 @@ fn rope(fields: &Fields, turned: usize, context: usize) -> Result<Rope> {
     };
     let original = fields.size("original_max_position_embeddings")?;
     let scaling = match scaling {
-        Some(scaling) => Scaling::of(scaling, original, context, turned / 2).context("\"rope_scaling\"")?,
+        Some(scaling) => {
+            Scaling::from_json(scaling, original, context, rotary_dim / 2).context("\"rope_scaling\"")?
+        }
         None => Scaling::None,
     };
-    Ok(Rope { theta, turned, scaling })
+    Ok(Rope { theta, rotary_dim, scaling })
 }
 
-/// Those of layers without a window.
+/// Returns the `rope_parameters` of layers without a window.
 fn rope_parameters<'a>(fields: &'a Fields) -> Option<&'a Value> {
     fields.value("rope_parameters").map(|all| all.get("full_attention").unwrap_or(all))
 }

@@ -1,15 +1,15 @@
-//! The decoder: one code for every family, for one sequence and for many.
+//! Decoder of all model families, over a batch of sequences.
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Error, Tensor, bail};
 
-use super::attention::{Plan, Scores, Words};
+use super::attention::{AttentionPlan, Scoring, StepIndices};
 use super::cache::{Cache, Slots};
 use super::config::DecoderConfig;
-use super::layers::{Embedding, GateUp, Linear, Mlp, Norm, capped};
-use super::parts::Part;
-use super::rope::{Angles, Table};
-use super::weights::{Piece, Weights};
-use crate::step::{BLOCK, Capacity, SequenceStep, Step, StepModel};
+use super::layers::{Embedding, GateUp, Linear, Mlp, Norm, softcap};
+use super::roles::Role;
+use super::rope::{RotaryTable, RowAngles};
+use super::weights::{TensorRows, Weights};
+use crate::step::{BLOCK_SIZE, Capacity, SequenceStep, Step, StepModel};
 
 struct Layer {
     attention_norm: Option<Norm>,
@@ -23,12 +23,12 @@ struct Layer {
     mlp_norm: Option<Norm>,
     mlp: Mlp,
     mlp_post_norm: Option<Norm>,
-    scores: Scores,
-    /// Which of the tables turns its rows.
-    table: usize,
+    scores: Scoring,
+    /// Index of the rotary table for this layer.
+    rotary_table: usize,
 }
 
-/// Embedding, layers, last norm and head.
+/// A decoder: embedding, layers, final norm and output head.
 pub struct Decoder {
     config: DecoderConfig,
     device: Device,
@@ -37,18 +37,18 @@ pub struct Decoder {
     layers: Vec<Layer>,
     norm: Norm,
     head: Linear,
-    /// Angles, of the whole context, then of windows.
-    tables: Vec<Table>,
-    /// The different windows of the layers.
+    /// Rotary tables: for layers with full attention, then for layers with a window.
+    tables: Vec<RotaryTable>,
+    /// Distinct windows of the layers.
     windows: Vec<Option<usize>>,
     cache: Cache,
 }
 
-/// What layers share in a step.
-struct Shared {
-    angles: Vec<Angles>,
-    plan: Plan,
-    /// Where keys and values go; none if they are not kept.
+/// Inputs that all layers of a step share.
+struct StepContext {
+    angles: Vec<RowAngles>,
+    plan: AttentionPlan,
+    /// Cache slots of keys and values; `None` if they are not kept.
     slots: Option<Slots>,
 }
 
@@ -65,37 +65,39 @@ impl Layer {
         let (queries, keys) = (config.heads * head_dim, config.kv_width());
         let pieces = match config.fused {
             true => {
-                let of = queries + 2 * keys;
-                let rows = [0..queries, queries..queries + keys, queries + keys..of];
-                rows.map(|rows| Piece { part: Part::QueryKeyValue, rows, of })
+                let total_rows = queries + 2 * keys;
+                let rows = [0..queries, queries..queries + keys, queries + keys..total_rows];
+                rows.map(|rows| TensorRows { role: Role::QueryKeyValue, rows, total_rows })
             }
-            false => [(Part::Query, queries), (Part::Key, keys), (Part::Value, keys)]
-                .map(|(part, rows)| Piece::whole(part, rows)),
+            false => [(Role::Query, queries), (Role::Key, keys), (Role::Value, keys)]
+                .map(|(role, rows)| TensorRows::whole(role, rows)),
         };
         let [query, key, value] = pieces.map(|piece| weights.linear(at, &[piece], hidden, config.qkv_bias));
         let (query, key, value) = (query?, key?, value?);
         let (query_norm, key_norm) = match config.qk_norm {
             true => (
-                Some(norm(weights, Part::QueryNorm, head_dim)?),
-                Some(norm(weights, Part::KeyNorm, head_dim)?),
+                Some(norm(weights, Role::QueryNorm, head_dim)?),
+                Some(norm(weights, Role::KeyNorm, head_dim)?),
             ),
             false => (None, None),
         };
         let output =
-            weights.linear(at, &[Piece::whole(Part::Output, hidden)], queries, config.output_bias)?;
+            weights.linear(at, &[TensorRows::whole(Role::Output, hidden)], queries, config.output_bias)?;
         let gate_up = match config.fused {
-            true => vec![Piece::whole(Part::GateUp, 2 * intermediate)],
-            false => [Part::Gate, Part::Up].map(|part| Piece::whole(part, intermediate)).to_vec(),
+            true => vec![TensorRows::whole(Role::GateUp, 2 * intermediate)],
+            false => [Role::Gate, Role::Up].map(|role| TensorRows::whole(role, intermediate)).to_vec(),
         };
         let gate_up = match &gate_up[..] {
-            [gate, up] if !weights.alike(at, &gate_up)? => {
-                let mut linear =
-                    |piece: &Piece| weights.linear(at, std::slice::from_ref(piece), hidden, config.mlp_bias);
-                GateUp::Two(linear(gate)?, linear(up)?)
+            [gate, up] if !weights.same_format(at, &gate_up)? => {
+                let mut linear = |piece: &TensorRows| {
+                    weights.linear(at, std::slice::from_ref(piece), hidden, config.mlp_bias)
+                };
+                GateUp::Separate(linear(gate)?, linear(up)?)
             }
-            pieces => GateUp::One(weights.linear(at, pieces, hidden, config.mlp_bias)?),
+            pieces => GateUp::Fused(weights.linear(at, pieces, hidden, config.mlp_bias)?),
         };
-        let down = weights.linear(at, &[Piece::whole(Part::Down, hidden)], intermediate, config.mlp_bias)?;
+        let down =
+            weights.linear(at, &[TensorRows::whole(Role::Down, hidden)], intermediate, config.mlp_bias)?;
         let window = config.windows[index];
         Ok(Self {
             attention_norm: attention_norm?,
@@ -109,21 +111,21 @@ impl Layer {
             mlp_norm: mlp_norm?,
             mlp: Mlp { gate_up, down, activation: config.activation },
             mlp_post_norm: mlp_post_norm?,
-            scores: Scores { scale: config.attention_scale, softcap: config.attention_softcap, window },
-            table: (config.local_rope.is_some() && window.is_some()) as usize,
+            scores: Scoring { scale: config.attention_scale, softcap: config.attention_softcap, window },
+            rotary_table: (config.local_rope.is_some() && window.is_some()) as usize,
         })
     }
 }
 
-fn maybe(norm: &Option<Norm>, x: Tensor) -> candle_core::Result<Tensor> {
+fn apply_norm(norm: &Option<Norm>, x: Tensor) -> candle_core::Result<Tensor> {
     match norm {
         Some(norm) => norm.forward(&x),
         None => Ok(x),
     }
 }
 
-/// `x` behind a norm, if there is one.
-fn before(norm: &Option<Norm>, x: &Tensor) -> candle_core::Result<Tensor> {
+/// Applies a norm, if there is one.
+fn normed(norm: &Option<Norm>, x: &Tensor) -> candle_core::Result<Tensor> {
     match norm {
         Some(norm) => norm.forward(x),
         None => Ok(x.clone()),
@@ -131,10 +133,10 @@ fn before(norm: &Option<Norm>, x: &Tensor) -> candle_core::Result<Tensor> {
 }
 
 impl Decoder {
-    /// Reads the weights of a decoder, whose states and cache of `blocks` blocks are `dtype`.
+    /// Loads the weights, and allocates a cache of `blocks` blocks. States and cache are `dtype`.
     ///
     /// # Errors
-    /// Names the file and the tensor that is missing or has another shape; says if there is no memory.
+    /// Returns an error that names the file and the invalid tensor, or if memory runs out.
     pub fn load(
         config: DecoderConfig,
         weights: &mut Weights,
@@ -148,15 +150,17 @@ impl Decoder {
         let layers = 0..config.windows.len();
         let layers =
             layers.map(|layer| Layer::load(&config, weights, layer, dtype)).collect::<Result<Vec<_>>>()?;
-        let norm = weights.norm(None, Part::Norm, config.hidden)?;
+        let norm = weights.norm(None, Role::Norm, config.hidden)?;
         let norm = Norm::new(norm, config.norm_plus_one, config.norm_eps, dtype)?;
-        let head = match config.tied {
+        let head = match config.tied_embeddings {
             true => embedding.head(),
-            false => weights.linear(None, &[Piece::whole(Part::Head, vocabulary)], config.hidden, false)?,
+            false => {
+                weights.linear(None, &[TensorRows::whole(Role::Head, vocabulary)], config.hidden, false)?
+            }
         };
-        let table = |rope| Table::new(rope, config.interleaved, config.context, dtype, device);
+        let table = |rope| RotaryTable::new(rope, config.interleaved, config.context, dtype, device);
         let tables = std::iter::once(&config.rope).chain(&config.local_rope).map(table);
-        let tables = tables.collect::<candle_core::Result<_>>().context("tables of angles")?;
+        let tables = tables.collect::<candle_core::Result<_>>().context("rotary tables")?;
         let mut windows: Vec<Option<usize>> = Vec::new();
         for window in &config.windows {
             if !windows.contains(window) {
@@ -164,59 +168,59 @@ impl Decoder {
             }
         }
         let cache = Cache::new(&config, blocks, dtype, device)
-            .with_context(|| format!("a cache of {blocks} blocks of {BLOCK} tokens"))?;
+            .with_context(|| format!("cannot allocate a cache of {blocks} blocks of {BLOCK_SIZE} tokens"))?;
         let device = device.clone();
         Ok(Self { config, device, dtype, embedding, layers, norm, head, tables, windows, cache })
     }
 
-    /// Its sizes and switches.
+    /// Returns the configuration.
     pub fn config(&self) -> &DecoderConfig {
         &self.config
     }
 
-    /// All words of a step in one copy to the device, apart again.
-    fn upload<const N: usize>(&self, words: [Vec<u32>; N]) -> candle_core::Result<[Tensor; N]> {
-        let lengths = words.each_ref().map(Vec::len);
-        let all = Tensor::from_vec(words.concat(), lengths.iter().sum::<usize>(), &self.device)?;
+    /// Uploads several vectors in one copy, and returns a view of each.
+    fn upload<const N: usize>(&self, vectors: [Vec<u32>; N]) -> candle_core::Result<[Tensor; N]> {
+        let lengths = vectors.each_ref().map(Vec::len);
+        let all = Tensor::from_vec(vectors.concat(), lengths.iter().sum::<usize>(), &self.device)?;
         let mut parts = Vec::with_capacity(N);
         let mut start = 0;
         for length in lengths {
             parts.push(all.narrow(0, start, length)?);
             start += length;
         }
-        parts.try_into().map_err(|_| Error::Msg(format!("{N} parts of a step's words")))
+        parts.try_into().map_err(|_| Error::Msg(format!("internal error: expected {N} parts of an upload")))
     }
 
-    /// The state behind the last layer, (rows, width), of tokens and positions u32 (rows).
-    fn states(&self, tokens: &Tensor, shared: &Shared) -> candle_core::Result<Tensor> {
+    /// Computes the hidden states after the last layer, (rows, width), from u32 tokens (rows).
+    fn states(&self, tokens: &Tensor, shared: &StepContext) -> candle_core::Result<Tensor> {
         let mut x = self.embedding.forward(tokens)?;
         if let Some(scale) = self.config.embedding_scale {
             x = (x * scale)?;
         }
         for (index, layer) in self.layers.iter().enumerate() {
-            let attended = self.attend(index, layer, &before(&layer.attention_norm, &x)?, shared)?;
-            x = (x + maybe(&layer.attention_post_norm, attended)?)?;
-            let fed = layer.mlp.forward(&before(&layer.mlp_norm, &x)?)?;
-            x = (x + maybe(&layer.mlp_post_norm, fed)?)?;
+            let attention_out = self.attention(index, layer, &normed(&layer.attention_norm, &x)?, shared)?;
+            x = (x + apply_norm(&layer.attention_post_norm, attention_out)?)?;
+            let mlp_out = layer.mlp.forward(&normed(&layer.mlp_norm, &x)?)?;
+            x = (x + apply_norm(&layer.mlp_post_norm, mlp_out)?)?;
         }
         Ok(x)
     }
 
-    fn attend(
+    fn attention(
         &self,
         index: usize,
         layer: &Layer,
         x: &Tensor,
-        shared: &Shared,
+        shared: &StepContext,
     ) -> candle_core::Result<Tensor> {
         let DecoderConfig { heads, kv_heads, head_dim, .. } = self.config;
         let rows = x.dim(0)?;
         let by_head = |x: Tensor, heads| x.reshape((rows, heads, head_dim));
-        let q = maybe(&layer.query_norm, by_head(layer.query.forward(x)?, heads)?)?;
-        let k = maybe(&layer.key_norm, by_head(layer.key.forward(x)?, kv_heads)?)?;
+        let q = apply_norm(&layer.query_norm, by_head(layer.query.forward(x)?, heads)?)?;
+        let k = apply_norm(&layer.key_norm, by_head(layer.key.forward(x)?, kv_heads)?)?;
         let v = by_head(layer.value.forward(x)?, kv_heads)?;
-        let angles = &shared.angles[layer.table];
-        let (q, k) = (angles.turn(&q)?, angles.turn(&k)?);
+        let angles = &shared.angles[layer.rotary_table];
+        let (q, k) = (angles.rotate(&q)?, angles.rotate(&k)?);
         let out = match &shared.slots {
             Some(slots) => {
                 self.cache.write(index, slots, [&k, &v])?;
@@ -228,18 +232,18 @@ impl Decoder {
         layer.output.forward(&out)
     }
 
-    fn shared(
+    fn step_context(
         &self,
         step: &Step,
         positions: &Tensor,
         slots: Option<Slots>,
-        words: [Tensor; 3],
-    ) -> candle_core::Result<Shared> {
-        let angles = self.tables.iter().map(|table| table.at(positions));
+        indices: [Tensor; 3],
+    ) -> candle_core::Result<StepContext> {
+        let angles = self.tables.iter().map(|table| table.lookup(positions));
         let heads = (self.dtype, self.config.head_dim);
-        Ok(Shared {
+        Ok(StepContext {
             angles: angles.collect::<candle_core::Result<_>>()?,
-            plan: Plan::new(step, words, &self.windows, heads)?,
+            plan: AttentionPlan::new(step, indices, &self.windows, heads)?,
             slots,
         })
     }
@@ -247,31 +251,31 @@ impl Decoder {
     fn logits(&self, states: &Tensor) -> candle_core::Result<Tensor> {
         let logits = self.head.forward(&self.norm.forward(states)?)?.to_dtype(DType::F32)?;
         match self.config.logit_softcap {
-            Some(cap) => capped(&logits, cap),
+            Some(cap) => softcap(&logits, cap),
             None => Ok(logits),
         }
     }
 
-    /// What would be a fault of the device, or silently wrong, is refused before anything is computed.
-    fn accept(&self, step: &Step) -> candle_core::Result<()> {
+    /// Rejects invalid steps, which would cause a device fault or silently wrong results.
+    fn validate(&self, step: &Step) -> candle_core::Result<()> {
         let Capacity { vocabulary, context, blocks } = self.capacity();
         let rows = step.tokens.len();
         if [step.positions.len(), step.slots.len()] != [rows; 2] {
             bail!(
-                "a step of {rows} tokens, {} positions and {} slots",
+                "invalid step: {rows} tokens, but {} positions and {} slots",
                 step.positions.len(),
                 step.slots.len()
             )
         }
-        let within =
-            |words: &[u32], limit: usize| words.iter().find(|word| **word as usize >= limit).copied();
-        for (name, words, limit) in [
+        let first_out_of_range =
+            |values: &[u32], limit: usize| values.iter().find(|value| **value as usize >= limit).copied();
+        for (name, values, limit) in [
             ("token", &step.tokens, vocabulary),
             ("position", &step.positions, context),
-            ("slot", &step.slots, blocks * BLOCK),
+            ("slot", &step.slots, blocks * BLOCK_SIZE),
         ] {
-            if let Some(word) = within(words, limit) {
-                bail!("a step with {name} {word}, of {limit}")
+            if let Some(value) = first_out_of_range(values, limit) {
+                bail!("invalid step: {name} {value} is not below {limit}")
             }
         }
         let mut next = 0;
@@ -279,16 +283,16 @@ impl Decoder {
             let SequenceStep { rows, context, blocks: own, .. } = sequence;
             let last = step.positions.get(rows.end.wrapping_sub(1)).map(|last| *last as usize + 1);
             if rows.start != next || rows.is_empty() || rows.len() > *context || last != Some(*context) {
-                bail!("a step with a sequence of rows {rows:?} behind {next}, of {context} positions")
+                bail!("invalid step: a sequence has rows {rows:?} after row {next}, and {context} positions")
             }
-            let needed = context.div_ceil(BLOCK);
-            if own.len() < needed || within(own, blocks).is_some() {
-                bail!("a step with a sequence of {context} positions in blocks {own:?}, of {blocks}")
+            let needed = context.div_ceil(BLOCK_SIZE);
+            if own.len() < needed || first_out_of_range(own, blocks).is_some() {
+                bail!("invalid step: {context} positions in blocks {own:?} of a cache of {blocks} blocks")
             }
             next = rows.end;
         }
         if next != rows {
-            bail!("a step of {rows} tokens, of which sequences have {next}")
+            bail!("invalid step: {rows} tokens, but the sequences have {next} rows")
         }
         Ok(())
     }
@@ -299,13 +303,13 @@ impl StepModel for Decoder {
         let blocks = self.cache.blocks();
         Capacity {
             vocabulary: self.embedding.vocabulary().unwrap_or(0),
-            context: self.config.context.min(blocks * BLOCK),
+            context: self.config.context.min(blocks * BLOCK_SIZE),
             blocks,
         }
     }
 
     fn step(&mut self, step: &Step) -> candle_core::Result<Tensor> {
-        self.accept(step)?;
+        self.validate(step)?;
         let wanted = step.sequences.iter().filter(|sequence| sequence.logits);
         let wanted: Vec<u32> = wanted.map(|sequence| sequence.rows.end as u32 - 1).collect();
         let (rows, wanted_rows) = (step.tokens.len(), wanted.len());
@@ -313,13 +317,13 @@ impl StepModel for Decoder {
         if rows == 0 {
             return none();
         }
-        let [row_sums, key_sums, table] = Words::of(step).parts();
+        let [cu_rows, cu_keys, table] = StepIndices::of(step).parts();
         let copies = [step.tokens.clone(), step.positions.clone(), step.slots.clone()];
         let [tokens, positions, slots] = copies;
-        let [tokens, positions, slots, row_sums, key_sums, table, wanted] =
-            self.upload([tokens, positions, slots, row_sums, key_sums, table, wanted])?;
+        let [tokens, positions, slots, cu_rows, cu_keys, table, wanted] =
+            self.upload([tokens, positions, slots, cu_rows, cu_keys, table, wanted])?;
         let slots = self.cache.slots(&slots, &self.config)?;
-        let shared = self.shared(step, &positions, Some(slots), [row_sums, key_sums, table])?;
+        let shared = self.step_context(step, &positions, Some(slots), [cu_rows, cu_keys, table])?;
         let mut states = self.states(&tokens, &shared)?;
         if wanted_rows == 0 {
             return none();
@@ -343,20 +347,20 @@ impl StepModel for Decoder {
         for prompt in prompts {
             let (rows, limit) = (prompt.len(), self.config.context);
             if rows == 0 || rows > limit {
-                bail!("a prompt of {rows} tokens; 1 to {limit} can be embedded")
+                bail!("cannot embed a prompt of {rows} tokens; it must have 1 to {limit}")
             }
             let vocabulary = self.embedding.vocabulary()?;
             if let Some(token) = prompt.iter().find(|token| **token as usize >= vocabulary) {
-                bail!("a prompt with token {token}, of {vocabulary}")
+                bail!("cannot embed token {token}: the vocabulary has {vocabulary} tokens")
             }
             let sequence = SequenceStep { rows: 0..rows, context: rows, blocks: Vec::new(), logits: false };
             let positions: Vec<u32> = (0..rows as u32).collect();
             let step =
                 Step { tokens: prompt.clone(), positions, slots: Vec::new(), sequences: vec![sequence] };
-            let [row_sums, key_sums, table] = Words::of(&step).parts();
-            let [tokens, positions, row_sums, key_sums, table] =
-                self.upload([step.tokens.clone(), step.positions.clone(), row_sums, key_sums, table])?;
-            let shared = self.shared(&step, &positions, None, [row_sums, key_sums, table])?;
+            let [cu_rows, cu_keys, table] = StepIndices::of(&step).parts();
+            let [tokens, positions, cu_rows, cu_keys, table] =
+                self.upload([step.tokens.clone(), step.positions.clone(), cu_rows, cu_keys, table])?;
+            let shared = self.step_context(&step, &positions, None, [cu_rows, cu_keys, table])?;
             let states = self.norm.forward(&self.states(&tokens, &shared)?)?;
             means.push(states.to_dtype(DType::F32)?.mean(0)?);
         }

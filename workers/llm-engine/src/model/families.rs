@@ -1,32 +1,32 @@
-//! The families of models, each a row of one table, and how files name them.
+//! Table of supported model families, and identification of a file's family.
 use anyhow::{Context, Result, bail};
 use candle_core::quantized::gguf_file::{Content, Value as Metadatum};
 use serde_json::{Map, Value, json};
 
-use super::config::{DecoderConfig, Family, Fields, Slides};
-use super::parts::Part;
+use super::config::{DecoderConfig, Family, Fields, WindowPredicate};
+use super::roles::Role;
 
-fn all(_: &Fields) -> Result<Slides> {
+fn all_layers(_: &Fields) -> Result<WindowPredicate> {
     Ok(Box::new(|_| true))
 }
 
-fn none(_: &Fields) -> Result<Slides> {
+fn no_layers(_: &Fields) -> Result<WindowPredicate> {
     Ok(Box::new(|_| false))
 }
 
-/// Those from `max_window_layers` on, where windows are switched on.
-fn later(fields: &Fields) -> Result<Slides> {
+/// Selects the layers from `max_window_layers` on, if windows are enabled.
+fn layers_from_max_window_layers(fields: &Fields) -> Result<WindowPredicate> {
     let (on, first) = (fields.flag("use_sliding_window"), fields.size("max_window_layers")?.unwrap_or(0));
     Ok(Box::new(move |layer| on && layer >= first))
 }
 
-/// All but the last of each group of `sliding_window_pattern`.
-fn but_last_of_group(fields: &Fields) -> Result<Slides> {
-    let group = fields.needed("sliding_window_pattern")?;
+/// Selects all layers except the last of each group of `sliding_window_pattern`.
+fn all_but_last_of_group(fields: &Fields) -> Result<WindowPredicate> {
+    let group = fields.required("sliding_window_pattern")?;
     Ok(Box::new(move |layer| !(layer + 1).is_multiple_of(group)))
 }
 
-/// The rows of the table.
+/// Supported model families.
 pub const FAMILIES: &[Family] = &[
     Family {
         name: "Llama",
@@ -34,8 +34,8 @@ pub const FAMILIES: &[Family] = &[
         model_types: &["llama"],
         gguf: Some("llama"),
         defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6}"#,
-        slides: none,
-        switches: |_, _| Ok(()),
+        windowed_layers: no_layers,
+        configure: |_, _| Ok(()),
     },
     Family {
         name: "Mistral",
@@ -44,8 +44,8 @@ pub const FAMILIES: &[Family] = &[
         gguf: None,
         defaults: r#"{"rope_theta": 1e4, "num_key_value_heads": 8, "max_position_embeddings": 131072,
             "rms_norm_eps": 1e-6, "sliding_window": 4096}"#,
-        slides: all,
-        switches: |_, _| Ok(()),
+        windowed_layers: all_layers,
+        configure: |_, _| Ok(()),
     },
     Family {
         name: "Qwen2",
@@ -54,8 +54,8 @@ pub const FAMILIES: &[Family] = &[
         gguf: Some("qwen2"),
         defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
             "max_window_layers": 28}"#,
-        slides: later,
-        switches: |decoder, _| {
+        windowed_layers: layers_from_max_window_layers,
+        configure: |decoder, _| {
             decoder.qkv_bias = true;
             Ok(())
         },
@@ -67,8 +67,8 @@ pub const FAMILIES: &[Family] = &[
         gguf: Some("qwen3"),
         defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
             "max_window_layers": 28, "head_dim": 128}"#,
-        slides: later,
-        switches: |decoder, _| {
+        windowed_layers: layers_from_max_window_layers,
+        configure: |decoder, _| {
             decoder.qk_norm = true;
             Ok(())
         },
@@ -79,8 +79,8 @@ pub const FAMILIES: &[Family] = &[
         model_types: &["phi3"],
         gguf: Some("phi3"),
         defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#,
-        slides: all,
-        switches: |decoder, _| {
+        windowed_layers: all_layers,
+        configure: |decoder, _| {
             decoder.fused = true;
             Ok(())
         },
@@ -92,8 +92,8 @@ pub const FAMILIES: &[Family] = &[
         gguf: Some("gemma"),
         defaults: r#"{"rope_theta": 1e4, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "head_dim": 256,
             "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true}"#,
-        slides: none,
-        switches: |decoder, fields| {
+        windowed_layers: no_layers,
+        configure: |decoder, fields| {
             gemma_scales(decoder, fields);
             Ok(())
         },
@@ -107,8 +107,8 @@ pub const FAMILIES: &[Family] = &[
             "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 4096,
             "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0, "tie_word_embeddings": true,
             "sliding_window_pattern": 2}"#,
-        slides: but_last_of_group,
-        switches: gemma,
+        windowed_layers: all_but_last_of_group,
+        configure: gemma,
     },
     Family {
         name: "Gemma3",
@@ -119,14 +119,14 @@ pub const FAMILIES: &[Family] = &[
             "rms_norm_eps": 1e-6, "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
             "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 4096,
             "sliding_window_pattern": 6, "tie_word_embeddings": true}"#,
-        slides: but_last_of_group,
-        switches: |decoder, fields| {
+        windowed_layers: all_but_last_of_group,
+        configure: |decoder, fields| {
             decoder.qk_norm = true;
             let mut local = decoder.rope.clone();
-            // Only angles of the whole context are stretched.
+            // Scaling applies only to layers with full attention.
             local.scaling = super::rope::Scaling::None;
-            let said = fields.value("rope_parameters").map(|all| &all["sliding_attention"]["rope_theta"]);
-            local.theta = match said.and_then(Value::as_f64) {
+            let theta = fields.value("rope_parameters").map(|all| &all["sliding_attention"]["rope_theta"]);
+            local.theta = match theta.and_then(Value::as_f64) {
                 Some(theta) => theta,
                 None => fields.number("rope_local_base_freq")?.unwrap_or(1e4),
             };
@@ -140,46 +140,47 @@ fn gemma(decoder: &mut DecoderConfig, fields: &Fields) -> Result<()> {
     let scalar = fields.number("query_pre_attn_scalar")?.context("\"query_pre_attn_scalar\" is missing")?;
     decoder.attention_scale = scalar.powf(-0.5) as f32;
     decoder.norms =
-        [Part::AttentionNorm, Part::AttentionPostNorm, Part::MlpNormBetween, Part::MlpPostNorm].map(Some);
+        [Role::AttentionNorm, Role::AttentionPostNorm, Role::MlpNormBetween, Role::MlpPostNorm].map(Some);
     gemma_scales(decoder, fields);
     Ok(())
 }
 
-/// Scales that all generations of Gemma have.
+/// Sets the scales that all generations of Gemma share.
 fn gemma_scales(decoder: &mut DecoderConfig, fields: &Fields) {
     decoder.embedding_scale = Some((decoder.hidden as f64).sqrt());
-    // Converters to GGUF have added it already.
-    decoder.norm_plus_one = !fields.flag("norms_are_whole");
+    // Converters to GGUF have already added the 1.
+    decoder.norm_plus_one = !fields.flag("norms_include_one");
 }
 
-fn known<'a>(names: impl Iterator<Item = &'a str>) -> String {
+fn join_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The family of a config.json.
+/// Returns the family of a config.json.
 ///
 /// # Errors
-/// For those that are not in the table.
-pub fn of_config(config: &Value) -> Result<&'static Family> {
+/// Returns an error if the architecture is not in the table.
+pub fn from_config(config: &Value) -> Result<&'static Family> {
     let names = config["architectures"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let named = |name: &str| FAMILIES.iter().find(|family| family.architectures.contains(&name));
     let kind = config["model_type"].as_str().unwrap_or_default();
     let by_type = || FAMILIES.iter().find(|family| family.model_types.contains(&kind));
-    let all = || known(FAMILIES.iter().flat_map(|family| family.architectures).copied());
+    let all = || join_names(FAMILIES.iter().flat_map(|family| family.architectures).copied());
     match (names.clone().next(), names.clone().find_map(named)) {
         (_, Some(family)) => Ok(family),
-        (None, None) => by_type()
-            .with_context(|| format!("\"model_type\" is {kind:?} and there is no architecture of {}", all())),
-        (Some(name), None) => bail!("the architecture {name:?} is not known; known are {}", all()),
+        (None, None) => by_type().with_context(|| {
+            format!("\"model_type\" is {kind:?}, but no architecture is given; use one of {}", all())
+        }),
+        (Some(name), None) => bail!("the architecture {name:?} is not known; use one of {}", all()),
     }
 }
 
-/// The part of a config.json that is about text: models that also see have it in an object of its own.
+/// Returns the part of a config.json that describes the text model, which multimodal models nest.
 pub fn text_of_config(config: &Value) -> &Value {
     config.get("text_config").filter(|text| text.is_object()).unwrap_or(config)
 }
 
-/// What metadata of GGUF files, behind the architecture's name, are called in config.json.
+/// GGUF metadata keys without the architecture prefix, and the corresponding config.json fields.
 const METADATA: &[(&str, &str)] = &[
     ("embedding_length", "hidden_size"),
     ("feed_forward_length", "intermediate_size"),
@@ -198,45 +199,45 @@ const METADATA: &[(&str, &str)] = &[
     ("rope.scaling.original_context_length", "original_max_position_embeddings"),
 ];
 
-/// Models of 27 billion parameters, by their layers: their scores are scaled by the width of the state, not of heads.
+/// Architectures and layer counts of the 27B models, which scale scores by hidden size / heads.
 const GEMMA_27B: &[(&str, u64)] = &[("gemma2", 46), ("gemma3", 62)];
 
-/// The family of a GGUF file, and its metadata as config.json would say it. `floats` has small tensors, where they are
-/// there.
+/// Returns the family of a GGUF file, and its metadata as config.json fields. `floats` reads a small tensor,
+/// if it exists.
 ///
 /// # Errors
-/// For families that are not in the table, mixtures of experts, and metadata of the wrong types.
-pub fn of_gguf(
+/// Returns an error for unknown families, mixtures of experts and metadata of the wrong type.
+pub fn from_gguf(
     content: &Content,
     floats: impl Fn(&str) -> Option<Vec<f32>>,
 ) -> Result<(&'static Family, Value)> {
-    let metadata = |key: &str| content.metadata.get(key).and_then(plain);
+    let metadata = |key: &str| content.metadata.get(key).and_then(scalar);
     let arch = metadata("general.architecture").context("the metadata lacks general.architecture")?;
     let arch = arch.as_str().unwrap_or_default();
     let family = FAMILIES.iter().find(|family| family.gguf == Some(arch)).with_context(|| {
-        let all = known(FAMILIES.iter().filter_map(|family| family.gguf));
+        let all = join_names(FAMILIES.iter().filter_map(|family| family.gguf));
         format!("the architecture {arch:?} is not known; GGUF files can be {all}")
     })?;
     let own = |key: &str| metadata(&format!("{arch}.{key}"));
     let number = |key: &str| own(key).and_then(|value| value.as_f64());
     if number("expert_count").is_some_and(|experts| experts > 1.0) {
-        bail!("{arch} with experts is not known; files without them are");
+        bail!("{arch} with a mixture of experts is not known; use a dense model");
     }
-    let said = METADATA.iter().filter_map(|(key, name)| Some((name.to_string(), own(key)?)));
-    let mut config: Map<String, Value> = said.collect();
-    if let (Some(turned), Some(width)) = (number("rope.dimension_count"), width(&config)) {
-        config.insert("partial_rotary_factor".into(), json!(turned / width));
+    let fields = METADATA.iter().filter_map(|(key, name)| Some((name.to_string(), own(key)?)));
+    let mut config: Map<String, Value> = fields.collect();
+    if let (Some(rotary_dim), Some(width)) = (number("rope.dimension_count"), width(&config)) {
+        config.insert("partial_rotary_factor".into(), json!(rotary_dim / width));
     }
     let scaling = match (own("rope.scaling.type"), number("rope.scaling.factor")) {
         (Some(kind), Some(factor)) if kind == "linear" => json!({"rope_type": kind, "factor": factor}),
         (Some(kind), Some(factor)) if kind == "yarn" => {
-            // Files say what is beside the paper's own, which config.json has with it.
+            // GGUF stores this factor relative to the paper's formula; config.json includes the formula.
             let attention = number("rope.scaling.attn_factor").map(|more| more * (0.1 * factor.ln() + 1.0));
             json!({"rope_type": kind, "factor": factor, "attention_factor": attention,
                 "beta_fast": number("rope.scaling.yarn_beta_fast"),
                 "beta_slow": number("rope.scaling.yarn_beta_slow")})
         }
-        // Where divisors are stored, they say it all.
+        // Files with stored divisors describe the scaling completely by them.
         (Some(kind), _) if kind != "none" && kind != "longrope" => json!({"rope_type": kind}),
         _ => match (floats("rope_factors_short.weight"), floats("rope_factors_long.weight")) {
             (Some(short), Some(long)) => json!({"rope_type": "longrope", "short_factor": short,
@@ -257,7 +258,7 @@ pub fn of_gguf(
         config.insert("query_pre_attn_scalar".into(), json!(scalar));
     }
     config.insert("interleaved".into(), json!(arch == "llama"));
-    config.insert("norms_are_whole".into(), json!(true));
+    config.insert("norms_include_one".into(), json!(true));
     config.insert("tie_word_embeddings".into(), json!(!content.tensor_infos.contains_key("output.weight")));
     Ok((family, Value::Object(config)))
 }
@@ -267,8 +268,8 @@ fn width(config: &Map<String, Value>) -> Option<f64> {
     number("head_dim").or_else(|| Some(number("hidden_size")? / number("num_attention_heads")?))
 }
 
-/// A number or text; lists are never asked for here.
-fn plain(value: &Metadatum) -> Option<Value> {
+/// Converts a scalar or a string to JSON; arrays are not needed here.
+fn scalar(value: &Metadatum) -> Option<Value> {
     Some(match value {
         Metadatum::String(text) => json!(text),
         Metadatum::Bool(flag) => json!(flag),

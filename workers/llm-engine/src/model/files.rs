@@ -1,4 +1,4 @@
-//! What a path holds: a GGUF file, or safetensors with a config.json; where each tensor lies, and its bytes.
+//! Model files: a GGUF file, or a folder of safetensors with a config.json.
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -13,20 +13,20 @@ use serde::Deserialize;
 use serde_json::Value;
 
 const INDEX: &str = "model.safetensors.index.json";
-/// No header of safetensors is longer: the format's own limit.
-const LONGEST_HEADER: u64 = 100_000_000;
+/// Maximum length of a safetensors header, a limit of the format.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// What a tensor's elements are stored as.
+/// Storage format of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Stored {
-    /// One by one.
+pub enum Format {
+    /// Individual numbers.
     Floats(DType),
-    /// In blocks of GGML.
+    /// GGML-quantized blocks.
     Blocks(GgmlDType),
 }
 
-impl Stored {
-    /// Bytes of so many elements, if they fill blocks.
+impl Format {
+    /// Returns the size of `elements` elements in bytes; `None` if they do not fill whole blocks.
     fn bytes(self, elements: usize) -> Option<usize> {
         match self {
             Self::Floats(dtype) => elements.checked_mul(dtype.size_in_bytes()),
@@ -37,51 +37,51 @@ impl Stored {
     }
 }
 
-/// Where a tensor lies.
+/// Location, format and shape of a tensor in a file.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct TensorInfo {
     file: usize,
     offset: u64,
-    /// What its elements are stored as.
-    pub stored: Stored,
-    /// Its dims, rows first.
+    /// Storage format of its elements.
+    pub format: Format,
+    /// Dimensions, rows first.
     pub shape: Vec<usize>,
 }
 
-impl Place {
-    /// Its bytes.
+impl TensorInfo {
+    /// Returns its size in bytes.
     ///
     /// # Errors
-    /// Where rows do not fill blocks, or there are more bytes than can be counted.
+    /// Returns an error if the elements do not fill whole blocks or the size overflows.
     pub fn bytes(&self) -> Result<usize> {
         let elements = self.shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
-        let bytes = elements.and_then(|elements| self.stored.bytes(elements));
-        bytes.with_context(|| format!("a shape of {:?} cannot be stored as {:?}", self.shape, self.stored))
+        let bytes = elements.and_then(|elements| self.format.bytes(elements));
+        bytes.with_context(|| format!("shape {:?} cannot be stored as {:?}", self.shape, self.format))
     }
 }
 
-/// What the files say besides tensors.
+/// Model description in the files, apart from tensors.
 pub enum Description {
-    /// config.json.
+    /// Contents of config.json.
     Config(Value),
-    /// The metadata of a GGUF file.
+    /// Metadata of a GGUF file.
     Metadata(Box<Content>),
 }
 
-/// The files of a model, their headers read.
+/// Open files of a model with parsed headers.
 pub struct ModelFiles {
     path: PathBuf,
-    /// What they say besides tensors.
+    /// Configuration or metadata.
     pub description: Description,
     files: Vec<(PathBuf, File)>,
-    places: HashMap<String, Place>,
+    tensors: HashMap<String, TensorInfo>,
 }
 
 impl ModelFiles {
-    /// Reads what `path` says about itself, no weights yet: a folder of safetensors, or a GGUF file.
+    /// Opens a safetensors folder or a GGUF file and parses its headers, without reading weights.
     ///
     /// # Errors
-    /// Names the file that is missing, cut or no such file at all, and the tensor that reaches beyond its file.
+    /// Returns an error that names the missing, truncated or invalid file, or the tensor beyond its end.
     pub fn open(path: &Path) -> Result<Self> {
         if path.is_dir() {
             return Self::safetensors(path);
@@ -96,178 +96,175 @@ impl ModelFiles {
     }
 
     fn gguf(path: &Path) -> Result<Self> {
-        let file = File::open(path).context("it cannot be opened")?;
-        let content = Content::read(&mut BufReader::new(&file)).context("it cannot be read as GGUF")?;
+        let file = File::open(path).context("cannot be opened")?;
+        let content = Content::read(&mut BufReader::new(&file)).context("cannot be read as GGUF")?;
         let parts = content.metadata.get("split.count").and_then(|parts| parts.to_u64().ok());
         ensure!(
             parts.unwrap_or(1) <= 1,
             "it is one part of several; join them first (llama-gguf-split --merge)"
         );
-        let place = |(name, info): (&String, &candle_core::quantized::gguf_file::TensorInfo)| {
-            let stored = match info.ggml_dtype {
-                GgmlDType::F32 => Stored::Floats(DType::F32),
-                GgmlDType::F16 => Stored::Floats(DType::F16),
-                GgmlDType::BF16 => Stored::Floats(DType::BF16),
-                blocks => Stored::Blocks(blocks),
+        let location = |(name, info): (&String, &candle_core::quantized::gguf_file::TensorInfo)| {
+            let format = match info.ggml_dtype {
+                GgmlDType::F32 => Format::Floats(DType::F32),
+                GgmlDType::F16 => Format::Floats(DType::F16),
+                GgmlDType::BF16 => Format::Floats(DType::BF16),
+                blocks => Format::Blocks(blocks),
             };
             let offset = content.tensor_data_offset.saturating_add(info.offset);
-            (name.clone(), Place { file: 0, offset, stored, shape: info.shape.dims().to_vec() })
+            (name.clone(), TensorInfo { file: 0, offset, format, shape: info.shape.dims().to_vec() })
         };
-        let places = content.tensor_infos.iter().map(place).collect();
+        let tensors = content.tensor_infos.iter().map(location).collect();
         let description = Description::Metadata(Box::new(content));
-        Self { path: path.into(), description, files: vec![(path.into(), file)], places }.checked()
+        Self { path: path.into(), description, files: vec![(path.into(), file)], tensors }.check_bounds()
     }
 
     fn safetensors(folder: &Path) -> Result<Self> {
         let config = json(&folder.join("config.json"))?;
-        let (mut files, mut places) = (Vec::new(), HashMap::new());
-        for path in weights_of(folder)? {
+        let (mut files, mut tensors) = (Vec::new(), HashMap::new());
+        for path in weight_files(folder)? {
             let mut file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
             let named = || format!("{} cannot be read as safetensors", path.display());
-            places.extend(header(&mut file, files.len()).with_context(named)?);
+            tensors.extend(header(&mut file, files.len()).with_context(named)?);
             files.push((path, file));
         }
-        Self { path: folder.into(), description: Description::Config(config), files, places }.checked()
+        Self { path: folder.into(), description: Description::Config(config), files, tensors }.check_bounds()
     }
 
-    /// Nothing is read that is not there: a file may be cut.
-    fn checked(self) -> Result<Self> {
+    /// Checks that all tensors lie within their files, which may be truncated.
+    fn check_bounds(self) -> Result<Self> {
         let sizes = self.files.iter().map(|(_, file)| Ok(file.metadata()?.len()));
         let sizes = sizes.collect::<Result<Vec<_>>>()?;
-        for (name, place) in &self.places {
-            let path = self.files[place.file].0.display();
-            let bytes = place.bytes().with_context(|| format!("{path}: tensor '{name}'"))? as u64;
-            let (end, size) = (place.offset.saturating_add(bytes), sizes[place.file]);
+        for (name, location) in &self.tensors {
+            let path = self.files[location.file].0.display();
+            let bytes = location.bytes().with_context(|| format!("{path}: tensor '{name}'"))? as u64;
+            let (end, size) = (location.offset.saturating_add(bytes), sizes[location.file]);
             ensure!(
                 end <= size,
-                "{path}: tensor '{name}' ends at byte {end}, the file has {size}: download it again"
+                "{path}: tensor '{name}' ends at byte {end}, but the file has {size} bytes; download it again"
             );
         }
         Ok(self)
     }
 
-    /// What was opened.
+    /// Returns the path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The names of all tensors.
+    /// Returns the names of all tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.places.keys().map(String::as_str)
+        self.tensors.keys().map(String::as_str)
     }
 
-    /// Bytes of all tensors.
+    /// Returns the total size of all tensors, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.places.values().filter_map(|place| place.bytes().ok()).map(|bytes| bytes as u64).sum()
+        self.tensors.values().filter_map(|location| location.bytes().ok()).map(|bytes| bytes as u64).sum()
     }
 
-    /// Bytes of all tensors where floats become `dtype`.
+    /// Returns the total size of all tensors in bytes, after converting floats to `dtype`.
     pub fn bytes_as(&self, dtype: DType) -> usize {
-        let bytes = |place: &Place| match place.stored {
-            Stored::Floats(_) => Place { stored: Stored::Floats(dtype), ..place.clone() }.bytes(),
-            Stored::Blocks(_) => place.bytes(),
+        let bytes = |location: &TensorInfo| match location.format {
+            Format::Floats(_) => TensorInfo { format: Format::Floats(dtype), ..location.clone() }.bytes(),
+            Format::Blocks(_) => location.bytes(),
         };
-        self.places.values().filter_map(|place| bytes(place).ok()).sum()
+        self.tensors.values().filter_map(|location| bytes(location).ok()).sum()
     }
 
-    /// Where a tensor lies.
+    /// Returns the location of a tensor, or an error if there is none of this name.
+    pub fn location(&self, name: &str) -> Result<&TensorInfo> {
+        let location = self.tensors.get(name);
+        location.with_context(|| format!("{}: there is no tensor '{name}'", self.path.display()))
+    }
+
+    /// Returns the file that contains a tensor.
+    pub fn file_of(&self, location: &TensorInfo) -> &Path {
+        &self.files[location.file].0
+    }
+
+    /// Reads the bytes of a range of rows.
     ///
     /// # Errors
-    /// If it is not there.
-    pub fn place(&self, name: &str) -> Result<&Place> {
-        let place = self.places.get(name);
-        place.with_context(|| format!("{}: there is no tensor '{name}'", self.path.display()))
-    }
-
-    /// The file that a tensor lies in.
-    pub fn file_of(&self, place: &Place) -> &Path {
-        &self.files[place.file].0
-    }
-
-    /// The bytes of some rows of a tensor.
-    ///
-    /// # Errors
-    /// If it is not there, has not these rows, or cannot be read.
+    /// Returns an error if there is no such tensor, the rows are out of range, or reading fails.
     pub fn rows(&mut self, name: &str, rows: Range<usize>) -> Result<Vec<u8>> {
-        let place = self.place(name)?.clone();
-        let (path, file) = &mut self.files[place.file];
+        let location = self.location(name)?.clone();
+        let (path, file) = &mut self.files[location.file];
         let named = || format!("{}: tensor '{name}'", path.display());
-        let bytes = place.bytes().with_context(named)?;
-        let all = place.shape.first().copied().unwrap_or(1).max(1);
+        let bytes = location.bytes().with_context(named)?;
+        let total_rows = location.shape.first().copied().unwrap_or(1).max(1);
         ensure!(
-            rows.start <= rows.end && rows.end <= all && bytes.is_multiple_of(all),
+            rows.start <= rows.end && rows.end <= total_rows && bytes.is_multiple_of(total_rows),
             "{} has no rows {rows:?}: its shape is {:?}",
             named(),
-            place.shape
+            location.shape
         );
-        let row = bytes / all;
+        let row = bytes / total_rows;
         let mut data = vec![0; row * rows.len()];
-        file.seek(SeekFrom::Start(place.offset + (row * rows.start) as u64))
+        file.seek(SeekFrom::Start(location.offset + (row * rows.start) as u64))
             .and_then(|_| file.read_exact(&mut data))
             .with_context(named)?;
         Ok(data)
     }
 
-    /// The numbers of a small tensor of f32, if it is there.
+    /// Reads an f32 vector, or returns `None` if there is no such tensor.
     ///
     /// # Errors
-    /// If it cannot be read, or is no vector of f32.
+    /// Returns an error if reading fails or the tensor is not an f32 vector.
     pub fn floats(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
-        let Some(place) = self.places.get(name) else { return Ok(None) };
+        let Some(location) = self.tensors.get(name) else { return Ok(None) };
         ensure!(
-            place.stored == Stored::Floats(DType::F32) && place.shape.len() == 1,
-            "{}: tensor '{name}' is no vector of f32",
+            location.format == Format::Floats(DType::F32) && location.shape.len() == 1,
+            "{}: tensor '{name}' is not an f32 vector",
             self.path.display()
         );
-        let bytes = self.rows(name, 0..self.place(name)?.shape[0])?;
+        let bytes = self.rows(name, 0..self.location(name)?.shape[0])?;
         let number = |bytes: &[u8]| Some(f32::from_le_bytes(bytes.try_into().ok()?));
         Ok(bytes.chunks_exact(4).map(number).collect())
     }
 }
 
-/// What the header of a safetensors file says of a tensor.
+/// Entry of a safetensors header.
 #[derive(Deserialize)]
-struct Entry {
+struct HeaderEntry {
     dtype: String,
     shape: Vec<usize>,
     data_offsets: [u64; 2],
 }
 
-fn header(file: &mut File, number: usize) -> Result<Vec<(String, Place)>> {
+fn header(file: &mut File, number: usize) -> Result<Vec<(String, TensorInfo)>> {
     let mut length = [0; 8];
-    file.read_exact(&mut length).context("it is shorter than a header")?;
+    file.read_exact(&mut length).context("the file is shorter than a header")?;
     let length = u64::from_le_bytes(length);
     let size = file.metadata()?.len();
-    ensure!(length <= LONGEST_HEADER.min(size.saturating_sub(8)), "its header would have {length} bytes");
+    ensure!(length <= MAX_HEADER_BYTES.min(size.saturating_sub(8)), "its header would have {length} bytes");
     let mut text = vec![0; usize::try_from(length)?];
     file.read_exact(&mut text)?;
-    let header: HashMap<String, Value> = serde_json::from_slice(&text).context("its header is no JSON")?;
+    let header: HashMap<String, Value> = serde_json::from_slice(&text).context("its header is not JSON")?;
     let tensors = header.into_iter().filter(|(name, _)| name != "__metadata__");
-    let place = |(name, entry): (String, Value)| {
+    let location = |(name, entry): (String, Value)| {
         let named = || format!("tensor '{name}'");
-        let entry: Entry = serde_json::from_value(entry).with_context(named)?;
-        let stored = Stored::Floats(match entry.dtype.as_str() {
+        let entry: HeaderEntry = serde_json::from_value(entry).with_context(named)?;
+        let format = Format::Floats(match entry.dtype.as_str() {
             "F64" => DType::F64,
             "F32" => DType::F32,
             "F16" => DType::F16,
             "BF16" => DType::BF16,
-            // Tables of positions and the like, which are never asked for.
+            // Types of auxiliary tensors, such as position tables, that are never loaded.
             "I64" => DType::I64,
             "U8" | "BOOL" => DType::U8,
-            other => bail!("{} has the dtype {other}; F16, BF16, F32 and F64 are known", named()),
+            other => bail!("{} has the unsupported dtype {other}; use F16, BF16, F32 or F64", named()),
         });
         let [start, end] = entry.data_offsets;
-        let place = Place { file: number, offset: 8 + length + start, stored, shape: entry.shape };
-        let bytes = place.bytes().with_context(named)?;
+        let location = TensorInfo { file: number, offset: 8 + length + start, format, shape: entry.shape };
+        let bytes = location.bytes().with_context(named)?;
         ensure!(
             start.checked_add(bytes as u64) == Some(end),
-            "{} of shape {:?} has bytes {start} to {end}, needs {bytes}",
+            "{} of shape {:?} has bytes {start} to {end}, but needs {bytes} bytes",
             named(),
-            place.shape
+            location.shape
         );
-        Ok((name, place))
+        Ok((name, location))
     };
-    tensors.map(place).collect()
+    tensors.map(location).collect()
 }
 
 fn json(path: &Path) -> Result<Value> {
@@ -275,11 +272,11 @@ fn json(path: &Path) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))
 }
 
-/// The safetensors of a folder: those of its index, or the only one.
-fn weights_of(folder: &Path) -> Result<Vec<PathBuf>> {
+/// Returns the safetensors files of a folder: those listed in its index, or the only one.
+fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let index = folder.join(INDEX);
     if index.exists() {
-        return weights_of_index(folder, &index);
+        return weight_files_of_index(folder, &index);
     }
     let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
     let paths: BTreeSet<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
@@ -289,14 +286,14 @@ fn weights_of(folder: &Path) -> Result<Vec<PathBuf>> {
         [] if with("gguf").next().is_some() => {
             bail!("{} holds GGUF files: give one of them", folder.display())
         }
-        [] => bail!("{} holds no safetensors and no {INDEX}", folder.display()),
-        _ => bail!("{} holds several safetensors and no {INDEX}", folder.display()),
+        [] => bail!("{} holds no safetensors files and no {INDEX}", folder.display()),
+        _ => bail!("{} holds several safetensors files, but no {INDEX}", folder.display()),
     }
 }
 
-fn weights_of_index(folder: &Path, index: &Path) -> Result<Vec<PathBuf>> {
-    let said = json(index)?;
-    let map = said["weight_map"].as_object();
+fn weight_files_of_index(folder: &Path, index: &Path) -> Result<Vec<PathBuf>> {
+    let index_json = json(index)?;
+    let map = index_json["weight_map"].as_object();
     let map = map.with_context(|| format!("{} has no \"weight_map\"", index.display()))?;
     let names: Option<BTreeSet<&str>> = map.values().map(Value::as_str).collect();
     let names = names.with_context(|| format!("{} names files that are no text", index.display()))?;

@@ -1,79 +1,77 @@
-//! Products, norms, embeddings and feed-forward layers, of weights that are floats or blocks.
+//! Linear layers, norms, embeddings and feed-forward layers, with float or GGML-quantized weights. Their
+//! functions return an error if the device fails.
 use candle_core::quantized::QMatMul;
 use candle_core::{D, DType, Module, Result, Tensor};
 use candle_nn::ops::{rms_norm, swiglu};
 
 use super::config::Activation;
 
-/// A product with a matrix that stays as it is stored, and a bias.
+/// Linear layer with an optional bias. The weight stays in its stored format.
 #[derive(Clone, Debug)]
 pub enum Linear {
-    /// Of floats.
-    Full(candle_nn::Linear),
-    /// Of GGML's blocks.
+    /// Float weight.
+    Float(candle_nn::Linear),
+    /// GGML-quantized weight.
     Quantized(QMatMul, Option<Tensor>),
 }
 
 impl Linear {
-    /// (rows, in) to (rows, out).
-    ///
-    /// # Errors
-    /// Where the device fails.
+    /// Maps (rows, in) to (rows, out).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Full(linear) => linear.forward(x),
+            Self::Float(linear) => linear.forward(x),
             Self::Quantized(matrix, None) => matrix.forward(x),
             Self::Quantized(matrix, Some(bias)) => matrix.forward(x)?.broadcast_add(bias),
         }
     }
 }
 
-/// A row for each token.
+/// Embedding table with a row for each token.
 #[derive(Clone, Debug)]
 pub enum Embedding {
-    /// Of floats.
-    Full(Tensor),
-    /// Of GGML's blocks.
+    /// Float table.
+    Float(Tensor),
+    /// GGML-quantized table.
     Quantized {
-        /// (vocabulary, width).
+        /// Table (vocabulary, width).
         matrix: QMatMul,
-        /// Its rows.
+        /// Number of rows.
         vocabulary: usize,
-        /// Of the rows that come out.
+        /// Data type of the output.
         dtype: DType,
     },
 }
 
 impl Embedding {
-    /// How many tokens there are.
+    /// Returns the number of tokens.
     pub fn vocabulary(&self) -> Result<usize> {
         match self {
-            Self::Full(rows) => rows.dim(0),
+            Self::Float(rows) => rows.dim(0),
             Self::Quantized { vocabulary, .. } => Ok(*vocabulary),
         }
     }
 
-    /// u32 (rows) to (rows, width).
+    /// Maps u32 tokens (rows) to (rows, width).
     ///
     /// # Errors
-    /// Where the device fails, or for a token that has no row.
+    /// Returns an error if the device fails or a token is outside the table.
     pub fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Full(rows) => rows.index_select(tokens, 0),
+            Self::Float(rows) => rows.index_select(tokens, 0),
             Self::Quantized { matrix, dtype, .. } => matrix.embedding(tokens)?.to_dtype(*dtype),
         }
     }
 
-    /// The product that makes logits of the same matrix.
+    /// Returns an output projection that shares this table.
     pub fn head(&self) -> Linear {
         match self {
-            Self::Full(rows) => Linear::Full(candle_nn::Linear::new(rows.clone(), None)),
+            Self::Float(rows) => Linear::Float(candle_nn::Linear::new(rows.clone(), None)),
             Self::Quantized { matrix, .. } => Linear::Quantized(matrix.clone(), None),
         }
     }
 }
 
-/// x over the root of its mean square, times weights.
+/// RMS norm: x / sqrt(mean(x²) + eps) · weight.
 #[derive(Clone, Debug)]
 pub struct Norm {
     weight: Tensor,
@@ -81,52 +79,43 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// `weight` is f32 (width); states are `dtype`. With `plus_one`, 1 is added to the weights.
-    ///
-    /// # Errors
-    /// Where the device fails.
+    /// Creates a norm of states of type `dtype` from f32 weights (width), plus 1 if `plus_one`.
     pub fn new(weight: Tensor, plus_one: bool, eps: f64, dtype: DType) -> Result<Self> {
         let weight = if plus_one { (weight + 1.0)? } else { weight };
         Ok(Self { weight: weight.to_dtype(dtype)?, eps: eps as f32 })
     }
 
-    /// The last dim is normed; x is contiguous.
-    ///
-    /// # Errors
-    /// Where the device fails.
+    /// Normalizes the last dimension of `x`, which must be contiguous.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         rms_norm(x, &self.weight, self.eps)
     }
 }
 
-/// Gate and up.
+/// Gate and up projections.
 #[derive(Clone, Debug)]
 pub enum GateUp {
-    /// Behind each other.
-    One(Linear),
-    /// Stored as different types.
-    Two(Linear, Linear),
+    /// One fused projection.
+    Fused(Linear),
+    /// Two projections, whose weights are stored in different formats.
+    Separate(Linear, Linear),
 }
 
-/// down(activation(gate x) · up x).
+/// Gated feed-forward layer: down(activation(gate x) · up x).
 #[derive(Clone, Debug)]
 pub struct Mlp {
-    /// Gate and up.
+    /// Gate and up projections.
     pub gate_up: GateUp,
-    /// Back to the width of the state.
+    /// Down projection to the hidden size.
     pub down: Linear,
-    /// Of the gate.
+    /// Activation of the gate.
     pub activation: Activation,
 }
 
 impl Mlp {
-    /// (rows, width) to (rows, width).
-    ///
-    /// # Errors
-    /// Where the device fails.
+    /// Maps (rows, width) to (rows, width).
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (gate, up) = match &self.gate_up {
-            GateUp::One(both) => {
+            GateUp::Fused(both) => {
                 let both = both.forward(x)?;
                 if self.activation == Activation::Silu {
                     return self.down.forward(&swiglu(&both)?);
@@ -134,7 +123,7 @@ impl Mlp {
                 let width = both.dim(D::Minus1)? / 2;
                 (both.narrow(D::Minus1, 0, width)?, both.narrow(D::Minus1, width, width)?)
             }
-            GateUp::Two(gate, up) => (gate.forward(x)?, up.forward(x)?),
+            GateUp::Separate(gate, up) => (gate.forward(x)?, up.forward(x)?),
         };
         let gate = match self.activation {
             Activation::Silu => gate.silu()?,
@@ -144,10 +133,7 @@ impl Mlp {
     }
 }
 
-/// c tanh(x / c).
-///
-/// # Errors
-/// Where the device fails.
-pub fn capped(x: &Tensor, cap: f64) -> Result<Tensor> {
+/// Applies a soft cap: c · tanh(x / c).
+pub fn softcap(x: &Tensor, cap: f64) -> Result<Tensor> {
     (x / cap)?.tanh()? * cap
 }

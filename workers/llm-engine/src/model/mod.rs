@@ -1,17 +1,17 @@
-//! Decoders: configurations, weights, layers, attention over pages.
+//! Decoders: configurations, weights, layers, paged attention.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `families` | the families, and how files name them |
-//! | `config` | sizes and switches of a decoder |
-//! | `files` | what a path holds, and where each tensor lies |
-//! | `parts` | roles of tensors, and what files call them |
-//! | `weights` | tensors by their roles |
-//! | `layers` | products, norms, embeddings, feed-forward |
-//! | `rope` | rotary embeddings |
-//! | `cache` | keys and values in blocks |
-//! | `attention` | of a step's rows over the cache |
-//! | `decoder` | all of it in order |
+//! | `families` | table of supported model families; identification of a file's family |
+//! | `config` | sizes and options of a decoder |
+//! | `files` | safetensors and GGUF files: headers, tensor locations, raw bytes |
+//! | `roles` | roles of tensors, and their names in files |
+//! | `weights` | loading of tensors by role |
+//! | `layers` | linear layers, norms, embeddings, feed-forward layers |
+//! | `rope` | rotary position embeddings |
+//! | `cache` | paged key-value cache |
+//! | `attention` | attention of a step's rows over the cache |
+//! | `decoder` | the whole decoder |
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -25,7 +25,7 @@ pub mod decoder;
 pub mod families;
 pub mod files;
 pub mod layers;
-pub mod parts;
+pub mod roles;
 pub mod rope;
 pub mod weights;
 
@@ -36,43 +36,42 @@ use decoder::Decoder;
 use files::{Description, ModelFiles};
 use weights::Weights;
 
-/// Bytes of the cache where nobody says, and no device tells what is free.
-const CACHE_BYTES: usize = 512 << 20;
-/// Of what is free so many percent become the cache; the rest is for what a step computes.
+/// Cache size in bytes if neither the options nor the device determine it.
+const DEFAULT_CACHE_BYTES: usize = 512 << 20;
+/// Percentage of free device memory used for weights and cache; the rest is for temporary tensors.
 #[cfg(feature = "rocm")]
-const CACHE_SHARE: usize = 85;
+const CACHE_PERCENT: usize = 85;
 
-/// How a model is loaded.
+/// Options for loading a model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadOptions {
-    /// Of weights that are floats, of states and of the cache; none takes what the files say on a GPU, and f32 on the
-    /// CPU and for GGUF files.
+    /// Data type of float weights, hidden states and cache. `None` uses the type in the files on a GPU, and
+    /// f32 on the CPU and for GGUF files.
     pub dtype: Option<DType>,
-    /// Bytes of the cache, or none: what is free less a margin (CPU: 512 MiB).
+    /// Cache size in bytes. `None` uses the free device memory less a margin (CPU: 512 MiB).
     pub cache_bytes: Option<usize>,
-    /// Positions a sequence may have at most; none as the model says.
+    /// Maximum context length in tokens. `None` uses the model's own.
     pub context: Option<usize>,
-    /// Maximum number of whole contexts that the cache holds, for programs that write one text; none as many as are of use.
+    /// Maximum cache size in full contexts, for programs that generate one text. `None` uses the default.
     pub contexts: Option<usize>,
 }
 
-/// A model that is ready.
+/// A loaded model.
 pub struct Loaded {
-    /// The decoder with its cache.
+    /// Decoder and cache.
     pub model: Box<dyn StepModel>,
-    /// Its tokens.
+    /// Tokenizer and chat template.
     pub text: Text,
-    /// The folder's or file's name, without the ending.
+    /// Name of the folder, or of the file without its extension.
     pub name: String,
-    /// Bytes of weights and cache.
+    /// Size of weights and cache, in bytes.
     pub bytes: usize,
 }
 
-/// Loads a model: `path` is a folder of safetensors, or a .gguf file. `progress` is told the share that was read, up to 1.
+/// Loads a safetensors folder or a .gguf file. `progress` receives the fraction that was read, up to 1.
 ///
 /// # Errors
-/// Names the file, and the field or tensor in it, that is missing, broken or of a kind that is not known; says if there is
-/// no memory.
+/// Returns an error that names the file and the invalid field or tensor, or if memory runs out.
 pub fn load(
     path: &Path,
     device: &Device,
@@ -80,22 +79,19 @@ pub fn load(
     progress: &mut dyn FnMut(f32),
 ) -> Result<Loaded> {
     let files = ModelFiles::open(path)?;
-    let text = text_of(&files)?;
+    let text = read_text(&files)?;
     let (decoder, bytes) = load_files(files, device, options, progress)?;
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     let name = name.map_or_else(|| "model".to_string(), |name| name.to_string_lossy().into_owned());
     Ok(Loaded { model: Box::new(decoder), text, name, bytes })
 }
 
-/// Reads a model's text side alone, to know a prompt's tokens before the weights are read: see [`load_decoder`].
-///
-/// # Errors
-/// As [`load`].
+/// Loads only the tokenizer and chat template, for tokenizing before the weights are loaded.
 pub fn load_text(path: &Path) -> Result<Text> {
-    text_of(&ModelFiles::open(path)?)
+    read_text(&ModelFiles::open(path)?)
 }
 
-fn text_of(files: &ModelFiles) -> Result<Text> {
+fn read_text(files: &ModelFiles) -> Result<Text> {
     let text = match &files.description {
         Description::Config(_) => Text::from_folder(files.path()),
         Description::Metadata(content) => Text::from_gguf(content),
@@ -103,10 +99,7 @@ fn text_of(files: &ModelFiles) -> Result<Text> {
     text.with_context(|| files.path().display().to_string())
 }
 
-/// [`load`] without a tokenizer, which the files need not have.
-///
-/// # Errors
-/// As [`load`].
+/// Like [`load`], but does not require a tokenizer.
 pub fn load_decoder(
     path: &Path,
     device: &Device,
@@ -123,26 +116,27 @@ fn load_files(
     progress: &mut dyn FnMut(f32),
 ) -> Result<(Decoder, usize)> {
     let path = files.path().display().to_string();
-    let (mut config, said) = described(&mut files).with_context(|| path.clone())?;
+    let (mut config, declared) = read_config(&mut files).with_context(|| path.clone())?;
     if let Some(context) = options.context {
         ensure!(context > 0, "context length must be at least 1");
         config.context = context.min(config.context);
     }
-    let dtype = match (options.dtype, said) {
+    let dtype = match (options.dtype, declared) {
         (Some(dtype), _) => dtype,
         (None, Some("bfloat16")) if !device.is_cpu() => DType::BF16,
         (None, Some("float16")) if !device.is_cpu() => DType::F16,
         _ => DType::F32,
     };
-    let taken = matches!(dtype, DType::F32 | DType::F16) || (dtype == DType::BF16 && !device.is_cpu());
-    ensure!(taken, "{dtype:?} is not computed on this device: f32 and f16 are, and bf16 on GPUs");
-    // Before what takes long: a cache that cannot be.
+    let supported = matches!(dtype, DType::F32 | DType::F16) || (dtype == DType::BF16 && !device.is_cpu());
+    ensure!(supported, "{dtype:?} is not supported on this device; use f32 or f16, or bf16 on GPUs");
+    // The cache size is checked before the weights are loaded, which takes long.
     let weights = files.bytes_as(dtype);
     let bytes = match options.cache_bytes {
         Some(bytes) => bytes,
-        None => free_bytes(device)?.map_or(CACHE_BYTES, |free| free.saturating_sub(weights)),
+        None => free_bytes(device)?.map_or(DEFAULT_CACHE_BYTES, |free| free.saturating_sub(weights)),
     };
-    let blocks = cache::fitting(&config, dtype, bytes, options.contexts.unwrap_or(cache::CONTEXTS))?;
+    let blocks =
+        cache::blocks_that_fit(&config, dtype, bytes, options.contexts.unwrap_or(cache::MAX_CONTEXTS))?;
     let bytes = weights + blocks * cache::block_bytes(&config, dtype);
     let mut weights = Weights::new(&mut files, dtype, device, progress);
     let decoder = Decoder::load(config, &mut weights, blocks, dtype, device)
@@ -152,44 +146,44 @@ fn load_files(
     Ok((decoder, bytes))
 }
 
-/// What the files say of themselves, and the dtype that they name.
-fn described(files: &mut ModelFiles) -> Result<(DecoderConfig, Option<&'static str>)> {
+/// Reads the configuration and the data type that the files declare.
+fn read_config(files: &mut ModelFiles) -> Result<(DecoderConfig, Option<&'static str>)> {
     match &files.description {
         Description::Config(config) => {
-            let family = families::of_config(config)?;
+            let family = families::from_config(config)?;
             let text = families::text_of_config(config);
             let names = [&config["torch_dtype"], &config["dtype"], &text["torch_dtype"], &text["dtype"]];
-            let named = |name: &'static str| names.iter().any(|said| **said == name).then_some(name);
+            let named = |name: &'static str| names.iter().any(|value| **value == name).then_some(name);
             let dtype = named("bfloat16").or_else(|| named("float16"));
-            Ok((DecoderConfig::of(family, text).context("config.json")?, dtype))
+            Ok((DecoderConfig::from_json(family, text).context("config.json")?, dtype))
         }
         Description::Metadata(_) => {
-            let (family, said) = metadata(files)?;
-            Ok((DecoderConfig::of(family, &said).context("the metadata, as config.json has it")?, None))
+            let (family, fields) = read_metadata(files)?;
+            Ok((DecoderConfig::from_json(family, &fields).context("the metadata")?, None))
         }
     }
 }
 
-fn metadata(files: &mut ModelFiles) -> Result<(&'static config::Family, Value)> {
+fn read_metadata(files: &mut ModelFiles) -> Result<(&'static config::Family, Value)> {
     let names = ["rope_factors_short.weight", "rope_factors_long.weight", "rope_freqs.weight"];
     let mut floats = Vec::with_capacity(names.len());
     for name in names {
         floats.push((name, files.floats(name)?));
     }
     let Description::Metadata(content) = &files.description else {
-        anyhow::bail!("{} is no GGUF file", files.path().display())
+        anyhow::bail!("{} is not a GGUF file", files.path().display())
     };
     let read =
         |name: &str| floats.iter().find(|(known, _)| *known == name).and_then(|(_, list)| list.clone());
-    families::of_gguf(content, read)
+    families::from_gguf(content, read)
 }
 
-/// What a GPU has free for weights and cache, if it tells.
+/// Returns the free memory of a GPU for weights and cache, in bytes; `None` on other devices.
 fn free_bytes(device: &Device) -> Result<Option<usize>> {
     #[cfg(feature = "rocm")]
     if let Device::Rocm(device) = device {
         let free = device.free_memory()?.saturating_sub(device.memory_reserve());
-        return Ok(Some(free / 100 * CACHE_SHARE));
+        return Ok(Some(free / 100 * CACHE_PERCENT));
     }
     let _ = device;
     Ok(None)

@@ -1,4 +1,4 @@
-//! Rotary embeddings: tables of angles, and turning rows by those of their positions.
+//! Rotary position embeddings: tables of cosines and sines, and rotation of rows by their positions.
 use std::f64::consts::TAU;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -6,68 +6,68 @@ use candle_core::{D, DType, Device, Tensor};
 use candle_nn::rotary_emb::{rope_i, rope_thd};
 use serde_json::Value;
 
-/// How frequencies differ from the powers of theta.
+/// Modification of the frequencies, which are powers of theta by default.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scaling {
-    /// Not at all.
+    /// No modification.
     None,
-    /// All are divided by it.
+    /// Divides all frequencies by this factor.
     Linear(f64),
-    /// Llama 3: low frequencies are divided by `factor`, high ones are not, and those between in part.
+    /// Llama 3: divides low frequencies by `factor`, keeps high ones, and interpolates in between.
     Llama3 {
-        /// Divides low frequencies.
+        /// Divisor of low frequencies.
         factor: f64,
-        /// Waves longer than `original` over this are low.
+        /// Wavelengths above `original / low` are divided.
         low: f64,
-        /// Waves shorter than `original` over this are high.
+        /// Wavelengths below `original / high` are kept.
         high: f64,
-        /// The context of the first training.
+        /// Context length of the original training.
         original: f64,
     },
-    /// YaRN: pairs that turn seldom in the first training's context are divided by `factor`, those that turn often are not,
-    /// and those between in part.
+    /// YaRN: divides the frequencies of pairs that rotate rarely over the original context by `factor`, keeps
+    /// those that rotate often, and interpolates in between.
     Yarn {
-        /// Divides frequencies of pairs that turn seldom.
+        /// Divisor of low frequencies.
         factor: f64,
-        /// The context of the first training.
+        /// Context length of the original training.
         original: f64,
-        /// Pairs that turn more often than this are kept.
+        /// Pairs with more rotations than this are kept.
         fast: f64,
-        /// Pairs that turn less often than this are divided.
+        /// Pairs with fewer rotations than this are divided.
         slow: f64,
-        /// Sines and cosines are multiplied by it.
+        /// Factor of sines and cosines.
         magnitude: f64,
     },
-    /// Each is divided by its own.
+    /// Divides each frequency by its own divisor.
     Divisors(Vec<f32>),
-    /// Each is divided by its own, others where the context is longer than `original`.
-    Long {
+    /// LongRoPE: divides each frequency by its own divisor, which depends on the context length.
+    LongRope {
         /// Divisors for contexts up to `original`.
         short: Vec<f32>,
-        /// Divisors for longer ones.
+        /// Divisors for longer contexts.
         long: Vec<f32>,
-        /// The context of the first training.
+        /// Context length of the original training.
         original: usize,
-        /// Sines and cosines are multiplied by it.
+        /// Factor of sines and cosines.
         magnitude: f64,
     },
 }
 
 impl Scaling {
-    /// Of the object `rope_scaling` of a config.json, for `pairs` frequencies.
+    /// Reads the `rope_scaling` object of a config.json, for `pairs` frequencies.
     ///
     /// # Errors
-    /// Types that are not known, numbers that are missing, lists of other lengths.
-    pub fn of(said: &Value, original: Option<usize>, context: usize, pairs: usize) -> Result<Self> {
-        let number = |key: &str| said[key].as_f64().with_context(|| format!("{key:?} is no number"));
+    /// Returns an error for an unknown type, a missing number or a list of the wrong length.
+    pub fn from_json(json: &Value, original: Option<usize>, context: usize, pairs: usize) -> Result<Self> {
+        let number = |key: &str| json[key].as_f64().with_context(|| format!("{key:?} is no number"));
         let list = |key: &str| -> Result<Vec<f32>> {
             let list: Vec<f32> =
-                serde_json::from_value(said[key].clone()).with_context(|| format!("{key:?} is no list"))?;
+                serde_json::from_value(json[key].clone()).with_context(|| format!("{key:?} is no list"))?;
             ensure!(list.len() == pairs, "{key:?} has {} numbers for {pairs} frequencies", list.len());
             Ok(list)
         };
-        let bound = |key: &str, default: f64| said[key].as_f64().unwrap_or(default);
-        let kind = [&said["rope_type"], &said["type"]].into_iter().find_map(Value::as_str);
+        let bound = |key: &str, default: f64| json[key].as_f64().unwrap_or(default);
+        let kind = [&json["rope_type"], &json["type"]].into_iter().find_map(Value::as_str);
         Ok(match kind {
             None | Some("default") => Self::None,
             Some("linear") => Self::Linear(number("factor")?),
@@ -78,22 +78,22 @@ impl Scaling {
                 original: number("original_max_position_embeddings")?,
             },
             Some("yarn") => {
-                let inner = said["original_max_position_embeddings"].as_u64().map(|size| size as usize);
+                let inner = json["original_max_position_embeddings"].as_u64().map(|size| size as usize);
                 let original = inner.or(original).unwrap_or(context) as f64;
-                let factor = said["factor"].as_f64().unwrap_or(context as f64 / original);
+                let factor = json["factor"].as_f64().unwrap_or(context as f64 / original);
                 let (fast, slow) = (bound("beta_fast", 32.0), bound("beta_slow", 1.0));
                 ensure!(
                     factor >= 1.0 && factor.is_finite(),
-                    "\"factor\" is {factor}, and has to be 1 or more"
+                    "\"factor\" is {factor}, but must be at least 1"
                 );
-                ensure!(original >= 1.0, "\"original_max_position_embeddings\" is {original}");
+                ensure!(original >= 1.0, "\"original_max_position_embeddings\" is {original}, less than 1");
                 ensure!(
                     slow > 0.0 && fast > slow,
-                    "\"beta_fast\" and \"beta_slow\" are {fast} and {slow}: the first has to be larger"
+                    "\"beta_fast\" is {fast} and \"beta_slow\" is {slow}, but 0 < beta_slow < beta_fast is required"
                 );
                 let scale = |by: f64| 0.1 * by * factor.ln() + 1.0;
-                let scales = [&said["mscale"], &said["mscale_all_dim"]].map(Value::as_f64);
-                let magnitude = match (said["attention_factor"].as_f64(), scales) {
+                let scales = [&json["mscale"], &json["mscale_all_dim"]].map(Value::as_f64);
+                let magnitude = match (json["attention_factor"].as_f64(), scales) {
                     (Some(magnitude), _) => magnitude,
                     (None, [Some(own), Some(all)]) if own != 0.0 && all != 0.0 => scale(own) / scale(all),
                     (None, _) => scale(1.0),
@@ -102,72 +102,73 @@ impl Scaling {
             }
             Some("divisors") => Self::Divisors(list("divisors")?),
             Some("longrope" | "su") => {
-                let inner = said["original_max_position_embeddings"].as_u64().map(|size| size as usize);
+                let inner = json["original_max_position_embeddings"].as_u64().map(|size| size as usize);
                 let original = original.or(inner).unwrap_or(context);
-                ensure!(original > 1, "\"original_max_position_embeddings\" is {original}");
-                let factor = said["factor"].as_f64().unwrap_or(context as f64 / original as f64);
-                let magnitude = match said["attention_factor"].as_f64() {
+                ensure!(original > 1, "\"original_max_position_embeddings\" is {original}, less than 2");
+                let factor = json["factor"].as_f64().unwrap_or(context as f64 / original as f64);
+                let magnitude = match json["attention_factor"].as_f64() {
                     Some(magnitude) => magnitude,
                     None if factor > 1.0 => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
                     None => 1.0,
                 };
-                Self::Long { short: list("short_factor")?, long: list("long_factor")?, original, magnitude }
+                let (short, long) = (list("short_factor")?, list("long_factor")?);
+                Self::LongRope { short, long, original, magnitude }
             }
             Some(other) => {
-                bail!("the type {other:?} is not known: default, linear, llama3, longrope and yarn are")
+                bail!("the type {other:?} is not known; use default, linear, llama3, longrope or yarn")
             }
         })
     }
 
-    /// Positions that it was made for, where it says so beside the model's own context.
-    pub fn reach(&self) -> usize {
+    /// Returns the extended context length, or 0 if the scaling does not define one.
+    pub fn extended_context(&self) -> usize {
         match self {
             Self::Yarn { factor, original, .. } => (factor * original) as usize,
             _ => 0,
         }
     }
 
-    /// What sines and cosines are multiplied by.
+    /// Returns the factor of sines and cosines.
     fn magnitude(&self) -> f64 {
         match self {
-            Self::Long { magnitude, .. } | Self::Yarn { magnitude, .. } => *magnitude,
+            Self::LongRope { magnitude, .. } | Self::Yarn { magnitude, .. } => *magnitude,
             _ => 1.0,
         }
     }
 }
 
-/// By which angles positions are turned.
+/// Parameters of rotary embeddings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// Base of the frequencies.
     pub theta: f64,
-    /// Elements of a head that are turned, the first ones; even.
-    pub turned: usize,
-    /// How frequencies differ from the powers of theta.
+    /// Number of leading elements of a head that are rotated; even.
+    pub rotary_dim: usize,
+    /// Modification of the frequencies.
     pub scaling: Scaling,
 }
 
 impl Rope {
-    /// Angles per position, one for each pair, for sequences of at most `context` positions.
+    /// Returns the angle per position of each pair, for sequences of at most `context` positions.
     pub fn frequencies(&self, context: usize) -> Vec<f32> {
-        let pairs = 0..self.turned / 2;
-        let plain = |pair: usize| self.theta.powf(-2.0 * pair as f64 / self.turned as f64);
+        let pairs = 0..self.rotary_dim / 2;
+        let plain = |pair: usize| self.theta.powf(-2.0 * pair as f64 / self.rotary_dim as f64);
         let divided = |by: &[f32]| pairs.clone().zip(by).map(|(pair, &by)| plain(pair) / by as f64).collect();
         let frequencies: Vec<f64> = match &self.scaling {
             Scaling::None => pairs.map(plain).collect(),
             Scaling::Linear(factor) => pairs.map(|pair| plain(pair) / factor).collect(),
             Scaling::Divisors(by) => divided(by),
-            Scaling::Long { short, long, original, .. } => {
+            Scaling::LongRope { short, long, original, .. } => {
                 divided(if context > *original { long } else { short })
             }
             Scaling::Yarn { factor, original, fast, slow, .. } => {
-                // The pair that turns so often in the first training's context.
+                // Index of the pair that rotates this many times over the original context.
                 let turning = |times: f64| {
-                    self.turned as f64 * (original / (times * TAU)).ln() / (2.0 * self.theta.ln())
+                    self.rotary_dim as f64 * (original / (times * TAU)).ln() / (2.0 * self.theta.ln())
                 };
                 let first = turning(*fast).floor().max(0.0);
-                let last = turning(*slow).ceil().min(self.turned as f64 - 1.0);
-                // As transformers has it where both are the same.
+                let last = turning(*slow).ceil().min(self.rotary_dim as f64 - 1.0);
+                // Avoids a division by zero in the same way as transformers.
                 let width = if first == last { 1e-3 } else { last - first };
                 pairs
                     .map(|pair| {
@@ -189,18 +190,16 @@ impl Rope {
     }
 }
 
-/// Cosines and sines, (positions, pairs) each.
-pub struct Table {
+/// Cosines and sines of all positions, (positions, pairs) each.
+pub struct RotaryTable {
     cos: Tensor,
     sin: Tensor,
     interleaved: bool,
 }
 
-impl Table {
-    /// Of positions up to `context`. With `interleaved`, neighbours are turned, else elements of both halves.
-    ///
-    /// # Errors
-    /// Where the device fails.
+impl RotaryTable {
+    /// Computes the table for positions below `context`. With `interleaved`, neighboring elements form pairs;
+    /// otherwise elements of both halves do.
     pub fn new(
         rope: &Rope,
         interleaved: bool,
@@ -209,7 +208,7 @@ impl Table {
         device: &Device,
     ) -> candle_core::Result<Self> {
         let frequencies = rope.frequencies(context);
-        let frequencies = Tensor::from_vec(frequencies, (1, rope.turned / 2), device)?;
+        let frequencies = Tensor::from_vec(frequencies, (1, rope.rotary_dim / 2), device)?;
         let positions = Tensor::arange(0u32, context as u32, device)?.to_dtype(DType::F32)?.unsqueeze(1)?;
         let angles = positions.broadcast_mul(&frequencies)?;
         let magnitude = rope.scaling.magnitude();
@@ -220,43 +219,40 @@ impl Table {
         Ok(Self { cos: of(angles.cos()?)?, sin: of(angles.sin()?)?, interleaved })
     }
 
-    /// Those of a step's rows; `positions` is u32 (rows).
+    /// Looks up the rows of u32 `positions` (rows).
     ///
     /// # Errors
-    /// Where the device fails, and for positions behind the context.
-    pub fn at(&self, positions: &Tensor) -> candle_core::Result<Angles> {
+    /// Returns an error if the device fails or a position is beyond the context.
+    pub fn lookup(&self, positions: &Tensor) -> candle_core::Result<RowAngles> {
         let (cos, sin) = (self.cos.index_select(positions, 0)?, self.sin.index_select(positions, 0)?);
-        Ok(Angles { cos, sin, interleaved: self.interleaved })
+        Ok(RowAngles { cos, sin, interleaved: self.interleaved })
     }
 }
 
 /// Cosines and sines of a step's rows, shared by its layers.
-pub struct Angles {
+pub struct RowAngles {
     cos: Tensor,
     sin: Tensor,
     interleaved: bool,
 }
 
-impl Angles {
-    /// Turns queries or keys (rows, heads, width), which are contiguous.
-    ///
-    /// # Errors
-    /// Where the device fails.
-    pub fn turn(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+impl RowAngles {
+    /// Rotates contiguous queries or keys (rows, heads, width).
+    pub fn rotate(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         let width = x.dim(D::Minus1)?;
-        let turned = 2 * self.cos.dim(D::Minus1)?;
-        if turned == width {
-            return self.turn_all(x);
+        let rotary_dim = 2 * self.cos.dim(D::Minus1)?;
+        if rotary_dim == width {
+            return self.rotate_all(x);
         }
-        let first = self.turn_all(&x.narrow(D::Minus1, 0, turned)?.contiguous()?)?;
-        Tensor::cat(&[&first, &x.narrow(D::Minus1, turned, width - turned)?], D::Minus1)
+        let first = self.rotate_all(&x.narrow(D::Minus1, 0, rotary_dim)?.contiguous()?)?;
+        Tensor::cat(&[&first, &x.narrow(D::Minus1, rotary_dim, width - rotary_dim)?], D::Minus1)
     }
 
-    fn turn_all(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+    fn rotate_all(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         if !self.interleaved {
             return rope_thd(&x.unsqueeze(0)?, &self.cos, &self.sin)?.squeeze(0);
         }
-        // Neighbours are turned in (batch, heads, positions, width) only: rows become batches of one position.
+        // `rope_i` requires (batch, heads, positions, width): rows become batches of one position.
         rope_i(&x.unsqueeze(2)?, &self.cos.unsqueeze(1)?, &self.sin.unsqueeze(1)?)?.squeeze(2)
     }
 }

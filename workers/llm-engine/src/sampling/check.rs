@@ -1,34 +1,33 @@
-//! Which values the parameters may have.
-use super::settings::{LOGIT_BIAS, SETTINGS, Sampling};
-use crate::request::Refused;
+//! Validation of sampling parameters.
+use super::settings::{LOGIT_BIAS_RANGE, SETTINGS, Sampling};
+use crate::request::RequestError;
 
-/// Tokens that a request may add a bias to.
-const BIASES: usize = 300;
+/// Maximum number of tokens with a bias.
+const MAX_BIASES: usize = 300;
 
-/// Whether the fields of `sampling` are in their ranges, those of OpenAI's API where it has them, for a model of
-/// `vocabulary` tokens.
+/// Checks the ranges of all fields, which follow OpenAI's API, for a vocabulary of `vocabulary` tokens.
 ///
 /// # Errors
-/// [`Refused::Invalid`] with the first field that is not.
-pub fn check(sampling: &Sampling, vocabulary: usize) -> Result<(), Refused> {
+/// Returns [`RequestError::Invalid`] for the first field that is out of range.
+pub fn check(sampling: &Sampling, vocabulary: usize) -> Result<(), RequestError> {
     for setting in SETTINGS {
         setting.check(sampling).map_err(|why| invalid(setting.name, why))?;
     }
     let biases = &sampling.logit_bias;
-    if biases.len() > BIASES {
-        return Err(invalid("logit_bias", format!("{} tokens are more than {BIASES}", biases.len())));
+    if biases.len() > MAX_BIASES {
+        return Err(invalid("logit_bias", format!("has {} tokens; the limit is {MAX_BIASES}", biases.len())));
     }
     for (token, bias) in biases {
         if *token as usize >= vocabulary {
-            return Err(invalid("logit_bias", format!("the model has {vocabulary} tokens, none is {token}")));
+            return Err(invalid("logit_bias", format!("token {token} is not among {vocabulary} tokens")));
         }
-        if !(LOGIT_BIAS[0]..=LOGIT_BIAS[1]).contains(bias) {
+        if !(LOGIT_BIAS_RANGE[0]..=LOGIT_BIAS_RANGE[1]).contains(bias) {
             return Err(invalid("logit_bias", format!("{bias} of token {token} must be in -100..=100")));
         }
     }
     Ok(())
 }
 
-fn invalid(field: &'static str, why: String) -> Refused {
-    Refused::Invalid { field, why }
+fn invalid(field: &'static str, why: String) -> RequestError {
+    RequestError::Invalid { field, why }
 }

@@ -1,17 +1,17 @@
-//! Tokens that a grammar allows.
+//! Masking of tokens that a grammar does not allow.
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::row::Row;
 
-/// Spreads bits over logits; keeps its table between steps.
+/// Expands bit masks over logits. Keeps its table on the device between steps.
 #[derive(Debug, Default)]
 pub(super) struct Masks {
-    /// For each byte 0 where a bit is set and minus infinity where not, f32 (256, 8).
+    /// Mask value for each byte and bit: 0 if the bit is set, otherwise negative infinity; f32 (256, 8).
     table: Option<Tensor>,
 }
 
 impl Masks {
-    /// `logits` (rows, vocabulary) with minus infinity for tokens that a row does not allow.
+    /// Sets `logits` (rows, vocabulary) to negative infinity for tokens that a row does not allow.
     pub(super) fn apply(&mut self, logits: &Tensor, rows: &[Row]) -> Result<Tensor> {
         if rows.iter().all(|row| row.allowed.is_none()) {
             return Ok(logits.clone());
@@ -26,13 +26,13 @@ impl Masks {
             };
             let start = bytes.len();
             bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()).take(width));
-            // Tokens that the grammar does not know of, as those that fill up a vocabulary, do not come.
+            // Tokens beyond the grammar's vocabulary, which pad the model's, are never allowed.
             bytes.resize(start + width, 0);
             if vocabulary % 8 != 0 {
                 bytes[start + width - 1] &= (1 << (vocabulary % 8)) - 1;
             }
             if bytes[start..].iter().all(|byte| *byte == 0) {
-                bail!("row {index} allows none of {vocabulary} tokens: its grammar is at its end")
+                bail!("row {index} allows none of {vocabulary} tokens: its grammar has ended")
             }
         }
         let device = logits.device();
@@ -49,7 +49,7 @@ impl Masks {
         }
         match &self.table {
             Some(table) => Ok(table),
-            None => bail!("the table of masks was not made"),
+            None => bail!("internal error: no table of masks"),
         }
     }
 }

@@ -1,28 +1,29 @@
-//! The next tokens of a batch, drawn on the device.
+//! Batched sampling on the device.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `row` | what one row is sampled with |
-//! | `sampler` | a step for a whole batch, with one read back |
-//! | `settings` | the settings, one row each |
-//! | `check` | which values they may have |
-//! | `penalties` | bias and penalties of the tokens that they touch |
-//! | `mask` | tokens that a grammar allows |
-//! | `cuts` | top-k, top-p and min-p as the least value that stays |
-//! | `cumulative` | the token where the sum of weights passes a share of the whole |
-//! | `largest` | the likeliest tokens, for log probabilities |
+//! | `row` | sampling parameters of one row |
+//! | `sampler` | sampling of a whole batch with one read back |
+//! | `settings` | table of the settings |
+//! | `check` | validation of the settings |
+//! | `penalties` | logit bias and penalties |
+//! | `mask` | grammar masks |
+//! | `thresholds` | top-k, top-p and min-p as thresholds |
+//! | `cumulative` | search in cumulative weights |
+//! | `largest` | the most likely tokens, for log probabilities |
 //!
-//! A row's token depends on its own logits and parameters alone, never on what else is in the batch: weights are summed
-//! in the order of the vocabulary, and cuts keep all tokens as likely as the last one that stays.
+//! A row's token depends only on its own logits and parameters, never on the rest of the batch: weights are
+//! summed in the order of the vocabulary, and truncation keeps all tokens that are as likely as the last one
+//! kept.
 mod check;
 mod cumulative;
-mod cuts;
 mod largest;
 mod mask;
 mod penalties;
 mod row;
 mod sampler;
 pub mod settings;
+mod thresholds;
 
 pub use check::check;
 pub use row::Row;

@@ -1,49 +1,49 @@
-//! Bias and penalties of the tokens that they touch.
+//! Logit bias and penalties.
 use candle_core::{Result, Tensor, bail};
 
 use super::row::Row;
 
-/// What is done to the logit of one token.
+/// Adjustment of the logit of one token.
 #[derive(Clone, Copy, Default)]
-struct Touch {
+struct Adjustment {
     token: u32,
     bias: f32,
-    /// In the text so often.
+    /// Number of occurrences in the generated text.
     count: u32,
-    /// In the prompt or the text.
+    /// True if the token occurs in the prompt or the text.
     seen: bool,
 }
 
-/// Finds the tokens to touch; keeps its table between steps.
+/// Applies bias and penalties to the affected tokens. Keeps its table between steps.
 #[derive(Debug, Default)]
 pub(super) struct Penalties {
-    /// For each token of the vocabulary its place among a row's touches, from 1; 0 for none.
-    places: Vec<u32>,
+    /// Index of each vocabulary token among a row's adjustments, plus 1; 0 means none.
+    indices: Vec<u32>,
 }
 
 impl Penalties {
-    /// `logits` (rows, vocabulary) with the rows' bias, then repeat penalty, then presence and frequency penalty.
+    /// Applies bias, repetition penalty, presence and frequency penalties to `logits` (rows, vocabulary).
     pub(super) fn apply(&mut self, logits: &Tensor, rows: &[Row]) -> Result<Tensor> {
         let (count, vocabulary) = logits.dims2()?;
-        self.places.resize(vocabulary, 0);
-        let touches = rows.iter().map(|row| self.touches(row)).collect::<Result<Vec<_>>>()?;
-        let width = touches.iter().map(Vec::len).max().unwrap_or(0);
+        self.indices.resize(vocabulary, 0);
+        let items = rows.iter().map(|row| self.items(row)).collect::<Result<Vec<_>>>()?;
+        let width = items.iter().map(Vec::len).max().unwrap_or(0);
         if width == 0 {
             return Ok(logits.clone());
         }
         let mut tokens = Vec::with_capacity(count * width);
         let (mut bias, mut repeat, mut off) = (Vec::new(), Vec::new(), Vec::new());
-        for (row, touches) in rows.iter().zip(&touches) {
+        for (row, items) in rows.iter().zip(&items) {
             let sampling = row.sampling;
-            // The first one again where a row has fewer: written twice, it is the same.
-            let first = touches.first().copied().unwrap_or_default();
-            for place in 0..width {
-                let touch = touches.get(place).copied().unwrap_or(first);
-                tokens.push(touch.token);
-                bias.push(touch.bias);
-                repeat.push(if touch.seen { sampling.repetition_penalty } else { 1.0 });
-                let presence = if touch.count > 0 { sampling.presence_penalty } else { 0.0 };
-                off.push(presence + sampling.frequency_penalty * touch.count as f32);
+            // Rows with fewer adjustments repeat their first one; writing the same value twice is harmless.
+            let first = items.first().copied().unwrap_or_default();
+            for index in 0..width {
+                let item = items.get(index).copied().unwrap_or(first);
+                tokens.push(item.token);
+                bias.push(item.bias);
+                repeat.push(if item.seen { sampling.repetition_penalty } else { 1.0 });
+                let presence = if item.count > 0 { sampling.presence_penalty } else { 0.0 };
+                off.push(presence + sampling.frequency_penalty * item.count as f32);
             }
         }
         bias.append(&mut repeat);
@@ -57,39 +57,40 @@ impl Penalties {
         logits.scatter(&tokens, &(repeated - parameters.get(2)?)?, 1)
     }
 
-    fn touches(&mut self, row: &Row) -> Result<Vec<Touch>> {
+    fn items(&mut self, row: &Row) -> Result<Vec<Adjustment>> {
         let sampling = row.sampling;
         let biases = sampling.logit_bias.iter();
-        let biased = biases.map(|(token, bias)| Touch { token: *token, bias: *bias, ..Touch::default() });
+        let biased =
+            biases.map(|(token, bias)| Adjustment { token: *token, bias: *bias, ..Adjustment::default() });
         let repeats = sampling.repetition_penalty != 1.0;
-        // Contexts are long: nothing is walked for nothing.
+        // Long contexts are scanned only if a penalty needs them.
         let [prompt, text] = if repeats { [row.prompt, row.written] } else { [&[][..]; 2] };
         let seen = prompt.iter().chain(text);
-        let seen = seen.map(|token| Touch { token: *token, seen: true, ..Touch::default() });
+        let seen = seen.map(|token| Adjustment { token: *token, seen: true, ..Adjustment::default() });
         let counts = sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0;
         let counted = if counts { row.written } else { &[] }.iter();
-        let counted = counted.map(|token| Touch { token: *token, count: 1, ..Touch::default() });
-        let mut touches = Vec::new();
-        let merged = biased.chain(seen).chain(counted).try_for_each(|touch| self.merge(&mut touches, touch));
-        for touch in &touches {
-            self.places[touch.token as usize] = 0;
+        let counted = counted.map(|token| Adjustment { token: *token, count: 1, ..Adjustment::default() });
+        let mut items = Vec::new();
+        let merged = biased.chain(seen).chain(counted).try_for_each(|item| self.merge(&mut items, item));
+        for item in &items {
+            self.indices[item.token as usize] = 0;
         }
-        merged.map(|()| touches)
+        merged.map(|()| items)
     }
 
-    fn merge(&mut self, touches: &mut Vec<Touch>, touch: Touch) -> Result<()> {
-        let vocabulary = self.places.len();
-        let Some(place) = self.places.get_mut(touch.token as usize) else {
-            bail!("the logits are of {vocabulary} tokens, none is {}", touch.token)
+    fn merge(&mut self, items: &mut Vec<Adjustment>, item: Adjustment) -> Result<()> {
+        let vocabulary = self.indices.len();
+        let Some(index) = self.indices.get_mut(item.token as usize) else {
+            bail!("token {} is not in the vocabulary of {vocabulary} tokens", item.token)
         };
-        if *place == 0 {
-            touches.push(touch);
-            *place = touches.len() as u32;
+        if *index == 0 {
+            items.push(item);
+            *index = items.len() as u32;
         } else {
-            let merged = &mut touches[*place as usize - 1];
-            merged.bias += touch.bias;
-            merged.count += touch.count;
-            merged.seen |= touch.seen;
+            let merged = &mut items[*index as usize - 1];
+            merged.bias += item.bias;
+            merged.count += item.count;
+            merged.seen |= item.seen;
         }
         Ok(())
     }

@@ -4,18 +4,18 @@ use super::settings::Sampling;
 /// Sampling parameters of one row of the logits.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
-    /// Temperature, cuts and penalties, in the ranges of [`super::check`].
+    /// Temperature, truncation and penalties, in the ranges of [`super::check`].
     pub sampling: &'a Sampling,
-    /// Uniform in [0, 1), of the request's own generator.
+    /// Uniform random number in [0, 1) from the request's generator.
     pub draw: f32,
-    /// Tokens of the prompt.
+    /// Prompt tokens.
     pub prompt: &'a [u32],
-    /// Tokens written since.
+    /// Generated tokens.
     pub written: &'a [u32],
-    /// Bits of the tokens that may come, 32 a word, the lowest bit first; none allows all. Tokens beyond the last word
-    /// may not come.
+    /// Bit mask of allowed tokens, 32 per word, lowest bit first; `None` allows all. Tokens beyond the last
+    /// word are not allowed.
     pub allowed: Option<&'a [u32]>,
-    /// How many of the likeliest tokens to tell besides the one drawn; none tells no probability.
+    /// Number of alternatives to report besides the sampled token; `None` reports no log probabilities.
     pub logprobs: Option<usize>,
 }
 

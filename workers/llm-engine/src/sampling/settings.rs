@@ -1,38 +1,38 @@
-//! The sampler settings. Each is one row of a table, from which follow the field of [`Sampling`], its default, the range
-//! that the engine checks, the field of the API, the row in the documentation and the inputs of tests.
+//! Table of the sampler settings. Each row defines the field of [`Sampling`], its default and range, the
+//! field of the API, the row in the documentation and the inputs of tests.
 use std::ops::RangeInclusive;
 
-/// Reads and writes a setting's value, and bounds it.
+/// Type of a setting, with its accessors and range.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// A number.
+    /// A floating-point number.
     Number {
-        /// Values that it may have.
+        /// Allowed values.
         range: RangeInclusive<f32>,
-        /// Returns its value.
+        /// Returns the value.
         get: fn(&Sampling) -> f32,
-        /// Sets its value.
+        /// Sets the value.
         set: fn(&mut Sampling, f32),
     },
     /// A number of tokens, at least 1; `None` means all.
     Count {
-        /// Returns its value.
+        /// Returns the value.
         get: fn(&Sampling) -> Option<usize>,
-        /// Sets its value.
+        /// Sets the value.
         set: fn(&mut Sampling, Option<usize>),
     },
 }
 
-/// A row of the table.
+/// A sampler setting: a row of the table.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// Name of the field, here and in the API.
     pub name: &'static str,
-    /// Another name that the API takes.
+    /// Alternative name in the API.
     pub alias: Option<&'static str>,
-    /// Its effect, as the documentation has it.
+    /// Effect, as shown in the documentation.
     pub doc: &'static str,
-    /// Its value.
+    /// Type, accessors and range.
     pub kind: Kind,
 }
 
@@ -48,13 +48,13 @@ macro_rules! settings {
     (@alias) => { None };
     (@alias $alias:literal) => { Some($alias) };
     ($(#[doc = $doc:literal] $kind:ident $name:ident $(($alias:literal))? = $default:expr $(, $range:expr)?;)*) => {
-        /// How the next token is drawn. The defaults are those of OpenAI's API.
+        /// Sampling parameters. The defaults are those of OpenAI's API.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Sampling {
             $(#[doc = $doc] pub $name: settings!(@type $kind),)*
-            /// The same seed gives the same text, whatever else runs; `None` draws one.
+            /// Seed of the random numbers, which makes the text reproducible; `None` uses a random seed.
             pub seed: Option<u64>,
-            /// Added to the logits of these tokens.
+            /// Tokens and the biases that are added to their logits.
             pub logit_bias: Vec<(u32, f32)>,
         }
 
@@ -64,7 +64,7 @@ macro_rules! settings {
             }
         }
 
-        /// The table.
+        /// All sampler settings.
         pub const SETTINGS: &[Setting] = &[$(Setting {
             name: stringify!($name),
             alias: settings!(@alias $($alias)?),
@@ -91,16 +91,16 @@ settings! {
     number frequency_penalty = 0.0, -2.0..=2.0;
 }
 
-/// Range of each bias of [`Sampling::logit_bias`].
-pub const LOGIT_BIAS: [f32; 2] = [-100.0, 100.0];
+/// Minimum and maximum of each bias in [`Sampling::logit_bias`].
+pub const LOGIT_BIAS_RANGE: [f32; 2] = [-100.0, 100.0];
 
 impl Setting {
-    /// The setting that the API calls `name`.
+    /// Returns the setting with this name or alias.
     pub fn named(name: &str) -> Option<&'static Setting> {
         SETTINGS.iter().find(|setting| setting.name == name || setting.alias == Some(name))
     }
 
-    /// Values that it may have, as a sentence goes on behind "must be".
+    /// Describes the allowed values, as the end of a sentence after "must be".
     pub fn range(&self) -> String {
         match &self.kind {
             Kind::Number { range, .. } if *range.start() == f32::MIN_POSITIVE => {
@@ -111,13 +111,13 @@ impl Setting {
         }
     }
 
-    /// Checks its value in `sampling`.
+    /// Checks the setting's value in `sampling`.
     ///
     /// # Errors
-    /// Says which values it may have.
+    /// Returns a message with the value and the allowed values.
     pub fn check(&self, sampling: &Sampling) -> Result<(), String> {
         let refused = match &self.kind {
-            // NaN is in no range.
+            // No range contains NaN.
             Kind::Number { range, get, .. } => {
                 Some(get(sampling)).filter(|value| !range.contains(value)).map(|value| value.to_string())
             }
@@ -128,7 +128,7 @@ impl Setting {
         refused.map_or(Ok(()), |value| Err(format!("is {value}, but must be {}", self.range())))
     }
 
-    /// Its row of a Markdown table: name, range, default, meaning.
+    /// Returns its row of a Markdown table: name, range, default, meaning.
     pub fn markdown_row(&self) -> String {
         let default = match &self.kind {
             Kind::Number { get, .. } => get(&Sampling::default()).to_string(),

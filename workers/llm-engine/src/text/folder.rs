@@ -1,4 +1,4 @@
-//! A model's text side from the JSON files beside its weights.
+//! Loading of tokenizer and chat template from the JSON files of a model's folder.
 use std::fs;
 use std::path::Path;
 
@@ -9,25 +9,25 @@ use tokenizers::Tokenizer;
 use super::{ChatTemplate, Text};
 
 impl Text {
-    /// From a model's folder: tokenizer.json, and of tokenizer_config.json, chat_template.jinja, chat_template.json,
-    /// additional_chat_templates/tool_use.jinja, generation_config.json and config.json those that are there.
+    /// Loads tokenizer.json and, where present, tokenizer_config.json, chat_template.jinja,
+    /// chat_template.json, additional_chat_templates/tool_use.jinja, generation_config.json and config.json.
     ///
     /// # Errors
-    /// Where tokenizer.json is missing, or one of them cannot be read.
+    /// Returns an error if tokenizer.json is missing or any file is invalid.
     pub fn from_folder(folder: &Path) -> Result<Text> {
         let path = folder.join("tokenizer.json");
         let tokenizer = Tokenizer::from_file(&path).map_err(Error::msg);
         let tokenizer = tokenizer.with_context(|| format!("cannot read the tokenizer {}", path.display()))?;
         let config = json(folder, "tokenizer_config.json")?;
-        let bos = named(&config["bos_token"]).unwrap_or_default();
-        let eos = named(&config["eos_token"]).unwrap_or_default();
+        let bos = token_text(&config["bos_token"]).unwrap_or_default();
+        let eos = token_text(&config["eos_token"]).unwrap_or_default();
         let mut ends = Vec::new();
         for file in ["generation_config.json", "config.json"] {
             let config = json(folder, file)?;
-            // Models of text and pictures keep it with the text's part.
-            for said in [&config["eos_token_id"], &config["text_config"]["eos_token_id"]] {
-                let said = said.as_array().map_or(std::slice::from_ref(said), Vec::as_slice);
-                ends.extend(said.iter().filter_map(Value::as_u64).filter_map(|id| u32::try_from(id).ok()));
+            // Multimodal models keep it in the configuration of the text model.
+            for ids in [&config["eos_token_id"], &config["text_config"]["eos_token_id"]] {
+                let ids = ids.as_array().map_or(std::slice::from_ref(ids), Vec::as_slice);
+                ends.extend(ids.iter().filter_map(Value::as_u64).filter_map(|id| u32::try_from(id).ok()));
             }
         }
         ends.extend(tokenizer.token_to_id(eos));
@@ -39,16 +39,16 @@ impl Text {
 }
 
 fn template(folder: &Path, config: &Value, bos: &str, eos: &str) -> Result<Option<ChatTemplate>> {
-    let beside = json(folder, "chat_template.json")?;
-    let kept =
-        if config["chat_template"].is_null() { &beside["chat_template"] } else { &config["chat_template"] };
+    let own_file = json(folder, "chat_template.json")?;
+    let in_config =
+        if config["chat_template"].is_null() { &own_file["chat_template"] } else { &config["chat_template"] };
     let of_name = |name: &str| -> Option<String> {
-        let kept = kept.as_array()?.iter().find(|template| template["name"] == name)?;
-        kept["template"].as_str().map(str::to_owned)
+        let in_config = in_config.as_array()?.iter().find(|template| template["name"] == name)?;
+        in_config["template"].as_str().map(str::to_owned)
     };
     let default = match read(folder, "chat_template.jinja")? {
         Some(text) => Some(text),
-        None => kept.as_str().map(str::to_owned).or_else(|| of_name("default")),
+        None => in_config.as_str().map(str::to_owned).or_else(|| of_name("default")),
     };
     let tool_use = match read(folder, "additional_chat_templates/tool_use.jinja")? {
         Some(text) => Some(text),
@@ -57,12 +57,12 @@ fn template(folder: &Path, config: &Value, bos: &str, eos: &str) -> Result<Optio
     default.map(|default| ChatTemplate::new(&default, tool_use.as_deref(), bos, eos)).transpose()
 }
 
-/// A token that a configuration names: as a string, or an object that tells more of it.
-fn named(token: &Value) -> Option<&str> {
+/// Returns the text of a token in a configuration, which is a string or an object with `content`.
+fn token_text(token: &Value) -> Option<&str> {
     token.as_str().or(token["content"].as_str())
 }
 
-/// Null where there is no such file.
+/// Reads a JSON file. Returns null if it does not exist.
 fn json(folder: &Path, name: &str) -> Result<Value> {
     let Some(text) = read(folder, name)? else { return Ok(Value::Null) };
     serde_json::from_str(&text).with_context(|| format!("{} is not JSON", folder.join(name).display()))

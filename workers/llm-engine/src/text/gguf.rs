@@ -1,38 +1,40 @@
-//! A model's text side from the metadata of a GGUF file.
+//! Loading of tokenizer and chat template from a GGUF file.
 use anyhow::Result;
 use candle_core::quantized::gguf_file::Content;
 
 use super::gguf_metadata::Metadata;
-use super::{ChatTemplate, Text, gguf_models};
+use super::{ChatTemplate, Text, gguf_tokenizers};
 
-/// Tokens that end a text, or a turn of a chat.
-const ENDS: [&str; 3] = ["eos_token_id", "eot_token_id", "eom_token_id"];
-/// What ends a turn, where the chat template writes it: files of Gemma and Phi-3 do not say so.
-const TURN_ENDS: [&str; 5] = ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>"];
+/// Metadata keys of the tokens that end a text or a turn.
+const END_TOKEN_KEYS: [&str; 3] = ["eos_token_id", "eot_token_id", "eom_token_id"];
+/// Known end-of-turn tokens. Files of Gemma and Phi-3 only contain theirs in the chat template.
+const TURN_END_TOKENS: [&str; 5] = ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>"];
 const TEMPLATE: &str = "tokenizer.chat_template";
 
 impl Text {
-    /// From the metadata of a GGUF file: its tokenizer, of the kinds `llama` and `gpt2`, the tokens that end a text, and its
-    /// chat template.
+    /// Builds the tokenizer, end-of-text tokens and chat template from the metadata of a GGUF file.
+    /// Tokenizers of type `llama` and `gpt2` are supported.
     ///
     /// # Errors
-    /// Where they describe no tokenizer that is known.
+    /// Returns an error if the metadata describes no supported tokenizer.
     pub fn from_gguf(content: &Content) -> Result<Text> {
         let metadata = Metadata::new(content);
-        let written = metadata.text(TEMPLATE).unwrap_or_default();
-        let turn_ends = TURN_ENDS.into_iter().filter(|end| written.contains(end)).collect::<Vec<_>>();
-        let tokenizer = gguf_models::tokenizer(&metadata, &turn_ends)?;
-        let mut ends: Vec<u32> = ENDS.iter().filter_map(|key| metadata.token(key)).collect();
+        let template_text = metadata.text(TEMPLATE).unwrap_or_default();
+        let turn_ends =
+            TURN_END_TOKENS.into_iter().filter(|end| template_text.contains(end)).collect::<Vec<_>>();
+        let tokenizer = gguf_tokenizers::tokenizer(&metadata, &turn_ends)?;
+        let mut ends: Vec<u32> = END_TOKEN_KEYS.iter().filter_map(|key| metadata.token(key)).collect();
         ends.extend(turn_ends.iter().filter_map(|end| tokenizer.token_to_id(end)));
         if metadata.get("eos_token_ids").is_some() {
             let several = metadata.numbers("eos_token_ids")?;
             ends.extend(several.into_iter().filter_map(|end| u32::try_from(end).ok()));
         }
-        let named = |key| metadata.token(key).and_then(|id| tokenizer.id_to_token(id)).unwrap_or_default();
+        let token_text =
+            |key| metadata.token(key).and_then(|id| tokenizer.id_to_token(id)).unwrap_or_default();
         let template = match metadata.text(TEMPLATE) {
             Some(default) => {
                 let tool_use = metadata.text(&format!("{TEMPLATE}.tool_use"));
-                let (bos, eos) = (named("bos_token_id"), named("eos_token_id"));
+                let (bos, eos) = (token_text("bos_token_id"), token_text("eos_token_id"));
                 Some(ChatTemplate::new(default, tool_use, &bos, &eos)?)
             }
             None => None,

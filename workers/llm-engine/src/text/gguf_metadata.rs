@@ -1,8 +1,8 @@
-//! Metadata of a GGUF file about its tokenizer.
+//! Access to the tokenizer metadata of a GGUF file.
 use anyhow::{Context, Result};
 use candle_core::quantized::gguf_file::{Content, Value};
 
-/// Metadata of a GGUF file about its tokenizer. Keys are without `tokenizer.ggml.`.
+/// Tokenizer metadata of a GGUF file. Keys omit the prefix `tokenizer.ggml.`, except in [`Self::text`].
 pub(super) struct Metadata<'a> {
     content: &'a Content,
 }
@@ -16,7 +16,7 @@ impl<'a> Metadata<'a> {
         self.content.metadata.get(&format!("tokenizer.ggml.{key}"))
     }
 
-    /// By its whole key.
+    /// Returns the string of a full key.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
         Some(self.content.metadata.get(key)?.to_string().ok()?.as_str())
     }
@@ -25,7 +25,7 @@ impl<'a> Metadata<'a> {
         Some(self.get(key)?.to_string().ok()?.as_str())
     }
 
-    /// A token by what it is for, like `bos_token_id`.
+    /// Returns the id of a token by its key, such as `bos_token_id`.
     pub(super) fn token(&self, key: &str) -> Option<u32> {
         u32::try_from(whole(self.get(key)?).ok()?).ok()
     }
@@ -48,9 +48,9 @@ impl<'a> Metadata<'a> {
 
     fn array<T>(&self, key: &str, item: impl Fn(&Value) -> candle_core::Result<T>) -> Result<Vec<T>> {
         let values =
-            self.get(key).with_context(|| format!("the file has no metadata tokenizer.ggml.{key}"))?;
+            self.get(key).with_context(|| format!("the metadata tokenizer.ggml.{key} is missing"))?;
         let items = values.to_vec().and_then(|values| values.iter().map(item).collect());
-        items.with_context(|| format!("the metadata tokenizer.ggml.{key}"))
+        items.with_context(|| format!("the metadata tokenizer.ggml.{key} has the wrong type"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Text held to JSON.
+//! Grammars that constrain generated text to JSON.
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -8,76 +8,79 @@ use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, SimpleVob, TokEnv, T
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
-use super::pieces::Pieces;
+use super::token_bytes::TokenBytes;
 use crate::request::Constraint;
 
-/// Levels, values, and objects and arrays among them, of a schema.
-const DEPTH: usize = 48;
-const VALUES: usize = 20_000;
-const CONTAINERS: usize = 2_000;
-/// Stack to compile a schema with, for each object or array of it: references nest them in any order.
-const STACK: usize = 128 << 10;
-/// Tokens longer than this no grammar allows: the tree of tokens is not deeper.
-const TOKEN: usize = 256;
-/// Between the parts of JSON: as much as pretty JSON needs, and an end to it, since some models would never write more.
-const SPACE: &str = r"[ \n\t]{1,20}";
+/// Limits of a schema: nesting depth, number of values, and number of objects and arrays.
+const MAX_DEPTH: usize = 48;
+const MAX_VALUES: usize = 20_000;
+const MAX_CONTAINERS: usize = 2_000;
+/// Stack bytes for compiling a schema, per object or array. References may nest them in any order.
+const STACK_PER_CONTAINER: usize = 128 << 10;
+/// Maximum length in bytes of a token that a grammar allows; bounds the depth of the token tree.
+const MAX_TOKEN_BYTES: usize = 256;
+/// White space between JSON tokens: enough to pretty-print, but bounded, as models might never stop.
+const WHITESPACE: &str = r"[ \n\t]{1,20}";
 
-/// What all grammars of a vocabulary share, made when the first one is asked for.
+/// Grammar compiler of a vocabulary, created on first use.
 #[derive(Default)]
-pub(super) struct Grammars {
+pub(super) struct GrammarCompiler {
     factory: OnceLock<Result<ParserFactory, String>>,
 }
 
-impl Grammars {
-    pub(super) fn start(&self, pieces: &Pieces, ends: &[u32], constraint: &Constraint) -> Result<Grammar> {
+impl GrammarCompiler {
+    pub fn compile(&self, tokens: &TokenBytes, ends: &[u32], constraint: &Constraint) -> Result<Grammar> {
         let any = json!({ "type": "object" });
         let schema = match constraint {
             Constraint::JsonObject => &any,
             Constraint::JsonSchema(schema) => schema,
         };
         let containers = containers(schema)?;
-        let schema = TopLevelGrammar::from_json_schema(spaced(schema)?);
+        let schema = TopLevelGrammar::from_json_schema(with_whitespace(schema)?);
         let factory =
-            self.factory.get_or_init(|| factory(pieces, ends).map_err(|error| format!("{error:#}")));
-        let factory = factory.as_ref().map_err(|error| anyhow!("no grammar for this vocabulary: {error}"))?;
+            self.factory.get_or_init(|| factory(tokens, ends).map_err(|error| format!("{error:#}")));
+        let factory = factory.as_ref().map_err(|error| anyhow!("cannot compile grammars: {error}"))?;
         let compiled = thread::scope(|scope| {
-            let thread = thread::Builder::new().stack_size((4 << 20) + containers * STACK);
+            let thread = thread::Builder::new().stack_size((4 << 20) + containers * STACK_PER_CONTAINER);
             let thread = thread.spawn_scoped(scope, || factory.create_parser(schema));
-            thread.map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("it breaks the compiler"))))
+            thread
+                .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("the grammar compiler panicked"))))
         });
-        let parser = compiled.context("no thread to compile the schema on")?.map_err(|error| plain(&error));
+        let parser = compiled.context("cannot start a compiler thread")?.map_err(|error| brief(&error));
         let parser = parser.context("the schema cannot be used")?;
         Ok(Grammar { matcher: Matcher::new(Ok(parser)), allowed: SimpleVob::new() })
     }
 }
 
-/// The objects and arrays of a schema, if it is not too large.
+/// Returns the number of objects and arrays of a schema, or an error if the schema is too large.
 fn containers(schema: &Value) -> Result<usize> {
     let (mut values, mut containers) = (0, 0);
     let mut level = vec![schema];
-    for _ in 0..DEPTH {
+    for _ in 0..MAX_DEPTH {
         values += level.len();
         containers += level.iter().filter(|value| value.is_object() || value.is_array()).count();
         level = level.into_iter().flat_map(children).collect();
     }
-    ensure!(level.is_empty(), "the schema is nested deeper than {DEPTH} levels");
-    for (count, most, what) in [(values, VALUES, "values"), (containers, CONTAINERS, "objects and arrays")] {
-        ensure!(count <= most, "the schema has {count} {what}, more than {most}");
+    ensure!(level.is_empty(), "the schema is nested deeper than {MAX_DEPTH} levels");
+    for (count, most, what) in
+        [(values, MAX_VALUES, "values"), (containers, MAX_CONTAINERS, "objects and arrays")]
+    {
+        ensure!(count <= most, "the schema has {count} {what}, more than the limit of {most}");
     }
     Ok(containers)
 }
 
-/// The schema with our spaces.
-fn spaced(schema: &Value) -> Result<Value> {
+/// Adds the bounded white-space pattern to a schema.
+fn with_whitespace(schema: &Value) -> Result<Value> {
     match schema {
-        Value::Bool(true) => Ok(json!({ "x-guidance": { "whitespace_pattern": SPACE } })),
+        Value::Bool(true) => Ok(json!({ "x-guidance": { "whitespace_pattern": WHITESPACE } })),
         Value::Object(fields) => {
             ensure!(
                 !fields.contains_key("x-guidance"),
-                "the schema has x-guidance, which is no part of JSON Schema"
+                "the schema has the key x-guidance, which is not part of JSON Schema"
             );
             let mut fields = fields.clone();
-            fields.insert("x-guidance".into(), json!({ "whitespace_pattern": SPACE }));
+            fields.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITESPACE }));
             Ok(Value::Object(fields))
         }
         _ => bail!("a schema must be an object, not {schema}"),
@@ -92,11 +95,11 @@ fn children(value: &Value) -> Vec<&Value> {
     }
 }
 
-fn factory(pieces: &Pieces, ends: &[u32]) -> Result<ParserFactory> {
-    let count = u32::try_from(pieces.count())?;
-    let usable = |token: u32| !pieces.is_special(token) && !ends.contains(&token);
+fn factory(tokens: &TokenBytes, ends: &[u32]) -> Result<ParserFactory> {
+    let count = u32::try_from(tokens.count())?;
+    let usable = |token: u32| !tokens.is_special(token) && !ends.contains(&token);
     let words = (0..count).map(|token| {
-        let bytes = pieces.bytes(token).filter(|bytes| usable(token) && bytes.len() <= TOKEN);
+        let bytes = tokens.bytes(token).filter(|bytes| usable(token) && bytes.len() <= MAX_TOKEN_BYTES);
         bytes.unwrap_or_default().to_vec()
     });
     let trie = TokTrie::from(&TokRxInfo::new(count, INVALID_TOKEN), &words.collect::<Vec<_>>());
@@ -107,44 +110,45 @@ fn factory(pieces: &Pieces, ends: &[u32]) -> Result<ParserFactory> {
     Ok(factory)
 }
 
-/// Without what the crate adds for its own developers.
-fn plain(error: &anyhow::Error) -> anyhow::Error {
+/// Removes the details that llguidance appends for its developers.
+fn brief(error: &anyhow::Error) -> anyhow::Error {
     let text = format!("{error:#}");
     let text = text.split("\n<").next().unwrap_or_default();
     anyhow!("{text}")
 }
 
-/// Where a text is in a grammar.
+/// State of a grammar after a partial text.
 pub struct Grammar {
     matcher: Matcher,
     allowed: SimpleVob,
 }
 
 impl Grammar {
-    /// Bits of the tokens that may come, 32 a word, the lowest bit first; tokens that end a text exactly where it may end.
+    /// Returns a bit mask of the allowed next tokens, 32 per word, lowest bit first. Includes the end-of-text
+    /// tokens exactly where the text may end.
     ///
     /// # Errors
-    /// Where the grammar takes too long to go on, or a token came that was not allowed.
+    /// Returns an error if a limit is exceeded or a disallowed token was accepted before.
     pub fn allowed(&mut self) -> Result<&[u32]> {
-        self.allowed = self.matcher.compute_mask_or_eos().map_err(|error| plain(&error))?;
+        self.allowed = self.matcher.compute_mask_or_eos().map_err(|error| brief(&error))?;
         Ok(self.allowed.as_slice())
     }
 
-    /// Goes on behind `token`.
+    /// Advances the state by `token`.
     ///
     /// # Errors
-    /// Where it was not allowed; the grammar is of no more use then.
+    /// Returns an error if the token was not allowed; the grammar must not be used afterwards.
     pub fn accept(&mut self, token: u32) -> Result<()> {
         if self.matcher.is_stopped() && !self.matcher.is_error() {
             let ends = self.matcher.tok_env()?.tok_trie().eos_tokens().contains(&token);
-            ensure!(ends, "token {token} comes behind the end of the text");
+            ensure!(ends, "token {token} follows the end of the text");
             return Ok(());
         }
-        let accepted = self.matcher.consume_token(token).map_err(|error| plain(&error));
+        let accepted = self.matcher.consume_token(token).map_err(|error| brief(&error));
         accepted.with_context(|| format!("the grammar does not allow token {token} here"))
     }
 
-    /// Whether nothing but the end may come, or it has come.
+    /// Returns true if only the end of the text may follow or has been reached.
     pub fn finished(&self) -> bool {
         self.matcher.is_stopped()
     }

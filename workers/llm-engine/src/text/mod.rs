@@ -1,27 +1,27 @@
-//! Tokens to text and back: tokenizers, chat templates, stop strings, grammars.
+//! Tokenizers, detokenization, chat templates, stop strings and grammars.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `tokenizer` | a model's tokenizer with the tokens that end a text, its template and its grammars |
-//! | `folder` | all that from the JSON files beside a model's weights |
-//! | `gguf_metadata` | what a GGUF file says of its tokenizer |
-//! | `gguf` | all that from the metadata of a GGUF file |
-//! | `gguf_models` | tokenizers as such metadata describe them |
-//! | `pieces` | the bytes that each token stands for |
-//! | `stream` | text as its tokens come |
-//! | `template` | chats as the model was trained on them |
-//! | `grammar` | text held to JSON |
+//! | `tokenizer` | a model's tokenizer with its end-of-text tokens, chat template and grammars |
+//! | `folder` | loading from the JSON files of a model's folder |
+//! | `gguf_metadata` | access to the tokenizer metadata of a GGUF file |
+//! | `gguf` | loading from a GGUF file |
+//! | `gguf_tokenizers` | construction of tokenizers from GGUF metadata |
+//! | `token_bytes` | the bytes of each token |
+//! | `stream` | incremental detokenization and stop strings |
+//! | `template` | chat templates |
+//! | `grammar` | output constrained to JSON |
 mod folder;
 mod gguf;
 mod gguf_metadata;
-mod gguf_models;
+mod gguf_tokenizers;
 mod grammar;
-mod pieces;
 mod stream;
 mod template;
+mod token_bytes;
 mod tokenizer;
 
 pub use grammar::Grammar;
-pub use stream::{Piece, TextStream};
+pub use stream::{TextChunk, TextStream};
 pub use template::ChatTemplate;
 pub use tokenizer::Text;

@@ -1,4 +1,4 @@
-//! Chats as the model was trained on them.
+//! Chat templates.
 use std::fmt::Write as _;
 use std::io;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::Formatter;
 
-/// A model's chat template: Jinja that comes with it, with what Transformers gives such templates.
+/// A model's Jinja chat template, with the functions and filters that Transformers provides.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
     default: String,
@@ -19,15 +19,15 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// `default` is used, and `tool_use`, if any, where there are tools. `bos` and `eos` are what the tokens at the start
-    /// and the end of a text are called.
+    /// Compiles a template. `tool_use` replaces `default` if there are tools. `bos` and `eos` are the texts
+    /// of the BOS and EOS tokens.
     ///
     /// # Errors
-    /// Where a template is no Jinja.
+    /// Returns an error if a template is not valid Jinja.
     pub fn new(default: &str, tool_use: Option<&str>, bos: &str, eos: &str) -> Result<Self> {
         let checked = |text: &str| -> Result<String> {
             let text = without_generation_tags(text);
-            environment().template_from_str(&text).context("the model's chat template cannot be read")?;
+            environment().template_from_str(&text).context("the model's chat template is not valid Jinja")?;
             Ok(text)
         };
         Ok(Self {
@@ -38,11 +38,12 @@ impl ChatTemplate {
         })
     }
 
-    /// The prompt that asks for the answer to `messages`. Contents given as parts of text are joined by line ends, and arguments of
-    /// calls given as strings of JSON are read, as templates expect.
+    /// Renders the prompt for the model's answer to `messages`. Content that is a list of text parts is
+    /// joined by newlines, and string arguments of tool calls are parsed as JSON, as templates expect.
     ///
     /// # Errors
-    /// Where the messages are no array of objects, a part is not text, or the template refuses them.
+    /// Returns an error if `messages` is not an array of objects, a part is not text, or the template raises
+    /// an exception.
     pub fn render(&self, messages: &Value, tools: Option<&Value>) -> Result<String> {
         let messages = messages.as_array().context("messages must be an array")?;
         let messages = messages.iter().map(message).collect::<Result<Vec<_>>>()?;
@@ -56,14 +57,14 @@ impl ChatTemplate {
             eos_token => self.eos,
         };
         let rendered = environment().render_str(text.unwrap_or(&self.default), values);
-        rendered.context("the model's chat template refuses the messages")
+        rendered.context("the model's chat template rejected the messages")
     }
 }
 
 fn message(message: &Value) -> Result<Value> {
     ensure!(message.is_object(), "a message must be an object, not {message}");
     let mut message = message.clone();
-    // Messages that only call tools may leave it out; templates ask whether it is none.
+    // Messages with only tool calls may omit the content; templates test whether it is none.
     if message.get("content").is_none() {
         message["content"] = Value::Null;
     }
@@ -71,7 +72,7 @@ fn message(message: &Value) -> Result<Value> {
         let mut texts = Vec::new();
         for part in parts {
             let Some(text) = part["text"].as_str() else {
-                bail!("the model reads text only, not a part of type {}", part["type"])
+                bail!("the model accepts only text, not a part of type {}", part["type"])
             };
             texts.push(text);
         }
@@ -92,25 +93,25 @@ fn environment() -> Environment<'static> {
     environment.set_lstrip_blocks(true);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_function("raise_exception", |message: String| -> Result<String, minijinja::Error> {
-        Err(refusal(message))
+        Err(template_error(message))
     });
     environment.add_function("strftime_now", |format: String| -> Result<String, minijinja::Error> {
         let mut text = String::new();
         match write!(text, "{}", chrono::Local::now().format(&format)) {
             Ok(()) => Ok(text),
-            Err(_) => Err(refusal(format!("{format:?} is no format of a date"))),
+            Err(_) => Err(template_error(format!("{format:?} is not a valid date format"))),
         }
     });
     environment.add_filter("tojson", to_json);
     environment
 }
 
-fn refusal(message: String) -> minijinja::Error {
+fn template_error(message: String) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, message)
 }
 
-/// Some templates mark what the model wrote for training. No such tags are known here: they become comments, which keep
-/// what their dashes say about spaces.
+/// Replaces `{% generation %}` tags, which mark text for training, with comments that keep the same
+/// white-space control. Minijinja does not support these tags.
 fn without_generation_tags(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -131,8 +132,8 @@ fn without_generation_tags(text: &str) -> String {
     out
 }
 
-/// As Python's `json.dumps`, which templates were written with: spaces behind commas and colons, nothing escaped for
-/// HTML.
+/// The `tojson` filter with the output format of Python's `json.dumps`, which templates rely on: a space
+/// after commas and colons, no HTML escapes.
 fn to_json(value: Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja, minijinja::Error> {
     let indent = match indent {
         Some(indent) => Some(indent),
@@ -146,34 +147,34 @@ fn to_json(value: Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja
     options.assert_all_used()?;
     let (item, key) = match separators.as_deref() {
         Some([item, key]) => (item.clone(), key.clone()),
-        Some(_) => return Err(refusal("separators must be two strings".into())),
+        Some(_) => return Err(template_error("separators must be two strings".into())),
         None if indent.is_some() => (",".into(), ": ".into()),
         None => (", ".into(), ": ".into()),
     };
-    let failed = |error: serde_json::Error| refusal(format!("cannot write JSON: {error}"));
+    let failed = |error: serde_json::Error| template_error(format!("cannot write JSON: {error}"));
     let mut json = serde_json::to_value(&value).map_err(failed)?;
     if sorted {
         json.sort_all_objects();
     }
     let mut bytes = Vec::new();
-    let style = Style { item, key, indent, depth: 0, filled: false };
+    let style = JsonStyle { item, key, indent, depth: 0, filled: false };
     json.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, style)).map_err(failed)?;
-    let text = String::from_utf8(bytes).map_err(|error| refusal(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|error| template_error(error.to_string()))?;
     Ok(Jinja::from_safe_string(text))
 }
 
-/// What stands between the parts of JSON.
-struct Style {
+/// JSON formatter in the style of Python's `json.dumps`.
+struct JsonStyle {
     item: String,
     key: String,
-    /// Spaces for each level, each part in a line of its own; none writes one line.
+    /// Spaces per nesting level, with each item on its own line; `None` writes one line.
     indent: Option<usize>,
     depth: usize,
-    /// Whether what ends next holds anything.
+    /// True if the current array or object is not empty.
     filled: bool,
 }
 
-impl Style {
+impl JsonStyle {
     fn line<W: ?Sized + io::Write>(&self, writer: &mut W) -> io::Result<()> {
         match self.indent {
             Some(indent) => write!(writer, "\n{}", " ".repeat(indent * self.depth)),
@@ -205,7 +206,7 @@ impl Style {
     }
 }
 
-impl Formatter for Style {
+impl Formatter for JsonStyle {
     fn begin_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
         self.begin(writer, "[")
     }

@@ -1,120 +1,116 @@
-//! A model's tokenizer and what goes with it.
+//! A model's tokenizer with its end-of-text tokens, chat template and grammars.
 use anyhow::{Context, Error, Result, bail, ensure};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-use super::grammar::{Grammar, Grammars};
-use super::pieces::Pieces;
+use super::grammar::{Grammar, GrammarCompiler};
 use super::template::ChatTemplate;
+use super::token_bytes::TokenBytes;
 use crate::request::Constraint;
 
-/// A model's tokenizer, the tokens that end a text, its chat template and the grammar's view of its tokens.
+/// A model's tokenizer, end-of-text tokens, chat template and grammar compiler.
 pub struct Text {
     tokenizer: Tokenizer,
-    pieces: Pieces,
+    token_bytes: TokenBytes,
     ends: Vec<u32>,
     template: Option<ChatTemplate>,
-    grammars: Grammars,
+    grammar_compiler: GrammarCompiler,
 }
 
 impl Text {
-    /// Of parts; `ends` are the tokens that end a text.
+    /// Creates it from its parts; `ends` are the end-of-text tokens.
     ///
     /// # Errors
-    /// Where an end is no token of the tokenizer.
+    /// Returns an error if an end-of-text token is not in the vocabulary.
     pub fn new(mut tokenizer: Tokenizer, mut ends: Vec<u32>, template: Option<ChatTemplate>) -> Result<Text> {
-        // What a file says about batches for training would cut or fill up a prompt.
+        // Padding and truncation are training settings that would alter prompts.
         tokenizer.with_padding(None).with_truncation(None).map_err(Error::msg)?;
-        let pieces = Pieces::of(&tokenizer);
+        let token_bytes = TokenBytes::of(&tokenizer);
         ends.sort_unstable();
         ends.dedup();
-        if let Some(end) = ends.iter().find(|end| **end as usize >= pieces.count()) {
-            bail!("token {end}, which ends a text, is none of the tokenizer's {}", pieces.count());
+        if let Some(end) = ends.iter().find(|end| **end as usize >= token_bytes.count()) {
+            bail!("end-of-text token {end} is not among the {} tokens of the tokenizer", token_bytes.count());
         }
-        Ok(Self { tokenizer, pieces, ends, template, grammars: Grammars::default() })
+        Ok(Self { tokenizer, token_bytes, ends, template, grammar_compiler: GrammarCompiler::default() })
     }
 
-    /// Tokens of `text`, with those around it that the model wants if `special`. Text that is written like a special
-    /// token is that token. A chat of [`Text::chat`] has its own special tokens already: encode it without.
+    /// Tokenizes `text`. If `special`, adds the tokens that the model expects around a text. Special tokens
+    /// written in the text are recognized. Pass false for the output of [`Text::chat`], which already
+    /// contains them.
     ///
     /// # Errors
-    /// Where the tokenizer refuses it.
+    /// Returns an error if the tokenizer fails.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
         let encoded = self.tokenizer.encode_fast(text, special).map_err(Error::msg);
-        Ok(encoded.context("the tokenizer refuses the text")?.get_ids().to_vec())
+        Ok(encoded.context("the tokenizer rejected the text")?.get_ids().to_vec())
     }
 
-    /// The text of tokens from its start on, without special ones: U+FFFD for bytes that are no character, and without
-    /// the first space where the tokenizer puts one before each text. Numbers that are no token, as those that fill up a
-    /// model's vocabulary, add nothing.
-    ///
-    /// # Errors
-    /// Never so far.
+    /// Decodes tokens from the start of a text, without special tokens. Invalid UTF-8 becomes U+FFFD, and a
+    /// first space that the tokenizer inserted is dropped. Unused token ids, which pad a model's vocabulary,
+    /// add nothing.
     pub fn decode(&self, tokens: &[u32]) -> Result<String> {
         let mut text = self.decode_after(tokens)?;
-        if self.pieces.drops_first_space() && text.starts_with(' ') {
+        if self.token_bytes.drops_first_space() && text.starts_with(' ') {
             text.remove(0);
         }
         Ok(text)
     }
 
-    /// As [`Text::decode`], but of tokens that go on behind others: their first space is part of the text.
-    ///
-    /// # Errors
-    /// Never so far.
+    /// Like [`Text::decode`], for tokens that follow others: their first space is part of the text.
     pub fn decode_after(&self, tokens: &[u32]) -> Result<String> {
-        let bytes: Vec<u8> = tokens.iter().flat_map(|token| self.shown(*token)).copied().collect();
+        let bytes: Vec<u8> = tokens.iter().flat_map(|token| self.visible_bytes(*token)).copied().collect();
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// What a token is called in log probabilities: its text, special ones too, U+FFFD where it is part of a character.
+    /// Returns the display text of a token for log probabilities, including special tokens. Partial
+    /// characters become U+FFFD.
     pub fn token_text(&self, token: u32) -> String {
-        String::from_utf8_lossy(self.pieces.bytes(token).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(self.token_bytes.bytes(token).unwrap_or_default()).into_owned()
     }
 
-    /// The bytes of a token, special ones too; none if there is no such token.
+    /// Returns the bytes of a token, including special tokens; `None` if there is no such token.
     pub fn token_bytes(&self, token: u32) -> Option<&[u8]> {
-        self.pieces.bytes(token)
+        self.token_bytes.bytes(token)
     }
 
-    /// Tokens of the tokenizer: one above the highest. A model's vocabulary may be larger.
+    /// Returns the highest token id of the tokenizer plus one. A model's vocabulary may be larger.
     pub fn vocabulary(&self) -> usize {
-        self.pieces.count()
+        self.token_bytes.count()
     }
 
-    /// Whether a text ends with `token`.
-    pub fn ends(&self, token: u32) -> bool {
+    /// Returns true if `token` ends a text.
+    pub fn is_end(&self, token: u32) -> bool {
         self.ends.binary_search(&token).is_ok()
     }
 
-    /// Whether it can write chats.
+    /// Returns true if the model has a chat template.
     pub fn has_template(&self) -> bool {
         self.template.is_some()
     }
 
-    /// The prompt that asks for the answer to `messages`, as OpenAI's API has them: an array of objects with `role`,
-    /// `content` and what else the template knows. `tools` is an array as in that API.
+    /// Renders the prompt for the model's answer to `messages`, an array of objects with `role` and `content`
+    /// as in OpenAI's API. Further fields are passed to the template. `tools` is an array as in that API.
     ///
     /// # Errors
-    /// Where there is no template, or it refuses the messages.
+    /// Returns an error if there is no template or it rejects the messages.
     pub fn chat(&self, messages: &Value, tools: Option<&Value>) -> Result<String> {
         match &self.template {
             Some(template) => template.render(messages, tools),
-            None => bail!("the model has no chat template: ask for a completion of a prompt"),
+            None => bail!("the model has no chat template; request a completion instead"),
         }
     }
 
-    /// A grammar at its start. The first one of a vocabulary takes longer: its tokens are sorted into a tree.
+    /// Compiles a constraint. The first call takes longer because it builds a tree of the vocabulary.
     ///
     /// # Errors
-    /// Where the schema is none, asks for what is not known, or is too large.
+    /// Returns an error if the schema is invalid, unsupported or too large.
     pub fn grammar(&self, constraint: &Constraint) -> Result<Grammar> {
-        ensure!(!self.ends.is_empty(), "the model has no token that ends a text, which a grammar needs");
-        self.grammars.start(&self.pieces, &self.ends, constraint)
+        ensure!(!self.ends.is_empty(), "a grammar needs an end-of-text token, which the model does not have");
+        self.grammar_compiler.compile(&self.token_bytes, &self.ends, constraint)
     }
 
-    /// What a token adds to a text.
-    pub(super) fn shown(&self, token: u32) -> &[u8] {
-        self.pieces.shown(token)
+    /// Returns the bytes that a token adds to a text.
+    pub(super) fn visible_bytes(&self, token: u32) -> &[u8] {
+        self.token_bytes.visible_bytes(token)
     }
 }

@@ -1,13 +1,13 @@
-//! The pool against plain lists.
+//! The block pool, compared with a model of plain lists.
 use std::collections::HashMap;
 
-use llm_engine::engine::blocks::{BlockTokens, Pool};
-use llm_engine::step::BLOCK;
+use llm_engine::engine::blocks::{BlockPool, BlockTokens};
+use llm_engine::step::BLOCK_SIZE;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Action {
-    /// A sequence of these full blocks, each filled with one number.
+    /// Starts a sequence of full blocks, each filled with one number.
     Begin(Vec<u32>),
     End(prop::sample::Index),
 }
@@ -20,36 +20,36 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(action, 1..80)
 }
 
-/// What the pool should hold, by lists alone.
+/// Model of the pool's contents.
 #[derive(Default)]
 struct Lists {
-    /// Every known block's numbers from the start.
+    /// Numbers from the start of the sequence, for each registered block.
     content: HashMap<u32, Vec<u32>>,
-    /// Known blocks that nobody holds, the least recently held first.
+    /// Registered blocks without references, least recently released first.
     idle: Vec<u32>,
     tables: Vec<Vec<u32>>,
 }
 
 impl Lists {
-    fn holders(&self, block: u32) -> usize {
+    fn ref_count(&self, block: u32) -> usize {
         self.tables.iter().flatten().filter(|&&b| b == block).count()
     }
 
-    fn begin(&mut self, pool: &mut Pool, numbers: &[u32], blocks: usize) {
+    fn begin(&mut self, pool: &mut BlockPool, numbers: &[u32], blocks: usize) {
         let mut table = Vec::new();
         for (place, &number) in numbers.iter().enumerate() {
-            let tokens: BlockTokens = [number; BLOCK];
+            let tokens: BlockTokens = [number; BLOCK_SIZE];
             let before = table.last().copied();
             let prefix = &numbers[..=place];
             let known = self.content.iter().find(|(_, content)| *content == prefix).map(|(&block, _)| block);
             assert_eq!(pool.find(before, &tokens), known);
             if let Some(block) = known {
-                pool.hold(block);
+                pool.retain(block);
                 self.idle.retain(|&b| b != block);
                 table.push(block);
                 continue;
             }
-            let taken = self.content.len()
+            let used_blocks = self.content.len()
                 + self
                     .tables
                     .iter()
@@ -58,26 +58,26 @@ impl Lists {
                     .filter(|b| !self.content.contains_key(b))
                     .count();
             let Some(block) = pool.allocate() else {
-                assert!(taken == blocks && self.idle.is_empty());
+                assert!(used_blocks == blocks && self.idle.is_empty());
                 break;
             };
-            if taken == blocks {
-                assert_eq!(block, self.idle.remove(0), "the least recently held goes first");
+            if used_blocks == blocks {
+                assert_eq!(block, self.idle.remove(0), "the least recently released block is evicted");
                 self.content.remove(&block);
             }
             assert!(
-                self.holders(block) == 0 && !table.contains(&block) && !self.content.contains_key(&block)
+                self.ref_count(block) == 0 && !table.contains(&block) && !self.content.contains_key(&block)
             );
-            assert_eq!(pool.know(block, before, &tokens), block);
+            assert_eq!(pool.register(block, before, &tokens), block);
             self.content.insert(block, prefix.to_vec());
             table.push(block);
         }
         self.tables.push(table);
     }
 
-    fn end(&mut self, pool: &mut Pool, index: usize) {
+    fn end(&mut self, pool: &mut BlockPool, index: usize) {
         let mut table = self.tables.swap_remove(index);
-        let idle: Vec<_> = table.iter().rev().copied().filter(|&block| self.holders(block) == 0).collect();
+        let idle: Vec<_> = table.iter().rev().copied().filter(|&block| self.ref_count(block) == 0).collect();
         self.idle.extend(idle);
         pool.release_all(&mut table);
         assert!(table.is_empty());
@@ -86,8 +86,8 @@ impl Lists {
 
 proptest! {
     #[test]
-    fn the_pool_is_as_plain_lists_say(blocks in 1..12_usize, actions in actions()) {
-        let mut pool = Pool::new(blocks as u32, true);
+    fn the_pool_matches_a_model_of_plain_lists(blocks in 1..12_usize, actions in actions()) {
+        let mut pool = BlockPool::new(blocks as u32, true);
         let mut lists = Lists::default();
         for action in actions {
             match action {
@@ -109,35 +109,35 @@ proptest! {
 }
 
 #[test]
-fn a_block_known_already_takes_the_place_of_the_same_one() {
-    let mut pool = Pool::new(3, true);
+fn a_registered_block_replaces_a_duplicate() {
+    let mut pool = BlockPool::new(3, true);
     let [a, b] = [pool.allocate().unwrap(), pool.allocate().unwrap()];
-    assert_eq!(pool.know(a, None, &[7; BLOCK]), a);
-    assert_eq!(pool.know(b, None, &[7; BLOCK]), a);
+    assert_eq!(pool.register(a, None, &[7; BLOCK_SIZE]), a);
+    assert_eq!(pool.register(b, None, &[7; BLOCK_SIZE]), a);
     pool.check([&[a][..], &[a][..]]).unwrap();
     assert_eq!(pool.used(), 1);
 }
 
 #[test]
-fn the_nearest_block_has_most_first_tokens_in_common() {
-    let mut pool = Pool::new(4, true);
+fn the_block_with_the_longest_common_prefix_is_found() {
+    let mut pool = BlockPool::new(4, true);
     let first = pool.allocate().unwrap();
-    pool.know(first, None, &[1; BLOCK]);
-    let mut tokens = [2; BLOCK];
+    pool.register(first, None, &[1; BLOCK_SIZE]);
+    let mut tokens = [2; BLOCK_SIZE];
     tokens[9..].fill(3);
     let [short, long] = [[2, 2, 2, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4], tokens].map(|tokens| {
         let block = pool.allocate().unwrap();
-        (pool.know(block, Some(first), &tokens), tokens)
+        (pool.register(block, Some(first), &tokens), tokens)
     });
-    assert_eq!(pool.nearest(Some(first), &[2; 15]), Some((long.0, 9)));
-    assert_eq!(pool.nearest(Some(first), &short.1[..15]), Some((short.0, 15)));
-    assert_eq!(pool.nearest(Some(first), &[5; 15]), None);
-    assert_eq!(pool.nearest(None, &[2; 15]), None);
+    assert_eq!(pool.longest_prefix_match(Some(first), &[2; 15]), Some((long.0, 9)));
+    assert_eq!(pool.longest_prefix_match(Some(first), &short.1[..15]), Some((short.0, 15)));
+    assert_eq!(pool.longest_prefix_match(Some(first), &[5; 15]), None);
+    assert_eq!(pool.longest_prefix_match(None, &[2; 15]), None);
 }
 
 #[test]
-fn a_wrong_count_is_found() {
-    let mut pool = Pool::new(2, true);
+fn a_wrong_reference_count_is_detected() {
+    let mut pool = BlockPool::new(2, true);
     let block = pool.allocate().unwrap();
     assert!(pool.check([]).is_err());
     assert!(pool.check([&[block][..], &[block][..]]).is_err());

@@ -1,7 +1,7 @@
-//! A cache of numbers instead of tensors: whatever is read from or written to a wrong place shows.
-use llm_engine::step::{BLOCK, Step};
+//! A cache of numbers instead of tensors, which detects reads and writes of wrong positions.
+use llm_engine::step::{BLOCK_SIZE, Step};
 
-/// A number that depends on both in all digits.
+/// Hashes two numbers.
 pub fn mix(a: u64, b: u64) -> u64 {
     let mut x = (a.rotate_left(29) ^ b).wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -9,17 +9,17 @@ pub fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What a cell holds: a number of the token there and of all before.
+/// Returns the content of a cell: a hash of its token and all previous ones.
 fn cell(before: u64, position: usize, token: u32) -> u64 {
     mix(mix(before, position as u64), u64::from(token))
 }
 
-/// What logits are made of: all cells, in order.
+/// Hashes all cells of a sequence, from which the mock computes logits.
 fn digest(cells: impl Iterator<Item = u64>) -> u64 {
     cells.fold(1, mix)
 }
 
-/// The same, straight from the tokens.
+/// Returns the digest of a sequence, computed from its tokens.
 pub fn digest_of(tokens: &[u32]) -> u64 {
     let mut before = 0;
     digest(tokens.iter().enumerate().map(|(position, &token)| {
@@ -28,31 +28,33 @@ pub fn digest_of(tokens: &[u32]) -> u64 {
     }))
 }
 
-/// The cells of all blocks.
+/// Cells of all blocks.
 pub struct Cache {
     cells: Vec<u64>,
 }
 
 impl Cache {
     pub fn new(blocks: usize) -> Self {
-        Self { cells: (0..blocks * BLOCK).map(|slot| mix(77, slot as u64)).collect() }
+        Self { cells: (0..blocks * BLOCK_SIZE).map(|slot| mix(77, slot as u64)).collect() }
     }
 
     pub fn copy(&mut self, pairs: &[(u32, u32)]) {
         for &(from, to) in pairs {
-            let from = from as usize * BLOCK;
-            self.cells.copy_within(from..from + BLOCK, to as usize * BLOCK);
+            let from = from as usize * BLOCK_SIZE;
+            self.cells.copy_within(from..from + BLOCK_SIZE, to as usize * BLOCK_SIZE);
         }
     }
 
-    /// Writes the rows of a step, and reads back the digest of each sequence.
+    /// Writes the rows of a step, and returns the digest of each sequence.
     pub fn step(&mut self, step: &Step) -> Vec<u64> {
         let rows = step.tokens.len();
         assert_eq!((step.positions.len(), step.slots.len()), (rows, rows));
         let mut next = 0;
         for sequence in &step.sequences {
             assert_eq!(sequence.rows.start, next);
-            assert!(!sequence.rows.is_empty() && sequence.blocks.len() >= sequence.context.div_ceil(BLOCK));
+            assert!(
+                !sequence.rows.is_empty() && sequence.blocks.len() >= sequence.context.div_ceil(BLOCK_SIZE)
+            );
             next = sequence.rows.end;
             for row in sequence.rows.clone() {
                 let position = step.positions[row] as usize;
@@ -67,6 +69,6 @@ impl Cache {
     }
 
     fn at(&self, blocks: &[u32], position: usize) -> u64 {
-        self.cells[blocks[position / BLOCK] as usize * BLOCK + position % BLOCK]
+        self.cells[blocks[position / BLOCK_SIZE] as usize * BLOCK_SIZE + position % BLOCK_SIZE]
     }
 }

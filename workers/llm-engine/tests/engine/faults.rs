@@ -2,7 +2,7 @@
 use std::time::Duration;
 
 use llm_engine::engine::{Options, Stream};
-use llm_engine::request::{Event, Refused, Request, StopReason};
+use llm_engine::request::{Event, Request, RequestError, StopReason};
 
 use super::mock::{Fault, Mock, greedy, read, request, start};
 
@@ -11,23 +11,23 @@ fn endless(token: u32) -> Request {
 }
 
 #[test]
-fn a_lost_device_gives_every_stream_one_error() {
-    for (fault, expected) in [(Fault::Lost, "device_lost"), (Fault::Panic, "engine_failed")] {
+fn a_lost_device_sends_every_stream_one_error() {
+    for (fault, expected) in [(Fault::DeviceLost, "device_lost"), (Fault::Panic, "engine_failed")] {
         for step in [0, 5] {
             let (mock, permits) = Mock::new(100, 1000).failing(step, fault).gated();
             let engine = start(mock, Options { max_running: 4, ..Options::default() });
-            // Four run, the others wait.
+            // Four requests run; the others wait.
             let streams: Vec<_> = (1..20).map(|token| engine.submit(endless(token)).unwrap()).collect();
             let embedding = engine.embed(vec![vec![1, 2]]).unwrap();
             drop(permits);
             for (number, stream) in streams.into_iter().enumerate() {
-                let told = read(stream);
-                let (code, message) = told.end.unwrap_err();
+                let output = read(stream);
+                let (code, message) = output.end.unwrap_err();
                 assert_eq!(code, expected);
                 assert!(message.contains("mock"), "{message}");
-                assert!(told.tokens.len() <= if number < 4 { step } else { 0 });
+                assert!(output.tokens.len() <= if number < 4 { step } else { 0 });
             }
-            // It was computed before, or failed with the rest: there is an answer.
+            // The job either finished before or failed with the rest, but it was answered.
             match embedding.blocking_recv().unwrap() {
                 Ok(vectors) => assert_eq!(vectors, [[1.0, 2.0]]),
                 Err(why) => assert!(why.contains("mock"), "{why}"),
@@ -35,18 +35,18 @@ fn a_lost_device_gives_every_stream_one_error() {
             let status = engine.status();
             assert!(status.failed.unwrap().contains("mock"));
             assert_eq!((status.running, status.waiting, status.blocks_used), (0, 0, 0));
-            assert!(matches!(engine.submit(request(vec![1], 1)), Err(Refused::Closed { .. })));
-            assert!(matches!(engine.embed(vec![vec![1]]), Err(Refused::Closed { .. })));
+            assert!(matches!(engine.submit(request(vec![1], 1)), Err(RequestError::Closed { .. })));
+            assert!(matches!(engine.embed(vec![vec![1]]), Err(RequestError::Closed { .. })));
             engine.stop();
         }
     }
 }
 
 #[test]
-fn what_had_no_memory_fails_and_others_go_on() {
-    // Prompts begin alike, so that blocks are copied before the step that fails.
+fn out_of_memory_fails_only_the_affected_requests() {
+    // Prompts share a prefix, so that blocks are copied before the failing step.
     for step in [0, 1, 5] {
-        let (mock, permits) = Mock::new(100, 1000).failing(step, Fault::Short).gated();
+        let (mock, permits) = Mock::new(100, 1000).failing(step, Fault::OutOfMemory).gated();
         let engine = start(mock, Options { max_running: 4, ..Options::default() });
         let prompt = |token: u32| [vec![9; 30], vec![token; 5]].concat();
         let submit = |token| engine.submit(request(prompt(token), 20)).unwrap();
@@ -54,9 +54,9 @@ fn what_had_no_memory_fails_and_others_go_on() {
         drop(permits);
         let mut failed = 0;
         for (token, stream) in streams {
-            let told = read(stream);
-            match told.end {
-                Ok(_) => assert_eq!(told.tokens, greedy(&prompt(token), 20, false).0),
+            let output = read(stream);
+            match output.end {
+                Ok(_) => assert_eq!(output.tokens, greedy(&prompt(token), 20, false).0),
                 Err((code, message)) => {
                     assert!(
                         code == "out_of_memory" && message.contains("out of memory"),
@@ -67,16 +67,16 @@ fn what_had_no_memory_fails_and_others_go_on() {
             }
         }
         assert!((1..=4).contains(&failed), "{failed} failed");
-        let told = read(submit(30));
-        assert_eq!(told.tokens, greedy(&prompt(30), 20, false).0);
+        let output = read(submit(30));
+        assert_eq!(output.tokens, greedy(&prompt(30), 20, false).0);
         assert_eq!((engine.status().failed, engine.status().blocks_used), (None, 0));
         engine.stop();
     }
 }
 
 #[test]
-fn steps_that_fail_again_and_again_end_the_engine() {
-    let engine = start(Mock::new(100, 1000).failing(0, Fault::Always), Options::default());
+fn repeated_step_failures_stop_the_engine() {
+    let engine = start(Mock::new(100, 1000).failing(0, Fault::EveryStep), Options::default());
     let codes: Vec<_> = (1..=4)
         .map(|token| match engine.submit(request(vec![token; 20], 5)) {
             Ok(stream) => read(stream).end.unwrap_err().0,
@@ -89,7 +89,7 @@ fn steps_that_fail_again_and_again_end_the_engine() {
 }
 
 #[test]
-fn who_has_no_token_to_draw_fails_alone() {
+fn a_request_without_a_valid_token_fails_alone() {
     const BREAKS: u32 = 50;
     let engine = start(Mock::new(100, 1000).broken_by(BREAKS), Options::default());
     let prompt = |token: u32| if token.is_multiple_of(3) { vec![token, BREAKS] } else { vec![token; 20] };
@@ -97,14 +97,14 @@ fn who_has_no_token_to_draw_fails_alone() {
     let streams: Vec<_> = (1..20).map(submit).collect();
     for (token, stream) in (1..20).zip(streams) {
         let (tokens, _) = greedy(&prompt(token), 10, false);
-        let told = read(stream);
+        let output = read(stream);
         if token.is_multiple_of(3) || tokens[..tokens.len() - 1].contains(&BREAKS) {
-            assert_eq!(told.end.unwrap_err().0, "sampling");
+            assert_eq!(output.end.unwrap_err().0, "sampling");
         } else {
-            assert_eq!(told.tokens, tokens);
+            assert_eq!(output.tokens, tokens);
         }
     }
-    // Alone, and the last one: the engine goes on.
+    // The engine continues even if the only running request fails.
     assert_eq!(read(engine.submit(request(vec![BREAKS], 1)).unwrap()).end.unwrap_err().0, "sampling");
     assert_eq!(read(engine.submit(request(vec![1; 20], 10)).unwrap()).tokens, greedy(&[1; 20], 10, false).0);
     assert_eq!((engine.status().failed, engine.status().blocks_used), (None, 0));
@@ -112,13 +112,13 @@ fn who_has_no_token_to_draw_fails_alone() {
 }
 
 #[test]
-fn a_full_queue_refuses() {
+fn a_full_queue_rejects_requests() {
     let (mock, permits) = Mock::new(100, 1000).gated();
     let engine = start(mock, Options { max_running: 2, max_waiting: 3, ..Options::default() });
     let mut streams: Vec<_> = (1..6).map(|token| engine.submit(endless(token)).unwrap()).collect();
-    // The first step is held up, or not begun: none runs, or one or two.
-    assert!(matches!(engine.submit(endless(6)), Err(Refused::QueueFull { waiting: 3..=5 })));
-    assert!(matches!(engine.embed(vec![vec![1]]), Err(Refused::QueueFull { .. })));
+    // The first step is blocked or has not started, so up to two requests may count as running.
+    assert!(matches!(engine.submit(endless(6)), Err(RequestError::QueueFull { waiting: 3..=5 })));
+    assert!(matches!(engine.embed(vec![vec![1]]), Err(RequestError::QueueFull { .. })));
     let last = streams.pop().unwrap();
     last.cancel();
     drop(permits);
@@ -129,18 +129,18 @@ fn a_full_queue_refuses() {
         streams
             .into_iter()
             .map(read)
-            .all(|told| told.reason() == StopReason::Cancelled || told.tokens.len() == 980)
+            .all(|output| output.reason() == StopReason::Cancelled || output.tokens.len() == 980)
     );
 }
 
 #[test]
-fn draining_refuses_and_ends_what_runs() {
+fn draining_rejects_requests_and_finishes_running_ones() {
     let (mock, permits) = Mock::new(100, 1000).gated();
     let engine = start(mock, Options { max_running: 2, ..Options::default() });
     let streams: Vec<_> =
         (1..6).map(|token| (token, engine.submit(request(vec![token; 20], 30)).unwrap())).collect();
     engine.drain();
-    assert!(matches!(engine.submit(request(vec![1], 1)), Err(Refused::Closed { .. })));
+    assert!(matches!(engine.submit(request(vec![1], 1)), Err(RequestError::Closed { .. })));
     drop(permits);
     for (token, stream) in streams {
         assert_eq!(read(stream).tokens, greedy(&[token; 20], 30, false).0);
@@ -156,13 +156,13 @@ fn stopping_ends_all_streams() {
     let mut streams: Vec<_> = (1..6).map(|token| engine.submit(endless(token)).unwrap()).collect();
     assert_eq!(streams[0].blocking_next(), Some(Event::Started));
     let embedding = engine.embed(vec![vec![1]; 100]).unwrap();
-    // The thread is in its first step, or soon; it ends behind the one it is in.
+    // The thread is in its first step, or about to start it, and ends after it.
     let other = engine.clone();
     let stopping = std::thread::spawn(move || other.stop());
     drop(permits);
     stopping.join().unwrap();
     engine.stop();
-    // Stopped, or done before.
+    // The job was either stopped or already finished.
     assert!(
         embedding
             .blocking_recv()
@@ -175,17 +175,17 @@ fn stopping_ends_all_streams() {
         assert!(*reason == StopReason::Cancelled || before.len() >= 980, "{reason:?}");
         assert!(number < 2 || before.len() <= 981);
     }
-    assert!(matches!(engine.submit(request(vec![1], 1)), Err(Refused::Closed { .. })));
-    assert!(matches!(engine.embed(vec![vec![1]]), Err(Refused::Closed { .. })));
+    assert!(matches!(engine.submit(request(vec![1], 1)), Err(RequestError::Closed { .. })));
+    assert!(matches!(engine.embed(vec![vec![1]]), Err(RequestError::Closed { .. })));
 }
 
 #[test]
-fn a_step_that_hangs_is_not_waited_for_for_ever() {
+fn stopping_with_a_timeout_abandons_a_hanging_step() {
     let (mock, permits) = Mock::new(100, 1000).gated();
     let engine = start(mock, Options::default());
     let mut stream = engine.submit(endless(1)).unwrap();
     assert_eq!(stream.blocking_next(), Some(Event::Started));
-    // The first step waits for a permit: none comes.
+    // The first step waits for a permit, which never comes.
     assert!(!engine.stop_within(Duration::from_millis(20)));
     drop(permits);
     assert!(engine.stop_within(Duration::from_secs(60)));
@@ -194,7 +194,7 @@ fn a_step_that_hangs_is_not_waited_for_for_ever() {
     assert!(read_to_end(stream));
 }
 
-/// Whether a stream that was begun says how it ended.
+/// Reads a stream to its end, and returns true if its last event is `End`.
 fn read_to_end(mut stream: Stream) -> bool {
     let mut last = None;
     while let Some(event) = stream.blocking_next() {
@@ -204,7 +204,7 @@ fn read_to_end(mut stream: Stream) -> bool {
 }
 
 #[test]
-fn without_handles_streams_go_on() {
+fn streams_continue_without_handles() {
     let engine = start(Mock::new(100, 1000), Options::default());
     let stream = engine.submit(request(vec![8; 20], 100)).unwrap();
     drop(engine);

@@ -1,4 +1,4 @@
-//! A model over a cache of numbers: what it writes next depends on all cells of a sequence.
+//! A mock model whose next token depends on all cells of a sequence in its cache.
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,14 +16,15 @@ use tokenizers::pre_tokenizers::whitespace::WhitespaceSplit;
 use super::cache::{Cache, digest_of, mix};
 
 pub const VOCABULARY: usize = 64;
-/// The token that ends a text.
+/// The end-of-text token.
 pub const END: u32 = 0;
 
 fn logits(digest: u64) -> Vec<f32> {
     (0..VOCABULARY as u64).map(|token| (mix(digest, token) >> 40) as f32 / (1 << 22) as f32).collect()
 }
 
-/// The greedy text behind `prompt`, without any engine: tokens less the one that ends it, and why it ended.
+/// Computes the greedy continuation of `prompt` without the engine: the tokens without the end-of-text token,
+/// and the stop reason.
 pub fn greedy(prompt: &[u32], max_tokens: usize, ignore_eos: bool) -> (Vec<u32>, StopReason) {
     let mut tokens = prompt.to_vec();
     while tokens.len() < prompt.len() + max_tokens {
@@ -37,24 +38,24 @@ pub fn greedy(prompt: &[u32], max_tokens: usize, ignore_eos: bool) -> (Vec<u32>,
     (tokens.split_off(prompt.len()), StopReason::Length)
 }
 
-/// How a mock fails.
+/// Failure that a mock simulates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    /// From there on, and the device too.
-    Lost,
-    /// From there on, though the device works.
-    Always,
-    /// Memory is short, once.
-    Short,
+    /// All further steps fail, and so does the device.
+    DeviceLost,
+    /// All further steps fail, but the device works.
+    EveryStep,
+    /// One step runs out of memory.
+    OutOfMemory,
     Panic,
 }
 
-/// What a test sees of a mock that the engine has.
+/// Calls that the mock received.
 #[derive(Default)]
-pub struct Seen {
+pub struct MockCalls {
     pub most_rows: AtomicUsize,
     pub copies: AtomicUsize,
-    /// Sequences and rows of each step.
+    /// Numbers of sequences and rows of each step.
     pub steps: Mutex<Vec<(usize, usize)>>,
 }
 
@@ -62,11 +63,11 @@ pub struct Mock {
     cache: Cache,
     capacity: Capacity,
     fault: Option<(usize, Fault)>,
-    /// Behind this token logits are no numbers.
+    /// After this token the logits are NaN.
     broken: Option<u32>,
-    /// A step waits for one of these, until the sender is gone.
+    /// If set, each step waits for a message, until the sender is dropped.
     permits: Option<Receiver<()>>,
-    pub seen: Arc<Seen>,
+    pub calls: Arc<MockCalls>,
 }
 
 impl Mock {
@@ -78,23 +79,23 @@ impl Mock {
             fault: None,
             broken: None,
             permits: None,
-            seen: Arc::default(),
+            calls: Arc::default(),
         }
     }
 
-    /// Fails in the step of this number, the first being 0.
+    /// Fails in step number `step`, counted from 0.
     pub fn failing(mut self, step: usize, fault: Fault) -> Self {
         self.fault = Some((step, fault));
         self
     }
 
-    /// Gives no numbers behind this token.
+    /// Returns NaN logits after `token`.
     pub fn broken_by(mut self, token: u32) -> Self {
         self.broken = Some(token);
         self
     }
 
-    /// Waits in each step for a permit, until the sender is dropped.
+    /// Makes each step wait for a permit, until the sender is dropped.
     pub fn gated(mut self) -> (Self, Sender<()>) {
         let (sender, receiver) = channel();
         self.permits = Some(receiver);
@@ -111,20 +112,22 @@ impl StepModel for Mock {
         if let Some(permits) = &self.permits {
             let _ = permits.recv();
         }
-        let mut steps = self.seen.steps.lock().unwrap();
+        let mut steps = self.calls.steps.lock().unwrap();
         steps.push((step.sequences.len(), step.tokens.len()));
         match self.fault {
-            Some((at, Fault::Lost | Fault::Always)) if at < steps.len() => bail!("the mock was lost"),
-            Some((at, Fault::Short)) if at + 1 == steps.len() => {
+            Some((at, Fault::DeviceLost | Fault::EveryStep)) if at < steps.len() => {
+                bail!("the mock device was lost")
+            }
+            Some((at, Fault::OutOfMemory)) if at + 1 == steps.len() => {
                 return Err(Error::Io(ErrorKind::OutOfMemory.into()));
             }
             Some((at, Fault::Panic)) if at < steps.len() => {
                 drop(steps);
-                panic!("the mock fell over")
+                panic!("the mock panicked")
             }
             _ => {}
         }
-        self.seen.most_rows.fetch_max(step.tokens.len(), Ordering::Relaxed);
+        self.calls.most_rows.fetch_max(step.tokens.len(), Ordering::Relaxed);
         let digests = self.cache.step(step);
         let wanted = digests.iter().zip(&step.sequences).filter(|(_, sequence)| sequence.logits);
         let row = |(&digest, sequence): (&u64, &SequenceStep)| match step.tokens[sequence.rows.end - 1] {
@@ -137,13 +140,13 @@ impl StepModel for Mock {
 
     fn check(&mut self) -> Result<()> {
         match self.fault {
-            Some((_, Fault::Lost)) => bail!("nor does the mock answer"),
+            Some((_, Fault::DeviceLost)) => bail!("the mock device does not respond"),
             _ => Ok(()),
         }
     }
 
     fn copy_blocks(&mut self, pairs: &[(u32, u32)]) -> Result<()> {
-        self.seen.copies.fetch_add(pairs.len(), Ordering::Relaxed);
+        self.calls.copies.fetch_add(pairs.len(), Ordering::Relaxed);
         self.cache.copy(pairs);
         Ok(())
     }
@@ -155,7 +158,7 @@ impl StepModel for Mock {
     }
 }
 
-/// Token n is the word `wn`.
+/// Returns a tokenizer in which token n is the word `wn`.
 pub fn text() -> Arc<Text> {
     let words = (0..VOCABULARY as u32).map(|token| (format!("w{token}"), token)).collect();
     let model = WordLevel::builder().vocab(words).unk_token("w1".into()).build().unwrap();
@@ -168,7 +171,7 @@ pub fn start(model: Mock, options: Options) -> Engine {
     Engine::start(Box::new(model), text(), options).unwrap()
 }
 
-/// A greedy request.
+/// Creates a greedy request.
 pub fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
     Request {
         prompt,
@@ -181,16 +184,16 @@ pub fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
     }
 }
 
-/// What a stream told.
+/// Output of a stream.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub struct StreamOutput {
     pub tokens: Vec<u32>,
     pub text: String,
     pub top: Vec<Vec<LogProb>>,
     pub end: std::result::Result<(StopReason, Usage), (&'static str, String)>,
 }
 
-impl Told {
+impl StreamOutput {
     pub fn reason(&self) -> StopReason {
         self.end.as_ref().unwrap().0
     }
@@ -200,11 +203,11 @@ impl Told {
     }
 }
 
-/// Reads a stream to its end, and holds it to the order of events.
-pub fn read(mut stream: Stream) -> Told {
+/// Reads a stream to its end, and checks the order of events.
+pub fn read(mut stream: Stream) -> StreamOutput {
     let (mut tokens, mut text, mut top, mut started) = (Vec::new(), String::new(), Vec::new(), false);
     loop {
-        let end = match stream.blocking_next().expect("a stream ends with an event that says so") {
+        let end = match stream.blocking_next().expect("a stream must end with `End` or `Error`") {
             Event::Started => {
                 assert!(!started && tokens.is_empty());
                 started = true;
@@ -225,11 +228,11 @@ pub fn read(mut stream: Stream) -> Told {
             Event::Error { code, message } => Err((code, message)),
         };
         assert_eq!(stream.blocking_next(), None);
-        return Told { tokens, text, top, end };
+        return StreamOutput { tokens, text, top, end };
     }
 }
 
-/// Words of tokens, as the tokenizer writes them behind others.
+/// Returns the text of tokens that follow others.
 pub fn words(tokens: &[u32]) -> String {
     tokens.iter().map(|token| format!(" w{token}")).collect()
 }

@@ -1,37 +1,37 @@
-//! What is refused before anything is computed.
+//! Requests that are rejected before anything is computed.
 use llm_engine::engine::{Engine, Options};
-use llm_engine::request::{Refused, Request, Sampling};
+use llm_engine::request::{Request, RequestError, Sampling};
 
 use super::mock::{Mock, VOCABULARY, request, start, text};
 
 #[test]
-fn more_than_fits_is_refused() {
-    // (blocks, context): what fits is the less of both.
+fn requests_over_the_context_length_are_rejected() {
+    // (blocks, context): the limit is the smaller of the two.
     for (blocks, context, limit) in [(100, 50, 50), (2, 1000, 32)] {
         let engine = start(Mock::new(blocks, context), Options::default());
         for (prompt, max_tokens) in [(limit, 1), (limit, 0), (10, limit), (limit + 1, 1), (1, usize::MAX)] {
-            let asked = match max_tokens {
+            let submitted = match max_tokens {
                 0 => Request { max_tokens: None, ..request(vec![1; prompt], 1) },
                 tokens => request(vec![1; prompt], tokens),
             };
-            let refused = Refused::ContextLength { prompt, wanted: max_tokens.max(1), limit };
-            assert_eq!(engine.submit(asked).err(), Some(refused));
+            let refused = RequestError::ContextLength { prompt, wanted: max_tokens.max(1), limit };
+            assert_eq!(engine.submit(submitted).err(), Some(refused));
         }
         let embedding = engine.embed(vec![vec![1; context + 1]]);
-        assert!(matches!(embedding, Err(Refused::EmbeddingLength { .. })));
+        assert!(matches!(embedding, Err(RequestError::EmbeddingLength { .. })));
         assert_eq!(engine.status().steps, 0);
         engine.stop();
     }
 }
 
-/// A prompt is embedded at once, while all streams wait: longer ones than 2048 tokens only where steps have as many.
+/// Embedding a prompt blocks all streams, so prompts of more than 2048 tokens require larger steps.
 #[test]
-fn what_would_hold_up_streams_is_not_embedded() {
+fn prompts_over_the_embedding_limit_are_rejected() {
     for (step_tokens, context, limit) in [(512, 100_000, 2048), (4096, 100_000, 4096), (4096, 3000, 3000)] {
         let engine = start(Mock::new(10_000, context), Options { step_tokens, ..Options::default() });
-        assert_eq!(engine.longest_embedded(), limit);
+        assert_eq!(engine.max_embedding_tokens(), limit);
         let refused = engine.embed(vec![vec![1], vec![1; limit + 1]]).err();
-        assert_eq!(refused, Some(Refused::EmbeddingLength { prompt: limit + 1, limit }));
+        assert_eq!(refused, Some(RequestError::EmbeddingLength { prompt: limit + 1, limit }));
         let vectors = engine.embed(vec![vec![1; limit]]).unwrap().blocking_recv().unwrap().unwrap();
         assert_eq!(vectors, [[1.0, limit as f32]]);
         engine.stop();
@@ -39,7 +39,7 @@ fn what_would_hold_up_streams_is_not_embedded() {
 }
 
 #[test]
-fn values_out_of_range_are_refused_by_name() {
+fn values_out_of_range_are_rejected_by_field() {
     let engine = start(Mock::new(100, 1000), Options::default());
     let with = |change: fn(&mut Sampling)| {
         let mut request = request(vec![1], 1);
@@ -66,18 +66,18 @@ fn values_out_of_range_are_refused_by_name() {
     ];
     for (expected, request) in cases {
         match engine.submit(request) {
-            Err(Refused::Invalid { field, .. }) => assert_eq!(field, expected),
+            Err(RequestError::Invalid { field, .. }) => assert_eq!(field, expected),
             other => panic!("{expected}: {:?}", other.err()),
         }
     }
     let embedding = engine.embed(vec![vec![1], vec![]]);
-    assert!(matches!(embedding, Err(Refused::Invalid { field: "prompts", .. })));
+    assert!(matches!(embedding, Err(RequestError::Invalid { field: "prompts", .. })));
     assert_eq!((engine.status().steps, engine.status().waiting), (0, 0));
     engine.stop();
 }
 
 #[test]
-fn options_and_caches_that_cannot_work_are_refused() {
+fn invalid_options_and_caches_are_rejected() {
     let start = |blocks, options| Engine::start(Box::new(Mock::new(blocks, 10)), text(), options);
     let good = Options::default();
     assert!(start(0, good.clone()).is_err());

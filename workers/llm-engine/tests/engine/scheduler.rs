@@ -1,12 +1,12 @@
-//! The scheduler alone, its plans carried out on a cache of numbers.
+//! The scheduler alone; its plans are executed on a cache of numbers.
 use llm_engine::engine::scheduler::{Limits, Plan, Scheduler};
 use llm_engine::engine::sequence::Sequence;
-use llm_engine::step::BLOCK;
+use llm_engine::step::BLOCK_SIZE;
 use proptest::prelude::*;
 
 use super::cache::{Cache, digest_of};
 
-/// How many tokens a request writes.
+/// Number of tokens that a request generates.
 type Wanted = usize;
 
 struct Run {
@@ -41,48 +41,48 @@ impl Run {
         self.scheduler.pool().check(tables).unwrap();
     }
 
-    /// One step; the next token of each sequence is a digit of its digest.
+    /// Runs one step. The next token of each sequence is derived from its digest.
     fn step(&mut self) {
         let Self { scheduler, cache, plan, limits, first, finished } = self;
         let preempted = scheduler.counters().preempted;
         scheduler.plan(plan);
         let step = &plan.step;
-        assert!(!step.tokens.is_empty(), "a step has a row at least");
+        assert!(!step.tokens.is_empty(), "a step must have at least one row");
         assert!(step.tokens.len() <= limits.rows && scheduler.running().len() <= limits.running);
         let oldest = scheduler.running()[0].id();
-        let mut written: Vec<u32> = step.slots.iter().map(|slot| slot / BLOCK as u32).collect();
+        let mut written: Vec<u32> = step.slots.iter().map(|slot| slot / BLOCK_SIZE as u32).collect();
         written.sort_unstable();
         written.dedup();
         let holders = |block: u32| {
             scheduler.running().iter().filter(|sequence| sequence.blocks().contains(&block)).count()
         };
-        assert!(written.iter().all(|&block| holders(block) == 1), "written blocks are nobody else's");
+        assert!(written.iter().all(|&block| holders(block) == 1), "written blocks must not be shared");
         let calm = scheduler.counters().preempted == preempted && scheduler.pool().available() > 0;
         for sequence in scheduler.running() {
             let tokens = sequence.prompt().len() + sequence.written().len();
             assert!(
                 !calm || sequence.computed() + 1 < tokens || sequence.rows() == 1,
-                "those that write come first"
+                "decoding sequences come first"
             );
         }
         cache.copy(&plan.copies);
         let digests = cache.step(step);
         let planned = scheduler.planned().zip(&step.sequences).zip(&digests);
         for (place, ((sequence, rows), &digest)) in planned.enumerate() {
-            assert!(place > 0 || sequence.id() == oldest, "the oldest goes on in each step");
+            assert!(place > 0 || sequence.id() == oldest, "the oldest sequence advances in each step");
             let tokens = [sequence.prompt(), sequence.written()].concat();
             assert_eq!(
                 &step.tokens[rows.rows.clone()],
                 &tokens[rows.context - rows.rows.len()..rows.context]
             );
-            assert_eq!(digest, digest_of(&tokens[..rows.context]), "its cells are those of its tokens");
+            assert_eq!(digest, digest_of(&tokens[..rows.context]), "the cells must match the tokens");
             assert_eq!(rows.logits, rows.context == tokens.len());
         }
         scheduler.commit(plan);
         let wanted = step.sequences.iter().zip(&digests).filter(|(sequence, _)| sequence.logits);
         let wanted: Vec<_> = wanted.map(|(_, &digest)| digest).collect();
-        assert_eq!(scheduler.wanting().count(), wanted.len());
-        for (sequence, digest) in scheduler.wanting().zip(wanted) {
+        assert_eq!(scheduler.awaiting_token().count(), wanted.len());
+        for (sequence, digest) in scheduler.awaiting_token().zip(wanted) {
             if sequence.written().is_empty() {
                 first.push(sequence.id());
             }
@@ -94,7 +94,7 @@ impl Run {
         self.check();
     }
 
-    /// Steps until nothing is left; no more steps than all rows one by one, as often as each could be preempted.
+    /// Runs steps until no sequence is left, at most `most`.
     fn finish(&mut self, most: usize) {
         for _ in 0..most {
             if self.scheduler.is_empty() {
@@ -102,7 +102,7 @@ impl Run {
             }
             self.step();
         }
-        panic!("not over after {most} steps");
+        panic!("not finished after {most} steps");
     }
 }
 
@@ -113,7 +113,7 @@ enum Action {
     Steps(usize),
 }
 
-/// Prompts are the start of one of two texts, then something of their own.
+/// Prompts share a prefix with one of two texts, followed by random tokens.
 fn prompt() -> impl Strategy<Value = Vec<u32>> {
     (0..2_u32, 0..70_usize, prop::collection::vec(0..3_u32, 1..40))
         .prop_map(|(text, common, own)| (0..common as u32).map(|i| i * 5 + text).chain(own).collect())
@@ -131,16 +131,16 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
-    fn all_finish_and_no_block_is_lost_or_mixed_up(
+    fn all_requests_finish_and_blocks_stay_consistent(
         spare in 0..30_usize,
         shares: bool,
         running in 1..9_usize,
         more_rows in 0..60_usize,
         actions in actions(),
     ) {
-        // The longest sequence just fits: 109 tokens of prompt, 39 of text.
+        // The longest sequence just fits: 109 prompt tokens and 39 generated ones.
         let limits = Limits { running, rows: running + more_rows };
-        let mut run = Run::new(148_usize.div_ceil(BLOCK) + spare, shares, limits);
+        let mut run = Run::new(148_usize.div_ceil(BLOCK_SIZE) + spare, shares, limits);
         let (mut submitted, mut cancelled, mut tokens) = (0, 0, 0);
         for action in actions {
             match action {
@@ -160,7 +160,7 @@ proptest! {
                 Action::Cancel(_) => {}
             }
         }
-        // The oldest writes or reads a token in each step, so each token costs a step at most.
+        // The oldest sequence advances in each step, so each token takes at most one step.
         run.finish(tokens + 1);
         prop_assert_eq!(run.finished + cancelled, submitted);
         prop_assert_eq!(run.scheduler.pool().used(), 0);
@@ -180,18 +180,18 @@ proptest! {
 }
 
 #[test]
-fn short_prompts_do_not_wait_for_a_long_one() {
+fn short_prompts_do_not_wait_for_a_long_prompt() {
     let mut run = Run::new(2000, true, Limits { running: 64, rows: 64 });
     let writing = run.submit(vec![9; 4], 10_000);
     run.step();
     let long = run.submit((0..16_000).collect(), 1);
     let short: Vec<_> = (0..20_u32).map(|i| run.submit(vec![i + 1; 30], 1)).collect();
-    // 600 rows of short prompts; half of 63 at least are theirs in each step.
+    // The short prompts have 600 rows, and get at least half of 63 rows in each step.
     (0..24).for_each(|_| run.step());
     assert_eq!(run.first[0], writing);
     assert_eq!(run.first[1..], short);
     let written = |run: &Run| run.scheduler.running()[0].written().len();
-    assert_eq!(written(&run), 25, "who writes has a token in each step");
+    assert_eq!(written(&run), 25, "a decoding sequence gets a token in each step");
     while run.first.len() < 22 {
         run.step();
     }
@@ -205,33 +205,33 @@ fn a_common_prompt_is_computed_once() {
     (0..16).for_each(|_| _ = run.submit(prompt.clone(), 5));
     run.step();
     run.step();
-    // Six full blocks once, four rows behind them for each.
+    // Six full blocks are computed once, and the four remaining rows for each sequence.
     assert_eq!(run.scheduler.counters().read, 96 + 16 * 4);
     assert_eq!(run.scheduler.counters().cached, 15 * 96);
     assert_eq!(run.scheduler.pool().used(), 6 + 16);
     run.finish(10);
-    // Known still, when nobody holds them.
+    // The blocks remain cached after all sequences have ended.
     run.submit(prompt, 5);
     run.step();
     assert_eq!(run.scheduler.counters().read, 96 + 17 * 4);
 }
 
 #[test]
-fn a_block_shared_in_part_is_copied() {
+fn a_partially_shared_block_is_copied() {
     let mut run = Run::new(20, true, Limits { running: 4, rows: 64 });
     let prompt: Vec<u32> = (0..32).collect();
     run.submit(prompt.clone(), 1);
     run.finish(5);
-    // All is known; its last row is computed nevertheless, in a block of its own.
+    // All tokens are cached, but the last row is always computed, in a separate block.
     run.submit(prompt.clone(), 9);
     run.step();
     assert_eq!(run.plan.copies.len(), 1);
     assert_eq!((run.plan.step.tokens.len(), run.plan.step.positions[0]), (1, 31));
-    // Parts in the second block.
+    // The prompts diverge within the second block.
     run.submit(prompt[..26].iter().copied().chain([7; 20]).collect(), 9);
     run.step();
     assert_eq!((run.plan.copies.len(), run.scheduler.running()[1].cached()), (1, 26));
-    // Too little in common for a copy.
+    // The common prefix is too short for a copy.
     run.submit(prompt[..20].iter().copied().chain([8; 20]).collect(), 9);
     run.step();
     assert_eq!(run.plan.copies.len(), 0);
@@ -239,7 +239,7 @@ fn a_block_shared_in_part_is_copied() {
 }
 
 #[test]
-fn the_youngest_gives_its_blocks_to_the_oldest() {
+fn the_youngest_sequence_is_preempted() {
     let mut run = Run::new(8, false, Limits { running: 2, rows: 64 });
     let [first, second] = [40, 35].map(|length| run.submit(vec![1; length], 60));
     let third = run.submit(vec![2; 10], 2);
@@ -255,7 +255,7 @@ fn the_youngest_gives_its_blocks_to_the_oldest() {
         run.step();
     }
     run.step();
-    assert_eq!(run.scheduler.running()[0].id(), second, "who came later does not overtake");
+    assert_eq!(run.scheduler.running()[0].id(), second, "a younger sequence must not overtake");
     run.finish(400);
     assert_eq!((run.first[2], run.finished), (third, 3));
 }

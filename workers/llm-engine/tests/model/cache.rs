@@ -1,4 +1,4 @@
-//! Blocks that are copied, and steps that are refused.
+//! Copies of blocks, and rejected steps.
 use llm_engine::step::{SequenceStep, Step, StepModel};
 
 use super::configs::named;
@@ -13,9 +13,9 @@ fn runner(lengths: &[usize]) -> (Runner, reference::Model) {
     (Runner::new(load(folder.path()), lengths), model)
 }
 
-/// A second sequence goes its own way from within a block of the first.
+/// The second sequence diverges from the first within a block.
 #[test]
-fn copied_blocks_are_written_on_apart() {
+fn copied_blocks_are_independent() {
     let (mut runner, mut reference) = runner(&[40, 40]);
     runner.step(&[(0, 24, false)]);
     let (own, other) = (runner.block(), runner.block());
@@ -25,20 +25,20 @@ fn copied_blocks_are_written_on_apart() {
     let second = &mut runner.sequences[1];
     second.tokens[..20].copy_from_slice(&first);
     (second.blocks, second.done) = (vec![other, own], 20);
-    runner.hold(&[(1, 6, true), (0, 1, true)], &mut reference, tolerance(1e-4));
-    runner.hold(&[(0, 1, true), (1, 1, true)], &mut reference, tolerance(1e-4));
+    runner.check_step(&[(1, 6, true), (0, 1, true)], &mut reference, tolerance(1e-4));
+    runner.check_step(&[(0, 1, true), (1, 1, true)], &mut reference, tolerance(1e-4));
 }
 
-/// More rows than one write takes, and many blocks at once.
+/// The step has more rows than one scatter launch, and many blocks.
 #[test]
-fn long_prompts_are_written_in_runs() {
+fn long_prompts_are_written_in_several_launches() {
     let (mut runner, mut reference) = runner(&[120, 100]);
-    runner.hold(&[(0, 110, true), (1, 70, true)], &mut reference, tolerance(1e-4));
-    runner.hold(&[(0, 1, true), (1, 1, true)], &mut reference, tolerance(1e-4));
+    runner.check_step(&[(0, 110, true), (1, 70, true)], &mut reference, tolerance(1e-4));
+    runner.check_step(&[(0, 1, true), (1, 1, true)], &mut reference, tolerance(1e-4));
 }
 
 #[test]
-fn steps_that_cannot_be_are_refused() {
+fn invalid_steps_are_rejected() {
     let (mut runner, _) = runner(&[4]);
     let sequence = SequenceStep { rows: 0..2, context: 2, blocks: vec![3], logits: true };
     let good = Step {
@@ -58,15 +58,15 @@ fn steps_that_cannot_be_are_refused() {
         (with(|step| step.positions[1] = 128), "position 128"),
         (with(|step| step.slots[1] = u32::MAX), "slot"),
         (with(|step| step.slots.truncate(1)), "1 slots"),
-        (with(|step| step.sequences[0].rows = 0..1), "of 2 positions"),
-        (with(|step| step.sequences[0].rows = 1..2), "behind 0"),
-        (with(|step| step.sequences[0].context = 3), "of 3 positions"),
+        (with(|step| step.sequences[0].rows = 0..1), "and 2 positions"),
+        (with(|step| step.sequences[0].rows = 1..2), "after row 0"),
+        (with(|step| step.sequences[0].context = 3), "3 positions"),
         (with(|step| step.sequences[0].blocks = vec![]), "in blocks []"),
         (with(|step| step.sequences[0].blocks = vec![100_000]), "100000"),
-        (with(|step| step.sequences.clear()), "of which sequences have 0"),
+        (with(|step| step.sequences.clear()), "the sequences have 0 rows"),
     ] {
         let error = runner.model.step(&step).unwrap_err().to_string();
-        assert!(error.contains(why), "{error} does not say {why:?}");
+        assert!(error.contains(why), "{error} does not contain {why:?}");
     }
     assert!(runner.model.copy_blocks(&[(0, 100_000)]).is_err());
     assert_eq!(runner.model.step(&Step::default()).unwrap().dims(), [0, 64]);

@@ -1,12 +1,12 @@
-//! Small models of every family: what config.json says, and what else candle-transformers has to be told.
+//! Small configurations of all families, and their variants for candle-transformers.
 use serde_json::{Value, json};
 
 pub struct Case {
     pub name: &'static str,
-    /// config.json, as transformers would read it.
+    /// config.json as transformers reads it.
     pub config: Value,
-    /// Said differently to candle-transformers, to mean the same.
-    pub theirs: Value,
+    /// Fields that candle-transformers needs to be different for the same result.
+    pub candle_overrides: Value,
 }
 
 fn merged(base: &Value, more: &Value) -> Value {
@@ -18,9 +18,9 @@ fn merged(base: &Value, more: &Value) -> Value {
 }
 
 impl Case {
-    /// The config for candle-transformers.
-    pub fn for_them(&self) -> Value {
-        merged(&self.config, &self.theirs)
+    /// Returns the configuration for candle-transformers.
+    pub fn for_candle(&self) -> Value {
+        merged(&self.config, &self.candle_overrides)
     }
 }
 
@@ -30,11 +30,11 @@ fn base(architecture: &str) -> Value {
         "rope_theta": 1e4, "max_position_embeddings": 128, "hidden_act": "silu", "tie_word_embeddings": false})
 }
 
-fn case(name: &'static str, architecture: &str, more: Value, theirs: Value) -> Case {
-    Case { name, config: merged(&base(architecture), &more), theirs }
+fn case(name: &'static str, architecture: &str, more: Value, candle_overrides: Value) -> Case {
+    Case { name, config: merged(&base(architecture), &more), candle_overrides }
 }
 
-/// Windows are counted with the query's own position by transformers, without it by candle-transformers.
+/// Transformers' window includes the query's own position; candle-transformers' does not.
 pub fn cases() -> Vec<Case> {
     let llama3 = json!({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 64}, "tie_word_embeddings": true});
@@ -44,7 +44,7 @@ pub fn cases() -> Vec<Case> {
         "query_pre_attn_scalar": 32, "tie_word_embeddings": true});
     let caps = json!({"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0});
     let gemma2 = merged(&gemma, &caps);
-    // As in the files of its first versions: transformers computes tanh.
+    // The first published files declare gelu, but transformers computes tanh.
     let gelu = json!({"hidden_act": "gelu", "hidden_activation": null, "num_hidden_layers": 2});
     let tanh = json!({"hidden_act": null, "hidden_activation": "gelu_pytorch_tanh"});
     let gemma3 = json!({"rope_local_base_freq": 100.0, "sliding_window": 6, "sliding_window_pattern": 2,
@@ -65,7 +65,7 @@ pub fn cases() -> Vec<Case> {
         case("phi3", "Phi3ForCausalLM", json!({}), json!({})),
         case("phi3, partial", "Phi3ForCausalLM", json!({"partial_rotary_factor": 0.5}), json!({})),
         case("gemma", "GemmaForCausalLM", merged(&gemma, &gelu), tanh),
-        // Windows of candle-transformers are those of all layers, transformers' of the first and each second one.
+        // candle-transformers applies windows to all layers, transformers to every second one.
         case(
             "gemma2, one layer",
             "Gemma2ForCausalLM",

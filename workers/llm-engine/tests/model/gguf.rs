@@ -1,4 +1,4 @@
-//! GGUF files: of every family with plain floats, and of some with blocks.
+//! GGUF files: all families with float tensors, and some with quantized tensors.
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::configs::{Case, named};
 use super::reference::{self, last, tokens};
 use super::steps::{device, load, run, run_blocks};
 
-/// What llama.cpp's converter calls the tensors of safetensors.
+/// Tensor names of safetensors, and those that llama.cpp's converter writes.
 const NAMES: &[(&str, &str)] = &[
     ("model.embed_tokens.", "token_embd."),
     ("model.norm.", "output_norm."),
@@ -38,8 +38,9 @@ const NAMES: &[(&str, &str)] = &[
     ("post_feedforward_layernorm.", "post_ffw_norm."),
 ];
 
-/// As the converter does it: names, norms that have their 1, and the rows of Llama's queries and keys in another order.
-pub fn converted(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
+/// Converts tensors as llama.cpp does: renames them, adds 1 to Gemma's norms, and permutes the rows of
+/// Llama's queries and keys.
+pub fn convert(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) -> HashMap<String, Tensor> {
     let gemma = arch.starts_with("gemma");
     let number = |key: &str| config[key].as_u64().unwrap() as usize;
     let convert = |(name, tensor): (&String, &Tensor)| {
@@ -47,8 +48,8 @@ pub fn converted(arch: &str, config: &Value, weights: &HashMap<String, Tensor>) 
         for (from, into) in NAMES {
             to = to.replace(from, into);
         }
-        let behind = if gemma && arch != "gemma" { "post_attention_norm." } else { "ffn_norm." };
-        to = to.replace("post_attention_layernorm.", behind);
+        let norm_name = if gemma && arch != "gemma" { "post_attention_norm." } else { "ffn_norm." };
+        to = to.replace("post_attention_layernorm.", norm_name);
         let mut tensor = tensor.clone();
         if gemma && to.contains("norm") {
             tensor = (tensor + 1.0).unwrap();
@@ -72,8 +73,8 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
     let width = width
         .unwrap_or(config["hidden_size"].as_u64().unwrap() / config["num_attention_heads"].as_u64().unwrap());
     let share = config["partial_rotary_factor"].as_f64().unwrap_or(1.0);
-    let turned = Metadatum::U32((width as f64 * share) as u32);
-    let said = [
+    let rotary_dim = Metadatum::U32((width as f64 * share) as u32);
+    let fields = [
         ("embedding_length", whole("hidden_size")),
         ("feed_forward_length", whole("intermediate_size")),
         ("block_count", whole("num_hidden_layers")),
@@ -88,16 +89,17 @@ pub fn metadata(arch: &str, config: &Value) -> Vec<(String, Metadatum)> {
         ("final_logit_softcapping", float("final_logit_softcapping")),
         ("rope.freq_base", float("rope_theta")),
         ("rope.local_freq_base", float("rope_local_base_freq")),
-        ("rope.dimension_count", Some(turned)),
+        ("rope.dimension_count", Some(rotary_dim)),
     ];
-    let said = said.into_iter().filter_map(|(key, value)| Some((format!("{arch}.{key}"), value?)));
+    let fields = fields.into_iter().filter_map(|(key, value)| Some((format!("{arch}.{key}"), value?)));
     let name = ("general.architecture".to_string(), Metadatum::String(arch.into()));
-    // candle-transformers' quantized Qwen3 counts positions in f16 unless this says f32; nobody else reads it.
+    // candle-transformers' quantized Qwen3 counts positions in f16 unless this says f32; nothing else reads
+    // it.
     let dtype = ("general.dtype".to_string(), Metadatum::U32(0));
-    [name, dtype].into_iter().chain(said).collect()
+    [name, dtype].into_iter().chain(fields).collect()
 }
 
-/// Matrices as `dtype`, but those whose names end with one of `others` as that.
+/// Writes a GGUF file with matrices as `dtype`, except those whose names end with an entry of `others`.
 pub fn write(
     folder: &Path,
     metadata: &[(String, Metadatum)],
@@ -127,12 +129,12 @@ fn file(
     others: &[(&str, GgmlDType)],
 ) -> (PathBuf, reference::Model) {
     let (model, weights) = reference::model(case);
-    let tensors = converted(arch, &case.config, &weights);
+    let tensors = convert(arch, &case.config, &weights);
     (write(folder, &metadata(arch, &case.config), &tensors, dtype, others), model)
 }
 
 #[test]
-fn floats_of_every_family_give_candle_transformers_logits() {
+fn float_tensors_match_candle_transformers() {
     for (arch, name) in [
         ("llama", "llama"),
         ("qwen2", "qwen2"),
@@ -149,9 +151,9 @@ fn floats_of_every_family_give_candle_transformers_logits() {
     }
 }
 
-/// Its files do not say which layers have windows: five of six.
+/// Gemma 3's files do not declare which layers have windows: five of six.
 #[test]
-fn floats_of_gemma3_give_candle_transformers_logits() {
+fn float_tensors_of_gemma3_match_candle_transformers() {
     let mut case = named("gemma3");
     case.config["sliding_window_pattern"] = 6.into();
     case.config["num_hidden_layers"] = 7.into();
@@ -160,12 +162,12 @@ fn floats_of_gemma3_give_candle_transformers_logits() {
     run(load(&path), &mut model, 1e-4);
 }
 
-/// Frequencies that a tensor divides: what converters make of Llama 3's scaling.
+/// Converters store Llama 3's scaling as a tensor of frequency divisors.
 #[test]
-fn stored_divisors_stand_for_llama_3s_scaling() {
+fn stored_divisors_replace_llama3_scaling() {
     let mut case = named("llama 3");
     let (mut model, weights) = reference::model(&case);
-    let mut tensors = converted("llama", &case.config, &weights);
+    let mut tensors = convert("llama", &case.config, &weights);
     let divisor = |pair: usize| {
         let waves = 64.0 * 1e4f64.powf(-(pair as f64) / 8.0) / std::f64::consts::TAU;
         match waves {
@@ -181,9 +183,9 @@ fn stored_divisors_stand_for_llama_3s_scaling() {
     let path = write(folder.path(), &metadata("llama", &case.config), &tensors, GgmlDType::F32, &[]);
     run(load(&path), &mut model, 1e-4);
 }
-/// Where a window is 0 there is none; YaRN is said as in config.json, but that what scales sines is beside the paper's own.
+/// A window of 0 means none. YaRN's attention factor is stored relative to the paper's.
 #[test]
-fn metadata_mean_what_config_json_says() {
+fn metadata_is_equivalent_to_config_json() {
     let case = named("phi3");
     let scaling =
         |magnitude| Scaling::Yarn { factor: 4.0, original: 128.0, fast: 32.0, slow: 1.0, magnitude };
@@ -204,8 +206,8 @@ fn metadata_mean_what_config_json_says() {
             tensor_infos: HashMap::new(),
             tensor_data_offset: 0,
         };
-        let (family, said) = families::of_gguf(&content, |_| None).unwrap();
-        let config = DecoderConfig::of(family, &said).unwrap();
+        let (family, fields) = families::from_gguf(&content, |_| None).unwrap();
+        let config = DecoderConfig::from_json(family, &fields).unwrap();
         assert_eq!((config.rope.scaling, config.context), (scaling(expected), 512));
         assert!(config.windows.iter().all(Option::is_none));
     }
@@ -218,7 +220,7 @@ macro_rules! whole {
     }};
 }
 
-/// The same file with floats in the place of blocks.
+/// Dequantizes a file.
 fn floats(path: &Path, folder: &Path) -> PathBuf {
     let mut file = File::open(path).unwrap();
     let content = Content::read(&mut file).unwrap();
@@ -231,7 +233,8 @@ fn floats(path: &Path, folder: &Path) -> PathBuf {
     write(folder, &metadata, &tensors, GgmlDType::F32, &[])
 }
 
-/// Rows that are rounded to blocks before a product are rounded otherwise on GPUs: those are held against floats.
+/// Loads candle-transformers' quantized model. GPUs round activations differently, so their reference is
+/// dequantized.
 fn quantized(arch: &str, path: &Path) -> reference::Model {
     let folder = tempfile::tempdir().unwrap();
     let path = if device().0.is_cpu() { path.to_path_buf() } else { floats(path, folder.path()) };
@@ -254,7 +257,7 @@ fn quantized(arch: &str, path: &Path) -> reference::Model {
 }
 
 #[test]
-fn blocks_give_candle_transformers_quantized_logits() {
+fn quantized_tensors_match_candle_transformers() {
     use GgmlDType::{F16, Q4_0, Q5_1, Q8_0};
     let mixed: &[(&str, GgmlDType)] =
         &[("ffn_up.weight", Q5_1), ("attn_v.weight", Q8_0), ("attn_output.weight", F16)];
@@ -274,7 +277,7 @@ fn blocks_give_candle_transformers_quantized_logits() {
 }
 
 #[test]
-fn the_trained_model_continues_as_candle_transformers_does() {
+fn the_trained_model_matches_candle_transformers() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tiny_llama/model");
     for file in ["tiny-llama.q4_k.gguf", "tiny-llama.q8_0.gguf"] {
         let path = folder.join(file);

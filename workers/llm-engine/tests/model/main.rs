@@ -1,6 +1,7 @@
-//! The decoder against candle-transformers' models of the same weights, over steps as an engine makes them.
+//! The decoder, compared with candle-transformers' models of the same weights, in steps like an engine's.
 //!
-//! With the feature `rocm-emulator` and `CANDLE_ROCM_DRIVER=emulator` it computes on the software GPU, in f16.
+//! With the feature `rocm-emulator` and `CANDLE_ROCM_DRIVER=emulator`, it computes on the software GPU in
+//! f16.
 mod broken;
 mod cache;
 mod configs;

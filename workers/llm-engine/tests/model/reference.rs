@@ -1,4 +1,4 @@
-//! candle-transformers' models, made of variables that get random values and a name each.
+//! candle-transformers' models with random weights.
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::configs::Case;
 use super::steps::random;
 
-/// Logits behind the last of the tokens, nothing known from calls before.
+/// Computes the logits after the last token, with an empty cache.
 pub type Model = Box<dyn FnMut(&[u32]) -> Vec<f32>>;
 
 fn parse<T: DeserializeOwned>(config: Value) -> T {
@@ -22,12 +22,12 @@ pub fn tokens(tokens: &[u32]) -> Tensor {
     Tensor::new(tokens, &Device::Cpu).unwrap().unsqueeze(0).unwrap()
 }
 
-/// The last row of what a model gives.
+/// Flattens the logits of a model's last row.
 pub fn last(logits: Result<Tensor>) -> Vec<f32> {
     logits.unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// All at once, into an empty cache.
+/// Wraps a model that computes all tokens in one call.
 macro_rules! whole {
     ($model:expr $(, $more:expr)*) => {{
         let mut model = $model.unwrap();
@@ -39,7 +39,7 @@ macro_rules! whole {
 }
 
 fn made(case: &Case, vars: VarBuilder) -> Model {
-    let config = case.for_them();
+    let config = case.for_candle();
     match config["architectures"][0].as_str().unwrap() {
         "LlamaForCausalLM" => {
             let config = parse::<llama::LlamaConfig>(config).into_config(false);
@@ -65,7 +65,7 @@ fn made(case: &Case, vars: VarBuilder) -> Model {
             let mut model = gemma3::Model::new(false, &parse(config), vars).unwrap();
             Box::new(move |prompt| {
                 model.clear_kv_cache();
-                // Its caches of windows take one position at a time.
+                // Its window cache accepts one position at a time.
                 let logits = prompt.iter().enumerate();
                 logits.map(|(at, token)| last(model.forward(&tokens(&[*token]), at))).last().unwrap()
             })
@@ -74,11 +74,11 @@ fn made(case: &Case, vars: VarBuilder) -> Model {
     }
 }
 
-/// The model of a case and its weights, which are random.
+/// Returns the model of a case and its random weights.
 pub fn model(case: &Case) -> (Model, HashMap<String, Tensor>) {
     let vars = VarMap::new();
     let builder = || VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
-    // The first only says which variables there are.
+    // The first instance only registers the variables.
     drop(made(case, builder()));
     let named = vars.data().lock().unwrap();
     let mut names: Vec<_> = named.keys().cloned().collect();
@@ -91,7 +91,7 @@ pub fn model(case: &Case) -> (Model, HashMap<String, Tensor>) {
             [_] => (0.5, 0.25),
             dims => (0.0, 4.0 * (dims[1] as f32).powf(-0.5)),
         };
-        // Powers of two keep what f16 can hold.
+        // Scaling by powers of two keeps the values exact in f16.
         let scale = scale.log2().round().exp2();
         let values: Vec<f32> = (0..var.elem_count()).map(|_| offset + scale * next()).collect();
         let values: Vec<f32> = values.into_iter().map(|value| (value * 512.0).round() / 512.0).collect();
@@ -102,7 +102,7 @@ pub fn model(case: &Case) -> (Model, HashMap<String, Tensor>) {
     (made(case, builder()), weights)
 }
 
-/// Writes a folder of safetensors, in so many files.
+/// Writes a safetensors folder with `files` files.
 pub fn write(folder: &Path, config: &Value, weights: &HashMap<String, Tensor>, files: usize) {
     std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
     let mut names: Vec<_> = weights.keys().collect();

@@ -1,4 +1,4 @@
-//! Every family from a folder of safetensors.
+//! All families, loaded from safetensors folders.
 use candle_core::DType;
 use llm_engine::model::LoadOptions;
 use llm_engine::model::load_decoder;
@@ -9,7 +9,7 @@ use super::steps::{Runner, close, device, load, run, tolerance};
 use super::{reference, steps};
 
 #[test]
-fn every_family_gives_candle_transformers_logits() {
+fn every_family_matches_candle_transformers() {
     for case in cases() {
         println!("{}", case.name);
         let folder = tempfile::tempdir().unwrap();
@@ -19,9 +19,9 @@ fn every_family_gives_candle_transformers_logits() {
     }
 }
 
-/// Files of several parts, names of models that also see, and the newer way to write sizes of the text.
+/// Sharded files, tensor names of multimodal models, and newer configuration fields.
 #[test]
-fn shards_and_longer_names_are_found() {
+fn shards_and_prefixed_names_are_found() {
     let case = named("gemma3");
     let folder = tempfile::tempdir().unwrap();
     let (mut model, weights) = reference::model(&case);
@@ -38,7 +38,7 @@ fn shards_and_longer_names_are_found() {
 }
 
 #[test]
-fn loading_tells_how_far_it_is_and_keeps_to_its_options() {
+fn loading_reports_progress_and_respects_options() {
     let folder = tempfile::tempdir().unwrap();
     let case = named("llama");
     let (_, weights) = reference::model(&case);
@@ -47,20 +47,21 @@ fn loading_tells_how_far_it_is_and_keeps_to_its_options() {
     let block = 3 * 2 * 16 * 32 * dtype.size_in_bytes();
     let (cache_bytes, context) = (Some(block * 4 + 1), Some(40));
     let options = LoadOptions { dtype: Some(dtype), cache_bytes, context, ..LoadOptions::default() };
-    let mut told = Vec::new();
-    let model = load_decoder(folder.path(), &device, options, &mut |share| told.push(share)).unwrap();
+    let mut fractions = Vec::new();
+    let model = load_decoder(folder.path(), &device, options, &mut |share| fractions.push(share)).unwrap();
     let capacity = model.capacity();
     assert_eq!((capacity.vocabulary, capacity.context, capacity.blocks), (64, 40, 4));
-    assert!(told.windows(2).all(|pair| pair[0] <= pair[1]), "{told:?}");
-    assert_eq!(told.last(), Some(&1.0));
+    assert!(fractions.windows(2).all(|pair| pair[0] <= pair[1]), "{fractions:?}");
+    assert_eq!(fractions.last(), Some(&1.0));
     let options = LoadOptions { cache_bytes: Some(block - 1), ..options };
     let error = load_decoder(folder.path(), &device, options, &mut |_| ()).err().unwrap();
     assert!(error.to_string().contains("a cache of"), "{error:#}");
 }
 
-/// The mean of a prompt's states, each the last one of its prefix, which makes the logits with the head.
+/// The expected embedding is the mean of the prompt's hidden states, which an identity matrix as head makes
+/// visible.
 #[test]
-fn embeddings_are_means_of_states_and_touch_no_block() {
+fn embeddings_are_mean_states_and_do_not_use_the_cache() {
     for name in ["llama", "gemma2", "gemma3"] {
         let case = named(name);
         let folder = tempfile::tempdir().unwrap();
@@ -73,7 +74,7 @@ fn embeddings_are_means_of_states_and_touch_no_block() {
         let means = runner.model.embed(&prompts).unwrap();
         assert_eq!((means.dims(), means.dtype()), (&[2, 64][..], DType::F32));
         let means: Vec<Vec<f32>> = means.to_vec2().unwrap();
-        // With the unit matrix as head, logits are states.
+        // With the identity matrix as head, the logits are the hidden states.
         let unit = candle_core::Tensor::eye(64, DType::F32, &candle_core::Device::Cpu).unwrap();
         weights.insert("lm_head.weight".into(), unit);
         let mut config = case.config.clone();
@@ -94,9 +95,9 @@ fn embeddings_are_means_of_states_and_touch_no_block() {
     }
 }
 
-/// With its tokenizer; its sizes are those of its config.json.
+/// Loads the trained example model with its tokenizer.
 #[test]
-fn the_trained_model_is_ready_with_its_text() {
+fn the_trained_model_loads_with_its_tokenizer() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tiny_llama/model");
     let (device, dtype) = device();
     let options = LoadOptions { dtype: Some(dtype), cache_bytes: Some(4 << 20), ..LoadOptions::default() };
@@ -117,7 +118,7 @@ fn the_trained_model_is_ready_with_its_text() {
 }
 
 #[test]
-fn a_sequence_gives_the_same_beside_others() {
+fn a_sequence_is_independent_of_its_batch() {
     let folder = tempfile::tempdir().unwrap();
     let case = named("qwen3");
     let (_, weights) = reference::model(&case);

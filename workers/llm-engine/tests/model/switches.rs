@@ -1,8 +1,8 @@
-//! What configurations say that candle-transformers has no model for, by formulas of its own.
+//! Options that candle-transformers does not implement, compared with independent formulas.
 use candle_core::{DType, Device, Tensor};
 use llm_engine::model::config::DecoderConfig;
 use llm_engine::model::families;
-use llm_engine::model::rope::{Rope, Scaling, Table};
+use llm_engine::model::rope::{Rope, RotaryTable, Scaling};
 use serde_json::{Value, json};
 
 use super::configs::named;
@@ -14,11 +14,11 @@ fn config(name: &str, more: Value) -> DecoderConfig {
     for (key, value) in more.as_object().unwrap() {
         config[key] = value.clone();
     }
-    DecoderConfig::of(families::of_config(&config).unwrap(), &config).unwrap()
+    DecoderConfig::from_json(families::from_config(&config).unwrap(), &config).unwrap()
 }
 
 #[test]
-fn windows_are_those_of_the_family() {
+fn windows_follow_the_family() {
     let five = |layers: [u8; 5]| layers.map(|window| (window > 0).then_some(window as usize)).to_vec();
     let on = json!({"use_sliding_window": true, "max_window_layers": 3, "sliding_window": 8});
     let off = json!({"use_sliding_window": false, "max_window_layers": 3, "sliding_window": 8});
@@ -46,7 +46,7 @@ fn windows_are_those_of_the_family() {
 }
 
 #[test]
-fn what_is_said_in_the_newer_way_is_the_same() {
+fn older_and_newer_rope_fields_are_equivalent() {
     let gemma = config("gemma3", json!({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}));
     let newer = json!({"rope_theta": null, "rope_local_base_freq": null, "rope_parameters": {
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e4},
@@ -60,33 +60,33 @@ fn what_is_said_in_the_newer_way_is_the_same() {
 }
 
 #[test]
-fn the_share_that_is_turned_may_stand_with_the_rest_of_the_angles() {
+fn partial_rotary_factor_may_be_in_rope_parameters() {
     let older = config("phi3", json!({"partial_rotary_factor": 0.5}));
-    assert_eq!(older.rope.turned, 8);
+    assert_eq!(older.rope.rotary_dim, 8);
     let newer = json!({"rope_theta": null, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
         "partial_rotary_factor": 0.5}});
     assert_eq!(config("phi3", newer), older);
 }
 
 #[test]
-fn scores_are_scaled_as_gemma_says() {
+fn attention_scale_follows_the_configuration() {
     assert_eq!(config("gemma2", json!({"query_pre_attn_scalar": 100})).attention_scale, 0.1);
     assert_eq!(config("llama", json!({"head_dim": 64})).attention_scale, 0.125);
 }
 
-/// Angles turn (1, 0) to themselves.
+/// Rotates (1, 0), which returns the cosines and sines.
 fn angles(rope: &Rope, context: usize, positions: &[u32]) -> Vec<f32> {
     let (device, dtype) = device();
-    let pairs = rope.turned / 2;
-    let table = Table::new(rope, false, context, dtype, &device).unwrap();
-    let at = table.at(&Tensor::new(positions, &device).unwrap()).unwrap();
+    let pairs = rope.rotary_dim / 2;
+    let table = RotaryTable::new(rope, false, context, dtype, &device).unwrap();
+    let at = table.lookup(&Tensor::new(positions, &device).unwrap()).unwrap();
     let ones = Tensor::ones((positions.len(), 1, pairs), dtype, &device).unwrap();
     let x = Tensor::cat(&[&ones, &ones.zeros_like().unwrap()], 2).unwrap();
-    let turned = at.turn(&x).unwrap().to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
-    turned.flatten_all().unwrap().to_vec1().unwrap()
+    let rotary_dim = at.rotate(&x).unwrap().to_device(&Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
+    rotary_dim.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-fn turned(frequencies: &[f64], magnitude: f64, positions: &[u32]) -> Vec<f32> {
+fn rotary_dim(frequencies: &[f64], magnitude: f64, positions: &[u32]) -> Vec<f32> {
     let row = |position: &u32| {
         let angle = frequencies.iter().map(|frequency| frequency * *position as f64).collect::<Vec<_>>();
         let cos = angle.iter().map(|angle| magnitude * angle.cos()).collect::<Vec<_>>();
@@ -95,44 +95,45 @@ fn turned(frequencies: &[f64], magnitude: f64, positions: &[u32]) -> Vec<f32> {
     positions.iter().flat_map(row).map(|value| value as f32).collect()
 }
 
-/// By the paper of LongRoPE: 1 / (divisor theta^(2 i / width)), and all larger by sqrt(1 + ln(factor) / ln(original)).
+/// Formula of the LongRoPE paper: 1 / (divisor · theta^(2i / width)), scaled by sqrt(1 + ln(factor) /
+/// ln(original)).
 #[test]
-fn longrope_takes_the_divisors_of_the_context() {
-    let said = json!({"type": "longrope", "short_factor": [1.0, 2.0], "long_factor": [4.0, 8.0]});
-    let scaling = Scaling::of(&said, Some(64), 256, 2).unwrap();
-    let rope = Rope { theta: 100.0, turned: 4, scaling };
+fn longrope_selects_divisors_by_context() {
+    let config = json!({"type": "longrope", "short_factor": [1.0, 2.0], "long_factor": [4.0, 8.0]});
+    let scaling = Scaling::from_json(&config, Some(64), 256, 2).unwrap();
+    let rope = Rope { theta: 100.0, rotary_dim: 4, scaling };
     let magnitude = (1.0 + 4f64.ln() / 64f64.ln()).sqrt();
     let positions = [0, 1, 7, 63];
     for (context, frequencies) in [(64, [1.0, 0.1 / 2.0]), (256, [1.0 / 4.0, 0.1 / 8.0])] {
-        let expected = turned(&frequencies, magnitude, &positions);
+        let expected = rotary_dim(&frequencies, magnitude, &positions);
         close(&angles(&rope, context, &positions), &expected, tolerance(1e-5), "longrope");
     }
     for wrong in
         [json!({"type": "longrope", "short_factor": [1.0], "long_factor": [1.0, 1.0]}), json!({"type": "su"})]
     {
-        let error = format!("{:#}", Scaling::of(&wrong, Some(64), 256, 2).unwrap_err());
+        let error = format!("{:#}", Scaling::from_json(&wrong, Some(64), 256, 2).unwrap_err());
         assert!(error.contains("\"short_factor\""), "{error}");
     }
 }
 
 #[test]
-fn linear_scaling_slows_all_angles_down() {
-    let rope = Rope { theta: 100.0, turned: 4, scaling: Scaling::Linear(8.0) };
+fn linear_scaling_divides_all_frequencies() {
+    let rope = Rope { theta: 100.0, rotary_dim: 4, scaling: Scaling::Linear(8.0) };
     let positions = [0, 5, 40];
-    let expected = turned(&[1.0 / 8.0, 0.1 / 8.0], 1.0, &positions);
+    let expected = rotary_dim(&[1.0 / 8.0, 0.1 / 8.0], 1.0, &positions);
     close(&angles(&rope, 64, &positions), &expected, tolerance(1e-5), "linear");
 }
 
-/// By the paper of YaRN: pair i turns original theta^(-2 i / width) / 2 pi times in the context of the first training. The
-/// pair that turns 32 times is the first that is divided, rounded down; the one that turns once is the last that is not
-/// divided wholly, rounded up; between them the share grows from pair to pair.
+/// Formula of the YaRN paper: pair i rotates original · theta^(-2i / width) / 2π times over the original
+/// context. Pairs with at least 32 rotations are kept, pairs with at most one are divided, and the fraction
+/// grows linearly in between.
 #[test]
-fn yarn_divides_what_turns_seldom() {
-    // Qwen's numbers, as their cards tell users to add them.
-    let said = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768});
+fn yarn_divides_low_frequencies() {
+    // Qwen's recommended settings.
+    let config = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768});
     let (theta, width) = (1e6f64, 128usize);
-    let scaling = Scaling::of(&said, None, 32768, width / 2).unwrap();
-    let rope = Rope { theta, turned: width, scaling };
+    let scaling = Scaling::from_json(&config, None, 32768, width / 2).unwrap();
+    let rope = Rope { theta, rotary_dim: width, scaling };
     let plain = |pair: usize| theta.powf(-2.0 * pair as f64 / width as f64);
     let turns = |pair: usize| 32768.0 * plain(pair) / std::f64::consts::TAU;
     let first = (0..64).rfind(|pair| turns(*pair) >= 32.0).unwrap();
@@ -152,15 +153,20 @@ fn yarn_divides_what_turns_seldom() {
     }
     let positions = [0, 1, 7];
     let magnitude = 0.1 * 4f64.ln() + 1.0;
-    close(&angles(&rope, 64, &positions), &turned(&expected, magnitude, &positions), tolerance(1e-5), "yarn");
+    close(
+        &angles(&rope, 64, &positions),
+        &rotary_dim(&expected, magnitude, &positions),
+        tolerance(1e-5),
+        "yarn",
+    );
 }
 
 #[test]
-fn yarn_takes_the_numbers_that_are_given() {
+fn yarn_uses_explicit_parameters() {
     let of = |more: Value| {
-        let mut said = json!({"type": "yarn", "factor": 4.0});
-        said.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        Scaling::of(&said, Some(1024), 4096, 2)
+        let mut config = json!({"type": "yarn", "factor": 4.0});
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Scaling::from_json(&config, Some(1024), 4096, 2)
     };
     let scale = |by: f64| 0.1 * by * 4f64.ln() + 1.0;
     for (more, expected) in [
@@ -184,7 +190,7 @@ fn yarn_takes_the_numbers_that_are_given() {
         let error = format!("{:#}", of(wrong).unwrap_err());
         assert!(error.contains(says), "{error}");
     }
-    // A context that was added to is the longer for it.
+    // YaRN extends the context.
     let long =
         json!({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}});
     assert_eq!((config("qwen2", json!({})).context, config("qwen2", long).context), (128, 512));

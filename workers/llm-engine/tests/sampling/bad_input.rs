@@ -1,6 +1,6 @@
-//! What cannot be sampled is an error that says so.
+//! Errors for input that cannot be sampled.
 use candle_core::{Device, Tensor};
-use llm_engine::request::{Refused, Sampling};
+use llm_engine::request::{RequestError, Sampling};
 use llm_engine::sampling::settings::{Kind, SETTINGS};
 use llm_engine::sampling::{Sampler, check};
 
@@ -12,27 +12,27 @@ fn failure(cases: &[Case]) -> String {
 }
 
 #[test]
-fn logits_that_are_no_numbers() {
+fn non_finite_logits_are_rejected() {
     for broken in [f32::NAN, f32::INFINITY] {
         for temperature in [0.0, 1.0] {
             let sampling = Sampling { temperature, ..Sampling::default() };
             let good = Case { logits: vec![1.0, 2.0, 3.0], sampling: sampling.clone(), ..Case::default() };
             let bad = Case { logits: vec![1.0, broken, 3.0], sampling, ..Case::default() };
-            let said = failure(&[good, bad]);
-            assert!(said.contains("row 1") && said.contains("no numbers"), "{said}");
+            let message = failure(&[good, bad]);
+            assert!(message.contains("row 1") && message.contains("not finite"), "{message}");
         }
     }
 }
 
 #[test]
-fn rows_that_leave_no_token() {
+fn rows_without_a_possible_token_are_rejected() {
     let none = f32::NEG_INFINITY;
     for temperature in [0.0, 1.0] {
         let sampling = Sampling { temperature, ..Sampling::default() };
         let masked = Case {
             logits: vec![1.0; 40],
             sampling: sampling.clone(),
-            // A bit beyond the vocabulary allows nothing.
+            // Bits beyond the vocabulary are ignored.
             allowed: Some(vec![0, 1 << 20]),
             ..Case::default()
         };
@@ -44,23 +44,23 @@ fn rows_that_leave_no_token() {
 }
 
 #[test]
-fn tokens_and_shapes_that_do_not_fit() {
+fn mismatched_tokens_and_shapes_are_rejected() {
     let beyond = Case {
         logits: vec![1.0; 4],
         sampling: Sampling { repetition_penalty: 1.5, ..Sampling::default() },
         prompt: vec![4],
         ..Case::default()
     };
-    assert!(failure(&[beyond]).contains("none is 4"));
+    assert!(failure(&[beyond]).contains("token 4 is not"));
     let logits = Tensor::zeros((2, 4), candle_core::DType::F32, &Device::Cpu).unwrap();
     assert!(Sampler::new().sample(&logits, &[]).is_err());
     let empty = Tensor::zeros((0, 4), candle_core::DType::F32, &Device::Cpu).unwrap();
     assert_eq!(Sampler::new().sample(&empty, &[]).unwrap(), []);
 }
 
-/// A failed step leaves nothing behind that the next one would see.
+/// A failed call leaves no state behind that affects the next one.
 #[test]
-fn goes_on_after_an_error() {
+fn the_sampler_recovers_after_an_error() {
     let mut sampler = Sampler::new();
     let logits = Tensor::new(&[[3f32, 2.0, 1.0]], &Device::Cpu).unwrap();
     let sampling = Sampling { temperature: 0.0, repetition_penalty: 2.0, ..Sampling::default() };
@@ -71,7 +71,7 @@ fn goes_on_after_an_error() {
 }
 
 #[test]
-fn parameters_out_of_their_ranges() {
+fn parameters_out_of_range_are_rejected() {
     let nan = f32::NAN;
     for setting in SETTINGS {
         let Kind::Number { range, set, .. } = &setting.kind else { continue };
@@ -83,7 +83,7 @@ fn parameters_out_of_their_ranges() {
             set(&mut sampling, value);
             match check(&sampling, 100) {
                 Ok(()) => assert!(fits, "{} {value}", setting.name),
-                Err(Refused::Invalid { field, why }) => {
+                Err(RequestError::Invalid { field, why }) => {
                     assert!(!fits && field == setting.name, "{} {value}: {field} {why}", setting.name);
                 }
                 Err(other) => panic!("{other}"),
@@ -95,7 +95,7 @@ fn parameters_out_of_their_ranges() {
     assert!(refused(Sampling { top_k: Some(0), ..Sampling::default() }).starts_with("top_k"));
     let bias = |logit_bias| Sampling { logit_bias, ..Sampling::default() };
     assert!(check(&bias(vec![(99, 100.0), (0, -100.0)]), 100).is_ok());
-    assert!(refused(bias(vec![(100, 1.0)])).contains("none is 100"));
+    assert!(refused(bias(vec![(100, 1.0)])).contains("token 100 is not"));
     assert!(refused(bias(vec![(1, 101.0)])).contains("-100..=100"));
     assert!(refused(bias(vec![(1, nan)])).contains("-100..=100"));
     assert!(refused(bias(vec![(1, 1.0); 301])).contains("300"));

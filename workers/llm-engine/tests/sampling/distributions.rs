@@ -1,4 +1,4 @@
-//! How often tokens come, and which come at the edges of what can be drawn.
+//! Frequencies of sampled tokens, and edge cases of the random number.
 use llm_engine::request::Sampling;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use crate::reference::Case;
 use crate::rows::sample;
 
-/// The sum of squared deviations from `wanted` shares, each over what is expected.
+/// Chi-square statistic of `counts` against the `wanted` probabilities.
 fn chi_square(counts: &[usize], wanted: &[f64]) -> f64 {
     let total = counts.iter().sum::<usize>() as f64;
     let parts = counts.iter().zip(wanted).filter(|(_, share)| **share > 0.0);
@@ -14,7 +14,7 @@ fn chi_square(counts: &[usize], wanted: &[f64]) -> f64 {
 }
 
 #[test]
-fn tokens_come_as_often_as_they_are_likely() {
+fn tokens_are_sampled_by_probability() {
     let logits: Vec<f32> = (0..30).map(|token| ((token * 7 % 30) as f32) / 10.0).collect();
     let weight = |logit: f32, temperature: f32| f64::from(logit / temperature).exp();
     for (seed, temperature, top_k) in [(1, 1.0, None), (2, 0.5, None), (3, 2.0, None), (4, 1.0, Some(12))] {
@@ -43,14 +43,14 @@ fn tokens_come_as_often_as_they_are_likely() {
         for (count, wanted) in counts.iter().zip(&wanted) {
             assert!(*wanted > 0.0 || *count == 0);
         }
-        // Of 29 degrees of freedom one in 10,000 is above 66.
+        // With 29 degrees of freedom, one sample in 10,000 exceeds 66.
         let chi = chi_square(&counts, &wanted);
         assert!(chi < 66.0, "{chi} at temperature {temperature} and top_k {top_k:?}");
     }
 }
 
 #[test]
-fn nothing_without_a_probability_comes_at_the_edges() {
+fn impossible_tokens_are_never_sampled() {
     let none = f32::NEG_INFINITY;
     let shapes = [
         vec![none, none, 1.0, 2.0, none, none],
@@ -70,7 +70,7 @@ fn nothing_without_a_probability_comes_at_the_edges() {
 }
 
 #[test]
-fn greedy_rows_take_the_first_of_the_largest_also_among_others() {
+fn greedy_rows_take_the_first_largest_logit() {
     let logits = vec![0.0, 5.0, 1.0, 5.0, 5.0, -1.0];
     let with =
         |sampling: Sampling, draw: f32| Case { logits: logits.clone(), sampling, draw, ..Case::default() };
@@ -85,7 +85,7 @@ fn greedy_rows_take_the_first_of_the_largest_also_among_others() {
 }
 
 #[test]
-fn extreme_temperatures_are_numbers_still() {
+fn extreme_temperatures_do_not_overflow() {
     let logits = vec![1.0, 30.0, 29.999, -30.0];
     for temperature in [f32::from_bits(1), f32::MIN_POSITIVE, 1e-20, 1e-6] {
         for draw in [0.0, 0.5, 1.0f32.next_down()] {
@@ -94,7 +94,7 @@ fn extreme_temperatures_are_numbers_still() {
             assert_eq!(sample(&[case]).unwrap()[0].token, 1);
         }
     }
-    // Hot enough that all are as likely.
+    // At this temperature all tokens are equally likely.
     let tokens = [0.1, 0.3, 0.6, 0.9].map(|draw| {
         let sampling = Sampling { temperature: 1e30, ..Sampling::default() };
         sample(&[Case { logits: logits.clone(), sampling, draw, ..Case::default() }]).unwrap()[0].token
@@ -103,7 +103,7 @@ fn extreme_temperatures_are_numbers_still() {
 }
 
 #[test]
-fn a_tiny_top_p_keeps_the_likeliest() {
+fn a_tiny_top_p_keeps_the_most_likely_token() {
     let logits = vec![0.0, 1.0, 0.5];
     for top_p in [0.0, 1e-9, 0.01] {
         let sampling = Sampling { top_p, ..Sampling::default() };
@@ -113,8 +113,8 @@ fn a_tiny_top_p_keeps_the_likeliest() {
 }
 
 #[test]
-fn penalties_by_their_formulas() {
-    // Greedy, so that the order of the adjusted logits shows.
+fn penalties_follow_their_formulas() {
+    // Greedy sampling makes the order of the adjusted logits visible.
     let greedy = |sampling: Sampling, logits: [f32; 4], prompt: &[u32], written: &[u32]| {
         let sampling = Sampling { temperature: 0.0, ..sampling };
         let (prompt, written) = (prompt.to_vec(), written.to_vec());
@@ -122,13 +122,13 @@ fn penalties_by_their_formulas() {
         sample(&[case]).unwrap()[0].token
     };
     let repeat = |repetition_penalty| Sampling { repetition_penalty, ..Sampling::default() };
-    // 4 / 2 is less than 2.1, and -1 * 2 less than -1.9.
+    // 4 / 2 is less than 2.1, and -1 * 2 is less than -1.9.
     assert_eq!(greedy(repeat(2.0), [4.0, 2.1, 0.0, 0.0], &[0], &[]), 1);
     assert_eq!(greedy(repeat(2.0), [4.0, 1.9, 0.0, 0.0], &[], &[0]), 0);
     assert_eq!(greedy(repeat(2.0), [-1.0, -1.9, -9.0, -9.0], &[0], &[]), 1);
     let presence = Sampling { presence_penalty: 1.0, ..Sampling::default() };
     assert_eq!(greedy(presence.clone(), [4.0, 3.5, 2.9, 0.0], &[], &[0, 0, 0]), 1);
-    // The prompt has no part in it.
+    // These penalties ignore the prompt.
     assert_eq!(greedy(presence, [4.0, 3.5, 0.0, 0.0], &[0], &[]), 0);
     let frequency = Sampling { frequency_penalty: 0.25, ..Sampling::default() };
     assert_eq!(greedy(frequency.clone(), [4.0, 3.5, 0.0, 0.0], &[], &[0]), 0);

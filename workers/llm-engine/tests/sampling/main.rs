@@ -1,4 +1,4 @@
-//! Drawing the next tokens, against formulas in f64 that share nothing with the code.
+//! Sampling, compared with independent formulas in f64.
 mod bad_input;
 mod distributions;
 mod reference;

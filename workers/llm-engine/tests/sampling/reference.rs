@@ -1,11 +1,11 @@
-//! One row at a time, in f64, by the definitions.
+//! Reference sampler in f64, one row at a time.
 use llm_engine::request::Sampling;
 use llm_engine::sampling::Row;
 
-/// Half of the smallest number of f32, less what rounding of an exponent changes: smaller weights are 0.
+/// Half of the smallest f32 number, with a margin for the rounding of exponents: smaller weights are 0.
 const SMALLEST: f64 = 0.699e-45;
 
-/// Everything that a row is sampled with, owned.
+/// Owned input of one row.
 #[derive(Clone, Debug, Default)]
 pub struct Case {
     pub logits: Vec<f32>,
@@ -33,7 +33,7 @@ impl Case {
         self.sampling.temperature == 0.0 || self.sampling.top_k == Some(1)
     }
 
-    /// Logits behind bias, penalties and mask, by their formulas, in f32 as the model's logits are.
+    /// Returns the logits after bias, penalties and mask, in f32.
     pub fn adjusted(&self) -> Vec<f32> {
         let sampling = &self.sampling;
         let adjust = |(token, logit): (usize, &f32)| {
@@ -62,7 +62,7 @@ impl Case {
         self.logits.iter().enumerate().map(adjust).collect()
     }
 
-    /// The tokens that may be drawn, each once, where rounding to f32 leaves a choice.
+    /// Returns all tokens that may be sampled, given the rounding of f32.
     pub fn acceptable(&self) -> Vec<u32> {
         let adjusted = self.adjusted();
         let best = adjusted.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -109,7 +109,7 @@ impl Case {
         let mut before = 0.0;
         for (token, weight) in weights.iter().enumerate() {
             let (low, high) = (before / total - 1e-5, (before + weight) / total + 1e-5);
-            // Weights that round to 0 in f32 cannot be drawn, nor anything that was cut; those of subnormal numbers can.
+            // Weights that round to 0 in f32 and truncated tokens cannot be sampled; subnormal weights can.
             if *weight > SMALLEST && (low..=high).contains(&f64::from(self.draw)) {
                 tokens.push(token as u32);
             }

@@ -1,4 +1,4 @@
-//! Random batches: what is drawn is what the definitions say, and a row alone draws what it draws among others.
+//! Random batches: each row matches the reference, and is independent of the batch.
 use candle_core::{Device, Tensor};
 use llm_engine::request::Sampling;
 use llm_engine::sampling::{Sampled, Sampler, check};
@@ -47,7 +47,7 @@ fn sampling(vocabulary: u32) -> impl Strategy<Value = Sampling> {
 }
 
 fn case(vocabulary: u32) -> impl Strategy<Value = Case> {
-    // Steps that f32 tells apart whatever the temperature, with ties among them.
+    // Logits with ties, whose differences f32 resolves at any temperature.
     let logits =
         prop::collection::vec((-80i16..80).prop_map(|step| f32::from(step) / 8.0), vocabulary as usize);
     let draw = prop_oneof![1 => Just(0.0f32), 1 => Just(1.0f32.next_down()), 8 => 0.0f32..1.0];
@@ -59,7 +59,7 @@ fn case(vocabulary: u32) -> impl Strategy<Value = Case> {
             words[0] |= 1;
             Some(words)
         }),
-        // One token alone.
+        // Only one token.
         1 => (0..vocabulary).prop_map(|token| {
             let mut words = vec![0; token as usize / 32 + 1];
             words[token as usize / 32] = 1 << (token % 32);
@@ -93,7 +93,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_batch_draws_what_the_definitions_say(batch in batch()) {
+    fn batches_match_the_reference(batch in batch()) {
         let drawn = sample(&batch).unwrap();
         prop_assert_eq!(drawn.len(), batch.len());
         for (case, drawn) in batch.iter().zip(&drawn) {
@@ -110,21 +110,21 @@ proptest! {
             prop_assert_eq!(drawn.top.len(), case.logprobs.unwrap_or(0).min(wanted.len()));
             let mut order = wanted.clone();
             order.sort_by(|a, b| b.total_cmp(a));
-            let mut told: Vec<u32> = drawn.top.iter().map(|top| top.token).collect();
+            let mut reported: Vec<u32> = drawn.top.iter().map(|top| top.token).collect();
             for (top, wanted_value) in drawn.top.iter().zip(order) {
                 prop_assert!((f64::from(top.logprob) - wanted_value).abs() < 1e-4);
                 prop_assert!((f64::from(top.logprob) - wanted[top.token as usize]).abs() < 1e-4);
             }
-            told.sort_unstable();
-            told.dedup();
-            prop_assert_eq!(told.len(), drawn.top.len());
+            reported.sort_unstable();
+            reported.dedup();
+            prop_assert_eq!(reported.len(), drawn.top.len());
         }
     }
 }
 
-/// The test above says little where much is acceptable.
+/// The test above proves little if many tokens are acceptable.
 #[test]
-fn the_definitions_seldom_leave_a_choice() {
+fn the_reference_is_rarely_ambiguous() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut counts = Vec::new();
@@ -137,9 +137,9 @@ fn the_definitions_seldom_leave_a_choice() {
     assert!(single * 10 > counts.len() * 9, "{single} of {} rows have one token", counts.len());
 }
 
-/// As wide as vocabularies are, in every way at once.
+/// A realistic vocabulary width, with all features combined.
 #[test]
-fn a_wide_vocabulary() {
+fn wide_vocabularies_match_the_reference() {
     let width = 128_256u32;
     let logits: Vec<f32> =
         (0..width).map(|token| (token.wrapping_mul(2_654_435_761) >> 20) as f32 / 256.0).collect();

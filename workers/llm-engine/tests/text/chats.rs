@@ -1,4 +1,4 @@
-//! Templates of the shapes that models come with, against what they are to write.
+//! Chat templates of well-known models, compared with their expected output.
 use llm_engine::text::ChatTemplate;
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ fn turns() -> Value {
 }
 
 #[test]
-fn turns_as_well_known_models_write_them() {
+fn well_known_templates_render_correctly() {
     let wanted = [
         (
             CHATML,
@@ -61,21 +61,23 @@ fn turns_as_well_known_models_write_them() {
 }
 
 #[test]
-fn a_template_refuses_with_its_own_words() {
+fn template_exceptions_keep_their_message() {
     let gemma = ChatTemplate::new(GEMMA, None, "", "").unwrap();
-    let said = |messages: Value| format!("{:#}", gemma.render(&messages, None).unwrap_err());
-    assert!(said(json!([{"role": "system", "content": "x"}])).contains("no system role"));
+    let render_error = |messages: Value| format!("{:#}", gemma.render(&messages, None).unwrap_err());
+    assert!(render_error(json!([{"role": "system", "content": "x"}])).contains("no system role"));
     let twice = json!([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]);
-    assert!(said(twice).contains("roles must take turns"));
-    assert!(said(json!("hi")).contains("must be an array"));
-    assert!(said(json!(["hi"])).contains("must be an object"));
-    assert!(said(json!([{"role": "user", "content": [{"type": "image_url"}]}])).contains("image_url"));
+    assert!(render_error(twice).contains("roles must take turns"));
+    assert!(render_error(json!("hi")).contains("must be an array"));
+    assert!(render_error(json!(["hi"])).contains("must be an object"));
+    assert!(
+        render_error(json!([{"role": "user", "content": [{"type": "image_url"}]}])).contains("image_url")
+    );
     assert!(ChatTemplate::new("{% if %}", None, "", "").is_err());
     assert!(ChatTemplate::new("", Some("{{ nothing"), "", "").is_err());
 }
 
 #[test]
-fn json_as_python_writes_it() {
+fn tojson_matches_python() {
     let tools = json!([{"b": "<\u{E9}'>", "a": [1, 2.5, true, null, [], {}]}]);
     let with = |expression: &str| {
         let template =
@@ -92,7 +94,7 @@ fn json_as_python_writes_it() {
 }
 
 #[test]
-fn tools_and_calls_come_as_templates_expect_them() {
+fn tool_calls_are_converted_for_templates() {
     let template = "{% for message in messages %}{% if message.tool_calls %}\
 {% for call in message.tool_calls %}{{ call.function.name }}{% for name, value in call.function.arguments.items() %} {{ name }}={{ value }}{% endfor %};{% endfor %}\
 {% elif message.content is none %}none;{% else %}{{ message.content }};{% endif %}{% endfor %}{{ tools is none }}";
@@ -109,11 +111,13 @@ fn tools_and_calls_come_as_templates_expect_them() {
 }
 
 #[test]
-fn the_date_and_tags_of_training() {
+fn dates_and_generation_tags_are_supported() {
     let year = render("{{ strftime_now('%Y') }}", json!([]));
     assert!(year.len() == 4 && year.parse::<u32>().is_ok_and(|year| year >= 2024), "{year}");
     let template = ChatTemplate::new("{{ strftime_now('%!') }}", None, "", "").unwrap();
-    assert!(format!("{:#}", template.render(&json!([]), None).unwrap_err()).contains("no format"));
+    assert!(
+        format!("{:#}", template.render(&json!([]), None).unwrap_err()).contains("not a valid date format")
+    );
     let tagged = "a {%- generation -%} b {% endgeneration %}c{% if true %}d{% endif %}";
     assert_eq!(render(tagged, json!([])), "ab cd");
 }

@@ -1,4 +1,4 @@
-//! Tokenizers out of GGUF metadata and folders.
+//! Tokenizers from GGUF metadata and folders.
 use std::collections::HashMap;
 use std::fs;
 
@@ -28,7 +28,7 @@ fn types(items: &[i32]) -> Value {
     Value::Array(items.iter().map(|item| Value::I32(*item)).collect())
 }
 
-/// Words of merges, then tokens that are special, written by users, and unused.
+/// Metadata of a byte-level tokenizer with merges, and with special, user-defined and unused tokens.
 fn merges(pre: &str) -> Content {
     let tokens = ["a", "b", "1", "ab", "aab", "11", "<s>", "</s>", "<tool>", "unused", "\u{120}"];
     content(vec![
@@ -46,7 +46,7 @@ fn merges(pre: &str) -> Content {
 }
 
 #[test]
-fn the_same_model_as_a_folder_and_as_gguf() {
+fn folder_and_gguf_tokenizers_agree() {
     let folder = Text::from_folder(&tiny_llama()).unwrap();
     let mut file = fs::File::open(tiny_llama().join("tiny-llama.q8_0.gguf")).unwrap();
     let gguf = Text::from_gguf(&Content::read(&mut file).unwrap()).unwrap();
@@ -57,7 +57,7 @@ fn the_same_model_as_a_folder_and_as_gguf() {
         assert_eq!(tokens[0] == 1, special);
     }
     for text in [&folder, &gguf] {
-        assert!(text.ends(2) && !text.ends(1));
+        assert!(text.is_end(2) && !text.is_end(1));
     }
     assert!(!gguf.has_template());
     let refused = gguf.chat(&json!([{"role": "user", "content": "hi"}]), None).unwrap_err();
@@ -65,8 +65,9 @@ fn the_same_model_as_a_folder_and_as_gguf() {
 }
 
 #[test]
-fn merges_cut_as_the_file_names_it() {
-    // By the name: whether digits are cut, a whole word is taken before its merges, and a token comes first.
+fn pre_tokenizers_are_selected_by_name() {
+    // The name selects whether digits are split, whether whole tokens skip merges, and whether texts start
+    // with BOS.
     for (pre, tokens) in [
         ("llama-bpe", &[6, 4, 5][..]),
         ("tekken", &[6, 4, 2, 2]),
@@ -82,17 +83,17 @@ fn merges_cut_as_the_file_names_it() {
     let text = Text::from_gguf(&merges("gpt-2")).unwrap();
     assert_eq!(text.encode("a<tool>b</s>", false).unwrap(), [0, 8, 1, 7]);
     assert_eq!(text.decode(&[0, 8, 1, 7]).unwrap(), "a<tool>b");
-    assert!(text.ends(7) && text.ends(8) && !text.ends(6));
+    assert!(text.is_end(7) && text.is_end(8) && !text.is_end(6));
     let messages = json!([{"role": "user", "content": "ab"}]);
     assert_eq!(text.chat(&messages, None).unwrap(), "<s>ab</s>");
     assert_eq!(text.chat(&messages, Some(&json!([1, 2]))).unwrap(), "2");
 }
 
 #[test]
-fn pieces_join_by_their_scores() {
+fn sentencepiece_merges_by_score() {
     let tokens =
         ["<unk>", "<s>", "</s>", "<0x21>", "\u{2581}", "a", "b", "c", "ab", "bc", "\u{2581}a", "<tool>"];
-    // "bc" before "ab", whatever their order in the list.
+    // "bc" is merged before "ab", whatever their order in the list.
     let scores = [0.0, 0.0, 0.0, 0.0, -9.0, -9.0, -9.0, -9.0, -2.0, -1.0, -3.0, 0.0];
     let scores = Value::Array(scores.iter().map(|score| Value::F32(*score)).collect());
     let mut entries = vec![
@@ -115,11 +116,11 @@ fn pieces_join_by_their_scores() {
     assert_eq!(text.decode(&[10, 9]).unwrap(), " abc");
 }
 
-/// Where GPT-4o's tokenizer cuts, found by hand with the pattern of tiktoken's o200k_base: capitals behind small letters,
-/// what is behind an apostrophe with its word, three digits, and slashes with the signs before them.
+/// Splits according to tiktoken's pattern of o200k_base: before capitals after lowercase letters,
+/// contractions with their word, three digits, and slashes with the punctuation before them.
 #[test]
-fn gpt_4o_cuts_as_its_list_of_patterns() {
-    // Only what is not cut apart can be merged.
+fn the_gpt4o_pattern_splits_like_tiktoken() {
+    // Only text within one split can be merged.
     let joined = |text: &str| {
         let pairs: Vec<String> =
             text.chars().zip(text.chars().skip(1)).map(|(a, b)| format!("{a} {b}")).collect();
@@ -165,9 +166,9 @@ fn gpt_4o_cuts_as_its_list_of_patterns() {
     assert_eq!(pieces("1111"), [7, 3]);
 }
 
-/// Files of Gemma and Phi-3 name no token that ends a turn: their templates write it.
+/// Files of Gemma and Phi-3 do not declare their end-of-turn token; only the template contains it.
 #[test]
-fn turns_end_as_the_template_writes_them() {
+fn end_of_turn_tokens_are_found_in_the_template() {
     let tokens = ["a", "<s>", "</s>", "<end_of_turn>", "<|end|>", "<|im_end|>"];
     let with = |template: &str, more: Vec<(&str, Value)>| {
         let mut entries = vec![
@@ -182,10 +183,10 @@ fn turns_end_as_the_template_writes_them() {
         entries.extend(more);
         Text::from_gguf(&content(entries)).unwrap()
     };
-    let ends = |text: &Text| (0..tokens.len() as u32).filter(|token| text.ends(*token)).collect::<Vec<_>>();
+    let ends = |text: &Text| (0..tokens.len() as u32).filter(|token| text.is_end(*token)).collect::<Vec<_>>();
     assert_eq!(ends(&with("", vec![])), [2]);
     assert_eq!(ends(&with("<start_of_turn>{{ 'x<end_of_turn>' }}", vec![])), [2, 3]);
-    // What ends a turn is no text, though the file says that users wrote it.
+    // The end-of-turn token is hidden, although the file declares it as user-defined.
     let phi = with("{{ '<|end|>' }}<|eot_id|>", vec![]);
     assert_eq!((ends(&phi), phi.decode(&[0, 4, 5]).unwrap()), (vec![2, 4], "a<|im_end|>".into()));
     assert_eq!(phi.encode("a<|end|>", false).unwrap(), [0, 4]);
@@ -194,32 +195,32 @@ fn turns_end_as_the_template_writes_them() {
 }
 
 #[test]
-fn metadata_that_are_no_tokenizer() {
-    let said = |content: &Content| format!("{:#}", Text::from_gguf(content).err().unwrap());
+fn invalid_metadata_is_rejected() {
+    let load_error = |content: &Content| format!("{:#}", Text::from_gguf(content).err().unwrap());
     let without = |key: &str| {
         let mut content = merges("gpt-2");
         content.metadata.remove(&format!("tokenizer.ggml.{key}")).unwrap();
-        said(&content)
+        load_error(&content)
     };
     assert!(without("tokens").contains("tokenizer.ggml.tokens"));
     assert!(without("merges").contains("tokenizer.ggml.merges"));
     assert!(without("model").contains("known are llama and gpt2"));
-    let unknown = said(&merges("klingon"));
+    let unknown = load_error(&merges("klingon"));
     assert!(unknown.contains("klingon") && unknown.contains("folder of safetensors"), "{unknown}");
     let with = |key: &str, value: Value| {
         let mut content = merges("gpt-2");
         content.metadata.insert(format!("tokenizer.ggml.{key}"), value);
-        said(&content)
+        load_error(&content)
     };
     assert!(with("token_type", types(&[1])).contains("11 tokens and 1 types"));
-    assert!(with("merges", texts(&["ab"])).contains("no pair"));
+    assert!(with("merges", texts(&["ab"])).contains("not a pair"));
     assert!(with("eos_token_id", Value::U32(50)).contains("token 50"));
     assert!(with("tokens", Value::U8(1)).contains("tokenizer.ggml.tokens"));
 }
 
-/// Every file of a folder that says something of the text side.
+/// All optional files of a model's folder.
 #[test]
-fn folders_say_what_ends_a_text_and_how_chats_are_written() {
+fn folders_define_end_tokens_and_templates() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: String| {
         let path = folder.path().join(name);
@@ -229,7 +230,7 @@ fn folders_say_what_ends_a_text_and_how_chats_are_written() {
     assert!(format!("{:#}", Text::from_folder(folder.path()).err().unwrap()).contains("tokenizer.json"));
     bytes().save(folder.path().join("tokenizer.json"), false).unwrap();
     let plain = Text::from_folder(folder.path()).unwrap();
-    assert!(!plain.has_template() && (0..plain.vocabulary() as u32).all(|token| !plain.ends(token)));
+    assert!(!plain.has_template() && (0..plain.vocabulary() as u32).all(|token| !plain.is_end(token)));
 
     write("config.json", json!({"eos_token_id": 5, "text_config": {"eos_token_id": [6]}}).to_string());
     write("generation_config.json", json!({"eos_token_id": [7, 8]}).to_string());
@@ -241,12 +242,12 @@ fn folders_say_what_ends_a_text_and_how_chats_are_written() {
     write("tokenizer_config.json", config.to_string());
     let text = Text::from_folder(folder.path()).unwrap();
     let end = text.encode(END, false).unwrap()[0];
-    let ends: Vec<u32> = (0..text.vocabulary() as u32).filter(|token| text.ends(*token)).collect();
+    let ends: Vec<u32> = (0..text.vocabulary() as u32).filter(|token| text.is_end(*token)).collect();
     assert_eq!(ends, [5, 6, 7, 8, end]);
     let messages = json!([]);
     assert_eq!(text.chat(&messages, None).unwrap(), format!("default {END}"));
     assert_eq!(text.chat(&messages, Some(&json!(["a"]))).unwrap(), "tools a");
-    // Files of their own come before what the configuration says.
+    // Separate template files take precedence over the configuration.
     write("chat_template.jinja", "own".into());
     write("additional_chat_templates/tool_use.jinja", "own tools".into());
     let text = Text::from_folder(folder.path()).unwrap();

@@ -1,11 +1,11 @@
-//! Random walks through what grammars allow.
+//! Random texts that grammars allow.
 use llm_engine::request::Constraint;
 use llm_engine::text::{Grammar, Text};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::tokenizers_built::{END, SHOWN, bytes, pieces, text, tiny_llama};
+use crate::tokenizers_built::{ADDED, END, bytes, pieces, text, tiny_llama};
 
 fn allowed(grammar: &mut Grammar, text: &Text) -> Vec<u32> {
     let words = grammar.allowed().unwrap();
@@ -13,8 +13,8 @@ fn allowed(grammar: &mut Grammar, text: &Text) -> Vec<u32> {
     (0..text.vocabulary() as u32).filter(may).collect()
 }
 
-/// A text that the grammar allows, drawn token by token; checks where it says that it may end.
-fn walk(text: &Text, constraint: &Constraint, seed: u64) -> String {
+/// Generates a random text that the grammar allows, and checks where the grammar lets it end.
+fn random_text(text: &Text, constraint: &Constraint, seed: u64) -> String {
     let mut random = StdRng::seed_from_u64(seed);
     let mut grammar = text.grammar(constraint).unwrap();
     let end = text.encode(END, false).unwrap().pop().unwrap();
@@ -23,11 +23,11 @@ fn walk(text: &Text, constraint: &Constraint, seed: u64) -> String {
     loop {
         let choices = allowed(&mut grammar, text);
         let written = text.decode_after(&tokens).unwrap();
-        // JSON that starts with a brace or bracket is whole exactly where it can be read.
+        // JSON that starts with a brace or bracket is complete exactly where it parses.
         if written.trim_start().starts_with(['{', '[']) {
             assert_eq!(choices.contains(&end), whole(&written), "{written:?}");
         }
-        assert!(!choices.is_empty(), "nothing may follow {written:?}");
+        assert!(!choices.is_empty(), "no token may follow {written:?}");
         let long = tokens.len() > patience;
         let closing = |token: &&u32| matches!(text.token_text(**token).as_str(), "\"" | "}" | "]" | END);
         let token = match choices.iter().find(closing) {
@@ -43,11 +43,11 @@ fn walk(text: &Text, constraint: &Constraint, seed: u64) -> String {
             assert_eq!(allowed(&mut grammar, text), [end]);
         }
         tokens.push(token);
-        assert!(tokens.len() < 3000, "no end to {written:?}");
+        assert!(tokens.len() < 3000, "{written:?} does not end");
     }
 }
 
-/// Whether it is JSON, numbers of any size among it.
+/// Returns true if the text is JSON, with numbers of any size.
 fn whole(text: &str) -> bool {
     serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
@@ -133,13 +133,13 @@ fn schemas() -> Vec<(Value, Fits)> {
 }
 
 #[test]
-fn walks_match_their_schema() {
+fn random_texts_match_their_schema() {
     for tokenizer in [bytes(), pieces()] {
         let text = text(tokenizer);
         for (schema, fits) in schemas() {
             let constraint = Constraint::JsonSchema(schema.clone());
             for seed in 0..20 {
-                let written = walk(&text, &constraint, seed);
+                let written = random_text(&text, &constraint, seed);
                 let value: Value =
                     serde_json::from_str(&written).unwrap_or_else(|error| panic!("{error}: {written:?}"));
                 assert!(fits(&value), "{written:?} does not match {schema}");
@@ -149,17 +149,17 @@ fn walks_match_their_schema() {
 }
 
 #[test]
-fn any_object_is_an_object() {
+fn json_object_mode_generates_objects() {
     let text = text(bytes());
     for seed in 0..30 {
-        let written = walk(&text, &Constraint::JsonObject, seed);
+        let written = random_text(&text, &Constraint::JsonObject, seed);
         assert!(whole(&written) && written.trim_start().starts_with('{'), "{written:?}");
     }
 }
 
-/// White space between the parts of JSON comes to an end.
+/// White space between JSON tokens is bounded.
 #[test]
-fn white_space_ends() {
+fn white_space_is_bounded() {
     let text = text(bytes());
     let mut grammar = text.grammar(&Constraint::JsonObject).unwrap();
     let brace = text.encode("{", false).unwrap()[0];
@@ -177,17 +177,17 @@ fn white_space_ends() {
 }
 
 #[test]
-fn tokens_that_are_not_allowed() {
+fn disallowed_tokens_are_rejected() {
     let text = text(bytes());
     let token = |name: &str| text.encode(name, false).unwrap()[0];
     let mut grammar = text.grammar(&Constraint::JsonObject).unwrap();
     let start = allowed(&mut grammar, &text);
     assert!(start.contains(&token("{")));
-    for name in ["a", "[", "}", END, SHOWN] {
+    for name in ["a", "[", "}", END, ADDED] {
         assert!(!start.contains(&token(name)), "{name}");
         let mut grammar = text.grammar(&Constraint::JsonObject).unwrap();
-        let said = format!("{:#}", grammar.accept(token(name)).unwrap_err());
-        assert!(said.contains("does not allow token"), "{said}");
+        let message = format!("{:#}", grammar.accept(token(name)).unwrap_err());
+        assert!(message.contains("does not allow token"), "{message}");
         assert!(grammar.allowed().is_err());
     }
     for name in ["{", "}"] {
@@ -198,14 +198,14 @@ fn tokens_that_are_not_allowed() {
 }
 
 #[test]
-fn schemas_that_cannot_be_used_say_why() {
+fn invalid_schemas_are_rejected_with_a_reason() {
     let text = text(bytes());
     let mut deep = json!({"type": "string"});
     for _ in 0..60 {
         deep = json!({"type": "array", "items": deep});
     }
     let many: Vec<Value> = (0..30_000).map(Value::from).collect();
-    // Products of as many choices as no one can look through.
+    // Combinations that are too many to enumerate.
     let choice = |of: usize| -> Value { (0..6).map(|value| json!({"const": value * of})).collect() };
     let fields = |of: usize| -> Value {
         let field =
@@ -233,21 +233,21 @@ fn schemas_that_cannot_be_used_say_why() {
     for (schema, wanted) in bad {
         let short: String = schema.to_string().chars().take(80).collect();
         match text.grammar(&Constraint::JsonSchema(schema)) {
-            Ok(_) => panic!("{short} is taken"),
+            Ok(_) => panic!("{short} is accepted"),
             Err(error) => {
-                let said = format!("{error:#}");
-                assert!(said.contains(wanted), "{short}: {said}");
-                assert!(!said.contains("<state>") && !said.contains("non-verbose"), "{said}");
+                let message = format!("{error:#}");
+                assert!(message.contains(wanted), "{short}: {message}");
+                assert!(!message.contains("<state>") && !message.contains("non-verbose"), "{message}");
             }
         }
     }
 }
 
-/// Schemas that would take for ever, or all memory, end: with an error, at the start or on the way.
+/// Schemas that would take unlimited time or memory fail with an error.
 #[test]
-fn hostile_schemas_end() {
+fn hostile_schemas_are_rejected() {
     let text = text(bytes());
-    // Each refers to the next, as deep as a schema may be large.
+    // Each definition refers to the next, as deep as the schema size allows.
     let chain = |link: fn(Value) -> Value, links: usize| -> Value {
         let next = |at: usize| link(json!({"$ref": format!("#/$defs/{}", at + 1)}));
         let mut links: serde_json::Map<String, Value> =
@@ -286,7 +286,7 @@ fn hostile_schemas_end() {
 }
 
 #[test]
-fn a_real_vocabulary_and_another_thread() {
+fn grammars_work_with_a_real_vocabulary_and_threads() {
     let text = Text::from_folder(&tiny_llama()).unwrap();
     let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": false});
     let mut grammar = text.grammar(&Constraint::JsonSchema(schema)).unwrap();

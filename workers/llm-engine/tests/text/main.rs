@@ -1,4 +1,4 @@
-//! Tokens to text and back, chats, and grammars, with small tokenizers built here.
+//! Tokenizers, detokenization, chat templates and grammars, with small tokenizers built here.
 mod chats;
 mod gguf;
 mod grammars;

@@ -1,13 +1,13 @@
-//! Text as it comes against text as a whole.
+//! Streamed text, compared with the decoded whole.
 use std::sync::Arc;
 
 use llm_engine::text::{Text, TextStream};
 use proptest::prelude::*;
 use tokenizers::AddedToken;
 
-use crate::tokenizers_built::{END, SHOWN, bytes, pieces, text};
+use crate::tokenizers_built::{ADDED, END, bytes, pieces, text};
 
-/// All that a stream without stop strings gives for `tokens`, checked piece by piece.
+/// Returns the complete output of a stream without stop strings, checked piece by piece.
 fn streamed(text: &Arc<Text>, tokens: &[u32]) -> String {
     let mut stream = TextStream::new(text.clone(), vec![String::new()]);
     let mut given = String::new();
@@ -15,7 +15,7 @@ fn streamed(text: &Arc<Text>, tokens: &[u32]) -> String {
         let piece = stream.push(*token).unwrap();
         assert!(!piece.stopped);
         given.push_str(&piece.text);
-        // Nothing is held back but a character that may go on, which so far reads as one that is broken.
+        // Only an incomplete character may be held back, which decodes as a replacement character so far.
         let so_far = text.decode_after(&tokens[..=index]).unwrap();
         let held =
             so_far.strip_prefix(&given).unwrap_or_else(|| panic!("{given:?} is no start of {so_far:?}"));
@@ -24,7 +24,7 @@ fn streamed(text: &Arc<Text>, tokens: &[u32]) -> String {
     given + &stream.finish()
 }
 
-/// The first place where a text has come so far that it ends with a stop string, and where that one starts.
+/// Returns the text before the stop string that is completed first.
 fn cut<'a>(text: &'a str, stops: &[String]) -> Option<&'a str> {
     let ends = (1..=text.len()).filter(|end| text.is_char_boundary(*end));
     let mut starts = ends.filter_map(|end| {
@@ -38,14 +38,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn pieces_add_up_to_the_whole(
+    fn streamed_text_equals_decoded_text(
         numbers in prop::collection::vec(any::<u32>(), 0..60),
         runs in prop::collection::vec((0usize..4, "\\PC{0,6}"), 0..6),
     ) {
         for tokenizer in [bytes(), pieces()] {
             let count = tokenizer.get_vocab_size(true) as u32;
             let text = text(tokenizer);
-            // Tokens at random, nearly all broken characters, between texts that are none.
+            // Random tokens, mostly invalid UTF-8, between unused ids.
             let mut tokens: Vec<u32> = Vec::new();
             let mut numbers = numbers.iter();
             for (broken, run) in &runs {
@@ -58,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn texts_come_back(written in "\\PC{0,20}") {
+    fn encoded_texts_decode_to_themselves(written in "\\PC{0,20}") {
         for tokenizer in [bytes(), pieces()] {
             let tokens = tokenizer.encode(written.as_str(), false).unwrap().get_ids().to_vec();
             let expected = tokenizer.decode(&tokens, true).unwrap();
@@ -70,7 +70,7 @@ proptest! {
     }
 
     #[test]
-    fn stops_where_a_search_of_the_whole_text_does(
+    fn stop_strings_are_found_like_in_the_whole_text(
         letters in prop::collection::vec(0usize..6, 0..40),
         stops in prop::collection::vec("[hel\u{20AC}]{0,4}", 0..4),
     ) {
@@ -80,7 +80,7 @@ proptest! {
         let mut tokens = Vec::new();
         for letter in letters {
             match letter {
-                // In two tokens.
+                // The stop string is split over two tokens.
                 5 => tokens.extend([of(&euro[..2]), of(&euro[2..])]),
                 letter => tokens.push(of(["h", "l", "he", "ll", "\u{20AC}"][letter].as_bytes())),
             }
@@ -112,13 +112,13 @@ proptest! {
 }
 
 #[test]
-fn a_character_comes_when_it_is_whole() {
+fn characters_are_sent_when_complete() {
     let text = text(bytes());
     let tokens: Vec<u32> = "\u{1F600}".bytes().map(|byte| token_of(&text, &[byte])).collect();
     let mut stream = TextStream::new(text.clone(), Vec::new());
     let given: Vec<String> = tokens.iter().map(|token| stream.push(*token).unwrap().text).collect();
     assert_eq!(given, ["", "", "", "\u{1F600}"]);
-    // A byte that cannot go on one is known to be broken at once, an unfinished one when something else comes.
+    // An invalid byte is replaced immediately; an incomplete character only when another byte follows.
     let h = token_of(&text, b"h");
     assert_eq!(stream.push(token_of(&text, &[0xFF])).unwrap().text, "\u{FFFD}");
     assert_eq!(stream.push(tokens[0]).unwrap().text, "");
@@ -133,7 +133,7 @@ fn token_of(text: &Text, bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn nothing_comes_behind_a_stop() {
+fn nothing_follows_a_stop_string() {
     let text = text(bytes());
     let tokens = text.encode("hello", false).unwrap();
     let mut stream = TextStream::new(text.clone(), vec!["llo".into()]);
@@ -144,7 +144,7 @@ fn nothing_comes_behind_a_stop() {
 }
 
 #[test]
-fn a_first_space_is_part_of_text_that_goes_on() {
+fn a_first_space_is_kept_in_continued_text() {
     let text = text(pieces());
     let tokens = text.encode("hello", false).unwrap();
     assert_eq!(text.decode(&tokens).unwrap(), "hello");
@@ -154,17 +154,17 @@ fn a_first_space_is_part_of_text_that_goes_on() {
 }
 
 #[test]
-fn special_tokens_are_named_but_not_shown() {
+fn special_tokens_have_names_but_no_text() {
     for tokenizer in [bytes(), pieces()] {
         let text = text(tokenizer);
-        let tokens = text.encode(&format!("{SHOWN}{END}"), false).unwrap();
+        let tokens = text.encode(&format!("{ADDED}{END}"), false).unwrap();
         let [.., shown, end] = tokens[..] else { panic!("{tokens:?}") };
-        assert_eq!(text.decode_after(&[shown, end]).unwrap(), SHOWN);
+        assert_eq!(text.decode_after(&[shown, end]).unwrap(), ADDED);
         assert_eq!(text.token_text(end), END);
-        assert!(text.ends(end) && !text.ends(shown));
+        assert!(text.is_end(end) && !text.is_end(shown));
         let beyond = text.vocabulary() as u32;
-        assert_eq!(text.decode_after(&[shown, beyond]).unwrap(), SHOWN);
-        assert_eq!(streamed(&text, &[beyond, shown, end, u32::MAX]), SHOWN);
+        assert_eq!(text.decode_after(&[shown, beyond]).unwrap(), ADDED);
+        assert_eq!(streamed(&text, &[beyond, shown, end, u32::MAX]), ADDED);
         assert_eq!(text.token_bytes(beyond), None);
         assert_eq!(text.token_text(beyond), "");
     }
@@ -173,7 +173,7 @@ fn special_tokens_are_named_but_not_shown() {
 
 /// Gemma's runs of spaces are such tokens.
 #[test]
-fn added_tokens_are_decoded_as_others_are() {
+fn added_tokens_are_decoded_like_others() {
     let added = ["\u{2581}\u{2581}\u{2581}", "\u{120}\u{120}", "   ", "\n\n", "<0x41>", "<a b>"];
     for mut tokenizer in [bytes(), pieces()] {
         tokenizer.add_tokens(added.map(|token| AddedToken::from(token, false).normalized(false))).unwrap();

@@ -1,4 +1,4 @@
-//! Tokenizers of both kinds that language models have, small enough to be written down.
+//! Small tokenizers of both kinds that language models use.
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use tokenizers::normalizers::{Prepend, Replace, Sequence as Normalizers};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
 
-/// What ends a text in both.
+/// The end-of-text token of both.
 pub const END: &str = "<|end|>";
-/// A token that is written into the text, unlike those that are special.
-pub const SHOWN: &str = "<call>";
+/// An added token that is not special, so it is part of the decoded text.
+pub const ADDED: &str = "<call>";
 
-/// The folder of the model that the example trains.
+/// Returns the folder of the trained example model.
 pub fn tiny_llama() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/tiny_llama/model"))
 }
 
-/// A character for each byte, by the list in GPT-2's paper code: printable ones are themselves.
+/// Returns GPT-2's character for a byte; printable bytes represent themselves.
 fn byte_character(byte: u8) -> char {
     let printable = |byte: u8| (33..=126).contains(&byte) || (161..=172).contains(&byte) || byte >= 174;
     if printable(byte) {
@@ -34,7 +34,7 @@ fn byte_character(byte: u8) -> char {
 
 fn with_added(mut tokenizer: Tokenizer) -> Tokenizer {
     tokenizer.add_special_tokens([AddedToken::from(END, true)]).unwrap();
-    tokenizer.add_tokens([AddedToken::from(SHOWN, false)]).unwrap();
+    tokenizer.add_tokens([AddedToken::from(ADDED, false)]).unwrap();
     tokenizer
 }
 
@@ -44,7 +44,7 @@ fn model(pieces: Vec<String>, merges: &[(&str, &str)], fallback: bool) -> BPE {
     BPE::builder().vocab_and_merges(vocabulary, merges).byte_fallback(fallback).build().unwrap()
 }
 
-/// Bytes, and some of their merges, those of JSON and of half characters among them.
+/// Returns a byte-level tokenizer with some merges, including JSON tokens and partial characters.
 pub fn bytes() -> Tokenizer {
     let space = byte_character(b' ').to_string();
     let [first, second, third] = "\u{20AC}".as_bytes() else {
@@ -81,7 +81,7 @@ pub fn bytes() -> Tokenizer {
     with_added(tokenizer)
 }
 
-/// Pieces as SentencePiece has them: the rest is written in bytes.
+/// Returns a SentencePiece tokenizer with byte fallback.
 pub fn pieces() -> Tokenizer {
     let bytes = (0..=255u8).map(|byte| format!("<0x{byte:02X}>"));
     let words = [

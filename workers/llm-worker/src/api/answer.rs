@@ -1,38 +1,38 @@
-//! Parts of answers that chats and completions share.
+//! Common parts of chat and completion responses.
 use llm_engine::request::LogProb;
 use llm_engine::text::Text;
 use serde::Serialize;
 
-/// Number of tokens read and written.
+/// Token counts of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// Tokens of the prompts, each counted once.
+    /// Number of prompt tokens; each prompt is counted once.
     pub prompt_tokens: usize,
-    /// Tokens of all texts.
+    /// Number of generated tokens.
     pub completion_tokens: usize,
-    /// Both.
+    /// Sum of both.
     pub total_tokens: usize,
-    /// More about the prompts.
+    /// Details of the prompt tokens.
     pub prompt_tokens_details: PromptDetails,
 }
 
-/// More about the prompts.
+/// Details of the prompt tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PromptDetails {
-    /// Tokens found in the cache.
+    /// Number of prompt tokens found in the cache.
     pub cached_tokens: usize,
 }
 
-/// A token of a text, with its probability and those of others in its place.
+/// A generated token with its log probability and alternatives.
 #[derive(Clone, Debug)]
 pub struct TokenLogProb {
-    /// The token and the logarithm of its probability.
+    /// Token and log probability.
     pub own: LogProb,
-    /// The most likely tokens.
+    /// Most likely tokens at this position.
     pub top: Vec<LogProb>,
 }
 
-/// A token of a chat.
+/// Log probability of a token in a chat response.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChatLogProb {
     token: String,
@@ -43,7 +43,7 @@ pub struct ChatLogProb {
 }
 
 impl ChatLogProb {
-    /// With the alternatives.
+    /// Converts a token and its alternatives.
     pub fn new(text: &Text, of: &TokenLogProb) -> Self {
         let top = of.top.iter().map(|token| Self::one(text, token)).collect();
         Self { top_logprobs: Some(top), ..Self::one(text, &of.own) }
@@ -59,7 +59,7 @@ impl ChatLogProb {
     }
 }
 
-/// JSON has no infinity; the API has -9999 instead.
+/// Replaces negative infinity, which JSON cannot represent, by -9999 as OpenAI does.
 pub fn finite(logprob: f32) -> f32 {
     logprob.max(-9999.0)
 }

@@ -1,19 +1,19 @@
-//! Ids of calls: nine letters and digits, since Mistral's templates take no others.
+//! Ids of tool calls: nine letters and digits, as Mistral's templates require.
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::Value;
 use uuid::Uuid;
 
 const LENGTH: usize = 9;
-const SIGNS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// An id that no other call has.
+/// Returns a random id.
 pub fn unique() -> String {
-    written(Uuid::new_v4().as_u64_pair().1)
+    encode(Uuid::new_v4().as_u64_pair().1)
 }
 
-/// The conversation with ids of this kind in the place of others, the same for the same; none where there are no others.
-pub fn rewritten(conversation: &Value) -> Option<Value> {
+/// Replaces ids of other formats by ids of this format, consistently. Returns `None` if there are none.
+pub fn with_short_ids(conversation: &Value) -> Option<Value> {
     let mut conversation = conversation.clone();
     let mut changed = false;
     for message in conversation.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -29,16 +29,16 @@ pub fn rewritten(conversation: &Value) -> Option<Value> {
 fn rewrite(id: &mut Value) -> bool {
     let other = |id: &&str| id.len() != LENGTH || !id.bytes().all(|sign| sign.is_ascii_alphanumeric());
     let Some(text) = id.as_str().filter(other) else { return false };
-    // Its keys are fixed: a conversation that goes on is rewritten alike, and found in the cache.
+    // The hash keys are fixed, so that a continued conversation gets the same ids and hits the cache.
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
-    *id = written(hasher.finish()).into();
+    *id = encode(hasher.finish()).into();
     true
 }
 
-fn written(mut number: u64) -> String {
+fn encode(mut number: u64) -> String {
     let mut sign = || {
-        let sign = SIGNS[(number % 62) as usize];
+        let sign = ALPHABET[(number % 62) as usize];
         number /= 62;
         char::from(sign)
     };
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn other_ids_are_rewritten_and_still_belong_together() {
+    fn other_ids_are_replaced_consistently() {
         let turns = |one: &str, other: &str| {
             json!([
                 {"role": "assistant", "tool_calls": [{"id": one}, {"id": other}, {"id": null}, {}]},
@@ -70,18 +70,18 @@ mod tests {
                 {"role": "user", "content": "x", "tool_call_id": null},
             ])
         };
-        assert_eq!(rewritten(&turns("abcDEF123", "000000000")), None);
-        assert_eq!(rewritten(&json!([])), None);
+        assert_eq!(with_short_ids(&turns("abcDEF123", "000000000")), None);
+        assert_eq!(with_short_ids(&json!([])), None);
         let one = "call_0123456789abcdef0123456789abcdef";
         for other in ["abcDEF123", "call_1", "", "abcDEF12-", "\u{E9}\u{E9}\u{E9}\u{E9}x"] {
-            let changed = rewritten(&turns(one, other)).unwrap();
+            let changed = with_short_ids(&turns(one, other)).unwrap();
             let id = |pointer: &str| changed.pointer(pointer).and_then(Value::as_str).unwrap().to_owned();
             let (first, second) = (id("/0/tool_calls/0/id"), id("/0/tool_calls/1/id"));
             assert_eq!(changed, turns(&first, &second));
             assert_ne!(first, second);
             assert_eq!(second == other, other == "abcDEF123");
-            assert_eq!(rewritten(&changed), None);
-            assert_eq!(rewritten(&turns(one, other)).unwrap(), changed);
+            assert_eq!(with_short_ids(&changed), None);
+            assert_eq!(with_short_ids(&turns(one, other)).unwrap(), changed);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: the next turn of a conversation.
+//! `POST /v1/chat/completions`: the model's answer in a conversation.
 use std::sync::Arc;
 
 use axum::Json;
@@ -13,9 +13,9 @@ use worker_core::{ApiError, Body, Client, blocking, sse};
 
 use super::answer::{ChatLogProb, TokenLogProb};
 use super::envelope::{Answer, Envelope};
-use super::generation::{Finish, Generation, Piece};
+use super::generation::{ChoicePiece, FinishReason, Generation};
 use super::options::{Options, top_logprobs};
-use super::request::{Chat, ChatBody};
+use super::request::{ChatBody, ChatFields};
 use super::tool_calls::{Call, CallFinder, FunctionCall, ToolCall};
 use super::{call_ids, messages, prompts};
 use crate::served::{Api, Served};
@@ -25,7 +25,7 @@ struct Choice {
     index: usize,
     message: AnswerMessage,
     logprobs: Option<LogProbs>,
-    finish_reason: Option<Finish>,
+    finish_reason: Option<FinishReason>,
 }
 
 #[derive(Serialize)]
@@ -42,7 +42,7 @@ struct Chunk {
     index: usize,
     delta: Delta,
     logprobs: Option<LogProbs>,
-    finish_reason: Option<Finish>,
+    finish_reason: Option<FinishReason>,
 }
 
 #[derive(Default, Serialize)]
@@ -60,7 +60,7 @@ struct LogProbs {
     content: Vec<ChatLogProb>,
 }
 
-/// Makes answers.
+/// Converts generated pieces to choices and chunks.
 struct Writer {
     served: Arc<Served>,
     logprobs: bool,
@@ -110,8 +110,8 @@ pub async fn create(
     Ok(sse::response(iter(beginnings).chain(chunks), &api.lifecycle, sse::Options::default()))
 }
 
-/// Number of alternatives to tell, if probabilities are asked for.
-fn logprobs(own: &Chat) -> Result<Option<usize>, ApiError> {
+/// Returns the number of alternatives to report, if log probabilities are requested.
+fn logprobs(own: &ChatFields) -> Result<Option<usize>, ApiError> {
     let top = own.top_logprobs.unwrap_or(0);
     check(&[top_logprobs("top_logprobs", top)])?;
     match own.logprobs.unwrap_or(false) {
@@ -127,20 +127,20 @@ async fn prompt(
     tools: Option<Value>,
 ) -> Result<Vec<u32>, ApiError> {
     if !served.engine.text().has_template() {
-        let message = format!("{} has no chat template: use /v1/completions", served.name.as_str());
+        let message = format!("{} has no chat template; use /v1/completions", served.name.as_str());
         return Err(ApiError::invalid(message).with_code("no_chat_template").with_param("messages"));
     }
     let served = served.clone();
     blocking(move || {
         let text = served.engine.text();
         let write = |conversation: &Value| text.chat(conversation, tools.as_ref());
-        let written = write(&conversation).or_else(|refused| match call_ids::rewritten(&conversation) {
+        let written = write(&conversation).or_else(|refused| match call_ids::with_short_ids(&conversation) {
             Some(conversation) => write(&conversation).map_err(|_| refused),
             None => Err(refused),
         });
-        // The template writes the tokens around the text itself.
+        // The template's output already contains the BOS token.
         let tokens = written.and_then(|written| text.encode(&written, false));
-        tokens.map_err(|error| prompts::refused("messages", &error))
+        tokens.map_err(|error| prompts::rejected("messages", &error))
     })
     .await
 }
@@ -160,7 +160,7 @@ impl Writer {
         while let Some(piece) = generation.next().await {
             let piece = piece?;
             let Some(choice) = choices.get_mut(piece.index) else { continue };
-            // An answer of calls alone has no content; any other has, be it empty.
+            // A response of only tool calls has no content; any other has, even if it is empty.
             if !piece.text.is_empty() || (piece.finish.is_some() && piece.calls.is_empty()) {
                 choice.message.content.get_or_insert_default().push_str(&piece.text);
             }
@@ -173,7 +173,7 @@ impl Writer {
         Ok(envelope.whole(choices, generation.usage()))
     }
 
-    fn chunk(&self, piece: Piece) -> Chunk {
+    fn chunk(&self, piece: ChoicePiece) -> Chunk {
         let calls = piece.calls.into_iter().enumerate();
         let tool_calls = calls.map(|(index, call)| tool_call(call, Some(index))).collect();
         let content = (!piece.text.is_empty()).then_some(piece.text);

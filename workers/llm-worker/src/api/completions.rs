@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: texts that go on behind prompts.
+//! `POST /v1/completions`: continuation of prompts.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use worker_core::{ApiError, Body, Client, sse};
 
 use super::answer::{TokenLogProb, finite};
 use super::envelope::{Answer, Envelope};
-use super::generation::{Finish, Generation, Piece};
+use super::generation::{ChoicePiece, FinishReason, Generation};
 use super::options::{Options, top_logprobs};
 use super::prompts;
 use super::request::CompletionBody;
 use crate::served::{Api, Served};
 
-/// Tokens where none are asked for, as OpenAI has it.
+/// Default of `max_tokens`, as in OpenAI's API.
 const MAX_TOKENS: usize = 16;
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -26,10 +26,10 @@ struct Choice {
     index: usize,
     text: String,
     logprobs: Option<LogProbs>,
-    finish_reason: Option<Finish>,
+    finish_reason: Option<FinishReason>,
 }
 
-/// Lists of one length, an entry for each token.
+/// Lists of equal length, with one entry per token.
 #[derive(Clone, Debug, Default, Serialize)]
 struct LogProbs {
     tokens: Vec<String>,
@@ -38,11 +38,11 @@ struct LogProbs {
     text_offset: Vec<usize>,
 }
 
-/// Makes answers.
+/// Converts generated pieces to choices.
 struct Writer {
     served: Arc<Served>,
     logprobs: bool,
-    /// Characters of each text so far.
+    /// Number of characters of each text so far.
     offsets: Vec<usize>,
 }
 
@@ -95,7 +95,7 @@ impl Writer {
         Ok(envelope.whole(choices, generation.usage()))
     }
 
-    fn choice(&mut self, piece: Piece) -> Choice {
+    fn choice(&mut self, piece: ChoicePiece) -> Choice {
         let logprobs = self.logprobs.then(|| self.logprobs(piece.index, &piece.logprobs));
         Choice { index: piece.index, text: piece.text, logprobs, finish_reason: piece.finish }
     }
@@ -117,7 +117,7 @@ impl Writer {
     }
 }
 
-/// A token as a key among others: parts of characters would all look alike, so they are told as bytes.
+/// Returns a unique name for a token. Partial characters, which look alike as text, become bytes.
 fn name(text: &Text, token: u32) -> String {
     let bytes = text.token_bytes(token).unwrap_or_default();
     match std::str::from_utf8(bytes) {

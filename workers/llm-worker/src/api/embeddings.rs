@@ -1,9 +1,9 @@
-//! `POST /v1/embeddings`: texts as vectors of length one.
+//! `POST /v1/embeddings`: unit vectors of texts.
 use axum::Json;
 use axum::extract::State;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use llm_engine::request::Refused;
+use llm_engine::request::RequestError;
 use serde::Serialize;
 use worker_core::body::required;
 use worker_core::{ApiError, Body};
@@ -31,7 +31,7 @@ struct Embedding {
 #[serde(untagged)]
 enum Vector {
     Floats(Vec<f32>),
-    /// Of the floats' bytes, the lowest first.
+    /// Base64 of the little-endian f32 values.
     Base64(String),
 }
 
@@ -42,25 +42,25 @@ struct Usage {
 }
 
 /// Handles `POST /v1/embeddings`.
-pub async fn create(State(api): State<Api>, Body(asked): Body<Embeddings>) -> Result<Json<Answer>, ApiError> {
+pub async fn create(State(api): State<Api>, Body(body): Body<Embeddings>) -> Result<Json<Answer>, ApiError> {
     let served = api.served()?;
-    served.name.check(asked.model.as_deref())?;
-    let base64 = match asked.encoding_format.as_deref() {
+    served.name.check(body.model.as_deref())?;
+    let base64 = match body.encoding_format.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
         Some(_) => return Err(ApiError::field("encoding_format", "must be float or base64")),
     };
-    let limit = served.engine.longest_embedded();
+    let limit = served.engine.max_embedding_tokens();
     let check = |prompt: usize, param: &str| match prompt > limit {
-        true => Err(failure::refused(Refused::EmbeddingLength { prompt, limit }, param, param)),
+        true => Err(failure::request_error(RequestError::EmbeddingLength { prompt, limit }, param, param)),
         false => Ok(()),
     };
-    let inputs = prompts::tokens(&served, required(asked.input, "input")?, "input", check).await?;
+    let inputs = prompts::tokens(&served, required(body.input, "input")?, "input", check).await?;
     let tokens = inputs.iter().map(Vec::len).sum();
     let computed =
-        served.engine.embed(inputs).map_err(|refused| failure::refused(refused, "input", "input"))?;
-    let vectors = computed.await.map_err(|_| failure::ended())?;
-    let vectors = vectors.map_err(|why| failure::error("engine_failed", why))?;
+        served.engine.embed(inputs).map_err(|error| failure::request_error(error, "input", "input"))?;
+    let vectors = computed.await.map_err(|_| failure::worker_stopped())?;
+    let vectors = vectors.map_err(|why| failure::engine_error("engine_failed", why))?;
     let data = vectors.into_iter().enumerate().map(|(index, vector)| {
         let vector = normalized(vector);
         let embedding = match base64 {
@@ -80,7 +80,7 @@ pub async fn create(State(api): State<Api>, Body(asked): Body<Embeddings>) -> Re
     }))
 }
 
-/// Of length one, unless it is zero.
+/// Scales a vector to length 1, unless it is zero.
 fn normalized(vector: Vec<f32>) -> Vec<f32> {
     let length = vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
     let scale = if length > 0.0 { 1.0 / length } else { 1.0 };

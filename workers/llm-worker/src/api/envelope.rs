@@ -1,4 +1,4 @@
-//! Answers and chunks of streams, around what chats and completions have of their own.
+//! Common envelope of responses and response chunks.
 use std::sync::Arc;
 
 use futures_util::stream::unfold;
@@ -8,11 +8,11 @@ use uuid::Uuid;
 use worker_core::{ApiError, Place, unix_seconds};
 
 use super::answer::Usage;
-use super::generation::{Generation, Piece};
+use super::generation::{ChoicePiece, Generation};
 use super::options::Options;
 use crate::served::Served;
 
-/// An answer, or a chunk of a stream.
+/// A response, or a chunk of a streamed response.
 #[derive(Serialize)]
 pub struct Answer<C> {
     id: String,
@@ -20,12 +20,12 @@ pub struct Answer<C> {
     created: u64,
     model: String,
     choices: Vec<C>,
-    /// Chunks of a stream that will end with it have null.
+    /// Null in the chunks of a stream that ends with the token counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Usage>>,
 }
 
-/// The part that all chunks of an answer have in common.
+/// Fields that all chunks of a response share.
 pub struct Envelope {
     served: Arc<Served>,
     id: String,
@@ -36,7 +36,7 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// `prefix` begins the id; `object` is what the API calls the answer.
+    /// Creates an envelope with a random id that starts with `prefix`. `object` is the type of the response.
     pub fn new(
         served: Arc<Served>,
         prefix: &str,
@@ -55,12 +55,12 @@ impl Envelope {
         }
     }
 
-    /// The whole answer.
+    /// Returns the complete response.
     pub fn whole<C>(&self, choices: Vec<C>, usage: Usage) -> Answer<C> {
         self.answer(choices, Some(Some(usage)))
     }
 
-    /// A chunk of a stream.
+    /// Returns a chunk.
     pub fn chunk<C>(&self, choice: C) -> Answer<C> {
         self.answer(vec![choice], self.stream_usage.then_some(None))
     }
@@ -70,11 +70,11 @@ impl Envelope {
         Answer { id, object: self.object, created: self.created, model, choices, usage }
     }
 
-    /// The chunks of a generation, each made of a piece by `choice`, and the usage at the end if it is asked for.
+    /// Streams the chunks that `choice` makes of each piece, followed by the token counts if requested.
     pub fn chunks<C>(
         self,
         generation: Generation,
-        choice: impl FnMut(Piece) -> C + Send + 'static,
+        choice: impl FnMut(ChoicePiece) -> C + Send + 'static,
     ) -> impl Stream<Item = Result<Answer<C>, ApiError>> + Send + 'static {
         unfold((self, choice, Some(generation)), |(envelope, mut choice, generation)| async move {
             let mut generation = generation?;

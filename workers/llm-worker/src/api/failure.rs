@@ -1,24 +1,24 @@
-//! What the engine refuses or fails at, as errors of HTTP.
+//! Conversion of engine errors to HTTP errors.
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use llm_engine::request::Refused;
+use llm_engine::request::RequestError;
 use worker_core::ApiError;
 
-/// When to come again after the queue was full: about the time of a short answer.
-const QUEUE: Duration = Duration::from_secs(2);
-/// When to come again where the engine takes nothing more.
-const CLOSED: Duration = Duration::from_secs(10);
+/// Retry-After for a full queue: about the duration of a short answer.
+const QUEUE_DELAY: Duration = Duration::from_secs(2);
+/// Retry-After for an engine that accepts no requests.
+const CLOSED_DELAY: Duration = Duration::from_secs(10);
 
-/// `prompt` and `constraint` are the fields of the request that they came from.
-pub fn refused(refused: Refused, prompt: &str, constraint: &str) -> ApiError {
-    let message = refused.to_string();
-    match refused {
-        Refused::QueueFull { .. } => ApiError::too_many(message, QUEUE).with_code("queue_full"),
-        Refused::ContextLength { .. } | Refused::EmbeddingLength { .. } => {
+/// Converts a rejected request. `prompt` and `constraint` are the names of the corresponding fields.
+pub fn request_error(error: RequestError, prompt: &str, constraint: &str) -> ApiError {
+    let message = error.to_string();
+    match error {
+        RequestError::QueueFull { .. } => ApiError::too_many(message, QUEUE_DELAY).with_code("queue_full"),
+        RequestError::ContextLength { .. } | RequestError::EmbeddingLength { .. } => {
             ApiError::invalid(message).with_code("context_length_exceeded").with_param(prompt)
         }
-        Refused::Invalid { field, why } => {
+        RequestError::Invalid { field, why } => {
             let named = match field {
                 "prompt" | "prompts" => prompt,
                 "constraint" => constraint,
@@ -26,14 +26,14 @@ pub fn refused(refused: Refused, prompt: &str, constraint: &str) -> ApiError {
             };
             ApiError::field(named, why)
         }
-        Refused::Closed { .. } => ApiError::unavailable(message, CLOSED).with_code("not_ready"),
+        RequestError::Closed { .. } => ApiError::unavailable(message, CLOSED_DELAY).with_code("not_ready"),
     }
 }
 
-/// The engine could not go on.
-pub fn error(code: &'static str, message: impl Into<String>) -> ApiError {
+/// Converts a failure during generation.
+pub fn engine_error(code: &'static str, message: impl Into<String>) -> ApiError {
     let status = match code {
-        // A schema that leads where nothing may follow, or too far.
+        // The schema reached a state without continuation, or exceeded its limits.
         "grammar" => StatusCode::BAD_REQUEST,
         "device_lost" | "out_of_memory" => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
@@ -41,7 +41,7 @@ pub fn error(code: &'static str, message: impl Into<String>) -> ApiError {
     ApiError::new(status, code, message)
 }
 
-/// The engine was stopped before the text was whole.
-pub fn ended() -> ApiError {
-    ApiError::unavailable("the worker stopped before this was done", CLOSED).with_code("worker_ended")
+/// Returns the error for a worker that stopped before the text was complete.
+pub fn worker_stopped() -> ApiError {
+    ApiError::unavailable("the worker stopped during the request", CLOSED_DELAY).with_code("worker_ended")
 }

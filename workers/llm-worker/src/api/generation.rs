@@ -1,4 +1,4 @@
-//! The texts of one request while they are written: several streams of the engine as one.
+//! Concurrent streams of one request, merged into one.
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,37 +12,37 @@ use worker_core::{ApiError, blocking};
 use super::answer::{TokenLogProb, Usage};
 use super::failure;
 use super::tool_calls::{Call, CallFinder};
-use crate::metrics::Observed;
+use crate::metrics::TextLatency;
 use crate::served::Served;
 
-/// Events between the engine and a reader of HTTP, for each text. What does not fit waits in the engine's stream.
-const AHEAD: usize = 16;
+/// Number of events per text that are buffered between the engine and the HTTP stream.
+const BUFFERED_EVENTS: usize = 16;
 
-/// Why a text ended, as the API says it.
+/// Finish reason in the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Finish {
-    /// The model ended it, or a stop string.
+pub enum FinishReason {
+    /// An end-of-text token or a stop string.
     Stop,
-    /// As many tokens as may be.
+    /// The maximum number of tokens was reached.
     Length,
-    /// It is a call of tools.
+    /// The text consists of tool calls.
     ToolCalls,
 }
 
-/// What came to one of the texts.
+/// Progress of one of the texts.
 #[derive(Debug, Default)]
-pub struct Piece {
-    /// Which text: prompt times choices plus choice.
+pub struct ChoicePiece {
+    /// Index of the text: prompt × choices per prompt + choice.
     pub index: usize,
-    /// What it adds.
+    /// Text to append.
     pub text: String,
-    /// Probabilities of the tokens that came, if asked for.
+    /// Log probabilities of the new tokens, if requested.
     pub logprobs: Vec<TokenLogProb>,
-    /// The calls that the text turned out to be.
+    /// Tool calls found in the text.
     pub calls: Vec<Call>,
-    /// Set in the last piece of a text.
-    pub finish: Option<Finish>,
+    /// Finish reason, set in the last piece of a text.
+    pub finish: Option<FinishReason>,
 }
 
 struct Choice {
@@ -50,54 +50,54 @@ struct Choice {
     ended: bool,
 }
 
-/// The texts of one request. Dropping it cancels those that are not whole.
+/// The streams of one request. Dropping it cancels the unfinished ones.
 pub struct Generation {
     events: mpsc::Receiver<(usize, Event)>,
     choices: Vec<Choice>,
-    /// Texts to a prompt: the prompt is counted with the first.
-    to_a_prompt: usize,
+    /// Number of texts per prompt. Only the first counts the prompt's tokens.
+    choices_per_prompt: usize,
     usage: Usage,
     _tasks: JoinSet<()>,
 }
 
 impl Generation {
-    /// Submits all requests, or none; copies of `finder` take tool calls out of the texts. The fields that prompt and
-    /// constraint came from are named where the engine refuses them.
+    /// Submits all requests or none. Copies of `finder` extract tool calls from the texts. The last argument
+    /// names the fields of prompt and constraint for errors.
     ///
     /// # Errors
-    /// Where the engine refuses one of them.
+    /// Returns an error if the engine rejects any request.
     pub async fn start(
         served: &Arc<Served>,
         requests: impl Iterator<Item = Request> + Send + 'static,
-        to_a_prompt: usize,
+        choices_per_prompt: usize,
         finder: Option<CallFinder>,
         [prompt, constraint]: [&'static str; 2],
     ) -> Result<Generation, ApiError> {
-        let asked = Instant::now();
+        let requested = Instant::now();
         let engine = served.engine.clone();
-        // Grammars are made here, which takes its time.
+        // Submitting compiles grammars, which may take long.
         let streams = blocking(move || {
             let streams: Result<Vec<Stream>, _> = requests.map(|request| engine.submit(request)).collect();
-            streams.map_err(|refused| failure::refused(refused, prompt, constraint))
+            streams.map_err(|error| failure::request_error(error, prompt, constraint))
         });
         let streams = streams.await?;
-        let (sender, events) = mpsc::channel(AHEAD * streams.len().max(1));
+        let (sender, events) = mpsc::channel(BUFFERED_EVENTS * streams.len().max(1));
         let choices = streams.iter().map(|_| Choice { finder: finder.clone(), ended: false }).collect();
         let mut tasks = JoinSet::new();
         for (index, stream) in streams.into_iter().enumerate() {
-            let observed = served.metrics.observe(asked);
-            tasks.spawn(forward(index, stream, sender.clone(), observed));
+            let latency = served.metrics.observe(requested);
+            tasks.spawn(forward(index, stream, sender.clone(), latency));
         }
-        Ok(Generation { events, choices, to_a_prompt, usage: Usage::default(), _tasks: tasks })
+        Ok(Generation { events, choices, choices_per_prompt, usage: Usage::default(), _tasks: tasks })
     }
 
-    /// The next piece of any text; none when all are whole.
-    pub async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
+    /// Returns the next piece of any text, or `None` when all have ended.
+    pub async fn next(&mut self) -> Option<Result<ChoicePiece, ApiError>> {
         while self.choices.iter().any(|choice| !choice.ended) {
             let Some((index, event)) = self.events.recv().await else {
-                return Some(Err(failure::error(
+                return Some(Err(failure::engine_error(
                     "engine_ended",
-                    "the engine stopped unexpectedly: see the worker's log",
+                    "the engine stopped unexpectedly; see the worker's log",
                 )));
             };
             match self.piece(index, event) {
@@ -113,12 +113,12 @@ impl Generation {
         None
     }
 
-    /// Tokens of the texts that are whole.
+    /// Returns the token counts of the finished texts.
     pub fn usage(&self) -> Usage {
         self.usage
     }
 
-    fn piece(&mut self, index: usize, event: Event) -> Result<Option<Piece>, ApiError> {
+    fn piece(&mut self, index: usize, event: Event) -> Result<Option<ChoicePiece>, ApiError> {
         let Some(choice) = self.choices.get_mut(index) else { return Ok(None) };
         match event {
             Event::Started => Ok(None),
@@ -130,7 +130,7 @@ impl Generation {
                 let own = logprob.map(|logprob| LogProb { token, logprob });
                 let logprobs: Vec<_> = own.map(|own| TokenLogProb { own, top }).into_iter().collect();
                 let empty = text.is_empty() && logprobs.is_empty();
-                Ok((!empty).then(|| Piece { index, text, logprobs, ..Piece::default() }))
+                Ok((!empty).then(|| ChoicePiece { index, text, logprobs, ..ChoicePiece::default() }))
             }
             Event::End { text, reason, usage } => {
                 let (text, calls) = match &mut choice.finder {
@@ -142,34 +142,34 @@ impl Generation {
                     None => (text, Vec::new()),
                 };
                 choice.ended = true;
-                if index.is_multiple_of(self.to_a_prompt) {
+                if index.is_multiple_of(self.choices_per_prompt) {
                     self.usage.prompt_tokens += usage.prompt_tokens;
                     self.usage.prompt_tokens_details.cached_tokens += usage.cached_tokens;
                 }
                 self.usage.completion_tokens += usage.completion_tokens;
                 self.usage.total_tokens = self.usage.prompt_tokens + self.usage.completion_tokens;
                 let finish = match reason {
-                    StopReason::Cancelled => return Err(failure::ended()),
-                    _ if !calls.is_empty() => Finish::ToolCalls,
-                    StopReason::Stop => Finish::Stop,
-                    StopReason::Length => Finish::Length,
+                    StopReason::Cancelled => return Err(failure::worker_stopped()),
+                    _ if !calls.is_empty() => FinishReason::ToolCalls,
+                    StopReason::Stop => FinishReason::Stop,
+                    StopReason::Length => FinishReason::Length,
                 };
-                Ok(Some(Piece { index, text, calls, finish: Some(finish), ..Piece::default() }))
+                Ok(Some(ChoicePiece { index, text, calls, finish: Some(finish), ..ChoicePiece::default() }))
             }
-            Event::Error { code, message } => Err(failure::error(code, message)),
+            Event::Error { code, message } => Err(failure::engine_error(code, message)),
         }
     }
 }
 
-/// Hands on what a stream of the engine tells, at the reader's pace.
+/// Forwards the events of a stream at the reader's pace.
 async fn forward(
     index: usize,
     mut stream: Stream,
     sender: mpsc::Sender<(usize, Event)>,
-    mut observed: Observed,
+    mut latency: TextLatency,
 ) {
     while let Some(event) = stream.next().await {
-        observed.event(&event);
+        latency.event(&event);
         if sender.send((index, event)).await.is_err() {
             return;
         }

@@ -1,25 +1,25 @@
-//! The conversation and the tools as chat templates take them.
+//! Conversion of messages and tools to the input of chat templates.
 use serde_json::{Map, Value, json};
 use worker_core::ApiError;
 
 use super::references;
-use super::request::{AskedCall, Content, Message, Part, Role, ToolChoice};
+use super::request::{Content, Message, MessageToolCall, Part, Role, ToolChoice};
 
-/// The messages for the template: text instead of parts, arguments of calls as JSON.
+/// Converts messages: content parts become text, and arguments of tool calls become JSON.
 ///
 /// # Errors
-/// 400 for contents that are missing or no text.
+/// Returns a 400 error if content is missing or is not text.
 pub fn for_template(messages: Vec<Message>) -> Result<Value, ApiError> {
     if messages.is_empty() {
-        return Err(ApiError::field("messages", "is empty: it needs one message at least"));
+        return Err(ApiError::field("messages", "is empty; at least one message is required"));
     }
-    messages.into_iter().enumerate().map(|(i, message)| one(i, message)).collect()
+    messages.into_iter().enumerate().map(|(i, message)| template_message(i, message)).collect()
 }
 
-fn one(i: usize, message: Message) -> Result<Value, ApiError> {
+fn template_message(i: usize, message: Message) -> Result<Value, ApiError> {
     let calls = message.tool_calls.unwrap_or_default();
     let role = match message.role {
-        // Templates know the older name.
+        // Templates expect the older name.
         Role::System | Role::Developer => "system",
         Role::User => "user",
         Role::Assistant => "assistant",
@@ -52,15 +52,15 @@ fn text(i: usize, content: Content) -> Result<String, ApiError> {
         ("text", None) => Err(ApiError::field(format!("messages[{i}].content[{j}].text"), "is missing")),
         (other, _) => Err(ApiError::field(
             format!("messages[{i}].content[{j}].type"),
-            format!("is {other:?}: this model reads text alone"),
+            format!("is {other:?}, but this model accepts only text"),
         )),
     });
     Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
 }
 
-fn call(call: AskedCall) -> Value {
+fn call(call: MessageToolCall) -> Value {
     let arguments = match call.function.arguments {
-        // Templates write the arguments as JSON themselves.
+        // Templates serialize the arguments themselves.
         Value::String(text) => serde_json::from_str(&text).unwrap_or(Value::String(text)),
         Value::Null => json!({}),
         other => other,
@@ -72,51 +72,51 @@ fn call(call: AskedCall) -> Value {
     })
 }
 
-/// Which tools may be called, and whether one must.
+/// Tools that may be called, and the constraint if one must be.
 #[derive(Debug, Default)]
 pub struct Tools {
-    /// Names of those that may be called.
+    /// Names of the tools that may be called.
     pub names: Vec<String>,
-    /// The schema of the call, if one must come.
+    /// JSON schema of the text, if a call is required.
     pub schema: Option<Value>,
-    /// All tools for the template, if any may be called.
+    /// Tools for the template, if any may be called.
     pub for_template: Option<Value>,
 }
 
 /// A function that the model may call.
 struct Function<'a> {
     name: &'a str,
-    /// The schema of its arguments.
+    /// JSON schema of its arguments.
     parameters: Option<&'a Value>,
 }
 
 impl<'a> Function<'a> {
-    /// The function of the tool `index`.
+    /// Reads the function of the tool number `index`.
     fn of(index: usize, tool: &'a Value) -> Result<Self, ApiError> {
         let text = |value: &'a Value, field: &str| {
-            let missing =
-                || ApiError::field(format!("tools[{index}].{field}"), "is missing, or is no string");
+            let missing = || ApiError::field(format!("tools[{index}].{field}"), "is missing or not a string");
             value.as_str().ok_or_else(missing)
         };
         match text(&tool["type"], "type")? {
             "function" => {}
             kind => {
-                let message = format!("is {kind:?}: only `function` is supported");
+                let message = format!("is {kind:?}, but only `function` is supported");
                 return Err(ApiError::field(format!("tools[{index}].type"), message));
             }
         }
         let function = &tool["function"];
         if !function.is_object() {
-            return Err(ApiError::field(format!("tools[{index}].function"), "is missing, or is no object"));
+            return Err(ApiError::field(format!("tools[{index}].function"), "is missing or not an object"));
         }
         let name = text(&function["name"], "function.name")?;
         Ok(Self { name, parameters: function.get("parameters").filter(|parameters| !parameters.is_null()) })
     }
 
-    /// The schema of a call, which stands at the JSON pointer `at`.
+    /// Returns the JSON schema of a call, for the location `at` (a JSON pointer).
     fn schema(&self, at: &str) -> Value {
         let parameters = self.parameters.cloned();
-        let parameters = parameters.map(|own| references::moved(own, &format!("{at}/properties/arguments")));
+        let parameters =
+            parameters.map(|own| references::rebased(own, &format!("{at}/properties/arguments")));
         json!({
             "type": "object",
             "properties": {
@@ -129,10 +129,10 @@ impl<'a> Function<'a> {
     }
 }
 
-/// Checks the tools against the choice.
+/// Validates the tools and the tool choice.
 ///
 /// # Errors
-/// 400 for tools of other kinds, and choices that no tool fits.
+/// Returns a 400 error for tools of other types, and for choices that match no tool.
 pub fn tools(tools: Vec<Value>, choice: Option<ToolChoice>) -> Result<Tools, ApiError> {
     let functions = tools.iter().enumerate().map(|(index, tool)| Function::of(index, tool));
     let functions = functions.collect::<Result<Vec<_>, _>>()?;
@@ -153,7 +153,7 @@ pub fn tools(tools: Vec<Value>, choice: Option<ToolChoice>) -> Result<Tools, Api
             }
             other => {
                 let message = format!(
-                    "is {other:?}: it may be none, auto, required or an object that names a function"
+                    "is {other:?}, but must be none, auto, required or an object that names a function"
                 );
                 return Err(ApiError::field("tool_choice", message));
             }
@@ -161,7 +161,7 @@ pub fn tools(tools: Vec<Value>, choice: Option<ToolChoice>) -> Result<Tools, Api
         Some(ToolChoice::Named { function: named }) => {
             let found = functions.iter().find(|function| function.name == named.name);
             let found = found
-                .ok_or_else(|| ApiError::field("tool_choice.function.name", "is none of the `tools`"))?;
+                .ok_or_else(|| ApiError::field("tool_choice.function.name", "is not among the `tools`"))?;
             let schema = found.schema("");
             (vec![named.name], Some(schema))
         }
@@ -179,15 +179,15 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_lines_and_arguments_are_json() {
-        let told = messages(json!([
+    fn parts_become_lines_and_arguments_become_json() {
+        let converted = messages(json!([
             {"role": "developer", "content": "Be brief."},
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "me"},
             {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\":1}"}}]},
             {"role": "tool", "tool_call_id": "1", "content": "2"},
         ]));
         assert_eq!(
-            told.unwrap(),
+            converted.unwrap(),
             json!([
                 {"role": "system", "content": "Be brief."},
                 {"role": "user", "content": "a\nb", "name": "me"},
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn unsupported_content_is_rejected_by_field() {
         for (value, param) in [
             (json!([]), "messages"),
             (json!([{"role": "user"}]), "messages[0].content"),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_decide_which_tools_may_be_called() {
+    fn tool_choice_selects_the_tools() {
         let both = json!([
             {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}},
             {"type": "function", "function": {"name": "g"}},

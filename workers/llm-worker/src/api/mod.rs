@@ -2,18 +2,18 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `request` | bodies of requests |
-//! | `options` | what chats and completions share, checked |
-//! | `unsupported` | fields that are refused, and the values of them that change nothing |
+//! | `request` | request bodies |
+//! | `options` | validation of the options that chats and completions share |
+//! | `unsupported` | unsupported fields, and their values without effect |
 //! | `chat`, `completions`, `embeddings` | the endpoints |
-//! | `messages` | conversations and tools for the chat template |
-//! | `prompts` | prompts as tokens |
-//! | `generation` | the texts of one request while they are written |
-//! | `tool_calls`, `call_ids` | calls of tools in a text; their ids |
-//! | `references` | schemas moved into others |
-//! | `envelope` | answers, and streams of them |
-//! | `answer` | parts of answers |
-//! | `failure` | what the engine refuses, as errors of HTTP |
+//! | `messages` | conversion of messages and tools for the chat template |
+//! | `prompts` | tokenization of prompts |
+//! | `generation` | concurrent streams of one request |
+//! | `tool_calls`, `call_ids` | tool calls in generated text; their ids |
+//! | `references` | `$ref`s of nested JSON schemas |
+//! | `envelope` | responses and response chunks |
+//! | `answer` | common parts of responses |
+//! | `failure` | conversion of engine errors to HTTP errors |
 mod answer;
 mod call_ids;
 mod chat;
@@ -35,7 +35,7 @@ use axum::routing::post;
 
 use crate::served::Api;
 
-/// The routes under `/v1`, except those of jobs and models.
+/// Returns the routes under `/v1`, except those of jobs and models.
 pub fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat::create))

@@ -1,51 +1,51 @@
-//! The options that chats and completions share, checked and put as the engine takes them.
+//! Validation of the options that chats and completions share.
 use llm_engine::request::{Constraint, Request, Sampling};
-use llm_engine::sampling::{self, settings::LOGIT_BIAS};
+use llm_engine::sampling::{self, settings::LOGIT_BIAS_RANGE};
 use serde_json::Value;
 use worker_core::ApiError;
 use worker_core::body::{Limit, check};
 
 use super::failure;
-use super::request::{Common, ResponseFormat, SamplerFields};
+use super::request::{CommonFields, ResponseFormat, SamplerFields};
 
-/// Strings that may end a text, as OpenAI has it.
-const STOPS: usize = 4;
-/// Bytes that one of them may have.
-const STOP_BYTES: usize = 1024;
-/// Texts to one prompt.
-const CHOICES: f64 = 128.0;
+/// Maximum number of stop strings, as in OpenAI's API.
+const MAX_STOP_STRINGS: usize = 4;
+/// Maximum length of a stop string in bytes.
+const MAX_STOP_BYTES: usize = 1024;
+/// Maximum number of texts per prompt.
+const MAX_CHOICES: f64 = 128.0;
 
-/// Bounds the number of alternatives told of a token, which is the field `name`.
+/// Returns the limit of the number of alternatives, which is the field `name`.
 pub fn top_logprobs(name: &'static str, count: usize) -> Limit<'static> {
     Limit(name, count as f64, 0.0..=20.0, "alternatives")
 }
 
-/// Request to the engine for each text, without the prompt.
+/// Validated options: the engine request of each text, without its prompt.
 #[derive(Clone, Debug)]
 pub struct Options {
     request: Request,
-    /// Texts to a prompt.
+    /// Number of texts per prompt.
     pub choices: usize,
-    /// If true, the texts are sent as they are written.
+    /// If true, the texts are streamed.
     pub stream: bool,
-    /// If true, a stream ends with the number of tokens that were read and written.
+    /// If true, a stream ends with the token counts.
     pub stream_usage: bool,
 }
 
 impl Options {
-    /// Checks every value. `vocabulary` bounds the tokens of `logit_bias`; `max_tokens` is taken where none is asked.
+    /// Validates all fields. `vocabulary` bounds the `logit_bias` keys; `max_tokens` is the default limit.
     ///
     /// # Errors
-    /// 400 that names the field.
+    /// Returns a 400 error that names the field.
     pub fn new(
-        common: Common,
+        common: CommonFields,
         SamplerFields(sampling): SamplerFields,
         vocabulary: usize,
         max_tokens: Option<usize>,
         logprobs: Option<usize>,
     ) -> Result<Options, ApiError> {
         let choices = common.n.unwrap_or(1);
-        check(&[Limit("n", choices as f64, 1.0..=CHOICES, "texts")])?;
+        check(&[Limit("n", choices as f64, 1.0..=MAX_CHOICES, "texts")])?;
         let stream = common.stream.unwrap_or(false);
         if !stream && common.stream_options.is_some() {
             return Err(ApiError::field("stream_options", "requires `stream: true`"));
@@ -53,13 +53,13 @@ impl Options {
         let stream_usage =
             common.stream_options.as_ref().is_some_and(|options| options.include_usage == Some(true));
         let sampling = Sampling {
-            // The bits of a negative seed are as good as any.
+            // Negative seeds are reinterpreted as unsigned.
             seed: common.seed.map(i64::cast_unsigned),
             logit_bias: logit_bias(&common, vocabulary)?,
             ..sampling
         };
         sampling::check(&sampling, vocabulary)
-            .map_err(|refused| failure::refused(refused, "prompt", "response_format"))?;
+            .map_err(|error| failure::request_error(error, "prompt", "response_format"))?;
         let request = Request {
             prompt: Vec::new(),
             max_tokens: limit(&common)?.or(max_tokens),
@@ -72,10 +72,10 @@ impl Options {
         Ok(Options { request, choices, stream, stream_usage })
     }
 
-    /// Holds the texts to a schema.
+    /// Constrains the texts to a JSON schema.
     ///
     /// # Errors
-    /// 400 where they are held to something else already.
+    /// Returns a 400 error if they are already constrained.
     pub fn constrain(&mut self, schema: Value, param: &str) -> Result<(), ApiError> {
         if self.request.constraint.is_some() {
             return Err(ApiError::field(param, "cannot be combined with a `response_format` of JSON"));
@@ -84,8 +84,7 @@ impl Options {
         Ok(())
     }
 
-    /// One request for each text that continues one of `prompts`, made when it is asked for; the seeds of a prompt's texts
-    /// are one apart.
+    /// Returns one request per prompt and choice, lazily. The seeds of a prompt's texts are consecutive.
     pub fn requests(&self, prompts: Vec<Vec<u32>>) -> impl Iterator<Item = Request> + Send + use<> {
         let (request, choices) = (self.request.clone(), self.choices);
         (0..prompts.len() * choices).map(move |text| {
@@ -97,7 +96,7 @@ impl Options {
     }
 }
 
-fn limit(common: &Common) -> Result<Option<usize>, ApiError> {
+fn limit(common: &CommonFields) -> Result<Option<usize>, ApiError> {
     let (old, later) = (common.max_tokens, common.max_completion_tokens);
     for (name, value) in [("max_tokens", old), ("max_completion_tokens", later)] {
         if let Some(tokens) = value {
@@ -106,35 +105,35 @@ fn limit(common: &Common) -> Result<Option<usize>, ApiError> {
     }
     match (old, later) {
         (Some(one), Some(other)) if one != other => {
-            Err(ApiError::field("max_completion_tokens", "differs from `max_tokens`: give one of them"))
+            Err(ApiError::field("max_completion_tokens", "differs from `max_tokens`; set only one of them"))
         }
         _ => Ok(later.or(old)),
     }
 }
 
 fn stops(stops: Vec<String>) -> Result<Vec<String>, ApiError> {
-    if stops.len() > STOPS {
+    if stops.len() > MAX_STOP_STRINGS {
         return Err(ApiError::field(
             "stop",
-            format!("has {} strings, but at most {STOPS} are allowed", stops.len()),
+            format!("has {} strings, but at most {MAX_STOP_STRINGS} are allowed", stops.len()),
         ));
     }
-    if stops.iter().any(|stop| stop.is_empty() || stop.len() > STOP_BYTES) {
-        return Err(ApiError::field("stop", format!("must hold strings of 1 to {STOP_BYTES} bytes")));
+    if stops.iter().any(|stop| stop.is_empty() || stop.len() > MAX_STOP_BYTES) {
+        return Err(ApiError::field("stop", format!("must contain strings of 1 to {MAX_STOP_BYTES} bytes")));
     }
     Ok(stops)
 }
 
-fn logit_bias(common: &Common, vocabulary: usize) -> Result<Vec<(u32, f32)>, ApiError> {
+fn logit_bias(common: &CommonFields, vocabulary: usize) -> Result<Vec<(u32, f32)>, ApiError> {
     let biases = common.logit_bias.iter().flatten();
     biases
         .map(|(key, &bias)| {
             let name = format!("logit_bias.{key}");
             let token = key.parse::<u32>().ok().filter(|&token| (token as usize) < vocabulary);
             let token = token.ok_or_else(|| {
-                ApiError::field(&name, format!("is no token: they are numbers below {vocabulary}"))
+                ApiError::field(&name, format!("is not a token; tokens are numbers below {vocabulary}"))
             })?;
-            let [least, most] = LOGIT_BIAS.map(f64::from);
+            let [least, most] = LOGIT_BIAS_RANGE.map(f64::from);
             check(&[Limit(&name, bias.into(), least..=most, "")])?;
             Ok((token, bias))
         })
@@ -153,11 +152,11 @@ fn constraint(format: ResponseFormat) -> Result<Option<Constraint>, ApiError> {
             None => Ok(Some(Constraint::JsonObject)),
         },
         ("json_schema", None) => {
-            Err(ApiError::field("response_format.json_schema", "is missing: give `name` and `schema`"))
+            Err(ApiError::field("response_format.json_schema", "is missing; set `name` and `schema`"))
         }
         (other, _) => Err(ApiError::field(
             "response_format.type",
-            format!("is {other:?}: it may be text, json_object or json_schema"),
+            format!("is {other:?}, but must be text, json_object or json_schema"),
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! Prompts of completions and inputs of embeddings, as tokens.
+//! Tokenization of the prompts of completions and the inputs of embeddings.
 use std::sync::Arc;
 
 use worker_core::{ApiError, blocking};
@@ -6,13 +6,13 @@ use worker_core::{ApiError, blocking};
 use super::request::Prompts;
 use crate::served::Served;
 
-/// Prompts of one request.
-const MOST: usize = 2048;
+/// Maximum number of prompts per request.
+const MAX_PROMPTS: usize = 2048;
 
-/// The tokens of every prompt, each of which `check` takes by its length and its name; `param` is the field that holds them.
+/// Tokenizes all prompts of the field `param`. `check` validates the length of each, given its name.
 ///
 /// # Errors
-/// 400 for prompts that are empty, too many, or hold tokens that the model has not, and what `check` refuses.
+/// Returns a 400 error for empty prompts, too many prompts, unknown tokens, and errors of `check`.
 pub async fn tokens(
     served: &Arc<Served>,
     prompts: Prompts,
@@ -24,7 +24,7 @@ pub async fn tokens(
         let served = served.clone();
         blocking(move || {
             let encode = |text: &String| served.engine.text().encode(text, true);
-            texts.iter().map(encode).collect::<Result<Vec<_>, _>>().map_err(|error| refused(param, &error))
+            texts.iter().map(encode).collect::<Result<Vec<_>, _>>().map_err(|error| rejected(param, &error))
         })
     };
     let (several, tokens) = match prompts {
@@ -33,8 +33,8 @@ pub async fn tokens(
         Prompts::Tokens(tokens) => (false, vec![tokens]),
         Prompts::TokenLists(lists) => (true, lists),
     };
-    if tokens.is_empty() || tokens.len() > MOST {
-        return Err(ApiError::field(param, format!("must hold 1 to {MOST} prompts")));
+    if tokens.is_empty() || tokens.len() > MAX_PROMPTS {
+        return Err(ApiError::field(param, format!("must contain 1 to {MAX_PROMPTS} prompts")));
     }
     for (i, prompt) in tokens.iter().enumerate() {
         let name = if several { format!("{param}[{i}]") } else { param.to_owned() };
@@ -45,14 +45,14 @@ pub async fn tokens(
         if let Some(token) = prompt.iter().find(|&&token| token as usize >= vocabulary) {
             return Err(ApiError::field(
                 name,
-                format!("holds {token}: tokens are numbers below {vocabulary}"),
+                format!("contains {token}, but tokens must be below {vocabulary}"),
             ));
         }
     }
     Ok(tokens)
 }
 
-/// The tokenizer or the template refuses a field.
-pub fn refused(param: &str, error: &anyhow::Error) -> ApiError {
+/// Returns the error for a field that the tokenizer or the template rejected.
+pub fn rejected(param: &str, error: &anyhow::Error) -> ApiError {
     ApiError::invalid(format!("{error:#}")).with_param(param).with_code("invalid_value")
 }

@@ -1,19 +1,19 @@
-//! Schemas moved into others: what they refer to within themselves lies elsewhere then.
+//! Nesting of JSON schemas: `$ref`s within a schema must be adjusted to its new location.
 use serde_json::Value;
 
-/// Keywords that hold values, not schemas.
-const VALUES: [&str; 4] = ["const", "default", "enum", "examples"];
-/// Keywords that hold schemas by names.
-const NAMED: [&str; 6] =
+/// Keywords whose content is a value, not a schema.
+const VALUE_KEYWORDS: [&str; 4] = ["const", "default", "enum", "examples"];
+/// Keywords whose content maps names to schemas.
+const SCHEMA_MAP_KEYWORDS: [&str; 6] =
     ["$defs", "definitions", "dependentSchemas", "dependencies", "patternProperties", "properties"];
 
-/// The schema as it is to stand at the JSON pointer `at` of another: references to its own parts begin there.
-pub fn moved(mut schema: Value, at: &str) -> Value {
+/// Adjusts a schema's references to its own parts, for a location `at` (a JSON pointer) in another schema.
+pub fn rebased(mut schema: Value, at: &str) -> Value {
     rewrite(&mut schema, at, false);
     schema
 }
 
-/// `names` says whether the keys are names and not keywords.
+/// Rewrites references recursively. If `names` is true, the keys are names and not keywords.
 fn rewrite(value: &mut Value, at: &str, names: bool) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| rewrite(item, at, false)),
@@ -21,15 +21,15 @@ fn rewrite(value: &mut Value, at: &str, names: bool) {
             for (key, value) in fields {
                 match (key.as_str(), &mut *value) {
                     ("$ref", Value::String(reference)) if !names => {
-                        // Names of anchors mean the same everywhere.
+                        // Anchors do not depend on the location.
                         if let Some(pointer) = reference.strip_prefix('#')
                             && (pointer.is_empty() || pointer.starts_with('/'))
                         {
                             *reference = format!("#{at}{}", pointer.trim_end_matches('/'));
                         }
                     }
-                    (key, _) if !names && VALUES.contains(&key) => {}
-                    (key, value) => rewrite(value, at, !names && NAMED.contains(&key)),
+                    (key, _) if !names && VALUE_KEYWORDS.contains(&key) => {}
+                    (key, value) => rewrite(value, at, !names && SCHEMA_MAP_KEYWORDS.contains(&key)),
                 }
             }
         }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_follow_their_schema_and_values_stay() {
+    fn references_are_rebased_and_values_are_kept() {
         let schema = json!({
             "properties": {
                 "a": {"$ref": "#/$defs/A"},
@@ -67,6 +67,6 @@ mod tests {
             "$defs": {"A": {"anyOf": [{"$ref": "#/anyOf/1/$defs/A"}, {"const": {"$ref": "#/$defs/A"}}]}},
             "default": {"$ref": "#/x"},
         });
-        assert_eq!(moved(schema, "/anyOf/1"), expected);
+        assert_eq!(rebased(schema, "/anyOf/1"), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! The bodies of requests, as OpenAI has them and vLLM extends them.
+//! Request bodies of OpenAI's API with vLLM's extensions.
 use std::collections::BTreeMap;
 
 use llm_engine::sampling::settings::{Kind, Sampling, Setting};
@@ -10,34 +10,34 @@ use worker_core::fields;
 use super::unsupported;
 
 fields! {
-    /// Fields of both chats and completions, except the sampler's settings.
-    pub struct Common => {
-        /// The model's name; any request without one means the only model.
+    /// Fields of both chats and completions, except the sampler settings.
+    pub struct CommonFields => {
+        /// Model name; may be omitted.
         model: String,
-        /// If true, the text is sent as it is written.
+        /// If true, the text is streamed.
         stream: bool,
-        /// Additions to a stream of text.
+        /// Options of the stream.
         stream_options: StreamOptions,
-        /// Number of texts for each prompt.
+        /// Number of texts per prompt.
         n: usize,
-        /// Strings that end the text.
+        /// Stop strings.
         stop: Strings,
-        /// The same seed gives the same text.
+        /// Seed of the random numbers.
         seed: i64,
-        /// Maximum number of tokens to write.
+        /// Maximum number of tokens to generate.
         max_tokens: usize,
         /// Newer name of `max_tokens`.
         max_completion_tokens: usize,
-        /// Biases by token, -100 to 100.
+        /// Logit biases by token, from -100 to 100.
         logit_bias: BTreeMap<String, f32>,
-        /// If true, tokens that end a text do not end it.
+        /// If true, generation continues after an end-of-text token.
         ignore_eos: bool,
-        /// The form that the text must have.
+        /// Output format.
         response_format: ResponseFormat,
     }
 }
 
-/// The sampler's settings: a field for each row of [`SETTINGS`](llm_engine::sampling::settings::SETTINGS).
+/// Sampler settings: a field for each row of [`SETTINGS`](llm_engine::sampling::settings::SETTINGS).
 #[derive(Clone, Debug, Default)]
 pub struct SamplerFields(pub Sampling);
 
@@ -76,10 +76,10 @@ impl TryFrom<i64> for Count {
     }
 }
 
-/// Additions to a stream of text.
+/// Options of a stream.
 #[derive(Debug, Default, Deserialize)]
 pub struct StreamOptions {
-    /// If true, the last chunk has the number of tokens read and written.
+    /// If true, the last chunk contains the token counts.
     pub include_usage: Option<bool>,
 }
 
@@ -102,43 +102,43 @@ impl From<Strings> for Vec<String> {
     }
 }
 
-/// The form that the text must have.
+/// Output format.
 #[derive(Debug, Deserialize)]
 pub struct ResponseFormat {
     /// `text`, `json_object` or `json_schema`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// With `json_schema`.
+    /// Schema of the type `json_schema`.
     pub json_schema: Option<NamedSchema>,
 }
 
-/// A JSON schema and what it is called.
+/// A named JSON schema.
 #[derive(Debug, Deserialize)]
 pub struct NamedSchema {
-    /// The schema; none takes any object.
+    /// Schema; `None` allows any object.
     pub schema: Option<Value>,
 }
 
 fields! {
     /// Fields that only chats have.
-    pub struct Chat, others: Others::Unsupported(unsupported::CHAT) => {
-        /// The conversation.
+    pub struct ChatFields, others: Others::Unsupported(unsupported::CHAT) => {
+        /// Messages of the conversation.
         messages: Vec<Message>,
-        /// If true, probabilities are told.
+        /// If true, log probabilities are returned.
         logprobs: bool,
-        /// Number of alternatives whose probabilities are told.
+        /// Number of alternatives to return with their log probabilities.
         top_logprobs: usize,
-        /// Functions that the model may call, as the chat template takes them.
+        /// Tools that the model may call, as the chat template expects them.
         tools: Vec<Value>,
-        /// Which of them may or must be called.
+        /// Tools that may or must be called.
         tool_choice: ToolChoice,
         /// If false, at most one tool call is returned.
         parallel_tool_calls: bool,
     }
 }
 
-/// A body of `POST /v1/chat/completions`.
-pub type ChatBody = (Chat, Common, SamplerFields);
+/// Body of `POST /v1/chat/completions`.
+pub type ChatBody = (ChatFields, CommonFields, SamplerFields);
 
 /// Author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -156,18 +156,18 @@ pub enum Role {
     Tool,
 }
 
-/// One turn.
+/// A message of the conversation.
 #[derive(Debug, Deserialize)]
 pub struct Message {
-    /// Its author.
+    /// Role of the author.
     pub role: Role,
-    /// Its text; may be missing beside `tool_calls`.
+    /// Text; optional with `tool_calls`.
     pub content: Option<Content>,
     /// Name of the author or of the tool.
     pub name: Option<String>,
-    /// Calls that the model made.
-    pub tool_calls: Option<Vec<AskedCall>>,
-    /// The call that a tool answers.
+    /// Tool calls that the model made.
+    pub tool_calls: Option<Vec<MessageToolCall>>,
+    /// Id of the call whose result this is.
     pub tool_call_id: Option<String>,
 }
 
@@ -175,42 +175,42 @@ pub struct Message {
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a string or a list of parts with a type")]
 pub enum Content {
-    /// In one piece.
+    /// Plain text.
     Text(String),
-    /// In parts.
+    /// List of parts.
     Parts(Vec<Part>),
 }
 
 /// A part of a message's text.
 #[derive(Debug, Deserialize)]
 pub struct Part {
-    /// `text`; nothing else can be read.
+    /// Type of the part; only `text` is supported.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Its text.
+    /// Text.
     pub text: Option<String>,
 }
 
-/// A call that an earlier answer made.
+/// Tool call of an earlier response.
 #[derive(Debug, Deserialize)]
-pub struct AskedCall {
-    /// Identifier that the tool's answer names.
+pub struct MessageToolCall {
+    /// Id that the tool's result refers to.
     pub id: Option<String>,
-    /// The function that was called.
-    pub function: AskedFunction,
+    /// Called function.
+    pub function: MessageFunction,
 }
 
-/// The function that was called.
+/// Called function.
 #[derive(Debug, Deserialize)]
-pub struct AskedFunction {
+pub struct MessageFunction {
     /// Its name.
     pub name: String,
-    /// JSON in a string, as the API has it, or JSON itself.
+    /// Arguments, as a JSON string or as JSON.
     #[serde(default)]
     pub arguments: Value,
 }
 
-/// Which tools may or must be called.
+/// Tools that may or must be called.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected none, auto, required or an object that names a function")]
 pub enum ToolChoice {
@@ -232,16 +232,16 @@ pub struct NamedFunction {
 
 fields! {
     /// Fields that only completions have.
-    pub struct Completion, others: Others::Unsupported(unsupported::COMPLETIONS) => {
+    pub struct CompletionFields, others: Others::Unsupported(unsupported::COMPLETIONS) => {
         /// Prompts that the texts continue.
         prompt: Prompts,
-        /// Number of alternatives whose probabilities are told.
+        /// Number of alternatives to return with their log probabilities.
         logprobs: usize,
     }
 }
 
-/// A body of `POST /v1/completions`.
-pub type CompletionBody = (Completion, Common, SamplerFields);
+/// Body of `POST /v1/completions`.
+pub type CompletionBody = (CompletionFields, CommonFields, SamplerFields);
 
 /// One prompt or several, as text or tokens.
 #[derive(Debug, Deserialize)]
@@ -250,18 +250,18 @@ pub type CompletionBody = (Completion, Common, SamplerFields);
     expecting = "expected a string, a list of strings, a list of tokens or a list of lists of tokens"
 )]
 pub enum Prompts {
-    /// One, as text.
+    /// One prompt, as text.
     Text(String),
-    /// Several, as texts.
+    /// Several prompts, as text.
     Texts(Vec<String>),
-    /// One, as tokens.
+    /// One prompt, as tokens.
     Tokens(Vec<u32>),
-    /// Several, as tokens.
+    /// Several prompts, as tokens.
     TokenLists(Vec<Vec<u32>>),
 }
 
 fields! {
-    /// A body of `POST /v1/embeddings`.
+    /// Body of `POST /v1/embeddings`.
     pub struct Embeddings, others: Others::Unsupported(unsupported::EMBEDDINGS) => {
         /// The model's name.
         model: String,

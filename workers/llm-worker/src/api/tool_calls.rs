@@ -1,78 +1,78 @@
-//! Calls of tools in a model's text: JSON alone, or behind the marks that common models were trained on.
+//! Detection of tool calls in generated text: plain JSON, or JSON after the markers of common models.
 use serde::Serialize;
 use serde_json::Value;
 
-/// Where a call begins in the midst of a text.
-const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
-/// Marks that have no end: the rest of the text is the call.
-const MARKS: [&str; 2] = ["<|python_tag|>", "[TOOL_CALLS]"];
+/// Tags around a call within a text.
+const OPEN_TAG: &str = "<tool_call>";
+const CLOSE_TAG: &str = "</tool_call>";
+/// Markers without an end tag: the rest of the text is the call.
+const PREFIX_MARKERS: [&str; 2] = ["<|python_tag|>", "[TOOL_CALLS]"];
 
-/// A call as it was found.
+/// A detected call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// JSON.
+    /// Arguments as JSON.
     pub arguments: String,
 }
 
-/// A call in an answer.
+/// A tool call in a response.
 #[derive(Clone, Debug, Serialize)]
 pub struct ToolCall {
-    /// Position among the calls of the answer; only streams have it.
+    /// Index among the calls of the response; only in streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<usize>,
-    /// Identifier that the tool's answer must name.
+    /// Id that the tool's result must refer to.
     pub id: String,
     /// Always `function`.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// The function that is called.
+    /// Called function.
     pub function: FunctionCall,
 }
 
-/// The function that is called.
+/// Called function.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionCall {
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// JSON in a string.
+    /// Arguments as a JSON string.
     pub arguments: String,
 }
 
-/// Takes calls out of a text as it comes; the rest is content.
+/// Extracts tool calls from a stream of text; the rest is content.
 #[derive(Clone, Debug)]
 pub struct CallFinder {
     names: Vec<String>,
     single: bool,
-    /// What may be a call or become one.
+    /// Text that may be or become a call.
     held: String,
-    /// All that comes belongs to `held`.
+    /// True if all further text belongs to `held`.
     holding: bool,
-    /// Something else than white space was content already.
-    begun: bool,
+    /// True once content other than white space was returned.
+    has_content: bool,
 }
 
 impl CallFinder {
-    /// Finds calls of tools with these names; the first alone if `single`.
+    /// Creates a finder for tools with these names. If `single`, only the first call is returned.
     pub fn new(names: Vec<String>, single: bool) -> Self {
-        Self { names, single, held: String::new(), holding: false, begun: false }
+        Self { names, single, held: String::new(), holding: false, has_content: false }
     }
 
-    /// What of the text so far is certainly content and was not given yet.
+    /// Adds text, and returns new content that is certainly not part of a call.
     pub fn push(&mut self, text: &str) -> String {
         self.held.push_str(text);
         if self.holding {
             return String::new();
         }
         let trimmed = self.held.trim_start();
-        if !self.begun && (trimmed.is_empty() || trimmed.starts_with(['{', '['])) {
-            // White space before a call is no content.
+        if !self.has_content && (trimmed.is_empty() || trimmed.starts_with(['{', '['])) {
+            // White space before a call is not content.
             self.holding = !trimmed.is_empty();
             return String::new();
         }
-        let marks = || MARKS.into_iter().chain([OPEN]);
+        let marks = || PREFIX_MARKERS.into_iter().chain([OPEN_TAG]);
         let found = marks().filter_map(|mark| self.held.find(mark)).min();
         self.holding = found.is_some();
         let certain = found.unwrap_or_else(|| {
@@ -81,11 +81,11 @@ impl CallFinder {
         });
         let rest = self.held.split_off(certain);
         let content = std::mem::replace(&mut self.held, rest);
-        self.begun |= !content.trim().is_empty();
+        self.has_content |= !content.trim().is_empty();
         content
     }
 
-    /// At the end of the text: what is content after all, and the calls.
+    /// Returns the remaining content and the calls, at the end of the text.
     pub fn finish(&mut self) -> (String, Vec<Call>) {
         let held = std::mem::take(&mut self.held);
         match self.calls(&held) {
@@ -99,19 +99,19 @@ impl CallFinder {
         }
     }
 
-    /// Calls in `text`, and what stands beside them. None if something looks like a call and is none.
+    /// Parses the calls in `text` and the content around them; `None` if any apparent call is invalid.
     fn calls(&self, text: &str) -> Option<(String, Vec<Call>)> {
         let mut text = text.trim();
-        if let Some(rest) = MARKS.iter().find_map(|mark| text.strip_prefix(mark)) {
+        if let Some(rest) = PREFIX_MARKERS.iter().find_map(|mark| text.strip_prefix(mark)) {
             return Some((String::new(), self.json_calls(rest)?));
         }
-        if !text.contains(OPEN) {
+        if !text.contains(OPEN_TAG) {
             return Some((String::new(), self.json_calls(text)?));
         }
         let (mut content, mut calls) = (String::new(), Vec::new());
-        while let Some((before, behind)) = text.split_once(OPEN) {
+        while let Some((before, after)) = text.split_once(OPEN_TAG) {
             content.push_str(before.trim());
-            let (call, rest) = behind.split_once(CLOSE).unwrap_or((behind, ""));
+            let (call, rest) = after.split_once(CLOSE_TAG).unwrap_or((after, ""));
             calls.extend(self.json_calls(call)?);
             text = rest.trim_start();
         }
@@ -119,7 +119,7 @@ impl CallFinder {
         Some((content, calls))
     }
 
-    /// One JSON value behind another, each a call or a list of calls.
+    /// Parses consecutive JSON values, each a call or a list of calls.
     fn json_calls(&self, text: &str) -> Option<Vec<Call>> {
         let mut calls = Vec::new();
         for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
@@ -134,7 +134,7 @@ impl CallFinder {
     }
 
     fn call(&self, value: &Value) -> Option<Call> {
-        // OpenAI's own form, as some models write it.
+        // Some models generate OpenAI's nested form.
         let value = value.get("function").filter(|function| function.is_object()).unwrap_or(value);
         let name = value.get("name")?.as_str()?;
         let arguments = match value.get("arguments").or_else(|| value.get("parameters")) {
@@ -147,7 +147,7 @@ impl CallFinder {
     }
 }
 
-/// How many bytes at the end of `text` may be the beginning of `mark`.
+/// Returns the number of bytes at the end of `text` that may be the beginning of `mark`.
 fn overlap(text: &str, mark: &str) -> usize {
     (1..mark.len()).rev().find(|&len| mark.is_char_boundary(len) && text.ends_with(&mark[..len])).unwrap_or(0)
 }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_found_in_every_form_however_the_text_comes() {
+    fn calls_are_found_in_all_formats_and_chunkings() {
         const ADD: (&str, &str) = ("add", r#"{"a":1}"#);
         const NOW: (&str, &str) = ("now", "{}");
         type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)]);

@@ -1,5 +1,5 @@
-//! Fields that are known and not supported, with the values that change nothing. All others are refused, since ignoring one
-//! that changes an answer would be misleading.
+//! Known but unsupported fields, with the values that have no effect. Other values are rejected, since
+//! ignoring them would be misleading.
 use worker_core::body::Table;
 
 const ANY: &[&str] = &["*"];
@@ -9,10 +9,10 @@ const ZERO: &[&str] = &["0", "0.0"];
 const ONE: &[&str] = &["1", "1.0"];
 const EMPTY: &[&str] = &["", "[]", "{}"];
 
-/// Fields about the request and not about the answer.
+/// Fields that do not affect the response.
 const METADATA: Table = &[
     ("metadata", ANY),
-    // Makes OpenAI's answers faster.
+    // Only speeds up OpenAI's responses.
     ("prediction", ANY),
     ("priority", ANY),
     ("prompt_cache_key", ANY),
@@ -24,7 +24,7 @@ const METADATA: Table = &[
     ("user", ANY),
 ];
 
-/// Fields of other servers' chats and completions.
+/// Fields of other servers' chat and completion APIs.
 const TEXTS: Table = &[
     ("add_special_tokens", TRUE),
     ("allowed_token_ids", EMPTY),

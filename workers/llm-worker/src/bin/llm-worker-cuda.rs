@@ -1,4 +1,4 @@
-//! Serves a language model on an NVIDIA card.
+//! Serves a language model on an NVIDIA GPU.
 fn main() -> std::process::ExitCode {
     llm_worker::run::main(worker_core::device::DeviceKind::Cuda)
 }

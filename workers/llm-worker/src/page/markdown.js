@@ -1,7 +1,7 @@
-// Markdown as language models write it, made of elements and text nodes: text is never parsed as HTML.
-// Our own: a library would need a sanitizer beside it, and both are larger than this.
+// Renders the Markdown of language models to elements and text nodes. Text is never parsed as HTML.
+// A library would also need a sanitizer, and both are larger than this.
 
-// What may stand in a line, the earliest first: the pattern, and what is made of its groups.
+// Inline elements: pattern, and function of its match. The earliest match in the text wins.
 const INLINE = [
   [/`` ?(.+?) ?``|`([^`\n]+)`/, m => element("code", {}, m[1] ?? m[2])],
   [/\*\*(?=\S)(.+?\S?)\*\*|__(?=\S)(.+?)__(?!\w)/s, m => element("strong", {}, ...inline(m[1] ?? m[2]))],
@@ -36,7 +36,7 @@ const RULE = /^\s{0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const DASHES = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
 const cells = line => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map(cell => cell.trim().replaceAll("\\|", "|"));
 
-// The blocks of `text`. A code block that has no end yet goes on to the end.
+// Returns the block elements of `text`. An unfinished code block extends to the end.
 function blocks(text) {
   const lines = text.replaceAll("\r\n", "\n").split("\n"), made = [];
   let at = 0;
@@ -78,7 +78,7 @@ function blocks(text) {
   return made;
 }
 
-// Lists of lines that are items or stand deeper than theirs; another kind of mark begins another list.
+// Returns the lists in `lines`, which are items or their indented content. A different kind of marker starts a new list.
 function lists(lines) {
   const made = [], depth = ITEM.exec(lines[0])[1].length;
   let list = null, inner = [];
@@ -125,18 +125,18 @@ async function clip(text, button) {
     await navigator.clipboard.writeText(text);
     label.textContent = "Copied";
   } catch {
-    label.textContent = "Not allowed";
+    label.textContent = "Copy failed";
   }
   say(label.textContent);
   setTimeout(() => { label.textContent = was; }, 1500);
 }
 
-// The reasoning that some models write before they answer, and the answer.
+// Returns the elements of a response, with the reasoning that some models write first in a collapsible block.
 function answer(text) {
   const match = /^\s*<think>([\s\S]*?)(<\/think>|$)/.exec(text);
   if (!match) return blocks(text);
   const rest = blocks(text.slice(match[0].length));
   if (!match[1].trim()) return rest;
   const open = !match[2];
-  return [element("details", { className: "thought", open }, element("summary", {}, open ? "Thinking…" : "Thoughts"), element("div", {}, match[1].trim())), ...rest];
+  return [element("details", { className: "thought", open }, element("summary", {}, open ? "Thinking…" : "Reasoning"), element("div", {}, match[1].trim())), ...rest];
 }

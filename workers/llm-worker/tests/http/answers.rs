@@ -1,10 +1,10 @@
-//! What the endpoints answer.
+//! Successful responses of the endpoints.
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use llm_engine::engine::Options;
 use serde_json::{Value, json};
 
-use crate::fixture::{Ask, MODEL, built, worker};
+use crate::fixture::{Ask, MODEL, worker, worker_with};
 use crate::tiny_llama::CONTEXT;
 
 fn completion(more: Value) -> Value {
@@ -21,7 +21,7 @@ fn merged(mut body: Value, more: Value) -> Value {
     body
 }
 
-/// The texts of a stream by index, and the reasons why they ended.
+/// Joins the chunks of a stream by index. Returns each text with its finish reason.
 fn joined(chunks: &[Value], text: impl Fn(&Value) -> &Value) -> Vec<(String, Value)> {
     let mut texts: Vec<(String, Value)> = Vec::new();
     for choice in chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap()) {
@@ -29,7 +29,7 @@ fn joined(chunks: &[Value], text: impl Fn(&Value) -> &Value) -> Vec<(String, Val
         texts.resize_with(texts.len().max(index + 1), Default::default);
         texts[index].0 += text(choice).as_str().unwrap_or_default();
         if !choice["finish_reason"].is_null() {
-            assert!(texts[index].1.is_null(), "a text ends once");
+            assert!(texts[index].1.is_null(), "a text must end only once");
             texts[index].1 = choice["finish_reason"].clone();
         }
     }
@@ -37,7 +37,7 @@ fn joined(chunks: &[Value], text: impl Fn(&Value) -> &Value) -> Vec<(String, Val
 }
 
 #[tokio::test]
-async fn a_stream_has_the_text_of_the_whole_answer() {
+async fn streams_and_whole_responses_have_the_same_text() {
     let worker = worker();
     type Text = fn(&Value) -> &Value;
     let (whole_chat, chat_delta): (Text, Text) =
@@ -87,7 +87,7 @@ async fn a_stream_has_the_text_of_the_whole_answer() {
 }
 
 #[tokio::test]
-async fn answers_have_the_shape_of_openai() {
+async fn responses_follow_openais_schema() {
     let worker = worker();
     let answer = worker.post("/v1/chat/completions", &chat(json!({}))).await.json();
     assert_eq!(answer["object"], "chat.completion");
@@ -104,7 +104,7 @@ async fn answers_have_the_shape_of_openai() {
     let chunks = worker.post("/v1/chat/completions", &chat(json!({"stream": true}))).await.chunks();
     assert_eq!(chunks[0]["object"], "chat.completion.chunk");
     assert_eq!(chunks[0]["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
-    assert!(chunks.iter().all(|chunk| chunk.get("usage").is_none()), "nobody asked for usage");
+    assert!(chunks.iter().all(|chunk| chunk.get("usage").is_none()), "usage was not requested");
 
     let answer = worker.post("/v1/completions", &completion(json!({"max_tokens": null}))).await.json();
     assert_eq!(answer["object"], "text_completion");
@@ -112,10 +112,10 @@ async fn answers_have_the_shape_of_openai() {
 }
 
 #[tokio::test]
-async fn prompts_come_in_four_forms() {
+async fn prompts_are_accepted_in_four_forms() {
     let worker = worker();
     let text = |answer: Value| answer["choices"][0]["text"].clone();
-    // The tokens of "ab" are its bytes' places among the characters that stand for bytes.
+    // The tokens of "ab" are the indices of its bytes among GPT-2's byte characters.
     let expected = text(worker.post("/v1/completions", &completion(json!({"prompt": "ab"}))).await.json());
     for prompt in [json!(["ab"]), json!([97, 98]), json!([[97, 98]])] {
         let answer = worker.post("/v1/completions", &completion(json!({"prompt": prompt}))).await.json();
@@ -125,7 +125,7 @@ async fn prompts_come_in_four_forms() {
 }
 
 #[tokio::test]
-async fn seeds_are_one_apart() {
+async fn choices_use_consecutive_seeds() {
     let worker = worker();
     let ask = |more: Value| merged(completion(json!({"temperature": 1.5, "max_tokens": 20})), more);
     let three = worker.post("/v1/completions", &ask(json!({"n": 3, "seed": -2}))).await.json();
@@ -134,11 +134,14 @@ async fn seeds_are_one_apart() {
         assert_eq!(one["choices"][0]["text"], three["choices"][i]["text"]);
     }
     assert_ne!(three["choices"][0]["text"], three["choices"][1]["text"]);
-    assert_eq!(three["usage"]["prompt_tokens"], 15, "the prompt is counted once, its `on` is one token");
+    assert_eq!(
+        three["usage"]["prompt_tokens"], 15,
+        "the prompt must be counted once, with `on` as one token"
+    );
 }
 
 #[tokio::test]
-async fn stop_strings_end_the_text_before_them() {
+async fn texts_end_before_stop_strings() {
     let worker = worker();
     let ask = |more: Value| merged(completion(json!({"max_tokens": 60, "ignore_eos": true})), more);
     let free = worker.post("/v1/completions", &ask(json!({}))).await.json();
@@ -158,18 +161,22 @@ async fn stop_strings_end_the_text_before_them() {
 }
 
 #[tokio::test]
-async fn logprobs_are_those_of_the_tokens() {
-    // A prompt out of the cache is computed in other pieces, and rounded otherwise.
-    let worker = built(true, Options { prefix_cache: false, ..Options::default() }, &[]);
+async fn logprobs_match_the_tokens() {
+    // A cached prompt is computed in different chunks, which changes the rounding.
+    let worker = worker_with(true, Options { prefix_cache: false, ..Options::default() }, &[]);
     let body = completion(json!({"logprobs": 3, "ignore_eos": true}));
-    let told = worker.post("/v1/completions", &body).await.json()["choices"][0]["logprobs"].clone();
+    let logprobs = worker.post("/v1/completions", &body).await.json()["choices"][0]["logprobs"].clone();
     for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
-        assert_eq!(told[list].as_array().unwrap().len(), 12, "{list}");
+        assert_eq!(logprobs[list].as_array().unwrap().len(), 12, "{list}");
     }
-    for (i, top) in told["top_logprobs"].as_array().unwrap().iter().enumerate() {
+    for (i, top) in logprobs["top_logprobs"].as_array().unwrap().iter().enumerate() {
         let best =
             top.as_object().unwrap().values().map(|value| value.as_f64().unwrap()).fold(f64::MIN, f64::max);
-        assert_eq!(told["token_logprobs"][i].as_f64().unwrap(), best, "greedy takes the likeliest");
+        assert_eq!(
+            logprobs["token_logprobs"][i].as_f64().unwrap(),
+            best,
+            "greedy sampling must take the most likely token"
+        );
     }
     let body = chat(json!({"logprobs": true, "top_logprobs": 2, "ignore_eos": true}));
     let answer = worker.post("/v1/chat/completions", &body).await.json();
@@ -198,14 +205,14 @@ async fn logprobs_are_those_of_the_tokens() {
 }
 
 #[tokio::test]
-async fn a_bias_decides_the_token() {
+async fn logit_bias_selects_the_token() {
     let worker = worker();
     let body = completion(json!({"logit_bias": {"98": 100}, "max_tokens": 3}));
     assert_eq!(worker.post("/v1/completions", &body).await.json()["choices"][0]["text"], "bbb");
 }
 
 #[tokio::test]
-async fn a_prefix_is_read_once() {
+async fn a_common_prefix_is_computed_once() {
     let worker = worker();
     let body =
         completion(json!({"prompt": "a common beginning of many prompts that is long enough to be kept"}));
@@ -217,7 +224,7 @@ async fn a_prefix_is_read_once() {
 }
 
 #[tokio::test]
-async fn text_is_held_to_json() {
+async fn text_is_constrained_to_json() {
     let worker = worker();
     let schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false});
     let format =
@@ -243,25 +250,25 @@ async fn text_is_held_to_json() {
 }
 
 #[tokio::test]
-async fn a_tool_that_must_be_called_is_called() {
+async fn a_required_tool_is_called() {
     let worker = worker();
-    // By way of a definition, as Pydantic writes schemas of what has parts.
+    // The schema uses `$defs`, as Pydantic does for nested models.
     let parameters = json!({"type": "object", "properties": {"up": {"$ref": "#/$defs/Up"}}, "required": ["up"],
         "additionalProperties": false, "$defs": {"Up": {"type": "boolean"}}});
     let tools = json!([{"type": "function", "function": {"name": "turn", "parameters": parameters}},
         {"type": "function", "function": {"name": "rest", "parameters": parameters}}]);
     for choice in [json!({"type": "function", "function": {"name": "turn"}}), json!("required")] {
-        // A model of random weights would fill the space between JSON's words.
+        // A model of random weights would generate white space until the limit.
         let space = json!({"9": -100, "10": -100, "13": -100, "32": -100});
         let body =
             chat(json!({"tools": tools, "tool_choice": choice, "max_tokens": 120, "logit_bias": space}));
         let answer = worker.post("/v1/chat/completions", &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
         let answer = answer.json();
-        let said = &answer["choices"][0];
-        assert_eq!(said["finish_reason"], "tool_calls", "{said}");
-        assert_eq!(said["message"]["content"], Value::Null);
-        let call = &said["message"]["tool_calls"][0];
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{choice}");
+        assert_eq!(choice["message"]["content"], Value::Null);
+        let call = &choice["message"]["tool_calls"][0];
         assert_eq!((&call["type"], call.get("index")), (&json!("function"), None));
         let id = call["id"].as_str().unwrap();
         assert!(id.len() == 9 && id.chars().all(|sign| sign.is_ascii_alphanumeric()), "{id}");
@@ -282,7 +289,7 @@ async fn a_tool_that_must_be_called_is_called() {
             (String::new(), json!("tool_calls"))
         );
     }
-    // A conversation that goes on behind a call.
+    // The conversation continues after a tool call.
     let messages = json!([{"role": "user", "content": [{"type": "text", "text": "turn"}]},
         {"role": "assistant", "content": null, "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "turn", "arguments": "{\"up\":true}"}}]},
         {"role": "tool", "tool_call_id": "call_1", "content": "done"}]);
@@ -292,7 +299,7 @@ async fn a_tool_that_must_be_called_is_called() {
 }
 
 #[tokio::test]
-async fn embeddings_have_length_one_in_both_formats() {
+async fn embeddings_are_normalized_in_both_formats() {
     let worker = worker();
     let body = json!({"model": MODEL, "input": ["one text", "another"]});
     let answer = worker.post("/v1/embeddings", &body).await;
@@ -321,7 +328,7 @@ async fn embeddings_have_length_one_in_both_formats() {
 }
 
 #[tokio::test]
-async fn the_model_is_listed_and_found() {
+async fn the_model_is_listed_by_name() {
     let worker = worker();
     let list = worker.get("/v1/models").await.json();
     assert_eq!(list["object"], "list");
@@ -341,16 +348,16 @@ async fn the_model_is_listed_and_found() {
 }
 
 #[tokio::test]
-async fn without_a_template_there_are_completions_alone() {
-    let worker = built(false, Default::default(), &[]);
+async fn without_a_template_only_completions_work() {
+    let worker = worker_with(false, Default::default(), &[]);
     assert_eq!(worker.get("/v1/models").await.json()["data"][0]["chat_template"], false);
     assert_eq!(worker.post("/v1/chat/completions", &chat(json!({}))).await.error().1, "no_chat_template");
     assert_eq!(worker.post("/v1/completions", &completion(json!({}))).await.status, 200);
 }
 
 #[tokio::test]
-async fn the_page_may_load_nothing_and_needs_no_token() {
-    let worker = built(true, Default::default(), &["--api-token", "secret"]);
+async fn the_page_loads_nothing_and_needs_no_token() {
+    let worker = worker_with(true, Default::default(), &["--api-token", "secret"]);
     let page = worker.get("/").await;
     assert_eq!(
         (page.status.as_u16(), page.headers["content-type"].to_str().unwrap()),
@@ -363,7 +370,7 @@ async fn the_page_may_load_nothing_and_needs_no_token() {
 }
 
 #[tokio::test]
-async fn metrics_count_what_was_done() {
+async fn metrics_count_requests_and_tokens() {
     let worker = worker();
     let answer = worker.post("/v1/completions", &completion(json!({"ignore_eos": true}))).await.json();
     assert_eq!(answer["usage"]["completion_tokens"], 12);

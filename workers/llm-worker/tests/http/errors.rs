@@ -1,4 +1,4 @@
-//! What is refused, and how it is told.
+//! Error responses.
 use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ async fn every_bad_value_names_its_field() {
     let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}]);
     let schema = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strange"}}});
     let long = json!([{"role": "user", "content": "x ".repeat(CONTEXT)}]);
-    // Where, what is put into a valid body, the code, the param.
+    // Path, change of a valid body, error code, param.
     let table: &[(&str, Value, &str, &str)] = &[
         (CHAT, json!({"max_tokens": 0}), "invalid_value", "max_tokens"),
         (CHAT, json!({"max_tokens": -1}), "invalid_value", "max_tokens"),
@@ -131,7 +131,7 @@ async fn every_bad_value_names_its_field() {
         let expected = (400, (*code).to_owned(), Some((*param).to_owned()));
         assert_eq!(answer.error(), expected, "{path} {change}: {}", answer.text);
     }
-    // A stream is refused in the same way, before it begins.
+    // A stream is rejected in the same way, before it starts.
     let mut body = valid(CHAT);
     body.as_object_mut()
         .unwrap()
@@ -150,7 +150,7 @@ async fn a_missing_field_is_named() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_no_json_are_4xx() {
+async fn invalid_json_bodies_return_4xx() {
     let worker = worker();
     for (bytes, status, code) in [
         (&b"{\"model\": "[..], 400, "invalid_json"),
@@ -183,7 +183,7 @@ async fn bodies_that_are_no_json_are_4xx() {
 }
 
 #[tokio::test]
-async fn other_models_paths_and_methods_are_refused_in_shape() {
+async fn unknown_models_paths_and_methods_return_errors() {
     let worker = worker();
     for path in [CHAT, COMPLETIONS, EMBEDDINGS] {
         let mut body = valid(path);
@@ -198,7 +198,7 @@ async fn other_models_paths_and_methods_are_refused_in_shape() {
 }
 
 #[tokio::test]
-async fn fields_that_change_nothing_are_ignored() {
+async fn unsupported_fields_without_effect_are_ignored() {
     let worker = worker();
     let more = json!({"user": "someone", "metadata": {"a": "b"}, "service_tier": "auto", "store": false, "logit_bias": null,
         "stop": null, "tools": null, "top_k": -1, "top_p": 0, "invented": null, "parallel_tool_calls": true,

@@ -1,4 +1,4 @@
-//! A worker without a socket, whose model can be held and broken.
+//! A worker without a socket, whose model can be paused and made to fail.
 use std::sync::Arc;
 
 use axum::Router;
@@ -19,31 +19,31 @@ pub use crate::shared::{Answer, Ask, Gate, MODEL, WORKER, json_request, read};
 use crate::tiny_llama;
 
 #[derive(Clone, Copy, PartialEq)]
-pub enum Way {
+pub enum GateState {
     Open,
     Held,
     Broken,
 }
 
-impl Gate<Way> {
-    /// Steps wait from now on.
+impl Gate<GateState> {
+    /// Pauses all further steps.
     pub fn hold(&self) {
-        self.set(Way::Held);
+        self.set(GateState::Held);
     }
 
-    /// Steps go on.
+    /// Resumes steps.
     pub fn open(&self) {
-        self.set(Way::Open);
+        self.set(GateState::Open);
     }
 
-    /// Every step fails from now on.
+    /// Makes all further steps fail.
     pub fn break_down(&self) {
-        self.set(Way::Broken);
+        self.set(GateState::Broken);
     }
 
     fn step(&self) -> Result<()> {
-        match self.pass(Way::Held) {
-            Way::Broken => candle_core::bail!("the device was pulled out"),
+        match self.pass(GateState::Held) {
+            GateState::Broken => candle_core::bail!("the device was pulled out"),
             _ => Ok(()),
         }
     }
@@ -51,7 +51,7 @@ impl Gate<Way> {
 
 struct Gated {
     model: Box<dyn StepModel>,
-    gate: Gate<Way>,
+    gate: Gate<GateState>,
 }
 
 impl StepModel for Gated {
@@ -83,29 +83,29 @@ pub struct Worker {
     pub router: Router,
     pub served: Arc<Served>,
     pub lifecycle: Lifecycle,
-    pub gate: Gate<Way>,
+    pub gate: Gate<GateState>,
     _folder: TempDir,
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // The engine's thread may be waiting.
+        // The engine's thread may be waiting at the gate.
         self.gate.open();
     }
 }
 
-/// A worker as it is by default.
+/// Creates a worker with default options.
 pub fn worker() -> Worker {
-    built(true, Options::default(), &[])
+    worker_with(true, Options::default(), &[])
 }
 
-/// A worker with or without a chat template, with options of the engine and more of the command line.
-pub fn built(chat: bool, options: Options, more: &[&str]) -> Worker {
+/// Creates a worker with or without a chat template, with engine options and additional arguments.
+pub fn worker_with(chat: bool, options: Options, more: &[&str]) -> Worker {
     let folder = tempfile::tempdir().unwrap();
     tiny_llama::write(folder.path(), chat);
     let limits = LoadOptions { cache_bytes: Some(4 << 20), ..LoadOptions::default() };
     let Loaded { model, text, .. } = load(folder.path(), &Device::Cpu, limits, &mut |_| ()).unwrap();
-    let gate = Gate::new(Way::Open);
+    let gate = Gate::new(GateState::Open);
     let model = Box::new(Gated { model, gate: gate.clone() });
     let engine = Engine::start(model, Arc::new(text), options.clone()).unwrap();
     let (lifecycle, metrics) = (Lifecycle::new(), Metrics::new());
@@ -124,12 +124,12 @@ pub fn built(chat: bool, options: Options, more: &[&str]) -> Worker {
 }
 
 impl Answer {
-    /// The data of each event.
+    /// Returns the data of each event.
     pub fn events(&self) -> Vec<String> {
         self.text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
     }
 
-    /// The events as JSON; `[DONE]` must be the last and only once.
+    /// Returns the events as JSON. Checks that `[DONE]` occurs once, at the end.
     pub fn chunks(&self) -> Vec<Value> {
         assert_eq!(self.status, 200, "{}", self.text);
         let mut events = self.events();
@@ -145,7 +145,7 @@ impl Ask for Worker {
 }
 
 impl Worker {
-    /// Waits until the engine has nothing to do.
+    /// Waits until the engine is idle.
     pub async fn idle(&self) {
         let idle = async {
             loop {
@@ -157,6 +157,6 @@ impl Worker {
             }
         };
         let waited = tokio::time::timeout(std::time::Duration::from_secs(60), idle).await;
-        assert!(waited.is_ok(), "the engine keeps {:?}", self.served.engine.status());
+        assert!(waited.is_ok(), "the engine is not idle: {:?}", self.served.engine.status());
     }
 }

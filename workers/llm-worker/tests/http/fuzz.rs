@@ -1,4 +1,4 @@
-//! Bodies that nobody would send: no answer is 5xx, and every refusal has the shape of errors.
+//! Fuzzing of request bodies: no response is 5xx, and all errors have the same format.
 use llm_engine::sampling::settings::{Kind, SETTINGS};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -7,10 +7,10 @@ use crate::fixture::{Ask, MODEL, json_request, worker};
 use crate::shared::fuzz::{self, Seed, changed, edited};
 use crate::tiny_llama::CONTEXT;
 
-/// How many bodies; CANDLE_FUZZ_CASES says another number.
+/// Default number of bodies; overridden by CANDLE_FUZZ_CASES.
 const CASES: u32 = 3000;
 
-/// A body with every sampler setting.
+/// Returns a body with every sampler setting.
 fn with_settings() -> Value {
     let mut body = json!({"model": MODEL, "prompt": "hi", "max_tokens": 3, "n": 2, "seed": 1,
         "logit_bias": {"5": 1.5}, "logprobs": 1, "stop": "x", "ignore_eos": true});
@@ -74,7 +74,7 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 #[test]
-fn no_body_makes_a_5xx() {
+fn no_body_causes_a_5xx() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let worker = runtime.block_on(async { worker() });
     let seeds = seeds();

@@ -1,9 +1,9 @@
-//! The API of jobs.
+//! The job API.
 use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
 
-use crate::fixture::{Ask, MODEL, WORKER, Worker, built, worker};
+use crate::fixture::{Ask, MODEL, WORKER, Worker, worker, worker_with};
 
 fn job(more: Value) -> Value {
     let mut body = json!({"hive_id": "hive-1", "model": MODEL, "prompt": "Once upon a time", "max_tokens": 70,
@@ -12,7 +12,7 @@ fn job(more: Value) -> Value {
     body
 }
 
-async fn begin(worker: &Worker, more: Value) -> (String, String) {
+async fn create_job(worker: &Worker, more: Value) -> (String, String) {
     let answer = worker.post("/v1/jobs", &job(more)).await;
     assert_eq!(answer.status, 202, "{}", answer.text);
     let answer = answer.json();
@@ -20,14 +20,14 @@ async fn begin(worker: &Worker, more: Value) -> (String, String) {
     (text("job_id"), text("sse_url"))
 }
 
-fn of<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
+fn events_of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["type"] == kind).collect()
 }
 
 #[tokio::test]
-async fn a_job_tells_start_tokens_speed_and_end() {
+async fn a_job_sends_all_kinds_of_events() {
     let worker = worker();
-    let (job_id, sse_url) = begin(&worker, json!({"worker_id": WORKER, "top_k": 0, "top_p": 1.0})).await;
+    let (job_id, sse_url) = create_job(&worker, json!({"worker_id": WORKER, "top_k": 0, "top_p": 1.0})).await;
     assert_eq!(sse_url, format!("/v1/jobs/{job_id}/stream"));
     let events = worker.get(&sse_url).await.chunks();
     let (first, last) = (&events[0], events.last().unwrap());
@@ -36,7 +36,7 @@ async fn a_job_tells_start_tokens_speed_and_end() {
         (&json!("started"), &json!(job_id), &json!(MODEL))
     );
     assert!(first["started_at"].as_str().unwrap().ends_with('Z'));
-    let tokens = of(&events, "token");
+    let tokens = events_of_type(&events, "token");
     for (i, token) in tokens.iter().enumerate() {
         assert_eq!(token["i"], i);
     }
@@ -50,24 +50,24 @@ async fn a_job_tells_start_tokens_speed_and_end() {
     );
     assert_eq!(last["stop_reason"], completion["choices"][0]["finish_reason"]);
     assert!(last["decode_time_ms"].is_u64());
-    let metrics = of(&events, "metrics");
+    let metrics = events_of_type(&events, "metrics");
     let expected = 1 + last["tokens_out"].as_u64().unwrap() as usize / 32;
     assert!(metrics.len() >= expected, "{} of {expected}", metrics.len());
-    assert!(metrics.iter().all(|told| told["tokens_per_sec"].is_number() && told["vram_bytes"] == 0));
-    // One who comes late, or again, gets all of it.
+    assert!(metrics.iter().all(|event| event["tokens_per_sec"].is_number() && event["vram_bytes"] == 0));
+    // A second reader receives all events.
     assert_eq!(worker.get(&sse_url).await.chunks(), events);
-    // Without a stream the text comes in one.
-    let (_, sse_url) = begin(&worker, json!({"stream": false})).await;
+    // Without streaming, the text is a single event.
+    let (_, sse_url) = create_job(&worker, json!({"stream": false})).await;
     let events = worker.get(&sse_url).await.chunks();
-    let tokens = of(&events, "token");
+    let tokens = events_of_type(&events, "token");
     assert_eq!((tokens.len(), tokens[0]["t"].as_str().unwrap()), (1, text.as_str()));
 }
 
 #[tokio::test]
-async fn a_cancelled_job_says_so() {
+async fn a_cancelled_job_ends_with_that_reason() {
     let worker = worker();
     worker.gate.hold();
-    let (job_id, sse_url) = begin(&worker, json!({"max_tokens": 200})).await;
+    let (job_id, sse_url) = create_job(&worker, json!({"max_tokens": 200})).await;
     let cancel = |id: &str| Request::delete(format!("/v1/jobs/{id}")).body(Body::empty()).unwrap();
     assert_eq!(worker.read(cancel(&job_id)).await.status, 200);
     worker.gate.open();
@@ -80,19 +80,19 @@ async fn a_cancelled_job_says_so() {
 }
 
 #[tokio::test]
-async fn a_lost_device_is_an_error_event() {
+async fn a_lost_device_sends_an_error_event() {
     let worker = worker();
     worker.gate.break_down();
-    let (_, sse_url) = begin(&worker, json!({})).await;
+    let (_, sse_url) = create_job(&worker, json!({})).await;
     let events = worker.get(&sse_url).await.chunks();
     let last = events.last().unwrap();
     assert_eq!((&last["type"], &last["code"]), (&json!("error"), &json!("device_lost")), "{last}");
-    assert_eq!(of(&events, "error").len(), 1);
+    assert_eq!(events_of_type(&events, "error").len(), 1);
     assert_eq!(worker.get("/ready").await.status, 503);
 }
 
 #[tokio::test]
-async fn bad_jobs_are_refused_by_field() {
+async fn invalid_jobs_are_rejected_by_field() {
     let worker = worker();
     for (more, status, param) in [
         (json!({"max_tokens": 0}), 400, "max_tokens"),
@@ -113,10 +113,11 @@ async fn bad_jobs_are_refused_by_field() {
     }
 }
 
-/// What a client may have at once counts texts, however they were asked for; what runs can be followed and ended.
+/// The limit per client counts texts, whatever the endpoint. Running jobs can still be followed and cancelled
+/// at the limit.
 #[tokio::test]
-async fn texts_hold_places_until_they_end() {
-    let worker = built(true, Default::default(), &["--streams-per-client", "2"]);
+async fn texts_count_toward_the_client_limit_until_they_end() {
+    let worker = worker_with(true, Default::default(), &["--streams-per-client", "2"]);
     let completion = |more: Value| {
         let mut body = json!({"model": MODEL, "prompt": "x", "max_tokens": 2});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -128,7 +129,7 @@ async fn texts_hold_places_until_they_end() {
         assert_eq!(error, (400, "invalid_value".into(), Some(param.into())));
     }
     worker.gate.hold();
-    let (one, other) = (begin(&worker, json!({})).await, begin(&worker, json!({})).await);
+    let (one, other) = (create_job(&worker, json!({})).await, create_job(&worker, json!({})).await);
     for (path, body) in [
         ("/v1/jobs", job(json!({}))),
         ("/v1/completions", completion(json!({}))),

@@ -1,9 +1,9 @@
-//! Full queues, clients that leave, devices that fail, ends.
+//! Full queues, disconnected clients, failing devices, and draining.
 use llm_engine::engine::Options;
 use serde_json::{Value, json};
 use tokio_stream::StreamExt;
 
-use crate::fixture::{Ask, MODEL, Worker, built, json_request, read, worker};
+use crate::fixture::{Ask, MODEL, Worker, json_request, read, worker, worker_with};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -12,11 +12,11 @@ fn long(stream: bool) -> Value {
 }
 
 fn small() -> Worker {
-    built(true, Options { max_running: 1, max_waiting: 1, ..Options::default() }, &[])
+    worker_with(true, Options { max_running: 1, max_waiting: 1, ..Options::default() }, &[])
 }
 
 #[tokio::test]
-async fn a_full_queue_is_429_with_the_time_to_come_again() {
+async fn a_full_queue_returns_429_with_retry_after() {
     let worker = small();
     worker.gate.hold();
     let request = || json_request(COMPLETIONS, long(true).to_string().into_bytes());
@@ -25,7 +25,7 @@ async fn a_full_queue_is_429_with_the_time_to_come_again() {
     assert_eq!(full.error(), (429, "queue_full".into(), None));
     let seconds: u64 = full.headers["retry-after"].to_str().unwrap().parse().unwrap();
     assert!(seconds >= 1);
-    // Several texts are taken together or not at all.
+    // Several texts are accepted together or not at all.
     let mut two = long(false);
     two["n"] = 2.into();
     assert_eq!(worker.post(COMPLETIONS, &two).await.status, 429);
@@ -39,7 +39,7 @@ async fn a_full_queue_is_429_with_the_time_to_come_again() {
 }
 
 #[tokio::test]
-async fn more_texts_than_ever_fit_are_400() {
+async fn more_texts_than_the_queue_allows_return_400() {
     let worker = small();
     let mut three = long(false);
     three["n"] = 3.into();
@@ -47,7 +47,7 @@ async fn more_texts_than_ever_fit_are_400() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_ends_its_texts() {
+async fn disconnecting_cancels_the_texts_of_a_client() {
     let worker = worker();
     worker.gate.hold();
     for n in [1, 3] {
@@ -55,13 +55,13 @@ async fn a_client_that_leaves_ends_its_texts() {
         body["n"] = n.into();
         let request = || json_request(COMPLETIONS, body.to_string().into_bytes());
         drop(worker.send(request()).await);
-        // One who waits for the whole answer, too.
+        // A client that waits for the whole response is cancelled, too.
         let mut whole = body.clone();
         whole["stream"] = false.into();
         let waits = worker.post(COMPLETIONS, &whole);
         tokio::select! {
             biased;
-            answer = waits => panic!("answered while the model is held: {}", answer.text),
+            answer = waits => panic!("answered while the model is paused: {}", answer.text),
             () = async { while worker.served.engine.status().waiting == 0 { tokio::task::yield_now().await } } => {}
         }
     }
@@ -71,7 +71,7 @@ async fn a_client_that_leaves_ends_its_texts() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_in_mid_stream_ends_its_text() {
+async fn disconnecting_during_a_stream_cancels_its_text() {
     let worker = worker();
     let response = worker.send(json_request(COMPLETIONS, long(true).to_string().into_bytes())).await;
     let mut body = response.into_body().into_data_stream();
@@ -81,7 +81,7 @@ async fn a_client_that_leaves_in_mid_stream_ends_its_text() {
 }
 
 #[tokio::test]
-async fn a_lost_device_ends_streams_with_an_error_and_readiness() {
+async fn a_lost_device_ends_streams_and_readiness() {
     let worker = worker();
     worker.gate.hold();
     let request = || json_request(COMPLETIONS, long(true).to_string().into_bytes());
@@ -98,13 +98,13 @@ async fn a_lost_device_ends_streams_with_an_error_and_readiness() {
     assert_eq!(ready.status, 503);
     assert!(ready.text.contains("pulled out"), "{}", ready.text);
     assert_eq!(worker.get("/health").await.status, 200);
-    // What ends the process with a reason.
+    // The failure that ends the process has a reason.
     assert!(worker.lifecycle.failure().is_some_and(|why| why.contains("pulled out")));
     assert_eq!(worker.post(COMPLETIONS, &long(false)).await.error().0, 503);
 }
 
 #[tokio::test]
-async fn a_draining_worker_ends_what_runs_and_takes_nothing() {
+async fn draining_finishes_running_texts_and_rejects_requests() {
     let worker = worker();
     worker.gate.hold();
     let stream = worker.send(json_request(COMPLETIONS, long(true).to_string().into_bytes())).await;
@@ -117,7 +117,7 @@ async fn a_draining_worker_ends_what_runs_and_takes_nothing() {
 }
 
 #[tokio::test]
-async fn many_streams_at_once_have_the_texts_that_they_have_alone() {
+async fn concurrent_streams_match_single_requests() {
     let worker = worker();
     let ask = |i: usize| json!({"model": MODEL, "prompt": format!("Number {i} is"), "max_tokens": 10 + i, "temperature": 0, "stream": true});
     let text = |chunks: Vec<Value>| -> String {

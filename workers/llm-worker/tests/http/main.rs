@@ -1,4 +1,4 @@
-//! The whole surface of HTTP over a tiny random Llama on the CPU.
+//! HTTP tests of the whole API, over a tiny random Llama on the CPU.
 mod answers;
 mod errors;
 mod fixture;

@@ -1,8 +1,8 @@
-//! The page as it is sent.
+//! The chat page.
 use crate::fixture::worker;
 use crate::shared::check_page;
 
 #[tokio::test]
-async fn the_page_may_load_nothing_from_elsewhere() {
+async fn the_page_loads_nothing_from_other_origins() {
     check_page(&worker(), "function ready_words").await;
 }

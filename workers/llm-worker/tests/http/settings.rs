@@ -1,10 +1,10 @@
-//! Every sampler setting, from its row of the table: in the API, and in the documentation.
+//! Every sampler setting of the table, in the API and in the documentation.
 use llm_engine::sampling::settings::{Kind, SETTINGS, Setting};
 use serde_json::{Value, json};
 
 use crate::fixture::{Ask, MODEL, worker};
 
-/// Values that the API takes, and values that it refuses.
+/// Returns valid and invalid values of a setting.
 fn values(setting: &Setting) -> (Vec<Value>, Vec<Value>) {
     match &setting.kind {
         Kind::Number { range, .. } => {
@@ -17,7 +17,7 @@ fn values(setting: &Setting) -> (Vec<Value>, Vec<Value>) {
 }
 
 #[tokio::test]
-async fn the_api_takes_what_the_engine_takes() {
+async fn the_api_accepts_the_documented_ranges() {
     let worker = worker();
     for setting in SETTINGS {
         let (good, bad) = values(setting);
@@ -44,7 +44,7 @@ async fn the_api_takes_what_the_engine_takes() {
 }
 
 #[test]
-fn the_documentation_has_the_table() {
+fn the_documentation_contains_the_table() {
     let page = std::fs::read_to_string("../../docs/workers.md").unwrap();
     let rows: String = SETTINGS.iter().map(|setting| setting.markdown_row() + "\n").collect();
     let table = format!("| setting | must be | default | meaning |\n|---|---|---|---|\n{rows}\n");

@@ -1,4 +1,4 @@
-//! A Llama of two layers with random weights, and a tokenizer of bytes, as files.
+//! Files of a two-layer Llama with random weights and a byte-level tokenizer.
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 const HIDDEN: usize = 32;
 const INNER: usize = 64;
 const LAYERS: usize = 2;
-/// Positions of a sequence.
+/// Context length.
 pub const CONTEXT: usize = 1024;
 
-/// Pairs that become one token, so that tokens and bytes differ.
+/// Merges, so that tokens and bytes differ.
 const MERGES: [(&str, &str); 12] = [
     ("t", "h"),
     ("th", "e"),
@@ -30,7 +30,7 @@ const MERGES: [(&str, &str); 12] = [
 ];
 const SPECIAL: [&str; 4] = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"];
 
-/// Turns as Qwen writes them, and the tools before; ids of calls are refused as Mistral's templates do it.
+/// A template in Qwen's format with tools first; it rejects call ids like Mistral's templates do.
 pub const TEMPLATE: &str = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}\
     {% for message in messages %}{% if message.role == 'user' and message.content == 'raise' %}\
     {{ raise_exception('no such turn') }}{% endif %}\
@@ -39,7 +39,7 @@ pub const TEMPLATE: &str = "{% if tools %}<|im_start|>system\n{{ tools | tojson 
     {{ raise_exception('ids have nine signs') }}{% endif %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
     {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// The character that stands for a byte in vocabularies of GPT-2's kind.
+/// Returns GPT-2's character for a byte.
 fn character(byte: u8) -> char {
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..);
     match printable(byte) {
@@ -76,12 +76,12 @@ fn tokenizer() -> Value {
     })
 }
 
-/// Tokens of the vocabulary.
+/// Returns the size of the vocabulary.
 pub fn vocabulary() -> usize {
     256 + MERGES.len() + SPECIAL.len()
 }
 
-/// Writes the model; with a chat template if `chat`.
+/// Writes the model files, with a chat template if `chat`.
 pub fn write(folder: &Path, chat: bool) {
     let file = |name: &str, value: Value| std::fs::write(folder.join(name), value.to_string()).unwrap();
     let end = vocabulary() - SPECIAL.len() + 1;

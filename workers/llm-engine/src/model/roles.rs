@@ -1,50 +1,50 @@
-//! The tensors of a decoder by their roles, and what files call them.
+//! Roles of a decoder's tensors, and their names in model files.
 
 /// Role of a tensor in the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// A row for each token.
+pub enum Role {
+    /// Token embedding table.
     Embedding,
-    /// Behind the last layer.
+    /// Norm after the last layer.
     Norm,
-    /// Makes the logits.
+    /// Output projection to logits.
     Head,
-    /// Before attention.
+    /// Norm before attention.
     AttentionNorm,
-    /// Makes queries.
+    /// Query projection.
     Query,
-    /// Makes keys.
+    /// Key projection.
     Key,
-    /// Makes values.
+    /// Value projection.
     Value,
-    /// Makes all three.
+    /// Fused query, key and value projection.
     QueryKeyValue,
-    /// Norm of each head's queries.
+    /// Per-head norm of queries.
     QueryNorm,
-    /// Norm of each head's keys.
+    /// Per-head norm of keys.
     KeyNorm,
-    /// Behind attention.
+    /// Output projection of attention.
     Output,
-    /// Norm behind attention.
+    /// Norm after attention.
     AttentionPostNorm,
-    /// Before feed-forward, where norms stand only before.
+    /// Norm before the feed-forward layer, in models with pre-norms only.
     MlpNorm,
-    /// Before feed-forward, where norms stand on both sides.
+    /// Norm before the feed-forward layer, in models with pre- and post-norms.
     MlpNormBetween,
-    /// Product that the activation is applied to.
+    /// Gate projection, whose output goes through the activation.
     Gate,
-    /// Product that the activation's result is multiplied by.
+    /// Up projection, which is multiplied by the gate.
     Up,
-    /// Gate and up behind each other.
+    /// Fused gate and up projection.
     GateUp,
-    /// Back to the width of the state.
+    /// Down projection to the hidden size.
     Down,
-    /// Norm behind feed-forward.
+    /// Norm after the feed-forward layer.
     MlpPostNorm,
 }
 
-impl Part {
-    /// Its name in safetensors and in GGUF, behind that of the body or the layer.
+impl Role {
+    /// Returns its names in safetensors and in GGUF, relative to the model's or the layer's prefix.
     pub(super) fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Embedding => ("embed_tokens", "token_embd"),

@@ -1,4 +1,4 @@
-//! The bytes that each token stands for.
+//! The bytes of each token.
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -6,34 +6,34 @@ use tokenizers::Tokenizer;
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::pre_tokenizers::metaspace::PrependScheme;
 
-/// What SentencePiece writes for a space.
+/// SentencePiece's substitute for a space.
 const SPACE: &str = "\u{2581}";
 
-/// How a tokenizer's decoder makes bytes of a token.
+/// Encoding of bytes in the text of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Coding {
-    /// Each character stands for a byte, as in GPT-2.
+enum ByteEncoding {
+    /// Byte-level: each character represents a byte, as in GPT-2.
     Bytes,
-    /// As they are, but for [`SPACE`] and bytes written `<0x41>`.
+    /// SentencePiece: plain text, except for [`SPACE`] and bytes written as `<0x41>`.
     SentencePiece,
-    /// Words, with spaces between.
+    /// Words that are separated by spaces.
     Words,
 }
 
 /// The bytes of all tokens of a vocabulary.
 #[derive(Debug)]
-pub(super) struct Pieces {
+pub(super) struct TokenBytes {
     bytes: Vec<u8>,
-    /// Of each token; empty for numbers that are no token.
+    /// Byte range of each token; empty for unused ids.
     ranges: Vec<Range<u32>>,
     special: Vec<bool>,
-    /// A space at the start of a text is not part of it: the tokenizer put it there.
+    /// If true, decoding drops a space at the start of a text, which the tokenizer inserted.
     drops_first_space: bool,
 }
 
-impl Pieces {
+impl TokenBytes {
     pub(super) fn of(tokenizer: &Tokenizer) -> Self {
-        let (coding, drops_first_space) = coding(tokenizer.get_decoder());
+        let (encoding, drops_first_space) = encoding(tokenizer.get_decoder());
         let vocabulary = tokenizer.get_vocab(true);
         let added = tokenizer.get_added_tokens_decoder();
         let width = vocabulary.values().max().map_or(0, |last| *last as usize + 1);
@@ -42,52 +42,52 @@ impl Pieces {
         for (text, id) in &vocabulary {
             texts[*id as usize] = Some(text);
         }
-        let mut pieces =
+        let mut tokens =
             Self { bytes: Vec::new(), ranges: Vec::new(), special: vec![false; width], drops_first_space };
         for (id, text) in (0u32..).zip(texts) {
-            let start = pieces.bytes.len() as u32;
+            let start = tokens.bytes.len() as u32;
             let added = added.get(&id);
             if let Some(special) = added.filter(|added| added.special) {
-                pieces.special[id as usize] = true;
-                pieces.bytes.extend_from_slice(special.content.as_bytes());
+                tokens.special[id as usize] = true;
+                tokens.bytes.extend_from_slice(special.content.as_bytes());
             } else if let Some(text) = added.map(|added| added.content.as_str()).or(text) {
-                pieces.extend(text, coding, &byte_of);
+                tokens.extend(text, encoding, &byte_of);
             }
-            pieces.ranges.push(start..pieces.bytes.len() as u32);
+            tokens.ranges.push(start..tokens.bytes.len() as u32);
         }
-        pieces
+        tokens
     }
 
-    fn extend(&mut self, text: &str, coding: Coding, byte_of: &HashMap<char, u8>) {
-        match coding {
-            Coding::Bytes => {
+    fn extend(&mut self, text: &str, encoding: ByteEncoding, byte_of: &HashMap<char, u8>) {
+        match encoding {
+            ByteEncoding::Bytes => {
                 let bytes: Option<Vec<u8>> = text.chars().map(|c| byte_of.get(&c).copied()).collect();
                 self.bytes.extend(bytes.unwrap_or_else(|| text.into()));
             }
-            Coding::SentencePiece => match byte_written(text) {
+            ByteEncoding::SentencePiece => match parse_byte(text) {
                 Some(byte) => self.bytes.push(byte),
                 None => self.bytes.extend(text.replace(SPACE, " ").into_bytes()),
             },
-            Coding::Words => {
+            ByteEncoding::Words => {
                 self.bytes.push(b' ');
                 self.bytes.extend_from_slice(text.as_bytes());
             }
         }
     }
 
-    /// How many numbers tokens have, those between that are none among them.
+    /// Returns the number of token ids, including unused ones.
     pub(super) fn count(&self) -> usize {
         self.ranges.len()
     }
 
-    /// The bytes of a token, special ones too; none if there is no such token.
+    /// Returns the bytes of a token, including special tokens; `None` if there is no such token.
     pub(super) fn bytes(&self, token: u32) -> Option<&[u8]> {
         let range = self.ranges.get(token as usize)?;
         self.bytes.get(range.start as usize..range.end as usize)
     }
 
-    /// What a token adds to a text: nothing if it is special, or none.
-    pub(super) fn shown(&self, token: u32) -> &[u8] {
+    /// Returns the bytes that a token adds to a text: none for special and unknown tokens.
+    pub(super) fn visible_bytes(&self, token: u32) -> &[u8] {
         if self.is_special(token) { &[] } else { self.bytes(token).unwrap_or_default() }
     }
 
@@ -100,34 +100,34 @@ impl Pieces {
     }
 }
 
-fn coding(decoder: Option<&DecoderWrapper>) -> (Coding, bool) {
+fn encoding(decoder: Option<&DecoderWrapper>) -> (ByteEncoding, bool) {
     match decoder {
-        None => (Coding::Words, true),
-        Some(DecoderWrapper::ByteLevel(_)) => (Coding::Bytes, false),
+        None => (ByteEncoding::Words, true),
+        Some(DecoderWrapper::ByteLevel(_)) => (ByteEncoding::Bytes, false),
         Some(DecoderWrapper::Metaspace(space)) => {
-            (Coding::SentencePiece, space.get_prepend_scheme() != PrependScheme::Never)
+            (ByteEncoding::SentencePiece, space.get_prepend_scheme() != PrependScheme::Never)
         }
         Some(DecoderWrapper::Strip(strip)) => {
-            (Coding::SentencePiece, strip.content == ' ' && strip.start > 0)
+            (ByteEncoding::SentencePiece, strip.content == ' ' && strip.start > 0)
         }
         Some(DecoderWrapper::Sequence(sequence)) => {
-            let parts = sequence.get_decoders().iter().map(|decoder| coding(Some(decoder)));
-            let all = (Coding::SentencePiece, false);
-            parts.fold(all, |(coding, drops), (part, drop)| {
-                (if part == Coding::Bytes { part } else { coding }, drops || drop)
+            let parts = sequence.get_decoders().iter().map(|decoder| encoding(Some(decoder)));
+            let all = (ByteEncoding::SentencePiece, false);
+            parts.fold(all, |(encoding, drops), (part, drop)| {
+                (if part == ByteEncoding::Bytes { part } else { encoding }, drops || drop)
             })
         }
-        Some(_) => (Coding::SentencePiece, false),
+        Some(_) => (ByteEncoding::SentencePiece, false),
     }
 }
 
-/// The byte of `<0x41>`.
-fn byte_written(text: &str) -> Option<u8> {
+/// Parses a byte written as `<0x41>`.
+fn parse_byte(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// The characters that GPT-2's vocabularies write bytes with: printable ones as they are, the others from 256 on.
+/// Returns GPT-2's characters for bytes: printable bytes represent themselves, the others start at U+0100.
 fn byte_characters() -> impl Iterator<Item = (char, u8)> {
     let printable = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let others = (0u8..=255).filter(move |byte| !printable(byte));

@@ -1,4 +1,4 @@
-//! Tokenizers as GGUF's metadata describe them: `llama`, pieces with scores, and `gpt2`, merges of bytes.
+//! Tokenizers from GGUF metadata: `llama` (SentencePiece scores) and `gpt2` (byte-level BPE).
 use std::cmp::Reverse;
 
 use anyhow::{Context, Error, Result, bail, ensure};
@@ -17,7 +17,7 @@ use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 
 use super::gguf_metadata::Metadata;
 
-/// What stands for a space in SentencePiece.
+/// SentencePiece's substitute for a space.
 const SPACE: &str = "\u{2581}";
 /// Values of `tokenizer.ggml.token_type`.
 const NORMAL: i64 = 1;
@@ -25,80 +25,81 @@ const UNKNOWN: i64 = 2;
 const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 
-/// How a text is cut before its bytes are merged.
-struct Cut {
-    /// What `tokenizer.ggml.pre` calls it.
+/// Pre-tokenizer: splits a text before byte-level merges.
+struct Splitter {
+    /// Names in `tokenizer.ggml.pre`.
     names: &'static [&'static str],
     patterns: &'static [&'static str],
-    /// A piece that is a token is not merged otherwise.
-    whole_first: bool,
-    /// A text starts with a token, unless the file says otherwise.
+    /// If true, a split that is itself a token is not merged (`ignore_merges`).
+    ignore_merges: bool,
+    /// If true, a text starts with the BOS token unless the file says otherwise.
     bos: bool,
-    /// Letters with marks are joined first.
-    composes: bool,
+    /// If true, the text is normalized to NFC first.
+    nfc: bool,
 }
 
 const DIGITS: &str = r"\p{N}";
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-/// That of GPT-4: numbers of three digits.
+/// GPT-4's pattern: numbers are split into groups of three digits.
 const GPT4: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// The same with single digits.
+/// Like [`GPT4`], with single digits.
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Words end where a small letter meets a capital.
+/// Words also end between a lowercase and an uppercase letter.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// That of GPT-4o: as [`TEKKEN`], with numbers of three digits and what is behind an apostrophe.
+/// GPT-4o's pattern: like [`TEKKEN`], with groups of three digits and with contractions as part of the word.
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// What to do where a tokenizer is not known.
-const ADVICE: &str = "serve the model's folder of safetensors in its place, which has a tokenizer.json";
+/// Remedy for unsupported tokenizers.
+const REMEDY: &str = "use the model's folder of safetensors instead, which has a tokenizer.json";
 
-const CUTS: [Cut; 7] = [
-    Cut {
+const SPLITTERS: [Splitter; 7] = [
+    Splitter {
         names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2"],
         patterns: &[GPT4],
-        whole_first: true,
+        ignore_merges: true,
         bos: true,
-        composes: false,
+        nfc: false,
     },
-    Cut { names: &["smaug-bpe", "dbrx"], patterns: &[GPT4], whole_first: false, bos: false, composes: false },
-    Cut {
+    Splitter {
+        names: &["smaug-bpe", "dbrx"],
+        patterns: &[GPT4],
+        ignore_merges: false,
+        bos: false,
+        nfc: false,
+    },
+    Splitter {
         names: &["qwen2", "deepseek-r1-qwen"],
         patterns: &[QWEN2],
-        whole_first: false,
+        ignore_merges: false,
         bos: false,
-        composes: true,
+        nfc: true,
     },
-    Cut { names: &["tekken"], patterns: &[TEKKEN], whole_first: true, bos: true, composes: false },
-    Cut { names: &["gpt-4o"], patterns: &[GPT4O], whole_first: false, bos: false, composes: false },
-    Cut {
+    Splitter { names: &["tekken"], patterns: &[TEKKEN], ignore_merges: true, bos: true, nfc: false },
+    Splitter { names: &["gpt-4o"], patterns: &[GPT4O], ignore_merges: false, bos: false, nfc: false },
+    Splitter {
         names: &["smollm", "starcoder", "refact", "command-r", "codeshell"],
         patterns: &[DIGITS, GPT2],
-        whole_first: false,
+        ignore_merges: false,
         bos: false,
-        composes: false,
+        nfc: false,
     },
-    Cut {
+    Splitter {
         names: &["gpt-2", "gpt2", "default", "phi-2", "olmo", "mpt", "jina-en", "jina-es", "jina-de"],
         patterns: &[GPT2],
-        whole_first: false,
+        ignore_merges: false,
         bos: false,
-        composes: false,
+        nfc: false,
     },
 ];
 
-/// `special` are tokens that are no text, whatever the file says.
+/// Builds the tokenizer. Tokens in `special` are treated as control tokens, whatever their declared type.
 ///
 /// # Errors
-/// Where a key is missing or has a value that is not known.
+/// Returns an error if a key is missing or has an unsupported value.
 pub(super) fn tokenizer(metadata: &Metadata, special: &[&str]) -> Result<Tokenizer> {
     let tokens = metadata.texts("tokens")?;
     let mut types = metadata.numbers("token_type")?;
-    ensure!(
-        tokens.len() == types.len(),
-        "{} tokens and {} types do not fit together",
-        tokens.len(),
-        types.len()
-    );
+    ensure!(tokens.len() == types.len(), "{} tokens and {} types do not match", tokens.len(), types.len());
     for (token, kind) in tokens.iter().zip(&mut types) {
         if special.contains(&token.as_str()) {
             *kind = CONTROL;
@@ -106,24 +107,19 @@ pub(super) fn tokenizer(metadata: &Metadata, special: &[&str]) -> Result<Tokeniz
     }
     let (mut tokenizer, bos) = match metadata.name("model") {
         Some("llama") => (sentence_piece(metadata, &tokens, &types)?, true),
-        Some("gpt2") => byte_merges(metadata, &tokens, &types)?,
-        kind => bail!("the tokenizer is of the kind {kind:?}; known are llama and gpt2: {ADVICE}"),
+        Some("gpt2") => byte_level_bpe(metadata, &tokens, &types)?,
+        kind => bail!("the tokenizer type {kind:?} is not known; known are llama and gpt2: {REMEDY}"),
     };
     add_tokens(&mut tokenizer, &tokens, &types)?;
-    frame(&mut tokenizer, metadata, &tokens, bos)?;
+    add_bos_eos(&mut tokenizer, metadata, &tokens, bos)?;
     Ok(tokenizer)
 }
 
-/// Joins the pair of neighbours first whose whole has the highest score, as SentencePiece does.
+/// Builds a SentencePiece tokenizer: the adjacent pair with the highest score is merged first.
 fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<Tokenizer> {
     let scores = metadata.scores("scores")?;
-    ensure!(
-        tokens.len() == scores.len(),
-        "{} tokens and {} scores do not fit together",
-        tokens.len(),
-        scores.len()
-    );
-    let vocabulary = numbered(tokens);
+    ensure!(tokens.len() == scores.len(), "{} tokens and {} scores do not match", tokens.len(), scores.len());
+    let vocabulary = vocabulary_of(tokens);
     let mut merges = Vec::new();
     for (id, token) in tokens.iter().enumerate().filter(|(id, _)| types[*id] == NORMAL) {
         for (middle, _) in token.char_indices().skip(1) {
@@ -137,7 +133,7 @@ fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Resu
     let merges = merges.into_iter().map(|(_, left, right)| (left, right)).collect();
 
     let builder = BPE::builder().vocab_and_merges(vocabulary, merges).byte_fallback(true).fuse_unk(true);
-    let mut tokenizer = built(builder, tokens, types)?;
+    let mut tokenizer = build(builder, tokens, types)?;
 
     let spaces = Replace::new(" ", SPACE).map_err(Error::msg)?.into();
     let back = Replace::new(SPACE, " ").map_err(Error::msg)?.into();
@@ -152,23 +148,23 @@ fn sentence_piece(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Resu
     Ok(tokenizer)
 }
 
-/// Merges bytes within the pieces that a text is cut into, as GPT-2 does; and whether texts start with a token.
-fn byte_merges(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<(Tokenizer, bool)> {
+/// Builds a byte-level BPE tokenizer. Also returns whether texts start with the BOS token by default.
+fn byte_level_bpe(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<(Tokenizer, bool)> {
     let pre = metadata.name("pre").unwrap_or("default");
-    let cut = CUTS.iter().find(|cut| cut.names.contains(&pre));
-    let unknown = || format!("the tokenizer cuts texts as {pre:?}, which is not known here: {ADVICE}");
-    let cut = cut.with_context(unknown)?;
+    let splitter = SPLITTERS.iter().find(|splitter| splitter.names.contains(&pre));
+    let unknown = || format!("the pre-tokenizer {pre:?} is not known: {REMEDY}");
+    let splitter = splitter.with_context(unknown)?;
     let merges = metadata.texts("merges")?.into_iter().map(|merge| match merge.split_once(' ') {
         Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
-        None => bail!("the merge {merge:?} is no pair"),
+        None => bail!("the merge {merge:?} is not a pair of tokens"),
     });
-    let builder = BPE::builder().vocab_and_merges(numbered(tokens), merges.collect::<Result<Vec<_>>>()?);
-    let mut tokenizer = built(builder.ignore_merges(cut.whole_first), tokens, types)?;
-    if cut.composes {
+    let builder = BPE::builder().vocab_and_merges(vocabulary_of(tokens), merges.collect::<Result<Vec<_>>>()?);
+    let mut tokenizer = build(builder.ignore_merges(splitter.ignore_merges), tokens, types)?;
+    if splitter.nfc {
         tokenizer.with_normalizer(Some(NFC)).map_err(Error::msg)?;
     }
     let mut steps: Vec<PreTokenizerWrapper> = Vec::new();
-    for pattern in cut.patterns {
+    for pattern in splitter.patterns {
         let pattern = SplitPattern::Regex((*pattern).into());
         let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(Error::msg)?;
         steps.push(split.into());
@@ -176,11 +172,11 @@ fn byte_merges(metadata: &Metadata, tokens: &[String], types: &[i64]) -> Result<
     steps.push(ByteLevel::new(false, true, false).into());
     tokenizer.with_pre_tokenizer(Some(PreTokenizers::new(steps)));
     tokenizer.with_decoder(Some(ByteLevel::new(false, true, false)));
-    Ok((tokenizer, cut.bos))
+    Ok((tokenizer, splitter.bos))
 }
 
-/// With the token for what no other is, if there is one.
-fn built(builder: BpeBuilder, tokens: &[String], types: &[i64]) -> Result<Tokenizer> {
+/// Builds the tokenizer, with its unknown token if there is one.
+fn build(builder: BpeBuilder, tokens: &[String], types: &[i64]) -> Result<Tokenizer> {
     let unknown = types.iter().position(|kind| *kind == UNKNOWN);
     let builder = match unknown {
         Some(unknown) => builder.unk_token(tokens[unknown].clone()),
@@ -189,13 +185,13 @@ fn built(builder: BpeBuilder, tokens: &[String], types: &[i64]) -> Result<Tokeni
     Ok(Tokenizer::new(builder.build().map_err(Error::msg)?))
 }
 
-fn numbered(tokens: &[String]) -> Vocab {
+fn vocabulary_of(tokens: &[String]) -> Vocab {
     (0u32..).zip(tokens).map(|(id, token)| (token.clone(), id)).collect()
 }
 
-/// Tokens that are found in a text before it is cut.
+/// Adds the tokens that are matched before the text is split.
 fn add_tokens(tokenizer: &mut Tokenizer, tokens: &[String], types: &[i64]) -> Result<()> {
-    // Longer ones first, so that none is taken for the start of another.
+    // Longest first, so that no token matches a prefix of another.
     let mut added: Vec<(&String, &i64)> = tokens.iter().zip(types).collect();
     added.sort_by_key(|(token, _)| Reverse(token.len()));
     let of = |kinds: &[i64], special: bool| -> Vec<AddedToken> {
@@ -207,8 +203,8 @@ fn add_tokens(tokenizer: &mut Tokenizer, tokens: &[String], types: &[i64]) -> Re
     Ok(())
 }
 
-/// The tokens around each text.
-fn frame(tokenizer: &mut Tokenizer, metadata: &Metadata, tokens: &[String], bos: bool) -> Result<()> {
+/// Adds the BOS and EOS tokens around each text.
+fn add_bos_eos(tokenizer: &mut Tokenizer, metadata: &Metadata, tokens: &[String], bos: bool) -> Result<()> {
     let token = |add: &str, default: bool, key: &str| -> Option<(String, u32)> {
         let id = metadata.token(key).filter(|_| metadata.flag(add).unwrap_or(default))?;
         Some((tokens.get(id as usize)?.clone(), id))
