@@ -10,7 +10,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -129,6 +129,14 @@ fn run(arguments: &Arguments) -> Result<bool> {
     Ok(ok)
 }
 
+/// Waits for all clients and returns the first failure.
+fn join(clients: Vec<ScopedJoinHandle<'_, Result<()>>>) -> Result<()> {
+    clients.into_iter().try_for_each(|client| match client.join() {
+        Ok(outcome) => outcome,
+        Err(_) => bail!("a client panicked"),
+    })
+}
+
 impl Load<'_> {
     fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.arguments.address)
@@ -158,11 +166,7 @@ impl Load<'_> {
                     }
                 })
             });
-            let clients: Vec<_> = clients.collect();
-            clients.into_iter().try_for_each(|client| match client.join() {
-                Ok(outcome) => outcome,
-                Err(_) => bail!("a client panicked"),
-            })
+            join(clients.collect())
         })
     }
 
@@ -179,10 +183,7 @@ impl Load<'_> {
                 clients.push(scope.spawn(move || self.stream(&mut client)));
                 next += Duration::from_secs_f64(-(1.0 - random.random::<f64>()).ln() / rate);
             }
-            clients.into_iter().try_for_each(|client| match client.join() {
-                Ok(outcome) => outcome,
-                Err(_) => bail!("a client panicked"),
-            })
+            join(clients)
         })
     }
 
