@@ -97,7 +97,7 @@ impl AddressSpace {
     /// Describes an access outside every range: the kind of error, and the nearest or freed allocation.
     pub fn outside(&self, address: u64, bytes: u64) -> (&'static str, String) {
         match self.freed_at(address) {
-            // An access that begins in live memory and leaves it is out of bounds, whatever was there before.
+            // An access that leaves live memory is out of bounds, even if it continues into freed memory.
             Some(freed) if self.find(address).is_none() => ("use after free", freed_text(freed, address)),
             _ => ("out of bounds", nearest_text(self.nearest(address), address, bytes)),
         }

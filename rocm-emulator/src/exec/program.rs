@@ -183,7 +183,7 @@ struct StepCounts {
 
 const NO_STEP: u32 = u32::MAX;
 
-/// How control leaves an instruction.
+/// Control flow after an instruction.
 enum Flow {
     Next,
     Branch(usize),

@@ -5,7 +5,7 @@ use crate::isa::{DecodeError, Encoding, Inst, Operand, Sdwa, SdwaSelect, SdwaUnu
 use std::collections::{BTreeMap, HashSet};
 use std::sync::LazyLock;
 
-/// gfx9 has no `_nc_` additions, and reads accumulation registers with instructions of their own. gfx942's
+/// gfx9 has no `_nc_` additions, and has separate instructions to read accumulation registers. gfx942's
 /// 8-bit floats differ from gfx12's (`fnuz`), and its loads to LDS are plain loads with an LDS bit. Clocks
 /// map to gfx11's messages, which return a constant time; waits and cache operations become no-ops.
 const GFX9_NAMES: &str = "

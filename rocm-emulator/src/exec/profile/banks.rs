@@ -1,7 +1,7 @@
 //! Bank conflicts of LDS, which has 32 banks of 4 bytes and serves one dword of each bank per cycle.
 //!
 //! An access is split into steps of at most 32 dwords, in lane order: 32 lanes of up to 4 bytes, 16 of 8, 8
-//! of more. A step takes one cycle per different dword of its busiest bank; those after the first are conflicts.
+//! of more. A step takes one cycle per different dword of its busiest bank. All but the first are conflicts.
 use crate::exec::memory::Accesses;
 
 const BANKS: usize = 32;

@@ -51,7 +51,7 @@ fn fmas<P: Operation, S: Operation, const W: usize>(operands: &Operands, wave: &
 }
 
 /// Defines v_div_scale of a float type, which returns the source scaled for num/den, and whether the quotient
-/// must be unscaled. `$step` is the scale's exponent. Beyond the limits `$large` (difference of exponents) and
+/// must be unscaled. `$step` is the scale's exponent. Beyond the limits `$large` (exponent difference) and
 /// `$small` (numerator's exponent), the division's steps would overflow or lose bits.
 macro_rules! scale {
     ($name:ident: $float:ident, fraction $fraction:literal, bias $bias:literal,

@@ -1,6 +1,6 @@
 //! Vector ALU instructions: VOP1, VOP2, VOP3, VOP3SD, VOPC, VOP3P and VOPD, with DPP and SDWA.
 //!
-//! [`prepare`] resolves an instruction once: operands to register numbers and constant bits, the mnemonic to a
+//! [`prepare`] resolves an instruction once: operands to register numbers and constants, the mnemonic to a
 //! function compiled for this host. [`VectorStep`]'s `run` is then one indirect call for all lanes.
 //!
 //! The tables in [`float32`], [`integer`] and others define each instruction in one line. [`kind`] interprets
