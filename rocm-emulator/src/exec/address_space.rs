@@ -1,4 +1,4 @@
-//! Which host memory a launch may touch. A device address is a host address.
+//! Memory ranges that a launch may access. A device address is a host address.
 use super::report::{freed_text, nearest_text};
 use super::{FreedRange, FreedRanges, Missing, RangeHistories, RangeHistory};
 use std::sync::Arc;
@@ -8,12 +8,12 @@ pub const SHARED_APERTURE: u64 = 0x0001_0000_0000_0000;
 /// Flat addresses from here to +4 GiB are the lane's private memory.
 pub const PRIVATE_APERTURE: u64 = 0x0002_0000_0000_0000;
 
-/// One live piece of device-visible memory.
+/// One live range of device-visible memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// First address.
     pub base: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub len: u64,
     /// False for code and constant data.
     pub writable: bool,
@@ -25,7 +25,7 @@ impl Range {
         self.base.saturating_add(self.len)
     }
 
-    /// Whether `bytes` bytes from `address` on lie wholly inside.
+    /// Returns true if the `bytes` bytes from `address` on lie entirely in this range.
     #[inline(always)]
     pub fn holds(&self, address: u64, bytes: u64) -> bool {
         address >= self.base && address - self.base <= self.len && bytes <= self.len - (address - self.base)
@@ -36,51 +36,51 @@ impl Range {
 #[derive(Clone, Debug, Default)]
 pub struct AddressSpace {
     ranges: Vec<Range>,
-    /// For messages.
+    /// Recently freed ranges, named in error messages.
     freed: Option<Arc<FreedRanges>>,
-    /// For checks; what is not there has been written by the host.
+    /// Write histories for the checks. Ranges without one count as written by the host.
     histories: RangeHistories,
 }
 
 impl AddressSpace {
-    /// Takes the ranges in any order; empty ones are dropped.
+    /// Builds an address space from ranges in any order; empty ranges are dropped.
     ///
     /// # Safety
-    /// Until the last launch that uses this value has returned, every range must be mapped host memory
-    /// (readable, and writable where it says so), and the host must not hold references to its contents:
-    /// kernels read and write it from several threads.
+    /// Until the last launch that uses this value has returned, every range must be mapped host memory:
+    /// readable, and writable if `writable` is set. The host must not hold references to its contents,
+    /// because kernels read and write them from several threads.
     pub unsafe fn from_ranges(mut ranges: Vec<Range>) -> Self {
         ranges.retain(|range| range.len > 0);
         ranges.sort_unstable_by_key(|range| range.base);
         Self { ranges, freed: None, histories: RangeHistories::new() }
     }
 
-    /// Names accesses to what was freed.
+    /// Adds the freed ranges, so that a use after free is reported as such.
     pub fn with_freed(mut self, freed: Arc<FreedRanges>) -> Self {
         self.freed = Some(freed);
         self
     }
 
-    /// Says what checks have to know of ranges.
+    /// Adds the ranges' histories, which the checks need.
     pub fn with_histories(mut self, mut histories: RangeHistories) -> Self {
         histories.sort_unstable_by_key(|(base, _)| *base);
         self.histories = histories;
         self
     }
 
-    /// What is known of the range that begins at `base`.
+    /// Returns the history of the range that begins at `base`, if there is one.
     pub fn history(&self, base: u64) -> Option<&RangeHistory> {
         let index = self.histories.binary_search_by_key(&base, |(base, _)| *base).ok()?;
         Some(&self.histories[index].1)
     }
 
-    /// What nothing has written of a live piece of memory, as far as is known.
+    /// Returns the unwritten bytes of a live range; `None` if all are written or nothing is recorded.
     pub fn missing(&self, address: u64, bytes: u64) -> Option<Missing> {
         let range = self.find(address)?;
         self.history(range.base)?.written.as_ref()?.missing(address - range.base, bytes)
     }
 
-    /// Says that the host writes a live piece of memory.
+    /// Records that the host writes a live range of memory.
     pub fn note_written(&self, address: u64, bytes: u64) {
         if let Some(range) = self.find(address)
             && let Some(written) = self.history(range.base).and_then(|history| history.written.as_ref())
@@ -89,33 +89,33 @@ impl AddressSpace {
         }
     }
 
-    /// The freed allocation that was at `address`, as far as is known.
+    /// Returns the freed allocation that contained `address`, if it is still recorded.
     pub fn freed_at(&self, address: u64) -> Option<FreedRange> {
         self.freed.as_ref()?.find(address)
     }
 
-    /// What is wrong with an access that no range holds, and what lies there.
+    /// Describes an access outside every range: the kind of error, and the nearest or freed allocation.
     pub fn outside(&self, address: u64, bytes: u64) -> (&'static str, String) {
         match self.freed_at(address) {
-            // An access that begins in live memory and leaves it is out of bounds, whatever was there before.
+            // An access that leaves live memory is out of bounds, even if it continues into freed memory.
             Some(freed) if self.find(address).is_none() => ("use after free", freed_text(freed, address)),
             _ => ("out of bounds", nearest_text(self.nearest(address), address, bytes)),
         }
     }
 
-    /// The ranges by address.
+    /// Ranges, sorted by address.
     pub fn ranges(&self) -> &[Range] {
         &self.ranges
     }
 
-    /// The range that holds the byte at `address`.
+    /// Returns the range that contains the byte at `address`.
     pub fn find(&self, address: u64) -> Option<Range> {
         let after = self.ranges.partition_point(|range| range.base <= address);
         let range = *self.ranges.get(after.checked_sub(1)?)?;
         range.holds(address, 1).then_some(range)
     }
 
-    /// The range that starts or ends closest to `address`, for error messages.
+    /// Returns the range that starts or ends closest to `address`, for error messages.
     pub fn nearest(&self, address: u64) -> Option<Range> {
         let after = self.ranges.partition_point(|range| range.base <= address);
         let below = after.checked_sub(1).and_then(|i| self.ranges.get(i));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_by_address() {
+    fn find_returns_the_range_that_contains_the_address() {
         let space = space();
         assert_eq!(space.ranges().len(), 2);
         assert_eq!(space.find(100).map(|r| r.base), Some(100));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn nearest_is_by_distance() {
+    fn nearest_returns_the_closest_range() {
         let space = space();
         assert_eq!(space.nearest(0).map(|r| r.base), Some(100));
         assert_eq!(space.nearest(160).map(|r| r.base), Some(100));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_must_fit_wholly() {
+    fn an_access_must_lie_entirely_in_its_range() {
         let range = Range { base: 100, len: 8, writable: true };
         assert!(range.holds(100, 8));
         assert!(!range.holds(101, 8));

@@ -1,14 +1,14 @@
-//! What a launch executed: repeatable to the digit.
+//! Counters of executed instructions, workgroups and bytes. They are exactly reproducible.
 use super::Profile;
 
-/// Sums over all waves of a launch, or of many launches (`+=`).
+/// Sums over all waves of one launch, or of several launches (`+=`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Kernel launches.
     pub launches: u64,
-    /// Workgroups that ran to their end.
+    /// Workgroups that completed.
     pub workgroups: u64,
-    /// Waves that ran to their end.
+    /// Waves that completed.
     pub waves: u64,
     /// Wave instructions on vector registers.
     pub vector: u64,
@@ -22,18 +22,18 @@ pub struct Counters {
     pub lds: u64,
     /// Private (scratch) accesses.
     pub scratch: u64,
-    /// Branches, calls, barriers and ends. Waits, hints and no-ops are not counted anywhere.
+    /// Branches, calls, barriers and program ends. Waits, hints and no-ops are not counted anywhere.
     pub flow: u64,
     /// Bytes that lanes and scalar loads read from global memory.
     pub bytes_loaded: u64,
-    /// Bytes that lanes wrote to global memory; an atomic counts on both sides.
+    /// Bytes that lanes wrote to global memory; an atomic counts as both loaded and stored.
     pub bytes_stored: u64,
-    /// What is counted only if it is asked for; zeros otherwise.
+    /// Profile; all zeros unless [`Instrumentation::profile`](super::Instrumentation::profile) is set.
     pub profile: Profile,
 }
 
 impl Counters {
-    /// All wave instructions.
+    /// Returns the number of all wave instructions.
     pub fn instructions(&self) -> u64 {
         self.vector
             + self.scalar

@@ -1,14 +1,14 @@
-//! What stops a launch, and where.
+//! Faults that stop a launch: their kind, and the instruction and work-item that caused them.
 use super::{FreedRange, Range};
 
-/// How memory was touched.
+/// Kind of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// A read.
     Load,
     /// A write.
     Store,
-    /// A read and a write that nothing comes between.
+    /// An atomic read-modify-write.
     Atomic,
 }
 
@@ -22,42 +22,42 @@ impl std::fmt::Display for Access {
     }
 }
 
-/// The first thing that went wrong in a launch. Its text is a report of several lines.
+/// The first fault of a launch. Its `Display` text is a report of several lines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
-    /// The kernel's name.
+    /// Name of the kernel.
     pub kernel: String,
-    /// Address of the instruction, as an offset into the program's text.
+    /// Offset of the instruction in the program's text, in bytes.
     pub pc: u64,
-    /// The instruction and its work-items.
+    /// Details of the instruction and its work-items.
     pub site: Box<Site>,
-    /// The workgroup's coordinates in the grid.
+    /// Coordinates of the workgroup in the grid.
     pub workgroup: [u32; 3],
-    /// The wave in its workgroup.
+    /// Index of the wave in its workgroup.
     pub wave: u32,
-    /// What happened.
+    /// Kind of the fault.
     pub kind: FaultKind,
 }
 
 impl std::error::Error for Fault {}
 
-/// What a report says about the instruction and the work-items that executed it.
+/// The instruction of a fault and the work-items that executed it, for the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Site {
-    /// The instruction as LLVM prints it; empty where none was reached.
+    /// Instruction as LLVM prints it; empty if none was reached.
     pub instruction: String,
-    /// The instructions around it: offsets into the text, and what LLVM prints.
+    /// Surrounding instructions: offsets in the text, and LLVM's notation.
     pub listing: Vec<(u64, String)>,
-    /// The kernel's first instruction, as an offset into the text.
+    /// Offset of the kernel's first instruction in the text.
     pub entry: u64,
-    /// Work-items of a workgroup in x, y, z.
+    /// Work-items per workgroup in x, y, z.
     pub block: [u32; 3],
-    /// Lanes of a wave.
+    /// Lanes per wave.
     pub lanes: u32,
 }
 
 impl Site {
-    /// The coordinates of a lane's work-item in its workgroup.
+    /// Returns the coordinates of a lane's work-item in its workgroup.
     pub fn work_item(&self, wave: u32, lane: u32) -> [u32; 3] {
         let [x, y, _] = self.block.map(|size| size.max(1));
         let index = wave * self.lanes + lane;
@@ -65,19 +65,19 @@ impl Site {
     }
 }
 
-/// Where an access went.
+/// Location of an access.
 #[allow(missing_docs, reason = "each variant says what its fields are")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// An address, and the allocation nearest to it.
+pub enum Location {
+    /// An address, and the nearest allocation.
     Global { address: u64, nearest: Option<Range> },
-    /// An offset into the workgroup's LDS, and how much the workgroup has.
+    /// An offset into the workgroup's LDS, and the LDS size.
     Lds { offset: u64, size: u32 },
-    /// An offset into the lane's private memory, and how much a lane has.
+    /// An offset into the lane's private memory, and the size of that memory.
     Private { offset: u64, size: u32 },
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Location {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         match self {
             Self::Global { address, .. } => write!(f, "0x{address:x}"),
@@ -87,23 +87,23 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// The earlier one of two accesses that nothing orders.
+/// The earlier of two unordered accesses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EarlierAccess {
-    /// How it touched the memory.
+    /// Kind of the access.
     pub access: Access,
-    /// As in [`Fault`].
+    /// Offset of the instruction in the program's text, in bytes.
     pub pc: u64,
-    /// As LLVM prints it.
+    /// Instruction as LLVM prints it.
     pub instruction: String,
-    /// As in [`Fault`].
+    /// Coordinates of the workgroup in the grid.
     pub workgroup: [u32; 3],
-    /// As in [`Fault`].
+    /// Index of the wave in its workgroup.
     pub wave: u32,
-    /// The lane of the wave.
+    /// Lane of the wave.
     pub lane: u32,
-    /// Whether its workgroup is another one.
-    pub elsewhere: bool,
+    /// Set if the access was by another workgroup than the present one.
+    pub other_workgroup: bool,
 }
 
 /// Kinds of faults.
@@ -122,26 +122,26 @@ pub enum FaultKind {
     LdsOutOfBounds { access: Access, lane: u32, address: u64, bytes: u32, size: u32 },
     #[error("out of bounds: {access} of {} at private offset {address}", Bytes(*.bytes))]
     PrivateOutOfBounds { access: Access, lane: u32, address: u64, bytes: u32, size: u32 },
-    #[error("misaligned: {access} of {} at {place}", Bytes(*.bytes))]
-    Misaligned { access: Access, lane: u32, bytes: u32, place: Place },
-    /// `unset` of the bytes, from byte `first` on.
+    #[error("misaligned: {access} of {} at {location}", Bytes(*.bytes))]
+    Misaligned { access: Access, lane: u32, bytes: u32, location: Location },
+    /// `unset` of the bytes are unwritten, the first of them at byte `first`.
     #[error(
-        "uninitialised memory: {access} of {} at {place}, {}",
+        "uninitialised memory: {access} of {} at {location}, {}",
         Bytes(*.bytes), unwritten(*.bytes, *.first, *.unset)
     )]
-    Uninitialised { access: Access, lane: u32, bytes: u32, first: u32, unset: u32, place: Place },
+    Uninitialised { access: Access, lane: u32, bytes: u32, first: u32, unset: u32, location: Location },
     #[error(
-        "data race: {access} of {} at {place}, and nothing orders it with the {} of another {}",
-        Bytes(*.bytes), .earlier.access, if .earlier.elsewhere { "workgroup" } else { "wave" }
+        "data race: {access} of {} at {location}, and nothing orders it with the {} of another {}",
+        Bytes(*.bytes), .earlier.access, if .earlier.other_workgroup { "workgroup" } else { "wave" }
     )]
-    Race { access: Access, lane: u32, bytes: u32, place: Place, earlier: Box<EarlierAccess> },
+    Race { access: Access, lane: u32, bytes: u32, location: Location, earlier: Box<EarlierAccess> },
     #[error("unknown instruction")]
     UnknownInstruction,
     #[error("{0}")]
     Undecodable(#[from] crate::isa::DecodeError),
     #[error("jump to 0x{target:x}, which is outside the code object's text")]
     BadJump { target: u64 },
-    #[error("hardware register {0} is not there")]
+    #[error("hardware register {0} does not exist")]
     HardwareRegister(u8),
     #[error("trap {0} (__builtin_trap or a failed assertion of the device library)")]
     Trap(u32),
@@ -152,12 +152,12 @@ pub enum FaultKind {
     #[error(
         "does not end: a wave ran {0} instructions (max_instructions in CANDLE_ROCM_EMULATOR allows more)"
     )]
-    DoesNotEnd(u64),
+    InstructionLimit(u64),
     #[error("bad launch: {0}")]
     BadLaunch(String),
 }
 
-/// An amount of memory.
+/// Formats a number of bytes.
 struct Bytes(u32);
 
 impl std::fmt::Display for Bytes {

@@ -1,10 +1,10 @@
-//! What a wave's registers hold when it starts: the AMDHSA ABI (LLVM's "User Guide for AMDGPU Backend", "Initial
-//! Kernel Execution State").
+//! Register values of a wave at its start, after the AMDHSA ABI ("Initial Kernel Execution State" in LLVM's
+//! "User Guide for AMDGPU Backend").
 use super::wave::{FIRST_AGPR, Lanes, Mode, VGPRS, VGPRS_AND_AGPRS, Wave};
 use super::{KernelSpec, Launch};
 use crate::isa::{Family, sreg};
 
-/// Kernel code properties: user SGPRs that the kernel needs, in this order.
+/// Kernel code properties: bits for the user SGPRs that the kernel needs, in this order.
 mod property {
     pub const PRIVATE_SEGMENT_BUFFER: u16 = 1 << 0;
     pub const DISPATCH_PTR: u16 = 1 << 1;
@@ -16,16 +16,16 @@ mod property {
     pub const DYNAMIC_STACK: u16 = 1 << 11;
 }
 
-/// Private bytes that a kernel with recursion or indirect calls gets besides its fixed ones.
+/// Additional private bytes of a kernel with recursion or indirect calls.
 const DYNAMIC_STACK_BYTES: u32 = 16 << 10;
 
-/// Private bytes of a lane.
+/// Returns the private bytes per lane.
 pub(super) fn private_bytes(kernel: &KernelSpec) -> u32 {
     let dynamic = kernel.code_properties & property::DYNAMIC_STACK != 0;
     kernel.private_bytes.saturating_add(if dynamic { DYNAMIC_STACK_BYTES } else { 0 })
 }
 
-/// The AQL packet that the dispatch pointer shows (HSA runtime specification, kernel dispatch packet).
+/// AQL packet that the dispatch pointer points to (HSA runtime specification, kernel dispatch packet).
 #[repr(C, align(64))]
 #[derive(Default)]
 pub(super) struct DispatchPacket {
@@ -46,7 +46,7 @@ impl DispatchPacket {
     pub(super) fn new(launch: &Launch, kernarg_address: u64) -> Self {
         let work_items = |axis: usize| launch.grid[axis].saturating_mul(launch.block[axis]);
         Self {
-            // A kernel dispatch.
+            // Packet type: kernel dispatch.
             header: 2,
             setup: 3,
             workgroup_size: launch.block.map(|size| size as u16),
@@ -59,16 +59,16 @@ impl DispatchPacket {
     }
 }
 
-/// The descriptor of gfx908's and gfx10's scratch: swizzled by lane (ADD_TID_ENABLE), without limit.
+/// Buffer descriptor of gfx908's and gfx10's scratch memory: swizzled by lane (ADD_TID_ENABLE), unlimited.
 const SCRATCH_BUFFER: [u32; 4] = [0, 0, u32::MAX, 1 << 23];
 
-/// The kernel's vector registers and accumulation registers.
+/// Returns the numbers of the kernel's vector registers and accumulation registers.
 fn register_counts(family: Family, kernel: &KernelSpec) -> (usize, usize) {
     let registers = kernel.vgprs as usize;
     match family {
-        // Two files of the same size.
+        // There are two register files of equal size.
         Family::Cdna1 => (registers, registers),
-        // One file, of which the accumulation registers are the end (ACCUM_OFFSET).
+        // One register file, whose end holds the accumulation registers (ACCUM_OFFSET).
         Family::Cdna2 | Family::Cdna3 => {
             let vgprs = registers.min((kernel.rsrc3 as usize & 0x3f) * 4 + 4);
             (vgprs, registers - vgprs)
@@ -77,26 +77,26 @@ fn register_counts(family: Family, kernel: &KernelSpec) -> (usize, usize) {
     }
 }
 
-/// Addresses that user SGPRs hold.
+/// Addresses passed in user SGPRs.
 pub(super) struct Pointers {
     pub(super) packet: u64,
     pub(super) kernarg: u64,
 }
 
-/// The registers that are the same in every wave of a launch, and where the workgroup's coordinates go.
+/// Initial registers that all waves of a launch share, and the positions of those that differ.
 pub(super) struct InitialState {
     sgpr: [u32; 128],
     mode: Mode,
-    /// First SGPR after the user SGPRs, and which of x, y, z, info follow.
+    /// First SGPR after the user SGPRs, and which of workgroup x, y, z and info follow.
     system: usize,
     system_enabled: [bool; 4],
-    /// The workgroup's coordinates are in TTMP registers (gfx12).
+    /// Set if the workgroup's coordinates are in TTMP registers (gfx12).
     in_ttmp: bool,
-    /// Axes of the work-item id.
+    /// Number of axes of the work-item id.
     id_axes: u32,
-    /// Each axis has a register of its own (gfx908, gfx10); else v0 holds all of them in 10 bits each.
+    /// Set if each axis has its own register (gfx908, gfx10). Otherwise v0 holds all axes, 10 bits each.
     separate_ids: bool,
-    /// Registers that are kept, of them the kernel's vector registers and accumulation registers.
+    /// Allocated registers, then the kernel's vector registers and accumulation registers among them.
     registers: usize,
     vgprs: usize,
     agprs: usize,
@@ -113,13 +113,13 @@ impl InitialState {
             }
         };
         let pair = |address: u64| [address as u32, (address >> 32) as u32];
-        // Where scratch is addressed through a buffer, its base is 0: private addresses count from there.
+        // Private addresses are relative to scratch memory, so a scratch buffer's base is 0.
         user(property::PRIVATE_SEGMENT_BUFFER, &SCRATCH_BUFFER);
         user(property::DISPATCH_PTR, &pair(pointers.packet));
         user(property::QUEUE_PTR, &[0; 2]);
         user(property::KERNARG_SEGMENT_PTR, &pair(pointers.kernarg));
         user(property::DISPATCH_ID, &[0; 2]);
-        // The base to which a kernel of gfx908, gfx90a or gfx10 sets FLAT_SCRATCH.
+        // gfx908, gfx90a and gfx10 kernels set FLAT_SCRATCH to this base.
         user(property::FLAT_SCRATCH_INIT, &[0; 2]);
         user(property::PRIVATE_SEGMENT_SIZE, &[private_bytes(kernel)]);
         let rsrc1 = kernel.rsrc1;
@@ -129,7 +129,7 @@ impl InitialState {
             round_16_64: bits(14, 2),
             denorm_32: bits(16, 2),
             denorm_16_64: bits(18, 2),
-            // gfx12 has no such modes: a clamped NaN is zero, and minima have names of their own.
+            // gfx12 has no such modes: it clamps NaN to zero, and IEEE minima have separate names.
             dx10_clamp: family == Family::Rdna4 || bits(21, 1) != 0,
             ieee: family != Family::Rdna4 && bits(23, 1) != 0,
         };
@@ -149,7 +149,7 @@ impl InitialState {
         }
     }
 
-    /// Sets up wave number `index` of a workgroup.
+    /// Initializes the registers of wave `index` of a workgroup.
     pub(super) fn apply<const W: usize>(
         &self,
         wave: &mut Wave<W>,
@@ -172,7 +172,7 @@ impl InitialState {
             }
         }
         wave.vgpr.resize(self.registers, Lanes::splat(0));
-        // Arrays one by one become one call that clears memory.
+        // The compiler turns this loop over arrays into one memset.
         wave.vgpr[..self.vgprs].iter_mut().for_each(|register| register.0 = [0; W]);
         let first = usize::from(FIRST_AGPR);
         if self.agprs > 0 {
@@ -188,7 +188,7 @@ impl InitialState {
         wave.set_sgpr64(sreg::EXEC_LO, exec);
     }
 
-    /// Writes the work-item ids of x, y, z in 10 bits each; returns the mask of lanes that have one.
+    /// Writes the work-item ids, 10 bits per axis, and returns the mask of lanes that have a work-item.
     fn set_ids<const W: usize>(
         &self,
         ids: &mut Lanes<W>,
@@ -197,7 +197,7 @@ impl InitialState {
     ) -> u64 {
         let count = (x_size * y_size * z_size - first).min(W as u32);
         if count == W as u32 && first + count <= x_size {
-            // A whole wave of the first row.
+            // The whole wave lies in the first row.
             for (lane, id) in ids.0.iter_mut().enumerate() {
                 *id = first + lane as u32;
             }

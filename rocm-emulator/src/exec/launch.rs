@@ -1,112 +1,112 @@
-//! One kernel launch: workgroups on the host's cores.
+//! Execution of one kernel launch, whose workgroups run on the host's cores.
 use super::check::Checker;
 use super::initial_state::{DispatchPacket, InitialState, Pointers, private_bytes};
 use super::memory::{Global, KERNARG_SURROUNDINGS, Lds, Memory, wide_vectors};
 use super::profile::Footprint;
 use super::watch::Watch;
-use super::wave_size::{KeptWaves, PerWaveSize, WaveSizes};
+use super::wave_size::{PerWaveSize, WavePool, WaveSizes};
 use super::workgroup::Dispatch;
 use super::{AddressSpace, Checks, Counters, Fault, FaultKind, Program, Range, shuffle};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A wave that executes more instructions than this counts as hanging, unless the launch sets another limit.
+/// Default maximum number of instructions per wave. A wave that exceeds the limit is considered to hang.
 pub const DEFAULT_INSTRUCTION_LIMIT: u64 = 2_000_000_000;
 
 /// A kernel of a program, from its descriptor and metadata.
 #[derive(Clone, Debug, Default)]
 pub struct KernelSpec {
-    /// The kernel's name.
+    /// Name of the kernel.
     pub name: String,
-    /// Address of the first instruction (absolute: the program's `text_address` plus its offset).
+    /// Absolute address of the first instruction: the program's `text_address` plus its offset.
     pub entry: u64,
-    /// Vector registers of a lane.
+    /// Vector registers per lane.
     pub vgprs: u32,
-    /// Scalar registers of a wave.
+    /// Scalar registers per wave.
     pub sgprs: u32,
     /// Static LDS bytes per workgroup.
     pub lds_bytes: u32,
     /// Private bytes per lane.
     pub private_bytes: u32,
-    /// Size of the kernel argument segment.
+    /// Size of the kernel argument segment in bytes.
     pub kernarg_bytes: u32,
-    /// COMPUTE_PGM_RSRC1, as in the kernel descriptor, like the fields below.
+    /// COMPUTE_PGM_RSRC1 of the kernel descriptor.
     pub rsrc1: u32,
-    /// COMPUTE_PGM_RSRC2.
+    /// COMPUTE_PGM_RSRC2 of the kernel descriptor.
     pub rsrc2: u32,
-    /// COMPUTE_PGM_RSRC3.
+    /// COMPUTE_PGM_RSRC3 of the kernel descriptor.
     pub rsrc3: u32,
-    /// Which registers the dispatcher sets up.
+    /// Kernel code properties of the descriptor: which registers the dispatcher initializes.
     pub code_properties: u16,
-    /// Whether it was compiled for waves of 32 lanes.
+    /// True if the kernel was compiled for waves of 32 lanes.
     pub wave32: bool,
 }
 
-/// What to run, on what, and where.
+/// Parameters of a kernel launch.
 pub struct Launch<'a> {
-    /// The loaded code.
+    /// Loaded code.
     pub program: &'a Program,
-    /// The kernel of it.
+    /// Kernel of the program.
     pub kernel: &'a KernelSpec,
-    /// Workgroups in x, y, z.
+    /// Number of workgroups in x, y, z.
     pub grid: [u32; 3],
     /// Work-items per workgroup in x, y, z.
     pub block: [u32; 3],
-    /// LDS bytes besides the static ones.
+    /// Dynamic LDS bytes per workgroup, in addition to the static ones.
     pub dynamic_lds: u32,
-    /// The kernel argument segment, hidden arguments filled in.
+    /// Kernel argument segment, including the hidden arguments.
     pub kernarg: &'a [u8],
-    /// What it may touch.
+    /// Memory that the kernel may access.
     pub memory: &'a AddressSpace,
-    /// Host threads to use at most.
+    /// Maximum number of host threads.
     pub threads: usize,
-    /// Instructions one wave may execute: [`DEFAULT_INSTRUCTION_LIMIT`], or less to catch hangs sooner.
+    /// Maximum instructions per wave: [`DEFAULT_INSTRUCTION_LIMIT`], or less to detect hangs sooner.
     pub instruction_limit: u64,
-    /// How it is disturbed and looked at.
+    /// Optional instrumentation of the launch.
     pub instrumentation: Instrumentation,
 }
 
-/// How a launch is disturbed and looked at. The default is neither, and costs nothing.
+/// Optional instrumentation of a launch. The default is none, which costs nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Instrumentation {
-    /// Waves and workgroups take turns in an order that this number decides, on one host thread.
+    /// Seed of a random order in which waves and workgroups take turns, on one host thread.
     pub seed: Option<u64>,
-    /// What accesses are checked for.
+    /// Checks of memory accesses.
     pub checks: Checks,
-    /// Whether [`Counters::profile`] is filled in.
+    /// If true, [`Counters::profile`] is filled in.
     pub profile: bool,
 }
 
 impl Instrumentation {
-    /// Whether instructions have to be looked at one by one.
+    /// Returns true if single instructions have to be observed.
     fn watches(&self) -> bool {
         self.seed.is_some() || self.profile || self.checks.watches_accesses()
     }
 }
 
-/// LDS of a workgroup on every gfx11 GPU.
+/// Maximum LDS bytes of a workgroup, on every supported GPU.
 const MAX_LDS_BYTES: u32 = 64 << 10;
 const MAX_WORK_ITEMS: u64 = 1024;
-/// What every kernel may rely on (LLVM's "Kernel Dispatch": 16 bytes).
+/// Alignment of the kernel argument segment (16 bytes, LLVM's "Kernel Dispatch").
 const KERNARG_ALIGNMENT: usize = 16;
-/// Launches that will execute fewer instructions than this stay on the calling thread: waking another costs more.
-const WORTH_SHARING: u64 = 3000;
+/// Minimum estimated instructions of a launch to use several threads; for less, waking a thread costs more.
+const MIN_PARALLEL_INSTRUCTIONS: u64 = 3000;
 
 thread_local! {
-    static WAVES: RefCell<(KeptWaves, Lds)> = RefCell::default();
+    static WAVES: RefCell<(WavePool, Lds)> = RefCell::default();
 }
 
-/// Whether the calling thread can run launches: one that ends has let go of what it keeps for them.
+/// Returns false if the calling thread is exiting and its thread-local wave storage is already dropped.
 pub fn can_run_here() -> bool {
     WAVES.try_with(|_| ()).is_ok()
 }
 
-/// Runs a launch to its end.
+/// Runs a launch to completion.
 ///
 /// # Errors
-/// The fault of the lowest workgroup that had one; with a seed, the first that happened. Memory written before it
-/// stays written.
+/// Returns the fault of the lowest workgroup that had one; with a seed, the first that happened. Memory that
+/// was written before the fault stays written.
 pub fn run(launch: &Launch) -> Result<Counters, Fault> {
     let kernel = launch.kernel;
     let bad = |text: String| Fault {
@@ -120,7 +120,7 @@ pub fn run(launch: &Launch) -> Result<Counters, Fault> {
     let work_items: u64 = launch.block.iter().map(|&size| u64::from(size)).product();
     if work_items == 0 || work_items > MAX_WORK_ITEMS {
         return Err(bad(format!(
-            "workgroup {:?}: it must have 1 to {MAX_WORK_ITEMS} work-items",
+            "workgroup {:?} has {work_items} work-items; the allowed range is 1 to {MAX_WORK_ITEMS}",
             launch.block
         )));
     }
@@ -131,11 +131,11 @@ pub fn run(launch: &Launch) -> Result<Counters, Fault> {
     };
     let lds_bytes = u64::from(kernel.lds_bytes) + u64::from(launch.dynamic_lds);
     if lds_bytes > u64::from(MAX_LDS_BYTES) {
-        return Err(bad(format!("{lds_bytes} bytes of LDS: a workgroup has {MAX_LDS_BYTES}")));
+        return Err(bad(format!("{lds_bytes} bytes of LDS exceed a workgroup's {MAX_LDS_BYTES}")));
     }
     if launch.kernarg.len() < kernel.kernarg_bytes as usize {
-        let (has, wants) = (launch.kernarg.len(), kernel.kernarg_bytes);
-        return Err(bad(format!("an argument segment of {has} bytes: the kernel has {wants}")));
+        let (len, required) = (launch.kernarg.len(), kernel.kernarg_bytes);
+        return Err(bad(format!("the argument segment has {len} bytes; the kernel requires {required}")));
     }
     let Some(entry) = launch.program.offset_of(kernel.entry) else {
         return Err(bad(format!("entry 0x{:x} is outside the code object's text", kernel.entry)));
@@ -148,7 +148,7 @@ pub fn run(launch: &Launch) -> Result<Counters, Fault> {
     }
 }
 
-/// Runs a checked launch with waves of `W` lanes from the instruction at `entry` on.
+/// Runs a validated launch with waves of `W` lanes, starting at the instruction at offset `entry`.
 fn run_waves<const W: usize>(
     launch: &Launch,
     entry: usize,
@@ -159,13 +159,13 @@ where
     WaveSizes: PerWaveSize<W>,
 {
     let (entry, entry_step) = launch.program.function_at(entry);
-    // Whole blocks, for the segment's alignment; the bytes around it belong to no range.
+    // Whole blocks keep the segment aligned. The bytes around it belong to no range.
     let blocks = (launch.kernarg.len() + KERNARG_SURROUNDINGS as usize).div_ceil(64);
     let mut kernarg = vec![Block([0; 64]); blocks];
     for (block, bytes) in kernarg.iter_mut().zip(launch.kernarg.chunks(64)) {
         block.0[..bytes.len()].copy_from_slice(bytes);
     }
-    // Compilers widen scalar loads up to their alignment.
+    // Compilers widen scalar loads up to the segment's alignment.
     let kernarg_bytes = launch.kernarg.len().next_multiple_of(KERNARG_ALIGNMENT) as u64;
     let kernarg_range = Range { base: kernarg.as_ptr() as u64, len: kernarg_bytes, writable: false };
     let packet = DispatchPacket::new(launch, kernarg_range.base);
@@ -192,7 +192,7 @@ where
     };
     match launch.instrumentation.seed {
         Some(seed) => queue.run_shuffled(seed),
-        // One thread sees all accesses, in the same order every time.
+        // The race check needs one thread that sees all accesses, in a reproducible order.
         None if launch.instrumentation.checks.race => drop(queue.work(u64::MAX)),
         None => queue.run(launch.threads),
     }
@@ -201,21 +201,21 @@ where
     fault.map_or(Ok(counters), Err)
 }
 
-/// A piece of the argument segment with its alignment.
+/// Part of the argument segment, with the segment's alignment.
 #[derive(Clone)]
 #[repr(C, align(64))]
 struct Block([u8; 64]);
 
-/// The workgroups of a launch, handed out in order.
+/// Queue that hands out the workgroups of a launch in order.
 struct Queue<'a, const W: usize> {
     dispatch: &'a Dispatch<'a, W>,
     own: [Range; 2],
     groups: u64,
     next: AtomicU64,
-    /// The lowest workgroup that faulted.
+    /// Lowest workgroup that faulted.
     faulty: AtomicU64,
     outcome: Mutex<(Counters, Option<Fault>)>,
-    /// Lines that the workgroups have touched, of a profile.
+    /// Cache lines that the workgroups have accessed, for a profile.
     footprint: Mutex<Footprint>,
 }
 
@@ -224,10 +224,10 @@ where
     WaveSizes: PerWaveSize<W>,
 {
     fn run(&self, threads: usize) {
-        // The first workgroup tells how much work the others are.
+        // The first workgroup serves as an estimate of the others' work.
         let first = self.work(1);
         let remaining = self.groups.saturating_sub(1);
-        if threads > 1 && remaining > 0 && first.saturating_mul(remaining) > WORTH_SHARING {
+        if threads > 1 && remaining > 0 && first.saturating_mul(remaining) > MIN_PARALLEL_INSTRUCTIONS {
             let others = (threads as u64 - 1).min(remaining);
             rayon::in_place_scope(|scope| {
                 for _ in 0..others {
@@ -242,17 +242,17 @@ where
         }
     }
 
-    /// Runs up to `most` workgroups of those that are left; returns how many instructions they were.
-    fn work(&self, most: u64) -> u64 {
-        WAVES.with_borrow_mut(|(kept, lds)| {
-            let waves = WaveSizes::waves(kept);
+    /// Runs up to `max_workgroups` of the remaining workgroups; returns the number of executed instructions.
+    fn work(&self, max_workgroups: u64) -> u64 {
+        WAVES.with_borrow_mut(|(pool, lds)| {
+            let waves = WaveSizes::waves(pool);
             let mut memory = self.memory();
             memory.lds = std::mem::take(lds);
             let mut watch = Watch::new(self.dispatch.launch.instrumentation.profile);
             let watched = self.dispatch.launch.instrumentation.watches();
-            for _ in 0..most {
+            for _ in 0..max_workgroups {
                 let group = self.next.fetch_add(1, Ordering::Relaxed);
-                // Workgroups below a faulty one are still run, so that the lowest fault is reported.
+                // Workgroups below a faulty one still run, so that the lowest fault is reported.
                 if group >= self.groups || group > self.faulty.load(Ordering::Relaxed) {
                     break;
                 }
@@ -279,7 +279,7 @@ where
         })
     }
 
-    /// Runs all workgroups in an order that the seed decides, up to the first fault.
+    /// Runs all workgroups in a random order determined by the seed, until the first fault.
     fn run_shuffled(&self, seed: u64) {
         let mut memory = self.memory();
         let mut watch = Watch::new(self.dispatch.launch.instrumentation.profile);

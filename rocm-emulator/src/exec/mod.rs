@@ -1,8 +1,8 @@
-//! Runs kernels: workgroups on the host's cores, waves in lockstep, lanes as arrays.
+//! Execution of kernels. Workgroups run on the host's cores, waves in lockstep, and lanes are array elements.
 //!
 //! [`run`] executes one [`Launch`]: a [`KernelSpec`] of a [`Program`] over a grid, on the memory that an
-//! [`AddressSpace`] describes. It returns what was executed ([`Counters`]) or the first thing that went
-//! wrong ([`Fault`]); it knows nothing of streams, modules or HIP.
+//! [`AddressSpace`] describes. It returns counters of the executed instructions ([`Counters`]) or the first
+//! [`Fault`]. It has no notion of streams, modules or HIP.
 
 mod address_space;
 mod canonical;
@@ -32,7 +32,7 @@ mod workgroup;
 pub use address_space::{AddressSpace, PRIVATE_APERTURE, Range, SHARED_APERTURE};
 pub use check::{Checks, FreedRange, FreedRanges, Missing, RangeHistories, RangeHistory, Written};
 pub use counters::Counters;
-pub use fault::{Access, EarlierAccess, Fault, FaultKind, Place, Site};
+pub use fault::{Access, EarlierAccess, Fault, FaultKind, Location, Site};
 pub use launch::{DEFAULT_INSTRUCTION_LIMIT, Instrumentation, KernelSpec, Launch, can_run_here, run};
 pub use profile::Profile;
 pub use program::Program;

@@ -1,4 +1,4 @@
-//! The machine code of one code object, decoded as it is reached.
+//! Machine code of one code object. Functions are decoded when they are first reached.
 use super::Counters;
 use super::canonical::{canonical, index_registers};
 use super::matrix;
@@ -12,7 +12,7 @@ use parking_lot::RwLock;
 use std::collections::{BTreeMap, btree_map::Entry};
 use std::sync::Arc;
 
-/// The text of a code object. Shared by every launch of its kernels.
+/// Text of a code object, shared by all launches of its kernels.
 pub struct Program {
     family: Family,
     text: Vec<u8>,
@@ -26,29 +26,29 @@ pub struct Program {
 pub(super) type Functions<const W: usize> = RwLock<BTreeMap<usize, Arc<Function<W>>>>;
 
 impl Program {
-    /// `text` is the code, and `text_address` the host address at which the loaded code object's text lies:
-    /// PC-relative addresses are computed from it.
+    /// Creates a program from the code `text`. `text_address` is the host address of the loaded code object's
+    /// text, from which PC-relative addresses are computed.
     pub fn load(family: Family, text: Vec<u8>, text_address: u64) -> Self {
         Self { family, text, text_address, narrow: RwLock::default(), wide: RwLock::default() }
     }
 
-    /// The family of the chip that the code is for.
+    /// Returns the instruction-set family of the code.
     pub(super) fn family(&self) -> Family {
         self.family
     }
 
-    /// The host address of the text.
+    /// Returns the host address of the text.
     pub(super) fn text_address(&self) -> u64 {
         self.text_address
     }
 
-    /// The offset of an absolute address, if an instruction may lie there.
+    /// Returns the offset of an absolute address if it is within the text and aligned.
     pub(super) fn offset_of(&self, address: u64) -> Option<usize> {
         let offset = usize::try_from(address.checked_sub(self.text_address)?).ok()?;
         (offset < self.text.len() && offset % 4 == 0).then_some(offset)
     }
 
-    /// The decoded function that has an instruction at `offset`, and that instruction's step.
+    /// Returns the decoded function with an instruction at `offset`, and the index of the instruction's step.
     #[inline(never)]
     pub(super) fn function_at<const W: usize>(&self, offset: usize) -> (Arc<Function<W>>, usize)
     where
@@ -68,7 +68,7 @@ impl Program {
         (function, step)
     }
 
-    /// The instructions from `first` to the one behind `offset`, for messages.
+    /// Disassembles from `first` to the instruction after `offset`, for error messages.
     pub(super) fn listing(&self, first: usize, offset: usize) -> Vec<(u64, String)> {
         let (mut lines, mut at) = (Vec::new(), first);
         while let Ok(inst) = isa::decode(self.family, &self.text, at) {
@@ -81,7 +81,7 @@ impl Program {
         lines
     }
 
-    /// The instruction at `offset` as LLVM prints it, for messages.
+    /// Returns the instruction at `offset` as LLVM prints it, for error messages.
     pub(super) fn text_at(&self, offset: usize) -> String {
         match isa::decode(self.family, &self.text, offset) {
             Ok(inst) => isa::format(self.family, &inst),
@@ -94,15 +94,15 @@ fn lookup<const W: usize>(
     functions: &BTreeMap<usize, Arc<Function<W>>>,
     offset: usize,
 ) -> Option<(Arc<Function<W>>, usize)> {
-    // Nearly always the function before `offset` is the one.
+    // Nearly always the nearest function before `offset` contains it.
     functions
         .range(..=offset)
         .rev()
         .find_map(|(_, function)| function.step_at(offset).map(|step| (Arc::clone(function), step)))
 }
 
-/// One prepared instruction. Waits, hints and other no-ops have no step. What kind it is has a byte of its own, which
-/// is faster to tell apart than the unused values of a field.
+/// A prepared instruction. Waits, hints and other no-ops have no step. `repr(u8)` gives the discriminant its
+/// own byte, which is faster to match than a niche in a field.
 #[repr(u8)]
 pub(super) enum Step<const W: usize> {
     Vector(Single<W>),
@@ -111,25 +111,25 @@ pub(super) enum Step<const W: usize> {
     ScalarFloat(Box<FloatStep>),
     ScalarLoad(ScalarLoad),
     Memory(MemoryStep),
-    /// Goes on at the step.
+    /// Continues at the step with this index.
     Branch(u32),
     BranchIf(Condition, u32),
-    /// s_setpc, s_swappc: the link register pair, or NULL, gets the next instruction's address.
+    /// s_setpc, s_swappc: stores `next`, the following instruction's address, in the register pair `link`.
     Jump {
         target: Source,
         link: u8,
         next: u64,
     },
-    /// s_call: as a jump to an absolute address.
+    /// s_call: like `Jump`, to an absolute address.
     Call {
         target: u64,
         link: u8,
         next: u64,
     },
     Barrier,
-    /// gfx12's two parts of a barrier: the wave has come to it, and may not go on before all have.
+    /// gfx12's split barrier: `Signal` marks the wave as arrived, and `Wait` waits until all have arrived.
     Signal,
-    /// The same, and SCC says whether it is the first.
+    /// Like `Signal`; SCC becomes true if the wave is the first to arrive.
     SignalFirst,
     Wait,
     End,
@@ -147,7 +147,7 @@ impl<const W: usize> From<VectorStep<W>> for Step<W> {
     }
 }
 
-/// What a conditional branch tests.
+/// Condition of a conditional branch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Condition {
     SccZero,
@@ -158,32 +158,32 @@ pub(super) enum Condition {
     ExecNotZero,
 }
 
-/// The code that is reachable from an entry without indirect jumps.
+/// Code that is reachable from an entry without indirect jumps.
 pub(super) struct Function<const W: usize> {
-    /// In the order of addresses: what falls through goes on at the next step.
+    /// Steps in the order of addresses, so that execution falls through to the next step.
     pub(super) steps: Vec<Step<W>>,
-    /// The offset of each step's instruction.
+    /// Offset of each step's instruction.
     pub(super) offsets: Vec<u32>,
-    /// How each step is issued.
+    /// Issue rate of each step.
     rates: Vec<Rate>,
-    /// How many steps of a sort come before each step, and before the end.
-    before: Vec<Sorts>,
+    /// Numbers of steps that precede each step, and the total at the end.
+    counts_before: Vec<StepCounts>,
     /// Offset of the first decoded instruction.
     first: usize,
-    /// Step by (offset - first) / 4; NO_STEP where no instruction starts.
+    /// Step index by (offset - first) / 4; NO_STEP where no instruction starts.
     by_offset: Vec<u32>,
 }
 
-/// Numbers of steps that are counted where the straight line ends.
+/// Numbers of steps by kind. Counters are updated from them at the end of each straight line of code.
 #[derive(Clone, Copy, Default)]
-struct Sorts {
+struct StepCounts {
     vector: u32,
     scalar: u32,
 }
 
 const NO_STEP: u32 = u32::MAX;
 
-/// How control leaves an instruction.
+/// Control flow after an instruction.
 enum Flow {
     Next,
     Branch(usize),
@@ -197,25 +197,25 @@ impl<const W: usize> Function<W> {
         self.by_offset.get(index).filter(|&&step| step != NO_STEP).map(|&step| step as usize)
     }
 
-    /// How a step is issued.
+    /// Returns the issue rate of a step.
     pub(super) fn rate(&self, step: usize) -> Rate {
         self.rates.get(step).copied().unwrap_or_default()
     }
 
-    /// Counts the vector and scalar instructions from one step up to another one that follows in a straight line.
+    /// Counts the vector and scalar instructions in a straight line from step `from` to before step `to`.
     #[inline(always)]
     pub(super) fn count(&self, from: usize, to: usize, counters: &mut Counters) {
-        if let (Some(from), Some(to)) = (self.before.get(from), self.before.get(to)) {
+        if let (Some(from), Some(to)) = (self.counts_before.get(from), self.counts_before.get(to)) {
             counters.vector += u64::from(to.vector - from.vector);
             counters.scalar += u64::from(to.scalar - from.scalar);
         }
     }
 
-    /// Follows control flow from `entry`.
+    /// Decodes all instructions that control flow reaches from `entry`.
     fn decode(program: &Program, entry: usize) -> Self {
         let mut found: BTreeMap<usize, Result<Inst, DecodeError>> = BTreeMap::new();
-        let mut waiting = vec![entry];
-        while let Some(mut offset) = waiting.pop() {
+        let mut worklist = vec![entry];
+        while let Some(mut offset) = worklist.pop() {
             while let Entry::Vacant(vacant) = found.entry(offset) {
                 let inst = isa::decode(program.family, &program.text, offset)
                     .map(|inst| canonical(program.family, inst));
@@ -226,7 +226,7 @@ impl<const W: usize> Function<W> {
                     Flow::Next => offset = next,
                     Flow::Branch(target) => offset = target,
                     Flow::BranchOrNext(target) => {
-                        waiting.push(target);
+                        worklist.push(target);
                         offset = next;
                     }
                     Flow::Stop => break,
@@ -246,7 +246,7 @@ impl<const W: usize> Function<W> {
         let mut count = 0;
         for (&offset, inst) in found {
             by_offset[(offset - first) / 4] = count;
-            // A no-op's step is that of the instruction after it.
+            // A no-op shares the step of the instruction after it.
             count += u32::from(!inst.as_ref().is_ok_and(|inst| is_no_op(inst.name)));
         }
         let step_of = |offset: usize| {
@@ -266,25 +266,25 @@ impl<const W: usize> Function<W> {
             let slot = accesses as u8;
             accesses += usize::from(matches!(step, Step::Memory(_) | Step::ScalarLoad(_)));
             steps.push(match step {
-                Step::Memory(step) => Step::Memory(step.in_slot(slot)),
-                Step::ScalarLoad(step) => Step::ScalarLoad(step.in_slot(slot)),
+                Step::Memory(step) => Step::Memory(step.with_cache_slot(slot)),
+                Step::ScalarLoad(step) => Step::ScalarLoad(step.with_cache_slot(slot)),
                 step => step,
             });
             offsets.push(offset as u32);
             rates.push(inst.as_ref().map(|inst| Rate::of(inst.name)).unwrap_or_default());
         }
-        let mut before = vec![Sorts::default()];
-        let mut sum = Sorts::default();
+        let mut counts_before = vec![StepCounts::default()];
+        let mut sum = StepCounts::default();
         for step in &steps {
             sum.vector += u32::from(matches!(step, Step::Vector(_) | Step::RareVector(_)));
             sum.scalar += u32::from(matches!(step, Step::Scalar(_) | Step::ScalarFloat(_)));
-            before.push(sum);
+            counts_before.push(sum);
         }
-        Self { steps, offsets, rates, before, first, by_offset }
+        Self { steps, offsets, rates, counts_before, first, by_offset }
     }
 }
 
-/// Instructions that change nothing a wave can see: counters are never outstanding here, and caches are coherent.
+/// Returns true for instructions without an effect, such as waits: memory accesses complete immediately.
 fn is_no_op(name: &str) -> bool {
     name.starts_with("s_waitcnt")
         || matches!(
@@ -315,7 +315,7 @@ fn is_no_op(name: &str) -> bool {
         )
 }
 
-/// Where a branch at `offset` goes; what lies outside the text becomes the text's end, which does not decode.
+/// Returns the target of a branch. Targets outside the text become its end, which does not decode.
 fn branch_target(program: &Program, inst: &Inst, offset: usize) -> usize {
     let distance = isize::from(i16::from(inst.size)) + 4 * inst.imm as isize;
     let end = program.text.len().next_multiple_of(4);
@@ -325,7 +325,7 @@ fn branch_target(program: &Program, inst: &Inst, offset: usize) -> usize {
 fn flow_of(program: &Program, inst: &Inst, offset: usize) -> Flow {
     match inst.name {
         "s_branch" => Flow::Branch(branch_target(program, inst, offset)),
-        // A call comes back.
+        // Calls return to the next instruction.
         "s_call_b64" | "s_swappc_b64" => Flow::Next,
         "s_setpc_b64" | "s_endpgm" | "s_endpgm_saved" | "s_sethalt" | "s_code_end" => Flow::Stop,
         name if condition(name).is_some() => Flow::BranchOrNext(branch_target(program, inst, offset)),
@@ -345,7 +345,7 @@ fn condition(name: &str) -> Option<Condition> {
     })
 }
 
-/// The step of one instruction; `None` if the executor does not know it.
+/// Prepares one instruction. Returns `None` if it is unsupported.
 fn prepare<const W: usize>(
     program: &Program,
     inst: &Inst,
@@ -366,7 +366,7 @@ fn prepare<const W: usize>(
         "s_branch" => return Some(Step::Branch(target())),
         "s_endpgm" | "s_endpgm_saved" => return Some(Step::End),
         "s_barrier" => return Some(Step::Barrier),
-        // -1 is the workgroup's barrier; there are no others here.
+        // -1 is the workgroup's barrier, the only one that is supported.
         "s_barrier_signal" => return (inst.src[0] == isa::Operand::Int(-1)).then_some(Step::Signal),
         "s_barrier_signal_isfirst" => {
             return (inst.src[0] == isa::Operand::Int(-1)).then_some(Step::SignalFirst);

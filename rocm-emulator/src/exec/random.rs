@@ -1,22 +1,21 @@
-//! Numbers that a seed decides: the same on every host and in every run.
+//! Seeded pseudorandom numbers, identical on every host and in every run.
 
-/// A sequence of numbers (SplitMix64).
+/// Pseudorandom generator (SplitMix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The sequence of a seed.
+    /// Creates the generator of a seed.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The sequence of a seed for one purpose of many: those of other purposes have nothing to do with it.
+    /// Creates the generator of a seed for one purpose, independent of those for other purposes.
     pub(crate) fn of(seed: u64, purpose: impl IntoIterator<Item = u64>) -> Self {
         let mix = |state: u64, word: u64| Self(state.rotate_left(23) ^ word).next();
         Self(purpose.into_iter().fold(mix(0, seed), mix))
     }
 
-    /// The next number.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,12 +23,11 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `end`; 0 if there is none.
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// Puts values in any order.
     pub(crate) fn shuffle<T>(&mut self, values: &mut [T]) {
         for end in (1..values.len()).rev() {
             values.swap(end, self.below(end as u64 + 1) as usize);
@@ -42,15 +40,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_the_published_ones() {
-        // The first outputs of SplitMix64 for the seed 1234567, as its author gives them.
+    fn numbers_match_the_published_sequence() {
+        // The first outputs of SplitMix64 for the seed 1234567, as published by its author.
         let mut random = Random::new(1_234_567);
         let first: Vec<u64> = (0..3).map(|_| random.next()).collect();
         assert_eq!(first, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
     }
 
     #[test]
-    fn every_number_below_the_end_comes() {
+    fn every_number_below_the_end_occurs() {
         let mut random = Random::new(5);
         let mut seen = [0u32; 7];
         (0..700).for_each(|_| seen[random.below(7) as usize] += 1);
@@ -59,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shuffle_keeps_the_values() {
+    fn a_shuffle_is_a_permutation() {
         let mut values: Vec<u32> = (0..100).collect();
         Random::new(3).shuffle(&mut values);
         assert_ne!(values, (0..100).collect::<Vec<_>>());
@@ -68,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn purposes_have_sequences_of_their_own() {
+    fn purposes_have_different_sequences() {
         let first = |purpose: &[u64]| Random::of(1, purpose.iter().copied()).next();
         assert_eq!(first(&[1, 2]), first(&[1, 2]));
         assert_ne!(first(&[1, 2]), first(&[2, 1]));

@@ -1,8 +1,8 @@
-//! The text of a fault: what happened, which work-item did it, which memory is there, and the code around it.
-use super::{EarlierAccess, Fault, FaultKind, FreedRange, Place, Range, Site};
+//! Formatting of faults: the error, the work-item that caused it, the memory, and the surrounding code.
+use super::{EarlierAccess, Fault, FaultKind, FreedRange, Location, Range, Site};
 use std::fmt::{Display, Formatter, Result};
 
-/// Addresses below this come from a null pointer and an index.
+/// Addresses below this limit probably come from indexing a null pointer.
 const NULL_PAGE: u64 = 64 << 10;
 
 impl Display for Fault {
@@ -26,8 +26,8 @@ impl Display for Fault {
                 "\n          by workgroup {workgroup:?}, wave {wave}, lane {lane}, work-item {work_item:?}"
             )?;
         }
-        if let Some(surroundings) = kind.surroundings() {
-            write!(f, "\n  memory  {surroundings}")?;
+        if let Some(memory_text) = kind.memory_text() {
+            write!(f, "\n  memory  {memory_text}")?;
         }
         for (index, (offset, text)) in site.listing.iter().enumerate() {
             let (label, mark) = (if index == 0 { "code" } else { "" }, if offset == pc { '>' } else { ' ' });
@@ -37,7 +37,7 @@ impl Display for Fault {
     }
 }
 
-/// An instruction and where it is.
+/// Formats an instruction and its location.
 struct Code<'a> {
     kernel: &'a str,
     site: &'a Site,
@@ -57,7 +57,7 @@ impl Display for Code<'_> {
 }
 
 impl FaultKind {
-    /// The lane whose access it was.
+    /// Returns the lane whose access caused the fault, if it was a memory access.
     pub fn lane(&self) -> Option<u32> {
         match *self {
             Self::OutOfBounds { lane, .. }
@@ -73,8 +73,8 @@ impl FaultKind {
         }
     }
 
-    /// What memory there is at the place of the access, or nearest to it.
-    fn surroundings(&self) -> Option<String> {
+    /// Describes the memory at the location of the access, or nearest to it.
+    fn memory_text(&self) -> Option<String> {
         match *self {
             Self::OutOfBounds { address, bytes, nearest, .. }
             | Self::ReadOnly { address, bytes, nearest, .. } => {
@@ -86,12 +86,12 @@ impl FaultKind {
             }
             Self::LdsOutOfBounds { size, .. } => Some(lds_text(size)),
             Self::PrivateOutOfBounds { size, .. } => Some(private_text(size)),
-            Self::Misaligned { place, bytes, .. }
-            | Self::Uninitialised { place, bytes, .. }
-            | Self::Race { place, bytes, .. } => Some(match place {
-                Place::Global { address, nearest } => nearest_text(nearest, address, bytes.into()),
-                Place::Lds { size, .. } => lds_text(size),
-                Place::Private { size, .. } => private_text(size),
+            Self::Misaligned { location, bytes, .. }
+            | Self::Uninitialised { location, bytes, .. }
+            | Self::Race { location, bytes, .. } => Some(match location {
+                Location::Global { address, nearest } => nearest_text(nearest, address, bytes.into()),
+                Location::Lds { size, .. } => lds_text(size),
+                Location::Private { size, .. } => private_text(size),
             }),
             _ => None,
         }
@@ -106,7 +106,7 @@ fn private_text(size: u32) -> String {
     format!("a lane has {size} bytes of private memory")
 }
 
-/// What lay at an address.
+/// Describes the freed allocation that contained an address.
 pub(super) fn freed_text(freed: FreedRange, address: u64) -> String {
     let later = match freed.since {
         0 => "nothing was freed after it".into(),
@@ -120,7 +120,7 @@ pub(super) fn freed_text(freed: FreedRange, address: u64) -> String {
     )
 }
 
-/// What lies at an address, or nearest to it.
+/// Describes the allocation at an address, or nearest to it.
 pub(super) fn nearest_text(nearest: Option<Range>, address: u64, bytes: u64) -> String {
     let Some(range) = nearest else { return "there is no allocation".into() };
     let Range { base, len, .. } = range;
@@ -132,13 +132,13 @@ pub(super) fn nearest_text(nearest: Option<Range>, address: u64, bytes: u64) -> 
         let over = address.saturating_add(bytes) - range.end();
         return format!("{}, {over} bytes beyond its end", within(address - base));
     }
-    let place = match (address.checked_sub(range.end()), base.saturating_sub(address)) {
+    let location = match (address.checked_sub(range.end()), base.saturating_sub(address)) {
         (Some(0), _) => "right behind".into(),
         (Some(behind), _) => format!("{behind} bytes behind"),
         (None, before) => format!("{before} bytes before"),
     };
     let null = if address < NULL_PAGE { "a null pointer? It lies " } else { "" };
-    format!("{null}{place} the nearest allocation, {len} bytes at 0x{base:x}")
+    format!("{null}{location} the nearest allocation, {len} bytes at 0x{base:x}")
 }
 
 #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
     const RANGE: Range = Range { base: 0x10_0000, len: 20, writable: true };
 
     #[test]
-    fn the_nearest_allocation_and_the_distance_are_named() {
+    fn reports_name_the_nearest_allocation_and_the_distance() {
         let text = |address, bytes| nearest_text(Some(RANGE), address, bytes);
         let end = RANGE.end();
         assert_eq!(text(end, 4), "right behind the nearest allocation, 20 bytes at 0x100000");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn work_items_are_counted_along_x_first() {
+    fn work_items_are_numbered_along_x_first() {
         let site = Site { block: [10, 4, 3], lanes: 32, ..Site::default() };
         assert_eq!(site.work_item(0, 9), [9, 0, 0]);
         assert_eq!(site.work_item(1, 10), [2, 0, 1]);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_has_a_line_for_each_question() {
+    fn reports_name_instruction_work_item_memory_and_code() {
         let code = "global_store_b32 v0, v1, s[0:1]";
         let listing = [(0x1a38, "s_waitcnt lgkmcnt(0)"), (0x1a3c, code), (0x1a44, "s_endpgm")];
         let site = Site {
@@ -204,7 +204,7 @@ kernel k: use after free: store of 4 bytes at 0x1008
     }
 
     #[test]
-    fn a_launch_that_never_began_has_one_line() {
+    fn reports_of_bad_launches_have_one_line() {
         let kind = FaultKind::BadLaunch("grid [0, 0, 0]".into());
         let (kernel, site) = ("k".into(), Box::default());
         let fault = Fault { kernel, pc: 0, site, workgroup: [0; 3], wave: 0, kind };

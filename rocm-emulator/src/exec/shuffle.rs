@@ -1,5 +1,5 @@
-//! Workgroups and waves in an order that a seed decides: several workgroups are under way at once, and a wave may
-//! have to give way to any other after any instruction. All on one host thread, so the order repeats exactly.
+//! Random scheduling of workgroups and waves by a seed. Several workgroups are in flight, and a wave can be
+//! preempted after any instruction. Everything runs on one host thread, so the order is reproducible.
 use super::Fault;
 use super::memory::{Lds, Memory};
 use super::random::Random;
@@ -7,22 +7,22 @@ use super::watch::Watch;
 use super::wave_size::{PerWaveSize, WaveSizes};
 use super::workgroup::{Dispatch, Waves};
 
-/// Workgroups that are under way at once, at most.
-const MOST_AT_ONCE: u64 = 8;
-/// Workgroups whose order is drawn at once; the order of such batches is forwards or backwards.
+/// Maximum number of workgroups in flight.
+const MAX_IN_FLIGHT: u64 = 8;
+/// Number of workgroups that are shuffled together. The batches run in ascending or descending order.
 const BATCH: u64 = 1 << 16;
-/// A turn is at most two to this power instructions.
-const LONGEST_TURN: u64 = 10;
+/// Base-2 logarithm of the maximum number of instructions per turn.
+const MAX_TURN_LOG2: u64 = 10;
 
-/// A workgroup that is under way.
-struct UnderWay<const W: usize> {
+/// A workgroup in flight.
+struct InFlight<const W: usize> {
     waves: Waves<W>,
     count: usize,
     lds: Lds,
     workgroup: [u32; 3],
 }
 
-/// Runs `groups` workgroups, whose coordinates `coordinates` knows, up to the first fault.
+/// Runs `groups` workgroups until the first fault. `coordinates` maps a workgroup's index to its coordinates.
 pub(super) fn run<const W: usize>(
     dispatch: &Dispatch<W>,
     groups: u64,
@@ -36,38 +36,38 @@ where
 {
     let mut random = Random::new(seed);
     let mut order = Order::new(groups, &mut random);
-    let at_once = 1 + random.below(MOST_AT_ONCE) as usize;
-    let mut under_way: Vec<UnderWay<W>> = Vec::new();
+    let limit = 1 + random.below(MAX_IN_FLIGHT) as usize;
+    let mut in_flight: Vec<InFlight<W>> = Vec::new();
     let mut spare: Vec<(Waves<W>, Lds)> = Vec::new();
     loop {
-        while under_way.len() < at_once
+        while in_flight.len() < limit
             && let Some(group) = order.next(&mut random)
         {
             let (mut waves, mut lds) = spare.pop().unwrap_or_default();
             let workgroup = coordinates(group);
             let count = waves.begin(dispatch, workgroup, &mut lds, memory.checker.as_ref());
-            under_way.push(UnderWay { waves, count, lds, workgroup });
+            in_flight.push(InFlight { waves, count, lds, workgroup });
         }
-        if under_way.is_empty() {
+        if in_flight.is_empty() {
             return Ok(());
         }
-        let chosen = random.below(under_way.len() as u64) as usize;
-        let group = &mut under_way[chosen];
+        let selected = random.below(in_flight.len() as u64) as usize;
+        let group = &mut in_flight[selected];
         std::mem::swap(&mut memory.lds, &mut group.lds);
         let outcome = group.step(dispatch, memory, watch, &mut random);
         std::mem::swap(&mut memory.lds, &mut group.lds);
         if outcome? {
-            let group = under_way.swap_remove(chosen);
+            let group = in_flight.swap_remove(selected);
             spare.push((group.waves, group.lds));
         }
     }
 }
 
-impl<const W: usize> UnderWay<W>
+impl<const W: usize> InFlight<W>
 where
     WaveSizes: PerWaveSize<W>,
 {
-    /// One turn of one wave; true if the workgroup has ended.
+    /// Runs one turn of one wave; returns true if the workgroup has ended.
     fn step(
         &mut self,
         dispatch: &Dispatch<W>,
@@ -78,17 +78,17 @@ where
         let ready = || (0..self.count).filter(|&index| self.waves.is_ready(index));
         let nth = random.below(ready().count() as u64) as usize;
         if let Some(index) = ready().nth(nth) {
-            let most = 1 << random.below(LONGEST_TURN + 1);
-            watch.turn = 1 + random.below(most);
+            let max_turn = 1 << random.below(MAX_TURN_LOG2 + 1);
+            watch.turn = 1 + random.below(max_turn);
             self.waves.turn::<true>(dispatch, self.workgroup, index, memory, watch)?;
         }
-        self.waves.settle(dispatch, self.workgroup, memory)
+        self.waves.release_barrier(dispatch, self.workgroup, memory)
     }
 }
 
-/// Every workgroup once.
+/// Random order of all workgroups.
 struct Order {
-    /// Batches that are left, and whether the last one comes next.
+    /// Remaining batches, and whether they are taken from the end.
     batches: std::ops::Range<u64>,
     backwards: bool,
     groups: u64,
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_workgroup_comes_once() {
+    fn every_workgroup_occurs_once() {
         for (groups, seed) in [(0, 1), (1, 1), (5, 2), (2 * BATCH + 3, 3), (2 * BATCH + 3, 4)] {
             let mut random = Random::new(seed);
             let mut order = Order::new(groups, &mut random);

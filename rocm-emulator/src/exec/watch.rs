@@ -1,31 +1,31 @@
-//! What stands in front of each instruction of a launch that is scrutinised.
+//! Observation of each instruction of an instrumented launch: preemption and profiling.
 use super::profile::{Footprint, Profile, Profiler, Rate};
 use super::program::Step;
 use super::wave::Wave;
 
-/// One host thread's part in watching a launch.
+/// Instrumentation state of one host thread.
 pub(super) struct Watch {
-    /// Instructions until the wave has to give way to others.
+    /// Number of instructions until the wave is preempted.
     pub(super) turn: u64,
     profiler: Option<Profiler>,
 }
 
 impl Watch {
-    /// A watch that lets waves run as long as they want.
+    /// Creates a watch that never preempts waves.
     pub(super) fn new(profiles: bool) -> Self {
         Self { turn: u64::MAX, profiler: profiles.then(Profiler::default) }
     }
 
-    /// A wave begins its turn.
+    /// Records that a wave begins its turn.
     pub(super) fn resume<const W: usize>(&mut self, wave: &Wave<W>) {
         if let Some(profiler) = &mut self.profiler {
             profiler.resume(wave);
         }
     }
 
-    /// Whether the wave may execute the step now; false if its turn is over.
+    /// Called before each step. Returns false if the wave's turn is over and it must not execute the step.
     #[inline]
-    pub(super) fn before<const W: usize>(&mut self, step: &Step<W>, rate: Rate, wave: &Wave<W>) -> bool {
+    pub(super) fn before_step<const W: usize>(&mut self, step: &Step<W>, rate: Rate, wave: &Wave<W>) -> bool {
         if let Some(profiler) = &mut self.profiler {
             profiler.arrive(wave);
         }
@@ -39,12 +39,12 @@ impl Watch {
         true
     }
 
-    /// What was counted.
+    /// Returns the profile.
     pub(super) fn profile(&self) -> Profile {
         self.profiler.as_ref().map(|profiler| profiler.sums).unwrap_or_default()
     }
 
-    /// The lines that were touched.
+    /// Returns the cache lines that were accessed.
     pub(super) fn footprint(self) -> Footprint {
         self.profiler.map(|profiler| profiler.footprint).unwrap_or_default()
     }

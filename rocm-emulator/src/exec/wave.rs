@@ -1,14 +1,14 @@
-//! The state of one wave.
+//! State of one wave.
 use crate::isa::sreg;
 
-/// Registers of a lane that instructions name, and those behind them into which a tuple at the end may reach.
+/// Vector registers per lane, with padding for register tuples that extend past the last register.
 pub const VGPRS: usize = 256 + 16;
-/// gfx9's accumulation registers lie behind the vector registers.
+/// First of gfx9's accumulation registers, which follow the vector registers.
 pub const FIRST_AGPR: u16 = VGPRS as u16;
-/// Registers of a lane with accumulation registers.
+/// Registers per lane including accumulation registers.
 pub const VGPRS_AND_AGPRS: usize = 2 * VGPRS;
 
-/// One vector register: a 32-bit value per lane.
+/// A vector register: one 32-bit value per lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct Lanes<const W: usize>(pub [u32; W]);
@@ -19,25 +19,25 @@ impl<const W: usize> Lanes<W> {
     }
 }
 
-/// The MODE register's parts that arithmetic depends on (hwreg 1).
+/// Fields of the MODE register (hwreg 1) that affect arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
     /// Rounding of f32: 0 nearest even, 1 +inf, 2 -inf, 3 zero.
     pub round_32: u8,
     /// Rounding of f16 and f64.
     pub round_16_64: u8,
-    /// Denormals of f32: bit 0 allow inputs, bit 1 allow outputs.
+    /// Denormals of f32: bit 0 allows inputs, bit 1 allows outputs.
     pub denorm_32: u8,
     /// Denormals of f16 and f64.
     pub denorm_16_64: u8,
-    /// Clamp NaN to zero (DX10_CLAMP).
+    /// Clamping turns NaN into zero (DX10_CLAMP).
     pub dx10_clamp: bool,
     /// IEEE mode: signalling NaNs are quieted by min/max.
     pub ieee: bool,
 }
 
 impl Mode {
-    /// The register as s_getreg reads it.
+    /// Returns the register's bits, as s_getreg reads them.
     pub const fn bits(&self) -> u32 {
         self.round_32 as u32
             | (self.round_16_64 as u32) << 2
@@ -47,7 +47,7 @@ impl Mode {
             | (self.ieee as u32) << 9
     }
 
-    /// From the register's bits; those that are not modelled are dropped.
+    /// Converts the register's bits; bits that are not modelled are dropped.
     pub const fn from_bits(bits: u32) -> Self {
         Self {
             round_32: (bits & 3) as u8,
@@ -62,7 +62,7 @@ impl Mode {
 
 /// Registers of one wave of `W` lanes (32 or 64).
 pub struct Wave<const W: usize> {
-    /// The scalar register file by canonical number ([`sreg`]): s0..s105, VCC, TTMP, NULL, M0, EXEC.
+    /// Scalar registers by canonical number ([`sreg`]): s0..s105, VCC, TTMP, NULL, M0, EXEC.
     pub sgpr: [u32; 128],
     pub scc: bool,
     pub mode: Mode,
@@ -70,26 +70,26 @@ pub struct Wave<const W: usize> {
 }
 
 impl<const W: usize> Wave<W> {
-    /// The execution mask; bits from `W` up are zero.
+    /// Returns the execution mask. Bits from `W` up are zero.
     #[inline(always)]
     pub fn exec(&self) -> u64 {
         self.sgpr64(sreg::EXEC_LO) & Self::full()
     }
 
-    /// The mask with every lane on.
+    /// Returns the mask of all lanes.
     #[inline(always)]
     pub const fn full() -> u64 {
         if W == 64 { u64::MAX } else { (1 << W) - 1 }
     }
 
-    /// A scalar register pair.
+    /// Returns a scalar register pair.
     #[inline(always)]
     pub fn sgpr64(&self, n: u8) -> u64 {
         let n = (n & 127) as usize;
         u64::from(self.sgpr[n]) | (u64::from(self.sgpr[(n + 1) & 127]) << 32)
     }
 
-    /// Writes a scalar register; NULL swallows the value.
+    /// Writes a scalar register. Writes to NULL are discarded.
     #[inline(always)]
     pub fn set_sgpr(&mut self, n: u8, value: u32) {
         if n != sreg::NULL {
@@ -97,7 +97,7 @@ impl<const W: usize> Wave<W> {
         }
     }
 
-    /// Writes a scalar register pair; NULL swallows the value.
+    /// Writes a scalar register pair. Writes to NULL are discarded.
     #[inline(always)]
     pub fn set_sgpr64(&mut self, n: u8, value: u64) {
         if n != sreg::NULL {
@@ -106,7 +106,7 @@ impl<const W: usize> Wave<W> {
         }
     }
 
-    /// A lane mask from scalar registers: one register for wave32, a pair for wave64.
+    /// Returns a lane mask in scalar registers: one register for wave32, a pair for wave64.
     #[inline(always)]
     pub fn mask(&self, n: u8) -> u64 {
         if W == 64 { self.sgpr64(n) } else { u64::from(self.sgpr[(n & 127) as usize]) }

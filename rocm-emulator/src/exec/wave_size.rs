@@ -1,19 +1,19 @@
-//! What is kept apart for waves of 32 and of 64 lanes: a kernel's descriptor says which it wants, and one code
-//! object may hold kernels of both sizes.
+//! Data that is separate for waves of 32 and of 64 lanes. A kernel's descriptor selects the size, and one
+//! code object may contain kernels of both sizes.
 use super::program::{Functions, Program};
 use super::workgroup::Waves;
 
-/// Waves of both sizes that a host thread keeps from launch to launch.
+/// Waves of both sizes, which a host thread reuses between launches.
 #[derive(Default)]
-pub(super) struct KeptWaves {
+pub(super) struct WavePool {
     narrow: Waves<32>,
     wide: Waves<64>,
 }
 
-/// Finds what belongs to waves of `W` lanes; implemented for the two sizes that exist.
+/// Accessors of the data for waves of `W` lanes, implemented for both sizes.
 pub(super) trait PerWaveSize<const W: usize> {
     fn functions(program: &Program) -> &Functions<W>;
-    fn waves(kept: &mut KeptWaves) -> &mut Waves<W>;
+    fn waves(pool: &mut WavePool) -> &mut Waves<W>;
 }
 
 pub(super) struct WaveSizes;
@@ -23,8 +23,8 @@ impl PerWaveSize<32> for WaveSizes {
         &program.narrow
     }
 
-    fn waves(kept: &mut KeptWaves) -> &mut Waves<32> {
-        &mut kept.narrow
+    fn waves(pool: &mut WavePool) -> &mut Waves<32> {
+        &mut pool.narrow
     }
 }
 
@@ -33,7 +33,7 @@ impl PerWaveSize<64> for WaveSizes {
         &program.wide
     }
 
-    fn waves(kept: &mut KeptWaves) -> &mut Waves<64> {
-        &mut kept.wide
+    fn waves(pool: &mut WavePool) -> &mut Waves<64> {
+        &mut pool.wide
     }
 }

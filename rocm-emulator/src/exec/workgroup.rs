@@ -1,6 +1,6 @@
-//! One workgroup: its waves take turns on one host thread, each running until a barrier or its end.
+//! Execution of one workgroup. Its waves take turns on one host thread, each until a barrier or its end.
 //!
-//! The loop over instructions is compiled twice: as it is, and with a [`Watch`] in front of each instruction.
+//! The loop over instructions is compiled twice: without instrumentation, and with a [`Watch`].
 use super::check::{Kind, SharedChecker};
 use super::initial_state::InitialState;
 use super::memory::{Lds, Memory, Private};
@@ -12,61 +12,61 @@ use super::{Fault, FaultKind, Launch, Site};
 use crate::isa::sreg;
 use std::sync::Arc;
 
-/// A wave that shares its workgroup with others gives way to them after so many instructions, so that waiting
-/// for another wave through LDS ends.
-const TURN: u64 = 1 << 20;
+/// Number of instructions after which a wave yields to the other waves of its workgroup, so that a wave that
+/// polls LDS makes progress.
+const TURN_LENGTH: u64 = 1 << 20;
 
-/// Steps before a faulty one that its report lists, if they are no more than so many bytes away.
-const LISTED_BEFORE: usize = 3;
-const MOST_LISTED: usize = 96;
+/// Number of steps that a report lists before the faulty one, and the maximum distance in bytes.
+const STEPS_LISTED_BEFORE: usize = 3;
+const MAX_LISTED_BYTES: usize = 96;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Ready,
     AtBarrier,
-    /// At the second part of a barrier, which not all waves have signalled yet.
+    /// At the wait of a split barrier that not all waves have signalled yet.
     AwaitsSignals,
     Ended,
 }
 
-/// A wave and where it stands.
+/// A wave and its execution state.
 struct Running<const W: usize> {
     wave: Wave<W>,
     private: Private,
     function: Arc<Function<W>>,
-    /// The next step in the function.
+    /// Index of the next step in the function.
     next: usize,
     state: State,
     executed: u64,
-    /// How often the wave has signalled its workgroup's barrier, and waited at it.
+    /// Numbers of signals and waits of the wave at its workgroup's split barrier.
     signals: u32,
     waits: u32,
 }
 
-/// The waves' storage, kept from workgroup to workgroup and launch to launch.
+/// Storage of waves, which is reused between workgroups and launches.
 #[derive(Default)]
 pub(super) struct Waves<const W: usize> {
     running: Vec<Running<W>>,
-    /// How many of them the current workgroup has.
+    /// Number of waves of the current workgroup.
     count: usize,
-    /// How often all of them have signalled the workgroup's barrier.
+    /// Number of completed split barriers of the workgroup.
     signalled: u32,
 }
 
-/// What the workgroups of a launch share.
+/// Data that the workgroups of a launch share.
 pub(super) struct Dispatch<'a, const W: usize> {
     pub(super) launch: &'a Launch<'a>,
     pub(super) initial: InitialState,
     pub(super) entry: Arc<Function<W>>,
-    /// The entry's step in its function.
+    /// Index of the entry's step in its function.
     pub(super) entry_step: usize,
     pub(super) private_bytes: u32,
     pub(super) lds_bytes: u32,
-    /// Work-items of a workgroup.
+    /// Work-items per workgroup.
     pub(super) work_items: u32,
 }
 
-/// Why a wave stopped running.
+/// Reason why a wave stopped running.
 enum Stop {
     Barrier,
     SignalFirst,
@@ -79,7 +79,7 @@ impl<const W: usize> Waves<W>
 where
     WaveSizes: PerWaveSize<W>,
 {
-    /// Runs one workgroup to its end.
+    /// Runs one workgroup to completion.
     pub(super) fn run<const WATCHED: bool>(
         &mut self,
         dispatch: &Dispatch<W>,
@@ -94,13 +94,13 @@ where
                     self.turn::<WATCHED>(dispatch, workgroup, index, memory, watch)?;
                 }
             }
-            if self.settle(dispatch, workgroup, memory)? {
+            if self.release_barrier(dispatch, workgroup, memory)? {
                 return Ok(());
             }
         }
     }
 
-    /// Puts the waves of a workgroup at their first instruction; returns how many they are.
+    /// Initializes the waves of a workgroup; returns their number.
     pub(super) fn begin(
         &mut self,
         dispatch: &Dispatch<W>,
@@ -115,12 +115,12 @@ where
         #[cfg(test)]
         {
             let first = &mut self.running[0];
-            super::semantics::machine::enter(&mut first.wave, &mut first.private, lds);
+            super::semantics::machine::load_state(&mut first.wave, &mut first.private, lds);
         }
         self.count
     }
 
-    /// Whether a wave can run: it has not ended and does not wait at a barrier.
+    /// Returns true if a wave has not ended and does not wait at a barrier.
     pub(super) fn is_ready(&self, index: usize) -> bool {
         self.running[index].state == State::Ready
     }
@@ -134,14 +134,14 @@ where
         memory: &mut Memory,
         watch: &mut Watch,
     ) -> Result<(), Fault> {
-        let shares = self.count > 1;
+        let is_shared = self.count > 1;
         let wave = &mut self.running[index];
         if let Some(checker) = &memory.checker {
-            checker.borrow_mut().turn(workgroup, index);
+            checker.borrow_mut().resume_wave(workgroup, index);
         }
-        let stop = wave.run::<WATCHED>(dispatch, memory, shares, watch);
+        let stop = wave.run::<WATCHED>(dispatch, memory, is_shared, watch);
         #[cfg(test)]
-        super::semantics::machine::leave(&wave.wave, &mut wave.private, &mut memory.lds);
+        super::semantics::machine::save_state(&wave.wave, &mut wave.private, &mut memory.lds);
         match stop {
             Ok(Stop::Barrier) => wave.state = State::AtBarrier,
             Ok(Stop::SignalFirst) => self.signal_first(index),
@@ -159,7 +159,7 @@ where
         Ok(())
     }
 
-    /// A wave signals; SCC says whether it is the first to signal this time.
+    /// Signals the split barrier. SCC becomes true if the wave is the first to signal it.
     #[cold]
     fn signal_first(&mut self, index: usize) {
         let times = self.running[index].signals + 1;
@@ -169,7 +169,7 @@ where
         wave.wave.scc = is_first;
     }
 
-    /// Lets waves go on whose barrier every wave has signalled.
+    /// Resumes waves that wait at a split barrier that every wave has signalled.
     fn release_signalled(&mut self, workgroup: [u32; 3], memory: &mut Memory) {
         let running = &mut self.running[..self.count];
         let complete = running.iter().map(|wave| wave.signals).min().unwrap_or(0);
@@ -186,8 +186,8 @@ where
         }
     }
 
-    /// Lets waves go on that have met at a barrier; true if all waves have ended.
-    pub(super) fn settle(
+    /// Releases a barrier that all waves have reached; returns true if all waves have ended.
+    pub(super) fn release_barrier(
         &mut self,
         dispatch: &Dispatch<W>,
         workgroup: [u32; 3],
@@ -205,11 +205,11 @@ where
             memory.counters.waves += self.count as u64;
             return Ok(true);
         }
-        // What awaits signals here would wait for ever.
+        // A wave that still awaits signals would wait forever.
         if ended > 0 || in_state(State::AwaitsSignals) > 0 {
             let kind = FaultKind::BarrierDivergence { waiting: waiting as u32, ended: ended as u32 };
             let index = running.iter().position(|wave| wave.state != State::Ended).unwrap_or(0);
-            // The barrier is the step before the next one.
+            // Report the barrier, which is the step before the next one.
             running[index].next = running[index].next.saturating_sub(1);
             return Err(running[index].fault(dispatch, workgroup, index, kind));
         }
@@ -256,23 +256,23 @@ where
         &mut self,
         dispatch: &Dispatch<W>,
         memory: &mut Memory,
-        shares: bool,
+        is_shared: bool,
         watch: &mut Watch,
     ) -> Result<Stop, Box<FaultKind>> {
         let limit = dispatch.launch.instruction_limit;
-        let turn_end = if shares { self.executed.saturating_add(TURN).min(limit) } else { limit };
+        let turn_end = if is_shared { self.executed.saturating_add(TURN_LENGTH).min(limit) } else { limit };
         let program = dispatch.launch.program;
-        let Self { wave, private, function, next: next_of_wave, executed, signals, .. } = self;
+        let Self { wave, private, function, next: saved_next, executed, signals, .. } = self;
         if WATCHED {
             watch.resume(wave);
         }
-        // Once per function: calls and returns change it.
+        // Each iteration runs one function; calls and returns change it.
         loop {
             let steps = &function.steps[..];
-            let mut next = *next_of_wave;
-            // Where counting of executed instructions goes on.
+            let mut next = *saved_next;
+            // Step up to which executed instructions have been counted.
             let mut counted = next;
-            let elsewhere = loop {
+            let other_function = loop {
                 let mut following = steps.get(next..).unwrap_or_default().iter();
                 let step = loop {
                     let Some(step) = following.next() else {
@@ -281,16 +281,16 @@ where
                     };
                     if WATCHED {
                         let at = steps.len() - following.len() - 1;
-                        if !watch.before(step, function.rate(at), wave) {
+                        if !watch.before_step(step, function.rate(at), wave) {
                             *executed += (at - counted) as u64;
                             function.count(counted, at, &mut memory.counters);
-                            *next_of_wave = at;
+                            *saved_next = at;
                             return Ok(Stop::Turn);
                         }
                         if let Some(checker) = &memory.checker {
                             let offset = function.offsets.get(at).copied().unwrap_or_default();
                             let kind = if let Step::Memory(step) = step { step.kind() } else { Kind::Other };
-                            checker.borrow_mut().at(offset, kind);
+                            checker.borrow_mut().set_instruction(offset, kind);
                         }
                     }
                     let outcome = match step {
@@ -314,19 +314,19 @@ where
                         Step::ScalarLoad(step) => step.run(wave, memory),
                         _ => break step,
                     };
-                    let outcome = if WATCHED { outcome.and_then(|()| memory.settle()) } else { outcome };
+                    let outcome = if WATCHED { outcome.and_then(|()| memory.check_races()) } else { outcome };
                     if let Err(fault) = outcome {
-                        *next_of_wave = steps.len() - following.len() - 1;
+                        *saved_next = steps.len() - following.len() - 1;
                         return Err(fault);
                     }
                 };
                 let at = steps.len() - following.len() - 1;
                 next = at + 1;
-                // Whatever follows leaves the straight line.
+                // All remaining kinds of steps end a straight line of code.
                 memory.counters.flow += 1;
                 *executed += (next - counted) as u64;
                 function.count(counted, next, &mut memory.counters);
-                *next_of_wave = at;
+                *saved_next = at;
                 let jump = match step {
                     Step::Branch(target) => {
                         next = *target as usize;
@@ -352,16 +352,16 @@ where
                         None
                     }
                     Step::SignalFirst => {
-                        *next_of_wave = next;
+                        *saved_next = next;
                         return Ok(Stop::SignalFirst);
                     }
-                    Step::Barrier | Step::Wait if !shares => None,
+                    Step::Barrier | Step::Wait if !is_shared => None,
                     Step::Barrier => {
-                        *next_of_wave = next;
+                        *saved_next = next;
                         return Ok(Stop::Barrier);
                     }
                     Step::Wait => {
-                        *next_of_wave = next;
+                        *saved_next = next;
                         return Ok(Stop::Wait);
                     }
                     Step::End => return Ok(Stop::End),
@@ -371,7 +371,7 @@ where
                     }
                     _ => return Err(Box::new(FaultKind::UnknownInstruction)),
                 };
-                let elsewhere = match jump {
+                let other_function = match jump {
                     None => None,
                     Some(target) => match program.offset_of(target) {
                         None => return Err(Box::new(FaultKind::BadJump { target })),
@@ -381,20 +381,20 @@ where
                 counted = next;
                 if *executed >= turn_end {
                     if *executed >= limit {
-                        return Err(Box::new(FaultKind::DoesNotEnd(*executed)));
+                        return Err(Box::new(FaultKind::InstructionLimit(*executed)));
                     }
-                    let Some((to, first)) = elsewhere else {
-                        *next_of_wave = next;
+                    let Some((to, first)) = other_function else {
+                        *saved_next = next;
                         return Ok(Stop::Turn);
                     };
-                    (*function, *next_of_wave) = (to, first);
+                    (*function, *saved_next) = (to, first);
                     return Ok(Stop::Turn);
                 }
-                if let Some(elsewhere) = elsewhere {
-                    break elsewhere;
+                if let Some(other_function) = other_function {
+                    break other_function;
                 }
             };
-            (*function, *next_of_wave) = elsewhere;
+            (*function, *saved_next) = other_function;
         }
     }
 
@@ -405,8 +405,8 @@ where
             earlier.instruction = program.text_at(earlier.pc as usize);
         }
         let offset = |step: usize| self.function.offsets.get(step).map_or(0, |&offset| offset as usize);
-        let (at, before) = (offset(self.next), offset(self.next.saturating_sub(LISTED_BEFORE)));
-        let is_near = at.checked_sub(before).is_some_and(|distance| distance <= MOST_LISTED);
+        let (at, before) = (offset(self.next), offset(self.next.saturating_sub(STEPS_LISTED_BEFORE)));
+        let is_near = at.checked_sub(before).is_some_and(|distance| distance <= MAX_LISTED_BYTES);
         let site = Site {
             instruction: program.text_at(at),
             listing: program.listing(if is_near { before } else { at }, at),

@@ -1,36 +1,36 @@
-//! Compares our decoding with llvm-objdump's, instruction by instruction.
+//! Comparison of the decoder with llvm-objdump, instruction by instruction.
 use super::{DecodeError, Family, decode, format};
 use std::collections::HashSet;
 
-/// A place where our decoding and llvm-objdump's differ.
+/// A difference between the decoder and llvm-objdump.
 #[allow(missing_docs, reason = "each variant says what its fields are")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// Both decode, to different texts.
+    /// Both decode the instruction, to different texts.
     Text { address: u64, ours: String, theirs: String },
-    /// Ours is another number of bytes than the code words that llvm-objdump lists.
+    /// The decoded size in bytes differs from that of the code words that llvm-objdump lists.
     Size { address: u64, ours: usize, theirs: usize },
-    /// Ours does not decode.
+    /// The decoder reports an error.
     Undecoded { address: u64, theirs: String, error: DecodeError },
-    /// The code words that llvm-objdump lists are not those of the text section.
+    /// The code words that llvm-objdump lists differ from the text section.
     OtherCode { address: u64, theirs: String },
-    /// Bytes that neither llvm-objdump nor we would skip: code without a line.
+    /// Code that llvm-objdump does not list, and that is not padding.
     Uncovered { address: u64 },
 }
 
-/// One instruction of a disassembly.
+/// One line of a disassembly.
 struct Line<'a> {
     text: &'a str,
     address: u64,
     code: Vec<u8>,
 }
 
-/// Decodes every instruction of `objdump_output` (of `llvm-objdump -d`) out of `text`, which is loaded at
-/// `text_address`, and compares the texts. Returns the number of instructions that agree if all do, and that every
-/// byte of `text` besides zero padding and s_code_end filling is covered.
+/// Decodes every instruction that `objdump_output` (of `llvm-objdump -d`) lists from `text`, which is loaded
+/// at `text_address`, and compares the texts. Returns the number of instructions if all agree and all of
+/// `text`, except padding, is listed.
 ///
 /// # Errors
-/// Every difference, in the order of the addresses.
+/// Returns all differences in the order of their addresses.
 pub fn compare_with_objdump(
     family: Family,
     text: &[u8],
@@ -49,7 +49,7 @@ pub fn compare_with_objdump(
     }
     for (i, word) in text.chunks_exact(4).enumerate() {
         let address = text_address + 4 * i as u64;
-        if !covered.contains(&address) && !is_filling(family, word) {
+        if !covered.contains(&address) && !is_padding(family, word) {
             mismatches.push(Mismatch::Uncovered { address });
         }
     }
@@ -76,19 +76,19 @@ fn compare_line(family: Family, text: &[u8], text_address: u64, line: &Line) -> 
     (size != line.code.len()).then_some(Mismatch::Size { address, ours: size, theirs: line.code.len() })
 }
 
-/// Words that llvm-objdump leaves out: zeros between functions and what follows the last one.
-fn is_filling(family: Family, word: &[u8]) -> bool {
+/// Returns true for words that llvm-objdump omits: padding between and after functions.
+fn is_padding(family: Family, word: &[u8]) -> bool {
     const S_CODE_END: [u8; 4] = 0xbf9f_0000u32.to_le_bytes();
     const S_NOP: [u8; 4] = 0xbf80_0000u32.to_le_bytes();
     match family {
         Family::Rdna3 | Family::Rdna4 => word == [0; 4] || word == S_CODE_END,
-        // The padding after a kernel is s_nop, and on gfx10 what follows the last one s_code_end.
+        // Padding after a kernel is s_nop; on gfx10 s_code_end follows the last kernel.
         Family::Rdna2 => word == [0; 4] || word == S_NOP || word == S_CODE_END,
         Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => word == [0; 4] || word == S_NOP,
     }
 }
 
-/// `\t<text>  // <address>: <code words> [<target>]`.
+/// Parses a line of the form `\t<text>  // <address>: <code words> [<target>]`.
 fn parse_line(line: &str) -> Option<Line<'_>> {
     let (text, comment) = line.strip_prefix('\t')?.rsplit_once("// ")?;
     let (address, words) = comment.split_once(": ")?;

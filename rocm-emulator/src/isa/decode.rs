@@ -1,16 +1,16 @@
-//! Finds the encoding of an instruction by its first word. Encodings after AMD's instruction set reference guides:
-//! "Instinct MI100", "MI200" and "MI300" (gfx908, gfx90a, gfx942), "RDNA2", "RDNA3" and "RDNA4" (gfx10.3, gfx11, gfx12).
-//! gfx12's ALU is encoded as gfx11's, its memory instructions are encoded anew.
+//! Selection of an instruction's encoding by its first word. Encodings follow AMD's instruction set reference
+//! guides: "Instinct MI100", "MI200" and "MI300" (gfx908, gfx90a, gfx942), "RDNA2", "RDNA3" and "RDNA4"
+//! (gfx10.3, gfx11, gfx12). gfx12 shares gfx11's ALU encodings, but has different memory encodings.
 use super::Family::{Cdna1, Cdna2, Cdna3, Rdna2, Rdna3, Rdna4};
 use super::fields::{Words, bits};
 use super::{DecodeError, Family, Inst, dual, gfx12, memory, scalar, vector};
 
-/// Decodes the instruction that begins with a word.
+/// Decoder of an instruction that begins with the given word.
 type Decode = fn(&mut Words, u32) -> Result<Inst, DecodeError>;
 
 const RESERVED: &str = "the encoding is reserved";
 
-/// Decodes the instruction at `offset` bytes into `text`.
+/// Decodes the instruction at byte `offset` of `text`.
 pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, DecodeError> {
     let mut words = Words::new(family, text, offset);
     let word = words.next()?;
@@ -24,7 +24,7 @@ pub fn decode(family: Family, text: &[u8], offset: usize) -> Result<Inst, Decode
     Ok(inst)
 }
 
-/// Finds the decoder of an encoding of two or more words.
+/// Returns the decoder of an encoding of two or more words.
 fn long_encoding(family: Family, code: u32, word: u32) -> Result<Decode, &'static str> {
     Ok(match (family, code) {
         (_, 0b11_0110) => memory::decode_ds,

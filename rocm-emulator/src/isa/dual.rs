@@ -1,4 +1,4 @@
-//! Decodes the encodings that came with gfx11: VOPD, VINTERP, LDSDIR.
+//! Decoders of the encodings that gfx11 introduced: VOPD, VINTERP and LDSDIR.
 use super::fields::{Words, bit, bits};
 use super::vector::{ShortFields, long_sources, short_operands};
 use super::{DecodeError, Encoding, Family, Inst, Operand, sreg};
@@ -17,8 +17,8 @@ pub fn decode_vinterp(words: &mut Words, word: u32) -> Result<Inst, DecodeError>
     Ok(inst)
 }
 
-/// Decodes LDSDIR; `offset0` is the attribute, `offset1` its channel, `imm` the number of VALU results to wait for;
-/// on gfx12 bit 7 says whether to wait for vector memory's sources too.
+/// Decodes LDSDIR: `offset0` is the attribute, `offset1` its channel, `imm` the number of VALU results to
+/// wait for. On gfx12, bit 7 of `imm` says whether to wait for vector memory's sources, too.
 pub fn decode_lds_direct(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let row = words.row(Encoding::LdsDir, bits(word, 20, 2))?;
     let mut inst = Inst::blank(row.name, Encoding::LdsDir);
@@ -29,11 +29,11 @@ pub fn decode_lds_direct(words: &mut Words, word: u32) -> Result<Inst, DecodeErr
     Ok(inst)
 }
 
-/// Decodes VOPD: the X half, with the Y half as its `pair`.
+/// Decodes VOPD. Returns the X half, with the Y half as its `pair`.
 pub fn decode_dual(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
     let vdst_x = bits(high, 24, 8);
-    // The halves write different banks: the low bit of Y's register is the inverse of X's.
+    // The halves write different banks: the low bit of Y's register number is the inverse of X's.
     let vdst_y = bits(high, 17, 7) << 1 | (!vdst_x & 1);
     let mut x = decode_half(words, bits(word, 22, 4), vdst_x, word)?;
     let mut y = decode_half(words, bits(word, 17, 5), vdst_y, high)?;

@@ -1,9 +1,9 @@
-//! Bit fields, operand codes and the words that follow an instruction, as every family has them.
+//! Bit fields, operand codes and trailing words of instructions, common to all families.
 use super::table::Row;
 use super::tables::tables;
 use super::{DecodeError, Dpp, DppControl, Encoding, Family, InlineFloat, Operand, sreg};
 
-/// Operand codes that announce another dword.
+/// Operand codes for which another dword follows.
 pub const DPP16: u32 = 250;
 pub const DPP8: u32 = 233;
 pub const DPP8_FETCH_INACTIVE: u32 = 234;
@@ -11,7 +11,7 @@ pub const LITERAL: u32 = 255;
 /// First vector register among the 9-bit operand codes.
 pub const FIRST_VGPR: u32 = 256;
 
-/// `width` bits of `word` from `low` up.
+/// Returns `width` bits of `word` from bit `low` on.
 pub const fn bits(word: u32, low: u32, width: u32) -> u32 {
     (word >> low) & ((1 << width) - 1)
 }
@@ -20,17 +20,17 @@ pub const fn bit(word: u32, at: u32) -> bool {
     word >> at & 1 != 0
 }
 
-/// The `width` low bits of `value` as a signed number.
+/// Returns the `width` low bits of `value` as a signed number.
 pub const fn signed(value: u32, width: u32) -> i32 {
     ((value << (32 - width)) as i32) >> (32 - width)
 }
 
-/// The mixed-precision FMAs: whole operands with a sign and an absolute value instead of packed halves.
+/// Returns true for mixed-precision FMAs, which have operand signs and absolute values.
 pub fn is_mixed(name: &str) -> bool {
     name.starts_with("v_fma_mix")
 }
 
-/// Reads the dwords of one instruction.
+/// Reader of the dwords of one instruction.
 pub struct Words<'a> {
     pub family: Family,
     text: &'a [u8],
@@ -44,18 +44,18 @@ impl<'a> Words<'a> {
         Self { family, text, start, size: 0, literal: None }
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read so far.
     pub fn size(&self) -> u8 {
         self.size as u8
     }
 
-    /// An error about this instruction.
+    /// Creates an error for this instruction.
     pub fn error(&self, reason: &'static str) -> DecodeError {
         let word = self.word_at(self.start).unwrap_or(0);
         DecodeError { family: self.family, offset: self.start, word, reason }
     }
 
-    /// The row of the opcode, or an error.
+    /// Returns the table row of the opcode, or an error.
     pub fn row(&self, encoding: Encoding, op: u32) -> Result<&'static Row, DecodeError> {
         let row = tables(self.family).get(encoding, op);
         row.ok_or_else(|| self.error("unknown opcode of this encoding"))
@@ -73,7 +73,7 @@ impl<'a> Words<'a> {
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
     }
 
-    /// The literal dword; several operands may name it, it stands there once.
+    /// Returns the literal dword. Several operands may refer to it, but it is encoded once.
     pub fn literal(&mut self) -> Result<u32, DecodeError> {
         match self.literal {
             Some(literal) => Ok(literal),
@@ -85,7 +85,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// A 9-bit source: a scalar source, or a vector register.
+    /// Decodes a 9-bit source: a scalar source, or a vector register.
     pub fn source(&mut self, code: u32) -> Result<Operand, DecodeError> {
         if code >= FIRST_VGPR {
             return Ok(Operand::Vgpr((code - FIRST_VGPR) as u16));
@@ -93,7 +93,7 @@ impl<'a> Words<'a> {
         self.scalar_source(code)
     }
 
-    /// An 8-bit source: a scalar register, a constant or the literal.
+    /// Decodes an 8-bit source: a scalar register, a constant or the literal.
     pub fn scalar_source(&mut self, code: u32) -> Result<Operand, DecodeError> {
         Ok(match code {
             0..=127 => return self.scalar_register(code),
@@ -120,7 +120,7 @@ impl<'a> Words<'a> {
         })
     }
 
-    /// A scalar register by its 7-bit code.
+    /// Decodes the 7-bit code of a scalar register.
     pub fn scalar_register(&self, code: u32) -> Result<Operand, DecodeError> {
         match self.family.scalar_register(code as u8) {
             Some(number) => Ok(Operand::Scalar(number)),
@@ -128,7 +128,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// A scalar register by its 7-bit code, where NULL stands for none.
+    /// Decodes the 7-bit code of an optional scalar register; NULL means that it is absent.
     pub fn optional_scalar(&self, code: u32) -> Result<Operand, DecodeError> {
         match self.scalar_register(code)? {
             Operand::Scalar(sreg::NULL) => Ok(Operand::None),
@@ -137,16 +137,16 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A DPP dword and the vector register that stands there for source 0.
+/// A DPP dword, and the vector register of source 0 that it contains.
 pub struct DppWord {
     pub dpp: Dpp,
     pub src0: u16,
-    /// Source modifiers (DPP8 carries none), bit i for source i.
+    /// Source modifiers, bit i for source i. DPP8 has none.
     pub neg: u8,
     pub abs: u8,
 }
 
-/// Decodes the dword after an instruction whose source 0 is `code`, one of [`DPP16`], [`DPP8`]...
+/// Decodes the dword after an instruction whose source 0 is `code`: [`DPP16`], [`DPP8`] or its variant.
 pub fn dpp(family: Family, code: u32, word: u32) -> Option<DppWord> {
     let src0 = bits(word, 0, 8) as u16;
     if code != DPP16 {

@@ -1,18 +1,18 @@
-//! Decodes the memory encodings of gfx12: VFLAT, VGLOBAL, VSCRATCH and VBUFFER of 96 bits, SMEM of 64.
+//! Decoders of gfx12's memory encodings: VFLAT, VGLOBAL, VSCRATCH and VBUFFER (96 bits), and SMEM (64 bits).
 use super::fields::{Words, bit, bits, signed};
 use super::table::{Class, Role, Row};
 use super::{DecodeError, Encoding, Inst, Operand};
 
-/// The bit of the temporal hint by which an atomic returns the old value.
+/// Bit of the temporal hint that makes an atomic return the old value.
 pub const ATOMIC_RETURN: u8 = 1;
 
-/// Bit 7 of a vector memory instruction is of chips after these.
-fn reserved(words: &Words, word: u32) -> Result<(), DecodeError> {
+/// Rejects bit 7 of vector memory instructions, which only later GPUs use.
+fn check_reserved(words: &Words, word: u32) -> Result<(), DecodeError> {
     if bit(word, 7) { Err(words.error("the non-volatile bit is reserved")) } else { Ok(()) }
 }
 
-/// The fields that all three segments and VBUFFER have in their second and third words.
-fn common(inst: &mut Inst, row: &Row, middle: u32, high: u32, store_data: u32) {
+/// Decodes the fields that all three segments and VBUFFER share in their second and third words.
+fn decode_common(inst: &mut Inst, row: &Row, middle: u32, high: u32, store_data: u32) {
     inst.mods.scope = bits(middle, 18, 2) as u8;
     inst.mods.th = bits(middle, 20, 3) as u8;
     inst.offset0 = signed(bits(high, 8, 24), 24);
@@ -28,7 +28,7 @@ fn common(inst: &mut Inst, row: &Row, middle: u32, high: u32, store_data: u32) {
 /// Decodes VFLAT, VGLOBAL and VSCRATCH.
 pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let (middle, high) = (words.next()?, words.next()?);
-    reserved(words, word)?;
+    check_reserved(words, word)?;
     let op = bits(word, 14, 8);
     let encoding = match bits(word, 24, 2) {
         0 => Encoding::Flat,
@@ -38,9 +38,9 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     };
     let row = words.row(encoding, op)?;
     let mut inst = Inst::blank(row.name, encoding);
-    common(&mut inst, row, middle, high, bits(middle, 23, 8));
+    decode_common(&mut inst, row, middle, high, bits(middle, 23, 8));
     if !row.has_operands() {
-        // Cache operations.
+        // Cache operations have no operands.
         inst.offset0 = 0;
         return Ok(inst);
     }
@@ -57,7 +57,7 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
 /// Decodes VBUFFER.
 pub fn decode_buffer(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let (middle, high) = (words.next()?, words.next()?);
-    reserved(words, word)?;
+    check_reserved(words, word)?;
     if bit(word, 21) {
         return Err(words.error("typed buffer instructions are not decoded"));
     }
@@ -66,7 +66,7 @@ pub fn decode_buffer(words: &mut Words, word: u32) -> Result<Inst, DecodeError> 
     }
     let row = words.row(Encoding::Mubuf, bits(word, 14, 8))?;
     let mut inst = Inst::blank(row.name, Encoding::Mubuf);
-    common(&mut inst, row, middle, high, bits(middle, 0, 8));
+    decode_common(&mut inst, row, middle, high, bits(middle, 0, 8));
     inst.mods.offen = bit(middle, 30);
     inst.mods.idxen = bit(middle, 31);
     if inst.mods.offen || inst.mods.idxen {
@@ -77,7 +77,7 @@ pub fn decode_buffer(words: &mut Words, word: u32) -> Result<Inst, DecodeError> 
     Ok(inst)
 }
 
-/// Decodes a scalar memory instruction. Prefetches have their length in `imm`.
+/// Decodes a scalar memory instruction. `imm` is the length of a prefetch.
 pub fn decode_smem(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
     let row = words.row(Encoding::Smem, bits(word, 13, 6))?;

@@ -1,15 +1,15 @@
-//! Decodes the memory encodings: SMEM, FLAT, GLOBAL, SCRATCH and MUBUF of gfx9, gfx10 and gfx11; DS of every family.
+//! Decoders of memory encodings: SMEM, FLAT, GLOBAL, SCRATCH and MUBUF before gfx12, and DS of every family.
 use super::fields::{Words, bit, bits, signed};
 use super::table::{Class, Role, Row};
 use super::{DecodeError, Encoding, Family, Inst, Operand};
 
-/// The code of no scalar address on gfx9 and gfx10; in gfx10's scratch accesses of no vector address either.
+/// Code for no scalar address on gfx9 and gfx10, and for no vector address in gfx10's scratch accesses.
 const NO_ADDRESS: u32 = 0x7f;
 
 /// Decodes an LDS (or GDS) access.
 pub fn decode_ds(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let high = words.next()?;
-    // On gfx9 the fields are a bit lower, and above them a bit says that data are in accumulation registers.
+    // On gfx9 the fields are one bit lower, and bit 25 selects accumulation registers for data.
     let gfx9 = words.family.is_gfx9();
     let gds = if gfx9 { 16 } else { 17 };
     let row = words.row(Encoding::Ds, bits(word, gds + 1, 8))?;
@@ -24,7 +24,7 @@ pub fn decode_ds(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let data = data_register(words, gfx9 && bit(word, 25))?;
     for slot in row.slots() {
         match slot.class {
-            // ds_gws has its data in the address field.
+            // ds_gws has data in the address field.
             Class::Address if row.name.starts_with("ds_gws_") => inst.src[0] = data(bits(high, 0, 8)),
             Class::Address => inst.src[0] = Operand::Vgpr(bits(high, 0, 8) as u16),
             Class::Data0 => inst.src[1] = data(bits(high, 8, 8)),
@@ -35,13 +35,13 @@ pub fn decode_ds(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     Ok(inst)
 }
 
-/// Two-address forms have an 8-bit offset per address instead of one of 16 bits.
+/// Returns true for two-address forms, which have two 8-bit offsets instead of one 16-bit offset.
 pub fn has_two_offsets(name: &str) -> bool {
     name.contains("_2addr_")
         || ["ds_read2", "ds_write2", "ds_wrxchg2"].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Returns the register file that a data register's number belongs to.
+/// Returns the conversion from a data register's number to an operand of its register file.
 fn data_register(words: &Words, accumulation: bool) -> Result<fn(u32) -> Operand, DecodeError> {
     match (accumulation, words.family) {
         (false, _) => Ok(|n| Operand::Vgpr(n as u16)),
@@ -72,7 +72,7 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         Family::Rdna2 => (mods.dlc, mods.lds) = (bit(word, 12), bit(word, 13)),
         _ => {
             mods.scc = family != Family::Cdna1 && bit(word, 25);
-            // The bit of gfx90a's loads to LDS says on gfx942 that a scratch access has a vector address.
+            // gfx942 uses the bit of gfx90a's loads to LDS for scratch accesses with a vector address.
             mods.lds = bit(word, 13) && family != Family::Cdna3 || row.name.contains("_load_lds_");
         }
     }
@@ -89,7 +89,7 @@ pub fn decode_flat(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let has_vector = match (encoding, family) {
         (Encoding::Scratch, Family::Cdna3) => bit(word, 13),
         (Encoding::Scratch, Family::Rdna3) => bit(high, 23),
-        // NULL leaves the vector address, a register or NO_ADDRESS takes its place.
+        // NULL as scalar address means that there is a vector address.
         (Encoding::Scratch, Family::Rdna2) => !has_no_base && inst.src[2] == Operand::None,
         (Encoding::Scratch, _) => inst.src[2] == Operand::None,
         _ => !row.name.contains("_addtid"),
@@ -110,7 +110,7 @@ pub fn decode_mubuf(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let mut inst = Inst::blank(row.name, Encoding::Mubuf);
     let mods = &mut inst.mods;
     mods.glc = bit(word, 14);
-    let fails = match family {
+    let has_tfe = match family {
         Family::Rdna3 => {
             (mods.slc, mods.dlc) = (bit(word, 12), bit(word, 13));
             bit(high, 21)
@@ -127,7 +127,7 @@ pub fn decode_mubuf(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     if !row.has_operands() {
         return Ok(inst);
     }
-    if fails {
+    if has_tfe {
         return Err(words.error("buffer accesses with TFE are not decoded"));
     }
     match family {
@@ -145,7 +145,7 @@ pub fn decode_mubuf(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     Ok(inst)
 }
 
-/// Sets the data source and the destination, as far as the row has them; a load to LDS has none.
+/// Sets the data source and the destination if the row has them. Loads to LDS have no destination.
 fn set_data(inst: &mut Inst, row: &Row, data: Operand, destination: Operand) {
     for slot in row.slots() {
         match slot.role {
@@ -169,7 +169,7 @@ pub fn decode_smem(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     }
     for slot in row.slots() {
         match (slot.class, slot.role) {
-            // The probe has bits where others have a data register.
+            // Probes and prefetches have an immediate in place of the data register.
             (Class::Decimal, _) => inst.imm = bits(word, 6, 7) as i32,
             (Class::Data0, role) => {
                 inst.src[2] = words.scalar_register(bits(word, 6, 7))?;
@@ -189,7 +189,7 @@ pub fn decode_smem(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         inst.src[1] = words.optional_scalar(bits(high, 25, 7))?;
         return Ok(inst);
     }
-    // On gfx9 the offset is a constant, a register, or both.
+    // gfx9's offset is a constant, a register, or both.
     let (has_constant, has_register) = (bit(word, 17), bit(word, 14));
     if has_constant {
         inst.offset0 = signed(bits(high, 0, 21), 21);

@@ -1,8 +1,8 @@
-//! Machine code to instructions. An [`Inst`] is the same for every family, and so are decoder and printer: where
-//! families differ, they ask for it. [`rows`] lists the instructions of every chip.
+//! Instruction decoder and printer. An [`Inst`] has the same representation in every family; decoder and
+//! printer handle the differences. [`rows`] lists the instructions of every GPU.
 //!
-//! Names are LLVM's mnemonics without the encoding suffix (`_e32`, `_e64`, `_dpp`, `_sdwa`), so that
-//! one implementation in [`crate::exec`] serves every encoding and every family that has the operation.
+//! Names are LLVM's mnemonics without the encoding suffix (`_e32`, `_e64`, `_dpp`, `_sdwa`), so that one
+//! implementation in [`crate::exec`] serves every encoding and every family that has the operation.
 
 pub mod check;
 mod decode;
@@ -24,7 +24,7 @@ pub use decode::decode;
 pub use print::format;
 pub(crate) use table::expand;
 
-/// An instruction-set family: which decoder reads the code.
+/// An instruction-set family, which determines the decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// gfx103x and gfx10-3-generic, wave32.
@@ -46,12 +46,12 @@ impl Family {
         matches!(self, Self::Cdna1 | Self::Cdna2 | Self::Cdna3)
     }
 
-    /// The 32-bit encodings name halves of registers ("true16"): gfx11 and gfx12.
+    /// Returns true if 32-bit encodings can address halves of registers ("true16"): gfx11 and gfx12.
     const fn has_true16(self) -> bool {
         matches!(self, Self::Rdna3 | Self::Rdna4)
     }
 
-    /// The version of the instruction set, as the numbers of the chips begin: 90, 94, 103, 110, 120.
+    /// Returns the instruction-set version, the leading digits of GPU names: 90, 94, 103, 110 or 120.
     const fn version(self) -> u16 {
         match self {
             Self::Cdna1 | Self::Cdna2 => 90,
@@ -62,10 +62,10 @@ impl Family {
         }
     }
 
-    /// The canonical number of the scalar register with this 7-bit operand code; `None` if there is none.
+    /// Returns the canonical number of the scalar register with this 7-bit operand code, if it exists.
     const fn scalar_register(self, code: u8) -> Option<u8> {
         match (code, self) {
-            // Before gfx11, M0 is where later families have NULL; gfx9 has no NULL.
+            // Before gfx11, M0 has the code that is NULL in later families; gfx9 has no NULL.
             (124, Self::Rdna2 | Self::Cdna1 | Self::Cdna2 | Self::Cdna3) => Some(sreg::M0),
             (125, Self::Rdna2) => Some(sreg::NULL),
             (125, Self::Cdna1 | Self::Cdna2 | Self::Cdna3) => None,
@@ -75,31 +75,31 @@ impl Family {
     }
 }
 
-/// One operand. Register numbers are those of the first register; the width follows from the mnemonic.
+/// An operand. Register numbers are those of the first register; the width follows from the mnemonic.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Operand {
-    /// Not there (for `saddr`: `off`).
+    /// Absent (printed as `off` for `saddr`).
     #[default]
     None,
     /// Vector register `v[n]`.
     Vgpr(u16),
     /// Accumulation register `a[n]`.
     Agpr(u16),
-    /// Scalar register file, by canonical number: see [`sreg`].
+    /// Scalar register, by canonical number (see [`sreg`]).
     Scalar(u8),
     /// The scalar condition code, read as 0 or 1.
     Scc,
-    /// `vccz` / `execz` as sources.
+    /// `vccz` and `execz` as sources.
     VccZ,
     ExecZ,
-    /// Inline integer (-16..=64) or 32-bit literal, as its 32 bits. A 64-bit integer operation
-    /// sign-extends an inline integer and zero- or sign-extends a literal as the ISA says; a 64-bit float
-    /// operation takes a literal as the high half.
+    /// Inline integer (-16..=64), or a 32-bit literal as its bits. A 64-bit integer operation sign-extends an
+    /// inline integer, and zero- or sign-extends a literal as the ISA specifies. A 64-bit float operation
+    /// uses a literal as its high half.
     Int(i32),
     Literal(u32),
     /// Inline float constant; its bits depend on the operation's type.
     Float(InlineFloat),
-    /// Aperture bases and limits as sources.
+    /// Bases and limits of the apertures.
     SharedBase,
     SharedLimit,
     PrivateBase,
@@ -112,7 +112,7 @@ pub(crate) enum Operand {
     },
 }
 
-/// Canonical numbers of the scalar register file, the same for every family.
+/// Canonical numbers of scalar registers, which are the same for every family.
 pub(crate) mod sreg {
     /// On gfx9, flat_scratch is 102 and 103, xnack_mask 104 and 105; elsewhere these are s102..s105.
     #[cfg(test)]
@@ -123,14 +123,14 @@ pub(crate) mod sreg {
     pub const VCC_HI: u8 = 107;
     /// ttmp0..15 are 108..=123.
     pub const TTMP0: u8 = 108;
-    /// Reads as 0, writes vanish.
+    /// Reads as 0 and discards writes.
     pub const NULL: u8 = 124;
     pub const M0: u8 = 125;
     pub const EXEC_LO: u8 = 126;
     pub const EXEC_HI: u8 = 127;
 }
 
-/// The inline float constants: ±0.5, ±1, ±2, ±4 and 1/(2π).
+/// Inline float constants: ±0.5, ±1, ±2, ±4 and 1/(2π).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InlineFloat {
     Half,
@@ -144,7 +144,7 @@ pub(crate) enum InlineFloat {
     InvTwoPi,
 }
 
-/// The encodings that exist in the families we know.
+/// Encodings of the supported families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Encoding {
     Sop1,
@@ -156,7 +156,7 @@ pub(crate) enum Encoding {
     Vop1,
     Vop2,
     Vop3,
-    /// VOP3 with a scalar destination besides the vector one.
+    /// VOP3 with a vector and a scalar destination.
     Vop3Sd,
     Vop3p,
     Vopc,
@@ -174,18 +174,18 @@ pub(crate) enum Encoding {
 ///
 /// Operand order in `src`:
 /// - ALU: as LLVM prints them, after the destination(s). v_fmac/v_mac and the like: the accumulator is only `dst`.
-///   v_fmamk/v_fmaak, s_fmamk...: the literal stands at its printed place. e32 forms that read VCC implicitly
+///   v_fmamk/v_fmaak, s_fmamk...: the literal is at its printed position. e32 forms that read VCC implicitly
 ///   (v_cndmask_b32_e32, v_addc) have `Operand::Scalar(VCC_LO)` as last source, e32 compares have it as `dst`,
-///   e32 carry-out forms as `dst2`. v_cmpx has `dst` = `Scalar(EXEC_LO)`; gfx9's writes the mask in `dst` and EXEC.
+///   e32 carry-out forms as `dst2`. v_cmpx has `dst` = `Scalar(EXEC_LO)`; gfx9's writes both `dst` and EXEC.
 /// - SMEM: `[sbase, soffset or None]`, constant offset in `offset0`.
-/// - DS: `[addr, data0, data1]`, absent ones `None`; `offset0`, `offset1` (two-address forms; else only `offset0`).
+/// - DS: `[addr, data0, data1]`, `None` if absent; `offset0`, and in two-address forms `offset1`.
 /// - FLAT/GLOBAL/SCRATCH: `[vaddr or None, data or None, saddr or None]`, constant offset in `offset0`;
 ///   an atomic that returns has a `dst`.
 /// - MUBUF: `[vaddr or None, vdata or None, srsrc, soffset]`.
-/// - SOPP/SOPK immediates: `imm`, in SOPK with the sign extended except in unsigned compares and waits. Branch
+/// - SOPP/SOPK immediates: `imm`, in SOPK sign-extended except in unsigned compares and waits. Branch
 ///   targets: `imm` is the signed dword distance from the next instruction. s_sendmsg_rtn: `imm` is the message.
 ///   s_setreg: `dst` is the hardware register, `src[0]` the value; s_getreg: `src[0]` is the hardware register.
-/// - VOPD: this is the X half, `pair` the Y half; both have the names of the single instructions (v_fmac_f32, not
+/// - VOPD: this is the X half, `pair` the Y half. Both have the names of the single instructions (v_fmac_f32, not
 ///   v_dual_fmac_f32).
 /// - VINTERP, LDSDIR: `imm` is the count to wait for; lds_param_load: attribute and channel in the offsets.
 #[derive(Clone, Debug, PartialEq)]
@@ -193,10 +193,10 @@ pub struct Inst {
     /// LLVM's mnemonic without the suffix of the encoding.
     pub name: &'static str,
     pub(crate) encoding: Encoding,
-    /// Bytes: 4, 8, 12 (with literal, DPP or SDWA dword).
+    /// Size in bytes: 4, 8 or 12, including a literal, DPP or SDWA dword.
     pub size: u8,
     pub(crate) dst: Operand,
-    /// Second destination: carry-out, v_div_scale's mask.
+    /// Second destination: the carry-out, or v_div_scale's mask.
     pub(crate) dst2: Operand,
     pub(crate) src: [Operand; 4],
     pub(crate) imm: i32,
@@ -205,12 +205,12 @@ pub struct Inst {
     pub(crate) mods: Mods,
     pub(crate) dpp: Option<Dpp>,
     pub(crate) sdwa: Option<Sdwa>,
-    /// The Y half of a dual-issue instruction; both halves read their sources before either writes.
+    /// Y half of a dual-issue instruction. Both halves read their sources before either writes.
     pub(crate) pair: Option<Box<Inst>>,
 }
 
 impl Inst {
-    /// An instruction with nothing filled in.
+    /// Creates an instruction without operands.
     pub(crate) fn blank(name: &'static str, encoding: Encoding) -> Self {
         Self {
             name,
@@ -235,48 +235,48 @@ impl Inst {
 pub(crate) struct Mods {
     pub neg: u8,
     pub abs: u8,
-    /// VOP3P: neg of the high halves. v_fma_mix has `neg` and `abs` of its whole operands instead.
+    /// VOP3P: negation of the high halves. v_fma_mix instead uses `neg` and `abs` for its whole operands.
     pub neg_hi: u8,
-    /// VOP3: take source i's high half (bit 3: write the destination's high half). VOP3P: op_sel.
-    /// True16 registers of e32 encodings are folded into this too.
+    /// VOP3: reads the high half of source i (bit 3: writes the destination's high half). VOP3P: op_sel.
+    /// Also contains the halves that true16 registers of e32 encodings select.
     pub op_sel: u8,
     pub op_sel_hi: u8,
     pub clamp: bool,
-    /// Output modifier: 0 none, 1 *2, 2 *4, 3 /2.
+    /// Output modifier: 0 none, 1 multiplies by 2, 2 by 4, 3 divides by 2.
     pub omod: u8,
     pub glc: bool,
     pub slc: bool,
     pub dlc: bool,
     pub gds: bool,
-    /// gfx12: the temporal hint and the scope of a memory access, in place of glc, slc and dlc.
+    /// gfx12: temporal hint and scope of a memory access, which replace glc, slc and dlc.
     pub th: u8,
     pub scope: u8,
-    /// gfx90a. gfx942 calls glc, slc and scc sc0, nt and sc1.
+    /// gfx90a and gfx942. gfx942 names glc, slc and scc sc0, nt and sc1.
     pub scc: bool,
-    /// A load to LDS, which has no data register.
+    /// Set for a load to LDS, which has no data register.
     pub lds: bool,
     /// MUBUF addressing.
     pub offen: bool,
     pub idxen: bool,
-    /// gfx9 SMEM: a constant offset, even 0, is encoded beside the register.
+    /// gfx9 SMEM: set if the encoding has a constant offset (which may be 0) in addition to the register.
     pub with_constant: bool,
-    /// MFMA: broadcast of A's blocks (size and number), permutation of B's lanes (f64 on gfx942: `neg`).
+    /// MFMA: broadcast of A's blocks (size and index); permutation of B's lanes (gfx942's f64: signs).
     pub cbsz: u8,
     pub abid: u8,
     pub blgp: u8,
 }
 
-/// Sub-dword addressing: which part of each operand takes part. Bit i of `sext` belongs to source i.
+/// Sub-dword addressing (SDWA): the part of each operand that is used. Bit i of `sext` belongs to source i.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sdwa {
     /// `None` for compares, which write a whole mask.
     pub dst: Option<(SdwaSelect, SdwaUnused)>,
     pub src: [SdwaSelect; 2],
-    /// Sign-extend the selected part.
+    /// Sign-extends the selected part.
     pub sext: u8,
 }
 
-/// The part of a dword.
+/// Part of a dword.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SdwaSelect {
     Byte0,
@@ -293,12 +293,12 @@ pub(crate) enum SdwaSelect {
 pub(crate) enum SdwaUnused {
     /// Zero.
     Pad,
-    /// The sign of the result.
+    /// Copies of the result's sign.
     SignExtend,
     Preserve,
 }
 
-/// Data-parallel primitives: where source 0 comes from.
+/// Data-parallel primitives (DPP): the lanes from which source 0 is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dpp {
     pub control: DppControl,
@@ -316,36 +316,36 @@ pub(crate) enum DppControl {
     RowRor(u8),
     RowMirror,
     RowHalfMirror,
-    /// Also gfx9's row_newbcast.
+    /// Also encodes gfx9's row_newbcast.
     RowShare(u8),
     RowXmask(u8),
-    /// gfx9 only: wave-wide shifts and rotates by one, row broadcasts.
+    /// gfx9 only: shifts and rotations of the wave by one lane, and row broadcasts.
     WaveShl,
     WaveRol,
     WaveShr,
     WaveRor,
     RowBcast15,
     RowBcast31,
-    /// Selectors of eight lanes, three bits each.
+    /// Selected lanes of each eight.
     Dpp8([u8; 8]),
 }
 
-/// Bytes that are no instruction of the family.
+/// Error for code that is not an instruction of the family.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no {family:?} instruction: 0x{word:08x} at offset 0x{offset:x}: {reason}")]
 pub struct DecodeError {
-    /// The family as which the code was read.
+    /// Family for which the code was decoded.
     pub family: Family,
     /// Offset of the instruction in the code, in bytes.
     pub offset: usize,
-    /// The first dword.
+    /// First dword of the instruction.
     pub word: u32,
-    /// Reason why it does not decode.
+    /// Reason why the code does not decode.
     pub reason: &'static str,
 }
 
 impl InlineFloat {
-    /// The constant as f16 bits.
+    /// Returns the constant's bits as f16.
     pub const fn bits_16(self) -> u16 {
         match self {
             Self::Half => 0x3800,
@@ -360,7 +360,7 @@ impl InlineFloat {
         }
     }
 
-    /// The constant as f32 bits.
+    /// Returns the constant's bits as f32.
     pub const fn bits_32(self) -> u32 {
         match self {
             Self::Half => 0x3f00_0000,
@@ -375,7 +375,7 @@ impl InlineFloat {
         }
     }
 
-    /// The constant as f64 bits.
+    /// Returns the constant's bits as f64.
     pub const fn bits_64(self) -> u64 {
         match self {
             Self::Half => 0x3fe0_0000_0000_0000,

@@ -1,9 +1,9 @@
-//! Decodes the SOP group, which only the opcodes tell apart from family to family.
+//! Decoder of the SOP encodings, which differ between families only in their opcodes.
 use super::fields::{Words, bits, signed};
 use super::table::{Class, Role, Row};
 use super::{DecodeError, Encoding, Inst, Operand};
 
-/// Decodes one instruction of the SOP group (the two high bits are 10): every family has the same fields.
+/// Decodes an instruction of the SOP encodings, whose two high bits are 10.
 pub fn decode_sop(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     let (encoding, op) = match bits(word, 23, 9) {
         0b1_0111_1101 => (Encoding::Sop1, bits(word, 8, 8)),
@@ -14,7 +14,7 @@ pub fn decode_sop(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     };
     let row = words.row(encoding, op)?;
     let mut inst = Inst::blank(row.name, encoding);
-    // A literal among the sources has no field.
+    // A literal source has no field.
     let (mut sources, mut fields, register_sources) = (0, 0, encoding != Encoding::Sopk);
     for slot in row.slots() {
         let operand = match (slot.class, slot.role) {
@@ -40,7 +40,7 @@ pub fn decode_sop(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     Ok(inst)
 }
 
-/// `hwreg(id, offset, size)` from its 16 bits.
+/// Decodes the 16 bits of `hwreg(id, offset, size)`.
 fn hardware_register(word: u32) -> Operand {
     Operand::HwReg {
         id: bits(word, 0, 6) as u8,
@@ -49,13 +49,13 @@ fn hardware_register(word: u32) -> Operand {
     }
 }
 
-/// The immediate as the instruction uses it: SOPK extends the sign except in unsigned compares.
+/// Returns the immediate. SOPK's is sign-extended except in unsigned compares and waits.
 fn immediate(word: u32, row: &Row, encoding: Encoding, class: Class) -> i32 {
     let low = bits(word, 0, 16);
     match (encoding, class) {
-        // s_sendmsg_rtn has its message in the source field.
+        // s_sendmsg_rtn encodes the message in the source field.
         (Encoding::Sop1, _) => bits(word, 0, 8) as i32,
-        // s_set_gpr_idx_on has the operands' mask there.
+        // s_set_gpr_idx_on encodes the mask of operands in the second source field.
         (Encoding::Sopc, _) => bits(word, 8, 8) as i32,
         (_, Class::Branch) => signed(low, 16),
         (Encoding::Sopk, _) if !row.name.ends_with("_u32") && !row.name.starts_with("s_waitcnt") => {

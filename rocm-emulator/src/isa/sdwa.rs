@@ -1,20 +1,20 @@
-//! Sub-dword addressing (SDWA), which gfx9 and gfx10 have: its dword and how it is printed.
+//! Sub-dword addressing (SDWA) of gfx9 and gfx10: decoding and printing.
 use super::fields::{Words, bit, bits};
 use super::{DecodeError, Operand, Sdwa, SdwaSelect, SdwaUnused};
 use std::fmt::Write;
 
-/// The operand code that announces an SDWA dword.
+/// Operand code for which an SDWA dword follows.
 pub const SDWA: u32 = 249;
 
-/// An SDWA dword besides its operands.
+/// A decoded SDWA dword without its operands.
 pub struct SdwaWord {
     pub sdwa: Sdwa,
-    /// Bit i for source i.
+    /// Sign modifiers, bit i for source i.
     pub neg: u8,
     pub abs: u8,
 }
 
-/// Decodes an SDWA dword; a compare (`writes_mask`) has a scalar destination where others select a part.
+/// Decodes an SDWA dword. Compares (`writes_mask`) have a scalar destination instead of a selected part.
 pub fn sdwa(word: u32, writes_mask: bool) -> Option<SdwaWord> {
     let dst = match writes_mask {
         true => None,
@@ -30,7 +30,7 @@ pub fn sdwa(word: u32, writes_mask: bool) -> Option<SdwaWord> {
     Some(SdwaWord { sdwa, neg, abs })
 }
 
-/// A source of SDWA: a vector register, or with bit `scalar` a scalar source that is no literal.
+/// Decodes an SDWA source: a vector register, or, if bit `scalar` is set, a scalar source except a literal.
 pub fn sdwa_source(words: &mut Words, word: u32, code: u32, scalar: u32) -> Result<Operand, DecodeError> {
     match bit(word, scalar) {
         false => Ok(Operand::Vgpr(code as u16)),

@@ -1,5 +1,5 @@
-//! The rows of an instruction table, and their notation.
-/// Number of chips: columns of opcodes in a table.
+//! Rows of an instruction table, and the parser of their notation.
+/// Number of opcode columns in a table, one per instruction-set family.
 pub const CHIPS: usize = 6;
 
 /// Kind of an operand.
@@ -9,28 +9,28 @@ pub enum Class {
     Vgpr,
     /// `g`: accumulation registers.
     Agpr,
-    /// `t`: a matrix in vector or accumulation registers, as the instruction says; the addend may be a constant.
+    /// `t`: a matrix in vector or accumulation registers, as the encoding selects, or a constant addend.
     Matrix,
     /// `x`: vector registers, scalar registers or a constant.
     Any,
     /// `c` (source) or `s`: scalar registers or a constant.
     Scalar,
-    /// `b`: a lane mask in scalar registers; VCC without being encoded in the 32-bit encodings.
+    /// `b`: a lane mask in scalar registers; implicitly VCC in the 32-bit encodings.
     Mask,
-    /// `e`: EXEC, never encoded.
+    /// `e`: EXEC, which is not encoded.
     Exec,
     /// `k`: the literal dword that follows the instruction.
     Literal,
-    /// `a`, `d`, `q`: the address and data registers of a memory instruction.
+    /// `a`, `d`, `q`: address and data registers of a memory instruction.
     Address,
     Data0,
     Data1,
-    /// `i`: 16-bit immediate in hexadecimal; `n`: the same in decimal; `r`: branch distance.
+    /// `i`, `n`: a 16-bit immediate, printed in hexadecimal or in decimal; `r`: a branch distance.
     Immediate,
     Decimal,
     Branch,
-    /// `m`: message; `h`: hardware register; `l`, `w`, `p`: the fields of s_delay_alu, s_waitcnt and
-    /// s_waitcnt_depctr; `j`: which operands are indexed.
+    /// `m`: a message; `h`: a hardware register; `l`, `w`, `p`: the fields of s_delay_alu, s_waitcnt and
+    /// s_waitcnt_depctr; `j`: the mask of indexed operands.
     Message,
     HwReg,
     GprIndex,
@@ -39,11 +39,11 @@ pub enum Class {
     Depctr,
 }
 
-/// Use that an instruction makes of an operand.
+/// Role of an operand in an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Source,
-    /// `=`
+    /// `=`: always written.
     Destination,
     /// `?`: written only if the instruction returns the old value.
     Returned,
@@ -54,7 +54,7 @@ pub enum Role {
 pub struct Slot {
     pub class: Class,
     pub role: Role,
-    /// Dwords; 0 is half a register (`h` in the notation), which a 16-bit operation selects with `.l`/`.h`.
+    /// Number of dwords. 0 means half a register (`h` in the notation), selected with `.l` or `.h`.
     pub dwords: u8,
 }
 
@@ -73,7 +73,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The operands in the order in which they are printed.
+    /// Returns the operands in printed order.
     pub fn slots(&self) -> impl Iterator<Item = &Slot> {
         self.slots.iter().flatten()
     }
@@ -91,8 +91,8 @@ impl Row {
     }
 }
 
-/// The rows that a line of [`rows::TABLES`] gives a chip, by the chip's column; `prefix` stands for `*`. None if the
-/// chip does not have them.
+/// Returns the rows of a line of [`rows::TABLES`] for the opcode column `column`. `prefix` replaces `*`.
+/// Returns `None` if the column has no opcode.
 ///
 /// [`rows::TABLES`]: super::rows::TABLES
 pub fn parse_line(line: &str, prefix: &str, column: usize) -> Option<Vec<Row>> {
@@ -105,13 +105,13 @@ pub fn parse_line(line: &str, prefix: &str, column: usize) -> Option<Vec<Row>> {
         *slot = Some(parse_slot(word)?);
     }
     let row = |(op, name): (u16, String)| {
-        // A chip's tables are built once and live as long as the process.
+        // Tables are built once and live as long as the process.
         (!name.contains('-')).then(|| Row { op, name: name.leak(), slots })
     };
     Some((first..).zip(expand(&names.replace('*', prefix))).filter_map(row).collect())
 }
 
-/// The names that a pattern stands for: one for each choice in each pair of braces, the last pair changing fastest.
+/// Expands a pattern to names, one for each choice in each pair of braces. The last pair varies fastest.
 pub fn expand(pattern: &str) -> Vec<String> {
     let braces = pattern.split_once('{').and_then(|(start, rest)| Some((start, rest.split_once('}')?)));
     let Some((start, (choices, end))) = braces else { return vec![pattern.to_string()] };

@@ -1,20 +1,20 @@
-//! The rows of each chip by opcode and by name.
+//! Instruction tables of each family, indexed by opcode and by name.
 use super::rows;
 use super::table::{CHIPS, Row, parse_line};
 use super::{Encoding, Family};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// The rows of a chip.
+/// Instruction rows of a family.
 pub struct Tables {
-    /// By encoding and opcode.
+    /// Rows by encoding and opcode.
     by_opcode: Vec<Vec<Option<&'static Row>>>,
     by_name: HashMap<(Encoding, &'static str), &'static Row>,
-    /// The opcode of VOP3 at which VOP1 is repeated.
+    /// First VOP3 opcode of the instructions of VOP1.
     vop1_in_vop3: u32,
 }
 
-/// The tables of the family's chip.
+/// Returns the tables of a family.
 pub fn tables(family: Family) -> &'static Tables {
     static TABLES: [LazyLock<Tables>; CHIPS] = [
         LazyLock::new(|| Tables::new(Family::Cdna1)),
@@ -27,7 +27,7 @@ pub fn tables(family: Family) -> &'static Tables {
     &TABLES[column(family)]
 }
 
-/// The column of the family's chip in the tables of instructions.
+/// Returns the opcode column of a family.
 const fn column(family: Family) -> usize {
     match family {
         Family::Cdna1 => 0,
@@ -47,7 +47,7 @@ impl Tables {
             for encoding in *encodings {
                 let lines =
                     text.lines().filter_map(|line| parse_line(line, prefix(*encoding), column(family)));
-                // A chip's tables are built once and live as long as the process.
+                // Tables are built once and live as long as the process.
                 lines.for_each(|rows| tables.add(*encoding, rows.leak()));
             }
         }
@@ -70,7 +70,7 @@ impl Tables {
         }
     }
 
-    /// The row of an opcode. The low opcodes of VOP3 repeat VOPC, VOP2 and VOP1.
+    /// Returns the row of an opcode. The low opcodes of VOP3 repeat VOPC, VOP2 and VOP1.
     pub fn get(&self, encoding: Encoding, op: u32) -> Option<&'static Row> {
         let get = |encoding, op: u32| *self.by_opcode.get(encoding as usize)?.get(op as usize)?;
         match (encoding, op) {
@@ -84,7 +84,7 @@ impl Tables {
         }
     }
 
-    /// The row of a decoded instruction.
+    /// Returns the row of a decoded instruction.
     pub fn named(&self, encoding: Encoding, name: &str) -> Option<&'static Row> {
         let row = self.by_name.get(&(encoding, name)).copied();
         match encoding {
@@ -94,20 +94,20 @@ impl Tables {
         }
     }
 
-    /// The row of the name in VOP1, VOP2 or VOPC.
+    /// Returns the row of a name in VOP1, VOP2 or VOPC.
     pub fn short(&self, name: &str) -> Option<&'static Row> {
         const SHORT: [Encoding; 3] = [Encoding::Vop1, Encoding::Vop2, Encoding::Vopc];
         SHORT.into_iter().find_map(|encoding| self.by_name.get(&(encoding, name)).copied())
     }
 
-    /// Every row under the encoding in which it appears.
+    /// Returns all rows, each with its encoding.
     #[cfg(test)]
     pub fn rows(&self) -> impl Iterator<Item = (Encoding, &'static Row)> {
         self.by_name.iter().map(|((encoding, _), row)| (*encoding, *row))
     }
 }
 
-/// Prefix of the names of an encoding of memory accesses.
+/// Returns the name prefix of a memory encoding.
 const fn prefix(encoding: Encoding) -> &'static str {
     match encoding {
         Encoding::Flat => "flat",

@@ -1,24 +1,24 @@
-//! Decodes the vector ALU encodings: VOP1, VOP2, VOPC with their SDWA and DPP forms, VOP3, VOP3SD, VOP3P.
+//! Decoders of the vector ALU encodings: VOP1, VOP2 and VOPC with SDWA and DPP, VOP3, VOP3SD and VOP3P.
 use super::fields::{DPP8, DPP8_FETCH_INACTIVE, DPP16, DppWord, LITERAL, Words, bit, bits, dpp, is_mixed};
 use super::sdwa::{SDWA, sdwa, sdwa_source};
 use super::table::{Class, Row, Slot};
 use super::{DecodeError, Encoding, Family, Inst, Mods, Operand, Sdwa, sreg};
 
-/// The first opcode of gfx9 that is not the VOP3 form of a 32-bit encoding.
+/// First VOP3 opcode of gfx9 that does not repeat a 32-bit encoding.
 pub const FIRST_VOP3_ONLY: u16 = 0x1c0;
 const VCC: Operand = Operand::Scalar(sreg::VCC_LO);
-/// The bit of gfx11's 16-bit operands ("true16") of a 32-bit encoding that selects the high half.
+/// Bit of a true16 register field of a 32-bit encoding that selects the high half (gfx11, gfx12).
 const HIGH_HALF: u16 = 0x80;
-/// Bit of [`Mods::op_sel`] that belongs to the destination.
+/// Bit of [`Mods::op_sel`] for the destination.
 const DESTINATION: usize = 3;
 
-/// The fields of a 32-bit encoding.
+/// Fields of a 32-bit encoding.
 pub struct ShortFields {
     pub vdst: u32,
-    /// The 9-bit source; another dword may stand for it.
+    /// First source: the operand from an additional dword, or the 9-bit code as error value.
     pub src0: Result<Operand, u32>,
     pub src1: Operand,
-    /// The mask that a compare writes.
+    /// Mask that a compare writes.
     pub mask: Operand,
 }
 
@@ -55,7 +55,7 @@ pub fn decode_short(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
         let sdwa = sdwa(extra, compares).ok_or_else(reserved)?;
         (inst.mods.neg, inst.mods.abs) = (sdwa.neg, sdwa.abs);
         inst.sdwa = Some(sdwa.sdwa);
-        // Conversions from 8-bit floats have a choice of the source alone.
+        // Conversions from 8-bit floats select only a part of the source.
         if ["_fp8", "_bf8"].iter().any(|suffix| row.name.ends_with(suffix)) {
             inst.sdwa = Some(Sdwa { dst: None, ..sdwa.sdwa });
         }
@@ -72,7 +72,7 @@ pub fn decode_short(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     Ok(inst)
 }
 
-/// Fails if gfx9 or gfx10 has no such SDWA or DPP form of the instruction.
+/// Returns an error if gfx9 or gfx10 has no such SDWA or DPP form of the instruction.
 fn check_form(words: &Words, row: &Row, encoding: Encoding, code: u32) -> Result<(), DecodeError> {
     let one_form = has_one_form(words.family, row);
     if words.family.is_gfx9() {
@@ -82,7 +82,7 @@ fn check_form(words: &Words, row: &Row, encoding: Encoding, code: u32) -> Result
             _ => Ok(()),
         };
     }
-    // An accumulating operation has a DPP form though it has no other one.
+    // Accumulating operations have a DPP form, but no other forms.
     let has_dpp_form = !one_form || row.name.starts_with("v_dot") || row.name == "v_pk_fmac_f16";
     match code {
         SDWA if one_form => Err(words.error("the instruction has no SDWA form")),
@@ -94,7 +94,7 @@ fn check_form(words: &Words, row: &Row, encoding: Encoding, code: u32) -> Result
     }
 }
 
-/// The DPP dword, if source 0 announces one.
+/// Reads the DPP dword if the code of source 0 says that there is one.
 fn dpp_word(words: &mut Words, code: u32) -> Result<Option<DppWord>, DecodeError> {
     match code {
         DPP16 => {}
@@ -108,7 +108,7 @@ fn dpp_word(words: &mut Words, code: u32) -> Result<Option<DppWord>, DecodeError
     }
 }
 
-/// Fills in the operands of an instruction with one 9-bit source, one vector source and a destination.
+/// Decodes the operands of an instruction with one 9-bit source, one vector source and a destination.
 pub fn short_operands(
     words: &mut Words,
     inst: &mut Inst,
@@ -122,7 +122,7 @@ pub fn short_operands(
             Class::Exec => Operand::Scalar(sreg::EXEC_LO),
             Class::Scalar => words.scalar_register(fields.vdst & 127)?,
             Class::Agpr => Operand::Agpr(vdst),
-            _ => half_folded(words.family, Operand::Vgpr(vdst), slot, &mut inst.mods, DESTINATION),
+            _ => fold_half(words.family, Operand::Vgpr(vdst), slot, &mut inst.mods, DESTINATION),
         };
         if i == 0 {
             inst.dst = operand;
@@ -138,13 +138,13 @@ pub fn short_operands(
             (_, Err(code)) if i == 0 => source_of(words, slot, code)?,
             _ => fields.src1,
         };
-        inst.src[i] = half_folded(words.family, operand, slot, &mut inst.mods, i);
+        inst.src[i] = fold_half(words.family, operand, slot, &mut inst.mods, i);
     }
     Ok(())
 }
 
-/// Moves the half that a true16 register of gfx11 names into `op_sel`.
-fn half_folded(family: Family, operand: Operand, slot: &Slot, mods: &mut Mods, at: usize) -> Operand {
+/// Moves the half that a true16 register selects to `op_sel`.
+fn fold_half(family: Family, operand: Operand, slot: &Slot, mods: &mut Mods, at: usize) -> Operand {
     match operand {
         Operand::Vgpr(n) if slot.is_half() && family.has_true16() => {
             if n & HIGH_HALF != 0 {
@@ -156,7 +156,7 @@ fn half_folded(family: Family, operand: Operand, slot: &Slot, mods: &mut Mods, a
     }
 }
 
-/// Instructions of the 32-bit encodings without SDWA, DPP and VOP3 forms, which carry no suffix.
+/// Returns true for 32-bit encodings without SDWA, DPP and VOP3 forms, which have no suffix.
 pub fn has_one_form(family: Family, row: &Row) -> bool {
     const NAMES: [&str; 6] = [
         "v_readfirstlane_b32",
@@ -166,7 +166,7 @@ pub fn has_one_form(family: Family, row: &Row) -> bool {
         "v_permlane64_b32",
         "v_accvgpr_mov_b32",
     ];
-    /// These have other forms on gfx9.
+    /// Instructions that have other forms only on gfx9.
     const ACCUMULATING: [&str; 4] =
         ["v_dot2c_f32_f16", "v_dot4c_i32_i8", "v_dot2acc_f32_f16", "v_pk_fmac_f16"];
     NAMES.contains(&row.name)
@@ -174,7 +174,7 @@ pub fn has_one_form(family: Family, row: &Row) -> bool {
         || row.slots().any(|slot| slot.class == Class::Literal)
 }
 
-/// A 9-bit source; on gfx9 the slot may demand a kind of register.
+/// Decodes a 9-bit source. On gfx9 the slot may require a class of registers.
 fn source_of(words: &mut Words, slot: &Slot, code: u32) -> Result<Operand, DecodeError> {
     let operand = words.source(code)?;
     if !words.family.is_gfx9() {
@@ -226,16 +226,16 @@ pub fn decode_vop3(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     Ok(inst)
 }
 
-/// Fills in the three 9-bit sources of a 64-bit encoding. Only gfx11 has DPP there, and gfx9 no literal.
+/// Decodes the three 9-bit sources of a 64-bit encoding. gfx9 and gfx10 have no DPP here, gfx9 no literal.
 pub fn long_sources(words: &mut Words, inst: &mut Inst, row: &Row, high: u32) -> Result<(), DecodeError> {
     let dpp = match words.family.has_true16() {
         true => dpp_word(words, bits(high, 0, 9))?,
         false => None,
     };
-    // The VOP3 form of a 32-bit encoding takes any source where the short form demands a vector register.
+    // VOP3 forms of 32-bit encodings accept any source where the short form requires a vector register.
     let any = inst.encoding != Encoding::Vop3p && row.op < FIRST_VOP3_ONLY;
     for (i, slot) in row.sources().enumerate() {
-        // The carry-in mask stands in the last source field also where an operand before it is missing.
+        // The carry-in mask is in the last source field, even if an operand before it is absent.
         let field = if slot.class == Class::Mask { 2 } else { i as u32 };
         let code = bits(high, 9 * field, 9);
         if code == LITERAL && words.family.is_gfx9() {
@@ -279,13 +279,13 @@ pub fn decode_vop3p(words: &mut Words, word: u32) -> Result<Inst, DecodeError> {
     Ok(inst)
 }
 
-/// v_mfma and v_smfmac.
+/// Returns true for v_mfma and v_smfmac.
 pub fn is_matrix(row: &Row) -> bool {
     row.destinations().any(|slot| slot.class == Class::Matrix)
 }
 
-/// Fills in a matrix product of gfx9: in place of signs and clamp it says which operands are accumulation registers and
-/// how blocks are broadcast.
+/// Decodes a matrix product of gfx9. In place of signs and clamp, it selects accumulation registers and the
+/// broadcast of blocks.
 fn decode_matrix(
     words: &mut Words,
     inst: &mut Inst,
@@ -296,16 +296,16 @@ fn decode_matrix(
     inst.mods.cbsz = bits(word, 8, 3) as u8;
     inst.mods.abid = bits(word, 11, 4) as u8;
     inst.mods.blgp = bits(high, 29, 3) as u8;
-    // gfx908 accumulates in accumulation registers only.
+    // gfx908 accumulates only in accumulation registers.
     let accumulates = words.family == Family::Cdna1 || bit(word, 15);
     long_sources(words, inst, row, high)?;
     let vdst = bits(word, 0, 8) as u16;
     inst.dst = if accumulates { Operand::Agpr(vdst) } else { Operand::Vgpr(vdst) };
-    let chosen = [bit(high, 27), bit(high, 28), accumulates];
+    let uses_agpr = [bit(high, 27), bit(high, 28), accumulates];
     for (at, _) in row.sources().enumerate().filter(|(_, slot)| slot.class == Class::Matrix) {
-        let (operand, chosen) = (&mut inst.src[at], chosen[at]);
+        let (operand, uses_agpr) = (&mut inst.src[at], uses_agpr[at]);
         match *operand {
-            Operand::Vgpr(n) if chosen => *operand = Operand::Agpr(n),
+            Operand::Vgpr(n) if uses_agpr => *operand = Operand::Agpr(n),
             Operand::Vgpr(_) => {}
             // Only the addend may be a constant.
             operand if at == 2 && !matches!(operand, Operand::Scalar(_)) => {}

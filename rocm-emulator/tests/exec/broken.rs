@@ -1,44 +1,44 @@
-//! The corpus of broken kernels: each is caught by the check that is meant for it, and by no other; their mended
-//! twins pass all checks.
+//! Corpus of broken kernels. Each is detected by the intended check and by no other, and its corrected
+//! version passes all checks.
 use super::code_object::{Arguments, CodeObject, Shape, WAVE_SIZES, readable, writable};
 use rocm_emulator::exec::{
-    Access, Checks, Fault, FaultKind, Instrumentation, Place, RangeHistories, RangeHistory, Written,
+    Access, Checks, Fault, FaultKind, Instrumentation, Location, RangeHistories, RangeHistory, Written,
 };
 use std::sync::Arc;
 
-/// What is expected to catch a kernel.
+/// Check that is expected to detect the defect of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Caught {
+enum DetectedBy {
     Never,
     ByRace,
     ByInit,
     Always,
 }
-use Caught::{Always, ByInit, ByRace, Never};
+use DetectedBy::{Always, ByInit, ByRace, Never};
 
-/// How a kernel is called: with x, y, and a number in this order.
+/// Call of a kernel, whose arguments are x, y and a number, in this order.
 #[derive(Clone, Copy)]
 struct Call {
     groups: u32,
     x: bool,
     number: Option<u32>,
-    /// Whether the host has written x and y.
+    /// Says whether the host has written x and y.
     written: [bool; 2],
-    /// Elements of y.
+    /// Number of elements of y.
     len: usize,
 }
 
 const CALL: Call = Call { groups: 1, x: true, number: None, written: [true, true], len: 1024 };
 const Y_ONLY: Call = Call { x: false, ..CALL };
 const FOUR_GROUPS: Call = Call { groups: 4, ..Y_ONLY };
-const Y_FRESH: Call = Call { written: [true, false], ..CALL };
+const Y_UNWRITTEN: Call = Call { written: [true, false], ..CALL };
 
 fn numbered(number: u32) -> Call {
     Call { number: Some(number), ..Y_ONLY }
 }
 
-/// The kernels of tests/fixtures/broken.cu, for waves of `w` lanes.
-fn corpus(w: u32) -> Vec<(&'static str, Call, Caught)> {
+/// Returns the kernels of tests/fixtures/broken.cu, for waves of `w` lanes.
+fn corpus(w: u32) -> Vec<(&'static str, Call, DetectedBy)> {
     vec![
         ("missing_barrier", CALL, ByRace),
         ("missing_barrier_mended", CALL, Never),
@@ -64,11 +64,11 @@ fn corpus(w: u32) -> Vec<(&'static str, Call, Caught)> {
         ("lds_flag_mended", Y_ONLY, Never),
         ("half_initialised_lds", CALL, ByInit),
         ("half_initialised_lds_mended", CALL, Never),
-        ("accumulate", Y_FRESH, ByInit),
+        ("accumulate", Y_UNWRITTEN, ByInit),
         ("accumulate", CALL, Never),
         ("accumulate_atomically", Call { written: [true, false], ..Y_ONLY }, ByInit),
         ("accumulate_atomically", Y_ONLY, Never),
-        ("store_only", Y_FRESH, Never),
+        ("store_only", Y_UNWRITTEN, Never),
         ("uniform_value", Call { written: [false, true], ..CALL }, ByInit),
         ("uniform_value", CALL, Never),
         ("one_too_many", Call { len: 5, ..numbered(5) }, Always),
@@ -116,13 +116,13 @@ fn checks(race: bool, init: bool) -> Instrumentation {
 }
 
 #[test]
-fn each_is_caught_by_the_check_that_is_meant_for_it() {
+fn each_kernel_is_detected_by_the_intended_check() {
     for lanes in WAVE_SIZES {
-        for (kernel, call, caught) in corpus(lanes) {
+        for (kernel, call, detected_by) in corpus(lanes) {
             for (race, init) in [(false, false), (true, false), (false, true), (true, true)] {
                 let outcome = run(lanes, kernel, call, checks(race, init));
                 let what = format!("{kernel}, waves of {lanes}, race {race}, init {init}: {outcome:?}");
-                let expected = match caught {
+                let expected = match detected_by {
                     Never => false,
                     ByRace => race,
                     ByInit => init,
@@ -135,7 +135,7 @@ fn each_is_caught_by_the_check_that_is_meant_for_it() {
                     FaultKind::Uninitialised { .. } => ByInit,
                     _ => Always,
                 };
-                assert_eq!(by, caught, "{what}");
+                assert_eq!(by, detected_by, "{what}");
                 assert_eq!(fault.kernel, kernel);
                 assert!(!fault.site.instruction.is_empty(), "{what}");
             }
@@ -146,17 +146,20 @@ fn each_is_caught_by_the_check_that_is_meant_for_it() {
 #[test]
 fn races_are_found_in_any_order() {
     for lanes in WAVE_SIZES {
-        for (kernel, call, caught) in corpus(lanes).into_iter().filter(|(_, _, caught)| *caught != Always) {
+        for (kernel, call, detected_by) in
+            corpus(lanes).into_iter().filter(|(_, _, detected_by)| *detected_by != Always)
+        {
             for seed in 1..=5 {
-                let instrumentation = Instrumentation { seed: Some(seed), ..checks(true, caught != ByInit) };
+                let instrumentation =
+                    Instrumentation { seed: Some(seed), ..checks(true, detected_by != ByInit) };
                 let outcome = run(lanes, kernel, call, instrumentation);
-                assert_eq!(outcome.is_err(), caught == ByRace, "{kernel}, seed {seed}: {outcome:?}");
+                assert_eq!(outcome.is_err(), detected_by == ByRace, "{kernel}, seed {seed}: {outcome:?}");
             }
         }
     }
 }
 
-/// The fault of a kernel with all checks.
+/// Returns the fault of a kernel with all checks enabled.
 fn fault(lanes: u32, kernel: &str, call: Call) -> Fault {
     run(lanes, kernel, call, checks(true, true)).expect_err(kernel)
 }
@@ -169,13 +172,14 @@ fn assert_parts(fault: &Fault, parts: &[&str]) {
 #[test]
 fn a_race_in_lds_names_both_accesses() {
     for lanes in WAVE_SIZES {
-        // The first wave has loaded what the second one stores.
+        // The second wave stores to an element that the first wave has loaded.
         let fault = fault(lanes, "missing_barrier", CALL);
-        let FaultKind::Race { access: Access::Store, lane: 0, bytes: 4, place, earlier } = &fault.kind else {
+        let FaultKind::Race { access: Access::Store, lane: 0, bytes: 4, location, earlier } = &fault.kind
+        else {
             panic!("{fault}");
         };
         let offset = u64::from(4 * lanes);
-        assert_eq!(*place, Place::Lds { offset, size: 8 * lanes });
+        assert_eq!(*location, Location::Lds { offset, size: 8 * lanes });
         assert_eq!((fault.wave, earlier.wave, earlier.lane, earlier.access), (1, 0, 0, Access::Load));
         assert!(fault.site.instruction.starts_with("ds_store_b32"), "{fault}");
         assert!(earlier.instruction.starts_with("ds_load_b32") && earlier.pc > fault.pc, "{fault}");
@@ -195,12 +199,12 @@ fn a_race_in_lds_names_both_accesses() {
 #[test]
 fn a_race_between_workgroups_names_both_and_the_allocation() {
     let fault = fault(32, "last_workgroup", FOUR_GROUPS);
-    let FaultKind::Race { access: Access::Store, lane: 0, earlier, place, .. } = &fault.kind else {
+    let FaultKind::Race { access: Access::Store, lane: 0, earlier, location, .. } = &fault.kind else {
         panic!("{fault}");
     };
     assert_eq!((fault.workgroup, earlier.workgroup), ([1, 0, 0], [0; 3]));
     assert_eq!(earlier.pc, fault.pc);
-    let Place::Global { address, nearest: Some(range) } = *place else { panic!("{fault}") };
+    let Location::Global { address, nearest: Some(range) } = *location else { panic!("{fault}") };
     assert_eq!((address, range.len), (range.base, 4096));
     assert_parts(
         &fault,
@@ -215,14 +219,14 @@ fn a_race_between_workgroups_names_both_and_the_allocation() {
 
 #[test]
 fn an_uninitialised_load_names_the_first_missing_byte() {
-    // Lane 1 of wave 0 is the first that loads what no lane has stored.
+    // Lane 1 of wave 0 is the first lane that loads an element that no lane has stored.
     let lds = fault(32, "half_initialised_lds", CALL);
-    let place = Place::Lds { offset: 4, size: 256 };
+    let location = Location::Lds { offset: 4, size: 256 };
     let expected =
-        FaultKind::Uninitialised { access: Access::Load, lane: 1, bytes: 4, first: 0, unset: 4, place };
+        FaultKind::Uninitialised { access: Access::Load, lane: 1, bytes: 4, first: 0, unset: 4, location };
     assert_eq!((lds.kind.clone(), lds.wave), (expected, 0));
     assert_parts(&lds, &["uninitialised", "ds_load_b32", "LDS offset 4", "256 bytes of LDS"]);
-    let global = fault(32, "accumulate", Y_FRESH);
+    let global = fault(32, "accumulate", Y_UNWRITTEN);
     assert_parts(
         &global,
         &["uninitialised", "global_load_b32", "lane 0", "which nothing has written", "4096 bytes"],
@@ -234,7 +238,7 @@ fn an_uninitialised_load_names_the_first_missing_byte() {
 }
 
 #[test]
-fn what_is_always_checked_is_named() {
+fn faults_that_are_always_checked_name_their_location() {
     let arguments = fault(32, "behind_the_arguments", numbered(40));
     assert!(
         matches!(arguments.kind, FaultKind::KernargOutOfBounds { offset: 160, bytes: 4, .. }),
@@ -254,9 +258,11 @@ fn what_is_always_checked_is_named() {
 }
 
 #[test]
-fn every_report_answers_all_questions() {
+fn every_report_has_all_sections() {
     for lanes in WAVE_SIZES {
-        for (kernel, call, caught) in corpus(lanes).into_iter().filter(|(_, _, caught)| *caught != Never) {
+        for (kernel, call, detected_by) in
+            corpus(lanes).into_iter().filter(|(_, _, detected_by)| *detected_by != Never)
+        {
             let text = fault(lanes, kernel, call).to_string();
             println!("{text}\n");
             let lines: Vec<&str> = text.lines().collect();
@@ -268,8 +274,8 @@ fn every_report_answers_all_questions() {
             let parts = ["  by      workgroup [", ", wave ", ", lane ", ", work-item ["];
             assert!(parts.iter().all(|part| lines[2].contains(part)), "{text}");
             assert!(lines.iter().any(|line| line.starts_with("  memory  ")), "{text}");
-            assert_eq!(caught == ByRace, text.contains("\n  races   with the "), "{text}");
-            // The listing marks the instruction of the second line.
+            assert_eq!(detected_by == ByRace, text.contains("\n  races   with the "), "{text}");
+            // The listing marks the instruction that the report's second line names.
             let (_, marked) =
                 text.split_once("\n        > 0x").or(text.split_once("\n  code  > 0x")).expect("a listing");
             let marked =

@@ -1,4 +1,4 @@
-//! Loads the fixtures without the runtime: segments into host memory, kernels from their descriptors.
+//! Loader of the fixtures without the runtime: segments into host memory, kernels from their descriptors.
 use object::elf::{FileHeader64, PT_LOAD};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
@@ -9,16 +9,16 @@ use rocm_emulator::exec::{
 use rocm_emulator::isa::Family;
 use std::path::Path;
 
-/// Lanes of a wave that fixtures are compiled for.
+/// Wave sizes for which fixtures are compiled.
 pub const WAVE_SIZES: [u32; 2] = [32, 64];
 
-/// What a fixture is compiled for.
+/// Target of a compiled fixture.
 #[derive(Clone, Copy, Debug)]
 pub struct Build {
     family: Family,
-    /// Of the file's name.
+    /// Suffix of the file name.
     suffix: &'static str,
-    /// Of a wave.
+    /// Lanes per wave.
     pub lanes: u32,
 }
 
@@ -26,7 +26,7 @@ const fn build(family: Family, suffix: &'static str, lanes: u32) -> Build {
     Build { family, suffix, lanes }
 }
 
-/// Of gfx11 in waves of both sizes, and of the other families' chips.
+/// Builds for gfx11 with waves of both sizes, and for a GPU of each other family.
 pub const BUILDS: [Build; 7] = [
     build(Family::Rdna3, "", 32),
     build(Family::Rdna3, ".wave64", 64),
@@ -39,7 +39,7 @@ pub const BUILDS: [Build; 7] = [
 
 /// A loaded code object.
 pub struct CodeObject {
-    /// The segments, as they lie in memory.
+    /// Contents of the segments in memory.
     image: Vec<u64>,
     program: Program,
     kernels: Vec<KernelSpec>,
@@ -69,7 +69,7 @@ impl Arguments {
     }
 }
 
-/// How to launch; the tests change what they need.
+/// Launch parameters.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub grid: [u32; 3],
@@ -93,12 +93,12 @@ impl Shape {
     }
 }
 
-/// The memory of a slice that a kernel writes.
+/// Returns the memory range of a slice that a kernel writes.
 pub fn writable<T>(values: &mut [T]) -> Range {
     Range { base: values.as_mut_ptr() as u64, len: size_of_val(values) as u64, writable: true }
 }
 
-/// The memory of a slice that a kernel only reads.
+/// Returns the memory range of a slice that a kernel only reads.
 pub fn readable<T>(values: &[T]) -> Range {
     Range { base: values.as_ptr() as u64, len: size_of_val(values) as u64, writable: false }
 }
@@ -109,7 +109,7 @@ impl CodeObject {
         Self::for_waves(name, 32)
     }
 
-    /// The fixture as it was compiled for gfx11's waves of `lanes` lanes.
+    /// Reads the fixture that was compiled for gfx11's waves of `lanes` lanes.
     pub fn for_waves(name: &str, lanes: u32) -> Self {
         let [narrow, wide, ..] = BUILDS;
         Self::of(name, if lanes == 32 { narrow } else { wide })
@@ -119,10 +119,10 @@ impl CodeObject {
         Self::for_chip(&format!("{name}{}", build.suffix), build.family)
     }
 
-    /// Reads `tests/fixtures/NAME.hsaco`, compiled for a chip of the family.
+    /// Reads `tests/fixtures/NAME.hsaco`, compiled for a GPU of the family.
     pub fn for_chip(name: &str, family: Family) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(format!("{name}.hsaco"));
-        Self::load(&std::fs::read(path).expect("the fixture is there"), family)
+        Self::load(&std::fs::read(path).expect("the fixture exists"), family)
     }
 
     pub fn load(bytes: &[u8], family: Family) -> Self {
@@ -185,7 +185,7 @@ impl CodeObject {
         self.launch_with_histories(kernel, shape, arguments, ranges, RangeHistories::new())
     }
 
-    /// The same on memory that checks know something about.
+    /// Launches a kernel on memory with histories for the checks.
     pub fn launch_with_histories(
         &self,
         kernel: &str,
@@ -194,7 +194,7 @@ impl CodeObject {
         ranges: &[Range],
         histories: RangeHistories,
     ) -> Result<Counters, Fault> {
-        let kernel = self.kernels.iter().find(|spec| spec.name == kernel).expect("the kernel is there");
+        let kernel = self.kernels.iter().find(|spec| spec.name == kernel).expect("the kernel exists");
         let mut kernarg = arguments.0.clone();
         // Hidden arguments of code object version 5: workgroup counts and sizes.
         kernarg.resize(kernarg.len().next_multiple_of(8), 0);

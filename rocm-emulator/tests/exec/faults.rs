@@ -1,4 +1,4 @@
-//! Kernels that go wrong: what is reported, and that the next launch runs.
+//! Tests of faulting kernels: the reported fault, and that a later launch succeeds.
 use super::code_object::{Arguments, CodeObject, Shape, WAVE_SIZES, readable, writable};
 use rocm_emulator::exec::{Access, FaultKind};
 
@@ -18,7 +18,7 @@ fn a_load_out_of_bounds_names_lane_and_address() {
         let fault = code.launch("saxpy_unchecked", shape, &arguments, &memory).expect_err("reads past x");
         let end = memory[0].end();
         assert_eq!(fault.kernel, "saxpy_unchecked");
-        // Work-item 36 of the second workgroup.
+        // The faulting work-item is number 36 of the second workgroup.
         assert_eq!((fault.workgroup, fault.wave), ([1, 0, 0], 36 / lanes));
         let FaultKind::OutOfBounds { access: Access::Load, lane, address, bytes: 4, nearest } = fault.kind
         else {
@@ -31,7 +31,7 @@ fn a_load_out_of_bounds_names_lane_and_address() {
         // Workgroups below the faulty one have run.
         assert_eq!(y[..64], [4.0; 64]);
 
-        // The same launch with enough memory.
+        // The launch succeeds with enough memory.
         let x = vec![1f32; 128];
         let arguments = args().f32(2.0).pointer(&x).pointer(&y);
         let memory = [readable(&x), writable(&mut y)];
@@ -40,7 +40,7 @@ fn a_load_out_of_bounds_names_lane_and_address() {
 }
 
 #[test]
-fn the_lowest_workgroup_is_reported_whatever_the_threads_do() {
+fn the_lowest_faulting_workgroup_is_reported_with_any_number_of_threads() {
     for lanes in WAVE_SIZES {
         let code = CodeObject::for_waves("memory", lanes);
         let x = vec![1f32; 1000];
@@ -68,7 +68,7 @@ fn a_store_to_read_only_memory() {
 }
 
 #[test]
-fn lds_is_as_large_as_it_was_asked_for() {
+fn lds_has_the_requested_size() {
     for lanes in WAVE_SIZES {
         let code = CodeObject::for_waves("lds", lanes);
         let mut x: Vec<u32> = (0..64).collect();
@@ -89,14 +89,14 @@ fn lds_is_as_large_as_it_was_asked_for() {
 }
 
 #[test]
-fn a_loop_without_end_stops() {
+fn an_endless_loop_is_stopped() {
     let code = CodeObject::fixture("control");
     let flag = [0u32];
     let arguments = args().pointer(&flag);
     let shape = Shape { instruction_limit: 10_000, ..Shape::new(1, 32) };
     let fault = code.launch("spin", shape, &arguments, &[readable(&flag)]).expect_err("spins");
-    assert!(matches!(fault.kind, FaultKind::DoesNotEnd(10_000..11_000)), "{fault}");
-    // With the flag set it ends.
+    assert!(matches!(fault.kind, FaultKind::InstructionLimit(10_000..11_000)), "{fault}");
+    // The loop ends if the flag is set.
     let flag = [1u32];
     let arguments = args().pointer(&flag);
     code.launch("spin", shape, &arguments, &[readable(&flag)]).expect("no fault");
@@ -128,7 +128,7 @@ fn a_trap_stops_the_launch() {
 }
 
 #[test]
-fn bad_launches_are_refused() {
+fn bad_launches_are_rejected() {
     let code = CodeObject::fixture("control");
     let x = [0u32];
     for shape in [

@@ -1,17 +1,17 @@
-//! Kernels of gfx90a and gfx942 that use what the project's do not, compiled with and without optimisation, against
-//! plain Rust.
+//! Tests of instructions of gfx90a and gfx942 that the project's kernels do not use. Kernels are compiled
+//! with and without optimisation, and compared with plain Rust.
 use super::code_object::{Arguments, CodeObject, Shape, readable, writable};
 use rocm_emulator::exec::Range;
 use rocm_emulator::isa::Family;
 
-/// Every build of the fixture.
+/// Builds of the fixture.
 const BUILDS: [(&str, Family); 4] = [
     ("gfx9.gfx90a", Family::Cdna2),
     ("gfx9.gfx90a.O0", Family::Cdna2),
     ("gfx9.gfx942", Family::Cdna3),
     ("gfx9.gfx942.O0", Family::Cdna3),
 ];
-/// Work-items: two waves, in workgroups of one.
+/// Number of work-items: two waves, in workgroups of one wave.
 const ITEMS: usize = 128;
 
 fn args() -> Arguments {
@@ -26,7 +26,7 @@ fn launch(build: (&str, Family), kernel: &str, arguments: &Arguments, memory: &[
     }
 }
 
-/// Numbers without a pattern.
+/// Returns pseudorandom numbers.
 fn numbers(count: usize) -> Vec<u32> {
     let mut state = 7u64;
     let mut next = || {
@@ -36,7 +36,7 @@ fn numbers(count: usize) -> Vec<u32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Quarters between -32 and 32, whose sums and products are exact.
+/// Returns multiples of 1/4 between -32 and 32, whose sums and products are exact.
 fn quarters(count: usize) -> Vec<f32> {
     numbers(count).iter().map(|n| (n % 257) as f32 / 4.0 - 32.0).collect()
 }
@@ -137,7 +137,7 @@ fn moves_across_a_wave() {
 }
 
 #[test]
-fn atomics_of_every_sort() {
+fn atomics_of_every_kind() {
     for build in BUILDS {
         let x: Vec<f64> = quarters(ITEMS).into_iter().map(f64::from).collect();
         let mut sums = vec![0.0, 1e300, -1e300];
@@ -150,7 +150,7 @@ fn atomics_of_every_sort() {
         let most = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         assert_eq!(sums, [x.iter().sum(), least, most], "{}", build.0);
         assert_eq!(extremes, [least as f32, most as f32, 1.0], "{}", build.0);
-        // 64 times up from 0, wrapping after 9; 64 times down from 5. The last count is of the two workgroups.
+        // 64 increments from 0, wrapping after 9; 64 decrements from 5; one counter for both workgroups.
         let wrapped = [64 % 10, (5 + 640 - 64) % 10];
         assert_eq!(counts, [0, wrapped[0], wrapped[1], wrapped[0], wrapped[1]], "{}", build.0);
     }
@@ -218,7 +218,7 @@ fn wide_arithmetic() {
     }
 }
 
-/// The sum of differences of four bytes; masked, those of `b` that are 0 do not count.
+/// Returns the sum of absolute differences of four bytes, without zero bytes of `b` if `masked`.
 fn differences(a: u32, b: u32, masked: bool) -> u32 {
     let bytes = a.to_le_bytes().into_iter().zip(b.to_le_bytes());
     bytes.filter(|(_, b)| !masked || *b != 0).map(|(a, b)| u32::from(a.abs_diff(b))).sum()
@@ -275,7 +275,7 @@ fn differences_dot_products_and_cubes() {
 
             let [u, v, w] = [directions[3 * i], directions[3 * i + 1], directions[3 * i + 2]];
             let largest = u.abs().max(v.abs()).max(w.abs());
-            // Face, s, t and twice the largest coordinate.
+            // The expected values are face, s, t, and twice the largest coordinate.
             let expected = if w.abs() == largest {
                 if w < 0.0 { [5.0, -u, -v, 2.0 * w] } else { [4.0, u, -v, 2.0 * w] }
             } else if v.abs() == largest {
@@ -290,7 +290,7 @@ fn differences_dot_products_and_cubes() {
     }
 }
 
-/// All values of gfx942's 8-bit floats by code, without the NaN.
+/// Returns all values of an 8-bit float format of gfx942 by code, without NaN.
 fn small_floats(fraction_bits: i32) -> Vec<(u32, f64)> {
     let bias = 1 << (6 - fraction_bits);
     let of = |code: u32| {
@@ -303,12 +303,12 @@ fn small_floats(fraction_bits: i32) -> Vec<(u32, f64)> {
     (0..256).filter(|code| *code != 128).map(of).collect()
 }
 
-/// The code nearest to a value, of two equally near ones the even one; too large a value is NaN, 0x80.
+/// Returns the code nearest to a value, ties to even. Values that overflow become NaN, 0x80.
 fn nearest(value: f32, fraction_bits: i32) -> u32 {
     let value = f64::from(value);
     let all = small_floats(fraction_bits);
     let largest = all[127].1;
-    // The next one, if there were one, would be as far away as the one before.
+    // Overflow begins half a step above the largest value.
     let half_place = (largest - all[126].1) / 2.0;
     if value.is_nan() || value.abs() >= largest + half_place {
         return 0x80;
@@ -349,7 +349,7 @@ fn eight_bit_floats() {
             let pair = |bits| nearest(a, bits) | nearest(b, bits) << 8;
             assert_eq!(to[4 * i], c & 0xffff | pair(3) << 16, "{}: {a} {b}", build.0);
             assert_eq!(to[4 * i + 1], c & 0xffff_0000 | pair(2), "{}: {a} {b}", build.0);
-            // One of the two neighbours; other bytes stay.
+            // The result is one of the two neighbours, and the other bytes are preserved.
             for (k, value, shift, table) in [(2, a, 8, &tables[0]), (3, b, 24, &tables[1])] {
                 let word = to[4 * i + k];
                 assert_eq!(word & !(0xff << shift), c & !(0xff << shift), "{}: {value}", build.0);

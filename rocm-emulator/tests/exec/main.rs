@@ -1,4 +1,4 @@
-//! Runs the fixtures' machine code and compares with plain Rust.
+//! Tests that run the fixtures' machine code and compare the results with plain Rust.
 mod broken;
 mod code_object;
 mod faults;

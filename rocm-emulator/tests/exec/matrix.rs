@@ -1,16 +1,16 @@
-//! Matrix instructions of gfx908, gfx90a and gfx942, as the compiler writes them, against plain products.
+//! Tests of compiled matrix instructions of gfx908, gfx90a and gfx942, compared with plain products.
 use super::code_object::{Arguments, CodeObject, Shape, readable, writable};
 use half::{bf16, f16};
 use rocm_emulator::isa::Family;
 
 const CHIPS: [(&str, Family); 3] =
     [("gfx908", Family::Cdna1), ("gfx90a", Family::Cdna2), ("gfx942", Family::Cdna3)];
-/// Waves, each with matrices of its own.
+/// Number of waves, each of which has separate matrices.
 const WAVES: usize = 3;
 
 /// An element of a matrix.
 trait Element: Copy {
-    /// A multiple of 1/4 between -7.75 and 7.75, or an integer where there are no fractions.
+    /// Returns a multiple of 1/4 between -7.75 and 7.75, or an integer if the type has no fractions.
     fn of(quarters: i32) -> Self;
     fn value(self) -> f64;
 }
@@ -33,7 +33,7 @@ elements! {
     i32: q => q * 1001, x => x.into();
 }
 
-/// Sizes of one instruction.
+/// Matrix sizes of one instruction.
 #[derive(Clone, Copy)]
 struct Sizes {
     side: usize,
@@ -41,7 +41,7 @@ struct Sizes {
     blocks: usize,
 }
 
-/// Which block of A, and which column of B, takes part in place of a block or column.
+/// Modifiers, and the block of A and column of B that they select for a block or column.
 struct Modified {
     suffix: &'static str,
     a_block: fn(usize) -> usize,
@@ -60,7 +60,7 @@ fn numbers<T: Element>(count: usize, seed: u64) -> Vec<T> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Every product and sum is exact: the result is the definition's, to the bit.
+/// Compares with the definition, bit for bit, because every product and sum is exact.
 fn check<A: Element, D: Element + Default>(
     (chip, family): (&str, Family),
     name: &str,
@@ -155,7 +155,7 @@ fn products_of_f64() {
 fn blocks_are_broadcast_and_lanes_permuted() {
     let first = Modified { suffix: "400", a_block: |_| 0, ..PLAIN };
     let odd = Modified { suffix: "110", a_block: |block| block | 1, ..PLAIN };
-    // blgp 6: lanes 32 to 47 for all, which are the columns of block 2.
+    // blgp 6 broadcasts lanes 32 to 47, which are the columns of block 2.
     let third = Modified { suffix: "006", b_column: |_, _, column| (2, column), ..PLAIN };
     for chip in CHIPS {
         check::<f32, f32>(chip, "f32_4x4x1f32", Sizes { side: 4, k: 1, blocks: 16 }, &first);
@@ -164,7 +164,7 @@ fn blocks_are_broadcast_and_lanes_permuted() {
     }
 }
 
-/// gfx942's 8-bit floats, by their definition: no infinities, bias 8 or 16, the code of -0 is NaN.
+/// Returns the value of gfx942's 8-bit floats by definition: no infinities, bias 8 or 16, NaN as code of -0.
 fn small_float(bits: u8, fraction_bits: u32) -> f64 {
     let bias = 1 << (6 - fraction_bits);
     let exponent = i32::from(bits & 0x7f) >> fraction_bits;
@@ -179,7 +179,7 @@ fn products_of_eight_bit_floats() {
     for (kernel, side, k, [a_fraction, b_fraction]) in
         [("f32_32x32x16_fp8_bf8_000", 32, 16, [3, 2]), ("f32_16x16x32_bf8_fp8_000", 16, 32, [2, 3])]
     {
-        // Exponents in the middle, so that sums are exact.
+        // The exponents are in the middle of the range, so that sums are exact.
         let codes = |seed: u64, fraction: u32| -> Vec<u8> {
             let middle = 1u8 << (6 - fraction) << fraction;
             numbers::<i8>(side * k, seed)

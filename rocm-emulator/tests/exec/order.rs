@@ -1,9 +1,9 @@
-//! Seeds: kernels that depend on the order of waves and workgroups fail under some, always in the same way.
+//! Tests of seeds: kernels that depend on the order of waves or workgroups fail, reproducibly, with some.
 use super::code_object::{Arguments, CodeObject, Shape, WAVE_SIZES, readable, writable};
 use rocm_emulator::exec::Instrumentation;
 use std::collections::BTreeSet;
 
-/// What continuous integration would use.
+/// Seeds that continuous integration would use.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
 
 fn seeded(shape: Shape, seed: u64) -> Shape {
@@ -32,7 +32,7 @@ fn results(lanes: u32, kernel: &str, shape: Shape, before: &[&[u32]], out: usize
     let mut all = vec![plain];
     for seed in SEEDS {
         let found = run(seeded(shape, seed));
-        assert_eq!(found, run(seeded(shape, seed)), "seed {seed} gives the same result again");
+        assert_eq!(found, run(seeded(shape, seed)), "seed {seed} is not reproducible");
         all.push(found);
     }
     all
@@ -52,14 +52,14 @@ fn a_kernel_that_needs_the_order_of_workgroups_fails() {
             expected.push(total);
         }
         expected[0] = total;
-        assert_eq!(plain, &expected, "in order it looks right");
+        assert_eq!(plain, &expected, "correct in ascending order");
         assert!(seeds.iter().all(|found| found != plain), "{seeds:?}");
         assert_ne!(seeds[0], seeds[1], "seeds differ");
     }
 }
 
 #[test]
-fn updates_that_are_not_atomic_get_lost() {
+fn non_atomic_updates_are_lost() {
     for lanes in WAVE_SIZES {
         let shape = Shape::new(64, 1);
         let [plain, seeds @ ..] = &results(lanes, "lost_updates", shape, &[&[0]], 0)[..] else {
@@ -74,14 +74,14 @@ fn updates_that_are_not_atomic_get_lost() {
 }
 
 #[test]
-fn a_missing_barrier_shows() {
+fn a_missing_barrier_changes_results() {
     for lanes in WAVE_SIZES {
         let shape = Shape::new(1, 256);
         let expected: Vec<u32> = (0..256).map(|t: u32| t.checked_sub(lanes).unwrap_or(t)).collect();
         let [plain, seeds @ ..] = &results(lanes, "missing_barrier", shape, &[], 256)[..] else {
             unreachable!()
         };
-        assert_eq!(plain, &expected, "one wave after the other it looks right");
+        assert_eq!(plain, &expected, "correct if waves run one after another");
         assert!(seeds.iter().any(|found| found != plain), "{lanes} lanes");
         for found in results(lanes, "with_barrier", shape, &[], 256) {
             assert_eq!(found, expected);
@@ -90,7 +90,7 @@ fn a_missing_barrier_shows() {
 }
 
 #[test]
-fn float_atomics_depend_on_the_seed_alone() {
+fn float_atomics_depend_only_on_the_seed() {
     let code = CodeObject::for_waves("order", 32);
     let x: Vec<f32> = (0..4096).map(|i| 1.0 / (1 + i * i % 97) as f32).collect();
     let run = |seed| {
@@ -110,7 +110,7 @@ fn float_atomics_depend_on_the_seed_alone() {
 }
 
 #[test]
-fn correct_kernels_do_not_mind() {
+fn correct_kernels_do_not_depend_on_the_seed() {
     for lanes in WAVE_SIZES {
         let lds = CodeObject::for_waves("lds", lanes);
         let x: Vec<u32> = (0..256 * 9).map(|i: u32| i.wrapping_mul(2_654_435_761)).collect();
@@ -126,9 +126,9 @@ fn correct_kernels_do_not_mind() {
         };
         let plain = launch(Shape::new(9, 256));
         for seed in SEEDS {
-            // What is executed does not depend on the order either.
+            // The counters don't depend on the order, either.
             assert_eq!(launch(seeded(Shape::new(9, 256), seed)), plain);
-            // Waves that wait for each other get their turns.
+            // Waves that poll each other's progress are scheduled in turn.
             let mut x = vec![0u32; 128];
             let arguments = Arguments::default().pointer(&x);
             let shape = seeded(Shape::new(1, 128), seed);
@@ -136,7 +136,7 @@ fn correct_kernels_do_not_mind() {
             assert_eq!(x, vec![42; 128]);
             let fault = lds
                 .launch("divergent_barrier", shape, &Arguments::default().pointer(&x), &[])
-                .expect_err("waves part at the barrier");
+                .expect_err("the waves diverge at the barrier");
             assert!(fault.to_string().contains("barrier divergence"), "{fault}");
         }
     }

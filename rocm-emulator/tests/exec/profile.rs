@@ -1,8 +1,8 @@
-//! Profiles of kernels that can be counted by hand.
+//! Tests of profiles, with kernels whose counts can be computed by hand.
 use super::code_object::{Arguments, CodeObject, Shape, WAVE_SIZES, readable, writable};
 use rocm_emulator::exec::{Counters, Instrumentation, Profile};
 
-/// A line of 128 bytes.
+/// A cache line of 128 bytes.
 #[repr(align(128))]
 struct Line([u32; 32]);
 
@@ -29,7 +29,7 @@ fn strided(lanes: u32, waves: u32, stride: u32, offset: usize) -> Counters {
 fn strided_loads_touch_more_lines() {
     for lanes in WAVE_SIZES {
         for waves in [1, 4] {
-            // Six instructions on registers, a load and a store, by all lanes.
+            // All lanes execute six register instructions, a load and a store.
             let (per_wave, waves_64) = (u64::from(lanes), u64::from(waves));
             let all_lanes = 8 * per_wave * waves_64;
             let dense = per_wave * 4 / 128;
@@ -45,10 +45,10 @@ fn strided_loads_touch_more_lines() {
                     fewest_lines_64: 4 * dense * waves_64,
                     lines_128: (loaded_128 + dense) * waves_64,
                     fewest_lines_128: 2 * dense * waves_64,
-                    // Lines that two waves touch count once.
+                    // Lines that two waves access count once.
                     lines_loaded: ((per_wave * waves_64 - 1) * u64::from(stride) + offset as u64) / 32 + 1,
                     lines_stored: dense * waves_64,
-                    // The stride's multiplication.
+                    // The multiplication by the stride.
                     quarter_rate: waves_64,
                     ..Profile::default()
                 };
@@ -61,7 +61,7 @@ fn strided_loads_touch_more_lines() {
             expect(0, 1, 2 * dense, dense);
             expect(0, 2, 4 * dense, 2 * dense);
             expect(0, 32, per_wave, per_wave);
-            // One word late: the last word lies in a further line.
+            // With an offset of one word, the last word is in an additional line.
             expect(1, 1, 2 * dense + 1, dense + 1);
         }
     }
@@ -80,7 +80,7 @@ fn bank_conflicts_follow_the_stride() {
             let shape = profiled(Shape::new(3, lanes));
             let counters = code.launch("banks", shape, &arguments, &[writable(&mut y)]).expect("no fault");
             let profile = counters.profile;
-            // A wave of 64 lanes takes two steps for each access.
+            // An access of a wave of 64 lanes takes two steps.
             let steps = u64::from(lanes / 32) * 3;
             assert_eq!((profile.lds_accesses, profile.lds_steps), (6, 2 * steps));
             assert_eq!(profile.bank_conflicts, conflicts * steps, "{lanes} lanes, stride {stride}");
@@ -92,7 +92,7 @@ fn bank_conflicts_follow_the_stride() {
 }
 
 #[test]
-fn lanes_that_are_off_are_counted() {
+fn inactive_lanes_are_counted() {
     for lanes in WAVE_SIZES {
         let code = CodeObject::for_waves("profile", lanes);
         let run = |limit: u32| {
@@ -103,7 +103,7 @@ fn lanes_that_are_off_are_counted() {
             counters.expect("no fault").profile
         };
         let width = u64::from(lanes);
-        // Two instructions before the condition, three under it, three behind it.
+        // There are two instructions before the condition, three inside, and three after it.
         for (limit, executed, splits, accesses) in
             [(lanes / 2, 8, 1, 2), (1, 8, 1, 2), (0, 5, 0, 1), (lanes, 8, 0, 2)]
         {
@@ -135,7 +135,7 @@ fn a_profile_depends_neither_on_threads_nor_on_seeds() {
         assert_eq!(run(2, profile(None)), first);
         assert_eq!(run(1, profile(Some(1))), first);
         assert_eq!(run(1, profile(Some(2))), first);
-        // Who does not ask pays nothing and gets nothing.
+        // Without instrumentation the profile is empty.
         let plain = run(2, Instrumentation::default());
         assert_eq!(plain, Counters { profile: Profile::default(), ..first });
     }

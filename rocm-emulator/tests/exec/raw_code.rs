@@ -1,4 +1,4 @@
-//! Machine code by hand: what is faulty only when it is reached.
+//! Tests with hand-written machine code: invalid code faults only when it is reached.
 use rocm_emulator::exec::{
     AddressSpace, Counters, DEFAULT_INSTRUCTION_LIMIT, Fault, FaultKind, Instrumentation, KernelSpec, Launch,
     Program,
@@ -6,14 +6,14 @@ use rocm_emulator::exec::{
 use rocm_emulator::isa::Family;
 
 const S_ENDPGM: u32 = 0xbfb0_0000;
-/// Return from a trap handler: decodes, but the executor has none.
+/// Return from a trap handler, which decodes but is not supported by the executor.
 const S_RFE_B64: u32 = 0xbe80_4a00;
 const S_SETPC_B64_S0: u32 = 0xbe80_4800;
 const S_BRANCH: u32 = 0xbfa0_0000;
 const S_CBRANCH_SCC1: u32 = 0xbfa2_0000;
 const RESERVED: u32 = 0xffff_ffff;
 
-/// Runs one wave of 32 lanes over the words.
+/// Runs one wave of 32 lanes on the code.
 fn run(words: &[u32]) -> Result<Counters, Fault> {
     let text = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let address = 0x1000;
@@ -34,7 +34,7 @@ fn run(words: &[u32]) -> Result<Counters, Fault> {
 }
 
 #[test]
-fn what_is_not_reached_is_no_fault() {
+fn unreached_invalid_code_does_not_fault() {
     run(&[S_ENDPGM, RESERVED]).expect("ends first");
     run(&[S_CBRANCH_SCC1 | 1, S_ENDPGM, S_RFE_B64]).expect("not taken");
     run(&[S_BRANCH | 1, RESERVED, S_ENDPGM]).expect("jumped over");
@@ -49,14 +49,14 @@ fn unknown_instructions_are_named() {
 }
 
 #[test]
-fn bytes_that_are_no_instruction() {
+fn undecodable_bytes_fault() {
     let fault = run(&[RESERVED]).expect_err("undecodable");
     assert!(matches!(fault.kind, FaultKind::Undecodable(_)), "{fault}");
-    // Code that runs off its end.
-    let fault = run(&[S_BRANCH]).expect_err("nothing follows");
+    // Execution runs past the end of the code.
+    let fault = run(&[S_BRANCH]).expect_err("the code ends");
     assert!(matches!(fault.kind, FaultKind::Undecodable(_)), "{fault}");
-    // A branch before the text.
-    let fault = run(&[S_BRANCH | 0x8000]).expect_err("leads nowhere");
+    // A branch to an address before the code.
+    let fault = run(&[S_BRANCH | 0x8000]).expect_err("outside the code");
     assert!(matches!(fault.kind, FaultKind::Undecodable(_)), "{fault}");
 }
 
@@ -69,5 +69,5 @@ fn jumps_out_of_the_text() {
 #[test]
 fn a_branch_to_itself() {
     let fault = run(&[S_BRANCH | 0xffff]).expect_err("does not end");
-    assert!(matches!(fault.kind, FaultKind::DoesNotEnd(1000)), "{fault}");
+    assert!(matches!(fault.kind, FaultKind::InstructionLimit(1000)), "{fault}");
 }

@@ -1,4 +1,4 @@
-//! Kernels that end, against formulas.
+//! Comparison of kernels' results with formulas.
 use super::code_object::{Arguments, BUILDS, CodeObject, Shape, readable, writable};
 
 fn args() -> Arguments {
@@ -115,7 +115,7 @@ fn coordinates_in_three_dimensions() {
     }
 }
 
-/// (z, y, x) with x fastest.
+/// Returns all (z, y, x), where x varies fastest.
 fn triples([x, y, z]: [u32; 3]) -> impl Iterator<Item = (u32, u32, u32)> {
     (0..z).flat_map(move |c| (0..y).flat_map(move |b| (0..x).map(move |a| (c, b, a))))
 }

@@ -1,4 +1,4 @@
-//! gfx12's barriers of two parts, by hand: who signals, who waits, who runs on.
+//! Tests of gfx12's split barriers, with hand-written machine code.
 use rocm_emulator::exec::{
     AddressSpace, Counters, Fault, FaultKind, Instrumentation, KernelSpec, Launch, Program, run,
 };
@@ -39,15 +39,15 @@ fn launch(waves: u32, words: &[u32]) -> Result<Counters, Fault> {
 }
 
 #[test]
-fn a_wave_runs_on_between_signal_and_wait() {
-    // The first wave passes its wait as soon as the second has signalled, and stores 7; the second spins until
-    // it sees that, and only then waits.
+fn a_wave_continues_between_signal_and_wait() {
+    // The first wave passes its wait when the second has signalled, and stores 7. The second spins until it
+    // reads the 7, and only then waits.
     let mut words = vec![FIRST_ITEM, S_BARRIER_SIGNAL, NOT_FIRST_WAVE, S_CBRANCH_SCC1 | 6];
     // v_mov_b32 v2, 7; ds_store_b32 v1, v2
     words.extend([S_BARRIER_WAIT, V1_ZERO, 0x7e04_0287, 0xd834_0000, 0x0000_0201, S_ENDPGM]);
     words.push(V1_ZERO);
     words.extend(LOAD_S3);
-    // s_cmp_lg_u32 s3, 7, and back to the load.
+    // s_cmp_lg_u32 s3, 7, and a branch to the load.
     words.extend([0xbf07_8703, S_CBRANCH_SCC1 | 0xfffb, S_BARRIER_WAIT, S_ENDPGM]);
     let counters = launch(2, &words).expect("the second wave sees the first one's store");
     assert_eq!(counters.waves, 2);
@@ -67,19 +67,19 @@ fn a_wave_that_ends_without_signalling_is_a_divergence() {
     let fault = launch(2, &words).expect_err("the barrier never completes");
     assert_eq!(fault.kind, FaultKind::BarrierDivergence { waiting: 1, ended: 1 });
     assert_eq!((fault.wave, fault.pc), (0, 20), "{fault}");
-    launch(1, &words).expect("a wave alone has met everybody");
+    launch(1, &words).expect("a single wave does not wait");
 }
 
 #[test]
 fn waiting_without_a_signal_never_ends() {
     let fault = launch(2, &[S_BARRIER_SIGNAL, S_BARRIER_WAIT, S_BARRIER_WAIT, S_ENDPGM])
-        .expect_err("nobody signals again");
+        .expect_err("no wave signals again");
     assert_eq!(fault.kind, FaultKind::BarrierDivergence { waiting: 2, ended: 0 });
 }
 
 #[test]
 fn one_wave_is_the_first_to_signal() {
-    // Every wave adds its SCC to LDS; after a barrier the sum must be 1, else the wave traps.
+    // Every wave adds its SCC to LDS. After a barrier the sum must be 1; otherwise the wave traps.
     // ds_store_b32 v1, v1
     let mut words = vec![V1_ZERO, 0xd834_0000, 0x0000_0101, S_BARRIER_SIGNAL, S_BARRIER_WAIT];
     words.push(S_BARRIER_SIGNAL_ISFIRST);

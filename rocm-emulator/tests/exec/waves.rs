@@ -1,7 +1,7 @@
-//! What lanes of a wave do together, for waves of both sizes.
+//! Tests of operations across the lanes of a wave, for both wave sizes.
 use super::code_object::{Arguments, CodeObject, Shape, WAVE_SIZES, readable, writable};
 
-/// Numbers without a pattern (xorshift).
+/// Returns pseudorandom numbers (xorshift).
 fn numbers(count: usize) -> Vec<u64> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut next = || {
@@ -13,7 +13,7 @@ fn numbers(count: usize) -> Vec<u64> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Launches `kernel` of the fixture on `inputs` with `blocks` workgroups; `each` results per work-item.
+/// Launches `kernel` of the fixture on `inputs` with `blocks` workgroups. Each work-item has `each` results.
 fn run<T, U: Copy + Default>(
     lanes: u32,
     kernel: &str,
@@ -48,7 +48,7 @@ fn votes_and_single_lanes() {
                     (0..lane).filter(|&other| odd(other)).count() as u32,
                     values[width - 1],
                     if odd(lane) { first } else { 0 },
-                    // With 32 lanes there is no other half, and the instruction does nothing.
+                    // With 32 lanes there is no other half, so the instruction has no effect.
                     if lanes == 64 { values[lane ^ 32] } else { found[6 * (wave * width + lane) + 4] },
                     if lane == width - 5 { 42 } else { values[lane] },
                 ];
@@ -67,7 +67,7 @@ fn moves_within_32_lanes_do_not_depend_on_the_wave() {
         for (i, found) in found.chunks(12).enumerate() {
             let (row, place, half) = (i & !15, i & 15, i & !31);
             let within = |place: usize, otherwise: u32| if place < 16 { x[row + place] } else { otherwise };
-            // ds_permute sends: the lane whose target this is.
+            // The lane that sends to this lane with ds_permute.
             let sender = (0..32).find(|&from| (from * 11 + 5) % 32 == i % 32).expect("11 is odd");
             let expected = [
                 x[i ^ 1],
@@ -89,7 +89,7 @@ fn moves_within_32_lanes_do_not_depend_on_the_wave() {
 }
 
 #[test]
-fn atomics_of_a_wave_go_by_lane() {
+fn atomics_of_a_wave_run_in_lane_order() {
     for lanes in WAVE_SIZES {
         // The last wave is partial.
         let x: Vec<u32> = numbers(2 * 100).iter().map(|&n| n as u32 % 1000).collect();
@@ -130,7 +130,7 @@ fn carries_conditions_and_division() {
 }
 
 #[test]
-fn lanes_take_different_ways() {
+fn lanes_take_different_branches() {
     let x: Vec<u32> = numbers(300).iter().map(|&n| (n >> 20) as u32).collect();
     let expected: Vec<u32> = x
         .iter()

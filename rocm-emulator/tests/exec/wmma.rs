@@ -1,18 +1,18 @@
-//! Matrix instructions of gfx11 and gfx12, as the compiler writes them, against plain products of matrices that do not
-//! fill their tiles.
+//! Tests of compiled matrix instructions of gfx11 and gfx12, compared with plain products. Some matrices do
+//! not fill their tiles.
 use super::code_object::{Arguments, CodeObject, Shape, readable, writable};
 use half::{bf16, f16};
 use rocm_emulator::isa::Family;
 
 type Chip = (&'static str, Family);
-/// What the bits of an element mean.
+/// Conversion from an element's bits to its value.
 type Value<T> = fn(T) -> f64;
 
 const CHIPS: [Chip; 2] = [("gfx1100", Family::Rdna3), ("gfx1201", Family::Rdna4)];
-/// Rows of A, columns of B, columns of A.
+/// Numbers of rows of A, columns of B and columns of A.
 const SIZES: [[usize; 3]; 3] = [[16, 16, 16], [5, 35, 40], [33, 16, 7]];
 
-/// Numbers without a pattern.
+/// Pseudorandom generator.
 struct Numbers(u64);
 
 impl Numbers {
@@ -26,7 +26,7 @@ impl Numbers {
     }
 }
 
-/// A product of one kernel: matrices by rows, and what it gives on every chip of these and both wave sizes.
+/// A matrix product: a kernel, and matrices by rows.
 struct Case<'a, I, S> {
     kernel: &'a str,
     sizes: [usize; 3],
@@ -58,7 +58,7 @@ impl<I: Copy, S: Copy> Case<'_, I, S> {
         all
     }
 
-    /// An element of A * B + C and the sum of its terms' magnitudes.
+    /// Returns an element of A * B + C, and the sum of its terms' magnitudes.
     fn exact(
         &self,
         at: usize,
@@ -75,7 +75,7 @@ impl<I: Copy, S: Copy> Case<'_, I, S> {
     }
 }
 
-/// A product of floats: every result is as near to the exact one as `epsilon` and the number of roundings allow.
+/// Checks that every result of a float product is within the error that `epsilon` and the roundings permit.
 fn check_floats<I: Copy, S: Copy>(
     case: &Case<I, S>,
     chips: &[Chip],
@@ -95,7 +95,7 @@ fn check_floats<I: Copy, S: Copy>(
     }
 }
 
-/// 16-bit floats between -4 and 4, of which some are as they come in `special`.
+/// Returns 16-bit floats between -4 and 4, some of which are replaced by values of `special`.
 fn halves(numbers: &mut Numbers, count: usize, encode: fn(f32) -> u16, special: &[u16]) -> Vec<u16> {
     numbers.vector(count, |numbers| match numbers.below(20) {
         0 if !special.is_empty() => special[numbers.below(special.len())],
@@ -103,7 +103,7 @@ fn halves(numbers: &mut Numbers, count: usize, encode: fn(f32) -> u16, special: 
     })
 }
 
-/// Both zeros, both infinities, NaN, the smallest denormals and the largest of them, the smallest normal number.
+/// Both zeros, both infinities, NaN, the smallest and the largest denormals, the smallest normal number.
 const SPECIAL_F16: [u16; 9] = [0, 0x8000, 0x7c00, 0xfc00, 0x7e00, 0x0001, 0x8001, 0x03ff, 0x0400];
 const SPECIAL_BF16: [u16; 9] = [0, 0x8000, 0x7f80, 0xff80, 0x7fc0, 0x0001, 0x8001, 0x007f, 0x0080];
 
@@ -118,7 +118,7 @@ fn f32_sums_of_16_bit_floats() {
         for sizes in SIZES {
             let [m, n, k] = sizes;
             let mut numbers = Numbers(k as u64);
-            // Plain numbers alone show what is rounded; among others the special ones reach many results.
+            // Some cases have no special values, because these affect many results and hide rounding errors.
             let special = if m == 16 { &[] } else { special };
             let a = halves(&mut numbers, m * k, encode, special);
             let b = halves(&mut numbers, k * n, encode, &[]);
@@ -155,7 +155,7 @@ fn sums_of_16_bits() {
 
 #[test]
 fn sums_of_8_bit_floats() {
-    /// OCP's E4M3 and E5M2 by their fields.
+    /// Returns the value of OCP's E4M3 and E5M2 from their fields.
     fn value(bits: u8, fraction_bits: i32) -> f64 {
         let magnitude = i32::from(bits & 0x7f);
         let bias = (1 << (6 - fraction_bits)) - 1;
@@ -173,7 +173,7 @@ fn sums_of_8_bit_floats() {
         let [m, n, k] = sizes;
         let mut numbers = Numbers(m as u64);
         let a = numbers.vector(m * k, |numbers| numbers.below(256) as u8);
-        // Few of B's are no numbers, or nothing would be left.
+        // Only some cases have NaN in B; otherwise all results would be NaN.
         let b = numbers.vector(k * n, |numbers| numbers.below(if m == 5 { 0x80 } else { 0x7c }) as u8);
         let c = numbers.vector(m * n, |numbers| numbers.below(1000) as f32);
         let case = Case { kernel: "f32_fp8_bf8", sizes, a, b, c };
@@ -196,7 +196,7 @@ fn sums_of_integers() {
     ];
     for (kernel, a_value, b_value, chips) in kernels {
         for mut sizes in SIZES {
-            // Sums of several tiles are clamped after each.
+            // Kernels with several tiles clamp the sum after each, so that these use a single tile.
             sizes[2] = if kernel.ends_with("clamped") { sizes[2].min(16) } else { sizes[2] };
             let [m, n, k] = sizes;
             let mut numbers = Numbers(n as u64);

@@ -1,11 +1,11 @@
-//! gfx12's names and operands: gfx1200, gfx1201.
+//! Instruction names and operands of gfx12 (gfx1200 and gfx1201).
 use super::Names;
 use crate::isa::Inst;
 use std::sync::LazyLock;
 
-/// Additions and multiplications say that they have a carry, minima and maxima that they are of numbers. Counters are
-/// never outstanding here, and caches are coherent.
-const OWN: &str = "
+/// gfx12 marks additions and multiplications with a carry (`_co`), and minima and maxima of numbers (`_num`).
+/// Waits and cache operations become no-ops: memory accesses complete immediately, and caches are coherent.
+const GFX12_NAMES: &str = "
     s_{add,sub}_co_{u,i}32                          s_{add,sub}_{u,i}32
     s_{add,sub}_co_ci_u32                           s_{addc,subb}_u32
     s_addk_co_i32                                   s_addk_i32
@@ -22,7 +22,7 @@ const OWN: &str = "
     global_{inv,wb,wbinv}                           s_nop
 ";
 
-static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new(&[OWN]));
+static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new(&[GFX12_NAMES]));
 
 pub(super) fn rewrite(inst: &mut Inst) {
     NAMES.apply(inst);

@@ -1,14 +1,14 @@
-//! gfx9's names and operands: gfx908, gfx90a, gfx942.
-use super::{BEFORE_GFX11, CACHES, Names, swap_compared};
+//! Instruction names and operands of gfx9 (gfx908, gfx90a and gfx942).
+use super::{BEFORE_GFX11, CACHE_OPS, Names, swap_compare_operands};
 use crate::exec::wave::FIRST_AGPR;
 use crate::isa::{DecodeError, Encoding, Inst, Operand, Sdwa, SdwaSelect, SdwaUnused, expand};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::LazyLock;
 
-/// gfx9 has no carry-less additions with a name of their own, nor `_nc_`; accumulation registers lie behind the vector
-/// registers; gfx942's 8-bit floats are not gfx12's, and its loads to LDS are a bit of the plain ones before it; clocks
-/// stand still as gfx11's messages do; waits and caches change nothing.
-const OWN: &str = "
+/// gfx9 has no `_nc_` additions, and has separate instructions to read accumulation registers. gfx942's
+/// 8-bit floats differ from gfx12's (`fnuz`), and its loads to LDS are plain loads with an LDS bit. Clocks
+/// map to gfx11's messages, which return a constant time; waits and cache operations become no-ops.
+const GFX9_NAMES: &str = "
     v_{add,sub,subrev}_u{32,16}             v_{add,sub,subrev}_nc_u{32,16}
     v_{add,sub}_i{32,16}                    v_{add,sub}_nc_i{32,16}
     v_{addc,subb,subbrev}_co_u32            v_{add,sub,subrev}_co_ci_u32
@@ -24,11 +24,11 @@ const OWN: &str = "
     s_dcache_{inv,wb}_vol                   s_nop
 ";
 
-static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new(&[BEFORE_GFX11, CACHES, OWN]));
+static NAMES: LazyLock<Names> = LazyLock::new(|| Names::new(&[BEFORE_GFX11, CACHE_OPS, GFX9_NAMES]));
 
-/// 16-bit operations that keep the half they do not write: those that choose halves by op_sel, and the
-/// multiply-adds that accumulate or have a literal. All others of gfx9 clear it (LLVM's zeroesHigh16BitsOfDest).
-static KEEPING: LazyLock<HashSet<String>> = LazyLock::new(|| {
+/// 16-bit operations that preserve the half they do not write: those that select halves with op_sel, and the
+/// multiply-adds that accumulate or have a literal. All others clear it (LLVM's `zeroesHigh16BitsOfDest`).
+static PRESERVES_OTHER_HALF: LazyLock<HashSet<String>> = LazyLock::new(|| {
     const PATTERNS: [&str; 4] = [
         "v_mad_{f,u,i}16",
         "v_{fma,div_fixup,mac,madmk,madak,fmac,fmamk,fmaak}_f16",
@@ -38,32 +38,32 @@ static KEEPING: LazyLock<HashSet<String>> = LazyLock::new(|| {
     PATTERNS.into_iter().flat_map(expand).collect()
 });
 
-/// A whole register as destination: what a 16-bit result does not fill is cleared.
-const WHOLE: Sdwa =
+/// Writes the whole destination register; bits above a 16-bit result are cleared.
+const WHOLE_REGISTER: Sdwa =
     Sdwa { dst: Some((SdwaSelect::Dword, SdwaUnused::Pad)), src: [SdwaSelect::Dword; 2], sext: 0 };
 
 pub(super) fn rewrite(inst: &mut Inst) {
     let short = matches!(inst.encoding, Encoding::Vop1 | Encoding::Vop2 | Encoding::Vop3);
-    if short && inst.sdwa.is_none() && inst.name.contains("16") && !KEEPING.contains(inst.name) {
-        inst.sdwa = Some(WHOLE);
+    if short && inst.sdwa.is_none() && inst.name.contains("16") && !PRESERVES_OTHER_HALF.contains(inst.name) {
+        inst.sdwa = Some(WHOLE_REGISTER);
     }
-    // It has one choice per source, where packed operations have two.
+    // It has one op_sel bit per source, where packed operations have two.
     if inst.name == "v_pk_mov_b32" {
         inst.mods.op_sel_hi = inst.mods.op_sel;
     }
-    // The part of the destination is chosen by op_sel.
+    // op_sel selects the byte of the destination.
     if inst.name.starts_with("v_cvt_sr_") {
         const BYTES: [SdwaSelect; 4] =
             [SdwaSelect::Byte0, SdwaSelect::Byte1, SdwaSelect::Byte2, SdwaSelect::Byte3];
         let byte = BYTES[usize::from(inst.mods.op_sel >> 2 & 3)];
-        inst.sdwa = Some(Sdwa { dst: Some((byte, SdwaUnused::Preserve)), ..WHOLE });
+        inst.sdwa = Some(Sdwa { dst: Some((byte, SdwaUnused::Preserve)), ..WHOLE_REGISTER });
         inst.mods.op_sel = 0;
     }
     NAMES.apply(inst);
     if inst.name == "s_sendmsg_rtn_b64" {
         inst.encoding = Encoding::Sop1;
     }
-    swap_compared(inst);
+    swap_compare_operands(inst);
     for operand in inst.src.iter_mut().chain([&mut inst.dst]) {
         if let Operand::Agpr(n) = *operand {
             *operand = Operand::Vgpr(FIRST_AGPR + n);
@@ -71,10 +71,10 @@ pub(super) fn rewrite(inst: &mut Inst) {
     }
 }
 
-/// Register indexing (s_set_gpr_idx): what lies between switching it on and off has other operands than it names.
-/// Compilers put only moves there, without branches; anything else becomes unknown.
+/// Rewrites instructions between `s_set_gpr_idx_on` and `_off`, whose register operands are indexed by M0.
+/// Compilers put only moves there, without branches; any other vector instruction becomes unknown.
 pub(in crate::exec) fn index_registers(found: &mut BTreeMap<usize, Result<Inst, DecodeError>>) {
-    /// Bits of the operands that are indexed.
+    /// Bits of the index mode: which operands are indexed.
     const SOURCE: i32 = 1;
     const DESTINATION: i32 = 8;
     let (mut indexed, mut expected) = (0, 0);

@@ -1,5 +1,5 @@
-//! One set of mnemonics for the executor: gfx11's. What another family calls differently, or encodes with other
-//! operands, becomes gfx11's instruction here, once per decoded instruction. Faults print the family's own name.
+//! Translation to one set of mnemonics, gfx11's. An instruction that another family names or encodes
+//! differently is rewritten once, after decoding. Faults print the family's own name.
 mod gfx10;
 mod gfx12;
 mod gfx9;
@@ -10,7 +10,7 @@ use crate::isa::{Family, Inst, expand};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// The instruction as the executor knows it.
+/// Returns the instruction with gfx11's name and operands.
 pub(super) fn canonical(family: Family, mut inst: Inst) -> Inst {
     match family {
         Family::Rdna2 => gfx10::rewrite(&mut inst),
@@ -21,8 +21,8 @@ pub(super) fn canonical(family: Family, mut inst: Inst) -> Inst {
     inst
 }
 
-/// Names of several tables, to look up. A line of a table has a family's names and gfx11's, as [`expand`] spells them
-/// out; one name of gfx11 may stand for all. `*` is any of the prefixes of vector memory.
+/// Lookup from a family's names to gfx11's. A line of a table has both as patterns for [`expand`]; several
+/// names may map to a single one. `*` stands for each of the prefixes of vector memory instructions.
 struct Names(HashMap<String, &'static str>);
 
 impl Names {
@@ -31,16 +31,16 @@ impl Names {
         for (old, new) in
             tables.iter().flat_map(|table| table.lines()).filter_map(|l| l.trim().split_once(' '))
         {
-            let spelled_out = |pattern: &str| expand(&pattern.replace('*', "{flat,global,scratch,buffer}"));
+            let expanded = |pattern: &str| expand(&pattern.replace('*', "{flat,global,scratch,buffer}"));
             // Each table is built once and lives as long as the process.
             let new: Vec<&'static str> =
-                spelled_out(new.trim_start()).into_iter().map(|name| &*name.leak()).collect();
-            names.extend(spelled_out(old).into_iter().zip(new.into_iter().cycle()));
+                expanded(new.trim_start()).into_iter().map(|name| &*name.leak()).collect();
+            names.extend(expanded(old).into_iter().zip(new.into_iter().cycle()));
         }
         Self(names)
     }
 
-    /// Renames the instruction if a table has its name.
+    /// Renames the instruction if the tables contain its name.
     fn apply(&self, inst: &mut Inst) {
         if let Some(name) = self.0.get(inst.name) {
             inst.name = name;
@@ -48,7 +48,7 @@ impl Names {
     }
 }
 
-/// Names that gfx9 and gfx10 share: vector memory and scalar loads are named after data types.
+/// Names that gfx9 and gfx10 share. Vector memory and scalar loads are named after data types.
 const BEFORE_GFX11: &str = "
     *_load_{ubyte,sbyte,ushort,sshort}          *_load_{u8,i8,u16,i16}
     *_load_{ubyte,sbyte,short}_d16              *_load_d16_{u8,i8,b16}
@@ -88,18 +88,18 @@ const BEFORE_GFX11: &str = "
     v_dot2c_f32_f16                             v_dot2acc_f32_f16
 ";
 
-/// Caches are coherent here: what writes them back or invalidates them changes nothing.
-const CACHES: &str = "
+/// Cache operations, which become no-ops because the emulator's caches are coherent.
+const CACHE_OPS: &str = "
     s_{dcache_wb,dcache_discard,dcache_discard_x2,gl1_inv}  s_nop
     buffer_{gl0,gl1}_inv                                    s_nop
 ";
 
-/// Compare and store in LDS: until gfx11 the compared value came before the new one.
-const LDS_COMPARE: &str = "ds_cmpst{,_rtn}_{b,f}{32,64}  ds_cmpstore{,_rtn}_{b,f}{32,64}";
+/// Compare-and-store in LDS. Before gfx11, the compared value preceded the new value.
+const LDS_COMPARE_AND_STORE: &str = "ds_cmpst{,_rtn}_{b,f}{32,64}  ds_cmpstore{,_rtn}_{b,f}{32,64}";
 
-/// Puts the operands of a compare and store in LDS in gfx11's order, and gives it gfx11's name.
-fn swap_compared(inst: &mut Inst) {
-    static COMPARES: LazyLock<Names> = LazyLock::new(|| Names::new(&[LDS_COMPARE]));
+/// Rewrites a compare-and-store in LDS to gfx11's operand order and name.
+fn swap_compare_operands(inst: &mut Inst) {
+    static COMPARES: LazyLock<Names> = LazyLock::new(|| Names::new(&[LDS_COMPARE_AND_STORE]));
     if inst.name.starts_with("ds_cmpst_") {
         inst.src.swap(1, 2);
         COMPARES.apply(inst);

@@ -1,4 +1,4 @@
-//! Names and operands of other families.
+//! Tests of the translation of names and operands to gfx11's.
 use super::*;
 use crate::isa::{Encoding, Operand, SdwaSelect, SdwaUnused};
 
@@ -40,7 +40,7 @@ fn gfx10_names_become_gfx11_names() {
         ("buffer_gl0_inv", "s_nop"),
         ("v_cmpx_tru_f64", "v_cmpx_t_f64"),
         ("v_ffbh_i32", "v_cls_i32"),
-        // Not gfx9's: it carries nothing.
+        // gfx10's addition without a carry keeps its name.
         ("v_add_nc_u32", "v_add_nc_u32"),
     ] {
         assert_eq!(canonical(Family::Rdna2, inst(own)).name, expected, "{own}");
@@ -57,7 +57,7 @@ fn gfx12_names_become_gfx11_names() {
         ("global_atomic_max_num_f32", "global_atomic_max_f32"),
         ("flat_atomic_sub_clamp_u32", "flat_atomic_csub_u32"),
         ("ds_min_num_rtn_f64", "ds_min_rtn_f64"),
-        // Not gfx11's: no signalling NaN is left.
+        // It has no counterpart on gfx11: it quiets signalling NaNs.
         ("v_min_num_f32", "v_min_num_f32"),
     ] {
         assert_eq!(canonical(Family::Rdna4, inst(own)).name, expected, "{own}");
@@ -65,12 +65,12 @@ fn gfx12_names_become_gfx11_names() {
 }
 
 #[test]
-fn gfx11_instructions_stay() {
+fn gfx11_instructions_are_unchanged() {
     assert_eq!(canonical(Family::Rdna3, inst("v_add_u32")), inst("v_add_u32"));
 }
 
 #[test]
-fn compared_and_new_value_change_places() {
+fn compared_and_new_value_are_swapped() {
     let stored = canonical(Family::Cdna1, inst("ds_cmpst_rtn_b64"));
     assert_eq!(stored.name, "ds_cmpstore_rtn_b64");
     assert_eq!(
@@ -80,14 +80,14 @@ fn compared_and_new_value_change_places() {
 }
 
 #[test]
-fn accumulation_registers_are_behind_the_others() {
+fn accumulation_registers_follow_vector_registers() {
     let mut load = inst("global_load_dwordx4");
     load.dst = Operand::Agpr(255);
     let Operand::Vgpr(register) = canonical(Family::Cdna2, load).dst else { panic!("no register") };
     assert!(register > 255 + 4);
 }
 
-/// What becomes of instructions that follow each other, after their number of bytes.
+/// Returns the names after `index_registers`; each instruction is given with its size in bytes.
 fn indexed(names: &[(&'static str, i32)]) -> Vec<&'static str> {
     let insts = names
         .iter()
@@ -99,7 +99,7 @@ fn indexed(names: &[(&'static str, i32)]) -> Vec<&'static str> {
 }
 
 #[test]
-fn moves_are_indexed_between_on_and_off() {
+fn moves_between_on_and_off_are_indexed() {
     for (mode, expected) in [
         (1, "v_mov_b32 gpr_idx:src"),
         (8, "v_mov_b32 gpr_idx:dst"),

@@ -1,24 +1,24 @@
-//! Who touched which bytes last.
+//! Last accesses of each byte of memory, to detect data races.
 use super::clock::{Clock, Record, Relation};
 use crate::exec::Access;
 use std::collections::HashMap;
 
-/// Bytes whose cells are made at once.
+/// Bytes whose cells are allocated together.
 const PAGE: u64 = 4096;
 
-/// What is remembered of some bytes.
+/// Last accesses of 1, 2 or 4 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
-    /// The last plain store. One is enough: a second one that it is not ordered with has been reported.
+    /// Last plain store. One is enough: a second store that is not ordered with it has been reported.
     store: Record,
     atomics: [Record; 2],
     loads: [Record; 2],
 }
 
-/// The cells of a page: of four bytes each as long as no access is finer.
+/// The cells of a page. Each covers four bytes until an access is finer.
 #[derive(Debug)]
 struct Page {
-    /// Log2 of the bytes of a cell.
+    /// Base-2 logarithm of the bytes per cell.
     shift: u32,
     cells: Vec<Cell>,
 }
@@ -28,7 +28,7 @@ impl Page {
         Self { shift: 2, cells: vec![Cell::default(); PAGE as usize / 4] }
     }
 
-    /// Splits the cells until an address lies on the border of two.
+    /// Splits the cells until `address` lies on a boundary between two.
     fn refine(&mut self, address: u64) {
         let shift = address.trailing_zeros().min(self.shift);
         let parts = 1 << (self.shift - shift);
@@ -39,13 +39,13 @@ impl Page {
     }
 }
 
-/// The cells of one memory.
+/// Cells of global memory or of a workgroup's LDS.
 #[derive(Debug, Default)]
 pub(super) struct Cells {
     pages: Vec<Page>,
-    /// Index of a page by its number.
+    /// Maps a page number to its index in `pages`.
     by_number: HashMap<u64, usize>,
-    /// The page that was found last.
+    /// Number and index of the page that was used last.
     recent: Option<(u64, usize)>,
 }
 
@@ -65,8 +65,8 @@ impl Cells {
         &mut self.pages[index]
     }
 
-    /// Notes an access. Returns the earlier one that nothing orders it with, if there is such a one; a store only if
-    /// there is no other.
+    /// Records an access and returns an earlier, unordered one that conflicts with it. A conflict of two
+    /// stores is reported only if there is no other.
     pub(super) fn access(
         &mut self,
         clock: &Clock,
@@ -75,7 +75,7 @@ impl Cells {
         bytes: u64,
         now: Record,
     ) -> Option<Conflict> {
-        let mut stores: Option<Conflict> = None;
+        let mut store_conflict: Option<Conflict> = None;
         let (mut at, end) = (address, address + bytes);
         while at < end {
             let page = self.page(at / PAGE);
@@ -85,22 +85,22 @@ impl Cells {
             let cell = |address: u64| ((address - at / PAGE * PAGE) >> page.shift) as usize;
             let (first, width) = (cell(at), 1 << page.shift);
             for (cell, start) in page.cells[first..cell(stop)].iter_mut().zip((at..).step_by(width)) {
-                let Some((earlier, record)) = judge(clock, cell, access, now) else { continue };
+                let Some((earlier, record)) = find_race(clock, cell, access, now) else { continue };
                 let end = start + width as u64;
                 let found = Conflict { access: earlier, record, start, end };
                 if (access, earlier) != (Access::Store, Access::Store) {
                     return Some(found);
                 }
-                stores.get_or_insert(found).end = end;
+                store_conflict.get_or_insert(found).end = end;
             }
             at = stop;
         }
-        stores
+        store_conflict
     }
 }
 
-/// An earlier access that nothing orders with the present one, and the bytes where they meet: between two stores,
-/// from the first to the last of them.
+/// An earlier access that is not ordered with the present one, and the bytes that both access. For two stores
+/// the range extends from the first to the last of these bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Conflict {
     pub(super) access: Access,
@@ -109,8 +109,9 @@ pub(super) struct Conflict {
     pub(super) end: u64,
 }
 
-/// Atomics do not race with each other, nor loads with compare-and-swaps: a loop of these begins with a plain load.
-fn judge(clock: &Clock, cell: &mut Cell, access: Access, now: Record) -> Option<(Access, Record)> {
+/// Returns the earlier access of a cell that races with the present one, and records the present one. Atomics
+/// don't race with each other, nor loads with compare-and-swaps: such a loop begins with a plain load.
+fn find_race(clock: &Clock, cell: &mut Cell, access: Access, now: Record) -> Option<(Access, Record)> {
     let unordered = |record: &&Record| clock.relation(**record) != Relation::Before;
     let store = Some(&cell.store).filter(unordered).map(|record| (Access::Store, *record));
     let atomic = |record: &Record| (Access::Atomic, *record);
@@ -123,9 +124,9 @@ fn judge(clock: &Clock, cell: &mut Cell, access: Access, now: Record) -> Option<
         Access::Atomic => store.or_else(|| loads.find(|_| !now.is_compare()).map(load)),
     };
     match access {
-        Access::Load => clock.remember(&mut cell.loads, now),
+        Access::Load => clock.add_record(&mut cell.loads, now),
         Access::Store => cell.store = now,
-        Access::Atomic => clock.remember(&mut cell.atomics, now),
+        Access::Atomic => clock.add_record(&mut cell.atomics, now),
     }
     race
 }
@@ -138,8 +139,8 @@ mod tests {
     const GROUP: [u32; 3] = [0, 0, 0];
     const OTHER: [u32; 3] = [1, 0, 0];
 
-    /// Runs accesses of (workgroup, wave) to bytes, with barriers of the workgroup where bytes are empty; returns
-    /// which access raced, and with what kind of access of whom.
+    /// Runs accesses of (workgroup, wave) to bytes; an empty range stands for a barrier of the workgroup.
+    /// Returns the index of the access that raced, and the kind, workgroup and wave of the earlier one.
     fn race(
         steps: &[([u32; 3], u32, Access, std::ops::Range<u64>)],
     ) -> Option<(usize, Access, [u32; 3], u32)> {
@@ -149,14 +150,14 @@ mod tests {
                 clock.barrier(*group);
                 continue;
             }
-            clock.turn(*group, *wave);
-            clock.at(4 * index as u32, Kind::Other);
+            clock.resume_wave(*group, *wave);
+            clock.set_instruction(4 * index as u32, Kind::Other);
             let now = clock.record(*wave);
             let found = cells.access(&clock, *access, bytes.start, bytes.end - bytes.start, now);
             if let Some(Conflict { access: kind, record: earlier, start, end }) = found {
                 assert!(bytes.contains(&start) && end <= bytes.end);
                 assert!(earlier.offset() < 4 * index as u64);
-                let (group, wave) = clock.who(earlier);
+                let (group, wave) = clock.workgroup_and_wave(earlier);
                 assert_eq!(earlier.lane(), wave);
                 return Some((index, kind, group, wave));
             }
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(race(&[touch(0, Load, 0..4), touch(1, Load, 0..4)]), None);
         assert_eq!(race(&[touch(0, Store, 0..4), barrier.clone(), touch(1, Load, 0..4)]), None);
         assert_eq!(race(&[touch(0, Store, 0..4), touch(0, Load, 0..4)]), None);
-        // The reader that came before the last one.
+        // The conflict is with the reader before the last one.
         let readers = [touch(0, Load, 0..4), touch(1, Load, 0..4), touch(1, Store, 0..4)];
         assert_eq!(race(&readers), Some((2, Load, GROUP, 0)));
         // A barrier orders one of two readers only.
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_beside_each_other_do_not_race() {
+    fn adjacent_bytes_do_not_race() {
         use Access::{Load, Store};
         let touch = |wave, access, bytes| (GROUP, wave, access, bytes);
         let apart =
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(race(&apart), None);
         let wide = [touch(0, Store, 5..6), touch(1, Load, 4..8)];
         assert_eq!(race(&wide), Some((1, Store, GROUP, 0)));
-        // The whole word was written before its cells were split.
+        // The whole word is written before its cell is split.
         let split = [touch(0, Store, 4..8), touch(0, Store, 6..7), touch(1, Load, 7..8)];
         assert_eq!(race(&split), Some((2, Store, GROUP, 0)));
         let pages = [touch(0, Store, 4094..4095), touch(1, Load, 4090..4100)];
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn workgroups_race_whatever_their_barriers() {
+    fn barriers_do_not_order_workgroups() {
         use Access::{Load, Store};
         let barrier = (GROUP, 0, Load, 0..0);
         let touch = |group, access| (group, 0, access, 0..4);
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!(race(&[touch(GROUP, Load), barrier, touch(OTHER, Store)]), Some((2, Load, GROUP, 0)));
         let readers = [touch(GROUP, Load), touch(OTHER, Load), touch(OTHER, Store)];
         assert_eq!(race(&readers), Some((2, Load, GROUP, 0)));
-        // Interleaved: the group whose read is older writes.
+        // The workgroup that read first writes after the other has read.
         let readers = [touch(GROUP, Load), touch(OTHER, Load), touch(GROUP, Store)];
         assert_eq!(race(&readers), Some((2, Load, OTHER, 0)));
     }
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(race(&[touch(GROUP, 0, Atomic), touch(OTHER, 0, Load)]), Some((1, Atomic, GROUP, 0)));
         assert_eq!(race(&[touch(GROUP, 0, Load), touch(OTHER, 0, Atomic)]), Some((1, Load, GROUP, 0)));
         assert_eq!(race(&[touch(GROUP, 0, Atomic), touch(OTHER, 0, Store)]), Some((1, Atomic, GROUP, 0)));
-        // Set to zero by one workgroup, added to by all.
+        // One workgroup clears a counter that all increment.
         let cleared = [touch(GROUP, 0, Store), touch(GROUP, 0, Atomic), touch(OTHER, 0, Atomic)];
         assert_eq!(race(&cleared), Some((2, Store, GROUP, 0)));
         let late = [touch(GROUP, 0, Atomic), touch(OTHER, 0, Atomic), touch(OTHER, 0, Store)];
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_beside_a_compare_and_swap_is_a_guess() {
+    fn loads_do_not_race_with_compare_and_swaps() {
         use Access::{Atomic, Load, Store};
         for (first, second, races) in [
             (Load, Atomic, false),
@@ -247,8 +248,8 @@ mod tests {
             let (mut clock, mut cells) = (Clock::default(), Cells::default());
             let mut found = None;
             for (group, access) in [(GROUP, first), (OTHER, second)] {
-                clock.turn(group, 0);
-                clock.at(0, if access == Atomic { Kind::Compare } else { Kind::Other });
+                clock.resume_wave(group, 0);
+                clock.set_instruction(0, if access == Atomic { Kind::Compare } else { Kind::Other });
                 found = cells.access(&clock, access, 0, 4, clock.record(0));
             }
             assert_eq!(found.is_some(), races, "{first}, {second}");

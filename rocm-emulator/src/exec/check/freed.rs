@@ -1,22 +1,22 @@
-//! Ranges that were freed, to name a use after free.
+//! Recently freed ranges, so that a use after free names the allocation.
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 
-/// Ranges that are remembered.
-const REMEMBERED: usize = 4096;
+/// Maximum number of freed ranges that are kept.
+const MAX_FREED_RANGES: usize = 4096;
 
-/// An allocation that was given back.
+/// A freed allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreedRange {
     /// First address.
     pub base: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub len: u64,
-    /// How many allocations were freed after it.
+    /// Number of allocations that were freed after it.
     pub since: u64,
 }
 
-/// The allocations that were freed last.
+/// The most recently freed allocations.
 #[derive(Debug, Default)]
 pub struct FreedRanges {
     log: Mutex<Log>,
@@ -24,16 +24,16 @@ pub struct FreedRanges {
 
 #[derive(Debug, Default)]
 struct Log {
-    /// Latest last; here `since` is how many were freed up to it.
+    /// Ranges, the latest last. Here `since` is the number of ranges freed up to and including this one.
     ranges: VecDeque<FreedRange>,
     freed: u64,
 }
 
 impl FreedRanges {
-    /// Remembers a range; the oldest is forgotten if there are too many.
+    /// Adds a range, and drops the oldest if the limit is reached.
     pub fn note(&self, base: u64, len: u64) {
         let mut log = self.log.lock();
-        if log.ranges.len() == REMEMBERED {
+        if log.ranges.len() == MAX_FREED_RANGES {
             log.ranges.pop_front();
         }
         log.freed += 1;
@@ -41,13 +41,13 @@ impl FreedRanges {
         log.ranges.push_back(FreedRange { base, len, since });
     }
 
-    /// Forgets what overlaps a range.
+    /// Removes the ranges that overlap the given one.
     pub fn forget(&self, base: u64, len: u64) {
         let overlaps = |range: &FreedRange| range.base < base + len && base < range.base + range.len;
         self.log.lock().ranges.retain(|range| !overlaps(range));
     }
 
-    /// The range that was freed last among those that held `address`.
+    /// Returns the most recently freed range that contained `address`, if it is still kept.
     pub fn find(&self, address: u64) -> Option<FreedRange> {
         let log = self.log.lock();
         let holds = |range: &&FreedRange| address >= range.base && address - range.base < range.len;
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_range_counts() {
+    fn find_returns_the_latest_range() {
         let freed = FreedRanges::default();
         freed.note(100, 50);
         freed.note(120, 10);
@@ -76,10 +76,10 @@ mod tests {
     }
 
     #[test]
-    fn old_ranges_are_forgotten() {
+    fn the_oldest_ranges_are_dropped() {
         let freed = FreedRanges::default();
-        (0..=REMEMBERED as u64).for_each(|n| freed.note(n * 16, 16));
+        (0..=MAX_FREED_RANGES as u64).for_each(|n| freed.note(n * 16, 16));
         assert_eq!(freed.find(0), None);
-        assert_eq!(freed.find(16).map(|range| range.since), Some(REMEMBERED as u64 - 1));
+        assert_eq!(freed.find(16).map(|range| range.since), Some(MAX_FREED_RANGES as u64 - 1));
     }
 }

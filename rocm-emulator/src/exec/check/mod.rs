@@ -1,7 +1,7 @@
-//! What a launch is checked for besides what is always checked: reads of memory that nobody has written
-//! ([`written`]), and accesses that nothing orders ([`cells`], [`clock`]).
+//! Optional checks of a launch: reads of uninitialised memory ([`written`]), and data races, which are
+//! accesses that are not ordered ([`cells`], [`clock`]).
 //!
-//! [`super::memory`]'s regions ask for every access of a launch that is checked; otherwise nothing here runs.
+//! The regions of [`super::memory`] call these checks for every access of a checked launch.
 
 mod cells;
 mod clock;
@@ -9,7 +9,7 @@ mod freed;
 mod written;
 
 use super::memory::Snapshot;
-use super::{Access, EarlierAccess, FaultKind, Place};
+use super::{Access, EarlierAccess, FaultKind, Location};
 use cells::{Cells, Conflict};
 pub(super) use clock::Kind;
 use clock::{Clock, Relation};
@@ -20,34 +20,34 @@ use std::sync::Arc;
 pub use freed::{FreedRange, FreedRanges};
 pub use written::{Missing, Written};
 
-/// The checks that cost time or memory, and are therefore asked for.
+/// Checks that cost time or memory and are therefore optional.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checks {
-    /// Freed memory stays unused for a while, and wide red zones part allocations.
+    /// Quarantines freed memory, and separates allocations with wide red zones.
     pub memory: bool,
-    /// Accesses that nothing orders: between the waves of a workgroup, and between workgroups.
+    /// Detects data races between the waves of a workgroup and between workgroups.
     pub race: bool,
-    /// Reads of device memory and LDS that nobody has written.
+    /// Detects reads of device memory and LDS that have not been written.
     pub init: bool,
 }
 
 impl Checks {
-    /// Whether accesses have to be looked at one by one.
+    /// Returns true if the checks need to see every access.
     pub(super) fn watches_accesses(self) -> bool {
         self.race || self.init
     }
 }
 
-/// What the checks know of a range of an address space.
+/// State of a range of an address space that the checks use.
 #[derive(Clone, Debug, Default)]
 pub struct RangeHistory {
-    /// The bytes that have been written; without it, all of them.
+    /// Bytes that have been written; `None` means all of them.
     pub written: Option<Arc<Written>>,
-    /// Memory that the host uses at the same time, so that the program has to order the accesses.
+    /// Set if the host accesses the memory concurrently. Such memory is exempt from the race check.
     pub shared_with_host: bool,
 }
 
-/// Histories with the first address of their range.
+/// Histories, each with the first address of its range.
 pub type RangeHistories = Vec<(u64, RangeHistory)>;
 
 /// An access of one lane.
@@ -55,33 +55,33 @@ pub type RangeHistories = Vec<(u64, RangeHistory)>;
 pub(super) struct LaneAccess {
     pub(super) access: Access,
     pub(super) lane: usize,
-    /// The address, or the offset into LDS.
+    /// Address, or offset into LDS.
     pub(super) address: u64,
     pub(super) bytes: u64,
 }
 
-/// The checks of one host thread of a launch; shared by the regions of its memory.
+/// Checker of one host thread of a launch, shared by the thread's memory regions.
 pub(super) type SharedChecker = Rc<RefCell<Checker>>;
 
-/// What the checks remember of a launch.
+/// State of the checks of a launch.
 #[derive(Debug)]
 pub(super) struct Checker {
     checks: Checks,
     clock: Clock,
     global: Cells,
-    /// Of the instruction that runs.
+    /// Possible races of the running instruction.
     possible_races: Vec<(PossibleRace, Snapshot)>,
 }
 
-/// Two stores in no order: a race unless the later one leaves what it finds.
+/// Two unordered stores, which are a race only if the later one changes the memory's contents.
 #[derive(Debug)]
 pub(super) struct PossibleRace {
     kind: Box<FaultKind>,
-    /// The bytes that both store, counted from the first one of the access.
+    /// Bytes that both store, relative to the first byte of the access.
     pub(super) bytes: std::ops::Range<u64>,
 }
 
-/// What the checks remember of a workgroup's LDS.
+/// State of the checks of a workgroup's LDS.
 #[derive(Debug)]
 pub(super) struct LdsHistory {
     checker: SharedChecker,
@@ -99,30 +99,30 @@ impl Checker {
         }))
     }
 
-    /// A wave goes on.
-    pub(super) fn turn(&mut self, workgroup: [u32; 3], wave: usize) {
+    /// Records that a wave resumes.
+    pub(super) fn resume_wave(&mut self, workgroup: [u32; 3], wave: usize) {
         if self.checks.race {
-            self.clock.turn(workgroup, wave as u32);
+            self.clock.resume_wave(workgroup, wave as u32);
         }
     }
 
-    /// All waves of a workgroup have met.
+    /// Records that all waves of a workgroup have reached a barrier.
     pub(super) fn barrier(&mut self, workgroup: [u32; 3]) {
         self.clock.barrier(workgroup);
     }
 
-    /// The memory instruction that runs next, by its offset in the text.
-    pub(super) fn at(&mut self, offset: u32, kind: Kind) {
-        self.clock.at(offset, kind);
+    /// Sets the memory instruction that runs next, by its offset in the program's text.
+    pub(super) fn set_instruction(&mut self, offset: u32, kind: Kind) {
+        self.clock.set_instruction(offset, kind);
     }
 
-    /// Keeps a possible race until the instruction has stored.
+    /// Keeps a possible race until the instruction has stored its data.
     pub(super) fn possible_race(&mut self, possible_race: PossibleRace, before: Snapshot) {
         self.possible_races.push((possible_race, before));
     }
 
-    /// The instruction has stored.
-    pub(super) fn settle(&mut self) -> Result<(), Box<FaultKind>> {
+    /// Decides the possible races once the instruction has stored its data.
+    pub(super) fn check_races(&mut self) -> Result<(), Box<FaultKind>> {
         match self.possible_races.drain(..).find(|(_, before)| before.has_changed()) {
             Some((possible_race, _)) => Err(possible_race.kind),
             None => Ok(()),
@@ -135,46 +135,46 @@ impl Checker {
         history: Option<&RangeHistory>,
         base: u64,
         lane: LaneAccess,
-        place: impl Fn() -> Place,
+        location: impl Fn() -> Location,
     ) -> Result<Option<PossibleRace>, Box<FaultKind>> {
         let written = history.and_then(|history| history.written.as_deref());
         if let Some(written) = written.filter(|_| self.checks.init) {
-            check_written(written, lane.address - base, lane, &place)?;
+            check_written(written, lane.address - base, lane, &location)?;
         }
         let shared_with_host = history.is_some_and(|history| history.shared_with_host);
-        // An atomic load waits for another wave: a race that is meant.
-        let waits = self.clock.kind() == Kind::AtomicLoad;
-        if self.checks.race && !waits && !shared_with_host {
-            return check_order(&self.clock, &mut self.global, lane, &place);
+        // Polling another wave's progress with an atomic load is an intended race.
+        let is_atomic_load = self.clock.kind() == Kind::AtomicLoad;
+        if self.checks.race && !is_atomic_load && !shared_with_host {
+            return check_order(&self.clock, &mut self.global, lane, &location);
         }
         Ok(None)
     }
 }
 
 impl LdsHistory {
-    /// Of the LDS of a workgroup that begins.
+    /// Creates the history of a new workgroup's LDS of `bytes` bytes.
     pub(super) fn new(checker: &SharedChecker, bytes: u32) -> Self {
         Self { checker: Rc::clone(checker), written: Written::new(bytes.into()), cells: Cells::default() }
     }
 
-    /// Checks an access that lies in LDS.
+    /// Checks an access that lies within LDS of `size` bytes.
     pub(super) fn access(
         &mut self,
         lane: LaneAccess,
         size: u32,
     ) -> Result<Option<PossibleRace>, Box<FaultKind>> {
-        let place = || Place::Lds { offset: lane.address, size };
+        let location = || Location::Lds { offset: lane.address, size };
         let checker = self.checker.borrow();
         if checker.checks.init {
-            check_written(&self.written, lane.address, lane, &place)?;
+            check_written(&self.written, lane.address, lane, &location)?;
         }
         if checker.checks.race {
-            return check_order(&checker.clock, &mut self.cells, lane, &place);
+            return check_order(&checker.clock, &mut self.cells, lane, &location);
         }
         Ok(None)
     }
 
-    /// Keeps a possible race until the instruction has stored.
+    /// Keeps a possible race until the instruction has stored its data.
     pub(super) fn possible_race(&mut self, possible_race: PossibleRace, before: Snapshot) {
         self.checker.borrow_mut().possible_race(possible_race, before);
     }
@@ -184,15 +184,15 @@ fn check_written(
     written: &Written,
     offset: u64,
     lane: LaneAccess,
-    place: &impl Fn() -> Place,
+    location: &impl Fn() -> Location,
 ) -> Result<(), Box<FaultKind>> {
     let LaneAccess { access, lane, bytes, .. } = lane;
     if access != Access::Store
         && let Some(missing) = written.missing(offset, bytes)
     {
-        let (lane, bytes, place) = (lane as u32, bytes as u32, place());
+        let (lane, bytes, location) = (lane as u32, bytes as u32, location());
         let (first, unset) = (missing.first as u32, missing.count as u32);
-        return Err(Box::new(FaultKind::Uninitialised { access, lane, bytes, first, unset, place }));
+        return Err(Box::new(FaultKind::Uninitialised { access, lane, bytes, first, unset, location }));
     }
     if access != Access::Load {
         written.set(offset, bytes);
@@ -204,14 +204,14 @@ fn check_order(
     clock: &Clock,
     cells: &mut Cells,
     lane: LaneAccess,
-    place: &impl Fn() -> Place,
+    location: &impl Fn() -> Location,
 ) -> Result<Option<PossibleRace>, Box<FaultKind>> {
     let LaneAccess { access, lane, address, bytes } = lane;
     let Some(conflict) = cells.access(clock, access, address, bytes, clock.record(lane as u32)) else {
         return Ok(None);
     };
     let Conflict { access: kind, record, start, end } = conflict;
-    let (workgroup, wave) = clock.who(record);
+    let (workgroup, wave) = clock.workgroup_and_wave(record);
     let earlier = EarlierAccess {
         access: kind,
         pc: record.offset(),
@@ -219,10 +219,10 @@ fn check_order(
         workgroup,
         wave,
         lane: record.lane(),
-        elsewhere: clock.relation(record) == Relation::Elsewhere,
+        other_workgroup: clock.relation(record) == Relation::OtherWorkgroup,
     };
-    let (lane, bytes, place) = (lane as u32, bytes as u32, place());
-    let race = Box::new(FaultKind::Race { access, lane, bytes, place, earlier: Box::new(earlier) });
+    let (lane, bytes, location) = (lane as u32, bytes as u32, location());
+    let race = Box::new(FaultKind::Race { access, lane, bytes, location, earlier: Box::new(earlier) });
     match (access, kind) {
         (Access::Store, Access::Store) => {
             Ok(Some(PossibleRace { kind: race, bytes: start - address..end - address }))

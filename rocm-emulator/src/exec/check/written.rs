@@ -1,54 +1,54 @@
-//! Which bytes of an allocation have been written: a bit per byte.
+//! Bitmap of the bytes of an allocation that have been written.
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words of a chunk, which covers 64 times as many bytes. A chunk is made when one of its bytes is written.
+/// Bitmap words per chunk. A chunk is allocated when one of its bytes is first written.
 const CHUNK_WORDS: usize = 512;
 const CHUNK_BYTES: u64 = 64 * CHUNK_WORDS as u64;
 
 type Chunk = Box<[AtomicU64; CHUNK_WORDS]>;
 
-/// The written bytes of one allocation. Shared by everything that touches it.
+/// Written bytes of one allocation, shared by all kernels and copies that access it.
 #[derive(Debug)]
 pub struct Written {
     chunks: Box<[OnceLock<Chunk>]>,
 }
 
-/// Some of the bytes that an access reads were never written.
+/// Bytes of an access that were never written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// The first of them, counted from the first byte of the access.
+    /// Offset of the first unwritten byte from the start of the access.
     pub first: u64,
-    /// How many they are.
+    /// Number of unwritten bytes.
     pub count: u64,
 }
 
 impl Written {
-    /// For an allocation of `len` bytes, none of which is written.
+    /// Creates the bitmap of an allocation of `len` bytes, none of which is written.
     pub fn new(len: u64) -> Self {
         Self { chunks: (0..len.div_ceil(CHUNK_BYTES)).map(|_| OnceLock::new()).collect() }
     }
 
-    /// Marks bytes as written. They must lie in the allocation.
+    /// Marks bytes as written. They must lie within the allocation.
     pub fn set(&self, offset: u64, len: u64) {
         for (word, mask) in words(offset, len) {
             let Some(chunk) = self.chunks.get(word / CHUNK_WORDS) else { return };
             let chunk = chunk.get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK_WORDS]));
             let word = &chunk[word % CHUNK_WORDS];
-            // Most are written again and again.
+            // Most bytes are written repeatedly, and a load is cheaper than an atomic OR.
             if word.load(Ordering::Relaxed) & mask != mask {
                 word.fetch_or(mask, Ordering::Relaxed);
             }
         }
     }
 
-    /// The bytes of a word that are written.
+    /// Returns the bits of a word's written bytes.
     fn word(&self, word: usize) -> u64 {
         let chunk = self.chunks.get(word / CHUNK_WORDS).and_then(OnceLock::get);
         chunk.map_or(0, |chunk| chunk[word % CHUNK_WORDS].load(Ordering::Relaxed))
     }
 
-    /// What is missing of a range, if anything.
+    /// Returns the unwritten bytes of a range, if there are any.
     pub fn missing(&self, offset: u64, len: u64) -> Option<Missing> {
         let mut missing: Option<Missing> = None;
         for (word, mask) in words(offset, len) {
@@ -66,7 +66,7 @@ impl Written {
     pub fn copy(&self, offset: u64, source: &Self, source_offset: u64, len: u64) {
         let mut at = 0;
         while at < len {
-            // Up to the end of the source's word.
+            // Copy up to the end of the source's word.
             let from = source_offset + at;
             let count = (64 - from % 64).min(len - at);
             let bits = source.word((from / 64) as usize) >> (from % 64);
@@ -81,7 +81,7 @@ impl Written {
     }
 }
 
-/// The words of a range of bytes, each with the bits that belong to it.
+/// Returns the bitmap words of a range of bytes, each with the mask of its bits.
 pub(super) fn words(offset: u64, len: u64) -> impl Iterator<Item = (usize, u64)> {
     let end = offset + len;
     let mut at = offset;
@@ -100,10 +100,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_set_is_missing() {
+    fn unset_bytes_are_missing() {
         let written = Written::new(3 * CHUNK_BYTES);
         assert_eq!(written.missing(0, 3 * CHUNK_BYTES), Some(Missing { first: 0, count: 3 * CHUNK_BYTES }));
-        // Over the border of two chunks.
+        // The range crosses a chunk boundary.
         written.set(CHUNK_BYTES - 70, 200);
         assert_eq!(written.missing(CHUNK_BYTES - 70, 200), None);
         assert_eq!(written.missing(CHUNK_BYTES - 71, 4), Some(Missing { first: 0, count: 1 }));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_copy_what_is_written() {
+    fn copy_marks_the_bytes_that_the_source_has_written() {
         let (source, target) = (Written::new(1000), Written::new(1000));
         let set = |n: u64| n.is_multiple_of(3) || (100..300).contains(&n);
         (0..1000).filter(|n| set(*n)).for_each(|n| source.set(n, 1));

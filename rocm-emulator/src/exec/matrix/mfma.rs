@@ -1,6 +1,6 @@
-//! gfx9's matrix multiply-add (v_mfma, v_smfmac): D = A * B + C on blocks of matrices that are spread over the
-//! registers and lanes of a wave of 64, whatever EXEC and MODE say. Layouts after AMD's matrix instruction
-//! calculator; [`arithmetic`] says how the products of floats are added.
+//! gfx9's matrix multiply-add (v_mfma, v_smfmac): D = A * B + C on blocks of matrices that are distributed
+//! over the registers and lanes of a wave of 64, independently of EXEC and MODE. Layouts follow AMD's matrix
+//! instruction calculator; [`arithmetic`] describes how floating-point products are added.
 mod arithmetic;
 mod element;
 mod shape;
@@ -13,12 +13,12 @@ use arithmetic::Arithmetic;
 use element::Element;
 use shape::{LANES, Shape};
 
-/// Registers of the largest result.
-const MOST_REGISTERS: usize = 32;
-/// Elements of the largest block of A or B.
-const MOST_ELEMENTS: usize = 1024;
-/// Products of the longest sum.
-const MOST_PRODUCTS: usize = 64;
+/// Maximum number of result registers.
+const MAX_RESULT_REGISTERS: usize = 32;
+/// Maximum number of elements in a block of A or B.
+const MAX_BLOCK_ELEMENTS: usize = 1024;
+/// Maximum number of products per sum.
+const MAX_PRODUCTS: usize = 64;
 
 /// A prepared matrix product.
 #[derive(Clone, Copy, Debug)]
@@ -29,23 +29,23 @@ pub(in crate::exec) struct Product {
     a: u16,
     b: u16,
     addend: Addend,
-    /// Sparse A: the register that says which elements its values are.
-    places: Option<u16>,
-    /// Every 2^cbsz blocks of A are replaced by the one of them with this number.
+    /// Register with the column indices of a sparse A; `None` if A is dense.
+    indices: Option<u16>,
+    /// Broadcast of A: each group of 2^cbsz blocks uses block `abid` of the group.
     cbsz: u8,
     abid: u8,
-    /// How the lanes of B are permuted; for gfx942's f64 the signs of A, B and C.
+    /// Permutation of B's lanes; for gfx942's f64 the signs of A, B and C.
     blgp: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Addend {
     Registers(u16),
-    /// The bits of one value for all elements.
+    /// Bits of one value for all elements.
     Constant(u64),
 }
 
-/// `None` if the instruction or its modifiers are unknown here, or the waves have not 64 lanes.
+/// Prepares a product. Returns `None` if it is unsupported here or the waves don't have 64 lanes.
 pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<Product> {
     if W != LANES {
         return None;
@@ -55,20 +55,20 @@ pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<Pro
     if !shape.sparse && (1 << mods.cbsz > shape.blocks() || 1 << mods.cbsz <= mods.abid) {
         return None;
     }
-    // gfx90a has neither signs nor permutations for f64.
+    // gfx90a supports neither signs nor permutations for f64.
     if shape.a == Element::F64 && family != Family::Cdna3 && mods.blgp != 0 {
         return None;
     }
     let [a, b, last] = [inst.src[0], inst.src[1], inst.src[2]];
     let results = shape.result_registers();
     let dst = registers(inst.dst, results)?;
-    let (addend, places) = match (last, shape.a) {
+    let (addend, indices) = match (last, shape.a) {
         _ if shape.sparse => (Addend::Registers(dst), Some(registers(last, 1)?)),
         (Operand::Int(value), Element::F64) => (Addend::Constant(i64::from(value) as u64), None),
         (Operand::Int(value), _) => (Addend::Constant(u64::from(value as u32)), None),
         (Operand::Float(value), Element::F64) => (Addend::Constant(value.bits_64()), None),
         (Operand::Float(value), _) => (Addend::Constant(value.bits_32().into()), None),
-        (registered, _) => (Addend::Registers(registers(registered, results)?), None),
+        (register, _) => (Addend::Registers(registers(register, results)?), None),
     };
     Some(Product {
         shape,
@@ -77,14 +77,14 @@ pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<Pro
         a: registers(a, shape.a_registers())?,
         b: registers(b, shape.b_registers())?,
         addend,
-        places,
+        indices,
         cbsz: mods.cbsz,
         abid: mods.abid,
         blgp: mods.blgp,
     })
 }
 
-/// The first of `count` registers, all of which exist.
+/// Returns the first of `count` registers if the operand is a vector register and all of them exist.
 fn registers(operand: Operand, count: usize) -> Option<u16> {
     let Operand::Vgpr(first) = operand else { return None };
     let last = usize::from(first % FIRST_AGPR) + count - 1;
@@ -92,10 +92,9 @@ fn registers(operand: Operand, count: usize) -> Option<u16> {
 }
 
 impl Product {
-    /// Executes the product.
     #[inline(never)]
     pub(super) fn run<const W: usize>(&self, wave: &mut Wave<W>) {
-        let mut out = [Lanes::splat(0); MOST_REGISTERS];
+        let mut out = [Lanes::splat(0); MAX_RESULT_REGISTERS];
         match self.shape.a {
             Element::I8 => {
                 let value = |bits: u64| i32::from(bits as i8);
@@ -130,25 +129,25 @@ impl Product {
         }
     }
 
-    /// Computes every element of the result. `dot` has the bits of the addend, a row of A and a column of B.
+    /// Computes all elements of the result. `dot` receives an addend's bits, a row of A and a column of B.
     fn multiply<const W: usize, T: Copy + Default>(
         &self,
         wave: &Wave<W>,
-        out: &mut [Lanes<W>; MOST_REGISTERS],
+        out: &mut [Lanes<W>; MAX_RESULT_REGISTERS],
         a_value: impl Fn(u64) -> T,
         b_value: impl Fn(u64) -> T,
         dot: impl Fn(u64, &[T], &[T]) -> u64,
     ) {
         let shape = &self.shape;
         let (a_k, b_k) = (shape.a_k(), shape.k);
-        let (mut a, mut b) = ([T::default(); MOST_ELEMENTS], [T::default(); MOST_ELEMENTS]);
-        let mut places = [0u8; MOST_ELEMENTS];
+        let (mut a, mut b) = ([T::default(); MAX_BLOCK_ELEMENTS], [T::default(); MAX_BLOCK_ELEMENTS]);
+        let mut indices = [0u8; MAX_BLOCK_ELEMENTS];
         for block in 0..shape.blocks() {
             for row in 0..shape.side {
                 for k in 0..a_k {
                     let (item, lane) = shape.input_place(self.a_block(block), row, k, shape.a_per_lane());
                     a[row * a_k + k] = a_value(shape.a.bits(wave, self.a, item, lane));
-                    places[row * a_k + k] = self.place(wave, k, item, lane);
+                    indices[row * a_k + k] = self.b_row(wave, k, item, lane);
                 }
                 for k in 0..b_k {
                     let (item, lane) = shape.input_place(block, row, k, shape.per_lane);
@@ -156,16 +155,16 @@ impl Product {
                 }
             }
             for i in 0..shape.side {
-                let (row, places) = (&a[i * a_k..][..a_k], &places[i * a_k..][..a_k]);
+                let (row, indices) = (&a[i * a_k..][..a_k], &indices[i * a_k..][..a_k]);
                 for j in 0..shape.side {
                     let column = &b[j * b_k..][..b_k];
-                    let mut chosen = [T::default(); MOST_PRODUCTS];
-                    let column = match self.places {
+                    let mut selected = [T::default(); MAX_PRODUCTS];
+                    let column = match self.indices {
                         None => column,
                         Some(_) => {
-                            let values = places.iter().map(|place| column[usize::from(*place)]);
-                            chosen.iter_mut().zip(values).for_each(|(chosen, value)| *chosen = value);
-                            &chosen[..a_k]
+                            let values = indices.iter().map(|b_row| column[usize::from(*b_row)]);
+                            selected.iter_mut().zip(values).for_each(|(selected, value)| *selected = value);
+                            &selected[..a_k]
                         }
                     };
                     let (item, lane) = shape.result_place(block, i, j);
@@ -185,7 +184,7 @@ impl Product {
         }
     }
 
-    /// The block of A that takes part in a block's product.
+    /// Returns the block of A that a block's product uses.
     fn a_block(&self, block: usize) -> usize {
         match self.cbsz {
             0 => block,
@@ -194,24 +193,24 @@ impl Product {
         }
     }
 
-    /// The row of B by which A's `k`th stored element of a row is multiplied.
-    fn place<const W: usize>(&self, wave: &Wave<W>, k: usize, item: usize, lane: usize) -> u8 {
-        let Some(register) = self.places else { return k as u8 };
-        // Two bits for each of a lane's elements; the register holds several such sets, of which abid chooses
-        // one unless cbsz says that it is the first.
+    /// Returns the row of B that is multiplied by A's `k`th stored element of a row.
+    fn b_row<const W: usize>(&self, wave: &Wave<W>, k: usize, item: usize, lane: usize) -> u8 {
+        let Some(register) = self.indices else { return k as u8 };
+        // Each of a lane's elements has two bits. The register holds several such sets: abid selects one, or
+        // the first is used if cbsz is set.
         let set_bits = 2 * self.shape.a_per_lane();
         let set = if self.cbsz & 3 == 0 { usize::from(self.abid) % (32 / set_bits) } else { 0 };
         let bits = Element::F32.bits(wave, register, 0, lane) >> (set * set_bits + 2 * item);
-        // Two of four are stored.
+        // Two of four elements are stored.
         (k / 2 * 4) as u8 + (bits & 3) as u8
     }
 
-    /// The lane whose value of B takes part in place of `lane`'s.
+    /// Returns the lane whose value of B is used in place of `lane`'s.
     fn b_lane(&self, lane: usize) -> usize {
         match self.blgp {
             _ if self.shape.a == Element::F64 => lane,
             0 => lane,
-            // The lower or upper half in both; all lanes 16 further; one of the four quarters in all.
+            // Broadcast the lower or upper half; rotate by 16 lanes; broadcast one of four quarters.
             1 => lane % 32,
             2 => lane % 32 + 32,
             3 => (lane + 16) % LANES,

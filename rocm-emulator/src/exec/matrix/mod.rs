@@ -1,4 +1,4 @@
-//! Matrix products of a whole wave.
+//! Matrix instructions, which a whole wave executes together.
 mod mfma;
 mod wmma;
 
@@ -13,7 +13,6 @@ pub(super) enum MatrixStep {
 }
 
 impl MatrixStep {
-    /// Executes the product.
     pub(super) fn run<const W: usize>(&self, wave: &mut Wave<W>) {
         match self {
             Self::Mfma(product) => product.run(wave),
@@ -22,13 +21,13 @@ impl MatrixStep {
     }
 }
 
-/// Whether the mnemonic is that of a matrix product.
+/// Returns true if the mnemonic is a matrix product.
 pub(super) fn is_product(name: &str) -> bool {
     const PREFIXES: [&str; 4] = ["v_mfma_", "v_smfmac_", "v_wmma_", "v_swmmac_"];
     PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// `None` if the instruction is unknown here.
+/// Prepares a matrix product. Returns `None` if the instruction is unsupported.
 pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<MatrixStep> {
     let wmma = || wmma::prepare::<W>(inst, family).map(MatrixStep::Wmma);
     mfma::prepare::<W>(inst, family).map(MatrixStep::Mfma).or_else(wmma)

@@ -1,9 +1,9 @@
-//! RDNA's matrix multiply-add (v_wmma), D = A * B + C on 16x16 matrices that are spread over the registers and lanes
-//! of a wave, and its sparse form (v_swmmac), D = A * B + D, of whose A two in four columns are stored. EXEC does not
-//! matter. Layouts after AMD's "RDNA3" and "RDNA4 Instruction Set Architecture" reference guides.
+//! RDNA's matrix multiply-add (v_wmma): D = A * B + C on 16x16 matrices that are distributed over the
+//! registers and lanes of a wave. Its sparse form (v_swmmac) computes D = A * B + D, with two of four columns
+//! of A stored. EXEC has no effect. Layouts follow AMD's "RDNA3" and "RDNA4 Instruction Set Architecture".
 //!
-//! Sums are rounded to D's type, to nearest even, after every two products (gfx11) or four (gfx12), as the hardware is
-//! known to do; what the hardware loses within a group of products is not: a group is added in f64. Denormals are kept.
+//! Sums are rounded to D's type, to nearest even, after every two products (gfx11) or four (gfx12), like the
+//! hardware's. Its rounding within a group is unknown; groups are added in f64. Denormals are kept.
 mod element;
 mod shape;
 #[cfg(test)]
@@ -14,12 +14,12 @@ use crate::isa::{Family, Inst, Operand};
 use element::{Element, Sum};
 use shape::{Layout, SIDE, Shape};
 
-/// Registers of the largest result.
-const MOST_REGISTERS: usize = 8;
-/// Rows of the largest B.
-const MOST_ROWS: usize = 64;
-/// The most copies of B: one for 16 lanes.
-const MOST_COPIES: usize = 4;
+/// Maximum number of result registers.
+const MAX_RESULT_REGISTERS: usize = 8;
+/// Maximum number of rows of B.
+const MAX_B_ROWS: usize = 64;
+/// Maximum number of copies of B: one per 16 lanes.
+const MAX_B_COPIES: usize = 4;
 
 /// A prepared matrix product.
 #[derive(Clone, Copy, Debug)]
@@ -29,26 +29,26 @@ pub(in crate::exec) struct Product {
     a: u16,
     b: u16,
     addend: Addend,
-    /// Bits 0 and 1: A's and B's elements in even columns and rows are negated, or are signed integers.
+    /// Bits 0 and 1: A's and B's even columns and rows are negated, or their integers are signed.
     neg: u8,
-    /// The same of odd ones.
+    /// Bits 0 and 1: A's and B's odd columns and rows are negated.
     neg_hi: u8,
     clamp: bool,
-    /// A result of 16 bits lies in the high halves of gfx11's registers.
+    /// Set if a 16-bit result is in the high halves of gfx11's registers.
     high: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Addend {
-    /// Registers, whose floats lose their sign and are negated.
+    /// Registers from `first` on, with absolute value and negation modifiers.
     Registers { first: u16, abs: bool, neg: bool },
-    /// The bits of one value for all elements.
+    /// Bits of one value for all elements.
     Constant(u32),
-    /// The destination. The register has the places of A's columns, two bits each, from bit `shift` on.
-    Sparse { places: u16, shift: u8 },
+    /// The destination. Register `indices` holds two bits per column of A, from bit `shift` on.
+    Sparse { indices: u16, shift: u8 },
 }
 
-/// `None` if the instruction is unknown here.
+/// Prepares a product. Returns `None` if the instruction or its modifiers are unsupported.
 pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<Product> {
     let shape = Shape::of(inst.name, family, W)?;
     let mods = &inst.mods;
@@ -57,7 +57,7 @@ pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<Pro
         _ => None,
     };
     let selects_half = shape.sum.is_packed() && shape.layout.is_copied();
-    // The modifiers that mean something; the others must be off.
+    // Modifiers that have a meaning; the others must be off.
     let (neg, neg_hi) = match shape.a {
         Element::F16 | Element::Bf16 => (0b111, 0b111),
         Element::Fp8 | Element::Bf8 => (0b100, 0b100),
@@ -65,7 +65,7 @@ pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<Pro
     };
     let signed = if shape.is_sparse { 0b011 } else { 0b111 };
     let op_sel = match shape.is_sparse {
-        // The columns' places fill the register, or half of it.
+        // The column indices fill the register, or half of it.
         true if shape.k == 2 * SIDE => 0,
         true => 0b001,
         false if selects_half => 0b100,
@@ -76,7 +76,7 @@ pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<Pro
         return None;
     }
     let addend = match (shape.is_sparse, inst.src[2]) {
-        (true, Operand::Vgpr(places)) => Addend::Sparse { places, shift: 16 * mods.op_sel },
+        (true, Operand::Vgpr(indices)) => Addend::Sparse { indices, shift: 16 * mods.op_sel },
         (false, Operand::Vgpr(first)) => {
             Addend::Registers { first, abs: mods.neg_hi & 4 != 0, neg: mods.neg & 4 != 0 }
         }
@@ -102,16 +102,15 @@ pub(super) fn prepare<const W: usize>(inst: &Inst, family: Family) -> Option<Pro
     })
 }
 
-/// A matrix A by rows, with the row of B that each element meets.
-type Left<T> = [[(T, u8); MOST_ROWS / 2]; SIDE];
-/// The copies of a matrix B by rows.
-type Right<T> = [[[T; SIDE]; MOST_ROWS]; MOST_COPIES];
+/// A matrix A by rows: each element with the row of B that it is multiplied by.
+type Left<T> = [[(T, u8); MAX_B_ROWS / 2]; SIDE];
+/// Copies of a matrix B by rows.
+type Right<T> = [[[T; SIDE]; MAX_B_ROWS]; MAX_B_COPIES];
 
 impl Product {
-    /// Executes the product.
     #[inline(never)]
     pub(super) fn run<const W: usize>(&self, wave: &mut Wave<W>) {
-        let mut out = [Lanes::splat(0); MOST_REGISTERS];
+        let mut out = [Lanes::splat(0); MAX_RESULT_REGISTERS];
         if self.shape.a.is_integer() {
             self.integers(wave, &mut out);
         } else {
@@ -131,15 +130,15 @@ impl Product {
         }
     }
 
-    /// Registers of the result.
+    /// Returns the number of result registers.
     fn registers(&self, lanes: usize) -> usize {
         let elements = SIDE * SIDE / lanes;
         if self.shape.sum.is_packed() && !self.shape.layout.is_copied() { elements / 2 } else { elements }
     }
 
-    fn floats<const W: usize>(&self, wave: &Wave<W>, out: &mut [Lanes<W>; MOST_REGISTERS]) {
+    fn floats<const W: usize>(&self, wave: &Wave<W>, out: &mut [Lanes<W>; MAX_RESULT_REGISTERS]) {
         let shape = &self.shape;
-        // A sign of B is one of the product. A sparse A's columns count as stored.
+        // Negating B negates the product. A sparse A's columns are counted as stored.
         let negated = [self.neg, self.neg_hi].map(|bits| (bits & 3).count_ones() == 1);
         let a_value = |bits: u32, k: usize| {
             let value = shape.a.value(bits);
@@ -164,7 +163,7 @@ impl Product {
         }
     }
 
-    fn integers<const W: usize>(&self, wave: &Wave<W>, out: &mut [Lanes<W>; MOST_REGISTERS]) {
+    fn integers<const W: usize>(&self, wave: &Wave<W>, out: &mut [Lanes<W>; MAX_RESULT_REGISTERS]) {
         let shape = &self.shape;
         let a_value = |bits: u32, _| shape.a.integer(bits, self.neg & 1 != 0);
         let (left, right) = self.operands(wave, a_value, |bits| shape.b.integer(bits, self.neg & 2 != 0));
@@ -183,7 +182,7 @@ impl Product {
         }
     }
 
-    /// The values of A and B; the closures have an element's bits, A's its column too.
+    /// Returns the values of A and B. The closures convert an element's bits; A's also receives its column.
     #[inline(always)]
     fn operands<const W: usize, T: Copy + Default>(
         &self,
@@ -192,16 +191,16 @@ impl Product {
         b_value: impl Fn(u32) -> T,
     ) -> (Left<T>, Right<T>) {
         let shape = &self.shape;
-        let mut left = [[(T::default(), 0); MOST_ROWS / 2]; SIDE];
-        let mut right = [[[T::default(); SIDE]; MOST_ROWS]; MOST_COPIES];
+        let mut left = [[(T::default(), 0); MAX_B_ROWS / 2]; SIDE];
+        let mut right = [[[T::default(); SIDE]; MAX_B_ROWS]; MAX_B_COPIES];
         for (i, row) in left.iter_mut().enumerate() {
             for (k, (value, b_row)) in row[..shape.k].iter_mut().enumerate() {
                 let (lane, item) = shape.a_place(i, k);
                 *value = a_value(element_bits(wave, self.a, shape.a, item, lane), k);
                 *b_row = match self.addend {
-                    Addend::Sparse { places, shift } => {
-                        let place = word(wave, places, lane) >> shift >> (2 * item) & 3;
-                        (4 * (k / 2)) as u8 + place as u8
+                    Addend::Sparse { indices, shift } => {
+                        let index = word(wave, indices, lane) >> shift >> (2 * item) & 3;
+                        (4 * (k / 2)) as u8 + index as u8
                     }
                     _ => k as u8,
                 };
@@ -219,7 +218,7 @@ impl Product {
         (left, right)
     }
 
-    /// The bits of an element of C, its modifiers applied.
+    /// Returns the bits of an element of C with its modifiers applied.
     #[inline(always)]
     fn addend_bits<const W: usize>(&self, wave: &Wave<W>, i: usize, j: usize) -> u32 {
         let (first, abs, neg) = match self.addend {
@@ -241,9 +240,9 @@ impl Product {
         (if abs { bits & !sign } else { bits }) ^ if neg { sign } else { 0 }
     }
 
-    /// Puts an element of D in its place.
+    /// Stores an element of D.
     #[inline(always)]
-    fn put<const W: usize>(&self, out: &mut [Lanes<W>; MOST_REGISTERS], i: usize, j: usize, bits: u32) {
+    fn put<const W: usize>(&self, out: &mut [Lanes<W>; MAX_RESULT_REGISTERS], i: usize, j: usize, bits: u32) {
         let (lane, item) = self.shape.result_place(i, j);
         if self.shape.sum.is_packed() && !self.shape.layout.is_copied() {
             out[item / 2].0[lane] |= bits << (16 * (item % 2));
@@ -258,7 +257,7 @@ fn word<const W: usize>(wave: &Wave<W>, register: u16, lane: usize) -> u32 {
     wave.vgpr.get(usize::from(register)).map_or(0, |register| register.0[lane])
 }
 
-/// The bits of a lane's element `item` in the registers from `first` on.
+/// Returns the bits of a lane's element `item` in the registers from `first` on.
 #[inline(always)]
 fn element_bits<const W: usize>(
     wave: &Wave<W>,

@@ -1,11 +1,11 @@
-//! Read-modify-write operations. Workgroups run on several host threads, so they are the host's atomics.
+//! Atomic operations. They use the host's atomics, because workgroups run on several host threads.
 use super::{MemoryResult, Region, lanes::active, write_lanes};
 use crate::exec::vector::half::{narrow, widen};
 use crate::exec::wave::Wave;
 use crate::exec::{Access, FaultKind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Computes the new value from the old one, the source and the second operand (compare value or mask).
+/// Function from the old value, the source and the second operand (compare value or mask) to the new value.
 #[derive(Clone, Copy)]
 pub(super) enum AtomicOperation {
     Narrow(fn(u32, u32, u32) -> u32),
@@ -20,14 +20,14 @@ fn each_half(a: u32, b: u32, op: impl Fn(u32, u32) -> u32) -> u32 {
     op(a & 0xffff, b & 0xffff) | op(a >> 16, b >> 16) << 16
 }
 
-/// The sum of two bf16, rounded to nearest even; f32 holds enough places to round twice.
+/// Adds two bf16, rounding to nearest even. f32 is precise enough for the double rounding to be correct.
 fn add_bf16(a: u32, b: u32) -> u32 {
     let sum = f32::from_bits(a << 16) + f32::from_bits(b << 16);
     let bits = sum.to_bits();
     if sum.is_nan() { bits >> 16 | 0x40 } else { bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16 }
 }
 
-/// The smaller; the old value stays if the source is not smaller, so a NaN never replaces a number.
+/// Returns the smaller value, or `old` if either is NaN: a NaN never replaces a number.
 fn smaller<T: PartialOrd>(old: T, source: T) -> T {
     if source < old { source } else { old }
 }
@@ -36,7 +36,7 @@ fn larger<T: PartialOrd>(old: T, source: T) -> T {
     if source > old { source } else { old }
 }
 
-/// Finds the operations that integers of 32 and of 64 bits have alike, by a name without the number of bits.
+/// Finds an operation that 32-bit and 64-bit integers share, by its name without the number of bits.
 macro_rules! integer_operation {
     ($name:expr, $unsigned:ty, $signed:ty) => {{
         let operation: fn($unsigned, $unsigned, $unsigned) -> $unsigned = match $name {
@@ -61,7 +61,7 @@ macro_rules! integer_operation {
     }};
 }
 
-/// The operation of a name such as `add_u32` or `cmpswap_b64`: LLVM's suffix without `atomic_` or `_rtn`.
+/// Returns the operation of a name such as `add_u32` or `cmpswap_b64`: LLVM's, without `atomic_` or `_rtn`.
 pub(super) fn find(name: &str) -> Option<AtomicOperation> {
     use AtomicOperation::{Narrow, Wide};
     Some(match name {
@@ -98,7 +98,7 @@ impl AtomicOperation {
         }
     }
 
-    /// Registers of one value.
+    /// Returns the number of registers per value.
     pub(super) fn registers(self) -> u16 {
         match self {
             Self::Narrow(_) => 1,
@@ -106,7 +106,7 @@ impl AtomicOperation {
         }
     }
 
-    /// The values of an operand that starts at a register.
+    /// Returns the values of an operand that starts at `register`.
     pub(super) fn operand<const W: usize>(self, wave: &Wave<W>, register: usize) -> [u64; W] {
         let low = &wave.vgpr[register].0;
         match self {
@@ -118,7 +118,7 @@ impl AtomicOperation {
         }
     }
 
-    /// Runs it on all active lanes, in the order of lanes.
+    /// Executes the operation for all active lanes in ascending order.
     pub(super) fn run<const W: usize, R: Region>(
         self,
         region: &mut R,
@@ -132,7 +132,7 @@ impl AtomicOperation {
         self.run_with(region, wave, addresses, exec, &source, &second, dst)
     }
 
-    /// Like [`Self::run`], with operands that were read before.
+    /// Like [`Self::run`], with operands that have already been read.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn run_with<const W: usize, R: Region>(
         self,
@@ -148,27 +148,28 @@ impl AtomicOperation {
         let bytes = self.bytes();
         for lane in active(exec) {
             let address = addresses[lane];
-            let place = region.locate(lane, address, bytes, Access::Atomic)?;
-            if !(place as u64).is_multiple_of(bytes) {
-                let (lane, bytes, place) = (lane as u32, bytes as u32, region.place(address));
-                return Err(Box::new(FaultKind::Misaligned { access: Access::Atomic, lane, bytes, place }));
+            let pointer = region.locate(lane, address, bytes, Access::Atomic)?;
+            if !(pointer as u64).is_multiple_of(bytes) {
+                let (lane, bytes, location) = (lane as u32, bytes as u32, region.location(address));
+                let access = Access::Atomic;
+                return Err(Box::new(FaultKind::Misaligned { access, lane, bytes, location }));
             }
             old[lane] = match self {
                 Self::Narrow(op) => {
-                    // SAFETY: the region allowed reading and writing 4 aligned bytes; kernels' own races on
-                    // them are between atomics, or their own fault.
-                    let place = unsafe { AtomicU32::from_ptr(place.cast()) };
+                    // SAFETY: the region permits reading and writing these 4 aligned bytes. Concurrent
+                    // accesses are atomic, unless the kernel itself has a data race.
+                    let atomic = unsafe { AtomicU32::from_ptr(pointer.cast()) };
                     let (source, second) = (source[lane] as u32, second[lane] as u32);
                     let update = |old| Some(op(old, source, second));
-                    match place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update) {
+                    match atomic.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update) {
                         Ok(old) | Err(old) => u64::from(old),
                     }
                 }
                 Self::Wide(op) => {
                     // SAFETY: as above, with 8 bytes.
-                    let place = unsafe { AtomicU64::from_ptr(place.cast()) };
+                    let atomic = unsafe { AtomicU64::from_ptr(pointer.cast()) };
                     let update = |old| Some(op(old, source[lane], second[lane]));
-                    match place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update) {
+                    match atomic.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update) {
                         Ok(old) | Err(old) => old,
                     }
                 }

@@ -1,4 +1,4 @@
-//! LDS instructions that move data between lanes, and the append counter.
+//! LDS instructions that move data between lanes, and the append/consume counter.
 use super::{Lds, MemoryResult, MemoryStep, Region, write_lanes};
 use crate::exec::Access;
 use crate::exec::wave::Wave;
@@ -7,35 +7,35 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Exchange {
-    /// Lane i sends to the lane that its address names among the aligned `reach` lanes that i belongs to.
+    /// Lane i sends to the lane that its address selects within i's aligned group of `group_size` lanes.
     Permute {
-        reach: usize,
+        group_size: usize,
     },
-    /// Lane i takes from the lane that its address names among those.
+    /// Lane i reads from the lane that its address selects within i's group.
     BackwardPermute {
-        reach: usize,
+        group_size: usize,
     },
-    /// A fixed pattern in the 16-bit offset.
+    /// Lanes read from other lanes in a pattern that the 16-bit offset encodes.
     Swizzle,
-    /// Adds or subtracts the number of active lanes at M0 + offset; every lane gets the old value.
+    /// Adds (`Consume`: subtracts) the number of active lanes at M0 + offset; all lanes get the old value.
     Append,
     Consume,
 }
 
-/// The lane that `lane` takes from, by the pattern of ds_swizzle.
-fn swizzled(pattern: u32, lane: u32) -> u32 {
+/// Returns the lane that `lane` reads from in a ds_swizzle pattern.
+fn swizzle_source(pattern: u32, lane: u32) -> u32 {
     let (low, high) = (lane & 31, lane & !31);
     let source = if pattern >= 0xe000 {
-        // Butterfly order of an FFT.
+        // Butterfly order of a fast Fourier transform.
         let mask = pattern & 31;
         ((low.reverse_bits() >> 27) >> mask.count_ones()) | low & mask
     } else if pattern >= 0xc000 {
-        // Rotation; the lane bits of the mask stay.
+        // Rotation; the lane bits in the mask are preserved.
         let (mask, distance) = (pattern & 31, pattern >> 5 & 31);
         let rotated = if pattern & 0x400 != 0 { low.wrapping_sub(distance) } else { low + distance };
         low & mask | rotated & !mask & 31
     } else if pattern & 0x8000 != 0 {
-        // A permutation of each four lanes.
+        // A permutation of every four lanes.
         low & !3 | pattern >> (2 * (low & 3)) & 3
     } else {
         ((low & pattern) | (pattern >> 5 & 31)) ^ (pattern >> 10 & 31)
@@ -55,34 +55,34 @@ impl Exchange {
         let is_active = |lane: usize| exec >> lane & 1 != 0;
         let address = step.address.map_or([0; W], |register| wave.vgpr[usize::from(register)].0);
         let data = wave.vgpr[usize::from(step.data[0])].0;
-        let named = |lane: usize, reach: usize| {
-            let reach = reach.min(W);
-            lane / reach * reach + address[lane].wrapping_add(offset) as usize / 4 % reach
+        let selected_lane = |lane: usize, group_size: usize| {
+            let group_size = group_size.min(W);
+            lane / group_size * group_size + address[lane].wrapping_add(offset) as usize / 4 % group_size
         };
         let mut out = [0; W];
         match self {
-            Self::Permute { reach } => {
+            Self::Permute { group_size } => {
                 for lane in (0..W).filter(|&lane| is_active(lane)) {
-                    out[named(lane, reach)] = data[lane];
+                    out[selected_lane(lane, group_size)] = data[lane];
                 }
             }
-            Self::BackwardPermute { reach } => {
+            Self::BackwardPermute { group_size } => {
                 for lane in 0..W {
-                    let source = named(lane, reach);
+                    let source = selected_lane(lane, group_size);
                     out[lane] = if is_active(source) { data[source] } else { 0 };
                 }
             }
             Self::Swizzle => {
                 for (lane, value) in out.iter_mut().enumerate() {
-                    let source = swizzled(offset, lane as u32) as usize;
+                    let source = swizzle_source(offset, lane as u32) as usize;
                     *value = if source < W && is_active(source) { address[source] } else { 0 };
                 }
             }
             Self::Append | Self::Consume => {
-                let place = (wave.sgpr[usize::from(sreg::M0)] & 0xffff).wrapping_add(offset) & !3;
-                let place = lds.locate(0, u64::from(place), 4, Access::Atomic)?;
-                // SAFETY: the region allowed reading and writing these 4 bytes, which are aligned.
-                let counter = unsafe { AtomicU32::from_ptr(place.cast()) };
+                let address = (wave.sgpr[usize::from(sreg::M0)] & 0xffff).wrapping_add(offset) & !3;
+                let pointer = lds.locate(0, u64::from(address), 4, Access::Atomic)?;
+                // SAFETY: the region permits reading and writing these 4 bytes, which are aligned.
+                let counter = unsafe { AtomicU32::from_ptr(pointer.cast()) };
                 let lanes = exec.count_ones();
                 out = [match self {
                     Self::Append => counter.fetch_add(lanes, Ordering::Relaxed),

@@ -1,16 +1,16 @@
-//! Loads and stores of all lanes.
+//! Vector loads and stores: data movement between memory and the lanes' registers.
 use super::{Memory, MemoryResult, Region, write_lanes};
 use crate::exec::Access;
 use crate::exec::wave::Wave;
 
-/// What a load makes of the bytes.
+/// Conversion of loaded bytes to register contents.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum LoadFormat {
     U8,
     I8,
     U16,
     I16,
-    /// Into one half of the register; the other half stays.
+    /// Formats named `Low` and `High` write one half of the register and preserve the other.
     LowU8,
     LowI8,
     Low16,
@@ -36,18 +36,18 @@ impl LoadFormat {
         }
     }
 
-    /// Registers that it fills.
+    /// Returns the number of registers that a load fills.
     pub(super) fn registers(self) -> usize {
         self.bytes().div_ceil(4) as usize
     }
 }
 
-/// What a store takes from the registers.
+/// Part of the data registers that a store writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum StoreFormat {
     Byte,
     Short,
-    /// From the register's high half.
+    /// Formats named `High` store from the register's high half.
     HighByte,
     HighShort,
     Dword1,
@@ -69,7 +69,7 @@ impl StoreFormat {
     }
 }
 
-/// The lanes of a mask, lowest first.
+/// Returns the lanes of a mask, lowest first.
 #[inline(always)]
 pub(super) fn active(mut exec: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -81,7 +81,7 @@ pub(super) fn active(mut exec: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Whether lane i's address is lane 0's plus `i * bytes`.
+/// Returns true if lane i's address is lane 0's plus `i * bytes`.
 #[inline(always)]
 fn is_contiguous<const W: usize>(addresses: &[u64; W], bytes: u64) -> bool {
     let first = addresses[0];
@@ -133,7 +133,7 @@ unsafe fn write<const B: usize>(to: *mut u8, value: [u32; 4]) {
     }
 }
 
-/// Loads `B` bytes per lane into `N` registers, extended by zeros.
+/// Loads `B` bytes per lane into `N` registers, zero-extended.
 #[inline(always)]
 fn gather<const B: usize, const N: usize, const W: usize, R: Region>(
     region: &mut R,
@@ -143,11 +143,11 @@ fn gather<const B: usize, const N: usize, const W: usize, R: Region>(
     let mut out = [[0; W]; N];
     if exec == Wave::<W>::full()
         && is_contiguous(addresses, B as u64)
-        && let Some(piece) = region.locate_piece(addresses[0], (B * W) as u64, Access::Load)
+        && let Some(block) = region.locate_block(addresses[0], (B * W) as u64, Access::Load)
     {
         for lane in 0..W {
-            // SAFETY: the region allowed `B * W` bytes from `piece` on.
-            let value = unsafe { read::<B>(piece.add(lane * B)) };
+            // SAFETY: the region permits access to `B * W` bytes at `block`.
+            let value = unsafe { read::<B>(block.add(lane * B)) };
             for register in 0..N {
                 out[register][lane] = value[register];
             }
@@ -155,9 +155,9 @@ fn gather<const B: usize, const N: usize, const W: usize, R: Region>(
         return Ok(out);
     }
     for lane in active(exec) {
-        let place = region.locate(lane, addresses[lane], B as u64, Access::Load)?;
-        // SAFETY: the region allowed `B` bytes from `place` on.
-        let value = unsafe { read::<B>(place) };
+        let pointer = region.locate(lane, addresses[lane], B as u64, Access::Load)?;
+        // SAFETY: the region permits access to `B` bytes at `pointer`.
+        let value = unsafe { read::<B>(pointer) };
         for register in 0..N {
             out[register][lane] = value[register];
         }
@@ -175,23 +175,23 @@ fn scatter<const B: usize, const W: usize, R: Region>(
 ) -> MemoryResult<()> {
     if exec == Wave::<W>::full()
         && is_contiguous(addresses, B as u64)
-        && let Some(piece) = region.locate_piece(addresses[0], (B * W) as u64, Access::Store)
+        && let Some(block) = region.locate_block(addresses[0], (B * W) as u64, Access::Store)
     {
         for lane in 0..W {
-            // SAFETY: the region allowed `B * W` bytes from `piece` on.
-            unsafe { write::<B>(piece.add(lane * B), data.map(|register| register[lane])) };
+            // SAFETY: the region permits access to `B * W` bytes at `block`.
+            unsafe { write::<B>(block.add(lane * B), data.map(|register| register[lane])) };
         }
         return Ok(());
     }
     for lane in active(exec) {
-        let place = region.locate(lane, addresses[lane], B as u64, Access::Store)?;
-        // SAFETY: the region allowed `B` bytes from `place` on.
-        unsafe { write::<B>(place, data.map(|register| register[lane])) };
+        let pointer = region.locate(lane, addresses[lane], B as u64, Access::Store)?;
+        // SAFETY: the region permits access to `B` bytes at `pointer`.
+        unsafe { write::<B>(pointer, data.map(|register| register[lane])) };
     }
     Ok(())
 }
 
-/// Loads all active lanes; registers are written only if no lane faults.
+/// Loads for all active lanes. Registers are written only if no lane faults.
 #[inline(always)]
 pub(super) fn load<const W: usize, R: Region>(
     region: &mut R,
@@ -214,7 +214,7 @@ pub(super) fn load<const W: usize, R: Region>(
     Ok(())
 }
 
-/// Loads bytes or halves, and makes of them and the old values what the format puts into the register.
+/// Loads bytes or 16-bit values and combines them with the old register values as the format requires.
 #[inline(always)]
 fn gather_part<const W: usize, R: Region>(
     region: &mut R,
@@ -231,8 +231,8 @@ fn gather_part<const W: usize, R: Region>(
     Ok(values)
 }
 
-/// Loads from global memory, and stores each lane's dword in LDS, where those of all lanes follow each other: of the
-/// lanes of the first mask. Those that are not in the second, too, load nothing but zero.
+/// Loads a dword per lane of `exec` from global memory into consecutive dwords of LDS. Lanes of `exec` that
+/// are not in `within` store zero instead.
 #[inline(never)]
 pub(super) fn load_to_lds<const W: usize>(
     memory: &mut Memory,
@@ -248,8 +248,8 @@ pub(super) fn load_to_lds<const W: usize>(
         }
         _ => gather_part(&mut memory.global, addresses, within, format, &[0; W])?,
     };
-    let places = std::array::from_fn(|lane| u64::from(first.wrapping_add(4 * lane as u32)));
-    scatter::<4, W, _>(&mut memory.lds, &places, exec, [&values; 4])
+    let addresses_in_lds = std::array::from_fn(|lane| u64::from(first.wrapping_add(4 * lane as u32)));
+    scatter::<4, W, _>(&mut memory.lds, &addresses_in_lds, exec, [&values; 4])
 }
 
 #[inline(always)]
@@ -264,7 +264,7 @@ fn write_all<const N: usize, const W: usize>(
     }
 }
 
-/// From zero-extended bytes to what the format puts into the register.
+/// Converts zero-extended bytes to the register contents of the format.
 #[inline(always)]
 pub(super) fn extend<const W: usize>(format: LoadFormat, values: &mut [u32; W], old: &[u32; W]) {
     let with_old = values.iter_mut().zip(old);
@@ -277,12 +277,12 @@ pub(super) fn extend<const W: usize>(format: LoadFormat, values: &mut [u32; W], 
         }
         LoadFormat::HighU8 | LoadFormat::High16 => with_old.for_each(|(v, old)| *v = *v << 16 | old & 0xffff),
         LoadFormat::HighI8 => with_old.for_each(|(v, old)| *v = (*v as i8 as u32) << 16 | old & 0xffff),
-        // Zero-extended, or whole registers.
+        // The value is already zero-extended or fills whole registers.
         _ => {}
     }
 }
 
-/// Stores all active lanes, in the order of lanes.
+/// Stores for all active lanes in ascending order.
 #[inline(always)]
 pub(super) fn store<const W: usize, R: Region>(
     region: &mut R,
@@ -293,14 +293,14 @@ pub(super) fn store<const W: usize, R: Region>(
     data: usize,
 ) -> MemoryResult<()> {
     let register = |n: usize| &wave.vgpr[data + n].0;
-    let one = [register(0); 4];
+    let single = [register(0); 4];
     let high = || register(0).map(|value| value >> 16);
     match format {
-        StoreFormat::Byte => scatter::<1, W, R>(region, addresses, exec, one),
-        StoreFormat::Short => scatter::<2, W, R>(region, addresses, exec, one),
+        StoreFormat::Byte => scatter::<1, W, R>(region, addresses, exec, single),
+        StoreFormat::Short => scatter::<2, W, R>(region, addresses, exec, single),
         StoreFormat::HighByte => scatter::<1, W, R>(region, addresses, exec, [&high(); 4]),
         StoreFormat::HighShort => scatter::<2, W, R>(region, addresses, exec, [&high(); 4]),
-        StoreFormat::Dword1 => scatter::<4, W, R>(region, addresses, exec, one),
+        StoreFormat::Dword1 => scatter::<4, W, R>(region, addresses, exec, single),
         StoreFormat::Dword2 => {
             scatter::<8, W, R>(region, addresses, exec, [register(0), register(1), register(1), register(1)])
         }

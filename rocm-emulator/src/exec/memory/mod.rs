@@ -1,26 +1,27 @@
 //! Memory instructions: FLAT, GLOBAL, SCRATCH, DS, untyped buffers and scalar loads.
 //!
-//! A lane's address becomes a host pointer by way of a [`region::Region`], which checks it: global memory, the
-//! workgroup's LDS, the lane's private memory. The data movement ([`lanes`]) and the atomics ([`atomics`]) are
-//! the same for all of them.
+//! A [`region::Region`] checks a lane's address and converts it to a host pointer. The regions are global
+//! memory, the workgroup's LDS and the lane's private memory. Data movement ([`lanes`]) and atomics
+//! ([`atomics`]) are common to all regions.
 
-// A lane number indexes several arrays at once.
+// Loops index several arrays by lane.
 #![allow(clippy::needless_range_loop)]
 
+mod accesses;
 mod atomics;
 mod buffer;
+mod contiguous;
 mod exchange;
 mod lanes;
-mod pieces;
 mod prepare;
 mod region;
 mod scalar_load;
-mod touch;
 
 use super::check::{Kind, SharedChecker};
 use super::wave::{Lanes, Wave};
 use super::{Access, Counters, FaultKind, PRIVATE_APERTURE, SHARED_APERTURE};
 use crate::isa::sreg;
+pub(super) use accesses::{Accesses, MemoryKind};
 use atomics::AtomicOperation;
 use buffer::Descriptor;
 use exchange::Exchange;
@@ -29,30 +30,29 @@ pub(super) use prepare::prepare;
 use region::Region;
 pub(super) use region::{Global, KERNARG_SURROUNDINGS, Lds, Private, Snapshot};
 pub(super) use scalar_load::{ScalarLoad, prepare as prepare_scalar};
-pub(super) use touch::{MemoryKind, Touch};
 
-/// Faults are rare and large.
+/// Result of a memory access. The fault is boxed because it is rare and large.
 pub(super) type MemoryResult<T> = Result<T, Box<FaultKind>>;
 
-/// The memory that a workgroup sees.
+/// Memory of a workgroup.
 pub(super) struct Memory<'a> {
     pub(super) global: Global<'a>,
     pub(super) lds: Lds,
     pub(super) counters: Counters,
-    /// What the regions ask about accesses.
+    /// Optional checks, called by the regions.
     pub(super) checker: Option<SharedChecker>,
-    /// [`wide_vectors`] of this host.
+    /// Result of [`wide_vectors`] on this host.
     pub(super) wide_vectors: bool,
 }
 
 impl Memory<'_> {
-    /// What is decided only when an instruction has stored.
-    pub(super) fn settle(&self) -> MemoryResult<()> {
-        self.checker.as_ref().map_or(Ok(()), |checker| checker.borrow_mut().settle())
+    /// Decides the possible races of an instruction after it has stored its data.
+    pub(super) fn check_races(&self) -> MemoryResult<()> {
+        self.checker.as_ref().map_or(Ok(()), |checker| checker.borrow_mut().check_races())
     }
 }
 
-/// Whether the host has all features that the wide compilation of the memory unit needs.
+/// Returns true if the host supports all features that [`MemoryStep::run_on_wide_vectors`] needs.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn wide_vectors() -> bool {
     is_x86_feature_detected!("avx2")
@@ -66,33 +66,33 @@ pub(super) fn wide_vectors() -> bool {
     false
 }
 
-/// Which memory an instruction addresses.
+/// Address space of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Space {
     Global,
     Flat,
     Lds,
     Private,
-    /// The buffer whose descriptor is in these registers: private memory, where the scalar offset counts the bytes
-    /// of all lanes, or global memory.
+    /// Buffer whose descriptor starts at scalar register `resource`: either global memory, or private memory,
+    /// for which the scalar offset counts the bytes of all lanes.
     Buffer {
         resource: u8,
     },
 }
 
-/// What is done at the address.
+/// Operation at the address.
 #[derive(Clone, Copy)]
 enum Action {
     Load(LoadFormat),
     Store(StoreFormat),
-    /// From global memory to LDS, a dword for each lane (gfx9).
+    /// Copies a dword per lane from global memory to LDS (gfx9).
     LoadToLds(LoadFormat),
-    /// Of two places: the distances from the address, and the format of each.
+    /// Two-address forms: the distance of each access from the lane's address, in bytes.
     LoadTwo(LoadFormat, [u32; 2]),
     StoreTwo(StoreFormat, [u32; 2]),
     Atomic(AtomicOperation),
     AtomicTwo(AtomicOperation, [u32; 2]),
-    /// Between lanes, no memory involved; or the append counter.
+    /// Moves data between lanes without memory access, or uses the append/consume counter.
     Exchange(Exchange),
 }
 
@@ -100,33 +100,33 @@ enum Action {
 #[derive(Clone, Copy)]
 pub(super) struct MemoryStep {
     space: Space,
-    /// A compare-and-swap.
+    /// Set for a compare-and-swap.
     is_compare: bool,
     action: Action,
-    /// The register (pair) with the lanes' addresses.
+    /// Vector register (pair) with the lanes' addresses.
     address: Option<u16>,
-    /// The scalar register (pair) that is added.
+    /// Scalar register (pair) that is added to the address.
     base: Option<u8>,
     offset: i32,
-    /// Data registers; the second is LDS' own second operand, or follows the first.
+    /// Data registers. The second is the second operand of LDS instructions; elsewhere it follows the first.
     data: [u16; 2],
-    /// Where loads and returning atomics write.
+    /// Destination of loads and returning atomics.
     dst: Option<u16>,
-    /// An atomic load: one that other caches than the wave's own have to answer.
+    /// Set for an atomic load, which bypasses the wave's own caches.
     pub(super) is_atomic_load: bool,
-    /// [`pieces::distance`].
-    distance: Option<u8>,
-    /// Tells instructions apart, for the cache of ranges.
+    /// Result of [`contiguous::access_shift`].
+    access_shift: Option<u8>,
+    /// Entry of the instruction in the range cache.
     slot: u8,
 }
 
 impl MemoryStep {
-    /// Takes the entry that is its own in the cache of ranges.
-    pub(super) fn in_slot(self, slot: u8) -> Self {
+    /// Assigns an entry of the range cache.
+    pub(super) fn with_cache_slot(self, slot: u8) -> Self {
         Self { slot, ..self }
     }
 
-    /// What the race check has to know of it.
+    /// Returns the instruction's kind for the race check.
     pub(super) fn kind(&self) -> Kind {
         match (self.is_atomic_load, self.is_compare) {
             (true, _) => Kind::AtomicLoad,
@@ -135,7 +135,6 @@ impl MemoryStep {
         }
     }
 
-    /// Executes the instruction.
     #[inline]
     pub(super) fn run<const W: usize>(
         &self,
@@ -145,7 +144,7 @@ impl MemoryStep {
     ) -> MemoryResult<()> {
         #[cfg(target_arch = "x86_64")]
         if memory.wide_vectors {
-            // SAFETY: the host has the features.
+            // SAFETY: `wide_vectors` says that the host has the features.
             return unsafe { self.run_on_wide_vectors(wave, memory, private) };
         }
         self.run_on_any(wave, memory, private)
@@ -185,7 +184,7 @@ impl MemoryStep {
                 memory.counters.scratch += 1;
             }
         }
-        if self.run_in_one_piece(wave, memory) {
+        if self.run_contiguous(wave, memory) {
             return Ok(());
         }
         match self.action {
@@ -203,7 +202,7 @@ impl MemoryStep {
             Space::Global => [exec, 0, 0],
             Space::Lds => [0, exec, 0],
             Space::Private | Space::Buffer { .. } => [0, 0, exec],
-            Space::Flat => by_aperture(&mut addresses, exec),
+            Space::Flat => split_by_aperture(&mut addresses, exec),
         };
         if in_global != 0 {
             self.count(memory, in_global);
@@ -218,7 +217,7 @@ impl MemoryStep {
         Ok(())
     }
 
-    /// Moves a dword of each lane from global memory to LDS, from M0 and the offset on.
+    /// Copies a dword per lane from global memory to LDS, starting at M0 plus the offset.
     #[inline(never)]
     fn load_to_lds<const W: usize>(
         &self,
@@ -235,7 +234,7 @@ impl MemoryStep {
         lanes::load_to_lds(memory, &addresses, [exec; 2], format, first)
     }
 
-    /// The address of every lane; inactive lanes' are meaningless.
+    /// Computes the lanes' addresses. Those of inactive lanes are meaningless.
     #[inline(always)]
     fn addresses<const W: usize>(&self, wave: &Wave<W>, out: &mut [u64; W]) {
         let offset = i64::from(self.offset) as u64;
@@ -258,7 +257,7 @@ impl MemoryStep {
                     None => *out = [base; W],
                 }
             }
-            // 32-bit addresses.
+            // These spaces have 32-bit addresses.
             (Space::Lds | Space::Private | Space::Buffer { .. }, v, base) => {
                 let base = base.map_or(0, |base| wave.sgpr[usize::from(base & 127)]);
                 let swizzled = matches!(self.space, Space::Buffer { .. });
@@ -289,7 +288,7 @@ impl MemoryStep {
                 memory.counters.bytes_loaded += lanes * operation.bytes();
                 memory.counters.bytes_stored += lanes * operation.bytes();
             }
-            // Only LDS has these.
+            // These actions only access LDS or no memory.
             Action::LoadTwo(..) | Action::StoreTwo(..) | Action::AtomicTwo(..) | Action::Exchange(_) => {}
         }
     }
@@ -310,13 +309,13 @@ impl MemoryStep {
             Action::LoadTwo(format, distances) if R::IS_LDS => {
                 let second = dst + format.registers();
                 for (distance, dst) in distances.into_iter().zip([dst, second]) {
-                    lanes::load(region, wave, &moved(addresses, distance), exec, format, dst)?;
+                    lanes::load(region, wave, &add_distance(addresses, distance), exec, format, dst)?;
                 }
                 Ok(())
             }
             Action::StoreTwo(format, distances) if R::IS_LDS => {
                 for (distance, data) in distances.into_iter().zip([data0, data1]) {
-                    lanes::store(region, wave, &moved(addresses, distance), exec, format, data)?;
+                    lanes::store(region, wave, &add_distance(addresses, distance), exec, format, data)?;
                 }
                 Ok(())
             }
@@ -325,14 +324,14 @@ impl MemoryStep {
             }
             Action::AtomicTwo(operation, distances) if R::IS_LDS => {
                 let second = self.dst.map(|dst| dst + operation.registers());
-                // Both operands are read before the first result is written.
+                // Read both operands before the first result is written.
                 let operands = [operation.operand(wave, data0), operation.operand(wave, data1)];
                 for ((distance, operand), dst) in distances.into_iter().zip(operands).zip([self.dst, second])
                 {
                     operation.run_with(
                         region,
                         wave,
-                        &moved(addresses, distance),
+                        &add_distance(addresses, distance),
                         exec,
                         &operand,
                         &operand,
@@ -341,7 +340,7 @@ impl MemoryStep {
                 }
                 Ok(())
             }
-            // Prepared for LDS only; exchanges and loads to LDS have run already.
+            // Two-address forms exist only for LDS; exchanges and loads to LDS are handled by the caller.
             Action::LoadTwo(..)
             | Action::StoreTwo(..)
             | Action::AtomicTwo(..)
@@ -351,10 +350,10 @@ impl MemoryStep {
     }
 }
 
-/// Splits lanes with flat addresses into those of global memory, LDS and private memory. The latter two's
-/// addresses become offsets.
+/// Splits lanes with flat addresses into those of global, LDS and private memory, and converts addresses of
+/// the latter two to offsets.
 #[inline(always)]
-fn by_aperture<const W: usize>(addresses: &mut [u64; W], exec: u64) -> [u64; 3] {
+fn split_by_aperture<const W: usize>(addresses: &mut [u64; W], exec: u64) -> [u64; 3] {
     let (mut in_lds, mut in_private) = (0, 0);
     for (lane, address) in addresses.iter_mut().enumerate() {
         let aperture = *address & !u64::from(u32::MAX);
@@ -367,9 +366,9 @@ fn by_aperture<const W: usize>(addresses: &mut [u64; W], exec: u64) -> [u64; 3] 
     [exec & !(in_lds | in_private), in_lds, in_private]
 }
 
-/// The 32-bit addresses at a distance.
+/// Adds a distance to 32-bit addresses.
 #[inline(always)]
-fn moved<const W: usize>(addresses: &[u64; W], distance: u32) -> [u64; W] {
+fn add_distance<const W: usize>(addresses: &[u64; W], distance: u32) -> [u64; W] {
     addresses.map(|address| u64::from((address as u32).wrapping_add(distance)))
 }
 

@@ -1,9 +1,9 @@
-//! Preparation of decoded memory instructions.
+//! Conversion of decoded memory instructions to [`MemoryStep`]s.
 use super::{Action, Exchange, LoadFormat, MemoryStep, Space, StoreFormat};
-use super::{atomics, pieces};
+use super::{atomics, contiguous};
 use crate::isa::{Encoding, Family, Inst, Operand};
 
-/// `None` if the instruction is unknown here.
+/// Prepares an instruction. Returns `None` if it is unsupported.
 pub(in crate::exec) fn prepare(inst: &Inst, family: Family) -> Option<MemoryStep> {
     let (space, prefix) = match inst.encoding {
         Encoding::Global => (Space::Global, "global_"),
@@ -25,7 +25,7 @@ pub(in crate::exec) fn prepare(inst: &Inst, family: Family) -> Option<MemoryStep
         _ => None,
     };
     let data0 = register(inst.src[1]).unwrap_or(0);
-    // LDS has a second data operand; elsewhere the compare value follows the new value.
+    // LDS instructions have a second data operand; elsewhere the compare value follows the new value.
     let data1 = match (space, action) {
         (Space::Lds, _) => register(inst.src[2]).unwrap_or(0),
         (_, Action::Atomic(operation)) => data0 + operation.registers(),
@@ -35,24 +35,24 @@ pub(in crate::exec) fn prepare(inst: &Inst, family: Family) -> Option<MemoryStep
         Operand::Scalar(n) if space != Space::Lds => Some(n),
         _ => None,
     };
-    let two = matches!(action, Action::LoadTwo(..) | Action::StoreTwo(..) | Action::AtomicTwo(..));
+    let is_pair = matches!(action, Action::LoadTwo(..) | Action::StoreTwo(..) | Action::AtomicTwo(..));
     Some(MemoryStep {
         space,
         is_compare: matches!(action, Action::Atomic(_) | Action::AtomicTwo(..)) && name.contains("cmp"),
         action,
         address: register(inst.src[0]),
         base,
-        offset: if two { 0 } else { inst.offset0 },
+        offset: if is_pair { 0 } else { inst.offset0 },
         data: [data0, data1],
         dst: register(inst.dst),
         is_atomic_load: matches!(action, Action::Load(_))
             && (inst.mods.glc || inst.mods.scc || inst.mods.scope != 0),
-        distance: pieces::distance(space, action),
+        access_shift: contiguous::access_shift(space, action),
         slot: 0,
     })
 }
 
-/// Untyped buffers, the descriptor of which says when it runs whether that is scratch.
+/// Prepares an untyped buffer access. Its descriptor decides at run time whether it is scratch memory.
 fn prepare_buffer(inst: &Inst) -> Option<MemoryStep> {
     let Operand::Scalar(resource) = inst.src[2] else { return None };
     let base = match inst.src[3] {
@@ -83,12 +83,12 @@ fn prepare_buffer(inst: &Inst) -> Option<MemoryStep> {
         data: [data, 0],
         dst: Some(data),
         is_atomic_load: false,
-        distance: None,
+        access_shift: None,
         slot: 0,
     })
 }
 
-/// FLAT, GLOBAL and SCRATCH.
+/// Returns the action of a FLAT, GLOBAL or SCRATCH instruction, by its name without the prefix.
 fn flat_action(name: &str) -> Option<Action> {
     match name.strip_prefix("atomic_") {
         Some(operation) => atomics::find(operation).map(Action::Atomic),
@@ -96,7 +96,7 @@ fn flat_action(name: &str) -> Option<Action> {
     }
 }
 
-/// Loads and stores of one place. Halves of registers are called otherwise in LDS.
+/// Returns the action of a load or store with one address. LDS has other names for halves of registers.
 fn plain_action(name: &str) -> Option<Action> {
     use LoadFormat::*;
     let load = match name {
@@ -133,7 +133,7 @@ fn plain_store(name: &str) -> Option<StoreFormat> {
     })
 }
 
-/// A load whose data goes to LDS; there are none of several dwords or into halves.
+/// Converts a load to a load to LDS. These have at most one dword, and no forms for register halves.
 fn to_lds(action: Action) -> Option<Action> {
     use LoadFormat::{Dword1, I8, I16, U8, U16};
     match action {
@@ -142,14 +142,14 @@ fn to_lds(action: Action) -> Option<Action> {
     }
 }
 
-/// DS.
+/// Returns the action of a DS instruction.
 fn lds_action(name: &str, inst: &Inst, family: Family) -> Option<Action> {
-    // A permutation stays within 32 lanes on gfx10 and gfx11, whatever the wave; elsewhere it spans the wave.
-    let reach = match family {
+    // Permutations stay within groups of 32 lanes on gfx10 and gfx11; elsewhere they span the wave.
+    let group_size = match family {
         Family::Rdna2 | Family::Rdna3 => 32,
         Family::Rdna4 | Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => 64,
     };
-    // Two-address forms count their offsets in elements, or in 64 elements.
+    // Offsets of two-address forms are in units of one element, or of 64 elements.
     let distances = |bytes: u32| {
         let unit = if name.contains("_stride64") { 64 * bytes } else { bytes };
         [inst.offset0 as u32 * unit, inst.offset1 as u32 * unit]
@@ -161,8 +161,8 @@ fn lds_action(name: &str, inst: &Inst, family: Family) -> Option<Action> {
         "store_2addr_b64" => Action::StoreTwo(StoreFormat::Dword2, distances(8)),
         "storexchg_2addr_rtn_b32" => Action::AtomicTwo(atomics::find("storexchg_b32")?, distances(4)),
         "storexchg_2addr_rtn_b64" => Action::AtomicTwo(atomics::find("storexchg_b64")?, distances(8)),
-        "permute_b32" => Action::Exchange(Exchange::Permute { reach }),
-        "bpermute_b32" => Action::Exchange(Exchange::BackwardPermute { reach }),
+        "permute_b32" => Action::Exchange(Exchange::Permute { group_size }),
+        "bpermute_b32" => Action::Exchange(Exchange::BackwardPermute { group_size }),
         "swizzle_b32" => Action::Exchange(Exchange::Swizzle),
         "append" => Action::Exchange(Exchange::Append),
         "consume" => Action::Exchange(Exchange::Consume),

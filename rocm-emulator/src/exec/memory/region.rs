@@ -1,61 +1,61 @@
-//! From a lane's address to a host pointer, checked.
+//! Regions of memory: bounds checks, and conversion of lanes' addresses to host pointers.
 use super::MemoryResult;
 use crate::exec::check::{LaneAccess, LdsHistory, SharedChecker};
-use crate::exec::{Access, AddressSpace, FaultKind, Place, Range};
+use crate::exec::{Access, AddressSpace, FaultKind, Location, Range};
 
-/// A kind of memory.
+/// Memory that lanes access: global memory, LDS or private memory.
 pub(super) trait Region {
-    /// Only LDS has two-address instructions.
+    /// True for LDS, the only region with two-address instructions.
     const IS_LDS: bool = false;
 
-    /// The place of `bytes` bytes at `address` for `lane`, or the fault.
+    /// Returns a pointer to `bytes` bytes at `address` for `lane`, or the fault.
     ///
     /// The pointer may be read, and written if `access` is not a load, for `bytes` bytes until the launch ends.
     fn locate(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8>;
 
-    /// What a message says about an address.
-    fn place(&self, address: u64) -> Place;
+    /// Returns the location of an address, for error messages.
+    fn location(&self, address: u64) -> Location;
 
-    /// The place of one piece that several lanes share, if it is allowed as a whole.
-    fn locate_piece(&mut self, address: u64, bytes: u64, access: Access) -> Option<*mut u8>;
+    /// Returns a pointer to a block that several lanes access, if the access is permitted as a whole.
+    fn locate_block(&mut self, address: u64, bytes: u64, access: Access) -> Option<*mut u8>;
 }
 
-/// Instructions that access global memory are numbered within their function; more than this share entries.
-const SLOTS: usize = 64;
-/// An access that misses everything, but not by more than this the argument segment's end, was meant for it.
+/// Number of range cache entries. Instructions of a function use them in turn.
+const RANGE_CACHE_SLOTS: usize = 64;
+/// Distance in bytes from the argument segment within which a stray access is attributed to it.
 pub(in crate::exec) const KERNARG_SURROUNDINGS: u64 = 256;
 
-/// Global memory: the live ranges, and the launch's own argument segment and dispatch packet.
+/// Global memory: the live ranges, and the launch's argument segment and dispatch packet.
 pub(in crate::exec) struct Global<'a> {
     space: &'a AddressSpace,
-    /// The argument segment and the dispatch packet.
+    /// Argument segment and dispatch packet.
     own: [Range; 2],
-    /// The range that an instruction hit last: it will hit it again.
-    recent: [Range; SLOTS],
+    /// Cache of each instruction's last range, because it usually accesses the same range again.
+    recent: [Range; RANGE_CACHE_SLOTS],
     slot: usize,
-    /// Asked about every access; then nothing is kept in `recent`.
+    /// Optional checks. If present, every access is checked and `recent` stays empty.
     checker: Option<SharedChecker>,
 }
 
-const NOTHING: Range = Range { base: 0, len: 0, writable: false };
+const EMPTY_RANGE: Range = Range { base: 0, len: 0, writable: false };
 
 impl<'a> Global<'a> {
-    /// `own`: ranges that only this launch sees, its argument segment first. They must stay readable while it
-    /// runs.
+    /// Creates the region. `own` holds the ranges that belong to this launch, its argument segment first.
+    /// They must stay readable while it runs.
     pub(in crate::exec) fn new(space: &'a AddressSpace, own: [Range; 2]) -> Self {
-        Self { space, own, recent: [NOTHING; SLOTS], slot: 0, checker: None }
+        Self { space, own, recent: [EMPTY_RANGE; RANGE_CACHE_SLOTS], slot: 0, checker: None }
     }
 
-    /// Checks every access.
+    /// Enables the checks of every access.
     pub(in crate::exec) fn checked_by(mut self, checker: Option<SharedChecker>) -> Self {
         self.checker = checker;
         self
     }
 
-    /// Chooses the cache entry of an instruction.
+    /// Selects the cache entry of an instruction.
     #[inline(always)]
     pub(super) fn select(&mut self, slot: u8) {
-        self.slot = usize::from(slot) % SLOTS;
+        self.slot = usize::from(slot) % RANGE_CACHE_SLOTS;
     }
 
     #[cold]
@@ -66,11 +66,11 @@ impl<'a> Global<'a> {
             && (range.writable || access == Access::Load)
         {
             if own.is_none() {
-                let (history, place) = (self.space.history(range.base), || self.place(address));
+                let (history, location) = (self.space.history(range.base), || self.location(address));
                 let access = LaneAccess { access, lane, address, bytes };
-                let possible_race = checker.borrow_mut().global(history, range.base, access, place)?;
+                let possible_race = checker.borrow_mut().global(history, range.base, access, location)?;
                 if let Some(possible_race) = possible_race {
-                    // SAFETY: the range holds the access, and stays readable while the launch runs.
+                    // SAFETY: the access lies within the range, which stays readable while the launch runs.
                     let before = unsafe { Snapshot::take(address as *const u8, &possible_race.bytes) };
                     checker.borrow_mut().possible_race(possible_race, before);
                 }
@@ -90,7 +90,7 @@ impl<'a> Global<'a> {
         }
     }
 
-    /// What is wrong with an access that no live range holds.
+    /// Returns the fault of an access outside every live range.
     fn outside(&self, lane: u32, address: u64, bytes: u32, access: Access) -> FaultKind {
         let [kernarg, _] = self.own;
         let offset = address.wrapping_sub(kernarg.base) as i64;
@@ -101,7 +101,7 @@ impl<'a> Global<'a> {
             return FaultKind::KernargOutOfBounds { access, lane, offset, bytes, size: kernarg.len };
         }
         match self.space.freed_at(address) {
-            // An access that begins in live memory and leaves it is out of bounds, whatever was there before.
+            // An access that leaves live memory is out of bounds, even if freed memory follows.
             Some(freed) if self.space.find(address).is_none() => {
                 FaultKind::UseAfterFree { access, lane, address, bytes, freed }
             }
@@ -112,8 +112,8 @@ impl<'a> Global<'a> {
 
 impl Region for Global<'_> {
     #[cold]
-    fn place(&self, address: u64) -> Place {
-        Place::Global { address, nearest: self.space.nearest(address) }
+    fn location(&self, address: u64) -> Location {
+        Location::Global { address, nearest: self.space.nearest(address) }
     }
 
     #[inline(always)]
@@ -126,72 +126,72 @@ impl Region for Global<'_> {
     }
 
     #[inline(always)]
-    fn locate_piece(&mut self, address: u64, bytes: u64, access: Access) -> Option<*mut u8> {
+    fn locate_block(&mut self, address: u64, bytes: u64, access: Access) -> Option<*mut u8> {
         let range = &self.recent[self.slot];
         if range.holds(address, bytes) && (range.writable || access == Access::Load) {
             return Some(address as *mut u8);
         }
-        // Checks want to know the lanes.
+        // The checks need each lane's access.
         if self.checker.is_some() { None } else { self.search(0, address, bytes, access).ok() }
     }
 }
 
-/// What lay somewhere before an instruction stored there.
+/// Contents of memory before an instruction stores there.
 #[derive(Debug)]
 pub(in crate::exec) struct Snapshot {
-    place: *const u8,
+    start: *const u8,
     bytes: Vec<u8>,
 }
 
 impl Snapshot {
     /// # Safety
-    /// The bytes, counted from `place` on, must be readable until the snapshot has been asked.
-    unsafe fn take(place: *const u8, bytes: &std::ops::Range<u64>) -> Self {
-        // SAFETY: the caller's promise.
-        let (place, bytes) = unsafe {
-            let place = place.add(bytes.start as usize);
-            (place, std::slice::from_raw_parts(place, (bytes.end - bytes.start) as usize).to_vec())
+    /// The range `bytes` relative to `start` must be readable until the last call of [`Self::has_changed`].
+    unsafe fn take(start: *const u8, bytes: &std::ops::Range<u64>) -> Self {
+        // SAFETY: the caller guarantees it.
+        let (start, bytes) = unsafe {
+            let start = start.add(bytes.start as usize);
+            (start, std::slice::from_raw_parts(start, (bytes.end - bytes.start) as usize).to_vec())
         };
-        Self { place, bytes }
+        Self { start, bytes }
     }
 
-    /// Whether something else lies there now.
+    /// Returns true if the memory's contents differ from the snapshot.
     pub(in crate::exec) fn has_changed(&self) -> bool {
-        // SAFETY: readable by the promise of [`Self::take`]; launches that are checked run on one thread.
-        let now = unsafe { std::slice::from_raw_parts(self.place, self.bytes.len()) };
+        // SAFETY: readable, as [`Self::take`] requires; checked launches run on one thread.
+        let now = unsafe { std::slice::from_raw_parts(self.start, self.bytes.len()) };
         now != self.bytes
     }
 }
 
-/// A workgroup's LDS.
+/// LDS of a workgroup.
 #[derive(Default)]
 pub(in crate::exec) struct Lds {
-    /// In 16-byte units, for alignment.
+    /// Contents in 16-byte units, for alignment.
     storage: Vec<u128>,
     size: u32,
-    /// Bytes that may be accessed without a further check: all or, if accesses are checked, none.
-    open: u32,
+    /// Number of bytes that may be accessed without checks: all, or none if accesses are checked.
+    unchecked_size: u32,
     history: Option<Box<LdsHistory>>,
 }
 
 impl Lds {
-    /// Makes it `size` bytes of ones: an element that is read before it is written is a NaN or -1, not a
-    /// plausible 0.
+    /// Resets LDS to `size` bytes of all ones. An element that is read before it is written is then NaN or -1
+    /// instead of a plausible 0.
     pub(in crate::exec) fn reset(&mut self, size: u32, checker: Option<&SharedChecker>) {
         let units = (size as usize).div_ceil(16);
         self.storage.clear();
         self.storage.resize(units, u128::MAX);
         self.size = size;
         self.history = checker.map(|checker| Box::new(LdsHistory::new(checker, size)));
-        self.open = if self.history.is_some() { 0 } else { size };
+        self.unchecked_size = if self.history.is_some() { 0 } else { size };
     }
 
-    /// Lets go of what checks remember of it.
+    /// Drops the state of the checks.
     pub(in crate::exec) fn forget(&mut self) {
         self.history = None;
     }
 
-    /// [`Region::locate`] for what is not open.
+    /// Slow path of [`Region::locate`], for accesses that are checked or out of bounds.
     #[cold]
     fn locate_checked(
         &mut self,
@@ -205,13 +205,13 @@ impl Lds {
             Some(history) if address.checked_add(bytes).is_some_and(|end| end <= size.into()) => {
                 let possible_race = history.access(LaneAccess { access, lane, address, bytes }, size)?;
                 // SAFETY: the storage holds at least `size` bytes, and the access ends within them.
-                let place = unsafe { self.storage.as_mut_ptr().cast::<u8>().add(address as usize) };
+                let pointer = unsafe { self.storage.as_mut_ptr().cast::<u8>().add(address as usize) };
                 if let Some(possible_race) = possible_race {
-                    // SAFETY: as above; a workgroup's LDS stays where it is until the workgroup ends.
-                    let before = unsafe { Snapshot::take(place, &possible_race.bytes) };
+                    // SAFETY: as above; a workgroup's LDS does not move until the workgroup ends.
+                    let before = unsafe { Snapshot::take(pointer, &possible_race.bytes) };
                     history.possible_race(possible_race, before);
                 }
-                Ok(place)
+                Ok(pointer)
             }
             _ => {
                 let (lane, bytes) = (lane as u32, bytes as u32);
@@ -220,7 +220,7 @@ impl Lds {
         }
     }
 
-    /// All of it, for tests.
+    /// Returns the whole contents.
     #[cfg(test)]
     pub(in crate::exec) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the storage holds at least `size` bytes, and the borrow is exclusive.
@@ -232,38 +232,38 @@ impl Region for Lds {
     const IS_LDS: bool = true;
 
     #[cold]
-    fn place(&self, offset: u64) -> Place {
-        Place::Lds { offset, size: self.size }
+    fn location(&self, offset: u64) -> Location {
+        Location::Lds { offset, size: self.size }
     }
 
     #[inline(always)]
     fn locate(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8> {
-        match self.locate_piece(address, bytes, access) {
-            Some(place) => Ok(place),
+        match self.locate_block(address, bytes, access) {
+            Some(pointer) => Ok(pointer),
             None => self.locate_checked(lane, address, bytes, access),
         }
     }
 
     #[inline(always)]
-    fn locate_piece(&mut self, address: u64, bytes: u64, _access: Access) -> Option<*mut u8> {
-        let fits = address.checked_add(bytes)? <= u64::from(self.open);
-        // SAFETY: the storage holds at least `open` bytes, and the piece ends within them.
+    fn locate_block(&mut self, address: u64, bytes: u64, _access: Access) -> Option<*mut u8> {
+        let fits = address.checked_add(bytes)? <= u64::from(self.unchecked_size);
+        // SAFETY: the storage holds at least `unchecked_size` bytes, and the block ends within them.
         fits.then(|| unsafe { self.storage.as_mut_ptr().cast::<u8>().add(address as usize) })
     }
 }
 
-/// The private memory of a wave's lanes, one lane's after the other's.
+/// Private memory of a wave's lanes, one lane after another.
 #[derive(Default)]
 pub(in crate::exec) struct Private {
     storage: Vec<u128>,
-    /// Bytes of one lane.
+    /// Bytes per lane.
     size: u32,
-    /// 16-byte units from one lane to the next.
+    /// Distance between lanes in 16-byte units.
     stride: usize,
 }
 
 impl Private {
-    /// Makes it `size` bytes of zeros for each of `lanes` lanes.
+    /// Resets private memory to `size` zero bytes for each of `lanes` lanes.
     pub(in crate::exec) fn reset(&mut self, size: u32, lanes: usize) {
         self.stride = (size as usize).div_ceil(16);
         self.storage.clear();
@@ -271,7 +271,7 @@ impl Private {
         self.size = size;
     }
 
-    /// All of a lane's, for tests.
+    /// Returns a lane's whole private memory.
     #[cfg(test)]
     pub(in crate::exec) fn bytes(&mut self, lane: usize) -> &mut [u8] {
         let own = &mut self.storage[lane * self.stride..(lane + 1) * self.stride];
@@ -282,15 +282,15 @@ impl Private {
 
 impl Region for Private {
     #[cold]
-    fn place(&self, offset: u64) -> Place {
-        Place::Private { offset, size: self.size }
+    fn location(&self, offset: u64) -> Location {
+        Location::Private { offset, size: self.size }
     }
 
     #[inline(always)]
     fn locate(&mut self, lane: usize, address: u64, bytes: u64, access: Access) -> MemoryResult<*mut u8> {
         let fits = address <= u64::from(self.size) && bytes <= u64::from(self.size) - address;
         match self.storage.get_mut(lane * self.stride..) {
-            // SAFETY: each lane has `stride` units of 16 bytes, at least `size` bytes, and the piece ends within them.
+            // SAFETY: a lane has `stride` units of 16 bytes, at least `size` bytes, which contain the access.
             Some(own) if fits => Ok(unsafe { own.as_mut_ptr().cast::<u8>().add(address as usize) }),
             _ => {
                 let (lane, bytes) = (lane as u32, bytes as u32);
@@ -300,8 +300,8 @@ impl Region for Private {
     }
 
     #[inline(always)]
-    fn locate_piece(&mut self, _address: u64, _bytes: u64, _access: Access) -> Option<*mut u8> {
-        // No two lanes share a piece.
+    fn locate_block(&mut self, _address: u64, _bytes: u64, _access: Access) -> Option<*mut u8> {
+        // Lanes' private memory is not contiguous.
         None
     }
 }

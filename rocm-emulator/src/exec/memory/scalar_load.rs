@@ -1,14 +1,14 @@
-//! Scalar memory loads.
+//! Scalar loads (s_load).
 use super::{Memory, MemoryResult, Region};
 use crate::exec::wave::Wave;
 use crate::exec::{Access, FaultKind};
 use crate::isa::{Inst, Operand, sreg};
 
-/// What is loaded.
+/// Size of the loaded data.
 #[derive(Clone, Copy, Debug)]
 enum Width {
     Dwords(u8),
-    /// gfx12: one register gets a byte or two, extended.
+    /// gfx12: a byte or 16-bit value, zero- or sign-extended into one register.
     Byte {
         signed: bool,
     },
@@ -35,11 +35,11 @@ pub(in crate::exec) struct ScalarLoad {
     base: u8,
     offset_register: Option<u8>,
     offset: i32,
-    /// Tells instructions apart, for the cache of ranges.
+    /// Entry of the instruction in the range cache.
     slot: u8,
 }
 
-/// `None` if the instruction is unknown here.
+/// Prepares an instruction. Returns `None` if it is unsupported.
 pub(in crate::exec) fn prepare(inst: &Inst) -> Option<ScalarLoad> {
     let width = match inst.name {
         "s_load_b32" => Width::Dwords(1),
@@ -63,8 +63,8 @@ pub(in crate::exec) fn prepare(inst: &Inst) -> Option<ScalarLoad> {
 }
 
 impl ScalarLoad {
-    /// Takes the entry that is its own in the cache of ranges.
-    pub(in crate::exec) fn in_slot(self, slot: u8) -> Self {
+    /// Assigns an entry of the range cache.
+    pub(in crate::exec) fn with_cache_slot(self, slot: u8) -> Self {
         Self { slot, ..self }
     }
 
@@ -78,30 +78,30 @@ impl ScalarLoad {
         let address = wave.sgpr64(self.base).wrapping_add(i64::from(self.offset) as u64);
         let address = address.wrapping_add(u64::from(register));
         let bytes = self.width.bytes();
-        // The low bits do not reach the memory: hardware reads something else, silently.
+        // Hardware ignores the low address bits and silently reads other data.
         if address & (bytes.min(4) - 1) != 0 {
-            let place = memory.global.place(address);
+            let location = memory.global.location(address);
             let access = Access::Load;
-            return Err(Box::new(FaultKind::Misaligned { access, lane: 0, bytes: bytes as u32, place }));
+            return Err(Box::new(FaultKind::Misaligned { access, lane: 0, bytes: bytes as u32, location }));
         }
         memory.counters.scalar_memory += 1;
         memory.counters.bytes_loaded += bytes;
         memory.global.select(self.slot);
-        let place = memory.global.locate(0, address, bytes, Access::Load)?;
-        // SAFETY: the region allowed as many bytes from `place` on as each arm reads.
+        let pointer = memory.global.locate(0, address, bytes, Access::Load)?;
+        // SAFETY: the region permits reading `bytes` bytes at `pointer`, and each arm reads that many.
         unsafe {
             match self.width {
                 Width::Dwords(count) => {
                     for n in 0..count {
-                        let value = place.cast::<u32>().add(usize::from(n)).read_unaligned();
-                        // All of it is dropped; the register behind NULL is M0.
+                        let value = pointer.cast::<u32>().add(usize::from(n)).read_unaligned();
+                        // A load to NULL discards all dwords. The next register number would be M0.
                         wave.set_sgpr(if self.dst == sreg::NULL { sreg::NULL } else { self.dst + n }, value);
                     }
                 }
-                Width::Byte { signed: false } => wave.set_sgpr(self.dst, place.read().into()),
-                Width::Byte { signed: true } => wave.set_sgpr(self.dst, place.read() as i8 as u32),
+                Width::Byte { signed: false } => wave.set_sgpr(self.dst, pointer.read().into()),
+                Width::Byte { signed: true } => wave.set_sgpr(self.dst, pointer.read() as i8 as u32),
                 Width::Short { signed } => {
-                    let value = place.cast::<u16>().read_unaligned();
+                    let value = pointer.cast::<u16>().read_unaligned();
                     wave.set_sgpr(self.dst, if signed { value as i16 as u32 } else { value.into() });
                 }
             }

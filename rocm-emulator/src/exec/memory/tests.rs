@@ -1,6 +1,6 @@
-//! Memory instructions on hand-made waves.
+//! Tests of memory instructions on constructed waves.
 mod buffer;
-mod pieces;
+mod contiguous;
 mod wave64;
 
 use super::*;
@@ -8,7 +8,7 @@ use crate::exec::wave::Mode;
 use crate::exec::{Access, AddressSpace, Range};
 use crate::isa::{Encoding, Family, Inst, Mods, Operand};
 
-const NOTHING: Range = Range { base: 0, len: 0, writable: false };
+const EMPTY_RANGE: Range = Range { base: 0, len: 0, writable: false };
 
 fn wave<const W: usize>() -> Wave<W> {
     let mut wave =
@@ -39,8 +39,8 @@ const ADDRESS: Operand = Operand::Vgpr(2);
 const DATA: Operand = Operand::Vgpr(8);
 const DST: u16 = 16;
 
-/// Runs an instruction with LDS of 4096 bytes and 64 private bytes per lane, on both compilations.
-struct Bench<const W: usize> {
+/// Runs instructions with LDS of 4096 bytes and 64 private bytes per lane, with and without wide vectors.
+struct Harness<const W: usize> {
     wave: Wave<W>,
     lds: Lds,
     private: Private,
@@ -48,7 +48,7 @@ struct Bench<const W: usize> {
     wide: bool,
 }
 
-impl<const W: usize> Bench<W> {
+impl<const W: usize> Harness<W> {
     fn new(wide: bool) -> Self {
         let (mut lds, mut private) = (Lds::default(), Private::default());
         lds.reset(4096, None);
@@ -57,10 +57,10 @@ impl<const W: usize> Bench<W> {
     }
 
     fn run(&mut self, inst: &Inst) -> MemoryResult<Counters> {
-        // SAFETY: the tests' ranges outlive the call, and nothing else touches them meanwhile.
+        // SAFETY: the tests' ranges outlive the call, and nothing else accesses them during it.
         let space = unsafe { AddressSpace::from_ranges(self.ranges.clone()) };
         let mut memory = Memory {
-            global: Global::new(&space, [NOTHING; 2]),
+            global: Global::new(&space, [EMPTY_RANGE; 2]),
             lds: std::mem::take(&mut self.lds),
             counters: Counters::default(),
             checker: None,
@@ -108,7 +108,7 @@ fn loads_of_every_format() {
 
 fn loads_of_every_format_of_a_wave<const W: usize>() {
     let bytes: Vec<u8> = (0..1024u32).map(|i| (i * 89 + 130) as u8).collect();
-    // (mnemonic, bytes read, the register's value from the bytes and its old value 0x1234_5678)
+    // (mnemonic, bytes, register value as a function of the bytes if the old value is 0x1234_5678)
     type Value = fn(u32) -> u32;
     let formats: [(&str, usize, Value); 10] = [
         ("global_load_u8", 1, |v| v),
@@ -126,17 +126,17 @@ fn loads_of_every_format_of_a_wave<const W: usize>() {
         for (name, size, value) in formats {
             // Contiguous, strided, and the same address in all lanes.
             for step in [size, 9, 0] {
-                let mut bench = Bench::<W>::new(wide);
+                let mut harness = Harness::<W>::new(wide);
                 let mut memory = bytes.clone();
-                bench.range(&mut memory);
-                bench.addresses(bench.ranges[0].base, step as u64);
-                bench.wave.vgpr[usize::from(DST)] = Lanes::splat(0x1234_5678);
-                let counters = bench.run(&global(name, 5)).expect("in bounds");
+                harness.range(&mut memory);
+                harness.addresses(harness.ranges[0].base, step as u64);
+                harness.wave.vgpr[usize::from(DST)] = Lanes::splat(0x1234_5678);
+                let counters = harness.run(&global(name, 5)).expect("in bounds");
                 assert_eq!(counters.bytes_loaded, (W * size) as u64);
                 for lane in 0..W {
                     let at = lane * step + 5;
                     let raw = (0..size).map(|k| u32::from(bytes[at + k]) << (8 * k)).sum();
-                    assert_eq!(bench.wave.vgpr[usize::from(DST)].0[lane], value(raw), "{name} step {step}");
+                    assert_eq!(harness.wave.vgpr[usize::from(DST)].0[lane], value(raw), "{name} step {step}");
                 }
             }
         }
@@ -144,12 +144,12 @@ fn loads_of_every_format_of_a_wave<const W: usize>() {
 }
 
 #[test]
-fn dwords_go_out_and_come_back_in_every_space() {
-    dwords_go_out_and_come_back_in_every_space_of_a_wave::<32>();
-    dwords_go_out_and_come_back_in_every_space_of_a_wave::<64>();
+fn dwords_round_trip_in_every_space() {
+    dwords_round_trip_in_every_space_of_a_wave::<32>();
+    dwords_round_trip_in_every_space_of_a_wave::<64>();
 }
 
-fn dwords_go_out_and_come_back_in_every_space_of_a_wave<const W: usize>() {
+fn dwords_round_trip_in_every_space_of_a_wave<const W: usize>() {
     let names = [
         ("load_b32", "store_b32", 1),
         ("load_b64", "store_b64", 2),
@@ -162,29 +162,30 @@ fn dwords_go_out_and_come_back_in_every_space_of_a_wave<const W: usize>() {
                 for (prefix, encoding) in
                     [("global_", Encoding::Global), ("ds_", Encoding::Ds), ("scratch_", Encoding::Scratch)]
                 {
-                    let mut bench = Bench::<W>::new(wide);
+                    let mut harness = Harness::<W>::new(wide);
                     let mut memory = vec![0u32; 512];
-                    bench.range(&mut memory);
-                    bench.wave.set_sgpr64(126, exec);
+                    harness.range(&mut memory);
+                    harness.wave.set_sgpr64(126, exec);
                     for k in 0..4 {
-                        bench.wave.vgpr[8 + k].0 = std::array::from_fn(|lane| (lane * 10 + k) as u32 + 1000);
+                        harness.wave.vgpr[8 + k].0 =
+                            std::array::from_fn(|lane| (lane * 10 + k) as u32 + 1000);
                     }
                     let (base, step) = match encoding {
-                        Encoding::Global => (bench.ranges[0].base, 4 * registers),
+                        Encoding::Global => (harness.ranges[0].base, 4 * registers),
                         Encoding::Ds => (0, 4 * registers),
-                        // Every lane at the same offset of its own memory.
+                        // Every lane accesses the same offset of its private memory.
                         _ => (16, 0),
                     };
-                    bench.addresses(base, step);
+                    harness.addresses(base, step);
                     let name = |suffix: &str| -> &'static str { format!("{prefix}{suffix}").leak() };
                     let operands = [ADDRESS, DATA, Operand::None, Operand::None];
-                    bench.run(&inst(name(store), encoding, None, operands, 8)).expect("in bounds");
-                    bench.run(&inst(name(load), encoding, Some(DST), operands, 8)).expect("in bounds");
+                    harness.run(&inst(name(store), encoding, None, operands, 8)).expect("in bounds");
+                    harness.run(&inst(name(load), encoding, Some(DST), operands, 8)).expect("in bounds");
                     for k in 0..4 {
                         for lane in 0..W {
                             let written = exec >> lane & 1 != 0 && k < registers as usize;
                             let expected = if written { (lane * 10 + k) as u32 + 1000 } else { 0 };
-                            let got = bench.wave.vgpr[usize::from(DST) + k].0[lane];
+                            let got = harness.wave.vgpr[usize::from(DST) + k].0[lane];
                             assert_eq!(got, expected, "{prefix}{load} lane {lane} register {k}");
                         }
                     }
@@ -196,13 +197,13 @@ fn dwords_go_out_and_come_back_in_every_space_of_a_wave<const W: usize>() {
 
 #[test]
 fn scalar_base_and_32_bit_offsets() {
-    let mut bench = Bench::<32>::new(true);
+    let mut harness = Harness::<32>::new(true);
     let mut memory: Vec<u32> = (0..64).map(|i| i * 3).collect();
-    bench.range(&mut memory);
-    bench.wave.set_sgpr64(4, bench.ranges[0].base);
-    bench.addresses(0, 4);
+    harness.range(&mut memory);
+    harness.wave.set_sgpr64(4, harness.ranges[0].base);
+    harness.addresses(0, 4);
     // The high register is not part of a 32-bit offset.
-    bench.wave.vgpr[3] = Lanes::splat(77);
+    harness.wave.vgpr[3] = Lanes::splat(77);
     let load = inst(
         "global_load_b32",
         Encoding::Global,
@@ -210,25 +211,25 @@ fn scalar_base_and_32_bit_offsets() {
         [ADDRESS, Operand::None, Operand::Scalar(4), Operand::None],
         16,
     );
-    bench.run(&load).expect("in bounds");
-    assert_eq!(bench.wave.vgpr[16].0, std::array::from_fn(|lane| (lane as u32 + 4) * 3));
+    harness.run(&load).expect("in bounds");
+    assert_eq!(harness.wave.vgpr[16].0, std::array::from_fn(|lane| (lane as u32 + 4) * 3));
 }
 
 #[test]
-fn stores_of_parts() {
+fn stores_of_bytes_and_halves() {
     for (name, size, shift) in [
         ("global_store_b8", 1, 0),
         ("global_store_b16", 2, 0),
         ("global_store_d16_hi_b8", 1, 16),
         ("global_store_d16_hi_b16", 2, 16),
     ] {
-        let mut bench = Bench::<32>::new(true);
+        let mut harness = Harness::<32>::new(true);
         let mut memory = vec![0xeeu8; 160];
-        bench.range(&mut memory);
-        bench.addresses(bench.ranges[0].base, 4);
-        bench.wave.vgpr[8].0 = std::array::from_fn(|lane| 0x0302_0100u32.wrapping_mul(lane as u32 + 1));
-        let values = bench.wave.vgpr[8].0;
-        bench.run(&global(name, 1)).expect("in bounds");
+        harness.range(&mut memory);
+        harness.addresses(harness.ranges[0].base, 4);
+        harness.wave.vgpr[8].0 = std::array::from_fn(|lane| 0x0302_0100u32.wrapping_mul(lane as u32 + 1));
+        let values = harness.wave.vgpr[8].0;
+        harness.run(&global(name, 1)).expect("in bounds");
         let mut expected = vec![0xeeu8; 160];
         for (lane, value) in values.iter().enumerate() {
             for k in 0..size {
@@ -241,33 +242,33 @@ fn stores_of_parts() {
 
 #[test]
 fn faults_name_the_first_bad_lane() {
-    let mut bench = Bench::<32>::new(true);
+    let mut harness = Harness::<32>::new(true);
     let mut memory = vec![0u32; 40];
-    bench.range(&mut memory);
-    let base = bench.ranges[0].base;
-    bench.addresses(base, 4);
-    // Lane 28 and on lie outside.
-    let fault = bench.run(&global("global_load_b32", 48)).expect_err("out of bounds");
+    harness.range(&mut memory);
+    let base = harness.ranges[0].base;
+    harness.addresses(base, 4);
+    // Lanes 28 and higher are outside.
+    let fault = harness.run(&global("global_load_b32", 48)).expect_err("out of bounds");
     let FaultKind::OutOfBounds { access: Access::Load, lane: 28, address, bytes: 4, .. } = *fault else {
         panic!("{fault}");
     };
     assert_eq!(address, base + 160);
     // Inactive lanes may point anywhere.
-    bench.wave.set_sgpr64(126, (1 << 28) - 1);
-    bench.run(&global("global_load_b32", 48)).expect("in bounds");
-    let fault = bench.run(&lds_at(5000)).expect_err("out of bounds");
+    harness.wave.set_sgpr64(126, (1 << 28) - 1);
+    harness.run(&global("global_load_b32", 48)).expect("in bounds");
+    let fault = harness.run(&lds_at(5000)).expect_err("out of bounds");
     assert!(
         matches!(*fault, FaultKind::LdsOutOfBounds { lane: 0, address: 5000, size: 4096, .. }),
         "{fault}"
     );
     let far = inst("scratch_load_b64", Encoding::Scratch, Some(DST), [Operand::None; 4], 60);
-    let fault = bench.run(&far).expect_err("out of bounds");
+    let fault = harness.run(&far).expect_err("out of bounds");
     assert!(
         matches!(*fault, FaultKind::PrivateOutOfBounds { lane: 0, address: 60, size: 64, .. }),
         "{fault}"
     );
-    bench.addresses(base + 2, 4);
-    let fault = bench.run(&global("global_atomic_add_u32", 0)).expect_err("misaligned");
+    harness.addresses(base + 2, 4);
+    let fault = harness.run(&global("global_atomic_add_u32", 0)).expect_err("misaligned");
     assert!(matches!(*fault, FaultKind::Misaligned { access: Access::Atomic, lane: 0, .. }), "{fault}");
 }
 
@@ -309,19 +310,19 @@ fn atomics_of_32_bits() {
         ("global_atomic_max_f32", f(1.5), f(f32::NAN), 0, f(1.5)),
         ("global_atomic_cmpswap_f32", f(0.0), f(3.0), f(-0.0), f(3.0)),
     ] {
-        let mut bench = Bench::<32>::new(true);
+        let mut harness = Harness::<32>::new(true);
         let mut memory = vec![old; 32];
-        bench.range(&mut memory);
-        bench.addresses(bench.ranges[0].base, 4);
-        bench.wave.vgpr[8] = Lanes::splat(source);
-        bench.wave.vgpr[9] = Lanes::splat(second);
+        harness.range(&mut memory);
+        harness.addresses(harness.ranges[0].base, 4);
+        harness.wave.vgpr[8] = Lanes::splat(source);
+        harness.wave.vgpr[9] = Lanes::splat(second);
         let returning = Inst { dst: Operand::Vgpr(DST), ..global(name, 0) };
-        bench.wave.set_sgpr64(126, 0xffff);
-        bench.run(&returning).expect("in bounds");
+        harness.wave.set_sgpr64(126, 0xffff);
+        harness.run(&returning).expect("in bounds");
         assert_eq!(memory[..16], [new; 16], "{name}");
         assert_eq!(memory[16..], [old; 16], "{name}");
-        assert_eq!(bench.wave.vgpr[usize::from(DST)].0[..16], [old; 16], "{name}");
-        assert_eq!(bench.wave.vgpr[usize::from(DST)].0[16..], [0; 16], "{name}");
+        assert_eq!(harness.wave.vgpr[usize::from(DST)].0[..16], [old; 16], "{name}");
+        assert_eq!(harness.wave.vgpr[usize::from(DST)].0[16..], [0; 16], "{name}");
     }
 }
 
@@ -335,35 +336,35 @@ fn atomics_of_64_bits() {
         ("global_atomic_cmpswap_b64", 1 << 40, 7, 1 << 41, 1 << 40),
         ("global_atomic_swap_b64", 1, 1 << 50, 0, 1 << 50),
     ] {
-        let mut bench = Bench::<32>::new(true);
+        let mut harness = Harness::<32>::new(true);
         let mut memory = vec![old; 32];
-        bench.range(&mut memory);
-        bench.addresses(bench.ranges[0].base, 8);
+        harness.range(&mut memory);
+        harness.addresses(harness.ranges[0].base, 8);
         for (register, value) in [(8, source), (10, second)] {
-            bench.wave.vgpr[register] = Lanes::splat(value as u32);
-            bench.wave.vgpr[register + 1] = Lanes::splat((value >> 32) as u32);
+            harness.wave.vgpr[register] = Lanes::splat(value as u32);
+            harness.wave.vgpr[register + 1] = Lanes::splat((value >> 32) as u32);
         }
-        bench.run(&Inst { dst: Operand::Vgpr(DST), ..global(name, 0) }).expect("in bounds");
+        harness.run(&Inst { dst: Operand::Vgpr(DST), ..global(name, 0) }).expect("in bounds");
         assert_eq!(memory, vec![new; 32], "{name}");
-        assert_eq!(bench.wave.vgpr[usize::from(DST)].0, [old as u32; 32], "{name}");
-        assert_eq!(bench.wave.vgpr[usize::from(DST) + 1].0, [(old >> 32) as u32; 32], "{name}");
+        assert_eq!(harness.wave.vgpr[usize::from(DST)].0, [old as u32; 32], "{name}");
+        assert_eq!(harness.wave.vgpr[usize::from(DST) + 1].0, [(old >> 32) as u32; 32], "{name}");
     }
 }
 
 #[test]
-fn lanes_on_one_counter_see_each_other() {
-    let mut bench = Bench::<32>::new(true);
+fn lanes_increment_one_counter_in_order() {
+    let mut harness = Harness::<32>::new(true);
     let mut memory = vec![100u32];
-    bench.range(&mut memory);
-    bench.addresses(bench.ranges[0].base, 0);
-    bench.wave.vgpr[8] = Lanes::splat(2);
-    bench.run(&Inst { dst: Operand::Vgpr(DST), ..global("global_atomic_add_u32", 0) }).expect("in bounds");
+    harness.range(&mut memory);
+    harness.addresses(harness.ranges[0].base, 0);
+    harness.wave.vgpr[8] = Lanes::splat(2);
+    harness.run(&Inst { dst: Operand::Vgpr(DST), ..global("global_atomic_add_u32", 0) }).expect("in bounds");
     assert_eq!(memory, [164]);
-    assert_eq!(bench.wave.vgpr[usize::from(DST)].0, std::array::from_fn(|lane| 100 + 2 * lane as u32));
+    assert_eq!(harness.wave.vgpr[usize::from(DST)].0, std::array::from_fn(|lane| 100 + 2 * lane as u32));
 }
 
 #[test]
-fn lds_atomics_take_the_second_operand_from_its_own_register() {
+fn lds_atomics_have_a_separate_second_operand() {
     for (name, old, source, second, new) in [
         ("ds_cmpstore_b32", 6, 3, 6, 3),
         ("ds_cmpstore_rtn_b32", 6, 3, 7, 6),
@@ -374,30 +375,30 @@ fn lds_atomics_take_the_second_operand_from_its_own_register() {
         ("ds_add_rtn_f32", 1.0f32.to_bits(), 2.0f32.to_bits(), 0, 3.0f32.to_bits()),
         ("ds_storexchg_rtn_b32", 5, 7, 0, 7),
     ] {
-        let mut bench = Bench::<32>::new(true);
-        bench.addresses(64, 4);
-        bench.wave.vgpr[8] = Lanes::splat(old);
-        bench.run(&lds("ds_store_b32")).expect("in bounds");
-        bench.wave.vgpr[8] = Lanes::splat(source);
-        bench.wave.vgpr[12] = Lanes::splat(second);
-        bench.run(&lds(name)).expect("in bounds");
-        bench.run(&lds("ds_load_b32")).expect("in bounds");
-        assert_eq!(bench.wave.vgpr[usize::from(DST)].0, [new; 32], "{name}");
+        let mut harness = Harness::<32>::new(true);
+        harness.addresses(64, 4);
+        harness.wave.vgpr[8] = Lanes::splat(old);
+        harness.run(&lds("ds_store_b32")).expect("in bounds");
+        harness.wave.vgpr[8] = Lanes::splat(source);
+        harness.wave.vgpr[12] = Lanes::splat(second);
+        harness.run(&lds(name)).expect("in bounds");
+        harness.run(&lds("ds_load_b32")).expect("in bounds");
+        assert_eq!(harness.wave.vgpr[usize::from(DST)].0, [new; 32], "{name}");
     }
 }
 
 #[test]
-fn two_addresses() {
+fn two_address_instructions() {
     for (suffix, unit) in [("2addr_b32", 4), ("2addr_stride64_b32", 256)] {
-        let mut bench = Bench::<32>::new(true);
-        bench.addresses(0, 4);
-        bench.wave.vgpr[8].0 = std::array::from_fn(|lane| lane as u32 + 500);
-        bench.wave.vgpr[12].0 = std::array::from_fn(|lane| lane as u32 + 900);
+        let mut harness = Harness::<32>::new(true);
+        harness.addresses(0, 4);
+        harness.wave.vgpr[8].0 = std::array::from_fn(|lane| lane as u32 + 500);
+        harness.wave.vgpr[12].0 = std::array::from_fn(|lane| lane as u32 + 900);
         let name = |verb: &str| -> &'static str { format!("ds_{verb}_{suffix}").leak() };
         let offsets = |inst: Inst| Inst { offset0: 1, offset1: 3, ..inst };
-        // The second store overlaps the first in the narrow form, and comes after it.
-        bench.run(&offsets(lds(name("store")))).expect("in bounds");
-        bench.run(&offsets(lds(name("load")))).expect("in bounds");
+        // The second store overlaps the first in the narrow form, and takes effect after it.
+        harness.run(&offsets(lds(name("store")))).expect("in bounds");
+        harness.run(&offsets(lds(name("load")))).expect("in bounds");
         let mut memory = [u32::MAX; 1024];
         for lane in 0..32 {
             memory[unit / 4 + lane] = lane as u32 + 500;
@@ -406,21 +407,21 @@ fn two_addresses() {
             memory[3 * unit / 4 + lane] = lane as u32 + 900;
         }
         for lane in 0..32 {
-            assert_eq!(bench.wave.vgpr[16].0[lane], memory[unit / 4 + lane], "{suffix}");
-            assert_eq!(bench.wave.vgpr[17].0[lane], memory[3 * unit / 4 + lane], "{suffix}");
+            assert_eq!(harness.wave.vgpr[16].0[lane], memory[unit / 4 + lane], "{suffix}");
+            assert_eq!(harness.wave.vgpr[17].0[lane], memory[3 * unit / 4 + lane], "{suffix}");
         }
     }
 }
 
 #[test]
-fn lanes_exchange() {
+fn permutations_and_swizzles() {
     let run = |name, pattern: i32, address: fn(u32) -> u32, exec: u64| {
-        let mut bench = Bench::<32>::new(true);
-        bench.wave.set_sgpr64(126, exec);
-        bench.wave.vgpr[2].0 = std::array::from_fn(|lane| address(lane as u32));
-        bench.wave.vgpr[8].0 = std::array::from_fn(|lane| lane as u32 + 100);
-        bench.run(&Inst { offset0: pattern, ..lds(name) }).expect("no memory involved");
-        bench.wave.vgpr[usize::from(DST)].0
+        let mut harness = Harness::<32>::new(true);
+        harness.wave.set_sgpr64(126, exec);
+        harness.wave.vgpr[2].0 = std::array::from_fn(|lane| address(lane as u32));
+        harness.wave.vgpr[8].0 = std::array::from_fn(|lane| lane as u32 + 100);
+        harness.run(&Inst { offset0: pattern, ..lds(name) }).expect("no memory involved");
+        harness.wave.vgpr[usize::from(DST)].0
     };
     let full = u64::from(u32::MAX);
     let reversed: [u32; 32] = std::array::from_fn(|lane| 131 - lane as u32);
@@ -429,9 +430,9 @@ fn lanes_exchange() {
     // Addresses wrap, and inactive sources give 0.
     let got = run("ds_bpermute_b32", 4, |lane| 4 * lane, 0x7fff_ffff);
     assert_eq!((got[0], got[29], got[30], got[31]), (101, 130, 0, 0));
-    // Two lanes send to lane 0: the higher wins.
+    // If two lanes send to lane 0, the higher lane's value remains.
     assert_eq!(run("ds_permute_b32", 0, |_| 0, 0b111)[..3], [102, 0, 0]);
-    // Swizzle takes its data from the address operand.
+    // Swizzle reads its data from the address operand.
     let swizzle = |pattern| run("ds_swizzle_b32", pattern, |lane| lane, full);
     assert_eq!(swizzle(0x1f | 1 << 10), std::array::from_fn(|lane| lane as u32 ^ 1));
     assert_eq!(swizzle(0x10 << 10 | 0x1f), std::array::from_fn(|lane| lane as u32 ^ 16));
@@ -444,45 +445,45 @@ fn lanes_exchange() {
 
 #[test]
 fn append_counts_active_lanes() {
-    let mut bench = Bench::<32>::new(true);
-    bench.addresses(256, 0);
-    bench.wave.vgpr[8] = Lanes::splat(10);
-    bench.run(&lds("ds_store_b32")).expect("in bounds");
-    bench.wave.sgpr[125] = 252;
-    bench.wave.set_sgpr64(126, 0b1011);
+    let mut harness = Harness::<32>::new(true);
+    harness.addresses(256, 0);
+    harness.wave.vgpr[8] = Lanes::splat(10);
+    harness.run(&lds("ds_store_b32")).expect("in bounds");
+    harness.wave.sgpr[125] = 252;
+    harness.wave.set_sgpr64(126, 0b1011);
     let append = inst("ds_append", Encoding::Ds, Some(DST), [Operand::None; 4], 4);
-    bench.run(&append).expect("in bounds");
-    assert_eq!(bench.wave.vgpr[usize::from(DST)].0[..4], [10, 10, 0, 10]);
-    bench.run(&append).expect("in bounds");
-    assert_eq!(bench.wave.vgpr[usize::from(DST)].0[0], 13);
+    harness.run(&append).expect("in bounds");
+    assert_eq!(harness.wave.vgpr[usize::from(DST)].0[..4], [10, 10, 0, 10]);
+    harness.run(&append).expect("in bounds");
+    assert_eq!(harness.wave.vgpr[usize::from(DST)].0[0], 13);
     let consume = Inst { name: "ds_consume", ..append };
-    bench.run(&consume).expect("in bounds");
-    assert_eq!(bench.wave.vgpr[usize::from(DST)].0[0], 16);
+    harness.run(&consume).expect("in bounds");
+    assert_eq!(harness.wave.vgpr[usize::from(DST)].0[0], 16);
 }
 
 #[test]
 fn flat_addresses_are_split_by_aperture() {
-    let mut bench = Bench::<32>::new(true);
+    let mut harness = Harness::<32>::new(true);
     let mut memory = vec![7u32; 32];
-    bench.range(&mut memory);
-    let base = bench.ranges[0].base;
+    harness.range(&mut memory);
+    let base = harness.ranges[0].base;
     for lane in 0..32u64 {
         let address = [base + 4 * lane, SHARED_APERTURE + 4 * lane, PRIVATE_APERTURE + 8][lane as usize % 3];
-        bench.wave.vgpr[2].0[lane as usize] = address as u32;
-        bench.wave.vgpr[3].0[lane as usize] = (address >> 32) as u32;
+        harness.wave.vgpr[2].0[lane as usize] = address as u32;
+        harness.wave.vgpr[3].0[lane as usize] = (address >> 32) as u32;
     }
     let flat = |name: &'static str, dst| {
         inst(name, Encoding::Flat, dst, [ADDRESS, DATA, Operand::None, Operand::None], 0)
     };
-    bench.run(&flat("flat_load_b32", Some(DST))).expect("in bounds");
-    // Fresh LDS is all ones, fresh private memory zero.
-    let fresh = |lane: usize| [7, u32::MAX, 0][lane % 3];
-    assert_eq!(bench.wave.vgpr[usize::from(DST)].0, std::array::from_fn(fresh));
-    bench.wave.vgpr[8].0 = std::array::from_fn(|lane| lane as u32 + 50);
-    let counters = bench.run(&flat("flat_store_b32", None)).expect("in bounds");
+    harness.run(&flat("flat_load_b32", Some(DST))).expect("in bounds");
+    // LDS is initialized to ones, private memory to zeros.
+    let initial = |lane: usize| [7, u32::MAX, 0][lane % 3];
+    assert_eq!(harness.wave.vgpr[usize::from(DST)].0, std::array::from_fn(initial));
+    harness.wave.vgpr[8].0 = std::array::from_fn(|lane| lane as u32 + 50);
+    let counters = harness.run(&flat("flat_store_b32", None)).expect("in bounds");
     assert_eq!(counters.bytes_stored, 11 * 4);
-    bench.run(&flat("flat_load_b32", Some(DST))).expect("in bounds");
-    assert_eq!(bench.wave.vgpr[usize::from(DST)].0, bench.wave.vgpr[8].0);
+    harness.run(&flat("flat_load_b32", Some(DST))).expect("in bounds");
+    assert_eq!(harness.wave.vgpr[usize::from(DST)].0, harness.wave.vgpr[8].0);
 }
 
 #[test]
@@ -493,7 +494,7 @@ fn scalar_loads() {
     // SAFETY: `memory` outlives the space and is only read.
     let space = unsafe { AddressSpace::from_ranges(vec![range]) };
     let mut memory = Memory {
-        global: Global::new(&space, [NOTHING; 2]),
+        global: Global::new(&space, [EMPTY_RANGE; 2]),
         lds: Lds::default(),
         counters: Counters::default(),
         checker: None,
@@ -529,7 +530,7 @@ fn scalar_loads() {
 }
 
 #[test]
-fn unknown_instructions_are_refused() {
+fn unknown_instructions_are_rejected() {
     for name in ["ds_gws_init", "ds_bvh_stack_rtn_b32", "ds_ordered_count"] {
         assert!(prepare(&lds(name), Family::Rdna3).is_none(), "{name}");
     }

@@ -1,4 +1,4 @@
-//! How a launch uses lanes and memory: what a profiler counts, here exactly and repeatably.
+//! Utilization of lanes and memory by a launch, with the counters of a hardware profiler. They are exact.
 mod banks;
 mod footprint;
 mod lines;
@@ -8,55 +8,55 @@ pub(super) use footprint::Footprint;
 pub(super) use rate::Rate;
 
 use super::Access;
-use super::memory::{MemoryKind, Touch};
+use super::memory::{Accesses, MemoryKind};
 use super::program::Step;
 use super::wave::Wave;
 
-/// Sums over all waves of a launch, or of many (`+=`).
+/// Sums over all waves of one launch, or of several launches (`+=`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Lanes of all instructions on vector registers and vector memory.
+    /// Lanes of all vector and vector memory instructions, active or not.
     pub lanes: u64,
-    /// How many of them were active.
+    /// Active lanes of all vector and vector memory instructions.
     pub active_lanes: u64,
-    /// Vector instructions that take four times as long as others: transcendental functions and multiplications of
+    /// Vector instructions at a quarter of the full rate: transcendental functions, and multiplications of
     /// 32-bit integers.
     pub quarter_rate: u64,
     /// Vector instructions on f64.
     pub double_precision: u64,
-    /// Products of matrices or of short vectors, other than on f64.
+    /// Matrix products and dot products, except those on f64.
     pub products: u64,
     /// Conditional branches.
     pub branches: u64,
-    /// Instructions that turned off some, but not all, of the active lanes: where lanes part.
+    /// Instructions that disabled some, but not all, of the active lanes: divergent branches.
     pub splits: u64,
-    /// Barriers that waves have reached.
+    /// Barriers, counted once per wave.
     pub barriers: u64,
-    /// Accesses of waves to global memory that touched something.
+    /// Wave accesses to global memory with at least one active lane.
     pub accesses: u64,
-    /// Bytes that their lanes asked for; an atomic's count twice.
+    /// Bytes that lanes loaded from and stored to global memory; an atomic counts twice.
     pub bytes: u64,
-    /// Lines of 64 bytes that each access touched.
+    /// Lines of 64 bytes that the accesses touched, summed over accesses.
     pub lines_64: u64,
-    /// The fewest that could hold what the accesses touched.
+    /// Minimum number of lines of 64 bytes that could hold the accesses' bytes, summed over accesses.
     pub fewest_lines_64: u64,
-    /// The same for lines of 128 bytes.
+    /// Like `lines_64`, for lines of 128 bytes.
     pub lines_128: u64,
-    /// The same for lines of 128 bytes.
+    /// Like `fewest_lines_64`, for lines of 128 bytes.
     pub fewest_lines_128: u64,
-    /// Different lines of 128 bytes that a launch loaded from.
+    /// Distinct lines of 128 bytes that a launch loaded from.
     pub lines_loaded: u64,
-    /// Different lines of 128 bytes that a launch stored to.
+    /// Distinct lines of 128 bytes that a launch stored to.
     pub lines_stored: u64,
-    /// Accesses of waves to LDS.
+    /// Wave accesses to LDS with at least one active lane.
     pub lds_accesses: u64,
     /// Bytes that lanes loaded from LDS.
     pub lds_bytes_loaded: u64,
     /// Bytes that lanes stored to LDS.
     pub lds_bytes_stored: u64,
-    /// Steps in which LDS serves an access without conflicts.
+    /// Cycles that the LDS accesses would take without bank conflicts.
     pub lds_steps: u64,
-    /// Further steps because of conflicts.
+    /// Additional cycles because of bank conflicts.
     pub bank_conflicts: u64,
     /// Bytes that lanes loaded from private memory.
     pub scratch_bytes_loaded: u64,
@@ -92,30 +92,30 @@ impl std::ops::AddAssign for Profile {
     }
 }
 
-/// Counts what waves do, one instruction after the other.
+/// Updates a profile as waves execute instructions.
 #[derive(Default)]
 pub(super) struct Profiler {
     pub(super) sums: Profile,
     pub(super) footprint: Footprint,
-    /// The lanes that were active at the instruction before.
+    /// Active lanes of the previous instruction.
     exec: u64,
 }
 
 impl Profiler {
-    /// Another wave goes on.
+    /// Switches to another wave.
     pub(super) fn resume<const W: usize>(&mut self, wave: &Wave<W>) {
         self.exec = wave.exec();
     }
 
-    /// The instructions before this point have been executed.
+    /// Detects a divergent branch in the instructions executed since the last call.
     pub(super) fn arrive<const W: usize>(&mut self, wave: &Wave<W>) {
         let exec = wave.exec();
-        let part_left = exec != 0 && exec != self.exec && exec & !self.exec == 0;
-        self.sums.splits += u64::from(part_left);
+        let is_divergent = exec != 0 && exec != self.exec && exec & !self.exec == 0;
+        self.sums.splits += u64::from(is_divergent);
         self.exec = exec;
     }
 
-    /// An instruction is executed.
+    /// Counts an instruction that is about to be executed.
     pub(super) fn count<const W: usize>(&mut self, step: &Step<W>, rate: Rate, wave: &Wave<W>) {
         match step {
             Step::Vector(_) | Step::RareVector(_) => {
@@ -126,7 +126,7 @@ impl Profiler {
             }
             Step::Memory(step) => {
                 self.count_lanes(wave);
-                step.touches(wave, |touch| self.count_touch(&touch));
+                step.accesses(wave, |accesses| self.count_accesses(&accesses));
             }
             Step::BranchIf(..) => self.sums.branches += 1,
             Step::Barrier => self.sums.barriers += 1,
@@ -139,28 +139,28 @@ impl Profiler {
         self.sums.active_lanes += u64::from(wave.exec().count_ones());
     }
 
-    fn count_touch<const W: usize>(&mut self, touch: &Touch<W>) {
+    fn count_accesses<const W: usize>(&mut self, accesses: &Accesses<W>) {
         let sums = &mut self.sums;
-        let bytes = touch.bytes * u64::from(touch.lanes.count_ones());
-        let loaded = if touch.access == Access::Store { 0 } else { bytes };
-        let stored = if touch.access == Access::Load { 0 } else { bytes };
-        match touch.memory_kind {
+        let bytes = accesses.bytes * u64::from(accesses.lanes.count_ones());
+        let loaded = if accesses.access == Access::Store { 0 } else { bytes };
+        let stored = if accesses.access == Access::Load { 0 } else { bytes };
+        match accesses.memory_kind {
             MemoryKind::Global => {
                 sums.accesses += 1;
                 sums.bytes += loaded + stored;
-                self.footprint.touch(touch);
-                let lines = lines::of(touch);
+                self.footprint.record(accesses);
+                let lines = lines::count_lines(accesses);
                 sums.lines_64 += lines.touched[0];
-                sums.fewest_lines_64 += lines.fewest[0];
+                sums.fewest_lines_64 += lines.minimum[0];
                 sums.lines_128 += lines.touched[1];
-                sums.fewest_lines_128 += lines.fewest[1];
+                sums.fewest_lines_128 += lines.minimum[1];
             }
             MemoryKind::Lds => {
                 sums.lds_accesses += 1;
                 sums.lds_bytes_loaded += loaded;
                 sums.lds_bytes_stored += stored;
-                let steps = banks::of(touch);
-                sums.lds_steps += steps.fewest;
+                let steps = banks::count_steps(accesses);
+                sums.lds_steps += steps.conflict_free;
                 sums.bank_conflicts += steps.conflicts;
             }
             MemoryKind::Private => {

@@ -1,15 +1,15 @@
-//! Which vector instructions take longer than others, as AMD's peaks tell them apart.
+//! Issue rates of vector instructions, as AMD's peak figures distinguish them.
 
-/// How a vector instruction is issued.
+/// Issue rate of a vector instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::exec) enum Rate {
     #[default]
     Full,
-    /// Four times as long: transcendental functions and multiplications of 32-bit integers.
+    /// A quarter of the full rate: transcendental functions and multiplications of 32-bit integers.
     Quarter,
-    /// On f64, whatever the chip takes for it.
+    /// The rate of f64, which depends on the GPU.
     Double,
-    /// A product of matrices or of short vectors, as long as its unit takes.
+    /// The rate of matrix products and dot products, which depends on the GPU.
     Product,
 }
 
@@ -19,7 +19,7 @@ const MULTIPLICATIONS: [&str; 5] =
 const PRODUCTS: [&str; 6] = ["v_mfma_", "v_smfmac_", "v_wmma_", "v_swmmac_", "v_dot", "v_dual_dot"];
 
 impl Rate {
-    /// That of a mnemonic. A pair (v_dual) is of full rate, or a product if its first half is one.
+    /// Returns the rate of a mnemonic. Pairs (v_dual) have the full rate unless the first half is a product.
     pub(in crate::exec) fn of(mnemonic: &str) -> Self {
         if mnemonic.starts_with("v_") && mnemonic.contains("f64") {
             Self::Double
@@ -40,7 +40,7 @@ mod tests {
     use super::Rate;
 
     #[test]
-    fn slow_instructions_are_told_apart() {
+    fn rates_of_mnemonics() {
         for (mnemonic, rate) in [
             ("v_add_f32", Rate::Full),
             ("v_exp_f32", Rate::Quarter),

@@ -1,35 +1,35 @@
-//! gfx12's floats of the scalar unit (`s_add_f32`), and its transcendentals of scalars (`v_s_exp_f32`): the vector
-//! unit's operations on one lane.
+//! gfx12's scalar floating-point instructions (`s_add_f32`) and scalar transcendentals (`v_s_exp_f32`). They
+//! run the vector unit's operations on one lane.
 use super::Source;
-use crate::exec::vector::{self, Behaviour, Format};
+use crate::exec::vector::{self, Description, Format};
 use crate::exec::wave::Wave;
 use crate::isa::{Encoding, Inst, Operand};
 
-/// What becomes of the result.
+/// Destination of the result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Target {
     Register(u8),
-    /// SCC = the condition, complemented if true.
+    /// SCC is set to the condition, inverted if the flag is true.
     Condition(bool),
 }
 
-/// A source, the bits of it that take part, and how they become the value.
+/// A source operand: `(source >> shift & and_mask) ^ xor_mask`.
 #[derive(Clone, Copy)]
 struct Input {
     source: Source,
     shift: u8,
-    keep: u64,
-    flip: u64,
+    and_mask: u64,
+    xor_mask: u64,
 }
 
-/// A prepared instruction.
+/// A prepared scalar floating-point instruction.
 pub(in crate::exec) struct FloatStep {
-    behaviour: &'static Behaviour,
+    description: &'static Description,
     inputs: [Input; 3],
     target: Target,
 }
 
-/// The vector unit's name of the operation.
+/// Returns the name of the corresponding vector instruction.
 fn vector_name(name: &str) -> Option<String> {
     let operation = match name {
         "s_cvt_hi_f32_f16" => "cvt_f32_f16",
@@ -40,13 +40,13 @@ fn vector_name(name: &str) -> Option<String> {
     (is_float || converts).then(|| format!("v_{operation}"))
 }
 
-/// `None` if the instruction is no float of the scalar unit, or has a form that is unknown here.
+/// Prepares an instruction. Returns `None` if it is unsupported or not a scalar float instruction.
 pub(in crate::exec) fn prepare(inst: &Inst) -> Option<FloatStep> {
     let is_scalar = matches!(inst.encoding, Encoding::Sop1 | Encoding::Sop2 | Encoding::Sopc);
     if !is_scalar && !inst.name.starts_with("v_s_") || inst.mods.clamp || inst.mods.omod != 0 {
         return None;
     }
-    let (behaviour, rewrite) = vector::single_lane(&vector_name(inst.name)?)?;
+    let (description, rewrite) = vector::single_lane(&vector_name(inst.name)?)?;
     let mut operands = inst.src;
     if rewrite.accumulate {
         operands[2] = inst.dst;
@@ -55,41 +55,40 @@ pub(in crate::exec) fn prepare(inst: &Inst) -> Option<FloatStep> {
         operands.swap(0, 1);
     }
     let high = inst.name == "s_cvt_hi_f32_f16";
-    let mut inputs = [Input { source: Source::Constant(0), shift: 0, keep: 0, flip: 0 }; 3];
-    for (at, format) in behaviour.sources.iter().enumerate() {
+    let mut inputs = [Input { source: Source::Constant(0), shift: 0, and_mask: 0, xor_mask: 0 }; 3];
+    for (at, format) in description.sources.iter().enumerate() {
         inputs[at] = input(operands[at], *format, high)?;
         let sign = if *format == Format::Half { 1 << 15 } else { 1 << 31 };
-        // Only the transcendentals have modifiers, of their one source.
-        inputs[at].keep &= if inst.mods.abs >> at & 1 != 0 { !sign } else { u64::MAX };
-        inputs[at].flip = if inst.mods.neg >> at & 1 != 0 { sign } else { 0 };
+        // Only the transcendentals have modifiers, and they have one source.
+        inputs[at].and_mask &= if inst.mods.abs >> at & 1 != 0 { !sign } else { u64::MAX };
+        inputs[at].xor_mask = if inst.mods.neg >> at & 1 != 0 { sign } else { 0 };
     }
-    let target = match (behaviour.result, inst.dst) {
+    let target = match (description.result, inst.dst) {
         (Format::Mask, _) => Target::Condition(rewrite.invert),
         (_, Operand::Scalar(n)) => Target::Register(n),
         _ => return None,
     };
-    Some(FloatStep { behaviour, inputs, target })
+    Some(FloatStep { description, inputs, target })
 }
 
-/// A half is the low part of a register, or the high one.
+/// Returns an input. A half is in the low part of a register, or in the high part if `high` is set.
 fn input(operand: Operand, format: Format, high: bool) -> Option<Input> {
     let half = format == Format::Half;
     let source = match operand {
         Operand::Float(value) if half && !high => Source::Constant(value.bits_16().into()),
         other => Source::new(other, false, false)?,
     };
-    let keep = if half { 0xffff } else { 0xffff_ffff };
-    Some(Input { source, shift: if high { 16 } else { 0 }, keep, flip: 0 })
+    let and_mask = if half { 0xffff } else { 0xffff_ffff };
+    Some(Input { source, shift: if high { 16 } else { 0 }, and_mask, xor_mask: 0 })
 }
 
 impl FloatStep {
-    /// Executes the instruction.
     pub(in crate::exec) fn run<const W: usize>(&self, wave: &mut Wave<W>) {
         let mut lane = [0; 4];
         for (bits, input) in lane.iter_mut().zip(&self.inputs) {
-            *bits = u64::from(input.source.read32(wave)) >> input.shift & input.keep ^ input.flip;
+            *bits = u64::from(input.source.read32(wave)) >> input.shift & input.and_mask ^ input.xor_mask;
         }
-        let result = vector::one(self.behaviour, lane, wave.mode);
+        let result = vector::compute_lane(self.description, lane, wave.mode);
         match self.target {
             Target::Register(n) => wave.set_sgpr(n, result as u32),
             Target::Condition(invert) => wave.scc = (result != 0) != invert,

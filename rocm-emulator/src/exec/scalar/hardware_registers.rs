@@ -1,15 +1,15 @@
-//! The hardware registers that s_getreg and s_setreg reach.
+//! Hardware registers that s_getreg and s_setreg access.
 use crate::exec::wave::{Mode, Wave};
 use crate::exec::{PRIVATE_APERTURE, SHARED_APERTURE};
 use crate::isa::Operand;
 
-/// The registers that exist here.
+/// Supported hardware registers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Mode,
-    /// The apertures' high halves, 16 bits each.
+    /// Upper 16 bits of the shared and private apertures (SH_MEM_BASES).
     MemoryBases,
-    /// Reads as 0: nothing of it is modelled, and compilers only read it in traps and for diagnostics.
+    /// Reads as 0. These registers are not modelled; compilers read them only in traps and for diagnostics.
     Zero,
 }
 
@@ -22,11 +22,11 @@ pub(in crate::exec) struct HardwareRegister {
 }
 
 impl HardwareRegister {
-    /// `None` for registers that are not there.
+    /// Creates a field from an operand. Returns `None` for unsupported registers.
     pub(super) fn new(operand: Operand) -> Option<Self> {
         let Operand::HwReg { id, offset, size } = operand else { return None };
-        // Numbers of gfx10 and gfx11: MODE, STATUS, TRAPSTS, GPR_ALLOC, LDS_ALLOC, SH_MEM_BASES, FLAT_SCR (which gfx10's
-        // kernels set to where private memory begins: it is 0 here), HW_ID1, HW_ID2.
+        // Numbers on gfx10 and gfx11: MODE (1), SH_MEM_BASES (15), and as zero STATUS, TRAPSTS, GPR_ALLOC,
+        // LDS_ALLOC, FLAT_SCR (the base of private memory, which is 0 here), HW_ID1 and HW_ID2.
         let kind = match id {
             1 => Kind::Mode,
             15 => Kind::MemoryBases,

@@ -1,7 +1,7 @@
-//! The scalar unit: SOP1, SOP2, SOPC, SOPK and the arithmetic part of SOPP.
+//! Scalar unit: SOP1, SOP2, SOPC, SOPK and the arithmetic part of SOPP.
 //!
-//! [`prepare`] resolves mnemonic and operands once; [`ScalarStep::run`] reads two sources, calls the operation
-//! and writes the destination.
+//! [`prepare`] resolves mnemonic and operands once. [`ScalarStep::run`] reads two sources, calls the
+//! operation and writes the destination.
 mod float;
 mod hardware_registers;
 mod operations;
@@ -13,7 +13,7 @@ pub(super) use float::{FloatStep, prepare as prepare_float};
 pub(super) use hardware_registers::HardwareRegister;
 use operations::Operation;
 
-/// Where a scalar value comes from.
+/// Source operand of a scalar instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Source {
     Register(u8),
@@ -24,10 +24,10 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Resolves an operand of an operation on `wide` (64-bit) values; `signed` ones extend a literal's sign.
+    /// Resolves an operand. `wide` operations have 64-bit values; `signed` ones sign-extend literals.
     pub(super) fn new(operand: Operand, wide: bool, signed: bool) -> Option<Self> {
         Some(match operand {
-            // The second register of a pair would be M0.
+            // NULL reads as zero. As a pair it would include M0, the next register.
             Operand::Scalar(sreg::NULL) => Self::Constant(0),
             Operand::Scalar(n) => Self::Register(n),
             Operand::Int(value) => Self::Constant(i64::from(value) as u64),
@@ -83,7 +83,7 @@ pub(super) struct ScalarStep {
     sources: [Source; 2],
 }
 
-/// Resolves a scalar ALU instruction; `None` if it is unknown here.
+/// Prepares a scalar ALU instruction. Returns `None` if it is unsupported.
 /// `next_address` is the absolute address of the instruction after it (s_getpc).
 pub(super) fn prepare(inst: &Inst, next_address: u64) -> Option<ScalarStep> {
     let dst = match inst.dst {
@@ -97,7 +97,7 @@ pub(super) fn prepare(inst: &Inst, next_address: u64) -> Option<ScalarStep> {
         "s_getpc_b64" => return step(Operation::Plain64(|a, _| a), [Source::Constant(next_address), none]),
         "s_round_mode" => return step(Operation::RoundMode, [constant, none]),
         "s_denorm_mode" => return step(Operation::DenormMode, [constant, none]),
-        // A message that returns: nothing of the host's is shown to a kernel.
+        // Messages that request a value return 0, because no host state is visible to a kernel.
         "s_sendmsg_rtn_b32" => return step(Operation::Plain32(|a, _| a), [none, none]),
         "s_sendmsg_rtn_b64" => return step(Operation::Plain64(|a, _| a), [none, none]),
         "s_set_gpr_idx_on" => {
@@ -127,7 +127,7 @@ pub(super) fn prepare(inst: &Inst, next_address: u64) -> Option<ScalarStep> {
     let source = |operand| Source::new(operand, wide, signed);
     let old = Source::Register(dst);
     let sources = match inst.encoding {
-        // Compares read the register that the encoding calls its destination.
+        // Compares read the register that is encoded as destination.
         Encoding::Sopk if inst.name.starts_with("s_cmpk") => [source(inst.src[0])?, constant],
         Encoding::Sopk => [constant, old],
         Encoding::Sop1 => [source(inst.src[0])?, old],
@@ -137,13 +137,12 @@ pub(super) fn prepare(inst: &Inst, next_address: u64) -> Option<ScalarStep> {
     step(operation, sources)
 }
 
-/// 64-bit operations whose second source is 32 bits wide, which matters to float constants.
+/// Returns true for 64-bit operations with a 32-bit second source, which affects float constants.
 fn has_count(name: &str) -> bool {
     ["s_lshl_", "s_lshr_", "s_ashr_", "s_bfe_", "s_bitcmp"].iter().any(|stem| name.starts_with(stem))
 }
 
 impl ScalarStep {
-    /// Executes the instruction.
     #[inline]
     pub(super) fn run<const W: usize>(&self, wave: &mut Wave<W>) {
         let [first, second] = self.sources;
@@ -163,7 +162,7 @@ impl ScalarStep {
                 wave.scc = scc;
                 wave.set_sgpr(dst, value);
             }
-            Operation::Choose32(op) => {
+            Operation::Select32(op) => {
                 let value = op(first.read32(wave), second.read32(wave), wave.scc);
                 wave.set_sgpr(dst, value);
             }
@@ -176,7 +175,7 @@ impl ScalarStep {
                 wave.scc = value != 0;
                 wave.set_sgpr64(dst, value);
             }
-            Operation::Choose64(op) => {
+            Operation::Select64(op) => {
                 let value = op(first.read64(wave), second.read64(wave), wave.scc);
                 wave.set_sgpr64(dst, value);
             }

@@ -1,49 +1,49 @@
-//! What the scalar operations compute, by mnemonic.
+//! Scalar operations by mnemonic.
 use super::HardwareRegister;
 
-/// An operation by what it reads and writes. SCC is written only where the variant says so.
+/// Operation with its operand widths. SCC is written only by the variants that say so.
 #[derive(Clone, Copy)]
 pub(super) enum Operation {
     Plain32(fn(u32, u32) -> u32),
-    /// SCC = the result is not zero.
+    /// Sets SCC if the result is not zero.
     NonZero32(fn(u32, u32) -> u32),
-    /// SCC goes in and comes out.
+    /// Reads and writes SCC.
     Carry32(fn(u32, u32, bool) -> (u32, bool)),
-    /// SCC goes in.
-    Choose32(fn(u32, u32, bool) -> u32),
+    /// Reads SCC.
+    Select32(fn(u32, u32, bool) -> u32),
     Plain64(fn(u64, u64) -> u64),
     NonZero64(fn(u64, u64) -> u64),
-    Choose64(fn(u64, u64, bool) -> u64),
-    /// 64 bits in, 32 out.
+    Select64(fn(u64, u64, bool) -> u64),
+    /// 64-bit source, 32-bit result.
     Count64(fn(u64) -> u32),
     CountNonZero64(fn(u64) -> u32),
-    /// The result is SCC.
+    /// Writes the result to SCC.
     Compare32(fn(u32, u32) -> bool),
     Compare64(fn(u64, u64) -> bool),
-    /// Of the source and EXEC; the destination gets the old EXEC.
+    /// Computes EXEC from the source and EXEC, and stores the old EXEC in the destination.
     SaveExec32(fn(u64, u64) -> u64),
     SaveExec64(fn(u64, u64) -> u64),
-    /// Of the source and EXEC; the destination gets the new EXEC.
+    /// Computes EXEC from the source and EXEC, and stores the new EXEC in the destination.
     WriteExec32(fn(u64, u64) -> u64),
     WriteExec64(fn(u64, u64) -> u64),
     RoundMode,
     DenormMode,
     GetRegister(HardwareRegister),
     SetRegister(HardwareRegister),
-    /// gfx9's register index in M0, and which operands have it.
+    /// Sets gfx9's register index in M0 and, if `mode` is true, which operands are indexed.
     SetIndex {
         mode: bool,
     },
 }
 
 impl Operation {
-    /// Whether sources are 64 bits wide.
+    /// Returns true if the sources are 64 bits wide.
     pub(super) fn is_wide(self) -> bool {
         matches!(
             self,
             Self::Plain64(_)
                 | Self::NonZero64(_)
-                | Self::Choose64(_)
+                | Self::Select64(_)
                 | Self::Count64(_)
                 | Self::CountNonZero64(_)
                 | Self::Compare64(_)
@@ -53,7 +53,7 @@ impl Operation {
     }
 }
 
-/// Both signs alike and the result's different: a signed overflow of `a + b`.
+/// Adds and returns whether the sum overflowed as a signed number.
 fn signed_add(a: u32, b: u32) -> (u32, bool) {
     let (sum, overflow) = (a as i32).overflowing_add(b as i32);
     (sum as u32, overflow)
@@ -69,8 +69,8 @@ fn shift_add(a: u32, b: u32, shift: u32) -> (u32, bool) {
     (sum as u32, sum >> 32 != 0)
 }
 
-/// Offset and width of a bit field, packed in one register: offset in the low bits, width from bit 16 on.
-fn field_place(packed: u64, offset_bits: u64) -> (u64, u32) {
+/// Returns offset (low bits) and width (from bit 16 on) of a bit field, which are packed in one register.
+fn field_range(packed: u64, offset_bits: u64) -> (u64, u32) {
     (packed & offset_bits, (packed >> 16 & 127).min(64) as u32)
 }
 
@@ -78,51 +78,51 @@ fn bit_field(value: u64, (offset, width): (u64, u32)) -> u64 {
     (value >> offset) & if width == 64 { u64::MAX } else { (1 << width) - 1 }
 }
 
-/// The field with its own top bit as sign.
+/// Extracts a field and extends its sign.
 fn signed_bit_field(value: i64, (offset, width): (u64, u32)) -> u64 {
     if width == 0 { 0 } else { ((value >> offset) << (64 - width) >> (64 - width)) as u64 }
 }
 
-/// A count from the ISA's point of view: -1 where there is nothing to find.
+/// Returns the count, or -1 (as the ISA does) if it reaches the limit because no bit was found.
 fn or_minus_one(count: u32, limit: u32) -> u32 {
     if count >= limit { u32::MAX } else { count }
 }
 
-/// Leading bits equal to the sign bit, -1 if all are.
-fn sign_run(value: i64, bits: u32) -> u32 {
+/// Counts the leading bits that equal the sign bit; -1 if all do.
+fn count_leading_sign_bits(value: i64, bits: u32) -> u32 {
     let flipped = if value < 0 { !value } else { value } as u64;
     or_minus_one((flipped << (64 - bits)).leading_zeros(), bits)
 }
 
-/// Every bit of `value` twice.
-fn replicate(value: u32) -> u64 {
+/// Duplicates every bit of `value`.
+fn duplicate_bits(value: u32) -> u64 {
     (0..32).filter(|bit| value >> bit & 1 != 0).map(|bit| 3u64 << (2 * bit)).sum()
 }
 
-/// One bit per group of four that has a bit set.
+/// Returns one bit per group of four bits, set if any of the four is set.
 fn quad_mask(value: u64) -> u64 {
     (0..16).filter(|quad| value >> (4 * quad) & 15 != 0).map(|quad| 1u64 << quad).sum()
 }
 
-/// All four bits of each group that has a bit set.
+/// Sets all four bits of each group that has a bit set.
 fn whole_quads(value: u64) -> u64 {
     (0..16).filter(|quad| value >> (4 * quad) & 15 != 0).map(|quad| 15u64 << (4 * quad)).sum()
 }
 
-/// The operation of a mnemonic. The second argument of one-source operations is the destination's old value.
+/// Finds the operation of a mnemonic. One-source operations receive the old destination as second argument.
 pub(super) fn find(name: &str) -> Option<Operation> {
     use Operation::*;
     Some(match name {
         // Moves.
         "s_mov_b32" | "s_movk_i32" => Plain32(|a, _| a),
         "s_mov_b64" => Plain64(|a, _| a),
-        "s_cmov_b32" | "s_cmovk_i32" | "s_cselect_b32" => Choose32(|a, b, scc| if scc { a } else { b }),
-        "s_cmov_b64" | "s_cselect_b64" => Choose64(|a, b, scc| if scc { a } else { b }),
+        "s_cmov_b32" | "s_cmovk_i32" | "s_cselect_b32" => Select32(|a, b, scc| if scc { a } else { b }),
+        "s_cmov_b64" | "s_cselect_b64" => Select64(|a, b, scc| if scc { a } else { b }),
         // One source, 32 bits.
         "s_brev_b32" => Plain32(|a, _| a.reverse_bits()),
         "s_ctz_i32_b32" => Plain32(|a, _| or_minus_one(a.trailing_zeros(), 32)),
         "s_clz_i32_u32" => Plain32(|a, _| or_minus_one(a.leading_zeros(), 32)),
-        "s_cls_i32" => Plain32(|a, _| sign_run(i64::from(a as i32), 32)),
+        "s_cls_i32" => Plain32(|a, _| count_leading_sign_bits(i64::from(a as i32), 32)),
         "s_sext_i32_i8" => Plain32(|a, _| a as i8 as u32),
         "s_sext_i32_i16" => Plain32(|a, _| a as i16 as u32),
         "s_bitset0_b32" => Plain32(|a, old| old & !(1 << (a & 31))),
@@ -137,10 +137,10 @@ pub(super) fn find(name: &str) -> Option<Operation> {
         "s_brev_b64" => Plain64(|a, _| a.reverse_bits()),
         "s_ctz_i32_b64" => Count64(|a| or_minus_one(a.trailing_zeros(), 64)),
         "s_clz_i32_u64" => Count64(|a| or_minus_one(a.leading_zeros(), 64)),
-        "s_cls_i32_i64" => Count64(|a| sign_run(a as i64, 64)),
+        "s_cls_i32_i64" => Count64(|a| count_leading_sign_bits(a as i64, 64)),
         "s_bitset0_b64" => Plain64(|a, old| old & !(1 << (a & 63))),
         "s_bitset1_b64" => Plain64(|a, old| old | 1 << (a & 63)),
-        "s_bitreplicate_b64_b32" => Plain64(|a, _| replicate(a as u32)),
+        "s_bitreplicate_b64_b32" => Plain64(|a, _| duplicate_bits(a as u32)),
         "s_bcnt0_i32_b64" => CountNonZero64(|a| a.count_zeros()),
         "s_bcnt1_i32_b64" => CountNonZero64(|a| a.count_ones()),
         "s_quadmask_b64" => NonZero64(|a, _| quad_mask(a)),
@@ -181,12 +181,12 @@ pub(super) fn find(name: &str) -> Option<Operation> {
         "s_lshl_b64" => NonZero64(|a, b| a << (b & 63)),
         "s_lshr_b64" => NonZero64(|a, b| a >> (b & 63)),
         "s_ashr_i64" => NonZero64(|a, b| (a as i64 >> (b & 63)) as u64),
-        "s_bfe_u32" => NonZero32(|a, b| bit_field(a.into(), field_place(b.into(), 31)) as u32),
+        "s_bfe_u32" => NonZero32(|a, b| bit_field(a.into(), field_range(b.into(), 31)) as u32),
         "s_bfe_i32" => {
-            NonZero32(|a, b| signed_bit_field((a as i32).into(), field_place(b.into(), 31)) as u32)
+            NonZero32(|a, b| signed_bit_field((a as i32).into(), field_range(b.into(), 31)) as u32)
         }
-        "s_bfe_u64" => NonZero64(|a, b| bit_field(a, field_place(b, 63))),
-        "s_bfe_i64" => NonZero64(|a, b| signed_bit_field(a as i64, field_place(b, 63))),
+        "s_bfe_u64" => NonZero64(|a, b| bit_field(a, field_range(b, 63))),
+        "s_bfe_i64" => NonZero64(|a, b| signed_bit_field(a as i64, field_range(b, 63))),
         "s_bfm_b32" => Plain32(|a, b| ((1 << (a & 31)) - 1) << (b & 31)),
         "s_bfm_b64" => Plain64(|a, b| ((1 << (a & 63)) - 1) << (b & 63)),
         "s_pack_ll_b32_b16" => Plain32(|a, b| b << 16 | a & 0xffff),
@@ -210,12 +210,12 @@ pub(super) fn find(name: &str) -> Option<Operation> {
         "s_xnor_b64" => NonZero64(|a, b| !(a ^ b)),
         "s_and_not1_b64" => NonZero64(|a, b| a & !b),
         "s_or_not1_b64" => NonZero64(|a, b| a | !b),
-        // EXEC.
+        // Operations on EXEC, and compares.
         _ => return find_exec(name).or_else(|| find_compare(name)),
     })
 }
 
-/// Operations on the source and EXEC: `not0` negates the source, `not1` EXEC.
+/// Finds an operation on the source and EXEC: `not0` complements the source, `not1` EXEC.
 fn find_exec(name: &str) -> Option<Operation> {
     let (stem, wide) = match name.strip_suffix("_b32") {
         Some(stem) => (stem, false),
@@ -242,7 +242,7 @@ fn find_exec(name: &str) -> Option<Operation> {
     })
 }
 
-/// Compares; the forms with an immediate (`s_cmpk`) are the same.
+/// Finds a compare. The forms with an immediate (`s_cmpk`) are equivalent.
 fn find_compare(name: &str) -> Option<Operation> {
     use Operation::{Compare32, Compare64};
     let test = name.strip_prefix("s_cmp_").or_else(|| name.strip_prefix("s_cmpk_")).unwrap_or(name);

@@ -1,4 +1,4 @@
-//! Scalar instructions against plain arithmetic.
+//! Tests of scalar instructions against plain arithmetic.
 use super::*;
 use crate::exec::wave::{Lanes, Mode};
 use crate::isa::InlineFloat;
@@ -45,7 +45,7 @@ fn unary(name: &'static str, a: u64, old: u64) -> (u64, bool) {
 }
 
 #[test]
-fn sums_carry() {
+fn additions_carry() {
     assert_eq!(binary("s_add_u32", 0xffff_ffff, 2, false), (1, true));
     assert_eq!(binary("s_add_u32", 5, 2, true), (7, false));
     assert_eq!(binary("s_addc_u32", 0xffff_ffff, 0, true), (0, true));
@@ -76,7 +76,7 @@ fn shifts_and_fields() {
     assert_eq!(binary("s_ashr_i32", 0x8000_0000, 31, false), (0xffff_ffff, true));
     assert_eq!(binary("s_lshl_b64", 1, 40, false), (1 << 40, true));
     assert_eq!(binary("s_ashr_i64", 1 << 63, 63, false).0, u64::MAX);
-    // Offset 4, width 8.
+    // The field has offset 4 and width 8.
     assert_eq!(binary("s_bfe_u32", 0xabcd, 8 << 16 | 4, false), (0xbc, true));
     assert_eq!(binary("s_bfe_i32", 0xabcd, 8 << 16 | 4, false).0, 0xffff_ffbc);
     assert_eq!(binary("s_bfe_i32", 0xabcd, 0, true), (0, false));
@@ -112,7 +112,7 @@ fn counts_of_bits() {
 }
 
 #[test]
-fn compares_and_choices() {
+fn compares_and_selects() {
     assert!(binary("s_cmp_lt_i32", 0xffff_ffff, 0, false).1);
     assert!(!binary("s_cmp_lt_u32", 0xffff_ffff, 0, true).1);
     assert!(binary("s_cmp_lg_u64", 1 << 32, 0, false).1);
@@ -142,7 +142,7 @@ fn immediates_of_sopk() {
     assert_eq!(run("s_movk_i32", S, &[], -1), (u32::MAX, false));
 }
 
-/// Stem and EXEC afterwards, for source 0b0011 and EXEC 0b0101: four bits of them.
+/// Stem of a mnemonic, and EXEC after it for source 0b0011 and EXEC 0b0101.
 const SAVING_EXEC: [(&str, u64); 10] = [
     ("s_and_saveexec", 0b0001),
     ("s_or_saveexec", 0b0111),
@@ -159,7 +159,7 @@ const SAVING_EXEC: [(&str, u64); 10] = [
 #[test]
 fn exec_is_saved_and_changed() {
     for (stem, expected) in SAVING_EXEC {
-        // The 64-bit forms are tried on bits of the upper half.
+        // The 64-bit forms are tested on bits of the upper half.
         for (bits, at) in [(32, 0), (64, 40)] {
             let name: &'static str = format!("{stem}_b{bits}").leak();
             let mut wave: Wave<64> = wave_of();
@@ -177,7 +177,7 @@ fn exec_is_saved_and_changed() {
     let step = prepare(&inst("s_and_not1_wrexec_b32", Encoding::Sop1, S, &[Operand::Scalar(20)]), 0);
     step.expect("known").run(&mut wave);
     assert_eq!((wave.sgpr[126], wave.sgpr[10], wave.scc), (0, 0, false));
-    // Zero in wave32 means the low half, in wave64 both.
+    // EXECZ and VCCZ test the low half in wave32 and both halves in wave64.
     let (mut narrow, mut wide) = (self::wave(), wave_of::<64>());
     (narrow.sgpr[127], wide.sgpr[127]) = (1, 1);
     (narrow.sgpr[107], wide.sgpr[107]) = (1, 1);
@@ -204,7 +204,7 @@ fn literals_and_special_sources() {
 fn the_mode_register_has_fields() {
     let mut wave = wave();
     let field = |offset, size| Operand::HwReg { id: 1, offset, size };
-    // Denormals of f32 off.
+    // Flush f32 denormals.
     let set = inst("s_setreg_imm32_b32", Encoding::Sopk, field(4, 2), &[Operand::Literal(0)]);
     prepare(&set, 0).expect("known").run(&mut wave);
     assert_eq!((wave.mode.denorm_32, wave.mode.denorm_16_64), (0, 3));
@@ -223,7 +223,7 @@ fn the_mode_register_has_fields() {
 }
 
 #[test]
-fn flat_scratch_stays_where_private_memory_begins() {
+fn flat_scratch_reads_as_zero() {
     let mut wave = wave();
     for id in [20, 21] {
         let half = Operand::HwReg { id, offset: 0, size: 32 };
@@ -237,13 +237,13 @@ fn flat_scratch_stays_where_private_memory_begins() {
 }
 
 #[test]
-fn null_swallows_and_unknown_names_are_refused() {
+fn null_discards_writes_and_unknown_names_are_rejected() {
     let mut wave = wave();
     let null = Operand::Scalar(sreg::NULL);
     prepare(&inst("s_mov_b64", Encoding::Sop1, null, &[Operand::Int(5)]), 0).expect("known").run(&mut wave);
     assert_eq!(wave.sgpr[124], 0);
     assert_eq!(wave.sgpr[125], 0);
-    // The register after NULL is M0, which is no part of a pair.
+    // The register after NULL is M0, which a pair must not read.
     wave.sgpr[125] = 7;
     prepare(&inst("s_mov_b64", Encoding::Sop1, S, &[null]), 0).expect("known").run(&mut wave);
     assert_eq!(wave.sgpr64(10), 0);
@@ -253,7 +253,7 @@ fn null_swallows_and_unknown_names_are_refused() {
     assert_eq!(wave.sgpr64(10), 0x1_2345_6788);
 }
 
-/// Runs a float of the scalar unit on s20, s30 and the old s10; returns s10 and SCC.
+/// Runs a scalar float instruction on s20, s30 and the old s10; returns s10 and SCC.
 fn float(name: &'static str, encoding: Encoding, [a, b, old]: [u32; 3]) -> (u32, bool) {
     let mut wave = wave();
     (wave.sgpr[20], wave.sgpr[30], wave.sgpr[10]) = (a, b, old);
@@ -289,7 +289,7 @@ fn scalar_floats_are_ieee() {
 }
 
 #[test]
-fn scalar_minima_know_nan_and_the_sign_of_zero() {
+fn scalar_minima_handle_nan_and_the_sign_of_zero() {
     let below = |a: f32, b: f32| a < b || a == b && a.is_sign_negative() && !b.is_sign_negative();
     for a in FLOATS {
         for b in FLOATS {
@@ -308,7 +308,7 @@ fn scalar_minima_know_nan_and_the_sign_of_zero() {
 #[test]
 fn scalar_floats_compare() {
     use std::cmp::Ordering::{Equal, Greater, Less};
-    // The orders of the operands for which the condition holds; none if one is no number.
+    // Orders of the operands for which the condition holds; `None` stands for unordered (NaN).
     let cases = [
         ("s_cmp_lt_f32", vec![Some(Less)]),
         ("s_cmp_ge_f32", vec![Some(Greater), Some(Equal)]),
@@ -357,7 +357,7 @@ fn inline_floats_have_the_width_of_the_operation() {
 }
 
 #[test]
-fn transcendentals_of_scalars_take_signs() {
+fn scalar_transcendentals_apply_sign_modifiers() {
     let mut reciprocal = inst("v_s_rcp_f32", Encoding::Vop3, S, &[Operand::Scalar(20)]);
     (reciprocal.mods.abs, reciprocal.mods.neg) = (1, 1);
     let mut wave = wave();
@@ -369,7 +369,7 @@ fn transcendentals_of_scalars_take_signs() {
 }
 
 #[test]
-fn whole_sums_and_products_of_64_bits() {
+fn sums_and_products_of_64_bits() {
     let (a, b) = (0xfedc_ba98_7654_3210, 0x0123_4567_89ab_cdef_u64);
     for (name, expected) in [
         ("s_add_nc_u64", b.wrapping_add(a)),

@@ -1,17 +1,17 @@
-//! How much of what ships is decoded, executed and tested.
+//! Coverage of the shipped kernels' instructions: how many mnemonics are decoded, executed and tested.
 use super::formula;
 use super::state::State;
 use crate::exec::program::{Program, Step};
 use crate::isa::{self, Family};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// Different outcomes that make a mnemonic tested: both of a compare. One does where an instruction only moves control
-/// or does nothing.
+/// Number of distinct outcomes required of a tested mnemonic, such as both results of a compare. Control flow
+/// and no-ops require one.
 const OUTCOMES: usize = 2;
-/// Percentage of the shipped mnemonics that must be tested; decoded and executed they must be all.
-const LEAST_TESTED: usize = 95;
+/// Minimum percentage of the shipped mnemonics that are tested. All must be decoded and executed.
+const MIN_TESTED_PERCENT: usize = 95;
 
-/// The mnemonics of an instruction's text, without the suffixes of their encodings.
+/// Returns the mnemonics of an instruction's text, without encoding suffixes.
 pub fn base_names(text: &str) -> impl Iterator<Item = &str> {
     const SUFFIXES: [&str; 6] = ["_e64_dpp", "_dpp", "_sdwa", "_e64", "_e32", "_dpp8"];
     text.split(" :: ").map(|half| {
@@ -20,12 +20,12 @@ pub fn base_names(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What really ran and came out right: the different outcomes of each mnemonic.
+/// Distinct outcomes of each mnemonic among the test cases that passed.
 #[derive(Default)]
 pub struct Registry(BTreeMap<String, HashSet<u64>>);
 
 impl Registry {
-    /// Notes one case of an instruction.
+    /// Adds one passed case of an instruction.
     pub fn add(&mut self, text: &str, before: &State, after: &State) {
         let outcome = fingerprint(before, after);
         for name in base_names(text) {
@@ -42,7 +42,7 @@ impl Registry {
     }
 }
 
-/// A number for what a case changed.
+/// Returns a hash of the state changes of a case.
 fn fingerprint(before: &State, after: &State) -> u64 {
     let mut sum = u64::from(after.scc) ^ (after.pc as u64) << 1 ^ u64::from(after.mode.bits()) << 40;
     let mut add = |at: usize, value: u64| {
@@ -67,7 +67,7 @@ fn fingerprint(before: &State, after: &State) -> u64 {
     sum
 }
 
-/// The mnemonics of a target's shipped code by how far they come.
+/// Mnemonics of a target's shipped code, and those that are not covered.
 pub struct Coverage {
     shipped: BTreeSet<String>,
     not_decoded: BTreeSet<String>,
@@ -76,8 +76,8 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// `forms`: code and text of an instruction of every form that ships. A mnemonic is decoded and executed if all
-    /// its forms are.
+    /// Computes the coverage of `forms`, which has the code and text of every shipped instruction form. A
+    /// mnemonic counts as decoded or executed if all its forms are.
     pub fn new<'a>(
         family: Family,
         forms: impl Iterator<Item = (Vec<u8>, &'a str)>,
@@ -104,15 +104,15 @@ impl Coverage {
         coverage
     }
 
-    /// Whether it is enough.
+    /// Returns true if the coverage is sufficient.
     pub fn suffices(&self) -> bool {
         let tested = self.shipped.len() - self.not_tested.len();
         self.not_decoded.is_empty()
             && self.not_executed.is_empty()
-            && 100 * tested >= LEAST_TESTED * self.shipped.len()
+            && 100 * tested >= MIN_TESTED_PERCENT * self.shipped.len()
     }
 
-    /// One line for `cargo xtask isa-coverage`: the target, four counts, and what is missing of each.
+    /// Returns the line that `cargo xtask isa-coverage` parses: target, counts, and uncovered mnemonics.
     pub fn summary(&self, target: &str) -> String {
         let total = self.shipped.len();
         let mut line = format!("isa-coverage {target} shipped={total}");
@@ -131,9 +131,9 @@ fn is_decoded(family: Family, code: &[u8], text: &str) -> bool {
         .is_ok_and(|inst| usize::from(inst.size) == code.len() && isa::format(family, &inst) == text)
 }
 
-/// Whether the executor has a step for it, in waves of every size that the family has.
+/// Returns true if the executor supports the code in waves of every size that the family has.
 fn is_executed(family: Family, code: &[u8]) -> bool {
-    // What falls through finds nothing to decode, in a step of its own.
+    // The bytes after the code do not decode and become a separate step.
     let program = Program::load(family, [code, &[0xff; 16]].concat(), 0x1000);
     let (function, step) = program.function_at::<64>(0);
     let wide = !matches!(function.steps.get(step), Some(Step::Unknown) | None);

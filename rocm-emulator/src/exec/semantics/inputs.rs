@@ -1,9 +1,9 @@
-//! States to start from: edge values in what an instruction reads, noise everywhere else.
+//! Initial states: edge values in the operands of an instruction, and random values everywhere else.
 use super::formula::{Access, Formula, access, distances};
 use super::kind::Kind;
 use super::number::{F32, F64};
 use super::operands::agpr_as_vgpr;
-use super::state::{GLOBAL_BYTES, LDS_BYTES, PRIVATE_BYTES, State, USUAL_MODE};
+use super::state::{DEFAULT_MODE, GLOBAL_BYTES, LDS_BYTES, PRIVATE_BYTES, State};
 use super::values::{Random, float, integer, value};
 use crate::exec::vector::half;
 use crate::exec::wave::{Mode, VGPRS, VGPRS_AND_AGPRS};
@@ -11,7 +11,7 @@ use crate::exec::{PRIVATE_APERTURE, SHARED_APERTURE};
 use crate::isa::{Encoding, Family, Inst, Operand, sreg};
 use std::sync::LazyLock;
 
-/// Masks of active lanes, one after the other.
+/// Returns the mask of active lanes of a case.
 fn exec(random: &mut Random, case: u64) -> u64 {
     match case % 6 {
         0 | 1 => u64::MAX,
@@ -22,9 +22,9 @@ fn exec(random: &mut Random, case: u64) -> u64 {
     }
 }
 
-/// Operations that the executor rounds to nearest and that keep denormals whatever the mode says: no kernel that
-/// ships changes the mode.
-fn in_usual_mode_only(inst: &Inst) -> bool {
+/// Returns true for operations that the executor always rounds to nearest, keeping denormals. No shipped
+/// kernel changes the mode.
+fn ignores_mode(inst: &Inst) -> bool {
     let names = [
         "_fract_",
         "_ldexp_",
@@ -39,21 +39,21 @@ fn in_usual_mode_only(inst: &Inst) -> bool {
     one(inst) || inst.pair.as_deref().is_some_and(one)
 }
 
-/// Modes of the float unit, mostly HIP's.
+/// Returns the floating-point mode of a case, usually HIP's.
 fn mode(case: u64) -> Mode {
-    let usual = USUAL_MODE;
+    let default = DEFAULT_MODE;
     match case % 12 {
-        3 => Mode { round_32: 1, round_16_64: 2, ..usual },
-        5 => Mode { round_32: 2, round_16_64: 3, ..usual },
-        7 => Mode { round_32: 3, round_16_64: 1, ..usual },
-        9 => Mode { denorm_32: 0, denorm_16_64: 0, ..usual },
-        10 => Mode { denorm_32: 1, denorm_16_64: 2, ..usual },
-        11 => Mode { ieee: false, dx10_clamp: false, ..usual },
-        _ => usual,
+        3 => Mode { round_32: 1, round_16_64: 2, ..default },
+        5 => Mode { round_32: 2, round_16_64: 3, ..default },
+        7 => Mode { round_32: 3, round_16_64: 1, ..default },
+        9 => Mode { denorm_32: 0, denorm_16_64: 0, ..default },
+        10 => Mode { denorm_32: 1, denorm_16_64: 2, ..default },
+        11 => Mode { ieee: false, dx10_clamp: false, ..default },
+        _ => default,
     }
 }
 
-/// Noise to start from: the same for every case, since only what an instruction mentions matters.
+/// Returns a state of random values. It is the same for all cases, which only replace the operands.
 pub fn noise(family: Family, lanes: usize) -> State {
     let mut random = Random::new(family as u64 * 1000 + lanes as u64);
     let registers = if family.is_gfx9() { VGPRS_AND_AGPRS } else { VGPRS };
@@ -62,7 +62,7 @@ pub fn noise(family: Family, lanes: usize) -> State {
         lanes,
         sgpr: std::array::from_fn(|n| if n == usize::from(sreg::NULL) { 0 } else { random.bits() as u32 }),
         scc: false,
-        mode: USUAL_MODE,
+        mode: DEFAULT_MODE,
         vgpr: (0..registers).map(|_| std::array::from_fn(|_| random.bits() as u32)).collect(),
         pc: 0,
         address: 0,
@@ -73,7 +73,7 @@ pub fn noise(family: Family, lanes: usize) -> State {
     }
 }
 
-/// A state to run `inst` from. `None` if its operands leave no address that is allowed.
+/// Returns the initial state of a case, or `None` if the operands admit no valid address.
 pub fn state(
     noise: &State,
     formula: &Formula,
@@ -108,22 +108,22 @@ pub fn state(
         signature.sources.iter().any(|(kind, _)| kind.is_flushed()) || signature.result.is_flushed()
     }) {
         state.mode = match inst.mods.omod {
-            _ if in_usual_mode_only(inst) => USUAL_MODE,
-            // Output modifiers act without denormals alone.
+            _ if ignores_mode(inst) => DEFAULT_MODE,
+            // Output modifiers have an effect only if denormals are flushed.
             1.. if !case.is_multiple_of(4) => {
-                Mode { ieee: false, denorm_32: 0, denorm_16_64: 0, ..USUAL_MODE }
+                Mode { ieee: false, denorm_32: 0, denorm_16_64: 0, ..DEFAULT_MODE }
             }
             _ => mode(case),
         };
     }
     if let Some(access) = access(inst.name) {
-        place(&mut state, inst, access, case, &mut random)?;
+        set_memory(&mut state, inst, access, case, &mut random)?;
     }
     Some(state)
 }
 
-/// A and B of whole numbers that their floats hold, and C of whole numbers, such that f32 holds every sum: in whatever order
-/// they are added. Of up to eight registers each; zeros where they share some.
+/// Fills A, B and C with integers whose products and sums are exact in f32 in any order. Each matrix has up
+/// to eight registers; matrices that share registers are zero.
 fn whole_floats(state: &mut State, inst: &Inst, random: &mut Random) {
     let mut number = |limit: i32| (random.bits() % (2 * limit as u64 + 1)) as i32 - limit;
     let firsts = inst.src.map(|operand| match agpr_as_vgpr(operand) {
@@ -151,7 +151,7 @@ fn whole_floats(state: &mut State, inst: &Inst, random: &mut Random) {
     }
 }
 
-/// Every 16 lanes must have the same of A and B, of up to eight registers each.
+/// Repeats A and B, of up to eight registers each, in every group of 16 lanes, as gfx11 requires.
 fn repeat_inputs(state: &mut State, inst: &Inst) {
     for operand in &inst.src[..2] {
         let Operand::Vgpr(first) = *operand else { continue };
@@ -163,7 +163,7 @@ fn repeat_inputs(state: &mut State, inst: &Inst) {
     }
 }
 
-/// A number that tells instructions apart.
+/// Returns a seed that depends on the instruction.
 fn seed(inst: &Inst) -> u64 {
     inst.name
         .bytes()
@@ -193,7 +193,7 @@ fn fill(state: &mut State, formula: &Formula, inst: &Inst, random: &mut Random) 
     {
         state.set_pair(b, state.pair(a));
     }
-    // Now and then two operands are the same, or each other's negative.
+    // Sometimes two operands are equal.
     if random.below(3) == 0
         && let [Operand::Vgpr(a), Operand::Vgpr(b), ..] = inst.src
     {
@@ -229,7 +229,7 @@ fn fill_operand(state: &mut State, operand: Operand, kind: Kind, random: &mut Ra
     }
 }
 
-/// Memory with edge values: a piece of a pool that is made once.
+/// Returns memory with edge values, cut from a pool that is generated once.
 fn contents(bytes: usize, random: &mut Random) -> Vec<u8> {
     static POOL: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let mut random = Random::new(1);
@@ -244,8 +244,8 @@ fn contents(bytes: usize, random: &mut Random) -> Vec<u8> {
     POOL[first..first + bytes].to_vec()
 }
 
-/// Memory with edge values, and the address registers of every active lane inside of it.
-fn place(state: &mut State, inst: &Inst, access: Access, case: u64, random: &mut Random) -> Option<()> {
+/// Fills memory with edge values, and points the address registers of all active lanes into it.
+fn set_memory(state: &mut State, inst: &Inst, access: Access, case: u64, random: &mut Random) -> Option<()> {
     let (bytes, is_atomic) = match access {
         Access::Load { bytes, .. } | Access::Store { bytes, .. } | Access::ScalarLoad { bytes, .. } => {
             (bytes, false)
@@ -254,7 +254,7 @@ fn place(state: &mut State, inst: &Inst, access: Access, case: u64, random: &mut
     };
     if let Access::ScalarLoad { .. } = access {
         state.global = contents(GLOBAL_BYTES, random);
-        return place_scalar(state, inst, bytes, random);
+        return set_scalar_address(state, inst, bytes, random);
     }
     let flat = inst.encoding == Encoding::Flat;
     let space = match inst.encoding {
@@ -273,16 +273,16 @@ fn place(state: &mut State, inst: &Inst, access: Access, case: u64, random: &mut
             LDS_BYTES
         }
         _ => {
-            // Offsets alone reach far; registers are chosen.
+            // Offsets without a register need more memory, because the instruction determines them.
             let by_register = [inst.src[0], inst.src[2]].iter().any(|operand| *operand != Operand::None);
             let bytes = if by_register { PRIVATE_BYTES / 16 } else { PRIVATE_BYTES };
             state.private = (0..state.lanes).map(|_| contents(bytes, random)).collect();
             bytes
         }
     } as u64;
-    // LDS offsets are added to the address and must not lead out of it; others wrap.
-    let reach = if inst.encoding == Encoding::Ds { distances(inst, bytes).into_iter().max()? } else { 0 };
-    let span = size.checked_sub(reach + bytes + 16)?;
+    // LDS offsets are added to the address and must stay within it; others wrap.
+    let farthest = if inst.encoding == Encoding::Ds { distances(inst, bytes).into_iter().max()? } else { 0 };
+    let span = size.checked_sub(farthest + bytes + 16)?;
     let natural = bytes.next_power_of_two();
     let step = if is_atomic || inst.encoding == Encoding::Ds || case % 4 != 3 { natural.min(16) } else { 1 };
     let contiguous = case.is_multiple_of(2);
@@ -290,7 +290,7 @@ fn place(state: &mut State, inst: &Inst, access: Access, case: u64, random: &mut
     let first = random.below(span / 4);
     let lanes: Vec<u64> = (0..state.lanes as u64)
         .map(|lane| if contiguous { (first + lane * bytes) % (span + 1) } else { random.below(span + 1) })
-        // The place is aligned, not what the registers hold.
+        // The resulting address is aligned, not the register value.
         .map(|at| at / step * step + (step - inst_offset % step) % step)
         .collect();
     let offset = if inst.encoding == Encoding::Ds { 0 } else { i64::from(inst.offset0) as u64 };
@@ -306,7 +306,7 @@ fn place(state: &mut State, inst: &Inst, access: Access, case: u64, random: &mut
     };
     if inst.encoding == Encoding::Mubuf {
         let Operand::Scalar(resource) = inst.src[2] else { return None };
-        // ADD_TID_ENABLE: scratch.
+        // Set ADD_TID_ENABLE, which marks a scratch buffer.
         state.set_scalar(resource + 3, state.scalar(resource + 3) | 1 << 23);
     }
     let scalar = match inst.src[if inst.encoding == Encoding::Mubuf { 3 } else { 2 }] {
@@ -315,8 +315,8 @@ fn place(state: &mut State, inst: &Inst, access: Access, case: u64, random: &mut
         _ => None,
     };
     let wide = matches!(inst.encoding, Encoding::Global | Encoding::Flat);
-    // What the vector register adds to the scalar one is unsigned.
-    let ahead = random.choose(&[0, 1000, 0x8000_0000, 0xffff_0000]);
+    // The vector register's offset to the scalar one is unsigned.
+    let lane_offset = random.choose(&[0, 1000, 0x8000_0000, 0xffff_0000]);
     match (address, scalar) {
         (Some(v), None) if wide => {
             for lane in state.active() {
@@ -326,13 +326,13 @@ fn place(state: &mut State, inst: &Inst, access: Access, case: u64, random: &mut
             }
         }
         (Some(v), Some(s)) if wide => {
-            state.set_pair(s, base.wrapping_sub(offset).wrapping_sub(ahead));
+            state.set_pair(s, base.wrapping_sub(offset).wrapping_sub(lane_offset));
             for lane in state.active() {
-                state.set_vector(v, lane, (lanes[lane] + ahead) as u32);
+                state.set_vector(v, lane, (lanes[lane] + lane_offset) as u32);
             }
         }
         (None, Some(s)) if wide => state.set_pair(s, base.wrapping_add(lanes[0]).wrapping_sub(offset)),
-        // The scalar offset of a buffer is left at zero.
+        // The scalar offset of a buffer stays zero.
         (v, Some(s)) if inst.encoding == Encoding::Mubuf => {
             state.set_scalar(s, 0);
             for lane in state.active() {
@@ -343,29 +343,29 @@ fn place(state: &mut State, inst: &Inst, access: Access, case: u64, random: &mut
             (v.is_some() || offset <= size - bytes).then_some(())?;
         }
         (Some(v), s) => {
-            let ahead = if let Some(s) = s {
-                state.set_scalar(s, ahead as u32);
-                ahead as u32
+            let lane_offset = if let Some(s) = s {
+                state.set_scalar(s, lane_offset as u32);
+                lane_offset as u32
             } else {
                 0
             };
             for lane in state.active() {
-                let at = (lanes[lane] as u32).wrapping_sub(ahead).wrapping_sub(offset as u32);
+                let at = (lanes[lane] as u32).wrapping_sub(lane_offset).wrapping_sub(offset as u32);
                 state.set_vector(v, lane, at);
             }
         }
         (None, Some(s)) => state.set_scalar(s, (lanes[0] as u32).wrapping_sub(offset as u32)),
-        // The offset alone.
+        // The address consists of the offset only.
         (None, None) if wide => return None,
         (None, None) => {
-            let at = offset.wrapping_add(reach);
+            let at = offset.wrapping_add(farthest);
             (at <= size - bytes && at.is_multiple_of(if is_atomic { bytes } else { 1 })).then_some(())?;
         }
     }
     Some(())
 }
 
-fn place_scalar(state: &mut State, inst: &Inst, bytes: u64, random: &mut Random) -> Option<()> {
+fn set_scalar_address(state: &mut State, inst: &Inst, bytes: u64, random: &mut Random) -> Option<()> {
     let Operand::Scalar(base) = inst.src[0] else { return None };
     if base >= sreg::NULL - 1 {
         return None;

@@ -1,14 +1,14 @@
-//! How a formula sees an operand, and the notation of signatures.
+//! Operand kinds of formulas, and the notation of signatures.
 use super::number::{self, Format};
 
-/// The view of an operand.
+/// Interpretation of an operand's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Floats: sign modifiers apply, and denormals are flushed as the mode says.
+    /// Float: sign modifiers apply, and denormals are flushed as the mode requires.
     F16,
     F32,
     F64,
-    /// Floats as bits: sign modifiers apply, nothing is flushed.
+    /// Float as bits: sign modifiers apply, but denormals are not flushed.
     Raw16,
     Raw32,
     Raw64,
@@ -18,14 +18,14 @@ pub enum Kind {
     I32,
     U64,
     I64,
-    /// Two f16, or two 16-bit integers, chosen by op_sel and op_sel_hi.
+    /// Two f16 or two 16-bit integers, selected by op_sel and op_sel_hi.
     PairF16,
     Pair16,
-    /// Two f32 in a register pair, chosen the same way.
+    /// Two f32 in a register pair, selected by op_sel and op_sel_hi.
     PairF32,
-    /// Two 32-bit values in a register pair, chosen the same way.
+    /// Two 32-bit values in a register pair, selected by op_sel and op_sel_hi.
     Pair32,
-    /// v_fma_mix: f32, or an f16 that becomes one.
+    /// f32, or an f16 that is converted to f32 (v_fma_mix).
     Mix,
     /// One bit per lane in scalar registers.
     Mask,
@@ -35,7 +35,7 @@ pub enum Kind {
     None,
 }
 
-/// Sources and result, as `f32 f32 +f32 -> f32`; `+` is the destination's old value.
+/// Sources and result in the notation `f32 f32 +f32 -> f32`, where `+` marks the destination's old value.
 #[derive(Clone, Debug)]
 pub struct Signature {
     pub sources: Vec<(Kind, bool)>,
@@ -76,11 +76,11 @@ impl Kind {
             "mask" => Self::Mask,
             "imm" => Self::Immediate,
             "none" => Self::None,
-            _ => panic!("no kind of operand: {word}"),
+            _ => panic!("unknown operand kind: {word}"),
         }
     }
 
-    /// The float format of a value, or of each half.
+    /// Returns the float format of a value, or of each half.
     pub fn format(self) -> Option<Format> {
         match self {
             Self::F16 | Self::Raw16 | Self::PairF16 => Some(number::F16),
@@ -90,7 +90,7 @@ impl Kind {
         }
     }
 
-    /// Whether the mode register's denormal bits apply.
+    /// Returns true if the mode register's denormal bits apply.
     pub fn is_flushed(self) -> bool {
         matches!(self, Self::F16 | Self::F32 | Self::F64 | Self::PairF16 | Self::PairF32 | Self::Mix)
     }
@@ -103,7 +103,7 @@ impl Kind {
         matches!(self, Self::F16 | Self::Raw16 | Self::U16 | Self::I16)
     }
 
-    /// Two values in one operand: the bits of each.
+    /// Returns the bits per value if the operand holds two values.
     pub fn part(self) -> Option<u32> {
         match self {
             Self::PairF16 | Self::Pair16 => Some(16),

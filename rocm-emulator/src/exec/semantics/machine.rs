@@ -1,4 +1,4 @@
-//! Runs an instruction on the executor as a launch does, but from a given state.
+//! Execution of one instruction as part of a launch, from a given state.
 use super::state::{GLOBAL_BYTES, LDS_BYTES, State};
 use crate::exec::memory::{Lds, Private};
 use crate::exec::wave::{Lanes, Wave};
@@ -10,8 +10,8 @@ thread_local! {
     static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
 }
 
-/// Replaces what a wave starts with by the state under test, if there is one on this thread.
-pub fn enter<const W: usize>(wave: &mut Wave<W>, private: &mut Private, lds: &mut Lds) {
+/// Replaces a wave's initial state by the state under test, if this thread has one.
+pub fn load_state<const W: usize>(wave: &mut Wave<W>, private: &mut Private, lds: &mut Lds) {
     STATE.with_borrow(|state| {
         let Some(state) = state else { return };
         (wave.sgpr, wave.scc, wave.mode) = (state.sgpr, state.scc, state.mode);
@@ -27,8 +27,8 @@ pub fn enter<const W: usize>(wave: &mut Wave<W>, private: &mut Private, lds: &mu
     });
 }
 
-/// Keeps what a wave left.
-pub fn leave<const W: usize>(wave: &Wave<W>, private: &mut Private, lds: &mut Lds) {
+/// Saves a wave's final state.
+pub fn save_state<const W: usize>(wave: &Wave<W>, private: &mut Private, lds: &mut Lds) {
     STATE.with_borrow_mut(|state| {
         let Some(state) = state else { return };
         (state.sgpr, state.scc, state.mode) = (wave.sgpr, wave.scc, wave.mode);
@@ -44,7 +44,7 @@ pub fn leave<const W: usize>(wave: &Wave<W>, private: &mut Private, lds: &mut Ld
     });
 }
 
-/// Memory for global accesses, 64-byte aligned.
+/// Memory for global accesses, aligned to 64 bytes.
 pub struct Buffer(Vec<[u64; 8]>);
 
 impl Buffer {
@@ -67,18 +67,18 @@ impl Buffer {
     }
 }
 
-/// Code in whose middle the instruction under test lies; everything else faults and so tells where control went.
+/// Code with the instruction under test in its middle. All other code faults, which shows where control went.
 pub struct Code {
     program: Program,
     entry: u64,
     family: Family,
 }
 
-/// Bytes before and after the instruction, as far as 16-bit branches reach.
+/// Bytes before and after the instruction: the range of 16-bit branches.
 const MARGIN: usize = 4 * 0x8010;
 
 impl Code {
-    /// `branches`: whether control may go far away.
+    /// Creates the code. `branches` says whether the instruction may branch.
     pub fn new(family: Family, instruction: &[u8], branches: bool) -> Self {
         let margin = if branches { MARGIN } else { 64 };
         let mut text = vec![0xff; margin];
@@ -91,19 +91,19 @@ impl Code {
         }
     }
 
-    /// The address of the instruction.
+    /// Returns the address of the instruction.
     pub fn address(&self) -> u64 {
         self.entry
     }
 
-    /// Executes the one instruction. `None` if the executor does not know it.
+    /// Executes the instruction. Returns `None` if the executor doesn't support it.
     pub fn execute(&self, state: &State, buffer: &mut Buffer) -> Option<Result<State, String>> {
         assert_eq!(state.family, self.family);
         if !state.global.is_empty() {
             buffer.fill(&state.global);
         }
         let range = Range { base: buffer.base(), len: GLOBAL_BYTES as u64, writable: true };
-        // SAFETY: the buffer outlives the launch, and nobody refers to its contents meanwhile.
+        // SAFETY: the buffer outlives the launch, and nothing else accesses it during the launch.
         let memory = unsafe { AddressSpace::from_ranges(vec![range]) };
         let kernel = KernelSpec {
             name: "semantics".into(),
@@ -128,12 +128,12 @@ impl Code {
         };
         STATE.set(Some(state.clone()));
         let outcome = run(&launch);
-        let mut after = STATE.take().expect("the state is still there");
+        let mut after = STATE.take().expect("the state is still set");
         if !state.global.is_empty() {
             after.global = buffer.bytes();
         }
         let fault = match outcome {
-            // s_endpgm: control goes nowhere.
+            // s_endpgm ends the wave.
             Ok(_) => {
                 after.pc = i64::MAX;
                 return Some(Ok(after));

@@ -1,21 +1,21 @@
-//! Semantics tests: every mnemonic that ships, from real code words, against a formula that shares nothing with the
-//! executor.
+//! Semantics tests: every shipped mnemonic, in real encodings, is compared with a formula that shares no code
+//! with the executor.
 //!
-//! A case is an encoding, decoded, and a state ([`inputs`]: edge values in what the instruction reads, lanes partly
-//! off, modes). The executor runs it as part of a launch ([`machine`]), the formula ([`formula`]) says what must come
-//! out, and everything a program can see is compared ([`state`]): all registers and lanes, SCC, EXEC, the mode, memory,
-//! and where control went. Where the ISA leaves a choice, [`tolerance`] does.
+//! A case is a decoded encoding and a state ([`inputs`]: edge values in the operands, inactive lanes, modes).
+//! The executor runs it as part of a launch ([`machine`]), and the formula ([`formula`]) computes the
+//! expected state. Everything visible to a program is compared ([`state`]): registers of all lanes, SCC,
+//! EXEC, mode, memory and the program counter. [`tolerance`] covers results that the ISA leaves open.
 //!
-//! **A formula for a new mnemonic** is a row of a table in `formula/`: `each("v_add_f32 s_add_f32", "f32 f32 -> f32",
-//! |x| ...)` for what happens in a lane or in the scalar unit ([`kind`] has the notation; [`operands`] does constants,
-//! modifiers, halves, DPP and SDWA), `whole("v_readlane_b32", |inst, before, after| ...)` for anything else. Names are
-//! those of every family that has the operation. What is written there is the ISA's meaning in plain or exact
-//! arithmetic ([`number`]), never a call into the executor.
+//! **To add a mnemonic**, add a row to a table in `formula/`: `each("v_add_f32 s_add_f32", "f32 f32 -> f32",
+//! |x| ...)` for a function of one lane or of the scalar unit, or `whole("v_readlane_b32", |inst, before,
+//! after| ...)` for anything else. [`kind`] describes the notation, and [`operands`] applies constants,
+//! modifiers, halves, DPP and SDWA. List the names in all families that have the operation. Write the ISA's
+//! semantics in plain or exact arithmetic ([`number`]), and never call the executor.
 //!
-//! The encodings are those of `tests/fixtures/shipped/` (an instruction of every form that ships for a target, which
-//! `cargo xtask isa-coverage --write` collects from the code objects) and, of the same mnemonics, the random ones of
-//! the decoder's fixtures. [`coverage`] counts from the first how much of what ships is decoded and executed, and from
-//! the cases that ran and were right how much is tested.
+//! The encodings come from `tests/fixtures/shipped/`, which `cargo xtask isa-coverage --write` collects from
+//! the code objects (an instruction of every form that ships for a target). Random encodings of the same
+//! mnemonics come from the decoder's fixtures. [`coverage`] counts which shipped forms are decoded and
+//! executed, and which mnemonics passed enough cases to count as tested.
 mod coverage;
 mod formula;
 mod inputs;

@@ -1,5 +1,5 @@
-//! Binary floating point by exact arithmetic: a finite value is an integer times a fixed power of two, wide enough
-//! for every sum of products of f64. Slow and simple, and nothing of it is the executor's.
+//! Binary floating point in exact arithmetic. A finite value is an integer times a fixed power of two, wide
+//! enough for every sum of products of f64. It is slow and simple, and independent of the executor.
 use std::cmp::Ordering;
 
 /// A binary floating-point format.
@@ -22,7 +22,7 @@ pub enum Rounding {
     Zero,
 }
 
-/// What bits of a format mean.
+/// Value of a floating-point encoding.
 #[allow(clippy::large_enum_variant, reason = "values live on the stack of a test, one or two at a time")]
 #[derive(Clone, Debug)]
 pub enum Number {
@@ -33,11 +33,11 @@ pub enum Number {
 
 use Number::{Finite, Infinite, Nan};
 
-/// Words of an exact value, and how many of its bits stand after the point.
+/// Number of words of an exact value, and number of its fraction bits.
 const WORDS: usize = 74;
-const POINT: i32 = 2432;
+const FRACTION_BITS: i32 = 2432;
 
-/// A finite value; zero has a sign.
+/// A finite value. Zero has a sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exact {
     pub negative: bool,
@@ -45,7 +45,7 @@ pub struct Exact {
 }
 
 impl Rounding {
-    /// From the two bits of the mode register.
+    /// Converts the two bits of the mode register.
     pub fn of_mode(bits: u8) -> Self {
         match bits {
             0 => Self::Even,
@@ -61,7 +61,7 @@ impl Format {
         1 << (self.exponent + self.fraction)
     }
 
-    /// The biased exponent of what is no number or infinite.
+    /// Returns the biased exponent of infinities and NaN.
     fn special(self) -> u64 {
         (1 << self.exponent) - 1
     }
@@ -123,10 +123,10 @@ impl Format {
 }
 
 impl Exact {
-    /// magnitude * 2^place.
+    /// Creates ±magnitude * 2^exponent.
     pub fn new(negative: bool, magnitude: u128, place: i32) -> Self {
         let mut words = [0; WORDS];
-        let at = (POINT + place) as usize;
+        let at = (FRACTION_BITS + place) as usize;
         let (word, bit) = (at / 64, at % 64);
         let low = magnitude << bit;
         let high = if bit == 0 { 0 } else { (magnitude >> (128 - bit)) as u64 };
@@ -161,7 +161,7 @@ impl Exact {
         })
     }
 
-    /// 100 bits from a place on.
+    /// Returns 100 bits from bit `at` on.
     fn window(&self, at: i32) -> u128 {
         let (word, bit) = (at as usize / 64, at % 64);
         let word_at = |at: usize| u128::from(self.words.get(at).copied().unwrap_or(0));
@@ -170,7 +170,6 @@ impl Exact {
         (low >> bit | high) & ((1 << 100) - 1)
     }
 
-    /// Magnitude against magnitude.
     pub fn compare_magnitude(&self, other: &Self) -> Ordering {
         self.words.iter().rev().cmp(other.words.iter().rev())
     }
@@ -188,7 +187,7 @@ impl Exact {
         Self { negative: !self.negative, words: self.words }
     }
 
-    /// The sum; a zero of two different signs takes the sign that the rounding gives it.
+    /// Returns the sum. A zero sum of values with different signs has the sign that the rounding implies.
     pub fn plus(&self, other: &Self, rounding: Rounding) -> Self {
         if self.negative == other.negative {
             let (mut words, mut carry) = ([0; WORDS], 0u128);
@@ -213,32 +212,33 @@ impl Exact {
         Self { negative: large.negative, words }
     }
 
-    /// The product with a value of at most 64 significant bits each.
+    /// Returns the product. Both values must have at most 64 significant bits.
     pub fn times(&self, other: &Self) -> Self {
         let negative = self.negative != other.negative;
         let (Some(a), Some(b)) = (self.top(), other.top()) else {
             return Self { negative, words: [0; WORDS] };
         };
-        let low =
-            |value: &Self, top: i32| ((value.window((top - 63).max(0)) as u64), (top - 63).max(0) - POINT);
+        let low = |value: &Self, top: i32| {
+            ((value.window((top - 63).max(0)) as u64), (top - 63).max(0) - FRACTION_BITS)
+        };
         let ((a, a_place), (b, b_place)) = (low(self, a), low(other, b));
         let (a_zeros, b_zeros) = (a.trailing_zeros(), b.trailing_zeros());
         let magnitude = u128::from(a >> a_zeros) * u128::from(b >> b_zeros);
         Self::new(negative, magnitude, a_place + b_place + (a_zeros + b_zeros) as i32)
     }
 
-    /// Times 2^n, for a value of at most 64 significant bits; far beyond every format it stays there.
+    /// Returns the value times 2^n, for at most 64 significant bits. Huge exponents are clamped.
     pub fn scaled(&self, n: i128) -> Self {
         let Some(top) = self.top() else { return self.clone() };
         let base = (top - 99).max(0);
         let magnitude = self.window(base);
         let zeros = magnitude.trailing_zeros();
-        let place = i128::from(base - POINT + zeros as i32) + n;
+        let place = i128::from(base - FRACTION_BITS + zeros as i32) + n;
         Self::new(self.negative, magnitude >> zeros, place.clamp(-2400, 2100) as i32)
     }
 
-    /// Times 2^n, bit for bit; n is small.
-    pub fn moved(&self, n: i32) -> Self {
+    /// Returns the value times 2^n for small n, with any number of bits.
+    pub fn shifted(&self, n: i32) -> Self {
         let mut words = [0u64; WORDS];
         for at in 0..WORDS as i32 * 64 {
             let from = at - n;
@@ -249,16 +249,16 @@ impl Exact {
         Self { negative: self.negative, words }
     }
 
-    /// Rounded to an integer.
+    /// Rounds to an integer.
     pub fn integer(&self, rounding: Rounding) -> Self {
         let mut words = self.words;
-        let (half, below) = (self.bit(POINT - 1), self.any_below(POINT - 1));
-        for at in 0..POINT / 64 {
+        let (half, below) = (self.bit(FRACTION_BITS - 1), self.any_below(FRACTION_BITS - 1));
+        for at in 0..FRACTION_BITS / 64 {
             words[at as usize] = 0;
         }
         let whole = Self { negative: self.negative, words };
         let up = match rounding {
-            Rounding::Even => half && (below || self.bit(POINT)),
+            Rounding::Even => half && (below || self.bit(FRACTION_BITS)),
             Rounding::Up => (half || below) && !self.negative,
             Rounding::Down => (half || below) && self.negative,
             Rounding::Zero => false,
@@ -266,27 +266,27 @@ impl Exact {
         if up { whole.plus(&Self::new(self.negative, 1, 0), Rounding::Even) } else { whole }
     }
 
-    /// The integer part, held within the bounds.
+    /// Returns the integer part, clamped to the bounds.
     pub fn to_integer(&self, least: i128, most: i128) -> i128 {
         let magnitude = match self.top() {
-            Some(top) if top >= POINT + 100 => i128::MAX,
-            _ => self.window(POINT) as i128,
+            Some(top) if top >= FRACTION_BITS + 100 => i128::MAX,
+            _ => self.window(FRACTION_BITS) as i128,
         };
         (if self.negative { -magnitude } else { magnitude }).clamp(least, most)
     }
 
-    /// The exponent of the leading bit; `None` for zero.
+    /// Returns the exponent of the leading bit, or `None` for zero.
     pub fn exponent(&self) -> Option<i32> {
-        self.top().map(|top| top - POINT)
+        self.top().map(|top| top - FRACTION_BITS)
     }
 
-    /// The nearest number of the format in the direction.
+    /// Rounds to the format and returns the bits.
     pub fn rounded(&self, format: Format, rounding: Rounding) -> u64 {
         let sign = format.zero(self.negative);
         let Some(exponent) = self.exponent() else { return sign };
         let least = 1 - format.bias();
         let last = exponent.max(least) - format.fraction as i32;
-        let at = POINT + last;
+        let at = FRACTION_BITS + last;
         let kept = self.window(at) as u64;
         let (half, below) = (self.bit(at - 1), self.any_below(at - 1));
         let up = match rounding {
@@ -340,7 +340,7 @@ impl Number {
         }
     }
 
-    /// The order of two numbers; `None` if one is none.
+    /// Compares two numbers; `None` if either is NaN.
     pub fn order(&self, other: &Self) -> Option<Ordering> {
         let rank = |number: &Self| match number {
             Infinite { negative: true } => -1,
@@ -382,13 +382,13 @@ impl Number {
         }
     }
 
-    /// The value as the host's f64; only for formats that f64 holds.
+    /// Returns the value as f64, for formats that f64 can represent.
     pub fn to_f64(&self) -> f64 {
         f64::from_bits(self.rounded(F64, Rounding::Even))
     }
 }
 
-/// From the host's own arithmetic, where it is known to be right.
+/// Compares with the host's arithmetic.
 #[test]
 fn exact_arithmetic_agrees_with_the_host() {
     let values =
@@ -420,7 +420,7 @@ fn exact_arithmetic_agrees_with_the_host() {
             assert_eq!(x.to_integer(i128::from(i64::MIN), i128::from(i64::MAX)), i128::from(a as i64));
         }
     }
-    // 1 + 2^-60 lies between two numbers.
+    // 1 + 2^-60 lies between two f64 numbers.
     let above = Exact::new(false, (1 << 60) + 1, -60);
     let one = 1f64.to_bits();
     assert_eq!(above.rounded(F64, Rounding::Down), one);

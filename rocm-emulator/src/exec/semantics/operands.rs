@@ -1,14 +1,14 @@
-//! From registers to an operation's sources and back, by the ISA's rules: constants, modifiers, halves, DPP, SDWA.
+//! Operand access by the ISA's rules: constants, modifiers, halves, DPP and SDWA.
 use super::formula::Out;
 use super::kind::{Kind, Signature};
 use super::number::{self, Format, Rounding};
 use super::state::State;
-use super::tolerance::{Loose, Place, Tolerance};
+use super::tolerance::{Approx, Dest, Tolerance};
 use crate::exec::wave::{FIRST_AGPR, Mode};
 use crate::exec::{PRIVATE_APERTURE, SHARED_APERTURE};
 use crate::isa::{Dpp, DppControl, Family, Inst, Operand, SdwaSelect, SdwaUnused, sreg};
 
-/// The lane that DPP takes from, by the ISA's description of each control.
+/// Returns the source lane of a DPP control, if it is in range.
 fn dpp_lane(control: &DppControl, lane: usize) -> Option<usize> {
     let (row, at) = (lane / 16 * 16, lane % 16);
     Some(match control {
@@ -30,35 +30,35 @@ fn dpp_lane(control: &DppControl, lane: usize) -> Option<usize> {
     })
 }
 
-/// What DPP gives a lane: a source lane, a zero, or nothing, so that the lane is not written.
+/// DPP's source of a lane: another lane, zero, or none, in which case the lane is not written.
 enum Fetched {
     From(usize),
     Zero,
-    Nothing,
+    NotWritten,
 }
 
 fn fetched(dpp: &Dpp, before: &State, lane: usize) -> Fetched {
     let eight = matches!(dpp.control, DppControl::Dpp8(_));
     let (row, bank) = (lane / 16, lane / 4 % 4);
     if !eight && (dpp.row_mask >> row & 1 == 0 || dpp.bank_mask >> bank & 1 == 0) {
-        return Fetched::Nothing;
+        return Fetched::NotWritten;
     }
     match dpp_lane(&dpp.control, lane) {
         Some(from) if from < before.lanes && (before.is_active(from) || dpp.fetch_inactive) => {
             Fetched::From(from)
         }
         _ if dpp.bound_ctrl || eight => Fetched::Zero,
-        _ => Fetched::Nothing,
+        _ => Fetched::NotWritten,
     }
 }
 
-/// Whether the lane's result is written.
+/// Returns true if the lane's result is written.
 pub fn is_written(before: &State, inst: &Inst, lane: usize) -> bool {
-    let nothing = |dpp: &Dpp| matches!(fetched(dpp, before, lane), Fetched::Nothing);
-    before.is_active(lane) && !inst.dpp.as_ref().is_some_and(nothing)
+    let not_written = |dpp: &Dpp| matches!(fetched(dpp, before, lane), Fetched::NotWritten);
+    before.is_active(lane) && !inst.dpp.as_ref().is_some_and(not_written)
 }
 
-/// An operand's bits before any modifier.
+/// Returns an operand's bits before modifiers.
 pub fn raw(before: &State, inst: &Inst, operand: Operand, kind: Kind, lane: usize) -> u64 {
     match operand {
         Operand::Vgpr(n) if kind.is_wide() => before.vector_pair(n, lane),
@@ -80,7 +80,7 @@ pub fn raw(before: &State, inst: &Inst, operand: Operand, kind: Kind, lane: usiz
         Operand::Float(value) => match kind {
             Kind::F64 | Kind::Raw64 | Kind::U64 | Kind::I64 => value.bits_64(),
             Kind::F16 | Kind::Raw16 | Kind::U16 | Kind::I16 | Kind::PairF16 => value.bits_16().into(),
-            // One of the two kinds of v_fma_mix' sources.
+            // op_sel_hi selects f16 for a source of v_fma_mix.
             Kind::Mix
                 if inst
                     .src
@@ -96,7 +96,7 @@ pub fn raw(before: &State, inst: &Inst, operand: Operand, kind: Kind, lane: usiz
         Operand::SharedLimit => SHARED_APERTURE | u64::from(u32::MAX),
         Operand::PrivateBase => PRIVATE_APERTURE,
         Operand::PrivateLimit => PRIVATE_APERTURE | u64::from(u32::MAX),
-        Operand::None | Operand::HwReg { .. } => panic!("{}: no operand", inst.name),
+        Operand::None | Operand::HwReg { .. } => panic!("{}: operand has no value: {operand:?}", inst.name),
     }
 }
 
@@ -108,7 +108,7 @@ fn is_constant(operand: Operand) -> bool {
     matches!(operand, Operand::Int(_) | Operand::Literal(_) | Operand::Float(_))
 }
 
-/// One of the parts that SDWA knows.
+/// Returns the part of a value that SDWA selects.
 fn part(bits: u64, select: SdwaSelect, signed: bool) -> u64 {
     let (shift, width) = match select {
         SdwaSelect::Byte0 => (0, 8),
@@ -123,7 +123,7 @@ fn part(bits: u64, select: SdwaSelect, signed: bool) -> u64 {
     if signed && value >> (width - 1) & 1 != 0 { (value | u64::MAX << width) & 0xffff_ffff } else { value }
 }
 
-/// Source `index` of a lane as the operation sees it.
+/// Returns source `index` of a lane with DPP, SDWA and modifiers applied.
 pub fn source(before: &State, inst: &Inst, index: usize, kind: Kind, lane: usize) -> u64 {
     if kind == Kind::Immediate {
         return i64::from(inst.imm) as u64;
@@ -132,7 +132,7 @@ pub fn source(before: &State, inst: &Inst, index: usize, kind: Kind, lane: usize
     let from = match (&inst.dpp, index) {
         (Some(dpp), 0) => match fetched(dpp, before, lane) {
             Fetched::From(from) => from,
-            Fetched::Zero | Fetched::Nothing => return modified(inst, index, kind, 0, before.mode),
+            Fetched::Zero | Fetched::NotWritten => return modified(inst, index, kind, 0, before.mode),
         },
         _ => lane,
     };
@@ -146,7 +146,7 @@ pub fn source(before: &State, inst: &Inst, index: usize, kind: Kind, lane: usize
     modified(inst, index, kind, bits, before.mode)
 }
 
-/// Halves, signs and denormals.
+/// Applies the selection of halves, sign modifiers and flushing of denormals.
 fn modified(inst: &Inst, index: usize, kind: Kind, bits: u64, mode: Mode) -> u64 {
     let mods = &inst.mods;
     let (low, high) = (bit(mods.op_sel, index), bit(mods.op_sel_hi, index));
@@ -190,10 +190,10 @@ fn modified(inst: &Inst, index: usize, kind: Kind, bits: u64, mode: Mode) -> u64
     }
 }
 
-/// An f16's value as f32; exact.
+/// Converts f16 to f32, which is exact.
 fn widened(half: u64) -> u64 {
     if number::F16.is_nan(half) {
-        // The payload moves to the top of the larger fraction.
+        // A NaN's payload moves to the top of the larger fraction.
         return (half & 0x8000) << 16 | 0x7f80_0000 | (half & 0x3ff) << 13;
     }
     number::F16.read(half).rounded(number::F32, Rounding::Even)
@@ -204,19 +204,19 @@ fn with_sign(bits: u64, format: Format, abs: bool, neg: bool) -> u64 {
     if neg { bits ^ format.sign() } else { bits }
 }
 
-/// Denormals become zeros of their sign unless the mode allows them (bit 1: of sources, bit 2: of results).
+/// Flushes a denormal to a zero of its sign unless the mode allows it (bit 1: sources, bit 2: results).
 pub fn flushed(format: Format, bits: u64, mode: Mode, allow: u8) -> u64 {
     let allowed = if format == number::F32 { mode.denorm_32 } else { mode.denorm_16_64 };
     if allowed & allow == 0 && format.is_denormal(bits) { bits & format.sign() } else { bits }
 }
 
-/// The rounding of results of a format.
+/// Returns the rounding of results in a format.
 pub fn rounding(format: Format, mode: Mode) -> Rounding {
     Rounding::of_mode(if format == number::F32 { mode.round_32 } else { mode.round_16_64 })
 }
 
-/// Whether a 16-bit result clears the register's upper half: gfx9's older instructions do, those that can choose
-/// halves and those that accumulate do not.
+/// Returns true if a 16-bit result clears the register's upper half. gfx9's older instructions do, except
+/// those that accumulate or can select halves.
 fn clears_upper_half(family: Family, name: &str) -> bool {
     let parts = [
         "_min3_", "_max3_", "_med3_", "_fma_mix", "_mac_", "_madmk_", "_madak_", "_fmac_", "_fmamk_",
@@ -227,7 +227,7 @@ fn clears_upper_half(family: Family, name: &str) -> bool {
     family.is_gfx9() && !keeps.contains(&name) && !parts.iter().any(|part| name.contains(part))
 }
 
-/// Clamp of a float: to 0..=1, -0 becoming 0, and NaN 0 if the mode says so.
+/// Clamps a float to 0..=1. -0 becomes 0, and so does NaN if the mode says so.
 fn clamped(format: Format, bits: u64, mode: Mode) -> u64 {
     let one = number::Exact::of_integer(1).rounded(format, Rounding::Even);
     if format.is_nan(bits) {
@@ -236,8 +236,8 @@ fn clamped(format: Format, bits: u64, mode: Mode) -> u64 {
     if format.is_negative(bits) { 0 } else { bits.min(one) }
 }
 
-/// The power of two that the output modifier multiplies results by: only where neither IEEE mode nor denormal results
-/// are asked for.
+/// Returns the exponent of the output modifier's scale. It applies only if neither IEEE mode nor denormal
+/// results are enabled.
 fn scale(format: Format, mode: Mode, omod: u8) -> i32 {
     let denormals = if format == number::F32 { mode.denorm_32 } else { mode.denorm_16_64 };
     if mode.ieee || denormals & 2 != 0 { 0 } else { [0, 1, 2, -1][usize::from(omod & 3)] }
@@ -259,11 +259,11 @@ pub fn store(
     signature: &Signature,
     lane: usize,
     out: &Out,
-    loose: &mut Vec<Loose>,
+    approx: &mut Vec<Approx>,
 ) {
     let kind = signature.result;
     let Operand::Vgpr(register) = agpr_as_vgpr(inst.dst) else {
-        // gfx9's v_cmp and the like write masks elsewhere.
+        // The caller writes the masks of gfx9's compares.
         return;
     };
     let mode = after.mode;
@@ -289,8 +289,8 @@ pub fn store(
     } else if let Some((select, unused)) = inst.sdwa.and_then(|sdwa| sdwa.dst) {
         let old = after.vector(register, lane);
         let bits = if kind.is_half() { bits & 0xffff } else { bits } as u32;
-        after.set_vector(register, lane, placed(old, bits, select, unused));
-        loosen_sdwa(kind, out, bits, register, lane, select, unused, loose);
+        after.set_vector(register, lane, inserted(old, bits, select, unused));
+        approx_sdwa(kind, out, bits, register, lane, select, unused, approx);
         return;
     } else if kind.is_half() {
         let old = after.vector(register, lane);
@@ -307,7 +307,7 @@ pub fn store(
         let width = kind.part().unwrap_or(kind.bits());
         let mask = if width == 64 { u64::MAX } else { (1 << width) - 1 };
         let value = bits >> part & mask;
-        let how = if out.unspecified {
+        let tolerance = if out.unspecified {
             Tolerance::Anything
         } else if let (Some((near, ulps)), Some(format)) = (out.near, kind.format()) {
             let near = if inst.mods.clamp { near.clamp(0.0, 1.0) } else { near };
@@ -319,11 +319,11 @@ pub fn store(
             }
         };
         let (register, shift) = if part == 32 { (register + 1, 0) } else { (register, part + base) };
-        loose.push(Loose { place: Place::Vector(register, lane), shift, bits: width, how });
+        approx.push(Approx { dest: Dest::Vector(register, lane), shift, bits: width, tolerance });
     }
 }
 
-/// Accumulation registers stand behind the vector registers.
+/// Maps accumulation registers to the registers after the vector registers.
 pub fn agpr_as_vgpr(operand: Operand) -> Operand {
     match operand {
         Operand::Agpr(n) => Operand::Vgpr(n + FIRST_AGPR),
@@ -331,7 +331,7 @@ pub fn agpr_as_vgpr(operand: Operand) -> Operand {
     }
 }
 
-fn place_of(select: SdwaSelect) -> (u32, u32) {
+fn part_range(select: SdwaSelect) -> (u32, u32) {
     match select {
         SdwaSelect::Byte0 => (0, 8),
         SdwaSelect::Byte1 => (8, 8),
@@ -343,15 +343,15 @@ fn place_of(select: SdwaSelect) -> (u32, u32) {
     }
 }
 
-/// A result in the part of the destination that SDWA names.
-fn placed(old: u32, bits: u32, select: SdwaSelect, unused: SdwaUnused) -> u32 {
-    let (shift, width) = place_of(select);
+/// Inserts a result into the part of the destination that SDWA selects.
+fn inserted(old: u32, bits: u32, select: SdwaSelect, unused: SdwaUnused) -> u32 {
+    let (shift, width) = part_range(select);
     let mask = if width == 32 { u32::MAX } else { ((1 << width) - 1) << shift };
     let value = if width == 32 { bits } else { bits << shift & mask };
     match unused {
         SdwaUnused::Pad => value,
         SdwaUnused::Preserve => value | old & !mask,
-        // The bits above take the sign; those below are zero.
+        // The bits above are copies of the sign; those below are zero.
         SdwaUnused::SignExtend => {
             let above = if width == 32 { 0 } else { u32::MAX.checked_shl(shift + width).unwrap_or(0) };
             value | if value >> (shift + width - 1) & 1 != 0 { above } else { 0 }
@@ -360,7 +360,7 @@ fn placed(old: u32, bits: u32, select: SdwaSelect, unused: SdwaUnused) -> u32 {
 }
 
 #[allow(clippy::too_many_arguments)]
-fn loosen_sdwa(
+fn approx_sdwa(
     kind: Kind,
     out: &Out,
     bits: u32,
@@ -368,22 +368,22 @@ fn loosen_sdwa(
     lane: usize,
     select: SdwaSelect,
     unused: SdwaUnused,
-    loose: &mut Vec<Loose>,
+    approx: &mut Vec<Approx>,
 ) {
-    let (shift, width) = place_of(select);
+    let (shift, width) = part_range(select);
     let Some(format) = kind.format().filter(|_| kind.is_flushed()) else { return };
     let nan = format.is_nan(bits.into());
     if !nan && out.near.is_none() {
         return;
     }
-    let place = Place::Vector(register, lane);
-    // A value in its own place, and nothing that follows from it.
+    let dest = Dest::Vector(register, lane);
+    // Only a value that fills its part, without a sign extension, has a precise tolerance.
     let whole = width == kind.bits() && unused != SdwaUnused::SignExtend;
-    let how = match out.near {
+    let tolerance = match out.near {
         _ if !whole => Tolerance::Anything,
         Some((near, ulps)) => Tolerance::Near(format, near, ulps),
         None => Tolerance::Nan(format),
     };
     let (shift, width) = if whole { (shift, width) } else { (0, 32) };
-    loose.push(Loose { place, shift, bits: width, how });
+    approx.push(Approx { dest, shift, bits: width, tolerance });
 }

@@ -1,32 +1,32 @@
-//! Everything that a wave can see or change, as plain data.
+//! State of a wave: everything that it can read or change, as plain data.
 use crate::exec::wave::Mode;
 use crate::isa::{Family, sreg};
 
-/// Bytes of the one global buffer, of LDS and of a lane's private memory.
+/// Sizes in bytes of the global buffer, of LDS and of a lane's private memory.
 pub const GLOBAL_BYTES: usize = 4 << 10;
 pub const LDS_BYTES: usize = 64 << 10;
 pub const PRIVATE_BYTES: usize = 8 << 10;
 
-/// HIP's mode at kernel start.
-pub const USUAL_MODE: Mode =
+/// Mode at the start of a HIP kernel.
+pub const DEFAULT_MODE: Mode =
     Mode { round_32: 0, round_16_64: 0, denorm_32: 3, denorm_16_64: 3, dx10_clamp: true, ieee: true };
 
-/// One wave and its memories.
+/// A wave and its memories.
 #[derive(Clone)]
 pub struct State {
     pub family: Family,
-    /// 32 or 64.
+    /// Number of lanes: 32 or 64.
     pub lanes: usize,
     pub sgpr: [u32; 128],
     pub scc: bool,
     pub mode: Mode,
     pub vgpr: Vec<[u32; 64]>,
-    /// Where control stands: bytes from the instruction under test.
+    /// Program counter, in bytes relative to the instruction under test.
     pub pc: i64,
-    /// The address of the instruction under test.
+    /// Address of the instruction under test.
     pub address: u64,
     pub global_base: u64,
-    /// Empty unless the instruction reaches them.
+    /// Memories, which are empty unless the instruction accesses them.
     pub global: Vec<u8>,
     pub lds: Vec<u8>,
     pub private: Vec<Vec<u8>>,
@@ -45,12 +45,11 @@ impl State {
         self.exec() >> lane & 1 != 0
     }
 
-    /// The active lanes in ascending order.
+    /// Returns the active lanes in ascending order.
     pub fn active(&self) -> Vec<usize> {
         (0..self.lanes).filter(|lane| self.is_active(*lane)).collect()
     }
 
-    /// A scalar register; NULL is 0.
     pub fn scalar(&self, n: u8) -> u32 {
         if n == sreg::NULL { 0 } else { self.sgpr[usize::from(n)] }
     }
@@ -76,7 +75,7 @@ impl State {
         }
     }
 
-    /// A lane mask: one register for 32 lanes, two for 64.
+    /// Returns a lane mask: one register for 32 lanes, two for 64.
     pub fn mask(&self, n: u8) -> u64 {
         if self.lanes == 64 { self.pair(n) } else { u64::from(self.scalar(n)) }
     }
@@ -97,10 +96,10 @@ impl State {
         u64::from(self.vector(n, lane)) | u64::from(self.vector(n + 1, lane)) << 32
     }
 
-    /// The first difference in what a program can see, in words.
+    /// Describes the first difference that a program could observe.
     pub fn difference(&self, expected: &Self) -> Option<String> {
         if self.pc != expected.pc {
-            return Some(format!("control at {:+}, expected {:+}", self.pc, expected.pc));
+            return Some(format!("pc {:+}, expected {:+}", self.pc, expected.pc));
         }
         if self.scc != expected.scc {
             return Some(format!("scc {}, expected {}", self.scc, expected.scc));

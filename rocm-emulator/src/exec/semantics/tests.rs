@@ -1,4 +1,4 @@
-//! The tests over the encodings of each target, and the coverage that they must reach.
+//! Tests of all encodings of each target, and of the coverage that they must reach.
 use super::coverage::{Coverage, Registry, base_names};
 use super::formula::{self, Formula, apply};
 use super::machine::{Buffer, Code};
@@ -7,10 +7,10 @@ use super::{inputs, operands, tolerance};
 use crate::isa::{self, Family, Inst};
 use std::collections::BTreeSet;
 
-/// States per encoding.
+/// Number of states per encoding.
 const CASES: u64 = 12;
 
-/// A target with an instruction of every form that ships for it, and of every row of its family's table.
+/// A target, with an instruction of every shipped form and of every row of its family's table.
 struct Target {
     name: &'static str,
     family: Family,
@@ -42,7 +42,7 @@ struct Encoded {
     inst: Inst,
 }
 
-/// The lines of a list: code words, two blanks, text.
+/// Parses the lines of a list: code words, two blanks, text.
 fn lines(list: &str) -> impl Iterator<Item = (Vec<u8>, &str)> {
     list.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).map(|line| {
         let (words, text) = line.split_once("  ").expect("code, two blanks, text");
@@ -58,7 +58,7 @@ fn encodings(family: Family, list: &str) -> impl Iterator<Item = Encoded> {
     })
 }
 
-/// What became of a target's encodings.
+/// Results of a target's encodings.
 #[derive(Default)]
 struct Report {
     registry: Registry,
@@ -68,7 +68,7 @@ struct Report {
     cases: u64,
 }
 
-/// Whether control can go far.
+/// Returns true for instructions that may branch.
 fn jumps(name: &str) -> bool {
     name.starts_with("s_branch") || name.starts_with("s_cbranch") || name.starts_with("s_call")
 }
@@ -82,7 +82,7 @@ fn check(family: Family, encoded: &Encoded, formula: &Formula, noises: &[State],
         let Some(before) = inputs::state(noise, formula, inst, case, buffer.base(), code.address()) else {
             continue;
         };
-        let (mut expected, loose) = apply(formula, inst, &before);
+        let (mut expected, approx) = apply(formula, inst, &before);
         let Some(outcome) = code.execute(&before, &mut buffer) else {
             report.unknown.insert(text.clone());
             return;
@@ -95,7 +95,7 @@ fn check(family: Family, encoded: &Encoded, formula: &Formula, noises: &[State],
                 return;
             }
         };
-        tolerance::reconcile(&found, &mut expected, &loose);
+        tolerance::reconcile(&found, &mut expected, &approx);
         tolerance::reconcile_memory(inst, &found, &mut expected);
         if let Some(difference) = found.difference(&expected) {
             report.wrong.push(format!(
@@ -110,7 +110,7 @@ fn check(family: Family, encoded: &Encoded, formula: &Formula, noises: &[State],
     }
 }
 
-/// The sources of the lane that a difference names.
+/// Describes the sources of the lane in which a difference was found.
 fn inputs_of(inst: &Inst, before: &State, difference: &str) -> String {
     let lane = difference
         .split_once("lane ")
@@ -124,8 +124,8 @@ fn inputs_of(inst: &Inst, before: &State, difference: &str) -> String {
     inst.src.iter().chain([&inst.dst]).map(show).collect()
 }
 
-/// Encodings that mean nothing: masks in vector registers, and buffers that are not scratch. Loads to LDS, which do not
-/// ship, are left to the kernels that use them.
+/// Returns false for encodings without a meaning (masks in vector registers, buffers that are not scratch)
+/// and for loads to LDS, which do not ship and are tested with kernels.
 fn is_meaningful(inst: &Inst) -> bool {
     let mask = inst.name.contains("_cndmask_") && matches!(inst.src[2], isa::Operand::Vgpr(_));
     let buffer = inst.encoding == isa::Encoding::Mubuf && formula::access(inst.name).is_some();
@@ -134,7 +134,7 @@ fn is_meaningful(inst: &Inst) -> bool {
     !mask && !to_lds && (!buffer || scratch)
 }
 
-/// Runs the cases of every encoding that `is_wanted` lets through by its text.
+/// Runs the cases of every encoding whose text satisfies `is_wanted`.
 fn run(family: Family, lists: &[&str], is_wanted: impl Fn(&str) -> bool) -> Report {
     let sizes: &[usize] = if family.is_gfx9() { &[64] } else { &[32, 64] };
     let noises: Vec<State> = sizes.iter().map(|lanes| inputs::noise(family, *lanes)).collect();

@@ -1,20 +1,20 @@
-//! Results that may differ from the expected bits, and by how much.
+//! Tolerances of results that may differ from the expected bits.
 use super::number::{self, Format, Rounding};
 use super::state::State;
 use crate::isa::{Inst, Operand};
 
-/// A result that may differ from the expected bits, but not by how it likes.
+/// A result that may differ from the expected bits within a tolerance.
 #[derive(Clone, Debug)]
-pub struct Loose {
-    pub place: Place,
-    /// The bits of the value from this one on.
+pub struct Approx {
+    pub dest: Dest,
+    /// First bit of the value.
     pub shift: u32,
     pub bits: u32,
-    pub how: Tolerance,
+    pub tolerance: Tolerance,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Place {
+pub enum Dest {
     Vector(u16, usize),
     Scalar(u8),
     /// One lane's bit of a mask.
@@ -25,25 +25,25 @@ pub enum Place {
 pub enum Tolerance {
     /// Any quiet NaN.
     Nan(Format),
-    /// Within so many units in the last place of a value.
+    /// Within a number of units in the last place (the last field) of a value.
     Near(Format, f64, f64),
     Anything,
 }
 
-/// Takes over what was found where it is as good as what was expected.
-pub fn reconcile(found: &State, expected: &mut State, loose: &[Loose]) {
-    for Loose { place, shift, bits, how } in loose {
+/// Copies found values to the expected state where they are within their tolerance.
+pub fn reconcile(found: &State, expected: &mut State, approx: &[Approx]) {
+    for Approx { dest, shift, bits, tolerance } in approx {
         let mask = if *bits == 64 { u64::MAX } else { (1 << bits) - 1 };
-        let read = |state: &State| match place {
-            Place::Vector(n, lane) if *bits == 64 => state.vector_pair(*n, *lane),
-            Place::Vector(n, lane) => state.vector(*n, *lane).into(),
-            Place::Scalar(n) if *bits == 64 => state.pair(*n),
-            Place::Scalar(n) => state.scalar(*n).into(),
-            Place::Bit(n, lane) => state.mask(*n) >> lane & 1,
+        let read = |state: &State| match dest {
+            Dest::Vector(n, lane) if *bits == 64 => state.vector_pair(*n, *lane),
+            Dest::Vector(n, lane) => state.vector(*n, *lane).into(),
+            Dest::Scalar(n) if *bits == 64 => state.pair(*n),
+            Dest::Scalar(n) => state.scalar(*n).into(),
+            Dest::Bit(n, lane) => state.mask(*n) >> lane & 1,
         };
         let value = read(found) >> shift & mask;
         let wanted = read(expected) >> shift & mask;
-        let good = match how {
+        let good = match tolerance {
             Tolerance::Anything => true,
             Tolerance::Nan(format) => format.is_nan(value),
             Tolerance::Near(format, near, ulps) => value == wanted || is_near(*format, value, *near, *ulps),
@@ -52,16 +52,16 @@ pub fn reconcile(found: &State, expected: &mut State, loose: &[Loose]) {
             continue;
         }
         let merged = read(expected) & !(mask << shift) | value << shift;
-        match place {
-            Place::Vector(n, lane) => {
+        match dest {
+            Dest::Vector(n, lane) => {
                 expected.set_vector(*n, *lane, merged as u32);
                 if *bits == 64 {
                     expected.set_vector(n + 1, *lane, (merged >> 32) as u32);
                 }
             }
-            Place::Scalar(n) if *bits == 64 => expected.set_pair(*n, merged),
-            Place::Scalar(n) => expected.set_scalar(*n, merged as u32),
-            Place::Bit(n, lane) => {
+            Dest::Scalar(n) if *bits == 64 => expected.set_pair(*n, merged),
+            Dest::Scalar(n) => expected.set_scalar(*n, merged as u32),
+            Dest::Bit(n, lane) => {
                 let others = expected.mask(*n) & !(1 << lane);
                 expected.set_mask(*n, others | value << lane);
             }
@@ -69,7 +69,7 @@ pub fn reconcile(found: &State, expected: &mut State, loose: &[Loose]) {
     }
 }
 
-/// NaNs that float atomics leave are alike.
+/// Copies found NaNs to the expected state after float atomics, which may produce any NaN.
 pub fn reconcile_memory(inst: &Inst, found: &State, expected: &mut State) {
     let (format, bytes) = match inst.name.rsplit_once('_') {
         Some((_, "f64")) => (number::F64, 8),
@@ -79,17 +79,17 @@ pub fn reconcile_memory(inst: &Inst, found: &State, expected: &mut State) {
         _ => return,
     };
     let value = |bytes: &[u8]| bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
-    let alike = |found: &[u8], expected: &mut [u8]| {
+    let reconcile_nans = |found: &[u8], expected: &mut [u8]| {
         for (found, expected) in found.chunks(bytes).zip(expected.chunks_mut(bytes)) {
             if found != expected && format.is_nan(value(found)) && format.is_nan(value(expected)) {
                 expected.copy_from_slice(found);
             }
         }
     };
-    alike(&found.global, &mut expected.global);
-    alike(&found.lds, &mut expected.lds);
+    reconcile_nans(&found.global, &mut expected.global);
+    reconcile_nans(&found.lds, &mut expected.lds);
     for (found, expected) in found.private.iter().zip(&mut expected.private) {
-        alike(found, expected);
+        reconcile_nans(found, expected);
     }
     if let Operand::Vgpr(n) = inst.dst {
         for lane in 0..expected.lanes {
@@ -108,7 +108,7 @@ pub fn reconcile_memory(inst: &Inst, found: &State, expected: &mut State) {
     }
 }
 
-/// Within `ulps` units in the last place of the exact value; specials must be the same.
+/// Returns true if a value is within `ulps` units in the last place of the exact one.
 fn is_near(format: Format, bits: u64, near: f64, ulps: f64) -> bool {
     let found = format.read(bits);
     if near.is_nan() || found.is_nan() {

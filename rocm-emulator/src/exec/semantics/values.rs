@@ -1,9 +1,9 @@
-//! Edge values of every kind of operand, and a generator to choose among them.
+//! Edge values of every operand kind, and a random generator to select from them.
 use super::kind::Kind;
 use super::number::{Exact, F16, F32, F64, Format, Rounding};
 use std::sync::LazyLock;
 
-/// A reproducible sequence of numbers (SplitMix64).
+/// Reproducible pseudorandom generator (SplitMix64).
 pub struct Random(u64);
 
 impl Random {
@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// Values whose neighbours behave differently.
+/// Integers at which operations change their behaviour.
 const INTEGERS: &[u64] = &[
     0,
     1,
@@ -75,7 +75,7 @@ pub fn integer(random: &mut Random) -> u64 {
     }
 }
 
-/// Magnitudes as (integer, power of two): places where formats and conversions change.
+/// Magnitudes as (integer, power of two), at which formats and conversions change their behaviour.
 const FLOATS: &[(u128, i32)] = &[
     (0, 0),
     (1, 0),
@@ -124,7 +124,7 @@ const FLOATS: &[(u128, i32)] = &[
     (0xffff_ff01, -8),
 ];
 
-/// [`FLOATS`] in a format, by its width.
+/// Returns [`FLOATS`] rounded to a format.
 fn table_of(format: Format) -> &'static [u64] {
     static TABLES: LazyLock<[Vec<u64>; 3]> = LazyLock::new(|| {
         [F16, F32, F64].map(|format| {
@@ -136,14 +136,14 @@ fn table_of(format: Format) -> &'static [u64] {
     &TABLES[[F16, F32, F64].iter().position(|one| *one == format).unwrap_or(1)]
 }
 
-/// Bits of a float of the format.
+/// Returns the bits of a random float of the format.
 pub fn float(random: &mut Random, format: Format) -> u64 {
     let sign = if random.below(2) == 0 { format.sign() } else { 0 };
     let all = format.sign() - 1;
     let one = ((1 << (format.exponent - 1)) - 1) << format.fraction;
     match random.below(12) {
         0..4 => sign | random.choose(table_of(format)),
-        // The ends of the classes.
+        // Values at the boundaries of the classes (zero, denormal, normal, infinity, NaN).
         4 | 5 => {
             let infinity = format.infinity(false);
             let normal = 1 << format.fraction;
@@ -165,7 +165,7 @@ pub fn float(random: &mut Random, format: Format) -> u64 {
                 one + 1,
             ])
         }
-        // Around 1, so that sums and products interact; then of moderate size.
+        // Values around 1, so that sums and products interact; then values of moderate size.
         6 | 7 => sign | (one - (2 << format.fraction) + random.bits() % (4 << format.fraction)) & all,
         8 => sign | (one - (6 << format.fraction) + random.bits() % (11 << format.fraction)) & all,
         9 => sign | Exact::of_integer(i128::from(random.bits() >> 33)).rounded(format, Rounding::Even),
@@ -174,7 +174,7 @@ pub fn float(random: &mut Random, format: Format) -> u64 {
     }
 }
 
-/// A value for an operand of a kind.
+/// Returns a random value for an operand of a kind.
 pub fn value(random: &mut Random, kind: Kind) -> u64 {
     match kind {
         Kind::F16 | Kind::Raw16 => float(random, F16) | random.bits() << 16,

@@ -1,5 +1,5 @@
-//! The project's code objects as a to-do list, but gfx11's: `gfx*.txt` hold their mnemonics with suffixes. Every encoding
-//! of them that the decoder's fixtures hold must have a step; so must the forms of other kernels in `compiled.*.txt`.
+//! Tests that the executor supports all shipped instructions. `gfx*.txt` list the mnemonics (with suffixes)
+//! of the shipped code objects other than gfx11's, `compiled.*.txt` instruction forms of other kernels.
 use super::program::{Program, Step};
 use super::wave_size::{PerWaveSize, WaveSizes};
 use crate::isa::{self, Family};
@@ -12,7 +12,7 @@ const TARGETS: [(Family, &str, &str); 5] = [
     (Family::Rdna4, include_str!("gfx1201.txt"), include_str!("../../../tests/fixtures/gfx1201.txt")),
 ];
 
-/// The code bytes and the text of a fixture's line; `None` for comments.
+/// Returns the code bytes and the text of a fixture's line; `None` for comments.
 fn parse(line: &str) -> Option<(Vec<u8>, &str)> {
     let (words, text) = line.split_once("  ")?;
     let words = words.split(' ').map(|word| u32::from_str_radix(word, 16).ok());
@@ -21,7 +21,7 @@ fn parse(line: &str) -> Option<(Vec<u8>, &str)> {
 }
 
 fn is_known(family: Family, code: &[u8]) -> bool {
-    // What falls through ends here (s_endpgm).
+    // Code that falls through ends here (s_endpgm).
     let end = if matches!(family, Family::Rdna3 | Family::Rdna4) { 0xbfb0_0000u32 } else { 0xbf81_0000 };
     let program = Program::load(family, [code, &end.to_le_bytes()].concat(), 0x1000);
     if family.is_gfx9() { has_step::<64>(&program) } else { has_step::<32>(&program) }
@@ -42,21 +42,21 @@ fn every_shipped_mnemonic_has_a_step() {
         assert!(shipped.len() > 390);
         let (mut tried, mut unknown) = (std::collections::BTreeSet::new(), Vec::new());
         for (code, text) in fixture.lines().filter_map(parse) {
-            // A dual instruction has two names.
+            // A dual instruction has two mnemonics.
             let mut halves = text.split(" :: ").map(|half| half.split(' ').next().unwrap_or_default());
             if !halves.clone().all(|name| shipped.contains(name)) {
                 continue;
             }
             tried.extend(&mut halves);
-            // Operands of the fixture are random: none of these forms ships.
+            // The fixture's operands are random; these forms do not ship.
             let random = [" gds", " clamp", " idxen", " lds"].iter().any(|form| text.contains(form));
             let odd_buffer = text.starts_with("buffer_") && text.contains(", src_");
-            // gfx12's transcendentals of scalars ship without an output modifier, its barriers are the workgroup's.
+            // gfx12's scalar transcendentals ship without output modifiers, and only workgroup barriers do.
             let scaled =
                 text.starts_with("v_s_") && [" mul:", " div:"].iter().any(|form| text.contains(form));
-            let elsewhere =
+            let other_barrier =
                 text.starts_with("s_barrier_") && !["-1", "0xffff"].iter().any(|n| text.ends_with(n));
-            let ships = !(random || odd_buffer || scaled || elsewhere);
+            let ships = !(random || odd_buffer || scaled || other_barrier);
             if ships && !is_known(family, &code) {
                 unknown.push(text);
             }
@@ -82,7 +82,7 @@ fn every_dual_instruction_has_a_step() {
 }
 
 #[test]
-fn what_compilers_write_besides_has_a_step() {
+fn every_other_compiled_form_has_a_step() {
     for (family, lines) in [
         (Family::Cdna1, include_str!("compiled.gfx908.txt")),
         (Family::Cdna2, include_str!("compiled.gfx90a.txt")),

@@ -1,15 +1,15 @@
-//! Mnemonics that are other operations with sources swapped, the result complemented, or the destination as
-//! an addend.
+//! Mnemonics that are equivalent to another operation with swapped sources, an inverted result, or the
+//! destination as addend.
 
-/// How an instruction is carried out by another operation.
+/// Implementation of an instruction by another operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
     pub mnemonic: String,
-    /// Sources 0 and 1 change places.
+    /// Swaps sources 0 and 1.
     pub swap: bool,
-    /// A compare's condition is complemented.
+    /// Inverts a compare's condition.
     pub invert: bool,
-    /// The destination is source 2.
+    /// Uses the destination as source 2.
     pub accumulate: bool,
 }
 
@@ -54,7 +54,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("v_cvt_pkrtz_f16_f32", "v_cvt_pk_rtz_f16_f32"),
 ];
 
-/// The operation that carries out `mnemonic`.
+/// Returns the operation that implements `mnemonic`.
 pub fn rewrite(mnemonic: &str) -> Rewrite {
     let find = |table: &[(&str, &str)]| {
         table.iter().find(|(name, _)| *name == mnemonic).map(|(_, base)| (*base).to_string())
@@ -77,7 +77,7 @@ fn rewrite_compare(mnemonic: &str) -> Option<Rewrite> {
         let invert = relation != "f";
         return Some(Rewrite { mnemonic: "v_cmp_f_u32".to_string(), invert, ..Default::default() });
     }
-    // The relation that is there, and whether its sources are swapped and its result complemented.
+    // The implemented relation, and whether its sources are swapped and its result inverted.
     let (base, swap, invert) = match relation {
         "lt" | "le" | "eq" | "lg" | "o" | "class" => (relation, false, false),
         "gt" => ("lt", true, false),
@@ -91,7 +91,7 @@ fn rewrite_compare(mnemonic: &str) -> Option<Rewrite> {
         "nge" => ("le", true, true),
         _ => return None,
     };
-    // Equality of 16 and 32 bits does not depend on the sign.
+    // Equality of 16-bit and 32-bit integers does not depend on the sign.
     let format = match (base, format) {
         ("eq", "i16") => "u16",
         ("eq", "i32") => "u32",

@@ -1,4 +1,4 @@
-//! Integer operations with carries: lane masks as third source and second destination.
+//! Integer operations with carries, which use lane masks as third source and second destination.
 use super::kind::{B16, B32, I32, I64, Mask, U16, U32, U64};
 use super::operation::operations;
 
@@ -24,10 +24,10 @@ operations! { select;
         (i64::from(a) * i64::from(b)).wrapping_add(c)
     } carry {
         let product = i64::from(a) * i64::from(b);
-        // The 65th bit of the sum of two sign-extended numbers is the sign that does not overflow.
+        // The 65th bit of the sum of sign-extended numbers is the sign of the exact sum.
         let sum = product.wrapping_add(c);
         (sum ^ ((product ^ sum) & (c ^ sum))) < 0
     }
-    "v_cndmask_b32" Choose (a: B32, b: B32, condition: Mask) -> U32 { if condition { b } else { a } }
-    "v_cndmask_b16" Choose16 (a: B16, b: B16, condition: Mask) -> U16 { if condition { b } else { a } }
+    "v_cndmask_b32" Select (a: B32, b: B32, condition: Mask) -> U32 { if condition { b } else { a } }
+    "v_cndmask_b16" Select16 (a: B16, b: B16, condition: Mask) -> U16 { if condition { b } else { a } }
 }

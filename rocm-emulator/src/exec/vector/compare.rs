@@ -1,4 +1,4 @@
-//! Compares. The rest of the family (greater, negated forms, v_cmpx) are rewritten to these: see [`super::alias`].
+//! Compares. Other forms (greater, negated, v_cmpx) are rewritten to these: see [`super::alias`].
 use super::kind::{B16, B32, B64, F16, F32, F64, I16, I32, I64, Mask, U16, U32, U64};
 use super::operation::operations;
 use super::soft::{self, Layout};
@@ -43,7 +43,7 @@ operations! { select;
     "v_cmp_class_f64" ClassF64 (a: B64, classes: U32) -> Mask { classes & class(a, &soft::DOUBLE) != 0 }
 }
 
-/// The bit of v_cmp_class that belongs to a value. Bits: signalling NaN, quiet NaN, -infinity, -normal,
+/// Returns the bit of v_cmp_class for a value. Bits from 0: signalling NaN, quiet NaN, -infinity, -normal,
 /// -denormal, -0, +0, +denormal, +normal, +infinity.
 #[inline(always)]
 fn class(bits: u64, layout: &Layout) -> u32 {

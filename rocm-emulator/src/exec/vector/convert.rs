@@ -1,9 +1,9 @@
-//! Conversions between number formats. Float to integer truncates and saturates; NaN gives 0.
+//! Conversions between number formats. Float to integer truncates and saturates; NaN becomes 0.
 use super::half;
 use super::kind::{B16, F16, F32, F64, I16, I32, U16, U32};
 use super::operation::operations;
 
-/// Host conversions may keep a signalling NaN; the hardware's never do.
+/// Quiets a signalling NaN, as the hardware's conversions do; the host's may not.
 #[inline(always)]
 fn quieted(value: f32) -> f32 {
     if value.is_nan() { f32::from_bits(value.to_bits() | 0x40_0000) } else { value }
@@ -30,7 +30,7 @@ operations! { select;
     "v_cvt_u32_u16" U32FromU16 (a: U16) -> U32 { u32::from(a) }
     "v_cvt_nearest_i32_f32" NearestI32 (a: F32) -> I32 { (f64::from(a) + 0.5).floor() as i32 }
     "v_cvt_floor_i32_f32" FloorI32 (a: F32) -> I32 { to_i32(a.floor()) }
-    // A signed nibble in sixteenths.
+    // A signed 4-bit integer divided by 16.
     "v_cvt_off_f32_i4" OffsetF32 (a: U32) -> F32 { ((a << 28) as i32 >> 28) as f32 / 16.0 }
     "v_cvt_f32_ubyte0" F32FromByte0 (a: U32) -> F32 { (a & 0xff) as f32 }
     "v_cvt_f32_ubyte1" F32FromByte1 (a: U32) -> F32 { (a >> 8 & 0xff) as f32 }
@@ -72,19 +72,19 @@ fn pair_u16(a: u32, b: u32) -> u32 {
     a.min(0xffff) | b.min(0xffff) << 16
 }
 
-/// -1..=1 to -32767..=32767.
+/// Maps -1..=1 to -32767..=32767.
 #[inline(always)]
 fn signed_norm(value: f32) -> i32 {
     (f64::from(value).clamp(-1.0, 1.0) * 32767.0).round_ties_even() as i32
 }
 
-/// 0..=1 to 0..=65535.
+/// Maps 0..=1 to 0..=65535.
 #[inline(always)]
 fn norm(value: f32) -> u32 {
     (f64::from(value).clamp(0.0, 1.0) * 65535.0).round_ties_even() as u32
 }
 
-/// What `value as i32` gives, in a form that vectorises.
+/// Returns `value as i32`, in a form that the compiler vectorises.
 #[inline(always)]
 fn to_i32(value: f32) -> i32 {
     let below = if value < 2_147_483_648.0 { value } else { 0.0 };
@@ -94,7 +94,7 @@ fn to_i32(value: f32) -> i32 {
     if value >= 2_147_483_648.0 { i32::MAX } else { whole }
 }
 
-/// What `value as u32` gives, in a form that vectorises.
+/// Returns `value as u32`, in a form that the compiler vectorises.
 #[inline(always)]
 fn to_u32(value: f32) -> u32 {
     let below = if value < 4_294_967_296.0 { value } else { 0.0 };
@@ -104,7 +104,7 @@ fn to_u32(value: f32) -> u32 {
     if value >= 4_294_967_296.0 { u32::MAX } else { whole }
 }
 
-/// What `value as i32` gives, in a form that vectorises.
+/// Returns `value as i32`, in a form that the compiler vectorises.
 #[inline(always)]
 fn wide_to_i32(value: f64) -> i32 {
     let below = if value < 2_147_483_648.0 { value } else { 0.0 };

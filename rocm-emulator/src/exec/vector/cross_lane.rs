@@ -1,5 +1,5 @@
-//! Instructions that move values between lanes or between the register files, or have operands of other widths than
-//! the tables know.
+//! Instructions that move values between lanes or register files, or whose operand widths the operation
+//! tables do not support.
 use std::mem::MaybeUninit;
 
 use super::integer;
@@ -9,7 +9,7 @@ use super::operation::Action;
 use crate::exec::wave::Wave;
 use crate::isa::{Inst, sreg};
 
-/// The instruction's function and the formats of its sources.
+/// Returns the instruction's function and the formats of its sources.
 pub fn select<const W: usize>(mnemonic: &str) -> Option<(Action<W>, &'static [Format])> {
     const ONE: &[Format] = &[Format::Bits32];
     const TWO: &[Format] = &[Format::Bits32; 2];
@@ -26,7 +26,7 @@ pub fn select<const W: usize>(mnemonic: &str) -> Option<(Action<W>, &'static [Fo
         "v_permlane64_b32" => (swap_halves, ONE),
         "v_mbcnt_lo_u32_b32" => (count_below::<W, 0>, TWO),
         "v_mbcnt_hi_u32_b32" => (count_below::<W, 32>, TWO),
-        "v_mqsad_u32_u8" => (sad_into_four, &[Format::Bits64, Format::Bits32, Format::Bits32]),
+        "v_mqsad_u32_u8" => (sad_into_four_registers, &[Format::Bits64, Format::Bits32, Format::Bits32]),
         "v_swap_b32" => (swap_registers, ONE),
         "v_swap_b16" => (swap_register_halves, ONE),
         "v_movreld_b32" => (move_to_relative, ONE),
@@ -39,7 +39,7 @@ pub fn select<const W: usize>(mnemonic: &str) -> Option<(Action<W>, &'static [Fo
     })
 }
 
-/// What these instructions keep in [`Operands::flags`]: the op_sel bits.
+/// Returns the value of [`Operands::flags`] for these instructions: the op_sel bits.
 pub fn flags(inst: &Inst) -> u8 {
     inst.mods.op_sel
 }
@@ -48,7 +48,6 @@ fn lanes<const W: usize>(wave: &Wave<W>, source: &Source) -> [u32; W] {
     *operand::fetch32(wave, source, &mut MaybeUninit::uninit())
 }
 
-/// The value of a scalar or constant source.
 fn scalar<const W: usize>(wave: &Wave<W>, source: &Source) -> u32 {
     lanes(wave, source)[0]
 }
@@ -61,7 +60,7 @@ fn set_scalar<const W: usize>(operands: &Operands, wave: &mut Wave<W>, value: u3
 
 fn nothing<const W: usize>(_operands: &Operands, _wave: &mut Wave<W>) {}
 
-/// The lowest active lane, or lane 0 if none is.
+/// Reads the lowest active lane, or lane 0 if none is active.
 fn read_first_lane<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     let lane = match wave.exec() {
         0 => 0,
@@ -87,32 +86,32 @@ fn write_lane<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     }
 }
 
-/// A swizzle within each row of 16 lanes, reading the neighbour row if `OTHER` is 16. op_sel bit 0 fetches
-/// from inactive lanes; otherwise such a source gives 0 with bit 1 and leaves the destination without.
+/// Permutes within each row of 16 lanes, or reads the neighbouring row if `OTHER` is 16. op_sel bit 0 fetches
+/// from inactive lanes; otherwise such a source gives 0 if bit 1 is set, or leaves the destination unwritten.
 fn permute_row<const W: usize, const OTHER: usize>(operands: &Operands, wave: &mut Wave<W>) {
     let low = u64::from(scalar(wave, &operands.src[1]));
     let select = low | u64::from(scalar(wave, &operands.src[2])) << 32;
     fetch_in_row::<W, OTHER>(operands, wave, |lane| (select >> (4 * (lane & 15)) & 15) as usize);
 }
 
-/// The same swizzle with each lane's source in a vector register.
+/// Like [`permute_row`], with each lane's source in a vector register.
 fn permute_row_by_lane<const W: usize, const OTHER: usize>(operands: &Operands, wave: &mut Wave<W>) {
     let select = lanes(wave, &operands.src[1]);
     fetch_in_row::<W, OTHER>(operands, wave, |lane| (select[lane] & 15) as usize);
 }
 
-/// Each lane takes source 0 from the place of a row that `place` names.
+/// Reads source 0 of each lane from the lane of the row that `lane_in_row` returns.
 fn fetch_in_row<const W: usize, const OTHER: usize>(
     operands: &Operands,
     wave: &mut Wave<W>,
-    place: impl Fn(usize) -> usize,
+    lane_in_row: impl Fn(usize) -> usize,
 ) {
     let Target::Vgpr(n) = operands.dst else { return };
     let values = lanes(wave, &operands.src[0]);
     let exec = wave.exec();
     let (mut out, mut mask) = ([0; W], exec);
     for (lane, value) in out.iter_mut().enumerate() {
-        let source = ((lane & !15) ^ OTHER) + place(lane);
+        let source = ((lane & !15) ^ OTHER) + lane_in_row(lane);
         if operands.flags & 1 != 0 || exec >> source & 1 != 0 {
             *value = values[source];
         } else if operands.flags & 2 == 0 {
@@ -122,7 +121,7 @@ fn fetch_in_row<const W: usize, const OTHER: usize>(
     operand::write_register(wave, n, mask, &out);
 }
 
-/// Lanes 0..32 and 32..64 of a wave of 64 change places; a wave of 32 keeps its register.
+/// Swaps lanes 0..32 and 32..64. Waves of 32 lanes keep their register.
 fn swap_halves<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     if W != 64 {
         return;
@@ -132,7 +131,7 @@ fn swap_halves<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     operand::store32(operands, wave, &values);
 }
 
-/// Counts the mask bits below each lane's own, in the low or high word.
+/// Counts the mask bits of lanes below each lane, in the low or high word.
 fn count_below<const W: usize, const FIRST: u32>(operands: &Operands, wave: &mut Wave<W>) {
     let mut out = lanes(wave, &operands.src[1]);
     let masks = lanes(wave, &operands.src[0]);
@@ -150,7 +149,7 @@ fn swap_registers<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     operand::write_register(wave, *b, exec, &first);
 }
 
-/// op_sel chooses the halves: bit 0 of the source, bit 3 of the destination.
+/// Swaps 16-bit halves. op_sel selects them: bit 0 of the source, bit 3 of the destination.
 fn swap_register_halves<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     let (Target::Vgpr(a), Source::Vgpr(b)) = (operands.dst, &operands.src[0]) else { return };
     let (a, b) = (a as usize, *b as usize);
@@ -170,7 +169,7 @@ fn swap_register_halves<const W: usize>(operands: &Operands, wave: &mut Wave<W>)
     }
 }
 
-/// A register's number plus M0; beyond the wave's registers it reads 0 and swallows writes.
+/// Returns a register's number plus M0. Registers out of range read as 0 and discard writes.
 fn relative<const W: usize>(wave: &Wave<W>, n: u16) -> u16 {
     let n = u32::from(n).saturating_add(wave.sgpr[sreg::M0 as usize]);
     u16::try_from(n).unwrap_or(u16::MAX)
@@ -194,7 +193,7 @@ fn move_relative<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     operand::write_register(wave, relative(wave, to), mask, &values);
 }
 
-/// gfx9's register indexing: M0 holds the index in 8 bits, and other things above. Only vector registers have one.
+/// Moves with gfx9's register indexing: the low 8 bits of M0 are added to vector register numbers.
 fn move_indexed<const W: usize, const SRC: bool, const DST: bool>(operands: &Operands, wave: &mut Wave<W>) {
     let index = (wave.sgpr[sreg::M0 as usize] & 0xff) as u16;
     let (values, mask) = match &operands.src[0] {
@@ -205,9 +204,9 @@ fn move_indexed<const W: usize, const SRC: bool, const DST: bool>(operands: &Ope
     operand::write_register(wave, if DST { n + index } else { n }, mask, &values);
 }
 
-/// The sums of absolute differences of bytes at four places of source 0, where the byte of source 1 is not 0, each
-/// added to one of four registers.
-fn sad_into_four<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
+/// Adds sums of absolute byte differences to four registers. The sums use source 0 shifted by 0 to 3 bytes,
+/// and skip zero bytes of source 1.
+fn sad_into_four_registers<const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     let (Target::Vgpr(to), Source::Vgpr(addends)) = (operands.dst, &operands.src[2]) else { return };
     let bytes = *operand::fetch64(wave, &operands.src[0], &mut MaybeUninit::uninit());
     let (masks, exec) = (lanes(wave, &operands.src[1]), wave.exec());

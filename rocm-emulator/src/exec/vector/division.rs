@@ -1,7 +1,7 @@
-//! The steps of correctly rounded division (scale, multiply-add, fix up), and v_trig_preop_f64.
+//! Instructions for correctly rounded division (scale, multiply-add, fix up), and v_trig_preop_f64.
 //!
-//! The compiler's sequence: v_div_scale on denominator and numerator, v_rcp and Newton steps by v_fma, then
-//! v_div_fmas, which undoes the scaling, and v_div_fixup, which puts in what the steps cannot give.
+//! The compiler emits v_div_scale on denominator and numerator, v_rcp, Newton steps with v_fma, then
+//! v_div_fmas, which undoes the scaling, and v_div_fixup, which handles special cases.
 use super::kind::{F16, F32, F64, Mask, U32};
 use super::operand::{self, Operands};
 use super::operation::{Action, Entry, Operation, operations};
@@ -33,7 +33,7 @@ operations! { _scaled;
     }
 }
 
-/// v_div_fmas: a fourth source holds the mask of lanes to unscale, which is empty as a rule.
+/// Selects v_div_fmas, whose fourth source is the mask of lanes to unscale. It is usually empty.
 pub fn select_fmas<const W: usize>(mnemonic: &str) -> Option<Entry<W>> {
     let (scaled, action): (Entry<W>, Action<W>) = match mnemonic {
         "v_div_fmas_f32" => (Entry::of::<ScaledF32>(), fmas::<PlainF32, ScaledF32, W>),
@@ -46,20 +46,20 @@ pub fn select_fmas<const W: usize>(mnemonic: &str) -> Option<Entry<W>> {
 fn fmas<P: Operation, S: Operation, const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     let scaled = operand::fetch_mask(wave, &operands.src[3]) & wave.exec() != 0;
     let action = if scaled { Entry::<W>::of::<S>().action } else { Entry::<W>::of::<P>().action };
-    // SAFETY: `Entry::of` chose a function for this host.
+    // SAFETY: `Entry::of` selected a function that this host supports.
     unsafe { action(operands, wave) }
 }
 
-/// Defines v_div_scale of a float type: a source scaled for the division num/den, and whether the quotient must be
-/// scaled back. `$step` is the exponent of the scale, `$large` the difference of exponents and `$small` the numerator's
-/// exponent beyond which the steps would overflow or lose bits.
+/// Defines v_div_scale of a float type, which returns the source scaled for num/den, and whether the quotient
+/// must be unscaled. `$step` is the scale's exponent. Beyond the limits `$large` (exponent difference) and
+/// `$small` (numerator's exponent), the division's steps would overflow or lose bits.
 macro_rules! scale {
     ($name:ident: $float:ident, fraction $fraction:literal, bias $bias:literal,
      step $step:literal, large $large:literal, small $small:literal) => {
         #[inline(always)]
         fn $name(a: $float, den: $float, num: $float) -> ($float, bool) {
             let exponent = |x: $float| (x.to_bits() >> $fraction) as i32 & (2 * $bias + 1);
-            // The scaling is exact, so it does no harm that a few normal numbers count as denormal here.
+            // A few normal numbers count as denormal here, which is harmless because the scaling is exact.
             let quotient_denormal = exponent(num) - exponent(den) <= 1 - $bias;
             let reciprocal_denormal = exponent(den) >= 2 * $bias - 1;
             let up = a * $float::from_bits(($bias + $step) << $fraction);
@@ -87,7 +87,7 @@ macro_rules! scale {
 scale!(scale32: f32, fraction 23, bias 127, step 64, large 96, small 23);
 scale!(scale64: f64, fraction 52, bias 1023, step 128, large 768, small 53);
 
-/// (a * b + c) * 2^±64, rounded once: up for a quotient that was scaled down, and the reverse.
+/// Returns (a * b + c) * 2^±64, rounded once. The sign of the exponent reverses the scaling of v_div_scale.
 #[inline(always)]
 fn unscale32(a: f32, b: f32, c: f32) -> f32 {
     let scale = if c.abs() >= 2.0 { 64 } else { -64 };
@@ -95,7 +95,7 @@ fn unscale32(a: f32, b: f32, c: f32) -> f32 {
     f32::from_bits(soft::fma(a, b, c, scale, &soft::SINGLE, soft::Rounding::NearestEven) as u32)
 }
 
-/// (a * b + c) * 2^±128, rounded once.
+/// Returns (a * b + c) * 2^±128, rounded once.
 #[inline(always)]
 fn unscale64(a: f64, b: f64, c: f64) -> f64 {
     let scale = if c.abs() >= 2.0 { 128 } else { -128 };
@@ -103,13 +103,13 @@ fn unscale64(a: f64, b: f64, c: f64) -> f64 {
     f64::from_bits(soft::fma(a, b, c, scale, &soft::DOUBLE, soft::Rounding::NearestEven))
 }
 
-/// Defines the last step of a division in a float type: the magnitude of a quotient with its sign, or what follows from
-/// the operands' classes alone.
+/// Defines the last step of a division: the quotient's magnitude with its sign, or the result that the
+/// operands' classes determine.
 macro_rules! fixup {
     ($name:ident: $float:ident, sign $sign:expr, undefined $undefined:literal) => {
         #[inline(always)]
         fn $name(magnitude: $float, den: $float, num: $float) -> $float {
-            // The Newton steps of a quotient beyond all numbers end in NaN.
+            // The Newton steps produce NaN if the quotient overflows.
             let value = if magnitude.is_nan() { $float::INFINITY } else { magnitude };
             let value = if den.is_infinite() | (num == 0.0) { 0.0 } else { value };
             let value = if (den == 0.0) | num.is_infinite() { $float::INFINITY } else { value };
@@ -139,7 +139,7 @@ fn fixup64(q: f64, den: f64, num: f64) -> f64 {
     fixup_wide(if vanishes { 0.0 } else { q.abs() }, den, num)
 }
 
-/// The first 1201 bits of 2/pi after the point, from the highest down.
+/// The first 1201 fraction bits of 2/pi, highest first.
 const TWO_OVER_PI: [u64; 19] = [
     0xa2f9836e4e441529,
     0xfc2757d1f534ddc0,
@@ -162,7 +162,7 @@ const TWO_OVER_PI: [u64; 19] = [
     0x56033046fc7b0000,
 ];
 
-/// 53 bits of 2/pi, from where they matter for an argument of a's size and the given segment.
+/// Returns 53 bits of 2/pi, starting at the first that is relevant for the magnitude of `a` and the segment.
 #[inline(always)]
 fn trig_preop(a: f64, segment: u32) -> f64 {
     let exponent = (a.to_bits() >> 52 & 0x7ff) as i32;

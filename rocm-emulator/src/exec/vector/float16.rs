@@ -1,4 +1,4 @@
-//! f16 arithmetic: computed in f32, rounded once.
+//! f16 arithmetic, computed in f32 and rounded once.
 use super::float32::frexp;
 use super::half;
 use super::kind::{B16, F16, I16, U16};
@@ -35,13 +35,13 @@ operations! { select;
     "v_ceil_f16" Ceil (a: F16) -> F16 { a.ceil() }
     "v_floor_f16" Floor (a: F16) -> F16 { a.floor() }
     "v_rndne_f16" RoundEven (a: F16) -> F16 { a.round_ties_even() }
-    // The largest f16 below 1 is the limit.
+    // The result is at most the largest f16 below 1.
     "v_fract_f16" Fract (a: F16) -> F16 {
         let part = a - a.floor();
         if part > 0.999_511_7 { 0.999_511_7 } else { part }
     }
     "v_ldexp_f16" Ldexp (a: F16, n: I16) -> F16 {
-        // Powers within these bounds keep every f16 a normal f32; beyond them all results are 0 or infinite.
+        // Within these bounds every scaled f16 is a normal f32; beyond them all results are 0 or infinite.
         a * f32::from_bits(((127 + i32::from(n).clamp(-60, 60)) as u32) << 23)
     }
     "v_frexp_mant_f16" FrexpMantissa (a: F16) -> F16 { frexp(a).0 }

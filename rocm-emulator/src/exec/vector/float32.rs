@@ -8,7 +8,7 @@ operations! { select;
     "v_sub_f32" Sub [Sub] (a: F32, b: F32) -> F32 { a - b }
     "v_mul_f32" Mul [Mul] (a: F32, b: F32) -> F32 { a * b }
     "v_fma_f32" Fma [Fma] (a: F32, b: F32, c: F32) -> F32 { a.mul_add(b, c) }
-    // gfx9's multiply-add knows no denormals, whatever the mode.
+    // gfx9's multiply-add flushes denormals, whatever the mode.
     "v_mad_f32" Mad [Mad] (a: F32, b: F32, c: F32) -> F32 { mad(a, b, c) }
     "v_mad_legacy_f32" MadDx9Zero (a: F32, b: F32, c: F32) -> F32 {
         if a == 0.0 || b == 0.0 { flushed(c) } else { mad(a, b, c) }
@@ -56,7 +56,7 @@ operations! { select;
     "v_mov_b32" Move (a: B32) -> U32 { a }
 }
 
-/// A denormal becomes a zero of its sign.
+/// Flushes a denormal to a zero of its sign.
 #[inline(always)]
 fn flushed(value: f32) -> f32 {
     let bits = value.to_bits();
@@ -68,22 +68,22 @@ fn mad(a: f32, b: f32, c: f32) -> f32 {
     flushed(flushed(flushed(a) * flushed(b)) + flushed(c))
 }
 
-/// The part above the next lower integer, always less than 1.
+/// Returns the difference to the next lower integer, which is always less than 1.
 #[inline(always)]
 pub fn fract(value: f32) -> f32 {
     let part = value - value.floor();
     if part >= 1.0 { f32::from_bits(0x3f7f_ffff) } else { part }
 }
 
-/// value * 2^n, rounded once.
+/// Returns value * 2^n, rounded once.
 #[inline(always)]
 pub fn ldexp(value: f32, n: i32) -> f32 {
-    // Every f32 scaled by a power within these bounds is exact in f64; beyond them all results are 0 or infinite.
+    // Within these bounds every scaled f32 is exact in f64; beyond them all results are 0 or infinite.
     let n = n.clamp(-400, 400);
     (f64::from(value) * f64::from_bits(((1023 + n) as u64) << 52)) as f32
 }
 
-/// Mantissa in [0.5, 1) and exponent; specials keep their value and have exponent 0.
+/// Returns mantissa in [0.5, 1) and exponent. Zeros, infinities and NaN are returned with exponent 0.
 #[inline(always)]
 pub fn frexp(value: f32) -> (f32, i32) {
     let wide = f64::from(value);
@@ -94,7 +94,7 @@ pub fn frexp(value: f32) -> (f32, i32) {
     if special { (value, 0) } else { (mantissa, exponent) }
 }
 
-/// Where a direction meets a cube.
+/// Intersection of a direction with a cube (v_cube*).
 struct CubePoint {
     face: f32,
     s: f32,
@@ -102,7 +102,7 @@ struct CubePoint {
     twice_major: f32,
 }
 
-/// The faces are +x, -x, +y, -y, +z, -z; of equal coordinates z counts before y and x.
+/// Faces are numbered +x, -x, +y, -y, +z, -z. Of equal coordinates, z precedes y, and y precedes x.
 #[inline(always)]
 fn cube(x: f32, y: f32, z: f32) -> CubePoint {
     let (width, height, depth) = (x.abs(), y.abs(), z.abs());

@@ -34,12 +34,12 @@ fn power_of_two(n: i32) -> f64 {
     f64::from_bits(((1023 + n) as u64) << 52)
 }
 
-/// value * 2^n, rounded once.
+/// Returns value * 2^n, rounded once.
 #[inline(always)]
 pub fn ldexp(value: f64, n: i32) -> f64 {
     let n = n.clamp(-2200, 2200);
-    // Two steps that cannot round bring n into the range of one factor. Downwards they stop 53 places
-    // early, so that only the last factor can make a denormal of a number that was none.
+    // Two exact steps reduce n to the range of one factor. Downwards they stop 53 bits early, so that only
+    // the last factor can make a normal number denormal.
     const DOWN: i32 = -969;
     let (value, n) = if n > 1023 {
         let value = value * power_of_two(1023);
@@ -53,7 +53,7 @@ pub fn ldexp(value: f64, n: i32) -> f64 {
     value * power_of_two(n.clamp(-1022, 1023))
 }
 
-/// Mantissa in [0.5, 1) and exponent; specials keep their value and have exponent 0.
+/// Returns mantissa in [0.5, 1) and exponent. Zeros, infinities and NaN are returned with exponent 0.
 #[inline(always)]
 fn frexp(value: f64) -> (f64, i32) {
     let denormal = value.abs() < f64::MIN_POSITIVE;

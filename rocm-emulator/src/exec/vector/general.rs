@@ -1,4 +1,4 @@
-//! Float operations under an unusual mode: directed rounding, flushed denormals, IEEE off. Lane by lane.
+//! Slow path of float operations in non-default modes (directed rounding, flushed denormals, IEEE off).
 use std::mem::MaybeUninit;
 
 use super::kind::Format;
@@ -8,8 +8,8 @@ use super::shape::{self, Shaping};
 use super::soft;
 use crate::exec::wave::{Mode, Wave};
 
-/// An operation as data.
-pub struct Behaviour {
+/// Description of an operation that the slow path interprets.
+pub struct Description {
     pub sources: &'static [Format],
     pub result: Format,
     pub form: Form,
@@ -17,23 +17,23 @@ pub struct Behaviour {
     pub carry: Option<fn([u64; 4]) -> bool>,
 }
 
-/// Nearest-even with denormals, as HIP kernels start: what the fast functions assume.
+/// Returns true in HIP's default mode (nearest even, denormals kept), which the fast functions assume.
 #[inline(always)]
-pub fn is_usual(mode: &Mode, form: Form) -> bool {
+pub fn is_default_mode(mode: &Mode, form: Form) -> bool {
     [mode.round_32, mode.round_16_64, mode.denorm_32, mode.denorm_16_64] == [0, 0, 3, 3]
         && (mode.ieee || !matches!(form, Form::MinMax))
 }
 
-/// Executes `behaviour` on every lane under the wave's mode.
+/// Executes an operation on every lane in the wave's mode.
 #[inline(never)]
-pub fn run<const W: usize>(behaviour: &Behaviour, operands: &Operands, wave: &mut Wave<W>) {
+pub fn run<const W: usize>(operation: &Description, operands: &Operands, wave: &mut Wave<W>) {
     let mode = wave.mode;
     let mut lanes = [[0u64; 4]; W];
-    for (i, format) in behaviour.sources.iter().enumerate() {
+    for (i, format) in operation.sources.iter().enumerate() {
         let source = fetch(wave, &operands.src[i], *format);
         for (lane, bits) in lanes.iter_mut().zip(source) {
             lane[i] = flush(*format, bits, mode, 1);
-            if behaviour.form == Form::MinMax && !mode.ieee {
+            if operation.form == Form::MinMax && !mode.ieee {
                 lane[i] = quiet(*format, lane[i]);
             }
         }
@@ -41,26 +41,26 @@ pub fn run<const W: usize>(behaviour: &Behaviour, operands: &Operands, wave: &mu
     let mut out = [0u64; W];
     let mut carry = [0u32; W];
     for i in 0..W {
-        let bits = compute(behaviour, lanes[i], mode);
-        out[i] = flush(behaviour.result, bits, mode, 2);
-        carry[i] = u32::from(behaviour.carry.is_some_and(|carry| carry(lanes[i]))).wrapping_neg();
+        let bits = compute(operation, lanes[i], mode);
+        out[i] = flush(operation.result, bits, mode, 2);
+        carry[i] = u32::from(operation.carry.is_some_and(|carry| carry(lanes[i]))).wrapping_neg();
     }
     let active = operands.write_mask(wave);
-    store(behaviour.result, operands, wave, &out);
-    if behaviour.carry.is_some() {
+    store(operation.result, operands, wave, &out);
+    if operation.carry.is_some() {
         operand::store_mask(operands.dst2, false, wave, active, operand::collect(&carry));
     }
 }
 
-/// One lane of `behaviour` under a mode: from source bits to the result's bits.
-pub fn one(behaviour: &Behaviour, mut lane: [u64; 4], mode: Mode) -> u64 {
-    if is_usual(&mode, behaviour.form) {
-        return (behaviour.lane)(lane);
+/// Computes one lane of an operation in a mode, from the sources' bits to the result's bits.
+pub fn compute_lane(operation: &Description, mut lane: [u64; 4], mode: Mode) -> u64 {
+    if is_default_mode(&mode, operation.form) {
+        return (operation.lane)(lane);
     }
-    for (bits, format) in lane.iter_mut().zip(behaviour.sources) {
+    for (bits, format) in lane.iter_mut().zip(operation.sources) {
         *bits = flush(*format, *bits, mode, 1);
     }
-    flush(behaviour.result, compute(behaviour, lane, mode), mode, 2)
+    flush(operation.result, compute(operation, lane, mode), mode, 2)
 }
 
 fn fetch<const W: usize>(wave: &Wave<W>, source: &Source, format: Format) -> [u64; W] {
@@ -113,46 +113,46 @@ fn store<const W: usize>(format: Format, operands: &Operands, wave: &mut Wave<W>
     }
 }
 
-fn compute(behaviour: &Behaviour, lane: [u64; 4], mode: Mode) -> u64 {
-    if behaviour.result == Format::PackedHalf && behaviour.sources.iter().all(|f| *f == Format::PackedHalf) {
+fn compute(operation: &Description, lane: [u64; 4], mode: Mode) -> u64 {
+    if operation.result == Format::PackedHalf && operation.sources.iter().all(|f| *f == Format::PackedHalf) {
         let rounding = soft::Rounding::from_mode(mode.round_16_64);
         let halves = |shift: u32| lane.map(|bits| bits >> shift & 0xffff);
-        let part = |halves: [u64; 4]| arithmetic(behaviour.form, halves, &soft::HALF, rounding);
+        let part = |halves: [u64; 4]| arithmetic(operation.form, halves, &soft::HALF, rounding);
         return match (part(halves(0)), part(halves(16))) {
             (Some(low), Some(high)) => low | high << 16,
-            _ => (behaviour.lane)(lane),
+            _ => (operation.lane)(lane),
         };
     }
-    if behaviour.result == Format::PackedSingle {
+    if operation.result == Format::PackedSingle {
         let rounding = soft::Rounding::from_mode(mode.round_32);
         let part = |shift: u32| {
             let words = lane.map(|bits| bits >> shift & 0xffff_ffff);
-            arithmetic(behaviour.form, words, &soft::SINGLE, rounding)
+            arithmetic(operation.form, words, &soft::SINGLE, rounding)
         };
         return match (part(0), part(32)) {
             (Some(low), Some(high)) => low | high << 32,
-            _ => (behaviour.lane)(lane),
+            _ => (operation.lane)(lane),
         };
     }
-    let Some((to, to_rounding)) = layout(behaviour.result, mode) else {
-        return (behaviour.lane)(lane);
+    let Some((to, to_rounding)) = layout(operation.result, mode) else {
+        return (operation.lane)(lane);
     };
     // Integers of up to 32 bits are exact in f64.
     let from_integer = |value: f64| soft::convert(value.to_bits(), &soft::DOUBLE, to, to_rounding);
-    let Some((from, rounding)) = layout(behaviour.sources[0], mode) else {
-        return match (behaviour.form, behaviour.sources[0]) {
+    let Some((from, rounding)) = layout(operation.sources[0], mode) else {
+        return match (operation.form, operation.sources[0]) {
             (Form::FromSigned, Format::Bits16) => from_integer(f64::from(lane[0] as i16)),
             (Form::FromSigned, _) => from_integer(f64::from(lane[0] as i32)),
             (Form::FromUnsigned, _) => from_integer(f64::from(lane[0] as u32)),
-            _ => (behaviour.lane)(lane),
+            _ => (operation.lane)(lane),
         };
     };
-    if behaviour.form == Form::Convert {
+    if operation.form == Form::Convert {
         return soft::convert(lane[0], from, to, to_rounding);
     }
-    match arithmetic(behaviour.form, lane, from, rounding) {
-        None => (behaviour.lane)(lane),
-        Some(bits) if behaviour.sources[0] == Format::Mix => soft::convert(bits, from, to, to_rounding),
+    match arithmetic(operation.form, lane, from, rounding) {
+        None => (operation.lane)(lane),
+        Some(bits) if operation.sources[0] == Format::Mix => soft::convert(bits, from, to, to_rounding),
         Some(bits) => bits,
     }
 }
@@ -165,7 +165,7 @@ fn arithmetic(form: Form, lane: [u64; 4], layout: &soft::Layout, rounding: soft:
         Form::Mul => soft::multiply(a, b, layout, rounding),
         Form::Fma => soft::fma(a, b, c, 0, layout, rounding),
         Form::Mad => {
-            // Without denormals whatever the mode, except in f16.
+            // Denormals are flushed in every mode, except in f16.
             let flushed = |bits| {
                 if layout.fraction_bits > 10 && layout.is_denormal(bits) {
                     bits & layout.sign()
@@ -191,21 +191,21 @@ fn layout(format: Format, mode: Mode) -> Option<(&'static soft::Layout, soft::Ro
     }
 }
 
-/// Replaces denormals by zeros of their sign unless the mode allows them (`allow`: 1 inputs, 2 outputs).
+/// Flushes denormals to zeros of their sign unless the mode allows them (`allow`: 1 inputs, 2 outputs).
 fn flush(format: Format, bits: u64, mode: Mode, allow: u8) -> u64 {
-    let one = |layout: &soft::Layout, denormals: u8, bits: u64| {
+    let flush_bits = |layout: &soft::Layout, denormals: u8, bits: u64| {
         if denormals & allow == 0 && layout.is_denormal(bits) { bits & layout.sign() } else { bits }
     };
     match format {
-        Format::Half => one(&soft::HALF, mode.denorm_16_64, bits),
-        Format::Single | Format::Mix => one(&soft::SINGLE, mode.denorm_32, bits),
-        Format::Double => one(&soft::DOUBLE, mode.denorm_16_64, bits),
+        Format::Half => flush_bits(&soft::HALF, mode.denorm_16_64, bits),
+        Format::Single | Format::Mix => flush_bits(&soft::SINGLE, mode.denorm_32, bits),
+        Format::Double => flush_bits(&soft::DOUBLE, mode.denorm_16_64, bits),
         Format::PackedHalf => {
-            let half = |bits| one(&soft::HALF, mode.denorm_16_64, bits);
+            let half = |bits| flush_bits(&soft::HALF, mode.denorm_16_64, bits);
             half(bits & 0xffff) | half(bits >> 16 & 0xffff) << 16
         }
         Format::PackedSingle => {
-            let word = |bits| one(&soft::SINGLE, mode.denorm_32, bits);
+            let word = |bits| flush_bits(&soft::SINGLE, mode.denorm_32, bits);
             word(bits & 0xffff_ffff) | word(bits >> 32) << 32
         }
         _ => bits,

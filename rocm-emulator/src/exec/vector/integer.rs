@@ -60,7 +60,7 @@ operations! { select;
     "v_bfe_u32" BitField (a: U32, b: U32, c: U32) -> U32 { a >> (b & 31) & ((1 << (c & 31)) - 1) }
     "v_bfe_i32" BitFieldSigned (a: I32, b: U32, c: U32) -> I32 {
         let unused = 32 - (c & 31);
-        // A width of 0 shifts everything out, which needs two steps.
+        // A width of 0 shifts by 32 bits, which needs two steps.
         ((a >> (b & 31)) << (unused - 1) << 1) >> (unused - 1) >> 1
     }
     "v_lshlrev_b32" ShiftLeft (n: U32, a: U32) -> U32 { a << (n & 31) }
@@ -113,19 +113,19 @@ fn align(high: u32, low: u32, shift: u32) -> u32 {
     low >> shift | high << 1 << (31 - shift)
 }
 
-/// A byte of v_perm_b32: 0..=7 chooses, 8..=11 repeats the sign of an odd byte, 12 is 0, more is 0xff.
+/// Returns a byte of v_perm_b32: 0..=7 select a byte, 8..=11 repeat an odd byte's sign, 12 is 0, others 0xff.
 #[inline(always)]
 fn byte(high: u32, low: u32, select: u32) -> u32 {
     let word = if select & 4 == 0 { low } else { high };
-    let chosen = word >> ((select & 3) * 8) & 0xff;
+    let selected = word >> ((select & 3) * 8) & 0xff;
     let word = if select & 2 == 0 { low } else { high };
     let sign = (word >> ((select & 1) * 16 + 15) & 1) * 0xff;
     let special = if select < 12 { sign } else { 0xff };
     let special = if select == 12 { 0 } else { special };
-    if select < 8 { chosen } else { special }
+    if select < 8 { selected } else { special }
 }
 
-/// The sum of absolute differences of parts of `width` bits that `counts` accepts by `b`'s part.
+/// Sums absolute differences of `width`-bit parts, except those for which `counts` rejects `b`'s part.
 #[inline(always)]
 pub fn sad(a: u32, b: u32, width: u32, counts: impl Fn(u32) -> bool) -> u32 {
     let part = u32::MAX >> (32 - width);
@@ -137,7 +137,7 @@ pub fn sad(a: u32, b: u32, width: u32, counts: impl Fn(u32) -> bool) -> u32 {
     sum
 }
 
-/// The sums of absolute differences of bytes at four places of `a`, each added to 16 bits of `c`.
+/// Adds sums of absolute byte differences to the 16-bit parts of `c`, with `a` shifted by 0 to 3 bytes.
 #[inline(always)]
 fn sad_four(a: u64, b: u32, c: u64, counts: impl Fn(u32) -> bool) -> u64 {
     (0..4).fold(0, |result, i| {

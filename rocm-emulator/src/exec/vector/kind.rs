@@ -1,4 +1,4 @@
-//! Kinds of operands: how an operation sees the bits of a lane.
+//! Operand kinds: the interpretation of a lane's bits by an operation.
 use std::mem::MaybeUninit;
 
 use super::half;
@@ -6,7 +6,7 @@ use super::operand::{self, Operands, Source};
 use super::shape::{self, Shaping};
 use crate::exec::wave::Wave;
 
-/// Width of an operand, which also decides how constants and sign modifiers apply to it.
+/// Format of an operand, which determines its width and how constants and sign modifiers apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Bits16,
@@ -19,7 +19,7 @@ pub enum Format {
     PackedHalf,
     /// Two 16-bit integers in one register.
     PackedInt,
-    /// f32 or one f16 of a register, by op_sel_hi.
+    /// f32, or one f16 of a register, as op_sel_hi selects.
     Mix,
     Bits64,
     /// A 64-bit integer whose literals are sign-extended.
@@ -81,13 +81,13 @@ impl Raw for u64 {
     }
 }
 
-/// The view of an operand.
+/// Interpretation of an operand.
 pub trait Kind: 'static {
-    /// Type that operations compute with.
+    /// Type with which operations compute.
     type Value: Copy;
     type Raw: Raw;
     const FORMAT: Format;
-    /// The mode register's rounding and denormal bits matter.
+    /// True if the mode register's rounding and denormal bits apply.
     const FLOAT: bool = false;
 
     #[inline(always)]
@@ -142,11 +142,11 @@ kind!(/// 16 bits, signed.
     I16: i16 as u32, Bits16, false, store_int16, |raw| raw as i16, |v| u32::from(v as u16));
 kind!(/// f32.
     F32: f32 as u32, Single, true, store_single, |raw| f32::from_bits(raw), |v| v.to_bits());
-kind!(/// The bits of an f32 where the value is not rounded: sign modifiers apply, the mode does not.
+kind!(/// Bits of an f32 that is not rounded: sign modifiers apply, the mode does not.
     B32: u32 as u32, Single, false, store_int, |raw| raw, |v| v);
-kind!(/// The bits of an f16 where the value is not rounded: sign modifiers apply, the mode does not.
+kind!(/// Bits of an f16 that is not rounded: sign modifiers apply, the mode does not.
     B16: u16 as u32, Half, false, store_int16, |raw| raw as u16, |v| u32::from(v));
-kind!(/// f16, computed with as f32: exact on the way in, rounded to nearest even on the way out.
+kind!(/// f16, converted to f32 exactly, and back by rounding to nearest even.
     F16: f32 as u32, Half, true, store_half, |raw| half::widen(raw & 0xffff), |v| half::narrow(v));
 kind!(/// Two f16.
     H2: [f32; 2] as u32, PackedHalf, true, store_packed_half,
@@ -155,7 +155,7 @@ kind!(/// Two f16.
 kind!(/// Two unsigned 16-bit integers.
     P16: [u16; 2] as u32, PackedInt, false, store_int,
     |raw| [raw as u16, (raw >> 16) as u16], |v| u32::from(v[0]) | u32::from(v[1]) << 16);
-kind!(/// Source of v_fma_mix: f32, or f16 widened.
+kind!(/// Source of v_fma_mix: f32, or f16 converted to f32.
     Mixed: f32 as u32, Mix, true, store_single, |raw| f32::from_bits(raw), |v| v.to_bits());
 kind!(/// 64 bits, unsigned.
     U64: u64 as u64, Bits64, false, operand::store64, |raw| raw, |v| v);
@@ -170,7 +170,7 @@ kind!(/// Two 32-bit values.
     |raw| [raw as u32, (raw >> 32) as u32], |v| u64::from(v[0]) | u64::from(v[1]) << 32);
 kind!(/// f64.
     F64: f64 as u64, Double, true, store_double, |raw| f64::from_bits(raw), |v| v.to_bits());
-kind!(/// The bits of an f64 where the value is not rounded.
+kind!(/// Bits of an f64 that is not rounded.
     B64: u64 as u64, Double, false, operand::store64, |raw| raw, |v| v);
 
 /// A lane's bit of a scalar mask.

@@ -1,11 +1,11 @@
-//! Vector ALU instructions: VOP1, VOP2, VOP3, VOP3SD, VOPC, VOP3P, VOPD, with DPP on any of them.
+//! Vector ALU instructions: VOP1, VOP2, VOP3, VOP3SD, VOPC, VOP3P and VOPD, with DPP and SDWA.
 //!
-//! [`prepare`] resolves an instruction once: operands to register numbers and constant bits, the mnemonic to a
-//! function compiled for this host. [`VectorStep::run`] is then one indirect call over all lanes.
+//! [`prepare`] resolves an instruction once: operands to register numbers and constants, the mnemonic to a
+//! function compiled for this host. [`VectorStep`]'s `run` is then one indirect call for all lanes.
 //!
-//! What an instruction means stands in the tables of [`float32`], [`integer`] and the like, one line each;
-//! [`kind`] says how operands are seen, [`operand`] where they come from, [`operation`] how a line becomes a
-//! loop over lanes, [`general`] what happens under an unusual mode register.
+//! The tables in [`float32`], [`integer`] and others define each instruction in one line. [`kind`] interprets
+//! operands, [`operand`] reads and writes them, [`operation`] turns a table line into a loop over lanes, and
+//! [`general`] handles non-default modes.
 mod alias;
 mod carry;
 mod compare;
@@ -33,7 +33,7 @@ mod tests;
 mod transcendental;
 mod vopd;
 
-pub(super) use self::general::{Behaviour, one};
+pub(super) use self::general::{Description, compute_lane};
 pub(super) use self::kind::Format;
 use self::operand::{Operands, Target};
 use self::operation::{Action, Entry};
@@ -48,14 +48,14 @@ pub(super) enum VectorStep<const W: usize> {
     Rare(Rare<W>),
 }
 
-/// An instruction that is one operation on all lanes.
+/// An instruction that consists of one operation on all lanes.
 #[derive(Clone)]
 pub(super) struct Single<const W: usize> {
     action: Action<W>,
     operands: Operands,
 }
 
-/// An instruction that is more than that.
+/// A less frequent instruction: a dual instruction or a matrix product.
 #[derive(Clone)]
 pub(super) enum Rare<const W: usize> {
     Pair(Box<vopd::Pair<W>>),
@@ -63,21 +63,21 @@ pub(super) enum Rare<const W: usize> {
 }
 
 impl<const W: usize> Single<W> {
-    /// Executes the instruction on all active lanes. The program counter stays where it is.
+    /// Executes the instruction on all active lanes. Does not change the program counter.
     #[inline(always)]
     pub fn run(&self, wave: &mut Wave<W>) {
-        // SAFETY: actions are chosen by `Entry::of` for the features of this host, or need none.
+        // SAFETY: `Entry::of` selects actions that this host supports.
         unsafe { (self.action)(&self.operands, wave) }
     }
 }
 
 impl<const W: usize> Rare<W> {
-    /// A matrix product, which has operands of its own.
+    /// Creates the step of a matrix product.
     pub(super) fn matrix(product: MatrixStep) -> Self {
         Self::Matrix(Box::new(product))
     }
 
-    /// Executes the instruction on all active lanes. The program counter stays where it is.
+    /// Executes the instruction on all active lanes. Does not change the program counter.
     pub fn run(&self, wave: &mut Wave<W>) {
         match self {
             Self::Pair(pair) => pair.run(wave),
@@ -86,7 +86,7 @@ impl<const W: usize> Rare<W> {
     }
 }
 
-/// Resolves a vector ALU instruction; `None` if it is unknown here.
+/// Prepares a vector ALU instruction. Returns `None` if it is unsupported.
 pub(super) fn prepare<const W: usize>(inst: &Inst) -> Option<VectorStep<W>> {
     match &inst.pair {
         None => prepare_single(inst).map(VectorStep::Single),
@@ -94,12 +94,12 @@ pub(super) fn prepare<const W: usize>(inst: &Inst) -> Option<VectorStep<W>> {
     }
 }
 
-/// The operation of a mnemonic for a single lane, as the scalar unit computes it, and how the mnemonic is carried out
-/// by it.
-pub(super) fn single_lane(mnemonic: &str) -> Option<(&'static Behaviour, alias::Rewrite)> {
+/// Returns the operation that implements a mnemonic for a single lane, for the scalar unit, and the rewrite
+/// from the mnemonic to the operation.
+pub(super) fn single_lane(mnemonic: &str) -> Option<(&'static Description, alias::Rewrite)> {
     let rewrite = alias::rewrite(mnemonic);
     let entry: Entry<32> = select(&rewrite.mnemonic)?;
-    Some((entry.behaviour, rewrite))
+    Some((entry.description, rewrite))
 }
 
 fn prepare_single<const W: usize>(inst: &Inst) -> Option<Single<W>> {
@@ -112,8 +112,8 @@ fn prepare_single<const W: usize>(inst: &Inst) -> Option<Single<W>> {
         return Some(Single { action, operands });
     }
     let rewrite = alias::rewrite(mnemonic);
-    let entry: Entry<W> = choose(&rewrite.mnemonic, inst)?;
-    let inst = &completed(inst, mnemonic, rewrite.accumulate);
+    let entry: Entry<W> = select_with_modifiers(&rewrite.mnemonic, inst)?;
+    let inst = &with_implicit_operands(inst, mnemonic, rewrite.accumulate);
     let mut operands = operand::resolve(inst, entry.sources)?;
     operands.invert = rewrite.invert;
     if rewrite.swap {
@@ -124,23 +124,23 @@ fn prepare_single<const W: usize>(inst: &Inst) -> Option<Single<W>> {
     }
     let halves = matches!(entry.result, Format::Bits16 | Format::Half);
     if let Some(Sdwa { dst: Some((SdwaSelect::Dword, _)), .. }) = inst.sdwa {
-        operands.clears = halves;
+        operands.clears_other_half = halves;
     }
     let exec = Target::Scalar(sreg::EXEC_LO);
     if mnemonic.starts_with("v_cmpx_") && operands.dst != exec {
         operands.dst2 = exec;
     }
-    let fits = match entry.result {
-        // A mask may vanish in NULL.
+    let is_valid = match entry.result {
+        // A mask may be written to NULL, which discards it.
         Format::Mask => matches!(inst.dst, Operand::Scalar(_)),
         _ => matches!(operands.dst, Target::Vgpr(_) | Target::Part(..)),
     };
-    fits.then_some(Single { action: entry.action, operands })
+    is_valid.then_some(Single { action: entry.action, operands })
 }
 
-/// The operation of a mnemonic, or that of its modifiers where they make it another one: the signs of integer
-/// dot products, the saturation of integers. (Floats are clamped where results are stored.)
-fn choose<const W: usize>(mnemonic: &str, inst: &Inst) -> Option<Entry<W>> {
+/// Returns the operation of a mnemonic. The signs of integer dot products and the saturation of integers
+/// select separate operations; floats are clamped when results are stored.
+fn select_with_modifiers<const W: usize>(mnemonic: &str, inst: &Inst) -> Option<Entry<W>> {
     let signs = inst.mods.neg & 3;
     let signed = format!("{mnemonic} neg:{signs}");
     let mnemonic = if signs != 0 && is_integer_dot(mnemonic) { &signed } else { mnemonic };
@@ -155,13 +155,13 @@ fn choose<const W: usize>(mnemonic: &str, inst: &Inst) -> Option<Entry<W>> {
     }
 }
 
-/// Dot products whose sources are signed by the neg modifier.
+/// Returns true for dot products whose neg modifier selects signed sources.
 fn is_integer_dot(mnemonic: &str) -> bool {
     mnemonic.ends_with("_iu8") || mnemonic.ends_with("_iu4")
 }
 
-/// The instruction with its implicit operands and modifiers spelled out.
-fn completed(inst: &Inst, mnemonic: &str, accumulate: bool) -> Inst {
+/// Returns the instruction with implicit operands and modifiers made explicit.
+fn with_implicit_operands(inst: &Inst, mnemonic: &str, accumulate: bool) -> Inst {
     let mut inst = inst.clone();
     let packed = mnemonic.starts_with("v_pk_") || mnemonic.starts_with("v_dot2");
     if packed && inst.encoding != Encoding::Vop3p {
@@ -169,13 +169,13 @@ fn completed(inst: &Inst, mnemonic: &str, accumulate: bool) -> Inst {
     }
     if accumulate {
         inst.src[2] = inst.dst;
-        // A half accumulates in the half that it writes.
+        // The accumulator is the half that is written.
         inst.mods.op_sel = inst.mods.op_sel & !4 | inst.mods.op_sel >> 1 & 4;
     }
     if mnemonic.starts_with("v_div_fmas") {
         inst.src[3] = Operand::Scalar(sreg::VCC_LO);
     }
-    // The sources' signs of integer dot products have become another operation.
+    // The signs of integer dot products have selected the operation.
     if is_integer_dot(mnemonic) {
         inst.mods.neg = 0;
     }

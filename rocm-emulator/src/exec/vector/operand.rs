@@ -1,4 +1,4 @@
-//! Operands resolved at preparation: where a source's lanes come from, where results go.
+//! Prepared operands: sources and destinations, with their modifiers resolved.
 use std::mem::MaybeUninit;
 
 use super::dpp::DppPattern;
@@ -7,17 +7,17 @@ use crate::exec::wave::Wave;
 use crate::exec::{PRIVATE_APERTURE, SHARED_APERTURE};
 use crate::isa::{Inst, Operand, Sdwa, SdwaSelect, SdwaUnused, sreg};
 
-/// Where the lanes of one source come from.
+/// A source operand.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// A vector register (or the first of a pair), as it is.
+    /// A vector register (or the first of a pair) without modifiers.
     Vgpr(u16),
     /// A scalar register (or the first of a pair), the same for all lanes.
     Scalar(u8),
     /// A constant with its modifiers applied, the same for all lanes.
     Constant(u64),
     Status(Status),
-    /// Anything that is changed on its way.
+    /// A source with modifiers.
     Modified(Box<Modified>),
 }
 
@@ -29,32 +29,32 @@ pub enum Status {
     ExecZ,
 }
 
-/// A source with a permutation, a choice of halves, or a change of sign.
+/// A source with a permutation, a selection of halves, or sign modifiers.
 #[derive(Clone, Debug)]
 pub struct Modified {
     base: Source,
     dpp: Option<DppPattern>,
     select: Select,
-    keep: u64,
-    flip: u64,
+    and: u64,
+    xor: u64,
 }
 
-/// Which halves of a 32-bit register an operation sees.
+/// Selection of the bits of a register that an operation uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Select {
     Whole,
-    /// The upper 16 bits, moved down.
+    /// The upper 16 bits.
     High,
-    /// Packed: the low and the high operation each take the upper half if set.
+    /// Packed operations: true selects the upper half for the low or high operation.
     Pair {
         low: bool,
         high: bool,
     },
-    /// v_fma_mix: one half as f16, widened to f32.
+    /// v_fma_mix: one half, converted from f16 to f32.
     Widened {
         high: bool,
     },
-    /// SDWA: a byte or half, extended by zeros or its sign.
+    /// SDWA: a byte or half, zero- or sign-extended.
     Part {
         part: Part,
         signed: bool,
@@ -69,7 +69,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// `None` for the whole dword.
+    /// Returns the selected part, or `None` for the whole dword.
     fn of(select: SdwaSelect) -> Option<Self> {
         let (shift, width) = match select {
             SdwaSelect::Byte0 => (0, 8),
@@ -91,7 +91,7 @@ impl Part {
 }
 
 impl Select {
-    /// What the operation sees of a register.
+    /// Applies the selection to a register.
     #[inline(always)]
     fn apply(self, bits: u32) -> u32 {
         let half = |high: bool| if high { bits >> 16 } else { bits & 0xffff };
@@ -104,7 +104,7 @@ impl Select {
         }
     }
 
-    /// What a packed operation sees of a register pair.
+    /// Applies the selection to a register pair of a packed operation.
     #[inline(always)]
     fn apply_pair(self, bits: u64) -> u64 {
         let word = |high: bool| if high { bits >> 32 } else { bits & 0xffff_ffff };
@@ -115,43 +115,43 @@ impl Select {
     }
 }
 
-/// Where results go.
+/// A destination operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     None,
     Vgpr(u16),
-    /// A scalar register: a value or a lane mask.
+    /// A scalar register, for a value or a lane mask.
     Scalar(u8),
-    /// SDWA: a byte or half of a vector register, and what becomes of the rest.
+    /// SDWA: a byte or half of a vector register, and the treatment of the remaining bits.
     Part(u16, Part, SdwaUnused),
 }
 
-/// What a prepared instruction acts on.
+/// Operands and modifiers of a prepared instruction.
 #[derive(Clone, Debug)]
 pub struct Operands {
     pub src: [Source; 4],
     pub dst: Target,
     pub dst2: Target,
-    /// The vector register that results of 32 bits are written to, if they are written as they are in all lanes that
-    /// EXEC lets through.
+    /// Fast path for 32-bit results: the vector register, if all lanes enabled by EXEC are written without
+    /// modifiers.
     pub direct: Option<u16>,
-    /// 16-bit results go to the upper half.
+    /// 16-bit results are written to the upper half.
     pub dst_high: bool,
     /// 16-bit results clear the other half (gfx9).
-    pub clears: bool,
-    /// Compares: the condition's complement.
+    pub clears_other_half: bool,
+    /// The condition of a compare is inverted.
     pub invert: bool,
     pub clamp: bool,
-    /// Output modifier: 0 none, 1 *2, 2 *4, 3 /2.
+    /// Output modifier: 0 none, 1 multiplies by 2, 2 by 4, 3 divides by 2.
     pub omod: u8,
-    /// Lanes that DPP may write; the rest of the pattern is in source 0.
+    /// DPP pattern, for the mask of written lanes. Source 0 contains the pattern, too.
     pub dpp: Option<Box<DppPattern>>,
-    /// Operation-specific bits of the modifiers.
+    /// Modifier bits whose meaning depends on the operation.
     pub flags: u8,
 }
 
 impl Operands {
-    /// Lanes whose results are written.
+    /// Returns the mask of lanes whose results are written.
     #[inline(always)]
     pub fn write_mask<const W: usize>(&self, wave: &Wave<W>) -> u64 {
         let exec = wave.exec();
@@ -161,15 +161,15 @@ impl Operands {
         }
     }
 
-    /// Whether float results pass through omod or clamp.
+    /// Returns true if omod or clamp apply to float results.
     #[inline(always)]
     pub fn shapes_output(&self) -> bool {
         self.clamp || self.omod != 0
     }
 }
 
-/// Resolves the sources and destinations of `inst` for the given source formats. `None` if an operand is of a
-/// sort that vector instructions do not take.
+/// Resolves the sources and destinations of `inst` for the given source formats. Returns `None` if vector
+/// instructions don't support an operand.
 pub fn resolve(inst: &Inst, formats: &[Format]) -> Option<Operands> {
     let mut src = [Source::Constant(0), Source::Constant(0), Source::Constant(0), Source::Constant(0)];
     for (i, format) in formats.iter().enumerate() {
@@ -186,7 +186,7 @@ pub fn resolve(inst: &Inst, formats: &[Format]) -> Option<Operands> {
         direct,
         dst2: target(inst.dst2)?,
         dst_high: inst.mods.op_sel & 8 != 0,
-        clears: false,
+        clears_other_half: false,
         invert: false,
         clamp: inst.mods.clamp,
         omod: inst.mods.omod,
@@ -204,7 +204,7 @@ fn target(operand: Operand) -> Option<Target> {
     }
 }
 
-/// The destination with what SDWA selects of it.
+/// Returns the destination with SDWA's selection applied.
 fn part_target(whole: Target, sdwa: Option<&Sdwa>) -> Option<Target> {
     let Some(Sdwa { dst: Some((select, unused)), .. }) = sdwa else { return Some(whole) };
     match (Part::of(*select), whole) {
@@ -234,7 +234,7 @@ fn source(inst: &Inst, index: usize, format: Format) -> Option<Source> {
     };
     let base = match inst.src[index] {
         Operand::Vgpr(n) => Source::Vgpr(n),
-        // The second register of a pair would be M0.
+        // NULL reads as zero. As a pair it would include M0, the next register.
         Operand::Scalar(sreg::NULL) => Source::Constant(0),
         Operand::Scalar(n) => Source::Scalar(n),
         Operand::Scc => Source::Status(Status::Scc),
@@ -242,7 +242,7 @@ fn source(inst: &Inst, index: usize, format: Format) -> Option<Source> {
         Operand::ExecZ => Source::Status(Status::ExecZ),
         constant => Source::Constant(constant_bits(constant, format, select)?),
     };
-    // A constant of 16 bits has no upper half to choose.
+    // A 16-bit constant has no upper half to select.
     let select = match (&base, select) {
         (Source::Constant(_), Select::High) => Select::Whole,
         (_, select) => select,
@@ -253,9 +253,9 @@ fn source(inst: &Inst, index: usize, format: Format) -> Option<Source> {
         Format::PackedHalf | Format::PackedInt | Format::PackedSingle | Format::Mask => 0,
         _ => 0x8000_0000,
     };
-    let (mut keep, mut flip) = (u64::MAX, 0);
+    let (mut and, mut xor) = (u64::MAX, 0);
     match format {
-        // Signs are floats' alone.
+        // Sign modifiers apply only to floats.
         Format::Bits16
         | Format::Bits32
         | Format::Bits64
@@ -263,21 +263,21 @@ fn source(inst: &Inst, index: usize, format: Format) -> Option<Source> {
         | Format::PackedInt
         | Format::Mask => {}
         Format::PackedHalf => {
-            flip |= if bit(mods.neg) { 0x8000 } else { 0 };
-            flip |= if bit(mods.neg_hi) { 0x8000_0000 } else { 0 };
+            xor |= if bit(mods.neg) { 0x8000 } else { 0 };
+            xor |= if bit(mods.neg_hi) { 0x8000_0000 } else { 0 };
         }
         Format::PackedSingle => {
-            flip |= if bit(mods.neg) { 1 << 31 } else { 0 };
-            flip |= if bit(mods.neg_hi) { 1 << 63 } else { 0 };
+            xor |= if bit(mods.neg) { 1 << 31 } else { 0 };
+            xor |= if bit(mods.neg_hi) { 1 << 63 } else { 0 };
         }
-        // v_fma_mix has its abs where packed operations have neg_hi.
+        // v_fma_mix encodes abs in the bits of neg_hi.
         Format::Mix => {
-            keep = if bit(mods.neg_hi) || bit(mods.abs) { !sign } else { keep };
-            flip = if bit(mods.neg) { sign } else { 0 };
+            and = if bit(mods.neg_hi) || bit(mods.abs) { !sign } else { and };
+            xor = if bit(mods.neg) { sign } else { 0 };
         }
         _ => {
-            keep = if bit(mods.abs) { !sign } else { keep };
-            flip = if bit(mods.neg) { sign } else { 0 };
+            and = if bit(mods.abs) { !sign } else { and };
+            xor = if bit(mods.neg) { sign } else { 0 };
         }
     }
     let dpp = if index == 0 { inst.dpp.as_ref().map(DppPattern::new) } else { None };
@@ -286,17 +286,17 @@ fn source(inst: &Inst, index: usize, format: Format) -> Option<Source> {
             let bits = match select {
                 Select::Whole => bits,
                 select if format == Format::PackedSingle => select.apply_pair(bits),
-                // Another 64-bit format has no halves to select.
+                // Other 64-bit formats have no halves to select.
                 select => u64::from(select.apply(bits as u32)),
             };
-            Some(Source::Constant(bits & keep ^ flip))
+            Some(Source::Constant(bits & and ^ xor))
         }
-        base if select == Select::Whole && dpp.is_none() && keep == u64::MAX && flip == 0 => Some(base),
-        base => Some(Source::Modified(Box::new(Modified { base, dpp, select, keep, flip }))),
+        base if select == Select::Whole && dpp.is_none() && and == u64::MAX && xor == 0 => Some(base),
+        base => Some(Source::Modified(Box::new(Modified { base, dpp, select, and, xor }))),
     }
 }
 
-/// The bits of a constant for an operation of the given format.
+/// Returns the bits of a constant for an operand format.
 fn constant_bits(operand: Operand, format: Format, select: Select) -> Option<u64> {
     let half = |bits: u16| u64::from(bits);
     Some(match (operand, format) {
@@ -323,7 +323,7 @@ fn constant_bits(operand: Operand, format: Format, select: Select) -> Option<u64
     })
 }
 
-/// All ones in each lane whose bit of `mask` is set.
+/// Returns all ones in each lane whose bit of `mask` is set.
 #[inline(always)]
 pub fn expand<const W: usize>(mask: u64) -> [u32; W] {
     let halves = [mask as u32, (mask >> 32) as u32];
@@ -334,14 +334,14 @@ pub fn expand<const W: usize>(mask: u64) -> [u32; W] {
     lanes
 }
 
-/// A mask of the lanes that are all ones; lanes are all ones or zero.
+/// Returns the mask of lanes that are all ones. Each lane must be all ones or zero.
 #[inline(always)]
 pub fn collect<const W: usize>(lanes: &[u32; W]) -> u64 {
     let (groups, _) = lanes.as_chunks::<16>();
     groups.iter().enumerate().fold(0, |mask, (i, group)| mask | u64::from(collect16(group)) << (16 * i))
 }
 
-/// Packs the lanes to bytes and takes their signs: the compiler finds no good code for a loop over bits.
+/// Packs the lanes to bytes and extracts their signs, because compilers don't vectorise a loop over bits.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn collect16(lanes: &[u32; 16]) -> u16 {
@@ -365,7 +365,7 @@ fn collect16(lanes: &[u32; 16]) -> u16 {
     lanes.iter().enumerate().fold(0, |mask, (i, lane)| mask | (lane & 1 << i) as u16)
 }
 
-/// A register's lanes; registers beyond the wave's read as zero.
+/// Returns a register's lanes. Registers out of range read as zero.
 #[inline(always)]
 pub fn vgpr<const W: usize>(wave: &Wave<W>, n: u16) -> &[u32; W] {
     match wave.vgpr.get(n as usize) {
@@ -374,7 +374,7 @@ pub fn vgpr<const W: usize>(wave: &Wave<W>, n: u16) -> &[u32; W] {
     }
 }
 
-/// The 32-bit lanes of a source.
+/// Returns the 32-bit lanes of a source.
 #[inline(always)]
 pub fn fetch32<'a, const W: usize>(
     wave: &'a Wave<W>,
@@ -400,31 +400,31 @@ fn fetch32_rare<'a, const W: usize>(
         Source::Status(status) => return buffer.write([status.read(wave); W]),
         plain => return fetch32(wave, plain, buffer),
     };
-    let mut base_room = MaybeUninit::uninit();
-    let mut base = fetch32(wave, &modified.base, &mut base_room);
+    let mut base_buffer = MaybeUninit::uninit();
+    let mut base = fetch32(wave, &modified.base, &mut base_buffer);
     let permuted;
     if let Some(pattern) = &modified.dpp {
         permuted = pattern.permute(base, wave.exec());
         base = &permuted;
     }
-    let (keep, flip) = (modified.keep as u32, modified.flip as u32);
-    // Each choice is a loop of its own, which vectorises.
+    let (and, xor) = (modified.and as u32, modified.xor as u32);
+    // Each selection has a separate loop, so that it vectorises.
     buffer.write(match modified.select {
-        Select::Whole => each(base, |x| x & keep ^ flip),
-        Select::High => each(base, |x| x >> 16 & keep ^ flip),
+        Select::Whole => each(base, |x| x & and ^ xor),
+        Select::High => each(base, |x| x >> 16 & and ^ xor),
         Select::Pair { low, high } => {
             let (low, high) = (u32::from(low) * 16, u32::from(high) * 16);
-            each(base, |x| ((x >> low & 0xffff) | (x >> high) << 16) & keep ^ flip)
+            each(base, |x| ((x >> low & 0xffff) | (x >> high) << 16) & and ^ xor)
         }
         Select::Widened { high } => {
             let shift = u32::from(high) * 16;
-            each(base, |x| super::half::widen(x >> shift & 0xffff).to_bits() & keep ^ flip)
+            each(base, |x| super::half::widen(x >> shift & 0xffff).to_bits() & and ^ xor)
         }
-        Select::Part { part, signed } => each(base, |x| part.apply(x, signed) & keep ^ flip),
+        Select::Part { part, signed } => each(base, |x| part.apply(x, signed) & and ^ xor),
     })
 }
 
-/// Maps the lanes; unlike `array::map`, this vectorises.
+/// Maps the lanes. Unlike `array::map`, this vectorises.
 #[inline(always)]
 fn each<const W: usize>(lanes: &[u32; W], f: impl Fn(u32) -> u32) -> [u32; W] {
     let mut out = [0; W];
@@ -434,7 +434,7 @@ fn each<const W: usize>(lanes: &[u32; W], f: impl Fn(u32) -> u32) -> [u32; W] {
     out
 }
 
-/// The 64-bit lanes of a source: register pairs.
+/// Returns the 64-bit lanes of a source, which are register pairs.
 #[inline(always)]
 pub fn fetch64<'a, const W: usize>(
     wave: &'a Wave<W>,
@@ -472,14 +472,14 @@ fn fetch64_rare<const W: usize>(wave: &Wave<W>, source: &Source) -> [u64; W] {
                 let high = pattern.permute(&lanes.map(|x| (x >> 32) as u32), wave.exec());
                 lanes = join(&low, &high);
             }
-            let (keep, flip) = (modified.keep, modified.flip);
-            lanes.iter_mut().for_each(|x| *x = modified.select.apply_pair(*x) & keep ^ flip);
+            let (and, xor) = (modified.and, modified.xor);
+            lanes.iter_mut().for_each(|x| *x = modified.select.apply_pair(*x) & and ^ xor);
             lanes
         }
     }
 }
 
-/// The lane mask of a source.
+/// Returns the lane mask of a source.
 #[inline(always)]
 pub fn fetch_mask<const W: usize>(wave: &Wave<W>, source: &Source) -> u64 {
     match source {
@@ -523,7 +523,7 @@ fn store_part<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &[u3
         let value = out[i] << part.shift & field;
         match unused {
             SdwaUnused::Pad => value,
-            // Ones from the sign upwards.
+            // Set all bits from the sign upwards.
             SdwaUnused::SignExtend if value & sign != 0 => value | (sign as i32).wrapping_neg() as u32,
             SdwaUnused::SignExtend => value,
             SdwaUnused::Preserve => value | old & !field,
@@ -532,7 +532,7 @@ fn store_part<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &[u3
     write_register(wave, n, mask, &values);
 }
 
-/// Writes the lanes of `mask` to register `n`; registers beyond the wave's swallow them.
+/// Writes the lanes of `mask` to register `n`. Writes to registers out of range are discarded.
 #[inline(always)]
 pub fn write_register<const W: usize>(wave: &mut Wave<W>, n: u16, mask: u64, out: &[u32; W]) {
     let Some(register) = wave.vgpr.get_mut(n as usize) else { return };
@@ -546,7 +546,7 @@ pub fn write_register<const W: usize>(wave: &mut Wave<W>, n: u16, mask: u64, out
     }
 }
 
-/// Writes the active lanes of a 16-bit result to its half; the other half stays, or is cleared on gfx9.
+/// Writes the active lanes of a 16-bit result to its half. The other half is preserved, or cleared on gfx9.
 #[inline(always)]
 pub fn store16<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &[u32; W]) {
     let Target::Vgpr(n) = operands.dst else { return store_part(operands, wave, out) };
@@ -554,7 +554,7 @@ pub fn store16<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &[u
     let Some(register) = wave.vgpr.get_mut(n as usize) else { return };
     let lanes = expand::<W>(mask);
     let (shift, half) = if operands.dst_high { (16, 0xffff_0000) } else { (0, 0xffff) };
-    let half = if operands.clears { u32::MAX } else { half };
+    let half = if operands.clears_other_half { u32::MAX } else { half };
     for i in 0..W {
         let written = lanes[i] & half;
         register.0[i] = out[i] << shift & written | register.0[i] & !written;
@@ -575,7 +575,7 @@ pub fn store64<const W: usize>(operands: &Operands, wave: &mut Wave<W>, out: &[u
     write_register(wave, n.saturating_add(1), mask, &high);
 }
 
-/// Writes the mask of a compare to its destinations; gfx9's v_cmpx has two.
+/// Writes the mask of a compare to its destinations. gfx9's v_cmpx has two.
 #[inline(always)]
 pub fn store_masks<const W: usize>(operands: &Operands, wave: &mut Wave<W>, active: u64, mask: u64) {
     store_mask(operands.dst, operands.invert, wave, active, mask);
@@ -584,7 +584,7 @@ pub fn store_masks<const W: usize>(operands: &Operands, wave: &mut Wave<W>, acti
     }
 }
 
-/// Writes a lane mask to a scalar destination; inactive lanes give 0.
+/// Writes a lane mask to a scalar destination. The bits of inactive lanes become 0.
 #[inline(always)]
 pub fn store_mask<const W: usize>(target: Target, invert: bool, wave: &mut Wave<W>, active: u64, mask: u64) {
     if let Target::Scalar(n) = target {

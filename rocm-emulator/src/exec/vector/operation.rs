@@ -1,40 +1,40 @@
-//! Operations and how they become functions over all lanes.
+//! Operations on single lanes, and their compilation to functions on all lanes.
 //!
-//! An [`Operation`] says what happens in one lane. [`Entry::of`] compiles it twice: for every x86-64, and for
-//! one with AVX2 and FMA; which of them runs is decided once, when an instruction is prepared.
+//! An [`Operation`] defines the computation in one lane. [`Entry::of`] compiles it twice: for every x86-64
+//! host, and for hosts with AVX2 and FMA. The choice between the two is made when an instruction is prepared.
 use std::mem::MaybeUninit;
 
-use super::general::{self, Behaviour};
+use super::general::{self, Description};
 use super::kind::{Format, Kind, Raw};
 use super::operand::{self, Operands, Target};
 use crate::exec::wave::Wave;
 
-/// How a result is rounded when the mode register asks for something else than nearest-even.
+/// Class of an operation, which determines its rounding in non-default modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Rounding does not matter or is the operation's own.
+    /// The result is exact, or the operation defines its own rounding.
     Other,
     Add,
     Sub,
     Mul,
     Fma,
-    /// Product and sum are rounded apart.
+    /// Product and sum are rounded separately.
     Mad,
     /// A conversion from the source's float format to the result's.
     Convert,
-    /// A conversion from an integer, signed or not.
+    /// Conversions from signed and unsigned integers.
     FromSigned,
     FromUnsigned,
-    /// Quiets signalling NaNs first unless the mode says IEEE.
+    /// Minima and maxima, which first quiet signalling NaNs if IEEE mode is off.
     MinMax,
 }
 
-/// What happens in one lane.
+/// The computation in one lane.
 pub trait Operation: 'static {
     type Sources: Sources;
     type Result: Kind;
     const FORM: Form = Form::Other;
-    /// The second destination is a lane mask of [`Self::carry`].
+    /// True if the second destination is a lane mask of [`Self::carry`].
     const CARRY: bool = false;
 
     fn apply(values: <Self::Sources as Sources>::Values) -> <Self::Result as Kind>::Value;
@@ -45,13 +45,13 @@ pub trait Operation: 'static {
     }
 }
 
-/// The sources of an operation: a tuple of one to four kinds.
+/// Sources of an operation: a tuple of one to four kinds.
 pub trait Sources: 'static {
     type Values: Copy;
     const FORMATS: &'static [Format];
     const FLOAT: bool;
 
-    /// Applies `O` to every lane; the results are in `buffer`.
+    /// Applies `O` to every lane and returns the results, which are stored in `buffer`.
     fn map<'a, O: Operation<Sources = Self>, const W: usize>(
         wave: &Wave<W>,
         operands: &Operands,
@@ -59,7 +59,7 @@ pub trait Sources: 'static {
         carry: &mut [u32; W],
     ) -> &'a mut [<O::Result as Kind>::Raw; W];
 
-    /// One lane from bits.
+    /// Converts one lane's bits to values.
     fn from_bits(bits: [u64; 4]) -> Self::Values;
 }
 
@@ -79,7 +79,7 @@ macro_rules! sources {
             ) -> &'a mut [<O::Result as Kind>::Raw; W] {
                 let mut buffers = ($(MaybeUninit::<[$kind::Raw; W]>::uninit(),)*);
                 let lanes = ($($kind::fetch(wave, &operands.src[$index], &mut buffers.$index),)*);
-                // Next to the loop that writes them again, the zeros cost nothing.
+                // The optimizer removes the zeros because the next loop overwrites them.
                 let out = buffer.write([Default::default(); W]);
                 for i in 0..W {
                     out[i] = O::Result::pack(O::apply(($($kind::unpack(lanes.$index[i]),)*)));
@@ -105,28 +105,28 @@ sources!(A 0, B 1);
 sources!(A 0, B 1, C 2);
 sources!(A 0, B 1, C 2, D 3);
 
-/// A function that executes a prepared instruction.
+/// Function that executes a prepared instruction.
 ///
 /// # Safety
-/// The host has the CPU features that the function was compiled for.
+/// The host must have the CPU features for which the function was compiled.
 pub type Action<const W: usize> = unsafe fn(&Operands, &mut Wave<W>);
 
-/// An operation as the table of mnemonics holds it.
+/// An operation in the tables of mnemonics.
 #[derive(Clone, Copy)]
 pub struct Entry<const W: usize> {
     pub action: Action<W>,
-    /// The same lane by lane, under any mode.
-    pub behaviour: &'static Behaviour,
+    /// Description for the slow path, which supports every mode.
+    pub description: &'static Description,
     pub sources: &'static [Format],
     pub result: Format,
 }
 
 impl<const W: usize> Entry<W> {
-    /// The fastest compilation of `O` for this host.
+    /// Returns the fastest compilation of `O` for this host.
     pub fn of<O: Operation>() -> Self {
         Self {
             action: action::<O, W>(),
-            behaviour: const { &behaviour::<O>() },
+            description: const { &description::<O>() },
             sources: O::Sources::FORMATS,
             result: O::Result::FORMAT,
         }
@@ -145,11 +145,11 @@ fn action<O: Operation, const W: usize>() -> Action<W> {
 
 #[cfg(test)]
 thread_local! {
-    /// Tests the code for any host on one with wide vectors.
+    /// Disables wide vectors, to test the code for any x86-64 host.
     pub static BASELINE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Whether the host has all features that [`on_wide_vectors`] is compiled for.
+/// Returns true if the host has all features that [`on_wide_vectors`] needs.
 #[cfg(target_arch = "x86_64")]
 fn wide_vectors() -> bool {
     #[cfg(test)]
@@ -173,15 +173,15 @@ unsafe fn on_wide_vectors<O: Operation, const W: usize>(operands: &Operands, wav
 }
 
 /// # Safety
-/// None is needed; the signature is [`Action`]'s.
+/// There are no requirements; the function is unsafe only to match [`Action`].
 unsafe fn on_any<O: Operation, const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
     all_lanes::<O, W>(operands, wave);
 }
 
 #[inline(always)]
 fn all_lanes<O: Operation, const W: usize>(operands: &Operands, wave: &mut Wave<W>) {
-    if (O::Sources::FLOAT || O::Result::FLOAT) && !general::is_usual(&wave.mode, O::FORM) {
-        return general::run(const { &behaviour::<O>() }, operands, wave);
+    if (O::Sources::FLOAT || O::Result::FLOAT) && !general::is_default_mode(&wave.mode, O::FORM) {
+        return general::run(const { &description::<O>() }, operands, wave);
     }
     let mut buffer = MaybeUninit::uninit();
     let mut carry = [0; W];
@@ -195,8 +195,8 @@ fn all_lanes<O: Operation, const W: usize>(operands: &Operands, wave: &mut Wave<
     }
 }
 
-const fn behaviour<O: Operation>() -> Behaviour {
-    Behaviour {
+const fn description<O: Operation>() -> Description {
+    Description {
         sources: O::Sources::FORMATS,
         result: O::Result::FORMAT,
         form: O::FORM,
@@ -213,9 +213,9 @@ fn one_carry<O: Operation>(bits: [u64; 4]) -> bool {
     O::carry(O::Sources::from_bits(bits))
 }
 
-/// A table of operations, one per line: `"mnemonic" TypeName [Form] (source: Kind, ...) -> Kind { body }`, the
-/// form left out where rounding does not matter; `carry { body }` follows where a lane mask is the second
-/// result. The table becomes the function `$select`, from mnemonic to [`Entry`].
+/// Defines a table of operations, one per line: `"mnemonic" TypeName [Form] (source: Kind, ...) -> Kind {
+/// body }`. The form is omitted if it is `Other`. `carry { body }` follows if the second result is a lane
+/// mask. The table expands to the function `$select`, from mnemonic to [`Entry`].
 macro_rules! operations {
     ($select:ident; $(
         $mnemonic:literal $name:ident $([$form:ident])? ($($sources:tt)*) -> $result:ident $body:block
@@ -230,7 +230,7 @@ macro_rules! operations {
             }
         )*
 
-        /// The operation of this subject with the given mnemonic.
+        /// Returns the operation of this table with the given mnemonic.
         pub fn $select<const W: usize>(mnemonic: &str) -> Option<$crate::exec::vector::operation::Entry<W>> {
             Some(match mnemonic {
                 $($mnemonic => $crate::exec::vector::operation::Entry::of::<$name>(),)*
@@ -240,7 +240,7 @@ macro_rules! operations {
     };
 }
 
-/// One line of [`operations`]: the type, and its [`Operation`].
+/// Defines one line of [`operations`]: the type, and its [`Operation`].
 macro_rules! operation {
     ($name:ident $sources:tt $result:ident { $($more:tt)* } $body:block $carry:block) => {
         $crate::exec::vector::operation::operation! {
@@ -266,7 +266,7 @@ macro_rules! operation {
     };
 }
 
-/// A function of one lane's values.
+/// Defines a function of one lane's values.
 macro_rules! lane {
     ($function:ident ($($arg:ident: $kind:ident),*) $output:ty, $body:block) => {
         #[inline(always)]

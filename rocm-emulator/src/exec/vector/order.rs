@@ -1,14 +1,14 @@
-//! Minima and maxima of floats, of which the ISA has three kinds that treat NaN differently.
+//! Minima and maxima of floats. The ISA has three variants, which treat NaN differently.
 
 /// f32 or f64.
 pub trait Float: Copy + PartialOrd {
-    /// An integer with the order of the floats; -0 comes before +0.
+    /// An integer with the order of the floats, where -0 precedes +0.
     type Key: Ord;
 
     fn key(self) -> Self::Key;
     fn is_nan(self) -> bool;
     fn is_signalling(self) -> bool;
-    /// A NaN as a quiet one.
+    /// Quiets a NaN.
     fn quiet(self) -> Self;
 }
 
@@ -66,34 +66,34 @@ fn larger<F: Float>(a: F, b: F) -> F {
     if a.key() > b.key() { a } else { b }
 }
 
-/// Returns `chosen` unless an operand is NaN: a signalling one wins, a quiet one loses.
+/// Returns `result` unless an operand is NaN. A signalling NaN takes precedence; a quiet NaN is ignored.
 #[inline(always)]
-fn choose<F: Float>(a: F, b: F, chosen: F) -> F {
-    let number = if a.is_nan() { b } else { chosen };
+fn apply_ieee_nan<F: Float>(a: F, b: F, result: F) -> F {
+    let number = if a.is_nan() { b } else { result };
     let number = if b.is_nan() { a } else { number };
     let number = if b.is_signalling() { b.quiet() } else { number };
     if a.is_signalling() { a.quiet() } else { number }
 }
 
-/// v_min in IEEE mode.
+/// Computes v_min in IEEE mode.
 #[inline(always)]
 pub fn minimum<F: Float>(a: F, b: F) -> F {
-    choose(a, b, smaller(a, b))
+    apply_ieee_nan(a, b, smaller(a, b))
 }
 
-/// v_max in IEEE mode.
+/// Computes v_max in IEEE mode.
 #[inline(always)]
 pub fn maximum<F: Float>(a: F, b: F) -> F {
-    choose(a, b, larger(a, b))
+    apply_ieee_nan(a, b, larger(a, b))
 }
 
-/// v_med3: the minimum if an operand is no number.
+/// Computes v_med3, which is the minimum if an operand is NaN.
 #[inline(always)]
 pub fn median<F: Float>(a: F, b: F, c: F) -> F {
     middle([a, b, c], minimum, maximum)
 }
 
-/// v_med3_num of gfx12: the minimum if an operand is no number.
+/// Computes gfx12's v_med3_num, which is the minimum if an operand is NaN.
 #[inline(always)]
 pub fn median_number<F: Float>(a: F, b: F, c: F) -> F {
     middle([a, b, c], min_number, max_number)
@@ -107,42 +107,42 @@ fn middle<F: Float>([a, b, c]: [F; 3], min: impl Fn(F, F) -> F, max: impl Fn(F, 
     if a.is_nan() || b.is_nan() || c.is_nan() { min(min(a, b), c) } else { rest }
 }
 
-/// Returns `chosen` unless an operand is NaN: then the other one, or a quiet NaN if both are.
+/// Returns `result`, or the other operand if one is NaN, or a quiet NaN if both are.
 #[inline(always)]
-fn choose_number<F: Float>(a: F, b: F, chosen: F) -> F {
-    let number = if a.is_nan() { b } else { chosen };
+fn ignore_nan<F: Float>(a: F, b: F, result: F) -> F {
+    let number = if a.is_nan() { b } else { result };
     let number = if b.is_nan() { a } else { number };
     if number.is_nan() { number.quiet() } else { number }
 }
 
-/// v_min_num of gfx12: IEEE 754-2019's minimumNumber.
+/// Computes gfx12's v_min_num: IEEE 754-2019's minimumNumber.
 #[inline(always)]
 pub fn min_number<F: Float>(a: F, b: F) -> F {
-    choose_number(a, b, smaller(a, b))
+    ignore_nan(a, b, smaller(a, b))
 }
 
-/// v_max_num of gfx12: IEEE 754-2019's maximumNumber.
+/// Computes gfx12's v_max_num: IEEE 754-2019's maximumNumber.
 #[inline(always)]
 pub fn max_number<F: Float>(a: F, b: F) -> F {
-    choose_number(a, b, larger(a, b))
+    ignore_nan(a, b, larger(a, b))
 }
 
-/// Returns `chosen` unless an operand is NaN: then that one made quiet, a signalling one first.
+/// Returns `result`, or the quieted NaN if an operand is NaN. Signalling NaNs take precedence.
 #[inline(always)]
-fn choose_nan<F: Float>(a: F, b: F, chosen: F) -> F {
-    let value = if b.is_nan() { b.quiet() } else { chosen };
+fn propagate_nan<F: Float>(a: F, b: F, result: F) -> F {
+    let value = if b.is_nan() { b.quiet() } else { result };
     let value = if a.is_nan() { a.quiet() } else { value };
     if b.is_signalling() && !a.is_signalling() { b.quiet() } else { value }
 }
 
-/// v_minimum of gfx12: IEEE 754-2019's minimum, by which NaN propagates.
+/// Computes gfx12's v_minimum: IEEE 754-2019's minimum, which propagates NaN.
 #[inline(always)]
 pub fn min_or_nan<F: Float>(a: F, b: F) -> F {
-    choose_nan(a, b, smaller(a, b))
+    propagate_nan(a, b, smaller(a, b))
 }
 
-/// v_maximum of gfx12: IEEE 754-2019's maximum, by which NaN propagates.
+/// Computes gfx12's v_maximum: IEEE 754-2019's maximum, which propagates NaN.
 #[inline(always)]
 pub fn max_or_nan<F: Float>(a: F, b: F) -> F {
-    choose_nan(a, b, larger(a, b))
+    propagate_nan(a, b, larger(a, b))
 }

@@ -1,4 +1,4 @@
-//! VOP3P: two 16-bit operations at once, dot products, mixed-precision multiply-add.
+//! VOP3P: packed operations, dot products and mixed-precision multiply-add.
 use super::kind::{F16, F32, H2, I32, Mixed, P16, S2, U32, W2};
 use super::operation::operations;
 use super::{half, order};
@@ -53,7 +53,7 @@ operations! { select;
     "v_dot2_u32_u16 clamp" Dot2UnsignedSaturate (a: P16, b: P16, c: U32) -> U32 {
         saturated_unsigned(dot2_unsigned(a, b, c))
     }
-    // neg of an integer dot product says which sources are signed: neither, the first, the second, both.
+    // The neg modifier of an integer dot product selects signed sources: 1 the first, 2 the second, 3 both.
     "v_dot4_i32_iu8" Dot4 (a: U32, b: U32, c: I32) -> U32 { dot::<8, 0>(a, b, c.into()) as u32 }
     "v_dot4_i32_iu8 clamp" Dot4Clamp (a: U32, b: U32, c: I32) -> U32 {
         saturated(dot::<8, 0>(a, b, c.into()))
@@ -111,7 +111,7 @@ fn each_signed(a: [u16; 2], b: [u16; 2], f: impl Fn(i16, i16) -> i16) -> [u16; 2
     [f(a[0] as i16, b[0] as i16) as u16, f(a[1] as i16, b[1] as i16) as u16]
 }
 
-/// The bits of width `BITS` at `shift`, sign-extended if asked for.
+/// Extracts the `BITS` bits at `shift`, zero- or sign-extended.
 #[inline(always)]
 fn part<const BITS: u32>(value: u32, shift: u32, signed: bool) -> i32 {
     let top = (value << (32 - BITS - shift)) as i32;
@@ -130,7 +130,7 @@ fn dot2_unsigned(a: [u16; 2], b: [u16; 2], c: u32) -> u64 {
     u64::from(c) + product(0) + product(1)
 }
 
-/// The sum of the products of all parts of `BITS` bits; bits 0 and 1 of `SIGNED` belong to `a` and `b`.
+/// Sums the products of all `BITS`-bit parts. Bits 0 and 1 of `SIGNED` select signed parts of `a` and `b`.
 #[inline(always)]
 fn dot<const BITS: u32, const SIGNED: u32>(a: u32, b: u32, c: i64) -> i64 {
     let product =

@@ -1,15 +1,15 @@
-//! What becomes of float results on their way out: the output modifier (omod), then clamp.
+//! Output modifiers of float results: multiplication by omod, then clamp.
 use super::half;
 use super::operand::Operands;
 use crate::exec::wave::Mode;
 
-/// The output modifiers of an instruction in a mode, for one float format.
+/// Output modifiers of an instruction in a mode, for one float format.
 #[derive(Clone, Copy)]
 pub struct Shaping {
     factor: f32,
     clamp: bool,
     nan_to_zero: bool,
-    /// The least normal number: below it is zero where a factor acts.
+    /// Smallest normal number. Smaller results become zero if a factor applies.
     least: f64,
 }
 
@@ -26,14 +26,14 @@ impl Shaping {
         Self::new(operands, mode, mode.denorm_16_64, f64::MIN_POSITIVE)
     }
 
-    /// Hardware multiplies results only where neither IEEE mode nor denormal results are asked for.
+    /// Creates the modifiers. As on hardware, omod has no effect in IEEE mode or with denormal results.
     fn new(operands: &Operands, mode: Mode, denormals: u8, least: f64) -> Self {
         let omod = if mode.ieee || denormals & 2 != 0 { 0 } else { operands.omod & 3 };
         let factor = [1.0, 2.0, 4.0, 0.5][usize::from(omod)];
         Self { factor, clamp: operands.clamp, nan_to_zero: mode.dx10_clamp, least }
     }
 
-    /// A result, by which a clamped negative zero becomes a positive one.
+    /// Applies the modifiers to an f32. Clamping turns -0 into +0.
     #[inline(always)]
     pub fn single(self, value: f32) -> f32 {
         let scaled = if self.factor == 1.0 { value } else { value * self.factor };
@@ -41,17 +41,17 @@ impl Shaping {
         let scaled = if vanishes { 0f32.copysign(scaled) } else { scaled };
         let inside = if scaled > 1.0 { 1.0 } else { scaled };
         let inside = if inside > 0.0 { inside } else { 0.0 };
-        let keeps = !self.clamp || (scaled.is_nan() && !self.nan_to_zero);
-        if keeps { scaled } else { inside }
+        let unclamped = !self.clamp || (scaled.is_nan() && !self.nan_to_zero);
+        if unclamped { scaled } else { inside }
     }
 
-    /// As [`Shaping::single`], of an f16's bits.
+    /// Applies the modifiers to an f16's bits.
     #[inline(always)]
     pub fn half(self, bits: u32) -> u32 {
         half::narrow(self.single(half::widen(bits)))
     }
 
-    /// As [`Shaping::single`].
+    /// Applies the modifiers to an f64.
     #[inline(always)]
     pub fn double(self, value: f64) -> f64 {
         let scaled = if self.factor == 1.0 { value } else { value * f64::from(self.factor) };
@@ -59,8 +59,8 @@ impl Shaping {
         let scaled = if vanishes { 0f64.copysign(scaled) } else { scaled };
         let inside = if scaled > 1.0 { 1.0 } else { scaled };
         let inside = if inside > 0.0 { inside } else { 0.0 };
-        let keeps = !self.clamp || (scaled.is_nan() && !self.nan_to_zero);
-        if keeps { scaled } else { inside }
+        let unclamped = !self.clamp || (scaled.is_nan() && !self.nan_to_zero);
+        if unclamped { scaled } else { inside }
     }
 }
 
@@ -69,7 +69,7 @@ pub fn singles(shaping: Shaping, out: &mut [u32]) {
     out.iter_mut().for_each(|x| *x = shaping.single(f32::from_bits(*x)).to_bits());
 }
 
-/// One or two f16 in each value.
+/// Applies the modifiers to values that hold one or two f16.
 #[inline(never)]
 pub fn halves(shaping: Shaping, out: &mut [u32]) {
     out.iter_mut().for_each(|x| *x = shaping.half(*x & 0xffff) | shaping.half(*x >> 16) << 16);

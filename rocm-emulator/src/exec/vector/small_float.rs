@@ -1,9 +1,9 @@
-//! gfx942's 8-bit floats: no infinities and no negative zero, whose code is the only NaN (FNUZ). fp8 has four exponent
-//! bits and bias 8, bf8 five and bias 16. What is too large to round to one is NaN.
+//! gfx942's 8-bit floats (FNUZ), without infinities and -0, whose code is the only NaN. fp8 has four exponent
+//! bits and bias 8, bf8 five exponent bits and bias 16. Values that overflow become NaN.
 use super::kind::{F32, S2, U16, U32};
 use super::operation::operations;
 
-/// Fraction bits.
+/// Numbers of fraction bits, which identify the formats.
 pub const FP8: u32 = 3;
 pub const BF8: u32 = 2;
 const NAN: u32 = 0x80;
@@ -19,7 +19,7 @@ operations! { select;
     "v_cvt_sr_bf8_f32 fnuz" RandomToBf8 (a: F32, b: U32) -> U32 { stochastic::<BF8>(a, b) }
 }
 
-/// The value of a code.
+/// Returns the value of a code.
 #[inline(always)]
 pub fn value<const FRACTION: u32>(code: u32) -> f32 {
     if code == NAN {
@@ -28,24 +28,24 @@ pub fn value<const FRACTION: u32>(code: u32) -> f32 {
     let exponent = (code >> FRACTION & (0x7f >> FRACTION)) as i32;
     let fraction = code & ((1 << FRACTION) - 1);
     let significand = if exponent == 0 { fraction } else { fraction | 1 << FRACTION };
-    // Exact: all are normal numbers of f32.
+    // The product is exact, because all values are normal numbers of f32.
     let magnitude =
         significand as f32 * power(exponent.max(1) - 1 + smallest_exponent::<FRACTION>() - FRACTION as i32);
     if code & 0x80 != 0 { -magnitude } else { magnitude }
 }
 
-/// The exponent of the smallest normal number.
+/// Returns the exponent of the smallest normal number.
 const fn smallest_exponent<const FRACTION: u32>() -> i32 {
     1 - (1 << (6 - FRACTION))
 }
 
-/// A power of two that is a normal number.
+/// Returns 2^exponent, which must be a normal number.
 #[inline(always)]
 fn power(exponent: i32) -> f32 {
     f32::from_bits(((127 + exponent) as u32) << 23)
 }
 
-/// The code of a value that `round` makes a multiple of the last place.
+/// Returns the code of a value. `round` rounds a multiple of the unit in the last place to an integer.
 #[inline(always)]
 fn code<const FRACTION: u32>(value: f32, round: impl Fn(f32) -> f32) -> u32 {
     if !value.is_finite() {
@@ -54,7 +54,7 @@ fn code<const FRACTION: u32>(value: f32, round: impl Fn(f32) -> f32) -> u32 {
     let smallest = smallest_exponent::<FRACTION>();
     let exponent = ((value.to_bits() >> 23 & 0xff) as i32 - 127).max(smallest);
     let places = round(value.abs() * power(FRACTION as i32 - exponent)) as u32;
-    // What rounding adds carries into the exponent.
+    // Rounding up may carry into the exponent.
     let magnitude = (((exponent - smallest) as u32) << FRACTION) + places;
     match magnitude {
         0 => 0,
@@ -69,7 +69,7 @@ fn nearest<const FRACTION: u32>(value: f32) -> u32 {
     code::<FRACTION>(value, f32::round_ties_even)
 }
 
-/// Random bits are added below the last place of a normal result, with carry, and the sum is cut off.
+/// Rounds stochastically: adds random bits below the last bit of a normal result, then truncates.
 #[inline(always)]
 fn stochastic<const FRACTION: u32>(value: f32, random: u32) -> u32 {
     if !value.is_finite() {

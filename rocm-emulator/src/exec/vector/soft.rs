@@ -1,7 +1,7 @@
-//! Float arithmetic on integers, rounded once in any direction. Slow; for what the host's own arithmetic cannot
-//! do: directed rounding and scaled results.
+//! Software floating point, rounded once in any direction. It is slow and used where the host's arithmetic is
+//! insufficient: for directed rounding and scaled results.
 
-/// The fields of a binary float format.
+/// Field widths of a binary float format.
 #[derive(Debug)]
 pub struct Layout {
     pub exponent_bits: u32,
@@ -22,7 +22,7 @@ pub enum Rounding {
 }
 
 impl Rounding {
-    /// From the two bits of the mode register.
+    /// Converts the two bits of the mode register.
     pub fn from_mode(bits: u8) -> Self {
         [Self::NearestEven, Self::Up, Self::Down, Self::Zero][(bits & 3) as usize]
     }
@@ -41,7 +41,7 @@ impl Layout {
         1 << (self.fraction_bits - 1)
     }
 
-    /// The exponent of the smallest normal number.
+    /// Returns the exponent of the smallest normal number.
     const fn min_exponent(&self) -> i32 {
         2 - (1 << (self.exponent_bits - 1))
     }
@@ -59,7 +59,7 @@ impl Layout {
         magnitude != 0 && magnitude >> self.fraction_bits == 0
     }
 
-    /// A signalling NaN becomes the quiet one; anything else stays.
+    /// Quiets a signalling NaN; other values are unchanged.
     pub fn quiet(&self, bits: u64) -> u64 {
         if self.is_nan(bits) { bits | self.quiet_bit() } else { bits }
     }
@@ -69,7 +69,7 @@ impl Layout {
     }
 }
 
-/// (-1)^negative * magnitude * 2^exponent, plus less than one last place if `sticky`.
+/// The value (-1)^negative * magnitude * 2^exponent, plus less than one unit of the magnitude if `sticky`.
 #[derive(Clone, Copy, Debug)]
 struct Exact {
     negative: bool,
@@ -109,7 +109,7 @@ impl Exact {
             return sum;
         }
         let (mut high, mut low) = if self.exponent >= other.exponent { (self, other) } else { (other, self) };
-        // Two bits are left for the carry.
+        // Two bits stay free for the carry.
         let shift = (high.magnitude.leading_zeros() as i32 - 2).min(high.exponent - low.exponent).max(0);
         high.magnitude <<= shift;
         high.exponent -= shift;
@@ -127,7 +127,7 @@ impl Exact {
                 sum.negative = rounding == Rounding::Down;
             }
         } else {
-            // Only without a shift, so nothing is sticky.
+            // This occurs only without a shift, so no bits were shifted out.
             sum.magnitude = low.magnitude - high.magnitude;
             sum.negative = low.negative;
         }
@@ -165,7 +165,7 @@ impl Exact {
             Rounding::Zero => false,
         };
         let kept = kept as u64 + u64::from(up);
-        // A carry out of the fraction moves to the exponent by itself.
+        // The addition carries from the fraction into the exponent.
         let step = ((leading - layout.min_exponent()) as u64).min(1 << layout.exponent_bits);
         let magnitude = (step << layout.fraction_bits) + kept;
         if magnitude < layout.infinity() {
@@ -181,13 +181,11 @@ impl Exact {
     }
 }
 
-/// a + b.
 pub fn add(a: u64, b: u64, layout: &Layout, rounding: Rounding) -> u64 {
     let one = ((1u64 << (layout.exponent_bits - 1)) - 1) << layout.fraction_bits;
     fma(a, one, b, 0, layout, rounding)
 }
 
-/// a * b.
 pub fn multiply(a: u64, b: u64, layout: &Layout, rounding: Rounding) -> u64 {
     match special_product(a, b, layout) {
         Some(special) => special,
@@ -195,7 +193,7 @@ pub fn multiply(a: u64, b: u64, layout: &Layout, rounding: Rounding) -> u64 {
     }
 }
 
-/// (a * b + c) * 2^scale, rounded once.
+/// Returns (a * b + c) * 2^scale, rounded once.
 pub fn fma(a: u64, b: u64, c: u64, scale: i32, layout: &Layout, rounding: Rounding) -> u64 {
     if let Some(product) = special_product(a, b, layout) {
         return if layout.is_nan(product) {
@@ -217,7 +215,7 @@ pub fn fma(a: u64, b: u64, c: u64, scale: i32, layout: &Layout, rounding: Roundi
     sum.round(layout, rounding)
 }
 
-/// The product if an operand is infinite or no number.
+/// Returns the product if an operand is infinite or NaN.
 fn special_product(a: u64, b: u64, layout: &Layout) -> Option<u64> {
     let zero = |bits: u64| bits & !layout.sign() == 0;
     if layout.is_nan(a) {
@@ -232,7 +230,7 @@ fn special_product(a: u64, b: u64, layout: &Layout) -> Option<u64> {
     }
 }
 
-/// The value of `bits` in another format.
+/// Converts `bits` to another format.
 pub fn convert(bits: u64, from: &Layout, to: &Layout, rounding: Rounding) -> u64 {
     let sign = if bits & from.sign() != 0 { to.sign() } else { 0 };
     if from.is_infinite(bits) {

@@ -1,4 +1,4 @@
-//! Parts of memory instructions that only gfx12 has: prefetches, temporal hints and scopes.
+//! Printer of memory operands that only gfx12 has: prefetches, temporal hints and scopes.
 use super::super::table::{Class, Role, Row};
 use super::super::{Encoding, Family, Inst, Operand};
 use super::memory::List;
@@ -43,10 +43,10 @@ fn write_smem_operands(text: &mut String, inst: &Inst, row: &Row) {
     };
 }
 
-/// ` th:...` and ` scope:...`, unless they are the usual.
+/// Writes ` th:...` and ` scope:...`, unless they have default values.
 pub fn write_cache_policy(text: &mut String, inst: &Inst, row: &Row) {
     let (th, scope) = (usize::from(inst.mods.th & 7), usize::from(inst.mods.scope & 3));
-    // The widest scopes give some hints another meaning.
+    // Some hints have different meanings in the widest scopes.
     let (device, system) = (scope >= 2, scope == 3);
     let is_atomic = inst.name.contains("_atomic_");
     let is_store = row.destinations().next().is_none() && row.sources().next().is_some();

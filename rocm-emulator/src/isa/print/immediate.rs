@@ -1,15 +1,15 @@
-//! The immediates of scalar instructions: counters, dependencies, messages, hardware registers, indexed operands.
+//! Printer of scalar immediates: counters, dependencies, messages, hardware registers, GPR indexing.
 use super::super::table::Class;
 use super::super::{Family, Inst, Operand};
 use std::fmt::Write;
 use std::ops::RangeInclusive;
 
-/// s_endpgm prints its immediate only if there is one.
+/// Returns true for s_endpgm with an immediate of 0, which is not printed.
 pub fn is_hidden(inst: &Inst, class: Class) -> bool {
     class == Class::Immediate && inst.name == "s_endpgm" && inst.imm == 0
 }
 
-/// Writes the immediate that a slot of this class stands for; false if the class is a register's.
+/// Writes the immediate of a slot's class. Returns false if the class is not an immediate.
 pub fn write(text: &mut String, family: Family, inst: &Inst, class: Class) -> bool {
     let imm = inst.imm as u32 & 0xffff;
     // Writing into a String cannot fail.
@@ -30,12 +30,12 @@ pub fn write(text: &mut String, family: Family, inst: &Inst, class: Class) -> bo
     true
 }
 
-/// Writes inline constants in decimal, other numbers in hexadecimal.
+/// Writes inline constants in decimal, and other numbers in hexadecimal.
 pub fn write_decimal(text: &mut String, imm: u32) -> std::fmt::Result {
     if imm <= 64 { write!(text, "{imm}") } else { write!(text, "0x{imm:x}") }
 }
 
-/// The names of hardware registers without `HW_REG_`, and the versions of the instruction set that know them so.
+/// Names of hardware registers without `HW_REG_`, and the instruction-set versions that use them.
 const HARDWARE_REGISTERS: &[(u8, &str, RangeInclusive<u16>)] = &[
     (1, "MODE", 90..=110),
     (1, "WAVE_MODE", 120..=120),
@@ -87,7 +87,7 @@ const HARDWARE_REGISTERS: &[(u8, &str, RangeInclusive<u16>)] = &[
     (32, "WAVE_DVGPR_ALLOC_HI", 120..=120),
 ];
 
-/// `hwreg(name, offset, size)` of s_getreg and s_setreg.
+/// Writes `hwreg(name, offset, size)` of s_getreg and s_setreg.
 fn write_hardware_register(text: &mut String, family: Family, inst: &Inst) -> std::fmt::Result {
     let operand = if inst.dst == Operand::None || matches!(inst.src[0], Operand::HwReg { .. }) {
         inst.src[0]
@@ -107,7 +107,7 @@ fn write_hardware_register(text: &mut String, family: Family, inst: &Inst) -> st
     if (offset, size) == (0, 32) { write!(text, ")") } else { write!(text, ", {offset}, {size})") }
 }
 
-/// Writes `name(value)` of every field that differs from its maximum, or of all if none does.
+/// Writes `name(value)` of every field that differs from its maximum, or of all fields if none does.
 fn write_fields(text: &mut String, fields: &[(&str, u32, u32)]) -> std::fmt::Result {
     let all = fields.iter().all(|(_, value, maximum)| value == maximum);
     let mut separator = "";
@@ -120,7 +120,7 @@ fn write_fields(text: &mut String, fields: &[(&str, u32, u32)]) -> std::fmt::Res
     Ok(())
 }
 
-/// s_sendmsg of gfx9 and gfx10. Bits beside message, operation and stream matter only to a message without a name.
+/// Writes gfx9's and gfx10's s_sendmsg. Bits outside its fields affect only unnamed messages.
 fn write_message(text: &mut String, family: Family, imm: u32) -> std::fmt::Result {
     const GS_OPERATIONS: [&str; 4] = ["GS_OP_NOP", "GS_OP_CUT", "GS_OP_EMIT", "GS_OP_EMIT_CUT"];
     const USED: u32 = 0x37f;
@@ -149,7 +149,7 @@ fn write_message(text: &mut String, family: Family, imm: u32) -> std::fmt::Resul
     write!(text, "sendmsg({name})")
 }
 
-/// s_waitcnt_depctr; with bits set that no field has, as a number.
+/// Writes s_waitcnt_depctr, as a number if bits outside its fields are set.
 fn write_depctr(text: &mut String, imm: u32) -> std::fmt::Result {
     /// Bits that belong to no field.
     const UNUSED: u32 = 0x0060;
@@ -168,7 +168,7 @@ fn write_depctr(text: &mut String, imm: u32) -> std::fmt::Result {
     write_fields(text, &fields)
 }
 
-/// s_sendmsg of gfx11 and gfx12.
+/// Writes gfx11's and gfx12's s_sendmsg.
 fn write_short_message(text: &mut String, family: Family, imm: u32) -> std::fmt::Result {
     let name = match imm & 0xff {
         1 => "MSG_INTERRUPT",
@@ -191,7 +191,7 @@ fn write_short_message(text: &mut String, family: Family, imm: u32) -> std::fmt:
     write!(text, "sendmsg({name})")
 }
 
-/// s_delay_alu: two dependencies and how many instructions lie between.
+/// Writes s_delay_alu: two dependencies, and the number of instructions between.
 fn write_delay(text: &mut String, imm: u32) -> std::fmt::Result {
     const DEPENDENCIES: [&str; 12] = [
         "NO_DEP",
@@ -224,7 +224,7 @@ fn write_delay(text: &mut String, imm: u32) -> std::fmt::Result {
     if separator.is_empty() { write!(text, "0") } else { Ok(()) }
 }
 
-/// s_waitcnt: the counters that are waited for, or all if none is.
+/// Writes s_waitcnt: the counters that are waited for, or all if there are none.
 fn write_wait_count(text: &mut String, family: Family, imm: u32) -> std::fmt::Result {
     let low_vector = imm & 15 | imm >> 10 & 0x30;
     let [vector, export, scalar] = match family {
@@ -242,6 +242,6 @@ fn write_indexed(text: &mut String, imm: u32) -> std::fmt::Result {
     if imm > 15 {
         return write!(text, "0x{imm:x}");
     }
-    let chosen: Vec<&str> = (0..4).filter(|at| imm >> at & 1 != 0).map(|at| OPERANDS[at]).collect();
-    write!(text, "gpr_idx({})", chosen.join(","))
+    let selected: Vec<&str> = (0..4).filter(|at| imm >> at & 1 != 0).map(|at| OPERANDS[at]).collect();
+    write!(text, "gpr_idx({})", selected.join(","))
 }

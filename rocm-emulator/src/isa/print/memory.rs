@@ -1,4 +1,4 @@
-//! Memory instructions: addresses, data, offsets, swizzles, cache controls.
+//! Printer of memory instructions: addresses, data, offsets, swizzles and cache controls.
 use super::super::memory::has_two_offsets;
 use super::super::table::{Class, Role, Row};
 use super::super::{Encoding, Family, Inst, Operand};
@@ -7,7 +7,7 @@ use super::immediate::write_decimal;
 use super::operand::write_register;
 use std::fmt::Write;
 
-/// Operands so far, for the commas between them.
+/// Writer of operands, which inserts the commas between them.
 pub struct List<'a> {
     text: &'a mut String,
     family: Family,
@@ -33,7 +33,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// ` name:value`, if there is one.
+/// Writes ` name:value` if the value is not 0.
 pub fn write_number(text: &mut String, name: &str, value: i32) {
     if value != 0 {
         let _ = write!(text, " {name}:{value}");
@@ -62,7 +62,7 @@ pub fn write_ds(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     text.push_str(if inst.mods.gds { " gds" } else { "" });
 }
 
-/// The modes of ds_swizzle.
+/// Writes the mode of ds_swizzle.
 fn write_swizzle(text: &mut String, imm: u32) {
     let (and, or, xor) = (imm & 31, imm >> 5 & 31, imm >> 10 & 31);
     let group = 32 - and;
@@ -84,7 +84,7 @@ fn write_swizzle(text: &mut String, imm: u32) {
             write!(text, " offset:swizzle(BROADCAST,{group},{or})")
         }
         _ => {
-            // What becomes of a lane number's bit: 0, 1, preserved, inverted.
+            // Effect on each bit of the lane number: 0, 1, preserved or inverted.
             let symbol = |bit: u32| match (or ^ xor, (and | or) ^ xor) {
                 (zero, one) if (zero ^ one) >> bit & 1 == 0 => ["0", "1"][(zero >> bit & 1) as usize],
                 (zero, _) => ["p", "i"][(zero >> bit & 1) as usize],
@@ -95,7 +95,7 @@ fn write_swizzle(text: &mut String, imm: u32) {
     };
 }
 
-/// A flat, global or scratch instruction: result, address, data, base, modifiers.
+/// Writes a flat, global or scratch instruction: result, address, data, base, modifiers.
 pub fn write_flat(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     if family == Family::Rdna4 && !row.has_operands() {
         return gfx12::write_cache_policy(text, inst, row);
@@ -107,7 +107,7 @@ pub fn write_flat(text: &mut String, family: Family, inst: &Inst, row: &Row) {
             list.push(inst.dst, slot.dwords);
         }
     }
-    // A scalar base leaves 32 bits of offset to the vector address.
+    // With a scalar base, the vector address is a 32-bit offset.
     let address_dwords = match inst.encoding {
         Encoding::Scratch => 1,
         Encoding::Global if base != Operand::None => 1,
@@ -130,7 +130,7 @@ pub fn write_flat(text: &mut String, family: Family, inst: &Inst, row: &Row) {
 
 pub fn write_mubuf(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     if !row.has_operands() {
-        // The cache operations of others have the bits, but only gfx942's have names for them.
+        // All families encode these bits in cache operations, but LLVM prints only gfx942's.
         if family == Family::Cdna3 {
             write_cache_policy(text, family, inst, row);
         }
@@ -152,7 +152,7 @@ pub fn write_mubuf(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     write_cache_policy(text, family, inst, row);
 }
 
-/// Scalar memory instructions of gfx9, gfx10 and gfx11.
+/// Writes a scalar memory instruction of gfx9, gfx10 or gfx11.
 pub fn write_smem(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     let mut list = List::new(text, family);
     for slot in row.slots() {
@@ -179,13 +179,13 @@ pub fn write_smem(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     write_cache_policy(text, family, inst, row);
 }
 
-/// Cache controls, and that a load goes to LDS unless the name says it.
+/// Writes cache controls, and ` lds` for loads to LDS unless the name contains it.
 fn write_cache_policy(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     let mods = &inst.mods;
     let is_scalar = inst.encoding == Encoding::Smem;
     let bits = match family {
         Family::Rdna4 => return gfx12::write_cache_policy(text, inst, row),
-        // gfx942 has other names for the bits.
+        // gfx942 has different names for the bits.
         Family::Cdna3 if !is_scalar => [(mods.glc, " sc0"), (mods.slc, " nt"), (mods.scc, " sc1")],
         Family::Cdna1 | Family::Cdna2 | Family::Cdna3 => {
             [(mods.glc, " glc"), (mods.slc, " slc"), (mods.scc, " scc")]

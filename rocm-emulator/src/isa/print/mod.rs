@@ -1,4 +1,4 @@
-//! The text of an instruction, character for character as llvm-objdump 22 prints it.
+//! Instruction printer, whose output is identical to that of llvm-objdump 22.
 mod gfx12;
 mod immediate;
 mod memory;
@@ -12,7 +12,7 @@ use super::vector::has_one_form;
 use super::{Encoding, Family, Inst};
 use std::fmt::Write;
 
-/// The instruction as llvm-objdump prints it.
+/// Formats an instruction as llvm-objdump prints it.
 pub fn format(family: Family, inst: &Inst) -> String {
     let Some(row) = tables(family).named(inst.encoding, inst.name) else {
         return format!("{} /* not an instruction of {family:?} */", inst.name);
@@ -29,7 +29,7 @@ pub fn format(family: Family, inst: &Inst) -> String {
     text
 }
 
-/// One instruction without its pair.
+/// Writes one instruction without its pair.
 fn write_half(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     write_mnemonic(text, family, inst, row);
     match inst.encoding {
@@ -45,7 +45,7 @@ fn write_half(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     }
 }
 
-/// The mnemonic with the suffix of its encoding.
+/// Writes the mnemonic with its encoding suffix.
 fn write_mnemonic(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     if inst.encoding == Encoding::Vopd {
         text.push_str("v_dual_");
@@ -67,14 +67,14 @@ fn write_mnemonic(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     });
 }
 
-/// The operands in the row's order, separated by commas.
+/// Writes the operands in the row's order, separated by commas.
 fn write_operands(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     let mut separator = " ";
     let (mut sources, mut destinations) = (0, 0);
     for slot in row.slots() {
         let index = if slot.role == Role::Source { &mut sources } else { &mut destinations };
         let at = *index;
-        if slot.class == Class::Exec || is_silent(inst, slot.class, slot.role) {
+        if slot.class == Class::Exec || is_omitted(inst, slot.class, slot.role) {
             *index += 1;
             continue;
         }
@@ -100,7 +100,7 @@ fn write_operands(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     }
 }
 
-/// The VCC of a dual-issue conditional move is not printed.
-fn is_silent(inst: &Inst, class: Class, role: Role) -> bool {
+/// Returns true for the VCC source of a dual-issue conditional move, which is not printed.
+fn is_omitted(inst: &Inst, class: Class, role: Role) -> bool {
     inst.encoding == Encoding::Vopd && class == Class::Mask && role == Role::Source
 }

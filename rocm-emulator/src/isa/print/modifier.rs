@@ -1,5 +1,5 @@
-//! Modifiers after the operands of vector ALU instructions: op_sel, signs of packed halves, clamp, SDWA, DPP, the
-//! fields of matrix products.
+//! Printer of modifiers after the operands of vector ALU instructions: op_sel, signs of packed halves, clamp,
+//! SDWA, DPP, and the fields of matrix products.
 use super::super::fields::is_mixed;
 use super::super::sdwa::write_sdwa;
 use super::super::table::{Class, Row};
@@ -8,7 +8,7 @@ use super::super::vector::{FIRST_VOP3_ONLY, is_matrix};
 use super::super::{Dpp, DppControl, Encoding, Family, Inst};
 use std::fmt::{Result, Write};
 
-/// All modifiers of a vector ALU instruction.
+/// Writes all modifiers of a vector ALU instruction.
 pub fn write_all(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     // Writing into a String cannot fail.
     let _ = match inst.encoding {
@@ -38,8 +38,8 @@ pub fn write_all(text: &mut String, family: Family, inst: &Inst, row: &Row) {
     };
 }
 
-/// `op_sel` of VOP3. On gfx9 and gfx10 the 16-bit instructions that exist only there have it; on gfx11 it is
-/// repeated though the registers show the halves.
+/// Writes VOP3's `op_sel`. On gfx9 and gfx10 only 16-bit instructions without a short form have it. On gfx11
+/// it repeats the halves that the register names show.
 fn write_half_selection(text: &mut String, family: Family, inst: &Inst, row: &Row) -> Result {
     let op_sel = inst.mods.op_sel;
     let starts_with = |prefixes: &[&str]| prefixes.iter().any(|prefix| inst.name.starts_with(prefix));
@@ -48,10 +48,10 @@ fn write_half_selection(text: &mut String, family: Family, inst: &Inst, row: &Ro
         return if byte == 0 { Ok(()) } else { write!(text, " byte_sel:{byte}") };
     }
     if starts_with(&["v_permlane"]) {
-        let chosen = [op_sel & 1, op_sel >> 1 & 1];
-        return if chosen == [0, 0] { Ok(()) } else { write_list(text, "op_sel", &chosen) };
+        let selected = [op_sel & 1, op_sel >> 1 & 1];
+        return if selected == [0, 0] { Ok(()) } else { write_list(text, "op_sel", &selected) };
     }
-    // To fp8 and bf8, op_sel of gfx942 selects the part of the destination.
+    // In gfx942's conversions to fp8 and bf8, op_sel selects the part of the destination.
     let to_fp8 = family.is_gfx9() && starts_with(&["v_cvt_pk_fp8", "v_cvt_pk_bf8", "v_cvt_sr_"]);
     let has_selection = match family {
         Family::Rdna3 | Family::Rdna4 => inst.name != "v_cndmask_b16",
@@ -61,11 +61,11 @@ fn write_half_selection(text: &mut String, family: Family, inst: &Inst, row: &Ro
     if !has_selection || !to_fp8 && !row.slots().any(|slot| slot.is_half()) {
         return Ok(());
     }
-    // v_fmac reads its destination as third source, and stochastic rounding takes two bits.
+    // v_fmac reads its destination as third source, and stochastic rounding has two selection bits.
     let three = true16 && inst.name == "v_fmac_f16" || starts_with(&["v_cvt_sr_"]);
     let sources = if three { 3 } else { row.sources().count() };
     let mut bits: Vec<u8> = (0..sources).map(|at| op_sel >> at & 1).collect();
-    // The bit of a mask is listed too, except with DPP.
+    // A mask destination has a bit, too, except with DPP.
     let lists_destination = row.destinations().all(|slot| match slot.class {
         Class::Exec => false,
         Class::Mask => inst.dpp.is_none(),
@@ -77,8 +77,8 @@ fn write_half_selection(text: &mut String, family: Family, inst: &Inst, row: &Ro
     if bits.contains(&1) { write_list(text, "op_sel", &bits) } else { Ok(()) }
 }
 
-/// The byte of a register of gfx12 that holds an 8-bit float: a conversion's source, or what stochastic rounding
-/// writes.
+/// Returns the byte of a gfx12 register that holds an 8-bit float: the source of a conversion, or the
+/// destination of stochastic rounding.
 fn selected_byte(inst: &Inst) -> Option<u8> {
     let op_sel = inst.mods.op_sel;
     match inst.name {
@@ -88,7 +88,7 @@ fn selected_byte(inst: &Inst) -> Option<u8> {
     }
 }
 
-/// Writes how blocks are broadcast. On gfx942 the last field of f64 products holds signs.
+/// Writes the broadcast modifiers of a matrix product. In gfx942's f64 products, blgp holds signs.
 fn write_matrix(text: &mut String, family: Family, inst: &Inst) -> Result {
     let signs = family == Family::Cdna3 && inst.name.ends_with("_f64");
     for (name, value) in [("cbsz", inst.mods.cbsz), ("abid", inst.mods.abid), ("blgp", inst.mods.blgp)] {
@@ -101,7 +101,7 @@ fn write_matrix(text: &mut String, family: Family, inst: &Inst) -> Result {
     Ok(())
 }
 
-/// ` name:[0,1,...]`
+/// Writes ` name:[0,1,...]`.
 fn write_list(text: &mut String, name: &str, bits: &[u8]) -> Result {
     write!(text, " {name}:[")?;
     for (i, bit) in bits.iter().enumerate() {
@@ -110,7 +110,7 @@ fn write_list(text: &mut String, name: &str, bits: &[u8]) -> Result {
     write!(text, "]")
 }
 
-/// Selected halves and signs of a packed operation; dot products of bytes select nothing.
+/// Writes selected halves and signs of a packed operation. Dot products of bytes have no selection.
 fn write_packed(text: &mut String, inst: &Inst, row: &Row) -> Result {
     let count = row.sources().count();
     let list = |mask: u8| -> Vec<u8> { (0..count).map(|at| mask >> at & 1).collect() };
@@ -120,7 +120,7 @@ fn write_packed(text: &mut String, inst: &Inst, row: &Row) -> Result {
         .iter()
         .any(|prefix| inst.name.starts_with(prefix));
     if inst.name.starts_with("v_swmmac_") {
-        // Which of the index register's parts belongs to the matrix.
+        // The part of the index register that applies to the matrix.
         if mods.op_sel != 0 {
             write!(text, " index_key:{}", mods.op_sel)?;
         }
@@ -129,7 +129,7 @@ fn write_packed(text: &mut String, inst: &Inst, row: &Row) -> Result {
         if low.contains(&1) {
             write_list(text, "op_sel", &low)?;
         }
-        // A packed operation takes its second half from the high halves unless told otherwise.
+        // By default, the second operation of a packed instruction uses the high halves.
         if high.contains(&u8::from(mixed)) {
             write_list(text, "op_sel_hi", &high)?;
         }
@@ -145,7 +145,7 @@ fn write_packed(text: &mut String, inst: &Inst, row: &Row) -> Result {
     Ok(())
 }
 
-/// The DPP control and masks.
+/// Writes the DPP control and masks.
 fn write_dpp(text: &mut String, family: Family, dpp: &Dpp) -> Result {
     let full_row = match dpp.control {
         DppControl::Dpp8(lanes) => {

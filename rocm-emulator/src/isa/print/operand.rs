@@ -1,8 +1,8 @@
-//! Registers, constants and literals.
+//! Printer of registers, constants and literals.
 use super::super::{Encoding, Family, InlineFloat, Operand, sreg};
 use std::fmt::Write;
 
-/// Type of an operand, which decides how a constant is printed.
+/// Type of an operand, which determines the format of constants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Any 32-bit operand.
@@ -10,7 +10,7 @@ pub enum Kind {
     Int16,
     Float16,
     Bfloat16,
-    /// Pairs of halves with one literal.
+    /// Pairs of halves that share one literal.
     PackedFloat16,
     PackedBfloat16,
     Int64,
@@ -22,13 +22,13 @@ pub enum Kind {
 pub struct Signs {
     pub neg: bool,
     pub abs: bool,
-    /// `sext(...)` of SDWA.
+    /// SDWA's `sext(...)`.
     pub sext: bool,
-    /// `.l` or `.h` of a register.
+    /// Suffix `.l` or `.h` of a register.
     pub half: &'static str,
 }
 
-/// A source with its modifiers.
+/// Writes a source with its modifiers.
 pub fn write_signed(
     text: &mut String,
     family: Family,
@@ -43,9 +43,9 @@ pub fn write_signed(
         Operand::Literal(value) => !is_marked(value, kind),
         _ => false,
     };
-    // neg(1) is not -1.
-    let spelled = neg && !abs && constant;
-    text.push_str(match (spelled, neg) {
+    // LLVM distinguishes a negated constant, neg(1), from the constant -1.
+    let uses_neg = neg && !abs && constant;
+    text.push_str(match (uses_neg, neg) {
         (true, _) => "neg(",
         (false, true) => "-",
         (false, false) => "",
@@ -56,10 +56,10 @@ pub fn write_signed(
     text.push_str(half);
     text.push_str(if sext { ")" } else { "" });
     text.push_str(if abs { "|" } else { "" });
-    text.push_str(if spelled { ")" } else { "" });
+    text.push_str(if uses_neg { ")" } else { "" });
 }
 
-/// An operand that is no constant, or whose constants are 32-bit integers.
+/// Writes an operand that is not a constant, or a 32-bit integer constant.
 pub fn write_register(text: &mut String, family: Family, operand: Operand, dwords: u8) {
     write_operand(text, family, operand, dwords, Kind::Word);
 }
@@ -132,7 +132,7 @@ fn float_text(value: InlineFloat, kind: Kind) -> &'static str {
     }
 }
 
-/// The inline float constants.
+/// All inline float constants.
 const FLOATS: [InlineFloat; 9] = [
     InlineFloat::Half,
     InlineFloat::NegHalf,
@@ -145,7 +145,7 @@ const FLOATS: [InlineFloat; 9] = [
     InlineFloat::InvTwoPi,
 ];
 
-/// The literal that an instruction always has: nothing else could stand there, so it is not marked.
+/// Writes a literal that is a mandatory part of the instruction, and thus not marked with `lit`.
 pub fn write_embedded_literal(text: &mut String, family: Family, operand: Operand, encoding: Encoding) {
     let Operand::Literal(value) = operand else { return write_register(text, family, operand, 1) };
     let as_constant = encoding == Encoding::Sopk;
@@ -158,10 +158,10 @@ pub fn write_embedded_literal(text: &mut String, family: Family, operand: Operan
     };
 }
 
-/// Writes a literal of this kind.
+/// Writes an optional literal.
 fn write_literal(text: &mut String, value: u32, kind: Kind) -> std::fmt::Result {
     if kind == Kind::Float64 {
-        // The literal is the high half; one that is an inline constant's is printed as that.
+        // The literal is the high half. If it equals an inline constant, that is printed.
         if value == 0 {
             return write!(text, "0");
         }
@@ -176,12 +176,12 @@ fn write_literal(text: &mut String, value: u32, kind: Kind) -> std::fmt::Result 
     write!(text, "0x{:x}", if halves { value & 0xffff } else { value })
 }
 
-/// A literal that an inline constant could have stood for is marked `lit(...)`, so that assembling the text gives
-/// the same bytes again.
+/// Returns true if an inline constant has the value of a literal. LLVM prints such a literal as `lit(...)`,
+/// so that assembling the text reproduces the encoding.
 fn is_marked(value: u32, kind: Kind) -> bool {
     let is_float = |half: u16| {
         let bits = |float: &InlineFloat| match kind {
-            // The upper half of an f32 is a bf16.
+            // bf16 is the upper half of f32.
             Kind::Bfloat16 | Kind::PackedBfloat16 => (float.bits_32() >> 16) as u16,
             _ => float.bits_16(),
         };

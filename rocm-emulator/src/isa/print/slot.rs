@@ -1,10 +1,10 @@
-//! Operands of the vector ALU: which modifiers they are printed with, and what a constant means.
+//! Printer of vector ALU operands: their modifiers, and the types of constants.
 use super::super::fields::is_mixed;
 use super::super::table::{Class, Slot};
 use super::super::{Encoding, Family, Inst, Operand};
 use super::operand::{Kind, Signs, write_embedded_literal, write_operand, write_signed};
 
-/// Source `at` with its modifiers.
+/// Writes source `at` with its modifiers.
 pub fn write_source(text: &mut String, family: Family, inst: &Inst, slot: &Slot, at: usize) {
     let operand = inst.src[at];
     if slot.class == Class::Literal {
@@ -21,7 +21,7 @@ pub fn write_source(text: &mut String, family: Family, inst: &Inst, slot: &Slot,
     write_signed(text, family, operand, slot.dwords, kind(inst, slot, at), signs);
 }
 
-/// Destination `at`: 0 or 1.
+/// Writes destination `at`: 0 or 1.
 pub fn write_destination(text: &mut String, family: Family, inst: &Inst, slot: &Slot, at: usize) {
     let operand = if at == 0 { inst.dst } else { inst.dst2 };
     write_operand(text, family, operand, slot.dwords, kind(inst, slot, at));
@@ -35,8 +35,8 @@ fn half(operand: Operand, slot: &Slot, family: Family, inst: &Inst, high: bool) 
     }
 }
 
-/// LLVM names low halves of registers on gfx11. On gfx12 it does where a high half is named, or could be in an
-/// instruction that exists for that.
+/// Returns true if LLVM prints `.l` or `.h`: always on gfx11; on gfx12 if a high half is selected, and for
+/// instructions whose purpose is the selection of halves.
 fn shows_halves(family: Family, inst: &Inst) -> bool {
     match family {
         Family::Rdna3 => true,
@@ -45,8 +45,8 @@ fn shows_halves(family: Family, inst: &Inst) -> bool {
     }
 }
 
-/// Returns whether a sign or absolute value of source `at` is printed with it. Packed operations list them
-/// after the operands; integer operands have none, or on gfx11 ignore them.
+/// Returns true if the sign and absolute value of source `at` are printed with it. Packed operations list
+/// them after the operands. Integer operands have none, or on gfx11 ignore them.
 fn takes_signs(family: Family, inst: &Inst, at: usize) -> bool {
     let name = inst.name;
     if inst.encoding == Encoding::Vop3p {
@@ -65,7 +65,7 @@ fn takes_signs(family: Family, inst: &Inst, at: usize) -> bool {
 
 fn kind(inst: &Inst, slot: &Slot, at: usize) -> Kind {
     let name = inst.name;
-    // The type of the sources is the last one of the name; a conversion's first type is its result's.
+    // The sources' type is the last one in the name; a conversion's first type is its result's.
     let bfloat16 = name.ends_with("_bf16");
     let float16 = name.ends_with("_f16") || name.starts_with("v_interp_");
     let packed = name.starts_with("v_dot2") || name.starts_with("v_pk_") && inst.encoding == Encoding::Vop3p;
@@ -79,7 +79,7 @@ fn kind(inst: &Inst, slot: &Slot, at: usize) -> Kind {
         1 if packed && float16 => Kind::PackedFloat16,
         1 => Kind::Word,
         _ if name.contains("f64") => Kind::Float64,
-        // A constant stands for every element of a matrix or pair of words.
+        // A constant applies to every element of a matrix or pair of words.
         _ if slot.class == Class::Matrix || name.starts_with("v_pk_") => Kind::Word,
         _ => Kind::Int64,
     }

@@ -1,7 +1,7 @@
-//! Rows of the vector compares.
+//! Table rows of vector compares.
 
-/// VOPC: compares; in VOP3 the opcode is the same. On gfx9 the mask is an operand, of v_cmpx too. gfx12 has
-/// none whose result is constant.
+/// VOPC: compares, which have the same opcode in VOP3. On gfx9 the mask is an operand, including v_cmpx.
+/// gfx12 has no compares with a constant result.
 pub const VOPC: &str = "
     v_{cmp,cmpx}_class_f32                                           =b2 x1 v1 10 10 10 -- -- --
     v_{cmp,cmpx}_class_f64                                           =b2 x2 v1 12 12 12 -- -- --

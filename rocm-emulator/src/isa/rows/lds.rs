@@ -1,4 +1,4 @@
-//! Rows of accesses to LDS.
+//! Table rows of LDS accesses.
 
 /// DS: accesses to LDS (and GDS).
 pub const DS: &str = "

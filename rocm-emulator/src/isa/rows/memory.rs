@@ -1,7 +1,7 @@
-//! Rows of accesses to memory, by the encodings that have them; `*` stands for the encoding's prefix: flat, global,
-//! scratch, buffer. The address operands follow from the encoding.
+//! Table rows of memory accesses, grouped by the encodings that share them. `*` stands for the encoding's
+//! prefix: flat, global, scratch or buffer. The address operands follow from the encoding.
 
-/// All of FLAT, GLOBAL, SCRATCH and MUBUF.
+/// Rows common to FLAT, GLOBAL, SCRATCH and MUBUF.
 pub const ALL_SEGMENTS: &str = "
     *_load_{ubyte,sbyte,ushort,sshort,dword}                         =v1 10 10 10 08 -- --
     *_load_dwordx2                                                   =v2 15 15 15 0d -- --
@@ -25,7 +25,7 @@ pub const ALL_SEGMENTS: &str = "
     *_store_d16_hi_{b8,b16}                                          d1  -- -- -- -- 24 24
 ";
 
-/// FLAT, GLOBAL and MUBUF.
+/// Rows common to FLAT, GLOBAL and MUBUF.
 pub const ATOMICS: &str = "
     *_atomic_{swap,-,add,sub}                                       ?v1 d1 40 40 40 30 -- --
     *_atomic_{smin,umin,smax,umax,and,or,xor,inc,dec}               ?v1 d1 44 44 44 35 -- --
@@ -43,7 +43,7 @@ pub const ATOMICS: &str = "
     *_atomic_{cond_sub_u32,min_num_f32,max_num_f32}                 ?v1 d1 -- -- -- -- -- 50
 ";
 
-/// MUBUF alone. A compare-and-swap returns as many registers as it reads.
+/// Rows of MUBUF only. A compare-and-swap returns as many registers as it reads.
 pub const MUBUF: &str = "
     *_load_format_x               =v1    00 00 00 00 00 00
     *_load_format_xy              =v2    01 01 01 01 01 01
@@ -80,7 +80,7 @@ pub const MUBUF: &str = "
     *_atomic_pk_add_bf16          ?v1 d1 -- -- -- -- -- 5a
 ";
 
-/// FLAT and GLOBAL.
+/// Rows common to FLAT and GLOBAL.
 pub const FLAT_AND_GLOBAL: &str = "
     *_atomic_cmpswap     ?v1 d2 41 41 41 31 -- --
     *_atomic_cmpswap_x2  ?v2 d4 61 61 61 51 -- --
@@ -92,20 +92,20 @@ pub const FLAT_AND_GLOBAL: &str = "
     *_atomic_cmpswap_f32 ?v1 d2 -- -- -- -- 50 --
 ";
 
-/// FLAT alone.
+/// Rows of FLAT only.
 pub const FLAT: &str = "
     *_atomic_add_f32    ?v1 d1 -- -- 4d -- 56 56
     *_atomic_pk_add_f16 ?v1 d1 -- -- 4e -- -- 59
 ";
 
-/// GLOBAL and SCRATCH.
+/// Rows common to GLOBAL and SCRATCH.
 pub const GLOBAL_AND_SCRATCH: &str = "
     *_load_lds_{ubyte,sbyte,ushort,sshort,dword}      -- -- 26 -- -- --
     *_load_block                                 =v32 -- -- -- -- -- 53
     *_store_block                                d32  -- -- -- -- -- 54
 ";
 
-/// GLOBAL and MUBUF.
+/// Rows common to GLOBAL and MUBUF.
 pub const GLOBAL_AND_MUBUF: &str = "
     *_atomic_add_f32    ?v1 d1 4d 4d 4d -- 56 56
     *_atomic_pk_add_f16 ?v1 d1 4e 4e 4e -- -- 59
@@ -113,7 +113,7 @@ pub const GLOBAL_AND_MUBUF: &str = "
     *_atomic_csub_u32   ?v1 d1 -- -- -- -- 37 --
 ";
 
-/// GLOBAL alone.
+/// Rows of GLOBAL only.
 pub const GLOBAL: &str = "
     *_load_dword_addtid      =v1    -- -- -- 16 -- --
     *_store_dword_addtid     d1     -- -- -- 17 -- --

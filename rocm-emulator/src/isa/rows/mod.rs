@@ -1,16 +1,16 @@
-//! The instructions of every chip. A table lists those of one or several encodings, a run of instructions a line:
+//! Instructions of every GPU. A table lists those of one or several encodings, one run of opcodes per line:
 //!
 //! ```text
 //! name                    operands     gfx908 gfx90a gfx942 gfx10.3 gfx11 gfx12
 //! s_{and,-,or,-,xor}_b32  =s1 c1 c1    0c     0c     0c     0e      16    16
 //! ```
 //!
-//! - The names in braces have consecutive opcodes; `-` leaves one out. `*` is the encoding's own prefix: `flat`,
-//!   `global`, `scratch` or `buffer`.
-//! - Operands are one word each, in the order in which they are printed: the role (`=`, `?` or nothing: see
-//!   [`Role`](super::table::Role)), the class (a letter, see [`Class`](super::table::Class)), and the number of
+//! - Names in braces have consecutive opcodes; `-` skips one. `*` is the encoding's own prefix: `flat`, `global`,
+//!   `scratch` or `buffer`.
+//! - Operands are one word each, in printed order: the role (`=`, `?` or nothing: see
+//!   [`Role`](super::table::Role)), the class (a letter: see [`Class`](super::table::Class)), and the number of
 //!   dwords or `h` for half a register.
-//! - The columns are the opcode of the first name on each chip, in hexadecimal; `--` where the chip has none.
+//! - The columns are the opcode of the first name on each GPU, in hexadecimal, or `--` if the GPU has none.
 use super::Encoding;
 
 mod compare;
@@ -19,7 +19,7 @@ mod memory;
 mod scalar;
 mod vector;
 
-/// Encodings, and a table of instructions that all of them have.
+/// Encodings, and a table of the instructions that they share.
 pub type Table = (&'static [Encoding], &'static str);
 
 pub const TABLES: &[Table] = &[

@@ -1,4 +1,4 @@
-//! Rows of the scalar encodings.
+//! Table rows of the scalar encodings.
 
 /// SOP1: one source, one destination.
 pub const SOP1: &str = "
@@ -113,7 +113,7 @@ pub const SOPC: &str = "
     s_cmp_{lt,eq,le,gt,lg,ge,o,u,nge,nlg,ngt,nle,neq,nlt}_f16       c1 c1 -- -- -- -- -- 51
 ";
 
-/// SOPK: a 16-bit immediate.
+/// SOPK: instructions with a 16-bit immediate.
 pub const SOPK: &str = "
     s_movk_i32                                                       =s1 i 00 00 00 00 00 00
     s_cmovk_i32                                                      =s1 i 01 01 01 02 02 02

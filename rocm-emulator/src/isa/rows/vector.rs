@@ -1,4 +1,4 @@
-//! Rows of the vector encodings, compares aside.
+//! Table rows of the vector encodings, except compares.
 
 /// VOP1: one source.
 pub const VOP1: &str = "
@@ -58,7 +58,7 @@ pub const VOP1: &str = "
     v_cvt_pk_f32_{fp8,bf8}                                       =v2 xh -- -- -- -- -- 6e
 ";
 
-/// VOP2: two sources; in VOP3 the opcode is 0x100 higher and every source may be any register.
+/// VOP2: two sources. The VOP3 opcode is 0x100 higher, and every source may be any register.
 pub const VOP2: &str = "
     v_{add,sub,subrev}_f32                                        =v1 x1 v1        01 01 01 03 03 03
     v_mul_{f32,i32_i24,hi_i32_i24,u32_u24,hi_u32_u24}             =v1 x1 v1        05 05 05 08 08 08
@@ -220,7 +220,7 @@ pub const VOP3: &str = "
     v_cvt_pk_{fp8,bf8}_f32                                           =vh x1 x1        --- --- --- --- --- 369
 ";
 
-/// VOP3P: packed halves, dot products, mixed-precision FMA, matrices.
+/// VOP3P: packed halves, dot products, mixed-precision FMA and matrix products.
 pub const VOP3P: &str = "
     v_pk_mad_i16                                                 =v1 x1 x1 x1   00 00 00 00 00 00
     v_pk_{mul_lo_u16,add_i16,sub_i16,lshlrev_b16,lshrrev_b16}    =v1 x1 x1      01 01 01 01 01 01

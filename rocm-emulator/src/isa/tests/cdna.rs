@@ -1,4 +1,4 @@
-//! Instructions and operands that only gfx9 has.
+//! Decoder tests of instructions and operands that only gfx9 has.
 use super::super::{
     DppControl, Family, InlineFloat, Inst, Operand, Sdwa, SdwaSelect, SdwaUnused, decode, format, sreg,
 };
@@ -13,7 +13,7 @@ fn inst(words: &str) -> Inst {
 }
 
 #[test]
-fn what_is_not_decoded_says_so() {
+fn undecodable_code_reports_the_reason() {
     for (words, reason) in [
         ("e8000000 00000000", "MTBUF"),
         ("f0000000 00000000", "MIMG"),
@@ -21,7 +21,7 @@ fn what_is_not_decoded_says_so() {
         ("d4000000", "VINTRP"),
         ("bfa00000", "unknown opcode"),
         ("be80007d", "scalar register code is reserved"),
-        // 210 is between the inline integers and the aperture bases.
+        // 210 lies between the inline integers and the aperture bases.
         ("7e0002d2", "operand code is reserved"),
         ("7e0002fa ff014400", "DPP control"),
         ("7e0002f9 00070600", "SDWA selector"),
@@ -38,7 +38,7 @@ fn what_is_not_decoded_says_so() {
 }
 
 #[test]
-fn chips_differ_where_the_rows_say() {
+fn opcodes_depend_on_the_family() {
     let name = |family, words| decode(family, &code(words), 0).map(|inst| inst.name);
     // Opcode 4 of VOP2, opcode 0x40 of VOP3P, opcode 0x38 of VOP1.
     for (words, names) in [
@@ -55,7 +55,7 @@ fn chips_differ_where_the_rows_say() {
 }
 
 #[test]
-fn implicit_operands_are_filled_in() {
+fn implicit_operands_are_decoded() {
     let vcc = Operand::Scalar(sreg::VCC_LO);
     // v_cndmask_b32_e32 v4, v8, v12, vcc
     let cndmask = inst("00081908");
@@ -70,7 +70,7 @@ fn implicit_operands_are_filled_in() {
 }
 
 #[test]
-fn scalar_registers_have_their_canonical_numbers() {
+fn scalar_registers_have_canonical_numbers() {
     // s_mov_b32 m0, flat_scratch_lo: M0 is code 124 here.
     let mov = inst("befc0066");
     assert_eq!((mov.dst, mov.src[0]), (Operand::Scalar(sreg::M0), Operand::Scalar(sreg::FLAT_SCRATCH_LO)));
@@ -115,14 +115,14 @@ fn dpp_controls_of_the_wave() {
 }
 
 #[test]
-fn matrices_are_in_the_registers_that_the_instruction_names() {
+fn matrices_are_in_vector_or_accumulation_registers() {
     // v_mfma_f32_32x32x1f32 a[0:31], v1, a2, 1.0 cbsz:1 abid:2 blgp:3
     let product = inst("d3c09100 73ca0501");
     assert_eq!(product.dst, Operand::Agpr(0));
     let sources = [Operand::Vgpr(1), Operand::Agpr(2), Operand::Float(InlineFloat::One), Operand::None];
     assert_eq!(product.src, sources);
     assert_eq!((product.mods.cbsz, product.mods.abid, product.mods.blgp), (1, 2, 3));
-    // The same without the bits: vector registers, but accumulation registers on gfx908.
+    // Without the bits, the operands are vector registers, but accumulation registers on gfx908.
     let words = "d3c00000 040a0300";
     assert_eq!((inst(words).dst, inst(words).src[2]), (Operand::Vgpr(0), Operand::Vgpr(2)));
     let on_gfx908 = inst_on(Family::Cdna1, words);
@@ -154,7 +154,7 @@ fn accumulation_registers_hold_data() {
         (buffer.dst, buffer.src[2], buffer.src[3]),
         (Operand::Agpr(4), Operand::Scalar(12), Operand::Scalar(3))
     );
-    // gfx908 cannot do that.
+    // gfx908 has no accumulation registers in memory accesses.
     assert!(decode(Family::Cdna1, &code("da1c0201 000c0804"), 0).is_err());
 }
 
@@ -165,7 +165,7 @@ fn scratch_addresses() {
         (inst.src[0], inst.src[2])
     };
     let (vector, scalar) = (Operand::Vgpr(8), Operand::Scalar(8));
-    // One of the two up to gfx90a; either, both or none on gfx942.
+    // Up to gfx90a there is one of the two addresses; on gfx942 either, both or none.
     assert_eq!(addresses(Family::Cdna2, "dc504000 047f0008"), (vector, Operand::None));
     assert_eq!(addresses(Family::Cdna2, "dc504000 04080000"), (Operand::None, scalar));
     assert_eq!(addresses(Family::Cdna3, "dc506004 04080008"), (vector, scalar));
@@ -201,7 +201,7 @@ fn scalar_loads_have_a_constant_or_a_register_or_both() {
     // s_load_dword s4, s[8:9] with -0x10, s12, and s12 offset:0x10 glc
     assert_eq!(offsets("c0020104 001ffff0"), (Operand::None, -16));
     assert_eq!(offsets("c0000104 0000000c"), (Operand::Scalar(12), 0));
-    // A constant of 0 beside the register is another encoding.
+    // A register with a constant of 0 has a separate encoding.
     let text = |words| format(Family::Cdna2, &inst(words));
     assert_eq!(text("c0000104 0000000c"), "s_load_dword s4, s[8:9], s12");
     assert_eq!(text("c0024104 18000000"), "s_load_dword s4, s[8:9], s12 offset:0x0");
@@ -209,7 +209,7 @@ fn scalar_loads_have_a_constant_or_a_register_or_both() {
 }
 
 #[test]
-fn branches_and_immediates_have_their_sign() {
+fn branches_and_immediates_are_signed() {
     assert_eq!(inst("bf82ffff").imm, -1);
     assert_eq!(inst("b004ffff").imm, -1, "s_movk_i32");
     assert_eq!(inst("b404ffff").imm, 0xffff, "s_cmpk_eq_u32");
@@ -230,13 +230,13 @@ fn packed_words_select_and_negate() {
 }
 
 #[test]
-fn the_names_of_cache_bits_follow_the_chip() {
-    // glc, slc and scc of a load.
+fn names_of_cache_bits_depend_on_the_family() {
+    // A load with glc, slc and scc.
     let words = "de538000 047f0008";
     let text = |family| format(family, &inst_on(family, words));
     assert_eq!(text(Family::Cdna2), "global_load_dword v4, v[8:9], off glc slc scc");
     assert_eq!(text(Family::Cdna3), "global_load_dword v4, v[8:9], off sc0 nt sc1");
-    // Cache operations on gfx90a carry the bits, as its compiler writes them, without showing them.
+    // gfx90a's compiler sets the bits in cache operations, but the text does not contain them.
     let words = "e0a0c000 00000000";
     let text = |family| format(family, &inst_on(family, words));
     assert_eq!(text(Family::Cdna2), "buffer_wbl2");

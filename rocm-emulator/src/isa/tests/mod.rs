@@ -1,5 +1,5 @@
-//! Decoding against llvm-mc: `tests/fixtures/gfx*.txt` hold code words and the text that llvm-mc prints for them on that
-//! chip.
+//! Comparison of the decoder with llvm-mc: `tests/fixtures/gfx*.txt` contain code words, and the text that
+//! llvm-mc prints for them.
 mod cdna;
 mod rdna3;
 mod rdna4;
@@ -33,6 +33,6 @@ fn the_fixtures_cover_every_row() {
 #[test]
 fn any_bytes_decode_or_give_an_error() {
     for (family, _, _) in FIXTURES {
-        round_trip::assert_total(family);
+        round_trip::assert_any_bytes_are_handled(family);
     }
 }

@@ -1,4 +1,4 @@
-//! Instructions and operands of gfx11.
+//! Decoder tests of gfx11's instructions and operands.
 use super::super::{DppControl, Encoding, Family, InlineFloat, Inst, Operand, decode, sreg};
 use super::round_trip::code;
 
@@ -7,7 +7,7 @@ fn inst(words: &str) -> Inst {
 }
 
 #[test]
-fn what_is_not_decoded_says_so() {
+fn undecodable_code_reports_the_reason() {
     for (words, reason) in [
         ("e8000000 00000000", "MTBUF"),
         ("f0000000 00000000", "MIMG"),
@@ -27,7 +27,7 @@ fn what_is_not_decoded_says_so() {
 }
 
 #[test]
-fn implicit_operands_are_filled_in() {
+fn implicit_operands_are_decoded() {
     let vcc = Operand::Scalar(sreg::VCC_LO);
     // v_cndmask_b32_e32 v4, v8, v12, vcc_lo
     let cndmask = inst("02081908");
@@ -55,7 +55,7 @@ fn halves_are_folded_into_op_sel() {
 }
 
 #[test]
-fn the_literal_stands_once_for_all_that_name_it() {
+fn all_references_share_one_literal() {
     // v_fmaak_f32 v4, lit, v12, K with the same dword as source 0 and as K.
     let fmaak = inst("5a0818ff 41280000");
     assert_eq!((fmaak.src[0], fmaak.src[2]), (Operand::Literal(0x4128_0000), Operand::Literal(0x4128_0000)));
@@ -70,7 +70,7 @@ fn the_literal_stands_once_for_all_that_name_it() {
 }
 
 #[test]
-fn branches_and_immediates_have_their_sign() {
+fn branches_and_immediates_are_signed() {
     assert_eq!(inst("bfa0ffff").imm, -1);
     assert_eq!(inst("b004ffff").imm, -1, "s_movk_i32");
     assert_eq!(inst("b484ffff").imm, 0xffff, "s_cmpk_eq_u32");
@@ -120,7 +120,7 @@ fn inline_floats_have_their_ieee_bits() {
         (InlineFloat::NegTwo, -2.0),
         (InlineFloat::Four, 4.0),
         (InlineFloat::NegFour, -4.0),
-        // The hardware's 1/(2 pi) is cut off, not rounded, in f64.
+        // The hardware's 1/(2 pi) is truncated, not rounded, in f64.
         (InlineFloat::InvTwoPi, (std::f64::consts::FRAC_1_PI / 2.0).next_down()),
     ];
     for (float, value) in values {

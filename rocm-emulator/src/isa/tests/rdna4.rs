@@ -1,4 +1,4 @@
-//! Instructions and operands that only gfx12 has.
+//! Decoder tests of instructions and operands that only gfx12 has.
 use super::super::{Encoding, Family, Inst, Operand, decode, sreg};
 use super::round_trip::code;
 
@@ -7,7 +7,7 @@ fn inst(words: &str) -> Inst {
 }
 
 #[test]
-fn what_is_not_decoded_says_so() {
+fn undecodable_code_reports_the_reason() {
     for (words, reason) in [
         ("d0000000 00000000 00000000", "VIMAGE"),
         ("e4000000 00000000 00000000", "VSAMPLE"),
@@ -16,7 +16,7 @@ fn what_is_not_decoded_says_so() {
         ("c4450000 00000000 00000000", "TFE"),
         ("ee0500fc 00000004 00000010", "non-volatile"),
         ("ef050000 00000000 00000000", "segment"),
-        // s_barrier and s_waitcnt_vscnt are gfx11's.
+        // s_barrier and s_waitcnt_vscnt exist only before gfx12.
         ("bfbd0000", "unknown opcode"),
         ("bc7c0000", "unknown opcode"),
     ] {
@@ -26,7 +26,7 @@ fn what_is_not_decoded_says_so() {
 }
 
 #[test]
-fn memory_instructions_have_their_operands_where_the_other_families_have_them() {
+fn memory_operands_have_the_same_order_as_in_other_families() {
     // global_load_b32 v4, v16, s[4:5] offset:-16 th:TH_LOAD_NT scope:SCOPE_SYS
     let load = inst("ee050004 001c0004 fffff010");
     assert_eq!((load.name, load.encoding, load.size), ("global_load_b32", Encoding::Global, 12));
@@ -38,7 +38,7 @@ fn memory_instructions_have_their_operands_where_the_other_families_have_them() 
         (store.src, store.dst),
         ([Operand::None, Operand::Vgpr(8), Operand::None, Operand::None], Operand::None)
     );
-    // The address of scratch_load_b32 v4, v0, off is there if its bit says so.
+    // A bit says whether scratch_load_b32 v4, v0, off has a vector address.
     assert_eq!(inst("ed05007c 00020004 00000000").src[0], Operand::Vgpr(0));
     // s_load_b64 s[4:5], s[8:9], s5 offset:0x10
     let scalar = inst("f4002104 0a000010");
@@ -54,7 +54,7 @@ fn atomics_have_a_destination_only_if_the_hint_says_so() {
 }
 
 #[test]
-fn a_literal_between_sources_takes_no_field() {
+fn a_literal_between_sources_has_no_field() {
     // s_fmamk_f32 s4, s5, 0x3f800000, s8
     let fmamk = inst("a3040805 3f800000");
     assert_eq!(fmamk.src[..3], [Operand::Scalar(5), Operand::Literal(0x3f80_0000), Operand::Scalar(8)]);

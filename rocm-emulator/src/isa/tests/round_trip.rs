@@ -1,15 +1,15 @@
-//! Checks of a family's decoder against a fixture of code words and the texts that llvm-mc prints for them.
+//! Checks of a family's decoder against a fixture of code words, and the texts that llvm-mc prints for them.
 use super::super::tables::tables;
 use super::super::{Family, decode, format};
 use std::collections::HashSet;
 
-/// Bytes of hexadecimal code words.
+/// Returns the bytes of hexadecimal code words.
 pub fn code(words: &str) -> Vec<u8> {
     let word = |word| u32::from_str_radix(word, 16).expect("a hexadecimal word");
     words.split(' ').flat_map(|w| word(w).to_le_bytes()).collect()
 }
 
-/// (code, text) of every line of a fixture.
+/// Returns (code, text) of every line of a fixture.
 fn lines(fixture: &str) -> impl Iterator<Item = (Vec<u8>, &str)> {
     fixture.lines().filter(|line| !line.starts_with('#')).map(|line| {
         let (words, text) = line.split_once("  ").expect("code, two blanks, text");
@@ -17,7 +17,7 @@ fn lines(fixture: &str) -> impl Iterator<Item = (Vec<u8>, &str)> {
     })
 }
 
-/// Every line decodes to its text and its number of bytes.
+/// Asserts that every line decodes to its text and its number of bytes.
 pub fn assert_decodes(family: Family, fixture: &str, at_least: usize) {
     assert!(lines(fixture).count() > at_least, "only {} lines", lines(fixture).count());
     let mut mismatches = Vec::new();
@@ -35,7 +35,7 @@ pub fn assert_decodes(family: Family, fixture: &str, at_least: usize) {
     assert!(mismatches.is_empty(), "{} lines:\n{}", mismatches.len(), mismatches.join("\n"));
 }
 
-/// Every row appears in the fixture; one of VOP1, VOP2 or VOPC in its own encoding.
+/// Asserts that the fixture contains every row, and rows of VOP1, VOP2 and VOPC in these encodings.
 pub fn assert_covers(family: Family, fixture: &str) {
     let mut seen = HashSet::new();
     for (code, text) in lines(fixture) {
@@ -48,7 +48,7 @@ pub fn assert_covers(family: Family, fixture: &str) {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// A generator of well-mixed words (SplitMix64).
+/// Returns pseudorandom words (SplitMix64).
 fn words(mut state: u64) -> impl Iterator<Item = u32> {
     std::iter::repeat_with(move || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -58,8 +58,8 @@ fn words(mut state: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Any bytes decode to an instruction that can be printed, or give an error; nothing beyond the text is read.
-pub fn assert_total(family: Family) {
+/// Asserts that any bytes decode to a printable instruction or an error, without reads beyond the text.
+pub fn assert_any_bytes_are_handled(family: Family) {
     let mut source = words(1);
     let mut decoded = 0;
     for _ in 0..300_000 {
@@ -73,7 +73,7 @@ pub fn assert_total(family: Family) {
             }
             Err(error) => assert_eq!(error.offset, 0),
         }
-        // A text that ends within the instruction must not be read beyond its end.
+        // Truncated text must not be read beyond its end.
         for length in 0..text.len() {
             if let Ok(inst) = decode(family, &text[..length], 0) {
                 assert!(usize::from(inst.size) <= length);

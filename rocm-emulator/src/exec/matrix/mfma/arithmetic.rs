@@ -1,27 +1,28 @@
-//! How matrix cores add the products of one element. AMD documents f32 and f64 alone, as a chain of fused
-//! multiply-adds; the rest is what MMA-Sim (arXiv:2511.10909 and its program) has measured on the chips. Rounding is
-//! to nearest even at every step but those that say something else, and MODE takes no part.
+//! Rounding of the sums of products in matrix cores. AMD documents only f32 and f64: a chain of fused
+//! multiply-adds. The rest follows the measurements of MMA-Sim (arXiv:2511.10909). Rounding is to nearest
+//! even unless a comment says otherwise, and MODE has no effect.
 use super::element::Element;
 use super::shape::Shape;
 use crate::isa::Family;
 
-/// Fraction bits, below the largest exponent, of what gfx942 adds; of a sum of products beside the addend.
+/// Fraction bits below the largest exponent that gfx942 keeps of each term.
 const ALIGNED_BITS: i32 = 24;
+/// Fraction bits that gfx942 keeps of the sum of products when it adds the addend.
 const SUM_BITS: i32 = 31;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Arithmetic {
-    /// f32: a chain of fused multiply-adds in the order of k.
+    /// f32 and f64: a chain of fused multiply-adds in the order of k.
     Chain,
-    /// gfx908: this many products and the addend are summed exactly and rounded once.
+    /// gfx908: groups of this many products and the addend are summed exactly and rounded once.
     Exact(usize),
-    /// gfx90a: products and sums are rounded one by one, pairs and pairs of pairs before the addend. Denormals are
-    /// zeros everywhere, those of the inputs +0.
+    /// gfx90a: every product and sum is rounded. Pairs are added first, then pairs of pairs,
+    /// then the addend. Denormals are flushed to zero, those of the inputs to +0.
     Pairs { group: usize, smallest_normal: f32 },
-    /// gfx942: this many products are cut off at a distance from the largest exponent and added, then sum and addend
-    /// likewise, of which the floor is taken, and the result is rounded.
+    /// gfx942: `group` products are truncated at [`ALIGNED_BITS`] below the largest exponent and added. The
+    /// sum and the addend are aligned in the same manner, but rounded down, and the result is rounded.
     Aligned { group: usize, exponents: [i32; 2] },
-    /// gfx942's 8-bit floats: the same, with products of even and odd k apart first.
+    /// gfx942's 8-bit floats: like `Aligned`, but products of even and odd k are first summed separately.
     AlignedHalves { group: usize, exponents: [i32; 2] },
 }
 
@@ -41,7 +42,7 @@ impl Arithmetic {
         }
     }
 
-    /// The addend and the sum of the products of a row and a column.
+    /// Adds the products of a row and a column to the addend.
     pub(super) fn add_products(self, addend: f32, a: &[f32], b: &[f32]) -> f32 {
         let groups = |size: usize| a.chunks(size).zip(b.chunks(size));
         match self {
@@ -49,7 +50,7 @@ impl Arithmetic {
             Self::Exact(group) => groups(group).fold(addend, |sum, (a, b)| exact(sum, a, b)),
             Self::Pairs { group, smallest_normal } => {
                 let addend = normal_or_zero(addend, f32::MIN_POSITIVE);
-                groups(group).fold(addend, |sum, (a, b)| flushed(sum + pairs(a, b, smallest_normal)))
+                groups(group).fold(addend, |sum, (a, b)| flushed(sum + pairwise_sum(a, b, smallest_normal)))
             }
             Self::Aligned { group, exponents } => {
                 groups(group).fold(addend, |sum, (a, b)| aligned(sum, a, b, exponents))
@@ -61,15 +62,15 @@ impl Arithmetic {
     }
 }
 
-/// The sum of all, rounded once.
+/// Returns the sum of the products and the addend, rounded once.
 fn exact(addend: f32, a: &[f32], b: &[f32]) -> f32 {
-    // Products of 16-bit floats are exact in f64, and no sum of them is too large for it.
+    // Products of 16-bit floats are exact in f64, and their sums don't overflow it.
     let terms = || a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).chain([f64::from(addend)]);
     let rounded: f64 = terms().sum();
     if !rounded.is_finite() {
         return rounded as f32;
     }
-    // The sum as parts that do not overlap, the largest last.
+    // The sum as a list of parts that do not overlap, the largest last.
     let mut parts = [0.0f64; 8];
     let mut count = 0;
     for mut term in terms() {
@@ -93,45 +94,45 @@ fn exact(addend: f32, a: &[f32], b: &[f32]) -> f32 {
         }
     }
     if top.abs() > 0.0 && rest.abs() > 0.0 {
-        // Rounded to odd, it keeps what rounding to f32 needs to know.
+        // Rounding to odd preserves the information that rounding to f32 needs.
         let bits = top.to_bits();
         let odd = if (rest > 0.0) == (top > 0.0) { bits + 1 } else { bits - 1 };
         top = f64::from_bits(if bits & 1 == 0 { odd } else { bits });
     }
-    // Zeros have the sign of their plain sum.
+    // A zero has the sign of the plain sum.
     if top.abs() > 0.0 { top as f32 } else { rounded as f32 }
 }
 
-/// The rounded sum, and what rounding took.
+/// Returns the rounded sum and the rounding error.
 fn two_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
     let part = sum - a;
     (sum, (a - (sum - part)) + (b - part))
 }
 
-/// The sum of products, added in pairs.
-fn pairs(a: &[f32], b: &[f32], smallest_normal: f32) -> f32 {
+/// Returns the sum of the products, added in pairs.
+fn pairwise_sum(a: &[f32], b: &[f32], smallest_normal: f32) -> f32 {
     match (a, b) {
         ([a], [b]) => flushed(normal_or_zero(*a, smallest_normal) * normal_or_zero(*b, smallest_normal)),
         _ => {
             let half = a.len() / 2;
             let [a, b] = [a, b].map(|values| values.split_at(half));
-            flushed(pairs(a.0, b.0, smallest_normal) + pairs(a.1, b.1, smallest_normal))
+            flushed(pairwise_sum(a.0, b.0, smallest_normal) + pairwise_sum(a.1, b.1, smallest_normal))
         }
     }
 }
 
-/// A denormal input becomes +0, whatever its sign.
+/// Flushes a denormal input to +0, whatever its sign.
 fn normal_or_zero(value: f32, smallest_normal: f32) -> f32 {
     if value.abs() < smallest_normal { 0.0 } else { value }
 }
 
-/// A denormal result becomes a zero of its sign.
+/// Flushes a denormal result to a zero of its sign.
 fn flushed(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { 0f32.copysign(value) } else { value }
 }
 
-/// Numbers whose exponents were the same when they were added: the sum, and the exponent.
+/// A sum of aligned numbers, and the exponent to which they were aligned.
 #[derive(Clone, Copy)]
 struct Sum {
     value: f64,
@@ -141,7 +142,7 @@ struct Sum {
 impl Sum {
     const ZERO: Self = Self { value: 0.0, exponent: i32::MIN };
 
-    /// Products, each cut off (towards zero) below the largest exponent's place.
+    /// Adds products, each truncated at [`ALIGNED_BITS`] below the largest exponent.
     fn of_products(products: impl Iterator<Item = Self> + Clone) -> Self {
         let exponent = products.clone().map(|product| product.exponent).max().unwrap_or(i32::MIN);
         let cut = |product: Self| product.at(exponent, ALIGNED_BITS).trunc();
@@ -153,18 +154,18 @@ impl Sum {
         }
     }
 
-    /// The value in units of the place `bits` below an exponent; zero has none.
+    /// Returns the value in units of the bit `bits` places below `exponent`.
     fn at(self, exponent: i32, bits: i32) -> f64 {
         if self.exponent == i32::MIN { 0.0 } else { self.value * power(bits - exponent) }
     }
 }
 
-/// Powers of two that products of numbers as small as bf16's need.
+/// Returns 2^exponent, whose range covers products of numbers as small as bf16's.
 fn power(exponent: i32) -> f64 {
     f64::from_bits(((1023 + exponent) as u64) << 52)
 }
 
-/// A factor's exponent; that of denormals is the smallest.
+/// Returns a factor's exponent, or `smallest` for denormals.
 fn exponent_of(value: f32, smallest: i32) -> i32 {
     ((value.to_bits() >> 23 & 0xff) as i32 - 127).max(smallest)
 }
@@ -178,7 +179,7 @@ fn product(a: f32, b: f32, [a_smallest, b_smallest]: [i32; 2]) -> Sum {
     }
 }
 
-/// What infinities and NaN make of the sum, and then products beyond f32.
+/// Returns the sum if it is infinite or NaN, or if a single product overflows f32.
 fn special(addend: f32, a: &[f32], b: &[f32]) -> Option<f32> {
     let exact: f64 = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
     let sum = exact + f64::from(addend);
@@ -210,11 +211,11 @@ fn aligned_halves(addend: f32, a: &[f32], b: &[f32], exponents: [i32; 2]) -> f32
     let sum: f64 = halves.iter().map(|half| half.at(exponent, ALIGNED_BITS).floor()).sum();
     let value = if exponent == i32::MIN { 0.0 } else { sum * power(exponent - ALIGNED_BITS) };
     let addend = Sum { exponent: exponent_of(addend, -126), value: f64::from(addend) };
-    // A negative addend far below vanishes here, where its floor would be -1 otherwise.
+    // A far smaller negative addend vanishes here, whereas its floor would be -1.
     with_addend(Sum { value, exponent }, addend, ALIGNED_BITS + 1)
 }
 
-/// Sum and addend, which counts for nothing if its exponent is more than `reach` below the other.
+/// Adds the addend, or ignores it if its exponent is more than `reach` below the sum's.
 fn with_addend(sum: Sum, addend: Sum, reach: i32) -> f32 {
     let addend_exponent = if addend.value.abs() > 0.0 { addend.exponent } else { i32::MIN };
     let addend = Sum { exponent: addend_exponent, ..addend };

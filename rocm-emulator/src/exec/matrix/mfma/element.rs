@@ -1,4 +1,4 @@
-//! The types of matrix elements, and where their bits lie in registers.
+//! Types of matrix elements, and the positions of their bits in registers.
 use crate::exec::vector::{half, small_float};
 use crate::exec::wave::Wave;
 
@@ -6,7 +6,7 @@ use crate::exec::wave::Wave;
 pub(super) enum Element {
     F64,
     F32,
-    /// gfx942: f32 of which 10 fraction bits count.
+    /// gfx942: f32 of which only 10 fraction bits are used.
     Xf32,
     F16,
     Bf16,
@@ -26,7 +26,7 @@ impl Element {
         }
     }
 
-    /// The bits of a lane's element `item` in the registers from `first` on.
+    /// Returns the bits of a lane's element `item` in the registers from `first` on.
     #[inline(always)]
     pub(super) fn bits<const W: usize>(self, wave: &Wave<W>, first: u16, item: usize, lane: usize) -> u64 {
         let at = item * self.width();
@@ -37,7 +37,7 @@ impl Element {
         }
     }
 
-    /// The bits of an element of the addend, which is 64 bits wide for f64, else 32.
+    /// Returns the bits of an element of the addend: 64 bits for f64, otherwise 32.
     #[inline(always)]
     pub(super) fn result_bits<const W: usize>(
         self,
@@ -52,7 +52,7 @@ impl Element {
         }
     }
 
-    /// The value of an element of up to 32 bits.
+    /// Returns the value of an element of up to 32 bits.
     #[inline(always)]
     pub(super) fn value(self, bits: u32) -> f32 {
         match self {
@@ -65,7 +65,7 @@ impl Element {
         }
     }
 
-    /// The exponent of the smallest normal number, and of all below it.
+    /// Returns the exponent of the smallest normal number, which denormals share.
     pub(super) fn smallest_exponent(self) -> i32 {
         match self {
             Self::F16 => -14,

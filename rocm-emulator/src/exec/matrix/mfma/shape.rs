@@ -1,23 +1,23 @@
-//! The shapes of matrix products, and which lane holds which element.
+//! Shapes of matrix products, and the distribution of elements over lanes.
 use super::element::Element::{self, Bf8, Bf16, F16, F32, F64, Fp8, I8, Xf32};
 
-/// Lanes of every wave that multiplies matrices.
+/// Lanes of a wave that can multiply matrices.
 pub(super) const LANES: usize = 64;
 
-/// A product of `side` x `k` by `k` x `side` matrices; as many blocks of them as fill the lanes.
+/// A product of `side` x `k` by `k` x `side` matrices, in as many blocks as fill the lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) side: usize,
     pub(super) k: usize,
-    /// Consecutive k that a lane holds of B, and of A unless that is sparse.
+    /// Number of consecutive k that a lane holds of B, and of A unless A is sparse.
     pub(super) per_lane: usize,
     pub(super) a: Element,
     pub(super) b: Element,
-    /// Two of four consecutive elements of A's rows are stored, the others are no factors.
+    /// Set if only two of every four consecutive elements of A's rows are stored.
     pub(super) sparse: bool,
 }
 
-/// Mnemonics without `v_mfma_` (gfx908's and gfx90a's, gfx942's), side, k, k per lane, elements of A and B.
+/// Mnemonics without `v_mfma_` (gfx908's and gfx90a's; gfx942's), side, k, k per lane, types of A and B.
 #[rustfmt::skip]
 const SHAPES: &[(&str, &str, usize, usize, usize, Element, Element)] = &[
     ("f32_32x32x1f32", "f32_32x32x1_2b_f32", 32, 1, 1, F32, F32),
@@ -61,7 +61,7 @@ const SHAPES: &[(&str, &str, usize, usize, usize, Element, Element)] = &[
     ("", "f32_32x32x16_fp8_fp8", 32, 16, 8, Fp8, Fp8),
 ];
 
-/// gfx942's mnemonics without `v_smfmac_`, and the same.
+/// gfx942's mnemonics without `v_smfmac_`, side, k, k per lane, types of A and B.
 #[rustfmt::skip]
 const SPARSE_SHAPES: &[(&str, usize, usize, usize, Element, Element)] = &[
     ("f32_16x16x32_f16", 16, 32, 8, F16, F16),
@@ -81,7 +81,7 @@ const SPARSE_SHAPES: &[(&str, usize, usize, usize, Element, Element)] = &[
 ];
 
 impl Shape {
-    /// The shape of a mnemonic.
+    /// Returns the shape of a mnemonic, if it is known.
     pub(super) fn of(name: &str) -> Option<Self> {
         if let Some(name) = name.strip_prefix("v_smfmac_") {
             let (_, side, k, per_lane, a, b) = *SPARSE_SHAPES.iter().find(|row| row.0 == name)?;
@@ -93,12 +93,12 @@ impl Shape {
         Some(Self { side, k, per_lane, a, b, sparse: false })
     }
 
-    /// Stored elements of a row of A.
+    /// Returns the number of stored elements per row of A.
     pub(super) fn a_k(&self) -> usize {
         if self.sparse { self.k / 2 } else { self.k }
     }
 
-    /// Consecutive ones of them that a lane holds.
+    /// Returns the number of consecutive stored elements of A that a lane holds.
     pub(super) fn a_per_lane(&self) -> usize {
         if self.sparse { self.per_lane / 2 } else { self.per_lane }
     }
@@ -120,28 +120,28 @@ impl Shape {
         if self.a == F64 { 2 * elements } else { elements }
     }
 
-    /// Which of a lane's elements, and which lane, is element `k` of row `row` of A, or of that column of B, where
-    /// lanes hold `per_lane` consecutive ones.
+    /// Returns (item, lane) of element `k` of row `row` of A, or of column `row` of B. Lanes hold `per_lane`
+    /// consecutive elements.
     #[inline(always)]
     pub(super) fn input_place(&self, block: usize, row: usize, k: usize, per_lane: usize) -> (usize, usize) {
         let (group, item) = (k / per_lane, k % per_lane);
         (item, row + self.side * (block + self.blocks() * group))
     }
 
-    /// Which of a lane's elements, and which lane, is element (`i`, `j`) of the result or the addend.
+    /// Returns (item, lane) of element (`i`, `j`) of the result or the addend.
     #[inline(always)]
     pub(super) fn result_place(&self, block: usize, i: usize, j: usize) -> (usize, usize) {
         if self.a == F64 {
             return (i / 4, 16 * (i % 4) + self.side * block + j);
         }
-        // Four rows follow each other in registers; the next four lie in the next lanes until these are full.
+        // Four consecutive rows are in consecutive registers, and the next four are in the next lanes.
         let (four, item) = (i / 4, i % 4);
         match self.side {
             4 => (item, self.side * block + j),
             side => {
-                let at_once = LANES / side;
-                let per_block = side / at_once;
-                (item + 4 * (four / at_once) + per_block * block, side * (four % at_once) + j)
+                let rows_of_lanes = LANES / side;
+                let per_block = side / rows_of_lanes;
+                (item + 4 * (four / rows_of_lanes) + per_block * block, side * (four % rows_of_lanes) + j)
             }
         }
     }

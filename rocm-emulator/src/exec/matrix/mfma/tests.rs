@@ -1,5 +1,5 @@
-//! Against plain matrix products. Elements are placed by the inverse of the layout: from register and lane to
-//! coordinates.
+//! Comparison with plain matrix products. Elements are placed by the inverse of the layout: from register and
+//! lane to coordinates.
 use super::element::Element;
 use super::*;
 use crate::exec::canonical::canonical;
@@ -12,7 +12,7 @@ const FIXTURES: [(Family, &str); 3] = [
     (Family::Cdna2, include_str!("../../../../tests/fixtures/gfx90a.txt")),
     (Family::Cdna3, include_str!("../../../../tests/fixtures/gfx942.txt")),
 ];
-/// Where the tests keep A, B, C and D.
+/// First registers of A, B, C and D.
 const A: u16 = 0;
 const B: u16 = 8;
 const C: u16 = 16;
@@ -20,11 +20,11 @@ const D: u16 = 64;
 
 fn wave() -> Wave<64> {
     let mode = Mode::from_bits(0x3f0);
-    // EXEC is 0: it does not matter.
+    // EXEC is 0, because matrix instructions ignore it.
     Wave { sgpr: [0; 128], scc: false, mode, vgpr: vec![Lanes::splat(0); VGPRS_AND_AGPRS] }
 }
 
-/// The matrix products of a chip, one instruction per mnemonic, on the tests' registers.
+/// Returns the matrix instructions of a family, one per mnemonic, with the tests' registers as operands.
 fn instructions(family: Family, fixture: &'static str) -> Vec<Inst> {
     let mut seen = BTreeSet::new();
     let lines = fixture.lines().filter(|line| line.contains("  v_mfma_") || line.contains("  v_smfmac_"));
@@ -48,15 +48,15 @@ fn instruction(family: Family, name: &str) -> Inst {
     instructions(family, fixture).into_iter().find(|inst| inst.name == name).expect(name)
 }
 
-/// Side, k, k per lane and blocks from the mnemonic and its registers, as the instruction says them.
-struct Facts {
+/// Shape of a product, parsed from the mnemonic independently of the tables.
+struct ParsedShape {
     side: usize,
     k: usize,
     per_lane: usize,
     blocks: usize,
 }
 
-impl Facts {
+impl ParsedShape {
     fn of(name: &str) -> Self {
         let sizes: Vec<usize> = name
             .split(['x', '_'])
@@ -79,20 +79,20 @@ impl Facts {
             _ if name.ends_with("f64") || name.ends_with("f32") => 1,
             _ if name.ends_with("fp8") || name.ends_with("bf8") => 8,
             "v_mfma_i32_32x32x16_i8" | "v_mfma_i32_16x16x32_i8" => 8,
-            // gfx908's bf16 has two elements to a lane.
+            // gfx908's bf16 has two elements per lane.
             _ if name.ends_with("bf16") && !name.contains("_bf16") => 2,
             _ => 4,
         };
         Self { side, k, per_lane, blocks: 64 * per_lane / (side * k) }
     }
 
-    /// Block, row (or column) and k of a lane's element.
+    /// Returns block, row (or column) and k of a lane's element.
     fn input(&self, lane: usize, item: usize) -> (usize, usize, usize) {
         let group = lane / (self.side * self.blocks);
         (lane / self.side % self.blocks, lane % self.side, group * self.per_lane + item)
     }
 
-    /// Block, row and column of a lane's result.
+    /// Returns block, row and column of a lane's result.
     fn result(&self, lane: usize, item: usize, double: bool) -> (usize, usize, usize) {
         match (self.side, double) {
             (16, true) => (0, 4 * item + lane / 16, lane % 16),
@@ -104,13 +104,13 @@ impl Facts {
     }
 }
 
-/// Small integers, which every type holds and whose sums are exact.
+/// Returns a small integer, which every type represents and whose sums are exact.
 fn entry(seed: usize, block: usize, row: usize, k: usize) -> i32 {
     let mixed = (seed + 31 * block + 131 * row + 1031 * k) * 2_654_435_761;
     (mixed >> 13) as i32 % 3 * if mixed & 64 == 0 { 1 } else { -1 }
 }
 
-/// The bits of a small integer, and their number.
+/// Returns the bits of a small integer, and their number.
 fn encode(element: Element, value: i32) -> (u64, usize) {
     let float = value as f32;
     match element {
@@ -142,7 +142,7 @@ fn put(wave: &mut Wave<64>, first: u16, item: usize, lane: usize, (bits, width):
     }
 }
 
-/// A result's value, and how the type writes a value.
+/// Returns the value of a result.
 fn get(wave: &Wave<64>, first: u16, item: usize, lane: usize, element: Element) -> f64 {
     let word = |n: usize| wave.vgpr[usize::from(first) + n].0[lane];
     match element {
@@ -152,24 +152,24 @@ fn get(wave: &Wave<64>, first: u16, item: usize, lane: usize, element: Element) 
     }
 }
 
-/// Runs the product of [`entry`] matrices, and compares with `expected`'s block of A and lane of B.
+/// Multiplies [`entry`] matrices and compares with the product that `a_block` and `b_lane` define.
 fn check(family: Family, inst: &Inst, a_block: impl Fn(usize) -> usize, b_lane: impl Fn(usize) -> usize) {
-    let facts = Facts::of(inst.name);
+    let parsed = ParsedShape::of(inst.name);
     let step = prepare::<64>(inst, family).unwrap_or_else(|| panic!("{} is unknown", inst.name));
     let (a, b) = (step.shape.a, step.shape.b);
     let double = a == Element::F64;
     let mut wave = wave();
     for lane in 0..64 {
-        for item in 0..facts.per_lane {
-            let (block, row, k) = facts.input(lane, item);
+        for item in 0..parsed.per_lane {
+            let (block, row, k) = parsed.input(lane, item);
             put(&mut wave, A, item, lane, encode(a, entry(1, block, row, k)));
             put(&mut wave, B, item, lane, encode(b, entry(2, block, row, k)));
         }
     }
-    let results = facts.side * facts.side * facts.blocks / 64;
+    let results = parsed.side * parsed.side * parsed.blocks / 64;
     for lane in 0..64 {
         for item in 0..results {
-            let (block, i, j) = facts.result(lane, item, double);
+            let (block, i, j) = parsed.result(lane, item, double);
             let value = entry(3, block, i, j);
             let bits = match a {
                 Element::F64 => (f64::from(value).to_bits(), 64),
@@ -182,12 +182,12 @@ fn check(family: Family, inst: &Inst, a_block: impl Fn(usize) -> usize, b_lane: 
     step.run(&mut wave);
     for lane in 0..64 {
         for item in 0..results {
-            let (block, i, j) = facts.result(lane, item, double);
+            let (block, i, j) = parsed.result(lane, item, double);
             let mut expected = f64::from(entry(3, block, i, j));
-            for k in 0..facts.k {
-                // Where B's element lies, to find what a permutation of lanes puts in its place.
-                let own = j + facts.side * (block + facts.blocks * (k / facts.per_lane));
-                let (b_block, column, b_k) = facts.input(b_lane(own), k % facts.per_lane);
+            for k in 0..parsed.k {
+                // The lane of B's element, to find the element that a permutation puts there.
+                let own = j + parsed.side * (block + parsed.blocks * (k / parsed.per_lane));
+                let (b_block, column, b_k) = parsed.input(b_lane(own), k % parsed.per_lane);
                 let product = entry(1, a_block(block), i, k) * entry(2, b_block, column, b_k);
                 expected += f64::from(product);
             }
@@ -216,27 +216,27 @@ fn products_agree_with_the_definition() {
     assert_eq!(counts, [(20, 0), (27, 0), (32, 14)]);
 }
 
-/// As [`check`], with two of four elements of A stored.
+/// Like [`check`], with two of four elements of A stored.
 fn check_sparse(inst: &Inst, cbsz: u8, abid: u8) {
-    let facts = Facts::of(inst.name);
-    let stored = facts.per_lane / 2;
+    let parsed = ParsedShape::of(inst.name);
+    let stored = parsed.per_lane / 2;
     let sets = 16 / stored;
     let mut inst = inst.clone();
     (inst.mods.cbsz, inst.mods.abid) = (cbsz, abid);
     let step = prepare::<64>(&inst, Family::Cdna3).unwrap_or_else(|| panic!("{} is unknown", inst.name));
     let (a, b) = (step.shape.a, step.shape.b);
-    // Which of four elements is stored; the sets that are not chosen say something else.
+    // Index of the stored element among four; the sets that are not selected hold other indices.
     let place = |row: usize, k: usize| (entry(5, 0, row, k).unsigned_abs() as usize + row + k) % 4;
     let chosen = if cbsz == 0 { usize::from(abid) % sets } else { 0 };
     let mut wave = wave();
-    let group = |lane: usize| lane / facts.side;
+    let group = |lane: usize| lane / parsed.side;
     for lane in 0..64 {
-        for item in 0..facts.per_lane {
-            let k = facts.per_lane * group(lane) + item;
-            put(&mut wave, B, item, lane, encode(b, entry(2, 0, lane % facts.side, k)));
+        for item in 0..parsed.per_lane {
+            let k = parsed.per_lane * group(lane) + item;
+            put(&mut wave, B, item, lane, encode(b, entry(2, 0, lane % parsed.side, k)));
         }
         for item in 0..stored {
-            let (row, k) = (lane % facts.side, stored * group(lane) + item);
+            let (row, k) = (lane % parsed.side, stored * group(lane) + item);
             put(&mut wave, A, item, lane, encode(a, entry(1, 0, row, k)));
             for set in 0..sets {
                 let right = place(row, k);
@@ -245,11 +245,11 @@ fn check_sparse(inst: &Inst, cbsz: u8, abid: u8) {
             }
         }
     }
-    let results = facts.side * facts.side / 64;
+    let results = parsed.side * parsed.side / 64;
     let integer = a == Element::I8;
     for lane in 0..64 {
         for item in 0..results {
-            let (_, i, j) = facts.result(lane, item, false);
+            let (_, i, j) = parsed.result(lane, item, false);
             let value = entry(3, 0, i, j);
             let bits = if integer { value as u32 } else { (value as f32).to_bits() };
             put(&mut wave, D, item, lane, (u64::from(bits), 32));
@@ -258,9 +258,9 @@ fn check_sparse(inst: &Inst, cbsz: u8, abid: u8) {
     step.run(&mut wave);
     for lane in 0..64 {
         for item in 0..results {
-            let (_, i, j) = facts.result(lane, item, false);
+            let (_, i, j) = parsed.result(lane, item, false);
             let mut expected = entry(3, 0, i, j);
-            for k in 0..facts.k / 2 {
+            for k in 0..parsed.k / 2 {
                 expected += entry(1, 0, i, k) * entry(2, 0, j, k / 2 * 4 + place(i, k));
             }
             let actual = get(&wave, D, item, lane, a);
@@ -272,7 +272,7 @@ fn check_sparse(inst: &Inst, cbsz: u8, abid: u8) {
 #[test]
 fn blocks_of_a_are_broadcast() {
     for name in ["v_mfma_f32_4x4x1f32", "v_mfma_i32_16x16x4i8", "v_mfma_f32_32x32x4f16"] {
-        let blocks = Facts::of(name).blocks;
+        let blocks = ParsedShape::of(name).blocks;
         for cbsz in 1..=blocks.ilog2() as usize {
             for abid in [0, (1 << cbsz) - 1] {
                 let mut inst = instruction(Family::Cdna1, name);
@@ -300,7 +300,7 @@ fn lanes_of_b_are_permuted() {
     }
 }
 
-/// Runs 4x4x1 with the same A, B and C everywhere.
+/// Runs a 4x4 product with the same A, B and C in all elements.
 fn one(family: Family, name: &str, a: u32, b: u32, c: u32) -> f32 {
     let mut wave = wave();
     for (register, bits) in [(A, a), (B, b), (C, c), (C + 1, c), (C + 2, c), (C + 3, c)] {
@@ -317,13 +317,13 @@ fn sums_are_rounded_once() {
         [(Family::Cdna1, "v_mfma_f32_4x4x1f32"), (Family::Cdna3, "v_mfma_f32_4x4x1_16b_f32")]
     {
         let sum = one(family, name, a.to_bits(), a.to_bits(), c.to_bits());
-        // Rounding the product first would lose its last bit.
+        // Rounding the product first would discard its last bit.
         assert_eq!(sum, 2f32.powi(-11) + 2f32.powi(-24));
     }
 }
 
 #[test]
-fn special_values_go_through() {
+fn special_values_propagate() {
     const NAN: u32 = 0x7fc0_0000;
     const INF: u32 = 0x7f80_0000;
     for (family, f32_name, f16_name) in [
@@ -337,11 +337,11 @@ fn special_values_go_through() {
         assert!(single(f32::INFINITY, -1.0, INF).is_nan());
         assert!(single(1.0, 1.0, NAN).is_nan());
         assert_eq!(single(f32::MAX, 2.0, 0), f32::INFINITY);
-        // f32 keeps its denormals, and -0 its sign.
+        // f32 preserves denormals and the sign of -0.
         assert_eq!(single(2f32.powi(-100), 2f32.powi(-49), 0), f32::from_bits(1));
         assert_eq!(single(f32::from_bits(3), 1.0, 0), f32::from_bits(3));
         assert!(single(-0.0, 1.0, 0x8000_0000).is_sign_negative());
-        // Infinity, NaN, and infinity minus infinity of f16 in element 0 alone.
+        // Infinity, NaN, and infinity minus infinity of f16 in element 0 only.
         assert_eq!(one(family, f16_name, 0x7c00, 0xbc00, 0), f32::NEG_INFINITY);
         assert!(one(family, f16_name, 0x7e00, 0x3c00, 0).is_nan());
         assert!(one(family, f16_name, 0x7c00, 0x3c00, INF | 1 << 31).is_nan());
@@ -398,7 +398,7 @@ fn integers_wrap() {
 
 #[test]
 fn only_gfx90a_flushes_denormals_of_16_bits() {
-    // 2^-24 in f16 times 1024, in element 0 alone.
+    // 2^-24 in f16 times 1024, in element 0 only.
     let product = |family, name: &str| one(family, name, 0x0001, 0x6400, 0);
     assert_eq!(product(Family::Cdna1, "v_mfma_f32_4x4x4f16"), 2f32.powi(-14));
     assert_eq!(product(Family::Cdna2, "v_mfma_f32_4x4x4f16"), 0.0);
@@ -406,7 +406,7 @@ fn only_gfx90a_flushes_denormals_of_16_bits() {
 }
 
 #[test]
-fn gfx942_has_signs_for_doubles() {
+fn gfx942_negates_f64_operands() {
     let mut inst = instruction(Family::Cdna3, "v_mfma_f64_4x4x4_4b_f64");
     inst.mods.blgp = 0b101;
     let mut wave = wave();
@@ -418,8 +418,8 @@ fn gfx942_has_signs_for_doubles() {
 }
 
 #[test]
-fn eight_bit_floats_are_gfx942s() {
-    // The largest, the smallest and a denormal, NaN for the code of -0.
+fn eight_bit_floats_use_the_fnuz_formats() {
+    // The largest number, the smallest normal, a denormal, and NaN (the code of -0).
     for (element, bits, value) in [
         (Element::Fp8, 0x7f, 240.0),
         (Element::Fp8, 0x08, 1.0 / 128.0),
@@ -434,6 +434,6 @@ fn eight_bit_floats_are_gfx942s() {
 }
 
 #[test]
-fn waves_of_32_lanes_have_none() {
+fn waves_of_32_lanes_have_no_mfma() {
     assert!(prepare::<32>(&instruction(Family::Cdna2, "v_mfma_f32_4x4x1f32"), Family::Cdna2).is_none());
 }

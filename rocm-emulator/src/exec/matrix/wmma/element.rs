@@ -1,4 +1,4 @@
-//! The types of matrix elements: their values, and rounding to them.
+//! Types of matrix elements: conversion of their values, and rounding.
 use crate::exec::vector::half;
 
 /// An element of A or B.
@@ -6,10 +6,10 @@ use crate::exec::vector::half;
 pub(super) enum Element {
     F16,
     Bf16,
-    /// OCP's 8-bit floats: four exponent bits, one NaN and no infinity; or five, and all that IEEE 754 has.
+    /// OCP's E4M3 (with one NaN and no infinity); the next is E5M2 (with IEEE 754's special values).
     Fp8,
     Bf8,
-    /// Integers, signed or not as the instruction says.
+    /// Integers, whose signedness the instruction selects.
     Int8,
     Int4,
 }
@@ -27,13 +27,13 @@ impl Element {
         matches!(self, Self::Int8 | Self::Int4)
     }
 
-    /// The value of a float.
+    /// Returns the value of a float.
     #[inline(always)]
     pub(super) fn value(self, bits: u32) -> f64 {
         f64::from(match self {
             Self::F16 => half::widen(bits),
             Self::Bf16 => f32::from_bits(bits << 16),
-            // Its finite numbers are those of a wider float with the same fraction, scaled; so are E5M2's of f16.
+            // E4M3's finite numbers are f16's, scaled by 2^8. E5M2 is the upper half of an f16.
             Self::Fp8 if bits & 0x7f == 0x7f => f32::NAN,
             Self::Fp8 => 256.0 * half::widen((bits & 0x80) << 8 | (bits & 0x7f) << 7),
             Self::Bf8 => half::widen(bits << 8),
@@ -41,7 +41,7 @@ impl Element {
         })
     }
 
-    /// The value of an integer.
+    /// Returns the value of an integer.
     #[inline(always)]
     pub(super) fn integer(self, bits: u32, signed: bool) -> i64 {
         let unused = 32 - self.bits() as u32;
@@ -63,7 +63,7 @@ impl Sum {
         matches!(self, Self::F16 | Self::Bf16)
     }
 
-    /// The value of a float.
+    /// Returns the value of a float.
     #[inline(always)]
     pub(super) fn value(self, bits: u32) -> f64 {
         f64::from(match self {
@@ -73,7 +73,7 @@ impl Sum {
         })
     }
 
-    /// The bits of a float, rounded to the nearest, ties to even.
+    /// Returns the bits of a float, rounded to nearest, ties to even.
     #[inline(always)]
     pub(super) fn rounded(self, value: f64) -> u32 {
         match self {
@@ -84,7 +84,7 @@ impl Sum {
     }
 }
 
-/// To f32 such that a later rounding to fewer bits sees whether anything was lost.
+/// Rounds to f32, to odd if inexact, so that a second rounding to fewer bits is correct.
 #[inline(always)]
 fn rounded_to_odd(value: f64) -> f32 {
     let near = value as f32;

@@ -1,9 +1,9 @@
-//! The shapes of the products, and which lane holds which element.
+//! Shapes of matrix products, and the distribution of elements over lanes.
 use super::element::Element::{self, Bf8, Bf16, F16, Fp8, Int4, Int8};
 use super::element::Sum::{self, F32, I32};
 use crate::isa::Family;
 
-/// Rows of A, columns of B.
+/// Number of rows of A and of columns of B.
 pub(super) const SIDE: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,13 +11,13 @@ pub(super) struct Shape {
     pub(super) a: Element,
     pub(super) b: Element,
     pub(super) sum: Sum,
-    /// Columns of A as stored, which a sparse product has half of.
+    /// Number of stored columns of A; half of all columns if A is sparse.
     pub(super) k: usize,
     pub(super) is_sparse: bool,
     pub(super) layout: Layout,
 }
 
-/// Mnemonics without `v_`, elements of A and B, of C and D, and columns of A as stored.
+/// Mnemonics without `v_`, types of A and B, type of C and D, and stored columns of A.
 #[rustfmt::skip]
 const SHAPES: &[(&str, Element, Element, Sum, usize)] = &[
     ("wmma_f32_16x16x16_f16", F16, F16, F32, 16),
@@ -45,16 +45,16 @@ const SHAPES: &[(&str, Element, Element, Sum, usize)] = &[
 ];
 
 impl Shape {
-    /// The shape of a mnemonic in waves of `lanes`; `None` if it is unknown here.
+    /// Returns the shape of a mnemonic in waves of `lanes` lanes; `None` if it is unsupported.
     pub(super) fn of(name: &str, family: Family, lanes: usize) -> Option<Self> {
         let row = SHAPES.iter().find(|row| Some(row.0) == name.strip_prefix("v_"))?;
         let (name, a, b, sum, k) = *row;
         let is_sparse = name.starts_with("swmmac_");
         let layout = match (family, lanes) {
             (Family::Rdna3, _) => Layout::Copied { groups: lanes / SIDE },
-            // Where 64 lanes hold a sparse matrix and its indices is not known well enough.
+            // The layout of a sparse matrix and its indices in 64 lanes is not known well enough.
             (Family::Rdna4, 64) if is_sparse => return None,
-            // The smallest matrix fills half of the lanes.
+            // The smallest matrix fills only half of the lanes.
             (Family::Rdna4, 64) => {
                 Layout::Split { groups: if a == Int4 && k == 16 { 2 } else { 4 }, rows: 4 }
             }
@@ -64,8 +64,8 @@ impl Shape {
         Some(Self { a, b, sum, k, is_sparse, layout })
     }
 
-    /// Which lane, and which of its elements, is element `k` of row `i` of A. The result's rows of every `group` of
-    /// 16 lanes come of that group's copy, if there are copies.
+    /// Returns (lane, item) of element `k` of row `i` of A. If there are copies, each group of 16 lanes
+    /// computes its rows of the result from its own copy.
     #[inline(always)]
     pub(super) fn a_place(&self, i: usize, k: usize) -> (usize, usize) {
         match self.layout {
@@ -74,7 +74,7 @@ impl Shape {
         }
     }
 
-    /// The same of column `j` of B, for row `i` of the result.
+    /// Returns (lane, item) of element `k` of column `j` in a copy of B.
     #[inline(always)]
     pub(super) fn b_place(&self, copy: usize, j: usize, k: usize) -> (usize, usize) {
         match self.layout {
@@ -83,7 +83,7 @@ impl Shape {
         }
     }
 
-    /// How many copies of B there are, and which one row `i` of the result comes of.
+    /// Returns the number of copies of B. Row `i` of the result uses copy `i % copies`.
     pub(super) fn copies(&self) -> usize {
         match self.layout {
             Layout::Copied { groups } => groups,
@@ -91,12 +91,12 @@ impl Shape {
         }
     }
 
-    /// Which lane, and which of its elements, is element (`i`, `j`) of the result or the addend.
+    /// Returns (lane, item) of element (`i`, `j`) of the result or the addend.
     #[inline(always)]
     pub(super) fn result_place(&self, i: usize, j: usize) -> (usize, usize) {
         match self.layout {
             Layout::Copied { groups } => (j + SIDE * (i % groups), i / groups),
-            // Rows 0..4, 8..12, 4..8, 12..16 where lanes have four each.
+            // With four rows per lane, the groups hold rows 0..4, 8..12, 4..8 and 12..16.
             Layout::Split { rows, .. } => {
                 let group = if rows == 8 { i / 8 } else { i / 8 + 2 * (i / 4 % 2) };
                 (j + SIDE * group, i % rows)
@@ -104,7 +104,7 @@ impl Shape {
         }
     }
 
-    /// How many products are added before the sum is rounded.
+    /// Returns the number of products that are added before the sum is rounded.
     pub(super) fn step(&self) -> usize {
         match self.layout {
             Layout::Copied { .. } => 2,
@@ -113,13 +113,12 @@ impl Shape {
     }
 }
 
-/// How the lanes share a matrix.
+/// Distribution of matrices over lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// gfx11: every group of 16 lanes has all of A and of B, and the rows of the result whose number is the group's,
-    /// modulo the number of groups.
+    /// gfx11: every group of 16 lanes holds all of A and B. Row `i` of the result is in group `i % groups`.
     Copied { groups: usize },
-    /// gfx12: groups of 16 lanes share A's columns and B's rows, and have `rows` consecutive rows of the result each.
+    /// gfx12: groups of 16 lanes share A's columns and B's rows. Each holds `rows` rows of the result.
     Split { groups: usize, rows: usize },
 }
 
@@ -129,7 +128,7 @@ impl Layout {
     }
 }
 
-/// Consecutive columns of A in a lane on gfx12.
+/// Number of consecutive columns of A in a lane on gfx12.
 const RUN: usize = 4;
 
 #[inline(always)]

@@ -1,5 +1,5 @@
-//! Against plain matrix products in f64. Elements are placed by the inverse of the layout: from lane and item to
-//! coordinates.
+//! Comparison with plain matrix products in f64. Elements are placed by the inverse of the layout: from lane
+//! and item to coordinates.
 use super::element::{Element, Sum};
 use super::*;
 use crate::exec::canonical::canonical;
@@ -11,16 +11,16 @@ const FIXTURES: [(Family, &str); 2] = [
     (Family::Rdna3, include_str!("../../../../tests/fixtures/gfx1100.txt")),
     (Family::Rdna4, include_str!("../../../../tests/fixtures/gfx1201.txt")),
 ];
-/// Where the tests keep A, B, C, D and the places of a sparse A's columns.
+/// First registers of A, B, C and D, and the register of a sparse A's column indices.
 const A: u16 = 0;
 const B: u16 = 16;
 const C: u16 = 32;
 const D: u16 = 64;
-const PLACES: u16 = 80;
+const INDICES: u16 = 80;
 
-/// The products of a chip, one instruction per mnemonic, on the tests' registers and without modifiers.
+/// Returns the matrix instructions of a family, one per mnemonic, with the tests' registers as operands.
 fn instructions(family: Family) -> Vec<Inst> {
-    let (_, fixture) = FIXTURES.iter().find(|(each, _)| *each == family).expect("a chip");
+    let (_, fixture) = FIXTURES.iter().find(|(each, _)| *each == family).expect("a family of FIXTURES");
     let lines = fixture.lines().filter(|line| line.contains("  v_wmma_") || line.contains("  v_swmmac_"));
     let decoded = lines.map(|line| {
         let words = line.split_once("  ").map_or("", |(words, _)| words);
@@ -31,7 +31,7 @@ fn instructions(family: Family) -> Vec<Inst> {
     let mut seen = BTreeSet::new();
     let mut instructions: Vec<Inst> = decoded.filter(|inst| seen.insert(inst.name)).collect();
     for inst in &mut instructions {
-        let third = if inst.name.starts_with("v_swmmac") { PLACES } else { C };
+        let third = if inst.name.starts_with("v_swmmac") { INDICES } else { C };
         inst.dst = Operand::Vgpr(D);
         inst.src = [Operand::Vgpr(A), Operand::Vgpr(B), Operand::Vgpr(third), Operand::None];
         inst.mods = isa::Mods::default();
@@ -43,9 +43,9 @@ fn instruction(family: Family, name: &str) -> Inst {
     instructions(family).into_iter().find(|inst| inst.name == name).expect(name)
 }
 
-/// What a mnemonic says: rows of B; whether A is sparse, of which half the columns are stored; bits of an element.
+/// Shape parsed from a mnemonic: rows of B, sparsity of A (half of its columns are stored), bits per element.
 #[derive(Clone, Copy)]
-struct Facts {
+struct ParsedShape {
     family: Family,
     lanes: usize,
     rows: usize,
@@ -54,7 +54,7 @@ struct Facts {
     sum_bits: usize,
 }
 
-impl Facts {
+impl ParsedShape {
     fn of(name: &str, family: Family, lanes: usize) -> Self {
         let parts: Vec<&str> = name.split('_').collect();
         let bits = match parts[4] {
@@ -72,17 +72,17 @@ impl Facts {
         }
     }
 
-    /// Columns of A as stored.
+    /// Returns the number of stored columns of A.
     fn columns(&self) -> usize {
         if self.sparse { self.rows / 2 } else { self.rows }
     }
 
-    /// Row (or column) and k of a lane's element, of a matrix with `count` k. Which k a lane has does not matter as
-    /// long as A and B agree.
+    /// Returns row (or column) and k of a lane's element in a matrix with `count` k. Any assignment of k to
+    /// lanes is valid as long as A and B agree.
     fn input(&self, count: usize, lane: usize, item: usize) -> Option<(usize, usize)> {
         let per_lane = match (self.family, self.lanes) {
             (Family::Rdna3, _) => count,
-            // The smallest matrix fills half of the lanes.
+            // The smallest matrix fills only half of the lanes.
             (_, 64) if self.bits == 4 && count == 16 => 8,
             (_, lanes) => count * 16 / lanes,
         };
@@ -90,7 +90,7 @@ impl Facts {
         (item < per_lane && k < count).then_some((lane % 16, k))
     }
 
-    /// Row and column of a lane's result.
+    /// Returns row and column of a lane's result.
     fn result(&self, lane: usize, item: usize) -> (usize, usize) {
         let row = match (self.family, self.lanes) {
             (Family::Rdna3, lanes) => item * lanes / 16 + lane / 16,
@@ -100,7 +100,7 @@ impl Facts {
         (row, lane % 16)
     }
 
-    /// The register and the bit in it of a lane's result. gfx11 has those of 16 bits in halves.
+    /// Returns a result's register and first bit. gfx11 has 16-bit results in one half of a register.
     fn result_at(&self, item: usize, high: bool) -> (usize, usize) {
         match (self.family, self.sum_bits) {
             (_, 32) => (item, 0),
@@ -110,9 +110,9 @@ impl Facts {
     }
 }
 
-/// The bits of a float that the type holds exactly.
+/// Returns the bits of a float that the type represents exactly.
 fn encode(element: Element, value: f64) -> u32 {
-    // Exponent bits, fraction bits.
+    // Numbers of exponent and fraction bits.
     let (exponent_bits, fraction) = match element {
         Element::F16 => (5, 10),
         Element::Bf16 => (8, 7),
@@ -131,14 +131,14 @@ fn encode(element: Element, value: f64) -> u32 {
     let bias = (1 << (exponent_bits - 1)) - 1;
     let exponent = (value.abs().log2().floor() as i32).max(1 - bias);
     let scaled = value.abs() / f64::from(exponent).exp2() * f64::from(1 << fraction);
-    assert_eq!(scaled.fract(), 0.0, "{value} is no {element:?}");
+    assert_eq!(scaled.fract(), 0.0, "{value} is not representable as {element:?}");
     let scaled = scaled as u32;
-    // A denormal has no leading one.
+    // A denormal has no implicit leading one.
     let biased = if scaled >> fraction == 0 { 0 } else { (exponent + bias) as u32 };
     sign | biased << fraction | scaled & ((1 << fraction) - 1)
 }
 
-/// A generator of small numbers.
+/// Pseudorandom generator of small numbers.
 struct Generator(u64);
 
 impl Generator {
@@ -148,74 +148,74 @@ impl Generator {
     }
 }
 
-/// The matrices of a product, by rows.
+/// Matrices of a product, by rows.
 #[derive(Clone)]
 struct Matrices {
     a: Vec<Vec<f64>>,
     b: Vec<Vec<f64>>,
     c: Vec<Vec<f64>>,
-    /// Of a sparse A: which of four columns each stored one is.
-    places: Vec<Vec<usize>>,
+    /// Indices of a sparse A's stored columns among each four.
+    indices: Vec<Vec<usize>>,
 }
 
 impl Matrices {
-    /// Of numbers that the generator gives.
-    fn new(facts: Facts, number: impl Fn(&mut Generator) -> f64) -> Self {
-        let mut generator = Generator(facts.rows as u64 + facts.bits as u64);
+    /// Fills the matrices with random numbers.
+    fn new(parsed: ParsedShape, number: impl Fn(&mut Generator) -> f64) -> Self {
+        let mut generator = Generator(parsed.rows as u64 + parsed.bits as u64);
         let mut matrix = |rows: usize, columns: usize| -> Vec<Vec<f64>> {
             (0..rows).map(|_| (0..columns).map(|_| number(&mut generator)).collect()).collect()
         };
-        let (a, b, c) = (matrix(16, facts.columns()), matrix(facts.rows, 16), matrix(16, 16));
+        let (a, b, c) = (matrix(16, parsed.columns()), matrix(parsed.rows, 16), matrix(16, 16));
         const PAIRS: [[usize; 2]; 6] = [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]];
-        let mut row = || (0..facts.columns() / 2).flat_map(|_| PAIRS[generator.next(6)]).collect();
-        let places = (0..16).map(|_| row()).collect();
-        Self { a, b, c, places }
+        let mut row = || (0..parsed.columns() / 2).flat_map(|_| PAIRS[generator.next(6)]).collect();
+        let indices = (0..16).map(|_| row()).collect();
+        Self { a, b, c, indices }
     }
 
-    /// An element of A * B + C and the sum of the terms' magnitudes.
-    fn exact(&self, facts: Facts, i: usize, j: usize) -> (f64, f64) {
+    /// Returns an element of A * B + C, and the sum of the terms' magnitudes.
+    fn exact(&self, parsed: ParsedShape, i: usize, j: usize) -> (f64, f64) {
         let start = (self.c[i][j], self.c[i][j].abs());
         self.a[i].iter().enumerate().fold(start, |(sum, magnitude), (k, a)| {
-            let row = if facts.sparse { k / 2 * 4 + self.places[i][k] } else { k };
+            let row = if parsed.sparse { k / 2 * 4 + self.indices[i][k] } else { k };
             let product = a * self.b[row][j];
             (sum + product, magnitude + product.abs())
         })
     }
 }
 
-/// Puts the matrices in registers, runs the instruction, and gives D and what the registers hold.
+/// Loads the matrices into registers and runs the instruction; returns D and the wave.
 fn execute<const W: usize>(inst: &Inst, family: Family, matrices: &Matrices) -> (Vec<Vec<f64>>, Wave<W>) {
-    let facts = Facts::of(inst.name, family, W);
+    let parsed = ParsedShape::of(inst.name, family, W);
     let step = prepare::<W>(inst, family).unwrap_or_else(|| panic!("{} is unknown", inst.name));
     let mode = Mode::from_bits(0x3f0);
-    // EXEC is 0: it does not matter.
+    // EXEC is 0, because matrix instructions ignore it.
     let vgpr = vec![Lanes::splat(0); VGPRS];
     let mut wave = Wave { sgpr: [0; 128], scc: false, mode, vgpr };
     let mut put = |register: u16, bit: usize, lane: usize, bits: u32| {
         wave.vgpr[usize::from(register) + bit / 32].0[lane] |= bits << (bit % 32);
     };
     for lane in 0..W {
-        for item in 0..facts.rows {
-            if let Some((i, k)) = facts.input(facts.columns(), lane, item) {
-                put(A, item * facts.bits, lane, encode(step.shape.a, matrices.a[i][k]));
+        for item in 0..parsed.rows {
+            if let Some((i, k)) = parsed.input(parsed.columns(), lane, item) {
+                put(A, item * parsed.bits, lane, encode(step.shape.a, matrices.a[i][k]));
                 put(
-                    PLACES,
+                    INDICES,
                     2 * item + usize::from(16 * inst.mods.op_sel),
                     lane,
-                    matrices.places[i][k] as u32,
+                    matrices.indices[i][k] as u32,
                 );
             }
-            if let Some((j, k)) = facts.input(facts.rows, lane, item) {
-                put(B, item * facts.bits, lane, encode(step.shape.b, matrices.b[k][j]));
+            if let Some((j, k)) = parsed.input(parsed.rows, lane, item) {
+                put(B, item * parsed.bits, lane, encode(step.shape.b, matrices.b[k][j]));
             }
         }
     }
     let high = inst.mods.op_sel & 4 != 0;
-    let c = if facts.sparse { D } else { C };
+    let c = if parsed.sparse { D } else { C };
     for lane in 0..W {
         for item in 0..256 / W {
-            let (i, j) = facts.result(lane, item);
-            let (register, bit) = facts.result_at(item, high);
+            let (i, j) = parsed.result(lane, item);
+            let (register, bit) = parsed.result_at(item, high);
             let bits = match step.shape.sum {
                 Sum::F32 => (matrices.c[i][j] as f32).to_bits(),
                 Sum::I32 => matrices.c[i][j] as i64 as u32,
@@ -229,8 +229,8 @@ fn execute<const W: usize>(inst: &Inst, family: Family, matrices: &Matrices) -> 
     let mut result = vec![vec![0.0; 16]; 16];
     for lane in 0..W {
         for item in 0..256 / W {
-            let (i, j) = facts.result(lane, item);
-            let (register, bit) = facts.result_at(item, high);
+            let (i, j) = parsed.result(lane, item);
+            let (register, bit) = parsed.result_at(item, high);
             let bits = wave.vgpr[usize::from(D) + register].0[lane] >> bit;
             result[i][j] = match step.shape.sum {
                 Sum::F32 => f32::from_bits(bits).into(),
@@ -243,31 +243,31 @@ fn execute<const W: usize>(inst: &Inst, family: Family, matrices: &Matrices) -> 
     (result, wave)
 }
 
-/// Runs the instruction on the matrices, and compares D with the product of `expected`.
+/// Runs the instruction on `matrices` and compares D with the product of `expected`.
 fn check<const W: usize>(inst: &Inst, family: Family, matrices: &Matrices, expected: &Matrices) {
-    let facts = Facts::of(inst.name, family, W);
+    let parsed = ParsedShape::of(inst.name, family, W);
     let (result, _) = execute::<W>(inst, family, matrices);
     for (i, row) in result.iter().enumerate() {
         for (j, value) in row.iter().enumerate() {
-            let exact = expected.exact(facts, i, j).0;
+            let exact = expected.exact(parsed, i, j).0;
             assert_eq!(*value, exact, "{family:?} {W} {} {:?}: [{i}][{j}]", inst.name, inst.mods);
         }
     }
 }
 
-/// Every product of a family on small integers, which are exact.
+/// Checks all products of a family on small integers, whose sums are exact.
 fn check_all<const W: usize>(family: Family) -> usize {
     let mut count = 0;
     for mut inst in instructions(family) {
-        let facts = Facts::of(inst.name, family, W);
-        if facts.sparse && W == 64 {
+        let parsed = ParsedShape::of(inst.name, family, W);
+        if parsed.sparse && W == 64 {
             assert!(prepare::<W>(&inst, family).is_none(), "{}", inst.name);
             continue;
         }
         if inst.name.contains("_iu") {
             inst.mods.neg = 0b11;
         }
-        let matrices = Matrices::new(facts, |generator| generator.next(5) as f64 - 2.0);
+        let matrices = Matrices::new(parsed, |generator| generator.next(5) as f64 - 2.0);
         check::<W>(&inst, family, &matrices, &matrices);
         count += 1;
     }
@@ -282,59 +282,59 @@ fn products_agree_with_the_definition() {
     assert_eq!(check_all::<64>(Family::Rdna4), 11);
 }
 
-/// The same of fractions, whose sums are rounded a few times.
+/// Checks all products of a family on fractions, whose sums are rounded.
 fn check_rounding<const W: usize>(family: Family) {
     for inst in instructions(family).iter().filter(|inst| inst.name.contains("16x16x16")) {
-        let facts = Facts::of(inst.name, family, W);
+        let parsed = ParsedShape::of(inst.name, family, W);
         let epsilon = match inst.name {
             name if name.contains("_iu") || name.contains("f8") || name.contains("p8") => continue,
             name if name.starts_with("v_wmma_f32") => 2f64.powi(-24),
             name if name.starts_with("v_wmma_f16") => 2f64.powi(-11),
             _ => 2f64.powi(-8),
         };
-        let matrices = Matrices::new(facts, |generator| (generator.next(255) as f64 - 127.0) / 16.0);
+        let matrices = Matrices::new(parsed, |generator| (generator.next(255) as f64 - 127.0) / 16.0);
         let (result, _) = execute::<W>(inst, family, &matrices);
         let mut rounded = 0;
         for (i, row) in result.iter().enumerate() {
             for (j, value) in row.iter().enumerate() {
-                let (exact, magnitude) = matrices.exact(facts, i, j);
-                // At most eight roundings.
+                let (exact, magnitude) = matrices.exact(parsed, i, j);
+                // The sum is rounded at most eight times.
                 let bound = 8.0 * epsilon * magnitude;
                 assert!((value - exact).abs() <= bound, "{}: {value} {exact} {bound}", inst.name);
                 rounded += usize::from(*value != exact);
             }
         }
-        assert!(facts.sum_bits == 32 || rounded > 100, "{}: {rounded}", inst.name);
+        assert!(parsed.sum_bits == 32 || rounded > 100, "{}: {rounded}", inst.name);
     }
 }
 
 #[test]
-fn sums_are_as_exact_as_their_type() {
+fn sums_are_accurate_to_their_type() {
     check_rounding::<32>(Family::Rdna3);
     check_rounding::<32>(Family::Rdna4);
 }
 
 #[test]
 fn a_group_of_products_is_rounded_once() {
-    // 2048 + 1 + 1 in f16: each 1 alone would be lost, both together are not.
+    // 2048 + 1 + 1 in f16: each 1 alone would be rounded away, but their sum is not.
     for (family, group) in [(Family::Rdna3, 2), (Family::Rdna4, 4)] {
         let inst = instruction(family, "v_wmma_f16_16x16x16_f16");
-        let facts = Facts::of(inst.name, family, 32);
-        let mut matrices = Matrices::new(facts, |_| 0.0);
+        let parsed = ParsedShape::of(inst.name, family, 32);
+        let mut matrices = Matrices::new(parsed, |_| 0.0);
         matrices.c[3][4] = 2048.0;
         for (ones, expected) in [(1, 2048.0), (2, 2050.0)] {
             (0..ones).for_each(|k| matrices.a[3][k] = 1.0);
             (0..16).for_each(|k| matrices.b[k][4] = 1.0);
             assert_eq!(execute::<32>(&inst, family, &matrices).0[3][4], expected, "{family:?}");
         }
-        // One of each group.
+        // One product of each group is 1.
         matrices.a[3] = (0..16).map(|k| if k % group == 0 { 1.0 } else { 0.0 }).collect();
         assert_eq!(execute::<32>(&inst, family, &matrices).0[3][4], 2048.0, "{family:?}");
     }
 }
 
 #[test]
-fn what_is_no_number_spreads_along_its_row_and_column() {
+fn nans_and_infinities_propagate_along_row_and_column() {
     for (family, name) in [
         (Family::Rdna3, "v_wmma_f32_16x16x16_f16"),
         (Family::Rdna3, "v_wmma_bf16_16x16x16_bf16"),
@@ -342,8 +342,8 @@ fn what_is_no_number_spreads_along_its_row_and_column() {
         (Family::Rdna4, "v_wmma_f32_16x16x16_bf16"),
     ] {
         let inst = instruction(family, name);
-        let facts = Facts::of(name, family, 32);
-        let mut matrices = Matrices::new(facts, |generator| 1.0 + generator.next(2) as f64);
+        let parsed = ParsedShape::of(name, family, 32);
+        let mut matrices = Matrices::new(parsed, |generator| 1.0 + generator.next(2) as f64);
         matrices.a[1][3] = f64::INFINITY;
         matrices.b[3][5] = 0.0;
         matrices.b[3][6] = -1.0;
@@ -355,7 +355,7 @@ fn what_is_no_number_spreads_along_its_row_and_column() {
         let result = execute::<32>(&inst, family, &matrices).0;
         for (i, row) in result.iter().enumerate() {
             for (j, value) in row.iter().enumerate() {
-                let exact = matrices.exact(facts, i, j).0;
+                let exact = matrices.exact(parsed, i, j).0;
                 assert!(
                     *value == exact || value.is_nan() && exact.is_nan(),
                     "{name} [{i}][{j}]: {value} {exact}"
@@ -376,7 +376,7 @@ fn denormals_and_the_sign_of_zero_are_kept() {
         (Family::Rdna4, "v_wmma_f32_16x16x16_fp8_bf8", -9, -16),
     ] {
         let inst = instruction(family, name);
-        let mut matrices = Matrices::new(Facts::of(name, family, 32), |_| 0.0);
+        let mut matrices = Matrices::new(ParsedShape::of(name, family, 32), |_| 0.0);
         matrices.a[7][2] = 2f64.powi(least);
         matrices.b[2][8] = 2f64.powi(scale);
         matrices.c[1].fill(-0.0);
@@ -389,7 +389,7 @@ fn denormals_and_the_sign_of_zero_are_kept() {
 }
 
 #[test]
-fn signs_of_floats() {
+fn float_operands_can_be_negated() {
     for (family, name) in [
         (Family::Rdna3, "v_wmma_f32_16x16x16_bf16"),
         (Family::Rdna3, "v_wmma_f16_16x16x16_f16"),
@@ -397,11 +397,11 @@ fn signs_of_floats() {
         (Family::Rdna4, "v_wmma_bf16_16x16x16_bf16"),
         (Family::Rdna4, "v_swmmac_f16_16x16x32_f16"),
     ] {
-        let facts = Facts::of(name, family, 32);
-        let matrices = Matrices::new(facts, |generator| generator.next(5) as f64 - 2.0);
-        for bits in 0..if facts.sparse { 16 } else { 64 } {
+        let parsed = ParsedShape::of(name, family, 32);
+        let matrices = Matrices::new(parsed, |generator| generator.next(5) as f64 - 2.0);
+        for bits in 0..if parsed.sparse { 16 } else { 64 } {
             let mut inst = instruction(family, name);
-            // Bits 0 and 1 are A's and B's; C's are negation and magnitude.
+            // Bits 0 and 1 negate A and B; C has negation and absolute value.
             inst.mods.neg = bits & 3 | bits >> 2 & 4;
             inst.mods.neg_hi = bits >> 2 & 3 | bits >> 3 & 4;
             let mut expected = matrices.clone();
@@ -424,7 +424,7 @@ fn signs_of_floats() {
 }
 
 #[test]
-fn integers_are_signed_as_the_instruction_says() {
+fn integer_signedness_follows_the_modifiers() {
     for (family, name, signed_at) in [
         (Family::Rdna3, "v_wmma_i32_16x16x16_iu8", 128),
         (Family::Rdna3, "v_wmma_i32_16x16x16_iu4", 8),
@@ -432,8 +432,8 @@ fn integers_are_signed_as_the_instruction_says() {
         (Family::Rdna4, "v_wmma_i32_16x16x32_iu4", 8),
         (Family::Rdna4, "v_swmmac_i32_16x16x64_iu4", 8),
     ] {
-        let facts = Facts::of(name, family, 32);
-        let matrices = Matrices::new(facts, |generator| generator.next(2 * signed_at) as f64);
+        let parsed = ParsedShape::of(name, family, 32);
+        let matrices = Matrices::new(parsed, |generator| generator.next(2 * signed_at) as f64);
         for neg in 0..4u8 {
             let mut inst = instruction(family, name);
             inst.mods.neg = neg;
@@ -457,8 +457,8 @@ fn integers_wrap_or_are_clamped() {
     ] {
         let mut inst = instruction(family, name);
         inst.mods.neg = 0b11;
-        let facts = Facts::of(name, family, 32);
-        let mut matrices = Matrices::new(facts, |_| 3.0);
+        let parsed = ParsedShape::of(name, family, 32);
+        let mut matrices = Matrices::new(parsed, |_| 3.0);
         matrices.a[5].fill(-3.0);
         matrices.c[4].fill(f64::from(i32::MAX - 100));
         matrices.c[5].fill(f64::from(i32::MIN + 100));
@@ -472,15 +472,15 @@ fn integers_wrap_or_are_clamped() {
 }
 
 #[test]
-fn sixteen_bits_leave_the_other_half_of_gfx11s_registers() {
+fn gfx11_preserves_the_other_half_of_16_bit_results() {
     for (name, op_sel) in [("v_wmma_f16_16x16x16_f16", 0), ("v_wmma_bf16_16x16x16_bf16", 4)] {
         let mut inst = instruction(Family::Rdna3, name);
         inst.mods.op_sel = op_sel;
-        // C is D, whose other half holds something.
+        // C and D are the same register, whose other half is not zero.
         inst.src[2] = Operand::Vgpr(C);
         inst.dst = Operand::Vgpr(C);
-        let facts = Facts::of(name, Family::Rdna3, 64);
-        let matrices = Matrices::new(facts, |generator| generator.next(3) as f64);
+        let parsed = ParsedShape::of(name, Family::Rdna3, 64);
+        let matrices = Matrices::new(parsed, |generator| generator.next(3) as f64);
         let step = prepare::<64>(&inst, Family::Rdna3).expect("known");
         let mut separate = inst.clone();
         separate.dst = Operand::Vgpr(D);
@@ -501,11 +501,11 @@ fn sixteen_bits_leave_the_other_half_of_gfx11s_registers() {
 }
 
 #[test]
-fn gfx11_takes_the_copy_of_the_results_lanes() {
+fn gfx11_uses_the_copy_in_the_lanes_of_the_result() {
     let inst = instruction(Family::Rdna3, "v_wmma_i32_16x16x16_iu8");
-    let matrices = Matrices::new(Facts::of(inst.name, Family::Rdna3, 32), |_| 1.0);
+    let matrices = Matrices::new(ParsedShape::of(inst.name, Family::Rdna3, 32), |_| 1.0);
     let (_, mut wave) = execute::<32>(&inst, Family::Rdna3, &matrices);
-    // A missing copy of B in the upper lanes shows in the odd rows.
+    // Clearing the copy of B in the upper lanes changes only the odd rows.
     for register in &mut wave.vgpr[usize::from(B)..usize::from(B) + 4] {
         register.0[16..].fill(0);
     }
@@ -515,7 +515,7 @@ fn gfx11_takes_the_copy_of_the_results_lanes() {
 }
 
 #[test]
-fn a_constant_stands_for_every_element_of_c() {
+fn a_constant_addend_applies_to_every_element() {
     let one = Operand::Float(isa::InlineFloat::One);
     for (family, name, constant, value) in [
         (Family::Rdna3, "v_wmma_f32_16x16x16_f16", one, 1.0),
@@ -527,7 +527,7 @@ fn a_constant_stands_for_every_element_of_c() {
     ] {
         let mut inst = instruction(family, name);
         inst.src[2] = constant;
-        let matrices = Matrices::new(Facts::of(name, family, 32), |generator| generator.next(3) as f64);
+        let matrices = Matrices::new(ParsedShape::of(name, family, 32), |generator| generator.next(3) as f64);
         let mut expected = matrices.clone();
         expected.c.iter_mut().for_each(|row| row.fill(value));
         check::<32>(&inst, family, &matrices, &expected);
@@ -535,18 +535,18 @@ fn a_constant_stands_for_every_element_of_c() {
 }
 
 #[test]
-fn the_places_of_columns_lie_in_either_half() {
+fn column_indices_are_in_either_half() {
     for op_sel in [0, 1] {
         let mut inst = instruction(Family::Rdna4, "v_swmmac_f32_16x16x32_f16");
         inst.mods.op_sel = op_sel;
-        let facts = Facts::of(inst.name, Family::Rdna4, 32);
-        let matrices = Matrices::new(facts, |generator| generator.next(5) as f64 - 2.0);
+        let parsed = ParsedShape::of(inst.name, Family::Rdna4, 32);
+        let matrices = Matrices::new(parsed, |generator| generator.next(5) as f64 - 2.0);
         check::<32>(&inst, Family::Rdna4, &matrices, &matrices);
     }
 }
 
 #[test]
-fn modifiers_without_a_meaning_are_unknown() {
+fn unsupported_modifiers_are_unknown() {
     let unknown = |family, name: &str, change: fn(&mut isa::Mods)| {
         let mut inst = instruction(family, name);
         change(&mut inst.mods);
@@ -563,8 +563,8 @@ fn modifiers_without_a_meaning_are_unknown() {
 }
 
 #[test]
-fn eight_bit_floats_are_ocps() {
-    // The largest, the smallest, a denormal; and what is no number.
+fn eight_bit_floats_use_the_ocp_formats() {
+    // The largest number, the smallest normal, a denormal, and special values.
     for (element, bits, value) in [
         (Element::Fp8, 0x7e, 448.0),
         (Element::Fp8, 0x08, 1.0 / 64.0),

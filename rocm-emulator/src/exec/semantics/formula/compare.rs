@@ -1,14 +1,14 @@
-//! Compares: every relation of every type, by the pieces of the name.
-use super::{Act, Args, Formula, Operation, Out};
+//! Compares: every relation of every type, generated from the parts of the mnemonic.
+use super::{Args, Eval, Formula, Operation, Out};
 use crate::exec::semantics::kind::Signature;
 use crate::exec::semantics::number::{Format, Number};
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::collections::HashMap;
 
-/// A relation's names, and when it holds.
+/// Names of a relation, and its predicate.
 type Relation = (&'static str, fn(&Args) -> bool);
 
-/// Relations of floats; no number is unordered.
+/// Relations of floats, where NaN is unordered.
 const FLOAT: &[Relation] = &[
     ("f", |_| false),
     ("lt", |x| order(x) == Some(Less)),
@@ -43,7 +43,7 @@ fn order(x: &Args) -> Option<std::cmp::Ordering> {
     x.n(0).order(&x.n(1))
 }
 
-/// The bit of v_cmp_class that stands for a value.
+/// Returns the bit of v_cmp_class for a value's class.
 fn class(format: Format, bits: u64) -> u32 {
     let negative = format.is_negative(bits);
     match format.read(bits) {
@@ -66,7 +66,7 @@ fn is_of_class(x: &Args) -> Out {
     Out::bits(x.u(1) >> class(x.format(0), x.u(0)) & 1)
 }
 
-/// How a relation is computed, as the vector and as the scalar compares give it.
+/// Defines the operations of vector and scalar compares.
 macro_rules! outcomes {
     ($($at:literal),*) => {
         const FLOAT_LANES: &[Operation] = &[$(|x| Out::bits(FLOAT[$at].1(x).into())),*];
@@ -80,12 +80,12 @@ outcomes!(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 pub fn add(formulas: &mut HashMap<&'static str, Formula>) {
     let mut insert = |names: &[String], signature: &str, operation: Operation| {
         for name in names {
-            // A handful of names, for the length of the test.
+            // The number of names is small, and they live as long as the test.
             let name: &'static str = name.clone().leak();
             let signature_of = Signature::parse(signature);
             let text: &'static str = signature.to_string().leak();
             let formula =
-                Formula { is_flow: false, act: Act::Each(text, operation), signature: Some(signature_of) };
+                Formula { is_flow: false, eval: Eval::Each(text, operation), signature: Some(signature_of) };
             assert!(formulas.insert(name, formula).is_none(), "two formulas for {name}");
         }
     };

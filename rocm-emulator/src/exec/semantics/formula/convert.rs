@@ -3,7 +3,7 @@ use super::{Args, Out, Row, each};
 use crate::exec::semantics::number::{Exact, F16, Number, Rounding};
 use crate::exec::semantics::operands::flushed;
 
-/// An integer, rounded in a direction and held within the result; no number is 0.
+/// Converts to an integer with the given rounding, clamped to the result's range; NaN becomes 0.
 fn to_integer(x: &Args, rounding: Rounding, least: i128, most: i128) -> Out {
     Out::bits(integer(&x.n(0), rounding, least, most) as u64)
 }
@@ -39,7 +39,7 @@ const U16: [i128; 2] = [0, 0xffff];
 const I32: [i128; 2] = [-0x8000_0000, 0x7fff_ffff];
 const U32: [i128; 2] = [0, 0xffff_ffff];
 
-/// Two values in one register.
+/// Packs two 16-bit values into one register.
 fn pair(low: i128, high: i128) -> Out {
     Out::bits(low as u64 & 0xffff | (high as u64 & 0xffff) << 16)
 }
@@ -49,7 +49,7 @@ fn pair_of_floats(x: &Args, [least, most]: [i128; 2], wide: [i128; 2]) -> Out {
     pair(one(0), one(1))
 }
 
-/// -1..1 or 0..1 to the whole range of a 16-bit integer.
+/// Maps -1..1 or 0..1 to the full range of a 16-bit integer.
 fn normalised(number: &Number, [least, most]: [i128; 2]) -> i128 {
     let scaled = number.times(&Number::Finite(Exact::of_integer(most)));
     integer(&scaled, Rounding::Even, least, most).max(if least < 0 { -most } else { 0 })

@@ -1,4 +1,4 @@
-//! The steps of division, and v_trig_preop_f64.
+//! Instructions for the steps of a division, and v_trig_preop_f64.
 use super::{Args, Out, Row, each, float};
 use crate::exec::semantics::number::{Exact, Format, Number, Rounding};
 
@@ -6,11 +6,11 @@ fn exponent(format: Format, bits: u64) -> i32 {
     format.biased_exponent(bits)
 }
 
-/// A source scaled so that the division's steps neither overflow nor lose bits; sources: the one to scale,
-/// denominator, numerator.
+/// Scales a source so that the division's steps neither overflow nor lose bits. The sources are the value to
+/// scale, denominator and numerator.
 fn div_scale(x: &Args) -> Out {
     let format = x.result_format();
-    // Distances and bounds by format: f32, f64.
+    // Exponent of the scale, and thresholds of exponents, for f32 and f64.
     let (step, far, tiny) = if format.exponent == 8 { (64, 96, 23) } else { (128, 768, 53) };
     let [value, denominator, numerator] = [x.u(0), x.u(1), x.u(2)];
     let bias = (1 << (format.exponent - 1)) - 1;
@@ -23,7 +23,7 @@ fn div_scale(x: &Args) -> Out {
         special => special.rounded(format, Rounding::Even),
     };
     let if_same = |other: u64, n: i128| if value == other { scaled(n) } else { value };
-    // 1/denominator below the normal numbers.
+    // 1/denominator is denormal.
     let reciprocal_is_denormal = exponent(format, denominator) >= 2 * bias - 1;
     let quotient_is_denormal = distance <= -(bias - 1);
     if distance >= far {
@@ -43,7 +43,7 @@ fn div_scale(x: &Args) -> Out {
     }
 }
 
-/// The last multiply-add of the quotient; VCC says that it was scaled.
+/// Computes the last multiply-add of the quotient. VCC says that it was scaled.
 fn div_fmas(x: &Args) -> Out {
     let format = x.result_format();
     let step = if format.exponent == 8 { 64 } else { 128 };
@@ -54,14 +54,14 @@ fn div_fmas(x: &Args) -> Out {
     let up = exponent(format, x.u(2)) > bias;
     match x.n(0).times(&x.n(1)).plus(&x.n(2), x.rounding()) {
         Number::Finite(sum) => {
-            // The sum has more bits than one factor may have: the scale is part of its place.
-            x.exact(&sum.moved(if up { step } else { -step }))
+            // The sum has more bits than a factor may have, so the scale is applied to its exponent.
+            x.exact(&sum.shifted(if up { step } else { -step }))
         }
         special => x.rounded(&special),
     }
 }
 
-/// What the steps cannot give, from the operands' classes; sources: quotient, denominator, numerator.
+/// Handles special cases from the operands' classes. The sources are quotient, denominator and numerator.
 fn div_fixup(x: &Args) -> Out {
     let format = x.result_format();
     let [denominator, numerator] = [x.n(1), x.n(2)];
@@ -81,7 +81,7 @@ fn div_fixup(x: &Args) -> Out {
     } else if denominator.is_infinite() || numerator.is_zero() || vanishes {
         format.zero(negative)
     } else if x.n(0).is_nan() {
-        // The steps of a quotient beyond all numbers end so.
+        // The steps produce NaN if the quotient overflows.
         format.infinity(negative)
     } else {
         x.u(0) & (format.sign() - 1) | format.zero(negative)
@@ -89,17 +89,17 @@ fn div_fixup(x: &Args) -> Out {
     Out::bits(bits)
 }
 
-/// Bits of 2/pi after the point, by dividing 2 by pi: pi in whole words from Machin's formula.
+/// Returns fraction bits of 2/pi. They are computed by long division, with pi from Machin's formula.
 fn two_over_pi(from: usize, count: usize) -> u64 {
     use std::sync::LazyLock;
     static BITS: LazyLock<Vec<bool>> = LazyLock::new(|| bits_of_two_over_pi(1400));
     BITS[from..from + count].iter().fold(0, |sum, bit| sum << 1 | u64::from(*bit))
 }
 
-/// Fixed-point numbers of 24 words, the first before the point.
-type Long = [u64; 24];
+/// Fixed-point number of 24 words, of which the first is the integer part.
+type FixedPoint = [u64; 24];
 
-fn divided(value: &Long, divisor: u64) -> Long {
+fn divided(value: &FixedPoint, divisor: u64) -> FixedPoint {
     let (mut out, mut rest) = ([0; 24], 0u128);
     for (out, word) in out.iter_mut().zip(value) {
         let dividend = rest << 64 | u128::from(*word);
@@ -109,7 +109,7 @@ fn divided(value: &Long, divisor: u64) -> Long {
     out
 }
 
-fn sum(a: &Long, b: &Long) -> Long {
+fn sum(a: &FixedPoint, b: &FixedPoint) -> FixedPoint {
     let (mut out, mut carry) = ([0; 24], 0u128);
     for at in (0..24).rev() {
         let total = u128::from(a[at]) + u128::from(b[at]) + carry;
@@ -119,15 +119,15 @@ fn sum(a: &Long, b: &Long) -> Long {
     out
 }
 
-fn difference(a: &Long, b: &Long) -> Long {
+fn difference(a: &FixedPoint, b: &FixedPoint) -> FixedPoint {
     let complement = b.map(|word| !word);
     let mut one = [0; 24];
     one[23] = 1;
     sum(&sum(a, &complement), &one)
 }
 
-/// factor * atan(1/n).
-fn arctangent(factor: u64, n: u64) -> Long {
+/// Returns factor * atan(1/n).
+fn arctangent(factor: u64, n: u64) -> FixedPoint {
     let mut power = [0; 24];
     power[0] = factor;
     power = divided(&power, n);
@@ -142,17 +142,17 @@ fn arctangent(factor: u64, n: u64) -> Long {
 
 fn bits_of_two_over_pi(count: usize) -> Vec<bool> {
     let pi = difference(&arctangent(16, 5), &arctangent(4, 239));
-    // Long division, a bit at a time.
+    // Long division, one bit at a time.
     let mut rest = [0; 24];
     rest[0] = 2;
     (0..count)
         .map(|_| {
             rest = sum(&rest, &rest);
-            let fits = rest >= pi;
-            if fits {
+            let bit = rest >= pi;
+            if bit {
                 rest = difference(&rest, &pi);
             }
-            fits
+            bit
         })
         .collect()
 }

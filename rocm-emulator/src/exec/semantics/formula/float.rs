@@ -1,9 +1,9 @@
-//! Float arithmetic of f16, f32 and f64.
+//! Floating-point arithmetic on f16, f32 and f64.
 use super::{Args, Out, Row, each};
 use crate::exec::semantics::number::{Exact, F64, Number, Rounding};
 use std::cmp::Ordering;
 
-/// v_fma and its like: a * b + c, rounded once.
+/// Returns a * b + c, rounded once.
 pub fn fma(x: &Args, a: &Number, b: &Number, c: &Number) -> Out {
     x.rounded(&a.times(b).plus(c, x.rounding()))
 }
@@ -28,32 +28,32 @@ fn fused(x: &Args) -> Out {
     fma(x, &x.n(0), &x.n(1), &x.n(2))
 }
 
-/// A product and a sum, each rounded. Neither takes or gives denormals, whatever the mode says.
+/// Multiplies and adds, rounding each. Denormal inputs and results are flushed, whatever the mode.
 fn mad(x: &Args) -> Out {
     let format = x.result_format();
-    let without = |bits: u64| if format.is_denormal(bits) { bits & format.sign() } else { bits };
-    let source = |i: usize| format.read(without(x.u(i)));
-    let product = without(source(0).times(&source(1)).rounded(format, x.rounding()));
+    let flush = |bits: u64| if format.is_denormal(bits) { bits & format.sign() } else { bits };
+    let source = |i: usize| format.read(flush(x.u(i)));
+    let product = flush(source(0).times(&source(1)).rounded(format, x.rounding()));
     let sum = format.read(product).plus(&source(2), x.rounding());
-    Out::bits(without(sum.rounded(format, x.rounding())))
+    Out::bits(flush(sum.rounded(format, x.rounding())))
 }
 
-fn mul_zero_wins(x: &Args) -> Out {
+fn mul_dx9_zero(x: &Args) -> Out {
     if x.n(0).is_zero() || x.n(1).is_zero() { Out::bits(0) } else { mul(x) }
 }
 
-fn fma_zero_wins(x: &Args) -> Out {
+fn fma_dx9_zero(x: &Args) -> Out {
     if x.n(0).is_zero() || x.n(1).is_zero() { x.rounded(&x.n(2)) } else { fused(x) }
 }
 
-/// Bits of the lesser or the greater of two: -0 lies below 0; with IEEE a signalling NaN wins, else a NaN loses. In
-/// gfx12's operations, which are minimumNumber and maximumNumber, every NaN loses.
-pub fn choose(x: &Args, a: u64, b: u64, wanted: Ordering) -> u64 {
+/// Returns the bits of the lesser or the greater of two; -0 is less than 0. In IEEE mode a signalling NaN
+/// takes precedence, otherwise NaN is ignored. gfx12's minimumNumber and maximumNumber ignore every NaN.
+pub fn select_extreme(x: &Args, a: u64, b: u64, wanted: Ordering) -> u64 {
     let format = x.result_format();
     let (first, second) = (format.read(a), format.read(b));
     let signals = |number: &Number| matches!(number, Number::Nan { signalling: true });
-    let wins = x.before.mode.ieee && !x.inst.name.contains("_num_");
-    if wins && (signals(&first) || signals(&second)) {
+    let signalling_wins = x.before.mode.ieee && !x.inst.name.contains("_num_");
+    if signalling_wins && (signals(&first) || signals(&second)) {
         return format.nan();
     }
     match first.order(&second) {
@@ -74,11 +74,11 @@ pub fn choose(x: &Args, a: u64, b: u64, wanted: Ordering) -> u64 {
 }
 
 fn lesser(x: &Args, a: u64, b: u64) -> u64 {
-    choose(x, a, b, Ordering::Less)
+    select_extreme(x, a, b, Ordering::Less)
 }
 
 fn greater(x: &Args, a: u64, b: u64) -> u64 {
-    choose(x, a, b, Ordering::Greater)
+    select_extreme(x, a, b, Ordering::Greater)
 }
 
 fn min(x: &Args) -> Out {
@@ -89,16 +89,16 @@ fn max(x: &Args) -> Out {
     Out::bits(greater(x, x.u(0), x.u(1)))
 }
 
-/// The one in the middle: the greatest is left out, the first of equals, and the greater of the rest taken. The
-/// least if one is no number.
+/// Returns the median: the first value equal to the greatest is excluded, and the greater of the rest is the
+/// result. If a source is NaN, returns the least.
 fn median(x: &Args) -> Out {
     let least = lesser(x, lesser(x, x.u(0), x.u(1)), x.u(2));
     if (0..3).any(|i| x.n(i).is_nan()) {
         return Out::bits(least);
     }
     let greatest = x.result_format().read(greater(x, greater(x, x.u(0), x.u(1)), x.u(2)));
-    let left_out = (0..3).find(|i| x.n(*i).order(&greatest) == Some(Ordering::Equal));
-    let rest = match left_out {
+    let excluded = (0..3).find(|i| x.n(*i).order(&greatest) == Some(Ordering::Equal));
+    let rest = match excluded {
         Some(0) => [1, 2],
         Some(1) => [0, 2],
         _ => [0, 1],
@@ -106,7 +106,7 @@ fn median(x: &Args) -> Out {
     Out::bits(greater(x, x.u(rest[0]), x.u(rest[1])))
 }
 
-/// To an integral value; specials stay what they are.
+/// Rounds to an integral value. Infinities and NaN are unchanged.
 fn integral(x: &Args, rounding: Rounding) -> Out {
     match x.n(0) {
         Number::Finite(value) => x.exact(&value.integer(rounding)),
@@ -114,7 +114,7 @@ fn integral(x: &Args, rounding: Rounding) -> Out {
     }
 }
 
-/// What is above the next lower integer, below 1.
+/// Returns the difference to the next lower integer, which is less than 1.
 fn fract(x: &Args) -> Out {
     let Number::Finite(value) = x.n(0) else { return Out::bits(x.result_format().nan()) };
     let part = value.plus(&value.integer(Rounding::Down).negated(), Rounding::Even);
@@ -130,7 +130,7 @@ fn ldexp(x: &Args) -> Out {
     }
 }
 
-/// The mantissa in 0.5..1.
+/// Returns the mantissa in 0.5..1.
 fn frexp_mantissa(x: &Args) -> Out {
     match x.n(0) {
         Number::Finite(value) => match value.exponent() {
@@ -149,7 +149,7 @@ fn frexp_exponent(x: &Args) -> Out {
     Out::bits(i64::from(exponent) as u64)
 }
 
-/// The f32 forms take denormals for zero and give none, whatever the mode says.
+/// Evaluates an f32 function. Denormal inputs and results are flushed, whatever the mode.
 fn without_denormals(x: &Args, function: fn(f64) -> f64, ulps: f64) -> Out {
     let format = x.result_format();
     let bits = x.u(0);
@@ -164,7 +164,7 @@ fn with_denormals(x: &Args, function: fn(f64) -> f64, ulps: f64) -> Out {
     x.near(function(x.n(0).to_f64()), ulps)
 }
 
-/// sin(2 pi x), the turn reduced exactly.
+/// Returns sin(2 pi x), with an exact argument reduction.
 fn sine(turns: f64) -> f64 {
     let part = turns - turns.round();
     let part = if part.abs() > 0.25 { 0.5f64.copysign(part) - part } else { part };
@@ -179,11 +179,11 @@ fn cosine(turns: f64) -> f64 {
     sine(0.25 - (turns - turns.round()).abs())
 }
 
-/// Beyond this many turns the hardware's sine is not specified; nor are zeros' signs of whole turns.
+/// Evaluates sine or cosine. Large arguments are unspecified, as are results near zero.
 fn periodic(x: &Args, function: fn(f64) -> f64, ulps: f64) -> Out {
     let turns = x.n(0).to_f64();
     let value = function(turns);
-    // Absolute error counts where the function crosses zero.
+    // Near a zero of the function only the absolute error is bounded.
     if turns.is_finite() && (turns.abs() > 256.0 || value.abs() < 1e-6) {
         Out::unspecified()
     } else {
@@ -191,7 +191,7 @@ fn periodic(x: &Args, function: fn(f64) -> f64, ulps: f64) -> Out {
     }
 }
 
-/// 2^-x of an f64 in single precision at least: the ISA's bound of the f64 roots and reciprocals.
+/// Evaluates an f64 root or reciprocal, which the ISA guarantees only to single precision.
 fn in_single_precision(x: &Args, function: fn(f64) -> f64) -> Out {
     let value = function(F64.read(x.u(0)).to_f64());
     x.near(value, 2f64.powi(29))
@@ -208,7 +208,7 @@ pub const ROWS: &[Row] = &[
     each("v_mul_f32 s_mul_f32", "f32 f32 -> f32", mul),
     each("v_mul_f64", "f64 f64 -> f64", mul),
     each("v_mul_f16 s_mul_f16", "f16 f16 -> f16", mul),
-    each("v_mul_dx9_zero_f32 v_mul_legacy_f32", "f32 f32 -> f32", mul_zero_wins),
+    each("v_mul_dx9_zero_f32 v_mul_legacy_f32", "f32 f32 -> f32", mul_dx9_zero),
     each("v_fma_f32 v_fmamk_f32 v_fmaak_f32 s_fmamk_f32 s_fmaak_f32", "f32 f32 f32 -> f32", fused),
     each("v_fmac_f32 s_fmac_f32", "f32 f32 +f32 -> f32", fused),
     each("v_fma_f64", "f64 f64 f64 -> f64", fused),
@@ -217,8 +217,8 @@ pub const ROWS: &[Row] = &[
     each("v_fmac_f16 s_fmac_f16", "f16 f16 +f16 -> f16", fused),
     each("v_mad_f32 v_madmk_f32 v_madak_f32", "f32 f32 f32 -> f32", mad),
     each("v_mac_f32", "f32 f32 +f32 -> f32", mad),
-    each("v_fma_dx9_zero_f32 v_fma_legacy_f32", "f32 f32 f32 -> f32", fma_zero_wins),
-    each("v_fmac_dx9_zero_f32 v_fmac_legacy_f32", "f32 f32 +f32 -> f32", fma_zero_wins),
+    each("v_fma_dx9_zero_f32 v_fma_legacy_f32", "f32 f32 f32 -> f32", fma_dx9_zero),
+    each("v_fmac_dx9_zero_f32 v_fmac_legacy_f32", "f32 f32 +f32 -> f32", fma_dx9_zero),
     each("v_min_f32 v_min_num_f32 s_min_num_f32", "f32 f32 -> f32", min),
     each("v_max_f32 v_max_num_f32 s_max_num_f32", "f32 f32 -> f32", max),
     each("v_min_f64 v_min_num_f64", "f64 f64 -> f64", min),

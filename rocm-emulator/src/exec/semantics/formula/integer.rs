@@ -1,8 +1,8 @@
-//! Integers and bits of the vector ALU.
+//! Integer and bit operations of the vector ALU.
 use super::{Args, Out, Row, each};
 
-/// A sum or difference, wrapped to the result or saturated by the clamp modifier.
-fn held(x: &Args, value: i128, signed: bool) -> Out {
+/// Wraps a sum or difference to the result's width, or saturates it if the clamp modifier is set.
+fn wrap_or_clamp(x: &Args, value: i128, signed: bool) -> Out {
     let bits = x.signature.result.bits();
     let (least, most) =
         if signed { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
@@ -14,22 +14,22 @@ fn wrapped(value: i128) -> Out {
     Out::bits(value as u64)
 }
 
-/// The low `bits` of a source, as they are or with their sign.
+/// Returns the low `bits` of a source, zero- or sign-extended.
 fn low(x: &Args, index: usize, bits: u32, signed: bool) -> i128 {
     let value = i128::from(x.u(index)) & ((1 << bits) - 1);
     if signed && value >> (bits - 1) & 1 != 0 { value - (1 << bits) } else { value }
 }
 
 fn sum(x: &Args) -> Out {
-    held(x, x.i(0) + x.i(1), x.kind(0).is_signed())
+    wrap_or_clamp(x, x.i(0) + x.i(1), x.kind(0).is_signed())
 }
 
 fn difference(x: &Args) -> Out {
-    held(x, x.i(0) - x.i(1), x.kind(0).is_signed())
+    wrap_or_clamp(x, x.i(0) - x.i(1), x.kind(0).is_signed())
 }
 
 fn reversed_difference(x: &Args) -> Out {
-    held(x, x.i(1) - x.i(0), x.kind(0).is_signed())
+    wrap_or_clamp(x, x.i(1) - x.i(0), x.kind(0).is_signed())
 }
 
 fn median(x: &Args) -> Out {
@@ -38,7 +38,7 @@ fn median(x: &Args) -> Out {
     wrapped(values[1])
 }
 
-/// The place of the first set bit from one end, -1 if there is none.
+/// Returns the position of the first set bit, or -1 if there is none.
 fn first_set(mut bits: impl Iterator<Item = bool>) -> i128 {
     bits.position(|bit| bit).map_or(-1, |at| at as i128)
 }
@@ -51,8 +51,8 @@ pub fn bits_up(value: u64, count: u32) -> impl Iterator<Item = bool> {
     (0..count).map(move |at| value >> at & 1 != 0)
 }
 
-/// Leading bits that are like the sign, -1 if all are.
-pub fn sign_run(value: u64, count: u32) -> i128 {
+/// Counts the leading bits that equal the sign; -1 if all do.
+pub fn leading_sign_bits(value: u64, count: u32) -> i128 {
     let sign = value >> (count - 1) & 1 != 0;
     first_set(bits_down(value, count).map(|bit| bit != sign))
 }
@@ -73,7 +73,7 @@ fn ones(value: u64) -> i128 {
     bits_up(value, 64).filter(|bit| *bit).count() as i128
 }
 
-/// A byte of v_perm_b32 by its selector.
+/// Returns the byte of v_perm_b32 for a selector.
 fn permuted_byte(x: &Args, select: u64) -> u64 {
     // The second source holds the low bytes.
     let both = x.u(0) << 32 | x.u(1);
@@ -101,7 +101,7 @@ fn absolute_differences(x: &Args, bits: u32, masked: bool) -> i128 {
         .sum()
 }
 
-/// Products of small parts, and an addend.
+/// Returns the sum of products of packed integers and an addend.
 fn dot(x: &Args, bits: u32, signed: [bool; 2]) -> Out {
     let extend = |value: i128, signed: bool| {
         if signed && value >> (bits - 1) & 1 != 0 { value - (1 << bits) } else { value }
@@ -109,10 +109,10 @@ fn dot(x: &Args, bits: u32, signed: [bool; 2]) -> Out {
     let products = parts(x.u(0), bits).zip(parts(x.u(1), bits));
     let sum: i128 = products.map(|(a, b)| extend(a, signed[0]) * extend(b, signed[1])).sum();
     let signed_result = signed[0] || signed[1] || x.kind(2).is_signed();
-    held(x, sum + x.i(2), signed_result)
+    wrap_or_clamp(x, sum + x.i(2), signed_result)
 }
 
-/// Which sources are signed: the neg modifier says it.
+/// Like [`dot`]; the neg modifier says which sources are signed.
 fn dot_by_modifiers(x: &Args, bits: u32) -> Out {
     let neg = x.inst.mods.neg;
     dot(x, bits, [neg & 1 != 0, neg & 2 != 0])
@@ -122,10 +122,10 @@ fn carry_in(x: &Args) -> i128 {
     i128::from(x.bits[2] & 1)
 }
 
-/// A product of 32 bits each plus 64, with the carry of the whole.
+/// Returns a 32 x 32-bit product plus a 64-bit addend, and the carry.
 fn multiply_add_wide(x: &Args) -> Out {
     let value = x.i(0) * x.i(1) + x.i(2);
-    // The 65th bit of the sum.
+    // The carry is the 65th bit of the sum.
     Out::carry(value as u64, value >> 64 & 1 != 0)
 }
 
@@ -142,34 +142,34 @@ pub const ROWS: &[Row] = &[
     each("v_sub_nc_i16 v_sub_i16", "i16 i16 -> i16", difference),
     each("v_add_co_u32", "u32 u32 -> u32", |x| {
         let value = x.i(0) + x.i(1);
-        Out { mask: Some(value >> 32 != 0), ..held(x, value, false) }
+        Out { mask: Some(value >> 32 != 0), ..wrap_or_clamp(x, value, false) }
     }),
     each("v_sub_co_u32", "u32 u32 -> u32", |x| {
         let value = x.i(0) - x.i(1);
-        Out { mask: Some(value < 0), ..held(x, value, false) }
+        Out { mask: Some(value < 0), ..wrap_or_clamp(x, value, false) }
     }),
     each("v_subrev_co_u32", "u32 u32 -> u32", |x| {
         let value = x.i(1) - x.i(0);
-        Out { mask: Some(value < 0), ..held(x, value, false) }
+        Out { mask: Some(value < 0), ..wrap_or_clamp(x, value, false) }
     }),
     each("v_add_co_ci_u32 v_addc_co_u32", "u32 u32 mask -> u32", |x| {
         let value = x.i(0) + x.i(1) + carry_in(x);
-        Out { mask: Some(value >> 32 != 0), ..held(x, value, false) }
+        Out { mask: Some(value >> 32 != 0), ..wrap_or_clamp(x, value, false) }
     }),
     each("v_sub_co_ci_u32 v_subb_co_u32", "u32 u32 mask -> u32", |x| {
         let value = x.i(0) - x.i(1) - carry_in(x);
-        Out { mask: Some(value < 0), ..held(x, value, false) }
+        Out { mask: Some(value < 0), ..wrap_or_clamp(x, value, false) }
     }),
     each("v_subrev_co_ci_u32 v_subbrev_co_u32", "u32 u32 mask -> u32", |x| {
         let value = x.i(1) - x.i(0) - carry_in(x);
-        Out { mask: Some(value < 0), ..held(x, value, false) }
+        Out { mask: Some(value < 0), ..wrap_or_clamp(x, value, false) }
     }),
     each("v_mad_u64_u32 v_mad_co_u64_u32", "u32 u32 u64 -> u64", multiply_add_wide),
     each("v_mad_i64_i32 v_mad_co_i64_i32", "i32 i32 i64 -> i64", multiply_add_wide),
     each("v_add3_u32", "u32 u32 u32 -> u32", |x| wrapped(x.i(0) + x.i(1) + x.i(2))),
     each("v_lshl_add_u32", "u32 u32 u32 -> u32", |x| wrapped((x.i(0) << (x.u(1) % 32)) + x.i(2))),
     each("v_lshl_add_u64", "u64 u32 u64 -> u64", |x| {
-        // Shifts of more than four places are not specified.
+        // Shifts by more than four bits are unspecified.
         let shift = x.u(1) & 7;
         if shift > 4 { Out::unspecified() } else { wrapped((x.i(0) << shift) + x.i(2)) }
     }),
@@ -264,7 +264,7 @@ pub const ROWS: &[Row] = &[
     each("v_bcnt_u32_b32", "u32 u32 -> u32", |x| wrapped(ones(x.u(0)) + x.i(1))),
     each("v_clz_i32_u32 v_ffbh_u32", "u32 -> i32", |x| wrapped(leading_zeros(x.u(0), 32))),
     each("v_ctz_i32_b32 v_ffbl_b32", "u32 -> i32", |x| wrapped(trailing_zeros(x.u(0), 32))),
-    each("v_cls_i32 v_ffbh_i32", "u32 -> i32", |x| wrapped(sign_run(x.u(0), 32))),
+    each("v_cls_i32 v_ffbh_i32", "u32 -> i32", |x| wrapped(leading_sign_bits(x.u(0), 32))),
     each("v_sad_u8", "u32 u32 u32 -> u32", |x| wrapped(absolute_differences(x, 8, false) + x.i(2))),
     each("v_sad_hi_u8", "u32 u32 u32 -> u32", |x| {
         wrapped((absolute_differences(x, 8, false) << 16) + x.i(2))

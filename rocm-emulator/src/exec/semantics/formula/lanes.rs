@@ -1,4 +1,4 @@
-//! Moves between lanes and between the register files.
+//! Moves between lanes and between register files.
 use super::{Args, Out, Row, each, whole};
 use crate::exec::semantics::kind::Kind;
 use crate::exec::semantics::operands::raw;
@@ -18,7 +18,7 @@ fn set_scalar(inst: &Inst, after: &mut State, value: u64) {
     }
 }
 
-/// Of the lowest active lane, lane 0 if none is.
+/// Reads the lowest active lane, or lane 0 if none is active.
 fn read_first_lane(inst: &Inst, before: &State, after: &mut State) {
     let lane = before.active().first().copied().unwrap_or(0);
     set_scalar(inst, after, raw(before, inst, inst.src[0], Kind::U32, lane));
@@ -29,20 +29,20 @@ fn read_lane(inst: &Inst, before: &State, after: &mut State) {
     set_scalar(inst, after, raw(before, inst, inst.src[0], Kind::U32, lane));
 }
 
-/// Active or not.
+/// Writes a lane whether or not it is active.
 fn write_lane(inst: &Inst, before: &State, after: &mut State) {
     let lane = raw(before, inst, inst.src[1], Kind::U32, 0) as usize % before.lanes;
     let value = raw(before, inst, inst.src[0], Kind::U32, 0);
     after.set_vector(destination(inst), lane, value as u32);
 }
 
-/// Bits of a mask below the lane's own, among lanes `first` to `first + 31`.
+/// Counts the mask bits of lanes below the lane, among lanes `first` to `first + 31`.
 fn count_below(x: &Args, first: usize) -> Out {
     let count = (0..32).filter(|bit| first + bit < x.lane && x.u(0) >> bit & 1 != 0).count();
     Out::bits(x.u(1) + count as u64)
 }
 
-/// Within rows of 16 lanes, or from the neighbouring row; op_sel has fetch_inactive and bound_ctrl.
+/// Permutes within rows of 16 lanes, or from the neighbouring row. op_sel has fetch_inactive and bound_ctrl.
 fn permute_rows(inst: &Inst, before: &State, after: &mut State, flip: usize) {
     let selects =
         raw(before, inst, inst.src[1], Kind::U32, 0) | raw(before, inst, inst.src[2], Kind::U32, 0) << 32;
@@ -68,7 +68,7 @@ fn swap(inst: &Inst, before: &State, after: &mut State) {
     }
 }
 
-/// Lanes 0..31 and 32..63 change places.
+/// Swaps lanes 0..31 and 32..63.
 fn permute_halves(inst: &Inst, before: &State, after: &mut State) {
     for lane in before.active() {
         if before.lanes == 64 {

@@ -1,8 +1,8 @@
-//! Products of 16x16 matrices of bytes or floats, which a whole wave makes whatever EXEC says.
+//! Products of 16x16 matrices of bytes or floats, executed by a whole wave independently of EXEC.
 //!
-//! A's row and B's column of a number lie in the lanes of that number modulo 16. Which k stand where needs no saying:
-//! A and B agree on it, and sums of whole numbers that the result can hold have no order. Floats are whole here
-//! (`whole_floats` of the inputs); how sums of others are rounded is for the tests of `exec::matrix`.
+//! Row i of A and column i of B are in the lanes with number i modulo 16. The order of k is irrelevant: A and
+//! B use the same, and sums of integers that the result can represent don't depend on it. Floats are integers
+//! here (`whole_floats` of the inputs); the tests of `exec::matrix` check the rounding of other sums.
 use super::{Row, whole};
 use crate::exec::semantics::kind::Kind;
 use crate::exec::semantics::operands::{agpr_as_vgpr, raw};
@@ -10,23 +10,23 @@ use crate::exec::semantics::state::State;
 use crate::exec::vector::half;
 use crate::isa::{Family, Inst, Operand};
 
-/// Rows of A, columns of B, and lanes that have one of each.
+/// Number of rows of A, of columns of B, and of lanes that hold one of each.
 const SIDE: usize = 16;
 
-/// What A and B are made of, and with it the result: i32 of bytes, f32 of floats.
+/// Type of A and B. The result is i32 for bytes and f32 for floats.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Element {
     Byte {
         signed: bool,
     },
     Half,
-    /// The upper half of an f32.
+    /// bf16.
     Bfloat,
     Single,
 }
 
 impl Element {
-    /// Those of a lane, in `registers` registers.
+    /// Returns a lane's elements in `registers` registers.
     fn of_lane(self, inst: &Inst, before: &State, at: usize, registers: u16, lane: usize) -> Vec<f64> {
         let Operand::Vgpr(first) = agpr_as_vgpr(inst.src[at]) else { panic!("{}: no register", inst.name) };
         let words = (0..registers).map(|n| before.vector(first + n, lane));
@@ -41,7 +41,7 @@ impl Element {
                     Self::Half => half::widen(bits),
                     _ => f32::from_bits(bits << 16),
                 };
-                // Of halves the lower and the higher ones are negated by modifiers of their own.
+                // Separate modifiers negate the lower and the upper halves.
                 let signs =
                     [inst.mods.neg, inst.mods.neg_hi].map(|bits| 1.0 - 2.0 * f64::from(bits >> at & 1));
                 words
@@ -67,8 +67,8 @@ impl Element {
     }
 }
 
-/// The lane whose part of B meets a lane's part of A, by the modifier blgp.
-fn permuted(inst: &Inst, lane: usize) -> usize {
+/// Returns the lane whose part of B is multiplied by a lane's part of A, according to blgp.
+fn b_lane_of(inst: &Inst, lane: usize) -> usize {
     match inst.mods.blgp {
         0 => lane,
         half @ (1 | 2) => lane % 32 + 32 * usize::from(half - 1),
@@ -77,21 +77,21 @@ fn permuted(inst: &Inst, lane: usize) -> usize {
     }
 }
 
-/// `registers` of A and B in a lane; `place` says of which row of its column the lane's element is, and `groups` which
-/// 16 lanes share the k of that row.
+/// Multiplies matrices with `registers` registers of A and B per lane. `row_of` returns the row of a lane's
+/// result element, and `groups` returns the groups of 16 lanes that share that row's k.
 fn multiply(
     inst: &Inst,
     before: &State,
     after: &mut State,
     [a, b]: [Element; 2],
     registers: u16,
-    place: impl Fn(usize, usize) -> usize,
+    row_of: impl Fn(usize, usize) -> usize,
     groups: impl Fn(usize) -> Vec<usize>,
 ) {
     let Operand::Vgpr(dst) = agpr_as_vgpr(inst.dst) else { panic!("{}: no destination", inst.name) };
     for lane in 0..before.lanes {
         for item in 0..SIDE * SIDE / before.lanes {
-            let row = place(lane, item);
+            let row = row_of(lane, item);
             let mut sum = a.sum(
                 inst,
                 match agpr_as_vgpr(inst.src[2]) {
@@ -100,7 +100,7 @@ fn multiply(
                 },
             );
             for group in groups(lane) {
-                let (a_lane, b_lane) = (row + SIDE * group, permuted(inst, lane % SIDE + SIDE * group));
+                let (a_lane, b_lane) = (row + SIDE * group, b_lane_of(inst, lane % SIDE + SIDE * group));
                 let left = a.of_lane(inst, before, 0, registers, a_lane);
                 let right = b.of_lane(inst, before, 1, registers, b_lane);
                 sum += left.iter().zip(right).map(|(a, b)| a * b).sum::<f64>();
@@ -113,34 +113,34 @@ fn multiply(
     }
 }
 
-/// Four lanes share the k of a row; each has four rows in a row.
+/// Computes v_mfma: four lanes share the k of a row, and each holds four consecutive rows of the result.
 fn mfma(inst: &Inst, before: &State, after: &mut State, element: Element, registers: u16) {
-    let place = |lane, item| 4 * (lane / SIDE) + item;
-    multiply(inst, before, after, [element; 2], registers, place, |_| (0..4).collect());
+    let row_of = |lane, item| 4 * (lane / SIDE) + item;
+    multiply(inst, before, after, [element; 2], registers, row_of, |_| (0..4).collect());
 }
 
-/// gfx11: every 16 lanes have all k, and every so manieth row. gfx12: they share k, and have rows in a row, where there
-/// are four of them 0..4, 8..12, 4..8 and 12..16. `registers` hold all k.
+/// Computes v_wmma, whose k take `registers` registers. On gfx11 each group of 16 lanes holds all k and every
+/// nth row. On gfx12 groups share k and hold consecutive rows; four groups hold 0..4, 8..12, 4..8 and 12..16.
 fn wmma(inst: &Inst, before: &State, after: &mut State, elements: [Element; 2], registers: u16) {
     let count = before.lanes / SIDE;
     let each = registers / count as u16;
     match before.family {
         Family::Rdna3 => {
-            let place = |lane, item| count * item + lane / SIDE;
-            multiply(inst, before, after, elements, registers, place, |lane| vec![lane / SIDE]);
+            let row_of = |lane, item| count * item + lane / SIDE;
+            multiply(inst, before, after, elements, registers, row_of, |lane| vec![lane / SIDE]);
         }
         _ if count == 2 => {
-            let place = |lane, item| 8 * (lane / SIDE) + item;
-            multiply(inst, before, after, elements, each, place, |_| vec![0, 1]);
+            let row_of = |lane, item| 8 * (lane / SIDE) + item;
+            multiply(inst, before, after, elements, each, row_of, |_| vec![0, 1]);
         }
         _ => {
-            let place = |lane, item| [0, 8, 4, 12][lane / SIDE] + item;
-            multiply(inst, before, after, elements, each, place, |_| (0..4).collect());
+            let row_of = |lane, item| [0, 8, 4, 12][lane / SIDE] + item;
+            multiply(inst, before, after, elements, each, row_of, |_| (0..4).collect());
         }
     }
 }
 
-/// Modifiers that negate floats say here whether bytes have a sign.
+/// Computes v_wmma on bytes. The modifiers that negate floats select signed bytes here.
 fn wmma_of_bytes(inst: &Inst, before: &State, after: &mut State) {
     let elements = [1, 2].map(|bit| Element::Byte { signed: inst.mods.neg & bit != 0 });
     wmma(inst, before, after, elements, 4);

@@ -1,5 +1,5 @@
-//! Loads, stores and atomics of every memory, by what they do at the address.
-use super::{Act, Formula, Whole};
+//! Loads, stores and atomics in all memories, by their operation at the address.
+use super::{Eval, Formula, Whole};
 use crate::exec::semantics::kind::Signature;
 use crate::exec::semantics::number::{BF16, F16, F32, F64, Format, Rounding};
 use crate::exec::semantics::state::State;
@@ -8,16 +8,16 @@ use crate::isa::{Encoding, Inst, Operand, sreg};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// Where a loaded value goes in its register, or a stored one comes from.
+/// Part of a register that a load writes or a store reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// All of the register, extended by zeros or by the sign.
+    /// The whole register, zero- or sign-extended.
     Whole,
     Low,
     High,
 }
 
-/// What a memory instruction does at a lane's address.
+/// Operation of a memory instruction at a lane's address.
 #[derive(Clone, Copy, Debug)]
 pub enum Access {
     Load {
@@ -29,12 +29,12 @@ pub enum Access {
         bytes: u64,
         part: Part,
     },
-    /// Old value, source, second operand to new value.
+    /// `operation` maps the old value, the source and the second operand to the new value.
     Atomic {
         bytes: u64,
         operation: fn(u64, u64, u64) -> u64,
     },
-    /// Scalar.
+    /// A scalar load.
     ScalarLoad {
         bytes: u64,
         signed: bool,
@@ -55,7 +55,7 @@ const fn atomic(bytes: u64, operation: fn(u64, u64, u64) -> u64) -> Access {
     Atomic { bytes, operation }
 }
 
-/// By the name without its unit (`global_`, `ds_` ...), all families' names.
+/// Accesses by all families' names without the unit (`global_`, `ds_` ...).
 const ACCESSES: &[(&str, Access)] = &[
     ("load_u8 load_ubyte read_u8", load(1)),
     ("load_u16 load_ushort read_u16", load(2)),
@@ -174,7 +174,7 @@ const ACCESSES: &[(&str, Access)] = &[
     ("atomic_pk_add_bf16 pk_add_bf16 pk_add_rtn_bf16", atomic(4, |old, s, _| pair_sum(BF16, old, s))),
 ];
 
-/// Rounded to nearest, denormals kept: what the memory's own adders do.
+/// Adds two floats, rounding to nearest and keeping denormals, as the memory's adders do.
 fn sum(format: Format, a: u64, b: u64) -> u64 {
     format.read(a).plus(&format.read(b), Rounding::Even).rounded(format, Rounding::Even)
 }
@@ -198,7 +198,7 @@ const SCALAR_LOADS: &[(&str, Access)] = &[
     ("s_load_i16", ScalarLoad { bytes: 2, signed: true }),
 ];
 
-/// What the instruction does in memory.
+/// Returns the access of an instruction, if it is a memory instruction.
 pub fn access(name: &str) -> Option<Access> {
     fn words(table: &'static [(&str, Access)]) -> HashMap<&'static str, Access> {
         table
@@ -216,7 +216,7 @@ pub fn access(name: &str) -> Option<Access> {
 
 pub fn add(formulas: &mut HashMap<&'static str, Formula>) {
     let mut insert = |name: String, operation: Whole| {
-        let formula = Formula { is_flow: false, act: Act::Whole(operation), signature: None::<Signature> };
+        let formula = Formula { is_flow: false, eval: Eval::Whole(operation), signature: None::<Signature> };
         let name: &'static str = name.leak();
         assert!(formulas.insert(name, formula).is_none(), "two formulas for {name}");
     };
@@ -237,19 +237,19 @@ pub fn add(formulas: &mut HashMap<&'static str, Formula>) {
     insert("ds_swizzle_b32".into(), swizzle);
 }
 
-/// A place in one of the memories.
+/// Location of an access in one of the memories.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum Site {
     Global(usize),
     Lds(usize),
     Private(usize, usize),
 }
 
-fn bytes_at(state: &mut State, place: Place, bytes: u64) -> &mut [u8] {
-    let (memory, at) = match place {
-        Place::Global(at) => (&mut state.global, at),
-        Place::Lds(at) => (&mut state.lds, at),
-        Place::Private(lane, at) => (&mut state.private[lane], at),
+fn bytes_at(state: &mut State, site: Site, bytes: u64) -> &mut [u8] {
+    let (memory, at) = match site {
+        Site::Global(at) => (&mut state.global, at),
+        Site::Lds(at) => (&mut state.lds, at),
+        Site::Private(lane, at) => (&mut state.private[lane], at),
     };
     &mut memory[at..at + bytes as usize]
 }
@@ -268,25 +268,25 @@ fn sgpr(operand: Operand) -> Option<u8> {
     }
 }
 
-/// The lane's address, by the addressing of the instruction's unit.
-fn place(inst: &Inst, before: &State, lane: usize, distance: u64) -> Place {
+/// Returns the location of a lane's access, according to the instruction's encoding.
+fn site(inst: &Inst, before: &State, lane: usize, distance: u64) -> Site {
     let (address, base) = (vgpr(inst.src[0]), sgpr(inst.src[2]));
     let offset = inst.offset0 as i64 as u64;
     match inst.encoding {
         Encoding::Ds => {
             let address = u64::from(address.map_or(0, |n| before.vector(n, lane)));
-            Place::Lds((address + distance) as usize)
+            Site::Lds((address + distance) as usize)
         }
         Encoding::Scratch => {
             let address = address.map_or(0, |n| before.vector(n, lane));
             let base = base.map_or(0, |n| before.scalar(n));
-            Place::Private(lane, address.wrapping_add(base).wrapping_add(offset as u32) as usize)
+            Site::Private(lane, address.wrapping_add(base).wrapping_add(offset as u32) as usize)
         }
-        // Scratch through a buffer, whose scalar offset counts the bytes of all lanes.
+        // The scalar offset of a scratch buffer counts the bytes of all lanes.
         Encoding::Mubuf => {
             let address = address.map_or(0, |n| before.vector(n, lane));
             let base = sgpr(inst.src[3]).map_or(0, |n| before.scalar(n)) / before.lanes as u32;
-            Place::Private(lane, address.wrapping_add(base).wrapping_add(offset as u32) as usize)
+            Site::Private(lane, address.wrapping_add(base).wrapping_add(offset as u32) as usize)
         }
         _ => {
             let address = match (address, base) {
@@ -297,25 +297,25 @@ fn place(inst: &Inst, before: &State, lane: usize, distance: u64) -> Place {
             };
             let address = address.wrapping_add(offset);
             match address & !u64::from(u32::MAX) {
-                SHARED_APERTURE if inst.encoding == Encoding::Flat => Place::Lds((address as u32) as usize),
+                SHARED_APERTURE if inst.encoding == Encoding::Flat => Site::Lds((address as u32) as usize),
                 PRIVATE_APERTURE if inst.encoding == Encoding::Flat => {
-                    Place::Private(lane, (address as u32) as usize)
+                    Site::Private(lane, (address as u32) as usize)
                 }
-                _ => Place::Global((address - before.global_base) as usize),
+                _ => Site::Global((address - before.global_base) as usize),
             }
         }
     }
 }
 
-/// The distances from the address of an LDS access: one, or two in units of the element.
+/// Returns the distances from the address: one, or two in units of the element for two-address forms.
 pub fn distances(inst: &Inst, bytes: u64) -> Vec<u64> {
     let unit = if inst.name.contains("stride64") || inst.name.contains("st64") { 64 * bytes } else { bytes };
     let two = inst.name.contains("2addr") || inst.name.contains("read2") || inst.name.contains("write2");
     if two { vec![inst.offset0 as u64 * unit, inst.offset1 as u64 * unit] } else { vec![inst.offset0 as u64] }
 }
 
-fn value_at(state: &mut State, place: Place, bytes: u64) -> Vec<u8> {
-    bytes_at(state, place, bytes).to_vec()
+fn value_at(state: &mut State, site: Site, bytes: u64) -> Vec<u8> {
+    bytes_at(state, site, bytes).to_vec()
 }
 
 fn integer(bytes: &[u8]) -> u64 {
@@ -337,10 +337,10 @@ fn vector(inst: &Inst, before: &State, after: &mut State) {
             for lane in before.active() {
                 let mut register = dst;
                 for distance in distances(inst, bytes) {
-                    let value = value_at(&mut memory, place(inst, before, lane, distance), bytes);
-                    for piece in value.chunks(4) {
+                    let value = value_at(&mut memory, site(inst, before, lane, distance), bytes);
+                    for dword in value.chunks(4) {
                         let old = before.vector(register, lane);
-                        let value = extended(piece, signed);
+                        let value = extended(dword, signed);
                         after.set_vector(
                             register,
                             lane,
@@ -363,7 +363,7 @@ fn vector(inst: &Inst, before: &State, after: &mut State) {
                     let shift = if part == Part::High { 16 } else { 0 };
                     let words = (0..bytes.div_ceil(4)).map(|i| before.vector(data + i as u16, lane) >> shift);
                     let value: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
-                    let at = place(inst, before, lane, distance);
+                    let at = site(inst, before, lane, distance);
                     bytes_at(after, at, bytes).copy_from_slice(&value[..bytes as usize]);
                 }
             }
@@ -377,16 +377,16 @@ fn vector(inst: &Inst, before: &State, after: &mut State) {
             for lane in before.active() {
                 let data = vgpr(inst.src[1]).expect("data");
                 let source = value(data, lane);
-                // LDS has a second operand; elsewhere the compared value follows the new one.
+                // LDS instructions have a second operand; elsewhere the compared value follows the new one.
                 let second = match (inst.encoding, vgpr(inst.src[2])) {
                     (Encoding::Ds, Some(second)) => value(second, lane),
                     (Encoding::Ds, None) => 0,
                     _ => value(data + registers, lane),
                 };
-                // gfx9 and gfx10 name the compared value first in LDS.
+                // On gfx9 and gfx10 the compared value comes first in LDS instructions.
                 let compared_first = inst.name.starts_with("ds_cmpst_");
                 let (source, second) = if compared_first { (second, source) } else { (source, second) };
-                let at = place(inst, before, lane, inst.offset0 as u64);
+                let at = site(inst, before, lane, inst.offset0 as u64);
                 let old = integer(bytes_at(after, at, bytes));
                 let new = operation(old, source, second);
                 bytes_at(after, at, bytes).copy_from_slice(&new.to_le_bytes()[..bytes as usize]);
@@ -410,17 +410,17 @@ fn scalar(inst: &Inst, before: &State, after: &mut State) {
         _ => 0,
     };
     let address = before.pair(base).wrapping_add(register).wrapping_add(inst.offset0 as i64 as u64);
-    // The low two bits of a dword's address are dropped.
+    // The low two bits of a dword's address are ignored.
     let address = if bytes >= 4 { address & !3 } else { address };
     let at = (address - before.global_base) as usize;
     let value = before.global[at..at + bytes as usize].to_vec();
-    for (n, piece) in value.chunks(4).enumerate() {
-        after.set_scalar(if dst == sreg::NULL { dst } else { dst + n as u8 }, extended(piece, signed));
+    for (n, dword) in value.chunks(4).enumerate() {
+        after.set_scalar(if dst == sreg::NULL { dst } else { dst + n as u8 }, extended(dword, signed));
     }
 }
 
-/// Lanes that a permutation can reach: 32 on gfx10 and gfx11, whatever the wave; 64 elsewhere.
-fn reach(before: &State) -> usize {
+/// Returns the number of lanes in a permutation's group: 32 on gfx10 and gfx11, otherwise 64.
+fn group_size(before: &State) -> usize {
     use crate::isa::Family;
     match before.family {
         Family::Cdna1 | Family::Cdna2 | Family::Cdna3 | Family::Rdna4 => 64,
@@ -428,37 +428,37 @@ fn reach(before: &State) -> usize {
     }
 }
 
-fn named_lane(inst: &Inst, before: &State, lane: usize) -> usize {
+fn selected_lane(inst: &Inst, before: &State, lane: usize) -> usize {
     let address = vgpr(inst.src[0]).map_or(0, |n| before.vector(n, lane));
-    let reach = reach(before).min(before.lanes);
-    lane / reach * reach + (address.wrapping_add(inst.offset0 as u32) / 4) as usize % reach
+    let group_size = group_size(before).min(before.lanes);
+    lane / group_size * group_size + (address.wrapping_add(inst.offset0 as u32) / 4) as usize % group_size
 }
 
-/// Each lane takes from the lane that it names; from one that is off it gets 0.
+/// Reads from the lane that each lane's address selects; inactive lanes give 0.
 fn backward_permute(inst: &Inst, before: &State, after: &mut State) {
     let (Some(dst), Some(data)) = (vgpr(inst.dst), vgpr(inst.src[1])) else { return };
     for lane in before.active() {
-        let from = named_lane(inst, before, lane);
+        let from = selected_lane(inst, before, lane);
         let value = if before.is_active(from) { before.vector(data, from) } else { 0 };
         after.set_vector(dst, lane, value);
     }
 }
 
-/// Each lane sends to the lane that it names; the highest of several wins.
+/// Sends to the lane that each lane's address selects; of several sources the highest lane's remains.
 fn permute(inst: &Inst, before: &State, after: &mut State) {
     let (Some(dst), Some(data)) = (vgpr(inst.dst), vgpr(inst.src[1])) else { return };
     for lane in before.active() {
         after.set_vector(dst, lane, 0);
     }
     for lane in before.active() {
-        let to = named_lane(inst, before, lane);
+        let to = selected_lane(inst, before, lane);
         if before.is_active(to) {
             after.set_vector(dst, to, before.vector(data, lane));
         }
     }
 }
 
-/// A fixed permutation in the offset: of four lanes, or of 32 by and, or, xor masks.
+/// Permutes lanes in a pattern from the offset: any of four lanes, or and, or and xor masks for 32 lanes.
 fn swizzle(inst: &Inst, before: &State, after: &mut State) {
     let (Some(dst), Some(data)) = (vgpr(inst.dst), vgpr(inst.src[0])) else { return };
     let pattern = inst.offset0 as usize;

@@ -1,4 +1,4 @@
-//! What each mnemonic means: one row per operation, with the names that the families give it.
+//! Reference semantics of every mnemonic: one row per operation, with its names in all families.
 mod compare;
 mod convert;
 mod division;
@@ -14,25 +14,25 @@ use super::kind::{Kind, Signature};
 use super::number::{Exact, Format, Number, Rounding};
 use super::operands;
 use super::state::State;
-use super::tolerance::{Loose, Place, Tolerance};
+use super::tolerance::{Approx, Dest, Tolerance};
 use crate::isa::{Encoding, Inst, Operand, sreg};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// What an operation gives.
+/// Result of an operation.
 #[derive(Clone, Debug, Default)]
 pub struct Out {
     pub bits: u64,
-    /// The lane's bit of the second destination.
+    /// Lane's bit of the second destination.
     pub mask: Option<bool>,
     pub scc: Option<bool>,
-    /// The exact value, and how many units in the last place the ISA lets a result be away from it.
+    /// Exact value, and the error that the ISA permits in units in the last place.
     pub near: Option<(f64, f64)>,
-    /// The ISA says nothing of this case.
+    /// Set if the ISA does not specify the result.
     pub unspecified: bool,
 }
 
-/// One lane's sources, or a scalar operation's.
+/// Sources of one lane, or of a scalar operation.
 pub struct Args<'a> {
     pub before: &'a State,
     pub inst: &'a Inst,
@@ -43,39 +43,39 @@ pub struct Args<'a> {
 
 type Operation = fn(&Args) -> Out;
 
-/// How a row computes.
+/// Function of a row.
 #[derive(Clone, Copy)]
-pub enum Act {
-    /// Lane by lane, or once in the scalar unit.
+pub enum Eval {
+    /// Evaluated for each lane, or once for scalar instructions. The string is the signature.
     Each(&'static str, Operation),
-    /// On the whole state.
+    /// Evaluated once, on the whole state.
     Whole(Whole),
 }
 
-/// `before` is the state that is read, `after` a copy of it that is changed.
+/// Function of the instruction, the state before it, and a copy of that state to modify.
 pub type Whole = fn(&Inst, &State, &mut State);
 
-/// An operation under all its names.
+/// An operation with all its names, separated by spaces.
 pub struct Row {
     pub names: &'static str,
-    pub act: Act,
+    pub eval: Eval,
 }
 
-/// A row that works on single lanes.
+/// Creates a row that is evaluated for each lane.
 pub const fn each(names: &'static str, signature: &'static str, operation: Operation) -> Row {
-    Row { names, act: Act::Each(signature, operation) }
+    Row { names, eval: Eval::Each(signature, operation) }
 }
 
-/// A row that works on the whole state.
+/// Creates a row that is evaluated on the whole state.
 pub const fn whole(names: &'static str, operation: Whole) -> Row {
-    Row { names, act: Act::Whole(operation) }
+    Row { names, eval: Eval::Whole(operation) }
 }
 
-/// A row, ready to use.
+/// Semantics of one mnemonic.
 pub struct Formula {
-    /// Whether it only moves control or does nothing.
+    /// Set if the instruction only affects control flow, or is a no-op.
     is_flow: bool,
-    pub act: Act,
+    pub eval: Eval,
     pub signature: Option<Signature>,
 }
 
@@ -93,13 +93,13 @@ static FORMULAS: LazyLock<HashMap<&'static str, Formula>> = LazyLock::new(|| {
     ];
     let mut formulas = HashMap::new();
     let rows = tables.into_iter().flat_map(|(rows, is_flow)| rows.iter().map(move |row| (row, is_flow)));
-    for (Row { names, act }, is_flow) in rows {
+    for (Row { names, eval }, is_flow) in rows {
         for name in names.split_whitespace() {
-            let signature = match act {
-                Act::Each(text, _) => Some(Signature::parse(text)),
-                Act::Whole(_) => None,
+            let signature = match eval {
+                Eval::Each(text, _) => Some(Signature::parse(text)),
+                Eval::Whole(_) => None,
             };
-            let twice = formulas.insert(name, Formula { is_flow, act: *act, signature });
+            let twice = formulas.insert(name, Formula { is_flow, eval: *eval, signature });
             assert!(twice.is_none(), "two formulas for {name}");
         }
     }
@@ -108,12 +108,12 @@ static FORMULAS: LazyLock<HashMap<&'static str, Formula>> = LazyLock::new(|| {
     formulas
 });
 
-/// The formula of a mnemonic.
+/// Returns the formula of a mnemonic.
 pub fn find(name: &str) -> Option<&'static Formula> {
     FORMULAS.get(name)
 }
 
-/// Whether a mnemonic only moves control or does nothing.
+/// Returns true if a mnemonic only affects control flow, or is a no-op.
 pub fn is_flow(name: &str) -> bool {
     find(name).is_some_and(|formula| formula.is_flow)
 }
@@ -125,17 +125,17 @@ impl Out {
         Self { bits, ..Self::default() }
     }
 
-    /// A value and its carry.
+    /// Creates an output from a value and its carry.
     pub fn carry(bits: u64, carry: bool) -> Self {
         Self { bits, mask: Some(carry), ..Self::default() }
     }
 
-    /// A value and the scalar condition code.
+    /// Creates an output from a value and the scalar condition code.
     pub fn scc(bits: u64, scc: bool) -> Self {
         Self { bits, scc: Some(scc), ..Self::default() }
     }
 
-    /// A value, and whether it is not zero as the scalar condition code.
+    /// Creates an output from a value, with the scalar condition code set if it is not zero.
     pub fn non_zero(bits: u64) -> Self {
         Self::scc(bits, bits != 0)
     }
@@ -146,7 +146,7 @@ impl Out {
 }
 
 impl Args<'_> {
-    /// A source's bits; integers without sign.
+    /// Returns a source's bits, zero-extended.
     pub fn u(&self, index: usize) -> u64 {
         let bits = self.kind(index).bits();
         if bits == 64 || self.kind(index) == Kind::Immediate {
@@ -156,7 +156,7 @@ impl Args<'_> {
         }
     }
 
-    /// A source as a signed integer of its width.
+    /// Returns a source as an integer with the sign and width of its kind.
     pub fn i(&self, index: usize) -> i128 {
         let shift = 64 - self.kind(index).bits();
         match self.kind(index) {
@@ -166,12 +166,12 @@ impl Args<'_> {
         }
     }
 
-    /// A source as a number.
+    /// Returns a source as a floating-point number.
     pub fn n(&self, index: usize) -> Number {
         self.format(index).read(self.u(index))
     }
 
-    /// The two halves of a source.
+    /// Returns the two halves of a source.
     pub fn halves(&self, index: usize) -> [u64; 2] {
         let width = self.kind(index).part().unwrap_or(16);
         let mask = (1u64 << width) - 1;
@@ -186,7 +186,7 @@ impl Args<'_> {
         self.kind(index).format().expect("a float")
     }
 
-    /// The result's format.
+    /// Returns the result's format.
     pub fn result_format(&self) -> Format {
         self.signature.result.format().expect("a float")
     }
@@ -203,17 +203,17 @@ impl Args<'_> {
         self.inst.mods.clamp
     }
 
-    /// A number as the result.
+    /// Rounds a number to the result's format.
     pub fn rounded(&self, value: &Number) -> Out {
         Out::bits(value.rounded(self.result_format(), self.rounding()))
     }
 
-    /// An exact value as the result.
+    /// Rounds an exact value to the result's format.
     pub fn exact(&self, value: &Exact) -> Out {
         Out::bits(value.rounded(self.result_format(), self.rounding()))
     }
 
-    /// A result that may be off by some units in the last place.
+    /// Returns a result that may differ by `ulps` units in the last place.
     pub fn near(&self, value: f64, ulps: f64) -> Out {
         let format = self.result_format();
         let nearest = super::number::F64.read(value.to_bits()).rounded(format, Rounding::Even);
@@ -221,24 +221,24 @@ impl Args<'_> {
     }
 }
 
-/// What the ISA says an instruction makes of a state; control goes on behind it unless it says otherwise.
-pub fn apply(formula: &Formula, inst: &Inst, before: &State) -> (State, Vec<Loose>) {
+/// Returns the state after an instruction and the tolerances of its results. Unless changed, pc advances.
+pub fn apply(formula: &Formula, inst: &Inst, before: &State) -> (State, Vec<Approx>) {
     let mut after = before.clone();
     after.pc = i64::from(inst.size);
-    let mut loose = Vec::new();
-    apply_to(formula, inst, before, &mut after, &mut loose);
+    let mut approx = Vec::new();
+    apply_to(formula, inst, before, &mut after, &mut approx);
     if let Some(second) = &inst.pair {
         let formula = find(second.name).unwrap_or_else(|| panic!("no formula for {}", second.name));
-        apply_to(formula, second, before, &mut after, &mut loose);
+        apply_to(formula, second, before, &mut after, &mut approx);
     }
-    (after, loose)
+    (after, approx)
 }
 
-fn apply_to(formula: &Formula, inst: &Inst, before: &State, after: &mut State, loose: &mut Vec<Loose>) {
-    let (operation, signature) = match (formula.act, &formula.signature) {
-        (Act::Whole(operation), _) => return operation(inst, before, after),
-        (Act::Each(_, operation), Some(signature)) => (operation, signature),
-        (Act::Each(..), None) => return,
+fn apply_to(formula: &Formula, inst: &Inst, before: &State, after: &mut State, approx: &mut Vec<Approx>) {
+    let (operation, signature) = match (formula.eval, &formula.signature) {
+        (Eval::Whole(operation), _) => return operation(inst, before, after),
+        (Eval::Each(_, operation), Some(signature)) => (operation, signature),
+        (Eval::Each(..), None) => return,
     };
     let scalar = is_scalar(inst.encoding) || inst.name.starts_with("v_s_");
     let (mut first_mask, mut second_mask) = (0, 0);
@@ -250,17 +250,18 @@ fn apply_to(formula: &Formula, inst: &Inst, before: &State, after: &mut State, l
         let bits = sources(before, inst, signature, lane);
         let out = operation(&Args { before, inst, lane, signature, bits });
         if scalar {
-            store_scalar(after, inst, signature, &out, loose);
+            store_scalar(after, inst, signature, &out, approx);
             continue;
         }
         if signature.result == Kind::Mask {
             first_mask |= out.bits << lane;
         } else {
-            operands::store(after, inst, signature, lane, &out, loose);
+            operands::store(after, inst, signature, lane, &out, approx);
         }
         second_mask |= u64::from(out.mask.unwrap_or(false)) << lane;
         if let (true, Operand::Scalar(n)) = (out.unspecified, inst.dst2) {
-            loose.push(Loose { place: Place::Bit(n, lane), shift: 0, bits: 1, how: Tolerance::Anything });
+            let tolerance = Tolerance::Anything;
+            approx.push(Approx { dest: Dest::Bit(n, lane), shift: 0, bits: 1, tolerance });
         }
     }
     if scalar {
@@ -268,7 +269,7 @@ fn apply_to(formula: &Formula, inst: &Inst, before: &State, after: &mut State, l
     }
     if let (Kind::Mask, Operand::Scalar(n)) = (signature.result, inst.dst) {
         after.set_mask(n, first_mask);
-        // gfx9's v_cmpx writes its destination and EXEC.
+        // gfx9's v_cmpx writes both its destination and EXEC.
         if inst.name.starts_with("v_cmpx") {
             after.set_mask(sreg::EXEC_LO, first_mask);
         }
@@ -283,7 +284,7 @@ fn is_scalar(encoding: Encoding) -> bool {
     matches!(encoding, Sop1 | Sop2 | Sopc | Sopk | Sopp)
 }
 
-/// The sources of a lane as its operation sees them.
+/// Returns the sources of a lane with modifiers applied.
 fn sources(before: &State, inst: &Inst, signature: &Signature, lane: usize) -> [u64; 4] {
     let mut bits = [0; 4];
     let mut next = 0;
@@ -303,7 +304,7 @@ fn sources(before: &State, inst: &Inst, signature: &Signature, lane: usize) -> [
             let (at, _) = (next, next += 1);
             let implicit = *kind == Kind::Mask && inst.src[at] == Operand::None;
             if implicit {
-                // v_div_fmas and v_dual_cndmask read VCC without saying so.
+                // v_div_fmas and v_dual_cndmask implicitly read VCC.
                 before.mask(sreg::VCC_LO) >> lane & 1
             } else {
                 operands::source(before, inst, at, *kind, lane)
@@ -313,7 +314,7 @@ fn sources(before: &State, inst: &Inst, signature: &Signature, lane: usize) -> [
     bits
 }
 
-fn store_scalar(after: &mut State, inst: &Inst, signature: &Signature, out: &Out, loose: &mut Vec<Loose>) {
+fn store_scalar(after: &mut State, inst: &Inst, signature: &Signature, out: &Out, approx: &mut Vec<Approx>) {
     if let Some(scc) = out.scc {
         after.scc = scc;
     }
@@ -328,11 +329,11 @@ fn store_scalar(after: &mut State, inst: &Inst, signature: &Signature, out: &Out
             };
             after.set_scalar(n, bits as u32);
             if let (Some((near, ulps)), Some(format)) = (out.near, kind.format()) {
-                let how = Tolerance::Near(format, near, ulps);
-                loose.push(Loose { place: Place::Scalar(n), shift: 0, bits: 32, how });
+                let tolerance = Tolerance::Near(format, near, ulps);
+                approx.push(Approx { dest: Dest::Scalar(n), shift: 0, bits: 32, tolerance });
             } else if let Some(format) = kind.format().filter(|format| format.is_nan(out.bits)) {
-                let how = Tolerance::Nan(format);
-                loose.push(Loose { place: Place::Scalar(n), shift: 0, bits: kind.bits(), how });
+                let tolerance = Tolerance::Nan(format);
+                approx.push(Approx { dest: Dest::Scalar(n), shift: 0, bits: kind.bits(), tolerance });
             }
         }
     }

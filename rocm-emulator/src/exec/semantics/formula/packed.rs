@@ -1,9 +1,9 @@
-//! Two operations at once, dot products of floats, mixed precision.
+//! Packed operations, dot products of floats, and mixed-precision operations.
 use super::{Args, Out, Row, each, float};
 use crate::exec::semantics::number::{BF16, F32, Number, Rounding};
 use std::cmp::Ordering;
 
-/// An operation on each half of integers.
+/// Applies an operation to each half of packed integers.
 fn each_half(x: &Args, operation: fn(&Args, [i128; 3]) -> i128, signed: bool) -> Out {
     let one = |half: usize| {
         let mut values = [0; 3];
@@ -27,7 +27,7 @@ fn unsigned(x: &Args, operation: fn(&Args, [i128; 3]) -> i128) -> Out {
     each_half(x, operation, false)
 }
 
-/// An operation on each part of floats.
+/// Applies an operation to each part of packed floats.
 fn each_float(x: &Args, operation: fn(&Args, [Number; 3]) -> Number) -> Out {
     let format = x.result_format();
     let width = x.kind(0).part().unwrap_or(16);
@@ -54,19 +54,19 @@ fn fma(x: &Args) -> Out {
 }
 
 fn extreme(x: &Args, wanted: Ordering) -> Out {
-    let one = |half: usize| float::choose(x, x.halves(0)[half], x.halves(1)[half], wanted);
+    let one = |half: usize| float::select_extreme(x, x.halves(0)[half], x.halves(1)[half], wanted);
     Out::bits(one(0) | one(1) << 16)
 }
 
-/// f32 of three sources that are f32 or f16, rounded once to the result.
+/// Multiplies and adds three sources that are f32 or f16, in f32.
 fn mix(x: &Args) -> Out {
     let sum = x.n(0).times(&x.n(1)).plus(&x.n(2), x.rounding());
-    // Rounded to f32 first where the result is f16.
+    // The sum is rounded to f32 first, even if the result is f16.
     let single = sum.rounded(F32, x.rounding_of(F32));
     if x.result_format() == F32 { Out::bits(single) } else { x.rounded(&F32.read(single)) }
 }
 
-/// The low product and the addend, then the high product: each step is rounded.
+/// Adds the low product to the addend, then the high product, rounding at each step.
 fn dot2(x: &Args, parts: fn(u64) -> Number) -> Out {
     let step = |half: usize, addend: &Number| {
         let product = parts(x.halves(0)[half]).times(&parts(x.halves(1)[half]));
@@ -74,7 +74,7 @@ fn dot2(x: &Args, parts: fn(u64) -> Number) -> Out {
         F32.read(product.plus(addend, Rounding::Even).rounded(F32, Rounding::Even))
     };
     let sum = step(1, &step(0, &x.n(2)));
-    // How products are rounded is not said; what follows is within a few units of the largest term.
+    // The rounding of products is unspecified. The result is within a few units of the largest term.
     let largest = |half: usize| parts(x.halves(0)[half]).to_f64() * parts(x.halves(1)[half]).to_f64();
     let terms = [largest(0), largest(1), x.n(2).to_f64()].map(f64::abs);
     let size = terms.into_iter().fold(0.0, f64::max);
@@ -96,7 +96,7 @@ pub const ROWS: &[Row] = &[
     each("v_pk_mul_f32", "2f32 2f32 -> 2f32", mul),
     each("v_pk_fma_f32", "2f32 2f32 2f32 -> 2f32", fma),
     each("v_pk_mov_b32", "u64 u64 -> u64", |x| {
-        // Each half of the result takes the half of its own source that op_sel names.
+        // op_sel selects the half of the source for each half of the result.
         let half = |index: usize| x.u(index) >> if x.inst.mods.op_sel >> index & 1 != 0 { 32 } else { 0 };
         Out::bits(half(0) & 0xffff_ffff | half(1) << 32)
     }),

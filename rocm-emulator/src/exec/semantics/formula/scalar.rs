@@ -1,5 +1,5 @@
-//! The scalar unit: arithmetic, EXEC, control flow, the mode register, and what changes nothing.
-use super::integer::{bits_up, leading_zeros, reversed, sign_run, trailing_zeros};
+//! Scalar unit: arithmetic, EXEC, control flow, the mode register, and instructions without effect.
+use super::integer::{bits_up, leading_sign_bits, leading_zeros, reversed, trailing_zeros};
 use super::{Args, Out, Row, each, whole};
 use crate::exec::semantics::kind::Kind;
 use crate::exec::semantics::operands::raw;
@@ -7,12 +7,12 @@ use crate::exec::semantics::state::State;
 use crate::exec::wave::Mode;
 use crate::isa::{Inst, Operand, sreg};
 
-/// A sum or difference with the carry out of 32 bits.
+/// Returns a sum or difference, with the carry out of 32 bits in SCC.
 fn unsigned(value: i128) -> Out {
     Out::scc(value as u64, !(0..=0xffff_ffff).contains(&value))
 }
 
-/// A sum or difference with signed overflow.
+/// Returns a sum or difference, with signed overflow in SCC.
 fn signed(value: i128) -> Out {
     Out::scc(value as u64, !(-0x8000_0000..=0x7fff_ffff).contains(&value))
 }
@@ -22,7 +22,7 @@ fn count(x: &Args, wanted: bool) -> Out {
     Out::non_zero(bits_up(x.u(0), bits).filter(|bit| *bit == wanted).count() as u64)
 }
 
-/// A field of the first source by the second's offset and width.
+/// Extracts a bit field of the first source. The second source holds offset and width.
 fn field(x: &Args) -> Out {
     let bits = x.kind(0).bits();
     let offset = x.u(1) % u64::from(bits);
@@ -43,7 +43,7 @@ fn logic(x: &Args, value: u64) -> Out {
     Out::non_zero(if bits == 64 { value } else { value & 0xffff_ffff })
 }
 
-/// Groups of four bits of which one is set.
+/// Returns the groups of four bits in which any bit is set.
 fn quads(x: &Args) -> impl Iterator<Item = u64> {
     let (value, bits) = (x.u(0), u64::from(x.kind(0).bits()));
     (0..bits / 4).filter(move |quad| value >> (4 * quad) & 15 != 0)
@@ -58,7 +58,7 @@ fn if_condition(x: &Args) -> Out {
     Out::bits(x.u(if x.before.scc { 0 } else { 1 }))
 }
 
-/// A shift of 32 or 64 bits by a count of that range.
+/// Shifts 32 or 64 bits by a count that wraps at the width.
 fn shift(x: &Args, operation: fn(i128, u64) -> i128) -> Out {
     let bits = x.kind(0).bits();
     let value = operation(x.i(0), x.u(1) % u64::from(bits)) as u64;
@@ -69,7 +69,7 @@ fn value_of(inst: &Inst, before: &State, wide: bool) -> u64 {
     raw(before, inst, inst.src[0], if wide { Kind::U64 } else { Kind::U32 }, 0)
 }
 
-/// EXEC becomes what the operation makes of the source and EXEC; the destination gets the old EXEC, or the new.
+/// Computes EXEC from the source and EXEC. The destination receives the old EXEC, or the new one (`_wrexec`).
 fn exec_operation(inst: &Inst, before: &State, after: &mut State) {
     let (stem, wide) = match inst.name.strip_suffix("_b64") {
         Some(stem) => (stem, true),
@@ -77,7 +77,7 @@ fn exec_operation(inst: &Inst, before: &State, after: &mut State) {
     };
     let old = if wide { before.pair(sreg::EXEC_LO) } else { before.scalar(sreg::EXEC_LO).into() };
     let source = value_of(inst, before, wide);
-    let keeps_new = stem.ends_with("_wrexec");
+    let stores_new = stem.ends_with("_wrexec");
     let value = match stem.trim_end_matches("_wrexec").trim_end_matches("_saveexec") {
         "s_and" => source & old,
         "s_or" => source | old,
@@ -92,9 +92,9 @@ fn exec_operation(inst: &Inst, before: &State, after: &mut State) {
         other => panic!("{other}"),
     };
     let value = if wide { value } else { value & 0xffff_ffff };
-    let kept = if keeps_new { value } else { old };
+    let stored = if stores_new { value } else { old };
     if let Operand::Scalar(n) = inst.dst {
-        if wide { after.set_pair(n, kept) } else { after.set_scalar(n, kept as u32) }
+        if wide { after.set_pair(n, stored) } else { after.set_scalar(n, stored as u32) }
     }
     if wide {
         after.set_pair(sreg::EXEC_LO, value)
@@ -116,7 +116,7 @@ fn jump_if(condition: bool, inst: &Inst, after: &mut State) {
     }
 }
 
-/// The link register pair gets the address behind the instruction.
+/// Stores the address of the next instruction in the link register pair.
 fn link(inst: &Inst, before: &State, after: &mut State) {
     if let Operand::Scalar(n) = inst.dst {
         after.set_pair(n, before.address + u64::from(inst.size));
@@ -179,7 +179,7 @@ pub const ROWS: &[Row] = &[
     each("s_max_i32", "i32 i32 -> i32", |x| Out::scc(x.i(0).max(x.i(1)) as u64, x.i(0) >= x.i(1))),
     each("s_abs_i32", "i32 -> i32", |x| logic(x, x.i(0).unsigned_abs() as u64)),
     each("s_absdiff_i32", "i32 i32 -> i32", |x| {
-        // The difference wraps before its sign is dropped.
+        // The difference wraps before its absolute value is taken.
         logic(x, ((x.i(0) - x.i(1)) as i32).unsigned_abs().into())
     }),
     each("s_brev_b32", "u32 -> u32", |x| Out::bits(reversed(x.u(0), 32))),
@@ -188,8 +188,8 @@ pub const ROWS: &[Row] = &[
     each("s_ctz_i32_b64 s_ff1_i32_b64", "u64 -> i32", |x| Out::bits(trailing_zeros(x.u(0), 64) as u64)),
     each("s_clz_i32_u32 s_flbit_i32_b32", "u32 -> i32", |x| Out::bits(leading_zeros(x.u(0), 32) as u64)),
     each("s_clz_i32_u64 s_flbit_i32_b64", "u64 -> i32", |x| Out::bits(leading_zeros(x.u(0), 64) as u64)),
-    each("s_cls_i32 s_flbit_i32", "u32 -> i32", |x| Out::bits(sign_run(x.u(0), 32) as u64)),
-    each("s_cls_i32_i64 s_flbit_i32_i64", "u64 -> i32", |x| Out::bits(sign_run(x.u(0), 64) as u64)),
+    each("s_cls_i32 s_flbit_i32", "u32 -> i32", |x| Out::bits(leading_sign_bits(x.u(0), 32) as u64)),
+    each("s_cls_i32_i64 s_flbit_i32_i64", "u64 -> i32", |x| Out::bits(leading_sign_bits(x.u(0), 64) as u64)),
     each("s_sext_i32_i8", "u32 -> i32", |x| Out::bits(i64::from(x.u(0) as i8) as u64)),
     each("s_sext_i32_i16", "u32 -> i32", |x| Out::bits(i64::from(x.u(0) as i16) as u64)),
     each("s_bitset0_b32", "u32 +u32 -> u32", |x| Out::bits(x.u(1) & !(1 << (x.u(0) % 32)))),
@@ -259,7 +259,7 @@ pub const ROWS: &[Row] = &[
     ),
 ];
 
-/// Control flow, the mode, waits.
+/// Control flow, mode changes and waits.
 pub const FLOW: &[Row] = &[
     whole("s_branch", |inst, _, after| jump(inst, after)),
     whole("s_cbranch_scc0", |inst, before, after| jump_if(!before.scc, inst, after)),
@@ -278,7 +278,7 @@ pub const FLOW: &[Row] = &[
         jump(inst, after);
     }),
     whole("s_getpc_b64", link),
-    // Control goes nowhere.
+    // The wave ends.
     whole("s_endpgm", |_, _, after| after.pc = i64::MAX),
     whole("s_setreg_b32 s_setreg_imm32_b32", set_mode),
     whole("s_getreg_b32", get_mode),
@@ -288,7 +288,7 @@ pub const FLOW: &[Row] = &[
     whole("s_denorm_mode", |inst, _, after| {
         (after.mode.denorm_32, after.mode.denorm_16_64) = ((inst.imm & 3) as u8, (inst.imm >> 2 & 3) as u8);
     }),
-    // A wave alone in its workgroup does not wait; memory is coherent and every access done at once.
+    // A single wave does not wait at barriers, memory is coherent, and accesses complete immediately.
     whole(
         "s_nop s_waitcnt s_waitcnt_depctr s_waitcnt_vscnt s_waitcnt_vmcnt s_waitcnt_expcnt s_waitcnt_lgkmcnt
          s_wait_idle s_wait_alu s_wait_loadcnt s_wait_storecnt s_wait_samplecnt s_wait_bvhcnt s_wait_expcnt

@@ -1,10 +1,10 @@
-//! Compares.
+//! Tests of compares.
 use std::cmp::Ordering::{self, Equal, Greater, Less};
 
 use super::*;
 use crate::isa::sreg;
 
-/// A relation and the orders of its operands that satisfy it.
+/// A relation, and a predicate for the orders of operands that satisfy it.
 type Relation<O> = (&'static str, fn(O) -> bool);
 
 const FLOAT: &[Relation<Option<Ordering>>] = &[
@@ -41,7 +41,7 @@ fn name(relation: &str, format: &str) -> &'static str {
     Box::leak(format!("v_cmp_{relation}_{format}").into_boxed_str())
 }
 
-/// Pairs with equal values among them.
+/// Replaces some pairs by pairs of equal values.
 fn pairs(inputs: Vec<[u64; 3]>) -> Vec<[u64; 3]> {
     inputs.into_iter().enumerate().map(|(i, v)| if i % 7 == 0 { [v[0], v[0], v[2]] } else { v }).collect()
 }
@@ -154,7 +154,7 @@ fn classes() {
 }
 
 #[test]
-fn inactive_lanes_give_zero_and_cmpx_narrows_exec() {
+fn inactive_lanes_give_zero_and_cmpx_writes_exec() {
     let mut wave = wave();
     wave.vgpr[2] = Lanes(std::array::from_fn(|lane| lane as u32));
     wave.vgpr[4] = Lanes::splat(8);
@@ -172,7 +172,7 @@ fn inactive_lanes_give_zero_and_cmpx_narrows_exec() {
 }
 
 #[test]
-fn a_mask_may_vanish_but_a_number_needs_a_register() {
+fn masks_may_be_discarded_but_numbers_need_a_register() {
     let mut wave = wave();
     let vanishing = |name| Inst { dst: Operand::Scalar(sreg::NULL), ..inst(name) };
     step(&vanishing("v_cmp_eq_u32")).run(&mut wave);

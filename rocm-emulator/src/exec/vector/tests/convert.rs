@@ -1,13 +1,13 @@
-//! Conversions.
+//! Tests of conversions.
 use super::super::soft::{self, Rounding};
-use super::half::{alike, nearest, value};
+use super::half::{canonical_nan, nearest, value};
 use super::*;
 
 fn f32_of(bits: u64) -> f64 {
     f32::from_bits(bits as u32).into()
 }
 
-/// Truncates and saturates; NaN gives 0.
+/// Truncates and saturates; NaN becomes 0.
 fn whole(x: f64, low: f64, high: f64) -> i64 {
     if x.is_nan() { 0 } else { x.clamp(low, high).trunc() as i64 }
 }
@@ -17,26 +17,28 @@ fn between_floats() {
     check_inst(
         &inst("v_cvt_f32_f64"),
         &inputs_f64(),
-        |(x, _)| alike32(x as u32),
-        |[a, ..]| alike32(soft::convert(a, &soft::DOUBLE, &soft::SINGLE, Rounding::NearestEven) as u32),
+        |(x, _)| canonical_nan32(x as u32),
+        |[a, ..]| {
+            canonical_nan32(soft::convert(a, &soft::DOUBLE, &soft::SINGLE, Rounding::NearestEven) as u32)
+        },
     );
     check_inst(
         &inst("v_cvt_f64_f32"),
         &inputs_f32(),
-        |(x, _)| alike64(x),
-        |[a, ..]| alike64(soft::convert(a, &soft::SINGLE, &soft::DOUBLE, Rounding::NearestEven)),
+        |(x, _)| canonical_nan64(x),
+        |[a, ..]| canonical_nan64(soft::convert(a, &soft::SINGLE, &soft::DOUBLE, Rounding::NearestEven)),
     );
     check_inst(
         &inst("v_cvt_f16_f32"),
         &inputs_f32(),
-        |(x, _)| (alike(x & 0xffff), x as u32 >> 16),
+        |(x, _)| (canonical_nan(x & 0xffff), x as u32 >> 16),
         |[a, ..]| (nearest(f32_of(a)), 0xdead),
     );
     check_inst(
         &inst("v_cvt_f32_f16"),
         &half::inputs(),
-        |(x, _)| alike32(x as u32),
-        |[a, ..]| alike32((value(a as u16) as f32).to_bits()),
+        |(x, _)| canonical_nan32(x as u32),
+        |[a, ..]| canonical_nan32((value(a as u16) as f32).to_bits()),
     );
 }
 
@@ -53,7 +55,7 @@ fn widening_quiets_signalling_nans() {
 #[test]
 fn from_integers() {
     let inputs = inputs_u32();
-    // Rounded by comparing with the neighbours of the f64, which is exact.
+    // The f64 is exact, and is rounded by software floating point.
     let round =
         |x: f64| soft::convert(x.to_bits(), &soft::DOUBLE, &soft::SINGLE, Rounding::NearestEven) as u32;
     check32("v_cvt_f32_u32", &inputs, |[a, ..]| round(a.into()));

@@ -1,7 +1,7 @@
-//! The compiler's division sequences against the host's division.
+//! Comparison of the compiler's division sequences with the host's division.
 use super::*;
 
-/// Registers of the sequence.
+/// Registers of the division sequence.
 const DEN: u16 = 2;
 const NUM: u16 = 4;
 const D: u16 = 6;
@@ -19,7 +19,7 @@ fn op(name: &'static str, dst: u16, src: [Operand; 3], neg: u8) -> Inst {
     inst
 }
 
-/// Scale both operands, refine the reciprocal `steps` times, then quotient and remainder, unscale, fix up.
+/// Returns the division sequence for a type, with `steps` refinements of the reciprocal.
 fn sequence(suffix: &str, steps: usize) -> Vec<VectorStep<32>> {
     let name = |stem: &str| -> &'static str { Box::leak(format!("v_{stem}_{suffix}").into_boxed_str()) };
     let v = Operand::Vgpr;
@@ -75,7 +75,7 @@ fn check<T: PartialEq + std::fmt::LowerExp>(
 #[test]
 fn quotients_of_f32() {
     let mut pairs = inputs_f32();
-    // Quotients at both ends of the range, and denormal ones.
+    // Quotients at both ends of the range, and denormal quotients.
     let mut random = Random::new(9);
     for _ in 0..50_000 {
         let bits = random.bits();
@@ -111,16 +111,16 @@ fn quotients_of_f64() {
 
 #[test]
 fn fixup_of_f16() {
-    use super::half::{alike, nearest, value};
+    use super::half::{canonical_nan, nearest, value};
     check_inst(
         &inst("v_div_fixup_f16"),
         &half::inputs(),
-        |(x, _)| alike(x & 0xffff),
+        |(x, _)| canonical_nan(x & 0xffff),
         |v| {
             let [q, den, num] = v.map(|x| value(x as u16));
             let exact = num / den;
             if exact.is_nan() || exact.is_infinite() || exact == 0.0 {
-                return alike(nearest(exact).into());
+                return canonical_nan(nearest(exact).into());
             }
             let magnitude = if q.is_nan() { f64::INFINITY } else { q.abs() };
             nearest(magnitude.copysign(exact))
@@ -140,16 +140,16 @@ fn segments_of_two_over_pi() {
     };
     let first = segment(1.0, 0);
     assert!(first <= std::f64::consts::FRAC_2_PI && first.next_up() >= std::f64::consts::FRAC_2_PI);
-    // A segment holds 53 bits below the one before.
+    // Each segment has the 53 bits below the previous one.
     for n in 1..20 {
         assert!(segment(1.0, n) < 2f64.powi(-53 * n as i32) && segment(1.0, n) > 0.0);
     }
-    // Two segments times pi, each to twice the precision of f64, are 2.
+    // The product of two segments and pi, both in twice the precision of f64, is 2.
     let pi = [std::f64::consts::PI, 1.224_646_799_147_353_2e-16];
     let product = first * pi[0];
     let rest = first.mul_add(pi[0], -product) + first * pi[1] + segment(1.0, 1) * pi[0];
     assert!(((product - 2.0) + rest).abs() < 1e-31);
-    // 2^60 moves six places on: the leading six bits, 101000, are gone.
-    let moved = segment(2f64.powi(60), 0);
-    assert!((moved * 64.0 - (first * 64.0).fract()).abs() < 1e-14);
+    // 2^60 shifts the segment by six bits, which drops the leading bits 101000.
+    let shifted = segment(2f64.powi(60), 0);
+    assert!((shifted * 64.0 - (first * 64.0).fract()).abs() < 1e-14);
 }

@@ -1,12 +1,12 @@
-//! gfx12's minima and maxima: IEEE 754-2019's minimumNumber (`v_min_num`) and minimum (`v_minimum`).
+//! Tests of gfx12's minima and maxima: IEEE 754-2019's minimumNumber (`v_min_num`) and minimum (`v_minimum`).
 use super::*;
 
-/// `a` if it comes first in the order of numbers, -0 before +0.
+/// Returns the smaller number, where -0 precedes +0.
 fn least(a: f64, b: f64) -> f64 {
     if a < b || a == b && a.is_sign_negative() { a } else { b }
 }
 
-/// A number wins over NaN.
+/// Returns the smaller number, ignoring NaN.
 fn min_number(a: f64, b: f64) -> f64 {
     match (a.is_nan(), b.is_nan()) {
         (true, _) => b,
@@ -15,7 +15,7 @@ fn min_number(a: f64, b: f64) -> f64 {
     }
 }
 
-/// NaN wins over a number.
+/// Returns the smaller number, or NaN if either is NaN.
 fn minimum(a: f64, b: f64) -> f64 {
     if a.is_nan() || b.is_nan() { f64::NAN } else { least(a, b) }
 }
@@ -28,7 +28,7 @@ fn maximum(a: f64, b: f64) -> f64 {
     -minimum(-a, -b)
 }
 
-/// The middle one, or the least number if one is none.
+/// Returns the median, or the smallest number if any is NaN.
 fn median(a: f64, b: f64, c: f64) -> f64 {
     let mut sorted = [a, b, c];
     if sorted.iter().any(|x| x.is_nan()) {
@@ -40,7 +40,7 @@ fn median(a: f64, b: f64, c: f64) -> f64 {
 
 type Binary = fn(f64, f64) -> f64;
 
-/// A mnemonic's stem, what is done first, and what is done then (none for two operands).
+/// Stem of a mnemonic, its first operation, and its second (none for two operands).
 const OPERATIONS: [(&str, Binary, Option<Binary>); 12] = [
     ("min_num", min_number, None),
     ("max_num", max_number, None),
@@ -56,7 +56,7 @@ const OPERATIONS: [(&str, Binary, Option<Binary>); 12] = [
     ("maximumminimum", maximum, Some(minimum)),
 ];
 
-/// The mnemonic of an operation on a type.
+/// Returns the mnemonic of an operation on a type.
 fn mnemonic(stem: &str, suffix: &str) -> &'static str {
     Box::leak(format!("v_{stem}_{suffix}").into_boxed_str())
 }
@@ -69,8 +69,8 @@ fn of_f32() {
             then.map_or(two, |then| then(two, c.into())) as f32
         });
     }
-    // Zeros of both signs are equal in the middle.
-    let unsigned = |x: u32| if x == 1 << 31 { 0 } else { alike32(x) };
+    // The sign of a zero median is not compared.
+    let unsigned = |x: u32| if x == 1 << 31 { 0 } else { canonical_nan32(x) };
     check32("v_med3_num_f32", &[[0x3f80_0000, 0x4000_0000, 0xbf80_0000]], |_| 0x3f80_0000);
     check_inst(
         &inst("v_med3_num_f32"),
@@ -92,7 +92,7 @@ fn of_f64() {
     }
 }
 
-/// f16 bits that matter, with the values they have.
+/// f16 edge cases: bits and value.
 const HALVES: [(u64, f64); 9] = [
     (0x0000, 0.0),
     (0x8000, -0.0),
@@ -105,16 +105,16 @@ const HALVES: [(u64, f64); 9] = [
     (0x7d00, f64::NAN),
 ];
 
-/// The value of f16 bits; every NaN is the same.
+/// Returns the entry of f16 bits; all NaNs are equal.
 fn half(bits: u64) -> (u64, f64) {
     let is_nan = bits & 0x7fff > 0x7c00;
-    *HALVES.iter().find(|(other, x)| *other == bits || is_nan && x.is_nan()).expect("one of them")
+    *HALVES.iter().find(|(other, x)| *other == bits || is_nan && x.is_nan()).expect("a value of HALVES")
 }
 
-/// The f16 bits of a value; every NaN is the same.
+/// Returns the f16 bits of a value; all NaNs are equal.
 fn bits(value: f64) -> u64 {
     let same = |x: f64| x.to_bits() == value.to_bits() || x.is_nan() && value.is_nan();
-    HALVES.iter().find(|(_, x)| same(*x)).expect("one of them").0
+    HALVES.iter().find(|(_, x)| same(*x)).expect("a value of HALVES").0
 }
 
 #[test]
@@ -150,14 +150,14 @@ fn of_f16_alone_and_in_pairs() {
 }
 
 #[test]
-fn no_signalling_nan_is_left() {
+fn signalling_nans_are_quieted() {
     let signalling = 0x7f80_0001;
     for name in ["v_min_num_f32", "v_max_num_f32"] {
         check32(name, &[[signalling, 0x3f80_0000, 0], [0x3f80_0000, signalling, 0]], |_| 0x3f80_0000);
         check32(name, &[[signalling, signalling, 0]], |_| 0x7fc0_0001);
     }
     for name in ["v_minimum_f32", "v_maximum_f32"] {
-        // It wins over a quiet one too.
+        // A signalling NaN also takes precedence over a quiet one.
         check32(name, &[[signalling, 0x7fc0_1000, 0], [0x7fc0_1000, signalling, 0]], |_| 0x7fc0_0001);
         check32(name, &[[0x7fc0_1000, 0x7fc0_2000, 0]], |_| 0x7fc0_1000);
     }

@@ -1,11 +1,11 @@
-//! f32 and f64 arithmetic.
+//! Tests of f32 and f64 arithmetic.
 use super::super::soft::{self, Rounding};
 use super::*;
 
 #[test]
 fn sums_and_products_of_f32() {
     let inputs = inputs_f32();
-    // f64 holds products exactly and sums to more than twice the precision, so rounding it rounds once.
+    // f64 represents products exactly, and sums with over twice the precision, so there is a single rounding.
     let wide = |f: fn(f64, f64) -> f64| move |[a, b, _]: [f32; 3]| f(f64::from(a), f64::from(b)) as f32;
     check_f32("v_add_f32", &inputs, wide(|a, b| a + b));
     check_f32("v_sub_f32", &inputs, wide(|a, b| a - b));
@@ -35,7 +35,7 @@ fn fused_multiply_add() {
 }
 
 #[test]
-fn accumulation_takes_the_destination() {
+fn accumulation_reads_the_destination() {
     for name in ["v_fmac_f32", "v_fmac_dx9_zero_f32"] {
         let mut wave = wave();
         wave.vgpr[2] = Lanes::splat(3f32.to_bits());
@@ -71,7 +71,7 @@ fn sums_and_products_of_f64() {
     check_f64("v_mul_f64", &inputs, soft(soft::multiply));
 }
 
-/// Total order of numbers with -0 below +0.
+/// Compares in the total order of numbers, where -0 precedes +0.
 fn less(a: f64, b: f64) -> bool {
     a < b || (a == 0.0 && b == 0.0 && a.is_sign_negative() && b.is_sign_positive())
 }
@@ -115,7 +115,7 @@ fn minimum_and_maximum() {
 }
 
 #[test]
-fn a_signalling_operand_wins_quieted() {
+fn signalling_operands_are_returned_quieted() {
     for name in ["v_min_f32", "v_max_f32"] {
         check32(name, &[[0x7f80_0001, 0x3f80_0000, 0], [0x3f80_0000, 0x7f80_0001, 0]], |_| 0x7fc0_0001);
     }
@@ -137,7 +137,7 @@ fn median() {
     check_inst(
         &inst("v_med3_f32"),
         &numbers,
-        // The sign of a zero among zeros is not compared.
+        // Adding 0 ignores the sign of a zero result.
         |(bits, _)| f32::from_bits(bits as u32) + 0.0,
         |v| {
             let mut sorted = v.map(|x| f32::from_bits(x as u32));
@@ -191,7 +191,7 @@ fn scaling_by_powers_of_two() {
     let scales: Vec<i32> =
         (-2300..2300).step_by(13).chain([i32::MIN, i32::MAX, -1, 0, 1, -149, -1074]).collect();
     let product = |bits: u64, n: i32, layout: &soft::Layout, one: u64| {
-        // x * 1 + x's zero: scaling is the only rounding.
+        // x * 1 + 0 is exact, so scaling is the only rounding.
         soft::fma(bits, one, bits & layout.sign(), n.clamp(-5000, 5000), layout, Rounding::NearestEven)
     };
     let mut inputs = Vec::new();
@@ -214,7 +214,7 @@ fn scaling_by_powers_of_two() {
 fn mantissas_and_exponents() {
     let finite: Vec<_> = inputs_f64().into_iter().filter(|v| f64::from_bits(v[0]).is_finite()).collect();
     let halves = |x: f64| {
-        // By repeated halving and doubling.
+        // Normalise by repeated halving and doubling.
         let (mut m, mut e) = (x, 0);
         while m.abs() >= 1.0 {
             m /= 2.0;
@@ -267,7 +267,7 @@ fn source_modifiers() {
         check_inst(
             &inst,
             &inputs,
-            |(x, _)| alike32(x as u32),
+            |(x, _)| canonical_nan32(x as u32),
             |v| {
                 let mut i = 0;
                 let [a, b, c] = v.map(|bits| {
@@ -276,7 +276,7 @@ fn source_modifiers() {
                     i += 1;
                     if mask >> (i - 1) & 1 != 0 { -x } else { x }
                 });
-                alike32(a.mul_add(b, c).to_bits())
+                canonical_nan32(a.mul_add(b, c).to_bits())
             },
         );
     }
@@ -285,7 +285,7 @@ fn source_modifiers() {
     check_inst(
         &negated,
         &inputs_f64(),
-        |(x, _)| alike64(x),
-        |[a, b, _]| alike64((f64::from_bits(b).abs() - f64::from_bits(a)).to_bits()),
+        |(x, _)| canonical_nan64(x),
+        |[a, b, _]| canonical_nan64((f64::from_bits(b).abs() - f64::from_bits(a)).to_bits()),
     );
 }

@@ -1,8 +1,8 @@
-//! f16 arithmetic against a search for the nearest f16.
+//! Tests of f16 arithmetic, compared with a search for the nearest f16.
 use super::super::half::{narrow, narrow_toward_zero, widen};
 use super::*;
 
-/// The value of an f16, from its fields.
+/// Returns the value of an f16, computed from its fields.
 pub fn value(bits: u16) -> f64 {
     let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 0x3ff));
     let magnitude = match exponent {
@@ -14,7 +14,7 @@ pub fn value(bits: u16) -> f64 {
     if bits & 0x8000 != 0 { -magnitude } else { magnitude }
 }
 
-/// The f16 nearest to `x`, ties to even, by bisection over all of them.
+/// Returns the f16 nearest to `x`, ties to even, by bisection.
 pub fn nearest(x: f64) -> u16 {
     let sign = if x.is_sign_negative() { 0x8000 } else { 0 };
     let magnitude = x.abs();
@@ -26,13 +26,13 @@ pub fn nearest(x: f64) -> u16 {
         let middle = (low + high) / 2;
         if value(middle) <= magnitude { low = middle } else { high = middle }
     }
-    // Beyond the largest number the grid goes on as if there were one more.
+    // Infinity rounds as if it were the next number, 65536.
     let above = if high == 0x7c00 { 65536.0 } else { value(high) };
     let (down, up) = (magnitude - value(low), above - magnitude);
     sign | if up < down || (up == down && low & 1 == 1) { high } else { low }
 }
 
-pub fn alike(bits: u64) -> u16 {
+pub fn canonical_nan(bits: u64) -> u16 {
     if value(bits as u16).is_nan() { 0x7e00 } else { bits as u16 }
 }
 
@@ -41,7 +41,7 @@ pub fn inputs() -> Vec<[u64; 3]> {
         0, 0x8000, 1, 0x8001, 0x3ff, 0x400, 0x401, 0x3bff, 0x3c00, 0xbc00, 0x3c01, 0x3800, 0x4100, 0xc500,
         0x6400, 0x77ff, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00,
     ];
-    // The upper half of a register must not matter.
+    // The upper half of the registers is not zero, and must be ignored.
     inputs_of(&edges, |random| random.bits() & 0xffff)
         .into_iter()
         .map(|v| v.map(|x| x | 0x5a5a_0000))
@@ -54,8 +54,8 @@ fn check_f16(name: &'static str, expect: impl Fn([f64; 3]) -> f64) {
     check_inst(
         &inst(name),
         &quiet,
-        |(x, _)| alike(x & 0xffff),
-        |v| alike(nearest(expect(v.map(|x| value(x as u16)))).into()),
+        |(x, _)| canonical_nan(x & 0xffff),
+        |v| canonical_nan(nearest(expect(v.map(|x| value(x as u16)))).into()),
     );
 }
 
@@ -66,7 +66,7 @@ fn conversions_of_every_f16() {
         assert!(wide == value(bits) || (wide.is_nan() && value(bits).is_nan()), "{bits:x}");
         assert_eq!(wide.is_sign_negative(), bits & 0x8000 != 0);
         let back = narrow(widen(bits.into())) as u16;
-        assert_eq!(alike(back.into()), alike(bits.into()));
+        assert_eq!(canonical_nan(back.into()), canonical_nan(bits.into()));
     }
 }
 
@@ -82,7 +82,7 @@ fn rounding_to_f16() {
     for bits in samples {
         for bits in [bits, bits | 0x8000_0000] {
             let x = f32::from_bits(bits);
-            assert_eq!(alike(narrow(x).into()), nearest(x.into()), "{x:e}");
+            assert_eq!(canonical_nan(narrow(x).into()), nearest(x.into()), "{x:e}");
             if !x.is_nan() {
                 let toward_zero = value(narrow_toward_zero(x) as u16);
                 let next = value(narrow_toward_zero(x) as u16 + 1);
@@ -102,7 +102,7 @@ fn arithmetic() {
     check_f16("v_sub_f16", |[a, b, _]| a - b);
     check_f16("v_subrev_f16", |[a, b, _]| b - a);
     check_f16("v_mul_f16", |[a, b, _]| a * b);
-    // The sum of a product and an f16 is so near to exact in f64 that rounding to f16 does not notice.
+    // f64 is precise enough that rounding the sum to f64 first has no effect on the f16 result.
     check_f16("v_fma_f16", |[a, b, c]| a * b + c);
     check_f16(
         "v_min_f16",
@@ -120,11 +120,11 @@ fn arithmetic() {
 }
 
 #[test]
-fn reciprocals_and_roots_are_near() {
+fn reciprocals_and_roots_are_accurate() {
     let near = |name, f: fn(f64) -> f64| {
         let all: Vec<_> = (0..0x10000).map(|x| [x, 0, 0]).collect();
         let expect = |v: [u64; 3]| f(value(v[0] as u16));
-        // One place of f16 at most.
+        // The error is at most one unit in the last place of f16.
         let place = |x: f64| f64::max(x.abs() * 2f64.powi(-10), 2f64.powi(-24));
         let step = step(&inst(name));
         for v in all {
@@ -155,8 +155,8 @@ fn scaling_and_exponents() {
     check_inst(
         &inst("v_ldexp_f16"),
         &inputs,
-        |(x, _)| alike(x & 0xffff),
-        |v| alike(nearest(value(v[0] as u16) * 2f64.powi(i32::from(v[1] as i16))).into()),
+        |(x, _)| canonical_nan(x & 0xffff),
+        |v| canonical_nan(nearest(value(v[0] as u16) * 2f64.powi(i32::from(v[1] as i16))).into()),
     );
     check_inst(
         &inst("v_frexp_exp_i16_f16"),
@@ -176,7 +176,7 @@ fn halves_of_registers() {
         inst.mods.op_sel = selected;
         let mut wave = wave();
         for (i, register) in SOURCES.iter().enumerate() {
-            // Low halves hold 1, 2, 3; high halves 5, 6, 7.
+            // The low halves are 1, 2, 3, and the high halves are 5, 6, 7.
             let bits = u32::from(nearest(i as f64 + 1.0)) | u32::from(nearest(i as f64 + 5.0)) << 16;
             wave.vgpr[*register as usize] = Lanes::splat(bits);
         }
@@ -187,7 +187,7 @@ fn halves_of_registers() {
         let expected = if selected & 8 != 0 { result << 16 | 0x2222 } else { 0x1111_0000 | result };
         assert_eq!(wave.vgpr[DST as usize].0[31], expected, "op_sel {selected:b}");
     }
-    // A half accumulates in the half that it writes.
+    // The accumulator is the half that is written.
     let mut accumulate = inst("v_fmac_f16");
     accumulate.mods.op_sel = 8;
     let mut wave = wave();

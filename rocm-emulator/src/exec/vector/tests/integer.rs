@@ -1,4 +1,4 @@
-//! Integer operations.
+//! Tests of integer operations.
 use super::*;
 
 type Formula = fn(u32, u32, u32) -> u32;
@@ -138,7 +138,7 @@ fn operations_of_32_bits() {
     }
 }
 
-/// 16-bit formulas on values, signed or not.
+/// Formula of a 16-bit operation, on signed or unsigned values.
 type Formula16 = fn(i64, i64, i64) -> i64;
 
 const FORMULAS16: &[(&str, bool, Formula16)] = &[
@@ -180,7 +180,7 @@ fn operations_of_16_bits() {
             &inputs,
             |(x, _)| x as u32,
             |[a, b, c]| {
-                // The other half of the destination stays.
+                // The other half of the destination is preserved.
                 0xdead_0000 | (formula(value(a), value(b), value(c)) as u32 & 0xffff)
             },
         );
@@ -276,7 +276,7 @@ fn wide_multiply_add() {
             (sum as u64, sum >> 64 & 1 == 1)
         },
     );
-    // Without a second destination nothing else changes.
+    // Without a second destination, no mask is written.
     let mut alone = inst("v_mad_u64_u32");
     alone.dst2 = Operand::Scalar(124);
     let mut wave = wave();

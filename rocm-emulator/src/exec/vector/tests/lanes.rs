@@ -1,8 +1,8 @@
-//! Lanes: execution masks, DPP, moves between lanes, dual issue, scalar and constant sources.
+//! Tests of execution masks, DPP, moves between lanes, dual issue, and scalar and constant sources.
 use super::*;
 use crate::isa::{Dpp, DppControl, InlineFloat};
 
-/// A wave whose v2 counts the lanes from 100.
+/// Returns a wave whose v2 is 100 plus the lane.
 fn counting() -> Wave<32> {
     let mut wave = wave();
     wave.vgpr[2] = Lanes(std::array::from_fn(|lane| 100 + lane as u32));
@@ -14,7 +14,7 @@ fn dpp(control: DppControl) -> Dpp {
     Dpp { control, row_mask: 15, bank_mask: 15, bound_ctrl: false, fetch_inactive: false }
 }
 
-fn moved(dpp: Dpp, exec: u32) -> [u32; 32] {
+fn permuted(dpp: Dpp, exec: u32) -> [u32; 32] {
     let mut wave = counting();
     wave.sgpr[126] = exec;
     let mut inst = inst("v_mov_b32");
@@ -47,9 +47,9 @@ fn only_active_lanes_are_written() {
 fn patterns_of_dpp() {
     let all = u32::MAX;
     let check = |control, source: fn(i32) -> Option<i32>| {
-        let found = moved(dpp(control), all);
+        let found = permuted(dpp(control), all);
         for lane in 0..32 {
-            // A lane without a source keeps its destination.
+            // Lanes without a source are not written.
             let expected = source(lane).map_or(7, |from| 100 + from as u32);
             assert_eq!(found[lane as usize], expected, "{control:?} lane {lane}");
         }
@@ -70,24 +70,24 @@ fn patterns_of_dpp() {
 #[test]
 fn masks_and_bounds_of_dpp() {
     let shifted = DppControl::RowShr(1);
-    // Row 1 only, of it bank 2 only.
-    let found = moved(Dpp { row_mask: 2, bank_mask: 4, ..dpp(shifted) }, u32::MAX);
+    // Only bank 2 of row 1 is enabled.
+    let found = permuted(Dpp { row_mask: 2, bank_mask: 4, ..dpp(shifted) }, u32::MAX);
     let expected = std::array::from_fn(|lane| if (24..28).contains(&lane) { 99 + lane as u32 } else { 7 });
     assert_eq!(found, expected);
-    // Beyond the row, and from a lane that is off: kept, or 0 with bound_ctrl.
+    // Sources outside the row or inactive: not written, or 0 with bound_ctrl.
     let off = !(1 << 4);
-    assert_eq!(moved(dpp(shifted), off)[0], 7);
-    assert_eq!(moved(dpp(shifted), off)[5], 7);
+    assert_eq!(permuted(dpp(shifted), off)[0], 7);
+    assert_eq!(permuted(dpp(shifted), off)[5], 7);
     let bounded = Dpp { bound_ctrl: true, ..dpp(shifted) };
-    assert_eq!(moved(bounded, off)[0], 0);
-    assert_eq!(moved(bounded, off)[5], 0);
-    assert_eq!(moved(bounded, off)[4], 7);
+    assert_eq!(permuted(bounded, off)[0], 0);
+    assert_eq!(permuted(bounded, off)[5], 0);
+    assert_eq!(permuted(bounded, off)[4], 7);
     let fetching = Dpp { fetch_inactive: true, ..dpp(shifted) };
-    assert_eq!(moved(fetching, off)[5], 104);
+    assert_eq!(permuted(fetching, off)[5], 104);
 }
 
 #[test]
-fn dpp_comes_before_signs_and_serves_any_operation() {
+fn dpp_applies_before_sign_modifiers_in_any_operation() {
     let mut wave = wave();
     wave.vgpr[2] = Lanes(std::array::from_fn(|lane| (lane as f32).to_bits()));
     wave.vgpr[4] = Lanes::splat(1000f32.to_bits());
@@ -138,7 +138,7 @@ fn permuting_rows() {
             let place = if lane % 16 < 8 { lane % 16 } else { 15 - lane % 16 };
             assert_eq!(wave.vgpr[DST as usize].0[lane], 100 + ((lane & 16 ^ other) + place) as u32);
         }
-        // A source that is off: kept, 0 with bit 1, fetched with bit 0.
+        // An inactive source: not written, 0 with bit 1, fetched with bit 0.
         for (op_sel, expected) in [(0, 7), (2, 0), (1, 100 + other as u32)] {
             permute.mods.op_sel = op_sel;
             let mut wave = counting();
@@ -149,7 +149,7 @@ fn permuting_rows() {
             assert_eq!(wave.vgpr[DST as usize].0[lane], expected, "{name} {op_sel}");
         }
     }
-    // Each lane names its source.
+    // Each lane's register selects its source.
     for (name, other) in [("v_permlane16_var_b32", 0), ("v_permlanex16_var_b32", 16)] {
         let mut wave = counting();
         for lane in 0..32u32 {
@@ -202,7 +202,7 @@ fn registers_relative_to_m0() {
     assert_eq!(wave.vgpr[DST as usize], Lanes::splat(55));
     step(&inst("v_movreld_b32")).run(&mut wave);
     assert_eq!(wave.vgpr[DST as usize + 3].0[1], 101);
-    // Beyond the wave's registers nothing happens.
+    // Registers out of range are neither read nor written.
     wave.sgpr[125] = u32::MAX;
     step(&inst("v_movreld_b32")).run(&mut wave);
     step(&inst("v_movrels_b32")).run(&mut wave);
@@ -228,7 +228,7 @@ fn scalar_and_constant_sources() {
     assert_eq!(value("v_mov_b32", one) as u32, 0x3f80_0000);
     assert_eq!(value("v_mov_b16", one) as u16, 0x3c00);
     assert_eq!(value("v_mov_b32", Operand::Float(InlineFloat::InvTwoPi)) as u32, 0x3e22_f983);
-    // 64 bits: register pairs, sign-extended integers, literals as the high half of a float.
+    // 64-bit sources: register pairs, sign-extended integers, literals as the high half of a float.
     let shift = |source: Operand| {
         let mut inst = inst("v_lshlrev_b64");
         inst.src = [Operand::Int(0), source, Operand::None, Operand::None];
@@ -265,12 +265,12 @@ fn dual_issue_reads_before_it_writes() {
         step(&x).run(&mut wave);
         [0, 1, 2, 3].map(|n: usize| f32::from_bits(wave.vgpr[n].0[9]))
     };
-    // Neither, the second, the first, both read what the other writes; v0..v3 hold 1, 2, 3, 4.
+    // Neither, the second, the first, or both read the other's destination; v0..v3 are 1, 2, 3, 4.
     assert_eq!(run(half("v_dual_add_f32", 0, 4, 5), half("v_dual_mul_f32", 1, 2, 3)), [11.0, 12.0, 3.0, 4.0]);
     assert_eq!(run(half("v_dual_add_f32", 0, 4, 5), half("v_dual_mul_f32", 1, 0, 3)), [11.0, 4.0, 3.0, 4.0]);
     assert_eq!(run(half("v_dual_add_f32", 0, 1, 5), half("v_dual_mul_f32", 1, 2, 3)), [8.0, 12.0, 3.0, 4.0]);
     assert_eq!(run(half("v_dual_add_f32", 0, 1, 1), half("v_dual_mul_f32", 1, 0, 3)), [4.0, 4.0, 3.0, 4.0]);
-    // Accumulators are read too.
+    // Accumulators are read, too.
     assert_eq!(run(half("v_dual_fmac_f32", 0, 1, 2), half("v_dual_mov_b32", 1, 0, 0)), [7.0, 1.0, 3.0, 4.0]);
     assert_eq!(run(half("v_dual_mov_b32", 0, 1, 1), half("v_dual_fmac_f32", 1, 0, 0)), [2.0, 3.0, 3.0, 4.0]);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What is known.
+//! Tests of which mnemonics are supported.
 use super::super::prepare;
 use super::inst;
 use crate::isa::Operand;
@@ -23,7 +23,7 @@ fn every_shipped_mnemonic_is_known() {
 }
 
 #[test]
-fn unknown_instructions_and_operands_are_refused() {
+fn unknown_instructions_and_operands_are_rejected() {
     assert!(prepare::<32>(&inst("v_no_such_thing")).is_none());
     let mut odd = inst("v_add_f32");
     odd.src[1] = Operand::HwReg { id: 1, offset: 0, size: 32 };
@@ -31,7 +31,7 @@ fn unknown_instructions_and_operands_are_refused() {
     let mut scalar_result = inst("v_add_f32");
     scalar_result.dst = Operand::Scalar(3);
     assert!(prepare::<32>(&scalar_result).is_none());
-    // Saturation exists where it is implemented, and nowhere else.
+    // clamp is rejected for integer operations without a saturating form.
     let mut clamped = inst("v_mul_lo_u32");
     clamped.mods.clamp = true;
     assert!(prepare::<32>(&clamped).is_none());

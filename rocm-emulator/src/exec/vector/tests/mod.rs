@@ -1,4 +1,4 @@
-//! Tests of the vector ALU: every mnemonic against an independent formula.
+//! Tests of the vector ALU: every mnemonic is compared with an independent formula.
 mod compare;
 mod convert;
 mod division;
@@ -18,29 +18,29 @@ use super::{VectorStep, prepare};
 use crate::exec::wave::{Lanes, Mode, Wave};
 use crate::isa::{Encoding, Inst, Mods, Operand};
 
-/// HIP's mode at kernel start.
+/// Mode at the start of a HIP kernel.
 pub const MODE: Mode =
     Mode { round_32: 0, round_16_64: 0, denorm_32: 3, denorm_16_64: 3, dx10_clamp: true, ieee: true };
 
-/// Registers of the instructions that [`inst`] makes: sources, a scalar source, destinations.
+/// Registers of [`inst`]'s instructions: sources, a scalar source, destinations.
 pub const SOURCES: [u16; 3] = [2, 4, 6];
 pub const CARRY_IN: u8 = 30;
 pub const DST: u16 = 20;
 pub const MASK: u8 = 40;
 
-/// A wave of 32 lanes, all of them on.
+/// Returns a wave of 32 active lanes.
 pub fn wave() -> Wave<32> {
     wave_of()
 }
 
-/// A wave of any size with all lanes on.
+/// Returns a wave of `W` active lanes.
 pub fn wave_of<const W: usize>() -> Wave<W> {
     let mut wave = Wave { sgpr: [0; 128], scc: false, mode: MODE, vgpr: vec![Lanes::splat(0xdead_beef); 32] };
     wave.set_sgpr64(126, Wave::<W>::full());
     wave
 }
 
-/// An instruction on the registers above.
+/// Returns an instruction on the registers above.
 pub fn inst(name: &'static str) -> Inst {
     let compare = name.starts_with("v_cmp");
     let third = if name.contains("cndmask") || name.contains("_ci_") {
@@ -77,7 +77,7 @@ impl<const W: usize> VectorStep<W> {
     }
 }
 
-/// Prepares an instruction that must be known.
+/// Prepares an instruction; panics if it is unsupported.
 pub fn step<const W: usize>(inst: &Inst) -> VectorStep<W> {
     prepare(inst).unwrap_or_else(|| panic!("{} is unknown", inst.name))
 }
@@ -94,11 +94,11 @@ pub fn get<const W: usize>(wave: &Wave<W>, register: u16, lane: usize) -> u64 {
     half(0) | half(1) << 32
 }
 
-/// What an instruction left in a lane: the destination pair and the mask bit.
+/// Result of an instruction in a lane: the destination pair and the mask bit.
 pub type Outcome = (u64, bool);
 
-/// Runs `inst` on all inputs in waves of 32 and of 64 lanes, as compiled for any host and for this one, and
-/// compares what `observe` makes of every lane. The lane's carry-in is the third value's lowest bit.
+/// Runs `inst` on all inputs in waves of 32 and 64 lanes, with and without wide vectors, and compares
+/// `observe` of every lane's outcome. The lane's carry-in is the lowest bit of the third value.
 pub fn check_inst<T: PartialEq + std::fmt::Debug>(
     inst: &Inst,
     inputs: &[[u64; 3]],
@@ -150,37 +150,37 @@ pub fn check32(name: &'static str, inputs: &[[u64; 3]], expect: impl Fn([u32; 3]
     check_inst(&inst(name), inputs, |(bits, _)| bits as u32, |v| expect(v.map(|x| x as u32)));
 }
 
-/// [`check_inst`] for an f32 result: NaNs are alike.
+/// [`check_inst`] for an f32 result; all NaNs are equal.
 pub fn check_f32(name: &'static str, inputs: &[[u64; 3]], expect: impl Fn([f32; 3]) -> f32) {
     let float = |v: [u64; 3]| v.map(|x| f32::from_bits(x as u32));
     check_inst(
         &inst(name),
         inputs,
-        |(bits, _)| alike32(bits as u32),
-        |v| alike32(expect(float(v)).to_bits()),
+        |(bits, _)| canonical_nan32(bits as u32),
+        |v| canonical_nan32(expect(float(v)).to_bits()),
     );
 }
 
-/// [`check_inst`] for an f64 result: NaNs are alike.
+/// [`check_inst`] for an f64 result; all NaNs are equal.
 pub fn check_f64(name: &'static str, inputs: &[[u64; 3]], expect: impl Fn([f64; 3]) -> f64) {
     check_inst(
         &inst(name),
         inputs,
-        |(bits, _)| alike64(bits),
-        |v| alike64(expect(v.map(f64::from_bits)).to_bits()),
+        |(bits, _)| canonical_nan64(bits),
+        |v| canonical_nan64(expect(v.map(f64::from_bits)).to_bits()),
     );
 }
 
-/// One number for all NaNs.
-pub fn alike32(bits: u32) -> u32 {
+/// Replaces every NaN by the same one.
+pub fn canonical_nan32(bits: u32) -> u32 {
     if f32::from_bits(bits).is_nan() { 0x7fc0_0000 } else { bits }
 }
 
-pub fn alike64(bits: u64) -> u64 {
+pub fn canonical_nan64(bits: u64) -> u64 {
     if f64::from_bits(bits).is_nan() { 0x7ff8 << 48 } else { bits }
 }
 
-/// A reproducible sequence of random numbers (xorshift64*).
+/// Reproducible pseudorandom generator (xorshift64*).
 pub struct Random(u64);
 
 impl Random {
@@ -196,7 +196,7 @@ impl Random {
     }
 }
 
-/// f32 whose classes, signs and neighbours matter.
+/// f32 edge cases: all classes, signs and neighbours of special values.
 pub const EDGES_F32: &[u32] = &[
     0,
     0x8000_0000,
@@ -296,7 +296,7 @@ pub const EDGES_U32: &[u32] = &[
     0xffff_ffff,
 ];
 
-/// All triples of edges, then random triples. The third values of the random ones have edges' sizes too.
+/// Returns all triples of edges, then random triples, whose third value may be an edge.
 pub fn inputs_of(edges: &[u64], random_bits: impl Fn(&mut Random) -> u64) -> Vec<[u64; 3]> {
     let mut inputs = Vec::new();
     for a in edges {
@@ -317,7 +317,7 @@ pub fn inputs_f32() -> Vec<[u64; 3]> {
     let edges: Vec<u64> = EDGES_F32.iter().map(|x| u64::from(*x)).collect();
     inputs_of(&edges, |random| {
         let bits = random.bits();
-        // Half of them near 1, so that sums and products interact.
+        // Half of the values are close to 1, so that sums and products interact.
         if bits >> 40 & 1 == 0 { bits & 0xffff_ffff } else { bits & 0x81ff_ffff | 0x3e00_0000 }
     })
 }

@@ -1,4 +1,4 @@
-//! Rounding and denormals as the mode register says.
+//! Tests of the mode register's rounding and denormal bits.
 use super::super::soft::{self, Rounding};
 use super::*;
 
@@ -13,7 +13,7 @@ fn run(name: &'static str, mode: Mode, v: [u64; 3]) -> u64 {
 }
 
 #[test]
-fn directed_rounding_encloses_the_nearest() {
+fn directed_rounding_brackets_the_nearest() {
     for name in ["v_add_f32", "v_mul_f32", "v_fma_f32", "v_sub_f32"] {
         for v in inputs_f32().iter().step_by(37) {
             let with = |round_32| f32::from_bits(run(name, Mode { round_32, ..MODE }, *v) as u32);
@@ -31,7 +31,7 @@ fn directed_rounding_encloses_the_nearest() {
 }
 
 #[test]
-fn directed_rounding_of_f32_is_that_of_the_exact_value() {
+fn directed_rounding_of_f32_rounds_the_exact_value() {
     // Products of f32 are exact in f64.
     for v in inputs_f32().iter().skip(32_768).step_by(7) {
         let exact = f64::from(f32::from_bits(v[0] as u32)) * f64::from(f32::from_bits(v[1] as u32));
@@ -67,7 +67,7 @@ fn narrowing_follows_the_mode_of_its_result() {
 }
 
 #[test]
-fn exact_cancellation_has_the_sign_of_the_direction() {
+fn the_sign_of_a_zero_sum_follows_the_rounding() {
     let one = 1f32.to_bits().into();
     for (round_32, zero) in [(0, 0), (1, 0), (2, 0x8000_0000), (3, 0)] {
         assert_eq!(run("v_sub_f32", Mode { round_32, ..MODE }, [one, one, 0]) as u32, zero);
@@ -85,19 +85,19 @@ fn denormals_are_flushed() {
     let half = 0.5f32.to_bits().into();
     assert_eq!(run("v_mul_f32", flush_outputs, [smallest, half, 0]) as u32, 0);
     assert_eq!(run("v_mul_f32", MODE, [smallest, half, 0]) as u32, 0x40_0000);
-    // The other formats have bits of their own.
+    // Other formats have separate mode bits.
     assert_eq!(run("v_add_f64", flush_inputs, [1, 1, 0]), 2);
     assert_eq!(run("v_add_f64", Mode { denorm_16_64: 0, ..MODE }, [1, 1, 0]), 0);
     assert_eq!(
         run("v_pk_add_f16", Mode { denorm_16_64: 0, ..MODE }, [0x3c00_0001, 0x3c00_0001, 0]) as u32,
         0x4000_0000
     );
-    // Bits that are only moved stay.
+    // Moves don't flush denormals.
     assert_eq!(run("v_mov_b32", Mode { denorm_32: 0, ..MODE }, [1, 0, 0]) as u32, 1);
 }
 
 #[test]
-fn without_ieee_a_signalling_operand_loses() {
+fn signalling_operands_are_ignored_without_ieee() {
     let (signalling, one) = (0x7f80_0001, 1f32.to_bits().into());
     assert_eq!(
         run("v_min_f32", Mode { ieee: false, ..MODE }, [signalling, one, 0]),
@@ -110,18 +110,18 @@ fn without_ieee_a_signalling_operand_loses() {
 fn arithmetic_on_integers_agrees_with_the_host() {
     for v in inputs_f64().iter().step_by(3) {
         let [a, b, c] = v.map(f64::from_bits);
-        let soft = |bits: u64| alike64(bits);
+        let soft = |bits: u64| canonical_nan64(bits);
         assert_eq!(
             soft(soft::add(v[0], v[1], &soft::DOUBLE, Rounding::NearestEven)),
-            alike64((a + b).to_bits())
+            canonical_nan64((a + b).to_bits())
         );
         assert_eq!(
             soft(soft::multiply(v[0], v[1], &soft::DOUBLE, Rounding::NearestEven)),
-            alike64((a * b).to_bits())
+            canonical_nan64((a * b).to_bits())
         );
         let fused = soft::fma(v[0], v[1], v[2], 0, &soft::DOUBLE, Rounding::NearestEven);
-        assert_eq!(soft(fused), alike64(a.mul_add(b, c).to_bits()), "{a:e} {b:e} {c:e}");
+        assert_eq!(soft(fused), canonical_nan64(a.mul_add(b, c).to_bits()), "{a:e} {b:e} {c:e}");
         let narrow = soft::convert(v[0], &soft::DOUBLE, &soft::SINGLE, Rounding::NearestEven);
-        assert_eq!(alike32(narrow as u32), alike32((a as f32).to_bits()));
+        assert_eq!(canonical_nan32(narrow as u32), canonical_nan32((a as f32).to_bits()));
     }
 }

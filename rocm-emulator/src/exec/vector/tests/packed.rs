@@ -1,5 +1,5 @@
-//! VOP3P.
-use super::half::{alike, nearest, value};
+//! Tests of packed operations (VOP3P).
+use super::half::{canonical_nan, nearest, value};
 use super::*;
 
 fn halves(x: u64) -> [u16; 2] {
@@ -9,10 +9,10 @@ fn halves(x: u64) -> [u16; 2] {
 fn check_packed(name: &'static str, expect: impl Fn([u16; 3]) -> u16, float: bool) {
     let mut inputs = half::inputs();
     inputs.extend(inputs_u32());
-    // Infinite and other numbers meet in both halves.
+    // Combine special and other numbers in both halves.
     let inputs: Vec<_> =
         inputs.into_iter().map(|v| v.map(|x| (x ^ 0x5a5a_0000) | x << 16 & 0xffff_0000)).collect();
-    let same = |x: u16| if float { alike(x.into()) } else { x };
+    let same = |x: u16| if float { canonical_nan(x.into()) } else { x };
     check_inst(
         &inst(name),
         &inputs,
@@ -51,7 +51,7 @@ fn floats() {
 }
 
 #[test]
-fn halves_and_signs_are_chosen() {
+fn modifiers_select_halves_and_signs() {
     for mask in 0..=0xffu8 {
         let mut inst = inst("v_pk_add_f16");
         (inst.mods.op_sel, inst.mods.op_sel_hi) = (mask & 3, mask >> 2 & 3);
@@ -140,9 +140,9 @@ fn mixed_precision() {
                 .map(|v| v.map(|x| x << 16 | x >> 3 & 0x7fff))
                 .collect();
             let same = |bits: u32| match name {
-                "v_fma_mix_f32" => alike32(bits),
-                "v_fma_mixlo_f16" => bits & 0xffff_0000 | u32::from(alike(u64::from(bits & 0xffff))),
-                _ => bits & 0xffff | u32::from(alike(u64::from(bits >> 16))) << 16,
+                "v_fma_mix_f32" => canonical_nan32(bits),
+                "v_fma_mixlo_f16" => bits & 0xffff_0000 | u32::from(canonical_nan(u64::from(bits & 0xffff))),
+                _ => bits & 0xffff | u32::from(canonical_nan(u64::from(bits >> 16))) << 16,
             };
             check_inst(
                 &inst,

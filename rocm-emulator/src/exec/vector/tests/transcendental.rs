@@ -1,10 +1,10 @@
-//! Errors in units in the last place against the host's f64 functions.
+//! Tests of errors in units in the last place, compared with the host's f64 functions.
 use super::*;
 
-/// The largest distance in ulp of f32 between an instruction and `exact` over `inputs`; specials must agree.
-fn worst(name: &'static str, inputs: impl Iterator<Item = f32>, exact: impl Fn(f64) -> f64) -> f64 {
+/// Returns the largest error of an instruction over `inputs` in ulp of f32. Infinities and NaN must match.
+fn max_error(name: &'static str, inputs: impl Iterator<Item = f32>, exact: impl Fn(f64) -> f64) -> f64 {
     let inputs: Vec<f32> = inputs.collect();
-    let mut worst: f64 = 0.0;
+    let mut max_error: f64 = 0.0;
     for baseline in [true, false] {
         BASELINE.set(baseline);
         let step = step(&inst(name));
@@ -25,16 +25,16 @@ fn worst(name: &'static str, inputs: impl Iterator<Item = f32>, exact: impl Fn(f
                     );
                 } else {
                     let ulp = 2f64.powi(expected.abs().log2().floor() as i32 - 23).max(2f64.powi(-149));
-                    worst = worst.max((found - expected).abs() / ulp);
+                    max_error = max_error.max((found - expected).abs() / ulp);
                 }
             }
         }
     }
     BASELINE.set(false);
-    worst
+    max_error
 }
 
-/// Values of both signs over the exponents `low..high`, dense enough to meet every polynomial's worst places.
+/// Returns dense values of both signs with exponents in `low..high`.
 fn sweep(low: i32, high: i32) -> impl Iterator<Item = f32> {
     let mut random = Random::new(31);
     (low..high).flat_map(move |e| {
@@ -56,11 +56,11 @@ const SPECIALS: [f32; 7] = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NA
 
 #[test]
 fn exponential() {
-    let error = worst("v_exp_f32", sweep(-30, 7).chain(SPECIALS), |x| flushed(x.exp2()));
+    let error = max_error("v_exp_f32", sweep(-30, 7).chain(SPECIALS), |x| flushed(x.exp2()));
     assert!(error < 0.51, "{error}");
-    // The largest finite result, and what underflows.
+    // The largest finite result, and underflow.
     assert!(
-        worst("v_exp_f32", [127.99999, 128.0, -126.0, -127.0, -300.0, 3e38].into_iter(), |x| flushed(
+        max_error("v_exp_f32", [127.99999, 128.0, -126.0, -127.0, -300.0, 3e38].into_iter(), |x| flushed(
             x.exp2()
         )) < 0.51
     );
@@ -69,10 +69,10 @@ fn exponential() {
 #[test]
 fn logarithm() {
     let near_one = (0..20_000).map(|i| 1.0 + (i - 10_000) as f32 * f32::EPSILON / 2.0);
-    let error = worst("v_log_f32", sweep(-126, 128).chain(near_one).chain(SPECIALS), f64::log2);
+    let error = max_error("v_log_f32", sweep(-126, 128).chain(near_one).chain(SPECIALS), f64::log2);
     assert!(error < 0.51, "{error}");
     assert_eq!(
-        worst("v_log_f32", [f32::from_bits(1), -f32::from_bits(1)].into_iter(), |_| f64::NEG_INFINITY),
+        max_error("v_log_f32", [f32::from_bits(1), -f32::from_bits(1)].into_iter(), |_| f64::NEG_INFINITY),
         0.0
     );
 }
@@ -80,15 +80,15 @@ fn logarithm() {
 #[test]
 fn reciprocals_and_roots() {
     for name in ["v_rcp_f32", "v_rcp_iflag_f32"] {
-        let error = worst(name, sweep(-126, 128).chain(SPECIALS), |x| flushed(1.0 / x));
+        let error = max_error(name, sweep(-126, 128).chain(SPECIALS), |x| flushed(1.0 / x));
         assert!(error <= 0.5, "{error}");
         let tiny = [f32::from_bits(1), -f32::from_bits(0x7f_ffff)];
-        assert_eq!(worst(name, tiny.into_iter(), |x| f64::INFINITY.copysign(x)), 0.0);
+        assert_eq!(max_error(name, tiny.into_iter(), |x| f64::INFINITY.copysign(x)), 0.0);
     }
-    let error = worst("v_rsq_f32", sweep(-126, 128).chain(SPECIALS), |x| 1.0 / x.sqrt());
+    let error = max_error("v_rsq_f32", sweep(-126, 128).chain(SPECIALS), |x| 1.0 / x.sqrt());
     assert!(error < 0.51, "{error}");
     let denormals = (1..2000).map(f32::from_bits);
-    let error = worst("v_sqrt_f32", sweep(-126, 128).chain(SPECIALS).chain(denormals), f64::sqrt);
+    let error = max_error("v_sqrt_f32", sweep(-126, 128).chain(SPECIALS).chain(denormals), f64::sqrt);
     assert!(error <= 0.5, "{error}");
     check_f64("v_rcp_f64", &inputs_f64(), |[x, ..]| 1.0 / x);
     check_f64("v_sqrt_f64", &inputs_f64(), |[x, ..]| x.sqrt());
@@ -97,7 +97,7 @@ fn reciprocals_and_roots() {
 
 #[test]
 fn sine_and_cosine_of_turns() {
-    // Reduced by hand, exactly: x in turns, then to an eighth of a turn around an axis.
+    // Exact reduction of x in turns, first to one turn, then to an eighth of a turn around an axis.
     let turn = |x: f64| x - x.round();
     let sine = move |x: f64| {
         let r = turn(x);
@@ -109,12 +109,12 @@ fn sine_and_cosine_of_turns() {
         }
     };
     let finite = [0.25f32, 0.125, 0.375, 1.75, 255.125, -0.625, 1e9];
-    let error = worst("v_sin_f32", sweep(-40, 10).chain(finite), sine);
+    let error = max_error("v_sin_f32", sweep(-40, 10).chain(finite), sine);
     assert!(error < 0.51, "{error}");
-    // Cosine is the sine a quarter further; exact since f64 holds the sum.
-    let error = worst("v_cos_f32", sweep(-20, 10).chain(finite), |x| sine(0.25 - turn(x).abs()));
+    // The cosine is the sine shifted by a quarter turn; the sum is exact in f64.
+    let error = max_error("v_cos_f32", sweep(-20, 10).chain(finite), |x| sine(0.25 - turn(x).abs()));
     assert!(error < 0.51, "{error}");
     for name in ["v_sin_f32", "v_cos_f32"] {
-        assert_eq!(worst(name, [f32::INFINITY, f32::NAN].into_iter(), |_| f64::NAN), 0.0);
+        assert_eq!(max_error(name, [f32::INFINITY, f32::NAN].into_iter(), |_| f64::NAN), 0.0);
     }
 }

@@ -1,8 +1,8 @@
-//! Waves of 64 lanes: masks in register pairs, and what moves between lanes.
+//! Tests with waves of 64 lanes: masks in register pairs, and moves between lanes.
 use super::*;
 use crate::isa::{Dpp, DppControl};
 
-/// A wave whose v2 counts the lanes from 100; the destination is 7.
+/// Returns a wave whose v2 is 100 plus the lane, and whose destination is 7.
 fn counting() -> Wave<64> {
     let mut wave = wave_of();
     wave.vgpr[2] = Lanes(std::array::from_fn(|lane| 100 + lane as u32));
@@ -17,7 +17,7 @@ fn result(wave: &Wave<64>) -> [u32; 64] {
 #[test]
 fn masks_are_register_pairs() {
     let (low, high) = (0x8765_4321_0fed_cba9u64, 0xf0f0_0000_ffff_0001u64);
-    // A compare writes a pair, zero where lanes are off.
+    // A compare writes a pair, with zeros for inactive lanes.
     let mut compare = inst("v_cmp_gt_u32");
     compare.src[1] = Operand::Literal(139);
     let mut wave = counting();
@@ -26,12 +26,12 @@ fn masks_are_register_pairs() {
     step(&compare).run(&mut wave);
     assert_eq!(wave.sgpr64(MASK), u64::MAX << 40 & low);
     assert_eq!(wave.sgpr[MASK as usize + 2], 0x55);
-    // v_cmpx narrows EXEC, all 64 bits of it.
+    // v_cmpx writes all 64 bits of EXEC.
     compare.name = "v_cmpx_gt_u32";
     compare.dst = Operand::Scalar(126);
     step(&compare).run(&mut wave);
     assert_eq!(wave.exec(), u64::MAX << 40 & low);
-    // A choice and a carry read a pair.
+    // v_cndmask and additions with carry read a pair.
     let mut wave = counting();
     wave.vgpr[4] = Lanes::splat(5);
     wave.set_sgpr64(CARRY_IN, high);
@@ -45,7 +45,7 @@ fn masks_are_register_pairs() {
     let carries =
         (0..64).filter(|&l| 100 + l as u32 + bit(high, l) > 120).fold(0, |mask, l| mask | 1u64 << l);
     assert_eq!(wave.sgpr64(MASK), carries);
-    // VCC as a whole decides whether it is zero.
+    // VCCZ tests all 64 bits.
     let mut zero = inst("v_mov_b32");
     zero.src[0] = Operand::VccZ;
     wave.set_sgpr64(106, 1 << 50);
@@ -54,7 +54,7 @@ fn masks_are_register_pairs() {
 }
 
 #[test]
-fn the_null_register_is_zero_in_a_pair_too() {
+fn the_null_register_reads_as_zero_in_a_pair() {
     let mut choose = inst("v_cndmask_b32");
     choose.src[2] = Operand::Scalar(124);
     let mut wave = counting();
@@ -65,7 +65,7 @@ fn the_null_register_is_zero_in_a_pair_too() {
 
 #[test]
 fn division_steps_use_masks_of_64_lanes() {
-    // 1 / 2^-100: 96 binary orders apart or more, so that the quotient is to be scaled back.
+    // 1 / 2^-100: the exponents differ by at least 96, so the quotient must be unscaled.
     let mut wave = counting();
     let far = (0..64).filter(|lane| lane % 3 == 0).fold(0, |mask, lane| mask | 1u64 << lane);
     let denominator = |lane: usize| if far >> lane & 1 != 0 { 2f32.powi(-100) } else { 3.0 };
@@ -77,7 +77,7 @@ fn division_steps_use_masks_of_64_lanes() {
     assert_eq!(wave.sgpr64(MASK), far);
     let scaled = |lane: usize| if far >> lane & 1 != 0 { 2f32.powi(-36) } else { 3.0 };
     assert_eq!(result(&wave), std::array::from_fn(|lane| scaled(lane).to_bits()));
-    // 1 * 1 + 0, scaled back by 2^-64 where VCC says so.
+    // 1 * 1 + 0, unscaled by 2^-64 in lanes whose VCC bit is set.
     for (register, value) in [(2, 1f32), (4, 1.0), (6, 0.0)] {
         wave.vgpr[register] = Lanes::splat(value.to_bits());
     }
@@ -89,7 +89,7 @@ fn division_steps_use_masks_of_64_lanes() {
 
 #[test]
 fn patterns_of_dpp_repeat_in_all_four_rows() {
-    let moved = |dpp: Dpp, exec: u64| {
+    let permuted = |dpp: Dpp, exec: u64| {
         let mut wave = counting();
         wave.set_sgpr64(126, exec);
         step(&Inst { dpp: Some(dpp), ..inst("v_mov_b32") }).run(&mut wave);
@@ -99,16 +99,16 @@ fn patterns_of_dpp_repeat_in_all_four_rows() {
         |control| Dpp { control, row_mask: 15, bank_mask: 15, bound_ctrl: false, fetch_inactive: false };
     let check = |control, source: fn(usize) -> usize| {
         let expected = std::array::from_fn(|lane| 100 + source(lane) as u32);
-        assert_eq!(moved(dpp(control), u64::MAX), expected, "{control:?}");
+        assert_eq!(permuted(dpp(control), u64::MAX), expected, "{control:?}");
     };
     check(DppControl::RowRor(4), |l| l / 16 * 16 + (l + 12) % 16);
     check(DppControl::RowShare(6), |l| l / 16 * 16 + 6);
     check(DppControl::RowXmask(9), |l| l / 16 * 16 + ((l % 16) ^ 9));
     check(DppControl::Dpp8([7, 6, 5, 4, 3, 2, 1, 0]), |l| l / 8 * 8 + 7 - l % 8);
-    // Row 3 only, of it bank 2; the source of lane 57 is off.
+    // Only bank 2 of row 3 is enabled, and the source of lane 57 is inactive.
     let shifted = Dpp { row_mask: 8, bank_mask: 4, ..dpp(DppControl::RowShr(1)) };
     let expected = |lane: usize| if (56..60).contains(&lane) && lane != 57 { 99 + lane as u32 } else { 7 };
-    let found = moved(shifted, !(1 << 56));
+    let found = permuted(shifted, !(1 << 56));
     assert_eq!(found[57..], std::array::from_fn::<u32, 64, _>(expected)[57..]);
     assert_eq!(found[..56], [7; 56]);
 }
@@ -125,7 +125,7 @@ fn permutations_of_rows_and_halves() {
         let source = |lane: usize| ((lane & !15) ^ other) + place(lane);
         assert_eq!(result(&wave), std::array::from_fn(|lane| 100 + source(lane) as u32), "{name}");
     }
-    // Lanes that are off are read, but not written.
+    // Inactive lanes are read, but not written.
     let mut wave = counting();
     wave.set_sgpr64(126, u64::MAX << 33);
     step(&inst("v_permlane64_b32")).run(&mut wave);

@@ -1,8 +1,8 @@
-//! The sums that distinguish the chips, worked out by hand, and random ones against f64.
+//! Tests of sums that distinguish the chips, computed by hand, and of random sums compared with f64.
 use super::*;
 use Element::{Bf8, Bf16, F16, F32, Fp8, Xf32};
 
-/// The sum of one element on a chip.
+/// Returns the sum of one element on a GPU of the family.
 fn sum(family: Family, element: Element, addend: f32, a: &[f32], b: &[f32]) -> f32 {
     let per_lane = if element == Bf16 && family == Family::Cdna1 { 2 } else { 4 };
     let shape = Shape { side: 4, k: a.len(), per_lane, a: element, b: element, sparse: false };
@@ -11,7 +11,7 @@ fn sum(family: Family, element: Element, addend: f32, a: &[f32], b: &[f32]) -> f
 
 const ONES: [f32; 4] = [1.0; 4];
 
-/// Two to the power.
+/// Returns 2^exponent.
 fn two(exponent: i32) -> f32 {
     2f32.powi(exponent)
 }
@@ -21,14 +21,14 @@ fn gfx908_rounds_a_group_once() {
     // The exact sum is just above the middle between 2^24 and the next float.
     let a = [two(-10), 1.0, two(-14), -two(-14)];
     assert_eq!(sum(Family::Cdna1, F16, two(24), &a, &ONES), two(24) + 2.0);
-    // In pairs, the small product is lost when the addend comes.
+    // If a small product is alone in its group, adding the addend rounds it away.
     assert_eq!(sum(Family::Cdna1, F16, two(24), &[1.0, 0.0, 0.0, 0.0], &ONES), two(24));
-    // Everything large cancels, also more than f64 holds.
+    // Large terms cancel, even where the sum needs more bits than f64 has.
     let a = [60000.0, two(-24), -60000.0, 0.0];
     let b = [60000.0, two(-24), 60000.0, 0.0];
     assert_eq!(sum(Family::Cdna1, F16, 0.0, &a, &b), two(-48));
     assert_eq!(sum(Family::Cdna1, Bf16, -two(120), &[two(60), two(-60)], &[two(60), two(-60)]), two(-120));
-    // bf16 goes in groups of two: 2^24 + 1 twice.
+    // bf16 is summed in groups of two: 2^24 + 1 twice.
     assert_eq!(sum(Family::Cdna1, Bf16, two(24), &[1.0, 0.0, 1.0, 0.0], &ONES), two(24));
     assert_eq!(sum(Family::Cdna1, Bf16, two(24), &[1.0, 1.0, 0.0, 0.0], &ONES), two(24) + 2.0);
 }
@@ -45,7 +45,7 @@ fn gfx908_rounds_ties_to_even_only_if_they_are_ties() {
 
 #[test]
 fn gfx90a_adds_pairs() {
-    // (2^24 + 1) and (1 + 1): the first pair loses its 1.
+    // (2^24 + 1) + (1 + 1): the first pair rounds its 1 away.
     let a = [two(12), 1.0, 1.0, 1.0];
     let b = [two(12), 1.0, 1.0, 1.0];
     assert_eq!(sum(Family::Cdna2, F16, 0.0, &a, &b), two(24) + 2.0);
@@ -54,27 +54,27 @@ fn gfx90a_adds_pairs() {
 }
 
 #[test]
-fn gfx90a_has_no_denormals() {
+fn gfx90a_flushes_denormals() {
     let denormal = two(-15);
     assert_eq!(sum(Family::Cdna2, F16, 0.0, &[denormal, 0.0, 0.0, 0.0], &ONES), 0.0);
     assert_eq!(sum(Family::Cdna1, F16, 0.0, &[denormal, 0.0, 0.0, 0.0], &ONES), denormal);
     assert_eq!(sum(Family::Cdna2, F16, 0.0, &[two(-14), 0.0, 0.0, 0.0], &ONES), two(-14));
     assert_eq!(sum(Family::Cdna2, F16, two(-127), &[0.0; 4], &ONES), 0.0);
-    // Products of bf16 below f32's normal numbers.
+    // Products of bf16 that are denormal in f32.
     let small = [two(-70), 0.0, 0.0, 0.0];
     assert_eq!(sum(Family::Cdna2, Bf16, 0.0, &small, &small), 0.0);
     assert_eq!(sum(Family::Cdna3, Bf16, 0.0, &small, &small), two(-140));
 }
 
 #[test]
-fn gfx942_takes_the_floor_of_addends() {
+fn gfx942_rounds_addends_down() {
     let one = [1.0, 0.0, 0.0, 0.0];
     for element in [F16, Bf16, Xf32] {
         let sum = |addend| sum(Family::Cdna3, element, addend, &one, &ONES);
         assert_eq!(sum(two(-30)), 1.0);
         assert_eq!(sum(-two(-30)), 1.0 - two(-24));
     }
-    // Not so far below with 8 bits.
+    // 8-bit floats ignore an addend that is far smaller.
     for element in [Fp8, Bf8] {
         let sum = |addend| sum(Family::Cdna3, element, addend, &one, &ONES);
         assert_eq!(sum(-two(-30)), 1.0);
@@ -84,8 +84,8 @@ fn gfx942_takes_the_floor_of_addends() {
 }
 
 #[test]
-fn gfx942_cuts_products_off() {
-    // 2^-13 * 2^-13 is below the 24 places under 1 * 1; it counts if nothing large is in its group.
+fn gfx942_truncates_products() {
+    // 2^-13 * 2^-13 is below the 24 kept bits of 1 * 1, so it counts only in a group of small products.
     let small = two(-13);
     let groups = |at: usize| {
         let mut a = [0.0; 16];
@@ -96,13 +96,13 @@ fn gfx942_cuts_products_off() {
     };
     assert_eq!(groups(1), 0.0);
     assert_eq!(groups(8), two(-26));
-    // Towards zero, whatever the sign.
+    // Truncation is towards zero, whatever the sign.
     let a = [1.0, -small, 0.0, 0.0];
     assert_eq!(sum(Family::Cdna3, F16, -1.0, &a, &[1.0, small, 0.0, 0.0]), 0.0);
 }
 
 #[test]
-fn gfx942_reads_few_bits_of_xf32() {
+fn gfx942_truncates_xf32_inputs() {
     let a = 1.0 + two(-10) + two(-11);
     assert_eq!(Xf32.value(a.to_bits()), 1.0 + two(-10));
 }
@@ -116,7 +116,7 @@ fn overflowing_products_are_infinite_on_gfx942() {
 }
 
 #[test]
-fn random_sums_are_near_the_exact_ones() {
+fn random_sums_are_close_to_exact_sums() {
     let mut state = 1u64;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -132,7 +132,7 @@ fn random_sums_are_near_the_exact_ones() {
                 let addend = next();
                 let terms = || a.iter().zip(&b).map(|(a, b)| f64::from(*a) * f64::from(*b));
                 let exact = terms().sum::<f64>() + f64::from(addend);
-                // Every step loses less than 2^-23 of the largest sum so far.
+                // The error of each step is less than 2^-23 of the largest sum so far.
                 let largest = terms().map(f64::abs).sum::<f64>() + f64::from(addend.abs());
                 let error = (f64::from(sum(family, element, addend, &a, &b)) - exact).abs();
                 let steps = 17.0;

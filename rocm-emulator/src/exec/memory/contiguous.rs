@@ -1,15 +1,15 @@
-//! Loads and stores whose lanes lie one after another: one piece of memory, checked and moved as a whole.
+//! Loads and stores whose lanes access one contiguous block of memory, which is checked and copied at once.
 use super::lanes::extend;
 use super::{Action, LoadFormat, Memory, MemoryStep, Region, Space, StoreFormat};
 use crate::exec::Access;
 use crate::exec::wave::{Lanes, Wave};
 use std::mem::MaybeUninit;
 
-/// What 64 lanes move at most, in units of 16 bytes.
-const MOST_UNITS: usize = 64;
+/// Maximum size of a block, in units of 16 bytes: 64 lanes of 16 bytes.
+const MAX_BLOCK_UNITS: usize = 64;
 
-/// How far lanes lie apart if their accesses are to be one piece: the power of two. `None` where that is not tried.
-pub(super) fn distance(space: Space, action: Action) -> Option<u8> {
+/// Returns the base-2 logarithm of the bytes per lane; `None` if the instruction cannot access a block.
+pub(super) fn access_shift(space: Space, action: Action) -> Option<u8> {
     let bytes = match (space, action) {
         (Space::Private | Space::Buffer { .. }, _) => return None,
         (_, Action::Load(format)) => format.bytes(),
@@ -19,53 +19,53 @@ pub(super) fn distance(space: Space, action: Action) -> Option<u8> {
     bytes.is_power_of_two().then(|| bytes.trailing_zeros() as u8)
 }
 
-/// All ones for the first `count` lanes: a mask keeps loops free of branches.
+/// Returns all ones for the first `count` lanes, otherwise 0. Masks keep the loops free of branches.
 #[inline(always)]
-fn counts(lane: usize, count: usize) -> u32 {
+fn lane_mask(lane: usize, count: usize) -> u32 {
     u32::from((lane as u32) < count as u32).wrapping_neg()
 }
 
-/// Whether in the first `count` lanes, lane i's value is lane 0's plus `i << shift`, without an overflow.
+/// Returns true if lane i of the first `count` has lane 0's value plus `i << shift`, without overflow.
 #[inline(always)]
 fn is_ramp<const W: usize>(values: &[u32; W], count: usize, shift: u8) -> bool {
     let (first, shift) = (values[0], u32::from(shift & 7));
     let mut difference = 0;
     for (lane, value) in values.iter().enumerate() {
-        let apart = value ^ first.wrapping_add((lane as u32) << shift);
-        difference |= apart & counts(lane, count);
+        let deviation = value ^ first.wrapping_add((lane as u32) << shift);
+        difference |= deviation & lane_mask(lane, count);
     }
     difference == 0 && first.checked_add((W as u32) << shift).is_some()
 }
 
-/// Whether the first `count` lanes have the same value.
+/// Returns true if the first `count` lanes have the same value.
 #[inline(always)]
 fn are_equal<const W: usize>(values: &[u32; W], count: usize) -> bool {
     let mut difference = 0;
     for (lane, value) in values.iter().enumerate() {
-        difference |= (value ^ values[0]) & counts(lane, count);
+        difference |= (value ^ values[0]) & lane_mask(lane, count);
     }
     difference == 0
 }
 
 impl MemoryStep {
-    /// Executes the instruction if the lanes that are on are the first ones and access one piece that is allowed as a
-    /// whole. False if not: then nothing has happened.
+    /// Executes the instruction if the active lanes are the first ones and access one block that is permitted
+    /// as a whole. Otherwise returns false, without any effect.
     #[inline(always)]
-    pub(super) fn run_in_one_piece<const W: usize>(&self, wave: &mut Wave<W>, memory: &mut Memory) -> bool {
-        let (Some(shift), Some(register)) = (self.distance, self.address) else { return false };
+    pub(super) fn run_contiguous<const W: usize>(&self, wave: &mut Wave<W>, memory: &mut Memory) -> bool {
+        let (Some(shift), Some(register)) = (self.access_shift, self.address) else { return false };
         let exec = wave.exec();
         if exec == Wave::<W>::full() {
-            self.run_of_first(wave, memory, shift, usize::from(register), W)
+            self.run_first_lanes(wave, memory, shift, usize::from(register), W)
         } else if exec & exec.wrapping_add(1) == 0 && exec != 0 {
-            self.run_of_first(wave, memory, shift, usize::from(register), exec.trailing_ones() as usize)
+            self.run_first_lanes(wave, memory, shift, usize::from(register), exec.trailing_ones() as usize)
         } else {
             false
         }
     }
 
-    /// The same of the first `count` lanes. Where that is all of them, it is known when this is compiled.
+    /// Like [`Self::run_contiguous`], for the first `count` lanes. Inlining makes `count == W` a constant.
     #[inline(always)]
-    fn run_of_first<const W: usize>(
+    fn run_first_lanes<const W: usize>(
         &self,
         wave: &mut Wave<W>,
         memory: &mut Memory,
@@ -80,10 +80,10 @@ impl MemoryStep {
         let offset = i64::from(self.offset) as u64;
         let bytes = (count as u64) << shift;
         let access = if matches!(self.action, Action::Store(_)) { Access::Store } else { Access::Load };
-        let piece = if self.space == Space::Lds {
-            // There is no scalar base, and a piece that ends within LDS does not wrap.
+        let block = if self.space == Space::Lds {
+            // LDS has no scalar base, and a block that ends within LDS does not wrap.
             let first = low[0].wrapping_add(offset as u32);
-            memory.lds.locate_piece(first.into(), bytes, access)
+            memory.lds.locate_block(first.into(), bytes, access)
         } else {
             let upper = match self.base {
                 Some(base) => wave.sgpr64(base),
@@ -96,13 +96,13 @@ impl MemoryStep {
                 }
             };
             let first = upper.wrapping_add(low[0].into()).wrapping_add(offset);
-            // Flat addresses from here on are LDS or private memory.
+            // Flat addresses with these bits set are in LDS or private memory.
             if first >> 48 != 0 {
                 return false;
             }
             memory.global.select(self.slot);
-            let piece = memory.global.locate_piece(first, bytes, access);
-            if piece.is_some() {
+            let block = memory.global.locate_block(first, bytes, access);
+            if block.is_some() {
                 let counters = &mut memory.counters;
                 let sum = if access == Access::Load {
                     &mut counters.bytes_loaded
@@ -111,26 +111,27 @@ impl MemoryStep {
                 };
                 *sum += bytes;
             }
-            piece
+            block
         };
-        let Some(piece) = piece else { return false };
-        // Lanes that are off have no bytes in the piece: theirs are those of a copy.
-        let mut copy = MaybeUninit::<[u128; MOST_UNITS]>::uninit();
-        let whole = if count == W { piece } else { copy.as_mut_ptr().cast() };
+        let Some(block) = block else { return false };
+        // Inactive lanes have no bytes in the block, so their bytes go to or come from a copy.
+        let mut copy = MaybeUninit::<[u128; MAX_BLOCK_UNITS]>::uninit();
+        let whole = if count == W { block } else { copy.as_mut_ptr().cast() };
         match self.action {
             Action::Load(format) => {
                 let dst = usize::from(self.dst.unwrap_or(0));
                 if count == W {
-                    // SAFETY: the region allowed to read all lanes' bytes from `piece` on.
+                    // SAFETY: the region permits reading all lanes' bytes at `block`.
                     unsafe { load(wave, format, dst, whole) };
                     return true;
                 }
                 let count_of = format.registers();
                 let before: [Lanes<W>; 4] = std::array::from_fn(|n| wave.vgpr[dst + n.min(count_of - 1)]);
-                // SAFETY: the region allowed to read as many bytes from `piece` on; the copy has space for all lanes'.
+                // SAFETY: the region permits reading `bytes` bytes at `block`; the copy has space for all
+                // lanes.
                 unsafe {
                     whole.write_bytes(0, W << shift);
-                    std::ptr::copy_nonoverlapping(piece, whole, bytes as usize);
+                    std::ptr::copy_nonoverlapping(block, whole, bytes as usize);
                     load(wave, format, dst, whole);
                 }
                 for (register, before) in wave.vgpr[dst..][..count_of].iter_mut().zip(before) {
@@ -138,12 +139,12 @@ impl MemoryStep {
                 }
             }
             Action::Store(format) => {
-                // SAFETY: the region allowed to write as many bytes from `piece` on as there are lanes; the copy has
-                // space for all lanes'.
+                // SAFETY: the region permits writing the active lanes' bytes at `block`; the copy has space
+                // for all lanes.
                 unsafe {
                     store(wave, format, usize::from(self.data[0]), whole);
                     if count < W {
-                        std::ptr::copy_nonoverlapping(whole, piece, bytes as usize);
+                        std::ptr::copy_nonoverlapping(whole, block, bytes as usize);
                     }
                 }
             }
@@ -154,22 +155,22 @@ impl MemoryStep {
 }
 
 /// # Safety
-/// The bytes of all lanes must be readable at `piece`.
+/// The bytes of all lanes must be readable at `block`.
 #[inline(always)]
-unsafe fn load<const W: usize>(wave: &mut Wave<W>, format: LoadFormat, dst: usize, piece: *const u8) {
+unsafe fn load<const W: usize>(wave: &mut Wave<W>, format: LoadFormat, dst: usize, block: *const u8) {
     // SAFETY: each arm reads the format's bytes for each lane. Nothing about alignment is assumed.
     unsafe {
         match format {
-            LoadFormat::Dword1 => wave.vgpr[dst].0 = piece.cast::<[u32; W]>().read_unaligned(),
-            LoadFormat::Dword2 => load_tuples::<2, W>(&mut wave.vgpr[dst..], piece),
-            LoadFormat::Dword4 => load_tuples::<4, W>(&mut wave.vgpr[dst..], piece),
+            LoadFormat::Dword1 => wave.vgpr[dst].0 = block.cast::<[u32; W]>().read_unaligned(),
+            LoadFormat::Dword2 => load_tuples::<2, W>(&mut wave.vgpr[dst..], block),
+            LoadFormat::Dword4 => load_tuples::<4, W>(&mut wave.vgpr[dst..], block),
             _ => {
                 let mut values = [0; W];
                 if format.bytes() == 1 {
-                    let bytes = piece.cast::<[u8; W]>().read();
+                    let bytes = block.cast::<[u8; W]>().read();
                     (0..W).for_each(|lane| values[lane] = u32::from(bytes[lane]));
                 } else {
-                    let halves = piece.cast::<[u16; W]>().read_unaligned();
+                    let halves = block.cast::<[u16; W]>().read_unaligned();
                     (0..W).for_each(|lane| values[lane] = u32::from(halves[lane]));
                 }
                 let register = &mut wave.vgpr[dst].0;
@@ -181,47 +182,47 @@ unsafe fn load<const W: usize>(wave: &mut Wave<W>, format: LoadFormat, dst: usiz
 }
 
 /// # Safety
-/// The bytes of all lanes must be writable at `piece`.
+/// The bytes of all lanes must be writable at `block`.
 #[inline(always)]
-unsafe fn store<const W: usize>(wave: &Wave<W>, format: StoreFormat, data: usize, piece: *mut u8) {
+unsafe fn store<const W: usize>(wave: &Wave<W>, format: StoreFormat, data: usize, block: *mut u8) {
     let register = &wave.vgpr[data].0;
     // SAFETY: each arm writes the format's bytes for each lane. Nothing about alignment is assumed.
     unsafe {
         match format {
-            StoreFormat::Dword1 => piece.cast::<[u32; W]>().write_unaligned(*register),
-            StoreFormat::Dword2 => store_tuples::<2, W>(&wave.vgpr[data..], piece),
-            StoreFormat::Dword4 => store_tuples::<4, W>(&wave.vgpr[data..], piece),
+            StoreFormat::Dword1 => block.cast::<[u32; W]>().write_unaligned(*register),
+            StoreFormat::Dword2 => store_tuples::<2, W>(&wave.vgpr[data..], block),
+            StoreFormat::Dword4 => store_tuples::<4, W>(&wave.vgpr[data..], block),
             StoreFormat::Byte | StoreFormat::HighByte => {
                 let shift = if format == StoreFormat::HighByte { 16 } else { 0 };
                 let mut bytes = [0; W];
                 (0..W).for_each(|lane| bytes[lane] = (register[lane] >> shift) as u8);
-                piece.cast::<[u8; W]>().write(bytes);
+                block.cast::<[u8; W]>().write(bytes);
             }
             StoreFormat::Short | StoreFormat::HighShort => {
                 let shift = if format == StoreFormat::HighShort { 16 } else { 0 };
                 let mut halves = [0; W];
                 (0..W).for_each(|lane| halves[lane] = (register[lane] >> shift) as u16);
-                piece.cast::<[u16; W]>().write_unaligned(halves);
+                block.cast::<[u16; W]>().write_unaligned(halves);
             }
-            // Not a power of two: never one piece.
+            // Not a power of two, so never a block.
             StoreFormat::Dword3 => {}
         }
     }
 }
 
-/// Lanes that are moved at a time.
+/// Number of lanes that are copied at a time.
 const GROUP: usize = 4;
 
-/// From `N` dwords of each lane to `N` registers.
+/// Loads `N` dwords of each lane into `N` registers.
 ///
 /// # Safety
-/// `4 * N * W` bytes must be readable at `piece`.
+/// `4 * N * W` bytes must be readable at `block`.
 #[inline(always)]
-unsafe fn load_tuples<const N: usize, const W: usize>(registers: &mut [Lanes<W>], piece: *const u8) {
+unsafe fn load_tuples<const N: usize, const W: usize>(registers: &mut [Lanes<W>], block: *const u8) {
     let registers = &mut registers[..N];
     for group in 0..W / GROUP {
-        let from = piece.cast::<[[u32; N]; GROUP]>().wrapping_add(group);
-        // SAFETY: the groups of all lanes are as many bytes as the caller vouches for.
+        let from = block.cast::<[[u32; N]; GROUP]>().wrapping_add(group);
+        // SAFETY: the groups of all lanes together have the size that the caller guarantees.
         let tuples = unsafe { from.read_unaligned() };
         for (n, register) in registers.iter_mut().enumerate() {
             let column: [u32; GROUP] = std::array::from_fn(|lane| tuples[lane][n]);
@@ -230,12 +231,12 @@ unsafe fn load_tuples<const N: usize, const W: usize>(registers: &mut [Lanes<W>]
     }
 }
 
-/// From `N` registers to `N` dwords of each lane.
+/// Stores `N` registers as `N` dwords of each lane.
 ///
 /// # Safety
-/// `4 * N * W` bytes must be writable at `piece`.
+/// `4 * N * W` bytes must be writable at `block`.
 #[inline(always)]
-unsafe fn store_tuples<const N: usize, const W: usize>(registers: &[Lanes<W>], piece: *mut u8) {
+unsafe fn store_tuples<const N: usize, const W: usize>(registers: &[Lanes<W>], block: *mut u8) {
     let registers = &registers[..N];
     for group in 0..W / GROUP {
         let mut tuples = [[0; N]; GROUP];
@@ -243,8 +244,8 @@ unsafe fn store_tuples<const N: usize, const W: usize>(registers: &[Lanes<W>], p
             let column = &register.0[group * GROUP..][..GROUP];
             (0..GROUP).for_each(|lane| tuples[lane][n] = column[lane]);
         }
-        let to = piece.cast::<[[u32; N]; GROUP]>().wrapping_add(group);
-        // SAFETY: the groups of all lanes are as many bytes as the caller vouches for.
+        let to = block.cast::<[[u32; N]; GROUP]>().wrapping_add(group);
+        // SAFETY: the groups of all lanes together have the size that the caller guarantees.
         unsafe { to.write_unaligned(tuples) };
     }
 }

@@ -1,8 +1,8 @@
-//! Which memory an instruction is about to touch: for those who look on.
-use super::{Access, Action, Descriptor, MemoryStep, Space, by_aperture, moved};
+//! Enumeration of the memory accesses that an instruction is about to make, for the profiler.
+use super::{Access, Action, Descriptor, MemoryStep, Space, add_distance, split_by_aperture};
 use crate::exec::wave::Wave;
 
-/// The memory that lanes touch.
+/// Kind of memory that lanes access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::exec) enum MemoryKind {
     Global,
@@ -10,21 +10,21 @@ pub(in crate::exec) enum MemoryKind {
     Private,
 }
 
-/// One access of the lanes of a wave.
-pub(in crate::exec) struct Touch<'a, const W: usize> {
+/// One memory access by the lanes of a wave.
+pub(in crate::exec) struct Accesses<'a, const W: usize> {
     pub(in crate::exec) memory_kind: MemoryKind,
     pub(in crate::exec) access: Access,
-    /// The lanes that take part; the others' addresses are meaningless.
+    /// Mask of the lanes that take part. The other lanes' addresses are meaningless.
     pub(in crate::exec) lanes: u64,
     pub(in crate::exec) addresses: &'a [u64; W],
-    /// Bytes of each lane.
+    /// Bytes per lane.
     pub(in crate::exec) bytes: u64,
 }
 
 impl MemoryStep {
-    /// Shows the accesses that the instruction will make. Those with two addresses make two; exchanges of lanes
-    /// touch no memory; the append counter and what loads to LDS write there are left out.
-    pub(in crate::exec) fn touches<const W: usize>(&self, wave: &Wave<W>, mut see: impl FnMut(Touch<W>)) {
+    /// Calls `f` for each access that the instruction will make. Two-address forms make two; exchanges
+    /// between lanes make none. The append counter and the stores of loads to LDS are left out.
+    pub(in crate::exec) fn accesses<const W: usize>(&self, wave: &Wave<W>, mut f: impl FnMut(Accesses<W>)) {
         let exec = wave.exec();
         let (access, bytes, distances) = match self.action {
             Action::Load(format) | Action::LoadToLds(format) => (Access::Load, format.bytes(), None),
@@ -45,13 +45,13 @@ impl MemoryStep {
                 if buffer.is_scratch() {
                     [0, 0, exec]
                 } else {
-                    let places = self.places(wave, buffer);
-                    addresses = places.addresses(0);
-                    [exec & places.within(0, bytes), 0, 0]
+                    let offsets = self.offsets(wave, buffer);
+                    addresses = offsets.addresses(0);
+                    [exec & offsets.within(0, bytes), 0, 0]
                 }
             }
             Space::Private => [0, 0, exec],
-            Space::Flat => by_aperture(&mut addresses, exec),
+            Space::Flat => split_by_aperture(&mut addresses, exec),
         };
         for (memory_kind, lanes) in
             [MemoryKind::Global, MemoryKind::Lds, MemoryKind::Private].into_iter().zip(memory_kinds)
@@ -60,11 +60,11 @@ impl MemoryStep {
                 continue;
             }
             match distances {
-                None => see(Touch { memory_kind, access, lanes, addresses: &addresses, bytes }),
+                None => f(Accesses { memory_kind, access, lanes, addresses: &addresses, bytes }),
                 Some(distances) => {
                     for distance in distances {
-                        let addresses = &moved(&addresses, distance);
-                        see(Touch { memory_kind, access, lanes, addresses, bytes });
+                        let addresses = &add_distance(&addresses, distance);
+                        f(Accesses { memory_kind, access, lanes, addresses, bytes });
                     }
                 }
             }
