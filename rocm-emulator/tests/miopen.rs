@@ -325,7 +325,7 @@ fn wrong_arguments_are_told_at_the_call() {
 fn descriptors_say_what_they_are_told() {
     let gpu = Gpu::new();
     let h = gpu.handle;
-    // SAFETY: results go to live places, numbers come from arrays that are long enough; the rest may be anything.
+    // SAFETY: results go to live variables, numbers come from arrays that are long enough; the rest may be anything.
     unsafe {
         let descriptor = tensor(F32, [1; 4]);
         let set = |rank, dims: *const i32, strides| {
@@ -376,7 +376,7 @@ fn descriptors_say_what_they_are_told() {
 #[test]
 fn handles_keep_their_stream() {
     let gpu = Gpu::new();
-    // SAFETY: results go to live places; handles may be anything.
+    // SAFETY: results go to live variables; handles may be anything.
     unsafe {
         let mut stream = null_mut();
         assert_eq!(miopen::miopenGetStream(gpu.handle, &mut stream), SUCCESS);

@@ -20,7 +20,7 @@ impl Gpu {
     fn new() -> Self {
         rocm_emulator::configure(&["gfx1100"]).unwrap();
         let (mut stream, mut handle) = (null_mut(), null_mut());
-        // SAFETY: both are written to live places.
+        // SAFETY: both are written to live variables.
         unsafe {
             assert_eq!(api::hipStreamCreateWithFlags(&mut stream, 1), SUCCESS);
             assert_eq!(rocblas::rocblas_create_handle(&mut handle), SUCCESS);
@@ -168,7 +168,7 @@ fn a_matrix_that_was_freed_is_a_fault_and_the_device_goes_on() {
 #[test]
 fn handles_keep_their_settings() {
     let gpu = Gpu::new();
-    // SAFETY: results go to live places; handles may be anything.
+    // SAFETY: results go to live variables; handles may be anything.
     unsafe {
         let (mut stream, mut mode, mut atomics) = (null_mut(), 9, 9);
         assert_eq!(rocblas::rocblas_get_stream(gpu.handle, &mut stream), SUCCESS);

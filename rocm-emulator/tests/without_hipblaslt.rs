@@ -16,7 +16,7 @@ fn the_heuristic_finds_nothing() {
         reserved: [0; 4],
     };
     let (mut results, mut count, one) = ([none; 2], -1, 1f32);
-    // SAFETY: places for the handles, the results and the factor; no matrix is read.
+    // SAFETY: the handles are written to live variables, the results and the factor; no matrix is read.
     unsafe {
         assert_eq!(hipblasLtCreate(&mut handle), 0);
         assert_eq!(hipblasLtMatmulDescCreate(&mut matmul, 2, 0), 0);

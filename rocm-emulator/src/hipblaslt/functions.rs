@@ -191,7 +191,7 @@ pub unsafe extern "C" fn hipblasLtMatmulAlgoGetHeuristic(
             Err(refusal) => return Err(refusal),
         };
         for (index, result) in found.iter().enumerate() {
-            // SAFETY: the caller's array has as many places as it asks for.
+            // SAFETY: the caller's array holds as many results as requested.
             unsafe { heuristicResultsArray.add(index).write(*result) };
         }
         // SAFETY: the caller's pointer.

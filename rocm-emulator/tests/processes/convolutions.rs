@@ -10,7 +10,7 @@ pub fn program() -> String {
     let (image, weight, output) = (Buffer::of(&[3f32]), Buffer::of(&[4f32]), Buffer::of(&[0f32]));
     let fresh = Buffer::new(4);
     let (mut handle, mut tensor, mut convolution, mut count) = (null_mut(), null_mut(), null_mut(), 9);
-    // SAFETY: results go to live places; handles, descriptors and addresses may be anything.
+    // SAFETY: results go to live variables; handles, descriptors and addresses may be anything.
     unsafe {
         let [mut major, mut minor, mut patch] = [0; 3];
         let statuses = [

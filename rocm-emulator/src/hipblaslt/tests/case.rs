@@ -167,7 +167,7 @@ impl Case {
             preference: null,
             stream: null,
         };
-        // SAFETY: places for handles.
+        // SAFETY: the handles are written to live variables.
         unsafe {
             assert_eq!(api::hipStreamCreateWithFlags(&mut case.stream, 1), 0);
             assert_eq!(hipblasLtCreate(&mut case.handle), SUCCESS);
