@@ -254,7 +254,7 @@ fn encode(algorithm: Algorithm, max_workspace_bytes: usize) -> Option<hipblasLtM
     let index = ALGORITHMS.iter().position(|entry| entry.get().is_none_or(|known| *known == algorithm))?;
     ALGORITHMS[index].get_or_init(|| algorithm);
     let mut data = [0; 16];
-    data[..8].copy_from_slice(&MARK);
+    data[..8].copy_from_slice(&MAGIC);
     data[8..].copy_from_slice(&(index as u64).to_le_bytes());
     Some(hipblasLtMatmulAlgo_t { data, max_workspace_bytes })
 }

@@ -11,7 +11,7 @@ use rocm_rs::miopen::ffi::{
 };
 
 use super::cudnn::{
-    Cudnn, DataType, FMA_MATH, MATHS, Math, Object, Run, Suggest, Suggestion, TENSOR_OP_MATH, Workspace,
+    Cudnn, DataType, FMA_MATH, MATH_TYPES, Math, Object, Run, Suggest, Suggestion, TENSOR_OP_MATH, Workspace,
     bad_param, to_status, with_cudnn, write_to,
 };
 use super::geometry::Convolution;
@@ -87,7 +87,7 @@ fn exact_math(data_type: DataType, suggested: Math) -> Option<Math> {
     match data_type {
         FLOAT => matches!(suggested, 0 | FMA_MATH).then_some(FMA_MATH),
         DOUBLE => Some(0),
-        _ => (suggested < MATHS).then_some(suggested),
+        _ => (suggested < MATH_TYPES).then_some(suggested),
     }
 }
 
