@@ -354,8 +354,7 @@ impl Runtime {
         Ok(true)
     }
 
-    /// Checks that `bytes` bytes at `address` are inside one live allocation that `device` may access. `what` names the
-    /// operand in the error.
+    /// Checks that a range is inside one live allocation that `device` may access. `what` names it in the error.
     ///
     /// # Errors
     /// `IllegalAddress`, with the allocation at this address.

@@ -99,9 +99,7 @@ pub enum ConfigureError {
     UnknownArch { name: String, known: String },
     #[error("no device was requested from the software GPU; name at least one of {known}")]
     NoDevice { known: String },
-    #[error(
-        "the software GPU already runs as {current}; it cannot be reconfigured as {wanted} in the same process"
-    )]
+    #[error("the software GPU already runs as {current}; this process cannot reconfigure it as {wanted}")]
     AlreadyConfigured { current: String, wanted: String },
     #[error("{variable}: {key}={value:?} is invalid; expected {wanted}")]
     Setting { variable: &'static str, key: &'static str, value: String, wanted: &'static str },
