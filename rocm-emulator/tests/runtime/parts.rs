@@ -48,7 +48,7 @@ impl Fixture {
     fn fails(&self, code: hipError_t, expected: &[&str]) {
         assert_eq!(code, ILLEGAL_ADDRESS);
         let fault = rocm_emulator::last_error().unwrap();
-        said.iter().for_each(|part| assert!(fault.contains(part), "{part}: {fault}"));
+        expected.iter().for_each(|part| assert!(fault.contains(part), "{part}: {fault}"));
     }
 
     /// Returns the text by which errors name a part.
@@ -86,7 +86,7 @@ fn a_freed_part_is_freed_memory() {
     f.fails(f.store(8), &["use after free: store of 4 bytes", &freed, "nothing was freed after it"]);
     assert!(f.give(256));
     f.fails(f.store(8), &[&freed, "one other allocation was freed after it"]);
-    // The same address is allocated again with another length.
+    // Allocates the address again with another length.
     assert!(f.take(0, 64));
     ok(f.store(8));
     f.fails(f.store(64), &["use after free: store of 4 bytes", "byte 64 of", &f.name(0, 256)]);
