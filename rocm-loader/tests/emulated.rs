@@ -14,7 +14,7 @@ fn select() -> Result<(), rocm_loader::LoadError> {
 fn the_bound_device_follows_the_calls_of_the_thread() -> Result<(), Box<dyn Error>> {
     select()?;
     assert_eq!(bound_device(), None);
-    // SAFETY: these functions take integers or write one integer, whose place outlives the call.
+    // SAFETY: these functions take integers or write one integer to a live variable.
     unsafe {
         assert_eq!(hip::hipSetDevice(1), 0);
         assert_eq!(bound_device(), Some(1));

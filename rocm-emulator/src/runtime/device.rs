@@ -179,7 +179,7 @@ impl Device {
     /// Waits for all streams. Failures stay pending until they are queried.
     ///
     /// # Errors
-    /// `IllegalState` inside of a stream callback.
+    /// `IllegalState` inside a stream callback.
     pub fn drain(&self) -> Result<()> {
         thread_state::may_wait()?;
         self.live_streams().iter().for_each(|stream| stream.queue().wait());

@@ -16,7 +16,7 @@ use std::sync::{Arc, LazyLock};
 /// hipStreamNonBlocking.
 pub const NON_BLOCKING: u32 = 1;
 
-/// How a stream takes part in the null stream's ordering.
+/// Role of a stream in the null stream's ordering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ordering {
     Null,

@@ -1,4 +1,4 @@
-//! Tests of `seed=`: a program that lacks a wait fails with some seeds, and a seed succeeds_with_all_seeds gives the same result.
+//! Tests of `seed=`: a program that lacks a wait fails with some seeds, and a seed always gives the same result.
 use crate::result;
 use std::collections::BTreeSet;
 
