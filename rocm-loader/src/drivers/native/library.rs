@@ -8,7 +8,7 @@ use rocm_driver_api::{Library, LoadError};
 /// The variable that names ROCm's root folder; ROCm's own tools use it too.
 const ROCM_PATH_VARIABLE: &str = "ROCM_PATH";
 
-/// Where AMD's packages install ROCm.
+/// Default root folder of ROCm, as installed by AMD's packages.
 const DEFAULT_ROOT: &str = "/opt/rocm";
 
 /// Returns the file names to look for, best first (ROCm 7, ROCm 6, the link of a development package), and the remedy if
