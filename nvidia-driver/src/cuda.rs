@@ -1,5 +1,5 @@
-//! The functions of libcuda that are called, by the names that its header gives them (`cuMemAlloc` is `cuMemAlloc_v2`).
-//! Handles have HIP's types: both are opaque pointers. Addresses of the device are pointers here, 64-bit integers there.
+//! The functions of libcuda that the driver calls, by their names in CUDA's header (`cuMemAlloc` is `cuMemAlloc_v2`).
+//! Handles have HIP's types, since both are opaque pointers. Device addresses are pointers here, 64-bit integers in CUDA.
 #![allow(non_snake_case, reason = "named as in C")]
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 
@@ -14,7 +14,7 @@ pub(crate) type Address = *mut c_void;
 /// `CUstreamCallback`.
 pub(crate) type Callback = unsafe extern "C" fn(hipStream_t, Code, *mut c_void);
 
-/// Defines a table of a library's functions: field, symbol, prototype or the name of its type.
+/// Defines a table of a library's functions. Each row has the field, the symbol, and the prototype or its type alias.
 macro_rules! functions {
     (@type fn($($argument:ty),*) -> $result:ty) => { unsafe extern "C" fn($($argument),*) -> $result };
     (@type $alias:ident) => { $alias };
@@ -33,7 +33,7 @@ macro_rules! functions {
                 Ok(Self {
                     $($name: {
                         let address = library.address($symbol).map_err(|_| $symbol)?;
-                        // SAFETY: the symbol is the C function of this name, whose prototype this is.
+                        // SAFETY: the C function of this name has this prototype.
                         unsafe {
                             std::mem::transmute::<
                                 rocm_driver_api::Address,
@@ -49,7 +49,7 @@ macro_rules! functions {
 pub(crate) use functions;
 
 functions! {
-    /// libcuda.
+    /// The functions of libcuda.
     Cuda {
         cuInit = "cuInit": fn(c_uint) -> Code;
         cuDriverGetVersion = "cuDriverGetVersion": fn(*mut c_int) -> Code;

@@ -1,7 +1,7 @@
-//! cuBLASLt behind hipBLASLt's names. Handles and descriptors of the one are those of the other; what differs are the
-//! numbers of attributes, operations and compute types, and the size of an algorithm.
+//! hipBLASLt's functions on cuBLASLt. Handles and descriptors are cuBLASLt's own; the values of attributes, operations and
+//! compute types and the size of an algorithm differ.
 //!
-//! Products are exact in the sense of rocBLAS: f32 never as TF32, and parts of long sums are kept in f32.
+//! Products have rocBLAS' precision: f32 is never computed as TF32, and partial sums stay in f32.
 #![allow(non_snake_case, reason = "named as in C")]
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -12,7 +12,7 @@ use rocm_rs::hip::bindings::hipStream_t;
 
 use crate::cuda::functions;
 use crate::library::CudaLibrary;
-use crate::toolkit::{CUBLAS_ADVICE, Status, Toolkit, refused, search_by_version, words};
+use crate::toolkit::{CUBLAS_ADVICE, Status, Toolkit, fail, search_by_version, text_of};
 
 /// `cublasLtMatmulAlgo_t`.
 type Algorithm = [u64; 8];
@@ -20,7 +20,7 @@ type Algorithm = [u64; 8];
 /// `cublasLtMatmulHeuristicResult_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Found {
+pub(crate) struct Heuristic {
     algorithm: Algorithm,
     workspace: usize,
     state: Status,
@@ -33,10 +33,10 @@ const COMPUTE_F32: c_uint = 68;
 /// `CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK`, and the scheme that adds in the compute type.
 const REDUCTION_SCHEMES: c_uint = 3;
 static IN_COMPUTE_TYPE: u32 = 2;
-/// Results that are asked for at once.
-const MOST_RESULTS: usize = 16;
+/// Maximum number of results per heuristic call.
+const MAX_RESULTS: usize = 16;
 
-/// cuBLASLt's numbers of attributes in the order of hipBLASLt's.
+/// cuBLASLt's attribute numbers, indexed by hipBLASLt's.
 const LAYOUT_ATTRIBUTES: [c_uint; 7] = [5, 6, 0, 1, 2, 3, 4];
 const MATMUL_ATTRIBUTES: [c_uint; 5] = [3, 4, 7, 8, 26];
 const PREFERENCE_ATTRIBUTES: [c_uint; 2] = [0, 1];
@@ -46,7 +46,7 @@ type Matmul = hipblasLtMatmulDesc_t;
 type Preference = hipblasLtMatmulPreference_t;
 
 functions! {
-    /// libcublasLt.
+    /// The functions of libcublasLt.
     CublasLt {
         create = "cublasLtCreate": fn(*mut hipblasLtHandle_t) -> Status;
         destroy = "cublasLtDestroy": fn(hipblasLtHandle_t) -> Status;
@@ -65,7 +65,7 @@ functions! {
             fn(Preference, c_uint, *const c_void, usize) -> Status;
         heuristic = "cublasLtMatmulAlgoGetHeuristic":
             fn(
-                hipblasLtHandle_t, Matmul, Layout, Layout, Layout, Layout, Preference, c_int, *mut Found,
+                hipblasLtHandle_t, Matmul, Layout, Layout, Layout, Layout, Preference, c_int, *mut Heuristic,
                 *mut c_int
             ) -> Status;
         matmul = "cublasLtMatmul":
@@ -77,7 +77,7 @@ functions! {
     }
 }
 
-/// libcublasLt with hipBLASLt's statuses.
+/// libcublasLt with hipBLASLt's status codes.
 pub(crate) static CUBLASLT: Toolkit<CublasLt> = Toolkit {
     library: CudaLibrary {
         serves: Library::HipBlasLt,
@@ -93,13 +93,13 @@ pub(crate) static CUBLASLT: Toolkit<CublasLt> = Toolkit {
 
 #[cold]
 fn failed(cublaslt: &CublasLt, call: &str, status: Status) -> hipblasStatus_t {
-    // SAFETY: both take any integer; the texts are cuBLASLt's own.
+    // SAFETY: both take any integer and return static texts.
     let (name, text) =
-        unsafe { (words((cublaslt.status_name)(status)), words((cublaslt.status_string)(status))) };
-    refused(hipblas_of(status), format!("{call} returned {name} ({status}): {text}"))
+        unsafe { (text_of((cublaslt.status_name)(status)), text_of((cublaslt.status_string)(status))) };
+    fail(hipblas_of(status), format!("{call} returned {name} ({status}): {text}"))
 }
 
-/// `hipblasStatus_t` for `cublasStatus_t`.
+/// Converts a `cublasStatus_t` to a `hipblasStatus_t`.
 fn hipblas_of(status: Status) -> hipblasStatus_t {
     match status {
         0 => HIPBLAS_STATUS_SUCCESS,
@@ -114,28 +114,28 @@ fn hipblas_of(status: Status) -> hipblasStatus_t {
     }
 }
 
-/// cuBLASLt's number of an attribute.
+/// Returns cuBLASLt's number of an attribute.
 fn attribute(numbers: &[c_uint], attribute: u32) -> Result<c_uint, hipblasStatus_t> {
     numbers.get(attribute as usize).copied().ok_or_else(|| {
-        refused(
+        fail(
             HIPBLAS_STATUS_NOT_SUPPORTED,
-            format!("the NVIDIA driver has no attribute {attribute} of this descriptor"),
+            format!("the NVIDIA driver does not support attribute {attribute} of this descriptor"),
         )
     })
 }
 
-/// Functions that hand their arguments on.
-macro_rules! handed_on {
+/// Defines functions that forward their arguments unchanged.
+macro_rules! forwarded {
     ($($name:ident => $field:ident $call:literal ($($argument:ident: $type:ty),*);)*) => {
         $(pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> hipblasStatus_t {
-            // SAFETY: the caller's handle, values and places.
+            // SAFETY: the caller's handle, values and pointers.
             CUBLASLT.call($call, |cublaslt| unsafe { (cublaslt.$field)($($argument),*) })
         })*
     };
 }
 
-// The numbers of the data types are the same on both sides; AMD's own begin at 1000.
-handed_on! {
+// Both libraries number the data types alike; AMD's own types begin at 1000.
+forwarded! {
     hipblasLtCreate => create "cublasLtCreate" (handle: *mut hipblasLtHandle_t);
     hipblasLtDestroy => destroy "cublasLtDestroy" (handle: hipblasLtHandle_t);
     hipblasLtMatrixLayoutCreate => layout_create "cublasLtMatrixLayoutCreate"
@@ -146,22 +146,22 @@ handed_on! {
         preference_destroy "cublasLtMatmulPreferenceDestroy" (pref: Preference);
 }
 
-/// cuBLASLt's own number: 130200 is 13.2.
+/// Returns cuBLASLt's version number: 130200 is 13.2.
 pub(crate) unsafe extern "C" fn hipblasLtGetVersion(
     handle: hipblasLtHandle_t,
     version: *mut c_int,
 ) -> hipblasStatus_t {
     if handle.is_null() || version.is_null() {
-        return refused(HIPBLAS_STATUS_INVALID_VALUE, "the handle or the place is null".to_owned());
+        return fail(HIPBLAS_STATUS_INVALID_VALUE, "the handle or result pointer is null".to_owned());
     }
     CUBLASLT.call("cublasLtGetVersion", |cublaslt| {
-        // SAFETY: takes nothing; the caller's place.
+        // SAFETY: the caller guarantees a valid pointer.
         unsafe { version.write((cublaslt.version)() as c_int) };
         0
     })
 }
 
-/// Functions that set an attribute whose value is the same on both sides.
+/// Defines functions that set an attribute whose values both libraries define alike.
 macro_rules! set_attribute {
     ($($name:ident => $field:ident $call:literal $numbers:ident ($descriptor:ty, $attribute:ty);)*) => {
         $(pub(crate) unsafe extern "C" fn $name(
@@ -191,10 +191,10 @@ pub(crate) unsafe extern "C" fn hipblasLtMatmulDescCreate(
     scaleType: hipDataType,
 ) -> hipblasStatus_t {
     if computeType != HIPBLAS_COMPUTE_32F {
-        let reason = format!("the NVIDIA driver has no products in compute type {computeType}");
-        return refused(HIPBLAS_STATUS_NOT_SUPPORTED, reason);
+        let reason = format!("the NVIDIA driver does not support products in compute type {computeType}");
+        return fail(HIPBLAS_STATUS_NOT_SUPPORTED, reason);
     }
-    // SAFETY: the caller's place.
+    // SAFETY: the caller guarantees a valid pointer.
     CUBLASLT.call("cublasLtMatmulDescCreate", |cublaslt| unsafe {
         (cublaslt.matmul_create)(matmulDesc, COMPUTE_F32, scaleType)
     })
@@ -217,11 +217,11 @@ pub(crate) unsafe extern "C" fn hipblasLtMatmulDescSetAttribute(
         // SAFETY: the caller's value of 4 bytes.
         match unsafe { buf.cast::<u32>().read_unaligned() } {
             code @ HIPBLAS_OP_N..=HIPBLAS_OP_C => operation = code - HIPBLAS_OP_N,
-            code => return refused(HIPBLAS_STATUS_INVALID_VALUE, format!("{code} is no hipblasOperation_t")),
+            code => return fail(HIPBLAS_STATUS_INVALID_VALUE, format!("unknown hipblasOperation_t {code}")),
         }
         from = (&raw const operation).cast();
     }
-    // SAFETY: the caller's descriptor and value, or the number of the operation.
+    // SAFETY: the caller's descriptor and value, or the converted operation.
     CUBLASLT.call("cublasLtMatmulDescSetAttribute", |cublaslt| unsafe {
         (cublaslt.matmul_set)(matmulDesc, number, from, sizeInBytes)
     })
@@ -230,7 +230,7 @@ pub(crate) unsafe extern "C" fn hipblasLtMatmulDescSetAttribute(
 pub(crate) unsafe extern "C" fn hipblasLtMatmulPreferenceCreate(pref: *mut Preference) -> hipblasStatus_t {
     CUBLASLT.call("cublasLtMatmulPreferenceCreate", |cublaslt| {
         let schemes = (&raw const IN_COMPUTE_TYPE).cast();
-        // SAFETY: the caller's place, read once it is written; a value of 4 bytes.
+        // SAFETY: the caller's pointer, read after it is written; a value of 4 bytes.
         unsafe {
             match (cublaslt.preference_create)(pref) {
                 0 => (cublaslt.preference_set)(pref.read(), REDUCTION_SCHEMES, schemes, 4),
@@ -240,30 +240,30 @@ pub(crate) unsafe extern "C" fn hipblasLtMatmulPreferenceCreate(pref: *mut Prefe
     })
 }
 
-/// The algorithms that were given out, each once: there are as many as cuBLASLt has configurations in use. An entry
-/// is written once and found without a lock.
-static GIVEN: [OnceLock<Algorithm>; 4096] = [const { OnceLock::new() }; 4096];
-/// Held while one is added.
-static GIVING: Mutex<()> = Mutex::new(());
-/// The first bytes of an algorithm of hipBLASLt's size, before its number in the list.
-const MARK: [u8; 8] = *b"cublasLt";
+/// The distinct algorithms that the heuristic has returned. hipBLASLt's algorithm structure is too small for cuBLASLt's, so
+/// it holds an index into this list. An entry is written once and read without a lock.
+static ALGORITHMS: [OnceLock<Algorithm>; 4096] = [const { OnceLock::new() }; 4096];
+/// Held while an algorithm is added.
+static ADDING: Mutex<()> = Mutex::new(());
+/// First bytes of an encoded algorithm, before its index.
+const MAGIC: [u8; 8] = *b"cublasLt";
 
-/// Puts an algorithm into the list; `None` if that is full.
+/// Adds an algorithm to the list and encodes its index; `None` if the list is full.
 fn encode(algorithm: Algorithm, max_workspace_bytes: usize) -> Option<hipblasLtMatmulAlgo_t> {
-    let _giving = GIVING.lock().unwrap_or_else(PoisonError::into_inner);
-    let number = GIVEN.iter().position(|place| place.get().is_none_or(|given| *given == algorithm))?;
-    GIVEN[number].get_or_init(|| algorithm);
+    let _adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let index = ALGORITHMS.iter().position(|entry| entry.get().is_none_or(|known| *known == algorithm))?;
+    ALGORITHMS[index].get_or_init(|| algorithm);
     let mut data = [0; 16];
-    data[..8].copy_from_slice(&MARK);
-    data[8..].copy_from_slice(&(number as u64).to_le_bytes());
+    data[..8].copy_from_slice(&MAGIC);
+    data[8..].copy_from_slice(&(index as u64).to_le_bytes());
     Some(hipblasLtMatmulAlgo_t { data, max_workspace_bytes })
 }
 
-/// What [`encode`] was given.
+/// Returns the algorithm that [`encode`] encoded; `None` if it was not encoded by this process.
 fn decode(algo: &hipblasLtMatmulAlgo_t) -> Option<&'static Algorithm> {
-    let (mark, number) = algo.data.split_at(MARK.len());
-    let number = u64::from_le_bytes(number.try_into().ok()?);
-    GIVEN.get(usize::try_from(number).ok().filter(|_| mark == MARK)?)?.get()
+    let (magic, index) = algo.data.split_at(MAGIC.len());
+    let index = u64::from_le_bytes(index.try_into().ok()?);
+    ALGORITHMS.get(usize::try_from(index).ok().filter(|_| magic == MAGIC)?)?.get()
 }
 
 #[rustfmt::skip]
@@ -273,16 +273,16 @@ pub(crate) unsafe extern "C" fn hipblasLtMatmulAlgoGetHeuristic(
     returnAlgoCount: *mut c_int,
 ) -> hipblasStatus_t {
     if requestedAlgoCount < 1 || heuristicResultsArray.is_null() || returnAlgoCount.is_null() {
-        return refused(HIPBLAS_STATUS_INVALID_VALUE, "there is no place for results".to_owned());
+        return fail(HIPBLAS_STATUS_INVALID_VALUE, "the result array is null or has no entries".to_owned());
     }
-    let (mut results, mut count) = ([Found::default(); MOST_RESULTS], 0);
-    let wanted = requestedAlgoCount.min(MOST_RESULTS as c_int);
-    // SAFETY: the caller's handle and descriptors; places for as many results as are asked for.
+    let (mut results, mut count) = ([Heuristic::default(); MAX_RESULTS], 0);
+    let wanted = requestedAlgoCount.min(MAX_RESULTS as c_int);
+    // SAFETY: the caller's handle and descriptors; the array holds as many results as requested.
     let status = CUBLASLT.call("cublasLtMatmulAlgoGetHeuristic", |cublaslt| unsafe {
         let status = (cublaslt.heuristic)(
             handle, matmulDesc, Adesc, Bdesc, Cdesc, Ddesc, pref, wanted, results.as_mut_ptr(), &mut count,
         );
-        // What cuBLASLt has no kernel for is no failure with hipBLASLt.
+        // hipBLASLt reports a missing kernel as zero results, not as a failure.
         if hipblas_of(status) == HIPBLAS_STATUS_NOT_SUPPORTED {
             count = 0;
             return 0;
@@ -296,18 +296,18 @@ pub(crate) unsafe extern "C" fn hipblasLtMatmulAlgoGetHeuristic(
     let mut written = 0;
     for result in usable {
         let Some(algo) = encode(result.algorithm, result.workspace) else { break };
-        let given = hipblasLtMatmulHeuristicResult_t {
+        let converted = hipblasLtMatmulHeuristicResult_t {
             algo,
             workspaceSize: result.workspace,
             state: HIPBLAS_STATUS_SUCCESS,
             wavesCount: result.waves,
             reserved: [0; 4],
         };
-        // SAFETY: the caller's array has as many places as are asked for.
-        unsafe { heuristicResultsArray.add(written).write(given) };
+        // SAFETY: the caller's array holds as many results as requested.
+        unsafe { heuristicResultsArray.add(written).write(converted) };
         written += 1;
     }
-    // SAFETY: the caller's place.
+    // SAFETY: the caller guarantees a valid pointer.
     unsafe { returnAlgoCount.write(written as c_int) };
     HIPBLAS_STATUS_SUCCESS
 }
@@ -319,13 +319,13 @@ pub(crate) unsafe extern "C" fn hipblasLtMatmul(
     Ddesc: Layout, algo: *const hipblasLtMatmulAlgo_t, workspace: *mut c_void, workspaceSizeInBytes: usize,
     stream: hipStream_t,
 ) -> hipblasStatus_t {
-    // SAFETY: the caller's algorithm, if there is one.
+    // SAFETY: the caller's algorithm is null or valid.
     let algorithm = match unsafe { algo.as_ref() }.map(decode) {
         None => std::ptr::null(),
         Some(Some(algorithm)) => std::ptr::from_ref(algorithm),
         Some(None) => {
-            let reason = "the algorithm is none that the heuristic has given".to_owned();
-            return refused(HIPBLAS_STATUS_INVALID_VALUE, reason);
+            let reason = "the algorithm was not returned by the heuristic".to_owned();
+            return fail(HIPBLAS_STATUS_INVALID_VALUE, reason);
         }
     };
     // SAFETY: the caller's handle, descriptors, factors, matrices and workspace.
@@ -347,20 +347,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_algorithm_comes_back_as_it_was() {
+    fn an_encoded_algorithm_is_decoded_unchanged() {
         let (one, other) = ([1, 2, 3, 4, 5, 6, 7, 8], [9; 8]);
-        let given = [one, other, one].map(|algorithm| encode(algorithm, 64).expect("there is room"));
-        assert_eq!(given[0], given[2], "each is kept once");
-        assert_eq!(given[0].max_workspace_bytes, 64);
-        assert_eq!((decode(&given[0]), decode(&given[1])), (Some(&one), Some(&other)));
-        let mut wrong = given[0];
+        let encoded = [one, other, one].map(|algorithm| encode(algorithm, 64).expect("the list is not full"));
+        assert_eq!(encoded[0], encoded[2], "each is stored once");
+        assert_eq!(encoded[0].max_workspace_bytes, 64);
+        assert_eq!((decode(&encoded[0]), decode(&encoded[1])), (Some(&one), Some(&other)));
+        let mut wrong = encoded[0];
         wrong.data[15] = 1;
         assert_eq!((decode(&wrong), decode(&hipblasLtMatmulAlgo_t::default())), (None, None));
     }
 
     #[test]
-    fn results_have_c_s_layout() {
-        assert_eq!((size_of::<Found>(), std::mem::offset_of!(Found, workspace)), (96, 64));
-        assert_eq!(std::mem::offset_of!(Found, reserved), 80);
+    fn heuristic_results_have_the_c_layout() {
+        assert_eq!((size_of::<Heuristic>(), std::mem::offset_of!(Heuristic, workspace)), (96, 64));
+        assert_eq!(std::mem::offset_of!(Heuristic, reserved), 80);
     }
 }

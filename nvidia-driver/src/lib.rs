@@ -1,8 +1,8 @@
-//! A driver of rocm-loader on CUDA's libraries, for development where no AMD GPU is: HIP's functions onto libcuda,
-//! rocBLAS' onto libcublas, hipBLASLt's onto libcublasLt, MIOpen's onto libcudnn, all opened at run time. Nothing is
-//! linked, and nothing of it is chosen unless it is named.
+//! A driver of rocm-loader on CUDA's libraries, for development without an AMD GPU. It maps HIP's functions to libcuda,
+//! rocBLAS' to libcublas, hipBLASLt's to libcublasLt and MIOpen's to libcudnn. All are opened at run time; nothing is
+//! linked. The driver is used only if it is named.
 //!
-//! The code of a CUDA function goes out as HIP's code for it; CUDA's own words are recorded as the error's detail.
+//! CUDA's status codes are converted to HIP's; CUDA's own error text is recorded as the error's detail.
 mod cuda;
 mod hip;
 mod hipblaslt;
@@ -26,10 +26,10 @@ const TABLES: &[(Library, Table)] = &[
     (Library::HipBlasLt, hipblaslt::TABLE),
 ];
 
-/// NVIDIA's driver and libraries behind HIP's names.
+/// The driver type for NVIDIA GPUs.
 pub struct Nvidia;
 
-/// The driver.
+/// The driver's only instance.
 pub static DRIVER: Nvidia = Nvidia;
 
 impl Driver for Nvidia {
@@ -62,17 +62,17 @@ impl Driver for Nvidia {
         library::reasons_for_no_device()
     }
 
-    /// cuBLAS has its kernels in itself; it must be there.
+    /// cuBLAS contains its kernels, so there is no folder; the library must be installed.
     fn tensile_files(&self, _: &str) -> Result<Option<PathBuf>, LoadError> {
         CUBLAS.library.open().map(|_| None)
     }
 
     fn advice(&self, hip_error: u32) -> Option<&'static str> {
         match hip_error {
-            100 => Some("no NVIDIA GPU is visible: look at CUDA_VISIBLE_DEVICES and `nvidia-smi`"),
+            100 => Some("no NVIDIA GPU is visible: check CUDA_VISIBLE_DEVICES and `nvidia-smi`"),
             700 | 719 => Some(
-                "a kernel was stopped, and CUDA has given up this process' context: every later call fails like this \
-                 one, start the process again",
+                "a kernel failed and CUDA has invalidated this process' context: every later call fails the same way; \
+                 restart the process",
             ),
             _ => None,
         }

@@ -1,51 +1,51 @@
-//! CUDA's libraries: where they are looked for, opened at their first use and never closed.
+//! CUDA's libraries: searched for and opened at their first use, and never closed.
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rocm_driver_api::shared_library::{SharedLibrary, system_folders};
 use rocm_driver_api::{LibraryFile, LoadError};
 
-/// The GPU driver's library; there is no other version of it.
+/// File name of the GPU driver's library, which has only this version.
 pub(crate) const CUDA: &str = "libcuda.so.1";
-/// Where WSL keeps it.
+/// Folder of the library inside WSL.
 pub(crate) const WSL_FOLDER: &str = "/usr/lib/wsl/lib";
-/// Windows' paravirtual GPU inside WSL.
+/// Device file of Windows' paravirtual GPU inside WSL.
 const WSL_DEVICE: &str = "/dev/dxg";
-/// The names that the system's loader knows.
+/// Cache file that lists the libraries known to the system's loader.
 const LOADER_CACHE: &str = "/etc/ld.so.cache";
 
-/// The functions of a library that are called.
+/// A table of the functions that the driver calls in a library.
 pub(crate) trait Functions: Sized + Send + Sync {
-    /// Their symbols.
+    /// The symbols of the functions.
     const SYMBOLS: &'static [&'static str];
 
-    /// Looks all of them up. The library must stay open.
+    /// Looks up all functions. The library must stay open.
     ///
     /// # Errors
-    /// The first function that is missing.
+    /// The name of the first missing function.
     fn of(library: &SharedLibrary) -> Result<Self, &'static str>;
 }
 
-/// The places of a library.
+/// The file names of a library and the folders to search.
 pub(crate) struct Search {
-    /// Its file names, best first.
+    /// The library's file names, best first.
     pub(crate) names: Vec<String>,
-    /// Folders that are looked at before the system's.
+    /// Folders that are searched before the system's.
     pub(crate) first: Vec<PathBuf>,
-    /// Folders that are looked at after the system's.
+    /// Folders that are searched after the system's.
     pub(crate) last: Vec<PathBuf>,
 }
 
-/// A library of CUDA.
+/// A CUDA library.
 pub(crate) struct CudaLibrary<T> {
-    /// The library of ROCm whose functions it serves.
+    /// The ROCm library whose functions it serves.
     pub(crate) serves: rocm_driver_api::Library,
-    /// Its file name, without a version where there are several.
+    /// The file name, without a version if there are several.
     pub(crate) name: &'static str,
     /// The remedy if it is missing.
     pub(crate) advice: &'static str,
     pub(crate) search: fn() -> Search,
-    /// Empty until its first use; a failure is kept.
+    /// Empty until the first use; a failure is cached.
     pub(crate) opened: OnceLock<Result<(SharedLibrary, T), LoadError>>,
 }
 
@@ -75,14 +75,14 @@ impl<T: Functions> CudaLibrary<T> {
         }
     }
 
-    /// Returns what reports say of it. Opens it.
+    /// Opens the library and returns its entry for reports.
     pub(crate) fn report(&self) -> LibraryFile {
         let file = self.open().ok().and_then(|(library, _)| library.file(T::SYMBOLS[0]));
         LibraryFile { serves: self.serves, name: self.name, file }
     }
 }
 
-/// Returns true if the kernel has an NVIDIA GPU to offer.
+/// Returns true if Linux has a device file for an NVIDIA GPU.
 fn has_device_node() -> bool {
     let is_gpu = |name: &str| {
         name.strip_prefix("nvidia")
@@ -93,7 +93,7 @@ fn has_device_node() -> bool {
         || nodes.into_iter().any(|node| node.file_name().to_str().is_some_and(is_gpu))
 }
 
-/// Returns true if there are a GPU and its driver's library. Opens nothing.
+/// Returns true if a GPU and its driver's library exist. Opens nothing.
 pub(crate) fn is_available() -> bool {
     let folders = system_folders().into_iter().chain([PathBuf::from(WSL_FOLDER)]);
     let is_installed = || {
@@ -104,18 +104,18 @@ pub(crate) fn is_available() -> bool {
     has_device_node() && is_installed()
 }
 
-/// Returns why a driver that is there may see no GPU.
+/// Returns the likely reasons why an installed driver sees no GPU.
 pub(crate) fn reasons_for_no_device() -> String {
     let mut reasons = Vec::new();
     if !has_device_node() {
         reasons.push(
-            "there is no /dev/nvidia0 (no NVIDIA GPU, its kernel driver is not loaded, or this is a container that \
-             was not given it)"
+            "there is no /dev/nvidia0 (no NVIDIA GPU, its kernel driver is not loaded, or the container has no access \
+             to it)"
                 .to_owned(),
         );
     }
     if let Ok(value) = std::env::var("CUDA_VISIBLE_DEVICES") {
         reasons.push(format!("CUDA_VISIBLE_DEVICES={value:?} may hide GPUs"));
     }
-    if reasons.is_empty() { "`nvidia-smi` may say more".to_owned() } else { reasons.join("; ") }
+    if reasons.is_empty() { "run `nvidia-smi` for details".to_owned() } else { reasons.join("; ") }
 }

@@ -1,4 +1,4 @@
-//! The driver once it runs: libcuda and the devices.
+//! State of the running driver: libcuda and the devices.
 use std::sync::atomic::AtomicPtr;
 use std::sync::{Mutex, OnceLock};
 
@@ -9,18 +9,18 @@ use crate::cuda::{Code, Cuda, Handle};
 use crate::hip::status;
 use crate::library::{self, CudaLibrary, Search};
 
-/// The note that this driver adds to every result.
+/// The disclaimer that belongs to every result of this driver.
 pub(crate) const DEVELOPMENT_NOTE: &str = "NVIDIA, for development: no AMD figure";
 
-/// CUDA 12.0, as `cuDriverGetVersion` counts.
+/// The oldest supported version, CUDA 12.0, in the form of `cuDriverGetVersion`.
 const OLDEST_CUDA: i32 = 12_000;
 
-/// libcuda, which every other library needs.
+/// libcuda, on which all other libraries depend.
 pub(crate) static CUDA: CudaLibrary<Cuda> = CudaLibrary {
     serves: Library::Hip,
     name: library::CUDA,
-    advice: "It comes with NVIDIA's GPU driver (525 or newer), not with the CUDA toolkit; a container \
-             has to be given it (--gpus all), and LD_LIBRARY_PATH may name its folder",
+    advice: "It comes with NVIDIA's GPU driver (525 or newer), not with the CUDA toolkit. Start a container with \
+             --gpus all; if the library is in another folder, add that to LD_LIBRARY_PATH",
     search: || Search {
         names: vec![library::CUDA.into()],
         first: Vec::new(),
@@ -29,19 +29,19 @@ pub(crate) static CUDA: CudaLibrary<Cuda> = CudaLibrary {
     opened: OnceLock::new(),
 };
 
-/// One GPU.
+/// A GPU.
 pub(crate) struct Device {
     pub(crate) handle: Handle,
     /// The primary context; null until it is retained.
     pub(crate) context: AtomicPtr<ihipCtx_t>,
-    /// Held while it is retained or reset.
-    pub(crate) changing: Mutex<()>,
+    /// Held while the context is retained or reset.
+    pub(crate) context_lock: Mutex<()>,
 }
 
-/// Initialises CUDA and lists the devices.
+/// Initializes CUDA and lists the devices.
 ///
 /// # Errors
-/// The call that failed.
+/// The name of the call that failed, and its code.
 fn list(cuda: &Cuda) -> Result<Vec<Device>, (&'static str, Code)> {
     let ok = |call, code| if code == 0 { Ok(()) } else { Err((call, code)) };
     let mut count = 0;
@@ -54,7 +54,7 @@ fn list(cuda: &Cuda) -> Result<Vec<Device>, (&'static str, Code)> {
             let mut handle = 0;
             // SAFETY: writes one int.
             ok("cuDeviceGet", unsafe { (cuda.cuDeviceGet)(&mut handle, ordinal) })?;
-            Ok(Device { handle, context: AtomicPtr::default(), changing: Mutex::new(()) })
+            Ok(Device { handle, context: AtomicPtr::default(), context_lock: Mutex::new(()) })
         })
         .collect()
 }
@@ -78,14 +78,14 @@ pub(crate) fn running() -> Option<&'static Running> {
 /// Opens libcuda and lists the devices.
 ///
 /// # Errors
-/// No libcuda, one that is too old, or no device.
+/// libcuda is missing or too old, or there is no device.
 pub(crate) fn start() -> Result<(), LoadError> {
     if RUNNING.get().is_some() {
         return Ok(());
     }
     let (opened, cuda) = CUDA.open()?;
     let mut version = 0;
-    // SAFETY: writes one int; needs no initialised driver.
+    // SAFETY: writes one int; may be called before cuInit.
     let code = unsafe { (cuda.cuDriverGetVersion)(&mut version) };
     if code == 0 && version < OLDEST_CUDA {
         return Err(LoadError::TooOld {
@@ -99,13 +99,13 @@ pub(crate) fn start() -> Result<(), LoadError> {
         runtime: describe(version),
         call,
         code: status::hip_of(code),
-        reason: format!("{}; {}", status::words_of(cuda, code), library::reasons_for_no_device()),
+        reason: format!("{}; {}", status::error_text(cuda, code), library::reasons_for_no_device()),
     })?;
     RUNNING.get_or_init(|| Running { cuda, devices, version });
     Ok(())
 }
 
-/// Returns one line for reports.
+/// Returns a one-line description for reports.
 pub(crate) fn description() -> String {
     describe(RUNNING.get().map_or(0, |running| running.version))
 }
@@ -115,7 +115,7 @@ fn describe(version: i32) -> String {
     format!("CUDA driver {} ({path}), {DEVELOPMENT_NOTE}", version_text(version))
 }
 
-/// 13_000 is 13.0.
+/// Formats CUDA's version number: 13_000 becomes `13.0`.
 fn version_text(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }

@@ -1,4 +1,4 @@
-//! Convolutions by MIOpen's functions: the NVIDIA driver against a stand-in for libcudnn, and the software GPU.
+//! Convolutions with MIOpen's functions: the NVIDIA driver with a fake libcudnn, and the software GPU.
 mod child;
 mod dnn;
 #[path = "../../rocm-loader/tests/fake/mod.rs"]
@@ -7,7 +7,7 @@ mod fake;
 use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
 
-use child::{CUBLAS, CUDA, CUDNN, Outcome, in_child, libraries, log, says};
+use child::{CUBLAS, CUDA, CUDNN, Outcome, assert_contains, in_child, libraries, log};
 use dnn::{
     Case, DIRECTIONS, Data, FORWARD, GROUPS, Tensor, W, X, Y, compute, full_case, handle, set, tensor,
 };
@@ -20,8 +20,12 @@ const F32: u32 = 1;
 const F64: u32 = 6;
 
 #[test]
-fn every_direction_computes() -> Outcome {
-    if in_child("every_direction_computes", Some(&libraries(&[CUDA, CUDNN])?), &[])? {
+fn convolutions_in_all_directions_match_the_definition() -> Outcome {
+    if in_child(
+        "convolutions_in_all_directions_match_the_definition",
+        Some(&libraries(&[CUDA, CUDNN])?),
+        &[],
+    )? {
         compute(F32, |number| number as f32, f64::from);
         compute(F64, |number| number, |number| number);
     }
@@ -29,31 +33,38 @@ fn every_direction_computes() -> Outcome {
 }
 
 #[test]
-fn the_software_gpu_computes_the_same() -> Outcome {
-    if in_child("the_software_gpu_computes_the_same", None, &[("CANDLE_ROCM_DRIVER", "emulator:gfx1100")])? {
+fn the_software_gpu_matches_the_definition() -> Outcome {
+    if in_child(
+        "the_software_gpu_matches_the_definition",
+        None,
+        &[("CANDLE_ROCM_DRIVER", "emulator:gfx1100")],
+    )? {
         compute(F32, |number| number as f32, f64::from);
     }
     Ok(())
 }
 
 #[test]
-fn no_cudnn() -> Outcome {
-    if !in_child("no_cudnn", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
+fn missing_cudnn_is_reported() -> Outcome {
+    if !in_child("missing_cudnn_is_reported", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
         return Ok(());
     }
     let mut handle = null_mut();
-    // SAFETY: a place for one handle.
+    // SAFETY: the handle is written to a live variable.
     if unsafe { miopen::miopenCreate(&mut handle) } == 0 {
-        return Ok(()); // the system has one
+        return Ok(()); // cuDNN is installed on this system
     }
-    says(last_error(), &["libcudnn.so of CUDA", "libcudnn.so.9 or libcudnn.so.8", "nvidia-cudnn-cu13"]);
-    // SAFETY: places for a handle and three numbers.
+    assert_contains(
+        last_error(),
+        &["libcudnn.so of CUDA", "libcudnn.so.9 or libcudnn.so.8", "nvidia-cudnn-cu13"],
+    );
+    // SAFETY: the results are written to live variables.
     unsafe {
         assert_eq!(miopen::miopenCreate(&mut handle), 1);
         assert_eq!(miopen::miopenGetVersion(&mut 0, &mut 0, &mut 0), 1);
-        says(last_error(), &["LD_LIBRARY_PATH"]);
+        assert_contains(last_error(), &["LD_LIBRARY_PATH"]);
         assert_eq!(CStr::from_ptr(miopen::miopenGetErrorString(1)), c"miopenStatusNotInitialized");
-        // Everything else works.
+        // Other libraries still work.
         let mut handle = null_mut();
         assert_eq!(rocblas::rocblas_create_handle(&mut handle), 0);
         assert_eq!(rocblas::rocblas_destroy_handle(handle), 0);
@@ -65,28 +76,28 @@ fn no_cudnn() -> Outcome {
 }
 
 #[test]
-fn a_cudnn_that_lacks_functions() -> Outcome {
+fn cudnn_without_functions_is_reported() -> Outcome {
     let folder = tempfile::tempdir()?;
     if !child::is_child() {
         std::fs::copy(libraries(&[CUDA])?.join(CUDA), folder.path().join(CUDA))?;
         std::fs::copy(libraries(&[CUBLAS])?.join(CUBLAS), folder.path().join(CUDNN))?;
     }
-    if in_child("a_cudnn_that_lacks_functions", Some(folder.path()), &[])? {
-        // SAFETY: a place for one handle.
+    if in_child("cudnn_without_functions_is_reported", Some(folder.path()), &[])? {
+        // SAFETY: the handle is written to a live variable.
         assert_eq!(unsafe { miopen::miopenCreate(&mut null_mut()) }, 1);
-        says(last_error(), &["libcudnn.so.9 has no function cudnnCreate", "Install cuDNN"]);
+        assert_contains(last_error(), &["libcudnn.so.9 has no function cudnnCreate", "Install cuDNN"]);
     }
     Ok(())
 }
 
 #[test]
-fn a_handle_has_a_stream() -> Outcome {
-    if !in_child("a_handle_has_a_stream", Some(&libraries(&[CUDA, CUDNN])?), &[])? {
+fn a_handle_keeps_its_stream() -> Outcome {
+    if !in_child("a_handle_keeps_its_stream", Some(&libraries(&[CUDA, CUDNN])?), &[])? {
         return Ok(());
     }
     let (mut handle, mut found, mut version) = (null_mut(), null_mut(), [0; 3]);
     let stream = |address| std::ptr::without_provenance_mut(address) as hipStream_t;
-    // SAFETY: places for handles and numbers; the stand-in uses no stream.
+    // SAFETY: the results are written to live variables; the fake library uses no stream.
     unsafe {
         assert_eq!(miopen::miopenCreateWithStream(&mut handle, stream(16)), 0);
         assert_eq!((miopen::miopenGetStream(handle, &mut found), found), (0, stream(16)));
@@ -102,15 +113,15 @@ fn a_handle_has_a_stream() -> Outcome {
             (miopen::miopenCreate(null_mut()), last_error()),
         ] {
             assert_eq!(status, BAD);
-            says(text, &["null"]);
+            assert_contains(text, &["null"]);
         }
     }
     Ok(())
 }
 
 #[test]
-fn descriptors_are_made_once() -> Outcome {
-    if !in_child("descriptors_are_made_once", Some(&libraries(&[CUDA, CUDNN])?), &[])? {
+fn descriptors_are_created_once() -> Outcome {
+    if !in_child("descriptors_are_created_once", Some(&libraries(&[CUDA, CUDNN])?), &[])? {
         return Ok(());
     }
     let case = full_case(F32);
@@ -126,7 +137,7 @@ fn descriptors_are_made_once() -> Outcome {
     made.push("suggest Forward math 3 groups 2".to_owned());
     let mut solution = case.solutions(FORWARD, 1)[0];
     let mut found = log(CUDNN)?;
-    // Which of the tensors comes first is of no matter.
+    // The order of the tensors does not matter.
     found[..3].sort_unstable();
     made[..3].sort_unstable();
     assert_eq!(found, made);
@@ -140,8 +151,8 @@ fn descriptors_are_made_once() -> Outcome {
             assert!(line.len() == 1 && line[0].ends_with("+600 on 0"), "{line:?}");
         }
     }
-    // What is set again is made again, and nothing else.
-    // SAFETY: descriptors that nobody else uses.
+    // Only descriptors that are set again are created again.
+    // SAFETY: the descriptors are not used elsewhere.
     unsafe {
         assert_eq!(miopen::miopenSetConvolutionGroupCount(case.convolution, GROUPS), 0);
         assert_eq!(miopen::miopenSet4dTensorDescriptor(case.tensors[0], F32, 2, 4, 7, 6), 0);
@@ -152,7 +163,7 @@ fn descriptors_are_made_once() -> Outcome {
         log(CUDNN)?,
         ["tensor 0 [2, 4, 7, 6] by [168, 42, 6, 1]", "convolution [2, 1] [2, 1] [1, 2] mode 1 in 0"]
     );
-    // SAFETY: descriptors that nobody uses any more.
+    // SAFETY: the descriptors are not used any more.
     unsafe {
         for tensor in case.tensors {
             assert_eq!(miopen::miopenDestroyTensorDescriptor(tensor), 0);
@@ -168,12 +179,12 @@ fn descriptors_are_made_once() -> Outcome {
 }
 
 #[test]
-fn every_type_is_computed_exactly() -> Outcome {
-    if !in_child("every_type_is_computed_exactly", Some(&libraries(&[CUDA, CUDNN])?), &[])? {
+fn every_type_uses_a_precise_math_type() -> Outcome {
+    if !in_child("every_type_uses_a_precise_math_type", Some(&libraries(&[CUDA, CUDNN])?), &[])? {
         return Ok(());
     }
-    // MIOpen's and cuDNN's number of the type, what it is computed in and with, and what the solutions run with and
-    // take. f32 has none that needs tensor cores.
+    // Data type in MIOpen and in cuDNN, cuDNN's compute type and math type, and each solution's math type and workspace.
+    // f32 has no solution that needs tensor cores.
     type Expected<'a> = (u32, u32, u32, u32, &'a [(u32, usize)]);
     let cases: [Expected; 4] = [
         (F32, 0, 0, 3, &[(3, 512), (3, 128)]),
@@ -201,34 +212,34 @@ fn every_type_is_computed_exactly() -> Outcome {
             for (solution, (math, size)) in solutions.iter().zip(expected) {
                 let ([a, b, c], mut needed) = (Case::in_order(direction, case.tensors), 0);
                 let (conv, id) = (case.convolution, solution.solution_id);
-                // SAFETY: descriptors, and a place for one number.
+                // SAFETY: descriptors; the number is written to a live variable.
                 let status = unsafe { (direction.workspace)(case.handle, a, b, conv, c, id, &mut needed) };
                 assert_eq!((status, needed), (0, *size));
                 let data = [18, 4, 18].map(|len| Data::of(&vec![0f64; len]).address);
                 log(CUDNN)?;
                 assert_eq!(case.run(direction, data, solution, 512), 0, "{:?}", last_error());
-                says(log(CUDNN)?.pop(), &[name, &format!(" math {math} ")]);
+                assert_contains(log(CUDNN)?.pop(), &[name, &format!(" math {math} ")]);
             }
         }
     }
     let (tensor, mut seen) = (tensor(), Vec::new());
     for data_type in [2, 3, 7, 8, 9] {
         seen.push(set(tensor, data_type, &[1, 1, 1, 1]));
-        says(last_error(), &[&format!("MIOpen's type {data_type}")]);
+        assert_contains(last_error(), &[&format!("MIOpen's type {data_type}")]);
     }
     assert_eq!(seen, [UNSUPPORTED; 5]);
     Ok(())
 }
 
 #[test]
-fn three_dimensions_and_gaps() -> Outcome {
-    if !in_child("three_dimensions_and_gaps", Some(&libraries(&[CUDA, CUDNN])?), &[])? {
+fn three_dimensions_and_strided_tensors() -> Outcome {
+    if !in_child("three_dimensions_and_strided_tensors", Some(&libraries(&[CUDA, CUDNN])?), &[])? {
         return Ok(());
     }
     let case = Case::of(F32, [&[1, 1, 2, 3, 4], &[1, 1, 1, 2, 2], &[1, 1, 2, 2, 3]]);
     let (mut rank, mut sizes) = (0, [0; 5]);
     let strides = [48, 48, 24, 8, 2];
-    // SAFETY: descriptors, lists of as many numbers as are named, and a place for five.
+    // SAFETY: live descriptors, lists of the given lengths, and an array of five sizes.
     unsafe {
         let [zero, one] = [[0; 3], [1; 3]].map(|list: [c_int; 3]| list);
         let init = |dilations: *const c_int| {
@@ -245,7 +256,7 @@ fn three_dimensions_and_gaps() -> Outcome {
             sizes.as_mut_ptr(),
         );
         assert_eq!((found, rank, sizes), (0, 5, [1, 1, 2, 2, 3]));
-        // Every second element only.
+        // The tensor covers every second element.
         let sizes = [1, 1, 2, 3, 4];
         assert_eq!(miopen::miopenSetTensorDescriptor(x, F32, 5, sizes.as_ptr(), strides.as_ptr()), 0);
     }
@@ -258,7 +269,7 @@ fn three_dimensions_and_gaps() -> Outcome {
     let sums: Vec<f32> = [0, 1, 2, 4, 5, 6].map(|at| (4 * at + 10) as f32).to_vec();
     let expected: Vec<f32> = sums.iter().copied().chain(sums.iter().map(|sum| sum + 48.0)).collect();
     assert_eq!(data[2].read::<f32>(), expected);
-    // Weights with gaps have no filter of cuDNN's; where there is one element only there are none.
+    // cuDNN has no filters with gaps. The stride of a dimension of size 1 makes no gap.
     let weights = |strides: [c_int; 5]| {
         let sizes = [1, 1, 1, 2, 2];
         // SAFETY: a descriptor, and lists of five.
@@ -268,13 +279,13 @@ fn three_dimensions_and_gaps() -> Outcome {
     };
     assert_eq!((weights([9, 8, 7, 2, 1]), case.count(FORWARD).0), (0, 0));
     assert_eq!((weights([8, 8, 8, 4, 2]), case.count(FORWARD).0), (0, UNSUPPORTED));
-    says(last_error(), &["weights have gaps"]);
+    assert_contains(last_error(), &["no weights with gaps"]);
     Ok(())
 }
 
 #[test]
-fn bad_descriptors_are_refused() -> Outcome {
-    if !in_child("bad_descriptors_are_refused", Some(&libraries(&[CUDA, CUDNN])?), &[])? {
+fn invalid_descriptors_are_rejected() -> Outcome {
+    if !in_child("invalid_descriptors_are_rejected", Some(&libraries(&[CUDA, CUDNN])?), &[])? {
         return Ok(());
     }
     let case = Case::of(F32, [&[1, 2, 3, 3], &[2, 2, 2, 2], &[1, 2, 2, 2]]);
@@ -293,8 +304,8 @@ fn bad_descriptors_are_refused() -> Outcome {
     };
     assert_eq!([init(0, -1, 1, 1), init(0, 0, 0, 1), init(0, 0, 1, 0), init(4, 0, 1, 1)], [BAD; 4]);
     assert_eq!(init(1, 0, 1, 1), UNSUPPORTED);
-    says(last_error(), &["no transposed mode"]);
-    // SAFETY: descriptors or null, and places for what is written.
+    assert_contains(last_error(), &["no transposed mode"]);
+    // SAFETY: the descriptors are null or live, and the results are written to live variables.
     unsafe {
         assert_eq!(miopen::miopenCreateTensorDescriptor(null_mut()), BAD);
         assert_eq!(miopen::miopenSetConvolutionGroupCount(case.convolution, 0), BAD);
@@ -307,9 +318,9 @@ fn bad_descriptors_are_refused() -> Outcome {
             miopen::miopenGetConvolutionNdForwardOutputDim(conv, x, w, &mut 0, sizes.as_mut_ptr())
         };
         assert_eq!([out(x, w), out(x, unset), out(unset, w), out(null_mut(), w)], [0, BAD, BAD, BAD]);
-        // A window that is larger than the input.
+        // The window is larger than the input.
         assert_eq!(out(w, x), BAD);
-        says(last_error(), &["does not take [2, 2, 2, 2] by [1, 2, 3, 3]"]);
+        assert_contains(last_error(), &["does not take [2, 2, 2, 2] by [1, 2, 3, 3]"]);
         let count = |handle, tensors: [Tensor; 3], convolution| {
             let [a, b, c] = Case::in_order(FORWARD, tensors);
             (FORWARD.count)(handle, a, b, convolution, c, &mut 0)
@@ -324,28 +335,28 @@ fn bad_descriptors_are_refused() -> Outcome {
             (count(handle, [x, w, x], convolution), last_error(), "output is [1, 2, 2, 2]"),
         ] {
             assert_eq!(status, BAD);
-            says(text, &[part]);
+            assert_contains(text, &[part]);
         }
     }
     let solution = case.solutions(FORWARD, 1)[0];
     let data = [18, 16, 8].map(|len| Data::of(&vec![0f32; len]).address);
     assert_eq!(case.run(FORWARD, data, &solution, 512), 0);
     assert_eq!(case.run(FORWARD, [data[0], null_mut(), data[2]], &solution, 512), BAD);
-    // Other numbers: of nobody, of an algorithm that there is not, of an arithmetic that would be TF32.
+    // Invalid identifiers: no tag, an unknown algorithm, a math type that allows TF32, extra bits.
     let id = solution.solution_id;
     for wrong in [0, id + (100 << 4), id & !15, id & !15 | 1, id | 1 << 60] {
         assert_eq!(case.compile(FORWARD, wrong), BAD, "{wrong:#x}");
-        says(last_error(), &["is no solution"]);
+        assert_contains(last_error(), &["is not a solution"]);
     }
-    // Tensors of several types.
+    // The tensors have different types.
     assert_eq!((set(y, 0, &[1, 2, 2, 2]), case.count(FORWARD).0), (0, BAD));
-    says(last_error(), &["different types"]);
+    assert_contains(last_error(), &["different types"]);
     Ok(())
 }
 
 #[test]
-fn what_cudnn_says_is_kept() -> Outcome {
-    if !in_child("what_cudnn_says_is_kept", Some(&libraries(&[CUDA, CUDNN])?), &[])? {
+fn cudnn_errors_are_reported() -> Outcome {
+    if !in_child("cudnn_errors_are_reported", Some(&libraries(&[CUDA, CUDNN])?), &[])? {
         return Ok(());
     }
     let of_batch = |batch| Case::of(F32, [&[batch, 1, 1, 1], &[1, 1, 1, 1], &[batch, 1, 1, 1]]);
@@ -353,12 +364,18 @@ fn what_cudnn_says_is_kept() -> Outcome {
     let case = of_batch(1);
     let solution = case.solutions(FORWARD, 1)[0];
     assert_eq!(case.run(FORWARD, data, &solution, 511), BAD);
-    says(last_error(), &["cudnnConvolutionForward returned CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT (2006)"]);
+    assert_contains(
+        last_error(),
+        &["cudnnConvolutionForward returned CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT (2006)"],
+    );
     assert_eq!(of_batch(99).run(FORWARD, data, &solution, 512), UNSUPPORTED);
-    says(last_error(), &["CUDNN_STATUS_NOT_SUPPORTED (3000)"]);
-    // Part of cuDNN is missing.
+    assert_contains(last_error(), &["CUDNN_STATUS_NOT_SUPPORTED (3000)"]);
+    // One of cuDNN's files is missing.
     assert_eq!(of_batch(98).count(FORWARD).0, 1);
-    says(last_error(), &["SUBLIBRARY_LOADING_FAILED (1008)", "with all its files", "LD_LIBRARY_PATH"]);
+    assert_contains(
+        last_error(),
+        &["SUBLIBRARY_LOADING_FAILED (1008)", "with all its files", "LD_LIBRARY_PATH"],
+    );
     Ok(())
 }
 
@@ -385,7 +402,7 @@ fn threads_share_descriptors() -> Outcome {
     for thread in threads {
         assert_eq!(thread.join().map_err(|_| "a thread panicked")?, [(0, 2); 3]);
     }
-    // Of those that were made at the same time one each is kept.
+    // If several threads create a descriptor, one is kept.
     let lines = log(CUDNN)?;
     for kind in ["tensor", "filter", "convolution"] {
         let counted = |start: String| lines.iter().filter(|line| line.starts_with(&start)).count();

@@ -1,4 +1,4 @@
-//! The NVIDIA driver against stand-ins for libcuda, libcublas and libcublasLt.
+//! The NVIDIA driver with fakes of libcuda, libcublas and libcublasLt.
 mod child;
 mod cublaslt;
 #[path = "../../rocm-loader/tests/fake/mod.rs"]
@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use child::{CUBLAS, CUDA, CUDNN, Outcome, in_child, is_child, libraries, log, says};
+use child::{CUBLAS, CUDA, CUDNN, Outcome, assert_contains, in_child, is_child, libraries, log};
 use rocm_loader::{Library, LibraryFile, LoadError, bound_device, hip, last_error, miopen, rocblas};
 use rocm_rs::hip::bindings as hip_types;
 use rocm_rs::rocblas::ffi;
 
-/// An image that the stand-in takes, with an ELF machine.
+/// Returns an image that the fake library accepts, with an ELF machine.
 fn object(machine: u16) -> Vec<u8> {
     let mut image = vec![0u8; 65];
     image[..4].copy_from_slice(b"\x7fELF");
@@ -25,7 +25,7 @@ fn object(machine: u16) -> Vec<u8> {
 
 fn function(name: &CStr) -> hip_types::hipFunction_t {
     let (mut module, mut function, image) = (null_mut(), null_mut(), object(190));
-    // SAFETY: places for the handles, and an image that is long enough.
+    // SAFETY: the handles are written to live variables, and an image that is long enough.
     unsafe {
         assert_eq!(hip::hipModuleLoadData(&mut module, image.as_ptr().cast()), 0);
         assert_eq!(hip::hipModuleGetFunction(&mut function, module, name.as_ptr()), 0);
@@ -34,41 +34,47 @@ fn function(name: &CStr) -> hip_types::hipFunction_t {
 }
 
 fn launch(function: hip_types::hipFunction_t, arguments: *mut *mut c_void, extra: *mut *mut c_void) -> u32 {
-    // SAFETY: a function of the stand-in, which reads one argument.
+    // SAFETY: a function of the fake library, which reads one argument.
     unsafe { hip::hipModuleLaunchKernel(function, 7, 6, 5, 4, 3, 2, 96, null_mut(), arguments, extra) }
 }
 
 #[test]
-fn no_libcuda() -> Outcome {
-    if !in_child("no_libcuda", None, &[])? {
+fn missing_libcuda_is_reported() -> Outcome {
+    if !in_child("missing_libcuda_is_reported", None, &[])? {
         return Ok(());
     }
-    let Err(error) = rocm_loader::driver() else { return Ok(()) }; // this machine has a real one
-    says(Some(error.to_string()), &[CUDA, "not in", "NVIDIA's GPU driver", "LD_LIBRARY_PATH"]);
+    let Err(error) = rocm_loader::driver() else { return Ok(()) }; // this machine has a real libcuda
+    assert_contains(Some(error.to_string()), &[CUDA, "not in", "NVIDIA's GPU driver", "LD_LIBRARY_PATH"]);
     assert!(matches!(error, LoadError::LibraryMissing { .. }) && !rocm_loader::is_available());
-    // SAFETY: a place for one int.
+    // SAFETY: the int is written to a live variable.
     assert_eq!(unsafe { hip::hipGetDeviceCount(&mut 0) }, 303);
-    says(last_error(), &[CUDA]);
+    assert_contains(last_error(), &[CUDA]);
     Ok(())
 }
 
 #[test]
-fn a_file_that_is_no_library() -> Outcome {
+fn a_file_that_is_not_a_library_is_reported() -> Outcome {
     let folder = tempfile::tempdir()?;
     std::fs::write(folder.path().join(CUDA), "text")?;
-    if in_child("a_file_that_is_no_library", Some(folder.path()), &[])? {
+    if in_child("a_file_that_is_not_a_library_is_reported", Some(folder.path()), &[])? {
         let error = rocm_loader::driver().map_err(|error| error.to_string()).err();
-        says(error, &["libcuda.so.1 of CUDA cannot be used", "file too short"]);
+        assert_contains(error, &["libcuda.so.1 of CUDA cannot be used", "file too short"]);
     }
     Ok(())
 }
 
 #[test]
-fn a_driver_that_is_too_old() -> Outcome {
-    if in_child("a_driver_that_is_too_old", Some(&libraries(&[CUDA, CUBLAS])?), &[("FAKE_VERSION", "11080")])?
-    {
+fn an_outdated_driver_is_reported() -> Outcome {
+    if in_child(
+        "an_outdated_driver_is_reported",
+        Some(&libraries(&[CUDA, CUBLAS])?),
+        &[("FAKE_VERSION", "11080")],
+    )? {
         let error = rocm_loader::device_archs().map_err(|error| error.to_string()).err();
-        says(error, &["libcuda.so.1 serves CUDA up to 11.8", "12.0 is needed", "newer NVIDIA driver"]);
+        assert_contains(
+            error,
+            &["libcuda.so.1 serves CUDA up to 11.8", "12.0 is needed", "newer NVIDIA driver"],
+        );
         // SAFETY: takes an integer.
         assert_eq!(unsafe { hip::hipSetDevice(0) }, 35);
     }
@@ -76,48 +82,51 @@ fn a_driver_that_is_too_old() -> Outcome {
 }
 
 #[test]
-fn no_gpu() -> Outcome {
+fn a_missing_gpu_is_reported() -> Outcome {
     if in_child(
-        "no_gpu",
+        "a_missing_gpu_is_reported",
         Some(&libraries(&[CUDA, CUBLAS])?),
         &[("FAKE_INIT", "100"), ("CUDA_VISIBLE_DEVICES", "7")],
     )? {
         let error = rocm_loader::device_archs().map_err(|error| error.to_string()).err();
-        says(error, &["cuInit", "CUDA_ERROR_NO_DEVICE (100)", r#"CUDA_VISIBLE_DEVICES="7" may hide GPUs"#]);
-        // SAFETY: a place for one int.
+        assert_contains(
+            error,
+            &["cuInit", "CUDA_ERROR_NO_DEVICE (100)", r#"CUDA_VISIBLE_DEVICES="7" may hide GPUs"#],
+        );
+        // SAFETY: the int is written to a live variable.
         assert_eq!(unsafe { hip::hipGetDeviceCount(&mut 0) }, 100);
     }
     Ok(())
 }
 
 #[test]
-fn no_cublas() -> Outcome {
-    if !in_child("no_cublas", Some(&libraries(&[CUDA])?), &[])? {
+fn missing_cublas_is_reported() -> Outcome {
+    if !in_child("missing_cublas_is_reported", Some(&libraries(&[CUDA])?), &[])? {
         return Ok(());
     }
-    let Err(error) = rocm_loader::driver()?.tensile_files("sm_90") else { return Ok(()) }; // the system has one
-    says(
+    let Err(error) = rocm_loader::driver()?.tensile_files("sm_90") else { return Ok(()) }; // cuBLAS is installed on this system
+    assert_contains(
         Some(error.to_string()),
         &["libcublas.so of CUDA", "libcublas.so.13 or libcublas.so.12", "CUDA_HOME"],
     );
-    // SAFETY: a place for one handle.
+    // SAFETY: the handle is written to a live variable.
     assert_eq!(unsafe { rocblas::rocblas_create_handle(&mut null_mut()) }, 6);
-    says(last_error(), &["libcublas.so"]);
+    assert_contains(last_error(), &["libcublas.so"]);
     assert_eq!(rocm_loader::driver()?.versions().rocblas, None);
-    // Everything but products works.
+    // Everything except products works.
     assert_eq!(rocm_loader::device_archs()?, ["sm_90", "sm_90"]);
     Ok(())
 }
 
 #[test]
-fn cublas_is_taken_from_cudas_folder() -> Outcome {
+fn cublas_is_loaded_from_cuda_home() -> Outcome {
     let root = tempfile::tempdir()?;
     if !is_child() {
         std::fs::create_dir(root.path().join("lib"))?;
         std::fs::copy(libraries(&[CUDA, CUBLAS])?.join(CUBLAS), root.path().join("lib").join(CUBLAS))?;
     }
     let home = root.path().to_string_lossy();
-    if in_child("cublas_is_taken_from_cudas_folder", Some(&libraries(&[CUDA])?), &[("CUDA_HOME", &home)])? {
+    if in_child("cublas_is_loaded_from_cuda_home", Some(&libraries(&[CUDA])?), &[("CUDA_HOME", &home)])? {
         let libraries = rocm_loader::driver()?.libraries();
         let expected = PathBuf::from(std::env::var("CUDA_HOME")?).join("lib").join(CUBLAS);
         assert_eq!(
@@ -129,9 +138,9 @@ fn cublas_is_taken_from_cudas_folder() -> Outcome {
 }
 
 #[test]
-fn the_driver_says_what_it_is() -> Outcome {
+fn the_driver_describes_itself() -> Outcome {
     let folder = libraries(&[CUDA, CUBLAS, CUDNN])?;
-    if !in_child("the_driver_says_what_it_is", Some(&folder), &[])? {
+    if !in_child("the_driver_describes_itself", Some(&folder), &[])? {
         return Ok(());
     }
     let driver = rocm_loader::driver()?;
@@ -145,12 +154,12 @@ fn the_driver_says_what_it_is() -> Outcome {
     assert_eq!(versions.rocblas.as_deref(), Some("cuBLAS 13.1.7"));
     assert_eq!(rocm_loader::device_archs()?, ["sm_90", "sm_90"]);
     assert_eq!(rocm_loader::driver()?.tensile_files("sm_90")?, None);
-    // SAFETY: the structure is plain data, and the calls write to places of their sizes.
+    // SAFETY: the structure is plain data, and the results are written to live variables.
     unsafe {
         let mut found: hip_types::hipDeviceProp_tR0600 = std::mem::zeroed();
         hip::hipGetLastError();
         assert_eq!(hip::hipGetDevicePropertiesR0600(&mut found, 1), 0);
-        // Attributes that this CUDA does not know are left out silently.
+        // Attributes that CUDA does not know are skipped without an error.
         assert_eq!((hip::hipGetLastError(), last_error()), (0, None));
         assert_eq!(CStr::from_ptr(found.name.as_ptr()), c"Fake H100");
         assert_eq!((found.sharedMemPerBlock, found.sharedMemPerBlockOptin), (65536, 227 << 10));
@@ -161,8 +170,8 @@ fn the_driver_says_what_it_is() -> Outcome {
         assert_eq!(of(hip_types::hipDeviceAttribute_t_hipDeviceAttributeWarpSize, &mut value), 0);
         assert_eq!(value, 32);
         assert_eq!(of(hip_types::hipDeviceAttribute_t_hipDeviceAttributeFineGrainSupport, &mut value), 801);
-        says(last_error(), &["attribute 10016"]);
-        // There is no HIP, no MIOpen that finds algorithms, and no kernel inside of an executable.
+        assert_contains(last_error(), &["attribute 10016"]);
+        // The driver has no HIP version, no find mode of MIOpen and no kernels compiled into the executable.
         assert_eq!(hip::hipRuntimeGetVersion(&mut value), 801);
         let mut size = 0;
         let found = miopen::miopenConvolutionForwardGetWorkSpaceSize(
@@ -174,25 +183,25 @@ fn the_driver_says_what_it_is() -> Outcome {
             &mut size,
         );
         assert_eq!(found, 6);
-        says(last_error(), &["the NVIDIA driver has no miopenConvolutionForwardGetWorkSpaceSize"]);
+        assert_contains(last_error(), &["the NVIDIA driver has no miopenConvolutionForwardGetWorkSpaceSize"]);
         assert_eq!(CStr::from_ptr(hip::hipGetErrorName(209)), c"hipErrorNoBinaryForGpu");
     }
     Ok(())
 }
 
 #[test]
-fn every_thread_has_a_device() -> Outcome {
-    if !in_child("every_thread_has_a_device", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
+fn every_thread_has_a_current_device() -> Outcome {
+    if !in_child("every_thread_has_a_current_device", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
         return Ok(());
     }
     let allocates = || {
         let mut memory = null_mut();
-        // SAFETY: a place for one address, which is given back.
+        // SAFETY: the address is written to a live variable and freed.
         unsafe { (hip::hipMalloc(&mut memory, 256), hip::hipFree(memory)) }
     };
     let device_of_new_stream = || {
         let (mut stream, mut device) = (null_mut(), -1);
-        // SAFETY: places for a handle and an int.
+        // SAFETY: the results are written to live variables.
         unsafe {
             assert_eq!(hip::hipStreamCreateWithFlags(&mut stream, 1), 0);
             assert_eq!(hip::hipStreamGetDevice(stream, &mut device), 0);
@@ -204,7 +213,7 @@ fn every_thread_has_a_device() -> Outcome {
     unsafe {
         assert_eq!(hip::hipSetDevice(1), 0);
         assert_eq!((bound_device(), device_of_new_stream()), (Some(1), 1));
-        // A thread that has chosen none has the first.
+        // A thread that has selected no device uses the first.
         let threads: Vec<_> =
             (0..4).map(|_| std::thread::spawn(move || (allocates(), device_of_new_stream()))).collect();
         for thread in threads {
@@ -213,19 +222,19 @@ fn every_thread_has_a_device() -> Outcome {
         let mut device = -1;
         assert_eq!((hip::hipGetDevice(&mut device), device), (0, 1));
         assert_eq!(hip::hipSetDevice(2), 101);
-        says(last_error(), &["no device 2", "CUDA has 2"]);
+        assert_contains(last_error(), &["no device 2", "CUDA has 2"]);
         assert_eq!(
             (hip::hipPeekAtLastError(), hip::hipGetLastError(), hip::hipGetLastError()),
             (101, 101, 0)
         );
-        // Contexts are the devices' own.
+        // A created context is the device's primary context.
         let mut context = null_mut();
         assert_eq!(hip::hipCtxCreate(&mut context, 0, 0), 0);
         assert_eq!((hip::hipGetDevice(&mut device), device), (0, 0));
         assert_eq!((hip::hipCtxDestroy(context), device_of_new_stream()), (0, 0));
         assert_eq!(hip::hipCtxSetCurrent(std::ptr::without_provenance_mut(5)), 201);
     }
-    // Each context was retained once, by whichever thread came first.
+    // Each context was retained once, by the first thread that used it.
     let retained: Vec<String> = log(CUDA)?.into_iter().filter(|line| line.starts_with("retain")).collect();
     assert_eq!(retained, ["retain 1", "retain 0"]);
     Ok(())
@@ -237,9 +246,9 @@ fn memory_streams_and_events() -> Outcome {
         return Ok(());
     }
     let mut memory: *mut c_void = std::ptr::without_provenance_mut(8);
-    // SAFETY: sizes are those of the places and allocations.
+    // SAFETY: the sizes are those of the variables and allocations.
     unsafe {
-        // Nothing is null, and may be freed.
+        // An allocation of no bytes is null and may be freed.
         assert_eq!(
             (hip::hipMalloc(&mut memory, 0), memory.is_null(), hip::hipFree(null_mut())),
             (0, true, 0)
@@ -248,7 +257,7 @@ fn memory_streams_and_events() -> Outcome {
         let (mut free, mut total) = (0, 0);
         assert_eq!(hip::hipMemGetInfo(&mut free, &mut total), 0);
         assert_eq!(hip::hipMalloc(&mut memory, total + 1), 2);
-        says(last_error(), &["cuMemAlloc returned CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"]);
+        assert_contains(last_error(), &["cuMemAlloc returned CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"]);
         assert_eq!((hip::hipGetLastError(), last_error()), (2, None));
         assert_eq!(hip::hipMalloc(&mut memory, 8), 0);
         let (from, mut to) = ([1u8, 2, 3, 4, 5, 6, 7, 8], [0u8; 8]);
@@ -263,7 +272,7 @@ fn memory_streams_and_events() -> Outcome {
         log(CUDA)?;
         assert_eq!(hip::hipMemcpyPeerAsync(to.as_mut_ptr().cast(), 1, memory, 0, 8, null_mut()), 0);
         assert_eq!(hip::hipFree(memory), 0);
-        // Mapped, coherent, for all devices; CUDA knows no coherence.
+        // Mapped and coherent. CUDA has no flag for coherence.
         assert_eq!(hip::hipHostMalloc(&mut memory, 64, 2 | 0x4000_0000), 0);
         assert_eq!(hip::hipHostFree(memory), 0);
         assert_eq!(log(CUDA)?, ["retain 1", "peer copy c000 to c001", "host memory flags 3"]);
@@ -271,7 +280,7 @@ fn memory_streams_and_events() -> Outcome {
         let (mut stream, mut event, mut flags, mut ms) = (null_mut(), null_mut(), 9, 0.0);
         assert_eq!(hip::hipStreamCreateWithFlags(&mut stream, 1), 0);
         assert_eq!((hip::hipStreamGetFlags(stream, &mut flags), flags), (0, 1));
-        // Without times, visible to the system: CUDA has the first flag only.
+        // No timing, system-scope release: CUDA has only the first flag.
         assert_eq!(hip::hipEventCreateWithFlags(&mut event, 2 | 0x8000_0000), 0);
         assert_eq!(hip::hipEventRecord(event, stream), 0);
         assert_eq!(log(CUDA)?, ["record flags 2"]);
@@ -281,68 +290,68 @@ fn memory_streams_and_events() -> Outcome {
         let library = libloading::Library::new(CUDA)?;
         library.get::<unsafe extern "C" fn(u32)>(b"fake_set_busy")?(1);
         assert_eq!((hip::hipStreamQuery(stream), hip::hipEventQuery(event)), (600, 600));
-        assert_eq!((hip::hipGetLastError(), last_error()), (0, None), "an answer is no failure");
-        assert_eq!(calls_back(stream), 719);
+        assert_eq!((hip::hipGetLastError(), last_error()), (0, None), "not ready is not a failure");
+        assert_eq!(callback_status(stream), 719);
         assert_eq!(hip::hipStreamAddCallback(stream, None, null_mut(), 0), 1);
         assert_eq!((hip::hipEventDestroy(event), hip::hipStreamDestroy(stream)), (0, 0));
     }
     Ok(())
 }
 
-/// The status that a callback gets.
-fn calls_back(stream: hip_types::hipStream_t) -> u32 {
+/// Returns the status that a callback receives.
+fn callback_status(stream: hip_types::hipStream_t) -> u32 {
     static STATUS: AtomicU32 = AtomicU32::new(0);
     unsafe extern "C" fn callback(_: hip_types::hipStream_t, status: u32, to: *mut c_void) {
         // SAFETY: the address of the static.
         unsafe { &*to.cast::<AtomicU32>() }.store(status, Ordering::SeqCst);
     }
     let to = (&raw const STATUS).cast_mut().cast();
-    // SAFETY: the callback gets what it expects.
+    // SAFETY: the callback receives the address that it expects.
     assert_eq!(unsafe { hip::hipStreamAddCallback(stream, Some(callback), to, 0) }, 0);
     STATUS.load(Ordering::SeqCst)
 }
 
 #[test]
-fn objects_of_other_kinds_are_refused() -> Outcome {
-    if !in_child("objects_of_other_kinds_are_refused", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
+fn images_for_other_gpus_are_rejected() -> Outcome {
+    if !in_child("images_for_other_gpus_are_rejected", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
         return Ok(());
     }
     let refused = |image: &[u8]| {
-        // SAFETY: a place for one handle; images that begin like an object are as long as its header.
+        // SAFETY: the handle is written to a live variable; images that begin like an object are as long as its header.
         (unsafe { hip::hipModuleLoadData(&mut null_mut(), image.as_ptr().cast()) }, last_error())
     };
     let (code, text) = refused(&object(224));
     assert_eq!(code, 209);
-    says(text, &["an AMD code object", "NVIDIA's sm_90", "CANDLE_ROCM_ARCHS=sm_90"]);
+    assert_contains(text, &["an AMD code object", "NVIDIA's sm_90", "CANDLE_ROCM_ARCHS=sm_90"]);
     let (code, text) = refused(b"__CLANG_OFFLOAD_BUNDLE__ and so on");
     assert_eq!(code, 209);
-    says(text, &["a bundle of AMD code objects"]);
+    assert_contains(text, &["a bundle of AMD code objects"]);
     let (code, text) = refused(&object(62));
     assert_eq!(code, 209);
-    says(text, &["an ELF file for machine 62"]);
+    assert_contains(text, &["an ELF file for machine 62"]);
     let (code, text) = refused(b"no object");
     assert_eq!(code, 200);
-    says(text, &["no NVIDIA object"]);
+    assert_contains(text, &["not an NVIDIA object"]);
     let mut damaged = object(190);
     damaged[64] = 0;
     let (code, text) = refused(&damaged);
     assert_eq!(code, 200);
-    says(text, &["cuModuleLoadData returned CUDA_ERROR_INVALID_IMAGE (200)"]);
-    // SAFETY: places for the handles.
+    assert_contains(text, &["cuModuleLoadData returned CUDA_ERROR_INVALID_IMAGE (200)"]);
+    // SAFETY: the handles are written to live variables.
     unsafe {
         let (mut module, image) = (null_mut(), object(190));
         assert_eq!(hip::hipModuleLoadData(&mut module, image.as_ptr().cast()), 0);
         assert_eq!(hip::hipModuleGetFunction(&mut null_mut(), module, c"missing".as_ptr()), 500);
         assert_eq!(hip::hipModuleUnload(module), 0);
         assert_eq!(hip::hipModuleLoad(&mut module, c"/nowhere".as_ptr()), 301);
-        says(last_error(), &["/nowhere"]);
+        assert_contains(last_error(), &["/nowhere"]);
     }
     Ok(())
 }
 
 #[test]
-fn launches_get_their_arguments_either_way() -> Outcome {
-    if !in_child("launches_get_their_arguments_either_way", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
+fn launch_arguments_are_passed_in_both_forms() -> Outcome {
+    if !in_child("launch_arguments_are_passed_in_both_forms", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
         return Ok(());
     }
     let kernel = function(c"kernel");
@@ -356,8 +365,8 @@ fn launches_get_their_arguments_either_way() -> Outcome {
     assert_eq!(launch(kernel, null_mut(), extra.as_mut_ptr()), 0);
     let mut endless = [marker(1), buffer, marker(2), size, marker(1)];
     assert_eq!(launch(kernel, null_mut(), endless.as_mut_ptr()), 1);
-    says(last_error(), &["`extra`"]);
-    // 64 KiB less what the kernel has of its own may be asked for.
+    assert_contains(last_error(), &["`extra`"]);
+    // The limit is 64 KiB less the kernel's static shared memory.
     let expected = [
         "retain 0",
         "kernel attribute 8 = 64512",
@@ -367,7 +376,7 @@ fn launches_get_their_arguments_either_way() -> Outcome {
     ];
     assert_eq!(log(CUDA)?, expected);
     let mut value = 0;
-    // SAFETY: places for one int.
+    // SAFETY: the int is written to a live variable.
     unsafe {
         let blocks = hip::hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(&mut value, kernel, 256, 0);
         assert_eq!((blocks, value), (0, 8));
@@ -378,36 +387,36 @@ fn launches_get_their_arguments_either_way() -> Outcome {
 }
 
 #[test]
-fn a_kernel_that_faults_takes_the_context_with_it() -> Outcome {
-    if !in_child("a_kernel_that_faults_takes_the_context_with_it", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
+fn a_kernel_fault_invalidates_the_context() -> Outcome {
+    if !in_child("a_kernel_fault_invalidates_the_context", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
         return Ok(());
     }
     let (kernel, mut memory) = (function(c"faults"), null_mut());
-    // SAFETY: places for an address, and the allocation's own size.
+    // SAFETY: the address is written to a live variable, and is freed once.
     unsafe {
         assert_eq!(hip::hipMalloc(&mut memory, 64), 0);
         assert_eq!(launch(kernel, null_mut(), null_mut()), 0);
         for _ in 0..2 {
             assert_eq!(hip::hipStreamSynchronize(null_mut()), 700);
-            says(last_error(), &["cuStreamSynchronize returned CUDA_ERROR_ILLEGAL_ADDRESS (700)"]);
+            assert_contains(last_error(), &["cuStreamSynchronize returned CUDA_ERROR_ILLEGAL_ADDRESS (700)"]);
         }
         assert_eq!((hip::hipMalloc(&mut null_mut(), 64), hip::hipFree(memory)), (700, 700));
         assert_eq!(hip::hipGetLastError(), 700);
     }
-    // The process ends as any other: in_child looks at its status.
+    // The process must end normally: in_child checks its status.
     Ok(())
 }
 
 #[test]
-fn threads_inside_of_calls_do_not_crash_the_end() -> Outcome {
-    if !in_child("threads_inside_of_calls_do_not_crash_the_end", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
+fn threads_inside_calls_do_not_crash_the_exit() -> Outcome {
+    if !in_child("threads_inside_calls_do_not_crash_the_exit", Some(&libraries(&[CUDA, CUBLAS])?), &[])? {
         return Ok(());
     }
     static CALLS: AtomicU32 = AtomicU32::new(0);
     for _ in 0..3 {
         std::thread::spawn(|| {
             loop {
-                // SAFETY: the null stream is always there.
+                // SAFETY: the null stream always exists.
                 unsafe { hip::hipStreamQuery(null_mut()) };
                 CALLS.fetch_add(1, Ordering::Relaxed);
             }
@@ -416,11 +425,11 @@ fn threads_inside_of_calls_do_not_crash_the_end() -> Outcome {
     while CALLS.load(Ordering::Relaxed) < 1000 {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    // The test's own process ends while they go on; in_child looks at its status.
+    // The child process ends while the threads keep calling; in_child checks its status.
     Ok(())
 }
 
-/// A product of 2 x 3 and 3 x 4 in a batch of 5, with what differs from case to case.
+/// A batch of 5 products of 2 x 3 and 3 x 4 matrices, with the parameters that vary by test case.
 struct Product {
     data_type: u32,
     compute: u32,
@@ -433,7 +442,7 @@ impl Product {
     fn run(&self, handle: ffi::rocblas_handle, m: i32) -> u32 {
         let (alpha, address) = (1f32, std::ptr::without_provenance_mut::<c_void>);
         let (t, none, transposed) = (self.data_type, 111, 112);
-        // SAFETY: the stand-in reads no matrix; the factors are as large as any type needs.
+        // SAFETY: the fake library reads no matrix; the factors are large enough for every type.
         unsafe {
             rocblas::rocblas_gemm_strided_batched_ex(
                 handle,
@@ -476,11 +485,11 @@ fn products_keep_their_types_and_strides() -> Outcome {
         return Ok(());
     }
     let mut handle = null_mut();
-    // SAFETY: a place for one handle.
+    // SAFETY: the handle is written to a live variable.
     assert_eq!(unsafe { rocblas::rocblas_create_handle(&mut handle) }, 0);
     let (f16, f32, bf16, i8, i32, c32) = (150, 151, 168, 160, 162, 154);
     let product = |data_type, compute| Product { data_type, compute, beta: 0.0, c: 48, d: 48 };
-    // Sums of narrow floats stay in f32: math mode 16.
+    // Math mode 16 keeps sums of narrow floats in f32.
     let written = |t: u32, compute: u32| {
         format!(
             "strided 01 2 4 3 a 16:{t}:2+6 b 32:{t}:4+12 c 48:{t}:2+8 x 5 in {compute} by -1 | pointers 0 math 16"
@@ -498,19 +507,19 @@ fn products_keep_their_types_and_strides() -> Outcome {
         assert_eq!(log(CUBLAS)?, [written(expected.0, expected.1)]);
     }
     assert_eq!(product(c32, c32).run(handle, 2), 2);
-    says(last_error(), &["no products of these types"]);
-    // What is not there to compute needs no library; what cuBLAS refuses has its words.
+    assert_contains(last_error(), &["no products of these types"]);
+    // An empty product needs no library. cuBLAS' own errors have its text.
     assert_eq!((product(f32, f32).run(handle, 0), product(f32, f32).run(handle, -1)), (0, 4));
     assert_eq!(product(f32, f32).run(handle, 99), 2);
-    says(last_error(), &["cublasGemmStridedBatchedEx returned CUBLAS_STATUS_NOT_SUPPORTED (15)"]);
+    assert_contains(last_error(), &["cublasGemmStridedBatchedEx returned CUBLAS_STATUS_NOT_SUPPORTED (15)"]);
     log(CUBLAS)?;
-    // Another C counts only if beta is not zero.
+    // A C other than D is an error only if beta is not zero.
     let apart = |beta| Product { beta, d: 64, ..product(f32, f32) };
     assert_eq!(apart(0.0).run(handle, 2), 0);
-    says(log(CUBLAS)?.pop(), &["c 64:0:2+8"]);
+    assert_contains(log(CUBLAS)?.pop(), &["c 64:0:2+8"]);
     assert_eq!(apart(0.5).run(handle, 2), 2);
-    says(last_error(), &["whose C and D differ"]);
-    // SAFETY: as above; the factors of the last product are not read, the others' outlive the calls.
+    assert_contains(last_error(), &["whose C and D differ"]);
+    // SAFETY: the fake library reads no matrix; the factors outlive the calls.
     unsafe {
         let (address, one) = (std::ptr::without_provenance_mut::<c_void>, 1f32);
         let sgemm = || {
@@ -536,19 +545,19 @@ fn products_keep_their_types_and_strides() -> Outcome {
             log(CUBLAS)?,
             ["gemm 10 2 4 3 a 16:0:3 b 32:0:3 c 48:0:2 in 68 by -1 | pointers 0 math 16"]
         );
-        // With factors on the device nobody knows beta.
+        // With factors on the device, beta is unknown to the driver.
         let mut mode = 0;
         assert_eq!(rocblas::rocblas_set_pointer_mode(handle, 1), 0);
         assert_eq!((rocblas::rocblas_get_pointer_mode(handle, &mut mode), mode), (0, 1));
         assert_eq!((apart(0.0).run(handle, 2), sgemm()), (2, 0));
-        says(log(CUBLAS)?.pop(), &["pointers 1"]);
+        assert_contains(log(CUBLAS)?.pop(), &["pointers 1"]);
         let (alpha, f32_lists) = ((&raw const one).cast(), address(80));
         let listed = rocblas::rocblas_gemm_batched_ex(
             handle, 111, 111, 2, 4, 3, alpha, f32_lists, f32, 2, f32_lists, f32, 3, alpha, f32_lists, f32, 2,
             f32_lists, f32, 2, 6, f32, 0, 0, 0,
         );
         assert_eq!(listed, 0);
-        says(log(CUBLAS)?.pop(), &["listed 00 2 4 3 a 80:0:2 b 80:0:3 c 80:0:2 x 6 in 68"]);
+        assert_contains(log(CUBLAS)?.pop(), &["listed 00 2 4 3 a 80:0:2 b 80:0:3 c 80:0:2 x 6 in 68"]);
         let (stream, mut got) = (address(96).cast(), null_mut());
         assert_eq!(rocblas::rocblas_set_stream(handle, stream), 0);
         assert_eq!((rocblas::rocblas_get_stream(handle, &mut got), got), (0, stream));

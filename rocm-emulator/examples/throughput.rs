@@ -1,5 +1,5 @@
-//! How fast the executor runs the fixtures on this host: `cargo run -p rocm-emulator --example throughput`.
-//! The figures are the host's. They say nothing about AMD hardware.
+//! Measures the speed of the executor on this host with the test fixtures: `cargo run -p rocm-emulator --example
+//! throughput`. The numbers say nothing about AMD hardware.
 #[allow(dead_code)]
 #[path = "../tests/exec/code_object.rs"]
 mod code_object;
@@ -8,9 +8,9 @@ use code_object::{Arguments, CodeObject, Shape, WAVE_SIZES, readable, writable};
 use rocm_emulator::exec::Counters;
 use std::time::{Duration, Instant};
 
-/// Time that this process has spent on cores, in seconds, so that a busy host does not spoil the figures.
+/// Returns the CPU time of this process in seconds, which a busy host does not distort.
 fn cpu_seconds() -> f64 {
-    // utime and stime, in hundredths of a second, are the 14th and 15th field.
+    // utime and stime, in hundredths of a second, are fields 14 and 15.
     let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
     let ticks: f64 = stat
         .rsplit(')')

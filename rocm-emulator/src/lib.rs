@@ -1,22 +1,22 @@
-//! A software GPU: it loads AMD code objects and interprets their machine code, wave by wave,
-//! behind the C interfaces of the HIP runtime, rocBLAS, hipBLASLt and MIOpen.
+//! A software GPU. It loads AMD code objects and interprets their machine code wave by wave, behind the C interfaces of
+//! the HIP runtime, rocBLAS, hipBLASLt and MIOpen.
 //!
-//! The modules, from the outside in:
+//! The modules, from the outermost to the innermost:
 //!
 //! - [`api`]: the HIP functions, with HIP's names, arguments and error codes.
-//! - [`parts`]: what an allocator says of the allocations that it divides.
-//! - [`miopen`]: convolutions of MIOpen, computed on the host.
+//! - [`parts`]: notices of memory pools about their suballocations.
+//! - [`miopen`]: MIOpen's convolutions, computed on the host.
 //! - [`rocblas`]: the rocBLAS functions, computed on the host.
-//! - [`hipblaslt`]: those of hipBLASLt, likewise.
-//! - `runtime`: devices, allocations, streams, events, modules: what the HIP functions act on.
+//! - [`hipblaslt`]: the hipBLASLt functions, computed on the host.
+//! - `runtime`: the state behind the HIP functions: devices, allocations, streams, events, modules.
 //! - [`code_object`]: ELF, metadata notes, kernel descriptors, relocations.
 //! - [`isa`]: machine code to [`isa::Inst`], one folder per instruction-set family.
-//! - [`exec`]: runs a kernel's waves; knows memory and registers, and nothing of HIP.
+//! - [`exec`]: executes a kernel's waves on memory and registers, independently of HIP.
 //!
-//! A device address is a host address. Nothing here knows Candle.
+//! A device address is a host address. Nothing here depends on Candle.
 //!
-//! The process says once which devices there are ([`configure`]); until then the HIP functions report that
-//! there is none.
+//! The process configures the devices once with [`configure`]; until then the HIP functions report that there is no
+//! device.
 pub mod api;
 pub mod code_object;
 pub mod exec;
@@ -32,7 +32,7 @@ pub use runtime::{
     configure_with, inject, is_configured, last_fault, release_stalled,
 };
 
-/// The architectures of the configured devices, as gcnArchName says them; none before [`configure`].
+/// Returns the gcnArchName of every configured device; empty before [`configure`].
 pub fn device_archs() -> Vec<&'static str> {
     let archs = |runtime: &runtime::Runtime| {
         runtime.devices().iter().map(|device| device.arch.gcn_arch_name).collect()
@@ -40,50 +40,49 @@ pub fn device_archs() -> Vec<&'static str> {
     runtime::runtime().map(archs).unwrap_or_default()
 }
 
-/// The architectures that [`configure`] accepts.
+/// Returns the architectures that [`configure`] accepts.
 pub fn known_archs() -> impl Iterator<Item = &'static str> {
     runtime::arch::ARCHS.iter().map(|arch| arch.name)
 }
 
-/// What was wrong with this thread's last failing HIP call, with handles, sizes and devices.
+/// Returns the detailed cause of this thread's last failing HIP call, with handles, sizes and devices.
 pub fn last_error() -> Option<String> {
     runtime::last_detail()
 }
 
-/// Kernel launches that the process has enqueued.
+/// Returns the number of kernel launches that the process has enqueued.
 pub fn launch_count() -> u64 {
     runtime::runtime().map(runtime::Runtime::launch_count).unwrap_or(0)
 }
 
-/// How often MIOpen compiled a solution for a shape; each handle compiles each once.
+/// Returns how often MIOpen compiled a solution for a shape. Each handle compiles each solution once.
 pub fn miopen_compiles() -> u64 {
     miopen::compiles()
 }
 
-/// How often work was given to a null stream, or the host waited for one. Each such call waits for other streams, and
-/// on hardware for other users of the device.
+/// Returns how often work was submitted to a null stream or the host waited for one. Each such call waits for other
+/// streams and, on hardware, for other users of the device.
 pub fn null_stream_uses() -> u64 {
     let uses =
         |runtime: &runtime::Runtime| runtime.devices().iter().map(runtime::Device::null_stream_uses).sum();
     runtime::runtime().map(uses).unwrap_or(0)
 }
 
-/// Writes the profile of what was executed so far, where the options ask for one; it is written anyway when the
-/// process ends.
+/// Writes the profile of all launches so far if the options enable profiling. It is also written when the process ends.
 ///
 /// # Errors
-/// Those of writing the file.
+/// The profile's file cannot be written.
 pub fn write_profile() -> std::io::Result<()> {
     runtime::runtime().map_or(Ok(()), runtime::Runtime::write_profile)
 }
 
-/// The profile of what was executed since the last call, as the file has it: exact once the streams are idle. What
-/// was taken is in no file; `None` where the options ask for no profile.
+/// Returns the profile since the last call in the file's format and resets it, so that the file lacks these launches. It
+/// is complete if the streams are idle. `None` if profiling is not enabled.
 pub fn take_profile() -> Option<String> {
     runtime::runtime().ok().and_then(runtime::Runtime::take_profile)
 }
 
-/// What was executed so far, by kernel name: repeatable to the digit once the streams are idle.
+/// Returns the counters of all launches so far by kernel name. They are exactly reproducible if the streams are idle.
 pub fn counters() -> std::collections::BTreeMap<String, exec::Counters> {
     runtime::runtime().map(runtime::Runtime::counters).unwrap_or_default()
 }

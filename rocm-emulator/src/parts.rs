@@ -1,30 +1,29 @@
-//! Parts of device allocations, for allocators that get large segments with hipMalloc and hand out parts of them.
+//! Suballocations, for memory pools that allocate large segments with hipMalloc and hand out parts of them.
 //!
-//! The first part that is taken divides its segment: from then on, in stream order, kernels, copies and fills may
-//! touch only the segment's live parts. What is between them is out of bounds, and a part that was given back is
-//! freed memory, as if each were an allocation of its own. hipFree of the segment ends its parts; hipMemGetInfo and
-//! the functions that look addresses up know only the segment.
+//! After the first suballocation of a segment, kernels, copies and fills may access only its live parts, in stream order.
+//! Memory between the parts is out of bounds, and a freed part is freed memory, as if each part were a separate
+//! allocation. hipFree of the segment ends its parts. hipMemGetInfo and the functions that look up addresses see only
+//! the segment.
 //!
-//! Calls that concern the same bytes must come one after the other, and the streams that execute them must be ordered:
-//! memory that one stream gives back and another takes without waiting for it fails on the stream that is too early.
+//! Calls for the same bytes must not be concurrent, and the streams that execute them must be ordered. If one stream
+//! frees memory and another reuses it without waiting, the stream that runs too early fails.
 use crate::runtime::{Result, Runtime, Stream, runtime};
 use std::ffi::c_void;
 
-/// From here on in the order of `stream` (a hipStream_t; null is the null stream), `len` bytes at `address` are a live
-/// part whose contents were never written. Returns before the stream has come so far.
+/// Suballocates `len` bytes at `address` in the order of `stream` (a hipStream_t; null is the null stream). The contents
+/// count as never written. Returns before the stream has executed it.
 ///
-/// False for an empty part, one that is not within a live device allocation or overlaps a live part, and a handle that
-/// is no stream; nothing has changed then.
+/// Returns false without effect if the part is empty, is not inside a live device allocation or overlaps a live part, or
+/// if the handle is not a stream.
 pub fn taken(stream: *mut c_void, address: usize, len: usize) -> bool {
-    change(stream, |runtime, stream| runtime.take_part(stream, address, len))
+    change(stream, |runtime, stream| runtime.begin_part(stream, address, len))
 }
 
-/// From here on in the order of `stream`, the part that begins at `address` is freed. Returns before the stream has
-/// come so far.
+/// Frees the part that begins at `address` in the order of `stream`. Returns before the stream has executed it.
 ///
-/// False where no live part begins, and for a handle that is no stream.
+/// Returns false if no live part begins there or the handle is not a stream.
 pub fn given(stream: *mut c_void, address: usize) -> bool {
-    change(stream, |runtime, stream| runtime.give_part(stream, address))
+    change(stream, |runtime, stream| runtime.end_part(stream, address))
 }
 
 fn change(stream: *mut c_void, change: impl FnOnce(&Runtime, &Stream) -> Result<bool>) -> bool {

@@ -1,5 +1,5 @@
-//! MIOpen through its C functions: handles, descriptors, solutions, stream order, and faults that surface when the
-//! stream is waited for.
+//! Tests of MIOpen through its C functions: handles, descriptors, solutions, stream order, and faults that are reported
+//! when the host waits for the stream.
 use rocm_emulator::miopen::{self, ConvSolution};
 use rocm_emulator::{Injection, api, inject, last_error, miopen_compiles};
 use std::ffi::{CStr, c_void};
@@ -15,15 +15,15 @@ const UNKNOWN_ERROR: u32 = 7;
 
 type Descriptor = *mut c_void;
 
-/// A stream, and a MIOpen handle that works on it. One at a time: failures that are asked for, and the number of
-/// compilations, are the process's.
+/// A stream and a MIOpen handle that uses it. Only one test at a time has it, because injected faults and the number of
+/// compilations belong to the process.
 struct Gpu {
     stream: *mut c_void,
     handle: *mut c_void,
     _alone: MutexGuard<'static, ()>,
 }
 
-/// A call that must succeed.
+/// Makes a call that must succeed.
 macro_rules! ok {
     ($call:expr) => {{
         // SAFETY: pointers to results are live; handles, descriptors and addresses may be anything.
@@ -93,8 +93,7 @@ fn convolution(padding: i32, groups: i32) -> Descriptor {
     descriptor
 }
 
-/// The descriptors of one image of one channel, 2 x 2, weights of 2 x 2 that see one place of padding around it, and an
-/// output of 3 x 3.
+/// The descriptors of a 2 x 2 image with one channel, weights of 2 x 2, and an output of 3 x 3. The padding is 1.
 struct Small {
     x: Descriptor,
     w: Descriptor,
@@ -132,7 +131,7 @@ impl Small {
         id: u64,
     ) -> u32 {
         let (c, h) = (self.convolution, gpu.handle);
-        // SAFETY: addresses and descriptors may be anything.
+        // SAFETY: addresses and descriptors may have any value.
         unsafe {
             miopen::miopenConvolutionForwardImmediate(
                 h, self.w, w, self.x, x, c, self.y, y, workspace, bytes, id,
@@ -142,7 +141,7 @@ impl Small {
 }
 
 #[test]
-fn three_directions_follow_the_streams_order() {
+fn three_directions_run_in_stream_order() {
     let gpu = Gpu::new();
     let Small { x, w, y, convolution } = Small::new(F32);
     let (image, weights) = (gpu.upload(&IMAGE), gpu.upload(&WEIGHTS));
@@ -162,7 +161,7 @@ fn three_directions_follow_the_streams_order() {
         0,
         85
     ));
-    // The gradients need the output, without a wait in between.
+    // The gradients use the output without waiting for it.
     ok!(miopen::miopenConvolutionBackwardDataImmediate(
         h,
         y,
@@ -190,7 +189,7 @@ fn three_directions_follow_the_streams_order() {
         87
     ));
     assert_eq!(gpu.synchronize(), SUCCESS);
-    // By hand: the corner of 1000 comes first, where the window has only the image's first place.
+    // Computed by hand. The first output covers only the image's first element, with the weight 1000.
     let forward = [1000.0, 2100.0, 200.0, 3010.0, 4321.0, 402.0, 30.0, 43.0, 4.0];
     assert_eq!(gpu.download::<f32>(output, 9), forward);
     let gradient = |row: usize, column: usize, weights: &[f32]| -> f32 {
@@ -213,7 +212,7 @@ fn three_directions_follow_the_streams_order() {
 }
 
 #[test]
-fn solutions_tell_what_they_need_and_are_compiled_once() {
+fn solutions_report_their_workspace_and_are_compiled_once() {
     let gpu = Gpu::new();
     let small = Small::new(F32);
     let found = small.solutions(&gpu);
@@ -225,7 +224,7 @@ fn solutions_tell_what_they_need_and_are_compiled_once() {
     let mut bytes = 0;
     ok!(miopen::miopenConvolutionForwardGetSolutionWorkspaceSize(h, w, x, convolution, y, 91, &mut bytes));
     assert_eq!((gemm.workspace_size, bytes, gemm.algorithm), (9 * 4 * 4, 9 * 4 * 4, 0));
-    assert_eq!(miopen_compiles(), before, "asking compiles nothing");
+    assert_eq!(miopen_compiles(), before, "a query compiles nothing");
 
     let at = [gpu.upload(&IMAGE), gpu.upload(&WEIGHTS), gpu.upload(&[0f32; 9])];
     let workspace = gpu.upload(&vec![0u8; bytes + 1]);
@@ -238,7 +237,7 @@ fn solutions_tell_what_they_need_and_are_compiled_once() {
     let used = gpu.download::<u8>(workspace, bytes + 1);
     assert!(used[..bytes].iter().all(|byte| *byte != 0) && used[bytes] == 0, "{used:?}");
 
-    // Without that, the first use compiles; so does another shape, a direction and a handle.
+    // Otherwise the first use compiles, as does every new shape, direction or handle.
     assert_eq!(small.run(&gpu, at, null_mut(), 0, 85), SUCCESS);
     assert_eq!(small.run(&gpu, at, null_mut(), 0, 85), SUCCESS);
     assert_eq!(miopen_compiles(), before + 2);
@@ -252,7 +251,7 @@ fn solutions_tell_what_they_need_and_are_compiled_once() {
 }
 
 #[test]
-fn as_many_solutions_are_told_as_there_is_room_for() {
+fn solutions_are_limited_to_the_callers_array() {
     let gpu = Gpu::new();
     let Small { x, w, y, convolution } = Small::new(F16);
     let (mut count, mut one) = (9, ConvSolution::default());
@@ -273,13 +272,13 @@ fn as_many_solutions_are_told_as_there_is_room_for() {
 }
 
 #[test]
-fn wrong_arguments_are_told_at_the_call() {
+fn invalid_arguments_are_reported_by_the_call() {
     let gpu = Gpu::new();
     let small = Small::new(F32);
     let Small { x, w, y, convolution } = small;
     let at = [gpu.upload(&IMAGE), gpu.upload(&WEIGHTS), gpu.upload(&[0f32; 9])];
     let workspace = gpu.allocate(1024);
-    let says = |part: &str| {
+    let assert_error_contains = |part: &str| {
         let text = last_error().unwrap_or_default();
         assert!(text.contains(part), "{part}: {text}");
     };
@@ -287,13 +286,13 @@ fn wrong_arguments_are_told_at_the_call() {
     for id in [0, 84, 86, 137, 11] {
         assert_eq!(small.run(&gpu, at, workspace, 1024, id), BAD_PARM);
     }
-    says(
-        "miopenStatusBadParm (3): miopenConvolutionForwardImmediate: solution 11 is none for this convolution",
+    assert_error_contains(
+        "miopenStatusBadParm (3): miopenConvolutionForwardImmediate: 11 is not a solution of this convolution",
     );
     for (workspace, bytes) in [(workspace, 143), (null_mut(), 1024), (null_mut(), 0)] {
         assert_eq!(small.run(&gpu, at, workspace, bytes, 91), UNKNOWN_ERROR);
     }
-    says("needs a workspace of 144 bytes, 0 were given");
+    assert_error_contains("needs a workspace of 144 bytes, but 0 were passed");
     for missing in 0..3 {
         let mut at = at;
         at[missing] = null_mut();
@@ -302,30 +301,30 @@ fn wrong_arguments_are_told_at_the_call() {
     assert_eq!(miopen_compiles(), before);
     let count = |handle, w, x, convolution, y| {
         let mut count = 0;
-        // SAFETY: the count is live; handles and descriptors may be anything.
+        // SAFETY: the count is live; handles and descriptors may have any value.
         unsafe { miopen::miopenConvolutionForwardGetSolutionCount(handle, w, x, convolution, y, &mut count) }
     };
     let h = gpu.handle;
     assert_eq!(count(h, w, x, convolution, y), SUCCESS);
     assert_eq!(count(h, w, y, convolution, x), BAD_PARM, "exchanged tensors");
-    assert_eq!(count(h, convolution, x, convolution, y), BAD_PARM, "a convolution is no tensor");
-    assert_eq!(count(h, w, x, w, y), BAD_PARM, "a tensor is no convolution");
-    assert_eq!(count(gpu.stream, w, x, convolution, y), BAD_PARM, "a stream is no handle");
+    assert_eq!(count(h, convolution, x, convolution, y), BAD_PARM, "a convolution is not a tensor");
+    assert_eq!(count(h, w, x, w, y), BAD_PARM, "a tensor is not a convolution");
+    assert_eq!(count(gpu.stream, w, x, convolution, y), BAD_PARM, "a stream is not a handle");
     assert_eq!(count(h, w, x, null_mut(), y), BAD_PARM);
     let mut blank = null_mut();
     ok!(miopen::miopenCreateTensorDescriptor(&mut blank));
-    assert_eq!(count(h, w, blank, convolution, y), BAD_PARM, "it describes nothing yet");
+    assert_eq!(count(h, w, blank, convolution, y), BAD_PARM, "the descriptor is not set");
     ok!(miopen::miopenDestroyTensorDescriptor(x));
-    assert_eq!(count(h, w, x, convolution, y), BAD_PARM, "a stale tensor");
-    says("is no tensor descriptor");
+    assert_eq!(count(h, w, x, convolution, y), BAD_PARM, "the tensor was destroyed");
+    assert_error_contains("is not a tensor descriptor");
     assert_eq!(gpu.synchronize(), SUCCESS);
 }
 
 #[test]
-fn descriptors_say_what_they_are_told() {
+fn descriptors_keep_their_contents() {
     let gpu = Gpu::new();
     let h = gpu.handle;
-    // SAFETY: results go to live places, numbers come from arrays that are long enough; the rest may be anything.
+    // SAFETY: results go to live variables, arrays are long enough, and other arguments may have any value.
     unsafe {
         let descriptor = tensor(F32, [1; 4]);
         let set = |rank, dims: *const i32, strides| {
@@ -359,7 +358,7 @@ fn descriptors_say_what_they_are_told() {
         assert_eq!((rank, output), (4, [2, 6, 2, 2]));
         assert_eq!(fit(descriptor, &mut rank, output.as_mut_ptr()), BAD_PARM);
         assert_eq!(fit(weights, &mut rank, null_mut()), BAD_PARM);
-        // Channels innermost: only the solution that suits everything.
+        // With the channels innermost, only the general solution supports the problem.
         let (mut count, mut one) = (0, ConvSolution::default());
         let y = tensor(F32, [2, 6, 2, 2]);
         let (room, at) = (&mut one, &mut count);
@@ -376,12 +375,12 @@ fn descriptors_say_what_they_are_told() {
 #[test]
 fn handles_keep_their_stream() {
     let gpu = Gpu::new();
-    // SAFETY: results go to live places; handles may be anything.
+    // SAFETY: results go to live variables; handles may be anything.
     unsafe {
         let mut stream = null_mut();
         assert_eq!(miopen::miopenGetStream(gpu.handle, &mut stream), SUCCESS);
         assert_eq!(stream, gpu.stream);
-        assert_eq!(miopen::miopenSetStream(gpu.handle, gpu.handle), BAD_PARM, "a handle is no stream");
+        assert_eq!(miopen::miopenSetStream(gpu.handle, gpu.handle), BAD_PARM, "a handle is not a stream");
         assert_eq!(miopen::miopenSetStream(gpu.handle, null_mut()), SUCCESS);
         assert_eq!(miopen::miopenGetStream(gpu.handle, &mut stream), SUCCESS);
         assert!(stream.is_null());
@@ -402,7 +401,7 @@ fn handles_keep_their_stream() {
 }
 
 #[test]
-fn memory_that_was_freed_is_a_fault_and_the_device_goes_on() {
+fn freed_memory_is_a_fault_and_the_device_keeps_working() {
     let gpu = Gpu::new();
     let small = Small::new(F32);
     let at = [gpu.upload(&IMAGE), gpu.upload(&WEIGHTS), gpu.upload(&[0f32; 9])];
@@ -416,7 +415,7 @@ fn memory_that_was_freed_is_a_fault_and_the_device_goes_on() {
         assert_eq!(gpu.synchronize(), 700);
         let text = last_error().unwrap_or_default();
         assert!(text.contains("miopenConvolutionForwardImmediate") && text.contains(part), "{text}");
-        assert_eq!(gpu.synchronize(), SUCCESS, "the fault is told once");
+        assert_eq!(gpu.synchronize(), SUCCESS, "the fault is reported once");
     }
     assert_eq!(gpu.download::<f32>(at[2], 9), [0.0; 9]);
     assert_eq!(small.run(&gpu, at, null_mut(), 0, 85), SUCCESS);
@@ -425,7 +424,7 @@ fn memory_that_was_freed_is_a_fault_and_the_device_goes_on() {
 }
 
 #[test]
-fn the_call_that_is_to_fail_fails() {
+fn an_injected_call_fails() {
     let gpu = Gpu::new();
     let small = Small::new(F32);
     let at = [gpu.upload(&IMAGE), gpu.upload(&WEIGHTS), gpu.upload(&[0f32; 9])];

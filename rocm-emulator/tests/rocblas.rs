@@ -1,5 +1,5 @@
-//! rocBLAS through its C functions: handles, settings, stream order, and faults that surface when the
-//! stream is waited for.
+//! Tests of rocBLAS through its C functions: handles, settings, stream order, and faults that are reported when the host
+//! waits for the stream.
 use rocm_emulator::{api, rocblas};
 use std::ffi::{CStr, c_void};
 use std::ptr::{null, null_mut};
@@ -10,7 +10,7 @@ const F16: u32 = 150;
 const F32: u32 = 151;
 const SUCCESS: u32 = 0;
 
-/// A stream, and a rocBLAS handle that works on it.
+/// A stream and a rocBLAS handle that uses it.
 struct Gpu {
     stream: *mut c_void,
     handle: *mut c_void,
@@ -20,7 +20,7 @@ impl Gpu {
     fn new() -> Self {
         rocm_emulator::configure(&["gfx1100"]).unwrap();
         let (mut stream, mut handle) = (null_mut(), null_mut());
-        // SAFETY: both are written to live places.
+        // SAFETY: both are written to live variables.
         unsafe {
             assert_eq!(api::hipStreamCreateWithFlags(&mut stream, 1), SUCCESS);
             assert_eq!(rocblas::rocblas_create_handle(&mut handle), SUCCESS);
@@ -32,7 +32,7 @@ impl Gpu {
     fn upload<T: Copy>(&self, values: &[T]) -> *mut T {
         let mut place = null_mut();
         let bytes = size_of_val(values);
-        // SAFETY: the values are read, the place is a new allocation of their size.
+        // SAFETY: the values are live, and the allocation has their size.
         unsafe {
             assert_eq!(api::hipMalloc(&mut place, bytes), SUCCESS);
             assert_eq!(api::hipMemcpy(place, values.as_ptr().cast(), bytes, 1), SUCCESS);
@@ -42,7 +42,7 @@ impl Gpu {
 
     fn download<T: Copy + Default>(&self, place: *const T, len: usize) -> Vec<T> {
         let mut values = vec![T::default(); len];
-        // SAFETY: the vector holds as many bytes as are copied.
+        // SAFETY: the vector holds the copied bytes.
         unsafe {
             assert_eq!(
                 api::hipMemcpy(values.as_mut_ptr().cast(), place.cast(), len * size_of::<T>(), 2),
@@ -69,7 +69,7 @@ impl Drop for Gpu {
 }
 
 #[test]
-fn products_follow_the_streams_order() {
+fn products_run_in_stream_order() {
     let gpu = Gpu::new();
     // Column-major: A is [1 3; 2 4], its transpose [1 2; 3 4].
     let a = gpu.upload(&[1f32, 2.0, 3.0, 4.0]);
@@ -84,7 +84,7 @@ fn products_follow_the_streams_order() {
             rocblas::rocblas_sgemm(h, TRANSPOSE, NONE, 2, 2, 2, &one, a, 2, b, 2, &zero, c, 2),
             SUCCESS
         );
-        // Needs the first product's result, without a wait in between.
+        // Uses the first product's result without waiting for it.
         assert_eq!(rocblas::rocblas_sgemm(h, NONE, NONE, 2, 2, 2, &one, a, 2, c, 2, &zero, d, 2), SUCCESS);
     }
     assert_eq!(gpu.synchronize(), SUCCESS);
@@ -94,7 +94,7 @@ fn products_follow_the_streams_order() {
 }
 
 #[test]
-fn typed_batches_take_scalars_from_the_device() {
+fn typed_batches_read_scalars_from_the_device() {
     let gpu = Gpu::new();
     let half = |value: f32| half::f16::from_f32(value);
     let a = gpu.upload(&[1.0, 2.0, 3.0, 4.0].map(half));
@@ -143,14 +143,14 @@ fn typed_batches_take_scalars_from_the_device() {
 }
 
 #[test]
-fn a_matrix_that_was_freed_is_a_fault_and_the_device_goes_on() {
+fn a_freed_matrix_is_a_fault_and_the_device_keeps_working() {
     let gpu = Gpu::new();
     let a = gpu.upload(&[3f32]);
     let b = gpu.upload(&[4f32]);
     let c = gpu.upload(&[0f32]);
     let gone = gpu.upload(&[0f32]);
     let (one, zero) = (1f32, 0f32);
-    // SAFETY: the address of the freed matrix is only looked up.
+    // SAFETY: the runtime checks the address of the freed matrix.
     unsafe {
         assert_eq!(api::hipFree(gone.cast()), SUCCESS);
         let h = gpu.handle;
@@ -158,7 +158,7 @@ fn a_matrix_that_was_freed_is_a_fault_and_the_device_goes_on() {
         assert_eq!(gpu.synchronize(), 700);
         let text = rocm_emulator::last_error().unwrap_or_default();
         assert!(text.contains("rocblas_sgemm") && text.contains("matrix A"), "{text}");
-        assert_eq!(gpu.synchronize(), SUCCESS, "the fault is told once");
+        assert_eq!(gpu.synchronize(), SUCCESS, "the fault is reported once");
         assert_eq!(rocblas::rocblas_sgemm(h, NONE, NONE, 1, 1, 1, &one, a, 1, b, 1, &zero, c, 1), SUCCESS);
     }
     assert_eq!(gpu.synchronize(), SUCCESS);
@@ -168,7 +168,7 @@ fn a_matrix_that_was_freed_is_a_fault_and_the_device_goes_on() {
 #[test]
 fn handles_keep_their_settings() {
     let gpu = Gpu::new();
-    // SAFETY: results go to live places; handles may be anything.
+    // SAFETY: results go to live variables; handles may be anything.
     unsafe {
         let (mut stream, mut mode, mut atomics) = (null_mut(), 9, 9);
         assert_eq!(rocblas::rocblas_get_stream(gpu.handle, &mut stream), SUCCESS);
@@ -179,7 +179,7 @@ fn handles_keep_their_settings() {
         assert_eq!(rocblas::rocblas_get_atomics_mode(gpu.handle, &mut atomics), SUCCESS);
         assert_eq!(atomics, 0);
         assert_eq!(rocblas::rocblas_set_pointer_mode(gpu.handle, 2), 11, "invalid_value");
-        assert_eq!(rocblas::rocblas_set_stream(gpu.handle, gpu.handle), 11, "a handle is no stream");
+        assert_eq!(rocblas::rocblas_set_stream(gpu.handle, gpu.handle), 11, "a handle is not a stream");
         assert_eq!(rocblas::rocblas_set_workspace(gpu.handle, null_mut(), 0), SUCCESS);
         assert_eq!(rocblas::rocblas_set_workspace(gpu.handle, 64 as *mut c_void, 8), 3, "invalid_pointer");
         for stale in [null_mut(), gpu.stream] {
@@ -191,7 +191,7 @@ fn handles_keep_their_settings() {
 }
 
 #[test]
-fn wrong_arguments_are_told_at_the_call() {
+fn invalid_arguments_are_reported_by_the_call() {
     let gpu = Gpu::new();
     let h = gpu.handle;
     let a = gpu.upload(&[1f32; 4]);
@@ -205,7 +205,7 @@ fn wrong_arguments_are_told_at_the_call() {
         assert_eq!(sgemm(NONE, -1, 2, a), 4, "invalid_size");
         assert_eq!(sgemm(NONE, 2, 1, a), 4, "invalid_size");
         assert_eq!(sgemm(NONE, 2, 2, null()), 3, "invalid_pointer");
-        assert_eq!(sgemm(NONE, 0, 2, null()), SUCCESS, "nothing to do");
+        assert_eq!(sgemm(NONE, 0, 2, null()), SUCCESS, "the product is empty");
         let complex = 154;
         let status = rocblas::rocblas_gemm_ex(
             h,
@@ -241,10 +241,10 @@ fn wrong_arguments_are_told_at_the_call() {
 }
 
 #[test]
-fn the_version_fits_the_size_that_is_told() {
+fn the_version_fits_the_reported_size() {
     let mut size = 0;
     let mut text = vec![0u8; 64];
-    // SAFETY: the buffer is larger than any length given.
+    // SAFETY: the buffer is larger than any length that is passed.
     unsafe {
         assert_eq!(rocblas::rocblas_get_version_string_size(&mut size), SUCCESS);
         assert_eq!(rocblas::rocblas_get_version_string(text.as_mut_ptr().cast(), size - 1), 4);

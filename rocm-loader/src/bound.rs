@@ -1,4 +1,4 @@
-//! The device that each thread has bound, kept so that a caller need not ask the driver or set it again.
+//! The current device of each thread, cached so that a caller need not query or set it again.
 use std::cell::Cell;
 
 use rocm_rs::hip::bindings::{hipError_t, hipError_t_hipSuccess};
@@ -7,27 +7,27 @@ thread_local! {
     static BOUND: Cell<Option<i32>> = const { Cell::new(None) };
 }
 
-/// Returns the device that this thread chose last through `hipSetDevice`, if that succeeded and nothing has changed it
-/// since. `None` in a fresh thread, after a `hipSetDevice` that failed, and after this thread's `hipDeviceReset`,
-/// `hipCtxCreate`, `hipCtxDestroy`, `hipCtxSetCurrent` or `hipDevicePrimaryCtxRelease`.
+/// Returns the device that this thread set last through `hipSetDevice`. `None` in a new thread, after a `hipSetDevice`
+/// that failed, and after this thread's `hipDeviceReset`, `hipCtxCreate`, `hipCtxDestroy`, `hipCtxSetCurrent` or
+/// `hipDevicePrimaryCtxRelease`.
 ///
-/// Costs one read of a thread-local. A library that calls the driver directly, and not the functions of this
-/// crate, is not seen; those of ROCm restore the device that they find.
+/// Costs one read of a thread-local. Calls that a library makes to the driver directly are not seen; ROCm's libraries
+/// restore the device that was current before.
 pub fn bound_device() -> Option<i32> {
     BOUND.get()
 }
 
-/// Notes that `hipSetDevice(device)` returned `code` on this thread.
+/// Records that `hipSetDevice(device)` returned `code` on this thread.
 pub(crate) fn chosen(device: i32, code: hipError_t) {
     BOUND.set((code == hipError_t_hipSuccess).then_some(device));
 }
 
-/// Notes that a call of this thread may have changed its device.
+/// Records that a call of this thread may have changed its device.
 pub(crate) fn forget() {
     BOUND.set(None);
 }
 
-/// Runs after each forwarded call: its name, its result and its arguments.
+/// Runs after each forwarded call, with the function's name, the result and the arguments.
 macro_rules! after {
     (hipSetDevice $code:ident $device:ident) => {
         $crate::bound::chosen($device, $code)
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_success_is_kept_and_each_thread_has_its_own() {
+    fn only_a_successful_hip_set_device_binds_and_only_its_thread() {
         assert_eq!(bound_device(), None);
         chosen(1, hipError_t_hipSuccess);
         assert_eq!(bound_device(), Some(1));

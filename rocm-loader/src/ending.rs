@@ -1,7 +1,7 @@
-//! Keeps the driver in place under calls that other threads are in when the process ends.
+//! Keeps the driver alive while other threads are inside its calls when the process ends.
 //!
-//! HIP and the libraries above it tear themselves down in exit handlers. A handler of ours runs before theirs:
-//! it lets the calls in flight end and stops later ones, so that nobody is inside when they begin.
+//! HIP and the libraries above it tear themselves down in exit handlers. This module's handler runs before theirs. It
+//! waits for the calls in flight and stops later ones, so that no call is in flight when the teardown begins.
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::fs::File;
@@ -11,27 +11,27 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a call in flight is waited for: a kernel that never ends must not keep the process alive.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks at the calls in flight.
-const PAUSE: Duration = Duration::from_micros(200);
+/// Maximum time to wait for calls in flight: a kernel that never ends must not keep the process alive.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two checks for calls in flight.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 static ENDING: AtomicBool = AtomicBool::new(false);
-/// The process that the calls are counted in: a forked child has the counts, but not the other threads.
+/// Identifier of the process whose calls are counted: a forked child inherits the counts, but not the other threads.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 static SLOTS: Mutex<Slots> = Mutex::new(Slots { all: Vec::new(), free: Vec::new() });
-/// Counts for threads whose own slot is given back already: calls from the destructors of thread-locals.
+/// Counter for threads that have already released their own slot: calls from destructors of thread-locals.
 static SHARED: Slot = Slot { calls: AtomicU32::new(0), shared: true };
 
-/// How many calls, one inside of another, a thread is in. On cache lines of its own, so that counting does
-/// not slow other threads.
+/// Nesting depth of a thread's calls. The alignment keeps slots on separate cache lines, so that counting does not slow
+/// down other threads.
 #[repr(align(128))]
 struct Slot {
     calls: AtomicU32,
     shared: bool,
 }
 
-/// Slots are never freed; a thread that ends leaves its own to the next.
+/// The slots of all threads. They are never freed; the slot of a finished thread is reused.
 struct Slots {
     all: Vec<&'static Slot>,
     free: Vec<&'static Slot>,
@@ -39,15 +39,15 @@ struct Slots {
 
 thread_local! {
     static SLOT: Cell<Option<&'static Slot>> = const { Cell::new(None) };
-    static GIVE_BACK: GiveBack = const { GiveBack };
-    /// Whether this thread runs the exit handlers.
-    static ENDS_HERE: Cell<bool> = const { Cell::new(false) };
+    static SLOT_GUARD: SlotGuard = const { SlotGuard };
+    /// True on the thread that runs the exit handlers.
+    static IS_EXITING_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Gives this thread's slot back when the thread ends.
-struct GiveBack;
+/// Releases this thread's slot when the thread ends.
+struct SlotGuard;
 
-impl Drop for GiveBack {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         if let Some(slot) = SLOT.replace(Some(&SHARED)).filter(|slot| !slot.shared) {
             slots(|slots| slots.free.push(slot));
@@ -65,25 +65,25 @@ impl Drop for InFlight {
         if *shared {
             calls.fetch_sub(1, Ordering::Release);
         } else {
-            // Only this thread writes here, so that a plain store does.
+            // Only this thread writes to its slot, so a plain store suffices.
             calls.store(calls.load(Ordering::Relaxed) - 1, Ordering::Release);
         }
     }
 }
 
-/// Whether the process is ending: calls from other threads than the one that ends it do not return any more, and
-/// that one's return an error.
+/// Returns true if the process is ending. From then on calls on the thread that ends it return an error, and calls on
+/// other threads do not return.
 pub fn is_ending() -> bool {
     ENDING.load(Ordering::SeqCst)
 }
 
-/// Begins a call. `None` on the thread that ends the process; does not return on others while it ends, unless
-/// inside of a call that is waited for.
+/// Begins a call. While the process ends, returns `None` on the thread that ends it and does not return on other threads,
+/// except for calls nested in a call that is already in flight.
 #[inline]
 pub(crate) fn enter() -> Option<InFlight> {
     let slot = SLOT.get().unwrap_or_else(own_slot);
-    // Counted first, asked second, and `end` does it the other way round, all in one total order: either the
-    // handler sees this call, or this call sees the handler.
+    // Increment, then read ENDING; `end` does the opposite. Both are SeqCst, so either the handler sees this call or
+    // this call sees ENDING.
     let before = slot.calls.fetch_add(1, Ordering::SeqCst);
     let call = InFlight(slot);
     if is_ending() { while_ending(call, before) } else { Some(call) }
@@ -91,7 +91,7 @@ pub(crate) fn enter() -> Option<InFlight> {
 
 #[cold]
 fn while_ending(call: InFlight, before: u32) -> Option<InFlight> {
-    if ENDS_HERE.get() {
+    if IS_EXITING_THREAD.get() {
         return None;
     }
     if before > 0 && !call.0.shared {
@@ -105,7 +105,7 @@ fn while_ending(call: InFlight, before: u32) -> Option<InFlight> {
 
 #[cold]
 fn own_slot() -> &'static Slot {
-    if GIVE_BACK.try_with(|_| ()).is_err() {
+    if SLOT_GUARD.try_with(|_| ()).is_err() {
         SLOT.set(Some(&SHARED));
         return &SHARED;
     }
@@ -125,46 +125,46 @@ fn slots<T>(use_them: impl FnOnce(&mut Slots) -> T) -> T {
 }
 
 unsafe extern "C" {
-    /// C's `atexit`: what is registered last runs first.
+    /// C's `atexit`: the handler that was registered last runs first.
     fn atexit(function: extern "C" fn()) -> c_int;
 }
 
-/// Has [`end`] run before every exit handler that is registered by now.
+/// Registers [`end`] again, so that it runs before every exit handler registered so far.
 pub(crate) fn run_before_other_handlers() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
-    // SAFETY: the function is C's, and what it gets does not unwind. If the host cannot keep one more, the
-    // one that is registered already has to do.
+    // SAFETY: `end` does not unwind. If the C library cannot register another handler, the earlier registration of
+    // `end` remains.
     unsafe { atexit(end) };
 }
 
 extern "C" fn end() {
-    ENDS_HERE.set(true);
-    // Registered again and again; the first to run does it all.
+    IS_EXITING_THREAD.set(true);
+    // The handler is registered several times; only the first run does the work.
     if ENDING.swap(true, Ordering::SeqCst) || PROCESS.load(Ordering::Relaxed) != std::process::id() {
         return;
     }
     let own = SLOT.get();
     let begun = Instant::now();
-    // A slot that is made after this look belongs to a thread that sees ENDING.
+    // A slot created after this copy belongs to a thread that sees ENDING.
     for slot in slots(|slots| slots.all.clone()).into_iter().chain([&SHARED]) {
         let is_own = own.is_some_and(|own| std::ptr::eq(own, slot));
         while !is_own && slot.calls.load(Ordering::SeqCst) > 0 {
-            if begun.elapsed() >= PATIENCE {
-                report_impatience();
+            if begun.elapsed() >= SHUTDOWN_TIMEOUT {
+                report_timeout();
                 return;
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-/// Not by `eprintln`: a thread that is stopped or stuck may hold its lock.
-fn report_impatience() {
+/// Writes a warning to stderr without `eprintln`, whose lock a stopped or stuck thread may hold.
+fn report_timeout() {
     if let Ok(stderr) = std::io::stderr().as_fd().try_clone_to_owned() {
-        // Nobody is left to be told that it cannot be written.
+        // There is no way left to report a failed write.
         let _ = writeln!(
             File::from(stderr),
-            "rocm-loader: the process ends while a call into the driver has not ended for {PATIENCE:?}"
+            "rocm-loader: the process ends while a call into the driver has not ended for {SHUTDOWN_TIMEOUT:?}"
         );
     }
 }
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_counted_inside_of_each_other_and_slots_serve_again() {
+    fn nested_calls_are_counted_and_slots_are_reused() {
         let slot_of = || {
             let outer = enter().expect("the process is not ending");
             let inner = enter().expect("the process is not ending");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_after_the_slot_is_given_back_is_counted_too() {
+    fn a_call_after_the_slot_is_released_is_counted_too() {
         struct Late;
         impl Drop for Late {
             fn drop(&mut self) {
@@ -206,7 +206,7 @@ mod tests {
             static LATE: Late = const { Late };
         }
         let thread = std::thread::spawn(|| {
-            // Destructors run in an order that is not said: one of the two comes late.
+            // The order of destructors is unspecified: one of the two runs after the other.
             LATE.with(|_| ());
             drop(enter());
         });

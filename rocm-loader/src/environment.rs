@@ -1,24 +1,24 @@
-//! Variables of the environment that change what ROCm or CUDA does.
+//! Environment variables that change the behavior of ROCm, CUDA or the software GPU.
 
 /// A variable that is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {
-    /// Its name.
+    /// The variable's name.
     pub name: &'static str,
-    /// Its value.
+    /// The variable's value.
     pub value: String,
-    /// The harm that it does; `None` if it does none.
+    /// The harmful effect of this value; `None` if there is none.
     pub harm: Option<&'static str>,
 }
 
-/// The values of a variable that do harm.
+/// The harmful values of a variable, with the effect.
 enum Harm {
     No,
     Any(&'static str),
-    /// Unless it is empty or 0.
+    /// Every value except 0 and the empty one is harmful.
     NotZero(&'static str),
     Zero(&'static str),
-    /// The harm if it is empty, and if not.
+    /// The effect of an empty value, and that of any other.
     EmptyOrNot(&'static str, &'static str),
 }
 use Harm::*;
@@ -35,37 +35,37 @@ impl Harm {
     }
 }
 
-const HIDES: &str = "GPUs that it leaves out are not there, and the others are numbered anew";
-const SERIAL: &str = "every launch waits for its kernel: slow";
+const HIDES: &str = "GPUs that it does not list are hidden, and the others are renumbered";
+const SERIAL: &str = "every launch blocks until its kernel ends: slow";
 
-/// The variables that are looked for, in the order of reports.
+/// The known variables, in the order of reports.
 const KNOWN: &[(&str, Harm)] = &[
     (
         "HSA_OVERRIDE_GFX_VERSION",
         EmptyOrNot(
-            "empty, it makes ROCm see no GPU: unset it",
-            "kernels of another GPU are run, which may compute wrong results or hang: unset it, kernels for this GPU \
+            "an empty value makes ROCm see no GPU: unset it",
+            "kernels for another GPU are run, which may compute wrong results or hang: unset it; kernels for this GPU \
              are in the binary or can be built",
         ),
     ),
     ("HIP_VISIBLE_DEVICES", Any(HIDES)),
     ("ROCR_VISIBLE_DEVICES", Any(HIDES)),
-    ("CUDA_VISIBLE_DEVICES", Any("HIP obeys it too: GPUs that it leaves out are not there")),
+    ("CUDA_VISIBLE_DEVICES", Any("HIP honors it too: GPUs that it does not list are hidden")),
     ("GPU_DEVICE_ORDINAL", Any(HIDES)),
     ("HSA_XNACK", NotZero("code objects for xnack- GPUs do not load while page faults are retried")),
     ("HIP_LAUNCH_BLOCKING", NotZero(SERIAL)),
     ("AMD_SERIALIZE_KERNEL", NotZero(SERIAL)),
-    ("AMD_SERIALIZE_COPY", NotZero("every copy is waited for: slow")),
-    ("HSA_ENABLE_SDMA", Zero("copies take compute units instead of copy engines: slow")),
-    ("CUDA_LAUNCH_BLOCKING", NotZero("with CUDA every launch waits for its kernel: slow")),
+    ("AMD_SERIALIZE_COPY", NotZero("every copy blocks until it ends: slow")),
+    ("HSA_ENABLE_SDMA", Zero("copies use compute units instead of copy engines: slow")),
+    ("CUDA_LAUNCH_BLOCKING", NotZero("with CUDA every launch blocks until its kernel ends: slow")),
     ("AMD_LOG_LEVEL", NotZero("every call is logged: slow")),
     ("ROCBLAS_LAYER", NotZero("every rocBLAS call is logged: slow")),
     (
         "ROCBLAS_TENSILE_LIBPATH",
-        Any("rocBLAS takes its kernels from there, which must be those of its own version"),
+        Any("rocBLAS loads its kernels from this folder; they must be of rocBLAS' own version"),
     ),
     ("HSA_TOOLS_LIB", Any("a profiler is loaded into the process: slow")),
-    ("MIOPEN_FIND_ENFORCE", NotZero("the first convolution of each shape searches, for minutes")),
+    ("MIOPEN_FIND_ENFORCE", NotZero("the first convolution of each shape is tuned for minutes")),
     ("MIOPEN_FIND_MODE", No),
     ("GPU_MAX_HW_QUEUES", No),
     ("ROCM_PATH", No),
@@ -77,9 +77,9 @@ const KNOWN: &[(&str, Harm)] = &[
     ("CANDLE_ROCM_DETERMINISTIC", No),
     ("CANDLE_ROCM_MIOPEN", No),
     ("CANDLE_ROCM_HIPBLASLT", No),
-    ("CANDLE_ROCM_FUSION", Zero("no launches are merged: decoding with quantized weights is slower")),
+    ("CANDLE_ROCM_FUSION", Zero("kernels are not fused: decoding with quantized weights is slower")),
     ("CANDLE_ROCM_CONV_WORKSPACE", No),
-    ("CANDLE_ROCM_CONV_TUNE", NotZero("the first convolution of each shape is measured: slow at first")),
+    ("CANDLE_ROCM_CONV_TUNE", NotZero("the first convolution of each shape is timed: slow at first")),
     ("CANDLE_ROCM_CONV_CACHE", No),
     ("CANDLE_ROCM_MEMORY_SHARE", No),
     ("CANDLE_ROCM_MEMORY_PARKED", No),
@@ -88,7 +88,7 @@ const KNOWN: &[(&str, Harm)] = &[
     ("CANDLE_ROCM_EMULATOR", No),
 ];
 
-/// Lists the variables that are set and change what ROCm, CUDA or the software GPU does, with the harm that each does.
+/// Lists the variables that are set and change the behavior of ROCm, CUDA or the software GPU, with the effect if harmful.
 pub fn environment() -> Vec<Variable> {
     found(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
 }

@@ -1,4 +1,4 @@
-//! Turns the prototypes of a library into the C functions themselves: each sends its call to the driver's function of the
+//! Defines the C functions of a library from their prototypes. Each forwards its call to the driver's function of the
 //! same name, which is looked up once.
 use std::ffi::c_char;
 #[cfg(feature = "emulator")]
@@ -14,19 +14,19 @@ use crate::selection;
 /// A function that is forwarded.
 #[derive(Debug)]
 pub struct Symbol {
-    /// The library that has it in ROCm.
+    /// The ROCm library that exports it.
     pub library: Library,
     /// Its C name.
     pub name: &'static str,
     /// Its prototype in Rust's notation, with rocm-rs' type names.
     pub prototype: &'static str,
-    /// True if every driver in an executable has it.
+    /// True if every compiled-in driver has it.
     pub required: bool,
-    /// Whether rocm-rs declares it; otherwise the prototype is ours.
+    /// True if rocm-rs declares it; otherwise rocm-driver-api does.
     pub declared: bool,
     /// The driver's function; null until its first call.
     address: AtomicPtr<()>,
-    /// How often it was called. Only where the software GPU is linked in: production builds count nothing.
+    /// Number of calls. Counted only if the software GPU is compiled in, not in production builds.
     #[cfg(feature = "emulator")]
     calls: AtomicU64,
 }
@@ -51,14 +51,14 @@ impl Symbol {
         }
     }
 
-    /// Returns how often the function was called.
+    /// Returns the number of calls so far.
     #[cfg(feature = "emulator")]
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Begins a call. After the first success this takes one load and one exchange on a cache line of this
-    /// thread: no lock, no allocation. A failure is not kept: the next call looks again.
+    /// Begins a call. After the first success this costs one load and one exchange on a cache line of this thread,
+    /// without a lock or an allocation. A failed look-up is not cached: the next call repeats it.
     #[inline]
     pub(crate) fn begin(&self) -> Result<Call, LoadError> {
         #[cfg(feature = "emulator")]
@@ -96,9 +96,9 @@ impl Drop for Call {
     }
 }
 
-/// The result of a forwarded function when there is nothing to forward to.
+/// Result type of a forwarded function, which can be made from an error if the call reaches no driver.
 pub(crate) trait OnFailure {
-    /// `status_of` gives the library's code for the error.
+    /// Converts the error to a result; `status_of` returns the library's code for it.
     fn on_failure(error: &LoadError, status_of: fn(&LoadError) -> u32) -> Self;
 }
 
@@ -110,8 +110,8 @@ impl OnFailure for u32 {
     }
 }
 
-/// The functions that put a code into words. They keep the detail of the call that failed before,
-/// and must not return null: rocm-rs and others read the text at once.
+/// Functions that return the text of an error code. They keep the recorded detail of the call that failed before, and
+/// must not return null because rocm-rs reads the text without a check.
 impl OnFailure for *const c_char {
     fn on_failure(error: &LoadError, _: fn(&LoadError) -> u32) -> *const c_char {
         error.summary().as_ptr()
@@ -120,17 +120,17 @@ impl OnFailure for *const c_char {
 
 /// Defines the forwarded functions of a library and the list of them: `hip_functions!(forward Hip)`.
 ///
-/// Needs in scope: the types of the prototypes, `declared` (rocm-rs' declarations of the library), `status_of`, and a
-/// macro `after!` that is given the name, the result and the arguments of each call that reached the driver.
-/// Prototypes that rocm-rs declares in public are compared here; private ones by tests/bindings.rs.
+/// Must be in scope: the types of the prototypes, `declared` (rocm-rs' declarations of the library), `status_of`, and a
+/// macro `after!`, which receives the name, the result and the arguments of each call that reached the driver.
+/// rocm-rs' public prototypes are compared here, its private ones by tests/bindings.rs.
 macro_rules! forward {
     ($library:ident $($need:ident $declaration:ident {
         $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty;)*
     })*) => {
-        /// In the order of the prototypes.
+        /// The functions of this library, in the order of the prototypes.
         pub(crate) static SYMBOLS: &[&Symbol] = &[$($(&symbols::$name,)*)*];
 
-        /// The state of each function, under its name.
+        /// The state of each function, in a static with its name.
         #[allow(non_upper_case_globals, reason = "named as in C")]
         mod symbols {
             use super::*;
@@ -150,13 +150,13 @@ macro_rules! forward {
             #[doc = concat!("Forwards `", stringify!($name), "` to the driver.")]
             ///
             /// # Safety
-            /// What the driver's function of this name asks for.
+            /// The conditions of the library's function of this name.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
                 match symbols::$name.begin() {
                     Ok(call) => {
-                        // SAFETY: the address is that of the driver's function of this name, which
-                        // has this prototype (rocm_driver_api's contract); the caller keeps its conditions.
+                        // SAFETY: the driver's function of this name has this prototype (rocm_driver_api's
+                        // contract), and the caller meets its conditions.
                         let result = unsafe {
                             std::mem::transmute::<*mut (), unsafe extern "C" fn($($type),*) -> $result>(
                                 call.address,
@@ -172,7 +172,7 @@ macro_rules! forward {
     };
 }
 
-/// Fails the build if rocm-rs declares another prototype.
+/// Fails the build if rocm-rs declares a different prototype.
 macro_rules! check_declared {
     (public $name:ident, fn($($type:ty),*) -> $result:ty) => {
         const _: unsafe extern "C" fn($($type),*) -> $result = declared::$name;
@@ -180,7 +180,7 @@ macro_rules! check_declared {
     ($declaration:ident $($any:tt)*) => {};
 }
 
-/// The meaning of the words of a group of prototypes.
+/// Converts the keywords of a group of prototypes to booleans.
 macro_rules! is {
     (optional) => {
         false

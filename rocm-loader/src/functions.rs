@@ -33,7 +33,7 @@ pub mod miopen {
     rocm_driver_api::miopen_functions!(forward MiOpen);
 }
 
-/// hipBLASLt's functions, types and numbers.
+/// hipBLASLt's functions, types and constants.
 pub mod hipblaslt {
     use super::*;
     pub use rocm_driver_api::hipblaslt::*;
@@ -41,5 +41,5 @@ pub mod hipblaslt {
     rocm_driver_api::hipblaslt_functions!(forward HipBlasLt);
 }
 
-/// The functions of every library, one list each.
+/// The functions of each library.
 pub(crate) static ALL: &[&[&Symbol]] = &[hip::SYMBOLS, rocblas::SYMBOLS, miopen::SYMBOLS, hipblaslt::SYMBOLS];

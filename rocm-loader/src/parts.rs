@@ -1,32 +1,32 @@
-//! Notices about parts of allocations to a driver that checks accesses by them: a pool's blocks are then checked as
-//! allocations are. With any other driver nothing happens.
-use rocm_driver_api::Parts;
+//! Reports a memory pool's suballocations to a driver that checks memory accesses, so that each is checked like an
+//! allocation. With any other driver these functions do nothing.
+use rocm_driver_api::SuballocationTracker;
 use rocm_rs::hip::bindings::hipStream_t;
 
 use crate::selection;
 
-fn watcher() -> Option<&'static dyn Parts> {
-    selection::running()?.watcher()
+fn tracker() -> Option<&'static dyn SuballocationTracker> {
+    selection::running()?.suballocation_tracker()
 }
 
-/// Returns true if the driver checks accesses by parts. Two loads; starts no driver.
-pub fn are_watched() -> bool {
-    watcher().is_some()
+/// Returns true if the driver checks accesses against suballocations. Costs two loads and starts no driver.
+pub fn are_tracked() -> bool {
+    tracker().is_some()
 }
 
-/// Notes that `len` bytes at `address`, which lie inside of one live allocation, are handed out from here on, in the
-/// order of `stream`; nothing has been written to them.
+/// Records that `len` bytes at `address`, inside one live allocation, are allocated in the order of `stream`. They count
+/// as not yet written.
 pub fn taken(stream: hipStream_t, address: usize, len: usize) {
-    if let Some(watcher) = watcher() {
-        let accepted = watcher.taken(stream, address, len);
+    if let Some(tracker) = tracker() {
+        let accepted = tracker.allocated(stream, address, len);
         debug_assert!(accepted, "{len} bytes at {address:#x} are not a free part of an allocation");
     }
 }
 
-/// Notes that the part which [`taken`] handed out at `address` is given back, in the order of `stream`.
+/// Records that the suballocation that [`taken`] recorded at `address` is freed, in the order of `stream`.
 pub fn given(stream: hipStream_t, address: usize) {
-    if let Some(watcher) = watcher() {
-        let accepted = watcher.given(stream, address);
-        debug_assert!(accepted, "no live part begins at {address:#x}");
+    if let Some(tracker) = tracker() {
+        let accepted = tracker.freed(stream, address);
+        debug_assert!(accepted, "no live suballocation begins at {address:#x}");
     }
 }

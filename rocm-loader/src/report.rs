@@ -1,4 +1,4 @@
-//! Reports on the driver: devices and versions, asked through the forwarded functions.
+//! Reports on the driver: devices and versions, queried through the forwarded functions.
 use std::ffi::{CStr, c_char, c_int};
 
 use rocm_driver_api::LoadError;
@@ -8,26 +8,26 @@ use rocm_rs::hip::bindings as hip_types;
 use crate::functions::{hip, hipblaslt, miopen, rocblas};
 use crate::selection::{RunningDriver, driver};
 
-/// Versions as the driver reports them; `None` where the library is missing or reports none.
+/// Versions reported by the driver; `None` if the library is missing or reports none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versions {
     /// HIP runtime: major * 10_000_000 + minor * 100_000 + patch.
     pub hip_runtime: Option<i32>,
     /// HIP driver, in the same form.
     pub hip_driver: Option<i32>,
-    /// rocBLAS' version string, or that of what stands for it, with its name.
+    /// rocBLAS' version string, or the name and version of the driver's substitute.
     pub rocblas: Option<String>,
-    /// MIOpen's major, minor and patch, or those of what stands for it.
+    /// MIOpen's major, minor and patch number, or those of the driver's substitute.
     pub miopen: Option<[usize; 3]>,
-    /// hipBLASLt: major * 100_000 + minor * 100 + patch; or the number of what stands for it.
+    /// hipBLASLt: major * 100_000 + minor * 100 + patch, or the version of the driver's substitute.
     pub hipblaslt: Option<i32>,
 }
 
-/// Returns the architecture of every device, in HIP's order, features included where the driver reports
-/// them (`gfx90a:sramecc+:xnack-`). Never empty.
+/// Returns the architecture of every device in HIP's order, with features if the driver reports them
+/// (`gfx90a:sramecc+:xnack-`). The list is never empty.
 ///
 /// # Errors
-/// As [`driver`]; [`LoadError::NoDevice`] if the runtime reports none.
+/// The errors of [`driver`]; [`LoadError::NoDevice`] if the runtime reports no device.
 pub fn device_archs() -> Result<Vec<String>, LoadError> {
     let driver = driver()?;
     let no_device = |call, code| LoadError::NoDevice {
@@ -67,8 +67,8 @@ fn text_of(characters: &[c_char]) -> String {
 }
 
 impl RunningDriver {
-    /// Asks every library for its version. Opens those that are not yet open, and makes a handle of
-    /// hipBLASLt, so this is for reports, not for every operation.
+    /// Queries the version of every library. This opens the libraries and creates a hipBLASLt handle, so call it for
+    /// reports only.
     pub fn versions(&self) -> Versions {
         let mut runtime: c_int = 0;
         let mut driver: c_int = 0;
@@ -86,7 +86,7 @@ impl RunningDriver {
             miopen: (miopen_code == 0).then_some(parts),
             hipblaslt: hipblaslt_version(),
         };
-        // A library that is missing here is an answer, not the reason of a later failure.
+        // A library missing here must not be reported as the reason for a later failure.
         take();
         versions
     }
@@ -98,7 +98,7 @@ fn rocblas_version() -> Option<String> {
     if unsafe { rocblas::rocblas_get_version_string_size(&mut size) } != 0 || size == 0 {
         return None;
     }
-    // One byte more than asked for, so that the text is terminated whatever the library counts.
+    // One extra byte terminates the text even if the reported size excludes the terminator.
     let mut text = vec![0u8; size + 1];
     // SAFETY: the buffer holds at least `size` bytes.
     if unsafe { rocblas::rocblas_get_version_string(text.as_mut_ptr().cast::<c_char>(), size) } != 0 {
@@ -109,7 +109,7 @@ fn rocblas_version() -> Option<String> {
 
 fn hipblaslt_version() -> Option<i32> {
     let (mut handle, mut version) = (std::ptr::null_mut(), 0);
-    // SAFETY: places for a handle, which is ended again, and for an int.
+    // SAFETY: `handle` and `version` outlive the calls, and the handle is destroyed once.
     unsafe {
         if hipblaslt::hipblasLtCreate(&mut handle) != hipblaslt::HIPBLAS_STATUS_SUCCESS {
             return None;
@@ -120,7 +120,7 @@ fn hipblaslt_version() -> Option<i32> {
     }
 }
 
-/// rocBLAS ends its version with a dot where its build has no name: `4.4.0.`.
+/// Removes the trailing dot of a rocBLAS version whose build has no name: `4.4.0.`.
 fn version_text(text: &str) -> String {
     text.trim().trim_end_matches('.').to_owned()
 }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_has_no_dot_at_its_end() {
+    fn a_trailing_dot_is_removed_from_a_version() {
         assert_eq!(version_text("4.4.0.3ff0dc8d."), "4.4.0.3ff0dc8d");
         assert_eq!(version_text("4.4.0. "), "4.4.0");
         assert_eq!(version_text("5.0.2"), "5.0.2");

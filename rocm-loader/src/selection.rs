@@ -1,9 +1,9 @@
-//! The driver of this process: chosen once, by a variable, by the program, or by the GPU that the machine has.
+//! The driver of this process: selected once, by a variable, by the program, or by detecting a GPU.
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use rocm_driver_api::{DRIVER_VARIABLE, Driver, LibraryFile, LoadError, Parts, Registration};
+use rocm_driver_api::{DRIVER_VARIABLE, Driver, LibraryFile, LoadError, Registration, SuballocationTracker};
 
 use crate::drivers;
 
@@ -24,11 +24,11 @@ impl fmt::Display for Choice {
     }
 }
 
-/// The driver of this process. It gives the methods of [`Driver`].
+/// The driver of this process, which dereferences to [`Driver`].
 pub struct RunningDriver {
     choice: Choice,
-    /// Kept here so that asking costs no call.
-    parts: Option<&'static dyn Parts>,
+    /// Cached, because it is read for every suballocation.
+    suballocation_tracker: Option<&'static dyn SuballocationTracker>,
 }
 
 impl RunningDriver {
@@ -37,10 +37,10 @@ impl RunningDriver {
         self.choice.name
     }
 
-    /// Returns the receiver of notices about parts of allocations.
+    /// Returns the driver's tracker of suballocations.
     #[inline]
-    pub(crate) fn watcher(&self) -> Option<&'static dyn Parts> {
-        self.parts
+    pub(crate) fn suballocation_tracker(&self) -> Option<&'static dyn SuballocationTracker> {
+        self.suballocation_tracker
     }
 }
 
@@ -53,12 +53,12 @@ impl Deref for RunningDriver {
 }
 
 static RUNNING: OnceLock<RunningDriver> = OnceLock::new();
-/// Held while a driver starts. A failure is not kept, so a program may still select another driver.
+/// Held while a driver starts. A failure is not cached, so a program may still select another driver.
 static STARTING: Mutex<()> = Mutex::new(());
 /// Drivers that the program added.
 static ADDED: Mutex<Vec<&'static Registration>> = Mutex::new(Vec::new());
 
-/// Adds a driver to those that can be named. One that comes later under a name that is taken is never chosen.
+/// Adds a driver to those that can be selected by name. If a name is registered twice, the first registration is used.
 pub fn register(driver: &'static Registration) {
     ADDED.lock().unwrap_or_else(PoisonError::into_inner).push(driver);
 }
@@ -68,7 +68,7 @@ fn registrations() -> Vec<&'static Registration> {
     drivers::ALL.iter().chain(added.iter()).copied().collect()
 }
 
-/// Lists the values of [`DRIVER_VARIABLE`], and what this build lacks.
+/// Lists the values of [`DRIVER_VARIABLE`], with a note on the drivers that this build lacks.
 fn known() -> String {
     let describe = |driver: &&Registration| match (driver.driver, driver.feature) {
         (None, Some(feature)) => format!("{} [not compiled in: feature `rocm-{feature}`]", driver.usage),
@@ -77,7 +77,7 @@ fn known() -> String {
     registrations().iter().map(describe).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the driver that `value` names, as [`DRIVER_VARIABLE`] does.
+/// Returns the driver that `value`, a value of [`DRIVER_VARIABLE`], names.
 fn named(value: &str) -> Result<Choice, LoadError> {
     let unknown = || LoadError::UnknownDriver { value: value.to_owned(), known: known() };
     let (name, argument) = match value.trim().split_once(':') {
@@ -93,7 +93,7 @@ fn named(value: &str) -> Result<Choice, LoadError> {
     Ok(Choice { name: found.name, argument, driver })
 }
 
-/// Returns the driver that the environment names, else the first whose GPU the machine has.
+/// Returns the driver that the environment names, or else the first that detects its GPU.
 fn found() -> Result<Choice, LoadError> {
     match std::env::var_os(DRIVER_VARIABLE) {
         Some(value) if !value.is_empty() => return named(&value.to_string_lossy()),
@@ -113,12 +113,12 @@ fn found() -> Result<Choice, LoadError> {
     Err(LoadError::NoGpu { reason: reasons.join("; "), known: known() })
 }
 
-/// Returns the driver of this process; the first call chooses it: [`DRIVER_VARIABLE`] if set, else the first whose GPU
-/// the machine has.
+/// Returns the driver of this process. The first call selects it: the one named by [`DRIVER_VARIABLE`] if that is set,
+/// otherwise the first that detects its GPU.
 ///
 /// # Errors
-/// No GPU, a library that is missing, or a driver that there is not, that is not compiled in or that refuses its
-/// argument; the text tells which and what to do.
+/// There is no GPU, a library is missing, or the named driver is unknown, not compiled in or rejects its argument. The
+/// text names the cause and the remedy.
 pub fn driver() -> Result<&'static RunningDriver, LoadError> {
     match RUNNING.get() {
         Some(driver) => Ok(driver),
@@ -126,11 +126,11 @@ pub fn driver() -> Result<&'static RunningDriver, LoadError> {
     }
 }
 
-/// Chooses the driver from within the program, before its first use: `choice` is a value of [`DRIVER_VARIABLE`], which
-/// is then not looked at. Choosing the running driver again is no error.
+/// Selects the driver before its first use. `choice` has the form of [`DRIVER_VARIABLE`], which is then ignored. Selecting
+/// the running driver again is not an error.
 ///
 /// # Errors
-/// [`LoadError::AlreadySelected`] if another driver runs; otherwise as [`driver`].
+/// [`LoadError::AlreadySelected`] if another driver runs, and the errors of [`driver`].
 pub fn select(choice: &str) -> Result<(), LoadError> {
     let wanted = named(choice)?;
     let running = start(|| Ok(wanted.clone()))?;
@@ -140,13 +140,13 @@ pub fn select(choice: &str) -> Result<(), LoadError> {
     }
 }
 
-/// Returns the running driver; none is started.
+/// Returns the running driver, if any, without starting one.
 #[inline]
 pub(crate) fn running() -> Option<&'static RunningDriver> {
     RUNNING.get()
 }
 
-/// Starts a driver unless one runs already.
+/// Starts a driver unless one is already running.
 fn start(choose: impl FnOnce() -> Result<Choice, LoadError>) -> Result<&'static RunningDriver, LoadError> {
     let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(driver) = RUNNING.get() {
@@ -154,12 +154,12 @@ fn start(choose: impl FnOnce() -> Result<Choice, LoadError>) -> Result<&'static 
     }
     let choice = choose()?;
     choice.driver.start(&choice.argument)?;
-    let parts = choice.driver.parts();
-    Ok(RUNNING.get_or_init(|| RunningDriver { choice, parts }))
+    let suballocation_tracker = choice.driver.suballocation_tracker();
+    Ok(RUNNING.get_or_init(|| RunningDriver { choice, suballocation_tracker }))
 }
 
-/// Returns false if no device can be expected: a driver, a device or the runtime is missing. Opens no library and starts
-/// no driver; [`crate::device_archs`] tells for certain, and what is missing.
+/// Returns false if a driver, a device or the runtime is missing. Opens no library and starts no driver, so true is no
+/// guarantee; [`crate::device_archs`] gives a definite answer and names the cause.
 pub fn is_available() -> bool {
     match RUNNING.get() {
         Some(driver) => driver.is_available(),
@@ -167,16 +167,16 @@ pub fn is_available() -> bool {
     }
 }
 
-/// Lists the libraries behind the running driver; if none runs, those of the first driver there is.
+/// Lists the libraries behind the running driver; if none runs, those of the first driver in this build.
 pub fn libraries() -> Vec<LibraryFile> {
     let first = || drivers::ALL.iter().find_map(|registration| registration.driver);
     let driver = RUNNING.get().map(|running| &**running).or_else(first);
     driver.map(Driver::libraries).unwrap_or_default()
 }
 
-/// Returns what the code of a call that just failed on this thread could not tell: the library or function that is
-/// missing, the function of a library behind the driver that failed, the call's arguments, or the kernel fault.
-/// To be called right after the failing call; reading what the loader itself recorded clears it.
+/// Returns details of the call that just failed on this thread: the missing library or function, the failing function
+/// of a library behind the driver, the call's arguments, or the kernel fault. Call it right after the failing call;
+/// reading a detail that the loader recorded clears it.
 pub fn last_error() -> Option<String> {
     rocm_driver_api::error::take().or_else(|| RUNNING.get()?.last_error())
 }
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices_are_parsed_and_printed() {
+    fn driver_names_are_parsed_and_printed() {
         let printed = |text: &str| named(text).map(|choice| choice.to_string());
         assert_eq!(printed(" native"), Ok("native".to_owned()));
         for wrong in ["", "cuda", "Native", "native:", "native:gfx1100", "emulator-gfx1100"] {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_is_not_built_is_named_with_its_feature() {
+    fn the_error_for_a_driver_that_is_not_compiled_in_names_its_feature() {
         for driver in drivers::ALL.iter().filter(|driver| driver.driver.is_none()) {
             let feature = driver.feature.expect("a feature brings it");
             let error = named(driver.name).err().map(|error| error.to_string()).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! The forwarded functions, and a comparison of them with real libraries of ROCm.
+//! The forwarded functions, and their comparison with real ROCm libraries.
 //!
-//! The prototypes need no check at run time: each is compared with rocm-rs' bindings, and with the functions of the
-//! drivers in this executable, when those are compiled.
+//! The prototypes need no check at run time: the compiler compares each with rocm-rs' bindings and with the functions of
+//! the compiled-in drivers.
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,22 +18,21 @@ pub fn all() -> impl Iterator<Item = &'static Symbol> {
     ALL.iter().copied().flatten().copied()
 }
 
-/// Returns how often each forwarded function has been called in this process, by its C name. A call that found nothing
-/// to forward to counts too. The counters are those of the whole process: take the difference of two readings
-/// while nothing else uses a device.
+/// Returns the C name of each forwarded function and the number of its calls in this process, including calls that
+/// reached no driver. To count the calls of an operation, subtract two readings while nothing else uses a device.
 #[cfg(feature = "emulator")]
 pub fn calls() -> impl Iterator<Item = (&'static str, u64)> {
     all().map(|symbol| (symbol.name, symbol.calls()))
 }
 
-/// One library file beside the functions that are forwarded to it.
+/// Comparison of a library file with the functions that are forwarded to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LibraryReport {
     /// The file.
     pub file: PathBuf,
-    /// Which library it is, by its file name.
+    /// The library, identified by the file name.
     pub library: Library,
-    /// Functions it defines as dynamic symbols, of any name.
+    /// Number of functions that it defines as dynamic symbols, of any name.
     pub functions: usize,
     /// Forwarded functions that it defines.
     pub present: Vec<&'static str>,
@@ -46,9 +45,9 @@ pub struct LibraryReport {
 pub struct SymbolReport {
     /// One entry per file, in the order given.
     pub libraries: Vec<LibraryReport>,
-    /// Forwarded functions whose prototype equals rocm-rs' bindings: all that it declares, or this would not compile.
+    /// Number of forwarded functions that rocm-rs declares, whose prototypes the compiler has compared.
     pub prototypes: usize,
-    /// How many forwarded functions every driver in an executable has.
+    /// Number of forwarded functions that every compiled-in driver has.
     pub required: usize,
 }
 
@@ -59,11 +58,11 @@ impl SymbolReport {
     }
 }
 
-/// Compares the forwarded functions with the dynamic symbols of real library files, which are read
-/// and not run, so this needs neither a GPU nor the libraries' dependencies.
+/// Compares the forwarded functions with the dynamic symbols of real library files. The files are only read, so this
+/// needs neither a GPU nor the libraries' dependencies.
 ///
 /// # Errors
-/// A file that cannot be read, is no ELF shared library, or is by its name none of these.
+/// A file cannot be read, is not an ELF shared library, or has a name that matches no [`Library`].
 pub fn check(files: &[impl AsRef<Path>]) -> Result<SymbolReport, LoadError> {
     let libraries = files.iter().map(|file| check_file(file.as_ref())).collect::<Result<_, _>>()?;
     Ok(SymbolReport {
@@ -114,7 +113,7 @@ impl fmt::Display for SymbolReport {
         }
         writeln!(
             f,
-            "prototypes: {} equal rocm-rs' bindings (checked when compiled); in every driver: {}",
+            "prototypes: {} equal rocm-rs' bindings (checked by the compiler); in every driver: {}",
             self.prototypes, self.required
         )?;
         let missing: usize = self.libraries.iter().map(|report| report.missing.len()).sum();
@@ -127,12 +126,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_counted_under_its_name() {
+    fn calls_are_counted_by_name() {
         let count = |wanted: &str| calls().find(|(name, _)| *name == wanted).map(|(_, count)| count);
         let before = count("hipPeekAtLastError").unwrap();
         // SAFETY: it takes no arguments.
         unsafe { crate::functions::hip::hipPeekAtLastError() };
-        // Other tests of this process may have called it too.
+        // Other tests in this process may have called it too.
         assert!(count("hipPeekAtLastError").unwrap() > before);
         assert_eq!(count("hipLaunchKernel"), Some(0));
         assert!(calls().map(|(name, _)| name).eq(all().map(|symbol| symbol.name)));

@@ -1,17 +1,17 @@
-//! A driver that the program adds: chosen by its name, it serves through the trait as those of the crate do.
+//! Tests a driver that the program adds: it is selected by name and serves calls like the built-in ones.
 use std::error::Error;
 use std::ffi::CStr;
 
 use rocm_driver_api::{Address, Driver, Library, LoadError, Registration, Table, table};
 use rocm_loader::{hip, rocblas};
 
-/// The functions that this driver has.
+/// The functions of this driver.
 #[allow(non_snake_case, reason = "named as in C")]
 mod functions {
     use rocm_driver_api::hip::*;
 
     pub unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> hipError_t {
-        // SAFETY: the caller's place.
+        // SAFETY: the caller passes a valid pointer.
         unsafe { count.write(1) };
         0
     }
@@ -20,7 +20,7 @@ mod functions {
         prop: *mut hipDeviceProp_tR0600,
         _: c_int,
     ) -> hipError_t {
-        // SAFETY: the caller's place.
+        // SAFETY: the caller passes a valid pointer.
         let name = unsafe { &mut (*prop).gcnArchName };
         name.iter_mut().zip(b"gfx000").for_each(|(to, byte)| *to = *byte as c_char);
         0
@@ -31,7 +31,7 @@ mod functions {
     }
 }
 
-/// The prototypes of a library of few functions.
+/// Passes the prototypes of a library with few functions to a macro.
 macro_rules! few_functions {
     ($macro:ident $functions:ident) => {
         $macro! { $functions
@@ -102,15 +102,15 @@ fn an_added_driver_serves_the_calls() -> Result<(), Box<dyn Error>> {
     let driver = rocm_loader::driver()?;
     assert_eq!((driver.name(), driver.description()), ("few", "few functions".to_owned()));
     assert_eq!((driver.note(), driver.is_software()), (Some("nothing is computed"), false));
-    assert!(rocm_loader::is_available() && !rocm_loader::parts::are_watched());
+    assert!(rocm_loader::is_available() && !rocm_loader::parts::are_tracked());
     assert_eq!(rocm_loader::libraries(), []);
     assert_eq!(rocm_loader::device_archs()?, ["gfx000"]);
 
-    // SAFETY: the functions take integers, or places that outlive the calls.
+    // SAFETY: the functions take integers, or pointers that outlive the calls.
     unsafe {
         assert_eq!((hip::hipSetDevice(0), rocm_loader::bound_device()), (0, Some(0)));
         assert_eq!((hip::hipSetDevice(1), rocm_loader::bound_device()), (101, None));
-        // Functions that it lacks are errors of their libraries.
+        // Missing functions return their library's error code.
         assert_eq!(hip::hipInit(0), 801);
         let detail = rocm_loader::last_error().unwrap_or_default();
         assert!(detail.contains("the driver of few functions has no hipInit"), "{detail}");

@@ -1,14 +1,14 @@
-//! The forwarded prototypes against the source of rocm-rs' bindings. Those that rocm-rs exports are
-//! compared by the compiler already; this covers the ones that it keeps private.
+//! Compares the forwarded prototypes with the source of rocm-rs' bindings. The compiler already compares the public ones;
+//! this test covers those that are private in rocm-rs.
 use std::collections::HashMap;
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// rocm-rs' source folder, as cargo knows it.
+/// Returns rocm-rs' source folder, as reported by cargo.
 fn rocm_rs() -> Result<PathBuf, Box<dyn Error>> {
     let output = Command::new(env!("CARGO"))
-        // Crates of other platforms need not have been fetched.
+        // Crates for other platforms may be missing from the local cache.
         .args(["metadata", "--format-version", "1", "--offline", "--filter-platform"])
         .arg(format!("{}-unknown-linux-gnu", std::env::consts::ARCH))
         .arg("--manifest-path")
@@ -24,7 +24,7 @@ fn rocm_rs() -> Result<PathBuf, Box<dyn Error>> {
     Ok(manifest.parent().ok_or("no folder")?.join("src"))
 }
 
-/// A declaration without its names' paths, so that `::std::os::raw::c_int` is `c_int`.
+/// Returns a declaration with paths cut to their last segment: `::std::os::raw::c_int` becomes `c_int`.
 fn normalised(signature: &syn::Signature) -> String {
     struct LastSegments;
     impl syn::visit_mut::VisitMut for LastSegments {
@@ -46,7 +46,7 @@ fn normalised(signature: &syn::Signature) -> String {
 }
 
 #[test]
-fn every_prototype_is_rocm_rs_own() -> Result<(), Box<dyn Error>> {
+fn every_prototype_equals_rocm_rs_declaration() -> Result<(), Box<dyn Error>> {
     let source = rocm_rs()?;
     let mut declared = HashMap::new();
     for library in ["hip", "rocblas", "miopen"] {

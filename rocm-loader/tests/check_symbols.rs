@@ -1,4 +1,4 @@
-//! `symbols::check` against libraries built here: one that lacks functions, and files that are none.
+//! Tests of `symbols::check` with a library that lacks functions, and with files that are not libraries.
 mod fake;
 
 use std::error::Error;
@@ -30,17 +30,17 @@ fn a_library_is_compared_function_by_function() -> Result<(), Box<dyn Error>> {
 }
 
 #[test]
-fn what_is_no_library_of_rocm_is_refused() -> Result<(), Box<dyn Error>> {
+fn a_file_that_is_not_a_rocm_library_is_rejected() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
-    let refused = |name: &str| {
+    let rejected = |name: &str| {
         let file = folder.path().join(name);
         symbols::check(&[file]).map_err(|error| error.to_string()).err().unwrap_or_default()
     };
-    assert!(refused("libm.so.6").contains("begins with none of libamdhip64.so"));
-    assert!(refused("librocblas.so.4").contains("librocblas.so.4"), "a file that is not there");
+    assert!(rejected("libm.so.6").contains("begins with none of libamdhip64.so"));
+    assert!(rejected("librocblas.so.4").contains("librocblas.so.4"), "the file is missing");
     std::fs::write(folder.path().join("libMIOpen.so.1"), "text")?;
-    assert!(refused("libMIOpen.so.1").contains("libMIOpen.so.1"));
-    assert!(refused("libhipblaslt.so.0").contains("libhipblaslt.so.0"), "a file that is not there");
+    assert!(rejected("libMIOpen.so.1").contains("libMIOpen.so.1"));
+    assert!(rejected("libhipblaslt.so.0").contains("libhipblaslt.so.0"), "the file is missing");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! What the loader adds to the calls, on two software GPUs.
+//! Tests of the loader's own features on two software GPUs: bound devices, suballocations, errors.
 #![cfg(feature = "emulator")]
 
 use std::error::Error;
@@ -11,17 +11,17 @@ fn select() -> Result<(), rocm_loader::LoadError> {
 }
 
 #[test]
-fn the_bound_device_follows_what_the_thread_calls() -> Result<(), Box<dyn Error>> {
+fn the_bound_device_follows_the_calls_of_the_thread() -> Result<(), Box<dyn Error>> {
     select()?;
     assert_eq!(bound_device(), None);
-    // SAFETY: these functions take integers or write one integer, whose place outlives the call.
+    // SAFETY: these functions take integers or write one integer to a live variable.
     unsafe {
         assert_eq!(hip::hipSetDevice(1), 0);
         assert_eq!(bound_device(), Some(1));
         assert_eq!(hip::hipGetDeviceCount(&mut 0), 0);
-        assert_eq!(bound_device(), Some(1), "asking changes nothing");
+        assert_eq!(bound_device(), Some(1), "a query does not change it");
         assert_ne!(hip::hipSetDevice(2), 0);
-        assert_eq!(bound_device(), None, "it failed");
+        assert_eq!(bound_device(), None, "hipSetDevice failed");
         assert_eq!(hip::hipSetDevice(0), 0);
         assert_eq!(std::thread::spawn(bound_device).join().ok(), Some(None));
         assert_eq!(bound_device(), Some(0));
@@ -32,9 +32,9 @@ fn the_bound_device_follows_what_the_thread_calls() -> Result<(), Box<dyn Error>
 }
 
 #[test]
-fn a_part_that_is_taken_divides_its_allocation() -> Result<(), Box<dyn Error>> {
+fn a_suballocation_restricts_accesses_to_its_allocation() -> Result<(), Box<dyn Error>> {
     select()?;
-    assert!(parts::are_watched());
+    assert!(parts::are_tracked());
     let null_stream = null_mut();
     let mut segment = null_mut();
     // SAFETY: the segment is 64 KiB, and every fill begins and ends in it.
@@ -48,7 +48,7 @@ fn a_part_that_is_taken_divides_its_allocation() -> Result<(), Box<dyn Error>> {
         parts::taken(null_stream, segment.addr(), 4096);
         assert!(fills(0));
         parts::given(null_stream, segment.addr());
-        assert!(!fills(0), "it was given back");
+        assert!(!fills(0), "the part was freed");
     }
     Ok(())
 }
@@ -64,7 +64,7 @@ fn the_software_gpu_needs_no_tensile_files() -> Result<(), Box<dyn Error>> {
 fn the_software_gpu_has_no_find_mode() -> Result<(), Box<dyn Error>> {
     select()?;
     let (handle, tensor, convolution) = (null_mut(), null_mut(), null_mut());
-    // SAFETY: nobody reads what is null, and the place is for one number.
+    // SAFETY: no pointer is read, and the result is one number.
     let status = unsafe {
         miopen::miopenConvolutionForwardGetWorkSpaceSize(handle, tensor, tensor, convolution, tensor, &mut 0)
     };
@@ -75,20 +75,20 @@ fn the_software_gpu_has_no_find_mode() -> Result<(), Box<dyn Error>> {
 }
 
 #[test]
-fn an_object_for_an_nvidia_gpu_is_refused() -> Result<(), Box<dyn Error>> {
+fn a_code_object_for_an_nvidia_gpu_is_rejected() -> Result<(), Box<dyn Error>> {
     select()?;
     let mut image = [0u8; 64];
     image[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
     image[18] = 190;
     image[20] = 1;
-    // SAFETY: a place for one handle; the image is all that its header says.
+    // SAFETY: the handle is live; the image is as long as its header says.
     assert_eq!(unsafe { hip::hipModuleLoadData(&mut null_mut(), image.as_ptr().cast()) }, 200);
     let text = rocm_loader::last_error().unwrap_or_default();
     assert!(text.contains("an object for an NVIDIA GPU"), "{text}");
     Ok(())
 }
 
-/// D = A B + bias for matrices of 2 x 2 in f32, as a program does it.
+/// Computes D = A B + bias for f32 matrices of 2 x 2 with the calls that a program makes.
 #[test]
 fn a_product_with_a_bias_through_hipblaslt() -> Result<(), Box<dyn Error>> {
     use hipblaslt::*;
@@ -101,7 +101,7 @@ fn a_product_with_a_bias_through_hipblaslt() -> Result<(), Box<dyn Error>> {
     let (alpha, beta) = ((&raw const one).cast(), (&raw const zero).cast());
     // Column-major: A is [1 3; 2 4], B [0 1; 1 0], the bias [10 20]; C is not read.
     let mut values = [1f32, 2.0, 3.0, 4.0, 0.0, 1.0, 1.0, 0.0, 10.0, 20.0, f32::NAN, 0.0, 0.0, 0.0];
-    // SAFETY: places for handles and values of their sizes; the allocation holds the values.
+    // SAFETY: all pointers are live and of their attributes' sizes; the allocation holds the values.
     unsafe {
         assert_eq!(hip::hipSetDevice(0), 0);
         assert_eq!(hip::hipMalloc(&mut memory, size_of_val(&values)), 0);

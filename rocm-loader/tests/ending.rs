@@ -1,4 +1,4 @@
-//! The end of the process while other threads are inside of the driver, and go on calling it.
+//! Tests the end of a process while other threads are inside the driver and keep calling it.
 mod fake;
 
 use std::error::Error;
@@ -11,20 +11,20 @@ use std::time::Duration;
 
 use rocm_loader::hip;
 
-/// Names the stand-in to the program, and how to call it.
+/// Variables that tell the child process the path of the fake library and how to call it.
 const LIBRARY: &str = "ENDING_LIBRARY";
-const WAY: &str = "ENDING_WAY";
+const MODE: &str = "ENDING_MODE";
 const HIP_ERROR_DEINITIALIZED: u32 = 4;
 const SIGABRT: i32 = 6;
 
-/// As in fake/ending.rs.
+/// Same layout as in fake/ending.rs.
 #[repr(C)]
 struct Shared {
     waiting: AtomicBool,
     may_return: AtomicBool,
 }
 
-/// The functions that the program calls.
+/// The functions that the child process calls.
 #[derive(Clone, Copy)]
 struct Hip {
     init: unsafe extern "C" fn(c_uint) -> u32,
@@ -40,9 +40,9 @@ const THROUGH_THE_LOADER: Hip = Hip {
     peek: hip::hipPeekAtLastError,
 };
 
-/// The stand-in's own functions.
+/// Returns the functions of the fake library itself.
 fn directly(library: &Path) -> Result<Hip, Box<dyn Error>> {
-    // SAFETY: the stand-in's initialisers do nothing, and its functions have these prototypes; it stays open.
+    // SAFETY: the fake library's initializers do nothing; its functions have these prototypes; it is never closed.
     unsafe {
         let library = Box::leak(Box::new(libloading::Library::new(library)?));
         Ok(Hip {
@@ -59,7 +59,7 @@ unsafe extern "C" {
     fn _exit(status: c_int) -> !;
 }
 
-/// Runs after all other handlers: the exiting thread gets an error, and the stand-in is not reached.
+/// Runs after all other exit handlers: the exiting thread gets an error, and no call reaches the fake library.
 extern "C" fn last_handler() {
     // SAFETY: both are callable at any time.
     unsafe {
@@ -71,33 +71,33 @@ extern "C" fn last_handler() {
     }
 }
 
-/// Waits before the next look. A thread that yields in a loop may be kept off a busy machine for seconds.
+/// Sleeps before the next check. A thread that only yields may not run for seconds on a busy machine.
 fn pause() {
     std::thread::sleep(Duration::from_millis(1));
 }
 
-/// The program whose end is tested: one thread waits in a call, one calls again and again, and this one exits.
+/// The child process, whose end is tested: one thread waits in a call, one makes calls in a loop, and this one exits.
 #[test]
 fn program() -> Result<(), Box<dyn Error>> {
-    let (Some(library), Ok(way)) = (std::env::var_os(LIBRARY), std::env::var(WAY)) else { return Ok(()) };
-    let hip = if way == "direct" { directly(Path::new(&library))? } else { THROUGH_THE_LOADER };
-    if way != "direct" {
+    let (Some(library), Ok(mode)) = (std::env::var_os(LIBRARY), std::env::var(MODE)) else { return Ok(()) };
+    let hip = if mode == "direct" { directly(Path::new(&library))? } else { THROUGH_THE_LOADER };
+    if mode != "direct" {
         // SAFETY: the handler does not unwind.
         assert_eq!(unsafe { atexit(last_handler) }, 0);
     }
-    if way == "emulator" {
+    if mode == "emulator" {
         // SAFETY: it takes an integer.
         assert_eq!(unsafe { (hip.init)(0) }, 0);
         std::process::exit(0);
     }
     let mut address = std::ptr::null_mut();
-    // SAFETY: the stand-in writes the address of a static that is never freed.
+    // SAFETY: the fake library writes the address of a static.
     let shared = unsafe {
         assert_eq!((hip.init)(0), 0);
         assert_eq!((hip.shared)(&mut address, std::ptr::null_mut(), 0), 0);
         &*address.cast::<Shared>()
     };
-    // SAFETY: these functions take nothing.
+    // SAFETY: these functions take no arguments.
     std::thread::spawn(move || unsafe { (hip.synchronize)() });
     std::thread::spawn(move || {
         loop {
@@ -117,8 +117,8 @@ fn program() -> Result<(), Box<dyn Error>> {
     std::process::exit(0)
 }
 
-/// Runs the program against the stand-in, and says how it ended.
-fn end_of_program(way: &str) -> Result<ExitStatus, Box<dyn Error>> {
+/// Runs the child process with the fake library and returns its exit status.
+fn end_of_program(mode: &str) -> Result<ExitStatus, Box<dyn Error>> {
     let root = tempfile::tempdir()?;
     let library = root.path().join("lib/libamdhip64.so.7");
     std::fs::create_dir_all(root.path().join("lib"))?;
@@ -126,8 +126,8 @@ fn end_of_program(way: &str) -> Result<ExitStatus, Box<dyn Error>> {
     let output = Command::new(std::env::current_exe()?)
         .args(["--exact", "program", "--nocapture"])
         .env(LIBRARY, &library)
-        .env(WAY, way)
-        .env("CANDLE_ROCM_DRIVER", if way == "emulator" { way } else { "native" })
+        .env(MODE, mode)
+        .env("CANDLE_ROCM_DRIVER", if mode == "emulator" { mode } else { "native" })
         .env("ROCM_PATH", root.path())
         .output()?;
     eprintln!("{}", String::from_utf8_lossy(&output.stderr));
@@ -135,7 +135,7 @@ fn end_of_program(way: &str) -> Result<ExitStatus, Box<dyn Error>> {
 }
 
 #[test]
-fn calls_in_flight_end_and_later_ones_are_stopped() -> Result<(), Box<dyn Error>> {
+fn calls_in_flight_finish_and_later_ones_are_stopped() -> Result<(), Box<dyn Error>> {
     let status = end_of_program("loader")?;
     assert!(status.success(), "{status}");
     Ok(())
@@ -149,7 +149,7 @@ fn the_same_program_crashes_without_the_loader() -> Result<(), Box<dyn Error>> {
 
 #[cfg(feature = "emulator")]
 #[test]
-fn the_software_gpu_is_left_alone_too() -> Result<(), Box<dyn Error>> {
+fn the_software_gpu_is_not_called_at_exit_either() -> Result<(), Box<dyn Error>> {
     let status = end_of_program("emulator")?;
     assert!(status.success(), "{status}");
     Ok(())

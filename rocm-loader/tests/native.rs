@@ -1,5 +1,5 @@
-//! The native driver against a stand-in for libamdhip64 that is built here. The choice of a driver
-//! is made once per process, so each case runs `rocm-probe` in a process of its own.
+//! Tests of the native driver against a fake libamdhip64 that is built here. A driver is selected once per process, so
+//! each case runs `rocm-probe` in a separate process.
 mod fake;
 
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// What the probe printed, line by line.
+/// The lines that the probe printed, by key.
 struct Report(HashMap<String, String>);
 
 impl Report {
@@ -26,7 +26,7 @@ impl Report {
     }
 }
 
-/// Runs the probe without any ROCm variable but those given; it must end by itself, without a signal.
+/// Runs the probe with only the given ROCm variables. It must exit successfully.
 fn probe(variables: &[(&str, &str)]) -> Result<Report, Box<dyn Error>> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rocm-probe"));
     for name in [
@@ -47,7 +47,7 @@ fn probe(variables: &[(&str, &str)]) -> Result<Report, Box<dyn Error>> {
     Ok(Report(lines.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()))
 }
 
-/// Builds the stand-in as ROOT/lib/NAME.
+/// Builds the fake library as ROOT/lib/NAME.
 fn build(root: &Path, name: &str) -> Result<PathBuf, Box<dyn Error>> {
     let folder = root.join("lib");
     std::fs::create_dir_all(&folder)?;
@@ -57,7 +57,7 @@ fn build(root: &Path, name: &str) -> Result<PathBuf, Box<dyn Error>> {
 }
 
 #[test]
-fn calls_go_to_the_library_and_what_it_lacks_is_an_error() -> Outcome {
+fn calls_are_forwarded_and_missing_functions_are_errors() -> Outcome {
     let root = tempfile::tempdir()?;
     let file = build(root.path(), "libamdhip64.so.7")?;
     let path = root.path().to_string_lossy();
@@ -74,20 +74,20 @@ fn calls_go_to_the_library_and_what_it_lacks_is_an_error() -> Outcome {
     report.has("init", &["HIP error 302", "has no function hipInit", &file.to_string_lossy()]);
     report.has("stream", &["HIP error 302", "has no function hipStreamCreate"]);
     report.has("module", &["HIP error 302", "has no function hipModuleLoadData"]);
-    // A library that is not there, unless this machine has a real one.
+    // The library is missing, unless this machine has a real one.
     if report.line("rocblas") != "ok ()" {
         report.has("rocblas", &["rocBLAS status 6", "librocblas.so", "cannot be used", "librocblas4"]);
     }
     if report.line("hipblaslt") != "ok ()" {
-        let said = ["hipBLASLt status 1", "libhipblaslt.so", "cannot be used", "Nothing depends on it"];
-        report.has("hipblaslt", &said);
+        let expected = ["hipBLASLt status 1", "libhipblaslt.so", "cannot be used", "It is optional"];
+        report.has("hipblaslt", &expected);
         assert_eq!(report.line("hipblaslt version"), "None");
     }
     Ok(())
 }
 
 #[test]
-fn missing_tensile_files_are_said_before_a_product() -> Outcome {
+fn missing_tensile_files_are_reported_before_a_product() -> Outcome {
     let root = tempfile::tempdir()?;
     build(root.path(), "libamdhip64.so.7")?;
     build(root.path(), "librocblas.so.5")?;
@@ -98,9 +98,9 @@ fn missing_tensile_files_are_said_before_a_product() -> Outcome {
     let variables = [("CANDLE_ROCM_DRIVER", "native"), ("ROCM_PATH", path.as_str()), ("FAKE_DEVICES", "2")];
     let report = probe(&variables)?;
     let folder = files.to_string_lossy();
-    report.has("tensile gfx1100", &["no Tensile files for gfx1100", &folder, "there for: gfx90a"]);
+    report.has("tensile gfx1100", &["no Tensile files for gfx1100", &folder, "present for: gfx90a"]);
     assert_eq!(report.line("tensile gfx90a:sramecc+:xnack-"), format!("ok Some({files:?})"));
-    // The variable replaces the folder beside the library.
+    // The variable replaces the folder next to the library.
     let other = root.path().join("other");
     std::fs::create_dir(&other)?;
     std::fs::write(other.join("Kernels.so-000-gfx1100.hsaco"), "")?;
@@ -127,7 +127,7 @@ fn rocm_7_is_preferred_to_rocm_6() -> Outcome {
 }
 
 #[test]
-fn rocm_without_a_gpu_says_what_may_hide_it() -> Outcome {
+fn rocm_without_a_gpu_reports_variables_that_may_hide_it() -> Outcome {
     let root = tempfile::tempdir()?;
     build(root.path(), "libamdhip64.so.6")?;
     let path = root.path().to_string_lossy();
@@ -145,7 +145,7 @@ fn rocm_without_a_gpu_says_what_may_hide_it() -> Outcome {
 }
 
 #[test]
-fn a_file_that_is_no_library_is_named() -> Outcome {
+fn the_error_names_a_file_that_is_not_a_library() -> Outcome {
     let root = tempfile::tempdir()?;
     std::fs::create_dir_all(root.path().join("lib"))?;
     let file = root.path().join("lib/libamdhip64.so.7");
@@ -160,7 +160,7 @@ fn a_file_that_is_no_library_is_named() -> Outcome {
 }
 
 #[test]
-fn a_wrong_driver_names_the_right_ones() -> Outcome {
+fn the_error_for_an_unknown_driver_lists_the_known_ones() -> Outcome {
     let report = probe(&[("CANDLE_ROCM_DRIVER", "cuda")])?;
     assert_eq!(report.line("available"), "false");
     for key in ["driver", "devices", "count", "rocblas"] {
@@ -171,16 +171,21 @@ fn a_wrong_driver_names_the_right_ones() -> Outcome {
 }
 
 #[test]
-fn without_a_gpu_there_is_no_driver_unless_one_is_named() -> Outcome {
+fn without_a_gpu_no_driver_is_selected_by_default() -> Outcome {
     if Path::new("/dev/kfd").exists() || Path::new("/dev/dxg").exists() {
-        return Ok(()); // this machine may have a GPU, and then native is right
+        return Ok(()); // this machine may have a GPU, for which native is selected
     }
     let report = probe(&[])?;
     assert_eq!(report.line("available"), "false");
     for key in ["driver", "devices", "count", "memory", "stream", "module"] {
         report.has(
             key,
-            &["no AMD GPU was found", "/dev/kfd", "CANDLE_ROCM_DRIVER names another driver", "`emulator`"],
+            &[
+                "no AMD GPU was found",
+                "/dev/kfd",
+                "To use another driver, set CANDLE_ROCM_DRIVER",
+                "`emulator`",
+            ],
         );
     }
     report.has("count", &["HIP error 100"]);
@@ -188,7 +193,7 @@ fn without_a_gpu_there_is_no_driver_unless_one_is_named() -> Outcome {
 }
 
 #[test]
-fn a_driver_that_is_not_built_in_is_named_with_its_feature() -> Outcome {
+fn the_error_for_a_driver_that_is_not_compiled_in_names_its_feature() -> Outcome {
     for (name, is_built) in [("emulator", cfg!(feature = "emulator")), ("nvidia", cfg!(feature = "nvidia"))] {
         if is_built {
             continue;

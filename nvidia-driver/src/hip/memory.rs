@@ -1,4 +1,4 @@
-//! Memory of the device and of the host, copies and fills.
+//! Device and host memory, copies and fills.
 #![allow(non_snake_case, reason = "named as in C")]
 use std::ffi::{c_int, c_uchar, c_uint, c_void};
 use std::ptr::null_mut;
@@ -8,29 +8,29 @@ use rocm_rs::hip::bindings::{
     hipMemcpyKind_hipMemcpyDefault, hipStream_t,
 };
 
-use super::context::{context, handed_on, null_pointer, running, with_context};
-use super::status::{SUCCESS, refused};
+use super::context::{context, forwarded, null_pointer, running, with_context};
+use super::status::{SUCCESS, fail};
 
-/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`: HIP's host memory always is both.
-const HOST_ALWAYS: c_uint = 1 | 2;
-/// `CU_MEMHOSTALLOC_WRITECOMBINED`, and the bit in HIP.
+/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`: HIP's host memory is always both.
+const HOST_FLAGS: c_uint = 1 | 2;
+/// `CU_MEMHOSTALLOC_WRITECOMBINED`, which has the same value in HIP.
 const WRITE_COMBINED: c_uint = 4;
 
 pub(crate) unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t {
     if size == 0 || ptr.is_null() {
-        // SAFETY: as here.
-        return unsafe { nothing(ptr) };
+        // SAFETY: the pointer is null or the caller guarantees that it is valid.
+        return unsafe { write_null(ptr) };
     }
-    // SAFETY: the caller's place.
+    // SAFETY: the caller guarantees a valid pointer.
     with_context("cuMemAlloc", |cuda| unsafe { (cuda.cuMemAlloc)(ptr, size) })
 }
 
-/// No bytes are null, and no error.
-unsafe fn nothing(ptr: *mut *mut c_void) -> hipError_t {
+/// Returns null for an allocation of no bytes, which is not an error.
+unsafe fn write_null(ptr: *mut *mut c_void) -> hipError_t {
     if ptr.is_null() {
         return null_pointer();
     }
-    // SAFETY: the caller's place.
+    // SAFETY: the caller guarantees a valid pointer.
     unsafe { ptr.write(null_mut()) };
     SUCCESS
 }
@@ -49,12 +49,12 @@ pub(crate) unsafe extern "C" fn hipHostMalloc(
     flags: c_uint,
 ) -> hipError_t {
     if size == 0 || ptr.is_null() {
-        // SAFETY: as here.
-        return unsafe { nothing(ptr) };
+        // SAFETY: the pointer is null or the caller guarantees that it is valid.
+        return unsafe { write_null(ptr) };
     }
-    // Coherent or not, and on which NUMA node, is not CUDA's question.
-    let flags = HOST_ALWAYS | (flags & WRITE_COMBINED);
-    // SAFETY: the caller's place.
+    // CUDA has no flags for coherence or the NUMA node.
+    let flags = HOST_FLAGS | (flags & WRITE_COMBINED);
+    // SAFETY: the caller guarantees a valid pointer.
     with_context("cuMemHostAlloc", |cuda| unsafe { (cuda.cuMemHostAlloc)(ptr, size, flags) })
 }
 
@@ -66,13 +66,13 @@ pub(crate) unsafe extern "C" fn hipHostFree(ptr: *mut c_void) -> hipError_t {
     with_context("cuMemFreeHost", |cuda| unsafe { (cuda.cuMemFreeHost)(ptr) })
 }
 
-handed_on! {
+forwarded! {
     hipHostGetDevicePointer =>
         cuMemHostGetDevicePointer(devPtr: *mut *mut c_void, hstPtr: *mut c_void, flags: c_uint);
     hipMemGetInfo => cuMemGetInfo(free: *mut usize, total: *mut usize);
 }
 
-/// Waits for the copy, whatever its direction: CUDA's own does not for all.
+/// Waits for the copy in every direction; CUDA's `cuMemcpy` does not.
 pub(crate) unsafe extern "C" fn hipMemcpy(
     dst: *mut c_void,
     src: *const c_void,
@@ -88,11 +88,11 @@ pub(crate) unsafe extern "C" fn hipMemcpy(
 
 /// Waits for the null stream.
 fn wait() -> hipError_t {
-    // SAFETY: the null stream is always there.
+    // SAFETY: the null stream always exists.
     with_context("cuStreamSynchronize", |cuda| unsafe { (cuda.cuStreamSynchronize)(null_mut()) })
 }
 
-/// CUDA sees by the addresses what is where, so the direction is only checked.
+/// Checks the direction, which CUDA derives from the addresses.
 pub(crate) unsafe extern "C" fn hipMemcpyAsync(
     dst: *mut c_void,
     src: *const c_void,
@@ -101,10 +101,7 @@ pub(crate) unsafe extern "C" fn hipMemcpyAsync(
     stream: hipStream_t,
 ) -> hipError_t {
     if kind > hipMemcpyKind_hipMemcpyDefault {
-        return refused(
-            hipError_t_hipErrorInvalidMemcpyDirection,
-            format!("{kind} is no direction of a copy"),
-        );
+        return fail(hipError_t_hipErrorInvalidMemcpyDirection, format!("{kind} is not a hipMemcpyKind"));
     }
     if sizeBytes == 0 {
         return SUCCESS;
@@ -113,7 +110,7 @@ pub(crate) unsafe extern "C" fn hipMemcpyAsync(
     with_context("cuMemcpyAsync", |cuda| unsafe { (cuda.cuMemcpyAsync)(dst, src, sizeBytes, stream) })
 }
 
-/// Copies whose direction their name gives.
+/// Defines copies whose name gives the direction.
 macro_rules! directed {
     ($($name:ident($dst:ty, $src:ty);)*) => {
         $(pub(crate) unsafe extern "C" fn $name(dst: $dst, src: $src, sizeBytes: usize) -> hipError_t {
@@ -159,7 +156,7 @@ pub(crate) unsafe extern "C" fn hipMemsetAsync(
     sizeBytes: usize,
     stream: hipStream_t,
 ) -> hipError_t {
-    // As memset, the lowest byte counts.
+    // Like memset, only the lowest byte is used.
     // SAFETY: the caller's address.
     unsafe { hipMemsetD8Async(dst, value as c_uchar, sizeBytes, stream) }
 }

@@ -1,4 +1,4 @@
-//! HIP's functions onto libcuda.
+//! HIP's functions, implemented on libcuda.
 pub(crate) mod context;
 mod event;
 mod memory;

@@ -1,4 +1,4 @@
-//! Code objects, their functions and globals, and launches.
+//! Code objects, their functions and globals, and kernel launches.
 #![allow(non_snake_case, reason = "named as in C")]
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -12,31 +12,31 @@ use rocm_rs::hip::bindings::{
     hipFunction_attribute, hipFunction_t, hipJitOption, hipModule_t, hipStream_t,
 };
 
-use super::context::{current, handed_on, null_pointer, with_context};
+use super::context::{current, forwarded, null_pointer, with_context};
 use super::properties::{self, SHARED_BYTES};
-use super::status::{SUCCESS, refused};
+use super::status::{SUCCESS, fail};
 
 /// `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES` and `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
 const STATIC_SHARED: c_uint = 1;
 const MAX_DYNAMIC_SHARED: c_uint = 8;
-/// The last of the attributes that both sides number alike.
+/// The last function attribute that HIP and CUDA number alike.
 const LAST_SHARED_ATTRIBUTE: hipFunction_attribute = 9;
 
-/// How HIP's bundles of code objects begin.
+/// First bytes of HIP's bundles of code objects.
 const BUNDLE: &[u8] = b"__CLANG_OFFLOAD_BUNDLE__";
 
 pub(crate) unsafe extern "C" fn hipModuleLoad(module: *mut hipModule_t, fname: *const c_char) -> hipError_t {
     if fname.is_null() {
-        return refused(hipError_t_hipErrorInvalidValue, "the file's name is null".to_owned());
+        return fail(hipError_t_hipErrorInvalidValue, "the file name is null".to_owned());
     }
     // SAFETY: the caller's text.
     let name = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(fname) }.to_bytes()));
     match std::fs::read(name) {
-        // What is looked at first must be there.
+        // An image must have a complete ELF header.
         Ok(image) if image.len() < 64 => not_an_object(),
-        // SAFETY: the caller's place; the bytes are those of the file.
+        // SAFETY: the caller's pointer; the bytes are those of the file.
         Ok(image) => unsafe { hipModuleLoadData(module, image.as_ptr().cast()) },
-        Err(error) => refused(hipError_t_hipErrorFileNotFound, format!("{}: {error}", name.display())),
+        Err(error) => fail(hipError_t_hipErrorFileNotFound, format!("{}: {error}", name.display())),
     }
 }
 
@@ -58,11 +58,11 @@ pub(crate) unsafe extern "C" fn hipModuleLoadData(
             other => format!("an ELF file for machine {other}"),
         });
     }
-    // SAFETY: the caller's place and image.
+    // SAFETY: the caller's pointer and image.
     with_context("cuModuleLoadData", |cuda| unsafe { (cuda.cuModuleLoadData)(module, image) })
 }
 
-/// The ELF machine of an image of unknown length, which is read no further than its beginning allows.
+/// Returns the ELF machine of an image of unknown length. A byte is read only if those before it are as expected.
 unsafe fn machine_of(image: *const u8) -> Result<u16, hipError_t> {
     // SAFETY: each byte is only read if those before it are as expected.
     let begins_with =
@@ -78,15 +78,15 @@ unsafe fn machine_of(image: *const u8) -> Result<u16, hipError_t> {
 }
 
 fn not_an_object() -> hipError_t {
-    let reason = "the image is no NVIDIA object (an ELF file for machine 190)".to_owned();
-    refused(hipError_t_hipErrorInvalidImage, reason)
+    let reason = "the image is not an NVIDIA object (an ELF file for machine 190)".to_owned();
+    fail(hipError_t_hipErrorInvalidImage, reason)
 }
 
-fn for_another_gpu(what: &str) -> hipError_t {
+fn for_another_gpu(image: &str) -> hipError_t {
     let arch = properties::arch(current()).unwrap_or_else(|| "sm_XX".to_owned());
     let reason =
-        format!("the image is {what}, and this GPU is NVIDIA's {arch}: build with CANDLE_ROCM_ARCHS={arch}");
-    refused(hipError_t_hipErrorNoBinaryForGpu, reason)
+        format!("the image is {image}, but this GPU is NVIDIA's {arch}: build with CANDLE_ROCM_ARCHS={arch}");
+    fail(hipError_t_hipErrorNoBinaryForGpu, reason)
 }
 
 pub(crate) unsafe extern "C" fn hipModuleLoadDataEx(
@@ -97,14 +97,14 @@ pub(crate) unsafe extern "C" fn hipModuleLoadDataEx(
     _: *mut *mut c_void,
 ) -> hipError_t {
     if numOptions != 0 {
-        let reason = "hipModuleLoadDataEx takes no options here: nothing is compiled at run time".to_owned();
-        return refused(hipError_t_hipErrorNotSupported, reason);
+        let reason = "hipModuleLoadDataEx supports no options: nothing is compiled at run time".to_owned();
+        return fail(hipError_t_hipErrorNotSupported, reason);
     }
-    // SAFETY: the caller's place and image.
+    // SAFETY: the caller's pointer and image.
     unsafe { hipModuleLoadData(module, image) }
 }
 
-handed_on! {
+forwarded! {
     hipModuleUnload => cuModuleUnload(module: hipModule_t);
     hipModuleGetGlobal => cuModuleGetGlobal(
         dptr: *mut hipDeviceptr_t, bytes: *mut usize, hmod: hipModule_t, name: *const c_char
@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn hipModuleGetFunction(
     if function.is_null() {
         return null_pointer();
     }
-    // SAFETY: the caller's place, module and text.
+    // SAFETY: the caller's pointer, module and text.
     match with_context("cuModuleGetFunction", |cuda| unsafe {
         (cuda.cuModuleGetFunction)(function, module, kname)
     }) {
@@ -132,11 +132,11 @@ pub(crate) unsafe extern "C" fn hipModuleGetFunction(
     }
 }
 
-/// Lets the function be launched with as much dynamic LDS as an AMD GPU would take; CUDA's own limit is 48 KiB.
+/// Raises the function's limit of dynamic shared memory to an AMD GPU's. CUDA's default limit is 48 KiB.
 fn allow_all_shared(function: hipFunction_t) -> hipError_t {
     let mut used: c_int = 0;
     let code = with_context("cuFuncGetAttribute", |cuda| {
-        // SAFETY: a live function, and a place for one int.
+        // SAFETY: a live function; the int is written to a live variable.
         unsafe { (cuda.cuFuncGetAttribute)(&mut used, STATIC_SHARED, function) }
     });
     if code != SUCCESS {
@@ -165,8 +165,8 @@ pub(crate) unsafe extern "C" fn hipModuleLaunchKernel(
                 list.as_mut_ptr()
             }
             None => {
-                let reason = "hipModuleLaunchKernel's `extra` is no list of a buffer, its size and an end";
-                return refused(hipError_t_hipErrorInvalidValue, reason.to_owned());
+                let reason = "hipModuleLaunchKernel's `extra` is not a list of a buffer, its size and an end marker";
+                return fail(hipError_t_hipErrorInvalidValue, reason.to_owned());
             }
         },
     };
@@ -178,20 +178,20 @@ pub(crate) unsafe extern "C" fn hipModuleLaunchKernel(
     })
 }
 
-/// HIP's list of marked values as CUDA's: the buffer and the size are marked alike, HIP's end is 3 and CUDA's is 0.
+/// Translates HIP's list of tagged values to CUDA's. The tags are the same, except that HIP's end is 3 and CUDA's is 0.
 unsafe fn translated(extra: *mut *mut c_void) -> Option<[*mut c_void; 5]> {
     const BUFFER: usize = 1;
     const SIZE: usize = 2;
     const END: usize = 3;
     let mut list = [null_mut(); 5];
     for at in [0, 2, 4] {
-        // SAFETY: the caller's list goes on until its end.
+        // SAFETY: the caller's list continues until its end marker.
         let marker = unsafe { extra.add(at).read() };
         match marker.addr() {
             END => return Some(list),
             BUFFER | SIZE if at < 4 => {
                 list[at] = marker;
-                // SAFETY: as above; a value follows.
+                // SAFETY: a value follows the tag.
                 list[at + 1] = unsafe { extra.add(at + 1).read() };
             }
             _ => return None,
@@ -206,8 +206,8 @@ pub(crate) unsafe extern "C" fn hipFuncGetAttribute(
     hfunc: hipFunction_t,
 ) -> hipError_t {
     if attrib > LAST_SHARED_ATTRIBUTE {
-        return refused(hipError_t_hipErrorInvalidValue, format!("a function has no attribute {attrib}"));
+        return fail(hipError_t_hipErrorInvalidValue, format!("unknown function attribute {attrib}"));
     }
-    // SAFETY: the caller's place and function.
+    // SAFETY: the caller's pointer and function.
     with_context("cuFuncGetAttribute", |cuda| unsafe { (cuda.cuFuncGetAttribute)(value, attrib, hfunc) })
 }

@@ -7,21 +7,21 @@ use rocm_rs::hip::bindings::{
     hipError_t_hipErrorNotSupported,
 };
 
-use super::context::{about_device, give, null_pointer};
-use super::status::{SUCCESS, refused};
+use super::context::{null_pointer, with_device, write_to};
+use super::status::{SUCCESS, fail};
 
-/// The most LDS of a workgroup on AMD, and here as well.
+/// Maximum LDS of a workgroup in bytes on AMD GPUs, which this driver reports too.
 pub(super) const SHARED_BYTES: c_int = 64 << 10;
 
-/// Attributes as CUDA numbers them (`CU_DEVICE_ATTRIBUTE_...`) that are used outside of the tables.
+/// CUDA's attribute numbers (`CU_DEVICE_ATTRIBUTE_...`) that are used outside the tables.
 const SHARED_PER_BLOCK_OPTIN: c_uint = 97;
 const MAJOR: c_uint = 75;
 const MINOR: c_uint = 76;
 
-/// The attribute of a device; `None` if CUDA does not know it, which is no failure of the call that asks.
+/// Returns an attribute of a device; `None` if CUDA does not know it, which does not count as a failure.
 fn attribute(ordinal: c_int, number: c_uint) -> Option<c_int> {
     let mut found = None;
-    about_device(ordinal, "cuDeviceGetAttribute", |cuda, device| {
+    with_device(ordinal, "cuDeviceGetAttribute", |cuda, device| {
         let mut value = 0;
         // SAFETY: writes one int.
         let code = unsafe { (cuda.cuDeviceGetAttribute)(&mut value, number, device) };
@@ -31,17 +31,17 @@ fn attribute(ordinal: c_int, number: c_uint) -> Option<c_int> {
     found
 }
 
-/// `sm_90`.
+/// Returns the device's architecture: `sm_90`.
 pub(super) fn arch(ordinal: c_int) -> Option<String> {
     Some(format!("sm_{}{}", attribute(ordinal, MAJOR)?, attribute(ordinal, MINOR)?))
 }
 
-/// The most shared memory of a block, static and dynamic.
+/// Returns the maximum shared memory of a block in bytes, static and dynamic.
 pub(super) fn shared_bytes(ordinal: c_int) -> c_int {
     attribute(ordinal, SHARED_PER_BLOCK_OPTIN).unwrap_or(48 << 10)
 }
 
-/// CUDA's numbers of attributes with HIP's fields of the properties and HIP's attributes.
+/// Maps CUDA's attribute numbers to HIP's property fields and attributes.
 macro_rules! attributes {
     ($($number:literal: [$($field:ident $([$index:literal])?)*] [$($attribute:ident)*];)*) => {
         /// Sets the fields of the properties that CUDA knows.
@@ -119,12 +119,12 @@ pub(crate) unsafe extern "C" fn hipGetDevicePropertiesR0600(
     }
     // SAFETY: the structure is plain integers, arrays and raw pointers: all zero is valid.
     let mut found: hipDeviceProp_tR0600 = unsafe { std::mem::zeroed() };
-    // SAFETY: a place for the text with its length.
+    // SAFETY: the buffer has the given length.
     let code = unsafe { hipDeviceGetName(found.name.as_mut_ptr(), found.name.len() as c_int, deviceId) };
     if code != SUCCESS {
         return code;
     }
-    // SAFETY: a place for one size.
+    // SAFETY: the size is written to a live variable.
     let code = unsafe { hipDeviceTotalMem(&mut found.totalGlobalMem, deviceId) };
     if code != SUCCESS {
         return code;
@@ -135,7 +135,7 @@ pub(crate) unsafe extern "C" fn hipGetDevicePropertiesR0600(
     for (to, byte) in found.gcnArchName.iter_mut().zip(arch.bytes()) {
         *to = byte as c_char;
     }
-    // SAFETY: the caller's place.
+    // SAFETY: the caller guarantees a valid pointer.
     unsafe { prop.write(found) };
     SUCCESS
 }
@@ -145,15 +145,15 @@ pub(crate) unsafe extern "C" fn hipDeviceGetName(
     len: c_int,
     device: hipDevice_t,
 ) -> hipError_t {
-    // SAFETY: the caller's place and its length.
-    about_device(device, "cuDeviceGetName", |cuda, device| unsafe {
+    // SAFETY: the caller guarantees a valid pointer and length.
+    with_device(device, "cuDeviceGetName", |cuda, device| unsafe {
         (cuda.cuDeviceGetName)(name, len, device)
     })
 }
 
 pub(crate) unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_t) -> hipError_t {
-    // SAFETY: the caller's place.
-    about_device(device, "cuDeviceTotalMem", |cuda, device| unsafe { (cuda.cuDeviceTotalMem)(bytes, device) })
+    // SAFETY: the caller guarantees a valid pointer.
+    with_device(device, "cuDeviceTotalMem", |cuda, device| unsafe { (cuda.cuDeviceTotalMem)(bytes, device) })
 }
 
 pub(crate) unsafe extern "C" fn hipDeviceGetPCIBusId(
@@ -161,8 +161,8 @@ pub(crate) unsafe extern "C" fn hipDeviceGetPCIBusId(
     len: c_int,
     device: c_int,
 ) -> hipError_t {
-    about_device(device, "cuDeviceGetPCIBusId", |cuda, device| {
-        // SAFETY: the caller's place and its length.
+    with_device(device, "cuDeviceGetPCIBusId", |cuda, device| {
+        // SAFETY: the caller guarantees a valid pointer and length.
         unsafe { (cuda.cuDeviceGetPCIBusId)(pciBusId, len, device) }
     })
 }
@@ -173,17 +173,17 @@ pub(crate) unsafe extern "C" fn hipDeviceGetAttribute(
     deviceId: c_int,
 ) -> hipError_t {
     if attr == hip::hipDeviceAttribute_t_hipDeviceAttributeMaxSharedMemoryPerBlock {
-        // SAFETY: the caller's place.
-        return unsafe { give(pi, Ok(shared_bytes(deviceId).min(SHARED_BYTES))) };
+        // SAFETY: the caller guarantees a valid pointer.
+        return unsafe { write_to(pi, Ok(shared_bytes(deviceId).min(SHARED_BYTES))) };
     }
     match ATTRIBUTES.iter().find(|(known, _)| *known == attr) {
-        Some((_, number)) => about_device(deviceId, "cuDeviceGetAttribute", |cuda, device| {
-            // SAFETY: the caller's place.
+        Some((_, number)) => with_device(deviceId, "cuDeviceGetAttribute", |cuda, device| {
+            // SAFETY: the caller guarantees a valid pointer.
             unsafe { (cuda.cuDeviceGetAttribute)(pi, *number, device) }
         }),
         None => {
             let reason = format!("HIP's device attribute {attr} has no counterpart in CUDA");
-            refused(hipError_t_hipErrorNotSupported, reason)
+            fail(hipError_t_hipErrorNotSupported, reason)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Streams. HIP's null stream and its flags are CUDA's.
+//! HIP's stream functions. The null stream and the flags are the same as CUDA's.
 #![allow(non_snake_case, reason = "named as in C")]
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -7,16 +7,16 @@ use rocm_rs::hip::bindings::{
     hipDevice_t, hipError_t, hipError_t_hipErrorInvalidValue, hipEvent_t, hipStream_t, hipStreamCallback_t,
 };
 
-use super::context::{current, give, handed_on, ordinal_of, running, with_context};
-use super::status::{SUCCESS, hip_of, refused};
+use super::context::{current, forwarded, ordinal_of, running, with_context, write_to};
+use super::status::{SUCCESS, fail, hip_of};
 use crate::cuda::Code;
 
 pub(crate) unsafe extern "C" fn hipStreamCreate(stream: *mut hipStream_t) -> hipError_t {
-    // SAFETY: the caller's place.
+    // SAFETY: the caller guarantees a valid pointer.
     unsafe { hipStreamCreateWithFlags(stream, 0) }
 }
 
-handed_on! {
+forwarded! {
     hipDeviceGetStreamPriorityRange =>
         cuCtxGetStreamPriorityRange(leastPriority: *mut c_int, greatestPriority: *mut c_int);
     hipStreamCreateWithFlags => cuStreamCreate(stream: *mut hipStream_t, flags: c_uint);
@@ -30,15 +30,15 @@ handed_on! {
     hipStreamGetPriority => cuStreamGetPriority(stream: hipStream_t, priority: *mut c_int);
 }
 
-/// A callback with what it is called with; CUDA's carries it.
+/// HIP's callback with its argument, passed through CUDA's callback.
 struct Callback {
     function: unsafe extern "C" fn(hipStream_t, hipError_t, *mut c_void),
     data: *mut c_void,
 }
 
-/// Called by CUDA once.
-unsafe extern "C" fn call_back(stream: hipStream_t, code: Code, callback: *mut c_void) {
-    // SAFETY: made by hipStreamAddCallback for this call alone.
+/// CUDA's callback, which is called once and calls HIP's.
+unsafe extern "C" fn run_callback(stream: hipStream_t, code: Code, callback: *mut c_void) {
+    // SAFETY: allocated by hipStreamAddCallback for this call only.
     let callback = unsafe { Box::from_raw(callback.cast::<Callback>()) };
     // SAFETY: the caller's function and data.
     unsafe { (callback.function)(stream, hip_of(code), callback.data) };
@@ -51,16 +51,16 @@ pub(crate) unsafe extern "C" fn hipStreamAddCallback(
     flags: c_uint,
 ) -> hipError_t {
     let Some(function) = callback else {
-        return refused(hipError_t_hipErrorInvalidValue, "the callback is null".to_owned());
+        return fail(hipError_t_hipErrorInvalidValue, "the callback is null".to_owned());
     };
-    let carried = Box::into_raw(Box::new(Callback { function, data: userData }));
+    let raw = Box::into_raw(Box::new(Callback { function, data: userData }));
     let code = with_context("cuStreamAddCallback", |cuda| {
-        // SAFETY: the caller's stream; CUDA gives the address back once.
-        unsafe { (cuda.cuStreamAddCallback)(stream, call_back, carried.cast(), flags) }
+        // SAFETY: the caller's stream; CUDA passes the address back once.
+        unsafe { (cuda.cuStreamAddCallback)(stream, run_callback, raw.cast(), flags) }
     });
     if code != SUCCESS {
-        // SAFETY: CUDA has not taken it.
-        drop(unsafe { Box::from_raw(carried) });
+        // SAFETY: the call failed, so CUDA does not use the address.
+        drop(unsafe { Box::from_raw(raw) });
     }
     code
 }
@@ -70,14 +70,14 @@ pub(crate) unsafe extern "C" fn hipStreamGetDevice(
     device: *mut hipDevice_t,
 ) -> hipError_t {
     if stream.is_null() {
-        // SAFETY: the caller's place.
-        return unsafe { give(device, Ok(current())) };
+        // SAFETY: the caller guarantees a valid pointer.
+        return unsafe { write_to(device, Ok(current())) };
     }
     let mut context = null_mut();
-    // SAFETY: the caller's stream, and a place for one handle.
+    // SAFETY: the caller's stream; the handle is written to a live variable.
     match with_context("cuStreamGetCtx", |cuda| unsafe { (cuda.cuStreamGetCtx)(stream, &mut context) }) {
-        // SAFETY: the caller's place.
-        SUCCESS => unsafe { give(device, running().and_then(|running| ordinal_of(running, context))) },
+        // SAFETY: the caller guarantees a valid pointer.
+        SUCCESS => unsafe { write_to(device, running().and_then(|running| ordinal_of(running, context))) },
         code => code,
     }
 }

@@ -1,7 +1,7 @@
-//! Convolutions by MIOpen's immediate mode: its solutions are cuDNN's algorithms, in the order that cuDNN's heuristics
-//! give. Nothing is timed.
+//! Convolutions in MIOpen's immediate mode. The solutions are cuDNN's algorithms, in the order of cuDNN's heuristics;
+//! nothing is timed.
 //!
-//! They are exact in the sense of MIOpen: f32 never as TF32, and narrow floats are summed in f32.
+//! They have MIOpen's precision: f32 is never computed as TF32, and narrow floats are summed in f32.
 #![allow(non_snake_case, reason = "named as in C")]
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -11,17 +11,17 @@ use rocm_rs::miopen::ffi::{
 };
 
 use super::cudnn::{
-    Cudnn, DataType, FMA_MATH, MATHS, Math, Object, Run, Suggest, Suggestion, TENSOR_OP_MATH, Workspace, bad,
-    give, told, with_cudnn,
+    Cudnn, DataType, FMA_MATH, MATH_TYPES, Math, Object, Run, Suggest, Suggestion, TENSOR_OP_MATH, Workspace,
+    bad_param, to_status, with_cudnn, write_to,
 };
 use super::geometry::Convolution;
 use super::tensor::{DOUBLE, FLOAT, Tensor};
 
-/// More than any direction's algorithms, each with and without tensor cores.
-const MOST: usize = 24;
+/// Maximum number of suggestions: more than any direction's algorithms, each with and without tensor cores.
+const MAX_SUGGESTIONS: usize = 24;
 
-/// The bits that a solution's number has beside the algorithm and the arithmetic: "cudnn".
-const SOLUTIONS: u64 = 0x63_7564_6e6e << 16;
+/// Tag in a solution's identifier, above the algorithm and the math type: "cudnn".
+const SOLUTION_TAG: u64 = 0x63_7564_6e6e << 16;
 
 /// MIOpen's families of algorithms.
 const GEMM: u32 = 0;
@@ -30,13 +30,13 @@ const FFT: u32 = 2;
 const WINOGRAD: u32 = 3;
 const IMPLICIT_GEMM: u32 = 5;
 
-/// One direction. Operands are in MIOpen's order, the result last; cuDNN has the first two the other way round.
+/// A direction of the convolution. Operands are in MIOpen's order, the result last; cuDNN swaps the first two.
 struct Direction {
-    /// Where the input, the weights and the output of the forward convolution are among the operands.
+    /// Positions of the forward convolution's input, weights and output among the operands.
     x: usize,
     weights: usize,
     y: usize,
-    /// The family of each of cuDNN's algorithms.
+    /// MIOpen's family of each of cuDNN's algorithms.
     families: &'static [u32],
     suggest: (&'static str, fn(&Cudnn) -> Suggest),
     workspace: (&'static str, fn(&Cudnn) -> Workspace),
@@ -73,8 +73,8 @@ static BACKWARD_WEIGHTS: Direction = Direction {
     run: ("cudnnConvolutionBackwardFilter", |cudnn| cudnn.run_weights),
 };
 
-/// What is computed by for a type before anything is suggested.
-fn preferred(data_type: DataType) -> Math {
+/// Returns the math type with which cuDNN's heuristics are queried.
+fn default_math(data_type: DataType) -> Math {
     match data_type {
         FLOAT => FMA_MATH,
         DOUBLE => 0,
@@ -82,33 +82,33 @@ fn preferred(data_type: DataType) -> Math {
     }
 }
 
-/// What an algorithm that is suggested with an arithmetic is run with; none if that is less exact than the type.
-fn exact(data_type: DataType, suggested: Math) -> Option<Math> {
+/// Returns the math type with which a suggested algorithm is run; `None` if it is less precise than the data type.
+fn exact_math(data_type: DataType, suggested: Math) -> Option<Math> {
     match data_type {
         FLOAT => matches!(suggested, 0 | FMA_MATH).then_some(FMA_MATH),
         DOUBLE => Some(0),
-        _ => (suggested < MATHS).then_some(suggested),
+        _ => (suggested < MATH_TYPES).then_some(suggested),
     }
 }
 
-/// The number of a solution.
+/// Returns the identifier of a solution.
 fn id_of(algorithm: c_uint, math: Math) -> u64 {
-    SOLUTIONS | u64::from(algorithm) << 4 | u64::from(math)
+    SOLUTION_TAG | u64::from(algorithm) << 4 | u64::from(math)
 }
 
-/// A convolution of certain tensors, checked, with cuDNN's descriptors.
+/// A validated convolution of given tensors, with cuDNN's descriptors.
 struct Problem<'a> {
     direction: &'static Direction,
     handle: miopenHandle_t,
     data_type: DataType,
-    /// In cuDNN's order.
+    /// Descriptors in cuDNN's order.
     operands: [Object; 3],
     convolution: &'a Convolution,
 }
 
 impl Problem<'_> {
     /// # Safety
-    /// The descriptors are null, or made here and neither destroyed nor set while this lives.
+    /// The descriptors are null or valid, and are neither destroyed nor set while this value lives.
     unsafe fn of(
         direction: &'static Direction,
         handle: miopenHandle_t,
@@ -116,7 +116,7 @@ impl Problem<'_> {
         convolution: miopenConvolutionDescriptor_t,
     ) -> Result<Self, miopenStatus_t> {
         if handle.is_null() {
-            return Err(bad("the handle is null"));
+            return Err(bad_param("the handle is null"));
         }
         // SAFETY: the caller's descriptors.
         let (tensors, convolution) = unsafe {
@@ -127,14 +127,14 @@ impl Problem<'_> {
         let shapes = [tensors[0].shape()?, tensors[1].shape()?, tensors[2].shape()?];
         let data_type = shapes[0].data_type;
         if shapes.iter().any(|shape| shape.data_type != data_type) {
-            return Err(bad("the tensors of a convolution have different types"));
+            return Err(bad_param("the tensors of a convolution have different types"));
         }
         let y = shapes[direction.y].sizes();
         let expected = convolution.result(shapes[direction.x], shapes[direction.weights])?;
         let expected = &expected[..shapes[direction.x].sizes().len()];
         if y != expected {
-            return Err(bad(format!(
-                "the convolution's output is {expected:?}, and its descriptor says {y:?}"
+            return Err(bad_param(format!(
+                "the convolution's output is {expected:?}, but its descriptor has {y:?}"
             )));
         }
         let object = |at: usize| match at == direction.weights {
@@ -145,34 +145,34 @@ impl Problem<'_> {
         Ok(Problem { direction, handle, data_type, operands, convolution })
     }
 
-    /// What cuDNN's heuristics suggest and is exact, the best first.
+    /// Returns the sufficiently precise suggestions of cuDNN's heuristics, best first.
     fn suggestions(&self) -> Result<Vec<Suggestion>, miopenStatus_t> {
         let (call, function) = self.direction.suggest;
-        let convolution = self.convolution.object(self.data_type, preferred(self.data_type))?;
+        let convolution = self.convolution.object(self.data_type, default_math(self.data_type))?;
         let [first, second, result] = self.operands;
-        let (mut found, mut count) = ([Suggestion::default(); MOST], 0);
-        // SAFETY: descriptors that the borrowed ones keep; places for as many as are asked for.
+        let (mut found, mut count) = ([Suggestion::default(); MAX_SUGGESTIONS], 0);
+        // SAFETY: the borrowed descriptors keep cuDNN's alive; the array holds as many results as requested.
         with_cudnn(call, |cudnn| unsafe {
-            let (most, to) = (MOST as c_int, found.as_mut_ptr());
+            let (most, to) = (MAX_SUGGESTIONS as c_int, found.as_mut_ptr());
             function(cudnn)(self.handle, first, second, convolution, result, most, &mut count, to)
         })?;
-        let count = usize::try_from(count).unwrap_or(0).min(MOST);
+        let count = usize::try_from(count).unwrap_or(0).min(MAX_SUGGESTIONS);
         let usable = found[..count].iter().filter(|suggestion| {
             suggestion.status == 0 && (suggestion.algorithm as usize) < self.direction.families.len()
         });
         Ok(usable
-            .filter_map(|found| Some(Suggestion { math: exact(self.data_type, found.math)?, ..*found }))
+            .filter_map(|found| Some(Suggestion { math: exact_math(self.data_type, found.math)?, ..*found }))
             .collect())
     }
 
-    /// The algorithm and the convolution's descriptor of a solution.
+    /// Returns the algorithm and the convolution's descriptor of a solution.
     fn solution(&self, id: u64) -> Result<(c_uint, Object), miopenStatus_t> {
         let (algorithm, math) = ((id >> 4) as u8, (id & 15) as Math);
         let is_ours = id == id_of(algorithm.into(), math)
             && usize::from(algorithm) < self.direction.families.len()
-            && exact(self.data_type, math) == Some(math);
+            && exact_math(self.data_type, math) == Some(math);
         if !is_ours {
-            return Err(bad(format!("{id:#x} is no solution of this convolution")));
+            return Err(bad_param(format!("{id:#x} is not a solution of this convolution")));
         }
         Ok((algorithm.into(), self.convolution.object(self.data_type, math)?))
     }
@@ -182,7 +182,7 @@ impl Problem<'_> {
         let (call, function) = self.direction.workspace;
         let [first, second, result] = self.operands;
         let mut size = 0;
-        // SAFETY: descriptors that the borrowed ones keep, and a place for one number.
+        // SAFETY: the borrowed descriptors keep cuDNN's alive; the size is written to a live variable.
         with_cudnn(call, |cudnn| unsafe {
             function(cudnn)(self.handle, first, second, convolution, result, algorithm, &mut size)
         })?;
@@ -190,7 +190,7 @@ impl Problem<'_> {
     }
 
     /// # Safety
-    /// The addresses, in MIOpen's order, are those of tensors that the descriptors describe and of `size` bytes.
+    /// The addresses, in MIOpen's order, belong to tensors that match the descriptors, and to a workspace of `size` bytes.
     #[rustfmt::skip]
     unsafe fn run(
         &self,
@@ -200,7 +200,7 @@ impl Problem<'_> {
         id: u64,
     ) -> Result<(), miopenStatus_t> {
         if first.is_null() || second.is_null() || result.is_null() {
-            return Err(bad("the address of a tensor is null"));
+            return Err(bad_param("a tensor's address is null"));
         }
         let (algorithm, convolution) = self.solution(id)?;
         let (call, function) = self.direction.run;
@@ -210,7 +210,7 @@ impl Problem<'_> {
             false => [(&raw const narrow[0]).cast(), (&raw const narrow[1]).cast()],
         };
         let [a, b, c] = self.operands;
-        // SAFETY: the caller's tensors, descriptors that the borrowed ones keep, factors of the right type.
+        // SAFETY: the caller's tensors, live descriptors, and factors of the right type.
         with_cudnn(call, |cudnn| unsafe {
             function(cudnn)(
                 self.handle, alpha, a, second, b, first, convolution, algorithm, workspace, size, beta, c, result,
@@ -219,59 +219,59 @@ impl Problem<'_> {
     }
 }
 
-/// Writes solutions for a caller in C.
+/// Writes solutions to the caller's array.
 ///
 /// # Safety
-/// A place for a number, and for `most` solutions.
-unsafe fn give_solutions(
+/// `count` is null or valid, and `to` is null or valid for `most` solutions.
+unsafe fn write_solutions(
     problem: &Problem,
     most: usize,
     count: *mut usize,
     to: *mut miopenConvSolution_t,
 ) -> Result<(), miopenStatus_t> {
     if to.is_null() && most > 0 {
-        return Err(bad("the list of solutions is null"));
+        return Err(bad_param("the list of solutions is null"));
     }
     let found = problem.suggestions()?;
-    let taken = found.len().min(most);
-    for (rank, suggestion) in found[..taken].iter().enumerate() {
+    let written = found.len().min(most);
+    for (rank, suggestion) in found[..written].iter().enumerate() {
         let solution = miopenConvSolution_t {
-            // cuDNN ranks and does not estimate: the rank stands for the milliseconds.
+            // cuDNN ranks algorithms without a time estimate: the rank replaces the milliseconds.
             time: (rank + 1) as f32,
             workspace_size: suggestion.memory,
             solution_id: id_of(suggestion.algorithm, suggestion.math),
             algorithm: problem.direction.families[suggestion.algorithm as usize],
         };
-        // SAFETY: the caller's place.
+        // SAFETY: the caller guarantees a valid pointer.
         unsafe { to.add(rank).write(solution) };
     }
-    // SAFETY: the caller's place.
-    unsafe { give(count, taken) }
+    // SAFETY: the caller guarantees a valid pointer.
+    unsafe { write_to(count, written) }
 }
 
-/// Functions of one direction: the parameters that follow the descriptors, and what is done with the problem.
-macro_rules! of_problem {
+/// Defines functions of a direction from the parameters that follow the descriptors and an expression on the problem.
+macro_rules! problem_functions {
     ($direction:ident $($name:ident($($parameter:ident: $type:ty),*) |$problem:ident| $body:expr;)*) => { $(
         pub(crate) unsafe extern "C" fn $name(
             handle: miopenHandle_t, first: miopenTensorDescriptor_t, second: miopenTensorDescriptor_t,
             convolution: miopenConvolutionDescriptor_t, result: miopenTensorDescriptor_t, $($parameter: $type),*
         ) -> miopenStatus_t {
-            // SAFETY: the caller's descriptors and places.
-            told(unsafe {
+            // SAFETY: the caller's descriptors and pointers.
+            to_status(unsafe {
                 Problem::of(&$direction, handle, [first, second, result], convolution).and_then(|$problem| $body)
             })
         }
     )* };
 }
 
-/// MIOpen's functions of one direction. cuDNN has its kernels: to compile one makes its descriptors.
+/// Defines MIOpen's functions of a direction. Compiling a solution only creates its descriptors: cuDNN has its kernels.
 macro_rules! direction {
     ($direction:ident: $count:ident $solutions:ident $workspace:ident $compile:ident $immediate:ident) => {
-        of_problem! { $direction
-            $count(count: *mut usize) |problem| give(count, problem.suggestions()?.len());
+        problem_functions! { $direction
+            $count(count: *mut usize) |problem| write_to(count, problem.suggestions()?.len());
             $solutions(most: usize, count: *mut usize, solutions: *mut miopenConvSolution_t)
-                |problem| give_solutions(&problem, most, count, solutions);
-            $workspace(solution: u64, size: *mut usize) |problem| give(size, problem.workspace(solution)?);
+                |problem| write_solutions(&problem, most, count, solutions);
+            $workspace(solution: u64, size: *mut usize) |problem| write_to(size, problem.workspace(solution)?);
             $compile(solution: u64) |problem| problem.solution(solution).map(|_| ());
         }
 
@@ -283,7 +283,7 @@ macro_rules! direction {
             solution: u64,
         ) -> miopenStatus_t {
             // SAFETY: the caller's descriptors and addresses.
-            told(unsafe {
+            to_status(unsafe {
                 Problem::of(&$direction, handle, [first, second, result], convolution).and_then(|problem| {
                     problem.run([first_data, second_data], result_data, (workspace, size), solution)
                 })

@@ -1,4 +1,4 @@
-//! cuDNN, and what MIOpen's functions onto it share.
+//! cuDNN's functions, and the error handling shared by MIOpen's functions.
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
@@ -9,7 +9,7 @@ use rocm_rs::miopen::ffi::{self as miopen, miopenHandle_t, miopenStatus_t};
 
 use crate::cuda::functions;
 use crate::library::CudaLibrary;
-use crate::toolkit::{Status, Toolkit, refused, search, words};
+use crate::toolkit::{Status, Toolkit, fail, search, text_of};
 
 /// `cudnnDataType_t`.
 pub(super) type DataType = c_uint;
@@ -18,14 +18,14 @@ pub(super) type Math = c_uint;
 /// Any of cuDNN's descriptors.
 pub(super) type Object = *mut c_void;
 
-/// Narrow floats on tensor cores, summed in f32.
+/// Math type for narrow floats on tensor cores, summed in f32.
 pub(super) const TENSOR_OP_MATH: Math = 1;
-/// No narrower than the tensors: without it f32 may be computed as TF32.
+/// Math type that is no narrower than the tensors. Without it f32 may be computed as TF32.
 pub(super) const FMA_MATH: Math = 3;
-/// One more than the last.
-pub(super) const MATHS: Math = 4;
+/// Number of math types.
+pub(super) const MATH_TYPES: Math = 4;
 
-/// `cudnnConvolution*AlgoPerf_t`: an algorithm that is suggested.
+/// `cudnnConvolution*AlgoPerf_t`: a suggested algorithm.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Suggestion {
@@ -38,18 +38,18 @@ pub(crate) struct Suggestion {
     pub(super) reserved: [c_int; 3],
 }
 
-/// Which algorithms suit: the handle, two operands, the convolution, the result, and places for what is found. The
-/// three directions have one shape of each kind of function.
+/// Prototype of the heuristics in all three directions: handle, two operands, convolution, result, maximum count, and
+/// pointers to the count and the suggestions.
 #[rustfmt::skip]
 pub(super) type Suggest = unsafe extern "C" fn(
     miopenHandle_t, Object, Object, Object, Object, c_int, *mut c_int, *mut Suggestion,
 ) -> Status;
-/// What an algorithm needs.
+/// Prototype of the functions that return the workspace size of an algorithm.
 #[rustfmt::skip]
 pub(super) type Workspace = unsafe extern "C" fn(
     miopenHandle_t, Object, Object, Object, Object, c_uint, *mut usize,
 ) -> Status;
-/// The convolution itself.
+/// Prototype of the functions that run a convolution.
 #[rustfmt::skip]
 pub(super) type Run = unsafe extern "C" fn(
     miopenHandle_t, *const c_void, Object, *const c_void, Object, *const c_void, Object, c_uint, *mut c_void, usize,
@@ -57,7 +57,7 @@ pub(super) type Run = unsafe extern "C" fn(
 ) -> Status;
 
 functions! {
-    /// libcudnn.
+    /// The functions of libcudnn.
     Cudnn {
         create = "cudnnCreate": fn(*mut miopenHandle_t) -> Status;
         destroy = "cudnnDestroy": fn(miopenHandle_t) -> Status;
@@ -94,9 +94,9 @@ functions! {
 
 const ADVICE: &str = "Install cuDNN 9 or 8 (NVIDIA's packages: libcudnn9; PyPI: nvidia-cudnn-cu13 or nvidia-cudnn-cu12) \
                       with all its files, and set LD_LIBRARY_PATH to their folder, or CUDA_HOME to CUDA's folder if \
-                      they lie there";
+                      they are there";
 
-/// libcudnn with MIOpen's statuses. It opens its other files when they are needed.
+/// libcudnn with MIOpen's status codes. It opens its other files when they are needed.
 pub(crate) static CUDNN: Toolkit<Cudnn> = Toolkit {
     library: CudaLibrary {
         serves: Library::MiOpen,
@@ -110,7 +110,7 @@ pub(crate) static CUDNN: Toolkit<Cudnn> = Toolkit {
     failed,
 };
 
-/// Calls cuDNN with a context. `call` names the function.
+/// Calls cuDNN with a current context. `call` is the function's name for error messages.
 #[inline]
 pub(super) fn with_cudnn(
     call: &str,
@@ -124,17 +124,17 @@ pub(super) fn with_cudnn(
 
 #[cold]
 pub(super) fn failed(cudnn: &Cudnn, call: &str, status: Status) -> miopenStatus_t {
-    // SAFETY: takes any integer; the text is cuDNN's own.
-    let name = unsafe { words((cudnn.status_name)(status)) };
+    // SAFETY: takes any integer and returns a static text.
+    let name = unsafe { text_of((cudnn.status_name)(status)) };
     let code = miopen_of(status);
     let advice = match code {
         miopen::miopenStatus_t_miopenStatusNotInitialized => format!(". {ADVICE}"),
         _ => String::new(),
     };
-    refused(code, format!("{call} returned {name} ({status}){advice}"))
+    fail(code, format!("{call} returned {name} ({status}){advice}"))
 }
 
-/// MIOpen's status for cuDNN's: below 1000 those of cuDNN 8, above those of cuDNN 9, by kinds.
+/// Converts cuDNN's status to MIOpen's. Numbers below 1000 are cuDNN 8's; those above are cuDNN 9's, grouped by kind.
 fn miopen_of(status: Status) -> miopenStatus_t {
     match status {
         1 | 13 | 1000..=1999 => miopen::miopenStatus_t_miopenStatusNotInitialized,
@@ -145,32 +145,32 @@ fn miopen_of(status: Status) -> miopenStatus_t {
     }
 }
 
-/// Refuses what no library could take.
+/// Records an invalid argument and returns the status for it.
 #[cold]
-pub(super) fn bad(reason: impl Into<String>) -> miopenStatus_t {
-    refused(miopen::miopenStatus_t_miopenStatusBadParm, reason)
+pub(super) fn bad_param(reason: impl Into<String>) -> miopenStatus_t {
+    fail(miopen::miopenStatus_t_miopenStatusBadParm, reason)
 }
 
-/// Refuses what MIOpen has and this driver has not.
+/// Records a feature of MIOpen that this driver lacks and returns the status for it.
 #[cold]
 pub(super) fn unsupported(reason: impl Into<String>) -> miopenStatus_t {
-    refused(miopen::miopenStatus_t_miopenStatusUnsupportedOp, reason)
+    fail(miopen::miopenStatus_t_miopenStatusUnsupportedOp, reason)
 }
 
-/// Returns the status for a caller in C.
-pub(super) fn told(outcome: Result<(), miopenStatus_t>) -> miopenStatus_t {
+/// Converts a result to MIOpen's status.
+pub(super) fn to_status(outcome: Result<(), miopenStatus_t>) -> miopenStatus_t {
     outcome.err().unwrap_or(miopen::miopenStatus_t_miopenStatusSuccess)
 }
 
-/// Writes through a pointer of the caller's.
+/// Writes a value through a pointer from the caller.
 ///
 /// # Safety
-/// `to` is null or a place for one `T`.
-pub(super) unsafe fn give<T>(to: *mut T, value: T) -> Result<(), miopenStatus_t> {
+/// `to` is null or valid for a write of `T`.
+pub(super) unsafe fn write_to<T>(to: *mut T, value: T) -> Result<(), miopenStatus_t> {
     if to.is_null() {
-        return Err(bad("a pointer to write to is null"));
+        return Err(bad_param("a pointer to write to is null"));
     }
-    // SAFETY: the caller's place.
+    // SAFETY: the caller guarantees a valid pointer.
     unsafe { to.write(value) };
     Ok(())
 }
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_statuses_have_their_kind() {
+    fn statuses_of_cudnn_8_and_9_are_converted() {
         let same = |code, statuses: &[Status]| {
             for status in statuses {
                 assert_eq!(miopen_of(*status), code, "{status}");

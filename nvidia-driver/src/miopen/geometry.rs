@@ -1,4 +1,4 @@
-//! MIOpen's descriptors of convolutions, and cuDNN's.
+//! Convolution descriptors of MIOpen and cuDNN.
 #![allow(non_snake_case, reason = "named as in C")]
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -8,25 +8,25 @@ use rocm_rs::miopen::ffi::{
     miopenTensorDescriptor_t,
 };
 
-use super::cudnn::{DataType, MATHS, Math, Object, bad, give, told, unsupported};
-use super::descriptor::{Built, give_out, kept, list, take_back};
+use super::cudnn::{DataType, MATH_TYPES, Math, Object, bad_param, to_status, unsupported, write_to};
+use super::descriptor::{Cached, destroy, get_or_create, list, write_descriptor};
 use super::tensor::{DOUBLE, FLOAT, MAX_RANK, Shape, Tensor};
 
-/// `CUDNN_CROSS_CORRELATION`: what MIOpen calls a convolution.
+/// `CUDNN_CROSS_CORRELATION`, which MIOpen calls a convolution.
 const CROSS_CORRELATION: u32 = 1;
 
 const NULL_CONVOLUTION: &str = "a convolution descriptor is null";
 
-/// What `miopenConvolutionDescriptor_t` points to.
+/// The structure behind `miopenConvolutionDescriptor_t`.
 pub(super) struct Convolution {
-    /// The dimensions of space.
+    /// Number of spatial dimensions.
     rank: usize,
     pads: [c_int; 3],
     strides: [c_int; 3],
     dilations: [c_int; 3],
     groups: c_int,
-    /// One for each kind of arithmetic, f64's last.
-    built: [OnceLock<Built>; MATHS as usize + 1],
+    /// cuDNN's descriptors: one for each math type, then f64's.
+    cached: [OnceLock<Cached>; MATH_TYPES as usize + 1],
 }
 
 impl Convolution {
@@ -37,16 +37,15 @@ impl Convolution {
         mode: miopenConvolutionMode_t,
     ) -> Result<Self, miopenStatus_t> {
         if mode == miopen::miopenConvolutionMode_t_miopenTranspose {
-            let reason =
-                "the NVIDIA driver has no transposed mode: a backward convolution of the data is one";
+            let reason = "the NVIDIA driver has no transposed mode: use a backward data convolution instead";
             return Err(unsupported(reason));
         }
         let is_valid = mode <= miopen::miopenConvolutionMode_t_miopenDepthwise
             && pads.iter().all(|pad| *pad >= 0)
             && strides.iter().chain(dilations).all(|step| *step >= 1);
         if !is_valid {
-            return Err(bad(format!(
-                "mode {mode}, pads {pads:?}, strides {strides:?}, dilations {dilations:?} are no convolution"
+            return Err(bad_param(format!(
+                "invalid convolution: mode {mode}, pads {pads:?}, strides {strides:?}, dilations {dilations:?}"
             )));
         }
         let all = |numbers: &[c_int]| std::array::from_fn(|axis| numbers.get(axis).copied().unwrap_or(1));
@@ -56,36 +55,36 @@ impl Convolution {
             strides: all(strides),
             dilations: all(dilations),
             groups: 1,
-            built: Default::default(),
+            cached: Default::default(),
         })
     }
 
     /// # Safety
-    /// As [`Tensor::at`].
+    /// The conditions of [`Tensor::at`].
     pub(super) unsafe fn at<'a>(
         descriptor: miopenConvolutionDescriptor_t,
     ) -> Result<&'a Self, miopenStatus_t> {
         // SAFETY: the caller's descriptor.
-        unsafe { descriptor.cast::<Self>().as_ref() }.ok_or_else(|| bad(NULL_CONVOLUTION))
+        unsafe { descriptor.cast::<Self>().as_ref() }.ok_or_else(|| bad_param(NULL_CONVOLUTION))
     }
 
     /// # Safety
-    /// Null, or made here and used by nobody else.
+    /// The descriptor is null, or valid and not used elsewhere at the same time.
     unsafe fn change(
         descriptor: miopenConvolutionDescriptor_t,
         change: impl FnOnce(&mut Self),
     ) -> Result<(), miopenStatus_t> {
         // SAFETY: the caller's descriptor.
-        unsafe { descriptor.cast::<Self>().as_mut() }.map(change).ok_or_else(|| bad(NULL_CONVOLUTION))
+        unsafe { descriptor.cast::<Self>().as_mut() }.map(change).ok_or_else(|| bad_param(NULL_CONVOLUTION))
     }
 
-    /// The sizes of what comes out, the first `x.sizes().len()` of them.
+    /// Returns the sizes of the output, of which the first `x.sizes().len()` are used.
     pub(super) fn result(&self, x: &Shape, weights: &Shape) -> Result<[c_int; MAX_RANK], miopenStatus_t> {
         let (x, w) = (x.sizes(), weights.sizes());
         let wrong = || {
             let Self { rank, groups, pads, .. } = self;
-            bad(format!(
-                "a convolution in {rank} dimensions with {groups} groups and the pads {:?} does not take {x:?} by {w:?}",
+            bad_param(format!(
+                "a {rank}-dimensional convolution with {groups} groups and pads {:?} does not take {x:?} by {w:?}",
                 &pads[..*rank]
             ))
         };
@@ -99,24 +98,24 @@ impl Convolution {
             let [size, window, pad, stride, dilation] =
                 [x[axis + 2], w[axis + 2], self.pads[axis], self.strides[axis], self.dilations[axis]]
                     .map(i64::from);
-            let room = size + 2 * pad - dilation * (window - 1) - 1;
-            if room < 0 {
+            let span = size + 2 * pad - dilation * (window - 1) - 1;
+            if span < 0 {
                 return Err(wrong());
             }
-            sizes[axis + 2] = c_int::try_from(room / stride + 1).map_err(|_| wrong())?;
+            sizes[axis + 2] = c_int::try_from(span / stride + 1).map_err(|_| wrong())?;
         }
         Ok(sizes)
     }
 
-    /// cuDNN's descriptor of it for tensors of a type, computed by `math`.
+    /// Returns cuDNN's descriptor for tensors of a data type and a math type.
     pub(super) fn object(&self, data_type: DataType, math: Math) -> Result<Object, miopenStatus_t> {
-        let (place, compute) = if data_type == DOUBLE { (MATHS, DOUBLE) } else { (math, FLOAT) };
-        kept(&self.built[place as usize], |cudnn| {
+        let (index, compute) = if data_type == DOUBLE { (MATH_TYPES, DOUBLE) } else { (math, FLOAT) };
+        get_or_create(&self.cached[index as usize], |cudnn| {
             let [pads, strides, dilations] =
                 [&self.pads, &self.strides, &self.dilations].map(|list| list.as_ptr());
             let rank = self.rank as c_int;
-            // SAFETY: the lists have three numbers, of which as many are read as there are dimensions.
-            Built::make("Convolution", cudnn.create_convolution, cudnn.destroy_convolution, |object| unsafe {
+            // SAFETY: the lists have three numbers, and at most three are read.
+            Cached::of("Convolution", cudnn.create_convolution, cudnn.destroy_convolution, |object| unsafe {
                 let set = cudnn.set_convolution;
                 match set(object, rank, pads, strides, dilations, CROSS_CORRELATION, compute) {
                     0 => {}
@@ -131,13 +130,13 @@ impl Convolution {
     }
 }
 
-/// Until it is set it is that of two dimensions without pads.
+/// Creates a descriptor of a two-dimensional convolution without padding.
 pub(crate) unsafe extern "C" fn miopenCreateConvolutionDescriptor(
     convDesc: *mut miopenConvolutionDescriptor_t,
 ) -> miopenStatus_t {
     match Convolution::of(&[0, 0], &[1, 1], &[1, 1], 0) {
-        // SAFETY: the caller's place.
-        Ok(convolution) => unsafe { give_out(convDesc, convolution) },
+        // SAFETY: the caller guarantees a valid pointer.
+        Ok(convolution) => unsafe { write_descriptor(convDesc, convolution) },
         Err(status) => status,
     }
 }
@@ -146,7 +145,7 @@ pub(crate) unsafe extern "C" fn miopenDestroyConvolutionDescriptor(
     convDesc: miopenConvolutionDescriptor_t,
 ) -> miopenStatus_t {
     // SAFETY: the caller's descriptor.
-    unsafe { take_back::<Convolution, _>(convDesc) }
+    unsafe { destroy::<Convolution, _>(convDesc) }
 }
 
 #[rustfmt::skip]
@@ -168,7 +167,7 @@ pub(crate) unsafe extern "C" fn miopenInitConvolutionDescriptor(
     }
 }
 
-/// The groups are one again.
+/// Sets the descriptor and resets the group count to 1.
 #[rustfmt::skip]
 pub(crate) unsafe extern "C" fn miopenInitConvolutionNdDescriptor(
     convDesc: miopenConvolutionDescriptor_t, spatialDim: c_int, padA: *const c_int, strideA: *const c_int,
@@ -176,15 +175,15 @@ pub(crate) unsafe extern "C" fn miopenInitConvolutionNdDescriptor(
 ) -> miopenStatus_t {
     let rank = match spatialDim {
         2 | 3 => spatialDim as usize,
-        _ => return bad(format!("there are convolutions in 2 and 3 dimensions, not in {spatialDim}")),
+        _ => return bad_param(format!("convolutions have 2 or 3 spatial dimensions, not {spatialDim}")),
     };
     // SAFETY: the caller's lists.
     let lists = unsafe { (list(padA, rank), list(strideA, rank), list(dilationA, rank)) };
     let (Some(pads), Some(strides), Some(dilations)) = lists else {
-        return bad("a list of pads, strides or dilations is null");
+        return bad_param("a list of pads, strides or dilations is null");
     };
-    told(Convolution::of(pads, strides, dilations, c_mode).and_then(|set| {
-        // SAFETY: the caller's descriptor, which nobody else uses now.
+    to_status(Convolution::of(pads, strides, dilations, c_mode).and_then(|set| {
+        // SAFETY: the caller's descriptor, which is not used elsewhere at the same time.
         unsafe { Convolution::change(convDesc, |convolution| *convolution = set) }
     }))
 }
@@ -194,18 +193,18 @@ pub(crate) unsafe extern "C" fn miopenSetConvolutionGroupCount(
     groupCount: c_int,
 ) -> miopenStatus_t {
     if groupCount < 1 {
-        return bad(format!("{groupCount} is no number of groups"));
+        return bad_param(format!("group count {groupCount} is less than 1"));
     }
-    // SAFETY: the caller's descriptor, which nobody else uses now.
-    told(unsafe {
+    // SAFETY: the caller's descriptor, which is not used elsewhere at the same time.
+    to_status(unsafe {
         Convolution::change(convDesc, |convolution| {
             convolution.groups = groupCount;
-            convolution.built = Default::default();
+            convolution.cached = Default::default();
         })
     })
 }
 
-/// Writes as many sizes as the input has.
+/// Writes as many sizes as the input has dimensions.
 pub(crate) unsafe extern "C" fn miopenGetConvolutionNdForwardOutputDim(
     convDesc: miopenConvolutionDescriptor_t,
     inputTensorDesc: miopenTensorDescriptor_t,
@@ -220,15 +219,15 @@ pub(crate) unsafe extern "C" fn miopenGetConvolutionNdForwardOutputDim(
         let (x, weights) = (x.shape()?, weights.shape()?);
         let sizes = convolution.result(x, weights)?;
         if outputTensorDimA.is_null() {
-            return Err(bad("the list of sizes is null"));
+            return Err(bad_param("the list of sizes is null"));
         }
         let rank = x.sizes().len();
-        // SAFETY: the caller's places.
+        // SAFETY: the caller's pointers.
         unsafe {
-            give(nDim, rank as c_int)?;
+            write_to(nDim, rank as c_int)?;
             outputTensorDimA.copy_from_nonoverlapping(sizes.as_ptr(), rank);
         }
         Ok(())
     };
-    told(found())
+    to_status(found())
 }

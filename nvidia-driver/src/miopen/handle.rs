@@ -1,14 +1,14 @@
-//! MIOpen's handles, its version and its words.
+//! MIOpen's handles, version and error names.
 #![allow(non_snake_case, reason = "named as in C")]
 use std::ffi::{c_char, c_int};
 
 use rocm_rs::hip::bindings::hipStream_t;
 use rocm_rs::miopen::ffi::{miopenHandle_t, miopenStatus_t};
 
-use super::cudnn::{Cudnn, bad, give, told, with_cudnn};
+use super::cudnn::{Cudnn, bad_param, to_status, with_cudnn, write_to};
 use crate::toolkit::Status;
 
-/// cuDNN's version.
+/// Returns cuDNN's version.
 pub(crate) unsafe extern "C" fn miopenGetVersion(
     major: *mut usize,
     minor: *mut usize,
@@ -18,10 +18,10 @@ pub(crate) unsafe extern "C" fn miopenGetVersion(
         let mut value: c_int = 0;
         // SAFETY: writes one int.
         with_cudnn("cudnnGetProperty", |cudnn| unsafe { (cudnn.get_property)(number, &mut value) })?;
-        // SAFETY: the caller's place.
-        unsafe { give(to, value.unsigned_abs() as usize) }
+        // SAFETY: the caller guarantees a valid pointer.
+        unsafe { write_to(to, value.unsigned_abs() as usize) }
     };
-    told([major, minor, patch].into_iter().zip(0..).try_for_each(|(to, number)| part(number, to)))
+    to_status([major, minor, patch].into_iter().zip(0..).try_for_each(|(to, number)| part(number, to)))
 }
 
 pub(crate) unsafe extern "C" fn miopenGetErrorString(error: miopenStatus_t) -> *const c_char {
@@ -39,23 +39,23 @@ pub(crate) unsafe extern "C" fn miopenGetErrorString(error: miopenStatus_t) -> *
 
 pub(crate) unsafe extern "C" fn miopenCreate(handle: *mut miopenHandle_t) -> miopenStatus_t {
     if handle.is_null() {
-        return bad("a pointer to write to is null");
+        return bad_param("a pointer to write to is null");
     }
-    // SAFETY: the caller's place.
-    told(with_cudnn("cudnnCreate", |cudnn| unsafe { (cudnn.create)(handle) }))
+    // SAFETY: the caller guarantees a valid pointer.
+    to_status(with_cudnn("cudnnCreate", |cudnn| unsafe { (cudnn.create)(handle) }))
 }
 
 pub(crate) unsafe extern "C" fn miopenCreateWithStream(
     handle: *mut miopenHandle_t,
     stream: hipStream_t,
 ) -> miopenStatus_t {
-    // SAFETY: the caller's place.
+    // SAFETY: the caller guarantees a valid pointer.
     match unsafe { miopenCreate(handle) } {
         // SAFETY: just written; the caller's stream.
         0 => match unsafe { miopenSetStream(handle.read(), stream) } {
             0 => 0,
             status => {
-                // SAFETY: made above, and given to nobody.
+                // SAFETY: created above and not used elsewhere.
                 unsafe { miopenDestroy(handle.read()) };
                 status
             }
@@ -64,16 +64,16 @@ pub(crate) unsafe extern "C" fn miopenCreateWithStream(
     }
 }
 
-/// Calls cuDNN with a handle that is not null.
+/// Checks that the handle is not null, then calls cuDNN.
 fn with_handle(
     handle: miopenHandle_t,
     call: &str,
     work: impl FnOnce(&'static Cudnn) -> Status,
 ) -> miopenStatus_t {
     if handle.is_null() {
-        return bad("the handle is null");
+        return bad_param("the handle is null");
     }
-    told(with_cudnn(call, work))
+    to_status(with_cudnn(call, work))
 }
 
 pub(crate) unsafe extern "C" fn miopenDestroy(handle: miopenHandle_t) -> miopenStatus_t {
@@ -94,8 +94,8 @@ pub(crate) unsafe extern "C" fn miopenGetStream(
     stream: *mut hipStream_t,
 ) -> miopenStatus_t {
     if stream.is_null() {
-        return bad("a pointer to write to is null");
+        return bad_param("a pointer to write to is null");
     }
-    // SAFETY: the caller's handle and place.
+    // SAFETY: the caller's handle and pointer.
     with_handle(handle, "cudnnGetStream", |cudnn| unsafe { (cudnn.get_stream)(handle, stream) })
 }

@@ -1,5 +1,5 @@
-//! MIOpen's functions onto libcudnn. A handle of the one is a handle of the other; MIOpen's descriptors are structures of
-//! ours, which keep cuDNN's.
+//! MIOpen's functions, implemented on libcudnn. Handles are cuDNN's; MIOpen's descriptors are structures of this crate
+//! that hold cuDNN's.
 mod convolution;
 pub(crate) mod cudnn;
 mod descriptor;

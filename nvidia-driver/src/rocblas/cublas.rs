@@ -1,4 +1,4 @@
-//! cuBLAS.
+//! cuBLAS' functions and status codes.
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use rocm_rs::rocblas::ffi::{self as rocblas, hipStream_t, rocblas_handle, rocbla
 
 use crate::cuda::functions;
 use crate::library::CudaLibrary;
-use crate::toolkit::{CUBLAS_ADVICE, Status, Toolkit, refused, search_by_version, words};
+use crate::toolkit::{CUBLAS_ADVICE, Status, Toolkit, fail, search_by_version, text_of};
 
 /// `cudaDataType`.
 pub(super) type DataType = c_uint;
@@ -16,7 +16,7 @@ pub(super) type DataType = c_uint;
 pub(super) type ComputeType = c_uint;
 
 functions! {
-    /// libcublas.
+    /// The functions of libcublas.
     Cublas {
         create = "cublasCreate_v2": fn(*mut rocblas_handle) -> Status;
         destroy = "cublasDestroy_v2": fn(rocblas_handle) -> Status;
@@ -51,7 +51,7 @@ functions! {
     }
 }
 
-/// libcublas with rocBLAS' statuses.
+/// libcublas with rocBLAS' status codes.
 pub(crate) static CUBLAS: Toolkit<Cublas> = Toolkit {
     library: CudaLibrary {
         serves: Library::RocBlas,
@@ -67,9 +67,9 @@ pub(crate) static CUBLAS: Toolkit<Cublas> = Toolkit {
 
 #[cold]
 fn failed(cublas: &Cublas, call: &str, status: Status) -> rocblas_status {
-    // SAFETY: both take any integer; the texts are cuBLAS' own.
+    // SAFETY: both take any integer and return static texts.
     let (name, text) =
-        unsafe { (words((cublas.status_name)(status)), words((cublas.status_string)(status))) };
+        unsafe { (text_of((cublas.status_name)(status)), text_of((cublas.status_string)(status))) };
     let code = match status {
         1 => rocblas::rocblas_status__rocblas_status_invalid_handle,
         3 => rocblas::rocblas_status__rocblas_status_memory_error,
@@ -78,5 +78,5 @@ fn failed(cublas: &Cublas, call: &str, status: Status) -> rocblas_status {
         15 => rocblas::rocblas_status__rocblas_status_not_implemented,
         _ => rocblas::rocblas_status__rocblas_status_internal_error,
     };
-    refused(code, format!("{call} returned {name} ({status}): {text}"))
+    fail(code, format!("{call} returned {name} ({status}): {text}"))
 }

@@ -1,4 +1,4 @@
-//! Handles, statuses and the version: rocBLAS' functions onto cuBLAS'. A handle of the one is a handle of the other.
+//! rocBLAS' handles, status names and version, implemented on cuBLAS. Handles are cuBLAS' own.
 #![allow(non_snake_case, reason = "named as in C")]
 use std::ffi::{c_char, c_uint, c_void};
 
@@ -12,7 +12,7 @@ use super::cublas::CUBLAS;
 const EXACT_MATH: c_uint = 16;
 
 pub(crate) unsafe extern "C" fn rocblas_create_handle(handle: *mut rocblas_handle) -> rocblas_status {
-    // SAFETY: the caller's place.
+    // SAFETY: the caller guarantees a valid pointer.
     match CUBLAS.call("cublasCreate", |cublas| unsafe { (cublas.create)(handle) }) {
         rocblas::rocblas_status__rocblas_status_success => {
             // SAFETY: just written.
@@ -24,18 +24,18 @@ pub(crate) unsafe extern "C" fn rocblas_create_handle(handle: *mut rocblas_handl
     }
 }
 
-/// Functions that hand a handle and plain values on.
-macro_rules! handed_on {
+/// Defines functions that forward a handle and plain values.
+macro_rules! forwarded {
     ($($name:ident => $field:ident $call:literal ($($argument:ident: $type:ty),*);)*) => {
         $(pub(crate) unsafe extern "C" fn $name(handle: rocblas_handle, $($argument: $type),*) -> rocblas_status {
-            // SAFETY: the caller's handle, values and places.
+            // SAFETY: the caller's handle, values and pointers.
             CUBLAS.call($call, |cublas| unsafe { (cublas.$field)(handle, $($argument),*) })
         })*
     };
 }
 
-// The numbers of both modes are the same on both sides.
-handed_on! {
+// Both libraries number the pointer and atomics modes alike.
+forwarded! {
     rocblas_destroy_handle => destroy "cublasDestroy" ();
     rocblas_set_stream => set_stream "cublasSetStream" (stream: hipStream_t);
     rocblas_get_stream => get_stream "cublasGetStream" (stream: *mut hipStream_t);
@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C" fn rocblas_status_to_string(status: rocblas_status)
     NAMES.get(status as usize).unwrap_or(&"<undefined rocblas_status value>\0").as_ptr().cast()
 }
 
-/// Returns `cuBLAS 13.1.0` and a zero byte.
+/// Returns the version with a terminating zero byte: `cuBLAS 13.1.0`.
 fn version() -> Result<Vec<u8>, rocblas_status> {
     let cublas = CUBLAS.functions()?;
     let part = |number| {
@@ -77,7 +77,7 @@ pub(crate) unsafe extern "C" fn rocblas_get_version_string_size(len: *mut usize)
         Err(status) => status,
         Ok(_) if len.is_null() => rocblas::rocblas_status__rocblas_status_invalid_pointer,
         Ok(text) => {
-            // SAFETY: the caller's place.
+            // SAFETY: the caller guarantees a valid pointer.
             unsafe { len.write(text.len()) };
             rocblas::rocblas_status__rocblas_status_success
         }
@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C" fn rocblas_get_version_string(buf: *mut c_char, len
         Ok(_) if buf.is_null() => rocblas::rocblas_status__rocblas_status_invalid_pointer,
         Ok(text) if text.len() > len => rocblas::rocblas_status__rocblas_status_invalid_size,
         Ok(text) => {
-            // SAFETY: the caller's place has room for `len` bytes.
+            // SAFETY: the caller's buffer holds `len` bytes.
             unsafe { buf.copy_from_nonoverlapping(text.as_ptr().cast(), text.len()) };
             rocblas::rocblas_status__rocblas_status_success
         }

@@ -1,4 +1,4 @@
-//! rocBLAS' functions onto libcublas.
+//! rocBLAS' functions, implemented on libcublas.
 pub(crate) mod cublas;
 mod handle;
 mod products;

@@ -1,6 +1,6 @@
-//! Products: rocBLAS' functions onto cuBLAS' general one.
+//! Matrix products: rocBLAS' functions, implemented on cuBLAS' `GemmEx` functions.
 //!
-//! They are exact in the sense of rocBLAS: f32 never as TF32, and f16 and bf16 that are computed in f32 are summed in
+//! They have rocBLAS' precision: f32 is never computed as TF32, and f16 and bf16 that are computed in f32 are summed in
 //! f32 throughout.
 #![allow(non_snake_case, reason = "named as in C")]
 use std::ffi::{c_int, c_uint, c_void};
@@ -12,17 +12,17 @@ use rocm_rs::rocblas::ffi::{
 
 use super::cublas::{CUBLAS, ComputeType, DataType};
 use super::handle::rocblas_get_pointer_mode;
-use crate::toolkit::refused;
+use crate::toolkit::fail;
 
 /// `CUBLAS_GEMM_DEFAULT`.
 const DEFAULT_ALGO: c_int = -1;
 
-/// `cublasOperation_t`.
+/// Converts an operation to `cublasOperation_t`.
 fn operation(operation: rocblas_operation) -> Option<c_uint> {
     operation.checked_sub(rocblas::rocblas_operation__rocblas_operation_none).filter(|number| *number <= 2)
 }
 
-/// `cudaDataType`.
+/// Converts a data type to `cudaDataType`.
 fn data_type(data_type: rocblas_datatype) -> Option<DataType> {
     Some(match data_type {
         rocblas::rocblas_datatype__rocblas_datatype_f32_r => 0,
@@ -35,7 +35,7 @@ fn data_type(data_type: rocblas_datatype) -> Option<DataType> {
     })
 }
 
-/// `cublasComputeType_t`; the factors have this type, as rocBLAS' have.
+/// Converts a compute type to `cublasComputeType_t`. Like rocBLAS' factors, cuBLAS' have this type.
 fn compute_type(data_type: rocblas_datatype) -> Option<ComputeType> {
     Some(match data_type {
         rocblas::rocblas_datatype__rocblas_datatype_f16_r => 64,
@@ -46,9 +46,9 @@ fn compute_type(data_type: rocblas_datatype) -> Option<ComputeType> {
     })
 }
 
-/// Returns true if a factor on the host is zero, so that what it multiplies is not read.
+/// Returns true if a factor on the host is zero, so that the matrix that it scales is not read.
 unsafe fn is_zero(factor: *const c_void, compute: rocblas_datatype) -> bool {
-    // SAFETY: the factor has the type that is computed in; a negative zero is one too.
+    // SAFETY: the factor has the compute type. A negative zero is a zero too.
     unsafe {
         match compute {
             rocblas::rocblas_datatype__rocblas_datatype_f16_r => factor.cast::<u16>().read() & 0x7fff == 0,
@@ -59,16 +59,16 @@ unsafe fn is_zero(factor: *const c_void, compute: rocblas_datatype) -> bool {
     }
 }
 
-/// How the matrices of a batch are found.
+/// Layout of a batch of matrices.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Batch {
     One,
-    /// Lists of addresses in device memory.
-    Listed,
+    /// The matrices' addresses are in arrays in device memory.
+    PointerArray,
     Strided,
 }
 
-/// One side of a product.
+/// An operand of a product.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Matrix {
     address: *const c_void,
@@ -77,7 +77,7 @@ struct Matrix {
     stride: rocblas_stride,
 }
 
-/// D = alpha A B + beta C.
+/// The product D = alpha A B + beta C.
 struct Problem {
     operations: [rocblas_operation; 2],
     m: c_int,
@@ -96,10 +96,10 @@ struct Problem {
 
 impl Problem {
     /// # Safety
-    /// As the rocBLAS function that it was made of.
+    /// The conditions of the corresponding rocBLAS function.
     unsafe fn run(&self, handle: rocblas_handle) -> rocblas_status {
         if self.m < 0 || self.n < 0 || self.k < 0 || self.batch_count < 0 {
-            return refused(rocblas::rocblas_status__rocblas_status_invalid_size, "a size is negative");
+            return fail(rocblas::rocblas_status__rocblas_status_invalid_size, "a size is negative");
         }
         if self.m == 0 || self.n == 0 || self.batch_count == 0 {
             return rocblas::rocblas_status__rocblas_status_success;
@@ -110,15 +110,15 @@ impl Problem {
             Some((op_a?, op_b?, of(&self.a)?, of(&self.b)?, of(&self.d)?, compute_type(self.compute)?))
         };
         let Some((op_a, op_b, a_type, b_type, d_type, compute)) = types() else {
-            let reason = "the NVIDIA driver has no products of these types or operations";
-            return refused(rocblas::rocblas_status__rocblas_status_not_implemented, reason);
+            let reason = "the NVIDIA driver supports no products of these types or operations";
+            return fail(rocblas::rocblas_status__rocblas_status_not_implemented, reason);
         };
-        // cuBLAS computes in place: what is added must lie where the result goes, or not count.
+        // cuBLAS computes in place: C must be the same matrix as D, or beta must be 0.
         // SAFETY: the caller's handle and factor.
         if self.c != self.d && !unsafe { self.ignores_c(handle) } {
             let reason =
-                "the NVIDIA driver has no product whose C and D differ, unless beta is 0 on the host";
-            return refused(rocblas::rocblas_status__rocblas_status_not_implemented, reason);
+                "the NVIDIA driver supports no product whose C and D differ, unless beta is 0 on the host";
+            return fail(rocblas::rocblas_status__rocblas_status_not_implemented, reason);
         }
         let Self { m, n, k, alpha, a, b, beta, d, batch_count, .. } = *self;
         let out = d.address.cast_mut();
@@ -136,7 +136,7 @@ impl Problem {
         }
         match self.batch {
             Batch::One => product!("cublasGemmEx" gemm_ex [] []),
-            Batch::Listed => product!("cublasGemmBatchedEx" gemm_batched_ex [] [batch_count]),
+            Batch::PointerArray => product!("cublasGemmBatchedEx" gemm_batched_ex [] [batch_count]),
             Batch::Strided => {
                 product!("cublasGemmStridedBatchedEx" gemm_strided_batched_ex [stride] [batch_count])
             }
@@ -146,7 +146,7 @@ impl Problem {
     /// Returns true if beta is known to be zero.
     unsafe fn ignores_c(&self, handle: rocblas_handle) -> bool {
         let mut mode = 0;
-        // SAFETY: the caller's handle, and a place for the mode.
+        // SAFETY: the caller's handle; the mode is written to a live variable.
         let status = unsafe { rocblas_get_pointer_mode(handle, &mut mode) };
         status == rocblas::rocblas_status__rocblas_status_success
             && mode == rocblas::rocblas_pointer_mode__rocblas_pointer_mode_host
@@ -156,7 +156,7 @@ impl Problem {
     }
 }
 
-/// Products of one type, in place. The strides and the count are parameters that only some have.
+/// Defines in-place products of a single type. Only batched products have strides and a count.
 macro_rules! typed {
     ($type:ty, $datatype:ident: $($name:ident $batch:ident [$($a:ident $b:ident $c:ident)?] [$($count:ident)?];)*) => { $(
         pub(crate) unsafe extern "C" fn $name(
@@ -180,7 +180,7 @@ macro_rules! typed {
     )* };
 }
 
-/// Products of any types. `stride` and `count` are the parameters that only some have.
+/// Defines products of mixed types. Only batched products have strides and a count.
 macro_rules! mixed {
     ($name:ident $batch:ident [$($stride_a:ident $stride_b:ident $stride_c:ident $stride_d:ident)?] [$($count:ident)?]) => {
         pub(crate) unsafe extern "C" fn $name(
@@ -214,7 +214,7 @@ macro_rules! mixed {
 }
 
 mixed!(rocblas_gemm_ex One [] []);
-mixed!(rocblas_gemm_batched_ex Listed [] [batch_count]);
+mixed!(rocblas_gemm_batched_ex PointerArray [] [batch_count]);
 mixed!(rocblas_gemm_strided_batched_ex Strided [stride_a stride_b stride_c stride_d] [batch_count]);
 
 typed!(f32, rocblas_datatype__rocblas_datatype_f32_r:

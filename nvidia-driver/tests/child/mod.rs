@@ -1,5 +1,5 @@
-//! Tests of the NVIDIA driver against stand-ins that are built here. A driver is chosen once per process, so each test
-//! runs itself in a process of its own.
+//! Runs tests of the NVIDIA driver with fake libraries that are built here. A driver is selected once per process, so each
+//! test runs itself in a child process.
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,14 +13,14 @@ pub const CUDA: &str = "libcuda.so.1";
 pub const CUBLAS: &str = "libcublas.so.13";
 pub const CUDNN: &str = "libcudnn.so.9";
 
-/// Set in the processes that tests start.
+/// Variable that is set in child processes.
 const CHILD: &str = "NVIDIA_TEST_CHILD";
 
 pub fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// A folder with the stand-ins that are asked for, built once by the process that starts the others.
+/// Returns a folder with the named fake libraries, which the parent process builds once.
 pub fn libraries(names: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
     if is_child() {
         return Ok(PathBuf::new());
@@ -41,7 +41,7 @@ pub fn libraries(names: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
     Ok(folder)
 }
 
-/// Whether this is the process in which `test` has to be made; otherwise starts that one and waits for its success.
+/// Returns true in the child process. In the parent, runs `test` in a child process and requires it to pass.
 pub fn in_child(
     test: &str,
     folder: Option<&Path>,
@@ -69,10 +69,10 @@ pub fn in_child(
     Ok(false)
 }
 
-/// What a stand-in has written down since it was asked last.
+/// Returns the lines that a fake library has logged since the last call.
 pub fn log(library: &str) -> Result<Vec<String>, Box<dyn Error>> {
     let mut text = vec![0u8; 1 << 16];
-    // SAFETY: the stand-in is open already; its function has this prototype and writes no more than the length.
+    // SAFETY: the library is already open; its function has this prototype and respects the length.
     let len = unsafe {
         let library = libloading::Library::new(library)?;
         let take: libloading::Symbol<unsafe extern "C" fn(*mut u8, usize) -> usize> =
@@ -83,7 +83,7 @@ pub fn log(library: &str) -> Result<Vec<String>, Box<dyn Error>> {
 }
 
 #[track_caller]
-pub fn says(text: Option<String>, parts: &[&str]) {
+pub fn assert_contains(text: Option<String>, parts: &[&str]) {
     let text = text.unwrap_or_default();
     for part in parts {
         assert!(text.contains(part), "{part:?} is not in {text:?}");

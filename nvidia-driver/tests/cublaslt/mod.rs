@@ -1,4 +1,4 @@
-//! hipBLASLt's functions onto a stand-in for libcublasLt.
+//! hipBLASLt's functions on a fake libcublasLt.
 use rocm_loader::hipblaslt::*;
 
 use super::*;
@@ -11,39 +11,35 @@ fn set_layout<T>(layout: hipblasLtMatrixLayout_t, attribute: u32, value: T) -> u
 }
 
 fn set_matmul<T>(matmul: hipblasLtMatmulDesc_t, attribute: u32, value: T) -> u32 {
-    // SAFETY: as above.
+    // SAFETY: a live descriptor, and a value of its size.
     unsafe { hipblasLtMatmulDescSetAttribute(matmul, attribute, (&raw const value).cast(), size_of::<T>()) }
 }
 
 fn layout(kind: hipDataType, rows: u64) -> hipblasLtMatrixLayout_t {
     let mut layout = null_mut();
-    // SAFETY: a place for one handle.
+    // SAFETY: the handle is written to a live variable.
     assert_eq!(unsafe { hipblasLtMatrixLayoutCreate(&mut layout, kind, rows, 5, 9) }, 0);
     layout
 }
 
 #[test]
-fn no_cublaslt() -> Outcome {
-    if !in_child("cublaslt::no_cublaslt", Some(&libraries(&[CUDA])?), &[])? {
+fn missing_cublaslt_is_reported() -> Outcome {
+    if !in_child("cublaslt::missing_cublaslt_is_reported", Some(&libraries(&[CUDA])?), &[])? {
         return Ok(());
     }
-    // SAFETY: a place for one handle.
+    // SAFETY: the handle is written to a live variable.
     match unsafe { hipblasLtCreate(&mut null_mut()) } {
-        HIPBLAS_STATUS_SUCCESS => return Ok(()), // the system has one
+        HIPBLAS_STATUS_SUCCESS => return Ok(()), // cuBLASLt is installed on this system
         status => assert_eq!(status, HIPBLAS_STATUS_NOT_INITIALIZED),
     }
-    says(last_error(), &["libcublasLt.so of CUDA", "libcublasLt.so.13 or libcublasLt.so.12"]);
+    assert_contains(last_error(), &["libcublasLt.so of CUDA", "libcublasLt.so.13 or libcublasLt.so.12"]);
     assert_eq!(rocm_loader::driver()?.versions().hipblaslt, None);
     Ok(())
 }
 
 #[test]
-fn descriptors_are_cublaslts_under_other_numbers() -> Outcome {
-    if !in_child(
-        "cublaslt::descriptors_are_cublaslts_under_other_numbers",
-        Some(&libraries(&[CUDA, CUBLASLT])?),
-        &[],
-    )? {
+fn attribute_numbers_are_converted() -> Outcome {
+    if !in_child("cublaslt::attribute_numbers_are_converted", Some(&libraries(&[CUDA, CUBLASLT])?), &[])? {
         return Ok(());
     }
     let driver = rocm_loader::driver()?;
@@ -51,11 +47,11 @@ fn descriptors_are_cublaslts_under_other_numbers() -> Outcome {
     assert_eq!(driver.libraries()[3].name, "libcublasLt.so");
     assert_eq!(log(CUBLASLT)?, ["handle", "end of handle"]);
     let (mut matmul, mut preference) = (null_mut(), null_mut());
-    // SAFETY: places for handles, and a value of its size.
+    // SAFETY: the handles are written to live variables, and a value of its size.
     unsafe {
         assert_eq!(hipblasLtMatmulDescCreate(&mut matmul, HIPBLAS_COMPUTE_32F, HIP_R_32F), 0);
         assert_eq!(hipblasLtMatmulDescCreate(&mut matmul, 6, HIP_R_32F), HIPBLAS_STATUS_NOT_SUPPORTED);
-        says(last_error(), &["compute type 6"]);
+        assert_contains(last_error(), &["compute type 6"]);
         assert_eq!(hipblasLtMatmulPreferenceCreate(&mut preference), 0);
         let attribute = HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
         let bytes = 1u64 << 25;
@@ -64,7 +60,7 @@ fn descriptors_are_cublaslts_under_other_numbers() -> Outcome {
     }
     assert_eq!(
         log(CUBLASLT)?,
-        // Parts of long sums stay in f32.
+        // Partial sums stay in f32.
         ["matmul 68:0", "preference", "preference: 3 = 2 (4 bytes)", "preference: 1 = 33554432 (8 bytes)"]
     );
     let of = layout(HIP_R_16BF, 7);
@@ -91,10 +87,10 @@ fn descriptors_are_cublaslts_under_other_numbers() -> Outcome {
     assert_eq!(log(CUBLASLT)?, ["matmul 68:0: 8 = 64 (8 bytes)"]);
     assert_eq!(set_matmul(matmul, HIPBLASLT_MATMUL_DESC_TRANSA, 0u32), HIPBLAS_STATUS_INVALID_VALUE);
     assert_eq!(set_matmul(matmul, 5, 0u64), HIPBLAS_STATUS_NOT_SUPPORTED);
-    // SAFETY: the stand-in refuses a value that is null.
+    // SAFETY: the fake library rejects a null value.
     unsafe {
         assert_eq!(hipblasLtMatmulDescSetAttribute(matmul, 0, null(), 4), HIPBLAS_STATUS_INVALID_VALUE);
-        says(last_error(), &["cublasLtMatmulDescSetAttribute returned CUBLAS_STATUS_FAKE (7)"]);
+        assert_contains(last_error(), &["cublasLtMatmulDescSetAttribute returned CUBLAS_STATUS_FAKE (7)"]);
         assert_eq!(hipblasLtMatrixLayoutDestroy(of), 0);
         assert_eq!(
             (hipblasLtMatmulDescDestroy(matmul), hipblasLtMatmulPreferenceDestroy(preference)),
@@ -111,7 +107,7 @@ fn a_product_is_one_call() -> Outcome {
         return Ok(());
     }
     let (mut handle, mut matmul, mut preference) = (null_mut(), null_mut(), null_mut());
-    // SAFETY: places for handles.
+    // SAFETY: the handles are written to live variables.
     unsafe {
         assert_eq!(hipblasLtCreate(&mut handle), 0);
         assert_eq!(hipblasLtMatmulDescCreate(&mut matmul, HIPBLAS_COMPUTE_32F, HIP_R_32F), 0);
@@ -122,7 +118,7 @@ fn a_product_is_one_call() -> Outcome {
     let mut heuristic = |a, wanted| {
         let mut count = -1;
         let to = results.as_mut_ptr();
-        // SAFETY: live descriptors, and places for four results.
+        // SAFETY: live descriptors, and an array of four results.
         let status = unsafe {
             hipblasLtMatmulAlgoGetHeuristic(handle, matmul, a, of, of, of, preference, wanted, to, &mut count)
         };
@@ -130,16 +126,16 @@ fn a_product_is_one_call() -> Outcome {
     };
     assert_eq!(heuristic(of, 0).0, HIPBLAS_STATUS_INVALID_VALUE);
     let (status, count, found) = heuristic(of, 4);
-    assert_eq!((status, count), (0, 2), "what is unusable is left out");
+    assert_eq!((status, count), (0, 2), "unusable algorithms are left out");
     assert_eq!((found[0].workspaceSize, found[1].workspaceSize), (4096, 0));
     assert_eq!(found[0].wavesCount, 0.5);
-    assert_eq!(heuristic(of, 4).2[..2], found[..2], "the same algorithms are given again");
-    // No kernel is an answer, a failure is one.
+    assert_eq!(heuristic(of, 4).2[..2], found[..2], "the same algorithms are returned again");
+    // A missing kernel is not an error; a failure is.
     let (small, failing) = (layout(HIP_R_8F_E4M3, 7), layout(HIP_R_16F, 3));
     let (status, count, _) = heuristic(small, 4);
     assert_eq!((status, count), (0, 0));
     assert_eq!(heuristic(failing, 4).0, HIPBLAS_STATUS_INTERNAL_ERROR);
-    says(last_error(), &["cublasLtMatmulAlgoGetHeuristic returned CUBLAS_STATUS_FAKE (14)"]);
+    assert_contains(last_error(), &["cublasLtMatmulAlgoGetHeuristic returned CUBLAS_STATUS_FAKE (14)"]);
     log(CUBLASLT)?;
 
     let product = |alpha: f32, algo: *const hipblasLtMatmulAlgo_t| {
@@ -147,7 +143,7 @@ fn a_product_is_one_call() -> Outcome {
         let (beta, stream) = (0.25f32, address(96).cast());
         let (alpha, beta) = ((&raw const alpha).cast(), (&raw const beta).cast());
         let (a, b, c, d, workspace) = (address(16), address(32), address(48), address(64), address(80));
-        // SAFETY: live descriptors; the stand-in reads no matrix.
+        // SAFETY: live descriptors; the fake library reads no matrix.
         unsafe {
             hipblasLtMatmul(
                 handle, matmul, alpha, a, of, b, of, beta, c, of, d, of, algo, workspace, 4096, stream,
@@ -164,8 +160,8 @@ fn a_product_is_one_call() -> Outcome {
     assert_eq!(product(1.5, null()), 0);
     assert_eq!(log(CUBLASLT)?, [by("None")]);
     assert_eq!(product(99.0, null()), HIPBLAS_STATUS_EXECUTION_FAILED);
-    says(last_error(), &["cublasLtMatmul returned CUBLAS_STATUS_FAKE (13): it was asked to fail"]);
+    assert_contains(last_error(), &["cublasLtMatmul returned CUBLAS_STATUS_FAKE (13): it was asked to fail"]);
     assert_eq!(product(1.5, &hipblasLtMatmulAlgo_t::default()), HIPBLAS_STATUS_INVALID_VALUE);
-    says(last_error(), &["none that the heuristic has given"]);
+    assert_contains(last_error(), &["not returned by the heuristic"]);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Convolutions by MIOpen's functions.
+//! Convolutions with MIOpen's functions, compared with the definition.
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
@@ -10,9 +10,9 @@ use rocm_rs::miopen::ffi::{
 pub type Tensor = miopenTensorDescriptor_t;
 pub type Convolution = miopenConvolutionDescriptor_t;
 
-/// MIOpen's functions of one direction.
+/// MIOpen's functions for a direction.
 pub struct Direction {
-    /// Where input, weights and output are in MIOpen's order.
+    /// Positions of input, weights and output in MIOpen's parameters.
     pub order: [usize; 3],
     pub count: unsafe extern "C" fn(miopenHandle_t, Tensor, Tensor, Convolution, Tensor, *mut usize) -> u32,
     pub solutions: unsafe extern "C" fn(
@@ -73,21 +73,21 @@ pub const FORWARD: &Direction = &DIRECTIONS[0];
 
 pub fn handle() -> miopenHandle_t {
     let mut handle = null_mut();
-    // SAFETY: a place for one handle.
+    // SAFETY: the handle is written to a live variable.
     assert_eq!(unsafe { miopen::miopenCreate(&mut handle) }, 0, "{:?}", last_error());
     handle
 }
 
 pub fn tensor() -> Tensor {
     let mut tensor = null_mut();
-    // SAFETY: a place for one descriptor.
+    // SAFETY: the descriptor is written to a live variable.
     assert_eq!(unsafe { miopen::miopenCreateTensorDescriptor(&mut tensor) }, 0);
     tensor
 }
 
-/// Sets a tensor without gaps.
+/// Sets the descriptor of a packed tensor.
 pub fn set(tensor: Tensor, data_type: u32, sizes: &[c_int]) -> u32 {
-    // SAFETY: a descriptor, and a list of as many numbers as are named.
+    // SAFETY: a live descriptor, and a list of the given length.
     unsafe {
         miopen::miopenSetTensorDescriptor(
             tensor,
@@ -99,7 +99,7 @@ pub fn set(tensor: Tensor, data_type: u32, sizes: &[c_int]) -> u32 {
     }
 }
 
-/// Descriptors of a convolution.
+/// A handle and the descriptors of a convolution.
 pub struct Case {
     pub handle: miopenHandle_t,
     /// Input, weights, output.
@@ -115,12 +115,12 @@ impl Case {
             tensor
         });
         let mut convolution = null_mut();
-        // SAFETY: a place for one descriptor.
+        // SAFETY: the descriptor is written to a live variable.
         assert_eq!(unsafe { miopen::miopenCreateConvolutionDescriptor(&mut convolution) }, 0);
         Self { handle: handle(), tensors, convolution }
     }
 
-    /// The tensors in the order of a direction's functions.
+    /// Returns three values in the order of a direction's parameters.
     pub fn in_order<T: Copy>(direction: &Direction, things: [T; 3]) -> [T; 3] {
         let mut ordered = things;
         for (thing, at) in things.into_iter().zip(direction.order) {
@@ -131,7 +131,7 @@ impl Case {
 
     pub fn count(&self, direction: &Direction) -> (u32, usize) {
         let ([a, b, c], mut count) = (Self::in_order(direction, self.tensors), 0);
-        // SAFETY: descriptors, and a place for one number.
+        // SAFETY: descriptors; the number is written to a live variable.
         (unsafe { (direction.count)(self.handle, a, b, self.convolution, c, &mut count) }, count)
     }
 
@@ -139,7 +139,7 @@ impl Case {
         let none = miopenConvSolution_t { time: 0.0, workspace_size: 0, solution_id: 0, algorithm: 0 };
         let ([a, b, c], mut found, mut count) =
             (Self::in_order(direction, self.tensors), vec![none; most], 0);
-        // SAFETY: descriptors, and places for as many solutions as are named.
+        // SAFETY: descriptors, and the array holds as many results as requested.
         let status = unsafe {
             let to = found.as_mut_ptr();
             (direction.solutions)(self.handle, a, b, self.convolution, c, most, &mut count, to)
@@ -155,7 +155,7 @@ impl Case {
         unsafe { (direction.compile)(self.handle, a, b, self.convolution, c, id) }
     }
 
-    /// Runs a solution. The addresses are those of input, weights and output.
+    /// Runs a solution. `data` has the addresses of input, weights and output; `size` is the workspace's.
     pub fn run(
         &self,
         direction: &Direction,
@@ -166,7 +166,7 @@ impl Case {
         let [a, b, c] = Self::in_order(direction, self.tensors);
         let [a_data, b_data, c_data] = Self::in_order(direction, data);
         let (conv, id, mut workspace) = (self.convolution, solution.solution_id, null_mut());
-        // SAFETY: descriptors, tensors as large as they say, and a workspace of the size.
+        // SAFETY: live descriptors, tensors of their sizes, and a workspace of the given size.
         unsafe {
             assert_eq!(hip::hipMalloc(&mut workspace, size), 0);
             let status = (direction.immediate)(
@@ -188,7 +188,7 @@ impl Case {
     }
 }
 
-/// Numbers on the device.
+/// An array of numbers on the device.
 pub struct Data {
     pub address: *mut c_void,
     len: usize,
@@ -198,7 +198,7 @@ impl Data {
     pub fn of<T: Copy>(numbers: &[T]) -> Self {
         let mut address = null_mut();
         let bytes = size_of_val(numbers);
-        // SAFETY: as many bytes as are copied.
+        // SAFETY: the allocation has the size of the copy.
         unsafe {
             assert_eq!(hip::hipMalloc(&mut address, bytes), 0);
             assert_eq!(hip::hipMemcpy(address, numbers.as_ptr().cast(), bytes, 1), 0);
@@ -208,7 +208,7 @@ impl Data {
 
     pub fn read<T: Copy + Default>(&self) -> Vec<T> {
         let mut numbers = vec![T::default(); self.len];
-        // SAFETY: as many bytes as were copied there.
+        // SAFETY: the allocation and the vector have the size of the copy.
         unsafe {
             let bytes = size_of_val(numbers.as_slice());
             assert_eq!(hip::hipMemcpy(numbers.as_mut_ptr().cast(), self.address, bytes, 2), 0);
@@ -217,7 +217,7 @@ impl Data {
     }
 }
 
-/// Small whole numbers that look like noise.
+/// Returns pseudo-random whole numbers from -8 to 7.
 fn noise(len: c_int, seed: u32) -> Vec<f64> {
     let mut state = seed;
     (0..len)
@@ -228,7 +228,7 @@ fn noise(len: c_int, seed: u32) -> Vec<f64> {
         .collect()
 }
 
-/// Sizes and steps of a convolution in two dimensions.
+/// Sizes and parameters of a two-dimensional convolution.
 pub const X: [c_int; 4] = [2, 4, 7, 6];
 pub const W: [c_int; 4] = [6, 2, 3, 2];
 pub const PADS: [c_int; 2] = [2, 1];
@@ -237,7 +237,7 @@ pub const DILATIONS: [c_int; 2] = [1, 2];
 pub const GROUPS: c_int = 2;
 pub const Y: [c_int; 4] = [2, 6, 5, 6];
 
-/// The convolution by its definition: each output is the sum over the window that it looks through.
+/// Computes the convolution by its definition: each output is the weighted sum over its window.
 fn expected(x: &[f64], w: &[f64]) -> Vec<f64> {
     let index = |sizes: [c_int; 4], at: [c_int; 4]| {
         sizes.iter().zip(at).fold(0, |sum, (size, at)| sum * size + at) as usize
@@ -264,7 +264,7 @@ fn expected(x: &[f64], w: &[f64]) -> Vec<f64> {
     y
 }
 
-/// A case with all that a convolution may have.
+/// Returns a convolution with padding, strides, dilations and groups.
 pub fn full_case(data_type: u32) -> Case {
     let case = Case::of(data_type, [&X, &W, &Y]);
     // SAFETY: descriptors.
@@ -276,7 +276,7 @@ pub fn full_case(data_type: u32) -> Case {
     case
 }
 
-/// Runs every solution of every direction, and compares with the definition. All numbers are whole, so they are exact.
+/// Runs every solution of every direction and compares it with the definition. All numbers are whole, hence exact.
 pub fn compute<T: Copy + Default + PartialEq + std::fmt::Debug>(
     data_type: u32,
     cast: fn(f64) -> T,
@@ -287,7 +287,7 @@ pub fn compute<T: Copy + Default + PartialEq + std::fmt::Debug>(
     let y = expected(&numbers[0], &numbers[1]);
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     for (direction, target) in DIRECTIONS.iter().zip([2, 0, 1]) {
-        // The output is linear in each number: its gradient is what the number alone gives.
+        // The output is linear in each number, so the gradient is the output for a unit vector.
         let slope = |at: usize| {
             let mut alone = numbers.clone();
             alone[target] = vec![0.0; numbers[target].len()];
@@ -300,7 +300,7 @@ pub fn compute<T: Copy + Default + PartialEq + std::fmt::Debug>(
         assert!(!solutions.is_empty());
         for solution in &solutions {
             let data = [0, 1, 2].map(|side| {
-                // What is there before does not count.
+                // The previous content of the output must not matter.
                 let before =
                     numbers[side].iter().map(|number| if side == target { f64::NAN } else { *number });
                 Data::of(&before.map(cast).collect::<Vec<_>>())

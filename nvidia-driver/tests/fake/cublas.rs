@@ -1,4 +1,4 @@
-//! A stand-in for libcublas that writes down what it is asked to compute.
+//! A fake libcublas that logs the calls.
 #![allow(non_snake_case)]
 #[macro_use]
 mod log;
@@ -29,8 +29,8 @@ succeed! {
     fn cublasGetProperty(number: c_uint, to: *mut c_int) { *to = [13, 1, 7][number as usize]; }
 }
 
-/// The product `m` = 99 is one that cuBLAS does not have.
-fn written(call: &str, m: c_int, handle: *mut Handle, arguments: String) -> u32 {
+/// Logs a product. Fails with NOT_SUPPORTED if `m` is 99.
+fn log_product(call: &str, m: c_int, handle: *mut Handle, arguments: String) -> u32 {
     let Handle { pointer_mode, math_mode, .. } = unsafe { &*handle };
     log(format!("{call} {arguments} | pointers {pointer_mode} math {math_mode}"));
     if m == 99 { 15 } else { 0 }
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn cublasGemmEx(
     let text = format!(
         "{op_a}{op_b} {m} {n} {k} a {a}:{a_type}:{lda} b {b}:{b_type}:{ldb} c {c}:{c_type}:{ldc} in {compute} by {algo}"
     );
-    written("gemm", m, handle, text)
+    log_product("gemm", m, handle, text)
 }
 
 #[unsafe(no_mangle)]
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn cublasGemmBatchedEx(
     let text = format!(
         "{op_a}{op_b} {m} {n} {k} a {a}:{a_type}:{lda} b {b}:{b_type}:{ldb} c {c}:{c_type}:{ldc} x {count} in {compute} by {algo}"
     );
-    written("listed", m, handle, text)
+    log_product("listed", m, handle, text)
 }
 
 #[unsafe(no_mangle)]
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn cublasGemmStridedBatchedEx(
         "{op_a}{op_b} {m} {n} {k} a {a}:{a_type}:{lda}+{stride_a} b {b}:{b_type}:{ldb}+{stride_b} \
          c {c}:{c_type}:{ldc}+{stride_c} x {count} in {compute} by {algo}"
     );
-    written("strided", m, handle, text)
+    log_product("strided", m, handle, text)
 }
 
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! A stand-in for libcublasLt that writes down what it is asked for.
+//! A fake libcublasLt that logs the calls.
 #![allow(non_snake_case)]
 mod log;
 
@@ -9,7 +9,7 @@ fn log(text: String) -> u32 {
     0
 }
 
-/// Any handle or descriptor: what it was made of.
+/// A handle or descriptor, with a text of its parameters.
 pub struct Object(String);
 
 unsafe fn make(to: *mut *mut Object, text: String) -> u32 {
@@ -87,7 +87,7 @@ pub struct Found {
     reserved: [c_int; 4],
 }
 
-/// Two algorithms and one that is unusable between them; none for 8-bit floats; a failure for layouts of 3 rows.
+/// Returns two usable algorithms with an unusable one between them, none for 8-bit floats, and an error for 3 rows.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
     _: *mut Object, _: *mut Object, a: *mut Object, _: *mut Object, _: *mut Object, _: *mut Object, _: *mut Object,

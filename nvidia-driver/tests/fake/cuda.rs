@@ -1,6 +1,6 @@
-//! A stand-in for libcuda: device memory is the host's, everything happens at once, and what matters is written down.
-//! It is strict where CUDA is: a call without a context fails, and after a kernel that faults every call does. Once its
-//! exit handler has run, a call ends the process by a signal.
+//! A fake libcuda. Device memory is host memory, all work is synchronous, and some calls are logged. It is as strict as
+//! CUDA: a call without a context fails, and so does every call after a kernel fault. A call after its exit handler has
+//! run aborts the process.
 #![allow(non_snake_case)]
 mod log;
 
@@ -21,16 +21,16 @@ const NOT_FOUND: u32 = 500;
 const NOT_READY: u32 = 600;
 const ILLEGAL_ADDRESS: u32 = 700;
 
-/// The memory of each GPU in bytes.
+/// Memory of each GPU in bytes.
 const MEMORY: usize = 8 << 30;
-/// Contexts are these numbers plus the device's.
+/// A context is this number plus the device's ordinal.
 const CONTEXT: usize = 0xc000;
 
 /// Sizes of live allocations by address.
 static LIVE: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(Mutex::default);
-/// What every call returns once a kernel has faulted.
-static LOST: AtomicU32 = AtomicU32::new(0);
-static ENDED: AtomicBool = AtomicBool::new(false);
+/// The code that every call returns after a kernel fault; 0 before.
+static FAULT: AtomicU32 = AtomicU32::new(0);
+static TORN_DOWN: AtomicBool = AtomicBool::new(false);
 static BUSY: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
@@ -42,8 +42,8 @@ unsafe extern "C" {
 }
 
 extern "C" fn end() {
-    ENDED.store(true, SeqCst);
-    // Whoever goes on calling finds out.
+    TORN_DOWN.store(true, SeqCst);
+    // Gives other threads time to make a call after the teardown.
     std::thread::sleep(std::time::Duration::from_millis(20));
 }
 
@@ -51,30 +51,30 @@ fn setting(name: &str, default: c_int) -> c_int {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// Has queries answer that work is not done yet.
+/// Makes queries return that work has not finished, if `busy` is 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_set_busy(busy: u32) {
     BUSY.store(busy, SeqCst);
 }
 
-/// What a call that needs a context begins with.
-fn entered() -> u32 {
-    match LOST.load(SeqCst) {
+/// Checks the state at the beginning of a call that needs a context.
+fn check_context() -> u32 {
+    match FAULT.load(SeqCst) {
         0 if CURRENT.get() == 0 => INVALID_CONTEXT,
-        lost => lost,
+        fault => fault,
     }
 }
 
-/// Defines functions of CUDA; `in context` ones fail without a context or with a lost one.
+/// Defines functions of CUDA. Those marked `context` fail without a context or after a kernel fault.
 macro_rules! cuda {
     ($($(#[$in:ident])? fn $name:ident($($argument:ident: $type:ty),*) $body:block)*) => { $(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> u32 {
-            if ENDED.load(SeqCst) {
+            if TORN_DOWN.load(SeqCst) {
                 std::process::abort();
             }
             $(
-                let $in = entered();
+                let $in = check_context();
                 if $in != 0 {
                     return $in;
                 }
@@ -164,7 +164,7 @@ cuda! {
     }
     fn cuDevicePrimaryCtxRelease_v2(device: c_int) { log(format!("release {device}")); 0 }
     fn cuDevicePrimaryCtxReset_v2(device: c_int) { log(format!("reset {device}")); 0 }
-    fn cuCtxSetCurrent(context: usize) { CURRENT.set(context); LOST.load(SeqCst) }
+    fn cuCtxSetCurrent(context: usize) { CURRENT.set(context); FAULT.load(SeqCst) }
     #[context] fn cuCtxSynchronize() { 0 }
     #[context] fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
         (*least, *greatest) = (0, -5);
@@ -212,7 +212,7 @@ cuda! {
     }
     #[context] fn cuMemsetD8Async(to: *mut u8, value: u8, count: usize, _stream: *mut Object) {
         if std::env::var_os("FAKE_FAULT").is_some() {
-            LOST.store(ILLEGAL_ADDRESS, SeqCst);
+            FAULT.store(ILLEGAL_ADDRESS, SeqCst);
             return 0;
         }
         to.write_bytes(value, count);
@@ -235,7 +235,7 @@ cuda! {
     #[context] fn cuStreamAddCallback(
         stream: *mut Object, callback: extern "C" fn(*mut Object, u32, *mut c_void), data: *mut c_void, _flags: c_uint
     ) {
-        // A status that HIP numbers otherwise.
+        // A status that HIP numbers differently.
         callback(stream, 716, data);
         0
     }
@@ -254,7 +254,7 @@ cuda! {
     #[context] fn cuEventElapsedTime(to: *mut f32, _start: *mut Object, _end: *mut Object) { *to = 1.5; 0 }
 
     #[context] fn cuModuleLoadData(to: *mut *mut Object, image: *const u8) {
-        // The byte after the header says whether it is whole.
+        // The byte after the header is 1 if the image is valid.
         if image.add(64).read() != 1 {
             return INVALID_IMAGE;
         }
@@ -293,8 +293,8 @@ cuda! {
         shared: c_uint, _stream: *mut Object, arguments: *mut *mut u32, extra: *mut *mut c_void
     ) {
         if (*function).name == "faults" {
-            // Noticed by whoever asks next.
-            LOST.store(ILLEGAL_ADDRESS, SeqCst);
+            // Reported by the next call.
+            FAULT.store(ILLEGAL_ADDRESS, SeqCst);
             return 0;
         }
         let first = match arguments.is_null() {

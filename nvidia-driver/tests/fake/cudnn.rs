@@ -1,5 +1,5 @@
-//! A stand-in for libcudnn that writes down what it is asked and computes convolutions of f32 and f64 one product
-//! after the other. Batches of 98 and 99 are those that it fails at.
+//! A fake libcudnn that logs the calls and computes convolutions of f32 and f64 by their definition. It fails for batches
+//! of 98 and 99.
 #![allow(non_snake_case)]
 #[macro_use]
 mod log;
@@ -33,7 +33,7 @@ impl Operand {
         position.iter().zip(&self.strides).map(|(at, stride)| (at * stride) as usize).sum()
     }
 
-    /// Every position, the last dimension's first.
+    /// Returns every position; the last dimension varies fastest.
     fn positions(&self) -> impl Iterator<Item = Vec<c_int>> + '_ {
         (0..self.sizes.iter().product()).map(|mut number| {
             let mut position = vec![0; self.sizes.len()];
@@ -124,7 +124,7 @@ enum Direction {
 }
 use Direction::{Data, Forward, Weights};
 
-/// Input, weights and output of what cuDNN has in another order; the status if they are none.
+/// Returns cuDNN's three operands in the order input, weights, output.
 fn in_order<T: Copy>(direction: Direction, [a, b, c]: [T; 3]) -> [T; 3] {
     match direction {
         Forward => [a, b, c],
@@ -152,7 +152,7 @@ fn suggest(
 ) -> u32 {
     let math = convolution.math;
     log(format!("suggest {name} math {math} groups {}", convolution.groups));
-    // One that fails, one of no known number, and three that work.
+    // One algorithm that fails, one with an unknown number, and three that work.
     let found = [(4, NOT_SUPPORTED, math), (40, 0, math), (1, 0, math), (0, 0, 1), (5, 0, 0)];
     let found = &found[..found.len().min(most as usize)];
     for (at, (algorithm, status, math)) in found.iter().copied().enumerate() {
@@ -178,7 +178,7 @@ fn write(data_type: u32, to: *const c_void, at: usize, value: f64) {
     }
 }
 
-/// Multiplies every element of the input with every weight that meets it, and adds to what is asked for.
+/// Adds the product of every pair of matching elements to the operand that is computed.
 fn compute(
     direction: Direction, factors: [f64; 2], convolution: &Convolution, [x, w, y]: [&Operand; 3],
     data: [*const c_void; 3],

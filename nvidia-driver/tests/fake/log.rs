@@ -1,15 +1,15 @@
-//! Shared parts of the stand-ins: a record of their calls, and functions that return success.
+//! Shared parts of the fake libraries: a log of their calls, and functions that return success.
 use std::sync::Mutex;
 
-/// A line a call.
+/// One line per call.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Adds a line.
+/// Appends a line to the log.
 pub fn log(line: String) {
     LOG.lock().unwrap().push(line);
 }
 
-/// Copies the log to `to`, which has room for `len` bytes, and empties it. Returns its length.
+/// Copies the log to `to`, a buffer of `len` bytes, and clears it. Returns the number of bytes copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fake_take_log(to: *mut u8, len: usize) -> usize {
     let text = std::mem::take(&mut *LOG.lock().unwrap()).join("\n");

@@ -1,8 +1,8 @@
-//! Contexts. As on AMD's runtime a device has one, and making it current makes the device current.
+//! HIP contexts. As in AMD's runtime, each device has one context, and making it current makes the device current.
 use super::*;
 use std::ffi::c_void;
 
-/// Context handles are the ordinals, set off from small numbers.
+/// Context handles are `FIRST + ordinal * STEP`, so that no small number is a valid handle.
 const FIRST: usize = 0x0c00_0000_0010;
 const STEP: usize = 16;
 
@@ -15,11 +15,11 @@ fn device_of(runtime: &Runtime, ctx: hipCtx_t) -> Result<usize> {
     if number.is_multiple_of(STEP) && number / STEP < runtime.devices().len() {
         Ok(number / STEP)
     } else {
-        fail(ErrorCode::InvalidContext, format!("{ctx:?} is no context"))
+        fail(ErrorCode::InvalidContext, format!("{ctx:?} is not a context"))
     }
 }
 
-/// The context of a device.
+/// Makes a device current and returns its context.
 pub unsafe extern "C" fn hipCtxCreate(ctx: *mut hipCtx_t, flags: u32, device: hipDevice_t) -> hipError_t {
     let _ = flags;
     call("hipCtxCreate", |runtime| {
@@ -31,12 +31,12 @@ pub unsafe extern "C" fn hipCtxCreate(ctx: *mut hipCtx_t, flags: u32, device: hi
     })
 }
 
-/// Gives a context back; the device's own stays.
+/// Checks the handle; the device's context stays.
 pub unsafe extern "C" fn hipCtxDestroy(ctx: hipCtx_t) -> hipError_t {
     call("hipCtxDestroy", |runtime| device_of(runtime, ctx).map(drop))
 }
 
-/// The current device's context.
+/// Returns the current device's context.
 pub unsafe extern "C" fn hipCtxGetCurrent(ctx: *mut hipCtx_t) -> hipError_t {
     call("hipCtxGetCurrent", |runtime| {
         // SAFETY: the caller's pointer.
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn hipCtxGetCurrent(ctx: *mut hipCtx_t) -> hipError_t {
     })
 }
 
-/// Makes a context's device current; null changes nothing.
+/// Makes a context's device current. Null has no effect.
 pub unsafe extern "C" fn hipCtxSetCurrent(ctx: hipCtx_t) -> hipError_t {
     call("hipCtxSetCurrent", |runtime| {
         if !ctx.is_null() {
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn hipCtxSetCurrent(ctx: hipCtx_t) -> hipError_t {
     })
 }
 
-/// The current device.
+/// Returns the current device.
 pub unsafe extern "C" fn hipCtxGetDevice(device: *mut hipDevice_t) -> hipError_t {
     // SAFETY: the caller's pointer.
     call("hipCtxGetDevice", |runtime| unsafe { put(device, runtime.current_device()?.ordinal as i32) })
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn hipCtxSynchronize() -> hipError_t {
     call("hipCtxSynchronize", |runtime| runtime.current_device()?.synchronize())
 }
 
-/// The context of a device.
+/// Returns the context of a device.
 pub unsafe extern "C" fn hipDevicePrimaryCtxRetain(pctx: *mut hipCtx_t, dev: hipDevice_t) -> hipError_t {
     call("hipDevicePrimaryCtxRetain", |runtime| {
         let device = runtime.device(ordinal(dev)?)?.ordinal;
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn hipDevicePrimaryCtxRetain(pctx: *mut hipCtx_t, dev: hip
     })
 }
 
-/// Gives a device's context back.
+/// Checks the device; its context stays.
 pub unsafe extern "C" fn hipDevicePrimaryCtxRelease(dev: hipDevice_t) -> hipError_t {
     call("hipDevicePrimaryCtxRelease", |runtime| runtime.device(ordinal(dev)?).map(drop))
 }

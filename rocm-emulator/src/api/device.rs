@@ -1,4 +1,4 @@
-//! Devices and the library itself.
+//! HIP's functions for devices and for the library itself.
 use super::properties::{attribute, properties};
 use super::*;
 
@@ -10,32 +10,32 @@ pub unsafe extern "C" fn hipInit(flags: u32) -> hipError_t {
     })
 }
 
-/// [`HIP_VERSION`].
+/// Returns [`HIP_VERSION`].
 pub unsafe extern "C" fn hipDriverGetVersion(driverVersion: *mut i32) -> hipError_t {
     // SAFETY: the caller's pointer.
     answer("hipDriverGetVersion", || unsafe { put(driverVersion, HIP_VERSION) })
 }
 
-/// [`HIP_VERSION`].
+/// Returns [`HIP_VERSION`].
 pub unsafe extern "C" fn hipRuntimeGetVersion(runtimeVersion: *mut i32) -> hipError_t {
     // SAFETY: the caller's pointer.
     answer("hipRuntimeGetVersion", || unsafe { put(runtimeVersion, HIP_VERSION) })
 }
 
-/// Number of visible devices; hipErrorNoDevice and 0 if there is none or before [`crate::configure`].
+/// Returns the number of visible devices; 0 and hipErrorNoDevice if there is none or before [`crate::configure`].
 pub unsafe extern "C" fn hipGetDeviceCount(count: *mut i32) -> hipError_t {
     answer("hipGetDeviceCount", || {
         let devices = runtime::runtime().map_or(0, |runtime| runtime.devices().len());
         // SAFETY: the caller's pointer.
         unsafe { put(count, devices as i32)? };
         match devices {
-            0 => fail(ErrorCode::NoDevice, "there is no software GPU, or the environment hides all of them"),
+            0 => fail(ErrorCode::NoDevice, "no software GPU is configured, or the environment hides all"),
             _ => Ok(()),
         }
     })
 }
 
-/// The current device.
+/// Returns the current device.
 pub unsafe extern "C" fn hipGetDevice(deviceId: *mut i32) -> hipError_t {
     // SAFETY: the caller's pointer.
     call("hipGetDevice", |runtime| unsafe { put(deviceId, runtime.current_device()?.ordinal as i32) })
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn hipSetDevice(deviceId: i32) -> hipError_t {
     })
 }
 
-/// The device of an ordinal: the ordinal.
+/// Returns the device of an ordinal, which is the ordinal itself.
 pub unsafe extern "C" fn hipDeviceGet(device: *mut hipDevice_t, ordinal_: i32) -> hipError_t {
     call("hipDeviceGet", |runtime| {
         let found = runtime.device(ordinal(ordinal_)?)?.ordinal as i32;
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn hipDeviceGet(device: *mut hipDevice_t, ordinal_: i32) -
     })
 }
 
-/// The device's name.
+/// Returns the device's name.
 pub unsafe extern "C" fn hipDeviceGetName(name: *mut c_char, len: i32, device: hipDevice_t) -> hipError_t {
     call("hipDeviceGetName", |runtime| {
         let found = runtime.device(ordinal(device)?)?;
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn hipDeviceGetName(name: *mut c_char, len: i32, device: h
     })
 }
 
-/// The device's memory in bytes.
+/// Returns the device's memory in bytes.
 pub unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_t) -> hipError_t {
     call("hipDeviceTotalMem", |runtime| {
         runtime.device(ordinal(device)?)?;
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_
     })
 }
 
-/// Major and minor version of the chip.
+/// Returns the major and minor version of the chip.
 pub unsafe extern "C" fn hipDeviceComputeCapability(
     major: *mut i32,
     minor: *mut i32,
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn hipDeviceComputeCapability(
     })
 }
 
-/// The device's PCI address, which no real device has.
+/// Returns the device's PCI address, which no real device has.
 pub unsafe extern "C" fn hipDeviceGetPCIBusId(pciBusId: *mut c_char, len: i32, device: i32) -> hipError_t {
     call("hipDeviceGetPCIBusId", |runtime| {
         let found = runtime.device(ordinal(device)?)?;
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn hipDeviceGetPCIBusId(pciBusId: *mut c_char, len: i32, d
     })
 }
 
-/// All properties of a device.
+/// Returns all properties of a device.
 pub unsafe extern "C" fn hipGetDevicePropertiesR0600(
     prop: *mut hipDeviceProp_tR0600,
     deviceId: i32,
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn hipGetDevicePropertiesR0600(
     })
 }
 
-/// One property of a device, by hipDeviceAttribute_t.
+/// Returns one attribute of a device.
 pub unsafe extern "C" fn hipDeviceGetAttribute(
     pi: *mut i32,
     attr: hipDeviceAttribute_t,
@@ -124,12 +124,12 @@ pub unsafe extern "C" fn hipDeviceGetAttribute(
         match attribute(runtime, device, attr) {
             // SAFETY: the caller's pointer.
             Some(value) => unsafe { put(pi, value) },
-            None => fail(ErrorCode::InvalidValue, format!("attribute {attr} of a device is not known")),
+            None => fail(ErrorCode::InvalidValue, format!("unknown device attribute {attr}")),
         }
     })
 }
 
-/// Whether a device could touch another's memory: any two can.
+/// Returns whether a device can access another's memory, which is true for any two devices.
 pub unsafe extern "C" fn hipDeviceCanAccessPeer(
     canAccessPeer: *mut i32,
     deviceId: i32,
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn hipDeviceCanAccessPeer(
     })
 }
 
-/// Lets kernels of the current device touch another's memory.
+/// Allows kernels of the current device to access another device's memory.
 pub unsafe extern "C" fn hipDeviceEnablePeerAccess(peerDeviceId: i32, flags: u32) -> hipError_t {
     call("hipDeviceEnablePeerAccess", |runtime| {
         let (device, peer) = (runtime.current_device()?, runtime.device(ordinal(peerDeviceId)?)?);
@@ -151,13 +151,13 @@ pub unsafe extern "C" fn hipDeviceEnablePeerAccess(peerDeviceId: i32, flags: u32
             bail!(InvalidValue, "flags 0x{flags:x}");
         }
         if device.ordinal == peer.ordinal {
-            bail!(InvalidDevice, "device {} is no peer of itself", peer.ordinal);
+            bail!(InvalidDevice, "device {} cannot be its own peer", peer.ordinal);
         }
         device.enable_peer(&runtime.memory, peer.ordinal)
     })
 }
 
-/// Ends what [`hipDeviceEnablePeerAccess`] began.
+/// Revokes the access granted by [`hipDeviceEnablePeerAccess`].
 pub unsafe extern "C" fn hipDeviceDisablePeerAccess(peerDeviceId: i32) -> hipError_t {
     call("hipDeviceDisablePeerAccess", |runtime| {
         let peer = runtime.device(ordinal(peerDeviceId)?)?.ordinal;
@@ -165,12 +165,12 @@ pub unsafe extern "C" fn hipDeviceDisablePeerAccess(peerDeviceId: i32) -> hipErr
     })
 }
 
-/// Waits for all streams of the current device; a kernel fault is the result, once.
+/// Waits for all streams of the current device. Returns a pending kernel fault once.
 pub unsafe extern "C" fn hipDeviceSynchronize() -> hipError_t {
     call("hipDeviceSynchronize", |runtime| runtime.current_device()?.synchronize())
 }
 
-/// Ends everything on the current device: streams, events, modules and allocations.
+/// Destroys everything on the current device: streams, events, modules and allocations.
 pub unsafe extern "C" fn hipDeviceReset() -> hipError_t {
     call("hipDeviceReset", |runtime| runtime.reset(runtime.current_device()?))
 }

@@ -1,10 +1,10 @@
-//! Events.
+//! HIP's event functions.
 use super::*;
 use crate::runtime::{Command, Event, may_wait};
 use std::sync::Arc;
 
-/// Event flags that HIP knows: blocking sync, no timing, interprocess, no system fence, release to device
-/// and to system.
+/// Event flags that HIP defines: blocking synchronization, no timing, interprocess, no system fence, release to device
+/// and release to system.
 const KNOWN_FLAGS: u32 = 1 | 2 | 4 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
 /// Creates an event on the current device.
@@ -20,7 +20,7 @@ pub unsafe extern "C" fn hipEventCreateWithFlags(event: *mut hipEvent_t, flags: 
 fn create(name: &str, event: *mut hipEvent_t, flags: u32) -> hipError_t {
     call(name, |runtime| {
         if flags & !KNOWN_FLAGS != 0 || event.is_null() {
-            bail!(InvalidValue, "flags 0x{flags:x}, event {event:?}");
+            bail!(InvalidValue, "invalid flags 0x{flags:x} or null event pointer {event:?}");
         }
         let device = runtime.current_device()?.ordinal;
         // SAFETY: the caller's pointer.
@@ -28,11 +28,11 @@ fn create(name: &str, event: *mut hipEvent_t, flags: u32) -> hipError_t {
     })
 }
 
-/// Ends an event; recordings under way still happen.
+/// Destroys an event; enqueued recordings still complete.
 pub unsafe extern "C" fn hipEventDestroy(event: hipEvent_t) -> hipError_t {
     call("hipEventDestroy", |runtime| match runtime.events.remove(event) {
         Some(_) => Ok(()),
-        None => fail(ErrorCode::InvalidHandle, format!("{event:?} is no event")),
+        None => fail(ErrorCode::InvalidHandle, format!("{event:?} is not an event")),
     })
 }
 
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn hipEventRecord(event: hipEvent_t, stream: hipStream_t) 
     })
 }
 
-/// Waits until the last recording is reached; an event that was never recorded is.
+/// Waits until the last recording is reached. Returns immediately if the event was never recorded.
 pub unsafe extern "C" fn hipEventSynchronize(event: hipEvent_t) -> hipError_t {
     call("hipEventSynchronize", |runtime| {
         let Some(recording) = runtime.event(event)?.last() else { return Ok(()) };
@@ -54,19 +54,19 @@ pub unsafe extern "C" fn hipEventSynchronize(event: hipEvent_t) -> hipError_t {
     })
 }
 
-/// Whether the last recording is reached: hipErrorNotReady if not.
+/// Returns hipErrorNotReady if the last recording has not been reached.
 pub unsafe extern "C" fn hipEventQuery(event: hipEvent_t) -> hipError_t {
     call("hipEventQuery", |runtime| {
         let Some(recording) = runtime.event(event)?.last() else { return Ok(()) };
         recording.poll();
         match recording.time() {
             Some(_) => Ok(()),
-            None => fail(ErrorCode::NotReady, "the event is not reached yet"),
+            None => fail(ErrorCode::NotReady, "the stream has not reached the event yet"),
         }
     })
 }
 
-/// Milliseconds between two reached recordings.
+/// Returns the milliseconds between two reached recordings.
 pub unsafe extern "C" fn hipEventElapsedTime(
     ms: *mut f32,
     start: hipEvent_t,
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn hipEventElapsedTime(
     })
 }
 
-/// Later work of the stream waits for the event's last recording.
+/// Makes later work of the stream wait for the event's last recording.
 pub unsafe extern "C" fn hipStreamWaitEvent(
     stream: hipStream_t,
     event: hipEvent_t,

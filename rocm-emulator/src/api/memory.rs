@@ -1,16 +1,16 @@
-//! Memory: allocation, copies, fills.
+//! HIP's memory functions: allocation, copies, fills.
 use super::*;
 use crate::runtime::{Direction, Found, Kind, Transfer};
 use std::ffi::c_void;
 
-/// Host allocation flags that HIP knows: portable, mapped, write-combined, uncached, NUMA, (non-)coherent.
+/// Host allocation flags that HIP defines: portable, mapped, write-combined, uncached, NUMA, (non-)coherent.
 const KNOWN_HOST_FLAGS: u32 = 1 | 2 | 4 | 0x1000_0000 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
 fn address<T: ?Sized>(pointer: *const T) -> usize {
     pointer.cast::<c_void>().expose_provenance()
 }
 
-/// Memory of the current device, 256-byte aligned. Zero bytes give null.
+/// Allocates memory of the current device, aligned to 256 bytes. Returns null for zero bytes.
 pub unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t {
     call("hipMalloc", |runtime| {
         if ptr.is_null() {
@@ -23,16 +23,16 @@ pub unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipErr
     })
 }
 
-/// Gives device memory back after waiting for its device. Null is fine.
+/// Frees device memory after waiting for its device. Null is ignored.
 pub unsafe extern "C" fn hipFree(ptr: *mut c_void) -> hipError_t {
     call("hipFree", |runtime| if ptr.is_null() { Ok(()) } else { runtime.free_device(address(ptr)) })
 }
 
-/// Pinned host memory, which all devices see at its own address.
+/// Allocates pinned host memory, which all devices access at the same address.
 pub unsafe extern "C" fn hipHostMalloc(ptr: *mut *mut c_void, size: usize, flags: u32) -> hipError_t {
     call("hipHostMalloc", |runtime| {
         if ptr.is_null() || flags & !KNOWN_HOST_FLAGS != 0 {
-            bail!(InvalidValue, "result {ptr:?}, flags 0x{flags:x}");
+            bail!(InvalidValue, "null result pointer {ptr:?} or invalid flags 0x{flags:x}");
         }
         let base = if size == 0 { 0 } else { runtime.memory.allocate_pinned(size, flags)? };
         // SAFETY: the caller's pointer.
@@ -40,12 +40,12 @@ pub unsafe extern "C" fn hipHostMalloc(ptr: *mut *mut c_void, size: usize, flags
     })
 }
 
-/// Gives pinned memory back after waiting for all devices. Null is fine.
+/// Frees pinned memory after waiting for all devices. Null is ignored.
 pub unsafe extern "C" fn hipHostFree(ptr: *mut c_void) -> hipError_t {
     call("hipHostFree", |runtime| if ptr.is_null() { Ok(()) } else { runtime.free_pinned(address(ptr)) })
 }
 
-/// The device address of pinned or registered memory: its own.
+/// Returns the device address of pinned or registered memory, which equals the host address.
 pub unsafe extern "C" fn hipHostGetDevicePointer(
     devPtr: *mut *mut c_void,
     hstPtr: *mut c_void,
@@ -60,24 +60,24 @@ pub unsafe extern "C" fn hipHostGetDevicePointer(
             Some(Found { kind: Kind::Pinned { .. } | Kind::Registered, .. }) => unsafe {
                 put(devPtr, hstPtr)
             },
-            _ => fail(ErrorCode::InvalidValue, format!("{hstPtr:?} is no pinned host memory")),
+            _ => fail(ErrorCode::InvalidValue, format!("{hstPtr:?} is not pinned host memory")),
         }
     })
 }
 
-/// Makes the caller's memory visible to all devices.
+/// Makes the caller's memory accessible to all devices.
 pub unsafe extern "C" fn hipHostRegister(hostPtr: *mut c_void, sizeBytes: usize, flags: u32) -> hipError_t {
     let _ = flags;
     call("hipHostRegister", |runtime| {
         if hostPtr.is_null() || sizeBytes == 0 {
-            bail!(InvalidValue, "{sizeBytes} bytes at {hostPtr:?}");
+            bail!(InvalidValue, "invalid range of {sizeBytes} bytes at {hostPtr:?}");
         }
         // SAFETY: the caller keeps the memory mapped until hipHostUnregister.
         unsafe { runtime.memory.adopt(address(hostPtr), sizeBytes, Kind::Registered) }
     })
 }
 
-/// Ends what [`hipHostRegister`] began.
+/// Unregisters memory of [`hipHostRegister`].
 pub unsafe extern "C" fn hipHostUnregister(hostPtr: *mut c_void) -> hipError_t {
     call("hipHostUnregister", |runtime| {
         let base = address(hostPtr);
@@ -93,14 +93,14 @@ pub unsafe extern "C" fn hipHostUnregister(hostPtr: *mut c_void) -> hipError_t {
     })
 }
 
-/// Describes the memory at an address; hipErrorInvalidValue for memory that HIP does not know.
+/// Describes the memory at an address. Returns hipErrorInvalidValue if the memory is not known to HIP.
 pub unsafe extern "C" fn hipPointerGetAttributes(
     attributes: *mut hipPointerAttribute_t,
     ptr: *const c_void,
 ) -> hipError_t {
     call("hipPointerGetAttributes", |runtime| {
         let Some(found) = runtime.memory.find(address(ptr)) else {
-            bail!(InvalidValue, "{ptr:?} is no memory that HIP knows");
+            bail!(InvalidValue, "{ptr:?} is not memory known to HIP");
         };
         let device = found.kind.device();
         let host = if device.is_none() { ptr.cast_mut() } else { std::ptr::null_mut() };
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn hipPointerGetAttributes(
     })
 }
 
-/// Free and total bytes of the current device.
+/// Returns the free and total bytes of the current device.
 pub unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipError_t {
     call("hipMemGetInfo", |runtime| {
         let (free_bytes, total_bytes) = runtime.memory.info(runtime.current_device()?.ordinal);
@@ -131,10 +131,10 @@ pub unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> h
     })
 }
 
-/// One row of a copy, on a stream.
+/// Copies one row on a stream.
 ///
 /// # Safety
-/// As hipMemcpyAsync.
+/// The conditions of hipMemcpyAsync.
 unsafe fn copy_row(
     name: &str,
     (dst, src, bytes): (*mut c_void, *const c_void, usize),
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn hipMemcpy(
     unsafe { copy_row("hipMemcpy", (dst, src, sizeBytes), direction, (std::ptr::null_mut(), true)) }
 }
 
-/// Copies on a stream. Pageable host memory is read at the call; a copy into it waits.
+/// Copies on a stream. Pageable sources are read during the call; a copy to pageable memory waits.
 pub unsafe extern "C" fn hipMemcpyAsync(
     dst: *mut c_void,
     src: *const c_void,
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn hipMemcpyAsync(
     unsafe { copy_row("hipMemcpyAsync", (dst, src, sizeBytes), direction, (stream, false)) }
 }
 
-/// Defines the copies whose direction is in their names: one that waits, and one on a stream.
+/// Defines the copies whose name gives the direction: one that waits, and one on a stream.
 macro_rules! copies {
     ($($waiting:ident, $queued:ident: $source:ty => $target:ty, $direction:ident, $what:literal;)*) => {$(
         #[doc = concat!("Copies ", $what, " and waits.")]
@@ -202,7 +202,7 @@ copies! {
     hipMemcpyDtoD, hipMemcpyDtoDAsync: hipDeviceptr_t => hipDeviceptr_t, DeviceToDevice, "between device memory";
 }
 
-/// Copies rows of `width` bytes that lie a pitch apart, on a stream.
+/// Copies rows of `width` bytes, which begin a pitch apart, on a stream.
 pub unsafe extern "C" fn hipMemcpy2DAsync(
     dst: *mut c_void,
     dpitch: usize,
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn hipMemcpyPeerAsync(
     })
 }
 
-/// Fills on a stream.
+/// Sets elements on a stream.
 fn fill(
     name: &str,
     target: *mut c_void,
@@ -272,7 +272,7 @@ fn fill(
     call(name, |runtime| runtime.fill(&runtime.stream(stream)?, address(target), value, width, count, wait))
 }
 
-/// Sets bytes, ordered by the null stream.
+/// Sets bytes on the null stream.
 pub unsafe extern "C" fn hipMemset(dst: *mut c_void, value: i32, sizeBytes: usize) -> hipError_t {
     fill("hipMemset", dst, (value as u32, 1, sizeBytes), (std::ptr::null_mut(), true))
 }

@@ -1,4 +1,4 @@
-//! Modules, functions and launches.
+//! HIP's functions for modules, kernels and launches.
 use super::*;
 use crate::code_object::{Target, copy_image, extract};
 use crate::runtime::{MAX_WORKGROUP_SIZE, PreparedLaunch, Shape};
@@ -20,13 +20,13 @@ pub unsafe extern "C" fn hipModuleLoad(module: *mut hipModule_t, fname: *const c
     })
 }
 
-/// Loads a code object (or offload bundle) that lies in memory.
+/// Loads a code object or an offload bundle from memory.
 pub unsafe extern "C" fn hipModuleLoadData(module: *mut hipModule_t, image: *const c_void) -> hipError_t {
     // SAFETY: the caller's pointers.
     call("hipModuleLoadData", |runtime| unsafe { load_image(runtime, module, image) })
 }
 
-/// [`hipModuleLoadData`]; the compiler options do not concern compiled code.
+/// Like [`hipModuleLoadData`]. The compiler options do not apply to compiled code.
 pub unsafe extern "C" fn hipModuleLoadDataEx(
     module: *mut hipModule_t,
     image: *const c_void,
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn hipModuleLoadDataEx(
     call("hipModuleLoadDataEx", |runtime| unsafe { load_image(runtime, module, image) })
 }
 
-/// Chooses the entry of an offload bundle that fits the current device.
+/// Returns a filter for the entries of an offload bundle that the current device can run.
 fn bundle_filter(runtime: &Runtime) -> Result<impl Fn(&str) -> bool> {
     let arch = runtime.current_device()?.arch;
     Ok(move |target: &str| Target::name_fits(target, arch.name, arch.generic, arch.gcn_arch_name))
@@ -49,22 +49,22 @@ fn bundle_filter(runtime: &Runtime) -> Result<impl Fn(&str) -> bool> {
 /// `module` must be valid for a write, `image` point to a code object or bundle.
 unsafe fn load_image(runtime: &Runtime, module: *mut hipModule_t, image: *const c_void) -> Result<()> {
     if module.is_null() || image.is_null() {
-        bail!(InvalidValue, "module {module:?}, image {image:?}");
+        bail!(InvalidValue, "null pointer: module {module:?}, image {image:?}");
     }
     let wanted = bundle_filter(runtime)?;
-    // SAFETY: the caller vouches for the image.
+    // SAFETY: the caller guarantees the image.
     let bytes = unsafe { copy_image(image.cast(), wanted)? };
     let handle = runtime.load_module(&bytes)?;
     // SAFETY: the caller's pointer.
     unsafe { put(module, handle) }
 }
 
-/// Ends a module. Launches under way finish.
+/// Unloads a module. Enqueued launches still finish.
 pub unsafe extern "C" fn hipModuleUnload(module: hipModule_t) -> hipError_t {
     call("hipModuleUnload", |runtime| runtime.unload_module(module))
 }
 
-/// A kernel by name. Every call makes a handle, which lives as long as the module.
+/// Looks up a kernel by name. Every call creates a handle, which is valid as long as the module.
 pub unsafe extern "C" fn hipModuleGetFunction(
     function: *mut hipFunction_t,
     module: hipModule_t,
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn hipModuleGetFunction(
     })
 }
 
-/// Address and size of a global variable; either pointer may be null.
+/// Returns the address and size of a global variable. Either result pointer may be null.
 pub unsafe extern "C" fn hipModuleGetGlobal(
     dptr: *mut hipDeviceptr_t,
     bytes: *mut usize,
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn hipModuleGetGlobal(
     })
 }
 
-/// Launches a kernel on a stream: `gridDim*` counts workgroups, `sharedMemBytes` is dynamic LDS.
+/// Launches a kernel on a stream. `gridDim*` counts workgroups; `sharedMemBytes` is dynamic LDS.
 pub unsafe extern "C" fn hipModuleLaunchKernel(
     f: hipFunction_t,
     gridDimX: u32,
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn hipModuleLaunchKernel(
     })
 }
 
-/// Launches a kernel that a compiler put into the host executable: there are none for the software GPU.
+/// Fails: the software GPU does not run kernels that are compiled into the host executable.
 pub unsafe extern "C" fn hipLaunchKernel(
     function_address: *const c_void,
     numBlocks: dim3,
@@ -143,13 +143,13 @@ pub unsafe extern "C" fn hipLaunchKernel(
         fail(
             ErrorCode::NotSupported,
             format!(
-                "{function_address:?}: the software GPU launches kernels of modules only (hipModuleLaunchKernel)"
+                "{function_address:?}: the software GPU only launches kernels of modules; use hipModuleLaunchKernel"
             ),
         )
     })
 }
 
-/// A property of a kernel, by HIP_FUNC_ATTRIBUTE number.
+/// Returns an attribute of a kernel, by HIP_FUNC_ATTRIBUTE number.
 pub unsafe extern "C" fn hipFuncGetAttribute(
     value: *mut i32,
     attrib: hipFunction_attribute,
@@ -173,14 +173,14 @@ pub unsafe extern "C" fn hipFuncGetAttribute(
             5 | 6 => arch.major * 10 + arch.minor,
             // MAX_DYNAMIC_SHARED_SIZE_BYTES
             8 => arch.lds_per_workgroup.saturating_sub(function.spec.lds_bytes),
-            _ => bail!(InvalidValue, "attribute {attrib} of a function"),
+            _ => bail!(InvalidValue, "unknown function attribute {attrib}"),
         };
         // SAFETY: the caller's pointer.
         unsafe { put(value, number as i32) }
     })
 }
 
-/// Workgroups of a kernel that fit on a multiprocessor at once.
+/// Returns the number of workgroups of a kernel that fit on a multiprocessor.
 pub unsafe extern "C" fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
     numBlocks: *mut i32,
     f: hipFunction_t,
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
         let function = runtime.function(f)?;
         let block = match u32::try_from(blockSize) {
             Ok(block) if (1..=MAX_WORKGROUP_SIZE).contains(&block) => block,
-            _ => bail!(InvalidValue, "a block of {blockSize} work-items"),
+            _ => bail!(InvalidValue, "invalid block size of {blockSize} work-items"),
         };
         let blocks = function.workgroups_per_multiprocessor(block, dynSharedMemPerBlk);
         // SAFETY: the caller's pointer.

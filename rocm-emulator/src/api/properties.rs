@@ -1,19 +1,19 @@
-//! What a device says about itself.
+//! Properties and attributes of a device.
 use super::*;
 use crate::runtime::{Device, MAX_WORKGROUP_SIZE, Runtime};
 
-/// Largest grid: in x as far as 32 bits of work-items go, in y and z as HIP says.
+/// Largest grid: in x limited by 32-bit work-item counts, in y and z by HIP.
 const MAX_GRID: [i32; 3] = [i32::MAX, 65536, 65536];
-/// Registers of 32 bits that HIP counts per workgroup and multiprocessor.
+/// Number of 32-bit registers per workgroup and multiprocessor that HIP reports.
 const REGISTERS: i32 = 65536;
-/// hipDeviceArch_t's bits: 32- and 64-bit atomics in global memory and LDS, exchange, float add, doubles,
-/// votes, ballots, shuffles, funnel shift, fences, sync, three-dimensional grids; surfaces and dynamic
-/// parallelism (bits 15 and 18) are not there.
+/// hipDeviceArch_t's bits: 32- and 64-bit atomics in global memory and LDS, exchange, float add, doubles, votes, ballots,
+/// shuffles, funnel shift, fences, sync and three-dimensional grids are set; surfaces and dynamic parallelism (bits 15
+/// and 18) are not.
 const ARCH_FEATURES: u32 = 0x7_ffff & !(1 << 15) & !(1 << 18);
 
-/// All properties. What the software GPU does not have (textures, surfaces, ECC, ...) is zero.
+/// Returns all properties. Features that the software GPU lacks (textures, surfaces, ECC, ...) are zero.
 pub(super) fn properties(runtime: &Runtime, device: &Device) -> hipDeviceProp_tR0600 {
-    // SAFETY: the structure holds numbers, arrays of numbers and pointers only; zero is valid for all.
+    // SAFETY: the structure contains only numbers, arrays of numbers and pointers, for which zero is valid.
     let mut prop: hipDeviceProp_tR0600 = unsafe { std::mem::zeroed() };
     let arch = device.arch;
     set_text(&mut prop.name, &device.name());
@@ -69,7 +69,7 @@ fn set_text(place: &mut [c_char], text: &str) {
     }
 }
 
-/// One property by hipDeviceAttribute_t's number; None for numbers that HIP does not know.
+/// Returns an attribute by its hipDeviceAttribute_t number; `None` for numbers that HIP does not define.
 pub(super) fn attribute(runtime: &Runtime, device: &Device, number: hipDeviceAttribute_t) -> Option<i32> {
     let prop = properties(runtime, device);
     let clamp = |bytes: usize| i32::try_from(bytes).unwrap_or(i32::MAX);
@@ -123,7 +123,7 @@ pub(super) fn attribute(runtime: &Runtime, device: &Device, number: hipDeviceAtt
         10017 => prop.clockInstructionRate,
         10018 => 1,
         10019 => device.arch.vgprs_per_simd.min(256) as i32,
-        // Everything else that HIP knows is about what the software GPU does not have.
+        // HIP's other attributes describe features that the software GPU lacks.
         0..=91 | 10001..=10020 => 0,
         _ => return None,
     })

@@ -1,9 +1,9 @@
-//! Streams.
+//! HIP's stream functions.
 use super::*;
 use crate::runtime::{Command, UserPointer};
 use std::ffi::c_void;
 
-/// Priorities that streams may have: least and greatest. The software GPU ignores them.
+/// Range of stream priorities. The software GPU ignores them.
 const LEAST_PRIORITY: i32 = 1;
 const GREATEST_PRIORITY: i32 = -1;
 
@@ -17,7 +17,7 @@ pub unsafe extern "C" fn hipStreamCreateWithFlags(stream: *mut hipStream_t, flag
     create("hipStreamCreateWithFlags", stream, flags, 0)
 }
 
-/// Creates a stream with a priority, which is clamped to the range there is.
+/// Creates a stream with a priority, which is clamped to the supported range.
 pub unsafe extern "C" fn hipStreamCreateWithPriority(
     stream: *mut hipStream_t,
     flags: u32,
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn hipStreamCreateWithPriority(
 fn create(name: &str, stream: *mut hipStream_t, flags: u32, priority: i32) -> hipError_t {
     call(name, |runtime| {
         if flags > hipStreamNonBlocking || stream.is_null() {
-            bail!(InvalidValue, "flags 0x{flags:x}, stream {stream:?}");
+            bail!(InvalidValue, "invalid flags 0x{flags:x} or null stream pointer {stream:?}");
         }
         let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
         let created = runtime.current_device()?.create_stream(flags, priority);
@@ -38,11 +38,11 @@ fn create(name: &str, stream: *mut hipStream_t, flags: u32, priority: i32) -> hi
     })
 }
 
-/// Ends a stream after its work.
+/// Destroys a stream after its work has finished.
 pub unsafe extern "C" fn hipStreamDestroy(stream: hipStream_t) -> hipError_t {
     call("hipStreamDestroy", |runtime| {
         let Some(found) = runtime.streams.get(stream) else {
-            bail!(InvalidHandle, "{stream:?} is no stream that can be destroyed");
+            bail!(InvalidHandle, "{stream:?} is not a stream that can be destroyed");
         };
         runtime::may_wait()?;
         found.queue().wait();
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn hipStreamDestroy(stream: hipStream_t) -> hipError_t {
     })
 }
 
-/// Waits for a stream; a kernel fault since the last wait is the result, once.
+/// Waits for a stream. Returns a pending kernel fault once.
 pub unsafe extern "C" fn hipStreamSynchronize(stream: hipStream_t) -> hipError_t {
     call("hipStreamSynchronize", |runtime| {
         let stream = runtime.stream(stream)?;
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn hipStreamSynchronize(stream: hipStream_t) -> hipError_t
     })
 }
 
-/// Whether a stream's work has finished: hipErrorNotReady if not.
+/// Returns hipErrorNotReady if the stream's work has not finished.
 pub unsafe extern "C" fn hipStreamQuery(stream: hipStream_t) -> hipError_t {
     call("hipStreamQuery", |runtime| {
         let stream = runtime.stream(stream)?;
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn hipStreamQuery(stream: hipStream_t) -> hipError_t {
     })
 }
 
-/// Calls a function on the stream's thread when its earlier work has finished.
+/// Enqueues a call of a host function, which runs on the stream's thread after the stream's earlier work.
 pub unsafe extern "C" fn hipStreamAddCallback(
     stream: hipStream_t,
     callback: hipStreamCallback_t,
@@ -87,19 +87,19 @@ pub unsafe extern "C" fn hipStreamAddCallback(
     })
 }
 
-/// The flags that a stream was created with.
+/// Returns the flags with which a stream was created.
 pub unsafe extern "C" fn hipStreamGetFlags(stream: hipStream_t, flags: *mut u32) -> hipError_t {
     // SAFETY: the caller's pointer.
     call("hipStreamGetFlags", |runtime| unsafe { put(flags, runtime.stream(stream)?.flags) })
 }
 
-/// A stream's priority.
+/// Returns a stream's priority.
 pub unsafe extern "C" fn hipStreamGetPriority(stream: hipStream_t, priority: *mut i32) -> hipError_t {
     // SAFETY: the caller's pointer.
     call("hipStreamGetPriority", |runtime| unsafe { put(priority, runtime.stream(stream)?.priority) })
 }
 
-/// The device that a stream was created on.
+/// Returns the device on which a stream was created.
 pub unsafe extern "C" fn hipStreamGetDevice(stream: hipStream_t, device: *mut hipDevice_t) -> hipError_t {
     call("hipStreamGetDevice", |runtime| {
         // SAFETY: the caller's pointer.
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn hipStreamGetDevice(stream: hipStream_t, device: *mut hi
     })
 }
 
-/// The priorities that there are.
+/// Returns the range of stream priorities.
 pub unsafe extern "C" fn hipDeviceGetStreamPriorityRange(
     leastPriority: *mut i32,
     greatestPriority: *mut i32,

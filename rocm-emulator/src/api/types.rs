@@ -1,9 +1,9 @@
-//! HIP's C types. Layouts are those of ROCm 6's headers on x86-64.
-#![allow(missing_docs, reason = "names and fields are HIP's, and its documentation describes them")]
+//! HIP's C types, with the layouts of ROCm 6's headers on x86-64.
+#![allow(missing_docs, reason = "documented by HIP")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// Error code, a number of HIP's enumeration.
+/// Error code of HIP's enumeration.
 pub type hipError_t = c_uint;
 /// Device ordinal.
 pub type hipDevice_t = c_int;
@@ -58,7 +58,7 @@ pub struct hipPointerAttribute_t {
     pub allocationFlags: c_uint,
 }
 
-/// hipDeviceProp_t as hipGetDevicePropertiesR0600 fills it.
+/// Version of hipDeviceProp_t that hipGetDevicePropertiesR0600 fills.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hipDeviceProp_tR0600 {
@@ -177,7 +177,7 @@ mod tests {
     use super::hipDeviceProp_tR0600 as Properties;
     use std::mem::offset_of;
 
-    /// The numbers are a C compiler's for the same declaration.
+    /// Compares with the offsets that a C compiler gives for the same declaration.
     #[test]
     fn the_properties_have_hips_layout() {
         let offsets = [

@@ -1,52 +1,52 @@
-//! Clang's offload bundles: several code objects in one file, one per target.
+//! Clang's offload bundles: files with one code object per target.
 use super::{CodeObjectError, corrupt};
 
 const MAGIC: &[u8] = b"__CLANG_OFFLOAD_BUNDLE__";
 /// Magic of a compressed bundle.
 const COMPRESSED_MAGIC: &[u8] = b"CCOB";
-/// More entries or longer names than this are refused.
+/// Maximum number of entries and maximum length of a name.
 const MAX_ENTRIES: u64 = 4096;
 
-/// One code object of a bundle.
+/// A code object in a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleEntry {
-    /// Like `hipv4-amdgcn-amd-amdhsa--gfx1100`.
+    /// Identifier, such as `hipv4-amdgcn-amd-amdhsa--gfx1100`.
     pub id: String,
-    /// Bytes from the start of the bundle.
+    /// Offset in bytes from the start of the bundle.
     pub offset: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
 impl BundleEntry {
-    /// The processor with its features, like `gfx90a:xnack-`; none for the host's entry.
+    /// Returns the processor with its features, such as `gfx90a:xnack-`; `None` for the host's entry.
     pub fn target(&self) -> Option<&str> {
         let (kind, target) = self.id.split_once("-amdgcn-amd-amdhsa-")?;
         kind.starts_with("hip").then(|| target.trim_start_matches('-')).filter(|name| name.starts_with("gfx"))
     }
 }
 
-/// Whether the bytes start like a bundle, compressed or not.
+/// Returns true if the bytes begin like a bundle, compressed or not.
 pub fn is_bundle(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC) || bytes.starts_with(COMPRESSED_MAGIC)
 }
 
-/// The table of an uncompressed bundle. Only the table is read: `bytes` may end where it ends.
+/// Reads the table of an uncompressed bundle. `bytes` need not contain more than the table.
 ///
 /// # Errors
 /// `Unsupported` for a compressed bundle, `Corrupt` for a table that ends early.
 pub fn entries(bytes: &[u8]) -> Result<Vec<BundleEntry>, CodeObjectError> {
     if bytes.starts_with(COMPRESSED_MAGIC) {
         return Err(CodeObjectError::Unsupported(
-            "a compressed offload bundle; build it with -no-offload-compress or unbundle it".into(),
+            "a compressed offload bundle; build it with -no-offload-compress, or unbundle it".into(),
         ));
     }
     let Some(mut rest) = bytes.strip_prefix(MAGIC) else {
-        return Err(CodeObjectError::NotACodeObject("no offload bundle".into()));
+        return Err(CodeObjectError::NotACodeObject("not an offload bundle".into()));
     };
     let count = match number(&mut rest) {
         Some(count) if count <= MAX_ENTRIES => count,
-        _ => return corrupt("an offload bundle without a believable number of entries"),
+        _ => return corrupt("an offload bundle has an implausible number of entries"),
     };
     let mut entries = Vec::new();
     for _ in 0..count {

@@ -1,16 +1,16 @@
-//! Kernel descriptors: 64 bytes per kernel that the hardware's dispatcher reads (AMDGPU usage guide,
-//! "Kernel Descriptor").
+//! Kernel descriptors: 64 bytes per kernel, which the hardware's dispatcher reads (AMDGPU usage guide, "Kernel
+//! Descriptor").
 
 /// The fields of a kernel descriptor that the software GPU needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelDescriptor {
-    /// Static LDS bytes per workgroup.
+    /// Static LDS per workgroup in bytes.
     pub lds_bytes: u32,
-    /// Private bytes per lane.
+    /// Private memory per lane in bytes.
     pub private_bytes: u32,
-    /// Bytes of the kernel argument segment; 0 in objects older than version 4.
+    /// Size of the kernel argument segment in bytes; 0 in code objects older than version 4.
     pub kernarg_bytes: u32,
-    /// Distance of the first instruction from the descriptor.
+    /// Offset of the first instruction from the descriptor in bytes.
     pub entry_offset: i64,
     /// COMPUTE_PGM_RSRC1.
     pub rsrc1: u32,
@@ -18,17 +18,17 @@ pub struct KernelDescriptor {
     pub rsrc2: u32,
     /// COMPUTE_PGM_RSRC3.
     pub rsrc3: u32,
-    /// KERNEL_CODE_PROPERTIES: which registers the dispatcher sets up.
+    /// KERNEL_CODE_PROPERTIES: the registers that the dispatcher initializes.
     pub code_properties: u16,
     /// Length and offset of preloaded kernel arguments (gfx940 and later).
     pub kernarg_preload: u16,
 }
 
 impl KernelDescriptor {
-    /// Bytes of a descriptor.
+    /// Size of a descriptor in bytes.
     pub const SIZE: usize = 64;
 
-    /// Reads a descriptor.
+    /// Parses a descriptor.
     pub fn parse(bytes: &[u8; Self::SIZE]) -> Self {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -45,13 +45,13 @@ impl KernelDescriptor {
         }
     }
 
-    /// Whether the kernel was compiled for waves of 32 lanes (always false before gfx10).
+    /// Returns true if the kernel was compiled for waves of 32 lanes. Always false before gfx10.
     pub fn wave32(&self) -> bool {
         self.code_properties & (1 << 10) != 0
     }
 
-    /// Vector registers allotted per lane. A granule is 8 with wave32, 4 with wave64, and 8 on gfx90a and gfx942,
-    /// where it counts accumulation registers too.
+    /// Returns the vector registers allocated per lane. A granule is 8 with wave32 and 4 with wave64. On gfx90a and gfx942
+    /// it is 8 and includes accumulation registers.
     pub fn vgprs(&self, granule: u32) -> u32 {
         ((self.rsrc1 & 0x3f) + 1) * granule
     }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_lie_where_the_guide_says() {
+    fn fields_have_the_documented_offsets() {
         let mut bytes = [0u8; 64];
         for (at, value) in [(0, 0x11u32), (4, 0x22), (8, 0x33), (44, 0x44), (48, 0x0002), (52, 0x66)] {
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());

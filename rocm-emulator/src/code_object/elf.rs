@@ -1,4 +1,4 @@
-//! Reads the ELF file: segments, symbols, relocations, the metadata note and the kernel descriptors.
+//! Parser of the ELF file: segments, symbols, relocations, the metadata note and the kernel descriptors.
 use super::metadata::{self, KernelMetadata};
 use super::{CodeObjectError, KernelDescriptor, Target, corrupt};
 use object::LittleEndian as LE;
@@ -12,7 +12,7 @@ const ELFOSABI_AMDGPU_HSA: u8 = 64;
 const ABI_VERSIONS: std::ops::RangeInclusive<u8> = 1..=4;
 /// Note type of the metadata, with the owner `AMDGPU`.
 const NT_AMDGPU_METADATA: u32 = 32;
-/// A loaded code object larger than this is refused.
+/// Maximum size of a loaded code object in bytes.
 const MAX_LOADED_BYTES: u64 = 1 << 30;
 
 /// A PT_LOAD segment.
@@ -20,13 +20,13 @@ const MAX_LOADED_BYTES: u64 = 1 << 30;
 pub struct Segment {
     /// Address before loading.
     pub address: u64,
-    /// Bytes in memory; what `data` does not reach is zero.
+    /// Size in memory in bytes. Bytes after `data` are zero.
     pub size: u64,
-    /// Contents, as far as the file has them.
+    /// The contents in the file.
     pub data: Vec<u8>,
-    /// Whether kernels may write it.
+    /// True if kernels may write it.
     pub writable: bool,
-    /// Whether it holds code.
+    /// True if it contains code.
     pub executable: bool,
 }
 
@@ -35,13 +35,13 @@ pub struct Segment {
 pub struct Symbol {
     /// Address before loading.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Whether it is a variable (and not a function).
+    /// True if it is a variable, false if it is a function.
     pub is_object: bool,
 }
 
-/// What a dynamic relocation computes.
+/// Formula of a dynamic relocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelocationKind {
     /// base + addend, 64 bits.
@@ -63,43 +63,43 @@ pub enum RelocationKind {
 /// A dynamic relocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relocation {
-    /// Where, before loading.
+    /// The relocated address, before loading.
     pub address: u64,
-    /// What to compute.
+    /// The formula.
     pub kind: RelocationKind,
-    /// The symbol's address before loading; 0 for those without symbol.
+    /// The symbol's address before loading; 0 without a symbol.
     pub symbol: u64,
-    /// What is added.
+    /// The addend.
     pub addend: i64,
 }
 
 /// A kernel: its metadata and its descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// What the metadata note says.
+    /// The kernel's entry in the metadata note.
     pub metadata: KernelMetadata,
-    /// What the descriptor says.
+    /// The kernel's descriptor.
     pub descriptor: KernelDescriptor,
     /// Address of the first instruction, before loading.
     pub entry: u64,
 }
 
-/// A code object, read and checked, before it is loaded.
+/// A parsed and validated code object that is not loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeObject {
-    /// The chip that it is for.
+    /// The target chip.
     pub target: Target,
-    /// What is loaded.
+    /// The segments to load.
     pub segments: Vec<Segment>,
     /// One past the last address.
     pub end: u64,
     /// Largest alignment of a segment.
     pub alignment: u64,
-    /// By name.
+    /// The global symbols by name.
     pub symbols: BTreeMap<String, Symbol>,
-    /// What depends on the place that it is loaded to.
+    /// The relocations to apply when it is loaded.
     pub relocations: Vec<Relocation>,
-    /// By name.
+    /// The kernels by name.
     pub kernels: BTreeMap<String, Kernel>,
 }
 
@@ -108,11 +108,11 @@ fn read_error(error: object::read::Error) -> CodeObjectError {
 }
 
 impl CodeObject {
-    /// Reads a code object.
+    /// Parses a code object.
     ///
     /// # Errors
-    /// `NotACodeObject` for another kind of file, `Unsupported` for a version or processor that is not
-    /// known, `Corrupt` for everything that contradicts itself.
+    /// `NotACodeObject` for another kind of file, `Unsupported` for an unknown version or processor, `Corrupt` for
+    /// inconsistent contents.
     pub fn parse(bytes: &[u8]) -> Result<Self, CodeObjectError> {
         let header = FileHeader64::<LE>::parse(bytes)
             .map_err(|error| CodeObjectError::NotACodeObject(error.to_string()))?;
@@ -149,7 +149,7 @@ impl CodeObject {
                 _ => 4,
             };
             if object.loaded_range(relocation.address, width).is_none() {
-                return corrupt(format!("a relocation at 0x{:x} lies in no segment", relocation.address));
+                return corrupt(format!("the relocation at 0x{:x} is in no segment", relocation.address));
             }
         }
         for metadata in file.metadata()? {
@@ -159,12 +159,12 @@ impl CodeObject {
         Ok(object)
     }
 
-    /// The executable segment.
+    /// Returns the executable segment.
     pub fn text(&self) -> Option<&Segment> {
         self.segments.iter().find(|segment| segment.executable)
     }
 
-    /// The segment that holds `bytes` bytes from `address` on.
+    /// Returns the segment that contains `bytes` bytes at `address`.
     fn loaded_range(&self, address: u64, bytes: u64) -> Option<&Segment> {
         self.segments.iter().find(|segment| {
             address >= segment.address
@@ -182,13 +182,13 @@ impl CodeObject {
             segment.data.get(start..start + KernelDescriptor::SIZE)?.try_into().ok()
         });
         let Some(bytes) = bytes else {
-            return corrupt(format!("the descriptor of kernel {} lies in no segment", metadata.name));
+            return corrupt(format!("the descriptor of kernel {} is in no segment", metadata.name));
         };
         let descriptor = KernelDescriptor::parse(bytes);
         let entry = symbol.address.wrapping_add(descriptor.entry_offset as u64);
         if !entry.is_multiple_of(4) || !self.loaded_range(entry, 4).is_some_and(|segment| segment.executable)
         {
-            return corrupt(format!("kernel {} starts at 0x{entry:x}, which is no code", metadata.name));
+            return corrupt(format!("kernel {} starts at 0x{entry:x}, which is not code", metadata.name));
         }
         Ok(Kernel { metadata, descriptor, entry })
     }
@@ -210,13 +210,13 @@ impl File<'_> {
             let (address, size) = (header.p_vaddr(self.endian), header.p_memsz(self.endian));
             let index = segments.len();
             let Ok(data) = header.data(self.endian, self.bytes) else {
-                return corrupt(format!("segment {index} reaches beyond the file"));
+                return corrupt(format!("segment {index} extends beyond the file"));
             };
             if data.len() as u64 > size {
                 return corrupt(format!("segment {index} is larger in the file than in memory"));
             }
             if address.checked_add(size).is_none_or(|end| end > MAX_LOADED_BYTES) {
-                return corrupt(format!("segment {index}: {size} bytes at 0x{address:x} are too much"));
+                return corrupt(format!("segment {index}: {size} bytes at 0x{address:x} exceed the limit"));
             }
             if size == 0 {
                 continue;
@@ -239,7 +239,7 @@ impl File<'_> {
         }
     }
 
-    /// Symbols and relocations of the dynamic tables.
+    /// Reads the symbols and relocations of the dynamic tables.
     fn dynamic(&self) -> Result<Dynamics, CodeObjectError> {
         let sections = self.header.sections(self.endian, self.bytes).map_err(read_error)?;
         let table = sections.symbols(self.endian, self.bytes, elf::SHT_DYNSYM).map_err(read_error)?;
@@ -250,7 +250,7 @@ impl File<'_> {
             }
             let name = table.symbol_name(self.endian, symbol).map_err(read_error)?;
             let Ok(name) = std::str::from_utf8(name) else {
-                return corrupt("a symbol's name is no UTF-8");
+                return corrupt("a symbol's name is not valid UTF-8");
             };
             symbols.insert(
                 name.to_string(),
@@ -296,7 +296,7 @@ impl File<'_> {
         Ok((symbols, relocations))
     }
 
-    /// The kernels of the metadata note, which every code object has.
+    /// Reads the kernels of the metadata note, which every code object has.
     fn metadata(&self) -> Result<Vec<KernelMetadata>, CodeObjectError> {
         let headers = self.header.program_headers(self.endian, self.bytes).map_err(read_error)?;
         for header in headers {
@@ -309,12 +309,12 @@ impl File<'_> {
                 }
             }
         }
-        corrupt("it has no metadata")
+        corrupt("the metadata note is missing")
     }
 }
 
-/// Relocation types of the AMDGPU usage guide: what to compute and whether a symbol takes part. The inner
-/// `None` does nothing, the outer one is unknown.
+/// Returns the formula of a relocation type of the AMDGPU usage guide, and whether it uses a symbol. `Some(None)` is a
+/// type without effect, `None` an unknown type.
 fn relocation_kind(number: u32) -> Option<Option<(RelocationKind, bool)>> {
     Some(match number {
         0 => None,

@@ -1,36 +1,36 @@
-//! A code object in memory.
+//! A code object loaded into memory.
 use super::{CodeObject, CodeObjectError, RelocationKind};
 use crate::runtime::HostBuffer;
 
-/// A segment at its place.
+/// A loaded segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadedSegment {
     /// Host address.
     pub address: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// Whether kernels may write it.
+    /// True if kernels may write it.
     pub writable: bool,
 }
 
-/// A loaded code object: its segments lie in one host buffer at their distances, relocated.
+/// A loaded and relocated code object. Its segments are in one host buffer, at the distances of the file.
 #[derive(Debug)]
 pub struct Image {
     buffer: HostBuffer,
-    /// The segments by address.
+    /// The segments, sorted by address.
     pub segments: Vec<LoadedSegment>,
 }
 
 impl Image {
-    /// Loads and relocates.
+    /// Loads and relocates a code object.
     ///
     /// # Errors
-    /// `OutOfMemory` when the host has no memory for the segments, `Corrupt` when a relocation lies outside.
+    /// `OutOfMemory` if the host lacks memory for the segments, `Corrupt` if a relocation is outside them.
     pub fn load(object: &CodeObject) -> Result<Self, CodeObjectError> {
         let bytes = usize::try_from(object.end).map_err(|_| CodeObjectError::OutOfMemory(usize::MAX))?;
         let mut buffer =
             HostBuffer::new(bytes, object.alignment as usize).ok_or(CodeObjectError::OutOfMemory(bytes))?;
-        let misplaced = || CodeObjectError::Corrupt("a segment or relocation lies outside".into());
+        let misplaced = || CodeObjectError::Corrupt("a segment or relocation is outside the image".into());
         for segment in &object.segments {
             if !buffer.write(segment.address as usize, &segment.data) {
                 return Err(misplaced());
@@ -63,7 +63,7 @@ impl Image {
         Ok(Self { buffer, segments })
     }
 
-    /// Where an address of the file lies now.
+    /// Converts an address of the file to its loaded address.
     pub fn address(&self, before: u64) -> usize {
         self.buffer.base() + before as usize
     }

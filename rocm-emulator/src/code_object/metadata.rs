@@ -1,98 +1,98 @@
-//! The metadata note: MessagePack that says what arguments a kernel takes and what it needs (AMDGPU usage
-//! guide, "Code Object V3 Metadata" and later).
+//! The metadata note: MessagePack with the arguments and resources of each kernel (AMDGPU usage guide, "Code Object V3
+//! Metadata" and later).
 use super::{CodeObjectError, corrupt};
 use rmpv::ValueRef;
 
-/// What the runtime writes into a hidden argument.
+/// Value that the runtime writes to a hidden argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HiddenArgument {
-    /// Workgroups in x, y, z.
+    /// Number of workgroups in x, y or z.
     BlockCount(u8),
-    /// Work-items per workgroup in x, y, z.
+    /// Number of work-items per workgroup in x, y or z.
     GroupSize(u8),
-    /// Work-items of the last, partial workgroup in x, y, z.
+    /// Number of work-items of the last, partial workgroup in x, y or z.
     Remainder(u8),
-    /// Offset of the global ids in x, y, z.
+    /// Offset of the global identifiers in x, y or z.
     GlobalOffset(u8),
-    /// Dimensions of the grid, 1 to 3.
+    /// Number of dimensions of the grid, 1 to 3.
     GridDims,
-    /// Bytes of dynamic LDS.
+    /// Size of dynamic LDS in bytes.
     DynamicLdsSize,
     /// High half of the flat address of private memory.
     PrivateBase,
     /// High half of the flat address of LDS.
     SharedBase,
-    /// Something that stays zero: printf and hostcall buffers, the device heap, queues, padding.
+    /// A value that stays zero: printf and hostcall buffers, the device heap, queues, padding.
     Zero,
 }
 
-/// How an argument is passed.
+/// Kind of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     /// The value itself.
     ByValue,
     /// A pointer to global memory.
     GlobalBuffer,
-    /// A pointer to dynamic LDS, and images, samplers, pipes and queues: bits of the caller too.
+    /// A pointer to dynamic LDS, an image, a sampler, a pipe or a queue; also passed by the caller.
     Other,
-    /// What the runtime fills in.
+    /// Filled in by the runtime.
     Hidden(HiddenArgument),
 }
 
-/// One argument of a kernel.
+/// An argument of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// Bytes from the start of the kernel argument segment.
+    /// Offset in bytes from the start of the kernel argument segment.
     pub offset: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u32,
-    /// How it is passed.
+    /// The kind of the argument.
     pub kind: ValueKind,
 }
 
-/// What the metadata says about one kernel.
+/// Metadata of a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelMetadata {
     /// The kernel's name.
     pub name: String,
     /// Symbol of the kernel descriptor, `NAME.kd`.
     pub symbol: String,
-    /// Sorted by offset, explicit ones first.
+    /// The arguments, sorted by offset, explicit ones first.
     pub arguments: Vec<Argument>,
-    /// Bytes of the kernel argument segment.
+    /// Size of the kernel argument segment in bytes.
     pub kernarg_bytes: u32,
-    /// Static LDS bytes of a workgroup.
+    /// Static LDS per workgroup in bytes.
     pub lds_bytes: u32,
-    /// Private bytes of a lane.
+    /// Private memory per lane in bytes.
     pub private_bytes: u32,
-    /// Lanes of a wave.
+    /// Number of lanes of a wave.
     pub wave_size: u32,
-    /// Scalar registers of a wave.
+    /// Number of scalar registers of a wave.
     pub sgprs: u32,
-    /// Vector registers of a lane.
+    /// Number of vector registers of a lane.
     pub vgprs: u32,
-    /// Accumulation registers of a lane.
+    /// Number of accumulation registers of a lane.
     pub agprs: u32,
-    /// Work-items per workgroup that the kernel was compiled for at most.
+    /// Maximum number of work-items per workgroup for which the kernel was compiled.
     pub max_workgroup_size: u32,
-    /// `__attribute__((reqd_work_group_size))`.
+    /// Workgroup size required by `__attribute__((reqd_work_group_size))`, if any.
     pub required_workgroup_size: Option<[u32; 3]>,
 }
 
-/// The largest kernel argument segment that is accepted.
+/// Maximum size of the kernel argument segment in bytes.
 const MAX_KERNARG_BYTES: u32 = 1 << 20;
 
-/// Kernels of the note's MessagePack.
+/// Parses the kernels of the note's MessagePack.
 pub fn parse(mut note: &[u8]) -> Result<Vec<KernelMetadata>, CodeObjectError> {
     let root = match rmpv::decode::read_value_ref(&mut note) {
         Ok(root) => root,
-        Err(error) => return corrupt(format!("metadata is no MessagePack: {error}")),
+        Err(error) => return corrupt(format!("the metadata is not valid MessagePack: {error}")),
     };
     let Some(kernels) = field(&root, "amdhsa.kernels") else {
         return Ok(Vec::new());
     };
     let ValueRef::Array(kernels) = kernels else {
-        return corrupt("metadata: amdhsa.kernels is no list");
+        return corrupt("metadata: amdhsa.kernels is not a list");
     };
     kernels.iter().map(kernel).collect()
 }
@@ -109,17 +109,17 @@ fn kernel(value: &ValueRef) -> Result<KernelMetadata, CodeObjectError> {
         None => Ok(default),
         Some(number) => match number.as_u64().and_then(|n| u32::try_from(n).ok()) {
             Some(number) => Ok(number),
-            None => corrupt(format!("metadata of {name}: {key} is no 32-bit number")),
+            None => corrupt(format!("metadata of {name}: {key} is not a 32-bit number")),
         },
     };
     let kernarg_bytes = number(".kernarg_segment_size", 0)?;
     if kernarg_bytes > MAX_KERNARG_BYTES {
-        return corrupt(format!("metadata of {name}: {kernarg_bytes} bytes of kernel arguments"));
+        return corrupt(format!("metadata of {name}: {kernarg_bytes} bytes of arguments exceed the limit"));
     }
     let mut arguments = Vec::new();
     if let Some(list) = field(value, ".args") {
         let ValueRef::Array(list) = list else {
-            return corrupt(format!("metadata of {name}: .args is no list"));
+            return corrupt(format!("metadata of {name}: .args is not a list"));
         };
         for (index, value) in list.iter().enumerate() {
             let argument = match argument(value) {
@@ -128,7 +128,7 @@ fn kernel(value: &ValueRef) -> Result<KernelMetadata, CodeObjectError> {
             };
             if u64::from(argument.offset) + u64::from(argument.size) > u64::from(kernarg_bytes) {
                 return corrupt(format!(
-                    "metadata of {name}: argument {index} ({} bytes at {}) lies outside of the {kernarg_bytes} bytes of arguments",
+                    "metadata of {name}: argument {index} ({} bytes at {}) is outside the {kernarg_bytes} bytes of arguments",
                     argument.size, argument.offset
                 ));
             }
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn no_kernels_is_no_error() {
+    fn a_note_without_kernels_is_valid() {
         assert_eq!(parse(&encode(&map(&[]))), Ok(Vec::new()));
         assert!(parse(&encode(&map(&[("amdhsa.kernels", 3.into())]))).is_err());
     }

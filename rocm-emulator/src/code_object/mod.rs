@@ -1,6 +1,6 @@
 //! AMD code objects (`.hsaco`): ELF64 for the machine EM_AMDGPU, versions 3 to 6.
 //!
-//! [`CodeObject::parse`] reads one without trusting a byte of it; [`Image::load`] puts it into memory.
+//! [`CodeObject::parse`] parses a file and validates all of its contents; [`Image::load`] loads it into memory.
 
 mod bundle;
 mod descriptor;
@@ -18,8 +18,8 @@ pub use image::{Image, LoadedSegment};
 pub use metadata::{Argument, HiddenArgument, KernelMetadata, ValueKind};
 pub use target::{Feature, Target};
 
-/// What is wrong with a code object.
-#[allow(missing_docs, reason = "the error text of a variant says what it is and what its fields are")]
+/// Error of a code object.
+#[allow(missing_docs, reason = "documented by the variants' error texts")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodeObjectError {
     #[error("not a code object: {0}")]
@@ -28,7 +28,7 @@ pub enum CodeObjectError {
     Corrupt(String),
     #[error("unsupported code object: {0}")]
     Unsupported(String),
-    #[error("the code object is for {object}, the device is {device}")]
+    #[error("the code object is for {object}, but the device is {device}")]
     WrongTarget { object: String, device: String },
     #[error("out of host memory: the code object needs {0} bytes")]
     OutOfMemory(usize),

@@ -1,16 +1,16 @@
-//! Which chip a code object is for: the ELF header's flags.
+//! The target chip of a code object, from the ELF header's flags.
 use super::CodeObjectError;
 
 /// State of a target feature (XNACK, SRAM ECC) in code object version 4 and later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// The chip does not have the feature.
+    /// The chip lacks the feature.
     Unsupported,
-    /// The code runs with the feature on or off.
+    /// The code runs with the feature enabled or disabled.
     Any,
-    /// The code needs the feature off.
+    /// The code requires the feature to be disabled.
     Off,
-    /// The code needs the feature on.
+    /// The code requires the feature to be enabled.
     On,
 }
 
@@ -33,16 +33,16 @@ impl Feature {
     }
 }
 
-/// Processor and features of a code object.
+/// Target processor and features of a code object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// LLVM's processor name, like `gfx1100` or `gfx11-generic`.
+    /// LLVM's processor name, such as `gfx1100` or `gfx11-generic`.
     pub processor: &'static str,
     /// Replay of memory accesses after page faults.
     pub xnack: Feature,
     /// Error correction of on-chip memory.
     pub sramecc: Feature,
-    /// Version of a generic target; 0 for others.
+    /// Version of a generic target; 0 for other targets.
     pub generic_version: u8,
 }
 
@@ -91,7 +91,7 @@ const MACHINES: &[(u32, &str)] = &[
 ];
 
 impl Target {
-    /// Reads `e_flags`.
+    /// Parses `e_flags`.
     pub(super) fn from_flags(flags: u32) -> Result<Self, CodeObjectError> {
         let machine = flags & 0xff;
         let Some((_, processor)) = MACHINES.iter().find(|(number, _)| *number == machine) else {
@@ -105,13 +105,13 @@ impl Target {
         })
     }
 
-    /// Whether a device may run the code: `processor` and `generic` are the device's own name and that of
-    /// its generic target, `features` the name with suffixes as in gcnArchName.
+    /// Returns true if a device can run the code. `processor` and `generic` are the names of the device and of its generic
+    /// target; `features` is the device's name with suffixes, as in gcnArchName.
     pub fn runs_on(&self, processor: &str, generic: &str, features: &str) -> bool {
         Self::name_fits(&self.to_string(), processor, generic, features)
     }
 
-    /// [`Self::runs_on`] for a target that is known by name, like `gfx90a:xnack-`.
+    /// Like [`Self::runs_on`], for a target given by name, such as `gfx90a:xnack-`.
     pub fn name_fits(target: &str, processor: &str, generic: &str, features: &str) -> bool {
         let mut parts = target.split(':');
         let named = parts.next().is_some_and(|name| name == processor || name == generic);

@@ -1,11 +1,11 @@
-//! Reads a compiler's code object, whole and damaged.
+//! Tests with a compiler's code objects, complete and damaged.
 use super::*;
 
 const RUNTIME: &[u8] = include_bytes!("../../tests/fixtures/runtime.hsaco");
 const ARGUMENTS: &[u8] = include_bytes!("../../tests/fixtures/arguments.hsaco");
 
 #[test]
-fn a_compilers_object_is_read() {
+fn a_compilers_code_object_is_parsed() {
     let object = CodeObject::parse(RUNTIME).unwrap();
     assert_eq!(object.target.to_string(), "gfx1100");
     let kernels: Vec<&str> = object.kernels.keys().map(String::as_str).collect();
@@ -36,7 +36,7 @@ fn arguments_have_the_compilers_offsets() {
     assert_eq!(explicit, [(0, 1), (8, 32), (40, 8), (48, 2)]);
     let hidden = &object.kernels["hidden"].metadata.arguments;
     let group_size = hidden.iter().find(|a| a.kind == ValueKind::Hidden(HiddenArgument::GroupSize(1)));
-    // The implicit arguments follow the one pointer; the y size lies 14 bytes in.
+    // The implicit arguments follow the pointer; the y size is at offset 14.
     assert_eq!(group_size.map(|argument| (argument.offset, argument.size)), Some((8 + 14, 2)));
 }
 
@@ -46,7 +46,7 @@ fn an_image_is_relocated_and_zeroed() {
     let image = Image::load(&object).unwrap();
     let address = |name: &str| image.address(object.symbols[name].address);
     let word = |address: usize| {
-        // SAFETY: the symbols lie in the image's segments.
+        // SAFETY: the symbols are inside the image's segments.
         unsafe { std::ptr::with_exposed_provenance::<u32>(address).read_unaligned() }
     };
     assert_eq!(word(address("counter")), 7);
@@ -68,7 +68,7 @@ fn every_truncation_is_an_error() {
     }
 }
 
-/// A damaged object may still be read (its code is not looked at), but must never panic or reach outside.
+/// A damaged code object may still be parsed, since its code is not checked, but must not panic or access other memory.
 #[test]
 fn flipped_bytes_never_panic() {
     for place in 0..RUNTIME.len() {
@@ -83,7 +83,7 @@ fn flipped_bytes_never_panic() {
 }
 
 #[test]
-fn other_files_are_named() {
+fn errors_name_other_kinds_of_files() {
     let text = |bytes: &[u8]| CodeObject::parse(bytes).unwrap_err().to_string();
     assert!(text(b"").contains("not a code object"));
     assert!(text(b"#!/bin/sh").contains("not a code object"));

@@ -1,6 +1,6 @@
-//! Ways to compute a product, as the heuristic offers them and as they travel through the caller. All give the same
-//! result; they differ in the workspace that they need.
-use super::types::{Result, Status, refuse};
+//! Algorithms for a product, which the heuristic returns and the caller passes back. All compute the same result; they
+//! differ in the workspace that they need.
+use super::types::{Result, Status, reject};
 use crate::rocblas::problem::Problem;
 
 /// `hipblasLtMatmulAlgo_t`.
@@ -19,37 +19,37 @@ pub struct MatmulAlgo {
 pub struct MatmulHeuristicResult {
     pub algo: MatmulAlgo,
     pub workspaceSize: usize,
-    /// A [`Status`].
+    /// The value of a [`Status`].
     pub state: u32,
     pub wavesCount: f32,
     pub reserved: [i32; 4],
 }
 
-/// The first bytes of what is ours.
-const MARK: [u8; 8] = *b"software";
+/// First bytes of an algorithm of this library.
+const MAGIC: [u8; 8] = *b"software";
 
-/// From so long sums on they are worth splitting.
-const LONG: i32 = 1024;
+/// Minimum length of sums that are worth splitting.
+const MIN_SPLIT_LENGTH: i32 = 1024;
 
-/// A way to compute a product.
+/// An algorithm for a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Algorithm {
-    /// Without a workspace.
+    /// Computes each sum at once, without a workspace.
     Whole = 1,
-    /// The sums in parts, which are kept in f32 in the workspace and then added.
+    /// Computes partial sums in f32 in the workspace and adds them (split-K).
     SplitSums = 2,
 }
 
 impl Algorithm {
-    /// Those that suit a product, the best first.
+    /// Returns the algorithms for a product, best first.
     pub fn suitable(problem: &Problem) -> impl Iterator<Item = Self> {
-        (problem.k >= LONG).then_some(Self::SplitSums).into_iter().chain([Self::Whole])
+        (problem.k >= MIN_SPLIT_LENGTH).then_some(Self::SplitSums).into_iter().chain([Self::Whole])
     }
 
-    /// The workspace that a product needs.
+    /// Returns the workspace that a product needs, in bytes.
     pub fn workspace(self, problem: &Problem) -> usize {
-        let parts = (problem.k / (LONG / 2)).clamp(2, 8);
+        let parts = (problem.k / (MIN_SPLIT_LENGTH / 2)).clamp(2, 8);
         match self {
             Self::Whole => 0,
             Self::SplitSums => [problem.m, problem.n, problem.batch, parts]
@@ -58,10 +58,10 @@ impl Algorithm {
         }
     }
 
-    /// What the heuristic says of it.
+    /// Returns the heuristic's result for the algorithm.
     pub fn result(self, problem: &Problem, max_workspace_bytes: usize) -> MatmulHeuristicResult {
         let mut data = [0; 16];
-        data[..8].copy_from_slice(&MARK);
+        data[..8].copy_from_slice(&MAGIC);
         data[8] = self as u8;
         MatmulHeuristicResult {
             algo: MatmulAlgo { data, max_workspace_bytes },
@@ -72,12 +72,12 @@ impl Algorithm {
         }
     }
 
-    /// What [`Self::result`] has encoded.
+    /// Decodes the algorithm that [`Self::result`] encoded.
     pub fn decode(algo: &MatmulAlgo) -> Result<Self> {
-        match (algo.data[..8] == MARK, algo.data[8]) {
+        match (algo.data[..8] == MAGIC, algo.data[8]) {
             (true, 1) => Ok(Self::Whole),
             (true, 2) => Ok(Self::SplitSums),
-            _ => refuse(Status::InvalidValue, "the algorithm is none that the heuristic has given"),
+            _ => reject(Status::InvalidValue, "the algorithm was not returned by the heuristic"),
         }
     }
 }

@@ -1,21 +1,21 @@
-//! Handles and descriptors: numbers, so that a stale one is an error code and not a crash.
-use super::types::{EPILOGUE_DEFAULT, Result, Status, operation, refuse};
+//! Handles and descriptors. They are numbers, so that an invalid one causes an error code instead of a crash.
+use super::types::{EPILOGUE_DEFAULT, Result, Status, operation, reject};
 use crate::rocblas::types::Operation;
 use crate::runtime::Handles;
 use parking_lot::Mutex;
 use std::ffi::c_void;
 use std::sync::{Arc, LazyLock};
 
-/// What a handle keeps.
+/// State of a handle.
 pub struct Context {
-    /// The device that was current when the handle was made.
+    /// The device that was current when the handle was created.
     pub device: usize,
 }
 
 /// `hipblasLtMatrixLayout_t`.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// `hipDataType`; looked at when it is used.
+    /// `hipDataType`; validated when it is used.
     pub kind: u32,
     pub rows: u64,
     pub columns: u64,
@@ -40,7 +40,7 @@ pub struct Matmul {
     pub epilogue: u32,
     /// A device address.
     pub bias: usize,
-    /// `hipDataType`; that of D if it was not set.
+    /// `hipDataType` of the bias; `None` means D's.
     pub bias_kind: Option<u32>,
 }
 
@@ -50,10 +50,10 @@ pub struct Preference {
     pub max_workspace_bytes: u64,
 }
 
-/// The live objects of a kind.
+/// Table of the live objects of one kind.
 pub struct Table<T>(LazyLock<Handles<T>>, &'static str);
 
-// Above the kinds of handles that HIP and rocBLAS give out.
+// These kinds differ from those of HIP's and rocBLAS' handles.
 pub static CONTEXTS: Table<Context> = Table(LazyLock::new(|| Handles::new(0x30)), "hipblasLtHandle_t");
 pub static LAYOUTS: Table<Mutex<Layout>> =
     Table(LazyLock::new(|| Handles::new(0x31)), "hipblasLtMatrixLayout_t");
@@ -67,9 +67,9 @@ impl<T> Table<T> {
         self.0.insert(Arc::new(object))
     }
 
-    /// A live object; what else a handle may be is `wrong`.
+    /// Returns a live object; fails with the status `wrong` for any other handle.
     pub fn get_or(&self, handle: *mut c_void, wrong: Status) -> Result<Arc<T>> {
-        self.0.get(handle).map_or_else(|| refuse(wrong, format!("{handle:?} is no live {}", self.1)), Ok)
+        self.0.get(handle).map_or_else(|| reject(wrong, format!("{handle:?} is not a live {}", self.1)), Ok)
     }
 
     pub fn get(&self, handle: *mut c_void) -> Result<Arc<T>> {
@@ -84,44 +84,44 @@ impl<T> Table<T> {
 }
 
 impl<T: Copy> Table<Mutex<T>> {
-    /// What a descriptor says now.
+    /// Returns the current contents of a descriptor.
     pub fn read(&self, handle: *mut c_void) -> Result<T> {
         Ok(*self.get(handle)?.lock())
     }
 }
 
-/// The bytes that an attribute is set to.
+/// The value of an attribute as raw bytes.
 pub struct Value {
     pub from: *const c_void,
     pub bytes: usize,
 }
 
 impl Value {
-    /// The value, which must have the size of its type.
+    /// Reads the value, which must have the size of its type.
     ///
     /// # Safety
     /// `from` must be null or readable for `bytes` bytes.
     unsafe fn read<T: Copy>(&self) -> Result<T> {
         if self.from.is_null() || self.bytes != size_of::<T>() {
-            let reason = format!("{} bytes at {:?}, {} are wanted", self.bytes, self.from, size_of::<T>());
-            return refuse(Status::InvalidValue, reason);
+            let reason = format!("{} bytes at {:?} instead of {}", self.bytes, self.from, size_of::<T>());
+            return reject(Status::InvalidValue, reason);
         }
-        // SAFETY: the caller vouches for so many bytes.
+        // SAFETY: the caller guarantees this many bytes.
         Ok(unsafe { self.from.cast::<T>().read_unaligned() })
     }
 }
 
 fn unknown<T>(list: &str, attribute: u32) -> Result<T> {
-    refuse(Status::NotSupported, format!("the software GPU has no attribute {attribute} of {list}"))
+    reject(Status::NotSupported, format!("the software GPU does not support attribute {attribute} of {list}"))
 }
 
 impl Layout {
     /// Sets a `hipblasLtMatrixLayoutAttribute_t`.
     ///
     /// # Safety
-    /// As [`Value::read`].
+    /// The conditions of [`Value::read`].
     pub unsafe fn set(&mut self, attribute: u32, value: &Value) -> Result<()> {
-        // SAFETY: as the caller promises, in every arm.
+        // SAFETY: the caller guarantees it for every arm.
         unsafe {
             match attribute {
                 0 => self.batch = value.read()?,
@@ -147,9 +147,9 @@ impl Matmul {
     /// Sets a `hipblasLtMatmulDescAttributes_t`.
     ///
     /// # Safety
-    /// As [`Value::read`].
+    /// The conditions of [`Value::read`].
     pub unsafe fn set(&mut self, attribute: u32, value: &Value) -> Result<()> {
-        // SAFETY: as the caller promises, in every arm.
+        // SAFETY: the caller guarantees it for every arm.
         unsafe {
             match attribute {
                 0 => self.op_a = operation(value.read()?)?,
@@ -168,9 +168,9 @@ impl Preference {
     /// Sets a `hipblasLtMatmulPreferenceAttributes_t`; the search mode has no effect here.
     ///
     /// # Safety
-    /// As [`Value::read`].
+    /// The conditions of [`Value::read`].
     pub unsafe fn set(&mut self, attribute: u32, value: &Value) -> Result<()> {
-        // SAFETY: as the caller promises, in every arm.
+        // SAFETY: the caller guarantees it for every arm.
         unsafe {
             match attribute {
                 0 => drop(value.read::<u32>()?),

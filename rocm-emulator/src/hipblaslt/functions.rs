@@ -1,10 +1,10 @@
-//! The C functions, as hipBLASLt 0.10 to 1.x declare them.
+//! The C functions with the prototypes of hipBLASLt 0.10 to 1.x.
 use super::algorithm::{Algorithm, MatmulAlgo, MatmulHeuristicResult};
 use super::descriptors::{
     CONTEXTS, Context, LAYOUTS, Layout, MATMULS, Matmul, PREFERENCES, Preference, Value,
 };
 use super::product::{Request, at};
-use super::types::{Refusal, Result, Status, refuse};
+use super::types::{Result, Status, StatusError, reject};
 use crate::rocblas::handle::stream_on;
 use crate::rocblas::problem::{Problem, Scalar};
 use crate::rocblas::{compute, element};
@@ -12,48 +12,48 @@ use crate::runtime::{self, ErrorCode, HipBlasLt, HipError, Runtime};
 use parking_lot::Mutex;
 use std::ffi::c_void;
 
-/// major * 100,000 + minor * 100 + patch: the one of ROCm 6.4.
+/// Version of ROCm 6.4's hipBLASLt: major * 100,000 + minor * 100 + patch.
 const VERSION: i32 = 1200;
 
-/// Runs a function's body; a panic becomes `InternalError`.
+/// Runs a function's body and converts a panic to `InternalError`.
 pub(super) fn call(function: &str, body: impl FnOnce(&'static Runtime) -> Result<()>) -> u32 {
     let outcome = runtime::catch_panic(|| {
         runtime::called(function).map_err(internal)?;
         let runtime = runtime::runtime().map_err(internal)?;
         if runtime.options.hipblaslt == HipBlasLt::Absent {
-            return refuse(Status::NotInitialized, "hipBLASLt is absent, as was asked for");
+            return reject(Status::NotInitialized, "hipBLASLt is absent (configured with hipblaslt=absent)");
         }
         body(runtime)
     });
-    let (code, Refusal { status, reason }) = match outcome {
+    let (code, StatusError { status, reason }) = match outcome {
         Ok(Ok(())) => return Status::Success as u32,
         Ok(Err(refusal)) if refusal.status == Status::NotSupported => (ErrorCode::NotSupported, refusal),
         Ok(Err(refusal)) if refusal.status == Status::InternalError => (ErrorCode::Unknown, refusal),
         Ok(Err(refusal)) => (ErrorCode::InvalidValue, refusal),
-        Err(reason) => (ErrorCode::Unknown, Refusal { status: Status::InternalError, reason }),
+        Err(reason) => (ErrorCode::Unknown, StatusError { status: Status::InternalError, reason }),
     };
     runtime::note(&HipError::new(code, format!("{function}: {reason}")));
     status as u32
 }
 
-fn internal(error: HipError) -> Refusal {
-    Refusal { status: Status::InternalError, reason: error.detail }
+fn internal(error: HipError) -> StatusError {
+    StatusError { status: Status::InternalError, reason: error.detail }
 }
 
-/// Writes a result through a pointer of the caller.
+/// Writes a result through the caller's pointer.
 ///
 /// # Safety
 /// `place` must be null or valid for a write.
 unsafe fn put<T>(place: *mut T, value: impl FnOnce() -> Result<T>) -> Result<()> {
     if place.is_null() {
-        return refuse(Status::InvalidValue, "the pointer for the result is null");
+        return reject(Status::InvalidValue, "the pointer for the result is null");
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees the pointer.
     unsafe { place.write(value()?) };
     Ok(())
 }
 
-/// Makes a handle on the current device, whatever its architecture.
+/// Creates a handle on the current device, on every architecture.
 pub unsafe extern "C" fn hipblasLtCreate(handle: *mut *mut c_void) -> u32 {
     call("hipblasLtCreate", |runtime| {
         let create = || {
@@ -65,12 +65,12 @@ pub unsafe extern "C" fn hipblasLtCreate(handle: *mut *mut c_void) -> u32 {
     })
 }
 
-/// Ends a handle; work that was enqueued through it goes on.
+/// Destroys a handle. Work that was enqueued through it continues.
 pub unsafe extern "C" fn hipblasLtDestroy(handle: *mut c_void) -> u32 {
     call("hipblasLtDestroy", |_| CONTEXTS.remove(handle, Status::NotInitialized))
 }
 
-/// The version as a number.
+/// Returns the version as a number.
 pub unsafe extern "C" fn hipblasLtGetVersion(handle: *mut c_void, version: *mut i32) -> u32 {
     call("hipblasLtGetVersion", |_| {
         CONTEXTS.get_or(handle, Status::NotInitialized)?;
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn hipblasLtGetVersion(handle: *mut c_void, version: *mut 
     })
 }
 
-/// Describes a matrix; that it can be used shows with the product.
+/// Creates the descriptor of a matrix, which is validated when a product uses it.
 pub unsafe extern "C" fn hipblasLtMatrixLayoutCreate(
     matLayout: *mut *mut c_void,
     r#type: u32,
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn hipblasLtMatrixLayoutCreate(
     })
 }
 
-/// Describes a product.
+/// Creates the descriptor of a product.
 pub unsafe extern "C" fn hipblasLtMatmulDescCreate(
     matmulDesc: *mut *mut c_void,
     computeType: u32,
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn hipblasLtMatmulDescCreate(
     })
 }
 
-/// Makes a preference: no workspace.
+/// Creates a preference without a workspace.
 pub unsafe extern "C" fn hipblasLtMatmulPreferenceCreate(pref: *mut *mut c_void) -> u32 {
     call("hipblasLtMatmulPreferenceCreate", |_| {
         // SAFETY: the caller's pointer.
@@ -115,10 +115,10 @@ pub unsafe extern "C" fn hipblasLtMatmulPreferenceCreate(pref: *mut *mut c_void)
     })
 }
 
-/// For each kind of descriptor: what sets an attribute and what ends it.
+/// Defines the functions that set an attribute of a descriptor and that destroy it.
 macro_rules! descriptors {
     ($($table:ident: $set:ident, $destroy:ident;)*) => {$(
-        /// Sets an attribute; the value must have its size.
+        /// Sets an attribute. The value must have the attribute's size.
         pub unsafe extern "C" fn $set(
             descriptor: *mut c_void, attr: u32, buf: *const c_void, sizeInBytes: usize,
         ) -> u32 {
@@ -129,7 +129,7 @@ macro_rules! descriptors {
             })
         }
 
-        /// Ends a descriptor.
+        /// Destroys a descriptor.
         pub unsafe extern "C" fn $destroy(descriptor: *mut c_void) -> u32 {
             call(stringify!($destroy), |_| $table.remove(descriptor, Status::InvalidValue))
         }
@@ -141,7 +141,7 @@ descriptors! {
     PREFERENCES: hipblasLtMatmulPreferenceSetAttribute, hipblasLtMatmulPreferenceDestroy;
 }
 
-/// The product that descriptors ask for, without addresses and factors, on the handle's device.
+/// Returns the product that the descriptors define on the handle's device, without addresses and factors.
 fn problem(
     runtime: &Runtime,
     context: &Context,
@@ -152,13 +152,13 @@ fn problem(
     let layouts = [a?, b?, c?, d?];
     let device = runtime.device(context.device).map_err(internal)?;
     if runtime.options.hipblaslt == HipBlasLt::None {
-        return refuse(Status::NotSupported, "hipBLASLt has no kernels, as was asked for");
+        return reject(Status::NotSupported, "hipBLASLt has no kernels (configured with hipblaslt=none)");
     }
     Request { matmul, layouts }.problem(device.arch.name)
 }
 
-/// The algorithms that suit a product within the preference's workspace, the best first; none, and success, where
-/// the library has no kernels for it.
+/// Returns the algorithms for a product within the preference's workspace, best first. If the library has no kernels for
+/// it, returns success and no algorithm.
 pub unsafe extern "C" fn hipblasLtMatmulAlgoGetHeuristic(
     handle: *mut c_void,
     matmulDesc: *mut c_void,
@@ -176,10 +176,7 @@ pub unsafe extern "C" fn hipblasLtMatmulAlgoGetHeuristic(
         let matmul = MATMULS.read(matmulDesc)?;
         let limit = PREFERENCES.read(pref)?.max_workspace_bytes as usize;
         if requestedAlgoCount < 1 || heuristicResultsArray.is_null() || returnAlgoCount.is_null() {
-            return refuse(
-                Status::InvalidValue,
-                "no algorithm is asked for, or there is no place for the results",
-            );
+            return reject(Status::InvalidValue, "no algorithm is requested, or a result pointer is null");
         }
         let found = match problem(runtime, &context, &matmul, [Adesc, Bdesc, Cdesc, Ddesc]) {
             Ok(problem) => Algorithm::suitable(&problem)
@@ -191,7 +188,7 @@ pub unsafe extern "C" fn hipblasLtMatmulAlgoGetHeuristic(
             Err(refusal) => return Err(refusal),
         };
         for (index, result) in found.iter().enumerate() {
-            // SAFETY: the caller's array has as many places as it asks for.
+            // SAFETY: the caller's array holds as many results as requested.
             unsafe { heuristicResultsArray.add(index).write(*result) };
         }
         // SAFETY: the caller's pointer.
@@ -199,7 +196,7 @@ pub unsafe extern "C" fn hipblasLtMatmulAlgoGetHeuristic(
     })
 }
 
-/// D = alpha * op(A) * op(B) + beta * C, and the bias. Without `algo` the one that needs no workspace is taken.
+/// Computes D = alpha * op(A) * op(B) + beta * C + bias. A null `algo` selects the algorithm without a workspace.
 pub unsafe extern "C" fn hipblasLtMatmul(
     handle: *mut c_void,
     matmulDesc: *mut c_void,
@@ -222,7 +219,7 @@ pub unsafe extern "C" fn hipblasLtMatmul(
         let context = CONTEXTS.get_or(handle, Status::NotInitialized)?;
         let matmul = MATMULS.read(matmulDesc)?;
         let mut problem = problem(runtime, &context, &matmul, [Adesc, Bdesc, Cdesc, Ddesc])?;
-        let missing = |name: &str| refuse(Status::InvalidValue, format!("{name} is null"));
+        let missing = |name: &str| reject(Status::InvalidValue, format!("{name} is null"));
         let is_empty = problem.m == 0 || problem.n == 0 || problem.batch == 0;
         let (writes, reads) = (!is_empty, !is_empty && problem.k > 0);
         for (name, pointer, is_used) in [
@@ -238,7 +235,7 @@ pub unsafe extern "C" fn hipblasLtMatmul(
             }
         }
         if C.addr() == D.addr() && problem.c != problem.d {
-            return refuse(Status::InvalidValue, "C and D lie in one place, laid out differently");
+            return reject(Status::InvalidValue, "C and D are at the same address with different layouts");
         }
         if let Some(bias) = &mut problem.bias {
             bias.address = matmul.bias;
@@ -254,7 +251,7 @@ pub unsafe extern "C" fn hipblasLtMatmul(
         problem.c = at(problem.c, C.expose_provenance());
         problem.d = at(problem.d, D.expose_provenance());
 
-        // SAFETY: the caller's algorithm, if there is one.
+        // SAFETY: the caller's algorithm is null or valid.
         let algorithm = unsafe { algo.as_ref() }.map_or(Ok(Algorithm::Whole), Algorithm::decode)?;
         let needed = algorithm.workspace(&problem);
         let at = workspace.expose_provenance();
@@ -263,10 +260,13 @@ pub unsafe extern "C" fn hipblasLtMatmul(
                 "a workspace of {workspaceSizeInBytes} bytes at {workspace:?}; the algorithm needs {needed} bytes, \
                  aligned to 16"
             );
-            return refuse(Status::InvalidValue, reason);
+            return reject(Status::InvalidValue, reason);
         }
         let Some(stream) = stream_on(context.device, stream.addr()) else {
-            return refuse(Status::InvalidValue, format!("{stream:?} is no stream of the handle's device"));
+            return reject(
+                Status::InvalidValue,
+                format!("{stream:?} is not a stream of the handle's device"),
+            );
         };
         if is_empty {
             return Ok(());

@@ -1,13 +1,12 @@
-//! hipBLASLt: matrix products with a bias, by descriptors, computed on the host in the order of the stream that is
-//! given.
+//! hipBLASLt: matrix products with a bias, configured by descriptors and computed on the host in stream order.
 //!
-//! Arguments are checked at the call with hipBLAS' status codes. Whether matrices, bias and workspace lie in live
-//! memory of the device shows when the work runs, as for rocBLAS, whose arithmetic this is. As with the real library
-//! a handle can be made on every architecture, and the heuristic finds nothing where the library has no kernels.
+//! Arguments are checked during the call and reported with hipBLAS' status codes. The memory of matrices, bias and
+//! workspace is checked when the work runs, as for rocBLAS, whose arithmetic is used. As with the real library, a handle
+//! can be created on every architecture, and the heuristic finds nothing if the library has no kernels.
 //!
 //! # Safety
-//! As in C: host pointers must be null or valid for what the function reads or writes through them. Handles,
-//! descriptors and device addresses may be anything; those that are not live are errors.
+//! As in C, host pointers must be null or valid for the function's reads and writes. Handles, descriptors and device
+//! addresses may have any value; invalid ones cause errors.
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 mod algorithm;

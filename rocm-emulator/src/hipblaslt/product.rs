@@ -1,15 +1,15 @@
-//! From descriptors to a product that can be computed, or why there is none.
+//! Conversion of descriptors to a product, or to the reason why it is not supported.
 use super::descriptors::{Layout, Matmul};
 use super::types::{
-    COMPUTE_F32, EPILOGUE_BIAS, EPILOGUE_DEFAULT, Result, Status, data_type, refuse, strided,
+    COMPUTE_F32, EPILOGUE_BIAS, EPILOGUE_DEFAULT, Result, Status, data_type, reject, strided,
 };
 use crate::rocblas::problem::{Bias, Operand, Place, Problem, Scalar};
 use crate::rocblas::types::{DataType, Operation, Types};
 
-/// Architectures that the library has kernels for.
-const WITH_KERNELS: [&str; 7] = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1200", "gfx1201"];
+/// Architectures for which the library has kernels.
+const SUPPORTED_ARCHS: [&str; 7] = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1200", "gfx1201"];
 
-/// The 8-bit float of an architecture, if it has one.
+/// Returns the 8-bit float of an architecture, if any.
 fn small_float(arch: &str) -> Option<DataType> {
     match arch {
         "gfx942" => Some(DataType::F8Fnuz),
@@ -26,7 +26,7 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The product without its addresses and factors.
+    /// Returns the product without its addresses and factors.
     pub fn problem(&self, arch: &str) -> Result<Problem> {
         let [a, b, c, d] = self.layouts;
         let types = self.types(arch)?;
@@ -41,22 +41,22 @@ impl Request<'_> {
                 let Layout { rows, columns, .. } = layout;
                 let (m_of, n_of) = wanted;
                 let reason =
-                    format!("{name} is {rows} x {columns}; D and the operations want {m_of} x {n_of}");
-                return refuse(Status::InvalidValue, reason);
+                    format!("{name} is {rows} x {columns}; D and the operations require {m_of} x {n_of}");
+                return reject(Status::InvalidValue, reason);
             }
             if layout.batch != d.batch {
                 let reason = format!("the batch of {name} is {}, that of D {}", layout.batch, d.batch);
-                return refuse(Status::InvalidValue, reason);
+                return reject(Status::InvalidValue, reason);
             }
         }
         if d.batch > 1 && d.stride == 0 && m > 0 && n > 0 {
-            return refuse(Status::InvalidValue, "all products of the batch have the same D");
+            return reject(Status::InvalidValue, "all products of the batch write the same D");
         }
         let bias = match self.matmul.epilogue {
             EPILOGUE_BIAS => Some(Bias { address: 0, kind: self.bias_kind(types.output)? }),
             EPILOGUE_DEFAULT => None,
             other => {
-                return refuse(Status::NotSupported, format!("the software GPU has no epilogue {other}"));
+                return reject(Status::NotSupported, format!("the software GPU has no epilogue {other}"));
             }
         };
         Ok(Problem {
@@ -81,13 +81,13 @@ impl Request<'_> {
     fn types(&self, arch: &str) -> Result<Types> {
         use DataType::{Bf16, F16, F32};
         let codes = self.layouts.map(|layout| layout.kind);
-        let refused = |reason| refuse(Status::NotSupported, reason);
-        if !WITH_KERNELS.contains(&arch) {
-            return refused(format!("hipBLASLt has no kernels for {arch}"));
+        let rejected = |reason| reject(Status::NotSupported, reason);
+        if !SUPPORTED_ARCHS.contains(&arch) {
+            return rejected(format!("hipBLASLt has no kernels for {arch}"));
         }
         let Matmul { compute, scale, .. } = *self.matmul;
         if compute != COMPUTE_F32 || data_type(scale) != Some(F32) {
-            return refused(format!("no products in compute type {compute} with factors of type {scale}"));
+            return rejected(format!("no products in compute type {compute} with factors of type {scale}"));
         }
         let small = small_float(arch);
         match codes.map(data_type) {
@@ -103,27 +103,27 @@ impl Request<'_> {
             {
                 Ok(Types { input, output, scalar: F32 })
             }
-            _ => refused(format!("no products of the data types {codes:?} on {arch}")),
+            _ => rejected(format!("no products of the data types {codes:?} on {arch}")),
         }
     }
 
-    /// A bias has D's type, or that of the factors.
+    /// Returns the type of the bias, which must be D's or that of the factors.
     fn bias_kind(&self, output: DataType) -> Result<DataType> {
         match self.matmul.bias_kind {
             None => Ok(output),
             Some(code) => match data_type(code) {
                 Some(kind) if kind == output || kind == DataType::F32 => Ok(kind),
-                _ => refuse(Status::NotSupported, format!("no bias of type {code} beside D's")),
+                _ => reject(Status::NotSupported, format!("no bias of type {code} with this type of D")),
             },
         }
     }
 }
 
-/// A matrix without its address.
+/// Returns a matrix without its address.
 fn operand(layout: &Layout) -> Result<Operand> {
     let Layout { rows, columns, ld, batch, stride, order, .. } = *layout;
     if order != 0 {
-        return refuse(Status::NotSupported, "the software GPU has column-major matrices only");
+        return reject(Status::NotSupported, "the software GPU supports only column-major matrices");
     }
     let fits = |size: u64| i32::try_from(size).is_ok();
     match i32::try_from(ld) {
@@ -131,13 +131,13 @@ fn operand(layout: &Layout) -> Result<Operand> {
             Ok(strided(0, ld, stride))
         }
         _ => {
-            let reason = format!("a layout of {rows} x {columns}, leading dimension {ld}, batch {batch}");
-            refuse(Status::InvalidValue, reason)
+            let reason = format!("bad layout: {rows} x {columns}, leading dimension {ld}, batch {batch}");
+            reject(Status::InvalidValue, reason)
         }
     }
 }
 
-/// Puts an address into a matrix.
+/// Sets the address of a matrix.
 pub fn at(operand: Operand, address: usize) -> Operand {
     match operand.place {
         Place::Strided { stride, .. } => strided(address, operand.ld, stride),

@@ -1,4 +1,4 @@
-//! hipBLASLt's enumerations (hipblaslt.h, hipblas-common.h, library_types.h), and what goes wrong with words.
+//! hipBLASLt's enumerations (hipblaslt.h, hipblas-common.h, library_types.h), and the error type.
 use crate::rocblas::problem::{Operand, Place};
 use crate::rocblas::types::{DataType, Operation};
 
@@ -21,18 +21,18 @@ pub enum Status {
     Unknown = 11,
 }
 
-/// A status with its reason.
+/// An error status with its reason.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct StatusError {
     pub status: Status,
     pub reason: String,
 }
 
-pub type Result<T> = std::result::Result<T, Refusal>;
+pub type Result<T> = std::result::Result<T, StatusError>;
 
-/// A failing result.
-pub fn refuse<T>(status: Status, reason: impl Into<String>) -> Result<T> {
-    Err(Refusal { status, reason: reason.into() })
+/// Returns an error with its reason.
+pub fn reject<T>(status: Status, reason: impl Into<String>) -> Result<T> {
+    Err(StatusError { status, reason: reason.into() })
 }
 
 /// `HIPBLAS_COMPUTE_32F`.
@@ -42,7 +42,7 @@ pub const EPILOGUE_DEFAULT: u32 = 1;
 /// `HIPBLASLT_EPILOGUE_BIAS`.
 pub const EPILOGUE_BIAS: u32 = 4;
 
-/// From `hipDataType`, as far as products here may have it.
+/// Converts a `hipDataType`; `None` if products do not support it.
 pub fn data_type(code: u32) -> Option<DataType> {
     Some(match code {
         0 => DataType::F32,
@@ -54,12 +54,13 @@ pub fn data_type(code: u32) -> Option<DataType> {
     })
 }
 
-/// From `hipblasOperation_t`, which has rocBLAS' numbers.
+/// Converts a `hipblasOperation_t`, which rocBLAS numbers alike.
 pub fn operation(code: u32) -> Result<Operation> {
-    Operation::new(code).or_else(|_| refuse(Status::InvalidValue, format!("{code} is no hipblasOperation_t")))
+    Operation::new(code)
+        .or_else(|_| reject(Status::InvalidValue, format!("unknown hipblasOperation_t {code}")))
 }
 
-/// A matrix whose batch lies a fixed number of elements apart.
+/// Returns a matrix of a strided batch.
 pub fn strided(address: usize, ld: i32, stride: i64) -> Operand {
     Operand { place: Place::Strided { base: address, stride }, ld }
 }

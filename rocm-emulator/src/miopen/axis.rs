@@ -1,7 +1,7 @@
-//! One of the two dimensions that a filter moves along.
+//! A spatial dimension of a convolution.
 use std::ops::Range;
 
-/// Sizes and steps along a dimension.
+/// Sizes, padding, stride and dilation along a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Axis {
     pub input: usize,
@@ -13,7 +13,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Returns the size of the output; `None` where the filter is larger than the padded input.
+    /// Returns the size of the output; `None` if the filter is larger than the padded input.
     pub fn fitting(&self) -> Option<usize> {
         let reach = self.dilation.checked_mul(self.filter - 1)?.checked_add(1)?;
         let padded = self.padding.checked_mul(2)?.checked_add(self.input)?;
@@ -26,8 +26,8 @@ impl Axis {
         (position < self.input).then_some(position)
     }
 
-    /// Returns the output positions at which a filter element lies on the input, and the input's position for the first
-    /// of them. An element that only ever lies on padding has none.
+    /// Returns the output positions for which a filter element is inside the input, and the input's position for the first
+    /// of them. The range is empty if the element always falls on padding.
     pub fn outputs(&self, element: usize) -> (Range<usize>, usize) {
         let ahead = element * self.dilation;
         let end = match (self.input + self.padding).checked_sub(ahead + 1) {
@@ -38,7 +38,7 @@ impl Axis {
         (first..end, (first * self.stride + ahead).saturating_sub(self.padding))
     }
 
-    /// Returns the output positions whose windows reach as far as a position of the input.
+    /// Returns the output positions whose windows may contain a position of the input.
     pub fn outputs_around(&self, input: usize) -> Range<usize> {
         let padded = input + self.padding;
         let reach = self.dilation * (self.filter - 1);
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_of_counting_meets_the_same_positions() {
+    fn all_enumerations_visit_the_same_positions() {
         for case in 0..5 * 5 * 6 * 4 * 4 {
             let (input, filter) = (1 + case % 5, 1 + case / 5 % 5);
             let (padding, stride, dilation) = (case / 25 % 6, 1 + case / 150 % 4, 1 + case / 600);

@@ -1,4 +1,4 @@
-//! Runs a convolution on the host, row by row of what is computed.
+//! Computes a convolution on the host, row by row of the result.
 use super::descriptor::DataType;
 use super::operand::Operand;
 use super::problem::{Direction, INPUT, Problem, WEIGHTS};
@@ -8,34 +8,34 @@ use crate::runtime::{ErrorCode, HipError, Result};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-/// Multiplications below which a convolution is not worth a second thread.
+/// Maximum number of multiplications of a convolution that is computed by one thread.
 const SERIAL_WORK: f64 = 262_144.0;
 
-/// Bytes of a workspace after use: NaN in every type.
+/// Byte that overwrites a workspace: NaN in every type.
 pub const WORKSPACE_FILL: u8 = 0xff;
 
 /// A convolution with the addresses of its tensors.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The C function, for messages.
+    /// Name of the C function, for error messages.
     pub function: &'static str,
     pub problem: Problem,
     /// Input, weights, output.
     pub addresses: [usize; 3],
     pub workspace: usize,
-    /// Bytes of it that the solution uses.
+    /// Size of the workspace that the solution uses, in bytes.
     pub workspace_size: usize,
 }
 
 /// Computes a convolution.
 ///
 /// # Errors
-/// `IllegalAddress` if a tensor or the workspace does not lie in live memory of the device; nothing is written then.
+/// `IllegalAddress` if a tensor or the workspace is not inside live memory of the device; then nothing is written.
 ///
 /// # Safety
-/// The ranges of `memory` must stay mapped during the call, and nobody may hold references into them.
+/// The ranges of `memory` must stay mapped and unreferenced during the call.
 pub unsafe fn run(job: &Job, memory: &AddressSpace, threads: usize) -> Result<()> {
-    // SAFETY: as the caller promises, in every arm.
+    // SAFETY: the caller guarantees it for every arm.
     unsafe {
         match job.problem.kind {
             DataType::F16 => run_as::<f16>(job, memory, threads),
@@ -50,7 +50,7 @@ pub unsafe fn run(job: &Job, memory: &AddressSpace, threads: usize) -> Result<()
 }
 
 /// # Safety
-/// As [`run`].
+/// The conditions of [`run`].
 unsafe fn run_as<T: Rounded<f64>>(job: &Job, memory: &AddressSpace, threads: usize) -> Result<()> {
     let Job { function, problem, addresses, .. } = job;
     let direction = problem.direction;
@@ -72,11 +72,11 @@ unsafe fn run_as<T: Rounded<f64>>(job: &Job, memory: &AddressSpace, threads: usi
     other.check_written::<T>(memory)?;
     if job.workspace_size > 0 {
         let place = std::ptr::with_exposed_provenance_mut::<u8>(job.workspace);
-        // SAFETY: these bytes lie in live, writable memory.
+        // SAFETY: these bytes are inside live, writable memory.
         unsafe { place.write_bytes(WORKSPACE_FILL, job.workspace_size) };
         memory.note_written(job.workspace as u64, job.workspace_size as u64);
     }
-    // SAFETY: all three were checked.
+    // SAFETY: all three tensors were checked.
     unsafe {
         let values = convolve(problem, &one.read::<T>(), &other.read::<T>(), threads);
         target.write::<T>(memory, &values);
@@ -84,7 +84,7 @@ unsafe fn run_as<T: Rounded<f64>>(job: &Job, memory: &AddressSpace, threads: usi
     Ok(())
 }
 
-/// Returns the tensor that is computed, dense, from the two others in the order of [`Direction::arguments`].
+/// Computes a dense result tensor from the two others, in the order of [`Direction::arguments`].
 fn convolve(problem: &Problem, one: &[f64], other: &[f64], threads: usize) -> Vec<f64> {
     let target = problem.layouts[problem.direction.target()];
     let mut values = vec![0.0; target.elements()];
@@ -97,8 +97,8 @@ fn convolve(problem: &Problem, one: &[f64], other: &[f64], threads: usize) -> Ve
     values
 }
 
-/// Sums up the `index`-th row of the tensor that is computed: one loop nest over the rows of the three tensors that meet,
-/// in which the direction fixes three of the five loops.
+/// Computes the `index`-th row of the result with one loop nest over matching rows of the three tensors. The direction
+/// fixes three of the five loops.
 fn sum_row(problem: &Problem, one: &[f64], other: &[f64], index: usize, sums: &mut [f64]) {
     let Problem { direction, layouts, convolution, axes: [rows, _], .. } = problem;
     let [filters, channels, ..] = layouts[WEIGHTS].dims;
@@ -142,7 +142,7 @@ fn sum_row(problem: &Problem, one: &[f64], other: &[f64], index: usize, sums: &m
     }
 }
 
-/// Adds what two rows contribute to a row of the tensor that is computed.
+/// Adds the contribution of two rows to a row of the result.
 fn add_row(problem: &Problem, one: &[f64], other: &[f64], sums: &mut [f64]) {
     let [_, columns] = &problem.axes;
     for column in 0..columns.filter {

@@ -1,15 +1,15 @@
-//! The C functions of convolutions in immediate mode, as MIOpen 3 declares them: five for each direction.
+//! The C functions of convolutions in immediate mode with MIOpen 3's prototypes, five for each direction.
 use super::compute::{self, Job};
 use super::descriptor::{CONVOLUTIONS, TENSORS};
 use super::functions::{call, put};
 use super::handle;
 use super::problem::{Direction, Problem};
 use super::solution::{self, ConvSolution};
-use super::status::{Outcome, Refusal, Status, bad, refuse};
+use super::status::{Outcome, Status, StatusError, bad_parm, reject};
 use crate::runtime::{HipError, runtime};
 use std::ffi::c_void;
 
-/// The descriptors of a call, tensors in the order of the function's arguments.
+/// The descriptors of a call, with the tensors in the order of the function's arguments.
 struct Descriptors {
     handle: *mut c_void,
     tensors: [*mut c_void; 3],
@@ -17,7 +17,7 @@ struct Descriptors {
 }
 
 impl Descriptors {
-    /// Returns the convolution that they describe.
+    /// Returns the convolution that the descriptors define.
     fn problem(&self, direction: Direction) -> Outcome<Problem> {
         handle::get(self.handle)?;
         let mut tensors = [None, None, None];
@@ -29,19 +29,19 @@ impl Descriptors {
             [Some(input), Some(weights), Some(output)] => {
                 Problem::new(direction, convolution, [input, weights, output])
             }
-            _ => refuse(Status::InternalError, "a direction does not take three tensors"),
+            _ => reject(Status::InternalError, "a direction does not take three tensors"),
         }
     }
 }
 
-/// Addresses on the device, tensors in the order of the function's arguments.
+/// Device addresses of a call, with the tensors in the order of the function's arguments.
 struct Addresses {
     tensors: [*const c_void; 3],
     workspace: *mut c_void,
     workspace_size: usize,
 }
 
-/// Checks a convolution, compiles its solution if it is not, and enqueues it on the handle's stream.
+/// Checks a convolution, compiles its solution if necessary, and enqueues it on the handle's stream.
 fn submit(
     function: &'static str,
     direction: Direction,
@@ -53,14 +53,14 @@ fn submit(
     let solution = solution::find(&problem, id)?;
     let handle = handle::get(descriptors.handle)?;
     if at.tensors.iter().any(|tensor| tensor.is_null()) {
-        return bad("a null pointer for a tensor");
+        return bad_parm("a null pointer for a tensor");
     }
     let wanted = solution.workspace_size;
     if wanted > 0 && (at.workspace.is_null() || at.workspace_size < wanted) {
-        // A null workspace has no bytes, whatever its size is said to be.
+        // A null workspace has no bytes, whatever size is passed.
         let given = if at.workspace.is_null() { 0 } else { at.workspace_size };
-        let why = format!("solution {id} needs a workspace of {wanted} bytes, {given} were given");
-        return refuse(Status::UnknownError, why);
+        let why = format!("solution {id} needs a workspace of {wanted} bytes, but {given} were passed");
+        return reject(Status::UnknownError, why);
     }
     handle.compile(&problem, id);
     let mut addresses = [0; 3];
@@ -74,19 +74,18 @@ fn submit(
 /// Enqueues a checked convolution on the stream.
 fn enqueue(handle: &handle::Handle, job: Job) -> Outcome {
     let stream = handle.stream()?;
-    let internal = |error: HipError| Refusal { status: Status::InternalError, why: error.to_string() };
+    let internal = |error: HipError| StatusError { status: Status::InternalError, why: error.to_string() };
     let runtime = runtime().map_err(internal)?;
     let device = runtime.device(handle.device).map_err(internal)?;
     let work = Box::new(move || {
         let memory = device.address_space(&runtime.memory);
-        // SAFETY: the stream keeps live memory mapped while its work runs, and the runtime holds no
-        // references into it.
+        // SAFETY: the stream keeps live memory mapped while its work runs, and the runtime holds no references into it.
         unsafe { compute::run(&job, &memory, runtime.options.threads) }
     });
     runtime.submit_host_work(&stream, work).map_err(internal)
 }
 
-/// The functions of one direction. `one`, `other` and `result` are the tensors in the order of the arguments.
+/// Defines the functions of a direction. `one`, `other` and `result` are the tensors in the order of the arguments.
 macro_rules! direction {
     ($direction:expr, $what:literal, $count:ident, $solutions:ident, $workspace:ident, $compile:ident, $run:ident) => {
         #[doc = concat!("Writes the number of solutions for ", $what, ".")]
@@ -102,11 +101,11 @@ macro_rules! direction {
             call(stringify!($count), || {
                 let problem = descriptors.problem($direction)?;
                 // SAFETY: the caller's pointer.
-                unsafe { put(solutionCount, solution::offered(&problem).len()) }
+                unsafe { put(solutionCount, solution::available(&problem).len()) }
             })
         }
 
-        #[doc = concat!("Writes the solutions for ", $what, ", the fastest first, as many as the caller has room for.")]
+        #[doc = concat!("Writes the solutions for ", $what, ", fastest first, up to the size of the caller's array.")]
         pub unsafe extern "C" fn $solutions(
             handle: *mut c_void,
             one: *mut c_void,
@@ -119,12 +118,12 @@ macro_rules! direction {
         ) -> u32 {
             let descriptors = Descriptors { handle, tensors: [one, other, result], convolution: convDesc };
             call(stringify!($solutions), || {
-                let mut found = solution::offered(&descriptors.problem($direction)?);
+                let mut found = solution::available(&descriptors.problem($direction)?);
                 if solutions.is_null() {
-                    return bad("a null pointer for solutions");
+                    return bad_parm("a null pointer for solutions");
                 }
                 found.truncate(maxSolutionCount);
-                // SAFETY: the caller vouches for room for `maxSolutionCount`, and for the count.
+                // SAFETY: the caller guarantees an array of `maxSolutionCount` solutions, and the count.
                 unsafe {
                     put(solutionCount, found.len())?;
                     std::ptr::copy_nonoverlapping(found.as_ptr(), solutions, found.len());
@@ -151,7 +150,7 @@ macro_rules! direction {
             })
         }
 
-        #[doc = concat!("Gets a solution for ", $what, " ready, so that its first use does not wait for it.")]
+        #[doc = concat!("Compiles a solution for ", $what, ", so that its first use need not.")]
         pub unsafe extern "C" fn $compile(
             handle: *mut c_void,
             one: *mut c_void,

@@ -1,5 +1,5 @@
-//! Descriptors of tensors and convolutions: numbers like handles, so that a stale one is an error code and not a crash.
-use super::status::{Outcome, Status, bad, refuse};
+//! Descriptors of tensors and convolutions: numbers, so that an invalid one causes an error code instead of a crash.
+use super::status::{Outcome, Status, bad_parm, reject};
 use crate::runtime::Handles;
 use parking_lot::Mutex;
 use std::ffi::c_void;
@@ -11,7 +11,7 @@ pub enum DataType {
     F16,
     F32,
     Bf16,
-    /// A type that MIOpen has and no convolution here.
+    /// A MIOpen type that convolutions do not support here.
     Other(u32),
 }
 
@@ -22,7 +22,7 @@ impl DataType {
             1 => Ok(Self::F32),
             5 => Ok(Self::Bf16),
             2 | 3 | 6..=9 => Ok(Self::Other(code)),
-            _ => bad(format!("there is no element type {code}")),
+            _ => bad_parm(format!("unknown element type {code}")),
         }
     }
 }
@@ -32,25 +32,25 @@ impl DataType {
 pub struct Tensor {
     pub kind: DataType,
     pub dims: Vec<usize>,
-    /// In elements.
+    /// Strides in elements.
     pub strides: Vec<usize>,
 }
 
-/// Number of dimensions that a tensor may have.
+/// Supported numbers of dimensions of a tensor.
 const RANKS: std::ops::RangeInclusive<usize> = 2..=5;
 
 impl Tensor {
-    /// Checks the contents; without strides the tensor is packed, the last dimension innermost.
+    /// Validates the contents. Without strides the tensor is packed, with the last dimension innermost.
     ///
     /// # Errors
     /// `BadParm`.
     pub fn new(kind: u32, dims: &[i32], strides: Option<&[i32]>) -> Outcome<Self> {
         let kind = DataType::new(kind)?;
         if !RANKS.contains(&dims.len()) || dims.iter().any(|dim| *dim < 1) {
-            return bad(format!("dimensions {dims:?}; there must be 2 to 5, each at least 1"));
+            return bad_parm(format!("dimensions {dims:?}; there must be 2 to 5, each at least 1"));
         }
         if let Some(strides) = strides.filter(|strides| strides.iter().any(|stride| *stride < 0)) {
-            return bad(format!("strides {strides:?}; none may be negative"));
+            return bad_parm(format!("strides {strides:?}; none may be negative"));
         }
         let plain = |values: &[i32]| values.iter().map(|value| *value as usize).collect::<Vec<_>>();
         let dims = plain(dims);
@@ -60,23 +60,23 @@ impl Tensor {
         };
         match tensor.filter(|tensor| tensor.extent().is_some()) {
             Some(tensor) => Ok(tensor),
-            None => bad("a tensor of more elements than a host address can count"),
+            None => bad_parm("the tensor has more elements than the address space"),
         }
     }
 
-    /// Returns the bytes that the largest type takes from the first to the last element; `None` where an address cannot
-    /// count them.
+    /// Returns the bytes from the first to the last element for the largest type; `None` if they exceed the address
+    /// space.
     fn extent(&self) -> Option<usize> {
         let elements = self.dims.iter().try_fold(1usize, |elements, dim| elements.checked_mul(*dim))?;
         let mut steps = self.dims.iter().zip(&self.strides);
         let last =
             steps.try_fold(0usize, |last, (dim, stride)| last.checked_add((dim - 1).checked_mul(*stride)?));
-        // Bytes of any type must be countable, too.
+        // The size in bytes must also fit for every type.
         elements.max(last?.checked_add(1)?).checked_mul(8)
     }
 }
 
-/// Returns strides without gaps; `None` if there are more elements than an address can count.
+/// Returns the strides of a packed tensor; `None` if the number of elements overflows.
 pub fn packed(dims: &[usize]) -> Option<Vec<usize>> {
     let mut strides = vec![1usize; dims.len()];
     for index in (1..dims.len()).rev() {
@@ -95,20 +95,20 @@ pub struct Convolution {
 }
 
 impl Convolution {
-    /// Checks the contents; one group.
+    /// Validates the contents and creates a convolution with one group.
     ///
     /// # Errors
-    /// `UnsupportedOp` for the transpose mode, which is not here; else `BadParm`.
+    /// `UnsupportedOp` for the transpose mode, `BadParm` for invalid values.
     pub fn new(mode: u32, padding: [i32; 2], stride: [i32; 2], dilation: [i32; 2]) -> Outcome<Self> {
         match mode {
             0 => {}
-            1 => return refuse(Status::UnsupportedOp, "the software GPU has no mode miopenTranspose"),
-            _ => return bad(format!("there is no convolution mode {mode}")),
+            1 => return reject(Status::UnsupportedOp, "the software GPU does not support miopenTranspose"),
+            _ => return bad_parm(format!("unknown convolution mode {mode}")),
         }
         let small = |values: [i32; 2], least| values.iter().any(|value| *value < least);
         if small(padding, 0) || small(stride, 1) || small(dilation, 1) {
-            return bad(format!(
-                "a convolution with padding {padding:?}, stride {stride:?}, dilation {dilation:?}"
+            return bad_parm(format!(
+                "invalid convolution: padding {padding:?}, stride {stride:?}, dilation {dilation:?}"
             ));
         }
         let plain = |values: [i32; 2]| values.map(|value| value as usize);
@@ -117,15 +117,15 @@ impl Convolution {
     }
 }
 
-/// Live descriptors of one kind. They are empty until they are set.
+/// Table of live descriptors of one kind. They are empty until they are set.
 pub struct Descriptors<T> {
     live: Handles<Mutex<Option<T>>>,
     name: &'static str,
 }
 
-/// Tensor descriptors.
+/// All tensor descriptors.
 pub static TENSORS: LazyLock<Descriptors<Tensor>> = LazyLock::new(|| Descriptors::new(0x31, "tensor"));
-/// Convolution descriptors.
+/// All convolution descriptors.
 pub static CONVOLUTIONS: LazyLock<Descriptors<Convolution>> =
     LazyLock::new(|| Descriptors::new(0x32, "convolution"));
 
@@ -151,10 +151,10 @@ impl<T: Clone> Descriptors<T> {
     /// Returns the contents.
     ///
     /// # Errors
-    /// `BadParm` if it is not live, or was not set.
+    /// `BadParm` if it is not live or was not set.
     pub fn get(&self, descriptor: *mut c_void) -> Outcome<T> {
         let value = self.slot(descriptor)?.lock().clone();
-        value.map_or_else(|| bad(format!("{descriptor:?} describes no {} yet", self.name)), Ok)
+        value.map_or_else(|| bad_parm(format!("{} descriptor {descriptor:?} is not set", self.name)), Ok)
     }
 
     /// Destroys a descriptor.
@@ -170,6 +170,6 @@ impl<T: Clone> Descriptors<T> {
     }
 
     fn stale<R>(&self, descriptor: *mut c_void) -> Outcome<R> {
-        bad(format!("{descriptor:?} is no {} descriptor", self.name))
+        bad_parm(format!("{descriptor:?} is not a {} descriptor", self.name))
     }
 }

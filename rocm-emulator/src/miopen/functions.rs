@@ -1,30 +1,27 @@
-//! The C functions of handles and descriptors, as MIOpen 3 declares them.
+//! The C functions of handles and descriptors with MIOpen 3's prototypes.
 use super::descriptor::{CONVOLUTIONS, Convolution, TENSORS, Tensor};
 use super::handle;
 use super::problem::fit;
-use super::status::{Outcome, Refusal, Status, bad, refuse, status_name};
+use super::status::{Outcome, Status, StatusError, bad_parm, reject, status_name};
 use crate::runtime::{self, Miopen, runtime};
 use std::ffi::{c_char, c_int, c_void};
 
-/// The version that `miopenGetVersion` tells.
+/// The version that `miopenGetVersion` returns.
 const VERSION: [usize; 3] = [3, 4, 0];
 
-/// Runs a function's body; a panic becomes `InternalError`, and nothing runs where the library is absent.
+/// Runs a function's body and converts a panic to `InternalError`. Fails if the library is configured as absent.
 pub(super) fn call(function: &str, body: impl FnOnce() -> Outcome) -> u32 {
     let outcome = runtime::catch_panic(|| {
         if runtime().is_ok_and(|runtime| runtime.options.miopen == Miopen::Absent) {
-            return refuse(
-                Status::NotInitialized,
-                "MIOpen is absent, as was asked for; there is no libMIOpen.so.1",
-            );
+            return reject(Status::NotInitialized, "MIOpen is absent (configured with miopen=absent)");
         }
         runtime::called(function)
-            .map_err(|error| Refusal { status: Status::UnknownError, why: error.detail })?;
+            .map_err(|error| StatusError { status: Status::UnknownError, why: error.detail })?;
         body()
     });
-    match outcome.unwrap_or_else(|panic| refuse(Status::InternalError, panic)) {
+    match outcome.unwrap_or_else(|panic| reject(Status::InternalError, panic)) {
         Ok(()) => Status::Success as u32,
-        Err(Refusal { status, why }) => {
+        Err(StatusError { status, why }) => {
             runtime::note_detail(format!("{} ({}): {function}: {why}", name(status), status as u32));
             status as u32
         }
@@ -35,44 +32,44 @@ fn name(status: Status) -> std::borrow::Cow<'static, str> {
     status_name(status as u32).to_string_lossy()
 }
 
-/// Writes a result through a pointer of the caller.
+/// Writes a result through the caller's pointer.
 ///
 /// # Safety
 /// `place` must be null or valid for a write.
 pub(super) unsafe fn put<T>(place: *mut T, value: T) -> Outcome {
     if place.is_null() {
-        return bad("a null pointer for a result");
+        return bad_parm("a null pointer for a result");
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees the pointer.
     unsafe { place.write(value) };
     Ok(())
 }
 
-/// Makes something and writes its number; nothing is made for a null pointer.
+/// Creates an object and writes its handle. Creates nothing if the pointer is null.
 ///
 /// # Safety
 /// `place` must be null or valid for a write.
 unsafe fn put_new(place: *mut *mut c_void, make: impl FnOnce() -> Outcome<*mut c_void>) -> Outcome {
     if place.is_null() {
-        return bad("a null pointer for a result");
+        return bad_parm("a null pointer for a result");
     }
     // SAFETY: the caller's pointer.
     unsafe { put(place, make()?) }
 }
 
-/// The numbers that a pointer of the caller holds.
+/// Returns the caller's array of numbers.
 ///
 /// # Safety
 /// `values` must be null or valid for reads of `len` numbers.
 unsafe fn take<'a>(values: *const c_int, len: usize) -> Outcome<&'a [i32]> {
     if values.is_null() {
-        return bad("a null pointer for numbers");
+        return bad_parm("a null pointer for numbers");
     }
-    // SAFETY: the caller vouches for them.
+    // SAFETY: the caller guarantees `len` numbers.
     Ok(unsafe { std::slice::from_raw_parts(values, len) })
 }
 
-/// The version; null pointers are skipped.
+/// Returns the version. Null pointers are skipped.
 pub unsafe extern "C" fn miopenGetVersion(major: *mut usize, minor: *mut usize, patch: *mut usize) -> u32 {
     call("miopenGetVersion", || {
         for (place, part) in [major, minor, patch].into_iter().zip(VERSION) {
@@ -85,34 +82,34 @@ pub unsafe extern "C" fn miopenGetVersion(major: *mut usize, minor: *mut usize, 
     })
 }
 
-/// The name of a status.
+/// Returns the name of a status.
 pub unsafe extern "C" fn miopenGetErrorString(error: u32) -> *const c_char {
     status_name(error).as_ptr()
 }
 
-/// Makes a handle on the current device, with its null stream.
+/// Creates a handle on the current device, with its null stream.
 pub unsafe extern "C" fn miopenCreate(handle: *mut *mut c_void) -> u32 {
     // SAFETY: the caller's pointer.
     call("miopenCreate", || unsafe { put_new(handle, || handle::create(0)) })
 }
 
-/// Makes a handle on the current device, with one of its streams.
+/// Creates a handle on the current device, with one of its streams.
 pub unsafe extern "C" fn miopenCreateWithStream(handle: *mut *mut c_void, stream: *mut c_void) -> u32 {
     // SAFETY: the caller's pointer.
     call("miopenCreateWithStream", || unsafe { put_new(handle, || handle::create(stream.addr())) })
 }
 
-/// Ends a handle.
+/// Destroys a handle.
 pub unsafe extern "C" fn miopenDestroy(handle: *mut c_void) -> u32 {
     call("miopenDestroy", || handle::destroy(handle))
 }
 
-/// Sets the stream that later work goes to; it must belong to the handle's device.
+/// Sets the stream for later work. It must belong to the handle's device.
 pub unsafe extern "C" fn miopenSetStream(handle: *mut c_void, streamID: *mut c_void) -> u32 {
     call("miopenSetStream", || handle::get(handle)?.set_stream(streamID.addr()))
 }
 
-/// The stream that work goes to.
+/// Returns the handle's stream.
 pub unsafe extern "C" fn miopenGetStream(handle: *mut c_void, streamID: *mut *mut c_void) -> u32 {
     call("miopenGetStream", || {
         let stream = handle::get(handle)?.stream_handle();
@@ -121,13 +118,13 @@ pub unsafe extern "C" fn miopenGetStream(handle: *mut c_void, streamID: *mut *mu
     })
 }
 
-/// Makes a tensor descriptor that describes nothing yet.
+/// Creates an empty tensor descriptor.
 pub unsafe extern "C" fn miopenCreateTensorDescriptor(tensorDesc: *mut *mut c_void) -> u32 {
     // SAFETY: the caller's pointer.
     call("miopenCreateTensorDescriptor", || unsafe { put_new(tensorDesc, || Ok(TENSORS.create())) })
 }
 
-/// Describes a packed tensor of four dimensions.
+/// Sets a descriptor to a packed tensor of four dimensions.
 pub unsafe extern "C" fn miopenSet4dTensorDescriptor(
     tensorDesc: *mut c_void,
     dataType: u32,
@@ -141,7 +138,7 @@ pub unsafe extern "C" fn miopenSet4dTensorDescriptor(
     })
 }
 
-/// Describes a tensor of two to five dimensions; without strides it is packed.
+/// Sets a descriptor to a tensor of two to five dimensions. Without strides it is packed.
 pub unsafe extern "C" fn miopenSetTensorDescriptor(
     tensorDesc: *mut c_void,
     dataType: u32,
@@ -151,9 +148,9 @@ pub unsafe extern "C" fn miopenSetTensorDescriptor(
 ) -> u32 {
     call("miopenSetTensorDescriptor", || {
         let Some(rank) = usize::try_from(nbDims).ok().filter(|rank| (2..=5).contains(rank)) else {
-            return bad(format!("{nbDims} dimensions; a tensor here has 2 to 5"));
+            return bad_parm(format!("{nbDims} dimensions; a tensor here has 2 to 5"));
         };
-        // SAFETY: the caller's pointers, to as many numbers as there are dimensions.
+        // SAFETY: the caller guarantees one number per dimension.
         let (dims, strides) = unsafe {
             let strides = (!stridesA.is_null()).then(|| take(stridesA, rank));
             (take(dimsA, rank)?, strides.transpose()?)
@@ -162,18 +159,18 @@ pub unsafe extern "C" fn miopenSetTensorDescriptor(
     })
 }
 
-/// Ends a tensor descriptor.
+/// Destroys a tensor descriptor.
 pub unsafe extern "C" fn miopenDestroyTensorDescriptor(tensorDesc: *mut c_void) -> u32 {
     call("miopenDestroyTensorDescriptor", || TENSORS.destroy(tensorDesc))
 }
 
-/// Makes a convolution descriptor that describes nothing yet.
+/// Creates an empty convolution descriptor.
 pub unsafe extern "C" fn miopenCreateConvolutionDescriptor(convDesc: *mut *mut c_void) -> u32 {
     // SAFETY: the caller's pointer.
     call("miopenCreateConvolutionDescriptor", || unsafe { put_new(convDesc, || Ok(CONVOLUTIONS.create())) })
 }
 
-/// Describes a convolution along two dimensions, with one group.
+/// Sets a descriptor to a two-dimensional convolution with one group.
 pub unsafe extern "C" fn miopenInitConvolutionDescriptor(
     convDesc: *mut c_void,
     c_mode: u32,
@@ -191,7 +188,7 @@ pub unsafe extern "C" fn miopenInitConvolutionDescriptor(
     })
 }
 
-/// [`miopenInitConvolutionDescriptor`] for any number of dimensions, of which two are implemented.
+/// Like [`miopenInitConvolutionDescriptor`], for any number of dimensions. Only two dimensions are implemented.
 pub unsafe extern "C" fn miopenInitConvolutionNdDescriptor(
     convDesc: *mut c_void,
     spatialDim: c_int,
@@ -203,32 +200,32 @@ pub unsafe extern "C" fn miopenInitConvolutionNdDescriptor(
     call("miopenInitConvolutionNdDescriptor", || {
         if spatialDim != 2 {
             let why =
-                format!("a convolution along {spatialDim} dimensions; the software GPU has those along 2");
-            return refuse(Status::NotImplemented, why);
+                format!("the software GPU supports convolutions of 2 spatial dimensions, not {spatialDim}");
+            return reject(Status::NotImplemented, why);
         }
-        // SAFETY: the caller's pointers, to two numbers each.
+        // SAFETY: the caller guarantees two numbers each.
         let two = |values| unsafe { take(values, 2) }.map(|values| [values[0], values[1]]);
         let convolution = Convolution::new(c_mode, two(padA)?, two(strideA)?, two(dilationA)?)?;
         CONVOLUTIONS.set(convDesc, convolution)
     })
 }
 
-/// Divides channels and filters into groups that have nothing to do with each other.
+/// Sets the number of groups, into which channels and filters are divided.
 pub unsafe extern "C" fn miopenSetConvolutionGroupCount(convDesc: *mut c_void, groupCount: c_int) -> u32 {
     call("miopenSetConvolutionGroupCount", || match usize::try_from(groupCount) {
         Ok(groups) if groups > 0 => {
             CONVOLUTIONS.set(convDesc, Convolution { groups, ..CONVOLUTIONS.get(convDesc)? })
         }
-        _ => bad(format!("{groupCount} groups")),
+        _ => bad_parm(format!("{groupCount} groups")),
     })
 }
 
-/// Ends a convolution descriptor.
+/// Destroys a convolution descriptor.
 pub unsafe extern "C" fn miopenDestroyConvolutionDescriptor(convDesc: *mut c_void) -> u32 {
     call("miopenDestroyConvolutionDescriptor", || CONVOLUTIONS.destroy(convDesc))
 }
 
-/// The dimensions of what a convolution computes, four numbers.
+/// Returns the four dimensions of a convolution's output.
 pub unsafe extern "C" fn miopenGetConvolutionNdForwardOutputDim(
     convDesc: *mut c_void,
     inputTensorDesc: *mut c_void,
@@ -240,13 +237,13 @@ pub unsafe extern "C" fn miopenGetConvolutionNdForwardOutputDim(
         let (input, filter) = (TENSORS.get(inputTensorDesc)?, TENSORS.get(filterDesc)?);
         let (dims, _) = fit(&CONVOLUTIONS.get(convDesc)?, &input, &filter)?;
         if outputTensorDimA.is_null() {
-            return bad("a null pointer for dimensions");
+            return bad_parm("a null pointer for dimensions");
         }
         for (index, dim) in dims.iter().enumerate() {
             let Ok(dim) = c_int::try_from(*dim) else {
-                return bad(format!("an output of {dims:?} has a dimension that no descriptor holds"));
+                return bad_parm(format!("the output {dims:?} has a dimension that exceeds 32 bits"));
             };
-            // SAFETY: the caller's pointer, to as many numbers as there are dimensions.
+            // SAFETY: the caller guarantees one number per dimension.
             unsafe { outputTensorDimA.add(index).write(dim) };
         }
         // SAFETY: the caller's pointer.

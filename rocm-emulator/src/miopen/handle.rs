@@ -1,6 +1,6 @@
-//! Handles: MIOpen's state between calls. A handle is a number, so that a stale one is an error code and not a crash.
+//! Handles: MIOpen's state between calls. They are numbers, so that an invalid one causes an error code, not a crash.
 use super::problem::Problem;
-use super::status::{Outcome, Refusal, Status, bad, refuse};
+use super::status::{Outcome, Status, StatusError, bad_parm, reject};
 use crate::rocblas::stream_on;
 use crate::runtime::{Handles, Stream, runtime};
 use parking_lot::Mutex;
@@ -11,11 +11,11 @@ use std::sync::{Arc, LazyLock};
 
 /// A live handle.
 pub struct Handle {
-    /// The device that was current when the handle was made.
+    /// The device that was current when the handle was created.
     pub device: usize,
     /// The stream handle; null is the device's null stream.
     stream: Mutex<usize>,
-    /// Problems with the solutions that are ready for them.
+    /// The problems and solutions that are compiled.
     compiled: Mutex<HashSet<(Problem, u64)>>,
 }
 
@@ -30,11 +30,11 @@ pub fn compiles() -> u64 {
 /// Creates a handle for the calling thread's current device.
 ///
 /// # Errors
-/// `InternalError` if the software GPU is not configured or has no such device, `BadParm` for what is no stream of it.
+/// `InternalError` if the software GPU is not configured or lacks the device, `BadParm` if the stream is not its own.
 pub fn create(stream: usize) -> Outcome<*mut c_void> {
     let device = runtime()
         .and_then(|runtime| runtime.current_device())
-        .map_err(|error| Refusal { status: Status::InternalError, why: error.to_string() })?
+        .map_err(|error| StatusError { status: Status::InternalError, why: error.to_string() })?
         .ordinal;
     let handle = Handle { device, stream: Mutex::new(0), compiled: Mutex::default() };
     handle.set_stream(stream)?;
@@ -46,25 +46,25 @@ pub fn create(stream: usize) -> Outcome<*mut c_void> {
 /// # Errors
 /// `BadParm`.
 pub fn get(handle: *mut c_void) -> Outcome<Arc<Handle>> {
-    LIVE.get(handle).map_or_else(|| bad(format!("{handle:?} is no MIOpen handle")), Ok)
+    LIVE.get(handle).map_or_else(|| bad_parm(format!("{handle:?} is not a MIOpen handle")), Ok)
 }
 
-/// Destroys a handle; work that was enqueued through it goes on.
+/// Destroys a handle. Work that was enqueued through it continues.
 ///
 /// # Errors
 /// `BadParm`.
 pub fn destroy(handle: *mut c_void) -> Outcome {
-    LIVE.remove(handle).map_or_else(|| bad(format!("{handle:?} is no MIOpen handle")), |_| Ok(()))
+    LIVE.remove(handle).map_or_else(|| bad_parm(format!("{handle:?} is not a MIOpen handle")), |_| Ok(()))
 }
 
 impl Handle {
-    /// Sets the stream that later work goes to.
+    /// Sets the stream for later work.
     ///
     /// # Errors
-    /// `BadParm` for what is no stream of the handle's device.
+    /// `BadParm` if it is not a stream of the handle's device.
     pub fn set_stream(&self, stream: usize) -> Outcome {
         if stream_on(self.device, stream).is_none() {
-            return bad(format!("0x{stream:x} is no stream of device {}", self.device));
+            return bad_parm(format!("0x{stream:x} is not a stream of device {}", self.device));
         }
         *self.stream.lock() = stream;
         Ok(())
@@ -75,16 +75,16 @@ impl Handle {
         *self.stream.lock()
     }
 
-    /// Returns the stream that work goes to.
+    /// Returns the handle's stream.
     ///
     /// # Errors
     /// `InternalError` if it was destroyed in the meantime.
     pub fn stream(&self) -> Outcome<Arc<Stream>> {
         let stream = stream_on(self.device, self.stream_handle());
-        stream.map_or_else(|| refuse(Status::InternalError, "the handle's stream was destroyed"), Ok)
+        stream.map_or_else(|| reject(Status::InternalError, "the handle's stream was destroyed"), Ok)
     }
 
-    /// Gets a solution ready for a problem, once.
+    /// Compiles a solution for a problem unless it is already compiled.
     pub fn compile(&self, problem: &Problem, solution: u64) {
         if self.compiled.lock().insert((problem.clone(), solution)) {
             COMPILES.fetch_add(1, Ordering::Relaxed);

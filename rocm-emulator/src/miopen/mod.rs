@@ -1,15 +1,15 @@
 //! MIOpen: convolutions in immediate mode, computed on the host in the order of the handle's stream.
 //!
-//! Arguments are checked at the call with MIOpen's status codes. Whether tensors and workspaces lie in live memory of
-//! the device shows when the work runs: a failure surfaces like a kernel fault, at the stream's next synchronising
-//! call. Everything is summed in f64 and rounded once.
+//! Arguments are checked during the call and reported with MIOpen's status codes. The memory of tensors and workspaces is
+//! checked when the work runs; a failure is reported like a kernel fault, by the stream's next synchronizing call. All
+//! sums are computed in f64 and rounded once.
 //!
-//! Solutions have the numbers and conditions of some of AMD's. They differ in what they ask for and how fast they say
-//! they are, not in what they compute.
+//! Solutions have the identifiers and conditions of some of AMD's. They differ in workspace and estimated time, but
+//! compute the same result.
 //!
 //! # Safety
-//! As in C: host pointers must be null or valid for what the function reads or writes through them.
-//! Handles, descriptors and device addresses may be anything; those that are not live are errors.
+//! As in C, host pointers must be null or valid for the function's reads and writes. Handles, descriptors and device
+//! addresses may have any value; invalid ones cause errors.
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 mod axis;

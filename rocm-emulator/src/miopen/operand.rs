@@ -1,4 +1,4 @@
-//! Tensors in device memory: checked, read into and written from dense vectors of f64.
+//! Tensors in device memory: checks, and conversion to and from dense vectors of f64.
 use super::problem::Layout;
 use crate::exec::AddressSpace;
 use crate::rocblas::{Element, Rounded, require};
@@ -7,16 +7,16 @@ use crate::runtime::{ErrorCode, HipError, Result};
 /// A tensor at an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand {
-    /// The C function, for messages.
+    /// Name of the C function, for error messages.
     pub function: &'static str,
-    /// What the function's declaration calls it.
+    /// Name of the tensor in the function's declaration.
     pub name: &'static str,
     pub layout: Layout,
     pub address: usize,
 }
 
 impl Operand {
-    /// Requires live memory from the first to the last element.
+    /// Checks that the memory from the first to the last element is live.
     ///
     /// # Errors
     /// `IllegalAddress`.
@@ -27,7 +27,7 @@ impl Operand {
         require(memory, what, self.address, (last + 1) * size_of::<T>(), align_of::<T>(), write)
     }
 
-    /// Requires that every element was written, as far as is known.
+    /// Checks that every element was written, if written bytes are tracked.
     ///
     /// # Errors
     /// `LaunchFailure`.
@@ -45,14 +45,14 @@ impl Operand {
         })
     }
 
-    /// The elements in the order of their indices.
+    /// Reads the elements in the order of their indices.
     ///
     /// # Safety
-    /// [`Operand::check`] was passed for this type, and the memory is mapped still.
+    /// [`Operand::check`] succeeded for this type, and the memory is still mapped.
     pub unsafe fn read<T: Element<f64>>(&self) -> Vec<f64> {
         let mut values = Vec::with_capacity(self.layout.elements());
         let source = std::ptr::with_exposed_provenance::<T>(self.address);
-        // SAFETY: the caller vouches for every element.
+        // SAFETY: the caller guarantees every element.
         self.each(|place| values.push(unsafe { source.add(place).read() }.widen()));
         values
     }
@@ -60,13 +60,13 @@ impl Operand {
     /// Writes the elements in the order of their indices.
     ///
     /// # Safety
-    /// [`Operand::check`] was passed for writing this type, and the memory is mapped still.
+    /// [`Operand::check`] succeeded for writing this type, and the memory is still mapped.
     pub unsafe fn write<T: Rounded<f64>>(&self, memory: &AddressSpace, values: &[f64]) {
         let target = std::ptr::with_exposed_provenance_mut::<T>(self.address);
         let mut values = values.iter();
         self.each(|place| {
             if let Some(value) = values.next() {
-                // SAFETY: the caller vouches for every element.
+                // SAFETY: the caller guarantees every element.
                 unsafe { target.add(place).write(T::narrow(*value)) };
             }
         });
@@ -79,14 +79,14 @@ impl Operand {
         (self.address + element * size_of::<T>()) as u64
     }
 
-    /// Offsets of all elements, in the order of their indices.
+    /// Calls `visit` with the offset of every element, in the order of the indices.
     fn each(&self, mut visit: impl FnMut(usize)) {
         let [.., columns] = self.layout.dims;
         let [.., step] = self.layout.strides;
         self.rows().for_each(|row| (0..columns).for_each(|column| visit(row + column * step)));
     }
 
-    /// Offsets of the first elements of all rows.
+    /// Returns the offset of the first element of every row.
     fn rows(&self) -> impl Iterator<Item = usize> {
         let Layout { dims: [images, channels, rows, _], strides: [image, channel, row, _] } = self.layout;
         (0..images).flat_map(move |i| {
@@ -94,7 +94,7 @@ impl Operand {
         })
     }
 
-    /// Offsets and lengths of pieces without gaps that make up the tensor.
+    /// Returns the offsets and lengths of the contiguous pieces of the tensor.
     fn runs(&self) -> Box<dyn Iterator<Item = (usize, usize)>> {
         let Layout { dims: [.., columns], strides: [.., step] } = self.layout;
         if self.layout.is_packed() {

@@ -1,7 +1,7 @@
-//! The description of a convolution: three tensors, and which of them is computed from the other two.
+//! A convolution problem: three tensors, one of which is computed from the other two.
 use super::axis::Axis;
 use super::descriptor::{Convolution, DataType, Tensor, packed};
-use super::status::{Outcome, bad};
+use super::status::{Outcome, bad_parm};
 
 /// The tensor that is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,7 +14,7 @@ pub enum Direction {
     BackwardWeights,
 }
 
-/// The three tensors, in the order in which [`Problem`] has them.
+/// Indices of the three tensors in [`Problem`].
 pub const INPUT: usize = 0;
 pub const WEIGHTS: usize = 1;
 pub const OUTPUT: usize = 2;
@@ -48,7 +48,7 @@ impl Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     pub dims: [usize; 4],
-    /// In elements.
+    /// Strides in elements.
     pub strides: [usize; 4],
 }
 
@@ -58,13 +58,13 @@ impl Layout {
         self.dims.iter().product()
     }
 
-    /// Returns true if there are no gaps, the last dimension innermost. Strides of dimensions of size 1 do not count.
+    /// Returns true if the tensor is packed, with the last dimension innermost. Strides of dimensions of size 1 are ignored.
     pub fn is_packed(&self) -> bool {
         let dense = packed(&self.dims).unwrap_or_default();
         (0..4).all(|index| self.dims[index] == 1 || dense.get(index) == Some(&self.strides[index]))
     }
 
-    /// Returns true if two elements may share a place.
+    /// Returns true if two elements may have the same address.
     fn overlaps(&self) -> bool {
         let mut steps: Vec<_> = (0..4).filter(|i| self.dims[*i] > 1).collect();
         steps.sort_by_key(|index| self.strides[*index]);
@@ -77,7 +77,7 @@ impl Layout {
     }
 }
 
-/// A convolution whose tensors fit each other.
+/// A convolution with matching tensors.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
     pub direction: Direction,
@@ -90,7 +90,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Checks that the tensors fit; they come as input, weights, output.
+    /// Checks that the tensors (input, weights, output) match.
     ///
     /// # Errors
     /// `BadParm`.
@@ -98,19 +98,22 @@ impl Problem {
         let names = direction.names();
         let [x, w, y] = &tensors;
         if x.kind != w.kind || x.kind != y.kind {
-            return bad(format!(
-                "element types {:?}, {:?} and {:?} in one convolution",
+            return bad_parm(format!(
+                "the tensors have different element types {:?}, {:?} and {:?}",
                 x.kind, w.kind, y.kind
             ));
         }
         let (dims, axes) = fit(&convolution, x, w)?;
         if y.dims != dims {
-            return bad(format!("{} must be {dims:?} for these tensors, it is {:?}", names[OUTPUT], y.dims));
+            return bad_parm(format!(
+                "{} must be {dims:?} for these tensors, not {:?}",
+                names[OUTPUT], y.dims
+            ));
         }
         let layout = |tensor: &Tensor| Layout { dims: four(&tensor.dims), strides: four(&tensor.strides) };
         let layouts = [layout(x), layout(w), layout(y)];
         if layouts[direction.target()].overlaps() {
-            return bad(format!("elements of {} may share a place", names[direction.target()]));
+            return bad_parm(format!("elements of {} may overlap", names[direction.target()]));
         }
         Ok(Self { direction, kind: x.kind, convolution, layouts, axes })
     }
@@ -122,19 +125,19 @@ impl Problem {
     }
 }
 
-/// Returns the dimensions of the output, and both axes.
+/// Returns the dimensions of the output and both axes.
 ///
 /// # Errors
-/// `BadParm` if the weights do not fit the input.
+/// `BadParm` if the weights do not match the input.
 pub fn fit(convolution: &Convolution, input: &Tensor, weights: &Tensor) -> Outcome<(Vec<usize>, [Axis; 2])> {
     if input.dims.len() != 4 || weights.dims.len() != 4 {
-        return bad("the tensors of a convolution must have four dimensions");
+        return bad_parm("the tensors of a convolution must have four dimensions");
     }
     let ([batch, channels, ..], [filters, filter_channels, ..]) = (four(&input.dims), four(&weights.dims));
     let groups = convolution.groups;
     if channels % groups != 0 || filters % groups != 0 || filter_channels != channels / groups {
-        return bad(format!(
-            "weights {:?} for {channels} channels in {groups} groups; wanted channels / groups in the second dimension, \
+        return bad_parm(format!(
+            "weights {:?} for {channels} channels in {groups} groups: expected channels / groups in the second dimension, \
              and a first that groups divide",
             weights.dims
         ));
@@ -150,16 +153,14 @@ pub fn fit(convolution: &Convolution, input: &Tensor, weights: &Tensor) -> Outco
         };
         match axis.fitting() {
             Some(output) => Ok(Axis { output, ..axis }),
-            None => {
-                bad(format!("weights {:?} are larger than the padded input {:?}", weights.dims, input.dims))
-            }
+            None => bad_parm(format!("weights {:?} exceed the padded input {:?}", weights.dims, input.dims)),
         }
     };
     let axes = [axis(0)?, axis(1)?];
     Ok((vec![batch, filters, axes[0].output, axes[1].output], axes))
 }
 
-/// The four numbers of a tensor with four dimensions.
+/// Converts a slice of four numbers to an array.
 fn four(values: &[usize]) -> [usize; 4] {
     std::array::from_fn(|index| values[index])
 }

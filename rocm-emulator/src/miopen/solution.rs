@@ -1,7 +1,7 @@
-//! The list of solutions, the problems that they suit, and their estimated times.
+//! The list of solutions, the problems that they support, and their estimated times.
 use super::descriptor::DataType;
 use super::problem::{Direction, INPUT, OUTPUT, Problem, WEIGHTS};
-use super::status::{Outcome, bad};
+use super::status::{Outcome, bad_parm};
 use crate::runtime::{Miopen, runtime};
 
 /// `miopenConvSolution_t`.
@@ -9,7 +9,7 @@ use crate::runtime::{Miopen, runtime};
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 pub struct ConvSolution {
-    /// Milliseconds, estimated.
+    /// Estimated time in milliseconds.
     pub time: f32,
     pub workspace_size: usize,
     pub solution_id: u64,
@@ -17,16 +17,16 @@ pub struct ConvSolution {
     pub algorithm: u32,
 }
 
-/// Method of a solution, as far as a caller can tell.
+/// Method of a solution, which determines its conditions, workspace and estimated time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
-    /// Matrix products of 16-bit tensors, without a workspace.
+    /// Matrix products of 16-bit tensors without a workspace.
     ImplicitGemm,
-    /// A copy of every window of an image in the workspace, then a matrix product.
+    /// Copies of all windows of an image in the workspace (im2col), then a matrix product.
     Gemm,
-    /// Written for groups.
+    /// Specialized for groups.
     Grouped,
-    /// One thread for each result; suits everything.
+    /// One thread for each result; supports every problem.
     Naive,
 }
 
@@ -40,7 +40,7 @@ impl Method {
         }
     }
 
-    /// Multiplications in a millisecond, for the estimate.
+    /// Returns the number of multiplications per millisecond for the estimate.
     fn rate(self) -> f64 {
         match self {
             Self::ImplicitGemm => 2e10,
@@ -63,7 +63,7 @@ impl Method {
         }
     }
 
-    /// Bytes of workspace.
+    /// Returns the workspace size in bytes.
     fn workspace(self, problem: &Problem) -> usize {
         if self != Self::Gemm {
             return 0;
@@ -79,7 +79,7 @@ impl Method {
 use Direction::{BackwardData, BackwardWeights, Forward};
 use Method::{Gemm, Grouped, ImplicitGemm, Naive};
 
-/// MIOpen's numbers: ConvHipImplicitGemmGroup*Xdlops, GemmFwdRest, GemmBwdRest, GemmWrwUniversal, ConvOclDirectFwd,
+/// MIOpen's solution identifiers: ConvHipImplicitGemmGroup*Xdlops, GemmFwdRest, GemmBwdRest, GemmWrwUniversal, ConvOclDirectFwd,
 /// ConvOclBwdWrW2NonTunable, ConvDirectNaiveConv*.
 const SOLUTIONS: [(u64, Direction, Method); 12] = [
     (137, Forward, ImplicitGemm),
@@ -96,8 +96,8 @@ const SOLUTIONS: [(u64, Direction, Method); 12] = [
     (87, BackwardWeights, Naive),
 ];
 
-/// Returns the solutions for a problem, the fastest first.
-pub fn offered(problem: &Problem) -> Vec<ConvSolution> {
+/// Returns the solutions for a problem, fastest first.
+pub fn available(problem: &Problem) -> Vec<ConvSolution> {
     let none = runtime().is_ok_and(|runtime| runtime.options.miopen == Miopen::WithoutSolutions);
     if none || matches!(problem.kind, DataType::Other(_)) {
         return Vec::new();
@@ -117,13 +117,13 @@ pub fn offered(problem: &Problem) -> Vec<ConvSolution> {
     found
 }
 
-/// Returns one of the [`offered`] solutions by number.
+/// Returns one of the [`available`] solutions by its identifier.
 ///
 /// # Errors
 /// `BadParm`.
 pub fn find(problem: &Problem, id: u64) -> Outcome<ConvSolution> {
-    match offered(problem).into_iter().find(|solution| solution.solution_id == id) {
+    match available(problem).into_iter().find(|solution| solution.solution_id == id) {
         Some(solution) => Ok(solution),
-        None => bad(format!("solution {id} is none for this convolution")),
+        None => bad_parm(format!("{id} is not a solution of this convolution")),
     }
 }

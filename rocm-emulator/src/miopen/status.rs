@@ -1,4 +1,4 @@
-//! MIOpen's status codes, and the error that carries one.
+//! MIOpen's status codes, and the error type.
 use std::ffi::CStr;
 
 /// `miopenStatus_t`.
@@ -19,7 +19,7 @@ pub enum Status {
     VersionMismatch = 10,
 }
 
-/// The name that `miopenGetErrorString` gives a code.
+/// Returns the name of a code, as `miopenGetErrorString` does.
 pub fn status_name(code: u32) -> &'static CStr {
     const NAMES: [&CStr; 11] = [
         c"miopenStatusSuccess",
@@ -37,24 +37,24 @@ pub fn status_name(code: u32) -> &'static CStr {
     NAMES.get(code as usize).copied().unwrap_or(c"Unknown error status")
 }
 
-/// A failing call: the code that the caller gets, and the reason.
+/// An error status with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct StatusError {
     pub status: Status,
     pub why: String,
 }
 
 /// Result of a function's body.
-pub type Outcome<T = ()> = Result<T, Refusal>;
+pub type Outcome<T = ()> = Result<T, StatusError>;
 
 /// Returns `Err` with a code and the reason.
-pub fn refuse<T>(status: Status, why: impl Into<String>) -> Outcome<T> {
-    Err(Refusal { status, why: why.into() })
+pub fn reject<T>(status: Status, why: impl Into<String>) -> Outcome<T> {
+    Err(StatusError { status, why: why.into() })
 }
 
-/// Returns `Err` with `BadParm`, MIOpen's code for nearly every wrong argument.
-pub fn bad<T>(why: impl Into<String>) -> Outcome<T> {
-    refuse(Status::BadParm, why)
+/// Returns `Err` with `BadParm`, MIOpen's code for most invalid arguments.
+pub fn bad_parm<T>(why: impl Into<String>) -> Outcome<T> {
+    reject(Status::BadParm, why)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Convolutions of every direction against the definition, written with indices and in f64.
+//! Compares convolutions of every direction with the definition, computed by index in f64.
 use super::compute::{self, Job, WORKSPACE_FILL};
 use super::descriptor::{Convolution, Tensor};
 use super::problem::{Direction, INPUT, OUTPUT, Problem, WEIGHTS};
@@ -17,7 +17,7 @@ fn bytes_of(kind: u32) -> usize {
     if kind == F32 { 4 } else { 2 }
 }
 
-/// Device memory of a test: one allocation.
+/// A device allocation of a test.
 struct Buffer {
     words: Vec<u32>,
     len: usize,
@@ -56,7 +56,7 @@ impl Buffer {
     }
 }
 
-/// A convolution: sizes, and whether tensors have gaps and which dimension is innermost.
+/// A convolution's sizes and the memory layout of its tensors.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     batch: usize,
@@ -74,9 +74,9 @@ struct Shape {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Memory {
     Packed,
-    /// Rows with two spare elements, images with five.
+    /// Two spare elements after each row, five after each image.
     Gaps,
-    /// Channels innermost.
+    /// The channels are the innermost dimension.
     ChannelsLast,
 }
 
@@ -141,7 +141,7 @@ impl Shape {
     }
 }
 
-/// A problem with its memory, filled.
+/// A problem with initialized memory.
 struct Case {
     kind: u32,
     job: Job,
@@ -149,7 +149,7 @@ struct Case {
     workspace: Buffer,
 }
 
-/// Quarters from -2 to 2: exact in every type, and so are their products.
+/// Returns multiples of 1/4 from -2 to 2, which every type represents exactly, like their products.
 fn sample(seed: usize) -> f64 {
     ((seed.wrapping_mul(2_654_435_761) >> 7) % 17) as f64 / 4.0 - 2.0
 }
@@ -176,7 +176,7 @@ impl Case {
     fn run(&mut self, threads: usize) -> crate::runtime::Result<()> {
         let mut ranges: Vec<Range> = self.buffers.iter_mut().map(Buffer::range).collect();
         ranges.push(self.workspace.range());
-        // SAFETY: the buffers live as long as the case, and are not borrowed while it runs.
+        // SAFETY: the buffers live as long as the case and are not borrowed while it runs.
         unsafe { compute::run(&self.job, &AddressSpace::from_ranges(ranges), threads) }
     }
 
@@ -185,8 +185,8 @@ impl Case {
         (0..4).map(|i| index[i] * strides[i]).sum()
     }
 
-    /// What the whole buffer of the result must hold afterwards, gaps included, by the definition: each product of an
-    /// element of the input and a weight belongs to one element of the output.
+    /// Returns the expected contents of the result's whole buffer, including gaps, by the definition: each product of an
+    /// input element and a weight belongs to one element of the output.
     fn expected(&self, shape: &Shape) -> Vec<f64> {
         let direction = self.job.problem.direction;
         let target = match direction {
@@ -251,7 +251,7 @@ fn every_direction_and_type_agrees_with_the_definition() {
             for direction in DIRECTIONS {
                 let mut case = Case::new(&shape, kind, direction);
                 let target = direction.target();
-                // What was there does not count.
+                // The previous content must not matter.
                 let before = case.place(target, [0; 4]);
                 case.buffers[target].set(kind, before, f64::NAN);
                 let expected = case.expected(&shape);
@@ -262,8 +262,8 @@ fn every_direction_and_type_agrees_with_the_definition() {
     }
 }
 
-/// Filter elements that only ever lie on padding, filters wider than the input, steps beyond it: every size along either
-/// dimension, in every direction.
+/// Covers filter elements that always fall on padding, filters wider than the input and strides beyond it, for every
+/// size along either dimension and in every direction.
 #[test]
 fn small_inputs_and_wide_filters_agree_with_the_definition() {
     let plain = Shape { batch: 1, channels: 2, filters: 3, input: [2, 1], filter: [2, 1], ..PLAIN };
@@ -292,7 +292,7 @@ fn small_inputs_and_wide_filters_agree_with_the_definition() {
 }
 
 #[test]
-fn a_panic_in_a_function_is_an_error_status() {
+fn a_panic_in_a_function_returns_an_error_status() {
     let status = super::functions::call("test", || panic!("on purpose"));
     assert_eq!(status, Status::InternalError as u32);
     assert!(crate::runtime::last_detail().is_some_and(|text| text.contains("failed: on purpose")));
@@ -312,7 +312,7 @@ fn threads_do_not_change_a_result() {
 
 #[test]
 fn half_precision_is_rounded_once() {
-    // 2048 + 1 + 1 is 2050; rounding to f16 after each addition would stay at 2048.
+    // 2048 + 1 + 1 is 2050; with rounding to f16 after each addition the sum would stay at 2048.
     let shape = Shape { batch: 1, channels: 3, filters: 1, input: [1, 1], filter: [1, 1], ..PLAIN };
     let mut case = Case::new(&shape, F16, Direction::Forward);
     for (index, value) in [2048.0, 1.0, 1.0].into_iter().enumerate() {
@@ -324,7 +324,7 @@ fn half_precision_is_rounded_once() {
 }
 
 #[test]
-fn a_workspace_is_used_as_far_as_it_is_claimed() {
+fn only_the_claimed_part_of_a_workspace_is_overwritten() {
     let mut case = Case::new(&PLAIN, F32, Direction::Forward);
     let expected = case.expected(&PLAIN);
     case.run(1).unwrap();
@@ -344,7 +344,7 @@ fn a_workspace_is_used_as_far_as_it_is_claimed() {
 }
 
 #[test]
-fn tensors_outside_of_live_memory_are_faults_that_name_them() {
+fn faults_name_tensors_outside_live_memory() {
     for direction in DIRECTIONS {
         for (tensor, name) in direction.names().into_iter().enumerate() {
             let fault = |spoil: &dyn Fn(&mut Case)| {
@@ -358,7 +358,7 @@ fn tensors_outside_of_live_memory_are_faults_that_name_them() {
                 error.detail
             };
             let text = fault(&|case| case.job.addresses[tensor] = 4096);
-            assert!(text.contains("is no live memory") && text.contains("0x1000"), "{text}");
+            assert!(text.contains("is not live memory") && text.contains("0x1000"), "{text}");
             let text = fault(&|case| case.job.addresses[tensor] += 1);
             assert!(text.contains("not aligned to 4"), "{text}");
             let text = fault(&|case| case.job.addresses[tensor] += 4);
@@ -368,7 +368,7 @@ fn tensors_outside_of_live_memory_are_faults_that_name_them() {
 }
 
 #[test]
-fn tensors_must_fit_each_other() {
+fn tensors_must_match() {
     let shape = Shape { channels: 4, filters: 6, groups: 2, padding: [1, 1], ..PLAIN };
     let status = |change: &dyn Fn(&mut Convolution, &mut [Tensor; 3])| {
         let mut convolution = shape.convolution();
@@ -386,15 +386,15 @@ fn tensors_must_fit_each_other() {
     assert_eq!(status(&|c, _| c.stride = [2, 1]), bad, "rows of the output");
     assert_eq!(status(&|c, _| c.dilation = [9, 1]), bad, "larger than the input");
     assert_eq!(status(&|_, t| t[1].kind = shape.tensor(F16, [1; 4]).kind), bad, "types");
-    assert_eq!(status(&|_, t| t[2].strides[3] = 0), bad, "results in one place");
-    assert_eq!(status(&|_, t| t[2].strides[0] = 1), bad, "results in one place");
+    assert_eq!(status(&|_, t| t[2].strides[3] = 0), bad, "results overlap");
+    assert_eq!(status(&|_, t| t[2].strides[0] = 1), bad, "results overlap");
     assert_eq!(status(&|_, t| t[0].strides = vec![0; 4]), Ok(()), "an expanded input");
     let five = Tensor::new(F32, &[2, 4, 5, 6, 1], None).unwrap();
     assert_eq!(status(&|_, t| t[0] = five.clone()), bad, "dimensions");
 }
 
 #[test]
-fn descriptions_are_checked() {
+fn descriptor_contents_are_checked() {
     fn status<T>(outcome: Outcome<T>) -> Status {
         outcome.map_or_else(|refusal| refusal.status, |_| Status::Success)
     }
@@ -418,12 +418,12 @@ fn descriptions_are_checked() {
 }
 
 #[test]
-fn solutions_are_those_that_suit_the_fastest_first() {
+fn available_solutions_are_listed_fastest_first() {
     let wide = Shape { channels: 16, filters: 8, padding: [1, 1], ..PLAIN };
     let grouped = Shape { channels: 16, filters: 16, groups: 2, ..PLAIN };
     let strided = Shape { layout: Memory::Gaps, ..wide };
     let ids = |shape: &Shape, kind, direction| {
-        let found = solution::offered(&shape.problem(kind, direction));
+        let found = solution::available(&shape.problem(kind, direction));
         assert!(found.windows(2).all(|pair| pair[0].time <= pair[1].time));
         found.into_iter().map(|solution| (solution.solution_id, solution.algorithm)).collect::<Vec<_>>()
     };

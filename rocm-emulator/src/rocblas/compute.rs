@@ -1,5 +1,5 @@
-//! Runs a product on the host: f64, f32 and i32 where they lie, f16, bf16 and i8 through widened
-//! copies, so that a result is rounded once.
+//! Computes a matrix product on the host: f64, f32 and i32 in place, f16, bf16 and i8 through widened copies, so that a
+//! result is rounded once.
 use super::element::{Accumulator, Element, F8, F8Fnuz, Input, Output, Rounded};
 use super::problem::{Matrices, Place, Problem, Reads};
 use super::types::{DataType, Operation};
@@ -8,19 +8,19 @@ use crate::runtime::{ErrorCode, HipError, Result};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-/// Multiplications below which a product is not worth a second thread.
+/// Maximum number of multiplications of a product that is computed by one thread.
 const SERIAL_WORK: usize = 1 << 18;
 
 /// Computes a problem that passed [`Problem::check`].
 ///
 /// # Errors
-/// `IllegalAddress` if a matrix does not lie in live memory of the device; nothing is written then.
+/// `IllegalAddress` if a matrix is not inside live memory of the device; then nothing is written.
 ///
 /// # Safety
-/// The ranges of `memory` must stay mapped during the call, and nobody may hold references into them.
+/// The ranges of `memory` must stay mapped and unreferenced during the call.
 pub unsafe fn run(problem: &Problem, memory: &AddressSpace, threads: usize) -> Result<()> {
     use DataType::{Bf16, F16, F32, F64, I8, I32};
-    // SAFETY: as the caller promises, in every arm.
+    // SAFETY: the caller guarantees it for every arm.
     unsafe {
         match (problem.types.input, problem.types.output) {
             (F64, F64) => run_as::<f64, f64, f64>(problem, memory, threads),
@@ -45,7 +45,7 @@ pub unsafe fn run(problem: &Problem, memory: &AddressSpace, threads: usize) -> R
 }
 
 /// # Safety
-/// As [`run`].
+/// The conditions of [`run`].
 unsafe fn run_as<In: Element<W>, Out: Rounded<W>, W: Accumulator>(
     problem: &Problem,
     memory: &AddressSpace,
@@ -57,7 +57,7 @@ unsafe fn run_as<In: Element<W>, Out: Rounded<W>, W: Accumulator>(
     let bias = problem.bias(memory)?.map(|bias| bias.into_iter().map(W::from_scalar).collect());
     let batch = problem.matrices(memory, reads)?;
 
-    // A matrix that all products share is widened once.
+    // A matrix that is shared by all products is widened once.
     let shared = |place: Place| batch.len() > 1 && matches!(place, Place::Strided { stride: 0, .. });
     let mut product = Product::<In, W> {
         problem,
@@ -71,7 +71,7 @@ unsafe fn run_as<In: Element<W>, Out: Rounded<W>, W: Accumulator>(
         input: std::marker::PhantomData,
     };
     if let (true, false, Some(first)) = (reads.inputs, In::IS_ACCUMULATOR, batch.first()) {
-        // SAFETY: both matrices were checked to lie in live memory.
+        // SAFETY: both matrices were checked to be inside live memory.
         unsafe {
             product.shared_a = shared(problem.a.place).then(|| product.widened_a(first.a));
             product.shared_b = shared(problem.b.place).then(|| product.widened_b(first.b));
@@ -92,7 +92,7 @@ unsafe fn run_as<In: Element<W>, Out: Rounded<W>, W: Accumulator>(
     Ok(())
 }
 
-/// Whether no two products of the batch write the same element, as far as strides can tell.
+/// Returns true if the strides show that no two products of the batch write the same element.
 fn outputs_are_apart(problem: &Problem) -> bool {
     match problem.d.place {
         Place::Strided { stride, .. } => stride.unsigned_abs() >= problem.n as u64 * problem.d.ld as u64,
@@ -100,7 +100,7 @@ fn outputs_are_apart(problem: &Problem) -> bool {
     }
 }
 
-/// What the products of a batch have in common.
+/// The data shared by all products of a batch.
 struct Product<'a, In, W> {
     problem: &'a Problem,
     alpha: W,
@@ -109,16 +109,16 @@ struct Product<'a, In, W> {
     bias: Option<Vec<W>>,
     shared_a: Option<Vec<W>>,
     shared_b: Option<Vec<W>>,
-    /// Threads for one product.
+    /// Number of threads for one product.
     threads: usize,
     input: std::marker::PhantomData<In>,
 }
 
 impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
-    /// One product.
+    /// Computes one product.
     ///
     /// # Safety
-    /// The matrices must be live for their sizes, D writable and apart from A and B.
+    /// The matrices must be live for their sizes, and D writable and disjoint from A and B.
     unsafe fn run<Out: Rounded<W>>(&self, at: Matrices) {
         let problem = self.problem;
         let (rows, columns) = (problem.m as usize, problem.n as usize);
@@ -130,10 +130,10 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
         };
         if Out::IS_ACCUMULATOR {
             let d = Output { data: d.data.cast::<W>(), rows, columns, ld: d.ld };
-            // SAFETY: the caller vouches for the matrices, which `d` is one of.
+            // SAFETY: the caller guarantees the matrices, which include `d`.
             unsafe {
                 if self.reads.c && at.c != at.d {
-                    self.take_c::<Out>(at.c, d);
+                    self.load_c::<Out>(at.c, d);
                 }
                 self.multiply_into(d, at);
                 self.add_bias(d);
@@ -141,29 +141,29 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
         } else {
             let mut sums = vec![W::ZERO; rows * columns];
             let wide = Output { data: sums.as_mut_ptr(), rows, columns, ld: rows };
-            // SAFETY: the caller vouches for the matrices; `sums` has as many elements as `wide`.
+            // SAFETY: the caller guarantees the matrices; `sums` has as many elements as `wide`.
             unsafe {
                 if self.reads.c {
-                    self.take_c::<Out>(at.c, wide);
+                    self.load_c::<Out>(at.c, wide);
                 }
                 self.multiply_into(wide, at);
                 self.add_bias(wide);
             }
             for (column, sums) in sums.chunks_exact(rows).enumerate() {
                 for (row, sum) in sums.iter().enumerate() {
-                    // SAFETY: the caller vouches for the matrix; row and column lie in it.
+                    // SAFETY: the caller guarantees the matrix; row and column are inside it.
                     unsafe { d.data.add(column * d.ld + row).write(Out::narrow(*sum)) };
                 }
             }
         }
     }
 
-    /// Puts C where the result will be.
-    unsafe fn take_c<Out: Element<W>>(&self, c: usize, into: Output<W>) {
+    /// Copies C to the location of the result.
+    unsafe fn load_c<Out: Element<W>>(&self, c: usize, into: Output<W>) {
         let c = std::ptr::with_exposed_provenance::<Out>(c);
         for column in 0..into.columns {
             for row in 0..into.rows {
-                // SAFETY: the caller vouches for both matrices.
+                // SAFETY: the caller guarantees both matrices.
                 unsafe {
                     let value = c.add(column * self.problem.c.ld as usize + row).read().widen();
                     into.data.add(column * into.ld + row).write(value);
@@ -172,12 +172,12 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
         }
     }
 
-    /// Adds the bias, if there is one, to every column.
+    /// Adds the bias, if any, to every column.
     unsafe fn add_bias(&self, to: Output<W>) {
         let Some(bias) = &self.bias else { return };
         for column in 0..to.columns {
             for (row, bias) in bias.iter().enumerate() {
-                // SAFETY: the caller vouches for the matrix, which has as many rows as the bias elements.
+                // SAFETY: the caller guarantees the matrix, which has as many rows as the bias has elements.
                 unsafe {
                     let place = to.data.add(column * to.ld + row);
                     place.write(place.read().add(*bias));
@@ -186,12 +186,12 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
         }
     }
 
-    /// dst = beta * dst + alpha * op(A) * op(B), reading neither dst nor A and B where they do not count.
+    /// Computes dst = beta * dst + alpha * op(A) * op(B). Does not read dst if beta is zero, nor A and B if alpha is zero.
     unsafe fn multiply_into(&self, dst: Output<W>, at: Matrices) {
         if !self.reads.inputs {
             for column in 0..dst.columns {
                 for row in 0..dst.rows {
-                    // SAFETY: the caller vouches for dst.
+                    // SAFETY: the caller guarantees dst.
                     unsafe {
                         let place = dst.data.add(column * dst.ld + row);
                         let value = if self.reads.c { place.read().multiply(self.beta) } else { W::ZERO };
@@ -202,7 +202,7 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
             return;
         }
         let problem = self.problem;
-        // SAFETY: the caller vouches for A and B; widened copies have the sizes of what they replace.
+        // SAFETY: the caller guarantees A and B; widened copies have the sizes of the originals.
         unsafe {
             let own_a = (!In::IS_ACCUMULATOR && self.shared_a.is_none()).then(|| self.widened_a(at.a));
             let own_b = (!In::IS_ACCUMULATOR && self.shared_b.is_none()).then(|| self.widened_b(at.b));
@@ -213,17 +213,17 @@ impl<In: Element<W>, W: Accumulator> Product<'_, In, W> {
     }
 
     unsafe fn widened_a(&self, address: usize) -> Vec<W> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees the matrix.
         unsafe { widened::<In, W>(address, self.problem.stored_a(), self.problem.a.ld as usize) }
     }
 
     unsafe fn widened_b(&self, address: usize) -> Vec<W> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees the matrix.
         unsafe { widened::<In, W>(address, self.problem.stored_b(), self.problem.b.ld as usize) }
     }
 }
 
-/// A dense copy of a matrix in the type that is computed in.
+/// Returns a dense copy of a matrix in the compute type.
 ///
 /// # Safety
 /// `rows` x `columns` elements with that leading dimension must be live at `address`.
@@ -235,13 +235,13 @@ unsafe fn widened<In: Element<W>, W: Accumulator>(
     let source = std::ptr::with_exposed_provenance::<In>(address);
     let mut copy = Vec::with_capacity(rows * columns);
     for column in 0..columns {
-        // SAFETY: the caller vouches for the matrix.
+        // SAFETY: the caller guarantees the matrix.
         copy.extend((0..rows).map(|row| unsafe { source.add(column * ld + row).read() }.widen()));
     }
     copy
 }
 
-/// A side of the product: its own widened copy, the batch's, or the matrix where it lies.
+/// Returns an operand of the product: its widened copy, the batch's shared copy, or the matrix itself.
 fn input<W>(
     own: &Option<Vec<W>>,
     shared: &Option<Vec<W>>,

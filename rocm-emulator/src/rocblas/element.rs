@@ -1,22 +1,22 @@
-//! Element types: how each is widened to the type that is computed in, and rounded back once.
+//! Element types, and their conversion to and from the compute type.
 use super::types::DataType;
 use half::{bf16, f16};
 use std::ffi::c_void;
 
-/// A type that products are computed in.
+/// A compute type of products.
 pub trait Accumulator: Copy + PartialEq + Send + Sync + 'static {
     const ZERO: Self;
 
-    /// A scalar from the double that holds it exactly.
+    /// Converts a scalar from the double that represents it exactly.
     fn from_scalar(value: f64) -> Self;
     fn multiply(self, other: Self) -> Self;
     fn add(self, other: Self) -> Self;
 
-    /// dst = beta * dst + alpha * lhs * rhs; dst is not read if beta is zero.
+    /// Computes dst = beta * dst + alpha * lhs * rhs. dst is not read if beta is zero.
     ///
     /// # Safety
-    /// All three matrices must be readable, dst writable and apart from the others, for the sizes and
-    /// strides given.
+    /// All three matrices must be readable for the given sizes and strides; dst must be writable and disjoint from the
+    /// others.
     unsafe fn gemm(
         dst: Output<Self>,
         lhs: Input<Self>,
@@ -28,7 +28,7 @@ pub trait Accumulator: Copy + PartialEq + Send + Sync + 'static {
     );
 }
 
-/// A column-major matrix that is written.
+/// A column-major output matrix.
 #[derive(Clone, Copy)]
 pub struct Output<T> {
     pub data: *mut T,
@@ -37,7 +37,7 @@ pub struct Output<T> {
     pub ld: usize,
 }
 
-/// A matrix that is read, with the steps between its rows and between its columns.
+/// An input matrix with its row and column strides.
 #[derive(Clone, Copy)]
 pub struct Input<T> {
     pub data: *const T,
@@ -67,8 +67,8 @@ macro_rules! floating_point {
             ) {
                 let parallelism =
                     if threads > 1 { gemm::Parallelism::Rayon(threads) } else { gemm::Parallelism::None };
-                // SAFETY: the caller vouches for the three matrices. This crate's alpha scales what is
-                // there already, its beta the product.
+                // SAFETY: the caller guarantees the three matrices. In the gemm crate, alpha scales the destination and
+                // beta the product.
                 unsafe {
                     gemm::gemm(
                         dst.rows, dst.columns, k,
@@ -110,7 +110,7 @@ impl Accumulator for i32 {
     ) {
         for column in 0..dst.columns {
             for row in 0..dst.rows {
-                // SAFETY: the caller vouches for the three matrices.
+                // SAFETY: the caller guarantees the three matrices.
                 unsafe {
                     let mut sum = 0i32;
                     for depth in 0..k {
@@ -127,14 +127,14 @@ impl Accumulator for i32 {
     }
 }
 
-/// A type that matrices are stored in, computed in `W`.
+/// A storage type of matrices whose products are computed in `W`.
 pub trait Element<W>: Copy + Send + Sync + 'static {
-    /// Whether it is `W` itself, so that no copy is needed.
+    /// True if the type is `W` itself, so that no widened copy is needed.
     const IS_ACCUMULATOR: bool;
     fn widen(self) -> W;
 }
 
-/// A type that results are rounded to.
+/// A storage type to which results are rounded.
 pub trait Rounded<W>: Element<W> {
     fn narrow(value: W) -> Self;
 }
@@ -167,7 +167,7 @@ elements! {
     bf16 => f64, false, bf16::to_f64, |value| bf16::from_f32(to_odd(value));
 }
 
-/// Rounds to f32 so that rounding again to a 16-bit type is as rounding once: cut off, and odd if inexact.
+/// Rounds to f32 to odd, so that rounding again to a 16-bit type gives the same result as rounding once.
 fn to_odd(value: f64) -> f32 {
     let near = value as f32;
     let widened = f64::from(near);
@@ -178,7 +178,7 @@ fn to_odd(value: f64) -> f32 {
     f32::from_bits(cut | 1)
 }
 
-/// Floats of one sign, four exponent and three fraction bits, which are only read.
+/// Defines 8-bit floats with four exponent bits and three fraction bits. They are only read.
 macro_rules! floats_of_8_bits {
     ($($(#[$doc:meta])* $type:ident: bias $bias:literal, NaN $($nan:literal)|+;)*) => {$(
         $(#[$doc])*
@@ -198,13 +198,13 @@ macro_rules! floats_of_8_bits {
     )*};
 }
 floats_of_8_bits! {
-    /// The OCP's e4m3.
+    /// e4m3 of the Open Compute Project.
     F8: bias 7, NaN 0x7f | 0xff;
-    /// gfx942's.
+    /// e4m3 of gfx942.
     F8Fnuz: bias 8, NaN 0x80;
 }
 
-/// The number that a code stands for.
+/// Returns the value of an e4m3 code.
 fn e4m3(code: u8, bias: i32) -> f32 {
     let (exponent, fraction) = (i32::from(code >> 3 & 15), f32::from(code & 7));
     let significand = if exponent == 0 { fraction } else { 8.0 + fraction };
@@ -213,12 +213,12 @@ fn e4m3(code: u8, bias: i32) -> f32 {
     if code & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
-/// Reads a scalar, or an element of a bias.
+/// Reads a scalar or an element of a bias.
 ///
 /// # Safety
-/// `place` must hold a value of that type, aligned.
+/// `place` must point to an aligned value of that type.
 pub unsafe fn read_scalar(kind: DataType, place: *const c_void) -> f64 {
-    // SAFETY: the caller vouches for the pointer and its type.
+    // SAFETY: the caller guarantees the pointer and its type.
     unsafe {
         match kind {
             DataType::F16 => place.cast::<f16>().read().to_f64(),
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn doubles_are_rounded_to_16_bits_once() {
-        // The places of 1 are 2^-10 in f16 and 2^-7 in bf16; half a place goes to even, ever so little more goes up.
+        // At 1 the unit in the last place is 2^-10 in f16 and 2^-7 in bf16. Half a unit rounds to even, slightly more rounds up.
         let more = 1.0 + 2f64.powi(-50);
         assert_eq!(half_of(1.0 + 2f64.powi(-11)).to_bits(), f16::ONE.to_bits());
         assert_eq!(half_of(more + 2f64.powi(-11)).to_bits(), f16::ONE.to_bits() + 1);

@@ -1,4 +1,4 @@
-//! The C functions, as rocBLAS 4 and 5 declare them.
+//! The C functions with the prototypes of rocBLAS 4 and 5.
 use super::handle::{self, PointerMode};
 use super::problem::{Operand, Place, Problem, Scalar};
 use super::types::{DataType, Operation, Status, Types, status_name};
@@ -7,12 +7,12 @@ use crate::runtime::{self, ErrorCode, HipError, runtime};
 use half::f16;
 use std::ffi::{CStr, c_char, c_void};
 
-/// Text of `rocblas_get_version_string`: the interface's version, and that this is not AMD's library.
+/// Text of `rocblas_get_version_string`: the version of the interface, marked as not AMD's library.
 const VERSION: &CStr = c"4.4.0.software";
 
 type Outcome = Result<(), Status>;
 
-/// Runs a function's body; a panic becomes `InternalError`.
+/// Runs a function's body and converts a panic to `InternalError`.
 pub(super) fn call(function: &str, body: impl FnOnce() -> Outcome) -> u32 {
     let outcome = runtime::catch_panic(|| runtime::called(function).map(|()| body()));
     let error = match outcome {
@@ -25,7 +25,7 @@ pub(super) fn call(function: &str, body: impl FnOnce() -> Outcome) -> u32 {
     Status::InternalError as u32
 }
 
-/// Writes a result through a pointer of the caller.
+/// Writes a result through the caller's pointer.
 ///
 /// # Safety
 /// `place` must be null or valid for a write.
@@ -33,12 +33,12 @@ unsafe fn put<T>(place: *mut T, value: T) -> Outcome {
     if place.is_null() {
         return Err(Status::InvalidPointer);
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees the pointer.
     unsafe { place.write(value) };
     Ok(())
 }
 
-/// Makes a handle on the current device, with its null stream and pointer mode host.
+/// Creates a handle on the current device, with its null stream and pointer mode host.
 pub unsafe extern "C" fn rocblas_create_handle(handle: *mut *mut c_void) -> u32 {
     call("rocblas_create_handle", || {
         if handle.is_null() {
@@ -49,12 +49,12 @@ pub unsafe extern "C" fn rocblas_create_handle(handle: *mut *mut c_void) -> u32 
     })
 }
 
-/// Ends a handle.
+/// Destroys a handle.
 pub unsafe extern "C" fn rocblas_destroy_handle(handle: *mut c_void) -> u32 {
     call("rocblas_destroy_handle", || handle::destroy(handle))
 }
 
-/// Sets the stream that later work goes to; it must belong to the handle's device.
+/// Sets the stream for later work. It must belong to the handle's device.
 pub unsafe extern "C" fn rocblas_set_stream(handle: *mut c_void, stream: *mut c_void) -> u32 {
     call("rocblas_set_stream", || {
         let handle = handle::get(handle)?;
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn rocblas_set_stream(handle: *mut c_void, stream: *mut c_
     })
 }
 
-/// The stream that work goes to.
+/// Returns the handle's stream.
 pub unsafe extern "C" fn rocblas_get_stream(handle: *mut c_void, stream: *mut *mut c_void) -> u32 {
     call("rocblas_get_stream", || {
         let settings = handle::get(handle)?.settings();
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn rocblas_get_stream(handle: *mut c_void, stream: *mut *m
     })
 }
 
-/// Says whether alpha and beta lie in host memory (0) or device memory (1).
+/// Sets whether alpha and beta are in host memory (0) or device memory (1).
 pub unsafe extern "C" fn rocblas_set_pointer_mode(handle: *mut c_void, pointer_mode: u32) -> u32 {
     call("rocblas_set_pointer_mode", || {
         let handle = handle::get(handle)?;
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn rocblas_set_pointer_mode(handle: *mut c_void, pointer_m
     })
 }
 
-/// Returns whether alpha and beta lie in host (0) or device memory (1).
+/// Returns whether alpha and beta are in host memory (0) or device memory (1).
 pub unsafe extern "C" fn rocblas_get_pointer_mode(handle: *mut c_void, pointer_mode: *mut u32) -> u32 {
     call("rocblas_get_pointer_mode", || {
         let settings = handle::get(handle)?.settings();
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn rocblas_get_pointer_mode(handle: *mut c_void, pointer_m
     })
 }
 
-/// Allows atomic additions (1) or not (0). Results here never depend on it.
+/// Sets whether atomic additions are allowed (1) or not (0). Results never depend on it here.
 pub unsafe extern "C" fn rocblas_set_atomics_mode(handle: *mut c_void, atomics_mode: u32) -> u32 {
     call("rocblas_set_atomics_mode", || {
         let handle = handle::get(handle)?;
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn rocblas_get_atomics_mode(handle: *mut c_void, atomics_m
     })
 }
 
-/// Offers device memory to work in. Products here need none, so it is only checked.
+/// Sets a workspace in device memory. Products need none here, so it is only checked.
 pub unsafe extern "C" fn rocblas_set_workspace(handle: *mut c_void, addr: *mut c_void, size: usize) -> u32 {
     call("rocblas_set_workspace", || {
         let handle = handle::get(handle)?;
@@ -132,18 +132,18 @@ pub unsafe extern "C" fn rocblas_set_workspace(handle: *mut c_void, addr: *mut c
     })
 }
 
-/// The name of a status.
+/// Returns the name of a status.
 pub unsafe extern "C" fn rocblas_status_to_string(status: u32) -> *const c_char {
     status_name(status).as_ptr()
 }
 
-/// Bytes that [`rocblas_get_version_string`] writes, terminator included.
+/// Returns the size of [`rocblas_get_version_string`]'s text in bytes, including the terminator.
 pub unsafe extern "C" fn rocblas_get_version_string_size(len: *mut usize) -> u32 {
     // SAFETY: the caller's pointer.
     call("rocblas_get_version_string_size", || unsafe { put(len, VERSION.to_bytes_with_nul().len()) })
 }
 
-/// The version as text.
+/// Returns the version as text.
 pub unsafe extern "C" fn rocblas_get_version_string(buf: *mut c_char, len: usize) -> u32 {
     call("rocblas_get_version_string", || {
         let text = VERSION.to_bytes_with_nul();
@@ -153,13 +153,13 @@ pub unsafe extern "C" fn rocblas_get_version_string(buf: *mut c_char, len: usize
         if len < text.len() {
             return Err(Status::InvalidSize);
         }
-        // SAFETY: the caller vouches for `len` bytes, and the text fits.
+        // SAFETY: the caller guarantees `len` bytes, and the text fits.
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast::<c_char>(), buf, text.len()) };
         Ok(())
     })
 }
 
-/// The arguments of a gemm function that are not checked yet.
+/// The unchecked arguments of a gemm function.
 struct Request {
     function: &'static str,
     operations: [u32; 2],
@@ -172,7 +172,7 @@ struct Request {
     batch: i32,
 }
 
-/// The types of A, B, C, D and of the computation, as `rocblas_datatype` has them.
+/// Converts the `rocblas_datatype` codes of A, B, C, D and of the computation.
 fn types_of(codes: [u32; 5]) -> Result<Types, Status> {
     let [a, b, c, d, compute] = codes.map(DataType::new);
     Types::new(a?, b?, c?, d?, compute?)
@@ -194,7 +194,7 @@ impl Request {
             let [alpha, beta] = self.factors.map(|pointer| match mode {
                 _ if pointer.is_null() => Scalar::Missing,
                 PointerMode::Device => Scalar::Device(pointer.expose_provenance()),
-                // SAFETY: the caller vouches for a value of the compute type.
+                // SAFETY: the caller guarantees a value of the compute type.
                 PointerMode::Host => Scalar::Host(unsafe { element::read_scalar(types.scalar, pointer) }),
             });
             let problem = Problem {
@@ -223,7 +223,7 @@ impl Request {
     }
 }
 
-/// Puts a checked problem into the stream's order.
+/// Enqueues a checked problem on the handle's stream.
 fn enqueue(handle: &handle::Handle, problem: Problem) -> Outcome {
     let stream = handle.stream()?;
     let internal = |error: HipError| {
@@ -234,27 +234,26 @@ fn enqueue(handle: &handle::Handle, problem: Problem) -> Outcome {
     let device = runtime.device(handle.device).map_err(internal)?;
     let work = Box::new(move || {
         let memory = device.address_space(&runtime.memory);
-        // SAFETY: the stream keeps live memory mapped while its work runs, and the runtime holds no
-        // references into it.
+        // SAFETY: the stream keeps live memory mapped while its work runs, and the runtime holds no references into it.
         unsafe { compute::run(&problem, &memory, runtime.options.threads) }
     });
     runtime.submit_host_work(&stream, work).map_err(internal)
 }
 
-/// A matrix of a batch whose members lie a fixed number of elements apart.
+/// Returns a matrix of a strided batch.
 fn strided<T>(pointer: *const T, ld: i32, stride: i64) -> Operand {
     Operand { place: Place::Strided { base: pointer.expose_provenance(), stride }, ld }
 }
 
-/// A matrix of a batch whose members are listed in device memory.
+/// Returns a matrix of a batch whose addresses are in an array in device memory.
 fn listed(array: *const c_void, ld: i32) -> Operand {
     Operand { place: Place::Pointers { array: array.expose_provenance() }, ld }
 }
 
-/// C = alpha * op(A) * op(B) + beta * C, for one element type.
+/// Defines the functions that compute C = alpha * op(A) * op(B) + beta * C in one element type.
 macro_rules! uniform_gemm {
     ($single:ident, $batched:ident, $type:ty, $kind:expr) => {
-        #[doc = concat!("C = alpha * op(A) * op(B) + beta * C in `", stringify!($type), "`.")]
+        #[doc = concat!("Computes C = alpha * op(A) * op(B) + beta * C in `", stringify!($type), "`.")]
         pub unsafe extern "C" fn $single(
             handle: *mut c_void,
             transA: u32,
@@ -285,7 +284,7 @@ macro_rules! uniform_gemm {
             unsafe { request.submit(handle) }
         }
 
-        #[doc = concat!("A batch of C = alpha * op(A) * op(B) + beta * C in `", stringify!($type), "`.")]
+        #[doc = concat!("Computes a batch of C = alpha * op(A) * op(B) + beta * C in `", stringify!($type), "`.")]
         pub unsafe extern "C" fn $batched(
             handle: *mut c_void,
             transA: u32,
@@ -325,8 +324,8 @@ uniform_gemm!(rocblas_sgemm, rocblas_sgemm_strided_batched, f32, DataType::F32);
 uniform_gemm!(rocblas_dgemm, rocblas_dgemm_strided_batched, f64, DataType::F64);
 uniform_gemm!(rocblas_hgemm, rocblas_hgemm_strided_batched, f16, DataType::F16);
 
-/// D = alpha * op(A) * op(B) + beta * C with element types by argument. `algo`, `solution_index` and
-/// `flags` choose among AMD's kernels and have no effect here.
+/// Computes D = alpha * op(A) * op(B) + beta * C with the given element types. `algo`, `solution_index` and `flags` select
+/// among AMD's kernels and have no effect here.
 pub unsafe extern "C" fn rocblas_gemm_ex(
     handle: *mut c_void,
     transA: u32,
@@ -366,7 +365,7 @@ pub unsafe extern "C" fn rocblas_gemm_ex(
     unsafe { request.submit(handle) }
 }
 
-/// [`rocblas_gemm_ex`] for a batch whose matrices are listed in device memory.
+/// Like [`rocblas_gemm_ex`], for a batch whose matrix addresses are in arrays in device memory.
 pub unsafe extern "C" fn rocblas_gemm_batched_ex(
     handle: *mut c_void,
     transA: u32,
@@ -407,7 +406,7 @@ pub unsafe extern "C" fn rocblas_gemm_batched_ex(
     unsafe { request.submit(handle) }
 }
 
-/// [`rocblas_gemm_ex`] for a batch whose matrices lie a fixed number of elements apart.
+/// Like [`rocblas_gemm_ex`], for a strided batch.
 pub unsafe extern "C" fn rocblas_gemm_strided_batched_ex(
     handle: *mut c_void,
     transA: u32,

@@ -1,5 +1,5 @@
-//! Handles: what rocBLAS keeps between calls. A handle is a number, so that a stale one is an error
-//! code and not a crash.
+//! Handles: rocBLAS' state between calls. A handle is a number, so that an invalid handle causes an error code instead of
+//! a crash.
 use super::types::Status;
 use crate::runtime::{Stream, runtime};
 use parking_lot::Mutex;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Where alpha and beta lie.
+/// Location of alpha and beta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum PointerMode {
@@ -21,23 +21,23 @@ pub struct Settings {
     /// The stream handle; null is the device's null stream.
     pub stream: usize,
     pub pointer_mode: PointerMode,
-    /// Whether results may depend on the order of atomic additions; kept, and of no effect here.
+    /// Permission for results that depend on the order of atomic additions. Stored, but without effect here.
     pub atomics_mode: u32,
 }
 
 /// A live handle.
 pub struct Handle {
-    /// The device that was current when the handle was made.
+    /// The device that was current when the handle was created.
     pub device: usize,
     settings: Mutex<Settings>,
 }
 
 static LIVE: Mutex<BTreeMap<usize, Arc<Handle>>> = Mutex::new(BTreeMap::new());
 
-/// Above the kinds of handles that the HIP functions give out.
+/// First handle, above all handles of the HIP functions.
 const FIRST: usize = (0x20 << 40) + 16;
 
-/// Makes a handle for the calling thread's current device.
+/// Creates a handle for the calling thread's current device.
 ///
 /// # Errors
 /// `InternalError` if the software GPU is not configured or has no such device.
@@ -53,7 +53,7 @@ pub fn create() -> Result<*mut c_void, Status> {
     Ok(std::ptr::without_provenance_mut(number))
 }
 
-/// A live handle.
+/// Returns a live handle.
 ///
 /// # Errors
 /// `InvalidHandle`.
@@ -61,7 +61,7 @@ pub fn get(handle: *mut c_void) -> Result<Arc<Handle>, Status> {
     LIVE.lock().get(&handle.addr()).cloned().ok_or(Status::InvalidHandle)
 }
 
-/// Ends a handle; work that was enqueued through it goes on.
+/// Destroys a handle. Work that was enqueued through it continues.
 ///
 /// # Errors
 /// `InvalidHandle`.
@@ -70,7 +70,7 @@ pub fn destroy(handle: *mut c_void) -> Result<(), Status> {
 }
 
 impl Handle {
-    /// The settings now.
+    /// Returns the current settings.
     pub fn settings(&self) -> Settings {
         *self.settings.lock()
     }
@@ -80,7 +80,7 @@ impl Handle {
         change(&mut self.settings.lock());
     }
 
-    /// The stream that work goes to.
+    /// Returns the handle's stream.
     ///
     /// # Errors
     /// `InternalError` if it was destroyed in the meantime.
@@ -89,8 +89,8 @@ impl Handle {
     }
 }
 
-/// The stream of a stream handle, if it is live and belongs to `device`. Null is that device's null
-/// stream, whatever device is current.
+/// Returns the stream of a stream handle if it is live and belongs to `device`. Null is that device's null stream, even if
+/// another device is current.
 pub fn stream_on(device: usize, stream: usize) -> Option<Arc<Stream>> {
     let runtime = runtime().ok()?;
     if stream == 0 {

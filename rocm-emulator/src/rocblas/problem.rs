@@ -1,16 +1,16 @@
-//! A matrix product as it was asked for: D = alpha * op(A) * op(B) + beta * C, column-major, in a
-//! batch; checked at the call as rocBLAS does, and against live memory when it runs.
+//! A batch of requested matrix products D = alpha * op(A) * op(B) + beta * C, column-major. The arguments are checked
+//! during the call, as in rocBLAS, and the memory when the product runs.
 use super::element;
 use super::types::{DataType, Operation, Status, Types};
 use crate::exec::AddressSpace;
 use crate::runtime::{ErrorCode, HipError, Result};
 
-/// Where the matrices of a batch lie.
+/// Location of the matrices of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Matrix i at `base + i * stride` elements.
+    /// Matrix i is `i * stride` elements after `base`.
     Strided { base: usize, stride: i64 },
-    /// An array of matrix addresses, in device memory.
+    /// The addresses are in an array in device memory.
     Pointers { array: usize },
 }
 
@@ -20,18 +20,18 @@ impl Place {
     }
 }
 
-/// One side of the product.
+/// An operand of the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operand {
     pub place: Place,
-    /// Elements from one column to the next.
+    /// Leading dimension: elements from one column to the next.
     pub ld: i32,
 }
 
-/// alpha or beta.
+/// The factor alpha or beta.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
-    /// Read at the call. Every scalar type fits a double exactly.
+    /// A value that was read during the call. A double represents every scalar type exactly.
     Host(f64),
     /// An address in device memory, read when the work runs.
     Device(usize),
@@ -49,7 +49,7 @@ pub struct Bias {
 /// The arguments of any gemm function.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// The C function, for messages.
+    /// Name of the C function, for error messages.
     pub function: &'static str,
     pub types: Types,
     pub op_a: Operation,
@@ -64,11 +64,11 @@ pub struct Problem {
     pub c: Operand,
     pub d: Operand,
     pub batch: i32,
-    /// Only hipBLASLt has one.
+    /// The bias, used by hipBLASLt only.
     pub bias: Option<Bias>,
 }
 
-/// The addresses of one product of the batch.
+/// The matrix addresses of one product of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matrices {
     pub a: usize,
@@ -78,7 +78,7 @@ pub struct Matrices {
 }
 
 impl Problem {
-    /// rocBLAS' checks at the call, in its order. `Continue` means that there is something to do.
+    /// Checks the arguments in rocBLAS' order. `Continue` means that there is work to do.
     pub fn check(&self) -> Status {
         let (rows_a, _) = self.stored_a();
         let (rows_b, _) = self.stored_b();
@@ -112,18 +112,18 @@ impl Problem {
         Status::Continue
     }
 
-    /// Rows and columns of A as it is stored.
+    /// Returns the rows and columns of A as stored.
     pub fn stored_a(&self) -> (usize, usize) {
         stored(self.op_a, self.m, self.k)
     }
 
-    /// Rows and columns of B as it is stored.
+    /// Returns the rows and columns of B as stored.
     pub fn stored_b(&self) -> (usize, usize) {
         stored(self.op_b, self.k, self.n)
     }
 
-    /// The addresses of every product, each matrix checked to lie in live memory of the device.
-    /// A and B are left out if they are not read, C likewise.
+    /// Returns the addresses of every product, and checks that each matrix is inside live memory of the device. A, B and C
+    /// are not checked if they are not read.
     pub fn matrices(&self, memory: &AddressSpace, reads: Reads) -> Result<Vec<Matrices>> {
         let out = (self.m as usize, self.n as usize);
         let (input, output) = (self.types.input.bytes(), self.types.output.bytes());
@@ -172,7 +172,7 @@ impl Problem {
                     index,
                     false,
                 )?;
-                // SAFETY: the slot lies in live memory of the device and is aligned.
+                // SAFETY: the slot is inside live memory of the device and aligned.
                 unsafe { std::ptr::with_exposed_provenance::<usize>(slot).read() }
             }
         };
@@ -202,7 +202,7 @@ impl Problem {
         HipError::new(ErrorCode::LaunchFailure, text)
     }
 
-    /// Requires live, aligned, and where asked writable memory.
+    /// Checks that a range is live and aligned, and writable if `write` is true.
     #[allow(clippy::too_many_arguments)] // one per part of the message
     fn require(
         &self,
@@ -219,7 +219,7 @@ impl Problem {
         require(memory, what, address, bytes, alignment, write)
     }
 
-    /// The elements of the bias, read now.
+    /// Reads the elements of the bias.
     pub fn bias(&self, memory: &AddressSpace) -> Result<Option<Vec<f64>>> {
         let Some(Bias { address, kind }) = self.bias else { return Ok(None) };
         let (rows, bytes) = (self.m as usize, kind.bytes());
@@ -227,23 +227,23 @@ impl Problem {
         self.locate(memory, "bias", vector, (rows, 1), bytes, 0, Access::Read)?;
         let element = |row| {
             let place = std::ptr::with_exposed_provenance(address + row * bytes);
-            // SAFETY: the vector lies in live memory of the device and is aligned.
+            // SAFETY: the vector is inside live memory of the device and aligned.
             unsafe { element::read_scalar(kind, place) }
         };
         Ok(Some((0..rows).map(element).collect()))
     }
 
-    /// Fills memory that the product works in, so that what else is kept there is seen to be lost.
+    /// Overwrites the product's workspace, so that a program that keeps other data there fails.
     pub fn spoil(&self, memory: &AddressSpace, address: usize, bytes: usize) -> Result<()> {
         self.require(memory, "the workspace", address, bytes, 1, 0, true)?;
         memory.note_written(address as u64, bytes as u64);
         let place = std::ptr::with_exposed_provenance_mut::<u8>(address);
-        // SAFETY: the bytes lie in live, writable memory of the device. They are NaN in every type.
+        // SAFETY: the bytes are inside live, writable memory of the device. They are NaN in every type.
         unsafe { place.write_bytes(0xff, bytes) };
         Ok(())
     }
 
-    /// The value of a scalar that lies in device memory is read now; the caller gives the reader.
+    /// Returns the value of a scalar, which is read now if it is in device memory.
     pub fn scalar(&self, memory: &AddressSpace, scalar: Scalar) -> Result<f64> {
         match scalar {
             Scalar::Host(value) => Ok(value),
@@ -251,7 +251,7 @@ impl Problem {
             Scalar::Device(address) => {
                 let bytes = self.types.scalar.bytes();
                 self.require(memory, "a scalar", address, bytes, bytes, 0, false)?;
-                // SAFETY: the address lies in live memory of the device and is aligned.
+                // SAFETY: the address is inside live memory of the device and aligned.
                 Ok(unsafe {
                     element::read_scalar(self.types.scalar, std::ptr::with_exposed_provenance(address))
                 })
@@ -260,7 +260,7 @@ impl Problem {
     }
 }
 
-/// Requires live, aligned, and where asked writable memory for what the caller names.
+/// Checks that a range is live and aligned, and writable if `write` is true. `what` names it in the error.
 ///
 /// # Errors
 /// `IllegalAddress`.
@@ -272,28 +272,28 @@ pub fn require(
     alignment: usize,
     write: bool,
 ) -> Result<()> {
-    let refuse = |why: String| {
+    let reject = |why: String| {
         let text = format!("{}, {bytes} bytes at 0x{address:x}, {why}", what());
         Err(HipError::new(ErrorCode::IllegalAddress, text))
     };
     if !address.is_multiple_of(alignment) {
-        return refuse(format!("is not aligned to {alignment} bytes"));
+        return reject(format!("is not aligned to {alignment} bytes"));
     }
     match memory.find(address as u64) {
         Some(range) if !range.holds(address as u64, bytes as u64) => {
             let over = (address as u64).saturating_add(bytes as u64) - range.end();
-            refuse(format!("reaches {over} bytes past the end of its allocation of {} bytes", range.len))
+            reject(format!("reaches {over} bytes past the end of its allocation of {} bytes", range.len))
         }
-        Some(range) if write && !range.writable => refuse("is not writable".to_owned()),
+        Some(range) if write && !range.writable => reject("is not writable".to_owned()),
         Some(_) => Ok(()),
         None => {
             let (wrong, there) = memory.outside(address as u64, bytes as u64);
-            refuse(format!("is no live memory of the device ({wrong}: {there})"))
+            reject(format!("is not live memory of the device ({wrong}: {there})"))
         }
     }
 }
 
-/// Which matrices a product reads: none of A and B if alpha or k is 0, not C if beta is 0.
+/// The matrices that a product reads: A and B unless alpha or k is 0, C unless beta is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reads {
     pub inputs: bool,
@@ -313,7 +313,7 @@ impl Access {
     }
 }
 
-/// Rows and columns in memory of a matrix that is `rows` x `columns` after its operation.
+/// Returns the stored rows and columns of a matrix that is `rows` x `columns` after its operation.
 fn stored(operation: Operation, rows: i32, columns: i32) -> (usize, usize) {
     let (rows, columns) = (rows.max(0) as usize, columns.max(0) as usize);
     match operation {

@@ -1,4 +1,4 @@
-//! Products against a triple loop in f64 over every operation, element type, stride and scalar.
+//! Compares products with a triple loop in f64, for every operation, element type, stride and scalar.
 use super::compute;
 use super::problem::{Operand, Place, Problem, Scalar};
 use super::types::{DataType, Operation, Status, Types};
@@ -6,7 +6,7 @@ use crate::exec::{AddressSpace, Range};
 use crate::runtime::ErrorCode;
 use half::{bf16, f16};
 
-/// Device memory of a test: one allocation.
+/// A device allocation of a test.
 struct Buffer {
     bytes: Vec<u64>,
     len: usize,
@@ -60,14 +60,14 @@ impl Buffer {
     }
 }
 
-/// Small integers over four: exact in every floating-point type, and so are their products.
+/// Returns small multiples of 1/4, which every floating-point type represents exactly, like their products.
 fn sample(seed: usize, integral: bool) -> f64 {
     let step = (seed.wrapping_mul(2_654_435_761) >> 7) % 17;
     let value = step as f64 - 8.0;
     if integral { value } else { value / 4.0 }
 }
 
-/// A problem with its memory: A, B, C and D, each with one spare element after the last.
+/// A problem with the memory of A, B, C and D, each with one spare element at the end.
 struct Case {
     problem: Problem,
     buffers: [Buffer; 4],
@@ -91,7 +91,7 @@ impl Case {
         let shapes = [stored(ops[0], m, k), stored(ops[1], k, n), (m, n), (m, n)];
         let kinds = [types.input, types.input, types.output, types.output];
         let lds = shapes.map(|(rows, _)| rows + slack);
-        // Room between the matrices of a batch, too.
+        // Also leaves gaps between the matrices of a batch.
         let strides = [0, 1, 2, 3].map(|i| lds[i] * shapes[i].1 + 3 * slack);
         let integral = types.input == DataType::I8;
         let mut seed = 1;
@@ -131,18 +131,18 @@ impl Case {
 
     fn memory(&mut self) -> AddressSpace {
         let ranges = self.buffers.iter_mut().map(Buffer::range).collect();
-        // SAFETY: the buffers live as long as the case, and are not borrowed while a product runs.
+        // SAFETY: the buffers live as long as the case and are not borrowed while a product runs.
         unsafe { AddressSpace::from_ranges(ranges) }
     }
 
     fn run(&mut self, threads: usize) -> crate::runtime::Result<()> {
         assert_eq!(self.problem.check(), Status::Continue);
         let memory = self.memory();
-        // SAFETY: as above.
+        // SAFETY: the buffers live as long as the case and are not borrowed during the call.
         unsafe { compute::run(&self.problem, &memory, threads) }
     }
 
-    /// What D's whole buffer must hold afterwards, gaps included, by the definition of the product.
+    /// Returns the expected contents of D's whole buffer, including gaps, by the definition of the product.
     fn expected(&self, alpha: f64, beta: f64) -> Vec<f64> {
         let problem = &self.problem;
         let (input, output) = (problem.types.input, problem.types.output);
@@ -248,7 +248,7 @@ fn threads_do_not_change_a_result() {
 }
 
 #[test]
-fn a_shared_matrix_serves_the_whole_batch() {
+fn a_matrix_can_be_shared_by_the_whole_batch() {
     for types in [Types::uniform(DataType::F32), Types::uniform(DataType::F16)] {
         let shape = Shape { m: 6, n: 4, k: 5, batch: 3, slack: 0 };
         let mut case = Case::new(types, [Operation::None; 2], &shape, 1.0, 0.0, true);
@@ -262,7 +262,7 @@ fn a_shared_matrix_serves_the_whole_batch() {
 }
 
 #[test]
-fn listed_matrices_are_found_through_device_memory() {
+fn matrix_addresses_are_read_from_device_memory() {
     let shape = Shape { m: 6, n: 4, k: 5, batch: 3, slack: 1 };
     let types =
         Types::new(DataType::Bf16, DataType::Bf16, DataType::Bf16, DataType::Bf16, DataType::F32).unwrap();
@@ -273,7 +273,7 @@ fn listed_matrices_are_found_through_device_memory() {
     for i in 0..4 {
         let bytes = if i < 2 { types.input.bytes() } else { types.output.bytes() };
         for index in 0..3 {
-            // Listed backwards, which no stride could say; the products must follow.
+            // In reverse order, so that the addresses must be used.
             let address = case.buffers[i].address() + (2 - index) * case.strides[i] * bytes;
             lists.bytes[i * 3 + index] = address as u64;
         }
@@ -283,7 +283,7 @@ fn listed_matrices_are_found_through_device_memory() {
     (case.problem.c.place, case.problem.d.place) = (place(3), place(3));
     let mut ranges: Vec<Range> = case.buffers.iter_mut().map(Buffer::range).collect();
     ranges.push(lists.range());
-    // SAFETY: the buffers outlive the call and are not borrowed meanwhile.
+    // SAFETY: the buffers outlive the call and are not borrowed during it.
     unsafe { compute::run(&case.problem, &AddressSpace::from_ranges(ranges), 1) }.unwrap();
     assert_eq!(case.result(), expected);
 
@@ -318,7 +318,7 @@ fn alpha_zero_does_not_read_a_and_b() {
 }
 
 #[test]
-fn nan_and_infinity_go_through() {
+fn nan_and_infinity_propagate() {
     for types in [Types::uniform(DataType::F32), Types::uniform(DataType::F16)] {
         let shape = Shape { m: 3, n: 2, k: 4, batch: 1, slack: 0 };
         let mut case = Case::new(types, [Operation::None; 2], &shape, 1.0, 0.0, true);
@@ -333,7 +333,7 @@ fn nan_and_infinity_go_through() {
 
 #[test]
 fn half_precision_is_rounded_once() {
-    // 2048 + 1 + 1 is 2050 in f32; rounding to f16 after each addition would stay at 2048.
+    // 2048 + 1 + 1 is 2050 in f32; with rounding to f16 after each addition the sum would stay at 2048.
     let types = Types::uniform(DataType::F16);
     let shape = Shape { m: 1, n: 1, k: 3, batch: 1, slack: 0 };
     let mut case = Case::new(types, [Operation::None; 2], &shape, 1.0, 0.0, true);
@@ -346,7 +346,7 @@ fn half_precision_is_rounded_once() {
 }
 
 #[test]
-fn scalars_may_lie_in_device_memory() {
+fn scalars_may_be_in_device_memory() {
     for (types, bytes) in [(Types::uniform(DataType::F16), 2), (Types::uniform(DataType::F64), 8)] {
         let shape = Shape { m: 4, n: 3, k: 2, batch: 1, slack: 0 };
         let mut case = Case::new(types, [Operation::None; 2], &shape, 2.0, -1.0, false);
@@ -358,7 +358,7 @@ fn scalars_may_lie_in_device_memory() {
         case.problem.beta = Scalar::Device(scalars.address() + bytes);
         let mut ranges: Vec<Range> = case.buffers.iter_mut().map(Buffer::range).collect();
         ranges.push(scalars.range());
-        // SAFETY: the buffers outlive the call and are not borrowed meanwhile.
+        // SAFETY: the buffers outlive the call and are not borrowed during it.
         unsafe { compute::run(&case.problem, &AddressSpace::from_ranges(ranges), 1) }.unwrap();
         assert_eq!(case.result(), expected);
         let error = case.run(1).unwrap_err();
@@ -367,7 +367,7 @@ fn scalars_may_lie_in_device_memory() {
 }
 
 #[test]
-fn matrices_outside_of_live_memory_are_faults_that_name_them() {
+fn faults_name_matrices_outside_live_memory() {
     let shape = Shape { m: 4, n: 3, k: 2, batch: 2, slack: 0 };
     let new = || Case::new(Types::uniform(DataType::F32), [Operation::None; 2], &shape, 1.0, 1.0, false);
     let fault = |case: &mut Case| {
@@ -387,7 +387,7 @@ fn matrices_outside_of_live_memory_are_faults_that_name_them() {
     let mut gone = new();
     gone.problem.a.place = Place::Strided { base: 4096, stride: 0 };
     let text = fault(&mut gone);
-    assert!(text.contains("is no live memory") && text.contains("0x1000"), "{text}");
+    assert!(text.contains("is not live memory") && text.contains("0x1000"), "{text}");
     let mut odd = new();
     odd.problem.a.place = Place::Strided { base: odd.buffers[0].address() + 1, stride: 0 };
     let text = fault(&mut odd);
@@ -395,7 +395,7 @@ fn matrices_outside_of_live_memory_are_faults_that_name_them() {
     let mut read_only = new();
     let mut ranges: Vec<Range> = read_only.buffers.iter_mut().map(Buffer::range).collect();
     ranges[3].writable = false;
-    // SAFETY: the buffers outlive the call and are not borrowed meanwhile.
+    // SAFETY: the buffers outlive the call and are not borrowed during it.
     let error =
         unsafe { compute::run(&read_only.problem, &AddressSpace::from_ranges(ranges), 1) }.unwrap_err();
     assert!(error.detail.contains("matrix D") && error.detail.contains("not writable"), "{error:?}");
@@ -413,7 +413,7 @@ fn arguments_are_checked_as_rocblas_does() {
     };
     let nowhere = Place::Strided { base: 0, stride: 0 };
     assert_eq!(status(&|_| ()), Status::Continue);
-    // Sizes and leading dimensions; A is 4 x 2, or 2 x 4 where it is transposed.
+    // Sizes and leading dimensions; A is 4 x 2, or 2 x 4 if transposed.
     assert_eq!(status(&|p| p.m = -1), Status::InvalidSize);
     assert_eq!(status(&|p| p.n = -1), Status::InvalidSize);
     assert_eq!(status(&|p| p.k = -1), Status::InvalidSize);
@@ -424,8 +424,8 @@ fn arguments_are_checked_as_rocblas_does() {
     assert_eq!(status(&|p| p.b.ld = 1), Status::InvalidSize);
     assert_eq!(status(&|p| (p.op_b, p.b.ld) = (Operation::Transpose, 2)), Status::InvalidSize);
     assert_eq!(status(&|p| (p.c.ld, p.d.ld) = (3, 3)), Status::InvalidSize);
-    assert_eq!(status(&|p| p.d.ld = 5), Status::InvalidValue, "C and D in one place, laid out differently");
-    // Nothing to do, before pointers are looked at.
+    assert_eq!(status(&|p| p.d.ld = 5), Status::InvalidValue, "C and D overlap with different layouts");
+    // An empty product succeeds before pointers are checked.
     assert_eq!(status(&|p| (p.m, p.a.place) = (0, nowhere)), Status::Success);
     assert_eq!(status(&|p| (p.n, p.a.place) = (0, nowhere)), Status::Success);
     assert_eq!(status(&|p| (p.batch, p.a.place) = (0, nowhere)), Status::Success);
@@ -436,7 +436,7 @@ fn arguments_are_checked_as_rocblas_does() {
     );
     assert_eq!(status(&|p| p.k = 0), Status::Success, "beta is 1");
     assert_eq!(status(&|p| (p.k, p.beta) = (0, Scalar::Host(0.0))), Status::Continue, "D is cleared");
-    // Pointers.
+    // Null pointers.
     assert_eq!(status(&|p| p.a.place = nowhere), Status::InvalidPointer);
     assert_eq!(status(&|p| p.b.place = nowhere), Status::InvalidPointer);
     assert_eq!(status(&|p| (p.c.place, p.d.place) = (nowhere, nowhere)), Status::InvalidPointer);
@@ -449,7 +449,7 @@ fn arguments_are_checked_as_rocblas_does() {
 }
 
 #[test]
-fn a_panic_in_a_function_is_an_error_status() {
+fn a_panic_in_a_function_returns_an_error_status() {
     let status = super::functions::call("test", || panic!("on purpose"));
     assert_eq!(status, Status::InternalError as u32);
     assert!(

@@ -1,4 +1,4 @@
-//! rocBLAS' enumerations, and which combinations of element types a product may have.
+//! rocBLAS' enumerations, and the combinations of element types that products support.
 use std::ffi::CStr;
 
 /// `rocblas_status`.
@@ -24,7 +24,7 @@ pub enum Status {
     ArchMismatch = 15,
 }
 
-/// The name that `rocblas_status_to_string` gives a code.
+/// Returns the name of a code, as `rocblas_status_to_string` does.
 pub fn status_name(code: u32) -> &'static CStr {
     const NAMES: [&CStr; 16] = [
         c"rocblas_status_success",
@@ -47,7 +47,7 @@ pub fn status_name(code: u32) -> &'static CStr {
     NAMES.get(code as usize).copied().unwrap_or(c"<undefined rocblas_status value>")
 }
 
-/// How a matrix enters the product. Real matrices: the conjugate transpose is the transpose.
+/// Operation on a matrix. Matrices are real, so the conjugate transpose is the transpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     None,
@@ -55,7 +55,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// From `rocblas_operation`.
+    /// Converts a `rocblas_operation`.
     pub fn new(code: u32) -> Result<Self, Status> {
         match code {
             111 => Ok(Self::None),
@@ -65,7 +65,7 @@ impl Operation {
     }
 }
 
-/// An element type that products here may have: rocBLAS' own, and hipBLASLt's floats of 8 bits.
+/// An element type of products: rocBLAS' types, and hipBLASLt's 8-bit floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataType {
     F16,
@@ -74,14 +74,14 @@ pub enum DataType {
     I8,
     I32,
     Bf16,
-    /// e4m3 as the OCP defines it.
+    /// e4m3 of the Open Compute Project.
     F8,
-    /// e4m3 without infinities and negative zero, as gfx942 has it.
+    /// e4m3 of gfx942, without infinities and negative zero.
     F8Fnuz,
 }
 
 impl DataType {
-    /// From `rocblas_datatype`; complex and unsigned types are not implemented.
+    /// Converts a `rocblas_datatype`. Complex and unsigned types are not implemented.
     pub fn new(code: u32) -> Result<Self, Status> {
         match code {
             150 => Ok(Self::F16),
@@ -94,7 +94,7 @@ impl DataType {
         }
     }
 
-    /// Bytes of one element.
+    /// Returns the size of an element in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::I8 | Self::F8 | Self::F8Fnuz => 1,
@@ -105,7 +105,7 @@ impl DataType {
     }
 }
 
-/// The element types of a product: of A and B, of C and D, and of alpha and beta.
+/// The element types of a product: those of A and B, of C and D, and of alpha and beta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Types {
     pub input: DataType,
@@ -114,7 +114,7 @@ pub struct Types {
 }
 
 impl Types {
-    /// The combinations that rocBLAS documents for `gemm_ex`, of the real types above.
+    /// Checks for the combinations of real types that rocBLAS documents for `gemm_ex`.
     pub fn new(
         a: DataType,
         b: DataType,
@@ -139,7 +139,7 @@ impl Types {
         }
     }
 
-    /// All of one type.
+    /// Returns the types of a product with a single type.
     pub fn uniform(all: DataType) -> Self {
         Self { input: all, output: all, scalar: all }
     }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn mixed_types_are_refused() {
+    fn mixed_types_are_rejected() {
         use DataType::{Bf16, F16, F32, F64, I8, I32};
         assert!(Types::new(F16, F16, F32, F32, F32).is_ok());
         assert!(Types::new(I8, I8, I32, I32, I32).is_ok());

@@ -1,8 +1,8 @@
-//! The chips that the software GPU can be: one row per architecture.
+//! The chips that the software GPU can emulate, one row per architecture.
 use crate::isa::Family;
 
-/// Properties of a chip as host code can query them. The sizes are those of a real chip of the architecture, so that
-/// code which picks grids and tiles by them behaves as it would there; the speeds are nominal.
+/// Properties of a chip that host code can query. The sizes are those of a real chip of the architecture, so that code
+/// picks the same grids and tiles; the speeds are nominal.
 #[derive(Debug)]
 pub struct ArchSpec {
     /// LLVM's processor name.
@@ -16,26 +16,26 @@ pub struct ArchSpec {
     pub major: u32,
     pub minor: u32,
     pub wave_size: u32,
-    /// Multiprocessors as HIP counts them (workgroup processors on RDNA).
+    /// Number of multiprocessors as counted by HIP (workgroup processors on RDNA).
     pub multiprocessors: u32,
-    /// SIMDs per multiprocessor, as the occupancy calculation counts them.
+    /// Number of SIMDs per multiprocessor in the occupancy calculation.
     pub simds: u32,
     pub waves_per_simd: u32,
-    /// Vector registers of a lane's slice of a SIMD's file, and the unit in which they are allotted.
+    /// Vector registers per lane in a SIMD's register file, and their allocation granularity.
     pub vgprs_per_simd: u32,
     pub vgpr_granule: u32,
-    /// LDS bytes that one workgroup may have, and that a multiprocessor has.
+    /// Maximum LDS of a workgroup, and LDS of a multiprocessor, in bytes.
     pub lds_per_workgroup: u32,
     pub lds_per_multiprocessor: u32,
     pub l2_cache_bytes: u32,
     pub clock_khz: u32,
     pub memory_clock_khz: u32,
     pub memory_bus_bits: u32,
-    /// The chip is built into a processor, whose memory it uses.
+    /// True if the GPU is integrated into a processor and uses its memory.
     pub integrated: bool,
 }
 
-/// gfx90a; the other chips of CDNA by their differences from it.
+/// gfx90a, from which the rows of the other CDNA chips are derived.
 const GFX90A: ArchSpec = ArchSpec {
     name: "gfx90a",
     gcn_arch_name: "gfx90a:sramecc+:xnack-",
@@ -58,7 +58,7 @@ const GFX90A: ArchSpec = ArchSpec {
     integrated: false,
 };
 
-/// gfx1100; the other chips of RDNA by their differences from it.
+/// gfx1100, from which the rows of the other RDNA chips are derived.
 const GFX1100: ArchSpec = ArchSpec {
     name: "gfx1100",
     gcn_arch_name: "gfx1100",
@@ -81,7 +81,7 @@ const GFX1100: ArchSpec = ArchSpec {
     integrated: false,
 };
 
-/// Every chip there is.
+/// All supported chips.
 pub const ARCHS: &[ArchSpec] = &[
     ArchSpec {
         name: "gfx908",
@@ -179,7 +179,7 @@ pub const ARCHS: &[ArchSpec] = &[
     },
 ];
 
-/// The row of an architecture; feature suffixes (`:xnack-`) are ignored.
+/// Returns the row of an architecture. Feature suffixes (`:xnack-`) are ignored.
 pub fn find(name: &str) -> Option<&'static ArchSpec> {
     let processor = name.split(':').next()?;
     ARCHS.iter().find(|arch| arch.name == processor)
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_with_and_without_features() {
+    fn names_are_found_with_and_without_features() {
         assert_eq!(find("gfx1100").map(|a| a.name), Some("gfx1100"));
         assert_eq!(find("gfx1102:xnack-").map(|a| a.name), Some("gfx1102"));
         assert!(find("gfx90").is_none());

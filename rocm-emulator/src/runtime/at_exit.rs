@@ -1,4 +1,4 @@
-//! What happens when the process ends in an orderly way.
+//! Exit handler that writes the profile.
 use std::ffi::c_int;
 
 unsafe extern "C" {
@@ -6,14 +6,14 @@ unsafe extern "C" {
     fn atexit(function: extern "C" fn()) -> c_int;
 }
 
-/// Has the profile written when `main` returns or the process calls `exit`. False if the host cannot.
+/// Registers an exit handler that writes the profile. Returns false if the C library cannot register it.
 pub(super) fn write_profile() -> bool {
-    // SAFETY: the function is C's, and what it gets neither unwinds nor ends before the process.
+    // SAFETY: `ended` does not unwind, and it is never unloaded.
     unsafe { atexit(ended) == 0 }
 }
 
 extern "C" fn ended() {
-    // An error cannot be reported any more; a panic must not leave C's exit.
+    // Errors can only be printed, and a panic must not unwind into C's exit.
     match super::catch_panic(|| super::RUNTIME.get().map_or(Ok(()), super::Runtime::finish_profile)) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => eprintln!("the software GPU cannot write its profile: {error}"),

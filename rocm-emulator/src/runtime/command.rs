@@ -1,4 +1,4 @@
-//! What streams do: one command at a time.
+//! Commands of streams, which execute them one at a time.
 use super::error::{ErrorCode, HipError, Result};
 use super::event::Recording;
 use super::launch::PreparedLaunch;
@@ -10,16 +10,16 @@ use std::sync::Arc;
 /// hipStreamCallback_t, without its Option.
 pub type Callback = unsafe extern "C" fn(stream: *mut c_void, status: u32, user_data: *mut c_void);
 
-/// A pointer of the caller that travels to the stream's thread.
+/// A pointer from the caller that is passed to the stream's thread.
 pub struct UserPointer(pub *mut c_void);
 
-// SAFETY: HIP hands such pointers to another thread by definition; the runtime never dereferences them.
+// SAFETY: HIP passes such pointers to another thread by definition; the runtime never dereferences them.
 unsafe impl Send for UserPointer {}
 
-/// Work of this crate's libraries (rocBLAS, MIOpen) that a stream does on the host.
+/// Work of this crate's libraries (rocBLAS, MIOpen) that a stream executes on the host.
 pub type HostWork = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// One command of a stream.
+/// A command of a stream.
 pub enum Command {
     Launch(Box<PreparedLaunch>),
     Stall(injection::Stall),
@@ -34,26 +34,26 @@ pub enum Command {
         stream: UserPointer,
         user_data: UserPointer,
     },
-    /// A part of an allocation is live from here on.
-    TakePart {
+    /// Begins the life of a suballocation.
+    BeginPart {
         address: usize,
         len: usize,
     },
-    /// The part that begins here is freed.
-    GivePart {
+    /// Frees the suballocation that begins at this address.
+    EndPart {
         address: usize,
     },
 }
 
-/// Where the bytes of a copy come from.
+/// The source of a copy.
 pub enum Source {
-    /// Live memory.
+    /// The address of live memory.
     Address(usize),
-    /// Pageable host memory as it was at the call.
+    /// The contents of pageable host memory at the time of the call.
     Captured(Vec<u8>),
 }
 
-/// A copy of `rows` rows of `width` bytes; rows lie `*_pitch` bytes apart.
+/// A copy of `rows` rows of `width` bytes, which begin `*_pitch` bytes apart.
 pub struct Copy {
     pub target: usize,
     pub target_pitch: usize,
@@ -64,10 +64,10 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Copies.
+    /// Executes the copy.
     ///
     /// # Safety
-    /// Both sides must be mapped for all rows, the target writable, and nobody may hold a reference to it.
+    /// Both sides must be mapped for all rows, and the target must be writable and not referenced.
     pub unsafe fn run(&self) {
         let source = match &self.source {
             Source::Address(address) => std::ptr::with_exposed_provenance::<u8>(*address),
@@ -75,7 +75,7 @@ impl Copy {
         };
         let target = std::ptr::with_exposed_provenance_mut::<u8>(self.target);
         for row in 0..self.rows {
-            // SAFETY: the caller vouches for both sides; `copy` allows them to overlap.
+            // SAFETY: the caller guarantees both sides; `copy` allows them to overlap.
             unsafe {
                 let from = source.add(row * self.source_pitch);
                 std::ptr::copy(from, target.add(row * self.target_pitch), self.width);
@@ -93,20 +93,20 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Fills.
+    /// Executes the fill.
     ///
     /// # Safety
-    /// `count * width` bytes at `target` must be mapped and writable, and nobody may hold a reference to them.
+    /// `count * width` bytes at `target` must be mapped, writable and not referenced.
     pub unsafe fn run(&self) {
         let bytes = self.value.to_le_bytes();
         let target = std::ptr::with_exposed_provenance_mut::<u8>(self.target);
         if bytes[..self.width].iter().all(|byte| *byte == bytes[0]) {
-            // SAFETY: the caller vouches for the range.
+            // SAFETY: the caller guarantees the range.
             unsafe { target.write_bytes(bytes[0], self.count * self.width) };
             return;
         }
         for element in 0..self.count {
-            // SAFETY: the caller vouches for the range; the element may be unaligned, so bytes are copied.
+            // SAFETY: the caller guarantees the range; the element may be unaligned, so bytes are copied.
             unsafe {
                 let place = target.add(element * self.width);
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, self.width);
@@ -116,7 +116,7 @@ impl Fill {
 }
 
 impl Command {
-    /// Whether the command could run without waiting for another stream.
+    /// Returns true if the command can run without waiting for another stream.
     pub fn is_ready(&self) -> bool {
         match self {
             Self::WaitFor(recording) => recording.time().is_some(),
@@ -125,19 +125,19 @@ impl Command {
         }
     }
 
-    /// Whether it makes no difference which thread runs the command: it neither waits for other streams nor calls
-    /// what the host has passed in.
+    /// Returns true if any thread may run the command: it neither waits for other streams nor calls a function of the
+    /// host program.
     pub fn runs_anywhere(&self) -> bool {
         matches!(self, Self::Launch(_) | Self::Copy(_) | Self::Fill(_) | Self::Host(_) | Self::Record(_))
             || self.can_wait()
     }
 
-    /// Whether it is early enough to run the command when another one is enqueued, or the host waits or queries.
+    /// Returns true if the command may be deferred until another is enqueued or the host waits or queries.
     pub fn can_wait(&self) -> bool {
-        matches!(self, Self::TakePart { .. } | Self::GivePart { .. })
+        matches!(self, Self::BeginPart { .. } | Self::EndPart { .. })
     }
 
-    /// Does the command on the calling thread. A failure is also noted as the process's last fault.
+    /// Executes the command on the calling thread. A failure is also recorded as the process's last fault.
     pub fn run(self, queue: &Queue) -> Result<()> {
         let outcome = fault::catch_panic(|| self.run_inner(queue))
             .unwrap_or_else(|panic| Err(HipError::new(ErrorCode::LaunchFailure, panic)));
@@ -155,15 +155,15 @@ impl Command {
                 let memory = &runtime()?.memory;
                 let _running = memory.running();
                 memory.check_copy(&copy)?;
-                // SAFETY: the ranges were live when the copy was enqueued, and hipFree waits for the device
-                // before it ends one. Host memory is the caller's to keep, as in HIP.
+                // SAFETY: the ranges were live when the copy was enqueued, and hipFree waits for the device before it
+                // frees one. As in HIP, the caller keeps host memory alive.
                 unsafe { copy.run() };
             }
             Self::Fill(fill) => {
                 let memory = &runtime()?.memory;
                 let _running = memory.running();
                 memory.check_fill(&fill)?;
-                // SAFETY: as for copies.
+                // SAFETY: the range was live when the fill was enqueued, and hipFree waits for the device.
                 unsafe { fill.run() };
             }
             Self::Host(work) => {
@@ -173,12 +173,12 @@ impl Command {
             Self::Record(recording) => recording.reach(),
             Self::WaitFor(recording) => recording.wait(),
             Self::WaitForStreams(markers) => markers.iter().for_each(Marker::wait),
-            Self::TakePart { address, len } => runtime()?.memory.begin_part(address, len)?,
-            Self::GivePart { address } => runtime()?.memory.end_part(address)?,
+            Self::BeginPart { address, len } => runtime()?.memory.begin_part(address, len)?,
+            Self::EndPart { address } => runtime()?.memory.end_part(address)?,
             Self::Callback { function, stream, user_data } => {
                 let status = queue.peek_fault().map_or(0, |fault| fault.code as u32);
                 let _inside = thread_state::enter_callback();
-                // SAFETY: the caller of hipStreamAddCallback vouched for the function and its data.
+                // SAFETY: the caller of hipStreamAddCallback guarantees the function and its data.
                 unsafe { function(stream.0, status, user_data.0) };
             }
         }
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_on_a_stream_is_a_failed_command() {
+    fn a_panic_on_a_stream_fails_the_command() {
         let error = Command::Host(Box::new(|| panic!("on purpose"))).run(&Queue::default()).unwrap_err();
         assert_eq!(error.code, ErrorCode::LaunchFailure);
         assert!(error.detail.contains("the software GPU failed: on purpose"), "{error}");
@@ -202,7 +202,7 @@ mod tests {
         let mut bytes = [9u8; 13];
         let target = bytes.as_mut_ptr().expose_provenance();
         let fill = |width, count, value| {
-            // SAFETY: the ranges below lie in `bytes`, which is only read afterwards.
+            // SAFETY: the ranges below are inside `bytes`, which is only read afterwards.
             unsafe { Fill { target: target + 1, value, width, count }.run() }
         };
         fill(4, 2, 0x0403_0201);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_take_pitches() {
+    fn copies_respect_pitches() {
         let source: Vec<u8> = (0..12).collect();
         let mut target = [99u8; 10];
         let copy = Copy {
@@ -223,7 +223,7 @@ mod tests {
             width: 3,
             rows: 2,
         };
-        // SAFETY: both sides hold two rows at their pitch.
+        // SAFETY: both sides hold two rows at their pitches.
         unsafe { copy.run() };
         assert_eq!(target, [0, 1, 2, 99, 99, 4, 5, 6, 99, 99]);
     }

@@ -1,4 +1,4 @@
-//! Devices: a chip, its streams, and what it sees of memory.
+//! Devices: a chip, its streams, and the memory that its kernels may access.
 use super::arch::ArchSpec;
 use super::error::{HipError, Result, bail};
 use super::memory::Memory;
@@ -13,22 +13,22 @@ use std::sync::{Arc, Weak};
 /// A software GPU.
 pub struct Device {
     pub ordinal: usize,
-    /// Its place among all devices, also those that the process does not see.
+    /// Index among all devices, including those hidden from the process.
     pub slot: usize,
     pub arch: &'static ArchSpec,
     null_stream: Arc<Stream>,
     null_stream_uses: AtomicU64,
     streams: Mutex<Vec<Weak<Stream>>>,
-    /// Devices whose memory this one's kernels may touch.
+    /// Devices whose memory this device's kernels may access.
     peers: Mutex<BTreeSet<usize>>,
-    /// The last address space and the memory's generation that it shows.
+    /// The cached address space, with the memory generation that it reflects.
     seen: Mutex<Option<(u64, Arc<AddressSpace>)>>,
-    /// Who runs the streams' commands, if they have no threads.
+    /// Runs the streams' commands if they have no threads.
     scheduler: Option<Arc<Scheduler>>,
 }
 
 impl Device {
-    /// A device without work.
+    /// Creates a device without work.
     pub fn new(
         ordinal: usize,
         slot: usize,
@@ -53,29 +53,29 @@ impl Device {
         format!("Software GPU ({})", self.arch.name)
     }
 
-    /// PCI address, as hipDeviceGetPCIBusId prints it. The domain is one that no real bus has.
+    /// Returns the PCI address as printed by hipDeviceGetPCIBusId. No real bus has this domain.
     pub fn pci_bus_id(&self) -> String {
         format!("ffff:{:02x}:00.0", self.slot)
     }
 
-    /// Counts work on the null stream and waiting for it.
+    /// Counts a use of `stream` if it is the null stream: submitted work, or a wait of the host.
     fn note_use(&self, stream: &Stream) {
         if stream.ordering == Ordering::Null {
             self.null_stream_uses.fetch_add(1, atomic::Ordering::Relaxed);
         }
     }
 
-    /// How often work was given to the null stream, or the host waited for it.
+    /// Returns how often work was submitted to the null stream or the host waited for it.
     pub fn null_stream_uses(&self) -> u64 {
         self.null_stream_uses.load(atomic::Ordering::Relaxed)
     }
 
-    /// The stream that a null handle means.
+    /// Returns the stream of the null handle.
     pub fn null_stream(&self) -> &Arc<Stream> {
         &self.null_stream
     }
 
-    /// A stream of this device.
+    /// Creates a stream on this device.
     pub fn create_stream(&self, flags: u32, priority: i32) -> Arc<Stream> {
         let ordering =
             if flags & super::stream::NON_BLOCKING != 0 { Ordering::NonBlocking } else { Ordering::Blocking };
@@ -90,7 +90,7 @@ impl Device {
         self.streams.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// What work on `stream` has to wait for by the null stream's rules.
+    /// Returns the markers for which work on `stream` must wait by the null stream's rules.
     fn dependencies(&self, stream: &Stream) -> Vec<Marker> {
         match stream.ordering {
             Ordering::NonBlocking => Vec::new(),
@@ -104,31 +104,31 @@ impl Device {
         }
     }
 
-    /// Waits for what the null stream's rules put before new work on `stream`.
+    /// Waits for the work that the null stream's rules order before new work on `stream`.
     pub fn wait_for_dependencies(&self, stream: &Stream) {
         self.dependencies(stream).iter().for_each(Marker::wait);
     }
 
-    /// Enqueues a command, after what the null stream's rules put before it.
+    /// Enqueues a command after the work that the null stream's rules order before it.
     ///
     /// # Errors
-    /// Those of [`super::stream::Queue::push`].
+    /// The errors of [`super::stream::Queue::push`].
     pub fn submit(&self, stream: &Stream, command: Command) -> Result<()> {
         self.note_use(stream);
         self.enqueue(stream, command)
     }
 
-    /// The same for a command that is no work of the device's.
+    /// Like [`Self::submit`], for a command that is not device work and is not counted.
     ///
     /// # Errors
-    /// As [`Self::submit`].
+    /// The errors of [`Self::submit`].
     pub fn enqueue(&self, stream: &Stream, command: Command) -> Result<()> {
         let dependencies = self.dependencies(stream);
         let wait = (!dependencies.is_empty()).then_some(Command::WaitForStreams(dependencies));
         stream.queue().push(wait.into_iter().chain([command]))
     }
 
-    /// The streams that waiting for `stream` waits for: the null stream takes the blocking ones along.
+    /// Returns the streams to wait for when the host waits for `stream`: the null stream includes the blocking streams.
     fn joined(&self, stream: &Arc<Stream>) -> Vec<Arc<Stream>> {
         let mut streams = vec![Arc::clone(stream)];
         if stream.ordering == Ordering::Null {
@@ -153,7 +153,7 @@ impl Device {
         Self::wait_for(&self.joined(stream))
     }
 
-    /// Whether a stream's work has finished.
+    /// Returns `Ok` if a stream's work has finished.
     ///
     /// # Errors
     /// `NotReady`, or the first failure that has not been reported yet.
@@ -176,10 +176,10 @@ impl Device {
         Self::wait_for(&streams)
     }
 
-    /// Waits for all streams; failures stay for those who ask for them.
+    /// Waits for all streams. Failures stay pending until they are queried.
     ///
     /// # Errors
-    /// `IllegalState` inside of a stream callback.
+    /// `IllegalState` inside a stream callback.
     pub fn drain(&self) -> Result<()> {
         thread_state::may_wait()?;
         self.live_streams().iter().for_each(|stream| stream.queue().wait());
@@ -187,37 +187,37 @@ impl Device {
         Ok(())
     }
 
-    /// Lets this device's kernels touch a peer's memory.
+    /// Allows this device's kernels to access a peer's memory.
     ///
     /// # Errors
     /// `PeerAccessAlreadyEnabled`.
     pub fn enable_peer(&self, memory: &Memory, peer: usize) -> Result<()> {
         if !self.peers.lock().insert(peer) {
-            bail!(PeerAccessAlreadyEnabled, "device {} already sees device {peer}", self.ordinal);
+            bail!(PeerAccessAlreadyEnabled, "device {} already has access to device {peer}", self.ordinal);
         }
         memory.touch();
         Ok(())
     }
 
-    /// Ends what [`Self::enable_peer`] began.
+    /// Revokes the access granted by [`Self::enable_peer`].
     ///
     /// # Errors
     /// `PeerAccessNotEnabled`.
     pub fn disable_peer(&self, memory: &Memory, peer: usize) -> Result<()> {
         if !self.peers.lock().remove(&peer) {
-            bail!(PeerAccessNotEnabled, "device {} does not see device {peer}", self.ordinal);
+            bail!(PeerAccessNotEnabled, "device {} has no access to device {peer}", self.ordinal);
         }
         memory.touch();
         Ok(())
     }
 
-    /// Ends all of what [`Self::enable_peer`] began.
+    /// Revokes the access to all peers.
     pub fn forget_peers(&self, memory: &Memory) {
         self.peers.lock().clear();
         memory.touch();
     }
 
-    /// What kernels may touch now. The caller holds [`Memory::running`].
+    /// Returns the memory that kernels may access now. The caller holds [`Memory::running`].
     pub fn address_space(&self, memory: &Memory) -> Arc<AddressSpace> {
         let mut seen = self.seen.lock();
         let generation = memory.generation();

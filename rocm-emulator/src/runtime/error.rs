@@ -1,7 +1,7 @@
-//! HIP's error codes, their names and texts, and the error that carries one.
+//! HIP's error codes with their names and texts, and the runtime's error type.
 use std::ffi::CStr;
 
-/// Defines [`ErrorCode`] and [`TEXTS`] by one table: the code's name without `hipError`, its number, and its text.
+/// Defines [`ErrorCode`] and [`TEXTS`] from a table of the codes' names without `hipError`, numbers and texts.
 macro_rules! error_codes {
     ($($code:ident = $number:literal: $text:literal;)*) => {
         /// A HIP error code (`hipError_t`).
@@ -12,7 +12,7 @@ macro_rules! error_codes {
             $($code = $number,)*
         }
 
-        /// Code, name and text as hipGetErrorName and hipGetErrorString give them.
+        /// Code, name and text, as returned by hipGetErrorName and hipGetErrorString.
         const TEXTS: &[(ErrorCode, &CStr, &CStr)] = &[
             (ErrorCode::Success, c"hipSuccess", c"no error"),
             $((
@@ -24,7 +24,7 @@ macro_rules! error_codes {
     };
 }
 
-/// A text that ends with a zero as C's.
+/// Converts a text with a terminating zero to a C string.
 const fn c_str(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
         Ok(text) => text,
@@ -108,12 +108,12 @@ error_codes! {
     Tbd = 1054: "unknown error";
 }
 
-/// The name of a code as hipGetErrorName gives it; unlisted codes are `hipErrorUnknown`.
+/// Returns the name of a code, as hipGetErrorName does. Unlisted codes are `hipErrorUnknown`.
 pub fn error_name(code: u32) -> &'static CStr {
     find(code).map_or(c"hipErrorUnknown", |(_, name, _)| name)
 }
 
-/// The text of a code as hipGetErrorString gives it; unlisted codes are `unknown error`.
+/// Returns the text of a code, as hipGetErrorString does. Unlisted codes are `unknown error`.
 pub fn error_text(code: u32) -> &'static CStr {
     find(code).map_or(c"unknown error", |(_, _, text)| text)
 }
@@ -122,26 +122,26 @@ fn find(code: u32) -> Option<&'static (ErrorCode, &'static CStr, &'static CStr)>
     TEXTS.iter().find(|(known, _, _)| *known as u32 == code)
 }
 
-/// A failing runtime call: the HIP code that the caller gets, and what exactly was wrong.
+/// Error of a runtime call: the HIP code for the caller and the exact cause.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} ({}): {detail}", error_name(*.code as u32).to_string_lossy(), *.code as u32)]
 pub struct HipError {
     pub code: ErrorCode,
-    /// Names the sizes, handles and devices in question.
+    /// The cause, with sizes, handles and devices.
     pub detail: String,
 }
 
 impl HipError {
-    /// An error with its particulars.
+    /// Creates an error with its cause.
     pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
         Self { code, detail: detail.into() }
     }
 }
 
-/// Shorthand for results of the runtime.
+/// Result type of the runtime.
 pub type Result<T> = std::result::Result<T, HipError>;
 
-/// Returns an error from the function: its code, and particulars as `format!` takes them.
+/// Returns an error from the function. Takes the code and `format!` arguments for the cause.
 macro_rules! bail {
     ($code:ident, $($detail:tt)+) => {
         return $crate::runtime::fail($crate::runtime::ErrorCode::$code, format!($($detail)+))
@@ -149,7 +149,7 @@ macro_rules! bail {
 }
 pub(crate) use bail;
 
-/// `Err` with a code and particulars.
+/// Returns an `Err` with a code and the cause.
 pub fn fail<T>(code: ErrorCode, detail: impl Into<String>) -> Result<T> {
     Err(HipError::new(code, detail))
 }

@@ -1,4 +1,4 @@
-//! Events: moments in streams, with the time at which they were reached.
+//! Events: points in streams, with the time at which they were reached.
 use super::error::{HipError, Result, bail};
 use super::stream::Queue;
 use parking_lot::{Condvar, Mutex};
@@ -8,14 +8,14 @@ use std::time::Instant;
 /// hipEventDisableTiming.
 pub const DISABLE_TIMING: u32 = 2;
 
-/// An event. It stands for the last moment that was recorded with it.
+/// An event, which refers to its last recording.
 pub struct Event {
     pub device: usize,
     pub flags: u32,
     last: Mutex<Option<Arc<Recording>>>,
 }
 
-/// One recording of an event: reached when the stream comes to it.
+/// A recording of an event, which is reached when the stream executes it.
 pub struct Recording {
     queue: Arc<Queue>,
     reached: Mutex<Option<Instant>>,
@@ -23,18 +23,18 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// A moment in `queue` that is not reached yet.
+    /// Creates a recording in `queue` that has not been reached.
     pub fn new(queue: Arc<Queue>) -> Arc<Self> {
         Arc::new(Self { queue, reached: Mutex::new(None), arrival: Condvar::new() })
     }
 
-    /// The stream is here now.
+    /// Marks the recording as reached, with the current time.
     pub fn reach(&self) {
         *self.reached.lock() = Some(Instant::now());
         self.arrival.notify_all();
     }
 
-    /// Returns when the stream has come here.
+    /// Waits until the stream has reached the recording.
     pub fn wait(&self) {
         if let Some(scheduler) = self.queue.scheduler() {
             return scheduler.run_until(|| self.time().is_some());
@@ -45,42 +45,42 @@ impl Recording {
         }
     }
 
-    /// When the stream came here.
+    /// Returns the time at which the recording was reached; `None` before.
     pub fn time(&self) -> Option<Instant> {
         *self.reached.lock()
     }
 
-    /// Whether the stream has reached the moment, without waiting.
+    /// Notes a query of the recording, so that a scheduler may run commands.
     pub fn poll(&self) {
         self.queue.poll();
     }
 
-    /// The failure of the stream before the moment, which has not been reported yet; this reports it.
+    /// Returns and clears the stream's failure before the recording that has not been reported yet.
     pub fn take_fault(&self) -> Option<HipError> {
         self.queue.take_fault()
     }
 }
 
 impl Event {
-    /// An event that was never recorded.
+    /// Creates an event that was never recorded.
     pub fn new(device: usize, flags: u32) -> Self {
         Self { device, flags, last: Mutex::new(None) }
     }
 
-    /// From now on the event stands for this recording.
+    /// Makes the event refer to a new recording.
     pub fn set(&self, recording: Arc<Recording>) {
         *self.last.lock() = Some(recording);
     }
 
-    /// The last recording.
+    /// Returns the last recording.
     pub fn last(&self) -> Option<Arc<Recording>> {
         self.last.lock().clone()
     }
 
-    /// Milliseconds from `start` to `stop`.
+    /// Returns the milliseconds from `start` to `stop`.
     ///
     /// # Errors
-    /// `InvalidHandle` when they are on different devices, or one keeps no time or was never recorded, `NotReady` when one is not reached.
+    /// `InvalidHandle` if they are on different devices, lack timing or were never recorded; `NotReady` if not yet reached.
     pub fn elapsed(start: &Self, stop: &Self) -> Result<f32> {
         if start.device != stop.device {
             bail!(InvalidHandle, "the events are on devices {} and {}", start.device, stop.device);
@@ -92,7 +92,7 @@ impl Event {
             bail!(InvalidHandle, "the event was never recorded");
         };
         let (Some(from), Some(to)) = (first.time(), second.time()) else {
-            bail!(NotReady, "the event is not reached yet");
+            bail!(NotReady, "the stream has not reached the event yet");
         };
         let seconds = if to >= from { (to - from).as_secs_f64() } else { -(from - to).as_secs_f64() };
         Ok((seconds * 1e3) as f32)

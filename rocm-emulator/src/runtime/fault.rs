@@ -1,4 +1,4 @@
-//! The text of the last fault, for error messages.
+//! The text of the last fault, and the conversion of faults and panics to errors.
 use super::error::{ErrorCode, HipError};
 use crate::exec::{Fault, FaultKind};
 use parking_lot::Mutex;
@@ -6,18 +6,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 static LAST: Mutex<Option<String>> = Mutex::new(None);
 
-/// The text of the last kernel fault (or failed stream command) of this process, on any device.
+/// Returns the text of the process's last kernel fault or failed stream command, on any device.
 pub fn last_fault() -> Option<String> {
     LAST.lock().clone()
 }
 
-/// Keeps the text of a fault.
+/// Records the text of a fault.
 pub(super) fn note(error: &HipError) {
     *LAST.lock() = Some(error.detail.clone());
 }
 
-/// The HIP error of a kernel fault: accesses to global memory are `IllegalAddress`, the rest is
-/// `LaunchFailure`.
+/// Converts a kernel fault to a HIP error: `IllegalAddress` for accesses to global memory, `LaunchFailure` for all other
+/// faults.
 pub(super) fn to_error(fault: &Fault) -> HipError {
     let code = match fault.kind {
         FaultKind::OutOfBounds { .. }
@@ -30,10 +30,10 @@ pub(super) fn to_error(fault: &Fault) -> HipError {
     HipError::new(code, fault.to_string())
 }
 
-/// Runs `body`. Everything that C or a stream's thread calls goes through here.
+/// Runs `body` and catches a panic. All functions called by C code or by a stream's thread use it.
 ///
 /// # Errors
-/// The message of a panic in `body`.
+/// The message of the panic.
 pub fn catch_panic<T>(body: impl FnOnce() -> T) -> std::result::Result<T, String> {
     catch_unwind(AssertUnwindSafe(body)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| text.to_string());

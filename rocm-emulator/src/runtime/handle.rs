@@ -1,43 +1,43 @@
-//! Handles: the opaque pointers that callers hold for streams, events, modules and functions.
+//! Handles: opaque pointers for streams, events, modules and functions.
 //!
-//! A handle is a number, never an address, so that a stale or foreign one is an error and not a crash.
+//! A handle is a number, never an address, so that an invalid handle causes an error instead of a crash.
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The live objects of one kind by handle.
+/// Table of the live objects of one kind, by handle.
 pub struct Handles<T> {
     live: RwLock<HashMap<usize, Arc<T>>>,
     next: AtomicUsize,
 }
 
 impl<T> Handles<T> {
-    /// `kind` keeps the handles of different tables apart.
+    /// Creates a table. `kind` distinguishes the handles of different tables.
     pub fn new(kind: u8) -> Self {
         Self { live: RwLock::default(), next: AtomicUsize::new((usize::from(kind) << 40) + 16) }
     }
 
-    /// Takes an object in and names it.
+    /// Adds an object and returns its handle.
     pub fn insert(&self, object: Arc<T>) -> *mut c_void {
         let handle = self.next.fetch_add(16, Ordering::Relaxed);
         self.live.write().insert(handle, object);
         std::ptr::without_provenance_mut(handle)
     }
 
-    /// The object of a handle, if it is live.
+    /// Returns the object of a handle; `None` if it is not live.
     pub fn get(&self, handle: *mut c_void) -> Option<Arc<T>> {
         self.live.read().get(&handle.addr()).cloned()
     }
 
-    /// Ends a handle.
+    /// Removes a handle and returns its object.
     pub fn remove(&self, handle: *mut c_void) -> Option<Arc<T>> {
         self.live.write().remove(&handle.addr())
     }
 
-    /// Ends every handle whose object `gone` chooses, and returns the objects, so that they are dropped
-    /// outside of the table's lock.
+    /// Removes every handle whose object `gone` selects. Returns the objects so that the caller drops them outside the
+    /// table's lock.
     pub fn remove_where(&self, gone: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut live = self.live.write();
         let handles: Vec<usize> = live.iter().filter(|(_, object)| gone(object)).map(|(h, _)| *h).collect();

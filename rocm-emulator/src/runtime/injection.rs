@@ -1,29 +1,29 @@
-//! Failures on demand: calls that fail, a device that is lost, memory that runs out, a launch that never ends.
+//! Fault injection: failing calls, a lost device, exhausted memory, a launch that never ends.
 //!
-//! Programs show what they do about a failing driver only when it fails. What is asked for here happens at a counted
-//! call, so that a test can go through all of them. Nothing is counted while nothing is asked for.
+//! Each fault happens at a given call, so that a test can iterate over all calls of a program. Calls are counted only
+//! while an injection is active.
 use super::error::{ErrorCode, HipError, Result, bail, fail};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What is to fail, and when. Calls are counted from the moment that it is asked for, the first is number 1.
+/// The faults to inject. Calls are counted from [`inject`] on, beginning with 1.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Injection {
-    /// Functions by C name, and which of their calls fails: `hipErrorOutOfMemory` for those that get memory,
-    /// `hipErrorUnknown` for others, `rocblas_status_internal_error` for rocBLAS, `HIPBLAS_STATUS_INTERNAL_ERROR` for
-    /// hipBLASLt, `miopenStatusUnknownError` for MIOpen.
+    /// C functions and the number of the call that fails: with `hipErrorOutOfMemory` if it allocates memory,
+    /// `hipErrorUnknown` for other HIP functions, `rocblas_status_internal_error` for rocBLAS,
+    /// `HIPBLAS_STATUS_INTERNAL_ERROR` for hipBLASLt and `miopenStatusUnknownError` for MIOpen.
     pub failing: Vec<(String, u64)>,
-    /// With this call all devices are lost: it and all later ones fail with `hipErrorLaunchFailure`.
+    /// The call at which all devices are lost: it and all later calls fail with `hipErrorLaunchFailure`.
     pub lost: Option<(String, u64)>,
-    /// Requests for more bytes than this are refused, however much is free.
+    /// Requests for more bytes than this fail, even if enough memory is free.
     pub largest: Option<u64>,
-    /// This launch never ends, nor does what follows on its stream, until [`release_stalled`].
+    /// Number of the launch that stalls, with all later work on its stream, until [`release_stalled`].
     pub stalled: Option<u64>,
 }
 
 impl Injection {
-    /// Whether nothing is asked for.
+    /// Returns true if no fault is to be injected.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -31,44 +31,43 @@ impl Injection {
 
 #[derive(Default)]
 struct State {
-    asked: Injection,
+    injection: Injection,
     calls: BTreeMap<String, u64>,
     launches: u64,
     lost: bool,
-    /// How often stalled launches were released.
+    /// Number of calls of [`release_stalled`].
     released: u64,
 }
 
-/// Whether anything is asked for, so that calls cost one load otherwise.
+/// True while an injection is active; otherwise calls cost only this load.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static STATE: Mutex<State> =
-    Mutex::new(State { asked: NOTHING, calls: BTreeMap::new(), launches: 0, lost: false, released: 0 });
+    Mutex::new(State { injection: NO_FAULTS, calls: BTreeMap::new(), launches: 0, lost: false, released: 0 });
 static RELEASED: Condvar = Condvar::new();
 
-const NOTHING: Injection = Injection { failing: Vec::new(), lost: None, largest: None, stalled: None };
+const NO_FAULTS: Injection = Injection { failing: Vec::new(), lost: None, largest: None, stalled: None };
 
-/// Asks for failures instead of those asked for before; counts start anew, lost devices are back, and launches that
-/// were stalled go on.
-pub fn inject(asked: Injection) {
+/// Replaces the injected faults. Resets the counts, restores lost devices and releases stalled launches.
+pub fn inject(injection: Injection) {
     let mut state = STATE.lock();
-    ACTIVE.store(!asked.is_empty(), Ordering::Release);
-    *state = State { asked, released: state.released + 1, ..State::default() };
+    ACTIVE.store(!injection.is_empty(), Ordering::Release);
+    *state = State { injection, released: state.released + 1, ..State::default() };
     RELEASED.notify_all();
 }
 
-/// Lets launches go on that were stalled.
+/// Lets stalled launches continue.
 pub fn release_stalled() {
     STATE.lock().released += 1;
     RELEASED.notify_all();
 }
 
-/// Functions that give out memory.
+/// HIP functions that allocate memory.
 const ALLOCATING: [&str; 3] = ["hipMalloc", "hipHostMalloc", "hipModuleLoadData"];
 
-/// To be asked at every call of a C function.
+/// Counts a call of a C function; every function calls this first.
 ///
 /// # Errors
-/// What was asked for.
+/// The injected fault for this call.
 pub fn called(function: &str) -> Result<()> {
     if !ACTIVE.load(Ordering::Acquire) {
         return Ok(());
@@ -81,42 +80,42 @@ pub fn called(function: &str) -> Result<()> {
     };
     *count += 1;
     let is_now = |(name, nth): &(String, u64)| name == function && nth == count;
-    state.lost |= state.asked.lost.as_ref().is_some_and(is_now);
+    state.lost |= state.injection.lost.as_ref().is_some_and(is_now);
     if state.lost {
-        bail!(LaunchFailure, "the device is lost, as was asked for");
+        bail!(LaunchFailure, "the device is lost (injected fault)");
     }
-    if state.asked.failing.iter().any(is_now) {
+    if state.injection.failing.iter().any(is_now) {
         let code = if ALLOCATING.contains(&function) { ErrorCode::OutOfMemory } else { ErrorCode::Unknown };
-        return fail(code, format!("call {count} fails, as was asked for"));
+        return fail(code, format!("call {count} failed (injected fault)"));
     }
     Ok(())
 }
 
-/// To be asked at every request for memory of a device.
+/// Checks a request for device memory.
 ///
 /// # Errors
-/// `OutOfMemory` if it is larger than was asked for.
+/// `OutOfMemory` if it exceeds the injected limit.
 pub fn requested(bytes: usize) -> Result<()> {
     if !ACTIVE.load(Ordering::Acquire) {
         return Ok(());
     }
-    match STATE.lock().asked.largest {
+    match STATE.lock().injection.largest {
         Some(largest) if bytes as u64 > largest => Err(HipError::new(
             ErrorCode::OutOfMemory,
-            format!("{bytes} bytes asked for, and requests above {largest} are refused, as was asked for"),
+            format!("{bytes} bytes requested, but requests above {largest} bytes fail (injected fault)"),
         )),
         _ => Ok(()),
     }
 }
 
-/// Holds a stream up.
+/// Stalls a stream.
 pub struct Stall {
-    /// How often stalled launches had been released when this one was asked for.
+    /// Value of `State::released` when the launch was enqueued.
     released: u64,
 }
 
 impl Stall {
-    /// Returns after the next [`release_stalled`].
+    /// Waits until the next [`release_stalled`].
     pub fn wait(&self) {
         let mut state = STATE.lock();
         while state.released == self.released {
@@ -125,17 +124,17 @@ impl Stall {
     }
 }
 
-/// To be asked at every launch: what is to come before it, if it is the one that stalls.
+/// Counts a launch. Returns the stall to enqueue before it if it is the injected one.
 pub fn launching() -> Option<Stall> {
     if !ACTIVE.load(Ordering::Acquire) {
         return None;
     }
     let mut state = STATE.lock();
     state.launches += 1;
-    (state.asked.stalled == Some(state.launches)).then_some(Stall { released: state.released })
+    (state.injection.stalled == Some(state.launches)).then_some(Stall { released: state.released })
 }
 
-/// How often each function was called since failures were asked for last; empty if none were.
+/// Returns the number of calls of each function since the last [`inject`]; empty if no injection is active.
 pub fn calls() -> BTreeMap<String, u64> {
     STATE.lock().calls.clone()
 }

@@ -1,4 +1,4 @@
-//! Launches: checks, the kernel argument segment, and the call into the executor.
+//! Kernel launches: checks, the kernel argument segment, and the call of the executor.
 use super::error::{Result, bail};
 use super::module::Function;
 use super::{arch::ArchSpec, fault, runtime, stream::Queue};
@@ -7,27 +7,27 @@ use crate::exec::{self, PRIVATE_APERTURE, SHARED_APERTURE};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Work-items per workgroup that every chip allows.
+/// Maximum number of work-items per workgroup on every chip.
 pub const MAX_WORKGROUP_SIZE: u32 = 1024;
-/// The markers of hipModuleLaunchKernel's `extra`.
+/// Tags of the values in hipModuleLaunchKernel's `extra`.
 const PARAM_BUFFER_POINTER: usize = 1;
 const PARAM_BUFFER_SIZE: usize = 2;
 const PARAM_END: usize = 3;
-/// Elements of `extra` that are looked at.
+/// Maximum number of elements of `extra` that are read.
 const MAX_EXTRA: usize = 16;
 
-/// How large a launch is.
+/// The size of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Workgroups.
+    /// Number of workgroups.
     pub grid: [u32; 3],
     /// Work-items per workgroup.
     pub block: [u32; 3],
-    /// LDS bytes besides the kernel's static ones.
+    /// Dynamic LDS in bytes.
     pub dynamic_lds: u32,
 }
 
-/// A launch with everything that it needs on the stream's thread.
+/// A validated launch with its copied arguments, ready for the stream's thread.
 pub struct PreparedLaunch {
     function: Arc<Function>,
     shape: Shape,
@@ -38,8 +38,8 @@ impl Shape {
     /// Checks the shape against the chip and the kernel.
     ///
     /// # Errors
-    /// `InvalidValue` for empty grids or blocks and too much LDS, `InvalidConfiguration` for too many
-    /// work-items, `LaunchFailure` for more than the kernel was compiled for.
+    /// `InvalidValue` for empty grids or blocks and too much LDS, `InvalidConfiguration` for too many work-items,
+    /// `LaunchFailure` for more work-items than the kernel was compiled for.
     pub fn check(&self, arch: &ArchSpec, function: &Function) -> Result<()> {
         let name = &function.spec.name;
         let Self { grid, block, dynamic_lds } = *self;
@@ -91,7 +91,7 @@ impl Shape {
         match argument {
             HiddenArgument::BlockCount(n) => axis(self.grid, n),
             HiddenArgument::GroupSize(n) => axis(self.block, n),
-            // HIP's grids are whole workgroups that start at zero.
+            // HIP's grids consist of whole workgroups and start at zero.
             HiddenArgument::Remainder(_) | HiddenArgument::GlobalOffset(_) | HiddenArgument::Zero => 0,
             HiddenArgument::GridDims => 3,
             HiddenArgument::DynamicLdsSize => u64::from(self.dynamic_lds),
@@ -105,8 +105,8 @@ impl PreparedLaunch {
     /// Checks a launch and copies its arguments.
     ///
     /// # Errors
-    /// Those of [`Shape::check`]; `InvalidValue` when arguments are missing or given twice, or when the
-    /// buffer of `extra` does not fit the kernel.
+    /// The errors of [`Shape::check`]; `InvalidValue` if arguments are missing or passed twice, or if the buffer of
+    /// `extra` does not fit the kernel.
     ///
     /// # Safety
     /// `params` must be null or point to one pointer per explicit argument, each to as many bytes as the
@@ -123,27 +123,27 @@ impl PreparedLaunch {
         let mut kernarg = vec![0u8; metadata.kernarg_bytes as usize];
         let name = &metadata.name;
         if !params.is_null() && !extra.is_null() {
-            bail!(InvalidValue, "kernel {name}: both kernelParams and extra given");
+            bail!(InvalidValue, "kernel {name}: both kernelParams and extra were passed");
         }
         if !extra.is_null() {
-            // SAFETY: the caller vouches for the list and its buffer.
+            // SAFETY: the caller guarantees the list and its buffer.
             unsafe { copy_buffer(name, &mut kernarg, extra)? };
         } else if params.is_null() {
             if function.explicit_arguments().next().is_some() {
-                bail!(InvalidValue, "kernel {name}: no arguments given");
+                bail!(InvalidValue, "kernel {name}: no arguments were passed");
             }
         } else {
             for (index, argument) in function.explicit_arguments().enumerate() {
-                // SAFETY: the caller vouches for one pointer per explicit argument.
+                // SAFETY: the caller guarantees one pointer per explicit argument.
                 let value = unsafe { *params.add(index) };
                 if value.is_null() {
                     bail!(InvalidValue, "kernel {name}: the pointer to argument {index} is null");
                 }
                 let place = argument.offset as usize..(argument.offset + argument.size) as usize;
                 let Some(place) = kernarg.get_mut(place) else {
-                    bail!(InvalidImage, "kernel {name}: argument {index} lies outside of the arguments");
+                    bail!(InvalidImage, "kernel {name}: argument {index} is outside the argument segment");
                 };
-                // SAFETY: the caller vouches for as many bytes as the kernel declares.
+                // SAFETY: the caller guarantees as many bytes as the kernel declares.
                 unsafe {
                     std::ptr::copy_nonoverlapping(value.cast::<u8>(), place.as_mut_ptr(), place.len());
                 }
@@ -161,7 +161,7 @@ impl PreparedLaunch {
         Ok(Self { function, shape, kernarg })
     }
 
-    /// Runs the launch on the calling thread, as the next one of a stream.
+    /// Executes the launch on the calling thread as the next launch of a stream.
     ///
     /// # Errors
     /// `IllegalAddress` or `LaunchFailure` with the fault's text.
@@ -198,41 +198,41 @@ impl PreparedLaunch {
     }
 }
 
-/// Fills the kernel arguments from the buffer that `extra` names.
+/// Fills the kernel arguments from the buffer in `extra`.
 ///
 /// # Safety
-/// `extra` must be a list of markers and values that ends with HIP_LAUNCH_PARAM_END.
+/// `extra` must be a list of tags and values that ends with HIP_LAUNCH_PARAM_END.
 unsafe fn copy_buffer(name: &str, kernarg: &mut [u8], extra: *const *mut c_void) -> Result<()> {
     let (mut buffer, mut size) = (std::ptr::null::<u8>(), None);
     let mut at = 0;
     loop {
-        // SAFETY: the list has not ended yet.
+        // SAFETY: the end of the list has not been read yet.
         let marker = unsafe { *extra.add(at) };
         if marker.addr() == PARAM_END {
             break;
         }
-        // SAFETY: a marker is followed by its value.
+        // SAFETY: a value follows the tag.
         let value = unsafe { *extra.add(at + 1) };
         match marker.addr() {
             PARAM_BUFFER_POINTER => buffer = value.cast(),
             // SAFETY: the value points to the size.
             PARAM_BUFFER_SIZE if !value.is_null() => size = Some(unsafe { *value.cast::<usize>() }),
-            _ => bail!(InvalidValue, "kernel {name}: marker {marker:?} in extra"),
+            _ => bail!(InvalidValue, "kernel {name}: invalid tag {marker:?} in extra"),
         }
         at += 2;
         if at > MAX_EXTRA {
-            bail!(InvalidValue, "kernel {name}: extra does not end");
+            bail!(InvalidValue, "kernel {name}: extra has no end tag");
         }
     }
     match size {
         Some(size) if !buffer.is_null() && size <= kernarg.len() => {
-            // SAFETY: the caller vouches for `size` bytes at `buffer`, and they fit (checked above).
+            // SAFETY: the caller guarantees `size` bytes at `buffer`, and they fit (checked above).
             unsafe { std::ptr::copy_nonoverlapping(buffer, kernarg.as_mut_ptr(), size) };
             Ok(())
         }
         _ => bail!(
             InvalidValue,
-            "kernel {name}: extra's buffer of {size:?} bytes; the kernel takes {}",
+            "kernel {name}: extra's buffer has {size:?} bytes, but the kernel takes {}",
             kernarg.len()
         ),
     }

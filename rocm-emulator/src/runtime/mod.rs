@@ -1,7 +1,7 @@
-//! What the HIP functions act on: devices, memory, streams, events, modules and launches.
+//! The state behind the HIP functions: devices, memory, streams, events, modules and launches.
 //!
-//! There is one [`Runtime`] per process, set up by [`configure`]. Every failure is a [`HipError`] with
-//! HIP's code and the particulars.
+//! There is one [`Runtime`] per process, created by [`configure`]. Every failure is a [`HipError`] with HIP's code and
+//! the cause.
 
 pub mod arch;
 mod at_exit;
@@ -61,23 +61,23 @@ pub struct Runtime {
     pub functions: Handles<Function>,
     launches: AtomicU64,
     counters: Mutex<BTreeMap<String, Counters>>,
-    /// What goes to the file that the options name.
+    /// The profile, if the options name a file for it.
     profile: Option<ProfileFile>,
 }
 
 static RUNTIME: OnceLock<Runtime> = OnceLock::new();
 
-/// The values of a stream handle with a meaning of their own, besides null.
+/// HIP's special stream handles besides null: hipStreamLegacy and hipStreamPerThread.
 const STREAM_LEGACY: usize = 1;
 const STREAM_PER_THREAD: usize = 2;
 
-/// Decides once for the process which devices there are (one per architecture name, of which the environment may
-/// hide some: `HIP_VISIBLE_DEVICES`, `ROCR_VISIBLE_DEVICES`), with the options of the environment
-/// ([`Options::from_env`]). Asking again for the same is no error.
+/// Configures the process's devices once: one per architecture name, of which `HIP_VISIBLE_DEVICES` and
+/// `ROCR_VISIBLE_DEVICES` may hide some. The options come from the environment ([`Options::from_env`]). Repeating the
+/// same configuration is not an error.
 ///
 /// # Errors
-/// [`ConfigureError`] for unknown architectures, none at all, a variable that does not parse, or a second,
-/// different wish.
+/// [`ConfigureError`] for an unknown architecture, an empty list, a variable that does not parse, or a configuration
+/// that differs from an earlier one.
 pub fn configure(archs: &[&str]) -> std::result::Result<(), ConfigureError> {
     let rows = config::resolve(archs)?;
     let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
@@ -85,15 +85,15 @@ pub fn configure(archs: &[&str]) -> std::result::Result<(), ConfigureError> {
     start(visible.into_iter().map(|slot| (slot, rows[slot])).collect(), Options::from_env()?)
 }
 
-/// [`configure`], with all devices visible and options that do not come from the environment.
+/// Like [`configure`], with all devices visible and with the given options instead of the environment's.
 ///
 /// # Errors
-/// As [`configure`].
+/// The errors of [`configure`].
 pub fn configure_with(archs: &[&str], options: Options) -> std::result::Result<(), ConfigureError> {
     start(config::resolve(archs)?.into_iter().enumerate().collect(), options)
 }
 
-/// Devices by the slot that they sit in.
+/// The visible devices with their index among all devices.
 type Slots = Vec<(usize, &'static arch::ArchSpec)>;
 
 fn start(slots: Slots, options: Options) -> std::result::Result<(), ConfigureError> {
@@ -127,16 +127,16 @@ fn open_profile(file: &Path) -> std::result::Result<ProfileFile, ConfigureError>
     let profile = ProfileFile::create(file.to_path_buf()).map_err(|error| refused(error.to_string()))?;
     match at_exit::write_profile() {
         true => Ok(profile),
-        false => Err(refused("the host cannot write it when the process ends".into())),
+        false => Err(refused("the C library cannot register an exit handler".into())),
     }
 }
 
-/// Whether [`configure`] has been called.
+/// Returns true after [`configure`] has succeeded.
 pub fn is_configured() -> bool {
     RUNTIME.get().is_some()
 }
 
-/// The process's software GPUs.
+/// Returns the process's software GPUs.
 ///
 /// # Errors
 /// `NoDevice` before [`configure`].
@@ -168,12 +168,12 @@ impl Runtime {
         }
     }
 
-    /// All devices by ordinal.
+    /// Returns all devices by ordinal.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// A device by ordinal.
+    /// Returns a device by ordinal.
     ///
     /// # Errors
     /// `InvalidDevice`.
@@ -188,7 +188,7 @@ impl Runtime {
         }
     }
 
-    /// The calling thread's current device.
+    /// Returns the calling thread's current device.
     ///
     /// # Errors
     /// `InvalidDevice` when there is none.
@@ -196,18 +196,18 @@ impl Runtime {
         self.device(thread_state::device())
     }
 
-    /// The stream of a handle: null and hipStreamLegacy are the current device's null stream,
-    /// hipStreamPerThread is a blocking stream of the calling thread.
+    /// Returns the stream of a handle. Null and hipStreamLegacy are the current device's null stream; hipStreamPerThread
+    /// is a blocking stream of the calling thread.
     ///
     /// # Errors
-    /// `ContextIsDestroyed` for a handle that is not (or no more) a stream.
+    /// `ContextIsDestroyed` for a handle that is not a live stream.
     pub fn stream(&self, handle: *mut c_void) -> Result<Arc<Stream>> {
         match handle.addr() {
             0 | STREAM_LEGACY => Ok(Arc::clone(self.current_device()?.null_stream())),
             STREAM_PER_THREAD => self.stream_of_thread(),
             _ => match self.streams.get(handle) {
                 Some(stream) => Ok(stream),
-                None => fail(ErrorCode::ContextIsDestroyed, format!("{handle:?} is no stream")),
+                None => fail(ErrorCode::ContextIsDestroyed, format!("{handle:?} is not a stream")),
             },
         }
     }
@@ -222,50 +222,50 @@ impl Runtime {
         }))
     }
 
-    /// An event by handle.
+    /// Returns an event by handle.
     ///
     /// # Errors
     /// `InvalidHandle`.
     pub fn event(&self, handle: *mut c_void) -> Result<Arc<Event>> {
         match self.events.get(handle) {
             Some(event) => Ok(event),
-            None => fail(ErrorCode::InvalidHandle, format!("{handle:?} is no event")),
+            None => fail(ErrorCode::InvalidHandle, format!("{handle:?} is not an event")),
         }
     }
 
-    /// A module by handle.
+    /// Returns a module by handle.
     ///
     /// # Errors
     /// `InvalidHandle`.
     pub fn module(&self, handle: *mut c_void) -> Result<Arc<Module>> {
         match self.modules.get(handle) {
             Some(module) => Ok(module),
-            None => fail(ErrorCode::InvalidHandle, format!("{handle:?} is no module")),
+            None => fail(ErrorCode::InvalidHandle, format!("{handle:?} is not a module")),
         }
     }
 
-    /// A kernel function by handle.
+    /// Returns a kernel function by handle.
     ///
     /// # Errors
     /// `InvalidHandle`.
     pub fn function(&self, handle: *mut c_void) -> Result<Arc<Function>> {
         match self.functions.get(handle) {
             Some(function) => Ok(function),
-            None => fail(ErrorCode::InvalidHandle, format!("{handle:?} is no kernel function")),
+            None => fail(ErrorCode::InvalidHandle, format!("{handle:?} is not a kernel function")),
         }
     }
 
     /// Loads a code object on the current device.
     ///
     /// # Errors
-    /// Those of [`Module::load`].
+    /// The errors of [`Module::load`].
     pub fn load_module(&self, bytes: &[u8]) -> Result<*mut c_void> {
         let device = self.current_device()?;
         let module = Module::load(&self.memory, device.ordinal, device.arch, bytes)?;
         Ok(self.modules.insert(Arc::new(module)))
     }
 
-    /// Ends a module's handle and those of its functions.
+    /// Removes the handles of a module and its functions.
     ///
     /// # Errors
     /// `InvalidHandle`.
@@ -284,7 +284,7 @@ impl Runtime {
         if function.module.device != stream.device {
             bail!(
                 InvalidHandle,
-                "kernel {} is loaded on device {}, the stream is on device {}",
+                "kernel {} is loaded on device {}, but the stream is on device {}",
                 function.spec.name,
                 function.module.device,
                 stream.device
@@ -307,7 +307,7 @@ impl Runtime {
         if event.device != stream.device {
             bail!(
                 InvalidHandle,
-                "the event is on device {}, the stream on device {}",
+                "the event is on device {}, but the stream is on device {}",
                 event.device,
                 stream.device
             );
@@ -318,46 +318,46 @@ impl Runtime {
         Ok(())
     }
 
-    /// Does host work of this crate's libraries in a stream's order. A failure surfaces like a kernel fault.
+    /// Executes host work of this crate's libraries in stream order. A failure is reported like a kernel fault.
     ///
     /// # Errors
-    /// Those of [`Device::submit`].
+    /// The errors of [`Device::submit`].
     pub fn submit_host_work(&self, stream: &Stream, work: HostWork) -> Result<()> {
         self.device(stream.device)?.submit(stream, Command::Host(work))
     }
 
-    /// Says that a part of a device allocation is live, its contents never written, from here on in a stream's order.
-    /// False where it is empty, not within one live allocation, or overlaps a live part.
+    /// Begins the life of a suballocation in stream order; its contents count as never written. Returns false if it is
+    /// empty, not inside one live allocation, or overlaps a live part.
     ///
     /// # Errors
-    /// Those of [`Device::enqueue`].
-    pub fn take_part(&self, stream: &Stream, address: usize, len: usize) -> Result<bool> {
-        if !self.memory.note_taken(address, len) {
+    /// The errors of [`Device::enqueue`].
+    pub fn begin_part(&self, stream: &Stream, address: usize, len: usize) -> Result<bool> {
+        if !self.memory.reserve_part(address, len) {
             return Ok(false);
         }
-        let taken = self.device(stream.device)?.enqueue(stream, Command::TakePart { address, len });
-        if taken.is_err() {
-            self.memory.note_given(address);
+        let enqueued = self.device(stream.device)?.enqueue(stream, Command::BeginPart { address, len });
+        if enqueued.is_err() {
+            self.memory.release_part(address);
         }
-        taken.map(|()| true)
+        enqueued.map(|()| true)
     }
 
-    /// Says that a part is freed from here on in a stream's order. False where no live part begins there.
+    /// Frees a suballocation in stream order. Returns false if no live part begins at the address.
     ///
     /// # Errors
-    /// Those of [`Device::enqueue`].
-    pub fn give_part(&self, stream: &Stream, address: usize) -> Result<bool> {
-        if !self.memory.note_given(address) {
+    /// The errors of [`Device::enqueue`].
+    pub fn end_part(&self, stream: &Stream, address: usize) -> Result<bool> {
+        if !self.memory.release_part(address) {
             return Ok(false);
         }
-        self.device(stream.device)?.enqueue(stream, Command::GivePart { address })?;
+        self.device(stream.device)?.enqueue(stream, Command::EndPart { address })?;
         Ok(true)
     }
 
-    /// Checks that `bytes` bytes at `address` lie in one live allocation that `device` may touch.
+    /// Checks that a range is inside one live allocation that `device` may access. `what` names it in the error.
     ///
     /// # Errors
-    /// `IllegalAddress`, saying what lies there; `what` names the operand.
+    /// `IllegalAddress`, with the allocation at this address.
     pub fn check_range(&self, device: usize, address: usize, bytes: usize, what: &str) -> Result<()> {
         if bytes == 0 {
             return Ok(());
@@ -381,10 +381,10 @@ impl Runtime {
         fail(ErrorCode::IllegalAddress, format!("{what}: {bytes} bytes at 0x{address:x}: {there}"))
     }
 
-    /// Gives device memory back, after the device's work has finished.
+    /// Waits for the device's work, then frees device memory.
     ///
     /// # Errors
-    /// `InvalidValue` for an address that hipMalloc did not give, or that was freed.
+    /// `InvalidValue` for an address that hipMalloc did not return, or that was freed.
     pub fn free_device(&self, address: usize) -> Result<()> {
         if let Some(Kind::Device(device)) = self.memory.find(address).map(|found| found.kind) {
             self.device(device)?.drain()?;
@@ -392,10 +392,10 @@ impl Runtime {
         self.memory.free(address, |kind| matches!(kind, Kind::Device(_)), "hipFree")
     }
 
-    /// Gives pinned host memory back, after all devices' work has finished.
+    /// Waits for the work of all devices, then frees pinned host memory.
     ///
     /// # Errors
-    /// `InvalidValue` for an address that hipHostMalloc did not give, or that was freed.
+    /// `InvalidValue` for an address that hipHostMalloc did not return, or that was freed.
     pub fn free_pinned(&self, address: usize) -> Result<()> {
         for device in &self.devices {
             device.drain()?;
@@ -403,10 +403,10 @@ impl Runtime {
         self.memory.free(address, |kind| matches!(kind, Kind::Pinned { .. }), "hipHostFree")
     }
 
-    /// Ends everything on a device: its streams, events, modules and allocations.
+    /// Destroys everything on a device: its streams, events, modules and allocations.
     ///
     /// # Errors
-    /// The first failure that has not been reported yet; the device is reset all the same.
+    /// The first failure that has not been reported yet; the device is reset nevertheless.
     pub fn reset(&self, device: &Device) -> Result<()> {
         let outcome = device.synchronize();
         let ordinal = device.ordinal;
@@ -419,12 +419,12 @@ impl Runtime {
         outcome
     }
 
-    /// Launches that were enqueued.
+    /// Returns the number of enqueued launches.
     pub fn launch_count(&self) -> u64 {
         self.launches.load(atomic::Ordering::Relaxed)
     }
 
-    /// Adds what a launch executed.
+    /// Adds the counters of a launch.
     fn count(&self, function: &Function, counters: Counters) {
         if let (Some(profile), Ok(device)) = (&self.profile, self.device(function.module.device)) {
             profile.add(device.arch.name, function, counters);
@@ -439,32 +439,32 @@ impl Runtime {
         }
     }
 
-    /// Writes the profile of what was executed so far, where the options ask for one.
+    /// Writes the profile of all launches so far if the options enable profiling.
     ///
     /// # Errors
-    /// Those of writing the file.
+    /// The file cannot be written.
     pub fn write_profile(&self) -> std::io::Result<()> {
         self.profile.as_ref().map_or(Ok(()), ProfileFile::write)
     }
 
-    /// The profile of what was executed so far as its file has it, which begins anew; `None` where none is asked for.
+    /// Returns the profile of all launches so far in the file's format and resets it; `None` if profiling is not enabled.
     pub fn take_profile(&self) -> Option<String> {
         self.profile.as_ref().map(ProfileFile::take)
     }
 
-    /// Waits for what the streams still do, and writes the profile. Commands that a seed has put off are never run:
-    /// nobody waited for them.
+    /// Waits for the streams' running work and writes the profile. Commands that a seeded scheduler has deferred are not
+    /// run, because the host has not waited for them.
     fn finish_profile(&self) -> std::io::Result<()> {
         if self.options.seed.is_none() {
             for device in &self.devices {
-                // Refused only in a callback of a stream, which cannot wait for itself.
+                // Fails only inside a stream callback, which cannot wait for its own stream.
                 let _ = device.drain();
             }
         }
         self.write_profile()
     }
 
-    /// What was executed so far, by kernel.
+    /// Returns the counters of all launches so far, by kernel.
     pub fn counters(&self) -> BTreeMap<String, Counters> {
         self.counters.lock().clone()
     }

@@ -8,7 +8,7 @@ use crate::isa::Family;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A code object loaded on a device. Its memory lives until the last launch of its kernels has ended.
+/// A code object loaded on a device. Its memory stays valid until the last launch of its kernels has finished.
 pub struct Module {
     pub device: usize,
     pub program: Program,
@@ -32,11 +32,11 @@ impl From<CodeObjectError> for HipError {
 }
 
 impl Module {
-    /// Reads, checks and loads a code object.
+    /// Parses, validates and loads a code object.
     ///
     /// # Errors
-    /// `InvalidImage` for bytes that are no (whole) code object, `NoBinaryForGpu` for another chip's,
-    /// `OutOfMemory` when the host cannot hold it.
+    /// `InvalidImage` if the bytes are not a complete code object, `NoBinaryForGpu` if it is for another chip,
+    /// `OutOfMemory` if the host lacks memory for it.
     pub fn load(memory: &Memory, device: usize, arch: &'static ArchSpec, bytes: &[u8]) -> Result<Self> {
         let object = CodeObject::parse(bytes)?;
         if !object.target.runs_on(arch.name, arch.generic, arch.gcn_arch_name) {
@@ -53,7 +53,7 @@ impl Module {
         };
         for segment in &image.segments {
             let kind = Kind::Code { device, writable: segment.writable };
-            // SAFETY: the image lives as long as the module, whose drop forgets the ranges first.
+            // SAFETY: the image lives as long as the module, whose drop unregisters the ranges first.
             unsafe { memory.adopt(segment.address, segment.size, kind)? };
         }
         Ok(Self {
@@ -66,10 +66,10 @@ impl Module {
         })
     }
 
-    /// A kernel by name.
+    /// Returns a kernel by name.
     ///
     /// # Errors
-    /// `NotFound`, naming some of the kernels that there are.
+    /// `NotFound`, which lists some of the module's kernels.
     pub fn function(self: &Arc<Self>, name: &str) -> Result<Function> {
         let Some(kernel) = self.kernels.get(name) else {
             let some: Vec<&str> = self.kernels.keys().map(String::as_str).take(5).collect();
@@ -104,10 +104,10 @@ impl Module {
         })
     }
 
-    /// Address and bytes of a global variable.
+    /// Returns the address and the size in bytes of a global variable.
     ///
     /// # Errors
-    /// `NotFound` when the module has no such variable.
+    /// `NotFound` if the module has no such variable.
     pub fn global(&self, name: &str) -> Result<(usize, usize)> {
         match self.symbols.get(name) {
             Some(symbol) if symbol.is_object => {
@@ -137,7 +137,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// Arguments that the caller passes, in order.
+    /// Returns the arguments that the caller passes, in order.
     pub fn explicit_arguments(&self) -> impl Iterator<Item = &crate::code_object::Argument> {
         self.kernel
             .metadata
@@ -146,13 +146,13 @@ impl Function {
             .filter(|argument| !matches!(argument.kind, ValueKind::Hidden(_)))
     }
 
-    /// Workgroups of `block` work-items, each with `dynamic_lds` bytes of LDS besides the static ones, that
-    /// fit on a multiprocessor at once: limited by wave slots, vector registers and LDS.
+    /// Returns the occupancy: the number of workgroups of `block` work-items and `dynamic_lds` bytes of dynamic LDS that
+    /// fit on a multiprocessor. It is limited by wave slots, vector registers and LDS.
     pub fn workgroups_per_multiprocessor(&self, block: u32, dynamic_lds: usize) -> u32 {
         let arch = self.arch;
         let waves = block.div_ceil(if self.spec.wave32 { 32 } else { 64 }).max(1);
-        // File and granule are counted for waves of the native size: a wave of twice as many lanes takes twice
-        // the registers, in granules of half as many.
+        // Register file and granule are given for waves of the native size. A wave with twice as many lanes needs twice
+        // the registers, in granules of half the size.
         let width = if self.spec.wave32 { 1 } else { 64 / arch.wave_size };
         let registers = (self.spec.vgprs * width).next_multiple_of(arch.vgpr_granule);
         let per_simd = (arch.vgprs_per_simd / registers.max(1)).min(arch.waves_per_simd);

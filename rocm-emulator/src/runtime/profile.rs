@@ -1,7 +1,7 @@
-//! The profile of the process: what each kernel executed, written as JSON when the process ends.
+//! The profile of the process: the counters of each kernel, written as JSON when the process ends.
 //!
-//! It holds whole numbers and names only, in the order of names: no times and no addresses, so that two runs of a
-//! program write the same bytes.
+//! It contains only whole numbers and names, sorted by name, without times or addresses. Two runs of a program therefore
+//! write identical files.
 use super::module::Function;
 use crate::exec::{Counters, Profile};
 use parking_lot::Mutex;
@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// Sums by kernel, for one file.
+/// Counters by kernel, and the file that they are written to.
 pub struct ProfileFile {
     file: PathBuf,
     kernels: Mutex<BTreeMap<Kernel, Counters>>,
 }
 
-/// A kernel, and what its code object says that it needs.
+/// A kernel with the resources listed in its code object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kernel {
     name: String,
@@ -29,17 +29,17 @@ struct Kernel {
 }
 
 impl ProfileFile {
-    /// An empty profile; its file is written at once, so that a wrong name is reported at the start.
+    /// Creates an empty profile and writes its file immediately, so that an invalid path is reported at the start.
     ///
     /// # Errors
-    /// Those of writing the file.
+    /// The file cannot be written.
     pub fn create(file: PathBuf) -> std::io::Result<Self> {
         let profile = Self { file, kernels: Mutex::default() };
         profile.write()?;
         Ok(profile)
     }
 
-    /// Adds a launch.
+    /// Adds the counters of a launch.
     pub fn add(&self, arch: &'static str, function: &Function, counters: Counters) {
         let (spec, metadata) = (&function.spec, &function.kernel.metadata);
         let kernel = Kernel {
@@ -55,15 +55,15 @@ impl ProfileFile {
         *self.kernels.lock().entry(kernel).or_default() += counters;
     }
 
-    /// The profile as its file would have it, which begins anew.
+    /// Returns the profile in the file's format and resets it.
     pub fn take(&self) -> String {
         text(&std::mem::take(&mut self.kernels.lock()))
     }
 
-    /// Writes the file anew, whole or not at all.
+    /// Replaces the file atomically.
     ///
     /// # Errors
-    /// Those of writing the file.
+    /// The file cannot be written.
     pub fn write(&self) -> std::io::Result<()> {
         let text = text(&self.kernels.lock());
         let mut name = self.file.file_name().unwrap_or_default().to_os_string();
@@ -72,14 +72,14 @@ impl ProfileFile {
         let written =
             std::fs::write(&unfinished, text).and_then(|()| std::fs::rename(&unfinished, &self.file));
         if written.is_err() {
-            // The first error counts.
+            // Only the first error is returned.
             let _ = std::fs::remove_file(&unfinished);
         }
         written
     }
 }
 
-/// Name and value of one line.
+/// Name and value of a JSON field.
 type Field<'a> = (&'a str, String);
 
 fn text(kernels: &BTreeMap<Kernel, Counters>) -> String {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_book_is_written() {
+    fn an_empty_profile_is_written() {
         let file = std::env::temp_dir().join(format!("empty-profile-{}.json", std::process::id()));
         let profile = ProfileFile::create(file.clone()).unwrap();
         assert_eq!(std::fs::read_to_string(&profile.file).unwrap(), "{\"format\": 1, \"kernels\": []}\n");

@@ -1,50 +1,50 @@
-//! With a seed, streams have no threads: their commands wait until the host waits for them, and then a generator
-//! picks one ready stream after the other. What nothing orders therefore happens late, early or interleaved, as the
-//! seed has it, and for one host thread always in the same way.
+//! Seeded scheduling. With a seed, streams have no threads: commands are deferred until the host waits for them, and then
+//! a random generator picks one ready stream after the other. Unordered work therefore runs late, early or interleaved.
+//! For a program with one host thread, a seed always gives the same order.
 use super::stream::Queue;
 use crate::exec::Random;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 
-/// Commands that may wait: a real device's queues are bounded too.
-const MOST_PENDING: usize = 64;
-/// One call of so many that enqueue something finds the device fast: it runs some commands at once.
+/// Maximum number of deferred commands: a real device's queues are bounded too.
+const MAX_PENDING: usize = 64;
+/// One in this many enqueuing calls runs some commands immediately, like a fast device.
 const FAST_DEVICE: u64 = 8;
-/// One choice of so many leaves the stream that ran last, so that streams run ahead of each other.
-const CHANGE: u64 = 4;
+/// One in this many choices may leave the stream that ran last, so that streams run ahead of each other.
+const SWITCH_STREAM: u64 = 4;
 
-/// Decides for all devices of the process which command comes next.
+/// Chooses the next command for all devices of the process.
 pub struct Scheduler {
     seed: u64,
     state: Mutex<State>,
-    /// A command has finished, or there is a further one.
+    /// Notified when a command has finished or was added.
     change: Condvar,
 }
 
 struct State {
     random: Random,
-    /// Queues with commands, by the time at which they got their first.
+    /// Queues with commands, in the order of their first commands.
     queues: Vec<Arc<Queue>>,
     /// The queue that ran last.
     last: Option<Arc<Queue>>,
-    /// A command runs, on the thread that waits.
+    /// True while a waiting thread runs a command.
     running: bool,
 }
 
 impl Scheduler {
-    /// The order of a seed.
+    /// Creates a scheduler whose order depends on `seed`.
     pub fn new(seed: u64) -> Self {
         let random = Random::of(seed, []);
         let state = Mutex::new(State { random, queues: Vec::new(), last: None, running: false });
         Self { seed, state, change: Condvar::new() }
     }
 
-    /// The seed of a queue's nth launch. It does not depend on what other streams do.
+    /// Returns the seed of a queue's nth launch, which does not depend on other streams.
     pub fn seed_of_launch(&self, kernel: &str, nth: u64) -> u64 {
         Random::of(self.seed, kernel.bytes().map(u64::from).chain([nth])).next()
     }
 
-    /// Takes note of a queue that has got commands; may run some that are ready.
+    /// Adds a queue that has received commands. May run some ready commands.
     pub fn admit(&self, queue: &Arc<Queue>) {
         let mut state = self.state.lock();
         if !state.queues.iter().any(|known| Arc::ptr_eq(known, queue)) {
@@ -55,7 +55,7 @@ impl Scheduler {
             let count = 1 + state.random.below(FAST_DEVICE);
             self.steps(&mut state, count);
         }
-        while state.queues.iter().map(|queue| queue.waiting()).sum::<usize>() > MOST_PENDING
+        while state.queues.iter().map(|queue| queue.waiting()).sum::<usize>() > MAX_PENDING
             && self.step(&mut state)
         {}
     }
@@ -67,12 +67,12 @@ impl Scheduler {
         self.steps(&mut state, count);
     }
 
-    /// Runs commands until the moment is reached.
+    /// Runs commands until `reached` returns true.
     pub fn run_until(&self, reached: impl Fn() -> bool) {
         let mut state = self.state.lock();
         while !reached() {
-            // What is waited for was enqueued, and waits only for what was enqueued before it: if nothing can run,
-            // another thread is about to change that.
+            // The awaited command is enqueued and depends only on earlier commands. If none can run, another thread is
+            // running one and will notify this thread.
             if !self.step(&mut state) {
                 self.change.wait(&mut state);
             }
@@ -87,7 +87,7 @@ impl Scheduler {
         }
     }
 
-    /// Runs one command that is ready; false if there is none or another thread runs one.
+    /// Runs a ready command. Returns false if there is none or another thread is running one.
     fn step(&self, state: &mut MutexGuard<State>) -> bool {
         if state.running {
             return false;
@@ -95,7 +95,7 @@ impl Scheduler {
         let ready: Vec<Arc<Queue>> = state.queues.iter().filter(|queue| queue.is_ready()).cloned().collect();
         let Some(queue) = state.choose(ready) else { return false };
         state.running = true;
-        // Callbacks enqueue commands, so the state is free while one runs.
+        // Callbacks enqueue commands, so the state is unlocked while a command runs.
         MutexGuard::unlocked(state, || queue.run_next());
         state.running = false;
         state.queues.retain(|queue| queue.waiting() > 0);
@@ -107,7 +107,7 @@ impl Scheduler {
 
 impl State {
     fn choose(&mut self, ready: Vec<Arc<Queue>>) -> Option<Arc<Queue>> {
-        let stays = self.random.below(CHANGE) > 0;
+        let stays = self.random.below(SWITCH_STREAM) > 0;
         let last = self.last.as_ref().filter(|_| stays);
         if let Some(again) = last.and_then(|last| ready.iter().find(|queue| Arc::ptr_eq(queue, last))) {
             return Some(Arc::clone(again));

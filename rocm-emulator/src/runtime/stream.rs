@@ -1,10 +1,10 @@
-//! Streams: queues of commands, each worked off in order by a thread of its own, or all of them by a [`Scheduler`].
+//! Streams: queues of commands, each executed in order by the stream's own thread, or all by a [`Scheduler`].
 //!
-//! Who waits for a stream whose thread has not come to the next command runs it instead of watching: two changes of
-//! threads cost more than a small kernel.
+//! A thread that waits for a stream runs the next command itself if the stream's thread has not started it, because two
+//! thread switches cost more than a small kernel.
 //!
-//! The null stream is HIP's legacy one: its commands wait for all earlier work of the device's blocking
-//! streams, whose later commands wait for it. Non-blocking streams know nothing of it.
+//! The null stream is HIP's legacy one: its commands wait for all earlier work of the device's blocking streams, whose
+//! later commands wait for it. Non-blocking streams are independent of it.
 use super::command::Command;
 use super::error::{HipError, Result, bail};
 use super::scheduler::Scheduler;
@@ -16,7 +16,7 @@ use std::sync::{Arc, LazyLock};
 /// hipStreamNonBlocking.
 pub const NON_BLOCKING: u32 = 1;
 
-/// How a stream takes part in the null stream's ordering.
+/// Role of a stream in the null stream's ordering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ordering {
     Null,
@@ -34,7 +34,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream without work. Its thread starts with the first command, if no scheduler runs its commands.
+    /// Creates a stream without work. Unless a scheduler runs its commands, the first command starts its thread.
     pub fn new(
         device: usize,
         flags: u32,
@@ -46,7 +46,7 @@ impl Stream {
         Self { device, flags, priority, ordering, queue }
     }
 
-    /// The stream's queue, to wait for it.
+    /// Returns the stream's queue.
     pub fn queue(&self) -> &Arc<Queue> {
         &self.queue
     }
@@ -62,11 +62,11 @@ impl Drop for Stream {
 #[derive(Default)]
 pub struct Queue {
     state: Mutex<State>,
-    /// For the thread: there is a command, or the queue was closed.
+    /// Notifies the stream's thread of a command or of the queue's end.
     work: Condvar,
-    /// For those who wait: a command has finished.
+    /// Notifies waiting threads that a command has finished.
     progress: Condvar,
-    /// Who runs the commands, instead of a thread.
+    /// Runs the commands instead of a thread.
     scheduler: Option<Arc<Scheduler>>,
 }
 
@@ -75,18 +75,18 @@ struct State {
     commands: VecDeque<Command>,
     enqueued: u64,
     completed: u64,
-    /// Launches that have been run.
+    /// Number of launches that have started.
     launches: u64,
     started: bool,
     closed: bool,
-    /// A command is being run, by the stream's thread or by one that waits for it.
+    /// True while the stream's thread or a waiting thread runs a command.
     running: bool,
     /// The first failure that has not been reported yet.
     fault: Option<HipError>,
 }
 
 impl State {
-    /// Takes the next command, if it is accepted and the one before it has finished. It counts as running.
+    /// Removes and returns the next command if `accepts` it and no command is running, and marks it as running.
     fn next_if(&mut self, accepts: impl FnOnce(&Command) -> bool) -> Option<Command> {
         if self.running || !self.commands.front().is_some_and(accepts) {
             return None;
@@ -96,13 +96,13 @@ impl State {
     }
 }
 
-/// How long a thread watches for a change before it sleeps: about as long as it takes to wake one.
+/// Spins before a thread sleeps, for about as long as it takes to wake a thread.
 struct SpinWait {
     turns: u32,
 }
 
 impl Default for SpinWait {
-    /// None on a host with one core, where nothing changes while one looks.
+    /// No spinning on a host with one core, where no other thread makes progress meanwhile.
     fn default() -> Self {
         static TURNS: LazyLock<u32> = LazyLock::new(|| {
             if std::thread::available_parallelism().is_ok_and(|n| n.get() > 1) { 20 } else { 0 }
@@ -112,7 +112,7 @@ impl Default for SpinWait {
 }
 
 impl SpinWait {
-    /// Leaves the queue to others for a moment; false when it is time to sleep.
+    /// Unlocks the queue for a moment. Returns false if the thread should sleep instead.
     fn spin(&mut self, state: &mut MutexGuard<State>) -> bool {
         if self.turns == 0 {
             return false;
@@ -123,29 +123,29 @@ impl SpinWait {
     }
 }
 
-/// A moment in a queue: everything enqueued before.
+/// A position in a queue, after all commands enqueued so far.
 pub struct Marker {
     queue: Arc<Queue>,
     sequence: u64,
 }
 
 impl Marker {
-    /// Returns when all that was enqueued before the marker has finished.
+    /// Waits until all commands before the marker have finished.
     pub fn wait(&self) {
         self.queue.wait_until(self.sequence);
     }
 
-    /// Whether all that was enqueued before the marker has finished.
+    /// Returns true if all commands before the marker have finished.
     pub fn is_reached(&self) -> bool {
         self.queue.has_completed(self.sequence)
     }
 }
 
 impl Queue {
-    /// Enqueues commands; they run in order, and others' commands may come between. Returns at once.
+    /// Enqueues commands without waiting. They run in order; commands of other callers may run in between.
     ///
     /// # Errors
-    /// `OperatingSystem` when the stream's thread cannot be started.
+    /// `OperatingSystem` if the stream's thread cannot be started.
     pub fn push(self: &Arc<Self>, commands: impl IntoIterator<Item = Command>) -> Result<()> {
         let mut state = self.state.lock();
         if state.closed {
@@ -153,10 +153,9 @@ impl Queue {
         }
         if !state.started && self.scheduler.is_none() {
             let queue = Arc::clone(self);
-            let thread =
-                std::thread::Builder::new().name("rocm-stream".into()).spawn(move || queue.work_off());
+            let thread = std::thread::Builder::new().name("rocm-stream".into()).spawn(move || queue.run());
             if let Err(error) = thread {
-                bail!(OperatingSystem, "no thread for a stream: {error}");
+                bail!(OperatingSystem, "the thread of a stream could not be started: {error}");
             }
             state.started = true;
         }
@@ -174,20 +173,20 @@ impl Queue {
         Ok(())
     }
 
-    /// A marker after everything enqueued so far; None when all of it has finished.
+    /// Returns a marker after all commands enqueued so far; `None` if all have finished.
     pub fn pending(self: &Arc<Self>) -> Option<Marker> {
         let state = self.state.lock();
         (state.completed < state.enqueued)
             .then(|| Marker { queue: Arc::clone(self), sequence: state.enqueued })
     }
 
-    /// Whether all that was enqueued has finished.
+    /// Returns true if all commands have finished.
     pub fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.completed == state.enqueued
     }
 
-    /// Returns when all that is enqueued now has finished.
+    /// Waits until all commands enqueued so far have finished.
     pub fn wait(&self) {
         let sequence = self.state.lock().enqueued;
         self.wait_until(sequence);
@@ -201,7 +200,7 @@ impl Queue {
         if let Some(scheduler) = &self.scheduler {
             return scheduler.run_until(|| self.has_completed(sequence));
         }
-        // A thread of the pool may take up other work inside a launch, which must then not end up here again.
+        // A pool thread may run other work inside a launch, and that work must not run commands recursively.
         let helps = rayon::current_thread_index().is_none() && exec::can_run_here();
         let mut state = self.state.lock();
         let mut spin = SpinWait::default();
@@ -217,28 +216,28 @@ impl Queue {
                 self.progress.wait(&mut state);
             }
         }
-        // The thread may have gone to sleep beside a command that ran here.
+        // The stream's thread may have gone to sleep while a command ran on this thread.
         if !state.running && !state.commands.is_empty() {
             self.work.notify_one();
         }
     }
 
-    /// The failure that has not been reported yet; this reports it.
+    /// Returns and clears the failure that has not been reported yet.
     pub fn take_fault(&self) -> Option<HipError> {
         self.state.lock().fault.take()
     }
 
-    /// The failure that has not been reported yet.
+    /// Returns the failure that has not been reported yet, without clearing it.
     pub fn peek_fault(&self) -> Option<HipError> {
         self.state.lock().fault.clone()
     }
 
-    /// Who runs the commands, if not a thread.
+    /// Returns the scheduler that runs the commands, if any.
     pub fn scheduler(&self) -> Option<&Scheduler> {
         self.scheduler.as_deref()
     }
 
-    /// The host queries the stream's progress, without waiting.
+    /// Gives the stream a chance to make progress when the host queries it without waiting.
     pub fn poll(&self) {
         match &self.scheduler {
             Some(scheduler) => scheduler.poll(),
@@ -246,7 +245,7 @@ impl Queue {
         }
     }
 
-    /// The seed of the launch that is about to run, which is counted.
+    /// Counts a launch and returns its seed; `None` without a scheduler.
     pub fn seed_of_launch(&self, kernel: &str) -> Option<u64> {
         let scheduler = self.scheduler.as_ref()?;
         let mut state = self.state.lock();
@@ -254,12 +253,12 @@ impl Queue {
         Some(scheduler.seed_of_launch(kernel, state.launches))
     }
 
-    /// Commands that have not begun.
+    /// Returns the number of commands that have not started.
     pub fn waiting(&self) -> usize {
         self.state.lock().commands.len()
     }
 
-    /// Whether there is a next command that waits for no other stream.
+    /// Returns true if the next command exists and need not wait for another stream.
     pub fn is_ready(&self) -> bool {
         self.state.lock().commands.front().is_some_and(Command::is_ready)
     }
@@ -289,8 +288,8 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// The stream's thread: until the queue is closed and empty.
-    fn work_off(&self) {
+    /// Runs commands on the stream's thread until the queue is closed and empty.
+    fn run(&self) {
         loop {
             let command = {
                 let mut state = self.state.lock();

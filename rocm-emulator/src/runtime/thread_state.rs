@@ -1,4 +1,4 @@
-//! What HIP keeps per host thread: the current device and the last error.
+//! HIP's state per host thread: the current device and the last error.
 use super::error::{ErrorCode, HipError, Result, bail};
 use std::cell::{Cell, RefCell};
 
@@ -9,17 +9,17 @@ thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The thread's current device.
+/// Returns the thread's current device.
 pub fn device() -> usize {
     DEVICE.get()
 }
 
-/// Changes the thread's current device.
+/// Sets the thread's current device.
 pub fn set_device(device: usize) {
     DEVICE.set(device);
 }
 
-/// Keeps a failure for hipGetLastError; `NotReady` is an answer, not a failure.
+/// Records a failure for hipGetLastError. `NotReady` is a query's result, not a failure.
 pub fn note(error: &HipError) {
     if error.code != ErrorCode::NotReady {
         LAST_ERROR.set(error.code as u32);
@@ -27,25 +27,25 @@ pub fn note(error: &HipError) {
     DETAIL.with_borrow_mut(|detail| *detail = Some(error.to_string()));
 }
 
-/// Keeps the text of a failing call whose code is none of HIP's.
+/// Records the text of a failing call whose code is not HIP's.
 pub fn note_detail(text: String) {
     DETAIL.with_borrow_mut(|detail| *detail = Some(text));
 }
 
-/// The last failure's code, and whether it stays for the next asker.
+/// Returns the last failure's code, and clears it unless `keep` is true.
 pub fn last_error(keep: bool) -> u32 {
     if keep { LAST_ERROR.get() } else { LAST_ERROR.replace(0) }
 }
 
-/// The text of this thread's last failing call.
+/// Returns the text of this thread's last failing call.
 pub fn last_detail() -> Option<String> {
     DETAIL.with_borrow(Clone::clone)
 }
 
-/// Until the value is dropped, the thread is inside of a stream callback.
+/// Marks the thread as inside a stream callback until it is dropped.
 pub struct InCallback(());
 
-/// The thread enters a stream callback.
+/// Marks the thread as inside a stream callback.
 pub fn enter_callback() -> InCallback {
     IN_CALLBACK.set(true);
     InCallback(())
@@ -57,10 +57,10 @@ impl Drop for InCallback {
     }
 }
 
-/// To be asked before waiting for a stream.
+/// Checks that the thread may wait for a stream.
 ///
 /// # Errors
-/// `IllegalState` inside of a callback: it would wait for itself.
+/// `IllegalState` inside a callback, which would wait for itself.
 pub fn may_wait() -> Result<()> {
     if IN_CALLBACK.get() {
         bail!(IllegalState, "a stream callback may not wait for streams, or free memory");

@@ -1,4 +1,4 @@
-//! Copies and fills: what they may touch, and whether the host waits.
+//! Copies and fills: checks of their memory ranges, and the rules for whether the host waits.
 use super::command::{Command, Copy, Fill, Source};
 use super::error::{ErrorCode, Result, bail, fail};
 use super::memory::{Found, Kind};
@@ -6,7 +6,7 @@ use super::stream::Stream;
 use super::{Runtime, thread_state};
 use std::sync::Arc;
 
-/// Pageable memory up to this size is captured by an asynchronous copy; for more, the call waits.
+/// Maximum size of a pageable source that an asynchronous copy captures; for larger ones the call waits.
 const CAPTURED_BYTES: usize = 16 << 20;
 
 /// hipMemcpyKind.
@@ -16,12 +16,12 @@ pub enum Direction {
     HostToDevice,
     DeviceToHost,
     DeviceToDevice,
-    /// Whatever the addresses say.
+    /// The direction follows from the addresses.
     Default,
 }
 
 impl Direction {
-    /// From hipMemcpyKind's number.
+    /// Converts a hipMemcpyKind.
     ///
     /// # Errors
     /// `InvalidMemcpyDirection`.
@@ -32,7 +32,7 @@ impl Direction {
             2 => Self::DeviceToHost,
             3 | 1024 => Self::DeviceToDevice,
             4 => Self::Default,
-            _ => bail!(InvalidMemcpyDirection, "{kind} is no hipMemcpyKind"),
+            _ => bail!(InvalidMemcpyDirection, "{kind} is not a hipMemcpyKind"),
         })
     }
 }
@@ -50,19 +50,19 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// One row of `bytes` bytes.
+    /// Creates a copy of one row of `bytes` bytes.
     pub fn linear(target: usize, source: usize, bytes: usize, direction: Direction) -> Self {
         Self { target, target_pitch: bytes, source, source_pitch: bytes, width: bytes, rows: 1, direction }
     }
 }
 
 impl Runtime {
-    /// Copies on a stream. The call waits if `wait` says so, when the target is pageable host memory, and
-    /// when a pageable source is too large to be captured.
+    /// Copies on a stream. The call waits if `wait` is true, if the target is pageable host memory, or if a pageable
+    /// source is too large to be captured.
     ///
     /// # Errors
-    /// `InvalidValue` for null pointers, for ranges that leave an allocation and for a direction that
-    /// contradicts the addresses; when the call waits, the stream's failures that has not been reported yet.
+    /// `InvalidValue` for null pointers, ranges that exceed an allocation, or a direction that contradicts the addresses.
+    /// If the call waits, also the stream's failure that has not been reported yet.
     ///
     /// # Safety
     /// Addresses of pageable host memory must be valid for the copy.
@@ -74,12 +74,12 @@ impl Runtime {
         if width > target_pitch || width > source_pitch {
             bail!(
                 InvalidPitchValue,
-                "rows of {width} bytes do not fit pitches of {target_pitch} and {source_pitch}"
+                "rows of {width} bytes exceed the pitches of {target_pitch} and {source_pitch} bytes"
             );
         }
         let extent = |pitch: usize| (rows - 1).checked_mul(pitch).and_then(|bytes| bytes.checked_add(width));
         let (Some(target_bytes), Some(source_bytes)) = (extent(target_pitch), extent(source_pitch)) else {
-            bail!(InvalidValue, "{rows} rows of {width} bytes are too much");
+            bail!(InvalidValue, "{rows} rows of {width} bytes overflow the address space");
         };
         let to = self.operand("the target", target, target_bytes)?;
         let from = self.operand("the source", source, source_bytes)?;
@@ -97,13 +97,13 @@ impl Runtime {
             let _running = self.memory.running();
             let copy = copy(Source::Address(source));
             self.memory.check_copy(&copy)?;
-            // SAFETY: known ranges were checked; the caller vouches for pageable ones.
+            // SAFETY: known ranges were checked; the caller guarantees pageable ones.
             unsafe { copy.run() };
             return Ok(());
         }
         let source = if captured {
             let mut bytes = vec![0u8; source_bytes];
-            // SAFETY: the caller vouches for the pageable source.
+            // SAFETY: the caller guarantees the pageable source.
             unsafe {
                 let from = std::ptr::with_exposed_provenance::<u8>(source);
                 std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), source_bytes);
@@ -115,13 +115,13 @@ impl Runtime {
         device.submit(stream, Command::Copy(copy(source)))
     }
 
-    /// Copies between two devices, which need not see each other.
+    /// Copies between two devices, which need no peer access.
     ///
     /// # Errors
-    /// `InvalidDevice`, and those of [`Self::copy`]; `InvalidValue` for memory that is not the named device's.
+    /// `InvalidDevice`, `InvalidValue` for memory that is not on the named device, and the errors of [`Self::copy`].
     ///
     /// # Safety
-    /// As [`Self::copy`].
+    /// The conditions of [`Self::copy`].
     pub unsafe fn copy_peer(
         &self,
         stream: &Arc<Stream>,
@@ -134,18 +134,18 @@ impl Runtime {
             self.device(device)?;
             let owner = self.memory.find(address).and_then(|found| found.kind.device());
             if bytes > 0 && owner != Some(device) {
-                bail!(InvalidValue, "0x{address:x} is no memory of device {device}");
+                bail!(InvalidValue, "0x{address:x} is not memory of device {device}");
             }
         }
         let transfer = Transfer::linear(target.0, source.0, bytes, Direction::DeviceToDevice);
-        // SAFETY: no pageable memory takes part (checked above).
+        // SAFETY: no pageable memory is involved (checked above).
         unsafe { self.copy(stream, transfer, wait) }
     }
 
-    /// Sets `count` elements of `width` bytes on a stream; waits only for pinned host memory.
+    /// Sets `count` elements of `width` bytes on a stream. Waits only if the target is pinned host memory.
     ///
     /// # Errors
-    /// `InvalidValue` when the range is not inside one live allocation.
+    /// `InvalidValue` if the range is not inside one live allocation.
     pub fn fill(
         &self,
         stream: &Arc<Stream>,
@@ -159,7 +159,7 @@ impl Runtime {
             return Ok(());
         }
         let Some(bytes) = count.checked_mul(width) else {
-            bail!(InvalidValue, "{count} elements of {width} bytes are too much");
+            bail!(InvalidValue, "{count} elements of {width} bytes overflow the address space");
         };
         let found = match self.operand("the target", target, bytes)? {
             Some(Found { kind: Kind::Code { writable: false, .. }, .. }) => {
@@ -167,7 +167,7 @@ impl Runtime {
             }
             Some(found) => found,
             None => {
-                bail!(InvalidValue, "0x{target:x} is no memory of a device");
+                bail!(InvalidValue, "0x{target:x} is not device memory");
             }
         };
         let device = self.device(stream.device)?;
@@ -175,7 +175,7 @@ impl Runtime {
         if wait && found.kind.device().is_none() { device.synchronize_stream(stream) } else { Ok(()) }
     }
 
-    /// The allocation that holds an operand; None for pageable host memory.
+    /// Returns the allocation that contains an operand; `None` for pageable host memory.
     fn operand(&self, what: &str, address: usize, bytes: usize) -> Result<Option<Found>> {
         if address == 0 {
             bail!(InvalidValue, "{what} is null");
@@ -185,7 +185,7 @@ impl Runtime {
         if bytes > found.len - after {
             bail!(
                 InvalidValue,
-                "{what}: {bytes} bytes at 0x{address:x} leave the allocation of {} bytes, {after} bytes after its start",
+                "{what}: {bytes} bytes at 0x{address:x} exceed the allocation of {} bytes, {after} bytes after its start",
                 found.len
             );
         }
@@ -197,12 +197,12 @@ fn check_direction(direction: Direction, to: Option<Found>, from: Option<Found>)
     let on_device = |found: Option<Found>| found.is_some_and(|found| found.kind.device().is_some());
     let wrong = |text: &str| fail(ErrorCode::InvalidValue, format!("{direction:?}, but {text}"));
     match direction {
-        Direction::HostToDevice if to.is_none() => wrong("the target is no memory of a device"),
+        Direction::HostToDevice if to.is_none() => wrong("the target is not known to HIP"),
         Direction::HostToDevice if on_device(from) => wrong("the source is device memory"),
-        Direction::DeviceToHost if from.is_none() => wrong("the source is no memory of a device"),
+        Direction::DeviceToHost if from.is_none() => wrong("the source is not known to HIP"),
         Direction::DeviceToHost if on_device(to) => wrong("the target is device memory"),
-        Direction::DeviceToDevice if to.is_none() => wrong("the target is no memory of a device"),
-        Direction::DeviceToDevice if from.is_none() => wrong("the source is no memory of a device"),
+        Direction::DeviceToDevice if to.is_none() => wrong("the target is not known to HIP"),
+        Direction::DeviceToDevice if from.is_none() => wrong("the source is not known to HIP"),
         Direction::HostToHost if on_device(to) => wrong("the target is device memory"),
         Direction::HostToHost if on_device(from) => wrong("the source is device memory"),
         _ => Ok(()),

@@ -1,9 +1,9 @@
-//! Which of the devices a process sees: ROCR_VISIBLE_DEVICES, and of what that leaves HIP_VISIBLE_DEVICES.
+//! The devices that are visible to the process: ROCR_VISIBLE_DEVICES selects first, then HIP_VISIBLE_DEVICES.
 
-/// The variables, in the order in which they take devices away. Each counts what the one before left.
+/// The variables in the order in which they are applied. Each numbers the devices that the previous one left.
 const VARIABLES: [&str; 2] = ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
 
-/// Those of `count` devices that are visible, in their new order. `lookup` finds variables.
+/// Returns the visible ones of `count` devices in their new order. `lookup` reads a variable.
 pub(super) fn devices(count: usize, lookup: impl Fn(&str) -> Option<String>) -> Vec<usize> {
     let mut devices: Vec<usize> = (0..count).collect();
     for list in VARIABLES.iter().filter_map(|name| lookup(name)) {
@@ -13,7 +13,7 @@ pub(super) fn devices(count: usize, lookup: impl Fn(&str) -> Option<String>) -> 
     devices
 }
 
-/// The ordinals of a list, up to the first that is none of `count` devices. One that comes again is left out.
+/// Parses a list of ordinals up to the first that is not below `count`. Duplicates are skipped.
 fn ordinals(list: &str, count: usize) -> Vec<usize> {
     let mut found = Vec::new();
     for text in list.split(',') {
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_chooses_and_orders() {
+    fn a_list_selects_and_orders_devices() {
         assert_eq!(visible(Some("2"), None), [2]);
         assert_eq!(visible(Some("3, 0"), None), [3, 0]);
         assert_eq!(visible(None, Some("1,2")), [1, 2]);
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_device_ends_the_list() {
+    fn an_invalid_ordinal_ends_the_list() {
         assert_eq!(visible(Some("1,-1,2"), None), [1]);
         assert_eq!(visible(Some("0,4,1"), None), [0]);
         assert_eq!(visible(Some("0,two"), None), [0]);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn hip_counts_what_rocr_leaves() {
+    fn hip_numbers_the_devices_that_rocr_leaves() {
         assert_eq!(visible(Some("1"), Some("2,3")), [3]);
         assert_eq!(visible(Some("2"), Some("2,3")), [0; 0]);
     }

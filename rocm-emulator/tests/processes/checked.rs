@@ -1,11 +1,11 @@
-//! Programs that checks look at, right and wrong. Each prints what the runtime said.
+//! Correct and faulty programs for the optional checks. Each prints the runtime's error.
 use crate::gpu::*;
 use rocm_emulator::{api::*, parts, rocblas};
 use std::ptr::null_mut;
 
 const NONE: u32 = 111;
 
-/// Runs a program by its name.
+/// Runs a program by name and returns its result.
 pub fn run(program: &str) -> String {
     match program {
         "kernel reads fresh memory" => of_kernel(Buffer::new(4)),
@@ -26,19 +26,19 @@ pub fn run(program: &str) -> String {
     }
 }
 
-/// The code, and what is said of it on one line.
-fn said(code: hipError_t) -> String {
+/// Formats a code and the runtime's error on one line.
+fn outcome_text(code: hipError_t) -> String {
     let text = rocm_emulator::last_error().filter(|_| code != 0).unwrap_or_default();
     format!("{code} {}", text.replace('\n', " | "))
 }
 
-/// What becomes of a kernel that reads and writes a word.
+/// Returns the outcome of a kernel that reads and writes a word.
 fn of_kernel(place: Buffer) -> String {
     let on_cdna = rocm_emulator::device_archs()[0].starts_with("gfx90a");
     let module = Module::load(if on_cdna { "runtime.gfx90a.hsaco" } else { "runtime.hsaco" });
     let (stream, digit) = (Stream::new(hipStreamNonBlocking), 1u32);
     launch_one(module.function("append"), stream.0, &mut [arg(&place.0), arg(&digit)]);
-    said(stream.synchronize())
+    outcome_text(stream.synchronize())
 }
 
 fn host_reads() -> String {
@@ -46,14 +46,14 @@ fn host_reads() -> String {
     // SAFETY: both sides hold eight bytes.
     unsafe {
         ok(hipMemset(place.0, 0, 5));
-        said(hipMemcpy((&raw mut word).cast(), place.0, 8, hipMemcpyDeviceToHost))
+        outcome_text(hipMemcpy((&raw mut word).cast(), place.0, 8, hipMemcpyDeviceToHost))
     }
 }
 
-/// A way to write a word, and what HIP says.
-type Way<'a> = (&'a str, &'a dyn Fn(&Buffer) -> hipError_t);
+/// A method of writing a word, and the function that applies it.
+type Method<'a> = (&'a str, &'a dyn Fn(&Buffer) -> hipError_t);
 
-/// Everything that writes a word of device memory, and whether a kernel may read it then.
+/// Writes a word of device memory by every method, and checks that a kernel may read it afterwards.
 fn written() -> String {
     let (stream, source) = (Stream::new(hipStreamNonBlocking), Buffer::of(&[1u32, 2]));
     let module = Module::load("runtime.hsaco");
@@ -65,8 +65,8 @@ fn written() -> String {
     let elsewhere = Buffer::of(&[5u32]);
     set_device(0);
     let host = (&raw const word).cast();
-    // SAFETY: all sides hold the bytes that are copied or filled.
-    let ways: [Way; 11] = unsafe {
+    // SAFETY: all buffers hold the bytes that are copied or filled.
+    let methods: [Method; 11] = unsafe {
         [
             ("copy from the host", &|place| hipMemcpyHtoD(place.0, host, 4)),
             ("copy from pinned memory", &|place| {
@@ -79,7 +79,7 @@ fn written() -> String {
             ("copy from another device", &|place| {
                 hipMemcpyPeerAsync(place.0, 0, elsewhere.0, 1, 4, stream.0)
             }),
-            // In the order of the null stream, which the others know nothing of.
+            // Uses the null stream, with which the other streams are not ordered.
             ("fill", &|place| hipMemset(place.0, 0, 4).max(hipDeviceSynchronize())),
             ("fill on a stream", &|place| hipMemsetAsync(place.0, 0, 4, stream.0)),
             ("bytes", &|place| hipMemsetD8Async(place.0, 0, 4, stream.0)),
@@ -96,10 +96,10 @@ fn written() -> String {
         ]
     };
     let mut found = String::new();
-    for (way, write) in ways {
+    for (way, write) in methods {
         let place = Buffer::new(4);
         ok(write(&place));
-        // Fills without a stream do not wait for themselves.
+        // Fills without a stream do not wait.
         // SAFETY: no arguments.
         ok(unsafe { hipDeviceSynchronize() });
         found += &format!("{way} {};", of_kernel(place).trim());
@@ -109,7 +109,7 @@ fn written() -> String {
     found
 }
 
-/// A copy on the device copies the gaps, too: the second word was never written.
+/// A device copy also copies the record of unwritten bytes: the second word was never written.
 fn copied_gaps() -> String {
     let (from, to) = (Buffer::new(8), Buffer::new(8));
     // SAFETY: both sides hold eight bytes.
@@ -123,7 +123,7 @@ fn copied_gaps() -> String {
     format!("{};{gap}", of_kernel(to))
 }
 
-/// Products of 2 by 2 matrices: which parts have been written, beta, and what is said.
+/// Computes products of 2 x 2 matrices with different unwritten parts and values of beta.
 fn products() -> String {
     let (stream, mut handle) = (Stream::new(hipStreamNonBlocking), null_mut());
     // SAFETY: a valid pointer for the result; handles may be anything.
@@ -142,8 +142,8 @@ fn products() -> String {
         let status =
             unsafe { rocblas::rocblas_sgemm(handle, NONE, NONE, 2, 2, 2, &one, a, 2, b, 2, &beta, c_ptr, 2) };
         assert_eq!(status, 0);
-        let product = said(stream.synchronize());
-        // What the product has written may be read.
+        let product = outcome_text(stream.synchronize());
+        // The product's result may be read.
         found.push(if product.starts_with('0') { format!("{:?}", c.read::<f32>(4)) } else { product });
     }
     // SAFETY: handles may be anything.
@@ -151,7 +151,7 @@ fn products() -> String {
     found.join(" // ")
 }
 
-/// A kernel stores to memory that was freed, and perhaps given to somebody else.
+/// A kernel stores to memory that was freed and perhaps allocated again.
 fn reused() -> String {
     let first = Buffer::new(4096);
     let address = first.0;
@@ -163,7 +163,7 @@ fn reused() -> String {
     format!("{} {outcome}", if is_reused { "reused" } else { "apart" })
 }
 
-/// Takes the first 64 bytes of a segment, and fills them if asked to; the host waits.
+/// Suballocates the first 64 bytes of a segment, fills them if `fill` is true, and waits.
 fn take(segment: &Buffer, fill: bool) -> Buffer {
     assert!(parts::taken(null_mut(), segment.0.addr(), 64));
     // SAFETY: the runtime checks the address.
@@ -181,13 +181,13 @@ fn give(part: Buffer) {
     std::mem::forget(part);
 }
 
-/// What a kernel finds that reads a part: after it was filled, and when the same bytes are taken again.
+/// Reads a part with a kernel after it was filled, and again after the same bytes were reallocated.
 fn part_taken_twice() -> String {
     let segment = Buffer::of(&[1u32; 64]);
     let (kernel_reads, mut found) = (|part: &Buffer| of_kernel(Buffer(part.0)), Vec::new());
     for fill in [true, false] {
         let part = take(&segment, fill);
-        // The kernel's owner frees what it reads: an address that is not the start of an allocation stays.
+        // The buffer's drop frees its address, which has no effect inside an allocation.
         found.push(kernel_reads(&Buffer(part.0.wrapping_byte_add(8))));
         give(part);
     }
@@ -203,7 +203,7 @@ fn poisoned_part() -> String {
     found
 }
 
-/// The same bytes again and again, each time written and used by a kernel.
+/// Repeatedly suballocates the same bytes, each time written and used by a kernel.
 fn parts_in_order() -> String {
     let (module, segment) = (Module::load("runtime.hsaco"), Buffer::new(256));
     let (stream, digit, place) = (Stream::new(hipStreamNonBlocking), 1u32, segment.0.addr());
@@ -214,10 +214,10 @@ fn parts_in_order() -> String {
         launch_one(module.function("append"), stream.0, &mut [arg(&segment.0), arg(&digit)]);
         assert!(parts::given(stream.0, place));
     }
-    said(stream.synchronize())
+    outcome_text(stream.synchronize())
 }
 
-/// A kernel stores 12 KiB behind a buffer that has many neighbours.
+/// A kernel stores 12 KiB after a buffer that has many neighbors.
 fn far_overrun() -> String {
     let buffers: Vec<Buffer> = (0..64).map(|_| Buffer::of(&[7u32; 64])).collect();
     let behind = |buffer: &Buffer| of_kernel(Buffer(buffer.0.wrapping_byte_add(256 + (12 << 10))));
@@ -230,7 +230,7 @@ fn updates(kernel: &str) -> String {
     let (module, place) = (Module::load("order.hsaco"), Buffer::of(&[0u32]));
     let stream = Stream::new(hipStreamNonBlocking);
     ok(launch(module.function(kernel), [8, 1, 1], [1; 3], 0, stream.0, &mut [arg(&place.0)]));
-    let outcome = said(stream.synchronize());
+    let outcome = outcome_text(stream.synchronize());
     if outcome.starts_with('0') { place.read::<u32>(1)[0].to_string() } else { outcome }
 }
 
@@ -243,8 +243,8 @@ fn chained() -> String {
 
 fn endless() -> String {
     let (module, stream) = (Module::load("runtime.hsaco"), Stream::new(hipStreamNonBlocking));
-    // Nobody sets it.
+    // The flag is never set.
     let flag = Buffer::of(&[0u32]);
     launch_one(module.function("wait_for_flag"), stream.0, &mut [arg(&flag.0)]);
-    said(stream.synchronize())
+    outcome_text(stream.synchronize())
 }

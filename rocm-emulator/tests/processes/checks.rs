@@ -1,4 +1,4 @@
-//! `check=` and `max_instructions=` through the HIP functions: what each finds, and that nothing is found without it.
+//! Tests of `check=` and `max_instructions=`: each error is found with the check and not found without it.
 use crate::result;
 
 fn under(settings: &str, program: &str) -> String {
@@ -6,20 +6,20 @@ fn under(settings: &str, program: &str) -> String {
 }
 
 #[track_caller]
-fn says(settings: &str, program: &str, parts: &[&str]) {
+fn assert_result_contains(settings: &str, program: &str, parts: &[&str]) {
     let text = under(settings, program);
     parts.iter().for_each(|part| assert!(text.contains(part), "{program}: {part}: {text}"));
 }
 
-/// All checks but one, and none.
+/// Returns the settings with all checks except one, and with no checks.
 fn without(check: &str) -> [String; 2] {
     let others: Vec<&str> = ["memory", "race", "init"].into_iter().filter(|name| *name != check).collect();
     [format!("check={}", others.join(",")), "threads=2".into()]
 }
 
 #[test]
-fn fresh_memory_is_not_to_be_read() {
-    says(
+fn reads_of_unwritten_memory_are_found() {
+    assert_result_contains(
         "check=init",
         "kernel reads fresh memory",
         &[
@@ -32,7 +32,7 @@ fn fresh_memory_is_not_to_be_read() {
     let cdna = [("CANDLE_ROCM_EMULATOR", "check=init"), ("HIP_VISIBLE_DEVICES", "2")];
     let text = result("kernel reads fresh memory", &cdna);
     assert!(text.contains("719 ") && text.contains("uninitialised memory: load of 4 bytes"), "{text}");
-    says(
+    assert_result_contains(
         "check=init",
         "host reads fresh memory",
         &["719 ", "a copy to the host of 8 bytes", "3 of which", "5 bytes after"],
@@ -45,7 +45,7 @@ fn fresh_memory_is_not_to_be_read() {
 }
 
 #[test]
-fn whatever_writes_is_noticed() {
+fn every_kind_of_write_is_recorded() {
     let found = under("check=init", "written memory");
     let ways: Vec<&str> = found.split_terminator(';').collect();
     assert_eq!(ways.len(), 11, "{found}");
@@ -56,20 +56,20 @@ fn whatever_writes_is_noticed() {
 }
 
 #[test]
-fn products_read_and_write() {
+fn reads_and_writes_of_products_are_recorded() {
     let found = under("check=init", "products");
     let [fine, sum, a, c] = found.split(" // ").collect::<Vec<_>>()[..] else { panic!("{found}") };
     assert_eq!((fine, sum), ("[2.0, 2.0, 2.0, 2.0]", "[3.0, 3.0, 3.0, 3.0]"));
-    for (said, matrix) in [(a, "matrix A"), (c, "matrix C")] {
+    for (text, matrix) in [(a, "matrix A"), (c, "matrix C")] {
         for part in ["719 ", "uninitialised memory: rocblas_sgemm reads", matrix, "row 0 of column 0"] {
-            assert!(said.contains(part), "{part}: {said}");
+            assert!(text.contains(part), "{part}: {text}");
         }
     }
 }
 
 #[test]
-fn freed_memory_is_not_used_again_soon() {
-    says(
+fn freed_memory_is_not_reused_immediately() {
+    assert_result_contains(
         "check=memory",
         "freed memory in use again",
         &[
@@ -91,7 +91,7 @@ fn red_zones_are_wide() {
 }
 
 #[test]
-fn a_part_that_is_taken_again_counts_as_never_written() {
+fn a_reallocated_part_counts_as_never_written() {
     let found = under("check=init", "a part taken twice");
     let (first, second) = found.split_once(" // ").unwrap();
     assert_eq!(first, "0 ");
@@ -104,14 +104,14 @@ fn a_part_that_is_taken_again_counts_as_never_written() {
 }
 
 #[test]
-fn poison_fills_parts_that_are_taken() {
+fn poison_fills_suballocations() {
     assert_eq!(under("poison=0xab", "a part under poison"), "[abababab, abababab]");
     assert_eq!(under("", "a part under poison"), "[0, 0]");
 }
 
 #[test]
-fn races_surface_where_they_are_waited_for() {
-    says(
+fn races_are_reported_by_the_next_wait() {
+    assert_result_contains(
         "check=race",
         "lost updates",
         &[
@@ -130,8 +130,8 @@ fn races_surface_where_they_are_waited_for() {
 }
 
 #[test]
-fn kernels_that_do_not_end_are_stopped() {
-    says(
+fn endless_kernels_are_stopped() {
+    assert_result_contains(
         "max_instructions=100000",
         "endless",
         &["719 ", "kernel wait_for_flag: does not end", "max_instructions"],

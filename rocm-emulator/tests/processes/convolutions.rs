@@ -1,16 +1,16 @@
-//! `miopen=`, and `check=init` for convolutions.
+//! Tests of `miopen=`, and of `check=init` for convolutions.
 use crate::{gpu::*, result};
 use rocm_emulator::{api::*, miopen::*};
 use std::ffi::CStr;
 use std::ptr::null_mut;
 
-/// One image and one weight: each call's status, how many solutions there are, and what comes of an image that was
-/// written and of one that was not.
+/// Convolves an image with one weight. Returns each call's status, the number of solutions, and the results for a written
+/// and an unwritten image.
 pub fn program() -> String {
     let (image, weight, output) = (Buffer::of(&[3f32]), Buffer::of(&[4f32]), Buffer::of(&[0f32]));
     let fresh = Buffer::new(4);
     let (mut handle, mut tensor, mut convolution, mut count) = (null_mut(), null_mut(), null_mut(), 9);
-    // SAFETY: results go to live places; handles, descriptors and addresses may be anything.
+    // SAFETY: results go to live variables; handles, descriptors and addresses may have any value.
     unsafe {
         let [mut major, mut minor, mut patch] = [0; 3];
         let statuses = [
@@ -43,7 +43,7 @@ fn under(settings: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_absent_library_does_nothing_but_name_errors() {
+fn an_absent_library_only_returns_error_names() {
     let found = under("miopen=absent");
     assert_eq!(found[0], format!("{:?}", [1; 7]));
     assert_eq!((found[1].as_str(), found[2].as_str()), ("9", "miopenStatusNotInitialized"));
@@ -52,14 +52,14 @@ fn an_absent_library_does_nothing_but_name_errors() {
 }
 
 #[test]
-fn a_library_without_solutions_does_all_but_convolutions() {
+fn a_library_without_solutions_supports_everything_except_convolutions() {
     let found = under("miopen=none");
     assert_eq!((&*found[0], &*found[1]), (&*format!("{:?}", [0; 7]), "0"));
     assert!(found[4].starts_with("3 0 [0.0]"), "{found:?}");
 }
 
 #[test]
-fn convolutions_read_and_write() {
+fn reads_and_writes_of_convolutions_are_recorded() {
     let found = under("check=init");
     assert_eq!((&*found[0], &*found[1]), (&*format!("{:?}", [0; 7]), "2"));
     assert!(found[4].starts_with("0 0 [12.0]"), "{found:?}");

@@ -1,4 +1,4 @@
-//! What the environment decides once per process: each program of [`programs`] runs in a process of its own.
+//! Tests of settings that are read once per process: each program of [`programs`] runs in a separate process.
 mod checked;
 mod checks;
 mod convolutions;
@@ -12,7 +12,7 @@ mod visible;
 
 use std::process::Command;
 
-/// The result that a program prints in an environment.
+/// Runs a program with environment variables and returns the result that it prints.
 #[track_caller]
 fn result(program: &str, environment: &[(&str, &str)]) -> String {
     let output = Command::new(std::env::current_exe().unwrap())

@@ -1,4 +1,4 @@
-//! The profile that a process leaves.
+//! Tests of the profile that a process writes.
 use crate::result;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ fn run(file: &Path, further: &str) -> String {
     result("profiled", &[("CANDLE_ROCM_EMULATOR", &format!("profile={}{further}", file.display()))])
 }
 
-/// What a kernel's object must have: two launches of three workgroups of one wave each.
+/// Expected JSON of a kernel: two launches of three workgroups with one wave each.
 const BANKS: &str = r#"{"name": "banks",
   "arch": "gfx1100",
   "resources": {"wave_size": 32, "vgprs": 5, "agprs": 0, "sgprs": 4, "lds_bytes": 8192, "private_bytes": 0},
@@ -33,26 +33,26 @@ const BANKS: &str = r#"{"name": "banks",
   "waves": 6,"#;
 
 #[test]
-fn a_process_leaves_the_profile_of_its_kernels() {
+fn a_process_writes_the_profile_of_its_kernels() {
     let file = File::new("profile");
     assert_eq!(run(&file.0, ""), "done");
     let text = file.text();
     assert!(text.contains(BANKS), "{text}");
-    // Stride 2: each load meets once in every bank.
+    // Stride 2: each load has one conflict in every bank.
     assert!(text.contains(r#""lds": {"accesses": 12, "steps": 12, "bank_conflicts": 6}"#), "{text}");
-    // 32 lanes, a line of 128 bytes for each, and one for what they store.
+    // 32 lanes load a line of 128 bytes each and store to one line.
     assert!(
         text.contains(
             r#""coalescing": {"accesses": 2, "bytes": 256, "lines_64": 34, "fewest_lines_64": 4, "lines_128": 33, "fewest_lines_128": 2, "lines_loaded": 32, "lines_stored": 1}"#
         ),
         "{text}"
     );
-    // Launched last, and nobody waited for it.
+    // Launched last, without a wait.
     assert!(text.contains(r#""name": "part_of_the_lanes""#), "{text}");
     assert!(text.contains(
         r#""divergence": {"lanes": 256, "active_lanes": 208, "branches": 1, "splits": 1, "barriers": 0}"#
     ));
-    // In the order of names, twice the same.
+    // Sorted by name, and identical in two runs.
     let places: Vec<usize> =
         ["banks", "part_of", "strided"].iter().map(|name| text.find(&format!("\"{name}")).unwrap()).collect();
     assert!(places.is_sorted());
@@ -62,7 +62,7 @@ fn a_process_leaves_the_profile_of_its_kernels() {
 }
 
 #[test]
-fn a_profile_that_is_taken_begins_anew() {
+fn take_profile_resets_the_profile() {
     let file = File::new("taken");
     let setting = format!("profile={}", file.0.display());
     let kernel = |name, launches| format!("{{\"name\": \"{name}\",  \"launches\": {launches},");
@@ -73,7 +73,7 @@ fn a_profile_that_is_taken_begins_anew() {
 }
 
 #[test]
-fn launches_are_counted_that_nobody_waits_for() {
+fn launches_without_a_wait_are_counted() {
     let file = File::new("end");
     let setting = format!("profile={}", file.0.display());
     assert_eq!(result("ends at once", &[("CANDLE_ROCM_EMULATOR", &setting)]), "done");
@@ -82,7 +82,7 @@ fn launches_are_counted_that_nobody_waits_for() {
 }
 
 #[test]
-fn a_seed_changes_nothing_but_what_nobody_waits_for() {
+fn a_seed_affects_only_launches_without_a_wait() {
     let (plain, seeded) = (File::new("plain"), File::new("seeded"));
     run(&plain.0, "");
     run(&seeded.0, ";seed=1");
@@ -98,7 +98,7 @@ fn a_seed_changes_nothing_but_what_nobody_waits_for() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_named_at_the_start() {
+fn an_unwritable_file_is_reported_at_the_start() {
     let nowhere = std::env::temp_dir().join("no such folder").join("p.json");
     let setting = format!("profile={}", nowhere.display());
     let text = result("configure", &[("CANDLE_ROCM_EMULATOR", &setting)]);

@@ -1,17 +1,17 @@
-//! The programs, right and wrong. Each prints what it has computed.
+//! Correct and faulty programs. Each prints its result.
 use crate::{checked, convolutions, gpu::*};
 use rocm_emulator::api::*;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Names the program.
+/// Variable that names the program.
 pub const VARIABLE: &str = "ROCM_EMULATOR_TEST_PROGRAM";
-/// Stands before the result.
+/// Prefix of the result in the output.
 pub const RESULT: &str = "the result is ";
 
 #[test]
-#[ignore = "the other tests run it in processes of their own"]
+#[ignore = "the other tests run it in separate processes"]
 fn run() {
     let Ok(program) = std::env::var(VARIABLE) else { return };
     let configured = rocm_emulator::configure(&ARCHS);
@@ -183,7 +183,7 @@ fn enqueue_in_callback() -> String {
         other: Stream::new(hipStreamNonBlocking),
     };
     further.append.digit(stream.0, &further.place, 1);
-    // SAFETY: the data lives until the streams are synchronised.
+    // SAFETY: the data lives until the streams are synchronized.
     ok(unsafe { hipStreamAddCallback(stream.0, Some(append_further), arg(&further), 0) });
     ok(stream.synchronize());
     ok(further.other.synchronize());
@@ -233,7 +233,7 @@ fn many_threads() -> String {
     sum.into_inner().to_string()
 }
 
-/// The order in which the commands of nine streams come.
+/// Returns the order in which the commands of nine streams run.
 fn schedule() -> String {
     let (append, place) = (Append::load(), Buffer::of(&[0u32]));
     let streams: Vec<Stream> = (0..9).map(|_| Stream::new(hipStreamNonBlocking)).collect();
@@ -255,7 +255,7 @@ fn devices() -> String {
     let mut text = String::new();
     for (ordinal, arch) in rocm_emulator::device_archs().into_iter().enumerate() {
         let mut bus = [0; 16];
-        // SAFETY: the buffer has as many bytes.
+        // SAFETY: the buffer has this size.
         ok(unsafe { hipDeviceGetPCIBusId(bus.as_mut_ptr(), 16, ordinal as i32) });
         let slot: String = bus[5..7].iter().map(|&byte| byte as u8 as char).collect();
         text += &format!("{}@{slot} ", arch.split(':').next().unwrap());
@@ -263,7 +263,7 @@ fn devices() -> String {
     format!("{text}code {code}")
 }
 
-/// A launch that is waited for, 200 that are not, and the end of the process on the same thread.
+/// Makes one launch and waits for it, makes 200 more, and ends the process on the same thread.
 fn end_at_once() -> String {
     let (append, place) = (Append::load(), Buffer::of(&[0u32]));
     append.digit(null_mut(), &place, 1);
@@ -274,7 +274,7 @@ fn end_at_once() -> String {
     std::process::exit(0)
 }
 
-/// Two launches of one kernel, one of another, and one that nobody waits for.
+/// Makes two launches of one kernel, one of another, and one without a wait.
 fn profiled() -> String {
     let module = Module::load("profile.hsaco");
     let (x, y) = (Buffer::of(&[1u32; 1024]), Buffer::new(4096));
@@ -289,12 +289,12 @@ fn profiled() -> String {
     ok(unsafe { hipDeviceSynchronize() });
     let part = module.function("part_of_the_lanes");
     ok(launch(part, [1; 3], [32, 1, 1], 0, null_mut(), &mut [arg(&y.0), arg(&half)]));
-    // Ending any of them would wait.
+    // Dropping any of them would wait.
     std::mem::forget((x, y, module));
     "done".into()
 }
 
-/// The kernels of each of three profiles, taken after one launch, after two of another kernel, and after none.
+/// Returns the kernels of three profiles, taken after one launch, after two of another kernel, and after none.
 fn take_profile() -> String {
     let module = Module::load("profile.hsaco");
     let (y, two, half) = (Buffer::new(4096), 2u32, 16u32);

@@ -1,11 +1,11 @@
-//! Seeds between streams and against the host: programs that forget to wait fail under some, always in the same way.
+//! Tests of `seed=`: a program that lacks a wait fails with some seeds, and a seed always gives the same result.
 use crate::result;
 use std::collections::BTreeSet;
 
-/// What continuous integration uses.
+/// The seeds used by continuous integration.
 const SEEDS: [u64; 3] = [1, 2, 3];
 
-/// The program's result under each seed; the same twice.
+/// Returns the program's result with each seed, which must be reproducible.
 fn results(program: &str) -> Vec<String> {
     let of_seed = |seed| {
         let settings = format!("seed={seed};threads=2");
@@ -17,79 +17,79 @@ fn results(program: &str) -> Vec<String> {
     SEEDS.map(of_seed).to_vec()
 }
 
-/// A program with a mistake is found out by one of the seeds.
+/// Checks that at least one seed reveals the error of a program.
 #[track_caller]
-fn found_out(program: &str, right: &str) {
+fn fails_with_some_seed(program: &str, right: &str) {
     let results = results(program);
     assert!(results.iter().any(|result| result != right), "{program}: {results:?}");
 }
 
 #[track_caller]
-fn always(program: &str, right: &str) {
+fn succeeds_with_all_seeds(program: &str, right: &str) {
     assert_eq!(results(program), [right; SEEDS.len()], "{program}");
 }
 
 #[test]
-fn a_missing_wait_between_streams_shows() {
-    found_out("streams without an event", "12");
-    always("streams with an event", "12");
+fn a_missing_wait_between_streams_is_found() {
+    fails_with_some_seed("streams without an event", "12");
+    succeeds_with_all_seeds("streams with an event", "12");
 }
 
 #[test]
-fn a_kernel_that_needs_the_order_of_workgroups_shows() {
+fn a_kernel_that_depends_on_the_order_of_workgroups_is_found() {
     let total = (0..8).fold(0, |total, group| total * 3 + group);
-    found_out("chained workgroups", &format!("[{total}]"));
-    always("counted updates", "8");
+    fails_with_some_seed("chained workgroups", &format!("[{total}]"));
+    succeeds_with_all_seeds("counted updates", "8");
 }
 
 #[test]
-fn reading_pinned_memory_too_early_shows() {
-    found_out("pinned memory read at once", "7");
-    always("pinned memory read after waiting", "7");
+fn reading_pinned_memory_too_early_is_found() {
+    fails_with_some_seed("pinned memory read at once", "7");
+    succeeds_with_all_seeds("pinned memory read after waiting", "7");
 }
 
 #[test]
-fn changing_the_pinned_source_of_a_copy_shows() {
-    found_out("pinned source changed", "1");
-    always("pinned source changed after waiting", "1");
+fn changing_the_pinned_source_of_a_copy_is_found() {
+    fails_with_some_seed("pinned source changed", "1");
+    succeeds_with_all_seeds("pinned source changed after waiting", "1");
 }
 
 #[test]
 fn pageable_sources_may_change() {
-    always("pageable source changed", "1");
+    succeeds_with_all_seeds("pageable source changed", "1");
 }
 
 #[test]
 fn the_null_stream_orders_blocking_streams() {
-    always("null stream", "123");
-    found_out("null stream and a non-blocking one", "12");
+    succeeds_with_all_seeds("null stream", "123");
+    fails_with_some_seed("null stream and a non-blocking one", "12");
 }
 
 #[test]
-fn asking_often_enough_is_waiting() {
-    always("queries of a stream", "123456789");
-    always("queries of an event", "123456789");
+fn repeated_queries_complete_the_work() {
+    succeeds_with_all_seeds("queries of a stream", "123456789");
+    succeeds_with_all_seeds("queries of an event", "123456789");
 }
 
 #[test]
 fn callbacks_may_enqueue() {
-    always("callback", "12");
+    succeeds_with_all_seeds("callback", "12");
 }
 
 #[test]
-fn a_fault_surfaces_where_it_is_waited_for() {
-    always("fault", "700 0");
+fn a_fault_is_reported_by_the_next_wait() {
+    succeeds_with_all_seeds("fault", "700 0");
 }
 
 #[test]
-fn many_commands_and_threads_come_to_an_end() {
-    always("many commands", "1000");
-    always("many threads", "8000");
+fn many_commands_and_threads_finish() {
+    succeeds_with_all_seeds("many commands", "1000");
+    succeeds_with_all_seeds("many threads", "8000");
 }
 
 #[test]
-fn parts_are_taken_and_given_back_in_order() {
-    always("parts in order", "0 ");
+fn suballocations_are_made_and_freed_in_order() {
+    succeeds_with_all_seeds("parts in order", "0 ");
 }
 
 #[test]

@@ -1,18 +1,18 @@
-//! HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES hide devices from a process.
+//! Tests of HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES.
 use crate::result;
 
-/// Architectures, PCI addresses and the code of counting the devices of a process that asks for three.
+/// Returns the architectures, PCI addresses and hipGetDeviceCount's code of a process that configures three devices.
 fn devices(environment: &[(&str, &str)]) -> String {
     result("devices", environment)
 }
 
 #[test]
-fn all_devices_are_visible_by_themselves() {
+fn all_devices_are_visible_by_default() {
     assert_eq!(devices(&[]), "gfx1100@00 gfx1102@01 gfx90a@02 code 0");
 }
 
 #[test]
-fn a_list_chooses_and_orders_devices() {
+fn a_list_selects_and_orders_devices() {
     assert_eq!(devices(&[("HIP_VISIBLE_DEVICES", "2")]), "gfx90a@02 code 0");
     assert_eq!(devices(&[("HIP_VISIBLE_DEVICES", "2,0")]), "gfx90a@02 gfx1100@00 code 0");
     assert_eq!(devices(&[("ROCR_VISIBLE_DEVICES", "1,2"), ("HIP_VISIBLE_DEVICES", "1")]), "gfx90a@02 code 0");
@@ -31,7 +31,7 @@ fn an_empty_list_hides_all() {
 }
 
 #[test]
-fn work_runs_on_the_device_that_is_visible() {
+fn work_runs_on_the_visible_device() {
     let here = [("HIP_VISIBLE_DEVICES", "2,1")];
     assert_eq!(result("streams with an event", &here), "12");
 }

@@ -1,4 +1,4 @@
-//! Devices of different architectures in one process: each runs its own code, and they share memory and order.
+//! Devices of different architectures in one process: each runs its own code; memory and events are shared.
 use crate::gpu::*;
 use rocm_emulator::api::*;
 use std::ptr::null_mut;
@@ -9,7 +9,7 @@ const CDNA: i32 = 2;
 const NOT_READY: hipError_t = 600;
 const INVALID_HANDLE: hipError_t = 400;
 
-/// One device's part of a test.
+/// The objects of one device in a test.
 struct Side {
     device: i32,
     module: Module,
@@ -52,7 +52,7 @@ fn each_device_runs_its_own_code_objects() {
         assert_eq!(side.place.read::<u32>(1), [123]);
         set_device(side.device);
         let (bytes, mut module) = (fixture(other), null_mut());
-        // SAFETY: a whole code object.
+        // SAFETY: a complete code object.
         let code = unsafe { hipModuleLoadData(&mut module, bytes.as_ptr().cast()) };
         assert_eq!(code, 209, "no binary for this device");
         let arch = ARCHS[side.device as usize];
@@ -75,21 +75,21 @@ fn copies_between_them_need_no_peer_access_but_kernels_do() {
         cdna.append(&cdna.place, 8);
         ok(cdna.stream.synchronize());
         assert_eq!(cdna.place.read::<u32>(1), [78]);
-        // Whatever the direction's name, a copy finds out where its sides lie.
+        // A copy with the default direction determines the devices from the addresses.
         ok(hipMemcpy(rdna.place.0, cdna.place.0, 4, hipMemcpyDefault));
         assert_eq!(rdna.place.read::<u32>(1), [78]);
 
         cdna.append(&rdna.place, 9);
-        assert_eq!(cdna.stream.synchronize(), 700, "not a peer yet");
+        assert_eq!(cdna.stream.synchronize(), 700, "peer access is not enabled");
         set_device(CDNA);
         ok(hipDeviceEnablePeerAccess(RDNA, 0));
         cdna.append(&rdna.place, 9);
         ok(cdna.stream.synchronize());
         assert_eq!(rdna.place.read::<u32>(1), [789]);
-        // It goes one way.
+        // Peer access is one-way.
         rdna.append(&cdna.place, 1);
         assert_eq!(rdna.stream.synchronize(), 700);
-        // A reset ends it.
+        // A reset revokes it.
         let fresh = {
             ok(hipDeviceReset());
             Side::new(CDNA)
@@ -141,7 +141,7 @@ fn time_is_measured_between_streams_of_one_device_only() {
         ok(hipEventSynchronize(stop));
         ok(hipEventElapsedTime(&mut milliseconds, start, stop));
         assert!(milliseconds >= 0.0);
-        // Another device's event is recorded there, and has no time in common with these.
+        // An event of another device has no common time base with these.
         assert_eq!(hipEventRecord(foreign, rdna.stream.0), INVALID_HANDLE);
         ok(hipEventRecord(foreign, cdna.stream.0));
         ok(hipEventSynchronize(foreign));

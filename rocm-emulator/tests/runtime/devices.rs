@@ -1,4 +1,4 @@
-//! Devices: what they say about themselves, and two of them together.
+//! Device properties, and the cooperation of two devices.
 use crate::gpu::*;
 use rocm_emulator::api::*;
 use rocm_emulator::{ConfigureError, Options};
@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char};
 use std::ptr::null_mut;
 
 fn text(bytes: &[c_char]) -> String {
-    // SAFETY: the runtime ends its strings with a zero.
+    // SAFETY: the runtime terminates its strings with a zero.
     unsafe { CStr::from_ptr(bytes.as_ptr()) }.to_str().unwrap().to_string()
 }
 
@@ -63,13 +63,13 @@ fn ordinals_out_of_range_are_errors() {
             assert_eq!(hipGetDevicePropertiesR0600(&mut std::mem::zeroed(), wrong), 101);
         }
         ok(hipGetDevice(&mut device));
-        assert_eq!(device, 0, "the current device is as before");
+        assert_eq!(device, 0, "the current device is unchanged");
     }
     assert_eq!(rocm_emulator::device_archs(), ["gfx1100", "gfx1102", "gfx90a:sramecc+:xnack-"]);
 }
 
 #[test]
-fn the_current_device_is_the_threads() {
+fn every_thread_has_a_current_device() {
     let _gpu = gpu();
     set_device(1);
     std::thread::spawn(|| {
@@ -98,7 +98,7 @@ fn the_current_device_is_the_threads() {
 }
 
 #[test]
-fn a_kernel_sees_another_devices_memory_after_peer_access() {
+fn a_kernel_accesses_another_devices_memory_after_peer_access_is_enabled() {
     let _gpu = gpu();
     let (module, stream) = (Module::load("runtime.hsaco"), Stream::new(hipStreamNonBlocking));
     set_device(1);
@@ -146,7 +146,7 @@ fn peer_copies_name_their_devices() {
 }
 
 #[test]
-fn work_needs_its_own_devices_module_and_event() {
+fn work_requires_a_module_and_event_of_its_device() {
     let _gpu = gpu();
     let module = Module::load("runtime.hsaco");
     let out = Buffer::new(4);
@@ -163,7 +163,7 @@ fn work_needs_its_own_devices_module_and_event() {
 }
 
 #[test]
-fn a_reset_ends_what_was_on_the_device() {
+fn a_reset_destroys_the_objects_of_the_device() {
     let _gpu = gpu();
     set_device(1);
     let (buffer, stream) = (Buffer::new(1000), Stream::new(0));
@@ -193,7 +193,7 @@ fn the_process_is_configured_once() {
 
 #[test]
 fn codes_have_names_and_texts() {
-    // SAFETY: the functions give static strings.
+    // SAFETY: the functions return static strings.
     unsafe {
         assert_eq!(CStr::from_ptr(hipGetErrorName(101)), c"hipErrorInvalidDevice");
         assert_eq!(CStr::from_ptr(hipGetErrorString(2)), c"out of memory");

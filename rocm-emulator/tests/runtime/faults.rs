@@ -1,4 +1,4 @@
-//! Kernels that go wrong: one error, at the next wait, and the device works afterwards.
+//! Kernel faults: each is reported once, by the next wait, and the device works afterwards.
 use crate::gpu::*;
 use rocm_emulator::api::*;
 use std::ptr::null_mut;
@@ -21,7 +21,7 @@ fn store(module: &Module, stream: &Stream, place: &Buffer, index: u64) {
 }
 
 #[test]
-fn a_store_out_of_bounds_surfaces_once_with_its_particulars() {
+fn an_out_of_bounds_store_is_reported_once_with_its_details() {
     let _gpu = gpu();
     let (module, stream) = (Module::load("runtime.hsaco"), Stream::new(hipStreamNonBlocking));
     let place = Buffer::of(&[0u32; 4]);
@@ -41,7 +41,7 @@ fn a_store_out_of_bounds_surfaces_once_with_its_particulars() {
         assert_eq!(hipGetLastError(), 0);
     }
     ok(stream.synchronize());
-    assert_eq!(place.read::<u32>(4), [7, 0, 0, 7], "what was enqueued later has run");
+    assert_eq!(place.read::<u32>(4), [7, 0, 0, 7], "later work has run");
     works(&module, &stream);
 }
 
@@ -63,7 +63,7 @@ fn a_fault_belongs_to_its_stream() {
     let place = Buffer::of(&[0u32]);
     store(&module, &bad, &place, 1 << 40);
     works(&module, &good);
-    // Freeing waits for the device, but is not the place to report.
+    // Freeing memory waits for the device but does not report the fault.
     let other = Buffer::new(4);
     // SAFETY: the runtime checks the address.
     ok(unsafe { hipFree(other.0) });
@@ -104,7 +104,7 @@ fn every_wait_reports_a_fault() {
 fn freed_memory_is_out_of_bounds() {
     let _gpu = gpu();
     let (module, stream) = (Module::load("runtime.hsaco"), Stream::new(hipStreamNonBlocking));
-    // Large enough that the allocator does not give the place to something else.
+    // Large enough that the allocator does not reuse the address.
     let place = Buffer::new(64 << 20);
     let address = place.0;
     drop(place);

@@ -1,18 +1,18 @@
-//! What the tests share: the configured process, and owners of what the C functions give.
+//! Shared test support: the configured process, and owners of the objects that the C functions return.
 use rocm_emulator::Options;
 use rocm_emulator::api::*;
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The devices.
+/// Architectures of the devices.
 pub const ARCHS: [&str; 3] = ["gfx1100", "gfx1102", "gfx90a"];
-/// Bytes of each device.
+/// Memory of each device in bytes.
 pub const TOTAL_MEMORY: u64 = 16 << 30;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Three devices, two of one family and one of another, for one test at a time: faults, counters and memory are the process's.
+/// Locks the three devices for one test at a time, because faults, counters and memory belong to the process.
 pub fn gpu() -> MutexGuard<'static, ()> {
     let options = Options { total_memory: TOTAL_MEMORY, threads: 2, ..Options::default() };
     rocm_emulator::configure_with(&ARCHS, options).unwrap();
@@ -26,7 +26,7 @@ pub fn set_device(device: i32) {
     ok(unsafe { hipSetDevice(device) });
 }
 
-/// Fails the test with the call's particulars.
+/// Fails the test with the call's error unless the code is success.
 #[track_caller]
 pub fn ok(code: hipError_t) {
     assert_eq!(code, 0, "{}", rocm_emulator::last_error().unwrap_or_default());
@@ -66,7 +66,7 @@ impl Drop for Buffer {
     }
 }
 
-/// A word of pinned memory that kernels wait for.
+/// A word of pinned memory for which kernels wait.
 pub struct Flag(pub *mut c_void);
 
 impl Flag {
@@ -86,7 +86,7 @@ impl Flag {
 
 impl Drop for Flag {
     fn drop(&mut self) {
-        // A failing test must not leave a kernel waiting: freeing would wait for it.
+        // If the test fails, a waiting kernel must end, because freeing waits for it.
         self.set();
         // SAFETY: the runtime checks the address.
         unsafe { hipHostFree(self.0) };
@@ -105,19 +105,19 @@ impl Stream {
     }
 
     pub fn synchronize(&self) -> hipError_t {
-        // SAFETY: handles may be anything.
+        // SAFETY: handles may have any value.
         unsafe { hipStreamSynchronize(self.0) }
     }
 
     pub fn query(&self) -> hipError_t {
-        // SAFETY: handles may be anything.
+        // SAFETY: handles may have any value.
         unsafe { hipStreamQuery(self.0) }
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: handles may be anything.
+        // SAFETY: handles may have any value.
         unsafe { hipStreamDestroy(self.0) };
     }
 }
@@ -134,7 +134,7 @@ impl Module {
     pub fn load(name: &str) -> Self {
         let bytes = fixture(name);
         let mut module = null_mut();
-        // SAFETY: a whole code object.
+        // SAFETY: a complete code object.
         ok(unsafe { hipModuleLoadData(&mut module, bytes.as_ptr().cast()) });
         Self(module)
     }
@@ -150,12 +150,12 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // SAFETY: handles may be anything.
+        // SAFETY: handles may have any value.
         unsafe { hipModuleUnload(self.0) };
     }
 }
 
-/// A pointer to an argument's value.
+/// Returns a pointer to an argument's value.
 pub fn arg<T>(value: &T) -> *mut c_void {
     std::ptr::from_ref(value).cast_mut().cast()
 }
@@ -168,7 +168,7 @@ pub fn launch(
     stream: hipStream_t,
     args: &mut [*mut c_void],
 ) -> hipError_t {
-    // SAFETY: the tests give one pointer per argument of the kernel.
+    // SAFETY: the tests pass one pointer per argument of the kernel.
     unsafe {
         hipModuleLaunchKernel(
             function,
@@ -186,7 +186,7 @@ pub fn launch(
     }
 }
 
-/// Launches a kernel on one work-item.
+/// Launches a kernel with one work-item.
 #[track_caller]
 pub fn launch_one(function: hipFunction_t, stream: hipStream_t, args: &mut [*mut c_void]) {
     ok(launch(function, [1; 3], [1; 3], 0, stream, args));

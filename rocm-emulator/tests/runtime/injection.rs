@@ -1,4 +1,4 @@
-//! Failures on demand, through the C interface.
+//! Fault injection through the C interface.
 use crate::gpu::*;
 use crate::injected::Injected;
 use rocm_emulator::api::*;
@@ -18,18 +18,18 @@ fn free(ptr: *mut c_void) -> hipError_t {
 }
 
 #[test]
-fn the_named_calls_fail_and_no_others() {
+fn only_the_injected_calls_fail() {
     let _gpu = gpu();
     let failing = vec![("hipMalloc".into(), 2), ("hipFree".into(), 1)];
     let _asked = Injected::new(Injection { failing, ..Injection::default() });
     let (first, kept) = allocate(64);
     assert_eq!((first, allocate(64).0), (0, 2));
     let error = rocm_emulator::last_error().unwrap();
-    assert!(error.contains("hipMalloc: call 2 fails, as was asked for"), "{error}");
+    assert!(error.contains("hipMalloc: call 2 failed (injected fault)"), "{error}");
     assert_eq!((free(kept), free(kept)), (999, 0));
     let calls = rocm_emulator::calls();
     assert_eq!((calls["hipMalloc"], calls["hipFree"]), (2, 2));
-    // Asking anew counts anew.
+    // A new injection resets the counts.
     inject(Injection { failing: vec![("hipMalloc".into(), 1)], ..Injection::default() });
     assert_eq!(allocate(64).0, 2);
     inject(Injection::default());
@@ -39,7 +39,7 @@ fn the_named_calls_fail_and_no_others() {
 }
 
 #[test]
-fn functions_that_share_their_work_are_told_apart() {
+fn functions_with_a_common_implementation_are_counted_separately() {
     let _gpu = gpu();
     let failing = ["hipStreamCreateWithFlags", "hipEventCreate", "hipMemcpy"];
     let failing = failing.iter().map(|name| (name.to_string(), 1)).collect();
@@ -59,7 +59,7 @@ fn functions_that_share_their_work_are_told_apart() {
 }
 
 #[test]
-fn a_lost_device_answers_nothing_any_more() {
+fn every_call_fails_after_a_device_is_lost() {
     let _gpu = gpu();
     let lost = Some(("hipDeviceSynchronize".into(), 2));
     let _asked = Injected::new(Injection { lost, ..Injection::default() });
@@ -73,7 +73,7 @@ fn a_lost_device_answers_nothing_any_more() {
 }
 
 #[test]
-fn large_requests_can_be_refused() {
+fn large_requests_can_fail() {
     let _gpu = gpu();
     let _asked = Injected::new(Injection { largest: Some(1000), ..Injection::default() });
     let (code, ptr) = allocate(1000);
@@ -81,7 +81,7 @@ fn large_requests_can_be_refused() {
 }
 
 #[test]
-fn a_stalled_launch_holds_its_stream_and_no_other() {
+fn a_stalled_launch_blocks_only_its_stream() {
     let _gpu = gpu();
     let module = Module::load("runtime.hsaco");
     let function = module.function("append");

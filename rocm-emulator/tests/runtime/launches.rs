@@ -1,4 +1,4 @@
-//! Arguments and shapes of launches.
+//! Arguments and sizes of launches.
 use crate::gpu::*;
 use rocm_emulator::api::*;
 use std::ffi::c_void;
@@ -64,18 +64,18 @@ fn extra_passes_the_arguments_as_one_buffer() {
             arg(&size),
             std::ptr::without_provenance_mut(3),
         ];
-        // SAFETY: the list ends, and its buffer holds `packed.len()` bytes.
+        // SAFETY: the list has an end tag, and its buffer holds `packed.len()` bytes.
         unsafe { hipModuleLaunchKernel(axpy, 1, 1, 1, 1, 1, 1, 0, null_mut(), params, extra.as_mut_ptr()) }
     };
     ok(run(packed.len(), null_mut()));
     assert_eq!(y.read::<f32>(1), [45.0]);
     assert_eq!(run(4096, null_mut()), 1, "more than the kernel takes");
     let mut params = [null_mut()];
-    assert_eq!(run(packed.len(), params.as_mut_ptr()), 1, "both kinds of arguments");
+    assert_eq!(run(packed.len(), params.as_mut_ptr()), 1, "both kinds of arguments were passed");
 }
 
 #[test]
-fn dynamic_lds_is_given() {
+fn dynamic_lds_is_available() {
     let _gpu = gpu();
     let module = Module::load("runtime.hsaco");
     let data: Vec<u32> = (0..256).collect();
@@ -87,7 +87,7 @@ fn dynamic_lds_is_given() {
 }
 
 #[test]
-fn impossible_shapes_are_refused() {
+fn invalid_sizes_are_rejected() {
     let _gpu = gpu();
     let (module, out) = (Module::load("runtime.hsaco"), Buffer::new(4));
     let (reverse, small) = (module.function("reverse"), module.function("at_most_64"));
@@ -104,7 +104,7 @@ fn impossible_shapes_are_refused() {
     assert!(detail.contains("reverse") && detail.contains("65537") && detail.contains("65536"), "{detail}");
     assert_eq!(shape(small, [1; 3], [65, 1, 1], 0), 719);
     assert_eq!(shape(null_mut(), [1; 3], [1; 3], 0), 400);
-    // SAFETY: null arguments are refused.
+    // SAFETY: null arguments are rejected.
     unsafe {
         assert_eq!(hipModuleLaunchKernel(small, 1, 1, 1, 1, 1, 1, 0, null_mut(), null_mut(), null_mut()), 1);
         assert_eq!(
@@ -118,7 +118,7 @@ fn impossible_shapes_are_refused() {
 }
 
 #[test]
-fn every_family_keeps_to_its_limits() {
+fn every_family_checks_its_limits() {
     let _gpu = gpu();
     for (device, file) in [(0, "runtime.hsaco"), (2, "runtime.gfx90a.hsaco")] {
         set_device(device);
@@ -136,7 +136,7 @@ fn every_family_keeps_to_its_limits() {
             let detail = rocm_emulator::last_error().unwrap();
             assert!(detail.contains("kernel reverse") && detail.contains(named), "{named}: {detail}");
         }
-        // All that there is.
+        // The maximum is accepted.
         ok(attempt([1; 3], [1024, 1, 1], 64 << 10));
         assert_eq!(data.read::<u32>(1024), (0..1024).rev().collect::<Vec<u32>>());
     }
@@ -144,7 +144,7 @@ fn every_family_keeps_to_its_limits() {
 }
 
 #[test]
-fn a_kernel_has_waves_of_its_own_size() {
+fn a_kernel_runs_with_its_wave_size() {
     let _gpu = gpu();
     for (file, lanes) in [("memory.hsaco", 32), ("memory.wave64.hsaco", 64)] {
         let module = Module::load(file);
@@ -158,7 +158,7 @@ fn a_kernel_has_waves_of_its_own_size() {
         assert_eq!(y.read::<f32>(n as usize), x.iter().map(|x| 3.0 * x + 2.0).collect::<Vec<_>>());
         let after = rocm_emulator::counters()["saxpy"];
         assert_eq!(after.waves - before.waves, 1024 / lanes, "{file}");
-        // Few registers: 16 waves on each of the four SIMDs, whatever their size.
+        // With few registers, 16 waves of either size fit on each of the four SIMDs.
         let mut blocks = 0;
         // SAFETY: a valid pointer for the result.
         ok(unsafe { hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, saxpy, 1024, 0) });

@@ -1,4 +1,4 @@
-//! The HIP functions as a C program calls them, on three software GPUs.
+//! Tests of the HIP functions, called like from a C program, on three software GPUs.
 mod archs;
 mod devices;
 mod faults;

@@ -12,7 +12,7 @@ fn info() -> (usize, usize) {
 }
 
 #[test]
-fn memory_is_counted_and_runs_out() {
+fn memory_is_limited_to_the_devices_total() {
     let _gpu = gpu();
     set_device(1);
     let (free, total) = info();
@@ -35,7 +35,7 @@ fn memory_is_counted_and_runs_out() {
 }
 
 #[test]
-fn promised_memory_is_not_committed() {
+fn allocated_memory_is_not_committed() {
     let _gpu = gpu();
     let _promised = Buffer::new(12 << 30);
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -44,7 +44,7 @@ fn promised_memory_is_not_committed() {
 }
 
 #[test]
-fn wrong_frees_are_errors() {
+fn invalid_frees_are_errors() {
     let _gpu = gpu();
     let buffer = Buffer::new(1000);
     let address = buffer.0;
@@ -72,12 +72,12 @@ fn wrong_frees_are_errors() {
 }
 
 #[test]
-fn copies_keep_to_allocations_and_directions() {
+fn copies_check_allocations_and_directions() {
     let _gpu = gpu();
     let device = Buffer::of(&[1u32, 2, 3, 4]);
     let mut host = [0u32; 8];
     let to_host = host.as_mut_ptr().cast::<c_void>();
-    // SAFETY: host sides hold 32 bytes; the runtime checks device sides.
+    // SAFETY: host buffers hold 32 bytes; the runtime checks device addresses.
     unsafe {
         ok(hipMemcpy(to_host, device.0.byte_add(4), 12, hipMemcpyDefault));
         assert_eq!(host[..4], [2, 3, 4, 0]);
@@ -99,7 +99,7 @@ fn copies_keep_to_allocations_and_directions() {
 }
 
 #[test]
-fn rows_are_copied_at_their_pitches() {
+fn rows_are_copied_with_their_pitches() {
     let _gpu = gpu();
     let device = Buffer::of(&[0u8; 24]);
     let source: Vec<u8> = (1..=12).collect();
@@ -140,7 +140,7 @@ fn fills_set_elements() {
 }
 
 #[test]
-fn pointers_are_told_apart() {
+fn pointer_attributes_distinguish_kinds_of_memory() {
     let _gpu = gpu();
     let (device, mut pinned, mut own) = (Buffer::new(64), null_mut(), [0u64; 8]);
     let mut seen = null_mut();
@@ -152,7 +152,7 @@ fn pointers_are_told_apart() {
             if code == 0 { Ok((attributes.r#type, attributes.device)) } else { Err(code) }
         }
     };
-    // SAFETY: valid pointers; the array is unregistered before it goes.
+    // SAFETY: valid pointers; the array is unregistered before it is dropped.
     unsafe {
         ok(hipHostMalloc(&mut pinned, 64, 0));
         assert_eq!(kind(device.0.byte_add(63)), Ok((2, 0)));
@@ -174,9 +174,9 @@ fn pointers_are_told_apart() {
 }
 
 #[test]
-fn large_pageable_uploads_arrive() {
+fn large_pageable_uploads_are_complete() {
     let _gpu = gpu();
-    // Larger than what an asynchronous copy captures.
+    // Larger than an asynchronous copy captures.
     let words: Vec<u32> = (0..5 << 20).collect();
     let (device, stream) = (Buffer::new(words.len() * 4), Stream::new(hipStreamNonBlocking));
     let source = words.as_ptr().cast();

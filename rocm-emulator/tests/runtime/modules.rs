@@ -1,4 +1,4 @@
-//! Code objects: good, damaged, for another chip.
+//! Code objects: valid, damaged, or for another chip.
 use crate::gpu::*;
 use rocm_emulator::api::*;
 use std::ffi::CString;
@@ -9,7 +9,7 @@ const NO_BINARY_FOR_GPU: hipError_t = 209;
 
 fn load(bytes: &[u8]) -> hipError_t {
     let mut module = null_mut();
-    // SAFETY: the image is as long as its headers say, or followed by memory that can be read.
+    // SAFETY: the image is as long as its headers describe, or followed by readable memory.
     let code = unsafe { hipModuleLoadData(&mut module, bytes.as_ptr().cast()) };
     if code == 0 {
         // SAFETY: handles may be anything.
@@ -19,10 +19,10 @@ fn load(bytes: &[u8]) -> hipError_t {
 }
 
 #[test]
-fn damaged_images_are_refused_and_the_device_works_on() {
+fn damaged_images_are_rejected_and_the_device_keeps_working() {
     let _gpu = gpu();
     let whole = fixture("runtime.hsaco");
-    // The headers claim more than there is; what follows in memory is zero. The section table lies at the end,
+    // The headers claim more bytes than the file has; the following memory is zero. The section table is at the end,
     // and its last sections are not needed.
     let section_table = u64::from_le_bytes(whole[40..48].try_into().unwrap()) as usize;
     for len in (0..section_table).step_by(97) {
@@ -33,7 +33,7 @@ fn damaged_images_are_refused_and_the_device_works_on() {
     assert_eq!(load(b"not a code object, but text"), INVALID_IMAGE);
     assert_eq!(load(&std::fs::read(std::env::current_exe().unwrap()).unwrap()), INVALID_IMAGE);
     assert!(rocm_emulator::last_error().is_some());
-    // SAFETY: null pointers are refused.
+    // SAFETY: null pointers are rejected.
     unsafe {
         assert_eq!(hipModuleLoadData(null_mut(), whole.as_ptr().cast()), 1);
         assert_eq!(hipModuleLoadData(&mut null_mut(), null_mut()), 1);
@@ -42,7 +42,7 @@ fn damaged_images_are_refused_and_the_device_works_on() {
 }
 
 #[test]
-fn a_code_object_for_another_chip_is_refused_by_name() {
+fn the_error_for_another_chips_code_object_names_the_chip() {
     let _gpu = gpu();
     let mut bytes = fixture("runtime.hsaco");
     // The processor number in the ELF header's flags: gfx90a.
@@ -123,14 +123,14 @@ fn functions_and_globals_are_found_by_name() {
     ok(unsafe { hipMemcpyHtoD(address, arg(&100u32), 4) });
     launch_one(globals, null_mut(), &mut [arg(&out.0)]);
     assert_eq!(out.read::<u32>(1), [100]);
-    // Another module has its own.
+    // Another module has its own globals.
     let other = Module::load("runtime.hsaco");
     launch_one(other.function("globals"), null_mut(), &mut [arg(&out.0)]);
     assert_eq!(out.read::<u32>(1), [7]);
 }
 
 #[test]
-fn an_unloaded_modules_work_finishes_and_its_handles_end() {
+fn an_unloaded_modules_work_finishes_and_its_handles_become_invalid() {
     let _gpu = gpu();
     let (flag, stream, place) = (Flag::new(), Stream::new(hipStreamNonBlocking), Buffer::of(&[0u32]));
     let module = Module::load("runtime.hsaco");
@@ -149,7 +149,7 @@ fn an_unloaded_modules_work_finishes_and_its_handles_end() {
 }
 
 #[test]
-fn functions_tell_what_they_need() {
+fn functions_report_their_resources() {
     let _gpu = gpu();
     let module = Module::load("runtime.hsaco");
     let attribute = |name: &str, number: u32| {

@@ -1,4 +1,4 @@
-//! Parts of allocations: what an allocator says decides what commands may touch, in the order of their streams.
+//! Suballocations: they determine the memory that commands may access, in stream order.
 use crate::gpu::*;
 use rocm_emulator::{api::*, parts};
 use std::ffi::c_void;
@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 const ILLEGAL_ADDRESS: hipError_t = 700;
 const SEGMENT: usize = 4096;
 
-/// A segment, and a stream that kernels run on.
+/// A segment, and a stream for kernels.
 struct Fixture {
     module: Module,
     stream: Stream,
@@ -37,28 +37,28 @@ impl Fixture {
         launch_one(self.module.function("store_at"), stream.0, &mut [arg(&place), arg(&index), arg(&value)]);
     }
 
-    /// What becomes of a kernel that stores a word.
+    /// Returns the result of a kernel that stores a word.
     fn store(&self, offset: usize) -> hipError_t {
         self.store_on(&self.stream, offset);
         self.stream.synchronize()
     }
 
-    /// The command must have failed, and the report say so.
+    /// Checks that a command failed and that the error contains these texts.
     #[track_caller]
-    fn fails(&self, code: hipError_t, said: &[&str]) {
+    fn fails(&self, code: hipError_t, expected: &[&str]) {
         assert_eq!(code, ILLEGAL_ADDRESS);
         let fault = rocm_emulator::last_error().unwrap();
-        said.iter().for_each(|part| assert!(fault.contains(part), "{part}: {fault}"));
+        expected.iter().for_each(|part| assert!(fault.contains(part), "{part}: {fault}"));
     }
 
-    /// How a report names a part.
+    /// Returns the text by which errors name a part.
     fn name(&self, offset: usize, len: usize) -> String {
         format!("{len} bytes at 0x{:x}", self.at(offset).addr())
     }
 }
 
 #[test]
-fn between_parts_lies_nothing() {
+fn memory_between_parts_is_out_of_bounds() {
     let _gpu = gpu();
     let f = Fixture::new();
     ok(f.store(300));
@@ -73,12 +73,12 @@ fn between_parts_lies_nothing() {
     f.fails(f.store(508), &[&nearest("4 bytes before", &second)]);
     f.fails(f.store(254), &[&format!("byte 254 of an allocation of {first}, 2 bytes beyond its end")]);
     f.fails(f.store(768), &[&nearest("right behind", &second)]);
-    // Nearer than what another test may have behind the segment.
+    // Closer than any allocation of another test after the segment.
     f.fails(f.store(1020), &[&nearest("252 bytes behind", &second)]);
 }
 
 #[test]
-fn a_part_that_was_given_back_is_freed_memory() {
+fn a_freed_part_is_freed_memory() {
     let _gpu = gpu();
     let f = Fixture::new();
     assert!(f.take(0, 256) && f.take(256, 256) && f.give(0));
@@ -86,7 +86,7 @@ fn a_part_that_was_given_back_is_freed_memory() {
     f.fails(f.store(8), &["use after free: store of 4 bytes", &freed, "nothing was freed after it"]);
     assert!(f.give(256));
     f.fails(f.store(8), &[&freed, "one other allocation was freed after it"]);
-    // The next life, of another length.
+    // Allocates the address again with another length.
     assert!(f.take(0, 64));
     ok(f.store(8));
     f.fails(f.store(64), &["use after free: store of 4 bytes", "byte 64 of", &f.name(0, 256)]);
@@ -94,7 +94,7 @@ fn a_part_that_was_given_back_is_freed_memory() {
 }
 
 #[test]
-fn kernels_that_come_first_may_use_a_part_until_they_end() {
+fn earlier_kernels_may_use_a_part_until_they_finish() {
     let _gpu = gpu();
     let (f, flag) = (Fixture::new(), Flag::new());
     assert!(f.take(0, 256));
@@ -108,7 +108,7 @@ fn kernels_that_come_first_may_use_a_part_until_they_end() {
 }
 
 #[test]
-fn a_kernel_that_comes_before_its_part_fails() {
+fn a_kernel_before_the_allocation_of_its_part_fails() {
     let _gpu = gpu();
     let f = Fixture::new();
     assert!(f.take(0, 256));
@@ -118,7 +118,7 @@ fn a_kernel_that_comes_before_its_part_fails() {
 }
 
 #[test]
-fn parts_do_not_overlap_and_lie_in_device_memory() {
+fn parts_must_not_overlap_and_must_be_in_device_memory() {
     let _gpu = gpu();
     let f = Fixture::new();
     assert!(f.take(256, 256));
@@ -144,12 +144,12 @@ fn copies_and_fills_stay_within_live_parts() {
     let (other, mut bytes, stream) = (Buffer::of(&[5u8; 512]), [0u8; 512], f.stream.0);
     assert!(f.take(0, 256) && f.take(512, 256) && f.take(1024, 256) && f.give(512));
     let (host, freed) = (bytes.as_mut_ptr().cast::<c_void>(), f.name(512, 256));
-    // SAFETY: the host's side holds as many bytes; the runtime checks the device's.
+    // SAFETY: the host buffer holds the bytes; the runtime checks device addresses.
     unsafe {
         ok(hipMemsetAsync(f.at(0), 9, 256, stream));
         ok(hipMemcpyDtoDAsync(f.at(1024), f.at(0), 256, stream));
         ok(f.stream.synchronize());
-        // To the host, the call itself waits and fails.
+        // A copy to the host waits, so that the call itself fails.
         f.fails(
             hipMemcpyDtoHAsync(host, f.at(512), 4, stream),
             &["use after free: a copy from 4 bytes", &freed],
@@ -165,7 +165,7 @@ fn copies_and_fills_stay_within_live_parts() {
             ok(enqueue());
             f.fails(f.stream.synchronize(), &["use after free", &freed]);
         }
-        // Rows may lie in different parts, but not between them.
+        // Rows may be in different parts, but not between them.
         ok(hipMemcpy2DAsync(f.at(0), 1024, other.0, 256, 256, 2, hipMemcpyDeviceToDevice, stream));
         ok(f.stream.synchronize());
         ok(hipMemcpy2DAsync(f.at(0), 512, other.0, 128, 128, 3, hipMemcpyDeviceToDevice, stream));
@@ -184,14 +184,14 @@ fn two_streams_need_an_order() {
     ok(f.stream.synchronize());
     launch_one(f.module.function("wait_for_flag"), f.stream.0, &mut [arg(&flag.0)]);
     assert!(f.give(0));
-    // The other stream does not wait for the first to give the part back.
+    // The other stream does not wait for the first to free the part.
     assert!(parts::taken(other.0, place, 256));
-    f.fails(other.synchronize(), &["nothing orders the stream that gives that part back"]);
-    // Only then, or either of the two could be the one that gives back what is not there any more.
+    f.fails(other.synchronize(), &["nothing orders the stream that frees that part"]);
+    // Released only now, because otherwise either stream could be the one that frees a missing part.
     flag.set();
     ok(f.stream.synchronize());
     assert!(parts::given(other.0, place));
-    f.fails(other.synchronize(), &["before it is taken"]);
+    f.fails(other.synchronize(), &["before it is allocated"]);
 
     // SAFETY: valid pointers and handles.
     unsafe {
@@ -212,7 +212,7 @@ fn two_streams_need_an_order() {
 }
 
 #[test]
-fn the_null_stream_takes_part_and_is_not_used() {
+fn suballocations_on_the_null_stream_are_not_counted_as_its_use() {
     let _gpu = gpu();
     let (f, uses) = (Fixture::new(), rocm_emulator::null_stream_uses());
     let blocking = Stream::new(hipStreamDefault);
@@ -226,7 +226,7 @@ fn the_null_stream_takes_part_and_is_not_used() {
 }
 
 #[test]
-fn asking_often_enough_sees_the_end_of_a_change() {
+fn repeated_queries_complete_a_suballocation() {
     let _gpu = gpu();
     let f = Fixture::new();
     ok(f.store(0));
@@ -237,7 +237,7 @@ fn asking_often_enough_sees_the_end_of_a_change() {
 }
 
 #[test]
-fn the_segment_stays_one_allocation() {
+fn the_segment_remains_one_allocation() {
     let _gpu = gpu();
     let free = || {
         let (mut free, mut total) = (0, 0);

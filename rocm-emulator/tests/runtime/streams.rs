@@ -1,4 +1,4 @@
-//! Order: within streams, between them, and against the host.
+//! Order of work within streams, between streams, and relative to the host.
 use crate::gpu::*;
 use rocm_emulator::api::*;
 use std::ffi::c_void;
@@ -20,7 +20,7 @@ impl Kernels {
         Self { _module: module, wait, append }
     }
 
-    /// The stream stands still until the flag is set.
+    /// Blocks the stream until the flag is set.
     fn block(&self, stream: hipStream_t, flag: &Flag) {
         launch_one(self.wait, stream, &mut [arg(&flag.0)]);
     }
@@ -58,7 +58,7 @@ fn the_null_stream_waits_for_blocking_streams_and_they_for_it() {
     kernels.append(null_mut(), &place, 2);
     kernels.append(later.0, &place, 3);
     kernels.append(free.0, &other, 4);
-    // The non-blocking stream runs although the others stand still.
+    // The non-blocking stream runs although the others are blocked.
     ok(free.synchronize());
     assert_eq!(later.query(), NOT_READY);
     // SAFETY: the null stream.
@@ -70,7 +70,7 @@ fn the_null_stream_waits_for_blocking_streams_and_they_for_it() {
 }
 
 #[test]
-fn pageable_sources_are_read_at_the_call() {
+fn pageable_sources_are_read_during_the_call() {
     let _gpu = gpu();
     let (kernels, flag, stream) = (Kernels::load(), Flag::new(), Stream::new(hipStreamNonBlocking));
     let target = Buffer::of(&[0u32; 4]);
@@ -91,7 +91,7 @@ fn copies_between_pinned_and_device_memory_are_asynchronous() {
     let _gpu = gpu();
     let (kernels, flag, stream) = (Kernels::load(), Flag::new(), Stream::new(hipStreamNonBlocking));
     let (device, mut pinned) = (Buffer::of(&[5u32]), null_mut());
-    // SAFETY: a valid pointer; afterwards four live bytes.
+    // SAFETY: a valid pointer; it then points to four live bytes.
     unsafe {
         ok(hipHostMalloc(&mut pinned, 4, 0));
         pinned.cast::<u32>().write(0);
@@ -118,7 +118,7 @@ fn a_copy_to_pageable_memory_waits_for_its_stream() {
 }
 
 #[test]
-fn events_order_streams_and_tell_time() {
+fn events_order_streams_and_measure_time() {
     let _gpu = gpu();
     let (kernels, flag) = (Kernels::load(), Flag::new());
     let (first, second) = (Stream::new(hipStreamNonBlocking), Stream::new(hipStreamNonBlocking));
@@ -128,7 +128,7 @@ fn events_order_streams_and_tell_time() {
     unsafe {
         ok(hipEventCreate(&mut start));
         ok(hipEventCreateWithFlags(&mut stop, hipEventDefault));
-        // Never recorded: complete, nothing to wait for, no time.
+        // An event that was never recorded is complete and has no time.
         ok(hipEventQuery(start));
         ok(hipEventSynchronize(start));
         ok(hipStreamWaitEvent(second.0, start, 0));
@@ -158,7 +158,7 @@ fn events_order_streams_and_tell_time() {
 }
 
 #[test]
-fn a_waited_event_means_the_recording_at_the_call() {
+fn a_wait_refers_to_the_recording_at_the_time_of_the_call() {
     let _gpu = gpu();
     let (kernels, flag) = (Kernels::load(), Flag::new());
     let (first, second) = (Stream::new(hipStreamNonBlocking), Stream::new(hipStreamNonBlocking));
@@ -170,7 +170,7 @@ fn a_waited_event_means_the_recording_at_the_call() {
         ok(hipStreamWaitEvent(second.0, event, 0));
         kernels.block(first.0, &flag);
         ok(hipEventRecord(event, first.0));
-        // The second recording is not reached, but the wait was for the first one.
+        // The second recording has not been reached, but the wait was for the first.
         ok(second.synchronize());
         assert_eq!(hipEventQuery(event), NOT_READY);
         flag.set();
@@ -200,7 +200,7 @@ fn callbacks_run_in_order_and_may_not_wait() {
     let (kernels, flag, stream) = (Kernels::load(), Flag::new(), Stream::new(hipStreamNonBlocking));
     let called = Called { status: AtomicU32::new(77), nested: AtomicU32::new(0), calls: AtomicU32::new(0) };
     kernels.block(stream.0, &flag);
-    // SAFETY: the data lives until the stream is synchronised.
+    // SAFETY: the data lives until the stream is synchronized.
     unsafe {
         ok(hipStreamAddCallback(stream.0, Some(callback), arg(&called), 0));
         assert_eq!(hipStreamAddCallback(stream.0, None, null_mut(), 0), 1);
@@ -210,7 +210,7 @@ fn callbacks_run_in_order_and_may_not_wait() {
     ok(stream.synchronize());
     assert_eq!(called.calls.load(Ordering::SeqCst), 1);
     assert_eq!(called.status.load(Ordering::SeqCst), 0);
-    assert_eq!(called.nested.load(Ordering::SeqCst), 401, "it would have waited for itself");
+    assert_eq!(called.nested.load(Ordering::SeqCst), 401, "it would wait for itself");
 }
 
 unsafe extern "C" fn count(_stream: hipStream_t, _status: hipError_t, data: *mut c_void) {
@@ -219,14 +219,14 @@ unsafe extern "C" fn count(_stream: hipStream_t, _status: hipError_t, data: *mut
 }
 
 #[test]
-fn those_who_wait_keep_the_order() {
+fn waiting_threads_preserve_the_order() {
     let _gpu = gpu();
     let (kernels, calls) = (Kernels::load(), AtomicU32::new(0));
     let (stream, place) = (Stream::new(hipStreamNonBlocking), Buffer::of(&[0u32]));
     for round in 1..=200 {
         // SAFETY: the address is that of a live buffer.
         ok(unsafe { hipMemsetAsync(place.0, 0, 4, stream.0) });
-        // Several wait at once, while commands of all sorts arrive.
+        // Several threads wait concurrently while commands of all kinds are enqueued.
         std::thread::scope(|scope| {
             let handle = stream.0 as usize;
             for _ in 0..3 {
@@ -265,13 +265,13 @@ fn freeing_waits_for_the_device() {
         assert!(!freed.load(Ordering::SeqCst));
         flag.set();
     });
-    // The launch ran before the memory went: no fault.
+    // The launch ran before the memory was freed: no fault.
     ok(stream.synchronize());
     std::mem::forget(place);
 }
 
 #[test]
-fn a_destroyed_stream_finishes_its_work_and_its_handle_ends() {
+fn a_destroyed_stream_finishes_its_work_and_its_handle_becomes_invalid() {
     let _gpu = gpu();
     let (kernels, place) = (Kernels::load(), Buffer::of(&[0u32]));
     let stream = Stream::new(hipStreamNonBlocking);
@@ -288,7 +288,7 @@ fn a_destroyed_stream_finishes_its_work_and_its_handle_ends() {
 }
 
 #[test]
-fn streams_know_what_they_were_created_with() {
+fn streams_report_their_flags_priority_and_device() {
     let _gpu = gpu();
     let mut stream = null_mut();
     let (mut flags, mut priority, mut device) = (9, 9, 9);

@@ -1,20 +1,20 @@
-//! Errors between a HIP call and its driver, and the reasons that codes cannot carry.
+//! Errors between a HIP call and its driver, and the detailed reason behind a numeric error code.
 use std::cell::RefCell;
 use std::ffi::CStr;
 
 /// The environment variable that names the driver.
 pub const DRIVER_VARIABLE: &str = "CANDLE_ROCM_DRIVER";
 
-/// Why no driver, library or symbol serves a call. The text says what to do.
+/// Error of a call that no driver, library or symbol can serve. The text names the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// `CANDLE_ROCM_DRIVER` or the program names no driver.
+    /// `CANDLE_ROCM_DRIVER` or the program selects a driver that does not exist.
     #[error("{DRIVER_VARIABLE}={value:?} names no driver: use {known}, or unset it")]
     UnknownDriver {
-        /// The name.
+        /// The value that was given.
         value: String,
-        /// The drivers that there are.
+        /// The known drivers.
         known: String,
     },
     /// The driver is not part of this build.
@@ -25,61 +25,61 @@ pub enum LoadError {
     NotBuilt {
         /// The driver's name.
         driver: &'static str,
-        /// The feature of rocm-loader that brings it.
+        /// The feature of rocm-loader that enables it.
         feature: &'static str,
     },
     /// The driver did not accept its argument.
-    #[error("{driver} could not start as {argument}: {reason}")]
+    #[error("{driver} could not start with the argument `{argument}`: {reason}")]
     NotStarted {
         /// The driver: `the software GPU`.
         driver: &'static str,
         /// The text after the colon.
         argument: String,
-        /// The cause, as the driver describes it.
+        /// The cause, described by the driver.
         reason: String,
     },
-    /// Another driver runs already.
+    /// Another driver is already running.
     #[error("this process already uses {current}; {wanted} can only be chosen before the first use")]
     AlreadySelected {
         /// The running driver.
         current: String,
-        /// The driver asked for.
+        /// The requested driver.
         wanted: String,
     },
-    /// No driver was named and there is no GPU to choose one by.
-    #[error("no AMD GPU was found: {reason}. {DRIVER_VARIABLE} names another driver: {known}")]
+    /// No driver was named and no GPU was detected.
+    #[error("no AMD GPU was found: {reason}. To use another driver, set {DRIVER_VARIABLE}: {known}")]
     NoGpu {
         /// The places that were searched.
         reason: String,
-        /// The drivers that there are.
+        /// The known drivers.
         known: String,
     },
-    /// The driver is there, and it reports no device.
+    /// The driver runs but reports no device.
     #[error("{runtime} reports no usable GPU ({call}, HIP error {code}): {reason}")]
     NoDevice {
-        /// The runtime that was asked.
+        /// The runtime that was queried.
         runtime: String,
         /// The function that failed.
         call: &'static str,
         /// The `hipError_t` that it returned.
         code: u32,
-        /// Likely reasons, and what to do about each.
+        /// The likely reasons, each with its remedy.
         reason: String,
     },
-    /// A library was not found, would not load, or lacks a function without which it is of no use.
+    /// A library was not found, would not load, or lacks an essential function.
     #[error("{library} of {platform} cannot be used: {reason}. {advice}")]
     LibraryMissing {
         /// The library's file name, without its version where there are several.
         library: &'static str,
         /// The product that it is a part of: `ROCm`.
         platform: &'static str,
-        /// Where it was looked for, or what is wrong with it.
+        /// The places that were searched, or the reason why the library cannot be used.
         reason: String,
         /// The remedy: a package to install or a variable to set.
         advice: &'static str,
     },
-    /// The library is there but lacks a function.
-    #[error("{path} has no function {symbol}: this ROCm is older or newer than rocm-rs' bindings")]
+    /// The library was found but lacks a function.
+    #[error("{path} has no function {symbol}: the installed ROCm is older or newer than rocm-rs' bindings")]
     SymbolMissing {
         /// The function.
         symbol: &'static str,
@@ -94,35 +94,35 @@ pub enum LoadError {
         /// The function.
         symbol: &'static str,
     },
-    /// A GPU's kernel-mode driver is older than what is needed.
+    /// A GPU's kernel-mode driver is older than required.
     #[error("{path} serves {found}, and {needed} is needed: {advice}")]
     TooOld {
-        /// The library that was asked.
+        /// The library that was queried.
         path: String,
-        /// The version that it serves.
+        /// The newest version that it supports.
         found: String,
-        /// The version that is needed.
+        /// The required version.
         needed: String,
         /// The package to install.
         advice: &'static str,
     },
     /// rocBLAS has no kernels for a GPU, and would end the process at the first product.
     #[error(
-        "rocBLAS has no Tensile files for {arch} (looked in: {folders}; there for: {present}). Install rocBLAS' \
-         kernels for {arch} (AMD's packages hold them in rocblas, Fedora's in rocblas; Debian's hold fewer \
-         architectures), or set ROCBLAS_TENSILE_LIBPATH to a folder of the same version that has them. Until then \
-         plain products of ours are used, which are slower. HSA_OVERRIDE_GFX_VERSION, which passes the GPU off \
-         as another one, is the last resort: results may be wrong"
+        "rocBLAS has no Tensile files for {arch} (looked in: {folders}; files present for: {present}). Install \
+         rocBLAS' kernels for {arch} (package rocblas of AMD or Fedora; Debian's has fewer architectures), or set \
+         ROCBLAS_TENSILE_LIBPATH to a folder of the same version that has them. Until then slower fallback kernels \
+         compute matrix products. As a last resort, HSA_OVERRIDE_GFX_VERSION makes ROCm treat the GPU as another \
+         model: results may be wrong"
     )]
     NoTensileFiles {
         /// The architecture without its features.
         arch: String,
-        /// Where rocBLAS looks.
+        /// The folders that rocBLAS searches.
         folders: String,
-        /// The architectures that have files there.
+        /// The architectures that have files in these folders.
         present: String,
     },
-    /// The process is ending, and this is the thread that ends it.
+    /// A call was made by the thread that is ending the process.
     #[error("the process is ending: its exit handlers cannot use a device any more")]
     ProcessEnds,
     /// A file given to `symbols::check` could not be read as a shared library.
@@ -130,13 +130,13 @@ pub enum LoadError {
     NotALibrary {
         /// The file.
         path: String,
-        /// Why not.
+        /// The cause.
         reason: String,
     },
 }
 
 impl LoadError {
-    /// Returns true if a library is there and a function of it is not.
+    /// Returns true if the library was found but lacks the function.
     pub fn is_missing_function(&self) -> bool {
         matches!(self, Self::SymbolMissing { .. } | Self::NotInDriver { .. })
     }
@@ -161,13 +161,13 @@ thread_local! {
     static DETAIL: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps the reason of this thread's failing call for [`take`].
+/// Stores the reason for this thread's failing call until [`take`].
 pub fn record(reason: String) {
-    // A thread that is being torn down has no place left for it; the error code still goes out.
+    // Fails only while the thread is being destroyed; the call still returns its error code.
     let _ = DETAIL.try_with(|detail| *detail.borrow_mut() = Some(reason));
 }
 
-/// Returns what [`record`] kept, and drops it.
+/// Returns and clears the reason that [`record`] stored on this thread.
 pub fn take() -> Option<String> {
     DETAIL.try_with(|detail| detail.borrow_mut().take()).ok().flatten()
 }

@@ -1,4 +1,4 @@
-//! The HIP runtime: its functions, the types of their prototypes, and the codes for calls that nobody serves.
+//! The HIP runtime: its functions, the types of their prototypes, and error codes for calls that reach no driver.
 pub use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 
 use rocm_rs::hip::bindings as declared;
@@ -26,8 +26,8 @@ pub fn status_of(error: &LoadError) -> hipError_t {
     }
 }
 
-/// Passes the prototypes to `$macro`, behind `$arguments`: groups of functions that every driver has (`required`) or may
-/// lack (`optional`), which rocm-rs declares for all (`public`), for itself (`private`) or not at all (`ours`).
+/// Passes the prototypes in groups to `$macro`, after `$arguments`. Every driver has the `required` functions and may lack
+/// `optional` ones. rocm-rs declares them publicly (`public`), privately (`private`) or not at all (`ours`).
 #[macro_export]
 macro_rules! hip_functions {
     ($macro:ident $($arguments:tt)*) => {

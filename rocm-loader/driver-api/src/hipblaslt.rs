@@ -1,25 +1,25 @@
-//! hipBLASLt: products by descriptors, with a bias. rocm-rs has no declarations of it, so types and numbers are ours,
-//! under their C names. Headers: hipblaslt/hipblaslt.h, hipblas-common/hipblas-common.h, hip/library_types.h; they are
-//! the same from ROCm 6.2 to 7.2.
+//! hipBLASLt: matrix products with a fused bias, configured by descriptors. rocm-rs does not declare it, so its types and
+//! constants are defined here under their C names. They come from hipblaslt/hipblaslt.h, hipblas-common/hipblas-common.h
+//! and hip/library_types.h, which agree from ROCm 6.2 to 7.2.
 //!
-//! The library is optional: without it every function returns `HIPBLAS_STATUS_NOT_INITIALIZED`, and a heuristic that
-//! finds nothing (`returnAlgoCount` is 0) is an answer. A handle belongs to the device that is current when it is
-//! made, and must not serve two streams at once.
+//! The library is optional: without it every function returns `HIPBLAS_STATUS_NOT_INITIALIZED`. A heuristic that
+//! finds no algorithm (`returnAlgoCount` is 0) is not an error. A handle belongs to the device that is current when it
+//! is created, and must not be used by two streams concurrently.
 #![allow(non_camel_case_types, non_snake_case, reason = "named as in C")]
-#![allow(missing_docs, reason = "what C's names say")]
+#![allow(missing_docs, reason = "documented in the C headers")]
 pub use std::ffi::{c_int, c_void};
 
 pub use rocm_rs::hip::bindings::hipStream_t;
 
 use crate::error::LoadError;
 
-/// hipblas-common.h.
+/// Declared in hipblas-common.h.
 pub type hipblasStatus_t = u32;
-/// hipblas-common.h.
+/// Declared in hipblas-common.h.
 pub type hipblasOperation_t = u32;
-/// hipblas-common.h.
+/// Declared in hipblas-common.h.
 pub type hipblasComputeType_t = u32;
-/// library_types.h.
+/// Declared in library_types.h.
 pub type hipDataType = u32;
 pub type hipblasLtHandle_t = *mut c_void;
 pub type hipblasLtMatrixLayoutAttribute_t = u32;
@@ -28,7 +28,7 @@ pub type hipblasLtMatmulPreferenceAttributes_t = u32;
 /// The value of [`HIPBLASLT_MATMUL_DESC_EPILOGUE`].
 pub type hipblasLtEpilogue_t = u32;
 
-/// Descriptors: only their addresses are used, and two cannot be taken for one another.
+/// Defines opaque descriptors, each with its own pointer type so that they cannot be confused.
 macro_rules! opaque {
     ($($opaque:ident $pointer:ident;)*) => {$(
         #[repr(C)]
@@ -44,21 +44,21 @@ opaque! {
     hipblasLtMatmulPreferenceOpaque_t hipblasLtMatmulPreference_t;
 }
 
-/// An algorithm as the heuristic gives it: 24 bytes to hand back as they are.
+/// An algorithm that the heuristic returned: 24 opaque bytes, to be passed back unchanged.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct hipblasLtMatmulAlgo_t {
     pub data: [u8; 16],
-    /// The workspace that the preference allowed.
+    /// The workspace limit of the preference, in bytes.
     pub max_workspace_bytes: usize,
 }
 
-/// One answer of the heuristic: 56 bytes.
+/// One result of the heuristic (56 bytes).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct hipblasLtMatmulHeuristicResult_t {
     pub algo: hipblasLtMatmulAlgo_t,
-    /// What the algorithm needs, in bytes.
+    /// The workspace that the algorithm needs, in bytes.
     pub workspaceSize: usize,
     pub state: hipblasStatus_t,
     pub wavesCount: f32,
@@ -68,12 +68,12 @@ pub struct hipblasLtMatmulHeuristicResult_t {
 const _: () = assert!(size_of::<hipblasLtMatmulAlgo_t>() == 24);
 const _: () = assert!(size_of::<hipblasLtMatmulHeuristicResult_t>() == 56);
 
-macro_rules! numbers {
+macro_rules! constants {
     ($($type:ident { $($name:ident = $value:literal)* })*) => {
         $($(pub const $name: $type = $value;)*)*
     };
 }
-numbers! {
+constants! {
     hipblasStatus_t {
         HIPBLAS_STATUS_SUCCESS = 0
         HIPBLAS_STATUS_NOT_INITIALIZED = 1
@@ -138,7 +138,7 @@ pub fn status_of(error: &LoadError) -> hipblasStatus_t {
     }
 }
 
-/// As [`crate::hip_functions`].
+/// Passes hipBLASLt's prototypes to `$macro`, like [`crate::hip_functions`].
 #[macro_export]
 macro_rules! hipblaslt_functions {
     ($macro:ident $($arguments:tt)*) => {

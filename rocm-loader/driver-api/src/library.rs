@@ -1,6 +1,6 @@
 //! The libraries whose functions are forwarded.
 
-/// A library of ROCm whose functions are forwarded.
+/// A ROCm library whose functions are forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Library {
@@ -10,12 +10,12 @@ pub enum Library {
     RocBlas,
     /// Convolutions and other layers.
     MiOpen,
-    /// Matrix products with a bias, for newer GPUs. Optional: a system without it is complete.
+    /// Matrix products with a bias, for newer GPUs. Optional: nothing requires it.
     HipBlasLt,
 }
 
 impl Library {
-    /// Every library, in the order in which they are described.
+    /// Every library, in the order of reports.
     pub const ALL: [Library; 4] = [Library::Hip, Library::RocBlas, Library::MiOpen, Library::HipBlasLt];
 
     /// Returns ROCm's file name without its version: `libamdhip64.so`.

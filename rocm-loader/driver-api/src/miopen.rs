@@ -1,6 +1,6 @@
-//! MIOpen: handles, descriptors, convolutions in all three directions by its immediate mode. Its find mode, which
-//! rocm-rs' own wrappers link to, is optional. Its functions, the types of their prototypes, and the statuses for calls
-//! that nobody serves.
+//! MIOpen: its functions, the types of their prototypes, and the status codes for calls that reach no driver. They cover
+//! handles, descriptors, and convolutions in all three directions in immediate mode. The find mode, which rocm-rs' own
+//! wrappers link to, is optional.
 pub use std::ffi::{c_char, c_int, c_void};
 
 pub use rocm_rs::hip::bindings::hipStream_t as miopenAcceleratorQueue_t;
@@ -20,7 +20,7 @@ pub fn status_of(error: &LoadError) -> miopenStatus_t {
     }
 }
 
-/// As [`crate::hip_functions`].
+/// Passes MIOpen's prototypes to `$macro`, like [`crate::hip_functions`].
 #[macro_export]
 macro_rules! miopen_functions {
     ($macro:ident $($arguments:tt)*) => {

@@ -1,5 +1,5 @@
-//! rocBLAS: handles and matrix products. Its functions, the types of their prototypes, and the statuses for calls that
-//! nobody serves.
+//! rocBLAS' functions for handles and matrix products, the types of their prototypes, and the status codes for calls that
+//! reach no driver.
 pub use std::ffi::{c_char, c_void};
 
 use rocm_rs::rocblas::ffi as declared;
@@ -18,7 +18,7 @@ pub fn status_of(error: &LoadError) -> rocblas_status {
     }
 }
 
-/// As [`crate::hip_functions`].
+/// Passes rocBLAS' prototypes to `$macro`, like [`crate::hip_functions`].
 #[macro_export]
 macro_rules! rocblas_functions {
     ($macro:ident $($arguments:tt)*) => {

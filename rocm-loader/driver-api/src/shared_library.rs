@@ -1,7 +1,7 @@
 //! Shared libraries of the system: searched in folders, opened, and never closed.
 //!
-//! HIP and CUDA register handlers that run at exit, so unloading them would leave those dangling: keep an opened library
-//! in a static, which Rust never drops.
+//! HIP and CUDA register exit handlers, which would dangle if the library were unloaded. Keep an opened library in a
+//! static, which Rust never drops.
 use std::ffi::{CStr, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::error::LoadError;
 use crate::table::Address;
 
-/// A library that was opened, and where it came from.
+/// An opened library and its path.
 pub struct SharedLibrary {
     library: libloading::Library,
     /// The path, or the bare file name that the system's loader resolved.
@@ -21,22 +21,22 @@ impl SharedLibrary {
     /// folders `last`.
     ///
     /// # Errors
-    /// Where it was looked for, or the loader's message for each file that would not load.
+    /// The places that were searched, or the loader's message for each file that would not load.
     pub fn open(names: &[&str], first: &[PathBuf], last: &[PathBuf]) -> Result<Self, String> {
         let by_name = names.iter().map(PathBuf::from);
-        let mut refusals = Vec::new();
+        let mut failures = Vec::new();
         for file in files_in(first, names).chain(by_name).chain(files_in(last, names)) {
             // SAFETY: opening runs the library's initialisers. The names are those of ROCm or CUDA, from folders that
             // the user or the system trusts; their initialisers need nothing from the caller.
             match unsafe { libloading::Library::new(&file) }.map_err(|error| error.to_string()) {
                 Ok(library) => return Ok(Self { library, path: file.display().to_string() }),
-                // The loader's message for a bare name that it does not know: reported once below.
-                Err(refusal) if refusal.starts_with(&format!("{}: cannot open", file.display())) => {}
-                Err(refusal) => refusals.push(refusal),
+                // The loader does not find a bare name: reported once below.
+                Err(message) if message.starts_with(&format!("{}: cannot open", file.display())) => {}
+                Err(message) => failures.push(message),
             }
         }
-        if !refusals.is_empty() {
-            return Err(refusals.join("; "));
+        if !failures.is_empty() {
+            return Err(failures.join("; "));
         }
         let folders: Vec<_> = first.iter().chain(last).map(|folder| folder.display().to_string()).collect();
         Err(format!("{} is not in {} or the system's library path", names.join(" or "), folders.join(", ")))
@@ -47,7 +47,7 @@ impl SharedLibrary {
     /// # Errors
     /// [`LoadError::SymbolMissing`].
     pub fn address(&self, symbol: &'static str) -> Result<Address, LoadError> {
-        // SAFETY: the symbol is a function; whoever calls it gives it its prototype back.
+        // SAFETY: the symbol is a function; callers cast the address to its prototype before calling it.
         let found = unsafe { self.library.get::<Option<Address>>(symbol.as_bytes()) };
         found
             .ok()
@@ -55,7 +55,7 @@ impl SharedLibrary {
             .ok_or_else(|| LoadError::SymbolMissing { symbol, path: self.path.clone() })
     }
 
-    /// Returns the file that was opened, by one of its functions; `None` if the system's loader does not tell it.
+    /// Returns the path of the file that contains `symbol`; `None` if the system's loader does not report it.
     pub fn file(&self, symbol: &'static str) -> Option<PathBuf> {
         if self.path.contains('/') {
             return Some(PathBuf::from(&self.path));
@@ -64,13 +64,13 @@ impl SharedLibrary {
     }
 }
 
-/// Lists the files of these names in these folders that exist, folder by folder.
+/// Lists the existing files with these names in these folders, folder by folder.
 pub fn files_in(folders: &[PathBuf], names: &[&str]) -> impl Iterator<Item = PathBuf> {
     let files = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
     files.filter(|file| file.exists())
 }
 
-/// Returns the shared library that a function lies in.
+/// Returns the shared library that contains a function.
 fn file_of(function: *const c_void) -> Option<PathBuf> {
     // SAFETY: the structure is plain pointers, for which null is valid.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -78,23 +78,23 @@ fn file_of(function: *const c_void) -> Option<PathBuf> {
     if unsafe { libc::dladdr(function, &mut info) } == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the loader's own text, which lives as long as the library: for ever.
+    // SAFETY: the text is the loader's and lives as long as the library, which is never unloaded.
     let file = unsafe { CStr::from_ptr(info.dli_fname) };
     Some(PathBuf::from(OsStr::from_bytes(file.to_bytes())))
 }
 
-/// Lists the folders of `LD_LIBRARY_PATH`, and those where a system's packages put libraries.
+/// Lists the folders of `LD_LIBRARY_PATH` and the folders into which system packages install libraries.
 pub fn system_folders() -> Vec<PathBuf> {
-    let named = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let variable = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> =
-        std::env::split_paths(&named).filter(|f| !f.as_os_str().is_empty()).collect();
+        std::env::split_paths(&variable).filter(|f| !f.as_os_str().is_empty()).collect();
     for root in ["/usr/local", "/usr", "/"] {
         folders.extend(library_subfolders().iter().map(|lib| Path::new(root).join(lib)));
     }
     folders
 }
 
-/// Lists where a root folder has its libraries: AMD's packages use `lib`, Fedora `lib64`, Debian the multiarch folder.
+/// Lists the library subfolders of a root folder: AMD's packages use `lib`, Fedora `lib64`, Debian the multiarch folder.
 pub fn library_subfolders() -> [&'static str; 3] {
     [
         "lib",
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_says_which_file_it_is_in() {
+    fn the_file_of_an_opened_library_is_found() {
         // C's own library is opened by its bare name.
         let library = SharedLibrary::open(&["libc.so.6"], &[], &[]).expect("every program has it open");
         let file = library.file("qsort").expect("a path");

@@ -1,4 +1,4 @@
-//! Tables of functions: how a driver inside of the executable says which functions it has.
+//! Function tables, which list the functions of a compiled-in driver.
 use crate::error::LoadError;
 use crate::library::Library;
 
@@ -23,11 +23,11 @@ pub fn find(
     found.ok_or(LoadError::NotInDriver { driver, symbol })
 }
 
-/// Makes the [`Table`] of a library from the functions of a module, which must have every required one with exactly the
-/// prototype that the library's module lists: `hip_functions!(table functions)`. Optional functions are left out; a
-/// driver that has some adds a table of its own.
+/// Builds the [`Table`] of a library from the functions of a module: `hip_functions!(table functions)`. The module must
+/// have every required function with exactly the prototype that this crate lists. Optional functions are left out; a
+/// driver that has some adds another table for them.
 ///
-/// Needs the prototypes' types in scope: `use rocm_driver_api::hip::*`.
+/// The types of the prototypes must be in scope: `use rocm_driver_api::hip::*`.
 #[macro_export]
 macro_rules! table {
     ($functions:ident $($need:ident $declaration:ident {
@@ -37,12 +37,12 @@ macro_rules! table {
     };
 }
 
-/// A function of a [`table!`].
+/// Builds one entry of a [`table!`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! table_entry {
     (required $functions:ident $name:ident fn($($type:ty),*) -> $result:ty) => {
-        // SAFETY: both are pointers to functions; a caller gives the address its prototype back.
+        // SAFETY: both are function pointers; callers cast the address back to its prototype.
         Some(unsafe {
             std::mem::transmute::<unsafe extern "C" fn($($type),*) -> $result, $crate::table::Address>($functions::$name)
         })

@@ -1,4 +1,4 @@
-//! Prints which forwarded functions the given libraries of ROCm have; fails if one lacks any.
+//! Compares ROCm libraries with the forwarded functions. Fails if a library lacks any of them.
 use std::path::PathBuf;
 use std::process::ExitCode;
 

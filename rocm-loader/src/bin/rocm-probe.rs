@@ -1,5 +1,5 @@
-//! Prints what rocm-rs gets to see through the loader: availability, driver, versions, devices, and
-//! the outcome of a few calls. Tests run it with different drivers; users may, to see what is missing.
+//! Prints the driver, versions, devices and the outcome of a few calls, as rocm-rs sees them through the loader. Tests run
+//! it with different drivers; users may run it to find out name is missing.
 use rocm_loader::hipblaslt as lt;
 use rocm_rs::hip;
 use rocm_rs::rocblas::ffi;
@@ -42,20 +42,20 @@ fn main() {
     report("miopen", rocm_rs::miopen::Handle::new().map(drop).map_err(|error| error.to_string()));
 }
 
-/// Allocates and frees on the device.
+/// Allocates and frees device memory.
 fn memory() -> hip::Result<usize> {
     hip::DeviceMemory::<f32>::new(256).map(|memory| memory.size())
 }
 
-/// Makes and waits for a stream.
+/// Creates a stream and waits for it.
 fn stream() -> hip::Result<()> {
     hip::Device::new(0)?.get_stream()?.synchronize()
 }
 
-/// Makes and ends a rocBLAS handle.
+/// Creates and destroys a rocBLAS handle.
 fn rocblas() -> Result<(), String> {
     let mut handle = std::ptr::null_mut();
-    // SAFETY: the handle's place outlives both calls.
+    // SAFETY: `handle` outlives both calls.
     unsafe {
         match ffi::rocblas_create_handle(&mut handle) {
             ffi::rocblas_status__rocblas_status_success => {}
@@ -66,10 +66,10 @@ fn rocblas() -> Result<(), String> {
     Ok(())
 }
 
-/// Makes and ends a hipBLASLt handle.
+/// Creates and destroys a hipBLASLt handle.
 fn hipblaslt() -> Result<(), String> {
     let mut handle = std::ptr::null_mut();
-    // SAFETY: the handle's place outlives both calls.
+    // SAFETY: `handle` outlives both calls.
     unsafe {
         match lt::hipblasLtCreate(&mut handle) {
             lt::HIPBLAS_STATUS_SUCCESS => {}
@@ -80,9 +80,9 @@ fn hipblaslt() -> Result<(), String> {
     Ok(())
 }
 
-fn report<T: std::fmt::Debug>(what: &str, outcome: Result<T, String>) {
+fn report<T: std::fmt::Debug>(name: &str, outcome: Result<T, String>) {
     match outcome {
-        Ok(value) => println!("{what}: ok {value:?}"),
-        Err(error) => println!("{what}: {error} [{}]", rocm_loader::last_error().unwrap_or_default()),
+        Ok(value) => println!("{name}: ok {value:?}"),
+        Err(error) => println!("{name}: {error} [{}]", rocm_loader::last_error().unwrap_or_default()),
     }
 }

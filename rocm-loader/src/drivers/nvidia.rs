@@ -1,4 +1,4 @@
-//! CUDA's libraries as a driver, in a crate of its own.
+//! Registration of the NVIDIA driver, which the crate nvidia-driver implements on CUDA's libraries.
 use rocm_driver_api::{Driver, Registration};
 
 #[cfg(feature = "nvidia")]

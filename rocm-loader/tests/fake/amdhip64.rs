@@ -1,12 +1,12 @@
-//! A stand-in for libamdhip64 that the native driver's test builds: a device count, versions, memory
-//! that is counted, and otherwise nothing, so that other functions are missing.
+//! A fake libamdhip64 for the native driver's tests. It has a device count, versions and counted memory; all other
+//! functions are missing.
 #![allow(non_snake_case)]
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 static LIVE: AtomicI32 = AtomicI32::new(0);
 
-/// As many devices as FAKE_DEVICES says; none is an error, as in HIP.
+/// Returns the number of devices in FAKE_DEVICES; zero is an error, as in HIP.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> u32 {
     let devices = std::env::var("FAKE_DEVICES").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn hipDriverGetVersion(version: *mut c_int) -> u32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipGetDevicePropertiesR0600(properties: *mut u8, device: c_int) -> u32 {
-    // gcnArchName lies at byte 1160 of the R0600 structure.
+    // gcnArchName is at byte 1160 of the R0600 structure.
     let name: &[u8] = if device == 0 { b"gfx1100\0" } else { b"gfx90a:sramecc+:xnack-\0" };
     unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), properties.add(1160), name.len()) };
     0

@@ -1,17 +1,17 @@
-//! A stand-in for libamdhip64 that tears itself down in an exit handler, as HIP does, and ends the process by
-//! a signal if a call is in flight then, or comes later.
+//! A fake libamdhip64 that tears itself down in an exit handler, as HIP does, and aborts the process if a call is in
+//! flight at that time or follows.
 #![allow(non_snake_case)]
 use std::ffi::{c_int, c_uint, c_void};
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::time::Duration;
 
-/// What the program that uses this library sees and sets.
+/// State that is shared with the program that uses this library.
 #[repr(C)]
 pub struct Shared {
-    /// A call of hipDeviceSynchronize is in flight.
+    /// True while a call of hipDeviceSynchronize is in flight.
     waiting: AtomicBool,
-    /// It may return.
+    /// Set by the program to let hipDeviceSynchronize return.
     may_return: AtomicBool,
 }
 
@@ -25,7 +25,7 @@ unsafe extern "C" {
 
 extern "C" fn tear_down() {
     TORN_DOWN.store(true, SeqCst);
-    // Whoever is inside finds out and aborts.
+    // Calls in flight see TORN_DOWN and abort.
     while IN_FLIGHT.load(SeqCst) > 0 {
         spin_loop();
     }
@@ -49,19 +49,19 @@ fn inside<T>(work: impl FnOnce() -> T) -> T {
 /// Registers the exit handler, as HIP does at its first call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipInit(_: c_uint) -> u32 {
-    // SAFETY: the handler lies in this library, which is never closed.
+    // SAFETY: the handler is in this library, which is never closed.
     unsafe { atexit(tear_down) as u32 }
 }
 
-/// Gives the address of [`SHARED`], whatever it is asked.
+/// Returns the address of [`SHARED`], whatever the arguments.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipHostGetDevicePointer(to: *mut *mut c_void, _: *mut c_void, _: c_uint) -> u32 {
-    // SAFETY: the caller's place for one pointer.
+    // SAFETY: the caller passes a valid pointer.
     unsafe { *to = std::ptr::from_ref(&SHARED).cast_mut().cast() };
     0
 }
 
-/// Returns when the program lets it.
+/// Returns after the program has set `may_return`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipDeviceSynchronize() -> u32 {
     inside(|| {
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn hipDeviceSynchronize() -> u32 {
             check();
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Still inside for a while, in which a handler that does not wait would go on.
+        // Stays in the call for a while, in which an exit handler that does not wait would proceed.
         for _ in 0..50 {
             check();
             std::thread::sleep(Duration::from_millis(1));
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn hipDeviceSynchronize() -> u32 {
     })
 }
 
-/// A short call.
+/// Returns immediately.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hipPeekAtLastError() -> u32 {
     inside(|| 0)

@@ -1,9 +1,9 @@
-//! Builds the stand-ins for libraries that lie in this folder.
+//! Builds the fake libraries in this folder.
 use std::error::Error;
 use std::path::Path;
 use std::process::Command;
 
-/// Compiles `source`, a file of this folder, into the shared library `file`.
+/// Compiles `source`, a file in this folder, to the shared library `file`.
 pub fn build(source: &str, file: &Path) -> Result<(), Box<dyn Error>> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc)

@@ -1,4 +1,4 @@
-//! A product with its descriptors, its memory, and what must come out.
+//! A product with its descriptors, its memory and the expected result.
 use crate::hipblaslt::*;
 use crate::runtime::Options;
 use crate::{api, configure_with, last_fault};
@@ -26,7 +26,7 @@ pub const INVALID_VALUE: u32 = 3;
 pub const INTERNAL_ERROR: u32 = 6;
 pub const NOT_SUPPORTED: u32 = 7;
 
-/// The devices, for one test at a time: faults and injected failures are the process's.
+/// Locks the devices for one test at a time, because faults and injections apply to the whole process.
 pub fn gpu(arch: &str) -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     configure_with(&ARCHS, Options { threads: 2, ..Options::default() }).unwrap();
@@ -45,7 +45,7 @@ fn bytes_of(kind: u32) -> usize {
     }
 }
 
-/// e4m3 by its definition; `None` for NaN.
+/// Returns the value of an e4m3 code by its definition; `None` for NaN.
 pub fn small_float(kind: u32, code: u8) -> Option<f64> {
     let is_nan = if kind == F8 { code & 0x7f == 0x7f } else { code == 0x80 };
     let bias = if kind == F8 { 7 } else { 8 };
@@ -74,7 +74,7 @@ fn decode(kind: u32, bytes: &[u8]) -> f64 {
     }
 }
 
-/// Device memory with its contents on the host.
+/// Device memory with a copy of its contents on the host.
 pub struct Buffer {
     pub place: *mut c_void,
     kind: u32,
@@ -82,13 +82,13 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Small integers over four: exact in every type, and so are their products and short sums.
+    /// Allocates small multiples of 1/4, which every type represents exactly, like their products and short sums.
     pub fn new(kind: u32, elements: usize, seed: usize) -> Self {
         let sample = |i: usize| ((i + seed).wrapping_mul(2_654_435_761) >> 7) % 17;
         let values: Vec<f64> = (0..elements).map(|i| (sample(i) as f64 - 8.0) / 4.0).collect();
         let mut place = null_mut();
         let bytes: Vec<u8> = values.iter().flat_map(|value| encode(kind, *value)).collect();
-        // SAFETY: the place is a new allocation of the size of the bytes.
+        // SAFETY: the allocation has the size of the bytes.
         unsafe {
             assert_eq!(api::hipMalloc(&mut place, bytes.len()), 0);
             assert_eq!(api::hipMemcpy(place, bytes.as_ptr().cast(), bytes.len(), 1), 0);
@@ -98,7 +98,7 @@ impl Buffer {
 
     pub fn now(&self) -> Vec<f64> {
         let mut bytes = vec![0u8; self.values.len() * bytes_of(self.kind)];
-        // SAFETY: as many bytes as the allocation has.
+        // SAFETY: the vector has the size of the allocation.
         assert_eq!(unsafe { api::hipMemcpy(bytes.as_mut_ptr().cast(), self.place, bytes.len(), 2) }, 0);
         bytes.chunks_exact(bytes_of(self.kind)).map(|bytes| decode(self.kind, bytes)).collect()
     }
@@ -106,7 +106,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: this test's own allocation.
+        // SAFETY: the allocation belongs to this test.
         unsafe { api::hipFree(self.place) };
     }
 }
@@ -119,7 +119,7 @@ pub struct Shape {
     pub batch: usize,
     /// Added to leading dimensions.
     pub slack: usize,
-    /// B is the same for the whole batch.
+    /// True if the whole batch shares B.
     pub broadcast: bool,
 }
 
@@ -167,7 +167,7 @@ impl Case {
             preference: null,
             stream: null,
         };
-        // SAFETY: places for handles.
+        // SAFETY: the handles are written to live variables.
         unsafe {
             assert_eq!(api::hipStreamCreateWithFlags(&mut case.stream, 1), 0);
             assert_eq!(hipblasLtCreate(&mut case.handle), SUCCESS);
@@ -193,19 +193,19 @@ impl Case {
 
     pub fn set_layout<T>(&self, matrix: usize, attribute: u32, value: T) -> u32 {
         let from = (&raw const value).cast();
-        // SAFETY: a value of its size.
+        // SAFETY: the value has the given size.
         unsafe { hipblasLtMatrixLayoutSetAttribute(self.layouts[matrix], attribute, from, size_of::<T>()) }
     }
 
     pub fn set_matmul<T>(&self, attribute: u32, value: T) -> u32 {
         let from = (&raw const value).cast();
-        // SAFETY: a value of its size.
+        // SAFETY: the value has the given size.
         unsafe { hipblasLtMatmulDescSetAttribute(self.matmul, attribute, from, size_of::<T>()) }
     }
 
     pub fn allow_workspace(&self, bytes: u64) {
         let from = (&raw const bytes).cast();
-        // SAFETY: a value of its size.
+        // SAFETY: the value has the given size.
         let status = unsafe { hipblasLtMatmulPreferenceSetAttribute(self.preference, 1, from, 8) };
         assert_eq!(status, SUCCESS);
     }
@@ -219,7 +219,7 @@ impl Case {
         self
     }
 
-    /// The status, and the results as far as there are any.
+    /// Returns the heuristic's status and its results.
     pub fn heuristic(&self, wanted: i32) -> (u32, Vec<MatmulHeuristicResult>) {
         let none = MatmulHeuristicResult {
             algo: MatmulAlgo::default(),
@@ -230,7 +230,7 @@ impl Case {
         };
         let (mut results, mut count) = (vec![none; 4], -1);
         let [a, b, c, d] = self.layouts;
-        // SAFETY: a place for the count and for as many results as are asked for.
+        // SAFETY: the count is live, and the array holds as many results as requested.
         let status = unsafe {
             hipblasLtMatmulAlgoGetHeuristic(
                 self.handle,
@@ -254,7 +254,7 @@ impl Case {
         let [a_layout, b_layout, c_layout, d_layout] = self.layouts;
         let [alpha, beta] = &self.factors;
         let (alpha, beta) = (&raw const *alpha, &raw const *beta);
-        // SAFETY: factors on the host; handles, descriptors and addresses may be anything.
+        // SAFETY: the factors are live; handles, descriptors and addresses may have any value.
         unsafe {
             hipblasLtMatmul(
                 self.handle,
@@ -282,11 +282,11 @@ impl Case {
     }
 
     pub fn synchronize(&self) -> u32 {
-        // SAFETY: the case's own stream.
+        // SAFETY: the stream belongs to this case.
         unsafe { api::hipStreamSynchronize(self.stream) }
     }
 
-    /// What D's whole buffer must hold, gaps included.
+    /// Returns the expected contents of D's whole buffer, including gaps.
     pub fn expected(&self) -> Vec<f64> {
         let [a, b, c, d] = &self.buffers;
         let Shape { m, n, k, batch, .. } = self.shape;

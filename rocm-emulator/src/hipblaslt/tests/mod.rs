@@ -1,4 +1,4 @@
-//! Through the C functions: products against a triple loop in f64, and what is refused.
+//! Tests through the C functions: products compared with a triple loop in f64, and rejected arguments.
 mod case;
 
 use super::*;
@@ -9,14 +9,14 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
 #[track_caller]
-fn says(parts: &[&str]) {
+fn assert_error_contains(parts: &[&str]) {
     let text = last_error().unwrap_or_default();
     for part in parts {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
 }
 
-/// Architectures, types of A and B, types of C and D.
+/// Architecture, type of A and B, type of C and D.
 const TYPES: [(&str, u32, u32); 11] = [
     ("gfx1100", F32, F32),
     ("gfx1100", F16, F16),
@@ -61,19 +61,19 @@ fn every_operation_and_type_agrees_with_the_definition() {
 }
 
 #[test]
-fn a_bias_in_f32_is_added_before_the_one_rounding() {
+fn a_bias_in_f32_is_added_before_rounding() {
     let _gpu = gpu("gfx1100");
     let mut case = Case::new(F16, F16, [NONE; 2], SMALL).with_bias(F32);
-    // 2049 is no f16: rounded before the bias it would be lost.
+    // f16 cannot represent 2049: rounding before adding the bias would lose it.
     case.factors = [1.0, 0.0];
     let values: Vec<f32> = (0..SMALL.m).map(|row| 2048.0 + row as f32 / 2.0).collect();
     let bias = case.bias.as_mut().unwrap();
     bias.values = values.iter().map(|value| f64::from(*value)).collect();
-    // SAFETY: the buffer has as many floats.
+    // SAFETY: the buffer has this many floats.
     assert_eq!(unsafe { api::hipMemcpy(bias.place, values.as_ptr().cast(), values.len() * 4, 1) }, 0);
     assert_eq!(case.run(), SUCCESS);
     case.agrees("bias in f32");
-    // Another type than D's or the factors' is not supported.
+    // A type other than D's or the factors' is not supported.
     assert_eq!(case.set_matmul(4, BF16), SUCCESS);
     assert_eq!(case.run(), NOT_SUPPORTED);
 }
@@ -92,7 +92,7 @@ fn c_may_be_d_and_is_not_read_without_beta() {
     case.buffers[2].place = d;
     assert_eq!(case.run(), SUCCESS);
     assert_eq!((case.synchronize(), case.buffers[3].now()), (0, expected));
-    // In one place, but laid out differently.
+    // At the same address, but with different layouts.
     assert_eq!(case.set_layout(2, 6, SMALL.m as i64 + 1), SUCCESS);
     assert_eq!(case.run(), INVALID_VALUE);
     case.buffers[2].place = c;
@@ -119,7 +119,7 @@ fn the_heuristic_offers_a_workspace_for_long_sums() {
     assert_eq!(results[0].algo.max_workspace_bytes, 1 << 20);
     assert_eq!(case.heuristic(0).0, INVALID_VALUE);
 
-    // Both give the result, and what the workspace held is gone.
+    // Both algorithms compute the result and overwrite the workspace.
     let workspace = Buffer::new(F32, needed / 4 + 1, 0);
     for result in &results {
         assert_eq!(case.run_with(&result.algo, workspace.place, needed), SUCCESS);
@@ -129,22 +129,22 @@ fn the_heuristic_offers_a_workspace_for_long_sums() {
     assert!(after[..needed / 4].iter().all(|value| value.is_nan()));
     assert_eq!(after[needed / 4], workspace.values[needed / 4]);
 
-    // Too small, missing, not aligned, of somebody else.
+    // The workspace is too small, missing or misaligned, or the algorithm is from elsewhere.
     let algo = &results[0].algo;
     assert_eq!(case.run_with(algo, workspace.place, needed - 1), INVALID_VALUE);
-    says(&["hipblasLtMatmul", &format!("needs {needed} bytes")]);
+    assert_error_contains(&["hipblasLtMatmul", &format!("needs {needed} bytes")]);
     assert_eq!(case.run_with(algo, null_mut(), needed), INVALID_VALUE);
     assert_eq!(case.run_with(algo, workspace.place.wrapping_byte_add(8), needed), INVALID_VALUE);
     assert_eq!(case.run_with(&MatmulAlgo::default(), workspace.place, needed), INVALID_VALUE);
-    says(&["none that the heuristic has given"]);
-    // Not as large as was said.
+    assert_error_contains(&["not returned by the heuristic"]);
+    // The workspace is smaller than claimed.
     assert_eq!(case.run_with(algo, workspace.place.wrapping_byte_add(16), needed), SUCCESS);
     assert_eq!(case.synchronize(), runtime::ErrorCode::IllegalAddress as u32);
     assert!(last_fault().unwrap().contains("the workspace"));
 }
 
 #[test]
-fn faults_surface_when_the_stream_is_waited_for() {
+fn faults_are_reported_when_the_host_waits_for_the_stream() {
     let _gpu = gpu("gfx1100");
     let case = Case::new(F32, F32, [NONE; 2], SMALL).with_bias(F32);
     assert_eq!(case.set_matmul(3, case.bias.as_ref().unwrap().place.wrapping_byte_add(4)), SUCCESS);
@@ -156,31 +156,31 @@ fn faults_surface_when_the_stream_is_waited_for() {
 }
 
 #[test]
-fn what_has_no_kernels_has_no_algorithms() {
-    let refused = |arch: &str, input: u32, output: u32, change: &dyn Fn(&Case), reason: &str| {
+fn unsupported_products_have_no_algorithms() {
+    let assert_unsupported = |arch: &str, input: u32, output: u32, change: &dyn Fn(&Case), reason: &str| {
         let _gpu = gpu(arch);
         let case = Case::new(input, output, [NONE; 2], SMALL);
         change(&case);
         let (status, results) = case.heuristic(2);
         assert_eq!((status, results.len()), (SUCCESS, 0), "{reason}");
         assert_eq!(case.run(), NOT_SUPPORTED);
-        says(&["hipblasLtMatmul", reason]);
+        assert_error_contains(&["hipblasLtMatmul", reason]);
     };
     let nothing = |_: &Case| ();
-    refused("gfx1030", F16, F16, &nothing, "no kernels for gfx1030");
-    refused("gfx1100", F8, F16, &nothing, "no products of the data types");
-    refused("gfx942", F8, F16, &nothing, "on gfx942");
-    refused("gfx1200", F8_FNUZ, F16, &nothing, "on gfx1200");
-    refused("gfx1100", F32, F16, &nothing, "no products of the data types");
-    refused("gfx1100", F16, BF16, &nothing, "no products of the data types");
+    assert_unsupported("gfx1030", F16, F16, &nothing, "no kernels for gfx1030");
+    assert_unsupported("gfx1100", F8, F16, &nothing, "no products of the data types");
+    assert_unsupported("gfx942", F8, F16, &nothing, "on gfx942");
+    assert_unsupported("gfx1200", F8_FNUZ, F16, &nothing, "on gfx1200");
+    assert_unsupported("gfx1100", F32, F16, &nothing, "no products of the data types");
+    assert_unsupported("gfx1100", F16, BF16, &nothing, "no products of the data types");
     let f64s = |case: &Case| (0..4).for_each(|i| assert_eq!(case.set_layout(i, 2, F64), SUCCESS));
-    refused("gfx1100", F32, F32, &f64s, "no products of the data types");
+    assert_unsupported("gfx1100", F32, F32, &f64s, "no products of the data types");
     for epilogue in [RELU, GELU] {
         let set = |case: &Case| assert_eq!(case.set_matmul(2, epilogue), SUCCESS);
-        refused("gfx1100", F16, F16, &set, &format!("no epilogue {epilogue}"));
+        assert_unsupported("gfx1100", F16, F16, &set, &format!("no epilogue {epilogue}"));
     }
     let rows = |case: &Case| assert_eq!(case.set_layout(0, 3, 1), SUCCESS);
-    refused("gfx1100", F16, F16, &rows, "column-major");
+    assert_unsupported("gfx1100", F16, F16, &rows, "column-major");
 }
 
 #[test]
@@ -202,12 +202,12 @@ fn wrong_sizes_are_invalid() {
     let case = Case::new(F16, F16, [NONE; 2], SMALL);
     assert_eq!(case.set_layout(0, 0, 2i32), SUCCESS);
     assert_eq!(case.run(), INVALID_VALUE);
-    says(&["the batch of A is 2, that of D 1"]);
+    assert_error_contains(&["the batch of A is 2, that of D 1"]);
     (1..4).for_each(|i| assert_eq!(case.set_layout(i, 0, 2i32), SUCCESS));
     assert_eq!(case.set_layout(3, 1, 0i64), SUCCESS);
     assert_eq!(case.run(), INVALID_VALUE);
-    says(&["the same D"]);
-    // Nothing to compute is no error.
+    assert_error_contains(&["the same D"]);
+    // An empty product is not an error.
     let empty = Case::new(F16, F16, [NONE; 2], SMALL);
     assert_eq!((empty.set_layout(1, 5, 0u64), empty.set_layout(2, 5, 0u64)), (SUCCESS, SUCCESS));
     assert_eq!((empty.set_layout(3, 5, 0u64), empty.run()), (SUCCESS, SUCCESS));
@@ -223,12 +223,12 @@ fn attributes_have_their_types() {
     assert_eq!(case.set_layout(0, 7, 0i32), NOT_SUPPORTED);
     assert_eq!(case.set_matmul(0, 0u32), INVALID_VALUE, "CUBLAS_OP_N");
     assert_eq!(case.set_matmul(5, null::<c_void>()), NOT_SUPPORTED);
-    says(&["attribute 5 of hipblasLtMatmulDescAttributes_t"]);
-    // SAFETY: no value at all.
+    assert_error_contains(&["attribute 5 of hipblasLtMatmulDescAttributes_t"]);
+    // SAFETY: a null value is rejected.
     assert_eq!(unsafe { hipblasLtMatmulDescSetAttribute(case.matmul, 0, null(), 4) }, INVALID_VALUE);
     assert_eq!(case.set_matmul(2, BIAS), SUCCESS);
     assert_eq!(case.run(), INVALID_VALUE);
-    says(&["the bias is null"]);
+    assert_error_contains(&["the bias is null"]);
     assert_eq!(case.set_matmul(2, DEFAULT), SUCCESS);
     assert_eq!(case.run(), SUCCESS);
 }
@@ -238,7 +238,7 @@ fn stale_handles_are_errors() {
     let _gpu = gpu("gfx1100");
     let number = std::ptr::without_provenance_mut(0x1234);
     let mut version = 0;
-    // SAFETY: handles may be anything; the version has a place.
+    // SAFETY: handles may have any value; the version is written to a live variable.
     unsafe {
         assert_eq!(hipblasLtCreate(null_mut()), INVALID_VALUE);
         for handle in [null_mut(), number] {
@@ -252,11 +252,11 @@ fn stale_handles_are_errors() {
         assert_eq!((hipblasLtGetVersion(case.handle, &mut version), version), (SUCCESS, 1200));
         assert_eq!(hipblasLtMatrixLayoutDestroy(case.layouts[2]), SUCCESS);
         assert_eq!((case.run(), case.heuristic(1).0), (INVALID_VALUE, INVALID_VALUE));
-        says(&["is no live hipblasLtMatrixLayout_t"]);
+        assert_error_contains(&["is not a live hipblasLtMatrixLayout_t"]);
         assert_eq!(case.set_layout(2, 0, 1i32), INVALID_VALUE);
         assert_eq!(hipblasLtDestroy(case.handle), SUCCESS);
         assert_eq!((case.run(), case.heuristic(1).0), (NOT_INITIALIZED, NOT_INITIALIZED));
-        // A stream that was destroyed, and one of another device.
+        // A destroyed stream, and one of another device.
         let mut case = Case::new(F16, F16, [NONE; 2], SMALL);
         let own = case.stream;
         case.stream = number;
@@ -271,7 +271,7 @@ fn stale_handles_are_errors() {
 }
 
 #[test]
-fn calls_fail_on_demand() {
+fn injected_calls_fail() {
     let _gpu = gpu("gfx1100");
     let case = Case::new(F16, F16, [NONE; 2], SMALL);
     inject(Injection { failing: vec![("hipblasLtMatmul".into(), 2)], ..Injection::default() });
@@ -295,8 +295,8 @@ fn eight_bit_floats_have_their_values() {
 }
 
 #[test]
-fn a_panic_in_a_function_is_an_error_status() {
+fn a_panic_in_a_function_returns_an_error_status() {
     let _gpu = gpu("gfx1100");
     assert_eq!(functions::call("test", |_| panic!("on purpose")), Status::InternalError as u32);
-    says(&["test: the software GPU failed: on purpose"]);
+    assert_error_contains(&["test: the software GPU failed: on purpose"]);
 }

@@ -1,4 +1,4 @@
-//! How many devices there are, how large they are and how strict: decided once per process.
+//! The configuration of the process: its devices, their memory, checks and faults.
 mod settings;
 
 use super::Injection;
@@ -6,23 +6,23 @@ use super::arch;
 use crate::exec::Checks;
 use std::path::PathBuf;
 
-/// Bytes of memory of each device unless told otherwise: 16 GiB. They are only reserved; the host
-/// commits a page when it is first written.
+/// Default memory of each device in bytes: 16 GiB. The memory is only reserved; the host commits a page when it is first
+/// written.
 pub const DEFAULT_TOTAL_MEMORY: u64 = 16 << 30;
 
-/// What there is of MIOpen.
+/// State of the emulated MIOpen installation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Miopen {
-    /// All of what this crate has of it.
+    /// Installed, with all functions of this crate.
     #[default]
     Present,
-    /// The library, without a solution for any convolution.
+    /// Installed, but without a solution for any convolution.
     WithoutSolutions,
-    /// Nothing, as where it is not installed.
+    /// Not installed: every function fails.
     Absent,
 }
 
-/// What hipBLASLt, which programs may find missing, is like.
+/// State of the emulated hipBLASLt installation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HipBlasLt {
     /// Installed.
@@ -30,33 +30,33 @@ pub enum HipBlasLt {
     Present,
     /// Not installed: every function fails.
     Absent,
-    /// Installed, and without kernels: its heuristic finds nothing.
+    /// Installed, but without kernels: its heuristic finds nothing.
     None,
 }
 
-/// What is the same for every device of the process.
+/// Options that apply to every device of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Memory of each device in bytes.
     pub total_memory: u64,
-    /// Host threads that one kernel launch may use.
+    /// Maximum number of host threads for one kernel launch.
     pub threads: usize,
-    /// Fills fresh device memory with this byte instead of zero, to show reads of uninitialised memory.
-    /// Filled memory is committed at once.
+    /// Fills new device memory with this byte instead of zero, to reveal reads of uninitialized memory. Filled memory is
+    /// committed immediately.
     pub poison: Option<u8>,
-    /// A wave that runs more instructions than this counts as hanging, and its launch fails.
+    /// Maximum number of instructions of a wave. A wave that exceeds it counts as hanging, and its launch fails.
     pub instruction_limit: u64,
-    /// What launches are checked for besides what is always checked.
+    /// Optional checks of launches, in addition to those that are always on.
     pub checks: Checks,
-    /// Shuffles whatever order the hardware leaves open, repeatably; in order without one.
+    /// Seed that reproducibly shuffles every order that hardware leaves open. Without a seed all work runs in order.
     pub seed: Option<u64>,
-    /// The file that gets the profile of all launches.
+    /// The file that the profile of all launches is written to.
     pub profile: Option<PathBuf>,
-    /// What there is of MIOpen.
+    /// State of MIOpen.
     pub miopen: Miopen,
-    /// What is to fail, and when.
+    /// The faults to inject.
     pub injection: Injection,
-    /// Whether there is a hipBLASLt.
+    /// State of hipBLASLt.
     pub hipblaslt: HipBlasLt,
 }
 
@@ -78,46 +78,46 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults, overridden by the environment: `CANDLE_ROCM_EMULATOR`, a list like
-    /// `check=memory,race;max_instructions=1000000;seed=7`, and for single settings
-    /// `CANDLE_ROCM_EMULATOR_MEMORY`, `CANDLE_ROCM_EMULATOR_THREADS` and `CANDLE_ROCM_EMULATOR_POISON`. Where
-    /// both name a setting, the list counts.
+    /// Returns the defaults, overridden by the environment: `CANDLE_ROCM_EMULATOR`, a list such as
+    /// `check=memory,race;max_instructions=1000000;seed=7`, and for single settings `CANDLE_ROCM_EMULATOR_MEMORY`,
+    /// `CANDLE_ROCM_EMULATOR_THREADS` and `CANDLE_ROCM_EMULATOR_POISON`. If both set the same option, the list takes
+    /// precedence.
     ///
     /// # Errors
-    /// [`ConfigureError::Setting`] for a value that does not parse, [`ConfigureError::UnknownKey`] and
-    /// [`ConfigureError::NoKey`] for what is no setting.
+    /// [`ConfigureError::Setting`] for a value that does not parse, [`ConfigureError::UnknownKey`] for an unknown setting
+    /// and [`ConfigureError::NoKey`] for an entry that is not `key=value`.
     pub fn from_env() -> Result<Self, ConfigureError> {
         settings::read(|name| std::env::var_os(name))
     }
 }
 
-/// Why the software GPU cannot be set up as asked.
-#[allow(missing_docs, reason = "the error text of a variant says what it is and what its fields are")]
+/// Error of a configuration.
+#[allow(missing_docs, reason = "documented by the variants' error texts")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigureError {
-    #[error("the software GPU has no architecture {name:?}; it can be {known}")]
+    #[error("the software GPU does not support the architecture {name:?}; use one of {known}")]
     UnknownArch { name: String, known: String },
-    #[error("the software GPU was asked for no device; name at least one of {known}")]
+    #[error("no device was requested from the software GPU; name at least one of {known}")]
     NoDevice { known: String },
-    #[error("the software GPU already runs as {current}; it cannot become {wanted} in the same process")]
+    #[error("the software GPU already runs as {current}; this process cannot reconfigure it as {wanted}")]
     AlreadyConfigured { current: String, wanted: String },
-    #[error("{variable}: {key}={value:?} is not understood; wanted {wanted}")]
+    #[error("{variable}: {key}={value:?} is invalid; expected {wanted}")]
     Setting { variable: &'static str, key: &'static str, value: String, wanted: &'static str },
-    #[error("{variable}: there is no setting {key:?}; there are {known}")]
+    #[error("{variable}: unknown setting {key:?}; known settings are {known}")]
     UnknownKey { variable: &'static str, key: String, known: String },
-    #[error("{variable}: {text:?} is no key=value; the keys are {known}")]
+    #[error("{variable}: {text:?} is not of the form key=value; known keys are {known}")]
     NoKey { variable: &'static str, text: String, known: String },
-    #[error("{variable}: {key} is given twice")]
+    #[error("{variable}: {key} is set twice")]
     Twice { variable: &'static str, key: &'static str },
     #[error("{variable}: {first} and {second} exclude each other: {reason}")]
     Contradiction { variable: &'static str, first: &'static str, second: &'static str, reason: &'static str },
     #[error("the software GPU cannot write its profile to {file}: {reason}")]
     Profile { file: String, reason: String },
-    #[error("{variable}={value:?} is no UTF-8")]
+    #[error("{variable}={value:?} is not valid UTF-8")]
     NotText { variable: &'static str, value: String },
 }
 
-/// Resolves architecture names to rows.
+/// Resolves architecture names to rows of the table.
 pub(super) fn resolve(archs: &[&str]) -> Result<Vec<&'static arch::ArchSpec>, ConfigureError> {
     let known = || arch::ARCHS.iter().map(|arch| arch.name).collect::<Vec<_>>().join(", ");
     if archs.is_empty() {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn archs_resolve_or_are_named() {
+    fn known_archs_resolve_and_unknown_ones_are_reported() {
         assert_eq!(resolve(&["gfx1100", " gfx1102"]).map(|rows| rows.len()), Ok(2));
         let error = resolve(&["gfx1100", "gfx000"]).unwrap_err().to_string();
         assert!(error.contains("gfx000") && error.contains("gfx1100"), "{error}");

@@ -1,11 +1,11 @@
-//! The environment's settings: `CANDLE_ROCM_EMULATOR=key=value;key=value`, and a variable each for three of them.
+//! Settings from the environment: `CANDLE_ROCM_EMULATOR=key=value;key=value`, and separate variables for three of them.
 use super::{ConfigureError, HipBlasLt, Miopen, Options};
 use crate::exec::Checks;
 use std::ffi::OsString;
 
-/// The variable with all settings.
+/// Variable with a list of settings.
 pub const EMULATOR_VARIABLE: &str = "CANDLE_ROCM_EMULATOR";
-/// Variables for one setting each.
+/// Variables for single settings.
 pub const MEMORY_VARIABLE: &str = "CANDLE_ROCM_EMULATOR_MEMORY";
 pub const THREADS_VARIABLE: &str = "CANDLE_ROCM_EMULATOR_THREADS";
 pub const POISON_VARIABLE: &str = "CANDLE_ROCM_EMULATOR_POISON";
@@ -13,19 +13,19 @@ pub const POISON_VARIABLE: &str = "CANDLE_ROCM_EMULATOR_POISON";
 const SINGLE: [(&str, &str); 3] =
     [(MEMORY_VARIABLE, "memory"), (THREADS_VARIABLE, "threads"), (POISON_VARIABLE, "poison")];
 
-/// One setting.
+/// A setting.
 struct Setting {
     key: &'static str,
-    /// What values look like, for messages.
+    /// The expected values, for error messages.
     wanted: &'static str,
-    /// Sets the option; `None` if the value is not understood.
+    /// Parses the value and sets the option; `None` if the value is invalid.
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
 const SETTINGS: &[Setting] = &[
     Setting {
         key: "check",
-        wanted: "a list of memory, race and init, like memory,race",
+        wanted: "a list of memory, race and init, such as memory,race",
         set: |options, text| {
             options.checks = parse_checks(text)?;
             Some(())
@@ -33,7 +33,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "max_instructions",
-        wanted: "a number from 1",
+        wanted: "a number of at least 1",
         set: |options, text| {
             options.instruction_limit = text.parse().ok().filter(|limit| *limit > 0)?;
             Some(())
@@ -49,7 +49,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "profile",
-        wanted: "the name of a file",
+        wanted: "a file name",
         set: |options, text| {
             options.profile = Some(text.into());
             Some(())
@@ -69,7 +69,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "fail",
-        wanted: "a list of functions and which of their calls, like hipMalloc:7,hipModuleLaunchKernel:1",
+        wanted: "a list of functions and the numbers of their calls, such as hipMalloc:7,hipModuleLaunchKernel:1",
         set: |options, text| {
             options.injection.failing = text.split(',').map(parse_call).collect::<Option<_>>()?;
             Some(())
@@ -77,7 +77,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "lose",
-        wanted: "a function and which of its calls, like hipModuleLaunchKernel:3",
+        wanted: "a function and the number of its call, such as hipModuleLaunchKernel:3",
         set: |options, text| {
             options.injection.lost = Some(parse_call(text)?);
             Some(())
@@ -85,7 +85,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "largest",
-        wanted: "bytes, like 8G or 512M",
+        wanted: "bytes, such as 8G or 512M",
         set: |options, text| {
             options.injection.largest = Some(parse_bytes(text)?);
             Some(())
@@ -93,7 +93,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "stall",
-        wanted: "a number from 1",
+        wanted: "a number of at least 1",
         set: |options, text| {
             options.injection.stalled = Some(text.parse().ok().filter(|launch| *launch > 0)?);
             Some(())
@@ -113,7 +113,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "memory",
-        wanted: "bytes, like 8G or 512M",
+        wanted: "bytes, such as 8G or 512M",
         set: |options, text| {
             options.total_memory = parse_bytes(text)?;
             Some(())
@@ -129,7 +129,7 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "poison",
-        wanted: "a byte, like 255 or 0xff",
+        wanted: "a byte, such as 255 or 0xff",
         set: |options, text| {
             options.poison = Some(parse_byte(text)?);
             Some(())
@@ -162,7 +162,7 @@ impl Setting {
     }
 }
 
-/// The defaults, overridden by the variables that `lookup` finds. Empty ones count as unset.
+/// Returns the defaults, overridden by the variables that `lookup` reads. Empty variables count as unset.
 pub(super) fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Options, ConfigureError> {
     let text = |variable: &'static str| match lookup(variable).map(OsString::into_string) {
         Some(Ok(text)) if text.trim().is_empty() => Ok(None),
@@ -199,7 +199,7 @@ fn read_list(options: &mut Options, list: &str) -> Result<(), ConfigureError> {
         setting.apply(options, variable, value)?;
     }
     if options.seed.is_some() && options.injection.stalled.is_some() {
-        let reason = "with a seed the waiting thread runs the launches itself";
+        let reason = "with a seed, the waiting thread runs the launches and would stall itself";
         return Err(ConfigureError::Contradiction { variable, first: "seed", second: "stall", reason });
     }
     Ok(())
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values_are_named() {
+    fn errors_name_invalid_values() {
         for (name, value) in [
             (MEMORY_VARIABLE, "many"),
             (MEMORY_VARIABLE, "0"),
@@ -305,16 +305,16 @@ mod tests {
         for (part, wanted) in [
             ("check=memory,speed", "race and init"),
             ("check=", "race and init"),
-            ("max_instructions=0", "a number from 1"),
+            ("max_instructions=0", "a number of at least 1"),
             ("seed=-1", "a number"),
             ("profile=", "file"),
             ("miopen=old", "absent"),
             ("fail=hipMalloc", "hipMalloc:7"),
             ("fail=hipMalloc:0", "hipMalloc:7"),
             ("fail=hip-Malloc:1,", "hipMalloc:7"),
-            ("lose=:1", "which of its calls"),
+            ("lose=:1", "the number of its call"),
             ("largest=0", "8G"),
-            ("stall=0", "a number from 1"),
+            ("stall=0", "a number of at least 1"),
             ("hipblaslt=old", "absent or none"),
             ("memory=x", "8G"),
             ("threads=1025", "1024"),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_setting_is_named_with_those_that_are() {
+    fn errors_name_unknown_settings_and_the_known_ones() {
         for (list, named) in [("seed=1;cheque=race", "cheque"), ("race", "race"), ("=5", "\"\"")] {
             let error = from(&[(EMULATOR_VARIABLE, list)]).unwrap_err().to_string();
             assert!(error.contains(named) && error.contains(&known()), "{error}");
@@ -340,6 +340,6 @@ mod tests {
         let error = from(&[(EMULATOR_VARIABLE, "seed=1;stall=2")]).unwrap_err().to_string();
         assert!(error.contains("seed and stall exclude each other"), "{error}");
         let error = from(&[(EMULATOR_VARIABLE, "seed=1; seed=2")]).unwrap_err().to_string();
-        assert!(error.contains("seed is given twice"), "{error}");
+        assert!(error.contains("seed is set twice"), "{error}");
     }
 }

@@ -1,11 +1,11 @@
-//! What copies and fills may touch, and what they mean for the check of uninitialised memory.
+//! Checks of copies and fills: their bounds, and reads of uninitialized memory.
 use super::super::bail;
 use super::{Memory, Result, holding};
 use crate::exec::Written;
 use crate::runtime::command::{Copy, Fill, Source};
 use std::sync::Arc;
 
-/// The history of a part of an allocation and an offset into it.
+/// The record of written bytes of a part of an allocation, and an offset into it.
 type Tracked = (Arc<Written>, u64);
 
 impl Memory {
@@ -16,11 +16,11 @@ impl Memory {
         Some((Arc::clone(part.written.as_ref()?), (address - part.base) as u64))
     }
 
-    /// A copy that is about to be made: between devices it copies what is written, to the host it has to be.
+    /// Checks a copy before it runs. Between devices, the record of written bytes is copied too; a copy to the host
+    /// requires written bytes.
     ///
     /// # Errors
-    /// `IllegalAddress` when it leaves live memory, `LaunchFailure` when the host would get bytes that nothing has
-    /// written.
+    /// `IllegalAddress` if it exceeds live memory, `LaunchFailure` if the host would read bytes that were never written.
     pub(in crate::runtime) fn check_copy(&self, copy: &Copy) -> Result<()> {
         self.check_copy_bounds(copy)?;
         if !self.checks.init {
@@ -54,10 +54,10 @@ impl Memory {
         Ok(())
     }
 
-    /// A fill that is about to be made.
+    /// Checks a fill before it runs, and records the bytes as written.
     ///
     /// # Errors
-    /// `IllegalAddress` when it leaves live memory.
+    /// `IllegalAddress` if it exceeds live memory.
     pub(in crate::runtime) fn check_fill(&self, fill: &Fill) -> Result<()> {
         self.check_fill_bounds(fill)?;
         if self.checks.init

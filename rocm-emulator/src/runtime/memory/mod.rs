@@ -19,21 +19,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Alignment of every allocation, as on the hardware.
 pub const ALIGNMENT: usize = 256;
 
-/// What a live range is.
+/// Kind of a live range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// hipMalloc on this device.
+    /// Memory from hipMalloc on this device.
     Device(usize),
-    /// hipHostMalloc: every device sees it.
+    /// Memory from hipHostMalloc, accessible to every device.
     Pinned { flags: u32 },
-    /// hipHostRegister: the caller's own memory.
+    /// The caller's memory, registered with hipHostRegister.
     Registered,
     /// A segment of a code object loaded on this device.
     Code { device: usize, writable: bool },
 }
 
 impl Kind {
-    /// Whether the range is memory of a device, and of which one.
+    /// Returns the device whose memory the range is; `None` for host memory.
     pub fn device(self) -> Option<usize> {
         match self {
             Self::Device(device) | Self::Code { device, .. } => Some(device),
@@ -42,7 +42,7 @@ impl Kind {
     }
 }
 
-/// A live range that was looked up.
+/// Result of looking up a live range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub base: usize,
@@ -54,9 +54,9 @@ pub struct Found {
 struct Allocation {
     len: usize,
     kind: Kind,
-    /// None where the memory belongs to others (registered memory, code objects).
+    /// `None` if the memory is owned elsewhere (registered memory, code objects).
     backing: Option<HostBuffer>,
-    /// What commands may touch of it.
+    /// The parts that commands may access.
     parts: Parts,
 }
 
@@ -70,28 +70,28 @@ struct Table {
 /// The table of live ranges of all devices.
 pub struct Memory {
     table: RwLock<Table>,
-    /// Base and length of the parts that are live for the host; commands take and give them later.
-    taken: Mutex<BTreeMap<usize, usize>>,
+    /// Base and length of the suballocations that are live from the host's view; commands begin and end them later.
+    reserved: Mutex<BTreeMap<usize, usize>>,
     total: u64,
     poison: Option<u8>,
     checks: Checks,
-    /// What was freed last, for messages.
+    /// The ranges that were freed last, for error messages.
     freed: Arc<FreedRanges>,
-    /// Where freed memory goes if memory is checked.
+    /// Holds freed memory if memory is checked.
     quarantine: Option<Mutex<Quarantine>>,
-    /// Grows with every change of what devices may see.
+    /// Incremented with every change of the devices' address spaces.
     generation: AtomicU64,
-    /// Held shared while a command touches memory, exclusively for a moment before memory goes back to the
-    /// host: so nothing is pulled away under a running kernel.
+    /// Held shared while a command accesses memory, and exclusively for a moment before memory is returned to the host,
+    /// so that no running kernel loses its memory.
     in_flight: RwLock<()>,
 }
 
 impl Memory {
-    /// `total` bytes for each of `devices` devices.
+    /// Creates the table, with `total` bytes for each of `devices` devices.
     pub fn new(devices: usize, total: u64, poison: Option<u8>, checks: Checks) -> Self {
         Self {
             table: RwLock::new(Table { live: BTreeMap::new(), used: vec![0; devices] }),
-            taken: Mutex::default(),
+            reserved: Mutex::default(),
             total,
             poison,
             checks,
@@ -102,10 +102,10 @@ impl Memory {
         }
     }
 
-    /// Device memory: its address, a multiple of [`ALIGNMENT`].
+    /// Allocates device memory and returns its address, a multiple of [`ALIGNMENT`].
     ///
     /// # Errors
-    /// `OutOfMemory` when the device's total would be exceeded or the host refuses.
+    /// `OutOfMemory` if the device's total would be exceeded or the host lacks memory.
     pub fn allocate_device(&self, device: usize, len: usize) -> Result<usize> {
         injection::requested(len)?;
         let charged = charge(len);
@@ -117,7 +117,7 @@ impl Memory {
             if charged > self.total - *used {
                 bail!(
                     OutOfMemory,
-                    "device {device}: {len} bytes asked for, {} of {} bytes free",
+                    "device {device}: {len} bytes requested, {} of {} bytes free",
                     self.total - *used,
                     self.total
                 );
@@ -126,7 +126,7 @@ impl Memory {
         }
         let Some(mut buffer) = self.buffer(len, ALIGNMENT) else {
             self.table.write().used[device] -= charged;
-            bail!(OutOfMemory, "device {device}: the host has no {len} bytes for it");
+            bail!(OutOfMemory, "device {device}: the host cannot allocate {len} bytes");
         };
         if let Some(byte) = self.poison {
             buffer.fill(byte);
@@ -134,14 +134,14 @@ impl Memory {
         Ok(self.insert(buffer, Kind::Device(device)))
     }
 
-    /// Host memory that every device sees.
+    /// Allocates host memory that every device can access, and returns its address.
     ///
     /// # Errors
-    /// `OutOfMemory` when the host refuses.
+    /// `OutOfMemory` if the host lacks memory.
     pub fn allocate_pinned(&self, len: usize, flags: u32) -> Result<usize> {
         match self.buffer(len, 4096) {
             Some(buffer) => Ok(self.insert(buffer, Kind::Pinned { flags })),
-            None => fail(ErrorCode::OutOfMemory, format!("the host has no {len} bytes to pin")),
+            None => fail(ErrorCode::OutOfMemory, format!("the host cannot allocate {len} bytes to pin")),
         }
     }
 
@@ -154,7 +154,7 @@ impl Memory {
 
     fn insert(&self, buffer: HostBuffer, kind: Kind) -> usize {
         let (base, len) = (buffer.base(), buffer.len());
-        // What the host writes into its memory cannot be seen.
+        // Writes of the host to its own memory cannot be observed.
         let tracked = self.checks.init && matches!(kind, Kind::Device(_));
         let written = tracked.then(|| Arc::new(Written::new(len as u64)));
         let parts = Parts::whole(base, len, written);
@@ -163,13 +163,13 @@ impl Memory {
         base
     }
 
-    /// Makes memory that is not an allocation of this table known: registered host memory or a code object's segment.
+    /// Registers memory that this table did not allocate: host memory or a code object's segment.
     ///
     /// # Errors
-    /// `HostMemoryAlreadyRegistered` when it overlaps a known range.
+    /// `HostMemoryAlreadyRegistered` if it overlaps a known range.
     ///
     /// # Safety
-    /// The range must stay mapped (and writable, unless the kind says otherwise) until [`Self::forget`].
+    /// The range must stay mapped, and writable unless its kind is read-only, until [`Self::forget`].
     pub unsafe fn adopt(&self, base: usize, len: usize, kind: Kind) -> Result<()> {
         let mut table = self.table.write();
         let end = base.saturating_add(len);
@@ -177,7 +177,7 @@ impl Memory {
         if below.is_some_and(|(other, allocation)| other + allocation.len > base) {
             bail!(
                 HostMemoryAlreadyRegistered,
-                "{len} bytes at 0x{base:x} overlap memory that is already known"
+                "{len} bytes at 0x{base:x} overlap memory that is already registered"
             );
         }
         table
@@ -188,8 +188,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Ends a range that [`Self::adopt`] began; returns when no running command can touch it any more.
-    /// False when there was none.
+    /// Unregisters a range of [`Self::adopt`], and waits until no running command can access it. Returns false if it was
+    /// not registered.
     pub fn forget(&self, base: usize) -> bool {
         let removed = {
             let mut table = self.table.write();
@@ -203,10 +203,10 @@ impl Memory {
         removed.is_some()
     }
 
-    /// Gives an allocation back to the host. The caller has waited for the work that uses it.
+    /// Frees an allocation. The caller has waited for the work that uses it.
     ///
     /// # Errors
-    /// `InvalidValue` when `base` is not the start of a live allocation that `wanted` accepts.
+    /// `InvalidValue` if `base` is not the start of a live allocation that `wanted` accepts.
     pub fn free(&self, base: usize, wanted: impl Fn(Kind) -> bool, call: &str) -> Result<()> {
         let allocation = {
             let mut table = self.table.write();
@@ -241,20 +241,20 @@ impl Memory {
         match find(table, base) {
             None => match self.freed.find(base as u64) {
                 Some(freed) => format!(
-                    "{call}: 0x{base:x} is freed twice: it was an allocation of {} bytes ({} others were freed since)",
+                    "{call}: 0x{base:x} is freed twice: it was an allocation of {} bytes ({} other frees since then)",
                     freed.len, freed.since
                 ),
-                None => format!("{call}: 0x{base:x} is no live allocation"),
+                None => format!("{call}: 0x{base:x} is not a live allocation"),
             },
             Some(found) if found.base != base => format!(
-                "{call}: 0x{base:x} lies {} bytes inside an allocation, not at its start",
+                "{call}: 0x{base:x} is {} bytes inside an allocation, not at its start",
                 base - found.base
             ),
-            Some(found) => format!("{call}: 0x{base:x} is of another kind: {:?}", found.kind),
+            Some(found) => format!("{call}: 0x{base:x} is memory of another kind: {:?}", found.kind),
         }
     }
 
-    /// Ends every allocation of a device. The caller has waited for the device.
+    /// Frees every allocation of a device. The caller has waited for the device.
     pub fn free_all(&self, device: usize) {
         let removed: Vec<(usize, Option<Allocation>)> = {
             let mut table = self.table.write();
@@ -269,28 +269,28 @@ impl Memory {
         removed.into_iter().for_each(|(base, allocation)| self.release(base, allocation));
     }
 
-    /// The live range that holds `address` (its last byte's successor counts for empty accesses only).
+    /// Returns the live range that contains `address`. The address after the last byte counts for empty accesses only.
     pub fn find(&self, address: usize) -> Option<Found> {
         find(&self.table.read(), address)
     }
 
-    /// Free and total bytes of a device.
+    /// Returns the free and total bytes of a device.
     pub fn info(&self, device: usize) -> (u64, u64) {
         let used = self.table.read().used.get(device).copied().unwrap_or(0);
         (self.total - used, self.total)
     }
 
-    /// A number that changes whenever [`Self::address_space`] would.
+    /// Returns a number that changes whenever the result of [`Self::address_space`] changes.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Says that what devices may see has changed.
+    /// Records that the devices' address spaces have changed.
     pub fn touch(&self) {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// What kernels on `device` may touch: its own memory, that of `peers`, and the host's pinned memory.
+    /// Returns the memory that kernels on `device` may access: its own, that of `peers`, and the host's pinned memory.
     pub fn address_space(&self, device: usize, peers: &[usize]) -> Arc<AddressSpace> {
         let sees = |kind: Kind| kind.device().is_none_or(|owner| owner == device || peers.contains(&owner));
         let (mut ranges, mut histories) = (Vec::new(), RangeHistories::new());
@@ -307,25 +307,25 @@ impl Memory {
             }
         }
         drop(table);
-        // SAFETY: live ranges are mapped, and nothing goes back to the host while a command holds
-        // `running` (see `wait_for_running`); the runtime keeps no references into device memory.
+        // SAFETY: live ranges are mapped, and no memory is returned to the host while a command holds `running` (see
+        // `wait_for_running`); the runtime keeps no references into device memory.
         let space = unsafe { AddressSpace::from_ranges(ranges) };
         Arc::new(space.with_freed(Arc::clone(&self.freed)).with_histories(histories))
     }
 
-    /// To be held while a command touches memory.
+    /// Returns the lock to hold while a command accesses memory.
     pub fn running(&self) -> parking_lot::RwLockReadGuard<'_, ()> {
         self.in_flight.read()
     }
 
-    /// Returns when every command that was touching memory has finished; later ones do not see what was
-    /// removed before.
+    /// Waits until every command that was accessing memory has finished. Later commands do not see memory that was removed
+    /// before.
     fn wait_for_running(&self) {
         drop(self.in_flight.write());
     }
 }
 
-/// What an allocation counts for.
+/// Returns the bytes that an allocation is charged: its length rounded up to [`ALIGNMENT`].
 fn charge(len: usize) -> u64 {
     (len as u64).checked_next_multiple_of(ALIGNMENT as u64).unwrap_or(u64::MAX)
 }
@@ -335,7 +335,7 @@ fn find(table: &Table, address: usize) -> Option<Found> {
     Some(Found { base, len: allocation.len, kind: allocation.kind })
 }
 
-/// The live allocation that holds the byte at `address`, and its base.
+/// Returns the live allocation that contains the byte at `address`, and its base.
 fn holding(table: &Table, address: usize) -> Option<(usize, &Allocation)> {
     let (base, allocation) = table.live.range(..=address).next_back()?;
     (address - base < allocation.len).then_some((*base, allocation))
@@ -358,13 +358,13 @@ mod tests {
             assert_eq!((found.base, found.len, found.kind), (*base, len, Kind::Device(0)));
             assert_eq!(memory.find(base + len), None);
             assert_eq!(memory.find(base - 1), None);
-            // SAFETY: the byte lies in a live allocation.
+            // SAFETY: the byte is inside a live allocation.
             assert_eq!(unsafe { *std::ptr::with_exposed_provenance::<u8>(base + len - 1) }, 0);
         }
     }
 
     #[test]
-    fn the_total_is_kept() {
+    fn the_total_is_not_exceeded() {
         let memory = Memory::new(2, 10_240, None, Checks::default());
         let first = memory.allocate_device(0, 10_000).unwrap();
         assert_eq!(memory.info(0), (0, 10_240));
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_promise_costs_nothing() {
+    fn a_huge_allocation_is_not_committed() {
         let memory = Memory::new(1, 64 << 30, None, Checks::default());
         let base = memory.allocate_device(0, 8 << 30).unwrap();
         assert_eq!(memory.info(0).0, 56 << 30);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_see_their_own_and_their_peers_memory() {
+    fn devices_access_their_own_and_their_peers_memory() {
         let memory = Memory::new(2, 1 << 20, None, Checks::default());
         let own = memory.allocate_device(0, 64).unwrap() as u64;
         let other = memory.allocate_device(1, 64).unwrap() as u64;

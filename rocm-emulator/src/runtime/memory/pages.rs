@@ -1,6 +1,6 @@
-//! Zeroed memory from the host: small pieces from the allocator, large ones as mappings. Those that are let go wait for
-//! the next piece of their size: the faults of fresh pages cost more than what most kernels do with the memory. Huge
-//! pages do not help, as the host may need long to find some.
+//! Zeroed memory from the host: small pieces from the allocator, large ones as mappings. Freed mappings are kept for
+//! reuse, because the page faults of new memory cost more than most kernels that use it. Huge pages do not help: the host
+//! may need long to find free ones.
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -20,12 +20,12 @@ pub struct Pages {
 enum Source {
     Allocator(Layout),
     #[cfg(target_os = "linux")]
-    /// There until the pages are dropped.
+    /// `None` only while the pages are dropped.
     Mapping(Option<Mapping>),
 }
 
 impl Pages {
-    /// `size` bytes (not zero) from a multiple of 16 on. `None` when the host has no such memory.
+    /// Allocates `size` bytes (not zero), aligned to 16. `None` if the host lacks memory.
     pub fn new(size: usize) -> Option<Self> {
         #[cfg(target_os = "linux")]
         if size >= mapping::LARGE
@@ -33,14 +33,14 @@ impl Pages {
         {
             return Some(Self { start: mapping.start(), source: Source::Mapping(Some(mapping)) });
         }
-        // The allocator gives lazily committed zero pages only for its natural alignment.
+        // The allocator returns lazily committed zero pages only for its natural alignment.
         let layout = Layout::from_size_align(size, 16).ok()?;
         // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
         Some(Self { start, source: Source::Allocator(layout) })
     }
 
-    /// The first address.
+    /// Returns the first address.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -67,7 +67,7 @@ mod tests {
             let pages = Pages::new(size).unwrap();
             let start = pages.start();
             assert_eq!(start.as_ptr().addr() % 16, 0);
-            // SAFETY: the offsets are below the size, and the memory is this test's own.
+            // SAFETY: the offsets are below the size, and only this test uses the memory.
             unsafe {
                 let places = [0, size / 2, size - 1].map(|offset| start.add(offset));
                 places.iter().for_each(|place| assert_eq!(place.read(), 0));
@@ -82,7 +82,7 @@ mod tests {
         for round in 1..=3u8 {
             let mut pages: Vec<Pages> = (0..round).map(|_| Pages::new((6 << 20) + 5).unwrap()).collect();
             for pages in &mut pages {
-                // SAFETY: the memory is this test's own, and as long as that.
+                // SAFETY: only this test uses the memory, and it has this size.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(pages.start().as_ptr(), (6 << 20) + 5) };
                 assert!(bytes.iter().all(|byte| *byte == 0));
                 bytes.fill(round);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_cannot_have_is_refused() {
+    fn an_impossible_size_is_rejected() {
         assert!(Pages::new(usize::MAX / 2).is_none());
         assert!(Pages::new(usize::MAX).is_none());
     }

@@ -1,5 +1,5 @@
-//! The parts of an allocation. An allocation that the program uses directly is one part; one that an allocator
-//! divides has those that the allocator has handed out, and between them lies nothing.
+//! The parts of an allocation. An allocation that the program uses directly is one part. An allocation that a memory pool
+//! divides consists of the live suballocations; memory between them is out of bounds.
 use super::super::bail;
 use super::{ErrorCode, Kind, Memory, Result, Table, fail, holding};
 use crate::exec::Written;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub(super) struct Part {
     pub(super) base: usize,
     pub(super) len: usize,
-    /// Which bytes have been written, if that is checked.
+    /// The record of written bytes, if it is checked.
     pub(super) written: Option<Arc<Written>>,
 }
 
@@ -21,17 +21,17 @@ impl Part {
     }
 }
 
-/// The live parts of one allocation, as the commands that have been run leave them.
+/// The live parts of an allocation, as of the last executed command.
 #[derive(Debug)]
 pub(super) struct Parts {
-    /// Whether an allocator hands out parts.
+    /// True if a memory pool divides the allocation.
     divided: bool,
-    /// By address.
+    /// Sorted by address.
     live: Vec<Part>,
 }
 
 impl Parts {
-    /// Of an allocation that is not divided.
+    /// Creates the single part of an undivided allocation.
     pub(super) fn whole(base: usize, len: usize, written: Option<Arc<Written>>) -> Self {
         Self { divided: false, live: vec![Part { base, len, written }] }
     }
@@ -40,7 +40,7 @@ impl Parts {
         self.live.iter()
     }
 
-    /// The part that holds the byte at `address`.
+    /// Returns the part that contains the byte at `address`.
     pub(super) fn find(&self, address: usize) -> Option<&Part> {
         let after = self.live.partition_point(|part| part.base <= address);
         self.live.get(after.checked_sub(1)?).filter(|part| part.holds(address, 1))
@@ -50,7 +50,7 @@ impl Parts {
         self.find(address).is_some_and(|part| part.holds(address, bytes))
     }
 
-    /// Adds a part; false where it overlaps another. The first one divides the allocation.
+    /// Adds a part. Returns false if it overlaps another. The first part divides the allocation.
     fn add(&mut self, part: Part) -> bool {
         if !self.divided {
             *self = Self { divided: true, live: Vec::new() };
@@ -71,7 +71,7 @@ impl Parts {
     }
 }
 
-/// Rows of `width` bytes that lie `pitch` bytes apart.
+/// Rows of `width` bytes, which begin `pitch` bytes apart.
 struct Rows {
     address: usize,
     pitch: usize,
@@ -80,65 +80,65 @@ struct Rows {
 }
 
 impl Memory {
-    /// Notes at the call that a part is to be taken. False where it is empty, not within one device allocation, or
-    /// overlaps a part that was taken and not given back by an earlier call.
-    pub(in crate::runtime) fn note_taken(&self, address: usize, len: usize) -> bool {
+    /// Records the call that suballocates a part. Returns false if it is empty, not inside one device allocation, or
+    /// overlaps a part that earlier calls suballocated and did not free.
+    pub(in crate::runtime) fn reserve_part(&self, address: usize, len: usize) -> bool {
         let within = self.find(address).is_some_and(|found| {
             matches!(found.kind, Kind::Device(_)) && len <= found.len - (address - found.base)
         });
         if len == 0 || !within {
             return false;
         }
-        let mut taken = self.taken.lock();
-        let below = taken.range(..address + len).next_back();
+        let mut reserved = self.reserved.lock();
+        let below = reserved.range(..address + len).next_back();
         if below.is_some_and(|(base, len)| base + len > address) {
             return false;
         }
-        taken.insert(address, len);
+        reserved.insert(address, len);
         true
     }
 
-    /// Notes at the call that the part is to be given back; false where no part begins there.
-    pub(in crate::runtime) fn note_given(&self, address: usize) -> bool {
-        self.taken.lock().remove(&address).is_some()
+    /// Records the call that frees a part. Returns false if no part begins there.
+    pub(in crate::runtime) fn release_part(&self, address: usize) -> bool {
+        self.reserved.lock().remove(&address).is_some()
     }
 
-    /// Forgets the parts of an allocation that is freed.
+    /// Removes the parts of an allocation that is freed.
     pub(super) fn forget_parts(&self, base: usize, len: usize) {
-        let mut taken = self.taken.lock();
-        let bases: Vec<usize> = taken.range(base..base + len).map(|(base, _)| *base).collect();
+        let mut reserved = self.reserved.lock();
+        let bases: Vec<usize> = reserved.range(base..base + len).map(|(base, _)| *base).collect();
         for base in bases {
-            taken.remove(&base);
+            reserved.remove(&base);
         }
     }
 
     /// Begins the life of a part, in stream order.
     ///
     /// # Errors
-    /// `IllegalAddress` where it overlaps a part whose end another stream has not reached, or the allocation is gone.
+    /// `IllegalAddress` if it overlaps a part that another stream has not freed yet, or if the allocation was freed.
     pub(in crate::runtime) fn begin_part(&self, address: usize, len: usize) -> Result<()> {
         let running = self.running();
         let mut table = self.table.write();
         let Some((base, allocation)) = holding_mut(&mut table, address) else {
-            bail!(IllegalAddress, "a part is taken at 0x{address:x}, where no allocation is live");
+            bail!(IllegalAddress, "a suballocation at 0x{address:x} is not inside a live allocation");
         };
         let written = self.checks.init.then(|| Arc::new(Written::new(len as u64)));
         if !allocation.parts.divided {
-            // Of allocations that the host had at these addresses before.
+            // These addresses may be recorded as freed from earlier allocations.
             self.freed.forget(base as u64, allocation.len as u64);
         }
         if !allocation.parts.add(Part { base: address, len, written }) {
             bail!(
                 IllegalAddress,
-                "{len} bytes at 0x{address:x} are taken from an allocation while a part that overlaps them is \
-                     live: nothing orders the stream that gives that part back with this one"
+                "a suballocation of {len} bytes at 0x{address:x} overlaps a live part: nothing orders the stream \
+                     that frees that part with this one"
             );
         }
         drop(table);
         self.touch();
         if let Some(byte) = self.poison {
             let target = std::ptr::with_exposed_provenance_mut::<u8>(address);
-            // SAFETY: the part lies in a live allocation, which stays mapped while `running` is held, and the
+            // SAFETY: the part is inside a live allocation, which stays mapped while `running` is held, and the
             // runtime keeps no references into device memory.
             unsafe { target.write_bytes(byte, len) };
         }
@@ -149,16 +149,16 @@ impl Memory {
     /// Ends the life of a part, in stream order.
     ///
     /// # Errors
-    /// `IllegalAddress` where the stream that takes it has not reached its beginning.
+    /// `IllegalAddress` if the stream that suballocates it has not executed that command yet.
     pub(in crate::runtime) fn end_part(&self, address: usize) -> Result<()> {
         let mut table = self.table.write();
-        // The allocation may have been freed, and its parts with it.
+        // The allocation may have been freed together with its parts.
         let Some((_, allocation)) = holding_mut(&mut table, address) else { return Ok(()) };
         let Some(part) = allocation.parts.remove(address) else {
             bail!(
                 IllegalAddress,
-                "the part at 0x{address:x} is given back before it is taken: nothing orders the stream that \
-                     takes it with this one"
+                "the part at 0x{address:x} is freed before it is allocated: nothing orders the stream that \
+                     allocates it with this one"
             );
         };
         drop(table);
@@ -167,10 +167,10 @@ impl Memory {
         Ok(())
     }
 
-    /// Checks that a copy that is about to be made stays within live parts.
+    /// Checks that a copy stays inside live parts.
     ///
     /// # Errors
-    /// `IllegalAddress`, saying what lies there.
+    /// `IllegalAddress`, with the memory at this address.
     pub(super) fn check_copy_bounds(&self, copy: &Copy) -> Result<()> {
         let Copy { target, target_pitch, source_pitch, width, rows: count, .. } = *copy;
         self.check_rows("a copy to", Rows { address: target, pitch: target_pitch, width, count })?;
@@ -182,10 +182,10 @@ impl Memory {
         }
     }
 
-    /// The same for a fill.
+    /// Checks that a fill stays inside live parts.
     ///
     /// # Errors
-    /// As [`Self::check_copy_bounds`].
+    /// The error of [`Self::check_copy_bounds`].
     pub(super) fn check_fill_bounds(&self, fill: &Fill) -> Result<()> {
         let width = fill.count * fill.width;
         self.check_rows("a fill of", Rows { address: fill.target, pitch: width, width, count: 1 })
@@ -195,7 +195,7 @@ impl Memory {
         let Rows { address, pitch, width, count } = rows;
         let (kind, outside) = {
             let table = self.table.read();
-            // What is not known is the host's pageable memory.
+            // Unknown memory is pageable host memory.
             let Some((_, allocation)) = holding(&table, address) else { return Ok(()) };
             let parts = &allocation.parts;
             if parts.hold(address, (count - 1) * pitch + width) {

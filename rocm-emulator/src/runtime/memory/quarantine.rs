@@ -1,10 +1,10 @@
-//! Freed memory that nothing else gets for a while, so that a use after free cannot hit a new allocation.
+//! Freed memory that is not reused for a while, so that a use after free does not access a new allocation.
 use super::HostBuffer;
 use std::collections::VecDeque;
 
-/// Bytes that are kept at most.
+/// Maximum number of bytes that are kept.
 const CAPACITY: usize = 512 << 20;
-/// Red zones on both sides of every allocation.
+/// Size in bytes of the red zones on both sides of every allocation.
 pub(super) const RED_ZONE: usize = 16 << 10;
 
 /// The buffers that were freed last.
@@ -15,7 +15,7 @@ pub(super) struct Quarantine {
 }
 
 impl Quarantine {
-    /// Keeps a buffer; returns those that are let go for it.
+    /// Adds a buffer and returns the oldest buffers that exceed the capacity.
     pub(super) fn keep(&mut self, buffer: HostBuffer) -> Vec<HostBuffer> {
         self.bytes += buffer.len();
         self.buffers.push_back(buffer);

@@ -1,9 +1,9 @@
-//! Compares two C prototypes by how the calling convention passes each value, so that a function
-//! of the software GPU may name its handle types differently from rocm-rs' bindings.
+//! Compares two C prototypes by the way the calling convention passes each value, so that the software GPU's functions
+//! may use other handle types than rocm-rs' bindings.
 use std::ffi::c_void;
 
-/// How a parameter or result is passed: `p` for an address, `i` for an integer or enumeration, `f` for a floating-point
-/// number, `n` for nothing, with its bytes. Signedness does not matter to the callee's registers.
+/// Class and size in bytes of a parameter or result. The class is `p` for an address, `i` for an integer or enumeration,
+/// `f` for a floating-point number and `n` for nothing. Signedness does not affect how a value is passed.
 type Passed = (char, usize);
 
 /// A type that occurs in the forwarded prototypes.
@@ -49,11 +49,11 @@ macro_rules! prototypes {
         }
     };
 }
-// As many parameters as rocblas_gemm_strided_batched_ex has.
+// rocblas_gemm_strided_batched_ex has the most parameters: 30.
 prototypes!(P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 P11 P12 P13 P14 P15 P16 P17 P18 P19 P20 P21 P22 P23 P24 P25 P26 P27 P28 P29 P30);
 
 /// Returns true if a caller of prototype `F` may call a function of prototype `G`.
-pub(super) const fn same<F: Prototype, G: Prototype>(_function: G) -> bool {
+pub(super) const fn is_compatible<F: Prototype, G: Prototype>(_function: G) -> bool {
     let (left, right) = (F::VALUES, G::VALUES);
     if left.len() != right.len() {
         return false;
@@ -92,13 +92,13 @@ mod tests {
     type Four<A, B, C, D, R> = unsafe extern "C" fn(A, B, C, D) -> R;
 
     #[test]
-    fn prototypes_are_compared_by_how_values_travel() {
+    fn prototypes_are_compared_by_how_values_are_passed() {
         type Expected = Four<*mut u8, i32, f32, Callback, u32>;
-        assert!(same::<Expected, _>(reference as Expected));
-        assert!(same::<Expected, _>(other_handle as Four<_, _, _, _, _>));
-        assert!(!same::<Expected, _>(wider as Four<_, _, _, _, _>));
-        assert!(!same::<Expected, _>(integer_for_float as Four<_, _, _, _, _>));
-        assert!(!same::<Expected, _>(shorter as unsafe extern "C" fn(_, _, _) -> _));
-        assert!(!same::<Expected, _>(no_result as Four<_, _, _, _, ()>));
+        assert!(is_compatible::<Expected, _>(reference as Expected));
+        assert!(is_compatible::<Expected, _>(other_handle as Four<_, _, _, _, _>));
+        assert!(!is_compatible::<Expected, _>(wider as Four<_, _, _, _, _>));
+        assert!(!is_compatible::<Expected, _>(integer_for_float as Four<_, _, _, _, _>));
+        assert!(!is_compatible::<Expected, _>(shorter as unsafe extern "C" fn(_, _, _) -> _));
+        assert!(!is_compatible::<Expected, _>(no_result as Four<_, _, _, _, ()>));
     }
 }

@@ -1,14 +1,14 @@
-//! The software GPU by the driver's trait.
-use rocm_driver_api::{Address, Driver, Library, LoadError, Parts, table};
+//! Implementation of [`Driver`] for the software GPU.
+use rocm_driver_api::{Address, Driver, Library, LoadError, SuballocationTracker, table};
 use rocm_rs::hip::bindings::hipStream_t;
 
 use super::tables::TABLES;
 
-/// The architecture of the software GPU if none is named.
+/// Default architecture of the software GPU.
 const DEFAULT_ARCH: &str = "gfx1100";
 const NAME: &str = "the software GPU";
 
-/// The software GPU inside of this executable: one device for each architecture of its argument.
+/// The software GPU in this executable, with one device for each architecture of its argument.
 pub(super) struct SoftwareGpu;
 
 impl Driver for SoftwareGpu {
@@ -33,20 +33,20 @@ impl Driver for SoftwareGpu {
 
     fn description(&self) -> String {
         let archs = rocm_emulator::device_archs();
-        // Without features: `gfx90a` of `gfx90a:sramecc+:xnack-`.
+        // Features are cut off: `gfx90a:sramecc+:xnack-` becomes `gfx90a`.
         let names: Vec<&str> = archs.iter().filter_map(|arch| arch.split(':').next()).collect();
         format!("software GPU ({})", names.join(", "))
     }
 
     fn reasons_for_no_device(&self) -> String {
-        self.last_error().unwrap_or_else(|| "it gives no reason".to_owned())
+        self.last_error().unwrap_or_else(|| "no reason was reported".to_owned())
     }
 
     fn last_error(&self) -> Option<String> {
         rocm_emulator::last_error().or_else(rocm_emulator::last_fault)
     }
 
-    fn parts(&self) -> Option<&'static dyn Parts> {
+    fn suballocation_tracker(&self) -> Option<&'static dyn SuballocationTracker> {
         Some(&Self)
     }
 
@@ -59,12 +59,12 @@ impl Driver for SoftwareGpu {
     }
 }
 
-impl Parts for SoftwareGpu {
-    fn taken(&self, stream: hipStream_t, address: usize, len: usize) -> bool {
+impl SuballocationTracker for SoftwareGpu {
+    fn allocated(&self, stream: hipStream_t, address: usize, len: usize) -> bool {
         rocm_emulator::parts::taken(stream.cast(), address, len)
     }
 
-    fn given(&self, stream: hipStream_t, address: usize) -> bool {
+    fn freed(&self, stream: hipStream_t, address: usize) -> bool {
         rocm_emulator::parts::given(stream.cast(), address)
     }
 }

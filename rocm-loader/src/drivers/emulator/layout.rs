@@ -1,5 +1,5 @@
-//! The structures that travel by pointer: the software GPU's must have the layout of the prototypes' types.
-/// hipBLASLt's structures travel by pointer, too.
+//! Compile-time checks of structures that are passed by pointer: the software GPU's must have the layout of ROCm's.
+/// hipBLASLt's structures.
 mod algorithms {
     use rocm_driver_api::hipblaslt::{hipblasLtMatmulAlgo_t, hipblasLtMatmulHeuristicResult_t as Declared};
     use rocm_emulator::hipblaslt::{MatmulAlgo, MatmulHeuristicResult as Ours};
@@ -12,7 +12,7 @@ mod algorithms {
     const _: () = assert!(offset_of!(Ours, wavesCount) == offset_of!(Declared, wavesCount));
 }
 
-/// The structure that is filled by the driver must have rocm-rs' layout.
+/// HIP's device properties.
 mod properties {
     use rocm_emulator::api::hipDeviceProp_tR0600 as Ours;
     use rocm_rs::hip::bindings::hipDeviceProp_tR0600 as Declared;
@@ -25,7 +25,7 @@ mod properties {
         ($($field:ident)*) => {
             $(const _: () = assert!(
                 offset_of!(Ours, $field) == offset_of!(Declared, $field),
-                concat!("the software GPU has hipDeviceProp_tR0600.", stringify!($field), " elsewhere")
+                concat!("the software GPU has hipDeviceProp_tR0600.", stringify!($field), " at another offset")
             );)*
         };
     }

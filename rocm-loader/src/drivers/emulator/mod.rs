@@ -1,4 +1,4 @@
-//! The software GPU as a driver: started here, and checked to have the C interface that it stands in for.
+//! The software GPU as a driver. The build fails if its C functions or structures differ from ROCm's.
 #[cfg(feature = "emulator")]
 mod abi;
 #[cfg(feature = "emulator")]

@@ -1,10 +1,10 @@
-//! The software GPU's functions. Its handle types have names of their own, so that a function is compared with its
-//! prototype by how the calling convention passes each value.
+//! Tables of the software GPU's functions. Its handle types differ from ROCm's, so each function is compared with its
+//! prototype by the way the calling convention passes each value.
 use rocm_driver_api::{Address, Library, Table};
 
 use super::abi;
 
-/// Makes a [`Table`] as `rocm_driver_api::table` does, of functions whose calling convention is the prototype's.
+/// Builds a [`Table`] like `rocm_driver_api::table`, from functions that are called like their prototypes.
 macro_rules! table {
     ($functions:ident $($need:ident $declaration:ident {
         $(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty;)*
@@ -17,10 +17,10 @@ macro_rules! entry {
     (required $functions:ident $name:ident fn($($type:ty),*) -> $result:ty) => {{
         let function = $functions::$name as unsafe extern "C" fn($(infer!($type)),*) -> _;
         assert!(
-            abi::same::<unsafe extern "C" fn($($type),*) -> $result, _>(function),
+            abi::is_compatible::<unsafe extern "C" fn($($type),*) -> $result, _>(function),
             concat!("the software GPU's ", stringify!($name), " differs from its prototype")
         );
-        // SAFETY: both are pointers to functions; a caller gives the address its prototype back.
+        // SAFETY: both are function pointers; callers cast the address back to its prototype.
         Some(unsafe { std::mem::transmute::<unsafe extern "C" fn($(infer!($type)),*) -> _, Address>(function) })
     }};
     (optional $($any:tt)*) => {
@@ -28,7 +28,7 @@ macro_rules! entry {
     };
 }
 
-/// One inferred type for each parameter.
+/// Expands to one inferred type (`_`) for each parameter.
 macro_rules! infer {
     ($type:ty) => {
         _

@@ -1,27 +1,27 @@
-//! The AMD GPUs of this machine, as the kernel reports them: no library is opened for it.
+//! The AMD GPUs of this machine, as Linux reports them. No library is opened to find them.
 use std::path::Path;
 
 use rocm_driver_api::Library;
 
 use super::library;
 
-/// The compute driver's device file.
+/// Device file of the kernel's compute driver (KFD).
 const KFD_DEVICE: &str = "/dev/kfd";
-/// Windows' paravirtual GPU inside WSL, which ROCm for WSL uses instead.
+/// Device file of Windows' paravirtual GPU, which ROCm uses inside WSL.
 const WSL_DEVICE: &str = "/dev/dxg";
-/// One folder per CPU and GPU that the compute driver knows.
+/// Folder in which the compute driver has one subfolder for each CPU and GPU.
 const KFD_TOPOLOGY: &str = "/sys/class/kfd/kfd/topology/nodes";
 
-/// The architectures of the AMD GPUs that the kernel reports (empty inside WSL, where it cannot
-/// say), or why there is none.
+/// Returns the architectures of the AMD GPUs that the kernel reports, or the reason why there is none. The list is empty
+/// inside WSL, where the kernel does not report architectures.
 pub(super) fn find() -> Result<Vec<String>, String> {
     if !Path::new(KFD_DEVICE).exists() {
         return if Path::new(WSL_DEVICE).exists() && library::is_installed(Library::Hip) {
             Ok(Vec::new())
         } else {
             Err(format!(
-                "there is no {KFD_DEVICE} (the amdgpu kernel driver is not loaded, or this is a container that \
-                 was not given it: --device {KFD_DEVICE} --device /dev/dri)"
+                "there is no {KFD_DEVICE} (the amdgpu kernel driver is not loaded, or the container lacks the device: \
+                 start it with --device {KFD_DEVICE} --device /dev/dri)"
             ))
         };
     }
@@ -29,7 +29,7 @@ pub(super) fn find() -> Result<Vec<String>, String> {
     if archs.is_empty() { Err(format!("{KFD_TOPOLOGY} lists no GPU")) } else { Ok(archs) }
 }
 
-/// The architectures in a topology folder, in the order of their nodes.
+/// Returns the architectures in a topology folder, in the order of their nodes.
 fn archs_in(topology: &Path) -> Vec<String> {
     let Ok(folder) = std::fs::read_dir(topology) else { return Vec::new() };
     let mut nodes: Vec<(u32, String)> = folder
@@ -44,21 +44,21 @@ fn archs_in(topology: &Path) -> Vec<String> {
     nodes.into_iter().map(|(_, arch)| arch).collect()
 }
 
-/// `gfx_target_version 110000` is gfx1100: major * 10000 + minor * 100 + stepping, minor and
-/// stepping printed in hexadecimal. CPUs have 0.
+/// Returns the architecture in a node's properties: `gfx_target_version 110000` is gfx1100. The number is
+/// major * 10000 + minor * 100 + stepping; the name has the last two in hexadecimal. CPUs have 0.
 fn arch_of(properties: &str) -> Option<String> {
     let line = properties.lines().find_map(|line| line.strip_prefix("gfx_target_version "))?;
     let version: u32 = line.trim().parse().ok().filter(|version| *version != 0)?;
     Some(format!("gfx{}{:x}{:x}", version / 10_000, version / 100 % 100, version % 100))
 }
 
-/// Why a ROCm that is installed may see no GPU: the kernel's view, and variables known to hide GPUs.
+/// Returns the likely reasons why an installed ROCm sees no GPU: the kernel's report, and variables that hide GPUs.
 pub(super) fn reasons_for_no_device() -> String {
     let mut reasons = Vec::new();
     match find() {
         Err(reason) => reasons.push(reason),
         Ok(archs) => reasons.push(format!(
-            "the kernel reports {}; may this user open {KFD_DEVICE} (groups render and video)?",
+            "the kernel reports {}; check that this user may open {KFD_DEVICE} (groups render and video)",
             if archs.is_empty() { "WSL's GPU".to_owned() } else { archs.join(", ") }
         )),
     }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_listed_in_their_order_and_cpus_left_out() -> std::io::Result<()> {
+    fn gpus_are_listed_by_node_number_without_cpus() -> std::io::Result<()> {
         let topology = tempfile::tempdir()?;
         for (node, version) in [("0", "0"), ("10", "90010"), ("2", "110000")] {
             let folder = topology.path().join(node);

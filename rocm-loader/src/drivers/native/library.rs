@@ -1,4 +1,4 @@
-//! ROCm's libraries: their file names, and where they are looked for.
+//! ROCm's libraries: their file names, and the folders that are searched for them.
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -8,11 +8,11 @@ use rocm_driver_api::{Library, LoadError};
 /// The variable that names ROCm's root folder; ROCm's own tools use it too.
 const ROCM_PATH_VARIABLE: &str = "ROCM_PATH";
 
-/// Where AMD's packages install ROCm.
+/// Default root folder of ROCm, as installed by AMD's packages.
 const DEFAULT_ROOT: &str = "/opt/rocm";
 
-/// Returns the file names to look for, best first (ROCm 7, ROCm 6, whatever a development package links), and what to
-/// install when there is none.
+/// Returns the file names to look for, best first (ROCm 7, ROCm 6, the link of a development package), and the remedy if
+/// none is found.
 fn names_and_advice(library: Library) -> (&'static [&'static str], &'static str) {
     match library {
         Library::Hip => (
@@ -32,7 +32,7 @@ fn names_and_advice(library: Library) -> (&'static [&'static str], &'static str)
         ),
         Library::HipBlasLt => (
             &["libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"],
-            "Nothing depends on it: without it products are rocBLAS'. To have it, install hipBLASLt (AMD's and \
+            "It is optional: without it rocBLAS computes all matrix products. To use it, install hipBLASLt (AMD's and \
              Fedora's packages: hipblaslt; Debian: libhipblaslt0) or set ROCM_PATH to ROCm's folder",
         ),
         _ => (&[], "This driver does not open it"),
@@ -42,7 +42,7 @@ fn names_and_advice(library: Library) -> (&'static [&'static str], &'static str)
 static OPENED: [OnceLock<Result<SharedLibrary, LoadError>>; Library::ALL.len()] =
     [const { OnceLock::new() }; Library::ALL.len()];
 
-/// Returns a library; the first call opens it, a failure is kept.
+/// Returns a library. The first call opens it; the result is cached even if it is an error.
 ///
 /// # Errors
 /// [`LoadError::LibraryMissing`].
@@ -58,12 +58,12 @@ pub(super) fn open(library: Library) -> Result<&'static SharedLibrary, LoadError
     OPENED[library as usize].get_or_init(open).as_ref().map_err(Clone::clone)
 }
 
-/// Returns false if a library was not opened and no file of its name lies where it would be opened from.
+/// Returns true if a library is open, or a file with its name is in a folder that is searched.
 pub(super) fn is_installed(library: Library) -> bool {
     matches!(OPENED[library as usize].get(), Some(Ok(_))) || file(library).is_some()
 }
 
-/// Returns the file that would be opened; `None` if there is none. Opens nothing.
+/// Returns the file that would be opened; `None` if none was found. Opens nothing.
 pub(super) fn file(library: Library) -> Option<PathBuf> {
     let folders = [rocm_folders(), system_folders()].concat();
     files_in(&folders, names_and_advice(library).0).next()
@@ -71,8 +71,8 @@ pub(super) fn file(library: Library) -> Option<PathBuf> {
 
 /// Lists the `lib` folders of `ROCM_PATH` and of the default root, in this order.
 fn rocm_folders() -> Vec<PathBuf> {
-    let named = std::env::var_os(ROCM_PATH_VARIABLE).filter(|root| !root.is_empty()).map(PathBuf::from);
-    let roots: Vec<PathBuf> = named
+    let variable = std::env::var_os(ROCM_PATH_VARIABLE).filter(|root| !root.is_empty()).map(PathBuf::from);
+    let roots: Vec<PathBuf> = variable
         .into_iter()
         .filter(|root| root != Path::new(DEFAULT_ROOT))
         .chain([DEFAULT_ROOT.into()])

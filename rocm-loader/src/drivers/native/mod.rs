@@ -1,4 +1,4 @@
-//! ROCm's own libraries, opened when first needed, and never closed.
+//! The native driver: ROCm's own libraries, opened when first needed and never closed.
 mod gpu;
 mod library;
 mod tensile;
@@ -37,9 +37,9 @@ impl Driver for Native {
     }
 
     fn libraries(&self) -> Vec<LibraryFile> {
-        let of =
+        let library_file =
             |serves: Library| LibraryFile { serves, name: serves.soname_stem(), file: library::file(serves) };
-        Library::ALL.map(of).into()
+        Library::ALL.map(library_file).into()
     }
 
     fn reasons_for_no_device(&self) -> String {

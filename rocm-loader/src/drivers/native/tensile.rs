@@ -1,5 +1,5 @@
-//! rocBLAS' kernels for a GPU. Where it has none, it ends the process at the first product, so they are looked for
-//! before.
+//! Search for rocBLAS' kernels (Tensile files) for a GPU. Without them rocBLAS ends the process at the first product, so
+//! callers check first.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -8,48 +8,48 @@ use rocm_driver_api::{Library, LoadError};
 
 use super::library;
 
-/// Names the folder that rocBLAS takes its files from, instead of the one beside its library.
+/// Variable that replaces the folder of rocBLAS' files, which is next to its library by default.
 const LIBPATH_VARIABLE: &str = "ROCBLAS_TENSILE_LIBPATH";
 
-/// How Tensile's files end: descriptions, and code objects.
-const ENDINGS: &[&str] = &["dat", "yaml", "co", "hsaco"];
+/// File extensions of Tensile's descriptions and code objects.
+const EXTENSIONS: &[&str] = &["dat", "yaml", "co", "hsaco"];
 
-/// Returns the folder with rocBLAS' Tensile files for an architecture (as HIP reports it; features like `:xnack-` do
-/// not matter). Opens rocBLAS. The answer is kept per architecture.
+/// Returns the folder with rocBLAS' Tensile files for an architecture as HIP reports it; features like `:xnack-` are
+/// ignored. Opens rocBLAS. The result is cached per architecture.
 ///
 /// # Errors
-/// A rocBLAS that is missing; [`LoadError::NoTensileFiles`].
+/// rocBLAS is missing, or [`LoadError::NoTensileFiles`].
 pub(super) fn files_for(arch: &str) -> Result<PathBuf, LoadError> {
-    type Answers = BTreeMap<String, Result<PathBuf, LoadError>>;
-    static ANSWERS: Mutex<Answers> = Mutex::new(BTreeMap::new());
+    type Results = BTreeMap<String, Result<PathBuf, LoadError>>;
+    static RESULTS: Mutex<Results> = Mutex::new(BTreeMap::new());
 
     let arch = arch.split(':').next().unwrap_or(arch);
-    let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-    match answers.get(arch) {
-        Some(answer) => answer.clone(),
+    let mut results = RESULTS.lock().unwrap_or_else(PoisonError::into_inner);
+    match results.get(arch) {
+        Some(result) => result.clone(),
         None => {
-            let answer = folders().and_then(|folders| find(arch, &folders));
-            answers.entry(arch.to_owned()).or_insert(answer).clone()
+            let result = folders().and_then(|folders| find(arch, &folders));
+            results.entry(arch.to_owned()).or_insert(result).clone()
         }
     }
 }
 
-/// Lists the folders in which rocBLAS looks.
+/// Lists the folders that rocBLAS searches.
 fn folders() -> Result<Vec<PathBuf>, LoadError> {
     match std::env::var_os(LIBPATH_VARIABLE).filter(|folder| !folder.is_empty()) {
         Some(folder) => Ok(vec![PathBuf::from(folder)]),
         None => {
             let file = library::open(Library::RocBlas)?.file("rocblas_create_handle");
-            Ok(file.map(|file| beside(&file)).unwrap_or_default())
+            Ok(file.map(|file| tensile_folders(&file)).unwrap_or_default())
         }
     }
 }
 
-/// The folders that belong to a rocBLAS library file: `rocblas/library` beside it, as AMD and Fedora have it, then
-/// `rocblas/VERSION/library`, as Debian has it.
-fn beside(library: &Path) -> Vec<PathBuf> {
+/// Returns the folders for the files of a rocBLAS library, relative to its own folder: `rocblas/library` (AMD, Fedora),
+/// then `rocblas/VERSION/library` (Debian).
+fn tensile_folders(library: &Path) -> Vec<PathBuf> {
     let mut folders = Vec::new();
-    // A link may lie elsewhere than the files.
+    // The library may be a link to a file in another folder.
     for file in [Some(library.to_owned()), library.canonicalize().ok()].into_iter().flatten() {
         let Some(rocblas) = file.parent().map(|folder| folder.join("rocblas")) else { continue };
         let mut versions: Vec<_> = entries(&rocblas).map(|version| version.join("library")).collect();
@@ -65,14 +65,14 @@ fn beside(library: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// The first of the folders that has files for `arch`, itself or in a folder of the architecture's name.
+/// Returns the first folder that has files for `arch`, either directly or in a subfolder named after it.
 fn find(arch: &str, folders: &[PathBuf]) -> Result<PathBuf, LoadError> {
     let mut present = BTreeSet::new();
     for folder in folders {
-        for place in [folder.clone(), folder.join(arch)] {
-            let archs: BTreeSet<String> = entries(&place).filter_map(|file| arch_of(&file)).collect();
+        for candidate in [folder.clone(), folder.join(arch)] {
+            let archs: BTreeSet<String> = entries(&candidate).filter_map(|file| arch_of(&file)).collect();
             if archs.contains(arch) {
-                return Ok(place);
+                return Ok(candidate);
             }
             present.extend(archs);
         }
@@ -85,11 +85,11 @@ fn find(arch: &str, folders: &[PathBuf]) -> Result<PathBuf, LoadError> {
     })
 }
 
-/// The architecture that a Tensile file is for: `TensileLibrary_lazy_gfx1100.dat`,
+/// Returns the architecture in the name of a Tensile file: `TensileLibrary_lazy_gfx1100.dat`,
 /// `Kernels.so-000-gfx90a-xnack-.hsaco`.
 fn arch_of(file: &Path) -> Option<String> {
-    let ending = file.extension()?.to_str()?;
-    if !ENDINGS.contains(&ending) {
+    let extension = file.extension()?.to_str()?;
+    if !EXTENSIONS.contains(&extension) {
         return None;
     }
     let words = file.file_stem()?.to_str()?.split(|c: char| !c.is_ascii_alphanumeric());
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_its_architecture() {
+    fn the_architecture_is_read_from_the_file_name() {
         let of = |name: &str| arch_of(Path::new(name));
         assert_eq!(of("TensileLibrary_lazy_gfx1100.dat").as_deref(), Some("gfx1100"));
         assert_eq!(of("Kernels.so-000-gfx90a-xnack-.hsaco").as_deref(), Some("gfx90a"));
@@ -131,27 +131,27 @@ mod tests {
     }
 
     #[test]
-    fn amds_and_debians_folders_are_found_beside_the_library() -> Outcome {
+    fn amds_and_debians_folders_are_found() -> Outcome {
         let root = tempfile::tempdir()?;
         let library = root.path().join("librocblas.so.4");
         let (amd, debian) = (root.path().join("rocblas/library"), root.path().join("rocblas/4.0.0/library"));
         with_files(&debian, &["TensileLibrary_lazy_gfx1030.dat"])?;
-        assert_eq!(find("gfx1030", &beside(&library)).ok(), Some(debian.clone()));
+        assert_eq!(find("gfx1030", &tensile_folders(&library)).ok(), Some(debian.clone()));
         with_files(&amd, &["TensileLibrary_lazy_gfx1030.dat"])?;
-        assert_eq!(find("gfx1030", &beside(&library)).ok(), Some(amd));
-        // A name that only begins alike is another architecture.
-        assert!(find("gfx103", &beside(&library)).is_err());
-        // Through a link in another folder.
+        assert_eq!(find("gfx1030", &tensile_folders(&library)).ok(), Some(amd));
+        // A common prefix does not make it the same architecture.
+        assert!(find("gfx103", &tensile_folders(&library)).is_err());
+        // The library is a link to another folder.
         let elsewhere = tempfile::tempdir()?;
         with_files(root.path(), &["librocblas.so.4"])?;
         let link = elsewhere.path().join("librocblas.so");
         std::os::unix::fs::symlink(&library, &link)?;
-        assert!(find("gfx1030", &beside(&link)).is_ok());
+        assert!(find("gfx1030", &tensile_folders(&link)).is_ok());
         Ok(())
     }
 
     #[test]
-    fn a_folder_of_the_architectures_name_counts() -> Outcome {
+    fn a_subfolder_named_after_the_architecture_is_searched() -> Outcome {
         let root = tempfile::tempdir()?;
         with_files(&root.path().join("gfx942"), &["TensileLibrary_lazy_gfx942.dat"])?;
         let found = find("gfx942", &[root.path().to_owned()]);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_with_the_remedy() -> Outcome {
+    fn the_error_names_the_missing_files_and_the_remedy() -> Outcome {
         let root = tempfile::tempdir()?;
         with_files(root.path(), &["TensileLibrary_lazy_gfx90a.dat", "Kernels.so-000-gfx1030.hsaco"])?;
         let text = find("gfx1103", &[root.path().to_owned()]).unwrap_err().to_string();

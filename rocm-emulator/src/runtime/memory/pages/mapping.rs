@@ -1,30 +1,30 @@
-//! Anonymous mappings that are kept for reuse.
+//! Anonymous mappings that are cached for reuse.
 use parking_lot::Mutex;
 use std::ptr::NonNull;
 
-/// Pieces of so many bytes are worth a mapping.
+/// Minimum size in bytes for which a mapping is used.
 pub const LARGE: usize = 1 << 20;
-/// Their sizes are rounded up to multiples of this, so that more of them fit.
+/// Granularity of mapping sizes in bytes. Rounding up makes reuse more likely.
 const UNIT: usize = 64 << 10;
-/// Bytes that wait for reuse at most.
+/// Maximum number of bytes cached for reuse.
 const CAPACITY: usize = 256 << 20;
 
 /// A private mapping.
 #[derive(Debug)]
 pub struct Mapping {
-    /// What the host gave, and its bytes.
+    /// Address and size in bytes of the mapping.
     address: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: a mapping is plain memory, and belongs to no thread.
+// SAFETY: a mapping is plain memory that is not bound to a thread.
 unsafe impl Send for Mapping {}
 
-/// Mappings that were let go, the last one at the end.
+/// Cached mappings; the most recently retired one is last.
 static RETIRED: Mutex<Vec<Mapping>> = Mutex::new(Vec::new());
 
 impl Mapping {
-    /// At least `size` zeros from [`Self::start`] on.
+    /// Returns a mapping with at least `size` zero bytes at [`Self::start`].
     pub fn new(size: usize) -> Option<Self> {
         let bytes = size.checked_next_multiple_of(UNIT)?;
         let retired = {
@@ -33,7 +33,7 @@ impl Mapping {
             place.map(|place| retired.remove(place))
         };
         if let Some(mapping) = retired {
-            // SAFETY: the mapping has these bytes, and nobody else uses it any more.
+            // SAFETY: the mapping has this size and is not used elsewhere.
             unsafe { mapping.start().write_bytes(0, size) };
             return Some(mapping);
         }
@@ -41,7 +41,7 @@ impl Mapping {
     }
 
     fn fresh(bytes: usize) -> Option<Self> {
-        // SAFETY: a private mapping at an address of the host's choice touches nothing that exists.
+        // SAFETY: a private mapping at an address chosen by the host does not affect existing memory.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -58,12 +58,12 @@ impl Mapping {
         Some(Self { address: NonNull::new(address.cast())?, bytes })
     }
 
-    /// The first address, that of a page.
+    /// Returns the first address, which is page-aligned.
     pub fn start(&self) -> NonNull<u8> {
         self.address
     }
 
-    /// Keeps the memory for reuse or gives it back to the host; the caller uses it no more.
+    /// Caches the memory for reuse or returns it to the host.
     pub fn retire(self) {
         let mut gone = Vec::new();
         {
