@@ -297,7 +297,7 @@ impl RocmStorage {
     /// # Errors
     /// If the other device has not the memory, or the copy fails; what fails later is reported when `dst` is waited for.
     pub fn transfer_to_device(&self, dst: &RocmDevice) -> Result<Self> {
-        dst.state().take_over_reports(self.device.state());
+        dst.state().inherit_faults(self.device.state());
         Ok(Self { slice: self.slice.across(dst)?, device: dst.clone() })
     }
 }
