@@ -1,4 +1,4 @@
-//! Enqueueing what is held back: one launch where the parts fit each other, else one for each.
+//! Enqueues deferred launches: one fused launch if the operations match, otherwise one launch for each.
 use super::held::{Gated, Held, Matrix, Output, Products, Silu, Work};
 use crate::rocm_backend::device::{DeviceState, LaunchConfig};
 use crate::rocm_backend::ops::quantized_row::{RowMatrix, RowProducts, MAX_MATRICES};
@@ -9,12 +9,12 @@ use hip_kernels::contract::{
 
 static DENSE: KernelLayout = KernelLayout([0; LAYOUT_WORDS]);
 
-/// A launch over dense f32, in packs.
-fn each(numel: usize) -> Result<LaunchConfig> {
+/// Returns the geometry of an elementwise launch on dense f32 with four elements per thread.
+fn elementwise_config(numel: usize) -> Result<LaunchConfig> {
     LaunchConfig::for_elements("fusion", numel.div_ceil(4))
 }
 
-/// Enqueues all that is held back, and gives back the memory that was kept for it. The GPU is bound.
+/// Enqueues all deferred launches and releases the memory that was kept for them. The GPU is bound.
 pub(super) fn all(device: &DeviceState, held: &mut Held) -> Result<()> {
     let result = match std::mem::take(&mut held.work) {
         Work::Nothing => Ok(()),
@@ -35,8 +35,8 @@ fn gated(device: &DeviceState, gated: &Gated) -> Result<()> {
     match Swiglu::kernel(Element::F32) {
         Some(kernel) if gated.out.is_wanted => {
             let arguments = Swiglu { numel, num_dims: 0, info: &DENSE, lhs, rhs, out };
-            // SAFETY: the operation that was held back has checked its operands, and they are kept.
-            unsafe { device.launch_now(kernel, each(numel)?, &arguments) }
+            // SAFETY: the deferred operation checked its operands, and their memory is kept until now.
+            unsafe { device.launch_now(kernel, elementwise_config(numel)?, &arguments) }
         }
         _ => Ok(()),
     }
@@ -48,13 +48,13 @@ fn silu(device: &DeviceState, silu: &Silu) -> Result<()> {
         Some(kernel) if is_wanted => {
             let arguments = Unary { numel, num_dims: 0, info: &DENSE, inp, out };
             // SAFETY: as above.
-            unsafe { device.launch_now(kernel, each(numel)?, &arguments) }
+            unsafe { device.launch_now(kernel, elementwise_config(numel)?, &arguments) }
         }
         _ => Ok(()),
     }
 }
 
-/// Enqueues products, with what is held back around them. The GPU is bound.
+/// Enqueues products together with the operations that are fused with them. The GPU is bound.
 pub(super) fn products(device: &DeviceState, group: &Products) -> Result<()> {
     if let Some(before) = &group.gated {
         gated(device, before)?;
@@ -69,7 +69,7 @@ pub(super) fn products(device: &DeviceState, group: &Products) -> Result<()> {
                 let (info, numel, rhs, out) = (&DENSE, matrix.n, matrix.out.ptr, sum.ptr);
                 let arguments = Binary { numel, num_dims: 0, info, lhs, rhs, out };
                 // SAFETY: as above.
-                unsafe { device.launch_now(kernel, each(numel)?, &arguments) }
+                unsafe { device.launch_now(kernel, elementwise_config(numel)?, &arguments) }
             }
             _ => Ok(()),
         };
@@ -78,7 +78,7 @@ pub(super) fn products(device: &DeviceState, group: &Products) -> Result<()> {
     group.silu.map_or(Ok(()), |activation| silu(device, &activation))
 }
 
-/// Enqueues one launch for all matrices whose products are wanted.
+/// Enqueues one launch for all matrices whose products are needed.
 fn rows(
     device: &DeviceState,
     group: &Products,
@@ -98,6 +98,6 @@ fn rows(
     let (x, gate) = group.gated.map_or((group.x, None), |gated| (gated.silu.x, Some(gated.gate)));
     let matrices = &wanted[..count];
     let products = RowProducts { format: group.format, k: group.k, x, gate, summand, matrices };
-    // SAFETY: the products that were held back have counted rows, matrices and outputs, and they are kept.
+    // SAFETY: the deferred products checked rows, matrices and outputs, and their memory is kept until now.
     unsafe { products.launch(device) }
 }

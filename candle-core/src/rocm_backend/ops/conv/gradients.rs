@@ -174,8 +174,8 @@ struct Convolve {
 }
 
 impl Convolve {
-    fn towards(&self, direction: Direction) -> Self {
-        Self { op: self.op, flat: self.flat, shape: self.shape.towards(direction) }
+    fn with_direction(&self, direction: Direction) -> Self {
+        Self { op: self.op, flat: self.flat, shape: self.shape.with_direction(direction) }
     }
 
     fn result_dims(&self) -> Shape {
@@ -218,7 +218,7 @@ impl CustomOp2 for Convolve {
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         use Direction::{Input, Output, Weights};
-        let of = |a: &Tensor, b: &Tensor, direction| a.apply_op2(b, self.towards(direction)).map(Some);
+        let of = |a: &Tensor, b: &Tensor, direction| a.apply_op2(b, self.with_direction(direction)).map(Some);
         match self.shape.direction {
             // a is x, b the weights, the gradient y's.
             Output => Ok((of(gradient, b, Input)?, of(a, gradient, Weights)?)),

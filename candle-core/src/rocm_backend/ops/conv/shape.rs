@@ -100,7 +100,7 @@ pub(super) fn transposed_shape1d(
 ) -> Result<ConvShape> {
     let w = Axis::transposed(op, (p.l_in, p.k_size), (p.padding, p.stride, p.dilation), p.output_padding)?;
     let shape = plain(dtype, (p.b_size, groups, p.c_out, p.c_in), (Axis::FLAT, w));
-    Ok(shape.towards(Direction::Input))
+    Ok(shape.with_direction(Direction::Input))
 }
 
 pub(super) fn transposed_shape2d(
@@ -111,5 +111,5 @@ pub(super) fn transposed_shape2d(
     let steps = (p.padding, p.stride, p.dilation);
     let h = Axis::transposed(op, (p.i_h, p.k_h), steps, p.output_padding)?;
     let w = Axis::transposed(op, (p.i_w, p.k_w), steps, p.output_padding)?;
-    Ok(plain(dtype, (p.b_size, 1, p.c_out, p.c_in), (h, w)).towards(Direction::Input))
+    Ok(plain(dtype, (p.b_size, 1, p.c_out, p.c_in), (h, w)).with_direction(Direction::Input))
 }
