@@ -122,7 +122,7 @@ mod tests {
     use crate::DType;
 
     fn shape(batch: usize) -> ConvShape {
-        let (h, w) = (Axis::FLAT, Axis { size: 9, taps: 3, padding: 1, stride: 2, dilation: 1, out: 5 });
+        let (h, w) = (Axis::UNIT, Axis { size: 9, taps: 3, padding: 1, stride: 2, dilation: 1, out: 5 });
         ConvShape {
             direction: Direction::Output,
             dtype: DType::F16,

@@ -16,7 +16,7 @@ pub(crate) struct Axis {
 
 impl Axis {
     /// Vertical axis of a one-dimensional convolution.
-    pub(crate) const FLAT: Self = Self { size: 1, taps: 1, padding: 0, stride: 1, dilation: 1, out: 1 };
+    pub(crate) const UNIT: Self = Self { size: 1, taps: 1, padding: 0, stride: 1, dilation: 1, out: 1 };
 }
 
 /// The tensor that is computed from the two others: `x` (batch, groups * c_in, h, w), `k` (groups * c_out, c_in, k_h, k_w)
