@@ -156,14 +156,14 @@ impl BackendStorage for RocmStorage {
 
     fn unary_impl<U: UnaryOpT>(&self, layout: &Layout) -> Result<Self> {
         match fusion::unary::<U>(self, layout)? {
-            Some(held) => Ok(held),
+            Some(deferred) => Ok(deferred),
             None => elementwise::unary::<U>(self, layout),
         }
     }
 
     fn binary_impl<B: BinaryOpT>(&self, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self> {
         match fusion::binary::<B>((self, lhs_l), (rhs, rhs_l))? {
-            Some(held) => Ok(held),
+            Some(deferred) => Ok(deferred),
             None => elementwise::binary::<B>((self, lhs_l), (rhs, rhs_l)),
         }
     }

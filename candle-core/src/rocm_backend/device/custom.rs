@@ -259,7 +259,7 @@ impl<'a> Launch<'a> {
         if self.config.is_empty() {
             return Ok(());
         }
-        self.state.stream.begin()?;
+        self.state.stream.bind_and_flush()?;
         let arguments = &self.addresses[..self.count];
         // SAFETY: number and sizes were checked, and the caller guarantees types and pointers.
         unsafe { enqueue(self.state, self.kernel.function, self.config, arguments, &self.kernel.name) }

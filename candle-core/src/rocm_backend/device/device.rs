@@ -93,7 +93,7 @@ impl Drop for DeviceState {
         // Modules must not be unloaded while a kernel runs. A drop cannot return errors.
         let close_all = || self.attachments.iter().try_for_each(|attachment| attachment.before_close(self));
         let _ = self.stream.bind().and_then(|()| close_all());
-        if !self.stream.finish_or_give_up() {
+        if !self.stream.finish_or_abandon() {
             self.kernels.abandon();
             std::mem::forget(std::mem::take(&mut self.attachments));
         }
@@ -168,14 +168,14 @@ impl DeviceState {
     /// Waits for the stream, then returns an error if a kernel has reported an index fault since the last call. This
     /// includes faults of other streams whose results this device has used.
     pub(crate) fn synchronize(&self) -> Result<()> {
-        self.stream.begin()?;
+        self.stream.bind_and_flush()?;
         self.stream.finish("waiting for the device")?;
         self.check_faults()
     }
 
     /// Copies a buffer to the host; returns errors of earlier work like [`Self::synchronize`].
     pub(crate) fn download<T: DeviceElement>(&self, buffer: &Buffer<T>) -> Result<Vec<T>> {
-        self.stream.follow(buffer.stream())?;
+        self.stream.wait_for_stream(buffer.stream())?;
         let host = download(&self.stream, buffer)?;
         self.check_faults()?;
         Ok(host)
@@ -197,7 +197,7 @@ impl DeviceState {
         if self.stream.id() == other.stream.id() {
             return Ok(());
         }
-        self.stream.follow(&other.stream)?;
+        self.stream.wait_for_stream(&other.stream)?;
         self.inherit_faults(other);
         Ok(())
     }
@@ -330,7 +330,7 @@ impl RocmDevice {
     /// Returns the stream on which all work of this device is ordered, for calls into other libraries. Call this before
     /// each such call, since it enqueues launches that were deferred to be fused with later ones.
     pub fn stream(&self) -> &hip::Stream {
-        self.state().stream.begin_silently();
+        self.state().stream.bind_and_flush_silently();
         self.state().stream.hip()
     }
 
@@ -340,7 +340,7 @@ impl RocmDevice {
     /// # Errors
     /// If HIP fails.
     pub fn bind_to_thread(&self) -> Result<()> {
-        self.state().stream.bind_anew()
+        self.state().stream.rebind()
     }
 
     /// Allocates uninitialized memory for `len` elements.

@@ -43,7 +43,7 @@ unsafe impl Sync for Pinned {}
 
 impl Drop for FaultRecord {
     fn drop(&mut self) {
-        if self.stream.is_given_up() {
+        if self.stream.is_abandoned() {
             // A kernel that has not ended may still write to it.
             std::mem::forget(self.record.take());
         }

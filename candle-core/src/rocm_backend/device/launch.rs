@@ -92,7 +92,7 @@ impl RocmDevice {
         if config.is_empty() {
             return Ok(());
         }
-        self.state().stream.begin()?;
+        self.state().stream.bind_and_flush()?;
         // SAFETY: the caller guarantees the pointers.
         unsafe { self.state().launch_now(kernel, config, arguments) }
     }
@@ -169,7 +169,7 @@ pub(super) unsafe fn enqueue(
         format!("hipModuleLaunchKernel({name}, grid {grid:?}, block {block:?}, {lds} B LDS)")
     })?;
     state.launches.fetch_add(1, Ordering::Relaxed);
-    state.stream.wait().launched(name);
+    state.stream.wait().record_launch(name);
     Ok(())
 }
 

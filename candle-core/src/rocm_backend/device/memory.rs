@@ -31,7 +31,7 @@ impl RocmDevice {
     /// If HIP fails.
     pub fn empty_cache(&self) -> Result<usize> {
         self.state().stream.bind()?;
-        Ok(self.state().stream.memory().give_back_idle())
+        Ok(self.state().stream.memory().release_idle())
     }
 
     /// Returns the number of bytes that are free on the GPU or cached and not used by a live tensor. This includes

@@ -1,5 +1,5 @@
 //! Enqueues deferred launches: one fused launch if the operations match, otherwise one launch for each.
-use super::held::{Gated, Held, Matrix, Output, Products, Silu, Work};
+use super::deferred::{Deferred, Gated, Matrix, Output, Products, Silu, Work};
 use crate::rocm_backend::device::{DeviceState, LaunchConfig};
 use crate::rocm_backend::ops::quantized_row::{RowMatrix, RowProducts, MAX_MATRICES};
 use crate::Result;
@@ -15,17 +15,17 @@ fn elementwise_config(numel: usize) -> Result<LaunchConfig> {
 }
 
 /// Enqueues all deferred launches and releases the memory that was kept for them. The GPU is bound.
-pub(super) fn all(device: &DeviceState, held: &mut Held) -> Result<()> {
-    let result = match std::mem::take(&mut held.work) {
+pub(super) fn all(device: &DeviceState, deferred: &mut Deferred) -> Result<()> {
+    let result = match std::mem::take(&mut deferred.work) {
         Work::Nothing => Ok(()),
         Work::Products(group) => products(device, &group),
         Work::Gated(launch) => gated(device, &launch),
         Work::Activations { bytes, .. } => {
-            held.retired = Some(bytes);
+            deferred.retired = Some(bytes);
             Ok(())
         }
     };
-    held.release(&device.stream);
+    deferred.release(&device.stream);
     result
 }
 
@@ -33,7 +33,7 @@ fn gated(device: &DeviceState, gated: &Gated) -> Result<()> {
     silu(device, &gated.silu)?;
     let (lhs, rhs, out, numel) = (gated.silu.x, gated.gate, gated.out.ptr, gated.silu.numel);
     match Swiglu::kernel(Element::F32) {
-        Some(kernel) if gated.out.is_wanted => {
+        Some(kernel) if gated.out.is_needed => {
             let arguments = Swiglu { numel, num_dims: 0, info: &DENSE, lhs, rhs, out };
             // SAFETY: the deferred operation checked its operands, and their memory is kept until now.
             unsafe { device.launch_now(kernel, elementwise_config(numel)?, &arguments) }
@@ -43,9 +43,9 @@ fn gated(device: &DeviceState, gated: &Gated) -> Result<()> {
 }
 
 fn silu(device: &DeviceState, silu: &Silu) -> Result<()> {
-    let Silu { x: inp, out: Output { ptr: out, is_wanted }, numel } = *silu;
+    let Silu { x: inp, out: Output { ptr: out, is_needed }, numel } = *silu;
     match Unary::kernel(UnaryOp::Silu, Element::F32) {
-        Some(kernel) if is_wanted => {
+        Some(kernel) if is_needed => {
             let arguments = Unary { numel, num_dims: 0, info: &DENSE, inp, out };
             // SAFETY: as above.
             unsafe { device.launch_now(kernel, elementwise_config(numel)?, &arguments) }
@@ -60,12 +60,12 @@ pub(super) fn products(device: &DeviceState, group: &Products) -> Result<()> {
         gated(device, before)?;
     }
     if let (Some((lhs, sum)), Some(matrix)) = (group.sum, group.matrices[0]) {
-        if !matrix.out.is_wanted {
+        if !matrix.out.is_needed {
             return rows(device, group, [Some(Matrix { out: sum, ..matrix })], Some(lhs));
         }
         rows(device, group, [Some(matrix)], None)?;
         return match Binary::kernel(BinaryOp::Badd, Element::F32) {
-            Some(kernel) if sum.is_wanted => {
+            Some(kernel) if sum.is_needed => {
                 let (info, numel, rhs, out) = (&DENSE, matrix.n, matrix.out.ptr, sum.ptr);
                 let arguments = Binary { numel, num_dims: 0, info, lhs, rhs, out };
                 // SAFETY: as above.
@@ -88,7 +88,7 @@ fn rows(
     let null = DevicePtr(std::ptr::null_mut());
     let mut wanted = [RowMatrix { blocks: null, n: 0, out: null }; MAX_MATRICES];
     let mut count = 0;
-    for matrix in matrices.into_iter().flatten().filter(|matrix| matrix.out.is_wanted) {
+    for matrix in matrices.into_iter().flatten().filter(|matrix| matrix.out.is_needed) {
         wanted[count] = RowMatrix { blocks: matrix.blocks, n: matrix.n, out: matrix.out.ptr };
         count += 1;
     }

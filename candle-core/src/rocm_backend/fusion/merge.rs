@@ -1,12 +1,12 @@
 //! Decides which launches are deferred and which later launches they are fused with.
+use super::deferred::{Deferred, Gated, Matrix, Output, Products, Silu, Work};
 use super::enqueue;
-use super::held::{Gated, Held, Matrix, Output, Products, Silu, Work};
 use crate::op::{BinaryOpT, UnaryOpT};
 use crate::rocm_backend::device::{Attachment, DeviceState, RocmDevice};
 use crate::rocm_backend::ops::elementwise::ContractOp;
 use crate::rocm_backend::ops::Operand;
 use crate::rocm_backend::storage::RocmStorage;
-use crate::rocm_backend::stream::{Allocation, Buffer, HeldLaunches};
+use crate::rocm_backend::stream::{Allocation, Buffer, DeferredLaunches};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{BinaryOp, BlockFormat, DevicePtr, KernelId, QuantizedRow, UnaryOp};
@@ -19,14 +19,14 @@ pub const FUSION_VARIABLE: &str = "CANDLE_ROCM_FUSION";
 /// The deferred launches of a device, and the switch of fusion.
 struct Fusion {
     enabled: AtomicBool,
-    held: Mutex<Held>,
+    deferred: Mutex<Deferred>,
 }
 
 impl Attachment for Fusion {
     fn attach(device: &Arc<DeviceState>) -> Self {
-        device.stream.set_held_launches(Box::new(WeakDevice(Arc::downgrade(device))));
+        device.stream.set_deferred_launches(Box::new(WeakDevice(Arc::downgrade(device))));
         let enabled = std::env::var_os(FUSION_VARIABLE).is_none_or(|value| value != "0");
-        Self { enabled: AtomicBool::new(enabled), held: Mutex::default() }
+        Self { enabled: AtomicBool::new(enabled), deferred: Mutex::default() }
     }
 
     fn before_close(&self, device: &DeviceState) -> Result<()> {
@@ -36,19 +36,19 @@ impl Attachment for Fusion {
 
 impl Fusion {
     /// Calls `work` with the deferred launches locked, then tells the stream if any are pending.
-    fn with_held<R>(&self, device: &DeviceState, work: impl FnOnce(&mut Held) -> R) -> R {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = work(&mut held);
-        device.stream.set_has_held(held.is_pending());
-        let retired = held.retired.take();
-        drop(held);
+    fn with_deferred<R>(&self, device: &DeviceState, work: impl FnOnce(&mut Deferred) -> R) -> R {
+        let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = work(&mut deferred);
+        device.stream.set_has_deferred(deferred.is_pending());
+        let retired = deferred.retired.take();
+        drop(deferred);
         drop(retired);
         result
     }
 
-    /// Like [`Self::with_held`]; if fusion is disabled, enqueues what `work` deferred.
-    fn hold(&self, device: &DeviceState, work: impl FnOnce(&mut Held) -> Result<()>) -> Result<()> {
-        let result = self.with_held(device, work);
+    /// Like [`Self::with_deferred`]; if fusion is disabled, enqueues what `work` deferred.
+    fn defer(&self, device: &DeviceState, work: impl FnOnce(&mut Deferred) -> Result<()>) -> Result<()> {
+        let result = self.with_deferred(device, work);
         match self.enabled.load(Ordering::Relaxed) {
             true => result,
             false => result.and(self.enqueue(device)),
@@ -56,9 +56,9 @@ impl Fusion {
     }
 
     fn enqueue(&self, device: &DeviceState) -> Result<()> {
-        self.with_held(device, |held| {
-            let enqueued = enqueue::all(device, held);
-            held.failure.take().map_or(enqueued, Err)
+        self.with_deferred(device, |deferred| {
+            let enqueued = enqueue::all(device, deferred);
+            deferred.failure.take().map_or(enqueued, Err)
         })
     }
 }
@@ -66,16 +66,16 @@ impl Fusion {
 /// Access of a stream to the deferred launches of its device.
 struct WeakDevice(Weak<DeviceState>);
 
-impl HeldLaunches for WeakDevice {
+impl DeferredLaunches for WeakDevice {
     fn enqueue(&self) -> Result<()> {
         self.0.upgrade().map_or(Ok(()), |device| device.attachment::<Fusion>().enqueue(&device))
     }
 
     fn enqueue_silently(&self) {
         if let Some(device) = self.0.upgrade() {
-            device.attachment::<Fusion>().with_held(&device, |held| {
-                if let Err(error) = enqueue::all(&device, held) {
-                    held.failure = Some(error);
+            device.attachment::<Fusion>().with_deferred(&device, |deferred| {
+                if let Err(error) = enqueue::all(&device, deferred) {
+                    deferred.failure = Some(error);
                 }
             });
         }
@@ -84,9 +84,9 @@ impl HeldLaunches for WeakDevice {
     fn retain(&self, memory: Allocation, bytes: usize) -> Option<Allocation> {
         match self.0.upgrade() {
             None => Some(memory),
-            Some(device) => {
-                device.attachment::<Fusion>().with_held(&device, |held| held.retain(memory, bytes))
-            }
+            Some(device) => device
+                .attachment::<Fusion>()
+                .with_deferred(&device, |deferred| deferred.retain(memory, bytes)),
         }
     }
 }
@@ -105,9 +105,9 @@ pub(crate) struct RowProduct {
 /// Defers the unary operation `U` if it can be fused with a deferred product; otherwise returns `None`.
 #[inline]
 pub(crate) fn unary<U: UnaryOpT>(src: &RocmStorage, layout: &Layout) -> Result<Option<RocmStorage>> {
-    match ContractOp::<U>::UNARY == UnaryOp::Silu && src.device.state().stream.has_held() {
-        true => operation(U::NAME, [(src, layout); 2], |held, _, [x, _], out, numel| {
-            Ok(silu(held, x, out, numel))
+    match ContractOp::<U>::UNARY == UnaryOp::Silu && src.device.state().stream.has_deferred() {
+        true => operation(U::NAME, [(src, layout); 2], |deferred, _, [x, _], out, numel| {
+            Ok(silu(deferred, x, out, numel))
         }),
         false => Ok(None),
     }
@@ -121,7 +121,7 @@ pub(crate) fn binary<B: BinaryOpT>(lhs: Operand, rhs: Operand) -> Result<Option<
         BinaryOp::Bmul => gate,
         _ => return Ok(None),
     };
-    match lhs.0.device.state().stream.has_held() {
+    match lhs.0.device.state().stream.has_deferred() {
         true => operation(B::NAME, [lhs, rhs], merge),
         false => Ok(None),
     }
@@ -131,7 +131,7 @@ pub(crate) fn binary<B: BinaryOpT>(lhs: Operand, rhs: Operand) -> Result<Option<
 fn operation(
     op: &'static str,
     [(lhs, lhs_layout), (rhs, rhs_layout)]: [Operand; 2],
-    merge: impl FnOnce(&mut Held, &DeviceState, [DevicePtr; 2], DevicePtr, usize) -> Result<bool>,
+    merge: impl FnOnce(&mut Deferred, &DeviceState, [DevicePtr; 2], DevicePtr, usize) -> Result<bool>,
 ) -> Result<Option<RocmStorage>> {
     let device = &lhs.device;
     let is_dense = |storage: &RocmStorage, layout: &Layout| {
@@ -147,13 +147,13 @@ fn operation(
     let (state, out) = (device.state(), dst.slice.ptr());
     state.stream.bind()?;
     let fusion = state.attachment::<Fusion>();
-    let is_held = fusion.with_held(state, |held| merge(held, state, operands, out, numel))?;
-    Ok(is_held.then_some(dst))
+    let is_deferred = fusion.with_deferred(state, |deferred| merge(deferred, state, operands, out, numel))?;
+    Ok(is_deferred.then_some(dst))
 }
 
 /// Defers `out = silu(x)` if `x` is a deferred product.
-fn silu(held: &mut Held, x: DevicePtr, out: DevicePtr, numel: usize) -> bool {
-    let Work::Products(group) = &mut held.work else { return false };
+fn silu(deferred: &mut Deferred, x: DevicePtr, out: DevicePtr, numel: usize) -> bool {
+    let Work::Products(group) = &mut deferred.work else { return false };
     let mut products = group.matrices.iter().flatten();
     let is_product = group.silu.is_none()
         && group.sum.is_none()
@@ -164,9 +164,9 @@ fn silu(held: &mut Held, x: DevicePtr, out: DevicePtr, numel: usize) -> bool {
     is_product
 }
 
-/// Returns the other operand if exactly one of the two is the deferred result `held`.
-fn other_operand(held: Output, [lhs, rhs]: [DevicePtr; 2]) -> Option<DevicePtr> {
-    match (held.is(lhs), held.is(rhs)) {
+/// Returns the other operand if exactly one of the two is the deferred result `deferred`.
+fn other_operand(deferred: Output, [lhs, rhs]: [DevicePtr; 2]) -> Option<DevicePtr> {
+    match (deferred.is(lhs), deferred.is(rhs)) {
         (true, false) => Some(rhs),
         (false, true) => Some(lhs),
         _ => None,
@@ -175,30 +175,30 @@ fn other_operand(held: Output, [lhs, rhs]: [DevicePtr; 2]) -> Option<DevicePtr> 
 
 /// Defers `out = lhs * rhs` if one operand is a deferred `silu`, and enqueues the products.
 fn gate(
-    held: &mut Held,
+    deferred: &mut Deferred,
     device: &DeviceState,
     operands: [DevicePtr; 2],
     out: DevicePtr,
     numel: usize,
 ) -> Result<bool> {
-    let Work::Products(group) = held.work else { return Ok(false) };
+    let Work::Products(group) = deferred.work else { return Ok(false) };
     let Some(silu) = group.silu.filter(|silu| silu.numel == numel) else { return Ok(false) };
     let Some(gate) = other_operand(silu.out, operands) else { return Ok(false) };
     let result = enqueue::products(device, &Products { silu: None, ..group });
-    held.work = Work::Gated(Gated { silu, gate, out: Output::at(out) });
-    held.release(&device.stream);
+    deferred.work = Work::Gated(Gated { silu, gate, out: Output::at(out) });
+    deferred.release(&device.stream);
     result.map(|()| true)
 }
 
 /// Defers `out = lhs + rhs` if one operand is a deferred product.
 fn sum(
-    held: &mut Held,
+    deferred: &mut Deferred,
     _: &DeviceState,
     operands: [DevicePtr; 2],
     out: DevicePtr,
     numel: usize,
 ) -> Result<bool> {
-    let Work::Products(group) = &mut held.work else { return Ok(false) };
+    let Work::Products(group) = &mut deferred.work else { return Ok(false) };
     let Some(matrix) = group.single().filter(|matrix| matrix.n == numel) else { return Ok(false) };
     let Some(summand) = other_operand(matrix.out, operands) else { return Ok(false) };
     group.sum = Some((summand, Output::at(out)));
@@ -210,7 +210,7 @@ fn preload(device: &DeviceState, kernel: KernelId) -> Result<()> {
     if device.is_loaded(kernel) {
         return device.stream.bind();
     }
-    device.stream.begin()?;
+    device.stream.bind_and_flush()?;
     device.function(kernel).map(|_| ())
 }
 
@@ -221,7 +221,7 @@ impl RocmDevice {
     /// # Errors
     /// If enqueueing the deferred launches fails.
     pub fn set_fusion(&self, enabled: bool) -> Result<()> {
-        self.state().stream.begin()?;
+        self.state().stream.bind_and_flush()?;
         self.state().attachment::<Fusion>().enabled.store(enabled, Ordering::Relaxed);
         Ok(())
     }
@@ -242,8 +242,8 @@ impl RocmDevice {
         };
         preload(state, kernel.id())?;
         let matrix = Matrix { blocks, n, out: Output::at(out) };
-        state.attachment::<Fusion>().hold(state, |held| {
-            let gated = match &mut held.work {
+        state.attachment::<Fusion>().defer(state, |deferred| {
+            let gated = match &mut deferred.work {
                 Work::Products(group) if group.format == format && group.k == k && group.sum.is_none() => {
                     let free = group.matrices.iter_mut().find(|matrix| matrix.is_none());
                     match free.filter(|_| group.gated.is_none() && group.x.0 == x.0) {
@@ -259,10 +259,10 @@ impl RocmDevice {
             };
             let result = match gated {
                 Some(_) => Ok(()),
-                None => enqueue::all(state, held),
+                None => enqueue::all(state, deferred),
             };
             let matrices = [Some(matrix), None, None];
-            held.work = Work::Products(Products { format, k, x, gated, matrices, sum: None, silu: None });
+            deferred.work = Work::Products(Products { format, k, x, gated, matrices, sum: None, silu: None });
             result
         })
     }
@@ -280,16 +280,16 @@ impl RocmDevice {
     ) -> Result<()> {
         let state = self.state();
         kernels.into_iter().try_for_each(|kernel| preload(state, kernel))?;
-        state.attachment::<Fusion>().hold(state, |held| {
-            if let Work::Activations { from: of, quantizer, rows: r, columns: c, bytes } = &held.work {
+        state.attachment::<Fusion>().defer(state, |deferred| {
+            if let Work::Activations { from: of, quantizer, rows: r, columns: c, bytes } = &deferred.work {
                 if (of.0, *quantizer, *r, *c) == (from.0, kernels[0], rows, columns) {
                     return launch(bytes.ptr());
                 }
             }
-            enqueue::all(state, held)?;
+            enqueue::all(state, deferred)?;
             let bytes = make()?;
             let result = launch(bytes.ptr());
-            held.work = Work::Activations { from, quantizer: kernels[0], rows, columns, bytes };
+            deferred.work = Work::Activations { from, quantizer: kernels[0], rows, columns, bytes };
             result
         })
     }

@@ -8,10 +8,10 @@
 //! | file | subject |
 //! |---|---|
 //! | `merge` | which launches are deferred and fused, and the switch |
-//! | `held` | the deferred launches, and the memory that they need |
+//! | `deferred` | the deferred launches, and the memory that they need |
 //! | `enqueue` | enqueueing the deferred launches |
+mod deferred;
 mod enqueue;
-mod held;
 mod merge;
 
 pub use merge::FUSION_VARIABLE;

@@ -210,7 +210,7 @@ impl DeviceState {
         workspace: DevicePtr,
     ) -> Result<bool> {
         let mut convolutions = convolutions(self);
-        self.stream.begin()?;
+        self.stream.bind_and_flush()?;
         let Some(LibraryState::Library { handle, .. }) = &convolutions.library else { return Ok(false) };
         // SAFETY: guaranteed by the caller.
         let outcome = unsafe { plan.problem.run(handle, plan.solution, operands, result, workspace) };

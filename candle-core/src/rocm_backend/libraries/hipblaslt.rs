@@ -170,7 +170,7 @@ impl DeviceState {
         [x, w, bias, out, workspace]: [DevicePtr; 5],
     ) -> Result<bool> {
         let mut lt = blaslt(self);
-        self.stream.begin()?;
+        self.stream.bind_and_flush()?;
         let Some(Some(handle)) = &lt.opened else { return Ok(false) };
         let run = || {
             plan.set(HIPBLASLT_MATMUL_DESC_BIAS_POINTER, bias.0)?;

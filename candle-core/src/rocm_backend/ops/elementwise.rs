@@ -4,7 +4,7 @@ use crate::op::{BinaryOpT, CmpOp, UnaryOpT};
 use crate::rocm_backend::device::{LaunchConfig, RocmDevice};
 use crate::rocm_backend::error::{dtype_mismatch, unsupported_dtype};
 use crate::rocm_backend::layout::{in_pieces, Strided};
-use crate::rocm_backend::storage::{carrier, is_packed, offset_by_elements, RocmStorage};
+use crate::rocm_backend::storage::{copy_element, is_packed, offset_by_elements, RocmStorage};
 use crate::{DType, Layout, Result};
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -281,7 +281,7 @@ pub(crate) fn where_cond(operands: [Operand; 3]) -> Result<RocmStorage> {
     let condition = condition.slice.dtype();
     let condition_element = computing(OP, condition)?;
     // The dtype of the condition is checked first, so that errors equal those of the CPU device.
-    let kernel = found(Where::kernel(condition_element, carrier(t.slice.dtype())), OP, condition)?;
+    let kernel = found(Where::kernel(condition_element, copy_element(t.slice.dtype())), OP, condition)?;
     let dtype = dtype_of_both(t, f, OP)?;
     map!(Where { ids, t, f }, kernel, OP, dtype, operands, true)
 }

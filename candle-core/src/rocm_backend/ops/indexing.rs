@@ -8,7 +8,7 @@ use super::{check_computes, check_rank, computing, found, same_computing_dtype, 
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
 use crate::rocm_backend::error::unsupported_dtype;
 use crate::rocm_backend::layout::runs;
-use crate::rocm_backend::storage::{carrier, offset_by_elements, RocmStorage};
+use crate::rocm_backend::storage::{copy_element, offset_by_elements, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result};
 use hip_kernels::contract::{
@@ -180,7 +180,7 @@ fn put(
     dim: usize,
 ) -> Result<()> {
     let dtype = src.slice.dtype();
-    let element = if kind == PutKind::S { carrier(dtype) } else { computing(op, dtype)? };
+    let element = if kind == PutKind::S { copy_element(dtype) } else { computing(op, dtype)? };
     let kernel = found(Put::kernel(kind, ids_element, element), op, dtype)?;
     let from = src.contiguous_ptr(src_layout, op)?;
     let (left, size, right) = split(src_layout, dim);

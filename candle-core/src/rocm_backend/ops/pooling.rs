@@ -3,7 +3,7 @@ use super::conv::fits_32_bits;
 use super::{check_computes, check_rank, computing, for_planes, found, strided};
 use crate::rocm_backend::device::LaunchConfig;
 use crate::rocm_backend::layout::{magic, Strided};
-use crate::rocm_backend::storage::{carrier, RocmStorage};
+use crate::rocm_backend::storage::{copy_element, RocmStorage};
 use crate::sizes::{check_pooling, check_resizing};
 use crate::{Layout, Result};
 use hip_kernels::contract::{KernelFamily, KernelLayout, Pool, PoolKind, UpsampleBilinear, UpsampleNearest};
@@ -82,7 +82,7 @@ fn upsample_nearest(
     if dst.slice.is_empty() {
         return Ok(dst);
     }
-    let kernel = found(UpsampleNearest::kernel(carrier(src.slice.dtype())), op, src.slice.dtype())?;
+    let kernel = found(UpsampleNearest::kernel(copy_element(src.slice.dtype())), op, src.slice.dtype())?;
     let per_thread = UpsampleNearest::PACK_BYTES / src.slice.dtype().size_in_bytes();
     let (places, w_magic) = (h_out * w_out, magic(w_out));
     let (config, info) = planes(op, layout, places, per_thread)?;

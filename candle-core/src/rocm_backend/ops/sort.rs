@@ -2,7 +2,7 @@
 use super::{computing, found};
 use crate::rocm_backend::device::{max_elements, LaunchConfig};
 use crate::rocm_backend::layout::runs;
-use crate::rocm_backend::storage::{carrier, offset_by_elements, RocmStorage};
+use crate::rocm_backend::storage::{copy_element, offset_by_elements, RocmStorage};
 use crate::rocm_backend::RocmError;
 use crate::{DType, Layout, Result, Shape};
 use hip_kernels::contract::{
@@ -105,7 +105,7 @@ impl Sort<'_> {
         let Self { x, to: dst, rows, columns, .. } = *self;
         let arguments =
             SortRows { x, dst, rows, ncols: columns as u32, width: width as u32, sign, infinity, turned };
-        let kernel = found(SortRows::kernel(carrier(dtype)), OP, dtype)?;
+        let kernel = found(SortRows::kernel(copy_element(dtype)), OP, dtype)?;
         // SAFETY: source and destination have all rows.
         unsafe { self.storage.device.launch(kernel, config, &arguments) }
     }
@@ -123,9 +123,9 @@ impl Sort<'_> {
         let places = scratch(DType::U32, if passes > 1 { elements } else { 0 })?;
         let (counts, totals) = (scratch(DType::U32, lists * tiles)?, scratch(DType::U32, lists)?);
         let (counts, totals) = (counts.slice.ptr(), totals.slice.ptr());
-        let count = found(SortCount::kernel(carrier(dtype)), OP, dtype)?;
+        let count = found(SortCount::kernel(copy_element(dtype)), OP, dtype)?;
         let sum = found(SortSum::kernel(SortSumOp::Sum), OP, dtype)?;
-        let order = found(SortMove::kernel(carrier(dtype)), OP, dtype)?;
+        let order = found(SortMove::kernel(copy_element(dtype)), OP, dtype)?;
         let config = LaunchConfig::for_rows(OP, self.rows * tiles, BLOCK as u32)?;
         let sums = LaunchConfig::for_elements(OP, lists * 32)?;
         // Source and destination are swapped with each pass, so that the last pass writes to `to`.

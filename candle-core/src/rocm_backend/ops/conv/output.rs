@@ -9,7 +9,7 @@ use crate::rocm_backend::layout::{magic, Strided};
 use crate::rocm_backend::libraries::{Axis, ConvMethod, ConvShape};
 use crate::rocm_backend::ops::matmul::{product, Output};
 use crate::rocm_backend::ops::{for_planes, found, Operand};
-use crate::rocm_backend::storage::{carrier, offset_by_elements, RocmStorage};
+use crate::rocm_backend::storage::{copy_element, offset_by_elements, RocmStorage};
 use crate::{Layout, Result};
 use hip_kernels::contract::{ConvolutionKind, DevicePtr, KernelFamily, Unfold, PACK_BYTES};
 
@@ -133,7 +133,7 @@ impl Unfolding<'_> {
     pub(super) fn launch(&self, src: &RocmStorage, dst: DevicePtr) -> Result<()> {
         let Self { op, layout, axes: (h, w), .. } = *self;
         let dtype = src.slice.dtype();
-        let kernel = found(Unfold::kernel(carrier(dtype)), op, dtype)?;
+        let kernel = found(Unfold::kernel(copy_element(dtype)), op, dtype)?;
         let ((image, images), (first, places)) = (self.images, self.places);
         let from = src.ptr(layout, op)?;
         let arguments = Unfold {

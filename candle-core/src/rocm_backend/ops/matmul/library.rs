@@ -76,7 +76,7 @@ pub(super) fn gemm(
     };
     let (rows, columns, inner, batches) = (int(n)?, int(m)?, int(k)?, int(b)?);
     let (lda, ldb, ldc) = (int(w.leading)?, int(a.leading)?, int(out.row_stride)?);
-    state.stream.begin()?;
+    state.stream.bind_and_flush()?;
     // SAFETY: the operands were checked against their buffers, and the output holds b * m * n elements. The factors are
     // only read during the call, since the pointer mode is host. The handle is locked.
     let status = unsafe {

@@ -80,7 +80,7 @@ pub(crate) fn product(
     let device = out.device;
     for side in [left.storage(), right.storage()] {
         device.state().order_after(side.device.state())?;
-        side.slice.used_by(&device.state().stream);
+        side.slice.record_stream(&device.state().stream);
     }
     let (dtype, sizes) = (lhs.slice.dtype(), (calls.batches, calls.m, n, k));
     let (a, w) = (left.ptr()?, right.ptr()?);

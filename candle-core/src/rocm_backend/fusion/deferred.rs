@@ -8,17 +8,17 @@ use std::ops::Range;
 #[derive(Clone, Copy)]
 pub(super) struct Output {
     pub(super) ptr: DevicePtr,
-    pub(super) is_wanted: bool,
+    pub(super) is_needed: bool,
 }
 
 impl Output {
     pub(super) fn at(ptr: DevicePtr) -> Self {
-        Self { ptr, is_wanted: true }
+        Self { ptr, is_needed: true }
     }
 
     /// Returns true if a tensor at `ptr` is this result.
     pub(super) fn is(&self, ptr: DevicePtr) -> bool {
-        self.is_wanted && self.ptr.0 == ptr.0
+        self.is_needed && self.ptr.0 == ptr.0
     }
 }
 
@@ -126,7 +126,7 @@ impl Work {
 
 /// The deferred launches of a device.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct Deferred {
     pub(super) work: Work,
     /// Memory that was released while a deferred launch still needs it.
     retained: Vec<(Allocation, Range<usize>)>,
@@ -136,7 +136,7 @@ pub(super) struct Held {
     pub(super) failure: Option<crate::Error>,
 }
 
-impl Held {
+impl Deferred {
     /// Returns true if the stream must call `enqueue` before it enqueues other work.
     pub(super) fn is_pending(&self) -> bool {
         !matches!(self.work, Work::Nothing) || self.failure.is_some()
@@ -150,16 +150,16 @@ impl Held {
             return None;
         }
         for output in self.work.intermediate() {
-            output.is_wanted &= output.ptr.0.addr() != memory.address;
+            output.is_needed &= output.ptr.0.addr() != memory.address;
         }
         Some(memory)
     }
 
     /// Releases retained memory that no deferred launch needs any more.
     pub(super) fn release(&mut self, stream: &Stream) {
-        let Held { work, retained, .. } = self;
+        let Deferred { work, retained, .. } = self;
         while let Some(at) = retained.iter().position(|(_, range)| !work.needs(range)) {
-            stream.release_memory(retained.swap_remove(at).0);
+            stream.return_memory(retained.swap_remove(at).0);
         }
     }
 }
